@@ -1,0 +1,1 @@
+//! A zero-cost wrapper of modern RDMA verbs.
