@@ -1,6 +1,7 @@
 //! The chores of the project, as `cargo xtask <CHORE>`.
 
 mod bindings;
+mod c_lib;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
