@@ -12,7 +12,7 @@ use super::{declare, functions};
 use crate::bindings::{Inputs, clang_args, header, symbols, wrapper};
 
 /// A header of ours: name, the system headers that it needs, and the originals whose facts it has.
-const HEADERS: [(&str, &[&str], &[&str]); 4] = [
+const HEADERS: [(&str, &[&str], &[&str]); 5] = [
     (
         "verbs",
         &["errno.h", "pthread.h", "stddef.h", "stdint.h", "string.h", "sys/types.h", "time.h"],
@@ -21,6 +21,7 @@ const HEADERS: [(&str, &[&str], &[&str]); 4] = [
     ("rdma_cma", &["netinet/in.h", "sys/socket.h"], &["infiniband/sa.h", "rdma/rdma_cma.h"]),
     ("rdma_verbs", &[], &["rdma/rdma_verbs.h"]),
     ("rsocket", &["poll.h", "sys/epoll.h", "sys/mman.h", "sys/select.h"], &["rdma/rsocket.h"]),
+    ("tm_types", &["stdint.h"], &["infiniband/tm_types.h"]),
 ];
 
 /// The kernel's own header, of which `verbs.h` shows a part under names of its own. Only that part is
