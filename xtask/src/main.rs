@@ -1,6 +1,7 @@
 //! The chores of the project, as `cargo xtask <CHORE>`.
 
 mod bindings;
+mod c_lib;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -18,12 +19,15 @@ struct Cli {
 enum Chore {
     /// Make the generated bindings of rdma-mummy-sys again
     Bindings(bindings::Args),
+    /// Build and install the C companion of rdma-mummy-sys
+    CLib(c_lib::Args),
 }
 
 fn main() -> anyhow::Result<ExitCode> {
     let root = root();
     match Cli::parse().chore {
         Chore::Bindings(args) => bindings::run(&root, &args),
+        Chore::CLib(args) => c_lib::run(&root, &args),
     }
 }
 
