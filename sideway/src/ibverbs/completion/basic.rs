@@ -6,32 +6,53 @@ use rdma_mummy_sys::types::ibv_wc;
 use rdma_mummy_sys::verbs;
 
 use super::status::{WorkCompletionFlags, WorkCompletionOperationType, WorkCompletionStatus};
-use super::{CqInner, PollCompletionQueueError};
+use super::{CqInner, CreateCompletionQueueError, PollCompletionQueueError};
 
 /// A completion queue that is polled by copying out completions (`ibv_cq`).
 pub struct BasicCompletionQueue {
     pub(super) inner: Arc<CqInner>,
     /// Zeroed once, so that a field that a device leaves alone reads as an old value, not as garbage.
     batch: Box<[ibv_wc]>,
+    /// The first completion of the batch that has not been given out: a poller that is dropped early leaves
+    /// the rest to the next one.
+    next: usize,
+    filled: usize,
 }
 
 super::impl_completion_queue!(BasicCompletionQueue);
 
 impl BasicCompletionQueue {
-    pub(super) fn new(inner: Arc<CqInner>, batch: u32) -> Self {
-        Self { inner, batch: vec![ibv_wc::default(); batch as usize].into_boxed_slice() }
+    /// Fails if there is no memory for a batch.
+    pub(super) fn new(inner: Arc<CqInner>, batch: u32) -> Result<Self, CreateCompletionQueueError> {
+        // SAFETY: the queue lives, so its context is open; the operations are in every release's struct.
+        let ops = unsafe { &raw const (*inner.context().as_raw().as_ptr()).ops };
+        // SAFETY: as above.
+        if unsafe { (*ops).poll_cq.is_none() } {
+            return Err(CreateCompletionQueueError::Incomplete { operation: "poll_cq" });
+        }
+        let mut places = Vec::new();
+        places.try_reserve_exact(batch as usize).map_err(|_| CreateCompletionQueueError::Ibverbs {
+            cqe: batch,
+            source: std::io::Error::from_raw_os_error(libc::ENOMEM),
+        })?;
+        places.resize(batch as usize, ibv_wc::default());
+        Ok(Self { inner, batch: places.into_boxed_slice(), next: 0, filled: 0 })
     }
 
-    /// Fetches what is there (`ibv_poll_cq`), as much as one batch holds. An empty queue's poller yields
-    /// nothing.
+    /// Fetches what is there (`ibv_poll_cq`), as much as one batch holds, unless there is something left of
+    /// the last batch. An empty queue's poller yields nothing.
     ///
     /// # Errors
     ///
     /// The device failed.
     #[inline]
     pub fn start_poll(&mut self) -> Result<BasicPoller<'_>, PollCompletionQueueError> {
-        let mut poller = BasicPoller { queue: self, next: 0, filled: 0, error: 0 };
-        if poller.fetch() { Ok(poller) } else { Err(PollCompletionQueueError::new(poller.error)) }
+        let mut poller = BasicPoller { queue: self, at_end: false, error: 0 };
+        if poller.queue.next < poller.queue.filled || poller.fetch() {
+            Ok(poller)
+        } else {
+            Err(PollCompletionQueueError::new(poller.error))
+        }
     }
 }
 
@@ -46,8 +67,8 @@ impl std::fmt::Debug for BasicCompletionQueue {
 #[derive(Debug)]
 pub struct BasicPoller<'cq> {
     queue: &'cq mut BasicCompletionQueue,
-    next: usize,
-    filled: usize,
+    /// The last fetch found the end of the queue: it did not fill the batch.
+    at_end: bool,
     error: core::ffi::c_int,
 }
 
@@ -56,14 +77,13 @@ impl BasicPoller<'_> {
     #[inline]
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Option<BasicWorkCompletion<'_>> {
-        if self.next == self.filled {
-            // A batch that was not full had found the end of the queue.
-            if self.filled < self.queue.batch.len() || !self.fetch() || self.filled == 0 {
+        if self.queue.next == self.queue.filled {
+            if self.at_end || !self.fetch() || self.queue.filled == 0 {
                 return None;
             }
         }
-        let index = self.next;
-        self.next += 1;
+        let index = self.queue.next;
+        self.queue.next += 1;
         self.queue.batch.get(index).map(|wc| BasicWorkCompletion { wc })
     }
 
@@ -75,14 +95,12 @@ impl BasicPoller<'_> {
         // SAFETY: the queue lives, its handle is borrowed mutably, and `batch` has that much room.
         let result =
             unsafe { verbs::ibv_poll_cq(self.queue.inner.as_raw().as_ptr(), room, batch.as_mut_ptr()) };
-        self.next = 0;
-        match usize::try_from(result) {
-            // A device that says it filled more than there is room for is not believed.
-            Ok(filled) => self.filled = filled.min(batch.len()),
-            Err(_) => {
-                self.filled = 0;
-                self.error = result;
-            }
+        // A device that says it filled more than there is room for is not believed.
+        self.queue.filled = usize::try_from(result).unwrap_or(0).min(batch.len());
+        self.queue.next = 0;
+        self.at_end = self.queue.filled < batch.len();
+        if result < 0 {
+            self.error = result;
         }
         result >= 0
     }

@@ -11,6 +11,8 @@
 //!   once, when they make the queue.
 //! - Nobody else polls it: the poller borrows the handle mutably, and the
 //!   handle is the only one.
+//! - A poll is open while `polling` says so. A poller that is leaked leaves it open; the next one, or the
+//!   handle's drop, ends it first.
 //! - The cursor is on a completion while an [`ExtendedWorkCompletion`] exists:
 //!   it borrows the poller, which moves the cursor only through `&mut self`.
 
@@ -19,7 +21,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use rdma_mummy_sys::types::{ibv_cq_ex, ibv_poll_cq_attr};
-use rdma_mummy_sys::verbs;
+use rdma_mummy_sys::{cq_ex_op, verbs};
 
 use super::status::{WorkCompletionFlags, WorkCompletionOperationType, WorkCompletionStatus};
 use super::{CqInner, CreateCompletionQueueError, PollCompletionQueueError, WorkCompletionFields};
@@ -30,6 +32,8 @@ pub struct ExtendedCompletionQueue {
     pub(super) inner: Arc<CqInner>,
     fields: WorkCompletionFields,
     end_after_each: bool,
+    /// A poll is open.
+    polling: bool,
 }
 
 super::impl_completion_queue!(ExtendedCompletionQueue);
@@ -37,19 +41,26 @@ super::impl_completion_queue!(ExtendedCompletionQueue);
 impl ExtendedCompletionQueue {
     /// # Safety
     ///
-    /// `inner` is a queue that `ibv_create_cq_ex` made.
+    /// `inner` is a queue that `ibv_create_cq_ex` made with `wanted` as its `wc_flags`.
     pub(super) unsafe fn new(
         inner: Arc<CqInner>,
         wanted: WorkCompletionFields,
     ) -> Result<Self, CreateCompletionQueueError> {
-        // SAFETY: the caller says that it is an `ibv_cq_ex`; members up to the wall clock's reader, which
-        // came with the extended queue's last change (rdma-core 18), are in every supported release's struct.
-        let ops = unsafe { Operations::of(inner.as_raw().cast()) };
+        // SAFETY: the caller says that it is an `ibv_cq_ex`, made with these fields.
+        let ops = unsafe { Operations::of(inner.as_raw().cast(), wanted) };
         if let Some(operation) = ops.missing() {
             return Err(CreateCompletionQueueError::Incomplete { operation });
         }
         let end_after_each = inner.context().quirks().end_poll_after_each;
-        Ok(Self { fields: ops.readable() & wanted, end_after_each, inner })
+        Ok(Self { fields: ops.readable() & wanted, end_after_each, polling: false, inner })
+    }
+
+    /// Ends a poll whose poller was leaked.
+    #[cold]
+    fn end_leaked(&mut self) {
+        // SAFETY: a poll is open (the caller looked), and nobody uses it any more.
+        unsafe { verbs::ibv_end_poll(self.inner.as_raw().as_ptr().cast()) };
+        self.polling = false;
     }
 
     /// The fields that this queue's completions have.
@@ -64,10 +75,16 @@ impl ExtendedCompletionQueue {
     /// The device failed.
     #[inline]
     pub fn start_poll(&mut self) -> Result<ExtendedPoller<'_>, PollCompletionQueueError> {
+        if self.polling {
+            self.end_leaked();
+        }
         let cq: NonNull<ibv_cq_ex> = self.inner.as_raw().cast();
-        // SAFETY: see the head of this file; no poll is open, because a poller borrows `self` mutably.
+        // SAFETY: see the head of this file; no poll is open.
         let cursor = match unsafe { start(cq) } {
-            0 => Cursor::Fresh,
+            0 => {
+                self.polling = true;
+                Cursor::Fresh
+            }
             libc::ENOENT => Cursor::Closed,
             result => return Err(PollCompletionQueueError::new(result)),
         };
@@ -77,8 +94,17 @@ impl ExtendedCompletionQueue {
             fields: self.fields,
             end_after_each: self.end_after_each,
             error: 0,
-            queue: PhantomData,
+            polling: &mut self.polling,
         })
+    }
+}
+
+impl Drop for ExtendedCompletionQueue {
+    #[inline]
+    fn drop(&mut self) {
+        if self.polling {
+            self.end_leaked();
+        }
     }
 }
 
@@ -118,7 +144,7 @@ pub struct ExtendedPoller<'cq> {
     fields: WorkCompletionFields,
     end_after_each: bool,
     error: core::ffi::c_int,
-    queue: PhantomData<&'cq mut ExtendedCompletionQueue>,
+    polling: &'cq mut bool,
 }
 
 impl ExtendedPoller<'_> {
@@ -158,6 +184,7 @@ impl ExtendedPoller<'_> {
             return true;
         }
         self.cursor = behind;
+        *self.polling = behind != Cursor::Closed;
         if result != libc::ENOENT {
             self.error = result;
         }
@@ -181,6 +208,7 @@ impl Drop for ExtendedPoller<'_> {
         if self.cursor != Cursor::Closed {
             // SAFETY: the cursor says that a poll is open; nothing uses it after this.
             unsafe { verbs::ibv_end_poll(self.cq.as_ptr()) };
+            *self.polling = false;
         }
     }
 }
@@ -290,12 +318,12 @@ struct Operations {
 impl Operations {
     /// # Safety
     ///
-    /// `cq` is a live `ibv_cq_ex`.
-    unsafe fn of(cq: NonNull<ibv_cq_ex>) -> Self {
+    /// `cq` is a live `ibv_cq_ex` that was made with `wanted` as its `wc_flags`.
+    unsafe fn of(cq: NonNull<ibv_cq_ex>, wanted: WorkCompletionFields) -> Self {
         macro_rules! has {
             ($member:ident) => {
-                // SAFETY: the caller says that the queue lives; the member is within every supported struct.
-                unsafe { (*cq.as_ptr()).$member.is_some() }
+                // SAFETY: the caller's promise.
+                unsafe { cq_ex_op!(cq.as_ptr(), $member, wanted.bits()) }.is_some()
             };
         }
         use WorkCompletionFields as W;
