@@ -1,5 +1,10 @@
 //! The chores of the project, as `cargo xtask <CHORE>`.
 
+mod softroce;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
 use clap::{Parser, Subcommand};
 
 #[derive(Parser)]
@@ -10,8 +15,18 @@ struct Cli {
 }
 
 #[derive(Subcommand)]
-enum Chore {}
+enum Chore {
+    Softroce(softroce::Args),
+}
 
-fn main() -> anyhow::Result<()> {
-    match Cli::parse().chore {}
+fn main() -> anyhow::Result<ExitCode> {
+    let root = root();
+    match Cli::parse().chore {
+        Chore::Softroce(args) => softroce::run(&root, &args),
+    }
+}
+
+/// The workspace's folder.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(Path::to_owned).unwrap_or_default()
 }
