@@ -18,9 +18,9 @@ pub(super) struct Share {
 
 /// A command and its surroundings.
 #[derive(Default)]
-pub(super) struct Job {
+pub(crate) struct Job {
     /// Read by `sh`, in the workspace's root.
-    pub(super) command: String,
+    pub(crate) command: String,
     environment: Vec<(&'static str, String)>,
     pub(super) directory: PathBuf,
     pub(super) shares: Vec<Share>,

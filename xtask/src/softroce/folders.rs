@@ -34,3 +34,36 @@ impl Folders {
         Ok(Self { root: root.to_owned(), cache, guest_target: own.join("build"), host_target: target, out })
     }
 }
+
+/// Removes what processes that were killed left behind: the entries
+/// `PREFIX<process>...` of a folder whose process is gone.
+pub(super) fn sweep(folder: &Path, prefix: &str) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let Some(rest) = name.to_str().and_then(|name| name.strip_prefix(prefix)) else { continue };
+        let process = rest.split('-').next().unwrap_or_default();
+        if process.parse::<u32>().is_ok() && !Path::new("/proc").join(process).exists() {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{env, fs, process};
+
+    use super::sweep;
+
+    #[test]
+    fn only_the_leavings_of_dead_processes_are_swept() {
+        let folder = env::temp_dir().join(format!("sweep-test-{}", process::id()));
+        let (dead, alive) = (format!("x-{}-1", u32::MAX), format!("x-{}-1", process::id()));
+        for name in [&*dead, &*alive, "x-other", "else"] {
+            fs::create_dir_all(folder.join(name)).unwrap();
+        }
+        sweep(&folder, "x-");
+        let left = [&*dead, &*alive, "x-other", "else"].map(|name| folder.join(name).exists());
+        fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(left, [false, true, true, true]);
+    }
+}

@@ -60,7 +60,7 @@ rdma link add rxe0 type rxe netdev veth0 && rdma link add rxe1 type rxe netdev v
     fail "the guest cannot make its RDMA devices"
 
 {
-    dpkg-query --show --showformat '${Version}\n' rdma-core
+    dpkg-query --show --showformat '${source:Upstream-Version}\n' rdma-core
     uname -r
 } >"$control/versions"
 

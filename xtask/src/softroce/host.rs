@@ -13,7 +13,7 @@ use super::environment::Job;
 use super::vm::{Ending, Report};
 
 /// A host with an RDMA device.
-pub(super) struct Host {
+pub(crate) struct Host {
     pub(super) device: String,
     time_limit: Duration,
 }

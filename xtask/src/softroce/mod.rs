@@ -38,85 +38,82 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use environment::Job;
 use folders::Folders;
-use place::Place;
-use programs::{Profile, Programs};
 use user_space::RdmaCore;
-use vm::Ending;
 
-/// Runs a command, the tests or a demonstration over an RDMA device
+pub(crate) use environment::Job;
+pub(crate) use place::Place;
+pub(crate) use programs::{Profile, Programs};
+pub(crate) use vm::Ending;
+
+/// Where to run and for how long.
 #[derive(clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct PlaceArgs {
     /// The guest's rdma-core: 44 on kernel 6.1, or 56 on kernel 6.12
     #[arg(long, value_enum, default_value_t = RdmaCore::Old)]
     rdma_core: RdmaCore,
 
     /// Use the host's own RDMA device instead of a virtual machine
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["rdma_core", "cpus", "share"])]
     host: bool,
 
-    /// Run the workspace's device tests; a COMMAND is then their arguments
-    #[arg(long)]
-    suite: bool,
-
-    /// With --suite: only the test programs of this name (repeatable)
-    #[arg(long, value_name = "NAME", requires = "suite")]
-    test: Vec<String>,
-
-    /// With --suite: not the test programs of this name (repeatable)
-    #[arg(long, value_name = "NAME", requires = "suite")]
-    skip: Vec<String>,
-
-    /// With --suite: fail when fewer device tests than this ran
-    #[arg(long, value_name = "COUNT", default_value_t = 1, requires = "suite")]
-    at_least: u32,
-
-    /// Stop after this long, boot included, with exit code 124 [default: 600, with --suite 1800]
-    #[arg(long, value_name = "SECONDS")]
-    timeout: Option<u64>,
-
-    /// Virtual CPUs of the guest; `new` wants more than there are busy threads
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
-    cpus: u32,
+    /// Virtual CPUs of the guest [default: 2; new: 4, as its SoftRoCE starves unless there are more than busy threads]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    cpus: Option<u32>,
 
     /// Show one more folder of the host to the guest, read-only at the same path (repeatable)
     #[arg(long, value_name = "DIR")]
     share: Vec<PathBuf>,
 
+    /// Stop after this long, boot included, with exit code 124
+    #[arg(long, value_name = "SECONDS", default_value_t = 1800, value_parser = clap::value_parser!(u64).range(1..))]
+    timeout: u64,
+}
+
+impl PlaceArgs {
+    /// The place, the programs for it (not built yet) and a job that lacks only its command.
+    pub(crate) fn prepare(&self, root: &Path, profile: Profile) -> Result<(Place, Programs, Job)> {
+        let folders = Folders::new(root)?;
+        let time_limit = Duration::from_secs(self.timeout);
+        let (place, programs) = if self.host {
+            (Place::host(time_limit)?, Programs::for_host(&folders, profile))
+        } else {
+            let cpus = self.cpus.unwrap_or(if self.rdma_core == RdmaCore::New { 4 } else { 2 });
+            let place = Place::guest(&folders, self.rdma_core, cpus, time_limit)?;
+            (place, Programs::for_guests(&folders, profile)?)
+        };
+        let mut job = Job::new(&folders, &place, &programs)?;
+        for folder in &self.share {
+            job.share(folder)?;
+        }
+        Ok((place, programs, job))
+    }
+}
+
+/// Run a command, the device tests or a demonstration over an RDMA device
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    place: PlaceArgs,
+
     /// Take the workspace's programs as they were built last time
-    #[arg(long)]
+    #[arg(long, conflicts_with = "suite")]
     no_build: bool,
 
-    /// The command and its arguments; none runs the demonstration
+    #[command(flatten)]
+    suite: suite::SuiteArgs,
+
+    /// The command and its arguments; none runs the demonstration. With --suite: arguments of the tests
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
 }
 
-impl Args {
-    fn time_limit(&self) -> Duration {
-        Duration::from_secs(self.timeout.unwrap_or(if self.suite { 1800 } else { 600 }))
-    }
-}
-
 /// Runs what the arguments ask for and hands back its exit code.
 pub(crate) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
-    let folders = Folders::new(root)?;
-    let place = if args.host {
-        Place::host(args.time_limit())?
-    } else {
-        Place::guest(&folders, args.rdma_core, args.cpus, args.time_limit())?
-    };
-    let profile = if args.suite { Profile::Dev } else { Profile::Release };
-    let programs = Programs::new(&folders, place.sysroot(), profile);
-
-    let mut job = Job::new(&folders, &place, &programs)?;
-    for folder in &args.share {
-        job.share(folder)?;
-    }
-    if args.suite {
-        let selection = suite::Selection { only: &args.test, skip: &args.skip };
-        return suite::run(&place, &programs, job, &selection, &args.command, args.at_least);
+    let profile = if args.suite.suite { Profile::Dev } else { Profile::Release };
+    let (place, programs, mut job) = args.place.prepare(root, profile)?;
+    if args.suite.suite {
+        return args.suite.run(&place, &programs, job, &args.command);
     }
     if !args.no_build {
         programs.build()?;

@@ -1,7 +1,6 @@
 //! Where a job runs: in a guest or on the host.
 
 use std::io::Write;
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -15,7 +14,7 @@ use super::user_space::{RdmaCore, UserSpace};
 use super::vm::{Report, Vm};
 
 /// A machine with an RDMA device.
-pub(super) enum Place {
+pub(crate) enum Place {
     Guest(Vm),
     Host(Host),
 }
@@ -35,20 +34,13 @@ impl Place {
         host_tools::require(host_tools::BOOT)?;
         let user_space = UserSpace::get(folders, rdma_core)?;
         let accelerator = Accelerator::choose(folders, &user_space);
-        Ok(Self::Guest(Vm { rdma_core, user_space, accelerator, cpus, time_limit }))
+        let console_copy = Some(folders.cache.join("console.log"));
+        Ok(Self::Guest(Vm { rdma_core, user_space, accelerator, cpus, console_copy, time_limit }))
     }
 
     /// The host, which must have an RDMA device.
     pub(super) fn host(time_limit: Duration) -> Result<Self> {
         Ok(Self::Host(Host::find(time_limit)?))
-    }
-
-    /// What the workspace's programs are linked against; none is the host's own libc.
-    pub(super) fn sysroot(&self) -> Option<&UserSpace> {
-        match self {
-            Self::Guest(vm) => Some(&vm.user_space),
-            Self::Host(_) => None,
-        }
     }
 
     /// The `SOFTROCE_*` variables that tell the command what there is.
@@ -60,7 +52,7 @@ impl Place {
     }
 
     /// Runs the job, its output going to the two writers as it comes.
-    pub(super) fn run<O, E>(&self, job: &Job, stdout: &mut O, stderr: &mut E) -> Result<Report>
+    pub(crate) fn run<O, E>(&self, job: &Job, stdout: &mut O, stderr: &mut E) -> Result<Report>
     where
         O: Write + Send,
         E: Write + Send,
@@ -72,7 +64,7 @@ impl Place {
     }
 
     /// `softroce old (...)` of the closing line.
-    pub(super) fn title(&self, report: &Report) -> String {
+    pub(crate) fn title(&self, report: &Report) -> String {
         match self {
             Self::Guest(vm) => format!(
                 "softroce {} (rdma-core {}, kernel {})",
@@ -83,12 +75,4 @@ impl Place {
             Self::Host(host) => format!("softroce host ({})", host.device),
         }
     }
-}
-
-/// Joins the paths of a command line that no shell reads, as the tools of this
-/// chore want them in one argument.
-pub(super) fn option(text: &str, path: &Path) -> std::ffi::OsString {
-    let mut option = std::ffi::OsString::from(text);
-    option.push(path);
-    option
 }

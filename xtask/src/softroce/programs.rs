@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::folders::Folders;
 use super::glibc;
-use super::user_space::UserSpace;
+use super::user_space::{RdmaCore, UserSpace};
 
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
@@ -18,13 +18,13 @@ const TARGET: &str = "x86_64-unknown-linux-gnu";
 const FLAG_SEPARATOR: &str = "\x1f";
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Profile {
+pub(crate) enum Profile {
     Dev,
     Release,
 }
 
 /// How the workspace is built for one place.
-pub(super) struct Programs {
+pub(crate) struct Programs {
     root: PathBuf,
     target: PathBuf,
     /// The guest's files, for programs that run there.
@@ -33,10 +33,20 @@ pub(super) struct Programs {
 }
 
 impl Programs {
-    pub(super) fn new(folders: &Folders, user_space: Option<&UserSpace>, profile: Profile) -> Self {
-        let target = if user_space.is_some() { &folders.guest_target } else { &folders.host_target };
-        let sysroot = user_space.map(UserSpace::sysroot);
-        Self { root: folders.root.clone(), target: target.clone(), sysroot, profile }
+    /// For the guests. Both run what is linked against the older one's libc.
+    pub(super) fn for_guests(folders: &Folders, profile: Profile) -> Result<Self> {
+        let sysroot = UserSpace::get(folders, RdmaCore::Old)?.sysroot();
+        Ok(Self {
+            root: folders.root.clone(),
+            target: folders.guest_target.clone(),
+            sysroot: Some(sysroot),
+            profile,
+        })
+    }
+
+    /// For the host, as cargo builds them anyway.
+    pub(super) fn for_host(folders: &Folders, profile: Profile) -> Self {
+        Self { root: folders.root.clone(), target: folders.host_target.clone(), sysroot: None, profile }
     }
 
     /// Where cargo puts the programs; the examples lie in a folder of it.
@@ -47,7 +57,7 @@ impl Programs {
     }
 
     /// Builds every program and example.
-    pub(super) fn build(&self) -> Result<()> {
+    pub(crate) fn build(&self) -> Result<()> {
         eprintln!("softroce: building the workspace's programs");
         self.cargo(&["build", "--workspace", "--exclude", "xtask", "--bins", "--examples"]).map(drop)
     }

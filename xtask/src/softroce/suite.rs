@@ -21,36 +21,55 @@ const PACKAGES: &[&str] = &["sideway", "stride", "rdma-examples"];
 /// After this many seconds a test program counts as stuck.
 const PROGRAM_LIMIT: u32 = 600;
 
-/// Which test programs to run: those of one list if it has any, less those of the other.
-pub(super) struct Selection<'a> {
-    pub(super) only: &'a [String],
-    pub(super) skip: &'a [String],
+/// The flags of a run of the tests.
+#[derive(clap::Args)]
+pub(super) struct SuiteArgs {
+    /// Run the workspace's device tests
+    #[arg(long)]
+    pub(super) suite: bool,
+
+    /// With --suite: only the test programs of this name (repeatable)
+    #[arg(long, value_name = "NAME", requires = "suite")]
+    test: Vec<String>,
+
+    /// With --suite: not the test programs of this name (repeatable)
+    #[arg(long, value_name = "NAME", requires = "suite")]
+    skip: Vec<String>,
+
+    /// With --suite: fail when fewer device tests than this ran
+    #[arg(long, value_name = "COUNT", default_value_t = 1, requires = "suite")]
+    at_least: u32,
 }
 
-impl Selection<'_> {
+impl SuiteArgs {
+    /// Builds the tests, runs them and judges the sum.
+    pub(super) fn run(
+        &self,
+        place: &Place,
+        programs: &Programs,
+        mut job: Job,
+        arguments: &[String],
+    ) -> Result<ExitCode> {
+        programs.build()?;
+        let mut tests = programs.build_tests(PACKAGES)?;
+        tests.retain(|test| self.takes(&test.name));
+        ensure!(
+            !tests.is_empty(),
+            "none of the packages {} has such an integration test",
+            PACKAGES.join(", ")
+        );
+
+        job.command = script(&tests, arguments);
+        let mut stdout = Tally::new(io::stdout());
+        let report = place.run(&job, &mut stdout, &mut io::stderr())?;
+        judge(&place.title(&report), &report, stdout.finish(), self.at_least)
+    }
+
+    /// Whether to run the test program of this name.
     fn takes(&self, name: &str) -> bool {
         let named = |list: &[String]| list.iter().any(|entry| entry == name);
-        (self.only.is_empty() || named(self.only)) && !named(self.skip)
+        (self.test.is_empty() || named(&self.test)) && !named(&self.skip)
     }
-}
-
-/// Builds the tests, runs them and judges the sum.
-pub(super) fn run(
-    place: &Place,
-    programs: &Programs,
-    mut job: Job,
-    selection: &Selection<'_>,
-    arguments: &[String],
-    at_least: u32,
-) -> Result<ExitCode> {
-    let mut tests = programs.build_tests(PACKAGES)?;
-    tests.retain(|test| selection.takes(&test.name));
-    ensure!(!tests.is_empty(), "none of the packages {} has such an integration test", PACKAGES.join(", "));
-
-    job.command = script(&tests, arguments);
-    let mut stdout = Tally::new(io::stdout());
-    let report = place.run(&job, &mut stdout, &mut io::stderr())?;
-    judge(&place.title(&report), &report, stdout.finish(), at_least)
 }
 
 /// Runs all tests whatever comes of each, and fails if one failed.
@@ -182,12 +201,14 @@ mod tests {
 
     #[test]
     fn names_select_test_programs() {
-        let names = |list: &[&str]| list.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
-        let (none, rc, ud) = (names(&[]), names(&["rc"]), names(&["ud"]));
-        assert!(Selection { only: &none, skip: &none }.takes("rc"));
-        assert!(Selection { only: &rc, skip: &none }.takes("rc"));
-        assert!(!Selection { only: &ud, skip: &none }.takes("rc"));
-        assert!(!Selection { only: &none, skip: &rc }.takes("rc"));
+        let takes_rc = |test: &[&str], skip: &[&str]| {
+            let names = |list: &[&str]| list.iter().map(|name| (*name).to_owned()).collect();
+            SuiteArgs { suite: true, test: names(test), skip: names(skip), at_least: 1 }.takes("rc")
+        };
+        assert!(takes_rc(&[], &[]));
+        assert!(takes_rc(&["rc"], &["ud"]));
+        assert!(!takes_rc(&["ud"], &[]));
+        assert!(!takes_rc(&[], &["rc"]));
     }
 
     #[test]

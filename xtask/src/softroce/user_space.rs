@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
-use super::folders::Folders;
+use super::folders::{Folders, sweep};
 use super::host_tools;
 
 /// Which rdma-core a guest has.
@@ -114,6 +114,9 @@ fn make(folder: &Path, rdma_core: RdmaCore) -> Result<()> {
         rdma_core.suite()
     );
     let start = Instant::now();
+    if let Some(parent) = folder.parent() {
+        sweep(parent, &format!("{}.part-", rdma_core.name()));
+    }
     let part = folder.with_extension(format!("part-{}", process::id()));
     let made = fill(&part, rdma_core).and_then(|()| replace(folder, &part, rdma_core));
     if made.is_err() {

@@ -12,33 +12,38 @@ use anyhow::{Context, Result, bail};
 
 use super::accelerator::Accelerator;
 use super::environment::{self, Job};
+use super::folders::sweep;
 use super::host_tools;
-use super::place::option;
 use super::user_space::{RdmaCore, UserSpace, last_lines};
 
 /// How a command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ending {
+pub(crate) enum Ending {
     Exited(i32),
     TimedOut(Duration),
 }
 
 /// What a run leaves besides its output.
-pub(super) struct Report {
-    pub(super) ending: Ending,
-    pub(super) rdma_core_version: String,
-    pub(super) kernel_version: String,
+pub(crate) struct Report {
+    pub(crate) ending: Ending,
+    pub(crate) rdma_core_version: String,
+    pub(crate) kernel_version: String,
 }
 
 /// The machine to boot.
-pub(super) struct Vm {
+pub(crate) struct Vm {
     pub(super) rdma_core: RdmaCore,
     pub(super) user_space: UserSpace,
     pub(super) accelerator: Accelerator,
     pub(super) cpus: u32,
+    /// Where the console's text is kept when something goes wrong.
+    pub(super) console_copy: Option<PathBuf>,
     /// Of the whole run, boot included.
     pub(super) time_limit: Duration,
 }
+
+/// A run's folder: this, the process, a number.
+const PREFIX: &str = "softroce-";
 
 const GUEST_SCRIPT: &str = include_str!("guest.sh");
 
@@ -75,7 +80,12 @@ impl Vm {
             }
             status
         })?;
-        desk.report(status, self.time_limit)
+        desk.report(status, self.time_limit).inspect_err(|_| {
+            if let Some(copy) = &self.console_copy {
+                let _ = fs::copy(desk.console(), copy);
+                eprintln!("softroce: the guest's console is in {}", copy.display());
+            }
+        })
     }
 
     fn qemu(&self, desk: &Desk, job: &Job) -> Result<Child> {
@@ -88,14 +98,16 @@ impl Vm {
         qemu.args(self.accelerator.arguments());
         qemu.args(["-m", "2G", "-smp", &self.cpus.to_string()]);
         qemu.arg("-kernel").arg(self.user_space.kernel()).arg("-initrd").arg(self.user_space.initramfs());
-        qemu.args(["-append", "console=ttyS0 loglevel=6 panic=-1 mitigations=off"]);
-        qemu.arg("-serial").arg(option("file:", &desk.console()));
+        let kernel = self.accelerator.kernel_arguments();
+        qemu.args(["-append", &format!("console=ttyS0 loglevel=6 panic=-1 mitigations=off {kernel}")]);
+        qemu.args(["-serial", &format!("file:{}", environment::text(&desk.console())?)]);
         // Writes to the disk go to a temporary file.
         let disk = environment::text(&self.user_space.disk())?;
         qemu.args(["-drive", &format!("file={disk},format=raw,if=virtio,snapshot=on")]);
         qemu.args(["-device", "virtio-serial-pci"]);
         for name in ["stdout", "stderr"] {
-            qemu.arg("-chardev").arg(option(&format!("socket,id={name},path="), &desk.folder.join(name)));
+            let socket = environment::text(&desk.folder.join(name))?;
+            qemu.args(["-chardev", &format!("socket,id={name},path={socket}")]);
             qemu.args(["-device", &format!("virtserialport,chardev={name},name=softroce.{name}")]);
         }
         share(&mut qemu, "control", &desk.control(), true)?;
@@ -116,7 +128,9 @@ impl Desk {
     /// Lays out the job for the guest; guest.sh says what is what.
     fn new(job: &Job) -> Result<Self> {
         // Not in the target folder: the path of a socket has 107 bytes at most.
-        let folder = std::env::temp_dir().join(format!("softroce-{}-{}", process::id(), unique()));
+        let temporary = std::env::temp_dir();
+        sweep(&temporary, PREFIX);
+        let folder = temporary.join(format!("{PREFIX}{}-{}", process::id(), unique()));
         let desk = Self { folder };
         fs::create_dir_all(desk.control())
             .with_context(|| format!("cannot make {}", desk.folder.display()))?;
@@ -155,9 +169,9 @@ impl Desk {
 
     /// Tells how the command ended, or why it did not.
     fn report(&self, status: Option<ExitStatus>, time_limit: Duration) -> Result<Report> {
-        let console = last_lines(&self.log(&self.console()), 25);
+        let console = telling_lines(&self.log(&self.console()));
         if let Some(failure) = self.answer("failure") {
-            bail!("{failure}; the end of its console:\n{console}");
+            bail!("{failure}; its console says:\n{console}");
         }
         let ending = match (self.answer("exit"), status) {
             (Some(code), _) => {
@@ -165,11 +179,11 @@ impl Desk {
             }
             (None, None) if self.answer("ready").is_some() => Ending::TimedOut(time_limit),
             (None, None) => bail!(
-                "the guest was not up within the time limit of {} s (--timeout raises it); the end of its console:\n{console}",
+                "the guest was not up within the time limit of {} s (--timeout raises it); its console says:\n{console}",
                 time_limit.as_secs()
             ),
             (None, Some(status)) => bail!(
-                "the virtual machine ended before the command did (QEMU: {status}).\n{}\nthe end of its console:\n{console}",
+                "the virtual machine ended before the command did (QEMU: {status}).\n{}\nits console says:\n{console}",
                 self.log(&self.folder.join("qemu.log")).trim()
             ),
         };
@@ -183,6 +197,16 @@ impl Desk {
 impl Drop for Desk {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// The first word of a crash and what came around it, else the end of the text.
+fn telling_lines(console: &str) -> String {
+    const SIGNS: &[&str] = &["BUG:", "Oops", "Kernel panic", "Out of memory"];
+    let lines: Vec<_> = console.lines().collect();
+    match lines.iter().position(|line| SIGNS.iter().any(|sign| line.contains(sign))) {
+        Some(crash) => lines[crash.saturating_sub(3)..lines.len().min(crash + 20)].join("\n"),
+        None => last_lines(console, 20),
     }
 }
 
@@ -232,5 +256,18 @@ fn wait(child: &mut Child, time_limit: Duration) -> Result<Option<ExitStatus>> {
             return Ok(None);
         }
         thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::telling_lines;
+
+    #[test]
+    fn a_crash_is_shown_from_its_beginning() {
+        let noise = "noise\n".repeat(100);
+        let shown = telling_lines(&format!("{noise}before\nKernel panic - not syncing\nafter\n{noise}"));
+        assert!(shown.starts_with("noise\nnoise\nbefore\nKernel panic") && shown.lines().count() < 25);
+        assert!(telling_lines(&format!("{noise}the end")).ends_with("the end"));
     }
 }
