@@ -13,7 +13,11 @@ measure() {
     timeout 120 stride-perf "$@" $device >"$log" 2>&1 &
     server=$!
     until listening; do
-        kill -0 $server 2>/dev/null || { cat "$log" >&2; return 1; }
+        if ! kill -0 $server 2>/dev/null; then
+            echo "the server ended before it listened; it said:" >&2
+            cat "$log" >&2
+            return 1
+        fi
         sleep 0.1
     done
     echo "\$ stride-perf $* $device $SOFTROCE_ADDRESS"

@@ -26,7 +26,10 @@ mount -t tmpfs tmp /tmp
 mkdir -p /dev/shm /dev/pts
 mount -t tmpfs shm /dev/shm
 mount -t devpts devpts /dev/pts
-ln -sfn /proc/self/fd /dev/fd
+ln -s /proc/self/fd /dev/fd
+ln -s fd/0 /dev/stdin
+ln -s fd/1 /dev/stdout
+ln -s fd/2 /dev/stderr
 
 while read -r tag mode folder; do
     mkdir -p "$folder"

@@ -63,9 +63,8 @@ impl Host {
         })?;
         let ending = match status.code() {
             Some(124) => Ending::TimedOut(self.time_limit),
-            Some(code) => Ending::Exited(code),
-            // As a shell has it.
-            None => Ending::Exited(128 + status.signal().unwrap_or_default()),
+            // A process has no other codes than these; a signal's is as a shell has it.
+            code => Ending::Exited(code.unwrap_or_else(|| 128 + status.signal().unwrap_or_default()) as u8),
         };
         Ok(Report { ending, rdma_core_version: "unknown".to_owned(), kernel_version: "unknown".to_owned() })
     }

@@ -1,8 +1,8 @@
 //! The host's programs that the chore starts.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::{env, fs};
+use std::process::{Command, Stdio};
+use std::{env, fs, io};
 
 use anyhow::{Context, Result, bail};
 
@@ -38,9 +38,8 @@ pub(super) fn require(tools: &[Tool]) -> Result<()> {
     if is_root() && find("apt-get").is_some() {
         eprintln!("softroce: installing {}", missing.join(", "));
         // Without fresh lists a bare machine knows none of the packages.
-        let _ = Command::new("apt-get").args(["--quiet", "--quiet", "update"]).status();
-        let status = Command::new(install[0]).args(&install[1..]).args(&missing).status();
-        if status.is_ok_and(|status| status.success()) && self::missing(tools).is_empty() {
+        let _ = apt_get(&["update"]);
+        if apt_get(&[&install[1..], &missing].concat()) && self::missing(tools).is_empty() {
             return Ok(());
         }
     }
@@ -50,6 +49,13 @@ pub(super) fn require(tools: &[Tool]) -> Result<()> {
         install.join(" "),
         missing.join(" ")
     )
+}
+
+/// Its output goes to stderr, because stdout is the command's.
+fn apt_get(arguments: &[&str]) -> bool {
+    let mut apt_get = Command::new("apt-get");
+    apt_get.arg("--quiet=2").args(arguments).env("DEBIAN_FRONTEND", "noninteractive");
+    apt_get.stdin(Stdio::null()).stdout(io::stderr()).status().is_ok_and(|status| status.success())
 }
 
 /// The program's path. An ordinary user's PATH lacks the administrator's folders.

@@ -36,7 +36,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 
 use folders::Folders;
 use user_space::RdmaCore;
@@ -44,7 +44,6 @@ use user_space::RdmaCore;
 pub(crate) use environment::Job;
 pub(crate) use place::Place;
 pub(crate) use programs::{Profile, Programs};
-pub(crate) use vm::Ending;
 
 /// Where to run and for how long.
 #[derive(clap::Args)]
@@ -120,22 +119,5 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     }
     job.command = if args.command.is_empty() { demo::SCRIPT.to_owned() } else { shell::join(&args.command) };
     let report = place.run(&job, &mut io::stdout(), &mut io::stderr())?;
-    exit_code(&report.ending)
-}
-
-/// The chore's own exit code: the command's, or 124 as `timeout` has it.
-fn exit_code(ending: &Ending) -> Result<ExitCode> {
-    Ok(match ending {
-        Ending::Exited(code) => {
-            ensure!((0..=255).contains(code), "the command ended with the impossible exit code {code}");
-            ExitCode::from(*code as u8)
-        }
-        Ending::TimedOut(limit) => {
-            eprintln!(
-                "softroce: stopped after the time limit of {} s (--timeout raises it)",
-                limit.as_secs()
-            );
-            ExitCode::from(124)
-        }
-    })
+    Ok(report.ending.exit_code())
 }

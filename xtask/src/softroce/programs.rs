@@ -111,11 +111,16 @@ fn rustflags(sysroot: &Path) -> OsString {
         let plain = env::var("RUSTFLAGS").unwrap_or_default();
         plain.split_whitespace().collect::<Vec<_>>().join(FLAG_SEPARATOR).into()
     });
-    if !flags.is_empty() {
-        flags.push(FLAG_SEPARATOR);
+    // The compiler driver looks beside itself before it looks into a sysroot,
+    // so the folder of the libraries has to be named as well.
+    let libraries = sysroot.join("usr/lib/x86_64-linux-gnu");
+    for (flag, folder) in [("-Clink-arg=--sysroot=", sysroot), ("-Clink-arg=-B", &*libraries)] {
+        if !flags.is_empty() {
+            flags.push(FLAG_SEPARATOR);
+        }
+        flags.push(flag);
+        flags.push(folder);
     }
-    flags.push("-Clink-arg=--sysroot=");
-    flags.push(sysroot);
     flags
 }
 

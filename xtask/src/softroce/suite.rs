@@ -12,8 +12,8 @@ use anyhow::{Result, ensure};
 use super::environment::Job;
 use super::place::Place;
 use super::programs::{Programs, TestProgram};
+use super::shell;
 use super::vm::{Ending, Report};
-use super::{exit_code, shell};
 
 /// The packages whose tests use a device.
 const PACKAGES: &[&str] = &["sideway", "stride", "rdma-examples"];
@@ -97,7 +97,7 @@ fn judge(title: &str, report: &Report, counts: Counts, at_least: u32) -> Result<
         counts.ran, counts.skipped, counts.failed
     );
     if report.ending != Ending::Exited(0) {
-        return exit_code(&report.ending);
+        return Ok(report.ending.exit_code());
     }
     ensure!(
         counts.failed == 0,

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{self, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::process::{self, Child, Command, ExitStatus, Stdio};
+use std::process::{self, Child, Command, ExitCode, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -19,8 +19,28 @@ use super::user_space::{RdmaCore, UserSpace, last_lines};
 /// How a command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
-    Exited(i32),
+    Exited(u8),
     TimedOut(Duration),
+}
+
+impl Ending {
+    /// The chore's own exit code: the command's, or 124 as `timeout` has it.
+    pub(super) fn exit_code(self) -> ExitCode {
+        if let Self::TimedOut(limit) = self {
+            eprintln!(
+                "softroce: stopped after the time limit of {} s (--timeout raises it)",
+                limit.as_secs()
+            );
+        }
+        ExitCode::from(self.code())
+    }
+
+    fn code(self) -> u8 {
+        match self {
+            Self::Exited(code) => code,
+            Self::TimedOut(_) => 124,
+        }
+    }
 }
 
 /// What a run leaves besides its output.
@@ -174,9 +194,7 @@ impl Desk {
             bail!("{failure}; its console says:\n{console}");
         }
         let ending = match (self.answer("exit"), status) {
-            (Some(code), _) => {
-                Ending::Exited(code.parse().context("the guest wrote no number as the exit code")?)
-            }
+            (Some(code), _) => Ending::Exited(code.parse().context("the guest wrote no exit code")?),
             (None, None) if self.answer("ready").is_some() => Ending::TimedOut(time_limit),
             (None, None) => bail!(
                 "the guest was not up within the time limit of {} s (--timeout raises it); its console says:\n{console}",
@@ -261,7 +279,15 @@ fn wait(child: &mut Child, time_limit: Duration) -> Result<Option<ExitStatus>> {
 
 #[cfg(test)]
 mod tests {
-    use super::telling_lines;
+    use std::time::Duration;
+
+    use super::{Ending, telling_lines};
+
+    #[test]
+    fn the_exit_code_is_the_command_s_own_or_that_of_timeout() {
+        assert_eq!(Ending::Exited(7).code(), 7);
+        assert_eq!(Ending::TimedOut(Duration::from_secs(1)).code(), 124);
+    }
 
     #[test]
     fn a_crash_is_shown_from_its_beginning() {
