@@ -62,6 +62,19 @@ ip rule del pref 0
 rdma link add rxe0 type rxe netdev veth0 && rdma link add rxe1 type rxe netdev veth1 ||
     fail "the guest cannot make its RDMA devices"
 
+# The port and its GIDs come up in the kernel's own time.
+await() {
+    for _ in $(seq 100); do
+        ! grep -q "$1" "/sys/class/infiniband/$2" || return 0
+        sleep 0.1
+    done
+    fail "$2 of the guest did not become $1"
+}
+for device in rxe0 rxe1; do
+    await ACTIVE $device/ports/1/state
+    await :ffff:0a4d: $device/ports/1/gids/1
+done
+
 {
     dpkg-query --show --showformat '${source:Upstream-Version}\n' rdma-core
     uname -r
