@@ -2,6 +2,7 @@
 
 mod bindings;
 mod c_lib;
+mod softroce;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -21,6 +22,7 @@ enum Chore {
     Bindings(bindings::Args),
     /// Build and install the C companion of rdma-mummy-sys
     CLib(c_lib::Args),
+    Softroce(softroce::Args),
 }
 
 fn main() -> anyhow::Result<ExitCode> {
@@ -28,6 +30,7 @@ fn main() -> anyhow::Result<ExitCode> {
     match Cli::parse().chore {
         Chore::Bindings(args) => bindings::run(&root, &args),
         Chore::CLib(args) => c_lib::run(&root, &args),
+        Chore::Softroce(args) => softroce::run(&root, &args),
     }
 }
 
