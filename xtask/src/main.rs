@@ -1,5 +1,6 @@
 //! The chores of the project, as `cargo xtask <CHORE>`.
 
+mod bench;
 mod bindings;
 mod c_lib;
 mod softroce;
@@ -18,6 +19,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Chore {
+    /// Measure speed, as ratios within one interleaved run
+    Bench(bench::Args),
     /// Make the generated bindings of rdma-mummy-sys again
     Bindings(bindings::Args),
     /// Build and install the C companion of rdma-mummy-sys
@@ -28,6 +31,7 @@ enum Chore {
 fn main() -> anyhow::Result<ExitCode> {
     let root = root();
     match Cli::parse().chore {
+        Chore::Bench(args) => bench::run(&root, &args),
         Chore::Bindings(args) => bindings::run(&root, &args),
         Chore::CLib(args) => c_lib::run(&root, &args),
         Chore::Softroce(args) => softroce::run(&root, &args),
