@@ -10,3 +10,4 @@
 
 pub mod cli;
 pub mod plan;
+pub mod statistics;
