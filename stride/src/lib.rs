@@ -10,4 +10,5 @@
 
 pub mod cli;
 pub mod plan;
+pub mod report;
 pub mod statistics;
