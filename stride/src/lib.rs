@@ -8,6 +8,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod buffers;
 pub mod cli;
 pub mod plan;
 pub mod report;
