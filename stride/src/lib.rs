@@ -10,6 +10,7 @@
 
 pub mod buffers;
 pub mod cli;
+pub mod control;
 pub mod plan;
 pub mod report;
 pub mod statistics;
