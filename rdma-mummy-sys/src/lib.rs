@@ -12,7 +12,7 @@
 //! - [`Verbs`], [`RdmaCm`], [`Mlx5dv`] and [`Efadv`] are its function tables.
 //!   A function that every rdma-core has is a field to call; one that came
 //!   later is a method that returns the function or a [`MissingSymbol`].
-//! - [`verbs`] and [`rdmacm`] are the inline functions of the C headers.
+//! - [`verbs`], [`rdmacm`] and [`mlx5dv`] are the inline functions of the C headers.
 //!
 //! # Safety
 //!
@@ -28,11 +28,17 @@ compile_error!("rdma-mummy-sys needs Linux: RDMA verbs are an interface of its k
 
 #[macro_use]
 mod table;
+#[doc(hidden)]
+#[macro_use]
+pub mod field;
 #[rustfmt::skip]
 mod bindings;
 mod error;
 mod library;
+pub mod mlx5dv;
 mod provider;
+pub mod rdmacm;
+pub mod verbs;
 
 pub use bindings::tables::{Efadv, Mlx5dv, RdmaCm, Verbs};
 pub use bindings::types;

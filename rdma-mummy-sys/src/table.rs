@@ -94,34 +94,36 @@ pub(crate) trait Unsupported {
     fn unsupported(failure: c_int) -> Self;
 }
 
-fn set_errno() {
+/// Sets this thread's `errno`.
+#[inline]
+pub(crate) fn set_errno(error: c_int) {
     // SAFETY: the location is this thread's own errno, valid for its life.
-    unsafe { *libc::__errno_location() = libc::EOPNOTSUPP };
+    unsafe { *libc::__errno_location() = error };
 }
 
 impl Unsupported for () {
     fn unsupported(_: c_int) -> Self {
-        set_errno();
+        set_errno(libc::EOPNOTSUPP);
     }
 }
 
 impl Unsupported for c_int {
     fn unsupported(failure: c_int) -> Self {
-        set_errno();
+        set_errno(libc::EOPNOTSUPP);
         failure
     }
 }
 
 impl Unsupported for *const c_char {
     fn unsupported(_: c_int) -> Self {
-        set_errno();
+        set_errno(libc::EOPNOTSUPP);
         c"not supported".as_ptr()
     }
 }
 
 impl<T> Unsupported for *mut T {
     fn unsupported(_: c_int) -> Self {
-        set_errno();
+        set_errno(libc::EOPNOTSUPP);
         core::ptr::null_mut()
     }
 }
@@ -130,7 +132,7 @@ macro_rules! unsupported_zero {
     ($($ty:ty => $zero:expr),* $(,)?) => {$(
         impl Unsupported for $ty {
             fn unsupported(_: c_int) -> Self {
-                set_errno();
+                set_errno(libc::EOPNOTSUPP);
                 $zero
             }
         }

@@ -13,7 +13,9 @@ library_table! {
     required {
         "IBVERBS_1.1" "1.1.6" fn ibv_wc_status_str(status: ibv_wc_status) -> *const c_char;
         "IBVERBS_1.0" "1.1.6" fn ibv_rate_to_mult(rate: ibv_rate) -> c_int;
+        "IBVERBS_1.0" "1.1.6" fn mult_to_ibv_rate(mult: c_int) -> ibv_rate;
         "IBVERBS_1.1" "1.1.8" fn ibv_rate_to_mbps(rate: ibv_rate) -> c_int;
+        "IBVERBS_1.1" "1.1.8" fn mbps_to_ibv_rate(mbps: c_int) -> ibv_rate;
         "IBVERBS_1.1" "1.1.6" fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *mut ibv_device;
         "IBVERBS_1.1" "1.1.6" fn ibv_free_device_list(list: *mut *mut ibv_device);
         "IBVERBS_1.1" "1.1.6" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char;
@@ -199,6 +201,7 @@ library_table! {
         "MLX5_1.10" "24" fn mlx5dv_create_mkey(mkey_init_attr: *mut mlx5dv_mkey_init_attr) -> *mut mlx5dv_mkey;
         "MLX5_1.10" "24" fn mlx5dv_destroy_mkey(mkey: *mut mlx5dv_mkey) -> c_int;
         "MLX5_1.10" "24" fn mlx5dv_qp_ex_from_ibv_qp_ex(qp: *mut ibv_qp_ex) -> *mut mlx5dv_qp_ex;
+        "MLX5_1.20" "36" fn _mlx5dv_mkey_check(mkey: *mut mlx5dv_mkey, err_info: *mut mlx5dv_mkey_err, err_info_size: usize) -> c_int;
         "MLX5_1.20" "36" fn mlx5dv_qp_cancel_posted_send_wrs(mqp: *mut mlx5dv_qp_ex, wr_id: u64) -> c_int;
         "MLX5_1.21" "37" fn mlx5dv_crypto_login(context: *mut ibv_context, login_attr: *mut mlx5dv_crypto_login_attr) -> c_int;
         "MLX5_1.21" "37" fn mlx5dv_crypto_login_query_state(context: *mut ibv_context, state: *mut mlx5dv_crypto_login_state) -> c_int;
@@ -213,6 +216,7 @@ library_table! {
         "MLX5_1.6" "20" fn mlx5dv_destroy_flow_matcher(matcher: *mut mlx5dv_flow_matcher) -> c_int;
         "MLX5_1.24" "42" fn mlx5dv_create_steering_anchor(context: *mut ibv_context, attr: *mut mlx5dv_steering_anchor_attr) -> *mut mlx5dv_steering_anchor;
         "MLX5_1.24" "42" fn mlx5dv_destroy_steering_anchor(sa: *mut mlx5dv_steering_anchor) -> c_int;
+        "MLX5_1.25.1" "63" fn __mlx5dv_create_flow(matcher: *mut mlx5dv_flow_matcher, match_value: *mut mlx5dv_flow_match_parameters, num_actions: usize, actions_attr: *mut mlx5dv_flow_action_attr, attr_len: usize) -> *mut ibv_flow;
         "MLX5_1.5" "18" fn mlx5dv_create_flow_action_esp(ctx: *mut ibv_context, esp: *mut ibv_flow_action_esp_attr, mlx5_attr: *mut mlx5dv_flow_action_esp) -> *mut ibv_flow_action;
         "MLX5_1.7" "21" fn mlx5dv_create_flow_action_modify_header(ctx: *mut ibv_context, actions_sz: usize, actions: *mut u64, ft_type: mlx5_ib_uapi_flow_table_type) -> *mut ibv_flow_action;
         "MLX5_1.7" "21" fn mlx5dv_create_flow_action_packet_reformat(ctx: *mut ibv_context, data_sz: usize, data: *mut c_void, reformat_type: mlx5_ib_uapi_flow_action_packet_reformat_type, ft_type: mlx5_ib_uapi_flow_table_type) -> *mut ibv_flow_action;
@@ -235,6 +239,7 @@ library_table! {
         "MLX5_1.27" "63" fn mlx5dv_devx_obj_import(context: *mut ibv_context, data: *mut c_void) -> *mut mlx5dv_devx_obj;
         "MLX5_1.27" "63" fn mlx5dv_devx_obj_unimport(obj: *mut mlx5dv_devx_obj);
         "MLX5_1.7" "21" fn mlx5dv_devx_general_cmd(context: *mut ibv_context, in_: *const c_void, inlen: usize, out: *mut c_void, outlen: usize) -> c_int;
+        "MLX5_1.19" "35" fn _mlx5dv_query_port(context: *mut ibv_context, port_num: u32, info: *mut mlx5_ib_uapi_query_port, info_len: usize) -> c_int;
         "MLX5_1.7" "21" fn mlx5dv_devx_umem_reg(ctx: *mut ibv_context, addr: *mut c_void, size: usize, access: u32) -> *mut mlx5dv_devx_umem;
         "MLX5_1.19" "35" fn mlx5dv_devx_umem_reg_ex(ctx: *mut ibv_context, umem_in: *mut mlx5dv_devx_umem_in) -> *mut mlx5dv_devx_umem;
         "MLX5_1.7" "21" fn mlx5dv_devx_umem_dereg(umem: *mut mlx5dv_devx_umem) -> c_int;
@@ -249,6 +254,7 @@ library_table! {
         "MLX5_1.27" "63" fn mlx5dv_var_export(dv_var: *mut mlx5dv_var, data: *mut c_void) -> c_int;
         "MLX5_1.27" "63" fn mlx5dv_var_import(context: *mut ibv_context, data: *mut c_void) -> *mut mlx5dv_var;
         "MLX5_1.27" "63" fn mlx5dv_var_unimport(dv_var: *mut mlx5dv_var);
+        "MLX5_1.27" "63" fn _mlx5dv_get_export_sizes(sizes: *mut mlx5dv_export_sizes, sizes_len: usize);
         "MLX5_1.7" "21" fn mlx5dv_devx_query_eqn(context: *mut ibv_context, vector: u32, eqn: *mut u32) -> c_int;
         "MLX5_1.8" "22" fn mlx5dv_devx_cq_query(cq: *mut ibv_cq, in_: *const c_void, inlen: usize, out: *mut c_void, outlen: usize) -> c_int;
         "MLX5_1.8" "22" fn mlx5dv_devx_cq_modify(cq: *mut ibv_cq, in_: *const c_void, inlen: usize, out: *mut c_void, outlen: usize) -> c_int;

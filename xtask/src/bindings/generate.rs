@@ -149,7 +149,7 @@ fn run_bindgen(inputs: &Inputs, target: &str, arch: &str, multiarch: &str) -> Re
         .blocklist_type("mlx5_wqe_ctrl_seg")
         .parse_callbacks(Box::new(LibcTypes))
         .allowlist_function(
-            "_?ibv_.*|rdma_.*|mlx5dv_.*|efadv_.*|r(socket|bind|listen|accept|connect|shutdown|close)",
+            "_?ibv_.*|m(ult|bps)_to_ibv_rate|rdma_.*|_*mlx5dv_.*|efadv_.*|r(socket|bind|listen|accept|connect|shutdown|close)",
         )
         .allowlist_function("r(recv|send)(from|to|msg)?|r(read|write)v?|rpoll|rselect|rget(peer|sock)name")
         .allowlist_function("r[gs]etsockopt|rfcntl|rio(map|unmap|write)|repoll_.*")
