@@ -69,17 +69,17 @@ macro_rules! display_as_debug {
 /// A set of flags that prints as `Name[FlagA, FlagB]`.
 macro_rules! c_flags {
     (
-        $(#[$meta:meta])*
+        $(#[$($meta:tt)*])*
         pub struct $Name:ident($repr:ty) {
-            $($(#[$vmeta:meta])* $Flag:ident = $value:expr,)*
+            $($(#[$($vmeta:tt)*])* $Flag:ident = $value:expr,)*
         }
     ) => {
         bitflags::bitflags! {
-            $(#[$meta])*
+            $(#[$($meta)*])*
             #[derive(Clone, Copy, PartialEq, Eq, Hash)]
             #[repr(transparent)]
             pub struct $Name: $repr {
-                $($(#[$vmeta])* #[allow(non_upper_case_globals)] const $Flag = $value as $repr;)*
+                $($(#[$($vmeta)*])* #[allow(non_upper_case_globals)] const $Flag = $value as $repr;)*
                 /// Bits that this crate has no name for are kept.
                 const _ = !0;
             }

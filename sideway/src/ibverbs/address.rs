@@ -136,7 +136,13 @@ impl GidEntry {
         }
     }
 
-    pub(crate) fn from_parts(gid: Gid, port_num: u8, gid_index: u32, gid_type: GidType, ifindex: u32) -> Self {
+    pub(crate) fn from_parts(
+        gid: Gid,
+        port_num: u8,
+        gid_index: u32,
+        gid_type: GidType,
+        ifindex: u32,
+    ) -> Self {
         Self { gid, gid_index, port_num: u32::from(port_num), gid_type, ndev_ifindex: ifindex }
     }
 

@@ -16,9 +16,7 @@ use super::AccessFlags;
 use super::address::{AddressHandleAttribute, Gid, GidEntry, GidType};
 use super::device_context::{DeviceContext, QueryGidError, QueryGidTableError, QueryPortError};
 use super::port::{LinkLayer, Mtu, PortState};
-use super::queue_pair::{
-    ModifyQueuePairError, QueuePair, QueuePairAttribute, QueuePairState, QueuePairType,
-};
+use super::queue_pair::{ModifyQueuePairError, QueuePair, QueuePairAttribute, QueuePairState, QueuePairType};
 
 /// What one side tells the other (for RC and UC).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -94,9 +92,10 @@ impl LocalPath {
                 (Some(named_gid(context, &device, port_num, index, length)?), "it was asked for".to_owned())
             }
             None if ethernet => best_gid(context, &device, port_num)?,
-            None if port.is_grh_required() => {
-                (Some(context.query_gid_ex(port_num, 0)?), "the port asks for global routing headers".to_owned())
-            }
+            None if port.is_grh_required() => (
+                Some(context.query_gid_ex(port_num, 0)?),
+                "the port asks for global routing headers".to_owned(),
+            ),
             None => (None, format!("InfiniBand on one subnet is addressed by LID ({})", port.lid())),
         };
         Ok(Self {
@@ -109,7 +108,12 @@ impl LocalPath {
             grh_required: port.is_grh_required(),
             reason: match entry {
                 Some(entry) => {
-                    format!("GID index {} ({}, {}): {reason}", entry.gid_index(), entry.gid(), entry.gid_type())
+                    format!(
+                        "GID index {} ({}, {}): {reason}",
+                        entry.gid_index(),
+                        entry.gid(),
+                        entry.gid_type()
+                    )
                 }
                 None => reason,
             },
@@ -183,10 +187,13 @@ fn best_gid(
         .filter(|entry| entry.port_num() == u32::from(port_num) && !entry.gid().is_zero())
         .max_by_key(|entry| (merit(entry), std::cmp::Reverse(entry.gid_index())))
         .ok_or_else(|| ChoosePathError::NoGid { device: device.into(), port_num })?;
-    let version = if best.gid_type() == GidType::RoceV2 { "routable RoCEv2" } else { "the port has no RoCEv2" };
+    let version =
+        if best.gid_type() == GidType::RoceV2 { "routable RoCEv2" } else { "the port has no RoCEv2" };
     let kind = match best.gid().to_ipv4_mapped() {
         Some(address) if address != Ipv4Addr::UNSPECIFIED => format!("IPv4 address {address}"),
-        _ if best.gid().is_unicast_link_local() => "link-local only: peers must be on the same segment".into(),
+        _ if best.gid().is_unicast_link_local() => {
+            "link-local only: peers must be on the same segment".into()
+        }
         _ => "global IPv6 address".into(),
     };
     Ok((Some(*best), format!("{version}, {kind}")))
@@ -220,7 +227,9 @@ pub enum ChoosePathError {
         source: QueryPortError,
     },
     /// Nothing is plugged in, or nobody has configured the port.
-    #[error("port {port_num} of {device} is {state}, not Active: bring its network interface up (`ip link set DEV up`) or check the cable and the subnet manager")]
+    #[error(
+        "port {port_num} of {device} is {state}, not Active: bring its network interface up (`ip link set DEV up`) or check the cable and the subnet manager"
+    )]
     PortNotActive {
         /// The device.
         device: String,
@@ -242,7 +251,9 @@ pub enum ChoosePathError {
         length: i32,
     },
     /// The entry of the GID table is empty.
-    #[error("GID index {index} of port {port_num} of {device} is empty; `show_gids` lists those that are not")]
+    #[error(
+        "GID index {index} of port {port_num} of {device} is empty; `show_gids` lists those that are not"
+    )]
     EmptyGid {
         /// The device.
         device: String,

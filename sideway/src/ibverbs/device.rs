@@ -51,7 +51,9 @@ pub enum GetDeviceListError {
 #[non_exhaustive]
 pub enum FindDeviceError {
     /// There is no device at all.
-    #[error("no RDMA device found: load the NIC's driver, or make a software one (`rdma link add rxe0 type rxe netdev DEV`)")]
+    #[error(
+        "no RDMA device found: load the NIC's driver, or make a software one (`rdma link add rxe0 type rxe netdev DEV`)"
+    )]
     NoDevice,
     /// There are devices, but none of this name.
     #[error("no RDMA device named `{name}`; there {}", Known(.known))]

@@ -127,7 +127,8 @@ impl DeviceContext {
     /// There is no such port or index.
     pub fn query_gid(&self, port_num: u8, gid_index: u32) -> Result<Gid, QueryGidError> {
         let error = |source| QueryGidError { port_num, gid_index, source };
-        let index = i32::try_from(gid_index).map_err(|_| error(io::Error::from_raw_os_error(libc::EINVAL)))?;
+        let index =
+            i32::try_from(gid_index).map_err(|_| error(io::Error::from_raw_os_error(libc::EINVAL)))?;
         let mut gid = ibv_gid::default();
         // SAFETY: the context is open and `gid` is a valid place.
         let result = unsafe {
@@ -192,12 +193,11 @@ impl DeviceContext {
                 entries.truncate(count);
                 Ok(entries.into_iter().map(GidEntry::new).collect())
             }
+            Err(_) if count == -(libc::EOPNOTSUPP as isize) => {
+                sysfs::gid_table(&self.name(), ports).map_err(|source| QueryGidTableError::Sysfs { source })
+            }
             Err(_) => {
                 let errno = i32::try_from(-count).unwrap_or(libc::EIO);
-                if errno == libc::EOPNOTSUPP || errno == 1 && last_errno() == libc::EOPNOTSUPP {
-                    return sysfs::gid_table(&self.name(), ports)
-                        .map_err(|source| QueryGidTableError::Sysfs { source });
-                }
                 Err(QueryGidTableError::Ibverbs { source: super::os_error(errno) })
             }
         }
@@ -216,10 +216,6 @@ impl DeviceContext {
     pub fn create_cq_builder(&self) -> CompletionQueueBuilder {
         CompletionQueueBuilder::new(self)
     }
-}
-
-fn last_errno() -> i32 {
-    io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }
 
 /// # Safety

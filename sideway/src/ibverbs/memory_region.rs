@@ -41,7 +41,9 @@ impl MemoryRegion {
     ) -> Result<Self, RegisterMemoryRegionError> {
         let lib = pd.context().provider().verbs();
         // SAFETY: the domain lives, and the caller keeps the memory allocated.
-        let mr = unsafe { verbs::ibv_reg_mr(lib, pd.as_raw().as_ptr(), ptr.cast(), len, access.bits()) };
+        let mr = unsafe {
+            verbs::ibv_reg_mr(lib, pd.as_raw().as_ptr(), ptr.cast(), len, access.bits() as core::ffi::c_int)
+        };
         let mr = NonNull::new(mr)
             .ok_or_else(|| RegisterMemoryRegionError::new(len, access, io::Error::last_os_error()))?;
         // SAFETY: the library returned a region; the fields are in every release's struct.

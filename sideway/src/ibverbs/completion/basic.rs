@@ -73,9 +73,8 @@ impl BasicPoller<'_> {
         let batch = &mut self.queue.batch;
         let room = i32::try_from(batch.len()).unwrap_or(i32::MAX);
         // SAFETY: the queue lives, its handle is borrowed mutably, and `batch` has that much room.
-        let result = unsafe {
-            verbs::ibv_poll_cq(self.queue.inner.as_raw().as_ptr(), room, batch.as_mut_ptr())
-        };
+        let result =
+            unsafe { verbs::ibv_poll_cq(self.queue.inner.as_raw().as_ptr(), room, batch.as_mut_ptr()) };
         self.next = 0;
         match usize::try_from(result) {
             // A device that says it filled more than there is room for is not believed.

@@ -154,7 +154,8 @@ impl CompletionQueueBuilder {
         match self.build_ex() {
             Ok(cq) => Ok(cq.into()),
             Err(
-                CreateCompletionQueueError::Unsupported { .. } | CreateCompletionQueueError::Incomplete { .. },
+                CreateCompletionQueueError::Unsupported { .. }
+                | CreateCompletionQueueError::Incomplete { .. },
             ) => self.build().map(Into::into),
             Err(error) => Err(error),
         }
@@ -179,7 +180,9 @@ fn einval() -> io::Error {
 #[non_exhaustive]
 pub enum CreateCompletionQueueError {
     /// The device's queues do not hold that many completions.
-    #[error("a completion queue of {cqe} entries was asked for; the device's limit (max_cqe) is {limit} ({source})")]
+    #[error(
+        "a completion queue of {cqe} entries was asked for; the device's limit (max_cqe) is {limit} ({source})"
+    )]
     TooManyEntries {
         /// What was asked for.
         cqe: u32,
@@ -189,7 +192,9 @@ pub enum CreateCompletionQueueError {
         source: io::Error,
     },
     /// The device has no extended queues, or not with these fields.
-    #[error("the device has no extended completion queue with {fields:?} ({source}); use `build` or fewer fields")]
+    #[error(
+        "the device has no extended completion queue with {fields:?} ({source}); use `build` or fewer fields"
+    )]
     Unsupported {
         /// The fields that were asked for.
         fields: WorkCompletionFields,

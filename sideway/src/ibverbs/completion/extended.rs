@@ -131,8 +131,11 @@ impl ExtendedPoller<'_> {
     pub fn next(&mut self) -> Option<ExtendedWorkCompletion<'_>> {
         match self.cursor {
             Cursor::Fresh => self.cursor = Cursor::Given,
-            Cursor::Given if !self.advance() => return None,
-            Cursor::Given => {}
+            Cursor::Given => {
+                if !self.advance() {
+                    return None;
+                }
+            }
             Cursor::Behind | Cursor::Closed => return None,
         }
         Some(ExtendedWorkCompletion { cq: self.cq, fields: self.fields, poller: PhantomData })
@@ -223,7 +226,7 @@ impl ExtendedWorkCompletion<'_> {
     #[inline]
     pub fn wc_flags(&self) -> WorkCompletionFlags {
         // SAFETY: the cursor is on a completion and the reader is there (head of this file).
-        WorkCompletionFlags::from_bits_retain(unsafe { verbs::ibv_wc_read_wc_flags(self.cq.as_ptr()) }.0)
+        WorkCompletionFlags::from_bits_retain(unsafe { verbs::ibv_wc_read_wc_flags(self.cq.as_ptr()) })
     }
 
     /// Immediate data, in host byte order; `None` if the message had none or the queue has no such field.

@@ -76,7 +76,9 @@ impl WorkCompletionStatus {
             Self::WorkRequestFlushedError => {
                 "the queue pair went to the error state: look at the first completion that failed, on either side"
             }
-            Self::BadResponseError => "the peer answered with an unexpected operation: mismatched queue pairs",
+            Self::BadResponseError => {
+                "the peer answered with an unexpected operation: mismatched queue pairs"
+            }
             Self::LocalAccessError => "a peer's request touched memory that its key does not cover",
             Self::RemoteInvalidRequestError => {
                 "the peer's queue pair does not take this operation: its access flags, its max_dest_rd_atomic, \
@@ -86,7 +88,9 @@ impl WorkCompletionStatus {
                 "wrong rkey or remote address, beyond the peer's region, or a region without the remote \
                  permission: exchange rkey() (not lkey()) and the region's address again"
             }
-            Self::RemoteOperationError => "the peer failed while it executed the request: look at its completions",
+            Self::RemoteOperationError => {
+                "the peer failed while it executed the request: look at its completions"
+            }
             Self::TransportRetryCounterExceeded => {
                 "the peer does not acknowledge: its queue pair is not in RTR or gone, wrong queue pair number, \
                  GID index or LID, no route, a firewall on UDP port 4791, or an MTU beyond the path's"

@@ -2,9 +2,7 @@
 
 use std::fmt;
 
-use rdma_mummy_sys::types::{
-    ibv_mtu, ibv_qp_attr, ibv_qp_attr_mask as C, ibv_qp_init_attr, ibv_qp_state,
-};
+use rdma_mummy_sys::types::{ibv_mtu, ibv_qp_attr, ibv_qp_attr_mask as C, ibv_qp_init_attr, ibv_qp_state};
 
 use super::{QueuePairCapability, QueuePairState, QueuePairType};
 use crate::ibverbs::AccessFlags;

@@ -75,8 +75,11 @@ impl BasicSendQueue {
     pub(super) fn new(inner: Shared, asked: SendOperationFlags) -> Result<Self, CreateQueuePairError> {
         let cap = inner.capability();
         // A request with inline data needs one entry even where none was asked for.
-        let limits =
-            Limits { requests: cap.max_send_wr, entries: cap.max_send_sge.max(1), inline: cap.max_inline_data };
+        let limits = Limits {
+            requests: cap.max_send_wr,
+            entries: cap.max_send_sge.max(1),
+            inline: cap.max_inline_data,
+        };
         Ok(Self {
             usable: asked & SendOperationFlags::of_type(inner.qp_type()),
             limits,
@@ -145,7 +148,11 @@ pub struct BasicPostSendGuard<'queue> {
 impl BasicPostSendGuard<'_> {
     /// Appends a request without buffer to the list; null if it cannot be done.
     #[inline]
-    fn append(&mut self, needed: SendOperationFlags, operation: WorkRequestOperationType) -> *mut ibv_send_wr {
+    fn append(
+        &mut self,
+        needed: SendOperationFlags,
+        operation: WorkRequestOperationType,
+    ) -> *mut ibv_send_wr {
         if !self.usable.contains(needed) {
             self.fail(Failure::Unsupported { index: self.count, operation });
             return ptr::null_mut();
@@ -252,9 +259,8 @@ impl PostSendGuard for BasicPostSendGuard<'_> {
         let mut bad = ptr::null_mut();
         // SAFETY: the pair lives, the queue is borrowed mutably, and `count` requests are linked from the
         // first of the array (head of this file); who gave their buffers keeps them.
-        let result = unsafe {
-            verbs::ibv_post_send(self.control.as_raw().as_ptr(), self.list.requests, &raw mut bad)
-        };
+        let result =
+            unsafe { verbs::ibv_post_send(self.control.as_raw().as_ptr(), self.list.requests, &raw mut bad) };
         if result == 0 {
             return Ok(());
         }

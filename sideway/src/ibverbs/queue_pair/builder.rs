@@ -320,7 +320,9 @@ pub enum CreateQueuePairError {
         source: io::Error,
     },
     /// The device has no extended queue pairs, or not with these operations.
-    #[error("the device has no extended queue pair with {operations:?} ({source}); use `build` or fewer operations")]
+    #[error(
+        "the device has no extended queue pair with {operations:?} ({source}); use `build` or fewer operations"
+    )]
     Unsupported {
         /// The operations that were asked for.
         operations: SendOperationFlags,

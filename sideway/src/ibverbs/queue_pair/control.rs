@@ -61,11 +61,6 @@ impl Inner {
         Self { qp, qp_num, qp_type, cap, control: Mutex::new(()), pd, _send_cq: send_cq, _recv_cq: recv_cq }
     }
 
-    #[inline]
-    pub(super) fn as_raw(&self) -> NonNull<ibv_qp> {
-        self.qp
-    }
-
     pub(super) fn capability(&self) -> QueuePairCapability {
         self.cap
     }

@@ -5,8 +5,8 @@ use std::io::IoSlice;
 use super::post::sealed::Build;
 use super::{
     BasicPostSendGuard, BasicQueuePair, BasicSendQueue, ExtendedPostSendGuard, ExtendedQueuePair,
-    ExtendedSendQueue, PostSendError, PostSendGuard, QueuePair, QueuePairControl, ReceiveQueue,
-    ScatterGatherEntry, SendQueue, WorkRequestFlags,
+    ExtendedSendQueue, PostSendError, PostSendGuard, QueuePair, QueuePairControl, ScatterGatherEntry,
+    SendQueue, WorkRequestFlags,
 };
 
 /// A queue pair of either flavour.

@@ -139,12 +139,7 @@ impl<'guard, G: PostSendGuard> WorkRequestHandle<'guard, G> {
 
     /// RDMA WRITE, with 32 bits that complete one of the peer's receives.
     #[inline]
-    pub fn setup_write_imm(
-        self,
-        rkey: u32,
-        remote_addr: u64,
-        imm_data: u32,
-    ) -> LocalBufferHandle<'guard, G> {
+    pub fn setup_write_imm(self, rkey: u32, remote_addr: u64, imm_data: u32) -> LocalBufferHandle<'guard, G> {
         self.guard.write_imm(rkey, remote_addr, imm_data);
         LocalBufferHandle { guard: self.guard }
     }
@@ -265,7 +260,9 @@ pub enum PostSendError {
         limit: usize,
     },
     /// More pieces of memory than the queue pair was made for.
-    #[error("work request {index}: {given} scatter/gather entries; the queue pair's limit (max_send_sge) is {limit}")]
+    #[error(
+        "work request {index}: {given} scatter/gather entries; the queue pair's limit (max_send_sge) is {limit}"
+    )]
     TooManyScatterGatherEntries {
         /// Which work request of the list, from 0.
         index: usize,
@@ -275,7 +272,9 @@ pub enum PostSendError {
         limit: usize,
     },
     /// More inline data than the queue pair was made for.
-    #[error("work request {index}: {given} bytes of inline data; the queue pair's limit (max_inline_data) is {limit}")]
+    #[error(
+        "work request {index}: {given} bytes of inline data; the queue pair's limit (max_inline_data) is {limit}"
+    )]
     InlineDataTooLong {
         /// Which work request of the list, from 0.
         index: usize,

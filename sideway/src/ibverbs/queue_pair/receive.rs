@@ -212,7 +212,9 @@ pub enum PostRecvError {
         limit: usize,
     },
     /// More pieces of memory than the queue pair was made for.
-    #[error("receive {index}: {given} scatter/gather entries; the queue pair's limit (max_recv_sge) is {limit}")]
+    #[error(
+        "receive {index}: {given} scatter/gather entries; the queue pair's limit (max_recv_sge) is {limit}"
+    )]
     TooManyScatterGatherEntries {
         /// Which receive of the list, from 0.
         index: usize,

@@ -74,13 +74,8 @@ const RC_TO_RTS: M = all(&[
 const UC_IN_RTS: M = all(&[M::CurrentState, M::AlternatePath, M::AccessFlags, M::PathMigrationState]);
 const RC_IN_RTS: M = all(&[UC_IN_RTS, M::MinResponderNotReadyTimer]);
 const UD_IN_RTS: M = all(&[M::CurrentState, M::QueueKey]);
-const UC_IN_SQD: M = all(&[
-    M::AddressVector,
-    M::AlternatePath,
-    M::AccessFlags,
-    M::PartitionKeyIndex,
-    M::PathMigrationState,
-]);
+const UC_IN_SQD: M =
+    all(&[M::AddressVector, M::AlternatePath, M::AccessFlags, M::PartitionKeyIndex, M::PathMigrationState]);
 const RC_IN_SQD: M = all(&[
     UC_IN_SQD,
     M::Port,
