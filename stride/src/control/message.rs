@@ -1,7 +1,7 @@
 //! What the two sides tell each other.
 
 use serde::{Deserialize, Serialize};
-type Endpoint = serde_json::Value;
+use sideway::ibverbs::connect::Endpoint;
 
 use crate::plan::TestPlan;
 use crate::report::Row;

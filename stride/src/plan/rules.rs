@@ -73,7 +73,7 @@ impl TestPlan {
         if post_list > self.tx_depth {
             return Err(PlanError::PostListAboveDepth { post_list, tx_depth: self.tx_depth });
         }
-        if self.iterations % u64::from(post_list) != 0 {
+        if !self.iterations.is_multiple_of(u64::from(post_list)) {
             return Err(PlanError::IterationsNotInLists { iterations: self.iterations, post_list });
         }
         if !post_list.is_multiple_of(self.completion_interval()) {
