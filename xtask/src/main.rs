@@ -1,5 +1,7 @@
 //! The chores of the project, as `cargo xtask <CHORE>`.
 
+mod bindings;
+mod c_lib;
 mod softroce;
 
 use std::path::{Path, PathBuf};
@@ -16,12 +18,19 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Chore {
+    /// Make the generated bindings of rdma-mummy-sys again
+    Bindings(bindings::Args),
+    /// Build and install the C companion of rdma-mummy-sys
+    CLib(c_lib::Args),
+    /// Run a command, the device tests or a demonstration over an RDMA device
     Softroce(softroce::Args),
 }
 
 fn main() -> anyhow::Result<ExitCode> {
     let root = root();
     match Cli::parse().chore {
+        Chore::Bindings(args) => bindings::run(&root, &args),
+        Chore::CLib(args) => c_lib::run(&root, &args),
         Chore::Softroce(args) => softroce::run(&root, &args),
     }
 }

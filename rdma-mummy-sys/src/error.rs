@@ -1,0 +1,135 @@
+//! What can be wrong with the libraries.
+
+use std::error::Error;
+use std::fmt;
+use std::path::PathBuf;
+
+/// One place that was tried, and what the dynamic loader said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attempt {
+    /// The name or path that was given to the loader.
+    pub path: PathBuf,
+    /// The loader's own words.
+    pub reason: String,
+}
+
+/// A library could not be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// The library is not there, or the loader refused it.
+    NotFound {
+        /// The shared object's name.
+        library: &'static str,
+        /// What was tried, in this order.
+        tried: Vec<Attempt>,
+    },
+    /// The library lacks functions that every supported release has.
+    TooOld {
+        /// The shared object's name.
+        library: &'static str,
+        /// What was loaded.
+        path: PathBuf,
+        /// The functions it does not export.
+        missing: Vec<&'static str>,
+    },
+    /// The library works on another libibverbs than the one that this provider loaded.
+    OtherVerbs {
+        /// The shared object's name.
+        library: &'static str,
+        /// What was loaded.
+        path: PathBuf,
+    },
+    /// A program brought a table of its own, which does not include this library.
+    NotProvided {
+        /// The shared object's name.
+        library: &'static str,
+        /// The provider's name.
+        provider: &'static str,
+    },
+}
+
+impl LoadError {
+    /// The shared object that the error is about.
+    pub fn library(&self) -> &'static str {
+        match self {
+            Self::NotFound { library, .. }
+            | Self::TooOld { library, .. }
+            | Self::OtherVerbs { library, .. }
+            | Self::NotProvided { library, .. } => library,
+        }
+    }
+}
+
+/// The distribution's package of a library, to name in the remedy.
+fn package(library: &str) -> &'static str {
+    match library {
+        "libibverbs.so.1" => {
+            "libibverbs1 and ibverbs-providers on Debian and Ubuntu, libibverbs on Fedora and RHEL"
+        }
+        "librdmacm.so.1" => "librdmacm1 on Debian and Ubuntu, librdmacm on Fedora and RHEL",
+        _ => "ibverbs-providers on Debian and Ubuntu, libibverbs on Fedora and RHEL",
+    }
+}
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotFound { library, tried } => {
+                write!(f, "cannot load {library} (")?;
+                for (n, attempt) in tried.iter().enumerate() {
+                    let separator = if n == 0 { "" } else { "; " };
+                    write!(f, "{separator}tried {}: {}", attempt.path.display(), attempt.reason)?;
+                }
+                write!(
+                    f,
+                    "): install rdma-core's package ({}), or name the library's folder in {}",
+                    package(library),
+                    crate::LIB_DIR_VARIABLE
+                )
+            }
+            Self::TooOld { library, path, missing } => write!(
+                f,
+                "{} is too old to be used as {library}: it does not export {}; install a newer rdma-core",
+                path.display(),
+                missing.join(", ")
+            ),
+            Self::OtherVerbs { library, path } => write!(
+                f,
+                "{} ({library}) uses another libibverbs than this provider: load only one libibverbs in a \
+                 process that uses {library}, or put the folder of both first in LD_LIBRARY_PATH",
+                path.display()
+            ),
+            Self::NotProvided { library, provider } => {
+                write!(f, "the provider `{provider}` has no {library}")
+            }
+        }
+    }
+}
+
+impl Error for LoadError {}
+
+/// A function that the loaded library does not have, because it is older than the function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MissingSymbol {
+    /// The shared object's name.
+    pub library: &'static str,
+    /// The function.
+    pub name: &'static str,
+    /// The symbol version that it came with; empty for one that has none.
+    pub version: &'static str,
+    /// The release of rdma-core that added it; empty where that is not known.
+    pub since: &'static str,
+}
+
+impl fmt::Display for MissingSymbol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} does not export `{}`", self.library, self.name)?;
+        if !self.since.is_empty() {
+            write!(f, " (added in {}, rdma-core {})", self.version, self.since)?;
+        }
+        Ok(())
+    }
+}
+
+impl Error for MissingSymbol {}

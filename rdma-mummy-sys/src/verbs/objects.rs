@@ -1,0 +1,25 @@
+//! Thread domains, parent domains and XRC domains.
+
+use core::ffi::c_int;
+
+use crate::types::*;
+
+context_functions! {
+    /// Makes a thread domain: what is made in it is used by one thread at a time.
+    fn ibv_alloc_td(context: *mut ibv_context, init_attr: *mut ibv_td_init_attr) -> *mut ibv_td
+        = alloc_td of context;
+
+    /// Frees a thread domain: 0 or an error number.
+    fn ibv_dealloc_td(td: *mut ibv_td) -> c_int = dealloc_td of td.context;
+
+    /// Makes a protection domain from another one, with a thread domain or allocators of the program's own.
+    fn ibv_alloc_parent_domain(context: *mut ibv_context, attr: *mut ibv_parent_domain_init_attr) -> *mut ibv_pd
+        = alloc_parent_domain of context;
+
+    /// Opens an XRC domain.
+    fn ibv_open_xrcd(context: *mut ibv_context, xrcd_init_attr: *mut ibv_xrcd_init_attr) -> *mut ibv_xrcd
+        = open_xrcd of context;
+
+    /// Closes an XRC domain: 0 or an error number.
+    fn ibv_close_xrcd(xrcd: *mut ibv_xrcd) -> c_int = close_xrcd of xrcd.context;
+}

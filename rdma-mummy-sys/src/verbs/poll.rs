@@ -1,0 +1,186 @@
+//! Polling completion queues, classic and extended.
+
+use core::ffi::{c_int, c_uint};
+use core::mem::offset_of;
+
+use crate::types::*;
+
+/// Whether an extended completion queue that was created with `wc_flags` has the field at `offset`.
+///
+/// The last readers came one by one, each with a flag, in the order of the flags.
+#[doc(hidden)]
+#[inline(always)]
+pub const fn cq_ex_has(offset: usize, wc_flags: u64) -> bool {
+    use ibv_create_cq_wc_flags as Flags;
+    let flag = if offset < offset_of!(ibv_cq_ex, read_completion_ts) {
+        return true;
+    } else if offset < offset_of!(ibv_cq_ex, read_cvlan) {
+        Flags::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP
+    } else if offset < offset_of!(ibv_cq_ex, read_flow_tag) {
+        Flags::IBV_WC_EX_WITH_CVLAN
+    } else if offset < offset_of!(ibv_cq_ex, read_tm_info) {
+        Flags::IBV_WC_EX_WITH_FLOW_TAG
+    } else if offset < offset_of!(ibv_cq_ex, read_completion_wallclock_ns) {
+        Flags::IBV_WC_EX_WITH_TM_INFO
+    } else {
+        Flags::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK
+    };
+    wc_flags >= flag.0 as u64
+}
+
+/// `cq_ex_op!(cq, op, wc_flags)`: the operation `op` of an extended completion queue, as an `Option` of the function.
+///
+/// `wc_flags` (a `u64`) are the ones that the queue was created with: the library's struct is known to be long
+/// enough for these, and for what came with the struct itself. Anything else is `None` unread. For an operation that
+/// is as old as the struct the flags do not matter and the test of them vanishes.
+///
+/// Expands to an unsafe call, for an unsafe block: `cq` must be a live extended completion queue, created with these
+/// flags.
+#[macro_export]
+macro_rules! cq_ex_op {
+    ($cq:expr, $op:ident, $wc_flags:expr) => {
+        if $crate::verbs::cq_ex_has(::core::mem::offset_of!($crate::types::ibv_cq_ex, $op), $wc_flags) {
+            $crate::field::read(
+                $cq,
+                ::core::mem::offset_of!($crate::types::ibv_cq_ex, $op),
+                |cq: &$crate::types::ibv_cq_ex| &cq.$op,
+            )
+        } else {
+            None
+        }
+    };
+}
+
+/// Functions that do nothing but call an operation of an extended completion queue.
+macro_rules! cq_functions {
+    ($(
+        $(#[doc = $doc:literal])*
+        #[when = $when:literal]
+        fn $name:ident($cq:ident: *mut ibv_cq_ex $(, $arg:ident: $ty:ty)* $(,)?) $(-> $ret:ty)? = $op:ident;
+    )*) => {$(
+        $(#[doc = $doc])*
+        ///
+        /// # Safety
+        ///
+        /// - `cq` is a live extended completion queue, and no other thread is polling it.
+        #[doc = concat!("- ", $when)]
+        #[doc = concat!("  So `", stringify!($op), "` is there and not null.")]
+        /// - Every other pointer is valid for what the manual page says the function does with it.
+        #[inline]
+        pub unsafe fn $name($cq: *mut ibv_cq_ex $(, $arg: $ty)*) $(-> $ret)? {
+            // SAFETY: the caller's promises, first that the operation is there.
+            unsafe { operation!($cq, ibv_cq_ex, $op)($cq $(, $arg)*) }
+        }
+    )*};
+}
+
+cq_functions! {
+    /// Begins to poll: 0 with a completion to read, `ENOENT` where there is none, else an error number.
+    ///
+    /// Only after 0 the poll is open, and must be closed by [`ibv_end_poll`].
+    #[when = "It has no open poll."]
+    fn ibv_start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int = start_poll;
+
+    /// Goes on to the next completion: 0, `ENOENT` where there is none, else an error number.
+    #[when = "It has an open poll."]
+    fn ibv_next_poll(cq: *mut ibv_cq_ex) -> c_int = next_poll;
+
+    /// Closes the poll.
+    #[when = "It has an open poll."]
+    fn ibv_end_poll(cq: *mut ibv_cq_ex) = end_poll;
+
+    /// What the completed request did.
+    #[when = "It has an open poll with a successful completion to read."]
+    fn ibv_wc_read_opcode(cq: *mut ibv_cq_ex) -> ibv_wc_opcode = read_opcode;
+
+    /// The device's own word about an error.
+    #[when = "It has an open poll with a completion to read."]
+    fn ibv_wc_read_vendor_err(cq: *mut ibv_cq_ex) -> u32 = read_vendor_err;
+
+    /// The number of bytes that were received or read.
+    #[when = "It was created with `IBV_WC_EX_WITH_BYTE_LEN` and has an open poll with a completion to read."]
+    fn ibv_wc_read_byte_len(cq: *mut ibv_cq_ex) -> u32 = read_byte_len;
+
+    /// The immediate data that came with the message, in network byte order.
+    #[when = "It was created with `IBV_WC_EX_WITH_IMM` and has an open poll with a completion to read."]
+    fn ibv_wc_read_imm_data(cq: *mut ibv_cq_ex) -> __be32 = read_imm_data;
+
+    /// The key that the message took out of use; it shares its place with the immediate data.
+    #[when = "It was created with `IBV_WC_EX_WITH_IMM` and has an open poll with a completion to read."]
+    fn ibv_wc_read_invalidated_rkey(cq: *mut ibv_cq_ex) -> u32 = read_imm_data;
+
+    /// The queue pair of this side.
+    #[when = "It was created with `IBV_WC_EX_WITH_QP_NUM` and has an open poll with a completion to read."]
+    fn ibv_wc_read_qp_num(cq: *mut ibv_cq_ex) -> u32 = read_qp_num;
+
+    /// The queue pair that a datagram came from.
+    #[when = "It was created with `IBV_WC_EX_WITH_SRC_QP` and has an open poll with a completion to read."]
+    fn ibv_wc_read_src_qp(cq: *mut ibv_cq_ex) -> u32 = read_src_qp;
+
+    /// What else the completion carries, as `ibv_wc_flags`.
+    #[when = "It has an open poll with a completion to read."]
+    fn ibv_wc_read_wc_flags(cq: *mut ibv_cq_ex) -> c_uint = read_wc_flags;
+
+    /// The LID that a datagram came from.
+    #[when = "It was created with `IBV_WC_EX_WITH_SLID` and has an open poll with a completion to read."]
+    fn ibv_wc_read_slid(cq: *mut ibv_cq_ex) -> u32 = read_slid;
+
+    /// The service level that a datagram came with.
+    #[when = "It was created with `IBV_WC_EX_WITH_SL` and has an open poll with a completion to read."]
+    fn ibv_wc_read_sl(cq: *mut ibv_cq_ex) -> u8 = read_sl;
+
+    /// Which of this port's LIDs a datagram came to.
+    #[when = "It was created with `IBV_WC_EX_WITH_DLID_PATH_BITS` and has an open poll with a completion to read."]
+    fn ibv_wc_read_dlid_path_bits(cq: *mut ibv_cq_ex) -> u8 = read_dlid_path_bits;
+
+    /// When the request completed, by the device's clock.
+    #[when = "It was created with `IBV_WC_EX_WITH_COMPLETION_TIMESTAMP` and has an open poll with a completion to read."]
+    fn ibv_wc_read_completion_ts(cq: *mut ibv_cq_ex) -> u64 = read_completion_ts;
+
+    /// When the request completed, in nanoseconds of the wall clock.
+    #[when = "It was created with `IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK` and has an open poll with a completion to read."]
+    fn ibv_wc_read_completion_wallclock_ns(cq: *mut ibv_cq_ex) -> u64 = read_completion_wallclock_ns;
+
+    /// The VLAN tag that was taken off a packet.
+    #[when = "It was created with `IBV_WC_EX_WITH_CVLAN` and has an open poll with a completion to read."]
+    fn ibv_wc_read_cvlan(cq: *mut ibv_cq_ex) -> u16 = read_cvlan;
+
+    /// The tag that a flow rule put on a packet.
+    #[when = "It was created with `IBV_WC_EX_WITH_FLOW_TAG` and has an open poll with a completion to read."]
+    fn ibv_wc_read_flow_tag(cq: *mut ibv_cq_ex) -> u32 = read_flow_tag;
+
+    /// The tag that a message was matched by.
+    #[when = "It was created with `IBV_WC_EX_WITH_TM_INFO` and has an open poll with a completion to read."]
+    fn ibv_wc_read_tm_info(cq: *mut ibv_cq_ex, tm_info: *mut ibv_wc_tm_info) = read_tm_info;
+}
+
+/// The same completion queue, for the functions that want a classic one.
+#[inline]
+pub const fn ibv_cq_ex_to_cq(cq: *mut ibv_cq_ex) -> *mut ibv_cq {
+    cq.cast()
+}
+
+/// Takes up to `num_entries` completions: their number, or a negative number for an error.
+///
+/// # Safety
+///
+/// - `cq` is live, has no open poll, and its context has `poll_cq`.
+/// - `wc` is valid for writing `num_entries` completions.
+#[inline]
+pub unsafe fn ibv_poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_wc) -> c_int {
+    // SAFETY: the caller's promises.
+    unsafe { operation!(field!(cq, ibv_cq, context), ibv_context, ops.poll_cq)(cq, num_entries, wc) }
+}
+
+/// Asks for an event when the next completion, or the next solicited one, is added to the queue.
+///
+/// Returns 0 or an error number.
+///
+/// # Safety
+///
+/// - `cq` is live, and its context has `req_notify_cq`.
+#[inline]
+pub unsafe fn ibv_req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
+    // SAFETY: the caller's promises.
+    unsafe { operation!(field!(cq, ibv_cq, context), ibv_context, ops.req_notify_cq)(cq, solicited_only) }
+}

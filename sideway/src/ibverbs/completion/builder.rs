@@ -1,0 +1,218 @@
+//! Making completion queues.
+
+use std::io;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use rdma_mummy_sys::types::{ibv_cq_init_attr_ex, ibv_create_cq_wc_flags as C};
+use rdma_mummy_sys::verbs;
+
+use super::{BasicCompletionQueue, CqInner, ExtendedCompletionQueue, GenericCompletionQueue};
+use crate::ibverbs::device_context::DeviceContext;
+
+c_flags! {
+    /// The fields that an extended queue's completions have (`ibv_create_cq_wc_flags`).
+    pub struct WorkCompletionFields(u64) {
+        /// The length of what was received or read.
+        ByteLen = C::IBV_WC_EX_WITH_BYTE_LEN.0,
+        /// Immediate data.
+        Imm = C::IBV_WC_EX_WITH_IMM.0,
+        /// The queue pair's number.
+        QpNum = C::IBV_WC_EX_WITH_QP_NUM.0,
+        /// The sender's queue pair number (UD).
+        SrcQp = C::IBV_WC_EX_WITH_SRC_QP.0,
+        /// The sender's LID.
+        Slid = C::IBV_WC_EX_WITH_SLID.0,
+        /// The service level.
+        Sl = C::IBV_WC_EX_WITH_SL.0,
+        /// The path bits of the destination LID.
+        DlidPathBits = C::IBV_WC_EX_WITH_DLID_PATH_BITS.0,
+        /// The device's clock when the work completed.
+        CompletionTimestamp = C::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP.0,
+        /// The time of day when the work completed, in nanoseconds.
+        CompletionTimestampWallclock = C::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK.0,
+    }
+}
+
+impl WorkCompletionFields {
+    /// What every device has: all but the timestamps.
+    pub const STANDARD: Self = Self::ByteLen
+        .union(Self::Imm)
+        .union(Self::QpNum)
+        .union(Self::SrcQp)
+        .union(Self::Slid)
+        .union(Self::Sl)
+        .union(Self::DlidPathBits);
+}
+
+/// Describes a completion queue. The same description makes any number of them.
+#[derive(Clone, Debug)]
+pub struct CompletionQueueBuilder {
+    context: DeviceContext,
+    cqe: u32,
+    comp_vector: u32,
+    fields: WorkCompletionFields,
+    poll_batch: u32,
+}
+
+impl CompletionQueueBuilder {
+    /// The number of completions that a [`BasicCompletionQueue`] fetches at a time.
+    pub const DEFAULT_POLL_BATCH: u32 = 16;
+
+    /// A queue of 1024 completions with the [standard fields](WorkCompletionFields::STANDARD).
+    pub fn new(context: &DeviceContext) -> Self {
+        Self {
+            context: context.clone(),
+            cqe: 1024,
+            comp_vector: 0,
+            fields: WorkCompletionFields::STANDARD,
+            poll_batch: Self::DEFAULT_POLL_BATCH,
+        }
+    }
+
+    /// How many completions the queue holds at least.
+    pub fn setup_cqe(&mut self, cqe: u32) -> &mut Self {
+        self.cqe = cqe;
+        self
+    }
+
+    /// The completion vector (interrupt) of the queue.
+    pub fn setup_comp_vector(&mut self, comp_vector: u32) -> &mut Self {
+        self.comp_vector = comp_vector;
+        self
+    }
+
+    /// The fields that an extended queue's completions have.
+    pub fn setup_wc_flags(&mut self, fields: WorkCompletionFields) -> &mut Self {
+        self.fields = fields;
+        self
+    }
+
+    /// How many completions a [`BasicCompletionQueue`] fetches at a time; at least one.
+    pub fn setup_poll_batch(&mut self, poll_batch: u32) -> &mut Self {
+        self.poll_batch = poll_batch.max(1);
+        self
+    }
+
+    /// Makes a queue for `ibv_poll_cq` (`ibv_create_cq`).
+    ///
+    /// # Errors
+    ///
+    /// More completions than the device's queues hold, or the device has no more queues.
+    pub fn build(&self) -> Result<BasicCompletionQueue, CreateCompletionQueueError> {
+        let cqe = i32::try_from(self.cqe).map_err(|_| self.error(einval()))?;
+        let vector = i32::try_from(self.comp_vector).map_err(|_| self.error(einval()))?;
+        // SAFETY: the context is open, and no channel is given.
+        let cq = unsafe {
+            (self.context.provider().verbs().ibv_create_cq)(
+                self.context.as_raw().as_ptr(),
+                cqe,
+                ptr::null_mut(),
+                ptr::null_mut(),
+                vector,
+            )
+        };
+        let cq = NonNull::new(cq).ok_or_else(|| self.error(io::Error::last_os_error()))?;
+        let inner = Arc::new(CqInner { cq, context: self.context.clone() });
+        Ok(BasicCompletionQueue::new(inner, self.poll_batch))
+    }
+
+    /// Makes a queue for `ibv_start_poll` (`ibv_create_cq_ex`).
+    ///
+    /// # Errors
+    ///
+    /// The device has no such queues, or not with these fields, or what [`build`](Self::build) says.
+    pub fn build_ex(&self) -> Result<ExtendedCompletionQueue, CreateCompletionQueueError> {
+        let mut attr = ibv_cq_init_attr_ex {
+            cqe: self.cqe,
+            comp_vector: self.comp_vector,
+            wc_flags: self.fields.bits(),
+            ..Default::default()
+        };
+        // SAFETY: the context is open, and `attr` is initialised and has no pointer in it.
+        let cq = unsafe { verbs::ibv_create_cq_ex(self.context.as_raw().as_ptr(), &raw mut attr) };
+        let Some(cq) = NonNull::new(cq) else {
+            let source = io::Error::last_os_error();
+            return Err(match source.raw_os_error() {
+                Some(libc::EOPNOTSUPP | libc::ENOSYS) => {
+                    CreateCompletionQueueError::Unsupported { fields: self.fields, source }
+                }
+                _ => self.error(source),
+            });
+        };
+        let inner = Arc::new(CqInner { cq: cq.cast(), context: self.context.clone() });
+        // SAFETY: `ibv_create_cq_ex` returned this queue, so it is an `ibv_cq_ex`.
+        unsafe { ExtendedCompletionQueue::new(inner, self.fields) }
+    }
+
+    /// Makes an extended queue where the device has them, else a basic one.
+    ///
+    /// # Errors
+    ///
+    /// As [`build`](Self::build).
+    pub fn build_generic(&self) -> Result<GenericCompletionQueue, CreateCompletionQueueError> {
+        match self.build_ex() {
+            Ok(cq) => Ok(cq.into()),
+            Err(
+                CreateCompletionQueueError::Unsupported { .. }
+                | CreateCompletionQueueError::Incomplete { .. },
+            ) => self.build().map(Into::into),
+            Err(error) => Err(error),
+        }
+    }
+
+    #[cold]
+    fn error(&self, source: io::Error) -> CreateCompletionQueueError {
+        let limit = self.context.query_device().map_or(0, |attr| attr.max_cqe());
+        if u32::try_from(limit).is_ok_and(|limit| limit > 0 && self.cqe > limit) {
+            return CreateCompletionQueueError::TooManyEntries { cqe: self.cqe, limit, source };
+        }
+        CreateCompletionQueueError::Ibverbs { cqe: self.cqe, source }
+    }
+}
+
+fn einval() -> io::Error {
+    io::Error::from_raw_os_error(libc::EINVAL)
+}
+
+/// A completion queue could not be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CreateCompletionQueueError {
+    /// The device's queues do not hold that many completions.
+    #[error(
+        "a completion queue of {cqe} entries was asked for; the device's limit (max_cqe) is {limit} ({source})"
+    )]
+    TooManyEntries {
+        /// What was asked for.
+        cqe: u32,
+        /// The device's limit.
+        limit: i32,
+        /// What the library said.
+        source: io::Error,
+    },
+    /// The device has no extended queues, or not with these fields.
+    #[error(
+        "the device has no extended completion queue with {fields:?} ({source}); use `build` or fewer fields"
+    )]
+    Unsupported {
+        /// The fields that were asked for.
+        fields: WorkCompletionFields,
+        /// What the library said.
+        source: io::Error,
+    },
+    /// The library made an extended queue that lacks an operation which every one must have.
+    #[error("the device's library made an extended completion queue without `{operation}`; use `build`")]
+    Incomplete {
+        /// The member of `ibv_cq_ex` that is null.
+        operation: &'static str,
+    },
+    /// The library refused.
+    #[error("cannot make a completion queue of {cqe} entries: {source}")]
+    Ibverbs {
+        /// What was asked for.
+        cqe: u32,
+        /// What the library said.
+        source: io::Error,
+    },
+}

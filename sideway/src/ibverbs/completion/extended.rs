@@ -1,0 +1,332 @@
+//! The extended flavour: `ibv_start_poll`, `ibv_next_poll`, `ibv_end_poll`.
+//!
+//! # Safety
+//!
+//! What the unsafe code here relies on, and where it comes from:
+//!
+//! - `cq` is a live `ibv_cq_ex`: [`ExtendedCompletionQueue::new`] takes it from
+//!   `ibv_create_cq_ex`, and the handle keeps its `CqInner` alive.
+//! - The operations that every poll needs are not null, and those of the
+//!   fields in `fields` neither: `new` checks them, and libraries set them
+//!   once, when they make the queue.
+//! - Nobody else polls it: the poller borrows the handle mutably, and the
+//!   handle is the only one.
+//! - The cursor is on a completion while an [`ExtendedWorkCompletion`] exists:
+//!   it borrows the poller, which moves the cursor only through `&mut self`.
+
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use rdma_mummy_sys::types::{ibv_cq_ex, ibv_poll_cq_attr};
+use rdma_mummy_sys::verbs;
+
+use super::status::{WorkCompletionFlags, WorkCompletionOperationType, WorkCompletionStatus};
+use super::{CqInner, CreateCompletionQueueError, PollCompletionQueueError, WorkCompletionFields};
+
+/// A completion queue that is polled in place (`ibv_cq_ex`).
+#[derive(Debug)]
+pub struct ExtendedCompletionQueue {
+    pub(super) inner: Arc<CqInner>,
+    fields: WorkCompletionFields,
+    end_after_each: bool,
+}
+
+super::impl_completion_queue!(ExtendedCompletionQueue);
+
+impl ExtendedCompletionQueue {
+    /// # Safety
+    ///
+    /// `inner` is a queue that `ibv_create_cq_ex` made.
+    pub(super) unsafe fn new(
+        inner: Arc<CqInner>,
+        wanted: WorkCompletionFields,
+    ) -> Result<Self, CreateCompletionQueueError> {
+        // SAFETY: the caller says that it is an `ibv_cq_ex`; members up to the wall clock's reader, which
+        // came with the extended queue's last change (rdma-core 18), are in every supported release's struct.
+        let ops = unsafe { Operations::of(inner.as_raw().cast()) };
+        if let Some(operation) = ops.missing() {
+            return Err(CreateCompletionQueueError::Incomplete { operation });
+        }
+        let end_after_each = inner.context().quirks().end_poll_after_each;
+        Ok(Self { fields: ops.readable() & wanted, end_after_each, inner })
+    }
+
+    /// The fields that this queue's completions have.
+    pub fn fields(&self) -> WorkCompletionFields {
+        self.fields
+    }
+
+    /// Begins to poll (`ibv_start_poll`). An empty queue's poller yields nothing.
+    ///
+    /// # Errors
+    ///
+    /// The device failed.
+    #[inline]
+    pub fn start_poll(&mut self) -> Result<ExtendedPoller<'_>, PollCompletionQueueError> {
+        let cq: NonNull<ibv_cq_ex> = self.inner.as_raw().cast();
+        // SAFETY: see the head of this file; no poll is open, because a poller borrows `self` mutably.
+        let cursor = match unsafe { start(cq) } {
+            0 => Cursor::Fresh,
+            libc::ENOENT => Cursor::Closed,
+            result => return Err(PollCompletionQueueError::new(result)),
+        };
+        Ok(ExtendedPoller {
+            cq,
+            cursor,
+            fields: self.fields,
+            end_after_each: self.end_after_each,
+            error: 0,
+            queue: PhantomData,
+        })
+    }
+}
+
+/// # Safety
+///
+/// `cq` lives, and no poll of it is open.
+#[inline]
+unsafe fn start(cq: NonNull<ibv_cq_ex>) -> core::ffi::c_int {
+    let mut attr = ibv_poll_cq_attr { comp_mask: 0 };
+    // SAFETY: the caller's promise; `start_poll` is not null (checked by `new`).
+    unsafe { verbs::ibv_start_poll(cq.as_ptr(), &raw mut attr) }
+}
+
+/// Where an open poll stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cursor {
+    /// On a completion that has not been given out.
+    Fresh,
+    /// On a completion that has been given out.
+    Given,
+    /// Behind the last completion; the poll still has to be ended.
+    Behind,
+    /// There is no open poll.
+    Closed,
+}
+
+/// An open poll of an [`ExtendedCompletionQueue`]. Dropping it ends the poll.
+///
+/// It stays on its thread, as libraries hold a lock from `ibv_start_poll` to `ibv_end_poll`. For the same
+/// reason, do not reset or drop a queue pair that completes into this queue while a poller is open: a
+/// library that has to clean the queue waits for the poll to end.
+#[must_use = "a poller does nothing until `next` is called"]
+#[derive(Debug)]
+pub struct ExtendedPoller<'cq> {
+    cq: NonNull<ibv_cq_ex>,
+    cursor: Cursor,
+    fields: WorkCompletionFields,
+    end_after_each: bool,
+    error: core::ffi::c_int,
+    queue: PhantomData<&'cq mut ExtendedCompletionQueue>,
+}
+
+impl ExtendedPoller<'_> {
+    /// The next completion, until the queue is empty.
+    ///
+    /// Not an `Iterator`: a completion is read from the queue's cursor, so it has to go before the
+    /// cursor moves on.
+    #[inline]
+    #[allow(clippy::should_implement_trait)]
+    pub fn next(&mut self) -> Option<ExtendedWorkCompletion<'_>> {
+        match self.cursor {
+            Cursor::Fresh => self.cursor = Cursor::Given,
+            Cursor::Given => {
+                if !self.advance() {
+                    return None;
+                }
+            }
+            Cursor::Behind | Cursor::Closed => return None,
+        }
+        Some(ExtendedWorkCompletion { cq: self.cq, fields: self.fields, poller: PhantomData })
+    }
+
+    /// Moves the cursor; false if there is no further completion.
+    #[inline]
+    fn advance(&mut self) -> bool {
+        let (result, behind) = if self.end_after_each {
+            // SAFETY: the cursor says that a poll is open, and ending it allows the next to start.
+            unsafe {
+                verbs::ibv_end_poll(self.cq.as_ptr());
+                (start(self.cq), Cursor::Closed)
+            }
+        } else {
+            // SAFETY: the cursor says that a poll is open and on a completion.
+            (unsafe { verbs::ibv_next_poll(self.cq.as_ptr()) }, Cursor::Behind)
+        };
+        if result == 0 {
+            return true;
+        }
+        self.cursor = behind;
+        if result != libc::ENOENT {
+            self.error = result;
+        }
+        false
+    }
+
+    /// Ends the poll, and says whether [`next`](Self::next) stopped because of a failure instead of an
+    /// empty queue, which a drop does not tell.
+    ///
+    /// # Errors
+    ///
+    /// The device failed.
+    pub fn finish(self) -> Result<(), PollCompletionQueueError> {
+        if self.error == 0 { Ok(()) } else { Err(PollCompletionQueueError::new(self.error)) }
+    }
+}
+
+impl Drop for ExtendedPoller<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.cursor != Cursor::Closed {
+            // SAFETY: the cursor says that a poll is open; nothing uses it after this.
+            unsafe { verbs::ibv_end_poll(self.cq.as_ptr()) };
+        }
+    }
+}
+
+/// A completion, read from its queue's cursor.
+#[derive(Clone, Copy, Debug)]
+pub struct ExtendedWorkCompletion<'poll> {
+    cq: NonNull<ibv_cq_ex>,
+    fields: WorkCompletionFields,
+    poller: PhantomData<&'poll ()>,
+}
+
+impl ExtendedWorkCompletion<'_> {
+    /// The number that the work request was given.
+    #[inline]
+    pub fn wr_id(&self) -> u64 {
+        // SAFETY: the cursor is on a completion (head of this file).
+        unsafe { (*self.cq.as_ptr()).wr_id }
+    }
+
+    /// How the work request ended.
+    #[inline]
+    pub fn status(&self) -> WorkCompletionStatus {
+        // SAFETY: the cursor is on a completion (head of this file).
+        WorkCompletionStatus::from_raw(unsafe { (*self.cq.as_ptr()).status }.0)
+    }
+
+    /// What kind of work request ended. After an error, not every device says.
+    #[inline]
+    pub fn opcode(&self) -> WorkCompletionOperationType {
+        // SAFETY: the cursor is on a completion and the reader is there (head of this file).
+        WorkCompletionOperationType::from_raw(unsafe { verbs::ibv_wc_read_opcode(self.cq.as_ptr()) }.0)
+    }
+
+    /// The vendor's own error number; 0 where there is none.
+    #[inline]
+    pub fn vendor_err(&self) -> u32 {
+        // SAFETY: the cursor is on a completion and the reader is there (head of this file).
+        unsafe { verbs::ibv_wc_read_vendor_err(self.cq.as_ptr()) }
+    }
+
+    /// What comes with the completion.
+    #[inline]
+    pub fn wc_flags(&self) -> WorkCompletionFlags {
+        // SAFETY: the cursor is on a completion and the reader is there (head of this file).
+        WorkCompletionFlags::from_bits_retain(unsafe { verbs::ibv_wc_read_wc_flags(self.cq.as_ptr()) })
+    }
+
+    /// Immediate data, in host byte order; `None` if the message had none or the queue has no such field.
+    #[inline]
+    pub fn imm_data(&self) -> Option<u32> {
+        if !self.fields.contains(WorkCompletionFields::Imm)
+            || !self.wc_flags().contains(WorkCompletionFlags::WithImmediate)
+        {
+            return None;
+        }
+        // SAFETY: the cursor is on a completion and the reader is there (head of this file).
+        Some(u32::from_be(unsafe { verbs::ibv_wc_read_imm_data(self.cq.as_ptr()) }))
+    }
+}
+
+/// A reader of a field that a queue may lack.
+macro_rules! optional_fields {
+    ($($(#[$doc:meta])* $name:ident: $ty:ty, $field:ident, $read:ident;)*) => {
+        impl ExtendedWorkCompletion<'_> {
+            $(
+                $(#[$doc])*
+                /// `None` if the queue was not made with this field.
+                #[inline]
+                pub fn $name(&self) -> Option<$ty> {
+                    if !self.fields.contains(WorkCompletionFields::$field) {
+                        return None;
+                    }
+                    // SAFETY: the cursor is on a completion and the reader is there (head of this file).
+                    Some(unsafe { verbs::$read(self.cq.as_ptr()) })
+                }
+            )*
+        }
+    };
+}
+
+optional_fields! {
+    /// How many bytes were received or read.
+    byte_len: u32, ByteLen, ibv_wc_read_byte_len;
+    /// The number of the local queue pair.
+    qp_num: u32, QpNum, ibv_wc_read_qp_num;
+    /// The number of the sender's queue pair (UD).
+    src_qp: u32, SrcQp, ibv_wc_read_src_qp;
+    /// The sender's LID.
+    slid: u32, Slid, ibv_wc_read_slid;
+    /// The service level.
+    sl: u8, Sl, ibv_wc_read_sl;
+    /// The path bits of the destination LID.
+    dlid_path_bits: u8, DlidPathBits, ibv_wc_read_dlid_path_bits;
+    /// The device's clock when the work completed, in its own ticks.
+    completion_timestamp: u64, CompletionTimestamp, ibv_wc_read_completion_ts;
+    /// The time of day when the work completed, in nanoseconds since 1970.
+    completion_timestamp_wallclock: u64, CompletionTimestampWallclock, ibv_wc_read_completion_wallclock_ns;
+}
+
+/// Which operations a queue has.
+struct Operations {
+    required: [(&'static str, bool); 6],
+    readable: [(WorkCompletionFields, bool); 9],
+}
+
+impl Operations {
+    /// # Safety
+    ///
+    /// `cq` is a live `ibv_cq_ex`.
+    unsafe fn of(cq: NonNull<ibv_cq_ex>) -> Self {
+        macro_rules! has {
+            ($member:ident) => {
+                // SAFETY: the caller says that the queue lives; the member is within every supported struct.
+                unsafe { (*cq.as_ptr()).$member.is_some() }
+            };
+        }
+        use WorkCompletionFields as W;
+        Self {
+            required: [
+                ("start_poll", has!(start_poll)),
+                ("next_poll", has!(next_poll)),
+                ("end_poll", has!(end_poll)),
+                ("read_opcode", has!(read_opcode)),
+                ("read_vendor_err", has!(read_vendor_err)),
+                ("read_wc_flags", has!(read_wc_flags)),
+            ],
+            readable: [
+                (W::ByteLen, has!(read_byte_len)),
+                (W::Imm, has!(read_imm_data)),
+                (W::QpNum, has!(read_qp_num)),
+                (W::SrcQp, has!(read_src_qp)),
+                (W::Slid, has!(read_slid)),
+                (W::Sl, has!(read_sl)),
+                (W::DlidPathBits, has!(read_dlid_path_bits)),
+                (W::CompletionTimestamp, has!(read_completion_ts)),
+                (W::CompletionTimestampWallclock, has!(read_completion_wallclock_ns)),
+            ],
+        }
+    }
+
+    fn missing(&self) -> Option<&'static str> {
+        self.required.iter().find(|(_, there)| !there).map(|(name, _)| *name)
+    }
+
+    fn readable(&self) -> WorkCompletionFields {
+        self.readable.iter().filter(|(_, there)| *there).map(|(field, _)| *field).collect()
+    }
+}

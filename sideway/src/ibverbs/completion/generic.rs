@@ -1,0 +1,172 @@
+//! Either flavour, behind one interface.
+
+use std::ptr::NonNull;
+
+use rdma_mummy_sys::types::ibv_cq;
+
+use super::{
+    BasicCompletionQueue, BasicPoller, BasicWorkCompletion, CompletionQueue, ExtendedCompletionQueue,
+    ExtendedPoller, ExtendedWorkCompletion, PollCompletionQueueError, Shared, WorkCompletionFlags,
+    WorkCompletionOperationType, WorkCompletionStatus, sealed,
+};
+use crate::ibverbs::device_context::DeviceContext;
+
+/// A completion queue of either flavour.
+#[derive(Debug)]
+pub enum GenericCompletionQueue {
+    /// Polled with `ibv_poll_cq`.
+    Basic(BasicCompletionQueue),
+    /// Polled with `ibv_start_poll`.
+    Extended(ExtendedCompletionQueue),
+}
+
+impl From<BasicCompletionQueue> for GenericCompletionQueue {
+    fn from(cq: BasicCompletionQueue) -> Self {
+        Self::Basic(cq)
+    }
+}
+
+impl From<ExtendedCompletionQueue> for GenericCompletionQueue {
+    fn from(cq: ExtendedCompletionQueue) -> Self {
+        Self::Extended(cq)
+    }
+}
+
+impl GenericCompletionQueue {
+    /// Begins to poll. An empty queue's poller yields nothing.
+    ///
+    /// # Errors
+    ///
+    /// The device failed.
+    #[inline]
+    pub fn start_poll(&mut self) -> Result<GenericPoller<'_>, PollCompletionQueueError> {
+        match self {
+            Self::Basic(cq) => cq.start_poll().map(GenericPoller::Basic),
+            Self::Extended(cq) => cq.start_poll().map(GenericPoller::Extended),
+        }
+    }
+}
+
+impl sealed::Sealed for GenericCompletionQueue {}
+
+impl CompletionQueue for GenericCompletionQueue {
+    fn as_raw(&self) -> NonNull<ibv_cq> {
+        match self {
+            Self::Basic(cq) => cq.as_raw(),
+            Self::Extended(cq) => cq.as_raw(),
+        }
+    }
+
+    fn cqe(&self) -> u32 {
+        match self {
+            Self::Basic(cq) => cq.cqe(),
+            Self::Extended(cq) => cq.cqe(),
+        }
+    }
+
+    fn context(&self) -> &DeviceContext {
+        match self {
+            Self::Basic(cq) => cq.context(),
+            Self::Extended(cq) => cq.context(),
+        }
+    }
+
+    fn shared(&self) -> Shared {
+        match self {
+            Self::Basic(cq) => cq.shared(),
+            Self::Extended(cq) => cq.shared(),
+        }
+    }
+}
+
+/// An open poll of a [`GenericCompletionQueue`].
+#[must_use = "a poller does nothing until `next` is called"]
+#[derive(Debug)]
+pub enum GenericPoller<'cq> {
+    /// Of a basic queue.
+    Basic(BasicPoller<'cq>),
+    /// Of an extended queue.
+    Extended(ExtendedPoller<'cq>),
+}
+
+impl GenericPoller<'_> {
+    /// The next completion, until the queue is empty.
+    #[inline]
+    #[allow(clippy::should_implement_trait)]
+    pub fn next(&mut self) -> Option<GenericWorkCompletion<'_>> {
+        match self {
+            Self::Basic(poller) => poller.next().map(GenericWorkCompletion::Basic),
+            Self::Extended(poller) => poller.next().map(GenericWorkCompletion::Extended),
+        }
+    }
+
+    /// Says whether [`next`](Self::next) stopped because of a failure instead of an empty queue.
+    ///
+    /// # Errors
+    ///
+    /// The device failed.
+    pub fn finish(self) -> Result<(), PollCompletionQueueError> {
+        match self {
+            Self::Basic(poller) => poller.finish(),
+            Self::Extended(poller) => poller.finish(),
+        }
+    }
+}
+
+/// A completion of a [`GenericCompletionQueue`].
+#[derive(Clone, Copy, Debug)]
+pub enum GenericWorkCompletion<'poll> {
+    /// Of a basic queue.
+    Basic(BasicWorkCompletion<'poll>),
+    /// Of an extended queue.
+    Extended(ExtendedWorkCompletion<'poll>),
+}
+
+/// Readers that ask whichever flavour it is.
+macro_rules! readers {
+    ($($(#[$doc:meta])* $name:ident -> $ty:ty;)*) => {
+        impl GenericWorkCompletion<'_> {
+            $(
+                $(#[$doc])*
+                #[inline]
+                pub fn $name(&self) -> $ty {
+                    match self {
+                        Self::Basic(wc) => wc.$name(),
+                        Self::Extended(wc) => wc.$name(),
+                    }
+                }
+            )*
+        }
+    };
+}
+
+readers! {
+    /// The number that the work request was given.
+    wr_id -> u64;
+    /// How the work request ended.
+    status -> WorkCompletionStatus;
+    /// What kind of work request ended. After an error, not every device says.
+    opcode -> WorkCompletionOperationType;
+    /// The vendor's own error number; 0 where there is none.
+    vendor_err -> u32;
+    /// What comes with the completion.
+    wc_flags -> WorkCompletionFlags;
+    /// Immediate data, in host byte order; `None` if the message had none or the queue has no such field.
+    imm_data -> Option<u32>;
+    /// How many bytes were received or read; `None` if the queue was not made with this field.
+    byte_len -> Option<u32>;
+    /// The number of the local queue pair; `None` if the queue was not made with this field.
+    qp_num -> Option<u32>;
+    /// The number of the sender's queue pair (UD); `None` if the queue was not made with this field.
+    src_qp -> Option<u32>;
+    /// The sender's LID; `None` if the queue was not made with this field.
+    slid -> Option<u32>;
+    /// The service level; `None` if the queue was not made with this field.
+    sl -> Option<u8>;
+    /// The path bits of the destination LID; `None` if the queue was not made with this field.
+    dlid_path_bits -> Option<u8>;
+    /// The device's clock when the work completed; `None` if the queue was not made with this field.
+    completion_timestamp -> Option<u64>;
+    /// The time of day when the work completed, in nanoseconds; `None` if the queue was not made with this field.
+    completion_timestamp_wallclock -> Option<u64>;
+}

@@ -1,0 +1,208 @@
+//! What a work completion says.
+
+use std::fmt;
+
+use rdma_mummy_sys::types::{ibv_wc_flags as F, ibv_wc_opcode as O, ibv_wc_status as S};
+
+c_enum! {
+    /// How a work request ended (`ibv_wc_status`).
+    pub struct WorkCompletionStatus(u32) {
+        /// It did what it was asked to do.
+        Success = S::IBV_WC_SUCCESS.0,
+        /// A local buffer is too short for what came.
+        LocalLengthError = S::IBV_WC_LOC_LEN_ERR.0,
+        /// The queue pair is not fit for the request.
+        LocalQueuePairOperationError = S::IBV_WC_LOC_QP_OP_ERR.0,
+        /// The end-to-end context is not fit for the request.
+        LocalEndToEndContextOperationError = S::IBV_WC_LOC_EEC_OP_ERR.0,
+        /// A local key does not allow the access, or does not cover the buffer.
+        LocalProtectionError = S::IBV_WC_LOC_PROT_ERR.0,
+        /// The request was still queued when the queue pair went to the error state.
+        WorkRequestFlushedError = S::IBV_WC_WR_FLUSH_ERR.0,
+        /// Binding a memory window failed.
+        MemoryWindowBindError = S::IBV_WC_MW_BIND_ERR.0,
+        /// The peer answered with something unexpected.
+        BadResponseError = S::IBV_WC_BAD_RESP_ERR.0,
+        /// A peer's access to local memory failed.
+        LocalAccessError = S::IBV_WC_LOC_ACCESS_ERR.0,
+        /// The peer says that the request is invalid.
+        RemoteInvalidRequestError = S::IBV_WC_REM_INV_REQ_ERR.0,
+        /// The peer says that the key does not allow the access.
+        RemoteAccessError = S::IBV_WC_REM_ACCESS_ERR.0,
+        /// The peer could not do it.
+        RemoteOperationError = S::IBV_WC_REM_OP_ERR.0,
+        /// The peer does not acknowledge.
+        TransportRetryCounterExceeded = S::IBV_WC_RETRY_EXC_ERR.0,
+        /// The peer posts no receive buffers.
+        ResponderNotReadyRetryCounterExceeded = S::IBV_WC_RNR_RETRY_EXC_ERR.0,
+        /// The reliable datagram domain does not match.
+        LocalRddViolationError = S::IBV_WC_LOC_RDD_VIOL_ERR.0,
+        /// The peer says that the reliable datagram request is invalid.
+        RemoteInvalidRdRequest = S::IBV_WC_REM_INV_RD_REQ_ERR.0,
+        /// The peer went away during the operation.
+        RemoteAbortedError = S::IBV_WC_REM_ABORT_ERR.0,
+        /// No such end-to-end context.
+        InvalidEndToEndContextNumber = S::IBV_WC_INV_EECN_ERR.0,
+        /// The end-to-end context is in the wrong state.
+        InvalidEndToEndContextState = S::IBV_WC_INV_EEC_STATE_ERR.0,
+        /// The device failed.
+        FatalError = S::IBV_WC_FATAL_ERR.0,
+        /// The peer answers too slowly.
+        ResponseTimeoutError = S::IBV_WC_RESP_TIMEOUT_ERR.0,
+        /// Something else.
+        GeneralError = S::IBV_WC_GENERAL_ERR.0,
+        /// Tag matching failed.
+        TagMatchingError = S::IBV_WC_TM_ERR.0,
+        /// Tag matching: a message came in unexpectedly and its rendezvous did not complete.
+        TagMatchingRendezvousIncomplete = S::IBV_WC_TM_RNDV_INCOMPLETE.0,
+    }
+}
+
+impl WorkCompletionStatus {
+    /// What usually causes it, and what to look at; `None` for success and for unknown values.
+    pub const fn hint(self) -> Option<&'static str> {
+        Some(match self {
+            Self::LocalLengthError => {
+                "a message was longer than the receive buffer, or longer than the port's largest message"
+            }
+            Self::LocalQueuePairOperationError => {
+                "the queue pair cannot do this operation: wrong type, too many scatter/gather entries, or an \
+                 atomic or READ beyond what max_rd_atomic allows"
+            }
+            Self::LocalProtectionError => {
+                "wrong lkey, a buffer outside of its memory region, a region of another protection domain, or \
+                 a region without LocalWrite that is received into"
+            }
+            Self::WorkRequestFlushedError => {
+                "the queue pair went to the error state: look at the first completion that failed, on either side"
+            }
+            Self::BadResponseError => {
+                "the peer answered with an unexpected operation: mismatched queue pairs"
+            }
+            Self::LocalAccessError => "a peer's request touched memory that its key does not cover",
+            Self::RemoteInvalidRequestError => {
+                "the peer's queue pair does not take this operation: its access flags, its max_dest_rd_atomic, \
+                 or a message longer than its receive buffer"
+            }
+            Self::RemoteAccessError => {
+                "wrong rkey or remote address, beyond the peer's region, or a region without the remote \
+                 permission: exchange rkey() (not lkey()) and the region's address again"
+            }
+            Self::RemoteOperationError => {
+                "the peer failed while it executed the request: look at its completions"
+            }
+            Self::TransportRetryCounterExceeded => {
+                "the peer does not acknowledge: its queue pair is not in RTR or gone, wrong queue pair number, \
+                 GID index or LID, no route, a firewall on UDP port 4791, or an MTU beyond the path's"
+            }
+            Self::ResponderNotReadyRetryCounterExceeded => {
+                "the peer has no receive posted: post receives before the sender starts, or raise rnr_retry"
+            }
+            Self::RemoteAbortedError => "the peer's queue pair was destroyed or reset during the operation",
+            Self::FatalError => "the device failed: look at the kernel log",
+            Self::ResponseTimeoutError => "the peer is too slow or gone: raise the queue pair's timeout",
+            Self::GeneralError => "the device gives no reason: see the vendor error",
+            _ => return None,
+        })
+    }
+}
+
+impl fmt::Display for WorkCompletionStatus {
+    /// As `success`, or `remote access error`: the name in words.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name() {
+            Some(name) => f.pad(&in_words(name)),
+            None => f.pad(&format!("unknown status {}", self.raw())),
+        }
+    }
+}
+
+c_enum! {
+    /// What kind of work request ended (`ibv_wc_opcode`).
+    pub struct WorkCompletionOperationType(u32) {
+        /// A SEND.
+        Send = O::IBV_WC_SEND.0,
+        /// An RDMA WRITE.
+        RdmaWrite = O::IBV_WC_RDMA_WRITE.0,
+        /// An RDMA READ.
+        RdmaRead = O::IBV_WC_RDMA_READ.0,
+        /// A compare-and-swap.
+        CompareAndSwap = O::IBV_WC_COMP_SWAP.0,
+        /// A fetch-and-add.
+        FetchAndAdd = O::IBV_WC_FETCH_ADD.0,
+        /// A memory window bind.
+        BindMemoryWindow = O::IBV_WC_BIND_MW.0,
+        /// An invalidation of a local key.
+        LocalInvalidate = O::IBV_WC_LOCAL_INV.0,
+        /// A segmented TCP send.
+        TcpSegmentationOffload = O::IBV_WC_TSO.0,
+        /// A flush.
+        Flush = O::IBV_WC_FLUSH.0,
+        /// An atomic write.
+        AtomicWrite = O::IBV_WC_ATOMIC_WRITE.0,
+        /// A message was received.
+        Receive = O::IBV_WC_RECV.0,
+        /// A peer's RDMA WRITE with immediate data arrived.
+        ReceiveWithImmediate = O::IBV_WC_RECV_RDMA_WITH_IMM.0,
+    }
+}
+
+impl fmt::Display for WorkCompletionOperationType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name() {
+            Some(name) => f.pad(&in_words(name)),
+            None => f.pad(&format!("unknown opcode {}", self.raw())),
+        }
+    }
+}
+
+c_flags! {
+    /// What comes with a completion (`ibv_wc_flags`).
+    pub struct WorkCompletionFlags(u32) {
+        /// A global routing header (UD: in the first 40 bytes of the buffer).
+        Grh = F::IBV_WC_GRH.0,
+        /// Immediate data.
+        WithImmediate = F::IBV_WC_WITH_IMM.0,
+        /// The checksum of the IP packet is right.
+        IpChecksumOk = F::IBV_WC_IP_CSUM_OK.0,
+        /// A key that the peer invalidated.
+        WithInvalidate = F::IBV_WC_WITH_INV.0,
+    }
+}
+
+/// `RemoteAccessError` as `remote access error`.
+fn in_words(name: &str) -> String {
+    let mut words = String::with_capacity(name.len() + 8);
+    for (n, c) in name.char_indices() {
+        if c.is_uppercase() && n > 0 {
+            words.push(' ');
+        }
+        words.extend(c.to_lowercase());
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_print_in_words_whether_known_or_not() {
+        assert_eq!(WorkCompletionStatus::Success.to_string(), "success");
+        assert_eq!(WorkCompletionStatus::RemoteAccessError.to_string(), "remote access error");
+        assert_eq!(WorkCompletionStatus::from_raw(4711).to_string(), "unknown status 4711");
+        assert_eq!(format!("{:?}", WorkCompletionStatus::from_raw(4711)), "Unknown(4711)");
+        assert_eq!(WorkCompletionOperationType::RdmaWrite.to_string(), "rdma write");
+        assert_eq!(format!("{:?}", WorkCompletionFlags::WithImmediate), "WorkCompletionFlags[WithImmediate]");
+        assert_eq!(
+            format!("{:?}", WorkCompletionFlags::from_bits_retain(1 << 20 | 1)),
+            "WorkCompletionFlags[Grh, 0x100000]"
+        );
+    }
+
+    #[test]
+    fn every_error_has_a_hint_but_the_obsolete_ones() {
+        assert!(WorkCompletionStatus::Success.hint().is_none());
+        assert!(WorkCompletionStatus::TransportRetryCounterExceeded.hint().is_some());
+    }
+}

@@ -1,0 +1,545 @@
+//! Connecting two queue pairs: what both sides have to know of one another,
+//! and how it is applied.
+//!
+//! 1. [`LocalPath::choose`] picks the port's address: the LID on InfiniBand, a
+//!    GID on RoCE, and says why.
+//! 2. Both sides send their [`Endpoint`] to the other, by whatever means.
+//! 3. [`connect`] brings the queue pair up to ready-to-send, with the smaller
+//!    of both MTUs, and with a global routing header where one is needed.
+
+use std::fmt;
+use std::net::Ipv4Addr;
+
+use serde::{Deserialize, Serialize};
+
+use super::AccessFlags;
+use super::address::{AddressHandleAttribute, Gid, GidEntry, GidType};
+use super::device_context::{DeviceContext, QueryGidError, QueryGidTableError, QueryPortError};
+use super::port::{LinkLayer, Mtu, PortState};
+use super::queue_pair::{ModifyQueuePairError, QueuePair, QueuePairAttribute, QueuePairState, QueuePairType};
+
+/// What one side tells the other (for RC and UC).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Endpoint {
+    /// The queue pair's number.
+    pub qp_number: u32,
+    /// The first packet sequence number that it sends, 24 bits.
+    pub packet_seq_num: u32,
+    /// The port's LID; 0 on Ethernet.
+    pub lid: u16,
+    /// The port's GID, if it has one that was chosen.
+    pub gid: Option<Gid>,
+    /// The port's MTU, in bytes.
+    pub mtu: u32,
+    /// Whether the port is on Ethernet (RoCE, iWARP).
+    pub ethernet: bool,
+}
+
+impl Endpoint {
+    /// The local side, to be sent to the peer.
+    pub fn new(qp: &impl QueuePair, path: &LocalPath, packet_seq_num: u32) -> Self {
+        Self {
+            qp_number: qp.qp_number(),
+            packet_seq_num: packet_seq_num & 0x00ff_ffff,
+            lid: path.lid,
+            gid: path.gid,
+            mtu: path.mtu.bytes().unwrap_or(1024),
+            ethernet: path.link_layer == LinkLayer::Ethernet,
+        }
+    }
+}
+
+/// The local port and the address that it is used under.
+#[derive(Clone, Debug)]
+pub struct LocalPath {
+    port_num: u8,
+    lid: u16,
+    mtu: Mtu,
+    link_layer: LinkLayer,
+    gid_index: Option<u8>,
+    gid: Option<Gid>,
+    grh_required: bool,
+    reason: String,
+}
+
+impl LocalPath {
+    /// Chooses the address of a port: the GID at `gid_index` where one is given, else what usually works.
+    ///
+    /// On Ethernet that is a RoCE version 2 GID that stands for an IPv4 address, else one of a routable IPv6
+    /// address, else a link-local one, version 1 last. On InfiniBand it is the LID, with GID 0 where the port
+    /// asks for global routing headers.
+    ///
+    /// # Errors
+    ///
+    /// The port is not there or not active, or the GID index is out of range or empty.
+    pub fn choose(
+        context: &DeviceContext,
+        port_num: u8,
+        gid_index: Option<u8>,
+    ) -> Result<Self, ChoosePathError> {
+        let device = context.name();
+        let port = context.query_port(port_num).map_err(|source| {
+            let ports = context.query_device().map_or(0, |attr| attr.phys_port_cnt());
+            ChoosePathError::NoSuchPort { device: device.clone(), port_num, ports, source }
+        })?;
+        if port.port_state() != PortState::Active {
+            return Err(ChoosePathError::PortNotActive { device, port_num, state: port.port_state() });
+        }
+        let ethernet = port.link_layer() == LinkLayer::Ethernet;
+        let (entry, reason) = match gid_index {
+            Some(index) => {
+                let length = port.gid_tbl_len();
+                (Some(named_gid(context, &device, port_num, index, length)?), "it was asked for".to_owned())
+            }
+            None if ethernet => best_gid(context, &device, port_num)?,
+            None if port.is_grh_required() => (
+                Some(context.query_gid_ex(port_num, 0)?),
+                "the port asks for global routing headers".to_owned(),
+            ),
+            None => (None, format!("InfiniBand on one subnet is addressed by LID ({})", port.lid())),
+        };
+        Ok(Self {
+            port_num,
+            lid: port.lid(),
+            mtu: port.active_mtu(),
+            link_layer: port.link_layer(),
+            gid_index: entry.and_then(|entry| u8::try_from(entry.gid_index()).ok()),
+            gid: entry.map(|entry| entry.gid()),
+            grh_required: port.is_grh_required(),
+            reason: match entry {
+                Some(entry) => {
+                    format!(
+                        "GID index {} ({}, {}): {reason}",
+                        entry.gid_index(),
+                        entry.gid(),
+                        entry.gid_type()
+                    )
+                }
+                None => reason,
+            },
+        })
+    }
+
+    /// The port, from 1.
+    pub fn port_num(&self) -> u8 {
+        self.port_num
+    }
+
+    /// The port's LID; 0 on Ethernet.
+    pub fn lid(&self) -> u16 {
+        self.lid
+    }
+
+    /// The port's active MTU.
+    pub fn mtu(&self) -> Mtu {
+        self.mtu
+    }
+
+    /// What the port is plugged into.
+    pub fn link_layer(&self) -> LinkLayer {
+        self.link_layer
+    }
+
+    /// The index of the GID that is used, if one is.
+    pub fn gid_index(&self) -> Option<u8> {
+        self.gid_index
+    }
+
+    /// The GID that is used, if one is.
+    pub fn gid(&self) -> Option<Gid> {
+        self.gid
+    }
+
+    /// Why this address, in words.
+    pub fn reason(&self) -> &str {
+        &self.reason
+    }
+}
+
+fn named_gid(
+    context: &DeviceContext,
+    device: &str,
+    port_num: u8,
+    index: u8,
+    length: i32,
+) -> Result<GidEntry, ChoosePathError> {
+    if i32::from(index) >= length {
+        return Err(ChoosePathError::GidIndexOutOfRange { device: device.into(), port_num, index, length });
+    }
+    match context.query_gid_ex(port_num, u32::from(index)) {
+        Ok(entry) if !entry.gid().is_zero() => Ok(entry),
+        Ok(_) => Err(ChoosePathError::EmptyGid { device: device.into(), port_num, index }),
+        Err(error) if error.source.raw_os_error() == Some(libc::ENODATA) => {
+            Err(ChoosePathError::EmptyGid { device: device.into(), port_num, index })
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn best_gid(
+    context: &DeviceContext,
+    device: &str,
+    port_num: u8,
+) -> Result<(Option<GidEntry>, String), ChoosePathError> {
+    let table = context.query_gid_table()?;
+    let best = table
+        .iter()
+        .filter(|entry| entry.port_num() == u32::from(port_num) && !entry.gid().is_zero())
+        .max_by_key(|entry| (merit(entry), std::cmp::Reverse(entry.gid_index())))
+        .ok_or_else(|| ChoosePathError::NoGid { device: device.into(), port_num })?;
+    let version =
+        if best.gid_type() == GidType::RoceV2 { "routable RoCEv2" } else { "the port has no RoCEv2" };
+    let kind = match best.gid().to_ipv4_mapped() {
+        Some(address) if address != Ipv4Addr::UNSPECIFIED => format!("IPv4 address {address}"),
+        _ if best.gid().is_unicast_link_local() => {
+            "link-local only: peers must be on the same segment".into()
+        }
+        _ => "global IPv6 address".into(),
+    };
+    Ok((Some(*best), format!("{version}, {kind}")))
+}
+
+/// The better a GID, the more it can reach.
+fn merit(entry: &GidEntry) -> (bool, u8) {
+    let scope = match entry.gid() {
+        gid if gid.to_ipv4_mapped().is_some() => 2,
+        gid if gid.is_unicast_link_local() => 0,
+        _ => 1,
+    };
+    // A routable address on version 1 reaches no further than a link-local one on version 2.
+    (entry.gid_type() == GidType::RoceV2, scope)
+}
+
+/// No address could be chosen.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ChoosePathError {
+    /// The device has no such port.
+    #[error("{device} has no port {port_num}: its ports are 1 to {ports} ({source})")]
+    NoSuchPort {
+        /// The device.
+        device: String,
+        /// What was asked for.
+        port_num: u8,
+        /// How many ports there are.
+        ports: u8,
+        /// What the library said.
+        source: QueryPortError,
+    },
+    /// Nothing is plugged in, or nobody has configured the port.
+    #[error(
+        "port {port_num} of {device} is {state}, not Active: bring its network interface up (`ip link set DEV up`) or check the cable and the subnet manager"
+    )]
+    PortNotActive {
+        /// The device.
+        device: String,
+        /// The port.
+        port_num: u8,
+        /// Its state.
+        state: PortState,
+    },
+    /// The GID table is shorter.
+    #[error("GID index {index} is out of range: port {port_num} of {device} has indices 0 to {}; `show_gids` lists them", .length - 1)]
+    GidIndexOutOfRange {
+        /// The device.
+        device: String,
+        /// The port.
+        port_num: u8,
+        /// What was asked for.
+        index: u8,
+        /// The length of the table.
+        length: i32,
+    },
+    /// The entry of the GID table is empty.
+    #[error(
+        "GID index {index} of port {port_num} of {device} is empty; `show_gids` lists those that are not"
+    )]
+    EmptyGid {
+        /// The device.
+        device: String,
+        /// The port.
+        port_num: u8,
+        /// What was asked for.
+        index: u8,
+    },
+    /// The port has no address at all.
+    #[error("port {port_num} of {device} has no GID: give its network interface an address (`ip addr add`)")]
+    NoGid {
+        /// The device.
+        device: String,
+        /// The port.
+        port_num: u8,
+    },
+    /// The GID table could not be read.
+    #[error(transparent)]
+    Table(#[from] QueryGidTableError),
+    /// An entry of the GID table could not be read.
+    #[error(transparent)]
+    Gid(#[from] QueryGidError),
+}
+
+/// How a connection behaves. The defaults are perftest's.
+#[derive(Clone, Copy, Debug)]
+pub struct ConnectOptions {
+    /// What the peer may do to memory.
+    pub access_flags: AccessFlags,
+    /// The index of the partition key.
+    pub pkey_index: u16,
+    /// The largest packet; by default the smaller of both ports' MTUs.
+    pub mtu: Option<Mtu>,
+    /// How many READs and atomics this side may have under way.
+    pub max_read_atomic: u8,
+    /// How many READs and atomics of the peer are answered at a time.
+    pub max_dest_read_atomic: u8,
+    /// How long to wait for an acknowledgement: 4.096 us x 2^n.
+    pub timeout: u8,
+    /// How often to send again without acknowledgement.
+    pub retry_cnt: u8,
+    /// How often to send again when no receive is posted; 7 is for ever.
+    pub rnr_retry: u8,
+    /// How long the peer waits when no receive is posted.
+    pub min_rnr_timer: u8,
+    /// The service level.
+    pub service_level: u8,
+    /// The traffic class of the global routing header.
+    pub traffic_class: u8,
+    /// How many routers packets may pass.
+    pub hop_limit: u8,
+}
+
+impl Default for ConnectOptions {
+    fn default() -> Self {
+        Self {
+            access_flags: AccessFlags::LocalWrite | AccessFlags::RemoteWrite | AccessFlags::RemoteRead,
+            pkey_index: 0,
+            mtu: None,
+            max_read_atomic: 1,
+            max_dest_read_atomic: 1,
+            timeout: 14,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            min_rnr_timer: 12,
+            service_level: 0,
+            traffic_class: 0,
+            hop_limit: 0xff,
+        }
+    }
+}
+
+/// How a queue pair was connected.
+#[derive(Clone, Debug)]
+pub struct Connection {
+    /// The largest packet.
+    pub mtu: Mtu,
+    /// Whether packets carry a global routing header.
+    pub is_global: bool,
+    /// Why, in words.
+    pub reason: String,
+}
+
+impl fmt::Display for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MTU {}, {}", self.mtu, self.reason)
+    }
+}
+
+/// A queue pair could not be connected.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// One side is on InfiniBand and the other on Ethernet.
+    #[error("this side is on {}, the peer on {}: they cannot reach one another", layer(!.peer_ethernet), layer(*.peer_ethernet))]
+    OtherLinkLayer {
+        /// Whether the peer is on Ethernet.
+        peer_ethernet: bool,
+    },
+    /// Global addressing is needed, and one side has no GID.
+    #[error("{side} has no GID, which {why} needs: choose one with a GID index (`show_gids`)")]
+    NoGid {
+        /// `this side` or `the peer`.
+        side: &'static str,
+        /// What needs it.
+        why: &'static str,
+    },
+    /// The type is not connected.
+    #[error("queue pairs of type {qp_type} are not connected")]
+    NotConnected {
+        /// The queue pair's type.
+        qp_type: QueuePairType,
+    },
+    /// A step on the way up failed.
+    #[error("cannot bring the queue pair to {state}: {source}")]
+    Modify {
+        /// The state that it was to go to.
+        state: QueuePairState,
+        /// Why.
+        source: ModifyQueuePairError,
+    },
+}
+
+fn layer(ethernet: bool) -> &'static str {
+    if ethernet { "Ethernet" } else { "InfiniBand" }
+}
+
+/// Brings a queue pair (RC or UC) from reset to ready-to-send, connected to `remote`.
+///
+/// `local` is what the peer was told, `path` what it was made from.
+///
+/// # Errors
+///
+/// The two sides do not fit together, or a step on the way up failed: [`ConnectError`] says which.
+pub fn connect(
+    qp: &impl QueuePair,
+    path: &LocalPath,
+    local: &Endpoint,
+    remote: &Endpoint,
+    options: &ConnectOptions,
+) -> Result<Connection, ConnectError> {
+    let qp_type = qp.qp_type();
+    if !matches!(qp_type, QueuePairType::ReliableConnection | QueuePairType::UnreliableConnection) {
+        return Err(ConnectError::NotConnected { qp_type });
+    }
+    let (address, is_global, reason) = address(path, remote, options)?;
+    let remote_mtu = Mtu::from_bytes(remote.mtu).unwrap_or(path.mtu);
+    let mtu = options.mtu.unwrap_or(path.mtu.min(remote_mtu));
+    let reliable = qp_type == QueuePairType::ReliableConnection;
+    let step = |state: QueuePairState, attr: &mut QueuePairAttribute| {
+        qp.modify(attr.setup_state(state)).map_err(|source| ConnectError::Modify { state, source })
+    };
+
+    let mut init = QueuePairAttribute::new();
+    init.setup_pkey_index(options.pkey_index)
+        .setup_port(path.port_num)
+        .setup_access_flags(options.access_flags);
+    step(QueuePairState::Init, &mut init)?;
+
+    let mut to_receive = QueuePairAttribute::new();
+    to_receive
+        .setup_address_vector(&address)
+        .setup_path_mtu(mtu)
+        .setup_dest_qp_num(remote.qp_number)
+        .setup_rq_psn(remote.packet_seq_num);
+    if reliable {
+        to_receive
+            .setup_max_dest_read_atomic(options.max_dest_read_atomic)
+            .setup_min_rnr_timer(options.min_rnr_timer);
+    }
+    step(QueuePairState::ReadyToReceive, &mut to_receive)?;
+
+    let mut to_send = QueuePairAttribute::new();
+    to_send.setup_sq_psn(local.packet_seq_num);
+    if reliable {
+        to_send
+            .setup_timeout(options.timeout)
+            .setup_retry_cnt(options.retry_cnt)
+            .setup_rnr_retry(options.rnr_retry)
+            .setup_max_read_atomic(options.max_read_atomic);
+    }
+    step(QueuePairState::ReadyToSend, &mut to_send)?;
+    Ok(Connection { mtu, is_global, reason })
+}
+
+/// The address vector to the peer: by GID on Ethernet, across subnets, and where a port asks for it; by LID
+/// otherwise.
+fn address(
+    path: &LocalPath,
+    remote: &Endpoint,
+    options: &ConnectOptions,
+) -> Result<(AddressHandleAttribute, bool, String), ConnectError> {
+    let ethernet = path.link_layer == LinkLayer::Ethernet;
+    if ethernet != remote.ethernet {
+        return Err(ConnectError::OtherLinkLayer { peer_ethernet: remote.ethernet });
+    }
+    let mut attr = AddressHandleAttribute::new();
+    attr.setup_port(path.port_num).setup_dest_lid(remote.lid).setup_service_level(options.service_level);
+    let why = if ethernet {
+        "RoCE"
+    } else if path.grh_required {
+        "a port with global routing headers"
+    } else if path.gid.is_some() && remote.gid.is_some() {
+        "a GID that was chosen on both sides"
+    } else {
+        return Ok((attr, false, format!("by LID {}: same InfiniBand subnet", remote.lid)));
+    };
+    let local_index = path.gid_index.ok_or(ConnectError::NoGid { side: "this side", why })?;
+    let remote_gid = remote.gid.ok_or(ConnectError::NoGid { side: "the peer", why })?;
+    attr.setup_grh_dest_gid(&remote_gid)
+        .setup_grh_src_gid_index(local_index)
+        .setup_grh_hop_limit(options.hop_limit)
+        .setup_grh_traffic_class(options.traffic_class);
+    Ok((attr, true, format!("by GID, from index {local_index} to {remote_gid}: {why} needs it")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(link_layer: LinkLayer, gid: Option<(u8, &str)>, grh_required: bool) -> LocalPath {
+        LocalPath {
+            port_num: 1,
+            lid: 7,
+            mtu: Mtu::Mtu4096,
+            link_layer,
+            gid_index: gid.map(|(index, _)| index),
+            gid: gid.map(|(_, gid)| gid.parse().unwrap()),
+            grh_required,
+            reason: String::new(),
+        }
+    }
+
+    fn endpoint(ethernet: bool, gid: Option<&str>) -> Endpoint {
+        let gid = gid.map(|gid| gid.parse().unwrap());
+        Endpoint { qp_number: 5, packet_seq_num: 9, lid: 3, gid, mtu: 1024, ethernet }
+    }
+
+    #[test]
+    fn infiniband_goes_by_lid_unless_a_gid_is_needed() {
+        let options = ConnectOptions::default();
+        let (attr, is_global, _) =
+            address(&path(LinkLayer::InfiniBand, None, false), &endpoint(false, None), &options).unwrap();
+        assert!(!is_global);
+        assert_eq!(attr.dest_lid(), 3);
+        let required = path(LinkLayer::InfiniBand, Some((0, "fe80::1")), true);
+        let (attr, is_global, _) = address(&required, &endpoint(false, Some("fe80::2")), &options).unwrap();
+        assert!(is_global);
+        assert_eq!((attr.dest_lid(), attr.grh_src_gid_index()), (3, Some(0)));
+        let error = address(&required, &endpoint(false, None), &options).unwrap_err();
+        assert!(matches!(error, ConnectError::NoGid { side: "the peer", .. }), "{error}");
+    }
+
+    #[test]
+    fn roce_goes_by_gid_and_meets_roce_only() {
+        let options = ConnectOptions::default();
+        let roce = path(LinkLayer::Ethernet, Some((1, "::ffff:10.0.0.1")), false);
+        let (attr, is_global, _) =
+            address(&roce, &endpoint(true, Some("::ffff:10.0.0.2")), &options).unwrap();
+        assert!(is_global);
+        assert_eq!(attr.grh_src_gid_index(), Some(1));
+        assert_eq!(attr.grh_dest_gid(), Some("::ffff:10.0.0.2".parse().unwrap()));
+        let error = address(&roce, &endpoint(false, None), &options).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "this side is on Ethernet, the peer on InfiniBand: they cannot reach one another"
+        );
+    }
+
+    #[test]
+    fn an_ipv4_gid_of_version_2_is_preferred() {
+        let entry = |gid: &str, index, kind| GidEntry::from_parts(gid.parse().unwrap(), 1, index, kind, 0);
+        let ranked = [
+            entry("fe80::1", 0, GidType::RoceV1),
+            entry("::ffff:10.0.0.1", 2, GidType::RoceV1),
+            entry("fe80::1", 1, GidType::RoceV2),
+            entry("2001:db8::1", 4, GidType::RoceV2),
+            entry("::ffff:10.0.0.1", 3, GidType::RoceV2),
+        ];
+        assert!(ranked.is_sorted_by_key(merit));
+    }
+
+    #[test]
+    fn an_endpoint_survives_its_journey() {
+        let endpoint = endpoint(true, Some("::ffff:10.0.0.2"));
+        let text = serde_json::to_string(&endpoint).unwrap();
+        assert_eq!(serde_json::from_str::<Endpoint>(&text).unwrap(), endpoint);
+    }
+}

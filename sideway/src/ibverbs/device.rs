@@ -1,0 +1,312 @@
+//! The list of devices.
+
+use std::ffi::CStr;
+use std::fmt;
+use std::io;
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+
+use rdma_mummy_sys::types::ibv_device;
+use rdma_mummy_sys::{Provider, verbs};
+
+use super::device_context::DeviceContext;
+use crate::provider::{ProviderError, default_provider};
+
+/// The RDMA devices of a provider (`ibv_get_device_list`).
+#[derive(Debug)]
+pub struct DeviceList {
+    provider: Provider,
+    devices: NonNull<*mut ibv_device>,
+    len: usize,
+}
+
+// SAFETY: the list is immutable, and libibverbs guards its devices with locks of its own.
+unsafe impl Send for DeviceList {}
+// SAFETY: as above.
+unsafe impl Sync for DeviceList {}
+
+/// The devices could not be listed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum GetDeviceListError {
+    /// There is no library to ask.
+    #[error(transparent)]
+    Provider(#[from] ProviderError),
+    /// The kernel has no RDMA subsystem.
+    #[error("the kernel has no RDMA devices: load ib_uverbs and the driver of the NIC ({source})")]
+    NoKernelSupport {
+        /// What libibverbs said.
+        source: io::Error,
+    },
+    /// `ibv_get_device_list` failed.
+    #[error("ibv_get_device_list failed: {source}")]
+    Ibverbs {
+        /// What libibverbs said.
+        source: io::Error,
+    },
+}
+
+/// A device was asked for that is not there.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FindDeviceError {
+    /// There is no device at all.
+    #[error(
+        "no RDMA device found: load the NIC's driver, or make a software one (`rdma link add rxe0 type rxe netdev DEV`)"
+    )]
+    NoDevice,
+    /// There are devices, but none of this name.
+    #[error("no RDMA device named `{name}`; there {}", Known(.known))]
+    Unknown {
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        known: Vec<String>,
+    },
+}
+
+struct Known<'a>(&'a [String]);
+
+impl fmt::Display for Known<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let verb = if self.0.len() == 1 { "is" } else { "are" };
+        write!(f, "{verb} {}", self.0.join(", "))
+    }
+}
+
+impl DeviceList {
+    /// The devices of the [default provider](crate::default_provider).
+    ///
+    /// # Errors
+    ///
+    /// The library is missing, or it cannot list devices. That there is no device is not an error.
+    pub fn new() -> Result<Self, GetDeviceListError> {
+        Self::from_provider(default_provider()?)
+    }
+
+    /// The devices of `provider`.
+    ///
+    /// # Errors
+    ///
+    /// The library cannot list devices.
+    pub fn from_provider(provider: Provider) -> Result<Self, GetDeviceListError> {
+        let mut len = 0;
+        // SAFETY: `len` is a valid place for the count.
+        let devices = unsafe { verbs::ibv_get_device_list(provider.verbs(), &raw mut len) };
+        match NonNull::new(devices) {
+            Some(devices) => Ok(Self { provider, devices, len: usize::try_from(len).unwrap_or(0) }),
+            None => {
+                let source = io::Error::last_os_error();
+                Err(match source.raw_os_error() {
+                    Some(libc::ENOSYS) => GetDeviceListError::NoKernelSupport { source },
+                    _ => GetDeviceListError::Ibverbs { source },
+                })
+            }
+        }
+    }
+
+    /// How many devices there are.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The device at `index`.
+    pub fn get(&self, index: usize) -> Option<Device<'_>> {
+        if index >= self.len {
+            return None;
+        }
+        // SAFETY: the list has `len` entries and `index` is below that.
+        let device = NonNull::new(unsafe { *self.devices.as_ptr().add(index) })?;
+        Some(Device { device, provider: self.provider, list: PhantomData })
+    }
+
+    /// The devices, in the library's order.
+    pub fn iter(&self) -> impl Iterator<Item = Device<'_>> {
+        (0..self.len).filter_map(|index| self.get(index))
+    }
+
+    /// The first device.
+    ///
+    /// # Errors
+    ///
+    /// There is none.
+    pub fn first(&self) -> Result<Device<'_>, FindDeviceError> {
+        self.get(0).ok_or(FindDeviceError::NoDevice)
+    }
+
+    /// The device called `name`.
+    ///
+    /// # Errors
+    ///
+    /// There is none of this name; the error lists those there are.
+    pub fn find(&self, name: &str) -> Result<Device<'_>, FindDeviceError> {
+        if self.is_empty() {
+            return Err(FindDeviceError::NoDevice);
+        }
+        self.iter().find(|device| device.name() == name).ok_or_else(|| FindDeviceError::Unknown {
+            name: name.to_owned(),
+            known: self.iter().map(|device| device.name()).collect(),
+        })
+    }
+}
+
+impl Drop for DeviceList {
+    fn drop(&mut self) {
+        // SAFETY: the list came from `ibv_get_device_list` of this provider and is freed once; a `Device`
+        // borrows the list, and an open context keeps its device alive by itself.
+        unsafe { (self.provider.verbs().ibv_free_device_list)(self.devices.as_ptr()) };
+    }
+}
+
+/// A device in a [`DeviceList`].
+#[derive(Clone, Copy)]
+pub struct Device<'list> {
+    device: NonNull<ibv_device>,
+    provider: Provider,
+    list: PhantomData<&'list DeviceList>,
+}
+
+// SAFETY: a device of a list that lives is only read, and libibverbs locks what it shares.
+unsafe impl Send for Device<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for Device<'_> {}
+
+impl Device<'_> {
+    /// The kernel's name of the device, such as `mlx5_0` (`ibv_get_device_name`).
+    pub fn name(&self) -> String {
+        // SAFETY: the device belongs to a list that lives.
+        unsafe { device_name(self.provider, self.device) }
+    }
+
+    /// The node GUID (`ibv_get_device_guid`).
+    pub fn guid(&self) -> Guid {
+        // SAFETY: the device belongs to a list that lives.
+        Guid::from_be(unsafe { (self.provider.verbs().ibv_get_device_guid)(self.device.as_ptr()) })
+    }
+
+    /// The transport that the device speaks.
+    pub fn transport_type(&self) -> TransportType {
+        // SAFETY: the device belongs to a list that lives; the field is in every release's struct.
+        TransportType::from_raw(unsafe { (*self.device.as_ptr()).transport_type }.0)
+    }
+
+    /// What kind of node the device is.
+    pub fn node_type(&self) -> NodeType {
+        // SAFETY: the device belongs to a list that lives; the field is in every release's struct.
+        NodeType::from_raw(unsafe { (*self.device.as_ptr()).node_type }.0)
+    }
+
+    /// Opens the device (`ibv_open_device`).
+    ///
+    /// # Errors
+    ///
+    /// The device cannot be opened, for want of rights for instance.
+    pub fn open(&self) -> Result<DeviceContext, OpenDeviceError> {
+        // SAFETY: the device belongs to a list that lives.
+        let context = unsafe { (self.provider.verbs().ibv_open_device)(self.device.as_ptr()) };
+        let context = NonNull::new(context)
+            .ok_or_else(|| OpenDeviceError { device: self.name(), source: io::Error::last_os_error() })?;
+        // SAFETY: the context was opened just now with this provider, and nothing else owns it.
+        Ok(unsafe { DeviceContext::from_raw(context, self.provider) })
+    }
+}
+
+impl fmt::Debug for Device<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Device").field(&self.name()).finish()
+    }
+}
+
+/// The name of a device.
+///
+/// # Safety
+///
+/// `device` is a device of `provider` that has not been freed.
+pub(crate) unsafe fn device_name(provider: Provider, device: NonNull<ibv_device>) -> String {
+    // SAFETY: the caller says that the device lives; the name is a C string inside of it.
+    unsafe {
+        let name = (provider.verbs().ibv_get_device_name)(device.as_ptr());
+        if name.is_null() { String::new() } else { CStr::from_ptr(name).to_string_lossy().into_owned() }
+    }
+}
+
+/// A device could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot open RDMA device {device}: {source}; look at the rights of /dev/infiniband/uverbs*")]
+pub struct OpenDeviceError {
+    /// The device's name.
+    pub device: String,
+    /// What libibverbs said.
+    pub source: io::Error,
+}
+
+/// A globally unique identifier of a node or port.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Guid(u64);
+
+impl Guid {
+    /// From the network byte order that verbs use.
+    pub const fn from_be(be: u64) -> Self {
+        Self(u64::from_be(be))
+    }
+
+    /// In host byte order.
+    pub const fn as_u64(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for Guid {
+    /// As `0002:c903:00a1:b2c3`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d] = [48, 32, 16, 0].map(|shift| (self.0 >> shift) & 0xffff);
+        write!(f, "{a:04x}:{b:04x}:{c:04x}:{d:04x}")
+    }
+}
+
+impl fmt::Debug for Guid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Guid({self})")
+    }
+}
+
+c_enum! {
+    /// The transport that a device speaks (`ibv_transport_type`).
+    pub struct TransportType(i32) {
+        /// The library does not know.
+        Unspecified = -1,
+        /// InfiniBand, and RoCE.
+        InfiniBand = 0,
+        /// iWARP.
+        Iwarp = 1,
+        /// usNIC.
+        Usnic = 2,
+        /// usNIC over UDP.
+        UsnicUdp = 3,
+    }
+}
+
+c_enum! {
+    /// The kind of a node (`ibv_node_type`).
+    pub struct NodeType(i32) {
+        /// A channel adapter.
+        ChannelAdapter = 1,
+        /// A switch.
+        Switch = 2,
+        /// A router.
+        Router = 3,
+        /// An RDMA-capable Ethernet NIC.
+        Rnic = 4,
+        /// usNIC.
+        Usnic = 5,
+        /// usNIC over UDP.
+        UsnicUdp = 6,
+    }
+}
+
+display_as_debug!(TransportType, NodeType);

@@ -1,0 +1,311 @@
+//! An open device.
+
+use std::fmt;
+use std::io;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use rdma_mummy_sys::types::{ibv_context, ibv_device_attr_ex, ibv_gid, ibv_gid_entry, ibv_port_attr};
+use rdma_mummy_sys::{Provider, verbs};
+
+use super::address::{Gid, GidEntry};
+use super::completion::CompletionQueueBuilder;
+use super::device::{Guid, device_name};
+use super::device_attr::DeviceAttr;
+use super::port::PortAttr;
+use super::protection_domain::{AllocateProtectionDomainError, ProtectionDomain};
+use super::{check, sysfs};
+
+/// An open device (`ibv_context`).
+///
+/// A handle: clones stand for the same context, which is closed when the last handle and the last
+/// object made from it are gone.
+#[derive(Clone)]
+pub struct DeviceContext(Arc<Inner>);
+
+struct Inner {
+    context: NonNull<ibv_context>,
+    provider: Provider,
+    quirks: Quirks,
+}
+
+// SAFETY: verbs on one context may be called from any thread, several at a time.
+unsafe impl Send for Inner {}
+// SAFETY: as above.
+unsafe impl Sync for Inner {}
+
+/// What is known to be wrong with a device's library.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Quirks {
+    /// SoftRoCE's `ibv_end_poll` after an `ibv_next_poll` that found the queue empty drops a completion
+    /// (rdma-core before 55): each poll must end after one completion.
+    pub(crate) end_poll_after_each: bool,
+}
+
+impl Quirks {
+    /// The vendor id that the kernel's SoftRoCE reports.
+    const RXE_VENDOR_ID: u32 = 0x00ff_ffff;
+
+    fn of(attr: &DeviceAttr) -> Self {
+        Self { end_poll_after_each: attr.vendor_id() == Self::RXE_VENDOR_ID }
+    }
+}
+
+impl DeviceContext {
+    /// Takes over an open context.
+    ///
+    /// # Safety
+    ///
+    /// `context` was opened with the functions of `provider`, nothing else closes it, and it stays open
+    /// until this handle closes it.
+    pub unsafe fn from_raw(context: NonNull<ibv_context>, provider: Provider) -> Self {
+        // SAFETY: the caller gives an open context.
+        let quirks = unsafe { query_device(context, provider) }.map(|a| Quirks::of(&a)).unwrap_or_default();
+        Self(Arc::new(Inner { context, provider, quirks }))
+    }
+
+    /// The C object. Using it is as unsafe as in C, and it must not be closed.
+    pub fn as_raw(&self) -> NonNull<ibv_context> {
+        self.0.context
+    }
+
+    /// The libraries that this context, and everything made from it, belongs to.
+    pub fn provider(&self) -> Provider {
+        self.0.provider
+    }
+
+    pub(crate) fn quirks(&self) -> Quirks {
+        self.0.quirks
+    }
+
+    /// The device's name.
+    pub fn name(&self) -> String {
+        // SAFETY: the context is open, so its device lives; the field is in every release's struct.
+        unsafe {
+            NonNull::new((*self.0.context.as_ptr()).device)
+                .map_or_else(String::new, |device| device_name(self.0.provider, device))
+        }
+    }
+
+    /// The node GUID.
+    pub fn guid(&self) -> Guid {
+        // SAFETY: the context is open, so its device lives.
+        Guid::from_be(unsafe {
+            (self.0.provider.verbs().ibv_get_device_guid)((*self.0.context.as_ptr()).device)
+        })
+    }
+
+    /// What the device can do (`ibv_query_device_ex`, or what an old library has instead).
+    ///
+    /// # Errors
+    ///
+    /// The device does not answer.
+    pub fn query_device(&self) -> Result<DeviceAttr, QueryDeviceError> {
+        // SAFETY: the context is open.
+        unsafe { query_device(self.0.context, self.0.provider) }.map_err(|source| QueryDeviceError { source })
+    }
+
+    /// The state of a port (`ibv_query_port`). Ports are numbered from 1.
+    ///
+    /// # Errors
+    ///
+    /// There is no such port, or the device does not answer.
+    pub fn query_port(&self, port_num: u8) -> Result<PortAttr, QueryPortError> {
+        let mut attr = ibv_port_attr::default();
+        // SAFETY: the context is open and `attr` is a valid place.
+        let result = unsafe {
+            verbs::ibv_query_port(self.0.provider.verbs(), self.0.context.as_ptr(), port_num, &raw mut attr)
+        };
+        check(result).map_err(|source| QueryPortError { port_num, source })?;
+        Ok(PortAttr::new(attr))
+    }
+
+    /// One entry of a port's GID table, without its type (`ibv_query_gid`).
+    ///
+    /// # Errors
+    ///
+    /// There is no such port or index.
+    pub fn query_gid(&self, port_num: u8, gid_index: u32) -> Result<Gid, QueryGidError> {
+        let error = |source| QueryGidError { port_num, gid_index, source };
+        let index =
+            i32::try_from(gid_index).map_err(|_| error(io::Error::from_raw_os_error(libc::EINVAL)))?;
+        let mut gid = ibv_gid::default();
+        // SAFETY: the context is open and `gid` is a valid place.
+        let result = unsafe {
+            (self.0.provider.verbs().ibv_query_gid)(self.0.context.as_ptr(), port_num, index, &raw mut gid)
+        };
+        check(result).map_err(error)?;
+        Ok(Gid::from(gid))
+    }
+
+    /// One entry of a port's GID table, with type and network device (`ibv_query_gid_ex`, or sysfs where
+    /// the library does not have it).
+    ///
+    /// # Errors
+    ///
+    /// There is no such port, or no entry at this index.
+    pub fn query_gid_ex(&self, port_num: u8, gid_index: u32) -> Result<GidEntry, QueryGidError> {
+        let error = |source| QueryGidError { port_num, gid_index, source };
+        let mut entry = ibv_gid_entry::default();
+        // SAFETY: the context is open and `entry` is a valid place.
+        let result = unsafe {
+            verbs::ibv_query_gid_ex(
+                self.0.provider.verbs(),
+                self.0.context.as_ptr(),
+                u32::from(port_num),
+                gid_index,
+                &raw mut entry,
+                0,
+            )
+        };
+        match result {
+            0 => Ok(GidEntry::new(entry)),
+            libc::EOPNOTSUPP => sysfs::gid_entry(&self.name(), port_num, gid_index).map_err(error),
+            errno => Err(error(super::os_error(errno))),
+        }
+    }
+
+    /// The GID tables of all ports, without their empty entries (`ibv_query_gid_table`, or sysfs where the
+    /// library does not have it).
+    ///
+    /// # Errors
+    ///
+    /// The tables cannot be read.
+    pub fn query_gid_table(&self) -> Result<Vec<GidEntry>, QueryGidTableError> {
+        let ports = self.query_device()?.phys_port_cnt();
+        let mut room = 0;
+        for port in 1..=ports {
+            room += usize::try_from(self.query_port(port)?.gid_tbl_len()).unwrap_or(0);
+        }
+        let mut entries = vec![ibv_gid_entry::default(); room];
+        // SAFETY: the context is open and `entries` has room for as many entries as is said.
+        let count = unsafe {
+            verbs::ibv_query_gid_table(
+                self.0.provider.verbs(),
+                self.0.context.as_ptr(),
+                entries.as_mut_ptr(),
+                entries.len(),
+                0,
+            )
+        };
+        match usize::try_from(count) {
+            Ok(count) => {
+                entries.truncate(count);
+                Ok(entries.into_iter().map(GidEntry::new).collect())
+            }
+            Err(_) if count == -(libc::EOPNOTSUPP as isize) => {
+                sysfs::gid_table(&self.name(), ports).map_err(|source| QueryGidTableError::Sysfs { source })
+            }
+            Err(_) => {
+                let errno = i32::try_from(-count).unwrap_or(libc::EIO);
+                Err(QueryGidTableError::Ibverbs { source: super::os_error(errno) })
+            }
+        }
+    }
+
+    /// A protection domain (`ibv_alloc_pd`).
+    ///
+    /// # Errors
+    ///
+    /// The device has no more of them.
+    pub fn alloc_pd(&self) -> Result<ProtectionDomain, AllocateProtectionDomainError> {
+        ProtectionDomain::allocate(self)
+    }
+
+    /// Begins to describe a completion queue.
+    pub fn create_cq_builder(&self) -> CompletionQueueBuilder {
+        CompletionQueueBuilder::new(self)
+    }
+}
+
+/// # Safety
+///
+/// `context` is an open context of `provider`.
+unsafe fn query_device(context: NonNull<ibv_context>, provider: Provider) -> io::Result<DeviceAttr> {
+    let mut attr = ibv_device_attr_ex::default();
+    // SAFETY: the caller gives an open context; no input is given and `attr` is a valid place.
+    let result = unsafe {
+        verbs::ibv_query_device_ex(provider.verbs(), context.as_ptr(), core::ptr::null(), &raw mut attr)
+    };
+    check(result)?;
+    Ok(DeviceAttr::new(attr))
+}
+
+impl fmt::Debug for DeviceContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("DeviceContext").field(&self.name()).finish()
+    }
+}
+
+impl PartialEq for DeviceContext {
+    /// The same open context, not merely the same device.
+    fn eq(&self, other: &Self) -> bool {
+        self.0.context == other.0.context
+    }
+}
+
+impl Eq for DeviceContext {}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // SAFETY: the context is open, and everything made from it held this `Inner` and is gone.
+        let result = unsafe { (self.provider.verbs().ibv_close_device)(self.context.as_ptr()) };
+        if let Err(error) = check(result) {
+            log::error!("ibv_close_device failed: {error}");
+        }
+    }
+}
+
+/// A device did not say what it can do.
+#[derive(Debug, thiserror::Error)]
+#[error("ibv_query_device failed: {source}")]
+pub struct QueryDeviceError {
+    /// What the library said.
+    pub source: io::Error,
+}
+
+/// A port did not say what state it is in.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot query port {port_num}: {source} (ports are numbered from 1)")]
+pub struct QueryPortError {
+    /// The port that was asked for.
+    pub port_num: u8,
+    /// What the library said.
+    pub source: io::Error,
+}
+
+/// A GID could not be read.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot read GID index {gid_index} of port {port_num}: {source}")]
+pub struct QueryGidError {
+    /// The port that was asked for.
+    pub port_num: u8,
+    /// The index that was asked for.
+    pub gid_index: u32,
+    /// What the library said.
+    pub source: io::Error,
+}
+
+/// The GID table could not be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum QueryGidTableError {
+    /// The number of ports is not known.
+    #[error(transparent)]
+    Device(#[from] QueryDeviceError),
+    /// The length of a port's table is not known.
+    #[error(transparent)]
+    Port(#[from] QueryPortError),
+    /// `ibv_query_gid_table` failed.
+    #[error("ibv_query_gid_table failed: {source}")]
+    Ibverbs {
+        /// What the library said.
+        source: io::Error,
+    },
+    /// The library cannot read the table, and sysfs could not be read either.
+    #[error("cannot read the GID table in sysfs: {source}")]
+    Sysfs {
+        /// What the system said.
+        source: io::Error,
+    },
+}

@@ -1,0 +1,30 @@
+//! libibverbs: devices, memory, completion queues and queue pairs.
+
+mod access;
+pub mod address;
+pub mod completion;
+pub mod connect;
+pub mod device;
+pub mod device_attr;
+pub mod device_context;
+pub mod memory_region;
+pub mod port;
+pub mod protection_domain;
+pub mod queue_pair;
+mod sysfs;
+
+pub use access::AccessFlags;
+
+use std::io;
+
+/// What a verb that returns an error number returned.
+#[inline]
+pub(crate) fn check(result: core::ffi::c_int) -> io::Result<()> {
+    if result == 0 { Ok(()) } else { Err(os_error(result)) }
+}
+
+/// An error number as verbs return it: positive, or negative from some old providers, or -1 and `errno`.
+#[cold]
+pub(crate) fn os_error(result: core::ffi::c_int) -> io::Error {
+    if result == -1 { io::Error::last_os_error() } else { io::Error::from_raw_os_error(result.abs()) }
+}

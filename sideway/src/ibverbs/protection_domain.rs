@@ -1,0 +1,104 @@
+//! Protection domains.
+
+use std::fmt;
+use std::io;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use rdma_mummy_sys::types::ibv_pd;
+
+use super::AccessFlags;
+use super::device_context::DeviceContext;
+use super::memory_region::{MemoryRegion, RegisterMemoryRegionError};
+use super::queue_pair::QueuePairBuilder;
+
+/// A protection domain (`ibv_pd`): queue pairs reach only memory of their own domain.
+///
+/// A handle: clones stand for the same domain, which goes when the last handle and the last object in it
+/// are gone.
+#[derive(Clone)]
+pub struct ProtectionDomain(Arc<Inner>);
+
+struct Inner {
+    pd: NonNull<ibv_pd>,
+    context: DeviceContext,
+}
+
+// SAFETY: verbs on one protection domain may be called from any thread, several at a time.
+unsafe impl Send for Inner {}
+// SAFETY: as above.
+unsafe impl Sync for Inner {}
+
+impl ProtectionDomain {
+    pub(crate) fn allocate(context: &DeviceContext) -> Result<Self, AllocateProtectionDomainError> {
+        // SAFETY: the context is open.
+        let pd = unsafe { (context.provider().verbs().ibv_alloc_pd)(context.as_raw().as_ptr()) };
+        let pd = NonNull::new(pd)
+            .ok_or_else(|| AllocateProtectionDomainError { source: io::Error::last_os_error() })?;
+        Ok(Self(Arc::new(Inner { pd, context: context.clone() })))
+    }
+
+    /// The context that it was made from.
+    pub fn context(&self) -> &DeviceContext {
+        &self.0.context
+    }
+
+    /// The C object. Using it is as unsafe as in C, and it must not be freed.
+    pub fn as_raw(&self) -> NonNull<ibv_pd> {
+        self.0.pd
+    }
+
+    /// Registers memory with the device (`ibv_reg_mr`).
+    ///
+    /// # Safety
+    ///
+    /// From now until the region has been dropped:
+    ///
+    /// - the `len` bytes at `ptr` stay allocated (and, unless `access` allows no writing at all, writable);
+    /// - no Rust reference to any of them is used while the device may write to them: that is, while a
+    ///   receive, a READ or an atomic into them is outstanding, and, if `access` has `RemoteWrite` or
+    ///   `RemoteAtomic`, as long as any peer knows the key; and no `&mut` to them is used while the device
+    ///   may read them. Use raw pointers, with volatile or atomic accesses where a peer may race.
+    ///
+    /// # Errors
+    ///
+    /// The memory cannot be pinned or mapped; the error says whether the limit of locked memory is why.
+    pub unsafe fn reg_mr(
+        &self,
+        ptr: *mut u8,
+        len: usize,
+        access: AccessFlags,
+    ) -> Result<MemoryRegion, RegisterMemoryRegionError> {
+        // SAFETY: the caller keeps this function's contract, which is that one's.
+        unsafe { MemoryRegion::register(self, ptr, len, access) }
+    }
+
+    /// Begins to describe a queue pair.
+    pub fn create_qp_builder(&self) -> QueuePairBuilder {
+        QueuePairBuilder::new(self)
+    }
+}
+
+impl fmt::Debug for ProtectionDomain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ProtectionDomain").field("context", &self.0.context).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // SAFETY: the domain lives, and everything in it held this `Inner` and is gone.
+        let result = unsafe { (self.context.provider().verbs().ibv_dealloc_pd)(self.pd.as_ptr()) };
+        if let Err(error) = super::check(result) {
+            log::error!("ibv_dealloc_pd failed: {error}");
+        }
+    }
+}
+
+/// A protection domain could not be allocated.
+#[derive(Debug, thiserror::Error)]
+#[error("ibv_alloc_pd failed: {source}")]
+pub struct AllocateProtectionDomainError {
+    /// What the library said.
+    pub source: io::Error,
+}

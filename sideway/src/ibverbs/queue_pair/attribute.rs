@@ -1,0 +1,236 @@
+//! The attributes of a queue pair.
+
+use std::fmt;
+
+use rdma_mummy_sys::types::{ibv_mtu, ibv_qp_attr, ibv_qp_attr_mask as C, ibv_qp_init_attr, ibv_qp_state};
+
+use super::{QueuePairCapability, QueuePairState, QueuePairType};
+use crate::ibverbs::AccessFlags;
+use crate::ibverbs::address::AddressHandleAttribute;
+use crate::ibverbs::port::Mtu;
+
+c_flags! {
+    /// Which attributes are meant (`ibv_qp_attr_mask`).
+    pub struct QueuePairAttributeMask(u32) {
+        /// `qp_state`
+        State = C::IBV_QP_STATE.0,
+        /// `cur_qp_state`
+        CurrentState = C::IBV_QP_CUR_STATE.0,
+        /// `en_sqd_async_notify`
+        EnableSendQueueDrainedAsyncNotify = C::IBV_QP_EN_SQD_ASYNC_NOTIFY.0,
+        /// `qp_access_flags`
+        AccessFlags = C::IBV_QP_ACCESS_FLAGS.0,
+        /// `pkey_index`
+        PartitionKeyIndex = C::IBV_QP_PKEY_INDEX.0,
+        /// `port_num`
+        Port = C::IBV_QP_PORT.0,
+        /// `qkey`
+        QueueKey = C::IBV_QP_QKEY.0,
+        /// `ah_attr`
+        AddressVector = C::IBV_QP_AV.0,
+        /// `path_mtu`
+        PathMtu = C::IBV_QP_PATH_MTU.0,
+        /// `timeout`
+        Timeout = C::IBV_QP_TIMEOUT.0,
+        /// `retry_cnt`
+        RetryCount = C::IBV_QP_RETRY_CNT.0,
+        /// `rnr_retry`
+        ResponderNotReadyRetryCount = C::IBV_QP_RNR_RETRY.0,
+        /// `rq_psn`
+        ReceiveQueuePacketSequenceNumber = C::IBV_QP_RQ_PSN.0,
+        /// `max_rd_atomic`
+        MaxReadAtomic = C::IBV_QP_MAX_QP_RD_ATOMIC.0,
+        /// `alt_ah_attr`, `alt_pkey_index`, `alt_port_num`, `alt_timeout`
+        AlternatePath = C::IBV_QP_ALT_PATH.0,
+        /// `min_rnr_timer`
+        MinResponderNotReadyTimer = C::IBV_QP_MIN_RNR_TIMER.0,
+        /// `sq_psn`
+        SendQueuePacketSequenceNumber = C::IBV_QP_SQ_PSN.0,
+        /// `max_dest_rd_atomic`
+        MaxDestinationReadAtomic = C::IBV_QP_MAX_DEST_RD_ATOMIC.0,
+        /// `path_mig_state`
+        PathMigrationState = C::IBV_QP_PATH_MIG_STATE.0,
+        /// `cap`
+        Capabilities = C::IBV_QP_CAP.0,
+        /// `dest_qp_num`
+        DestinationQueuePairNumber = C::IBV_QP_DEST_QPN.0,
+        /// `rate_limit`
+        RateLimit = C::IBV_QP_RATE_LIMIT.0,
+    }
+}
+
+/// Attributes to set with [`modify`](super::QueuePair::modify), or as [`query`](super::QueuePair::query)
+/// found them (`ibv_qp_attr` and its mask).
+///
+/// A setter marks its attribute as meant; a getter returns `None` for one that is not.
+#[derive(Clone)]
+pub struct QueuePairAttribute {
+    attr: ibv_qp_attr,
+    mask: QueuePairAttributeMask,
+}
+
+impl Default for QueuePairAttribute {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl QueuePairAttribute {
+    /// No attribute.
+    pub fn new() -> Self {
+        Self { attr: ibv_qp_attr::default(), mask: QueuePairAttributeMask::empty() }
+    }
+
+    pub(super) fn from_parts(attr: ibv_qp_attr, mask: QueuePairAttributeMask) -> Self {
+        Self { attr, mask }
+    }
+
+    /// The C struct, of which only the attributes in [`mask`](Self::mask) mean anything.
+    pub fn raw(&self) -> &ibv_qp_attr {
+        &self.attr
+    }
+
+    /// Which attributes are meant.
+    pub fn mask(&self) -> QueuePairAttributeMask {
+        self.mask
+    }
+
+    /// The address vector: where packets go. Needed to become ready to receive (RC, UC).
+    pub fn setup_address_vector(&mut self, ah_attr: &AddressHandleAttribute) -> &mut Self {
+        self.attr.ah_attr = *ah_attr.raw();
+        self.mask |= QueuePairAttributeMask::AddressVector;
+        self
+    }
+
+    /// The address vector.
+    pub fn address_vector(&self) -> Option<AddressHandleAttribute> {
+        self.mask
+            .contains(QueuePairAttributeMask::AddressVector)
+            .then(|| AddressHandleAttribute::from_raw(self.attr.ah_attr))
+    }
+}
+
+/// Setters and getters: attribute, setter, Rust type, mask, field, and how a value goes in and comes out.
+macro_rules! attributes {
+    ($(
+        $(#[$doc:meta])*
+        $name:ident, $setup:ident: $ty:ty, $Mask:ident, $field:ident, $into:expr, $from:expr;
+    )*) => {
+        impl QueuePairAttribute {
+            $(
+                $(#[$doc])*
+                pub fn $setup(&mut self, $name: $ty) -> &mut Self {
+                    self.attr.$field = $into($name);
+                    self.mask |= QueuePairAttributeMask::$Mask;
+                    self
+                }
+
+                $(#[$doc])*
+                pub fn $name(&self) -> Option<$ty> {
+                    self.mask.contains(QueuePairAttributeMask::$Mask).then(|| $from(self.attr.$field))
+                }
+            )*
+        }
+
+        impl fmt::Debug for QueuePairAttribute {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                let mut output = f.debug_struct("QueuePairAttribute");
+                $(if let Some(value) = self.$name() {
+                    output.field(stringify!($name), &value);
+                })*
+                if let Some(value) = self.address_vector() {
+                    output.field("address_vector", &value);
+                }
+                output.finish()
+            }
+        }
+    };
+}
+
+fn same<T>(value: T) -> T {
+    value
+}
+
+attributes! {
+    /// The state to go to.
+    state, setup_state: QueuePairState, State, qp_state,
+        |s: QueuePairState| ibv_qp_state(s.raw()), |s: ibv_qp_state| QueuePairState::from_raw(s.0);
+    /// The state that the pair is assumed to be in.
+    current_state, setup_current_state: QueuePairState, CurrentState, cur_qp_state,
+        |s: QueuePairState| ibv_qp_state(s.raw()), |s: ibv_qp_state| QueuePairState::from_raw(s.0);
+    /// The index of the partition key in the port's table.
+    pkey_index, setup_pkey_index: u16, PartitionKeyIndex, pkey_index, same, same;
+    /// The local port, from 1.
+    port, setup_port: u8, Port, port_num, same, same;
+    /// What peers may do to memory through this pair.
+    access_flags, setup_access_flags: AccessFlags, AccessFlags, qp_access_flags,
+        |a: AccessFlags| a.bits(), AccessFlags::from_bits_retain;
+    /// The queue key (UD).
+    qkey, setup_qkey: u32, QueueKey, qkey, same, same;
+    /// The largest packet of the path.
+    path_mtu, setup_path_mtu: Mtu, PathMtu, path_mtu, |m: Mtu| ibv_mtu(m.raw()), |m: ibv_mtu| Mtu::from_raw(m.0);
+    /// The number of the peer's queue pair.
+    dest_qp_num, setup_dest_qp_num: u32, DestinationQueuePairNumber, dest_qp_num, same, same;
+    /// The packet sequence number that the peer begins with, 24 bits.
+    rq_psn, setup_rq_psn: u32, ReceiveQueuePacketSequenceNumber, rq_psn, same, same;
+    /// The packet sequence number to begin with, 24 bits.
+    sq_psn, setup_sq_psn: u32, SendQueuePacketSequenceNumber, sq_psn, same, same;
+    /// How many READs and atomics this side may have under way.
+    max_read_atomic, setup_max_read_atomic: u8, MaxReadAtomic, max_rd_atomic, same, same;
+    /// How many READs and atomics of the peer this side can answer at a time.
+    max_dest_read_atomic, setup_max_dest_read_atomic: u8, MaxDestinationReadAtomic, max_dest_rd_atomic, same, same;
+    /// How long the peer waits when this side has no receive posted: 0 is 655.36 ms, 1 is 0.01 ms, up to
+    /// 31 for 491.52 ms (the table is in the manual of `ibv_modify_qp`).
+    min_rnr_timer, setup_min_rnr_timer: u8, MinResponderNotReadyTimer, min_rnr_timer, same, same;
+    /// How long to wait for an acknowledgement: 4.096 us x 2^n; 0 is for ever.
+    timeout, setup_timeout: u8, Timeout, timeout, same, same;
+    /// How often to send again without acknowledgement, 0 to 7.
+    retry_cnt, setup_retry_cnt: u8, RetryCount, retry_cnt, same, same;
+    /// How often to send again when the peer has no receive posted, 0 to 6; 7 is for ever.
+    rnr_retry, setup_rnr_retry: u8, ResponderNotReadyRetryCount, rnr_retry, same, same;
+}
+
+/// What a queue pair was made with, as [`query`](super::QueuePair::query) found it.
+#[derive(Clone, Debug)]
+pub struct QueuePairInitAttribute {
+    cap: QueuePairCapability,
+    qp_type: QueuePairType,
+    sq_sig_all: bool,
+}
+
+impl QueuePairInitAttribute {
+    pub(super) fn new(attr: &ibv_qp_init_attr) -> Self {
+        Self {
+            cap: attr.cap.into(),
+            qp_type: QueuePairType::from_raw(attr.qp_type.0),
+            sq_sig_all: attr.sq_sig_all != 0,
+        }
+    }
+
+    /// How much it holds.
+    pub fn capability(&self) -> QueuePairCapability {
+        self.cap
+    }
+
+    /// Its type.
+    pub fn qp_type(&self) -> QueuePairType {
+        self.qp_type
+    }
+
+    /// Whether every work request completes with a completion, flagged so or not.
+    pub fn sq_sig_all(&self) -> bool {
+        self.sq_sig_all
+    }
+}
+
+impl From<rdma_mummy_sys::types::ibv_qp_cap> for QueuePairCapability {
+    fn from(cap: rdma_mummy_sys::types::ibv_qp_cap) -> Self {
+        Self {
+            max_send_wr: cap.max_send_wr,
+            max_recv_wr: cap.max_recv_wr,
+            max_send_sge: cap.max_send_sge,
+            max_recv_sge: cap.max_recv_sge,
+            max_inline_data: cap.max_inline_data,
+        }
+    }
+}

@@ -1,0 +1,354 @@
+//! Making queue pairs.
+
+use std::io;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use rdma_mummy_sys::types::{
+    ibv_qp_cap, ibv_qp_create_send_ops_flags as C, ibv_qp_init_attr, ibv_qp_init_attr_ex,
+    ibv_qp_init_attr_mask, ibv_qp_type,
+};
+use rdma_mummy_sys::verbs;
+
+use super::control::Inner;
+use super::receive::ReceiveQueue;
+use super::{
+    BasicQueuePair, BasicSendQueue, ExtendedQueuePair, ExtendedSendQueue, GenericQueuePair,
+    QueuePairCapability, QueuePairType,
+};
+use crate::ibverbs::completion::{self, CompletionQueue, CqInner};
+use crate::ibverbs::protection_domain::ProtectionDomain;
+
+c_flags! {
+    /// The operations that a queue pair can send (`ibv_qp_create_send_ops_flags`).
+    pub struct SendOperationFlags(u64) {
+        /// RDMA WRITE.
+        Write = C::IBV_QP_EX_WITH_RDMA_WRITE.0,
+        /// RDMA WRITE with immediate data.
+        WriteWithImmediate = C::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM.0,
+        /// SEND.
+        Send = C::IBV_QP_EX_WITH_SEND.0,
+        /// SEND with immediate data.
+        SendWithImmediate = C::IBV_QP_EX_WITH_SEND_WITH_IMM.0,
+        /// RDMA READ.
+        Read = C::IBV_QP_EX_WITH_RDMA_READ.0,
+        /// Compare and swap.
+        AtomicCompareAndSwap = C::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP.0,
+        /// Fetch and add.
+        AtomicFetchAndAdd = C::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD.0,
+    }
+}
+
+impl SendOperationFlags {
+    /// The operations that this crate can post on a queue pair of a type. A datagram needs an address
+    /// handle, which a work request cannot be given yet.
+    pub const fn of_type(qp_type: QueuePairType) -> Self {
+        let unreliable =
+            Self::Write.union(Self::WriteWithImmediate).union(Self::Send).union(Self::SendWithImmediate);
+        match qp_type {
+            QueuePairType::ReliableConnection => {
+                unreliable.union(Self::Read).union(Self::AtomicCompareAndSwap).union(Self::AtomicFetchAndAdd)
+            }
+            QueuePairType::UnreliableConnection => unreliable,
+            _ => Self::empty(),
+        }
+    }
+}
+
+/// Describes a queue pair. The same description makes any number of them.
+#[derive(Clone, Debug)]
+pub struct QueuePairBuilder {
+    pd: ProtectionDomain,
+    qp_type: QueuePairType,
+    cap: QueuePairCapability,
+    send_cq: Option<completion::Shared>,
+    recv_cq: Option<completion::Shared>,
+    send_ops: Option<SendOperationFlags>,
+    sq_sig_all: bool,
+}
+
+impl QueuePairBuilder {
+    /// A reliably connected pair with 16 work requests of one entry in each queue and no inline data.
+    pub fn new(pd: &ProtectionDomain) -> Self {
+        Self {
+            pd: pd.clone(),
+            qp_type: QueuePairType::ReliableConnection,
+            cap: QueuePairCapability {
+                max_send_wr: 16,
+                max_recv_wr: 16,
+                max_send_sge: 1,
+                max_recv_sge: 1,
+                max_inline_data: 0,
+            },
+            send_cq: None,
+            recv_cq: None,
+            send_ops: None,
+            sq_sig_all: false,
+        }
+    }
+
+    /// The type.
+    pub fn setup_qp_type(&mut self, qp_type: QueuePairType) -> &mut Self {
+        self.qp_type = qp_type;
+        self
+    }
+
+    /// How many work requests the send queue holds at least.
+    pub fn setup_max_send_wr(&mut self, max_send_wr: u32) -> &mut Self {
+        self.cap.max_send_wr = max_send_wr;
+        self
+    }
+
+    /// How many work requests the receive queue holds at least.
+    pub fn setup_max_recv_wr(&mut self, max_recv_wr: u32) -> &mut Self {
+        self.cap.max_recv_wr = max_recv_wr;
+        self
+    }
+
+    /// How many scatter/gather entries a work request to send may have.
+    pub fn setup_max_send_sge(&mut self, max_send_sge: u32) -> &mut Self {
+        self.cap.max_send_sge = max_send_sge;
+        self
+    }
+
+    /// How many scatter/gather entries a receive may have.
+    pub fn setup_max_recv_sge(&mut self, max_recv_sge: u32) -> &mut Self {
+        self.cap.max_recv_sge = max_recv_sge;
+        self
+    }
+
+    /// How many bytes of inline data a work request may have.
+    pub fn setup_max_inline_data(&mut self, max_inline_data: u32) -> &mut Self {
+        self.cap.max_inline_data = max_inline_data;
+        self
+    }
+
+    /// The queue that sends complete into.
+    pub fn setup_send_cq(&mut self, cq: &impl CompletionQueue) -> &mut Self {
+        self.send_cq = Some(cq.shared());
+        self
+    }
+
+    /// The queue that receives complete into; it may be the same.
+    pub fn setup_recv_cq(&mut self, cq: &impl CompletionQueue) -> &mut Self {
+        self.recv_cq = Some(cq.shared());
+        self
+    }
+
+    /// The operations that the pair will send; without this call, all that its type has.
+    pub fn setup_send_ops_flags(&mut self, send_ops: SendOperationFlags) -> &mut Self {
+        self.send_ops = Some(send_ops);
+        self
+    }
+
+    /// Whether every work request completes with a completion, flagged so or not.
+    pub fn setup_sq_sig_all(&mut self, sq_sig_all: bool) -> &mut Self {
+        self.sq_sig_all = sq_sig_all;
+        self
+    }
+
+    /// Makes a pair for `ibv_post_send` (`ibv_create_qp`).
+    ///
+    /// # Errors
+    ///
+    /// [`CreateQueuePairError`] says what the device does not have, or has less of.
+    pub fn build(&self) -> Result<BasicQueuePair, CreateQueuePairError> {
+        let (send_cq, recv_cq) = self.queues()?;
+        let mut attr = ibv_qp_init_attr {
+            send_cq: send_cq.as_raw().as_ptr(),
+            recv_cq: recv_cq.as_raw().as_ptr(),
+            cap: self.raw_cap(),
+            qp_type: ibv_qp_type(self.qp_type.raw()),
+            sq_sig_all: self.sq_sig_all.into(),
+            ..Default::default()
+        };
+        let lib = self.pd.context().provider().verbs();
+        // SAFETY: domain and queues live and are of one context (`queues`); the rest is plain data.
+        let qp = unsafe { (lib.ibv_create_qp)(self.pd.as_raw().as_ptr(), &raw mut attr) };
+        let qp = NonNull::new(qp).ok_or_else(|| self.error(io::Error::last_os_error()))?;
+        // SAFETY: the pair was made just now, from this domain and these queues.
+        let inner =
+            Arc::new(unsafe { Inner::new(qp, self.qp_type, attr.cap.into(), &self.pd, send_cq, recv_cq) });
+        let send = BasicSendQueue::new(Arc::clone(&inner), self.asked_ops())?;
+        Ok(BasicQueuePair::new(send, ReceiveQueue::new(inner)?))
+    }
+
+    /// Makes a pair for `ibv_wr_*` (`ibv_create_qp_ex`).
+    ///
+    /// # Errors
+    ///
+    /// [`CreateQueuePairError`] says what the device does not have, or has less of.
+    pub fn build_ex(&self) -> Result<ExtendedQueuePair, CreateQueuePairError> {
+        let (send_cq, recv_cq) = self.queues()?;
+        let asked = self.asked_ops();
+        let mut attr = ibv_qp_init_attr_ex {
+            send_cq: send_cq.as_raw().as_ptr(),
+            recv_cq: recv_cq.as_raw().as_ptr(),
+            cap: self.raw_cap(),
+            qp_type: ibv_qp_type(self.qp_type.raw()),
+            sq_sig_all: self.sq_sig_all.into(),
+            comp_mask: ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_PD.0
+                | ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS.0,
+            pd: self.pd.as_raw().as_ptr(),
+            send_ops_flags: asked.bits(),
+            ..Default::default()
+        };
+        let context = self.pd.context();
+        // SAFETY: domain and queues live and are of one context (`queues`); the rest is plain data.
+        let qp = unsafe {
+            verbs::ibv_create_qp_ex(context.provider().verbs(), context.as_raw().as_ptr(), &raw mut attr)
+        };
+        let Some(qp) = NonNull::new(qp) else {
+            let source = io::Error::last_os_error();
+            return Err(match source.raw_os_error() {
+                Some(libc::EOPNOTSUPP | libc::ENOSYS) => {
+                    CreateQueuePairError::Unsupported { operations: asked, source }
+                }
+                _ => self.error(source),
+            });
+        };
+        // SAFETY: the pair was made just now, from this domain and these queues.
+        let inner =
+            Arc::new(unsafe { Inner::new(qp, self.qp_type, attr.cap.into(), &self.pd, send_cq, recv_cq) });
+        let to_ex = context.provider().verbs().ibv_qp_to_qp_ex();
+        // SAFETY: the pair lives, and was made with `send_ops_flags`.
+        let qp_ex = to_ex.ok().and_then(|to_ex| NonNull::new(unsafe { to_ex(qp.as_ptr()) }));
+        let qp_ex = qp_ex.ok_or(CreateQueuePairError::Incomplete { operation: "ibv_qp_to_qp_ex" })?;
+        // SAFETY: `ibv_create_qp_ex` made the pair with `asked`, and `qp_ex` is what its library calls it.
+        let send = unsafe { ExtendedSendQueue::new(Arc::clone(&inner), qp_ex, asked)? };
+        Ok(ExtendedQueuePair::new(send, ReceiveQueue::new(inner)?))
+    }
+
+    /// Makes an extended pair where the device has them, else a basic one.
+    ///
+    /// # Errors
+    ///
+    /// As [`build`](Self::build).
+    pub fn build_generic(&self) -> Result<GenericQueuePair, CreateQueuePairError> {
+        match self.build_ex() {
+            Ok(qp) => Ok(qp.into()),
+            Err(CreateQueuePairError::Unsupported { .. } | CreateQueuePairError::Incomplete { .. }) => {
+                self.build().map(Into::into)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn asked_ops(&self) -> SendOperationFlags {
+        self.send_ops.unwrap_or(SendOperationFlags::of_type(self.qp_type))
+    }
+
+    /// Both queues, which must be of the domain's context: a library takes them for its own without looking.
+    fn queues(&self) -> Result<(Arc<CqInner>, Arc<CqInner>), CreateQueuePairError> {
+        if self.qp_type.name().is_none() {
+            return Err(CreateQueuePairError::UnknownType { qp_type: self.qp_type });
+        }
+        let get = |cq: &Option<completion::Shared>, which| match cq {
+            None => Err(CreateQueuePairError::MissingCompletionQueue { which }),
+            Some(cq) if cq.0.context() != self.pd.context() => {
+                Err(CreateQueuePairError::OtherContext { which })
+            }
+            Some(cq) => Ok(Arc::clone(&cq.0)),
+        };
+        Ok((get(&self.send_cq, "send")?, get(&self.recv_cq, "receive")?))
+    }
+
+    fn raw_cap(&self) -> ibv_qp_cap {
+        ibv_qp_cap {
+            max_send_wr: self.cap.max_send_wr,
+            max_recv_wr: self.cap.max_recv_wr,
+            max_send_sge: self.cap.max_send_sge,
+            max_recv_sge: self.cap.max_recv_sge,
+            max_inline_data: self.cap.max_inline_data,
+        }
+    }
+
+    /// Finds the limit that was exceeded, after the fact.
+    #[cold]
+    fn error(&self, source: io::Error) -> CreateQueuePairError {
+        if let Ok(device) = self.pd.context().query_device() {
+            let asked = [
+                ("max_send_wr", self.cap.max_send_wr, "max_qp_wr", device.max_qp_wr()),
+                ("max_recv_wr", self.cap.max_recv_wr, "max_qp_wr", device.max_qp_wr()),
+                ("max_send_sge", self.cap.max_send_sge, "max_sge", device.max_sge()),
+                ("max_recv_sge", self.cap.max_recv_sge, "max_sge", device.max_sge()),
+            ];
+            for (what, asked, limit_name, limit) in asked {
+                if u32::try_from(limit).is_ok_and(|limit| asked > limit) {
+                    return CreateQueuePairError::LimitExceeded { what, asked, limit_name, limit, source };
+                }
+            }
+        }
+        CreateQueuePairError::Ibverbs { cap: self.cap, source }
+    }
+}
+
+/// A queue pair could not be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CreateQueuePairError {
+    /// A completion queue was not set.
+    #[error("a queue pair needs a {which} completion queue")]
+    MissingCompletionQueue {
+        /// `send` or `receive`.
+        which: &'static str,
+    },
+    /// A completion queue belongs to another open device than the protection domain.
+    #[error("the {which} completion queue was made from another context than the protection domain")]
+    OtherContext {
+        /// `send` or `receive`.
+        which: &'static str,
+    },
+    /// A type that this crate cannot make.
+    #[error("queue pairs of type {qp_type} cannot be made")]
+    UnknownType {
+        /// What was asked for.
+        qp_type: QueuePairType,
+    },
+    /// More than the device has.
+    #[error("{what} {asked} was asked for; the device's limit ({limit_name}) is {limit} ({source})")]
+    LimitExceeded {
+        /// What was asked for.
+        what: &'static str,
+        /// How much of it.
+        asked: u32,
+        /// The device attribute.
+        limit_name: &'static str,
+        /// Its value.
+        limit: i32,
+        /// What the library said.
+        source: io::Error,
+    },
+    /// The device has no extended queue pairs, or not with these operations.
+    #[error(
+        "the device has no extended queue pair with {operations:?} ({source}); use `build` or fewer operations"
+    )]
+    Unsupported {
+        /// The operations that were asked for.
+        operations: SendOperationFlags,
+        /// What the library said.
+        source: io::Error,
+    },
+    /// The library made an extended queue pair that lacks an operation which every one must have.
+    #[error("the device's library made an extended queue pair without `{operation}`; use `build`")]
+    Incomplete {
+        /// What is missing.
+        operation: &'static str,
+    },
+    /// There is no memory for work requests in the number that the device granted.
+    #[error("no memory for {places} places of {bytes_each} bytes, as many as the device granted")]
+    TooLarge {
+        /// How many places.
+        places: u64,
+        /// The size of each.
+        bytes_each: usize,
+    },
+    /// The library refused.
+    #[error("cannot make a queue pair with {cap:?}: {source}")]
+    Ibverbs {
+        /// What was asked for.
+        cap: QueuePairCapability,
+        /// What the library said.
+        source: io::Error,
+    },
+}

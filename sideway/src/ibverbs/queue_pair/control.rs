@@ -1,0 +1,207 @@
+//! What is neither sending nor receiving: attributes and state.
+
+use std::fmt;
+use std::io;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rdma_mummy_sys::types::{ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_init_attr};
+
+use super::modify::ModifyQueuePairError;
+use super::{
+    QueuePairAttribute, QueuePairAttributeMask, QueuePairCapability, QueuePairInitAttribute, QueuePairState,
+    QueuePairType,
+};
+use crate::ibverbs::check;
+use crate::ibverbs::completion::CqInner;
+use crate::ibverbs::device_context::DeviceContext;
+use crate::ibverbs::protection_domain::ProtectionDomain;
+
+/// The control side of a queue pair: its attributes and its state.
+///
+/// A handle: clones stand for the same pair, keep it alive, and can be used from any thread while others
+/// post and poll.
+#[derive(Clone)]
+pub struct QueuePairControl(pub(super) Arc<Inner>);
+
+/// The queue pair, and what it depends on.
+pub(super) struct Inner {
+    qp: NonNull<ibv_qp>,
+    qp_num: u32,
+    qp_type: QueuePairType,
+    cap: QueuePairCapability,
+    /// libibverbs writes the state that it caches in `ibv_qp` without a lock.
+    control: Mutex<()>,
+    pd: ProtectionDomain,
+    _send_cq: Arc<CqInner>,
+    _recv_cq: Arc<CqInner>,
+}
+
+// SAFETY: posting is exclusive to the halves (`&mut`), control is behind a lock.
+unsafe impl Send for Inner {}
+// SAFETY: as above.
+unsafe impl Sync for Inner {}
+
+impl Inner {
+    /// # Safety
+    ///
+    /// `qp` was made just now from this domain and these queues, with this type and capability, and nothing
+    /// else owns it.
+    pub(super) unsafe fn new(
+        qp: NonNull<ibv_qp>,
+        qp_type: QueuePairType,
+        cap: QueuePairCapability,
+        pd: &ProtectionDomain,
+        send_cq: Arc<CqInner>,
+        recv_cq: Arc<CqInner>,
+    ) -> Self {
+        // SAFETY: the caller gives a live queue pair; the field is in every release's struct.
+        let qp_num = unsafe { (*qp.as_ptr()).qp_num };
+        let pd = pd.clone();
+        Self { qp, qp_num, qp_type, cap, control: Mutex::new(()), pd, _send_cq: send_cq, _recv_cq: recv_cq }
+    }
+
+    pub(super) fn capability(&self) -> QueuePairCapability {
+        self.cap
+    }
+
+    pub(super) fn qp_type(&self) -> QueuePairType {
+        self.qp_type
+    }
+
+    fn query(&self, mask: QueuePairAttributeMask) -> io::Result<(ibv_qp_attr, ibv_qp_init_attr)> {
+        let mut attr = ibv_qp_attr::default();
+        let mut init = ibv_qp_init_attr::default();
+        // SAFETY: the queue pair lives, its control is locked by the caller, and both places are valid.
+        let result = unsafe {
+            (self.pd.context().provider().verbs().ibv_query_qp)(
+                self.qp.as_ptr(),
+                &raw mut attr,
+                mask.bits() as core::ffi::c_int,
+                &raw mut init,
+            )
+        };
+        check(result).map(|()| (attr, init))
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // SAFETY: the queue pair lives, and both halves and every control are gone.
+        let result = unsafe { (self.pd.context().provider().verbs().ibv_destroy_qp)(self.qp.as_ptr()) };
+        if let Err(error) = check(result) {
+            log::error!("ibv_destroy_qp failed for queue pair {:#x}: {error}", self.qp_num);
+        }
+    }
+}
+
+impl QueuePairControl {
+    /// Changes state or attributes (`ibv_modify_qp`).
+    ///
+    /// # Errors
+    ///
+    /// [`ModifyQueuePairError`] says which attribute was wrong or missing, or where no route led.
+    pub fn modify(&self, attr: &QueuePairAttribute) -> Result<(), ModifyQueuePairError> {
+        let _control = self.0.control.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut raw = *attr.raw();
+        // SAFETY: the queue pair lives, its control is locked, and `raw` is an initialised copy.
+        let result = unsafe {
+            (self.0.pd.context().provider().verbs().ibv_modify_qp)(
+                self.0.qp.as_ptr(),
+                &raw mut raw,
+                attr.mask().bits() as core::ffi::c_int,
+            )
+        };
+        check(result).map_err(|source| {
+            let current = || self.0.query(QueuePairAttributeMask::State).map(|(attr, _)| attr.qp_state.0);
+            let current = current().map_or(QueuePairState::Unknown, QueuePairState::from_raw);
+            ModifyQueuePairError::diagnose(self.0.qp_type, current, attr, source)
+        })
+    }
+
+    /// Reads attributes (`ibv_query_qp`).
+    ///
+    /// # Errors
+    ///
+    /// The device does not answer.
+    pub fn query(
+        &self,
+        mask: QueuePairAttributeMask,
+    ) -> Result<(QueuePairAttribute, QueuePairInitAttribute), QueryQueuePairError> {
+        let _control = self.0.control.lock().unwrap_or_else(PoisonError::into_inner);
+        match self.0.query(mask) {
+            Ok((attr, init)) => {
+                Ok((QueuePairAttribute::from_parts(attr, mask), QueuePairInitAttribute::new(&init)))
+            }
+            Err(source) => Err(QueryQueuePairError { qp_num: self.0.qp_num, source }),
+        }
+    }
+
+    /// The state that the device reports.
+    ///
+    /// # Errors
+    ///
+    /// The device does not answer.
+    pub fn state(&self) -> Result<QueuePairState, QueryQueuePairError> {
+        let (attr, _) = self.query(QueuePairAttributeMask::State)?;
+        Ok(attr.state().unwrap_or(QueuePairState::Unknown))
+    }
+
+    /// The number by which peers address it.
+    pub fn qp_number(&self) -> u32 {
+        self.0.qp_num
+    }
+
+    /// The type.
+    pub fn qp_type(&self) -> QueuePairType {
+        self.0.qp_type
+    }
+
+    /// How much it holds, as the device granted it.
+    pub fn capability(&self) -> QueuePairCapability {
+        self.0.cap
+    }
+
+    /// The domain that it belongs to.
+    pub fn pd(&self) -> &ProtectionDomain {
+        &self.0.pd
+    }
+
+    /// The context that it was made from.
+    pub fn context(&self) -> &DeviceContext {
+        self.0.pd.context()
+    }
+
+    /// The C object. Using it is as unsafe as in C, and it must not be destroyed.
+    pub fn as_raw(&self) -> NonNull<ibv_qp> {
+        self.0.qp
+    }
+}
+
+impl fmt::Debug for QueuePairControl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QueuePair")
+            .field("qp_num", &format_args!("{:#x}", self.qp_num))
+            .field("qp_type", &self.qp_type)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The attributes of a queue pair could not be read.
+#[derive(Debug, thiserror::Error)]
+#[error("ibv_query_qp failed for queue pair {qp_num:#x}: {source}")]
+pub struct QueryQueuePairError {
+    /// The queue pair's number.
+    pub qp_num: u32,
+    /// What the library said.
+    pub source: io::Error,
+}
+
+// The mask is an `int` in C.
+const _: () = assert!(size_of::<ibv_qp_attr_mask>() == size_of::<core::ffi::c_int>());

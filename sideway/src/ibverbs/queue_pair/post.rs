@@ -1,0 +1,379 @@
+//! Building lists of work requests to send.
+
+use std::io::{self, IoSlice};
+
+use rdma_mummy_sys::types::{ibv_send_flags as F, ibv_sge, ibv_wr_opcode as O};
+
+c_flags! {
+    /// How a work request is treated (`ibv_send_flags`).
+    pub struct WorkRequestFlags(u32) {
+        /// It waits for all READs and atomics before it.
+        Fence = F::IBV_SEND_FENCE.0,
+        /// It ends with a completion; without this flag only a failure does.
+        Signaled = F::IBV_SEND_SIGNALED.0,
+        /// The peer is woken, if it waits for solicited events.
+        Solicited = F::IBV_SEND_SOLICITED.0,
+        /// The device computes the checksums of the IP packet.
+        IpChecksum = F::IBV_SEND_IP_CSUM.0,
+    }
+}
+
+c_enum! {
+    /// What a work request does (`ibv_wr_opcode`).
+    pub struct WorkRequestOperationType(u32) {
+        /// RDMA WRITE.
+        Write = O::IBV_WR_RDMA_WRITE.0,
+        /// RDMA WRITE with immediate data.
+        WriteWithImmediate = O::IBV_WR_RDMA_WRITE_WITH_IMM.0,
+        /// SEND.
+        Send = O::IBV_WR_SEND.0,
+        /// SEND with immediate data.
+        SendWithImmediate = O::IBV_WR_SEND_WITH_IMM.0,
+        /// RDMA READ.
+        Read = O::IBV_WR_RDMA_READ.0,
+        /// Compare and swap.
+        AtomicCompareAndSwap = O::IBV_WR_ATOMIC_CMP_AND_SWP.0,
+        /// Fetch and add.
+        AtomicFetchAndAdd = O::IBV_WR_ATOMIC_FETCH_AND_ADD.0,
+    }
+}
+
+display_as_debug!(WorkRequestOperationType);
+
+/// Local memory that a work request reads or writes (`ibv_sge`).
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub struct ScatterGatherEntry(ibv_sge);
+
+impl ScatterGatherEntry {
+    /// `length` bytes from `addr`, in the region that `lkey` names. Making one is safe; giving it to a
+    /// device is not.
+    #[inline]
+    pub const fn new(lkey: u32, addr: u64, length: u32) -> Self {
+        Self(ibv_sge { addr, length, lkey })
+    }
+}
+
+impl std::fmt::Debug for ScatterGatherEntry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let ibv_sge { addr, length, lkey } = self.0;
+        write!(f, "ScatterGatherEntry {{ addr: {addr:#x}, length: {length}, lkey: {lkey:#x} }}")
+    }
+}
+
+/// What a guard is made of, for the handles only.
+pub(super) mod sealed {
+    use super::{IoSlice, ScatterGatherEntry, WorkRequestFlags};
+
+    /// The steps of building a work request: [`begin`](Self::begin), one operation, one buffer. A step that
+    /// cannot be done makes the list fail as a whole when it is posted.
+    pub trait Build {
+        fn begin(&mut self, wr_id: u64, flags: WorkRequestFlags);
+        fn send(&mut self);
+        fn send_imm(&mut self, imm_data: u32);
+        fn write(&mut self, rkey: u32, remote_addr: u64);
+        fn write_imm(&mut self, rkey: u32, remote_addr: u64, imm_data: u32);
+        fn read(&mut self, rkey: u32, remote_addr: u64);
+        fn compare_and_swap(&mut self, rkey: u32, remote_addr: u64, compare: u64, swap: u64);
+        fn fetch_and_add(&mut self, rkey: u32, remote_addr: u64, add: u64);
+        /// # Safety
+        ///
+        /// As [`super::LocalBufferHandle::setup_sge`].
+        unsafe fn sge(&mut self, lkey: u32, addr: u64, length: u32);
+        /// # Safety
+        ///
+        /// As [`super::LocalBufferHandle::setup_sge`], for every entry.
+        unsafe fn sge_list(&mut self, list: &[ScatterGatherEntry]);
+        fn inline_data(&mut self, data: &[u8]);
+        fn inline_data_list(&mut self, list: &[IoSlice<'_>]);
+    }
+}
+
+/// A list of work requests that is being built. Dropping it instead of posting it forgets the list.
+pub trait PostSendGuard: sealed::Build + Sized {
+    /// Begins the next work request. `wr_id` comes back with its completion.
+    ///
+    /// A request takes part in the list once its operation is set up; with no buffer it moves no bytes.
+    #[inline]
+    fn construct_wr(&mut self, wr_id: u64, flags: WorkRequestFlags) -> WorkRequestHandle<'_, Self> {
+        self.begin(wr_id, flags);
+        WorkRequestHandle { guard: self }
+    }
+
+    /// Gives the list to the device. An empty list does nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`PostSendError`] says which work request was wrong, and how many before it were posted.
+    fn post(self) -> Result<(), PostSendError>;
+}
+
+/// A work request whose operation is to be chosen.
+#[must_use = "a work request takes part only once its operation is set up"]
+#[derive(Debug)]
+pub struct WorkRequestHandle<'guard, G> {
+    guard: &'guard mut G,
+}
+
+impl<'guard, G: PostSendGuard> WorkRequestHandle<'guard, G> {
+    /// SEND: into the peer's next receive buffer.
+    #[inline]
+    pub fn setup_send(self) -> LocalBufferHandle<'guard, G> {
+        self.guard.send();
+        LocalBufferHandle { guard: self.guard }
+    }
+
+    /// SEND, with 32 bits that come with the peer's completion.
+    #[inline]
+    pub fn setup_send_imm(self, imm_data: u32) -> LocalBufferHandle<'guard, G> {
+        self.guard.send_imm(imm_data);
+        LocalBufferHandle { guard: self.guard }
+    }
+
+    /// RDMA WRITE: to the peer's memory at `remote_addr`, in the region that `rkey` names.
+    #[inline]
+    pub fn setup_write(self, rkey: u32, remote_addr: u64) -> LocalBufferHandle<'guard, G> {
+        self.guard.write(rkey, remote_addr);
+        LocalBufferHandle { guard: self.guard }
+    }
+
+    /// RDMA WRITE, with 32 bits that complete one of the peer's receives.
+    #[inline]
+    pub fn setup_write_imm(self, rkey: u32, remote_addr: u64, imm_data: u32) -> LocalBufferHandle<'guard, G> {
+        self.guard.write_imm(rkey, remote_addr, imm_data);
+        LocalBufferHandle { guard: self.guard }
+    }
+
+    /// RDMA READ: from the peer's memory into the local buffer.
+    #[inline]
+    pub fn setup_read(self, rkey: u32, remote_addr: u64) -> LocalBufferHandle<'guard, G> {
+        self.guard.read(rkey, remote_addr);
+        LocalBufferHandle { guard: self.guard }
+    }
+
+    /// Compare and swap: the 8 bytes at `remote_addr` become `swap` if they are `compare`; their old value
+    /// goes into the local buffer of 8 bytes. Addresses are aligned to 8 bytes.
+    #[inline]
+    pub fn setup_atomic_compare_swap(
+        self,
+        rkey: u32,
+        remote_addr: u64,
+        compare: u64,
+        swap: u64,
+    ) -> LocalBufferHandle<'guard, G> {
+        self.guard.compare_and_swap(rkey, remote_addr, compare, swap);
+        LocalBufferHandle { guard: self.guard }
+    }
+
+    /// Fetch and add: `add` is added to the 8 bytes at `remote_addr`; their old value goes into the local
+    /// buffer of 8 bytes. Addresses are aligned to 8 bytes.
+    #[inline]
+    pub fn setup_atomic_fetch_add(
+        self,
+        rkey: u32,
+        remote_addr: u64,
+        add: u64,
+    ) -> LocalBufferHandle<'guard, G> {
+        self.guard.fetch_and_add(rkey, remote_addr, add);
+        LocalBufferHandle { guard: self.guard }
+    }
+}
+
+/// A work request whose local buffer is to be chosen. Without one it moves no bytes.
+#[derive(Debug)]
+pub struct LocalBufferHandle<'guard, G> {
+    guard: &'guard mut G,
+}
+
+impl<G: PostSendGuard> LocalBufferHandle<'_, G> {
+    /// One piece of registered memory.
+    ///
+    /// # Safety
+    ///
+    /// From the moment that the list is posted until the request's completion has been polled, or that of
+    /// a later request of the same queue, or the queue pair is gone:
+    ///
+    /// - the memory stays allocated and, as far as `lkey` is right, registered;
+    /// - nobody writes to it; and if the request writes to it (READ, atomics), no Rust reference to it
+    ///   is used.
+    ///
+    /// A wrong `lkey`, or an address outside of its region, is not a matter of safety: the device refuses.
+    #[inline]
+    pub unsafe fn setup_sge(self, lkey: u32, addr: u64, length: u32) {
+        // SAFETY: the caller keeps this function's contract, which is that one's.
+        unsafe { self.guard.sge(lkey, addr, length) };
+    }
+
+    /// Several pieces of registered memory, one after the other.
+    ///
+    /// # Safety
+    ///
+    /// As [`setup_sge`](Self::setup_sge), for every piece. The list itself is copied.
+    #[inline]
+    pub unsafe fn setup_sge_list(self, list: &[ScatterGatherEntry]) {
+        // SAFETY: the caller keeps this function's contract, which is that one's.
+        unsafe { self.guard.sge_list(list) };
+    }
+
+    /// Bytes that are copied into the work request now; no memory needs to be registered. At most as many
+    /// as the queue pair was made for.
+    #[inline]
+    pub fn setup_inline_data(self, data: &[u8]) {
+        self.guard.inline_data(data);
+    }
+
+    /// Several pieces that are copied into the work request now, one after the other.
+    #[inline]
+    pub fn setup_inline_data_list(self, list: &[IoSlice<'_>]) {
+        self.guard.inline_data_list(list);
+    }
+}
+
+/// Why a list cannot be posted, found while it was built. Small, so that a guard stays small.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Failure {
+    Unsupported { index: u32, operation: WorkRequestOperationType },
+    TooMany { limit: u32 },
+    TooManyEntries { index: u32, given: usize, limit: u32 },
+    TooLong { index: u32, given: usize, limit: u32 },
+}
+
+/// A list of work requests could not be posted.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PostSendError {
+    /// The queue pair was not made for this operation, or its type does not have it.
+    #[error(
+        "work request {index}: the queue pair cannot {operation}; name it in `setup_send_ops_flags`, and check \
+         that the queue pair's type has it"
+    )]
+    UnsupportedOperation {
+        /// Which work request of the list, from 0.
+        index: usize,
+        /// The operation.
+        operation: WorkRequestOperationType,
+    },
+    /// The list is longer than the send queue.
+    #[error("more than {limit} work requests in one list: the send queue (max_send_wr) holds no more")]
+    TooManyWorkRequests {
+        /// How many the queue holds.
+        limit: usize,
+    },
+    /// More pieces of memory than the queue pair was made for.
+    #[error(
+        "work request {index}: {given} scatter/gather entries; the queue pair's limit (max_send_sge) is {limit}"
+    )]
+    TooManyScatterGatherEntries {
+        /// Which work request of the list, from 0.
+        index: usize,
+        /// How many there were.
+        given: usize,
+        /// How many there may be.
+        limit: usize,
+    },
+    /// More inline data than the queue pair was made for.
+    #[error(
+        "work request {index}: {given} bytes of inline data; the queue pair's limit (max_inline_data) is {limit}"
+    )]
+    InlineDataTooLong {
+        /// Which work request of the list, from 0.
+        index: usize,
+        /// How many bytes there were.
+        given: usize,
+        /// How many there may be.
+        limit: usize,
+    },
+    /// The queue is full (`ENOMEM`): poll completions, then post again.
+    #[error("the send queue is full ({source}){}", At(*.index))]
+    NotEnoughResources {
+        /// The first work request that was not posted, where the device says; those before it were.
+        index: Option<usize>,
+        /// What the library said.
+        source: io::Error,
+    },
+    /// A work request is not valid (`EINVAL`), or the queue pair is not in a state to send.
+    #[error("invalid work request, or the queue pair is not ready to send ({source}){}", At(*.index))]
+    InvalidWorkRequest {
+        /// The first work request that was not posted, where the device says; those before it were.
+        index: Option<usize>,
+        /// What the library said.
+        source: io::Error,
+    },
+    /// The library refused for another reason.
+    #[error("posting failed: {source}{}", At(*.index))]
+    Ibverbs {
+        /// The first work request that was not posted, where the device says; those before it were.
+        index: Option<usize>,
+        /// What the library said.
+        source: io::Error,
+    },
+}
+
+/// Where a list broke off.
+pub(super) struct At(pub(super) Option<usize>);
+
+impl std::fmt::Display for At {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            Some(index) => write!(f, " at work request {index}; those before it were posted"),
+            None => f.write_str("; nothing of the list was posted"),
+        }
+    }
+}
+
+impl PostSendError {
+    #[cold]
+    pub(super) fn from_failure(failure: Failure) -> Self {
+        match failure {
+            Failure::Unsupported { index, operation } => {
+                Self::UnsupportedOperation { index: index as usize, operation }
+            }
+            Failure::TooMany { limit } => Self::TooManyWorkRequests { limit: limit as usize },
+            Failure::TooManyEntries { index, given, limit } => {
+                Self::TooManyScatterGatherEntries { index: index as usize, given, limit: limit as usize }
+            }
+            Failure::TooLong { index, given, limit } => {
+                Self::InlineDataTooLong { index: index as usize, given, limit: limit as usize }
+            }
+        }
+    }
+
+    #[cold]
+    pub(super) fn from_errno(result: core::ffi::c_int, index: Option<usize>) -> Self {
+        let source = crate::ibverbs::os_error(result);
+        match source.raw_os_error() {
+            Some(libc::ENOMEM) => Self::NotEnoughResources { index, source },
+            Some(libc::EINVAL) => Self::InvalidWorkRequest { index, source },
+            _ => Self::Ibverbs { index, source },
+        }
+    }
+
+    /// The first work request of the list, from 0, that is to blame or was not posted, where it is known.
+    pub fn bad_work_request(&self) -> Option<usize> {
+        match self {
+            Self::UnsupportedOperation { index, .. }
+            | Self::TooManyScatterGatherEntries { index, .. }
+            | Self::InlineDataTooLong { index, .. } => Some(*index),
+            Self::TooManyWorkRequests { limit } => Some(*limit),
+            Self::NotEnoughResources { index, .. }
+            | Self::InvalidWorkRequest { index, .. }
+            | Self::Ibverbs { index, .. } => *index,
+        }
+    }
+
+    /// How many work requests of the list were posted all the same: those before the bad one on a classic
+    /// queue pair, none on an extended one or where the list was refused before it reached the device.
+    pub fn posted(&self) -> usize {
+        match self {
+            Self::NotEnoughResources { index, .. }
+            | Self::InvalidWorkRequest { index, .. }
+            | Self::Ibverbs { index, .. } => index.unwrap_or(0),
+            _ => 0,
+        }
+    }
+
+    /// Whether polling completions makes room and posting again may succeed.
+    pub fn is_queue_full(&self) -> bool {
+        matches!(self, Self::NotEnoughResources { .. })
+    }
+}

@@ -1,0 +1,293 @@
+//! The receiving half: lists of `ibv_recv_wr`, posted with `ibv_post_recv`.
+//!
+//! Both flavours of a queue pair receive the same way. As in the classic
+//! sending half, the list is built in arrays that the queue owns.
+
+use std::io;
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+use std::ptr;
+
+use rdma_mummy_sys::types::{ibv_recv_wr, ibv_sge};
+use rdma_mummy_sys::verbs;
+
+use super::post::At;
+use super::{CreateQueuePairError, QueuePairControl, ScatterGatherEntry, Shared};
+
+/// The receiving half of a queue pair.
+pub struct ReceiveQueue {
+    control: QueuePairControl,
+    max_requests: u32,
+    max_entries: u32,
+    requests: Box<[MaybeUninit<ibv_recv_wr>]>,
+    entries: Box<[MaybeUninit<ibv_sge>]>,
+}
+
+// SAFETY: the pointers in the arrays are only used between the start and the end of a list, by the one
+// thread that builds it.
+unsafe impl Send for ReceiveQueue {}
+// SAFETY: `&self` does not reach the arrays.
+unsafe impl Sync for ReceiveQueue {}
+
+impl std::fmt::Debug for ReceiveQueue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ReceiveQueue").field("control", &self.control).finish_non_exhaustive()
+    }
+}
+
+impl ReceiveQueue {
+    pub(super) fn new(inner: Shared) -> Result<Self, CreateQueuePairError> {
+        let cap = inner.capability();
+        Ok(Self {
+            max_requests: cap.max_recv_wr,
+            max_entries: cap.max_recv_sge,
+            requests: array(cap.max_recv_wr, 1)?,
+            entries: array(cap.max_recv_wr, cap.max_recv_sge)?,
+            control: QueuePairControl(inner),
+        })
+    }
+
+    /// Begins a list of work requests to receive into.
+    #[inline]
+    pub fn start_post_recv(&mut self) -> PostRecvGuard<'_> {
+        PostRecvGuard {
+            requests: self.requests.as_mut_ptr().cast(),
+            entries: self.entries.as_mut_ptr().cast(),
+            control: &self.control,
+            max_requests: self.max_requests,
+            max_entries: self.max_entries,
+            count: 0,
+            failure: None,
+            queue: PhantomData,
+        }
+    }
+
+    /// What is neither sending nor receiving.
+    pub fn control(&self) -> &QueuePairControl {
+        &self.control
+    }
+}
+
+/// A list of receives that is being built. Dropping it instead of posting it forgets the list.
+///
+/// The first `count` requests of the array are written, each linked to the next, with `sg_list` and
+/// `num_sge` within the array of entries.
+#[must_use = "a list that is not posted is forgotten"]
+#[derive(Debug)]
+pub struct PostRecvGuard<'queue> {
+    requests: *mut ibv_recv_wr,
+    entries: *mut ibv_sge,
+    control: &'queue QueuePairControl,
+    max_requests: u32,
+    max_entries: u32,
+    count: u32,
+    failure: Option<Failure>,
+    queue: PhantomData<&'queue mut ReceiveQueue>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Failure {
+    TooMany,
+    TooManyEntries { index: u32, given: usize },
+}
+
+impl<'queue> PostRecvGuard<'queue> {
+    /// Appends a receive. `wr_id` comes back with its completion. Without buffer it receives no bytes.
+    #[inline]
+    pub fn construct_wr(&mut self, wr_id: u64) -> RecvWorkRequestHandle<'_, 'queue> {
+        let request = if self.count < self.max_requests {
+            let index = self.count as usize;
+            self.count += 1;
+            // SAFETY: `index` is below the arrays' capacity, and the request before it is written.
+            unsafe {
+                let request = self.requests.add(index);
+                (*request).wr_id = wr_id;
+                (*request).next = ptr::null_mut();
+                (*request).sg_list = self.entries.add(index * self.max_entries as usize);
+                (*request).num_sge = 0;
+                if index > 0 {
+                    (*request.sub(1)).next = request;
+                }
+                Some(request)
+            }
+        } else {
+            self.fail(Failure::TooMany);
+            None
+        };
+        RecvWorkRequestHandle { guard: self, request }
+    }
+
+    /// Gives the list to the device. An empty list does nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`PostRecvError`] says which receive was wrong; those before it were posted.
+    #[inline]
+    pub fn post(self) -> Result<(), PostRecvError> {
+        if let Some(failure) = self.failure {
+            return Err(self.failed(failure));
+        }
+        if self.count == 0 {
+            return Ok(());
+        }
+        let mut bad = ptr::null_mut();
+        // SAFETY: the pair lives, the queue is borrowed mutably, and `count` requests are linked from the
+        // first of the array; who gave their buffers keeps them.
+        let result =
+            unsafe { verbs::ibv_post_recv(self.control.as_raw().as_ptr(), self.requests, &raw mut bad) };
+        if result == 0 {
+            return Ok(());
+        }
+        Err(PostRecvError::from_errno(result, index_of(bad, self.requests, self.count)))
+    }
+
+    #[cold]
+    fn fail(&mut self, failure: Failure) {
+        self.failure.get_or_insert(failure);
+    }
+
+    #[cold]
+    fn failed(&self, failure: Failure) -> PostRecvError {
+        match failure {
+            Failure::TooMany => PostRecvError::TooManyWorkRequests { limit: self.max_requests as usize },
+            Failure::TooManyEntries { index, given } => PostRecvError::TooManyScatterGatherEntries {
+                index: index as usize,
+                given,
+                limit: self.max_entries as usize,
+            },
+        }
+    }
+}
+
+/// A receive whose buffer is to be chosen. Without one it receives no bytes.
+#[derive(Debug)]
+pub struct RecvWorkRequestHandle<'guard, 'queue> {
+    guard: &'guard mut PostRecvGuard<'queue>,
+    request: Option<*mut ibv_recv_wr>,
+}
+
+impl RecvWorkRequestHandle<'_, '_> {
+    /// One piece of registered memory.
+    ///
+    /// # Safety
+    ///
+    /// From the moment that the list is posted until the receive's completion has been polled, or the queue
+    /// pair is gone, the memory stays allocated and, as far as `lkey` is right, registered, and no Rust
+    /// reference to it is used.
+    #[inline]
+    pub unsafe fn setup_sge(self, lkey: u32, addr: u64, length: u32) {
+        // SAFETY: the caller keeps this function's contract, which is that one's.
+        unsafe { self.setup_sge_list(&[ScatterGatherEntry::new(lkey, addr, length)]) };
+    }
+
+    /// Several pieces of registered memory, filled one after the other.
+    ///
+    /// # Safety
+    ///
+    /// As [`setup_sge`](Self::setup_sge), for every piece. The list itself is copied.
+    #[inline]
+    pub unsafe fn setup_sge_list(self, list: &[ScatterGatherEntry]) {
+        let Some(request) = self.request else { return };
+        if list.len() > self.guard.max_entries as usize {
+            let index = self.guard.count - 1;
+            return self.guard.fail(Failure::TooManyEntries { index, given: list.len() });
+        }
+        // SAFETY: the request is in the array, and its `sg_list` has room for `max_entries`, which is no
+        // fewer than these; both are `ibv_sge`.
+        unsafe {
+            ptr::copy_nonoverlapping(list.as_ptr().cast(), (*request).sg_list, list.len());
+            (*request).num_sge = list.len() as core::ffi::c_int;
+        }
+    }
+}
+
+/// A list of receives could not be posted.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PostRecvError {
+    /// The list is longer than the receive queue.
+    #[error("more than {limit} receives in one list: the receive queue (max_recv_wr) holds no more")]
+    TooManyWorkRequests {
+        /// How many the queue holds.
+        limit: usize,
+    },
+    /// More pieces of memory than the queue pair was made for.
+    #[error(
+        "receive {index}: {given} scatter/gather entries; the queue pair's limit (max_recv_sge) is {limit}"
+    )]
+    TooManyScatterGatherEntries {
+        /// Which receive of the list, from 0.
+        index: usize,
+        /// How many there were.
+        given: usize,
+        /// How many there may be.
+        limit: usize,
+    },
+    /// The queue is full (`ENOMEM`).
+    #[error("the receive queue is full ({source}){}", At(*.index))]
+    NotEnoughResources {
+        /// The first receive that was not posted; those before it were.
+        index: Option<usize>,
+        /// What the library said.
+        source: io::Error,
+    },
+    /// A receive is not valid (`EINVAL`), or the queue pair is in the reset state.
+    #[error("invalid receive, or the queue pair is in the reset state ({source}){}", At(*.index))]
+    InvalidWorkRequest {
+        /// The first receive that was not posted; those before it were.
+        index: Option<usize>,
+        /// What the library said.
+        source: io::Error,
+    },
+    /// The library refused for another reason.
+    #[error("posting receives failed: {source}{}", At(*.index))]
+    Ibverbs {
+        /// The first receive that was not posted; those before it were.
+        index: Option<usize>,
+        /// What the library said.
+        source: io::Error,
+    },
+}
+
+impl PostRecvError {
+    #[cold]
+    fn from_errno(result: core::ffi::c_int, index: Option<usize>) -> Self {
+        let source = crate::ibverbs::os_error(result);
+        match source.raw_os_error() {
+            Some(libc::ENOMEM) => Self::NotEnoughResources { index, source },
+            Some(libc::EINVAL) => Self::InvalidWorkRequest { index, source },
+            _ => Self::Ibverbs { index, source },
+        }
+    }
+
+    /// The first receive of the list, from 0, that is to blame or was not posted, where it is known.
+    pub fn bad_work_request(&self) -> Option<usize> {
+        match self {
+            Self::TooManyScatterGatherEntries { index, .. } => Some(*index),
+            Self::TooManyWorkRequests { limit } => Some(*limit),
+            Self::NotEnoughResources { index, .. }
+            | Self::InvalidWorkRequest { index, .. }
+            | Self::Ibverbs { index, .. } => *index,
+        }
+    }
+}
+
+/// An array of `count * each` places that nobody touches until they are needed. What a device says it
+/// granted is not trusted: more than there is memory for is an error.
+pub(super) fn array<T>(count: u32, each: u32) -> Result<Box<[MaybeUninit<T>]>, CreateQueuePairError> {
+    let places = u64::from(count) * u64::from(each);
+    let too_large = || CreateQueuePairError::TooLarge { places, bytes_each: size_of::<T>() };
+    let places = usize::try_from(places).map_err(|_| too_large())?;
+    let mut array: Vec<MaybeUninit<T>> = Vec::new();
+    array.try_reserve_exact(places).map_err(|_| too_large())?;
+    // SAFETY: there is room for that many, and a `MaybeUninit` is valid without being written.
+    unsafe { array.set_len(places) };
+    Ok(array.into_boxed_slice())
+}
+
+/// Where in an array of `count` requests the library says that posting broke off.
+#[cold]
+pub(super) fn index_of<T>(bad: *const T, first: *const T, count: u32) -> Option<usize> {
+    let index = bad.addr().checked_sub(first.addr())? / size_of::<T>();
+    (index < count as usize).then_some(index)
+}

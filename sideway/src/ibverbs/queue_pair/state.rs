@@ -1,0 +1,157 @@
+//! States and types, and what a change of state needs.
+
+use rdma_mummy_sys::types::{ibv_qp_state as S, ibv_qp_type as T};
+
+use super::QueuePairAttributeMask as M;
+
+c_enum! {
+    /// The state of a queue pair (`ibv_qp_state`).
+    pub struct QueuePairState(u32) {
+        /// Just made, or reset.
+        Reset = S::IBV_QPS_RESET.0,
+        /// Receives can be posted.
+        Init = S::IBV_QPS_INIT.0,
+        /// Requests are answered.
+        ReadyToReceive = S::IBV_QPS_RTR.0,
+        /// Fully working.
+        ReadyToSend = S::IBV_QPS_RTS.0,
+        /// Sending stops after what is under way.
+        SendQueueDrained = S::IBV_QPS_SQD.0,
+        /// Sending stopped after an error (UC and UD).
+        SendQueueError = S::IBV_QPS_SQE.0,
+        /// Everything posted is flushed.
+        Error = S::IBV_QPS_ERR.0,
+        /// Not known.
+        Unknown = S::IBV_QPS_UNKNOWN.0,
+    }
+}
+
+c_enum! {
+    /// The type of a queue pair (`ibv_qp_type`).
+    pub struct QueuePairType(u32) {
+        /// Connected; everything arrives, in order, or the pair fails.
+        ReliableConnection = T::IBV_QPT_RC.0,
+        /// Connected; a message may be lost.
+        UnreliableConnection = T::IBV_QPT_UC.0,
+        /// Not connected; a message of one packet may be lost.
+        UnreliableDatagram = T::IBV_QPT_UD.0,
+    }
+}
+
+display_as_debug!(QueuePairState, QueuePairType);
+
+/// What a change of state needs and allows, besides the state itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Transition {
+    pub(super) required: M,
+    pub(super) optional: M,
+}
+
+/// A union that can be written in a table.
+const fn all(masks: &[M]) -> M {
+    let mut bits = 0;
+    let mut n = 0;
+    while n < masks.len() {
+        bits |= masks[n].bits();
+        n += 1;
+    }
+    M::from_bits_retain(bits)
+}
+
+const NONE: M = M::empty();
+const CONNECTED_INIT: M = all(&[M::PartitionKeyIndex, M::Port, M::AccessFlags]);
+const DATAGRAM_INIT: M = all(&[M::PartitionKeyIndex, M::Port, M::QueueKey]);
+const UC_TO_RTR: M =
+    all(&[M::AddressVector, M::PathMtu, M::DestinationQueuePairNumber, M::ReceiveQueuePacketSequenceNumber]);
+const RC_TO_RTR: M = all(&[UC_TO_RTR, M::MaxDestinationReadAtomic, M::MinResponderNotReadyTimer]);
+const RC_TO_RTS: M = all(&[
+    M::Timeout,
+    M::RetryCount,
+    M::ResponderNotReadyRetryCount,
+    M::SendQueuePacketSequenceNumber,
+    M::MaxReadAtomic,
+]);
+const UC_IN_RTS: M = all(&[M::CurrentState, M::AlternatePath, M::AccessFlags, M::PathMigrationState]);
+const RC_IN_RTS: M = all(&[UC_IN_RTS, M::MinResponderNotReadyTimer]);
+const UD_IN_RTS: M = all(&[M::CurrentState, M::QueueKey]);
+const UC_IN_SQD: M =
+    all(&[M::AddressVector, M::AlternatePath, M::AccessFlags, M::PartitionKeyIndex, M::PathMigrationState]);
+const RC_IN_SQD: M = all(&[
+    UC_IN_SQD,
+    M::Port,
+    M::Timeout,
+    M::RetryCount,
+    M::ResponderNotReadyRetryCount,
+    M::MaxReadAtomic,
+    M::MaxDestinationReadAtomic,
+    M::MinResponderNotReadyTimer,
+]);
+
+/// What the InfiniBand specification (10.3.1, and the modifiers of 11.2.5.2) asks for when a queue pair of
+/// type `qp_type` goes from `current` to `next`; `None` if it cannot.
+///
+/// Looked up after a failure only, so that nothing is paid for it on success.
+pub(super) fn transition(
+    qp_type: QueuePairType,
+    current: QueuePairState,
+    next: QueuePairState,
+) -> Option<Transition> {
+    use QueuePairState as Q;
+    // The columns are RC, UC, UD.
+    let (required, optional): ([M; 3], [M; 3]) = match (current, next) {
+        (Q::Reset | Q::Init | Q::ReadyToReceive | Q::ReadyToSend, Q::Reset) => ([NONE; 3], [NONE; 3]),
+        (Q::SendQueueDrained | Q::SendQueueError | Q::Error, Q::Reset) => ([NONE; 3], [NONE; 3]),
+        (Q::Init | Q::ReadyToReceive | Q::ReadyToSend, Q::Error) => ([NONE; 3], [NONE; 3]),
+        (Q::SendQueueDrained | Q::SendQueueError | Q::Error, Q::Error) => ([NONE; 3], [NONE; 3]),
+        (Q::Reset, Q::Init) => ([CONNECTED_INIT, CONNECTED_INIT, DATAGRAM_INIT], [NONE; 3]),
+        (Q::Init, Q::Init) => ([NONE; 3], [CONNECTED_INIT, CONNECTED_INIT, DATAGRAM_INIT]),
+        (Q::Init, Q::ReadyToReceive) => {
+            let connected = all(&[M::AlternatePath, M::AccessFlags, M::PartitionKeyIndex]);
+            let datagram = all(&[M::PartitionKeyIndex, M::QueueKey]);
+            ([RC_TO_RTR, UC_TO_RTR, NONE], [connected, connected, datagram])
+        }
+        (Q::ReadyToReceive, Q::ReadyToSend) => {
+            let psn = M::SendQueuePacketSequenceNumber;
+            ([RC_TO_RTS, psn, psn], [RC_IN_RTS, UC_IN_RTS, UD_IN_RTS])
+        }
+        (Q::ReadyToSend | Q::SendQueueDrained, Q::ReadyToSend) => {
+            ([NONE; 3], [RC_IN_RTS, UC_IN_RTS, UD_IN_RTS])
+        }
+        (Q::ReadyToSend, Q::SendQueueDrained) => ([NONE; 3], [M::EnableSendQueueDrainedAsyncNotify; 3]),
+        (Q::SendQueueDrained, Q::SendQueueDrained) => {
+            ([NONE; 3], [RC_IN_SQD, UC_IN_SQD, all(&[M::PartitionKeyIndex, M::QueueKey])])
+        }
+        (Q::SendQueueError, Q::ReadyToSend) => {
+            ([NONE; 3], [NONE, all(&[M::CurrentState, M::AccessFlags]), UD_IN_RTS])
+        }
+        _ => return None,
+    };
+    let column = match qp_type {
+        QueuePairType::ReliableConnection => 0,
+        QueuePairType::UnreliableConnection => 1,
+        QueuePairType::UnreliableDatagram => 2,
+        _ => return None,
+    };
+    Some(Transition { required: required[column], optional: optional[column] })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_usual_way_up_needs_what_the_manual_says() {
+        use QueuePairState as Q;
+        let rc = |from, to| transition(QueuePairType::ReliableConnection, from, to);
+        assert_eq!(rc(Q::Reset, Q::Init).unwrap().required, CONNECTED_INIT);
+        assert!(rc(Q::Init, Q::ReadyToReceive).unwrap().required.contains(M::MinResponderNotReadyTimer));
+        assert!(rc(Q::ReadyToReceive, Q::ReadyToSend).unwrap().required.contains(M::Timeout));
+        assert_eq!(rc(Q::Reset, Q::ReadyToSend), None);
+        assert_eq!(rc(Q::Reset, Q::Error), None);
+        let uc = transition(QueuePairType::UnreliableConnection, Q::SendQueueError, Q::ReadyToSend);
+        assert!(uc.unwrap().optional.contains(M::AccessFlags));
+        let ud = transition(QueuePairType::UnreliableDatagram, Q::Reset, Q::Init).unwrap();
+        assert!(ud.required.contains(M::QueueKey) && !ud.required.contains(M::AccessFlags));
+        assert_eq!(transition(QueuePairType::from_raw(99), Q::Reset, Q::Init), None);
+    }
+}

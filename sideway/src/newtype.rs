@@ -1,0 +1,104 @@
+//! Values that come from C.
+//!
+//! A device or a newer library may return a value that this crate has never
+//! heard of. A Rust `enum` that held it would be undefined behaviour, so every
+//! C enumeration is an integer with named constants; the names are spelled as
+//! an enum's variants would be, and can be matched on.
+
+macro_rules! c_enum {
+    (
+        $(#[$meta:meta])*
+        pub struct $Name:ident($repr:ty) {
+            $($(#[$vmeta:meta])* $Variant:ident = $value:expr,)*
+        }
+    ) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(transparent)]
+        pub struct $Name($repr);
+
+        #[allow(non_upper_case_globals)]
+        impl $Name {
+            $($(#[$vmeta])* pub const $Variant: Self = Self($value as $repr);)*
+
+            /// The value as C has it.
+            #[inline]
+            pub const fn raw(self) -> $repr {
+                self.0
+            }
+
+            /// A value that came from C, known or not.
+            #[inline]
+            pub const fn from_raw(raw: $repr) -> Self {
+                Self(raw)
+            }
+
+            /// The constant's name, if this crate knows the value.
+            #[allow(unreachable_patterns)]
+            pub const fn name(self) -> Option<&'static str> {
+                match self {
+                    $(Self::$Variant => Some(stringify!($Variant)),)*
+                    _ => None,
+                }
+            }
+        }
+
+        impl core::fmt::Debug for $Name {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                match self.name() {
+                    Some(name) => f.write_str(name),
+                    None => write!(f, "Unknown({})", self.0),
+                }
+            }
+        }
+    };
+}
+
+/// `Display` as `Debug`: the constant's name.
+macro_rules! display_as_debug {
+    ($($Name:ty),* $(,)?) => {$(
+        impl core::fmt::Display for $Name {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                // `pad` honours the width of a table's column.
+                f.pad(&format!("{self:?}"))
+            }
+        }
+    )*};
+}
+
+/// A set of flags that prints as `Name[FlagA, FlagB]`.
+macro_rules! c_flags {
+    (
+        $(#[$($meta:tt)*])*
+        pub struct $Name:ident($repr:ty) {
+            $($(#[$($vmeta:tt)*])* $Flag:ident = $value:expr,)*
+        }
+    ) => {
+        bitflags::bitflags! {
+            $(#[$($meta)*])*
+            #[derive(Clone, Copy, PartialEq, Eq, Hash)]
+            #[repr(transparent)]
+            pub struct $Name: $repr {
+                $($(#[$($vmeta)*])* #[allow(non_upper_case_globals)] const $Flag = $value as $repr;)*
+                /// Bits that this crate has no name for are kept.
+                const _ = !0;
+            }
+        }
+
+        impl core::fmt::Debug for $Name {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                write!(f, "{}[", stringify!($Name))?;
+                let mut separator = "";
+                for (name, _) in self.iter_names() {
+                    write!(f, "{separator}{name}")?;
+                    separator = ", ";
+                }
+                let unnamed = self.bits() & !(0 $(| Self::$Flag.bits())*);
+                if unnamed != 0 {
+                    write!(f, "{separator}{unnamed:#x}")?;
+                }
+                f.write_str("]")
+            }
+        }
+    };
+}

@@ -1,0 +1,200 @@
+//! Running bindgen once a target, and sorting what it wrote into files.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use bindgen::callbacks::{DeriveTrait, ImplementsTrait, ParseCallbacks};
+use syn::{File, Item};
+
+use super::{Inputs, inlines, symbols, tables};
+
+/// The targets that layouts are asserted for: clang's name, Debian's name, its multiarch folder, Rust's `target_arch`.
+const TARGETS: [(&str, &str, &str, &str); 2] = [
+    ("x86_64-unknown-linux-gnu", "amd64", "x86_64-linux-gnu", "x86_64"),
+    ("aarch64-unknown-linux-gnu", "arm64", "aarch64-linux-gnu", "aarch64"),
+];
+
+/// Types that the libc crate has; bindgen must not make its own.
+const LIBC_TYPES: [&str; 21] = [
+    "FILE",
+    "epoll_event",
+    "fd_set",
+    "iovec",
+    "msghdr",
+    "nfds_t",
+    "off_t",
+    "pollfd",
+    "pthread_cond_t",
+    "pthread_mutex_t",
+    "sa_family_t",
+    "sockaddr",
+    "sockaddr_in",
+    "sockaddr_in6",
+    "sockaddr_storage",
+    "socklen_t",
+    "ssize_t",
+    "timespec",
+    "timeval",
+    "in_addr",
+    "in6_addr",
+];
+
+/// A struct that C packs and aligns at once, which Rust cannot say: its one unaligned field is bytes.
+const PACKED_AND_ALIGNED: [&str; 11] = [
+    "#[repr(C, align(4))]",
+    "#[derive(Debug, Default, Copy, Clone)]",
+    "pub struct mlx5_wqe_ctrl_seg {",
+    "    pub opmod_idx_opcode: __be32,",
+    "    pub qpn_ds: __be32,",
+    "    pub signature: u8,",
+    "    pub dci_stream_channel_id: [u8; 2],",
+    "    pub fm_ce_se: u8,",
+    "    pub imm: __be32,",
+    "}",
+    "const _: () = assert!(size_of::<mlx5_wqe_ctrl_seg>() == 16);",
+];
+
+/// Makes every generated file: name and text.
+pub(super) fn generate(inputs: &Inputs) -> Result<BTreeMap<String, String>> {
+    // SAFETY: the chore has one thread at this point.
+    unsafe { std::env::set_var("LIBCLANG_PATH", &inputs.libclang) };
+    let mut files = BTreeMap::new();
+    let mut common: Option<Sorted> = None;
+    for (target, arch, multiarch, rust_arch) in TARGETS {
+        let mut sorted = sort(syn::parse_file(&run_bindgen(inputs, target, arch, multiarch)?)?);
+        let layout = std::mem::take(&mut sorted.layout);
+        if layout.is_empty() {
+            bail!("bindgen asserted no layout for {target}");
+        }
+        let note = format!("Sizes, alignments and offsets of every struct on {rust_arch}.");
+        let uses: Item = syn::parse_quote!(
+            use super::types::*;
+        );
+        files.insert(
+            format!("layout_{rust_arch}.rs"),
+            print(inputs, &note, [uses].into_iter().chain(layout).collect()),
+        );
+        match &common {
+            None => common = Some(sorted),
+            Some(first) if *first != sorted => bail!("the types of {target} differ from {}", TARGETS[0].0),
+            Some(_) => {}
+        }
+    }
+    let common = common.context("no target")?;
+    let symbols = symbols::read(&inputs.symbols)?;
+    files.insert("types.rs".into(), print(inputs, "Types and constants.", common.types));
+    files.insert("tables.rs".into(), tables::write(&header(inputs), &common.functions, &symbols)?);
+    files.insert("inlines.txt".into(), inlines::list(&inputs.headers.join("usr/include"))?);
+    Ok(files)
+}
+
+/// What is known of the types that come from the libc crate: they are plain data.
+#[derive(Debug)]
+struct LibcTypes;
+
+impl ParseCallbacks for LibcTypes {
+    fn blocklisted_type_implements_trait(&self, _: &str, wanted: DeriveTrait) -> Option<ImplementsTrait> {
+        match wanted {
+            DeriveTrait::Copy => Some(ImplementsTrait::Yes),
+            _ => Some(ImplementsTrait::No),
+        }
+    }
+}
+
+/// What bindgen wrote, by kind.
+#[derive(PartialEq)]
+struct Sorted {
+    types: Vec<Item>,
+    functions: Vec<syn::ForeignItemFn>,
+    layout: Vec<Item>,
+}
+
+fn sort(file: File) -> Sorted {
+    let mut sorted = Sorted { types: Vec::new(), functions: Vec::new(), layout: Vec::new() };
+    for item in file.items {
+        match item {
+            Item::ForeignMod(block) => {
+                sorted.functions.extend(block.items.into_iter().filter_map(|i| match i {
+                    syn::ForeignItem::Fn(function) => Some(function),
+                    _ => None,
+                }))
+            }
+            Item::Const(ref constant) if constant.ident == "_" => sorted.layout.push(item),
+            _ => sorted.types.push(item),
+        }
+    }
+    sorted
+}
+
+/// The header that includes everything the bindings cover.
+pub(crate) fn wrapper() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("headers/wrapper.h")
+}
+
+/// What libclang is told for the first target: nothing of the machine's own headers.
+pub(crate) fn clang_args(inputs: &Inputs) -> Vec<String> {
+    let (target, arch, multiarch, _) = TARGETS[0];
+    target_args(inputs, target, arch, multiarch)
+}
+
+fn target_args(inputs: &Inputs, target: &str, arch: &str, multiarch: &str) -> Vec<String> {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("headers");
+    let libc = inputs.libc_headers(arch);
+    let headers = inputs.headers.join("usr/include");
+    let mut args = vec!["-nostdinc".to_owned(), format!("--target={target}")];
+    for folder in [own, headers.clone(), libc.join(multiarch), libc, headers.join(multiarch)] {
+        args.extend(["-isystem".into(), folder.display().to_string()]);
+    }
+    args
+}
+
+fn run_bindgen(inputs: &Inputs, target: &str, arch: &str, multiarch: &str) -> Result<String> {
+    let mut builder = bindgen::Builder::default()
+        .header(wrapper().display().to_string())
+        .clang_args(target_args(inputs, target, arch, multiarch))
+        .rust_target(bindgen::RustTarget::stable(88, 0).map_err(|e| anyhow::anyhow!("{e}"))?)
+        .rust_edition(bindgen::RustEdition::Edition2024)
+        .use_core()
+        .generate_comments(false)
+        .layout_tests(true)
+        .derive_default(true)
+        .prepend_enum_name(false)
+        .default_enum_style(bindgen::EnumVariation::NewType { is_bitfield: false, is_global: false })
+        .newtype_enum("ibv_.*")
+        .bitfield_enum("ibv_(access|device_cap|send|qp_attr|qp_create_send_ops|create_cq_wc).*(flags|mask)$")
+        .bitfield_enum("ibv_(access_flags|device_cap_flags|send_flags|qp_attr_mask|wc_flags|odp_.*bits)")
+        .constified_enum("_bindgen_ty.*|.*__bindgen_ty_.*")
+        .blocklist_type("mlx5_wqe_ctrl_seg")
+        .parse_callbacks(Box::new(LibcTypes))
+        .allowlist_function(
+            "_?ibv_.*|m(ult|bps)_to_ibv_rate|rdma_.*|_*mlx5dv_.*|efadv_.*|r(socket|bind|listen|accept|connect|shutdown|close)",
+        )
+        .allowlist_function("r(recv|send)(from|to|msg)?|r(read|write)v?|rpoll|rselect|rget(peer|sock)name")
+        .allowlist_function("r[gs]etsockopt|rfcntl|rio(map|unmap|write)|repoll_.*")
+        .allowlist_type("_?(_compat_)?ibv_.*|verbs_.*|rdma_.*|mlx5dv_.*|mlx5_.*|efadv_.*")
+        .allowlist_var("_?IBV_.*|VERBS_.*|RDMA_.*|RAI_.*|MLX5.*|EFADV_.*|SOL_RDMA|ETH_LAYER_.*")
+        .raw_line("use libc::{")
+        .raw_line(LIBC_TYPES.join(", "))
+        .raw_line("};");
+    for name in LIBC_TYPES {
+        builder = builder.blocklist_type(name);
+    }
+    for line in PACKED_AND_ALIGNED {
+        builder = builder.raw_line(line);
+    }
+    let bindings = builder
+        .blocklist_type("_IO_.*|__atomic_wide_counter.*|__pthread.*|pthread_.*attr_t|__fd_.*|epoll_data.*")
+        .generate();
+    Ok(bindings.with_context(|| format!("bindgen failed for {target}"))?.to_string())
+}
+
+/// The first line of every generated file.
+pub(crate) fn header(inputs: &Inputs) -> String {
+    format!("// Made by `cargo xtask bindings` from {}. Do not edit.\n\n", inputs.described)
+}
+
+fn print(inputs: &Inputs, note: &str, items: Vec<Item>) -> String {
+    let file = File { shebang: None, attrs: Vec::new(), items };
+    format!("{}//! {note}\n\n{}", header(inputs), prettyplease::unparse(&file))
+}
