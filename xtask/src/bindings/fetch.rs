@@ -75,10 +75,10 @@ pub(super) fn fetch(root: &Path, lock: &Lock) -> Result<Fetched> {
             }
         }
     }
-    if !is_pinned(&files.join(&lock.libclang.file), &lock.libclang.sha256) {
-        if let Err(error) = download_wheel(&files, &lock.libclang.version, &lock.libclang.platform) {
-            return Ok(Fetched::Gone(format!("libclang {}: {error:#}", lock.libclang.version)));
-        }
+    if !is_pinned(&files.join(&lock.libclang.file), &lock.libclang.sha256)
+        && let Err(error) = download_wheel(&files, &lock.libclang.version, &lock.libclang.platform)
+    {
+        return Ok(Fetched::Gone(format!("libclang {}: {error:#}", lock.libclang.version)));
     }
     for (file, sha256) in lock
         .packages

@@ -1,10 +1,10 @@
 //! Running bindgen once a target, and sorting what it wrote into files.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use bindgen::callbacks::{DeriveTrait, ImplementsTrait, ParseCallbacks};
+use bindgen::callbacks::{DeriveTrait, ImplementsTrait, IntKind, ParseCallbacks};
 use syn::{File, Item};
 
 use super::{Inputs, inlines, symbols, tables};
@@ -94,6 +94,11 @@ pub(super) fn generate(inputs: &Inputs) -> Result<BTreeMap<String, String>> {
 struct LibcTypes;
 
 impl ParseCallbacks for LibcTypes {
+    /// Masks and identifiers of port spaces have 64 bits; the mask would come out as a negative `i32`.
+    fn int_macro(&self, name: &str, _: i64) -> Option<IntKind> {
+        (name.starts_with("RDMA_IB_IP_") || name.starts_with("RDMA_IB_PS_")).then_some(IntKind::U64)
+    }
+
     fn blocklisted_type_implements_trait(&self, _: &str, wanted: DeriveTrait) -> Option<ImplementsTrait> {
         match wanted {
             DeriveTrait::Copy => Some(ImplementsTrait::Yes),
@@ -127,13 +132,32 @@ fn sort(file: File) -> Sorted {
     sorted
 }
 
-fn run_bindgen(inputs: &Inputs, target: &str, arch: &str, multiarch: &str) -> Result<String> {
+/// The header that includes everything the bindings cover.
+pub(crate) fn wrapper() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("headers/wrapper.h")
+}
+
+/// What libclang is told for the first target: nothing of the machine's own headers.
+pub(crate) fn clang_args(inputs: &Inputs) -> Vec<String> {
+    let (target, arch, multiarch, _) = TARGETS[0];
+    target_args(inputs, target, arch, multiarch)
+}
+
+fn target_args(inputs: &Inputs, target: &str, arch: &str, multiarch: &str) -> Vec<String> {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("headers");
     let libc = inputs.libc_headers(arch);
     let headers = inputs.headers.join("usr/include");
+    let mut args = vec!["-nostdinc".to_owned(), format!("--target={target}")];
+    for folder in [own, headers.clone(), libc.join(multiarch), libc, headers.join(multiarch)] {
+        args.extend(["-isystem".into(), folder.display().to_string()]);
+    }
+    args
+}
+
+fn run_bindgen(inputs: &Inputs, target: &str, arch: &str, multiarch: &str) -> Result<String> {
     let mut builder = bindgen::Builder::default()
-        .header(own.join("wrapper.h").display().to_string())
-        .clang_args(["-nostdinc", &format!("--target={target}")])
+        .header(wrapper().display().to_string())
+        .clang_args(target_args(inputs, target, arch, multiarch))
         .rust_target(bindgen::RustTarget::stable(88, 0).map_err(|e| anyhow::anyhow!("{e}"))?)
         .rust_edition(bindgen::RustEdition::Edition2024)
         .use_core()
@@ -158,9 +182,6 @@ fn run_bindgen(inputs: &Inputs, target: &str, arch: &str, multiarch: &str) -> Re
         .raw_line("use libc::{")
         .raw_line(LIBC_TYPES.join(", "))
         .raw_line("};");
-    for folder in [own, headers.clone(), libc.join(multiarch), libc, headers.join(multiarch)] {
-        builder = builder.clang_args(["-isystem".into(), folder.display().to_string()]);
-    }
     for name in LIBC_TYPES {
         builder = builder.blocklist_type(name);
     }
@@ -173,7 +194,8 @@ fn run_bindgen(inputs: &Inputs, target: &str, arch: &str, multiarch: &str) -> Re
     Ok(bindings.with_context(|| format!("bindgen failed for {target}"))?.to_string())
 }
 
-fn header(inputs: &Inputs) -> String {
+/// The first line of every generated file.
+pub(crate) fn header(inputs: &Inputs) -> String {
     format!("// Made by `cargo xtask bindings` from {}. Do not edit.\n\n", inputs.described)
 }
 

@@ -10,7 +10,7 @@ mod fetch;
 mod generate;
 mod inlines;
 mod lock;
-mod symbols;
+pub(crate) mod symbols;
 mod tables;
 
 use std::path::Path;
@@ -19,6 +19,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 
 pub(crate) use fetch::Inputs;
+pub(crate) use generate::{clang_args, header, wrapper};
 
 /// How `cargo xtask bindings` was asked to work.
 #[derive(clap::Args)]
@@ -29,11 +30,6 @@ pub(crate) struct Args {
     /// Write nothing; fail if the committed bindings differ from the generated ones
     #[arg(long)]
     check: bool,
-}
-
-/// Fetches the pinned inputs, for other chores that read the same headers.
-pub(crate) fn inputs(root: &Path) -> Result<fetch::Fetched> {
-    fetch::fetch(root, &lock::Lock::read(root)?)
 }
 
 /// Runs the chore.
@@ -51,7 +47,11 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
         fetch::Fetched::Gone(what) => bail!("{what}; run `cargo xtask bindings --update` to move the pin"),
     };
     let files = generate::generate(&inputs)?;
-    let folder = root.join("rdma-mummy-sys/src/bindings");
+    let c_files = crate::c_lib::generate(&inputs)?;
+    let files = (files.into_iter().map(|(name, text)| (format!("src/bindings/{name}"), text)))
+        .chain(c_files.into_iter().map(|(name, text)| (format!("c/{name}"), text)))
+        .collect::<Vec<_>>();
+    let folder = root.join("rdma-mummy-sys");
     let mut differing = Vec::new();
     for (name, text) in &files {
         let path = folder.join(name);

@@ -8,19 +8,19 @@ use anyhow::{Context, Result};
 
 /// Where an exported function is to be found.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Symbol {
+pub(crate) struct Symbol {
     /// The shared object's name.
-    pub(super) library: String,
+    pub(crate) library: String,
     /// Its default (newest) symbol version.
-    pub(super) version: String,
+    pub(crate) version: String,
     /// The package version that first had it.
-    pub(super) since: String,
+    pub(crate) since: String,
 }
 
 impl Symbol {
     /// Whether every library that this project can work with has it: it was
     /// there before rdma-core merged the libraries, or soon after.
-    pub(super) fn is_required(&self) -> bool {
+    pub(crate) fn is_required(&self) -> bool {
         let mut parts = self.since.split('.').map(|p| p.parse::<u32>().unwrap_or(u32::MAX));
         let major = parts.next().unwrap_or(u32::MAX);
         major <= 16
@@ -28,7 +28,7 @@ impl Symbol {
 }
 
 /// Reads the lists (dpkg's `symbols` format).
-pub(super) fn read(files: &[PathBuf]) -> Result<BTreeMap<String, Symbol>> {
+pub(crate) fn read(files: &[PathBuf]) -> Result<BTreeMap<String, Symbol>> {
     let mut symbols = BTreeMap::new();
     for file in files {
         let text =

@@ -1,0 +1,91 @@
+//! The C companion of rdma-mummy-sys: `cargo xtask c-lib` builds and installs
+//! it, `cargo xtask bindings` makes the generated half of its sources.
+//!
+//! Building needs a C compiler and `ar`, and nothing of rdma-core: what is
+//! known of rdma-core is in the committed sources.
+
+mod declare;
+mod functions;
+mod headers;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, bail};
+
+pub(crate) use headers::generate;
+
+/// The name that `-l` and pkg-config know.
+const NAME: &str = "rdma-core-mummy";
+
+/// How `cargo xtask c-lib` was asked to work.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Where to install [default: target/c-lib]
+    #[arg(long, value_name = "DIR")]
+    prefix: Option<PathBuf>,
+}
+
+/// Runs the chore.
+pub(crate) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
+    let prefix = args.prefix.clone().unwrap_or_else(|| root.join("target/c-lib"));
+    let prefix = std::path::absolute(prefix)?;
+    let source = root.join("rdma-mummy-sys/c");
+    let lib = prefix.join("lib");
+    std::fs::create_dir_all(lib.join("pkgconfig"))
+        .with_context(|| format!("cannot write below {}: choose another --prefix", prefix.display()))?;
+
+    let object = lib.join(format!("{NAME}.o"));
+    let archive = lib.join(format!("lib{NAME}.a"));
+    let _ = std::fs::remove_file(&archive); // `ar` would add to an old one.
+    let mut compile = tool("CC", "cc");
+    compile.args(["-std=c11", "-O2", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-I"]);
+    compile.arg(source.join("include")).args(flags()).arg("-c").arg(source.join("src/loader.c"));
+    execute(compile.arg("-o").arg(&object))?;
+    execute(tool("AR", "ar").arg("rcs").arg(&archive).arg(&object))?;
+    std::fs::remove_file(&object)?;
+
+    let template = std::fs::read_to_string(source.join(format!("{NAME}.pc.in")))?;
+    let description = lib.join("pkgconfig").join(format!("{NAME}.pc"));
+    std::fs::write(&description, template.replace("@VERSION@", env!("CARGO_PKG_VERSION")))?;
+    install(&source.join("include"), &prefix.join("include"))?;
+    println!("c-lib: installed in {}", prefix.display());
+    println!("c-lib: PKG_CONFIG_PATH={} pkg-config --cflags --libs {NAME}", lib.join("pkgconfig").display());
+    Ok(ExitCode::SUCCESS)
+}
+
+fn tool(variable: &str, default: &str) -> Command {
+    Command::new(std::env::var_os(variable).unwrap_or_else(|| default.into()))
+}
+
+/// What the packager or the cross-compiling user adds.
+fn flags() -> Vec<String> {
+    let flags = std::env::var("CFLAGS").unwrap_or_default();
+    flags.split_whitespace().map(str::to_owned).collect()
+}
+
+fn execute(command: &mut Command) -> Result<()> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let status = command.status().with_context(|| {
+        format!("cannot run `{program}`: install a C compiler and binutils, or name them in CC and AR")
+    })?;
+    if !status.success() {
+        bail!("`{program}` failed ({status}); its own words are above");
+    }
+    Ok(())
+}
+
+fn install(from: &Path, to: &Path) -> Result<()> {
+    std::fs::create_dir_all(to)?;
+    for entry in std::fs::read_dir(from)? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            install(&entry.path(), &target)?;
+        } else {
+            std::fs::copy(entry.path(), &target)
+                .with_context(|| format!("cannot write {}", target.display()))?;
+        }
+    }
+    Ok(())
+}
