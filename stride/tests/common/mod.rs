@@ -66,10 +66,21 @@ impl Ended {
 /// A run under way. It is killed when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Running {
-    child: Child,
+    child: Victim,
     stdout: thread::JoinHandle<String>,
     stderr: mpsc::Receiver<String>,
     heard: String,
+}
+
+/// A process that does not outlive its test, whatever becomes of that.
+#[derive(Debug)]
+struct Victim(Child);
+
+impl Drop for Victim {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 impl Running {
@@ -85,7 +96,7 @@ impl Running {
             let _ = stdout.read_to_string(&mut text);
             text
         });
-        Self { child, stdout, stderr: receiver, heard: String::new() }
+        Self { child: Victim(child), stdout, stderr: receiver, heard: String::new() }
     }
 
     /// Waits for a line on standard error that contains `words`.
@@ -103,7 +114,7 @@ impl Running {
     }
 
     pub(crate) fn kill(&mut self) {
-        let _ = self.child.kill();
+        let _ = self.child.0.kill();
     }
 
     /// Waits for the end; a run that takes too long is killed, which counts as a failure.
@@ -116,7 +127,7 @@ impl Running {
     pub(crate) fn end_within(mut self, limit: Duration) -> Ended {
         let deadline = Instant::now() + limit;
         let status = loop {
-            match self.child.try_wait().expect("the program can be waited for") {
+            match self.child.0.try_wait().expect("the program can be waited for") {
                 Some(status) => break status,
                 None if Instant::now() < deadline => thread::sleep(Duration::from_millis(10)),
                 None => {

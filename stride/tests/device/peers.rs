@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use stride::cli;
 use stride::control::{
@@ -149,10 +149,7 @@ fn survivor(device: &Device, test: &str, kill_server: bool) -> Ended {
     let (mut victim, survivor) = if kill_server { (server, client) } else { (client, server) };
     victim.kill();
     victim.end();
-    let start = Instant::now();
-    let ended = survivor.end_within(NOTICE);
-    println!("{test}: noticed after {:?}", start.elapsed());
-    ended
+    survivor.end_within(NOTICE)
 }
 
 fn a_server_that_dies_is_noticed(device: &Device) -> Outcome {

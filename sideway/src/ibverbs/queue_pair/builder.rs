@@ -219,12 +219,16 @@ impl QueuePairBuilder {
         Ok(ExtendedQueuePair::new(send, ReceiveQueue::new(inner)?))
     }
 
-    /// Makes an extended pair where the device has them, else a basic one.
+    /// Makes an extended pair where the device has them, else a basic one. It is a basic one, too, where inline
+    /// data was asked for and the device's extended pairs get that wrong.
     ///
     /// # Errors
     ///
     /// As [`build`](Self::build).
     pub fn build_generic(&self) -> Result<GenericQueuePair, CreateQueuePairError> {
+        if self.cap.max_inline_data > 0 && self.pd.context().quirks().no_extended_inline {
+            return self.build().map(Into::into);
+        }
         match self.build_ex() {
             Ok(qp) => Ok(qp.into()),
             Err(CreateQueuePairError::Unsupported { .. } | CreateQueuePairError::Incomplete { .. }) => {
