@@ -4,7 +4,7 @@
 //! versions matter). What a process has loaded stays loaded and changes what comes next, so each test
 //! runs in a process of its own.
 
-#![cfg(not(miri))]
+#![cfg(not(any(miri, all(target_env = "musl", target_feature = "crt-static"))))]
 
 mod fake;
 mod tables;
