@@ -100,8 +100,7 @@ impl ExtendedSendQueue {
         .filter(|(_, there)| *there)
         .map(|(operation, _)| *operation)
         .collect();
-        let works = !inner.quirks().no_extended_inline;
-        let inline = works && has!(wr_set_inline_data) && has!(wr_set_inline_data_list);
+        let inline = has!(wr_set_inline_data) && has!(wr_set_inline_data_list);
         let cap = inner.capability();
         Ok(Self {
             qp,
