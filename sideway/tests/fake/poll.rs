@@ -79,21 +79,23 @@ fn a_batch_that_is_longer_than_its_room_is_not_believed() {
     }
 }
 
+/// Whether a failure is asked for or not, it is told once, and polling goes on.
 #[test]
-fn a_failing_poll_is_an_error_and_the_queue_can_be_polled_again() {
-    for result in [-1, -libc::EIO, i32::MIN] {
-        let fake = Fake::lying(|l| l.poll_cq = Some(result));
-        let mut setup = Setup::<BasicQueuePair, BasicCompletionQueue>::new(&fake);
+fn a_failing_poll_is_told_once() {
+    fn check<C: CqFlavour>(fake: &Fake) {
+        let mut setup = Setup::<BasicQueuePair, C>::new(fake);
         for _ in 0..3 {
-            assert!(setup.cq.start_poll().is_err());
+            assert!(setup.cq.poll(&mut |_| {}).is_err(), "asked for");
+            assert!(setup.cq.is_drained_by_a_dropped_poller(), "not asked for");
+            assert!(setup.cq.poll(&mut |_| {}).is_err(), "told by the next poller");
         }
     }
+    for result in [-1, -libc::EIO, i32::MIN] {
+        check::<BasicCompletionQueue>(&Fake::lying(|l| l.poll_cq = Some(result)));
+    }
     for result in [libc::EIO, libc::EINVAL, -1, i32::MIN, i32::MAX] {
-        let fake = Fake::lying(|l| l.start_poll = Some(result));
-        let mut setup = Setup::<BasicQueuePair, ExtendedCompletionQueue>::new(&fake);
-        for _ in 0..3 {
-            assert!(setup.cq.start_poll().is_err(), "{result}");
-        }
+        check::<ExtendedCompletionQueue>(&Fake::lying(|l| l.start_poll = Some(result)));
+        check::<GenericCompletionQueue>(&Fake::lying(|l| l.start_poll = Some(result)));
     }
 }
 

@@ -37,6 +37,9 @@ pub trait CqFlavour: CompletionQueue + Sized {
     /// Polls, takes `count` completions, and leaks the poller.
     fn leak_poller(&mut self, count: usize);
 
+    /// Polls with a poller that is dropped without a question; whether it yielded nothing.
+    fn is_drained_by_a_dropped_poller(&mut self) -> bool;
+
     /// Polls until the poller says that the queue is empty.
     fn poll(&mut self, visit: &mut dyn FnMut(Completion)) -> Result<usize, PollCompletionQueueError> {
         self.poll_up_to(usize::MAX, visit)
@@ -85,6 +88,10 @@ macro_rules! cq_flavour {
                 }
                 poller.finish()?;
                 Ok(count)
+            }
+
+            fn is_drained_by_a_dropped_poller(&mut self) -> bool {
+                self.start_poll().is_ok_and(|mut poller| poller.next().is_none())
             }
 
             fn leak_poller(&mut self, count: usize) {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use bindgen::callbacks::{DeriveTrait, ImplementsTrait, ParseCallbacks};
+use bindgen::callbacks::{DeriveTrait, ImplementsTrait, IntKind, ParseCallbacks};
 use syn::{File, Item};
 
 use super::{Inputs, inlines, symbols, tables};
@@ -94,6 +94,11 @@ pub(super) fn generate(inputs: &Inputs) -> Result<BTreeMap<String, String>> {
 struct LibcTypes;
 
 impl ParseCallbacks for LibcTypes {
+    /// Masks and identifiers of port spaces have 64 bits; the mask would come out as a negative `i32`.
+    fn int_macro(&self, name: &str, _: i64) -> Option<IntKind> {
+        (name.starts_with("RDMA_IB_IP_") || name.starts_with("RDMA_IB_PS_")).then_some(IntKind::U64)
+    }
+
     fn blocklisted_type_implements_trait(&self, _: &str, wanted: DeriveTrait) -> Option<ImplementsTrait> {
         match wanted {
             DeriveTrait::Copy => Some(ImplementsTrait::Yes),
@@ -195,6 +200,6 @@ pub(crate) fn header(inputs: &Inputs) -> String {
 }
 
 fn print(inputs: &Inputs, note: &str, items: Vec<Item>) -> String {
-    let file = File { shebang: None, attrs: Vec::new(), items };
+    let file = File { shebang: None, frontmatter: None, attrs: Vec::new(), items };
     format!("{}//! {note}\n\n{}", header(inputs), prettyplease::unparse(&file))
 }

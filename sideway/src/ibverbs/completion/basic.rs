@@ -1,4 +1,7 @@
 //! The classic flavour: `ibv_poll_cq` into a buffer that the queue's handle owns.
+//!
+//! `ibv_poll_cq` takes completions off the queue as it copies them, so those of a
+//! batch that a poller leaves behind are the next poller's.
 
 use std::sync::Arc;
 
@@ -13,21 +16,21 @@ pub struct BasicCompletionQueue {
     pub(super) inner: Arc<CqInner>,
     /// Zeroed once, so that a field that a device leaves alone reads as an old value, not as garbage.
     batch: Box<[ibv_wc]>,
-    /// The first completion of the batch that has not been given out: a poller that is dropped early leaves
-    /// the rest to the next one.
+    /// The completions of the batch that were fetched and not yet given out: what one poller leaves, the
+    /// next one gets.
     next: usize,
     filled: usize,
+    /// What ended a poller early and was not asked for: the next one begins with it.
+    failure: core::ffi::c_int,
 }
 
 super::impl_completion_queue!(BasicCompletionQueue);
 
 impl BasicCompletionQueue {
-    /// Fails if there is no memory for a batch.
+    /// Fails if the library cannot be polled, or there is no memory for a batch.
     pub(super) fn new(inner: Arc<CqInner>, batch: u32) -> Result<Self, CreateCompletionQueueError> {
-        // SAFETY: the queue lives, so its context is open; the operations are in every release's struct.
-        let ops = unsafe { &raw const (*inner.context().as_raw().as_ptr()).ops };
-        // SAFETY: as above.
-        if unsafe { (*ops).poll_cq.is_none() } {
+        // SAFETY: the queue lives, so its context is open; the operation is in every release's struct.
+        if unsafe { (*inner.context().as_raw().as_ptr()).ops.poll_cq.is_none() } {
             return Err(CreateCompletionQueueError::Incomplete { operation: "poll_cq" });
         }
         let mut places = Vec::new();
@@ -36,23 +39,36 @@ impl BasicCompletionQueue {
             source: std::io::Error::from_raw_os_error(libc::ENOMEM),
         })?;
         places.resize(batch as usize, ibv_wc::default());
-        Ok(Self { inner, batch: places.into_boxed_slice(), next: 0, filled: 0 })
+        Ok(Self { inner, batch: places.into_boxed_slice(), next: 0, filled: 0, failure: 0 })
     }
 
-    /// Fetches what is there (`ibv_poll_cq`), as much as one batch holds, unless there is something left of
-    /// the last batch. An empty queue's poller yields nothing.
+    /// Begins to poll. An empty queue's poller yields nothing.
     ///
     /// # Errors
     ///
-    /// The device failed.
+    /// The device failed under the poller before this one, which did not [`finish`](BasicPoller::finish).
     #[inline]
     pub fn start_poll(&mut self) -> Result<BasicPoller<'_>, PollCompletionQueueError> {
-        let mut poller = BasicPoller { queue: self, at_end: false, error: 0 };
-        if poller.queue.next < poller.queue.filled || poller.fetch() {
-            Ok(poller)
-        } else {
-            Err(PollCompletionQueueError::new(poller.error))
+        match core::mem::take(&mut self.failure) {
+            0 => Ok(BasicPoller { queue: self, drained: false }),
+            result => Err(PollCompletionQueueError { verb: "ibv_poll_cq", result }),
         }
+    }
+
+    /// Fetches a batch (`ibv_poll_cq`); whether it is full, so that there may be more.
+    #[inline]
+    fn fetch(&mut self) -> bool {
+        let room = i32::try_from(self.batch.len()).unwrap_or(i32::MAX);
+        // SAFETY: the queue lives, its handle is borrowed mutably, and `batch` has that much room.
+        let result =
+            unsafe { verbs::ibv_poll_cq(self.inner.as_raw().as_ptr(), room, self.batch.as_mut_ptr()) };
+        self.next = 0;
+        // A device that says it filled more than there is room for is not believed.
+        self.filled = usize::try_from(result).map_or(0, |filled| filled.min(self.batch.len()));
+        if result < 0 {
+            self.failure = result;
+        }
+        self.filled == self.batch.len()
     }
 }
 
@@ -62,14 +78,13 @@ impl std::fmt::Debug for BasicCompletionQueue {
     }
 }
 
-/// An open poll of a [`BasicCompletionQueue`].
+/// A poll of a [`BasicCompletionQueue`].
 #[must_use = "a poller does nothing until `next` is called"]
 #[derive(Debug)]
 pub struct BasicPoller<'cq> {
     queue: &'cq mut BasicCompletionQueue,
-    /// The last fetch found the end of the queue: it did not fill the batch.
-    at_end: bool,
-    error: core::ffi::c_int,
+    /// The last batch was not full: it had found the end of the queue.
+    drained: bool,
 }
 
 impl BasicPoller<'_> {
@@ -78,40 +93,30 @@ impl BasicPoller<'_> {
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Option<BasicWorkCompletion<'_>> {
         if self.queue.next == self.queue.filled {
-            if self.at_end || !self.fetch() || self.queue.filled == 0 {
+            if self.drained {
                 return None;
             }
+            self.drained = !self.queue.fetch();
         }
         let index = self.queue.next;
+        if index >= self.queue.filled {
+            return None;
+        }
         self.queue.next += 1;
         self.queue.batch.get(index).map(|wc| BasicWorkCompletion { wc })
     }
 
-    /// Fetches a batch; false if the device failed.
-    #[inline]
-    fn fetch(&mut self) -> bool {
-        let batch = &mut self.queue.batch;
-        let room = i32::try_from(batch.len()).unwrap_or(i32::MAX);
-        // SAFETY: the queue lives, its handle is borrowed mutably, and `batch` has that much room.
-        let result =
-            unsafe { verbs::ibv_poll_cq(self.queue.inner.as_raw().as_ptr(), room, batch.as_mut_ptr()) };
-        // A device that says it filled more than there is room for is not believed.
-        self.queue.filled = usize::try_from(result).unwrap_or(0).min(batch.len());
-        self.queue.next = 0;
-        self.at_end = self.queue.filled < batch.len();
-        if result < 0 {
-            self.error = result;
-        }
-        result >= 0
-    }
-
-    /// Says whether [`next`](Self::next) stopped because of a failure instead of an empty queue.
+    /// Says whether [`next`](Self::next) stopped because of a failure instead of an empty queue. Without
+    /// this call, the next poller begins with it.
     ///
     /// # Errors
     ///
     /// The device failed.
     pub fn finish(self) -> Result<(), PollCompletionQueueError> {
-        if self.error == 0 { Ok(()) } else { Err(PollCompletionQueueError::new(self.error)) }
+        match core::mem::take(&mut self.queue.failure) {
+            0 => Ok(()),
+            result => Err(PollCompletionQueueError { verb: "ibv_poll_cq", result }),
+        }
     }
 }
 

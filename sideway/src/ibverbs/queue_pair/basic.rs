@@ -20,7 +20,7 @@ use rdma_mummy_sys::types::{ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wr_opcode}
 use rdma_mummy_sys::verbs;
 
 use super::post::sealed::{Build, Step};
-use super::post::{Failure, PostSendError, PostSendGuard, ScatterGatherEntry};
+use super::post::{Failure, PostSendError, PostSendGuard, ScatterGatherEntry, first};
 use super::receive::{ReceiveQueue, array, index_of};
 use super::{
     CreateQueuePairError, Halves, QueuePairControl, SendOperationFlags, SendQueue, Shared, WorkRequestFlags,
@@ -77,10 +77,8 @@ impl BasicSendQueue {
         if cap.max_send_sge == 0 {
             return Err(CreateQueuePairError::NoEntries);
         }
-        // SAFETY: the pair lives, so its context is open; the operations are in every release's struct.
-        let ops = unsafe { &raw const (*inner.context().as_raw().as_ptr()).ops };
-        // SAFETY: as above.
-        if unsafe { (*ops).post_send.is_none() } {
+        // SAFETY: the pair lives, so its context is open; the operation is in every release's struct.
+        if unsafe { (*inner.context().as_raw().as_ptr()).ops.post_send.is_none() } {
             return Err(CreateQueuePairError::Incomplete { operation: "post_send" });
         }
         let limits =
@@ -245,9 +243,11 @@ impl BasicPostSendGuard<'_> {
     }
 
     /// Makes the list fail when it is posted. The first failure counts.
-    #[cold]
+    ///
+    /// Inline, though it is cold: a guard whose address is never taken stays in registers.
+    #[inline]
     fn fail(&mut self, failure: Failure) {
-        self.failure.get_or_insert(failure);
+        self.failure = first(self.failure, failure);
         self.usable = SendOperationFlags::empty();
     }
 }

@@ -1,0 +1,108 @@
+//! KVM where it works, else software emulation.
+
+use std::fs::{self, File};
+use std::io;
+use std::time::Duration;
+
+use super::environment::Job;
+use super::folders::Folders;
+use super::user_space::{RdmaCore, UserSpace};
+use super::vm::{Ending, Vm};
+
+/// How QEMU runs the guest's instructions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Accelerator {
+    Kvm,
+    Emulation,
+}
+
+/// With KVM a guest is up in two or three seconds, so one that takes longer is stuck.
+const TRIAL: Duration = Duration::from_secs(15);
+
+impl Accelerator {
+    /// QEMU's own arguments for it. The plain CPU is the fast one to emulate:
+    /// SoftRoCE's checksums by vector instructions take twice as long there.
+    pub(super) fn arguments(self) -> [&'static str; 4] {
+        match self {
+            Self::Kvm => ["-accel", "kvm", "-cpu", "host"],
+            Self::Emulation => ["-accel", "tcg,thread=multi", "-cpu", "qemu64,+rdrand"],
+        }
+    }
+
+    /// What the kernel is told about it. All emulated CPUs count one and the
+    /// same time stamp, which the kernel cannot know; without it, reading the
+    /// clock would be a trap into QEMU.
+    pub(super) fn kernel_arguments(self) -> &'static str {
+        match self {
+            Self::Kvm => "",
+            Self::Emulation => "tsc=reliable",
+        }
+    }
+
+    /// What works here. That /dev/kvm exists proves nothing (a machine may be
+    /// virtual itself), so a guest is booted once and the outcome remembered
+    /// for as long as the machine stays up.
+    pub(super) fn choose(folders: &Folders, user_space: &UserSpace) -> Self {
+        if File::options().read(true).write(true).open("/dev/kvm").is_err() {
+            return Self::Emulation;
+        }
+        let memory = folders.cache.join("accelerator");
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        if let Some(known) = fs::read_to_string(&memory).ok().and_then(|text| Self::recall(&text, &boot)) {
+            return known;
+        }
+        eprintln!("softroce: trying whether KVM works (once, {} s at most)", TRIAL.as_secs());
+        let found = if Self::Kvm.boots(user_space) { Self::Kvm } else { Self::Emulation };
+        eprintln!("softroce: {}", found.verdict());
+        let _ = fs::write(memory, format!("{} {}\n", found.name(), boot.trim()));
+        found
+    }
+
+    fn boots(self, user_space: &UserSpace) -> bool {
+        let vm = Vm {
+            rdma_core: RdmaCore::Old,
+            user_space: user_space.clone(),
+            console_copy: None,
+            accelerator: self,
+            cpus: 2,
+            time_limit: TRIAL,
+        };
+        let job = Job::bare("true");
+        vm.run(&job, &mut io::sink(), &mut io::sink()).is_ok_and(|report| report.ending == Ending::Exited(0))
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Kvm => "kvm",
+            Self::Emulation => "emulation",
+        }
+    }
+
+    fn verdict(self) -> &'static str {
+        match self {
+            Self::Kvm => "KVM works",
+            Self::Emulation => "KVM boots no guest here; using software emulation",
+        }
+    }
+
+    /// What was remembered, if it was on this boot of the machine.
+    fn recall(memory: &str, boot: &str) -> Option<Self> {
+        let (name, remembered) = memory.trim().split_once(' ')?;
+        let known =
+            [Self::Kvm, Self::Emulation].into_iter().find(|accelerator| accelerator.name() == name)?;
+        (remembered == boot.trim()).then_some(known)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Accelerator;
+
+    #[test]
+    fn an_outcome_is_remembered_for_one_boot() {
+        assert_eq!(Accelerator::recall("kvm 1-2-3\n", "1-2-3\n"), Some(Accelerator::Kvm));
+        assert_eq!(Accelerator::recall("emulation 1-2-3", "1-2-3\n"), Some(Accelerator::Emulation));
+        assert_eq!(Accelerator::recall("kvm 1-2-3", "4-5-6"), None);
+        assert_eq!(Accelerator::recall("", "4-5-6"), None);
+    }
+}

@@ -1,0 +1,123 @@
+//! `cargo xtask softroce`: runs a command where there is an RDMA device.
+//!
+//! The device is the kernel's SoftRoCE in a virtual machine that brings its own
+//! kernel, rdma-core and perftest, so that neither the host's release nor its
+//! kernel matters; with `--host` it is the host's own.
+//!
+//! What the command finds, wherever it runs:
+//!
+//! | variable | is |
+//! | --- | --- |
+//! | `PATH` | begins with the workspace's programs and examples |
+//! | `SOFTROCE_RDMA_CORE` | `old`, `new` or `host` |
+//! | `SOFTROCE_DEVICE` | the RDMA device; a guest has `rxe0`, and `rxe1` behind a veth pair |
+//! | `SOFTROCE_GID_INDEX` | the index of the device's RoCE v2 GID, in a guest |
+//! | `SOFTROCE_ADDRESS` | the address that a client connects to |
+//! | `SOFTROCE_PEER_DEVICE`, `SOFTROCE_PEER_ADDRESS` | the second device, in a guest |
+//! | `SOFTROCE_OUT` | a folder that the command may write and the host sees |
+//! | `SIDEWAY_PROVIDER`, `SIDEWAY_TEST_REQUIRE_DEVICE` | `system`, `1`: a test that finds no device fails |
+
+mod accelerator;
+mod demo;
+mod environment;
+mod folders;
+mod glibc;
+mod host;
+mod host_tools;
+mod place;
+mod programs;
+mod shell;
+mod suite;
+mod user_space;
+mod vm;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Result;
+
+use folders::Folders;
+use user_space::RdmaCore;
+
+pub(crate) use environment::Job;
+pub(crate) use place::Place;
+pub(crate) use programs::{Profile, Programs};
+
+/// Where to run and for how long.
+#[derive(clap::Args)]
+pub(crate) struct PlaceArgs {
+    /// The guest's rdma-core: 44 on kernel 6.1, or 56 on kernel 6.12
+    #[arg(long, value_enum, default_value_t = RdmaCore::Old)]
+    rdma_core: RdmaCore,
+
+    /// Use the host's own RDMA device instead of a virtual machine
+    #[arg(long, conflicts_with_all = ["rdma_core", "cpus", "share"])]
+    host: bool,
+
+    /// Virtual CPUs of the guest [default: 2; new: 4, as its SoftRoCE starves unless there are more than busy threads]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    cpus: Option<u32>,
+
+    /// Show one more folder of the host to the guest, read-only at the same path (repeatable)
+    #[arg(long, value_name = "DIR")]
+    share: Vec<PathBuf>,
+
+    /// Stop after this long, boot included, with exit code 124
+    #[arg(long, value_name = "SECONDS", default_value_t = 1800, value_parser = clap::value_parser!(u64).range(1..))]
+    timeout: u64,
+}
+
+impl PlaceArgs {
+    /// The place, the programs for it (not built yet) and a job that lacks only its command.
+    pub(crate) fn prepare(&self, root: &Path, profile: Profile) -> Result<(Place, Programs, Job)> {
+        let folders = Folders::new(root)?;
+        let time_limit = Duration::from_secs(self.timeout);
+        let (place, programs) = if self.host {
+            (Place::host(time_limit)?, Programs::for_host(&folders, profile))
+        } else {
+            let cpus = self.cpus.unwrap_or(if self.rdma_core == RdmaCore::New { 4 } else { 2 });
+            let place = Place::guest(&folders, self.rdma_core, cpus, time_limit)?;
+            (place, Programs::for_guests(&folders, profile)?)
+        };
+        let mut job = Job::new(&folders, &place, &programs)?;
+        for folder in &self.share {
+            job.share(folder)?;
+        }
+        Ok((place, programs, job))
+    }
+}
+
+/// What to run, and where.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    place: PlaceArgs,
+
+    /// Take the workspace's programs as they were built last time
+    #[arg(long, conflicts_with = "suite")]
+    no_build: bool,
+
+    #[command(flatten)]
+    suite: suite::SuiteArgs,
+
+    /// The command and its arguments; none runs the demonstration. With --suite: arguments of the tests
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+/// Runs what the arguments ask for and hands back its exit code.
+pub(crate) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
+    let profile = if args.suite.suite { Profile::Dev } else { Profile::Release };
+    let (place, programs, mut job) = args.place.prepare(root, profile)?;
+    if args.suite.suite {
+        return args.suite.run(&place, &programs, job, &args.command);
+    }
+    if !args.no_build {
+        programs.build()?;
+    }
+    job.command = if args.command.is_empty() { demo::SCRIPT.to_owned() } else { shell::join(&args.command) };
+    let report = place.run(&job, &mut io::stdout(), &mut io::stderr())?;
+    Ok(report.ending.exit_code())
+}

@@ -1,0 +1,189 @@
+//! The workspace's own programs, built for where they run.
+
+use std::env;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use super::folders::Folders;
+use super::glibc;
+use super::user_space::{RdmaCore, UserSpace};
+
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+
+/// What separates the flags in `CARGO_ENCODED_RUSTFLAGS`.
+const FLAG_SEPARATOR: &str = "\x1f";
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Profile {
+    Dev,
+    Release,
+}
+
+/// How the workspace is built for one place.
+pub(crate) struct Programs {
+    root: PathBuf,
+    target: PathBuf,
+    /// The guest's files, for programs that run there.
+    sysroot: Option<PathBuf>,
+    profile: Profile,
+}
+
+impl Programs {
+    /// For the guests. Both run what is linked against the older one's libc.
+    pub(super) fn for_guests(folders: &Folders, profile: Profile) -> Result<Self> {
+        let sysroot = UserSpace::get(folders, RdmaCore::Old)?.sysroot();
+        Ok(Self {
+            root: folders.root.clone(),
+            target: folders.guest_target.clone(),
+            sysroot: Some(sysroot),
+            profile,
+        })
+    }
+
+    /// For the host, as cargo builds them anyway.
+    pub(super) fn for_host(folders: &Folders, profile: Profile) -> Self {
+        Self { root: folders.root.clone(), target: folders.host_target.clone(), sysroot: None, profile }
+    }
+
+    /// Where cargo puts the programs; the examples lie in a folder of it.
+    pub(super) fn folder(&self) -> PathBuf {
+        let profile = if self.profile == Profile::Release { "release" } else { "debug" };
+        let target = if self.sysroot.is_some() { self.target.join(TARGET) } else { self.target.clone() };
+        target.join(profile)
+    }
+
+    /// Builds every program and example.
+    pub(crate) fn build(&self) -> Result<()> {
+        eprintln!("softroce: building the workspace's programs");
+        self.cargo(&["build", "--workspace", "--exclude", "xtask", "--bins", "--examples"]).map(drop)
+    }
+
+    /// Builds the tests of these packages with the programs that they use.
+    pub(super) fn build_tests(&self, packages: &[&str]) -> Result<Vec<TestProgram>> {
+        eprintln!("softroce: building the tests");
+        let mut arguments = vec!["test", "--no-run"];
+        arguments.extend(packages.iter().flat_map(|package| ["--package", *package]));
+        let artifacts = self.cargo(&arguments)?;
+        Ok(artifacts.iter().filter_map(TestProgram::from_artifact).collect())
+    }
+
+    /// Runs cargo and returns its messages about what it made.
+    fn cargo(&self, arguments: &[&str]) -> Result<Vec<Value>> {
+        let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        cargo.current_dir(&self.root).args(arguments).arg("--message-format=json-render-diagnostics");
+        cargo.arg("--quiet").arg("--target-dir").arg(&self.target);
+        if self.profile == Profile::Release {
+            cargo.arg("--release");
+        }
+        if let Some(sysroot) = &self.sysroot {
+            cargo
+                .args(["--target", TARGET])
+                .env("CARGO_ENCODED_RUSTFLAGS", rustflags(sysroot))
+                .env_remove("RUSTFLAGS");
+        }
+        let output =
+            cargo.stdin(Stdio::null()).stderr(Stdio::inherit()).output().context("cannot start cargo")?;
+        ensure!(output.status.success(), "the workspace does not build (cargo {})", arguments.join(" "));
+
+        let messages =
+            str::from_utf8(&output.stdout)?.lines().filter_map(|line| serde_json::from_str(line).ok());
+        let artifacts: Vec<Value> =
+            messages.filter(|message: &Value| message["reason"] == "compiler-artifact").collect();
+        if self.sysroot.is_some() {
+            artifacts
+                .iter()
+                .filter_map(|artifact| artifact["executable"].as_str())
+                .try_for_each(|p| glibc::check(Path::new(p)))?;
+        }
+        Ok(artifacts)
+    }
+}
+
+/// The caller's flags and the guest's files as what is linked against. The
+/// variable outdoes every other source of flags, so that one set for the whole
+/// machine (`RUSTFLAGS=-D warnings`) does not undo the sysroot.
+fn rustflags(sysroot: &Path) -> OsString {
+    let mut flags = env::var_os("CARGO_ENCODED_RUSTFLAGS").unwrap_or_else(|| {
+        let plain = env::var("RUSTFLAGS").unwrap_or_default();
+        plain.split_whitespace().collect::<Vec<_>>().join(FLAG_SEPARATOR).into()
+    });
+    // The compiler driver looks beside itself before it looks into a sysroot,
+    // so the folder of the libraries has to be named as well.
+    let libraries = sysroot.join("usr/lib/x86_64-linux-gnu");
+    for (flag, folder) in [("-Clink-arg=--sysroot=", sysroot), ("-Clink-arg=-B", &*libraries)] {
+        if !flags.is_empty() {
+            flags.push(FLAG_SEPARATOR);
+        }
+        flags.push(flag);
+        flags.push(folder);
+    }
+    flags
+}
+
+/// An integration test that cargo has built.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct TestProgram {
+    pub(super) package: String,
+    pub(super) name: String,
+    pub(super) executable: String,
+    /// The package's folder, where cargo would run it.
+    pub(super) directory: String,
+}
+
+impl TestProgram {
+    fn from_artifact(artifact: &Value) -> Option<Self> {
+        let target = &artifact["target"];
+        let integration = target["kind"].as_array()?.iter().any(|kind| kind == "test");
+        let directory = Path::new(artifact["manifest_path"].as_str()?).parent()?.to_str()?;
+        let program = Self {
+            package: package_name(artifact["package_id"].as_str()?)?.to_owned(),
+            name: target["name"].as_str()?.to_owned(),
+            executable: artifact["executable"].as_str()?.to_owned(),
+            directory: directory.to_owned(),
+        };
+        integration.then_some(program)
+    }
+}
+
+/// The name in `path+file:///folder#name@0.1.0`, or in `path+file:///name#0.1.0`.
+fn package_name(id: &str) -> Option<&str> {
+    let (source, fragment) = id.rsplit_once('#')?;
+    match fragment.split_once('@') {
+        Some((name, _)) => Some(name),
+        None => source.rsplit('/').next(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::{TestProgram, package_name};
+
+    #[test]
+    fn a_package_id_has_the_name_in_two_places() {
+        assert_eq!(package_name("path+file:///w/examples#rdma-examples@0.1.0"), Some("rdma-examples"));
+        assert_eq!(package_name("path+file:///w/sideway#0.1.0"), Some("sideway"));
+        assert_eq!(package_name("sideway"), None);
+    }
+
+    #[test]
+    fn only_integration_tests_are_taken() {
+        let artifact = |kind: &str| {
+            json!({
+                "package_id": "path+file:///w/sideway#0.1.0",
+                "manifest_path": "/w/sideway/Cargo.toml",
+                "target": { "kind": [kind], "name": "rc" },
+                "executable": "/t/rc-1234",
+            })
+        };
+        let program = TestProgram::from_artifact(&artifact("test")).unwrap();
+        assert_eq!((&*program.package, &*program.name), ("sideway", "rc"));
+        assert_eq!((&*program.executable, &*program.directory), ("/t/rc-1234", "/w/sideway"));
+        assert_eq!(TestProgram::from_artifact(&artifact("lib")), None);
+    }
+}

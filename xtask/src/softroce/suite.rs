@@ -1,0 +1,230 @@
+//! The workspace's device tests, one after the other, summed up.
+//!
+//! Every integration test of the packages below is run. A test program that
+//! uses a device says at its end how many of its tests did, in the line
+//! `device tests: 63 ran, 2 skipped, 0 failed`.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use anyhow::{Result, ensure};
+
+use super::environment::Job;
+use super::place::Place;
+use super::programs::{Programs, TestProgram};
+use super::shell;
+use super::vm::{Ending, Report};
+
+/// The packages whose tests use a device.
+const PACKAGES: &[&str] = &["sideway", "stride", "rdma-examples"];
+
+/// After this many seconds a test program counts as stuck.
+const PROGRAM_LIMIT: u32 = 600;
+
+/// The flags of a run of the tests.
+#[derive(clap::Args)]
+pub(super) struct SuiteArgs {
+    /// Run the workspace's device tests
+    #[arg(long)]
+    pub(super) suite: bool,
+
+    /// With --suite: only the test programs of this name (repeatable)
+    #[arg(long, value_name = "NAME", requires = "suite")]
+    test: Vec<String>,
+
+    /// With --suite: not the test programs of this name (repeatable)
+    #[arg(long, value_name = "NAME", requires = "suite")]
+    skip: Vec<String>,
+
+    /// With --suite: fail when fewer device tests than this ran
+    #[arg(long, value_name = "COUNT", default_value_t = 1, requires = "suite")]
+    at_least: u32,
+}
+
+impl SuiteArgs {
+    /// Builds the tests, runs them and judges the sum.
+    pub(super) fn run(
+        &self,
+        place: &Place,
+        programs: &Programs,
+        mut job: Job,
+        arguments: &[String],
+    ) -> Result<ExitCode> {
+        programs.build()?;
+        let mut tests = programs.build_tests(PACKAGES)?;
+        tests.retain(|test| self.takes(&test.name));
+        ensure!(
+            !tests.is_empty(),
+            "none of the packages {} has such an integration test",
+            PACKAGES.join(", ")
+        );
+
+        job.command = script(&tests, arguments);
+        let mut stdout = Tally::new(io::stdout());
+        let report = place.run(&job, &mut stdout, &mut io::stderr())?;
+        judge(&place.title(&report), &report, stdout.finish(), self.at_least)
+    }
+
+    /// Whether to run the test program of this name.
+    fn takes(&self, name: &str) -> bool {
+        let named = |list: &[String]| list.iter().any(|entry| entry == name);
+        (self.test.is_empty() || named(&self.test)) && !named(&self.skip)
+    }
+}
+
+/// Runs all tests whatever comes of each, and fails if one failed.
+fn script(tests: &[TestProgram], arguments: &[String]) -> String {
+    let mut script = "failed=\n".to_owned();
+    for test in tests {
+        let title = format!("{}::{}", test.package, test.name);
+        script += &format!(
+            "echo; echo {}\n(cd {} && CARGO_MANIFEST_DIR=$PWD CARGO_PKG_NAME={} exec timeout --kill-after=10 {PROGRAM_LIMIT} {} {}) ||\n    \
+             failed=\"$failed {title} (exit code $?)\"\n",
+            shell::quote(&format!("Running {title}")),
+            shell::quote(&test.directory),
+            shell::quote(&test.package),
+            shell::quote(&test.executable),
+            shell::join(arguments),
+        );
+    }
+    script + "[ -z \"$failed\" ] || { echo \"failed:$failed\" >&2; exit 101; }\n"
+}
+
+/// Says what came of it all; the exit code is the tests' own unless too few ran.
+fn judge(title: &str, report: &Report, counts: Counts, at_least: u32) -> Result<ExitCode> {
+    println!(
+        "\n{title}: {} device tests ran, {} skipped, {} failed",
+        counts.ran, counts.skipped, counts.failed
+    );
+    if report.ending != Ending::Exited(0) {
+        return Ok(report.ending.exit_code());
+    }
+    ensure!(
+        counts.failed == 0,
+        "{} device tests failed, although their programs ended with exit code 0",
+        counts.failed
+    );
+    ensure!(counts.ran >= at_least, "{} device tests ran, and there must be at least {at_least}", counts.ran);
+    Ok(ExitCode::SUCCESS)
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Counts {
+    ran: u32,
+    skipped: u32,
+    failed: u32,
+}
+
+impl Counts {
+    /// Reads `device tests: 63 ran, 2 skipped, 0 failed`.
+    fn parse(line: &str) -> Option<Self> {
+        let mut parts = line.trim().strip_prefix("device tests: ")?.split(", ");
+        let mut count = |what: &str| parts.next()?.strip_suffix(what)?.trim_end().parse().ok();
+        Some(Self { ran: count("ran")?, skipped: count("skipped")?, failed: count("failed")? })
+    }
+
+    fn add(&mut self, other: Self) {
+        self.ran += other.ran;
+        self.skipped += other.skipped;
+        self.failed += other.failed;
+    }
+}
+
+/// Passes text on and sums the counts it contains.
+struct Tally<W> {
+    inner: W,
+    line: Vec<u8>,
+    counts: Counts,
+}
+
+impl<W: Write> Tally<W> {
+    fn new(inner: W) -> Self {
+        Self { inner, line: Vec::new(), counts: Counts::default() }
+    }
+
+    /// The sum, an unfinished last line included.
+    fn finish(mut self) -> Counts {
+        self.end_line();
+        self.counts
+    }
+
+    fn end_line(&mut self) {
+        if let Some(counts) = str::from_utf8(&self.line).ok().and_then(Counts::parse) {
+            self.counts.add(counts);
+        }
+        self.line.clear();
+    }
+}
+
+impl<W: Write> Write for Tally<W> {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        for byte in text {
+            match byte {
+                b'\n' => self.end_line(),
+                _ => self.line.push(*byte),
+            }
+        }
+        self.inner.write_all(text)?;
+        Ok(text.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_summary_line_is_read_and_nothing_else_is() {
+        let counts = Counts { ran: 63, skipped: 2, failed: 0 };
+        assert_eq!(Counts::parse("device tests: 63 ran, 2 skipped, 0 failed"), Some(counts));
+        assert_eq!(Counts::parse("device tests: 63 ran, 2 skipped, 0 failed\r"), Some(counts));
+        assert_eq!(Counts::parse("device tests: many ran, 2 skipped, 0 failed"), None);
+        assert_eq!(Counts::parse("test result: ok. 3 passed"), None);
+    }
+
+    #[test]
+    fn the_tally_sums_lines_however_the_text_is_cut() {
+        let text =
+            b"a\ndevice tests: 3 ran, 1 skipped, 0 failed\nb\ndevice tests: 40 ran, 0 skipped, 2 failed";
+        for size in [1, 7, text.len()] {
+            let mut passed_on = Vec::new();
+            let mut tally = Tally::new(&mut passed_on);
+            text.chunks(size).for_each(|chunk| tally.write_all(chunk).unwrap());
+            assert_eq!(tally.finish(), Counts { ran: 43, skipped: 1, failed: 2 });
+            assert_eq!(passed_on, text);
+        }
+    }
+
+    #[test]
+    fn names_select_test_programs() {
+        let takes_rc = |test: &[&str], skip: &[&str]| {
+            let names = |list: &[&str]| list.iter().map(|name| (*name).to_owned()).collect();
+            SuiteArgs { suite: true, test: names(test), skip: names(skip), at_least: 1 }.takes("rc")
+        };
+        assert!(takes_rc(&[], &[]));
+        assert!(takes_rc(&["rc"], &["ud"]));
+        assert!(!takes_rc(&["ud"], &[]));
+        assert!(!takes_rc(&[], &["rc"]));
+    }
+
+    #[test]
+    fn the_script_runs_every_test_and_fails_if_one_did() {
+        let test = |name: &str, executable: &str| TestProgram {
+            package: "some".to_owned(),
+            name: name.to_owned(),
+            executable: executable.to_owned(),
+            directory: "/".to_owned(),
+        };
+        let run = |tests: &[TestProgram]| {
+            let output = std::process::Command::new("sh").args(["-c", &script(tests, &[])]).output().unwrap();
+            (output.status.code(), String::from_utf8(output.stderr).unwrap())
+        };
+        assert_eq!(run(&[test("good", "true")]), (Some(0), String::new()));
+        let expected = (Some(101), "failed: some::bad (exit code 1)\n".to_owned());
+        assert_eq!(run(&[test("bad", "false"), test("good", "true")]), expected);
+    }
+}

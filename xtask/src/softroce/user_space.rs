@@ -1,0 +1,212 @@
+//! A guest's user space: a Debian release with its kernel, rdma-core and
+//! perftest, made once and kept.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{self, Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+
+use super::folders::{Folders, sweep};
+use super::host_tools;
+
+/// Which rdma-core a guest has.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum RdmaCore {
+    /// rdma-core 44, kernel 6.1 (Debian 12)
+    Old,
+    /// rdma-core 56, kernel 6.12 (Debian 13)
+    New,
+}
+
+impl RdmaCore {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Old => "old",
+            Self::New => "new",
+        }
+    }
+
+    fn suite(self) -> &'static str {
+        match self {
+            Self::Old => "bookworm",
+            Self::New => "trixie",
+        }
+    }
+}
+
+/// libc6-dev is what the workspace's programs are linked against; cpio and
+/// xz-utils make the initramfs.
+const PACKAGES: &str = "linux-image-amd64,rdma-core,ibverbs-providers,ibverbs-utils,rdmacm-utils,perftest,\
+    iproute2,iputils-ping,procps,strace,kmod,busybox-static,cpio,xz-utils,libc6-dev";
+
+/// Left out: it would be three quarters of the disk.
+const EXCLUDED: &[&str] = &[
+    "/usr/share/doc/*",
+    "/usr/share/man/*",
+    "/usr/share/locale/*",
+    "/usr/lib/udev/hwdb.*",
+    "*/modules/*/kernel/sound/*",
+    "*/modules/*/kernel/drivers/gpu/*",
+    "*/modules/*/kernel/drivers/media/*",
+    "*/modules/*/kernel/drivers/iio/*",
+    "*/modules/*/kernel/drivers/scsi/*",
+    "*/modules/*/kernel/drivers/usb/*",
+    "*/modules/*/kernel/drivers/staging/*",
+    "*/modules/*/kernel/drivers/net/ethernet/*",
+    "*/modules/*/kernel/drivers/net/wireless/*",
+];
+
+const MAKE_INITRAMFS: &str = include_str!("make-initramfs.sh");
+
+/// A user space that is ready to boot.
+#[derive(Clone)]
+pub(super) struct UserSpace {
+    folder: PathBuf,
+}
+
+impl UserSpace {
+    /// The disk that the guest boots from.
+    pub(super) fn disk(&self) -> PathBuf {
+        self.folder.join("disk.img")
+    }
+
+    /// The same files as a folder: the sysroot of what is built for the guest.
+    pub(super) fn sysroot(&self) -> PathBuf {
+        self.folder.join("root")
+    }
+
+    pub(super) fn kernel(&self) -> PathBuf {
+        self.sysroot().join("boot/kernel")
+    }
+
+    pub(super) fn initramfs(&self) -> PathBuf {
+        self.sysroot().join("boot/initramfs")
+    }
+
+    /// The kept user space, made first where there is none or its recipe changed.
+    pub(super) fn get(folders: &Folders, rdma_core: RdmaCore) -> Result<Self> {
+        let folder = folders.cache.join(rdma_core.name());
+        if !is_current(&folder, rdma_core) {
+            host_tools::require(host_tools::USER_SPACE)?;
+            make(&folder, rdma_core)?;
+        }
+        Ok(Self { folder })
+    }
+}
+
+/// Everything that the user space depends on: another text, another user space.
+fn recipe(rdma_core: RdmaCore) -> String {
+    format!("{}\n{PACKAGES}\n{}\n{MAKE_INITRAMFS}", rdma_core.suite(), EXCLUDED.join("\n"))
+}
+
+fn is_current(folder: &Path, rdma_core: RdmaCore) -> bool {
+    fs::read_to_string(folder.join("recipe")).is_ok_and(|text| text == recipe(rdma_core))
+}
+
+/// Makes the user space beside its place and then moves it there, so that an
+/// interrupted run leaves nothing that looks whole.
+fn make(folder: &Path, rdma_core: RdmaCore) -> Result<()> {
+    eprintln!(
+        "softroce: making the guest `{}` (Debian {}; once, one to three minutes)",
+        rdma_core.name(),
+        rdma_core.suite()
+    );
+    let start = Instant::now();
+    if let Some(parent) = folder.parent() {
+        sweep(parent, &format!("{}.part-", rdma_core.name()));
+    }
+    let part = folder.with_extension(format!("part-{}", process::id()));
+    let made = fill(&part, rdma_core).and_then(|()| replace(folder, &part, rdma_core));
+    if made.is_err() {
+        let _ = fs::remove_dir_all(&part);
+    }
+    made?;
+    eprintln!("softroce: made {} in {} s", folder.display(), start.elapsed().as_secs());
+    Ok(())
+}
+
+fn fill(part: &Path, rdma_core: RdmaCore) -> Result<()> {
+    let root = part.join("root");
+    fs::create_dir_all(&root).with_context(|| format!("cannot make {}", root.display()))?;
+    let log = part.with_extension("log");
+    bootstrap(part, rdma_core, &log)?;
+
+    // By way of an archive, because an ordinary user owns none of the files
+    // that mmdebstrap makes in its name space, and all those it unpacks.
+    let archive = part.join("root.tar");
+    let mut unpack = host_tools::command("tar")?;
+    unpack.arg("--extract").arg("--file").arg(&archive).arg("--directory").arg(&root);
+    unpack.args(["--no-same-owner", "--exclude=./dev/*"]);
+    logged(&mut unpack, &log)?;
+    fs::remove_file(&archive)?;
+
+    let mut format = host_tools::command("mke2fs")?;
+    format.args(["-q", "-t", "ext4", "-O", "^has_journal", "-E", "root_owner=0:0", "-d"]);
+    format.arg(&root).arg(part.join("disk.img")).arg("1G");
+    logged(&mut format, &log)?;
+
+    // The disk has them now, and nobody builds against them.
+    let _ = fs::remove_dir_all(root.join("usr/lib/modules"));
+    fs::write(part.join("recipe"), recipe(rdma_core))?;
+    let _ = fs::remove_file(&log);
+    Ok(())
+}
+
+fn bootstrap(part: &Path, rdma_core: RdmaCore, log: &Path) -> Result<()> {
+    let mut mmdebstrap = host_tools::command("mmdebstrap")?;
+    mmdebstrap.args(["--variant=minbase", "--format=tar"]).arg(format!("--include={PACKAGES}"));
+    for pattern in EXCLUDED {
+        mmdebstrap.arg(format!("--dpkgopt=path-exclude={pattern}"));
+    }
+    // Debian's own initramfs would take long to make and longer to boot.
+    mmdebstrap.env("INITRD", "No");
+    mmdebstrap.env("SOFTROCE_MAKE_INITRAMFS", MAKE_INITRAMFS);
+    mmdebstrap.arg(r#"--customize-hook=chroot "$1" sh -c "$SOFTROCE_MAKE_INITRAMFS""#);
+    mmdebstrap.arg(rdma_core.suite()).arg(part.join("root.tar"));
+    logged(&mut mmdebstrap, log).with_context(|| {
+        let unprivileged = "an ordinary user needs the packages uidmap and debian-archive-keyring and a line \
+                            in /etc/subuid and /etc/subgid; else run this once as root";
+        let hint = if host_tools::is_root() { "is the network there?" } else { unprivileged };
+        format!("mmdebstrap could not make Debian {}: {hint}", rdma_core.suite())
+    })
+}
+
+fn replace(folder: &Path, part: &Path, rdma_core: RdmaCore) -> Result<()> {
+    if is_current(folder, rdma_core) {
+        return Ok(fs::remove_dir_all(part)?); // another run was first
+    }
+    if folder.exists() {
+        fs::remove_dir_all(folder)
+            .with_context(|| format!("cannot remove the outdated {}", folder.display()))?;
+    }
+    fs::rename(part, folder).with_context(|| format!("cannot move {} into place", part.display()))
+}
+
+/// Runs a command with its output in a file, of which a failure shows the end.
+fn logged(command: &mut Command, log: &Path) -> Result<()> {
+    let file = File::options().create(true).append(true).open(log)?;
+    let status = command
+        .stdin(Stdio::null())
+        .stdout(file.try_clone()?)
+        .stderr(file)
+        .status()
+        .with_context(|| format!("cannot start {}", command.get_program().display()))?;
+    if !status.success() {
+        let text = fs::read_to_string(log).unwrap_or_default();
+        bail!(
+            "{} failed ({status}):\n{}\nall of it: {}",
+            command.get_program().display(),
+            last_lines(&text, 12),
+            log.display()
+        );
+    }
+    Ok(())
+}
+
+/// The end of a long text.
+pub(super) fn last_lines(text: &str, count: usize) -> String {
+    let lines: Vec<_> = text.lines().collect();
+    lines[lines.len().saturating_sub(count)..].join("\n")
+}
