@@ -11,6 +11,7 @@ mod control;
 mod discipline;
 mod leaks;
 mod lifetimes;
+mod making;
 mod poll;
 mod post;
 

@@ -99,6 +99,8 @@ macro_rules! cq_flavour {
                 for _ in 0..count {
                     let _ = poller.next();
                 }
+                // Of the classic flavour, that is no different from a drop.
+                #[allow(clippy::forget_non_drop)]
                 std::mem::forget(poller);
             }
         }
@@ -131,7 +133,6 @@ qp_flavour! {
 }
 
 /// Calls a generic function for every flavour of queue pairs.
-
 macro_rules! for_each_qp {
     ($function:ident($($arg:expr),*)) => {{
         use sideway::ibverbs::queue_pair::{BasicQueuePair, ExtendedQueuePair, GenericQueuePair};
@@ -142,7 +143,6 @@ macro_rules! for_each_qp {
 }
 
 /// Calls a generic function for every flavour of completion queues.
-
 macro_rules! for_each_cq {
     ($function:ident($($arg:expr),*)) => {{
         use sideway::ibverbs::completion::{

@@ -133,7 +133,8 @@ pub(super) unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_att
     // SAFETY: the pair lives and the attributes are valid.
     unsafe {
         let this: *mut Qp = qp.cast();
-        let lies = &(&(*this).world).lies;
+        let world: &World = &(*this).world;
+        let lies = &world.lies;
         if lies.modify_qp == 0 && mask as u32 & ibv_qp_attr_mask::IBV_QP_STATE.0 != 0 {
             *(*this).state.lock().unwrap() = (*attr).qp_state.0;
         }
@@ -150,7 +151,8 @@ pub(super) unsafe extern "C" fn query_qp(
     // SAFETY: the pair lives and the places are valid.
     unsafe {
         let this: *mut Qp = qp.cast();
-        let lies = &(&(*this).world).lies;
+        let world: &World = &(*this).world;
+        let lies = &world.lies;
         let state = *(*this).state.lock().unwrap();
         (*attr).qp_state = ibv_qp_state(lies.queried_state.unwrap_or(state));
         (*init).cap = (*this).cap;

@@ -1,0 +1,184 @@
+//! The holes that other wrappers have, each shown closed: by code that must not compile (`soundness/`) or by a
+//! run over a device that watches. The numbers are those of the project's survey of its peers:
+//!
+//! 1. owners that can be cloned and so destroy twice
+//! 2. completions that outlive their poll
+//! 3. an empty list that is posted
+//! 4. an operation or a reader that is null
+//! 5. a device from any pointer, or without its list
+//! 6. an address that dangles
+//! 7. uninitialised attributes
+//! 8. two polls at once
+//! 9. contexts closed by those who do not own them
+//! 10. an event acknowledged twice
+//! 11. private data that is only pointed to
+//! 12. memory given to the device by safe code
+
+#[macro_use]
+#[path = "support/mod.rs"]
+mod support;
+
+use std::process::Command;
+use std::sync::atomic::Ordering::Relaxed;
+
+use sideway::ibverbs::completion::{
+    ExtendedPoller, ExtendedWorkCompletion, GenericCompletionQueue, GenericPoller, GenericWorkCompletion,
+    WorkCompletionFields,
+};
+use sideway::ibverbs::queue_pair::{
+    BasicPostSendGuard, BasicQueuePair, ExtendedPostSendGuard, ExtendedQueuePair, GenericPostSendGuard,
+    GenericQueuePair, LocalBufferHandle, PostRecvGuard, PostSendError, PostSendGuard, QueuePair,
+    QueuePairAttributeMask, RecvWorkRequestHandle, SendOperationFlags, WorkRequestFlags, WorkRequestHandle,
+};
+use support::fake::Fake;
+use support::flavour::{CqFlavour, QpFlavour};
+
+/// The compiler's words change from release to release; these are the words of this one.
+const COMPILER: &str = "rustc 1.95.";
+
+#[test]
+fn what_is_unsound_does_not_compile() {
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let version =
+        Command::new(rustc).arg("--version").output().map(|output| output.stdout).unwrap_or_default();
+    let version = String::from_utf8_lossy(&version).trim().to_owned();
+    if !version.starts_with(COMPILER) {
+        println!("skipped: the expected messages are those of {COMPILER}x, and this is {version}");
+        return;
+    }
+    trybuild::TestCases::new().compile_fail("tests/soundness/*.rs");
+}
+
+/// Compiles only for types that are not `Send`: for one that is, it is not clear which of the two is meant.
+macro_rules! assert_not_send {
+    ($($Type:ty),* $(,)?) => {$(
+        const _: fn() = || {
+            trait Ambiguous<A> {
+                fn check() {}
+            }
+            struct Sent;
+            impl<T: ?Sized> Ambiguous<()> for T {}
+            impl<T: ?Sized + Send> Ambiguous<Sent> for T {}
+            <$Type as Ambiguous<_>>::check();
+        };
+    )*};
+}
+
+// Libraries hold a lock from the start of a poll or a list to its end, and locks belong to threads.
+assert_not_send!(
+    ExtendedPoller<'static>,
+    GenericPoller<'static>,
+    ExtendedWorkCompletion<'static>,
+    GenericWorkCompletion<'static>,
+    BasicPostSendGuard<'static>,
+    ExtendedPostSendGuard<'static>,
+    GenericPostSendGuard<'static>,
+    PostRecvGuard<'static>,
+    WorkRequestHandle<'static, ExtendedPostSendGuard<'static>>,
+    LocalBufferHandle<'static, ExtendedPostSendGuard<'static>>,
+    RecvWorkRequestHandle<'static, 'static>,
+);
+
+fn make<Q: QpFlavour>(fake: &Fake, operations: SendOperationFlags) -> (Q, GenericCompletionQueue) {
+    let context = fake.context();
+    let cq = context.create_cq_builder().setup_wc_flags(WorkCompletionFields::QpNum).build_generic().unwrap();
+    let pd = context.alloc_pd().unwrap();
+    let mut builder = pd.create_qp_builder();
+    builder.setup_send_cq(&cq).setup_recv_cq(&cq).setup_send_ops_flags(operations);
+    (Q::make(&builder).unwrap(), cq)
+}
+
+/// Hole 1: what can be cloned is counted, and destroyed once.
+#[test]
+fn hole_01_clones_are_one_object() {
+    let fake = Fake::new();
+    let context = fake.context();
+    let pd = context.alloc_pd().unwrap();
+    let (qp, cq) = make::<GenericQueuePair>(&fake, SendOperationFlags::Send);
+    let clones = (context.clone(), pd.clone(), qp.control().clone(), qp.control().clone());
+    drop((context, pd, qp, cq));
+    drop(clones);
+    let destroyed = fake.world.destroyed.lock().unwrap().clone();
+    let times = |what| destroyed.iter().filter(|d| **d == what).count();
+    assert_eq!((times("qp"), times("cq"), times("pd"), times("context")), (1, 1, 2, 2));
+}
+
+/// Hole 3: an empty list is nothing, instead of an array that is not there.
+#[test]
+fn hole_03_an_empty_list_is_not_posted() {
+    fn check<Q: QpFlavour>() {
+        let fake = Fake::new();
+        let (mut qp, _cq) = make::<Q>(&fake, SendOperationFlags::Send);
+        qp.start_post_send().post().unwrap();
+        qp.start_post_recv().post().unwrap();
+        let mut guard = qp.start_post_send();
+        let _ = guard.construct_wr(1, WorkRequestFlags::Signaled);
+        guard.post().unwrap();
+        assert_eq!((fake.world.posted.load(Relaxed), fake.world.received.load(Relaxed)), (0, 0));
+    }
+    for_each_qp!(check());
+}
+
+/// Hole 4: an operation that the pair was not made for is an error, as its pointer is null on some devices.
+#[test]
+fn hole_04_a_null_operation_is_not_called() {
+    fn check<Q: QpFlavour>() {
+        let fake = Fake::new();
+        let (mut qp, _cq) = make::<Q>(&fake, SendOperationFlags::Send);
+        let mut guard = qp.start_post_send();
+        guard.construct_wr(1, WorkRequestFlags::Signaled).setup_atomic_fetch_add(1, 2, 3);
+        assert!(matches!(guard.post(), Err(PostSendError::UnsupportedOperation { index: 0, .. })));
+    }
+    for_each_qp!(check());
+}
+
+/// Hole 4, the other side: a field that the queue was not made with is `None`, as its reader is null on some
+/// devices.
+#[test]
+fn hole_04_a_null_reader_is_not_called() {
+    let fake = Fake::new();
+    let (mut qp, mut cq) = make::<BasicQueuePair>(&fake, SendOperationFlags::Send);
+    let mut guard = qp.start_post_send();
+    guard.construct_wr(1, WorkRequestFlags::Signaled).setup_send();
+    guard.post().unwrap();
+    let mut poller = cq.start_poll().unwrap();
+    let wc = poller.next().unwrap();
+    assert_eq!(wc.qp_num(), Some(qp.qp_number()));
+    assert_eq!((wc.byte_len(), wc.completion_timestamp(), wc.imm_data()), (None, None, None));
+}
+
+/// Hole 7: a library that fills in a part of the attributes leaves the rest zero. Miri sees a byte that is not.
+#[test]
+fn hole_07_attributes_are_initialised() {
+    for no_extended_verbs in [true, false] {
+        let fake = Fake::lying(|l| l.no_extended_verbs = no_extended_verbs);
+        let context = fake.context();
+        let port = context.query_port(1).unwrap();
+        let device = context.query_device().unwrap();
+        assert_eq!((port.raw().port_cap_flags2, port.raw().active_speed_ex), (0, 0));
+        assert_eq!((device.completion_timestamp_mask(), device.max_dm_size()), (0, 0));
+        assert!(format!("{:?} {:?}", port.raw(), device.raw().orig_attr).contains("ibv_port_attr"));
+        let (qp, _cq) = match no_extended_verbs {
+            true => continue,
+            false => make::<GenericQueuePair>(&fake, SendOperationFlags::Send),
+        };
+        let everything = QueuePairAttributeMask::from_bits_retain(!0);
+        let (attr, init) = qp.query(everything).unwrap();
+        assert!(!format!("{attr:?} {init:?}").is_empty());
+    }
+}
+
+/// Hole 2, at run time: what one poller leaves is the next one's, and is read from the queue again.
+#[test]
+fn hole_02_polls_do_not_overlap() {
+    let fake = Fake::new();
+    let (mut qp, mut cq) = make::<ExtendedQueuePair>(&fake, SendOperationFlags::Send);
+    for n in 0..3 {
+        let mut guard = qp.start_post_send();
+        guard.construct_wr(n, WorkRequestFlags::Signaled).setup_send();
+        guard.post().unwrap();
+    }
+    for n in 0..3 {
+        cq.poll_up_to(1, &mut |wc| assert_eq!(wc.wr_id, n)).unwrap();
+    }
+}

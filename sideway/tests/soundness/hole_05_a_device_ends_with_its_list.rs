@@ -1,0 +1,16 @@
+//! The devices of a list that is freed are gone.
+
+use sideway::ibverbs::device::{Device, DeviceList};
+
+fn outlive() -> Device<'static> {
+    let list = DeviceList::new().unwrap();
+    list.first().unwrap()
+}
+
+fn main() {
+    let list = DeviceList::new().unwrap();
+    let device = list.first().unwrap();
+    drop(list);
+    println!("{}", device.name());
+    outlive();
+}

@@ -1,0 +1,27 @@
+//! There is one list of work requests being built for a queue.
+
+use sideway::ibverbs::queue_pair::{BasicQueuePair, ExtendedQueuePair, GenericQueuePair, QueuePair};
+
+fn basic(qp: &mut BasicQueuePair) {
+    let one = qp.start_post_send();
+    let two = qp.start_post_send();
+    drop((one, two));
+}
+
+fn extended(qp: &mut ExtendedQueuePair) {
+    let one = qp.start_post_send();
+    let two = qp.start_post_send();
+    drop((one, two));
+}
+
+fn generic(qp: &mut GenericQueuePair) {
+    let one = qp.start_post_recv();
+    let two = qp.start_post_recv();
+    drop((one, two));
+}
+
+fn shared(qp: &GenericQueuePair) {
+    let _ = qp.start_post_send();
+}
+
+fn main() {}
