@@ -19,7 +19,7 @@ const START_LIMIT: Duration = Duration::from_secs(1);
 /// How often the port is tried meanwhile.
 const START_PAUSE: Duration = Duration::from_millis(50);
 
-/// Connects to a server. A refusal is believed after [`START_LIMIT`].
+/// Connects to a server. A refusal is believed after a while only, so that a server may be started late.
 pub fn connect(host: &str, port: u16) -> Result<Link, ControlError> {
     let addresses: Vec<SocketAddr> = (host, port)
         .to_socket_addrs()
