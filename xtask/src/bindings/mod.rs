@@ -6,6 +6,7 @@
 //! libclang that reads them. Exactly those are fetched and unpacked below
 //! `target/`, beside the system's own; nothing is installed.
 
+mod aliases;
 mod fetch;
 mod generate;
 mod inlines;
