@@ -1,1 +1,12 @@
-//! What the programs in this folder share.
+//! What the programs in this folder share, so that each of them shows only
+//! what it is about.
+//!
+//! | module | has |
+//! | --- | --- |
+//! | [`program`] | arguments, output and exit codes |
+//! | [`devices`] | finding and opening devices |
+//! | [`table`] | the table of `show_gids` |
+
+pub mod devices;
+pub mod program;
+pub mod table;
