@@ -6,7 +6,9 @@
 //! | [`program`] | arguments, output and exit codes |
 //! | [`devices`] | finding and opening devices |
 //! | [`table`] | the table of `show_gids` |
+//! | [`devinfo`] | the lines of `ibv_devinfo` |
 
 pub mod devices;
+pub mod devinfo;
 pub mod program;
 pub mod table;
