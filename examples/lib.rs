@@ -7,8 +7,10 @@
 //! | [`devices`] | finding and opening devices |
 //! | [`table`] | the table of `show_gids` |
 //! | [`devinfo`] | the lines of `ibv_devinfo` |
+//! | [`pingpong`] | what both ping-pong programs need besides verbs |
 
 pub mod devices;
 pub mod devinfo;
+pub mod pingpong;
 pub mod program;
 pub mod table;
