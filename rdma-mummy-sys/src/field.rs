@@ -28,9 +28,11 @@ pub(crate) fn address<S, F>(base: *mut S, offset: usize, _type: fn(&S) -> &F) ->
 /// `field!(base, Struct, field.of.field)`: the value of a field, as in [`read`].
 macro_rules! field {
     ($base:expr, $S:ident, $($f:ident).+) => {
-        $crate::field::read($base, core::mem::offset_of!($crate::types::$S, $($f).+), |s: &$crate::types::$S| {
-            &s.$($f).+
-        })
+        $crate::field::read(
+            $base,
+            core::mem::offset_of!($crate::types::$S, $($f).+),
+            |s: &$crate::types::$S| &s.$($f).+,
+        )
     };
 }
 

@@ -104,8 +104,9 @@ mlx5_wr_functions! {
         = wr_set_mkey_sig_block;
 
     /// Sets the encryption of the key that is being configured.
-    #[when = "It was created with `MLX5DV_QP_EX_WITH_MKEY_CONFIGURE`, by rdma-core 40 or newer."]
-    fn mlx5dv_wr_set_mkey_crypto(mqp: *mut mlx5dv_qp_ex, attr: *const mlx5dv_crypto_attr) = wr_set_mkey_crypto;
+    #[when = "It was created with `MLX5DV_QP_EX_WITH_MKEY_CONFIGURE`, the key with `MLX5DV_MKEY_INIT_ATTR_FLAGS_CRYPTO`."]
+    fn mlx5dv_wr_set_mkey_crypto(mqp: *mut mlx5dv_qp_ex, attr: *const mlx5dv_crypto_attr)
+        = wr_set_mkey_crypto;
 
     /// Begins a request that lets the device copy memory.
     #[when = "It was created with `MLX5DV_QP_EX_WITH_MEMCPY`."]
@@ -213,7 +214,8 @@ pub unsafe fn mlx5dv_get_export_sizes(lib: &Mlx5dv, sizes: *mut mlx5dv_export_si
 
 /// Nanoseconds of the wall clock for a time stamp of the device.
 ///
-/// It is right as long as the clock information is not older than `mlx5dv_context::max_clock_info_update_nsec`.
+/// It is right as long as the clock information is not older than
+/// `mlx5dv_context::max_clock_info_update_nsec`.
 ///
 /// # Safety
 ///

@@ -55,9 +55,15 @@ macro_rules! register_functions {
         /// # Safety
         ///
         /// - `id` is live, with a protection domain of `lib`.
-        /// - `addr` is valid for `length` bytes until the region is deregistered, for what the device may do there.
+        /// - `addr` is valid for `length` bytes until the region is deregistered, for what the device may
+        ///   do there.
         #[inline]
-        pub unsafe fn $name(lib: &Verbs, id: *mut rdma_cm_id, addr: *mut c_void, length: usize) -> *mut ibv_mr {
+        pub unsafe fn $name(
+            lib: &Verbs,
+            id: *mut rdma_cm_id,
+            addr: *mut c_void,
+            length: usize,
+        ) -> *mut ibv_mr {
             let access = $(ibv_access_flags::$flag.0)|+;
             // SAFETY: the caller's promises.
             unsafe { ibv_reg_mr(lib, field!(id, rdma_cm_id, pd), addr, length, access as c_int) }
@@ -122,9 +128,12 @@ fn request(
     }
 }
 
-/// The memory of the peer that a request reads or writes.
-fn remote(remote_addr: u64, rkey: u32) -> ibv_send_wr__bindgen_ty_2 {
-    ibv_send_wr__bindgen_ty_2 { rdma: ibv_send_wr__bindgen_ty_2__bindgen_ty_1 { remote_addr, rkey } }
+/// The same request, for the memory of the peer that it reads or writes.
+fn with_remote(mut wr: ibv_send_wr, remote_addr: u64, rkey: u32) -> ibv_send_wr {
+    // In place, so that the other members' bytes stay initialised.
+    wr.wr.rdma.remote_addr = remote_addr;
+    wr.wr.rdma.rkey = rkey;
+    wr
 }
 
 /// Posts one send request.
@@ -201,7 +210,7 @@ pub unsafe fn rdma_post_readv(
 ) -> c_int {
     let wr = request(ibv_wr_opcode::IBV_WR_RDMA_READ, context, sgl, nsge, flags);
     // SAFETY: the caller's promises.
-    unsafe { post_one(id, ibv_send_wr { wr: remote(remote_addr, rkey), ..wr }) }
+    unsafe { post_one(id, with_remote(wr, remote_addr, rkey)) }
 }
 
 /// Posts a request that writes several pieces to the peer's memory.
@@ -222,7 +231,7 @@ pub unsafe fn rdma_post_writev(
 ) -> c_int {
     let wr = request(ibv_wr_opcode::IBV_WR_RDMA_WRITE, context, sgl, nsge, flags);
     // SAFETY: the caller's promises.
-    unsafe { post_one(id, ibv_send_wr { wr: remote(remote_addr, rkey), ..wr }) }
+    unsafe { post_one(id, with_remote(wr, remote_addr, rkey)) }
 }
 
 /// Posts one receive request for one piece of a region.
@@ -258,8 +267,8 @@ pub unsafe fn rdma_post_recv(
 /// # Safety
 ///
 /// - `id` is live with a queue pair that has the operation to post.
-/// - `mr` is live and contains the piece, or null with `IBV_SEND_INLINE`; the piece is unchanged until the request is
-///   complete.
+/// - `mr` is live and contains the piece, or null with `IBV_SEND_INLINE`; the piece is unchanged until the
+///   request is complete.
 #[inline]
 pub unsafe fn rdma_post_send(
     id: *mut rdma_cm_id,
@@ -306,8 +315,8 @@ pub unsafe fn rdma_post_read(
 /// # Safety
 ///
 /// - `id` is live with a queue pair that has the operation to post.
-/// - `mr` is live and contains the piece, or null with `IBV_SEND_INLINE`; the piece is unchanged until the request is
-///   complete.
+/// - `mr` is live and contains the piece, or null with `IBV_SEND_INLINE`; the piece is unchanged until the
+///   request is complete.
 #[inline]
 #[allow(clippy::too_many_arguments)] // C's own.
 pub unsafe fn rdma_post_write(
@@ -332,8 +341,8 @@ pub unsafe fn rdma_post_write(
 /// # Safety
 ///
 /// - `id` is live with a queue pair that has the operation to post.
-/// - `mr` is live and contains the piece, or null with `IBV_SEND_INLINE`; the piece is unchanged until the request is
-///   complete.
+/// - `mr` is live and contains the piece, or null with `IBV_SEND_INLINE`; the piece is unchanged until the
+///   request is complete.
 /// - `ah` is live.
 #[inline]
 #[allow(clippy::too_many_arguments)] // C's own.
@@ -362,7 +371,8 @@ pub unsafe fn rdma_post_ud_send(
 ///
 /// # Safety
 ///
-/// - `cq` and `channel` are live, of `lib`, and belong together; the queue has the operations to poll and to arm.
+/// - `cq` and `channel` are live, of `lib`, and belong together; the queue has the operations to poll and
+///   to arm.
 /// - `wc` is valid for writing.
 unsafe fn wait(lib: &Verbs, cq: *mut ibv_cq, channel: *mut ibv_comp_channel, wc: *mut ibv_wc) -> c_int {
     loop {

@@ -139,4 +139,7 @@ macro_rules! unsupported_zero {
     )*};
 }
 
-unsupported_zero! { bool => false, __be16 => 0, u32 => 0, __be64 => 0, i64 => -1, isize => -1, usize => 0, ibv_rate => ibv_rate(0) }
+unsupported_zero! {
+    bool => false, __be16 => 0, u32 => 0, __be64 => 0, i64 => -1, isize => -1, usize => 0,
+    ibv_rate => ibv_rate(0),
+}

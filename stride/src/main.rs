@@ -1,3 +1,32 @@
 //! `stride-perf`: bandwidth and latency of RDMA, as perftest defines them.
 
-fn main() {}
+use std::process::ExitCode;
+
+use stride::cli::{self, Usage};
+use stride::plan::Plan;
+use stride::report::Output;
+
+/// What every error exits with.
+const FAILURE: u8 = 2;
+
+fn main() -> ExitCode {
+    let failure = match cli::parse(std::env::args_os()) {
+        Ok(cli) => match run(cli) {
+            Ok(()) => return ExitCode::SUCCESS,
+            Err(error) => format!("stride-perf: {}", error.one_line()),
+        },
+        Err(Usage::Asked(text)) => {
+            print!("{text}");
+            return ExitCode::SUCCESS;
+        }
+        Err(Usage::Missing(text)) => text,
+        Err(Usage::Wrong(text)) => format!("stride-perf: {text}"),
+    };
+    eprintln!("{failure}");
+    ExitCode::from(FAILURE)
+}
+
+fn run(cli: cli::Cli) -> Result<(), stride::error::Error> {
+    let plan = Plan::new(cli)?;
+    stride::session::run(&plan, &mut Output::standard())
+}

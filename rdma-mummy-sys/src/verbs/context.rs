@@ -56,7 +56,8 @@ pub unsafe fn operation<F: Copy>(
     unsafe { crate::field::read(extended, offset, of) }
 }
 
-/// `verbs_get_ctx_op!(context, op)`: the operation `op` of the extended context, as an `Option` of the function.
+/// `verbs_get_ctx_op!(context, op)`: the operation `op` of the extended context, as an `Option` of the
+/// function.
 ///
 /// It is `None` where the library does not have extended contexts, where its `verbs_context` is too short
 /// for this operation, and where the driver leaves it empty. Expands to an unsafe call, for an unsafe block:
@@ -80,7 +81,8 @@ macro_rules! context_functions {
     )*) => {$(
         $(#[doc = $doc])*
         ///
-        #[doc = concat!("Calls `", stringify!($op), "` of the context; fails with `EOPNOTSUPP` where there is none.")]
+        #[doc = concat!("Calls `", stringify!($op), "` of the context.")]
+        /// Fails with `EOPNOTSUPP` where there is none.
         ///
         /// # Safety
         ///

@@ -21,7 +21,8 @@ const fn is_optional(access: c_int) -> bool {
 /// # Safety
 ///
 /// - `pd` is a live protection domain of `lib`.
-/// - `addr` is valid for `length` bytes, until the region is deregistered, for all that `access` lets the device do.
+/// - `addr` is valid for `length` bytes, until the region is deregistered, for all that `access` lets the
+///   device do.
 #[inline]
 pub unsafe fn ibv_reg_mr(
     lib: &Verbs,
@@ -43,13 +44,14 @@ pub unsafe fn ibv_reg_mr(
 
 /// Registers memory at an address of the caller's choice, which peers use.
 ///
-/// Without flags of [`IBV_ACCESS_OPTIONAL_RANGE`] it works with every library where `iova` is `addr`, else since
-/// rdma-core 25; with such flags since rdma-core 28. Otherwise it fails with `EOPNOTSUPP`.
+/// Without flags of [`IBV_ACCESS_OPTIONAL_RANGE`] it works with every library where `iova` is `addr`, else
+/// since rdma-core 25; with such flags since rdma-core 28. Otherwise it fails with `EOPNOTSUPP`.
 ///
 /// # Safety
 ///
 /// - `pd` is a live protection domain of `lib`.
-/// - `addr` is valid for `length` bytes, until the region is deregistered, for all that `access` lets the device do.
+/// - `addr` is valid for `length` bytes, until the region is deregistered, for all that `access` lets the
+///   device do.
 #[inline]
 pub unsafe fn ibv_reg_mr_iova(
     lib: &Verbs,
@@ -109,8 +111,8 @@ pub unsafe fn ibv_dealloc_mw(mw: *mut ibv_mw) -> c_int {
 
 /// Binds a memory window of type 1 to a part of a region, or to nothing: 0 or an error number.
 ///
-/// `EINVAL` says that the window is of another type, or that an unbinding has a range; `EPERM` that window and region
-/// belong to different protection domains.
+/// `EINVAL` says that the window is of another type, or that an unbinding has a range; `EPERM` that window
+/// and region belong to different protection domains.
 ///
 /// # Safety
 ///
@@ -160,7 +162,8 @@ context_functions! {
     fn ibv_alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr = alloc_null_mr of pd.context;
 
     /// Allocates memory on the device.
-    fn ibv_alloc_dm(context: *mut ibv_context, attr: *mut ibv_alloc_dm_attr) -> *mut ibv_dm = alloc_dm of context;
+    fn ibv_alloc_dm(context: *mut ibv_context, attr: *mut ibv_alloc_dm_attr) -> *mut ibv_dm
+        = alloc_dm of context;
 
     /// Frees memory on the device: 0 or an error number.
     fn ibv_free_dm(dm: *mut ibv_dm) -> c_int = free_dm of dm.context;

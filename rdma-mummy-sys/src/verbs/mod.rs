@@ -18,12 +18,12 @@
 //!
 //! - [`verbs_context`](crate::types::verbs_context) grows at its front and carries its own size.
 //!   [`verbs_get_ctx_op!`](crate::verbs_get_ctx_op) compares it before it reads.
-//! - [`ibv_qp_ex`](crate::types::ibv_qp_ex) and [`ibv_cq_ex`](crate::types::ibv_cq_ex) grow at their end and carry
-//!   no size. What a program knows is what it asked for: a library refuses to create a queue pair with
-//!   `send_ops_flags`, or a completion queue with `wc_flags`, that it has never heard of. So a field that
-//!   came with a flag may be read if, and only if, the object was created with that flag (or with a flag whose
-//!   field lies behind it). All other fields have been there since the struct was. Past its end lies
-//!   memory of the driver: not zero, not a function. [`qp_ex_op!`](crate::qp_ex_op) and
+//! - [`ibv_qp_ex`](crate::types::ibv_qp_ex) and [`ibv_cq_ex`](crate::types::ibv_cq_ex) grow at their end
+//!   and carry no size. What a program knows is what it asked for: a library refuses to create a queue pair
+//!   with `send_ops_flags`, or a completion queue with `wc_flags`, that it has never heard of. So a field
+//!   that came with a flag may be read if, and only if, the object was created with that flag (or with a
+//!   flag whose field lies behind it). All other fields have been there since the struct was. Past its end
+//!   lies memory of the driver: not zero, not a function. [`qp_ex_op!`](crate::qp_ex_op) and
 //!   [`cq_ex_op!`](crate::cq_ex_op) apply this rule.
 //! - `ibv_context` with its classic operations has not changed in any release that can be loaded.
 

@@ -13,8 +13,10 @@ context_functions! {
     fn ibv_dealloc_td(td: *mut ibv_td) -> c_int = dealloc_td of td.context;
 
     /// Makes a protection domain from another one, with a thread domain or allocators of the program's own.
-    fn ibv_alloc_parent_domain(context: *mut ibv_context, attr: *mut ibv_parent_domain_init_attr) -> *mut ibv_pd
-        = alloc_parent_domain of context;
+    fn ibv_alloc_parent_domain(
+        context: *mut ibv_context,
+        attr: *mut ibv_parent_domain_init_attr,
+    ) -> *mut ibv_pd = alloc_parent_domain of context;
 
     /// Opens an XRC domain.
     fn ibv_open_xrcd(context: *mut ibv_context, xrcd_init_attr: *mut ibv_xrcd_init_attr) -> *mut ibv_xrcd

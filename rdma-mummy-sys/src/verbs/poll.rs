@@ -28,14 +28,15 @@ pub const fn cq_ex_has(offset: usize, wc_flags: u64) -> bool {
     wc_flags >= flag.0 as u64
 }
 
-/// `cq_ex_op!(cq, op, wc_flags)`: the operation `op` of an extended completion queue, as an `Option` of the function.
+/// `cq_ex_op!(cq, op, wc_flags)`: the operation `op` of an extended completion queue, as an `Option` of the
+/// function.
 ///
-/// `wc_flags` (a `u64`) are the ones that the queue was created with: the library's struct is known to be long
-/// enough for these, and for what came with the struct itself. Anything else is `None` unread. For an operation that
-/// is as old as the struct the flags do not matter and the test of them vanishes.
+/// `wc_flags` (a `u64`) are the ones that the queue was created with: the library's struct is known to be
+/// long enough for these, and for what came with the struct itself. Anything else is `None` unread. For an
+/// operation that is as old as the struct the flags do not matter and the test of them vanishes.
 ///
-/// Expands to an unsafe call, for an unsafe block: `cq` must be a live extended completion queue, created with these
-/// flags.
+/// Expands to an unsafe call, for an unsafe block: `cq` must be a live extended completion queue, created
+/// with these flags.
 #[macro_export]
 macro_rules! cq_ex_op {
     ($cq:expr, $op:ident, $wc_flags:expr) => {
@@ -90,67 +91,67 @@ cq_functions! {
     fn ibv_end_poll(cq: *mut ibv_cq_ex) = end_poll;
 
     /// What the completed request did.
-    #[when = "It has an open poll with a successful completion to read."]
+    #[when = "It has a completion to read, a successful one."]
     fn ibv_wc_read_opcode(cq: *mut ibv_cq_ex) -> ibv_wc_opcode = read_opcode;
 
     /// The device's own word about an error.
-    #[when = "It has an open poll with a completion to read."]
+    #[when = "It has a completion to read."]
     fn ibv_wc_read_vendor_err(cq: *mut ibv_cq_ex) -> u32 = read_vendor_err;
 
     /// The number of bytes that were received or read.
-    #[when = "It was created with `IBV_WC_EX_WITH_BYTE_LEN` and has an open poll with a completion to read."]
+    #[when = "It was created with `IBV_WC_EX_WITH_BYTE_LEN` and has a completion to read."]
     fn ibv_wc_read_byte_len(cq: *mut ibv_cq_ex) -> u32 = read_byte_len;
 
     /// The immediate data that came with the message, in network byte order.
-    #[when = "It was created with `IBV_WC_EX_WITH_IMM` and has an open poll with a completion to read."]
+    #[when = "It was created with `IBV_WC_EX_WITH_IMM` and has a completion to read."]
     fn ibv_wc_read_imm_data(cq: *mut ibv_cq_ex) -> __be32 = read_imm_data;
 
     /// The key that the message took out of use; it shares its place with the immediate data.
-    #[when = "It was created with `IBV_WC_EX_WITH_IMM` and has an open poll with a completion to read."]
+    #[when = "It was created with `IBV_WC_EX_WITH_IMM` and has a completion to read."]
     fn ibv_wc_read_invalidated_rkey(cq: *mut ibv_cq_ex) -> u32 = read_imm_data;
 
     /// The queue pair of this side.
-    #[when = "It was created with `IBV_WC_EX_WITH_QP_NUM` and has an open poll with a completion to read."]
+    #[when = "It was created with `IBV_WC_EX_WITH_QP_NUM` and has a completion to read."]
     fn ibv_wc_read_qp_num(cq: *mut ibv_cq_ex) -> u32 = read_qp_num;
 
     /// The queue pair that a datagram came from.
-    #[when = "It was created with `IBV_WC_EX_WITH_SRC_QP` and has an open poll with a completion to read."]
+    #[when = "It was created with `IBV_WC_EX_WITH_SRC_QP` and has a completion to read."]
     fn ibv_wc_read_src_qp(cq: *mut ibv_cq_ex) -> u32 = read_src_qp;
 
     /// What else the completion carries, as `ibv_wc_flags`.
-    #[when = "It has an open poll with a completion to read."]
+    #[when = "It has a completion to read."]
     fn ibv_wc_read_wc_flags(cq: *mut ibv_cq_ex) -> c_uint = read_wc_flags;
 
     /// The LID that a datagram came from.
-    #[when = "It was created with `IBV_WC_EX_WITH_SLID` and has an open poll with a completion to read."]
+    #[when = "It was created with `IBV_WC_EX_WITH_SLID` and has a completion to read."]
     fn ibv_wc_read_slid(cq: *mut ibv_cq_ex) -> u32 = read_slid;
 
     /// The service level that a datagram came with.
-    #[when = "It was created with `IBV_WC_EX_WITH_SL` and has an open poll with a completion to read."]
+    #[when = "It was created with `IBV_WC_EX_WITH_SL` and has a completion to read."]
     fn ibv_wc_read_sl(cq: *mut ibv_cq_ex) -> u8 = read_sl;
 
     /// Which of this port's LIDs a datagram came to.
-    #[when = "It was created with `IBV_WC_EX_WITH_DLID_PATH_BITS` and has an open poll with a completion to read."]
+    #[when = "It was created with `IBV_WC_EX_WITH_DLID_PATH_BITS` and has a completion to read."]
     fn ibv_wc_read_dlid_path_bits(cq: *mut ibv_cq_ex) -> u8 = read_dlid_path_bits;
 
     /// When the request completed, by the device's clock.
-    #[when = "It was created with `IBV_WC_EX_WITH_COMPLETION_TIMESTAMP` and has an open poll with a completion to read."]
+    #[when = "It was created with `IBV_WC_EX_WITH_COMPLETION_TIMESTAMP` and has a completion to read."]
     fn ibv_wc_read_completion_ts(cq: *mut ibv_cq_ex) -> u64 = read_completion_ts;
 
     /// When the request completed, in nanoseconds of the wall clock.
-    #[when = "It was created with `IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK` and has an open poll with a completion to read."]
+    #[when = "It was created with `IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK` and has a completion."]
     fn ibv_wc_read_completion_wallclock_ns(cq: *mut ibv_cq_ex) -> u64 = read_completion_wallclock_ns;
 
     /// The VLAN tag that was taken off a packet.
-    #[when = "It was created with `IBV_WC_EX_WITH_CVLAN` and has an open poll with a completion to read."]
+    #[when = "It was created with `IBV_WC_EX_WITH_CVLAN` and has a completion to read."]
     fn ibv_wc_read_cvlan(cq: *mut ibv_cq_ex) -> u16 = read_cvlan;
 
     /// The tag that a flow rule put on a packet.
-    #[when = "It was created with `IBV_WC_EX_WITH_FLOW_TAG` and has an open poll with a completion to read."]
+    #[when = "It was created with `IBV_WC_EX_WITH_FLOW_TAG` and has a completion to read."]
     fn ibv_wc_read_flow_tag(cq: *mut ibv_cq_ex) -> u32 = read_flow_tag;
 
     /// The tag that a message was matched by.
-    #[when = "It was created with `IBV_WC_EX_WITH_TM_INFO` and has an open poll with a completion to read."]
+    #[when = "It was created with `IBV_WC_EX_WITH_TM_INFO` and has a completion to read."]
     fn ibv_wc_read_tm_info(cq: *mut ibv_cq_ex, tm_info: *mut ibv_wc_tm_info) = read_tm_info;
 }
 

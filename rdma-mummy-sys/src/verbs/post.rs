@@ -22,13 +22,16 @@ pub const fn qp_ex_has(offset: usize, send_ops: u64) -> bool {
     }
 }
 
-/// `qp_ex_op!(qp, op, send_ops)`: the operation `op` of an extended queue pair, as an `Option` of the function.
+/// `qp_ex_op!(qp, op, send_ops)`: the operation `op` of an extended queue pair, as an `Option` of the
+/// function.
 ///
-/// `send_ops` (a `u64`) are the `send_ops_flags` that the queue pair was created with: the library's struct is
-/// known to be long enough for these, and for what came with the struct itself. Anything else is `None` unread. For
-/// an operation that is as old as the struct the flags do not matter and the test of them vanishes.
+/// `send_ops` (a `u64`) are the `send_ops_flags` that the queue pair was created with: the library's struct
+/// is known to be long enough for these, and for what came with the struct itself. Anything else is `None`
+/// unread. For an operation that is as old as the struct the flags do not matter and the test of them
+/// vanishes.
 ///
-/// Expands to an unsafe call, for an unsafe block: `qp` must be a live extended queue pair, created with these flags.
+/// Expands to an unsafe call, for an unsafe block: `qp` must be a live extended queue pair, created with
+/// these flags.
 #[macro_export]
 macro_rules! qp_ex_op {
     ($qp:expr, $op:ident, $send_ops:expr) => {
@@ -87,7 +90,8 @@ wr_functions! {
 
     /// Begins a request that adds to eight bytes of the peer's memory.
     #[when = "It was created with `IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD` and has an open batch."]
-    fn ibv_wr_atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, add: u64) = wr_atomic_fetch_add;
+    fn ibv_wr_atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, add: u64)
+        = wr_atomic_fetch_add;
 
     /// Begins a request that writes eight bytes of the peer's memory at once.
     #[when = "It was created with `IBV_QP_EX_WITH_ATOMIC_WRITE` and has an open batch."]
@@ -101,7 +105,8 @@ wr_functions! {
 
     /// Begins a request that makes earlier writes visible or persistent in the peer's memory.
     #[when = "It was created with `IBV_QP_EX_WITH_FLUSH` and has an open batch."]
-    fn ibv_wr_flush(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, len: usize, type_: u8, level: u8) = wr_flush;
+    fn ibv_wr_flush(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, len: usize, type_: u8, level: u8)
+        = wr_flush;
 
     /// Begins a request that takes a key of this side out of use.
     #[when = "It was created with `IBV_QP_EX_WITH_LOCAL_INV` and has an open batch."]
@@ -117,7 +122,8 @@ wr_functions! {
 
     /// Begins a request that writes the peer's memory and consumes a receive request there.
     #[when = "It was created with `IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM` and has an open batch."]
-    fn ibv_wr_rdma_write_imm(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, imm_data: __be32) = wr_rdma_write_imm;
+    fn ibv_wr_rdma_write_imm(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, imm_data: __be32)
+        = wr_rdma_write_imm;
 
     /// Begins a request that sends a message.
     #[when = "It was created with `IBV_QP_EX_WITH_SEND` and has an open batch."]
@@ -137,7 +143,8 @@ wr_functions! {
 
     /// Says where the request that was begun last goes to, on a datagram queue pair.
     #[when = "It is of type UD and has an open batch with a request in it."]
-    fn ibv_wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, remote_qpn: u32, remote_qkey: u32) = wr_set_ud_addr;
+    fn ibv_wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, remote_qpn: u32, remote_qkey: u32)
+        = wr_set_ud_addr;
 
     /// Says which shared receive queue the request that was begun last goes to.
     #[when = "It is of type XRC and has an open batch with a request in it."]
@@ -153,11 +160,11 @@ wr_functions! {
         = wr_set_inline_data_list;
 
     /// Gives the buffer of the request that was begun last.
-    #[when = "It has an open batch with a request in it; the buffer stays untouched until the request is complete."]
+    #[when = "It has an open batch with a request in it. The buffer is untouched until that is complete."]
     fn ibv_wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) = wr_set_sge;
 
     /// Gives the buffers of the request that was begun last.
-    #[when = "It has an open batch with a request in it; the buffers stay untouched until the request is complete."]
+    #[when = "It has an open batch with a request in it. The buffers are untouched until that is complete."]
     fn ibv_wr_set_sge_list(qp: *mut ibv_qp_ex, num_sge: usize, sg_list: *const ibv_sge) = wr_set_sge_list;
 }
 
@@ -174,8 +181,8 @@ macro_rules! post_functions {
         /// # Safety
         ///
         #[doc = concat!("- `", stringify!($object), "` is live, and its context has `", stringify!($op), "`.")]
-        /// - The list of requests and all they point to are valid; the buffers stay untouched by others until the
-        ///   requests are complete.
+        /// - The list of requests and all they point to are valid; the buffers stay untouched by others
+        ///   until the requests are complete.
         /// - The last argument is valid for writing.
         #[inline]
         pub unsafe fn $name($object: *mut $Object $(, $arg: $ty)*) -> c_int {

@@ -75,8 +75,8 @@ pub unsafe fn ibv_create_qp_ex(
 
 /// Makes a shared receive queue with attributes that came later than [`ibv_srq_init_attr`].
 ///
-/// A basic queue with nothing but a protection domain goes to the function that every library has; for any other
-/// (XRC, tag matching) it fails with `EOPNOTSUPP` where the context has no such operation.
+/// A basic queue with nothing but a protection domain goes to the function that every library has; for any
+/// other (XRC, tag matching) it fails with `EOPNOTSUPP` where the context has no such operation.
 ///
 /// # Safety
 ///
@@ -125,8 +125,8 @@ pub unsafe fn ibv_create_wq(context: *mut ibv_context, wq_init_attr: *mut ibv_wq
     if wq.is_null() {
         return wq;
     }
-    // SAFETY: the queue is new, so nobody else uses it, and the library leaves these fields to its caller; every
-    // release's struct has them.
+    // SAFETY: the queue is new, so nobody else uses it, and the library leaves these fields to its caller;
+    // every release's struct has them.
     unsafe {
         address(wq, core::mem::offset_of!(ibv_wq, wq_context), |w| &w.wq_context)
             .write((*wq_init_attr).wq_context);

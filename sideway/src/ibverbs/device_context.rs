@@ -40,6 +40,9 @@ pub(crate) struct Quirks {
     /// SoftRoCE's `ibv_end_poll` after an `ibv_next_poll` that found the queue empty drops a completion
     /// (rdma-core before 55): each poll must end after one completion.
     pub(crate) end_poll_after_each: bool,
+    /// SoftRoCE's `ibv_wr_set_inline_data` copies the bytes without telling the kernel that they are there
+    /// (every rdma-core up to 65 at least), so that the message fails; `ibv_post_send` has it right.
+    pub(crate) no_extended_inline: bool,
 }
 
 impl Quirks {
@@ -47,7 +50,8 @@ impl Quirks {
     const RXE_VENDOR_ID: u32 = 0x00ff_ffff;
 
     fn of(attr: &DeviceAttr) -> Self {
-        Self { end_poll_after_each: attr.vendor_id() == Self::RXE_VENDOR_ID }
+        let rxe = attr.vendor_id() == Self::RXE_VENDOR_ID;
+        Self { end_poll_after_each: rxe, no_extended_inline: rxe }
     }
 }
 

@@ -89,7 +89,7 @@ impl PlaceArgs {
     }
 }
 
-/// Run a command, the device tests or a demonstration over an RDMA device
+/// What to run, and where.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]

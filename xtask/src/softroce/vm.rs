@@ -25,7 +25,7 @@ pub(crate) enum Ending {
 
 impl Ending {
     /// The chore's own exit code: the command's, or 124 as `timeout` has it.
-    pub(super) fn exit_code(self) -> ExitCode {
+    pub(crate) fn exit_code(self) -> ExitCode {
         if let Self::TimedOut(limit) = self {
             eprintln!(
                 "softroce: stopped after the time limit of {} s (--timeout raises it)",

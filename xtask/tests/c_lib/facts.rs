@@ -121,9 +121,10 @@ pub(crate) fn constants(root: &Path) -> Result<String, String> {
         }
         let name = name.replace("IB_UVERBS_", "IBV_");
         if words.contains(name.as_str()) {
+            let suffix = if value.starts_with('-') { "ll" } else { "ull" };
             let _ = writeln!(
                 assertions,
-                "_Static_assert((unsigned int)({name}) == (unsigned int){value}ll, \"{name}\");"
+                "_Static_assert((unsigned int)({name}) == (unsigned int){value}{suffix}, \"{name}\");"
             );
         } else {
             unknown.push(name);

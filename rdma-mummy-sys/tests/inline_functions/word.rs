@@ -1,0 +1,110 @@
+//! Arguments and results as plain numbers, so that one recorder can hold those of every function.
+
+use core::ffi::c_int;
+use core::fmt::Debug;
+
+use rdma_mummy_sys::types::*;
+
+/// A type that a C function takes or returns.
+pub(crate) trait Word: Copy {
+    /// The n-th example: each n gives another one.
+    fn sample(n: u64) -> Self;
+
+    /// The value as a number.
+    fn word(self) -> u64;
+}
+
+/// What an `Option` of an operation looks like when it fails for want of one.
+pub(crate) trait Refusal: Word + Debug {
+    /// Whether this is what a function returns that is not supported, `errno` included where it counts.
+    fn is_unsupported(self) -> bool;
+}
+
+impl Word for () {
+    fn sample(_: u64) -> Self {}
+
+    fn word(self) -> u64 {
+        0
+    }
+}
+
+macro_rules! integers {
+    ($($ty:ty)*) => {$(
+        impl Word for $ty {
+            fn sample(n: u64) -> Self {
+                n as $ty
+            }
+
+            fn word(self) -> u64 {
+                self as u64
+            }
+        }
+    )*};
+}
+
+integers! { u8 u16 u32 u64 usize i32 isize }
+
+macro_rules! newtypes {
+    ($($ty:ident)*) => {$(
+        impl Word for $ty {
+            fn sample(n: u64) -> Self {
+                $ty(n as u32)
+            }
+
+            fn word(self) -> u64 {
+                u64::from(self.0)
+            }
+        }
+    )*};
+}
+
+newtypes! { ib_uverbs_advise_mr_advice ibv_mw_type ibv_wc_opcode }
+
+/// Addresses far from anything that is allocated; nobody may read there.
+fn address(n: u64) -> usize {
+    n as usize * 0x1000
+}
+
+impl<T> Word for *mut T {
+    fn sample(n: u64) -> Self {
+        core::ptr::without_provenance_mut(address(n))
+    }
+
+    fn word(self) -> u64 {
+        self.addr() as u64
+    }
+}
+
+impl<T> Word for *const T {
+    fn sample(n: u64) -> Self {
+        core::ptr::without_provenance(address(n))
+    }
+
+    fn word(self) -> u64 {
+        self.addr() as u64
+    }
+}
+
+impl Refusal for c_int {
+    fn is_unsupported(self) -> bool {
+        self == libc::EOPNOTSUPP
+    }
+}
+
+impl<T> Refusal for *mut T {
+    fn is_unsupported(self) -> bool {
+        self.is_null() && errno() == libc::EOPNOTSUPP
+    }
+}
+
+/// This thread's `errno`.
+pub(crate) fn errno() -> c_int {
+    // SAFETY: the location is this thread's own.
+    unsafe { *libc::__errno_location() }
+}
+
+/// Sets this thread's `errno` to something that no function under test leaves there.
+pub(crate) fn clear_errno() {
+    // SAFETY: the location is this thread's own.
+    unsafe { *libc::__errno_location() = 0 };
+}

@@ -1,0 +1,126 @@
+//! The command line, as the user wrote it.
+//!
+//! Nothing is judged here beyond syntax; [`plan`](crate::plan) decides what the values mean together.
+
+mod size;
+mod usage;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+pub use size::{Size, SizeError};
+pub use usage::{Usage, parse};
+
+/// Measures bandwidth and latency of RDMA, as perftest defines them.
+///
+/// Without a server address this is the server: it waits for one client, whose parameters count.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "stride-perf", version, disable_help_subcommand = true)]
+pub struct Cli {
+    /// What the queue pairs do.
+    #[command(subcommand)]
+    pub operation: OperationArgs,
+}
+
+/// The operation.
+#[derive(Clone, Debug, Subcommand)]
+pub enum OperationArgs {
+    /// RDMA write.
+    Write {
+        /// What is measured.
+        #[command(subcommand)]
+        measure: MeasureArgs,
+    },
+}
+
+/// What is measured.
+#[derive(Clone, Debug, Subcommand)]
+pub enum MeasureArgs {
+    /// Bandwidth and message rate.
+    #[command(name = "bw", visible_alias = "bandwidth")]
+    Bandwidth(CommonArgs),
+    /// Latency.
+    #[command(name = "lat", visible_alias = "latency")]
+    Latency(LatencyArgs),
+}
+
+/// The flags of a latency test.
+#[derive(Clone, Debug, Args)]
+pub struct LatencyArgs {
+    /// The flags that every test has.
+    #[command(flatten)]
+    pub common: CommonArgs,
+    /// What counts as the latency of a message
+    #[arg(long = "latency", value_name = "DEFINITION", default_value = "pingpong")]
+    pub definition: DefinitionArg,
+}
+
+/// What counts as the latency of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DefinitionArg {
+    /// Half the round trip of a ping-pong seen in memory, as perftest has it
+    Pingpong,
+    /// From the post to the completion
+    Completion,
+}
+
+/// The flags that every test has.
+#[derive(Clone, Debug, Args)]
+pub struct CommonArgs {
+    /// Host name or address of the server; without it, this side is the server
+    #[arg(value_name = "SERVER")]
+    pub server: Option<String>,
+
+    /// Run server and client in this process, over one device
+    #[arg(long, conflicts_with = "server")]
+    pub loopback: bool,
+
+    /// RDMA device [default: the first one with an active port]
+    #[arg(short, long, value_name = "NAME")]
+    pub device: Option<String>,
+
+    /// Port of the device [default: the first active one]
+    #[arg(short, long, value_name = "NUMBER")]
+    pub ib_port: Option<u32>,
+
+    /// Index in the port's GID table [default: the best one, and stderr says why]
+    #[arg(short = 'x', long, value_name = "INDEX")]
+    pub gid_index: Option<u32>,
+
+    /// TCP port of the control connection; 0 makes the server choose
+    #[arg(short, long, value_name = "PORT", default_value_t = crate::plan::DEFAULT_PORT)]
+    pub port: u16,
+
+    /// Messages for each size [default: 5000 for bandwidth, 1000 for latency]
+    #[arg(short = 'n', long, value_name = "COUNT")]
+    pub iters: Option<u64>,
+
+    /// Bytes of a message, with K or M if you like [default: 64K for bandwidth, 2 for latency]
+    #[arg(short = 's', long, value_name = "BYTES")]
+    pub msg_size: Option<Size>,
+
+    /// Measure every power of two from 2 to --max-msg-size
+    #[arg(short, long)]
+    pub all_sizes: bool,
+
+    /// The last size of --all-sizes [default: 8M]
+    #[arg(long, value_name = "BYTES")]
+    pub max_msg_size: Option<Size>,
+
+    /// Messages under way at a time [default: 128 for bandwidth, 1 for latency]
+    #[arg(short, long, value_name = "COUNT")]
+    pub tx_depth: Option<u32>,
+
+    /// Messages handed to the device by one doorbell (bandwidth only) [default: 1]
+    #[arg(short = 'l', long, value_name = "COUNT")]
+    pub post_list: Option<u32>,
+
+    /// Messages for each completion (bandwidth only) [default: 100, or 1 above 8 KiB without -a, or
+    /// the post list]
+    #[arg(short = 'Q', long, value_name = "COUNT")]
+    pub cq_mod: Option<u32>,
+
+    /// The largest message that is copied into the work request [default: 0 for bandwidth, perftest's
+    /// choice for the device for latency]
+    #[arg(short = 'I', long, value_name = "BYTES")]
+    pub inline_size: Option<u32>,
+}

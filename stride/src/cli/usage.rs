@@ -1,0 +1,87 @@
+//! Parsing, with errors in one line.
+
+use std::ffi::OsString;
+
+use clap::Parser;
+use clap::error::ErrorKind;
+
+use super::Cli;
+
+/// Why there is no command line to act on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Usage {
+    /// The user asked for this text (help or version).
+    Asked(String),
+    /// The user gave too little to go on, so this help says what there is.
+    Missing(String),
+    /// Something is wrong, in one line.
+    Wrong(String),
+}
+
+/// Parses a command line, whose first word is the program's name.
+pub fn parse<I, T>(words: I) -> Result<Cli, Usage>
+where
+    I: IntoIterator<Item = T>,
+    T: Into<OsString> + Clone,
+{
+    Cli::try_parse_from(words).map_err(|error| {
+        let text = error.render().to_string();
+        match error.kind() {
+            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Usage::Asked(text),
+            ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => Usage::Missing(text),
+            _ => Usage::Wrong(one_line(&text)),
+        }
+    })
+}
+
+/// What clap says is wrong, with its tips and without the usage that follows.
+fn one_line(text: &str) -> String {
+    let said = text.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:"));
+    let mut line = String::new();
+    for part in said.filter(|part| !part.is_empty() && !part.starts_with("For more information")) {
+        let part = part.strip_prefix("error: ").unwrap_or(part);
+        if !line.is_empty() {
+            line.push_str(if line.ends_with(':') { " " } else { "; " });
+        }
+        line.push_str(part);
+    }
+    line.push_str("; see --help");
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wrong(line: &str) -> String {
+        match parse(line.split_whitespace()) {
+            Err(Usage::Wrong(text)) => text,
+            other => panic!("{line}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn an_error_is_one_line() {
+        let text = wrong("stride-perf write bw -n many");
+        assert_eq!(
+            text,
+            "invalid value 'many' for '--iters <COUNT>': invalid digit found in string; see --help"
+        );
+        let text = wrong("stride-perf write bw --use-cuda 4");
+        assert!(text.starts_with("unexpected argument '--use-cuda' found"), "{text}");
+        let text = wrong("stride-perf write bw -s 1G");
+        assert!(text.contains("a size is digits, then K or M or nothing"), "{text}");
+        let text = wrong("stride-perf write bw --loopback host");
+        assert!(text.contains("cannot be used with"), "{text}");
+        assert!(!text.contains('\n'));
+        let text = wrong("stride-perf read bw");
+        assert!(text.contains("unrecognized subcommand 'read'"), "{text}");
+    }
+
+    #[test]
+    fn help_and_version_are_no_errors() {
+        assert!(matches!(parse(["stride-perf", "--help"]), Err(Usage::Asked(_))));
+        assert!(matches!(parse(["stride-perf", "--version"]), Err(Usage::Asked(_))));
+        assert!(matches!(parse(["stride-perf", "write"]), Err(Usage::Missing(_))));
+    }
+}

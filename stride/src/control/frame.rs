@@ -1,0 +1,182 @@
+//! Frames: a header of fixed length, then a payload of limited length.
+//!
+//! | bytes | content |
+//! | --- | --- |
+//! | 4 | `STRD` |
+//! | 2 | version of the protocol |
+//! | 2 | kind of the frame |
+//! | 4 | bytes of the payload |
+//!
+//! Numbers are big-endian. This layout of the header is the same in every version.
+
+use std::io::{self, Read, Write};
+
+/// The first bytes of every frame.
+pub const MAGIC: [u8; 4] = *b"STRD";
+
+/// The version of the protocol that this release speaks.
+pub const VERSION: u16 = 1;
+
+/// The length of a header.
+pub const HEADER_LENGTH: usize = 12;
+
+/// No payload is longer.
+pub const MAX_PAYLOAD: usize = 64 * 1024;
+
+/// What a frame's payload is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A message, in JSON.
+    Message,
+    /// Why the sender gives up, in words.
+    Failure,
+}
+
+/// What one side sends at a time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// What the payload is.
+    pub kind: Kind,
+    /// The bytes.
+    pub payload: Vec<u8>,
+}
+
+/// Why no frame could be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FrameError {
+    /// The stream failed, timed out or ended.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// Something else is speaking.
+    #[error("the first bytes are not a frame's: {0:02x?}")]
+    Magic([u8; 4]),
+    /// Another release is speaking.
+    #[error("the frame is of protocol version {0}")]
+    Version(u16),
+    /// The header names a kind that this version does not have.
+    #[error("the frame is of the unknown kind {0}")]
+    Kind(u16),
+    /// The header announces more than any message needs.
+    #[error("the frame announces {0} bytes, the limit is {MAX_PAYLOAD}")]
+    TooLong(usize),
+}
+
+impl Kind {
+    const fn code(self) -> u16 {
+        match self {
+            Self::Message => 1,
+            Self::Failure => 2,
+        }
+    }
+
+    fn from_code(code: u16) -> Result<Self, FrameError> {
+        [Self::Message, Self::Failure]
+            .into_iter()
+            .find(|kind| kind.code() == code)
+            .ok_or(FrameError::Kind(code))
+    }
+}
+
+/// Reads a header: the kind of the frame and the length of its payload.
+pub(super) fn parse_header(header: &[u8; HEADER_LENGTH]) -> Result<(Kind, usize), FrameError> {
+    let [m0, m1, m2, m3, v0, v1, k0, k1, l0, l1, l2, l3] = *header;
+    if [m0, m1, m2, m3] != MAGIC {
+        return Err(FrameError::Magic([m0, m1, m2, m3]));
+    }
+    let version = u16::from_be_bytes([v0, v1]);
+    if version != VERSION {
+        return Err(FrameError::Version(version));
+    }
+    let kind = Kind::from_code(u16::from_be_bytes([k0, k1]))?;
+    let length = u32::from_be_bytes([l0, l1, l2, l3]) as usize;
+    if length > MAX_PAYLOAD {
+        return Err(FrameError::TooLong(length));
+    }
+    Ok((kind, length))
+}
+
+/// Reads a frame. Nothing is allocated before the header has been found good.
+pub fn read_frame(stream: &mut impl Read) -> Result<Frame, FrameError> {
+    let mut header = [0; HEADER_LENGTH];
+    // The magic number by itself: a stranger may say less than a header and wait.
+    let (magic, rest) = header.split_at_mut(MAGIC.len());
+    stream.read_exact(magic)?;
+    if *magic != MAGIC {
+        return Err(FrameError::Magic([magic[0], magic[1], magic[2], magic[3]]));
+    }
+    stream.read_exact(rest)?;
+    let (kind, length) = parse_header(&header)?;
+    let mut payload = vec![0; length];
+    stream.read_exact(&mut payload)?;
+    Ok(Frame { kind, payload })
+}
+
+/// Writes a frame, whose payload is cut to what a frame can hold.
+pub fn write_frame(stream: &mut impl Write, kind: Kind, payload: &[u8]) -> io::Result<()> {
+    let payload = &payload[..payload.len().min(MAX_PAYLOAD)];
+    let mut bytes = Vec::with_capacity(HEADER_LENGTH + payload.len());
+    bytes.extend(MAGIC);
+    bytes.extend(VERSION.to_be_bytes());
+    bytes.extend(kind.code().to_be_bytes());
+    bytes.extend((payload.len() as u32).to_be_bytes());
+    bytes.extend(payload);
+    stream.write_all(&bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(kind: Kind, payload: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        write_frame(&mut bytes, kind, payload).unwrap();
+        bytes
+    }
+
+    #[test]
+    fn a_frame_comes_back() {
+        for payload in [&b""[..], b"x", &[7; MAX_PAYLOAD]] {
+            let bytes = written(Kind::Failure, payload);
+            let frame = read_frame(&mut &bytes[..]).unwrap();
+            assert_eq!(frame, Frame { kind: Kind::Failure, payload: payload.to_vec() });
+        }
+    }
+
+    #[test]
+    fn the_header_is_as_documented() {
+        assert_eq!(written(Kind::Message, b"ab"), b"STRD\x00\x01\x00\x01\x00\x00\x00\x02ab");
+    }
+
+    #[test]
+    fn a_truncated_frame_is_an_end_of_file() {
+        let bytes = written(Kind::Message, b"hello");
+        for length in 0..bytes.len() {
+            match read_frame(&mut &bytes[..length]) {
+                Err(FrameError::Io(error)) => assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof),
+                other => panic!("{length}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn strangers_are_told_apart() {
+        assert!(
+            matches!(read_frame(&mut &b"SSH-2.0-OpenSSH"[..]), Err(FrameError::Magic(m)) if &m == b"SSH-")
+        );
+        assert!(matches!(read_frame(&mut &b"GET "[..]), Err(FrameError::Magic(_))));
+        let mut other = written(Kind::Message, b"");
+        other[5] = 9;
+        assert!(matches!(read_frame(&mut &other[..]), Err(FrameError::Version(9))));
+        let mut other = written(Kind::Message, b"");
+        other[7] = 77;
+        assert!(matches!(read_frame(&mut &other[..]), Err(FrameError::Kind(77))));
+    }
+
+    #[test]
+    fn a_length_is_not_believed() {
+        let mut bytes = written(Kind::Message, b"");
+        bytes[8..].copy_from_slice(&u32::MAX.to_be_bytes());
+        assert!(matches!(read_frame(&mut &bytes[..]), Err(FrameError::TooLong(n)) if n == u32::MAX as usize));
+    }
+}

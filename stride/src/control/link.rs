@@ -1,0 +1,148 @@
+//! One end of the control connection.
+
+use std::io::{self, Read};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use super::{ControlError, FrameError, Kind, Liveness, Message, read_frame, write_frame};
+
+/// How long a peer may take to say its first word, and to take a message off our hands.
+const WORD_LIMIT: Duration = Duration::from_secs(5);
+
+/// How long a peer may take for a step of the set-up, such as registering memory.
+const STEP_LIMIT: Duration = Duration::from_secs(60);
+
+/// One end of the control connection.
+#[derive(Debug)]
+pub struct Link {
+    stream: TcpStream,
+    peer: String,
+    heard: bool,
+}
+
+impl Link {
+    pub(super) fn new(stream: TcpStream, peer: String) -> Self {
+        Self { stream, peer, heard: false }
+    }
+
+    /// Who is at the other end, for people.
+    pub fn peer(&self) -> &str {
+        &self.peer
+    }
+
+    /// Sends a message.
+    pub fn send(&mut self, message: &Message) -> Result<(), ControlError> {
+        let payload = serde_json::to_vec(message).map_err(|error| self.malformed(error.to_string()))?;
+        self.write(Kind::Message, &payload).map_err(|error| self.write_failed(error))
+    }
+
+    /// Sends why this side gives up, as far as the peer still listens.
+    pub fn fail(&mut self, reason: &str) {
+        // The peer may be gone, and then nobody needs to be told.
+        let _ = self.write(Kind::Failure, reason.as_bytes());
+    }
+
+    /// Receives a message of the set-up.
+    pub fn receive(&mut self) -> Result<Message, ControlError> {
+        let limit = if self.heard { STEP_LIMIT } else { WORD_LIMIT };
+        self.receive_within(Some(limit))
+    }
+
+    /// Receives a message that comes when the peer has finished measuring.
+    ///
+    /// There is no time limit; a peer that dies meanwhile is noticed.
+    pub fn receive_result(&mut self) -> Result<Message, ControlError> {
+        self.receive_within(None)
+    }
+
+    /// Sends a message and receives the peer's.
+    pub fn exchange(&mut self, message: &Message) -> Result<Message, ControlError> {
+        self.send(message)?;
+        self.receive()
+    }
+
+    /// The error for a message that is not the one that belongs here.
+    pub fn unexpected(&self, message: &Message, expected: &str) -> ControlError {
+        self.malformed(format!("`{}` in place of `{expected}`", message.name()))
+    }
+
+    /// The error for a message with impossible content.
+    pub fn malformed(&self, what: String) -> ControlError {
+        ControlError::Malformed { peer: self.peer.clone(), what }
+    }
+
+    /// Looks whether the peer is there, without waiting.
+    pub fn check(&mut self) -> Result<(), ControlError> {
+        match Liveness::of(&self.stream) {
+            Ok(Liveness::Alive) => Ok(()),
+            Ok(Liveness::Ended) => Err(ControlError::Gone { peer: self.peer.clone(), source: None }),
+            Ok(Liveness::Failed) => match self.receive() {
+                Ok(message) => Err(self.unexpected(&message, "failure")),
+                Err(error) => Err(error),
+            },
+            Err(error) => Err(ControlError::lost(self.peer.clone(), error)),
+        }
+    }
+
+    fn receive_within(&mut self, limit: Option<Duration>) -> Result<Message, ControlError> {
+        let deadline = limit.map(|limit| Instant::now() + limit);
+        let mut stream = Timed { stream: &self.stream, deadline };
+        let frame = read_frame(&mut stream).map_err(|error| self.read_failed(error, limit))?;
+        self.heard = true;
+        match frame.kind {
+            Kind::Failure => Err(self.peer_failed(&frame.payload)),
+            Kind::Message => {
+                serde_json::from_slice(&frame.payload).map_err(|error| self.malformed(error.to_string()))
+            }
+        }
+    }
+
+    /// What the peer said is shown as one line of text, whatever it sent.
+    fn peer_failed(&self, payload: &[u8]) -> ControlError {
+        let text = String::from_utf8_lossy(payload);
+        let reason = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(1000).collect();
+        ControlError::PeerFailed { peer: self.peer.clone(), reason }
+    }
+
+    /// Tells a peer of another version why nothing comes of it: it reads our version in the frame.
+    fn read_failed(&mut self, error: FrameError, limit: Option<Duration>) -> ControlError {
+        let error = ControlError::reading(&self.peer, error, limit);
+        if matches!(error, ControlError::OtherVersion { .. }) {
+            self.fail(&error.to_string());
+        }
+        error
+    }
+
+    /// A peer that gave up may have said so before its end of the stream was closed.
+    fn write_failed(&mut self, error: io::Error) -> ControlError {
+        match self.receive_within(Some(WORD_LIMIT)) {
+            Err(said @ (ControlError::PeerFailed { .. } | ControlError::OtherVersion { .. })) => said,
+            _ => ControlError::lost(self.peer.clone(), error),
+        }
+    }
+
+    fn write(&mut self, kind: Kind, payload: &[u8]) -> io::Result<()> {
+        self.stream.set_write_timeout(Some(WORD_LIMIT))?;
+        write_frame(&mut self.stream, kind, payload)
+    }
+}
+
+/// A stream whose reads, all together, end by a deadline.
+struct Timed<'a> {
+    stream: &'a TcpStream,
+    deadline: Option<Instant>,
+}
+
+impl Read for Timed<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let left = self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        if left.is_some_and(|left| left.is_zero()) {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        self.stream.set_read_timeout(left)?;
+        self.stream.read(buffer)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,149 @@
+//! Two ends of a real connection, one of which misbehaves.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener};
+use std::thread;
+
+use super::*;
+use crate::control::{Listener, MAX_PAYLOAD, VERSION, connect};
+
+/// A link to a peer that writes `bytes` and then holds the connection until the link is dropped.
+fn link_to(bytes: Vec<u8>) -> (Link, thread::JoinHandle<Vec<u8>>) {
+    let socket = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = socket.local_addr().unwrap().port();
+    let peer = thread::spawn(move || {
+        let (mut stream, _) = socket.accept().unwrap();
+        stream.write_all(&bytes).unwrap();
+        let mut heard = Vec::new();
+        let _ = stream.read_to_end(&mut heard);
+        heard
+    });
+    (connect("127.0.0.1", port).unwrap(), peer)
+}
+
+fn pair() -> (Link, Link) {
+    let listener = Listener::bind_local().unwrap();
+    let port = listener.port();
+    let server = thread::spawn(move || listener.accept().unwrap());
+    (connect("localhost", port).unwrap(), server.join().unwrap())
+}
+
+fn error_from(bytes: &[u8]) -> ControlError {
+    let (mut link, _peer) = link_to(bytes.to_vec());
+    link.receive().unwrap_err()
+}
+
+fn frame(kind: Kind, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    write_frame(&mut bytes, kind, payload).unwrap();
+    bytes
+}
+
+#[test]
+fn messages_cross_both_ways() {
+    let (mut client, mut server) = pair();
+    client.send(&Message::Ready).unwrap();
+    assert_eq!(server.exchange(&Message::Begin { size: 8 }).unwrap(), Message::Ready);
+    assert_eq!(client.receive_result().unwrap(), Message::Begin { size: 8 });
+    assert!(client.peer().starts_with("localhost:"));
+    assert!(server.peer().starts_with("127.0.0.1:"));
+}
+
+#[test]
+fn a_stranger_is_named_with_its_words() {
+    let error = error_from(b"SSH-2.0-OpenSSH_9.2\r\n");
+    let text = error.to_string();
+    assert!(matches!(error, ControlError::Stranger { .. }), "{text}");
+    assert!(text.contains("(it sent \"SSH-\"); check the address and -p"), "{text}");
+    let text = error_from(b"\x00\xff\n\x1b more").to_string();
+    assert!(text.contains("\"\\x00\\xff\\n\\x1b\""), "{text}");
+}
+
+#[test]
+fn another_version_is_named_and_told() {
+    let mut bytes = frame(Kind::Message, b"{}");
+    bytes[4..6].copy_from_slice(&7u16.to_be_bytes());
+    let (mut link, peer) = link_to(bytes);
+    let error = link.receive().unwrap_err();
+    drop(link);
+    let text = error.to_string();
+    assert!(matches!(error, ControlError::OtherVersion { theirs: 7, .. }), "{text}");
+    assert!(text.contains("version 7") && text.contains(&format!("this is version {VERSION}")), "{text}");
+    let heard = read_frame(&mut &peer.join().unwrap()[..]).unwrap();
+    assert_eq!(heard.kind, Kind::Failure);
+}
+
+#[test]
+fn nonsense_of_the_right_version_is_refused() {
+    for payload in [&b""[..], b"{", b"{\"unknown\":{}}", b"[1,2]", b"\"begin\"", b"{\"begin\":{\"size\":-1}}"]
+    {
+        let error = error_from(&frame(Kind::Message, payload));
+        assert!(matches!(error, ControlError::Malformed { .. }), "{payload:?}: {error}");
+        assert!(!error.to_string().contains('\n'));
+    }
+    let mut bytes = frame(Kind::Message, b"");
+    bytes[8..12].copy_from_slice(&(MAX_PAYLOAD as u32 + 1).to_be_bytes());
+    assert!(error_from(&bytes).to_string().contains("the limit is 65536"));
+}
+
+#[test]
+fn a_failure_is_passed_on_in_one_line() {
+    let error = error_from(&frame(Kind::Failure, b"no\nmemory\x1b[31m \xff"));
+    let text = error.to_string();
+    assert!(text.contains("gave up: no memory [31m"), "{text}");
+    assert!(error.is_known_to_peer());
+}
+
+#[test]
+fn a_silent_peer_is_given_up() {
+    let (mut link, _peer) = link_to(b"STRD".to_vec());
+    let error = link.receive_within(Some(Duration::from_millis(100))).unwrap_err();
+    assert!(matches!(error, ControlError::Silent { .. }), "{error}");
+    assert!(link.check().is_ok());
+}
+
+#[test]
+fn a_dead_peer_is_noticed() {
+    let (mut client, server) = pair();
+    assert!(client.check().is_ok());
+    drop(server);
+    assert!(matches!(client.receive_result(), Err(ControlError::Gone { .. })));
+    assert!(matches!(client.check(), Err(ControlError::Gone { .. })));
+}
+
+#[test]
+fn a_glance_sees_failures_and_leaves_messages() {
+    let (mut client, mut server) = pair();
+    server.send(&Message::Ready).unwrap();
+    thread::sleep(Duration::from_millis(50));
+    assert!(client.check().is_ok());
+    assert_eq!(client.receive().unwrap(), Message::Ready);
+    server.fail("out of memory");
+    thread::sleep(Duration::from_millis(50));
+    assert!(client.check().unwrap_err().to_string().contains("gave up: out of memory"));
+}
+
+#[test]
+fn the_order_of_messages_is_told() {
+    let (client, _server) = pair();
+    let text = client.unexpected(&Message::Done, "ready").to_string();
+    assert!(text.contains("`done` in place of `ready`"), "{text}");
+}
+
+#[test]
+fn an_absent_peer_is_named_with_a_remedy() {
+    let port = Listener::bind_local().unwrap().port();
+    let text = connect("127.0.0.1", port).unwrap_err().to_string();
+    assert!(
+        text.contains(&format!("127.0.0.1:{port}")) && text.contains("first, without an address"),
+        "{text}"
+    );
+    assert!(connect("no.such.host.invalid", 1).unwrap_err().to_string().contains("cannot resolve"));
+}
+
+#[test]
+fn a_taken_port_is_named() {
+    let first = Listener::bind(0).unwrap();
+    let text = Listener::bind(first.port()).unwrap_err().to_string();
+    assert!(text.contains(&format!("TCP port {}", first.port())) && text.contains("with -p"), "{text}");
+}

@@ -1,0 +1,67 @@
+//! What the two sides tell each other.
+
+use serde::{Deserialize, Serialize};
+use sideway::ibverbs::connect::Endpoint;
+
+use crate::plan::TestPlan;
+use crate::report::Row;
+
+/// A message. Each has its place in the order that the module's documentation shows.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Message {
+    /// What the client wants measured.
+    Request(Greeting),
+    /// The server will do so; what it was itself asked for.
+    Accept(Greeting),
+    /// Where to write.
+    Resources(Resources),
+    /// The sender's queue pair can send and receive.
+    Ready,
+    /// The sender is about to measure messages of this size.
+    Begin {
+        /// Bytes of a message.
+        size: u64,
+    },
+    /// What the client measured.
+    Row(Row),
+    /// The sender needs the peer no more.
+    Done,
+}
+
+/// Who speaks, and what its user asked for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Greeting {
+    /// The sender's release of stride-perf, for people.
+    pub release: String,
+    /// What its user asked for.
+    pub test: TestPlan,
+}
+
+/// What the peer needs to write into the sender's memory.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Resources {
+    /// The queue pair's address.
+    pub endpoint: Endpoint,
+    /// The key to the memory.
+    pub rkey: u32,
+    /// Where the peer may write.
+    pub address: u64,
+    /// How many bytes it may write there.
+    pub length: u64,
+}
+
+impl Message {
+    /// The name that both sides know it by.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Request(_) => "request",
+            Self::Accept(_) => "accept",
+            Self::Resources(_) => "resources",
+            Self::Ready => "ready",
+            Self::Begin { .. } => "begin",
+            Self::Row(_) => "row",
+            Self::Done => "done",
+        }
+    }
+}

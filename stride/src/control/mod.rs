@@ -1,0 +1,29 @@
+//! The control connection: what the two sides tell each other over TCP, beside the RDMA traffic.
+//!
+//! ```text
+//! client                                server
+//!   Request: the client's test     ->
+//!                                  <-     Accept: the server's own test
+//!   Resources                     <->     Resources      addresses of queue pair and memory
+//!   Ready                         <->     Ready          both queue pairs can send
+//!   Begin                         <->     Begin          for each size: both are about to measure
+//!   Row                            ->                    for each size: what the client measured
+//!   Done                          <->     Done           nobody needs the other's memory any more
+//! ```
+//!
+//! Either side may send a failure in place of any message. Frames carry a magic number and the protocol's
+//! version, so that a peer of another release and a stranger on the port are told apart.
+
+mod error;
+mod frame;
+mod link;
+mod message;
+mod socket;
+
+pub use error::ControlError;
+pub use frame::{
+    Frame, FrameError, HEADER_LENGTH, Kind, MAGIC, MAX_PAYLOAD, VERSION, read_frame, write_frame,
+};
+pub use link::Link;
+pub use message::{Greeting, Message, Resources};
+pub use socket::{Listener, Liveness, connect};

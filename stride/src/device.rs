@@ -1,0 +1,208 @@
+//! Choosing the device, its port and its GID.
+
+use sideway::ibverbs::connect::LocalPath;
+use sideway::ibverbs::device::{Device, DeviceList};
+use sideway::ibverbs::device_attr::DeviceAttr;
+use sideway::ibverbs::device_context::DeviceContext;
+use sideway::ibverbs::port::{PortAttr, PortState};
+
+use crate::error::Error;
+use crate::plan::{DeviceLimits, LocalOptions};
+
+/// The device or its port is not fit for use.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DeviceError {
+    /// The device has fewer ports.
+    #[error("-i {given} is above the number of ports of {device}, {limit}: give -i {limit} or less")]
+    NoSuchPort {
+        /// What the user gave.
+        given: u8,
+        /// The device's name.
+        device: String,
+        /// How many ports it has.
+        limit: u8,
+    },
+    /// The port that the user named carries no traffic.
+    #[error(
+        "port {port} of {device} is {state}, not active: bring its link up (on Ethernet `ip link set NETDEV \
+         up`), or choose another with -d and -i"
+    )]
+    PortNotActive {
+        /// The device's name.
+        device: String,
+        /// The port's number.
+        port: u8,
+        /// The state it is in.
+        state: PortState,
+    },
+    /// No device has a port that carries traffic.
+    #[error(
+        "no RDMA device has an active port{} ({}): bring a link up (on Ethernet `ip link set NETDEV up`)",
+        .ib_port.map(|port| format!(" {port}")).unwrap_or_default(),
+        .devices.join(", ")
+    )]
+    NoActivePort {
+        /// What there is.
+        devices: Vec<String>,
+        /// The port that the user wants.
+        ib_port: Option<u8>,
+    },
+    /// The device makes no such queue pair, most likely for the messages that it is to copy.
+    #[error(
+        "{device} makes no queue pair for messages of {given} bytes in {depth} work requests ({reason}): give \
+         a smaller -I, or -I 0"
+    )]
+    QueuePairRefused {
+        /// The bytes of a message that work requests were to hold.
+        given: u32,
+        /// How many work requests there were to be.
+        depth: u32,
+        /// The device's name.
+        device: String,
+        /// What the library said.
+        reason: String,
+    },
+    /// The GID table is shorter.
+    #[error(
+        "-x {given} is above the last GID index of {device} port {port}, {last}: give one of those that show_gids lists"
+    )]
+    NoSuchGidIndex {
+        /// What the user gave.
+        given: u32,
+        /// The device's name.
+        device: String,
+        /// The port's number.
+        port: u8,
+        /// The last index of the table.
+        last: u32,
+    },
+}
+
+/// An open device, with the port and the address that the test uses.
+#[derive(Debug)]
+pub struct LocalDevice {
+    /// The open device.
+    pub context: DeviceContext,
+    /// The port's number.
+    pub port: u8,
+    /// Where packets come from.
+    pub path: LocalPath,
+    /// What the device can do.
+    pub limits: DeviceLimits,
+    /// The vendor's number.
+    pub vendor_id: u32,
+    /// What was chosen and why, in one line.
+    pub description: String,
+}
+
+impl LocalDevice {
+    /// Opens what the user named; of what the user did not name, the first that is fit.
+    pub fn open(options: &LocalOptions) -> Result<Self, Error> {
+        let list = DeviceList::new()?;
+        let found = match &options.device {
+            Some(name) => named(list.find(name)?, options.ib_port)?,
+            None => first_active(&list, options.ib_port)?,
+        };
+        let why = if options.device.is_some() { "as asked for" } else { "the first with an active port" };
+        found.settle(options.gid_index, why)
+    }
+}
+
+/// A device with a port that carries traffic.
+struct Found {
+    context: DeviceContext,
+    attr: DeviceAttr,
+    port: u8,
+    port_attr: PortAttr,
+}
+
+impl Found {
+    fn settle(self, gid_index: Option<u32>, why: &str) -> Result<LocalDevice, Error> {
+        let Self { context, attr, port, port_attr } = self;
+        let device = context.name();
+        let gid_index =
+            gid_index.map(|given| gid_index_in_table(given, &device, port, &port_attr)).transpose()?;
+        let path = LocalPath::choose(&context, port, gid_index)?;
+        let description = format!(
+            "device {device} ({why}), port {port} ({}, MTU {}), {}",
+            port_attr.link_layer(),
+            port_attr.active_mtu(),
+            path.reason()
+        );
+        let limits = DeviceLimits {
+            device,
+            port,
+            max_qp_wr: limit(attr.max_qp_wr()),
+            max_cqe: limit(attr.max_cqe()),
+            max_msg_sz: port_attr.max_msg_sz(),
+        };
+        Ok(LocalDevice { context, port, path, limits, vendor_id: attr.vendor_id(), description })
+    }
+}
+
+/// A limit that a device gives as a signed number.
+fn limit(value: i32) -> u32 {
+    u32::try_from(value).unwrap_or(0)
+}
+
+fn gid_index_in_table(given: u32, device: &str, port: u8, attr: &PortAttr) -> Result<u8, DeviceError> {
+    // An address vector has room for an index of 8 bits, whatever the table's length.
+    let last = limit(attr.gid_tbl_len()).saturating_sub(1).min(u32::from(u8::MAX));
+    match u8::try_from(given) {
+        Ok(index) if given <= last => Ok(index),
+        _ => Err(DeviceError::NoSuchGidIndex { given, device: device.to_owned(), port, last }),
+    }
+}
+
+/// The port that the user named, or the first active one, of a device that the user named.
+fn named(device: Device<'_>, ib_port: Option<u8>) -> Result<Found, Error> {
+    let context = device.open()?;
+    let attr = context.query_device()?;
+    let limit = attr.phys_port_cnt();
+    if let Some(given) = ib_port.filter(|port| *port > limit) {
+        return Err(DeviceError::NoSuchPort { given, device: device.name(), limit }.into());
+    }
+    let first = ib_port.unwrap_or(1);
+    let state = context.query_port(first)?.port_state();
+    match active_port(&context, &attr, ib_port)? {
+        Some((port, port_attr)) => Ok(Found { context, attr, port, port_attr }),
+        None => Err(DeviceError::PortNotActive { device: device.name(), port: first, state }.into()),
+    }
+}
+
+/// The first device with an active port. One that cannot be opened counts only if no other is fit.
+fn first_active(list: &DeviceList, ib_port: Option<u8>) -> Result<Found, Error> {
+    list.first()?;
+    let mut not_opened = None;
+    for device in list.iter() {
+        let context = match device.open() {
+            Ok(context) => context,
+            Err(error) => {
+                not_opened.get_or_insert(error);
+                continue;
+            }
+        };
+        let attr = context.query_device()?;
+        if let Some((port, port_attr)) = active_port(&context, &attr, ib_port)? {
+            return Ok(Found { context, attr, port, port_attr });
+        }
+    }
+    let devices = list.iter().map(|device| device.name()).collect();
+    Err(not_opened.map_or_else(|| DeviceError::NoActivePort { devices, ib_port }.into(), Into::into))
+}
+
+fn active_port(
+    context: &DeviceContext,
+    attr: &DeviceAttr,
+    ib_port: Option<u8>,
+) -> Result<Option<(u8, PortAttr)>, Error> {
+    let wanted = |port: &u8| ib_port.is_none_or(|ib_port| ib_port == *port);
+    for port in (1..=attr.phys_port_cnt()).filter(wanted) {
+        let port_attr = context.query_port(port)?;
+        if port_attr.port_state() == PortState::Active {
+            return Ok(Some((port, port_attr)));
+        }
+    }
+    Ok(None)
+}

@@ -1,0 +1,75 @@
+//! Everything that ends a run early.
+
+use std::io;
+
+use sideway::ibverbs::completion::{CreateCompletionQueueError, PollCompletionQueueError};
+use sideway::ibverbs::connect::{ChoosePathError, ConnectError};
+use sideway::ibverbs::device::{FindDeviceError, GetDeviceListError, OpenDeviceError};
+use sideway::ibverbs::device_context::{QueryDeviceError, QueryPortError};
+use sideway::ibverbs::memory_region::RegisterMemoryRegionError;
+use sideway::ibverbs::protection_domain::AllocateProtectionDomainError;
+use sideway::ibverbs::queue_pair::{CreateQueuePairError, PostSendError};
+
+use crate::buffers::AllocationError;
+use crate::control::ControlError;
+use crate::device::DeviceError;
+use crate::plan::PlanError;
+use crate::workload::CompletionError;
+
+/// Why there are no (more) figures. The text is for the user: what was asked for, the limit, the remedy.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+#[non_exhaustive]
+pub enum Error {
+    /// The test cannot be run.
+    Plan(#[from] PlanError),
+    /// The two sides do not get on.
+    Control(#[from] ControlError),
+    /// The device or its port is not fit for use.
+    Device(#[from] DeviceError),
+    /// There is no library, or it lists no devices.
+    DeviceList(#[from] GetDeviceListError),
+    /// There is no such device.
+    FindDevice(#[from] FindDeviceError),
+    /// The device cannot be opened.
+    OpenDevice(#[from] OpenDeviceError),
+    /// The device does not say what it can do.
+    QueryDevice(#[from] QueryDeviceError),
+    /// The port does not say what state it is in.
+    QueryPort(#[from] QueryPortError),
+    /// The port has no address to use.
+    ChoosePath(#[from] ChoosePathError),
+    /// No protection domain.
+    ProtectionDomain(#[from] AllocateProtectionDomainError),
+    /// No memory.
+    Allocation(#[from] AllocationError),
+    /// The memory cannot be registered.
+    MemoryRegion(#[from] RegisterMemoryRegionError),
+    /// No completion queue.
+    CompletionQueue(#[from] CreateCompletionQueueError),
+    /// No queue pair.
+    QueuePair(#[from] CreateQueuePairError),
+    /// The queue pair cannot be connected.
+    Connect(#[from] ConnectError),
+    /// The device does not take a message.
+    PostSend(#[from] PostSendError),
+    /// The completion queue failed.
+    Poll(#[from] PollCompletionQueueError),
+    /// A message was not delivered.
+    Completion(#[from] CompletionError),
+    /// The table has nowhere to go.
+    #[error("cannot write the table to standard output: {0}")]
+    Output(#[from] io::Error),
+}
+
+impl Error {
+    /// Whether the peer knows already that the test is over.
+    pub fn is_known_to_peer(&self) -> bool {
+        matches!(self, Self::Control(error) if error.is_known_to_peer())
+    }
+
+    /// The text in one line, whatever the libraries below put into theirs.
+    pub fn one_line(&self) -> String {
+        self.to_string().split_whitespace().collect::<Vec<_>>().join(" ")
+    }
+}

@@ -1,0 +1,21 @@
+//! The parts of `stride-perf`, which measures bandwidth and latency of RDMA as perftest defines them.
+//!
+//! A run goes through these modules in turn: the command line ([`cli`]) becomes a validated [`plan`]; a
+//! [`device`] is chosen; the two sides of a [`session`] agree on the plan over the [`control`] connection;
+//! the [`workload`] moves messages between [`buffers`]; [`statistics`] turns clock ticks into figures, and
+//! [`report`] prints them.
+//!
+//! What it does not do: it is no library for other programs, and it does not tune the machine.
+
+#![deny(unsafe_code)]
+
+pub mod buffers;
+pub mod cli;
+pub mod control;
+pub mod device;
+pub mod error;
+pub mod plan;
+pub mod report;
+pub mod session;
+pub mod statistics;
+pub mod workload;

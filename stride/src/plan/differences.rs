@@ -1,0 +1,43 @@
+//! Where the two sides were given different parameters.
+
+use std::fmt;
+
+use super::TestPlan;
+
+/// A parameter that the two sides were given differently.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// What it is, with its flag.
+    pub name: &'static str,
+    /// The client's value, which counts.
+    pub client: String,
+    /// The server's value.
+    pub server: String,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, client, server } = self;
+        write!(f, "{name} {client} (the server has {server})")
+    }
+}
+
+/// All parameters that differ.
+pub fn differences(client: &TestPlan, server: &TestPlan) -> Vec<Difference> {
+    let value = |given: Option<u32>| given.map_or("the default".to_owned(), |given| given.to_string());
+    let rows = |plan: &TestPlan| {
+        [
+            ("operation", plan.operation.to_string()),
+            ("measure", plan.measure.to_string()),
+            ("sizes (-s, -a, --max-msg-size)", plan.sizes.to_string()),
+            ("iterations (-n)", plan.iterations.to_string()),
+            ("depth (-t)", plan.tx_depth.to_string()),
+            ("post list (-l)", plan.post_list.to_string()),
+            ("CQ moderation (-Q)", value(plan.cq_mod)),
+            ("inline size (-I)", value(plan.inline_size)),
+        ]
+    };
+    let pairs = rows(client).into_iter().zip(rows(server));
+    let differing = pairs.filter(|((_, client), (_, server))| client != server);
+    differing.map(|((name, client), (_, server))| Difference { name, client, server }).collect()
+}

@@ -1,0 +1,110 @@
+//! What cannot be run, and what to do instead.
+
+use super::LEAST_ITERATIONS;
+
+/// A test that cannot be run: the value, the limit and the remedy.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlanError {
+    /// A message without bytes.
+    #[error("-s 0 is below the smallest message, 1 byte: give -s 1 or more")]
+    ZeroSize,
+    /// No power of two to measure.
+    #[error("--max-msg-size {given} is below the first size of -a, 2: give --max-msg-size 2 or more")]
+    MaxSizeTooSmall {
+        /// What the user gave.
+        given: u64,
+    },
+    /// Too few messages for a figure.
+    #[error(
+        "-n {given} is below the least number of iterations, {LEAST_ITERATIONS}: give -n {LEAST_ITERATIONS} or more"
+    )]
+    TooFewIterations {
+        /// What the user gave.
+        given: u64,
+    },
+    /// A count that must not be 0.
+    #[error("{flag} 0 is below the least count, 1: give {flag} 1 or more")]
+    ZeroCount {
+        /// The flag.
+        flag: &'static str,
+    },
+    /// Ports are counted from 1.
+    #[error("-i {given} is outside the numbers of ports, 1 to 255: give -i 1 for the first port")]
+    NoSuchPortNumber {
+        /// What the user gave.
+        given: u32,
+    },
+    /// A chain that never fits into the queue.
+    #[error(
+        "-l {post_list} is above the number of messages under way, -t {tx_depth}: \
+         give -l {tx_depth} or less, or -t {post_list} or more"
+    )]
+    PostListAboveDepth {
+        /// Messages for each doorbell.
+        post_list: u32,
+        /// Messages under way.
+        tx_depth: u32,
+    },
+    /// A chain would be left over.
+    #[error(
+        "-n {iterations} is not a multiple of -l {post_list}: give -n {}",
+        iterations.next_multiple_of(u64::from(*post_list))
+    )]
+    IterationsNotInLists {
+        /// Messages for each size.
+        iterations: u64,
+        /// Messages for each doorbell.
+        post_list: u32,
+    },
+    /// A chain's last message would go without a completion.
+    #[error("-l {post_list} is not a multiple of -Q {cq_mod}: give -Q {post_list} or leave -Q out")]
+    PostListNotInIntervals {
+        /// Messages for each doorbell.
+        post_list: u32,
+        /// Messages for each completion.
+        cq_mod: u32,
+    },
+    /// Latency is measured one message at a time.
+    #[error("-l {given} is above the limit of a latency test, 1: leave -l out, or measure bw")]
+    PostListInLatency {
+        /// What the user gave.
+        given: u32,
+    },
+    /// The device's queue pairs are shorter.
+    #[error("-t {given} is above max_qp_wr of {device}, {limit}: give -t {limit} or less")]
+    DepthAboveQueuePair {
+        /// Messages under way.
+        given: u32,
+        /// The device's name.
+        device: String,
+        /// What it can do.
+        limit: u32,
+    },
+    /// The device's completion queues are shorter.
+    #[error("-t {given} is above max_cqe of {device}, {limit}: give -t {limit} or less")]
+    DepthAboveCompletionQueue {
+        /// Messages under way.
+        given: u32,
+        /// The device's name.
+        device: String,
+        /// What it can do.
+        limit: u32,
+    },
+    /// The port sends no such message.
+    #[error(
+        "{flag} {given} is above max_msg_sz of {device} port {port}, {limit}: give {flag} {limit} or less"
+    )]
+    SizeAbovePort {
+        /// The flag that gave the size.
+        flag: &'static str,
+        /// The size.
+        given: u64,
+        /// The device's name.
+        device: String,
+        /// The port's number.
+        port: u8,
+        /// What it can do.
+        limit: u32,
+    },
+}

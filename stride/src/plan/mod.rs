@@ -1,0 +1,150 @@
+//! What is going to be measured.
+//!
+//! A plan is made in two stages. [`Plan::new`] judges the command line by itself; [`TestPlan::check`]
+//! holds the test against what a device can do. The part that both sides must agree on, [`TestPlan`],
+//! travels over the control connection and is validated again where it arrives.
+
+mod differences;
+mod error;
+mod inline;
+mod limits;
+mod rules;
+mod sizes;
+mod test_plan;
+
+use crate::cli::{Cli, CommonArgs, DefinitionArg, LatencyArgs, MeasureArgs, OperationArgs, Size};
+
+pub use differences::{Difference, differences};
+pub use error::PlanError;
+pub use inline::default_inline_size;
+pub use limits::DeviceLimits;
+pub use rules::{LEAST_ITERATIONS, MODERATED_SIZE_LIMIT};
+pub use sizes::Sizes;
+pub use test_plan::{LatencyDefinition, Measure, Operation, TestPlan};
+
+/// perftest's port of the control connection.
+pub const DEFAULT_PORT: u16 = 18515;
+
+/// The last size of `--all-sizes`, unless the user names another.
+pub const DEFAULT_MAX_SIZE: u64 = 8 << 20;
+
+/// Which side of the test this process is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Waits for a client.
+    Server,
+    /// Connects to the server at this address.
+    Client(String),
+    /// Both, over one device.
+    Loopback,
+}
+
+/// What concerns this side only.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LocalOptions {
+    /// The device's name, if the user gave one.
+    pub device: Option<String>,
+    /// The device's port, if the user gave one.
+    pub ib_port: Option<u8>,
+    /// The index in the GID table, if the user gave one.
+    pub gid_index: Option<u32>,
+    /// TCP port of the control connection.
+    pub tcp_port: u16,
+}
+
+/// All that the command line asks for, found possible as far as no device is needed to tell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// The side.
+    pub role: Role,
+    /// What concerns this side only.
+    pub local: LocalOptions,
+    /// What both sides must agree on.
+    pub test: TestPlan,
+    /// What the user should know, one line each.
+    pub warnings: Vec<String>,
+}
+
+impl Plan {
+    /// Judges a command line.
+    pub fn new(cli: Cli) -> Result<Self, PlanError> {
+        let OperationArgs::Write { measure } = cli.operation;
+        let (measure, args) = match measure {
+            MeasureArgs::Bandwidth(common) => (Measure::Bandwidth, common),
+            MeasureArgs::Latency(LatencyArgs { common, definition }) => {
+                (Measure::Latency(definition.into()), common)
+            }
+        };
+        let test = test_plan(Operation::Write, measure, &args);
+        test.validate()?;
+        let warnings = warnings(&args, &test);
+        Ok(Self { role: role(&args), local: local_options(&args)?, test, warnings })
+    }
+}
+
+impl From<DefinitionArg> for LatencyDefinition {
+    fn from(arg: DefinitionArg) -> Self {
+        match arg {
+            DefinitionArg::Pingpong => Self::PingPong,
+            DefinitionArg::Completion => Self::Completion,
+        }
+    }
+}
+
+fn role(args: &CommonArgs) -> Role {
+    match &args.server {
+        Some(server) => Role::Client(server.clone()),
+        None if args.loopback => Role::Loopback,
+        None => Role::Server,
+    }
+}
+
+fn local_options(args: &CommonArgs) -> Result<LocalOptions, PlanError> {
+    let ib_port = match args.ib_port.map(u8::try_from) {
+        None => None,
+        Some(Ok(port @ 1..)) => Some(port),
+        Some(_) => return Err(PlanError::NoSuchPortNumber { given: args.ib_port.unwrap_or_default() }),
+    };
+    let (device, gid_index) = (args.device.clone(), args.gid_index);
+    Ok(LocalOptions { device, ib_port, gid_index, tcp_port: args.port })
+}
+
+fn test_plan(operation: Operation, measure: Measure, args: &CommonArgs) -> TestPlan {
+    let size = args.msg_size.map_or(measure.default_size(), |Size(size)| size);
+    let max = args.max_msg_size.map_or(DEFAULT_MAX_SIZE, |Size(size)| size);
+    TestPlan {
+        operation,
+        measure,
+        sizes: if args.all_sizes { Sizes::PowersOfTwo { max } } else { Sizes::One { size } },
+        iterations: args.iters.unwrap_or(measure.default_iterations()),
+        tx_depth: args.tx_depth.unwrap_or(measure.default_tx_depth()),
+        post_list: args.post_list.unwrap_or(1),
+        cq_mod: args.cq_mod,
+        inline_size: args.inline_size,
+    }
+}
+
+/// What was given to no effect, and what may mislead.
+fn warnings(args: &CommonArgs, test: &TestPlan) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if let (true, Some(Size(size))) = (args.all_sizes, args.msg_size) {
+        warnings.push(format!("-s {size} has no effect with -a: leave one of them out"));
+    }
+    if let (false, Some(Size(size))) = (args.all_sizes, args.max_msg_size) {
+        warnings.push(format!("--max-msg-size {size} has no effect without -a: add -a, or use -s"));
+    }
+    if let (Measure::Latency(_), Some(cq_mod @ 2..)) = (test.measure, test.cq_mod) {
+        warnings.push(format!("-Q {cq_mod} has no effect on latency: every message is completed"));
+    }
+    if test.moderates_large_messages() {
+        warnings.push(format!(
+            "-Q {} with messages above {MODERATED_SIZE_LIMIT} bytes makes the bandwidth less exact: \
+             leave -Q out",
+            test.completion_interval()
+        ));
+    }
+    warnings
+}
+
+#[cfg(test)]
+mod tests;

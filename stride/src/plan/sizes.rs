@@ -1,0 +1,70 @@
+//! Message sizes, one after another.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// The message sizes of a test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Sizes {
+    /// One size.
+    One {
+        /// Its bytes.
+        size: u64,
+    },
+    /// 2, 4, 8 and so on.
+    PowersOfTwo {
+        /// No size is above this one.
+        max: u64,
+    },
+}
+
+impl Sizes {
+    /// The sizes, in ascending order.
+    pub fn iter(self) -> impl Iterator<Item = u64> {
+        let (first, last) = match self {
+            Self::One { size } => (size, size),
+            Self::PowersOfTwo { max } => (2, max),
+        };
+        std::iter::successors(Some(first), |size| size.checked_mul(2)).take_while(move |size| *size <= last)
+    }
+
+    /// The largest size that is measured; 0 if none is.
+    pub fn largest(self) -> u64 {
+        self.iter().last().unwrap_or(0)
+    }
+}
+
+impl fmt::Display for Sizes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::One { size } => write!(f, "{size}"),
+            Self::PowersOfTwo { max } => write!(f, "2 to {max}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ladder_ends_at_or_below_its_maximum() {
+        let of = |max| Sizes::PowersOfTwo { max }.iter().collect::<Vec<_>>();
+        assert!(of(1).is_empty());
+        assert_eq!(of(2), [2]);
+        assert_eq!(of(3), [2]);
+        assert_eq!(of(17), [2, 4, 8, 16]);
+        assert_eq!(of(8 << 20).len(), 23);
+        assert_eq!(of(u64::MAX).len(), 63);
+        assert_eq!(Sizes::PowersOfTwo { max: 1000 }.largest(), 512);
+    }
+
+    #[test]
+    fn one_size_is_itself() {
+        assert_eq!(Sizes::One { size: 3 }.iter().collect::<Vec<_>>(), [3]);
+        assert_eq!(Sizes::One { size: 3 }.largest(), 3);
+        assert_eq!(Sizes::One { size: u64::MAX }.iter().count(), 1);
+    }
+}

@@ -1,0 +1,102 @@
+//! What both sides must agree on.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::Sizes;
+
+/// What the queue pairs do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Operation {
+    /// RDMA write.
+    Write,
+}
+
+/// What counts as the latency of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LatencyDefinition {
+    /// Half the round trip of a ping-pong, each side seeing the message in its memory.
+    PingPong,
+    /// From the post to the completion.
+    Completion,
+}
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Measure {
+    /// Bandwidth and message rate.
+    Bandwidth,
+    /// Latency.
+    Latency(LatencyDefinition),
+}
+
+impl Measure {
+    /// perftest's message size.
+    pub fn default_size(self) -> u64 {
+        match self {
+            Self::Bandwidth => 65536,
+            Self::Latency(_) => 2,
+        }
+    }
+
+    /// perftest's number of messages for each size.
+    pub fn default_iterations(self) -> u64 {
+        match self {
+            Self::Bandwidth => 5000,
+            Self::Latency(_) => 1000,
+        }
+    }
+
+    /// perftest's number of messages under way.
+    pub fn default_tx_depth(self) -> u32 {
+        match self {
+            Self::Bandwidth => 128,
+            Self::Latency(_) => 1,
+        }
+    }
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Write => f.write_str("write"),
+        }
+    }
+}
+
+impl fmt::Display for Measure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bandwidth => f.write_str("bw"),
+            Self::Latency(LatencyDefinition::PingPong) => f.write_str("lat (ping-pong)"),
+            Self::Latency(LatencyDefinition::Completion) => f.write_str("lat (completion)"),
+        }
+    }
+}
+
+/// What both sides must agree on: the client's counts.
+///
+/// Fields hold what was asked for; the methods (in `rules`) say what follows from it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TestPlan {
+    /// What the queue pairs do.
+    pub operation: Operation,
+    /// What is measured.
+    pub measure: Measure,
+    /// The message sizes.
+    pub sizes: Sizes,
+    /// Messages for each size.
+    pub iterations: u64,
+    /// Messages under way at a time.
+    pub tx_depth: u32,
+    /// Messages handed to the device by one doorbell.
+    pub post_list: u32,
+    /// Messages for each completion, if the user gave it.
+    pub cq_mod: Option<u32>,
+    /// The largest message that is copied into the work request, if the user gave it.
+    pub inline_size: Option<u32>,
+}

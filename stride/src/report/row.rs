@@ -1,0 +1,65 @@
+//! Rows of the table.
+
+use serde::{Deserialize, Serialize};
+
+use crate::statistics::{BandwidthSummary, LatencySummary};
+
+/// What was measured with messages of one size.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Row {
+    /// Of a bandwidth test.
+    Bandwidth(BandwidthRow),
+    /// Of a latency test.
+    Latency(LatencyRow),
+}
+
+/// Bandwidth and message rate with messages of one size.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BandwidthRow {
+    /// Bytes of a message.
+    pub size: u64,
+    /// Messages.
+    pub iterations: u64,
+    /// 10^9 bits each second.
+    pub gigabits_per_second: f64,
+    /// 10^6 messages each second.
+    pub million_messages_per_second: f64,
+}
+
+/// Latency with messages of one size, in microseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LatencyRow {
+    /// Bytes of a message.
+    pub size: u64,
+    /// Messages.
+    pub iterations: u64,
+    /// The least.
+    pub min: f64,
+    /// The arithmetic mean.
+    pub avg: f64,
+    /// The median.
+    pub p50: f64,
+    /// 99 of 100 samples are at most this.
+    pub p99: f64,
+    /// 999 of 1000 samples are at most this.
+    pub p99_9: f64,
+    /// The greatest.
+    pub max: f64,
+}
+
+impl BandwidthRow {
+    /// A row for this summary.
+    pub fn new(size: u64, iterations: u64, summary: BandwidthSummary) -> Self {
+        let BandwidthSummary { gigabits_per_second, million_messages_per_second } = summary;
+        Self { size, iterations, gigabits_per_second, million_messages_per_second }
+    }
+}
+
+impl LatencyRow {
+    /// A row for this summary.
+    pub fn new(size: u64, iterations: u64, summary: LatencySummary) -> Self {
+        let LatencySummary { min, avg, p50, p99, p99_9, max } = summary;
+        Self { size, iterations, min, avg, p50, p99, p99_9, max }
+    }
+}

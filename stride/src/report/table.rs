@@ -1,0 +1,137 @@
+//! The table's text.
+//!
+//! Lines that begin with `#` are the heading; every other line begins with the message size in bytes, and
+//! its columns are separated by spaces.
+
+use super::{BandwidthRow, LatencyRow, Row};
+use crate::plan::{LatencyDefinition, Measure, TestPlan};
+
+/// The lines before the first row: what is measured, and the columns.
+pub fn heading(test: &TestPlan) -> String {
+    let operation = test.operation;
+    match test.measure {
+        Measure::Bandwidth => format!(
+            "# RDMA {operation} bandwidth: all bytes / (last completion - first post)\n{}",
+            bandwidth_columns(["#bytes", "iterations", "Gb/s", "Mpps"])
+        ),
+        Measure::Latency(definition) => format!(
+            "# RDMA {operation} latency in us: {}\n{}",
+            defined(definition),
+            latency_columns(["#bytes", "iterations", "min", "avg", "p50", "p99", "p99.9", "max"])
+        ),
+    }
+}
+
+fn defined(definition: LatencyDefinition) -> &'static str {
+    match definition {
+        LatencyDefinition::PingPong => "half the round trip of a ping-pong (--latency pingpong, as perftest)",
+        LatencyDefinition::Completion => "from the post to the completion (--latency completion)",
+    }
+}
+
+/// A row as a line.
+pub fn line(row: &Row) -> String {
+    match *row {
+        Row::Bandwidth(BandwidthRow {
+            size,
+            iterations,
+            gigabits_per_second,
+            million_messages_per_second,
+        }) => bandwidth_columns([
+            &size.to_string(),
+            &iterations.to_string(),
+            &format!("{gigabits_per_second:.4}"),
+            &format!("{million_messages_per_second:.6}"),
+        ]),
+        Row::Latency(LatencyRow { size, iterations, min, avg, p50, p99, p99_9, max }) => {
+            let [min, avg, p50, p99, p99_9, max] =
+                [min, avg, p50, p99, p99_9, max].map(|us| format!("{us:.3}"));
+            let (size, iterations) = (size.to_string(), iterations.to_string());
+            latency_columns([&size, &iterations, &min, &avg, &p50, &p99, &p99_9, &max])
+        }
+    }
+}
+
+fn bandwidth_columns([size, iterations, gigabits, messages]: [&str; 4]) -> String {
+    format!("{size:<10} {iterations:>12} {gigabits:>12} {messages:>12}")
+}
+
+fn latency_columns([size, iterations, min, avg, p50, p99, p99_9, max]: [&str; 8]) -> String {
+    format!("{size:<10} {iterations:>12} {min:>10} {avg:>10} {p50:>10} {p99:>10} {p99_9:>10} {max:>10}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{Operation, Sizes};
+
+    fn test(measure: Measure) -> TestPlan {
+        TestPlan {
+            operation: Operation::Write,
+            measure,
+            sizes: Sizes::One { size: 2 },
+            iterations: 1000,
+            tx_depth: 1,
+            post_list: 1,
+            cq_mod: None,
+            inline_size: None,
+        }
+    }
+
+    #[test]
+    fn the_bandwidth_table_is_this() {
+        let rows =
+            [(2u64, 0.0676, 4.225), (8_388_608, 381.42, 0.005_683)].map(|(size, gigabits, messages)| {
+                Row::Bandwidth(BandwidthRow {
+                    size,
+                    iterations: 1_000_000,
+                    gigabits_per_second: gigabits,
+                    million_messages_per_second: messages,
+                })
+            });
+        let text = [heading(&test(Measure::Bandwidth)), line(&rows[0]), line(&rows[1])].join("\n");
+        assert_eq!(
+            text,
+            "\
+# RDMA write bandwidth: all bytes / (last completion - first post)
+#bytes       iterations         Gb/s         Mpps
+2               1000000       0.0676     4.225000
+8388608         1000000     381.4200     0.005683"
+        );
+    }
+
+    #[test]
+    fn the_latency_table_is_this() {
+        let row = Row::Latency(LatencyRow {
+            size: 65536,
+            iterations: 1000,
+            min: 6.0,
+            avg: 6.1234,
+            p50: 6.11,
+            p99: 6.84,
+            p99_9: 7.2,
+            max: 1234.5678,
+        });
+        let text = [heading(&test(Measure::Latency(LatencyDefinition::PingPong))), line(&row)].join("\n");
+        assert_eq!(
+            text,
+            "\
+# RDMA write latency in us: half the round trip of a ping-pong (--latency pingpong, as perftest)
+#bytes       iterations        min        avg        p50        p99      p99.9        max
+65536              1000      6.000      6.123      6.110      6.840      7.200   1234.568"
+        );
+        let other = heading(&test(Measure::Latency(LatencyDefinition::Completion)));
+        assert!(other.contains("from the post to the completion"), "{other}");
+    }
+
+    #[test]
+    fn columns_never_run_together() {
+        let text = line(&Row::Bandwidth(BandwidthRow {
+            size: u64::MAX,
+            iterations: u64::MAX,
+            gigabits_per_second: 1e15,
+            million_messages_per_second: 1e15,
+        }));
+        assert_eq!(text.split_whitespace().count(), 4, "{text}");
+    }
+}

@@ -1,0 +1,169 @@
+//! The distribution of latencies.
+
+use hdrhistogram::Histogram;
+
+/// Bucket width: a recorded value is known to one part in a thousand.
+const SIGNIFICANT_DIGITS: u8 = 3;
+
+/// Longer samples than this (minutes, at any rate of the counter) are counted as this long.
+const LONGEST_TICKS: u64 = 1 << 42;
+
+/// Collects samples without allocating.
+///
+/// Percentiles come from a histogram, exact to 0.1 %; least, greatest and mean are exact.
+#[derive(Clone, Debug)]
+pub struct LatencyRecorder {
+    histogram: Histogram<u64>,
+    sum: u128,
+    min: u64,
+    max: u64,
+}
+
+/// What the samples come to, in microseconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LatencySummary {
+    /// The least.
+    pub min: f64,
+    /// The arithmetic mean.
+    pub avg: f64,
+    /// The median.
+    pub p50: f64,
+    /// 99 of 100 samples are at most this.
+    pub p99: f64,
+    /// 999 of 1000 samples are at most this.
+    pub p99_9: f64,
+    /// The greatest.
+    pub max: f64,
+}
+
+impl LatencyRecorder {
+    /// A recorder without samples.
+    pub fn new() -> Self {
+        let histogram = Histogram::new_with_bounds(1, LONGEST_TICKS, SIGNIFICANT_DIGITS)
+            .expect("the bounds and digits are constants that the histogram takes");
+        Self { histogram, sum: 0, min: u64::MAX, max: 0 }
+    }
+
+    /// Forgets all samples.
+    pub fn clear(&mut self) {
+        self.histogram.reset();
+        (self.sum, self.min, self.max) = (0, u64::MAX, 0);
+    }
+
+    /// Counts a sample.
+    #[inline]
+    pub fn record(&mut self, ticks: u64) {
+        self.histogram.saturating_record(ticks);
+        self.sum += u128::from(ticks);
+        self.min = self.min.min(ticks);
+        self.max = self.max.max(ticks);
+    }
+
+    /// The number of samples.
+    pub fn len(&self) -> u64 {
+        self.histogram.len()
+    }
+
+    /// Whether there are no samples.
+    pub fn is_empty(&self) -> bool {
+        self.histogram.is_empty()
+    }
+
+    /// Sums up. A sample is `nanoseconds` for each of its ticks: half a tick's length where a sample
+    /// is a round trip and half of it counts. Without samples all figures are 0.
+    pub fn summary(&self, nanoseconds: f64) -> LatencySummary {
+        if self.is_empty() {
+            return LatencySummary { min: 0.0, avg: 0.0, p50: 0.0, p99: 0.0, p99_9: 0.0, max: 0.0 };
+        }
+        let us = |ticks: f64| ticks * nanoseconds / 1000.0;
+        let percentile = |quantile| us(self.quantile(quantile) as f64);
+        LatencySummary {
+            min: us(self.min as f64),
+            avg: us(self.sum as f64 / self.len() as f64),
+            p50: percentile(0.50),
+            p99: percentile(0.99),
+            p99_9: percentile(0.999),
+            max: us(self.max as f64),
+        }
+    }
+
+    /// The middle of the bucket that holds the quantile, as far as that lies between the exact extremes.
+    fn quantile(&self, quantile: f64) -> u64 {
+        let value = self.histogram.value_at_quantile(quantile);
+        self.histogram.median_equivalent(value).clamp(self.min, self.max)
+    }
+}
+
+impl Default for LatencyRecorder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The nearest-rank percentile of sorted samples.
+    fn oracle(sorted: &[u64], quantile: f64) -> f64 {
+        let rank = (quantile * sorted.len() as f64).ceil() as usize;
+        sorted[rank.clamp(1, sorted.len()) - 1] as f64
+    }
+
+    fn agrees(samples: &[u64]) {
+        let mut recorder = LatencyRecorder::new();
+        samples.iter().for_each(|sample| recorder.record(*sample));
+        let mut sorted = samples.to_vec();
+        sorted.sort_unstable();
+        let summary = recorder.summary(1000.0);
+        assert_eq!(summary.min, sorted[0] as f64);
+        assert_eq!(summary.max, sorted[sorted.len() - 1] as f64);
+        let mean = sorted.iter().map(|n| *n as f64).sum::<f64>() / sorted.len() as f64;
+        assert!((summary.avg / mean - 1.0).abs() < 1e-9, "{} {mean}", summary.avg);
+        for (figure, quantile) in [(summary.p50, 0.5), (summary.p99, 0.99), (summary.p99_9, 0.999)] {
+            let exact = oracle(&sorted, quantile);
+            assert!((figure - exact).abs() <= exact * 0.001, "{quantile}: {figure} for {exact}");
+        }
+    }
+
+    /// A small generator, so that a failure is the same next time (Marsaglia's xorshift).
+    fn noise(seed: u64) -> impl Iterator<Item = u64> {
+        std::iter::successors(Some(seed), |x| {
+            let x = x ^ (x << 13);
+            let x = x ^ (x >> 7);
+            Some(x ^ (x << 17))
+        })
+    }
+
+    #[test]
+    fn figures_agree_with_sorting() {
+        agrees(&[7]);
+        agrees(&[5, 5, 5, 5, 5]);
+        agrees(&(1..=1000).collect::<Vec<_>>());
+        agrees(&noise(1).map(|x| 7000 + x % 1000).take(5000).collect::<Vec<_>>());
+        agrees(&noise(2).map(|x| 1 + (x % 1000) * (x % 977) * (x % 31)).take(5000).collect::<Vec<_>>());
+        agrees(&noise(3).map(|x| 1 << (x % 40)).take(3000).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn one_outlier_is_the_maximum_and_no_percentile() {
+        let mut recorder = LatencyRecorder::new();
+        (0..9999).for_each(|_| recorder.record(1000));
+        recorder.record(LONGEST_TICKS * 8);
+        let summary = recorder.summary(1.0);
+        assert_eq!((summary.min, summary.p50, summary.p99_9), (1.0, 1.0, 1.0));
+        assert_eq!(summary.max, LONGEST_TICKS as f64 * 8.0 / 1000.0);
+    }
+
+    #[test]
+    fn nothing_recorded_is_zero() {
+        let mut recorder = LatencyRecorder::new();
+        assert_eq!(recorder.summary(1.0).max, 0.0);
+        recorder.record(0);
+        recorder.record(3);
+        assert_eq!((recorder.len(), recorder.summary(1000.0).min), (2, 0.0));
+        recorder.clear();
+        assert!(recorder.is_empty());
+        assert_eq!(recorder.summary(1.0).min, 0.0);
+    }
+}

@@ -1,0 +1,92 @@
+//! Taking completions.
+
+use sideway::ibverbs::completion::{
+    GenericCompletionQueue, GenericWorkCompletion, WorkCompletionOperationType, WorkCompletionStatus,
+};
+
+use crate::error::Error;
+
+/// A message was not delivered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "a message failed: {status} (status {}, opcode {opcode}, wr_id {wr_id}, vendor error {vendor_err:#x}); {}",
+    .status.raw(),
+    .status.hint().unwrap_or("no usual cause is known")
+)]
+pub struct CompletionError {
+    /// How it ended.
+    pub status: WorkCompletionStatus,
+    /// What it was, as far as the device says.
+    pub opcode: WorkCompletionOperationType,
+    /// Its number: how many messages of this size were posted before it.
+    pub wr_id: u64,
+    /// The vendor's own error number.
+    pub vendor_err: u32,
+}
+
+impl CompletionError {
+    #[cold]
+    fn new(wc: &GenericWorkCompletion<'_>) -> Self {
+        Self { status: wc.status(), opcode: wc.opcode(), wr_id: wc.wr_id(), vendor_err: wc.vendor_err() }
+    }
+}
+
+/// Takes completions from a queue of its own.
+#[derive(Debug)]
+pub struct CompletionPoller {
+    queue: GenericCompletionQueue,
+}
+
+impl CompletionPoller {
+    /// As many as perftest takes at a time, and as the queue fetches at a time.
+    pub const BATCH: u32 = 16;
+
+    /// A poller of this queue.
+    pub fn new(queue: GenericCompletionQueue) -> Self {
+        Self { queue }
+    }
+
+    /// Takes what is there, up to [`BATCH`](Self::BATCH) completions; how many that were.
+    ///
+    /// # Errors
+    ///
+    /// The queue failed, or a message did.
+    #[inline]
+    pub fn poll(&mut self) -> Result<u32, Error> {
+        let mut poller = self.queue.start_poll()?;
+        for taken in 0..Self::BATCH {
+            let Some(wc) = poller.next() else {
+                poller.finish()?;
+                return Ok(taken);
+            };
+            if wc.status() != WorkCompletionStatus::Success {
+                return Err(CompletionError::new(&wc).into());
+            }
+        }
+        Ok(Self::BATCH)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_says_all_that_is_known_in_one_line() {
+        let error = CompletionError {
+            status: WorkCompletionStatus::TransportRetryCounterExceeded,
+            opcode: WorkCompletionOperationType::RdmaWrite,
+            wr_id: 42,
+            vendor_err: 0x81,
+        };
+        let text = error.to_string();
+        assert!(
+            text.starts_with(
+                "a message failed: transport retry counter exceeded (status 12, opcode rdma write, wr_id 42, \
+                 vendor error 0x81); the peer does not acknowledge"
+            ),
+            "{text}"
+        );
+        assert_eq!(Error::from(error).one_line(), text);
+    }
+}

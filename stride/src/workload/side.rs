@@ -1,0 +1,203 @@
+//! One side of a test: its queue pair, its memory, and what it does with them.
+
+use sideway::ibverbs::AccessFlags;
+use sideway::ibverbs::completion::GenericCompletionQueue;
+use sideway::ibverbs::connect::{ConnectOptions, Endpoint, connect};
+use sideway::ibverbs::protection_domain::ProtectionDomain;
+use sideway::ibverbs::queue_pair::{
+    CreateQueuePairError, GenericQueuePair, QueuePairType, SendOperationFlags,
+};
+
+use super::{CompletionPoller, RegisteredBuffer, Target, Watch, Writer, bandwidth, latency};
+use crate::buffers::BufferLayout;
+use crate::control::Resources;
+use crate::device::{DeviceError, LocalDevice};
+use crate::error::Error;
+use crate::plan::{LatencyDefinition, Measure, TestPlan, default_inline_size};
+use crate::report::{BandwidthRow, LatencyRow, Row};
+use crate::statistics::{BandwidthSummary, LatencyRecorder, Timer};
+
+/// A side whose queue pair is not connected yet.
+#[derive(Debug)]
+pub struct Side<'a> {
+    device: &'a LocalDevice,
+    queue_pair: GenericQueuePair,
+    poller: CompletionPoller,
+    memory: RegisteredBuffer,
+    layout: BufferLayout,
+    endpoint: Endpoint,
+    inline_size: u32,
+}
+
+impl<'a> Side<'a> {
+    /// Makes what the test needs.
+    ///
+    /// # Errors
+    ///
+    /// The device lacks something.
+    pub fn new(device: &'a LocalDevice, test: &TestPlan) -> Result<Self, Error> {
+        let inline_size = inline_size(device, test);
+        let pd = device.context.alloc_pd()?;
+        let layout = BufferLayout::new(test.sizes.largest());
+        let memory = RegisteredBuffer::new(&pd, layout, access(test))?;
+        let queue = device
+            .context
+            .create_cq_builder()
+            .setup_cqe(test.depth())
+            .setup_poll_batch(CompletionPoller::BATCH)
+            .build_generic()?;
+        let queue_pair = queue_pair(device, &pd, &queue, test.depth(), inline_size)?;
+        let endpoint = Endpoint::new(&queue_pair, &device.path, packet_sequence_number());
+        let poller = CompletionPoller::new(queue);
+        Ok(Self { device, queue_pair, poller, memory, layout, endpoint, inline_size })
+    }
+
+    /// Where messages lie in the memory.
+    pub fn layout(&self) -> BufferLayout {
+        self.layout
+    }
+
+    /// What the peer needs to know.
+    pub fn resources(&self) -> Resources {
+        Resources {
+            endpoint: self.endpoint.clone(),
+            rkey: self.memory.rkey(),
+            address: self.memory.buffer().address() + self.layout.receive_offset(),
+            length: self.layout.half(),
+        }
+    }
+
+    /// Connects the queue pair to the peer's.
+    ///
+    /// # Errors
+    ///
+    /// There is no way to the peer.
+    pub fn connect(self, remote: Resources, test: &TestPlan, timer: &Timer) -> Result<Workload, Error> {
+        let Self { device, queue_pair, poller, memory, layout, endpoint, inline_size } = self;
+        connect(&queue_pair, &device.path, &endpoint, &remote.endpoint, &ConnectOptions::default())?;
+        let target = Target { rkey: remote.rkey, address: remote.address };
+        let writer = Writer::new(queue_pair, memory, target, inline_size);
+        let recorder = LatencyRecorder::new();
+        Ok(Workload { test: test.clone(), writer, poller, layout, recorder, timer: timer.clone() })
+    }
+}
+
+/// A side that is ready to run.
+#[derive(Debug)]
+pub struct Workload {
+    test: TestPlan,
+    writer: Writer,
+    poller: CompletionPoller,
+    layout: BufferLayout,
+    recorder: LatencyRecorder,
+    timer: Timer,
+}
+
+impl Workload {
+    /// Gets ready for messages of this size, before either side begins to measure them.
+    ///
+    /// # Panics
+    ///
+    /// If the plan has no such size.
+    pub fn prepare(&mut self, size: u64) {
+        self.writer.resize(size as u32);
+        self.writer.flag(self.layout.receive_offset() + size - 1).store(latency::UNMARKED);
+    }
+
+    /// Measures messages of this size: the client's part.
+    ///
+    /// # Errors
+    ///
+    /// A message failed, or the peer is gone.
+    pub fn measure(&mut self, size: u64, watch: &mut Watch<'_>) -> Result<Row, Error> {
+        let iterations = self.test.iterations;
+        let Measure::Latency(definition) = self.test.measure else {
+            let chain = bandwidth::Chain::new(&self.test, self.layout.cycle(size));
+            let ticks = bandwidth::measure(&mut self.writer, &mut self.poller, chain, watch)?;
+            let summary = BandwidthSummary::new(size, iterations, ticks, &self.timer);
+            return Ok(Row::Bandwidth(BandwidthRow::new(size, iterations, summary)));
+        };
+        let tick = self.timer.nanoseconds_per_tick();
+        let mut run = self.latency_run(size);
+        let summary = match definition {
+            LatencyDefinition::PingPong => {
+                run.ping(iterations, watch).map(|recorder| recorder.summary(tick / 2.0))
+            }
+            LatencyDefinition::Completion => {
+                run.complete(iterations, watch).map(|recorder| recorder.summary(tick))
+            }
+        }?;
+        Ok(Row::Latency(LatencyRow::new(size, iterations, summary)))
+    }
+
+    /// Answers messages of this size, where they want an answer: the server's part.
+    ///
+    /// # Errors
+    ///
+    /// A message failed, or the peer is gone.
+    pub fn answer(&mut self, size: u64, watch: &mut Watch<'_>) -> Result<(), Error> {
+        match self.test.measure {
+            Measure::Latency(LatencyDefinition::PingPong) => {
+                let iterations = self.test.iterations;
+                self.latency_run(size).pong(iterations, watch)
+            }
+            Measure::Bandwidth | Measure::Latency(LatencyDefinition::Completion) => Ok(()),
+        }
+    }
+
+    fn latency_run(&mut self, size: u64) -> latency::Run<'_> {
+        let arrival = self.layout.receive_offset() + size - 1;
+        latency::Run::new(&mut self.writer, &mut self.poller, &mut self.recorder, arrival)
+    }
+}
+
+fn queue_pair(
+    device: &LocalDevice,
+    pd: &ProtectionDomain,
+    queue: &GenericCompletionQueue,
+    depth: u32,
+    inline_size: u32,
+) -> Result<GenericQueuePair, Error> {
+    let built = pd
+        .create_qp_builder()
+        .setup_qp_type(QueuePairType::ReliableConnection)
+        .setup_max_send_wr(depth)
+        .setup_max_recv_wr(1)
+        .setup_max_inline_data(inline_size)
+        .setup_send_ops_flags(SendOperationFlags::Write)
+        .setup_send_cq(queue)
+        .setup_recv_cq(queue)
+        .build_generic();
+    built.map_err(|error| match error {
+        // No device says how much it copies, other than by refusing.
+        CreateQueuePairError::Ibverbs { source, .. } if inline_size > 0 => {
+            let (given, device) = (inline_size, device.limits.device.clone());
+            DeviceError::QueuePairRefused { given, depth, device, reason: source.to_string() }.into()
+        }
+        error => error.into(),
+    })
+}
+
+/// What may be done with the memory. The device may reorder its writes on the bus where only amounts matter,
+/// as perftest has it; who waits for the last byte needs it to come last.
+fn access(test: &TestPlan) -> AccessFlags {
+    let access = AccessFlags::LocalWrite | AccessFlags::RemoteWrite;
+    match test.measure {
+        Measure::Bandwidth => access | AccessFlags::RelaxedOrdering,
+        Measure::Latency(_) => access,
+    }
+}
+
+fn inline_size(device: &LocalDevice, test: &TestPlan) -> u32 {
+    let default = match test.measure {
+        Measure::Bandwidth => 0,
+        Measure::Latency(_) => default_inline_size(device.vendor_id),
+    };
+    test.inline_size.unwrap_or(default)
+}
+
+/// A start that differs from run to run, so that packets of an earlier connection are not taken for ours.
+fn packet_sequence_number() -> u32 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(0, |since| since.subsec_nanos()) & 0xff_ffff
+}

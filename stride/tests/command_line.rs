@@ -1,0 +1,133 @@
+//! What bad input gets where no device is needed to tell.
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use common::{Running, command, run};
+
+/// The value, the limit and the remedy are in one line.
+#[track_caller]
+fn refused(flags: &str, words: &[&str]) {
+    let ended = run(flags);
+    let line = ended.refused();
+    assert_eq!(ended.stderr.lines().count(), 1, "{ended:#?}");
+    for word in words {
+        assert!(line.contains(word), "{flags}: no `{word}` in {line}");
+    }
+}
+
+#[test]
+fn sizes_out_of_range_are_refused() {
+    refused("write bw -s 0", &["-s 0", "1 byte", "give -s 1 or more"]);
+    refused("write lat -s 0 127.0.0.1", &["-s 0"]);
+    refused("write bw -a --max-msg-size 1", &["--max-msg-size 1", "give --max-msg-size 2 or more"]);
+    refused("write bw -s 1G", &["'1G'", "K or M"]);
+}
+
+#[test]
+fn counts_out_of_range_are_refused() {
+    refused("write bw -n 0", &["-n 0", "5", "give -n 5 or more"]);
+    refused("write lat -n 4", &["-n 4", "5"]);
+    refused("write bw -t 0", &["-t 0", "give -t 1 or more"]);
+    refused("write bw -Q 0", &["-Q 0"]);
+    refused("write bw -l 0", &["-l 0"]);
+    refused("write bw -i 0", &["-i 0", "1 to 255"]);
+    refused("write bw -p 65536", &["65536", "65535"]);
+}
+
+#[test]
+fn flags_that_do_not_go_together_are_refused() {
+    refused("write bw -l 64", &["-n 5000", "-l 64", "give -n 5056"]);
+    refused("write bw -l 256 -n 5120", &["-l 256", "-t 128"]);
+    refused("write bw -l 8 -n 80 -Q 3", &["-l 8", "-Q 3"]);
+    refused("write lat -l 2", &["-l 2", "1", "leave -l out"]);
+    refused("write bw --loopback 127.0.0.1", &["--loopback", "[SERVER]"]);
+    refused("write bw --latency completion", &["--latency"]);
+    refused("write bw one two", &["'two'"]);
+}
+
+#[test]
+fn help_and_version_are_on_standard_output() {
+    for flags in ["--help", "write bw --help", "write lat -h", "--version"] {
+        let ended = run(flags).succeeded();
+        assert!(!ended.stdout.is_empty() && ended.stderr.is_empty(), "{ended:#?}");
+    }
+    assert!(run("write bw --help").stdout.contains("--max-msg-size"));
+    assert_eq!(run("").status.code(), Some(2));
+}
+
+#[test]
+fn a_missing_library_is_named_with_its_package() {
+    let ended = with_libraries(Path::new("/nonexistent"));
+    let line = ended.refused();
+    for word in ["libibverbs.so.1", "/nonexistent", "libibverbs1"] {
+        assert!(line.contains(word), "{line}");
+    }
+}
+
+#[test]
+fn a_library_that_is_too_old_is_told_from_a_missing_one() {
+    // A library that has none of the functions is the oldest there can be.
+    let folder = Folder::new("too-old");
+    symlink(a_library_without_verbs(), folder.0.join("libibverbs.so.1")).unwrap();
+    let ended = with_libraries(&folder.0);
+    let line = ended.refused();
+    for word in ["libibverbs.so.1", "too old", "ibv_get_device_list", "newer rdma-core"] {
+        assert!(line.contains(word), "{line}");
+    }
+}
+
+#[test]
+fn an_unknown_provider_is_named() {
+    let ended = Running::start(command("write bw").env("SIDEWAY_PROVIDER", "no-such")).end();
+    assert!(ended.refused().contains("no-such"), "{ended:#?}");
+}
+
+#[test]
+fn no_device_is_an_error_where_there_is_none() {
+    let some = fs::read_dir("/sys/class/infiniband").is_ok_and(|mut entries| entries.next().is_some());
+    if some {
+        // With a device, the tests in `device` say what happens.
+        return;
+    }
+    for flags in ["write bw", "write bw 127.0.0.1", "write lat --loopback", "write bw -d mlx5_0"] {
+        let ended = Running::start(command(flags).env("SIDEWAY_PROVIDER", "system")).end();
+        assert_eq!(ended.stderr.lines().count(), 1, "{ended:#?}");
+        let line = ended.refused();
+        assert!(line.contains("no RDMA device") || line.contains("cannot load libibverbs"), "{line}");
+    }
+}
+
+#[track_caller]
+fn with_libraries(folder: &Path) -> common::Ended {
+    let mut command = command("write bw --loopback");
+    Running::start(command.env("RDMA_MUMMY_LIB_DIR", folder).env("SIDEWAY_PROVIDER", "system")).end()
+}
+
+/// The C library, which this process has loaded.
+fn a_library_without_verbs() -> PathBuf {
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    let paths = maps.lines().filter_map(|line| line.split_whitespace().nth(5));
+    let mut libraries = paths.filter(|path| path.contains("/libc.") || path.contains("/libc-"));
+    libraries.next().expect("the C library is loaded").into()
+}
+
+/// A folder that goes with the test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("stride-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}

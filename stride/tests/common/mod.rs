@@ -1,0 +1,153 @@
+//! Running the program, with a time limit, whatever becomes of it.
+
+#![allow(dead_code, reason = "each test program uses a part")]
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// No run that these tests make takes longer, even where the device is emulated on a busy machine.
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+
+/// What every error exits with.
+pub(crate) const FAILURE: i32 = 2;
+
+/// The program with these flags, separated by spaces.
+pub(crate) fn command(flags: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_stride-perf"));
+    command.args(flags.split_whitespace());
+    command
+}
+
+/// What a finished run left.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) status: ExitStatus,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Ended {
+    /// The rows of the table: lines that begin with the message size.
+    pub(crate) fn rows(&self) -> Vec<Vec<f64>> {
+        let rows = self.stdout.lines().filter(|line| !line.starts_with('#'));
+        let number = |word: &str| word.parse().unwrap_or_else(|_| panic!("`{word}` in {self:?}"));
+        rows.map(|row| row.split_whitespace().map(number).collect()).collect()
+    }
+
+    /// Asserts that all went well.
+    #[track_caller]
+    pub(crate) fn succeeded(self) -> Self {
+        assert!(self.status.success(), "{self:#?}");
+        self
+    }
+
+    /// Asserts that the run was refused in one line, without a table; the line.
+    #[track_caller]
+    pub(crate) fn refused(&self) -> &str {
+        assert_eq!(self.status.code(), Some(FAILURE), "{self:#?}");
+        assert_eq!(self.rows().len(), 0, "{self:#?}");
+        self.complaint()
+    }
+
+    /// The line that says what is wrong: the last one on standard error, and the only one of its kind.
+    #[track_caller]
+    pub(crate) fn complaint(&self) -> &str {
+        let mut lines = self.stderr.lines().filter(|line| line.starts_with("stride-perf: "));
+        let complaint = lines.next().unwrap_or_else(|| panic!("no complaint: {self:#?}"));
+        assert_eq!(lines.next(), None, "{self:#?}");
+        assert_eq!(self.stderr.lines().last(), Some(complaint), "{self:#?}");
+        complaint
+    }
+}
+
+/// A run under way. It is killed when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Running {
+    child: Victim,
+    stdout: thread::JoinHandle<String>,
+    stderr: mpsc::Receiver<String>,
+    heard: String,
+}
+
+/// A process that does not outlive its test, whatever becomes of that.
+#[derive(Debug)]
+struct Victim(Child);
+
+impl Drop for Victim {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Running {
+    pub(crate) fn start(command: &mut Command) -> Self {
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("the program starts");
+        let mut stdout = child.stdout.take().expect("standard output is a pipe");
+        let stderr = BufReader::new(child.stderr.take().expect("standard error is a pipe"));
+        let (sender, receiver) = mpsc::channel();
+        thread::spawn(move || stderr.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+        let stdout = thread::spawn(move || {
+            let mut text = String::new();
+            let _ = stdout.read_to_string(&mut text);
+            text
+        });
+        Self { child: Victim(child), stdout, stderr: receiver, heard: String::new() }
+    }
+
+    /// Waits for a line on standard error that contains `words`.
+    #[track_caller]
+    pub(crate) fn await_line(&mut self, words: &str) -> String {
+        let deadline = Instant::now() + LIMIT;
+        while let Ok(line) = self.stderr.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            self.heard += &line;
+            self.heard.push('\n');
+            if line.contains(words) {
+                return line;
+            }
+        }
+        panic!("the program did not say `{words}`: {}", self.heard)
+    }
+
+    pub(crate) fn kill(&mut self) {
+        let _ = self.child.0.kill();
+    }
+
+    /// Waits for the end; a run that takes too long is killed, which counts as a failure.
+    #[track_caller]
+    pub(crate) fn end(self) -> Ended {
+        self.end_within(LIMIT)
+    }
+
+    #[track_caller]
+    pub(crate) fn end_within(mut self, limit: Duration) -> Ended {
+        let deadline = Instant::now() + limit;
+        let status = loop {
+            match self.child.0.try_wait().expect("the program can be waited for") {
+                Some(status) => break status,
+                None if Instant::now() < deadline => thread::sleep(Duration::from_millis(10)),
+                None => {
+                    self.kill();
+                    panic!("the program did not end within {limit:?}: {}", self.heard);
+                }
+            }
+        };
+        let stdout = self.stdout.join().expect("standard output is read");
+        let mut stderr = self.heard;
+        for line in self.stderr {
+            stderr += &line;
+            stderr.push('\n');
+        }
+        Ended { status, stdout, stderr }
+    }
+}
+
+/// Runs the program to its end.
+#[track_caller]
+pub(crate) fn run(flags: &str) -> Ended {
+    Running::start(&mut command(flags)).end()
+}

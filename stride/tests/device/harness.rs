@@ -1,0 +1,109 @@
+//! Tests that need a device.
+
+use std::process::ExitCode;
+
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use sideway::ibverbs::device::DeviceList;
+use sideway::ibverbs::port::PortState;
+
+/// Where this is set, a missing device is a failure.
+const REQUIRE: &str = "SIDEWAY_TEST_REQUIRE_DEVICE";
+
+/// What a test comes to; `Skipped` with the reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Ran,
+    Skipped(&'static str),
+}
+
+/// A test's name and what it does with a device.
+pub(crate) type Test = (&'static str, fn(&Device) -> Outcome);
+
+/// The device that the tests use.
+#[derive(Clone, Debug)]
+pub(crate) struct Device {
+    pub(crate) name: String,
+    pub(crate) port: u8,
+    pub(crate) known: Vec<String>,
+    pub(crate) max_qp_wr: u32,
+    pub(crate) max_cqe: u32,
+    pub(crate) max_msg_sz: u64,
+    pub(crate) gid_table_length: u32,
+    /// Indices of the port's GID table that have a GID.
+    pub(crate) gid_indices: Vec<u32>,
+}
+
+/// Runs the tests, one after the other: each keeps one or two processors busy.
+pub(crate) fn run(tests: Vec<Test>) -> ExitCode {
+    let device = Device::find();
+    let required = std::env::var_os(REQUIRE).is_some_and(|value| value != "0" && !value.is_empty());
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads.get_or_insert(1);
+    let missing = device.as_ref().err().cloned();
+    if let Some(reason) = &missing {
+        println!("{} device tests have nothing to run on: {reason}", tests.len());
+    }
+    let trials = tests.into_iter().map(|(name, test)| trial(name, test, device.clone(), required)).collect();
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    let failed = conclusion.num_failed;
+    println!(
+        "device tests: {} ran, {} skipped, {failed} failed",
+        conclusion.num_passed + failed,
+        conclusion.num_ignored
+    );
+    if failed == 0 && !(required && missing.is_some()) { ExitCode::SUCCESS } else { ExitCode::from(101) }
+}
+
+fn trial(
+    name: &'static str,
+    test: fn(&Device) -> Outcome,
+    device: Result<Device, String>,
+    required: bool,
+) -> Trial {
+    match device {
+        Ok(device) => Trial::ignorable_test(name, move || match test(&device) {
+            Outcome::Ran => Ok(Completion::Completed),
+            Outcome::Skipped(reason) => Ok(Completion::ignored_with(reason)),
+        }),
+        Err(reason) if required => Trial::test(name, move || Err(Failed::from(reason))),
+        Err(_) => Trial::ignorable_test(name, || Ok(Completion::ignored_with("no device"))),
+    }
+}
+
+impl Device {
+    /// The first device with an active port that the environment does not rule out.
+    fn find() -> Result<Self, String> {
+        let list = DeviceList::new().map_err(|error| error.to_string())?;
+        let known: Vec<_> = list.iter().map(|device| device.name()).collect();
+        let wanted = std::env::var("SOFTROCE_DEVICE").ok();
+        for device in list.iter().filter(|device| wanted.as_ref().is_none_or(|name| *name == device.name())) {
+            let context = device.open().map_err(|error| error.to_string())?;
+            let attr = context.query_device().map_err(|error| error.to_string())?;
+            for port in 1..=attr.phys_port_cnt() {
+                let port_attr = context.query_port(port).map_err(|error| error.to_string())?;
+                if port_attr.port_state() != PortState::Active {
+                    continue;
+                }
+                let gids = context.query_gid_table().map_err(|error| error.to_string())?;
+                let here =
+                    gids.iter().filter(|gid| gid.port_num() == u32::from(port) && !gid.gid().is_zero());
+                return Ok(Self {
+                    name: device.name(),
+                    port,
+                    known,
+                    max_qp_wr: attr.max_qp_wr().unsigned_abs(),
+                    max_cqe: attr.max_cqe().unsigned_abs(),
+                    max_msg_sz: port_attr.max_msg_sz().into(),
+                    gid_table_length: port_attr.gid_tbl_len().unsigned_abs(),
+                    gid_indices: here.map(|gid| gid.gid_index()).collect(),
+                });
+            }
+        }
+        Err("there is no RDMA device with an active port".to_owned())
+    }
+
+    /// Flags with this device's name.
+    pub(crate) fn flags(&self, flags: &str) -> String {
+        format!("{flags} -d {}", self.name)
+    }
+}

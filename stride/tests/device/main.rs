@@ -1,0 +1,18 @@
+//! stride-perf over a real device: the first one with an active port, or the one that `SOFTROCE_DEVICE`
+//! names.
+//!
+//! Without a device every test is reported as ignored, with the reason; with
+//! `SIDEWAY_TEST_REQUIRE_DEVICE=1` that is a failure.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod harness;
+mod input;
+mod measure;
+mod peers;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    harness::run([measure::TESTS, input::TESTS, peers::TESTS].concat())
+}

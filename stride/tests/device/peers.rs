@@ -1,0 +1,226 @@
+//! Peers that are absent, strange, dead, or wrong.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+use stride::cli;
+use stride::control::{
+    ControlError, Greeting, Kind, Link, Listener, Message, Resources, VERSION, connect, write_frame,
+};
+use stride::device::LocalDevice;
+use stride::plan::{LocalOptions, Plan, TestPlan};
+use stride::workload::Side;
+
+use crate::common::{Ended, Running, command, run};
+use crate::harness::{Device, Outcome, Test};
+
+pub(crate) const TESTS: &[Test] = &[
+    ("an_absent_server_is_named", an_absent_server_is_named),
+    ("a_server_that_is_another_program_is_named", a_server_that_is_another_program_is_named),
+    ("a_client_that_is_another_program_is_named", a_client_that_is_another_program_is_named),
+    ("a_silent_server_is_given_up", a_silent_server_is_given_up),
+    ("another_version_is_named", another_version_is_named),
+    ("a_taken_tcp_port_is_named", a_taken_tcp_port_is_named),
+    ("a_server_that_dies_is_noticed", a_server_that_dies_is_noticed),
+    ("a_client_that_dies_is_noticed", a_client_that_dies_is_noticed),
+    ("a_failed_message_is_explained", a_failed_message_is_explained),
+    ("memory_that_is_too_short_is_refused", memory_that_is_too_short_is_refused),
+];
+
+/// A dead peer is noticed in this time, also by a side that only spins.
+const NOTICE: Duration = Duration::from_secs(20);
+
+fn test_plan(flags: &str) -> TestPlan {
+    let words = format!("stride-perf write {flags}");
+    Plan::new(cli::parse(words.split_whitespace()).unwrap()).unwrap().test
+}
+
+fn greeting(test: TestPlan) -> Greeting {
+    Greeting { release: "test".to_owned(), test }
+}
+
+/// Asks a server for a test that its own command line would refuse; its answer.
+pub(crate) fn request_impossible_test(port: u16) -> String {
+    let mut test = test_plan("bw");
+    test.iterations = 1;
+    let mut link = connect("127.0.0.1", port).unwrap();
+    match link.exchange(&Message::Request(greeting(test))) {
+        Err(ControlError::PeerFailed { reason, .. }) => reason,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A server that says `bytes` and nothing more, on a port of its own.
+fn stranger(bytes: Vec<u8>) -> u16 {
+    let socket = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = socket.local_addr().unwrap().port();
+    thread::spawn(move || {
+        let (mut stream, _) = socket.accept().unwrap();
+        let _ = stream.write_all(&bytes);
+        let _ = stream.read_to_end(&mut Vec::new());
+    });
+    port
+}
+
+/// What a client says of a server that says `bytes`.
+fn client_of(device: &Device, bytes: &[u8]) -> Ended {
+    let port = stranger(bytes.to_vec());
+    run(&device.flags(&format!("write bw 127.0.0.1 -n 5 -p {port}")))
+}
+
+/// A server, and its port.
+fn server(device: &Device, flags: &str) -> (Running, u16) {
+    let mut server = Running::start(&mut command(&device.flags(&format!("{flags} -p 0"))));
+    let waiting = server.await_line("waiting for a client on TCP port");
+    (server, waiting.rsplit(' ').next().unwrap().parse().unwrap())
+}
+
+fn an_absent_server_is_named(device: &Device) -> Outcome {
+    let port = Listener::bind_local().unwrap().port();
+    let ended = run(&device.flags(&format!("write bw 127.0.0.1 -p {port}")));
+    let line = ended.refused();
+    assert!(line.contains(&format!("127.0.0.1:{port}")) && line.contains("start the same"), "{line}");
+    let ended = run(&device.flags("write bw no.such.host.invalid"));
+    assert!(ended.refused().contains("cannot resolve no.such.host.invalid"), "{ended:#?}");
+    Outcome::Ran
+}
+
+fn a_server_that_is_another_program_is_named(device: &Device) -> Outcome {
+    let ended = client_of(device, b"SSH-2.0-OpenSSH_9.2p1\r\n");
+    assert!(
+        ended.refused().contains("does not speak stride-perf's protocol (it sent \"SSH-\")"),
+        "{ended:#?}"
+    );
+    Outcome::Ran
+}
+
+fn a_client_that_is_another_program_is_named(device: &Device) -> Outcome {
+    for words in ["GET / HTTP/1.1\r\n\r\n", "6.06\0\0\0\0\0\0\0\0\0\0\0\0"] {
+        let (server, port) = server(device, "write lat");
+        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+        stream.write_all(words.as_bytes()).unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+        let ended = server.end();
+        assert!(ended.refused().contains(&format!("(it sent \"{}\")", &words[..4])), "{ended:#?}");
+    }
+    Outcome::Ran
+}
+
+fn a_silent_server_is_given_up(device: &Device) -> Outcome {
+    let ended = client_of(device, b"");
+    assert!(ended.refused().contains("did not answer within 5 s"), "{ended:#?}");
+    Outcome::Ran
+}
+
+fn another_version_is_named(device: &Device) -> Outcome {
+    let mut bytes = Vec::new();
+    write_frame(&mut bytes, Kind::Message, b"{}").unwrap();
+    bytes[4..6].copy_from_slice(&(VERSION + 1).to_be_bytes());
+    let ended = client_of(device, &bytes);
+    let line = ended.refused();
+    let theirs = format!("speaks version {}", VERSION + 1);
+    assert!(line.contains(&theirs) && line.contains("the same release on both sides"), "{line}");
+
+    let (server, port) = server(device, "write bw");
+    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+    stream.write_all(&bytes).unwrap();
+    let ended = server.end();
+    assert!(ended.refused().contains(&theirs), "{ended:#?}");
+    Outcome::Ran
+}
+
+fn a_taken_tcp_port_is_named(device: &Device) -> Outcome {
+    let taken = Listener::bind(0).unwrap();
+    let ended = run(&device.flags(&format!("write bw -p {}", taken.port())));
+    let line = ended.refused();
+    assert!(line.contains(&format!("TCP port {}", taken.port())) && line.contains("with -p"), "{line}");
+    Outcome::Ran
+}
+
+/// Kills one side in the midst of a test that would take days; the other ends by itself.
+fn survivor(device: &Device, test: &str, kill_server: bool) -> Ended {
+    let flags = format!("write {test} -n 4000000000");
+    let (mut server, port) = server(device, &flags);
+    let client = Running::start(&mut command(&device.flags(&format!("{flags} 127.0.0.1 -p {port}"))));
+    server.await_line("serving");
+    thread::sleep(Duration::from_secs(1));
+    let (mut victim, survivor) = if kill_server { (server, client) } else { (client, server) };
+    victim.kill();
+    victim.end();
+    survivor.end_within(NOTICE)
+}
+
+fn a_server_that_dies_is_noticed(device: &Device) -> Outcome {
+    for test in ["bw", "lat", "lat --latency completion"] {
+        let ended = survivor(device, test, true);
+        let line = ended.refused();
+        assert!(
+            line.contains("closed the control connection") || line.contains("a message failed"),
+            "{line}"
+        );
+    }
+    Outcome::Ran
+}
+
+fn a_client_that_dies_is_noticed(device: &Device) -> Outcome {
+    for test in ["bw", "lat", "lat --latency completion"] {
+        let ended = survivor(device, test, false);
+        let line = ended.refused();
+        assert!(
+            line.contains("closed the control connection") || line.contains("a message failed"),
+            "{line}"
+        );
+    }
+    Outcome::Ran
+}
+
+/// What a client says of a server whose resources are not quite right, and what it tells the server.
+fn client_of_wrong_resources(device: &Device, wrong: fn(&mut Resources)) -> (Ended, ControlError) {
+    let listener = Listener::bind_local().unwrap();
+    let flags = device.flags(&format!("write bw -n 5 127.0.0.1 -p {}", listener.port()));
+    let client = Running::start(&mut command(&flags));
+    let options = LocalOptions { device: Some(device.name.clone()), ..LocalOptions::default() };
+    let local = LocalDevice::open(&options).unwrap();
+    let mut link = listener.accept().unwrap();
+    let told = serve_wrongly(&local, &mut link, wrong).unwrap_err();
+    (client.end(), told)
+}
+
+fn serve_wrongly(
+    device: &LocalDevice,
+    link: &mut Link,
+    wrong: fn(&mut Resources),
+) -> Result<(), ControlError> {
+    let Message::Request(Greeting { test, .. }) = link.receive()? else { panic!("no request") };
+    link.send(&Message::Accept(greeting(test.clone())))?;
+    let side = Side::new(device, &test).unwrap();
+    let mut resources = side.resources();
+    wrong(&mut resources);
+    let Message::Resources(remote) = link.exchange(&Message::Resources(resources))? else {
+        panic!("no resources")
+    };
+    let _workload = side.connect(remote, &test, &stride::statistics::Timer::new()).unwrap();
+    link.exchange(&Message::Ready)?;
+    link.exchange(&Message::Begin { size: test.sizes.largest() })?;
+    link.receive_result().map(drop)
+}
+
+fn a_failed_message_is_explained(device: &Device) -> Outcome {
+    let (ended, told) = client_of_wrong_resources(device, |resources| resources.rkey ^= 0xff00);
+    let line = ended.refused();
+    for word in ["remote access error", "status 10", "opcode", "wr_id", "vendor error", "wrong rkey"] {
+        assert!(line.contains(word), "no `{word}` in {line}");
+    }
+    assert!(told.to_string().contains("remote access error"), "{told}");
+    Outcome::Ran
+}
+
+fn memory_that_is_too_short_is_refused(device: &Device) -> Outcome {
+    let (ended, told) = client_of_wrong_resources(device, |resources| resources.length = 65535);
+    let line = ended.refused();
+    assert!(line.contains("65535 bytes") && line.contains("for messages of 65536"), "{line}");
+    assert!(told.to_string().contains("65535 bytes"), "{told}");
+    Outcome::Ran
+}
