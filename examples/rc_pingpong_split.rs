@@ -44,7 +44,7 @@ fn rc_pingpong_split() -> Result<(), Failure> {
     let list = DeviceList::new()?;
     let context = devices::one(&list, plan.ib_dev.as_deref())?.open()?;
     let path = LocalPath::choose(&context, plan.ib_port, plan.gid_index)?;
-    plan.check_port(&context, &path)?;
+    plan.check(&context, &path)?;
     eprintln!("{}, port {}: {}", context.name(), path.port_num(), path.reason());
 
     let pd = context.alloc_pd()?;

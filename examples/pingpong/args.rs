@@ -186,25 +186,35 @@ impl TryFrom<Args> for Plan {
 }
 
 impl Plan {
-    /// Compares the plan with what the port can do.
+    /// Compares the plan with what device and port can do.
     ///
     /// # Errors
     ///
-    /// The message or its packets are too large for the port.
-    pub fn check_port(&self, context: &DeviceContext, path: &LocalPath) -> Result<(), Failure> {
-        let longest = context.query_port(path.port_num())?.max_msg_sz();
-        let (size, name) = (self.size, context.name());
-        if size > longest {
+    /// A queue, the message or its packets are too large.
+    pub fn check(&self, context: &DeviceContext, path: &LocalPath) -> Result<(), Failure> {
+        let (name, port) = (context.name(), path.port_num());
+        let device = context.query_device()?;
+        // Everything that is received completes in one queue, together with the one send.
+        let queues = [("receive", device.max_qp_wr()), ("completion", device.max_cqe().saturating_sub(1))];
+        for (queue, limit) in queues {
+            if i64::from(self.rx_depth) > i64::from(limit) {
+                return Err(Failure::setup(format_args!(
+                    "-r {}: the {queue} queues of {name} have room for {limit}",
+                    self.rx_depth
+                )));
+            }
+        }
+        let longest = context.query_port(port)?.max_msg_sz();
+        if self.size > longest {
             return Err(Failure::setup(format_args!(
-                "-s {size}: the longest message of port {} of {name} is {longest} bytes",
-                path.port_num()
+                "-s {}: the longest message of port {port} of {name} is {longest} bytes",
+                self.size
             )));
         }
         if self.mtu > path.mtu() {
             return Err(Failure::setup(format_args!(
-                "-m {}: the MTU of port {} of {name} is {}; raise that of its network interface, or choose a smaller one",
+                "-m {}: the MTU of port {port} of {name} is {}; raise that of its network interface, or choose a smaller one",
                 self.mtu,
-                path.port_num(),
                 path.mtu()
             )));
         }
