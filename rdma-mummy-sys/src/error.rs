@@ -61,6 +61,9 @@ impl LoadError {
     }
 }
 
+/// Whether this program has musl's C library inside, whose `dlopen` always fails then.
+const IS_STATIC: bool = cfg!(all(target_env = "musl", target_feature = "crt-static"));
+
 /// The distribution's package of a library, to name in the remedy.
 fn package(library: &str) -> &'static str {
     match library {
@@ -80,6 +83,13 @@ impl fmt::Display for LoadError {
                 for (n, attempt) in tried.iter().enumerate() {
                     let separator = if n == 0 { "" } else { "; " };
                     write!(f, "{separator}tried {}: {}", attempt.path.display(), attempt.reason)?;
+                }
+                if IS_STATIC {
+                    return write!(
+                        f,
+                        "): a statically linked program cannot load it; build with \
+                         -C target-feature=-crt-static, or for a gnu target"
+                    );
                 }
                 write!(
                     f,

@@ -25,22 +25,38 @@
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("rdma-mummy-sys needs Linux: RDMA verbs are an interface of its kernel");
+#[cfg(all(target_os = "linux", not(target_pointer_width = "64")))]
+compile_error!("rdma-mummy-sys needs a 64-bit processor: its bindings are made for x86-64 and aarch64");
 
+// Elsewhere there is nothing but the error above.
+#[cfg(target_os = "linux")]
 #[macro_use]
 mod table;
+#[cfg(target_os = "linux")]
 #[doc(hidden)]
 #[macro_use]
 pub mod field;
+#[cfg(target_os = "linux")]
 #[rustfmt::skip]
 mod bindings;
+#[cfg(target_os = "linux")]
 mod error;
+#[cfg(target_os = "linux")]
 mod library;
+#[cfg(target_os = "linux")]
 pub mod mlx5dv;
+#[cfg(target_os = "linux")]
 mod provider;
+#[cfg(target_os = "linux")]
 pub mod rdmacm;
+#[cfg(target_os = "linux")]
 pub mod verbs;
 
+#[cfg(target_os = "linux")]
 pub use bindings::tables::{Efadv, Mlx5dv, RdmaCm, Verbs};
+#[cfg(target_os = "linux")]
 pub use bindings::types;
+#[cfg(target_os = "linux")]
 pub use error::{Attempt, LoadError, MissingSymbol};
+#[cfg(target_os = "linux")]
 pub use provider::{LIB_DIR_VARIABLE, Provider};

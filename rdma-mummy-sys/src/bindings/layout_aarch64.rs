@@ -3,7 +3,7 @@
 //! Sizes, alignments and offsets of every struct on aarch64.
 
 use super::types::*;
-const _: () = assert!(size_of::< mlx5_wqe_ctrl_seg > () == 16);
+const _: () = assert!(size_of::<mlx5_wqe_ctrl_seg>() == 16);
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [

@@ -37,8 +37,6 @@ pub(super) struct Samples {
 
 impl Samples {
     /// Reads lines of the form `sample bw 64 PERFTEST STRIDE PERFTEST`, one a pair, and `perftest VERSION`.
-    ///
-    /// `repeat bw 64` forgets a row that was too noisy and is measured again.
     pub(super) fn parse(output: &str) -> Result<Self> {
         let mut samples = Self::default();
         for line in output.lines() {
@@ -56,7 +54,6 @@ impl Samples {
                     };
                     samples.row(measure, bytes)?.triples.push(triple);
                 }
-                ["repeat", measure, bytes] => samples.row(measure, bytes)?.triples.clear(),
                 ["perftest", version @ ..] => samples.perftest = format!("perftest {}", version.join(" ")),
                 _ => bail!("unexpected output of the guest: {line}"),
             }
@@ -104,8 +101,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pairs_are_read_and_a_repeated_row_starts_anew() {
-        let text = "perftest 6.06\nsample bw 64 1.0 2.0 1.0\nrepeat bw 64\nsample bw 64 1.0 1.1 1.0\nsample lat 2 10 8 10\n";
+    fn pairs_are_read_into_rows() {
+        let text = "perftest 6.06\nsample bw 64 1.0 1.1 1.0\nsample lat 2 10 8 10\n";
         let samples = Samples::parse(text).unwrap();
         assert_eq!(samples.perftest, "perftest 6.06");
         assert_eq!(samples.rows.len(), 2);

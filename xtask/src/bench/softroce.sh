@@ -10,10 +10,10 @@ listening() {
     grep -qE ":$(printf %04X $port) 0+:0000 0A" /proc/net/tcp /proc/net/tcp6
 }
 
-# One run: the column of the client's row that begins with the message size.
+# One run: the column of the client's row that begins with the message size, times a factor.
 measure() {
-    column=$1 size=$2
-    shift 2
+    column=$1 size=$2 factor=$3
+    shift 3
     port=$((port + 1))
     timeout 120 "$@" $device -p $port -s $size >"$server_log" 2>&1 &
     server=$!
@@ -28,22 +28,29 @@ measure() {
         return 1
     fi
     wait $server
-    awk -v column="$column" -v size="$size" '$1 == size { print $column }' "$client_log"
+    awk -v column="$column" -v size="$size" -v factor="$factor" \
+        '$1 == size { printf "%.6f\n", $column * factor }' "$client_log"
 }
 
-# perftest without its peak column, which costs a clock reading a message that stride-perf does not make.
+# Bandwidth is taken from the message rate, which perftest prints with more digits than the bandwidth itself.
+# perftest goes without its peak column, which costs a clock reading a message that stride-perf does not make.
 perftest() {
     case $1 in
-    bw) measure 4 "$2" ib_write_bw -F -N --report_gbits -n "$3" ;;
-    lat) measure 5 "$2" ib_write_lat -F -n "$3" ;;
+    bw) measure 5 "$2" "$(gigabits "$2")" ib_write_bw -F -N --report_gbits -n "$3" ;;
+    lat) measure 5 "$2" 1 ib_write_lat -F -n "$3" ;;
     esac
 }
 
 stride() {
     case $1 in
-    bw) measure 3 "$2" stride-perf write bw -n "$3" ;;
-    lat) measure 5 "$2" stride-perf write lat -n "$3" ;;
+    bw) measure 4 "$2" "$(gigabits "$2")" stride-perf write bw -n "$3" ;;
+    lat) measure 5 "$2" 1 stride-perf write lat -n "$3" ;;
     esac
+}
+
+# Gb/s for each million messages a second of a size.
+gigabits() {
+    awk -v size="$1" 'BEGIN { print size * 8 / 1000 }'
 }
 
 # The pairs of one row. Which of the three goes first changes with the pair.

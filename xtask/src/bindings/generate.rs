@@ -200,6 +200,6 @@ pub(crate) fn header(inputs: &Inputs) -> String {
 }
 
 fn print(inputs: &Inputs, note: &str, items: Vec<Item>) -> String {
-    let file = File { shebang: None, attrs: Vec::new(), items };
+    let file = File { shebang: None, frontmatter: None, attrs: Vec::new(), items };
     format!("{}//! {note}\n\n{}", header(inputs), prettyplease::unparse(&file))
 }

@@ -1,4 +1,7 @@
 //! The classic flavour: `ibv_poll_cq` into a buffer that the queue's handle owns.
+//!
+//! `ibv_poll_cq` takes completions off the queue as it copies them, so those of a
+//! batch that a poller leaves behind are the next poller's.
 
 use std::sync::Arc;
 
@@ -13,25 +16,49 @@ pub struct BasicCompletionQueue {
     pub(super) inner: Arc<CqInner>,
     /// Zeroed once, so that a field that a device leaves alone reads as an old value, not as garbage.
     batch: Box<[ibv_wc]>,
+    /// The completions of the batch that were fetched and not yet given out: what one poller leaves, the
+    /// next one gets.
+    next: usize,
+    filled: usize,
+    /// What ended a poller early and was not asked for: the next one begins with it.
+    failure: core::ffi::c_int,
 }
 
 super::impl_completion_queue!(BasicCompletionQueue);
 
 impl BasicCompletionQueue {
     pub(super) fn new(inner: Arc<CqInner>, batch: u32) -> Self {
-        Self { inner, batch: vec![ibv_wc::default(); batch as usize].into_boxed_slice() }
+        let batch = vec![ibv_wc::default(); batch as usize].into_boxed_slice();
+        Self { inner, batch, next: 0, filled: 0, failure: 0 }
     }
 
-    /// Fetches what is there (`ibv_poll_cq`), as much as one batch holds. An empty queue's poller yields
-    /// nothing.
+    /// Begins to poll. An empty queue's poller yields nothing.
     ///
     /// # Errors
     ///
-    /// The device failed.
+    /// The device failed under the poller before this one, which did not [`finish`](BasicPoller::finish).
     #[inline]
     pub fn start_poll(&mut self) -> Result<BasicPoller<'_>, PollCompletionQueueError> {
-        let mut poller = BasicPoller { queue: self, next: 0, filled: 0, error: 0 };
-        if poller.fetch() { Ok(poller) } else { Err(PollCompletionQueueError::new(poller.error)) }
+        match core::mem::take(&mut self.failure) {
+            0 => Ok(BasicPoller { queue: self, drained: false }),
+            result => Err(PollCompletionQueueError { verb: "ibv_poll_cq", result }),
+        }
+    }
+
+    /// Fetches a batch (`ibv_poll_cq`); whether it is full, so that there may be more.
+    #[inline]
+    fn fetch(&mut self) -> bool {
+        let room = i32::try_from(self.batch.len()).unwrap_or(i32::MAX);
+        // SAFETY: the queue lives, its handle is borrowed mutably, and `batch` has that much room.
+        let result =
+            unsafe { verbs::ibv_poll_cq(self.inner.as_raw().as_ptr(), room, self.batch.as_mut_ptr()) };
+        self.next = 0;
+        // A device that says it filled more than there is room for is not believed.
+        self.filled = usize::try_from(result).map_or(0, |filled| filled.min(self.batch.len()));
+        if result < 0 {
+            self.failure = result;
+        }
+        self.filled == self.batch.len()
     }
 }
 
@@ -41,14 +68,13 @@ impl std::fmt::Debug for BasicCompletionQueue {
     }
 }
 
-/// An open poll of a [`BasicCompletionQueue`].
+/// A poll of a [`BasicCompletionQueue`].
 #[must_use = "a poller does nothing until `next` is called"]
 #[derive(Debug)]
 pub struct BasicPoller<'cq> {
     queue: &'cq mut BasicCompletionQueue,
-    next: usize,
-    filled: usize,
-    error: core::ffi::c_int,
+    /// The last batch was not full: it had found the end of the queue.
+    drained: bool,
 }
 
 impl BasicPoller<'_> {
@@ -56,44 +82,31 @@ impl BasicPoller<'_> {
     #[inline]
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Option<BasicWorkCompletion<'_>> {
-        if self.next == self.filled {
-            // A batch that was not full had found the end of the queue.
-            if self.filled < self.queue.batch.len() || !self.fetch() || self.filled == 0 {
+        if self.queue.next == self.queue.filled {
+            if self.drained {
                 return None;
             }
+            self.drained = !self.queue.fetch();
         }
-        let index = self.next;
-        self.next += 1;
+        let index = self.queue.next;
+        if index >= self.queue.filled {
+            return None;
+        }
+        self.queue.next += 1;
         self.queue.batch.get(index).map(|wc| BasicWorkCompletion { wc })
     }
 
-    /// Fetches a batch; false if the device failed.
-    #[inline]
-    fn fetch(&mut self) -> bool {
-        let batch = &mut self.queue.batch;
-        let room = i32::try_from(batch.len()).unwrap_or(i32::MAX);
-        // SAFETY: the queue lives, its handle is borrowed mutably, and `batch` has that much room.
-        let result =
-            unsafe { verbs::ibv_poll_cq(self.queue.inner.as_raw().as_ptr(), room, batch.as_mut_ptr()) };
-        self.next = 0;
-        match usize::try_from(result) {
-            // A device that says it filled more than there is room for is not believed.
-            Ok(filled) => self.filled = filled.min(batch.len()),
-            Err(_) => {
-                self.filled = 0;
-                self.error = result;
-            }
-        }
-        result >= 0
-    }
-
-    /// Says whether [`next`](Self::next) stopped because of a failure instead of an empty queue.
+    /// Says whether [`next`](Self::next) stopped because of a failure instead of an empty queue. Without
+    /// this call, the next poller begins with it.
     ///
     /// # Errors
     ///
     /// The device failed.
     pub fn finish(self) -> Result<(), PollCompletionQueueError> {
-        if self.error == 0 { Ok(()) } else { Err(PollCompletionQueueError::new(self.error)) }
+        match core::mem::take(&mut self.queue.failure) {
+            0 => Ok(()),
+            result => Err(PollCompletionQueueError { verb: "ibv_poll_cq", result }),
+        }
     }
 }
 

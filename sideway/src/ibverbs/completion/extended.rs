@@ -30,6 +30,8 @@ pub struct ExtendedCompletionQueue {
     pub(super) inner: Arc<CqInner>,
     fields: WorkCompletionFields,
     end_after_each: bool,
+    /// What ended a poller early and was not asked for: the next one begins with it.
+    failure: core::ffi::c_int,
 }
 
 super::impl_completion_queue!(ExtendedCompletionQueue);
@@ -49,7 +51,7 @@ impl ExtendedCompletionQueue {
             return Err(CreateCompletionQueueError::Incomplete { operation });
         }
         let end_after_each = inner.context().quirks().end_poll_after_each;
-        Ok(Self { fields: ops.readable() & wanted, end_after_each, inner })
+        Ok(Self { fields: ops.readable() & wanted, end_after_each, inner, failure: 0 })
     }
 
     /// The fields that this queue's completions have.
@@ -57,28 +59,20 @@ impl ExtendedCompletionQueue {
         self.fields
     }
 
-    /// Begins to poll (`ibv_start_poll`). An empty queue's poller yields nothing.
+    /// Begins to poll. An empty queue's poller yields nothing.
+    ///
+    /// `ibv_start_poll` itself is called by the poller's first [`next`](ExtendedPoller::next): a library
+    /// that has started cannot give the completion back, and a poller that is dropped must not lose one.
     ///
     /// # Errors
     ///
-    /// The device failed.
+    /// The device failed under the poller before this one, which did not [`finish`](ExtendedPoller::finish).
     #[inline]
     pub fn start_poll(&mut self) -> Result<ExtendedPoller<'_>, PollCompletionQueueError> {
-        let cq: NonNull<ibv_cq_ex> = self.inner.as_raw().cast();
-        // SAFETY: see the head of this file; no poll is open, because a poller borrows `self` mutably.
-        let cursor = match unsafe { start(cq) } {
-            0 => Cursor::Fresh,
-            libc::ENOENT => Cursor::Closed,
-            result => return Err(PollCompletionQueueError::new(result)),
-        };
-        Ok(ExtendedPoller {
-            cq,
-            cursor,
-            fields: self.fields,
-            end_after_each: self.end_after_each,
-            error: 0,
-            queue: PhantomData,
-        })
+        match core::mem::take(&mut self.failure) {
+            0 => Ok(ExtendedPoller { cq: self.inner.as_raw().cast(), cursor: Cursor::Ahead, queue: self }),
+            result => Err(PollCompletionQueueError { verb: "ibv_next_poll", result }),
+        }
     }
 }
 
@@ -92,20 +86,20 @@ unsafe fn start(cq: NonNull<ibv_cq_ex>) -> core::ffi::c_int {
     unsafe { verbs::ibv_start_poll(cq.as_ptr(), &raw mut attr) }
 }
 
-/// Where an open poll stands.
+/// Where a poll stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cursor {
-    /// On a completion that has not been given out.
-    Fresh,
+    /// Ahead of the first completion: nothing has been started.
+    Ahead,
     /// On a completion that has been given out.
     Given,
     /// Behind the last completion; the poll still has to be ended.
     Behind,
-    /// There is no open poll.
-    Closed,
+    /// The poll is ended.
+    Ended,
 }
 
-/// An open poll of an [`ExtendedCompletionQueue`]. Dropping it ends the poll.
+/// A poll of an [`ExtendedCompletionQueue`]. Dropping it ends the poll.
 ///
 /// It stays on its thread, as libraries hold a lock from `ibv_start_poll` to `ibv_end_poll`. For the same
 /// reason, do not reset or drop a queue pair that completes into this queue while a poller is open: a
@@ -115,10 +109,7 @@ enum Cursor {
 pub struct ExtendedPoller<'cq> {
     cq: NonNull<ibv_cq_ex>,
     cursor: Cursor,
-    fields: WorkCompletionFields,
-    end_after_each: bool,
-    error: core::ffi::c_int,
-    queue: PhantomData<&'cq mut ExtendedCompletionQueue>,
+    queue: &'cq mut ExtendedCompletionQueue,
 }
 
 impl ExtendedPoller<'_> {
@@ -129,56 +120,56 @@ impl ExtendedPoller<'_> {
     #[inline]
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Option<ExtendedWorkCompletion<'_>> {
-        match self.cursor {
-            Cursor::Fresh => self.cursor = Cursor::Given,
-            Cursor::Given => {
-                if !self.advance() {
-                    return None;
-                }
+        let (result, behind) = match self.cursor {
+            // SAFETY: see the head of this file; no poll is open.
+            Cursor::Ahead => (unsafe { start(self.cq) }, Cursor::Ended),
+            Cursor::Given if self.queue.end_after_each => {
+                // SAFETY: a poll is open, and ending it allows the next to start.
+                let result = unsafe {
+                    verbs::ibv_end_poll(self.cq.as_ptr());
+                    start(self.cq)
+                };
+                (result, Cursor::Ended)
             }
-            Cursor::Behind | Cursor::Closed => return None,
+            // SAFETY: a poll is open and on a completion.
+            Cursor::Given => (unsafe { verbs::ibv_next_poll(self.cq.as_ptr()) }, Cursor::Behind),
+            Cursor::Behind | Cursor::Ended => return None,
+        };
+        if result != 0 {
+            self.stop(result, behind);
+            return None;
         }
-        Some(ExtendedWorkCompletion { cq: self.cq, fields: self.fields, poller: PhantomData })
+        self.cursor = Cursor::Given;
+        Some(ExtendedWorkCompletion { cq: self.cq, fields: self.queue.fields, poller: PhantomData })
     }
 
-    /// Moves the cursor; false if there is no further completion.
+    /// There is no further completion, for this reason.
     #[inline]
-    fn advance(&mut self) -> bool {
-        let (result, behind) = if self.end_after_each {
-            // SAFETY: the cursor says that a poll is open, and ending it allows the next to start.
-            unsafe {
-                verbs::ibv_end_poll(self.cq.as_ptr());
-                (start(self.cq), Cursor::Closed)
-            }
-        } else {
-            // SAFETY: the cursor says that a poll is open and on a completion.
-            (unsafe { verbs::ibv_next_poll(self.cq.as_ptr()) }, Cursor::Behind)
-        };
-        if result == 0 {
-            return true;
-        }
+    fn stop(&mut self, result: core::ffi::c_int, behind: Cursor) {
         self.cursor = behind;
         if result != libc::ENOENT {
-            self.error = result;
+            self.queue.failure = result;
         }
-        false
     }
 
-    /// Ends the poll, and says whether [`next`](Self::next) stopped because of a failure instead of an
-    /// empty queue, which a drop does not tell.
+    /// Ends the poll, and says whether [`next`](Self::next) stopped because of a failure instead of an empty
+    /// queue. Without this call, the next poller begins with it.
     ///
     /// # Errors
     ///
     /// The device failed.
     pub fn finish(self) -> Result<(), PollCompletionQueueError> {
-        if self.error == 0 { Ok(()) } else { Err(PollCompletionQueueError::new(self.error)) }
+        match core::mem::take(&mut self.queue.failure) {
+            0 => Ok(()),
+            result => Err(PollCompletionQueueError { verb: "ibv_next_poll", result }),
+        }
     }
 }
 
 impl Drop for ExtendedPoller<'_> {
     #[inline]
     fn drop(&mut self) {
-        if self.cursor != Cursor::Closed {
+        if matches!(self.cursor, Cursor::Given | Cursor::Behind) {
             // SAFETY: the cursor says that a poll is open; nothing uses it after this.
             unsafe { verbs::ibv_end_poll(self.cq.as_ptr()) };
         }

@@ -37,7 +37,7 @@ impl GenericCompletionQueue {
     ///
     /// # Errors
     ///
-    /// The device failed.
+    /// The device failed under the poller before this one, which did not [`finish`](GenericPoller::finish).
     #[inline]
     pub fn start_poll(&mut self) -> Result<GenericPoller<'_>, PollCompletionQueueError> {
         match self {
@@ -79,7 +79,7 @@ impl CompletionQueue for GenericCompletionQueue {
     }
 }
 
-/// An open poll of a [`GenericCompletionQueue`].
+/// A poll of a [`GenericCompletionQueue`].
 #[must_use = "a poller does nothing until `next` is called"]
 #[derive(Debug)]
 pub enum GenericPoller<'cq> {
@@ -100,7 +100,8 @@ impl GenericPoller<'_> {
         }
     }
 
-    /// Says whether [`next`](Self::next) stopped because of a failure instead of an empty queue.
+    /// Says whether [`next`](Self::next) stopped because of a failure instead of an empty queue. Without
+    /// this call, the next poller begins with it.
     ///
     /// # Errors
     ///

@@ -28,6 +28,7 @@ mod extended;
 mod generic;
 mod status;
 
+use std::fmt;
 use std::io;
 use std::ptr::NonNull;
 
@@ -129,16 +130,24 @@ macro_rules! impl_completion_queue {
 use impl_completion_queue;
 
 /// A completion queue could not be polled; that it is empty is not an error.
-#[derive(Debug, thiserror::Error)]
-#[error("polling the completion queue failed: {source}")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PollCompletionQueueError {
-    /// What the library said.
-    pub source: io::Error,
+    /// The call that failed: `ibv_poll_cq`, or `ibv_next_poll` for it and `ibv_start_poll`.
+    pub verb: &'static str,
+    /// What it returned: an error number, or less than zero, which means whatever the device's library says.
+    pub result: core::ffi::c_int,
 }
 
-impl PollCompletionQueueError {
-    #[cold]
-    fn new(result: core::ffi::c_int) -> Self {
-        Self { source: super::os_error(result) }
+impl fmt::Display for PollCompletionQueueError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} returned {}", self.verb, self.result)?;
+        if self.result > 0 {
+            write!(f, " ({})", io::Error::from_raw_os_error(self.result))?;
+        }
+        f.write_str(
+            ": the queue overran or the device failed; make it longer (`setup_cqe`), look at the kernel log",
+        )
     }
 }
+
+impl std::error::Error for PollCompletionQueueError {}

@@ -173,7 +173,8 @@ impl QueuePairBuilder {
         Ok(BasicQueuePair::new(send, ReceiveQueue::new(inner)?))
     }
 
-    /// Makes a pair for `ibv_wr_*` (`ibv_create_qp_ex`).
+    /// Makes a pair for `ibv_wr_*` (`ibv_create_qp_ex`). It takes no inline data where the device's extended
+    /// pairs get that wrong, as SoftRoCE's do: see its [`capability`](super::QueuePairControl::capability).
     ///
     /// # Errors
     ///
@@ -207,9 +208,12 @@ impl QueuePairBuilder {
                 _ => self.error(source),
             });
         };
+        let mut cap = QueuePairCapability::from(attr.cap);
+        if context.quirks().no_extended_inline {
+            cap.max_inline_data = 0;
+        }
         // SAFETY: the pair was made just now, from this domain and these queues.
-        let inner =
-            Arc::new(unsafe { Inner::new(qp, self.qp_type, attr.cap.into(), &self.pd, send_cq, recv_cq) });
+        let inner = Arc::new(unsafe { Inner::new(qp, self.qp_type, cap, &self.pd, send_cq, recv_cq) });
         let to_ex = context.provider().verbs().ibv_qp_to_qp_ex();
         // SAFETY: the pair lives, and was made with `send_ops_flags`.
         let qp_ex = to_ex.ok().and_then(|to_ex| NonNull::new(unsafe { to_ex(qp.as_ptr()) }));

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::ibverbs::check;
 use crate::ibverbs::completion::CqInner;
-use crate::ibverbs::device_context::{DeviceContext, Quirks};
+use crate::ibverbs::device_context::DeviceContext;
 use crate::ibverbs::protection_domain::ProtectionDomain;
 
 /// The control side of a queue pair: its attributes and its state.
@@ -67,10 +67,6 @@ impl Inner {
 
     pub(super) fn qp_type(&self) -> QueuePairType {
         self.qp_type
-    }
-
-    pub(super) fn quirks(&self) -> Quirks {
-        self.pd.context().quirks()
     }
 
     fn query(&self, mask: QueuePairAttributeMask) -> io::Result<(ibv_qp_attr, ibv_qp_init_attr)> {

@@ -24,7 +24,7 @@ use rdma_mummy_sys::types::{ibv_data_buf, ibv_qp_ex, ibv_sge};
 use rdma_mummy_sys::verbs;
 
 use super::post::sealed::Build;
-use super::post::{Failure, PostSendError, PostSendGuard, ScatterGatherEntry};
+use super::post::{Failure, PostSendError, PostSendGuard, ScatterGatherEntry, first};
 use super::receive::ReceiveQueue;
 use super::{
     CreateQueuePairError, Halves, QueuePairControl, SendOperationFlags, SendQueue, Shared, WorkRequestFlags,
@@ -100,8 +100,7 @@ impl ExtendedSendQueue {
         .filter(|(_, there)| *there)
         .map(|(operation, _)| *operation)
         .collect();
-        let works = !inner.quirks().no_extended_inline;
-        let inline = works && has!(wr_set_inline_data) && has!(wr_set_inline_data_list);
+        let inline = has!(wr_set_inline_data) && has!(wr_set_inline_data_list);
         let cap = inner.capability();
         Ok(Self {
             qp,
@@ -184,9 +183,11 @@ impl ExtendedPostSendGuard<'_> {
     }
 
     /// Makes the list fail when it is posted. The first failure counts.
-    #[cold]
+    ///
+    /// Inline, though it is cold: a guard whose address is never taken stays in registers.
+    #[inline]
     fn fail(&mut self, failure: Failure) {
-        self.failure.get_or_insert(failure);
+        self.failure = first(self.failure, failure);
         self.usable = SendOperationFlags::empty();
     }
 
@@ -195,6 +196,7 @@ impl ExtendedPostSendGuard<'_> {
         self.count - 1
     }
 
+    #[inline]
     fn abort(&mut self) {
         // SAFETY: a list is open (head of this file); nothing uses it after this.
         unsafe { verbs::ibv_wr_abort(self.qp.as_ptr()) };

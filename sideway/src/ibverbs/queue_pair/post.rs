@@ -238,8 +238,16 @@ pub(super) enum Failure {
     TooLong { index: u32, given: usize, limit: u32 },
 }
 
+/// The failure that counts: the first.
+#[cold]
+pub(super) fn first(before: Option<Failure>, now: Failure) -> Option<Failure> {
+    before.or(Some(now))
+}
+
 /// A list of work requests could not be posted.
-#[derive(Debug, thiserror::Error)]
+///
+/// It owns nothing, so that a result of posting costs no more than its comparison.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PostSendError {
     /// The queue pair was not made for this operation, or its type does not have it.
@@ -284,29 +292,38 @@ pub enum PostSendError {
         limit: usize,
     },
     /// The queue is full (`ENOMEM`): poll completions, then post again.
-    #[error("the send queue is full ({source}){}", At(*.index))]
+    #[error("the send queue is full ({}){}", Errno(*.errno), At(*.index))]
     NotEnoughResources {
         /// The first work request that was not posted, where the device says; those before it were.
         index: Option<usize>,
-        /// What the library said.
-        source: io::Error,
+        /// The library's error number.
+        errno: i32,
     },
     /// A work request is not valid (`EINVAL`), or the queue pair is not in a state to send.
-    #[error("invalid work request, or the queue pair is not ready to send ({source}){}", At(*.index))]
+    #[error("invalid work request, or the queue pair is not ready to send ({}){}", Errno(*.errno), At(*.index))]
     InvalidWorkRequest {
         /// The first work request that was not posted, where the device says; those before it were.
         index: Option<usize>,
-        /// What the library said.
-        source: io::Error,
+        /// The library's error number.
+        errno: i32,
     },
     /// The library refused for another reason.
-    #[error("posting failed: {source}{}", At(*.index))]
+    #[error("posting failed: {}{}", Errno(*.errno), At(*.index))]
     Ibverbs {
         /// The first work request that was not posted, where the device says; those before it were.
         index: Option<usize>,
-        /// What the library said.
-        source: io::Error,
+        /// The library's error number.
+        errno: i32,
     },
+}
+
+/// An error number in words.
+pub(super) struct Errno(pub(super) i32);
+
+impl std::fmt::Display for Errno {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        io::Error::from_raw_os_error(self.0).fmt(f)
+    }
 }
 
 /// Where a list broke off.
@@ -340,11 +357,10 @@ impl PostSendError {
 
     #[cold]
     pub(super) fn from_errno(result: core::ffi::c_int, index: Option<usize>) -> Self {
-        let source = crate::ibverbs::os_error(result);
-        match source.raw_os_error() {
-            Some(libc::ENOMEM) => Self::NotEnoughResources { index, source },
-            Some(libc::EINVAL) => Self::InvalidWorkRequest { index, source },
-            _ => Self::Ibverbs { index, source },
+        match crate::ibverbs::os_error(result).raw_os_error().unwrap_or(result) {
+            errno @ libc::ENOMEM => Self::NotEnoughResources { index, errno },
+            errno @ libc::EINVAL => Self::InvalidWorkRequest { index, errno },
+            errno => Self::Ibverbs { index, errno },
         }
     }
 

@@ -3,7 +3,6 @@
 //! Both flavours of a queue pair receive the same way. As in the classic
 //! sending half, the list is built in arrays that the queue owns.
 
-use std::io;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ptr;
@@ -11,7 +10,7 @@ use std::ptr;
 use rdma_mummy_sys::types::{ibv_recv_wr, ibv_sge};
 use rdma_mummy_sys::verbs;
 
-use super::post::At;
+use super::post::{At, Errno};
 use super::{CreateQueuePairError, QueuePairControl, ScatterGatherEntry, Shared};
 
 /// The receiving half of a queue pair.
@@ -81,14 +80,8 @@ pub struct PostRecvGuard<'queue> {
     max_requests: u32,
     max_entries: u32,
     count: u32,
-    failure: Option<Failure>,
+    failure: Option<PostRecvError>,
     queue: PhantomData<&'queue mut ReceiveQueue>,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Failure {
-    TooMany,
-    TooManyEntries { index: u32, given: usize },
 }
 
 impl<'queue> PostRecvGuard<'queue> {
@@ -111,7 +104,7 @@ impl<'queue> PostRecvGuard<'queue> {
                 Some(request)
             }
         } else {
-            self.fail(Failure::TooMany);
+            self.fail(PostRecvError::TooManyWorkRequests { limit: self.max_requests as usize });
             None
         };
         RecvWorkRequestHandle { guard: self, request }
@@ -125,7 +118,7 @@ impl<'queue> PostRecvGuard<'queue> {
     #[inline]
     pub fn post(self) -> Result<(), PostRecvError> {
         if let Some(failure) = self.failure {
-            return Err(self.failed(failure));
+            return Err(failure);
         }
         if self.count == 0 {
             return Ok(());
@@ -141,21 +134,10 @@ impl<'queue> PostRecvGuard<'queue> {
         Err(PostRecvError::from_errno(result, index_of(bad, self.requests, self.count)))
     }
 
-    #[cold]
-    fn fail(&mut self, failure: Failure) {
-        self.failure.get_or_insert(failure);
-    }
-
-    #[cold]
-    fn failed(&self, failure: Failure) -> PostRecvError {
-        match failure {
-            Failure::TooMany => PostRecvError::TooManyWorkRequests { limit: self.max_requests as usize },
-            Failure::TooManyEntries { index, given } => PostRecvError::TooManyScatterGatherEntries {
-                index: index as usize,
-                given,
-                limit: self.max_entries as usize,
-            },
-        }
+    /// Makes the list fail when it is posted. The first failure counts.
+    #[inline]
+    fn fail(&mut self, failure: PostRecvError) {
+        self.failure = first(self.failure, failure);
     }
 }
 
@@ -189,8 +171,9 @@ impl RecvWorkRequestHandle<'_, '_> {
     pub unsafe fn setup_sge_list(self, list: &[ScatterGatherEntry]) {
         let Some(request) = self.request else { return };
         if list.len() > self.guard.max_entries as usize {
-            let index = self.guard.count - 1;
-            return self.guard.fail(Failure::TooManyEntries { index, given: list.len() });
+            let (index, limit) = (self.guard.count as usize - 1, self.guard.max_entries as usize);
+            let given = list.len();
+            return self.guard.fail(PostRecvError::TooManyScatterGatherEntries { index, given, limit });
         }
         // SAFETY: the request is in the array, and its `sg_list` has room for `max_entries`, which is no
         // fewer than these; both are `ibv_sge`.
@@ -202,7 +185,7 @@ impl RecvWorkRequestHandle<'_, '_> {
 }
 
 /// A list of receives could not be posted.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PostRecvError {
     /// The list is longer than the receive queue.
@@ -224,39 +207,44 @@ pub enum PostRecvError {
         limit: usize,
     },
     /// The queue is full (`ENOMEM`).
-    #[error("the receive queue is full ({source}){}", At(*.index))]
+    #[error("the receive queue is full ({}){}", Errno(*.errno), At(*.index))]
     NotEnoughResources {
         /// The first receive that was not posted; those before it were.
         index: Option<usize>,
-        /// What the library said.
-        source: io::Error,
+        /// The library's error number.
+        errno: i32,
     },
     /// A receive is not valid (`EINVAL`), or the queue pair is in the reset state.
-    #[error("invalid receive, or the queue pair is in the reset state ({source}){}", At(*.index))]
+    #[error("invalid receive, or the queue pair is in the reset state ({}){}", Errno(*.errno), At(*.index))]
     InvalidWorkRequest {
         /// The first receive that was not posted; those before it were.
         index: Option<usize>,
-        /// What the library said.
-        source: io::Error,
+        /// The library's error number.
+        errno: i32,
     },
     /// The library refused for another reason.
-    #[error("posting receives failed: {source}{}", At(*.index))]
+    #[error("posting receives failed: {}{}", Errno(*.errno), At(*.index))]
     Ibverbs {
         /// The first receive that was not posted; those before it were.
         index: Option<usize>,
-        /// What the library said.
-        source: io::Error,
+        /// The library's error number.
+        errno: i32,
     },
+}
+
+/// The failure that counts: the first.
+#[cold]
+fn first(before: Option<PostRecvError>, now: PostRecvError) -> Option<PostRecvError> {
+    before.or(Some(now))
 }
 
 impl PostRecvError {
     #[cold]
     fn from_errno(result: core::ffi::c_int, index: Option<usize>) -> Self {
-        let source = crate::ibverbs::os_error(result);
-        match source.raw_os_error() {
-            Some(libc::ENOMEM) => Self::NotEnoughResources { index, source },
-            Some(libc::EINVAL) => Self::InvalidWorkRequest { index, source },
-            _ => Self::Ibverbs { index, source },
+        match crate::ibverbs::os_error(result).raw_os_error().unwrap_or(result) {
+            errno @ libc::ENOMEM => Self::NotEnoughResources { index, errno },
+            errno @ libc::EINVAL => Self::InvalidWorkRequest { index, errno },
+            errno => Self::Ibverbs { index, errno },
         }
     }
 
