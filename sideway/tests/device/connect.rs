@@ -1,0 +1,119 @@
+//! Connecting two queue pairs.
+
+use sideway::ibverbs::completion::GenericCompletionQueue;
+use sideway::ibverbs::connect::{ConnectError, ConnectOptions, Endpoint, connect};
+use sideway::ibverbs::port::Mtu;
+use sideway::ibverbs::queue_pair::{
+    GenericQueuePair, QueuePair, QueuePairAttributeMask, QueuePairState, QueuePairType,
+};
+
+use crate::harness::{Outcome, Rig, Suite};
+use crate::node::{AnyPair, Data, Node, Op, Options, pattern};
+
+pub(crate) fn cases(suite: &mut Suite) {
+    cases!(suite:
+        an_endpoint_survives_its_journey,
+        the_smaller_mtu_counts,
+        datagram_pairs_are_not_connected,
+        a_pair_that_is_connected_already_says_so,
+        another_link_layer_is_refused,
+        a_peer_without_gid_is_refused,
+        two_devices_talk_to_each_other,
+    );
+}
+
+type AnyNode = Node<GenericQueuePair, GenericCompletionQueue>;
+
+fn nodes(rig: &Rig, qp_type: QueuePairType) -> (AnyNode, AnyNode) {
+    let context = rig.open();
+    let options = Options::with(|options| options.qp_type = qp_type);
+    (AnyNode::new(&context, rig.port, &options), AnyNode::new(&context, rig.port, &options))
+}
+
+fn an_endpoint_survives_its_journey(rig: &Rig) -> Outcome {
+    let (a, b) = nodes(rig, QueuePairType::ReliableConnection);
+    let (ours, theirs) = (a.endpoint(u32::MAX), b.endpoint(7));
+    assert_eq!(ours.packet_seq_num, 0xff_ffff);
+    let text = serde_json::to_string(&theirs).unwrap();
+    let read: Endpoint = serde_json::from_str(&text).unwrap();
+    assert_eq!(read, theirs);
+    let done = connect(&a.qp, &a.path, &ours, &read, &ConnectOptions::default()).unwrap();
+    assert!(!done.reason.is_empty());
+    assert_eq!(a.qp.state().unwrap(), QueuePairState::ReadyToSend);
+    Ok(())
+}
+
+fn the_smaller_mtu_counts(rig: &Rig) -> Outcome {
+    let (a, b) = nodes(rig, QueuePairType::ReliableConnection);
+    let ours = a.endpoint(1);
+    let theirs = Endpoint { mtu: 256, ..b.endpoint(2) };
+    let done = connect(&a.qp, &a.path, &ours, &theirs, &ConnectOptions::default()).unwrap();
+    assert_eq!(done.mtu, Mtu::Mtu256);
+    let (attr, _) = a.qp.query(QueuePairAttributeMask::PathMtu).unwrap();
+    assert_eq!(attr.path_mtu(), Some(Mtu::Mtu256));
+    let smaller = ConnectOptions { mtu: Some(Mtu::Mtu512), ..ConnectOptions::default() };
+    let done = connect(&b.qp, &b.path, &b.endpoint(2), &ours, &smaller).unwrap();
+    assert_eq!(done.mtu, Mtu::Mtu512);
+    Ok(())
+}
+
+fn datagram_pairs_are_not_connected(rig: &Rig) -> Outcome {
+    let (a, b) = nodes(rig, QueuePairType::UnreliableDatagram);
+    let error =
+        connect(&a.qp, &a.path, &a.endpoint(1), &b.endpoint(2), &ConnectOptions::default()).unwrap_err();
+    assert!(matches!(error, ConnectError::NotConnected { .. }), "{error}");
+    assert_eq!(a.qp.state().unwrap(), QueuePairState::Reset);
+    Ok(())
+}
+
+fn a_pair_that_is_connected_already_says_so(rig: &Rig) -> Outcome {
+    let pair = AnyPair::new(rig);
+    let (ours, theirs) = (pair.a.endpoint(1), pair.b.endpoint(2));
+    let error = connect(&pair.a.qp, &pair.a.path, &ours, &theirs, &ConnectOptions::default()).unwrap_err();
+    assert!(matches!(error, ConnectError::Modify { state: QueuePairState::Init, .. }), "{error}");
+    Ok(())
+}
+
+fn another_link_layer_is_refused(rig: &Rig) -> Outcome {
+    let (a, b) = nodes(rig, QueuePairType::ReliableConnection);
+    let theirs = b.endpoint(2);
+    let theirs = Endpoint { ethernet: !theirs.ethernet, ..theirs };
+    let error = connect(&a.qp, &a.path, &a.endpoint(1), &theirs, &ConnectOptions::default()).unwrap_err();
+    assert!(matches!(error, ConnectError::OtherLinkLayer { .. }), "{error}");
+    assert_eq!(a.qp.state().unwrap(), QueuePairState::Reset);
+    Ok(())
+}
+
+fn a_peer_without_gid_is_refused(rig: &Rig) -> Outcome {
+    let (a, b) = nodes(rig, QueuePairType::ReliableConnection);
+    let theirs = Endpoint { gid: None, ..b.endpoint(2) };
+    if !theirs.ethernet {
+        skip!("InfiniBand needs no GID");
+    }
+    let error = connect(&a.qp, &a.path, &a.endpoint(1), &theirs, &ConnectOptions::default()).unwrap_err();
+    assert!(matches!(error, ConnectError::NoGid { side: "the peer", .. }), "{error}");
+    Ok(())
+}
+
+fn two_devices_talk_to_each_other(rig: &Rig) -> Outcome {
+    let Some((peer, peer_port)) = &rig.peer else { skip!("there is one device only") };
+    let options = Options::default();
+    let a = AnyNode::new(&rig.open(), rig.port, &options);
+    let b = AnyNode::new(&rig.list().find(peer).unwrap().open().unwrap(), *peer_port, &options);
+    if a.path.link_layer() != b.path.link_layer() {
+        skip!("{} and {peer} have different link layers", rig.name);
+    }
+    let mut pair = AnyPair::connect(a, b, &options.connect);
+    let sent = pattern(7, 9000);
+    pair.a.memory.set(0, &sent);
+    pair.b.receive(&[(1, &[(100, 9000)])]).unwrap();
+    pair.a.run(Op::Send, Data::At(0, 9000));
+    assert_eq!(pair.b.received(1)[0].byte_len, Some(9000));
+    assert_eq!(pair.b.memory.get(100, 9000), sent);
+    let target = pair.a.remote(20000);
+    pair.b.run(Op::Write(target), Data::At(100, 9000));
+    assert_eq!(pair.a.memory.get(20000, 9000), sent);
+    pair.b.run(Op::Read(target), Data::At(40000, 9000));
+    assert_eq!(pair.b.memory.get(40000, 9000), sent);
+    Ok(())
+}

@@ -1,0 +1,186 @@
+//! Devices, their attributes, ports and addresses.
+
+use std::fs;
+use std::path::PathBuf;
+
+use sideway::ibverbs::address::{Gid, GidType};
+use sideway::ibverbs::connect::{ChoosePathError, LocalPath};
+use sideway::ibverbs::device::FindDeviceError;
+use sideway::ibverbs::port::PortState;
+
+use crate::harness::{Outcome, Rig, Suite};
+
+pub(crate) fn cases(suite: &mut Suite) {
+    cases!(suite:
+        the_list_has_the_device,
+        an_unknown_name_lists_the_known_ones,
+        attributes_are_plausible,
+        the_port_is_active,
+        a_port_that_is_not_there_is_an_error,
+        the_gid_table_is_what_sysfs_says,
+        single_gids_are_those_of_the_table,
+        a_gid_index_out_of_range_is_an_error,
+        a_path_is_chosen_and_explained,
+        a_path_by_a_wrong_index_is_an_error,
+        contexts_are_told_apart,
+        a_device_outlives_its_list,
+    );
+}
+
+fn the_list_has_the_device(rig: &Rig) -> Outcome {
+    let list = rig.list();
+    let device = list.find(&rig.name).unwrap();
+    assert_eq!(device.name(), rig.name);
+    assert_ne!(device.guid().as_u64(), 0);
+    assert!(device.transport_type().name().is_some() && device.node_type().name().is_some());
+    assert_eq!(list.iter().count(), list.len());
+    assert!(list.get(list.len()).is_none() && !list.is_empty() && list.first().is_ok());
+    Ok(())
+}
+
+fn an_unknown_name_lists_the_known_ones(rig: &Rig) -> Outcome {
+    let list = rig.list();
+    let error = list.find("no-such-device").unwrap_err();
+    let FindDeviceError::Unknown { name, known } = &error else { panic!("{error}") };
+    assert_eq!(name, "no-such-device");
+    assert!(known.contains(&rig.name), "{error}");
+    assert!(error.to_string().contains(&rig.name), "{error}");
+    Ok(())
+}
+
+fn attributes_are_plausible(rig: &Rig) -> Outcome {
+    let context = rig.open();
+    let attr = context.query_device().unwrap();
+    assert_eq!(attr.node_guid(), context.guid());
+    assert!(attr.phys_port_cnt() >= rig.port);
+    for limit in
+        [attr.max_qp(), attr.max_qp_wr(), attr.max_sge(), attr.max_cq(), attr.max_cqe(), attr.max_mr()]
+    {
+        assert!(limit > 0, "{attr:?}");
+    }
+    assert!(attr.max_pd() > 0 && attr.max_mr_size() > 0 && attr.max_pkeys() > 0);
+    assert_eq!(context.name(), rig.name);
+    Ok(())
+}
+
+fn the_port_is_active(rig: &Rig) -> Outcome {
+    let port = rig.open().query_port(rig.port).unwrap();
+    assert_eq!(port.port_state(), PortState::Active);
+    assert!(port.active_mtu().bytes().unwrap() <= port.max_mtu().bytes().unwrap());
+    assert!(port.gid_tbl_len() > 0 && port.max_msg_sz() > 0 && port.pkey_tbl_len() > 0);
+    assert!(port.active_width().lanes().is_some(), "{:?}", port.active_width());
+    assert!(port.active_speed().gbps().is_some(), "{:?}", port.active_speed());
+    assert!(port.link_layer().name().is_some() && port.phys_state().name().is_some());
+    Ok(())
+}
+
+fn a_port_that_is_not_there_is_an_error(rig: &Rig) -> Outcome {
+    let context = rig.open();
+    for port_num in [0, context.query_device().unwrap().phys_port_cnt() + 1, 255] {
+        let error = context.query_port(port_num).unwrap_err();
+        assert_eq!(error.port_num, port_num);
+        assert_ne!(error.source.raw_os_error(), Some(0), "{error}");
+        let error = LocalPath::choose(&context, port_num, None).unwrap_err();
+        assert!(matches!(error, ChoosePathError::NoSuchPort { .. }), "{error}");
+        assert!(context.query_gid(port_num, 0).is_err());
+    }
+    Ok(())
+}
+
+fn the_gid_table_is_what_sysfs_says(rig: &Rig) -> Outcome {
+    let context = rig.open();
+    let table = context.query_gid_table().unwrap();
+    assert!(!table.is_empty());
+    for port in 1..=context.query_device().unwrap().phys_port_cnt() {
+        let folder = PathBuf::from(format!("/sys/class/infiniband/{}/ports/{port}", rig.name));
+        let read = |path: String| fs::read_to_string(folder.join(path)).map(|text| text.trim().to_owned());
+        for index in 0..context.query_port(port).unwrap().gid_tbl_len() {
+            let gid: Gid = read(format!("gids/{index}")).unwrap().parse().unwrap();
+            let entry =
+                table.iter().find(|e| e.port_num() == u32::from(port) && e.gid_index() == index as u32);
+            assert_eq!(entry.is_some(), !gid.is_zero(), "port {port}, index {index}");
+            let Some(entry) = entry else { continue };
+            assert_eq!(entry.gid(), gid);
+            if let Ok(text) = read(format!("gid_attrs/types/{index}")) {
+                assert_eq!(text.contains("v2"), entry.gid_type() == GidType::RoceV2, "{text}");
+            }
+            if let Ok(name) = read(format!("gid_attrs/ndevs/{index}")) {
+                assert_eq!(entry.netdev_name().unwrap(), name);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn single_gids_are_those_of_the_table(rig: &Rig) -> Outcome {
+    let context = rig.open();
+    for entry in context.query_gid_table().unwrap() {
+        let port = u8::try_from(entry.port_num()).unwrap();
+        assert_eq!(context.query_gid_ex(port, entry.gid_index()).unwrap(), entry);
+        assert_eq!(context.query_gid(port, entry.gid_index()).unwrap(), entry.gid());
+    }
+    Ok(())
+}
+
+fn a_gid_index_out_of_range_is_an_error(rig: &Rig) -> Outcome {
+    let context = rig.open();
+    let length = context.query_port(rig.port).unwrap().gid_tbl_len() as u32;
+    for index in [length, length + 1000, i32::MAX as u32, u32::MAX] {
+        let error = context.query_gid_ex(rig.port, index).unwrap_err();
+        assert_eq!((error.port_num, error.gid_index), (rig.port, index));
+        assert!(context.query_gid(rig.port, index).is_err());
+    }
+    Ok(())
+}
+
+fn a_path_is_chosen_and_explained(rig: &Rig) -> Outcome {
+    let context = rig.open();
+    let path = LocalPath::choose(&context, rig.port, None).unwrap();
+    assert_eq!(path.port_num(), rig.port);
+    assert!(!path.reason().is_empty() && path.mtu().bytes().is_some());
+    let Some(index) = path.gid_index() else { skip!("the port is addressed by its LID") };
+    assert_eq!(context.query_gid(rig.port, index.into()).unwrap(), path.gid().unwrap());
+    let named = LocalPath::choose(&context, rig.port, Some(index)).unwrap();
+    assert_eq!((named.gid(), named.gid_index()), (path.gid(), path.gid_index()));
+    assert!(named.reason().contains(&path.gid().unwrap().to_string()), "{}", named.reason());
+    Ok(())
+}
+
+fn a_path_by_a_wrong_index_is_an_error(rig: &Rig) -> Outcome {
+    let context = rig.open();
+    let length = context.query_port(rig.port).unwrap().gid_tbl_len();
+    if length <= 255 {
+        let error = LocalPath::choose(&context, rig.port, Some(255)).unwrap_err();
+        assert!(matches!(error, ChoosePathError::GidIndexOutOfRange { index: 255, .. }), "{error}");
+        assert!(error.to_string().contains(&rig.name), "{error}");
+    }
+    let table = context.query_gid_table().unwrap();
+    let used = |index: &u8| {
+        table.iter().any(|e| e.port_num() == u32::from(rig.port) && e.gid_index() == u32::from(*index))
+    };
+    let Some(empty) = (0..=255).take_while(|index| i32::from(*index) < length).find(|index| !used(index))
+    else {
+        skip!("the port's GID table has no empty entry");
+    };
+    let error = LocalPath::choose(&context, rig.port, Some(empty)).unwrap_err();
+    assert!(matches!(error, ChoosePathError::EmptyGid { .. }), "{error}");
+    Ok(())
+}
+
+fn contexts_are_told_apart(rig: &Rig) -> Outcome {
+    let (one, two) = (rig.open(), rig.open());
+    assert_ne!(one, two);
+    assert_eq!(one, one.clone());
+    assert_eq!(one.guid(), two.guid());
+    assert_eq!(one.provider(), two.provider());
+    Ok(())
+}
+
+fn a_device_outlives_its_list(rig: &Rig) -> Outcome {
+    let list = rig.list();
+    let context = list.find(&rig.name).unwrap().open().unwrap();
+    drop(list);
+    assert_eq!(context.name(), rig.name);
+    assert!(context.query_port(rig.port).is_ok());
+    Ok(())
+}

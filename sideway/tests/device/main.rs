@@ -1,0 +1,46 @@
+//! The conformance suite: everything that sideway promises, over a real device.
+//!
+//! It runs over the first device with an active port, or the one that `SIDEWAY_TEST_DEVICE` names; the two
+//! sides of a connection are two queue pairs of this process. Without a device every case is reported as
+//! ignored; with `SIDEWAY_TEST_REQUIRE_DEVICE=1` that is a failure.
+
+#[macro_use]
+#[path = "../support/mod.rs"]
+mod support;
+
+#[macro_use]
+mod harness;
+mod completion;
+mod connect;
+mod data;
+mod device;
+mod errors;
+mod flags;
+mod lifetimes;
+mod limits;
+mod memory;
+mod modify;
+mod node;
+mod queue_pair;
+mod threads;
+mod work_requests;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let mut suite = harness::Suite::default();
+    device::cases(&mut suite);
+    memory::cases(&mut suite);
+    completion::cases(&mut suite);
+    queue_pair::cases(&mut suite);
+    modify::cases(&mut suite);
+    connect::cases(&mut suite);
+    data::cases(&mut suite);
+    flags::cases(&mut suite);
+    work_requests::cases(&mut suite);
+    limits::cases(&mut suite);
+    errors::cases(&mut suite);
+    lifetimes::cases(&mut suite);
+    threads::cases(&mut suite);
+    suite.run()
+}

@@ -1,0 +1,156 @@
+//! Protection domains and memory regions.
+
+use std::collections::HashSet;
+
+use sideway::ibverbs::AccessFlags;
+use sideway::ibverbs::memory_region::RegisterMemoryRegionError;
+
+use crate::harness::{Outcome, Rig, Suite};
+use crate::node::Memory;
+
+pub(crate) fn cases(suite: &mut Suite) {
+    cases!(suite:
+        a_region_says_what_it_is,
+        every_useful_permission_is_granted,
+        remote_permission_to_write_needs_the_local_one,
+        regions_have_keys_of_their_own,
+        regions_may_overlap,
+        memory_that_is_not_there_is_an_error,
+        more_than_the_address_space_is_an_error,
+        nothing_at_all_is_an_error_or_a_region,
+        a_region_can_be_closed,
+        domains_are_independent,
+    );
+}
+
+fn a_region_says_what_it_is(rig: &Rig) -> Outcome {
+    let pd = rig.open().alloc_pd().unwrap();
+    let memory = Memory::new(12345);
+    // SAFETY: the memory outlives the region and is not referred to.
+    let mr = unsafe { pd.reg_mr(memory.start().wrapping_add(1), 12344, AccessFlags::LocalWrite).unwrap() };
+    assert_eq!((mr.get_ptr(), mr.region_len()), (memory.start().wrapping_add(1), 12344));
+    assert_eq!(mr.pd().context(), pd.context());
+    Ok(())
+}
+
+fn every_useful_permission_is_granted(rig: &Rig) -> Outcome {
+    let pd = rig.open().alloc_pd().unwrap();
+    let memory = Memory::new(4096);
+    let remote = [AccessFlags::RemoteWrite, AccessFlags::RemoteRead, AccessFlags::RemoteAtomic];
+    for bits in 0..1 << remote.len() {
+        let mut access = AccessFlags::LocalWrite;
+        for (n, flag) in remote.iter().enumerate() {
+            access.set(*flag, bits & 1 << n != 0);
+        }
+        // SAFETY: the memory outlives the region and is not referred to.
+        drop(unsafe { pd.reg_mr(memory.start(), 4096, access).unwrap() });
+    }
+    // SAFETY: as above.
+    drop(unsafe { pd.reg_mr(memory.start(), 4096, AccessFlags::empty()).unwrap() });
+    // SAFETY: as above.
+    drop(unsafe { pd.reg_mr(memory.start(), 4096, AccessFlags::RemoteRead).unwrap() });
+    // A hint that a device which does not know it ignores.
+    let relaxed = AccessFlags::LocalWrite | AccessFlags::RelaxedOrdering;
+    // SAFETY: as above.
+    drop(unsafe { pd.reg_mr(memory.start(), 4096, relaxed).unwrap() });
+    Ok(())
+}
+
+fn remote_permission_to_write_needs_the_local_one(rig: &Rig) -> Outcome {
+    let pd = rig.open().alloc_pd().unwrap();
+    let memory = Memory::new(4096);
+    for access in [AccessFlags::RemoteWrite, AccessFlags::RemoteAtomic] {
+        // SAFETY: the memory outlives the region and is not referred to.
+        let error = unsafe { pd.reg_mr(memory.start(), 4096, access) }.unwrap_err();
+        let RegisterMemoryRegionError::Ibverbs { len: 4096, access: said, source } = &error else {
+            panic!("{error}")
+        };
+        assert_eq!((*said, source.raw_os_error()), (access, Some(libc::EINVAL)));
+        assert!(error.to_string().contains(&format!("{access:?}")), "{error}");
+    }
+    Ok(())
+}
+
+fn regions_have_keys_of_their_own(rig: &Rig) -> Outcome {
+    let pd = rig.open().alloc_pd().unwrap();
+    let memory = Memory::new(64 * 4096);
+    let all = AccessFlags::LocalWrite | AccessFlags::RemoteWrite;
+    let regions: Vec<_> = (0..64)
+        // SAFETY: the memory outlives the regions and is not referred to.
+        .map(|n| unsafe { pd.reg_mr(memory.start().wrapping_add(n * 4096), 4096, all).unwrap() })
+        .collect();
+    let keys: HashSet<_> = regions.iter().map(|mr| mr.lkey()).collect();
+    assert_eq!(keys.len(), 64);
+    let keys: HashSet<_> = regions.iter().map(|mr| mr.rkey()).collect();
+    assert_eq!(keys.len(), 64);
+    Ok(())
+}
+
+fn regions_may_overlap(rig: &Rig) -> Outcome {
+    let pd = rig.open().alloc_pd().unwrap();
+    let memory = Memory::new(8192);
+    // SAFETY: the memory outlives the regions and is not referred to.
+    let one = unsafe { pd.reg_mr(memory.start(), 8192, AccessFlags::LocalWrite).unwrap() };
+    // SAFETY: as above.
+    let two = unsafe { pd.reg_mr(memory.start().wrapping_add(100), 5000, AccessFlags::RemoteRead).unwrap() };
+    assert_ne!(one.lkey(), two.lkey());
+    drop(one);
+    two.close().unwrap();
+    Ok(())
+}
+
+fn memory_that_is_not_there_is_an_error(rig: &Rig) -> Outcome {
+    let pd = rig.open().alloc_pd().unwrap();
+    // SAFETY: the device refuses what is not mapped, so nothing is ever registered.
+    let error = unsafe { pd.reg_mr(std::ptr::null_mut(), 4096, AccessFlags::LocalWrite) }.unwrap_err();
+    assert!(error.to_string().contains("4096 bytes"), "{error}");
+    Ok(())
+}
+
+fn more_than_the_address_space_is_an_error(rig: &Rig) -> Outcome {
+    let pd = rig.open().alloc_pd().unwrap();
+    let memory = Memory::new(4096);
+    for len in [1 << 46, usize::MAX / 2, usize::MAX] {
+        // SAFETY: the device refuses what is not mapped, so nothing is ever registered.
+        let error = unsafe { pd.reg_mr(memory.start(), len, AccessFlags::LocalWrite) }.unwrap_err();
+        assert!(error.to_string().contains(&len.to_string()), "{error}");
+    }
+    Ok(())
+}
+
+fn nothing_at_all_is_an_error_or_a_region(rig: &Rig) -> Outcome {
+    let pd = rig.open().alloc_pd().unwrap();
+    let memory = Memory::new(4096);
+    // SAFETY: no bytes are registered.
+    match unsafe { pd.reg_mr(memory.start(), 0, AccessFlags::LocalWrite) } {
+        Ok(mr) => {
+            assert_eq!(mr.region_len(), 0);
+            mr.close().unwrap();
+        }
+        Err(error) => assert!(error.to_string().contains("0 bytes"), "{error}"),
+    }
+    Ok(())
+}
+
+fn a_region_can_be_closed(rig: &Rig) -> Outcome {
+    let pd = rig.open().alloc_pd().unwrap();
+    let memory = Memory::new(4096);
+    for _ in 0..10 {
+        // SAFETY: the memory outlives the region and is not referred to.
+        let mr = unsafe { pd.reg_mr(memory.start(), 4096, AccessFlags::LocalWrite).unwrap() };
+        mr.close().unwrap();
+    }
+    Ok(())
+}
+
+fn domains_are_independent(rig: &Rig) -> Outcome {
+    let context = rig.open();
+    let domains: Vec<_> = (0..16).map(|_| context.alloc_pd().unwrap()).collect();
+    let memory = Memory::new(4096);
+    for pd in &domains {
+        // SAFETY: the memory outlives the region and is not referred to.
+        let mr = unsafe { pd.reg_mr(memory.start(), 4096, AccessFlags::LocalWrite).unwrap() };
+        assert_eq!(mr.pd().as_raw(), pd.as_raw());
+    }
+    Ok(())
+}

@@ -1,0 +1,311 @@
+//! Changes of state: what is needed, what is not allowed, and what the error says.
+
+use sideway::ibverbs::AccessFlags;
+use sideway::ibverbs::address::{AddressHandleAttribute, Gid};
+use sideway::ibverbs::completion::GenericCompletionQueue;
+use sideway::ibverbs::port::Mtu;
+use sideway::ibverbs::queue_pair::{
+    GenericQueuePair, ModifyQueuePairError, QueuePair, QueuePairAttribute, QueuePairAttributeMask as M,
+    QueuePairState as S, QueuePairType,
+};
+
+use crate::harness::{Outcome, Rig, Suite};
+use crate::node::{AnyPair, Node, Options};
+
+pub(crate) fn cases(suite: &mut Suite) {
+    cases!(suite:
+        reliable_pairs_say_what_is_missing,
+        unreliable_pairs_say_what_is_missing,
+        datagram_pairs_say_what_is_missing,
+        reliable_pairs_say_what_is_too_much,
+        unreliable_pairs_say_what_is_too_much,
+        datagram_pairs_say_what_is_too_much,
+        the_example_of_the_manual_is_diagnosed,
+        impossible_transitions_are_named,
+        a_value_out_of_range_is_an_error,
+        an_unreachable_network_is_named,
+        an_absent_peer_is_named,
+        a_pair_in_use_can_be_changed,
+    );
+}
+
+type AnyNode = Node<GenericQueuePair, GenericCompletionQueue>;
+
+const RC: QueuePairType = QueuePairType::ReliableConnection;
+const UC: QueuePairType = QueuePairType::UnreliableConnection;
+const UD: QueuePairType = QueuePairType::UnreliableDatagram;
+
+fn node(rig: &Rig, qp_type: QueuePairType) -> AnyNode {
+    AnyNode::new(&rig.open(), rig.port, &Options::with(|options| options.qp_type = qp_type))
+}
+
+/// Sets these attributes to something sensible, for a pair that is connected to itself.
+fn attributes(node: &AnyNode, state: S, mask: M) -> QueuePairAttribute {
+    let mut attr = QueuePairAttribute::new();
+    attr.setup_state(state);
+    let mut address = AddressHandleAttribute::new();
+    address.setup_port(node.path.port_num()).setup_dest_lid(node.path.lid());
+    if let (Some(gid), Some(index)) = (node.path.gid(), node.path.gid_index()) {
+        address.setup_grh_dest_gid(&gid).setup_grh_src_gid_index(index).setup_grh_hop_limit(64);
+    }
+    for flag in mask.iter() {
+        match flag {
+            M::PartitionKeyIndex => attr.setup_pkey_index(0),
+            M::Port => attr.setup_port(node.path.port_num()),
+            M::AccessFlags => attr.setup_access_flags(AccessFlags::LocalWrite),
+            M::QueueKey => attr.setup_qkey(0x1111),
+            M::AddressVector => attr.setup_address_vector(&address),
+            M::PathMtu => attr.setup_path_mtu(Mtu::Mtu1024),
+            M::DestinationQueuePairNumber => attr.setup_dest_qp_num(node.qp.qp_number()),
+            M::ReceiveQueuePacketSequenceNumber => attr.setup_rq_psn(1),
+            M::SendQueuePacketSequenceNumber => attr.setup_sq_psn(1),
+            M::MaxDestinationReadAtomic => attr.setup_max_dest_read_atomic(1),
+            M::MaxReadAtomic => attr.setup_max_read_atomic(1),
+            M::MinResponderNotReadyTimer => attr.setup_min_rnr_timer(12),
+            M::Timeout => attr.setup_timeout(14),
+            M::RetryCount => attr.setup_retry_cnt(7),
+            M::ResponderNotReadyRetryCount => attr.setup_rnr_retry(7),
+            other => panic!("{other:?} has no setter here"),
+        };
+    }
+    attr
+}
+
+/// The way up: each state with what it needs.
+fn ladder(qp_type: QueuePairType) -> [(S, M); 3] {
+    let connected = M::PartitionKeyIndex | M::Port | M::AccessFlags;
+    let receive =
+        M::AddressVector | M::PathMtu | M::DestinationQueuePairNumber | M::ReceiveQueuePacketSequenceNumber;
+    let psn = M::SendQueuePacketSequenceNumber;
+    match qp_type {
+        RC => [
+            (S::Init, connected),
+            (S::ReadyToReceive, receive | M::MaxDestinationReadAtomic | M::MinResponderNotReadyTimer),
+            (
+                S::ReadyToSend,
+                psn | M::Timeout | M::RetryCount | M::ResponderNotReadyRetryCount | M::MaxReadAtomic,
+            ),
+        ],
+        UC => [(S::Init, connected), (S::ReadyToReceive, receive), (S::ReadyToSend, psn)],
+        _ => [
+            (S::Init, M::PartitionKeyIndex | M::Port | M::QueueKey),
+            (S::ReadyToReceive, M::empty()),
+            (S::ReadyToSend, psn),
+        ],
+    }
+}
+
+/// The next state, what it needs, and a failed step's `(cur_state, next_state, invalid, needed)`.
+fn climb(node: &AnyNode, check: impl Fn(S, M, &dyn Fn(M) -> Option<(S, S, M, M)>)) {
+    let mut current = S::Reset;
+    for (next, needed) in ladder(node.qp.qp_type()) {
+        check(current, needed, &|mask| match node.qp.modify(&attributes(node, next, mask)) {
+            Ok(()) => None,
+            Err(ModifyQueuePairError::InvalidAttributeMask {
+                cur_state,
+                next_state,
+                invalid,
+                needed,
+                source,
+            }) => {
+                assert_eq!(source.raw_os_error(), Some(libc::EINVAL));
+                assert_eq!((cur_state, next_state), (current, next));
+                assert_eq!(node.qp.state().unwrap(), current, "a failed change changes nothing");
+                Some((cur_state, next_state, invalid, needed))
+            }
+            Err(error) => panic!("{current} to {next} with {mask:?}: {error}"),
+        });
+        node.qp.modify(&attributes(node, next, needed)).unwrap();
+        assert_eq!(node.qp.state().unwrap(), next);
+        current = next;
+    }
+}
+
+fn missing(rig: &Rig, qp_type: QueuePairType) -> Outcome {
+    let node = node(rig, qp_type);
+    climb(&node, |current, needed, attempt| {
+        for without in needed.iter() {
+            let (_, _, invalid, said) = attempt(needed - without).unwrap_or_else(|| {
+                panic!("{qp_type} left {current} without {without:?}");
+            });
+            assert_eq!((invalid, said), (M::empty(), without));
+        }
+        if !needed.is_empty() {
+            assert_eq!(attempt(M::empty()).unwrap().3, needed, "all of it at once");
+        }
+    });
+    Ok(())
+}
+
+fn too_much(rig: &Rig, qp_type: QueuePairType) -> Outcome {
+    let node = node(rig, qp_type);
+    climb(&node, |current, needed, attempt| {
+        // What belongs to another step, and is optional in none.
+        for extra in [M::PathMtu, M::ReceiveQueuePacketSequenceNumber, M::Timeout, M::RetryCount] {
+            if needed.contains(extra) {
+                continue;
+            }
+            let Some((_, _, invalid, said)) = attempt(needed | extra) else {
+                panic!("{qp_type} left {current} with {extra:?}");
+            };
+            assert_eq!((invalid, said), (extra, M::empty()));
+        }
+    });
+    Ok(())
+}
+
+fn reliable_pairs_say_what_is_missing(rig: &Rig) -> Outcome {
+    missing(rig, RC)
+}
+
+fn unreliable_pairs_say_what_is_missing(rig: &Rig) -> Outcome {
+    missing(rig, UC)
+}
+
+fn datagram_pairs_say_what_is_missing(rig: &Rig) -> Outcome {
+    missing(rig, UD)
+}
+
+fn reliable_pairs_say_what_is_too_much(rig: &Rig) -> Outcome {
+    too_much(rig, RC)
+}
+
+fn unreliable_pairs_say_what_is_too_much(rig: &Rig) -> Outcome {
+    too_much(rig, UC)
+}
+
+fn datagram_pairs_say_what_is_too_much(rig: &Rig) -> Outcome {
+    too_much(rig, UD)
+}
+
+/// Port given, timer and depth forgotten.
+fn the_example_of_the_manual_is_diagnosed(rig: &Rig) -> Outcome {
+    let node = node(rig, RC);
+    let [(init, for_init), (receive, for_receive), _] = ladder(RC);
+    node.qp.modify(&attributes(&node, init, for_init)).unwrap();
+    let forgotten = M::MinResponderNotReadyTimer | M::MaxDestinationReadAtomic;
+    let attr = attributes(&node, receive, (for_receive - forgotten) | M::Port);
+    let error = node.qp.modify(&attr).unwrap_err();
+    assert_eq!(
+        format!("{error:?}"),
+        "InvalidAttributeMask { cur_state: Init, next_state: ReadyToReceive, invalid: QueuePairAttributeMask[Port], \
+         needed: QueuePairAttributeMask[MinResponderNotReadyTimer, MaxDestinationReadAtomic], source: Os { code: \
+         22, kind: InvalidInput, message: \"Invalid argument\" } }"
+    );
+    Ok(())
+}
+
+fn impossible_transitions_are_named(rig: &Rig) -> Outcome {
+    let node = node(rig, RC);
+    let attempt = |from: S, to: S| {
+        let error = node.qp.modify(&attributes(&node, to, M::empty())).unwrap_err();
+        let named = matches!(
+            &error,
+            ModifyQueuePairError::InvalidTransition { cur_state, next_state, .. }
+                if (*cur_state, *next_state) == (from, to)
+        );
+        assert!(named, "{error}");
+    };
+    for to in [S::ReadyToReceive, S::ReadyToSend, S::SendQueueDrained] {
+        attempt(S::Reset, to);
+    }
+    let [(_, for_init), (_, for_receive), _] = ladder(RC);
+    node.qp.modify(&attributes(&node, S::Init, for_init)).unwrap();
+    for to in [S::ReadyToSend, S::SendQueueDrained, S::SendQueueError] {
+        attempt(S::Init, to);
+    }
+    node.qp.modify(&attributes(&node, S::ReadyToReceive, for_receive)).unwrap();
+    for to in [S::Init, S::SendQueueDrained] {
+        attempt(S::ReadyToReceive, to);
+    }
+    node.qp.modify(&attributes(&node, S::Error, M::empty())).unwrap();
+    for to in [S::Init, S::ReadyToReceive, S::ReadyToSend] {
+        attempt(S::Error, to);
+    }
+    Ok(())
+}
+
+/// The mask is right and the value is not: the error does not blame the mask.
+fn a_value_out_of_range_is_an_error(rig: &Rig) -> Outcome {
+    let node = node(rig, RC);
+    let mut attr = attributes(&node, S::Init, ladder(RC)[0].1);
+    let error = node.qp.modify(attr.setup_port(200)).unwrap_err();
+    assert!(matches!(error, ModifyQueuePairError::Ibverbs { cur_state: S::Reset, .. }), "{error}");
+    let error = node.qp.modify(attr.setup_port(1).setup_state(S::from_raw(77))).unwrap_err();
+    assert!(!error.to_string().is_empty());
+    assert_eq!(node.qp.state().unwrap(), S::Reset);
+    Ok(())
+}
+
+/// A node in the state before the address is resolved, and the attributes for it with this address.
+fn towards(rig: &Rig, address: &str) -> Option<(AnyNode, u8, Gid, QueuePairAttribute)> {
+    let node = node(rig, RC);
+    let index = node.path.gid_index()?;
+    node.path.gid()?.to_ipv4_mapped()?;
+    let [(init, for_init), (receive, for_receive), _] = ladder(RC);
+    node.qp.modify(&attributes(&node, init, for_init)).unwrap();
+    let gid: Gid = address.parse().unwrap();
+    let mut vector = AddressHandleAttribute::new();
+    vector
+        .setup_port(rig.port)
+        .setup_grh_dest_gid(&gid)
+        .setup_grh_src_gid_index(index)
+        .setup_grh_hop_limit(9);
+    let mut attr = attributes(&node, receive, for_receive);
+    attr.setup_address_vector(&vector);
+    Some((node, index, gid, attr))
+}
+
+fn an_unreachable_network_is_named(rig: &Rig) -> Outcome {
+    // A network for documentation, which no route but a default one leads to.
+    let Some((node, index, expected, attr)) = towards(rig, "::ffff:192.0.2.1") else {
+        skip!("the device has no RoCE address");
+    };
+    match node.qp.modify(&attr) {
+        Err(ModifyQueuePairError::NetworkUnreachable { sgid_index, gid, source }) => {
+            assert_eq!((sgid_index, gid), (index, expected), "{source}");
+        }
+        Err(ModifyQueuePairError::ResolveRouteTimedout { .. }) | Ok(()) => {
+            skip!("this machine has a route to 192.0.2.1")
+        }
+        Err(error) => panic!("{error}"),
+    }
+    Ok(())
+}
+
+fn an_absent_peer_is_named(rig: &Rig) -> Outcome {
+    let Some(ours) = node(rig, RC).path.gid().and_then(|gid| gid.to_ipv4_mapped()) else {
+        skip!("the device has no RoCE address");
+    };
+    // The same network, if its mask is not shorter than 24 bits.
+    let [a, b, c, d] = ours.octets();
+    let absent = format!("::ffff:{a}.{b}.{c}.{}", if d == 253 { 252 } else { 253 });
+    let (node, index, expected, attr) = towards(rig, &absent).unwrap();
+    match node.qp.modify(&attr) {
+        Err(ModifyQueuePairError::ResolveRouteTimedout { sgid_index, gid, source }) => {
+            assert_eq!((sgid_index, gid), (index, expected), "{source}");
+            assert_eq!(source.kind(), std::io::ErrorKind::TimedOut);
+        }
+        Err(ModifyQueuePairError::NetworkUnreachable { gid, .. }) => assert_eq!(gid, expected),
+        Err(error) => panic!("{error}"),
+        Ok(()) => skip!("{absent} answers, or is not resolved by this device"),
+    }
+    Ok(())
+}
+
+fn a_pair_in_use_can_be_changed(rig: &Rig) -> Outcome {
+    let pair = AnyPair::new(rig);
+    let mut attr = QueuePairAttribute::new();
+    pair.a.qp.modify(attr.setup_min_rnr_timer(5).setup_access_flags(AccessFlags::RemoteRead)).unwrap();
+    let (now, _) = pair.a.qp.query(M::MinResponderNotReadyTimer | M::AccessFlags).unwrap();
+    assert_eq!(now.min_rnr_timer(), Some(5));
+    assert!(now.access_flags().unwrap().contains(AccessFlags::RemoteRead));
+    let mut attr = QueuePairAttribute::new();
+    let error = pair.a.qp.modify(attr.setup_path_mtu(Mtu::Mtu512)).unwrap_err();
+    let named = matches!(
+        error,
+        ModifyQueuePairError::InvalidAttributeMask { cur_state: S::ReadyToSend, invalid: M::PathMtu, .. }
+    );
+    assert!(named, "{error}");
+    Ok(())
+}

@@ -1,0 +1,348 @@
+//! One side of a connection, and two of them.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::io::IoSlice;
+use std::time::{Duration, Instant};
+
+use sideway::ibverbs::AccessFlags;
+use sideway::ibverbs::completion::WorkCompletionStatus;
+use sideway::ibverbs::connect::{ConnectOptions, Endpoint, LocalPath, connect};
+use sideway::ibverbs::device_context::DeviceContext;
+use sideway::ibverbs::memory_region::MemoryRegion;
+use sideway::ibverbs::protection_domain::ProtectionDomain;
+use sideway::ibverbs::queue_pair::{
+    PostRecvError, PostSendError, PostSendGuard, QueuePairType, ScatterGatherEntry, SendOperationFlags,
+    WorkRequestFlags,
+};
+
+use crate::harness::Rig;
+use crate::support::flavour::{Completion, CqFlavour, QpFlavour};
+
+/// How long a completion may take to come.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(crate) const SIGNALED: WorkRequestFlags = WorkRequestFlags::Signaled;
+
+/// How two nodes are made and connected.
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
+    pub(crate) qp_type: QueuePairType,
+    pub(crate) send_wr: u32,
+    pub(crate) recv_wr: u32,
+    pub(crate) send_sge: u32,
+    pub(crate) recv_sge: u32,
+    pub(crate) inline: u32,
+    pub(crate) cqe: u32,
+    pub(crate) batch: u32,
+    pub(crate) operations: Option<SendOperationFlags>,
+    pub(crate) signal_all: bool,
+    pub(crate) bytes: usize,
+    pub(crate) region: AccessFlags,
+    pub(crate) connect: ConnectOptions,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        let all = AccessFlags::LocalWrite
+            | AccessFlags::RemoteWrite
+            | AccessFlags::RemoteRead
+            | AccessFlags::RemoteAtomic;
+        Self {
+            qp_type: QueuePairType::ReliableConnection,
+            send_wr: 32,
+            recv_wr: 32,
+            send_sge: 4,
+            recv_sge: 4,
+            inline: 0,
+            cqe: 128,
+            batch: 16,
+            operations: None,
+            signal_all: false,
+            bytes: 1 << 16,
+            region: all,
+            connect: ConnectOptions { access_flags: all, ..ConnectOptions::default() },
+        }
+    }
+}
+
+impl Options {
+    pub(crate) fn with(change: impl FnOnce(&mut Self)) -> Self {
+        let mut options = Self::default();
+        change(&mut options);
+        options
+    }
+}
+
+/// Memory that a device may write to at any time: no reference to its bytes is ever made.
+pub(crate) struct Memory {
+    start: *mut u8,
+    layout: Layout,
+}
+
+// SAFETY: memory of its own, touched through raw pointers only.
+unsafe impl Send for Memory {}
+
+impl Memory {
+    pub(crate) fn new(bytes: usize) -> Self {
+        let layout = Layout::from_size_align(bytes, 4096).unwrap();
+        assert_ne!(bytes, 0);
+        // SAFETY: the layout is not empty.
+        let start = unsafe { alloc_zeroed(layout) };
+        if start.is_null() {
+            handle_alloc_error(layout);
+        }
+        Self { start, layout }
+    }
+
+    pub(crate) fn start(&self) -> *mut u8 {
+        self.start
+    }
+
+    pub(crate) fn set(&self, offset: usize, bytes: &[u8]) {
+        assert!(offset + bytes.len() <= self.layout.size());
+        // SAFETY: within the memory (just checked).
+        unsafe { self.start.add(offset).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+    }
+
+    pub(crate) fn get(&self, offset: usize, len: usize) -> Vec<u8> {
+        assert!(offset + len <= self.layout.size());
+        // SAFETY: within the memory (just checked); volatile, as a device may have written.
+        (0..len).map(|n| unsafe { self.start.add(offset + n).read_volatile() }).collect()
+    }
+
+    pub(crate) fn get_u64(&self, offset: usize) -> u64 {
+        u64::from_ne_bytes(self.get(offset, 8).try_into().unwrap())
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout.
+        unsafe { dealloc(self.start, self.layout) };
+    }
+}
+
+/// Bytes that tell where they come from.
+pub(crate) fn pattern(seed: u8, len: usize) -> Vec<u8> {
+    (0..len).map(|n| (n as u8).wrapping_mul(31).wrapping_add((n >> 8) as u8).wrapping_add(seed)).collect()
+}
+
+/// A place in a node's memory, for the other node.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Remote {
+    pub(crate) rkey: u32,
+    pub(crate) addr: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Op {
+    Send,
+    SendImm(u32),
+    Write(Remote),
+    WriteImm(Remote, u32),
+    Read(Remote),
+    CompareSwap(Remote, u64, u64),
+    FetchAdd(Remote, u64),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Data<'a> {
+    None,
+    /// Offset and length.
+    At(usize, usize),
+    List(&'a [(usize, usize)]),
+    Entry(ScatterGatherEntry),
+    Inline(&'a [u8]),
+    InlineList(&'a [&'a [u8]]),
+}
+
+/// A work request to send.
+pub(crate) type Request<'a> = (u64, WorkRequestFlags, Op, Data<'a>);
+
+/// A queue pair with its queues and its memory. The pair goes first and the memory last.
+pub(crate) struct Node<Q, C> {
+    pub(crate) qp: Q,
+    pub(crate) send_cq: C,
+    pub(crate) recv_cq: C,
+    pub(crate) mr: MemoryRegion,
+    pub(crate) pd: ProtectionDomain,
+    pub(crate) context: DeviceContext,
+    pub(crate) path: LocalPath,
+    pub(crate) memory: Memory,
+}
+
+impl<Q: QpFlavour, C: CqFlavour> Node<Q, C> {
+    pub(crate) fn new(context: &DeviceContext, port: u8, options: &Options) -> Self {
+        let pd = context.alloc_pd().unwrap();
+        let mut builder = context.create_cq_builder();
+        builder.setup_cqe(options.cqe).setup_poll_batch(options.batch);
+        let (send_cq, recv_cq) = (C::make(&builder).unwrap(), C::make(&builder).unwrap());
+        let mut builder = pd.create_qp_builder();
+        builder
+            .setup_qp_type(options.qp_type)
+            .setup_send_cq(&send_cq)
+            .setup_recv_cq(&recv_cq)
+            .setup_max_send_wr(options.send_wr)
+            .setup_max_recv_wr(options.recv_wr)
+            .setup_max_send_sge(options.send_sge)
+            .setup_max_recv_sge(options.recv_sge)
+            .setup_max_inline_data(options.inline)
+            .setup_sq_sig_all(options.signal_all);
+        if let Some(operations) = options.operations {
+            builder.setup_send_ops_flags(operations);
+        }
+        let qp = Q::make(&builder).unwrap();
+        let memory = Memory::new(options.bytes);
+        // SAFETY: the memory lives as long as the region (both are fields), and is never referred to.
+        let mr = unsafe { pd.reg_mr(memory.start(), options.bytes, options.region).unwrap() };
+        let path = LocalPath::choose(context, port, None).unwrap();
+        Self { qp, send_cq, recv_cq, mr, pd, context: context.clone(), path, memory }
+    }
+
+    pub(crate) fn endpoint(&self, psn: u32) -> Endpoint {
+        Endpoint::new(&self.qp, &self.path, psn)
+    }
+
+    /// Where the other node finds this place of the memory.
+    pub(crate) fn remote(&self, offset: usize) -> Remote {
+        Remote { rkey: self.mr.rkey(), addr: self.mr.get_ptr() as u64 + offset as u64 }
+    }
+
+    pub(crate) fn entry(&self, offset: usize, len: usize) -> ScatterGatherEntry {
+        ScatterGatherEntry::new(self.mr.lkey(), self.mr.get_ptr() as u64 + offset as u64, len as u32)
+    }
+
+    pub(crate) fn post(&mut self, requests: &[Request<'_>]) -> Result<(), PostSendError> {
+        let entries = |list: &[(usize, usize)]| list.iter().map(|(at, len)| self.entry(*at, *len)).collect();
+        let lists: Vec<Vec<ScatterGatherEntry>> = requests
+            .iter()
+            .map(|(_, _, _, data)| match *data {
+                Data::List(list) => entries(list),
+                Data::Entry(entry) => vec![entry],
+                _ => Vec::new(),
+            })
+            .collect();
+        let mut guard = self.qp.start_post_send();
+        for ((wr_id, flags, op, data), list) in requests.iter().zip(&lists) {
+            let handle = guard.construct_wr(*wr_id, *flags);
+            let handle = match *op {
+                Op::Send => handle.setup_send(),
+                Op::SendImm(imm) => handle.setup_send_imm(imm),
+                Op::Write(at) => handle.setup_write(at.rkey, at.addr),
+                Op::WriteImm(at, imm) => handle.setup_write_imm(at.rkey, at.addr, imm),
+                Op::Read(at) => handle.setup_read(at.rkey, at.addr),
+                Op::CompareSwap(at, old, new) => handle.setup_atomic_compare_swap(at.rkey, at.addr, old, new),
+                Op::FetchAdd(at, add) => handle.setup_atomic_fetch_add(at.rkey, at.addr, add),
+            };
+            match *data {
+                Data::None => {}
+                Data::Inline(bytes) => handle.setup_inline_data(bytes),
+                Data::InlineList(pieces) => {
+                    let pieces: Vec<_> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
+                    handle.setup_inline_data_list(&pieces);
+                }
+                // SAFETY: the node's memory outlives its pair, and is never referred to.
+                Data::At(offset, len) => unsafe {
+                    let addr = self.mr.get_ptr() as u64 + offset as u64;
+                    handle.setup_sge(self.mr.lkey(), addr, len as u32);
+                },
+                // SAFETY: as above.
+                Data::List(_) | Data::Entry(_) => unsafe { handle.setup_sge_list(list) },
+            }
+        }
+        guard.post()
+    }
+
+    /// Posts receives: number and pieces of the memory.
+    pub(crate) fn receive(&mut self, receives: &[(u64, &[(usize, usize)])]) -> Result<(), PostRecvError> {
+        let lists: Vec<Vec<_>> = receives
+            .iter()
+            .map(|(_, list)| list.iter().map(|(at, len)| self.entry(*at, *len)).collect())
+            .collect();
+        let mut guard = self.qp.start_post_recv();
+        for ((wr_id, _), list) in receives.iter().zip(&lists) {
+            let handle = guard.construct_wr(*wr_id);
+            match list.as_slice() {
+                [] => {}
+                // SAFETY: the node's memory outlives its pair, and is never referred to.
+                list => unsafe { handle.setup_sge_list(list) },
+            }
+        }
+        guard.post()
+    }
+
+    /// The completions of what this node sent: as many, and no more.
+    pub(crate) fn sent(&mut self, count: usize) -> Vec<Completion> {
+        wait(&mut self.send_cq, count)
+    }
+
+    /// The completions of this node's receives.
+    pub(crate) fn received(&mut self, count: usize) -> Vec<Completion> {
+        wait(&mut self.recv_cq, count)
+    }
+
+    /// Posts one request and waits for its success.
+    pub(crate) fn run(&mut self, op: Op, data: Data<'_>) -> Completion {
+        self.post(&[(4711, SIGNALED, op, data)]).unwrap();
+        let completion = self.sent(1)[0];
+        assert_eq!((completion.wr_id, completion.status), (4711, WorkCompletionStatus::Success));
+        completion
+    }
+}
+
+/// Polls until there are `count` completions; fails if they do not come, or more of them do.
+pub(crate) fn wait<C: CqFlavour>(cq: &mut C, count: usize) -> Vec<Completion> {
+    let deadline = Instant::now() + PATIENCE;
+    let mut found = Vec::new();
+    while found.len() < count {
+        let before = found.len();
+        cq.poll(&mut |wc| found.push(wc)).unwrap();
+        assert!(
+            found.len() > before || Instant::now() < deadline,
+            "{count} completions expected, these came: {found:?}"
+        );
+        if found.len() == before {
+            std::thread::yield_now();
+        }
+    }
+    assert_eq!(found.len(), count, "{found:?}");
+    found
+}
+
+/// Two connected nodes.
+pub(crate) struct Pair<Q, C> {
+    pub(crate) a: Node<Q, C>,
+    pub(crate) b: Node<Q, C>,
+}
+
+impl<Q: QpFlavour, C: CqFlavour> Pair<Q, C> {
+    pub(crate) fn new(rig: &Rig) -> Self {
+        Self::with(rig, |_| {})
+    }
+
+    pub(crate) fn with(rig: &Rig, change: impl FnOnce(&mut Options)) -> Self {
+        let options = Options::with(change);
+        let context = rig.open();
+        Self::connect(
+            Node::new(&context, rig.port, &options),
+            Node::new(&context, rig.port, &options),
+            &options.connect,
+        )
+    }
+
+    pub(crate) fn connect(a: Node<Q, C>, b: Node<Q, C>, options: &ConnectOptions) -> Self {
+        let (ours, theirs) = (a.endpoint(0x123), b.endpoint(0xabcdef));
+        connect(&a.qp, &a.path, &ours, &theirs, options).unwrap();
+        connect(&b.qp, &b.path, &theirs, &ours, options).unwrap();
+        Self { a, b }
+    }
+}
+
+/// A connected pair of the flavours that do not matter to a case.
+pub(crate) type AnyPair = Pair<
+    sideway::ibverbs::queue_pair::GenericQueuePair,
+    sideway::ibverbs::completion::GenericCompletionQueue,
+>;
+
+/// Completion queues of the flavour that does not matter to a case.
+pub(crate) type AnyCq = sideway::ibverbs::completion::GenericCompletionQueue;

@@ -1,0 +1,166 @@
+//! Many work requests: their numbers come back once each and in order, in lists and one by one.
+
+use std::time::{Duration, Instant};
+
+use sideway::ibverbs::queue_pair::PostSendGuard;
+
+use crate::harness::{Outcome, Rig, Suite};
+use crate::node::{AnyCq, Data, Op, Pair, SIGNALED};
+use crate::support::flavour::{CqFlavour, QpFlavour};
+
+pub(crate) fn cases(suite: &mut Suite) {
+    matrix!(suite: every_number_comes_back_once_and_in_order);
+    each_qp!(suite:
+        a_list_of_many_requests_is_posted_at_once,
+        a_list_of_many_receives_is_posted_at_once,
+        operations_of_all_kinds_share_a_list,
+        a_dropped_list_never_happened,
+        a_leaked_list_never_happened,
+        an_empty_list_is_nothing,
+        a_request_that_was_begun_only_is_nothing,
+    );
+}
+
+/// Polls one or a few completions at a time, so that the queue is found empty again and again: where a library
+/// loses or repeats a completion, this shows it.
+fn every_number_comes_back_once_and_in_order<Q: QpFlavour, C: CqFlavour>(rig: &Rig) -> Outcome {
+    const COUNT: u64 = 3000;
+    const DEPTH: u64 = 16;
+    let mut pair = Pair::<Q, C>::with(rig, |options| options.batch = 2);
+    let target = pair.b.remote(0);
+    let (mut posted, mut polled, mut polls) = (0, 0, 0usize);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while polled < COUNT {
+        let room = (DEPTH - (posted - polled)).min(COUNT - posted);
+        // Now one request, now a list of several.
+        let length = room.min(1 + posted % 3);
+        if length > 0 {
+            let requests: Vec<_> = (posted..posted + length)
+                .map(|n| (n * n + 1, SIGNALED, Op::Write(target), Data::At(0, 8)))
+                .collect();
+            pair.a.post(&requests).unwrap();
+            posted += length;
+        }
+        polls += 1;
+        pair.a
+            .send_cq
+            .poll_up_to(1 + polls % 4, &mut |wc| {
+                assert_eq!(wc.wr_id, polled * polled + 1, "after {polled} of {posted}");
+                polled += 1;
+            })
+            .unwrap();
+        assert!(Instant::now() < deadline, "{polled} of {posted} have completed");
+    }
+    std::thread::sleep(Duration::from_millis(20));
+    assert_eq!(pair.a.send_cq.poll(&mut |wc| panic!("{wc:?} is one too many")).unwrap(), 0);
+    Ok(())
+}
+
+fn a_list_of_many_requests_is_posted_at_once<Q: QpFlavour>(rig: &Rig) -> Outcome {
+    let mut pair = Pair::<Q, AnyCq>::with(rig, |options| (options.send_wr, options.cqe) = (256, 512));
+    let target = pair.b.remote(0);
+    for round in 0..4 {
+        let requests: Vec<_> =
+            (0..200).map(|n| (round * 1000 + n, SIGNALED, Op::Write(target), Data::At(0, 16))).collect();
+        pair.a.post(&requests).unwrap();
+        let found: Vec<_> = pair.a.sent(200).iter().map(|wc| wc.wr_id).collect();
+        assert_eq!(found, (round * 1000..round * 1000 + 200).collect::<Vec<_>>());
+    }
+    Ok(())
+}
+
+fn a_list_of_many_receives_is_posted_at_once<Q: QpFlavour>(rig: &Rig) -> Outcome {
+    let mut pair = Pair::<Q, AnyCq>::with(rig, |options| options.recv_wr = 64);
+    let pieces: Vec<_> = (0..64).map(|n| [(n * 64, 64)]).collect();
+    let receives: Vec<(u64, &[_])> =
+        pieces.iter().enumerate().map(|(n, list)| (n as u64, &list[..])).collect();
+    pair.b.receive(&receives).unwrap();
+    for n in 0..64u64 {
+        pair.a.memory.set(0, &n.to_ne_bytes());
+        pair.a.run(Op::Send, Data::At(0, 8));
+    }
+    let found: Vec<_> = pair.b.received(64).iter().map(|wc| wc.wr_id).collect();
+    assert_eq!(found, (0..64).collect::<Vec<_>>());
+    assert!((0..64).all(|n| pair.b.memory.get_u64(n * 64) == n as u64));
+    Ok(())
+}
+
+fn operations_of_all_kinds_share_a_list<Q: QpFlavour>(rig: &Rig) -> Outcome {
+    let mut pair = Pair::<Q, AnyCq>::new(rig);
+    pair.b.receive(&[(1, &[(0, 64)]), (2, &[(64, 64)]), (3, &[])]).unwrap();
+    pair.a.memory.set(0, &[7; 64]);
+    pair.b.memory.set(1024, &5u64.to_ne_bytes());
+    let (word, bytes) = (pair.b.remote(1024), pair.b.remote(2048));
+    pair.a
+        .post(&[
+            (1, SIGNALED, Op::Send, Data::At(0, 16)),
+            (2, SIGNALED, Op::Write(bytes), Data::At(0, 32)),
+            (3, SIGNALED, Op::FetchAdd(word, 10), Data::At(512, 8)),
+            (4, SIGNALED, Op::CompareSwap(word, 15, 99), Data::At(520, 8)),
+            (5, SIGNALED, Op::SendImm(3), Data::List(&[(0, 4), (8, 4)])),
+            (6, SIGNALED, Op::Read(bytes), Data::At(1024, 32)),
+            (7, SIGNALED, Op::WriteImm(bytes, 4), Data::At(0, 64)),
+        ])
+        .unwrap();
+    assert_eq!(pair.a.sent(7).iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6, 7]);
+    let received: Vec<_> = pair.b.received(3).iter().map(|wc| (wc.byte_len, wc.imm_data)).collect();
+    assert_eq!(received, [(Some(16), None), (Some(8), Some(3)), (Some(64), Some(4))]);
+    assert_eq!((pair.a.memory.get_u64(512), pair.a.memory.get_u64(520)), (5, 15));
+    assert_eq!(pair.b.memory.get_u64(1024), 99);
+    assert_eq!(pair.a.memory.get(1024, 32), [7; 32]);
+    Ok(())
+}
+
+fn a_dropped_list_never_happened<Q: QpFlavour>(rig: &Rig) -> Outcome {
+    given_up::<Q>(rig, false)
+}
+
+fn a_leaked_list_never_happened<Q: QpFlavour>(rig: &Rig) -> Outcome {
+    given_up::<Q>(rig, true)
+}
+
+/// A list that is given up costs no place in the queue and leaves no trace.
+fn given_up<Q: QpFlavour>(rig: &Rig, leak: bool) -> Outcome {
+    let mut pair = Pair::<Q, AnyCq>::new(rig);
+    for _ in 0..50 {
+        let mut guard = pair.a.qp.start_post_send();
+        for n in 0..8 {
+            guard.construct_wr(1000 + n, SIGNALED).setup_send_imm(1);
+        }
+        if leak { std::mem::forget(guard) } else { drop(guard) }
+    }
+    pair.b.receive(&[(1, &[(0, 64)])]).unwrap();
+    pair.a.run(Op::SendImm(2), Data::At(0, 3));
+    assert_eq!(pair.b.received(1)[0].imm_data, Some(2));
+    // Also where the pair goes with it.
+    let mut guard = pair.a.qp.start_post_send();
+    guard.construct_wr(1, SIGNALED).setup_send();
+    if leak {
+        std::mem::forget(guard)
+    } else {
+        drop(guard)
+    }
+    Ok(())
+}
+
+fn an_empty_list_is_nothing<Q: QpFlavour>(rig: &Rig) -> Outcome {
+    let mut pair = Pair::<Q, AnyCq>::new(rig);
+    for _ in 0..10 {
+        pair.a.qp.start_post_send().post().unwrap();
+        pair.a.qp.start_post_recv().post().unwrap();
+    }
+    pair.a.run(Op::Write(pair.b.remote(0)), Data::At(0, 3));
+    Ok(())
+}
+
+fn a_request_that_was_begun_only_is_nothing<Q: QpFlavour>(rig: &Rig) -> Outcome {
+    let mut pair = Pair::<Q, AnyCq>::new(rig);
+    let target = pair.b.remote(0);
+    let mut guard = pair.a.qp.start_post_send();
+    drop(guard.construct_wr(1, SIGNALED));
+    guard.construct_wr(2, SIGNALED).setup_write(target.rkey, target.addr);
+    drop(guard.construct_wr(3, SIGNALED));
+    guard.post().unwrap();
+    assert_eq!(pair.a.sent(1)[0].wr_id, 2);
+    Ok(())
+}
