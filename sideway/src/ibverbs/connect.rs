@@ -239,7 +239,7 @@ pub enum ChoosePathError {
         state: PortState,
     },
     /// The GID table is shorter.
-    #[error("GID index {index} is out of range: port {port_num} of {device} has indices 0 to {}; `show_gids` lists them", .length - 1)]
+    #[error("GID index {index} is out of range: port {port_num} of {device} has {} of them, from 0; `show_gids` lists them", (*.length).max(0))]
     GidIndexOutOfRange {
         /// The device.
         device: String,

@@ -185,7 +185,8 @@ impl DeviceContext {
         let ports = self.query_device()?.phys_port_cnt();
         let mut room = 0;
         for port in 1..=ports {
-            room += usize::try_from(self.query_port(port)?.gid_tbl_len()).unwrap_or(0);
+            // No table is longer than its 16-bit indices reach; a device that says so is not believed.
+            room += usize::try_from(self.query_port(port)?.gid_tbl_len().clamp(0, 1 << 16)).unwrap_or(0);
         }
         let mut entries = vec![ibv_gid_entry::default(); room];
         // SAFETY: the context is open and `entries` has room for as many entries as is said.
@@ -207,7 +208,7 @@ impl DeviceContext {
                 sysfs::gid_table(&self.name(), ports).map_err(|source| QueryGidTableError::Sysfs { source })
             }
             Err(_) => {
-                let errno = i32::try_from(-count).unwrap_or(libc::EIO);
+                let errno = i32::try_from(count.saturating_neg()).unwrap_or(libc::EIO);
                 Err(QueryGidTableError::Ibverbs { source: super::os_error(errno) })
             }
         }

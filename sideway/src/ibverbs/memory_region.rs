@@ -121,6 +121,8 @@ impl Drop for MemoryRegion {
         // SAFETY: the region lives until here.
         if let Err(error) = unsafe { self.deregister() } {
             log::error!("ibv_dereg_mr failed, {} bytes at {:p} stay registered: {error}", self.len, self.ptr);
+            // The region is still there, so what it depends on has to stay.
+            std::mem::forget(self.pd.clone());
         }
     }
 }

@@ -26,5 +26,9 @@ pub(crate) fn check(result: core::ffi::c_int) -> io::Result<()> {
 /// An error number as verbs return it: positive, or negative from some old providers, or -1 and `errno`.
 #[cold]
 pub(crate) fn os_error(result: core::ffi::c_int) -> io::Error {
-    if result == -1 { io::Error::last_os_error() } else { io::Error::from_raw_os_error(result.abs()) }
+    if result == -1 {
+        io::Error::last_os_error()
+    } else {
+        io::Error::from_raw_os_error(result.saturating_abs())
+    }
 }

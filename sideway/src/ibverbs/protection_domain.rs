@@ -52,7 +52,8 @@ impl ProtectionDomain {
     ///
     /// # Safety
     ///
-    /// From now until the region has been dropped:
+    /// From now until the region has been deregistered, which dropping it does unless that fails
+    /// ([`close`](MemoryRegion::close) says so, a drop only logs it):
     ///
     /// - the `len` bytes at `ptr` stay allocated (and, unless `access` allows no writing at all, writable);
     /// - no Rust reference to any of them is used while the device may write to them: that is, while a
@@ -91,6 +92,8 @@ impl Drop for Inner {
         let result = unsafe { (self.context.provider().verbs().ibv_dealloc_pd)(self.pd.as_ptr()) };
         if let Err(error) = super::check(result) {
             log::error!("ibv_dealloc_pd failed: {error}");
+            // The domain is still there, so what it depends on has to stay.
+            std::mem::forget(self.context.clone());
         }
     }
 }

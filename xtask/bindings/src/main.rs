@@ -8,6 +8,7 @@
 //! libclang that reads them. Exactly those are fetched and unpacked below
 //! `target/`, beside the system's own; nothing is installed.
 
+mod aliases;
 mod c_lib;
 mod fetch;
 mod generate;

@@ -9,7 +9,7 @@ use rdma_mummy_sys::types::ibv_wc;
 use rdma_mummy_sys::verbs;
 
 use super::status::{WorkCompletionFlags, WorkCompletionOperationType, WorkCompletionStatus};
-use super::{CqInner, PollCompletionQueueError};
+use super::{CqInner, CreateCompletionQueueError, PollCompletionQueueError};
 
 /// A completion queue that is polled by copying out completions (`ibv_cq`).
 pub struct BasicCompletionQueue {
@@ -27,9 +27,19 @@ pub struct BasicCompletionQueue {
 super::impl_completion_queue!(BasicCompletionQueue);
 
 impl BasicCompletionQueue {
-    pub(super) fn new(inner: Arc<CqInner>, batch: u32) -> Self {
-        let batch = vec![ibv_wc::default(); batch as usize].into_boxed_slice();
-        Self { inner, batch, next: 0, filled: 0, failure: 0 }
+    /// Fails if the library cannot be polled, or there is no memory for a batch.
+    pub(super) fn new(inner: Arc<CqInner>, batch: u32) -> Result<Self, CreateCompletionQueueError> {
+        // SAFETY: the queue lives, so its context is open; the operation is in every release's struct.
+        if unsafe { (*inner.context().as_raw().as_ptr()).ops.poll_cq.is_none() } {
+            return Err(CreateCompletionQueueError::Incomplete { operation: "poll_cq" });
+        }
+        let mut places = Vec::new();
+        places.try_reserve_exact(batch as usize).map_err(|_| CreateCompletionQueueError::Ibverbs {
+            cqe: batch,
+            source: std::io::Error::from_raw_os_error(libc::ENOMEM),
+        })?;
+        places.resize(batch as usize, ibv_wc::default());
+        Ok(Self { inner, batch: places.into_boxed_slice(), next: 0, filled: 0, failure: 0 })
     }
 
     /// Begins to poll. An empty queue's poller yields nothing.

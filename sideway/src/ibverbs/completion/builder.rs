@@ -88,7 +88,8 @@ impl CompletionQueueBuilder {
         self
     }
 
-    /// How many completions a [`BasicCompletionQueue`] fetches at a time; at least one.
+    /// How many completions a [`BasicCompletionQueue`] fetches at a time; at least one, and at most as many
+    /// as were asked for in [`setup_cqe`](Self::setup_cqe).
     pub fn setup_poll_batch(&mut self, poll_batch: u32) -> &mut Self {
         self.poll_batch = poll_batch.max(1);
         self
@@ -114,7 +115,8 @@ impl CompletionQueueBuilder {
         };
         let cq = NonNull::new(cq).ok_or_else(|| self.error(io::Error::last_os_error()))?;
         let inner = Arc::new(CqInner { cq, context: self.context.clone() });
-        Ok(BasicCompletionQueue::new(inner, self.poll_batch))
+        // No more than one queue holds is ever fetched at a time.
+        BasicCompletionQueue::new(inner, self.poll_batch.min(self.cqe.max(1)))
     }
 
     /// Makes a queue for `ibv_start_poll` (`ibv_create_cq_ex`).
@@ -201,10 +203,10 @@ pub enum CreateCompletionQueueError {
         /// What the library said.
         source: io::Error,
     },
-    /// The library made an extended queue that lacks an operation which every one must have.
-    #[error("the device's library made an extended completion queue without `{operation}`; use `build`")]
+    /// The library made a queue that lacks an operation which every one must have.
+    #[error("the device's library made a completion queue without `{operation}`")]
     Incomplete {
-        /// The member of `ibv_cq_ex` that is null.
+        /// The operation that is null.
         operation: &'static str,
     },
     /// The library refused.

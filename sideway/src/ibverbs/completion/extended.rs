@@ -11,6 +11,8 @@
 //!   once, when they make the queue.
 //! - Nobody else polls it: the poller borrows the handle mutably, and the
 //!   handle is the only one.
+//! - A poll is open while `open` says so. A poller that is leaked leaves it open; the next one, or the
+//!   handle's drop, ends it first.
 //! - The cursor is on a completion while an [`ExtendedWorkCompletion`] exists:
 //!   it borrows the poller, which moves the cursor only through `&mut self`.
 
@@ -19,7 +21,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use rdma_mummy_sys::types::{ibv_cq_ex, ibv_poll_cq_attr};
-use rdma_mummy_sys::verbs;
+use rdma_mummy_sys::{cq_ex_op, verbs};
 
 use super::status::{WorkCompletionFlags, WorkCompletionOperationType, WorkCompletionStatus};
 use super::{CqInner, CreateCompletionQueueError, PollCompletionQueueError, WorkCompletionFields};
@@ -30,6 +32,8 @@ pub struct ExtendedCompletionQueue {
     pub(super) inner: Arc<CqInner>,
     fields: WorkCompletionFields,
     end_after_each: bool,
+    /// A poll is open.
+    open: bool,
     /// What ended a poller early and was not asked for: the next one begins with it.
     failure: core::ffi::c_int,
 }
@@ -39,19 +43,26 @@ super::impl_completion_queue!(ExtendedCompletionQueue);
 impl ExtendedCompletionQueue {
     /// # Safety
     ///
-    /// `inner` is a queue that `ibv_create_cq_ex` made.
+    /// `inner` is a queue that `ibv_create_cq_ex` made with `wanted` as its `wc_flags`.
     pub(super) unsafe fn new(
         inner: Arc<CqInner>,
         wanted: WorkCompletionFields,
     ) -> Result<Self, CreateCompletionQueueError> {
-        // SAFETY: the caller says that it is an `ibv_cq_ex`; members up to the wall clock's reader, which
-        // came with the extended queue's last change (rdma-core 18), are in every supported release's struct.
-        let ops = unsafe { Operations::of(inner.as_raw().cast()) };
+        // SAFETY: the caller says that it is an `ibv_cq_ex`, made with these fields.
+        let ops = unsafe { Operations::of(inner.as_raw().cast(), wanted) };
         if let Some(operation) = ops.missing() {
             return Err(CreateCompletionQueueError::Incomplete { operation });
         }
         let end_after_each = inner.context().quirks().end_poll_after_each;
-        Ok(Self { fields: ops.readable() & wanted, end_after_each, inner, failure: 0 })
+        Ok(Self { fields: ops.readable() & wanted, end_after_each, open: false, inner, failure: 0 })
+    }
+
+    /// Ends a poll whose poller was leaked.
+    #[cold]
+    fn end_leaked(&mut self) {
+        // SAFETY: a poll is open (the caller looked), and nobody uses it any more.
+        unsafe { verbs::ibv_end_poll(self.inner.as_raw().as_ptr().cast()) };
+        self.open = false;
     }
 
     /// The fields that this queue's completions have.
@@ -69,6 +80,9 @@ impl ExtendedCompletionQueue {
     /// The device failed under the poller before this one, which did not [`finish`](ExtendedPoller::finish).
     #[inline]
     pub fn start_poll(&mut self) -> Result<ExtendedPoller<'_>, PollCompletionQueueError> {
+        if self.open {
+            self.end_leaked();
+        }
         match core::mem::take(&mut self.failure) {
             0 => Ok(ExtendedPoller { cq: self.inner.as_raw().cast(), cursor: Cursor::Ahead, queue: self }),
             result => Err(PollCompletionQueueError { verb: "ibv_next_poll", result }),
@@ -139,6 +153,7 @@ impl ExtendedPoller<'_> {
             self.stop(result, behind);
             return None;
         }
+        self.queue.open = true;
         self.cursor = Cursor::Given;
         Some(ExtendedWorkCompletion { cq: self.cq, fields: self.queue.fields, poller: PhantomData })
     }
@@ -147,6 +162,7 @@ impl ExtendedPoller<'_> {
     #[inline]
     fn stop(&mut self, result: core::ffi::c_int, behind: Cursor) {
         self.cursor = behind;
+        self.queue.open = behind == Cursor::Behind;
         if result != libc::ENOENT {
             self.queue.failure = result;
         }
@@ -172,6 +188,16 @@ impl Drop for ExtendedPoller<'_> {
         if matches!(self.cursor, Cursor::Given | Cursor::Behind) {
             // SAFETY: the cursor says that a poll is open; nothing uses it after this.
             unsafe { verbs::ibv_end_poll(self.cq.as_ptr()) };
+            self.queue.open = false;
+        }
+    }
+}
+
+impl Drop for ExtendedCompletionQueue {
+    #[inline]
+    fn drop(&mut self) {
+        if self.open {
+            self.end_leaked();
         }
     }
 }
@@ -281,12 +307,12 @@ struct Operations {
 impl Operations {
     /// # Safety
     ///
-    /// `cq` is a live `ibv_cq_ex`.
-    unsafe fn of(cq: NonNull<ibv_cq_ex>) -> Self {
+    /// `cq` is a live `ibv_cq_ex` that was made with `wanted` as its `wc_flags`.
+    unsafe fn of(cq: NonNull<ibv_cq_ex>, wanted: WorkCompletionFields) -> Self {
         macro_rules! has {
             ($member:ident) => {
-                // SAFETY: the caller says that the queue lives; the member is within every supported struct.
-                unsafe { (*cq.as_ptr()).$member.is_some() }
+                // SAFETY: the caller's promise.
+                unsafe { cq_ex_op!(cq.as_ptr(), $member, wanted.bits()) }.is_some()
             };
         }
         use WorkCompletionFields as W;

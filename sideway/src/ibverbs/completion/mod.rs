@@ -76,6 +76,8 @@ impl Drop for CqInner {
         let result = unsafe { (self.context.provider().verbs().ibv_destroy_cq)(self.cq.as_ptr()) };
         if let Err(error) = super::check(result) {
             log::error!("ibv_destroy_cq failed: {error}");
+            // The queue is still there, so what it depends on has to stay.
+            std::mem::forget(self.context.clone());
         }
     }
 }

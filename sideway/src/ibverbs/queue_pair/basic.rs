@@ -19,7 +19,7 @@ use std::ptr;
 use rdma_mummy_sys::types::{ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wr_opcode};
 use rdma_mummy_sys::verbs;
 
-use super::post::sealed::Build;
+use super::post::sealed::{Build, Step};
 use super::post::{Failure, PostSendError, PostSendGuard, ScatterGatherEntry, first};
 use super::receive::{ReceiveQueue, array, index_of};
 use super::{
@@ -74,12 +74,15 @@ impl std::fmt::Debug for BasicSendQueue {
 impl BasicSendQueue {
     pub(super) fn new(inner: Shared, asked: SendOperationFlags) -> Result<Self, CreateQueuePairError> {
         let cap = inner.capability();
-        // A request with inline data needs one entry even where none was asked for.
-        let limits = Limits {
-            requests: cap.max_send_wr,
-            entries: cap.max_send_sge.max(1),
-            inline: cap.max_inline_data,
-        };
+        if cap.max_send_sge == 0 {
+            return Err(CreateQueuePairError::NoEntries);
+        }
+        // SAFETY: the pair lives, so its context is open; the operation is in every release's struct.
+        if unsafe { (*inner.context().as_raw().as_ptr()).ops.post_send.is_none() } {
+            return Err(CreateQueuePairError::Incomplete { operation: "post_send" });
+        }
+        let limits =
+            Limits { requests: cap.max_send_wr, entries: cap.max_send_sge, inline: cap.max_inline_data };
         Ok(Self {
             usable: asked & SendOperationFlags::of_type(inner.qp_type()),
             limits,
@@ -171,7 +174,7 @@ impl BasicPostSendGuard<'_> {
             (*request).sg_list = self.list.entries.add(index * self.limits.entries as usize);
             (*request).num_sge = 0;
             (*request).opcode = ibv_wr_opcode(operation.raw());
-            (*request).send_flags = self.flags.bits();
+            (*request).send_flags = self.flags.raw();
             if index > 0 {
                 (*request.sub(1)).next = request;
             }
@@ -272,57 +275,57 @@ impl PostSendGuard for BasicPostSendGuard<'_> {
 
 impl Build for BasicPostSendGuard<'_> {
     #[inline]
-    fn begin(&mut self, wr_id: u64, flags: WorkRequestFlags) {
+    fn begin(&mut self, _: Step, wr_id: u64, flags: WorkRequestFlags) {
         self.open = false;
         self.wr_id = wr_id;
         self.flags = flags;
     }
 
     #[inline]
-    fn send(&mut self) {
+    fn send(&mut self, _: Step) {
         self.append(SendOperationFlags::Send, WorkRequestOperationType::Send);
     }
 
     #[inline]
-    fn send_imm(&mut self, imm_data: u32) {
+    fn send_imm(&mut self, _: Step, imm_data: u32) {
         let operation = WorkRequestOperationType::SendWithImmediate;
         Self::set_imm(self.append(SendOperationFlags::SendWithImmediate, operation), imm_data);
     }
 
     #[inline]
-    fn write(&mut self, rkey: u32, remote_addr: u64) {
+    fn write(&mut self, _: Step, rkey: u32, remote_addr: u64) {
         let operation = WorkRequestOperationType::Write;
         self.append_remote(SendOperationFlags::Write, operation, rkey, remote_addr);
     }
 
     #[inline]
-    fn write_imm(&mut self, rkey: u32, remote_addr: u64, imm_data: u32) {
+    fn write_imm(&mut self, _: Step, rkey: u32, remote_addr: u64, imm_data: u32) {
         let operation = WorkRequestOperationType::WriteWithImmediate;
         let needed = SendOperationFlags::WriteWithImmediate;
         Self::set_imm(self.append_remote(needed, operation, rkey, remote_addr), imm_data);
     }
 
     #[inline]
-    fn read(&mut self, rkey: u32, remote_addr: u64) {
+    fn read(&mut self, _: Step, rkey: u32, remote_addr: u64) {
         self.append_remote(SendOperationFlags::Read, WorkRequestOperationType::Read, rkey, remote_addr);
     }
 
     #[inline]
-    fn compare_and_swap(&mut self, rkey: u32, remote_addr: u64, compare: u64, swap: u64) {
+    fn compare_and_swap(&mut self, _: Step, rkey: u32, remote_addr: u64, compare: u64, swap: u64) {
         let operation = WorkRequestOperationType::AtomicCompareAndSwap;
         let needed = SendOperationFlags::AtomicCompareAndSwap;
         self.append_atomic(needed, operation, (rkey, remote_addr), (compare, swap));
     }
 
     #[inline]
-    fn fetch_and_add(&mut self, rkey: u32, remote_addr: u64, add: u64) {
+    fn fetch_and_add(&mut self, _: Step, rkey: u32, remote_addr: u64, add: u64) {
         let operation = WorkRequestOperationType::AtomicFetchAndAdd;
         let needed = SendOperationFlags::AtomicFetchAndAdd;
         self.append_atomic(needed, operation, (rkey, remote_addr), (add, 0));
     }
 
     #[inline]
-    unsafe fn sge(&mut self, lkey: u32, addr: u64, length: u32) {
+    unsafe fn sge(&mut self, _: Step, lkey: u32, addr: u64, length: u32) {
         if let Some(request) = self.close() {
             // SAFETY: the request is in the array, and its `sg_list` has room for at least one entry.
             unsafe {
@@ -333,7 +336,7 @@ impl Build for BasicPostSendGuard<'_> {
     }
 
     #[inline]
-    unsafe fn sge_list(&mut self, list: &[ScatterGatherEntry]) {
+    unsafe fn sge_list(&mut self, _: Step, list: &[ScatterGatherEntry]) {
         let Some(request) = self.close() else { return };
         if list.len() > self.limits.entries as usize {
             let (index, given, limit) = (self.count - 1, list.len(), self.limits.entries);
@@ -348,13 +351,13 @@ impl Build for BasicPostSendGuard<'_> {
     }
 
     #[inline]
-    fn inline_data(&mut self, data: &[u8]) {
-        self.inline_data_list(&[IoSlice::new(data)]);
+    fn inline_data(&mut self, step: Step, data: &[u8]) {
+        self.inline_data_list(step, &[IoSlice::new(data)]);
     }
 
     #[inline]
-    fn inline_data_list(&mut self, list: &[IoSlice<'_>]) {
-        let given = list.iter().map(|piece| piece.len()).sum::<usize>();
+    fn inline_data_list(&mut self, _: Step, list: &[IoSlice<'_>]) {
+        let given = list.iter().fold(0, |sum: usize, piece| sum.saturating_add(piece.len()));
         let Some(request) = self.close() else { return };
         if given > self.limits.inline as usize {
             let (index, limit) = (self.count - 1, self.limits.inline);

@@ -105,7 +105,7 @@ impl QueuePairBuilder {
         self
     }
 
-    /// How many scatter/gather entries a work request to send may have.
+    /// How many scatter/gather entries a work request to send may have; at least one.
     pub fn setup_max_send_sge(&mut self, max_send_sge: u32) -> &mut Self {
         self.cap.max_send_sge = max_send_sge;
         self
@@ -265,7 +265,8 @@ impl QueuePairBuilder {
         ibv_qp_cap {
             max_send_wr: self.cap.max_send_wr,
             max_recv_wr: self.cap.max_recv_wr,
-            max_send_sge: self.cap.max_send_sge,
+            // A request is always given a buffer, even if none of its bytes is moved.
+            max_send_sge: self.cap.max_send_sge.max(1),
             max_recv_sge: self.cap.max_recv_sge,
             max_inline_data: self.cap.max_inline_data,
         }
@@ -337,12 +338,15 @@ pub enum CreateQueuePairError {
         /// What the library said.
         source: io::Error,
     },
-    /// The library made an extended queue pair that lacks an operation which every one must have.
-    #[error("the device's library made an extended queue pair without `{operation}`; use `build`")]
+    /// The library made a queue pair that lacks an operation which every one must have.
+    #[error("the device's library made a queue pair without `{operation}`")]
     Incomplete {
         /// What is missing.
         operation: &'static str,
     },
+    /// The device granted a queue pair whose work requests have no buffer.
+    #[error("the device granted no scatter/gather entry (max_send_sge) to send from, and one was asked for")]
+    NoEntries,
     /// There is no memory for work requests in the number that the device granted.
     #[error("no memory for {places} places of {bytes_each} bytes, as many as the device granted")]
     TooLarge {

@@ -33,8 +33,8 @@ pub(super) struct Inner {
     /// libibverbs writes the state that it caches in `ibv_qp` without a lock.
     control: Mutex<()>,
     pd: ProtectionDomain,
-    _send_cq: Arc<CqInner>,
-    _recv_cq: Arc<CqInner>,
+    send_cq: Arc<CqInner>,
+    recv_cq: Arc<CqInner>,
 }
 
 // SAFETY: posting is exclusive to the halves (`&mut`), control is behind a lock.
@@ -58,7 +58,7 @@ impl Inner {
         // SAFETY: the caller gives a live queue pair; the field is in every release's struct.
         let qp_num = unsafe { (*qp.as_ptr()).qp_num };
         let pd = pd.clone();
-        Self { qp, qp_num, qp_type, cap, control: Mutex::new(()), pd, _send_cq: send_cq, _recv_cq: recv_cq }
+        Self { qp, qp_num, qp_type, cap, control: Mutex::new(()), pd, send_cq, recv_cq }
     }
 
     pub(super) fn capability(&self) -> QueuePairCapability {
@@ -67,6 +67,10 @@ impl Inner {
 
     pub(super) fn qp_type(&self) -> QueuePairType {
         self.qp_type
+    }
+
+    pub(super) fn context(&self) -> &DeviceContext {
+        self.pd.context()
     }
 
     fn query(&self, mask: QueuePairAttributeMask) -> io::Result<(ibv_qp_attr, ibv_qp_init_attr)> {
@@ -91,6 +95,8 @@ impl Drop for Inner {
         let result = unsafe { (self.pd.context().provider().verbs().ibv_destroy_qp)(self.qp.as_ptr()) };
         if let Err(error) = check(result) {
             log::error!("ibv_destroy_qp failed for queue pair {:#x}: {error}", self.qp_num);
+            // The pair is still there, so what it depends on has to stay.
+            std::mem::forget((self.pd.clone(), Arc::clone(&self.send_cq), Arc::clone(&self.recv_cq)));
         }
     }
 }

@@ -11,19 +11,20 @@
 //!   the pair.
 //! - Nobody else builds: a guard borrows the queue mutably, and the queue is
 //!   the only one of its pair.
+//! - A list is open while `listing` says so. A guard that is leaked leaves it open; the next one, or the
+//!   queue's drop, closes it first.
 //! - A buffer follows an operation and only an operation: `open` says that one
 //!   waits for its buffer. Libraries finish a request when its buffer is set;
 //!   one without would be handed to the device unfinished.
 
 use std::io::IoSlice;
-use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::ptr::{self, NonNull};
 
 use rdma_mummy_sys::types::{ibv_data_buf, ibv_qp_ex, ibv_sge};
-use rdma_mummy_sys::verbs;
+use rdma_mummy_sys::{qp_ex_op, verbs};
 
-use super::post::sealed::Build;
+use super::post::sealed::{Build, Step};
 use super::post::{Failure, PostSendError, PostSendGuard, ScatterGatherEntry, first};
 use super::receive::ReceiveQueue;
 use super::{
@@ -53,6 +54,8 @@ pub struct ExtendedSendQueue {
     usable: SendOperationFlags,
     max_sge: u32,
     max_inline: u32,
+    /// A list is open.
+    listing: bool,
 }
 
 // SAFETY: the queue is the only one of its pair, and may be driven from any one thread at a time.
@@ -72,8 +75,8 @@ impl ExtendedSendQueue {
     ) -> Result<Self, CreateQueuePairError> {
         macro_rules! has {
             ($member:ident) => {
-                // SAFETY: the caller says that it is a live `ibv_qp_ex`; these members were in its first release.
-                unsafe { (*qp.as_ptr()).$member.is_some() }
+                // SAFETY: the caller says that it is a live `ibv_qp_ex`, made with these operations.
+                unsafe { qp_ex_op!(qp.as_ptr(), $member, asked.bits()) }.is_some()
             };
         }
         let required = [
@@ -102,13 +105,34 @@ impl ExtendedSendQueue {
         .collect();
         let inline = has!(wr_set_inline_data) && has!(wr_set_inline_data_list);
         let cap = inner.capability();
+        if cap.max_send_sge == 0 {
+            return Err(CreateQueuePairError::NoEntries);
+        }
         Ok(Self {
             qp,
             usable: asked & there & SendOperationFlags::of_type(inner.qp_type()),
             max_sge: cap.max_send_sge,
             max_inline: if inline { cap.max_inline_data } else { 0 },
+            listing: false,
             control: QueuePairControl(inner),
         })
+    }
+
+    /// Closes a list whose guard was leaked.
+    #[cold]
+    fn abort_leaked(&mut self) {
+        // SAFETY: a list is open (the caller looked), and nobody builds it any more.
+        unsafe { verbs::ibv_wr_abort(self.qp.as_ptr()) };
+        self.listing = false;
+    }
+}
+
+impl Drop for ExtendedSendQueue {
+    #[inline]
+    fn drop(&mut self) {
+        if self.listing {
+            self.abort_leaked();
+        }
     }
 }
 
@@ -117,17 +141,21 @@ impl SendQueue for ExtendedSendQueue {
 
     #[inline]
     fn start_post_send(&mut self) -> ExtendedPostSendGuard<'_> {
-        // SAFETY: see the head of this file; no list is open, because a guard borrows `self` mutably.
+        if self.listing {
+            self.abort_leaked();
+        }
+        self.listing = true;
+        // SAFETY: see the head of this file; no list is open.
         unsafe { verbs::ibv_wr_start(self.qp.as_ptr()) };
         ExtendedPostSendGuard {
             qp: self.qp,
+            listing: &mut self.listing,
             usable: self.usable,
             max_sge: self.max_sge,
             max_inline: self.max_inline,
             count: 0,
             open: false,
             failure: None,
-            queue: PhantomData,
         }
     }
 
@@ -151,7 +179,7 @@ pub struct ExtendedPostSendGuard<'queue> {
     /// The last request waits for its buffer.
     open: bool,
     failure: Option<Failure>,
-    queue: PhantomData<&'queue mut ExtendedSendQueue>,
+    listing: &'queue mut bool,
 }
 
 impl ExtendedPostSendGuard<'_> {
@@ -200,6 +228,7 @@ impl ExtendedPostSendGuard<'_> {
     fn abort(&mut self) {
         // SAFETY: a list is open (head of this file); nothing uses it after this.
         unsafe { verbs::ibv_wr_abort(self.qp.as_ptr()) };
+        *self.listing = false;
     }
 }
 
@@ -217,7 +246,9 @@ impl PostSendGuard for ExtendedPostSendGuard<'_> {
             return Ok(());
         }
         // SAFETY: a list is open and every request in it has its buffer (head of this file).
-        match unsafe { verbs::ibv_wr_complete(list.qp.as_ptr()) } {
+        let result = unsafe { verbs::ibv_wr_complete(list.qp.as_ptr()) };
+        *list.listing = false;
+        match result {
             0 => Ok(()),
             result => Err(PostSendError::from_errno(result, None)),
         }
@@ -233,17 +264,17 @@ impl Drop for ExtendedPostSendGuard<'_> {
 
 impl Build for ExtendedPostSendGuard<'_> {
     #[inline]
-    fn begin(&mut self, wr_id: u64, flags: WorkRequestFlags) {
+    fn begin(&mut self, _: Step, wr_id: u64, flags: WorkRequestFlags) {
         self.close_empty();
         // SAFETY: the pair lives and a list is open, in which these two fields are the caller's to set.
         unsafe {
             (*self.qp.as_ptr()).wr_id = wr_id;
-            (*self.qp.as_ptr()).wr_flags = flags.bits();
+            (*self.qp.as_ptr()).wr_flags = flags.raw();
         }
     }
 
     #[inline]
-    fn send(&mut self) {
+    fn send(&mut self, _: Step) {
         if self.open(SendOperationFlags::Send, WorkRequestOperationType::Send) {
             // SAFETY: a list is open and has the operation (head of this file).
             unsafe { verbs::ibv_wr_send(self.qp.as_ptr()) };
@@ -251,7 +282,7 @@ impl Build for ExtendedPostSendGuard<'_> {
     }
 
     #[inline]
-    fn send_imm(&mut self, imm_data: u32) {
+    fn send_imm(&mut self, _: Step, imm_data: u32) {
         if self.open(SendOperationFlags::SendWithImmediate, WorkRequestOperationType::SendWithImmediate) {
             // SAFETY: a list is open and has the operation (head of this file).
             unsafe { verbs::ibv_wr_send_imm(self.qp.as_ptr(), imm_data.to_be()) };
@@ -259,7 +290,7 @@ impl Build for ExtendedPostSendGuard<'_> {
     }
 
     #[inline]
-    fn write(&mut self, rkey: u32, remote_addr: u64) {
+    fn write(&mut self, _: Step, rkey: u32, remote_addr: u64) {
         if self.open(SendOperationFlags::Write, WorkRequestOperationType::Write) {
             // SAFETY: a list is open and has the operation (head of this file).
             unsafe { verbs::ibv_wr_rdma_write(self.qp.as_ptr(), rkey, remote_addr) };
@@ -267,7 +298,7 @@ impl Build for ExtendedPostSendGuard<'_> {
     }
 
     #[inline]
-    fn write_imm(&mut self, rkey: u32, remote_addr: u64, imm_data: u32) {
+    fn write_imm(&mut self, _: Step, rkey: u32, remote_addr: u64, imm_data: u32) {
         if self.open(SendOperationFlags::WriteWithImmediate, WorkRequestOperationType::WriteWithImmediate) {
             // SAFETY: a list is open and has the operation (head of this file).
             unsafe { verbs::ibv_wr_rdma_write_imm(self.qp.as_ptr(), rkey, remote_addr, imm_data.to_be()) };
@@ -275,7 +306,7 @@ impl Build for ExtendedPostSendGuard<'_> {
     }
 
     #[inline]
-    fn read(&mut self, rkey: u32, remote_addr: u64) {
+    fn read(&mut self, _: Step, rkey: u32, remote_addr: u64) {
         if self.open(SendOperationFlags::Read, WorkRequestOperationType::Read) {
             // SAFETY: a list is open and has the operation (head of this file).
             unsafe { verbs::ibv_wr_rdma_read(self.qp.as_ptr(), rkey, remote_addr) };
@@ -283,7 +314,7 @@ impl Build for ExtendedPostSendGuard<'_> {
     }
 
     #[inline]
-    fn compare_and_swap(&mut self, rkey: u32, remote_addr: u64, compare: u64, swap: u64) {
+    fn compare_and_swap(&mut self, _: Step, rkey: u32, remote_addr: u64, compare: u64, swap: u64) {
         if self.open(SendOperationFlags::AtomicCompareAndSwap, WorkRequestOperationType::AtomicCompareAndSwap)
         {
             // SAFETY: a list is open and has the operation (head of this file).
@@ -292,7 +323,7 @@ impl Build for ExtendedPostSendGuard<'_> {
     }
 
     #[inline]
-    fn fetch_and_add(&mut self, rkey: u32, remote_addr: u64, add: u64) {
+    fn fetch_and_add(&mut self, _: Step, rkey: u32, remote_addr: u64, add: u64) {
         if self.open(SendOperationFlags::AtomicFetchAndAdd, WorkRequestOperationType::AtomicFetchAndAdd) {
             // SAFETY: a list is open and has the operation (head of this file).
             unsafe { verbs::ibv_wr_atomic_fetch_add(self.qp.as_ptr(), rkey, remote_addr, add) };
@@ -300,7 +331,7 @@ impl Build for ExtendedPostSendGuard<'_> {
     }
 
     #[inline]
-    unsafe fn sge(&mut self, lkey: u32, addr: u64, length: u32) {
+    unsafe fn sge(&mut self, _: Step, lkey: u32, addr: u64, length: u32) {
         if self.close() {
             // SAFETY: a request waits for its buffer (head of this file), which the caller keeps.
             unsafe { verbs::ibv_wr_set_sge(self.qp.as_ptr(), lkey, addr, length) };
@@ -308,7 +339,7 @@ impl Build for ExtendedPostSendGuard<'_> {
     }
 
     #[inline]
-    unsafe fn sge_list(&mut self, list: &[ScatterGatherEntry]) {
+    unsafe fn sge_list(&mut self, _: Step, list: &[ScatterGatherEntry]) {
         if !self.close() {
             return;
         }
@@ -323,7 +354,7 @@ impl Build for ExtendedPostSendGuard<'_> {
     }
 
     #[inline]
-    fn inline_data(&mut self, data: &[u8]) {
+    fn inline_data(&mut self, _: Step, data: &[u8]) {
         if data.is_empty() {
             return self.close_empty();
         }
@@ -341,8 +372,8 @@ impl Build for ExtendedPostSendGuard<'_> {
     }
 
     #[inline]
-    fn inline_data_list(&mut self, list: &[IoSlice<'_>]) {
-        let given = list.iter().map(|piece| piece.len()).sum::<usize>();
+    fn inline_data_list(&mut self, _: Step, list: &[IoSlice<'_>]) {
+        let given = list.iter().fold(0, |sum: usize, piece| sum.saturating_add(piece.len()));
         if given == 0 {
             return self.close_empty();
         }

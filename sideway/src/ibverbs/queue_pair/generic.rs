@@ -2,7 +2,7 @@
 
 use std::io::IoSlice;
 
-use super::post::sealed::Build;
+use super::post::sealed::{Build, Step};
 use super::{
     BasicPostSendGuard, BasicQueuePair, BasicSendQueue, ExtendedPostSendGuard, ExtendedQueuePair,
     ExtendedSendQueue, PostSendError, PostSendGuard, QueuePair, QueuePairControl, ScatterGatherEntry,
@@ -90,10 +90,10 @@ impl PostSendGuard for GenericPostSendGuard<'_> {
 macro_rules! steps {
     ($(fn $name:ident($($arg:ident: $ty:ty),*);)*) => {$(
         #[inline]
-        fn $name(&mut self, $($arg: $ty),*) {
+        fn $name(&mut self, step: Step, $($arg: $ty),*) {
             match self {
-                Self::Basic(guard) => guard.$name($($arg),*),
-                Self::Extended(guard) => guard.$name($($arg),*),
+                Self::Basic(guard) => guard.$name(step, $($arg),*),
+                Self::Extended(guard) => guard.$name(step, $($arg),*),
             }
         }
     )*};
@@ -114,23 +114,23 @@ impl Build for GenericPostSendGuard<'_> {
     }
 
     #[inline]
-    unsafe fn sge(&mut self, lkey: u32, addr: u64, length: u32) {
+    unsafe fn sge(&mut self, step: Step, lkey: u32, addr: u64, length: u32) {
         // SAFETY: the caller keeps this function's contract, which is that one's.
         unsafe {
             match self {
-                Self::Basic(guard) => guard.sge(lkey, addr, length),
-                Self::Extended(guard) => guard.sge(lkey, addr, length),
+                Self::Basic(guard) => guard.sge(step, lkey, addr, length),
+                Self::Extended(guard) => guard.sge(step, lkey, addr, length),
             }
         }
     }
 
     #[inline]
-    unsafe fn sge_list(&mut self, list: &[ScatterGatherEntry]) {
+    unsafe fn sge_list(&mut self, step: Step, list: &[ScatterGatherEntry]) {
         // SAFETY: the caller keeps this function's contract, which is that one's.
         unsafe {
             match self {
-                Self::Basic(guard) => guard.sge_list(list),
-                Self::Extended(guard) => guard.sge_list(list),
+                Self::Basic(guard) => guard.sge_list(step, list),
+                Self::Extended(guard) => guard.sge_list(step, list),
             }
         }
     }

@@ -3,6 +3,7 @@
 use std::io::{self, IoSlice};
 
 use rdma_mummy_sys::types::{ibv_send_flags as F, ibv_sge, ibv_wr_opcode as O};
+use sealed::Step;
 
 c_flags! {
     /// How a work request is treated (`ibv_send_flags`).
@@ -15,6 +16,15 @@ c_flags! {
         Solicited = F::IBV_SEND_SOLICITED.0,
         /// The device computes the checksums of the IP packet.
         IpChecksum = F::IBV_SEND_IP_CSUM.0,
+    }
+}
+
+impl WorkRequestFlags {
+    /// For C, without what the buffer decides: a flag of inline data would make the library read a buffer
+    /// that only the device may be given.
+    #[inline]
+    pub(super) const fn raw(self) -> u32 {
+        self.bits() & !F::IBV_SEND_INLINE.0
     }
 }
 
@@ -65,27 +75,32 @@ impl std::fmt::Debug for ScatterGatherEntry {
 pub(super) mod sealed {
     use super::{IoSlice, ScatterGatherEntry, WorkRequestFlags};
 
+    /// What a step is called with. Only this crate can make one: a bound of a generic function reaches the
+    /// methods of a supertrait even where the trait itself cannot be named.
+    #[derive(Clone, Copy, Debug)]
+    pub struct Step(pub(in super::super) ());
+
     /// The steps of building a work request: [`begin`](Self::begin), one operation, one buffer. A step that
     /// cannot be done makes the list fail as a whole when it is posted.
     pub trait Build {
-        fn begin(&mut self, wr_id: u64, flags: WorkRequestFlags);
-        fn send(&mut self);
-        fn send_imm(&mut self, imm_data: u32);
-        fn write(&mut self, rkey: u32, remote_addr: u64);
-        fn write_imm(&mut self, rkey: u32, remote_addr: u64, imm_data: u32);
-        fn read(&mut self, rkey: u32, remote_addr: u64);
-        fn compare_and_swap(&mut self, rkey: u32, remote_addr: u64, compare: u64, swap: u64);
-        fn fetch_and_add(&mut self, rkey: u32, remote_addr: u64, add: u64);
+        fn begin(&mut self, step: Step, wr_id: u64, flags: WorkRequestFlags);
+        fn send(&mut self, step: Step);
+        fn send_imm(&mut self, step: Step, imm_data: u32);
+        fn write(&mut self, step: Step, rkey: u32, remote_addr: u64);
+        fn write_imm(&mut self, step: Step, rkey: u32, remote_addr: u64, imm_data: u32);
+        fn read(&mut self, step: Step, rkey: u32, remote_addr: u64);
+        fn compare_and_swap(&mut self, step: Step, rkey: u32, remote_addr: u64, compare: u64, swap: u64);
+        fn fetch_and_add(&mut self, step: Step, rkey: u32, remote_addr: u64, add: u64);
         /// # Safety
         ///
         /// As [`super::LocalBufferHandle::setup_sge`].
-        unsafe fn sge(&mut self, lkey: u32, addr: u64, length: u32);
+        unsafe fn sge(&mut self, step: Step, lkey: u32, addr: u64, length: u32);
         /// # Safety
         ///
         /// As [`super::LocalBufferHandle::setup_sge`], for every entry.
-        unsafe fn sge_list(&mut self, list: &[ScatterGatherEntry]);
-        fn inline_data(&mut self, data: &[u8]);
-        fn inline_data_list(&mut self, list: &[IoSlice<'_>]);
+        unsafe fn sge_list(&mut self, step: Step, list: &[ScatterGatherEntry]);
+        fn inline_data(&mut self, step: Step, data: &[u8]);
+        fn inline_data_list(&mut self, step: Step, list: &[IoSlice<'_>]);
     }
 }
 
@@ -96,7 +111,7 @@ pub trait PostSendGuard: sealed::Build + Sized {
     /// A request takes part in the list once its operation is set up; with no buffer it moves no bytes.
     #[inline]
     fn construct_wr(&mut self, wr_id: u64, flags: WorkRequestFlags) -> WorkRequestHandle<'_, Self> {
-        self.begin(wr_id, flags);
+        self.begin(Step(()), wr_id, flags);
         WorkRequestHandle { guard: self }
     }
 
@@ -119,35 +134,35 @@ impl<'guard, G: PostSendGuard> WorkRequestHandle<'guard, G> {
     /// SEND: into the peer's next receive buffer.
     #[inline]
     pub fn setup_send(self) -> LocalBufferHandle<'guard, G> {
-        self.guard.send();
+        self.guard.send(Step(()));
         LocalBufferHandle { guard: self.guard }
     }
 
     /// SEND, with 32 bits that come with the peer's completion.
     #[inline]
     pub fn setup_send_imm(self, imm_data: u32) -> LocalBufferHandle<'guard, G> {
-        self.guard.send_imm(imm_data);
+        self.guard.send_imm(Step(()), imm_data);
         LocalBufferHandle { guard: self.guard }
     }
 
     /// RDMA WRITE: to the peer's memory at `remote_addr`, in the region that `rkey` names.
     #[inline]
     pub fn setup_write(self, rkey: u32, remote_addr: u64) -> LocalBufferHandle<'guard, G> {
-        self.guard.write(rkey, remote_addr);
+        self.guard.write(Step(()), rkey, remote_addr);
         LocalBufferHandle { guard: self.guard }
     }
 
     /// RDMA WRITE, with 32 bits that complete one of the peer's receives.
     #[inline]
     pub fn setup_write_imm(self, rkey: u32, remote_addr: u64, imm_data: u32) -> LocalBufferHandle<'guard, G> {
-        self.guard.write_imm(rkey, remote_addr, imm_data);
+        self.guard.write_imm(Step(()), rkey, remote_addr, imm_data);
         LocalBufferHandle { guard: self.guard }
     }
 
     /// RDMA READ: from the peer's memory into the local buffer.
     #[inline]
     pub fn setup_read(self, rkey: u32, remote_addr: u64) -> LocalBufferHandle<'guard, G> {
-        self.guard.read(rkey, remote_addr);
+        self.guard.read(Step(()), rkey, remote_addr);
         LocalBufferHandle { guard: self.guard }
     }
 
@@ -161,7 +176,7 @@ impl<'guard, G: PostSendGuard> WorkRequestHandle<'guard, G> {
         compare: u64,
         swap: u64,
     ) -> LocalBufferHandle<'guard, G> {
-        self.guard.compare_and_swap(rkey, remote_addr, compare, swap);
+        self.guard.compare_and_swap(Step(()), rkey, remote_addr, compare, swap);
         LocalBufferHandle { guard: self.guard }
     }
 
@@ -174,7 +189,7 @@ impl<'guard, G: PostSendGuard> WorkRequestHandle<'guard, G> {
         remote_addr: u64,
         add: u64,
     ) -> LocalBufferHandle<'guard, G> {
-        self.guard.fetch_and_add(rkey, remote_addr, add);
+        self.guard.fetch_and_add(Step(()), rkey, remote_addr, add);
         LocalBufferHandle { guard: self.guard }
     }
 }
@@ -201,7 +216,7 @@ impl<G: PostSendGuard> LocalBufferHandle<'_, G> {
     #[inline]
     pub unsafe fn setup_sge(self, lkey: u32, addr: u64, length: u32) {
         // SAFETY: the caller keeps this function's contract, which is that one's.
-        unsafe { self.guard.sge(lkey, addr, length) };
+        unsafe { self.guard.sge(Step(()), lkey, addr, length) };
     }
 
     /// Several pieces of registered memory, one after the other.
@@ -212,20 +227,20 @@ impl<G: PostSendGuard> LocalBufferHandle<'_, G> {
     #[inline]
     pub unsafe fn setup_sge_list(self, list: &[ScatterGatherEntry]) {
         // SAFETY: the caller keeps this function's contract, which is that one's.
-        unsafe { self.guard.sge_list(list) };
+        unsafe { self.guard.sge_list(Step(()), list) };
     }
 
     /// Bytes that are copied into the work request now; no memory needs to be registered. At most as many
     /// as the queue pair was made for.
     #[inline]
     pub fn setup_inline_data(self, data: &[u8]) {
-        self.guard.inline_data(data);
+        self.guard.inline_data(Step(()), data);
     }
 
     /// Several pieces that are copied into the work request now, one after the other.
     #[inline]
     pub fn setup_inline_data_list(self, list: &[IoSlice<'_>]) {
-        self.guard.inline_data_list(list);
+        self.guard.inline_data_list(Step(()), list);
     }
 }
 

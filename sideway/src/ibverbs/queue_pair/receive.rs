@@ -37,6 +37,10 @@ impl std::fmt::Debug for ReceiveQueue {
 impl ReceiveQueue {
     pub(super) fn new(inner: Shared) -> Result<Self, CreateQueuePairError> {
         let cap = inner.capability();
+        // SAFETY: the pair lives, so its context is open; the operation is in every release's struct.
+        if unsafe { (*inner.context().as_raw().as_ptr()).ops.post_recv.is_none() } {
+            return Err(CreateQueuePairError::Incomplete { operation: "post_recv" });
+        }
         Ok(Self {
             max_requests: cap.max_recv_wr,
             max_entries: cap.max_recv_sge,

@@ -1,0 +1,298 @@
+//! Posting: limits, failures, and where a list broke off.
+
+use std::io::IoSlice;
+
+use sideway::ibverbs::completion::BasicCompletionQueue;
+use sideway::ibverbs::queue_pair::{
+    BasicQueuePair, ExtendedQueuePair, PostRecvError, PostSendError, PostSendGuard, QueuePair, QueuePairType,
+    ScatterGatherEntry, SendOperationFlags, WorkRequestFlags, WorkRequestOperationType,
+};
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::support::fake::{BadRequest, Fake};
+use super::support::flavour::QpFlavour;
+use super::{SIGNALED, Setup};
+
+type Pair<Q> = Setup<Q, BasicCompletionQueue>;
+
+#[test]
+fn every_operation_completes_as_what_it_is() {
+    fn check<Q: QpFlavour>() {
+        let fake = Fake::new();
+        let mut setup = Pair::<Q>::new(&fake);
+        let mut guard = setup.qp.start_post_send();
+        guard.construct_wr(0, SIGNALED).setup_send();
+        guard.construct_wr(1, SIGNALED).setup_send_imm(7);
+        guard.construct_wr(2, SIGNALED).setup_write(1, 2);
+        guard.construct_wr(3, SIGNALED).setup_write_imm(1, 2, 3);
+        guard.construct_wr(4, SIGNALED).setup_read(1, 2);
+        guard.construct_wr(5, SIGNALED).setup_atomic_compare_swap(1, 2, 3, 4);
+        guard.construct_wr(6, SIGNALED).setup_atomic_fetch_add(1, 2, 3);
+        guard.construct_wr(7, WorkRequestFlags::empty()).setup_send();
+        guard.post().unwrap();
+        let mut found = Vec::new();
+        use super::support::flavour::CqFlavour;
+        setup.cq.poll(&mut |wc| found.push((wc.wr_id, wc.opcode.to_string()))).unwrap();
+        let names =
+            ["send", "send", "rdma write", "rdma write", "rdma read", "compare and swap", "fetch and add"];
+        let expected: Vec<_> =
+            names.iter().enumerate().map(|(n, name)| (n as u64, (*name).to_owned())).collect();
+        assert_eq!(found, expected, "{}", Q::NAME);
+        assert_eq!(fake.world.posted.load(Relaxed), 8);
+    }
+    for_each_qp!(check());
+}
+
+#[test]
+fn an_operation_that_was_not_asked_for_is_an_error_and_posts_nothing() {
+    fn check<Q: QpFlavour>() {
+        let fake = Fake::new();
+        let mut setup =
+            Pair::<Q>::with(&fake, |cq| cq, |qp| qp.setup_send_ops_flags(SendOperationFlags::Write));
+        let mut guard = setup.qp.start_post_send();
+        guard.construct_wr(0, SIGNALED).setup_write(1, 2);
+        guard.construct_wr(1, SIGNALED).setup_atomic_fetch_add(1, 2, 3);
+        guard.construct_wr(2, SIGNALED).setup_write(1, 2);
+        guard.construct_wr(3, SIGNALED).setup_read(1, 2);
+        let error = guard.post().unwrap_err();
+        let operation = WorkRequestOperationType::AtomicFetchAndAdd;
+        assert!(
+            matches!(error, PostSendError::UnsupportedOperation { index: 1, operation: o } if o == operation),
+            "{error}"
+        );
+        assert_eq!((error.bad_work_request(), error.posted()), (Some(1), 0));
+        assert_eq!(fake.world.posted.load(Relaxed), 0);
+        setup.write([9]);
+        assert_eq!(setup.poll(), [9], "the next list is a new one");
+    }
+    for_each_qp!(check());
+}
+
+#[test]
+fn an_operation_that_is_null_or_foreign_to_the_type_is_never_called() {
+    fn unsupported<Q: QpFlavour>(fake: &Fake, qp_type: QueuePairType) -> bool {
+        let all = SendOperationFlags::from_bits_retain(!0);
+        let mut setup =
+            Pair::<Q>::with(fake, |cq| cq, |qp| qp.setup_qp_type(qp_type).setup_send_ops_flags(all));
+        let mut guard = setup.qp.start_post_send();
+        guard.construct_wr(0, SIGNALED).setup_read(1, 2);
+        matches!(guard.post(), Err(PostSendError::UnsupportedOperation { index: 0, .. }))
+    }
+    let null = Fake::lying(|l| l.missing = &["wr_rdma_read"]);
+    assert!(unsupported::<ExtendedQueuePair>(&null, QueuePairType::ReliableConnection));
+    for_each_qp!(assert_unsupported(QueuePairType::UnreliableConnection));
+    for_each_qp!(assert_unsupported(QueuePairType::UnreliableDatagram));
+    fn assert_unsupported<Q: QpFlavour>(qp_type: QueuePairType) {
+        assert!(unsupported::<Q>(&Fake::new(), qp_type), "{} {qp_type}", Q::NAME);
+    }
+}
+
+#[test]
+fn too_many_entries_and_too_much_inline_data_are_errors() {
+    fn check<Q: QpFlavour>() {
+        let fake = Fake::new();
+        let mut setup = Pair::<Q>::new(&fake);
+        let entry = ScatterGatherEntry::new(setup.mr.lkey(), setup.mr.get_ptr() as u64, 1);
+        let mut guard = setup.qp.start_post_send();
+        guard.construct_wr(0, SIGNALED).setup_send();
+        // SAFETY: the fake device touches no memory.
+        unsafe { guard.construct_wr(1, SIGNALED).setup_send().setup_sge_list(&[entry; 3]) };
+        let error = guard.post().unwrap_err();
+        assert!(
+            matches!(error, PostSendError::TooManyScatterGatherEntries { index: 1, given: 3, limit: 2 }),
+            "{error}"
+        );
+        let mut guard = setup.qp.start_post_send();
+        guard.construct_wr(0, SIGNALED).setup_send().setup_inline_data(&[1; 17]);
+        let error = guard.post().unwrap_err();
+        assert!(
+            matches!(error, PostSendError::InlineDataTooLong { index: 0, given: 17, limit: 16 }),
+            "{error}"
+        );
+        let mut guard = setup.qp.start_post_send();
+        let pieces = [IoSlice::new(&[1; 10]), IoSlice::new(&[]), IoSlice::new(&[1; 7])];
+        guard.construct_wr(0, SIGNALED).setup_send().setup_inline_data_list(&pieces);
+        assert!(matches!(guard.post(), Err(PostSendError::InlineDataTooLong { given: 17, .. })));
+        assert_eq!(fake.world.posted.load(Relaxed), 0);
+        // What fits is posted.
+        let mut guard = setup.qp.start_post_send();
+        guard.construct_wr(0, SIGNALED).setup_send().setup_inline_data(&[1; 16]);
+        guard.construct_wr(1, SIGNALED).setup_send().setup_inline_data(&[]);
+        guard.construct_wr(2, SIGNALED).setup_send().setup_inline_data_list(&pieces[..2]);
+        guard.construct_wr(3, SIGNALED).setup_send().setup_inline_data_list(&[]);
+        // SAFETY: the fake device touches no memory.
+        unsafe { guard.construct_wr(4, SIGNALED).setup_send().setup_sge_list(&[entry; 2]) };
+        // SAFETY: no memory is given.
+        unsafe { guard.construct_wr(5, SIGNALED).setup_send().setup_sge_list(&[]) };
+        guard.post().unwrap();
+        assert_eq!(setup.poll(), [0, 1, 2, 3, 4, 5]);
+        assert_eq!(fake.world.inline_bytes.load(Relaxed), 26);
+    }
+    for_each_qp!(check());
+}
+
+/// Libraries without the optional inline operations have no inline data, whatever they granted.
+#[test]
+fn inline_data_without_its_operations_is_an_error() {
+    let fake = Fake::lying(|l| l.missing = &["wr_set_inline_data_list"]);
+    let mut setup = Pair::<ExtendedQueuePair>::new(&fake);
+    let mut guard = setup.qp.start_post_send();
+    guard.construct_wr(0, SIGNALED).setup_send().setup_inline_data(&[1]);
+    assert!(matches!(guard.post(), Err(PostSendError::InlineDataTooLong { limit: 0, .. })));
+}
+
+/// The classic flag would make the library read the bytes of an unregistered address.
+#[test]
+fn the_inline_flag_cannot_be_smuggled_in() {
+    fn check<Q: QpFlavour>() {
+        let fake = Fake::new();
+        let mut setup = Pair::<Q>::new(&fake);
+        let mut guard = setup.qp.start_post_send();
+        let handle = guard.construct_wr(0, WorkRequestFlags::from_bits_retain(!0)).setup_send();
+        // SAFETY: a wrong key is the device's matter; no byte at this address is touched.
+        unsafe { handle.setup_sge(0, 8, 16) };
+        guard.post().unwrap();
+        assert_eq!(fake.world.inline_bytes.load(Relaxed), 0);
+    }
+    for_each_qp!(check());
+}
+
+/// A pair that was granted no entry has no room for one.
+#[test]
+fn a_pair_without_entries_takes_none() {
+    fn check<Q: QpFlavour>() {
+        let fake = Fake::lying(|l| l.granted = Some(0));
+        let context = fake.context();
+        let pd = context.alloc_pd().unwrap();
+        let cq = context.create_cq_builder().build().unwrap();
+        let Ok(mut qp) = Q::make(pd.create_qp_builder().setup_send_cq(&cq).setup_recv_cq(&cq)) else {
+            return;
+        };
+        let mut guard = qp.start_post_send();
+        // SAFETY: the fake device touches no memory.
+        unsafe { guard.construct_wr(0, SIGNALED).setup_send().setup_sge(1, 2, 3) };
+        assert!(guard.post().is_err());
+        let mut guard = qp.start_post_recv();
+        // SAFETY: the fake device touches no memory.
+        unsafe { guard.construct_wr(0).setup_sge(1, 2, 3) };
+        assert!(guard.post().is_err());
+    }
+    for_each_qp!(check());
+}
+
+#[test]
+fn a_list_that_is_longer_than_the_queue_is_an_error() {
+    let fake = Fake::new();
+    let mut setup = Pair::<BasicQueuePair>::new(&fake);
+    let mut guard = setup.qp.start_post_send();
+    for n in 0..20 {
+        guard.construct_wr(n, SIGNALED).setup_send();
+    }
+    let error = guard.post().unwrap_err();
+    assert!(matches!(error, PostSendError::TooManyWorkRequests { limit: 16 }), "{error}");
+    assert_eq!((error.bad_work_request(), error.posted()), (Some(16), 0));
+    let mut guard = setup.qp.start_post_recv();
+    for n in 0..20 {
+        guard.construct_wr(n);
+    }
+    let error = guard.post().unwrap_err();
+    assert!(matches!(error, PostRecvError::TooManyWorkRequests { limit: 16 }), "{error}");
+    assert_eq!(fake.world.posted.load(Relaxed) + fake.world.received.load(Relaxed), 0);
+}
+
+#[test]
+fn a_classic_list_says_where_it_broke_off() {
+    for (errno, full) in
+        [(libc::ENOMEM, true), (libc::EINVAL, false), (libc::EIO, false), (-libc::ENOMEM, true)]
+    {
+        let fake = Fake::lying(|l| l.post_send = Some((errno, BadRequest::Index(2))));
+        let mut setup = Pair::<BasicQueuePair>::new(&fake);
+        let mut guard = setup.qp.start_post_send();
+        for n in 0..4 {
+            guard.construct_wr(n, SIGNALED).setup_send();
+        }
+        let error = guard.post().unwrap_err();
+        assert_eq!((error.bad_work_request(), error.posted(), error.is_queue_full()), (Some(2), 2, full));
+        assert!(error.to_string().contains("at work request 2; those before it were posted"), "{error}");
+        assert_eq!(setup.poll(), [0, 1]);
+    }
+}
+
+#[test]
+fn a_bad_request_that_is_none_of_the_lists_is_not_believed() {
+    let answers =
+        [BadRequest::Unset, BadRequest::Address(8), BadRequest::Address(usize::MAX), BadRequest::Index(4)];
+    for answer in answers {
+        let both = Some((libc::EINVAL, answer));
+        let fake = Fake::lying(|l| (l.post_send, l.post_recv) = (both, both));
+        let mut setup = Pair::<BasicQueuePair>::new(&fake);
+        let mut guard = setup.qp.start_post_send();
+        for n in 0..3 {
+            guard.construct_wr(n, SIGNALED).setup_send();
+        }
+        let error = guard.post().unwrap_err();
+        assert!(matches!(error, PostSendError::InvalidWorkRequest { index: None, .. }), "{error} {answer:?}");
+        let mut guard = setup.qp.start_post_recv();
+        guard.construct_wr(1);
+        let error = guard.post().unwrap_err();
+        assert!(matches!(error, PostRecvError::InvalidWorkRequest { index: None, .. }), "{error} {answer:?}");
+    }
+}
+
+#[test]
+fn an_extended_list_is_posted_whole_or_not_at_all() {
+    for (errno, full) in [(libc::ENOMEM, true), (libc::EINVAL, false), (-1, false), (i32::MIN, false)] {
+        let fake = Fake::lying(|l| l.wr_complete = errno);
+        let mut setup = Pair::<ExtendedQueuePair>::new(&fake);
+        for _ in 0..2 {
+            let mut guard = setup.qp.start_post_send();
+            guard.construct_wr(0, SIGNALED).setup_send();
+            guard.construct_wr(1, SIGNALED).setup_send();
+            let error = guard.post().unwrap_err();
+            assert_eq!((error.bad_work_request(), error.posted()), (None, 0), "{error}");
+            assert!(error.is_queue_full() == full || errno < 0, "{error}");
+            assert_eq!(setup.poll(), [0; 0]);
+        }
+    }
+}
+
+#[test]
+fn receives_are_posted_with_their_entries() {
+    fn check<Q: QpFlavour>() {
+        let fake = Fake::new();
+        let mut setup = Pair::<Q>::new(&fake);
+        let entry = ScatterGatherEntry::new(setup.mr.lkey(), setup.mr.get_ptr() as u64, 1);
+        let mut guard = setup.qp.start_post_recv();
+        // SAFETY: the fake device touches no memory.
+        unsafe {
+            guard.construct_wr(1).setup_sge(setup.mr.lkey(), setup.mr.get_ptr() as u64, 8);
+            guard.construct_wr(2).setup_sge_list(&[entry; 2]);
+            guard.construct_wr(3).setup_sge_list(&[]);
+        }
+        guard.construct_wr(4);
+        guard.post().unwrap();
+        assert_eq!(setup.poll(), [1, 2, 3, 4]);
+        let mut guard = setup.qp.start_post_recv();
+        // SAFETY: the fake device touches no memory.
+        unsafe { guard.construct_wr(5).setup_sge_list(&[entry; 3]) };
+        let error = guard.post().unwrap_err();
+        assert!(
+            matches!(error, PostRecvError::TooManyScatterGatherEntries { index: 0, given: 3, limit: 2 }),
+            "{error}"
+        );
+        assert_eq!(fake.world.received.load(Relaxed), 4);
+    }
+    for_each_qp!(check());
+}
+
+#[test]
+fn receives_say_where_they_broke_off() {
+    let fake = Fake::lying(|l| l.post_recv = Some((libc::ENOMEM, BadRequest::Index(1))));
+    let mut setup = Pair::<BasicQueuePair>::new(&fake);
+    let mut guard = setup.qp.start_post_recv();
+    guard.construct_wr(0);
+    guard.construct_wr(1);
+    let error = guard.post().unwrap_err();
+    assert!(matches!(error, PostRecvError::NotEnoughResources { index: Some(1), .. }), "{error}");
+    assert_eq!(error.bad_work_request(), Some(1));
+}

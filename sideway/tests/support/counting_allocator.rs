@@ -1,0 +1,49 @@
+//! An allocator that counts what one thread asks it for.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+/// To be the `#[global_allocator]` of a test program.
+pub struct CountingAllocator;
+
+thread_local! {
+    static COUNT: Cell<u64> = const { Cell::new(0) };
+}
+
+/// How often this thread has allocated, or grown an allocation, while `work` ran.
+pub fn allocations_during<T>(work: impl FnOnce() -> T) -> (u64, T) {
+    let before = COUNT.get();
+    let result = work();
+    (COUNT.get() - before, result)
+}
+
+fn count() {
+    // A thread that is going away has no counter any more, and nobody reads it.
+    let _ = COUNT.try_with(|count| count.set(count.get() + 1));
+}
+
+// SAFETY: everything is the system allocator's; counting allocates nothing.
+unsafe impl GlobalAlloc for CountingAllocator {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promises.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promises.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promises.
+        unsafe { System.realloc(ptr, layout, new_size) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promises.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}

@@ -1,0 +1,318 @@
+//! Devices, contexts, domains and regions.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::mem::offset_of;
+use std::ptr;
+use std::sync::Arc;
+
+use sideway::sys::Verbs;
+use sideway::sys::types::*;
+
+use super::{World, completion, posting, queue_pair, refuses, world};
+
+pub(super) fn table() -> Verbs {
+    Verbs {
+        ibv_get_device_list: get_device_list,
+        ibv_free_device_list: free_device_list,
+        ibv_get_device_name: get_device_name,
+        ibv_get_device_guid: get_device_guid,
+        ibv_open_device: open_device,
+        ibv_close_device: close_device,
+        ibv_query_device: query_device,
+        ibv_query_port: query_port,
+        ibv_query_gid: query_gid,
+        _ibv_query_gid_ex: Some(query_gid_ex),
+        _ibv_query_gid_table: Some(query_gid_table),
+        ibv_alloc_pd: alloc_pd,
+        ibv_dealloc_pd: dealloc_pd,
+        ibv_reg_mr: reg_mr,
+        ibv_reg_mr_iova2: Some(reg_mr_iova2),
+        ibv_dereg_mr: dereg_mr,
+        ibv_create_cq: completion::create_cq,
+        ibv_destroy_cq: completion::destroy_cq,
+        ibv_create_qp: queue_pair::create_qp,
+        ibv_destroy_qp: queue_pair::destroy_qp,
+        ibv_modify_qp: queue_pair::modify_qp,
+        ibv_query_qp: queue_pair::query_qp,
+        ibv_qp_to_qp_ex: Some(queue_pair::qp_to_qp_ex),
+        ..Verbs::unsupported()
+    }
+}
+
+#[repr(C)]
+struct Context {
+    verbs: verbs_context,
+    world: Arc<World>,
+    device: *mut ibv_device,
+}
+
+/// The world that an object's context belongs to.
+///
+/// # Safety
+///
+/// The context is open.
+pub(super) unsafe fn world_of(context: *mut ibv_context) -> Arc<World> {
+    let offset = offset_of!(Context, verbs) + offset_of!(verbs_context, context);
+    // SAFETY: every context of this provider is inside of a `Context`.
+    unsafe { Arc::clone(&(*context.byte_sub(offset).cast::<Context>()).world) }
+}
+
+fn new_device() -> *mut ibv_device {
+    let mut device = ibv_device { transport_type: ibv_transport_type(4711), ..ibv_device::default() };
+    device.node_type = ibv_node_type(4712);
+    for (to, from) in device.name.iter_mut().zip(b"fake0") {
+        *to = *from as c_char;
+    }
+    Box::into_raw(Box::new(device))
+}
+
+/// The list is a boxed array of as many devices as there are and a null.
+unsafe extern "C" fn get_device_list(num: *mut c_int) -> *mut *mut ibv_device {
+    let world = world();
+    if let Some(null) = refuses(world.lies.get_device_list) {
+        return null;
+    }
+    let count = world.lies.device_count.unwrap_or(1);
+    // SAFETY: the caller gives a place for the count.
+    unsafe { num.write(count) };
+    let there = usize::try_from(count).unwrap_or(0);
+    let mut list: Vec<_> = (0..there).map(|_| new_device()).collect();
+    list.push(ptr::null_mut());
+    world.born();
+    Box::into_raw(list.into_boxed_slice()).cast()
+}
+
+unsafe extern "C" fn free_device_list(list: *mut *mut ibv_device) {
+    world().live.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
+    let mut len = 0;
+    // SAFETY: the list ends with a null pointer, and was boxed with that length; devices are boxes.
+    unsafe {
+        while !(*list.add(len)).is_null() {
+            drop(Box::from_raw(*list.add(len)));
+            len += 1;
+        }
+        drop(Box::from_raw(ptr::slice_from_raw_parts_mut(list, len + 1)));
+    }
+}
+
+unsafe extern "C" fn get_device_name(device: *mut ibv_device) -> *const c_char {
+    // SAFETY: the device lives.
+    unsafe { (&raw const (*device).name).cast() }
+}
+
+unsafe extern "C" fn get_device_guid(device: *mut ibv_device) -> __be64 {
+    if device.is_null() { 0 } else { 0x0002_c903_00a1_b2c3_u64.to_be() }
+}
+
+unsafe extern "C" fn open_device(_: *mut ibv_device) -> *mut ibv_context {
+    let world = world();
+    if let Some(null) = refuses(world.lies.open_device) {
+        return null;
+    }
+    let mut verbs = verbs_context { sz: size_of::<verbs_context>(), ..verbs_context::default() };
+    verbs.query_device_ex = Some(query_device_ex);
+    verbs.query_port = Some(query_port_ex);
+    verbs.create_cq_ex = Some(completion::create_cq_ex);
+    verbs.create_qp_ex = Some(queue_pair::create_qp_ex);
+    if !world.lies.no_extended_verbs {
+        verbs.context.abi_compat = ptr::without_provenance_mut(usize::MAX);
+    }
+    let device = new_device();
+    verbs.context.device = device;
+    let ops = &mut verbs.context.ops;
+    ops.poll_cq = world.has("poll_cq").then_some(completion::poll_cq as _);
+    ops.post_send = world.has("post_send").then_some(posting::post_send as _);
+    ops.post_recv = world.has("post_recv").then_some(posting::post_recv as _);
+    world.born();
+    let context = Box::into_raw(Box::new(Context { verbs, world, device }));
+    // SAFETY: the context was made just now; the pointer may reach all of it.
+    unsafe { &raw mut (*context).verbs.context }
+}
+
+unsafe extern "C" fn close_device(context: *mut ibv_context) -> c_int {
+    // SAFETY: the context is open.
+    let world = unsafe { world_of(context) };
+    if !world.dies("context") {
+        return world.lies.destroy;
+    }
+    let offset = offset_of!(Context, verbs) + offset_of!(verbs_context, context);
+    // SAFETY: every context of this provider is inside of a boxed `Context`, and nothing uses it any more.
+    unsafe {
+        let context = Box::from_raw(context.byte_sub(offset).cast::<Context>());
+        drop(Box::from_raw(context.device));
+    }
+    0
+}
+
+unsafe extern "C" fn query_device(context: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int {
+    // SAFETY: the context is open and the place is valid.
+    unsafe {
+        let lies = &world_of(context).lies;
+        if lies.garbage_attributes {
+            attr.write_bytes(0xff, 1);
+        } else {
+            (*attr).max_cqe = 1 << 20;
+            (*attr).max_qp_wr = 1 << 14;
+            (*attr).max_sge = 32;
+            (*attr).phys_port_cnt = 1;
+        }
+        (*attr).vendor_id = lies.vendor_id;
+        lies.query_device
+    }
+}
+
+unsafe extern "C" fn query_device_ex(
+    context: *mut ibv_context,
+    _: *const ibv_query_device_ex_input,
+    attr: *mut ibv_device_attr_ex,
+    _: usize,
+) -> c_int {
+    // SAFETY: the caller's promises.
+    unsafe { query_device(context, &raw mut (*attr).orig_attr) }
+}
+
+unsafe extern "C" fn query_port(
+    context: *mut ibv_context,
+    port: u8,
+    attr: *mut _compat_ibv_port_attr,
+) -> c_int {
+    // SAFETY: the classic struct is the beginning of the other, whose fields up to `link_layer` are written.
+    unsafe { fill_port(context, port, attr.cast()) }
+}
+
+unsafe extern "C" fn query_port_ex(
+    context: *mut ibv_context,
+    port: u8,
+    attr: *mut ibv_port_attr,
+    _: usize,
+) -> c_int {
+    // SAFETY: the caller's promises.
+    unsafe { fill_port(context, port, attr) }
+}
+
+unsafe fn fill_port(context: *mut ibv_context, port: u8, attr: *mut ibv_port_attr) -> c_int {
+    // SAFETY: the context is open and the place is valid up to `link_layer`.
+    unsafe {
+        let lies = &world_of(context).lies;
+        if port != 1 {
+            return libc::EINVAL;
+        }
+        let (state, mtu, byte) = match lies.garbage_attributes {
+            true => (0xdead, 0xbeef, 0xee),
+            false => (4, 3, 0),
+        };
+        (*attr).state = ibv_port_state(state);
+        (*attr).max_mtu = ibv_mtu(mtu);
+        (*attr).active_mtu = ibv_mtu(mtu);
+        (*attr).phys_state = byte;
+        (*attr).active_width = byte;
+        (*attr).active_speed = byte;
+        (*attr).link_layer = if lies.garbage_attributes { byte } else { 2 };
+        (*attr).gid_tbl_len = lies.gid_tbl_len.unwrap_or(4);
+        lies.query_port
+    }
+}
+
+const GID: ibv_gid = ibv_gid { raw: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xac, 0x1e, 0x08, 0x18] };
+
+unsafe extern "C" fn query_gid(_: *mut ibv_context, _: u8, index: c_int, gid: *mut ibv_gid) -> c_int {
+    // SAFETY: the place is valid.
+    unsafe { gid.write(if index == 1 { GID } else { ibv_gid::default() }) };
+    if index < 4 { 0 } else { -1 }
+}
+
+fn entry(index: u32) -> ibv_gid_entry {
+    ibv_gid_entry { gid: GID, gid_index: index, port_num: 1, gid_type: 2, ndev_ifindex: 1 }
+}
+
+unsafe extern "C" fn query_gid_ex(
+    context: *mut ibv_context,
+    _: u32,
+    index: u32,
+    to: *mut ibv_gid_entry,
+    _: u32,
+    _: usize,
+) -> c_int {
+    // SAFETY: the context is open and the place is valid.
+    unsafe {
+        let world = world_of(context);
+        to.write(entry(index));
+        if world.lies.garbage_attributes {
+            (*to).gid_type = 4711;
+        }
+        world.lies.gid_entry_result
+    }
+}
+
+unsafe extern "C" fn query_gid_table(
+    context: *mut ibv_context,
+    entries: *mut ibv_gid_entry,
+    room: usize,
+    _: u32,
+    _: usize,
+) -> isize {
+    // SAFETY: the context is open and there is room for as many entries as is said.
+    unsafe {
+        if let Some(result) = world_of(context).lies.gid_table_result {
+            return result;
+        }
+        if room > 0 {
+            entries.write(entry(1));
+        }
+    }
+    room.min(1) as isize
+}
+
+unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
+    // SAFETY: the context is open.
+    let world = unsafe { world_of(context) };
+    if let Some(null) = refuses(world.lies.alloc_pd) {
+        return null;
+    }
+    world.born();
+    Box::into_raw(Box::new(ibv_pd { context, handle: 0 }))
+}
+
+unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
+    // SAFETY: the domain lives.
+    let world = unsafe { world_of((*pd).context) };
+    if !world.dies("pd") {
+        return world.lies.destroy;
+    }
+    // SAFETY: nothing uses the domain any more.
+    drop(unsafe { Box::from_raw(pd) });
+    0
+}
+
+unsafe extern "C" fn reg_mr(pd: *mut ibv_pd, addr: *mut c_void, length: usize, _: c_int) -> *mut ibv_mr {
+    // SAFETY: the domain lives.
+    let (context, world) = unsafe { ((*pd).context, world_of((*pd).context)) };
+    if let Some(null) = refuses(world.lies.reg_mr) {
+        return null;
+    }
+    world.born();
+    let (lkey, rkey) = (world.number(), world.number());
+    Box::into_raw(Box::new(ibv_mr { context, pd, addr, length, handle: 0, lkey, rkey }))
+}
+
+unsafe extern "C" fn reg_mr_iova2(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    _: u64,
+    access: std::ffi::c_uint,
+) -> *mut ibv_mr {
+    // SAFETY: the caller's promises.
+    unsafe { reg_mr(pd, addr, length, access as c_int) }
+}
+
+unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
+    // SAFETY: the region lives.
+    let world = unsafe { world_of((*mr).context) };
+    if !world.dies("mr") {
+        return world.lies.destroy;
+    }
+    // SAFETY: nothing uses the region any more.
+    drop(unsafe { Box::from_raw(mr) });
+    0
+}

@@ -1,0 +1,231 @@
+//! A device that is not there: a provider whose functions are Rust.
+//!
+//! It connects nothing and moves no bytes: a posted request completes at once. What it is good for:
+//!
+//! - It **lies** on request: every function can be told to fail or to answer nonsense ([`Lies`]).
+//! - It **watches** its caller: every rule of the C interface that safe Rust must keep (polls and lists are
+//!   opened once and closed, every request gets one buffer, objects go in the right order, ...) is checked,
+//!   and [`Fake`] fails the test that broke one.
+
+mod completion;
+mod device;
+mod posting;
+mod queue_pair;
+
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use sideway::Provider;
+use sideway::ibverbs::device::{DeviceList, GetDeviceListError};
+use sideway::ibverbs::device_context::DeviceContext;
+use sideway::ibverbs::protection_domain::ProtectionDomain;
+use sideway::sys::Verbs;
+
+/// How the device misbehaves. A number is an `errno` to fail with, where 0 means to work.
+#[derive(Clone, Debug, Default)]
+pub struct Lies {
+    pub get_device_list: i32,
+    pub device_count: Option<i32>,
+    pub open_device: i32,
+    pub vendor_id: u32,
+    pub query_device: i32,
+    /// Every number that a device or a port says about itself is the largest that fits.
+    pub garbage_attributes: bool,
+    pub query_port: i32,
+    pub gid_tbl_len: Option<i32>,
+    pub gid_table_result: Option<isize>,
+    pub gid_entry_result: i32,
+    pub alloc_pd: i32,
+    pub reg_mr: i32,
+    pub create_cq: i32,
+    pub create_cq_ex: i32,
+    pub create_qp: i32,
+    pub create_qp_ex: i32,
+    /// All of a granted queue pair's capabilities.
+    pub granted: Option<u32>,
+    /// Every function that destroys something.
+    pub destroy: i32,
+    /// Operations that are null, by the names of their fields.
+    pub missing: &'static [&'static str],
+    /// The context is that of a library without extended verbs.
+    pub no_extended_verbs: bool,
+    pub poll_cq: Option<i32>,
+    pub start_poll: Option<i32>,
+    /// From this call of `next_poll` on (from 0), it returns this.
+    pub next_poll: Option<(u64, i32)>,
+    /// Status, opcode and flags of every completion.
+    pub completion: Option<[u32; 3]>,
+    /// `ibv_end_poll` after an `ibv_next_poll` that found nothing drops a completion.
+    pub softroce_bug: bool,
+    pub wr_complete: i32,
+    /// What `ibv_post_send` returns, and where it says that it stopped.
+    pub post_send: Option<(i32, BadRequest)>,
+    /// What `ibv_post_recv` returns, and where it says that it stopped.
+    pub post_recv: Option<(i32, BadRequest)>,
+    pub modify_qp: i32,
+    pub query_qp: i32,
+    pub queried_state: Option<u32>,
+}
+
+/// Where a list broke off, as the library says.
+#[derive(Clone, Copy, Debug)]
+pub enum BadRequest {
+    /// At this one.
+    Index(usize),
+    /// It does not say.
+    Unset,
+    /// At an address that is none of the list's.
+    Address(usize),
+}
+
+/// One device and all that was made from it.
+#[derive(Debug, Default)]
+pub struct World {
+    pub lies: Lies,
+    violations: Mutex<Vec<String>>,
+    pub live: AtomicI64,
+    pub posted: AtomicU64,
+    pub received: AtomicU64,
+    pub aborted: AtomicU64,
+    pub inline_bytes: AtomicU64,
+    pub next_polls: AtomicU64,
+    pub destroyed: Mutex<Vec<&'static str>>,
+    keys: AtomicU64,
+}
+
+impl World {
+    /// Notes that a rule of the C interface was broken.
+    fn violation(&self, what: impl Into<String>) {
+        self.violations.lock().unwrap_or_else(PoisonError::into_inner).push(what.into());
+    }
+
+    /// Notes it unless the rule holds.
+    fn check(&self, holds: bool, rule: &str) {
+        if !holds {
+            self.violation(rule);
+        }
+    }
+
+    pub fn violations(&self) -> Vec<String> {
+        self.violations.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn has(&self, operation: &str) -> bool {
+        !self.lies.missing.contains(&operation)
+    }
+
+    /// A number that is not in use yet: of a queue pair, or a key.
+    fn number(&self) -> u32 {
+        self.keys.fetch_add(1, Relaxed) as u32 + 0x11
+    }
+
+    fn born(&self) {
+        self.live.fetch_add(1, Relaxed);
+    }
+
+    /// Whether the object goes; else `errno` says why not.
+    fn dies(&self, what: &'static str) -> bool {
+        self.destroyed.lock().unwrap().push(what);
+        if self.lies.destroy == 0 {
+            self.live.fetch_sub(1, Relaxed);
+        }
+        self.lies.destroy == 0
+    }
+}
+
+thread_local! {
+    /// What `ibv_get_device_list`, which has no argument, answers for.
+    static WORLD: RefCell<Arc<World>> = RefCell::default();
+}
+
+fn world() -> Arc<World> {
+    WORLD.with_borrow(Arc::clone)
+}
+
+/// The device of one test, which fails if a rule was broken or something was left behind.
+pub struct Fake {
+    pub world: Arc<World>,
+    may_leak: bool,
+}
+
+impl Fake {
+    /// An honest device.
+    pub fn new() -> Self {
+        Self::lying(|_| {})
+    }
+
+    /// A device that lies.
+    pub fn lying(about: impl FnOnce(&mut Lies)) -> Self {
+        let mut lies = Lies::default();
+        about(&mut lies);
+        let world = Arc::new(World { lies, ..World::default() });
+        WORLD.set(Arc::clone(&world));
+        Self { world, may_leak: false }
+    }
+
+    /// This test leaks handles, so objects may be left behind.
+    pub fn may_leak(mut self) -> Self {
+        self.may_leak = true;
+        self
+    }
+
+    pub fn list(&self) -> Result<DeviceList, GetDeviceListError> {
+        DeviceList::from_provider(provider())
+    }
+
+    pub fn context(&self) -> DeviceContext {
+        self.list().unwrap().first().unwrap().open().unwrap()
+    }
+
+    pub fn pd(&self) -> ProtectionDomain {
+        self.context().alloc_pd().unwrap()
+    }
+}
+
+impl Drop for Fake {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            return;
+        }
+        let violations = self.world.violations();
+        assert!(violations.is_empty(), "rules of the C interface were broken: {violations:#?}");
+        let live = self.world.live.load(Relaxed);
+        let destroy_fails = self.world.lies.destroy != 0;
+        assert!(live == 0 || self.may_leak || destroy_fails, "{live} objects were left behind");
+    }
+}
+
+/// The libraries of the device that is not there.
+pub fn provider() -> Provider {
+    static PROVIDER: OnceLock<Provider> = OnceLock::new();
+    // SAFETY: the functions do what those of libibverbs do, as far as a caller can rely on it.
+    *PROVIDER.get_or_init(|| unsafe { Provider::from_tables("fake", device::table(), None) })
+}
+
+/// The same without what came after the first releases.
+pub fn old_provider() -> Provider {
+    static PROVIDER: OnceLock<Provider> = OnceLock::new();
+    let table = || Verbs {
+        ibv_qp_to_qp_ex: None,
+        _ibv_query_gid_ex: None,
+        _ibv_query_gid_table: None,
+        ibv_reg_mr_iova2: None,
+        ..device::table()
+    };
+    // SAFETY: as above.
+    *PROVIDER.get_or_init(|| unsafe { Provider::from_tables("old fake", table(), None) })
+}
+
+fn set_errno(error: i32) {
+    // SAFETY: the location is this thread's own errno, valid for its life.
+    unsafe { *libc::__errno_location() = error };
+}
+
+/// Null with `errno`, if the function is to fail.
+fn refuses<T>(error: i32) -> Option<*mut T> {
+    (error != 0).then(|| {
+        set_errno(error);
+        std::ptr::null_mut()
+    })
+}

@@ -1,0 +1,301 @@
+//! Posting, classic and extended.
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+use std::sync::atomic::Ordering::Relaxed;
+
+use sideway::sys::types::*;
+
+use super::completion::Cq;
+use super::queue_pair::{Qp, View};
+use super::{BadRequest, World};
+
+/// The list of work requests that an extended pair is building.
+pub(super) struct List {
+    open: bool,
+    /// The last request waits for its buffer.
+    waiting: bool,
+    requests: Vec<ibv_wc>,
+    unsignaled: u64,
+}
+
+/// More than any test posts at once.
+const CAPACITY: usize = 4096;
+
+impl List {
+    pub(super) fn new() -> Self {
+        Self { open: false, waiting: false, requests: Vec::with_capacity(CAPACITY), unsignaled: 0 }
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.open
+    }
+
+    fn reset(&mut self, open: bool) {
+        self.open = open;
+        self.waiting = false;
+        self.requests.clear();
+        self.unsignaled = 0;
+    }
+}
+
+fn completion(wr_id: u64, opcode: ibv_wc_opcode, qp_num: u32) -> ibv_wc {
+    ibv_wc { wr_id, opcode, qp_num, byte_len: 7, ..ibv_wc::default() }
+}
+
+/// What a request completes as.
+fn completed(opcode: ibv_wr_opcode) -> ibv_wc_opcode {
+    use ibv_wc_opcode as C;
+    use ibv_wr_opcode as R;
+    match opcode {
+        R::IBV_WR_RDMA_WRITE | R::IBV_WR_RDMA_WRITE_WITH_IMM => C::IBV_WC_RDMA_WRITE,
+        R::IBV_WR_RDMA_READ => C::IBV_WC_RDMA_READ,
+        R::IBV_WR_ATOMIC_CMP_AND_SWP => C::IBV_WC_COMP_SWAP,
+        R::IBV_WR_ATOMIC_FETCH_AND_ADD => C::IBV_WC_FETCH_ADD,
+        _ => C::IBV_WC_SEND,
+    }
+}
+
+fn is_signaled(flags: u32) -> bool {
+    flags & ibv_send_flags::IBV_SEND_SIGNALED.0 != 0
+}
+
+/// Where the list broke off, as the library says it.
+unsafe fn bad<T>(first: *mut T, bad: BadRequest) -> *mut T {
+    match bad {
+        BadRequest::Index(index) => first.wrapping_add(index),
+        BadRequest::Unset => ptr::null_mut(),
+        BadRequest::Address(address) => ptr::without_provenance_mut(address),
+    }
+}
+
+pub(super) unsafe extern "C" fn post_send(
+    qp: *mut ibv_qp,
+    first: *mut ibv_send_wr,
+    bad_wr: *mut *mut ibv_send_wr,
+) -> c_int {
+    // SAFETY: the pair lives.
+    let View { world, cap, send_cq, number, .. } = unsafe { Qp::of(qp) };
+    world.check(!first.is_null(), "ibv_post_send without a request");
+    let end = match world.lies.post_send {
+        Some((_, BadRequest::Index(index))) => index,
+        Some(_) => 0,
+        None => usize::MAX,
+    };
+    let mut request = first;
+    let mut index = 0;
+    while !request.is_null() && index < end {
+        // SAFETY: the caller's list is valid.
+        let wr = unsafe { *request };
+        world.check(wr.num_sge >= 0 && wr.num_sge as u32 <= cap.max_send_sge.max(1), "too many entries");
+        // SAFETY: the list has as many entries as it says.
+        unsafe { read_entries(world, &wr, cap) };
+        world.posted.fetch_add(1, Relaxed);
+        if is_signaled(wr.send_flags) {
+            // SAFETY: a pair's queues live as long as it does.
+            unsafe { Cq::of(send_cq).1.push(completion(wr.wr_id, completed(wr.opcode), number)) };
+        }
+        request = wr.next;
+        index += 1;
+    }
+    match world.lies.post_send {
+        Some((result, at)) => {
+            // SAFETY: the caller gives a place for it.
+            unsafe { bad_wr.write(bad(first, at)) };
+            result
+        }
+        None => 0,
+    }
+}
+
+/// Reads all that a library would read of a request's buffers.
+unsafe fn read_entries(world: &World, wr: &ibv_send_wr, cap: ibv_qp_cap) {
+    let inline = wr.send_flags & ibv_send_flags::IBV_SEND_INLINE.0 != 0;
+    let mut total = 0;
+    for n in 0..wr.num_sge as usize {
+        // SAFETY: the caller's list has that many entries.
+        let sge = unsafe { wr.sg_list.add(n).read() };
+        if inline {
+            total += sge.length;
+            let start: *const u8 = ptr::with_exposed_provenance(sge.addr as usize);
+            // SAFETY: inline data is memory of the program's own.
+            let bytes = unsafe { std::slice::from_raw_parts(start, sge.length as usize) };
+            world.inline_bytes.fetch_add(bytes.iter().map(|b| u64::from(*b != 0)).sum(), Relaxed);
+        }
+    }
+    world.check(total <= cap.max_inline_data, "more inline data than the queue pair takes");
+}
+
+pub(super) unsafe extern "C" fn post_recv(
+    qp: *mut ibv_qp,
+    first: *mut ibv_recv_wr,
+    bad_wr: *mut *mut ibv_recv_wr,
+) -> c_int {
+    // SAFETY: the pair lives.
+    let View { world, cap, recv_cq, number, .. } = unsafe { Qp::of(qp) };
+    world.check(!first.is_null(), "ibv_post_recv without a request");
+    if let Some((result, at)) = world.lies.post_recv {
+        // SAFETY: the caller gives a place for it.
+        unsafe { bad_wr.write(bad(first, at)) };
+        return result;
+    }
+    let mut request = first;
+    while !request.is_null() {
+        // SAFETY: the caller's list is valid.
+        let wr = unsafe { *request };
+        world.check(wr.num_sge >= 0 && wr.num_sge as u32 <= cap.max_recv_sge, "too many entries");
+        for n in 0..wr.num_sge as usize {
+            // SAFETY: the list has as many entries as it says.
+            let _ = unsafe { wr.sg_list.add(n).read() };
+        }
+        world.received.fetch_add(1, Relaxed);
+        // SAFETY: a pair's queues live as long as it does.
+        unsafe { Cq::of(recv_cq).1.push(completion(wr.wr_id, ibv_wc_opcode::IBV_WC_RECV, number)) };
+        request = wr.next;
+    }
+    0
+}
+
+/// Gives an extended pair its operations: as drivers do, only those that were asked for.
+pub(super) unsafe fn install(qp: *mut ibv_qp_ex, asked: u64, world: &World) {
+    macro_rules! set {
+        ($($member:ident),*) => {$(
+            if world.has(stringify!($member)) {
+                // SAFETY: the caller's pair lives.
+                unsafe { (*qp).$member = Some($member) };
+            }
+        )*};
+    }
+    set!(wr_start, wr_complete, wr_abort, wr_set_sge, wr_set_sge_list);
+    set!(wr_set_inline_data, wr_set_inline_data_list);
+    macro_rules! set_asked {
+        ($($flag:ident => $member:ident),*) => {
+            $(if asked & u64::from(ibv_qp_create_send_ops_flags::$flag.0) != 0 { set!($member); })*
+        };
+    }
+    set_asked!(
+        IBV_QP_EX_WITH_RDMA_WRITE => wr_rdma_write,
+        IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM => wr_rdma_write_imm,
+        IBV_QP_EX_WITH_SEND => wr_send,
+        IBV_QP_EX_WITH_SEND_WITH_IMM => wr_send_imm,
+        IBV_QP_EX_WITH_RDMA_READ => wr_rdma_read,
+        IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP => wr_atomic_cmp_swp,
+        IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD => wr_atomic_fetch_add
+    );
+}
+
+unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
+    // SAFETY: the pair lives.
+    let View { world, mut list, .. } = unsafe { Qp::of(qp.cast()) };
+    world.check(!list.open, "ibv_wr_start while a list is open");
+    list.reset(true);
+}
+
+unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
+    // SAFETY: the pair lives.
+    let View { world, mut list, send_cq, .. } = unsafe { Qp::of(qp.cast()) };
+    world.check(list.open, "ibv_wr_complete without an open list");
+    world.check(!list.waiting, "ibv_wr_complete with a request that has no buffer");
+    if world.lies.wr_complete == 0 {
+        world.posted.fetch_add(list.requests.len() as u64 + list.unsignaled, Relaxed);
+        for wc in &list.requests {
+            // SAFETY: a pair's queues live as long as it does.
+            unsafe { Cq::of(send_cq).1.push(*wc) };
+        }
+    }
+    list.reset(false);
+    world.lies.wr_complete
+}
+
+unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
+    // SAFETY: the pair lives.
+    let View { world, mut list, .. } = unsafe { Qp::of(qp.cast()) };
+    world.check(list.open, "ibv_wr_abort without an open list");
+    world.aborted.fetch_add(1, Relaxed);
+    list.reset(false);
+}
+
+unsafe fn operation(qp: *mut ibv_qp_ex, opcode: ibv_wr_opcode) {
+    // SAFETY: the pair lives, and these fields are the caller's to write before an operation.
+    let (wr_id, flags) = unsafe { ((*qp).wr_id, (*qp).wr_flags) };
+    // SAFETY: the pair lives.
+    let View { world, mut list, number, .. } = unsafe { Qp::of(qp.cast()) };
+    world.check(list.open, "an operation without an open list");
+    world.check(!list.waiting, "an operation before the last one had its buffer");
+    world.check(flags & ibv_send_flags::IBV_SEND_INLINE.0 == 0, "IBV_SEND_INLINE on an extended pair");
+    list.waiting = true;
+    match is_signaled(flags) {
+        true if list.requests.len() < CAPACITY => {
+            list.requests.push(completion(wr_id, completed(opcode), number));
+        }
+        _ => list.unsignaled += 1,
+    }
+}
+
+macro_rules! operations {
+    ($($name:ident($($arg:ty),*) = $opcode:ident;)*) => {$(
+        unsafe extern "C" fn $name(qp: *mut ibv_qp_ex $(, _: $arg)*) {
+            // SAFETY: the caller's promises.
+            unsafe { operation(qp, ibv_wr_opcode::$opcode) };
+        }
+    )*};
+}
+
+operations! {
+    wr_send() = IBV_WR_SEND;
+    wr_send_imm(__be32) = IBV_WR_SEND_WITH_IMM;
+    wr_rdma_write(u32, u64) = IBV_WR_RDMA_WRITE;
+    wr_rdma_write_imm(u32, u64, __be32) = IBV_WR_RDMA_WRITE_WITH_IMM;
+    wr_rdma_read(u32, u64) = IBV_WR_RDMA_READ;
+    wr_atomic_cmp_swp(u32, u64, u64, u64) = IBV_WR_ATOMIC_CMP_AND_SWP;
+    wr_atomic_fetch_add(u32, u64, u64) = IBV_WR_ATOMIC_FETCH_AND_ADD;
+}
+
+/// The buffer of the request that was begun last.
+unsafe fn buffer(qp: *mut ibv_qp_ex, entries: usize, inline: usize) {
+    // SAFETY: the pair lives.
+    let View { world, cap, mut list, .. } = unsafe { Qp::of(qp.cast()) };
+    world.check(list.open, "a buffer without an open list");
+    world.check(list.waiting, "a buffer for no request");
+    world.check(entries <= cap.max_send_sge as usize, "more entries than the queue pair takes");
+    world.check(inline <= cap.max_inline_data as usize, "more inline data than the queue pair takes");
+    world.inline_bytes.fetch_add(inline as u64, Relaxed);
+    list.waiting = false;
+}
+
+unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, _: u32, _: u64, _: u32) {
+    // SAFETY: the caller's promises.
+    unsafe { buffer(qp, 1, 0) };
+}
+
+unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_sge) {
+    // SAFETY: the caller's promises; the list has that many entries.
+    unsafe {
+        for n in 0..count {
+            let _ = list.add(n).read();
+        }
+        buffer(qp, count, 0);
+    }
+}
+
+unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
+    // SAFETY: the caller's promises; the bytes are there.
+    unsafe {
+        let bytes = std::slice::from_raw_parts(addr.cast::<u8>(), length);
+        buffer(qp, 0, bytes.iter().map(|_| 1).sum());
+    }
+}
+
+unsafe extern "C" fn wr_set_inline_data_list(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_data_buf) {
+    let mut total = 0;
+    for n in 0..count {
+        // SAFETY: the caller's promises; the list has that many pieces and each its bytes.
+        unsafe {
+            let piece = list.add(n).read();
+            let bytes = std::slice::from_raw_parts(piece.addr.cast::<u8>(), piece.length);
+            total += bytes.iter().map(|_| 1).sum::<usize>();
+        }
+    }
+    // SAFETY: as above.
+    unsafe { buffer(qp, 0, total) };
+}

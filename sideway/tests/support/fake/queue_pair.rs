@@ -1,0 +1,160 @@
+//! Queue pairs: making, modifying, querying and destroying them.
+
+use std::ffi::c_int;
+use std::ptr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use sideway::sys::types::*;
+
+use super::completion::Cq;
+use super::device::world_of;
+use super::posting::{self, List};
+use super::{World, refuses};
+
+/// Every pair is an extended one, whose beginning is a classic one.
+#[repr(C)]
+pub(super) struct Qp {
+    ex: ibv_qp_ex,
+    world: Arc<World>,
+    cap: ibv_qp_cap,
+    state: Mutex<u32>,
+    list: Mutex<List>,
+}
+
+/// What posting needs of a pair.
+pub(super) struct View<'a> {
+    pub(super) world: &'a World,
+    pub(super) cap: ibv_qp_cap,
+    pub(super) list: MutexGuard<'a, List>,
+    pub(super) send_cq: *mut ibv_cq,
+    pub(super) recv_cq: *mut ibv_cq,
+    pub(super) number: u32,
+}
+
+impl Qp {
+    /// # Safety
+    ///
+    /// The pair lives.
+    pub(super) unsafe fn of<'a>(qp: *mut ibv_qp) -> View<'a> {
+        // SAFETY: every pair of this provider is a `Qp`; only fields that the caller never touches are
+        // borrowed.
+        unsafe {
+            let this: *mut Self = qp.cast();
+            View {
+                world: &(*this).world,
+                cap: (*this).cap,
+                list: (*this).list.lock().unwrap_or_else(PoisonError::into_inner),
+                send_cq: (*qp).send_cq,
+                recv_cq: (*qp).recv_cq,
+                number: (*qp).qp_num,
+            }
+        }
+    }
+}
+
+/// # Safety
+///
+/// Domain and queues live.
+unsafe fn new_qp(world: Arc<World>, pd: *mut ibv_pd, attr: &mut ibv_qp_init_attr) -> *mut Qp {
+    world.born();
+    if let Some(granted) = world.lies.granted {
+        attr.cap = ibv_qp_cap {
+            max_send_wr: granted,
+            max_recv_wr: granted,
+            max_send_sge: granted,
+            max_recv_sge: granted,
+            max_inline_data: granted,
+        };
+    }
+    let mut ex = ibv_qp_ex::default();
+    // SAFETY: domain and queues live.
+    unsafe {
+        ex.qp_base.context = (*pd).context;
+        Cq::of(attr.send_cq).1.add_user();
+        Cq::of(attr.recv_cq).1.add_user();
+    }
+    ex.qp_base.pd = pd;
+    ex.qp_base.send_cq = attr.send_cq;
+    ex.qp_base.recv_cq = attr.recv_cq;
+    ex.qp_base.qp_type = attr.qp_type;
+    ex.qp_base.qp_num = world.number();
+    let (state, list) = (Mutex::new(0), Mutex::new(List::new()));
+    Box::into_raw(Box::new(Qp { ex, world, cap: attr.cap, state, list }))
+}
+
+pub(super) unsafe extern "C" fn create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> *mut ibv_qp {
+    // SAFETY: the domain lives, and so do the queues in the attributes.
+    unsafe {
+        let world = world_of((*pd).context);
+        refuses(world.lies.create_qp).unwrap_or_else(|| new_qp(world, pd, &mut *attr).cast())
+    }
+}
+
+pub(super) unsafe extern "C" fn create_qp_ex(
+    context: *mut ibv_context,
+    attr: *mut ibv_qp_init_attr_ex,
+) -> *mut ibv_qp {
+    // SAFETY: the context is open and the attributes are valid; they begin with the classic ones.
+    unsafe {
+        let world = world_of(context);
+        if let Some(null) = refuses(world.lies.create_qp_ex) {
+            return null;
+        }
+        let qp = new_qp(Arc::clone(&world), (*attr).pd, &mut *attr.cast());
+        posting::install(&raw mut (*qp).ex, (*attr).send_ops_flags, &world);
+        qp.cast()
+    }
+}
+
+pub(super) unsafe extern "C" fn qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
+    // SAFETY: the pair lives.
+    let has = unsafe { Qp::of(qp) }.world.has("qp_ex");
+    if has { qp.cast() } else { ptr::null_mut() }
+}
+
+pub(super) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
+    // SAFETY: the pair lives, and so do its queues.
+    let View { world, list, send_cq, recv_cq, .. } = unsafe { Qp::of(qp) };
+    world.check(!list.is_open(), "a queue pair was destroyed while a list was open");
+    drop(list);
+    if !world.dies("qp") {
+        return world.lies.destroy;
+    }
+    // SAFETY: as above; nothing uses the pair any more.
+    unsafe {
+        Cq::of(send_cq).1.remove_user();
+        Cq::of(recv_cq).1.remove_user();
+        drop(Box::from_raw(qp.cast::<Qp>()));
+    }
+    0
+}
+
+pub(super) unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
+    // SAFETY: the pair lives and the attributes are valid.
+    unsafe {
+        let this: *mut Qp = qp.cast();
+        let lies = &(&(*this).world).lies;
+        if lies.modify_qp == 0 && mask as u32 & ibv_qp_attr_mask::IBV_QP_STATE.0 != 0 {
+            *(*this).state.lock().unwrap() = (*attr).qp_state.0;
+        }
+        lies.modify_qp
+    }
+}
+
+pub(super) unsafe extern "C" fn query_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    _: c_int,
+    init: *mut ibv_qp_init_attr,
+) -> c_int {
+    // SAFETY: the pair lives and the places are valid.
+    unsafe {
+        let this: *mut Qp = qp.cast();
+        let lies = &(&(*this).world).lies;
+        let state = *(*this).state.lock().unwrap();
+        (*attr).qp_state = ibv_qp_state(lies.queried_state.unwrap_or(state));
+        (*init).cap = (*this).cap;
+        (*init).qp_type = (*qp).qp_type;
+        lies.query_qp
+    }
+}

@@ -1,0 +1,155 @@
+//! The flavours of queues and queue pairs, to run one test over all of them.
+
+use sideway::ibverbs::completion::{
+    BasicCompletionQueue, CompletionQueue, CompletionQueueBuilder, CreateCompletionQueueError,
+    ExtendedCompletionQueue, GenericCompletionQueue, PollCompletionQueueError, WorkCompletionOperationType,
+    WorkCompletionStatus,
+};
+use sideway::ibverbs::queue_pair::{
+    BasicQueuePair, CreateQueuePairError, ExtendedQueuePair, GenericQueuePair, QueuePair, QueuePairBuilder,
+};
+
+/// What a completion said, copied out of its queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completion {
+    pub wr_id: u64,
+    pub status: WorkCompletionStatus,
+    pub opcode: WorkCompletionOperationType,
+    pub byte_len: Option<u32>,
+    pub imm_data: Option<u32>,
+    pub qp_num: Option<u32>,
+    pub vendor_err: u32,
+}
+
+/// A flavour of completion queues.
+pub trait CqFlavour: CompletionQueue + Sized {
+    const NAME: &'static str;
+
+    fn make(builder: &CompletionQueueBuilder) -> Result<Self, CreateCompletionQueueError>;
+
+    /// Polls once, taking at most `limit` completions; allocates nothing by itself.
+    fn poll_up_to(
+        &mut self,
+        limit: usize,
+        visit: &mut dyn FnMut(Completion),
+    ) -> Result<usize, PollCompletionQueueError>;
+
+    /// Polls, takes `count` completions, and leaks the poller.
+    fn leak_poller(&mut self, count: usize);
+
+    /// Polls with a poller that is dropped without a question; whether it yielded nothing.
+    fn is_drained_by_a_dropped_poller(&mut self) -> bool;
+
+    /// Polls until the poller says that the queue is empty.
+    fn poll(&mut self, visit: &mut dyn FnMut(Completion)) -> Result<usize, PollCompletionQueueError> {
+        self.poll_up_to(usize::MAX, visit)
+    }
+}
+
+/// A flavour of queue pairs.
+pub trait QpFlavour: QueuePair {
+    const NAME: &'static str;
+
+    /// Whether it posts with `ibv_post_send`.
+    const IS_CLASSIC: bool;
+
+    fn make(builder: &QueuePairBuilder) -> Result<Self, CreateQueuePairError>;
+}
+
+macro_rules! cq_flavour {
+    ($($Queue:ty, $name:literal, $builder:ident => $make:expr;)*) => {$(
+        impl CqFlavour for $Queue {
+            const NAME: &'static str = $name;
+
+            fn make($builder: &CompletionQueueBuilder) -> Result<Self, CreateCompletionQueueError> {
+                $make
+            }
+
+            fn poll_up_to(
+                &mut self,
+                limit: usize,
+                visit: &mut dyn FnMut(Completion),
+            ) -> Result<usize, PollCompletionQueueError> {
+                let mut poller = self.start_poll()?;
+                let mut count = 0;
+                while count < limit {
+                    let Some(wc) = poller.next() else { break };
+                    count += 1;
+                    let failed = wc.status() != WorkCompletionStatus::Success;
+                    visit(Completion {
+                        wr_id: wc.wr_id(),
+                        status: wc.status(),
+                        opcode: wc.opcode(),
+                        byte_len: wc.byte_len(),
+                        imm_data: if failed { None } else { wc.imm_data() },
+                        qp_num: wc.qp_num(),
+                        vendor_err: wc.vendor_err(),
+                    });
+                }
+                poller.finish()?;
+                Ok(count)
+            }
+
+            fn is_drained_by_a_dropped_poller(&mut self) -> bool {
+                self.start_poll().is_ok_and(|mut poller| poller.next().is_none())
+            }
+
+            fn leak_poller(&mut self, count: usize) {
+                let Ok(mut poller) = self.start_poll() else { return };
+                for _ in 0..count {
+                    let _ = poller.next();
+                }
+                std::mem::forget(poller);
+            }
+        }
+    )*};
+}
+
+cq_flavour! {
+    BasicCompletionQueue, "basic CQ", builder => builder.build();
+    ExtendedCompletionQueue, "extended CQ", builder => builder.build_ex();
+    GenericCompletionQueue, "generic CQ", builder => builder.build_generic();
+}
+
+macro_rules! qp_flavour {
+    ($($Pair:ty, $name:literal, $classic:literal, $builder:ident => $make:expr;)*) => {$(
+        impl QpFlavour for $Pair {
+            const NAME: &'static str = $name;
+            const IS_CLASSIC: bool = $classic;
+
+            fn make($builder: &QueuePairBuilder) -> Result<Self, CreateQueuePairError> {
+                $make
+            }
+        }
+    )*};
+}
+
+qp_flavour! {
+    BasicQueuePair, "basic QP", true, builder => builder.build();
+    ExtendedQueuePair, "extended QP", false, builder => builder.build_ex();
+    GenericQueuePair, "generic QP", false, builder => builder.build_generic();
+}
+
+/// Calls a generic function for every flavour of queue pairs.
+
+macro_rules! for_each_qp {
+    ($function:ident($($arg:expr),*)) => {{
+        use sideway::ibverbs::queue_pair::{BasicQueuePair, ExtendedQueuePair, GenericQueuePair};
+        $function::<BasicQueuePair>($($arg),*);
+        $function::<ExtendedQueuePair>($($arg),*);
+        $function::<GenericQueuePair>($($arg),*);
+    }};
+}
+
+/// Calls a generic function for every flavour of completion queues.
+
+macro_rules! for_each_cq {
+    ($function:ident($($arg:expr),*)) => {{
+        use sideway::ibverbs::completion::{
+            BasicCompletionQueue, ExtendedCompletionQueue, GenericCompletionQueue,
+        };
+        $function::<BasicCompletionQueue>($($arg),*);
+        $function::<ExtendedCompletionQueue>($($arg),*);
+        $function::<GenericCompletionQueue>($($arg),*);
+    }};
+}
