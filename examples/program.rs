@@ -45,8 +45,7 @@ pub fn run(program: impl FnOnce() -> Result<(), Failure>) -> ExitCode {
         Err(Failure::Setup(reason)) => (reason, 2),
         Err(Failure::Work(reason)) => (reason, 1),
     };
-    // When stderr is closed there is nobody left to tell.
-    let _ = writeln!(io::stderr(), "error: {reason}");
+    note(format_args!("error: {reason}"));
     ExitCode::from(code)
 }
 
@@ -86,10 +85,17 @@ pub fn parse<A: clap::Parser>(
 /// Nobody reads it any more (`show_gids | head`), which is no failure; or the file system is full, which is.
 pub fn say(line: impl fmt::Display) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();
-    writeln!(stdout, "{line}").and_then(|()| stdout.flush()).map_err(|error| match error.kind() {
+    let written = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
+    written.map_err(|error| match error.kind() {
         io::ErrorKind::BrokenPipe => Failure::Finished,
         _ => Failure::work(format_args!("cannot write the output: {error}")),
     })
+}
+
+/// Writes a line to stderr, in one piece, as another program may be writing to the same terminal. When
+/// nobody reads it, there is nobody left to tell.
+pub fn note(line: impl fmt::Display) {
+    let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use rdma_examples::devices;
 use rdma_examples::pingpong::{
     self, Args, Ball, Patience, Plan, RECEIVE, Rally, Receives, SEND, exchange, report, wire,
 };
-use rdma_examples::program::{self, Failure, say};
+use rdma_examples::program::{self, Failure, note, say};
 use sideway::ibverbs::AccessFlags;
 use sideway::ibverbs::completion::{GenericCompletionQueue, WorkCompletionStatus};
 use sideway::ibverbs::connect::{ConnectOptions, Endpoint, LocalPath, connect};
@@ -35,7 +35,7 @@ fn rc_pingpong() -> Result<(), Failure> {
     let context = devices::one(&list, plan.ib_dev.as_deref())?.open()?;
     let path = LocalPath::choose(&context, plan.ib_port, plan.gid_index)?;
     plan.check(&context, &path)?;
-    eprintln!("{}, port {}: {}", context.name(), path.port_num(), path.reason());
+    note(format_args!("{}, port {}: {}", context.name(), path.port_num(), path.reason()));
 
     let pd = context.alloc_pd()?;
     // Before the queue pair, so that it goes after it: the device writes to it as long as there is one.
@@ -67,7 +67,7 @@ fn rc_pingpong() -> Result<(), Failure> {
     // no message ever finds none.
     let get_ready = |player: &mut Player<'_>, remote: &Endpoint| {
         let connection = connect(&player.qp, &path, &local, remote, &options)?;
-        eprintln!("connected: {connection}");
+        note(format_args!("connected: {connection}"));
         player.post_receives()
     };
     let remote = match &plan.host {

@@ -23,7 +23,7 @@ use rdma_examples::devices;
 use rdma_examples::pingpong::{
     self, Args, Ball, Patience, Plan, RECEIVE, Rally, Receives, SEND, exchange, report, wire,
 };
-use rdma_examples::program::{self, Failure, say};
+use rdma_examples::program::{self, Failure, note, say};
 use sideway::ibverbs::AccessFlags;
 use sideway::ibverbs::address::AddressHandleAttribute;
 use sideway::ibverbs::completion::{GenericCompletionQueue, WorkCompletionStatus};
@@ -45,7 +45,7 @@ fn rc_pingpong_split() -> Result<(), Failure> {
     let context = devices::one(&list, plan.ib_dev.as_deref())?.open()?;
     let path = LocalPath::choose(&context, plan.ib_port, plan.gid_index)?;
     plan.check(&context, &path)?;
-    eprintln!("{}, port {}: {}", context.name(), path.port_num(), path.reason());
+    note(format_args!("{}, port {}: {}", context.name(), path.port_num(), path.reason()));
 
     let pd = context.alloc_pd()?;
     // Before the queue pair, so that it goes after it: the device writes to it as long as there is one.

@@ -8,7 +8,7 @@ use sideway::ibverbs::AccessFlags;
 use sideway::ibverbs::memory_region::MemoryRegion;
 use sideway::ibverbs::protection_domain::ProtectionDomain;
 
-use crate::program::Failure;
+use crate::program::{Failure, note};
 
 /// Registered memory for two messages, taken in turn: while one is on its way out, the next one comes in
 /// beside it. What came in is what goes out next, so the message really travels.
@@ -110,7 +110,7 @@ impl Drop for Ball {
             // SAFETY: allocated by `new` with this layout, and the device cannot reach it any more.
             Ok(()) => unsafe { alloc::dealloc(self.memory.as_ptr(), self.layout) },
             // The device may still write to the memory, so it is nobody's from now on.
-            Err(error) => eprintln!("warning: {error}"),
+            Err(error) => note(format_args!("warning: {error}")),
         }
     }
 }

@@ -96,22 +96,22 @@ fn limit(stream: &TcpStream) -> Result<(), Failure> {
 
 /// In one piece, because C reads in one piece.
 fn send(stream: &mut TcpStream, text: &[u8]) -> Result<(), Failure> {
-    stream.write_all(text).map_err(|error| gone("take", &error))
+    stream.write_all(text).map_err(|error| gone(&error))
 }
 
 fn receive<const LENGTH: usize>(stream: &mut TcpStream) -> Result<[u8; LENGTH], Failure> {
     let mut text = [0; LENGTH];
-    stream.read_exact(&mut text).map_err(|error| gone("send", &error))?;
+    stream.read_exact(&mut text).map_err(|error| gone(&error))?;
     Ok(text)
 }
 
-fn gone(verb: &str, error: &std::io::Error) -> Failure {
+fn gone(error: &std::io::Error) -> Failure {
     let reason = match error.kind() {
         std::io::ErrorKind::WouldBlock => format!("nothing happened for {} s", STEP_LIMIT.as_secs()),
         std::io::ErrorKind::UnexpectedEof => "it closed the connection".to_owned(),
         _ => error.to_string(),
     };
-    Failure::setup(format_args!("the peer did not {verb} an address: {reason}"))
+    Failure::setup(format_args!("the peer broke off the exchange of addresses: {reason}"))
 }
 
 #[cfg(test)]
@@ -163,7 +163,10 @@ mod tests {
 
     #[test]
     fn a_strange_client_is_an_error() {
-        assert_eq!(answer_to(b"GET /"), "the peer did not send an address: it closed the connection");
+        assert_eq!(
+            answer_to(b"GET /"),
+            "the peer broke off the exchange of addresses: it closed the connection"
+        );
         assert!(answer_to(&[b'x'; wire::LENGTH]).contains("instead of an address"));
         let good = wire::encode(&endpoint(2));
         assert!(answer_to(good.as_bytes()).contains("it closed the connection"));
