@@ -43,6 +43,9 @@ pub(crate) struct Quirks {
     /// SoftRoCE's `ibv_wr_set_inline_data` copies the bytes without telling the kernel that they are there
     /// (every rdma-core up to 65 at least), so that the message fails; `ibv_post_send` has it right.
     pub(crate) no_extended_inline: bool,
+    /// SoftRoCE's `ibv_wr_set_sge_list` takes every entry to be as long as the first (every rdma-core before
+    /// mid-2026), so that fewer bytes are moved, or the message fails; `ibv_post_send` has it right.
+    pub(crate) one_extended_entry: bool,
 }
 
 impl Quirks {
@@ -51,7 +54,7 @@ impl Quirks {
 
     fn of(attr: &DeviceAttr) -> Self {
         let rxe = attr.vendor_id() == Self::RXE_VENDOR_ID;
-        Self { end_poll_after_each: rxe, no_extended_inline: rxe }
+        Self { end_poll_after_each: rxe, no_extended_inline: rxe, one_extended_entry: rxe }
     }
 }
 

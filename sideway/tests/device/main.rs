@@ -10,6 +10,7 @@ mod support;
 
 #[macro_use]
 mod harness;
+mod allocations;
 mod completion;
 mod connect;
 mod data;
@@ -27,6 +28,10 @@ mod work_requests;
 
 use std::process::ExitCode;
 
+#[global_allocator]
+static ALLOCATOR: support::counting_allocator::CountingAllocator =
+    support::counting_allocator::CountingAllocator;
+
 fn main() -> ExitCode {
     let mut suite = harness::Suite::default();
     device::cases(&mut suite);
@@ -42,5 +47,6 @@ fn main() -> ExitCode {
     errors::cases(&mut suite);
     lifetimes::cases(&mut suite);
     threads::cases(&mut suite);
+    allocations::cases(&mut suite);
     suite.run()
 }

@@ -51,7 +51,8 @@ impl Default for Options {
             qp_type: QueuePairType::ReliableConnection,
             send_wr: 32,
             recv_wr: 32,
-            send_sge: 4,
+            // More than one, and inline data, are what some devices' extended pairs do not have.
+            send_sge: 1,
             recv_sge: 4,
             inline: 0,
             cqe: 128,
@@ -307,6 +308,17 @@ pub(crate) fn wait<C: CqFlavour>(cq: &mut C, count: usize) -> Vec<Completion> {
     }
     assert_eq!(found.len(), count, "{found:?}");
     found
+}
+
+/// The next completion, whatever comes behind it.
+pub(crate) fn next<C: CqFlavour>(cq: &mut C) -> Completion {
+    let deadline = Instant::now() + PATIENCE;
+    let mut found = None;
+    while cq.poll_up_to(1, &mut |wc| found = Some(wc)).unwrap() == 0 {
+        assert!(Instant::now() < deadline, "no completion comes");
+        std::thread::yield_now();
+    }
+    found.unwrap()
 }
 
 /// Two connected nodes.

@@ -10,7 +10,7 @@ use sideway::ibverbs::queue_pair::{
 };
 
 use crate::harness::{Outcome, Rig, Suite};
-use crate::node::{AnyCq, AnyPair, Data, Memory, Op, Pair, SIGNALED, wait};
+use crate::node::{AnyCq, AnyPair, Data, Memory, Op, Pair, SIGNALED, next, wait};
 use crate::support::flavour::QpFlavour;
 
 pub(crate) fn cases(suite: &mut Suite) {
@@ -90,12 +90,12 @@ where
                 let mut guard = send.start_post_send();
                 guard.construct_wr(n.into(), SIGNALED).setup_send_imm(n);
                 guard.post().unwrap();
-                assert_eq!(wait(send_cq, 1)[0].wr_id, u64::from(n));
+                assert_eq!(next(send_cq).wr_id, u64::from(n));
             }
         });
         scope.spawn(move || {
             for n in 0..COUNT {
-                assert_eq!(wait(recv_cq, 1)[0].imm_data, Some(n));
+                assert_eq!(next(recv_cq).imm_data, Some(n));
                 let mut guard = receive.start_post_recv();
                 // SAFETY: the node's memory outlives its pair, and is never referred to.
                 unsafe { guard.construct_wr(n.into()).setup_sge(lkey, addr, 64) };
@@ -104,7 +104,7 @@ where
         });
         // The peer answers each message with one of its own.
         for n in 0..COUNT {
-            assert_eq!(b.received(1)[0].imm_data, Some(n));
+            assert_eq!(next(&mut b.recv_cq).imm_data, Some(n));
             b.receive(&[(n.into(), &[(0, 64)])]).unwrap();
             b.run(Op::SendImm(n), Data::None);
         }
@@ -125,8 +125,8 @@ where
             let mut timer = 1;
             while !stop.load(Relaxed) {
                 assert_eq!(control.state().unwrap(), QueuePairState::ReadyToSend);
-                control.modify(QueuePairAttribute::new().setup_min_rnr_timer(timer % 31)).unwrap();
-                timer += 1;
+                control.modify(QueuePairAttribute::new().setup_min_rnr_timer(timer)).unwrap();
+                timer = timer % 30 + 1;
                 thread::yield_now();
             }
         });

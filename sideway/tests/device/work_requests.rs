@@ -97,7 +97,7 @@ fn operations_of_all_kinds_share_a_list<Q: QpFlavour>(rig: &Rig) -> Outcome {
             (2, SIGNALED, Op::Write(bytes), Data::At(0, 32)),
             (3, SIGNALED, Op::FetchAdd(word, 10), Data::At(512, 8)),
             (4, SIGNALED, Op::CompareSwap(word, 15, 99), Data::At(520, 8)),
-            (5, SIGNALED, Op::SendImm(3), Data::List(&[(0, 4), (8, 4)])),
+            (5, SIGNALED, Op::SendImm(3), Data::At(4, 8)),
             (6, SIGNALED, Op::Read(bytes), Data::At(1024, 32)),
             (7, SIGNALED, Op::WriteImm(bytes, 4), Data::At(0, 64)),
         ])

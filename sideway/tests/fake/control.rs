@@ -358,6 +358,25 @@ fn generic_falls_back_to_classic_where_there_is_nothing_extended() {
     }
 }
 
+/// SoftRoCE's extended pairs get inline data and lists of entries wrong, and its classic ones do not.
+#[test]
+fn what_an_extended_pair_gets_wrong_is_left_to_the_classic_one() {
+    for (inline, entries, extended) in [(0, 1, true), (1, 1, false), (0, 2, false)] {
+        let fake = Fake::lying(|l| l.vendor_id = 0xff_ffff);
+        let context = fake.context();
+        let pd = context.alloc_pd().unwrap();
+        let cq = context.create_cq_builder().build().unwrap();
+        let mut builder = pd.create_qp_builder();
+        builder.setup_send_cq(&cq).setup_recv_cq(&cq);
+        builder.setup_max_inline_data(inline).setup_max_send_sge(entries);
+        assert_eq!(builder.build_generic().unwrap().is_extended(), extended);
+        let cap = builder.build_ex().unwrap().control().capability();
+        assert_eq!((cap.max_inline_data, cap.max_send_sge), (0, 1));
+        let cap = builder.build().unwrap().control().capability();
+        assert_eq!((cap.max_inline_data, cap.max_send_sge), (inline, entries));
+    }
+}
+
 #[test]
 fn a_library_without_later_functions_is_enough() {
     let _fake = Fake::new();

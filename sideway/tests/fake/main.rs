@@ -6,6 +6,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod allocations;
 mod control;
 mod discipline;
 mod leaks;
@@ -21,6 +22,10 @@ use sideway::ibverbs::protection_domain::ProtectionDomain;
 use sideway::ibverbs::queue_pair::{PostSendGuard, QueuePairBuilder, WorkRequestFlags};
 use support::fake::Fake;
 use support::flavour::{CqFlavour, QpFlavour};
+
+#[global_allocator]
+static ALLOCATOR: support::counting_allocator::CountingAllocator =
+    support::counting_allocator::CountingAllocator;
 
 const SIGNALED: WorkRequestFlags = WorkRequestFlags::Signaled;
 

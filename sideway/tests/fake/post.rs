@@ -241,7 +241,9 @@ fn a_bad_request_that_is_none_of_the_lists_is_not_believed() {
 
 #[test]
 fn an_extended_list_is_posted_whole_or_not_at_all() {
-    for (errno, full) in [(libc::ENOMEM, true), (libc::EINVAL, false), (-1, false), (i32::MIN, false)] {
+    for (errno, full) in
+        [(libc::ENOMEM, true), (libc::ENOSPC, true), (libc::EINVAL, false), (-1, false), (i32::MIN, false)]
+    {
         let fake = Fake::lying(|l| l.wr_complete = errno);
         let mut setup = Pair::<ExtendedQueuePair>::new(&fake);
         for _ in 0..2 {

@@ -173,8 +173,9 @@ impl QueuePairBuilder {
         Ok(BasicQueuePair::new(send, ReceiveQueue::new(inner)?))
     }
 
-    /// Makes a pair for `ibv_wr_*` (`ibv_create_qp_ex`). It takes no inline data where the device's extended
-    /// pairs get that wrong, as SoftRoCE's do: see its [`capability`](super::QueuePairControl::capability).
+    /// Makes a pair for `ibv_wr_*` (`ibv_create_qp_ex`). It takes no inline data, or one
+    /// scatter/gather entry only, where the device's extended pairs get that wrong, as SoftRoCE's do: see its
+    /// [`capability`](super::QueuePairControl::capability).
     ///
     /// # Errors
     ///
@@ -212,6 +213,9 @@ impl QueuePairBuilder {
         if context.quirks().no_extended_inline {
             cap.max_inline_data = 0;
         }
+        if context.quirks().one_extended_entry {
+            cap.max_send_sge = cap.max_send_sge.min(1);
+        }
         // SAFETY: the pair was made just now, from this domain and these queues.
         let inner = Arc::new(unsafe { Inner::new(qp, self.qp_type, cap, &self.pd, send_cq, recv_cq) });
         let to_ex = context.provider().verbs().ibv_qp_to_qp_ex();
@@ -224,13 +228,16 @@ impl QueuePairBuilder {
     }
 
     /// Makes an extended pair where the device has them, else a basic one. It is a basic one, too, where inline
-    /// data was asked for and the device's extended pairs get that wrong.
+    /// data or several scatter/gather entries were asked for and the device's extended pairs get that wrong.
     ///
     /// # Errors
     ///
     /// As [`build`](Self::build).
     pub fn build_generic(&self) -> Result<GenericQueuePair, CreateQueuePairError> {
-        if self.cap.max_inline_data > 0 && self.pd.context().quirks().no_extended_inline {
+        let quirks = self.pd.context().quirks();
+        if self.cap.max_inline_data > 0 && quirks.no_extended_inline
+            || self.cap.max_send_sge > 1 && quirks.one_extended_entry
+        {
             return self.build().map(Into::into);
         }
         match self.build_ex() {

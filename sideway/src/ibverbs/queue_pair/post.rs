@@ -306,7 +306,7 @@ pub enum PostSendError {
         /// How many there may be.
         limit: usize,
     },
-    /// The queue is full (`ENOMEM`): poll completions, then post again.
+    /// The queue is full (`ENOMEM`; from some libraries `ENOSPC`): poll completions, then post again.
     #[error("the send queue is full ({}){}", Errno(*.errno), At(*.index))]
     NotEnoughResources {
         /// The first work request that was not posted, where the device says; those before it were.
@@ -373,7 +373,7 @@ impl PostSendError {
     #[cold]
     pub(super) fn from_errno(result: core::ffi::c_int, index: Option<usize>) -> Self {
         match crate::ibverbs::os_error(result).raw_os_error().unwrap_or(result) {
-            errno @ libc::ENOMEM => Self::NotEnoughResources { index, errno },
+            errno @ (libc::ENOMEM | libc::ENOSPC) => Self::NotEnoughResources { index, errno },
             errno @ libc::EINVAL => Self::InvalidWorkRequest { index, errno },
             errno => Self::Ibverbs { index, errno },
         }

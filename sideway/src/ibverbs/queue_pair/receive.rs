@@ -210,7 +210,7 @@ pub enum PostRecvError {
         /// How many there may be.
         limit: usize,
     },
-    /// The queue is full (`ENOMEM`).
+    /// The queue is full (`ENOMEM`; from some libraries `ENOSPC`).
     #[error("the receive queue is full ({}){}", Errno(*.errno), At(*.index))]
     NotEnoughResources {
         /// The first receive that was not posted; those before it were.
@@ -246,7 +246,7 @@ impl PostRecvError {
     #[cold]
     fn from_errno(result: core::ffi::c_int, index: Option<usize>) -> Self {
         match crate::ibverbs::os_error(result).raw_os_error().unwrap_or(result) {
-            errno @ libc::ENOMEM => Self::NotEnoughResources { index, errno },
+            errno @ (libc::ENOMEM | libc::ENOSPC) => Self::NotEnoughResources { index, errno },
             errno @ libc::EINVAL => Self::InvalidWorkRequest { index, errno },
             errno => Self::Ibverbs { index, errno },
         }
