@@ -1,1 +1,16 @@
-//! What the programs in this folder share.
+//! What the programs in this folder share, so that each of them shows only
+//! what it is about.
+//!
+//! | module | has |
+//! | --- | --- |
+//! | [`program`] | arguments, output and exit codes |
+//! | [`devices`] | finding and opening devices |
+//! | [`table`] | the table of `show_gids` |
+//! | [`devinfo`] | the lines of `ibv_devinfo` |
+//! | [`pingpong`] | what both ping-pong programs need besides verbs |
+
+pub mod devices;
+pub mod devinfo;
+pub mod pingpong;
+pub mod program;
+pub mod table;

@@ -183,11 +183,11 @@ pub unsafe fn mlx5dv_query_port(
     lib: &Mlx5dv,
     context: *mut ibv_context,
     port_num: u32,
-    info: *mut mlx5_ib_uapi_query_port,
+    info: *mut mlx5dv_port,
 ) -> c_int {
     match lib._mlx5dv_query_port {
         // SAFETY: the caller's promises; the size is that of the struct.
-        Some(query) => unsafe { query(context, port_num, info, size_of::<mlx5_ib_uapi_query_port>()) },
+        Some(query) => unsafe { query(context, port_num, info, size_of::<mlx5dv_port>()) },
         None => Unsupported::unsupported(libc::EOPNOTSUPP),
     }
 }

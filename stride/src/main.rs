@@ -1,8 +1,10 @@
 //! `stride-perf`: bandwidth and latency of RDMA, as perftest defines them.
 
+use std::io::ErrorKind;
 use std::process::ExitCode;
 
 use stride::cli::{self, Usage};
+use stride::error::Error;
 use stride::plan::Plan;
 use stride::report::Output;
 
@@ -13,6 +15,8 @@ fn main() -> ExitCode {
     let failure = match cli::parse(std::env::args_os()) {
         Ok(cli) => match run(cli) {
             Ok(()) => return ExitCode::SUCCESS,
+            // Whoever reads the table has seen enough of it: no failure.
+            Err(Error::Output(error)) if error.kind() == ErrorKind::BrokenPipe => return ExitCode::SUCCESS,
             Err(error) => format!("stride-perf: {}", error.one_line()),
         },
         Err(Usage::Asked(text)) => {
@@ -26,7 +30,7 @@ fn main() -> ExitCode {
     ExitCode::from(FAILURE)
 }
 
-fn run(cli: cli::Cli) -> Result<(), stride::error::Error> {
+fn run(cli: cli::Cli) -> Result<(), Error> {
     let plan = Plan::new(cli)?;
     stride::session::run(&plan, &mut Output::standard())
 }

@@ -8,6 +8,9 @@ use crate::report::{Output, Row};
 use crate::statistics::Timer;
 use crate::workload::{Side, Watch, Workload};
 
+/// This release of stride-perf, for people.
+const RELEASE: &str = env!("CARGO_PKG_VERSION");
+
 /// Runs the plan on the side that it says.
 pub fn run(plan: &Plan, output: &mut Output) -> Result<(), Error> {
     for warning in &plan.warnings {
@@ -78,8 +81,10 @@ impl<'a> Session<'a> {
             Message::Accept(greeting) => greeting,
             other => return Err(link.unexpected(&other, "accept").into()),
         };
-        self.note_differences(self.test, &theirs.test, output);
+        note_release(&theirs, output);
+        note_differences(self.test, &theirs.test, output);
         let mut workload = self.set_up(self.test, link)?;
+        output.note(workload.description());
         output.heading(self.test)?;
         for size in self.test.sizes.iter() {
             workload.prepare(size);
@@ -92,15 +97,18 @@ impl<'a> Session<'a> {
     }
 
     fn server(&self, link: &mut Link, output: &mut Output) -> Result<(), Error> {
-        let Greeting { test, .. } = match link.receive()? {
+        let theirs = match link.receive()? {
             Message::Request(greeting) => greeting,
             other => return Err(link.unexpected(&other, "request").into()),
         };
+        note_release(&theirs, output);
+        let test = theirs.test;
         test.validate()?;
         test.check(&self.device.limits)?;
-        self.note_differences(&test, self.test, output);
+        note_differences(&test, self.test, output);
         link.send(&Message::Accept(self.greeting()))?;
         let mut workload = self.set_up(&test, link)?;
+        output.note(workload.description());
         output.heading(&test)?;
         for size in test.sizes.iter() {
             workload.prepare(size);
@@ -112,17 +120,7 @@ impl<'a> Session<'a> {
     }
 
     fn greeting(&self) -> Greeting {
-        Greeting { release: env!("CARGO_PKG_VERSION").to_owned(), test: self.test.clone() }
-    }
-
-    fn note_differences(&self, client: &TestPlan, server: &TestPlan, output: &mut Output) {
-        let found: Vec<_> = differences(client, server).iter().map(ToString::to_string).collect();
-        if !found.is_empty() {
-            output.note(format_args!(
-                "the two sides' parameters differ; the client's count: {}",
-                found.join(", ")
-            ));
-        }
+        Greeting { release: RELEASE.to_owned(), test: self.test.clone() }
     }
 
     /// Makes this side's queue pair and memory, and connects them to the peer's.
@@ -138,6 +136,22 @@ impl<'a> Session<'a> {
             Message::Ready => Ok(workload),
             other => Err(link.unexpected(&other, "ready").into()),
         }
+    }
+}
+
+/// Two releases that speak the same protocol may still measure a little differently.
+fn note_release(theirs: &Greeting, output: &mut Output) {
+    if theirs.release != RELEASE {
+        let release: String = theirs.release.chars().filter(char::is_ascii_graphic).take(40).collect();
+        output.note(format_args!("the peer is stride-perf {release}, this is {RELEASE}"));
+    }
+}
+
+fn note_differences(client: &TestPlan, server: &TestPlan, output: &mut Output) {
+    let found: Vec<_> = differences(client, server).iter().map(ToString::to_string).collect();
+    if !found.is_empty() {
+        output
+            .note(format_args!("the two sides' parameters differ; the client's count: {}", found.join(", ")));
     }
 }
 

@@ -1,12 +1,11 @@
 //! The chores of the project, as `cargo xtask <CHORE>`.
 
 mod bench;
-mod bindings;
 mod c_lib;
 mod softroce;
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use clap::{Parser, Subcommand};
 
@@ -22,7 +21,12 @@ enum Chore {
     /// Measure speed, as ratios within one interleaved run
     Bench(bench::Args),
     /// Make the generated bindings of rdma-mummy-sys again
-    Bindings(bindings::Args),
+    #[command(disable_help_flag = true)]
+    Bindings {
+        /// See `cargo xtask bindings --help`
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
     /// Build and install the C companion of rdma-mummy-sys
     CLib(c_lib::Args),
     Softroce(softroce::Args),
@@ -32,10 +36,21 @@ fn main() -> anyhow::Result<ExitCode> {
     let root = root();
     match Cli::parse().chore {
         Chore::Bench(args) => bench::run(&root, &args),
-        Chore::Bindings(args) => bindings::run(&root, &args),
+        Chore::Bindings { arguments } => bindings(&root, &arguments),
         Chore::CLib(args) => c_lib::run(&root, &args),
         Chore::Softroce(args) => softroce::run(&root, &args),
     }
+}
+
+/// Compiles and runs the generator, which is a program of its own: see there.
+fn bindings(root: &Path, arguments: &[String]) -> anyhow::Result<ExitCode> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let status = Command::new(cargo)
+        .args(["run", "--quiet", "--package", "xtask-bindings", "--"])
+        .args(arguments)
+        .current_dir(root)
+        .status()?;
+    Ok(status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from))
 }
 
 /// The workspace's folder.

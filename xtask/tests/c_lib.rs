@@ -274,12 +274,13 @@ fn inline_functions_in_cpp() -> Result<(), String> {
 }
 
 /// The two examples, built with what pkg-config says.
-fn hellos() -> Result<[PathBuf; 2], String> {
+/// The examples, built for one test: a program that another test runs cannot be written.
+fn hellos(test: &str) -> Result<[PathBuf; 2], String> {
     let path = INSTALLED.clone()?.join("lib/pkgconfig");
     let mut ask = Command::new("pkg-config");
     ask.args(["--cflags", "--libs", "rdma-core-mummy"]).env("PKG_CONFIG_PATH", path);
     let flags = text(&run(&mut ask)?);
-    let mut programs = [scratch().join("hello_c"), scratch().join("hello_cpp")];
+    let mut programs = ["c", "cpp"].map(|language| scratch().join(format!("hello_{test}_{language}")));
     for (program, (compiler, standard, file)) in
         programs.iter_mut().zip([("cc", "-std=c11", "hello.c"), ("c++", "-std=c++17", "hello.cpp")])
     {
@@ -292,7 +293,7 @@ fn hellos() -> Result<[PathBuf; 2], String> {
 }
 
 fn hello_with_rdma_core() -> Result<(), String> {
-    for program in hellos()? {
+    for program in hellos("with")? {
         let words = text(&run(Command::new(program).env_remove("RDMA_MUMMY_LIB_DIR"))?);
         if !words.contains("device") || !words.contains("event channel: ") {
             return Err(format!("it said only: {words}"));
@@ -307,7 +308,7 @@ fn hello_without_rdma_core() -> Result<(), String> {
     for library in ["libibverbs.so.1", "librdmacm.so.1"] {
         write(&format!("broken/{library}"), "");
     }
-    for program in hellos()? {
+    for program in hellos("without")? {
         let hide = |command: &mut Command| command.env("RDMA_MUMMY_LIB_DIR", "/nonexistent").output();
         let spoil = |command: &mut Command| {
             command.env_remove("RDMA_MUMMY_LIB_DIR").env("LD_LIBRARY_PATH", &broken).output()

@@ -7,6 +7,49 @@ const _: () = assert!(size_of::<mlx5_wqe_ctrl_seg>() == 16);
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
+        "Size of ib_uverbs_flow_action_esp_keymat_aes_gcm",
+    ][::core::mem::size_of::<ib_uverbs_flow_action_esp_keymat_aes_gcm>() - 56usize];
+    [
+        "Alignment of ib_uverbs_flow_action_esp_keymat_aes_gcm",
+    ][::core::mem::align_of::<ib_uverbs_flow_action_esp_keymat_aes_gcm>() - 8usize];
+    [
+        "Offset of field: ib_uverbs_flow_action_esp_keymat_aes_gcm::iv",
+    ][::core::mem::offset_of!(ib_uverbs_flow_action_esp_keymat_aes_gcm, iv) - 0usize];
+    [
+        "Offset of field: ib_uverbs_flow_action_esp_keymat_aes_gcm::iv_algo",
+    ][::core::mem::offset_of!(ib_uverbs_flow_action_esp_keymat_aes_gcm, iv_algo)
+        - 8usize];
+    [
+        "Offset of field: ib_uverbs_flow_action_esp_keymat_aes_gcm::salt",
+    ][::core::mem::offset_of!(ib_uverbs_flow_action_esp_keymat_aes_gcm, salt) - 12usize];
+    [
+        "Offset of field: ib_uverbs_flow_action_esp_keymat_aes_gcm::icv_len",
+    ][::core::mem::offset_of!(ib_uverbs_flow_action_esp_keymat_aes_gcm, icv_len)
+        - 16usize];
+    [
+        "Offset of field: ib_uverbs_flow_action_esp_keymat_aes_gcm::key_len",
+    ][::core::mem::offset_of!(ib_uverbs_flow_action_esp_keymat_aes_gcm, key_len)
+        - 20usize];
+    [
+        "Offset of field: ib_uverbs_flow_action_esp_keymat_aes_gcm::aes_key",
+    ][::core::mem::offset_of!(ib_uverbs_flow_action_esp_keymat_aes_gcm, aes_key)
+        - 24usize];
+};
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    [
+        "Size of ib_uverbs_flow_action_esp_replay_bmp",
+    ][::core::mem::size_of::<ib_uverbs_flow_action_esp_replay_bmp>() - 4usize];
+    [
+        "Alignment of ib_uverbs_flow_action_esp_replay_bmp",
+    ][::core::mem::align_of::<ib_uverbs_flow_action_esp_replay_bmp>() - 4usize];
+    [
+        "Offset of field: ib_uverbs_flow_action_esp_replay_bmp::size",
+    ][::core::mem::offset_of!(ib_uverbs_flow_action_esp_replay_bmp, size) - 0usize];
+};
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    [
         "Size of ib_uverbs_flow_action_esp_encap__bindgen_ty_1",
     ][::core::mem::size_of::<ib_uverbs_flow_action_esp_encap__bindgen_ty_1>() - 8usize];
     [
@@ -5630,24 +5673,6 @@ const _: () = {
     [
         "Offset of field: efadv_mr_attr::rdma_recv_ic_id",
     ][::core::mem::offset_of!(efadv_mr_attr, rdma_recv_ic_id) - 14usize];
-};
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of in6_addr__bindgen_ty_1",
-    ][::core::mem::size_of::<in6_addr__bindgen_ty_1>() - 16usize];
-    [
-        "Alignment of in6_addr__bindgen_ty_1",
-    ][::core::mem::align_of::<in6_addr__bindgen_ty_1>() - 4usize];
-    [
-        "Offset of field: in6_addr__bindgen_ty_1::__u6_addr8",
-    ][::core::mem::offset_of!(in6_addr__bindgen_ty_1, __u6_addr8) - 0usize];
-    [
-        "Offset of field: in6_addr__bindgen_ty_1::__u6_addr16",
-    ][::core::mem::offset_of!(in6_addr__bindgen_ty_1, __u6_addr16) - 0usize];
-    [
-        "Offset of field: in6_addr__bindgen_ty_1::__u6_addr32",
-    ][::core::mem::offset_of!(in6_addr__bindgen_ty_1, __u6_addr32) - 0usize];
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {

@@ -87,6 +87,55 @@ pub type __u64 = ::core::ffi::c_ulonglong;
 pub type __be16 = __u16;
 pub type __be32 = __u32;
 pub type __be64 = __u64;
+impl ib_uverbs_access_flags {
+    pub const IB_UVERBS_ACCESS_LOCAL_WRITE: ib_uverbs_access_flags = ib_uverbs_access_flags(
+        1,
+    );
+    pub const IB_UVERBS_ACCESS_REMOTE_WRITE: ib_uverbs_access_flags = ib_uverbs_access_flags(
+        2,
+    );
+    pub const IB_UVERBS_ACCESS_REMOTE_READ: ib_uverbs_access_flags = ib_uverbs_access_flags(
+        4,
+    );
+    pub const IB_UVERBS_ACCESS_REMOTE_ATOMIC: ib_uverbs_access_flags = ib_uverbs_access_flags(
+        8,
+    );
+    pub const IB_UVERBS_ACCESS_MW_BIND: ib_uverbs_access_flags = ib_uverbs_access_flags(
+        16,
+    );
+    pub const IB_UVERBS_ACCESS_ZERO_BASED: ib_uverbs_access_flags = ib_uverbs_access_flags(
+        32,
+    );
+    pub const IB_UVERBS_ACCESS_ON_DEMAND: ib_uverbs_access_flags = ib_uverbs_access_flags(
+        64,
+    );
+    pub const IB_UVERBS_ACCESS_HUGETLB: ib_uverbs_access_flags = ib_uverbs_access_flags(
+        128,
+    );
+    pub const IB_UVERBS_ACCESS_FLUSH_GLOBAL: ib_uverbs_access_flags = ib_uverbs_access_flags(
+        256,
+    );
+    pub const IB_UVERBS_ACCESS_FLUSH_PERSISTENT: ib_uverbs_access_flags = ib_uverbs_access_flags(
+        512,
+    );
+    pub const IB_UVERBS_ACCESS_RELAXED_ORDERING: ib_uverbs_access_flags = ib_uverbs_access_flags(
+        1048576,
+    );
+    pub const IB_UVERBS_ACCESS_OPTIONAL_RANGE: ib_uverbs_access_flags = ib_uverbs_access_flags(
+        1072693248,
+    );
+}
+#[repr(transparent)]
+#[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
+pub struct ib_uverbs_access_flags(pub ::core::ffi::c_uint);
+impl ib_uverbs_query_port_flags {
+    pub const IB_UVERBS_QPF_GRH_REQUIRED: ib_uverbs_query_port_flags = ib_uverbs_query_port_flags(
+        1,
+    );
+}
+#[repr(transparent)]
+#[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
+pub struct ib_uverbs_query_port_flags(pub ::core::ffi::c_uint);
 impl ib_uverbs_flow_action_esp_keymat {
     pub const IB_UVERBS_FLOW_ACTION_ESP_KEYMAT_AES_GCM: ib_uverbs_flow_action_esp_keymat = ib_uverbs_flow_action_esp_keymat(
         0,
@@ -95,6 +144,24 @@ impl ib_uverbs_flow_action_esp_keymat {
 #[repr(transparent)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct ib_uverbs_flow_action_esp_keymat(pub ::core::ffi::c_uint);
+impl ib_uverbs_flow_action_esp_keymat_aes_gcm_iv_algo {
+    pub const IB_UVERBS_FLOW_ACTION_IV_ALGO_SEQ: ib_uverbs_flow_action_esp_keymat_aes_gcm_iv_algo = ib_uverbs_flow_action_esp_keymat_aes_gcm_iv_algo(
+        0,
+    );
+}
+#[repr(transparent)]
+#[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
+pub struct ib_uverbs_flow_action_esp_keymat_aes_gcm_iv_algo(pub ::core::ffi::c_uint);
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct ib_uverbs_flow_action_esp_keymat_aes_gcm {
+    pub iv: __u64,
+    pub iv_algo: __u32,
+    pub salt: __u32,
+    pub icv_len: __u32,
+    pub key_len: __u32,
+    pub aes_key: [__u32; 8usize],
+}
 impl ib_uverbs_flow_action_esp_replay {
     pub const IB_UVERBS_FLOW_ACTION_ESP_REPLAY_NONE: ib_uverbs_flow_action_esp_replay = ib_uverbs_flow_action_esp_replay(
         0,
@@ -106,6 +173,37 @@ impl ib_uverbs_flow_action_esp_replay {
 #[repr(transparent)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct ib_uverbs_flow_action_esp_replay(pub ::core::ffi::c_uint);
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct ib_uverbs_flow_action_esp_replay_bmp {
+    pub size: __u32,
+}
+impl ib_uverbs_flow_action_esp_flags {
+    pub const IB_UVERBS_FLOW_ACTION_ESP_FLAGS_INLINE_CRYPTO: ib_uverbs_flow_action_esp_flags = ib_uverbs_flow_action_esp_flags(
+        0,
+    );
+    pub const IB_UVERBS_FLOW_ACTION_ESP_FLAGS_FULL_OFFLOAD: ib_uverbs_flow_action_esp_flags = ib_uverbs_flow_action_esp_flags(
+        1,
+    );
+    pub const IB_UVERBS_FLOW_ACTION_ESP_FLAGS_TUNNEL: ib_uverbs_flow_action_esp_flags = ib_uverbs_flow_action_esp_flags(
+        0,
+    );
+    pub const IB_UVERBS_FLOW_ACTION_ESP_FLAGS_TRANSPORT: ib_uverbs_flow_action_esp_flags = ib_uverbs_flow_action_esp_flags(
+        2,
+    );
+    pub const IB_UVERBS_FLOW_ACTION_ESP_FLAGS_DECRYPT: ib_uverbs_flow_action_esp_flags = ib_uverbs_flow_action_esp_flags(
+        0,
+    );
+    pub const IB_UVERBS_FLOW_ACTION_ESP_FLAGS_ENCRYPT: ib_uverbs_flow_action_esp_flags = ib_uverbs_flow_action_esp_flags(
+        4,
+    );
+    pub const IB_UVERBS_FLOW_ACTION_ESP_FLAGS_ESN_NEW_WINDOW: ib_uverbs_flow_action_esp_flags = ib_uverbs_flow_action_esp_flags(
+        8,
+    );
+}
+#[repr(transparent)]
+#[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
+pub struct ib_uverbs_flow_action_esp_flags(pub ::core::ffi::c_uint);
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub struct ib_uverbs_flow_action_esp_encap {
@@ -176,6 +274,14 @@ impl ib_uverbs_advise_mr_advice {
 #[repr(transparent)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct ib_uverbs_advise_mr_advice(pub ::core::ffi::c_uint);
+impl ib_uverbs_advise_mr_flag {
+    pub const IB_UVERBS_ADVISE_MR_FLAG_FLUSH: ib_uverbs_advise_mr_flag = ib_uverbs_advise_mr_flag(
+        1,
+    );
+}
+#[repr(transparent)]
+#[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
+pub struct ib_uverbs_advise_mr_flag(pub ::core::ffi::c_uint);
 impl rdma_driver_id {
     pub const RDMA_DRIVER_UNKNOWN: rdma_driver_id = rdma_driver_id(0);
     pub const RDMA_DRIVER_MLX5: rdma_driver_id = rdma_driver_id(1);
@@ -6714,22 +6820,6 @@ pub type in_addr_t = u32;
 pub type in_port_t = u16;
 #[repr(C)]
 #[derive(Copy, Clone)]
-pub union in6_addr__bindgen_ty_1 {
-    pub __u6_addr8: [u8; 16usize],
-    pub __u6_addr16: [u16; 8usize],
-    pub __u6_addr32: [u32; 4usize],
-}
-impl Default for in6_addr__bindgen_ty_1 {
-    fn default() -> Self {
-        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
-        unsafe {
-            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
-            s.assume_init()
-        }
-    }
-}
-#[repr(C)]
-#[derive(Copy, Clone)]
 pub struct ibv_sa_path_rec {
     pub dgid: ibv_gid,
     pub sgid: ibv_gid,
@@ -7193,3 +7283,153 @@ pub type _bindgen_ty_62 = ::core::ffi::c_uint;
 pub struct verbs_ex_private {
     pub _address: u8,
 }
+pub type ibv_flow_action_esp_keymat = ib_uverbs_flow_action_esp_keymat;
+pub const IBV_FLOW_ACTION_ESP_KEYMAT_AES_GCM: ib_uverbs_flow_action_esp_keymat = ib_uverbs_flow_action_esp_keymat(
+    0,
+);
+pub type ibv_flow_action_esp_keymat_aes_gcm_iv_algo = ib_uverbs_flow_action_esp_keymat_aes_gcm_iv_algo;
+pub const IBV_FLOW_ACTION_IV_ALGO_SEQ: ib_uverbs_flow_action_esp_keymat_aes_gcm_iv_algo = ib_uverbs_flow_action_esp_keymat_aes_gcm_iv_algo(
+    0,
+);
+pub type ibv_flow_action_esp_keymat_aes_gcm = ib_uverbs_flow_action_esp_keymat_aes_gcm;
+pub type ibv_flow_action_esp_replay = ib_uverbs_flow_action_esp_replay;
+pub const IBV_FLOW_ACTION_ESP_REPLAY_NONE: ib_uverbs_flow_action_esp_replay = ib_uverbs_flow_action_esp_replay(
+    0,
+);
+pub const IBV_FLOW_ACTION_ESP_REPLAY_BMP: ib_uverbs_flow_action_esp_replay = ib_uverbs_flow_action_esp_replay(
+    1,
+);
+pub type ibv_flow_action_esp_replay_bmp = ib_uverbs_flow_action_esp_replay_bmp;
+pub type ibv_flow_action_esp_flags = ib_uverbs_flow_action_esp_flags;
+pub const IBV_FLOW_ACTION_ESP_FLAGS_INLINE_CRYPTO: ib_uverbs_flow_action_esp_flags = ib_uverbs_flow_action_esp_flags(
+    0,
+);
+pub const IBV_FLOW_ACTION_ESP_FLAGS_FULL_OFFLOAD: ib_uverbs_flow_action_esp_flags = ib_uverbs_flow_action_esp_flags(
+    1,
+);
+pub const IBV_FLOW_ACTION_ESP_FLAGS_TUNNEL: ib_uverbs_flow_action_esp_flags = ib_uverbs_flow_action_esp_flags(
+    0,
+);
+pub const IBV_FLOW_ACTION_ESP_FLAGS_TRANSPORT: ib_uverbs_flow_action_esp_flags = ib_uverbs_flow_action_esp_flags(
+    2,
+);
+pub const IBV_FLOW_ACTION_ESP_FLAGS_DECRYPT: ib_uverbs_flow_action_esp_flags = ib_uverbs_flow_action_esp_flags(
+    0,
+);
+pub const IBV_FLOW_ACTION_ESP_FLAGS_ENCRYPT: ib_uverbs_flow_action_esp_flags = ib_uverbs_flow_action_esp_flags(
+    4,
+);
+pub const IBV_FLOW_ACTION_ESP_FLAGS_ESN_NEW_WINDOW: ib_uverbs_flow_action_esp_flags = ib_uverbs_flow_action_esp_flags(
+    8,
+);
+pub type ibv_flow_action_esp_encap = ib_uverbs_flow_action_esp_encap;
+pub type ibv_flow_action_esp = ib_uverbs_flow_action_esp;
+pub type ibv_advise_mr_advice = ib_uverbs_advise_mr_advice;
+pub const IBV_ADVISE_MR_ADVICE_PREFETCH: ib_uverbs_advise_mr_advice = ib_uverbs_advise_mr_advice(
+    0,
+);
+pub const IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE: ib_uverbs_advise_mr_advice = ib_uverbs_advise_mr_advice(
+    1,
+);
+pub const IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT: ib_uverbs_advise_mr_advice = ib_uverbs_advise_mr_advice(
+    2,
+);
+pub const IBV_ADVISE_MR_FLAG_FLUSH: ib_uverbs_advise_mr_flag = ib_uverbs_advise_mr_flag(
+    1,
+);
+pub const IBV_QPF_GRH_REQUIRED: ib_uverbs_query_port_flags = ib_uverbs_query_port_flags(
+    1,
+);
+pub const IBV_ACCESS_OPTIONAL_RANGE: ib_uverbs_access_flags = ib_uverbs_access_flags(
+    1072693248,
+);
+pub type mlx5dv_flow_action_flags = mlx5_ib_uapi_flow_action_flags;
+pub const MLX5DV_FLOW_ACTION_FLAGS_REQUIRE_METADATA: mlx5_ib_uapi_flow_action_flags = mlx5_ib_uapi_flow_action_flags(
+    1,
+);
+pub type mlx5dv_flow_table_type = mlx5_ib_uapi_flow_table_type;
+pub const MLX5DV_FLOW_TABLE_TYPE_NIC_RX: mlx5_ib_uapi_flow_table_type = mlx5_ib_uapi_flow_table_type(
+    0,
+);
+pub const MLX5DV_FLOW_TABLE_TYPE_NIC_TX: mlx5_ib_uapi_flow_table_type = mlx5_ib_uapi_flow_table_type(
+    1,
+);
+pub const MLX5DV_FLOW_TABLE_TYPE_FDB: mlx5_ib_uapi_flow_table_type = mlx5_ib_uapi_flow_table_type(
+    2,
+);
+pub const MLX5DV_FLOW_TABLE_TYPE_RDMA_RX: mlx5_ib_uapi_flow_table_type = mlx5_ib_uapi_flow_table_type(
+    3,
+);
+pub const MLX5DV_FLOW_TABLE_TYPE_RDMA_TX: mlx5_ib_uapi_flow_table_type = mlx5_ib_uapi_flow_table_type(
+    4,
+);
+pub const MLX5DV_FLOW_TABLE_TYPE_RDMA_TRANSPORT_RX: mlx5_ib_uapi_flow_table_type = mlx5_ib_uapi_flow_table_type(
+    5,
+);
+pub const MLX5DV_FLOW_TABLE_TYPE_RDMA_TRANSPORT_TX: mlx5_ib_uapi_flow_table_type = mlx5_ib_uapi_flow_table_type(
+    6,
+);
+pub type mlx5dv_flow_action_packet_reformat_type = mlx5_ib_uapi_flow_action_packet_reformat_type;
+pub const MLX5DV_FLOW_ACTION_PACKET_REFORMAT_TYPE_L2_TUNNEL_TO_L2: mlx5_ib_uapi_flow_action_packet_reformat_type = mlx5_ib_uapi_flow_action_packet_reformat_type(
+    0,
+);
+pub const MLX5DV_FLOW_ACTION_PACKET_REFORMAT_TYPE_L2_TO_L2_TUNNEL: mlx5_ib_uapi_flow_action_packet_reformat_type = mlx5_ib_uapi_flow_action_packet_reformat_type(
+    1,
+);
+pub const MLX5DV_FLOW_ACTION_PACKET_REFORMAT_TYPE_L3_TUNNEL_TO_L2: mlx5_ib_uapi_flow_action_packet_reformat_type = mlx5_ib_uapi_flow_action_packet_reformat_type(
+    2,
+);
+pub const MLX5DV_FLOW_ACTION_PACKET_REFORMAT_TYPE_L2_TO_L3_TUNNEL: mlx5_ib_uapi_flow_action_packet_reformat_type = mlx5_ib_uapi_flow_action_packet_reformat_type(
+    3,
+);
+pub type mlx5dv_devx_async_cmd_hdr = mlx5_ib_uapi_devx_async_cmd_hdr;
+pub type mlx5dv_devx_async_event_hdr = mlx5_ib_uapi_devx_async_event_hdr;
+pub type mlx5dv_alloc_dm_type = mlx5_ib_uapi_dm_type;
+pub const MLX5DV_DM_TYPE_MEMIC: mlx5_ib_uapi_dm_type = mlx5_ib_uapi_dm_type(0);
+pub const MLX5DV_DM_TYPE_STEERING_SW_ICM: mlx5_ib_uapi_dm_type = mlx5_ib_uapi_dm_type(1);
+pub const MLX5DV_DM_TYPE_HEADER_MODIFY_SW_ICM: mlx5_ib_uapi_dm_type = mlx5_ib_uapi_dm_type(
+    2,
+);
+pub const MLX5DV_DM_TYPE_HEADER_MODIFY_PATTERN_SW_ICM: mlx5_ib_uapi_dm_type = mlx5_ib_uapi_dm_type(
+    3,
+);
+pub const MLX5DV_DM_TYPE_ENCAP_SW_ICM: mlx5_ib_uapi_dm_type = mlx5_ib_uapi_dm_type(4);
+pub type mlx5dv_devx_create_event_channel_flags = mlx5_ib_uapi_devx_create_event_channel_flags;
+pub const MLX5DV_DEVX_CREATE_EVENT_CHANNEL_FLAGS_OMIT_EV_DATA: mlx5_ib_uapi_devx_create_event_channel_flags = mlx5_ib_uapi_devx_create_event_channel_flags(
+    1,
+);
+pub const MLX5DV_PP_ALLOC_FLAGS_DEDICATED_INDEX: mlx5_ib_uapi_pp_alloc_flags = mlx5_ib_uapi_pp_alloc_flags(
+    1,
+);
+pub const MLX5DV_UAR_ALLOC_TYPE_BF: mlx5_ib_uapi_uar_alloc_type = mlx5_ib_uapi_uar_alloc_type(
+    0,
+);
+pub const MLX5DV_UAR_ALLOC_TYPE_NC: mlx5_ib_uapi_uar_alloc_type = mlx5_ib_uapi_uar_alloc_type(
+    1,
+);
+pub const MLX5DV_QUERY_PORT_VPORT: mlx5_ib_uapi_query_port_flags = mlx5_ib_uapi_query_port_flags(
+    1,
+);
+pub const MLX5DV_QUERY_PORT_VPORT_VHCA_ID: mlx5_ib_uapi_query_port_flags = mlx5_ib_uapi_query_port_flags(
+    2,
+);
+pub const MLX5DV_QUERY_PORT_VPORT_STEERING_ICM_RX: mlx5_ib_uapi_query_port_flags = mlx5_ib_uapi_query_port_flags(
+    4,
+);
+pub const MLX5DV_QUERY_PORT_VPORT_STEERING_ICM_TX: mlx5_ib_uapi_query_port_flags = mlx5_ib_uapi_query_port_flags(
+    8,
+);
+pub const MLX5DV_QUERY_PORT_VPORT_REG_C0: mlx5_ib_uapi_query_port_flags = mlx5_ib_uapi_query_port_flags(
+    16,
+);
+pub const MLX5DV_QUERY_PORT_ESW_OWNER_VHCA_ID: mlx5_ib_uapi_query_port_flags = mlx5_ib_uapi_query_port_flags(
+    32,
+);
+pub type mlx5dv_port = mlx5_ib_uapi_query_port;
+pub type mlx5dv_reg = mlx5_ib_uapi_reg;
+pub const MLX5DV_REG_DMABUF_ACCESS_DATA_DIRECT: mlx5_ib_uapi_reg_dmabuf_flags = mlx5_ib_uapi_reg_dmabuf_flags(
+    1,
+);
+pub const MLX5DV_VAR_ALLOC_FLAG_TLP: mlx5_ib_uapi_var_alloc_flags = mlx5_ib_uapi_var_alloc_flags(
+    1,
+);

@@ -6,12 +6,9 @@ use crate::Verbs;
 use crate::table::Unsupported;
 use crate::types::*;
 
-/// The access flags that a kernel may ignore: bits 20 to 29.
-pub const IBV_ACCESS_OPTIONAL_RANGE: u32 = (1 << 30) - IBV_ACCESS_OPTIONAL_FIRST;
-
 /// Whether a registration needs [`Verbs::ibv_reg_mr_iova2`], which alone takes optional flags.
 const fn is_optional(access: c_int) -> bool {
-    access as u32 & IBV_ACCESS_OPTIONAL_RANGE != 0
+    access as u32 & IBV_ACCESS_OPTIONAL_RANGE.0 != 0
 }
 
 /// Registers memory at its own address.
@@ -152,7 +149,7 @@ context_functions! {
     /// Advises the device about ranges of memory regions: 0 or an error number.
     fn ibv_advise_mr(
         pd: *mut ibv_pd,
-        advice: ib_uverbs_advise_mr_advice,
+        advice: ibv_advise_mr_advice,
         flags: u32,
         sg_list: *mut ibv_sge,
         num_sge: u32,

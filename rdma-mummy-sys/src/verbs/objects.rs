@@ -1,8 +1,11 @@
 //! Thread domains, parent domains and XRC domains.
 
-use core::ffi::c_int;
+use core::ffi::{c_int, c_void};
 
 use crate::types::*;
+
+/// What an allocator of a parent domain returns to leave an allocation to the driver.
+pub const IBV_ALLOCATOR_USE_DEFAULT: *mut c_void = core::ptr::without_provenance_mut(usize::MAX);
 
 context_functions! {
     /// Makes a thread domain: what is made in it is used by one thread at a time.

@@ -9,7 +9,10 @@ pub(crate) struct Folder(PathBuf);
 
 impl Folder {
     pub(crate) fn new(name: &str) -> Self {
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("loader").join(name);
+        // On another machine than the one it was built on, the test has no target folder.
+        let built = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        let base = if built.exists() { built.to_owned() } else { std::env::temp_dir() };
+        let path = base.join("rdma-mummy-sys-loader").join(name);
         if std::env::var_os(super::CHILD).is_none() {
             let _ = std::fs::remove_dir_all(&path);
             std::fs::create_dir_all(&path).expect("the target folder can be written");

@@ -102,6 +102,12 @@ impl DeviceContext {
         })
     }
 
+    /// How many completion vectors (interrupts) a completion queue can choose from.
+    pub fn num_comp_vectors(&self) -> i32 {
+        // SAFETY: the context is open; the field is in every release's struct.
+        unsafe { (*self.0.context.as_ptr()).num_comp_vectors }
+    }
+
     /// What the device can do (`ibv_query_device_ex`, or what an old library has instead).
     ///
     /// # Errors

@@ -40,10 +40,10 @@ fn read_entry(port_folder: &Path, port: u8, index: u32) -> io::Result<Option<Gid
         return Ok(None);
     }
     let attributes = port_folder.join("gid_attrs");
-    // The kernel fails the read of an empty entry's type, and InfiniBand ports have no such files.
+    // A port that is neither InfiniBand nor RoCE has no types to read.
     let gid_type = match fs::read_to_string(attributes.join("types").join(&index_name)) {
-        Ok(text) => parse_type(text.trim()),
-        Err(_) => GidType::InfiniBand,
+        Ok(text) if is_ethernet(port_folder) => parse_type(&text),
+        _ => GidType::InfiniBand,
     };
     let ifindex = fs::read_to_string(attributes.join("ndevs").join(&index_name))
         .ok()
@@ -53,10 +53,14 @@ fn read_entry(port_folder: &Path, port: u8, index: u32) -> io::Result<Option<Gid
     Ok(Some(GidEntry::from_parts(gid, port, index, gid_type, ifindex)))
 }
 
-/// The kernel calls both InfiniBand and RoCE version 1 `IB/RoCE v1`; as the type file exists on RoCE ports
-/// and on InfiniBand ports alike, a port without network devices tells them apart no better than C does.
+/// Whether the port is on Ethernet, where GIDs have a type.
+fn is_ethernet(port_folder: &Path) -> bool {
+    fs::read_to_string(port_folder.join("link_layer")).is_ok_and(|text| text.trim() == "Ethernet")
+}
+
+/// The type on Ethernet. The kernel has one name, `IB/RoCE v1`, for InfiniBand and for RoCE version 1.
 fn parse_type(text: &str) -> GidType {
-    if text.contains("v2") { GidType::RoceV2 } else { GidType::RoceV1 }
+    if text.trim() == "RoCE v2" { GidType::RoceV2 } else { GidType::RoceV1 }
 }
 
 #[cfg(test)]
@@ -69,6 +73,7 @@ mod tests {
         for sub in ["gids", "gid_attrs/types", "gid_attrs/ndevs"] {
             fs::create_dir_all(folder.join(sub)).unwrap();
         }
+        fs::write(folder.join("link_layer"), "Ethernet\n").unwrap();
         fs::write(folder.join("gids/0"), "fe80:0000:0000:0000:5054:00ff:fe36:7656\n").unwrap();
         fs::write(folder.join("gids/1"), "0000:0000:0000:0000:0000:0000:0000:0000\n").unwrap();
         fs::write(folder.join("gid_attrs/types/0"), "RoCE v2\n").unwrap();
@@ -79,6 +84,11 @@ mod tests {
         assert_eq!(entry.netdev_name().unwrap(), "lo");
         assert_eq!(read_entry(&folder, 1, 1).unwrap(), None);
         assert!(read_entry(&folder, 1, 7).is_err());
+
+        fs::write(folder.join("gid_attrs/types/0"), "IB/RoCE v1\n").unwrap();
+        assert_eq!(read_entry(&folder, 1, 0).unwrap().unwrap().gid_type(), GidType::RoceV1);
+        fs::write(folder.join("link_layer"), "InfiniBand\n").unwrap();
+        assert_eq!(read_entry(&folder, 1, 0).unwrap().unwrap().gid_type(), GidType::InfiniBand);
         fs::remove_dir_all(folder).unwrap();
     }
 }

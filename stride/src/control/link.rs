@@ -1,7 +1,7 @@
 //! One end of the control connection.
 
 use std::io::{self, Read};
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
 use super::{ControlError, FrameError, Kind, Liveness, Message, read_frame, write_frame};
@@ -11,6 +11,9 @@ const WORD_LIMIT: Duration = Duration::from_secs(5);
 
 /// How long a peer may take for a step of the set-up, such as registering memory.
 const STEP_LIMIT: Duration = Duration::from_secs(60);
+
+/// How long a peer may take to read why this side gave up.
+const LINGER_LIMIT: Duration = Duration::from_millis(500);
 
 /// One end of the control connection.
 #[derive(Debug)]
@@ -39,7 +42,17 @@ impl Link {
     /// Sends why this side gives up, as far as the peer still listens.
     pub fn fail(&mut self, reason: &str) {
         // The peer may be gone, and then nobody needs to be told.
-        let _ = self.write(Kind::Failure, reason.as_bytes());
+        let _ = self.write(Kind::Failure, reason.as_bytes()).and_then(|()| self.linger());
+    }
+
+    /// Takes what the peer still sends, for a moment: a connection that is closed with something unread takes
+    /// along what the peer has not read either.
+    fn linger(&mut self) -> io::Result<()> {
+        self.stream.shutdown(Shutdown::Write)?;
+        let mut stream = Timed { stream: &self.stream, deadline: Some(Instant::now() + LINGER_LIMIT) };
+        let mut unread = [0; 4096];
+        while stream.read(&mut unread)? > 0 {}
+        Ok(())
     }
 
     /// Receives a message of the set-up.

@@ -19,8 +19,11 @@ const START_LIMIT: Duration = Duration::from_secs(1);
 /// How often the port is tried meanwhile.
 const START_PAUSE: Duration = Duration::from_millis(50);
 
-/// Connects to a server. A refusal is believed after [`START_LIMIT`].
+/// Connects to a server. A refusal is believed after a second: both sides may have been started at once.
+///
+/// An IPv6 address may stand in brackets.
 pub fn connect(host: &str, port: u16) -> Result<Link, ControlError> {
+    let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
     let addresses: Vec<SocketAddr> = (host, port)
         .to_socket_addrs()
         .map_err(|source| ControlError::Resolve { host: host.to_owned(), source })?

@@ -100,3 +100,16 @@ pub struct TestPlan {
     /// The largest message that is copied into the work request, if the user gave it.
     pub inline_size: Option<u32>,
 }
+
+impl fmt::Display for TestPlan {
+    /// All parameters, with what follows from them.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { operation, measure, sizes, iterations, post_list, .. } = self;
+        let (depth, interval) = (self.depth(), self.completion_interval());
+        write!(
+            f,
+            "{operation} {measure}, messages of {sizes} bytes, {iterations} iterations, depth {depth}, post list \
+             {post_list}, CQ moderation {interval}"
+        )
+    }
+}

@@ -145,6 +145,17 @@ fn the_announcements_lines_run_as_they_stand() {
 }
 
 #[test]
+fn a_plan_says_what_follows_from_it() {
+    assert_eq!(
+        test("bw -a -n 50").to_string(),
+        "write bw, messages of 2 to 8388608 bytes, 50 iterations, depth 50, post list 1, CQ moderation 50"
+    );
+    assert!(
+        test("lat").to_string().starts_with("write lat (ping-pong), messages of 2 bytes, 1000 iterations")
+    );
+}
+
+#[test]
 fn a_plan_survives_the_wire() {
     for flags in ["bw -a -Q 3", "lat --latency completion -s 4K -I 64", "bw -l 8 -n 80"] {
         let sent = test(flags);

@@ -33,28 +33,26 @@ impl CompletionError {
 
 /// Takes completions from a queue of its own.
 #[derive(Debug)]
-pub struct CompletionPoller {
+pub(super) struct CompletionPoller {
     queue: GenericCompletionQueue,
+    batch: u32,
 }
 
 impl CompletionPoller {
-    /// As many as perftest takes at a time, and as the queue fetches at a time.
-    pub const BATCH: u32 = 16;
-
-    /// A poller of this queue.
-    pub fn new(queue: GenericCompletionQueue) -> Self {
-        Self { queue }
+    /// A poller of this queue, which was made to fetch as many completions at a time.
+    pub(super) fn new(queue: GenericCompletionQueue, batch: u32) -> Self {
+        Self { queue, batch }
     }
 
-    /// Takes what is there, up to [`BATCH`](Self::BATCH) completions; how many that were.
+    /// Takes what is there, up to a batch of completions; how many that were.
     ///
     /// # Errors
     ///
     /// The queue failed, or a message did.
     #[inline]
-    pub fn poll(&mut self) -> Result<u32, Error> {
+    pub(super) fn poll(&mut self) -> Result<u32, Error> {
         let mut poller = self.queue.start_poll()?;
-        for taken in 0..Self::BATCH {
+        for taken in 0..self.batch {
             let Some(wc) = poller.next() else {
                 poller.finish()?;
                 return Ok(taken);
@@ -63,7 +61,7 @@ impl CompletionPoller {
                 return Err(CompletionError::new(&wc).into());
             }
         }
-        Ok(Self::BATCH)
+        Ok(self.batch)
     }
 }
 

@@ -19,7 +19,7 @@ use crate::error::Error;
 
 /// Memory that the device and the peer can reach.
 #[derive(Debug)]
-pub struct RegisteredBuffer {
+pub(super) struct RegisteredBuffer {
     /// Always there until the buffer is dropped.
     region: Option<MemoryRegion>,
     buffer: ManuallyDrop<Buffer>,
@@ -33,7 +33,11 @@ impl RegisteredBuffer {
     /// # Errors
     ///
     /// There is not so much memory, or the process may not lock so much.
-    pub fn new(pd: &ProtectionDomain, layout: BufferLayout, access: AccessFlags) -> Result<Self, Error> {
+    pub(super) fn new(
+        pd: &ProtectionDomain,
+        layout: BufferLayout,
+        access: AccessFlags,
+    ) -> Result<Self, Error> {
         let buffer = ManuallyDrop::new(Buffer::new(layout)?);
         // SAFETY: the buffer stays allocated until the region is closed (head of this file), and it is only
         // ever accessed through raw pointers.
@@ -48,17 +52,17 @@ impl RegisteredBuffer {
     }
 
     /// The memory.
-    pub fn buffer(&self) -> &Buffer {
+    pub(super) fn buffer(&self) -> &Buffer {
         &self.buffer
     }
 
     /// The key for this side's work requests.
-    pub fn lkey(&self) -> u32 {
+    pub(super) fn lkey(&self) -> u32 {
         self.lkey
     }
 
     /// The key for the peer's work requests.
-    pub fn rkey(&self) -> u32 {
+    pub(super) fn rkey(&self) -> u32 {
         self.rkey
     }
 }

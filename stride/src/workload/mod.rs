@@ -12,8 +12,9 @@ mod side;
 mod watch;
 mod writer;
 
-pub use completion::{CompletionError, CompletionPoller};
-pub use memory::RegisteredBuffer;
+pub use completion::CompletionError;
+use completion::CompletionPoller;
+use memory::RegisteredBuffer;
 pub use side::{Side, Workload};
 pub use watch::Watch;
-pub use writer::{Message, Target, Writer};
+use writer::{Message, Target, Writer};

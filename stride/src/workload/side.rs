@@ -44,11 +44,11 @@ impl<'a> Side<'a> {
             .context
             .create_cq_builder()
             .setup_cqe(test.depth())
-            .setup_poll_batch(CompletionPoller::BATCH)
+            .setup_poll_batch(poll_batch(test))
             .build_generic()?;
         let queue_pair = queue_pair(device, &pd, &queue, test.depth(), inline_size)?;
         let endpoint = Endpoint::new(&queue_pair, &device.path, packet_sequence_number());
-        let poller = CompletionPoller::new(queue);
+        let poller = CompletionPoller::new(queue, poll_batch(test));
         Ok(Self { device, queue_pair, poller, memory, layout, endpoint, inline_size })
     }
 
@@ -74,17 +74,28 @@ impl<'a> Side<'a> {
     /// There is no way to the peer.
     pub fn connect(self, remote: Resources, test: &TestPlan, timer: &Timer) -> Result<Workload, Error> {
         let Self { device, queue_pair, poller, memory, layout, endpoint, inline_size } = self;
-        connect(&queue_pair, &device.path, &endpoint, &remote.endpoint, &ConnectOptions::default())?;
+        let connection =
+            connect(&queue_pair, &device.path, &endpoint, &remote.endpoint, &ConnectOptions::default())?;
+        let description = format!("{test}, inline up to {inline_size} bytes; {connection}");
         let target = Target { rkey: remote.rkey, address: remote.address };
         let writer = Writer::new(queue_pair, memory, target, inline_size);
         let recorder = LatencyRecorder::new();
-        Ok(Workload { test: test.clone(), writer, poller, layout, recorder, timer: timer.clone() })
+        Ok(Workload {
+            description,
+            test: test.clone(),
+            writer,
+            poller,
+            layout,
+            recorder,
+            timer: timer.clone(),
+        })
     }
 }
 
 /// A side that is ready to run.
 #[derive(Debug)]
 pub struct Workload {
+    description: String,
     test: TestPlan,
     writer: Writer,
     poller: CompletionPoller,
@@ -94,6 +105,11 @@ pub struct Workload {
 }
 
 impl Workload {
+    /// What is going to be measured and how the two sides are connected, in one line.
+    pub fn description(&self) -> &str {
+        &self.description
+    }
+
     /// Gets ready for messages of this size, before either side begins to measure them.
     ///
     /// # Panics
@@ -185,6 +201,14 @@ fn access(test: &TestPlan) -> AccessFlags {
     match test.measure {
         Measure::Bandwidth => access | AccessFlags::RelaxedOrdering,
         Measure::Latency(_) => access,
+    }
+}
+
+/// As many completions as perftest takes at a time.
+fn poll_batch(test: &TestPlan) -> u32 {
+    match test.measure {
+        Measure::Bandwidth => 16,
+        Measure::Latency(_) => 1,
     }
 }
 

@@ -18,16 +18,16 @@ use crate::buffers::Flag;
 
 /// Where the peer's memory is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Target {
+pub(super) struct Target {
     /// The key to it.
-    pub rkey: u32,
+    pub(super) rkey: u32,
     /// The first byte that may be written.
-    pub address: u64,
+    pub(super) address: u64,
 }
 
 /// Writes from this side's memory to the peer's.
 #[derive(Debug)]
-pub struct Writer {
+pub(super) struct Writer {
     // Before the memory: see the head of this file.
     queue_pair: GenericQueuePair,
     memory: RegisteredBuffer,
@@ -40,7 +40,7 @@ pub struct Writer {
 
 impl Writer {
     /// A writer of messages of no bytes yet; messages of up to `inline_size` are copied into the request.
-    pub fn new(
+    pub(super) fn new(
         queue_pair: GenericQueuePair,
         memory: RegisteredBuffer,
         target: Target,
@@ -50,20 +50,24 @@ impl Writer {
     }
 
     /// Makes messages this long from now on.
-    pub fn resize(&mut self, size: u32) {
+    pub(super) fn resize(&mut self, size: u32) {
         self.size = size;
         self.inline = (size > 0 && size <= self.inline_size).then(|| vec![0; size as usize]);
     }
 
     /// The byte at an offset in this side's memory.
-    pub fn flag(&self, offset: u64) -> Flag<'_> {
+    pub(super) fn flag(&self, offset: u64) -> Flag<'_> {
         self.memory.buffer().flag(offset)
     }
 
     /// Posts a chain of `count` messages with one doorbell. `next` says, for each, its number, whether it
     /// asks for a completion, and its offset.
     #[inline]
-    pub fn post(&mut self, count: u32, mut next: impl FnMut() -> Message) -> Result<(), PostSendError> {
+    pub(super) fn post(
+        &mut self,
+        count: u32,
+        mut next: impl FnMut() -> Message,
+    ) -> Result<(), PostSendError> {
         let address = self.memory.buffer().address();
         let mut guard = self.queue_pair.start_post_send();
         for _ in 0..count {
@@ -83,7 +87,7 @@ impl Writer {
 
     /// Posts one message from the beginning of the memory, whose last byte is `mark`.
     #[inline]
-    pub fn post_marked(&mut self, number: u64, mark: u8) -> Result<(), PostSendError> {
+    pub(super) fn post_marked(&mut self, number: u64, mark: u8) -> Result<(), PostSendError> {
         match self.inline.as_mut().and_then(|bytes| bytes.last_mut()) {
             Some(last) => *last = mark,
             None => self.flag(u64::from(self.size) - 1).store(mark),
@@ -94,11 +98,11 @@ impl Writer {
 
 /// A message to be posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Message {
+pub(super) struct Message {
     /// Comes back with the completion.
-    pub number: u64,
+    pub(super) number: u64,
     /// Whether there is one.
-    pub signaled: bool,
+    pub(super) signaled: bool,
     /// Where the message lies in this side's memory, and where it goes in the peer's.
-    pub offset: u64,
+    pub(super) offset: u64,
 }

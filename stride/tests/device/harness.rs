@@ -40,11 +40,14 @@ pub(crate) fn run(tests: Vec<Test>) -> ExitCode {
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(1);
     let missing = device.as_ref().err().cloned();
-    if let Some(reason) = &missing {
+    if let Some(reason) = missing.as_ref().filter(|_| !arguments.list) {
         println!("{} device tests have nothing to run on: {reason}", tests.len());
     }
     let trials = tests.into_iter().map(|(name, test)| trial(name, test, device.clone(), required)).collect();
     let conclusion = libtest_mimic::run(&arguments, trials);
+    if arguments.list {
+        return ExitCode::SUCCESS;
+    }
     let failed = conclusion.num_failed;
     println!(
         "device tests: {} ran, {} skipped, {failed} failed",

@@ -176,6 +176,7 @@ fn a_device_is_found_and_explained(device: &Device) -> Outcome {
     let ended = run("write lat --loopback -n 5").succeeded();
     assert!(ended.stderr.contains("(the first with an active port)"), "{ended:#?}");
     assert!(!ended.stdout.contains("GID"), "{ended:#?}");
+    assert!(ended.stderr.contains("write lat (ping-pong), messages of 2 bytes, 5 iterations"), "{ended:#?}");
     let named = run(&device.flags("write lat --loopback -n 5")).succeeded();
     assert!(named.stderr.contains(&format!("device {} (as asked for)", device.name)), "{named:#?}");
     Outcome::Ran

@@ -8,9 +8,6 @@ use std::path::Path;
 /// Names that the C companion does not have: other libraries' and the kernel's own.
 const ELSEWHERE: [&str; 6] = ["mlx5", "MLX5", "efa", "EFA", "RDMA_DRIVER_", "ib_uverbs_flow_action_esp_mlx5"];
 
-/// Types that the bindings leave out, since nothing but a pointer without a type leads to them.
-const NOT_BOUND: [&str; 2] = ["ibv_flow_action_esp_keymat_aes_gcm", "ibv_flow_action_esp_replay_bmp"];
-
 fn is_ours(name: &str) -> bool {
     !ELSEWHERE.iter().any(|prefix| name.starts_with(prefix))
 }
@@ -31,7 +28,7 @@ pub(crate) fn layouts(root: &Path) -> Result<String, String> {
     let arch = std::env::consts::ARCH;
     let headers = headers(root)?;
     let layout = read(root, &format!("src/bindings/layout_{arch}.rs"))?;
-    let (mut assertions, mut unknown, mut sizes) = (String::new(), Vec::new(), NOT_BOUND.len());
+    let (mut assertions, mut unknown, mut sizes) = (String::new(), Vec::new(), 0);
     for fact in layout.split('"') {
         let (is_size, name) = match (fact.strip_prefix("Size of "), fact.strip_prefix("Offset of field: ")) {
             (Some(name), _) => (true, name),
@@ -121,9 +118,10 @@ pub(crate) fn constants(root: &Path) -> Result<String, String> {
         }
         let name = name.replace("IB_UVERBS_", "IBV_");
         if words.contains(name.as_str()) {
+            let suffix = if value.starts_with('-') { "ll" } else { "ull" };
             let _ = writeln!(
                 assertions,
-                "_Static_assert((unsigned int)({name}) == (unsigned int){value}ll, \"{name}\");"
+                "_Static_assert((unsigned int)({name}) == (unsigned int){value}{suffix}, \"{name}\");"
             );
         } else {
             unknown.push(name);

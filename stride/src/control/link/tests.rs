@@ -142,6 +142,27 @@ fn an_absent_peer_is_named_with_a_remedy() {
 }
 
 #[test]
+fn a_failure_reaches_a_peer_that_was_still_speaking() {
+    let (mut client, mut server) = pair();
+    for _ in 0..100 {
+        client.send(&Message::Ready).unwrap();
+    }
+    let failing = thread::spawn(move || server.fail("enough"));
+    let said = client.receive().unwrap_err().to_string();
+    drop(client);
+    failing.join().unwrap();
+    assert!(said.contains("gave up: enough"), "{said}");
+}
+
+#[test]
+fn an_ipv6_address_may_stand_in_brackets() {
+    for host in ["::1", "[::1]"] {
+        let text = connect(host, 1).unwrap_err().to_string();
+        assert!(text.contains("[::1]:1"), "{text}");
+    }
+}
+
+#[test]
 fn a_taken_port_is_named() {
     let first = Listener::bind(0).unwrap();
     let text = Listener::bind(first.port()).unwrap_err().to_string();

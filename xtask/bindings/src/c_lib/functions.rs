@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use clang::Entity;
 
 use super::declare;
-use crate::bindings::symbols::Symbol;
+use crate::symbols::Symbol;
 
 /// Functions whose usual name is an inline function of ours, which chooses between them and something newer.
 const BEHIND_INLINE: [&str; 3] = ["ibv_query_port", "ibv_reg_mr", "ibv_reg_mr_iova"];
@@ -107,7 +107,9 @@ fn failure(name: &str, library: &str, result: &str) -> Result<String> {
         "int" | "ssize_t" | "off_t" => "-1".into(),
         "size_t" => "(size_t)-1".into(),
         other => {
-            bail!("{name} returns {other}: say in xtask/src/c_lib/functions.rs how that reports a failure")
+            bail!(
+                "{name} returns {other}: say in xtask/bindings/src/c_lib/functions.rs how that reports a failure"
+            )
         }
     })
 }

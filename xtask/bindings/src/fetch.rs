@@ -75,10 +75,11 @@ pub(super) fn fetch(root: &Path, lock: &Lock) -> Result<Fetched> {
             }
         }
     }
-    if !is_pinned(&files.join(&lock.libclang.file), &lock.libclang.sha256)
-        && let Err(error) = download_wheel(&files, &lock.libclang.version, &lock.libclang.platform)
+    let libclang = &lock.libclang;
+    if !is_pinned(&files.join(&libclang.file), &libclang.sha256)
+        && let Err(error) = download_wheel(&files, &libclang.version, &libclang.platform)
     {
-        return Ok(Fetched::Gone(format!("libclang {}: {error:#}", lock.libclang.version)));
+        return Ok(Fetched::Gone(format!("libclang {}: {error:#}", libclang.version)));
     }
     for (file, sha256) in lock
         .packages
@@ -237,7 +238,8 @@ fn download_wheel(files: &Path, version: &str, platform: &str) -> Result<String>
     }
     let mut names = std::fs::read_dir(files)?.flatten().map(|e| e.file_name().to_string_lossy().into_owned());
     let prefix = format!("libclang-{version}-");
-    names.find(|n| n.starts_with(&prefix)).context("pip left no wheel")
+    let suffix = format!("-{platform}.whl");
+    names.find(|n| n.starts_with(&prefix) && n.ends_with(&suffix)).context("pip left no wheel")
 }
 
 fn digest(path: &Path) -> Result<String> {
@@ -256,6 +258,10 @@ fn unpack(base: &Path, files: &Path, lock: &Lock) -> Result<Inputs> {
     let libclang = base.join("libclang");
     if std::fs::read_to_string(&stamp).ok().as_deref() != Some(&described) {
         let _ = std::fs::remove_file(&stamp);
+        // What an earlier pin left behind must not be found in place of what this one lacks.
+        for folder in ["headers", "libc-amd64", "libc-arm64", "control", "libclang"] {
+            let _ = std::fs::remove_dir_all(base.join(folder));
+        }
         for package in &lock.packages {
             let folder = match package.name.as_str() {
                 "libc6-dev" => base.join(format!("libc-{}", package.arch)),

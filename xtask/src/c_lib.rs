@@ -1,19 +1,13 @@
-//! The C companion of rdma-mummy-sys: `cargo xtask c-lib` builds and installs
-//! it, `cargo xtask bindings` makes the generated half of its sources.
+//! `cargo xtask c-lib`: builds and installs the C companion of rdma-mummy-sys.
+//! `cargo xtask bindings` makes the generated half of its sources.
 //!
 //! Building needs a C compiler and `ar`, and nothing of rdma-core: what is
 //! known of rdma-core is in the committed sources.
-
-mod declare;
-mod functions;
-mod headers;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail};
-
-pub(crate) use headers::generate;
 
 /// The name that `-l` and pkg-config know.
 const NAME: &str = "rdma-core-mummy";

@@ -9,7 +9,8 @@ use anyhow::{Context, Result, bail};
 use clang::{Clang, Entity, EntityKind, EvaluationResult, Index, TranslationUnit, Unsaved};
 
 use super::{declare, functions};
-use crate::bindings::{Inputs, clang_args, header, symbols, wrapper};
+use crate::generate::{clang_args, header, wrapper};
+use crate::{Inputs, symbols};
 
 /// A header of ours: name, the system headers that it needs, and the originals whose facts it has.
 const HEADERS: [(&str, &[&str], &[&str]); 5] = [

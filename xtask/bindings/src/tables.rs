@@ -27,6 +27,7 @@ pub(super) fn write(
         "{header}//! One table of function pointers a library.\n\nuse core::ffi::*;\n\nuse super::types::*;\n"
     );
     text += "use libc::{FILE, epoll_event, fd_set, iovec, msghdr, nfds_t, off_t, pollfd, sockaddr, socklen_t, ssize_t, timeval};\n";
+    lost(functions, symbols)?;
     for (table, library, failure, doc) in LIBRARIES {
         let mut required = String::new();
         let mut optional = String::new();
@@ -46,6 +47,35 @@ pub(super) fn write(
         );
     }
     Ok(text)
+}
+
+/// Functions that a library exports to programs although no header declares them any more.
+const UNDECLARED: [&str; 10] = [
+    "ibv_copy_ah_attr_from_kern",
+    "ibv_copy_path_rec_from_kern",
+    "ibv_copy_path_rec_to_kern",
+    "ibv_copy_qp_attr_from_kern",
+    "ibv_dofork_range",
+    "ibv_dontfork_range",
+    "ibv_get_sysfs_path",
+    "ibv_read_sysfs_file",
+    "ibv_register_driver",
+    "mlx5dv_create_flow",
+];
+
+/// Fails if a library exports a function that would be in no table: bindgen was not asked for it.
+fn lost(functions: &[ForeignItemFn], symbols: &BTreeMap<String, Symbol>) -> Result<()> {
+    let is_ours = |symbol: &Symbol| LIBRARIES.iter().any(|(_, library, ..)| *library == symbol.library);
+    // A version is a symbol of its own, and the private tier has no version.
+    let is_function = |name: &str, symbol: &Symbol| name != symbol.version && !symbol.version.is_empty();
+    let is_declared =
+        |name: &str| functions.iter().any(|f| f.sig.ident == name) || UNDECLARED.contains(&name);
+    let exported = symbols.iter().filter(|(name, symbol)| is_ours(symbol) && is_function(name, symbol));
+    let lost: Vec<&str> = exported.map(|(name, _)| name.as_str()).filter(|name| !is_declared(name)).collect();
+    if !lost.is_empty() {
+        bail!("exported, but not in the bindings: {}", lost.join(", "));
+    }
+    Ok(())
 }
 
 /// A declaration on one line, without its semicolon.

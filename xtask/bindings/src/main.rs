@@ -1,29 +1,35 @@
 //! `cargo xtask bindings`: makes the generated part of `rdma-mummy-sys` again.
 //!
-//! The inputs are pinned in `xtask/bindings.lock.json`: the Debian packages of
+//! A program of its own, so that the other chores do not wait for bindgen to be compiled.
+//!
+//! The inputs are pinned in `xtask/bindings/bindings.lock.json`: the Debian packages of
 //! the newest rdma-core (headers, and the symbol lists that say which release
 //! added a function), the C library's headers for both architectures, and the
 //! libclang that reads them. Exactly those are fetched and unpacked below
 //! `target/`, beside the system's own; nothing is installed.
 
+mod aliases;
+mod c_lib;
 mod fetch;
 mod generate;
 mod inlines;
 mod lock;
-pub(crate) mod symbols;
+mod symbols;
 mod tables;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 
-pub(crate) use fetch::Inputs;
-pub(crate) use generate::{clang_args, header, wrapper};
+use clap::Parser;
 
-/// How `cargo xtask bindings` was asked to work.
-#[derive(clap::Args)]
-pub(crate) struct Args {
+use fetch::Inputs;
+
+/// Make the generated bindings of rdma-mummy-sys again.
+#[derive(Parser)]
+#[command(name = "cargo xtask bindings")]
+struct Args {
     /// Move the pin to the newest packages before generating
     #[arg(long, conflicts_with = "check")]
     update: bool,
@@ -32,8 +38,14 @@ pub(crate) struct Args {
     check: bool,
 }
 
-/// Runs the chore.
-pub(crate) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
+/// The workspace's folder.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).map(Path::to_owned).unwrap_or_default()
+}
+
+fn main() -> Result<ExitCode> {
+    let args = Args::parse();
+    let root = &root();
     if args.update {
         fetch::update(root)?.write(root)?;
     }
@@ -47,7 +59,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
         fetch::Fetched::Gone(what) => bail!("{what}; run `cargo xtask bindings --update` to move the pin"),
     };
     let files = generate::generate(&inputs)?;
-    let c_files = crate::c_lib::generate(&inputs)?;
+    let c_files = c_lib::generate(&inputs)?;
     let files = (files.into_iter().map(|(name, text)| (format!("src/bindings/{name}"), text)))
         .chain(c_files.into_iter().map(|(name, text)| (format!("c/{name}"), text)))
         .collect::<Vec<_>>();

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use bindgen::callbacks::{DeriveTrait, ImplementsTrait, IntKind, ParseCallbacks};
 use syn::{File, Item};
 
-use super::{Inputs, inlines, symbols, tables};
+use super::{Inputs, aliases, inlines, symbols, tables};
 
 /// The targets that layouts are asserted for: clang's name, Debian's name, its multiarch folder, Rust's `target_arch`.
 const TARGETS: [(&str, &str, &str, &str); 2] = [
@@ -81,7 +81,8 @@ pub(super) fn generate(inputs: &Inputs) -> Result<BTreeMap<String, String>> {
             Some(_) => {}
         }
     }
-    let common = common.context("no target")?;
+    let mut common = common.context("no target")?;
+    common.types.extend(aliases::items(&inputs.headers.join("usr/include"), &common.types)?);
     let symbols = symbols::read(&inputs.symbols)?;
     files.insert("types.rs".into(), print(inputs, "Types and constants.", common.types));
     files.insert("tables.rs".into(), tables::write(&header(inputs), &common.functions, &symbols)?);
@@ -177,7 +178,7 @@ fn run_bindgen(inputs: &Inputs, target: &str, arch: &str, multiarch: &str) -> Re
         )
         .allowlist_function("r(recv|send)(from|to|msg)?|r(read|write)v?|rpoll|rselect|rget(peer|sock)name")
         .allowlist_function("r[gs]etsockopt|rfcntl|rio(map|unmap|write)|repoll_.*")
-        .allowlist_type("_?(_compat_)?ibv_.*|verbs_.*|rdma_.*|mlx5dv_.*|mlx5_.*|efadv_.*")
+        .allowlist_type("_?(_compat_)?ibv_.*|ib_uverbs_(flow_action|advise_mr|query_port_flags|access_flags).*|verbs_.*|rdma_.*|mlx5dv_.*|mlx5_.*|efadv_.*")
         .allowlist_var("_?IBV_.*|VERBS_.*|RDMA_.*|RAI_.*|MLX5.*|EFADV_.*|SOL_RDMA|ETH_LAYER_.*")
         .raw_line("use libc::{")
         .raw_line(LIBC_TYPES.join(", "))
@@ -189,7 +190,9 @@ fn run_bindgen(inputs: &Inputs, target: &str, arch: &str, multiarch: &str) -> Re
         builder = builder.raw_line(line);
     }
     let bindings = builder
-        .blocklist_type("_IO_.*|__atomic_wide_counter.*|__pthread.*|pthread_.*attr_t|__fd_.*|epoll_data.*")
+        .blocklist_type(
+            "_IO_.*|__atomic_wide_counter.*|__pthread.*|pthread_.*attr_t|__fd_.*|epoll_data.*|in6_addr_.*",
+        )
         .generate();
     Ok(bindings.with_context(|| format!("bindgen failed for {target}"))?.to_string())
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-/// The committed pin, `xtask/bindings.lock.json`.
+/// The committed pin, `xtask/bindings/bindings.lock.json`.
 #[derive(Debug, Deserialize, Serialize)]
 pub(super) struct Lock {
     /// The bindgen that writes the bindings; it must be the one in `Cargo.lock`.
@@ -39,7 +39,7 @@ pub(super) struct Package {
 
 impl Lock {
     fn path(root: &Path) -> PathBuf {
-        root.join("xtask/bindings.lock.json")
+        root.join("xtask/bindings/bindings.lock.json")
     }
 
     /// Reads the committed pin.

@@ -1,0 +1,66 @@
+//! What a device and its ports can do: `ibv_devinfo`, with its flags and its lines.
+//!
+//! ```text
+//! $ cargo run --example ibv_devinfo -- -d rxe0
+//! hca_id: rxe0
+//!         transport:                      InfiniBand (0)
+//!         node_guid:                      5054:00ff:fe36:7656
+//! ...
+//! ```
+//!
+//! [`rdma_examples::devinfo`] says which lines of rdma-core's program are left out.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use rdma_examples::program::{self, Failure};
+use rdma_examples::{devices, devinfo};
+use sideway::ibverbs::device::DeviceList;
+
+/// Shows what devices and their ports can do.
+#[derive(Parser)]
+struct Arguments {
+    /// The device to show [default: all]
+    #[arg(short = 'd', long = "ib-dev", value_name = "DEV")]
+    ib_dev: Option<String>,
+
+    /// The port to show [default: all]
+    #[arg(short = 'i', long = "ib-port", value_name = "PORT", value_parser = clap::value_parser!(u8).range(1..))]
+    ib_port: Option<u8>,
+
+    /// Show the names of the devices only
+    #[arg(short, long)]
+    list: bool,
+
+    /// Show all attributes
+    #[arg(short, long)]
+    verbose: bool,
+}
+
+fn main() -> ExitCode {
+    program::run(ibv_devinfo)
+}
+
+fn ibv_devinfo() -> Result<(), Failure> {
+    let arguments: Arguments = program::arguments()?;
+    let list = DeviceList::new()?;
+    if arguments.list {
+        return program::say(names(&list));
+    }
+    for device in devices::all(&list, arguments.ib_dev.as_deref())? {
+        // The text ends with an empty line, which separates devices.
+        let text = devinfo::describe(&device, arguments.ib_port, arguments.verbose)?;
+        program::say(text.strip_suffix('\n').unwrap_or(&text))?;
+    }
+    Ok(())
+}
+
+/// That there is no device is an answer, too.
+fn names(list: &DeviceList) -> String {
+    let plural = if list.len() == 1 { "" } else { "s" };
+    let mut text = format!("{} HCA{plural} found:\n", list.len());
+    for device in list.iter() {
+        text += &format!("\t{}\n", device.name());
+    }
+    text
+}

@@ -1,0 +1,291 @@
+//! The flags of `ibv_rc_pingpong`.
+
+use std::time::Duration;
+
+use sideway::ibverbs::connect::LocalPath;
+use sideway::ibverbs::device_context::DeviceContext;
+use sideway::ibverbs::port::Mtu;
+
+use crate::program::Failure;
+
+/// Sends a message to and fro over a reliable connection. Either side can be rdma-core's ibv_rc_pingpong.
+#[derive(Clone, Debug, clap::Parser)]
+pub struct Args {
+    /// The server's name or address; without it this side is the server
+    host: Option<String>,
+
+    /// The TCP port on which addresses are exchanged
+    #[arg(short, long, default_value_t = 18515, value_parser = clap::value_parser!(u16).range(1..))]
+    port: u16,
+
+    /// The device [default: the first]
+    #[arg(short = 'd', long = "ib-dev", value_name = "DEV")]
+    ib_dev: Option<String>,
+
+    /// The device's port
+    #[arg(short = 'i', long = "ib-port", value_name = "PORT", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..))]
+    ib_port: u8,
+
+    /// The size of the message, in bytes
+    #[arg(short, long, default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..))]
+    size: u32,
+
+    /// The size of packets: 256, 512, 1024, 2048 or 4096 bytes
+    #[arg(short, long, default_value = "1024", value_parser = mtu)]
+    mtu: Mtu,
+
+    /// The number of receives to post at a time
+    #[arg(short, long, value_name = "DEPTH", default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=MAX_DEPTH))]
+    rx_depth: u32,
+
+    /// The number of exchanges
+    #[arg(short = 'n', long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
+    iters: u32,
+
+    /// The service level
+    #[arg(short = 'l', long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(..16))]
+    sl: u8,
+
+    /// The index of the port's GID [default: one that can be reached from furthest]
+    #[arg(short, long, value_name = "INDEX")]
+    gid_idx: Option<u8>,
+
+    /// Check what was received
+    #[arg(short, long)]
+    chk: bool,
+
+    /// Insist on posting with ibv_wr_*, which is done anyway where the device can
+    #[arg(short = 'N', long = "new_send")]
+    new_send: bool,
+
+    /// Give up when nothing happens for so long: the peer may be dead (0: never)
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    timeout: u32,
+
+    #[command(flatten)]
+    unsupported: Unsupported,
+}
+
+/// So that the completion queue's length, one more, is still one that C can say.
+const MAX_DEPTH: i64 = i32::MAX as i64 - 1;
+
+/// Flags of C's program that are understood only to be refused by name.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Flags of ibv_rc_pingpong that this program does not have")]
+struct Unsupported {
+    /// Sleep until completions come
+    #[arg(short, long)]
+    events: bool,
+
+    /// On-demand paging
+    #[arg(short, long)]
+    odp: bool,
+
+    /// Implicit on-demand paging
+    #[arg(short = 'O', long)]
+    iodp: bool,
+
+    /// Prefetch for on-demand paging
+    #[arg(short = 'P', long)]
+    prefetch: bool,
+
+    /// Timestamps of completions
+    #[arg(short, long)]
+    ts: bool,
+
+    /// Device memory
+    #[arg(short = 'j', long)]
+    dm: bool,
+
+    /// Unprotected memory of confidential guests
+    #[arg(short = 'U', long)]
+    allow_cc_unprotected: bool,
+}
+
+impl Unsupported {
+    fn refuse(&self) -> Result<(), Failure> {
+        let flags = [
+            (
+                self.events,
+                "-e (--events)",
+                "completion events are still to come; without it the program polls",
+            ),
+            (self.odp, "-o (--odp)", "memory is always pinned"),
+            (self.iodp, "-O (--iodp)", "memory is always pinned"),
+            (self.prefetch, "-P (--prefetch)", "memory is always pinned"),
+            (self.ts, "-t (--ts)", "time is taken for the whole run only"),
+            (self.dm, "-j (--dm)", "the message is always in the host's memory"),
+            (self.allow_cc_unprotected, "-U (--allow-cc-unprotected)", "there are no parent domains yet"),
+        ];
+        match flags.iter().find(|(given, ..)| *given) {
+            Some((_, flag, why)) => Err(Failure::setup(format_args!("{flag} is not supported: {why}"))),
+            None => Ok(()),
+        }
+    }
+}
+
+fn mtu(text: &str) -> Result<Mtu, String> {
+    let bytes = text.parse().ok().and_then(Mtu::from_bytes);
+    bytes.ok_or_else(|| "it must be 256, 512, 1024, 2048 or 4096".to_owned())
+}
+
+/// What to do: the arguments, as far as they can be judged without a device.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The server to connect to; `None` makes this side the server.
+    pub host: Option<String>,
+    /// The TCP port of the server.
+    pub port: u16,
+    /// The device's name.
+    pub ib_dev: Option<String>,
+    /// The device's port.
+    pub ib_port: u8,
+    /// The size of the message.
+    pub size: u32,
+    /// The size of packets.
+    pub mtu: Mtu,
+    /// How many receives to post at a time.
+    pub rx_depth: u32,
+    /// How often the message goes to and fro.
+    pub iters: u32,
+    /// The service level.
+    pub service_level: u8,
+    /// The index of the local GID.
+    pub gid_index: Option<u8>,
+    /// Whether to check what was received.
+    pub check: bool,
+    /// Whether the queue pair has to be an extended one.
+    pub extended_only: bool,
+    /// How long nothing may happen.
+    pub timeout: Option<Duration>,
+}
+
+impl TryFrom<Args> for Plan {
+    type Error = Failure;
+
+    fn try_from(args: Args) -> Result<Self, Failure> {
+        args.unsupported.refuse()?;
+        // A long message takes its time even when all is well.
+        let seconds = u64::from(args.timeout) + u64::from(args.size >> 20);
+        Ok(Self {
+            host: args.host,
+            port: args.port,
+            ib_dev: args.ib_dev,
+            ib_port: args.ib_port,
+            size: args.size,
+            mtu: args.mtu,
+            rx_depth: args.rx_depth,
+            iters: args.iters,
+            service_level: args.sl,
+            gid_index: args.gid_idx,
+            check: args.chk,
+            extended_only: args.new_send,
+            timeout: (args.timeout > 0).then(|| Duration::from_secs(seconds)),
+        })
+    }
+}
+
+impl Plan {
+    /// Compares the plan with what device and port can do.
+    ///
+    /// # Errors
+    ///
+    /// A queue, the message or its packets are too large.
+    pub fn check(&self, context: &DeviceContext, path: &LocalPath) -> Result<(), Failure> {
+        let (name, port) = (context.name(), path.port_num());
+        let device = context.query_device()?;
+        // Everything that is received completes in one queue, together with the one send.
+        let queues = [("receive", device.max_qp_wr()), ("completion", device.max_cqe().saturating_sub(1))];
+        for (queue, limit) in queues {
+            if i64::from(self.rx_depth) > i64::from(limit) {
+                return Err(Failure::setup(format_args!(
+                    "-r {}: the {queue} queues of {name} have room for {limit}",
+                    self.rx_depth
+                )));
+            }
+        }
+        let longest = context.query_port(port)?.max_msg_sz();
+        if self.size > longest {
+            return Err(Failure::setup(format_args!(
+                "-s {}: the longest message of port {port} of {name} is {longest} bytes",
+                self.size
+            )));
+        }
+        if self.mtu > path.mtu() {
+            return Err(Failure::setup(format_args!(
+                "-m {}: the MTU of port {port} of {name} is {}; raise that of its network interface, or choose a smaller one",
+                self.mtu,
+                path.mtu()
+            )));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::program;
+
+    fn plan(arguments: &str) -> Result<Plan, Failure> {
+        program::parse::<Args>(["rc_pingpong"].into_iter().chain(arguments.split_whitespace()))?.try_into()
+    }
+
+    fn refusal(arguments: &str) -> String {
+        match plan(arguments) {
+            Err(Failure::Setup(reason)) => reason,
+            other => panic!("{arguments}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn defaults_are_those_of_c() {
+        let plan = plan("").unwrap();
+        assert_eq!((plan.host, plan.port, plan.ib_dev, plan.ib_port), (None, 18515, None, 1));
+        assert_eq!((plan.size, plan.mtu, plan.rx_depth, plan.iters), (4096, Mtu::Mtu1024, 500, 1000));
+        assert_eq!((plan.service_level, plan.gid_index, plan.check), (0, None, false));
+        assert!(!plan.extended_only);
+    }
+
+    #[test]
+    fn every_flag_is_heard_and_the_host_may_stand_anywhere() {
+        let plan =
+            plan("-p 1 -d rxe0 -i 2 -s 8 server -m 256 -r 7 -n 9 -l 3 -g 4 -c -N --timeout 5").unwrap();
+        assert_eq!((plan.host.as_deref(), plan.port), (Some("server"), 1));
+        assert_eq!((plan.ib_dev.as_deref(), plan.ib_port), (Some("rxe0"), 2));
+        assert_eq!((plan.size, plan.mtu, plan.rx_depth, plan.iters), (8, Mtu::Mtu256, 7, 9));
+        assert_eq!((plan.service_level, plan.gid_index), (3, Some(4)));
+        assert!(plan.check && plan.extended_only);
+        assert_eq!(plan.timeout, Some(Duration::from_secs(5)));
+    }
+
+    #[test]
+    fn bad_values_are_refused_with_their_limits() {
+        assert_eq!(refusal("-s 0"), "invalid value '0' for '--size <SIZE>': 0 is not in 1..=4294967295");
+        assert_eq!(refusal("-n 0"), "invalid value '0' for '--iters <ITERS>': 0 is not in 1..=4294967295");
+        assert_eq!(
+            refusal("-m 1500"),
+            "invalid value '1500' for '--mtu <MTU>': it must be 256, 512, 1024, 2048 or 4096"
+        );
+        assert!(refusal("-r 0").contains("0 is not in 1..="));
+        assert!(refusal("-l 16").contains("16 is not in 0..16"));
+        assert!(refusal("-i 0").contains("0 is not in 1..=255"));
+        assert!(refusal("-p 65536").contains("65536 is not in 1..=65535"));
+        assert!(refusal("-g 256").contains("256 is not in 0..=255"));
+        assert!(refusal("one two").contains("unexpected argument 'two' found"));
+    }
+
+    #[test]
+    fn what_is_missing_is_refused_by_name() {
+        for flag in ["-e", "-o", "-O", "-P", "-t", "-j", "-U", "--events", "--allow-cc-unprotected"] {
+            let reason = refusal(flag);
+            assert!(reason.contains(flag) && reason.contains(" is not supported: "), "{flag}: {reason}");
+        }
+    }
+
+    #[test]
+    fn no_timeout_means_for_ever_and_long_messages_get_more() {
+        assert_eq!(plan("--timeout 0").unwrap().timeout, None);
+        assert_eq!(plan("--timeout 1 -s 3145728").unwrap().timeout, Some(Duration::from_secs(4)));
+    }
+}

@@ -1,0 +1,194 @@
+//! The exchange of addresses over TCP.
+//!
+//! | client | server |
+//! | --- | --- |
+//! | connects, and sends its address | |
+//! | | gets ready for the client, and sends its own address |
+//! | sends `done`, and gets ready for the server | |
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::time::Duration;
+
+use sideway::ibverbs::connect::Endpoint;
+
+use super::wire;
+use crate::program::Failure;
+
+/// How long the other side may take for its next step. On the server that includes finding a route.
+const STEP_LIMIT: Duration = Duration::from_secs(20);
+
+/// The client's part: the server's address.
+///
+/// # Errors
+///
+/// There is no server, or it does not behave as one.
+pub fn call(host: &str, port: u16, local: &Endpoint) -> Result<Endpoint, Failure> {
+    let mut stream = connect(host, port)?;
+    send(&mut stream, wire::encode(local).as_bytes())?;
+    let remote = wire::decode(&receive(&mut stream)?, local)?;
+    send(&mut stream, wire::DONE)?;
+    Ok(remote)
+}
+
+/// The server's part: waits for a client, and gives its address to `get_ready`, after which the client may
+/// send; returns it as well.
+///
+/// # Errors
+///
+/// The port is taken, the client does not behave as one, or what `get_ready` says.
+pub fn answer(
+    port: u16,
+    local: &Endpoint,
+    get_ready: impl FnOnce(&Endpoint) -> Result<(), Failure>,
+) -> Result<Endpoint, Failure> {
+    // A socket for IPv6 takes IPv4, too, unless the system says otherwise.
+    let any: [SocketAddr; 2] = [(Ipv6Addr::UNSPECIFIED, port).into(), (Ipv4Addr::UNSPECIFIED, port).into()];
+    let listener = TcpListener::bind(&any[..]).map_err(|error| {
+        Failure::setup(format_args!("cannot listen on TCP port {port}: {error}; choose another with -p"))
+    })?;
+    answer_on(&listener, local, get_ready)
+}
+
+fn answer_on(
+    listener: &TcpListener,
+    local: &Endpoint,
+    get_ready: impl FnOnce(&Endpoint) -> Result<(), Failure>,
+) -> Result<Endpoint, Failure> {
+    let (mut stream, _) = listener.accept()?;
+    limit(&stream)?;
+    let remote = wire::decode(&receive(&mut stream)?, local)?;
+    get_ready(&remote)?;
+    send(&mut stream, wire::encode(local).as_bytes())?;
+    match receive(&mut stream)? {
+        done if &done == wire::DONE => Ok(remote),
+        other => Err(Failure::setup(format_args!(
+            "the client sent \"{}\" where `done` belongs",
+            other.escape_ascii()
+        ))),
+    }
+}
+
+fn connect(host: &str, port: u16) -> Result<TcpStream, Failure> {
+    let failed = |reason: &dyn std::fmt::Display| {
+        Failure::setup(format_args!(
+            "cannot connect to {host}, TCP port {port}: {reason}; is the server running?"
+        ))
+    };
+    let addresses = (host, port).to_socket_addrs().map_err(|error| failed(&error))?;
+    let mut last = None;
+    for address in addresses {
+        match TcpStream::connect_timeout(&address, STEP_LIMIT) {
+            Ok(stream) => {
+                limit(&stream)?;
+                return Ok(stream);
+            }
+            Err(error) => last = Some(error),
+        }
+    }
+    Err(last.map_or_else(|| failed(&"it has no address"), |error| failed(&error)))
+}
+
+fn limit(stream: &TcpStream) -> Result<(), Failure> {
+    stream.set_read_timeout(Some(STEP_LIMIT))?;
+    Ok(stream.set_write_timeout(Some(STEP_LIMIT))?)
+}
+
+/// In one piece, because C reads in one piece.
+fn send(stream: &mut TcpStream, text: &[u8]) -> Result<(), Failure> {
+    stream.write_all(text).map_err(|error| gone(&error))
+}
+
+fn receive<const LENGTH: usize>(stream: &mut TcpStream) -> Result<[u8; LENGTH], Failure> {
+    let mut text = [0; LENGTH];
+    stream.read_exact(&mut text).map_err(|error| gone(&error))?;
+    Ok(text)
+}
+
+fn gone(error: &std::io::Error) -> Failure {
+    let reason = match error.kind() {
+        std::io::ErrorKind::WouldBlock => format!("nothing happened for {} s", STEP_LIMIT.as_secs()),
+        std::io::ErrorKind::UnexpectedEof => "it closed the connection".to_owned(),
+        _ => error.to_string(),
+    };
+    Failure::setup(format_args!("the peer broke off the exchange of addresses: {reason}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    fn endpoint(qp_number: u32) -> Endpoint {
+        Endpoint { qp_number, packet_seq_num: 1, lid: 0, gid: None, mtu: 1024, ethernet: true }
+    }
+
+    fn listener() -> (TcpListener, u16) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        (listener, port)
+    }
+
+    fn reason<T>(result: Result<T, Failure>) -> String {
+        match result.err() {
+            Some(Failure::Setup(reason)) => reason,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn both_sides_learn_of_one_another() {
+        let (listener, port) = listener();
+        let server = thread::spawn(move || {
+            let mut heard = None;
+            let remote = answer_on(&listener, &endpoint(1), |remote| {
+                heard = Some(remote.qp_number);
+                Ok(())
+            });
+            (remote.unwrap().qp_number, heard)
+        });
+        assert_eq!(call("127.0.0.1", port, &endpoint(2)).unwrap().qp_number, 1);
+        assert_eq!(server.join().unwrap(), (2, Some(2)));
+    }
+
+    /// What a server makes of a client that sends this and then nothing more.
+    fn answer_to(sent: &[u8]) -> String {
+        let (listener, port) = listener();
+        let mut client = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        client.write_all(sent).unwrap();
+        client.shutdown(std::net::Shutdown::Write).unwrap();
+        reason(answer_on(&listener, &endpoint(1), |_| Ok(())))
+    }
+
+    #[test]
+    fn a_strange_client_is_an_error() {
+        assert_eq!(
+            answer_to(b"GET /"),
+            "the peer broke off the exchange of addresses: it closed the connection"
+        );
+        assert!(answer_to(&[b'x'; wire::LENGTH]).contains("instead of an address"));
+        let good = wire::encode(&endpoint(2));
+        assert!(answer_to(good.as_bytes()).contains("it closed the connection"));
+        assert_eq!(
+            answer_to(format!("{good}do\u{7}e\n").as_bytes()),
+            "the client sent \"do\\x07e\\n\" where `done` belongs"
+        );
+    }
+
+    #[test]
+    fn a_server_that_is_not_there_is_an_error() {
+        let (listener, port) = listener();
+        drop(listener);
+        let reason = reason(call("127.0.0.1", port, &endpoint(1)));
+        assert!(reason.starts_with(&format!("cannot connect to 127.0.0.1, TCP port {port}: ")), "{reason}");
+    }
+
+    #[test]
+    fn a_port_that_is_taken_is_an_error() {
+        let any = TcpListener::bind("0.0.0.0:0").unwrap();
+        let port = any.local_addr().unwrap().port();
+        let reason = reason(answer(port, &endpoint(1), |_| Ok(())));
+        assert!(reason.starts_with(&format!("cannot listen on TCP port {port}: ")), "{reason}");
+    }
+}

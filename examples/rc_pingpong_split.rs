@@ -1,0 +1,264 @@
+//! `rc_pingpong` the long way: every step that [`connect`] takes is spelled
+//! out, and the queue pair is split into its sending and its receiving half.
+//!
+//! Two things are split here:
+//!
+//! - the way up. The states of a queue pair and what each of them needs stand
+//!   in [`Steps`], with the error that `modify` gives if an attribute is wrong,
+//!   missing or too many. Try it: in [`Steps::to_ready_to_receive`], replace
+//!   `setup_min_rnr_timer` by `setup_port`, and read what the program says.
+//! - the queue pair. The [`Sender`] has the sending half and the completion
+//!   queue of sends, the [`Receiver`] the receiving half and the completion
+//!   queue of receives. They share nothing and could live on two threads; as
+//!   ping and pong only ever wait for one another, they take turns on one.
+//!
+//! Flags, lines and the exchange of addresses are those of `ibv_rc_pingpong`.
+//!
+//! [`connect`]: sideway::ibverbs::connect::connect
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use rdma_examples::devices;
+use rdma_examples::pingpong::{
+    self, Args, Ball, Patience, Plan, RECEIVE, Rally, Receives, SEND, exchange, report, wire,
+};
+use rdma_examples::program::{self, Failure, note, say};
+use sideway::ibverbs::AccessFlags;
+use sideway::ibverbs::address::AddressHandleAttribute;
+use sideway::ibverbs::completion::{GenericCompletionQueue, WorkCompletionStatus};
+use sideway::ibverbs::connect::{Endpoint, LocalPath};
+use sideway::ibverbs::device::DeviceList;
+use sideway::ibverbs::port::LinkLayer;
+use sideway::ibverbs::queue_pair::{
+    GenericSendQueue, PostSendGuard, QueuePair, QueuePairAttribute, QueuePairControl, QueuePairState,
+    ReceiveQueue, SendQueue, WorkRequestFlags,
+};
+
+fn main() -> ExitCode {
+    program::run(rc_pingpong_split)
+}
+
+fn rc_pingpong_split() -> Result<(), Failure> {
+    let plan = Plan::try_from(program::arguments::<Args>()?)?;
+    let list = DeviceList::new()?;
+    let context = devices::one(&list, plan.ib_dev.as_deref())?.open()?;
+    let path = LocalPath::choose(&context, plan.ib_port, plan.gid_index)?;
+    plan.check(&context, &path)?;
+    note(format_args!("{}, port {}: {}", context.name(), path.port_num(), path.reason()));
+
+    let pd = context.alloc_pd()?;
+    // Before the queue pair, so that it goes after it: the device writes to it as long as there is one.
+    let ball = Ball::new(&pd, plan.size)?;
+    let send_cq = context.create_cq_builder().setup_cqe(1).build_generic()?;
+    let recv_cq = context.create_cq_builder().setup_cqe(plan.rx_depth).build_generic()?;
+    let mut builder = pd.create_qp_builder();
+    builder
+        .setup_send_cq(&send_cq)
+        .setup_recv_cq(&recv_cq)
+        .setup_max_send_wr(1)
+        .setup_max_recv_wr(plan.rx_depth);
+    let mut qp = if plan.extended_only { builder.build_ex()?.into() } else { builder.build_generic()? };
+
+    let local = Endpoint::new(&qp, &path, pingpong::first_psn());
+    // Changing the state needs neither half; the control can be cloned and goes anywhere.
+    let steps = Steps { control: qp.control().clone(), plan: &plan, path: &path, local: &local };
+    let (send_queue, recv_queue) = qp.split();
+    let mut sender = Sender { queue: send_queue, cq: send_cq, ball: &ball };
+    let mut receiver =
+        Receiver { queue: recv_queue, cq: recv_cq, ball: &ball, receives: Receives::new(plan.rx_depth) };
+
+    steps.to_init()?;
+    // From here on, and before the peer can send anything.
+    receiver.post()?;
+    say(format_args!("  local address:  {}", wire::describe(&local)))?;
+
+    let remote = match &plan.host {
+        Some(host) => {
+            let remote = exchange::call(host, plan.port, &local)?;
+            steps.to_ready_to_receive(&remote)?;
+            remote
+        }
+        // The client sends as soon as it has the server's address, so the server has to be ready by then.
+        None => exchange::answer(plan.port, &local, |remote| steps.to_ready_to_receive(remote))?,
+    };
+    steps.to_ready_to_send()?;
+    say(format_args!("  remote address: {}", wire::describe(&remote)))?;
+
+    let opens = plan.host.is_some();
+    let mut rally = Rally::new(plan.iters, opens);
+    if plan.check && opens {
+        ball.mark(rally.latest());
+    }
+    let start = Instant::now();
+    play(&mut sender, &mut receiver, &mut rally, Patience::new(plan.timeout))?;
+    report::speed(plan.size, plan.iters, start.elapsed())?;
+    if plan.check { report::validity(&ball.wrong_pages(rally.latest())) } else { Ok(()) }
+}
+
+/// Both halves, in turn, until all messages went out and came in.
+fn play(
+    sender: &mut Sender<'_>,
+    receiver: &mut Receiver<'_>,
+    rally: &mut Rally,
+    mut patience: Patience,
+) -> Result<(), Failure> {
+    while !rally.is_over() {
+        if let Some(turn) = rally.take_turn() {
+            sender.send(turn)?;
+        }
+        let sent = sender.poll(rally)?;
+        let received = receiver.poll(rally)?;
+        if sent || received {
+            patience.reward();
+            receiver.post()?;
+        } else {
+            patience.try_once_more()?;
+        }
+    }
+    Ok(())
+}
+
+/// The way of the queue pair from reset to ready-to-send.
+struct Steps<'a> {
+    control: QueuePairControl,
+    plan: &'a Plan,
+    path: &'a LocalPath,
+    local: &'a Endpoint,
+}
+
+impl Steps<'_> {
+    /// Receives can be posted. The peer has no business in the memory, so it may do nothing but send.
+    fn to_init(&self) -> Result<(), Failure> {
+        let mut attr = QueuePairAttribute::new();
+        attr.setup_state(QueuePairState::Init)
+            .setup_pkey_index(0)
+            .setup_port(self.path.port_num())
+            .setup_access_flags(AccessFlags::empty());
+        self.modify(&attr, "INIT")
+    }
+
+    /// What the peer sends is received.
+    fn to_ready_to_receive(&self, remote: &Endpoint) -> Result<(), Failure> {
+        let mut attr = QueuePairAttribute::new();
+        attr.setup_state(QueuePairState::ReadyToReceive)
+            .setup_path_mtu(self.plan.mtu)
+            .setup_dest_qp_num(remote.qp_number)
+            .setup_rq_psn(remote.packet_seq_num)
+            .setup_max_dest_read_atomic(1)
+            .setup_min_rnr_timer(12);
+
+        // setup address vector
+        let mut ah_attr = AddressHandleAttribute::new();
+        ah_attr
+            .setup_dest_lid(remote.lid)
+            .setup_port(self.path.port_num())
+            .setup_service_level(self.plan.service_level);
+        // RoCE goes by GID; on InfiniBand both sides choose.
+        if remote.gid.is_none() && self.path.link_layer() == LinkLayer::Ethernet {
+            return Err(Failure::setup(
+                "the peer has no GID, which RoCE needs: give it an index (-g, `show_gids`)",
+            ));
+        }
+        if let (Some(gid), Some(index)) = (remote.gid, self.path.gid_index()) {
+            ah_attr.setup_grh_dest_gid(&gid).setup_grh_src_gid_index(index).setup_grh_hop_limit(64);
+        }
+        attr.setup_address_vector(&ah_attr);
+        self.modify(&attr, "RTR")
+    }
+
+    /// What is posted is sent.
+    fn to_ready_to_send(&self) -> Result<(), Failure> {
+        let mut attr = QueuePairAttribute::new();
+        attr.setup_state(QueuePairState::ReadyToSend)
+            .setup_sq_psn(self.local.packet_seq_num)
+            .setup_timeout(14)
+            .setup_retry_cnt(7)
+            .setup_rnr_retry(7)
+            .setup_max_read_atomic(1);
+        self.modify(&attr, "RTS")
+    }
+
+    /// One step. The error as a value says what a program could act on, and as text what a person could do.
+    fn modify(&self, attr: &QueuePairAttribute, state: &str) -> Result<(), Failure> {
+        self.control.modify(attr).map_err(|error| {
+            Failure::setup(format_args!("Failed to modify QP to {state}: {error:?}\n{error}"))
+        })
+    }
+}
+
+/// The sending half of the queue pair.
+struct Sender<'a> {
+    queue: &'a mut GenericSendQueue,
+    cq: GenericCompletionQueue,
+    ball: &'a Ball,
+}
+
+impl Sender<'_> {
+    fn send(&mut self, turn: u32) -> Result<(), Failure> {
+        let mut guard = self.queue.start_post_send();
+        let send = guard.construct_wr(SEND, WorkRequestFlags::Signaled).setup_send();
+        // SAFETY: the ball outlives the queue pair. Nobody writes to this message until the send has
+        // completed: the next one comes in beside it, and the one after that is sent only in answer to our
+        // next send, which waits for this one.
+        unsafe { send.setup_sge(self.ball.lkey(), self.ball.addr(turn), self.ball.size()) };
+        guard.post().map_err(Failure::work)
+    }
+
+    /// Takes what has completed; false if nothing has.
+    fn poll(&mut self, rally: &mut Rally) -> Result<bool, Failure> {
+        poll(&mut self.cq, SEND, || rally.sent())
+    }
+}
+
+/// The receiving half of the queue pair.
+struct Receiver<'a> {
+    queue: &'a mut ReceiveQueue,
+    cq: GenericCompletionQueue,
+    ball: &'a Ball,
+    receives: Receives,
+}
+
+impl Receiver<'_> {
+    /// Fills the receive queue anew, when it is time.
+    fn post(&mut self) -> Result<(), Failure> {
+        let mut guard = self.queue.start_post_recv();
+        for turn in self.receives.refill() {
+            // SAFETY: the ball outlives the queue pair, and makes no reference to its memory.
+            unsafe {
+                guard.construct_wr(RECEIVE).setup_sge(
+                    self.ball.lkey(),
+                    self.ball.addr(turn),
+                    self.ball.size(),
+                );
+            }
+        }
+        guard.post().map_err(Failure::work)
+    }
+
+    /// Takes what has completed; false if nothing has.
+    fn poll(&mut self, rally: &mut Rally) -> Result<bool, Failure> {
+        poll(&mut self.cq, RECEIVE, || {
+            rally.received();
+            self.receives.taken();
+        })
+    }
+}
+
+/// Takes what has completed of one kind; false if nothing has.
+fn poll(cq: &mut GenericCompletionQueue, wr_id: u64, mut completed: impl FnMut()) -> Result<bool, Failure> {
+    let mut poller = cq.start_poll().map_err(Failure::work)?;
+    let mut any = false;
+    while let Some(wc) = poller.next() {
+        if wc.status() != WorkCompletionStatus::Success {
+            return Err(report::failed(&wc));
+        }
+        if wc.wr_id() != wr_id {
+            return Err(report::unknown(wc.wr_id()));
+        }
+        completed();
+        any = true;
+    }
+    poller.finish().map_err(Failure::work)?;
+    Ok(any)
+}

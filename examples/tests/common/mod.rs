@@ -1,0 +1,206 @@
+//! Running programs, none of them for longer than it may.
+
+#![allow(dead_code, reason = "each test program uses a part of it")]
+
+use std::env;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// No program needs this long, not even in a virtual machine without hardware support.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// One of this package's programs: in the folder that `RDMA_EXAMPLES_DIR` names, else beside this test
+/// program, where cargo puts it, else on the `PATH`.
+pub(crate) fn example(name: &str) -> Result<PathBuf, String> {
+    if let Some(folder) = env::var_os("RDMA_EXAMPLES_DIR") {
+        return Ok(Path::new(&folder).join(name));
+    }
+    // This is target/PROFILE/deps/TEST, that is target/PROFILE/examples/NAME.
+    let this = env::current_exe().map_err(|error| error.to_string())?;
+    let beside = this.ancestors().nth(2).map(|profile| profile.join("examples").join(name));
+    beside.filter(|path| path.is_file()).or_else(|| on_path(name)).ok_or_else(|| {
+        format!("there is no example `{name}`: build it with `cargo build -p rdma-examples --examples`")
+    })
+}
+
+/// A program on the `PATH`.
+pub(crate) fn on_path(name: &str) -> Option<PathBuf> {
+    let folders = env::var_os("PATH")?;
+    env::split_paths(&folders).map(|folder| folder.join(name)).find(|path| path.is_file())
+}
+
+/// What a program said and how it ended.
+#[derive(Debug)]
+pub(crate) struct Output {
+    pub(crate) title: String,
+    /// `None` if it was killed.
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Output {
+    /// What it said on stdout, if it ended well.
+    pub(crate) fn ok(self) -> Result<String, String> {
+        if self.code == Some(0) { Ok(self.stdout) } else { Err(format!("failed: {self}")) }
+    }
+
+    /// Its single line on stderr, if it failed with this code and said nothing else.
+    pub(crate) fn error(self, code: i32) -> Result<String, String> {
+        let line = self.stderr.strip_suffix('\n').filter(|line| !line.contains('\n'));
+        match line.and_then(|line| line.strip_prefix("error: ")) {
+            Some(line) if self.code == Some(code) && self.stdout.is_empty() => Ok(line.to_owned()),
+            _ => Err(format!("exit code {code} and one line on stderr were expected: {self}")),
+        }
+    }
+}
+
+impl std::fmt::Display for Output {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { title, code, stdout, stderr } = self;
+        let code = code.map_or_else(|| "killed".to_owned(), |code| format!("exit code {code}"));
+        write!(f, "{title} ({code})\n--- stdout\n{stdout}--- stderr\n{stderr}---")
+    }
+}
+
+/// A program that runs. It is killed when this goes.
+#[derive(Debug)]
+pub(crate) struct Running {
+    title: String,
+    child: Child,
+    stdout: Pipe,
+    stderr: Pipe,
+    started: Instant,
+}
+
+impl Running {
+    /// Starts a program with these arguments, and these variables in its environment.
+    pub(crate) fn start(
+        program: &Path,
+        arguments: &[&str],
+        environment: &[(&str, &str)],
+    ) -> Result<Self, String> {
+        let title = format!("{} {}", program.display(), arguments.join(" "));
+        let mut child = Command::new(program)
+            .args(arguments)
+            .envs(environment.iter().copied())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|error| format!("cannot start {title}: {error}"))?;
+        let stdout = Pipe::read(child.stdout.take());
+        let stderr = Pipe::read(child.stderr.take());
+        Ok(Self { title, child, stdout, stderr, started: Instant::now() })
+    }
+
+    /// Waits until a condition holds, which may depend on what the program has said on stdout.
+    pub(crate) fn wait_for(
+        &mut self,
+        what: &str,
+        mut condition: impl FnMut(&str) -> bool,
+    ) -> Result<(), String> {
+        loop {
+            if condition(&self.stdout.text()) {
+                return Ok(());
+            }
+            if self.has_ended() || self.started.elapsed() > LIMIT {
+                self.kill();
+                return Err(format!("it never {what}: {}", self.output()));
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Waits until it ends by itself, which it must.
+    pub(crate) fn finish(mut self) -> Result<Output, String> {
+        while !self.has_ended() {
+            if self.started.elapsed() > LIMIT {
+                self.kill();
+                return Err(format!("it did not end within {} s: {}", LIMIT.as_secs(), self.output()));
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        Ok(self.output())
+    }
+
+    /// As if the machine had lost power.
+    pub(crate) fn kill(&mut self) {
+        // It may have ended by itself, which is as good.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    fn has_ended(&mut self) -> bool {
+        !matches!(self.child.try_wait(), Ok(None))
+    }
+
+    fn output(&mut self) -> Output {
+        let code = self.child.wait().ok().and_then(|status| status.code());
+        let (stdout, stderr) = (self.stdout.finish(), self.stderr.finish());
+        Output { title: self.title.clone(), code, stdout, stderr }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Runs a program to its end.
+pub(crate) fn run(program: &Path, arguments: &[&str]) -> Result<Output, String> {
+    run_with(program, arguments, &[])
+}
+
+/// As [`run`], with these variables in its environment.
+pub(crate) fn run_with(
+    program: &Path,
+    arguments: &[&str],
+    environment: &[(&str, &str)],
+) -> Result<Output, String> {
+    Running::start(program, arguments, environment)?.finish()
+}
+
+/// What a program writes, read as it comes.
+#[derive(Debug)]
+struct Pipe {
+    text: Arc<Mutex<Vec<u8>>>,
+    reader: Option<JoinHandle<()>>,
+}
+
+impl Pipe {
+    fn read(pipe: Option<impl Read + Send + 'static>) -> Self {
+        let text = Arc::new(Mutex::new(Vec::new()));
+        let shared = Arc::clone(&text);
+        let reader = pipe.map(|mut pipe| {
+            thread::spawn(move || {
+                let mut buffer = [0; 4096];
+                while let Ok(length @ 1..) = pipe.read(&mut buffer) {
+                    shared
+                        .lock()
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .extend_from_slice(&buffer[..length]);
+                }
+            })
+        });
+        Self { text, reader }
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.text.lock().unwrap_or_else(PoisonError::into_inner)).into_owned()
+    }
+
+    /// All of it; the program has ended.
+    fn finish(&mut self) -> String {
+        if let Some(reader) = self.reader.take() {
+            // A reader that panicked has nothing to add.
+            let _ = reader.join();
+        }
+        self.text()
+    }
+}

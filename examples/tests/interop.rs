@@ -1,0 +1,116 @@
+//! The programs over an RDMA device, with and against their originals in C
+//! (Debian: ibverbs-utils).
+//!
+//! Where there is no device, or no such program, the tests that need it are
+//! ignored, and it is said why; with `SIDEWAY_TEST_REQUIRE_DEVICE=1` they fail.
+//! `cargo xtask softroce --suite` runs them over SoftRoCE.
+
+mod common;
+#[path = "interop/listing.rs"]
+mod listing;
+#[path = "interop/ping_pong.rs"]
+mod ping_pong;
+#[path = "interop/place.rs"]
+mod place;
+#[path = "interop/refusals.rs"]
+mod refusals;
+
+use std::env;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use libtest_mimic::{Arguments, Failed, Trial};
+
+use place::Place;
+
+/// What a test needs besides a device.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Needs {
+    Nothing,
+    /// A program of ibverbs-utils.
+    C(&'static str),
+    /// The guest of `cargo xtask softroce`, whose network is known.
+    Guest,
+}
+
+struct Test {
+    name: String,
+    needs: Needs,
+    run: Box<Run>,
+}
+
+type Run = dyn Fn(&Place) -> Result<(), String> + Send;
+
+impl Test {
+    fn new(
+        name: impl Into<String>,
+        needs: Needs,
+        run: impl Fn(&Place) -> Result<(), String> + Send + 'static,
+    ) -> Self {
+        Self { name: name.into(), needs, run: Box::new(run) }
+    }
+
+    /// Why it cannot run here.
+    fn obstacle(&self, place: Option<&Place>) -> Option<String> {
+        match self.needs {
+            Needs::C(program) if common::on_path(program).is_none() => {
+                Some(format!("there is no `{program}` on the PATH (Debian: ibverbs-utils)"))
+            }
+            Needs::Guest if place.is_some_and(|place| !place.is_guest) => {
+                Some("it needs the known network of `cargo xtask softroce`".to_owned())
+            }
+            _ => None,
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    // Busy polling processes side by side only hinder one another.
+    arguments.test_threads = Some(1);
+    let required = env::var_os("SIDEWAY_TEST_REQUIRE_DEVICE").is_some_and(|value| value == "1");
+
+    let place = Place::find().map(Arc::new);
+    if let (Err(reason), false) = (&place, arguments.list) {
+        let fate = if required { "fail" } else { "are ignored" };
+        println!("the device tests {fate}: {reason}");
+    }
+    let mut tests = Vec::new();
+    listing::add(&mut tests);
+    ping_pong::add(&mut tests);
+    refusals::add(&mut tests);
+    let trials = tests.into_iter().map(|test| trial(test, &place, required)).collect();
+
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    if !arguments.list {
+        println!(
+            "device tests: {} ran, {} skipped, {} failed",
+            conclusion.num_passed + conclusion.num_failed,
+            conclusion.num_ignored + conclusion.num_filtered_out,
+            conclusion.num_failed
+        );
+    }
+    conclusion.exit_code()
+}
+
+fn trial(test: Test, place: &Result<Arc<Place>, String>, required: bool) -> Trial {
+    let obstacle = test.obstacle(place.as_deref().ok());
+    if let (Some(obstacle), Ok(_)) = (&obstacle, place) {
+        println!("{}: {obstacle}", test.name);
+    }
+    let ignored = match &obstacle {
+        // The known network cannot be demanded of any other place.
+        Some(_) if test.needs == Needs::Guest => true,
+        Some(_) => !required,
+        None => place.is_err() && !required,
+    };
+    let place = place.clone();
+    Trial::test(test.name, move || {
+        let place = place?;
+        if let Some(obstacle) = obstacle {
+            return Err(Failed::from(obstacle));
+        }
+        (test.run)(&place).map_err(Failed::from)
+    })
+    .with_ignored_flag(ignored)
+}

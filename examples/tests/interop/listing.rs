@@ -1,0 +1,115 @@
+//! `show_gids` against the kernel's own files, `ibv_devinfo` against C's.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use crate::common::{example, on_path, run};
+use crate::place::Place;
+use crate::{Needs, Test};
+
+pub(crate) fn add(tests: &mut Vec<Test>) {
+    tests.push(Test::new("show_gids::is_what_the_kernel_shows", Needs::Nothing, |_| compare_gids(None)));
+    tests.push(Test::new("show_gids::of_one_device", Needs::Nothing, |place| compare_gids(Some(place))));
+    for (name, flags) in [
+        ("ibv_devinfo::all_devices", &[][..]),
+        ("ibv_devinfo::all_attributes", &["-v"]),
+        ("ibv_devinfo::one_port", &["-i", "1"]),
+        ("ibv_devinfo::one_port_with_all_attributes", &["-i", "1", "-v"]),
+        ("ibv_devinfo::names", &["-l"]),
+    ] {
+        tests.push(Test::new(name, Needs::C("ibv_devinfo"), |_| compare_devinfo(flags)));
+        if !flags.contains(&"-l") {
+            let name = format!("{name}_of_one_device");
+            tests.push(Test::new(name, Needs::C("ibv_devinfo"), move |place| {
+                compare_devinfo(&[flags, &["-d", &place.device]].concat())
+            }));
+        }
+    }
+}
+
+/// Device, port, index, GID, version, network interface: what the table has, and the kernel.
+type Row = [String; 6];
+
+fn compare_gids(only: Option<&Place>) -> Result<(), String> {
+    let device = only.map(|place| place.device.as_str());
+    let arguments = device.map_or(vec![], |device| vec!["-d", device]);
+    let text = run(&example("show_gids")?, &arguments)?.ok()?;
+    let mut rows = BTreeSet::new();
+    let mut lines = text.lines();
+    let heading = lines.next().unwrap_or_default();
+    let names: Vec<&str> = heading.split('|').map(str::trim).collect();
+    if names != ["Dev", "Port", "Index", "GID", "IPv4", "Ver", "Netdev"] {
+        return Err(format!("the heading is\n{heading}"));
+    }
+    let rule = lines.next().unwrap_or_default();
+    for line in lines {
+        let bars = |line: &str, bar| line.match_indices(bar).map(|(at, _)| at).collect::<Vec<_>>();
+        if bars(line, '|') != bars(rule, '+') {
+            return Err(format!("columns are not below one another:\n{text}"));
+        }
+        let cells: Vec<String> = line.split('|').map(|cell| cell.trim().to_owned()).collect();
+        let [device, port, index, gid, ipv4, version, netdev] =
+            <[String; 7]>::try_from(cells).map_err(|_| format!("a line has other columns:\n{line}"))?;
+        check_ipv4(&gid, &ipv4)?;
+        rows.insert([device, port, index, gid, version, netdev]);
+    }
+    let expected = kernel_gids(device).map_err(|error| error.to_string())?;
+    if rows == expected && !rows.is_empty() {
+        return Ok(());
+    }
+    Err(format!("the kernel has\n{expected:#?}\nand the table\n{text}"))
+}
+
+fn check_ipv4(gid: &str, ipv4: &str) -> Result<(), String> {
+    let address: std::net::Ipv6Addr = gid.parse().map_err(|_| format!("`{gid}` is no GID"))?;
+    let expected = address.to_ipv4_mapped().map_or_else(String::new, |address| address.to_string());
+    if ipv4 == expected { Ok(()) } else { Err(format!("the IPv4 address of {gid} is not `{ipv4}`")) }
+}
+
+fn kernel_gids(only: Option<&str>) -> std::io::Result<BTreeSet<Row>> {
+    let names = |folder: &Path| -> std::io::Result<Vec<String>> {
+        fs::read_dir(folder)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
+    };
+    let read = |path: &Path| fs::read_to_string(path).map(|text| text.trim().to_owned());
+    let root = Path::new("/sys/class/infiniband");
+    let mut rows = BTreeSet::new();
+    for device in names(root)? {
+        if only.is_some_and(|only| only != device) {
+            continue;
+        }
+        for port in names(&root.join(&device).join("ports"))? {
+            let folder = root.join(&device).join("ports").join(&port);
+            for index in names(&folder.join("gids"))? {
+                let gid = read(&folder.join("gids").join(&index))?;
+                if gid.chars().all(|digit| matches!(digit, '0' | ':')) {
+                    continue;
+                }
+                let attributes = folder.join("gid_attrs");
+                let netdev = read(&attributes.join("ndevs").join(&index)).unwrap_or_default();
+                let version = match read(&attributes.join("types").join(&index)).as_deref() {
+                    Ok("RoCE v2") => "RoCEv2",
+                    Ok(_) if !netdev.is_empty() => "RoCEv1",
+                    _ => "IB",
+                };
+                rows.insert([device.clone(), port.clone(), index, gid, version.to_owned(), netdev]);
+            }
+        }
+    }
+    Ok(rows)
+}
+
+/// Lines that newer releases of C's program have, and ours does not.
+const ONLY_IN_C: [&str; 4] = ["max_comp_cntr:", "comp_cntr_caps:", "QP_ATTACH_", "effective_speed:"];
+
+fn compare_devinfo(flags: &[&str]) -> Result<(), String> {
+    let c = on_path("ibv_devinfo").ok_or("ibv_devinfo is gone")?;
+    let theirs = run(&c, flags)?.ok()?;
+    let ours = run(&example("ibv_devinfo")?, flags)?.ok()?;
+    let known = |line: &&str| !ONLY_IN_C.iter().any(|label| line.trim_start().starts_with(label));
+    let expected: Vec<&str> = theirs.lines().filter(known).collect();
+    if ours.lines().eq(expected.iter().copied()) && !expected.is_empty() {
+        return Ok(());
+    }
+    Err(format!("C says\n{theirs}\nand we say\n{ours}"))
+}

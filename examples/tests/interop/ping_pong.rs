@@ -1,0 +1,229 @@
+//! The ping-pong programs against one another and against C's.
+
+use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
+
+use crate::common::{Output, Running, example, on_path};
+use crate::place::{Place, is_listening};
+use crate::{Needs, Test};
+
+/// Who plays one of the sides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Player {
+    C,
+    Rust,
+    Split,
+}
+
+const C_PROGRAM: &str = "ibv_rc_pingpong";
+
+impl Player {
+    fn name(self) -> &'static str {
+        match self {
+            Self::C => "c",
+            Self::Rust => "rc_pingpong",
+            Self::Split => "rc_pingpong_split",
+        }
+    }
+
+    fn program(self) -> Result<PathBuf, String> {
+        match self {
+            Self::C => on_path(C_PROGRAM).ok_or_else(|| format!("{C_PROGRAM} is gone")),
+            _ => example(self.name()),
+        }
+    }
+}
+
+/// All that have one of ours in them.
+const PAIRS: [(Player, Player); 8] = [
+    (Player::C, Player::Rust),
+    (Player::Rust, Player::C),
+    (Player::C, Player::Split),
+    (Player::Split, Player::C),
+    (Player::Rust, Player::Rust),
+    (Player::Rust, Player::Split),
+    (Player::Split, Player::Rust),
+    (Player::Split, Player::Split),
+];
+
+pub(crate) fn add(tests: &mut Vec<Test>) {
+    for (server, client) in PAIRS {
+        let against_c = [server, client].contains(&Player::C);
+        let needs = if against_c { Needs::C(C_PROGRAM) } else { Needs::Nothing };
+        let mut add = |name: &str, flags: &'static [&'static str]| {
+            let name = format!("{}_serves_{}::{name}", server.name(), client.name());
+            tests.push(Test::new(name, needs, move |place| play(place, server, client, flags)));
+        };
+        add("1_byte", &["-s", "1", "-n", "20", "-c"]);
+        add("4096_bytes", &["-s", "4096", "-n", "20", "-c"]);
+        add("65536_bytes", &["-s", "65536", "-n", "5", "-c"]);
+        if !against_c {
+            continue;
+        }
+        add("63_bytes_and_no_check", &["-s", "63", "-n", "10"]);
+        add("5000_bytes_of_no_whole_page", &["-s", "5000", "-n", "11", "-c"]);
+        add("once", &["-n", "1", "-c"]);
+        add("often", &["-s", "64", "-n", "1000", "-c"]);
+        add("one_receive_at_a_time", &["-s", "64", "-n", "30", "-r", "1", "-c"]);
+        add("few_receives", &["-s", "64", "-n", "30", "-r", "3", "-c"]);
+        add("small_packets", &["-s", "10000", "-n", "5", "-m", "256", "-c"]);
+        add("service_level_and_port", &["-s", "64", "-n", "5", "-l", "1", "-i", "1"]);
+        add("ibv_wr", &["-s", "2048", "-n", "10", "-N", "-c"]);
+    }
+    for ours in [Player::Rust, Player::Split] {
+        let name = ours.name();
+        let c = Needs::C(C_PROGRAM);
+        tests.push(Test::new(format!("{name}::chooses_a_gid"), Needs::Nothing, move |place| {
+            choose_a_gid(place, ours)
+        }));
+        tests.push(Test::new(format!("{name}::notices_what_was_not_marked"), c, move |place| {
+            play_unmarked(place, ours)
+        }));
+        for dies in [Player::C, ours] {
+            let needs = if dies == Player::C { c } else { Needs::Nothing };
+            let whose = if dies == Player::C { "c" } else { "its" };
+            tests.push(Test::new(format!("{name}::survives_{whose}_client"), needs, move |place| {
+                lose_the_peer(place, ours, dies, true)
+            }));
+            tests.push(Test::new(format!("{name}::survives_{whose}_server"), needs, move |place| {
+                lose_the_peer(place, dies, ours, false)
+            }));
+        }
+    }
+}
+
+/// A server that listens, and its client.
+fn start(
+    place: &Place,
+    (server, server_flags): (Player, &[&str]),
+    (client, client_flags): (Player, &[&str]),
+) -> Result<(Running, Running), String> {
+    let port = place.tcp_port()?;
+    let port_text = port.to_string();
+    let common = ["-d", place.device.as_str(), "-p", port_text.as_str()];
+    let mut server = Running::start(&server.program()?, &[&common, server_flags].concat(), &[])?;
+    server.wait_for("listened", |_| is_listening(port))?;
+    let client = Running::start(&client.program()?, &[&common, client_flags, &["127.0.0.1"]].concat(), &[])?;
+    Ok((server, client))
+}
+
+/// Both sides' stdout, if both ended well.
+fn finish((server, client): (Running, Running)) -> Result<(String, String), String> {
+    let client = client.finish()?;
+    if client.code != Some(0) {
+        return Err(format!("the client failed: {client}\nand its server: {}", kill(server)));
+    }
+    Ok((server.finish()?.ok()?, client.stdout))
+}
+
+fn kill(mut running: Running) -> String {
+    running.kill();
+    running.finish().map_or_else(|error| error, |output| output.to_string())
+}
+
+fn play(place: &Place, server: Player, client: Player, flags: &[&str]) -> Result<(), String> {
+    let flags = [&["-g", place.gid_index.as_str()], flags].concat();
+    let (server, client) = finish(start(place, (server, &flags), (client, &flags))?)?;
+    check(&server, &client, &flags)
+}
+
+/// Whether both sides say what they should, in C's words.
+fn check(server: &str, client: &str, flags: &[&str]) -> Result<(), String> {
+    let number = |flag: &str, default: u64| -> u64 {
+        let at = flags.iter().position(|given| *given == flag);
+        at.and_then(|at| flags.get(at + 1)?.parse().ok()).unwrap_or(default)
+    };
+    let (size, iters) = (number("-s", 4096), number("-n", 1000));
+    let failed = |what: &str| Err(format!("{what}; the server said\n{server}and the client\n{client}"));
+    for text in [server, client] {
+        let lines: Vec<&str> = text.lines().collect();
+        let [local, remote, bytes, each] = lines[..] else { return failed("there are not four lines") };
+        if !is_address(local, "  local address:  ") || !is_address(remote, "  remote address: ") {
+            return failed("an address is of another form");
+        }
+        let bytes_begin = format!("{} bytes in ", size * iters * 2);
+        if !is_measure(bytes, &bytes_begin, "Mbit/sec")
+            || !is_measure(each, &format!("{iters} iters in "), "usec/iter")
+        {
+            return failed("the speed is of another form");
+        }
+    }
+    let address = |text: &str, line: usize| text.lines().nth(line).map(|line| line[18..].to_owned());
+    if address(server, 0) != address(client, 1) || address(server, 1) != address(client, 0) {
+        return failed("they do not agree on who they are");
+    }
+    Ok(())
+}
+
+/// `LID 0x0000, QPN 0x000011, PSN 0x6f79a8, GID ::ffff:10.77.0.1`
+fn is_address(line: &str, label: &str) -> bool {
+    let Some(rest) = line.strip_prefix(label) else { return false };
+    let fields: Vec<&str> = rest.split(", ").collect();
+    let [lid, qpn, psn, gid] = fields[..] else { return false };
+    let hex = |field: &str, label: &str, digits: usize| {
+        let number = field.strip_prefix(label).and_then(|field| field.strip_prefix(" 0x"));
+        number.is_some_and(|number| number.len() == digits && u32::from_str_radix(number, 16).is_ok())
+    };
+    let gid = gid.strip_prefix("GID ").and_then(|gid| gid.parse::<std::net::Ipv6Addr>().ok());
+    hex(lid, "LID", 4) && hex(qpn, "QPN", 6) && hex(psn, "PSN", 6) && gid.is_some()
+}
+
+/// `8192000 bytes in 0.02 seconds = 3276.80 Mbit/sec`
+fn is_measure(line: &str, begin: &str, unit: &str) -> bool {
+    let Some((seconds, speed)) = line.strip_prefix(begin).and_then(|rest| rest.split_once(" seconds = "))
+    else {
+        return false;
+    };
+    let two_places = |number: &str| {
+        number.split_once('.').is_some_and(|(_, places)| places.len() == 2) && number.parse::<f64>().is_ok()
+    };
+    let speed = speed.strip_suffix(unit).and_then(|speed| speed.strip_suffix(' '));
+    two_places(seconds) && speed.is_some_and(two_places)
+}
+
+/// Without `-g`, which C's program cannot do without on Ethernet.
+fn choose_a_gid(place: &Place, player: Player) -> Result<(), String> {
+    let flags = ["-n", "5", "-s", "64"];
+    let (server, client) = finish(start(place, (player, &flags), (player, &flags))?)?;
+    let gid = format!("GID {}", std::net::Ipv6Addr::from(place.gid));
+    if !server.contains(&gid) {
+        return Err(format!("{gid} was to be chosen:\n{server}"));
+    }
+    check(&server, &client, &flags)
+}
+
+/// The server checks, and the client did not mark.
+fn play_unmarked(place: &Place, server: Player) -> Result<(), String> {
+    let flags = ["-g", place.gid_index.as_str(), "-n", "5", "-s", "9000"];
+    let (server, client) = start(place, (server, &[&flags[..], &["-c"]].concat()), (Player::C, &flags))?;
+    client.finish()?.ok()?;
+    let server = server.finish()?;
+    let complaints: Vec<&str> = server.stdout.lines().filter(|line| line.starts_with("invalid")).collect();
+    let expected: Vec<String> =
+        (0..9000usize.div_ceil(page_size())).map(|page| format!("invalid data in page {page}")).collect();
+    if server.code == Some(1) && complaints == expected { Ok(()) } else { Err(server.to_string()) }
+}
+
+fn page_size() -> usize {
+    rustix::param::page_size()
+}
+
+/// One side is killed in the middle of it; the other one has to end, and to say why.
+fn lose_the_peer(place: &Place, server: Player, client: Player, client_dies: bool) -> Result<(), String> {
+    let gid = ["-g", place.gid_index.as_str()];
+    let endless = [&gid[..], &["-s", "64", "-n", "100000000"]].concat();
+    let ours = [&endless[..], &["--timeout", "3"]].concat();
+    let flags = |survives: bool| if survives { &ours[..] } else { &endless[..] };
+    let (server, client) = start(place, (server, flags(client_dies)), (client, flags(!client_dies)))?;
+    let (mut dies, mut survives) = if client_dies { (client, server) } else { (server, client) };
+    survives.wait_for("connected", |stdout| stdout.contains("remote address"))?;
+    thread::sleep(Duration::from_millis(300));
+    dies.kill();
+    let Output { code, stderr, title, .. } = survives.finish()?;
+    let reasons = ["Failed status ", "nothing completed for 3 s"];
+    if code == Some(1) && reasons.iter().any(|reason| stderr.contains(reason)) {
+        return Ok(());
+    }
+    Err(format!("{title} ended with {code:?}: {stderr}"))
+}

@@ -1,0 +1,164 @@
+//! What the programs refuse, and with which words.
+
+use std::io::Write;
+use std::net::TcpStream;
+
+use sideway::ibverbs::AccessFlags;
+use sideway::ibverbs::address::{AddressHandleAttribute, Gid};
+use sideway::ibverbs::device::DeviceList;
+use sideway::ibverbs::port::Mtu;
+use sideway::ibverbs::queue_pair::{
+    ModifyQueuePairError, QueuePair, QueuePairAttribute, QueuePairAttributeMask, QueuePairState,
+};
+
+use crate::common::{Output, Running, example, run};
+use crate::place::{Place, is_listening};
+use crate::{Needs, Test};
+
+const PROGRAMS: [&str; 2] = ["rc_pingpong", "rc_pingpong_split"];
+
+pub(crate) fn add(tests: &mut Vec<Test>) {
+    for program in PROGRAMS {
+        let mut add = |name: &str, flags: &'static [&'static str], expected: &'static str| {
+            tests.push(Test::new(format!("{program}::refuses_{name}"), Needs::Nothing, move |place| {
+                refuse(program, place, flags, expected)
+            }));
+        };
+        add("a_gid_index_out_of_range_or_empty", &["-g", "250"], "GID index 250");
+        add("a_port_that_is_not_there", &["-i", "9"], "has no port 9: its ports are 1 to ");
+        add(
+            "a_message_that_is_too_long",
+            &["-s", "4294967295"],
+            "-s 4294967295: the longest message of port 1",
+        );
+        add("a_queue_that_is_too_long", &["-r", "2147483646"], "-r 2147483646: the receive queues of ");
+        add(
+            "a_server_that_is_not_there",
+            &["127.0.0.1", "-p", "1"],
+            "cannot connect to 127.0.0.1, TCP port 1: ",
+        );
+        tests.push(Test::new(
+            format!("{program}::refuses_packets_that_are_too_large"),
+            Needs::Guest,
+            |place| refuse(program, place, &["-m", "4096"], "-m 4096: the MTU of port 1 of rxe0 is 1024"),
+        ));
+        tests.push(Test::new(format!("{program}::refuses_strange_clients"), Needs::Nothing, |place| {
+            let garbage = serve(program, place, &[b'x'; 52])?;
+            expect(&garbage, "instead of an address (LID:QPN:PSN:GID)")?;
+            expect(
+                &serve(program, place, b"0000:")?,
+                "the peer broke off the exchange of addresses: it closed the connection",
+            )
+        }));
+        tests.push(Test::new(format!("{program}::refuses_clients_without_a_gid"), Needs::Guest, |place| {
+            let output = serve(program, place, address("00000000000000000000000000000000").as_bytes())?;
+            expect(&output, "the peer has no GID, which RoCE needs")
+        }));
+        let name = format!("{program}::names_both_ends_of_a_route_that_times_out");
+        tests.push(Test::new(name, Needs::Guest, |place| time_out(program, place)));
+    }
+    for program in ["show_gids", "ibv_devinfo", "rc_pingpong", "rc_pingpong_split"] {
+        tests.push(Test::new(format!("{program}::refuses_an_unknown_device"), Needs::Nothing, |place| {
+            let line = run(&example(program)?, &["-d", "nonsense"])?.error(2)?;
+            let known = line.contains("no RDMA device named `nonsense`") && line.contains(&place.device);
+            if known { Ok(()) } else { Err(line) }
+        }));
+    }
+    tests.push(Test::new("ibv_devinfo::refuses_a_port_that_is_not_there", Needs::Nothing, |place| {
+        let line = run(&example("ibv_devinfo")?, &["-d", &place.device, "-i", "9"])?.error(2)?;
+        if line.contains("has no port 9: its ports are 1 to ") { Ok(()) } else { Err(line) }
+    }));
+    tests.push(Test::new(
+        "a_wrong_modify_says_what_is_invalid_and_what_is_needed",
+        Needs::Nothing,
+        wrong_modify,
+    ));
+}
+
+/// A client that lies about where it is: nobody of the network has this address. Both ends of the route are
+/// named, and the long way has the error as it is typed: the second of the two that the project began with.
+fn time_out(program: &str, place: &Place) -> Result<(), String> {
+    let output = serve(program, place, address("00000000000000000000ffff0a4d00de").as_bytes())?;
+    let gid = "0000:0000:0000:0000:0000:ffff:0a4d:00de";
+    expect(&output, &format!("local GID index {} to {gid}", place.gid_index))?;
+    if program == "rc_pingpong" {
+        return Ok(());
+    }
+    let typed = "Failed to modify QP to RTR: ResolveRouteTimedout { sgid_index: ";
+    expect(&output, &format!("{typed}{}, gid: Gid {{ raw: [", place.gid_index))
+}
+
+fn refuse(program: &str, place: &Place, flags: &[&str], expected: &str) -> Result<(), String> {
+    let output = run(&example(program)?, &[&["-d", place.device.as_str()], flags].concat())?;
+    expect(&output, expected)
+}
+
+/// Exit code 2, and the words on stderr.
+fn expect(output: &Output, words: &str) -> Result<(), String> {
+    if output.code == Some(2) && output.stderr.contains(words) {
+        return Ok(());
+    }
+    Err(format!("exit code 2 and \"{words}\" were expected: {output}"))
+}
+
+/// What a client sends.
+fn address(gid: &str) -> String {
+    format!("0000:000011:000001:{gid}\0")
+}
+
+/// What becomes of a server whose client sends this and then nothing more.
+fn serve(program: &str, place: &Place, sent: &[u8]) -> Result<Output, String> {
+    let port = place.tcp_port()?;
+    let port_text = port.to_string();
+    let flags = ["-d", &place.device, "-g", &place.gid_index, "-p", &port_text];
+    let mut server = Running::start(&example(program)?, &flags, &[])?;
+    server.wait_for("listened", |_| is_listening(port))?;
+    let mut client = TcpStream::connect(("127.0.0.1", port)).map_err(|error| error.to_string())?;
+    client.write_all(sent).map_err(|error| error.to_string())?;
+    client.shutdown(std::net::Shutdown::Write).map_err(|error| error.to_string())?;
+    server.finish()
+}
+
+/// The first of the two errors that the project began with, made on a device.
+fn wrong_modify(place: &Place) -> Result<(), String> {
+    let text = |error: &dyn std::error::Error| error.to_string();
+    let list = DeviceList::new().map_err(|e| text(&e))?;
+    let context = list.find(&place.device).map_err(|e| text(&e))?.open().map_err(|e| text(&e))?;
+    let pd = context.alloc_pd().map_err(|e| text(&e))?;
+    let cq = context.create_cq_builder().setup_cqe(4).build_generic().map_err(|e| text(&e))?;
+    let mut builder = pd.create_qp_builder();
+    let qp = builder.setup_send_cq(&cq).setup_recv_cq(&cq).build_generic().map_err(|e| text(&e))?;
+
+    let mut attr = QueuePairAttribute::new();
+    attr.setup_state(QueuePairState::Init)
+        .setup_pkey_index(0)
+        .setup_port(1)
+        .setup_access_flags(AccessFlags::empty());
+    qp.modify(&attr).map_err(|e| text(&e))?;
+
+    let gid_index = place.gid_index.parse().map_err(|_| "the GID index is no number")?;
+    let gid: Gid = place.gid;
+    let mut ah_attr = AddressHandleAttribute::new();
+    ah_attr.setup_port(1).setup_grh_dest_gid(&gid).setup_grh_src_gid_index(gid_index).setup_grh_hop_limit(1);
+    let mut attr = QueuePairAttribute::new();
+    attr.setup_state(QueuePairState::ReadyToReceive)
+        .setup_path_mtu(Mtu::Mtu1024)
+        .setup_dest_qp_num(qp.qp_number())
+        .setup_rq_psn(0)
+        .setup_port(1)
+        .setup_address_vector(&ah_attr);
+    match qp.modify(&attr) {
+        Err(ModifyQueuePairError::InvalidAttributeMask {
+            cur_state, next_state, invalid, needed, ..
+        }) if cur_state == QueuePairState::Init
+            && next_state == QueuePairState::ReadyToReceive
+            && invalid == QueuePairAttributeMask::Port
+            && needed
+                == QueuePairAttributeMask::MinResponderNotReadyTimer
+                    | QueuePairAttributeMask::MaxDestinationReadAtomic =>
+        {
+            Ok(())
+        }
+        other => Err(format!("it gave {other:?}")),
+    }
+}

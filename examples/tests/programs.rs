@@ -1,0 +1,57 @@
+//! What the programs do where there is nothing to work with: one line on
+//! stderr, and exit code 2. No test here needs an RDMA device or a library.
+
+mod common;
+
+use common::{Output, example, run, run_with};
+
+const PROGRAMS: [&str; 4] = ["show_gids", "ibv_devinfo", "rc_pingpong", "rc_pingpong_split"];
+const PING_PONGS: [&str; 2] = ["rc_pingpong", "rc_pingpong_split"];
+
+/// A program that finds no library.
+fn without_library(name: &str, arguments: &[&str]) -> Output {
+    run_with(&example(name).unwrap(), arguments, &[("RDMA_MUMMY_LIB_DIR", "/nonexistent")]).unwrap()
+}
+
+#[test]
+fn no_library_is_an_error_that_names_what_is_missing() {
+    for name in PROGRAMS {
+        let line = without_library(name, &[]).error(2).unwrap();
+        assert!(line.contains("libibverbs.so.1") && line.contains("/nonexistent"), "{name}: {line}");
+    }
+}
+
+#[test]
+fn arguments_are_judged_before_a_library_is_looked_for() {
+    for name in PING_PONGS {
+        for (arguments, expected) in [
+            (&["-s", "0"][..], "0 is not in 1.."),
+            (&["-n", "0"], "0 is not in 1.."),
+            (&["-m", "1500"], "256, 512, 1024, 2048 or 4096"),
+            (&["-e"], "-e (--events) is not supported"),
+            (&["-o"], "-o (--odp) is not supported"),
+            (&["-x"], "unexpected argument '-x' found"),
+        ] {
+            let line = without_library(name, arguments).error(2).unwrap();
+            assert!(line.contains(expected), "{name} {arguments:?}: {line}");
+        }
+    }
+    let line = without_library("ibv_devinfo", &["-i", "0"]).error(2).unwrap();
+    assert!(line.contains("0 is not in 1..=255"), "{line}");
+}
+
+#[test]
+fn an_unknown_provider_is_an_error() {
+    let environment = [("SIDEWAY_PROVIDER", "nonsense")];
+    let output = run_with(&example("show_gids").unwrap(), &[], &environment).unwrap();
+    let line = output.error(2).unwrap();
+    assert!(line.contains("SIDEWAY_PROVIDER=nonsense"), "{line}");
+}
+
+#[test]
+fn help_is_on_stdout_and_no_error() {
+    for name in PROGRAMS {
+        let text = run(&example(name).unwrap(), &["--help"]).unwrap().ok().unwrap();
+        assert!(text.contains("Usage: ") && text.contains("--ib-dev"), "{name}: {text}");
+    }
+}
