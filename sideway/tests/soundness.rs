@@ -37,6 +37,7 @@ use support::flavour::{CqFlavour, QpFlavour};
 const COMPILER: &str = "rustc 1.95.";
 
 #[test]
+#[cfg_attr(miri, ignore = "runs the compiler")]
 fn what_is_unsound_does_not_compile() {
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let version =
