@@ -25,7 +25,7 @@ fn permutations(n: usize) -> Vec<Vec<usize>> {
 #[test]
 fn handles_go_in_any_order() {
     fn check<Q: QpFlavour + Send + 'static>() {
-        for order in permutations(6).into_iter().step_by(if cfg!(miri) { 41 } else { 1 }) {
+        for order in permutations(6).into_iter().step_by(if cfg!(miri) { 67 } else { 1 }) {
             let fake = Fake::new();
             let context = fake.context();
             let pd = context.alloc_pd().unwrap();
