@@ -14,6 +14,9 @@
 //!   later is a method that returns the function or a [`MissingSymbol`].
 //! - [`verbs`], [`rdmacm`] and [`mlx5dv`] are the inline functions of the C headers.
 //!
+//! Add it with `cargo add rdma-mummy-sys --path CLONE/rdma-mummy-sys`, or `--git URL`; never by the bare name,
+//! which belongs to another project on the public registry.
+//!
 //! # Safety
 //!
 //! Everything here is as unsafe as the C functions are. A struct that was

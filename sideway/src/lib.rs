@@ -37,6 +37,11 @@
 //! # }
 //! ```
 //!
+//! # Add it
+//!
+//! `cargo add sideway --path CLONE/sideway`, or `--git URL`; never the bare name, which belongs to another
+//! project on the public registry.
+//!
 //! # What is safe
 //!
 //! No sequence of safe calls is undefined behaviour, whatever the device returns. Registering
