@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sideway::ibverbs::completion::GenericWorkCompletion;
+use sideway::ibverbs::completion::{GenericWorkCompletion, WorkCompletionOperationType};
 
 use crate::program::{Failure, say};
 
@@ -51,11 +51,16 @@ pub fn validity(wrong_pages: &[usize]) -> Result<(), Failure> {
 pub fn failed(wc: &GenericWorkCompletion<'_>) -> Failure {
     let status = wc.status();
     let hint = status.hint().unwrap_or("the status has no common cause");
+    // After an error the device does not say what failed; the number does.
+    let opcode = match wc.wr_id() {
+        super::SEND => WorkCompletionOperationType::Send,
+        super::RECEIVE => WorkCompletionOperationType::Receive,
+        _ => wc.opcode(),
+    };
     Failure::work(format_args!(
-        "Failed status {status} ({}) for wr_id {}, opcode {}, vendor error {:#x}: {hint}",
+        "Failed status {status} ({}) for wr_id {}, opcode {opcode}, vendor error {:#x}: {hint}",
         status.raw(),
         wc.wr_id(),
-        wc.opcode(),
         wc.vendor_err(),
     ))
 }

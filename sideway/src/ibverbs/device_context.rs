@@ -52,9 +52,10 @@ impl Quirks {
     /// The vendor id that the kernel's SoftRoCE reports.
     const RXE_VENDOR_ID: u32 = 0x00ff_ffff;
 
+    const ALL: Self = Self { end_poll_after_each: true, no_extended_inline: true, one_extended_entry: true };
+
     fn of(attr: &DeviceAttr) -> Self {
-        let rxe = attr.vendor_id() == Self::RXE_VENDOR_ID;
-        Self { end_poll_after_each: rxe, no_extended_inline: rxe, one_extended_entry: rxe }
+        if attr.vendor_id() == Self::RXE_VENDOR_ID { Self::ALL } else { Self::default() }
     }
 }
 
@@ -67,7 +68,9 @@ impl DeviceContext {
     /// until this handle closes it.
     pub unsafe fn from_raw(context: NonNull<ibv_context>, provider: Provider) -> Self {
         // SAFETY: the caller gives an open context.
-        let quirks = unsafe { query_device(context, provider) }.map(|a| Quirks::of(&a)).unwrap_or_default();
+        let attr = unsafe { query_device(context, provider) };
+        // What is right with every device, where it is not known which one this is.
+        let quirks = attr.map_or(Quirks::ALL, |attr| Quirks::of(&attr));
         Self(Arc::new(Inner { context, provider, quirks }))
     }
 

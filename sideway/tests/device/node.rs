@@ -226,29 +226,47 @@ impl<Q: QpFlavour, C: CqFlavour> Node<Q, C> {
         let mut guard = self.qp.start_post_send();
         for ((wr_id, flags, op, data), list) in requests.iter().zip(&lists) {
             let handle = guard.construct_wr(*wr_id, *flags);
+            macro_rules! entries {
+                ($handle:expr) => {
+                    match *data {
+                        // SAFETY: the node's memory outlives its pair, and is never referred to.
+                        Data::At(offset, len) => unsafe {
+                            let addr = self.mr.get_ptr() as u64 + offset as u64;
+                            $handle.setup_sge(self.mr.lkey(), addr, len as u32);
+                        },
+                        // SAFETY: as above.
+                        Data::List(_) | Data::Entry(_) => unsafe { $handle.setup_sge_list(list) },
+                        _ => {
+                            let _no_buffer = $handle;
+                        }
+                    }
+                };
+            }
             let handle = match *op {
                 Op::Send => handle.setup_send(),
                 Op::SendImm(imm) => handle.setup_send_imm(imm),
                 Op::Write(at) => handle.setup_write(at.rkey, at.addr),
                 Op::WriteImm(at, imm) => handle.setup_write_imm(at.rkey, at.addr, imm),
-                Op::Read(at) => handle.setup_read(at.rkey, at.addr),
-                Op::CompareSwap(at, old, new) => handle.setup_atomic_compare_swap(at.rkey, at.addr, old, new),
-                Op::FetchAdd(at, add) => handle.setup_atomic_fetch_add(at.rkey, at.addr, add),
+                Op::Read(at) => {
+                    entries!(handle.setup_read(at.rkey, at.addr));
+                    continue;
+                }
+                Op::CompareSwap(at, old, new) => {
+                    entries!(handle.setup_atomic_compare_swap(at.rkey, at.addr, old, new));
+                    continue;
+                }
+                Op::FetchAdd(at, add) => {
+                    entries!(handle.setup_atomic_fetch_add(at.rkey, at.addr, add));
+                    continue;
+                }
             };
             match *data {
-                Data::None => {}
                 Data::Inline(bytes) => handle.setup_inline_data(bytes),
                 Data::InlineList(pieces) => {
                     let pieces: Vec<_> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
                     handle.setup_inline_data_list(&pieces);
                 }
-                // SAFETY: the node's memory outlives its pair, and is never referred to.
-                Data::At(offset, len) => unsafe {
-                    let addr = self.mr.get_ptr() as u64 + offset as u64;
-                    handle.setup_sge(self.mr.lkey(), addr, len as u32);
-                },
-                // SAFETY: as above.
-                Data::List(_) | Data::Entry(_) => unsafe { handle.setup_sge_list(list) },
+                _ => entries!(handle),
             }
         }
         guard.post()

@@ -232,7 +232,8 @@ fn modify_diagnoses_whatever_the_device_says() {
             let error = setup.qp.modify(&attr).unwrap_err();
             assert_says(&error, expected);
             let transition = matches!(error, ModifyQueuePairError::InvalidTransition { .. });
-            assert_eq!(transition, expected == libc::EINVAL, "{error}");
+            // Where the state is not known (7), no transition is to blame.
+            assert_eq!(transition, expected == libc::EINVAL && state != 7, "{error}");
         }
     }
 }

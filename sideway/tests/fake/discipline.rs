@@ -3,7 +3,8 @@
 use std::io::IoSlice;
 
 use sideway::ibverbs::queue_pair::{
-    LocalBufferHandle, PostSendGuard, QueuePair, ScatterGatherEntry, SendOperationFlags, WorkRequestFlags,
+    LocalBufferHandle, PostSendGuard, QueuePair, ReadBufferHandle, ScatterGatherEntry, SendOperationFlags,
+    WorkRequestFlags,
 };
 
 use super::Setup;
@@ -41,6 +42,17 @@ fn buffer<G: PostSendGuard>(handle: LocalBufferHandle<'_, G>, random: &mut Rando
     }
 }
 
+fn filled<G: PostSendGuard>(handle: ReadBufferHandle<'_, G>, random: &mut Random) {
+    let entries = [ScatterGatherEntry::new(1, 2, 3); 4];
+    match random.below(4) {
+        0 => {}
+        // SAFETY: the fake device touches no memory.
+        1 => unsafe { handle.setup_sge(1, 2, 3) },
+        // SAFETY: as above.
+        _ => unsafe { handle.setup_sge_list(&entries[..random.below(4) as usize]) },
+    }
+}
+
 fn list<Q: QueuePair>(qp: &mut Q, random: &mut Random) {
     let mut guard = qp.start_post_send();
     for _ in 0..random.below(6) {
@@ -51,9 +63,9 @@ fn list<Q: QueuePair>(qp: &mut Q, random: &mut Random) {
             1 => buffer(handle.setup_send(), random),
             2 => buffer(handle.setup_send_imm(1), random),
             3 => buffer(handle.setup_write_imm(1, 2, 3), random),
-            4 => buffer(handle.setup_read(1, 2), random),
-            5 => buffer(handle.setup_atomic_compare_swap(1, 2, 3, 4), random),
-            6 => buffer(handle.setup_atomic_fetch_add(1, 2, 3), random),
+            4 => filled(handle.setup_read(1, 2), random),
+            5 => filled(handle.setup_atomic_compare_swap(1, 2, 3, 4), random),
+            6 => filled(handle.setup_atomic_fetch_add(1, 2, 3), random),
             _ => buffer(handle.setup_write(1, 2), random),
         }
     }

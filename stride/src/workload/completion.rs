@@ -16,7 +16,7 @@ use crate::error::Error;
 pub struct CompletionError {
     /// How it ended.
     pub status: WorkCompletionStatus,
-    /// What it was, as far as the device says.
+    /// What it was: the device does not say, after an error, but only one kind is posted.
     pub opcode: WorkCompletionOperationType,
     /// Its number: how many messages of this size were posted before it.
     pub wr_id: u64,
@@ -27,7 +27,8 @@ pub struct CompletionError {
 impl CompletionError {
     #[cold]
     fn new(wc: &GenericWorkCompletion<'_>) -> Self {
-        Self { status: wc.status(), opcode: wc.opcode(), wr_id: wc.wr_id(), vendor_err: wc.vendor_err() }
+        let opcode = WorkCompletionOperationType::RdmaWrite;
+        Self { status: wc.status(), opcode, wr_id: wc.wr_id(), vendor_err: wc.vendor_err() }
     }
 }
 

@@ -139,9 +139,12 @@ impl BasicWorkCompletion<'_> {
         WorkCompletionStatus::from_raw(self.wc.status.0)
     }
 
-    /// What kind of work request ended. Meaningless after an error.
+    /// What kind of work request ended; after an error [`NotTold`](WorkCompletionOperationType::NotTold).
     #[inline]
     pub fn opcode(&self) -> WorkCompletionOperationType {
+        if self.status() != WorkCompletionStatus::Success {
+            return WorkCompletionOperationType::NotTold;
+        }
         WorkCompletionOperationType::from_raw(self.wc.opcode.0)
     }
 
@@ -151,9 +154,12 @@ impl BasicWorkCompletion<'_> {
         self.wc.vendor_err
     }
 
-    /// What comes with the completion.
+    /// What comes with the completion; nothing after an error.
     #[inline]
     pub fn wc_flags(&self) -> WorkCompletionFlags {
+        if self.status() != WorkCompletionStatus::Success {
+            return WorkCompletionFlags::empty();
+        }
         WorkCompletionFlags::from_bits_retain(self.wc.wc_flags)
     }
 

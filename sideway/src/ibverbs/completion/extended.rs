@@ -225,10 +225,13 @@ impl ExtendedWorkCompletion<'_> {
         WorkCompletionStatus::from_raw(unsafe { (*self.cq.as_ptr()).status }.0)
     }
 
-    /// What kind of work request ended. After an error, not every device says.
+    /// What kind of work request ended; after an error [`NotTold`](WorkCompletionOperationType::NotTold).
     #[inline]
     pub fn opcode(&self) -> WorkCompletionOperationType {
-        // SAFETY: the cursor is on a completion and the reader is there (head of this file).
+        if self.status() != WorkCompletionStatus::Success {
+            return WorkCompletionOperationType::NotTold;
+        }
+        // SAFETY: the cursor is on a successful completion and the reader is there (head of this file).
         WorkCompletionOperationType::from_raw(unsafe { verbs::ibv_wc_read_opcode(self.cq.as_ptr()) }.0)
     }
 
@@ -239,9 +242,12 @@ impl ExtendedWorkCompletion<'_> {
         unsafe { verbs::ibv_wc_read_vendor_err(self.cq.as_ptr()) }
     }
 
-    /// What comes with the completion.
+    /// What comes with the completion; nothing after an error.
     #[inline]
     pub fn wc_flags(&self) -> WorkCompletionFlags {
+        if self.status() != WorkCompletionStatus::Success {
+            return WorkCompletionFlags::empty();
+        }
         // SAFETY: the cursor is on a completion and the reader is there (head of this file).
         WorkCompletionFlags::from_bits_retain(unsafe { verbs::ibv_wc_read_wc_flags(self.cq.as_ptr()) })
     }

@@ -146,11 +146,11 @@ readers! {
     wr_id -> u64;
     /// How the work request ended.
     status -> WorkCompletionStatus;
-    /// What kind of work request ended. After an error, not every device says.
+    /// What kind of work request ended; after an error [`NotTold`](WorkCompletionOperationType::NotTold).
     opcode -> WorkCompletionOperationType;
     /// The vendor's own error number; 0 where there is none.
     vendor_err -> u32;
-    /// What comes with the completion.
+    /// What comes with the completion; nothing after an error.
     wc_flags -> WorkCompletionFlags;
     /// Immediate data, in host byte order; `None` if the message had none or the queue has no such field.
     imm_data -> Option<u32>;

@@ -144,6 +144,8 @@ c_enum! {
         Receive = O::IBV_WC_RECV.0,
         /// A peer's RDMA WRITE with immediate data arrived.
         ReceiveWithImmediate = O::IBV_WC_RECV_RDMA_WITH_IMM.0,
+        /// Not told: after an error a device only says which request failed and why.
+        NotTold = u32::MAX,
     }
 }
 

@@ -19,7 +19,7 @@
 
 use std::io::IoSlice;
 use std::mem::ManuallyDrop;
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
 
 use rdma_mummy_sys::types::{ibv_data_buf, ibv_qp_ex, ibv_sge};
 use rdma_mummy_sys::{qp_ex_op, verbs};
@@ -52,6 +52,7 @@ pub struct ExtendedSendQueue {
     control: QueuePairControl,
     qp: NonNull<ibv_qp_ex>,
     usable: SendOperationFlags,
+    max_wr: u32,
     max_sge: u32,
     max_inline: u32,
     /// A list is open.
@@ -111,6 +112,7 @@ impl ExtendedSendQueue {
         Ok(Self {
             qp,
             usable: asked & there & SendOperationFlags::of_type(inner.qp_type()),
+            max_wr: cap.max_send_wr,
             max_sge: cap.max_send_sge,
             max_inline: if inline { cap.max_inline_data } else { 0 },
             listing: false,
@@ -151,6 +153,7 @@ impl SendQueue for ExtendedSendQueue {
             qp: self.qp,
             listing: &mut self.listing,
             usable: self.usable,
+            max_wr: self.max_wr,
             max_sge: self.max_sge,
             max_inline: self.max_inline,
             count: 0,
@@ -164,6 +167,9 @@ impl SendQueue for ExtendedSendQueue {
     }
 }
 
+/// The buffer of a request that moves no bytes.
+static NOTHING: ibv_sge = ibv_sge { addr: 0, length: 0, lkey: 0 };
+
 /// A list of work requests that is being built in an [`ExtendedQueuePair`].
 ///
 /// It stays on its thread, as libraries hold a lock from `ibv_wr_start` to `ibv_wr_complete`.
@@ -173,6 +179,7 @@ pub struct ExtendedPostSendGuard<'queue> {
     qp: NonNull<ibv_qp_ex>,
     /// The operations that there are; none any more once the list has failed.
     usable: SendOperationFlags,
+    max_wr: u32,
     max_sge: u32,
     max_inline: u32,
     count: u32,
@@ -190,6 +197,11 @@ impl ExtendedPostSendGuard<'_> {
             self.fail(Failure::Unsupported { index: self.count, operation });
             return false;
         }
+        // Libraries take a queue without places for granted to have one.
+        if self.count == self.max_wr {
+            self.fail(Failure::TooMany { limit: self.max_wr });
+            return false;
+        }
         self.count += 1;
         self.open = true;
         true
@@ -205,8 +217,9 @@ impl ExtendedPostSendGuard<'_> {
     #[inline]
     fn close_empty(&mut self) {
         if self.close() {
-            // SAFETY: a request waits for its buffer (head of this file); no entries are read.
-            unsafe { verbs::ibv_wr_set_sge_list(self.qp.as_ptr(), 0, ptr::null()) };
+            // SAFETY: a request waits for its buffer (head of this file). Libraries may look at the first entry
+            // of a list of none (those that give an atomic one in any case): it is there, and empty.
+            unsafe { verbs::ibv_wr_set_sge_list(self.qp.as_ptr(), 0, &raw const NOTHING) };
         }
     }
 
@@ -340,6 +353,9 @@ impl Build for ExtendedPostSendGuard<'_> {
 
     #[inline]
     unsafe fn sge_list(&mut self, _: Step, list: &[ScatterGatherEntry]) {
+        if list.is_empty() {
+            return self.close_empty();
+        }
         if !self.close() {
             return;
         }

@@ -43,8 +43,8 @@ pub use extended::{ExtendedPostSendGuard, ExtendedQueuePair, ExtendedSendQueue};
 pub use generic::{GenericPostSendGuard, GenericQueuePair, GenericSendQueue};
 pub use modify::ModifyQueuePairError;
 pub use post::{
-    LocalBufferHandle, PostSendError, PostSendGuard, ScatterGatherEntry, WorkRequestFlags, WorkRequestHandle,
-    WorkRequestOperationType,
+    LocalBufferHandle, PostSendError, PostSendGuard, ReadBufferHandle, ScatterGatherEntry, WorkRequestFlags,
+    WorkRequestHandle, WorkRequestOperationType,
 };
 pub use receive::{PostRecvError, PostRecvGuard, ReceiveQueue, RecvWorkRequestHandle};
 pub use state::{QueuePairState, QueuePairType};

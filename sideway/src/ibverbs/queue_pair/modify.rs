@@ -87,6 +87,10 @@ impl ModifyQueuePairError {
         let mask = attr.mask();
         let next_state = attr.state().unwrap_or(cur_state);
         match source.raw_os_error() {
+            // What state the pair is in is not known: no transition can be blamed.
+            Some(libc::EINVAL) if cur_state == QueuePairState::Unknown => {
+                Self::Ibverbs { cur_state, mask, source }
+            }
             Some(libc::EINVAL) => match transition(qp_type, cur_state, next_state) {
                 None => Self::InvalidTransition { cur_state, next_state, source },
                 Some(Transition { required, optional }) => {

@@ -161,9 +161,9 @@ impl<'guard, G: PostSendGuard> WorkRequestHandle<'guard, G> {
 
     /// RDMA READ: from the peer's memory into the local buffer.
     #[inline]
-    pub fn setup_read(self, rkey: u32, remote_addr: u64) -> LocalBufferHandle<'guard, G> {
+    pub fn setup_read(self, rkey: u32, remote_addr: u64) -> ReadBufferHandle<'guard, G> {
         self.guard.read(Step(()), rkey, remote_addr);
-        LocalBufferHandle { guard: self.guard }
+        ReadBufferHandle { guard: self.guard }
     }
 
     /// Compare and swap: the 8 bytes at `remote_addr` become `swap` if they are `compare`; their old value
@@ -175,9 +175,9 @@ impl<'guard, G: PostSendGuard> WorkRequestHandle<'guard, G> {
         remote_addr: u64,
         compare: u64,
         swap: u64,
-    ) -> LocalBufferHandle<'guard, G> {
+    ) -> ReadBufferHandle<'guard, G> {
         self.guard.compare_and_swap(Step(()), rkey, remote_addr, compare, swap);
-        LocalBufferHandle { guard: self.guard }
+        ReadBufferHandle { guard: self.guard }
     }
 
     /// Fetch and add: `add` is added to the 8 bytes at `remote_addr`; their old value goes into the local
@@ -188,9 +188,40 @@ impl<'guard, G: PostSendGuard> WorkRequestHandle<'guard, G> {
         rkey: u32,
         remote_addr: u64,
         add: u64,
-    ) -> LocalBufferHandle<'guard, G> {
+    ) -> ReadBufferHandle<'guard, G> {
         self.guard.fetch_and_add(Step(()), rkey, remote_addr, add);
-        LocalBufferHandle { guard: self.guard }
+        ReadBufferHandle { guard: self.guard }
+    }
+}
+
+/// A work request that fills its local buffer (READ, atomics), which is to be chosen. Without one it moves no
+/// bytes. There is no inline data here: a copy in the request is nothing that could be filled.
+#[derive(Debug)]
+pub struct ReadBufferHandle<'guard, G> {
+    guard: &'guard mut G,
+}
+
+impl<G: PostSendGuard> ReadBufferHandle<'_, G> {
+    /// One piece of registered memory.
+    ///
+    /// # Safety
+    ///
+    /// As [`LocalBufferHandle::setup_sge`]; and until then no Rust reference to the memory is used.
+    #[inline]
+    pub unsafe fn setup_sge(self, lkey: u32, addr: u64, length: u32) {
+        // SAFETY: the caller keeps this function's contract, which is that one's.
+        unsafe { LocalBufferHandle { guard: self.guard }.setup_sge(lkey, addr, length) };
+    }
+
+    /// Several pieces of registered memory, filled one after the other.
+    ///
+    /// # Safety
+    ///
+    /// As [`setup_sge`](Self::setup_sge), for every piece. The list itself is copied.
+    #[inline]
+    pub unsafe fn setup_sge_list(self, list: &[ScatterGatherEntry]) {
+        // SAFETY: the caller keeps this function's contract, which is that one's.
+        unsafe { LocalBufferHandle { guard: self.guard }.setup_sge_list(list) };
     }
 }
 
@@ -205,8 +236,9 @@ impl<G: PostSendGuard> LocalBufferHandle<'_, G> {
     ///
     /// # Safety
     ///
-    /// From the moment that the list is posted until the request's completion has been polled, or that of
-    /// a later request of the same queue, or the queue pair is gone:
+    /// From the call of [`post`](PostSendGuard::post), unless its error says that this request was not
+    /// [posted](PostSendError::posted), until the request's completion has been polled, or that of a later
+    /// request of the same queue, or the memory has been [deregistered](crate::ibverbs::memory_region::MemoryRegion::close):
     ///
     /// - the memory stays allocated and, as far as `lkey` is right, registered;
     /// - nobody writes to it; and if the request writes to it (READ, atomics), no Rust reference to it
@@ -348,7 +380,7 @@ impl std::fmt::Display for At {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.0 {
             Some(index) => write!(f, " at work request {index}; those before it were posted"),
-            None => f.write_str("; nothing of the list was posted"),
+            None => f.write_str("; the device does not say how much of the list was posted"),
         }
     }
 }
@@ -392,14 +424,14 @@ impl PostSendError {
         }
     }
 
-    /// How many work requests of the list were posted all the same: those before the bad one on a classic
-    /// queue pair, none on an extended one or where the list was refused before it reached the device.
-    pub fn posted(&self) -> usize {
+    /// How many work requests of the list were posted all the same: none where the list was refused before it
+    /// reached the device, those before the bad one where the device names it, and `None` where it does not say.
+    pub fn posted(&self) -> Option<usize> {
         match self {
             Self::NotEnoughResources { index, .. }
             | Self::InvalidWorkRequest { index, .. }
-            | Self::Ibverbs { index, .. } => index.unwrap_or(0),
-            _ => 0,
+            | Self::Ibverbs { index, .. } => *index,
+            _ => Some(0),
         }
     }
 

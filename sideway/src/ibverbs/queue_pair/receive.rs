@@ -157,8 +157,9 @@ impl RecvWorkRequestHandle<'_, '_> {
     ///
     /// # Safety
     ///
-    /// From the moment that the list is posted until the receive's completion has been polled, or the queue
-    /// pair is gone, the memory stays allocated and, as far as `lkey` is right, registered, and no Rust
+    /// From the call of [`post`](PostRecvGuard::post), unless its error says that this receive was not posted,
+    /// until the receive's completion has been polled, or the memory has been
+    /// [deregistered](crate::ibverbs::memory_region::MemoryRegion::close), the memory stays allocated and, as far as `lkey` is right, registered, and no Rust
     /// reference to it is used.
     #[inline]
     pub unsafe fn setup_sge(self, lkey: u32, addr: u64, length: u32) {
