@@ -66,7 +66,7 @@ fn rc_pingpong() -> Result<(), Failure> {
     // The server has its receives posted before the client hears of it, and the client before it sends:
     // no message ever finds none.
     let get_ready = |player: &mut Player<'_>, remote: &Endpoint| {
-        let connection = connect(&player.qp, &path, &local, remote, &options)?;
+        let connection = connect(&mut player.qp, &path, &local, remote, &options)?;
         note(format_args!("connected: {connection}"));
         player.post_receives()
     };

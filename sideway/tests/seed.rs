@@ -191,7 +191,7 @@ fn the_examples_attributes(address: &AddressHandleAttribute) -> QueuePairAttribu
 
 #[test]
 fn the_example_on_invalid_attributes_is_told() {
-    let (_fake, qp) = refusing(libc::EINVAL);
+    let (_fake, mut qp) = refusing(libc::EINVAL);
     let error = qp.modify(&the_examples_attributes(&AddressHandleAttribute::new())).unwrap_err();
     assert_eq!(
         format!("ModifyQueuePairError({error:?})"),
@@ -203,7 +203,7 @@ fn the_example_on_invalid_attributes_is_told() {
 
 #[test]
 fn the_example_on_an_invalid_address_is_told() {
-    let (_fake, qp) = refusing(libc::ETIMEDOUT);
+    let (_fake, mut qp) = refusing(libc::ETIMEDOUT);
     let gid: Gid = "fe80:0000:0000:0000:fc6b:02ff:fea7:d4bf".parse().unwrap();
     let mut address = AddressHandleAttribute::new();
     address.setup_grh_src_gid_index(0).setup_grh_dest_gid(&gid);

@@ -127,7 +127,7 @@ fn wrong_modify(place: &Place) -> Result<(), String> {
     let pd = context.alloc_pd().map_err(|e| text(&e))?;
     let cq = context.create_cq_builder().setup_cqe(4).build_generic().map_err(|e| text(&e))?;
     let mut builder = pd.create_qp_builder();
-    let qp = builder.setup_send_cq(&cq).setup_recv_cq(&cq).build_generic().map_err(|e| text(&e))?;
+    let mut qp = builder.setup_send_cq(&cq).setup_recv_cq(&cq).build_generic().map_err(|e| text(&e))?;
 
     let mut attr = QueuePairAttribute::new();
     attr.setup_state(QueuePairState::Init)

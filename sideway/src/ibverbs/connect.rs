@@ -389,7 +389,7 @@ fn layer(ethernet: bool) -> &'static str {
 ///
 /// The two sides do not fit together, or a step on the way up failed: [`ConnectError`] says which.
 pub fn connect(
-    qp: &impl QueuePair,
+    qp: &mut impl QueuePair,
     path: &LocalPath,
     local: &Endpoint,
     remote: &Endpoint,
@@ -403,7 +403,7 @@ pub fn connect(
     let remote_mtu = Mtu::from_bytes(remote.mtu).unwrap_or(path.mtu);
     let mtu = options.mtu.unwrap_or(path.mtu.min(remote_mtu));
     let reliable = qp_type == QueuePairType::ReliableConnection;
-    let step = |state: QueuePairState, attr: &mut QueuePairAttribute| {
+    let mut step = |state: QueuePairState, attr: &mut QueuePairAttribute| {
         qp.modify(attr.setup_state(state)).map_err(|source| ConnectError::Modify { state, source })
     };
 

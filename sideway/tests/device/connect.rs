@@ -31,66 +31,70 @@ fn nodes(rig: &Rig, qp_type: QueuePairType) -> (AnyNode, AnyNode) {
 }
 
 fn an_endpoint_survives_its_journey(rig: &Rig) -> Outcome {
-    let (a, b) = nodes(rig, QueuePairType::ReliableConnection);
+    let (mut a, b) = nodes(rig, QueuePairType::ReliableConnection);
     let (ours, theirs) = (a.endpoint(u32::MAX), b.endpoint(7));
     assert_eq!(ours.packet_seq_num, 0xff_ffff);
     let text = serde_json::to_string(&theirs).unwrap();
     let read: Endpoint = serde_json::from_str(&text).unwrap();
     assert_eq!(read, theirs);
-    let done = connect(&a.qp, &a.path, &ours, &read, &ConnectOptions::default()).unwrap();
+    let done = connect(&mut a.qp, &a.path, &ours, &read, &ConnectOptions::default()).unwrap();
     assert!(!done.reason.is_empty());
     assert_eq!(a.qp.state().unwrap(), QueuePairState::ReadyToSend);
     Ok(())
 }
 
 fn the_smaller_mtu_counts(rig: &Rig) -> Outcome {
-    let (a, b) = nodes(rig, QueuePairType::ReliableConnection);
+    let (mut a, mut b) = nodes(rig, QueuePairType::ReliableConnection);
     let ours = a.endpoint(1);
     let theirs = Endpoint { mtu: 256, ..b.endpoint(2) };
-    let done = connect(&a.qp, &a.path, &ours, &theirs, &ConnectOptions::default()).unwrap();
+    let done = connect(&mut a.qp, &a.path, &ours, &theirs, &ConnectOptions::default()).unwrap();
     assert_eq!(done.mtu, Mtu::Mtu256);
     let (attr, _) = a.qp.query(QueuePairAttributeMask::PathMtu).unwrap();
     assert_eq!(attr.path_mtu(), Some(Mtu::Mtu256));
     let smaller = ConnectOptions { mtu: Some(Mtu::Mtu512), ..ConnectOptions::default() };
-    let done = connect(&b.qp, &b.path, &b.endpoint(2), &ours, &smaller).unwrap();
+    let theirs = b.endpoint(2);
+    let done = connect(&mut b.qp, &b.path, &theirs, &ours, &smaller).unwrap();
     assert_eq!(done.mtu, Mtu::Mtu512);
     Ok(())
 }
 
 fn datagram_pairs_are_not_connected(rig: &Rig) -> Outcome {
-    let (a, b) = nodes(rig, QueuePairType::UnreliableDatagram);
-    let error =
-        connect(&a.qp, &a.path, &a.endpoint(1), &b.endpoint(2), &ConnectOptions::default()).unwrap_err();
+    let (mut a, b) = nodes(rig, QueuePairType::UnreliableDatagram);
+    let (ours, theirs) = (a.endpoint(1), b.endpoint(2));
+    let error = connect(&mut a.qp, &a.path, &ours, &theirs, &ConnectOptions::default()).unwrap_err();
     assert!(matches!(error, ConnectError::NotConnected { .. }), "{error}");
     assert_eq!(a.qp.state().unwrap(), QueuePairState::Reset);
     Ok(())
 }
 
 fn a_pair_that_is_connected_already_says_so(rig: &Rig) -> Outcome {
-    let pair = AnyPair::new(rig);
+    let mut pair = AnyPair::new(rig);
     let (ours, theirs) = (pair.a.endpoint(1), pair.b.endpoint(2));
-    let error = connect(&pair.a.qp, &pair.a.path, &ours, &theirs, &ConnectOptions::default()).unwrap_err();
+    let error =
+        connect(&mut pair.a.qp, &pair.a.path, &ours, &theirs, &ConnectOptions::default()).unwrap_err();
     assert!(matches!(error, ConnectError::Modify { state: QueuePairState::Init, .. }), "{error}");
     Ok(())
 }
 
 fn another_link_layer_is_refused(rig: &Rig) -> Outcome {
-    let (a, b) = nodes(rig, QueuePairType::ReliableConnection);
+    let (mut a, b) = nodes(rig, QueuePairType::ReliableConnection);
     let theirs = b.endpoint(2);
     let theirs = Endpoint { ethernet: !theirs.ethernet, ..theirs };
-    let error = connect(&a.qp, &a.path, &a.endpoint(1), &theirs, &ConnectOptions::default()).unwrap_err();
+    let ours = a.endpoint(1);
+    let error = connect(&mut a.qp, &a.path, &ours, &theirs, &ConnectOptions::default()).unwrap_err();
     assert!(matches!(error, ConnectError::OtherLinkLayer { .. }), "{error}");
     assert_eq!(a.qp.state().unwrap(), QueuePairState::Reset);
     Ok(())
 }
 
 fn a_peer_without_gid_is_refused(rig: &Rig) -> Outcome {
-    let (a, b) = nodes(rig, QueuePairType::ReliableConnection);
+    let (mut a, b) = nodes(rig, QueuePairType::ReliableConnection);
     let theirs = Endpoint { gid: None, ..b.endpoint(2) };
     if !theirs.ethernet {
         skip!("InfiniBand needs no GID");
     }
-    let error = connect(&a.qp, &a.path, &a.endpoint(1), &theirs, &ConnectOptions::default()).unwrap_err();
+    let ours = a.endpoint(1);
+    let error = connect(&mut a.qp, &a.path, &ours, &theirs, &ConnectOptions::default()).unwrap_err();
     assert!(matches!(error, ConnectError::NoGid { side: "the peer", .. }), "{error}");
     Ok(())
 }

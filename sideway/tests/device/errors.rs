@@ -2,7 +2,7 @@
 
 use sideway::ibverbs::AccessFlags;
 use sideway::ibverbs::completion::WorkCompletionStatus as Status;
-use sideway::ibverbs::queue_pair::{QueuePair, QueuePairAttribute, QueuePairState, ScatterGatherEntry};
+use sideway::ibverbs::queue_pair::{QueuePairAttribute, QueuePairState, ScatterGatherEntry};
 
 use crate::harness::{Outcome, Rig, Suite};
 use crate::node::{AnyCq, AnyPair, Data, Memory, Op, Pair, Remote, SIGNALED, wait};
@@ -192,7 +192,7 @@ fn a_peer_that_is_gone_does_not_answer<Q: QpFlavour>(rig: &Rig) -> Outcome {
         (options.connect.timeout, options.connect.retry_cnt) = (10, 1);
     });
     let target = pair.b.remote(0);
-    pair.b.qp.modify(QueuePairAttribute::new().setup_state(QueuePairState::Reset)).unwrap();
+    pair.b.modify(QueuePairAttribute::new().setup_state(QueuePairState::Reset)).unwrap();
     let failed = fails(&mut pair, Op::Write(target), Data::At(0, 8));
     assert_eq!(failed.status, Status::TransportRetryCounterExceeded);
     Ok(())
@@ -223,7 +223,7 @@ fn flushed_receives_keep_their_numbers<C: CqFlavour>(rig: &Rig) -> Outcome {
     let mut pair = Pair::<sideway::ibverbs::queue_pair::GenericQueuePair, C>::new(rig);
     let receives: Vec<(u64, &[_])> = (0..20).map(|n| (n + 7, &[(0, 64)][..])).collect();
     pair.b.receive(&receives).unwrap();
-    pair.b.qp.modify(QueuePairAttribute::new().setup_state(QueuePairState::Error)).unwrap();
+    pair.b.modify(QueuePairAttribute::new().setup_state(QueuePairState::Error)).unwrap();
     let found = wait(&mut pair.b.recv_cq, 20);
     assert_eq!(found.iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), (7..27).collect::<Vec<_>>());
     assert!(found.iter().all(|wc| wc.status == Status::WorkRequestFlushedError));
@@ -246,7 +246,7 @@ fn a_failed_pair_reports_its_state(rig: &Rig) -> Outcome {
     refused_by_the_peer(&mut pair, Op::Write(wrong), Data::At(0, 8));
     // It can be reset, connected and used again.
     for node in [&pair.a, &pair.b] {
-        node.qp.modify(QueuePairAttribute::new().setup_state(QueuePairState::Reset)).unwrap();
+        node.modify(QueuePairAttribute::new().setup_state(QueuePairState::Reset)).unwrap();
     }
     let mut pair = AnyPair::connect(pair.a, pair.b, &crate::node::Options::default().connect);
     pair.a.run(Op::Write(pair.b.remote(0)), Data::At(0, 8));

@@ -99,7 +99,7 @@ fn ladder(qp_type: QueuePairType) -> [(S, M); 3] {
 fn climb(node: &AnyNode, check: impl Fn(S, M, &dyn Fn(M) -> Option<(S, S, M, M)>)) {
     let mut current = S::Reset;
     for (next, needed) in ladder(node.qp.qp_type()) {
-        check(current, needed, &|mask| match node.qp.modify(&attributes(node, next, mask)) {
+        check(current, needed, &|mask| match node.modify(&attributes(node, next, mask)) {
             Ok(()) => None,
             Err(ModifyQueuePairError::InvalidAttributeMask {
                 cur_state,
@@ -115,7 +115,7 @@ fn climb(node: &AnyNode, check: impl Fn(S, M, &dyn Fn(M) -> Option<(S, S, M, M)>
             }
             Err(error) => panic!("{current} to {next} with {mask:?}: {error}"),
         });
-        node.qp.modify(&attributes(node, next, needed)).unwrap();
+        node.modify(&attributes(node, next, needed)).unwrap();
         assert_eq!(node.qp.state().unwrap(), next);
         current = next;
     }
@@ -182,10 +182,10 @@ fn datagram_pairs_say_what_is_too_much(rig: &Rig) -> Outcome {
 fn the_example_of_the_manual_is_diagnosed(rig: &Rig) -> Outcome {
     let node = node(rig, RC);
     let [(init, for_init), (receive, for_receive), _] = ladder(RC);
-    node.qp.modify(&attributes(&node, init, for_init)).unwrap();
+    node.modify(&attributes(&node, init, for_init)).unwrap();
     let forgotten = M::MinResponderNotReadyTimer | M::MaxDestinationReadAtomic;
     let attr = attributes(&node, receive, (for_receive - forgotten) | M::Port);
-    let error = node.qp.modify(&attr).unwrap_err();
+    let error = node.modify(&attr).unwrap_err();
     assert_eq!(
         format!("{error:?}"),
         "InvalidAttributeMask { cur_state: Init, next_state: ReadyToReceive, invalid: QueuePairAttributeMask[Port], \
@@ -198,7 +198,7 @@ fn the_example_of_the_manual_is_diagnosed(rig: &Rig) -> Outcome {
 fn impossible_transitions_are_named(rig: &Rig) -> Outcome {
     let node = node(rig, RC);
     let attempt = |from: S, to: S| {
-        let error = node.qp.modify(&attributes(&node, to, M::empty())).unwrap_err();
+        let error = node.modify(&attributes(&node, to, M::empty())).unwrap_err();
         let named = matches!(
             &error,
             ModifyQueuePairError::InvalidTransition { cur_state, next_state, .. }
@@ -210,15 +210,15 @@ fn impossible_transitions_are_named(rig: &Rig) -> Outcome {
         attempt(S::Reset, to);
     }
     let [(_, for_init), (_, for_receive), _] = ladder(RC);
-    node.qp.modify(&attributes(&node, S::Init, for_init)).unwrap();
+    node.modify(&attributes(&node, S::Init, for_init)).unwrap();
     for to in [S::ReadyToSend, S::SendQueueDrained, S::SendQueueError] {
         attempt(S::Init, to);
     }
-    node.qp.modify(&attributes(&node, S::ReadyToReceive, for_receive)).unwrap();
+    node.modify(&attributes(&node, S::ReadyToReceive, for_receive)).unwrap();
     for to in [S::Init, S::SendQueueDrained] {
         attempt(S::ReadyToReceive, to);
     }
-    node.qp.modify(&attributes(&node, S::Error, M::empty())).unwrap();
+    node.modify(&attributes(&node, S::Error, M::empty())).unwrap();
     for to in [S::Init, S::ReadyToReceive, S::ReadyToSend] {
         attempt(S::Error, to);
     }
@@ -229,9 +229,9 @@ fn impossible_transitions_are_named(rig: &Rig) -> Outcome {
 fn a_value_out_of_range_is_an_error(rig: &Rig) -> Outcome {
     let node = node(rig, RC);
     let mut attr = attributes(&node, S::Init, ladder(RC)[0].1);
-    let error = node.qp.modify(attr.setup_port(200)).unwrap_err();
+    let error = node.modify(attr.setup_port(200)).unwrap_err();
     assert!(matches!(error, ModifyQueuePairError::Ibverbs { cur_state: S::Reset, .. }), "{error}");
-    let error = node.qp.modify(attr.setup_port(1).setup_state(S::from_raw(77))).unwrap_err();
+    let error = node.modify(attr.setup_port(1).setup_state(S::from_raw(77))).unwrap_err();
     assert!(!error.to_string().is_empty());
     assert_eq!(node.qp.state().unwrap(), S::Reset);
     Ok(())
@@ -250,7 +250,7 @@ fn towards(rig: &Rig, address: &str) -> Option<(AnyNode, u8, Gid, QueuePairAttri
     let entry = node.context.query_gid_table().unwrap().into_iter().find(fits)?;
     let index = u8::try_from(entry.gid_index()).unwrap();
     let [(init, for_init), (receive, for_receive), _] = ladder(RC);
-    node.qp.modify(&attributes(&node, init, for_init)).unwrap();
+    node.modify(&attributes(&node, init, for_init)).unwrap();
     let mut vector = AddressHandleAttribute::new();
     vector
         .setup_port(rig.port)
@@ -268,7 +268,7 @@ fn an_unreachable_network_is_named(rig: &Rig) -> Outcome {
     let Some((node, index, expected, attr)) = towards(rig, "2001:db8::1") else {
         skip!("the device has no RoCE address of IPv6");
     };
-    match node.qp.modify(&attr) {
+    match node.modify(&attr) {
         Err(ModifyQueuePairError::NetworkUnreachable { sgid_index, gid, source }) => {
             assert_eq!((sgid_index, gid), (index, expected), "{source}");
         }
@@ -289,7 +289,7 @@ fn an_absent_peer_is_named(rig: &Rig) -> Outcome {
     let [a, b, c, d] = ours.octets();
     let absent = format!("::ffff:{a}.{b}.{c}.{}", if d == 253 { 252 } else { 253 });
     let (node, index, expected, attr) = towards(rig, &absent).unwrap();
-    match node.qp.modify(&attr) {
+    match node.modify(&attr) {
         Err(ModifyQueuePairError::ResolveRouteTimedout { sgid_index, gid, source }) => {
             assert_eq!((sgid_index, gid), (index, expected), "{source}");
             assert_eq!(source.kind(), std::io::ErrorKind::TimedOut);
@@ -304,13 +304,13 @@ fn an_absent_peer_is_named(rig: &Rig) -> Outcome {
 fn a_pair_in_use_can_be_changed(rig: &Rig) -> Outcome {
     let pair = AnyPair::new(rig);
     let mut attr = QueuePairAttribute::new();
-    pair.a.qp.modify(attr.setup_min_rnr_timer(5).setup_access_flags(AccessFlags::RemoteRead)).unwrap();
+    pair.a.modify(attr.setup_min_rnr_timer(5).setup_access_flags(AccessFlags::RemoteRead)).unwrap();
     let (now, _) = pair.a.qp.query(M::MinResponderNotReadyTimer | M::AccessFlags).unwrap();
     assert_eq!(now.min_rnr_timer(), Some(5));
     assert!(now.access_flags().unwrap().contains(AccessFlags::RemoteRead));
     let mut attr = QueuePairAttribute::new();
     // SoftRoCE of later kernels takes it.
-    if let Err(error) = pair.a.qp.modify(attr.setup_path_mtu(Mtu::Mtu512)) {
+    if let Err(error) = pair.a.modify(attr.setup_path_mtu(Mtu::Mtu512)) {
         let named = matches!(
             error,
             ModifyQueuePairError::InvalidAttributeMask { cur_state: S::ReadyToSend, invalid: M::PathMtu, .. }

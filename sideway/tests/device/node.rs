@@ -11,8 +11,8 @@ use sideway::ibverbs::device_context::DeviceContext;
 use sideway::ibverbs::memory_region::MemoryRegion;
 use sideway::ibverbs::protection_domain::ProtectionDomain;
 use sideway::ibverbs::queue_pair::{
-    PostRecvError, PostSendError, PostSendGuard, QueuePairType, ScatterGatherEntry, SendOperationFlags,
-    WorkRequestFlags,
+    ModifyQueuePairError, PostRecvError, PostSendError, PostSendGuard, QueuePairAttribute, QueuePairType,
+    ScatterGatherEntry, SendOperationFlags, WorkRequestFlags,
 };
 
 use crate::harness::Rig;
@@ -213,6 +213,12 @@ impl<Q: QpFlavour, C: CqFlavour> Node<Q, C> {
         ScatterGatherEntry::new(self.mr.lkey(), self.mr.get_ptr() as u64 + offset as u64, len as u32)
     }
 
+    /// Modifies the pair, whoever has the node.
+    pub(crate) fn modify(&self, attr: &QueuePairAttribute) -> Result<(), ModifyQueuePairError> {
+        // SAFETY: a case modifies and posts in one thread, and builds no list meanwhile.
+        unsafe { self.qp.control().modify(attr) }
+    }
+
     pub(crate) fn post(&mut self, requests: &[Request<'_>]) -> Result<(), PostSendError> {
         let entries = |list: &[(usize, usize)]| list.iter().map(|(at, len)| self.entry(*at, *len)).collect();
         let lists: Vec<Vec<ScatterGatherEntry>> = requests
@@ -360,10 +366,10 @@ impl<Q: QpFlavour, C: CqFlavour> Pair<Q, C> {
         )
     }
 
-    pub(crate) fn connect(a: Node<Q, C>, b: Node<Q, C>, options: &ConnectOptions) -> Self {
+    pub(crate) fn connect(mut a: Node<Q, C>, mut b: Node<Q, C>, options: &ConnectOptions) -> Self {
         let (ours, theirs) = (a.endpoint(0x123), b.endpoint(0xabcdef));
-        connect(&a.qp, &a.path, &ours, &theirs, options).unwrap();
-        connect(&b.qp, &b.path, &theirs, &ours, options).unwrap();
+        connect(&mut a.qp, &a.path, &ours, &theirs, options).unwrap();
+        connect(&mut b.qp, &b.path, &theirs, &ours, options).unwrap();
         Self { a, b }
     }
 }

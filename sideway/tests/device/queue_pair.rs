@@ -111,10 +111,10 @@ fn a_pair_climbs_the_ladder_of_states<Q: QpFlavour>(rig: &Rig) -> Outcome {
     let node = Node::<Q, GenericCompletionQueue>::new(&pair.a.context, rig.port, &options);
     let mut attr = QueuePairAttribute::new();
     attr.setup_state(QueuePairState::Init).setup_pkey_index(0).setup_port(rig.port);
-    node.qp.modify(attr.setup_access_flags(options.connect.access_flags)).unwrap();
+    node.modify(attr.setup_access_flags(options.connect.access_flags)).unwrap();
     assert_eq!(node.qp.state().unwrap(), QueuePairState::Init);
     for state in [QueuePairState::Error, QueuePairState::Reset] {
-        node.qp.modify(QueuePairAttribute::new().setup_state(state)).unwrap();
+        node.modify(QueuePairAttribute::new().setup_state(state)).unwrap();
         assert_eq!(node.qp.state().unwrap(), state);
     }
     Ok(())
@@ -127,7 +127,7 @@ fn a_pair_is_reset_and_used_again<Q: QpFlavour>(rig: &Rig) -> Outcome {
         pair.a.run(Op::Send, Data::At(0, 8));
         assert_eq!(pair.b.received(1)[0].wr_id, round);
         for node in [&pair.a, &pair.b] {
-            node.qp.modify(QueuePairAttribute::new().setup_state(QueuePairState::Reset)).unwrap();
+            node.modify(QueuePairAttribute::new().setup_state(QueuePairState::Reset)).unwrap();
         }
         let Pair { a, b } = pair;
         pair = Pair::connect(a, b, &Options::default().connect);

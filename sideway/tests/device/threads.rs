@@ -6,7 +6,8 @@ use std::thread;
 use sideway::ibverbs::AccessFlags;
 use sideway::ibverbs::completion::{GenericCompletionQueue, WorkCompletionStatus};
 use sideway::ibverbs::queue_pair::{
-    GenericQueuePair, PostSendGuard, QueuePair, QueuePairAttribute, QueuePairState, SendQueue,
+    GenericQueuePair, PostSendGuard, QueuePair, QueuePairAttribute, QueuePairAttributeMask, QueuePairState,
+    SendQueue,
 };
 
 use crate::harness::{Outcome, Rig, Suite};
@@ -122,11 +123,10 @@ where
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
-            let mut timer = 1;
             while !stop.load(Relaxed) {
                 assert_eq!(control.state().unwrap(), QueuePairState::ReadyToSend);
-                control.modify(QueuePairAttribute::new().setup_min_rnr_timer(timer)).unwrap();
-                timer = timer % 30 + 1;
+                let (attr, _) = control.query(QueuePairAttributeMask::MinResponderNotReadyTimer).unwrap();
+                assert!(attr.min_rnr_timer().is_some());
                 thread::yield_now();
             }
         });
@@ -140,7 +140,8 @@ where
     let control = pair.a.qp.control().clone();
     pair.a.receive(&[(1, &[(0, 64)])]).unwrap();
     thread::spawn(move || {
-        control.modify(QueuePairAttribute::new().setup_state(QueuePairState::Error)).unwrap()
+        // SAFETY: nobody posts until this thread has been joined, and no list is open.
+        unsafe { control.modify(QueuePairAttribute::new().setup_state(QueuePairState::Error)) }.unwrap()
     })
     .join()
     .unwrap();

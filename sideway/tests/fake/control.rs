@@ -226,7 +226,7 @@ fn modify_diagnoses_whatever_the_device_says() {
                 l.modify_qp = expected;
                 l.queried_state = Some(state);
             });
-            let setup = Setup::<BasicQueuePair, BasicCompletionQueue>::new(&fake);
+            let mut setup = Setup::<BasicQueuePair, BasicCompletionQueue>::new(&fake);
             let mut attr = QueuePairAttribute::new();
             attr.setup_state(QueuePairState::from_raw(0xdead_beef)).setup_port(1);
             let error = setup.qp.modify(&attr).unwrap_err();
@@ -241,7 +241,7 @@ fn modify_diagnoses_whatever_the_device_says() {
 #[test]
 fn a_failure_that_cannot_be_diagnosed_is_still_one() {
     let fake = Fake::lying(|l| (l.modify_qp, l.query_qp) = (libc::EINVAL, libc::EIO));
-    let setup = Setup::<ExtendedQueuePair, ExtendedCompletionQueue>::new(&fake);
+    let mut setup = Setup::<ExtendedQueuePair, ExtendedCompletionQueue>::new(&fake);
     let mut attr = QueuePairAttribute::new();
     attr.setup_state(QueuePairState::Init);
     let error = setup.qp.modify(&attr).unwrap_err();

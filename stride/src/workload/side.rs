@@ -73,9 +73,9 @@ impl<'a> Side<'a> {
     ///
     /// There is no way to the peer.
     pub fn connect(self, remote: Resources, test: &TestPlan, timer: &Timer) -> Result<Workload, Error> {
-        let Self { device, queue_pair, poller, memory, layout, endpoint, inline_size } = self;
+        let Self { device, mut queue_pair, poller, memory, layout, endpoint, inline_size } = self;
         let connection =
-            connect(&queue_pair, &device.path, &endpoint, &remote.endpoint, &ConnectOptions::default())?;
+            connect(&mut queue_pair, &device.path, &endpoint, &remote.endpoint, &ConnectOptions::default())?;
         let description = format!("{test}, inline up to {inline_size} bytes; {connection}");
         let target = Target { rkey: remote.rkey, address: remote.address };
         let writer = Writer::new(queue_pair, memory, target, inline_size);

@@ -19,7 +19,7 @@ use crate::ibverbs::protection_domain::ProtectionDomain;
 
 /// The control side of a queue pair: its attributes and its state.
 ///
-/// A handle: clones stand for the same pair, keep it alive, and can be used from any thread while others
+/// A handle: clones stand for the same pair, keep it alive, and can be asked from any thread while others
 /// post and poll.
 #[derive(Clone)]
 pub struct QueuePairControl(pub(super) Arc<Inner>);
@@ -102,15 +102,23 @@ impl Drop for Inner {
 }
 
 impl QueuePairControl {
-    /// Changes state or attributes (`ibv_modify_qp`).
+    /// Changes state or attributes (`ibv_modify_qp`) while others may have the pair's halves. Where nobody
+    /// has, [`QueuePair::modify`](super::QueuePair::modify) does the same safely.
+    ///
+    /// # Safety
+    ///
+    /// Until this returns nobody posts to the pair, and no list of work requests for it is being built: a
+    /// library may exchange the pair's operations when its state changes (mlx5 does), or wait for the lock that
+    /// an open list holds (hns).
     ///
     /// # Errors
     ///
     /// [`ModifyQueuePairError`] says which attribute was wrong or missing, or where no route led.
-    pub fn modify(&self, attr: &QueuePairAttribute) -> Result<(), ModifyQueuePairError> {
+    pub unsafe fn modify(&self, attr: &QueuePairAttribute) -> Result<(), ModifyQueuePairError> {
         let _control = self.0.control.lock().unwrap_or_else(PoisonError::into_inner);
         let mut raw = *attr.raw();
-        // SAFETY: the queue pair lives, its control is locked, and `raw` is an initialised copy.
+        // SAFETY: the queue pair lives, its control is locked, nobody posts to it (the caller's promise), and
+        // `raw` is an initialised copy.
         let result = unsafe {
             (self.0.pd.context().provider().verbs().ibv_modify_qp)(
                 self.0.qp.as_ptr(),

@@ -7,8 +7,9 @@
 //! - `qp` is a live `ibv_qp_ex`: [`ExtendedSendQueue::new`] takes it from
 //!   `ibv_create_qp_ex`, and the queue keeps the pair alive.
 //! - The operations that every list needs are not null, and those in `usable`
-//!   neither: `new` checks them, and libraries set them once, when they make
-//!   the pair.
+//!   neither: `new` checks them. Libraries set them when they make the pair;
+//!   one (mlx5) exchanges one for another when the state changes, which nobody
+//!   does while others post: `QueuePairControl::modify` asks for that.
 //! - Nobody else builds: a guard borrows the queue mutably, and the queue is
 //!   the only one of its pair.
 //! - A list is open while `listing` says so. A guard that is leaked leaves it open; the next one, or the
@@ -172,7 +173,13 @@ static NOTHING: ibv_sge = ibv_sge { addr: 0, length: 0, lkey: 0 };
 
 /// A list of work requests that is being built in an [`ExtendedQueuePair`].
 ///
-/// It stays on its thread, as libraries hold a lock from `ibv_wr_start` to `ibv_wr_complete`.
+/// It stays on its thread, as libraries hold a lock from `ibv_wr_start` to `ibv_wr_complete`. (One that was
+/// leaked is ended by whichever thread has the queue next: their lock is a spin lock without an owner.)
+///
+/// **Do not post to a full queue.** There are libraries (mlx5 in rdma-core up to 65) that notice that it is full only
+/// after they have begun to write over the oldest outstanding request: count completions, and keep fewer
+/// requests outstanding than [`max_send_wr`](super::QueuePairCapability::max_send_wr). That is part of the
+/// contract of [`setup_sge`](super::LocalBufferHandle::setup_sge).
 #[must_use = "a list that is not posted is forgotten"]
 #[derive(Debug)]
 pub struct ExtendedPostSendGuard<'queue> {

@@ -52,7 +52,8 @@ pub use state::{QueuePairState, QueuePairType};
 /// What every flavour of a queue pair can do.
 ///
 /// Posting needs `&mut`: there is one list of work requests being built for each of the two queues of a
-/// pair. To drive both from two threads, [`split`](Self::split) the pair. Everything else takes `&self`.
+/// pair. To drive both from two threads, [`split`](Self::split) the pair. Changing its state needs the
+/// whole pair; questions take `&self`.
 pub trait QueuePair: Sized {
     /// The sending half.
     type SendQueue: SendQueue;
@@ -84,8 +85,9 @@ pub trait QueuePair: Sized {
     /// # Errors
     ///
     /// [`ModifyQueuePairError`] says which attribute was wrong or missing, or where no route led.
-    fn modify(&self, attr: &QueuePairAttribute) -> Result<(), ModifyQueuePairError> {
-        self.control().modify(attr)
+    fn modify(&mut self, attr: &QueuePairAttribute) -> Result<(), ModifyQueuePairError> {
+        // SAFETY: the pair is whole and borrowed mutably: nobody has a half of it, or a list.
+        unsafe { self.control().modify(attr) }
     }
 
     /// Reads attributes (`ibv_query_qp`).

@@ -244,6 +244,10 @@ impl<G: PostSendGuard> LocalBufferHandle<'_, G> {
     /// - nobody writes to it; and if the request writes to it (READ, atomics), no Rust reference to it
     ///   is used.
     ///
+    /// And on an extended pair, the send queue has a place for the request: fewer than
+    /// [`max_send_wr`](super::QueuePairCapability::max_send_wr) are outstanding (see
+    /// [`ExtendedPostSendGuard`](super::ExtendedPostSendGuard)).
+    ///
     /// A wrong `lkey`, or an address outside of its region, is not a matter of safety: the device refuses.
     #[inline]
     pub unsafe fn setup_sge(self, lkey: u32, addr: u64, length: u32) {
