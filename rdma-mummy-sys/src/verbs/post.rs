@@ -75,7 +75,8 @@ wr_functions! {
     #[when = "`send_ops_flags` were given when it was created, and it has no open batch."]
     fn ibv_wr_start(qp: *mut ibv_qp_ex) = wr_start;
 
-    /// Gives the open batch to the device; an error means that none of it was posted.
+    /// Gives the open batch to the device. After an error none of it was posted, says the manual; SoftRoCE may
+    /// have queued it all the same.
     #[when = "It has an open batch, every request of which has its setters called."]
     fn ibv_wr_complete(qp: *mut ibv_qp_ex) -> c_int = wr_complete;
 
