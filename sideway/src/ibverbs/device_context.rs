@@ -41,7 +41,9 @@ pub(crate) struct Quirks {
     /// (rdma-core before 55): each poll must end after one completion.
     pub(crate) end_poll_after_each: bool,
     /// SoftRoCE's `ibv_wr_set_inline_data` copies the bytes without telling the kernel that they are there
-    /// (every rdma-core up to 65 at least), so that the message fails; `ibv_post_send` has it right.
+    /// (every rdma-core up to 65 at least), so that the message fails; mlx5's (likewise) writes them over an
+    /// outstanding request if the queue is full, where the device may take them for addresses.
+    /// `ibv_post_send` has it right in both.
     pub(crate) no_extended_inline: bool,
     /// SoftRoCE's `ibv_wr_set_sge_list` takes every entry to be as long as the first (every rdma-core before
     /// mid-2026), so that fewer bytes are moved, or the message fails; `ibv_post_send` has it right.
@@ -52,10 +54,17 @@ impl Quirks {
     /// The vendor id that the kernel's SoftRoCE reports.
     const RXE_VENDOR_ID: u32 = 0x00ff_ffff;
 
+    /// The vendor id of NVIDIA's (Mellanox') NICs.
+    const MELLANOX_VENDOR_ID: u32 = 0x02c9;
+
     const ALL: Self = Self { end_poll_after_each: true, no_extended_inline: true, one_extended_entry: true };
 
     fn of(attr: &DeviceAttr) -> Self {
-        if attr.vendor_id() == Self::RXE_VENDOR_ID { Self::ALL } else { Self::default() }
+        match attr.vendor_id() {
+            Self::RXE_VENDOR_ID => Self::ALL,
+            Self::MELLANOX_VENDOR_ID => Self { no_extended_inline: true, ..Self::default() },
+            _ => Self::default(),
+        }
     }
 }
 

@@ -174,7 +174,7 @@ impl QueuePairBuilder {
     }
 
     /// Makes a pair for `ibv_wr_*` (`ibv_create_qp_ex`). It takes no inline data, or one
-    /// scatter/gather entry only, where the device's extended pairs get that wrong, as SoftRoCE's do: see its
+    /// scatter/gather entry only, where the device's extended pairs get that wrong, as SoftRoCE's and mlx5's do: see its
     /// [`capability`](super::QueuePairControl::capability).
     ///
     /// # Errors
