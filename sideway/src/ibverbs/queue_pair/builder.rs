@@ -234,14 +234,12 @@ impl QueuePairBuilder {
     ///
     /// As [`build`](Self::build).
     pub fn build_generic(&self) -> Result<GenericQueuePair, CreateQueuePairError> {
-        let quirks = self.pd.context().quirks();
-        if self.cap.max_inline_data > 0 && quirks.no_extended_inline
-            || self.cap.max_send_sge > 1 && quirks.one_extended_entry
-        {
+        if self.cap.max_send_sge > 1 && self.pd.context().quirks().one_extended_entry {
             return self.build().map(Into::into);
         }
         match self.build_ex() {
-            Ok(qp) => Ok(qp.into()),
+            Ok(qp) if self.cap.max_inline_data == 0 || qp.halves.send.takes_inline_data() => Ok(qp.into()),
+            Ok(_) => self.build().map(Into::into),
             Err(CreateQueuePairError::Unsupported { .. } | CreateQueuePairError::Incomplete { .. }) => {
                 self.build().map(Into::into)
             }

@@ -121,6 +121,11 @@ impl ExtendedSendQueue {
         })
     }
 
+    /// Whether requests may have inline data at all.
+    pub(super) fn takes_inline_data(&self) -> bool {
+        self.max_inline > 0
+    }
+
     /// Closes a list whose guard was leaked.
     #[cold]
     fn abort_leaked(&mut self) {
