@@ -33,7 +33,8 @@ pub(crate) fn generate(
         .with_context(|| format!("cannot read {}", committed.display()))?;
     let mut private = PrivateNames::parse(&committed)?;
     for list in lists {
-        let text = std::fs::read_to_string(list).with_context(|| format!("cannot read {}", list.display()))?;
+        let text =
+            std::fs::read_to_string(list).with_context(|| format!("cannot read {}", list.display()))?;
         private.add(&text)?;
     }
     let c_header = header.trim_end().replacen("//", "/*", 1) + " */\n\n";
@@ -51,11 +52,7 @@ fn is_public(name: &str, symbol: &Symbol) -> bool {
 }
 
 /// One line a function that the table has.
-fn exports(
-    header: &str,
-    functions: &[ForeignItemFn],
-    symbols: &BTreeMap<String, Symbol>,
-) -> Result<String> {
+fn exports(header: &str, functions: &[ForeignItemFn], symbols: &BTreeMap<String, Symbol>) -> Result<String> {
     let (mut required, mut optional) = (String::new(), String::new());
     for function in functions {
         let name = function.sig.ident.to_string();
@@ -196,11 +193,12 @@ mod tests {
     #[test]
     fn a_new_release_adds_its_private_names() {
         let mut names = PrivateNames::parse("# why\nexecute_ioctl 34 57\nibv_cmd_old 34\n").unwrap();
-        names.add(
-            "libibverbs.so.1 libibverbs1 #MINVER#\n IBVERBS_PRIVATE_66@IBVERBS_PRIVATE_66 66\n \
+        names
+            .add(
+                "libibverbs.so.1 libibverbs1 #MINVER#\n IBVERBS_PRIVATE_66@IBVERBS_PRIVATE_66 66\n \
              execute_ioctl@IBVERBS_PRIVATE_66 66\n ibv_open_device@IBVERBS_1.1 1.1.6\n",
-        )
-        .unwrap();
+            )
+            .unwrap();
         assert_eq!(names.text(), "# why\nexecute_ioctl 34 57 66\nibv_cmd_old 34\n");
         assert_eq!(names.numbers(), BTreeSet::from([34, 57, 66]));
         let assembly = names.assembly("");
@@ -210,11 +208,8 @@ mod tests {
 
     #[test]
     fn each_name_is_in_the_node_of_its_default_version() {
-        let symbol = |version: &str| Symbol {
-            library: LIBRARY.into(),
-            version: version.into(),
-            since: "1".into(),
-        };
+        let symbol =
+            |version: &str| Symbol { library: LIBRARY.into(), version: version.into(), since: "1".into() };
         let symbols = BTreeMap::from([
             ("IBVERBS_1.1".to_owned(), symbol("IBVERBS_1.1")),
             ("ibv_open_device".to_owned(), symbol("IBVERBS_1.1")),

@@ -6,6 +6,7 @@
 #[rustfmt::skip]
 mod exports;
 mod kernel_structs;
+mod log;
 mod private;
 mod sysfs;
 mod undeclared;
@@ -13,4 +14,5 @@ mod undeclared;
 use rdma_mummy_sys::Verbs;
 
 /// The functions of the device. Each export calls its entry directly: the table is known when it is compiled.
-pub(crate) const TABLE: Verbs = soft_rnic::verbs::table();
+pub(crate) const TABLE: Verbs =
+    Verbs { ibv_get_device_list: log::get_device_list, ..soft_rnic::verbs::table() };
