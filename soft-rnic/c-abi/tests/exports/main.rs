@@ -16,11 +16,14 @@ use libtest_mimic::{Arguments, Completion, Failed, Trial};
 /// A check that ran, or why it could not.
 pub(crate) type Outcome = Result<Result<(), Skipped>, String>;
 
+/// A check's name, and what it does.
+type Test = (&'static str, fn() -> Outcome);
+
 /// What a check lacks on this machine.
 pub(crate) struct Skipped(pub(crate) String);
 
 fn main() -> ExitCode {
-    let tests: [(&str, fn() -> Outcome); 13] = [
+    let tests: [Test; 13] = [
         ("exactly_the_committed_lists", lists::exactly_the_committed_lists),
         ("default_versions_are_rdma_cores", lists::default_versions_are_rdma_cores),
         ("imports_of_the_providers", lists::imports_of_the_providers),
@@ -35,7 +38,7 @@ fn main() -> ExitCode {
         ("old_programs_port_attributes", calls::old_programs_port_attributes),
         ("a_provider_loads_over_it", calls::a_provider_loads_over_it),
     ];
-    let trial = |(name, test): (&str, fn() -> Outcome)| {
+    let trial = |(name, test): Test| {
         Trial::ignorable_test(name, move || match test().map_err(Failed::from)? {
             Ok(()) => Ok(Completion::Completed),
             Err(Skipped(reason)) => Ok(Completion::ignored_with(reason)),
