@@ -33,7 +33,7 @@ const NEEDED: [&str; 6] = ["-Wl,--as-needed", "-lgcc_s", "-lpthread", "-ldl", "-
 /// How `cargo xtask soft-libs` was asked to work.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Where to put the libraries [default: target/soft-rnic/lib, or target/soft-rnic/TARGET/lib]
+    /// Where to put the libraries (default: target/soft-rnic/lib, or target/soft-rnic/TARGET/lib)
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Cargo's profile to build them with

@@ -22,25 +22,25 @@ pub(crate) struct Args {
     /// The folder with the device's libibverbs.so.1
     #[arg(long, value_name = "DIR", env = "SOFT_RNIC_LIB_DIR")]
     lib_dir: Option<PathBuf>,
-    /// How many devices there are [SOFT_RNIC_DEVICES]
+    /// How many devices there are (SOFT_RNIC_DEVICES)
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     devices: Option<u32>,
-    /// How many ports each device has [SOFT_RNIC_PORTS]
+    /// How many ports each device has (SOFT_RNIC_PORTS)
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     ports: Option<u32>,
-    /// When work is done: as it is posted, or later, as hardware does it [SOFT_RNIC_MODE]
+    /// When work is done: as it is posted, or later, as hardware does it (SOFT_RNIC_MODE)
     #[arg(long)]
     mode: Option<Mode>,
-    /// What goes wrong: a list of rules, or @FILE [SOFT_RNIC_FAULTS]
+    /// What goes wrong: a list of rules, or @FILE (SOFT_RNIC_FAULTS)
     #[arg(long, value_name = "RULES")]
     faults: Option<OsString>,
-    /// What the faults' chance begins with [SOFT_RNIC_SEED]
+    /// What the faults' chance begins with (SOFT_RNIC_SEED)
     #[arg(long, value_name = "NUMBER")]
     seed: Option<u64>,
-    /// Which limits are lowered, as in max_sge=1 [SOFT_RNIC_LIMITS]
+    /// Which limits are lowered, as in max_sge=1 (SOFT_RNIC_LIMITS)
     #[arg(long, value_name = "LIST")]
     limits: Option<OsString>,
-    /// Whom it can reach: the processes of the same name [SOFT_RNIC_FABRIC]
+    /// Whom it can reach: the processes of the same name (SOFT_RNIC_FABRIC)
     #[arg(long, value_name = "NAME")]
     fabric: Option<OsString>,
     /// The program, and its arguments
