@@ -11,6 +11,19 @@ use crate::{Outcome, Skipped, library};
 const VERSION_SCRIPT: &str = include_str!("../../src/libibverbs/libibverbs.map");
 const PRIVATE_NAMES: &str = include_str!("../../src/libibverbs/private.txt");
 
+const SONAME: &str = "libibverbs.so.1";
+
+/// The libraries that import from libibverbs.
+const PROVIDERS: [&str; 7] = [
+    "libmlx5.so.1",
+    "libmlx4.so.1",
+    "libefa.so.1",
+    "libmana.so.1",
+    "libhns.so.1",
+    "libionic.so.1",
+    "librdmacm.so.1",
+];
+
 /// The programs of ibverbs-utils, perftest and rdmacm-utils that import from libibverbs.
 const PROGRAMS: [&str; 22] = [
     "ibv_asyncwatch",
@@ -80,31 +93,41 @@ pub(crate) fn exactly_the_committed_lists() -> Outcome {
     Ok(Ok(()))
 }
 
-/// An independent witness of the lists: the distribution's own library.
+/// Independent witnesses of the lists: the library that is installed, and the newest one.
 pub(crate) fn default_versions_are_rdma_cores() -> Outcome {
-    let Some(system) = system_library("libibverbs.so.1") else {
+    let Some(system) = system_library(SONAME) else {
         return Ok(Err(Skipped("no libibverbs.so.1 of the system (Debian: libibverbs1)".into())));
     };
+    same_versions(&system).map(Ok)
+}
+
+pub(crate) fn default_versions_are_the_newest_rdma_cores() -> Outcome {
+    if !pinned().join(SONAME).exists() {
+        return Ok(Err(Skipped(NO_PINNED.into())));
+    }
+    same_versions(&pinned().join(SONAME)).map(Ok)
+}
+
+/// Fails if ours lacks a public function of theirs, has it in another version, or lacks a private one.
+fn same_versions(theirs: &Path) -> Result<(), String> {
     let ours = elf::symbols(&library()?)?.exported;
-    let theirs = elf::symbols(&system)?.exported;
+    let found = elf::symbols(theirs)?.exported;
     let version_in_ours: BTreeMap<&str, &str> = (ours.iter().filter(|symbol| symbol.is_default))
         .map(|symbol| (&*symbol.name, &*symbol.version))
         .collect();
-    let public = theirs.iter().filter(|symbol| symbol.is_default && !symbol.version.contains("PRIVATE"));
+    let public = found.iter().filter(|symbol| symbol.is_default && !symbol.version.contains("PRIVATE"));
     let wrong: Vec<_> = public
         .clone()
         .filter(|symbol| version_in_ours.get(&*symbol.name) != Some(&&*symbol.version))
         .collect();
-    let private = theirs.iter().filter(|symbol| symbol.version.contains("PRIVATE"));
-    let absent: Vec<_> = private
-        .filter(|theirs| {
-            !ours.iter().any(|ours| (&ours.name, &ours.version) == (&theirs.name, &theirs.version))
-        })
-        .collect();
+    let names = |symbol: &Versioned| (symbol.name.clone(), symbol.version.clone());
+    let ours: BTreeSet<_> = ours.iter().map(names).collect();
+    let private = found.iter().filter(|symbol| symbol.version.contains("PRIVATE"));
+    let absent: Vec<_> = private.map(names).filter(|symbol| !ours.contains(symbol)).collect();
     if public.count() < 70 || !wrong.is_empty() || !absent.is_empty() {
-        return Err(format!("{}: public: {wrong:?}, private: {absent:?}", system.display()));
+        return Err(format!("{}: public: {wrong:?}, private: {absent:?}", theirs.display()));
     }
-    Ok(Ok(()))
+    Ok(())
 }
 
 /// Fails if a file imports something of libibverbs that ours lacks; says how many symbols it imports.
@@ -122,16 +145,27 @@ fn imports(file: &Path) -> Result<usize, String> {
 }
 
 pub(crate) fn imports_of_the_providers() -> Outcome {
-    let names = ["libmlx5.so.1", "libmlx4.so.1", "libefa.so.1", "libmana.so.1", "librdmacm.so.1"];
-    let mut files: Vec<PathBuf> = names.iter().filter_map(|name| system_library(name)).collect();
-    let plugins = files.first().and_then(|file| file.parent()).map(|folder| folder.join("libibverbs"));
-    let plugins = plugins.into_iter().flat_map(std::fs::read_dir).flatten().flatten();
-    files.extend(plugins.map(|entry| entry.path()).filter(|path| path.is_file()));
-    if files.is_empty() {
+    let Some(folder) = PROVIDERS.iter().find_map(|name| system_library(name)) else {
         return Ok(Err(Skipped("no provider library (Debian: ibverbs-providers)".into())));
+    };
+    imports_in(folder.parent().unwrap_or(&folder)).map(Ok)
+}
+
+pub(crate) fn imports_of_the_newest_providers() -> Outcome {
+    if !pinned().join(SONAME).exists() {
+        return Ok(Err(Skipped(NO_PINNED.into())));
     }
+    imports_in(&pinned()).map(Ok)
+}
+
+/// Checks the provider libraries of a folder, and their plug-ins where those are files of their own.
+fn imports_in(folder: &Path) -> Result<(), String> {
+    let libraries = PROVIDERS.iter().map(|name| folder.join(name));
+    let plugins = std::fs::read_dir(folder.join("libibverbs")).into_iter().flatten().flatten();
+    let files: Vec<PathBuf> =
+        libraries.chain(plugins.map(|entry| entry.path())).filter(|path| path.is_file()).collect();
     let imported = files.iter().map(|file| imports(file)).sum::<Result<usize, String>>()?;
-    if imported == 0 { Err(format!("nothing is imported by {files:?}")) } else { Ok(Ok(())) }
+    if imported > 100 { Ok(()) } else { Err(format!("only {imported} symbols are imported by {files:?}")) }
 }
 
 pub(crate) fn imports_of_the_programs() -> Outcome {
@@ -163,6 +197,15 @@ pub(crate) fn programs_start_without_complaint() -> Outcome {
         return Ok(Err(Skipped("no program (Debian: ibverbs-utils, perftest, rdmacm-utils)".into())));
     }
     Ok(Ok(()))
+}
+
+/// Why the newest rdma-core cannot be looked at.
+const NO_PINNED: &str = "no libraries of the pinned rdma-core: run `cargo xtask bindings --check`";
+
+/// The libraries of the pinned rdma-core, where `cargo xtask bindings` left them.
+fn pinned() -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap_or(Path::new("."));
+    root.join("target/bindings/headers/usr/lib/x86_64-linux-gnu")
 }
 
 /// Where the dynamic loader finds a library.

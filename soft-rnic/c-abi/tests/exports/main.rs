@@ -23,9 +23,11 @@ type Test = (&'static str, fn() -> Outcome);
 pub(crate) struct Skipped(pub(crate) String);
 
 fn main() -> ExitCode {
-    let tests: [Test; 13] = [
+    let tests: [Test; 15] = [
         ("exactly_the_committed_lists", lists::exactly_the_committed_lists),
         ("default_versions_are_rdma_cores", lists::default_versions_are_rdma_cores),
+        ("default_versions_are_the_newest_rdma_cores", lists::default_versions_are_the_newest_rdma_cores),
+        ("imports_of_the_newest_providers", lists::imports_of_the_newest_providers),
         ("imports_of_the_providers", lists::imports_of_the_providers),
         ("imports_of_the_programs", lists::imports_of_the_programs),
         ("programs_start_without_complaint", lists::programs_start_without_complaint),

@@ -73,10 +73,7 @@ fn ping_pong(
     let iterations = flags[1];
     for ended in [&client, &server] {
         ended.says("remote address:")?;
-        // Of a shared queue's pairs, each is counted.
-        if program != SRQ {
-            ended.says(&format!("\n{iterations} iters in "))?;
-        }
+        ended.says(&format!("\n{iterations} iters in "))?;
         ended.says(" bytes in ")?;
         for complaint in ["Failed status", "invalid data", "Couldn't", "errno"] {
             if ended.stderr.contains(complaint) || ended.stdout.contains(complaint) {
