@@ -1,0 +1,3 @@
+//! What the system is asked for.
+
+pub(crate) mod memory;
