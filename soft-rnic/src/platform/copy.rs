@@ -88,7 +88,7 @@ pub(crate) unsafe fn copy_unordered(dst: *mut u8, src: *const u8, len: usize) {
 /// - `target` is a multiple of 8 and valid for reads and writes of 8 bytes, until this returns.
 /// - No reference to any of these bytes is used meanwhile, but for atomics.
 #[inline]
-pub(crate) unsafe fn fetch_add(target: *mut u64, add: u64) -> u64 {
+pub(crate) unsafe fn fetch_and_add(target: *mut u64, add: u64) -> u64 {
     // SAFETY: the caller's promise.
     unsafe { AtomicU64::from_ptr(target) }.fetch_add(add, AcqRel)
 }
@@ -97,9 +97,9 @@ pub(crate) unsafe fn fetch_add(target: *mut u64, add: u64) -> u64 {
 ///
 /// # Safety
 ///
-/// As for [`fetch_add`].
+/// As for [`fetch_and_add`].
 #[inline]
-pub(crate) unsafe fn compare_swap(target: *mut u64, compare: u64, swap: u64) -> u64 {
+pub(crate) unsafe fn compare_and_swap(target: *mut u64, compare: u64, swap: u64) -> u64 {
     // SAFETY: the caller's promise.
     match unsafe { AtomicU64::from_ptr(target) }.compare_exchange(compare, swap, AcqRel, Acquire) {
         Ok(there) | Err(there) => there,
@@ -265,10 +265,10 @@ mod tests {
         let target = &raw mut word;
         // SAFETY: `word` is aligned and nobody else's.
         unsafe {
-            assert_eq!(fetch_add(target, 3), u64::MAX);
-            assert_eq!(compare_swap(target, 1, 9), 2, "not the same: nothing is stored");
-            assert_eq!(compare_swap(target, 2, 9), 2);
-            assert_eq!(fetch_add(target, 0), 9);
+            assert_eq!(fetch_and_add(target, 3), u64::MAX);
+            assert_eq!(compare_and_swap(target, 1, 9), 2, "not the same: nothing is stored");
+            assert_eq!(compare_and_swap(target, 2, 9), 2);
+            assert_eq!(fetch_and_add(target, 0), 9);
         }
     }
 

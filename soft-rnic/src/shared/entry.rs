@@ -196,7 +196,9 @@ pub(crate) struct QpCard {
     pub(crate) recv_cq: u32,
     /// The source number among the queue pairs of `recv_cq`.
     pub(crate) source: u32,
-    /// The port's partition is up, and the port too.
+    /// How often the queue pair has become ready to receive: another number is another connection.
+    pub(crate) connection: u32,
+    /// The port is up.
     pub(crate) link_up: bool,
     /// The GID of its own that peers must address, and the peer's GID that it answers to.
     pub(crate) local_gid: [u64; 2],
@@ -225,7 +227,7 @@ impl Card<15> for QpCard {
             pair(self.slots.count, self.slots.stride),
             self.ring_offset,
             pair(self.ring_words, self.recv_cq),
-            u64::from(self.source),
+            pair(self.source, self.connection),
             self.local_gid[0],
             self.local_gid[1],
             self.remote_gid[0],
@@ -259,6 +261,7 @@ impl Card<15> for QpCard {
             ring_words: low(7),
             recv_cq: high(7),
             source: low(8),
+            connection: high(8),
             local_gid: [words[9], words[10]],
             remote_gid: [words[11], words[12]],
         }
@@ -353,6 +356,11 @@ impl SrqEntry {
     /// Owner: receives were posted, or came back.
     pub(crate) fn add_available(&self, count: u32) {
         self.available.fetch_add(count, Relaxed);
+    }
+
+    /// Whether a posted slot is worth looking for. Only a hint: claims are counted after the fact.
+    pub(crate) fn has_available(&self) -> bool {
+        self.available.load(Relaxed) as i32 > 0
     }
 
     /// A slot was claimed. True if the owner is to be told that the limit was reached.

@@ -21,6 +21,9 @@ impl Mark {
     /// Stands for every region: a transfer that touches several.
     pub(crate) const ANY_REGION: u32 = FIELD as u32;
 
+    /// Stands for none: a transfer that touches the queue pair's own structures only. No table is as large.
+    pub(crate) const NO_REGION: u32 = FIELD as u32 - 1;
+
     /// A transfer through this queue pair, in this region. Both are indices in the owner's tables.
     pub(crate) fn new(queue_pair: u32, region: u32) -> Self {
         Self(BUSY | (u64::from(queue_pair) & FIELD) << QP_SHIFT | u64::from(region) & FIELD)
@@ -38,6 +41,12 @@ impl Mark {
     }
 }
 
+/// Stands between marks that were set and the gates that are looked at again.
+#[inline]
+pub(crate) fn settle() {
+    fence(SeqCst);
+}
+
 /// Where one lane of one peer publishes its mark.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
@@ -47,8 +56,14 @@ impl MarkCell {
     /// Announces a transfer. Only the holder of the lane calls this.
     #[inline]
     pub(crate) fn publish(&self, mark: Mark) {
+        self.set(mark);
+        settle();
+    }
+
+    /// The first half of [`publish`](Self::publish), where several marks share one [`settle`].
+    #[inline]
+    pub(crate) fn set(&self, mark: Mark) {
         self.0.store(mark.0, Relaxed);
-        fence(SeqCst);
     }
 
     /// The transfer is over: all its accesses come before.

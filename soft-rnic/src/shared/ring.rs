@@ -54,4 +54,10 @@ impl<'a> IndexRing<'a> {
         self.header.head.store(*head, Release);
         Some(number)
     }
+
+    /// Consumer: the numbers that have been pushed and not popped.
+    pub(crate) fn pending(&self, head: u32) -> impl Iterator<Item = u32> {
+        let count = self.header.tail.load(Acquire).wrapping_sub(head).min(self.words.len() as u32);
+        (0..count).map(move |step| self.word(head.wrapping_add(step)).load(Relaxed))
+    }
 }
