@@ -4,6 +4,9 @@
 //! connections, datagrams, shared receive queues and one-sided operations between any two of them, without a NIC,
 //! root or a kernel module. It speaks libibverbs' own interface: [`provider`] is a table of its functions.
 
+mod platform;
+mod shared;
+mod sync;
 pub mod verbs;
 
 use std::sync::OnceLock;
