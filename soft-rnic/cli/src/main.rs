@@ -20,12 +20,15 @@ enum Command {
     Run(run::Args),
 }
 
+/// This program's own failure, which few programs that it runs end with.
+const FAILURE: u8 = 125;
+
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Run(args) => run::run(&args),
     };
     result.unwrap_or_else(|error| {
         eprintln!("soft-rnic: {error:#}");
-        ExitCode::from(2)
+        ExitCode::from(FAILURE)
     })
 }

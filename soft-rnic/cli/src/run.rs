@@ -2,11 +2,12 @@
 
 use std::env;
 use std::ffi::{OsStr, OsString};
+use std::io::ErrorKind;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use anyhow::{Error, Result};
+use anyhow::Result;
 
 use crate::library;
 
@@ -59,7 +60,13 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let folder = library::folder(args.lib_dir.as_deref())?;
     let error = command(args, &folder, env::var_os(LIBRARY_PATH).as_deref()).exec();
     let program = args.program[0].display();
-    Err(Error::new(error).context(format!("cannot run {program}: is it installed, and in PATH?")))
+    // As a shell has it.
+    let (code, advice) = match error.kind() {
+        ErrorKind::NotFound => (127, ": is it installed, and in PATH?"),
+        _ => (126, ""),
+    };
+    eprintln!("soft-rnic: cannot run {program}: {error}{advice}");
+    Ok(ExitCode::from(code))
 }
 
 fn command(args: &Args, folder: &Path, library_path: Option<&OsStr>) -> Command {

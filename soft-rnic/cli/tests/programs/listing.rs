@@ -16,6 +16,8 @@ pub(crate) fn add(tests: &mut Vec<Test>) {
     tests.push(Test::new("ibv_devinfo -v", &["ibv_devinfo"], verbose_device_information));
     tests.push(Test::new("ibv_devinfo of two ports", &["ibv_devinfo"], two_ports));
     tests.push(Test::new("ibv_devinfo of no device", &["ibv_devinfo"], unknown_device));
+    tests.push(Test::new("a program that is not there", &[], missing_program));
+    tests.push(Test::new("an exit status", &["sh"], exit_status));
     tests.push(Test::new("ibv_asyncwatch", &["ibv_asyncwatch", "stdbuf"], asyncwatch));
 }
 
@@ -89,4 +91,18 @@ fn asyncwatch(place: &Place) -> Result<(), String> {
     let ended = running.finish_within(LIMIT)?;
     const SIGTERM: i32 = 15;
     if ended.status.signal() == Some(SIGTERM) { Ok(()) } else { Err(format!("not ended: {ended}")) }
+}
+
+fn missing_program(place: &Place) -> Result<(), String> {
+    let ended = place.run(&[], "env", &["no-such-program"])?;
+    let ours = place.run(&[], "/no/such/program", &[])?;
+    let is_told = ours.stderr.contains("cannot run /no/such/program");
+    let codes = [&ended, &ours].map(|ended| ended.status.code());
+    if is_told && codes == [Some(127); 2] { Ok(()) } else { Err(format!("{ended}\n{ours}")) }
+}
+
+/// The program is in the launcher's place: what it ends with is its own.
+fn exit_status(place: &Place) -> Result<(), String> {
+    let ended = place.run(&["--devices", "7"], "sh", &["-c", "echo $SOFT_RNIC_DEVICES; exit 3"])?;
+    if ended.status.code() == Some(3) && ended.stdout == "7\n" { Ok(()) } else { Err(ended.to_string()) }
 }

@@ -48,7 +48,11 @@ impl Test {
     /// What of it is not installed, and how that is changed.
     fn lacks(&self) -> Option<String> {
         let missing = self.programs.iter().find(|program| process::on_path(program).is_none())?;
-        let package = if missing.starts_with("ibv_") { "ibverbs-utils" } else { "perftest" };
+        let package = match missing.split_once('_') {
+            Some(("ibv", _)) => "ibverbs-utils",
+            Some(("ib", _)) => "perftest",
+            _ => "coreutils",
+        };
         Some(format!("no `{missing}` on the PATH (Debian: {package})"))
     }
 }

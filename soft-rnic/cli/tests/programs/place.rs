@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::library;
-use crate::process::{Ended, LIMIT, Running, on_path};
+use crate::process::{Ended, LIMIT, Running};
 
 /// Makes programs that meet one another, and nobody else's.
 pub(crate) struct Place {
@@ -28,7 +28,6 @@ impl Place {
         program: &str,
         arguments: &[&str],
     ) -> Result<Running, String> {
-        let program = on_path(program).ok_or_else(|| format!("`{program}` is gone"))?;
         let mut command = Command::new(env!("CARGO_BIN_EXE_soft-rnic"));
         command
             .args(["run", "--mode", self.mode, "--fabric", &self.fabric])
