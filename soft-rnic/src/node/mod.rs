@@ -33,6 +33,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+pub(crate) use crate::platform::vm::VmError;
 pub(crate) use directory::Reach;
 pub(crate) use heap::{Heap, HeapRange};
 pub(crate) use lane::LaneGuard;
@@ -41,7 +42,6 @@ pub(crate) use message::{Doorbell, PortGid, ShareId};
 pub(crate) use numbers::QpNumber;
 pub(crate) use revocation::{Revoked, Stuck};
 pub(crate) use shares::Shares;
-pub(crate) use views::ShareView;
 
 use crate::platform::fork::Generation;
 use crate::platform::{socket::Socket, user, vm};
@@ -61,7 +61,7 @@ use timers::Timers;
 const ALONE: bool = cfg!(any(miri, loom));
 
 /// Bytes of the cell of a call: a header and payload.
-pub(crate) const CALL_HEADER: usize = 64;
+pub(crate) const CALL_HEADER: usize = 128;
 /// Payload of one call.
 pub(crate) const CALL_PAYLOAD: usize = 64 << 10;
 /// Bytes from one lane's call to the next.
@@ -204,7 +204,7 @@ impl Node {
             state,
             own,
             numbers: Numbers::default(),
-            local_marks: (0..LANES).map(|_| MarkCell::default()).collect(),
+            local_marks: (0..=LANES).map(|_| MarkCell::default()).collect(),
             generation: Generation::current(),
             thread: Mutex::new(None),
             running: OnceLock::new(),
@@ -259,6 +259,11 @@ impl Node {
     #[inline]
     pub(crate) fn local_mark(&self, lane: usize) -> &MarkCell {
         &self.local_marks[lane % LANES]
+    }
+
+    /// Where the service thread marks what it touches on behalf of a peer.
+    pub(crate) fn service_mark(&self) -> &MarkCell {
+        &self.local_marks[LANES]
     }
 
     /// A number for a queue pair: one that has not been used for as long as possible.

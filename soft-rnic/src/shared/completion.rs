@@ -142,6 +142,13 @@ impl CqEntry {
         self.polled.store(polled, Relaxed);
     }
 
+    /// Owner: how many announced completions wait to be polled.
+    #[inline]
+    pub(crate) fn waiting(&self) -> usize {
+        let waiting = self.announced.load(Relaxed).wrapping_sub(self.polled.load(Relaxed)) as i64;
+        usize::try_from(waiting).unwrap_or(0)
+    }
+
     /// Peer: leaves a note that the owner is to be woken; true if there was none yet, and the owner is to be told. As
     /// a peer may die in between, the owner looks for notes whenever one has died.
     pub(crate) fn fire(&self) -> bool {

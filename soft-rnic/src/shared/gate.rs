@@ -23,6 +23,16 @@ pub(crate) struct Gate(AtomicU64);
 pub(crate) struct Pass(u64);
 
 impl Pass {
+    /// As a word, to be told to the owner.
+    pub(crate) fn to_word(self) -> u64 {
+        self.0
+    }
+
+    /// A pass that a peer tells of. It says nothing until it [`holds`](Gate::holds).
+    pub(crate) fn from_word(word: u64) -> Self {
+        Self(word | OPEN)
+    }
+
     /// What the owner attached: a key's tag, a queue pair's state.
     pub(crate) fn label(self) -> u8 {
         self.0 as u8
