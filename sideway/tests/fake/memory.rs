@@ -79,6 +79,7 @@ fn memory_goes_after_its_registration() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no getrlimit")]
 fn memory_that_cannot_be_registered_is_freed() {
     let _alone = alone();
     let fake = Fake::lying(|lies| lies.reg_mr = libc::ENODEV);

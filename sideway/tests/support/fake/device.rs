@@ -310,8 +310,7 @@ unsafe extern "C" fn reg_mr_iova2(
 unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
     // SAFETY: the region lives.
     let world = unsafe { world_of((*mr).context) };
-    let refusals = &world.refused_deregistrations;
-    if refusals.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok() {
+    if world.refused_deregistrations.fetch_sub(1, Relaxed) > 0 {
         world.destroyed.lock().unwrap().push("mr");
         return libc::EBUSY;
     }

@@ -91,7 +91,7 @@ pub struct World {
     pub inline_bytes: AtomicU64,
     pub next_polls: AtomicU64,
     /// So many calls of `ibv_dereg_mr` are answered with `EBUSY`.
-    pub refused_deregistrations: AtomicU64,
+    pub refused_deregistrations: AtomicI64,
     pub destroyed: Mutex<Vec<&'static str>>,
     keys: AtomicU64,
 }
