@@ -145,7 +145,7 @@ impl fmt::Display for NoSystemDevice {
         f.write_str("the system has no RDMA device (")?;
         match self {
             Self::NoLibrary(error) => write!(f, "{} cannot be loaded", error.library()),
-            Self::NoKernelSupport(error) => write!(f, "its kernel has no RDMA subsystem: {error}"),
+            Self::NoKernelSupport(_) => f.write_str("its kernel has no RDMA subsystem"),
             Self::NoneListed => f.write_str("its library lists none"),
         }?;
         f.write_str(")")
