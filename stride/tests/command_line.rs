@@ -86,6 +86,27 @@ fn an_unknown_provider_is_named() {
     assert!(ended.refused().contains("no-such"), "{ended:#?}");
 }
 
+/// A software device in place of the system's is never silent, and never said of one that was asked for.
+#[test]
+fn a_software_device_in_place_of_the_systems_is_noticed_once() {
+    let notices = |provider: Option<&str>| {
+        let mut command = command("write bw --loopback -n 5 -s 64");
+        command.env("RDMA_MUMMY_LIB_DIR", "/nonexistent").env_remove("SIDEWAY_PROVIDER");
+        let ended = Running::start(command.envs(provider.map(|name| ("SIDEWAY_PROVIDER", name)))).end();
+        let lines = ended.stderr.lines().filter(|line| line.starts_with("notice: "));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    for provider in [None, Some(""), Some("auto")] {
+        let [line] = &notices(provider)[..] else { panic!("{provider:?}: {:?}", notices(provider)) };
+        for word in ["libibverbs.so.1", "software device", "never of hardware", "SIDEWAY_PROVIDER=system"] {
+            assert!(line.contains(word), "{line}");
+        }
+    }
+    for provider in ["system", "soft"] {
+        assert!(notices(Some(provider)).is_empty(), "{provider}");
+    }
+}
+
 #[test]
 fn no_device_is_an_error_where_there_is_none() {
     let some = fs::read_dir("/sys/class/infiniband").is_ok_and(|mut entries| entries.next().is_some());

@@ -63,6 +63,15 @@ pub enum DefinitionArg {
     Completion,
 }
 
+/// Where the memory of the messages comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BufferArg {
+    /// Can be mapped by the peer's process: what software devices are fastest with
+    Shared,
+    /// The allocator's, as perftest has it
+    Malloc,
+}
+
 /// The flags that every test has.
 #[derive(Clone, Debug, Args)]
 pub struct CommonArgs {
@@ -85,6 +94,10 @@ pub struct CommonArgs {
     /// Index in the port's GID table [default: the best one, and stderr says why]
     #[arg(short = 'x', long, value_name = "INDEX")]
     pub gid_index: Option<u32>,
+
+    /// Memory of the messages [default: shared over a software device, else malloc]
+    #[arg(long, value_name = "KIND")]
+    pub buffer: Option<BufferArg>,
 
     /// TCP port of the control connection; 0 makes the server choose
     #[arg(short, long, value_name = "PORT", default_value_t = crate::plan::DEFAULT_PORT)]
