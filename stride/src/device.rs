@@ -151,8 +151,8 @@ impl Found {
         let gid_index = options.gid_index.map(in_table).transpose()?;
         let path = LocalPath::choose(&context, port, gid_index)?;
         let description = format!(
-            "device {device} ({}{why}), port {port} ({}, MTU {}), {}",
-            if is_soft { "software; " } else { "" },
+            "device {device} ({why}){}, port {port} ({}, MTU {}), {}",
+            if is_soft { ", software" } else { "" },
             port_attr.link_layer(),
             port_attr.active_mtu(),
             path.reason()
