@@ -55,7 +55,9 @@ fn help_and_version_are_on_standard_output() {
         let ended = run(flags).succeeded();
         assert!(!ended.stdout.is_empty() && ended.stderr.is_empty(), "{ended:#?}");
     }
-    assert!(run("write bw --help").stdout.contains("--max-msg-size"));
+    for word in ["--max-msg-size", "--buffer", "SIDEWAY_PROVIDER=soft"] {
+        assert!(run("write bw --help").stdout.contains(word), "{word}");
+    }
     assert_eq!(run("").status.code(), Some(2));
 }
 

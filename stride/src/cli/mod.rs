@@ -10,6 +10,13 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 pub use size::{Size, SizeError};
 pub use usage::{Usage, parse};
 
+/// What chooses among devices, besides the flags.
+const PROVIDERS: &str = "\
+Environment:
+  SIDEWAY_PROVIDER=system  the devices of rdma-core
+  SIDEWAY_PROVIDER=soft    software devices: soft0 and so on
+  SIDEWAY_PROVIDER=auto    the former if there are any, else the latter, and stderr says so [default]";
+
 /// Measures bandwidth and latency of RDMA, as perftest defines them.
 ///
 /// Without a server address this is the server: it waits for one client, whose parameters count.
@@ -36,10 +43,10 @@ pub enum OperationArgs {
 #[derive(Clone, Debug, Subcommand)]
 pub enum MeasureArgs {
     /// Bandwidth and message rate.
-    #[command(name = "bw", visible_alias = "bandwidth")]
+    #[command(name = "bw", visible_alias = "bandwidth", after_help = PROVIDERS)]
     Bandwidth(CommonArgs),
     /// Latency.
-    #[command(name = "lat", visible_alias = "latency")]
+    #[command(name = "lat", visible_alias = "latency", after_help = PROVIDERS)]
     Latency(LatencyArgs),
 }
 
