@@ -26,8 +26,19 @@ struct Configuration {
     variables: &'static [(&'static str, &'static str)],
 }
 
-const CONFIGURATIONS: [Configuration; 1] =
-    [Configuration { name: "the system's devices", choice: ProviderChoice::System, variables: &[] }];
+const CONFIGURATIONS: [Configuration; 3] = [
+    Configuration { name: "the system's devices", choice: ProviderChoice::System, variables: &[] },
+    Configuration {
+        name: "software devices, inline",
+        choice: ProviderChoice::Soft,
+        variables: &[("SOFT_RNIC_MODE", "inline"), ("SOFT_RNIC_DEVICES", "2"), (REQUIRE, "1")],
+    },
+    Configuration {
+        name: "software devices, deferred",
+        choice: ProviderChoice::Soft,
+        variables: &[("SOFT_RNIC_MODE", "deferred"), ("SOFT_RNIC_DEVICES", "2"), (REQUIRE, "1")],
+    },
+];
 
 /// Runs a suite in this process if the environment says over which devices, else in one process for each
 /// configuration.
