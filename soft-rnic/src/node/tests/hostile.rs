@@ -1,0 +1,1 @@
+//! Peers of the same user that send nonsense.
