@@ -183,13 +183,13 @@ fn memory_of_the_same_user_is_copied_by_the_system() {
     let (from, to) = ([1_u8, 2, 3, 4], [0_u8; 4]);
     let local = [libc::iovec { iov_base: from.as_ptr().cast_mut().cast(), iov_len: 4 }];
     let to = core::cell::UnsafeCell::new(to);
-    let remote = [crate::platform::vm::remote(to.get().expose_provenance() as u64, 4)];
+    let remote = [vm::remote(to.get().expose_provenance() as u64, 4)];
     // SAFETY: both arrays live on this stack.
     assert_eq!(unsafe { vm.write(&local, &remote) }, Ok(4));
     assert_eq!(to.into_inner(), from);
-    let nowhere = [crate::platform::vm::remote(8, 4)];
+    let nowhere = [vm::remote(8, 4)];
     // SAFETY: nothing is mapped there.
-    assert_eq!(unsafe { vm.write(&local, &nowhere) }, Err(crate::platform::vm::VmError::Fault));
+    assert_eq!(unsafe { vm.write(&local, &nowhere) }, Err(vm::VmError::Fault));
     let fabric = fabric();
     let limited = Process::with(Settings { fabric: fabric.clone(), vm: false, ..Settings::default() });
     assert!(limited.link(Process::new(&fabric).qpn).vm().is_none());

@@ -81,8 +81,16 @@ fn obey(process: &Process, line: &str) {
             outlive(process, child as libc::pid_t);
         }
         "clean" => clean(),
+        "knock" => played(hostile::knock),
+        "guest" => played(hostile::guest),
+        "owner" => played(hostile::owner),
         other => panic!("{other}?"),
     }
+}
+
+fn played(part: fn()) {
+    part();
+    say("played");
 }
 
 /// In the child of a fork: lives on for a while.
@@ -302,6 +310,21 @@ fn a_forked_child_has_no_part_in_the_device() {
 fn nodes_leave_nothing_behind() {
     let mut peer = Peer::start(&fabric());
     peer.ask("clean", "clean");
+}
+
+#[test]
+fn garbage_at_the_door_does_no_harm() {
+    Peer::start(&fabric()).ask("knock", "played");
+}
+
+#[test]
+fn a_guest_that_talks_nonsense_does_no_harm() {
+    Peer::start(&fabric()).ask("guest", "played");
+}
+
+#[test]
+fn an_owner_that_lies_does_no_harm() {
+    Peer::start(&fabric()).ask("owner", "played");
 }
 
 #[test]
