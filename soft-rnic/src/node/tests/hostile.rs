@@ -125,6 +125,31 @@ fn enter(process: &Process) -> (Socket, Welcome) {
     (socket, welcome)
 }
 
+/// Says hello to the owner of a queue pair, and what it got.
+pub(super) fn try_to_enter(process: &Process, qpn: u32) -> &'static str {
+    let socket = Socket::connect(&name(process, qpn)).expect("a listener");
+    let _ = socket.send(&hello());
+    let mut received = Received::Nothing;
+    eventually("an answer", || {
+        received = socket.receive_with(&mut [0; REPLY]);
+        !matches!(received, Received::Nothing)
+    });
+    if matches!(received, Received::End) { "refused" } else { "let in" }
+}
+
+/// Waits for a caller, and what it says.
+pub(super) fn bait(process: &Process) -> &'static str {
+    let owner = Owner::new(process);
+    println!("\n@bait {}", owner.qpn);
+    let caller = owner.accept();
+    let mut received = Received::Nothing;
+    eventually("a word, or the end", || {
+        received = caller.receive_with(&mut [0; REPLY]);
+        !matches!(received, Received::Nothing)
+    });
+    if matches!(received, Received::End) { "nothing was said" } else { "hello was said" }
+}
+
 /// A guest that asks and does not listen, until it does.
 pub(super) fn deaf_guest() {
     let process = Process::new(&fabric());

@@ -83,6 +83,8 @@ fn obey(process: &Process, line: &str) {
         "clean" => clean(),
         "knock" => played(hostile::knock),
         "guest" => played(hostile::guest),
+        "enter" => say(hostile::try_to_enter(process, number(1))),
+        "bait" => say(hostile::bait(process)),
         "deaf" => played(hostile::deaf_guest),
         "owner" => played(hostile::owner),
         other => panic!("{other}?"),
@@ -380,6 +382,12 @@ fn another_user_gets_nothing() {
     stranger.ask(&format!("link {}", process.qpn), "nobody");
     assert!(matches!(process.node.wait_link(stranger.qpn, LONG), Reach::Nobody));
     assert_eq!(process.node.state.seats.iter().count(), 0);
+    // Neither side relies on the other.
+    assert_eq!(stranger.ask(&format!("enter {}", process.qpn), ""), "refused");
+    writeln!(stranger.input, "bait").expect("it reads");
+    let bait = stranger.hear("bait ").parse().expect("a number");
+    assert!(matches!(process.node.wait_link(bait, LONG), Reach::Nobody));
+    assert_eq!(stranger.hear(""), "nothing was said");
     // A second one of that user reaches the first.
     let mut command = Command::new(std::env::current_exe().expect("a path"));
     command.env(USER, "65534");
