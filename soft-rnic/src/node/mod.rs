@@ -22,7 +22,7 @@ mod revocation;
 mod seats;
 mod service;
 mod shares;
-#[cfg(all(test, not(any(miri, loom))))]
+#[cfg(all(test, not(loom)))]
 mod tests;
 mod timers;
 mod views;

@@ -81,7 +81,7 @@ impl State {
             return None;
         }
         self.fresh += 1;
-        Some(QpNumber { index, qpn: u32::from(block) << BLOCK_BITS | index % BLOCK })
+        Some(QpNumber { index, qpn: (u32::from(block) << BLOCK_BITS) | (index % BLOCK) })
     }
 }
 

@@ -277,6 +277,7 @@ mod tests {
         drop(file);
         let offer = shares.offer(id, true).expect("an offer");
         assert_eq!(offer.place, Place { base: base as u64, len: 12288, offset: 4096 });
+        drop(offer);
         assert_eq!(shares.find_mapped(base, 1), Some(id));
         shares.note_access(id, false, false);
         assert!(shares.offer(id, false).is_none());
@@ -294,7 +295,7 @@ mod tests {
         let (_private, base) = mapped(SealFlags::SHRINK, MapFlags::PRIVATE);
         assert_eq!(shares.find_mapped(base, 1), None);
         unmap(base);
-        let heap = vec![0_u8; 100];
+        let heap = [0_u8; 100];
         assert_eq!(shares.find_mapped(heap.as_ptr().addr(), 100), None);
     }
 
