@@ -20,3 +20,6 @@ pub(crate) mod mark;
 pub(crate) mod ring;
 pub(crate) mod segment;
 pub(crate) mod slot;
+
+#[cfg(all(test, loom))]
+mod models;
