@@ -9,6 +9,12 @@ mod shared;
 mod sync;
 pub mod verbs;
 
+/// What the fuzz targets in `fuzz/` call.
+#[cfg(fuzzing)]
+pub mod testing {
+    pub use crate::shared::hostile::hostile_segment;
+}
+
 use std::sync::OnceLock;
 
 use rdma_mummy_sys::Provider;
