@@ -14,6 +14,12 @@ mod shared;
 mod sync;
 pub mod verbs;
 
+/// What the fuzz targets in `fuzz/` call.
+#[cfg(fuzzing)]
+pub mod testing {
+    pub use crate::shared::hostile::hostile_segment;
+}
+
 use std::sync::OnceLock;
 
 pub use config::{Config, ConfigError, Faults, Limits, Mode, Path};

@@ -33,7 +33,7 @@ impl<const WORDS: usize> Guarded<WORDS> {
         Some((pass, C::from_words(core::array::from_fn(|word| self.words[word].load(Relaxed)))))
     }
 
-    #[cfg(any(loom, test))]
+    #[cfg(all(test, loom))]
     fn new() -> Self {
         Self { gate: Gate::default(), words: core::array::from_fn(|_| AtomicU64::new(0)) }
     }
@@ -354,6 +354,19 @@ impl Card<3> for SrqCard {
 guarded_entry!(SrqEntry, SrqCard, 3);
 
 impl SrqEntry {
+    /// An entry without a queue, as zeroed memory is.
+    #[cfg(all(test, loom))]
+    pub(crate) fn new() -> Self {
+        let [hint, available] = core::array::from_fn(|_| AtomicU32::new(0));
+        Self {
+            guarded: Guarded::new(),
+            hint,
+            available,
+            limit: AtomicU64::new(0),
+            unused: Default::default(),
+        }
+    }
+
     /// Peer: where to begin to look for a posted slot.
     pub(crate) fn hint(&self) -> u32 {
         self.hint.load(Relaxed)

@@ -4,9 +4,7 @@
 //! [mark](super::mark), and reads the gate again: the same open value says that the words belong together, and
 //! that the owner will wait for the mark before it lets go of what they describe.
 
-use core::sync::atomic;
-
-use crate::sync::{Acquire, AtomicU64, Relaxed, Release, SeqCst, fence};
+use crate::sync::{Acquire, AtomicU64, PlainAtomicU64, Relaxed, Release, SeqCst, fence};
 
 /// Bit that says that the guarded words are valid.
 const OPEN: u64 = 1 << 8;
@@ -63,8 +61,8 @@ pub(crate) struct Keeper {
 }
 
 /// Versions that were given, to any gate: none comes twice, so a pass of an object's former life opens nothing, even
-/// if its entry has got another keeper since. (They are no part of a protocol, so not loom's.)
-static VERSIONS: atomic::AtomicU64 = atomic::AtomicU64::new(0);
+/// if its entry has got another keeper since.
+static VERSIONS: PlainAtomicU64 = PlainAtomicU64::new(0);
 
 impl Keeper {
     /// Closes the gate. After this returns, a peer that has not published its mark yet will find it closed,

@@ -20,3 +20,8 @@ pub(crate) mod mark;
 pub(crate) mod ring;
 pub(crate) mod segment;
 pub(crate) mod slot;
+
+#[cfg(all(any(test, fuzzing), not(loom)))]
+pub(crate) mod hostile;
+#[cfg(all(test, loom))]
+mod models;

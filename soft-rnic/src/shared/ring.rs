@@ -68,7 +68,11 @@ impl<'a> IndexRing<'a> {
                 continue;
             }
             if tail.wrapping_sub(self.header.head.load(Acquire)) as usize >= self.words.len() {
-                return false;
+                // Full, or this producer slept and the ring has gone on.
+                if self.header.tail.load(Relaxed) == tail {
+                    return false;
+                }
+                continue;
             }
             let new = full << 32 | u64::from(number);
             if there >> 32 == empty && word.compare_exchange(there, new, AcqRel, Relaxed).is_ok() {
@@ -77,6 +81,15 @@ impl<'a> IndexRing<'a> {
             }
         }
         false
+    }
+
+    /// What a producer leaves that dies in the midst of a push.
+    #[cfg(all(test, loom))]
+    pub(crate) fn push_and_die(&self, number: u32) {
+        let tail = self.header.tail.load(Acquire);
+        let (empty, full) = self.laps(tail);
+        let new = full << 32 | u64::from(number);
+        let _ = self.word(tail).compare_exchange(empty << 32, new, AcqRel, Relaxed);
     }
 
     /// Consumer: the oldest number. The consumer passes its own count, which no peer can change, and stores

@@ -33,11 +33,12 @@ pub(crate) const MAX_SHARED_QUEUES: usize = sized(1 << 14, 16);
 pub(crate) const MAX_LINKS: usize = sized(1 << 10, 4);
 
 const HEADER: usize = 4096;
-const REGIONS_AT: usize = HEADER;
-const QUEUE_PAIRS_AT: usize = REGIONS_AT + MAX_REGIONS * size_of::<MrEntry>();
-const COMPLETION_QUEUES_AT: usize = QUEUE_PAIRS_AT + MAX_QUEUE_PAIRS * size_of::<QpEntry>();
-const SHARED_QUEUES_AT: usize = COMPLETION_QUEUES_AT + MAX_COMPLETION_QUEUES * size_of::<CqEntry>();
-const MARKS_AT: usize = SHARED_QUEUES_AT + MAX_SHARED_QUEUES * size_of::<SrqEntry>();
+pub(super) const REGIONS_AT: usize = HEADER;
+pub(super) const QUEUE_PAIRS_AT: usize = REGIONS_AT + MAX_REGIONS * size_of::<MrEntry>();
+pub(super) const COMPLETION_QUEUES_AT: usize = QUEUE_PAIRS_AT + MAX_QUEUE_PAIRS * size_of::<QpEntry>();
+pub(super) const SHARED_QUEUES_AT: usize =
+    COMPLETION_QUEUES_AT + MAX_COMPLETION_QUEUES * size_of::<CqEntry>();
+pub(super) const MARKS_AT: usize = SHARED_QUEUES_AT + MAX_SHARED_QUEUES * size_of::<SrqEntry>();
 /// Where the rings begin, page by page.
 pub(crate) const HEAP_AT: usize =
     (MARKS_AT + MAX_LINKS * LANES * size_of::<MarkCell>()).next_multiple_of(PAGE);
