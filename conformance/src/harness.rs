@@ -177,9 +177,14 @@ impl Rig {
     }
 }
 
-/// The software device's provider, in this mode.
-fn soft(mode: &'static str) -> Provider {
+/// The software device's provider, in this mode: with two devices, unless the environment says otherwise.
+fn soft(mode: &str) -> Provider {
     set_variable("SOFT_RNIC_MODE", mode);
+    for (name, value) in [("SOFT_RNIC_DEVICES", "2"), ("SOFT_RNIC_PORTS", "2")] {
+        if std::env::var_os(name).is_none() {
+            set_variable(name, value);
+        }
+    }
     soft_rnic::provider()
 }
 
