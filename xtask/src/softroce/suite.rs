@@ -16,7 +16,7 @@ use super::shell;
 use super::vm::{Ending, Report};
 
 /// The packages whose tests use a device.
-const PACKAGES: &[&str] = &["sideway", "stride", "rdma-examples"];
+const PACKAGES: &[&str] = &["sideway", "conformance", "stride", "rdma-examples"];
 
 /// After this many seconds a test program counts as stuck.
 const PROGRAM_LIMIT: u32 = 600;

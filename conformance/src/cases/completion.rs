@@ -1,0 +1,540 @@
+//! Completion queues and their channels.
+
+use std::collections::HashSet;
+use std::thread;
+use std::time::Duration;
+
+use libc::{EAGAIN, EBUSY, EINVAL, EOPNOTSUPP};
+use rdma_mummy_sys::types::ibv_create_cq_wc_flags as With;
+use rdma_mummy_sys::types::ibv_event_type as EventType;
+use rdma_mummy_sys::types::ibv_wc_opcode as Opcode;
+
+use crate::harness::{Outcome, Rig, SoftRoce, Suite};
+use crate::kit::{Channel, Cq, CqInit, Device, Flavour, Node, Options, PATIENCE, STANDARD, Wr, until};
+
+pub(crate) fn cases(suite: &mut Suite) {
+    both!(suite:
+        an_empty_queue_polls_empty,
+        a_queue_has_at_least_the_room_that_was_asked_for,
+        a_queue_without_room_is_refused,
+        a_queue_beyond_the_limit_is_refused,
+        a_vector_that_is_not_there_is_refused,
+        a_queue_of_a_pair_is_busy,
+        an_event_comes_with_the_next_completion,
+        events_are_for_what_is_armed,
+        only_solicited_completions_fire_a_solicited_arm,
+    );
+    cases!(suite:
+        every_reader_is_granted_and_reads,
+        unknown_readers_are_refused,
+        an_unknown_mask_of_a_poll_is_refused,
+        polls_of_many_read_each_once,
+        completions_have_timestamps_in_order,
+        completions_have_wall_clock_times,
+        resize_makes_room,
+        resize_down_keeps_what_is_there,
+        resize_below_what_is_there_is_refused,
+        resize_to_nothing_or_too_much_is_refused,
+        moderation_is_accepted,
+        a_full_queue_is_an_event_and_a_failed_one,
+        a_channel_of_a_queue_is_busy,
+        a_channel_serves_many_queues,
+        a_channel_can_be_polled_without_waiting,
+        events_count_until_they_are_acknowledged,
+        an_event_that_was_not_taken_goes_with_its_queue,
+        a_thread_waits_for_an_event,
+        an_arm_twice_is_one_event,
+        a_completion_that_is_there_fires_no_arm,
+        a_failed_request_fires_a_solicited_arm,
+        many_queues_are_made,
+        polling_takes_no_more_than_asked_for,
+    );
+}
+
+fn ex(flavour: Flavour) -> Option<u64> {
+    (flavour == Flavour::Extended).then_some(STANDARD)
+}
+
+fn an_empty_queue_polls_empty(rig: &Rig, flavour: Flavour) -> Outcome {
+    let cq = Cq::of(&rig.open(), 16, flavour, None);
+    for _ in 0..3 {
+        assert!(cq.poll(4).is_empty());
+    }
+    assert_eq!(cq.destroy(), 0);
+    Ok(())
+}
+
+fn a_queue_has_at_least_the_room_that_was_asked_for(rig: &Rig, flavour: Flavour) -> Outcome {
+    let device = rig.open();
+    let most = device.query().unwrap().max_cqe;
+    for cqe in [1, 2, 100, 1000, most] {
+        let cq = Cq::of(&device, cqe, flavour, None);
+        assert!(cq.cqe() >= cqe, "{} of {cqe}", cq.cqe());
+    }
+    Ok(())
+}
+
+fn a_queue_without_room_is_refused(rig: &Rig, flavour: Flavour) -> Outcome {
+    let device = rig.open();
+    for cqe in [0, -1] {
+        let made = Cq::new(&device, &CqInit { cqe, ex: ex(flavour), ..CqInit::default() });
+        assert_eq!(made.err(), Some(EINVAL), "{cqe}");
+    }
+    Ok(())
+}
+
+fn a_queue_beyond_the_limit_is_refused(rig: &Rig, flavour: Flavour) -> Outcome {
+    let device = rig.open();
+    let most = device.query().unwrap().max_cqe;
+    for cqe in [most + 1, i32::MAX] {
+        let made = Cq::new(&device, &CqInit { cqe, ex: ex(flavour), ..CqInit::default() });
+        assert_eq!(made.err(), Some(EINVAL), "{cqe}");
+    }
+    Ok(())
+}
+
+fn a_vector_that_is_not_there_is_refused(rig: &Rig, flavour: Flavour) -> Outcome {
+    let device = rig.open();
+    let vectors = device.of_context().1;
+    for vector in [vectors, -1] {
+        let made = Cq::new(&device, &CqInit { vector, ex: ex(flavour), ..CqInit::default() });
+        assert_eq!(made.err(), Some(EINVAL), "{vector}");
+    }
+    assert!(Cq::new(&device, &CqInit { vector: vectors - 1, ex: ex(flavour), ..CqInit::default() }).is_ok());
+    Ok(())
+}
+
+fn a_queue_of_a_pair_is_busy(rig: &Rig, flavour: Flavour) -> Outcome {
+    let node = Node::new(&rig.open(), &Options::rc(flavour));
+    assert_eq!((node.send_cq.destroy(), node.recv_cq.destroy()), (EBUSY, EBUSY));
+    assert_eq!(node.qp.destroy(), 0);
+    assert_eq!((node.send_cq.destroy(), node.recv_cq.destroy()), (0, 0));
+    Ok(())
+}
+
+/// Two nodes, the second one's receives on a queue with this channel.
+fn with_channel(rig: &Rig, flavour: Flavour) -> (Node, Node, Channel) {
+    let (first, second) = (rig.open(), rig.open());
+    let channel = second.channel();
+    let init = CqInit { channel: Some(&channel), context: 0x77, ex: ex(flavour), ..CqInit::default() };
+    let cq = Cq::new(&second, &init).unwrap();
+    let options = Options::rc(flavour);
+    let (a, b) = (Node::new(&first, &options), Node::with_queues(&second, &options, None, Some(&cq)));
+    a.connect(&b.peer());
+    b.connect(&a.peer());
+    (a, b, channel)
+}
+
+const MOMENT: Duration = Duration::from_millis(50);
+
+fn an_event_comes_with_the_next_completion(rig: &Rig, flavour: Flavour) -> Outcome {
+    let (a, b, channel) = with_channel(rig, flavour);
+    for round in 0..5 {
+        assert_eq!(b.recv_cq.arm(false), 0);
+        b.recv(round, 0, 64);
+        assert!(!channel.is_ready(Duration::ZERO));
+        a.done(Wr::send(round).sge(a.mr.at(0, 8)));
+        assert_eq!(channel.event(), (b.recv_cq.address(), 0x77));
+        b.recv_cq.ack(1);
+        assert_eq!(b.recv_cq.ok().id, round);
+    }
+    Ok(())
+}
+
+fn events_are_for_what_is_armed(rig: &Rig, flavour: Flavour) -> Outcome {
+    let (a, b, channel) = with_channel(rig, flavour);
+    for id in 0..4 {
+        b.recv(id, 0, 64);
+    }
+    // Not armed, then armed for one.
+    a.done(Wr::send(0).sge(a.mr.at(0, 8)));
+    b.recv_cq.ok();
+    assert!(!channel.is_ready(MOMENT));
+    assert_eq!(b.recv_cq.arm(false), 0);
+    for id in 1..4 {
+        a.done(Wr::send(id).sge(a.mr.at(0, 8)));
+    }
+    b.recv_cq.wait(3);
+    channel.event();
+    b.recv_cq.ack(1);
+    assert!(!channel.is_ready(MOMENT), "one arm is one event");
+    Ok(())
+}
+
+fn only_solicited_completions_fire_a_solicited_arm(rig: &Rig, flavour: Flavour) -> Outcome {
+    let (a, b, channel) = with_channel(rig, flavour);
+    for id in 0..3 {
+        b.recv(id, 0, 64);
+    }
+    assert_eq!(b.recv_cq.arm(true), 0);
+    a.done(Wr::send(0).sge(a.mr.at(0, 8)));
+    b.recv_cq.ok();
+    assert!(!channel.is_ready(MOMENT));
+    a.done(Wr::send_imm(1, 5).sge(a.mr.at(0, 8)).solicited());
+    channel.event();
+    b.recv_cq.ok();
+    assert_eq!(b.recv_cq.arm(true), 0);
+    a.done(Wr::write_imm(2, b.mr.remote(0), 5).sge(a.mr.at(0, 8)).solicited());
+    channel.event();
+    b.recv_cq.ack(2);
+    Ok(())
+}
+
+/// Two nodes whose queues are extended ones with these readers.
+fn with_readers(device: &Device, flags: u64) -> Result<(Node, Cq), i32> {
+    let cq = Cq::new(device, &CqInit { ex: Some(flags), ..CqInit::default() })?;
+    let node = Node::with_queues(device, &Options::rc(Flavour::Extended), None, Some(&cq));
+    node.connect(&node.peer());
+    Ok((node, cq))
+}
+
+fn every_reader_is_granted_and_reads(rig: &Rig) -> Outcome {
+    let device = rig.open();
+    for flags in (0..7).map(|bit| 1 << bit).chain([0, STANDARD]) {
+        let (node, cq) = with_readers(&device, flags).unwrap();
+        node.recv(1, 0, 64);
+        node.done(Wr::send_imm(2, 0xabcd).sge(node.mr.at(0, 24)));
+        let wc = cq.ok();
+        assert_eq!((wc.id, wc.opcode), (1, Opcode::IBV_WC_RECV));
+        let has = |flag: With| flags & u64::from(flag.0) != 0;
+        assert_eq!(wc.len, if has(With::IBV_WC_EX_WITH_BYTE_LEN) { 24 } else { 0 });
+        assert_eq!(wc.imm, if has(With::IBV_WC_EX_WITH_IMM) { 0xabcd } else { 0 });
+        assert_eq!(wc.qp_num, if has(With::IBV_WC_EX_WITH_QP_NUM) { node.qp.num() } else { 0 });
+    }
+    Ok(())
+}
+
+fn unknown_readers_are_refused(rig: &Rig) -> Outcome {
+    let device = rig.open();
+    for flags in [1 << 40, 1 << 63, STANDARD | 1 << 30] {
+        let error = with_readers(&device, flags).err();
+        assert!([Some(EINVAL), Some(EOPNOTSUPP)].contains(&error), "{flags:#x}: {error:?}");
+    }
+    Ok(())
+}
+
+/// `man ibv_create_cq_ex`: `comp_mask` is for later extensions; none is defined. mlx5 refuses.
+fn an_unknown_mask_of_a_poll_is_refused(rig: &Rig) -> Outcome {
+    rig.not_softroce("does not look at the comp_mask of ibv_start_poll")?;
+    let device = rig.open();
+    let (node, cq) = with_readers(&device, STANDARD).unwrap();
+    node.recv(1, 0, 64);
+    node.done(Wr::send(2).sge(node.mr.at(0, 24)));
+    let error = cq.start_poll_with(1);
+    assert_eq!(error, EINVAL);
+    assert_eq!(cq.ok().id, 1, "the completion is still there");
+    Ok(())
+}
+
+fn polls_of_many_read_each_once(rig: &Rig) -> Outcome {
+    rig.not_on(SoftRoce::Old, "loses count where ibv_next_poll finds its queue empty")?;
+    let device = rig.open();
+    let (node, cq) = with_readers(&device, STANDARD).unwrap();
+    for id in 0..10 {
+        node.recv(id, 0, 64);
+        node.done(Wr::send(id).sge(node.mr.at(0, 24)));
+    }
+    let mut ids = Vec::new();
+    until(PATIENCE, || {
+        ids.extend(cq.poll_batch(4).iter().map(|wc| wc.id));
+        (ids.len() >= 10).then_some(())
+    });
+    assert_eq!(ids, (0..10).collect::<Vec<_>>());
+    assert!(cq.poll_batch(4).is_empty());
+    node.recv(10, 0, 64);
+    node.done(Wr::send(10).sge(node.mr.at(0, 24)));
+    assert_eq!(cq.ok().id, 10);
+    Ok(())
+}
+
+const NO_TIMES: &str = "has no completion timestamps";
+
+fn completions_have_timestamps_in_order(rig: &Rig) -> Outcome {
+    rig.not_softroce(NO_TIMES)?;
+    let device = rig.open();
+    assert_ne!(device.query_ex(None).unwrap().completion_timestamp_mask, 0);
+    let flags = STANDARD | u64::from(With::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP.0);
+    let (node, cq) = with_readers(&device, flags).unwrap();
+    let times: Vec<_> = (0..5)
+        .map(|id| {
+            node.recv(id, 0, 64);
+            node.done(Wr::send(id).sge(node.mr.at(0, 24)));
+            cq.ok().timestamp.unwrap()
+        })
+        .collect();
+    assert!(times.is_sorted() && times[0] < times[4], "{times:?}");
+    Ok(())
+}
+
+fn completions_have_wall_clock_times(rig: &Rig) -> Outcome {
+    rig.not_softroce(NO_TIMES)?;
+    let device = rig.open();
+    let flags = STANDARD | u64::from(With::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK.0);
+    let (node, cq) = with_readers(&device, flags).unwrap();
+    let now =
+        || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as u64;
+    let before = now();
+    node.recv(1, 0, 64);
+    node.done(Wr::send(2).sge(node.mr.at(0, 24)));
+    let time = cq.ok().wallclock.unwrap();
+    assert!((before..=now()).contains(&time), "{time}");
+    Ok(())
+}
+
+/// Sends to itself, so that this many completions are there.
+fn fill(node: &Node, count: u64) {
+    for id in 0..count {
+        node.recv(id, 0, 64);
+        node.done(Wr::send(id).sge(node.mr.at(0, 8)));
+    }
+}
+
+fn with_queue_of(device: &Device, cqe: i32) -> (Node, Cq) {
+    let cq = device.cq(cqe);
+    let node = Node::with_queues(device, &Options::rc(Flavour::Classic), None, Some(&cq));
+    node.connect(&node.peer());
+    (node, cq)
+}
+
+fn ids(cq: &Cq, count: usize) -> Vec<u64> {
+    cq.wait(count).iter().map(|wc| wc.id).collect()
+}
+
+fn resize_makes_room(rig: &Rig) -> Outcome {
+    let device = rig.open();
+    let (node, cq) = with_queue_of(&device, 4);
+    fill(&node, 3);
+    assert_eq!(cq.resize(200), 0);
+    assert!(cq.cqe() >= 200);
+    fill(&node, 100);
+    assert_eq!(ids(&cq, 103), (0..3).chain(0..100).collect::<Vec<_>>());
+    Ok(())
+}
+
+fn resize_down_keeps_what_is_there(rig: &Rig) -> Outcome {
+    let device = rig.open();
+    let (node, cq) = with_queue_of(&device, 500);
+    fill(&node, 10);
+    assert_eq!(cq.resize(20), 0);
+    assert!(cq.cqe() >= 20);
+    assert_eq!(ids(&cq, 10), (0..10).collect::<Vec<_>>());
+    fill(&node, 5);
+    assert_eq!(ids(&cq, 5), (0..5).collect::<Vec<_>>());
+    Ok(())
+}
+
+/// IBTA 11.2.8.3: a size below the number of outstanding completions is refused.
+fn resize_below_what_is_there_is_refused(rig: &Rig) -> Outcome {
+    let device = rig.open();
+    let (node, cq) = with_queue_of(&device, 200);
+    fill(&node, 100);
+    assert_eq!(cq.resize(10), EINVAL);
+    assert_eq!(ids(&cq, 100), (0..100).collect::<Vec<_>>());
+    Ok(())
+}
+
+fn resize_to_nothing_or_too_much_is_refused(rig: &Rig) -> Outcome {
+    let device = rig.open();
+    let (node, cq) = with_queue_of(&device, 20);
+    let most = device.query().unwrap().max_cqe;
+    for cqe in [0, -1, most + 1] {
+        assert_eq!(cq.resize(cqe), EINVAL, "{cqe}");
+    }
+    fill(&node, 1);
+    assert_eq!(cq.ok().id, 0);
+    Ok(())
+}
+
+fn moderation_is_accepted(rig: &Rig) -> Outcome {
+    rig.not_softroce("has no ibv_modify_cq")?;
+    let device = rig.open();
+    let (node, cq) = with_queue_of(&device, 20);
+    let most = device.query_ex(None).unwrap().cq_mod_caps;
+    assert!(most.max_cq_count >= 1 && most.max_cq_period >= 1);
+    assert_eq!(cq.moderate(1, 1), 0);
+    fill(&node, 1);
+    assert_eq!(cq.ok().id, 0);
+    assert_eq!(cq.moderate(0, 0), 0);
+    Ok(())
+}
+
+/// IBTA 10.8.2.4 and 11.6.3.1: an overrun is an event of the queue.
+fn a_full_queue_is_an_event_and_a_failed_one(rig: &Rig) -> Outcome {
+    let device = rig.open();
+    let cq = device.cq(2);
+    let node = Node::with_queues(&device, &Options::rc(Flavour::Classic), None, Some(&cq));
+    node.connect(&node.peer());
+    let room = cq.cqe() as u64;
+    if room > 20_000 {
+        skip!("the smallest queue has room for {room} completions");
+    }
+    for id in 0..room + 1 {
+        node.recv(id, 0, 64);
+        node.post(Wr::send(id).sge(node.mr.at(0, 8)));
+        if id < room {
+            node.send_cq.ok();
+        }
+    }
+    let event = device.event(PATIENCE).expect("the overrun is announced");
+    assert_eq!((event.kind(), event.element()), (EventType::IBV_EVENT_CQ_ERR, cq.address()));
+    Ok(())
+}
+
+fn a_channel_of_a_queue_is_busy(rig: &Rig) -> Outcome {
+    let device = rig.open();
+    let channel = device.channel();
+    let cq = Cq::of(&device, 16, Flavour::Classic, Some(&channel));
+    assert_eq!(channel.destroy(), EBUSY);
+    assert_eq!(cq.destroy(), 0);
+    assert_eq!(channel.destroy(), 0);
+    Ok(())
+}
+
+fn a_channel_serves_many_queues(rig: &Rig) -> Outcome {
+    let device = rig.open();
+    let channel = device.channel();
+    let nodes: Vec<_> = (0..4)
+        .map(|context| {
+            let cq =
+                Cq::new(&device, &CqInit { channel: Some(&channel), context, ..CqInit::default() }).unwrap();
+            let node = Node::with_queues(&device, &Options::rc(Flavour::Classic), None, Some(&cq));
+            node.connect(&node.peer());
+            assert_eq!(cq.arm(false), 0);
+            node
+        })
+        .collect();
+    for node in &nodes {
+        fill(node, 1);
+    }
+    let events: HashSet<_> = (0..4).map(|_| channel.event()).collect();
+    let expected: HashSet<_> =
+        nodes.iter().enumerate().map(|(n, node)| (node.recv_cq.address(), n)).collect();
+    for node in &nodes {
+        node.recv_cq.ack(1);
+    }
+    assert_eq!(events, expected);
+    Ok(())
+}
+
+fn a_channel_can_be_polled_without_waiting(rig: &Rig) -> Outcome {
+    let (a, b, channel) = with_channel(rig, Flavour::Classic);
+    channel.set_nonblocking();
+    assert_eq!(channel.event_now(), Err(EAGAIN));
+    assert_eq!(b.recv_cq.arm(false), 0);
+    b.recv(1, 0, 64);
+    assert_eq!(channel.event_now(), Err(EAGAIN));
+    a.done(Wr::send(2).sge(a.mr.at(0, 8)));
+    assert!(channel.is_ready(PATIENCE));
+    assert_eq!(channel.event_now(), Ok((b.recv_cq.address(), 0x77)));
+    b.recv_cq.ack(1);
+    assert_eq!(channel.event_now(), Err(EAGAIN));
+    Ok(())
+}
+
+/// `man ibv_get_cq_event`: destroying a queue waits until all its events are acknowledged.
+fn events_count_until_they_are_acknowledged(rig: &Rig) -> Outcome {
+    let (a, b, channel) = with_channel(rig, Flavour::Classic);
+    for id in 0..3 {
+        assert_eq!(b.recv_cq.arm(false), 0);
+        b.recv(id, 0, 64);
+        a.done(Wr::send(id).sge(a.mr.at(0, 8)));
+        channel.event();
+        b.recv_cq.ok();
+    }
+    assert_eq!(b.qp.destroy(), 0);
+    thread::scope(|scope| {
+        let destroyed = scope.spawn(|| b.recv_cq.destroy());
+        b.recv_cq.ack(2);
+        thread::sleep(MOMENT * 2);
+        assert!(!destroyed.is_finished(), "one event is not acknowledged");
+        b.recv_cq.ack(1);
+        assert_eq!(destroyed.join().unwrap(), 0);
+    });
+    Ok(())
+}
+
+fn an_event_that_was_not_taken_goes_with_its_queue(rig: &Rig) -> Outcome {
+    let (a, b, channel) = with_channel(rig, Flavour::Classic);
+    assert_eq!(b.recv_cq.arm(false), 0);
+    b.recv(1, 0, 64);
+    a.done(Wr::send(2).sge(a.mr.at(0, 8)));
+    assert!(channel.is_ready(PATIENCE));
+    assert_eq!(b.qp.destroy(), 0);
+    assert_eq!(b.recv_cq.destroy(), 0);
+    channel.set_nonblocking();
+    assert_eq!(channel.event_now(), Err(EAGAIN));
+    assert_eq!(channel.destroy(), 0);
+    Ok(())
+}
+
+fn a_thread_waits_for_an_event(rig: &Rig) -> Outcome {
+    let (a, b, channel) = with_channel(rig, Flavour::Classic);
+    assert_eq!(b.recv_cq.arm(false), 0);
+    b.recv(1, 0, 64);
+    thread::scope(|scope| {
+        // Nobody polls here: the device has to make progress by itself.
+        let waiter = scope.spawn(|| channel.event());
+        thread::sleep(MOMENT);
+        assert!(!waiter.is_finished());
+        a.post(Wr::send(2).sge(a.mr.at(0, 8)));
+        assert_eq!(waiter.join().unwrap().0, b.recv_cq.address());
+    });
+    b.recv_cq.ack(1);
+    Ok(())
+}
+
+fn an_arm_twice_is_one_event(rig: &Rig) -> Outcome {
+    let (a, b, channel) = with_channel(rig, Flavour::Classic);
+    assert_eq!((b.recv_cq.arm(true), b.recv_cq.arm(false), b.recv_cq.arm(true)), (0, 0, 0));
+    b.recv(1, 0, 64);
+    // Not solicited: an arm for any completion is not taken back by one for solicited ones (IBTA 11.4.2.2).
+    a.done(Wr::send(2).sge(a.mr.at(0, 8)));
+    channel.event();
+    b.recv_cq.ack(1);
+    assert!(!channel.is_ready(MOMENT));
+    Ok(())
+}
+
+/// IBTA 11.4.2.2: what is in the queue already causes no event; hence the advice to poll after arming.
+fn a_completion_that_is_there_fires_no_arm(rig: &Rig) -> Outcome {
+    let (a, b, channel) = with_channel(rig, Flavour::Classic);
+    b.recv(1, 0, 64);
+    a.done(Wr::send(2).sge(a.mr.at(0, 8)));
+    // The sender's completion came after the receiver's.
+    assert_eq!(b.recv_cq.arm(false), 0);
+    assert!(!channel.is_ready(MOMENT));
+    assert_eq!(b.recv_cq.ok().id, 1);
+    Ok(())
+}
+
+/// `man ibv_req_notify_cq`: a completion with an error counts as solicited.
+fn a_failed_request_fires_a_solicited_arm(rig: &Rig) -> Outcome {
+    rig.not_on(SoftRoce::New, "counts no failed completion as a solicited one")?;
+    let (_a, b, channel) = with_channel(rig, Flavour::Classic);
+    b.recv(1, 0, 64);
+    assert_eq!(b.recv_cq.arm(true), 0);
+    b.go(rdma_mummy_sys::types::ibv_qp_state::IBV_QPS_ERR);
+    channel.event();
+    b.recv_cq.ack(1);
+    assert_eq!(b.recv_cq.one().id, 1);
+    Ok(())
+}
+
+fn many_queues_are_made(rig: &Rig) -> Outcome {
+    let device = rig.open();
+    let queues: Vec<_> = (0..100).map(|_| device.cq(10)).collect();
+    let addresses: HashSet<_> = queues.iter().map(Cq::address).collect();
+    assert_eq!(addresses.len(), 100);
+    Ok(())
+}
+
+fn polling_takes_no_more_than_asked_for(rig: &Rig) -> Outcome {
+    let device = rig.open();
+    let (node, cq) = with_queue_of(&device, 50);
+    fill(&node, 10);
+    assert_eq!(cq.poll(3).len(), 3);
+    assert_eq!(cq.poll(0).len(), 0);
+    let rest = cq.poll(50);
+    assert_eq!(rest.iter().map(|wc| wc.id).collect::<Vec<_>>(), (3..10).collect::<Vec<_>>());
+    Ok(())
+}

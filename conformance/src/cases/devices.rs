@@ -1,0 +1,256 @@
+//! The device list, contexts, and what they can be asked.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use libc::{EAGAIN, EINVAL};
+use rdma_mummy_sys::types::*;
+
+use crate::harness::{Outcome, Rig, Suite};
+use crate::kit::{Device, devices};
+
+pub(crate) fn cases(suite: &mut Suite) {
+    cases!(suite:
+        the_list_has_the_device_with_its_name_and_type,
+        the_list_is_the_same_twice,
+        names_guids_and_indices_are_unique,
+        a_device_opens_many_times,
+        a_context_outlives_the_list,
+        the_context_names_its_device,
+        the_attributes_are_sane,
+        the_extended_attributes_begin_with_the_classic_ones,
+        an_unknown_comp_mask_of_the_extended_query_is_refused,
+        the_port_is_active_ethernet,
+        a_port_that_is_not_there_is_refused,
+        the_old_port_query_writes_no_more_than_it_may,
+        gids_are_there_and_differ,
+        a_gid_index_beyond_the_table_is_refused,
+        the_gid_entry_agrees_with_the_gid,
+        gid_entries_with_unknown_flags_are_refused,
+        the_gid_table_has_every_gid_that_is_set,
+        a_gid_table_without_room_is_refused,
+        the_default_partition_key_is_there,
+        a_partition_key_index_beyond_the_table_is_refused,
+        an_unknown_partition_key_has_no_index,
+        no_event_is_waiting,
+        two_devices_have_gids_of_their_own,
+    );
+}
+
+fn the_list_has_the_device_with_its_name_and_type(rig: &Rig) -> Outcome {
+    let listed = Device::listed(rig.provider);
+    let device = listed.iter().find(|device| device.name == rig.name).unwrap();
+    assert_eq!(device.node_type, ibv_node_type::IBV_NODE_CA);
+    assert_eq!(device.transport_type, ibv_transport_type::IBV_TRANSPORT_IB);
+    Ok(())
+}
+
+fn the_list_is_the_same_twice(rig: &Rig) -> Outcome {
+    assert_eq!(Device::listed(rig.provider), Device::listed(rig.provider));
+    Ok(())
+}
+
+fn names_guids_and_indices_are_unique(rig: &Rig) -> Outcome {
+    let listed = Device::listed(rig.provider);
+    let names: HashSet<_> = listed.iter().map(|device| &device.name).collect();
+    let guids: HashSet<_> = listed.iter().map(|device| device.guid).collect();
+    let indices: HashSet<_> = listed.iter().map(|device| device.index).collect();
+    assert_eq!((names.len(), guids.len(), indices.len()), (listed.len(), listed.len(), listed.len()));
+    Ok(())
+}
+
+fn a_device_opens_many_times(rig: &Rig) -> Outcome {
+    let contexts: Vec<_> = (0..8).map(|_| rig.open()).collect();
+    for context in &contexts {
+        assert_eq!(context.query().unwrap().phys_port_cnt, contexts[0].query().unwrap().phys_port_cnt);
+    }
+    assert!(contexts.iter().all(|context| context.close() == 0));
+    Ok(())
+}
+
+fn a_context_outlives_the_list(rig: &Rig) -> Outcome {
+    let context = rig.open();
+    for _ in 0..3 {
+        assert!(devices(rig.provider).unwrap().contains(&rig.name));
+    }
+    assert_eq!(context.of_context().0, rig.name);
+    Ok(())
+}
+
+fn the_context_names_its_device(rig: &Rig) -> Outcome {
+    let (name, vectors) = rig.open().of_context();
+    assert_eq!(name, rig.name);
+    assert!(vectors >= 1, "{vectors} completion vectors");
+    Ok(())
+}
+
+fn the_attributes_are_sane(rig: &Rig) -> Outcome {
+    let attr = rig.open().query().unwrap();
+    assert!(attr.phys_port_cnt >= 1);
+    for (name, value) in [
+        ("max_qp", attr.max_qp),
+        ("max_qp_wr", attr.max_qp_wr),
+        ("max_sge", attr.max_sge),
+        ("max_cq", attr.max_cq),
+        ("max_cqe", attr.max_cqe),
+        ("max_mr", attr.max_mr),
+        ("max_pd", attr.max_pd),
+        ("max_qp_rd_atom", attr.max_qp_rd_atom),
+        ("max_qp_init_rd_atom", attr.max_qp_init_rd_atom),
+        ("max_ah", attr.max_ah),
+        ("max_srq", attr.max_srq),
+        ("max_srq_wr", attr.max_srq_wr),
+        ("max_srq_sge", attr.max_srq_sge),
+    ] {
+        assert!(value > 0, "{name} is {value}");
+    }
+    assert!(attr.max_mr_size >= 1 << 20);
+    assert!(attr.max_pkeys >= 1);
+    assert_ne!(attr.atomic_cap, ibv_atomic_cap::IBV_ATOMIC_NONE);
+    assert!(attr.page_size_cap & 4096 != 0);
+    Ok(())
+}
+
+fn the_extended_attributes_begin_with_the_classic_ones(rig: &Rig) -> Outcome {
+    let device = rig.open();
+    let (classic, extended) = (device.query().unwrap(), device.query_ex(None).unwrap());
+    let same = |attr: &ibv_device_attr| {
+        (
+            attr.node_guid,
+            attr.max_qp,
+            attr.max_cqe,
+            attr.max_mr_size,
+            attr.device_cap_flags,
+            attr.phys_port_cnt,
+        )
+    };
+    assert_eq!(same(&classic), same(&extended.orig_attr));
+    let listed = Device::listed(rig.provider);
+    let guid = listed.iter().find(|device| device.name == rig.name).unwrap().guid;
+    assert_eq!(u64::from_be(classic.node_guid), guid);
+    Ok(())
+}
+
+fn an_unknown_comp_mask_of_the_extended_query_is_refused(rig: &Rig) -> Outcome {
+    assert_eq!(rig.open().query_ex(Some(0)).map(drop), Ok(()));
+    assert_eq!(rig.open().query_ex(Some(1)).err(), Some(EINVAL));
+    Ok(())
+}
+
+fn the_port_is_active_ethernet(rig: &Rig) -> Outcome {
+    let port = rig.open().port().unwrap();
+    assert_eq!(port.state, ibv_port_state::IBV_PORT_ACTIVE);
+    assert_eq!(u32::from(port.link_layer), IBV_LINK_LAYER_ETHERNET);
+    assert!(port.active_mtu.0 >= ibv_mtu::IBV_MTU_1024.0 && port.active_mtu.0 <= port.max_mtu.0);
+    assert!(port.max_msg_sz >= 1 << 20 && port.max_msg_sz <= 1 << 31, "{}", port.max_msg_sz);
+    assert!(port.gid_tbl_len >= 1 && port.pkey_tbl_len >= 1);
+    // RoCE has no LIDs.
+    assert_eq!((port.lid, port.lmc), (0, 0));
+    Ok(())
+}
+
+fn a_port_that_is_not_there_is_refused(rig: &Rig) -> Outcome {
+    let device = rig.open();
+    let ports = device.query().unwrap().phys_port_cnt;
+    assert_eq!(device.port_at(0).err(), Some(EINVAL));
+    assert_eq!(device.port_at(ports + 1).err(), Some(EINVAL));
+    Ok(())
+}
+
+fn the_old_port_query_writes_no_more_than_it_may(rig: &Rig) -> Outcome {
+    assert!(rig.open().port_is_short());
+    Ok(())
+}
+
+fn gids_are_there_and_differ(rig: &Rig) -> Outcome {
+    let device = rig.open();
+    let len = device.port().unwrap().gid_tbl_len;
+    let gids: Vec<_> = (0..len).filter_map(|n| device.gid(1, n).ok()).filter(|gid| *gid != [0; 16]).collect();
+    assert!(!gids.is_empty());
+    assert_eq!(gids.iter().collect::<HashSet<_>>().len(), gids.len(), "{gids:x?}");
+    Ok(())
+}
+
+fn a_gid_index_beyond_the_table_is_refused(rig: &Rig) -> Outcome {
+    let device = rig.open();
+    let len = device.port().unwrap().gid_tbl_len;
+    assert!(device.gid(1, len).is_err());
+    assert!(device.gid(1, -1).is_err());
+    assert!(device.gid(0, 0).is_err());
+    assert!(device.gid(device.query().unwrap().phys_port_cnt + 1, 0).is_err());
+    Ok(())
+}
+
+fn the_gid_entry_agrees_with_the_gid(rig: &Rig) -> Outcome {
+    let device = rig.open();
+    let (gid, index) = device.find_gid().unwrap();
+    let entry = device.gid_ex(1, index.into(), 0).unwrap();
+    assert_eq!(crate::kit::gid_of(&entry), gid);
+    assert_eq!((entry.gid_index, entry.port_num), (index.into(), 1));
+    assert_eq!(entry.gid_type, ibv_gid_type::IBV_GID_TYPE_ROCE_V2.0);
+    Ok(())
+}
+
+fn gid_entries_with_unknown_flags_are_refused(rig: &Rig) -> Outcome {
+    let device = rig.open();
+    assert_eq!(device.gid_ex(1, 0, 1).err(), Some(EINVAL));
+    assert!(device.gid_table(8, 1).is_err());
+    assert!(device.gid_ex(0, 0, 0).is_err());
+    assert!(device.gid_ex(1, 1 << 20, 0).is_err());
+    Ok(())
+}
+
+fn the_gid_table_has_every_gid_that_is_set(rig: &Rig) -> Outcome {
+    let device = rig.open();
+    let entries = device.gid_table(1024, 0).unwrap();
+    let len = device.port().unwrap().gid_tbl_len;
+    for index in 0..len {
+        let Ok(gid) = device.gid(1, index) else { continue };
+        if gid != [0; 16] {
+            let entry = entries.iter().find(|entry| entry.port_num == 1 && entry.gid_index == index as u32);
+            assert_eq!(crate::kit::gid_of(entry.unwrap()), gid);
+        }
+    }
+    assert!(!entries.is_empty());
+    Ok(())
+}
+
+fn a_gid_table_without_room_is_refused(rig: &Rig) -> Outcome {
+    let device = rig.open();
+    assert!(device.gid_table(0, 0).is_err());
+    Ok(())
+}
+
+fn the_default_partition_key_is_there(rig: &Rig) -> Outcome {
+    let device = rig.open();
+    assert_eq!(device.pkey(1, 0), Ok(0xffff));
+    assert_eq!(device.pkey_index(1, 0xffff), Ok(0));
+    Ok(())
+}
+
+fn a_partition_key_index_beyond_the_table_is_refused(rig: &Rig) -> Outcome {
+    let device = rig.open();
+    let len = i32::from(device.port().unwrap().pkey_tbl_len);
+    assert!(device.pkey(1, len).is_err());
+    assert!(device.pkey(1, -1).is_err());
+    assert!(device.pkey(0, 0).is_err());
+    Ok(())
+}
+
+fn an_unknown_partition_key_has_no_index(rig: &Rig) -> Outcome {
+    assert!(rig.open().pkey_index(1, 0x1234).is_err());
+    Ok(())
+}
+
+fn no_event_is_waiting(rig: &Rig) -> Outcome {
+    let device = rig.open();
+    assert!(device.event(Duration::ZERO).is_none());
+    assert_eq!(device.event_now().map(drop), Err(EAGAIN));
+    Ok(())
+}
+
+fn two_devices_have_gids_of_their_own(rig: &Rig) -> Outcome {
+    let (first, second) = (rig.open(), rig.open_peer()?);
+    assert_ne!(first.find_gid().unwrap().0, second.find_gid().unwrap().0);
+    Ok(())
+}

@@ -1,0 +1,43 @@
+//! The cases, by area.
+#![deny(unsafe_code)]
+
+mod completion;
+mod devices;
+mod events;
+mod memory;
+mod posting;
+mod rc_data;
+mod rc_errors;
+mod srq;
+mod states;
+mod uc;
+mod ud;
+
+use crate::harness::Suite;
+
+/// Why SoftRoCE's extended pairs run no case with a list.
+const LIST_REASON: &str = "takes every entry of ibv_wr_set_sge_list to be as long as the first";
+
+/// Why SoftRoCE's extended pairs run no case with inline data.
+const INLINE_REASON: &str = "does not tell the kernel that a request of ibv_wr_set_inline_data is inline";
+
+/// Why SoftRoCE runs no case about local memory.
+const LOCAL_REASON: &str =
+    "reports a local queue pair operation error, or a flush, for local memory that a request may not use";
+
+/// All of them, in the order in which they run.
+pub(crate) fn all() -> Suite {
+    let mut suite = Suite::default();
+    devices::cases(&mut suite);
+    memory::cases(&mut suite);
+    completion::cases(&mut suite);
+    states::cases(&mut suite);
+    rc_data::cases(&mut suite);
+    rc_errors::cases(&mut suite);
+    posting::cases(&mut suite);
+    uc::cases(&mut suite);
+    ud::cases(&mut suite);
+    srq::cases(&mut suite);
+    events::cases(&mut suite);
+    suite
+}

@@ -1,0 +1,660 @@
+//! Reliable connections: what goes wrong, and what both sides see of it.
+
+use std::time::Duration;
+
+use libc::{EHOSTUNREACH, ENETUNREACH, ETIMEDOUT};
+use rdma_mummy_sys::types::ibv_access_flags as Access;
+use rdma_mummy_sys::types::ibv_qp_state as State;
+use rdma_mummy_sys::types::ibv_wc_status as Status;
+
+use crate::cases::LOCAL_REASON;
+use crate::harness::{Outcome, Rig, SoftRoce, Suite};
+use crate::kit::{Buf, EVERYTHING, Flavour, Node, Options, Peer, Recv, Remote, Sge, Wr, pair};
+
+pub(crate) fn cases(suite: &mut Suite) {
+    both!(suite:
+        a_wrong_local_key_is_a_local_protection_error,
+        a_wrong_remote_key_is_a_remote_access_error,
+        a_message_longer_than_its_receive_fails_both_sides,
+        a_message_longer_than_its_receive_is_an_invalid_request,
+        requests_behind_a_failed_one_are_flushed_in_order,
+        receives_are_flushed_in_order,
+        a_peer_that_is_not_there_does_not_answer,
+        a_peer_without_receive_is_not_ready,
+        a_failure_without_signal_completes_all_the_same,
+    );
+    cases!(suite:
+        local_memory_beyond_its_region_is_a_local_protection_error,
+        local_memory_of_another_domain_is_a_local_protection_error,
+        a_local_key_that_was_given_back_is_a_local_protection_error,
+        a_read_into_memory_without_local_write_is_a_local_protection_error,
+        an_atomic_into_memory_without_local_write_is_a_local_protection_error,
+        a_send_from_memory_without_local_write_is_fine,
+        remote_memory_beyond_its_region_is_a_remote_access_error,
+        an_address_that_wraps_around_is_a_remote_access_error,
+        a_region_without_the_permission_is_a_remote_access_error,
+        a_pair_without_the_permission_refuses,
+        a_key_of_another_domain_is_a_remote_access_error,
+        a_key_that_was_given_back_is_a_remote_access_error,
+        a_refused_write_leaves_the_memory_alone,
+        the_responder_of_a_refused_write_is_in_error,
+        an_atomic_on_an_odd_address_is_an_invalid_request,
+        an_atomic_of_another_length_is_refused,
+        a_reader_that_the_responder_has_no_room_for_is_refused,
+        a_read_that_the_requester_has_no_room_for_is_refused,
+        a_bad_receive_buffer_fails_both_sides,
+        a_receive_buffer_without_local_write_fails_both_sides,
+        a_receive_buffer_of_another_domain_fails_both_sides,
+        a_message_beyond_the_limit_of_the_port_is_a_length_error,
+        a_peer_in_reset_does_not_answer,
+        a_peer_in_init_does_not_answer,
+        a_peer_in_error_does_not_answer,
+        a_pair_that_was_destroyed_does_not_answer,
+        a_wrong_pair_number_is_not_answered,
+        an_address_of_another_device_is_not_answered,
+        an_address_of_nobody_is_not_answered,
+        a_peer_that_is_connected_to_another_does_not_answer,
+        wrong_sequence_numbers_are_not_answered,
+        a_receive_that_comes_in_time_ends_the_retries,
+        endless_retries_wait_for_a_receive,
+        a_write_needs_no_receive_of_a_peer_that_has_none,
+        a_failed_pair_works_again_after_reset,
+        both_queues_are_flushed_when_a_pair_goes_to_error,
+        a_request_to_a_pair_in_error_is_flushed,
+        a_receive_of_a_pair_in_error_is_flushed,
+        an_empty_request_with_a_wrong_key_is_fine,
+        a_zero_length_entry_with_a_wrong_key_is_fine,
+    );
+}
+
+fn classic() -> Options {
+    Options::rc(Flavour::Classic)
+}
+
+/// A request with this local memory fails as it has to, on each operation.
+fn is_a_local_protection_error(rig: &Rig, flavour: Flavour, memory: impl Fn(&Node) -> Sge) {
+    for op in [|_: &Node| Wr::send(1), |b: &Node| Wr::write(1, b.mr.remote(0))] {
+        let (a, b) = pair(rig, &Options::rc(flavour));
+        b.recv(1, 0, 4096);
+        assert_eq!(a.fails(op(&b).sge(memory(&a))), Status::IBV_WC_LOC_PROT_ERR);
+        assert!(b.recv_cq.is_empty(), "nothing arrives");
+    }
+}
+
+/// IBTA 10.10.2.2 and table 87 of 11.6.2: memory that a request may not use is a local protection error.
+fn a_wrong_local_key_is_a_local_protection_error(rig: &Rig, flavour: Flavour) -> Outcome {
+    rig.not_softroce(LOCAL_REASON)?;
+    is_a_local_protection_error(rig, flavour, |a| Sge { lkey: a.mr.lkey() ^ 0x5a5a, ..a.mr.at(0, 64) });
+    Ok(())
+}
+
+fn local_memory_beyond_its_region_is_a_local_protection_error(rig: &Rig) -> Outcome {
+    rig.not_on(SoftRoce::New, LOCAL_REASON)?;
+    is_a_local_protection_error(rig, Flavour::Classic, |a| a.mr.at(a.mr.len() - 63, 64));
+    is_a_local_protection_error(rig, Flavour::Classic, |a| Sge { addr: a.mr.addr(0) - 1, ..a.mr.at(0, 64) });
+    is_a_local_protection_error(rig, Flavour::Classic, |a| Sge { addr: u64::MAX - 15, ..a.mr.at(0, 64) });
+    Ok(())
+}
+
+fn local_memory_of_another_domain_is_a_local_protection_error(rig: &Rig) -> Outcome {
+    rig.not_softroce(LOCAL_REASON)?;
+    let (a, b) = pair(rig, &classic());
+    let other = a.device.pd().reg(&Buf::new(4096), EVERYTHING).unwrap();
+    let status = a.fails(Wr::write(1, b.mr.remote(0)).sge(other.at(0, 64)));
+    assert_eq!(status, Status::IBV_WC_LOC_PROT_ERR);
+    Ok(())
+}
+
+fn a_local_key_that_was_given_back_is_a_local_protection_error(rig: &Rig) -> Outcome {
+    rig.not_softroce(LOCAL_REASON)?;
+    let (a, b) = pair(rig, &classic());
+    let sge = a.pd.reg(&a.mr.buf, EVERYTHING).unwrap().at(0, 64);
+    assert_eq!(a.fails(Wr::write(1, b.mr.remote(0)).sge(sge)), Status::IBV_WC_LOC_PROT_ERR);
+    Ok(())
+}
+
+fn a_read_into_memory_without_local_write_is_a_local_protection_error(rig: &Rig) -> Outcome {
+    let (a, b) = pair(rig, &classic());
+    let read_only = a.pd.reg(&Buf::new(4096), 0).unwrap();
+    b.mr.buf.set(0, &[1; 64]);
+    let status = a.fails(Wr::read(1, b.mr.remote(0)).sge(read_only.at(0, 64)));
+    assert_eq!(status, Status::IBV_WC_LOC_PROT_ERR);
+    assert_eq!(read_only.buf.get(0, 64), [0; 64]);
+    Ok(())
+}
+
+fn an_atomic_into_memory_without_local_write_is_a_local_protection_error(rig: &Rig) -> Outcome {
+    let (a, b) = pair(rig, &classic());
+    let read_only = a.pd.reg(&Buf::new(4096), 0).unwrap();
+    let status = a.fails(Wr::fetch_add(1, b.mr.remote(0), 1).sge(read_only.at(0, 8)));
+    assert_eq!(status, Status::IBV_WC_LOC_PROT_ERR);
+    Ok(())
+}
+
+fn a_send_from_memory_without_local_write_is_fine(rig: &Rig) -> Outcome {
+    let (a, b) = pair(rig, &classic());
+    let read_only = a.pd.reg(&Buf::new(4096), 0).unwrap();
+    read_only.buf.set(0, &[7; 64]);
+    b.recv(1, 0, 64);
+    a.done(Wr::send(2).sge(read_only.at(0, 64)));
+    a.done(Wr::write(3, b.mr.remote(64)).sge(read_only.at(0, 64)));
+    b.recv_cq.ok();
+    assert_eq!(b.mr.buf.get(0, 128), [7; 128]);
+    Ok(())
+}
+
+/// The three ways to touch a peer's memory.
+const ONE_SIDED: [fn(Remote) -> Wr; 3] =
+    [|at| Wr::write(1, at), |at| Wr::read(1, at), |at| Wr::fetch_add(1, at, 1)];
+
+/// Every one-sided request for this memory is refused by the peer.
+fn is_a_remote_access_error(rig: &Rig, flavour: Flavour, memory: impl Fn(&Node) -> Remote) {
+    for op in ONE_SIDED {
+        let (a, b) = pair(rig, &Options::rc(flavour));
+        let status = a.fails(op(memory(&b)).sge(a.mr.at(0, 8)));
+        assert_eq!(status, Status::IBV_WC_REM_ACCESS_ERR);
+    }
+}
+
+fn a_wrong_remote_key_is_a_remote_access_error(rig: &Rig, flavour: Flavour) -> Outcome {
+    // First the index of the key is wrong, then what varies from key to key.
+    is_a_remote_access_error(rig, flavour, |b| Remote { rkey: b.mr.rkey() ^ 0x5a_0000, ..b.mr.remote(0) });
+    is_a_remote_access_error(rig, flavour, |b| Remote { rkey: b.mr.rkey() ^ 0x5a, ..b.mr.remote(0) });
+    Ok(())
+}
+
+fn remote_memory_beyond_its_region_is_a_remote_access_error(rig: &Rig) -> Outcome {
+    is_a_remote_access_error(rig, Flavour::Classic, |b| b.mr.remote(b.mr.len()));
+    for (offset, len) in [(-1, 8), (65536 - 7, 8), (65536, 1), (0, 65537)] {
+        let (a, b) = pair(rig, &classic());
+        let big = a.pd.reg(&Buf::new(1 << 17), EVERYTHING).unwrap();
+        let at = Remote { addr: b.mr.addr(0).wrapping_add_signed(offset), rkey: b.mr.rkey() };
+        assert_eq!(a.fails(Wr::write(1, at).sge(big.at(0, len))), Status::IBV_WC_REM_ACCESS_ERR);
+    }
+    Ok(())
+}
+
+fn an_address_that_wraps_around_is_a_remote_access_error(rig: &Rig) -> Outcome {
+    for op in [|at| Wr::write(1, at), |at| Wr::read(1, at)] {
+        let (a, b) = pair(rig, &classic());
+        let around = Remote { addr: u64::MAX - 3, rkey: b.mr.rkey() };
+        assert_eq!(a.fails(op(around).sge(a.mr.at(0, 8))), Status::IBV_WC_REM_ACCESS_ERR);
+    }
+    Ok(())
+}
+
+fn a_region_without_the_permission_is_a_remote_access_error(rig: &Rig) -> Outcome {
+    let missing =
+        [Access::IBV_ACCESS_REMOTE_WRITE, Access::IBV_ACCESS_REMOTE_READ, Access::IBV_ACCESS_REMOTE_ATOMIC];
+    for (op, missing) in ONE_SIDED.into_iter().zip(missing) {
+        let (a, b) = pair(rig, &classic().set(|options| options.region &= !missing.0));
+        let status = a.fails(op(b.mr.remote(0)).sge(a.mr.at(0, 8)));
+        assert_eq!(status, Status::IBV_WC_REM_ACCESS_ERR, "without {missing:?}");
+    }
+    Ok(())
+}
+
+/// IBTA 9.7.4.1.5 (table 58): an operation that the queue pair does not allow is an invalid request or an access error.
+fn a_pair_without_the_permission_refuses(rig: &Rig) -> Outcome {
+    let missing =
+        [Access::IBV_ACCESS_REMOTE_WRITE, Access::IBV_ACCESS_REMOTE_READ, Access::IBV_ACCESS_REMOTE_ATOMIC];
+    for (op, missing) in ONE_SIDED.into_iter().zip(missing) {
+        let (a, b) = pair(rig, &classic().set(|options| options.access &= !missing.0));
+        let status = a.fails(op(b.mr.remote(0)).sge(a.mr.at(0, 8)));
+        let expected = [Status::IBV_WC_REM_ACCESS_ERR, Status::IBV_WC_REM_INV_REQ_ERR];
+        assert!(expected.contains(&status), "without {missing:?}: {status:?}");
+        assert_eq!(b.mr.buf.get(0, 8), [0; 8]);
+    }
+    Ok(())
+}
+
+fn a_key_of_another_domain_is_a_remote_access_error(rig: &Rig) -> Outcome {
+    let (a, b) = pair(rig, &classic());
+    let other = b.device.pd().reg(&Buf::new(4096), EVERYTHING).unwrap();
+    let status = a.fails(Wr::write(1, other.remote(0)).sge(a.mr.at(0, 8)));
+    assert_eq!(status, Status::IBV_WC_REM_ACCESS_ERR);
+    Ok(())
+}
+
+fn a_key_that_was_given_back_is_a_remote_access_error(rig: &Rig) -> Outcome {
+    for op in ONE_SIDED {
+        let (a, b) = pair(rig, &classic());
+        let mr = b.pd.reg(&Buf::new(4096), EVERYTHING).unwrap();
+        let at = mr.remote(0);
+        a.done(Wr::write(0, at).sge(a.mr.at(0, 8)));
+        assert_eq!(mr.dereg(), 0);
+        assert_eq!(a.fails(op(at).sge(a.mr.at(0, 8))), Status::IBV_WC_REM_ACCESS_ERR);
+    }
+    Ok(())
+}
+
+fn a_refused_write_leaves_the_memory_alone(rig: &Rig) -> Outcome {
+    let (a, b) = pair(rig, &classic());
+    a.mr.buf.set(0, &[1; 8192]);
+    // It begins within the region and ends beyond it.
+    let status = a.fails(Wr::write(1, b.mr.remote(b.mr.len() - 4096)).sge(a.mr.at(0, 8192)));
+    assert_eq!(status, Status::IBV_WC_REM_ACCESS_ERR);
+    assert_eq!(b.mr.buf.get(b.mr.len() - 4096, 4096), [0; 4096]);
+    Ok(())
+}
+
+fn the_responder_of_a_refused_write_is_in_error(rig: &Rig) -> Outcome {
+    let (a, b) = pair(rig, &classic());
+    b.recv(5, 0, 64);
+    a.fails(Wr::write(1, Remote { rkey: b.mr.rkey() ^ 0x5a, ..b.mr.remote(0) }).sge(a.mr.at(0, 8)));
+    assert!(b.qp.reaches(State::IBV_QPS_ERR));
+    let wc = b.recv_cq.one();
+    assert_eq!((wc.id, wc.status), (5, Status::IBV_WC_WR_FLUSH_ERR));
+    Ok(())
+}
+
+/// IBTA 9.7.4.1.5: the address of an atomic is a multiple of eight.
+fn an_atomic_on_an_odd_address_is_an_invalid_request(rig: &Rig) -> Outcome {
+    // SoftRoCE's classic posting refuses it with EINVAL.
+    for op in [|at| Wr::fetch_add(1, at, 1), |at| Wr::cmp_swp(1, at, 0, 1)] {
+        let (a, b) = pair(rig, &Options::rc(Flavour::Extended));
+        assert_eq!(a.fails(op(b.mr.remote(4)).sge(a.mr.at(0, 8))), Status::IBV_WC_REM_INV_REQ_ERR);
+        assert_eq!(b.mr.buf.get(0, 16), [0; 16]);
+    }
+    Ok(())
+}
+
+/// `man ibv_post_send` has no word on it; the response is eight bytes long (IBTA 9.4.5), so the list has to be.
+fn an_atomic_of_another_length_is_refused(rig: &Rig) -> Outcome {
+    let (a, b) = pair(rig, &classic());
+    match a.qp.post(&[Wr::fetch_add(1, b.mr.remote(0), 1).sge(a.mr.at(0, 4))]) {
+        Err((error, 0)) => assert_eq!(error, libc::EINVAL),
+        Err(other) => panic!("{other:?}"),
+        Ok(()) => assert_eq!(a.send_cq.one().status, Status::IBV_WC_LOC_LEN_ERR),
+    }
+    assert_eq!(a.mr.buf.get(0, 16), [0; 16]);
+    Ok(())
+}
+
+/// IBTA 9.7.4.1.5 (table 58): more reads than there are resources for are an invalid request.
+fn a_reader_that_the_responder_has_no_room_for_is_refused(rig: &Rig) -> Outcome {
+    let (a, b) = pair(rig, &classic().set(|options| options.dest_rd_atomic = 0));
+    let status = a.fails(Wr::read(1, b.mr.remote(0)).sge(a.mr.at(0, 8)));
+    assert_eq!(status, Status::IBV_WC_REM_INV_REQ_ERR);
+    Ok(())
+}
+
+/// IBTA 10.8.2.2 gives a requester that may have no read outstanding no way to make one.
+fn a_read_that_the_requester_has_no_room_for_is_refused(rig: &Rig) -> Outcome {
+    rig.not_softroce("leaves it in the queue for ever")?;
+    let (a, b) = pair(rig, &classic().set(|options| options.rd_atomic = 0));
+    match a.qp.post(&[Wr::read(1, b.mr.remote(0)).sge(a.mr.at(0, 8))]) {
+        Err((error, _)) => assert_eq!(error, libc::EINVAL),
+        Ok(()) => assert_eq!(a.send_cq.one().status, Status::IBV_WC_LOC_QP_OP_ERR),
+    }
+    Ok(())
+}
+
+/// IBTA 9.7.5.2.8 and table 58: the responder calls a message that does not fit an invalid request.
+fn a_message_longer_than_its_receive_is_an_invalid_request(rig: &Rig, flavour: Flavour) -> Outcome {
+    rig.not_softroce("calls a message that is longer than its receive a remote operation error")?;
+    let (a, b) = pair(rig, &Options::rc(flavour));
+    b.recv(9, 0, 63);
+    assert_eq!(a.fails(Wr::send(1).sge(a.mr.at(0, 64))), Status::IBV_WC_REM_INV_REQ_ERR);
+    Ok(())
+}
+
+fn a_message_longer_than_its_receive_fails_both_sides(rig: &Rig, flavour: Flavour) -> Outcome {
+    for (room, len) in [(63, 64), (0, 1), (1500, 3000)] {
+        let (a, b) = pair(rig, &Options::rc(flavour));
+        b.recv(9, 0, room);
+        b.recv(10, 0, 4096);
+        let status = a.fails(Wr::send(1).sge(a.mr.at(0, len)));
+        let received = b.recv_cq.wait(2);
+        let expected = [Status::IBV_WC_REM_INV_REQ_ERR, Status::IBV_WC_REM_OP_ERR];
+        assert!(expected.contains(&status), "{len} bytes for {room}: {status:?}");
+        let statuses: Vec<_> = received.iter().map(|wc| (wc.id, wc.status)).collect();
+        // SoftRoCE calls it an operation error.
+        let expected = rig.expects(Status::IBV_WC_LOC_LEN_ERR, Status::IBV_WC_LOC_QP_OP_ERR);
+        assert_eq!(statuses, [(9, expected), (10, Status::IBV_WC_WR_FLUSH_ERR)]);
+        assert!(b.qp.reaches(State::IBV_QPS_ERR));
+        assert_eq!(b.mr.buf.get(room, 64), [0; 64]);
+    }
+    Ok(())
+}
+
+/// IBTA 9.7.4.1.7 and table 58: trouble with the receiver's own memory is a remote operation error; 10.10.2.2: and a
+/// local protection error there, which SoftRoCE calls an operation error.
+fn fails_both_sides(rig: &Rig, memory: impl Fn(&Node) -> Sge) {
+    let (a, b) = pair(rig, &classic());
+    b.qp.recv(Recv::new(9).sge(memory(&b)));
+    b.recv(10, 0, 4096);
+    let status = a.fails(Wr::send(1).sge(a.mr.at(0, 64)));
+    let statuses: Vec<_> = b.recv_cq.wait(2).iter().map(|wc| (wc.id, wc.status)).collect();
+    assert_eq!(status, Status::IBV_WC_REM_OP_ERR);
+    assert_eq!(statuses[1], (10, Status::IBV_WC_WR_FLUSH_ERR));
+    let expected = rig.expects(Status::IBV_WC_LOC_PROT_ERR, Status::IBV_WC_LOC_QP_OP_ERR);
+    assert_eq!(statuses[0], (9, expected));
+    assert!(b.qp.reaches(State::IBV_QPS_ERR));
+}
+
+fn a_bad_receive_buffer_fails_both_sides(rig: &Rig) -> Outcome {
+    fails_both_sides(rig, |b| Sge { lkey: b.mr.lkey() ^ 0x5a5a, ..b.mr.at(0, 64) });
+    fails_both_sides(rig, |b| b.mr.at(b.mr.len() - 63, 64));
+    Ok(())
+}
+
+fn a_receive_buffer_without_local_write_fails_both_sides(rig: &Rig) -> Outcome {
+    let read_only = std::cell::RefCell::new(None);
+    fails_both_sides(rig, |b| {
+        let mr = b.pd.reg(&Buf::new(4096), 0).unwrap();
+        read_only.borrow_mut().insert(mr).at(0, 64)
+    });
+    let mr = read_only.take().unwrap();
+    assert_eq!(mr.buf.get(0, 64), [0; 64]);
+    Ok(())
+}
+
+fn a_receive_buffer_of_another_domain_fails_both_sides(rig: &Rig) -> Outcome {
+    let other = std::cell::RefCell::new(None);
+    fails_both_sides(rig, |b| {
+        let mr = b.device.pd().reg(&Buf::new(4096), EVERYTHING).unwrap();
+        other.borrow_mut().insert(mr).at(0, 64)
+    });
+    Ok(())
+}
+
+/// IBTA 9.7.4.1.6 and 10.8.5.1: a request longer than the port's longest message is a local length error.
+fn a_message_beyond_the_limit_of_the_port_is_a_length_error(rig: &Rig) -> Outcome {
+    rig.not_softroce("does not look at the length of a write or send on this side")?;
+    let (a, b) = pair(rig, &classic().set(|options| options.cap.max_send_sge = 16));
+    let limit = a.device.port().unwrap().max_msg_sz as usize;
+    let entry = limit / 15 + 1;
+    if entry > 160 << 20 {
+        skip!("the longest message has {limit} bytes, more than 16 entries of what can be registered here");
+    }
+    let big = a.pd.reg(&Buf::new(entry), EVERYTHING).unwrap();
+    let list: Vec<_> = (0..16).map(|_| big.at(0, entry)).collect();
+    match a.qp.post(&[Wr::write(1, b.mr.remote(0)).list(&list)]) {
+        Err((error, 0)) => assert!([libc::EINVAL, libc::EMSGSIZE].contains(&error), "{error}"),
+        Err(other) => panic!("{other:?}"),
+        Ok(()) => assert_eq!(a.send_cq.one().status, Status::IBV_WC_LOC_LEN_ERR),
+    }
+    Ok(())
+}
+
+/// A first request that fails, others behind it: one error, then flushes, all in order, signaled or not.
+fn requests_behind_a_failed_one_are_flushed_in_order(rig: &Rig, flavour: Flavour) -> Outcome {
+    let (a, b) = pair(rig, &Options::rc(flavour));
+    let bad = Remote { rkey: b.mr.rkey() ^ 0x5a, ..b.mr.remote(0) };
+    let good = |id| Wr::write(id, b.mr.remote(0)).sge(a.mr.at(0, 8));
+    let requests = [
+        good(0),
+        Wr::write(1, bad).sge(a.mr.at(0, 8)),
+        good(2),
+        good(3).quiet(),
+        Wr::read(4, b.mr.remote(0)).sge(a.mr.at(0, 8)),
+        good(5).quiet(),
+    ];
+    a.qp.post(&requests).unwrap();
+    let statuses: Vec<_> = a.send_cq.wait(6).iter().map(|wc| (wc.id, wc.status)).collect();
+    let flushed = Status::IBV_WC_WR_FLUSH_ERR;
+    let expected =
+        [Status::IBV_WC_SUCCESS, Status::IBV_WC_REM_ACCESS_ERR, flushed, flushed, flushed, flushed];
+    assert_eq!(statuses, (0..).zip(expected).collect::<Vec<_>>());
+    Ok(())
+}
+
+fn receives_are_flushed_in_order(rig: &Rig, flavour: Flavour) -> Outcome {
+    let (_a, b) = pair(rig, &Options::rc(flavour));
+    for id in 0..10 {
+        b.recv(id, 0, 64);
+    }
+    b.go(State::IBV_QPS_ERR);
+    let statuses: Vec<_> = b.recv_cq.wait(10).iter().map(|wc| (wc.id, wc.status)).collect();
+    assert_eq!(statuses, (0..10).map(|id| (id, Status::IBV_WC_WR_FLUSH_ERR)).collect::<Vec<_>>());
+    assert!(b.recv_cq.is_empty());
+    Ok(())
+}
+
+fn a_failure_without_signal_completes_all_the_same(rig: &Rig, flavour: Flavour) -> Outcome {
+    let (a, b) = pair(rig, &Options::rc(flavour));
+    let bad = Remote { rkey: b.mr.rkey() ^ 0x5a, ..b.mr.remote(0) };
+    assert_eq!(a.fails(Wr::write(1, bad).sge(a.mr.at(0, 8)).quiet()), Status::IBV_WC_REM_ACCESS_ERR);
+    Ok(())
+}
+
+/// The pair that `spoil` made of a good one does not answer.
+fn does_not_answer(rig: &Rig, spoil: impl FnOnce(&Node)) {
+    let (a, b) = pair(rig, &classic().impatient());
+    spoil(&b);
+    let status = a.fails(Wr::write(1, b.mr.remote(0)).sge(a.mr.at(0, 8)));
+    assert_eq!(status, Status::IBV_WC_RETRY_EXC_ERR);
+    assert_eq!(b.mr.buf.get(0, 8), [0; 8]);
+}
+
+/// A pair that the caller connects to this peer gets no answer.
+fn is_not_answered(rig: &Rig, change: impl FnOnce(&Node, &mut Peer)) {
+    let device = rig.open();
+    let options = classic().impatient();
+    let (a, b) = (Node::new(&device, &options), Node::new(&device, &options));
+    let mut peer = b.peer();
+    change(&b, &mut peer);
+    b.connect(&a.peer());
+    a.connect(&peer);
+    let status = a.fails(Wr::send(1).sge(a.mr.at(0, 8)));
+    assert_eq!(status, Status::IBV_WC_RETRY_EXC_ERR);
+    assert_eq!(b.qp.state(), State::IBV_QPS_RTS, "the other one has seen nothing");
+}
+
+fn a_peer_that_is_not_there_does_not_answer(rig: &Rig, flavour: Flavour) -> Outcome {
+    let a = Node::new(&rig.open(), &Options::rc(flavour).impatient());
+    let gone = Node::new(&rig.open(), &Options::rc(flavour)).peer();
+    a.connect(&gone);
+    for id in 0..3 {
+        a.post(Wr::write(id, Remote { addr: 0, rkey: 0 }).sge(a.mr.at(0, 8)));
+    }
+    let statuses: Vec<_> = a.send_cq.wait(3).iter().map(|wc| (wc.id, wc.status)).collect();
+    let flushed = Status::IBV_WC_WR_FLUSH_ERR;
+    assert_eq!(statuses, [(0, Status::IBV_WC_RETRY_EXC_ERR), (1, flushed), (2, flushed)]);
+    assert!(a.qp.reaches(State::IBV_QPS_ERR));
+    Ok(())
+}
+
+fn a_peer_in_reset_does_not_answer(rig: &Rig) -> Outcome {
+    does_not_answer(rig, |b| b.go(State::IBV_QPS_RESET));
+    Ok(())
+}
+
+fn a_peer_in_init_does_not_answer(rig: &Rig) -> Outcome {
+    does_not_answer(rig, |b| {
+        b.go(State::IBV_QPS_RESET);
+        b.init();
+    });
+    Ok(())
+}
+
+fn a_peer_in_error_does_not_answer(rig: &Rig) -> Outcome {
+    does_not_answer(rig, |b| b.go(State::IBV_QPS_ERR));
+    Ok(())
+}
+
+fn a_pair_that_was_destroyed_does_not_answer(rig: &Rig) -> Outcome {
+    does_not_answer(rig, |b| assert_eq!(b.qp.destroy(), 0));
+    Ok(())
+}
+
+fn a_wrong_pair_number_is_not_answered(rig: &Rig) -> Outcome {
+    is_not_answered(rig, |_, peer| peer.qpn ^= 0x0080_0000);
+    Ok(())
+}
+
+fn an_address_of_another_device_is_not_answered(rig: &Rig) -> Outcome {
+    let gid = rig.open_peer()?.find_gid().unwrap().0;
+    is_not_answered(rig, |_, peer| peer.gid = gid);
+    Ok(())
+}
+
+/// A device that looks for its neighbour fails before a request does.
+fn an_address_of_nobody_is_not_answered(rig: &Rig) -> Outcome {
+    let (a, b) = (Node::new(&rig.open(), &classic().impatient()), Node::new(&rig.open(), &classic()));
+    // 192.0.2.1 is nobody's (RFC 5737).
+    let nobody = Peer { gid: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 0, 2, 1], ..b.peer() };
+    a.init();
+    match a.qp.modify(a.to_rtr(&nobody)) {
+        0 => {
+            a.rts();
+            assert_eq!(a.fails(Wr::send(1).sge(a.mr.at(0, 8))), Status::IBV_WC_RETRY_EXC_ERR);
+        }
+        error => assert!([ETIMEDOUT, EHOSTUNREACH, ENETUNREACH].contains(&error), "{error}"),
+    }
+    Ok(())
+}
+
+/// IBTA 9.6.1.2.3: a packet of another queue pair than the connected one is dropped.
+fn a_peer_that_is_connected_to_another_does_not_answer(rig: &Rig) -> Outcome {
+    rig.not_softroce("does not compare which pair a packet of a connection comes from")?;
+    let device = rig.open();
+    let (a, b, c) = (
+        Node::new(&device, &classic().impatient()),
+        Node::new(&device, &classic()),
+        Node::new(&device, &classic()),
+    );
+    b.connect(&c.peer());
+    a.connect(&b.peer());
+    b.recv(1, 0, 64);
+    assert_eq!(a.fails(Wr::send(1).sge(a.mr.at(0, 8))), Status::IBV_WC_RETRY_EXC_ERR);
+    assert!(b.recv_cq.is_empty());
+    assert_eq!(b.qp.state(), State::IBV_QPS_RTS);
+    Ok(())
+}
+
+fn wrong_sequence_numbers_are_not_answered(rig: &Rig) -> Outcome {
+    let device = rig.open();
+    let options = classic().impatient();
+    let (a, b) = (Node::new(&device, &options), Node::new(&device, &options));
+    b.connect(&Peer { psn: a.options.psn + 100, ..a.peer() });
+    a.connect(&b.peer());
+    b.recv(1, 0, 64);
+    let status = a.fails(Wr::send(1).sge(a.mr.at(0, 8)));
+    assert_eq!(status, Status::IBV_WC_RETRY_EXC_ERR);
+    assert!(b.recv_cq.is_empty());
+    Ok(())
+}
+
+fn a_peer_without_receive_is_not_ready(rig: &Rig, flavour: Flavour) -> Outcome {
+    let (a, b) = pair(rig, &Options::rc(flavour).set(|options| options.rnr_retry = 1));
+    assert_eq!(a.fails(Wr::send(1).sge(a.mr.at(0, 8))), Status::IBV_WC_RNR_RETRY_EXC_ERR);
+    assert_eq!(b.qp.state(), State::IBV_QPS_RTS, "the responder goes on");
+    assert!(b.recv_cq.is_empty());
+    let (a, _b) = pair(rig, &Options::rc(flavour).set(|options| options.rnr_retry = 0));
+    assert_eq!(a.fails(Wr::send(1).sge(a.mr.at(0, 8))), Status::IBV_WC_RNR_RETRY_EXC_ERR);
+    Ok(())
+}
+
+fn a_receive_that_comes_in_time_ends_the_retries(rig: &Rig) -> Outcome {
+    // Six retries, 491 ms apart.
+    let (a, b) = pair(rig, &classic().set(|options| (options.rnr_retry, options.min_rnr_timer) = (6, 31)));
+    a.mr.buf.set(0, &[1; 64]);
+    a.post(Wr::send(1).sge(a.mr.at(0, 64)));
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(a.send_cq.is_empty());
+    b.recv(2, 0, 64);
+    assert_eq!((a.send_cq.ok().id, b.recv_cq.ok().id), (1, 2));
+    assert_eq!(b.mr.buf.get(0, 64), [1; 64]);
+    Ok(())
+}
+
+fn endless_retries_wait_for_a_receive(rig: &Rig) -> Outcome {
+    // The timer is 0.01 ms, so seven retries would be over soon.
+    let (a, b) = pair(rig, &classic().set(|options| (options.rnr_retry, options.min_rnr_timer) = (7, 1)));
+    for id in 0..3 {
+        a.post(Wr::send(id).sge(a.mr.at(0, 64)));
+    }
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(a.send_cq.is_empty());
+    for id in 10..13 {
+        b.recv(id, 0, 64);
+    }
+    let ids = |completions: Vec<crate::kit::Wc>| completions.iter().map(|wc| wc.id).collect::<Vec<_>>();
+    assert_eq!(ids(a.send_cq.wait(3)), [0, 1, 2]);
+    assert_eq!(ids(b.recv_cq.wait(3)), [10, 11, 12]);
+    Ok(())
+}
+
+fn a_write_needs_no_receive_of_a_peer_that_has_none(rig: &Rig) -> Outcome {
+    let (a, b) = pair(rig, &classic().set(|options| options.rnr_retry = 0));
+    a.done(Wr::write(1, b.mr.remote(0)).sge(a.mr.at(0, 8)));
+    let status = a.fails(Wr::write_imm(2, b.mr.remote(0), 1).sge(a.mr.at(0, 8)));
+    assert_eq!(status, Status::IBV_WC_RNR_RETRY_EXC_ERR);
+    Ok(())
+}
+
+fn a_failed_pair_works_again_after_reset(rig: &Rig) -> Outcome {
+    let (a, b) = pair(rig, &classic());
+    let bad = Remote { rkey: b.mr.rkey() ^ 0x5a, ..b.mr.remote(0) };
+    a.fails(Wr::write(1, bad).sge(a.mr.at(0, 8)));
+    assert!(b.qp.reaches(State::IBV_QPS_ERR));
+    for node in [&a, &b] {
+        node.go(State::IBV_QPS_RESET);
+    }
+    a.connect(&b.peer());
+    b.connect(&a.peer());
+    b.recv(2, 0, 64);
+    a.done(Wr::send(3).sge(a.mr.at(0, 8)));
+    assert_eq!(b.recv_cq.ok().id, 2);
+    Ok(())
+}
+
+fn both_queues_are_flushed_when_a_pair_goes_to_error(rig: &Rig) -> Outcome {
+    // Nobody receives, so the sends are outstanding.
+    let (a, _b) = pair(rig, &classic().set(|options| options.min_rnr_timer = 31));
+    for id in 0..5 {
+        a.recv(id, 0, 64);
+        a.post(Wr::send(100 + id).sge(a.mr.at(0, 8)).quiet());
+    }
+    a.go(State::IBV_QPS_ERR);
+    let flushed = |completions: Vec<crate::kit::Wc>| {
+        assert!(completions.iter().all(|wc| wc.status == Status::IBV_WC_WR_FLUSH_ERR), "{completions:?}");
+        completions.iter().map(|wc| wc.id).collect::<Vec<_>>()
+    };
+    assert_eq!(flushed(a.send_cq.wait(5)), [100, 101, 102, 103, 104]);
+    assert_eq!(flushed(a.recv_cq.wait(5)), [0, 1, 2, 3, 4]);
+    assert!(a.send_cq.is_empty() && a.recv_cq.is_empty());
+    Ok(())
+}
+
+fn a_request_to_a_pair_in_error_is_flushed(rig: &Rig) -> Outcome {
+    let (a, b) = pair(rig, &classic());
+    a.go(State::IBV_QPS_ERR);
+    a.post(Wr::write(1, b.mr.remote(0)).sge(a.mr.at(0, 8)));
+    let sent = a.send_cq.one();
+    assert_eq!((sent.id, sent.status), (1, Status::IBV_WC_WR_FLUSH_ERR));
+    assert_eq!(b.mr.buf.get(0, 8), [0; 8]);
+    Ok(())
+}
+
+/// IBTA 10.3.1.7: work requests that are posted in the error state are completed with a flush.
+fn a_receive_of_a_pair_in_error_is_flushed(rig: &Rig) -> Outcome {
+    rig.not_on(SoftRoce::Old, "keeps a receive that is posted in the error state")?;
+    let (a, _b) = pair(rig, &classic());
+    a.go(State::IBV_QPS_ERR);
+    a.recv(2, 0, 64);
+    let received = a.recv_cq.one();
+    assert_eq!((received.id, received.status), (2, Status::IBV_WC_WR_FLUSH_ERR));
+    Ok(())
+}
+
+/// IBTA 9.7.4.1.5 and 10.7.2.2: the key of a request without data is not looked at.
+fn an_empty_request_with_a_wrong_key_is_fine(rig: &Rig) -> Outcome {
+    let (a, b) = pair(rig, &classic());
+    a.done(Wr::write(1, Remote { addr: 0, rkey: 0x1234_5678 }));
+    a.done(Wr::read(2, Remote { addr: 0, rkey: 0x1234_5678 }));
+    assert_eq!(b.qp.state(), State::IBV_QPS_RTS);
+    Ok(())
+}
+
+fn a_zero_length_entry_with_a_wrong_key_is_fine(rig: &Rig) -> Outcome {
+    let (a, b) = pair(rig, &classic());
+    let nothing = Sge { addr: 0, length: 0, lkey: 0x1234_5678 };
+    a.done(Wr::write(1, b.mr.remote(0)).sge(nothing).sge(a.mr.at(0, 8)));
+    b.qp.recv(Recv::new(2).sge(nothing).sge(b.mr.at(0, 64)));
+    a.done(Wr::send(3).sge(a.mr.at(0, 8)));
+    assert_eq!(b.recv_cq.ok().len, 8);
+    Ok(())
+}

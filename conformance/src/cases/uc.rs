@@ -1,0 +1,253 @@
+//! Unreliable connections: what arrives, and what is lost in silence.
+
+use libc::EINVAL;
+use rdma_mummy_sys::types::ibv_access_flags as Access;
+use rdma_mummy_sys::types::ibv_qp_state as State;
+use rdma_mummy_sys::types::ibv_wc_flags as WcFlags;
+use rdma_mummy_sys::types::ibv_wc_opcode as Opcode;
+use rdma_mummy_sys::types::ibv_wc_status as Status;
+
+use crate::cases::LOCAL_REASON;
+use crate::harness::{Outcome, Rig, SoftRoce, Suite};
+use crate::kit::{Flavour, Node, Options, PATIENCE, Place, Remote, Sge, Wr, pair, pair_at, pattern, until};
+
+pub(crate) fn cases(suite: &mut Suite) {
+    both!(suite:
+        a_send_arrives,
+        a_send_of_many_packets_arrives,
+        immediate_data_arrives,
+        a_write_arrives,
+        a_write_with_immediate_data_arrives,
+        a_send_without_receive_is_lost,
+        a_write_with_a_wrong_key_is_lost,
+        a_write_without_permission_is_lost,
+        a_wrong_local_key_is_a_local_protection_error,
+    );
+    cases!(suite:
+        two_devices_talk,
+        a_send_longer_than_its_receive_is_lost,
+        a_write_with_immediate_data_without_receive_is_lost,
+        a_write_beyond_its_region_is_lost,
+        a_pair_without_the_permission_loses_writes,
+        reads_and_atomics_are_refused,
+        a_peer_that_is_gone_is_not_missed,
+        a_peer_in_reset_is_not_missed,
+        what_is_outstanding_is_flushed,
+        many_sends_keep_their_order,
+    );
+}
+
+fn classic() -> Options {
+    Options::uc(Flavour::Classic)
+}
+
+/// Shows that the pair works, and that what was lost left no trace: this arrives next.
+fn still_works(a: &Node, b: &Node) {
+    a.mr.buf.set(60000, &[0x42; 8]);
+    b.recv(4242, 60000, 64);
+    a.done(Wr::send(4243).sge(a.mr.at(60000, 8)));
+    let wc = b.recv_cq.ok();
+    assert_eq!((wc.id, wc.len), (4242, 8));
+    assert_eq!(b.mr.buf.get(60000, 8), [0x42; 8]);
+    assert_eq!((a.qp.state(), b.qp.state()), (State::IBV_QPS_RTS, State::IBV_QPS_RTS));
+    assert!(b.recv_cq.is_empty());
+}
+
+fn a_send_arrives(rig: &Rig, flavour: Flavour) -> Outcome {
+    let (a, b) = pair(rig, &Options::uc(flavour));
+    a.mr.buf.set(0, &pattern(1, 500));
+    b.recv(1, 0, 600);
+    let sent = a.done(Wr::send(2).sge(a.mr.at(0, 500)));
+    let wc = b.recv_cq.ok();
+    assert_eq!((wc.id, wc.len, wc.opcode, wc.qp_num), (1, 500, Opcode::IBV_WC_RECV, b.qp.num()));
+    assert_eq!(sent.opcode, Opcode::IBV_WC_SEND);
+    assert_eq!(b.mr.buf.get(0, 500), pattern(1, 500));
+    Ok(())
+}
+
+fn a_send_of_many_packets_arrives(rig: &Rig, flavour: Flavour) -> Outcome {
+    let (a, b) = pair(rig, &Options::uc(flavour));
+    a.mr.buf.set(0, &pattern(1, 20000));
+    b.recv(1, 0, 20000);
+    a.done(Wr::send(2).sge(a.mr.at(0, 20000)));
+    assert_eq!(b.recv_cq.ok().len, 20000);
+    assert!(b.mr.buf.get(0, 20000) == pattern(1, 20000));
+    Ok(())
+}
+
+fn immediate_data_arrives(rig: &Rig, flavour: Flavour) -> Outcome {
+    let (a, b) = pair(rig, &Options::uc(flavour));
+    b.recv(1, 0, 64);
+    a.done(Wr::send_imm(2, 0xdead_beef));
+    let wc = b.recv_cq.ok();
+    assert!(wc.has(WcFlags::IBV_WC_WITH_IMM));
+    assert_eq!((wc.imm, wc.len), (0xdead_beef, 0));
+    Ok(())
+}
+
+fn a_write_arrives(rig: &Rig, flavour: Flavour) -> Outcome {
+    let (a, b) = pair(rig, &Options::uc(flavour));
+    a.mr.buf.set(0, &pattern(6, 3000));
+    let wc = a.done(Wr::write(1, b.mr.remote(100)).sge(a.mr.at(0, 3000)));
+    assert_eq!(wc.opcode, Opcode::IBV_WC_RDMA_WRITE);
+    // The sender's completion says nothing about the receiver.
+    let arrived = until(PATIENCE, || (b.mr.buf.get(100, 3000) == pattern(6, 3000)).then_some(()));
+    assert!(arrived.is_some());
+    still_works(&a, &b);
+    Ok(())
+}
+
+fn a_write_with_immediate_data_arrives(rig: &Rig, flavour: Flavour) -> Outcome {
+    let (a, b) = pair(rig, &Options::uc(flavour));
+    a.mr.buf.set(0, &pattern(6, 3000));
+    b.recv(1, 50000, 64);
+    a.done(Wr::write_imm(2, b.mr.remote(100), 77).sge(a.mr.at(0, 3000)));
+    let wc = b.recv_cq.ok();
+    assert_eq!((wc.id, wc.imm, wc.opcode), (1, 77, Opcode::IBV_WC_RECV_RDMA_WITH_IMM));
+    assert!(b.mr.buf.get(100, 3000) == pattern(6, 3000));
+    Ok(())
+}
+
+/// IBTA 9.8.2.2.5: without a receive the message is dropped.
+fn a_send_without_receive_is_lost(rig: &Rig, flavour: Flavour) -> Outcome {
+    let (a, b) = pair(rig, &Options::uc(flavour));
+    a.done(Wr::send(1).sge(a.mr.at(0, 3000)));
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    still_works(&a, &b);
+    Ok(())
+}
+
+/// IBTA 9.8.2.2.6 (table 62): the responder drops the request, whatever is wrong with its key.
+fn a_write_with_a_wrong_key_is_lost(rig: &Rig, flavour: Flavour) -> Outcome {
+    let (a, b) = pair(rig, &Options::uc(flavour));
+    a.mr.buf.set(0, &[1; 64]);
+    a.done(Wr::write(1, Remote { rkey: b.mr.rkey() ^ 0x5a, ..b.mr.remote(0) }).sge(a.mr.at(0, 64)));
+    still_works(&a, &b);
+    assert_eq!(b.mr.buf.get(0, 64), [0; 64]);
+    Ok(())
+}
+
+fn a_write_without_permission_is_lost(rig: &Rig, flavour: Flavour) -> Outcome {
+    let options = Options::uc(flavour).set(|options| options.region = Access::IBV_ACCESS_LOCAL_WRITE.0);
+    let (a, b) = pair(rig, &options);
+    a.mr.buf.set(0, &[1; 64]);
+    a.done(Wr::write(1, b.mr.remote(0)).sge(a.mr.at(0, 64)));
+    still_works(&a, &b);
+    assert_eq!(b.mr.buf.get(0, 64), [0; 64]);
+    Ok(())
+}
+
+fn a_wrong_local_key_is_a_local_protection_error(rig: &Rig, flavour: Flavour) -> Outcome {
+    rig.not_softroce(LOCAL_REASON)?;
+    let (a, b) = pair(rig, &Options::uc(flavour));
+    a.post(Wr::write(1, b.mr.remote(0)).sge(Sge { lkey: a.mr.lkey() ^ 0x5a5a, ..a.mr.at(0, 8) }));
+    assert_eq!(a.send_cq.one().status, Status::IBV_WC_LOC_PROT_ERR);
+    Ok(())
+}
+
+fn two_devices_talk(rig: &Rig) -> Outcome {
+    let (a, b) = pair_at(rig, Place::OtherDevice, &classic())?;
+    still_works(&a, &b);
+    still_works(&b, &a);
+    Ok(())
+}
+
+/// IBTA 9.8.2.2.1: the responder drops what does not fit and waits for the next message.
+fn a_send_longer_than_its_receive_is_lost(rig: &Rig) -> Outcome {
+    rig.not_softroce("completes the receive with a length error and puts the pair into the error state")?;
+    let (a, b) = pair(rig, &classic());
+    b.recv(1, 0, 63);
+    a.done(Wr::send(2).sge(a.mr.at(0, 64)));
+    // Whether the receive is used up by that is the device's choice, but never with a success.
+    b.recv(4242, 60000, 64);
+    a.done(Wr::send(3).sge(a.mr.at(60000, 8)));
+    let wc = b.recv_cq.wait(1).remove(0);
+    assert!(wc.status == Status::IBV_WC_LOC_LEN_ERR || wc.len == 8, "{wc:?}");
+    assert_eq!((a.qp.state(), b.mr.buf.get(63, 1)), (State::IBV_QPS_RTS, vec![0]));
+    Ok(())
+}
+
+fn a_write_with_immediate_data_without_receive_is_lost(rig: &Rig) -> Outcome {
+    let (a, b) = pair(rig, &classic());
+    a.done(Wr::write_imm(1, b.mr.remote(0), 5).sge(a.mr.at(0, 64)));
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    still_works(&a, &b);
+    Ok(())
+}
+
+fn a_write_beyond_its_region_is_lost(rig: &Rig) -> Outcome {
+    let (a, b) = pair(rig, &classic());
+    a.mr.buf.set(0, &[1; 8192]);
+    a.done(Wr::write(1, b.mr.remote(b.mr.len() - 4096)).sge(a.mr.at(0, 8192)));
+    b.recv(1, 0, 64);
+    a.done(Wr::send(2).sge(a.mr.at(0, 8)));
+    assert_eq!(b.recv_cq.ok().id, 1);
+    assert!(b.mr.buf.get(b.mr.len() - 4096, 4096) == [0; 4096]);
+    Ok(())
+}
+
+fn a_pair_without_the_permission_loses_writes(rig: &Rig) -> Outcome {
+    let (a, b) = pair(rig, &classic().set(|options| options.access = Access::IBV_ACCESS_LOCAL_WRITE.0));
+    a.mr.buf.set(0, &[1; 64]);
+    a.done(Wr::write(1, b.mr.remote(0)).sge(a.mr.at(0, 64)));
+    still_works(&a, &b);
+    assert_eq!(b.mr.buf.get(0, 64), [0; 64]);
+    Ok(())
+}
+
+/// IBTA table 4 of 3.5.1: an unreliable connection has neither.
+fn reads_and_atomics_are_refused(rig: &Rig) -> Outcome {
+    rig.not_softroce("posts requests that the type of the pair does not have")?;
+    let (a, b) = pair(rig, &classic());
+    let remote = b.mr.remote(0);
+    for wr in [Wr::read(1, remote), Wr::fetch_add(1, remote, 1), Wr::cmp_swp(1, remote, 0, 1)] {
+        assert_eq!(a.qp.post(&[wr.sge(a.mr.at(0, 8))]), Err((EINVAL, 0)));
+    }
+    still_works(&a, &b);
+    Ok(())
+}
+
+fn a_peer_that_is_gone_is_not_missed(rig: &Rig) -> Outcome {
+    let (a, b) = pair(rig, &classic());
+    drop(b);
+    for id in 0..5 {
+        a.done(Wr::send(id).sge(a.mr.at(0, 3000)));
+    }
+    assert_eq!(a.qp.state(), State::IBV_QPS_RTS);
+    Ok(())
+}
+
+fn a_peer_in_reset_is_not_missed(rig: &Rig) -> Outcome {
+    let (a, b) = pair(rig, &classic());
+    b.go(State::IBV_QPS_RESET);
+    a.mr.buf.set(0, &[1; 8]);
+    a.done(Wr::write(1, b.mr.remote(0)).sge(a.mr.at(0, 8)));
+    assert_eq!(b.mr.buf.get(0, 8), [0; 8]);
+    Ok(())
+}
+
+fn what_is_outstanding_is_flushed(rig: &Rig) -> Outcome {
+    rig.not_on(SoftRoce::Old, "keeps a receive that is posted in the error state")?;
+    let (a, _b) = pair(rig, &classic());
+    a.recv(1, 0, 64);
+    a.go(State::IBV_QPS_ERR);
+    a.recv(2, 0, 64);
+    a.post(Wr::send(3).sge(a.mr.at(0, 8)));
+    let flushed: Vec<_> = a.recv_cq.wait(2).iter().map(|wc| (wc.id, wc.status)).collect();
+    let status = Status::IBV_WC_WR_FLUSH_ERR;
+    assert_eq!(flushed, [(1, status), (2, status)]);
+    assert_eq!(a.send_cq.one().status, status);
+    Ok(())
+}
+
+fn many_sends_keep_their_order(rig: &Rig) -> Outcome {
+    let (a, b) = pair(rig, &classic());
+    for n in 0..100_u64 {
+        b.recv(n, 0, 64);
+        a.mr.buf.set_u64(0, n);
+        a.done(Wr::send(n).sge(a.mr.at(0, 8)));
+        assert_eq!(b.recv_cq.ok().id, n);
+        assert_eq!(b.mr.buf.get_u64(0), n);
+    }
+    Ok(())
+}

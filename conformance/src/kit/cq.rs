@@ -1,0 +1,439 @@
+//! Completion channels, completion queues and completions.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rdma_mummy_sys::types::*;
+use rdma_mummy_sys::{cq_ex_op, verbs};
+
+use super::event::{readable, set_nonblocking};
+use super::raw::{PATIENCE, Raw, errno, until};
+use super::{Device, Flavour};
+
+/// What every release's extended queues can tell.
+pub(crate) const STANDARD: u64 = ibv_create_cq_wc_flags::IBV_WC_EX_WITH_BYTE_LEN.0 as u64
+    | ibv_create_cq_wc_flags::IBV_WC_EX_WITH_IMM.0 as u64
+    | ibv_create_cq_wc_flags::IBV_WC_EX_WITH_QP_NUM.0 as u64
+    | ibv_create_cq_wc_flags::IBV_WC_EX_WITH_SRC_QP.0 as u64
+    | ibv_create_cq_wc_flags::IBV_WC_EX_WITH_SLID.0 as u64
+    | ibv_create_cq_wc_flags::IBV_WC_EX_WITH_SL.0 as u64
+    | ibv_create_cq_wc_flags::IBV_WC_EX_WITH_DLID_PATH_BITS.0 as u64;
+
+/// A completion channel.
+#[derive(Clone, Debug)]
+pub(crate) struct Channel(Arc<ChannelInner>);
+
+#[derive(Debug)]
+struct ChannelInner {
+    raw: Raw<ibv_comp_channel>,
+    device: Device,
+}
+
+impl Drop for ChannelInner {
+    fn drop(&mut self) {
+        // SAFETY: it lives, and no queue that uses it does: those hold a reference to it.
+        self.raw.drop(|channel| unsafe { (self.device.lib().ibv_destroy_comp_channel)(channel) });
+    }
+}
+
+impl Channel {
+    pub(crate) fn new(device: &Device) -> Result<Self, i32> {
+        // SAFETY: the context lives.
+        let channel = unsafe { (device.lib().ibv_create_comp_channel)(device.raw()) };
+        Ok(Self(Arc::new(ChannelInner {
+            raw: Raw::new("a completion channel", channel)?,
+            device: device.clone(),
+        })))
+    }
+
+    pub(crate) fn destroy(&self) -> i32 {
+        // SAFETY: it lives; the library refuses while a queue uses it.
+        self.0.raw.end(|channel| unsafe { (self.0.device.lib().ibv_destroy_comp_channel)(channel) })
+    }
+
+    pub(crate) fn fd(&self) -> i32 {
+        // SAFETY: it lives and has this field in every release.
+        unsafe { (*self.0.raw.get()).fd }
+    }
+
+    /// Whether an event comes in time.
+    pub(crate) fn is_ready(&self, patience: Duration) -> bool {
+        readable(self.fd(), patience)
+    }
+
+    /// Makes [`Channel::event_now`] possible.
+    pub(crate) fn set_nonblocking(&self) {
+        set_nonblocking(self.fd());
+    }
+
+    /// Waits for an event: the queue's address and its context. It is not acknowledged.
+    pub(crate) fn event(&self) -> (usize, usize) {
+        assert!(self.is_ready(PATIENCE), "no completion event came");
+        self.event_now().unwrap()
+    }
+
+    /// The next event, or the error number; waits for one unless the channel does not block.
+    pub(crate) fn event_now(&self) -> Result<(usize, usize), i32> {
+        let (mut cq, mut context) = (std::ptr::null_mut(), std::ptr::null_mut());
+        let lib = self.0.device.lib();
+        // SAFETY: the channel lives, the results are this function's own.
+        if unsafe { (lib.ibv_get_cq_event)(self.0.raw.get(), &raw mut cq, &raw mut context) } != 0 {
+            return Err(errno());
+        }
+        Ok((cq.addr(), context.addr()))
+    }
+}
+
+/// How a completion queue is made.
+#[derive(Clone, Debug)]
+pub(crate) struct CqInit<'a> {
+    pub(crate) cqe: i32,
+    pub(crate) channel: Option<&'a Channel>,
+    /// The number that its events carry.
+    pub(crate) context: usize,
+    pub(crate) vector: i32,
+    /// The `wc_flags` of an extended queue; a classic one has none.
+    pub(crate) ex: Option<u64>,
+}
+
+impl Default for CqInit<'_> {
+    fn default() -> Self {
+        Self { cqe: 64, channel: None, context: 0, vector: 0, ex: None }
+    }
+}
+
+/// A completion queue.
+#[derive(Clone, Debug)]
+pub(crate) struct Cq(Arc<CqInner>);
+
+#[derive(Debug)]
+struct CqInner {
+    raw: Raw<ibv_cq>,
+    wc_flags: Option<u64>,
+    polling: Mutex<()>,
+    _channel: Option<Channel>,
+    device: Device,
+}
+
+impl Drop for CqInner {
+    fn drop(&mut self) {
+        // SAFETY: it lives, and no queue that uses it does: those hold a reference to it.
+        self.raw.drop(|cq| unsafe { (self.device.lib().ibv_destroy_cq)(cq) });
+    }
+}
+
+impl Cq {
+    pub(crate) fn new(device: &Device, init: &CqInit<'_>) -> Result<Self, i32> {
+        let channel = init.channel.map_or(std::ptr::null_mut(), |channel| channel.0.raw.get());
+        let context = std::ptr::without_provenance_mut(init.context);
+        let cq = match init.ex {
+            // SAFETY: context and channel live.
+            None => unsafe {
+                (device.lib().ibv_create_cq)(device.raw(), init.cqe, context, channel, init.vector)
+            },
+            Some(wc_flags) => {
+                let mut attr = ibv_cq_init_attr_ex {
+                    cqe: init.cqe as u32,
+                    cq_context: context,
+                    channel,
+                    comp_vector: init.vector as u32,
+                    wc_flags,
+                    ..Default::default()
+                };
+                // SAFETY: context and channel live, the attributes are this function's own.
+                unsafe { verbs::ibv_create_cq_ex(device.raw(), &raw mut attr).cast() }
+            }
+        };
+        Ok(Self(Arc::new(CqInner {
+            raw: Raw::new("a completion queue", cq)?,
+            wc_flags: init.ex,
+            polling: Mutex::new(()),
+            _channel: init.channel.cloned(),
+            device: device.clone(),
+        })))
+    }
+
+    /// A queue of this flavour.
+    pub(crate) fn of(device: &Device, cqe: i32, flavour: Flavour, channel: Option<&Channel>) -> Self {
+        let ex = (flavour == Flavour::Extended).then_some(STANDARD);
+        Self::new(device, &CqInit { cqe, channel, ex, ..CqInit::default() }).unwrap()
+    }
+
+    pub(super) fn raw(&self) -> *mut ibv_cq {
+        self.0.raw.get()
+    }
+
+    pub(crate) fn address(&self) -> usize {
+        self.raw().addr()
+    }
+
+    /// How many completions it has room for.
+    pub(crate) fn cqe(&self) -> i32 {
+        // SAFETY: it lives and has this field in every release.
+        unsafe { (*self.raw()).cqe }
+    }
+
+    pub(crate) fn destroy(&self) -> i32 {
+        // SAFETY: it lives; the library refuses while a queue pair uses it.
+        self.0.raw.end(|cq| unsafe { (self.0.device.lib().ibv_destroy_cq)(cq) })
+    }
+
+    /// Leaves the queue to the end of its context.
+    pub(crate) fn forget(&self) {
+        self.0.raw.forget();
+    }
+
+    pub(crate) fn resize(&self, cqe: i32) -> i32 {
+        // SAFETY: it lives.
+        unsafe { (self.0.device.lib().ibv_resize_cq)(self.raw(), cqe) }
+    }
+
+    pub(crate) fn moderate(&self, count: u16, period: u16) -> i32 {
+        let mut attr = ibv_modify_cq_attr {
+            attr_mask: ibv_cq_attr_mask::IBV_CQ_ATTR_MODERATE.0,
+            moderate: ibv_moderate_cq { cq_count: count, cq_period: period },
+        };
+        // SAFETY: it lives, the attributes are this function's own.
+        unsafe { verbs::ibv_modify_cq(self.raw(), &raw mut attr) }
+    }
+
+    /// Asks for an event: of the next completion, or the next solicited one.
+    pub(crate) fn arm(&self, solicited_only: bool) -> i32 {
+        // SAFETY: it lives, and every context has the operation.
+        unsafe { verbs::ibv_req_notify_cq(self.raw(), solicited_only.into()) }
+    }
+
+    pub(crate) fn ack(&self, events: u32) {
+        // SAFETY: it lives.
+        unsafe { (self.0.device.lib().ibv_ack_cq_events)(self.raw(), events) };
+    }
+
+    /// Takes up to `max` completions that are there.
+    pub(crate) fn poll(&self, max: usize) -> Vec<Wc> {
+        let _lock = self.lock();
+        match self.0.wc_flags {
+            None => self.poll_classic(max).unwrap(),
+            Some(_) => std::iter::from_fn(|| self.poll_one()).take(max).collect(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ()> {
+        self.0.polling.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn poll_classic(&self, max: usize) -> Result<Vec<Wc>, i32> {
+        let mut batch = vec![ibv_wc::default(); max];
+        // SAFETY: it lives and has no open poll (locked); there is room for `max` completions.
+        let count = unsafe { verbs::ibv_poll_cq(self.raw(), max as i32, batch.as_mut_ptr()) };
+        if count < 0 {
+            return Err(count);
+        }
+        batch.truncate(count as usize);
+        Ok(batch.iter().map(Wc::from_classic).collect())
+    }
+
+    /// One completion a poll: an old SoftRoCE loses count where the next one is asked for.
+    fn poll_one(&self) -> Option<Wc> {
+        let cq = self.raw().cast::<ibv_cq_ex>();
+        let mut attr = ibv_poll_cq_attr::default();
+        // SAFETY: an extended queue with no open poll (locked).
+        match unsafe { verbs::ibv_start_poll(cq, &raw mut attr) } {
+            0 => {}
+            libc::ENOENT => return None,
+            error => panic!("ibv_start_poll: error {error}"),
+        }
+        let wc = self.read();
+        // SAFETY: the poll is open.
+        unsafe { verbs::ibv_end_poll(cq) };
+        Some(wc)
+    }
+
+    /// Takes up to `max` completions with `ibv_next_poll`.
+    pub(crate) fn poll_batch(&self, max: usize) -> Vec<Wc> {
+        let _lock = self.lock();
+        assert!(self.0.wc_flags.is_some(), "an extended queue");
+        let cq = self.raw().cast::<ibv_cq_ex>();
+        let mut attr = ibv_poll_cq_attr::default();
+        let mut completions = Vec::new();
+        // SAFETY: an extended queue with no open poll (locked).
+        if unsafe { verbs::ibv_start_poll(cq, &raw mut attr) } != 0 {
+            return completions;
+        }
+        completions.push(self.read());
+        // SAFETY: the poll is open.
+        while completions.len() < max && unsafe { verbs::ibv_next_poll(cq) } == 0 {
+            completions.push(self.read());
+        }
+        // SAFETY: the poll is open.
+        unsafe { verbs::ibv_end_poll(cq) };
+        completions
+    }
+
+    /// What `ibv_start_poll` says to a `comp_mask` that it does not know.
+    pub(crate) fn start_poll_with(&self, comp_mask: u32) -> i32 {
+        let _lock = self.lock();
+        let cq = self.raw().cast::<ibv_cq_ex>();
+        let mut attr = ibv_poll_cq_attr { comp_mask };
+        // SAFETY: an extended queue with no open poll (locked).
+        let result = unsafe { verbs::ibv_start_poll(cq, &raw mut attr) };
+        if result == 0 {
+            // SAFETY: the poll is open.
+            unsafe { verbs::ibv_end_poll(cq) };
+        }
+        result
+    }
+
+    /// Reads the completion that an open poll is at, by the readers that the queue was made with.
+    fn read(&self) -> Wc {
+        use ibv_create_cq_wc_flags as With;
+        let cq = self.raw().cast::<ibv_cq_ex>();
+        let wc_flags = self.0.wc_flags.unwrap_or_default();
+        let has = |flag: With| wc_flags & u64::from(flag.0) != 0;
+        // SAFETY: an extended queue that lives; these two fields are in every release.
+        let (id, status) = unsafe { ((&raw const (*cq).wr_id).read(), (&raw const (*cq).status).read()) };
+        let mut wc = Wc { id, status, ..Wc::default() };
+        // SAFETY: a completion is there to read, by readers that the queue was made with.
+        unsafe {
+            wc.vendor_err = verbs::ibv_wc_read_vendor_err(cq);
+            if has(With::IBV_WC_EX_WITH_QP_NUM) {
+                wc.qp_num = verbs::ibv_wc_read_qp_num(cq);
+            }
+            if has(With::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP) {
+                wc.timestamp = cq_ex_op!(cq, read_completion_ts, wc_flags).map(|read| read(cq));
+            }
+            if has(With::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK) {
+                wc.wallclock = cq_ex_op!(cq, read_completion_wallclock_ns, wc_flags).map(|read| read(cq));
+            }
+        }
+        if status != ibv_wc_status::IBV_WC_SUCCESS {
+            return wc;
+        }
+        // SAFETY: a successful completion is there to read, by readers that the queue was made with.
+        unsafe {
+            wc.opcode = verbs::ibv_wc_read_opcode(cq);
+            wc.flags = verbs::ibv_wc_read_wc_flags(cq);
+            if has(With::IBV_WC_EX_WITH_BYTE_LEN) {
+                wc.len = verbs::ibv_wc_read_byte_len(cq);
+            }
+            if has(With::IBV_WC_EX_WITH_IMM) {
+                wc.imm = u32::from_be(verbs::ibv_wc_read_imm_data(cq));
+            }
+            if has(With::IBV_WC_EX_WITH_SRC_QP) {
+                wc.src_qp = verbs::ibv_wc_read_src_qp(cq);
+            }
+            if has(With::IBV_WC_EX_WITH_SLID) {
+                wc.slid = verbs::ibv_wc_read_slid(cq) as u16;
+            }
+            if has(With::IBV_WC_EX_WITH_SL) {
+                wc.sl = verbs::ibv_wc_read_sl(cq);
+            }
+            if has(With::IBV_WC_EX_WITH_DLID_PATH_BITS) {
+                wc.dlid_path_bits = verbs::ibv_wc_read_dlid_path_bits(cq);
+            }
+        }
+        wc
+    }
+
+    /// Waits for this many completions.
+    pub(crate) fn wait(&self, count: usize) -> Vec<Wc> {
+        let mut all = Vec::new();
+        let done = until(PATIENCE, || {
+            all.extend(self.poll(count - all.len()));
+            (all.len() >= count).then_some(())
+        });
+        assert!(done.is_some(), "{} of {count} completions came: {all:?}", all.len());
+        all
+    }
+
+    /// Waits for one completion.
+    pub(crate) fn one(&self) -> Wc {
+        self.wait(1).remove(0)
+    }
+
+    /// Waits for one completion, which must be a success.
+    pub(crate) fn ok(&self) -> Wc {
+        let wc = self.one();
+        assert_eq!(wc.status, ibv_wc_status::IBV_WC_SUCCESS, "{wc:?}");
+        wc
+    }
+
+    /// Fails if there is a completion.
+    pub(crate) fn is_empty(&self) -> bool {
+        let found = self.poll(1);
+        if !found.is_empty() {
+            eprintln!("{found:?}");
+        }
+        found.is_empty()
+    }
+}
+
+/// A completion. After an error only number, status, queue pair and vendor's word count.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Wc {
+    pub(crate) id: u64,
+    pub(crate) status: ibv_wc_status,
+    pub(crate) opcode: ibv_wc_opcode,
+    pub(crate) vendor_err: u32,
+    pub(crate) len: u32,
+    pub(crate) imm: u32,
+    pub(crate) qp_num: u32,
+    pub(crate) src_qp: u32,
+    pub(crate) flags: u32,
+    pub(crate) slid: u16,
+    pub(crate) sl: u8,
+    pub(crate) dlid_path_bits: u8,
+    pub(crate) timestamp: Option<u64>,
+    pub(crate) wallclock: Option<u64>,
+}
+
+impl Default for Wc {
+    fn default() -> Self {
+        Self::from_classic(&ibv_wc::default())
+    }
+}
+
+impl Wc {
+    fn from_classic(wc: &ibv_wc) -> Self {
+        Self {
+            id: wc.wr_id,
+            status: wc.status,
+            opcode: wc.opcode,
+            vendor_err: wc.vendor_err,
+            len: wc.byte_len,
+            // SAFETY: both fields of the union are numbers of this size.
+            imm: u32::from_be(unsafe { wc.__bindgen_anon_1.imm_data }),
+            qp_num: wc.qp_num,
+            src_qp: wc.src_qp,
+            flags: wc.wc_flags,
+            slid: wc.slid,
+            sl: wc.sl,
+            dlid_path_bits: wc.dlid_path_bits,
+            timestamp: None,
+            wallclock: None,
+        }
+    }
+
+    /// As the classic verbs have it.
+    pub(super) fn classic(&self) -> ibv_wc {
+        let mut wc = ibv_wc {
+            wr_id: self.id,
+            status: self.status,
+            opcode: self.opcode,
+            byte_len: self.len,
+            qp_num: self.qp_num,
+            src_qp: self.src_qp,
+            wc_flags: self.flags,
+            slid: self.slid,
+            sl: self.sl,
+            dlid_path_bits: self.dlid_path_bits,
+            ..Default::default()
+        };
+        wc.__bindgen_anon_1.imm_data = self.imm.to_be();
+        wc
+    }
+
+    /// Whether a flag is set.
+    pub(crate) fn has(&self, flag: ibv_wc_flags) -> bool {
+        self.flags & flag.0 != 0
+    }
+}

@@ -1,0 +1,281 @@
+//! The device list, contexts and what they can be asked.
+
+use std::ffi::CStr;
+use std::sync::Arc;
+
+use rdma_mummy_sys::types::*;
+use rdma_mummy_sys::{Provider, Verbs, verbs};
+
+use super::raw::{Raw, errno};
+use super::{Channel, Cq, CqInit, Event, Pd};
+
+/// Sets an environment variable for the library that is loaded next.
+pub(crate) fn set_variable(name: &str, value: &str) {
+    // SAFETY: called by `main` before there is another thread.
+    unsafe { std::env::set_var(name, value) };
+}
+
+/// The devices' names.
+pub(crate) fn devices(provider: Provider) -> Result<Vec<String>, i32> {
+    with_list(provider, |list| {
+        // SAFETY: devices of a list that has not been freed.
+        list.iter().map(|device| unsafe { name(provider.verbs(), *device) }).collect()
+    })
+}
+
+/// Calls with the device list, which is freed afterwards.
+fn with_list<T>(provider: Provider, call: impl FnOnce(&[*mut ibv_device]) -> T) -> Result<T, i32> {
+    let lib = provider.verbs();
+    let mut count = -1;
+    // SAFETY: the count is this function's own.
+    let list = unsafe { (lib.ibv_get_device_list)(&raw mut count) };
+    if list.is_null() {
+        return Err(errno());
+    }
+    assert!(count >= 0, "the number of devices is {count}");
+    // SAFETY: the library says how long its array is, and one more, a null pointer, ends it.
+    let array = unsafe { std::slice::from_raw_parts(list, count as usize + 1) };
+    assert!(array[count as usize].is_null(), "a null pointer ends the device list");
+    let result = call(&array[..count as usize]);
+    // SAFETY: the list is freed once, and not used afterwards.
+    unsafe { (lib.ibv_free_device_list)(list) };
+    Ok(result)
+}
+
+/// The name of a device.
+///
+/// # Safety
+///
+/// - `device` is of a list of this library that has not been freed, or has a context.
+unsafe fn name(lib: &Verbs, device: *mut ibv_device) -> String {
+    // SAFETY: the caller's promise; the name is a string that lives as long as the device.
+    unsafe { CStr::from_ptr((lib.ibv_get_device_name)(device)) }.to_str().unwrap().to_owned()
+}
+
+/// What can be learned of a device without opening it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Listed {
+    pub(crate) name: String,
+    pub(crate) guid: u64,
+    pub(crate) index: Option<i32>,
+    pub(crate) node_type: ibv_node_type,
+    pub(crate) transport_type: ibv_transport_type,
+}
+
+/// A context.
+#[derive(Clone, Debug)]
+pub(crate) struct Device(Arc<DeviceInner>);
+
+#[derive(Debug)]
+struct DeviceInner {
+    raw: Raw<ibv_context>,
+    provider: Provider,
+    name: String,
+}
+
+impl Drop for DeviceInner {
+    fn drop(&mut self) {
+        // SAFETY: it lives, and nothing that was made with it does: those hold a reference to it.
+        self.raw.drop(|context| unsafe { (self.provider.verbs().ibv_close_device)(context) });
+    }
+}
+
+impl Device {
+    /// Opens a device.
+    pub(crate) fn open(provider: Provider, wanted: &str) -> Result<Self, i32> {
+        let lib = provider.verbs();
+        let context = with_list(provider, |list| {
+            // SAFETY: devices of a list that has not been freed.
+            let device = list.iter().find(|device| unsafe { name(lib, **device) } == wanted);
+            // SAFETY: likewise.
+            device.map(|device| Raw::new("a context", unsafe { (lib.ibv_open_device)(*device) }))
+        })?;
+        let raw = context.unwrap_or(Err(libc::ENODEV))?;
+        Ok(Self(Arc::new(DeviceInner { raw, provider, name: wanted.to_owned() })))
+    }
+
+    /// What the list says about the devices.
+    pub(crate) fn listed(provider: Provider) -> Vec<Listed> {
+        let lib = provider.verbs();
+        let listed = |device: &*mut ibv_device| {
+            // SAFETY: devices of a list that has not been freed; no release's struct begins otherwise.
+            unsafe {
+                Listed {
+                    name: name(lib, *device),
+                    guid: u64::from_be((lib.ibv_get_device_guid)(*device)),
+                    index: lib.ibv_get_device_index.map(|index| index(*device)),
+                    node_type: (**device).node_type,
+                    transport_type: (**device).transport_type,
+                }
+            }
+        };
+        with_list(provider, |list| list.iter().map(listed).collect()).unwrap()
+    }
+
+    pub(super) fn lib(&self) -> &'static Verbs {
+        self.0.provider.verbs()
+    }
+
+    pub(super) fn raw(&self) -> *mut ibv_context {
+        self.0.raw.get()
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// Closes the context, whatever was made with it: that must be forgotten or be gone.
+    pub(crate) fn close(&self) -> i32 {
+        // SAFETY: it lives; what was made with it is not used any more, as the caller's objects are forgotten.
+        self.0.raw.end(|context| unsafe { (self.lib().ibv_close_device)(context) })
+    }
+
+    /// The device's name by its context, and the number of completion vectors.
+    pub(crate) fn of_context(&self) -> (String, i32) {
+        // SAFETY: the context lives and has these fields in every release; so does its device.
+        unsafe { (name(self.lib(), (*self.raw()).device), (*self.raw()).num_comp_vectors) }
+    }
+
+    /// Whether the first port is active and has an address.
+    pub(crate) fn is_usable(&self) -> bool {
+        let active = self.port().is_ok_and(|port| port.state == ibv_port_state::IBV_PORT_ACTIVE);
+        active && self.find_gid().is_some()
+    }
+
+    pub(crate) fn query(&self) -> Result<ibv_device_attr, i32> {
+        let mut attr = ibv_device_attr::default();
+        // SAFETY: the context lives, the attributes are this function's own.
+        result(unsafe { (self.lib().ibv_query_device)(self.raw(), &raw mut attr) }, attr)
+    }
+
+    /// The extended attributes, asked for with this `comp_mask`.
+    pub(crate) fn query_ex(&self, comp_mask: Option<u32>) -> Result<ibv_device_attr_ex, i32> {
+        let input = comp_mask.map(|comp_mask| ibv_query_device_ex_input { comp_mask });
+        let input = input.as_ref().map_or(std::ptr::null(), |input| &raw const *input);
+        let mut attr = ibv_device_attr_ex::default();
+        // SAFETY: the context lives, input and attributes are this function's own.
+        result(unsafe { verbs::ibv_query_device_ex(self.lib(), self.raw(), input, &raw mut attr) }, attr)
+    }
+
+    /// The first port.
+    pub(crate) fn port(&self) -> Result<ibv_port_attr, i32> {
+        self.port_at(1)
+    }
+
+    pub(crate) fn port_at(&self, port: u8) -> Result<ibv_port_attr, i32> {
+        let mut attr = ibv_port_attr::default();
+        // SAFETY: the context lives, the attributes are this function's own.
+        result(unsafe { verbs::ibv_query_port(self.lib(), self.raw(), port, &raw mut attr) }, attr)
+    }
+
+    /// What the exported function, which old programs use, leaves untouched: it may write 48 bytes.
+    pub(crate) fn port_is_short(&self) -> bool {
+        let mut attr = [0xa5_u8; 64];
+        // SAFETY: the context lives; there is more room than the newest struct needs.
+        let error = unsafe { (self.lib().ibv_query_port)(self.raw(), 1, attr.as_mut_ptr().cast()) };
+        error == 0 && attr[48..].iter().all(|byte| *byte == 0xa5)
+    }
+
+    pub(crate) fn gid(&self, port: u8, index: i32) -> Result<[u8; 16], i32> {
+        let mut gid = ibv_gid::default();
+        // SAFETY: the context lives, the result is this function's own.
+        if unsafe { (self.lib().ibv_query_gid)(self.raw(), port, index, &raw mut gid) } != 0 {
+            return Err(errno());
+        }
+        // SAFETY: any bytes are a GID.
+        Ok(unsafe { gid.raw })
+    }
+
+    pub(crate) fn gid_ex(&self, port: u32, index: u32, flags: u32) -> Result<ibv_gid_entry, i32> {
+        let mut entry = ibv_gid_entry::default();
+        // SAFETY: the context lives, the result is this function's own.
+        let error =
+            unsafe { verbs::ibv_query_gid_ex(self.lib(), self.raw(), port, index, &raw mut entry, flags) };
+        result(error, entry)
+    }
+
+    /// The table of valid GIDs, with room for `max` of them.
+    pub(crate) fn gid_table(&self, max: usize, flags: u32) -> Result<Vec<ibv_gid_entry>, i32> {
+        let mut entries = vec![ibv_gid_entry::default(); max];
+        // SAFETY: the context lives, there is room for `max` entries.
+        let count =
+            unsafe { verbs::ibv_query_gid_table(self.lib(), self.raw(), entries.as_mut_ptr(), max, flags) };
+        if count < 0 {
+            return Err(-count as i32);
+        }
+        entries.truncate(count as usize);
+        Ok(entries)
+    }
+
+    pub(crate) fn pkey(&self, port: u8, index: i32) -> Result<u16, i32> {
+        let mut pkey = 0;
+        // SAFETY: the context lives, the result is this function's own.
+        if unsafe { (self.lib().ibv_query_pkey)(self.raw(), port, index, &raw mut pkey) } != 0 {
+            return Err(errno());
+        }
+        Ok(u16::from_be(pkey))
+    }
+
+    pub(crate) fn pkey_index(&self, port: u8, pkey: u16) -> Result<i32, i32> {
+        let query = self.lib().ibv_get_pkey_index().unwrap();
+        // SAFETY: the context lives.
+        let index = unsafe { query(self.raw(), port, pkey.to_be()) };
+        if index < 0 { Err(errno()) } else { Ok(index) }
+    }
+
+    /// The GID to use, the last of the table that is an IPv4 address, or else the first: with its index.
+    pub(crate) fn find_gid(&self) -> Option<([u8; 16], u8)> {
+        let len = self.port().ok()?.gid_tbl_len.clamp(0, 16);
+        let gids: Vec<_> = (0..len)
+            .filter_map(|n| Some((self.gid(1, n).ok()?, n as u8)))
+            .filter(|(gid, _)| *gid != [0; 16])
+            .collect();
+        let mapped = gids.iter().find(|(gid, _)| gid[..12] == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff]);
+        mapped.or(gids.first()).copied()
+    }
+
+    /// The file descriptor of the events.
+    pub(crate) fn async_fd(&self) -> i32 {
+        // SAFETY: the context lives and has this field in every release.
+        unsafe { (*self.raw()).async_fd }
+    }
+
+    pub(crate) fn pd(&self) -> Pd {
+        Pd::new(self).unwrap()
+    }
+
+    /// A classic completion queue.
+    pub(crate) fn cq(&self, cqe: i32) -> Cq {
+        Cq::new(self, &CqInit { cqe, ..CqInit::default() }).unwrap()
+    }
+
+    pub(crate) fn channel(&self) -> Channel {
+        Channel::new(self).unwrap()
+    }
+
+    /// The next event, if one comes in time.
+    pub(crate) fn event(&self, patience: std::time::Duration) -> Option<Event> {
+        Event::next(self, patience)
+    }
+
+    /// The attributes of an address handle for the owner of a completion.
+    pub(crate) fn ah_attr_of(
+        &self,
+        wc: &super::Wc,
+        buf: &super::Buf,
+        offset: usize,
+    ) -> Result<ibv_ah_attr, i32> {
+        let (mut wc, mut grh) = (wc.classic(), super::memory::grh(buf, offset));
+        let mut attr = ibv_ah_attr::default();
+        // SAFETY: the context lives, everything else is this function's own.
+        let error = unsafe {
+            (self.lib().ibv_init_ah_from_wc)(self.raw(), 1, &raw mut wc, &raw mut grh, &raw mut attr)
+        };
+        if error == 0 { Ok(attr) } else { Err(errno()) }
+    }
+}
+
+/// A value, unless there was an error.
+fn result<T>(error: i32, value: T) -> Result<T, i32> {
+    if error == 0 { Ok(value) } else { Err(error) }
+}

@@ -1,0 +1,307 @@
+//! Protection domains, memory and address handles.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::sync::Arc;
+
+use rdma_mummy_sys::types::*;
+use rdma_mummy_sys::verbs;
+
+use super::raw::Raw;
+use super::{Device, Remote, Sge, Wc};
+
+/// All permissions.
+pub(crate) const ALL: u32 = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0
+    | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0
+    | ibv_access_flags::IBV_ACCESS_REMOTE_READ.0
+    | ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0;
+
+/// Bytes that tell where they come from.
+pub(crate) fn pattern(seed: u8, len: usize) -> Vec<u8> {
+    (0..len).map(|n| (n as u8).wrapping_mul(31).wrapping_add((n >> 8) as u8).wrapping_add(seed)).collect()
+}
+
+/// Memory that a device may write to at any time: no reference to its bytes is ever made.
+#[derive(Clone, Debug)]
+pub(crate) struct Buf(Arc<Allocation>);
+
+#[derive(Debug)]
+struct Allocation {
+    start: *mut u8,
+    layout: Layout,
+}
+
+// SAFETY: memory of its own, touched through raw pointers only.
+unsafe impl Send for Allocation {}
+// SAFETY: likewise; the bytes are copied, and a race of copies is a wrong value at worst, as with a device.
+unsafe impl Sync for Allocation {}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout.
+        unsafe { dealloc(self.start, self.layout) };
+    }
+}
+
+impl Buf {
+    /// Zeroed memory at the beginning of a page.
+    pub(crate) fn new(bytes: usize) -> Self {
+        let layout = Layout::from_size_align(bytes.max(1), 4096).unwrap();
+        // SAFETY: the layout is not empty.
+        let start = unsafe { alloc_zeroed(layout) };
+        if start.is_null() {
+            handle_alloc_error(layout);
+        }
+        Self(Arc::new(Allocation { start, layout }))
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.layout.size()
+    }
+
+    pub(crate) fn addr(&self) -> u64 {
+        self.0.start.expose_provenance() as u64
+    }
+
+    pub(crate) fn set(&self, offset: usize, bytes: &[u8]) {
+        assert!(offset + bytes.len() <= self.len());
+        for (n, byte) in bytes.iter().enumerate() {
+            // SAFETY: within the memory (just checked); volatile, as a device may read.
+            unsafe { self.0.start.add(offset + n).write_volatile(*byte) };
+        }
+    }
+
+    pub(crate) fn get(&self, offset: usize, len: usize) -> Vec<u8> {
+        assert!(offset + len <= self.len());
+        // SAFETY: within the memory (just checked); volatile, as a device may have written.
+        (0..len).map(|n| unsafe { self.0.start.add(offset + n).read_volatile() }).collect()
+    }
+
+    pub(crate) fn set_u64(&self, offset: usize, value: u64) {
+        self.set(offset, &value.to_ne_bytes());
+    }
+
+    pub(crate) fn get_u64(&self, offset: usize) -> u64 {
+        u64::from_ne_bytes(self.get(offset, 8).try_into().unwrap())
+    }
+
+    fn pointer(&self, offset: usize) -> *mut u8 {
+        self.0.start.wrapping_add(offset)
+    }
+}
+
+/// A protection domain.
+#[derive(Clone, Debug)]
+pub(crate) struct Pd(Arc<PdInner>);
+
+#[derive(Debug)]
+struct PdInner {
+    raw: Raw<ibv_pd>,
+    device: Device,
+}
+
+impl Drop for PdInner {
+    fn drop(&mut self) {
+        // SAFETY: it lives, and nothing that was made with it does: those hold a reference to it.
+        self.raw.drop(|pd| unsafe { (self.device.lib().ibv_dealloc_pd)(pd) });
+    }
+}
+
+impl Pd {
+    pub(crate) fn new(device: &Device) -> Result<Self, i32> {
+        // SAFETY: the context lives.
+        let pd = unsafe { (device.lib().ibv_alloc_pd)(device.raw()) };
+        Ok(Self(Arc::new(PdInner { raw: Raw::new("a protection domain", pd)?, device: device.clone() })))
+    }
+
+    pub(crate) fn device(&self) -> &Device {
+        &self.0.device
+    }
+
+    pub(super) fn raw(&self) -> *mut ibv_pd {
+        self.0.raw.get()
+    }
+
+    pub(crate) fn dealloc(&self) -> i32 {
+        // SAFETY: it lives; the library refuses while something depends on it.
+        self.0.raw.end(|pd| unsafe { (self.device().lib().ibv_dealloc_pd)(pd) })
+    }
+
+    /// Leaves the domain to the end of its context.
+    pub(crate) fn forget(&self) {
+        self.0.raw.forget();
+    }
+
+    /// Registers a whole buffer.
+    pub(crate) fn reg(&self, buf: &Buf, access: u32) -> Result<Mr, i32> {
+        self.reg_range(buf, 0, buf.len(), access)
+    }
+
+    /// Registers part of a buffer.
+    pub(crate) fn reg_range(&self, buf: &Buf, offset: usize, len: usize, access: u32) -> Result<Mr, i32> {
+        assert!(offset + len <= buf.len());
+        let lib = self.device().lib();
+        // SAFETY: the domain lives, the region holds the memory.
+        let mr =
+            unsafe { verbs::ibv_reg_mr(lib, self.raw(), buf.pointer(offset).cast(), len, access as i32) };
+        let raw = Raw::new("a memory region", mr)?;
+        Ok(Mr { raw, offset, len, buf: buf.clone(), pd: self.clone() })
+    }
+
+    /// Registers a whole buffer for peers to address from `iova`.
+    pub(crate) fn reg_iova(&self, buf: &Buf, iova: u64, access: u32) -> Result<Mr, i32> {
+        let lib = self.device().lib();
+        // SAFETY: the domain lives, the region holds the memory.
+        let mr = unsafe {
+            verbs::ibv_reg_mr_iova(lib, self.raw(), buf.pointer(0).cast(), buf.len(), iova, access as i32)
+        };
+        let raw = Raw::new("a memory region", mr)?;
+        Ok(Mr { raw, offset: 0, len: buf.len(), buf: buf.clone(), pd: self.clone() })
+    }
+
+    /// Tries to register memory that is not there; a device that takes it has to give it back.
+    pub(crate) fn reg_nowhere(&self, addr: u64, len: usize) -> Result<(), i32> {
+        let lib = self.device().lib();
+        let pointer = std::ptr::without_provenance_mut(addr as usize);
+        // SAFETY: the domain lives; nobody is told the keys, so the device never uses the addresses.
+        let mr = unsafe { verbs::ibv_reg_mr(lib, self.raw(), pointer, len, 1) };
+        let raw = Raw::new("a memory region", mr)?;
+        // SAFETY: it was just made.
+        raw.end(|mr| unsafe { (lib.ibv_dereg_mr)(mr) });
+        Ok(())
+    }
+}
+
+/// A memory region with its memory.
+#[derive(Debug)]
+pub(crate) struct Mr {
+    raw: Raw<ibv_mr>,
+    offset: usize,
+    len: usize,
+    pub(crate) buf: Buf,
+    pd: Pd,
+}
+
+impl Drop for Mr {
+    fn drop(&mut self) {
+        // SAFETY: it lives.
+        self.raw.drop(|mr| unsafe { (self.pd.device().lib().ibv_dereg_mr)(mr) });
+    }
+}
+
+impl Mr {
+    /// What the library says about the region.
+    pub(crate) fn fields(&self) -> ibv_mr {
+        // SAFETY: the region lives, and no release's struct is shorter.
+        unsafe { self.raw.get().read() }
+    }
+
+    pub(crate) fn lkey(&self) -> u32 {
+        self.fields().lkey
+    }
+
+    pub(crate) fn rkey(&self) -> u32 {
+        self.fields().rkey
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The address of a byte of the region.
+    pub(crate) fn addr(&self, offset: usize) -> u64 {
+        self.buf.addr() + (self.offset + offset) as u64
+    }
+
+    /// Part of the region, or beyond it, for a request.
+    pub(crate) fn at(&self, offset: usize, len: usize) -> Sge {
+        Sge { addr: self.addr(offset), length: len as u32, lkey: self.lkey() }
+    }
+
+    /// A place in the region, for a peer.
+    pub(crate) fn remote(&self, offset: usize) -> Remote {
+        Remote { addr: self.addr(offset), rkey: self.rkey() }
+    }
+
+    pub(crate) fn pd_is(&self, pd: &Pd) -> bool {
+        self.fields().pd == pd.raw()
+    }
+
+    pub(crate) fn dereg(&self) -> i32 {
+        // SAFETY: it lives; the library refuses while something depends on it.
+        self.raw.end(|mr| unsafe { (self.pd.device().lib().ibv_dereg_mr)(mr) })
+    }
+
+    /// Leaves the region to the end of its context.
+    pub(crate) fn forget(&self) {
+        self.raw.forget();
+    }
+
+    /// Changes what the flags name; the new memory and domain are held from then on.
+    pub(crate) fn rereg(&mut self, flags: u32, pd: Option<&Pd>, buf: Option<&Buf>, access: u32) -> i32 {
+        let lib = self.pd.device().lib();
+        let (pointer, len) = buf.map_or((std::ptr::null_mut(), 0), |buf| (buf.pointer(0).cast(), buf.len()));
+        let raw_pd = pd.map_or(std::ptr::null_mut(), Pd::raw);
+        // SAFETY: region and domain live; the memory is held below.
+        let result =
+            unsafe { (lib.ibv_rereg_mr)(self.raw.get(), flags as i32, raw_pd, pointer, len, access as i32) };
+        if result == 0 {
+            if let Some(pd) = pd {
+                self.pd = pd.clone();
+            }
+            if let Some(buf) = buf {
+                (self.offset, self.len, self.buf) = (0, buf.len(), buf.clone());
+            }
+        }
+        result
+    }
+}
+
+/// An address handle.
+#[derive(Clone, Debug)]
+pub(crate) struct Ah(Arc<AhInner>);
+
+#[derive(Debug)]
+struct AhInner {
+    raw: Raw<ibv_ah>,
+    pd: Pd,
+}
+
+impl Drop for AhInner {
+    fn drop(&mut self) {
+        // SAFETY: it lives.
+        self.raw.drop(|ah| unsafe { (self.pd.device().lib().ibv_destroy_ah)(ah) });
+    }
+}
+
+impl Ah {
+    pub(crate) fn new(pd: &Pd, mut attr: ibv_ah_attr) -> Result<Self, i32> {
+        // SAFETY: the domain lives, the attributes are this function's own.
+        let ah = unsafe { (pd.device().lib().ibv_create_ah)(pd.raw(), &raw mut attr) };
+        Ok(Self(Arc::new(AhInner { raw: Raw::new("an address handle", ah)?, pd: pd.clone() })))
+    }
+
+    /// For the sender of a datagram, whose GRH lies in the buffer at the offset.
+    pub(crate) fn from_wc(pd: &Pd, wc: &Wc, buf: &Buf, offset: usize, port: u8) -> Result<Self, i32> {
+        let (mut wc, mut grh) = (wc.classic(), grh(buf, offset));
+        let lib = pd.device().lib();
+        // SAFETY: the domain lives, completion and header are this function's own.
+        let ah = unsafe { (lib.ibv_create_ah_from_wc)(pd.raw(), &raw mut wc, &raw mut grh, port) };
+        Ok(Self(Arc::new(AhInner { raw: Raw::new("an address handle", ah)?, pd: pd.clone() })))
+    }
+
+    pub(super) fn raw(&self) -> *mut ibv_ah {
+        self.0.raw.get()
+    }
+
+    pub(crate) fn destroy(&self) -> i32 {
+        // SAFETY: it lives.
+        self.0.raw.end(|ah| unsafe { (self.0.pd.device().lib().ibv_destroy_ah)(ah) })
+    }
+}
+
+/// The header that lies in the buffer at the offset.
+pub(super) fn grh(buf: &Buf, offset: usize) -> ibv_grh {
+    let bytes = buf.get(offset, size_of::<ibv_grh>());
+    // SAFETY: as many bytes as the header has, and any bytes are one.
+    unsafe { bytes.as_ptr().cast::<ibv_grh>().read_unaligned() }
+}

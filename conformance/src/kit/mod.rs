@@ -1,0 +1,42 @@
+//! The verbs, safe to use in a case: objects with owners, waits with deadlines, completions as values.
+//!
+//! # Safety
+//!
+//! This is the only module of the crate with unsafe code. Its rests on three things:
+//!
+//! - An object is destroyed once: [`Raw`] hands its pointer out only while the object lives, and whoever
+//!   depends on it holds a counted reference to it.
+//! - The device touches memory only by a key, and a [`Mr`] holds its [`Buf`], whose bytes are never referred to,
+//!   only copied. A request may name any address: the device has to refuse it by its key. That is what
+//!   a provider promises; a device that does not is what the suite is to find.
+//! - Verbs are thread-safe (`man 7 ibverbs`), except for what needs a lock of the caller's: the extended
+//!   posting and polling, which are locked here by [`Qp`] and [`Cq`].
+
+mod cq;
+mod device;
+mod event;
+mod memory;
+mod node;
+mod qp;
+mod raw;
+mod srq;
+mod wr;
+
+pub(crate) use cq::{Channel, Cq, CqInit, STANDARD, Wc};
+pub(crate) use device::{Device, devices, set_variable};
+pub(crate) use event::Event;
+pub(crate) use memory::{Ah, Buf, Mr, Pd, pattern};
+pub(crate) use node::{
+    EVERYTHING, Node, Options, Peer, Place, QKEY, ah_attr, gid_of, pair, pair_at, raw_gid,
+};
+pub(crate) use qp::{Change, Qp, QpInit};
+pub(crate) use raw::{PATIENCE, until};
+pub(crate) use srq::Srq;
+pub(crate) use wr::{Recv, Remote, Sge, Wr};
+
+/// Classic posting and polling, or extended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flavour {
+    Classic,
+    Extended,
+}

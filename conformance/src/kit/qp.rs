@@ -1,0 +1,387 @@
+//! Queue pairs: made, changed, asked, posted to.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rdma_mummy_sys::types::*;
+use rdma_mummy_sys::verbs;
+
+use super::raw::{PATIENCE, Raw, until};
+use super::wr::{Data, index};
+use super::{Ah, Cq, Flavour, Pd, Recv, Srq, Wr};
+
+/// The operations that extended pairs of a type can be asked for here.
+fn operations(qp_type: ibv_qp_type) -> u64 {
+    use ibv_qp_create_send_ops_flags as Ops;
+    let send = Ops::IBV_QP_EX_WITH_SEND.0 | Ops::IBV_QP_EX_WITH_SEND_WITH_IMM.0;
+    let write = Ops::IBV_QP_EX_WITH_RDMA_WRITE.0 | Ops::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM.0;
+    let both_ways = Ops::IBV_QP_EX_WITH_RDMA_READ.0
+        | Ops::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP.0
+        | Ops::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD.0;
+    u64::from(match qp_type {
+        ibv_qp_type::IBV_QPT_RC => send | write | both_ways,
+        ibv_qp_type::IBV_QPT_UC => send | write,
+        _ => send,
+    })
+}
+
+/// How a queue pair is made.
+#[derive(Clone, Debug)]
+pub(crate) struct QpInit {
+    pub(crate) qp_type: ibv_qp_type,
+    pub(crate) send_cq: Option<Cq>,
+    pub(crate) recv_cq: Option<Cq>,
+    pub(crate) srq: Option<Srq>,
+    pub(crate) cap: ibv_qp_cap,
+    pub(crate) sig_all: bool,
+    pub(crate) flavour: Flavour,
+    /// The `send_ops_flags` of an extended pair, unless all that its type has.
+    pub(crate) ops: Option<u64>,
+}
+
+impl QpInit {
+    /// A small classic pair.
+    pub(crate) fn new(qp_type: ibv_qp_type, send_cq: &Cq, recv_cq: &Cq) -> Self {
+        Self {
+            qp_type,
+            send_cq: Some(send_cq.clone()),
+            recv_cq: Some(recv_cq.clone()),
+            srq: None,
+            cap: ibv_qp_cap {
+                max_send_wr: 16,
+                max_recv_wr: 16,
+                max_send_sge: 1,
+                max_recv_sge: 1,
+                max_inline_data: 0,
+            },
+            sig_all: false,
+            flavour: Flavour::Classic,
+            ops: None,
+        }
+    }
+}
+
+/// A queue pair.
+#[derive(Clone, Debug)]
+pub(crate) struct Qp(Arc<QpInner>);
+
+#[derive(Debug)]
+struct QpInner {
+    raw: Raw<ibv_qp>,
+    granted: ibv_qp_cap,
+    flavour: Flavour,
+    posting: Mutex<()>,
+    /// A handle has to live until the requests that use it are done (IBTA 11.2.3.4).
+    handles: Mutex<Vec<Ah>>,
+    pd: Pd,
+    _queues: (Option<Cq>, Option<Cq>, Option<Srq>),
+}
+
+impl Drop for QpInner {
+    fn drop(&mut self) {
+        // SAFETY: it lives.
+        self.raw.drop(|qp| unsafe { (self.pd.device().lib().ibv_destroy_qp)(qp) });
+    }
+}
+
+/// Attributes to change, and which.
+#[derive(Clone, Copy)]
+pub(crate) struct Change {
+    pub(crate) attr: ibv_qp_attr,
+    pub(crate) mask: u32,
+}
+
+impl Change {
+    /// Nothing but a state.
+    pub(crate) fn to(state: ibv_qp_state) -> Self {
+        let attr = ibv_qp_attr { qp_state: state, ..Default::default() };
+        Self { attr, mask: ibv_qp_attr_mask::IBV_QP_STATE.0 }
+    }
+
+    /// One more attribute.
+    pub(crate) fn with(mut self, mask: ibv_qp_attr_mask, set: impl FnOnce(&mut ibv_qp_attr)) -> Self {
+        set(&mut self.attr);
+        self.mask |= mask.0;
+        self
+    }
+
+    /// One attribute less.
+    pub(crate) fn without(mut self, mask: ibv_qp_attr_mask) -> Self {
+        self.mask &= !mask.0;
+        self
+    }
+}
+
+impl Qp {
+    pub(crate) fn new(pd: &Pd, init: &QpInit) -> Result<Self, i32> {
+        let cq = |cq: &Option<Cq>| cq.as_ref().map_or(std::ptr::null_mut(), Cq::raw);
+        let mut attr = ibv_qp_init_attr_ex {
+            send_cq: cq(&init.send_cq),
+            recv_cq: cq(&init.recv_cq),
+            srq: init.srq.as_ref().map_or(std::ptr::null_mut(), Srq::raw),
+            cap: init.cap,
+            qp_type: init.qp_type,
+            sq_sig_all: init.sig_all.into(),
+            comp_mask: ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_PD.0,
+            pd: pd.raw(),
+            ..Default::default()
+        };
+        if init.flavour == Flavour::Extended {
+            attr.comp_mask |= ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS.0;
+            attr.send_ops_flags = init.ops.unwrap_or(operations(init.qp_type));
+        }
+        let device = pd.device();
+        // SAFETY: context, domain and queues live, the attributes are this function's own.
+        let qp = unsafe { verbs::ibv_create_qp_ex(device.lib(), device.raw(), &raw mut attr) };
+        Ok(Self(Arc::new(QpInner {
+            raw: Raw::new("a queue pair", qp)?,
+            granted: attr.cap,
+            flavour: init.flavour,
+            posting: Mutex::new(()),
+            handles: Mutex::default(),
+            pd: pd.clone(),
+            _queues: (init.send_cq.clone(), init.recv_cq.clone(), init.srq.clone()),
+        })))
+    }
+
+    pub(super) fn raw(&self) -> *mut ibv_qp {
+        self.0.raw.get()
+    }
+
+    pub(crate) fn address(&self) -> usize {
+        self.raw().addr()
+    }
+
+    /// What the device made of the wishes.
+    pub(crate) fn granted(&self) -> ibv_qp_cap {
+        self.0.granted
+    }
+
+    pub(crate) fn num(&self) -> u32 {
+        // SAFETY: it lives and has this field in every release.
+        unsafe { (*self.raw()).qp_num }
+    }
+
+    /// The state that the library remembers.
+    pub(crate) fn cached_state(&self) -> ibv_qp_state {
+        // SAFETY: it lives and has this field in every release.
+        unsafe { (*self.raw()).state }
+    }
+
+    pub(crate) fn destroy(&self) -> i32 {
+        // SAFETY: it lives.
+        self.0.raw.end(|qp| unsafe { (self.0.pd.device().lib().ibv_destroy_qp)(qp) })
+    }
+
+    /// Leaves the pair to the end of its context.
+    pub(crate) fn forget(&self) {
+        self.0.raw.forget();
+    }
+
+    pub(crate) fn modify(&self, mut change: Change) -> i32 {
+        let lib = self.0.pd.device().lib();
+        // SAFETY: it lives, the attributes are this function's own.
+        unsafe { (lib.ibv_modify_qp)(self.raw(), &raw mut change.attr, change.mask as i32) }
+    }
+
+    pub(crate) fn query(&self, mask: u32) -> Result<(ibv_qp_attr, ibv_qp_init_attr), i32> {
+        let (mut attr, mut init) = (ibv_qp_attr::default(), ibv_qp_init_attr::default());
+        let lib = self.0.pd.device().lib();
+        // SAFETY: it lives, the attributes are this function's own.
+        match unsafe { (lib.ibv_query_qp)(self.raw(), &raw mut attr, mask as i32, &raw mut init) } {
+            0 => Ok((attr, init)),
+            error => Err(error),
+        }
+    }
+
+    /// The state that the device says.
+    pub(crate) fn state(&self) -> ibv_qp_state {
+        self.query(ibv_qp_attr_mask::IBV_QP_STATE.0).unwrap().0.qp_state
+    }
+
+    /// Waits for a state.
+    pub(crate) fn reaches(&self, state: ibv_qp_state) -> bool {
+        until(PATIENCE, || (self.state() == state).then_some(())).is_some()
+    }
+
+    /// Posts requests in one list, in the pair's own flavour; where one is refused, the error number and which
+    /// (none in an extended pair).
+    pub(crate) fn post(&self, requests: &[Wr]) -> Result<(), (i32, usize)> {
+        let handles = requests.iter().filter_map(|request| request.to.as_ref()).map(|(ah, ..)| ah.clone());
+        self.0.handles.lock().unwrap_or_else(PoisonError::into_inner).extend(handles);
+        match self.0.flavour {
+            Flavour::Classic => self.post_classic(requests),
+            Flavour::Extended => self.post_extended(requests),
+        }
+    }
+
+    /// Posts a receive request.
+    pub(crate) fn recv(&self, request: Recv) {
+        self.recv_list(&[request]).unwrap();
+    }
+
+    /// Posts receive requests; where one is refused, the error number and which.
+    pub(crate) fn recv_list(&self, requests: &[Recv]) -> Result<(), (i32, usize)> {
+        // SAFETY: it lives, and every context has the operation; the list lives during the call.
+        Recv::post(requests, |first, bad| unsafe { verbs::ibv_post_recv(self.raw(), first, bad) })
+    }
+
+    /// Posts by `ibv_post_send`.
+    fn post_classic(&self, requests: &[Wr]) -> Result<(), (i32, usize)> {
+        let mut lists: Vec<Vec<ibv_sge>> = requests.iter().map(list).collect();
+        let mut chain: Vec<ibv_send_wr> = requests.iter().zip(&mut lists).map(classic).collect();
+        let first = chain.as_mut_ptr();
+        for n in 1..chain.len() {
+            // SAFETY: both are elements of the vector, which is not touched until the call has ended.
+            unsafe { (*first.add(n - 1)).next = first.add(n) };
+        }
+        let mut bad = std::ptr::null_mut();
+        // SAFETY: it lives, and every context has the operation; lists and inline data live during the call.
+        match unsafe { verbs::ibv_post_send(self.raw(), first, &raw mut bad) } {
+            0 => Ok(()),
+            error => Err((error, index(first, bad))),
+        }
+    }
+
+    /// Posts by `ibv_wr_*`.
+    fn post_extended(&self, requests: &[Wr]) -> Result<(), (i32, usize)> {
+        let _lock = self.0.posting.lock().unwrap_or_else(PoisonError::into_inner);
+        let qp = self.extended();
+        // SAFETY: an extended pair with no open batch (locked).
+        unsafe { verbs::ibv_wr_start(qp) };
+        for request in requests {
+            // SAFETY: the batch is open, and the pair was made with these operations.
+            unsafe { build(qp, request) };
+        }
+        // SAFETY: the batch is open, every request is complete.
+        match unsafe { verbs::ibv_wr_complete(qp) } {
+            0 => Ok(()),
+            error => Err((error, usize::MAX)),
+        }
+    }
+
+    /// Builds requests and drops them.
+    pub(crate) fn post_and_abort(&self, requests: &[Wr]) {
+        let _lock = self.0.posting.lock().unwrap_or_else(PoisonError::into_inner);
+        let qp = self.extended();
+        // SAFETY: an extended pair with no open batch (locked).
+        unsafe { verbs::ibv_wr_start(qp) };
+        for request in requests {
+            // SAFETY: the batch is open, and the pair was made with these operations.
+            unsafe { build(qp, request) };
+        }
+        // SAFETY: the batch is open.
+        unsafe { verbs::ibv_wr_abort(qp) };
+    }
+
+    fn extended(&self) -> *mut ibv_qp_ex {
+        assert_eq!(self.0.flavour, Flavour::Extended);
+        let convert = self.0.pd.device().lib().ibv_qp_to_qp_ex().unwrap();
+        // SAFETY: it lives.
+        let qp = unsafe { convert(self.raw()) };
+        assert!(!qp.is_null(), "a pair with send_ops_flags is an extended one");
+        qp
+    }
+
+    /// Whether the library has an extended interface for the pair.
+    pub(crate) fn is_extended(&self) -> bool {
+        let convert = self.0.pd.device().lib().ibv_qp_to_qp_ex().unwrap();
+        // SAFETY: it lives.
+        !unsafe { convert(self.raw()) }.is_null()
+    }
+}
+
+/// The entries of a request; inline data is one entry without a key.
+fn list(request: &Wr) -> Vec<ibv_sge> {
+    match &request.data {
+        Data::List(list) => list.iter().map(|sge| sge.raw()).collect(),
+        Data::Inline(bytes) => {
+            vec![ibv_sge {
+                addr: bytes.as_ptr().expose_provenance() as u64,
+                length: bytes.len() as u32,
+                lkey: 0,
+            }]
+        }
+    }
+}
+
+fn classic((request, list): (&Wr, &mut Vec<ibv_sge>)) -> ibv_send_wr {
+    let mut wr = ibv_send_wr {
+        wr_id: request.id,
+        sg_list: list.as_mut_ptr(),
+        num_sge: list.len() as i32,
+        opcode: request.opcode,
+        send_flags: request.flags,
+        ..Default::default()
+    };
+    wr.__bindgen_anon_1.imm_data = request.imm.to_be();
+    match (request.opcode, &request.to) {
+        (ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP | ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD, _) => {
+            wr.wr.atomic = ibv_send_wr__bindgen_ty_2__bindgen_ty_2 {
+                remote_addr: request.remote.addr,
+                compare_add: request.operands.0,
+                swap: request.operands.1,
+                rkey: request.remote.rkey,
+            };
+        }
+        (_, Some((ah, remote_qpn, remote_qkey))) => {
+            wr.wr.ud = ibv_send_wr__bindgen_ty_2__bindgen_ty_3 {
+                ah: ah.raw(),
+                remote_qpn: *remote_qpn,
+                remote_qkey: *remote_qkey,
+            };
+        }
+        _ => {
+            wr.wr.rdma = ibv_send_wr__bindgen_ty_2__bindgen_ty_1 {
+                remote_addr: request.remote.addr,
+                rkey: request.remote.rkey,
+            };
+        }
+    }
+    wr
+}
+
+/// Adds a request to the open batch.
+///
+/// # Safety
+///
+/// - `qp` is a live extended pair with an open batch, made with the request's operation.
+unsafe fn build(qp: *mut ibv_qp_ex, request: &Wr) {
+    let (remote, operands) = (request.remote, request.operands);
+    // SAFETY: the caller's promise; the two fields are in every release, and entries and bytes live during the
+    // calls, which copy them.
+    unsafe {
+        (&raw mut (*qp).wr_id).write(request.id);
+        (&raw mut (*qp).wr_flags).write(request.flags & !ibv_send_flags::IBV_SEND_INLINE.0);
+        match request.opcode {
+            ibv_wr_opcode::IBV_WR_SEND => verbs::ibv_wr_send(qp),
+            ibv_wr_opcode::IBV_WR_SEND_WITH_IMM => verbs::ibv_wr_send_imm(qp, request.imm.to_be()),
+            ibv_wr_opcode::IBV_WR_RDMA_WRITE => verbs::ibv_wr_rdma_write(qp, remote.rkey, remote.addr),
+            ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM => {
+                verbs::ibv_wr_rdma_write_imm(qp, remote.rkey, remote.addr, request.imm.to_be());
+            }
+            ibv_wr_opcode::IBV_WR_RDMA_READ => verbs::ibv_wr_rdma_read(qp, remote.rkey, remote.addr),
+            ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP => {
+                verbs::ibv_wr_atomic_cmp_swp(qp, remote.rkey, remote.addr, operands.0, operands.1);
+            }
+            ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD => {
+                verbs::ibv_wr_atomic_fetch_add(qp, remote.rkey, remote.addr, operands.0);
+            }
+            other => panic!("extended pairs have no {other:?} here"),
+        }
+        match &request.data {
+            Data::List(list) if list.len() == 1 => {
+                verbs::ibv_wr_set_sge(qp, list[0].lkey, list[0].addr, list[0].length);
+            }
+            Data::List(_) => {
+                let list = list(request);
+                verbs::ibv_wr_set_sge_list(qp, list.len(), list.as_ptr());
+            }
+            Data::Inline(bytes) => {
+                verbs::ibv_wr_set_inline_data(qp, bytes.as_ptr().cast_mut().cast(), bytes.len());
+            }
+        }
+        if let Some((ah, qpn, qkey)) = &request.to {
+            verbs::ibv_wr_set_ud_addr(qp, ah.raw(), *qpn, *qkey);
+        }
+    }
+}

@@ -1,0 +1,23 @@
+//! The conformance suite: one set of cases at the level of the C verbs, for many devices.
+//!
+//! A case says what the verbs promise. The oracle is SoftRoCE, the kernel's software device: its answers
+//! decide, in an old and a new release, and where it cannot judge, because it lacks something or is known
+//! to be wrong, the case cites the manual page or the section of the InfiniBand specification (volume 1, release
+//! 1.4: "IBTA") that it follows, and is a counted skip there. `docs/soft-rnic-conformance.md` lists every such difference.
+//!
+//! | test target | runs on |
+//! | --- | --- |
+//! | `system` | the system's device, skipped without one; `cargo xtask softroce --suite` runs it in virtual machines |
+//! | `soft_inline`, `soft_deferred` | the software device in its two modes; the feature `soft` switches them on |
+//!
+//! `CONFORMANCE_DEVICE` names the device to use; `SIDEWAY_TEST_REQUIRE_DEVICE=1` makes a missing one a failure.
+//! `--include-ignored` also runs what SoftRoCE is known to fail, to see whether it still does.
+//!
+//! [`kit`] wraps the verbs so that a case needs no unsafe code and is some ten lines long.
+
+#[macro_use]
+mod harness;
+mod cases;
+mod kit;
+
+pub use harness::{Target, run};
