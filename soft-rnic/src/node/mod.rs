@@ -2,19 +2,34 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use crate::config::Config;
+use crate::platform::memory::Memory;
 use crate::shared::mark::{LANES, Mark, MarkCell};
 use crate::shared::segment::{HEAP, HEAP_AT, MAX_QUEUE_PAIRS, PAGE, Segment};
 
+/// How a node behaves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Settings {
+    pub(crate) fabric: String,
+    pub(crate) patience: Duration,
+    pub(crate) vm: bool,
+    pub(crate) direct: bool,
+    pub(crate) any_shm: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PortGid {
+    pub(crate) device: u8,
+    pub(crate) port: u8,
+    pub(crate) gid: [u8; 16],
+}
+
 /// The GIDs that this process answers to.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Identity {
-    /// Device, port (from 1), GID.
-    pub(crate) gids: Vec<(u8, u8, [u8; 16])>,
+    pub(crate) gids: Vec<PortGid>,
 }
 
 pub(crate) struct Node {
@@ -48,7 +63,10 @@ pub(crate) enum Revoked {
 
 /// A peer still touches what is to be revoked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stuck;
+pub(crate) struct Stuck {
+    pub(crate) link: u16,
+    pub(crate) pid: Option<u32>,
+}
 
 pub(crate) enum Reach {
     Ready(Arc<Link>),
@@ -75,7 +93,7 @@ pub(crate) trait Handler: Send + Sync {
 }
 
 impl Node {
-    pub(crate) fn start(config: &Config, _identity: Identity) -> io::Result<Arc<Self>> {
+    pub(crate) fn start(settings: Settings, _identity: Identity) -> io::Result<Arc<Self>> {
         Ok(Arc::new(Self {
             segment: Segment::create()?,
             heap: Heap { next: Mutex::new(HEAP_AT) },
@@ -84,8 +102,12 @@ impl Node {
             local_marks: (0..LANES).map(|_| MarkCell::default()).collect(),
             numbers: Mutex::new(Numbers { next: 1, free: VecDeque::new() }),
             handler: OnceLock::new(),
-            revoke: config.revoke,
+            revoke: settings.patience,
         }))
+    }
+
+    pub(crate) fn is_forked(&self) -> bool {
+        false
     }
 
     pub(crate) fn segment(&self) -> &Segment {
@@ -141,7 +163,7 @@ impl Node {
                 .any(touches)
             {
                 if Instant::now() >= deadline {
-                    return Err(Stuck);
+                    return Err(Stuck { link: 0, pid: None });
                 }
                 std::thread::yield_now();
             }
@@ -184,39 +206,47 @@ impl Heap {
 /// Memory of this process that peers may map.
 #[derive(Default)]
 pub(crate) struct Shares {
-    known: Mutex<Vec<(usize, usize)>>,
+    known: Mutex<Vec<Option<(Arc<Memory>, usize)>>>,
 }
 
 /// Names shareable memory; the epoch says how often the number has been given to other memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ShareId {
-    pub(crate) id: u32,
+    pub(crate) index: u32,
     pub(crate) epoch: u32,
 }
 
 impl Shares {
-    pub(crate) fn add(
-        &self,
-        _file: Option<std::os::fd::BorrowedFd<'_>>,
-        base: NonNull<u8>,
-        length: usize,
-    ) -> io::Result<ShareId> {
+    pub(crate) fn add(&self, memory: Arc<Memory>) -> io::Result<ShareId> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        known.push((base.as_ptr().addr(), length));
-        Ok(ShareId { id: known.len() as u32 - 1, epoch: 1 })
+        known.push(Some((memory, 0)));
+        Ok(ShareId { index: known.len() as u32 - 1, epoch: 1 })
     }
 
     pub(crate) fn find(&self, address: usize, length: usize) -> Option<ShareId> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let holds = |share: &(usize, usize)| address >= share.0 && address + length <= share.0 + share.1;
-        known.iter().position(holds).map(|id| ShareId { id: id as u32, epoch: 1 })
+        let holds = |share: &Option<(Arc<Memory>, usize)>| {
+            share.as_ref().is_some_and(|(memory, _)| {
+                let base = memory.base().as_ptr().addr();
+                address >= base && address + length <= base + memory.len()
+            })
+        };
+        known.iter().position(holds).map(|index| ShareId { index: index as u32, epoch: 1 })
     }
 
-    /// A region of this memory lets peers write.
-    pub(crate) fn note_access(&self, _share: ShareId, _write: bool) {}
+    pub(crate) fn find_mapped(&self, _address: usize, _length: usize) -> Option<ShareId> {
+        None
+    }
 
-    pub(crate) fn remove(&self, share: ShareId) {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)[share.id as usize] = (0, 0);
+    pub(crate) fn note_access(&self, id: ShareId, came: bool, _writable: bool) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, regions)) = &mut known[id.index as usize] {
+            *regions = if came { *regions + 1 } else { *regions - 1 };
+        }
+    }
+
+    pub(crate) fn remove(&self, id: ShareId) {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)[id.index as usize] = None;
     }
 }
 

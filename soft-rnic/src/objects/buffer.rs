@@ -14,7 +14,7 @@ use crate::shared::segment::PAGE;
 #[derive(Debug)]
 pub(crate) struct Buffer {
     pd: Held<Pd>,
-    memory: Memory,
+    memory: Arc<Memory>,
     share: ShareId,
 }
 
@@ -25,13 +25,8 @@ impl Buffer {
     pub(crate) fn allocate(pd: &Arc<Pd>, size: usize) -> io::Result<Arc<Self>> {
         let size =
             size.checked_next_multiple_of(PAGE).filter(|size| *size != 0 && *size <= isize::MAX as usize);
-        let memory = Memory::create(c"soft-rnic buffer", size.ok_or(io::ErrorKind::InvalidInput)?)?;
-        let shares = pd.context().rnic().node().shares();
-        #[cfg(not(any(miri, loom)))]
-        let file = memory.file();
-        #[cfg(any(miri, loom))]
-        let file = None;
-        let share = shares.add(file, memory.base(), memory.len())?;
+        let memory = Arc::new(Memory::create(c"soft-rnic buffer", size.ok_or(io::ErrorKind::InvalidInput)?)?);
+        let share = pd.context().rnic().node().shares().add(Arc::clone(&memory))?;
         Ok(Arc::new(Self { pd: Held::new(pd), memory, share }))
     }
 

@@ -7,8 +7,8 @@ use super::completion::Cq;
 use super::region::Regions;
 use super::setup::Setup;
 use super::table::Table;
-use crate::config::{Config, Limits};
-use crate::node::{Handler, Identity, Link, Node};
+use crate::config::{Config, Limits, Path};
+use crate::node::{Handler, Identity, Link, Node, PortGid, Settings};
 use crate::platform::errno;
 use crate::queue_pair::{Qp, Srq};
 use crate::shared::segment::{MAX_COMPLETION_QUEUES, MAX_QUEUE_PAIRS, MAX_SHARED_QUEUES};
@@ -32,7 +32,8 @@ impl Rnic {
     pub(crate) fn acquire() -> io::Result<Arc<Self>> {
         static CURRENT: Mutex<Weak<Rnic>> = Mutex::new(Weak::new());
         let mut current = CURRENT.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(rnic) = current.upgrade() {
+        // A forked child begins anew.
+        if let Some(rnic) = current.upgrade().filter(|rnic| !rnic.node.is_forked()) {
             return Ok(rnic);
         }
         let setup = Setup::get().map_err(|error| {
@@ -49,11 +50,14 @@ impl Rnic {
     fn start(setup: &'static Setup) -> io::Result<Self> {
         let gids = setup.devices.iter().flat_map(|device| {
             let ports = device.ports.iter();
-            ports.flat_map(|port| port.gids.iter().map(|gid| (device.number, port.number, gid.raw)))
+            ports.flat_map(|port| {
+                port.gids.iter().map(|gid| PortGid { device: device.number, port: port.number, gid: gid.raw })
+            })
         });
-        let node = Node::start(&setup.config, Identity { gids: gids.collect() }).inspect_err(|error| {
-            log::error!("the device cannot be opened (error {}): {error}", errno::of(error));
-        })?;
+        let node =
+            Node::start(settings(&setup.config), Identity { gids: gids.collect() }).inspect_err(|error| {
+                log::error!("the device cannot be opened (error {}): {error}", errno::of(error));
+            })?;
         Ok(Self {
             setup,
             regions: Regions::new(Arc::clone(&node)),
@@ -95,6 +99,17 @@ impl Rnic {
     }
 }
 
+/// What the node needs to know.
+fn settings(config: &Config) -> Settings {
+    Settings {
+        fabric: config.fabric.clone(),
+        patience: config.revoke,
+        vm: config.path != Path::Call,
+        direct: config.path == Path::Auto,
+        any_shm: config.shm,
+    }
+}
+
 impl Handler for Rnic {
     fn cq_fired(&self, cq: u32) {
         if let Some(cq) = self.completion_queues.get(cq) {
@@ -123,6 +138,7 @@ impl Handler for Rnic {
     fn link_gone(&self, link: u16) {
         self.queue_pairs.all().iter().for_each(|qp| qp.link_gone(link));
         self.shared_queues.all().iter().for_each(|srq| srq.link_gone(link));
+        self.completion_queues.all().iter().for_each(|cq| cq.look_after_death());
     }
 
     fn peer_lost(&self, link: &Arc<Link>) {

@@ -1,6 +1,8 @@
 //! What the system is asked for.
 
 pub(crate) mod clock;
+#[allow(dead_code, reason = "the engine comes next")]
+pub(crate) mod copy;
 pub(crate) mod errno;
 pub(crate) mod memory;
 pub(crate) mod network;

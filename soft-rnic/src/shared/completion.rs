@@ -85,8 +85,9 @@ impl CqEntry {
         let bit = source as usize % (READY_WORDS * 64);
         self.ready[bit / 64].fetch_or(1 << (bit % 64), AcqRel);
         let announced = self.announced.fetch_add(1, Relaxed).wrapping_add(1);
-        let waiting = announced.wrapping_sub(self.polled.load(Relaxed));
-        let overrun = waiting > u64::from(self.capacity.load(Relaxed));
+        // Below zero if the owner has polled completions whose peers have not come here yet, or have died.
+        let waiting = announced.wrapping_sub(self.polled.load(Relaxed)) as i64;
+        let overrun = waiting > i64::from(self.capacity.load(Relaxed));
         fence(SeqCst);
         Announced { wake: self.disarm(solicited), overrun: overrun && self.overrun.swap(1, Relaxed) == 0 }
     }
@@ -100,9 +101,20 @@ impl CqEntry {
     }
 
     /// Owner: wants to know of the next completion. What is polled after this was not missed.
+    ///
+    /// Who waits for any completion goes on doing so when it asks for solicited ones. If a peer takes the arming at this
+    /// moment, its wake-up answers both requests.
     pub(crate) fn arm(&self, armed: Armed) {
-        self.armed.store(armed as u32, Relaxed);
+        if armed != Armed::Solicited || self.armed.load(Relaxed) != Armed::Any as u32 {
+            self.armed.store(armed as u32, Relaxed);
+        }
         fence(SeqCst);
+    }
+
+    /// Owner: whether nobody has taken the arming. A peer may take it and die before it tells; so when one has
+    /// died, a queue that was armed and is not any more is to be taken for fired.
+    pub(crate) fn is_armed(&self) -> bool {
+        self.armed.load(Relaxed) != Armed::No as u32
     }
 
     /// Owner: whether any of the first `words` words has a bit.
@@ -124,13 +136,21 @@ impl CqEntry {
         self.ready[bit / 64].fetch_or(1 << (bit % 64), AcqRel);
     }
 
-    /// Owner: has polled this many.
+    /// Owner: has polled this many. To be called before the program sees them: it may let more come then.
     #[inline]
     pub(crate) fn note_polled(&self, polled: u64) {
         self.polled.store(polled, Relaxed);
     }
 
-    /// Peer: leaves a note that the owner is to be woken; true if there was none yet.
+    /// Owner: how many announced completions wait to be polled.
+    #[inline]
+    pub(crate) fn waiting(&self) -> usize {
+        let waiting = self.announced.load(Relaxed).wrapping_sub(self.polled.load(Relaxed)) as i64;
+        usize::try_from(waiting).unwrap_or(0)
+    }
+
+    /// Peer: leaves a note that the owner is to be woken; true if there was none yet, and the owner is to be told. As
+    /// a peer may die in between, the owner looks for notes whenever one has died.
     pub(crate) fn fire(&self) -> bool {
         self.fired.swap(1, Release) == 0
     }

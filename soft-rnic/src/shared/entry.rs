@@ -81,6 +81,7 @@ macro_rules! guarded_entry {
 #[repr(C, align(64))]
 pub(crate) struct MrEntry {
     guarded: Guarded<5>,
+    unused: [AtomicU64; 2],
 }
 
 /// What peers may know about a memory region.
@@ -196,7 +197,9 @@ pub(crate) struct QpCard {
     pub(crate) recv_cq: u32,
     /// The source number among the queue pairs of `recv_cq`.
     pub(crate) source: u32,
-    /// The port's partition is up, and the port too.
+    /// How often the queue pair has become ready to receive: another number is another connection.
+    pub(crate) connection: u32,
+    /// The port is up.
     pub(crate) link_up: bool,
     /// The GID of its own that peers must address, and the peer's GID that it answers to.
     pub(crate) local_gid: [u64; 2],
@@ -225,7 +228,7 @@ impl Card<15> for QpCard {
             pair(self.slots.count, self.slots.stride),
             self.ring_offset,
             pair(self.ring_words, self.recv_cq),
-            u64::from(self.source),
+            pair(self.source, self.connection),
             self.local_gid[0],
             self.local_gid[1],
             self.remote_gid[0],
@@ -259,6 +262,7 @@ impl Card<15> for QpCard {
             ring_words: low(7),
             recv_cq: high(7),
             source: low(8),
+            connection: high(8),
             local_gid: [words[9], words[10]],
             remote_gid: [words[11], words[12]],
         }
@@ -308,11 +312,21 @@ pub(crate) struct SrqEntry {
     guarded: Guarded<3>,
     /// By peers: a hint where posted slots begin.
     hint: AtomicU32,
-    /// Posted receives that nobody has claimed.
+    /// Posted receives that nobody has claimed. Each is counted before it can be claimed, and counted out after; so this
+    /// is too high at times (and by one for good where a peer has died in between), but not too low.
     available: AtomicU32,
-    /// The limit: when fewer are available, the owner wants to know, once. 0 when it does not.
-    limit: AtomicU32,
-    limit_reached: AtomicU32,
+    /// The limit: when fewer are available, the owner wants to know, once; see [`limit`].
+    limit: AtomicU64,
+    unused: [AtomicU64; 2],
+}
+
+/// What the limit's word holds: how often it was armed, a bit, and the limit. One compare-and-swap takes it from armed
+/// to reached, so that an event is neither doubled nor lost, whoever dies; the count keeps a peer that slept from
+/// reaching a later limit.
+mod limit {
+    pub(super) const ARMED_SHIFT: u32 = 32;
+    pub(super) const REACHED: u64 = 1 << 31;
+    pub(super) const VALUE: u64 = REACHED - 1;
 }
 
 /// What peers may know about a shared receive queue.
@@ -350,48 +364,69 @@ impl SrqEntry {
         self.hint.store(hint, Relaxed);
     }
 
-    /// Owner: receives were posted, or came back.
+    /// Receives are about to be posted, or given back. To be called *before* they are: a peer that claims one before it is
+    /// counted would find fewer than there are.
     pub(crate) fn add_available(&self, count: u32) {
-        self.available.fetch_add(count, Relaxed);
+        self.available.fetch_add(count, AcqRel);
+    }
+
+    /// Whether a posted slot is worth looking for. Only a hint: claims are counted after the fact.
+    pub(crate) fn has_available(&self) -> bool {
+        self.available() > 0
+    }
+
+    fn available(&self) -> i32 {
+        self.available.load(Relaxed) as i32
     }
 
     /// A slot was claimed. True if the owner is to be told that the limit was reached.
     pub(crate) fn take_available(&self) -> bool {
-        let left = self.available.fetch_sub(1, Relaxed).wrapping_sub(1);
-        self.check_limit(left)
+        // With `set_limit`, all of these are read-modify-writes of one word: whichever comes second in its order sees
+        // what the other did before.
+        self.available.fetch_sub(1, AcqRel);
+        self.check_limit()
     }
 
-    /// Owner: arms the limit (0 disarms it). True if it is reached already.
-    pub(crate) fn set_limit(&self, limit: u32) -> bool {
-        self.limit.store(limit, Relaxed);
-        self.check_limit(self.available.load(Relaxed))
+    /// Owner: arms the limit (0 disarms it). True if it is reached already; [`take_limit_reached`](Self::take_limit_reached)
+    /// says so as well.
+    pub(crate) fn set_limit(&self, value: u32) -> bool {
+        let armed = (self.limit.load(Relaxed) >> limit::ARMED_SHIFT).wrapping_add(1);
+        let value = u64::from(value).min(limit::VALUE);
+        self.limit.store(armed << limit::ARMED_SHIFT | value, Release);
+        self.available.fetch_add(0, AcqRel);
+        self.check_limit()
     }
 
     /// The armed limit, 0 once it was reached.
     pub(crate) fn limit(&self) -> u32 {
-        self.limit.load(Relaxed)
+        let word = self.limit.load(Relaxed);
+        if word & limit::REACHED == 0 { word as u32 } else { 0 }
     }
 
-    fn check_limit(&self, available: u32) -> bool {
-        let limit = self.limit.load(Relaxed);
-        let reached = limit != 0
-            && (available as i32) < limit as i32
-            && self.limit.compare_exchange(limit, 0, AcqRel, Relaxed).is_ok();
-        if reached {
-            self.limit_reached.store(1, Release);
-        }
-        reached
+    fn check_limit(&self) -> bool {
+        let word = self.limit.load(Acquire);
+        let armed = word & limit::REACHED == 0 && word & limit::VALUE != 0;
+        // Looked at after the limit, not before: what was posted before it was armed counts.
+        armed
+            && i64::from(self.available()) < (word & limit::VALUE) as i64
+            && self.limit.compare_exchange(word, word | limit::REACHED, AcqRel, Relaxed).is_ok()
     }
 
-    /// Owner: whether the limit was reached since the last call.
+    /// Owner: whether the limit was reached since the last call. To be looked at when a peer says so, and when one has
+    /// died, who may have wanted to.
     pub(crate) fn take_limit_reached(&self) -> bool {
-        self.limit_reached.load(Relaxed) != 0 && self.limit_reached.swap(0, AcqRel) != 0
+        let word = self.limit.load(Relaxed);
+        word & limit::REACHED != 0
+            && self
+                .limit
+                .compare_exchange(word, word & !(limit::REACHED | limit::VALUE), AcqRel, Relaxed)
+                .is_ok()
     }
 
     /// Owner: as new.
     pub(crate) fn reset(&self) {
-        for word in [&self.hint, &self.available, &self.limit, &self.limit_reached] {
-            word.store(0, Relaxed);
-        }
+        self.hint.store(0, Relaxed);
+        self.available.store(0, Relaxed);
+        self.limit.store(0, Relaxed);
     }
 }

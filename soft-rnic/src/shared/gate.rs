@@ -4,6 +4,8 @@
 //! [mark](super::mark), and reads the gate again: the same open value says that the words belong together, and
 //! that the owner will wait for the mark before it lets go of what they describe.
 
+use core::sync::atomic;
+
 use crate::sync::{Acquire, AtomicU64, Relaxed, Release, SeqCst, fence};
 
 /// Bit that says that the guarded words are valid.
@@ -50,16 +52,20 @@ pub(crate) struct Keeper {
     version: u64,
 }
 
+/// Versions that were given, to any gate: none comes twice, so a pass of an object's former life opens nothing, even
+/// if its entry has got another keeper since. (They are no part of a protocol, so not loom's.)
+static VERSIONS: atomic::AtomicU64 = atomic::AtomicU64::new(0);
+
 impl Keeper {
     /// Closes the gate. After this returns, a peer that has not published its mark yet will find it closed,
     /// and the mark of one that has is visible here.
     pub(crate) fn close(&mut self, gate: &Gate) {
-        self.version = self.version.wrapping_add(STEP);
+        self.version = VERSIONS.fetch_add(STEP, Relaxed).wrapping_add(STEP);
         gate.0.store(self.version, Relaxed);
         fence(SeqCst);
     }
 
-    /// Opens the gate: what was stored before is what it guards. The gate must have been closed.
+    /// Opens the gate: what was stored before is what it guards. The gate must have been closed by this keeper.
     pub(crate) fn open(&mut self, gate: &Gate, label: u8) {
         gate.0.store(self.version | OPEN | u64::from(label), Release);
     }

@@ -57,6 +57,7 @@ pub(crate) struct Header {
     pub(crate) layout_version: AtomicU64,
     /// Set by a peer whose doorbell did not fit in the socket: the owner looks everywhere.
     pub(crate) look_everywhere: AtomicU32,
+    unused: AtomicU32,
 }
 
 /// A scatter entry of a posted receive, for peers.
@@ -67,6 +68,18 @@ pub(crate) struct SgeEntry {
     pub(crate) length: AtomicU32,
     pub(crate) lkey: AtomicU32,
 }
+
+/// Every byte is an atomic's: there is no padding, to which a shared reference would have to say that it does not change.
+#[cfg(not(loom))]
+const _: () = {
+    assert!(size_of::<Header>() == 16);
+    assert!(size_of::<MrEntry>() == 6 * 8 + 2 * 8);
+    assert!(size_of::<QpEntry>() == 16 * 8 + 3 * 4 + 13 * 4);
+    assert!(size_of::<SrqEntry>() == 4 * 8 + 2 * 4 + 8 + 2 * 8);
+    assert!(size_of::<CqEntry>() == 2 * 8 + 4 * 4 + 4 * 8 + 64 * 8);
+    assert!(size_of::<MarkCell>() == 64 && size_of::<RingHeader>() == 64 && size_of::<SlotHeader>() == 64);
+    assert!(size_of::<SgeEntry>() == 16);
+};
 
 /// A mapped segment, this process's own or a peer's.
 #[derive(Debug)]
@@ -197,7 +210,7 @@ impl Segment {
         // SAFETY: inside of the mapping, as was just checked; atomics.
         let words = unsafe {
             let first = self.memory.base().add(offset + size_of::<RingHeader>());
-            core::slice::from_raw_parts(first.cast::<AtomicU32>().as_ptr(), words as usize)
+            core::slice::from_raw_parts(first.cast::<AtomicU64>().as_ptr(), words as usize)
         };
         IndexRing::new(header, words)
     }
@@ -225,5 +238,5 @@ fn slot_entries(stride: u32) -> Option<usize> {
 
 /// Bytes of a ring of this many words.
 pub(crate) fn ring_bytes(words: u32) -> usize {
-    size_of::<RingHeader>() + words as usize * size_of::<AtomicU32>()
+    size_of::<RingHeader>() + words as usize * size_of::<AtomicU64>()
 }

@@ -179,7 +179,9 @@ impl SlotHeader {
         state & TAG == POSTED && self.state.compare_exchange(state, FREE, AcqRel, Relaxed).is_ok()
     }
 
-    /// Owner: offers a slot anew that a dead peer had claimed, or finished without telling anybody.
+    /// Owner: offers a slot anew that a dead peer had claimed, or finished without telling anybody. Whether it told is the
+    /// caller's to know: a finished message was acknowledged to its sender, so it is lost only where nobody can
+    /// tell any more whose it was (a shared queue's, in no queue pair's ring).
     pub(crate) fn recover(&self, link: u16) -> bool {
         let state = self.state.load(Acquire);
         let held = matches!(state & TAG, CLAIMED | DONE) && (state >> LINK_SHIFT & LINK) as u16 == link;

@@ -80,6 +80,8 @@ pub(crate) struct Cq {
     capacity: AtomicU32,
     options: CqOptions,
     failed: AtomicBool,
+    /// The program waits for an event that nobody has fired.
+    awaited: AtomicBool,
     channel: Option<Held<Channel>>,
     counted: Counted,
     index: u32,
@@ -118,6 +120,7 @@ impl Cq {
             capacity: AtomicU32::new(options.capacity),
             options,
             failed: AtomicBool::new(false),
+            awaited: AtomicBool::new(false),
             channel: channel.map(Held::new),
             counted,
             index,
@@ -223,8 +226,17 @@ impl Cq {
         }
     }
 
+    /// A peer has died, maybe with this queue's arming taken and nobody told.
+    pub(crate) fn look_after_death(&self) {
+        self.look();
+        if self.awaited.load(Relaxed) && !self.entry().is_armed() {
+            self.notify();
+        }
+    }
+
     /// Tells the channel, whose arming was taken.
     pub(crate) fn notify(&self) {
+        self.awaited.store(false, Relaxed);
         if let (Some(channel), Some(this)) = (&self.channel, self.this.upgrade()) {
             channel.fire(this);
         }
@@ -232,6 +244,7 @@ impl Cq {
 
     /// The program wants to know of the next completion, or of the next solicited one.
     pub(crate) fn arm(&self, solicited_only: bool) {
+        self.awaited.store(true, Relaxed);
         self.entry().arm(if solicited_only { Armed::Solicited } else { Armed::Any });
     }
 
