@@ -206,7 +206,7 @@ impl Heap {
 /// Memory of this process that peers may map.
 #[derive(Default)]
 pub(crate) struct Shares {
-    known: Mutex<Vec<Option<(Arc<Memory>, usize)>>>,
+    known: Mutex<Vec<Known>>,
 }
 
 /// Names shareable memory; the epoch says how often the number has been given to other memory.
@@ -215,6 +215,8 @@ pub(crate) struct ShareId {
     pub(crate) index: u32,
     pub(crate) epoch: u32,
 }
+
+type Known = Option<(Arc<Memory>, usize)>;
 
 impl Shares {
     pub(crate) fn add(&self, memory: Arc<Memory>) -> io::Result<ShareId> {
@@ -225,7 +227,7 @@ impl Shares {
 
     pub(crate) fn find(&self, address: usize, length: usize) -> Option<ShareId> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let holds = |share: &Option<(Arc<Memory>, usize)>| {
+        let holds = |share: &Known| {
             share.as_ref().is_some_and(|(memory, _)| {
                 let base = memory.base().as_ptr().addr();
                 address >= base && address + length <= base + memory.len()

@@ -1,5 +1,6 @@
 //! An open device.
 
+use std::ffi::c_int;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering::Relaxed};
@@ -92,6 +93,11 @@ impl Context {
         &self.rnic
     }
 
+    /// Fails with `EIO` in a forked child, which has no part in the device that its parent opened.
+    pub(crate) fn check_process(&self) -> Result<(), c_int> {
+        if self.rnic.node().is_forked() { Err(libc::EIO) } else { Ok(()) }
+    }
+
     pub(crate) fn device(&self) -> &'static Device {
         self.device
     }
@@ -104,11 +110,22 @@ impl Context {
         self.handle.store(handle, Relaxed);
     }
 
-    /// Counts an object in, if there may be another one.
-    pub(crate) fn count(self: &Arc<Self>, which: fn(&Counts) -> &Count, limit: u32) -> Option<Counted> {
+    /// Counts an object in.
+    ///
+    /// # Errors
+    ///
+    /// An errno: `ENOMEM` if there may not be another one, `EIO` in a forked child.
+    pub(crate) fn count(
+        self: &Arc<Self>,
+        which: fn(&Counts) -> &Count,
+        limit: u32,
+    ) -> Result<Counted, c_int> {
+        self.check_process()?;
         let count = &which(&self.counts).0;
-        count.fetch_update(Relaxed, Relaxed, |count| (count < limit).then_some(count + 1)).ok()?;
-        Some(Counted { context: Arc::clone(self), which })
+        count
+            .fetch_update(Relaxed, Relaxed, |count| (count < limit).then_some(count + 1))
+            .map_err(|_| libc::ENOMEM)?;
+        Ok(Counted { context: Arc::clone(self), which })
     }
 
     pub(crate) fn events(&self) -> &EventQueue {

@@ -141,8 +141,7 @@ impl Mr {
         let context = pd.context();
         let access = check_access(access)?;
         let range = range.check(context)?;
-        let counted =
-            context.count(|counts| &counts.mr, context.rnic().limits().max_mr).ok_or(libc::ENOMEM)?;
+        let counted = context.count(|counts| &counts.mr, context.rnic().limits().max_mr)?;
         let index = context.rnic().regions().reserve().ok_or(libc::ENOMEM)?;
         let mut registration = Registration { pd: Held::new(pd), range, access, buffer, share: None };
         let key = registration.publish(context, index, true);
@@ -169,6 +168,7 @@ impl Mr {
     /// then stays closed, to be deregistered.
     pub(crate) fn change(&self, change: Change) -> Result<u32, c_int> {
         let context = self.context();
+        context.check_process()?;
         let access = change.access.map(check_access).transpose()?;
         let range = change.range.map(|range| range.check(context)).transpose()?;
         let mut registration = self.registration();
@@ -190,6 +190,7 @@ impl Mr {
     ///
     /// `EBUSY`: a peer does not let go of the memory. The region is closed; a later call tries again.
     pub(crate) fn deregister(&self) -> Result<(), c_int> {
+        self.context().check_process()?;
         self.context().rnic().regions().revoke(self.index).map_err(|stuck| busy(self.index, stuck))
     }
 }
