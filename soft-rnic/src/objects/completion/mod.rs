@@ -287,9 +287,14 @@ impl Cq {
         self.progress.remove(qp);
     }
 
+    /// How many completions it holds.
+    pub(crate) fn waiting(&self) -> usize {
+        self.own.len() + self.entry().waiting()
+    }
+
     /// Makes it larger or smaller; false if it holds more completions than that.
     pub(crate) fn resize(&self, capacity: u32) -> bool {
-        let fits = self.own.len() + self.entry().waiting() <= capacity as usize;
+        let fits = self.waiting() <= capacity as usize;
         if fits {
             self.capacity.store(capacity, Relaxed);
             self.entry().set_capacity(capacity);
