@@ -122,9 +122,10 @@ impl Context {
     ) -> Result<Counted, c_int> {
         self.check_process()?;
         let count = &which(&self.counts).0;
-        count
-            .fetch_update(Relaxed, Relaxed, |count| (count < limit).then_some(count + 1))
-            .map_err(|_| libc::ENOMEM)?;
+        if count.fetch_add(1, Relaxed) >= limit {
+            count.fetch_sub(1, Relaxed);
+            return Err(libc::ENOMEM);
+        }
         Ok(Counted { context: Arc::clone(self), which })
     }
 

@@ -21,6 +21,23 @@ pub(crate) fn errno() -> c_int {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }
 
+/// A pointer that goes to another thread.
+#[derive(Clone, Copy)]
+pub(crate) struct Sent<T>(*mut T);
+
+// SAFETY: who takes the pointer out answers for what it does there.
+unsafe impl<T> Send for Sent<T> {}
+
+impl<T> Sent<T> {
+    pub(crate) fn new(pointer: *mut T) -> Self {
+        Self(pointer)
+    }
+
+    pub(crate) fn get(self) -> *mut T {
+        self.0
+    }
+}
+
 /// A device, open until this is dropped.
 pub(crate) struct Opened(pub(crate) *mut ibv_context);
 

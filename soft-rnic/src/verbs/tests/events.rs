@@ -7,7 +7,7 @@ use rdma_mummy_sys::verbs;
 use crate::objects::completion::Cqe;
 use crate::verbs::completion_queue::cq_of;
 use crate::verbs::context::context_of;
-use crate::verbs::testing::{Opened, errno, table};
+use crate::verbs::testing::{Opened, Sent, errno, table};
 
 fn success(wr_id: u64) -> Cqe {
     Cqe { wr_id, ..Cqe::default() }
@@ -148,15 +148,18 @@ fn a_queue_goes_when_its_events_are_acknowledged() {
     bench.arm(0);
     bench.push(success(1), false);
     assert_eq!(bench.event(), Ok(bench.cq));
-    let cq = bench.cq.expose_provenance();
+    let cq = Sent::new(bench.cq);
     let done = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         use std::sync::atomic::Ordering::SeqCst;
-        let destroyer = scope.spawn(|| {
-            // SAFETY: the queue is live, and given up.
-            let result = unsafe { (table().ibv_destroy_cq)(ptr::with_exposed_provenance_mut(cq)) };
-            done.store(true, SeqCst);
-            result
+        let destroyer = scope.spawn({
+            let done = &done;
+            move || {
+                // SAFETY: the queue is live, and given up.
+                let result = unsafe { (table().ibv_destroy_cq)(cq.get()) };
+                done.store(true, SeqCst);
+                result
+            }
         });
         for _ in 0..20 {
             std::thread::yield_now();
@@ -179,16 +182,17 @@ fn a_blocking_channel_waits() {
         let channel = (lib.ibv_create_comp_channel)(opened.0);
         let cq = opened.cq(8, channel);
         assert_eq!(verbs::ibv_req_notify_cq(cq, 0), 0);
-        let (state, there) = (std::sync::Arc::clone(cq_of(cq)), channel.expose_provenance());
+        let (state, there) = (std::sync::Arc::clone(cq_of(cq)), Sent::new(channel));
         std::thread::scope(|scope| {
             let waiter = scope.spawn(move || {
                 let (mut cq, mut cookie) = (ptr::null_mut(), ptr::null_mut());
-                let channel = ptr::with_exposed_provenance_mut(there);
+                let channel = there.get();
                 let result = (lib.ibv_get_cq_event)(channel, &raw mut cq, &raw mut cookie);
-                (result, cq.expose_provenance())
+                (result, Sent::new(cq))
             });
             state.push(success(1), false);
-            assert_eq!(waiter.join().unwrap(), (0, cq.expose_provenance()));
+            let (result, woken) = waiter.join().unwrap();
+            assert_eq!((result, woken.get()), (0, cq));
         });
         (lib.ibv_ack_cq_events)(cq, 1);
         drop(state);
