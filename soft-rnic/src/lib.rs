@@ -5,7 +5,7 @@
 //! root or a kernel module. It speaks libibverbs' own interface: [`provider`] is a table of its functions.
 
 // Much of this waits for the queue pairs and for the engine, which use it.
-#![allow(dead_code)]
+#![allow(dead_code, unused_imports)]
 
 mod config;
 mod node;

@@ -1,269 +1,421 @@
-//! This process among its peers. (A stand-in that knows nobody but itself, until the real one is merged.)
+//! This process among those that it talks to.
+//!
+//! A node has one control segment, which its peers map, and maps theirs. A process that wants to send to a queue pair
+//! connects to the owner of the number's block, and becomes a *guest* in its segment: it gets a link number there, under
+//! which it leaves marks and claims. The way back is a connection of its own. The end of a connection is the end of
+//! the process at the other end, and everything that it held is recovered then.
+//!
+//! One thread per process accepts, connects, hears doorbells and keeps time; it sleeps when nothing happens. What peers
+//! send is checked and never waited for: a peer that is stopped, or sends nonsense, keeps nobody else waiting.
 
-use std::collections::VecDeque;
+mod directory;
+mod guests;
+mod heap;
+mod lane;
+mod link;
+mod mailbox;
+mod message;
+mod numbers;
+mod peers;
+mod probe;
+mod revocation;
+mod seats;
+mod service;
+mod shares;
+#[cfg(all(test, not(loom)))]
+mod tests;
+mod timers;
+mod views;
+
 use std::io;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::platform::memory::Memory;
-use crate::shared::mark::{LANES, Mark, MarkCell};
-use crate::shared::segment::{HEAP, HEAP_AT, MAX_QUEUE_PAIRS, PAGE, Segment};
+pub(crate) use directory::Reach;
+pub(crate) use heap::{Heap, HeapRange};
+pub(crate) use lane::LaneGuard;
+pub(crate) use link::Link;
+pub(crate) use message::{Doorbell, PortGid, ShareId};
+pub(crate) use numbers::QpNumber;
+pub(crate) use revocation::{Revoked, Stuck};
+pub(crate) use shares::Shares;
+pub(crate) use views::ShareView;
+
+use crate::platform::fork::Generation;
+use crate::platform::{socket::Socket, user, vm};
+use crate::shared::mark::{LANES, MarkCell};
+use crate::shared::segment::{LAYOUT_VERSION, Segment};
+use directory::Directory;
+use lane::Lanes;
+use link::Common;
+use mailbox::{Command, Mailbox};
+use message::{MAX_GIDS, ProcessId};
+use numbers::{Blocks, LAST_BLOCK, Numbers};
+use revocation::Waiting;
+use seats::{Seats, Taken};
+use timers::Timers;
+
+/// Miri and loom have one process and no service thread: [`Node::run_timers`] does its work.
+const ALONE: bool = cfg!(any(miri, loom));
+
+/// Bytes of the cell of a call: a header and payload.
+pub(crate) const CALL_HEADER: usize = 64;
+/// Payload of one call.
+pub(crate) const CALL_PAYLOAD: usize = 64 << 10;
+/// Bytes from one lane's call to the next.
+pub(crate) const CALL_CELL: usize = CALL_HEADER + CALL_PAYLOAD;
 
 /// How a node behaves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Settings {
+    /// Processes of other fabrics do not see each other.
     pub(crate) fabric: String,
+    /// How long a revocation waits for somebody who does not finish.
     pub(crate) patience: Duration,
+    /// Whether payload may be copied by the system.
     pub(crate) vm: bool,
+    /// Whether peers' memory may be mapped.
     pub(crate) direct: bool,
+    /// Whether files in `/dev/shm` are shared, and peers' mapped, although they can shrink.
     pub(crate) any_shm: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PortGid {
-    pub(crate) device: u8,
-    pub(crate) port: u8,
-    pub(crate) gid: [u8; 16],
+impl Default for Settings {
+    fn default() -> Self {
+        let patience = Duration::from_secs(2);
+        Self { fabric: String::new(), patience, vm: true, direct: true, any_shm: false }
+    }
 }
 
-/// The GIDs that this process answers to.
+/// What peers learn about this process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub(crate) gids: Vec<PortGid>,
 }
 
-pub(crate) struct Node {
-    segment: Segment,
-    heap: Heap,
-    shares: Shares,
-    own_link: Arc<Link>,
-    local_marks: Vec<MarkCell>,
-    numbers: Mutex<Numbers>,
-    handler: OnceLock<Weak<dyn Handler>>,
-    revoke: Duration,
-}
-
-#[derive(Default)]
-struct Numbers {
-    next: u32,
-    free: VecDeque<u32>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct QpNumber {
-    pub(crate) index: u32,
-    pub(crate) qpn: u32,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Revoked {
-    Region(u32),
-    QueuePair(u32),
-}
-
-/// A peer still touches what is to be revoked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stuck {
-    pub(crate) link: u16,
-    pub(crate) pid: Option<u32>,
-}
-
-pub(crate) enum Reach {
-    Ready(Arc<Link>),
-    Pending,
-    Nobody,
-}
-
-pub(crate) enum Doorbell {
-    Cq(u32),
-    Qp(u32),
-    Srq(u32),
-    Call { lane: u16 },
-}
-
+/// Who acts on what the service thread hears. It is called on that thread, with no lock of the node held. Indices
+/// and link numbers come from peers: there may be nothing there. `link` is a number in the own segment.
 pub(crate) trait Handler: Send + Sync {
+    /// A peer found the completion queue armed.
     fn cq_fired(&self, cq: u32);
+    /// A peer left notices at the queue pair.
     fn qp_noticed(&self, qp: u32);
+    /// A peer claimed a receive and the limit was reached.
     fn srq_limit(&self, srq: u32);
+    /// Doorbells were lost: anything may have been rung.
     fn look_everywhere(&self);
+    /// The guest is dead: what it claimed is to be recovered. Its number is not used again before this returns.
     fn link_gone(&self, link: u16);
+    /// The peer is dead: what is outstanding to it fails.
     fn peer_lost(&self, link: &Arc<Link>);
+    /// There is a call in the guest's cell of this lane.
     fn serve(&self, link: u16, lane: u16);
+    /// The time of [`Node::wake_at`] has come.
     fn timer(&self, qp: u32);
 }
 
+/// What the service thread and all others have in common.
+struct State {
+    identity: Identity,
+    process: ProcessId,
+    segment: Arc<Segment>,
+    heap: Heap,
+    blocks: Arc<Blocks>,
+    common: Arc<Common>,
+    directory: Directory,
+    seats: Seats,
+    shares: Shares,
+    timers: Timers,
+    handler: Mutex<Option<Weak<dyn Handler>>>,
+    /// By link number, where a guest's calls lie.
+    call_areas: Mutex<Vec<Option<u64>>>,
+}
+
+impl State {
+    fn handler(&self) -> Option<Arc<dyn Handler>> {
+        self.handler.lock().unwrap_or_else(PoisonError::into_inner).as_ref().and_then(Weak::upgrade)
+    }
+
+    /// Has the own process's doorbell answered.
+    fn answer(&self, link: u16, doorbell: Doorbell) {
+        let Some(handler) = self.handler() else { return };
+        match doorbell {
+            Doorbell::Cq(cq) => handler.cq_fired(cq),
+            Doorbell::Qp(qp) => handler.qp_noticed(qp),
+            Doorbell::Srq(srq) => handler.srq_limit(srq),
+            Doorbell::Call { lane } if usize::from(lane) < LANES => handler.serve(link, lane),
+            Doorbell::Call { .. } => {}
+        }
+    }
+
+    fn run_timers(&self) {
+        let due = self.timers.due(Instant::now());
+        if let Some(handler) = self.handler().filter(|_| !due.is_empty()) {
+            due.into_iter().for_each(|queue_pair| handler.timer(queue_pair));
+        }
+    }
+}
+
+/// This process's end of everything.
+pub(crate) struct Node {
+    state: Arc<State>,
+    own: Arc<Link>,
+    numbers: Numbers,
+    local_marks: Box<[MarkCell]>,
+    generation: Generation,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    running: OnceLock<()>,
+}
+
 impl Node {
-    pub(crate) fn start(settings: Settings, _identity: Identity) -> io::Result<Arc<Self>> {
+    /// A node. Peers do not see it before it has a queue pair.
+    ///
+    /// # Errors
+    ///
+    /// The system has no memory or file descriptor for its segment.
+    pub(crate) fn start(settings: Settings, mut identity: Identity) -> io::Result<Arc<Self>> {
+        let segment = Arc::new(Segment::create()?);
+        segment.header().layout_version.store(LAYOUT_VERSION, crate::sync::Release);
+        identity.gids.truncate(MAX_GIDS);
+        let mailbox = Arc::new(Mailbox::default());
+        let shares = Shares::new(Arc::clone(&mailbox), settings.any_shm);
+        let common =
+            Arc::new(Common { settings, lanes: Lanes::new(), mailbox, told_of_vm: AtomicBool::new(false) });
+        let blocks = Arc::new(Blocks::default());
+        let gids = identity.gids.clone();
+        let own = Arc::new(Link::own(Arc::clone(&segment), Arc::clone(&blocks), gids, Arc::clone(&common)));
+        let state = Arc::new(State {
+            identity,
+            process: probe::random(),
+            heap: Heap::new(Arc::clone(&segment)),
+            segment,
+            blocks,
+            common,
+            directory: Directory::new(),
+            seats: Seats::new(),
+            shares,
+            timers: Timers::default(),
+            handler: Mutex::new(None),
+            call_areas: Mutex::default(),
+        });
         Ok(Arc::new(Self {
-            segment: Segment::create()?,
-            heap: Heap { next: Mutex::new(HEAP_AT) },
-            shares: Shares::default(),
-            own_link: Arc::new(Link {}),
+            state,
+            own,
+            numbers: Numbers::default(),
             local_marks: (0..LANES).map(|_| MarkCell::default()).collect(),
-            numbers: Mutex::new(Numbers { next: 1, free: VecDeque::new() }),
-            handler: OnceLock::new(),
-            revoke: settings.patience,
+            generation: Generation::current(),
+            thread: Mutex::new(None),
+            running: OnceLock::new(),
         }))
     }
 
-    pub(crate) fn is_forked(&self) -> bool {
-        false
+    /// Who is to be told what happens. Nobody is, before this was called, or when it is gone.
+    pub(crate) fn set_handler(&self, handler: Weak<dyn Handler>) {
+        *self.state.handler.lock().unwrap_or_else(PoisonError::into_inner) = Some(handler);
     }
 
+    /// Whether this process is a forked child of the one that started the node. It must not touch the segment then:
+    /// the child does not have it.
+    #[inline]
+    pub(crate) fn is_forked(&self) -> bool {
+        !self.generation.is_current()
+    }
+
+    /// The own segment.
+    #[inline]
     pub(crate) fn segment(&self) -> &Segment {
-        &self.segment
+        &self.state.segment
     }
 
     pub(crate) fn heap(&self) -> &Heap {
-        &self.heap
-    }
-
-    pub(crate) fn new_qp_number(&self) -> io::Result<QpNumber> {
-        let mut numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
-        let index = if (numbers.next as usize) < MAX_QUEUE_PAIRS {
-            numbers.next += 1;
-            numbers.next - 1
-        } else {
-            numbers.free.pop_front().ok_or(io::ErrorKind::OutOfMemory)?
-        };
-        Ok(QpNumber { index, qpn: 1 << 14 | index })
-    }
-
-    pub(crate) fn free_qp_number(&self, number: QpNumber) {
-        self.numbers.lock().unwrap_or_else(PoisonError::into_inner).free.push_back(number.index);
-    }
-
-    pub(crate) fn own_index(&self, qpn: u32) -> Option<u32> {
-        (qpn >> 14 == 1).then_some(qpn & 0x3fff)
-    }
-
-    pub(crate) fn own_link(&self) -> &Arc<Link> {
-        &self.own_link
-    }
-
-    pub(crate) fn link_to(&self, qpn: u32) -> Reach {
-        if self.own_index(qpn).is_some() { Reach::Ready(Arc::clone(&self.own_link)) } else { Reach::Nobody }
-    }
-
-    pub(crate) fn local_mark(&self, lane: usize) -> &MarkCell {
-        &self.local_marks[lane]
-    }
-
-    pub(crate) fn wait_unmarked(&self, what: Revoked) -> Result<(), Stuck> {
-        let touches = |mark: Mark| match what {
-            Revoked::Region(index) => mark.touches_region(index),
-            Revoked::QueuePair(index) => mark.uses_queue_pair(index),
-        };
-        let deadline = Instant::now() + self.revoke;
-        for lane in 0..LANES {
-            while [Some(&self.local_marks[lane]), self.segment.mark(0, lane)]
-                .into_iter()
-                .flatten()
-                .filter_map(MarkCell::get)
-                .any(touches)
-            {
-                if Instant::now() >= deadline {
-                    return Err(Stuck { link: 0, pid: None });
-                }
-                std::thread::yield_now();
-            }
-        }
-        Ok(())
-    }
-
-    pub(crate) fn wake_at(&self, _when: Instant, _qp: u32) {}
-
-    pub(crate) fn set_handler(&self, handler: Weak<dyn Handler>) {
-        let _ = self.handler.set(handler);
+        &self.state.heap
     }
 
     pub(crate) fn shares(&self) -> &Shares {
-        &self.shares
+        &self.state.shares
     }
-}
 
-pub(crate) struct Heap {
-    next: Mutex<usize>,
-}
+    /// The link of this process to itself: number 0, and the own segment.
+    #[inline]
+    pub(crate) fn own_link(&self) -> &Arc<Link> {
+        &self.own
+    }
 
-pub(crate) struct HeapRange {
-    pub(crate) offset: u64,
-}
+    /// Waits for a lane (any number is one). A thread that has one must not wait for another.
+    #[inline]
+    pub(crate) fn lane(&self, number: usize) -> LaneGuard<'_> {
+        self.state.common.lanes.lock(number)
+    }
 
-impl Heap {
-    pub(crate) fn alloc(&self, bytes: usize) -> io::Result<HeapRange> {
-        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
-        let end = *next + bytes.next_multiple_of(PAGE);
-        if end > HEAP_AT + HEAP {
-            return Err(io::ErrorKind::OutOfMemory.into());
+    /// The lane, if nobody has it.
+    #[inline]
+    pub(crate) fn try_lane(&self, number: usize) -> Option<LaneGuard<'_>> {
+        self.state.common.lanes.try_lock(number)
+    }
+
+    /// Where a transfer marks this process's own memory as its source. Peers do not see it.
+    #[inline]
+    pub(crate) fn local_mark(&self, lane: usize) -> &MarkCell {
+        &self.local_marks[lane % LANES]
+    }
+
+    /// A number for a queue pair: one that has not been used for as long as possible.
+    ///
+    /// # Errors
+    ///
+    /// `OutOfMemory` if this process has as many queue pairs as it can have, `AddrInUse` if the host has, or the system
+    /// has no file descriptor or thread.
+    pub(crate) fn new_qp_number(&self) -> io::Result<QpNumber> {
+        self.ensure_service()?;
+        self.numbers.take(|ordinal| self.take_block(ordinal))
+    }
+
+    /// The queue pair is gone.
+    pub(crate) fn free_qp_number(&self, number: QpNumber) {
+        self.numbers.free(number);
+    }
+
+    /// Where in the own tables a queue pair of this process is.
+    #[inline]
+    pub(crate) fn own_index(&self, qpn: u32) -> Option<u32> {
+        self.state.blocks.index_of(qpn)
+    }
+
+    fn take_block(&self, ordinal: u8) -> io::Result<u16> {
+        if ALONE {
+            self.state.blocks.set(ordinal, 1);
+            return Ok(1);
         }
-        Ok(HeapRange { offset: std::mem::replace(&mut *next, end) as u64 })
+        // From anywhere, so that a number of a process that has just died is not soon another's.
+        let start = u16::from_ne_bytes([self.state.process[0], self.state.process[1]]);
+        for step in 0..LAST_BLOCK {
+            let block = (start % LAST_BLOCK + step) % LAST_BLOCK + 1;
+            match Socket::listen(&self.state.socket_name(block)) {
+                Ok(socket) => {
+                    self.state.blocks.set(ordinal, block);
+                    self.state.common.mailbox.post(Command::Listen { socket, ordinal });
+                    return Ok(block);
+                }
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let message = format!("all {LAST_BLOCK} blocks of queue pair numbers of this host are in use");
+        Err(io::Error::new(io::ErrorKind::AddrInUse, message))
     }
 
-    pub(crate) fn free(&self, _range: HeapRange) {}
-}
-
-/// Memory of this process that peers may map.
-#[derive(Default)]
-pub(crate) struct Shares {
-    known: Mutex<Vec<Known>>,
-}
-
-/// Names shareable memory; the epoch says how often the number has been given to other memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ShareId {
-    pub(crate) index: u32,
-    pub(crate) epoch: u32,
-}
-
-type Known = Option<(Arc<Memory>, usize)>;
-
-impl Shares {
-    pub(crate) fn add(&self, memory: Arc<Memory>) -> io::Result<ShareId> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        known.push(Some((memory, 0)));
-        Ok(ShareId { index: known.len() as u32 - 1, epoch: 1 })
-    }
-
-    pub(crate) fn find(&self, address: usize, length: usize) -> Option<ShareId> {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let holds = |share: &Known| {
-            share.as_ref().is_some_and(|(memory, _)| {
-                let base = memory.base().as_ptr().addr();
-                address >= base && address + length <= base + memory.len()
-            })
-        };
-        known.iter().position(holds).map(|index| ShareId { index: index as u32, epoch: 1 })
-    }
-
-    pub(crate) fn find_mapped(&self, _address: usize, _length: usize) -> Option<ShareId> {
-        None
-    }
-
-    pub(crate) fn note_access(&self, id: ShareId, came: bool, _writable: bool) {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, regions)) = &mut known[id.index as usize] {
-            *regions = if came { *regions + 1 } else { *regions - 1 };
+    /// The way to a queue pair. Never waits: what is not known is found out in the background.
+    pub(crate) fn link_to(&self, qpn: u32) -> Reach {
+        if self.own_index(qpn).is_some() {
+            return Reach::Ready(Arc::clone(&self.own));
+        }
+        if ALONE {
+            return Reach::Nobody;
+        }
+        let answer = self.state.directory.look(qpn);
+        if let Some(block) = answer.connect {
+            self.state.common.mailbox.post(Command::Connect { block });
+            if let Err(error) = self.ensure_service() {
+                log::warn!("no service thread: {error}; no peer can be reached");
+            }
+        }
+        match answer.reach {
+            Reach::Ready(link) if link.index_of(qpn).is_none() => Reach::Nobody,
+            reach => reach,
         }
     }
 
-    pub(crate) fn remove(&self, id: ShareId) {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)[id.index as usize] = None;
+    /// As [`link_to`](Self::link_to), but waits for a while until it is known. Not for the service thread.
+    pub(crate) fn wait_link(&self, qpn: u32, time: Duration) -> Reach {
+        self.state.directory.wait(time, || self.link_to(qpn))
+    }
+
+    /// Waits until no transfer touches the object, whose gate must have been closed.
+    ///
+    /// # Errors
+    ///
+    /// Somebody did not finish in time and is not dead: the object's memory must not be let go.
+    pub(crate) fn wait_unmarked(&self, what: Revoked) -> Result<(), Stuck> {
+        let State { segment, seats, common, .. } = &*self.state;
+        let patience = common.settings.patience;
+        let waiting = Waiting { what, segment, local_marks: &self.local_marks, seats, patience };
+        waiting.run(|Taken { link, serial }| common.mailbox.post(Command::GuestDied { link, serial }))
+    }
+
+    /// Has the handler's `timer` called at this time, or soon after.
+    pub(crate) fn wake_at(&self, when: Instant, qp: u32) {
+        if self.state.timers.add(when, qp) {
+            self.state.common.mailbox.ring();
+        }
+    }
+
+    /// Where in the own segment a guest's calls are, if there is such a guest.
+    pub(crate) fn call_area_of(&self, link: u16) -> Option<u64> {
+        let areas = self.state.call_areas.lock().unwrap_or_else(PoisonError::into_inner);
+        areas.get(usize::from(link)).copied().flatten()
+    }
+
+    /// Where there is no service thread: answers doorbells and calls timers that are due. Harmless elsewhere.
+    pub(crate) fn run_timers(&self) {
+        if !ALONE {
+            return;
+        }
+        for command in self.state.common.mailbox.take() {
+            if let Command::Ring(doorbell) = command {
+                self.state.answer(0, doorbell);
+            }
+        }
+        self.state.run_timers();
+    }
+
+    fn ensure_service(&self) -> io::Result<()> {
+        if ALONE || self.running.get().is_some() {
+            return Ok(());
+        }
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        if thread.is_none() {
+            vm::allow_peers();
+            if user::own().is_none() {
+                log::warn!(
+                    "this user has no name in its user namespace, so no peer can be trusted or reached"
+                );
+            }
+            *thread = Some(service::spawn(Arc::clone(&self.state))?);
+            let _ = self.running.set(());
+        }
+        Ok(())
     }
 }
 
-pub(crate) struct Link {}
-
-impl Link {
-    pub(crate) fn is_own(&self) -> bool {
-        true
+impl Drop for Node {
+    fn drop(&mut self) {
+        let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if self.is_forked() {
+            // The thread is the parent's.
+            core::mem::forget(thread);
+            return;
+        }
+        self.own.set_dead();
+        let Some(thread) = thread else { return };
+        self.state.common.mailbox.post(Command::Stop);
+        // The handler may let go of the last reference on the service thread, which then ends by itself.
+        if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
+            log::error!("the service thread of the software device panicked");
+        }
     }
+}
 
-    pub(crate) fn alive(&self) -> bool {
-        true
+impl core::fmt::Debug for Node {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Node").field("blocks", &self.state.blocks).finish_non_exhaustive()
     }
+}
 
-    pub(crate) fn number(&self) -> u16 {
-        0
+impl State {
+    /// The abstract name at which a block's owner listens.
+    fn socket_name(&self, block: u16) -> Vec<u8> {
+        format!("soft-rnic/{}/{block}", self.common.settings.fabric).into_bytes()
     }
 }

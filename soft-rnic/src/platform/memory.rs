@@ -4,7 +4,8 @@ use core::ffi::CStr;
 use core::ptr::NonNull;
 use std::io;
 #[cfg(not(any(miri, loom)))]
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::AsFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 /// A mapping of zeroed memory, whose content others may change at any time.
 ///
@@ -15,6 +16,19 @@ pub(crate) struct Memory {
     len: usize,
     #[cfg(not(any(miri, loom)))]
     file: Option<OwnedFd>,
+    #[cfg(not(any(miri, loom)))]
+    process: super::fork::Generation,
+}
+
+/// What a peer says that its file is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PeerFile {
+    /// Where in the file the memory begins.
+    pub(crate) offset: u64,
+    pub(crate) len: usize,
+    pub(crate) writable: bool,
+    /// The user trusts files that can shrink, too.
+    pub(crate) unsealed: bool,
 }
 
 // SAFETY: a mapping belongs to the process, not to a thread; what is done with its bytes is up to the holder.
@@ -44,34 +58,39 @@ impl Memory {
         let file = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&file, len as u64)?;
         fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-        Self::map(file, len, true)
+        Self::map(file, 0, len, true)
     }
 
-    /// Maps memory that a peer gave, if it is at least `len` bytes long and cannot shrink: a file that could would let
-    /// the peer end this process with SIGBUS.
+    /// Maps memory that a peer gave, if the file is long enough and cannot shrink: one that could would let
+    /// the peer end this process with SIGBUS. So would one of huge pages, of which there may be none left.
     ///
     /// # Errors
     ///
-    /// It can shrink or is too short (`EINVAL`), or the system cannot map it.
-    pub(crate) fn of_peer(file: OwnedFd, len: usize, writable: bool) -> io::Result<Self> {
-        use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
-        let sealed = fcntl_get_seals(&file)?.contains(SealFlags::SHRINK);
-        if !sealed || (fstat(&file)?.st_size as u64) < len as u64 || len == 0 {
+    /// It can shrink, is too short or no such file (`EINVAL`), or the system cannot map it.
+    pub(crate) fn of_peer(file: OwnedFd, what: PeerFile) -> io::Result<Self> {
+        use rustix::fs::{SealFlags, fcntl_get_seals, fstat, fstatfs};
+        const TMPFS: u64 = 0x0102_1994;
+        let PeerFile { offset, len, writable, unsealed } = what;
+        let sealed = unsealed || fcntl_get_seals(&file)?.contains(SealFlags::SHRINK);
+        let plain = fstatfs(&file)?.f_type as u64 == TMPFS;
+        let long = u64::try_from(fstat(&file)?.st_size).unwrap_or(0);
+        let fits = offset.checked_add(len as u64).is_some_and(|end| end <= long);
+        if !sealed || !plain || !fits || len == 0 {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        let mut memory = Self::map(file, len, writable)?;
+        let mut memory = Self::map(file, offset, len, writable)?;
         // The mapping keeps the memory; a descriptor for each would be many.
         memory.file = None;
         Ok(memory)
     }
 
-    fn map(file: OwnedFd, len: usize, writable: bool) -> io::Result<Self> {
+    fn map(file: OwnedFd, offset: u64, len: usize, writable: bool) -> io::Result<Self> {
         use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
         let protection = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
         // SAFETY: a new mapping where the system finds room.
-        let base = unsafe { mmap(core::ptr::null_mut(), len, protection, MapFlags::SHARED, &file, 0)? };
+        let base = unsafe { mmap(core::ptr::null_mut(), len, protection, MapFlags::SHARED, &file, offset)? };
         let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
-        let memory = Self { base, len, file: Some(file) };
+        let memory = Self { base, len, file: Some(file), process: super::fork::Generation::current() };
         // SAFETY: the mapping that was just made. A forked child has no part in the device, so it gets none of it.
         unsafe { madvise(base.as_ptr().cast(), len, Advice::LinuxDontFork)? };
         Ok(memory)
@@ -98,6 +117,11 @@ impl Memory {
 #[cfg(not(any(miri, loom)))]
 impl Drop for Memory {
     fn drop(&mut self) {
+        if !self.process.is_current() {
+            // A forked child does not have the mapping: something else may lie there, and under the descriptor.
+            core::mem::forget(self.file.take());
+            return;
+        }
         // SAFETY: the mapping was made by `map` with this length, and nothing refers to it any more: references are
         // bound to the life of `self`.
         if let Err(error) = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) } {
@@ -123,6 +147,16 @@ impl Memory {
         // SAFETY: the length is not zero.
         let base = unsafe { std::alloc::alloc_zeroed(Self::layout(len)) };
         Ok(Self { base: NonNull::new(base).ok_or(io::ErrorKind::OutOfMemory)?, len })
+    }
+
+    /// There are no peers.
+    pub(crate) fn of_peer(_file: OwnedFd, _what: PeerFile) -> io::Result<Self> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// There are no peers.
+    pub(crate) fn file(&self) -> Option<BorrowedFd<'_>> {
+        None
     }
 
     /// Zeroes a range.

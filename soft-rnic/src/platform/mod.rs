@@ -4,7 +4,14 @@ pub(crate) mod clock;
 #[allow(dead_code, reason = "the engine comes next")]
 pub(crate) mod copy;
 pub(crate) mod errno;
+pub(crate) mod fork;
+pub(crate) mod mappings;
 pub(crate) mod memory;
 pub(crate) mod network;
+pub(crate) mod process;
+pub(crate) mod socket;
 pub(crate) mod tokens;
+pub(crate) mod user;
 pub(crate) mod user_memory;
+#[allow(dead_code, reason = "the engine comes next")]
+pub(crate) mod vm;
