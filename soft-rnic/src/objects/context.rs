@@ -150,6 +150,10 @@ impl Context {
     /// device's driver takes all of it away.
     pub(crate) fn close(self: Arc<Self>) {
         self.closed.store(true, Relaxed);
+        // A forked child lets go of its copy, and nothing else.
+        if self.check_process().is_err() {
+            return;
+        }
         let counts = &self.counts;
         let live = [&counts.qp, &counts.srq, &counts.cq, &counts.mr, &counts.ah, &counts.pd, &counts.channel]
             .iter()

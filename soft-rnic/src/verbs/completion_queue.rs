@@ -45,6 +45,7 @@ pub(super) unsafe fn create(
 ) -> Result<*mut ibv_cq_ex, c_int> {
     // SAFETY: the caller's context is open.
     let state = unsafe { context_of(context) };
+    state.check_process()?;
     // SAFETY: the caller's channel is live, where there is one.
     let events = (!channel.is_null()).then(|| unsafe { channel_of(channel) });
     let other = events.is_some_and(|channel| !Arc::ptr_eq(channel.context(), &state));

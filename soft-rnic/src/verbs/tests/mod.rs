@@ -4,5 +4,7 @@ mod address_handles;
 mod completion_queues;
 mod devices;
 mod events;
+#[cfg(not(miri))]
+mod forks;
 mod regions;
 mod words;
