@@ -1,5 +1,6 @@
 //! Address handles: where a datagram goes.
 
+use std::ffi::c_int;
 use std::sync::Arc;
 
 use rdma_mummy_sys::types::{ibv_ah_attr, ibv_gid};
@@ -28,22 +29,17 @@ pub(crate) struct Address {
     pub(crate) flow_label: u32,
 }
 
-/// Why there is no address handle.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refused {
-    /// A route without GRH, a port or a GID that is not there.
-    Invalid,
-    /// There are as many as there may be.
-    TooMany,
-}
-
 /// Whether a route can be used from this device: the check of address handles, and of connected queue pairs.
-pub(crate) fn check_route(context: &Context, attributes: &ibv_ah_attr) -> Result<Address, Refused> {
+///
+/// # Errors
+///
+/// `EINVAL`: it has no GRH, or a port or a GID of its own that is not there.
+pub(crate) fn check_route(context: &Context, attributes: &ibv_ah_attr) -> Result<Address, c_int> {
     let grh = &attributes.grh;
-    let port = context.device().port(attributes.port_num.into()).ok_or(Refused::Invalid)?;
+    let port = context.device().port(attributes.port_num.into()).ok_or(libc::EINVAL)?;
     // RoCE has no other addresses than GIDs.
     if attributes.is_global == 0 || port.gid(grh.sgid_index.into()).is_none() {
-        return Err(Refused::Invalid);
+        return Err(libc::EINVAL);
     }
     Ok(Address {
         sgid_index: grh.sgid_index,
@@ -62,11 +58,13 @@ pub(crate) fn gid_bytes(gid: ibv_gid) -> [u8; 16] {
 }
 
 impl AddressHandle {
-    pub(crate) fn new(pd: &Arc<Pd>, attributes: &ibv_ah_attr) -> Result<Self, Refused> {
+    /// # Errors
+    ///
+    /// As [`check_route`] and [`Context::count`].
+    pub(crate) fn new(pd: &Arc<Pd>, attributes: &ibv_ah_attr) -> Result<Self, c_int> {
         let context = pd.context();
         let address = check_route(context, attributes)?;
-        let counted =
-            context.count(|counts| &counts.ah, context.rnic().limits().max_ah).ok_or(Refused::TooMany)?;
+        let counted = context.count(|counts| &counts.ah, context.rnic().limits().max_ah)?;
         let dgid = gid_bytes(attributes.grh.dgid);
         Ok(Self { counted, pd: Held::new(pd), dgid, attributes: address })
     }

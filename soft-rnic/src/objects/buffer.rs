@@ -26,8 +26,7 @@ impl Buffer {
         let size =
             size.checked_next_multiple_of(PAGE).filter(|size| *size != 0 && *size <= isize::MAX as usize);
         let memory = Arc::new(Memory::create(c"soft-rnic buffer", size.ok_or(io::ErrorKind::InvalidInput)?)?);
-        let shares = pd.context().rnic().node().shares();
-        let share = shares.add(Arc::clone(&memory))?;
+        let share = pd.context().rnic().node().shares().add(Arc::clone(&memory))?;
         Ok(Arc::new(Self { pd: Held::new(pd), memory, share }))
     }
 

@@ -23,7 +23,8 @@ impl Channel {
     /// The process has no descriptor left.
     pub(crate) fn create(context: &Arc<Context>) -> io::Result<Arc<Self>> {
         let tokens = Tokens::create()?;
-        let counted = context.count(|counts| &counts.channel, u32::MAX).ok_or(io::ErrorKind::OutOfMemory)?;
+        let counted =
+            context.count(|counts| &counts.channel, u32::MAX).map_err(io::Error::from_raw_os_error)?;
         Ok(Arc::new(Self { counted, tokens, fired: Mutex::default(), users: Users::default() }))
     }
 

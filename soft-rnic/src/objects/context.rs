@@ -1,5 +1,6 @@
 //! An open device.
 
+use std::ffi::c_int;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering::Relaxed};
@@ -92,6 +93,11 @@ impl Context {
         &self.rnic
     }
 
+    /// Fails with `EIO` in a forked child, which has no part in the device that its parent opened.
+    pub(crate) fn check_process(&self) -> Result<(), c_int> {
+        if self.rnic.node().is_forked() { Err(libc::EIO) } else { Ok(()) }
+    }
+
     pub(crate) fn device(&self) -> &'static Device {
         self.device
     }
@@ -104,11 +110,23 @@ impl Context {
         self.handle.store(handle, Relaxed);
     }
 
-    /// Counts an object in, if there may be another one.
-    pub(crate) fn count(self: &Arc<Self>, which: fn(&Counts) -> &Count, limit: u32) -> Option<Counted> {
+    /// Counts an object in.
+    ///
+    /// # Errors
+    ///
+    /// An errno: `ENOMEM` if there may not be another one, `EIO` in a forked child.
+    pub(crate) fn count(
+        self: &Arc<Self>,
+        which: fn(&Counts) -> &Count,
+        limit: u32,
+    ) -> Result<Counted, c_int> {
+        self.check_process()?;
         let count = &which(&self.counts).0;
-        count.fetch_update(Relaxed, Relaxed, |count| (count < limit).then_some(count + 1)).ok()?;
-        Some(Counted { context: Arc::clone(self), which })
+        if count.fetch_add(1, Relaxed) >= limit {
+            count.fetch_sub(1, Relaxed);
+            return Err(libc::ENOMEM);
+        }
+        Ok(Counted { context: Arc::clone(self), which })
     }
 
     pub(crate) fn events(&self) -> &EventQueue {
@@ -132,6 +150,10 @@ impl Context {
     /// device's driver takes all of it away.
     pub(crate) fn close(self: Arc<Self>) {
         self.closed.store(true, Relaxed);
+        // A forked child lets go of its copy, and nothing else.
+        if self.check_process().is_err() {
+            return;
+        }
         let counts = &self.counts;
         let live = [&counts.qp, &counts.srq, &counts.cq, &counts.mr, &counts.ah, &counts.pd, &counts.channel]
             .iter()

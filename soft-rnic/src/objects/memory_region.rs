@@ -10,7 +10,7 @@ use super::context::{Context, Counted};
 use super::held::Held;
 use super::protection_domain::Pd;
 use super::region::RegionCard;
-use crate::node::{ShareId, Stuck};
+use crate::node::{Node, ShareId, Stuck};
 use crate::platform::errno;
 use crate::platform::user_memory;
 
@@ -65,21 +65,53 @@ impl Range {
 }
 
 /// A memory region.
-#[derive(Debug)]
 pub(crate) struct Mr {
     counted: Counted,
     index: u32,
     registration: Mutex<Registration>,
 }
 
+/// A peer does not let go of a region, which stays closed and allocated.
+fn busy(region: u32, Stuck { link, pid }: Stuck) -> c_int {
+    let pid = pid.map_or("unknown".to_owned(), |pid| pid.to_string());
+    log::error!("memory region {region} stays allocated: process {pid} (link {link}) still touches it");
+    libc::EBUSY
+}
+
 /// What can change.
-#[derive(Debug)]
 struct Registration {
     pd: Held<Pd>,
     range: Range,
     access: u32,
     /// The memory, if it is the device's own.
     buffer: Option<Arc<Buffer>>,
+    /// Where it can be shared.
+    share: Option<Shared>,
+}
+
+/// A region lies in shareable memory, which stays shared for as long as this lives.
+struct Shared {
+    node: Arc<Node>,
+    id: ShareId,
+    writable: bool,
+}
+
+impl Shared {
+    /// The shareable memory that a range lies in, if any.
+    fn find(node: &Arc<Node>, range: &Range, access: u32) -> Option<Self> {
+        let (address, length) = (range.base.addr(), range.length);
+        let id =
+            node.shares().find(address, length).or_else(|| node.shares().find_mapped(address, length))?;
+        let writable = access & (REMOTE_WRITE | REMOTE_ATOMIC) != 0;
+        node.shares().note_access(id, true, writable);
+        Some(Self { node: Arc::clone(node), id, writable })
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.node.shares().note_access(self.id, false, self.writable);
+    }
 }
 
 // SAFETY: the pointer in `range` is an address to be handed on; it is not followed here.
@@ -109,10 +141,9 @@ impl Mr {
         let context = pd.context();
         let access = check_access(access)?;
         let range = range.check(context)?;
-        let counted =
-            context.count(|counts| &counts.mr, context.rnic().limits().max_mr).ok_or(libc::ENOMEM)?;
+        let counted = context.count(|counts| &counts.mr, context.rnic().limits().max_mr)?;
         let index = context.rnic().regions().reserve().ok_or(libc::ENOMEM)?;
-        let registration = Registration { pd: Held::new(pd), range, access, buffer };
+        let mut registration = Registration { pd: Held::new(pd), range, access, buffer, share: None };
         let key = registration.publish(context, index, true);
         Ok((Self { counted, index, registration: Mutex::new(registration) }, key))
     }
@@ -137,10 +168,11 @@ impl Mr {
     /// then stays closed, to be deregistered.
     pub(crate) fn change(&self, change: Change) -> Result<u32, c_int> {
         let context = self.context();
+        context.check_process()?;
         let access = change.access.map(check_access).transpose()?;
         let range = change.range.map(|range| range.check(context)).transpose()?;
         let mut registration = self.registration();
-        context.rnic().regions().revoke(self.index).map_err(|_| libc::EBUSY)?;
+        context.rnic().regions().revoke(self.index).map_err(|stuck| busy(self.index, stuck))?;
         if let Some(range) = range {
             registration.range = range;
             registration.buffer = None;
@@ -158,10 +190,8 @@ impl Mr {
     ///
     /// `EBUSY`: a peer does not let go of the memory. The region is closed; a later call tries again.
     pub(crate) fn deregister(&self) -> Result<(), c_int> {
-        self.context().rnic().regions().revoke(self.index).map_err(|_| {
-            log::error!("memory region {} stays allocated: a peer still touches it", self.index);
-            libc::EBUSY
-        })
+        self.context().check_process()?;
+        self.context().rnic().regions().revoke(self.index).map_err(|stuck| busy(self.index, stuck))
     }
 }
 
@@ -173,7 +203,7 @@ impl Drop for Mr {
 }
 
 impl Registration {
-    fn publish(&self, context: &Arc<Context>, index: u32, new_tag: bool) -> u32 {
+    fn publish(&mut self, context: &Arc<Context>, index: u32, new_tag: bool) -> u32 {
         let Range { base, length, iova } = self.range;
         let card = RegionCard {
             base,
@@ -182,14 +212,9 @@ impl Registration {
             pd: self.pd.number(),
             access: self.access,
         };
-        let share = self.share(context);
+        // The new one before the old one goes, as both may be the same.
+        self.share = Shared::find(context.rnic().node(), &self.range, self.access);
+        let share = self.share.as_ref().map(|share| share.id);
         context.rnic().regions().publish(index, context, card, share, new_tag)
-    }
-
-    /// The shareable memory that the range lies in, with its access noted.
-    fn share(&self, context: &Arc<Context>) -> Option<ShareId> {
-        let shares = context.rnic().node().shares();
-        let (address, length) = (self.range.base.addr(), self.range.length);
-        shares.find(address, length).or_else(|| shares.find_mapped(address, length))
     }
 }

@@ -1,5 +1,6 @@
 //! Protection domains: what belongs together.
 
+use std::ffi::c_int;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -15,12 +16,14 @@ pub(crate) struct Pd {
 }
 
 impl Pd {
-    /// `None` if there are as many as there may be.
-    pub(crate) fn new(context: &Arc<Context>) -> Option<Arc<Self>> {
+    /// # Errors
+    ///
+    /// As [`Context::count`].
+    pub(crate) fn new(context: &Arc<Context>) -> Result<Arc<Self>, c_int> {
         /// Numbers are not used again: a key's card and a queue pair's must not agree by chance.
         static NEXT: AtomicU32 = AtomicU32::new(1);
         let counted = context.count(|counts| &counts.pd, context.rnic().limits().max_pd)?;
-        Some(Arc::new(Self { counted, number: NEXT.fetch_add(1, Relaxed), users: Users::default() }))
+        Ok(Arc::new(Self { counted, number: NEXT.fetch_add(1, Relaxed), users: Users::default() }))
     }
 
     pub(crate) fn context(&self) -> &Arc<Context> {

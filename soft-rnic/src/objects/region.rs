@@ -8,8 +8,6 @@ use std::ptr;
 use std::sync::atomic::AtomicPtr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use rdma_mummy_sys::types::ibv_access_flags;
-
 use super::context::Context;
 use super::table::RESTING;
 use crate::node::{Node, Revoked, ShareId, Stuck};
@@ -20,10 +18,6 @@ use crate::sync::{AtomicU32, AtomicU64, Relaxed};
 
 /// Regions are allocated in chunks, which stay: a reader needs no lock.
 const CHUNK: usize = if MAX_REGIONS < 1024 { MAX_REGIONS } else { 1024 };
-
-/// What lets peers write.
-const REMOTE_WRITE_OR_ATOMIC: u32 =
-    ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0 | ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0;
 
 /// Bits of a key that are not the index.
 const TAG_BITS: u32 = 8;
@@ -81,8 +75,6 @@ struct Control {
     tag: u8,
     /// The context that has the region, by its address.
     context: usize,
-    /// The shareable memory that it lies in, and whether peers may write it.
-    share: Option<(ShareId, bool)>,
 }
 
 impl Region {
@@ -189,14 +181,6 @@ impl Regions {
             control.tag = control.tag.wrapping_add(1);
         }
         control.context = Arc::as_ptr(context).addr();
-        let writable = card.access & REMOTE_WRITE_OR_ATOMIC != 0;
-        let before = core::mem::replace(&mut control.share, share.map(|share| (share, writable)));
-        if let Some((share, writable)) = control.share {
-            self.node.shares().note_access(share, true, writable);
-        }
-        if let Some((share, writable)) = before {
-            self.node.shares().note_access(share, false, writable);
-        }
         control.private.close(&region.gate);
         region.base.store(card.base, Relaxed);
         region.iova.store(card.iova, Relaxed);
@@ -237,9 +221,6 @@ impl Regions {
         let entry = self.node.segment().region(index).expect("the index is one of the segment's");
         entry.withdraw(&mut control.shared);
         region.base.store(ptr::null_mut(), Relaxed);
-        if let Some((share, writable)) = control.share.take() {
-            self.node.shares().note_access(share, false, writable);
-        }
     }
 
     /// Revokes all regions of a context that was closed without deregistering them.

@@ -4,7 +4,6 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::completion::Cq;
-use super::device::Gid;
 use super::region::Regions;
 use super::setup::Setup;
 use super::table::Table;
@@ -33,7 +32,8 @@ impl Rnic {
     pub(crate) fn acquire() -> io::Result<Arc<Self>> {
         static CURRENT: Mutex<Weak<Rnic>> = Mutex::new(Weak::new());
         let mut current = CURRENT.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(rnic) = current.upgrade() {
+        // A forked child begins anew.
+        if let Some(rnic) = current.upgrade().filter(|rnic| !rnic.node.is_forked()) {
             return Ok(rnic);
         }
         let setup = Setup::get().map_err(|error| {
@@ -51,8 +51,7 @@ impl Rnic {
         let gids = setup.devices.iter().flat_map(|device| {
             let ports = device.ports.iter();
             ports.flat_map(|port| {
-                let of_port = |gid: &Gid| PortGid { device: device.number, port: port.number, gid: gid.raw };
-                port.gids.iter().map(of_port)
+                port.gids.iter().map(|gid| PortGid { device: device.number, port: port.number, gid: gid.raw })
             })
         });
         let node =
@@ -100,7 +99,7 @@ impl Rnic {
     }
 }
 
-/// What the node is to know of the configuration.
+/// What the node needs to know.
 fn settings(config: &Config) -> Settings {
     Settings {
         fabric: config.fabric.clone(),
@@ -151,6 +150,7 @@ impl Handler for Rnic {
     fn link_gone(&self, link: u16) {
         self.queue_pairs.all().iter().for_each(|qp| qp.link_gone(link));
         self.shared_queues.all().iter().for_each(|srq| srq.link_gone(link));
+        self.completion_queues.all().iter().for_each(|cq| cq.look_after_death());
     }
 
     fn peer_lost(&self, link: &Arc<Link>) {

@@ -161,7 +161,7 @@ impl Qp {
     pub(crate) fn create(rnic: &Arc<Rnic>, plan: Plan) -> io::Result<Arc<Self>> {
         let node = rnic.node();
         let counted = plan.context.count(|counts| &counts.qp, rnic.limits().max_qp);
-        let counted = counted.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
+        let counted = counted.map_err(io::Error::from_raw_os_error)?;
         let receiving = match &plan.srq {
             None => {
                 let queue =

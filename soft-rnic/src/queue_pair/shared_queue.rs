@@ -54,7 +54,7 @@ impl Srq {
         max_sge: u32,
     ) -> io::Result<Arc<Self>> {
         let counted = context.count(|counts| &counts.srq, rnic.limits().max_srq);
-        let counted = counted.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
+        let counted = counted.map_err(io::Error::from_raw_os_error)?;
         let queue = ReceiveQueue::new(Arc::clone(rnic.node()), max_wr, max_sge)?;
         let index =
             rnic.shared_queues().reserve().ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;

@@ -8,7 +8,7 @@ use rdma_mummy_sys::types::*;
 use super::context::context_of;
 use super::protection_domain::pd_of;
 use super::{minus_one, null};
-use crate::objects::address_handle::{AddressHandle, Refused};
+use crate::objects::address_handle::AddressHandle;
 use crate::objects::context::Context;
 use crate::objects::object::Object;
 
@@ -30,8 +30,7 @@ pub(super) unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_att
     let (state, attr) = unsafe { (pd_of(pd), attr.read()) };
     match AddressHandle::new(state, &attr) {
         Ok(ah) => AhObject::create(ibv_ah { context: state.context().handle(), pd, handle: 0 }, ah),
-        Err(Refused::Invalid) => null(libc::EINVAL),
-        Err(Refused::TooMany) => null(libc::ENOMEM),
+        Err(error) => null(error),
     }
 }
 

@@ -27,7 +27,11 @@ pub(crate) unsafe fn channel_of<'a>(channel: *mut ibv_comp_channel) -> &'a Arc<C
 
 pub(super) unsafe extern "C" fn create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
     // SAFETY: the caller's context is open.
-    match Channel::create(&unsafe { context_of(context) }) {
+    let state = unsafe { context_of(context) };
+    if let Err(error) = state.check_process() {
+        return null(error);
+    }
+    match Channel::create(&state) {
         Ok(channel) => {
             let c = ibv_comp_channel { context, fd: channel.descriptor(), refcnt: 0 };
             ChannelObject::create(c, channel)
@@ -52,7 +56,11 @@ pub(super) unsafe extern "C" fn get_cq_event(
     cq_context: *mut *mut c_void,
 ) -> c_int {
     // SAFETY: the caller's channel is live.
-    match unsafe { channel_of(channel) }.take() {
+    let state = unsafe { channel_of(channel) };
+    if let Err(error) = state.context().check_process() {
+        return minus_one(error);
+    }
+    match state.take() {
         Ok(fired) => {
             let handle = fired.handle();
             // SAFETY: the caller's places are valid; the queue lives until the event is acknowledged.

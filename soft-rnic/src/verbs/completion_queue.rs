@@ -7,7 +7,7 @@ use rdma_mummy_sys::types::*;
 
 use super::channel::channel_of;
 use super::context::context_of;
-use super::{null, number};
+use super::{minus_one, null, number};
 use crate::objects::completion::{Cq, CqOptions, Cqe};
 use crate::objects::held::Used;
 use crate::objects::object::Object;
@@ -45,6 +45,7 @@ pub(super) unsafe fn create(
 ) -> Result<*mut ibv_cq_ex, c_int> {
     // SAFETY: the caller's context is open.
     let state = unsafe { context_of(context) };
+    state.check_process()?;
     // SAFETY: the caller's channel is live, where there is one.
     let events = (!channel.is_null()).then(|| unsafe { channel_of(channel) });
     let other = events.is_some_and(|channel| !Arc::ptr_eq(channel.context(), &state));
@@ -52,7 +53,7 @@ pub(super) unsafe fn create(
     if other || comp_vector >= comp_vectors() as u32 || !(1..=most).contains(&options.capacity) {
         return Err(libc::EINVAL);
     }
-    let cq = Cq::new(&state, events, options).ok_or(libc::ENOMEM)?;
+    let cq = Cq::new(&state, events, options)?;
     let c = ibv_cq_ex {
         context,
         channel,
@@ -88,6 +89,9 @@ pub(super) unsafe extern "C" fn create_cq(
 pub(super) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
     // SAFETY: the caller's queue is live.
     let state = unsafe { cq_of(cq) };
+    if let Err(error) = state.context().check_process() {
+        return number(Err(error));
+    }
     if state.users().is_used() {
         return number(Err(libc::EBUSY));
     }
@@ -100,6 +104,9 @@ pub(super) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
 pub(super) unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
     // SAFETY: the caller's queue is live.
     let state = unsafe { cq_of(cq) };
+    if let Err(error) = state.context().check_process() {
+        return number(Err(error));
+    }
     let most = state.context().rnic().limits().max_cqe;
     let capacity = u32::try_from(cqe).ok().filter(|capacity| (1..=most).contains(capacity));
     if !capacity.is_some_and(|capacity| state.resize(capacity)) {
@@ -142,6 +149,9 @@ impl Cqe {
 pub(super) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, wc: *mut ibv_wc) -> c_int {
     // SAFETY: the caller's queue is live.
     let state = unsafe { cq_of(cq) };
+    if state.is_forked() {
+        return minus_one(libc::EIO);
+    }
     let room = usize::try_from(room).unwrap_or(0);
     let mut next = wc;
     let count = state.poll(room, &mut |cqe| {
@@ -156,6 +166,10 @@ pub(super) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, wc: *mut i
 
 pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
     // SAFETY: the caller's queue is live.
-    unsafe { cq_of(cq) }.arm(solicited_only != 0);
+    let state = unsafe { cq_of(cq) };
+    if state.is_forked() {
+        return number(Err(libc::EIO));
+    }
+    state.arm(solicited_only != 0);
     0
 }

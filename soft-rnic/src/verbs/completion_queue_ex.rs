@@ -144,6 +144,9 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
     }
     // SAFETY: the caller's queue is live.
     unsafe {
+        if state(cq).is_forked() {
+            return libc::EIO;
+        }
         match state(cq).start() {
             Some(turn) => {
                 show(cq, turn);
@@ -158,6 +161,9 @@ unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
     // SAFETY: the caller's queue is live, and its poll was started: the turn was kept.
     unsafe {
         let state = state(cq);
+        if state.is_forked() {
+            return libc::EIO;
+        }
         let mut turn = state.resume();
         if state.advance(&mut turn) {
             show(cq, turn);

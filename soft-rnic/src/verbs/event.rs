@@ -14,7 +14,11 @@ pub(super) unsafe extern "C" fn get_async_event(
     event: *mut ibv_async_event,
 ) -> c_int {
     // SAFETY: the caller's context is open.
-    match unsafe { context_of(context) }.events().take() {
+    let state = unsafe { context_of(context) };
+    if let Err(error) = state.check_process() {
+        return minus_one(error);
+    }
+    match state.events().take() {
         Ok(taken) => {
             // SAFETY: the caller's place is valid.
             unsafe { event.write(taken) };

@@ -133,7 +133,11 @@ pub(super) unsafe extern "C" fn alloc_buf(
     buf: *mut *mut ibv_buf,
 ) -> *mut c_void {
     // SAFETY: the caller's domain is live.
-    match Buffer::allocate(unsafe { pd_of(pd) }, size) {
+    let pd = unsafe { pd_of(pd) };
+    if let Err(error) = pd.context().check_process() {
+        return null(error);
+    }
+    match Buffer::allocate(pd, size) {
         Ok(buffer) => {
             let base = buffer.base();
             // SAFETY: the caller gives a place for the handle.

@@ -16,6 +16,8 @@ pub(crate) mod queue_pair;
 mod rate;
 mod strings;
 #[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
 mod tests;
 mod unsupported;
 

@@ -28,8 +28,8 @@ pub(super) unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_
     // SAFETY: the caller's context is open.
     let state = unsafe { context_of(context) };
     match Pd::new(&state) {
-        Some(pd) => PdObject::create(ibv_pd { context, handle: pd.number() }, pd),
-        None => null(libc::ENOMEM),
+        Ok(pd) => PdObject::create(ibv_pd { context, handle: pd.number() }, pd),
+        Err(error) => null(error),
     }
 }
 

@@ -11,6 +11,7 @@ mod sources;
 #[cfg(test)]
 mod tests;
 
+use std::ffi::c_int;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicPtr};
 use std::sync::{Arc, Weak};
@@ -27,6 +28,7 @@ use super::channel::Channel;
 use super::context::{Context, Counted};
 use super::event::{Element, Event};
 use super::held::{Held, Used, Users};
+use crate::node::Node;
 use crate::platform::clock;
 use crate::queue_pair::Qp;
 use crate::shared::completion::{Armed, CqEntry};
@@ -74,14 +76,17 @@ pub(crate) struct Cq {
     /// The entry in the segment, which the context keeps.
     entry: NonNull<CqEntry>,
     own: Own,
-    sources: Sources,
+    sources: Sources<Qp>,
     progress: Progress,
     poll: PollLock,
     capacity: AtomicU32,
     options: CqOptions,
     failed: AtomicBool,
+    /// The program waits for an event that nobody has fired.
+    awaited: AtomicBool,
     channel: Option<Held<Channel>>,
     counted: Counted,
+    node: Arc<Node>,
     index: u32,
     handle: AtomicPtr<ibv_cq>,
     acks: Acks,
@@ -97,15 +102,17 @@ unsafe impl Send for Cq {}
 unsafe impl Sync for Cq {}
 
 impl Cq {
-    /// `None` if there are as many as there may be.
+    /// # Errors
+    ///
+    /// As [`Context::count`].
     pub(crate) fn new(
         context: &Arc<Context>,
         channel: Option<&Arc<Channel>>,
         options: CqOptions,
-    ) -> Option<Arc<Self>> {
+    ) -> Result<Arc<Self>, c_int> {
         let rnic = context.rnic();
         let counted = context.count(|counts| &counts.cq, rnic.limits().max_cq)?;
-        let index = rnic.completion_queues().reserve()?;
+        let index = rnic.completion_queues().reserve().ok_or(libc::ENOMEM)?;
         let entry =
             rnic.node().segment().completion_queue(index).expect("the table is as long as the segment's");
         entry.reset(options.capacity);
@@ -118,8 +125,10 @@ impl Cq {
             capacity: AtomicU32::new(options.capacity),
             options,
             failed: AtomicBool::new(false),
+            awaited: AtomicBool::new(false),
             channel: channel.map(Held::new),
             counted,
+            node: Arc::clone(rnic.node()),
             index,
             handle: AtomicPtr::default(),
             acks: Acks::default(),
@@ -128,13 +137,19 @@ impl Cq {
             this: this.clone(),
         });
         rnic.completion_queues().put(index, Arc::clone(&cq));
-        Some(cq)
+        Ok(cq)
     }
 
     #[inline]
     fn entry(&self) -> &CqEntry {
         // SAFETY: the segment lives as long as the context, which `counted` keeps; the entry is atomics.
         unsafe { self.entry.as_ref() }
+    }
+
+    /// Whether this process is a forked child, which does not have the segment: nothing else may be called then.
+    #[inline]
+    pub(crate) fn is_forked(&self) -> bool {
+        self.node.is_forked()
     }
 
     /// Its index in the segment, for cards.
@@ -223,8 +238,17 @@ impl Cq {
         }
     }
 
+    /// A peer has died, maybe with this queue's arming taken and nobody told.
+    pub(crate) fn look_after_death(&self) {
+        self.look();
+        if self.awaited.load(Relaxed) && !self.entry().is_armed() {
+            self.notify();
+        }
+    }
+
     /// Tells the channel, whose arming was taken.
     pub(crate) fn notify(&self) {
+        self.awaited.store(false, Relaxed);
         if let (Some(channel), Some(this)) = (&self.channel, self.this.upgrade()) {
             channel.fire(this);
         }
@@ -232,6 +256,7 @@ impl Cq {
 
     /// The program wants to know of the next completion, or of the next solicited one.
     pub(crate) fn arm(&self, solicited_only: bool) {
+        self.awaited.store(true, Relaxed);
         self.entry().arm(if solicited_only { Armed::Solicited } else { Armed::Any });
     }
 
@@ -262,9 +287,14 @@ impl Cq {
         self.progress.remove(qp);
     }
 
+    /// How many completions it holds.
+    pub(crate) fn waiting(&self) -> usize {
+        self.own.len() + self.entry().waiting()
+    }
+
     /// Makes it larger or smaller; false if it holds more completions than that.
     pub(crate) fn resize(&self, capacity: u32) -> bool {
-        let fits = self.own.len() + self.entry().waiting() <= capacity as usize;
+        let fits = self.waiting() <= capacity as usize;
         if fits {
             self.capacity.store(capacity, Relaxed);
             self.entry().set_capacity(capacity);

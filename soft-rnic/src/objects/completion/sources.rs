@@ -16,20 +16,38 @@ use crate::shared::completion::{CqEntry, READY_WORDS};
 
 const BITS: usize = READY_WORDS * 64;
 
+/// What receives complete at.
+pub(super) trait Source {
+    /// Hands out at most `room` receive completions; true if there are more.
+    fn poll_receives(self: &Arc<Self>, room: usize, sink: &mut impl FnMut(Cqe)) -> bool;
+}
+
+impl Source for Qp {
+    #[inline]
+    fn poll_receives(self: &Arc<Self>, room: usize, sink: &mut impl FnMut(Cqe)) -> bool {
+        Self::poll_receives(self, room, sink)
+    }
+}
+
 /// The sources of a completion queue.
-#[derive(Default)]
-pub(super) struct Sources {
+pub(super) struct Sources<S> {
     /// Words of ready bits that sources have.
     words: AtomicUsize,
     /// Bits that were taken and not served yet, of the cursor's word.
     left: AtomicU64,
-    slots: SpinMutex<Slots, Yield>,
+    slots: SpinMutex<Slots<S>, Yield>,
 }
 
-#[derive(Default)]
-struct Slots {
-    sources: Vec<Option<Arc<Qp>>>,
+struct Slots<S> {
+    sources: Vec<Option<Arc<S>>>,
     free: VecDeque<u32>,
+}
+
+impl<S> Default for Sources<S> {
+    fn default() -> Self {
+        let slots = Slots { sources: Vec::new(), free: VecDeque::new() };
+        Self { words: AtomicUsize::new(0), left: AtomicU64::new(0), slots: SpinMutex::new(slots) }
+    }
 }
 
 /// Where the last poll stopped; the poller's.
@@ -40,15 +58,15 @@ pub(super) struct Cursor {
     polled: u64,
 }
 
-impl Sources {
-    pub(super) fn attach(&self, qp: &Arc<Qp>) -> u32 {
+impl<S: Source> Sources<S> {
+    pub(super) fn attach(&self, source: &Arc<S>) -> u32 {
         let mut slots = self.slots.lock();
         let slots = &mut *slots;
         let number = slots.free.pop_front().unwrap_or_else(|| {
             slots.sources.push(None);
             slots.sources.len() as u32 - 1
         });
-        slots.sources[number as usize] = Some(Arc::clone(qp));
+        slots.sources[number as usize] = Some(Arc::clone(source));
         self.words.store(slots.sources.len().div_ceil(64).min(READY_WORDS), Relaxed);
         number
     }
@@ -109,13 +127,13 @@ impl Sources {
     }
 }
 
-impl Slots {
+impl<S: Source> Slots<S> {
     /// Asks the sources of a bit. One that has more gets the bit back, behind the others' turn.
     fn serve(&self, entry: &CqEntry, bit: usize, room: usize, sink: &mut impl FnMut(Cqe)) -> usize {
         let mut taken = 0;
         for number in (bit..self.sources.len()).step_by(BITS) {
-            let Some(qp) = &self.sources[number] else { continue };
-            let more = qp.poll_receives(room - taken, &mut |cqe| {
+            let Some(source) = &self.sources[number] else { continue };
+            let more = source.poll_receives(room - taken, &mut |cqe| {
                 taken += 1;
                 sink(cqe);
             });
