@@ -376,14 +376,9 @@ mod tests {
         for pair in bounds.windows(2) {
             let garbage = random.bytes((pair[1] - pair[0]).min(1 << 16));
             let count = garbage.len().min(pair[1] - pair[0]);
+            let base = segment.memory().base().as_ptr();
             // SAFETY: inside of the segment, and nothing refers to it.
-            unsafe {
-                segment
-                    .memory()
-                    .base()
-                    .add(pair[0])
-                    .copy_from_nonoverlapping(NonNull::from(&garbage[0]), count)
-            };
+            unsafe { base.add(pair[0]).copy_from_nonoverlapping(garbage.as_ptr(), count) };
         }
         let mut hostile = Hostile { segment: &segment, keeper: Keeper::default() };
         for index in 0..if cfg!(miri) { 32 } else { 1000 } {
