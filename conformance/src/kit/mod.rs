@@ -23,7 +23,7 @@ mod srq;
 mod wr;
 
 pub(crate) use cq::{Channel, Cq, CqInit, STANDARD, Wc};
-pub(crate) use device::{Device, devices, set_variable};
+pub(crate) use device::{Device, devices, event_name, lists_without_count, set_variable, status_name};
 pub(crate) use event::Event;
 pub(crate) use memory::{Ah, Buf, Mr, Pd, pattern};
 pub(crate) use node::{
