@@ -46,6 +46,7 @@ pub(crate) struct Guest {
     given: HashSet<ShareId>,
     /// What it has to be told as soon as there is room.
     untold: Vec<ShareId>,
+    waits_for_room: bool,
 }
 
 impl Service {
@@ -108,7 +109,7 @@ impl Service {
         self.entries.insert(token, Entry::Knock(Knock { socket, pid: who.pid, ordinal }));
     }
 
-    pub(crate) fn hear_knock(&mut self, token: u64, knock: Knock) -> Option<Entry> {
+    pub(crate) fn hear_knock(&mut self, knock: Knock) -> Option<Entry> {
         let mut buffer = [0; REQUEST];
         let request = match knock.socket.receive(&mut buffer) {
             Received::Packet(len, _) => Request::decode(&buffer[..len]),
@@ -131,9 +132,8 @@ impl Service {
             self.ignore(&knock.socket);
             return None;
         };
-        let _ = token;
-        let (given, untold) = (HashSet::new(), Vec::new());
-        Some(Entry::Guest(Guest { socket: knock.socket, taken, calls, given, untold }))
+        let (given, untold, waits_for_room) = (HashSet::new(), Vec::new(), false);
+        Some(Entry::Guest(Guest { socket: knock.socket, taken, calls, given, untold, waits_for_room }))
     }
 
     /// Gives a guest a number, room for its calls, and the segment.
@@ -185,7 +185,7 @@ impl Service {
     }
 
     pub(crate) fn hear_guest(&mut self, token: u64, mut guest: Guest) -> Option<Entry> {
-        if !guest.untold.is_empty() {
+        if guest.waits_for_room {
             self.tell(token, &mut guest);
         }
         let mut buffer = [0; REQUEST];
@@ -253,7 +253,6 @@ impl Service {
 
     /// Tells a guest what it has not been told, as far as there is room.
     fn tell(&self, token: u64, guest: &mut Guest) {
-        let was_full = guest.untold.len() > 1;
         while let Some(share) = guest.untold.last() {
             match guest.socket.send(&Reply::Gone { share: *share }.encode()) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
@@ -261,8 +260,9 @@ impl Service {
                 Ok(()) | Err(_) => guest.untold.pop(),
             };
         }
-        if was_full || !guest.untold.is_empty() {
-            self.heed_room(&guest.socket, token, !guest.untold.is_empty());
+        if guest.waits_for_room == guest.untold.is_empty() {
+            guest.waits_for_room = !guest.untold.is_empty();
+            self.heed_room(&guest.socket, token, guest.waits_for_room);
         }
     }
 

@@ -111,7 +111,7 @@ mod tests {
         for _ in 0..if cfg!(miri) { 200 } else { 10_000 } {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let choice = (state >> 33) as usize;
-            if choice % 2 == 0 {
+            if choice.is_multiple_of(2) {
                 let len = (choice as u64 / 2 % 7 + 1) * 4096;
                 if let Some(offset) = free.take(len) {
                     assert!(offset >= 4096 && offset + len <= 65 * 4096);

@@ -208,6 +208,13 @@ impl Link {
         })
     }
 
+    /// Ends the connection, even if somebody still has the link.
+    pub(crate) fn hang_up(&self) {
+        if let Some(peer) = &self.peer {
+            peer.socket.shut_down();
+        }
+    }
+
     /// A copy failed as if the peer had died: the service thread finds out whether it has.
     pub(crate) fn suspect(self: &Arc<Self>) {
         if !self.is_own() {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::CALL_CELL;
+use super::directory::Directory;
 use super::link::Link;
 use super::message::{Place, Reply, Request, ShareId, Welcome};
 use super::service::{Entry, Service, TURN};
@@ -38,6 +39,13 @@ pub(crate) struct Redial {
     pub(crate) when: Instant,
     block: u16,
     since: Instant,
+}
+
+impl Redial {
+    /// At the end.
+    pub(crate) fn give_up(&self, directory: &Directory) {
+        directory.absent(self.block, USELESS);
+    }
 }
 
 impl Service {
@@ -86,7 +94,7 @@ impl Service {
         self.state.directory.absent(call.block, USELESS);
     }
 
-    pub(crate) fn hear_call(&mut self, token: u64, call: Call) -> Option<Entry> {
+    pub(crate) fn hear_call(&mut self, call: Call) -> Option<Entry> {
         let reply = match call.socket.receive_with(&mut self.buffer) {
             Received::Packet(len, file) => Reply::decode(&self.buffer[..len]).map(|reply| (reply, file)),
             Received::Nothing => return Some(Entry::Call(call)),
@@ -102,16 +110,23 @@ impl Service {
                 self.give_up(&call);
                 return None;
             }
+            Some((Reply::Welcome(_), None)) => {
+                log::warn!(
+                    "process {} sent no segment, or this process has no file descriptor left for it",
+                    call.pid
+                );
+                self.give_up(&call);
+                return None;
+            }
             _ => {
                 self.give_up(&call);
                 return None;
             }
         };
-        self.connect(token, call, welcome, file)
+        self.connect(call, welcome, file)
     }
 
-    fn connect(&mut self, token: u64, call: Call, welcome: Welcome, file: OwnedFd) -> Option<Entry> {
-        let _ = token;
+    fn connect(&mut self, call: Call, welcome: Welcome, file: OwnedFd) -> Option<Entry> {
         let (block, ordinal) = (call.block, welcome.ordinal);
         let directory = &self.state.directory;
         if let Some(known) = directory.find(|link| link.is_of(&welcome.process, call.pid)) {
@@ -218,5 +233,6 @@ fn open_segment(file: OwnedFd, welcome: &Welcome) -> Option<Segment> {
     segment.mark(welcome.link, 0)?;
     segment.heap(welcome.call_area, LANES * CALL_CELL)?;
     segment.heap(welcome.probe, 16)?;
-    (version == LAYOUT_VERSION && welcome.call_area % 64 == 0 && welcome.probe % 8 == 0).then_some(segment)
+    (version == LAYOUT_VERSION && welcome.call_area.is_multiple_of(64) && welcome.probe.is_multiple_of(8))
+        .then_some(segment)
 }

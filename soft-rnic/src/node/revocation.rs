@@ -96,7 +96,7 @@ impl Waiting<'_> {
                 continue;
             }
             // Proof of death takes system calls: at first after some milliseconds, then now and then.
-            if gone(tries > YIELDS && tries % 32 == 0) {
+            if gone(tries > YIELDS && tries.is_multiple_of(32)) {
                 return true;
             }
             if start.elapsed() >= self.patience {

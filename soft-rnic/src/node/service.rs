@@ -143,9 +143,9 @@ impl Service {
         let kept = match entry {
             Entry::Bell => Some(Entry::Bell),
             Entry::Listener(listener) => self.accept(token, listener),
-            Entry::Knock(knock) => self.hear_knock(token, knock),
+            Entry::Knock(knock) => self.hear_knock(knock),
             Entry::Guest(guest) => self.hear_guest(token, guest),
-            Entry::Call(call) => self.hear_call(token, call),
+            Entry::Call(call) => self.hear_call(call),
             Entry::Peer(link) => self.hear_peer(link),
         };
         if let Some(entry) = kept {
@@ -223,12 +223,16 @@ impl Service {
             match entry {
                 Entry::Peer(link) => {
                     link.set_dead();
+                    link.hang_up();
                     self.state.directory.forget(&link);
                 }
                 Entry::Call(call) => self.give_up(&call),
                 Entry::Guest(guest) => self.vacate(guest),
                 Entry::Bell | Entry::Listener(_) | Entry::Knock(_) => {}
             }
+        }
+        for redial in &self.redials {
+            redial.give_up(&self.state.directory);
         }
         let lanes = &self.state.common.lanes;
         self.retired.retain_mut(|retired| !retired.unmap(lanes));

@@ -295,7 +295,7 @@ mod tests {
         let (_private, base) = mapped(SealFlags::SHRINK, MapFlags::PRIVATE);
         assert_eq!(shares.find_mapped(base, 1), None);
         unmap(base);
-        let heap = vec![0_u8; 100];
+        let heap = [0_u8; 100];
         assert_eq!(shares.find_mapped(heap.as_ptr().addr(), 100), None);
     }
 

@@ -154,6 +154,13 @@ impl Socket {
         }
     }
 
+    /// Lets the other end see the end, whoever still has this one.
+    pub(crate) fn shut_down(&self) {
+        if let Err(error) = rustix::net::shutdown(&self.0, rustix::net::Shutdown::Both) {
+            log::debug!("shutdown: {error}");
+        }
+    }
+
     fn nothing_or_end(error: rustix::io::Errno) -> Received {
         use rustix::io::Errno;
         match error {

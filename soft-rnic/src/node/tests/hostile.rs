@@ -9,6 +9,7 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
 use super::super::message::{Place, REPLY, Reply, Request, Welcome};
 use super::super::numbers::{BLOCK_BITS, block_of};
+use super::process::assert_sleeping;
 use super::*;
 use crate::platform::memory::Memory;
 use crate::platform::socket::Received;
@@ -108,14 +109,9 @@ pub(super) fn knock() {
     eventually("nobody left", || process.node.state.seats.iter().count() == 0);
 }
 
-/// A guest that says the wrong things.
-pub(super) fn guest() {
-    let process = Process::new(&fabric());
-    let memory = Arc::new(Memory::create(c"shared", 4096).expect("memory"));
-    let share = process.node.shares().add(memory).expect("room");
-    process.node.shares().note_access(share, true, true);
-    let before = descriptors();
-    let socket = connect(&process);
+/// Becomes a guest.
+fn enter(process: &Process) -> (Socket, Welcome) {
+    let socket = connect(process);
     socket.send(&hello()).expect("sent");
     let mut buffer = vec![0; REPLY];
     let mut welcome = None;
@@ -126,6 +122,79 @@ pub(super) fn guest() {
         welcome.is_some()
     });
     let Some(Reply::Welcome(welcome)) = welcome else { panic!("{welcome:?}") };
+    (socket, welcome)
+}
+
+/// Says hello to the owner of a queue pair, and what it got.
+pub(super) fn try_to_enter(process: &Process, qpn: u32) -> &'static str {
+    let socket = Socket::connect(&name(process, qpn)).expect("a listener");
+    let _ = socket.send(&hello());
+    let mut received = Received::Nothing;
+    eventually("an answer", || {
+        received = socket.receive_with(&mut [0; REPLY]);
+        !matches!(received, Received::Nothing)
+    });
+    if matches!(received, Received::End) { "refused" } else { "let in" }
+}
+
+/// Waits for a caller, and what it says.
+pub(super) fn bait(process: &Process) -> &'static str {
+    let owner = Owner::new(process);
+    println!("\n@bait {}", owner.qpn);
+    let caller = owner.accept();
+    let mut received = Received::Nothing;
+    eventually("a word, or the end", || {
+        received = caller.receive_with(&mut [0; REPLY]);
+        !matches!(received, Received::Nothing)
+    });
+    if matches!(received, Received::End) { "nothing was said" } else { "hello was said" }
+}
+
+/// A guest that asks and does not listen, until it does.
+pub(super) fn deaf_guest() {
+    let process = Process::new(&fabric());
+    let shares: Vec<_> = (0..3)
+        .map(|_| {
+            process
+                .node
+                .shares()
+                .add(Arc::new(Memory::create(c"shared", 4096).expect("memory")))
+                .expect("room")
+        })
+        .collect();
+    let (socket, _) = enter(&process);
+    for share in &shares {
+        let ask = Request::Share { share: *share, write: false }.encode();
+        socket.send(&ask).expect("room");
+    }
+    let nothing = Request::Share { share: ShareId { index: 9, epoch: 9 }, write: false }.encode();
+    for _ in 0..3000 {
+        eventually("heard", || socket.send(&nothing).is_ok());
+    }
+    shares.iter().for_each(|share| process.node.shares().remove(*share));
+    assert_sleeping(std::process::id());
+    let mut untold = shares;
+    let mut buffer = vec![0; REPLY];
+    eventually("told of all", || {
+        if let Received::Packet(len, _) = socket.receive_with(&mut buffer)
+            && let Some(Reply::Gone { share }) = Reply::decode(&buffer[..len])
+        {
+            untold.retain(|left| *left != share);
+        }
+        untold.is_empty()
+    });
+    assert_sleeping(std::process::id());
+}
+
+/// A guest that says the wrong things.
+pub(super) fn guest() {
+    let process = Process::new(&fabric());
+    let memory = Arc::new(Memory::create(c"shared", 4096).expect("memory"));
+    let share = process.node.shares().add(memory).expect("room");
+    process.node.shares().note_access(share, true, true);
+    let before = descriptors();
+    let (socket, welcome) = enter(&process);
+    let mut buffer = vec![0; REPLY];
     let file = rustix::fs::memfd_create("gift", MemfdFlags::CLOEXEC).expect("a file");
     let mut random = Random(0xbad);
     for _ in 0..5000 {

@@ -270,6 +270,51 @@ fn memory_that_was_taken_away_is_unmapped_when_it_is_not_used() {
 }
 
 #[test]
+fn files_in_dev_shm_are_mapped_if_both_sides_wish() {
+    use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+    let fabric = fabric();
+    let wishing = || Process::with(Settings { fabric: fabric.clone(), any_shm: true, ..Settings::default() });
+    let (a, b, careful) = (wishing(), wishing(), Process::new(&fabric));
+    let path = format!("/dev/shm/soft-rnic-pair-{}", std::process::id());
+    let file = std::fs::File::options().read(true).write(true).create_new(true).open(&path).expect("a file");
+    std::fs::remove_file(&path).expect("the file");
+    assert!(file.set_len(8192).is_ok());
+    // SAFETY: a new mapping.
+    let gone = unsafe { mmap(core::ptr::null_mut(), 4096, ProtFlags::READ, MapFlags::SHARED, &file, 0) };
+    let gone = gone.expect("a mapping");
+    assert_eq!(b.node.shares().find_mapped(gone.addr(), 4096), None, "it has no name any more");
+    let file = std::fs::File::options().read(true).write(true).create_new(true).open(&path).expect("a file");
+    assert!(file.set_len(8192).is_ok());
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new mapping.
+    let base = unsafe { mmap(core::ptr::null_mut(), 4096, protection, MapFlags::SHARED, &file, 4096) };
+    let base = base.expect("a mapping");
+    let share = b.node.shares().find_mapped(base.addr(), 4096);
+    std::fs::remove_file(&path).expect("the file");
+    let share = share.expect("found");
+    b.node.shares().note_access(share, true, true);
+    let link = a.link(b.qpn);
+    eventually("mapped", || link.share(&a.node.lane(0), share, true).is_some());
+    {
+        let lane = a.node.lane(0);
+        let view = link.share(&lane, share, true).expect("mapped");
+        byte(view.at(base.addr() as u64 + 7, 1).expect("a byte")).store(9, Ordering::Relaxed);
+    }
+    let mut bytes = [0; 8];
+    std::os::unix::fs::FileExt::read_exact_at(&file, &mut bytes, 4096).expect("bytes");
+    assert_eq!(bytes[7], 9);
+    let link = careful.link(b.qpn);
+    for _ in 0..10 {
+        assert!(link.share(&careful.node.lane(0), share, false).is_none());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    for base in [base, gone] {
+        // SAFETY: mapped above, and nothing refers to it.
+        unsafe { munmap(base, 4096) }.expect("munmap");
+    }
+}
+
+#[test]
 fn no_memory_is_mapped_where_that_is_forbidden() {
     let fabric = fabric();
     let b = Process::new(&fabric);

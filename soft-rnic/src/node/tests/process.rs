@@ -46,7 +46,7 @@ fn peer() {
     }
     let process = Process::new(&fabric);
     say(&format!("qpn {}", process.qpn));
-    for line in std::io::stdin().lines() {
+    for line in io::stdin().lines() {
         obey(&process, &line.expect("text"));
     }
 }
@@ -83,6 +83,9 @@ fn obey(process: &Process, line: &str) {
         "clean" => clean(),
         "knock" => played(hostile::knock),
         "guest" => played(hostile::guest),
+        "enter" => say(hostile::try_to_enter(process, number(1))),
+        "bait" => say(hostile::bait(process)),
+        "deaf" => played(hostile::deaf_guest),
         "owner" => played(hostile::owner),
         other => panic!("{other}?"),
     }
@@ -323,6 +326,11 @@ fn a_guest_that_talks_nonsense_does_no_harm() {
 }
 
 #[test]
+fn a_guest_that_does_not_listen_keeps_nobody_busy() {
+    Peer::start(&fabric()).ask("deaf", "played");
+}
+
+#[test]
 fn an_owner_that_lies_does_no_harm() {
     Peer::start(&fabric()).ask("owner", "played");
 }
@@ -333,21 +341,23 @@ fn an_idle_node_sleeps() {
     let mut peer = Peer::start(&fabric);
     let process = Process::new(&fabric);
     let _ = (process.link(peer.qpn), peer.ask(&format!("link {}", process.qpn), "linked "));
-    let tasks = format!("/proc/{}/task", peer.child.id());
-    let service = std::fs::read_dir(&tasks)
-        .expect("proc")
-        .flatten()
-        .find(|task| {
-            std::fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name.trim() == "soft-rnic")
-        })
-        .expect("a service thread");
+    assert_sleeping(peer.child.id());
+}
+
+/// The service threads of a process do nothing for a while.
+pub(super) fn assert_sleeping(pid: u32) {
     let switches = || {
-        let status = std::fs::read_to_string(service.path().join("status")).expect("proc");
-        status.lines().filter(|line| line.contains("ctxt_switches")).collect::<String>()
+        let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("proc").flatten();
+        let text = |path| std::fs::read_to_string(path).expect("proc");
+        let services = tasks.filter(|task| text(task.path().join("comm")).trim() == "soft-rnic");
+        services.map(|task| text(task.path().join("status"))).fold(String::new(), |all, status| {
+            all + &status.lines().filter(|line| line.contains("ctxt_switches")).collect::<String>()
+        })
     };
-    // The last deadline of the handshake passes after a second.
+    // The last deadline of a handshake passes after a second.
     std::thread::sleep(Duration::from_millis(1500));
     let before = switches();
+    assert!(!before.is_empty(), "a service thread");
     std::thread::sleep(Duration::from_millis(500));
     assert_eq!(switches(), before, "the thread ran");
 }
@@ -372,6 +382,12 @@ fn another_user_gets_nothing() {
     stranger.ask(&format!("link {}", process.qpn), "nobody");
     assert!(matches!(process.node.wait_link(stranger.qpn, LONG), Reach::Nobody));
     assert_eq!(process.node.state.seats.iter().count(), 0);
+    // Neither side relies on the other.
+    assert_eq!(stranger.ask(&format!("enter {}", process.qpn), ""), "refused");
+    writeln!(stranger.input, "bait").expect("it reads");
+    let bait = stranger.hear("bait ").parse().expect("a number");
+    assert!(matches!(process.node.wait_link(bait, LONG), Reach::Nobody));
+    assert_eq!(stranger.hear(""), "nothing was said");
     // A second one of that user reaches the first.
     let mut command = Command::new(std::env::current_exe().expect("a path"));
     command.env(USER, "65534");
