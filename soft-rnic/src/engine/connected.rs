@@ -6,7 +6,7 @@ use rdma_mummy_sys::types::{ibv_access_flags, ibv_qp_type, ibv_wc_status, ibv_wr
 
 use super::call::{Operation, atomic_by_asking};
 use super::gather::Gathered;
-use super::peer::Peer;
+use super::peer::{NoPeer, Peer};
 use super::transfer::{Direction, Place, Remote};
 use super::{After, Broken, Marks, Outcome, Way};
 use crate::platform::copy;
@@ -65,8 +65,9 @@ impl Qp {
                 self.transfer(sending, posted, &peer, &gathered, after)
             }
             // An unreliable connection does not know whether anybody listens.
-            Err(_) if self.qp_type == ibv_qp_type::IBV_QPT_UC => Outcome::Done,
-            Err(outcome) => outcome,
+            Err(NoPeer::Silent) if self.qp_type == ibv_qp_type::IBV_QPT_UC => Outcome::Done,
+            Err(NoPeer::Silent) => self.no_answer(sending),
+            Err(NoPeer::Pending) => self.soon(sending),
         };
         local.clear();
         if outcome == Outcome::Done {
@@ -173,6 +174,7 @@ impl Qp {
             }
             Stop::Broken(Broken::Address) => Outcome::Failed(ibv_wc_status::IBV_WC_REM_OP_ERR),
             Stop::Changed | Stop::Broken(Broken::Path) => self.soon(sending),
+            Stop::Broken(Broken::Late) => self.late(sending, reliable),
             Stop::Broken(Broken::Gone) if !reliable => Outcome::Done,
             Stop::Broken(Broken::Gone) => self.no_answer(sending),
             Stop::NoReceive => self.no_receive(sending, peer),
@@ -185,7 +187,6 @@ impl Qp {
     }
 
     fn write(&self, posted: &Posted<'_>, way: Way<'_>) -> Result<(), Stop> {
-        let peer = way.peer;
         let request = posted.request;
         if request.length == 0 {
             return Self::nothing(way);

@@ -47,6 +47,8 @@ pub(crate) enum Broken {
     Address,
     /// This path does not work any more.
     Path,
+    /// The owner was asked and has not answered yet.
+    Late,
 }
 
 impl From<VmError> for Broken {

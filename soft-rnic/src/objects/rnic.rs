@@ -163,7 +163,7 @@ impl Handler for Rnic {
 
     fn timer(&self, qp: u32) {
         if let Some(qp) = self.queue_pairs.get(qp) {
-            qp.progress();
+            qp.timer();
         }
     }
 }

@@ -16,6 +16,7 @@ pub(crate) use shared_queue::Srq;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use rdma_mummy_sys::types::{
     ibv_event_type, ibv_qp, ibv_qp_cap, ibv_qp_state, ibv_qp_type, ibv_wc_opcode, ibv_wr_opcode,
@@ -71,6 +72,8 @@ pub(crate) struct Qp {
     flushing: AtomicBool,
     /// The program wants to know when the send queue has drained.
     draining: AtomicBool,
+    /// When the service thread is to look at what waits.
+    pub(crate) wake: Spin<Option<Instant>>,
     handle: AtomicPtr<ibv_qp>,
     acks: Acks,
     _counted: Counted,
@@ -202,6 +205,7 @@ impl Qp {
             receiving,
             flushing: AtomicBool::new(false),
             draining: AtomicBool::new(false),
+            wake: Spin::new(None),
             handle: AtomicPtr::default(),
             acks: Acks::default(),
             _counted: counted,
