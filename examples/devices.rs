@@ -1,6 +1,27 @@
 //! Finding devices.
 
 use sideway::ibverbs::device::{Device, DeviceList, FindDeviceError};
+use sideway::provider::ProviderChoice;
+
+use crate::program::{Failure, note};
+
+/// The devices that `SIDEWAY_PROVIDER` chooses, else the system's if it lists one, else software ones, which is
+/// said on stderr.
+///
+/// # Errors
+///
+/// The variable names no provider, or the library cannot be used.
+pub fn list() -> Result<DeviceList, Failure> {
+    let choice = ProviderChoice::from_environment()?.unwrap_or(ProviderChoice::Auto);
+    let selection = choice.select()?;
+    if let Some(reason) = selection.fallback() {
+        note(format_args!(
+            "notice: {reason}, so this goes over software devices: figures are of this host's processors and \
+             memory, never of hardware (SIDEWAY_PROVIDER=system refuses instead)"
+        ));
+    }
+    Ok(DeviceList::from_provider(selection.provider())?)
+}
 
 /// The device of this name, or the first there is.
 ///

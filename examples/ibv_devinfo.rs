@@ -43,7 +43,7 @@ fn main() -> ExitCode {
 
 fn ibv_devinfo() -> Result<(), Failure> {
     let arguments: Arguments = program::arguments()?;
-    let list = DeviceList::new()?;
+    let list = devices::list()?;
     if arguments.list {
         return program::say(names(&list));
     }

@@ -22,7 +22,6 @@ use rdma_examples::program::{self, Failure, note, say};
 use sideway::ibverbs::AccessFlags;
 use sideway::ibverbs::completion::{GenericCompletionQueue, WorkCompletionStatus};
 use sideway::ibverbs::connect::{ConnectOptions, Endpoint, LocalPath, connect};
-use sideway::ibverbs::device::DeviceList;
 use sideway::ibverbs::queue_pair::{GenericQueuePair, PostSendGuard, QueuePair, WorkRequestFlags};
 
 fn main() -> ExitCode {
@@ -31,7 +30,7 @@ fn main() -> ExitCode {
 
 fn rc_pingpong() -> Result<(), Failure> {
     let plan = Plan::try_from(program::arguments::<Args>()?)?;
-    let list = DeviceList::new()?;
+    let list = devices::list()?;
     let context = devices::one(&list, plan.ib_dev.as_deref())?.open()?;
     let path = LocalPath::choose(&context, plan.ib_port, plan.gid_index)?;
     plan.check(&context, &path)?;

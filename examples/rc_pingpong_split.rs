@@ -28,7 +28,6 @@ use sideway::ibverbs::AccessFlags;
 use sideway::ibverbs::address::AddressHandleAttribute;
 use sideway::ibverbs::completion::{GenericCompletionQueue, WorkCompletionStatus};
 use sideway::ibverbs::connect::{Endpoint, LocalPath};
-use sideway::ibverbs::device::DeviceList;
 use sideway::ibverbs::port::LinkLayer;
 use sideway::ibverbs::queue_pair::{
     GenericSendQueue, PostSendGuard, QueuePair, QueuePairAttribute, QueuePairControl, QueuePairState,
@@ -41,7 +40,7 @@ fn main() -> ExitCode {
 
 fn rc_pingpong_split() -> Result<(), Failure> {
     let plan = Plan::try_from(program::arguments::<Args>()?)?;
-    let list = DeviceList::new()?;
+    let list = devices::list()?;
     let context = devices::one(&list, plan.ib_dev.as_deref())?.open()?;
     let path = LocalPath::choose(&context, plan.ib_port, plan.gid_index)?;
     plan.check(&context, &path)?;

@@ -14,7 +14,6 @@ use clap::Parser;
 use rdma_examples::program::{self, Failure};
 use rdma_examples::{devices, table::Table};
 use sideway::ibverbs::address::GidEntry;
-use sideway::ibverbs::device::DeviceList;
 
 /// Lists the GIDs of all ports.
 #[derive(Parser)]
@@ -31,7 +30,7 @@ fn main() -> ExitCode {
 fn show_gids() -> Result<(), Failure> {
     let arguments: Arguments = program::arguments()?;
     let mut table = Table::new(["Dev", "Port", "Index", "GID", "IPv4", "Ver", "Netdev"]);
-    let list = DeviceList::new()?;
+    let list = devices::list()?;
     for device in devices::all(&list, arguments.ib_dev.as_deref())? {
         let context = device.open()?;
         for entry in context.query_gid_table()? {

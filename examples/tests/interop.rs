@@ -14,8 +14,9 @@ mod ping_pong;
 mod place;
 #[path = "interop/refusals.rs"]
 mod refusals;
+#[path = "../../sideway/tests/support/suite.rs"]
+mod suite;
 
-use std::env;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -29,6 +30,8 @@ enum Needs {
     Nothing,
     /// A program of ibverbs-utils.
     C(&'static str),
+    /// The kernel's files about the device.
+    Kernel,
     /// The guest of `cargo xtask softroce`, whose network is known.
     Guest,
 }
@@ -53,6 +56,12 @@ impl Test {
     /// Why it cannot run here.
     fn obstacle(&self, place: Option<&Place>) -> Option<String> {
         match self.needs {
+            Needs::C(_) if place.is_some_and(|place| place.is_own) => {
+                Some("C programs do not see a software device of this process".to_owned())
+            }
+            Needs::Kernel if place.is_some_and(|place| place.is_soft) => {
+                Some("the kernel does not know a software device".to_owned())
+            }
             Needs::C(program) if common::on_path(program).is_none() => {
                 Some(format!("there is no `{program}` on the PATH (Debian: ibverbs-utils)"))
             }
@@ -65,10 +74,14 @@ impl Test {
 }
 
 fn main() -> ExitCode {
+    suite::in_each_configuration(run)
+}
+
+fn run() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // Busy polling processes side by side only hinder one another.
     arguments.test_threads = Some(1);
-    let required = env::var_os("SIDEWAY_TEST_REQUIRE_DEVICE").is_some_and(|value| value == "1");
+    let required = suite::device_is_required();
 
     let place = Place::find().map(Arc::new);
     if let (Err(reason), false) = (&place, arguments.list) {
@@ -81,16 +94,7 @@ fn main() -> ExitCode {
     refusals::add(&mut tests);
     let trials = tests.into_iter().map(|test| trial(test, &place, required)).collect();
 
-    let conclusion = libtest_mimic::run(&arguments, trials);
-    if !arguments.list {
-        println!(
-            "device tests: {} ran, {} skipped, {} failed",
-            conclusion.num_passed + conclusion.num_failed,
-            conclusion.num_ignored + conclusion.num_filtered_out,
-            conclusion.num_failed
-        );
-    }
-    conclusion.exit_code()
+    suite::conclude(&arguments, &libtest_mimic::run(&arguments, trials))
 }
 
 fn trial(test: Test, place: &Result<Arc<Place>, String>, required: bool) -> Trial {
@@ -99,8 +103,9 @@ fn trial(test: Test, place: &Result<Arc<Place>, String>, required: bool) -> Tria
         println!("{}: {obstacle}", test.name);
     }
     let ignored = match &obstacle {
-        // The known network cannot be demanded of any other place.
+        // The known network cannot be demanded of any other place, nor C programs and the kernel of software.
         Some(_) if test.needs == Needs::Guest => true,
+        Some(_) if place.as_ref().is_ok_and(|place| place.is_soft) => true,
         Some(_) => !required,
         None => place.is_err() && !required,
     };

@@ -8,9 +8,14 @@ use common::{Output, example, run, run_with};
 const PROGRAMS: [&str; 4] = ["show_gids", "ibv_devinfo", "rc_pingpong", "rc_pingpong_split"];
 const PING_PONGS: [&str; 2] = ["rc_pingpong", "rc_pingpong_split"];
 
-/// A program that finds no library.
+/// A program that finds no library, and may not do without.
 fn without_library(name: &str, arguments: &[&str]) -> Output {
-    run_with(&example(name).unwrap(), arguments, &[("RDMA_MUMMY_LIB_DIR", "/nonexistent")]).unwrap()
+    without_library_by(name, arguments, "system")
+}
+
+fn without_library_by(name: &str, arguments: &[&str], provider: &str) -> Output {
+    let environment = [("RDMA_MUMMY_LIB_DIR", "/nonexistent"), ("SIDEWAY_PROVIDER", provider)];
+    run_with(&example(name).unwrap(), arguments, &environment).unwrap()
 }
 
 #[test]
@@ -46,6 +51,28 @@ fn an_unknown_provider_is_an_error() {
     let output = run_with(&example("show_gids").unwrap(), &[], &environment).unwrap();
     let line = output.error(2).unwrap();
     assert!(line.contains("SIDEWAY_PROVIDER=nonsense"), "{line}");
+}
+
+/// There is no such device, so every program ends soon, whatever there is.
+#[test]
+fn a_software_device_in_place_of_the_systems_is_noticed_once() {
+    let notices = |name: &str, provider: &str| {
+        let output = without_library_by(name, &["-d", "no-such-device"], provider);
+        let lines = output.stderr.lines().filter(|line| line.starts_with("notice: "));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    for name in PROGRAMS {
+        // Empty is as good as not set.
+        for provider in ["", "auto"] {
+            let [line] = &notices(name, provider)[..] else { panic!("{:?}", notices(name, provider)) };
+            for word in ["libibverbs.so.1", "software devices", "never of hardware"] {
+                assert!(line.contains(word), "{name}: {line}");
+            }
+        }
+        for provider in ["system", "soft"] {
+            assert!(notices(name, provider).is_empty(), "{name}, {provider}");
+        }
+    }
 }
 
 #[test]

@@ -42,6 +42,11 @@
 //! `cargo add sideway --path CLONE/sideway`, or `--git URL`; never the bare name, which belongs to another
 //! project on the public registry.
 //!
+//! # Without a NIC
+//!
+//! With the feature `soft`, the same program runs over `soft0`, a software device in this process that needs
+//! neither NIC, root, kernel module nor rdma-core: [`provider`] says how it is chosen.
+//!
 //! # What is safe
 //!
 //! No sequence of safe calls is undefined behaviour, whatever the device returns. Registering
@@ -63,8 +68,13 @@
 #[macro_use]
 mod newtype;
 pub mod ibverbs;
-mod provider;
+pub mod memory;
+pub mod provider;
 
-pub use provider::{PROVIDER_VARIABLE, ProviderError, default_provider, set_default_provider};
+pub use provider::{
+    PROVIDER_VARIABLE, ProviderChoice, ProviderError, default_provider, set_default_provider,
+};
 pub use rdma_mummy_sys as sys;
 pub use rdma_mummy_sys::Provider;
+#[cfg(feature = "soft")]
+pub use soft_rnic as soft;

@@ -1,44 +1,375 @@
-//! Which provider a program gets when it does not name one.
+//! Which provider a program gets: the one choice that there is.
+//!
+//! | `SIDEWAY_PROVIDER` | [`ProviderChoice`] | the devices |
+//! | --- | --- | --- |
+//! | `system` | [`System`](ProviderChoice::System) | those of rdma-core's libraries, or of the libraries in the folder that `RDMA_MUMMY_LIB_DIR` names |
+//! | `soft` | [`Soft`](ProviderChoice::Soft) | `soft0` and its like, software devices in this process |
+//! | `auto` | [`Auto`](ProviderChoice::Auto) | the system's if its library is there and lists any, else the software devices |
+//!
+//! The software devices are in a build with the feature `soft`; without it, `soft` is an error that says so, and
+//! `auto` is one where the system has no device.
+//!
+//! What counts, in this order: the provider that a program gives
+//! ([`DeviceList::from_provider`](crate::ibverbs::device::DeviceList::from_provider), or [`set_default_provider`]
+//! for all that name none); the environment variable; the program's own default, which is `system` unless it
+//! chooses another one:
+//!
+//! ```no_run
+//! use sideway::ibverbs::device::DeviceList;
+//! use sideway::provider::ProviderChoice;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let choice = ProviderChoice::from_environment()?.unwrap_or(ProviderChoice::Auto);
+//! let selection = choice.select()?;
+//! if let Some(reason) = selection.fallback() {
+//!     eprintln!("notice: {reason}; using software devices");
+//! }
+//! let devices = DeviceList::from_provider(selection.provider())?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A process may use several providers side by side, each with device lists and contexts of its own.
 
+use std::ffi::OsStr;
+use std::fmt;
+use std::io;
 use std::sync::{Mutex, PoisonError};
 
 use rdma_mummy_sys::{LoadError, Provider};
 
-/// The environment variable that names the default provider: `system` is the only name today.
+use crate::ibverbs::device::{DeviceList, GetDeviceListError};
+
+/// The environment variable that chooses the provider: `system`, `soft` or `auto`.
 pub const PROVIDER_VARIABLE: &str = "SIDEWAY_PROVIDER";
 
-/// The default provider could not be had.
+/// Which devices a program works with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ProviderChoice {
+    /// Those of the system's libraries.
+    #[default]
+    System,
+    /// Software devices in this process: needs the feature `soft`.
+    Soft,
+    /// The system's devices if it lists any, else the software ones.
+    ///
+    /// The system is asked each time. A library that is there but cannot be used (too old, or it cannot list
+    /// devices) is an error, not a reason to go on in software; and a device whose ports are down is a device.
+    Auto,
+}
+
+impl ProviderChoice {
+    const ALL: [Self; 3] = [Self::System, Self::Soft, Self::Auto];
+
+    /// The name that the environment variable has for it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::System => "system",
+            Self::Soft => "soft",
+            Self::Auto => "auto",
+        }
+    }
+
+    /// What `SIDEWAY_PROVIDER` says; `None` where it is not set, or empty.
+    ///
+    /// # Errors
+    ///
+    /// It says something else than the three names.
+    pub fn from_environment() -> Result<Option<Self>, ProviderError> {
+        std::env::var_os(PROVIDER_VARIABLE).map_or(Ok(None), |value| Self::parse(&value))
+    }
+
+    fn parse(value: &OsStr) -> Result<Option<Self>, ProviderError> {
+        match Self::ALL.into_iter().find(|choice| value == choice.name()) {
+            None if value.is_empty() => Ok(None),
+            None => Err(ProviderError::Unknown(value.to_string_lossy().into_owned())),
+            found => Ok(found),
+        }
+    }
+
+    /// Finds the provider.
+    ///
+    /// # Errors
+    ///
+    /// The library cannot be loaded, this build has no software device, or the system does not say whether it
+    /// has devices.
+    pub fn select(self) -> Result<Selection, ProviderError> {
+        match self {
+            Self::System => Ok(Selection::plain(Provider::open()?)),
+            Self::Soft => asked_for_soft(soft_provider()),
+            Self::Auto => auto(Provider::open(), soft_provider()),
+        }
+    }
+}
+
+/// A provider that was found, and why it is not the system's if that was asked first.
+#[derive(Debug)]
+pub struct Selection {
+    provider: Provider,
+    fallback: Option<NoSystemDevice>,
+}
+
+impl Selection {
+    fn plain(provider: Provider) -> Self {
+        Self { provider, fallback: None }
+    }
+
+    /// The provider.
+    pub fn provider(&self) -> Provider {
+        self.provider
+    }
+
+    /// Why [`Auto`](ProviderChoice::Auto) went on in software; `None` where nothing was replaced.
+    ///
+    /// A program tells its user, who would otherwise take figures of a software device for hardware's.
+    pub fn fallback(&self) -> Option<&NoSystemDevice> {
+        self.fallback.as_ref()
+    }
+}
+
+/// Why the system has no device.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum NoSystemDevice {
+    /// It has no library to ask.
+    NoLibrary(LoadError),
+    /// Its kernel has no RDMA subsystem.
+    NoKernelSupport(io::Error),
+    /// Its library lists none.
+    NoneListed,
+}
+
+impl fmt::Display for NoSystemDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the system has no RDMA device (")?;
+        match self {
+            Self::NoLibrary(error) => write!(f, "{} cannot be loaded", error.library()),
+            Self::NoKernelSupport(_) => f.write_str("its kernel has no RDMA subsystem"),
+            Self::NoneListed => f.write_str("its library lists none"),
+        }?;
+        f.write_str(")")
+    }
+}
+
+/// A provider could not be had.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProviderError {
     /// A library is missing or cannot be used.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// `SIDEWAY_PROVIDER` names something that this build does not have.
-    #[error("{PROVIDER_VARIABLE}={0}: there is no such provider; this build has `system`")]
+    /// `SIDEWAY_PROVIDER` names something that there is not.
+    #[error("{PROVIDER_VARIABLE}={0}: there is no such provider; choose `system`, `soft` or `auto`")]
     Unknown(String),
+    /// Software devices were asked for, and this build has none.
+    #[error(
+        "the provider `soft` is not in this build: build it with sideway's feature `soft`, or choose \
+         `{PROVIDER_VARIABLE}=system`"
+    )]
+    NotBuilt,
+    /// There is no device to go by: the system has none, and this build has no software one.
+    #[error(
+        "{0}, and the provider `soft` is not in this build: install rdma-core and load the NIC's driver, or \
+         build it with sideway's feature `soft`"
+    )]
+    NoDevice(NoSystemDevice),
+    /// The system's library is there, and fails to list devices.
+    #[error(
+        "cannot tell whether the system has RDMA devices: ibv_get_device_list failed: {source}; choose \
+         `{PROVIDER_VARIABLE}=soft` to go without"
+    )]
+    List {
+        /// What the library said.
+        source: io::Error,
+    },
+}
+
+/// The software devices, where this build has them.
+fn soft_provider() -> Option<Provider> {
+    #[cfg(feature = "soft")]
+    return Some(soft_rnic::provider());
+    #[cfg(not(feature = "soft"))]
+    None
+}
+
+fn asked_for_soft(soft: Option<Provider>) -> Result<Selection, ProviderError> {
+    soft.map(Selection::plain).ok_or(ProviderError::NotBuilt)
+}
+
+fn auto(system: Result<Provider, LoadError>, soft: Option<Provider>) -> Result<Selection, ProviderError> {
+    let reason = match system {
+        Ok(system) => match DeviceList::from_provider(system) {
+            Ok(list) if !list.is_empty() => return Ok(Selection::plain(system)),
+            Ok(_) => NoSystemDevice::NoneListed,
+            Err(GetDeviceListError::NoKernelSupport { source }) => NoSystemDevice::NoKernelSupport(source),
+            Err(GetDeviceListError::Ibverbs { source }) => return Err(ProviderError::List { source }),
+            Err(GetDeviceListError::Provider(error)) => return Err(error),
+        },
+        Err(missing @ LoadError::NotFound { .. }) => NoSystemDevice::NoLibrary(missing),
+        Err(unusable) => return Err(unusable.into()),
+    };
+    match soft {
+        Some(provider) => Ok(Selection { provider, fallback: Some(reason) }),
+        None => Err(ProviderError::NoDevice(reason)),
+    }
 }
 
 static DEFAULT: Mutex<Option<Provider>> = Mutex::new(None);
 
 /// The provider that [`DeviceList::new`](crate::ibverbs::device::DeviceList::new) uses: the one that
-/// [`set_default_provider`] set, else the one that `SIDEWAY_PROVIDER` names, else the system's libraries
-/// (or those in the folder that `RDMA_MUMMY_LIB_DIR` names).
+/// [`set_default_provider`] set, else the one that `SIDEWAY_PROVIDER` chooses, else the system's.
 ///
 /// # Errors
 ///
-/// The library cannot be loaded, or the environment names no provider of this build.
+/// As [`ProviderChoice::from_environment`] and [`ProviderChoice::select`].
 pub fn default_provider() -> Result<Provider, ProviderError> {
     if let Some(provider) = *DEFAULT.lock().unwrap_or_else(PoisonError::into_inner) {
         return Ok(provider);
     }
-    match std::env::var(PROVIDER_VARIABLE) {
-        Ok(name) if !matches!(name.as_str(), "" | "system") => Err(ProviderError::Unknown(name)),
-        _ => Ok(Provider::open()?),
-    }
+    let choice = ProviderChoice::from_environment()?.unwrap_or_default();
+    Ok(choice.select()?.provider())
 }
 
 /// Makes `provider` the default of this process, from now on.
 pub fn set_default_provider(provider: Provider) {
     *DEFAULT.lock().unwrap_or_else(PoisonError::into_inner) = Some(provider);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::{OsStr, c_int};
+    use std::os::unix::ffi::OsStrExt;
+    use std::path::Path;
+    use std::ptr;
+
+    use rdma_mummy_sys::Verbs;
+    use rdma_mummy_sys::types::ibv_device;
+
+    use super::*;
+
+    /// A list with as many entries as there are, and a null: only its length is looked at.
+    unsafe extern "C" fn one_device(num: *mut c_int) -> *mut *mut ibv_device {
+        // SAFETY: the caller gives a place for the count.
+        unsafe { num.write(1) };
+        Box::into_raw(Box::new([ptr::null_mut::<ibv_device>(); 2])).cast()
+    }
+
+    unsafe extern "C" fn free_one(list: *mut *mut ibv_device) {
+        // SAFETY: made by `one_device`.
+        drop(unsafe { Box::from_raw(list.cast::<[*mut ibv_device; 2]>()) });
+    }
+
+    unsafe extern "C" fn no_device(num: *mut c_int) -> *mut *mut ibv_device {
+        // SAFETY: the caller gives a place for the count.
+        unsafe { num.write(0) };
+        Box::into_raw(Box::new([ptr::null_mut::<ibv_device>(); 2])).cast()
+    }
+
+    fn fails(error: c_int) -> *mut *mut ibv_device {
+        // SAFETY: the location is this thread's own errno.
+        unsafe { *libc::__errno_location() = error };
+        ptr::null_mut()
+    }
+
+    unsafe extern "C" fn no_subsystem(_: *mut c_int) -> *mut *mut ibv_device {
+        fails(libc::ENOSYS)
+    }
+
+    unsafe extern "C" fn too_many_files(_: *mut c_int) -> *mut *mut ibv_device {
+        fails(libc::EMFILE)
+    }
+
+    type Lister = unsafe extern "C" fn(*mut c_int) -> *mut *mut ibv_device;
+
+    fn provider(name: &'static str, list: Lister) -> Provider {
+        let table =
+            || Verbs { ibv_get_device_list: list, ibv_free_device_list: free_one, ..Verbs::unsupported() };
+        // SAFETY: the two functions keep their contracts, and the others refuse.
+        unsafe { Provider::from_tables(name, table(), None) }
+    }
+
+    fn missing_library() -> LoadError {
+        Provider::from_folder(Path::new("/nonexistent")).unwrap_err()
+    }
+
+    #[test]
+    fn names_are_read_and_others_are_refused() {
+        for choice in ProviderChoice::ALL {
+            assert_eq!(ProviderChoice::parse(OsStr::new(choice.name())).unwrap(), Some(choice));
+        }
+        assert_eq!(ProviderChoice::parse(OsStr::new("")).unwrap(), None);
+        for (value, shown) in [("Soft", "Soft"), ("soft ", "soft "), ("rxe", "rxe")] {
+            let error = ProviderChoice::parse(OsStr::new(value)).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("SIDEWAY_PROVIDER={shown}: there is no such")), "{error}");
+            assert!(error.contains("`system`, `soft` or `auto`"), "{error}");
+        }
+        assert!(matches!(ProviderChoice::parse(OsStr::from_bytes(b"\xff")), Err(ProviderError::Unknown(_))));
+        assert_eq!(ProviderChoice::default(), ProviderChoice::System);
+    }
+
+    #[test]
+    fn soft_is_the_software_device_or_an_error_that_names_the_feature() {
+        let soft = provider("soft", one_device);
+        let selection = asked_for_soft(Some(soft)).unwrap();
+        assert_eq!(selection.provider(), soft);
+        assert!(selection.fallback().is_none());
+        let error = asked_for_soft(None).unwrap_err().to_string();
+        assert!(error.contains("feature `soft`") && error.contains("SIDEWAY_PROVIDER=system"), "{error}");
+    }
+
+    #[test]
+    fn this_build_is_asked_for_its_software_device() {
+        match (ProviderChoice::Soft.select(), cfg!(feature = "soft")) {
+            (Ok(selection), true) => assert_eq!(selection.provider().name(), "soft"),
+            (Err(ProviderError::NotBuilt), false) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn auto_is_the_system_where_it_lists_a_device() {
+        let system = provider("system", one_device);
+        for soft in [None, Some(provider("soft", one_device))] {
+            let selection = auto(Ok(system), soft).unwrap();
+            assert_eq!(selection.provider(), system);
+            assert!(selection.fallback().is_none());
+        }
+    }
+
+    #[test]
+    fn auto_is_soft_where_the_system_has_no_device() {
+        let soft = provider("soft", one_device);
+        for (system, reason) in [
+            (Err(missing_library()), "libibverbs.so.1 cannot be loaded"),
+            (Ok(provider("system", no_device)), "its library lists none"),
+            (Ok(provider("system", no_subsystem)), "its kernel has no RDMA subsystem"),
+        ] {
+            let selection = auto(system.clone(), Some(soft)).unwrap();
+            assert_eq!(selection.provider(), soft);
+            let said = selection.fallback().unwrap().to_string();
+            assert!(said.starts_with("the system has no RDMA device") && said.contains(reason), "{said}");
+
+            let error = auto(system, None).unwrap_err();
+            assert!(matches!(error, ProviderError::NoDevice(_)), "{error:?}");
+            let error = error.to_string();
+            assert!(error.contains(reason) && error.contains("feature `soft`"), "{error}");
+        }
+    }
+
+    #[test]
+    fn auto_does_not_hide_a_system_that_is_broken() {
+        let soft = provider("soft", one_device);
+        let error = auto(Ok(provider("system", too_many_files)), Some(soft)).unwrap_err();
+        assert!(
+            matches!(&error, ProviderError::List { source } if source.raw_os_error() == Some(libc::EMFILE))
+        );
+        let too_old = LoadError::TooOld {
+            library: "libibverbs.so.1",
+            path: "/old/libibverbs.so.1".into(),
+            missing: vec!["ibv_open_device"],
+        };
+        let error = auto(Err(too_old), Some(soft)).unwrap_err().to_string();
+        assert!(error.contains("too old"), "{error}");
+    }
 }

@@ -8,22 +8,21 @@
 //!
 //! The device and the peer write into this memory at any time once it is registered, so this module never
 //! makes a reference to it: bytes are read and written one at a time through raw pointers, as volatile. An
-//! access stays inside the allocation because every pointer is made by [`Buffer::flag`], which checks.
+//! access stays inside the allocation because every pointer is made by [`Flag::new`], which checks.
 
 #![allow(unsafe_code)]
 
-use std::alloc::{Layout, alloc_zeroed, dealloc};
-use std::fmt;
 use std::marker::PhantomData;
-use std::ptr::NonNull;
+
+use sideway::memory::{AllocateBufferError, Buffer, BufferKind};
 
 /// A message takes up at least this much of the page that small messages move through.
 const CACHE_LINE: u64 = 64;
 
 /// The system has no such memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("cannot allocate {0} bytes for messages: give a smaller -s or --max-msg-size")]
-pub struct AllocationError(pub u64);
+#[derive(Debug, thiserror::Error)]
+#[error("{0}: give a smaller -s or --max-msg-size")]
+pub struct AllocationError(AllocateBufferError);
 
 /// Where messages lie within the memory of one queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +51,17 @@ impl BufferLayout {
     /// Where the half that the peer writes into begins.
     pub fn receive_offset(self) -> u64 {
         self.half
+    }
+
+    /// Allocates as many bytes.
+    ///
+    /// # Errors
+    ///
+    /// There are not so many.
+    pub fn allocate(self, kind: BufferKind) -> Result<Buffer, AllocationError> {
+        // What no address can hold is more than the system has, too.
+        let length = usize::try_from(self.length()).unwrap_or(usize::MAX);
+        Buffer::new(kind, length).map_err(AllocationError)
     }
 
     /// How messages of this size move through a half.
@@ -86,87 +96,37 @@ impl Cycle {
     }
 }
 
-/// Zeroed memory that begins at a page.
-pub struct Buffer {
-    start: NonNull<u8>,
-    layout: Layout,
+/// One byte of a buffer, which the device may read or write meanwhile.
+#[derive(Clone, Copy, Debug)]
+pub struct Flag<'a> {
+    byte: *mut u8,
+    _buffer: PhantomData<&'a Buffer>,
 }
 
-// SAFETY: the allocation belongs to the buffer alone and no reference to it exists; its bytes are accessed
-// through flags, which borrow the buffer.
-unsafe impl Send for Buffer {}
-
-impl Buffer {
-    /// Allocates as many bytes as the layout has.
-    pub fn new(layout: BufferLayout) -> Result<Self, AllocationError> {
-        let failed = AllocationError(layout.length());
-        let size = usize::try_from(layout.length()).map_err(|_| failed)?;
-        let layout = Layout::from_size_align(size, layout.page as usize).map_err(|_| failed)?;
-        // SAFETY: the size is not 0: a layout's half is at least a page.
-        let start = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(failed)?;
-        Ok(Self { start, layout })
-    }
-
-    /// The first byte, to register.
-    pub fn start(&self) -> *mut u8 {
-        self.start.as_ptr()
-    }
-
-    /// The first byte's address, as the device knows it.
-    pub fn address(&self) -> u64 {
-        self.start.addr().get() as u64
-    }
-
-    /// How many bytes there are.
-    pub fn length(&self) -> usize {
-        self.layout.size()
-    }
-
+impl<'a> Flag<'a> {
     /// The byte at an offset.
     ///
     /// # Panics
     ///
     /// If the offset is outside the buffer.
-    pub fn flag(&self, offset: u64) -> Flag<'_> {
-        assert!(offset < self.length() as u64, "offset {offset} is outside a buffer of {}", self.length());
+    pub fn new(buffer: &'a Buffer, offset: u64) -> Self {
+        assert!(offset < buffer.len() as u64, "offset {offset} is outside a buffer of {}", buffer.len());
         // SAFETY: the offset is inside the allocation.
-        let byte = unsafe { self.start.add(offset as usize) };
-        Flag { byte, _buffer: PhantomData }
+        let byte = unsafe { buffer.as_ptr().add(offset as usize) };
+        Self { byte, _buffer: PhantomData }
     }
-}
 
-impl Drop for Buffer {
-    fn drop(&mut self) {
-        // SAFETY: `start` came from `alloc_zeroed` with this layout, and no flag outlives the buffer.
-        unsafe { dealloc(self.start.as_ptr(), self.layout) }
-    }
-}
-
-impl fmt::Debug for Buffer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Buffer({:p}, {} bytes)", self.start, self.length())
-    }
-}
-
-/// One byte of a buffer, which the device may read or write meanwhile.
-#[derive(Clone, Copy, Debug)]
-pub struct Flag<'a> {
-    byte: NonNull<u8>,
-    _buffer: PhantomData<&'a Buffer>,
-}
-
-impl Flag<'_> {
     /// Reads the byte, now.
     #[inline]
     pub fn load(self) -> u8 {
-        // SAFETY: the byte is inside a live buffer (`Buffer::flag`), and any bit pattern is a `u8`.
+        // SAFETY: the byte is inside a live buffer (`Flag::new`), and any bit pattern is a `u8`.
         unsafe { self.byte.read_volatile() }
     }
 
     /// Writes the byte, now.
     #[inline]
     pub fn store(self, value: u8) {
-        // SAFETY: the byte is inside a live buffer (`Buffer::flag`), to which no reference exists.
+        // SAFETY: the byte is inside a live buffer (`Flag::new`), to which no reference exists.
         unsafe { self.byte.write_volatile(value) }
     }
 }
@@ -223,24 +183,28 @@ mod tests {
     }
 
     #[test]
-    fn a_buffer_is_aligned_zeroed_and_writable_to_its_last_byte() {
-        let buffer = Buffer::new(BufferLayout::new(5000)).unwrap();
-        assert_eq!((buffer.length(), buffer.address() % rustix::param::page_size() as u64), (10_000, 0));
-        let last = buffer.flag(9_999);
-        assert_eq!(last.load(), 0);
-        last.store(200);
-        assert_eq!((last.load(), buffer.flag(9_998).load()), (200, 0));
+    fn a_flag_reaches_to_the_last_byte() {
+        for kind in [BufferKind::Private, BufferKind::Shared] {
+            let buffer = BufferLayout::new(5000).allocate(kind).unwrap();
+            let (before, last) = (Flag::new(&buffer, 9_998), Flag::new(&buffer, 9_999));
+            assert_eq!(last.load(), 0);
+            last.store(200);
+            assert_eq!((before.load(), last.load()), (0, 200));
+        }
     }
 
     #[test]
-    #[should_panic(expected = "outside a buffer")]
+    #[should_panic(expected = "outside a buffer of 10000")]
     fn a_flag_outside_is_refused() {
-        Buffer::new(BufferLayout::new(1)).unwrap().flag(1 << 20);
+        Flag::new(&BufferLayout::new(5000).allocate(BufferKind::Private).unwrap(), 10_000);
     }
 
     #[test]
     fn more_than_there_is_is_an_error() {
-        let error = Buffer::new(BufferLayout::new(u64::MAX)).unwrap_err();
-        assert!(error.to_string().contains("cannot allocate 18446744073709551615 bytes"));
+        for kind in [BufferKind::Private, BufferKind::Shared] {
+            let error = BufferLayout::new(u64::MAX).allocate(kind).unwrap_err().to_string();
+            assert!(error.contains("cannot allocate 18446744073709551615 bytes"), "{error}");
+            assert!(error.contains("give a smaller -s"), "{error}");
+        }
     }
 }

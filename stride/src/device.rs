@@ -1,13 +1,17 @@
 //! Choosing the device, its port and its GID.
 
+use sideway::Provider;
 use sideway::ibverbs::connect::LocalPath;
 use sideway::ibverbs::device::{Device, DeviceList};
 use sideway::ibverbs::device_attr::DeviceAttr;
 use sideway::ibverbs::device_context::DeviceContext;
 use sideway::ibverbs::port::{PortAttr, PortState};
+use sideway::memory::BufferKind;
+use sideway::provider::ProviderChoice;
 
 use crate::error::Error;
 use crate::plan::{DeviceLimits, LocalOptions};
+use crate::report::Output;
 
 /// The device or its port is not fit for use.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -79,6 +83,24 @@ pub enum DeviceError {
     },
 }
 
+/// The provider that `SIDEWAY_PROVIDER` chooses, else the system's if it lists a device, else the one of the
+/// software devices, which the user is told.
+///
+/// # Errors
+///
+/// The variable names none, or the system's library cannot be used.
+pub fn provider(output: &mut Output) -> Result<Provider, Error> {
+    let choice = ProviderChoice::from_environment()?.unwrap_or(ProviderChoice::Auto);
+    let selection = choice.select()?;
+    if let Some(reason) = selection.fallback() {
+        output.note(format_args!(
+            "notice: {reason}, so this runs over a software device: figures are of this host's processors and \
+             memory, never of hardware (SIDEWAY_PROVIDER=system refuses instead)"
+        ));
+    }
+    Ok(selection.provider())
+}
+
 /// An open device, with the port and the address that the test uses.
 #[derive(Debug)]
 pub struct LocalDevice {
@@ -92,20 +114,24 @@ pub struct LocalDevice {
     pub limits: DeviceLimits,
     /// The vendor's number.
     pub vendor_id: u32,
+    /// Whether it is a software device, whose figures are not hardware's.
+    pub is_soft: bool,
+    /// Where the memory of the messages comes from.
+    pub buffer: BufferKind,
     /// What was chosen and why, in one line.
     pub description: String,
 }
 
 impl LocalDevice {
     /// Opens what the user named; of what the user did not name, the first that is fit.
-    pub fn open(options: &LocalOptions) -> Result<Self, Error> {
-        let list = DeviceList::new()?;
+    pub fn open(provider: Provider, options: &LocalOptions) -> Result<Self, Error> {
+        let list = DeviceList::from_provider(provider)?;
         let found = match &options.device {
             Some(name) => named(list.find(name)?, options.ib_port)?,
             None => first_active(&list, options.ib_port)?,
         };
         let why = if options.device.is_some() { "as asked for" } else { "the first with an active port" };
-        found.settle(options.gid_index, why)
+        found.settle(options, why)
     }
 }
 
@@ -118,14 +144,15 @@ struct Found {
 }
 
 impl Found {
-    fn settle(self, gid_index: Option<u32>, why: &str) -> Result<LocalDevice, Error> {
+    fn settle(self, options: &LocalOptions, why: &str) -> Result<LocalDevice, Error> {
         let Self { context, attr, port, port_attr } = self;
-        let device = context.name();
-        let gid_index =
-            gid_index.map(|given| gid_index_in_table(given, &device, port, &port_attr)).transpose()?;
+        let (device, is_soft) = (context.name(), context.is_soft());
+        let in_table = |given| gid_index_in_table(given, &device, port, &port_attr);
+        let gid_index = options.gid_index.map(in_table).transpose()?;
         let path = LocalPath::choose(&context, port, gid_index)?;
         let description = format!(
-            "device {device} ({why}), port {port} ({}, MTU {}), {}",
+            "device {device} ({why}){}, port {port} ({}, MTU {}), {}",
+            if is_soft { ", software" } else { "" },
             port_attr.link_layer(),
             port_attr.active_mtu(),
             path.reason()
@@ -137,7 +164,9 @@ impl Found {
             max_cqe: limit(attr.max_cqe()),
             max_msg_sz: port_attr.max_msg_sz(),
         };
-        Ok(LocalDevice { context, port, path, limits, vendor_id: attr.vendor_id(), description })
+        let buffer = options.buffer.unwrap_or_else(|| BufferKind::for_device(&context));
+        let vendor_id = attr.vendor_id();
+        Ok(LocalDevice { context, port, path, limits, vendor_id, is_soft, buffer, description })
     }
 }
 

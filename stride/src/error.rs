@@ -9,6 +9,7 @@ use sideway::ibverbs::device_context::{QueryDeviceError, QueryPortError};
 use sideway::ibverbs::memory_region::RegisterMemoryRegionError;
 use sideway::ibverbs::protection_domain::AllocateProtectionDomainError;
 use sideway::ibverbs::queue_pair::{CreateQueuePairError, PostSendError};
+use sideway::provider::ProviderError;
 
 use crate::buffers::AllocationError;
 use crate::control::ControlError;
@@ -27,7 +28,9 @@ pub enum Error {
     Control(#[from] ControlError),
     /// The device or its port is not fit for use.
     Device(#[from] DeviceError),
-    /// There is no library, or it lists no devices.
+    /// The devices' provider cannot be had.
+    Provider(#[from] ProviderError),
+    /// The library lists no devices.
     DeviceList(#[from] GetDeviceListError),
     /// There is no such device.
     FindDevice(#[from] FindDeviceError),

@@ -1,7 +1,7 @@
 //! A run, from the plan to the last row.
 
 use crate::control::{ControlError, Greeting, Link, Listener, Message, Resources, connect};
-use crate::device::LocalDevice;
+use crate::device::{self, LocalDevice};
 use crate::error::Error;
 use crate::plan::{Plan, Role, TestPlan, differences};
 use crate::report::{Output, Row};
@@ -16,7 +16,7 @@ pub fn run(plan: &Plan, output: &mut Output) -> Result<(), Error> {
     for warning in &plan.warnings {
         output.note(format_args!("warning: {warning}"));
     }
-    let device = LocalDevice::open(&plan.local)?;
+    let device = LocalDevice::open(device::provider(output)?, &plan.local)?;
     plan.test.check(&device.limits)?;
     output.note(&device.description);
     let session = Session { device: &device, test: &plan.test, timer: Timer::new() };
@@ -85,7 +85,7 @@ impl<'a> Session<'a> {
         note_differences(self.test, &theirs.test, output);
         let mut workload = self.set_up(self.test, link)?;
         output.note(workload.description());
-        output.heading(self.test)?;
+        output.heading(self.test, self.device)?;
         for size in self.test.sizes.iter() {
             workload.prepare(size);
             begin(link, size)?;
@@ -109,7 +109,7 @@ impl<'a> Session<'a> {
         link.send(&Message::Accept(self.greeting()))?;
         let mut workload = self.set_up(&test, link)?;
         output.note(workload.description());
-        output.heading(&test)?;
+        output.heading(&test, self.device)?;
         for size in test.sizes.iter() {
             workload.prepare(size);
             begin(link, size)?;

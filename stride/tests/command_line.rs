@@ -55,7 +55,9 @@ fn help_and_version_are_on_standard_output() {
         let ended = run(flags).succeeded();
         assert!(!ended.stdout.is_empty() && ended.stderr.is_empty(), "{ended:#?}");
     }
-    assert!(run("write bw --help").stdout.contains("--max-msg-size"));
+    for word in ["--max-msg-size", "--buffer", "SIDEWAY_PROVIDER=soft"] {
+        assert!(run("write bw --help").stdout.contains(word), "{word}");
+    }
     assert_eq!(run("").status.code(), Some(2));
 }
 
@@ -84,6 +86,27 @@ fn a_library_that_is_too_old_is_told_from_a_missing_one() {
 fn an_unknown_provider_is_named() {
     let ended = Running::start(command("write bw").env("SIDEWAY_PROVIDER", "no-such")).end();
     assert!(ended.refused().contains("no-such"), "{ended:#?}");
+}
+
+/// A software device in place of the system's is never silent, and never said of one that was asked for.
+#[test]
+fn a_software_device_in_place_of_the_systems_is_noticed_once() {
+    let notices = |provider: Option<&str>| {
+        let mut command = command("write bw --loopback -n 5 -s 64");
+        command.env("RDMA_MUMMY_LIB_DIR", "/nonexistent").env_remove("SIDEWAY_PROVIDER");
+        let ended = Running::start(command.envs(provider.map(|name| ("SIDEWAY_PROVIDER", name)))).end();
+        let lines = ended.stderr.lines().filter(|line| line.starts_with("notice: "));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    for provider in [None, Some(""), Some("auto")] {
+        let [line] = &notices(provider)[..] else { panic!("{provider:?}: {:?}", notices(provider)) };
+        for word in ["libibverbs.so.1", "software device", "never of hardware", "SIDEWAY_PROVIDER=system"] {
+            assert!(line.contains(word), "{line}");
+        }
+    }
+    for provider in ["system", "soft"] {
+        assert!(notices(Some(provider)).is_empty(), "{provider}");
+    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod bench;
 mod c_lib;
+mod soft_libs;
 mod softroce;
 
 use std::path::{Path, PathBuf};
@@ -29,6 +30,8 @@ enum Chore {
     },
     /// Build and install the C companion of rdma-mummy-sys
     CLib(c_lib::Args),
+    /// Build the software device as libibverbs.so.1, for C programs
+    SoftLibs(soft_libs::Args),
     Softroce(softroce::Args),
 }
 
@@ -38,6 +41,7 @@ fn main() -> anyhow::Result<ExitCode> {
         Chore::Bench(args) => bench::run(&root, &args),
         Chore::Bindings { arguments } => bindings(&root, &arguments),
         Chore::CLib(args) => c_lib::run(&root, &args),
+        Chore::SoftLibs(args) => soft_libs::run(&root, &args),
         Chore::Softroce(args) => softroce::run(&root, &args),
     }
 }

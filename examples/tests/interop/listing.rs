@@ -4,13 +4,17 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
+use sideway::ibverbs::device::DeviceList;
+
 use crate::common::{example, on_path, run};
 use crate::place::Place;
 use crate::{Needs, Test};
 
 pub(crate) fn add(tests: &mut Vec<Test>) {
-    tests.push(Test::new("show_gids::is_what_the_kernel_shows", Needs::Nothing, |_| compare_gids(None)));
-    tests.push(Test::new("show_gids::of_one_device", Needs::Nothing, |place| compare_gids(Some(place))));
+    tests.push(Test::new("show_gids::is_what_the_kernel_shows", Needs::Kernel, |_| compare_gids(None)));
+    tests.push(Test::new("show_gids::of_one_device", Needs::Kernel, |place| compare_gids(Some(place))));
+    tests.push(Test::new("show_gids::is_what_the_library_says", Needs::Nothing, |_| library_gids()));
+    tests.push(Test::new("ibv_devinfo::has_every_device_once", Needs::Nothing, |_| every_device()));
     for (name, flags) in [
         ("ibv_devinfo::all_devices", &[][..]),
         ("ibv_devinfo::all_attributes", &["-v"]),
@@ -33,6 +37,49 @@ type Row = [String; 6];
 
 fn compare_gids(only: Option<&Place>) -> Result<(), String> {
     let device = only.map(|place| place.device.as_str());
+    let expected = kernel_gids(device).map_err(|error| error.to_string())?;
+    compare_table(&shown_gids(device)?, &expected)
+}
+
+fn compare_table(rows: &BTreeSet<Row>, expected: &BTreeSet<Row>) -> Result<(), String> {
+    if rows == expected && !rows.is_empty() {
+        return Ok(());
+    }
+    Err(format!("there is\n{expected:#?}\nand the table has\n{rows:#?}"))
+}
+
+/// The table against what this process is told, which is another one.
+fn library_gids() -> Result<(), String> {
+    let mut rows = BTreeSet::new();
+    for device in DeviceList::new().map_err(|error| error.to_string())?.iter() {
+        let context = device.open().map_err(|error| error.to_string())?;
+        for entry in context.query_gid_table().map_err(|error| error.to_string())? {
+            rows.insert([
+                device.name(),
+                entry.port_num().to_string(),
+                entry.gid_index().to_string(),
+                entry.gid().to_string(),
+                entry.gid_type().to_string(),
+                entry.netdev_name().unwrap_or_default(),
+            ]);
+        }
+    }
+    compare_table(&shown_gids(None)?, &rows)
+}
+
+fn every_device() -> Result<(), String> {
+    let list = DeviceList::new().map_err(|error| error.to_string())?;
+    let names: Vec<String> = list.iter().map(|device| device.name()).collect();
+    let text = run(&example("ibv_devinfo")?, &["-l"])?.ok()?;
+    let listed: Vec<&str> = text.lines().skip(1).map(str::trim).filter(|line| !line.is_empty()).collect();
+    let text = run(&example("ibv_devinfo")?, &["-v"])?.ok()?;
+    let shown: Vec<&str> =
+        text.lines().filter_map(|line| line.strip_prefix("hca_id:")).map(str::trim).collect();
+    if names == listed && names == shown { Ok(()) } else { Err(format!("{names:?}, {listed:?}, {shown:?}")) }
+}
+
+/// The rows that `show_gids` prints, found to be well-formed.
+fn shown_gids(device: Option<&str>) -> Result<BTreeSet<Row>, String> {
     let arguments = device.map_or(vec![], |device| vec!["-d", device]);
     let text = run(&example("show_gids")?, &arguments)?.ok()?;
     let mut rows = BTreeSet::new();
@@ -54,11 +101,7 @@ fn compare_gids(only: Option<&Place>) -> Result<(), String> {
         check_ipv4(&gid, &ipv4)?;
         rows.insert([device, port, index, gid, version, netdev]);
     }
-    let expected = kernel_gids(device).map_err(|error| error.to_string())?;
-    if rows == expected && !rows.is_empty() {
-        return Ok(());
-    }
-    Err(format!("the kernel has\n{expected:#?}\nand the table\n{text}"))
+    Ok(rows)
 }
 
 fn check_ipv4(gid: &str, ipv4: &str) -> Result<(), String> {

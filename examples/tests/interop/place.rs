@@ -8,6 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use sideway::ibverbs::address::Gid;
 use sideway::ibverbs::connect::LocalPath;
 use sideway::ibverbs::device::DeviceList;
+use sideway::provider::ProviderChoice;
 
 /// A device with an address.
 #[derive(Debug)]
@@ -15,6 +16,10 @@ pub(crate) struct Place {
     pub(crate) device: String,
     pub(crate) gid_index: String,
     pub(crate) gid: Gid,
+    /// Whether it is a software device, which the kernel does not know.
+    pub(crate) is_soft: bool,
+    /// Whether it is this process's own, which C programs do not see.
+    pub(crate) is_own: bool,
     /// Whether this is the guest of `cargo xtask softroce`.
     pub(crate) is_guest: bool,
     ports: Mutex<BTreeSet<u16>>,
@@ -35,6 +40,8 @@ impl Place {
         };
         Ok(Self {
             device: context.name(),
+            is_soft: context.is_soft(),
+            is_own: ProviderChoice::Soft.select().is_ok_and(|soft| soft.provider() == context.provider()),
             gid_index: gid_index.to_string(),
             gid,
             is_guest: env::var("SOFTROCE_RDMA_CORE").is_ok_and(|place| place != "host"),

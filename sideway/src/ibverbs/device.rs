@@ -25,6 +25,10 @@ unsafe impl Send for DeviceList {}
 // SAFETY: as above.
 unsafe impl Sync for DeviceList {}
 
+/// Another way out, where this build has it.
+const OR_SOFT: &str =
+    if cfg!(feature = "soft") { ", or choose software devices by SIDEWAY_PROVIDER=soft" } else { "" };
+
 /// The devices could not be listed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -33,7 +37,7 @@ pub enum GetDeviceListError {
     #[error(transparent)]
     Provider(#[from] ProviderError),
     /// The kernel has no RDMA subsystem.
-    #[error("the kernel has no RDMA devices: load ib_uverbs and the driver of the NIC ({source})")]
+    #[error("the kernel has no RDMA devices: load ib_uverbs and the driver of the NIC{OR_SOFT} ({source})")]
     NoKernelSupport {
         /// What libibverbs said.
         source: io::Error,
@@ -52,7 +56,8 @@ pub enum GetDeviceListError {
 pub enum FindDeviceError {
     /// There is no device at all.
     #[error(
-        "no RDMA device found: load the NIC's driver, or make a software one (`rdma link add rxe0 type rxe netdev DEV`)"
+        "no RDMA device found: load the NIC's driver, or make a software one (`rdma link add rxe0 type rxe netdev \
+         DEV`){OR_SOFT}"
     )]
     NoDevice,
     /// There are devices, but none of this name.

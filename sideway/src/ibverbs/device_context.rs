@@ -106,6 +106,12 @@ impl DeviceContext {
         }
     }
 
+    /// Whether this is a software device of soft-rnic, in this process or by way of its libibverbs: its devices
+    /// are named `soft0`, `soft1` and so on, so that nobody takes them for another's.
+    pub fn is_soft(&self) -> bool {
+        self.name().starts_with("soft")
+    }
+
     /// The node GUID.
     pub fn guid(&self) -> Guid {
         // SAFETY: the context is open, so its device lives.

@@ -11,6 +11,7 @@ use super::AccessFlags;
 use super::device_context::DeviceContext;
 use super::memory_region::{MemoryRegion, RegisterMemoryRegionError};
 use super::queue_pair::QueuePairBuilder;
+use crate::memory::{Buffer, RegisteredBuffer};
 
 /// A protection domain (`ibv_pd`): queue pairs reach only memory of their own domain.
 ///
@@ -72,6 +73,22 @@ impl ProtectionDomain {
     ) -> Result<MemoryRegion, RegisterMemoryRegionError> {
         // SAFETY: the caller keeps this function's contract, which is that one's.
         unsafe { MemoryRegion::register(self, ptr, len, access) }
+    }
+
+    /// Registers memory that this process owns, and owns both from then on (`ibv_reg_mr`).
+    ///
+    /// It is safe because the memory outlives its registration, whatever becomes of that, and no reference to
+    /// it is ever made.
+    ///
+    /// # Errors
+    ///
+    /// As [`reg_mr`](Self::reg_mr). The memory is freed.
+    pub fn reg_buffer(
+        &self,
+        buffer: Buffer,
+        access: AccessFlags,
+    ) -> Result<RegisteredBuffer, RegisterMemoryRegionError> {
+        RegisteredBuffer::register(self, buffer, access)
     }
 
     /// Begins to describe a queue pair.

@@ -11,11 +11,10 @@ use sideway::ibverbs::device::DeviceList;
 use sideway::ibverbs::device_context::DeviceContext;
 use sideway::ibverbs::port::PortState;
 
+use crate::suite::{conclude, device_is_required};
+
 /// Names the device to use.
 const DEVICE: &str = "SIDEWAY_TEST_DEVICE";
-
-/// Where this is set, a missing device is a failure.
-const REQUIRE: &str = "SIDEWAY_TEST_REQUIRE_DEVICE";
 
 /// How long a case may take. Everything in a case that waits has a shorter limit of its own.
 const CASE_LIMIT: Duration = Duration::from_secs(90);
@@ -107,10 +106,8 @@ impl Suite {
         // One after the other: several would only wait for the same processors.
         arguments.test_threads.get_or_insert(1);
         let rig = Rig::find();
-        let required = std::env::var_os(REQUIRE).is_some_and(|value| value != "0" && !value.is_empty());
-        let missing = rig.as_ref().err().cloned();
-        let listing = arguments.list;
-        if let Some(reason) = missing.as_ref().filter(|_| !listing) {
+        let required = device_is_required();
+        if let Some(reason) = rig.as_ref().err().filter(|_| !arguments.list) {
             println!(
                 "{} device tests have nothing to run on: {reason}. `cargo xtask softroce --suite` runs them in a \
                  virtual machine with SoftRoCE.",
@@ -118,14 +115,7 @@ impl Suite {
             );
         }
         let trials = self.cases.into_iter().map(|case| trial(case, rig.clone(), required)).collect();
-        let conclusion = libtest_mimic::run(&arguments, trials);
-        let failed = conclusion.num_failed;
-        if !listing {
-            let (passed, ignored) = (conclusion.num_passed, conclusion.num_ignored);
-            println!("device tests: {} ran, {ignored} skipped, {failed} failed", passed + failed);
-        }
-        let missing = required && missing.is_some() && !listing;
-        if failed == 0 && !missing { ExitCode::SUCCESS } else { ExitCode::from(101) }
+        conclude(&arguments, &libtest_mimic::run(&arguments, trials))
     }
 }
 

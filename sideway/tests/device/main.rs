@@ -1,8 +1,9 @@
 //! The conformance suite: everything that sideway promises, over a real device.
 //!
-//! It runs over the first device with an active port, or the one that `SIDEWAY_TEST_DEVICE` names; the two
-//! sides of a connection are two queue pairs of this process. Without a device every case is reported as
-//! ignored; with `SIDEWAY_TEST_REQUIRE_DEVICE=1` that is a failure.
+//! It runs over the first device with an active port, or the one that `SIDEWAY_TEST_DEVICE` names, and over the
+//! software devices in both modes (`support/suite.rs`); the two sides of a connection are two queue pairs of one
+//! process. Without a device every case is reported as ignored; with `SIDEWAY_TEST_REQUIRE_DEVICE=1` that is a
+//! failure.
 
 #[macro_use]
 #[path = "../support/mod.rs"]
@@ -23,6 +24,8 @@ mod memory;
 mod modify;
 mod node;
 mod queue_pair;
+#[path = "../support/suite.rs"]
+mod suite;
 mod threads;
 mod work_requests;
 
@@ -33,6 +36,10 @@ static ALLOCATOR: support::counting_allocator::CountingAllocator =
     support::counting_allocator::CountingAllocator;
 
 fn main() -> ExitCode {
+    suite::in_each_configuration(run)
+}
+
+fn run() -> ExitCode {
     let mut suite = harness::Suite::default();
     device::cases(&mut suite);
     memory::cases(&mut suite);

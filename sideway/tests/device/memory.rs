@@ -4,9 +4,10 @@ use std::collections::HashSet;
 
 use sideway::ibverbs::AccessFlags;
 use sideway::ibverbs::memory_region::RegisterMemoryRegionError;
+use sideway::memory::{Buffer, BufferKind};
 
 use crate::harness::{Outcome, Rig, Suite};
-use crate::node::Memory;
+use crate::node::{AnyPair, Data, Memory, Op, Remote, pattern};
 
 pub(crate) fn cases(suite: &mut Suite) {
     cases!(suite:
@@ -20,6 +21,7 @@ pub(crate) fn cases(suite: &mut Suite) {
         nothing_at_all_is_an_error_or_a_region,
         a_region_can_be_closed,
         domains_are_independent,
+        owned_memory_of_each_kind_is_reached_and_given_back,
     );
 }
 
@@ -151,6 +153,29 @@ fn domains_are_independent(rig: &Rig) -> Outcome {
         // SAFETY: the memory outlives the region and is not referred to.
         let mr = unsafe { pd.reg_mr(memory.start(), 4096, AccessFlags::LocalWrite).unwrap() };
         assert_eq!(mr.pd().as_raw(), pd.as_raw());
+    }
+    Ok(())
+}
+
+fn owned_memory_of_each_kind_is_reached_and_given_back(rig: &Rig) -> Outcome {
+    const LEN: usize = 10_000;
+    let mut pair = AnyPair::new(rig);
+    let suits = if pair.a.context.is_soft() { BufferKind::Shared } else { BufferKind::Private };
+    assert_eq!(BufferKind::for_device(&pair.a.context), suits);
+    for kind in [BufferKind::Private, BufferKind::Shared] {
+        let access = AccessFlags::LocalWrite | AccessFlags::RemoteWrite | AccessFlags::RemoteRead;
+        let memory = pair.b.pd.reg_buffer(Buffer::new(kind, LEN).unwrap(), access).unwrap();
+        let target = Remote { rkey: memory.rkey(), addr: memory.as_ptr() as u64 };
+        let bytes = pattern(kind as u8, LEN);
+        pair.a.memory.set(0, &bytes);
+        pair.a.run(Op::Write(target), Data::At(0, LEN));
+        pair.a.memory.set(0, &[0; LEN]);
+        pair.a.run(Op::Read(target), Data::At(0, LEN));
+        assert_eq!(pair.a.memory.get(0, LEN), bytes, "{kind:?}");
+        let buffer = memory.close().unwrap();
+        // SAFETY: within the buffer, which nobody writes to any more.
+        let got: Vec<_> = (0..LEN).map(|n| unsafe { buffer.as_ptr().add(n).read_volatile() }).collect();
+        assert_eq!(got, bytes, "{kind:?}");
     }
     Ok(())
 }

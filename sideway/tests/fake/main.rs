@@ -12,6 +12,7 @@ mod discipline;
 mod leaks;
 mod lifetimes;
 mod making;
+mod memory;
 mod poll;
 mod post;
 

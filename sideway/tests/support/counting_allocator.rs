@@ -8,6 +8,7 @@ pub struct CountingAllocator;
 
 thread_local! {
     static COUNT: Cell<u64> = const { Cell::new(0) };
+    static LIVE: Cell<i64> = const { Cell::new(0) };
 }
 
 /// How often this thread has allocated, or grown an allocation, while `work` ran.
@@ -17,32 +18,47 @@ pub fn allocations_during<T>(work: impl FnOnce() -> T) -> (u64, T) {
     (COUNT.get() - before, result)
 }
 
+/// How many bytes more this thread has allocated than freed when `work` has ended and only its result is left.
+pub fn live_bytes_after<T>(work: impl FnOnce() -> T) -> (i64, T) {
+    let before = LIVE.get();
+    let result = work();
+    (LIVE.get() - before, result)
+}
+
 fn count() {
     // A thread that is going away has no counter any more, and nobody reads it.
     let _ = COUNT.try_with(|count| count.set(count.get() + 1));
+}
+
+fn grow(bytes: i64) {
+    let _ = LIVE.try_with(|live| live.set(live.get() + bytes));
 }
 
 // SAFETY: everything is the system allocator's; counting allocates nothing.
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
+        grow(layout.size() as i64);
         // SAFETY: the caller's promises.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         count();
+        grow(layout.size() as i64);
         // SAFETY: the caller's promises.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         count();
+        grow(new_size as i64 - layout.size() as i64);
         // SAFETY: the caller's promises.
         unsafe { System.realloc(ptr, layout, new_size) }
     }
 
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        grow(-(layout.size() as i64));
         // SAFETY: the caller's promises.
         unsafe { System.dealloc(ptr, layout) }
     }

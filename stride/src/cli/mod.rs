@@ -10,6 +10,13 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 pub use size::{Size, SizeError};
 pub use usage::{Usage, parse};
 
+/// What chooses among devices, besides the flags.
+const PROVIDERS: &str = "\
+Environment:
+  SIDEWAY_PROVIDER=system  the devices of rdma-core
+  SIDEWAY_PROVIDER=soft    software devices: soft0 and so on
+  SIDEWAY_PROVIDER=auto    the former if there are any, else the latter, and stderr says so [default]";
+
 /// Measures bandwidth and latency of RDMA, as perftest defines them.
 ///
 /// Without a server address this is the server: it waits for one client, whose parameters count.
@@ -36,10 +43,10 @@ pub enum OperationArgs {
 #[derive(Clone, Debug, Subcommand)]
 pub enum MeasureArgs {
     /// Bandwidth and message rate.
-    #[command(name = "bw", visible_alias = "bandwidth")]
+    #[command(name = "bw", visible_alias = "bandwidth", after_help = PROVIDERS)]
     Bandwidth(CommonArgs),
     /// Latency.
-    #[command(name = "lat", visible_alias = "latency")]
+    #[command(name = "lat", visible_alias = "latency", after_help = PROVIDERS)]
     Latency(LatencyArgs),
 }
 
@@ -61,6 +68,15 @@ pub enum DefinitionArg {
     Pingpong,
     /// From the post to the completion
     Completion,
+}
+
+/// Where the memory of the messages comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BufferArg {
+    /// Can be mapped by the peer's process: what software devices are fastest with
+    Shared,
+    /// The allocator's, as perftest has it
+    Malloc,
 }
 
 /// The flags that every test has.
@@ -85,6 +101,10 @@ pub struct CommonArgs {
     /// Index in the port's GID table [default: the best one, and stderr says why]
     #[arg(short = 'x', long, value_name = "INDEX")]
     pub gid_index: Option<u32>,
+
+    /// Memory of the messages [default: shared over a software device, else malloc]
+    #[arg(long, value_name = "KIND")]
+    pub buffer: Option<BufferArg>,
 
     /// TCP port of the control connection; 0 makes the server choose
     #[arg(short, long, value_name = "PORT", default_value_t = crate::plan::DEFAULT_PORT)]

@@ -12,7 +12,9 @@ mod rules;
 mod sizes;
 mod test_plan;
 
-use crate::cli::{Cli, CommonArgs, DefinitionArg, LatencyArgs, MeasureArgs, OperationArgs, Size};
+use sideway::memory::BufferKind;
+
+use crate::cli::{BufferArg, Cli, CommonArgs, DefinitionArg, LatencyArgs, MeasureArgs, OperationArgs, Size};
 
 pub use differences::{Difference, differences};
 pub use error::PlanError;
@@ -48,6 +50,8 @@ pub struct LocalOptions {
     pub ib_port: Option<u8>,
     /// The index in the GID table, if the user gave one.
     pub gid_index: Option<u32>,
+    /// Where the memory of the messages comes from, if the user said so.
+    pub buffer: Option<BufferKind>,
     /// TCP port of the control connection.
     pub tcp_port: u16,
 }
@@ -91,6 +95,15 @@ impl From<DefinitionArg> for LatencyDefinition {
     }
 }
 
+impl From<BufferArg> for BufferKind {
+    fn from(arg: BufferArg) -> Self {
+        match arg {
+            BufferArg::Shared => Self::Shared,
+            BufferArg::Malloc => Self::Private,
+        }
+    }
+}
+
 fn role(args: &CommonArgs) -> Role {
     match &args.server {
         Some(server) => Role::Client(server.clone()),
@@ -106,7 +119,8 @@ fn local_options(args: &CommonArgs) -> Result<LocalOptions, PlanError> {
         Some(_) => return Err(PlanError::NoSuchPortNumber { given: args.ib_port.unwrap_or_default() }),
     };
     let (device, gid_index) = (args.device.clone(), args.gid_index);
-    Ok(LocalOptions { device, ib_port, gid_index, tcp_port: args.port })
+    let buffer = args.buffer.map(BufferKind::from);
+    Ok(LocalOptions { device, ib_port, gid_index, buffer, tcp_port: args.port })
 }
 
 fn test_plan(operation: Operation, measure: Measure, args: &CommonArgs) -> TestPlan {

@@ -20,7 +20,7 @@ fn refused(flags: &str) -> String {
 fn defaults_are_perftests() {
     let bw = plan("bw").unwrap();
     assert_eq!(bw.role, Role::Server);
-    assert_eq!(bw.local, LocalOptions { device: None, ib_port: None, gid_index: None, tcp_port: 18515 });
+    assert_eq!(bw.local, LocalOptions { tcp_port: 18515, ..LocalOptions::default() });
     assert_eq!(bw.test.sizes, Sizes::One { size: 65536 });
     assert_eq!((bw.test.iterations, bw.test.depth(), bw.test.post_list), (5000, 128, 1));
     assert_eq!(bw.test.inline_size, None);
@@ -162,6 +162,15 @@ fn a_plan_survives_the_wire() {
         let text = serde_json::to_string(&sent).unwrap();
         assert_eq!(serde_json::from_str::<TestPlan>(&text).unwrap(), sent, "{text}");
     }
+}
+
+#[test]
+fn the_kind_of_memory_is_this_sides_own() {
+    use sideway::memory::BufferKind;
+    let (shared, malloc) = (plan("bw --buffer shared").unwrap(), plan("bw --buffer malloc").unwrap());
+    assert_eq!(shared.local.buffer, Some(BufferKind::Shared));
+    assert_eq!(malloc.local.buffer, Some(BufferKind::Private));
+    assert_eq!(shared.test, malloc.test);
 }
 
 #[test]

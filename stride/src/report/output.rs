@@ -4,6 +4,7 @@ use std::fmt;
 use std::io::{self, Write};
 
 use super::{Row, heading, line};
+use crate::device::LocalDevice;
 use crate::plan::TestPlan;
 
 /// The two streams of a side.
@@ -24,8 +25,9 @@ impl Output {
     }
 
     /// Prints the table's heading.
-    pub fn heading(&mut self, test: &TestPlan) -> io::Result<()> {
-        self.table_line(&heading(test))
+    pub fn heading(&mut self, test: &TestPlan, device: &LocalDevice) -> io::Result<()> {
+        let software = device.is_soft.then_some(device.limits.device.as_str());
+        self.table_line(&heading(test, software))
     }
 
     /// Prints a row as soon as it is known.

@@ -6,20 +6,24 @@
 use super::{BandwidthRow, LatencyRow, Row};
 use crate::plan::{LatencyDefinition, Measure, TestPlan};
 
-/// The lines before the first row: what is measured, and the columns.
-pub fn heading(test: &TestPlan) -> String {
+/// The lines before the first row: what is measured, that it is software if the device of this name is, and
+/// the columns.
+pub fn heading(test: &TestPlan, software: Option<&str>) -> String {
     let operation = test.operation;
-    match test.measure {
-        Measure::Bandwidth => format!(
-            "# RDMA {operation} bandwidth: all bytes / (last completion - first post)\n{}",
-            bandwidth_columns(["#bytes", "iterations", "Gb/s", "Mpps"])
+    let (what, columns) = match test.measure {
+        Measure::Bandwidth => (
+            "bandwidth: all bytes / (last completion - first post)".to_owned(),
+            bandwidth_columns(["#bytes", "iterations", "Gb/s", "Mpps"]),
         ),
-        Measure::Latency(definition) => format!(
-            "# RDMA {operation} latency in us: {}\n{}",
-            defined(definition),
-            latency_columns(["#bytes", "iterations", "min", "avg", "p50", "p99", "p99.9", "max"])
+        Measure::Latency(definition) => (
+            format!("latency in us: {}", defined(definition)),
+            latency_columns(["#bytes", "iterations", "min", "avg", "p50", "p99", "p99.9", "max"]),
         ),
-    }
+    };
+    let over = software.map(|device| {
+        format!("# over {device}, a software device: figures of this host's processors and memory\n")
+    });
+    format!("# RDMA {operation} {what}\n{}{columns}", over.unwrap_or_default())
 }
 
 fn defined(definition: LatencyDefinition) -> &'static str {
@@ -94,7 +98,7 @@ mod tests {
                     million_messages_per_second: messages,
                 })
             });
-        let text = [heading(&test(Measure::Bandwidth)), line(&rows[0]), line(&rows[1])].join("\n");
+        let text = [heading(&test(Measure::Bandwidth), None), line(&rows[0]), line(&rows[1])].join("\n");
         assert_eq!(
             text,
             "\
@@ -117,7 +121,8 @@ mod tests {
             p99_9: 7.2,
             max: 1234.5678,
         });
-        let text = [heading(&test(Measure::Latency(LatencyDefinition::PingPong))), line(&row)].join("\n");
+        let text =
+            [heading(&test(Measure::Latency(LatencyDefinition::PingPong)), None), line(&row)].join("\n");
         assert_eq!(
             text,
             "\
@@ -125,8 +130,22 @@ mod tests {
 #bytes       iterations        min        avg        p50        p99      p99.9        max
 65536              1000      6.000      6.123      6.110      6.840      7.200   1234.568"
         );
-        let other = heading(&test(Measure::Latency(LatencyDefinition::Completion)));
+        let other = heading(&test(Measure::Latency(LatencyDefinition::Completion)), None);
         assert!(other.contains("from the post to the completion"), "{other}");
+    }
+
+    #[test]
+    fn a_software_device_is_named_as_such() {
+        for measure in [Measure::Bandwidth, Measure::Latency(LatencyDefinition::PingPong)] {
+            let text = heading(&test(measure), Some("soft0"));
+            let lines: Vec<_> = text.lines().collect();
+            assert_eq!(
+                lines[1],
+                "# over soft0, a software device: figures of this host's processors and memory"
+            );
+            let plain: Vec<_> = [&lines[..1], &lines[2..]].concat();
+            assert_eq!(plain.join("\n"), heading(&test(measure), None));
+        }
     }
 
     #[test]

@@ -7,14 +7,12 @@
 mod bandwidth;
 mod completion;
 mod latency;
-mod memory;
 mod side;
 mod watch;
 mod writer;
 
 pub use completion::CompletionError;
 use completion::CompletionPoller;
-use memory::RegisteredBuffer;
 pub use side::{Side, Workload};
 pub use watch::Watch;
 use writer::{Message, Target, Writer};

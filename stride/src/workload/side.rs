@@ -7,8 +7,9 @@ use sideway::ibverbs::protection_domain::ProtectionDomain;
 use sideway::ibverbs::queue_pair::{
     CreateQueuePairError, GenericQueuePair, QueuePairType, SendOperationFlags,
 };
+use sideway::memory::{BufferKind, RegisteredBuffer};
 
-use super::{CompletionPoller, RegisteredBuffer, Target, Watch, Writer, bandwidth, latency};
+use super::{CompletionPoller, Target, Watch, Writer, bandwidth, latency};
 use crate::buffers::BufferLayout;
 use crate::control::Resources;
 use crate::device::{DeviceError, LocalDevice};
@@ -39,7 +40,7 @@ impl<'a> Side<'a> {
         let inline_size = inline_size(device, test);
         let pd = device.context.alloc_pd()?;
         let layout = BufferLayout::new(test.sizes.largest());
-        let memory = RegisteredBuffer::new(&pd, layout, access(test))?;
+        let memory = pd.reg_buffer(layout.allocate(device.buffer)?, access(test))?;
         let queue = device
             .context
             .create_cq_builder()
@@ -62,7 +63,7 @@ impl<'a> Side<'a> {
         Resources {
             endpoint: self.endpoint.clone(),
             rkey: self.memory.rkey(),
-            address: self.memory.buffer().address() + self.layout.receive_offset(),
+            address: self.memory.as_ptr().addr() as u64 + self.layout.receive_offset(),
             length: self.layout.half(),
         }
     }
@@ -76,7 +77,11 @@ impl<'a> Side<'a> {
         let Self { device, mut queue_pair, poller, memory, layout, endpoint, inline_size } = self;
         let connection =
             connect(&mut queue_pair, &device.path, &endpoint, &remote.endpoint, &ConnectOptions::default())?;
-        let description = format!("{test}, inline up to {inline_size} bytes; {connection}");
+        let buffer = match memory.buffer().kind() {
+            BufferKind::Shared => "shared",
+            _ => "malloc",
+        };
+        let description = format!("{test}, inline up to {inline_size} bytes, buffer {buffer}; {connection}");
         let target = Target { rkey: remote.rkey, address: remote.address };
         let writer = Writer::new(queue_pair, memory, target, inline_size);
         let recorder = LatencyRecorder::new();

@@ -3,7 +3,8 @@
 //! # Safety
 //!
 //! The memory that a work request names belongs to the writer, whose fields are dropped in this order: the
-//! queue pair first, and with it every outstanding request, then the memory. Nobody writes to a message that
+//! queue pair first, and with it every outstanding request, then the memory, which is never freed if the device
+//! does not let go of it. Nobody writes to a message that
 //! is being sent: bandwidth tests do not write at all, and latency tests write the last byte of a message
 //! only after the completion of the one before has been polled.
 
@@ -12,8 +13,8 @@
 use sideway::ibverbs::queue_pair::{
     GenericQueuePair, PostSendError, PostSendGuard, QueuePair, WorkRequestFlags,
 };
+use sideway::memory::RegisteredBuffer;
 
-use super::RegisteredBuffer;
 use crate::buffers::Flag;
 
 /// Where the peer's memory is.
@@ -57,7 +58,7 @@ impl Writer {
 
     /// The byte at an offset in this side's memory.
     pub(super) fn flag(&self, offset: u64) -> Flag<'_> {
-        self.memory.buffer().flag(offset)
+        Flag::new(self.memory.buffer(), offset)
     }
 
     /// Posts a chain of `count` messages with one doorbell. `next` says, for each, its number, whether it
@@ -68,7 +69,7 @@ impl Writer {
         count: u32,
         mut next: impl FnMut() -> Message,
     ) -> Result<(), PostSendError> {
-        let address = self.memory.buffer().address();
+        let address = self.memory.as_ptr().addr() as u64;
         let mut guard = self.queue_pair.start_post_send();
         for _ in 0..count {
             let Message { number, signaled, offset } = next();

@@ -6,8 +6,7 @@ use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use sideway::ibverbs::device::DeviceList;
 use sideway::ibverbs::port::PortState;
 
-/// Where this is set, a missing device is a failure.
-const REQUIRE: &str = "SIDEWAY_TEST_REQUIRE_DEVICE";
+use crate::suite::{conclude, device_is_required};
 
 /// What a test comes to; `Skipped` with the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +22,7 @@ pub(crate) type Test = (&'static str, fn(&Device) -> Outcome);
 #[derive(Clone, Debug)]
 pub(crate) struct Device {
     pub(crate) name: String,
+    pub(crate) is_soft: bool,
     pub(crate) port: u8,
     pub(crate) known: Vec<String>,
     pub(crate) max_qp_wr: u32,
@@ -36,25 +36,14 @@ pub(crate) struct Device {
 /// Runs the tests, one after the other: each keeps one or two processors busy.
 pub(crate) fn run(tests: Vec<Test>) -> ExitCode {
     let device = Device::find();
-    let required = std::env::var_os(REQUIRE).is_some_and(|value| value != "0" && !value.is_empty());
+    let required = device_is_required();
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(1);
-    let missing = device.as_ref().err().cloned();
-    if let Some(reason) = missing.as_ref().filter(|_| !arguments.list) {
+    if let Some(reason) = device.as_ref().err().filter(|_| !arguments.list) {
         println!("{} device tests have nothing to run on: {reason}", tests.len());
     }
     let trials = tests.into_iter().map(|(name, test)| trial(name, test, device.clone(), required)).collect();
-    let conclusion = libtest_mimic::run(&arguments, trials);
-    if arguments.list {
-        return ExitCode::SUCCESS;
-    }
-    let failed = conclusion.num_failed;
-    println!(
-        "device tests: {} ran, {} skipped, {failed} failed",
-        conclusion.num_passed + failed,
-        conclusion.num_ignored
-    );
-    if failed == 0 && !(required && missing.is_some()) { ExitCode::SUCCESS } else { ExitCode::from(101) }
+    conclude(&arguments, &libtest_mimic::run(&arguments, trials))
 }
 
 fn trial(
@@ -92,6 +81,7 @@ impl Device {
                     gids.iter().filter(|gid| gid.port_num() == u32::from(port) && !gid.gid().is_zero());
                 return Ok(Self {
                     name: device.name(),
+                    is_soft: context.is_soft(),
                     port,
                     known,
                     max_qp_wr: attr.max_qp_wr().unsigned_abs(),

@@ -117,6 +117,9 @@ fn inline_sizes_above_the_devices_are_refused(device: &Device) -> Outcome {
 }
 
 fn the_memory_lock_limit_is_named(device: &Device) -> Outcome {
+    if device.is_soft {
+        return Outcome::Skipped("a software device locks no memory");
+    }
     // Root is not bound by the limit unless it gives that up.
     let setpriv = "setpriv --bounding-set -ipc_lock --inh-caps -ipc_lock";
     let works = format!("{setpriv} true");

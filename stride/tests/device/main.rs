@@ -1,5 +1,5 @@
-//! stride-perf over a real device: the first one with an active port, or the one that `SOFTROCE_DEVICE`
-//! names.
+//! stride-perf over a device: the first one with an active port, or the one that `SOFTROCE_DEVICE` names, and the
+//! software devices in both modes (`suite.rs`).
 //!
 //! Without a device every test is reported as ignored, with the reason; with
 //! `SIDEWAY_TEST_REQUIRE_DEVICE=1` that is a failure.
@@ -10,9 +10,11 @@ mod harness;
 mod input;
 mod measure;
 mod peers;
+#[path = "../../../sideway/tests/support/suite.rs"]
+mod suite;
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    harness::run([measure::TESTS, input::TESTS, peers::TESTS].concat())
+    suite::in_each_configuration(|| harness::run([measure::TESTS, input::TESTS, peers::TESTS].concat()))
 }

@@ -21,6 +21,9 @@ pub(crate) const TESTS: &[Test] = &[
     ("inline_messages", inline_messages),
     ("port_and_gid_as_asked_for", port_and_gid_as_asked_for),
     ("a_device_is_found_and_explained", a_device_is_found_and_explained),
+    ("memory_is_of_the_kind_that_suits_or_was_asked_for", memory_is_of_the_kind_that_suits_or_was_asked_for),
+    ("a_software_device_is_named_as_such", a_software_device_is_named_as_such),
+    ("a_software_device_takes_the_place_of_none", a_software_device_takes_the_place_of_none),
     ("server_and_client_print_the_same", server_and_client_print_the_same),
     ("the_announcements_lines", the_announcements_lines),
     ("the_clients_parameters_count", the_clients_parameters_count),
@@ -179,6 +182,59 @@ fn a_device_is_found_and_explained(device: &Device) -> Outcome {
     assert!(ended.stderr.contains("write lat (ping-pong), messages of 2 bytes, 5 iterations"), "{ended:#?}");
     let named = run(&device.flags("write lat --loopback -n 5")).succeeded();
     assert!(named.stderr.contains(&format!("device {} (as asked for)", device.name)), "{named:#?}");
+    Outcome::Ran
+}
+
+fn memory_is_of_the_kind_that_suits_or_was_asked_for(device: &Device) -> Outcome {
+    let default = if device.is_soft { "shared" } else { "malloc" };
+    for (flags, kind) in [("", default), ("--buffer shared", "shared"), ("--buffer malloc", "malloc")] {
+        for test in ["write bw -n 50 -s 4K", "write lat -n 50"] {
+            let ended = run(&device.flags(&format!("{test} --loopback {flags}"))).succeeded();
+            assert!(ended.stderr.contains(&format!("buffer {kind};")), "{ended:#?}");
+        }
+    }
+    // Each side has its own.
+    let server = "write bw -n 50 --buffer malloc";
+    let (server, client) = pair(device, server, "write bw -n 50 --buffer shared 127.0.0.1");
+    assert!(server.stderr.contains("buffer malloc;") && client.stderr.contains("buffer shared;"));
+    assert!(!client.stderr.contains("differ"), "{client:#?}");
+    Outcome::Ran
+}
+
+fn a_software_device_is_named_as_such(device: &Device) -> Outcome {
+    let ended = run(&device.flags("write bw --loopback -n 50 -s 64")).succeeded();
+    let line = format!("# over {}, a software device: ", device.name);
+    assert_eq!(ended.stdout.contains(&line), device.is_soft, "{ended:#?}");
+    assert_eq!(ended.stderr.contains("(as asked for), software, port"), device.is_soft, "{ended:#?}");
+    Outcome::Ran
+}
+
+/// What somebody gets who has neither a NIC nor rdma-core, and asks for nothing.
+fn a_software_device_takes_the_place_of_none(device: &Device) -> Outcome {
+    if !device.is_soft {
+        return Outcome::Skipped("the system has a device");
+    }
+    let bare = |flags: &str| {
+        let mut command = command(flags);
+        command.env("RDMA_MUMMY_LIB_DIR", "/nonexistent").env_remove("SIDEWAY_PROVIDER");
+        command
+    };
+    let noticed = |ended: Ended| {
+        let ended = ended.succeeded();
+        let lines = ended.stderr.lines().filter(|line| line.starts_with("notice: "));
+        assert_eq!(lines.count(), 1, "{ended:#?}");
+        assert!(ended.stdout.contains("# over soft0, a software device: "), "{ended:#?}");
+        ended
+    };
+    let ended = noticed(Running::start(&mut bare("write bw -a --loopback -n 10")).end());
+    assert_eq!(ended.rows().len(), 23, "{ended:#?}");
+    let mut server = Running::start(&mut bare("write bw -a -n 10 -p 0"));
+    let waiting = server.await_line("waiting for a client on TCP port");
+    let port = waiting.rsplit(' ').next().unwrap();
+    let client = Running::start(&mut bare(&format!("write bw -a -n 10 -p {port} 127.0.0.1"))).end();
+    let (client, server) = (noticed(client), noticed(server.end()));
+    assert_eq!(client.stdout, server.stdout);
+    assert_eq!(client.rows().len(), 23);
     Outcome::Ran
 }
 

@@ -182,7 +182,7 @@ fn client_of_wrong_resources(device: &Device, wrong: fn(&mut Resources)) -> (End
     let flags = device.flags(&format!("write bw -n 5 127.0.0.1 -p {}", listener.port()));
     let client = Running::start(&mut command(&flags));
     let options = LocalOptions { device: Some(device.name.clone()), ..LocalOptions::default() };
-    let local = LocalDevice::open(&options).unwrap();
+    let local = LocalDevice::open(sideway::default_provider().unwrap(), &options).unwrap();
     let mut link = listener.accept().unwrap();
     let told = serve_wrongly(&local, &mut link, wrong).unwrap_err();
     (client.end(), told)

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use bindgen::callbacks::{DeriveTrait, ImplementsTrait, IntKind, ParseCallbacks};
 use syn::{File, Item};
 
-use super::{Inputs, aliases, inlines, symbols, tables};
+use super::{Inputs, aliases, c_abi, inlines, symbols, tables};
 
 /// The targets that layouts are asserted for: clang's name, Debian's name, its multiarch folder, Rust's `target_arch`.
 const TARGETS: [(&str, &str, &str, &str); 2] = [
@@ -55,8 +55,8 @@ const PACKED_AND_ALIGNED: [&str; 11] = [
     "const _: () = assert!(size_of::<mlx5_wqe_ctrl_seg>() == 16);",
 ];
 
-/// Makes every generated file: name and text.
-pub(super) fn generate(inputs: &Inputs) -> Result<BTreeMap<String, String>> {
+/// Makes every file that bindgen's output is needed for: path below the workspace's folder, and text.
+pub(super) fn generate(root: &Path, inputs: &Inputs) -> Result<BTreeMap<String, String>> {
     // SAFETY: the chore has one thread at this point.
     unsafe { std::env::set_var("LIBCLANG_PATH", &inputs.libclang) };
     let mut files = BTreeMap::new();
@@ -87,6 +87,9 @@ pub(super) fn generate(inputs: &Inputs) -> Result<BTreeMap<String, String>> {
     files.insert("types.rs".into(), print(inputs, "Types and constants.", common.types));
     files.insert("tables.rs".into(), tables::write(&header(inputs), &common.functions, &symbols)?);
     files.insert("inlines.txt".into(), inlines::list(&inputs.headers.join("usr/include"))?);
+    let below = |(name, text)| (format!("rdma-mummy-sys/src/bindings/{name}"), text);
+    let mut files: BTreeMap<String, String> = files.into_iter().map(below).collect();
+    files.extend(c_abi::generate(root, &header(inputs), &common.functions, &symbols, &inputs.symbols)?);
     Ok(files)
 }
 

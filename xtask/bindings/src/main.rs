@@ -1,4 +1,5 @@
-//! `cargo xtask bindings`: makes the generated part of `rdma-mummy-sys` again.
+//! `cargo xtask bindings`: makes the generated part of `rdma-mummy-sys` again, and what the software device's
+//! C library exports.
 //!
 //! A program of its own, so that the other chores do not wait for bindgen to be compiled.
 //!
@@ -9,6 +10,7 @@
 //! `target/`, beside the system's own; nothing is installed.
 
 mod aliases;
+mod c_abi;
 mod c_lib;
 mod fetch;
 mod generate;
@@ -26,7 +28,7 @@ use clap::Parser;
 
 use fetch::Inputs;
 
-/// Make the generated bindings of rdma-mummy-sys again.
+/// Make the generated bindings of rdma-mummy-sys, and the export lists of soft-rnic's C library, again.
 #[derive(Parser)]
 #[command(name = "cargo xtask bindings")]
 struct Args {
@@ -58,15 +60,12 @@ fn main() -> Result<ExitCode> {
         }
         fetch::Fetched::Gone(what) => bail!("{what}; run `cargo xtask bindings --update` to move the pin"),
     };
-    let files = generate::generate(&inputs)?;
-    let c_files = c_lib::generate(&inputs)?;
-    let files = (files.into_iter().map(|(name, text)| (format!("src/bindings/{name}"), text)))
-        .chain(c_files.into_iter().map(|(name, text)| (format!("c/{name}"), text)))
-        .collect::<Vec<_>>();
-    let folder = root.join("rdma-mummy-sys");
+    let mut files = generate::generate(root, &inputs)?;
+    let c_files = c_lib::generate(&inputs)?.into_iter();
+    files.extend(c_files.map(|(name, text)| (format!("rdma-mummy-sys/c/{name}"), text)));
     let mut differing = Vec::new();
     for (name, text) in &files {
-        let path = folder.join(name);
+        let path = root.join(name);
         let committed = std::fs::read_to_string(&path).unwrap_or_default();
         if committed == *text {
             continue;

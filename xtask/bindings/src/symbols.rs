@@ -59,7 +59,7 @@ fn parse(text: &str, symbols: &mut BTreeMap<String, Symbol>) {
 }
 
 /// `IBVERBS_1.10` sorts after `IBVERBS_1.9`.
-fn ordinal(version: &str) -> Vec<u32> {
+pub(crate) fn ordinal(version: &str) -> Vec<u32> {
     let digits = version.rsplit('_').next().unwrap_or_default();
     digits.split('.').map(|part| part.parse().unwrap_or(0)).collect()
 }

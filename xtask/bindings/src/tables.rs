@@ -79,7 +79,7 @@ fn lost(functions: &[ForeignItemFn], symbols: &BTreeMap<String, Symbol>) -> Resu
 }
 
 /// A declaration on one line, without its semicolon.
-fn prototype(function: &ForeignItemFn) -> String {
+pub(super) fn prototype(function: &ForeignItemFn) -> String {
     let mut arguments: Vec<String> = Vec::new();
     for argument in &function.sig.inputs {
         let FnArg::Typed(typed) = argument else { continue };

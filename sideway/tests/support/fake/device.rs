@@ -4,6 +4,7 @@ use std::ffi::{c_char, c_int, c_void};
 use std::mem::offset_of;
 use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use sideway::sys::Verbs;
 use sideway::sys::types::*;
@@ -83,7 +84,7 @@ unsafe extern "C" fn get_device_list(num: *mut c_int) -> *mut *mut ibv_device {
 }
 
 unsafe extern "C" fn free_device_list(list: *mut *mut ibv_device) {
-    world().live.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
+    world().live.fetch_sub(1, Relaxed);
     let mut len = 0;
     // SAFETY: the list ends with a null pointer, and was boxed with that length; devices are boxes.
     unsafe {
@@ -309,6 +310,10 @@ unsafe extern "C" fn reg_mr_iova2(
 unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
     // SAFETY: the region lives.
     let world = unsafe { world_of((*mr).context) };
+    if world.refused_deregistrations.fetch_sub(1, Relaxed) > 0 {
+        world.destroyed.lock().unwrap().push("mr");
+        return libc::EBUSY;
+    }
     if !world.dies("mr") {
         return world.lies.destroy;
     }

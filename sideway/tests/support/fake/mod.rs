@@ -90,6 +90,8 @@ pub struct World {
     pub aborted: AtomicU64,
     pub inline_bytes: AtomicU64,
     pub next_polls: AtomicU64,
+    /// So many calls of `ibv_dereg_mr` are answered with `EBUSY`.
+    pub refused_deregistrations: AtomicI64,
     pub destroyed: Mutex<Vec<&'static str>>,
     keys: AtomicU64,
 }

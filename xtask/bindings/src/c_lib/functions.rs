@@ -13,7 +13,7 @@ use crate::symbols::Symbol;
 const BEHIND_INLINE: [&str; 3] = ["ibv_query_port", "ibv_reg_mr", "ibv_reg_mr_iova"];
 
 /// Functions of libibverbs that say "failed" with -1 and `errno`; the others return the error's number.
-const MINUS_ONE: [&str; 13] = [
+pub(crate) const MINUS_ONE: [&str; 13] = [
     "ibv_close_device",
     "ibv_dm_export_dmabuf_fd",
     "ibv_export_buf_dmabuf_fd",

@@ -4,4 +4,5 @@ mod declare;
 mod functions;
 mod headers;
 
+pub(crate) use functions::MINUS_ONE;
 pub(crate) use headers::generate;

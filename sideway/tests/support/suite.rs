@@ -1,0 +1,105 @@
+//! What the suites of device tests share: the devices that they run over, and what comes of them.
+//!
+//! A provider, and the mode of a software device, belong to a process. So a suite's program runs itself once for each
+//! configuration below, one after the other, unless `SIDEWAY_PROVIDER` says which devices it is to use. Over a
+//! software device, which every machine has, a suite that runs nothing has failed.
+
+use std::env;
+use std::process::{Command, ExitCode};
+
+use libtest_mimic::{Arguments, Conclusion};
+use sideway::provider::{PROVIDER_VARIABLE, ProviderChoice, ProviderError};
+
+/// Where this is set, a missing device is a failure.
+const REQUIRE: &str = "SIDEWAY_TEST_REQUIRE_DEVICE";
+
+/// Variables that name a device of the system's.
+const DEVICES_OF_THE_SYSTEM: [&str; 2] = ["SIDEWAY_TEST_DEVICE", "SOFTROCE_DEVICE"];
+
+const FAILURE: u8 = 101;
+
+/// Where a suite runs.
+struct Configuration {
+    name: &'static str,
+    choice: ProviderChoice,
+    /// More of the environment.
+    variables: &'static [(&'static str, &'static str)],
+}
+
+const CONFIGURATIONS: [Configuration; 3] = [
+    Configuration { name: "the system's devices", choice: ProviderChoice::System, variables: &[] },
+    Configuration {
+        name: "software devices, inline",
+        choice: ProviderChoice::Soft,
+        variables: &[("SOFT_RNIC_MODE", "inline"), ("SOFT_RNIC_DEVICES", "2"), (REQUIRE, "1")],
+    },
+    Configuration {
+        name: "software devices, deferred",
+        choice: ProviderChoice::Soft,
+        variables: &[("SOFT_RNIC_MODE", "deferred"), ("SOFT_RNIC_DEVICES", "2"), (REQUIRE, "1")],
+    },
+];
+
+/// Runs a suite in this process if the environment says over which devices, else in one process for each
+/// configuration.
+pub(crate) fn in_each_configuration(suite: impl FnOnce() -> ExitCode) -> ExitCode {
+    let chosen = env::var_os(PROVIDER_VARIABLE).is_some_and(|name| !name.is_empty());
+    // The tests are the same everywhere, and whoever asks wants each once.
+    if chosen || Arguments::from_args().list {
+        return suite();
+    }
+    let failed: Vec<_> = CONFIGURATIONS.iter().filter(|configuration| !configuration.passes()).collect();
+    for configuration in &failed {
+        println!("device tests failed over {}", configuration.name);
+    }
+    if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(FAILURE) }
+}
+
+impl Configuration {
+    /// Runs this program again; whether all went well.
+    fn passes(&self) -> bool {
+        println!("\n--- over {}", self.name);
+        if matches!(self.choice.select(), Err(ProviderError::NotBuilt)) {
+            println!("skipped: this build has none (sideway's feature `soft`)");
+            return true;
+        }
+        let mut command = Command::new(env::current_exe().expect("this program has a path"));
+        command.args(env::args_os().skip(1)).env(PROVIDER_VARIABLE, self.choice.name());
+        if self.choice == ProviderChoice::Soft {
+            // Nobody else's tests are on this fabric.
+            command.env("SOFT_RNIC_FABRIC", format!("test-{}", std::process::id()));
+            for name in DEVICES_OF_THE_SYSTEM {
+                command.env_remove(name);
+            }
+        }
+        command.envs(self.variables.iter().copied());
+        match command.status() {
+            Ok(status) => status.success(),
+            Err(error) => {
+                println!("cannot run the tests: {error}");
+                false
+            }
+        }
+    }
+}
+
+/// Whether a missing device is a failure.
+pub(crate) fn device_is_required() -> bool {
+    env::var_os(REQUIRE).is_some_and(|value| value != "0" && !value.is_empty())
+}
+
+/// Says what came of a suite, in the line that `cargo xtask softroce --suite` sums up.
+pub(crate) fn conclude(arguments: &Arguments, conclusion: &Conclusion) -> ExitCode {
+    if arguments.list {
+        return ExitCode::SUCCESS;
+    }
+    let (failed, skipped) = (conclusion.num_failed, conclusion.num_ignored);
+    let ran = conclusion.num_passed + failed;
+    println!("device tests: {ran} ran, {skipped} skipped, {failed} failed");
+    let all_were_wanted = arguments.filter.is_none() && arguments.skip.is_empty();
+    let nothing = ran == 0 && all_were_wanted && device_is_required();
+    if nothing {
+        println!("no device test ran, and there must be some ({REQUIRE})");
+    }
+    if failed == 0 && !nothing { ExitCode::SUCCESS } else { ExitCode::from(FAILURE) }
+}

@@ -1,0 +1,79 @@
+//! Exporting the functions of a table by their C names.
+
+use core::ffi::c_int;
+
+use rdma_mummy_sys::types::ibv_fork_status;
+
+/// Defines a C function for each entry of the table: a required one is called as it is, an optional one that
+/// the table lacks fails with `EOPNOTSUPP`. The value before its arrow is what it then returns if it returns
+/// an `int`.
+macro_rules! exports {
+    (
+        required { $(fn $name:ident($($arg:ident: $ty:ty),*) $(-> $ret:ty)?;)* }
+        optional { $($failure:expr => fn $oname:ident($($oarg:ident: $oty:ty),*) $(-> $oret:ty)?;)* }
+    ) => {
+        $(
+            #[unsafe(no_mangle)]
+            unsafe extern "C" fn $name($($arg: $ty),*) $(-> $ret)? {
+                // SAFETY: the caller keeps what libibverbs asks for this function, and the table's asks for no more.
+                unsafe { ($crate::libibverbs::TABLE.$name)($($arg),*) }
+            }
+        )*
+        $(
+            #[unsafe(no_mangle)]
+            unsafe extern "C" fn $oname($($oarg: $oty),*) $(-> $oret)? {
+                match $crate::libibverbs::TABLE.$oname {
+                    // SAFETY: as above.
+                    Some(function) => unsafe { function($($oarg),*) },
+                    None => $crate::export::Refusal::refuse($failure),
+                }
+            }
+        )*
+    };
+}
+
+/// What a function returns that does nothing but fail.
+pub(crate) trait Refusal {
+    /// Sets `errno` to `EOPNOTSUPP`; an `int` function returns `failure`.
+    fn refuse(failure: c_int) -> Self;
+}
+
+impl Refusal for () {
+    fn refuse(_: c_int) {
+        set_errno(libc::EOPNOTSUPP);
+    }
+}
+
+impl Refusal for c_int {
+    fn refuse(failure: c_int) -> Self {
+        set_errno(libc::EOPNOTSUPP);
+        failure
+    }
+}
+
+impl Refusal for isize {
+    fn refuse(_: c_int) -> Self {
+        set_errno(libc::EOPNOTSUPP);
+        -(libc::EOPNOTSUPP as isize)
+    }
+}
+
+impl Refusal for ibv_fork_status {
+    fn refuse(_: c_int) -> Self {
+        set_errno(libc::EOPNOTSUPP);
+        Self::IBV_FORK_DISABLED
+    }
+}
+
+impl<T> Refusal for *mut T {
+    fn refuse(_: c_int) -> Self {
+        set_errno(libc::EOPNOTSUPP);
+        core::ptr::null_mut()
+    }
+}
+
+/// Sets this thread's `errno`.
+pub(crate) fn set_errno(error: c_int) {
+    // SAFETY: the location is this thread's own errno, valid for its life.
+    unsafe { *libc::__errno_location() = error };
+}

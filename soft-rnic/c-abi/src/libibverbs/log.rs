@@ -1,0 +1,53 @@
+//! What the device has to say, on standard error: a C program has no logger of Rust's.
+
+use core::ffi::c_int;
+use std::io::Write;
+use std::sync::Once;
+
+use log::{LevelFilter, Log, Metadata, Record};
+use rdma_mummy_sys::types::ibv_device;
+
+/// The least severe message to print: `off`, `error`, `warn` (the default), `info`, `debug` or `trace`.
+const VARIABLE: &str = "SOFT_RNIC_LOG";
+
+struct StandardError;
+
+impl Log for StandardError {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true // The level is the facade's own matter.
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        let level = record.level().as_str().to_lowercase();
+        // A program may have closed its standard error; nobody is left to tell.
+        let _ = writeln!(std::io::stderr(), "soft-rnic: {level}: {}", record.args());
+    }
+
+    fn flush(&self) {}
+}
+
+/// `ibv_get_device_list(num_devices)`, the first that a program calls of libibverbs: messages before it there are none.
+///
+/// # Safety
+///
+/// As the table's own.
+pub(super) unsafe extern "C" fn get_device_list(num_devices: *mut c_int) -> *mut *mut ibv_device {
+    static STARTED: Once = Once::new();
+    STARTED.call_once(start);
+    // SAFETY: the caller's promise.
+    unsafe { (soft_rnic::verbs::table().ibv_get_device_list)(num_devices) }
+}
+
+fn start() {
+    let wanted = std::env::var(VARIABLE).unwrap_or_default();
+    let level = match wanted.as_str() {
+        "" => Ok(LevelFilter::Warn),
+        wanted => wanted.parse(),
+    };
+    if log::set_logger(&StandardError).is_ok() {
+        log::set_max_level(level.as_ref().map_or(LevelFilter::Warn, |level| *level));
+    }
+    if level.is_err() {
+        log::warn!("{VARIABLE}={wanted} is none of off, error, warn, info, debug, trace: taking warn");
+    }
+}

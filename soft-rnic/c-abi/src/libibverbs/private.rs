@@ -1,0 +1,139 @@
+//! The private functions of libibverbs, which providers import and never call here.
+//!
+//! A name is in several version nodes at once, which no attribute of Rust can say: assembly gives each label its
+//! version. `private.s` has a line for every name and node, which says which of the labels here it is.
+
+use core::arch::global_asm;
+use core::ffi::{c_char, c_int, c_void};
+
+use rdma_mummy_sys::types::{ibv_context, ibv_gid_entry, ibv_gid_type, ibv_wr_opcode};
+
+use super::TABLE;
+use crate::export::set_errno;
+
+/// The instruction that goes to a function for good.
+#[cfg(target_arch = "x86_64")]
+macro_rules! jump {
+    () => {
+        "jmp"
+    };
+}
+#[cfg(target_arch = "aarch64")]
+macro_rules! jump {
+    () => {
+        "b"
+    };
+}
+
+global_asm!(
+    ".macro label name, kind",
+    "    .p2align 4",
+    "    .type soft_rnic_\\name, %\\kind",
+    "soft_rnic_\\name:",
+    ".endm",
+    ".macro alias name, number, behaviour",
+    "    .globl soft_rnic_\\number\\()_\\name",
+    ".ifc \\behaviour, flag",
+    "    .type soft_rnic_\\number\\()_\\name, %object",
+    "    .size soft_rnic_\\number\\()_\\name, 1",
+    ".else",
+    "    .type soft_rnic_\\number\\()_\\name, %function",
+    ".endif",
+    "    .set soft_rnic_\\number\\()_\\name, soft_rnic_\\behaviour",
+    ".endm",
+    ".macro private name, number, behaviour",
+    "    alias \\name, \\number, \\behaviour",
+    "    .symver soft_rnic_\\number\\()_\\name, \\name@IBVERBS_PRIVATE_\\number",
+    ".endm",
+    ".macro private_default name, number, behaviour",
+    "    alias \\name, \\number, \\behaviour",
+    "    .symver soft_rnic_\\number\\()_\\name, \\name@@IBVERBS_PRIVATE_\\number",
+    ".endm",
+    ".section .text.soft_rnic_private, \"ax\", %progbits",
+    "label nothing, function",
+    "    ret",
+    "label failing, function",
+    concat!(jump!(), " {failing}"),
+    "label minus_one, function",
+    concat!(jump!(), " {minus_one}"),
+    "label null, function",
+    concat!(jump!(), " {null}"),
+    "label query_gid_type, function",
+    concat!(jump!(), " {query_gid_type}"),
+    "label wr_opcode_str, function",
+    concat!(jump!(), " {wr_opcode_str}"),
+    // A `bool` that providers set.
+    ".section .bss.soft_rnic_private, \"aw\", %nobits",
+    "label flag, object",
+    "    .skip 16",
+    include_str!("private.s"),
+    ".text",
+    failing = sym failing,
+    minus_one = sym minus_one,
+    null = sym null,
+    query_gid_type = sym query_gid_type,
+    wr_opcode_str = sym wr_opcode_str,
+);
+
+/// What a function does that returns an error number.
+extern "C" fn failing() -> c_int {
+    set_errno(libc::EOPNOTSUPP);
+    libc::EOPNOTSUPP
+}
+
+/// What a function does that returns a length, or -1.
+extern "C" fn minus_one() -> c_int {
+    set_errno(libc::EOPNOTSUPP);
+    -1
+}
+
+/// What a function does that returns a pointer, or a count.
+extern "C" fn null() -> *mut c_void {
+    set_errno(libc::EOPNOTSUPP);
+    core::ptr::null_mut()
+}
+
+/// `ibv_query_gid_type(context, port_num, index, type)`: how sysfs would name a GID's type. `ibv_devinfo` asks.
+///
+/// # Safety
+///
+/// As `ibv_query_gid_ex`; `kind` is valid for a write.
+unsafe extern "C" fn query_gid_type(
+    context: *mut ibv_context,
+    port_num: u8,
+    index: u32,
+    kind: *mut u32,
+) -> c_int {
+    // `IBV_GID_TYPE_SYSFS_IB_ROCE_V1` and `IBV_GID_TYPE_SYSFS_ROCE_V2`.
+    const IB_OR_ROCE_V1: u32 = 0;
+    const ROCE_V2: u32 = 1;
+    let mut entry = ibv_gid_entry::default();
+    let error = match TABLE._ibv_query_gid_ex {
+        // SAFETY: the caller's promise; the entry is as long as is said.
+        Some(query) => unsafe {
+            query(context, port_num.into(), index, &mut entry, 0, size_of::<ibv_gid_entry>())
+        },
+        None => libc::EOPNOTSUPP,
+    };
+    if error != 0 {
+        set_errno(error);
+        return -1;
+    }
+    let is_v2 = entry.gid_type == ibv_gid_type::IBV_GID_TYPE_ROCE_V2.0;
+    // SAFETY: the caller's promise.
+    unsafe { kind.write(if is_v2 { ROCE_V2 } else { IB_OR_ROCE_V1 }) };
+    0
+}
+
+/// `ibv_wr_opcode_str(opcode)`: an opcode's name.
+///
+/// # Safety
+///
+/// None is needed; it is a C function.
+unsafe extern "C" fn wr_opcode_str(opcode: ibv_wr_opcode) -> *const c_char {
+    match TABLE.ibv_wr_opcode_str {
+        // SAFETY: it takes any value.
+        Some(function) => unsafe { function(opcode) },
+        None => c"unknown".as_ptr(),
+    }
+}

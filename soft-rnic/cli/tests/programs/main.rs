@@ -1,0 +1,93 @@
+//! The distribution's own programs over the software device, unmodified: each started by `soft-rnic run`, once with
+//! work done as it is posted, once deferred.
+//!
+//! A test whose program this machine lacks is listed and counted as ignored, with the package that has it; with
+//! `SOFT_RNIC_REQUIRE_PROGRAMS=1` it fails.
+//!
+//! A new case is a line in one of the modules; what runs, and waits, and kills is in `pair.rs` and `place.rs`.
+
+#[path = "../../../c-abi/tests/support/library.rs"]
+mod library;
+mod listing;
+mod pair;
+mod perftest;
+mod ping_pong;
+mod place;
+mod process;
+
+use std::process::ExitCode;
+
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
+
+use place::Place;
+
+/// When work is done; `soft-rnic run --mode` knows the names.
+const MODES: [&str; 2] = ["inline", "deferred"];
+
+/// Where this is set, a program that is not installed is a failure.
+const REQUIRE: &str = "SOFT_RNIC_REQUIRE_PROGRAMS";
+
+/// A test: its name, the programs that it runs, and what it does with them.
+pub(crate) struct Test {
+    name: String,
+    programs: Vec<&'static str>,
+    run: Box<Run>,
+}
+
+type Run = dyn Fn(&Place) -> Result<(), String> + Send + Sync;
+
+impl Test {
+    pub(crate) fn new(
+        name: impl Into<String>,
+        programs: &[&'static str],
+        run: impl Fn(&Place) -> Result<(), String> + Send + Sync + 'static,
+    ) -> Self {
+        Self { name: name.into(), programs: programs.to_vec(), run: Box::new(run) }
+    }
+
+    /// What of it is not installed, and how that is changed.
+    fn lacks(&self) -> Option<String> {
+        let missing = self.programs.iter().find(|program| process::on_path(program).is_none())?;
+        let package = match missing.split_once('_') {
+            Some(("ibv", _)) => "ibverbs-utils",
+            Some(("ib", _)) => "perftest",
+            _ => "coreutils",
+        };
+        Some(format!("no `{missing}` on the PATH (Debian: {package})"))
+    }
+}
+
+fn main() -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    // Two processes that poll keep two processors busy.
+    arguments.test_threads.get_or_insert(1);
+    let required = std::env::var_os(REQUIRE).is_some_and(|value| value == "1");
+    let trials = MODES.into_iter().flat_map(|mode| {
+        let mut tests = Vec::new();
+        listing::add(&mut tests);
+        ping_pong::add(&mut tests);
+        perftest::add(&mut tests);
+        tests.into_iter().map(move |test| trial(mode, test, required))
+    });
+    let conclusion = libtest_mimic::run(&arguments, trials.collect());
+    if !arguments.list {
+        println!(
+            "programs over soft0: {} ran, {} skipped, {} failed",
+            conclusion.num_passed + conclusion.num_failed,
+            conclusion.num_ignored,
+            conclusion.num_failed
+        );
+    }
+    conclusion.exit_code()
+}
+
+fn trial(mode: &'static str, test: Test, required: bool) -> Trial {
+    Trial::ignorable_test(format!("{mode}::{}", test.name), move || match test.lacks() {
+        Some(what) if required => Err(Failed::from(what)),
+        Some(what) => Ok(Completion::ignored_with(what)),
+        None => {
+            let place = Place::new(mode).map_err(Failed::from)?;
+            (test.run)(&place).map(|()| Completion::Completed).map_err(Failed::from)
+        }
+    })
+}

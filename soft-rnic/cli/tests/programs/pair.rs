@@ -1,0 +1,61 @@
+//! A server and its client, which find each other by TCP on this host.
+
+use std::fs;
+use std::net::{Ipv4Addr, TcpListener};
+use std::time::Duration;
+
+use crate::place::Place;
+use crate::process::{Ended, LIMIT};
+
+/// What a server may still take to end when its client has failed.
+const GRACE: Duration = Duration::from_secs(3);
+
+/// One side: the launcher's options, the program and its flags.
+#[derive(Clone, Copy)]
+pub(crate) struct Side<'a> {
+    pub(crate) options: &'a [&'a str],
+    pub(crate) program: &'a str,
+    pub(crate) flags: &'a [&'a str],
+}
+
+/// Runs both to their ends, which must be good; returns the client's and the server's words.
+pub(crate) fn play(place: &Place, server: Side<'_>, client: Side<'_>) -> Result<(Ended, Ended), String> {
+    let port = free_port()?;
+    let port_flag = ["-p", &port.to_string()].map(str::to_owned);
+    let port_flag = port_flag.each_ref().map(String::as_str);
+    let serving = place
+        .start(server.options, server.program, &[server.flags, &port_flag].concat())?
+        .wait_until("listened", |_| is_listening(port))?;
+    let arguments = [client.flags, &port_flag, &["127.0.0.1"]].concat();
+    let client = place.start(client.options, client.program, &arguments)?.finish_within(LIMIT);
+    let limit = if client.as_ref().is_ok_and(|client| client.status.success()) { LIMIT } else { GRACE };
+    match (client, serving.finish_within(limit)) {
+        (Ok(client), Ok(server)) if client.status.success() && server.status.success() => {
+            Ok((client, server))
+        }
+        (client, server) => {
+            let words = |end: Result<Ended, String>| end.map_or_else(|error| error, |end| end.to_string());
+            Err(format!("client: {}\nserver: {}", words(client), words(server)))
+        }
+    }
+}
+
+/// A TCP port that nobody uses. Between this and the server's own `bind` the kernel hands it to nobody else who asks
+/// for any port: it goes round all of them first.
+fn free_port() -> Result<u16, String> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(|error| error.to_string())?;
+    listener.local_addr().map(|address| address.port()).map_err(|error| error.to_string())
+}
+
+/// Asks the kernel rather than the server, which takes the first connection for its client.
+fn is_listening(port: u16) -> bool {
+    const LISTEN: &str = "0A";
+    let port = format!(":{port:04X}");
+    ["/proc/net/tcp", "/proc/net/tcp6"].into_iter().any(|table| {
+        let table = fs::read_to_string(table).unwrap_or_default();
+        let mut sockets = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        sockets.any(|socket| {
+            socket.get(1).is_some_and(|address| address.ends_with(&port)) && socket.get(3) == Some(&LISTEN)
+        })
+    })
+}

@@ -1,0 +1,140 @@
+//! The programs of perftest.
+
+use crate::Test;
+use crate::pair::{Side, play};
+use crate::place::Place;
+use crate::process::Ended;
+
+/// A program and what both sides are told besides the device and the GID's index.
+const CASES: [(&str, &str); 58] = [
+    ("ib_write_bw", "-n 300"),
+    ("ib_write_bw", "-n 200 -a"),
+    ("ib_write_bw", "-n 300 -b"),
+    ("ib_write_bw", "-n 300 -q 4"),
+    ("ib_write_bw", "-n 300 -b -q 4"),
+    ("ib_write_bw", "-n 300 -c UC"),
+    ("ib_write_bw", "-n 200 -c UC -a"),
+    ("ib_write_bw", "-n 320 -l 8 -s 64"),
+    ("ib_write_bw", "-n 300 -s 32 -I 32"),
+    ("ib_write_bw", "-n 300 -m 256"),
+    ("ib_write_bw", "-n 300 --use_old_post_send"),
+    ("ib_write_lat", "-n 300"),
+    ("ib_write_lat", "-n 100 -a"),
+    ("ib_write_lat", "-n 300 -c UC"),
+    ("ib_write_lat", "-n 300 -s 32 -I 32"),
+    ("ib_read_bw", "-n 300"),
+    ("ib_read_bw", "-n 200 -a"),
+    ("ib_read_bw", "-n 300 -b"),
+    ("ib_read_bw", "-n 300 -q 4"),
+    ("ib_read_bw", "-n 300 -e"),
+    ("ib_read_bw", "-n 300 -o 1"),
+    ("ib_read_lat", "-n 300"),
+    ("ib_read_lat", "-n 100 -a"),
+    ("ib_read_lat", "-n 300 -e"),
+    ("ib_send_bw", "-n 300"),
+    ("ib_send_bw", "-n 200 -a"),
+    ("ib_send_bw", "-n 300 -b"),
+    ("ib_send_bw", "-n 300 -q 4"),
+    ("ib_send_bw", "-n 300 -b -q 4"),
+    ("ib_send_bw", "-n 300 -e"),
+    ("ib_send_bw", "-n 300 -b -e"),
+    ("ib_send_bw", "-n 300 -c UC"),
+    ("ib_send_bw", "-n 300 -c UD"),
+    ("ib_send_bw", "-n 300 -c UD -q 4"),
+    ("ib_send_bw", "-n 300 -c UD -b"),
+    ("ib_send_bw", "-n 300 --use-srq"),
+    ("ib_send_bw", "-n 300 -s 32 -I 32"),
+    ("ib_send_bw", "-n 300 -r 1"),
+    ("ib_send_lat", "-n 300"),
+    ("ib_send_lat", "-n 100 -a"),
+    ("ib_send_lat", "-n 300 -e"),
+    ("ib_send_lat", "-n 300 -c UC"),
+    ("ib_send_lat", "-n 300 -c UC -e"),
+    ("ib_send_lat", "-n 300 -c UD"),
+    ("ib_send_lat", "-n 300 -c UD -e"),
+    ("ib_send_lat", "-n 300 -s 32 -I 32"),
+    ("ib_send_lat", "-n 300 --use_old_post_send"),
+    ("ib_atomic_bw", "-n 300"),
+    ("ib_atomic_bw", "-n 300 -A CMP_AND_SWAP"),
+    ("ib_atomic_bw", "-n 300 -b"),
+    ("ib_atomic_bw", "-n 300 -q 4"),
+    ("ib_atomic_bw", "-n 300 -b -q 4"),
+    ("ib_atomic_bw", "-n 300 -e"),
+    ("ib_atomic_bw", "-n 300 -o 1"),
+    ("ib_atomic_lat", "-n 300"),
+    ("ib_atomic_lat", "-n 300 -A CMP_AND_SWAP"),
+    ("ib_atomic_lat", "-n 300 -e"),
+    ("ib_atomic_lat", "-n 300 -o 1"),
+];
+
+/// One of each, for what concerns them all.
+const PROGRAMS: [&str; 8] = [
+    "ib_write_bw",
+    "ib_write_lat",
+    "ib_read_bw",
+    "ib_read_lat",
+    "ib_send_bw",
+    "ib_send_lat",
+    "ib_atomic_bw",
+    "ib_atomic_lat",
+];
+
+pub(crate) fn add(tests: &mut Vec<Test>) {
+    for (program, flags) in CASES {
+        tests.push(Test::new(format!("{program} -x 0 {flags}"), &[program], move |place| {
+            measure(place, program, flags, [&["-d", "soft0", "-x", "0"]; 2], &[])
+        }));
+    }
+    for program in PROGRAMS {
+        tests.push(Test::new(format!("{program} -x 1"), &[program], move |place| {
+            measure(place, program, "-n 300", [&["-d", "soft0", "-x", "1"]; 2], &[])
+        }));
+        tests.push(Test::new(format!("{program} from soft1 to soft0"), &[program], move |place| {
+            let devices = [&["-d", "soft0", "-x", "0"], &["-d", "soft1", "-x", "0"]];
+            measure(place, program, "-n 300", devices, &["--devices", "2"])
+        }));
+    }
+}
+
+/// Server's and client's device; the client's table must have every row.
+fn measure(
+    place: &Place,
+    program: &str,
+    flags: &str,
+    devices: [&[&str; 4]; 2],
+    options: &[&str],
+) -> Result<(), String> {
+    let flags: Vec<&str> = flags.split_whitespace().collect();
+    // -F: a processor's changing clock is of no interest here.
+    let [server, client] = devices.map(|device| [&device[..], &flags, &["-F"]].concat());
+    let side = |flags| Side { options, program, flags };
+    let (client, server) = play(place, side(&server), side(&client))?;
+    for ended in [&client, &server] {
+        for complaint in ["Failed status", "Completion with error", "Couldn't", "Unable to"] {
+            if ended.stderr.contains(complaint) || ended.stdout.contains(complaint) {
+                return Err(format!("{complaint:?}: {ended}"));
+            }
+        }
+    }
+    check_table(&client, &flags)
+}
+
+/// The rows of perftest's table: size, iterations, figures.
+fn check_table(client: &Ended, flags: &[&str]) -> Result<(), String> {
+    let numbers =
+        |line: &str| line.split_whitespace().map(|word| word.parse().ok()).collect::<Option<Vec<f64>>>();
+    let rows: Vec<Vec<f64>> =
+        client.stdout.lines().filter_map(numbers).filter(|row| row.len() >= 4).collect();
+    let sizes: Vec<f64> = rows.iter().map(|row| row[0]).collect();
+    let all_sizes: Vec<f64> = (1..=23).map(|power| f64::from(1 << power)).collect();
+    let right_sizes = match flags.iter().position(|flag| *flag == "-s") {
+        _ if flags.contains(&"-a") => sizes == all_sizes,
+        Some(at) => sizes == [flags[at + 1].parse::<f64>().map_err(|error| error.to_string())?],
+        None => sizes.len() == 1,
+    };
+    let wanted: f64 = flags[1].parse().map_err(|_| "each case begins with -n")?;
+    // With several pairs it is the sum of all of them.
+    let all_ran = rows.iter().all(|row| row[1] >= wanted && row[1] % wanted == 0.0);
+    let has_figures = rows.iter().all(|row| row[2..].iter().all(|figure| *figure >= 0.0) && row[3] > 0.0);
+    if right_sizes && all_ran && has_figures { Ok(()) } else { Err(format!("not the table: {client}")) }
+}

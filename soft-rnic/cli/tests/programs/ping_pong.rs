@@ -1,0 +1,85 @@
+//! The ping-pong programs of ibverbs-utils.
+
+use crate::Test;
+use crate::pair::{Side, play};
+use crate::place::Place;
+
+const RC: &str = "ibv_rc_pingpong";
+const UC: &str = "ibv_uc_pingpong";
+const UD: &str = "ibv_ud_pingpong";
+const SRQ: &str = "ibv_srq_pingpong";
+
+/// A program and what both sides are told besides the device and the GID's index.
+const CASES: [(&str, &str); 26] = [
+    (RC, "-n 300 -c"),
+    (RC, "-n 300"),
+    (RC, "-n 300 -e -c"),
+    (RC, "-n 300 -N -c"),
+    (RC, "-n 300 -N -e -c"),
+    (RC, "-n 300 -t -c"),
+    (RC, "-n 300 -t -N -c"),
+    (RC, "-n 300 -s 1 -c"),
+    (RC, "-n 100 -s 65536 -m 4096 -c"),
+    (RC, "-n 20 -s 1048576 -c"),
+    (RC, "-n 50 -s 63 -r 1 -c"),
+    (RC, "-n 50 -s 5000 -m 256 -r 3 -c"),
+    (UC, "-n 300 -c"),
+    (UC, "-n 300"),
+    (UC, "-n 300 -e -c"),
+    (UC, "-n 100 -s 65536 -c"),
+    (UD, "-n 300 -s 1024 -c"),
+    (UD, "-n 300 -s 1024"),
+    (UD, "-n 300 -s 1024 -e -c"),
+    (UD, "-n 300 -s 4096 -c"),
+    (SRQ, "-n 300 -c"),
+    (SRQ, "-n 300"),
+    (SRQ, "-n 300 -e -c"),
+    (SRQ, "-n 100 -q 1 -c"),
+    (SRQ, "-n 50 -q 64 -c"),
+    (SRQ, "-n 100 -s 65536 -c"),
+];
+
+pub(crate) fn add(tests: &mut Vec<Test>) {
+    for (program, flags) in CASES {
+        // The link-local GID is the one of hardware, the other that of the host's address.
+        for gid in ["0", "1"] {
+            let name = format!("{program} -g {gid} {flags}");
+            tests.push(Test::new(name, &[program], move |place| {
+                ping_pong(place, program, flags, [&["-d", "soft0", "-g", gid]; 2], &[])
+            }));
+        }
+    }
+    for program in [RC, UC, UD, SRQ] {
+        let flags = if program == UD { "-n 100 -s 1024 -c" } else { "-n 100 -c" };
+        tests.push(Test::new(format!("{program} from soft1 to soft0"), &[program], move |place| {
+            let devices = [&["-d", "soft0", "-g", "0"], &["-d", "soft1", "-g", "0"]];
+            ping_pong(place, program, flags, devices, &["--devices", "2"])
+        }));
+    }
+}
+
+/// Server's and client's device; both must come to the same end.
+fn ping_pong(
+    place: &Place,
+    program: &str,
+    flags: &str,
+    devices: [&[&str; 4]; 2],
+    options: &[&str],
+) -> Result<(), String> {
+    let flags: Vec<&str> = flags.split_whitespace().collect();
+    let [server, client] = devices.map(|device| [&device[..], &flags].concat());
+    let side = |flags| Side { options, program, flags };
+    let (client, server) = play(place, side(&server), side(&client))?;
+    let iterations = flags[1];
+    for ended in [&client, &server] {
+        ended.says("remote address:")?;
+        ended.says(&format!("\n{iterations} iters in "))?;
+        ended.says(" bytes in ")?;
+        for complaint in ["Failed status", "invalid data", "Couldn't", "errno"] {
+            if ended.stderr.contains(complaint) || ended.stdout.contains(complaint) {
+                return Err(format!("{complaint:?}: {ended}"));
+            }
+        }
+    }
+    Ok(())
+}

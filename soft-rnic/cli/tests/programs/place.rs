@@ -1,0 +1,48 @@
+//! Where a test runs: the library, the mode, and a fabric of its own.
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::library;
+use crate::process::{Ended, LIMIT, Running};
+
+/// Makes programs that meet one another, and nobody else's.
+pub(crate) struct Place {
+    folder: &'static Path,
+    mode: &'static str,
+    fabric: String,
+}
+
+impl Place {
+    pub(crate) fn new(mode: &'static str) -> Result<Self, String> {
+        static PLACES: AtomicU32 = AtomicU32::new(0);
+        let fabric = format!("test-{}-{}", std::process::id(), PLACES.fetch_add(1, Ordering::Relaxed));
+        Ok(Self { folder: library::folder()?, mode, fabric })
+    }
+
+    /// Starts a program over the device, as a user would; `options` are the launcher's.
+    pub(crate) fn start(
+        &self,
+        options: &[&str],
+        program: &str,
+        arguments: &[&str],
+    ) -> Result<Running, String> {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_soft-rnic"));
+        command
+            .args(["run", "--mode", self.mode, "--fabric", &self.fabric])
+            .arg("--lib-dir")
+            .arg(self.folder);
+        command.args(options).arg("--").arg(program).args(arguments);
+        // A symbol that is missing is to be found at the start.
+        Running::start({
+            command.env("LD_BIND_NOW", "1");
+            command
+        })
+    }
+
+    /// Runs a program to its end.
+    pub(crate) fn run(&self, options: &[&str], program: &str, arguments: &[&str]) -> Result<Ended, String> {
+        self.start(options, program, arguments)?.finish_within(LIMIT)
+    }
+}

@@ -1,0 +1,296 @@
+//! Where neither a shared mapping nor the kernel reaches a peer's memory, its owner moves the bytes.
+//!
+//! Every link has, in the segment of the process that it leads to, a cell a lane: a request, and room for bytes in transit.
+//! The sender fills it in, rings, and waits a moment for the owner's service thread, which checks the request against its
+//! own, private tables. An owner that does not answer in time is tried again like one that does not acknowledge; what
+//! was asked for stays in the cell, so that nothing (no atomic, above all) is done twice.
+
+use core::mem::size_of;
+use core::ptr::NonNull;
+use std::time::{Duration, Instant};
+
+use rdma_mummy_sys::types::ibv_access_flags;
+
+use super::transfer::{Direction, Local, Remote};
+use super::{Broken, Way};
+use crate::node::{CALL_CELL, CALL_HEADER, CALL_PAYLOAD, Doorbell, Link};
+use crate::objects::rnic::Rnic;
+use crate::platform::copy;
+use crate::shared::gate::Pass;
+use crate::shared::mark::{LANES, Mark};
+use crate::shared::segment::Segment;
+use crate::sync::{Acquire, AtomicU32, AtomicU64, Relaxed, Release};
+
+/// Bytes in transit at a time.
+const ROOM: usize = CALL_PAYLOAD;
+/// How long a sender waits within one attempt.
+const PATIENCE: Duration = Duration::from_millis(20);
+
+/// A request in the owner's segment.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Cell {
+    state: AtomicU32,
+    operation: AtomicU32,
+    key: AtomicU32,
+    status: AtomicU32,
+    queue_pair: AtomicU32,
+    pass: AtomicU64,
+    address: AtomicU64,
+    length: AtomicU64,
+    operands: [AtomicU64; 2],
+    /// Tells one request from the next.
+    ticket: AtomicU64,
+    value: AtomicU64,
+}
+
+/// States of a cell.
+mod state {
+    pub(super) const IDLE: u32 = 0;
+    pub(super) const ASKED: u32 = 1;
+    pub(super) const ANSWERED: u32 = 2;
+}
+
+const _: () = assert!(size_of::<Cell>() <= CALL_HEADER);
+
+/// What the owner is asked to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Operation {
+    /// Copy bytes from the cell to the memory; more of the message follow.
+    WritePart = 1,
+    /// Copy the last bytes of a message from the cell to the memory.
+    WriteLast = 2,
+    /// Copy bytes from the memory to the cell.
+    Read = 3,
+    CompareSwap = 4,
+    FetchAdd = 5,
+}
+
+impl Operation {
+    fn from_number(number: u32) -> Option<Self> {
+        [Self::WritePart, Self::WriteLast, Self::Read, Self::CompareSwap, Self::FetchAdd]
+            .into_iter()
+            .find(|operation| *operation as u32 == number)
+    }
+
+    fn needs(self) -> u32 {
+        match self {
+            Self::Read => 0,
+            _ => ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0,
+        }
+    }
+}
+
+/// A request: a part of a piece of the peer's memory.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    operation: Operation,
+    offset: usize,
+    length: usize,
+    operands: [u64; 2],
+}
+
+/// Answers.
+const DONE: u32 = 1;
+const REFUSED: u32 = 2;
+
+/// The cell of a lane, and its room. `area` is checked against the segment.
+fn cell(segment: &Segment, area: u64, lane: usize) -> Option<(&Cell, NonNull<u8>)> {
+    if lane >= LANES {
+        return None;
+    }
+    let offset = area.checked_add((lane * CALL_CELL) as u64)?;
+    let place = segment.heap(offset, CALL_CELL)?;
+    if !place.cast::<Cell>().is_aligned() {
+        return None;
+    }
+    // SAFETY: inside of the segment's mapping and aligned, as was checked; a `Cell` is atomics.
+    let cell = unsafe { place.cast::<Cell>().as_ref() };
+    // SAFETY: as above: the room follows the cell.
+    Some((cell, unsafe { place.add(CALL_HEADER) }))
+}
+
+/// Asks for one thing and waits for it. What was asked before with the same ticket for the same place is waited for, not
+/// asked again.
+fn ask(
+    way: Way<'_>,
+    remote: &Remote,
+    asked: Asked,
+    bytes: &mut dyn FnMut(NonNull<u8>),
+) -> Result<u64, Broken> {
+    let link = &way.peer.link;
+    let (cell, room) = cell(link.segment(), link.call_area(), way.lane.index()).ok_or(Broken::Gone)?;
+    let address = remote.address.wrapping_add(asked.offset as u64);
+    let same = cell.ticket.load(Relaxed) == way.ticket && cell.address.load(Relaxed) == address;
+    match cell.state.load(Acquire) {
+        state::ASKED | state::ANSWERED if same => {}
+        // An earlier request of this lane whose sender gave up.
+        state::ASKED => return Err(Broken::Gone),
+        _ => {
+            cell.operation.store(asked.operation as u32, Relaxed);
+            cell.queue_pair.store(way.peer.index, Relaxed);
+            cell.pass.store(way.peer.pass.to_word(), Relaxed);
+            cell.key.store(remote.key, Relaxed);
+            cell.address.store(address, Relaxed);
+            cell.length.store(asked.length as u64, Relaxed);
+            cell.ticket.store(way.ticket, Relaxed);
+            for (word, value) in cell.operands.iter().zip(asked.operands) {
+                word.store(value, Relaxed);
+            }
+            if matches!(asked.operation, Operation::WritePart | Operation::WriteLast) {
+                bytes(room);
+            }
+            cell.state.store(state::ASKED, Release);
+            link.ring(Doorbell::Call { lane: way.lane.index() as u16 });
+        }
+    }
+    wait(link, cell)?;
+    let (status, value) = (cell.status.load(Relaxed), cell.value.load(Relaxed));
+    if status == DONE && asked.operation == Operation::Read {
+        bytes(room);
+    }
+    cell.state.store(state::IDLE, Release);
+    if status == DONE { Ok(value) } else { Err(Broken::Address) }
+}
+
+fn wait(link: &Link, cell: &Cell) -> Result<(), Broken> {
+    let begin = Instant::now();
+    let mut spins = 0_u32;
+    while cell.state.load(Acquire) != state::ANSWERED {
+        if !link.alive() || begin.elapsed() > PATIENCE {
+            return Err(Broken::Gone);
+        }
+        spins = spins.saturating_add(1);
+        if spins < 100 { core::hint::spin_loop() } else { std::thread::yield_now() }
+    }
+    Ok(())
+}
+
+/// Moves a message by asking, part by part.
+///
+/// # Safety
+///
+/// The gathered pieces may be touched: written, if the direction is `Read`.
+pub(crate) unsafe fn move_by_asking(
+    way: Way<'_>,
+    direction: Direction,
+    remotes: &[Remote],
+) -> Result<(), Broken> {
+    let pieces = &way.gathered.pieces;
+    let total = way.gathered.length();
+    let mut done = 0;
+    for remote in remotes {
+        let mut offset = 0;
+        while offset < remote.len && done < total {
+            let length = ROOM.min(remote.len - offset).min(total - done);
+            let operation = match direction {
+                Direction::Read => Operation::Read,
+                Direction::Write if done + length == total => Operation::WriteLast,
+                Direction::Write => Operation::WritePart,
+            };
+            let asked = Asked { operation, offset, length, operands: [0; 2] };
+            let mut bytes = |room: NonNull<u8>| {
+                // SAFETY: the gathered pieces are the caller's to touch; the room has `length` bytes and is this lane's.
+                unsafe { copy_part(direction, pieces, done, room, length) };
+            };
+            ask(way, remote, asked, &mut bytes)?;
+            offset += length;
+            done += length;
+        }
+    }
+    Ok(())
+}
+
+/// Does an atomic operation by asking; what was there before.
+pub(crate) fn atomic_by_asking(
+    way: Way<'_>,
+    remote: &Remote,
+    operation: Operation,
+    operands: [u64; 2],
+) -> Result<u64, Broken> {
+    ask(way, remote, Asked { operation, offset: 0, length: 8, operands }, &mut |_| {})
+}
+
+/// # Safety
+///
+/// `length` bytes from `skip` on are within the pieces, which may be touched; `room` has as many.
+unsafe fn copy_part(
+    direction: Direction,
+    pieces: &[Local],
+    mut skip: usize,
+    room: NonNull<u8>,
+    length: usize,
+) {
+    let mut done = 0;
+    for piece in pieces {
+        let from = skip.min(piece.len);
+        skip -= from;
+        let len = (piece.len - from).min(length - done);
+        let (here, there) = (piece.at.wrapping_add(from), room.as_ptr().wrapping_add(done));
+        // SAFETY: `len` bytes of both, by the caller's promise.
+        unsafe {
+            match direction {
+                Direction::Write => copy::copy_unordered(there, here, len),
+                Direction::Read => copy::copy_unordered(here, there, len),
+            }
+        }
+        done += len;
+    }
+}
+
+impl Rnic {
+    /// Does what a peer has asked for. Nothing of it is trusted; only the service thread comes here.
+    pub(crate) fn serve_call(&self, link: u16, lane: u16) {
+        let area = self.node().call_area_of(link);
+        let Some((cell, room)) = area.and_then(|area| cell(self.node().segment(), area, lane.into())) else {
+            return;
+        };
+        if cell.state.load(Acquire) != state::ASKED {
+            return;
+        }
+        let answer = self.carry_out(cell, room);
+        cell.status.store(if answer.is_some() { DONE } else { REFUSED }, Relaxed);
+        cell.value.store(answer.unwrap_or(0), Relaxed);
+        cell.state.store(state::ANSWERED, Release);
+    }
+
+    fn carry_out(&self, cell: &Cell, room: NonNull<u8>) -> Option<u64> {
+        let operation = Operation::from_number(cell.operation.load(Relaxed))?;
+        let (key, address) = (cell.key.load(Relaxed), cell.address.load(Relaxed));
+        let operands: [u64; 2] = core::array::from_fn(|word| cell.operands[word].load(Relaxed));
+        let length = usize::try_from(cell.length.load(Relaxed)).ok().filter(|length| *length <= ROOM)?;
+        let queue_pair = cell.queue_pair.load(Relaxed);
+        let through = Pass::from_word(cell.pass.load(Relaxed));
+        let entry = self.node().segment().queue_pair(queue_pair)?;
+        let (region, pass, card) = self.regions().read(key)?;
+        let mark = self.node().service_mark();
+        // The sender may have given up meanwhile and cleared its own mark: this one stands for the copy.
+        mark.publish(Mark::new(queue_pair, key >> 8));
+        let holds = region.holds(pass) && entry.holds(through);
+        let at = card.pointer(address, length as u64).filter(|_| holds);
+        let allowed = card.access & operation.needs() == operation.needs();
+        let answer = at.filter(|_| allowed).and_then(|at| {
+            let atomic = matches!(operation, Operation::CompareSwap | Operation::FetchAdd);
+            if atomic && (length != 8 || !at.addr().is_multiple_of(8)) {
+                return None;
+            }
+            // SAFETY: `length` bytes of a region of this process that holds under a settled mark, and of the room; an
+            // atomic's eight bytes are aligned.
+            Some(unsafe {
+                match operation {
+                    Operation::WritePart => copy::copy_unordered(at, room.as_ptr(), length),
+                    Operation::WriteLast => copy::copy(at, room.as_ptr(), length),
+                    Operation::Read => copy::copy_unordered(room.as_ptr(), at, length),
+                    Operation::CompareSwap => {
+                        return Some(copy::compare_and_swap(at.cast(), operands[0], operands[1]));
+                    }
+                    Operation::FetchAdd => return Some(copy::fetch_and_add(at.cast(), operands[0])),
+                }
+                0
+            })
+        });
+        mark.clear();
+        answer
+    }
+}

@@ -1,0 +1,303 @@
+//! Requests of connected queue pairs: SEND, RDMA WRITE, RDMA READ and atomics, to the one peer.
+
+use std::sync::Arc;
+
+use rdma_mummy_sys::types::{ibv_access_flags, ibv_qp_type, ibv_wc_status, ibv_wr_opcode};
+
+use super::call::{Operation, atomic_by_asking};
+use super::gather::Gathered;
+use super::peer::Peer;
+use super::transfer::{Direction, Place, Remote};
+use super::{After, Broken, Marks, Outcome, Way};
+use crate::platform::copy;
+use crate::queue_pair::lane::Held;
+use crate::queue_pair::send_queue::Posted;
+use crate::queue_pair::{Qp, Sending};
+use crate::shared::entry::notice;
+use crate::shared::mark::{Mark, settle};
+
+/// The longest message (`max_msg_sz`).
+pub(crate) const MAX_MESSAGE: u64 = 1 << 30;
+
+/// How the responder refuses a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// It may not be done: a key, its bounds or a permission is wrong.
+    Access,
+    /// It makes no sense.
+    Invalid,
+    /// It cannot be done there.
+    Operation,
+}
+
+impl Qp {
+    pub(crate) fn execute_connected(
+        self: &Arc<Self>,
+        sending: &mut Held<'_, Sending>,
+        posted: &Posted<'_>,
+        after: &mut After,
+    ) -> Outcome {
+        let request = posted.request;
+        let reads = matches!(
+            request.opcode,
+            ibv_wr_opcode::IBV_WR_RDMA_READ
+                | ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP
+                | ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD
+        );
+        if request.length > MAX_MESSAGE {
+            return Outcome::Failed(ibv_wc_status::IBV_WC_LOC_LEN_ERR);
+        }
+        if let Some(outcome) = self.check_requester(sending, posted) {
+            return outcome;
+        }
+        let lane = sending.lane();
+        let local = self.rnic.node().local_mark(lane);
+        let gathered = match self.gather(posted, reads, local) {
+            Ok(gathered) => gathered,
+            Err(status) => {
+                local.clear();
+                return Outcome::Failed(status);
+            }
+        };
+        let outcome = match self.connect_peer(sending) {
+            Ok(()) => {
+                let peer = sending.peer.clone().expect("it was just connected");
+                self.transfer(sending, posted, &peer, &gathered, after)
+            }
+            // An unreliable connection does not know whether anybody listens.
+            Err(_) if self.qp_type == ibv_qp_type::IBV_QPT_UC => Outcome::Done,
+            Err(outcome) => outcome,
+        };
+        local.clear();
+        if outcome == Outcome::Done {
+            sending.advance_psn(request.length);
+        }
+        outcome
+    }
+
+    /// What the requester's own limits say.
+    fn check_requester(&self, sending: &Sending, posted: &Posted<'_>) -> Option<Outcome> {
+        let atomic_or_read = matches!(
+            posted.request.opcode,
+            ibv_wr_opcode::IBV_WR_RDMA_READ
+                | ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP
+                | ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD
+        );
+        let atomic = atomic_or_read && posted.request.opcode != ibv_wr_opcode::IBV_WR_RDMA_READ;
+        if atomic_or_read
+            && (sending.attributes.max_rd_atomic == 0 || self.qp_type == ibv_qp_type::IBV_QPT_UC)
+        {
+            return Some(Outcome::Failed(ibv_wc_status::IBV_WC_LOC_QP_OP_ERR));
+        }
+        if atomic && posted.request.length != 8 {
+            return Some(Outcome::Failed(ibv_wc_status::IBV_WC_LOC_LEN_ERR));
+        }
+        None
+    }
+
+    #[inline]
+    fn transfer(
+        self: &Arc<Self>,
+        sending: &mut Held<'_, Sending>,
+        posted: &Posted<'_>,
+        peer: &Peer,
+        gathered: &Gathered<'_>,
+        after: &mut After,
+    ) -> Outcome {
+        let ticket = u64::from(self.number.qpn) << 32 | u64::from(sending.psn);
+        let (_, lane) = sending.parts();
+        let marks =
+            Marks { local: self.rnic.node().local_mark(lane.index()), remote: peer.link.mark(lane.index()) };
+        let way = Way { peer, gathered, marks: &marks, lane, ticket };
+        let result = match posted.request.opcode {
+            ibv_wr_opcode::IBV_WR_RDMA_WRITE => self.write(posted, way).map(|()| Outcome::Done),
+            ibv_wr_opcode::IBV_WR_RDMA_READ => self.read(posted, way).map(|()| Outcome::Done),
+            ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP | ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD => {
+                self.atomic(posted, way).map(|()| Outcome::Done)
+            }
+            _ => self.deliver(posted, way, after),
+        };
+        drop(marks);
+        match result {
+            Ok(Outcome::Again(_)) | Err(Stop::NoReceive) => self.no_receive(sending, peer),
+            Ok(outcome) => {
+                if !peer.established {
+                    self.tell_established(sending, peer, after);
+                }
+                outcome
+            }
+            Err(stop) => self.stopped(sending, peer, stop, after),
+        }
+    }
+
+    fn no_receive(&self, sending: &mut Held<'_, Sending>, peer: &Peer) -> Outcome {
+        if self.qp_type == ibv_qp_type::IBV_QPT_UC {
+            return Outcome::Done;
+        }
+        self.receiver_not_ready(sending, peer.card.min_rnr_timer)
+    }
+
+    /// The responder notices the first message before it is ready to send itself.
+    #[cold]
+    fn tell_established(&self, sending: &mut Sending, peer: &Peer, after: &mut After) {
+        if let Some(peer) = &mut sending.peer {
+            peer.established = true;
+        }
+        if peer.state() == rdma_mummy_sys::types::ibv_qp_state::IBV_QPS_RTR {
+            peer.entry().leave_notice(notice::ESTABLISHED);
+            after.notice(&peer.link, peer.index);
+        }
+    }
+
+    #[cold]
+    fn stopped(
+        &self,
+        sending: &mut Held<'_, Sending>,
+        peer: &Peer,
+        stop: Stop,
+        after: &mut After,
+    ) -> Outcome {
+        let reliable = self.qp_type == ibv_qp_type::IBV_QPT_RC;
+        match stop {
+            Stop::Local(status) => Outcome::Failed(status),
+            Stop::Refused(_) | Stop::Broken(Broken::Address) if !reliable => Outcome::Done,
+            Stop::Refused(refused) => {
+                let (bits, status) = match refused {
+                    Refused::Access => (notice::ACCESS_ERROR, ibv_wc_status::IBV_WC_REM_ACCESS_ERR),
+                    Refused::Invalid => (notice::REQUEST_ERROR, ibv_wc_status::IBV_WC_REM_INV_REQ_ERR),
+                    Refused::Operation => (notice::RECEIVE_ERROR, ibv_wc_status::IBV_WC_REM_OP_ERR),
+                };
+                peer.entry().leave_notice(bits);
+                after.notice(&peer.link, peer.index);
+                Outcome::Failed(status)
+            }
+            Stop::Broken(Broken::Address) => Outcome::Failed(ibv_wc_status::IBV_WC_REM_OP_ERR),
+            Stop::Changed | Stop::Broken(Broken::Path) => self.soon(sending),
+            Stop::Broken(Broken::Gone) if !reliable => Outcome::Done,
+            Stop::Broken(Broken::Gone) => self.no_answer(sending),
+            Stop::NoReceive => self.no_receive(sending, peer),
+        }
+    }
+
+    /// The payload of an RDMA WRITE with immediate data.
+    pub(crate) fn write_for(&self, posted: &Posted<'_>, way: Way<'_>) -> Result<bool, Stop> {
+        self.write(posted, way).map(|()| false)
+    }
+
+    fn write(&self, posted: &Posted<'_>, way: Way<'_>) -> Result<(), Stop> {
+        let peer = way.peer;
+        let request = posted.request;
+        if request.length == 0 {
+            return Self::nothing(way);
+        }
+        let remote = self.remote(posted, way, ibv_access_flags::IBV_ACCESS_REMOTE_WRITE)?;
+        // SAFETY: the marks are settled and all gates hold, as `remote` has checked.
+        unsafe { self.carry(way, Direction::Write, &[remote]) }.map_err(Stop::Broken)
+    }
+
+    fn read(&self, posted: &Posted<'_>, way: Way<'_>) -> Result<(), Stop> {
+        let peer = way.peer;
+        let request = posted.request;
+        if peer.card.max_dest_rd_atomic == 0 {
+            return Err(Stop::Refused(Refused::Invalid));
+        }
+        if request.length == 0 {
+            return Self::nothing(way);
+        }
+        let remote = self.remote(posted, way, ibv_access_flags::IBV_ACCESS_REMOTE_READ)?;
+        // SAFETY: as in `write`; the local pieces' keys allow writing.
+        unsafe { self.carry(way, Direction::Read, &[remote]) }.map_err(Stop::Broken)
+    }
+
+    fn atomic(&self, posted: &Posted<'_>, way: Way<'_>) -> Result<(), Stop> {
+        let peer = way.peer;
+        let request = posted.request;
+        if peer.card.max_dest_rd_atomic == 0 || !request.remote_addr.is_multiple_of(8) {
+            return Err(Stop::Refused(Refused::Invalid));
+        }
+        let remote = self.remote(posted, way, ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC)?;
+        let swaps = request.opcode == ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP;
+        let [first, second] = request.operands;
+        let before = match remote.place {
+            Place::Here(at) if at.addr().is_multiple_of(8) => {
+                // SAFETY: eight bytes of the region, aligned, the marks are settled and the gates hold.
+                unsafe {
+                    if swaps {
+                        copy::compare_and_swap(at.cast(), first, second)
+                    } else {
+                        copy::fetch_and_add(at.cast(), first)
+                    }
+                }
+            }
+            Place::Here(_) => return Err(Stop::Refused(Refused::Invalid)),
+            // The kernel has no such operation: the owner does it, and so all of them are atomic to each other.
+            _ => {
+                let operation = if swaps { Operation::CompareSwap } else { Operation::FetchAdd };
+                atomic_by_asking(way, &remote, operation, request.operands).map_err(Stop::Broken)?
+            }
+        };
+        let before = before.to_ne_bytes();
+        let mut offset = 0;
+        for piece in &way.gathered.pieces {
+            // SAFETY: local pieces of eight bytes in all, whose keys allow writing; the marks are settled.
+            unsafe { copy::copy(piece.at, before[offset..].as_ptr(), piece.len.min(8 - offset)) };
+            offset += piece.len.min(8 - offset);
+        }
+        Ok(())
+    }
+
+    /// A request without bytes: only whether the peer listens.
+    fn nothing(way: Way<'_>) -> Result<(), Stop> {
+        let peer = way.peer;
+        way.marks.remote.publish(Mark::new(peer.index, Mark::NO_REGION));
+        if peer.entry().holds(peer.pass) { Ok(()) } else { Err(Stop::Changed) }
+    }
+
+    /// Checks the key that a request names, publishes the marks and looks again: then the memory may be touched.
+    #[inline]
+    fn remote(&self, posted: &Posted<'_>, way: Way<'_>, needed: ibv_access_flags) -> Result<Remote, Stop> {
+        let Way { peer, gathered, marks, .. } = way;
+        let request = posted.request;
+        if peer.card.access & needed.0 == 0 {
+            return Err(Stop::Refused(Refused::Access));
+        }
+        let index = request.rkey >> 8;
+        let entry = peer.link.segment().region(index).ok_or(Stop::Refused(Refused::Access))?;
+        let (pass, card) = entry.read().ok_or(Stop::Refused(Refused::Access))?;
+        if pass.label() != request.rkey as u8
+            || card.pd != peer.card.pd
+            || card.access & needed.0 == 0
+            || !card.contains(request.remote_addr, request.length)
+        {
+            // The card may have been read while it changed.
+            let stop = if entry.holds(pass) { Stop::Refused(Refused::Access) } else { Stop::Changed };
+            return Err(stop);
+        }
+        marks.remote.set(Mark::new(peer.index, index));
+        settle();
+        if !entry.holds(pass) || !peer.entry().holds(peer.pass) {
+            return Err(Stop::Changed);
+        }
+        if !gathered.holds() {
+            return Err(Stop::Local(ibv_wc_status::IBV_WC_LOC_PROT_ERR));
+        }
+        let writes = needed != ibv_access_flags::IBV_ACCESS_REMOTE_READ;
+        let place = self
+            .place(&peer.link, way.lane, request.rkey, &card, request.remote_addr, request.length, writes)
+            .ok_or(Stop::Refused(Refused::Access))?;
+        let len = request.length as usize;
+        Ok(Remote { place, len, key: request.rkey, address: request.remote_addr })
+    }
+}
+
+/// Why a transfer stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// Something changed meanwhile: look again.
+    Changed,
+    /// There is no receive.
+    NoReceive,
+    Local(ibv_wc_status),
+    Refused(Refused),
+    Broken(Broken),
+}

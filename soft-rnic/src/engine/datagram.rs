@@ -1,0 +1,119 @@
+//! Datagrams: to whatever queue pair each request names, delivered or silently lost.
+
+use std::sync::Arc;
+
+use rdma_mummy_sys::types::{ibv_qp_type, ibv_wc_status, ibv_wr_opcode};
+
+use super::deliver::{Envelope, GRH};
+use super::gather::Gathered;
+use super::peer::{Peer, receives};
+use super::{After, Marks, Outcome, Way};
+use crate::node::Reach;
+use crate::queue_pair::lane::Held;
+use crate::queue_pair::send_queue::{Destination, Posted};
+use crate::queue_pair::{Qp, Sending};
+
+/// Whether a Q_Key of a request stands for the queue pair's own (InfiniBand specification 10.2.5: the high bit).
+const CONTROLLED: u32 = 1 << 31;
+
+impl Qp {
+    pub(crate) fn execute_datagram(
+        self: &Arc<Self>,
+        sending: &mut Held<'_, Sending>,
+        posted: &Posted<'_>,
+        after: &mut After,
+    ) -> Outcome {
+        let request = posted.request;
+        let Some(destination) = &request.destination else {
+            return Outcome::Failed(ibv_wc_status::IBV_WC_LOC_QP_OP_ERR);
+        };
+        if !matches!(request.opcode, ibv_wr_opcode::IBV_WR_SEND | ibv_wr_opcode::IBV_WR_SEND_WITH_IMM) {
+            return Outcome::Failed(ibv_wc_status::IBV_WC_LOC_QP_OP_ERR);
+        }
+        if request.length > u64::from(self.port_mtu()) {
+            return Outcome::Failed(ibv_wc_status::IBV_WC_LOC_LEN_ERR);
+        }
+        let lane = sending.lane();
+        let local = self.rnic.node().local_mark(lane);
+        let gathered = match self.gather(posted, false, local) {
+            Ok(gathered) => gathered,
+            Err(status) => {
+                local.clear();
+                return Outcome::Failed(status);
+            }
+        };
+        let outcome = match self.rnic.node().link_to(destination.remote_qpn) {
+            // The first datagram to a process waits for the way to be made.
+            Reach::Pending => self.soon(sending),
+            Reach::Ready(link) => {
+                if let Some(peer) = self.receiver(sending, destination, link) {
+                    self.send_to(sending, destination, posted, &peer, &gathered, after);
+                }
+                Outcome::Done
+            }
+            _ => Outcome::Done,
+        };
+        local.clear();
+        outcome
+    }
+
+    /// The queue pair that a datagram is for, if it takes it.
+    fn receiver(
+        &self,
+        sending: &Sending,
+        destination: &Destination,
+        link: Arc<crate::node::Link>,
+    ) -> Option<Peer> {
+        let index = link.index_of(destination.remote_qpn)?;
+        let (pass, card) = link.segment().queue_pair(index)?.read()?;
+        let qkey = match destination.remote_qkey {
+            key if key & CONTROLLED != 0 => sending.attributes.qkey,
+            key => key,
+        };
+        let takes = receives(pass.label())
+            && card.qpn == destination.remote_qpn
+            && u32::from(card.qp_type) == ibv_qp_type::IBV_QPT_UD.0
+            && card.qkey == qkey
+            && card.link_up
+            && link.has_gid(card.device, card.port, destination.dgid);
+        takes.then_some(Peer { link, index, pass, card, established: true })
+    }
+
+    fn send_to(
+        self: &Arc<Self>,
+        sending: &mut Held<'_, Sending>,
+        destination: &Destination,
+        posted: &Posted<'_>,
+        peer: &Peer,
+        gathered: &Gathered<'_>,
+        after: &mut After,
+    ) {
+        let ticket = u64::from(self.number.qpn) << 32 | u64::from(sending.psn);
+        let (_, lane) = sending.parts();
+        let marks =
+            Marks { local: self.rnic.node().local_mark(lane.index()), remote: peer.link.mark(lane.index()) };
+        let way = Way { peer, gathered, marks: &marks, lane, ticket };
+        let [low, high] = gid_words(destination.sgid);
+        let to = u64::from(destination.traffic_class)
+            | u64::from(destination.hop_limit) << 8
+            | u64::from(destination.flow_label) << 16;
+        let envelope = Envelope { header: GRH, source: [low, high, to] };
+        // Whatever went wrong on the way, the datagram is lost and nobody is told.
+        let result = self.deliver_in(envelope, posted, way, after);
+        log::trace!("datagram from {:#x} to {:#x}: {result:?}", self.number.qpn, destination.remote_qpn);
+    }
+}
+
+/// A GID as two words.
+pub(crate) fn gid_words(gid: [u8; 16]) -> [u64; 2] {
+    let (low, high) = gid.split_at(8);
+    [low, high].map(|half| u64::from_ne_bytes(half.try_into().expect("half a GID is eight bytes")))
+}
+
+/// Two words as a GID.
+pub(crate) fn gid_of(words: [u64; 2]) -> [u8; 16] {
+    let mut gid = [0; 16];
+    gid[..8].copy_from_slice(&words[0].to_ne_bytes());
+    gid[8..].copy_from_slice(&words[1].to_ne_bytes());
+    gid
+}

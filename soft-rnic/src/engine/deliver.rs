@@ -1,0 +1,373 @@
+//! Messages that take a receive of the peer: SEND, RDMA WRITE with immediate data, datagrams.
+
+use std::sync::Arc;
+
+use rdma_mummy_sys::types::{
+    ibv_access_flags, ibv_qp_type, ibv_send_flags, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status, ibv_wr_opcode,
+};
+
+use super::connected::{Refused, Stop};
+use super::peer::Peer;
+use super::transfer::{Direction, Place, Remote, Remotes};
+use super::{After, Broken, Outcome, Way};
+use crate::node::{Doorbell, LaneGuard, Link, ShareId};
+use crate::platform::copy;
+use crate::queue_pair::Qp;
+use crate::queue_pair::send_queue::Posted;
+use crate::shared::entry::{MrCard, MrEntry, notice};
+use crate::shared::gate::Pass;
+use crate::shared::mark::{Mark, settle};
+use crate::shared::segment::{MAX_SGE, Slot};
+use crate::shared::slot::{Claim, Delivery, EAGER, Room};
+use crate::sync::Relaxed;
+
+/// Bytes before a datagram's payload: the global route header.
+pub(crate) const GRH: usize = 40;
+
+/// A slot that this process holds, and how to give it back.
+struct Taken<'a> {
+    slot: Slot<'a>,
+    claim: Claim,
+    index: u32,
+    /// The domain whose keys the receive may use.
+    pd: u32,
+}
+
+/// What the receiver is told beside the payload.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Envelope {
+    pub(crate) header: usize,
+    pub(crate) source: [u64; 3],
+}
+
+impl Qp {
+    /// Delivers a message. The marks are published here.
+    pub(crate) fn deliver(
+        self: &Arc<Self>,
+        posted: &Posted<'_>,
+        way: Way<'_>,
+        after: &mut After,
+    ) -> Result<Outcome, Stop> {
+        self.deliver_in(Envelope::default(), posted, way, after)
+    }
+
+    /// The same with an envelope.
+    pub(crate) fn deliver_in(
+        self: &Arc<Self>,
+        envelope: Envelope,
+        posted: &Posted<'_>,
+        way: Way<'_>,
+        after: &mut After,
+    ) -> Result<Outcome, Stop> {
+        let Way { peer, gathered, marks, .. } = way;
+        marks.remote.publish(Mark::new(peer.index, Mark::NO_REGION));
+        if !peer.entry().holds(peer.pass) {
+            return Err(Stop::Changed);
+        }
+        if !gathered.holds() {
+            return Err(Stop::Local(ibv_wc_status::IBV_WC_LOC_PROT_ERR));
+        }
+        let taken = self.take_receive(peer, after)?;
+        let filled = if is_write(posted) {
+            self.write_for(posted, way)
+        } else {
+            self.fill(envelope, posted, way, &taken)
+        };
+        match filled {
+            Ok(eager) => {
+                self.finish(envelope, posted, peer, &taken, eager, ibv_wc_status::IBV_WC_SUCCESS, after)
+            }
+            Err(stop) => self.give_up(envelope, posted, peer, &taken, stop, after),
+        }
+    }
+
+    /// Claims the receive that the message goes to.
+    fn take_receive<'a>(&self, peer: &'a Peer, after: &mut After) -> Result<Taken<'a>, Stop> {
+        let segment = peer.link.segment();
+        let card = &peer.card;
+        if let Some(srq) = card.srq.checked_sub(1) {
+            return self.take_shared_receive(peer, srq, after);
+        }
+        let count = card.slots.count.max(1);
+        let ordered = u32::from(card.qp_type) != ibv_qp_type::IBV_QPT_UD.0;
+        let first = peer.entry().cursor() % count;
+        // A connected queue pair has one sender, who takes slot after slot; datagrams come from many.
+        for step in 0..if ordered { 1 } else { count } {
+            let index = (first + step) % count;
+            let slot = segment.slot(&card.slots, index).ok_or(Stop::Refused(Refused::Operation))?;
+            if let Some(claim) = slot.header.claim(peer.link.number()) {
+                peer.entry().set_cursor((index + 1) % count);
+                return Ok(Taken { slot, claim, index, pd: card.pd });
+            }
+        }
+        Err(Stop::NoReceive)
+    }
+
+    fn take_shared_receive<'a>(
+        &self,
+        peer: &'a Peer,
+        srq: u32,
+        after: &mut After,
+    ) -> Result<Taken<'a>, Stop> {
+        let segment = peer.link.segment();
+        let entry = segment.shared_queue(srq).ok_or(Stop::Refused(Refused::Operation))?;
+        let (_, card) = entry.read().ok_or(Stop::Refused(Refused::Operation))?;
+        let count = card.slots.count.max(1);
+        if !entry.has_available() {
+            return Err(Stop::NoReceive);
+        }
+        let first = entry.hint() % count;
+        for step in 0..count {
+            let index = (first + step) % count;
+            let slot = segment.slot(&card.slots, index).ok_or(Stop::Refused(Refused::Operation))?;
+            if let Some(claim) = slot.header.claim(peer.link.number()) {
+                entry.set_hint((index + 1) % count);
+                if entry.take_available() {
+                    after.ring(&peer.link, Doorbell::Srq(srq));
+                }
+                return Ok(Taken { slot, claim, index, pd: card.pd });
+            }
+        }
+        Err(Stop::NoReceive)
+    }
+
+    /// Puts the payload where the receive says; true if it lies in the slot, for the owner to scatter.
+    fn fill(
+        &self,
+        envelope: Envelope,
+        posted: &Posted<'_>,
+        way: Way<'_>,
+        taken: &Taken<'_>,
+    ) -> Result<bool, Stop> {
+        let Way { peer, gathered, marks, .. } = way;
+        let length = posted.request.length as usize;
+        let room = taken.slot.header.room();
+        if length + envelope.header > room.bytes as usize {
+            return Err(Stop::Refused(Refused::Invalid));
+        }
+        let entries = Entries::check(peer, taken, room, length + envelope.header)?;
+        if length <= EAGER {
+            let mut at = taken.slot.eager.as_ptr();
+            for piece in &gathered.pieces {
+                // SAFETY: local pieces under a settled mark; together they are no longer than the eager bytes, which
+                // belong to the holder of the claim.
+                unsafe { copy::copy_unordered(at, piece.at, piece.len) };
+                at = at.wrapping_add(piece.len);
+            }
+            return Ok(true);
+        }
+        marks.remote.set(Mark::new(peer.index, entries.mark()));
+        settle();
+        if !entries.hold(&peer.link) || !peer.entry().holds(peer.pass) {
+            return Err(Stop::Changed);
+        }
+        let mut remotes = Remotes::new();
+        let mut skip = envelope.header;
+        for entry in &entries.pieces {
+            let skipped = skip.min(entry.length as usize);
+            skip -= skipped;
+            let (address, len) = (entry.address + skipped as u64, entry.length as usize - skipped);
+            if len > 0 {
+                let place =
+                    self.place(&peer.link, way.lane, entry.lkey, &entry.card, address, len as u64, true);
+                let place = place.ok_or(Stop::Refused(Refused::Operation))?;
+                remotes.push(Remote { place, len, key: entry.lkey, address });
+            }
+        }
+        // SAFETY: marks are settled; local and remote keys hold.
+        unsafe { self.carry(way, Direction::Write, &remotes) }.map_err(Stop::Broken)?;
+        Ok(false)
+    }
+
+    /// The receive is complete.
+    #[allow(clippy::too_many_arguments)] // What a message consists of.
+    fn finish(
+        &self,
+        envelope: Envelope,
+        posted: &Posted<'_>,
+        peer: &Peer,
+        taken: &Taken<'_>,
+        eager: bool,
+        status: ibv_wc_status,
+        after: &mut After,
+    ) -> Result<Outcome, Stop> {
+        let request = posted.request;
+        let with_imm = matches!(
+            request.opcode,
+            ibv_wr_opcode::IBV_WR_SEND_WITH_IMM | ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM
+        );
+        let opcode = if is_write(posted) {
+            ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM
+        } else {
+            ibv_wc_opcode::IBV_WC_RECV
+        };
+        let mut wc_flags = 0;
+        if with_imm {
+            wc_flags |= ibv_wc_flags::IBV_WC_WITH_IMM.0;
+        }
+        if envelope.header > 0 {
+            wc_flags |= ibv_wc_flags::IBV_WC_GRH.0;
+        }
+        let delivery = Delivery {
+            status: status.0 as u8,
+            opcode: (opcode.0 - ibv_wc_opcode::IBV_WC_RECV.0) as u8,
+            wc_flags: wc_flags as u8,
+            eager,
+            byte_len: (request.length as usize + envelope.header) as u32,
+            imm_data: request.imm_data,
+            src_qp: self.number.qpn,
+            queue_pair: peer.index,
+            source: envelope.source,
+        };
+        if !taken.slot.header.finish(taken.claim, &delivery) {
+            return Err(Stop::Broken(Broken::Gone));
+        }
+        let segment = peer.link.segment();
+        let card = &peer.card;
+        if card.srq != 0 {
+            let pushed =
+                segment.ring(card.ring_offset, card.ring_words).is_some_and(|ring| ring.push(taken.index));
+            if !pushed {
+                return Err(Stop::Refused(Refused::Operation));
+            }
+        }
+        let solicited =
+            request.has(ibv_send_flags::IBV_SEND_SOLICITED) || status != ibv_wc_status::IBV_WC_SUCCESS;
+        if let Some(entry) = segment.completion_queue(card.recv_cq) {
+            let announced = entry.announce(card.source, solicited);
+            if (announced.wake && entry.fire()) || announced.overrun {
+                after.ring(&peer.link, Doorbell::Cq(card.recv_cq));
+            }
+        }
+        Ok(Outcome::Done)
+    }
+
+    /// The message did not get there. What was claimed goes back, unless the receive itself is at fault.
+    fn give_up(
+        &self,
+        envelope: Envelope,
+        posted: &Posted<'_>,
+        peer: &Peer,
+        taken: &Taken<'_>,
+        stop: Stop,
+        after: &mut After,
+    ) -> Result<Outcome, Stop> {
+        let reliable = self.qp_type == ibv_qp_type::IBV_QPT_RC;
+        let status = match stop {
+            Stop::Refused(Refused::Invalid) if !is_write(posted) => ibv_wc_status::IBV_WC_LOC_LEN_ERR,
+            Stop::Refused(Refused::Operation) => ibv_wc_status::IBV_WC_LOC_PROT_ERR,
+            _ => ibv_wc_status::IBV_WC_SUCCESS,
+        };
+        if reliable && status != ibv_wc_status::IBV_WC_SUCCESS {
+            peer.entry().leave_notice(notice::RECEIVE_ERROR);
+            self.finish(envelope, posted, peer, taken, false, status, after)?;
+            return Err(stop);
+        }
+        taken.slot.header.unclaim(taken.claim);
+        match peer.card.srq.checked_sub(1).and_then(|srq| peer.link.segment().shared_queue(srq)) {
+            Some(entry) => entry.add_available(1),
+            None => peer.entry().set_cursor(taken.index),
+        }
+        Err(stop)
+    }
+
+    /// How a range of a peer's region is reached. The marks are settled and the card holds.
+    pub(crate) fn place(
+        &self,
+        link: &Link,
+        lane: &LaneGuard<'_>,
+        key: u32,
+        card: &MrCard,
+        address: u64,
+        length: u64,
+        writes: bool,
+    ) -> Option<Place> {
+        if link.is_own() {
+            // The pointer that the program registered: the segment has its address only.
+            let (_, _, own) = self.rnic.regions().read(key)?;
+            return own.pointer(address, length).map(Place::Here);
+        }
+        let there = card.address.wrapping_add(address.wrapping_sub(card.iova));
+        if let Some(share) = card.share.checked_sub(1) {
+            let shared = card.access
+                & (ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0
+                    | ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0);
+            if !writes || shared != 0 {
+                let share = ShareId { index: share, epoch: card.share_epoch };
+                let view = link.share(lane, share, writes);
+                if let Some(at) = view.and_then(|view| view.at(there, length)) {
+                    return Some(Place::Here(at.as_ptr()));
+                }
+            }
+        }
+        Some(if link.vm().is_some() { Place::There(there) } else { Place::Ask })
+    }
+}
+
+/// RDMA WRITE with immediate data takes a receive, but does not use its memory.
+fn is_write(posted: &Posted<'_>) -> bool {
+    posted.request.opcode == ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM
+}
+
+/// A scatter entry whose key was looked up.
+struct Entry {
+    address: u64,
+    length: u32,
+    lkey: u32,
+    pass: Pass,
+    card: MrCard,
+}
+
+/// The entries of a receive that a message fills.
+struct Entries {
+    pieces: arrayvec::ArrayVec<Entry, MAX_SGE>,
+}
+
+impl Entries {
+    /// Reads the entries that `length` bytes fill, and looks their keys up. All of it comes from the peer: what is
+    /// wrong makes the receive fail, nothing else.
+    fn check(peer: &Peer, taken: &Taken<'_>, room: Room, length: usize) -> Result<Self, Stop> {
+        let mut pieces = arrayvec::ArrayVec::new();
+        let mut left = length;
+        let bad = Stop::Refused(Refused::Operation);
+        for slot_entry in taken.slot.entries.iter().take((room.entries as usize).min(MAX_SGE)) {
+            if left == 0 {
+                break;
+            }
+            let (address, lkey) = (slot_entry.address.load(Relaxed), slot_entry.lkey.load(Relaxed));
+            let length = slot_entry.length.load(Relaxed).min(left.try_into().unwrap_or(u32::MAX));
+            if length == 0 {
+                continue;
+            }
+            let (pass, card) = region(&peer.link, lkey).and_then(MrEntry::read).ok_or(bad)?;
+            let good = pass.label() == lkey as u8
+                && card.pd == taken.pd
+                && card.access & ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 != 0
+                && card.contains(address, length.into());
+            if !good {
+                return Err(bad);
+            }
+            left -= length as usize;
+            pieces.push(Entry { address, length, lkey, pass, card });
+        }
+        if left == 0 { Ok(Self { pieces }) } else { Err(bad) }
+    }
+
+    fn mark(&self) -> u32 {
+        match self.pieces.as_slice() {
+            [] => Mark::NO_REGION,
+            [only] => only.lkey >> 8,
+            _ => Mark::ANY_REGION,
+        }
+    }
+
+    fn hold(&self, link: &Link) -> bool {
+        self.pieces
+            .iter()
+            .all(|entry| region(link, entry.lkey).is_some_and(|region| region.holds(entry.pass)))
+    }
+}
+
+fn region(link: &Link, key: u32) -> Option<&MrEntry> {
+    link.segment().region(key >> 8)
+}

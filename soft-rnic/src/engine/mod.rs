@@ -1,0 +1,205 @@
+//! Executing requests: the sender does the whole transfer, in its own thread, under its lane.
+//!
+//! The order of every transfer: read the cards of what is to be touched, publish the marks, look whether the cards still
+//! hold, touch, clear the marks. [`Marks`] clears them whatever happens.
+
+pub(crate) mod call;
+pub(crate) mod connected;
+pub(crate) mod datagram;
+pub(crate) mod deliver;
+pub(crate) mod gather;
+pub(crate) mod peer;
+pub(crate) mod transfer;
+pub(crate) mod wait;
+
+use std::sync::Arc;
+
+use rdma_mummy_sys::types::{ibv_event_type, ibv_qp_state, ibv_qp_type, ibv_send_flags, ibv_wc_status};
+
+use crate::node::VmError;
+use crate::node::{Doorbell, LaneGuard, Link};
+use crate::objects::completion::Cqe;
+use crate::queue_pair::lane::Held;
+use crate::queue_pair::send_queue::Posted;
+use crate::queue_pair::{Qp, Sending, wc_opcode};
+use crate::shared::mark::MarkCell;
+use gather::Gathered;
+use peer::Peer;
+use wait::Wait;
+
+/// What came of an attempt to execute a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// It has succeeded.
+    Done,
+    /// It has failed for good.
+    Failed(ibv_wc_status),
+    /// It is to be tried again, at the latest then.
+    Again(Wait),
+}
+
+/// Why payload could not be moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Broken {
+    /// The peer is gone.
+    Gone,
+    /// The memory is not there, on the peer's side.
+    Address,
+    /// This path does not work any more.
+    Path,
+}
+
+impl From<VmError> for Broken {
+    fn from(error: VmError) -> Self {
+        match error {
+            VmError::Gone => Self::Gone,
+            VmError::Fault | VmError::Failed(_) => Self::Address,
+            VmError::Forbidden(_) => Self::Path,
+        }
+    }
+}
+
+/// A transfer under way.
+#[derive(Clone, Copy)]
+pub(crate) struct Way<'a> {
+    pub(crate) peer: &'a Peer,
+    pub(crate) gathered: &'a Gathered<'a>,
+    pub(crate) marks: &'a Marks<'a>,
+    pub(crate) lane: &'a LaneGuard<'a>,
+    /// Tells the request from others, for an owner that is asked.
+    pub(crate) ticket: u64,
+}
+
+/// Published marks of one transfer.
+pub(crate) struct Marks<'a> {
+    pub(crate) local: &'a MarkCell,
+    pub(crate) remote: &'a MarkCell,
+}
+
+impl Drop for Marks<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.remote.clear();
+        self.local.clear();
+    }
+}
+
+/// What is to be done once no lane is held.
+#[derive(Debug, Default)]
+pub(crate) struct After {
+    /// Doorbells of this process itself.
+    own: arrayvec::ArrayVec<Doorbell, 8>,
+    /// This queue pair has failed.
+    failed: bool,
+    drained: bool,
+}
+
+impl After {
+    /// The queue pair has a notice.
+    pub(crate) fn notice(&mut self, link: &Link, queue_pair: u32) {
+        self.ring(link, Doorbell::Qp(queue_pair));
+    }
+
+    /// Tells the peer, or this process itself once no lane is held.
+    pub(crate) fn ring(&mut self, link: &Link, doorbell: Doorbell) {
+        if !link.is_own() {
+            link.ring(doorbell);
+        } else if !self.own.contains(&doorbell) && self.own.try_push(doorbell).is_err() {
+            // More than one run can note: the service thread does it.
+            link.ring(doorbell);
+        }
+    }
+}
+
+impl Qp {
+    /// Executes what can be executed now, `budget` requests at most.
+    pub(crate) fn run(self: &Arc<Self>, budget: u32) {
+        let mut after = After::default();
+        {
+            let mut sending = self.sending.lock();
+            self.execute_some(&mut sending, budget, &mut after);
+        }
+        if after.failed {
+            self.fail();
+        }
+        if after.drained {
+            self.raise(ibv_event_type::IBV_EVENT_SQ_DRAINED);
+        }
+        for doorbell in after.own {
+            self.rnic.answer(doorbell);
+        }
+    }
+
+    fn execute_some(self: &Arc<Self>, sending: &mut Held<'_, Sending>, budget: u32, after: &mut After) {
+        // SAFETY: the lane is held, and every executor of this queue holds it.
+        let mut queue = unsafe { self.send_queue.executor() };
+        for _ in 0..budget {
+            let Some(posted) = queue.peek(0) else { break };
+            let outcome = match self.state() {
+                ibv_qp_state::IBV_QPS_RTS => self.execute(sending, &posted, after),
+                ibv_qp_state::IBV_QPS_ERR | ibv_qp_state::IBV_QPS_SQE => {
+                    Outcome::Failed(ibv_wc_status::IBV_WC_WR_FLUSH_ERR)
+                }
+                _ => break,
+            };
+            let status = match outcome {
+                Outcome::Again(wait) => {
+                    self.try_again(wait);
+                    return;
+                }
+                Outcome::Done => ibv_wc_status::IBV_WC_SUCCESS,
+                Outcome::Failed(status) => status,
+            };
+            self.complete(&posted, status);
+            queue.step();
+            sending.wait = None;
+            if !matches!(status, ibv_wc_status::IBV_WC_SUCCESS | ibv_wc_status::IBV_WC_WR_FLUSH_ERR) {
+                self.set_failed();
+                after.failed = true;
+            }
+        }
+        if queue.peek(0).is_some() {
+            self.keep_going();
+        } else {
+            after.drained = self.is_draining();
+        }
+    }
+
+    fn execute(
+        self: &Arc<Self>,
+        sending: &mut Held<'_, Sending>,
+        posted: &Posted<'_>,
+        after: &mut After,
+    ) -> Outcome {
+        if self.qp_type == ibv_qp_type::IBV_QPT_UD {
+            self.execute_datagram(sending, posted, after)
+        } else {
+            self.execute_connected(sending, posted, after)
+        }
+    }
+
+    /// Reports a request that has ended, if that was asked for or it has failed.
+    fn complete(&self, posted: &Posted<'_>, status: ibv_wc_status) {
+        let request = posted.request;
+        let failed = status != ibv_wc_status::IBV_WC_SUCCESS;
+        if !failed && !self.sq_sig_all && !request.has(ibv_send_flags::IBV_SEND_SIGNALED) {
+            return;
+        }
+        let opcode = wc_opcode(request.opcode);
+        let byte_len = if failed { 0 } else { completed_length(request) };
+        let cqe = Cqe {
+            wr_id: request.wr_id,
+            status: status.0,
+            opcode: opcode.0,
+            byte_len,
+            qp_num: self.number.qpn,
+            ..Cqe::default()
+        };
+        self.send_cq.push(cqe, failed);
+    }
+}
+
+/// What a sender learns of the length: something where data came back.
+fn completed_length(request: &crate::queue_pair::send_queue::Request) -> u32 {
+    request.length as u32
+}

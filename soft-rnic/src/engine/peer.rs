@@ -1,0 +1,95 @@
+//! The queue pair at the other end, as this process sees it.
+
+use std::sync::Arc;
+
+use rdma_mummy_sys::types::ibv_qp_state;
+
+use super::Outcome;
+use crate::node::Link;
+use crate::node::Reach;
+use crate::queue_pair::{Qp, Sending};
+use crate::shared::entry::{QpCard, QpEntry};
+use crate::shared::gate::Pass;
+
+/// A queue pair that answers.
+#[derive(Clone, Debug)]
+pub(crate) struct Peer {
+    pub(crate) link: Arc<Link>,
+    pub(crate) index: u32,
+    pub(crate) pass: Pass,
+    pub(crate) card: QpCard,
+    /// It has been told that the connection is there.
+    pub(crate) established: bool,
+}
+
+impl Peer {
+    /// The entry in the peer's segment.
+    #[inline]
+    pub(crate) fn entry(&self) -> &QpEntry {
+        self.link.segment().queue_pair(self.index).expect("the index was found in the table")
+    }
+
+    pub(crate) fn state(&self) -> ibv_qp_state {
+        ibv_qp_state(self.pass.label().into())
+    }
+}
+
+/// States in which a queue pair takes messages.
+pub(crate) fn receives(state: u8) -> bool {
+    [
+        ibv_qp_state::IBV_QPS_RTR,
+        ibv_qp_state::IBV_QPS_RTS,
+        ibv_qp_state::IBV_QPS_SQD,
+        ibv_qp_state::IBV_QPS_SQE,
+    ]
+    .contains(&ibv_qp_state(state.into()))
+}
+
+impl Qp {
+    /// Sees to it that `sending.peer` is the connected queue pair as it is now. `Err` is what becomes of the
+    /// request if nobody answers.
+    #[inline]
+    pub(crate) fn connect_peer(&self, sending: &mut Sending) -> Result<(), Outcome> {
+        if let Some(peer) = &sending.peer {
+            if peer.link.alive() && peer.entry().holds(peer.pass) {
+                return Ok(());
+            }
+        }
+        self.find_peer(sending)
+    }
+
+    #[cold]
+    fn find_peer(&self, sending: &mut Sending) -> Result<(), Outcome> {
+        let attributes = &sending.attributes;
+        let was_connected = sending.peer.take().filter(|peer| peer.link.alive());
+        let link = match self.rnic.node().link_to(attributes.dest_qpn) {
+            Reach::Ready(link) if link.alive() => link,
+            Reach::Pending => return Err(self.soon(sending)),
+            _ => return Err(self.no_answer(sending)),
+        };
+        let index = link.index_of(attributes.dest_qpn);
+        let found = index.and_then(|index| Some((index, link.segment().queue_pair(index)?.read()?)));
+        let Some((index, (pass, card))) = found else { return Err(self.no_answer(sending)) };
+        let listens = receives(pass.label())
+            && card.qpn == attributes.dest_qpn
+            && card.dest_qpn == self.number.qpn
+            && u32::from(card.qp_type) == self.qp_type.0
+            && card.local_gid == attributes.remote_gid
+            && card.remote_gid == attributes.local_gid
+            && card.link_up;
+        if !listens {
+            return Err(self.no_answer(sending));
+        }
+        // A changed card (of permissions, say) leaves a running connection as it is; a new one begins at the agreed number.
+        let resumed = was_connected
+            .as_ref()
+            .is_some_and(|peer| peer.index == index && peer.card.connection == card.connection);
+        let entry = link.segment().queue_pair(index).expect("it was just read");
+        if !resumed && entry.expected_psn() != sending.psn {
+            return Err(self.no_answer(sending));
+        }
+        let established = was_connected.is_some_and(|peer| peer.established);
+        sending.peer = Some(Peer { link, index, pass, card, established });
+        Ok(())
+    }
+}

@@ -1,0 +1,130 @@
+//! Requests that have to be tried again: nobody answered, or the receiver was not ready.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rdma_mummy_sys::types::ibv_wc_status;
+
+use super::Outcome;
+use crate::queue_pair::{Qp, Sending};
+
+/// Retries that never end.
+const FOR_EVER: u8 = 7;
+
+/// What a request waits for, and until when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Wait {
+    reason: Reason,
+    /// `None`: as long as it takes.
+    pub(crate) deadline: Option<Instant>,
+    tries_left: u8,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reason {
+    NoAnswer,
+    NotReady,
+    /// The way to the peer is being made, or is busy.
+    Soon,
+}
+
+/// How soon a request is looked at again that waits for something of this host.
+const SOON: Duration = Duration::from_millis(1);
+
+impl Qp {
+    /// Nobody answered: after the timeout the request is sent again, `retry_cnt` times.
+    pub(crate) fn no_answer(&self, sending: &mut Sending) -> Outcome {
+        let timeout = ack_timeout(sending.attributes.timeout);
+        let tries = sending.attributes.retry_cnt;
+        self.wait_for(sending, Reason::NoAnswer, timeout, tries, ibv_wc_status::IBV_WC_RETRY_EXC_ERR)
+    }
+
+    /// The receiver has no receive posted: after its timer the request is sent again, `rnr_retry` times.
+    pub(crate) fn receiver_not_ready(&self, sending: &mut Sending, timer: u8) -> Outcome {
+        let tries = sending.attributes.rnr_retry;
+        let delay = Some(rnr_delay(timer));
+        self.wait_for(sending, Reason::NotReady, delay, tries, ibv_wc_status::IBV_WC_RNR_RETRY_EXC_ERR)
+    }
+
+    /// Something that this host is busy with: no try is used up.
+    pub(crate) fn soon(&self, sending: &mut Sending) -> Outcome {
+        let wait = Wait { reason: Reason::Soon, deadline: Some(Instant::now() + SOON), tries_left: 0 };
+        sending.wait = Some(wait);
+        Outcome::Again(wait)
+    }
+
+    fn wait_for(
+        &self,
+        sending: &mut Sending,
+        reason: Reason,
+        delay: Option<Duration>,
+        tries: u8,
+        exhausted: ibv_wc_status,
+    ) -> Outcome {
+        let now = Instant::now();
+        let delay = delay.map(|delay| delay.mul_f64(self.rnic.config().time_scale));
+        let deadline = delay.and_then(|delay| now.checked_add(delay));
+        let tries_left = match sending.wait {
+            Some(wait) if wait.reason == reason => {
+                if wait.deadline.is_none_or(|deadline| now < deadline) {
+                    return Outcome::Again(wait);
+                }
+                let endless = reason == Reason::NotReady && tries == FOR_EVER;
+                match wait.tries_left.checked_sub(1) {
+                    _ if endless => tries,
+                    Some(left) => left,
+                    None => return Outcome::Failed(exhausted),
+                }
+            }
+            _ => tries,
+        };
+        let wait = Wait { reason, deadline, tries_left };
+        sending.wait = Some(wait);
+        Outcome::Again(wait)
+    }
+
+    /// Sees to it that the request is tried again, even if the program sleeps.
+    pub(crate) fn try_again(self: &Arc<Self>, wait: Wait) {
+        self.send_cq.wants_progress(self);
+        if let Some(deadline) = wait.deadline {
+            self.rnic.node().wake_at(deadline, self.number.index);
+        }
+    }
+
+    /// There is more to execute than one run may do.
+    pub(crate) fn keep_going(self: &Arc<Self>) {
+        self.send_cq.wants_progress(self);
+        self.rnic.node().wake_at(Instant::now() + SOON, self.number.index);
+    }
+}
+
+/// The time to an acknowledgement: 4.096 us times two to the power of the attribute; 0 is for ever
+/// (`ibv_modify_qp(3)`; InfiniBand specification 9.7.6.1.3).
+fn ack_timeout(timeout: u8) -> Option<Duration> {
+    (timeout != 0).then(|| Duration::from_nanos(4096) * (1 << timeout.min(31)))
+}
+
+/// The time that a receiver asks for, by its code (InfiniBand specification, table 45 "Encoding for RNR NAK Timer
+/// Field"), in hundredths of a millisecond.
+fn rnr_delay(code: u8) -> Duration {
+    const HUNDREDTHS: [u32; 32] = [
+        65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048,
+        3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
+    ];
+    Duration::from_micros(10) * HUNDREDTHS[usize::from(code & 31)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_those_of_the_specification() {
+        assert_eq!(rnr_delay(0), Duration::from_micros(655_360));
+        assert_eq!(rnr_delay(1), Duration::from_micros(10));
+        assert_eq!(rnr_delay(12), Duration::from_micros(640));
+        assert_eq!(rnr_delay(31), Duration::from_micros(491_520));
+        assert_eq!(ack_timeout(0), None);
+        assert_eq!(ack_timeout(14), Some(Duration::from_nanos(67_108_864)));
+    }
+}

@@ -1,0 +1,159 @@
+//! The heap of the own segment: pages for receive queues, rings, and payload in transit.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::shared::segment::{HEAP, HEAP_AT, PAGE, Segment};
+
+/// Pages of the heap, zero when they were given out. They stay until [`Heap::free`] takes them back.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "pages that are not freed stay taken"]
+pub(crate) struct HeapRange {
+    /// Where in the segment they begin.
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+}
+
+/// Which pages are free.
+#[derive(Debug)]
+pub(crate) struct Heap {
+    segment: Arc<Segment>,
+    free: Mutex<FreePages>,
+}
+
+impl Heap {
+    pub(crate) fn new(segment: Arc<Segment>) -> Self {
+        let mut free = FreePages::default();
+        free.add(HEAP_AT as u64, (HEAP / PAGE * PAGE) as u64);
+        Self { segment, free: Mutex::new(free) }
+    }
+
+    /// Pages for this many bytes.
+    ///
+    /// # Errors
+    ///
+    /// `OutOfMemory` if there are not so many in one piece.
+    pub(crate) fn alloc(&self, bytes: usize) -> io::Result<HeapRange> {
+        let len = bytes.max(1).checked_next_multiple_of(PAGE).ok_or(io::ErrorKind::OutOfMemory)? as u64;
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let offset = free.take(len).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(HeapRange { offset, len })
+    }
+
+    /// Takes pages back and returns their memory to the system.
+    pub(crate) fn free(&self, range: HeapRange) {
+        if let Err(error) = self.segment.memory().discard(range.offset as usize, range.len as usize) {
+            // Not to be given out again: they are not zero.
+            log::error!("{} bytes of the segment's heap could not be returned: {error}", range.len);
+            return;
+        }
+        self.free.lock().unwrap_or_else(PoisonError::into_inner).add(range.offset, range.len);
+    }
+}
+
+/// Free ranges, by place and by size.
+#[derive(Debug, Default)]
+struct FreePages {
+    by_offset: BTreeMap<u64, u64>,
+    by_len: BTreeSet<(u64, u64)>,
+}
+
+impl FreePages {
+    /// The smallest range that is long enough, or the first part of it.
+    fn take(&mut self, len: u64) -> Option<u64> {
+        let (found, offset) = *self.by_len.range((len, 0)..).next()?;
+        self.remove(offset, found);
+        if found > len {
+            self.insert(offset + len, found - len);
+        }
+        Some(offset)
+    }
+
+    /// Adds a range that is not in it, and joins it with its neighbours.
+    fn add(&mut self, mut offset: u64, mut len: u64) {
+        if let Some((before, before_len)) =
+            self.by_offset.range(..offset).next_back().map(|(at, len)| (*at, *len))
+            && before + before_len == offset
+        {
+            self.remove(before, before_len);
+            offset = before;
+            len += before_len;
+        }
+        if let Some(after_len) = self.by_offset.get(&(offset + len)).copied() {
+            self.remove(offset + len, after_len);
+            len += after_len;
+        }
+        self.insert(offset, len);
+    }
+
+    fn insert(&mut self, offset: u64, len: u64) {
+        self.by_offset.insert(offset, len);
+        self.by_len.insert((len, offset));
+    }
+
+    fn remove(&mut self, offset: u64, len: u64) {
+        self.by_offset.remove(&offset);
+        self.by_len.remove(&(len, offset));
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_do_not_overlap_and_come_back_whole() {
+        let mut free = FreePages::default();
+        free.add(4096, 64 * 4096);
+        let mut taken = Vec::new();
+        let mut state = 7_u64;
+        for _ in 0..if cfg!(miri) { 200 } else { 10_000 } {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let choice = (state >> 33) as usize;
+            if choice.is_multiple_of(2) {
+                let len = (choice as u64 / 2 % 7 + 1) * 4096;
+                if let Some(offset) = free.take(len) {
+                    assert!(offset >= 4096 && offset + len <= 65 * 4096);
+                    for (other, other_len) in &taken {
+                        assert!(offset + len <= *other || other + other_len <= offset);
+                    }
+                    taken.push((offset, len));
+                }
+            } else if !taken.is_empty() {
+                let (offset, len) = taken.swap_remove(choice / 2 % taken.len());
+                free.add(offset, len);
+            }
+        }
+        for (offset, len) in taken {
+            free.add(offset, len);
+        }
+        assert_eq!(free.by_offset.iter().collect::<Vec<_>>(), [(&4096, &(64 * 4096))]);
+        assert_eq!(free.by_len.len(), 1);
+        assert_eq!(free.take(65 * 4096), None);
+    }
+
+    #[test]
+    fn pages_are_zero_when_they_are_given_out_again() {
+        let segment = Arc::new(Segment::create().expect("memory"));
+        let heap = Heap::new(Arc::clone(&segment));
+        let range = heap.alloc(5000).expect("two pages");
+        assert_eq!(range.len, 8192);
+        let byte = |at: u64| {
+            let base = segment.heap(at, 1).expect("in the heap");
+            // SAFETY: a byte of the heap; atomics only.
+            unsafe { core::sync::atomic::AtomicU8::from_ptr(base.as_ptr()) }
+        };
+        let at = range.offset;
+        byte(at).store(1, core::sync::atomic::Ordering::Relaxed);
+        byte(at + 8191).store(1, core::sync::atomic::Ordering::Relaxed);
+        heap.free(range);
+        let again = heap.alloc(8192).expect("two pages");
+        assert_eq!(again.offset, at);
+        assert_eq!(byte(at).load(core::sync::atomic::Ordering::Relaxed), 0);
+        assert_eq!(byte(at + 8191).load(core::sync::atomic::Ordering::Relaxed), 0);
+        heap.free(again);
+        assert_eq!(heap.alloc(HEAP + 1).map_err(|error| error.kind()), Err(io::ErrorKind::OutOfMemory));
+        assert!(heap.alloc(usize::MAX).is_err());
+    }
+}

@@ -1,0 +1,233 @@
+//! A link: this process's end of the way to one other process, or to itself.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use super::Settings;
+use super::lane::{LaneGuard, Lanes};
+use super::mailbox::{Command, Mailbox};
+use super::message::{Doorbell, PortGid, ProcessId, Request, ShareId, Welcome};
+use super::numbers::Blocks;
+use super::probe::probe;
+use super::views::{ShareView, Views};
+use crate::platform::process::Process;
+use crate::platform::socket::Socket;
+use crate::platform::vm::Vm;
+use crate::shared::mark::{LANES, MarkCell};
+use crate::shared::segment::Segment;
+use crate::sync::SeqCst;
+
+/// What all links of a node have in common.
+#[derive(Debug)]
+pub(crate) struct Common {
+    pub(crate) settings: Settings,
+    pub(crate) lanes: Arc<Lanes>,
+    pub(crate) mailbox: Arc<Mailbox>,
+    /// It was said that copying by the system is forbidden.
+    pub(crate) told_of_vm: AtomicBool,
+}
+
+/// The peer's side of a link.
+#[derive(Debug)]
+struct Peer {
+    socket: Socket,
+    process: ProcessId,
+    /// Its number here, 0 if it has none.
+    pid: u32,
+    /// To prove its death by.
+    identity: Option<Process>,
+    probe: u64,
+    probe_address: u64,
+    vm: OnceLock<Option<Vm>>,
+    views: Views,
+}
+
+/// One per peer, whatever number of blocks it has.
+#[derive(Debug)]
+pub(crate) struct Link {
+    number: u16,
+    segment: Arc<Segment>,
+    alive: AtomicBool,
+    blocks: Arc<Blocks>,
+    gids: Vec<PortGid>,
+    call_area: u64,
+    common: Arc<Common>,
+    peer: Option<Peer>,
+}
+
+impl Link {
+    /// The link of a process to itself.
+    pub(crate) fn own(
+        segment: Arc<Segment>,
+        blocks: Arc<Blocks>,
+        gids: Vec<PortGid>,
+        common: Arc<Common>,
+    ) -> Self {
+        let alive = AtomicBool::new(true);
+        Self { number: 0, segment, alive, blocks, gids, call_area: 0, common, peer: None }
+    }
+
+    /// The link to a process that said welcome.
+    pub(crate) fn to_peer(
+        socket: Socket,
+        pid: u32,
+        segment: Segment,
+        welcome: Welcome,
+        common: Arc<Common>,
+    ) -> Self {
+        let Welcome { process, link: number, call_area, probe, probe_address, gids, .. } = welcome;
+        let (vm, views) = (OnceLock::new(), Views::new());
+        let identity = Process::find(pid);
+        let peer = Peer { socket, process, pid, identity, probe, probe_address, vm, views };
+        Self {
+            number,
+            segment: Arc::new(segment),
+            alive: AtomicBool::new(true),
+            blocks: Arc::default(),
+            gids,
+            call_area,
+            common,
+            peer: Some(peer),
+        }
+    }
+
+    pub(crate) fn is_own(&self) -> bool {
+        self.peer.is_none()
+    }
+
+    /// Whether the peer has not died, as far as is known.
+    #[inline]
+    pub(crate) fn alive(&self) -> bool {
+        self.alive.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_dead(&self) {
+        self.alive.store(false, Ordering::Release);
+    }
+
+    /// The peer's segment.
+    #[inline]
+    pub(crate) fn segment(&self) -> &Segment {
+        &self.segment
+    }
+
+    /// This process's number in the peer's segment: what its claims and marks are made under.
+    pub(crate) fn number(&self) -> u16 {
+        self.number
+    }
+
+    /// Where the transfer of a lane is to be marked.
+    #[inline]
+    pub(crate) fn mark(&self, lane: usize) -> &MarkCell {
+        self.segment.mark(self.number, lane % LANES).expect("the number was checked when the link was made")
+    }
+
+    /// Where in the peer's tables one of its queue pairs is.
+    #[inline]
+    pub(crate) fn index_of(&self, qpn: u32) -> Option<u32> {
+        self.blocks.index_of(qpn)
+    }
+
+    pub(crate) fn blocks(&self) -> &Blocks {
+        &self.blocks
+    }
+
+    /// Whether a port of the peer has this GID.
+    pub(crate) fn has_gid(&self, device: u8, port: u8, gid: [u8; 16]) -> bool {
+        self.gids.contains(&PortGid { device, port, gid })
+    }
+
+    /// Where in the peer's heap the cells of this process's calls are, one a lane.
+    pub(crate) fn call_area(&self) -> u64 {
+        self.call_area
+    }
+
+    /// The peer's number in this process's pid namespace.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.peer
+            .as_ref()
+            .map_or_else(|| Some(std::process::id()), |peer| (peer.pid != 0).then_some(peer.pid))
+    }
+
+    pub(crate) fn is_of(&self, process: &ProcessId, pid: u32) -> bool {
+        self.peer.as_ref().is_some_and(|peer| peer.process == *process && peer.pid == pid)
+    }
+
+    pub(crate) fn socket(&self) -> Option<&Socket> {
+        self.peer.as_ref().map(|peer| &peer.socket)
+    }
+
+    pub(crate) fn views(&self) -> Option<&Views> {
+        self.peer.as_ref().map(|peer| &peer.views)
+    }
+
+    /// Tells the owner of the segment to look at something. Never waits.
+    pub(crate) fn ring(&self, doorbell: Doorbell) {
+        let Some(peer) = &self.peer else {
+            return self.common.mailbox.post(Command::Ring(doorbell));
+        };
+        let packet = doorbell.encode();
+        if is_full(peer.socket.send(&packet)) {
+            self.segment.header().look_everywhere.store(1, SeqCst);
+            // If there is room now, the peer may have looked before the word was set. If not, it has yet to read
+            // what fills the socket, and looks after that.
+            let _ = peer.socket.send(&packet);
+        }
+    }
+
+    /// Shareable memory of the peer, while the lane is held. If it is not mapped, the peer is asked for it.
+    #[inline]
+    pub(crate) fn share<'a>(
+        &'a self,
+        lane: &'a LaneGuard<'_>,
+        share: ShareId,
+        write: bool,
+    ) -> Option<ShareView<'a>> {
+        let peer = self.peer.as_ref()?;
+        if !self.common.settings.direct || !lane.is_of(&self.common.lanes) {
+            return None;
+        }
+        let view = peer.views.get(lane, share, write);
+        if view.is_none() && peer.views.begin_to_ask(share) {
+            let _ = peer.socket.send(&Request::Share { share, write }.encode());
+        }
+        view
+    }
+
+    /// The peer's memory, if the system lets this process copy from and to it. The first call tries that out, so it
+    /// may take as long as a copy.
+    pub(crate) fn vm(&self) -> Option<Vm> {
+        let peer = self.peer.as_ref()?;
+        *peer.vm.get_or_init(|| {
+            let common = &self.common;
+            if !common.settings.vm {
+                return None;
+            }
+            probe(peer.pid, &self.segment, peer.probe, peer.probe_address, &common.told_of_vm)
+        })
+    }
+
+    /// Ends the connection, even if somebody still has the link.
+    pub(crate) fn hang_up(&self) {
+        if let Some(peer) = &self.peer {
+            peer.socket.shut_down();
+        }
+    }
+
+    /// A copy failed as if the peer had died: the service thread finds out whether it has.
+    pub(crate) fn suspect(self: &Arc<Self>) {
+        if !self.is_own() {
+            self.common.mailbox.post(Command::Suspect(Arc::clone(self)));
+        }
+    }
+
+    /// Whether the peer is dead for certain.
+    pub(crate) fn is_proved_dead(&self) -> bool {
+        self.peer.as_ref().and_then(|peer| peer.identity).is_some_and(Process::is_dead)
+    }
+}
+
+fn is_full(sent: io::Result<()>) -> bool {
+    sent.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+}

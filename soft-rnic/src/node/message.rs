@@ -1,0 +1,337 @@
+//! What is said on the connection between a guest (who maps the segment) and its owner.
+//!
+//! Every packet is decoded whole or not at all, and nothing in it is believed before it was checked.
+
+use crate::shared::segment::{LAYOUT_VERSION, MAX_LINKS};
+
+/// First word of the first packet of either side.
+const MAGIC: u64 = u64::from_le_bytes(*b"softrnic");
+/// Longest packet of a guest.
+pub(crate) const REQUEST: usize = 40;
+/// GIDs that are told, at most.
+pub(crate) const MAX_GIDS: usize = 1024;
+const PORT_GID: usize = 18;
+/// Longest packet of an owner.
+pub(crate) const REPLY: usize = 72 + MAX_GIDS * PORT_GID;
+
+/// What tells a process from any other, wherever it runs.
+pub(crate) type ProcessId = [u8; 16];
+
+/// A GID of one port of one device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PortGid {
+    pub(crate) device: u8,
+    pub(crate) port: u8,
+    pub(crate) gid: [u8; 16],
+}
+
+/// What the owner of a segment is told to look at. Indices are the owner's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Doorbell {
+    /// A completion queue that was armed has news.
+    Cq(u32),
+    /// A queue pair has notices.
+    Qp(u32),
+    /// A shared receive queue has reached its limit.
+    Srq(u32),
+    /// There is a call in the cell of this lane.
+    Call { lane: u16 },
+}
+
+/// Shareable memory, as it is named in a region's card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct ShareId {
+    pub(crate) index: u32,
+    pub(crate) epoch: u32,
+}
+
+/// From a guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Request {
+    Hello { version: u64, process: ProcessId },
+    Doorbell(Doorbell),
+    Share { share: ShareId, write: bool },
+}
+
+/// Where shareable memory lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// In the owner's address space.
+    pub(crate) base: u64,
+    pub(crate) len: u64,
+    /// In the file that comes along.
+    pub(crate) offset: u64,
+}
+
+/// From the owner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Reply {
+    /// With the segment.
+    Welcome(Welcome),
+    /// The layouts differ.
+    OtherVersion { version: u64 },
+    /// With the file.
+    Share { share: ShareId, writable: bool, place: Place },
+    /// The memory will not come.
+    NoShare { share: ShareId },
+    /// The memory was taken away: unmap it.
+    Gone { share: ShareId },
+}
+
+/// The owner accepts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Welcome {
+    pub(crate) process: ProcessId,
+    /// The guest's number in the segment.
+    pub(crate) link: u16,
+    /// How many of the owner's blocks came before the one that was called.
+    pub(crate) ordinal: u8,
+    /// Where in the segment the guest's calls go.
+    pub(crate) call_area: u64,
+    /// Where in the segment, and where in the owner's memory, copying may be tried out.
+    pub(crate) probe: u64,
+    pub(crate) probe_address: u64,
+    pub(crate) gids: Vec<PortGid>,
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn bytes<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (bytes, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(*bytes)
+    }
+
+    fn u8(&mut self) -> Option<u8> {
+        self.bytes::<1>().map(|[byte]| byte)
+    }
+
+    fn u16(&mut self) -> Option<u16> {
+        self.bytes().map(u16::from_le_bytes)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.bytes().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.bytes().map(u64::from_le_bytes)
+    }
+
+    fn flag(&mut self) -> Option<bool> {
+        self.u8().map(|byte| byte != 0)
+    }
+
+    fn share(&mut self) -> Option<ShareId> {
+        Some(ShareId { index: self.u32()?, epoch: self.u32()? })
+    }
+
+    fn end(&self) -> Option<()> {
+        self.0.is_empty().then_some(())
+    }
+}
+
+fn words(kind: u8, parts: &[&[u8]]) -> Vec<u8> {
+    core::iter::once(&kind).chain(parts.iter().copied().flatten()).copied().collect()
+}
+
+fn share_words(kind: u8, share: ShareId, parts: &[&[u8]]) -> Vec<u8> {
+    let mut packet = words(kind, &[&share.index.to_le_bytes(), &share.epoch.to_le_bytes()]);
+    packet.extend(parts.iter().copied().flatten());
+    packet
+}
+
+impl Doorbell {
+    /// The packet, without an allocation: doorbells are rung from fast paths.
+    pub(crate) fn encode(self) -> [u8; 5] {
+        let (kind, index) = match self {
+            Self::Cq(index) => (2, index),
+            Self::Qp(index) => (3, index),
+            Self::Srq(index) => (4, index),
+            Self::Call { lane } => (5, u32::from(lane)),
+        };
+        let [a, b, c, d] = index.to_le_bytes();
+        [kind, a, b, c, d]
+    }
+}
+
+impl Request {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        match self {
+            Self::Hello { version, process } => {
+                words(1, &[&MAGIC.to_le_bytes(), &version.to_le_bytes(), process])
+            }
+            Self::Doorbell(doorbell) => doorbell.encode().to_vec(),
+            Self::Share { share, write } => share_words(6, *share, &[&[u8::from(*write)]]),
+        }
+    }
+
+    pub(crate) fn decode(packet: &[u8]) -> Option<Self> {
+        let mut packet = Reader(packet);
+        let request = match packet.u8()? {
+            1 => {
+                (packet.u64()? == MAGIC).then_some(())?;
+                Self::Hello { version: packet.u64()?, process: packet.bytes()? }
+            }
+            2 => Self::Doorbell(Doorbell::Cq(packet.u32()?)),
+            3 => Self::Doorbell(Doorbell::Qp(packet.u32()?)),
+            4 => Self::Doorbell(Doorbell::Srq(packet.u32()?)),
+            5 => Self::Doorbell(Doorbell::Call { lane: u16::try_from(packet.u32()?).ok()? }),
+            6 => Self::Share { share: packet.share()?, write: packet.flag()? },
+            _ => return None,
+        };
+        packet.end()?;
+        Some(request)
+    }
+}
+
+impl Reply {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        match self {
+            Self::Welcome(welcome) => welcome.encode(),
+            Self::OtherVersion { version } => words(2, &[&MAGIC.to_le_bytes(), &version.to_le_bytes()]),
+            Self::Share { share, writable, place } => share_words(
+                3,
+                *share,
+                &[
+                    &[u8::from(*writable)],
+                    &place.base.to_le_bytes(),
+                    &place.len.to_le_bytes(),
+                    &place.offset.to_le_bytes(),
+                ],
+            ),
+            Self::NoShare { share } => share_words(4, *share, &[]),
+            Self::Gone { share } => share_words(5, *share, &[]),
+        }
+    }
+
+    pub(crate) fn decode(packet: &[u8]) -> Option<Self> {
+        let mut packet = Reader(packet);
+        let reply = match packet.u8()? {
+            1 => Self::Welcome(Welcome::decode(&mut packet)?),
+            2 => {
+                (packet.u64()? == MAGIC).then_some(())?;
+                Self::OtherVersion { version: packet.u64()? }
+            }
+            3 => Self::Share {
+                share: packet.share()?,
+                writable: packet.flag()?,
+                place: Place { base: packet.u64()?, len: packet.u64()?, offset: packet.u64()? },
+            },
+            4 => Self::NoShare { share: packet.share()? },
+            5 => Self::Gone { share: packet.share()? },
+            _ => return None,
+        };
+        packet.end()?;
+        Some(reply)
+    }
+}
+
+impl Welcome {
+    fn encode(&self) -> Vec<u8> {
+        let count = self.gids.len().min(MAX_GIDS) as u16;
+        let mut packet = words(
+            1,
+            &[
+                &MAGIC.to_le_bytes(),
+                &LAYOUT_VERSION.to_le_bytes(),
+                &self.process,
+                &self.link.to_le_bytes(),
+                &[self.ordinal],
+                &self.call_area.to_le_bytes(),
+                &self.probe.to_le_bytes(),
+                &self.probe_address.to_le_bytes(),
+                &count.to_le_bytes(),
+            ],
+        );
+        for PortGid { device, port, gid } in self.gids.iter().take(MAX_GIDS) {
+            packet.extend([*device, *port]);
+            packet.extend(gid);
+        }
+        packet
+    }
+
+    fn decode(packet: &mut Reader<'_>) -> Option<Self> {
+        (packet.u64()? == MAGIC && packet.u64()? == LAYOUT_VERSION).then_some(())?;
+        let process = packet.bytes()?;
+        let link = packet.u16().filter(|link| (1..MAX_LINKS).contains(&usize::from(*link)))?;
+        let ordinal = packet.u8()?;
+        let (call_area, probe, probe_address) = (packet.u64()?, packet.u64()?, packet.u64()?);
+        let count = packet.u16().filter(|count| usize::from(*count) <= MAX_GIDS)?;
+        let gids = (0..count)
+            .map(|_| Some(PortGid { device: packet.u8()?, port: packet.u8()?, gid: packet.bytes()? }))
+            .collect::<Option<Vec<_>>>()?;
+        Some(Self { process, link, ordinal, call_area, probe, probe_address, gids })
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn replies() -> Vec<Reply> {
+        let share = ShareId { index: 7, epoch: u32::MAX };
+        let gid = PortGid { device: 1, port: 2, gid: [9; 16] };
+        let welcome = |gids| Welcome {
+            process: [3; 16],
+            link: 1,
+            ordinal: 7,
+            call_area: 1 << 40,
+            probe: 12,
+            probe_address: u64::MAX,
+            gids,
+        };
+        vec![
+            Reply::Welcome(welcome(vec![])),
+            Reply::Welcome(welcome(vec![gid; MAX_GIDS])),
+            Reply::OtherVersion { version: 9 },
+            Reply::Share { share, writable: true, place: Place { base: 1, len: 2, offset: 3 } },
+            Reply::NoShare { share },
+            Reply::Gone { share },
+        ]
+    }
+
+    fn requests() -> Vec<Request> {
+        vec![
+            Request::Hello { version: 5, process: [8; 16] },
+            Request::Doorbell(Doorbell::Cq(u32::MAX)),
+            Request::Doorbell(Doorbell::Qp(2)),
+            Request::Doorbell(Doorbell::Srq(3)),
+            Request::Doorbell(Doorbell::Call { lane: 63 }),
+            Request::Share { share: ShareId { index: 4, epoch: 5 }, write: true },
+        ]
+    }
+
+    #[test]
+    fn what_is_said_is_understood() {
+        for request in requests() {
+            let packet = request.encode();
+            assert!(packet.len() < REQUEST);
+            assert_eq!(Request::decode(&packet), Some(request));
+        }
+        for reply in replies() {
+            let packet = reply.encode();
+            assert!(packet.len() < REPLY, "{}", packet.len());
+            assert_eq!(Reply::decode(&packet), Some(reply));
+        }
+    }
+
+    #[test]
+    fn what_is_cut_off_or_too_long_is_not() {
+        for mut packet in requests().iter().map(Request::encode) {
+            for len in 0..packet.len() {
+                assert_eq!(Request::decode(&packet[..len]), None);
+            }
+            packet.push(0);
+            assert_eq!(Request::decode(&packet), None);
+        }
+        for mut packet in replies().iter().map(Reply::encode).filter(|packet| packet.len() < 100) {
+            for len in 0..packet.len() {
+                assert_eq!(Reply::decode(&packet[..len]), None);
+            }
+            packet.push(0);
+            assert_eq!(Reply::decode(&packet), None);
+        }
+    }
+}

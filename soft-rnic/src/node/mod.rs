@@ -1,0 +1,426 @@
+//! This process among those that it talks to.
+//!
+//! A node has one control segment, which its peers map, and maps theirs. A process that wants to send to a queue pair
+//! connects to the owner of the number's block, and becomes a *guest* in its segment: it gets a link number there, under
+//! which it leaves marks and claims. The way back is a connection of its own. The end of a connection is the end of
+//! the process at the other end, and everything that it held is recovered then.
+//!
+//! One thread per process accepts, connects, hears doorbells and keeps time; it sleeps when nothing happens. What peers
+//! send is checked and never waited for: a peer that is stopped, or sends nonsense, keeps nobody else waiting.
+
+mod directory;
+mod guests;
+mod heap;
+mod lane;
+mod link;
+mod mailbox;
+mod message;
+mod numbers;
+mod peers;
+mod probe;
+mod revocation;
+mod seats;
+mod service;
+mod shares;
+#[cfg(all(test, not(loom)))]
+mod tests;
+mod timers;
+mod views;
+
+use std::io;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+pub(crate) use crate::platform::vm::VmError;
+pub(crate) use directory::Reach;
+pub(crate) use heap::{Heap, HeapRange};
+pub(crate) use lane::LaneGuard;
+pub(crate) use link::Link;
+pub(crate) use message::{Doorbell, PortGid, ShareId};
+pub(crate) use numbers::QpNumber;
+pub(crate) use revocation::{Revoked, Stuck};
+pub(crate) use shares::Shares;
+
+use crate::platform::fork::Generation;
+use crate::platform::{socket::Socket, user, vm};
+use crate::shared::mark::{LANES, MarkCell};
+use crate::shared::segment::{LAYOUT_VERSION, Segment};
+use directory::Directory;
+use lane::Lanes;
+use link::Common;
+use mailbox::{Command, Mailbox};
+use message::{MAX_GIDS, ProcessId};
+use numbers::{Blocks, LAST_BLOCK, Numbers};
+use revocation::Waiting;
+use seats::{Seats, Taken};
+use timers::Timers;
+
+/// Miri and loom have one process and no service thread: [`Node::run_timers`] does its work.
+const ALONE: bool = cfg!(any(miri, loom));
+
+/// Bytes of the cell of a call: a header and payload.
+pub(crate) const CALL_HEADER: usize = 128;
+/// Payload of one call.
+pub(crate) const CALL_PAYLOAD: usize = 64 << 10;
+/// Bytes from one lane's call to the next.
+pub(crate) const CALL_CELL: usize = CALL_HEADER + CALL_PAYLOAD;
+
+/// How a node behaves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Settings {
+    /// Processes of other fabrics do not see each other.
+    pub(crate) fabric: String,
+    /// How long a revocation waits for somebody who does not finish.
+    pub(crate) patience: Duration,
+    /// Whether payload may be copied by the system.
+    pub(crate) vm: bool,
+    /// Whether peers' memory may be mapped.
+    pub(crate) direct: bool,
+    /// Whether files in `/dev/shm` are shared, and peers' mapped, although they can shrink.
+    pub(crate) any_shm: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let patience = Duration::from_secs(2);
+        Self { fabric: String::new(), patience, vm: true, direct: true, any_shm: false }
+    }
+}
+
+/// What peers learn about this process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub(crate) gids: Vec<PortGid>,
+}
+
+/// Who acts on what the service thread hears. It is called on that thread, with no lock of the node held. Indices
+/// and link numbers come from peers: there may be nothing there. `link` is a number in the own segment.
+pub(crate) trait Handler: Send + Sync {
+    /// A peer found the completion queue armed.
+    fn cq_fired(&self, cq: u32);
+    /// A peer left notices at the queue pair.
+    fn qp_noticed(&self, qp: u32);
+    /// A peer claimed a receive and the limit was reached.
+    fn srq_limit(&self, srq: u32);
+    /// Doorbells were lost: anything may have been rung.
+    fn look_everywhere(&self);
+    /// The guest is dead: what it claimed is to be recovered. Its number is not used again before this returns.
+    fn link_gone(&self, link: u16);
+    /// The peer is dead: what is outstanding to it fails.
+    fn peer_lost(&self, link: &Arc<Link>);
+    /// There is a call in the guest's cell of this lane.
+    fn serve(&self, link: u16, lane: u16);
+    /// The time of [`Node::wake_at`] has come.
+    fn timer(&self, qp: u32);
+}
+
+/// What the service thread and all others have in common.
+struct State {
+    identity: Identity,
+    process: ProcessId,
+    segment: Arc<Segment>,
+    heap: Heap,
+    blocks: Arc<Blocks>,
+    common: Arc<Common>,
+    directory: Directory,
+    seats: Seats,
+    shares: Shares,
+    timers: Timers,
+    handler: Mutex<Option<Weak<dyn Handler>>>,
+    /// By link number, where a guest's calls lie.
+    call_areas: Mutex<Vec<Option<u64>>>,
+}
+
+impl State {
+    fn handler(&self) -> Option<Arc<dyn Handler>> {
+        self.handler.lock().unwrap_or_else(PoisonError::into_inner).as_ref().and_then(Weak::upgrade)
+    }
+
+    /// Has the own process's doorbell answered.
+    fn answer(&self, link: u16, doorbell: Doorbell) {
+        let Some(handler) = self.handler() else { return };
+        match doorbell {
+            Doorbell::Cq(cq) => handler.cq_fired(cq),
+            Doorbell::Qp(qp) => handler.qp_noticed(qp),
+            Doorbell::Srq(srq) => handler.srq_limit(srq),
+            Doorbell::Call { lane } if usize::from(lane) < LANES => handler.serve(link, lane),
+            Doorbell::Call { .. } => {}
+        }
+    }
+
+    fn run_timers(&self) {
+        let due = self.timers.due(Instant::now());
+        if let Some(handler) = self.handler().filter(|_| !due.is_empty()) {
+            due.into_iter().for_each(|queue_pair| handler.timer(queue_pair));
+        }
+    }
+}
+
+/// This process's end of everything.
+pub(crate) struct Node {
+    state: Arc<State>,
+    own: Arc<Link>,
+    numbers: Numbers,
+    local_marks: Box<[MarkCell]>,
+    generation: Generation,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    running: OnceLock<()>,
+}
+
+impl Node {
+    /// A node. Peers do not see it before it has a queue pair.
+    ///
+    /// # Errors
+    ///
+    /// The system has no memory or file descriptor for its segment.
+    pub(crate) fn start(settings: Settings, mut identity: Identity) -> io::Result<Arc<Self>> {
+        let segment = Arc::new(Segment::create()?);
+        segment.header().layout_version.store(LAYOUT_VERSION, crate::sync::Release);
+        identity.gids.truncate(MAX_GIDS);
+        let mailbox = Arc::new(Mailbox::default());
+        let shares = Shares::new(Arc::clone(&mailbox), settings.any_shm);
+        let common =
+            Arc::new(Common { settings, lanes: Lanes::new(), mailbox, told_of_vm: AtomicBool::new(false) });
+        let blocks = Arc::new(Blocks::default());
+        let gids = identity.gids.clone();
+        let own = Arc::new(Link::own(Arc::clone(&segment), Arc::clone(&blocks), gids, Arc::clone(&common)));
+        let state = Arc::new(State {
+            identity,
+            process: probe::random(),
+            heap: Heap::new(Arc::clone(&segment)),
+            segment,
+            blocks,
+            common,
+            directory: Directory::new(),
+            seats: Seats::new(),
+            shares,
+            timers: Timers::default(),
+            handler: Mutex::new(None),
+            call_areas: Mutex::default(),
+        });
+        Ok(Arc::new(Self {
+            state,
+            own,
+            numbers: Numbers::default(),
+            local_marks: (0..=LANES).map(|_| MarkCell::default()).collect(),
+            generation: Generation::current(),
+            thread: Mutex::new(None),
+            running: OnceLock::new(),
+        }))
+    }
+
+    /// Who is to be told what happens. Nobody is, before this was called, or when it is gone.
+    pub(crate) fn set_handler(&self, handler: Weak<dyn Handler>) {
+        *self.state.handler.lock().unwrap_or_else(PoisonError::into_inner) = Some(handler);
+    }
+
+    /// Whether this process is a forked child of the one that started the node. It must not touch the segment then:
+    /// the child does not have it.
+    #[inline]
+    pub(crate) fn is_forked(&self) -> bool {
+        !self.generation.is_current()
+    }
+
+    /// The own segment.
+    #[inline]
+    pub(crate) fn segment(&self) -> &Segment {
+        &self.state.segment
+    }
+
+    pub(crate) fn heap(&self) -> &Heap {
+        &self.state.heap
+    }
+
+    pub(crate) fn shares(&self) -> &Shares {
+        &self.state.shares
+    }
+
+    /// The link of this process to itself: number 0, and the own segment.
+    #[inline]
+    pub(crate) fn own_link(&self) -> &Arc<Link> {
+        &self.own
+    }
+
+    /// Waits for a lane (any number is one). A thread that has one must not wait for another.
+    #[inline]
+    pub(crate) fn lane(&self, number: usize) -> LaneGuard<'_> {
+        self.state.common.lanes.lock(number)
+    }
+
+    /// The lane, if nobody has it.
+    #[inline]
+    pub(crate) fn try_lane(&self, number: usize) -> Option<LaneGuard<'_>> {
+        self.state.common.lanes.try_lock(number)
+    }
+
+    /// Where a transfer marks this process's own memory as its source. Peers do not see it.
+    #[inline]
+    pub(crate) fn local_mark(&self, lane: usize) -> &MarkCell {
+        &self.local_marks[lane % LANES]
+    }
+
+    /// Where the service thread marks what it touches on behalf of a peer.
+    pub(crate) fn service_mark(&self) -> &MarkCell {
+        &self.local_marks[LANES]
+    }
+
+    /// A number for a queue pair: one that has not been used for as long as possible.
+    ///
+    /// # Errors
+    ///
+    /// `OutOfMemory` if this process has as many queue pairs as it can have, `AddrInUse` if the host has, or the system
+    /// has no file descriptor or thread.
+    pub(crate) fn new_qp_number(&self) -> io::Result<QpNumber> {
+        self.ensure_service()?;
+        self.numbers.take(|ordinal| self.take_block(ordinal))
+    }
+
+    /// The queue pair is gone.
+    pub(crate) fn free_qp_number(&self, number: QpNumber) {
+        self.numbers.free(number);
+    }
+
+    /// Where in the own tables a queue pair of this process is.
+    #[inline]
+    pub(crate) fn own_index(&self, qpn: u32) -> Option<u32> {
+        self.state.blocks.index_of(qpn)
+    }
+
+    fn take_block(&self, ordinal: u8) -> io::Result<u16> {
+        if ALONE {
+            self.state.blocks.set(ordinal, 1);
+            return Ok(1);
+        }
+        // From anywhere, so that a number of a process that has just died is not soon another's.
+        let start = u16::from_ne_bytes([self.state.process[0], self.state.process[1]]);
+        for step in 0..LAST_BLOCK {
+            let block = (start % LAST_BLOCK + step) % LAST_BLOCK + 1;
+            match Socket::listen(&self.state.socket_name(block)) {
+                Ok(socket) => {
+                    self.state.blocks.set(ordinal, block);
+                    self.state.common.mailbox.post(Command::Listen { socket, ordinal });
+                    return Ok(block);
+                }
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let message = format!("all {LAST_BLOCK} blocks of queue pair numbers of this host are in use");
+        Err(io::Error::new(io::ErrorKind::AddrInUse, message))
+    }
+
+    /// The way to a queue pair. Never waits: what is not known is found out in the background.
+    pub(crate) fn link_to(&self, qpn: u32) -> Reach {
+        if self.own_index(qpn).is_some() {
+            return Reach::Ready(Arc::clone(&self.own));
+        }
+        if ALONE {
+            return Reach::Nobody;
+        }
+        let answer = self.state.directory.look(qpn);
+        if let Some(block) = answer.connect {
+            self.state.common.mailbox.post(Command::Connect { block });
+            if let Err(error) = self.ensure_service() {
+                log::warn!("no service thread: {error}; no peer can be reached");
+            }
+        }
+        match answer.reach {
+            Reach::Ready(link) if link.index_of(qpn).is_none() => Reach::Nobody,
+            reach => reach,
+        }
+    }
+
+    /// As [`link_to`](Self::link_to), but waits for a while until it is known. Not for the service thread.
+    pub(crate) fn wait_link(&self, qpn: u32, time: Duration) -> Reach {
+        self.state.directory.wait(time, || self.link_to(qpn))
+    }
+
+    /// Waits until no transfer touches the object, whose gate must have been closed.
+    ///
+    /// # Errors
+    ///
+    /// Somebody did not finish in time and is not dead: the object's memory must not be let go.
+    pub(crate) fn wait_unmarked(&self, what: Revoked) -> Result<(), Stuck> {
+        let State { segment, seats, common, .. } = &*self.state;
+        let patience = common.settings.patience;
+        let waiting = Waiting { what, segment, local_marks: &self.local_marks, seats, patience };
+        waiting.run(|Taken { link, serial }| common.mailbox.post(Command::GuestDied { link, serial }))
+    }
+
+    /// Has the handler's `timer` called at this time, or soon after.
+    pub(crate) fn wake_at(&self, when: Instant, qp: u32) {
+        if self.state.timers.add(when, qp) {
+            self.state.common.mailbox.ring();
+        }
+    }
+
+    /// Where in the own segment a guest's calls are, if there is such a guest.
+    pub(crate) fn call_area_of(&self, link: u16) -> Option<u64> {
+        let areas = self.state.call_areas.lock().unwrap_or_else(PoisonError::into_inner);
+        areas.get(usize::from(link)).copied().flatten()
+    }
+
+    /// Where there is no service thread: answers doorbells and calls timers that are due. Harmless elsewhere.
+    pub(crate) fn run_timers(&self) {
+        if !ALONE {
+            return;
+        }
+        for command in self.state.common.mailbox.take() {
+            if let Command::Ring(doorbell) = command {
+                self.state.answer(0, doorbell);
+            }
+        }
+        self.state.run_timers();
+    }
+
+    fn ensure_service(&self) -> io::Result<()> {
+        if ALONE || self.running.get().is_some() {
+            return Ok(());
+        }
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        if thread.is_none() {
+            vm::allow_peers();
+            if user::own().is_none() {
+                log::warn!(
+                    "this user has no name in its user namespace, so no peer can be trusted or reached"
+                );
+            }
+            *thread = Some(service::spawn(Arc::clone(&self.state))?);
+            let _ = self.running.set(());
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if self.is_forked() {
+            // The thread is the parent's.
+            core::mem::forget(thread);
+            return;
+        }
+        self.own.set_dead();
+        let Some(thread) = thread else { return };
+        self.state.common.mailbox.post(Command::Stop);
+        // The handler may let go of the last reference on the service thread, which then ends by itself.
+        if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
+            log::error!("the service thread of the software device panicked");
+        }
+    }
+}
+
+impl core::fmt::Debug for Node {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Node").field("blocks", &self.state.blocks).finish_non_exhaustive()
+    }
+}
+
+impl State {
+    /// The abstract name at which a block's owner listens.
+    fn socket_name(&self, block: u16) -> Vec<u8> {
+        format!("soft-rnic/{}/{block}", self.common.settings.fabric).into_bytes()
+    }
+}

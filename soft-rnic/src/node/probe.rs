@@ -1,0 +1,89 @@
+//! Whether the system lets this process copy from and to the memory of a peer.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use libc::iovec;
+
+use crate::platform::vm::{self, Vm, VmError};
+use crate::shared::segment::Segment;
+
+/// Bytes that nobody can guess.
+pub(crate) fn random() -> [u8; 16] {
+    let word = || RandomState::new().build_hasher().finish();
+    let mut bytes = [0; 16];
+    let (low, high) = bytes.split_at_mut(8);
+    low.copy_from_slice(&word().to_ne_bytes());
+    high.copy_from_slice(&word().to_ne_bytes());
+    bytes
+}
+
+/// Writes a random number to where the peer says that it has its segment, and looks for it in the segment; then
+/// reads it back. So it is certain that the process number is the peer's.
+pub(crate) fn probe(pid: u32, segment: &Segment, offset: u64, address: u64, told: &AtomicBool) -> Option<Vm> {
+    let Some(vm) = Vm::of(pid) else {
+        tell(told, pid, "it is in another pid namespace");
+        return None;
+    };
+    match try_out(vm, segment, offset, address) {
+        Ok(true) => Some(vm),
+        Ok(false) => {
+            tell(told, pid, "its memory is not where it says");
+            None
+        }
+        Err(VmError::Gone) => None,
+        Err(VmError::Forbidden(error)) => {
+            let error = std::io::Error::from_raw_os_error(error);
+            tell(told, pid, &format!("{}: {error}", vm::reason(pid)));
+            None
+        }
+        Err(VmError::Fault) => {
+            tell(told, pid, "its memory cannot be reached");
+            None
+        }
+        Err(VmError::Failed(error)) => {
+            tell(told, pid, &std::io::Error::from_raw_os_error(error).to_string());
+            None
+        }
+    }
+}
+
+fn tell(told: &AtomicBool, pid: u32, reason: &str) {
+    if !told.swap(true, Ordering::Relaxed) {
+        log::warn!(
+            "process_vm_writev to process {pid} is not possible ({reason}); payload takes a slower path through \
+             that process"
+        );
+    }
+}
+
+fn try_out(vm: Vm, segment: &Segment, offset: u64, address: u64) -> Result<bool, VmError> {
+    let mut number = random();
+    let expected = u128::from_ne_bytes(number);
+    let remote = [vm::remote(address, number.len())];
+    let local = [iovec { iov_base: (&raw mut number).cast(), iov_len: number.len() }];
+    // SAFETY: the local bytes are on the stack; the remote ones were offered for this, and lie in a mapping of the
+    // segment's, whoever has it.
+    if unsafe { vm.write(&local, &remote)? } != number.len() || find(segment, offset) != Some(expected) {
+        return Ok(false);
+    }
+    number = [0; 16];
+    let local = [iovec { iov_base: (&raw mut number).cast(), iov_len: number.len() }];
+    // SAFETY: the local bytes are on the stack, reached by the pointer that was just made.
+    let read = unsafe { vm.read(&local, &remote)? };
+    Ok(read == number.len() && u128::from_ne_bytes(number) == expected)
+}
+
+/// What is in the segment there.
+fn find(segment: &Segment, offset: u64) -> Option<u128> {
+    let word = |offset| {
+        let place = segment.heap(offset, 8)?.cast::<u64>();
+        // SAFETY: in the mapping of the segment, which is borrowed, and only reached as an atomic.
+        place.is_aligned().then(|| unsafe { AtomicU64::from_ptr(place.as_ptr()) }.load(Ordering::Relaxed))
+    };
+    let (low, high) = (word(offset)?, word(offset.checked_add(8)?)?);
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&low.to_ne_bytes());
+    bytes[8..].copy_from_slice(&high.to_ne_bytes());
+    Some(u128::from_ne_bytes(bytes))
+}

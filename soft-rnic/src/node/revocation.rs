@@ -1,0 +1,113 @@
+//! Waiting until nobody touches what was revoked.
+
+use std::time::{Duration, Instant};
+
+use super::seats::{Seats, Taken};
+use crate::shared::mark::{LANES, Mark, MarkCell};
+use crate::shared::segment::Segment;
+
+/// An object whose gate was closed. Both are indices in the own tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Revoked {
+    Region(u32),
+    QueuePair(u32),
+}
+
+/// Somebody may still touch the object, and was not proved dead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stuck {
+    /// The link of the own segment; 0 is this process itself.
+    pub(crate) link: u16,
+    pub(crate) pid: Option<u32>,
+}
+
+impl Revoked {
+    fn is_used_by(self, mark: Mark) -> bool {
+        match self {
+            Self::Region(region) => mark.touches_region(region),
+            Self::QueuePair(queue_pair) => mark.uses_queue_pair(queue_pair),
+        }
+    }
+
+    fn is_marked(self, cell: &MarkCell) -> bool {
+        cell.get().is_some_and(|mark| self.is_used_by(mark))
+    }
+}
+
+/// Waits for marks, each with the same end of all patience.
+pub(crate) struct Waiting<'a> {
+    pub(crate) what: Revoked,
+    pub(crate) segment: &'a Segment,
+    pub(crate) local_marks: &'a [MarkCell],
+    pub(crate) seats: &'a Seats,
+    pub(crate) patience: Duration,
+}
+
+impl Waiting<'_> {
+    /// Waits. `died` is told of guests that turn out to be dead.
+    ///
+    /// # Errors
+    ///
+    /// Somebody did not finish in time.
+    pub(crate) fn run(&self, mut died: impl FnMut(Taken)) -> Result<(), Stuck> {
+        let start = Instant::now();
+        for cell in self.local_marks {
+            self.wait_own(start, cell)?;
+        }
+        for lane in 0..LANES {
+            if let Some(cell) = self.segment.mark(0, lane) {
+                self.wait_own(start, cell)?;
+            }
+        }
+        self.seats.iter().try_for_each(|guest| {
+            (0..LANES).filter_map(|lane| self.segment.mark(guest.link, lane)).try_for_each(|cell| {
+                if !self.what.is_marked(cell) {
+                    return Ok(());
+                }
+                let process = self.seats.process(guest);
+                let gone = |look_closely: bool| {
+                    !self.seats.is_taken(guest)
+                        || (look_closely && process.is_some_and(|process| process.is_dead()) && {
+                            died(guest);
+                            true
+                        })
+                };
+                let stuck = Stuck { link: guest.link, pid: process.map(|process| process.pid()) };
+                if self.wait(start, cell, gone) { Ok(()) } else { Err(stuck) }
+            })
+        })
+    }
+
+    fn wait_own(&self, start: Instant, cell: &MarkCell) -> Result<(), Stuck> {
+        let stuck = Stuck { link: 0, pid: Some(std::process::id()) };
+        if self.wait(start, cell, |_| false) { Ok(()) } else { Err(stuck) }
+    }
+
+    /// True when the cell does not mark the object any more, or its writer is gone.
+    fn wait(&self, start: Instant, cell: &MarkCell, mut gone: impl FnMut(bool) -> bool) -> bool {
+        const SPINS: u32 = 200;
+        const YIELDS: u32 = 300;
+        const SLEEP: Duration = Duration::from_micros(200);
+        let mut tries = 0_u32;
+        while self.what.is_marked(cell) {
+            tries = tries.saturating_add(1);
+            if tries < SPINS {
+                core::hint::spin_loop();
+                continue;
+            }
+            // Proof of death takes system calls: at first after some milliseconds, then now and then.
+            if gone(tries > YIELDS && tries.is_multiple_of(32)) {
+                return true;
+            }
+            if start.elapsed() >= self.patience {
+                return !self.what.is_marked(cell) || gone(true);
+            }
+            if tries < YIELDS {
+                std::thread::yield_now();
+            } else {
+                std::thread::sleep(SLEEP);
+            }
+        }
+        true
+    }
+}

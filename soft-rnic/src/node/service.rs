@@ -1,0 +1,243 @@
+//! The service thread: sleeps until a socket, the bell or a time wakes it.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll::{self, Event, EventData, EventFlags};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::State;
+use super::guests::{Guest, Knock, Listener};
+use super::link::Link;
+use super::mailbox::Command;
+use super::message::REPLY;
+use super::peers::{Call, Redial};
+use super::views::Retired;
+use crate::platform::fork::Descriptor;
+
+/// Packets that are read from one socket before others get their turn.
+pub(crate) const TURN: usize = 64;
+/// How often mappings that were taken away are looked after.
+const LOOK_AFTER: Duration = Duration::from_millis(1);
+
+/// Something that is waited for. Each has a token, which is never used again.
+pub(crate) enum Entry {
+    Bell,
+    Listener(Listener),
+    /// Somebody connected, and has not said hello yet.
+    Knock(Knock),
+    Guest(Guest),
+    /// A peer was called, and has not said welcome yet.
+    Call(Call),
+    Peer(Arc<Link>),
+}
+
+/// The thread's own state.
+pub(crate) struct Service {
+    pub(crate) state: Arc<State>,
+    epoll: Descriptor,
+    pub(crate) entries: HashMap<u64, Entry>,
+    last_token: u64,
+    deadlines: BinaryHeap<Reverse<(Instant, u64)>>,
+    pub(crate) redials: Vec<Redial>,
+    pub(crate) retired: Vec<Retired>,
+    pub(crate) buffer: Box<[u8]>,
+}
+
+/// Starts the thread.
+///
+/// # Errors
+///
+/// There is no descriptor or thread left.
+pub(crate) fn spawn(state: Arc<State>) -> io::Result<JoinHandle<()>> {
+    let epoll = Descriptor::open(|| epoll::create(epoll::CreateFlags::CLOEXEC))?;
+    epoll::add(&epoll, state.common.mailbox.bell()?, EventData::new_u64(0), EventFlags::IN)?;
+    let service = Service {
+        state,
+        epoll,
+        entries: HashMap::from([(0, Entry::Bell)]),
+        last_token: 0,
+        deadlines: BinaryHeap::new(),
+        redials: Vec::new(),
+        retired: Vec::new(),
+        buffer: vec![0; REPLY].into(),
+    };
+    // The program's signal handlers run on its own threads: the new one inherits this mask.
+    let before = block_signals();
+    let thread = std::thread::Builder::new().name("soft-rnic".into()).spawn(|| service.run());
+    restore_signals(&before);
+    thread
+}
+
+fn block_signals() -> libc::sigset_t {
+    // SAFETY: plain integers, for which zero is a value.
+    let (mut all, mut before) = unsafe { (core::mem::zeroed(), core::mem::zeroed()) };
+    // SAFETY: both sets are there to be written.
+    unsafe {
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+    }
+    before
+}
+
+fn restore_signals(before: &libc::sigset_t) {
+    // SAFETY: a set that `pthread_sigmask` gave.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before, core::ptr::null_mut()) };
+}
+
+impl Service {
+    fn run(mut self) {
+        // Short times are meant: RNR timers begin at ten microseconds.
+        let _ = rustix::thread::set_current_timer_slack(core::num::NonZero::new(1000));
+        let mut events = Vec::with_capacity(TURN);
+        loop {
+            self.sleep();
+            events.clear();
+            let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+            if let Err(error) =
+                epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&now))
+                && error != rustix::io::Errno::INTR
+            {
+                log::error!("the service thread of the software device ends: epoll_wait: {error}");
+                break;
+            }
+            for Event { data, .. } in events.iter().copied() {
+                self.handle(data.u64());
+            }
+            if !self.obey() {
+                break;
+            }
+            self.state.run_timers();
+            self.look_at_deadlines();
+            self.redial();
+            let lanes = &self.state.common.lanes;
+            self.retired.retain_mut(|retired| !retired.unmap(lanes));
+        }
+        self.end();
+    }
+
+    /// Until something happens, or the next time comes.
+    fn sleep(&self) {
+        let now = Instant::now();
+        let times = [
+            self.state.timers.earliest(),
+            self.deadlines.peek().map(|Reverse((when, _))| *when),
+            self.redials.iter().map(|redial| redial.when).min(),
+            (!self.retired.is_empty()).then(|| now + LOOK_AFTER),
+        ];
+        let timeout = times.into_iter().flatten().min().map(|when| {
+            let left = when.saturating_duration_since(now);
+            Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() }
+        });
+        // Not by `epoll_wait`, which knows milliseconds only.
+        let _ = poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], timeout.as_ref());
+    }
+
+    fn handle(&mut self, token: u64) {
+        let Some(entry) = self.entries.remove(&token) else { return };
+        let kept = match entry {
+            Entry::Bell => Some(Entry::Bell),
+            Entry::Listener(listener) => self.accept(token, listener),
+            Entry::Knock(knock) => self.hear_knock(knock),
+            Entry::Guest(guest) => self.hear_guest(token, guest),
+            Entry::Call(call) => self.hear_call(call),
+            Entry::Peer(link) => self.hear_peer(link),
+        };
+        if let Some(entry) = kept {
+            self.entries.insert(token, entry);
+        }
+    }
+
+    /// Does what other threads asked for. False at the end.
+    fn obey(&mut self) -> bool {
+        for command in self.state.common.mailbox.take() {
+            match command {
+                Command::Connect { block } => self.call(block, Instant::now()),
+                Command::Listen { socket, ordinal } => self.listen(socket, ordinal),
+                Command::Ring(doorbell) => self.state.answer(0, doorbell),
+                Command::GuestDied { link, serial } => self.bury_guest(link, serial),
+                Command::Suspect(link) => self.check_peer(&link),
+                Command::ShareGone(share) => self.tell_guests(share),
+                Command::Stop => return false,
+            }
+        }
+        true
+    }
+
+    fn look_at_deadlines(&mut self) {
+        let now = Instant::now();
+        while let Some(Reverse((when, token))) = self.deadlines.peek().copied()
+            && when <= now
+        {
+            self.deadlines.pop();
+            match self.entries.remove(&token) {
+                Some(Entry::Listener(listener)) => self.resume(token, listener),
+                Some(Entry::Knock(knock)) => self.ignore(&knock.socket),
+                Some(Entry::Call(call)) => self.give_up(&call),
+                Some(entry) => {
+                    self.entries.insert(token, entry);
+                }
+                None => {}
+            }
+        }
+    }
+
+    pub(crate) fn new_token(&mut self) -> u64 {
+        self.last_token += 1;
+        self.last_token
+    }
+
+    pub(crate) fn at(&mut self, when: Instant, token: u64) {
+        self.deadlines.push(Reverse((when, token)));
+    }
+
+    /// Listens to a file.
+    pub(crate) fn heed(&self, file: impl AsFd, token: u64) -> io::Result<()> {
+        Ok(epoll::add(&self.epoll, file, EventData::new_u64(token), EventFlags::IN)?)
+    }
+
+    /// Listens to a file, and also waits for room in it.
+    pub(crate) fn heed_room(&self, file: impl AsFd, token: u64, room: bool) {
+        let flags = if room { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
+        if let Err(error) = epoll::modify(&self.epoll, file, EventData::new_u64(token), flags) {
+            log::warn!("epoll_ctl: {error}");
+        }
+    }
+
+    /// Does not listen to a file any more. To be called before it is closed: a forked child may have it, too.
+    pub(crate) fn ignore(&self, file: impl AsFd) {
+        if let Err(error) = epoll::delete(&self.epoll, file) {
+            log::debug!("epoll_ctl: {error}");
+        }
+    }
+
+    /// Nobody is told that peers are gone: those who would want to know are gone.
+    fn end(mut self) {
+        let entries = core::mem::take(&mut self.entries);
+        for entry in entries.into_values() {
+            match entry {
+                Entry::Peer(link) => {
+                    link.set_dead();
+                    link.hang_up();
+                    self.state.directory.forget(&link);
+                }
+                Entry::Call(call) => self.give_up(&call),
+                Entry::Guest(guest) => self.vacate(guest),
+                Entry::Bell | Entry::Listener(_) | Entry::Knock(_) => {}
+            }
+        }
+        for redial in &self.redials {
+            redial.give_up(&self.state.directory);
+        }
+        let lanes = &self.state.common.lanes;
+        self.retired.retain_mut(|retired| !retired.unmap(lanes));
+        if !self.retired.is_empty() {
+            log::error!("{} mappings of peers' memory are still in use and stay", self.retired.len());
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! A node without peers: also under Miri.
+
+use super::*;
+use crate::shared::mark::Mark;
+
+#[test]
+fn a_node_talks_to_itself() {
+    let settings = Settings { fabric: fabric(), patience: Duration::from_millis(20), ..Settings::default() };
+    let a = Process::with(settings);
+    assert_eq!(a.node.own_index(a.qpn), Some(1));
+    let Reach::Ready(link) = a.node.wait_link(a.qpn, LONG) else { panic!("not ready") };
+    assert!(link.is_own() && link.alive() && link.vm().is_none());
+    assert!(matches!(a.node.wait_link(a.qpn ^ (1 << 23), LONG), Reach::Nobody));
+    for (doorbell, told) in [
+        (Doorbell::Cq(1), Told::Cq(1)),
+        (Doorbell::Qp(2), Told::Qp(2)),
+        (Doorbell::Srq(3), Told::Srq(3)),
+        (Doorbell::Call { lane: 1 }, Told::Serve(0, 1)),
+    ] {
+        link.ring(doorbell);
+        a.node.run_timers();
+        a.expect(&told);
+    }
+    a.node.wake_at(Instant::now(), 7);
+    a.node.run_timers();
+    a.expect(&Told::Timer(7));
+    let lane = a.node.lane(LANES + 1);
+    assert!(lane.index() == 1 && a.node.try_lane(1).is_none());
+    let stuck = Err(Stuck { link: 0, pid: Some(std::process::id()) });
+    link.mark(lane.index()).publish(Mark::new(1, 2));
+    assert_eq!(a.node.wait_unmarked(Revoked::Region(2)), stuck);
+    assert_eq!(a.node.wait_unmarked(Revoked::QueuePair(2)), Ok(()));
+    link.mark(lane.index()).clear();
+    a.node.local_mark(lane.index()).publish(Mark::new(1, 2));
+    assert_eq!(a.node.wait_unmarked(Revoked::QueuePair(1)), stuck);
+    a.node.local_mark(lane.index()).clear();
+    assert_eq!(a.node.wait_unmarked(Revoked::Region(2)), Ok(()));
+    let range = a.node.heap().alloc(1).expect("room");
+    assert!(a.node.segment().heap(range.offset, 4096).is_some());
+    a.node.heap().free(range);
+    let number = a.node.new_qp_number().expect("a number");
+    assert_eq!(number.index, 2);
+    a.node.free_qp_number(number);
+}

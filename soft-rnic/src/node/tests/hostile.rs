@@ -1,0 +1,407 @@
+//! Peers of the same user that send nonsense. Each runs in a process of its own, so that descriptors can be counted.
+
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+
+use super::super::message::{Place, REPLY, Reply, Request, Welcome};
+use super::super::numbers::{BLOCK_BITS, block_of};
+use super::process::assert_sleeping;
+use super::*;
+use crate::platform::memory::Memory;
+use crate::platform::socket::Received;
+use crate::shared::segment::{HEAP_AT, LENGTH, MAX_LINKS};
+
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").expect("proc").count()
+}
+
+/// Sends a packet and any number of descriptors.
+fn send_all(socket: &Socket, packet: &[u8], files: &[BorrowedFd<'_>]) {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !files.is_empty() {
+        assert!(control.push(SendAncillaryMessage::ScmRights(files)));
+    }
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    // The other end may have had enough.
+    let _ = rustix::net::sendmsg(socket, &[IoSlice::new(packet)], &mut control, flags);
+}
+
+fn name(process: &Process, qpn: u32) -> Vec<u8> {
+    process.node.state.socket_name(block_of(qpn).expect("a block"))
+}
+
+fn connect(process: &Process) -> Socket {
+    let mut socket = None;
+    eventually("room to connect", || {
+        socket = Socket::connect(&name(process, process.qpn)).ok();
+        socket.is_some()
+    });
+    socket.expect("connected")
+}
+
+fn hello() -> Vec<u8> {
+    Request::Hello { version: LAYOUT_VERSION, process: [5; 16] }.encode()
+}
+
+/// A packet that is wrong in some way, or right.
+fn packet(random: &mut Random) -> Vec<u8> {
+    let share = ShareId { index: random.next() as u32, epoch: random.next() as u32 };
+    let mut packet = match random.below(8) {
+        0 => hello(),
+        1 => Request::Hello { version: random.next(), process: [5; 16] }.encode(),
+        2 => Request::Share { share, write: true }.encode(),
+        3 => Request::Share { share: ShareId { index: 0, epoch: random.next() as u32 % 3 }, write: true }
+            .encode(),
+        4 => Request::Doorbell(Doorbell::Call { lane: random.next() as u16 }).encode(),
+        5 => Request::Doorbell(Doorbell::Cq(random.next() as u32)).encode(),
+        6 => {
+            let len = random.below(100) + 1;
+            random.bytes(len)
+        }
+        _ => {
+            let len = random.below(10_000) + 1;
+            random.bytes(len)
+        }
+    };
+    match random.below(4) {
+        0 => {
+            let len = random.below(packet.len()) + 1;
+            packet.truncate(len);
+        }
+        1 => {
+            let place = random.below(packet.len());
+            packet[place] ^= random.next() as u8;
+        }
+        _ => {}
+    }
+    packet
+}
+
+/// Many who connect and say the wrong thing.
+pub(super) fn knock() {
+    let process = Process::new(&fabric());
+    let before = descriptors();
+    let file = rustix::fs::memfd_create("gift", MemfdFlags::CLOEXEC).expect("a file");
+    let mut random = Random(0x5eed);
+    let mut kept = Vec::new();
+    for round in 0..600 {
+        let socket = connect(&process);
+        for _ in 0..random.below(3) {
+            let files = vec![file.as_fd(); random.below(4)];
+            send_all(&socket, &packet(&mut random), &files);
+        }
+        if round % 20 == 0 {
+            kept.push(socket);
+        }
+    }
+    // Those who say nothing are not waited for.
+    let friend = Process::new(&process.node.state.common.settings.fabric);
+    let link = friend.link(process.qpn);
+    link.ring(Doorbell::Qp(77));
+    process.expect(&Told::Qp(77));
+    drop((link, friend, kept, file));
+    eventually("nothing left open", || descriptors() == before);
+    eventually("nobody left", || process.node.state.seats.iter().count() == 0);
+}
+
+/// Becomes a guest.
+fn enter(process: &Process) -> (Socket, Welcome) {
+    let socket = connect(process);
+    socket.send(&hello()).expect("sent");
+    let mut buffer = vec![0; REPLY];
+    let mut welcome = None;
+    eventually("welcome", || {
+        if let Received::Packet(len, Some(_segment)) = socket.receive_with(&mut buffer) {
+            welcome = Reply::decode(&buffer[..len]);
+        }
+        welcome.is_some()
+    });
+    let Some(Reply::Welcome(welcome)) = welcome else { panic!("{welcome:?}") };
+    (socket, welcome)
+}
+
+/// Says hello to the owner of a queue pair, and what it got.
+pub(super) fn try_to_enter(process: &Process, qpn: u32) -> &'static str {
+    let socket = Socket::connect(&name(process, qpn)).expect("a listener");
+    let _ = socket.send(&hello());
+    let mut received = Received::Nothing;
+    eventually("an answer", || {
+        received = socket.receive_with(&mut [0; REPLY]);
+        !matches!(received, Received::Nothing)
+    });
+    if matches!(received, Received::End) { "refused" } else { "let in" }
+}
+
+/// Waits for a caller, and what it says.
+pub(super) fn bait(process: &Process) -> &'static str {
+    let owner = Owner::new(process);
+    println!("\n@bait {}", owner.qpn);
+    let caller = owner.accept();
+    let mut received = Received::Nothing;
+    eventually("a word, or the end", || {
+        received = caller.receive_with(&mut [0; REPLY]);
+        !matches!(received, Received::Nothing)
+    });
+    if matches!(received, Received::End) { "nothing was said" } else { "hello was said" }
+}
+
+/// A guest that asks and does not listen, until it does.
+pub(super) fn deaf_guest() {
+    let process = Process::new(&fabric());
+    let shares: Vec<_> = (0..3)
+        .map(|_| {
+            process
+                .node
+                .shares()
+                .add(Arc::new(Memory::create(c"shared", 4096).expect("memory")))
+                .expect("room")
+        })
+        .collect();
+    let (socket, _) = enter(&process);
+    for share in &shares {
+        let ask = Request::Share { share: *share, write: false }.encode();
+        socket.send(&ask).expect("room");
+    }
+    let nothing = Request::Share { share: ShareId { index: 9, epoch: 9 }, write: false }.encode();
+    for _ in 0..3000 {
+        eventually("heard", || socket.send(&nothing).is_ok());
+    }
+    shares.iter().for_each(|share| process.node.shares().remove(*share));
+    assert_sleeping(std::process::id());
+    let mut untold = shares;
+    let mut buffer = vec![0; REPLY];
+    eventually("told of all", || {
+        if let Received::Packet(len, _) = socket.receive_with(&mut buffer)
+            && let Some(Reply::Gone { share }) = Reply::decode(&buffer[..len])
+        {
+            untold.retain(|left| *left != share);
+        }
+        untold.is_empty()
+    });
+    assert_sleeping(std::process::id());
+}
+
+/// A guest that says the wrong things.
+pub(super) fn guest() {
+    let process = Process::new(&fabric());
+    let memory = Arc::new(Memory::create(c"shared", 4096).expect("memory"));
+    let share = process.node.shares().add(memory).expect("room");
+    process.node.shares().note_access(share, true, true);
+    let before = descriptors();
+    let (socket, welcome) = enter(&process);
+    let mut buffer = vec![0; REPLY];
+    let file = rustix::fs::memfd_create("gift", MemfdFlags::CLOEXEC).expect("a file");
+    let mut random = Random(0xbad);
+    for _ in 0..5000 {
+        let files = vec![file.as_fd(); random.below(4)];
+        send_all(&socket, &packet(&mut random), &files);
+        if random.below(3) == 0 {
+            // Descriptors that come are dropped.
+            let _ = socket.receive_with(&mut buffer);
+        }
+        // All of the segment is its to write.
+        process.node.segment().header().look_everywhere.store(1, crate::sync::Relaxed);
+    }
+    process.node.shares().remove(share);
+    // It is still a guest, and is heard.
+    eventually("room for a doorbell", || socket.send(&Doorbell::Qp(77).encode()).is_ok());
+    process.expect(&Told::Qp(77));
+    drop((socket, file));
+    process.expect(&Told::LinkGone(welcome.link));
+    // The share had a descriptor of its own.
+    eventually("nothing left open", || descriptors() == before - 1);
+}
+
+/// A segment's file as it should be, or not.
+fn segment_file(len: usize, seals: SealFlags, version: u64, flags: MemfdFlags) -> OwnedFd {
+    let file = rustix::fs::memfd_create("segment", flags | MemfdFlags::ALLOW_SEALING).expect("a file");
+    rustix::fs::ftruncate(&file, len as u64).expect("room");
+    rustix::io::pwrite(&file, &version.to_le_bytes(), 0).expect("room");
+    rustix::fs::fcntl_add_seals(&file, seals).expect("seals");
+    file
+}
+
+fn good_welcome() -> Welcome {
+    Welcome {
+        process: probe::random(),
+        link: 1,
+        ordinal: 0,
+        call_area: HEAP_AT as u64,
+        probe: HEAP_AT as u64 + 64,
+        probe_address: 8,
+        gids: Vec::new(),
+    }
+}
+
+/// The owner of a block that answers wrongly.
+struct Owner {
+    listener: Socket,
+    qpn: u32,
+}
+
+impl Owner {
+    /// Takes a block that nobody has, and that nobody has asked for yet: it is not asked for again so soon.
+    fn new(process: &Process) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(1);
+        loop {
+            let block = NEXT.fetch_add(1, Ordering::Relaxed) as u16;
+            assert!(block <= LAST_BLOCK, "no block is left");
+            if let Ok(listener) = Socket::listen(&process.node.state.socket_name(block)) {
+                return Self { listener, qpn: (u32::from(block) << BLOCK_BITS) | 1 };
+            }
+        }
+    }
+
+    fn accept(&self) -> Socket {
+        let mut caller = None;
+        eventually("called", || {
+            caller = self.listener.accept().ok();
+            caller.is_some()
+        });
+        caller.expect("called")
+    }
+
+    /// Is called, and answers this.
+    fn answer(process: &Process, packet: &[u8], files: &[BorrowedFd<'_>]) -> (Self, Socket, Reach) {
+        let owner = Self::new(process);
+        assert!(matches!(process.node.link_to(owner.qpn), Reach::Pending));
+        let caller = owner.accept();
+        send_all(&caller, packet, files);
+        let reach = process.node.wait_link(owner.qpn, LONG);
+        (owner, caller, reach)
+    }
+}
+
+/// Owners of blocks that give the wrong answer to a caller.
+pub(super) fn owner() {
+    let process = Process::new(&fabric());
+    let before = descriptors();
+    let good = segment_file(LENGTH, SealFlags::SHRINK, LAYOUT_VERSION, MemfdFlags::CLOEXEC);
+    let reply = |welcome: Welcome| Reply::Welcome(welcome).encode();
+    let refused = |what: &str, packet: &[u8], files: &[BorrowedFd<'_>]| {
+        let (_owner, _caller, reach) = Owner::answer(&process, packet, files);
+        assert!(matches!(reach, Reach::Nobody), "{what}: {reach:?}");
+    };
+    refused("no segment", &reply(good_welcome()), &[]);
+    for (what, file) in [
+        ("short", segment_file(LENGTH - 4096, SealFlags::SHRINK, LAYOUT_VERSION, MemfdFlags::CLOEXEC)),
+        ("unsealed", segment_file(LENGTH, SealFlags::GROW, LAYOUT_VERSION, MemfdFlags::CLOEXEC)),
+        ("another version", segment_file(LENGTH, SealFlags::SHRINK, LAYOUT_VERSION + 1, MemfdFlags::CLOEXEC)),
+        (
+            "not to be written",
+            segment_file(LENGTH, SealFlags::SHRINK | SealFlags::WRITE, 1, MemfdFlags::CLOEXEC),
+        ),
+        ("a pipe", rustix::pipe::pipe().expect("a pipe").0),
+        ("a program", std::fs::File::open("/proc/self/exe").expect("a file").into()),
+    ] {
+        refused(what, &reply(good_welcome()), &[file.as_fd()]);
+    }
+    for (what, welcome) in [
+        ("link 0", Welcome { link: 0, ..good_welcome() }),
+        ("no such link", Welcome { link: MAX_LINKS as u16, ..good_welcome() }),
+        ("no such block", Welcome { ordinal: 8, ..good_welcome() }),
+        ("calls in the tables", Welcome { call_area: 0, ..good_welcome() }),
+        ("calls beyond the end", Welcome { call_area: LENGTH as u64 - 64, ..good_welcome() }),
+        ("calls that wrap", Welcome { call_area: u64::MAX - 63, ..good_welcome() }),
+        ("crooked calls", Welcome { call_area: HEAP_AT as u64 + 8, ..good_welcome() }),
+        ("probe beyond the end", Welcome { probe: LENGTH as u64, ..good_welcome() }),
+        ("crooked probe", Welcome { probe: HEAP_AT as u64 + 1, ..good_welcome() }),
+    ] {
+        refused(what, &reply(welcome), &[good.as_fd()]);
+    }
+    refused("another version", &Reply::OtherVersion { version: 9 }.encode(), &[good.as_fd()]);
+    let mut random = Random(0xdecade);
+    for _ in 0..150 {
+        let mut packet = reply(good_welcome());
+        let place = random.below(packet.len());
+        match random.below(3) {
+            0 => packet.truncate(place.max(1)),
+            // The magic number and the version.
+            1 => packet[1 + place % 16] ^= 1 << random.below(8),
+            _ => packet = random.bytes(place + 1),
+        }
+        let files = vec![good.as_fd(); random.below(4)];
+        refused("garbage", &packet, &files);
+    }
+    lying_owner(&process, &reply(good_welcome()), &good);
+    drop(good);
+    eventually("nothing left open", || descriptors() == before);
+}
+
+/// One that begins well.
+fn lying_owner(process: &Process, welcome: &[u8], segment: &OwnedFd) {
+    let (owner, caller, reach) = Owner::answer(process, welcome, &[segment.as_fd(), segment.as_fd()]);
+    let Reach::Ready(link) = reach else { panic!("{reach:?}") };
+    assert!(link.vm().is_none(), "its memory is not where it says");
+    let share = ShareId { index: 3, epoch: 4 };
+    let lane = || process.node.lane(0);
+    let place = Place { base: 4096, len: 8192, offset: 0 };
+    let answer = |place, writable| Reply::Share { share, writable, place }.encode();
+    let sealed = |len| segment_file(len, SealFlags::SHRINK, 0, MemfdFlags::CLOEXEC);
+    let file = sealed(8192);
+    // Nobody asked. The timer is called after what had come by then was heard.
+    send_all(&caller, &answer(place, true), &[file.as_fd()]);
+    process.node.wake_at(Instant::now(), 1);
+    process.expect(&Told::Timer(1));
+    let mut wrong = vec![
+        (answer(Place { len: 8193, ..place }, true), sealed(8192)),
+        (answer(Place { len: u64::MAX, ..place }, true), sealed(8192)),
+        (answer(Place { len: 0, ..place }, true), sealed(8192)),
+        (answer(Place { offset: 4096, ..place }, true), sealed(8192)),
+        (answer(Place { offset: u64::MAX, ..place }, true), sealed(8192)),
+        (answer(Place { offset: 1, len: 4096, ..place }, true), sealed(8192)),
+        (answer(place, true), segment_file(8192, SealFlags::GROW, 0, MemfdFlags::CLOEXEC)),
+        (
+            answer(place, true),
+            segment_file(8192, SealFlags::SHRINK | SealFlags::WRITE, 0, MemfdFlags::CLOEXEC),
+        ),
+        (answer(place, true), std::fs::File::open("/dev/zero").expect("a device").into()),
+        (Reply::Share { share: ShareId { epoch: 5, ..share }, writable: true, place }.encode(), sealed(8192)),
+        (answer(place, false), sealed(8192)),
+        (answer(place, true), file),
+    ];
+    // Huge pages may run out, which would be the end of who touches them. Not every system has them.
+    if let Ok(huge) = rustix::fs::memfd_create("huge", MemfdFlags::HUGETLB | MemfdFlags::ALLOW_SEALING) {
+        let _ = rustix::fs::ftruncate(&huge, 1 << 30);
+        let _ = rustix::fs::fcntl_add_seals(&huge, SealFlags::SHRINK);
+        wrong.insert(0, (answer(place, true), huge));
+    }
+    let last = wrong.len() - 1;
+    let mut buffer = [0; 100];
+    for (count, (packet, file)) in wrong.iter().enumerate() {
+        eventually("asked", || {
+            assert!(link.share(&lane(), share, true).is_none(), "answer {count}");
+            let Received::Packet(len, _) = caller.receive(&mut buffer) else { return false };
+            Request::decode(&buffer[..len]) == Some(Request::Share { share, write: true })
+        });
+        send_all(&caller, packet, &[file.as_fd(), file.as_fd()]);
+        if count == last {
+            eventually("mapped", || link.share(&lane(), share, true).is_some());
+        }
+    }
+    let mut random = Random(0xfeed);
+    let file = sealed(4096);
+    for _ in 0..3000 {
+        let share = ShareId { index: random.next() as u32 % 8, epoch: random.next() as u32 % 8 };
+        let place = Place { base: random.next(), len: random.next(), offset: random.next() };
+        let packet = match random.below(5) {
+            0 => Reply::Gone { share }.encode(),
+            1 => Reply::NoShare { share }.encode(),
+            2 => Reply::Share { share, writable: true, place }.encode(),
+            3 => welcome.to_vec(),
+            _ => {
+                let len = random.below(200) + 1;
+                random.bytes(len)
+            }
+        };
+        send_all(&caller, &packet, &vec![file.as_fd(); random.below(4)]);
+    }
+    assert!(link.alive());
+    drop((caller, owner));
+    process.expect(&Told::PeerLost(1));
+}

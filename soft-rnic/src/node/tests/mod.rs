@@ -1,0 +1,151 @@
+//! Nodes that talk to each other: in one process, and in several.
+#![cfg_attr(miri, allow(dead_code, reason = "Miri has no peers"))]
+
+mod alone;
+#[cfg(not(miri))]
+mod hostile;
+#[cfg(not(miri))]
+mod pair;
+#[cfg(not(miri))]
+mod process;
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
+
+use super::*;
+
+/// Longer than anything takes that is not broken.
+const LONG: Duration = Duration::from_secs(20);
+
+/// What a handler was told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Told {
+    Cq(u32),
+    Qp(u32),
+    Srq(u32),
+    Everywhere,
+    LinkGone(u16),
+    PeerLost(u16),
+    Serve(u16, u16),
+    Timer(u32),
+}
+
+struct Recorder {
+    told: Mutex<Sender<Told>>,
+    /// Held by a test that wants the service thread to stand still.
+    still: Mutex<()>,
+}
+
+impl Recorder {
+    fn tell(&self, told: Told) {
+        drop(self.still.lock().expect("no panic"));
+        let _ = self.told.lock().expect("no panic").send(told);
+    }
+}
+
+impl Handler for Recorder {
+    fn cq_fired(&self, cq: u32) {
+        self.tell(Told::Cq(cq));
+    }
+    fn qp_noticed(&self, qp: u32) {
+        self.tell(Told::Qp(qp));
+    }
+    fn srq_limit(&self, srq: u32) {
+        self.tell(Told::Srq(srq));
+    }
+    fn look_everywhere(&self) {
+        self.tell(Told::Everywhere);
+    }
+    fn link_gone(&self, link: u16) {
+        self.tell(Told::LinkGone(link));
+    }
+    fn peer_lost(&self, link: &Arc<Link>) {
+        assert!(!link.alive());
+        self.tell(Told::PeerLost(link.number()));
+    }
+    fn serve(&self, link: u16, lane: u16) {
+        self.tell(Told::Serve(link, lane));
+    }
+    fn timer(&self, qp: u32) {
+        self.tell(Told::Timer(qp));
+    }
+}
+
+/// A node and what it tells.
+struct Process {
+    node: Arc<Node>,
+    recorder: Arc<Recorder>,
+    told: Receiver<Told>,
+    qpn: u32,
+}
+
+fn fabric() -> String {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    format!("test-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
+}
+
+impl Process {
+    fn new(fabric: &str) -> Self {
+        Self::with(Settings { fabric: fabric.into(), ..Settings::default() })
+    }
+
+    fn with(settings: Settings) -> Self {
+        let gids = vec![PortGid { device: 0, port: 1, gid: [7; 16] }];
+        let node = Node::start(settings, Identity { gids }).expect("a node");
+        let (sender, told) = channel();
+        let recorder = Arc::new(Recorder { told: Mutex::new(sender), still: Mutex::new(()) });
+        let weak: Weak<Recorder> = Arc::downgrade(&recorder);
+        node.set_handler(weak);
+        let qpn = node.new_qp_number().expect("a number").qpn;
+        Self { node, recorder, told, qpn }
+    }
+
+    fn expect(&self, told: &Told) {
+        let deadline = Instant::now() + LONG;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let next = self.told.recv_timeout(left).unwrap_or_else(|_| panic!("was never told: {told:?}"));
+            if next == *told {
+                return;
+            }
+        }
+    }
+
+    fn link(&self, qpn: u32) -> Arc<Link> {
+        match self.node.wait_link(qpn, LONG) {
+            Reach::Ready(link) => link,
+            other => panic!("no link to {qpn:#x}: {other:?}"),
+        }
+    }
+}
+
+/// Waits for something that must happen.
+fn eventually(what: &str, mut happened: impl FnMut() -> bool) {
+    let deadline = Instant::now() + LONG;
+    while !happened() {
+        assert!(Instant::now() < deadline, "did not happen: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Pseudo-random numbers, the same in each run.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        (self.next() >> 16) as usize % bound
+    }
+
+    fn bytes(&mut self, len: usize) -> Vec<u8> {
+        (0..len).map(|_| self.next() as u8).collect()
+    }
+}

@@ -1,0 +1,59 @@
+//! When queue pairs want to be called.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+/// Times and queue pairs, earliest first.
+#[derive(Debug, Default)]
+pub(crate) struct Timers(Mutex<BinaryHeap<Reverse<(Instant, u32)>>>);
+
+impl Timers {
+    /// Adds a time. True if it is now the earliest.
+    pub(crate) fn add(&self, when: Instant, queue_pair: u32) -> bool {
+        let mut heap = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let earliest = heap.peek().is_none_or(|Reverse((first, _))| when < *first);
+        heap.push(Reverse((when, queue_pair)));
+        earliest
+    }
+
+    pub(crate) fn earliest(&self) -> Option<Instant> {
+        let heap = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        heap.peek().map(|Reverse((when, _))| *when)
+    }
+
+    /// Takes those whose time has come, each queue pair once.
+    pub(crate) fn due(&self, now: Instant) -> Vec<u32> {
+        let mut heap = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut due = Vec::new();
+        while heap.peek().is_some_and(|Reverse((when, _))| *when <= now) {
+            due.extend(heap.pop().map(|Reverse((_, queue_pair))| queue_pair));
+        }
+        drop(heap);
+        due.sort_unstable();
+        due.dedup();
+        due
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn times_come_in_order() {
+        let (timers, start) = (Timers::default(), Instant::now());
+        let after = |micros| start + Duration::from_micros(micros);
+        assert!(timers.add(after(20), 2));
+        assert!(!timers.add(after(30), 3));
+        assert!(timers.add(after(10), 1));
+        assert!(!timers.add(after(15), 1));
+        assert_eq!(timers.earliest(), Some(after(10)));
+        assert_eq!(timers.due(after(9)), []);
+        assert_eq!(timers.due(after(20)), [1, 2]);
+        assert_eq!(timers.due(after(40)), [3]);
+        assert_eq!(timers.earliest(), None);
+    }
+}

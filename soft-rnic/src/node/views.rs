@@ -1,0 +1,170 @@
+//! Shareable memory of a peer, as it is mapped here.
+//!
+//! Transfers find a mapping without a lock, and use it while they hold a lane. What is taken away is unmapped by the
+//! service thread once each lane has been free: nobody who found it is left then.
+
+use core::marker::PhantomData;
+use core::mem::ManuallyDrop;
+use core::ptr::{self, NonNull};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use super::lane::{LaneGuard, Lanes, Quiescence};
+use super::message::ShareId;
+use super::shares::MAX_SHARES;
+use crate::platform::memory::Memory;
+
+/// A peer is asked again after this time.
+const ASK_AGAIN: Duration = Duration::from_millis(20);
+
+/// One mapping.
+#[derive(Debug)]
+pub(crate) struct Mapped {
+    pub(crate) memory: Memory,
+    pub(crate) epoch: u32,
+    pub(crate) writable: bool,
+    /// Where its owner has it.
+    pub(crate) owner_base: u64,
+}
+
+/// A peer's memory, while the lane is held.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ShareView<'a> {
+    base: NonNull<u8>,
+    len: u64,
+    owner_base: u64,
+    lane: PhantomData<&'a LaneGuard<'a>>,
+}
+
+impl ShareView<'_> {
+    /// Where the owner's address lies here, if all of the range does. The memory may change at any time; it may be
+    /// written only if the view was asked for that.
+    #[inline]
+    pub(crate) fn at(&self, owner_address: u64, len: u64) -> Option<NonNull<u8>> {
+        let offset = owner_address.checked_sub(self.owner_base)?;
+        if offset > self.len || len > self.len - offset {
+            return None;
+        }
+        // SAFETY: inside of the mapping, as was just checked.
+        Some(unsafe { self.base.add(offset as usize) })
+    }
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    mapped: AtomicPtr<Mapped>,
+    /// When the peer was asked, in milliseconds since `origin`, plus one.
+    asked: AtomicU64,
+    expected: AtomicBool,
+}
+
+/// A mapping that cannot be found any more, but may still be in use. Dropped before its time it stays mapped.
+#[derive(Debug)]
+pub(crate) struct Retired {
+    mapped: Option<ManuallyDrop<Box<Mapped>>>,
+    quiescence: Quiescence,
+}
+
+impl Retired {
+    /// Unmaps it if nobody uses it any more. True once that is done. The lanes must be those of all transfers.
+    pub(crate) fn unmap(&mut self, lanes: &Lanes) -> bool {
+        if !self.quiescence.is_reached(lanes) {
+            return false;
+        }
+        drop(self.mapped.take().map(ManuallyDrop::into_inner));
+        true
+    }
+}
+
+/// The mappings of one peer's memory.
+#[derive(Debug)]
+pub(crate) struct Views {
+    slots: OnceLock<Box<[Slot]>>,
+    origin: Instant,
+}
+
+impl Views {
+    pub(crate) fn new() -> Self {
+        Self { slots: OnceLock::new(), origin: Instant::now() }
+    }
+
+    fn slot(&self, index: u32) -> Option<&Slot> {
+        self.slots.get()?.get(index as usize)
+    }
+
+    /// The mapping, if it is there. The lane, which is one of those that `replace`'s result is checked against, keeps
+    /// it there, and the borrow of `self` keeps the table.
+    #[inline]
+    pub(crate) fn get<'a>(
+        &'a self,
+        _lane: &'a LaneGuard<'_>,
+        share: ShareId,
+        write: bool,
+    ) -> Option<ShareView<'a>> {
+        let mapped = NonNull::new(self.slot(share.index)?.mapped.load(Ordering::Acquire))?;
+        // SAFETY: it was found in the table while a lane was held, so it is dropped only after that lane was free
+        // (`Retired`), or with the table.
+        let mapped = unsafe { mapped.as_ref() };
+        if mapped.epoch != share.epoch || (write && !mapped.writable) {
+            return None;
+        }
+        Some(ShareView {
+            base: mapped.memory.base(),
+            len: mapped.memory.len() as u64,
+            owner_base: mapped.owner_base,
+            lane: PhantomData,
+        })
+    }
+
+    /// Whether to ask the peer for it now.
+    pub(crate) fn begin_to_ask(&self, share: ShareId) -> bool {
+        let slots = self.slots.get_or_init(|| (0..MAX_SHARES).map(|_| Slot::default()).collect());
+        let Some(slot) = slots.get(share.index as usize) else { return false };
+        let now = self.origin.elapsed().as_millis() as u64 + 1;
+        let asked = slot.asked.load(Ordering::Relaxed);
+        let due = asked == 0 || now.saturating_sub(asked) >= ASK_AGAIN.as_millis() as u64;
+        let ask =
+            due && slot.asked.compare_exchange(asked, now, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        if ask {
+            slot.expected.store(true, Ordering::Relaxed);
+        }
+        ask
+    }
+
+    /// Whether the peer was asked, and has not answered.
+    pub(crate) fn take_expected(&self, share: ShareId) -> bool {
+        self.slot(share.index).is_some_and(|slot| slot.expected.swap(false, Ordering::Relaxed))
+    }
+
+    /// The epoch of what is mapped. For the service thread, which alone changes it.
+    pub(crate) fn epoch(&self, index: u32) -> Option<u32> {
+        let mapped = NonNull::new(self.slot(index)?.mapped.load(Ordering::Acquire))?;
+        // SAFETY: only the caller's thread takes mappings out, and it does not now.
+        Some(unsafe { mapped.as_ref() }.epoch)
+    }
+
+    /// Puts a mapping in, or with `None` takes out what is there. For the service thread.
+    pub(crate) fn replace(&self, share: ShareId, mapped: Option<Mapped>) -> Option<Retired> {
+        let slot = self.slot(share.index)?;
+        let new = match mapped {
+            Some(mapped) => Box::into_raw(Box::new(mapped)),
+            None => ptr::null_mut(),
+        };
+        let old = NonNull::new(slot.mapped.swap(new, Ordering::AcqRel))?;
+        // SAFETY: it came from a box, and was in the table once, from which it was taken just now.
+        let old = unsafe { Box::from_raw(old.as_ptr()) };
+        Some(Retired { mapped: Some(ManuallyDrop::new(old)), quiescence: Quiescence::new() })
+    }
+}
+
+impl Drop for Views {
+    fn drop(&mut self) {
+        for slot in self.slots.get().into_iter().flatten() {
+            if let Some(mapped) = NonNull::new(slot.mapped.swap(ptr::null_mut(), Ordering::AcqRel)) {
+                // SAFETY: it came from a box and was in the table once; views borrow the table, so there is none.
+                drop(unsafe { Box::from_raw(mapped.as_ptr()) });
+            }
+        }
+    }
+}

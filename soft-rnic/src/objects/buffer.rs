@@ -1,0 +1,49 @@
+//! Memory that the device allocates for a program: peers can map it, and copy to and from it directly.
+
+use std::io;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use super::held::Held;
+use super::protection_domain::Pd;
+use crate::node::ShareId;
+use crate::platform::memory::Memory;
+use crate::shared::segment::PAGE;
+
+/// Such memory. It can be shared, and cannot shrink.
+#[derive(Debug)]
+pub(crate) struct Buffer {
+    pd: Held<Pd>,
+    memory: Arc<Memory>,
+    share: ShareId,
+}
+
+impl Buffer {
+    /// # Errors
+    ///
+    /// The size is zero (`EINVAL`), or the system has no memory for it.
+    pub(crate) fn allocate(pd: &Arc<Pd>, size: usize) -> io::Result<Arc<Self>> {
+        let size =
+            size.checked_next_multiple_of(PAGE).filter(|size| *size != 0 && *size <= isize::MAX as usize);
+        let memory = Arc::new(Memory::create(c"soft-rnic buffer", size.ok_or(io::ErrorKind::InvalidInput)?)?);
+        let share = pd.context().rnic().node().shares().add(Arc::clone(&memory))?;
+        Ok(Arc::new(Self { pd: Held::new(pd), memory, share }))
+    }
+
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.memory.base()
+    }
+
+    /// Whether all of a range lies in it.
+    pub(crate) fn contains(&self, address: usize, length: usize) -> bool {
+        address
+            .checked_sub(self.base().as_ptr().addr())
+            .is_some_and(|offset| offset <= self.memory.len() && length <= self.memory.len() - offset)
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        self.pd.context().rnic().node().shares().remove(self.share);
+    }
+}

@@ -1,0 +1,78 @@
+//! Completion channels: a descriptor that tells of completion queues with news.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::completion::Cq;
+use super::context::{Context, Counted};
+use super::held::{Used, Users};
+use crate::platform::tokens::Tokens;
+
+/// A completion channel.
+pub(crate) struct Channel {
+    counted: Counted,
+    tokens: Tokens,
+    fired: Mutex<VecDeque<Arc<Cq>>>,
+    users: Users,
+}
+
+impl Channel {
+    /// # Errors
+    ///
+    /// The process has no descriptor left.
+    pub(crate) fn create(context: &Arc<Context>) -> io::Result<Arc<Self>> {
+        let tokens = Tokens::create()?;
+        let counted =
+            context.count(|counts| &counts.channel, u32::MAX).map_err(io::Error::from_raw_os_error)?;
+        Ok(Arc::new(Self { counted, tokens, fired: Mutex::default(), users: Users::default() }))
+    }
+
+    pub(crate) fn context(&self) -> &Arc<Context> {
+        self.counted.context()
+    }
+
+    fn fired(&self) -> MutexGuard<'_, VecDeque<Arc<Cq>>> {
+        self.fired.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Readable while there are events; the program may make it non-blocking.
+    pub(crate) fn descriptor(&self) -> i32 {
+        self.tokens.descriptor()
+    }
+
+    /// A completion queue has what was asked for.
+    pub(crate) fn fire(&self, cq: Arc<Cq>) {
+        self.fired().push_back(cq);
+        self.tokens.give();
+    }
+
+    /// Waits for an event, unless the descriptor is non-blocking. The event is to be acknowledged.
+    ///
+    /// # Errors
+    ///
+    /// None is there (`EAGAIN`), or a signal came (`EINTR`).
+    pub(crate) fn take(&self) -> io::Result<Arc<Cq>> {
+        loop {
+            self.tokens.take()?;
+            let mut fired = self.fired();
+            // The event of this token may have gone with its queue; another has its own.
+            if let Some(cq) = fired.pop_front() {
+                // Under the lock, so that the queue's destruction, which comes here first, waits for this event.
+                cq.acks().deliver();
+                return Ok(cq);
+            }
+        }
+    }
+
+    /// The events of a completion queue go with it.
+    pub(crate) fn forget(&self, cq: &Arc<Cq>) {
+        self.fired().retain(|fired| !Arc::ptr_eq(fired, cq));
+    }
+}
+
+impl Used for Channel {
+    fn users(&self) -> &Users {
+        &self.users
+    }
+}

@@ -1,0 +1,56 @@
+//! Queue pairs whose requests wait until somebody polls.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use spin::Yield;
+use spin::mutex::SpinMutex;
+
+use crate::queue_pair::Qp;
+
+/// The queue pairs that want progress.
+#[derive(Default)]
+pub(super) struct Progress {
+    /// The list's length, for a look without the lock.
+    len: AtomicUsize,
+    list: SpinMutex<Vec<Arc<Qp>>, Yield>,
+}
+
+impl Progress {
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.len.load(Relaxed) == 0
+    }
+
+    pub(super) fn add(&self, qp: &Arc<Qp>) {
+        let mut list = self.list.lock();
+        if !list.iter().any(|there| Arc::ptr_eq(there, qp)) {
+            list.push(Arc::clone(qp));
+        }
+        self.len.store(list.len(), Relaxed);
+    }
+
+    pub(super) fn remove(&self, qp: &Qp) {
+        let mut list = self.list.lock();
+        let at = list.iter().position(|there| std::ptr::eq(Arc::as_ptr(there), qp));
+        let removed = at.map(|at| list.swap_remove(at));
+        self.len.store(list.len(), Relaxed);
+        drop(list);
+        // The last reference to a queue pair must not go under the lock.
+        drop(removed);
+    }
+
+    /// Calls `progress` of each, without the lock: they may come and go meanwhile, and one that is missed is found by
+    /// the next poll.
+    pub(super) fn make(&self) {
+        let mut at = 0;
+        while let Some(qp) = self.get(at) {
+            qp.progress();
+            at += 1;
+        }
+    }
+
+    fn get(&self, at: usize) -> Option<Arc<Qp>> {
+        self.list.lock().get(at).cloned()
+    }
+}

@@ -1,0 +1,119 @@
+//! Sources: who is asked when.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
+use super::Cqe;
+use super::sources::{Cursor, Source, Sources};
+use crate::shared::completion::{CqEntry, READY_WORDS};
+
+#[derive(Default)]
+struct Receiver(Mutex<VecDeque<u64>>);
+
+impl Source for Receiver {
+    fn poll_receives(self: &Arc<Self>, room: usize, sink: &mut impl FnMut(Cqe)) -> bool {
+        let mut waiting = self.0.lock().unwrap();
+        let count = waiting.len().min(room);
+        waiting.drain(..count).for_each(|wr_id| sink(Cqe { wr_id, ..Cqe::default() }));
+        !waiting.is_empty()
+    }
+}
+
+struct Bench {
+    entry: CqEntry,
+    sources: Sources<Receiver>,
+    cursor: Cursor,
+    receivers: Vec<Arc<Receiver>>,
+}
+
+impl Bench {
+    fn new(count: usize) -> Self {
+        let (entry, sources) = (CqEntry::new(), Sources::default());
+        entry.reset(1 << 16);
+        let receivers: Vec<_> = (0..count).map(|_| Arc::new(Receiver::default())).collect();
+        for (number, receiver) in receivers.iter().enumerate() {
+            assert_eq!(sources.attach(receiver), number as u32);
+        }
+        Self { entry, sources, cursor: Cursor::default(), receivers }
+    }
+
+    fn arrive(&self, source: usize, wr_id: u64) {
+        self.receivers[source].0.lock().unwrap().push_back(wr_id);
+        self.entry.announce(source as u32, false);
+    }
+
+    fn take(&mut self, room: usize) -> Vec<u64> {
+        let mut taken = Vec::new();
+        let count = self.sources.take(&self.entry, &mut self.cursor, room, &mut |cqe| taken.push(cqe.wr_id));
+        assert_eq!(count, taken.len());
+        taken
+    }
+}
+
+#[test]
+fn a_source_without_news_is_not_asked() {
+    let mut bench = Bench::new(2);
+    bench.receivers[1].0.lock().unwrap().push_back(7);
+    assert!(!bench.sources.have_news(&bench.entry));
+    assert_eq!(bench.take(4), []);
+    bench.entry.announce(1, false);
+    assert!(bench.sources.have_news(&bench.entry));
+    assert_eq!(bench.take(4), [7]);
+    assert_eq!((bench.take(4), bench.entry.waiting()), (vec![], 0));
+}
+
+#[test]
+fn what_found_no_room_comes_next_time() {
+    let mut bench = Bench::new(1);
+    (0..5).for_each(|number| bench.arrive(0, number));
+    assert_eq!(bench.take(2), [0, 1]);
+    assert_eq!(bench.entry.waiting(), 3);
+    assert!(bench.sources.have_news(&bench.entry));
+    assert_eq!(bench.take(2), [2, 3]);
+    assert_eq!(bench.take(2), [4]);
+    assert!(!bench.sources.have_news(&bench.entry));
+}
+
+#[test]
+fn no_source_starves_another() {
+    // In one word of bits, and in three.
+    for others in [1, 70, 130] {
+        let mut bench = Bench::new(others + 1);
+        for number in 0..8 {
+            bench.arrive(0, number);
+        }
+        bench.arrive(others, 100);
+        let mut polls = 0;
+        // The first source always has more than a poll takes.
+        while !bench.take(2).contains(&100) {
+            polls += 1;
+            (0..2).for_each(|number| bench.arrive(0, number));
+            assert!(polls < 8, "source {others} is never asked");
+        }
+    }
+}
+
+#[test]
+fn many_sources_share_a_bit() {
+    let bits = READY_WORDS * 64;
+    let mut bench = Bench::new(if cfg!(miri) { 8 } else { bits + 8 });
+    let last = bench.receivers.len() - 1;
+    bench.arrive(last, 1);
+    bench.arrive(last % bits, 2);
+    let mut taken = bench.take(4);
+    taken.sort_unstable();
+    assert_eq!(taken, [1, 2]);
+}
+
+#[test]
+fn a_source_that_went_is_not_asked_and_its_number_comes_back() {
+    let mut bench = Bench::new(3);
+    bench.arrive(1, 5);
+    bench.sources.detach(1);
+    bench.sources.detach(1);
+    assert_eq!(bench.take(4), []);
+    let new = Arc::new(Receiver::default());
+    assert_eq!(bench.sources.attach(&new), 1);
+    assert_eq!(bench.sources.attach(&Arc::new(Receiver::default())), 3);
+    assert_eq!(Arc::strong_count(&bench.receivers[1]), 1);
+}

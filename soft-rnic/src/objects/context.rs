@@ -1,0 +1,181 @@
+//! An open device.
+
+use std::ffi::c_int;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering::Relaxed};
+
+use rdma_mummy_sys::types::{ibv_context, ibv_event_type, ibv_port_state};
+
+use super::device::Device;
+use super::event::{Element, Event, EventQueue};
+use super::rnic::Rnic;
+
+/// How many objects of a kind there are in a context.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) pd: Count,
+    pub(crate) mr: Count,
+    pub(crate) cq: Count,
+    pub(crate) qp: Count,
+    pub(crate) ah: Count,
+    pub(crate) srq: Count,
+    pub(crate) channel: Count,
+}
+
+/// A number with a limit.
+#[derive(Debug, Default)]
+pub(crate) struct Count(AtomicU32);
+
+/// One of a kind has been counted in. To be counted out when its object goes.
+#[derive(Debug)]
+pub(crate) struct Counted {
+    context: Arc<Context>,
+    which: fn(&Counts) -> &Count,
+}
+
+impl Counted {
+    /// The context that counts.
+    #[inline]
+    pub(crate) fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        (self.which)(&self.context.counts).0.fetch_sub(1, Relaxed);
+    }
+}
+
+/// What the program opened a device as.
+pub(crate) struct Context {
+    rnic: Arc<Rnic>,
+    device: &'static Device,
+    events: EventQueue,
+    counts: Counts,
+    closed: AtomicBool,
+    /// Set by the verbs when they have made the C part.
+    handle: AtomicPtr<ibv_context>,
+    free_handle: unsafe fn(*mut ibv_context),
+}
+
+impl std::fmt::Debug for Context {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Context").field("device", &self.device.name).finish_non_exhaustive()
+    }
+}
+
+impl Context {
+    /// Opens a device. `free_handle` frees the C part, when the context and all that was made in it are gone.
+    ///
+    /// # Errors
+    ///
+    /// The system has no memory or descriptors for it.
+    pub(crate) fn open(
+        device: &'static Device,
+        free_handle: unsafe fn(*mut ibv_context),
+    ) -> io::Result<Arc<Self>> {
+        let (rnic, events) = (Rnic::acquire()?, EventQueue::create()?);
+        Ok(Arc::new(Self {
+            rnic,
+            device,
+            events,
+            counts: Counts::default(),
+            closed: AtomicBool::new(false),
+            handle: AtomicPtr::default(),
+            free_handle,
+        }))
+    }
+
+    #[inline]
+    pub(crate) fn rnic(&self) -> &Arc<Rnic> {
+        &self.rnic
+    }
+
+    /// Fails with `EIO` in a forked child, which has no part in the device that its parent opened.
+    pub(crate) fn check_process(&self) -> Result<(), c_int> {
+        if self.rnic.node().is_forked() { Err(libc::EIO) } else { Ok(()) }
+    }
+
+    pub(crate) fn device(&self) -> &'static Device {
+        self.device
+    }
+
+    pub(crate) fn handle(&self) -> *mut ibv_context {
+        self.handle.load(Relaxed)
+    }
+
+    pub(crate) fn set_handle(&self, handle: *mut ibv_context) {
+        self.handle.store(handle, Relaxed);
+    }
+
+    /// Counts an object in.
+    ///
+    /// # Errors
+    ///
+    /// An errno: `ENOMEM` if there may not be another one, `EIO` in a forked child.
+    pub(crate) fn count(
+        self: &Arc<Self>,
+        which: fn(&Counts) -> &Count,
+        limit: u32,
+    ) -> Result<Counted, c_int> {
+        self.check_process()?;
+        let count = &which(&self.counts).0;
+        if count.fetch_add(1, Relaxed) >= limit {
+            count.fetch_sub(1, Relaxed);
+            return Err(libc::ENOMEM);
+        }
+        Ok(Counted { context: Arc::clone(self), which })
+    }
+
+    pub(crate) fn events(&self) -> &EventQueue {
+        &self.events
+    }
+
+    /// An asynchronous event.
+    pub(crate) fn raise(&self, event: Event) {
+        self.events.raise(event);
+    }
+
+    /// A port went up or down: the program hears of it.
+    pub(crate) fn raise_port(&self, port: u8, state: ibv_port_state) {
+        let up = state == ibv_port_state::IBV_PORT_ACTIVE;
+        let kind =
+            if up { ibv_event_type::IBV_EVENT_PORT_ACTIVE } else { ibv_event_type::IBV_EVENT_PORT_ERR };
+        self.raise(Event { kind, element: Element::Port(port) });
+    }
+
+    /// The program closes it. What was made in it and not destroyed keeps its memory, but peers lose their access: a real
+    /// device's driver takes all of it away.
+    pub(crate) fn close(self: Arc<Self>) {
+        self.closed.store(true, Relaxed);
+        // A forked child lets go of its copy, and nothing else.
+        if self.check_process().is_err() {
+            return;
+        }
+        let counts = &self.counts;
+        let live = [&counts.qp, &counts.srq, &counts.cq, &counts.mr, &counts.ah, &counts.pd, &counts.channel]
+            .iter()
+            .map(|count| count.0.load(Relaxed))
+            .sum::<u32>();
+        if live != 0 {
+            log::warn!("{} was closed with {live} objects that were not destroyed", self.device.name);
+            self.rnic.regions().revoke_all(&self);
+        }
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Relaxed)
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        let handle = self.handle();
+        if !handle.is_null() {
+            // SAFETY: the function was given for this handle, whose last user was this context.
+            unsafe { (self.free_handle)(handle) };
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Asynchronous events of a context.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rdma_mummy_sys::types::{ibv_async_event, ibv_async_event__bindgen_ty_1, ibv_event_type};
+
+use super::completion::Cq;
+use crate::platform::tokens::Tokens;
+use crate::queue_pair::{Qp, Srq};
+
+/// What an event is about.
+#[derive(Clone)]
+pub(crate) enum Element {
+    Cq(Arc<Cq>),
+    Qp(Arc<Qp>),
+    Srq(Arc<Srq>),
+    Port(u8),
+    Device,
+}
+
+/// Something that happened.
+#[derive(Clone)]
+pub(crate) struct Event {
+    pub(crate) kind: ibv_event_type,
+    pub(crate) element: Element,
+}
+
+impl Element {
+    /// Counts the event as handed out, and says what the program knows the object by.
+    fn deliver(&self) -> ibv_async_event__bindgen_ty_1 {
+        match self {
+            Self::Cq(cq) => {
+                cq.async_acks().deliver();
+                ibv_async_event__bindgen_ty_1 { cq: cq.handle() }
+            }
+            Self::Qp(qp) => {
+                qp.acks().deliver();
+                ibv_async_event__bindgen_ty_1 { qp: qp.handle() }
+            }
+            Self::Srq(srq) => {
+                srq.acks().deliver();
+                ibv_async_event__bindgen_ty_1 { srq: srq.handle() }
+            }
+            Self::Port(number) => ibv_async_event__bindgen_ty_1 { port_num: (*number).into() },
+            Self::Device => ibv_async_event__bindgen_ty_1 { port_num: 0 },
+        }
+    }
+}
+
+/// Events that wait to be taken.
+pub(crate) struct EventQueue {
+    events: Mutex<VecDeque<Event>>,
+    tokens: Tokens,
+}
+
+/// An object that is raised about again and again, while nobody takes events, must not fill the memory.
+const MOST: usize = 1 << 16;
+
+impl EventQueue {
+    pub(crate) fn create() -> io::Result<Self> {
+        Ok(Self { events: Mutex::default(), tokens: Tokens::create()? })
+    }
+
+    fn events(&self) -> MutexGuard<'_, VecDeque<Event>> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Readable while there are events.
+    pub(crate) fn descriptor(&self) -> i32 {
+        self.tokens.descriptor()
+    }
+
+    pub(crate) fn raise(&self, event: Event) {
+        let mut events = self.events();
+        if events.len() == MOST {
+            log::error!("an asynchronous event of kind {} is lost: {MOST} wait to be taken", event.kind.0);
+            return;
+        }
+        events.push_back(event);
+        drop(events);
+        self.tokens.give();
+    }
+
+    /// Waits for an event, unless the descriptor is non-blocking.
+    ///
+    /// # Errors
+    ///
+    /// None is there (`EAGAIN`), or a signal came (`EINTR`).
+    pub(crate) fn take(&self) -> io::Result<ibv_async_event> {
+        loop {
+            self.tokens.take()?;
+            let mut events = self.events();
+            // The event of this token may have gone with its object; another has its own.
+            if let Some(Event { kind, element }) = events.pop_front() {
+                // Under the lock, so that the object's destruction, which comes here first, waits for this event.
+                return Ok(ibv_async_event { element: element.deliver(), event_type: kind });
+            }
+        }
+    }
+
+    /// The events of an object go with it.
+    pub(crate) fn forget(&self, is_of_object: impl Fn(&Element) -> bool) {
+        self.events().retain(|event| !is_of_object(&event.element));
+    }
+}

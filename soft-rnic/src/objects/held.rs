@@ -1,0 +1,51 @@
+//! A reference that counts as a use: what is used cannot be destroyed.
+
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+/// How many objects use this one.
+#[derive(Debug, Default)]
+pub(crate) struct Users(AtomicU32);
+
+impl Users {
+    pub(crate) fn is_used(&self) -> bool {
+        self.0.load(Relaxed) != 0
+    }
+}
+
+/// An object that others use.
+pub(crate) trait Used {
+    fn users(&self) -> &Users;
+}
+
+/// A use of an object, for as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Held<T: Used>(Arc<T>);
+
+impl<T: Used> Held<T> {
+    pub(crate) fn new(object: &Arc<T>) -> Self {
+        object.users().0.fetch_add(1, Relaxed);
+        Self(Arc::clone(object))
+    }
+
+    /// The object.
+    pub(crate) fn get(&self) -> &Arc<T> {
+        &self.0
+    }
+}
+
+impl<T: Used> Deref for Held<T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T: Used> Drop for Held<T> {
+    fn drop(&mut self) {
+        self.0.users().0.fetch_sub(1, Relaxed);
+    }
+}

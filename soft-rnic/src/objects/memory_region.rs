@@ -1,0 +1,220 @@
+//! Registering memory, changing a registration, and ending one.
+
+use std::ffi::c_int;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rdma_mummy_sys::types::{IBV_ACCESS_OPTIONAL_RANGE, ibv_access_flags};
+
+use super::buffer::Buffer;
+use super::context::{Context, Counted};
+use super::held::Held;
+use super::protection_domain::Pd;
+use super::region::RegionCard;
+use crate::node::{Node, ShareId, Stuck};
+use crate::platform::errno;
+use crate::platform::user_memory;
+
+const LOCAL_WRITE: u32 = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0;
+const REMOTE_WRITE: u32 = ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0;
+const REMOTE_READ: u32 = ibv_access_flags::IBV_ACCESS_REMOTE_READ.0;
+const REMOTE_ATOMIC: u32 = ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0;
+const ZERO_BASED: u32 = ibv_access_flags::IBV_ACCESS_ZERO_BASED.0;
+const KNOWN: u32 = LOCAL_WRITE
+    | REMOTE_WRITE
+    | REMOTE_READ
+    | REMOTE_ATOMIC
+    | ZERO_BASED
+    | ibv_access_flags::IBV_ACCESS_MW_BIND.0
+    | ibv_access_flags::IBV_ACCESS_HUGETLB.0;
+
+/// The rules for access flags: flags that a device may ignore are ignored, others that it does not have are refused, and who lets
+/// peers write lets the device write.
+fn check_access(access: u32) -> Result<u32, c_int> {
+    let access = access & !IBV_ACCESS_OPTIONAL_RANGE.0;
+    if access & ibv_access_flags::IBV_ACCESS_ON_DEMAND.0 != 0 {
+        return Err(libc::EOPNOTSUPP);
+    }
+    let writes = access & (REMOTE_WRITE | REMOTE_ATOMIC) != 0;
+    if access & !KNOWN != 0 || (writes && access & LOCAL_WRITE == 0) {
+        return Err(libc::EINVAL);
+    }
+    Ok(access)
+}
+
+/// Memory to be registered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Range {
+    pub(crate) base: *mut u8,
+    pub(crate) length: usize,
+    pub(crate) iova: u64,
+}
+
+impl Range {
+    fn check(self, context: &Context) -> Result<Self, c_int> {
+        let ends = |start: u64| start.checked_add(self.length as u64).is_some();
+        let start = self.base.addr();
+        let page = rustix::param::page_size() as u64 - 1;
+        let congruent = start as u64 & page == self.iova & page;
+        let within = self.length != 0 && self.length as u64 <= context.rnic().limits().max_mr_size;
+        if !within || !ends(start as u64) || !ends(self.iova) || !congruent {
+            return Err(libc::EINVAL);
+        }
+        user_memory::check_mapped(start, self.length).map_err(|error| errno::of(&error))?;
+        Ok(self)
+    }
+}
+
+/// A memory region.
+pub(crate) struct Mr {
+    counted: Counted,
+    index: u32,
+    registration: Mutex<Registration>,
+}
+
+/// A peer does not let go of a region, which stays closed and allocated.
+fn busy(region: u32, Stuck { link, pid }: Stuck) -> c_int {
+    let pid = pid.map_or("unknown".to_owned(), |pid| pid.to_string());
+    log::error!("memory region {region} stays allocated: process {pid} (link {link}) still touches it");
+    libc::EBUSY
+}
+
+/// What can change.
+struct Registration {
+    pd: Held<Pd>,
+    range: Range,
+    access: u32,
+    /// The memory, if it is the device's own.
+    buffer: Option<Arc<Buffer>>,
+    /// Where it can be shared.
+    share: Option<Shared>,
+}
+
+/// A region lies in shareable memory, which stays shared for as long as this lives.
+struct Shared {
+    node: Arc<Node>,
+    id: ShareId,
+    writable: bool,
+}
+
+impl Shared {
+    /// The shareable memory that a range lies in, if any.
+    fn find(node: &Arc<Node>, range: &Range, access: u32) -> Option<Self> {
+        let (address, length) = (range.base.addr(), range.length);
+        let id =
+            node.shares().find(address, length).or_else(|| node.shares().find_mapped(address, length))?;
+        let writable = access & (REMOTE_WRITE | REMOTE_ATOMIC) != 0;
+        node.shares().note_access(id, true, writable);
+        Some(Self { node: Arc::clone(node), id, writable })
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.node.shares().note_access(self.id, false, self.writable);
+    }
+}
+
+// SAFETY: the pointer in `range` is an address to be handed on; it is not followed here.
+unsafe impl Send for Registration {}
+
+/// A change of a registration; what is `None` stays.
+#[derive(Debug, Default)]
+pub(crate) struct Change {
+    pub(crate) range: Option<Range>,
+    pub(crate) pd: Option<Arc<Pd>>,
+    pub(crate) access: Option<u32>,
+}
+
+impl Mr {
+    /// Registers memory; the second value is the key.
+    ///
+    /// # Errors
+    ///
+    /// An errno: `EINVAL` for flags or a range that make no sense, `EFAULT` for memory that is not there, `ENOMEM` if there
+    /// are as many regions as there may be.
+    pub(crate) fn register(
+        pd: &Arc<Pd>,
+        range: Range,
+        access: u32,
+        buffer: Option<Arc<Buffer>>,
+    ) -> Result<(Self, u32), c_int> {
+        let context = pd.context();
+        let access = check_access(access)?;
+        let range = range.check(context)?;
+        let counted = context.count(|counts| &counts.mr, context.rnic().limits().max_mr)?;
+        let index = context.rnic().regions().reserve().ok_or(libc::ENOMEM)?;
+        let mut registration = Registration { pd: Held::new(pd), range, access, buffer, share: None };
+        let key = registration.publish(context, index, true);
+        Ok((Self { counted, index, registration: Mutex::new(registration) }, key))
+    }
+
+    fn registration(&self) -> MutexGuard<'_, Registration> {
+        self.registration.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn context(&self) -> &Arc<Context> {
+        self.counted.context()
+    }
+
+    pub(crate) fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// Changes the registration, when nobody touches the memory any more; the second value is the key.
+    ///
+    /// # Errors
+    ///
+    /// As [`register`](Self::register), with nothing changed; and `EBUSY` if a peer does not let go of the memory, whose region
+    /// then stays closed, to be deregistered.
+    pub(crate) fn change(&self, change: Change) -> Result<u32, c_int> {
+        let context = self.context();
+        context.check_process()?;
+        let access = change.access.map(check_access).transpose()?;
+        let range = change.range.map(|range| range.check(context)).transpose()?;
+        let mut registration = self.registration();
+        context.rnic().regions().revoke(self.index).map_err(|stuck| busy(self.index, stuck))?;
+        if let Some(range) = range {
+            registration.range = range;
+            registration.buffer = None;
+        }
+        if let Some(pd) = change.pd {
+            registration.pd = Held::new(&pd);
+        }
+        registration.access = access.unwrap_or(registration.access);
+        Ok(registration.publish(context, self.index, false))
+    }
+
+    /// Ends the registration: no peer touches the memory after this, nor the device.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY`: a peer does not let go of the memory. The region is closed; a later call tries again.
+    pub(crate) fn deregister(&self) -> Result<(), c_int> {
+        self.context().check_process()?;
+        self.context().rnic().regions().revoke(self.index).map_err(|stuck| busy(self.index, stuck))
+    }
+}
+
+impl Drop for Mr {
+    /// It was revoked before.
+    fn drop(&mut self) {
+        self.context().rnic().regions().release(self.index);
+    }
+}
+
+impl Registration {
+    fn publish(&mut self, context: &Arc<Context>, index: u32, new_tag: bool) -> u32 {
+        let Range { base, length, iova } = self.range;
+        let card = RegionCard {
+            base,
+            iova: if self.access & ZERO_BASED != 0 { 0 } else { iova },
+            length: length as u64,
+            pd: self.pd.number(),
+            access: self.access,
+        };
+        // The new one before the old one goes, as both may be the same.
+        self.share = Shared::find(context.rnic().node(), &self.range, self.access);
+        let share = self.share.as_ref().map(|share| share.id);
+        context.rnic().regions().publish(index, context, card, share, new_tag)
+    }
+}

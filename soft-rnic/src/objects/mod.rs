@@ -1,0 +1,21 @@
+//! What the verbs make: devices, contexts, protection domains, memory regions, completion queues, address handles.
+//!
+//! An object has two parts. The C part (`ibv_cq`, ...) belongs to the program, which reads and writes it as it likes; it is
+//! reached by raw pointers only ([`object`]). The other part is here, private to the device, shared by `Arc`.
+
+pub(crate) mod acks;
+pub(crate) mod address_handle;
+pub(crate) mod buffer;
+pub(crate) mod channel;
+pub(crate) mod completion;
+pub(crate) mod context;
+pub(crate) mod device;
+pub(crate) mod event;
+pub(crate) mod held;
+pub(crate) mod memory_region;
+pub(crate) mod object;
+pub(crate) mod protection_domain;
+pub(crate) mod region;
+pub(crate) mod rnic;
+pub(crate) mod setup;
+pub(crate) mod table;

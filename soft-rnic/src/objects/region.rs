@@ -1,0 +1,240 @@
+//! Memory regions by key: what this process may touch on behalf of whom.
+//!
+//! A key is an index and a tag, `index << 8 | tag`; the tag changes whenever an index is used again. What the owner relies
+//! on lies here, in private memory; the card in the segment is for peers.
+
+use std::collections::VecDeque;
+use std::ptr;
+use std::sync::atomic::AtomicPtr;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use super::context::Context;
+use super::table::RESTING;
+use crate::node::{Node, Revoked, ShareId, Stuck};
+use crate::shared::entry::MrCard;
+use crate::shared::gate::{Gate, Keeper, Pass};
+use crate::shared::segment::MAX_REGIONS;
+use crate::sync::{AtomicU32, AtomicU64, Relaxed};
+
+/// Regions are allocated in chunks, which stay: a reader needs no lock.
+const CHUNK: usize = if MAX_REGIONS < 1024 { MAX_REGIONS } else { 1024 };
+
+/// Bits of a key that are not the index.
+const TAG_BITS: u32 = 8;
+
+/// The index of a key.
+#[inline]
+pub(crate) fn index_of(key: u32) -> u32 {
+    key >> TAG_BITS
+}
+
+/// What this process knows about a region of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RegionCard {
+    /// Where the region begins, as a pointer that is good for all of it.
+    pub(crate) base: *mut u8,
+    /// The address by which work requests and peers name `base`.
+    pub(crate) iova: u64,
+    pub(crate) length: u64,
+    pub(crate) pd: u32,
+    /// `ibv_access_flags`.
+    pub(crate) access: u32,
+}
+
+// SAFETY: the pointer is good for whoever may touch the region, on any thread.
+unsafe impl Send for RegionCard {}
+
+impl RegionCard {
+    /// The memory of a range, if the region has all of it.
+    #[inline]
+    pub(crate) fn pointer(&self, address: u64, length: u64) -> Option<*mut u8> {
+        let offset = address.checked_sub(self.iova)?;
+        let inside = offset <= self.length && length <= self.length - offset;
+        // In bounds, so wrapping changes nothing; nothing is claimed about the memory, which is the program's.
+        inside.then(|| self.base.wrapping_add(offset as usize))
+    }
+}
+
+/// A place for a region.
+#[derive(Debug, Default)]
+pub(crate) struct Region {
+    gate: Gate,
+    base: AtomicPtr<u8>,
+    iova: AtomicU64,
+    length: AtomicU64,
+    pd: AtomicU32,
+    access: AtomicU32,
+    control: Mutex<Control>,
+}
+
+/// The owner's side, used by the calls that register and deregister.
+#[derive(Debug, Default)]
+struct Control {
+    private: Keeper,
+    shared: Keeper,
+    tag: u8,
+    /// The context that has the region, by its address.
+    context: usize,
+}
+
+impl Region {
+    /// What is registered here. It is whole only if the pass still [`holds`](Self::holds) after a mark was published.
+    #[inline]
+    pub(crate) fn read(&self) -> Option<(Pass, RegionCard)> {
+        let pass = self.gate.enter()?;
+        let card = RegionCard {
+            base: self.base.load(Relaxed),
+            iova: self.iova.load(Relaxed),
+            length: self.length.load(Relaxed),
+            pd: self.pd.load(Relaxed),
+            access: self.access.load(Relaxed),
+        };
+        Some((pass, card))
+    }
+
+    /// Whether the region is as it was read.
+    #[inline]
+    pub(crate) fn holds(&self, pass: Pass) -> bool {
+        self.gate.holds(pass)
+    }
+
+    fn control(&self) -> MutexGuard<'_, Control> {
+        self.control.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// All regions of this process.
+pub(crate) struct Regions {
+    node: Arc<Node>,
+    chunks: Box<[OnceLock<Box<[Region]>>]>,
+    indices: Mutex<Indices>,
+}
+
+struct Indices {
+    /// The lowest that was never used. Index 0 never is, so that key 0 is none.
+    next: u32,
+    free: VecDeque<u32>,
+}
+
+impl Regions {
+    pub(crate) fn new(node: Arc<Node>) -> Self {
+        let chunks = (0..MAX_REGIONS.div_ceil(CHUNK)).map(|_| OnceLock::new()).collect();
+        Self { node, chunks, indices: Mutex::new(Indices { next: 1, free: VecDeque::new() }) }
+    }
+
+    /// The region of a key, if there is one now.
+    #[inline]
+    pub(crate) fn find(&self, key: u32) -> Option<&Region> {
+        let region = self.at(index_of(key))?;
+        (region.gate.enter()?.label() == key as u8).then_some(region)
+    }
+
+    /// The region of a key, if there is one now, with what is registered there, of which [`Region::holds`] says whether it
+    /// is whole.
+    #[inline]
+    pub(crate) fn read(&self, key: u32) -> Option<(&Region, Pass, RegionCard)> {
+        let region = self.at(index_of(key))?;
+        let (pass, card) = region.read()?;
+        (pass.label() == key as u8).then_some((region, pass, card))
+    }
+
+    #[inline]
+    fn at(&self, index: u32) -> Option<&Region> {
+        self.chunks.get(index as usize / CHUNK)?.get()?.get(index as usize % CHUNK)
+    }
+
+    fn indices(&self) -> MutexGuard<'_, Indices> {
+        self.indices.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes an index; `None` if all are in use.
+    pub(crate) fn reserve(&self) -> Option<u32> {
+        let mut indices = self.indices();
+        if (indices.next as usize) < MAX_REGIONS && indices.free.len() < RESTING {
+            let index = indices.next;
+            indices.next += 1;
+            let chunk = || (0..CHUNK).map(|_| Region::default()).collect();
+            self.chunks[index as usize / CHUNK].get_or_init(chunk);
+            return Some(index);
+        }
+        indices.free.pop_front()
+    }
+
+    /// Gives an index back, whose region was [revoked](Self::revoke).
+    pub(crate) fn release(&self, index: u32) {
+        self.indices().free.push_back(index);
+    }
+
+    /// Registers a region under an index that was reserved, with a new tag or the one that it had; returns the key.
+    pub(crate) fn publish(
+        &self,
+        index: u32,
+        context: &Arc<Context>,
+        card: RegionCard,
+        share: Option<ShareId>,
+        new_tag: bool,
+    ) -> u32 {
+        let region = self.at(index).expect("the index was reserved");
+        let mut control = region.control();
+        let control = &mut *control;
+        if new_tag {
+            control.tag = control.tag.wrapping_add(1);
+        }
+        control.context = Arc::as_ptr(context).addr();
+        control.private.close(&region.gate);
+        region.base.store(card.base, Relaxed);
+        region.iova.store(card.iova, Relaxed);
+        region.length.store(card.length, Relaxed);
+        region.pd.store(card.pd, Relaxed);
+        region.access.store(card.access, Relaxed);
+        control.private.open(&region.gate, control.tag);
+        let entry = self.node.segment().region(index).expect("the index is one of the segment's");
+        let card = MrCard {
+            iova: card.iova,
+            length: card.length,
+            address: card.base.addr() as u64,
+            pd: card.pd,
+            access: card.access,
+            share: share.map_or(0, |share| share.index + 1),
+            share_epoch: share.map_or(0, |share| share.epoch),
+        };
+        entry.publish(&mut control.shared, control.tag, &card);
+        index << TAG_BITS | u32::from(control.tag)
+    }
+
+    /// Closes a region, and waits until nobody touches it.
+    ///
+    /// # Errors
+    ///
+    /// Somebody still does, after the time that the configuration gives. The region stays closed; a later call
+    /// waits again.
+    pub(crate) fn revoke(&self, index: u32) -> Result<(), Stuck> {
+        self.close(index);
+        self.node.wait_unmarked(Revoked::Region(index))
+    }
+
+    fn close(&self, index: u32) {
+        let region = self.at(index).expect("the index was reserved");
+        let mut control = region.control();
+        let control = &mut *control;
+        control.private.close(&region.gate);
+        let entry = self.node.segment().region(index).expect("the index is one of the segment's");
+        entry.withdraw(&mut control.shared);
+        region.base.store(ptr::null_mut(), Relaxed);
+    }
+
+    /// Revokes all regions of a context that was closed without deregistering them.
+    pub(crate) fn revoke_all(&self, context: &Arc<Context>) {
+        let context = Arc::as_ptr(context).addr();
+        let used = self.indices().next;
+        let mine = (1..used).filter(|index| {
+            self.at(*index)
+                .is_some_and(|region| region.gate.enter().is_some() && region.control().context == context)
+        });
+        for index in mine {
+            if self.revoke(index).is_err() {
+                log::error!("a peer still touches memory region {index}, whose context was closed");
+            }
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! The device's part of this process: one for all contexts.
+
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use super::completion::Cq;
+use super::region::Regions;
+use super::setup::Setup;
+use super::table::Table;
+use crate::config::{Config, Limits, Path};
+use crate::node::{Doorbell, Handler, Identity, Link, Node, PortGid, Settings};
+use crate::platform::errno;
+use crate::queue_pair::{Qp, Srq};
+use crate::shared::segment::{MAX_COMPLETION_QUEUES, MAX_QUEUE_PAIRS, MAX_SHARED_QUEUES};
+
+/// Made by the first context, gone with the last.
+pub(crate) struct Rnic {
+    setup: &'static Setup,
+    node: Arc<Node>,
+    regions: Regions,
+    queue_pairs: Table<Qp>,
+    completion_queues: Table<Cq>,
+    shared_queues: Table<Srq>,
+}
+
+impl Rnic {
+    /// The one that there is, or a new one.
+    ///
+    /// # Errors
+    ///
+    /// The configuration is wrong (`EINVAL`), or the system has no memory or descriptors for it.
+    pub(crate) fn acquire() -> io::Result<Arc<Self>> {
+        static CURRENT: Mutex<Weak<Rnic>> = Mutex::new(Weak::new());
+        let mut current = CURRENT.lock().unwrap_or_else(PoisonError::into_inner);
+        // A forked child begins anew.
+        if let Some(rnic) = current.upgrade().filter(|rnic| !rnic.node.is_forked()) {
+            return Ok(rnic);
+        }
+        let setup = Setup::get().map_err(|error| {
+            log::error!("{error}");
+            io::Error::from_raw_os_error(libc::EINVAL)
+        })?;
+        let rnic = Arc::new(Self::start(setup)?);
+        let handler: Weak<Self> = Arc::downgrade(&rnic);
+        rnic.node.set_handler(handler);
+        *current = Arc::downgrade(&rnic);
+        Ok(rnic)
+    }
+
+    fn start(setup: &'static Setup) -> io::Result<Self> {
+        let gids = setup.devices.iter().flat_map(|device| {
+            let ports = device.ports.iter();
+            ports.flat_map(|port| {
+                port.gids.iter().map(|gid| PortGid { device: device.number, port: port.number, gid: gid.raw })
+            })
+        });
+        let node =
+            Node::start(settings(&setup.config), Identity { gids: gids.collect() }).inspect_err(|error| {
+                log::error!("the device cannot be opened (error {}): {error}", errno::of(error));
+            })?;
+        Ok(Self {
+            setup,
+            regions: Regions::new(Arc::clone(&node)),
+            node,
+            queue_pairs: Table::new(MAX_QUEUE_PAIRS),
+            completion_queues: Table::new(MAX_COMPLETION_QUEUES),
+            shared_queues: Table::new(MAX_SHARED_QUEUES),
+        })
+    }
+
+    pub(crate) fn config(&self) -> &'static Config {
+        &self.setup.config
+    }
+
+    pub(crate) fn limits(&self) -> &'static Limits {
+        &self.setup.config.limits
+    }
+
+    #[inline]
+    pub(crate) fn node(&self) -> &Arc<Node> {
+        &self.node
+    }
+
+    #[inline]
+    pub(crate) fn regions(&self) -> &Regions {
+        &self.regions
+    }
+
+    pub(crate) fn queue_pairs(&self) -> &Table<Qp> {
+        &self.queue_pairs
+    }
+
+    pub(crate) fn completion_queues(&self) -> &Table<Cq> {
+        &self.completion_queues
+    }
+
+    pub(crate) fn shared_queues(&self) -> &Table<Srq> {
+        &self.shared_queues
+    }
+}
+
+/// What the node needs to know.
+fn settings(config: &Config) -> Settings {
+    Settings {
+        fabric: config.fabric.clone(),
+        patience: config.revoke,
+        vm: config.path != Path::Call,
+        direct: config.path == Path::Auto,
+        any_shm: config.shm,
+    }
+}
+
+impl Rnic {
+    /// Does what a doorbell of this process itself asks for. No lane may be held.
+    pub(crate) fn answer(&self, doorbell: Doorbell) {
+        match doorbell {
+            Doorbell::Cq(cq) => self.cq_fired(cq),
+            Doorbell::Qp(qp) => self.qp_noticed(qp),
+            Doorbell::Srq(srq) => self.srq_limit(srq),
+            Doorbell::Call { lane } => self.serve_call(0, lane),
+        }
+    }
+}
+
+impl Handler for Rnic {
+    fn cq_fired(&self, cq: u32) {
+        if let Some(cq) = self.completion_queues.get(cq) {
+            cq.look();
+        }
+    }
+
+    fn qp_noticed(&self, qp: u32) {
+        if let Some(qp) = self.queue_pairs.get(qp) {
+            qp.act_on_notices();
+        }
+    }
+
+    fn srq_limit(&self, srq: u32) {
+        if let Some(srq) = self.shared_queues.get(srq) {
+            srq.limit_reached();
+        }
+    }
+
+    fn look_everywhere(&self) {
+        self.completion_queues.all().iter().for_each(|cq| cq.look());
+        self.queue_pairs.all().iter().for_each(|qp| qp.act_on_notices());
+        self.shared_queues.all().iter().for_each(|srq| srq.limit_reached());
+    }
+
+    fn link_gone(&self, link: u16) {
+        self.queue_pairs.all().iter().for_each(|qp| qp.link_gone(link));
+        self.shared_queues.all().iter().for_each(|srq| srq.link_gone(link));
+        self.completion_queues.all().iter().for_each(|cq| cq.look_after_death());
+    }
+
+    fn peer_lost(&self, link: &Arc<Link>) {
+        self.queue_pairs.all().iter().for_each(|qp| qp.peer_lost(link));
+    }
+
+    fn serve(&self, link: u16, lane: u16) {
+        self.serve_call(link, lane);
+    }
+
+    fn timer(&self, qp: u32) {
+        if let Some(qp) = self.queue_pairs.get(qp) {
+            qp.progress();
+        }
+    }
+}

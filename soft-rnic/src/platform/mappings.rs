@@ -1,0 +1,191 @@
+//! What is mapped in this process, and by which file.
+
+use std::ffi::OsStr;
+use std::io::{self, BufRead, BufReader};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags, SealFlags, fcntl_get_seals, fstat};
+
+/// A file, whatever names it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FileId {
+    major: u32,
+    minor: u32,
+    inode: u64,
+}
+
+impl FileId {
+    fn of(file: BorrowedFd<'_>) -> io::Result<Self> {
+        let stat = fstat(file)?;
+        let (major, minor) = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
+        Ok(Self { major, minor, inode: stat.st_ino })
+    }
+}
+
+/// Consecutive addresses that show consecutive bytes of one file, shared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Mapping {
+    pub(crate) start: usize,
+    pub(crate) end: usize,
+    pub(crate) offset: u64,
+    pub(crate) file: FileId,
+    pub(crate) path: PathBuf,
+}
+
+impl Mapping {
+    /// The shared mapping of a file that all of these addresses are in.
+    ///
+    /// # Errors
+    ///
+    /// `/proc/self/maps` cannot be read.
+    pub(crate) fn around(address: usize, len: usize) -> io::Result<Option<Self>> {
+        // Nothing is shared there.
+        if cfg!(any(miri, loom)) {
+            return Ok(None);
+        }
+        let maps = BufReader::new(std::fs::File::open("/proc/self/maps")?);
+        Self::search(maps.split(b'\n'), address, len)
+    }
+
+    fn search(
+        lines: impl Iterator<Item = io::Result<Vec<u8>>>,
+        address: usize,
+        len: usize,
+    ) -> io::Result<Option<Self>> {
+        let mut run: Option<Self> = None;
+        for line in lines {
+            let next = Self::parse(&line?);
+            match (&mut run, next) {
+                (Some(run), Some(next)) if next.continues(run) => run.end = next.end,
+                (Some(run), _) if run.contains(address, len) => break,
+                (run, next) => *run = next,
+            }
+        }
+        Ok(run.filter(|run| run.contains(address, len)))
+    }
+
+    fn contains(&self, address: usize, len: usize) -> bool {
+        len != 0 && self.start <= address && address.checked_add(len).is_some_and(|end| end <= self.end)
+    }
+
+    fn continues(&self, before: &Self) -> bool {
+        self.start == before.end
+            && self.file == before.file
+            && before.offset.checked_add((before.end - before.start) as u64) == Some(self.offset)
+    }
+
+    /// A line of `/proc/self/maps`; `None` if it is not about a shared file.
+    fn parse(line: &[u8]) -> Option<Self> {
+        // Address, permissions, offset, device and inode; then blanks and the path, in which anything may be.
+        let mut fields = line.splitn(6, |byte| *byte == b' ');
+        let mut text = || std::str::from_utf8(fields.next()?).ok();
+        let (start, end) = text()?.split_once('-')?;
+        let permissions = text()?;
+        let offset = u64::from_str_radix(text()?, 16).ok()?;
+        let (major, minor) = text()?.split_once(':')?;
+        let inode: u64 = text()?.parse().ok()?;
+        let path = fields.next()?.trim_ascii_start();
+        if !permissions.ends_with('s') || inode == 0 {
+            return None;
+        }
+        let hexadecimal = |text: &str| u64::from_str_radix(text, 16).ok();
+        Some(Self {
+            start: hexadecimal(start)? as usize,
+            end: hexadecimal(end)? as usize,
+            offset,
+            file: FileId { major: hexadecimal(major)? as u32, minor: hexadecimal(minor)? as u32, inode },
+            path: PathBuf::from(OsStr::from_bytes(path)),
+        })
+    }
+
+    /// The file of this mapping, if it is one that peers may map too: a memory file that cannot shrink and that is
+    /// still open in this process; or, with `any_shm`, a file in `/dev/shm`.
+    pub(crate) fn shareable_file(&self, any_shm: bool) -> Option<OwnedFd> {
+        if self.path.as_os_str().as_bytes().starts_with(b"/memfd:") {
+            return self.open_memory_file();
+        }
+        if !any_shm || !self.path.starts_with("/dev/shm") {
+            return None;
+        }
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let file = rustix::fs::open(&self.path, flags, Mode::empty()).ok()?;
+        (FileId::of(file.as_fd()).ok()? == self.file).then_some(file)
+    }
+
+    fn open_memory_file(&self) -> Option<OwnedFd> {
+        std::fs::read_dir("/proc/self/fd").ok()?.flatten().find_map(|entry| {
+            let named = std::fs::read_link(entry.path()).ok()?;
+            if named != self.path {
+                return None;
+            }
+            // Opened anew, not duplicated: another thread may close the number at any time.
+            let file = reopen(&entry.path(), true).or_else(|_| reopen(&entry.path(), false)).ok()?;
+            let sealed = fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
+            (sealed && FileId::of(file.as_fd()).ok()? == self.file).then_some(file)
+        })
+    }
+}
+
+fn reopen(path: &Path, writable: bool) -> io::Result<OwnedFd> {
+    let access = if writable { OFlags::RDWR } else { OFlags::RDONLY };
+    Ok(rustix::fs::open(path, access | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())?)
+}
+
+/// Another descriptor of a file, with this access only.
+///
+/// # Errors
+///
+/// `/proc` is not there, or the file does not allow it.
+pub(crate) fn reopen_file(file: BorrowedFd<'_>, writable: bool) -> io::Result<OwnedFd> {
+    use std::os::fd::AsRawFd;
+    reopen(Path::new(&format!("/proc/self/fd/{}", file.as_raw_fd())), writable)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn search(text: &str, address: usize, len: usize) -> Option<Mapping> {
+        let lines = text.lines().map(|line| Ok(line.as_bytes().to_vec()));
+        Mapping::search(lines, address, len).expect("text")
+    }
+
+    const MAPS: &str = "\
+55d0c0000000-55d0c0001000 r--p 00000000 fe:00 123                        /usr/bin/cat
+7f0000000000-7f0000002000 rw-s 00000000 00:01 1035                       /memfd:a (deleted)
+7f0000002000-7f0000003000 r--s 00002000 00:01 1035                       /memfd:a (deleted)
+7f0000003000-7f0000004000 rw-s 00000000 00:01 1035                       /memfd:a (deleted)
+7f0000004000-7f0000005000 rw-s 00000000 00:01 1036                       /memfd:with space (deleted)
+7f0000005000-7f0000006000 rw-p 00000000 00:00 0
+7f0000006000-7f0000007000 rw-p 00001000 00:01 1036                       /memfd:private (deleted)
+";
+
+    #[test]
+    fn parts_of_one_mapping_are_put_together() {
+        let whole = search(MAPS, 0x7f00_0000_1000, 0x2000).expect("two lines");
+        assert_eq!((whole.start, whole.end, whole.offset), (0x7f00_0000_0000, 0x7f00_0000_3000, 0));
+        assert_eq!(whole.path, Path::new("/memfd:a (deleted)"));
+        assert_eq!(search(MAPS, 0x7f00_0000_2000, 0x1000), Some(whole));
+        // The same file again, but not the bytes that follow.
+        assert_eq!(search(MAPS, 0x7f00_0000_2000, 0x1001), None);
+        assert_eq!(search(MAPS, 0x7f00_0000_3000, 0x1000).map(|found| found.end), Some(0x7f00_0000_4000));
+        assert_eq!(search(MAPS, 0x7f00_0000_4000, 1).map(|found| found.file.inode), Some(1036));
+    }
+
+    #[test]
+    fn what_is_not_shared_is_not_found() {
+        for (address, len) in [
+            (0x55d0_c000_0000, 16),
+            (0x7f00_0000_5000, 1),
+            (0x7f00_0000_6000, 1),
+            (0x7f00_0000_0000, 0),
+            (0, 8),
+        ] {
+            assert_eq!(search(MAPS, address, len), None, "{address:#x}");
+        }
+        assert_eq!(search(MAPS, usize::MAX, 8), None);
+        assert_eq!(search("junk\n-\nzz-zz rw-s 0 0:0 1 /x\n", 0, 1), None);
+    }
+}

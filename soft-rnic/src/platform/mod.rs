@@ -1,0 +1,15 @@
+//! What the system is asked for.
+
+pub(crate) mod clock;
+pub(crate) mod copy;
+pub(crate) mod errno;
+pub(crate) mod fork;
+pub(crate) mod mappings;
+pub(crate) mod memory;
+pub(crate) mod network;
+pub(crate) mod process;
+pub(crate) mod socket;
+pub(crate) mod tokens;
+pub(crate) mod user;
+pub(crate) mod user_memory;
+pub(crate) mod vm;

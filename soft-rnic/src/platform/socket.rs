@@ -1,0 +1,177 @@
+//! Sockets between processes of one host: packets, and descriptors along with them.
+//!
+//! They are Unix sockets with abstract names: no file is left behind, and the kernel frees a name with its last
+//! user. Nothing here waits, and nothing raises SIGPIPE.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+
+use super::fork::Descriptor;
+
+/// One end of a connection, or a listening socket.
+#[derive(Debug)]
+pub(crate) struct Socket(Descriptor);
+
+/// Who is at the other end, as the kernel says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Credentials {
+    pub(crate) user: u32,
+    /// 0 if the process has no number in this process's pid namespace.
+    pub(crate) pid: u32,
+}
+
+/// What came.
+#[derive(Debug)]
+pub(crate) enum Received {
+    /// This many bytes. More than fit in the buffer are cut off.
+    Packet(usize, Option<OwnedFd>),
+    Nothing,
+    /// The other end is closed. (An empty packet looks the same; peers send none.)
+    End,
+}
+
+impl Socket {
+    fn new() -> io::Result<Self> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        Descriptor::open(|| rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None))
+            .map(Self)
+    }
+
+    /// Takes a name and listens there.
+    ///
+    /// # Errors
+    ///
+    /// `AddrInUse` if somebody has the name.
+    pub(crate) fn listen(name: &[u8]) -> io::Result<Self> {
+        let socket = Self::new()?;
+        rustix::net::bind(&socket.0, &SocketAddrUnix::new_abstract_name(name)?)?;
+        rustix::net::listen(&socket.0, 128)?;
+        Ok(socket)
+    }
+
+    /// Connects to whoever has the name.
+    ///
+    /// # Errors
+    ///
+    /// `ConnectionRefused` if nobody has it, `WouldBlock` if too many want to connect at this moment.
+    pub(crate) fn connect(name: &[u8]) -> io::Result<Self> {
+        let socket = Self::new()?;
+        rustix::net::connect(&socket.0, &SocketAddrUnix::new_abstract_name(name)?)?;
+        Ok(socket)
+    }
+
+    /// The next connection, on a listening socket.
+    ///
+    /// # Errors
+    ///
+    /// `WouldBlock` if there is none.
+    pub(crate) fn accept(&self) -> io::Result<Self> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        Descriptor::open(|| rustix::net::accept_with(&self.0, flags)).map(Self)
+    }
+
+    /// Who connected, or who listens at the name that was connected to.
+    pub(crate) fn credentials(&self) -> io::Result<Credentials> {
+        // Not rustix's call: its process number cannot be 0, and the kernel's can.
+        let mut found = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+        let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+        // SAFETY: the place for the answer is as long as is said.
+        let failed = unsafe {
+            libc::getsockopt(
+                self.0.as_fd().as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_PEERCRED,
+                (&raw mut found).cast(),
+                &raw mut len,
+            )
+        };
+        if failed != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Credentials { user: found.uid, pid: u32::try_from(found.pid).unwrap_or(0) })
+    }
+
+    /// Sends a packet, if there is room for it.
+    ///
+    /// # Errors
+    ///
+    /// `WouldBlock` if there is no room, others if the connection is gone.
+    pub(crate) fn send(&self, packet: &[u8]) -> io::Result<()> {
+        rustix::net::send(&self.0, packet, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
+        Ok(())
+    }
+
+    /// Sends a packet and a descriptor.
+    ///
+    /// # Errors
+    ///
+    /// As [`send`](Self::send).
+    pub(crate) fn send_with(&self, packet: &[u8], file: BorrowedFd<'_>) -> io::Result<()> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let files = [file];
+        let fits = control.push(SendAncillaryMessage::ScmRights(&files));
+        debug_assert!(fits, "the space was made for one descriptor");
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        rustix::net::sendmsg(&self.0, &[IoSlice::new(packet)], &mut control, flags)?;
+        Ok(())
+    }
+
+    /// The next packet, of somebody who has no reason to send descriptors: those the kernel closes.
+    pub(crate) fn receive(&self, buffer: &mut [u8]) -> Received {
+        match rustix::net::recv(&self.0, buffer, RecvFlags::DONTWAIT) {
+            Ok((0, _)) => Received::End,
+            Ok((len, _)) => Received::Packet(len, None),
+            Err(error) => Self::nothing_or_end(error),
+        }
+    }
+
+    /// The next packet, with the first descriptor that came along. The kernel closes what it has no room for.
+    pub(crate) fn receive_with(&self, buffer: &mut [u8]) -> Received {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let received = rustix::net::recvmsg(&self.0, &mut [IoSliceMut::new(buffer)], &mut control, flags);
+        let mut file = None;
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(files) = message {
+                // All are taken, so that those not kept are closed.
+                for each in files {
+                    file.get_or_insert(each);
+                }
+            }
+        }
+        match received {
+            Ok(received) if received.bytes == 0 => Received::End,
+            Ok(received) => Received::Packet(received.bytes, file),
+            Err(error) => Self::nothing_or_end(error),
+        }
+    }
+
+    /// Lets the other end see the end, whoever still has this one.
+    pub(crate) fn shut_down(&self) {
+        if let Err(error) = rustix::net::shutdown(&self.0, rustix::net::Shutdown::Both) {
+            log::debug!("shutdown: {error}");
+        }
+    }
+
+    fn nothing_or_end(error: rustix::io::Errno) -> Received {
+        use rustix::io::Errno;
+        match error {
+            Errno::AGAIN | Errno::INTR | Errno::NOMEM | Errno::NOBUFS => Received::Nothing,
+            _ => Received::End,
+        }
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}

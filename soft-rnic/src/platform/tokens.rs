@@ -1,0 +1,78 @@
+//! A descriptor that can be read as often as something happened: `eventfd` as a semaphore; under Miri a counter.
+
+#[cfg(any(miri, loom))]
+pub(crate) use counter::Tokens;
+#[cfg(not(any(miri, loom)))]
+pub(crate) use descriptor::Tokens;
+
+#[cfg(not(any(miri, loom)))]
+mod descriptor {
+    use std::io;
+    use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
+    use rustix::event::{EventfdFlags, eventfd};
+
+    /// As many reads succeed as tokens were given; a program may poll the descriptor, and may make it non-blocking.
+    #[derive(Debug)]
+    pub(crate) struct Tokens(OwnedFd);
+
+    impl Tokens {
+        /// # Errors
+        ///
+        /// The process has no descriptor left.
+        pub(crate) fn create() -> io::Result<Self> {
+            Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::SEMAPHORE)?))
+        }
+
+        pub(crate) fn descriptor(&self) -> RawFd {
+            self.0.as_raw_fd()
+        }
+
+        pub(crate) fn give(&self) {
+            if let Err(error) = rustix::io::write(&self.0, &1u64.to_ne_bytes()) {
+                log::error!("an event could not be told through descriptor {}: {error}", self.descriptor());
+            }
+        }
+
+        /// Waits for a token, unless the descriptor is non-blocking.
+        ///
+        /// # Errors
+        ///
+        /// There is none (`EAGAIN`, of a non-blocking descriptor), or a signal came (`EINTR`).
+        pub(crate) fn take(&self) -> io::Result<()> {
+            let mut count = [0; 8];
+            Ok(rustix::io::read(&self.0, &mut count).map(drop)?)
+        }
+    }
+}
+
+#[cfg(any(miri, loom))]
+mod counter {
+    use std::io;
+    use std::os::fd::RawFd;
+    use std::sync::{Mutex, PoisonError};
+
+    /// A counter in place of a descriptor. Nothing waits: without a token, `take` fails.
+    #[derive(Debug, Default)]
+    pub(crate) struct Tokens(Mutex<u64>);
+
+    impl Tokens {
+        pub(crate) fn create() -> io::Result<Self> {
+            Ok(Self::default())
+        }
+
+        pub(crate) fn descriptor(&self) -> RawFd {
+            -1
+        }
+
+        pub(crate) fn give(&self) {
+            *self.0.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        }
+
+        pub(crate) fn take(&self) -> io::Result<()> {
+            let mut count = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            *count = count.checked_sub(1).ok_or_else(|| io::Error::from_raw_os_error(libc::EAGAIN))?;
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! What belongs to a lane.
+//!
+//! A lane is the right to publish one mark in any peer's segment. Each queue pair belongs to one, so whoever holds the lane
+//! may also use the queue pair's sending state.
+//!
+//! Lock order: a completion queue's poll lock, a receive queue's lock, a lane, a completion queue's push lock. Nobody holds
+//! two lanes.
+
+use core::cell::UnsafeCell;
+use core::fmt;
+use core::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+use crate::node::{LaneGuard, Node};
+
+/// What may be touched by the holder of one lane only.
+pub(crate) struct Laned<T> {
+    node: Arc<Node>,
+    lane: usize,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the value is reached by the holder of a lock only, one at a time.
+unsafe impl<T: Send> Sync for Laned<T> {}
+
+/// The value, and its lane.
+pub(crate) struct Held<'a, T> {
+    guard: LaneGuard<'a>,
+    value: &'a mut T,
+}
+
+impl<T> Laned<T> {
+    pub(crate) fn new(node: Arc<Node>, lane: usize, value: T) -> Self {
+        Self { node, lane, value: UnsafeCell::new(value) }
+    }
+
+    /// Waits for the lane.
+    #[inline]
+    pub(crate) fn lock(&self) -> Held<'_, T> {
+        let guard = self.node.lane(self.lane);
+        // SAFETY: the lane's lock is held as long as the reference lives; there is no other way to the value.
+        Held { guard, value: unsafe { &mut *self.value.get() } }
+    }
+}
+
+impl<T> Held<'_, T> {
+    /// The lane's number.
+    #[inline]
+    pub(crate) fn lane(&self) -> usize {
+        self.guard.index()
+    }
+
+    /// The value, and the right to the lane.
+    #[inline]
+    pub(crate) fn parts(&mut self) -> (&mut T, &LaneGuard<'_>) {
+        (self.value, &self.guard)
+    }
+}
+
+impl<T> Deref for Held<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        self.value
+    }
+}
+
+impl<T> DerefMut for Held<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        self.value
+    }
+}
+
+impl<T> fmt::Debug for Laned<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Laned").field("lane", &self.lane).finish_non_exhaustive()
+    }
+}

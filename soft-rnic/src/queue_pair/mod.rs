@@ -1,0 +1,370 @@
+//! Queue pairs and shared receive queues.
+
+pub(crate) mod attributes;
+pub(crate) mod lane;
+pub(crate) mod modify;
+pub(crate) mod post;
+pub(crate) mod post_ex;
+pub(crate) mod receive;
+pub(crate) mod receive_queue;
+pub(crate) mod send_queue;
+pub(crate) mod shared_queue;
+pub(crate) mod transition;
+
+pub(crate) use shared_queue::Srq;
+
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+use rdma_mummy_sys::types::{
+    ibv_event_type, ibv_qp, ibv_qp_cap, ibv_qp_state, ibv_qp_type, ibv_wc_opcode, ibv_wr_opcode,
+};
+use spin::mutex::SpinMutex;
+
+use crate::engine::peer::Peer;
+use crate::engine::wait::Wait;
+use crate::node::{HeapRange, Node, QpNumber, Revoked};
+use crate::objects::acks::Acks;
+use crate::objects::completion::Cq;
+use crate::objects::context::{Context, Counted};
+use crate::objects::event::{Element, Event};
+use crate::objects::held::Held as Used;
+use crate::objects::protection_domain::Pd;
+use crate::objects::rnic::Rnic;
+use crate::shared::entry::{QpCard, QpEntry, notice};
+use crate::shared::gate::Keeper;
+use crate::shared::segment::ring_bytes;
+use attributes::Attributes;
+use lane::Laned;
+use post_ex::Builder;
+use receive_queue::ReceiveQueue;
+use send_queue::SendQueue;
+
+/// A lock that is held for a few instructions, or for one transfer; waiters let others run.
+pub(crate) type Spin<T> = SpinMutex<T, spin::Yield>;
+
+/// A queue pair.
+pub(crate) struct Qp {
+    pub(crate) rnic: Arc<Rnic>,
+    pub(crate) context: Arc<Context>,
+    pub(crate) number: QpNumber,
+    pub(crate) qp_type: ibv_qp_type,
+    pub(crate) pd: Used<Pd>,
+    pub(crate) send_cq: Used<Cq>,
+    pub(crate) recv_cq: Used<Cq>,
+    pub(crate) caps: ibv_qp_cap,
+    pub(crate) sq_sig_all: bool,
+    /// The number of this queue pair among those of `recv_cq`.
+    source: AtomicU32,
+    state: AtomicU32,
+    /// What `ibv_modify_qp` has set.
+    attributes: Mutex<Attributes>,
+    /// What peers see.
+    published: Spin<Published>,
+    /// The list that is being built, and the right to post.
+    builder: Spin<Builder>,
+    pub(crate) send_queue: SendQueue,
+    pub(crate) sending: Laned<Sending>,
+    receiving: Receiving,
+    /// In the error state: receives that nobody claimed are flushed.
+    flushing: AtomicBool,
+    /// The program wants to know when the send queue has drained.
+    draining: AtomicBool,
+    handle: AtomicPtr<ibv_qp>,
+    acks: Acks,
+    _counted: Counted,
+}
+
+/// Where receives come from.
+enum Receiving {
+    Own(Spin<ReceiveQueue>),
+    Shared { srq: Used<Srq>, ring: Pages, ring_words: u32, head: Spin<u32> },
+}
+
+/// Pages of the heap.
+struct Pages {
+    node: Arc<Node>,
+    range: Option<HeapRange>,
+    offset: u64,
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        if let Some(range) = self.range.take() {
+            self.node.heap().free(range);
+        }
+    }
+}
+
+/// What peers see of a queue pair.
+#[derive(Debug, Default)]
+struct Published {
+    keeper: Keeper,
+    card: QpCard,
+}
+
+/// What sending needs.
+#[derive(Debug, Default)]
+pub(crate) struct Sending {
+    pub(crate) attributes: SendAttributes,
+    pub(crate) peer: Option<Peer>,
+    /// The next packet's number.
+    pub(crate) psn: u32,
+    /// What the request at the front waits for.
+    pub(crate) wait: Option<Wait>,
+}
+
+/// The attributes that sending needs.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SendAttributes {
+    pub(crate) dest_qpn: u32,
+    pub(crate) remote_gid: [u64; 2],
+    pub(crate) local_gid: [u64; 2],
+    /// In bytes.
+    pub(crate) path_mtu: u32,
+    pub(crate) timeout: u8,
+    pub(crate) retry_cnt: u8,
+    pub(crate) rnr_retry: u8,
+    pub(crate) max_rd_atomic: u8,
+    pub(crate) qkey: u32,
+}
+
+impl Sending {
+    /// A message of this many bytes was sent.
+    #[inline]
+    pub(crate) fn advance_psn(&mut self, length: u64) {
+        let mtu = self.attributes.path_mtu.max(256);
+        let packets = if length <= u64::from(mtu) { 1 } else { length.div_ceil(u64::from(mtu)) as u32 };
+        self.psn = self.psn.wrapping_add(packets) & 0xff_ffff;
+    }
+}
+
+/// What a queue pair is made of; capacities are what was granted.
+pub(crate) struct Plan {
+    pub(crate) context: Arc<Context>,
+    pub(crate) pd: Arc<Pd>,
+    pub(crate) send_cq: Arc<Cq>,
+    pub(crate) recv_cq: Arc<Cq>,
+    pub(crate) srq: Option<Arc<Srq>>,
+    pub(crate) qp_type: ibv_qp_type,
+    pub(crate) caps: ibv_qp_cap,
+    pub(crate) sq_sig_all: bool,
+}
+
+impl Qp {
+    /// Makes a queue pair and enters it into the tables.
+    ///
+    /// # Errors
+    ///
+    /// There is no number or no memory for it.
+    pub(crate) fn create(rnic: &Arc<Rnic>, plan: Plan) -> io::Result<Arc<Self>> {
+        let node = rnic.node();
+        let counted = plan.context.count(|counts| &counts.qp, rnic.limits().max_qp);
+        let counted = counted.map_err(io::Error::from_raw_os_error)?;
+        let receiving = match &plan.srq {
+            None => {
+                let queue =
+                    ReceiveQueue::new(Arc::clone(node), plan.caps.max_recv_wr, plan.caps.max_recv_sge)?;
+                Receiving::Own(Spin::new(queue))
+            }
+            Some(srq) => {
+                let ring_words = srq.max_wr().next_power_of_two();
+                let ring = node.heap().alloc(ring_bytes(ring_words))?;
+                let offset = ring.offset;
+                let ring = Pages { node: Arc::clone(node), range: Some(ring), offset };
+                Receiving::Shared { srq: Used::new(srq), ring, ring_words, head: Spin::new(0) }
+            }
+        };
+        let number = node.new_qp_number()?;
+        let lane = number.index as usize;
+        let made = Arc::new(Self {
+            rnic: Arc::clone(rnic),
+            context: plan.context,
+            number,
+            qp_type: plan.qp_type,
+            pd: Used::new(&plan.pd),
+            send_cq: Used::new(&plan.send_cq),
+            recv_cq: Used::new(&plan.recv_cq),
+            caps: plan.caps,
+            sq_sig_all: plan.sq_sig_all,
+            source: AtomicU32::new(0),
+            state: AtomicU32::new(ibv_qp_state::IBV_QPS_RESET.0),
+            attributes: Mutex::default(),
+            published: Spin::default(),
+            builder: Spin::new(Builder::default()),
+            send_queue: SendQueue::new(
+                plan.caps.max_send_wr,
+                plan.caps.max_send_sge,
+                plan.caps.max_inline_data,
+            ),
+            sending: Laned::new(Arc::clone(node), lane, Sending::default()),
+            receiving,
+            flushing: AtomicBool::new(false),
+            draining: AtomicBool::new(false),
+            handle: AtomicPtr::default(),
+            acks: Acks::default(),
+            _counted: counted,
+        });
+        made.source.store(plan.recv_cq.attach(&made), Ordering::Relaxed);
+        let entry = made.entry();
+        entry.set_cursor(0);
+        entry.take_notices();
+        rnic.queue_pairs().put(number.index, Arc::clone(&made));
+        Ok(made)
+    }
+
+    /// Takes the queue pair out of everything. `EBUSY` if a peer still touches its memory; it can be tried again.
+    ///
+    /// # Errors
+    ///
+    /// As `errno`.
+    pub(crate) fn destroy(self: &Arc<Self>) -> Result<(), i32> {
+        self.withdraw()?;
+        self.state.store(ibv_qp_state::IBV_QPS_RESET.0, Ordering::Release);
+        self.forget_requests();
+        self.recv_cq.detach(self.source());
+        self.send_cq.no_progress(self);
+        for cq in [&self.send_cq, &self.recv_cq] {
+            cq.purge(self.number.qpn);
+        }
+        self.rnic.queue_pairs().take(self.number.index);
+        self.rnic.node().free_qp_number(self.number);
+        Ok(())
+    }
+
+    pub(crate) fn entry(&self) -> &QpEntry {
+        self.rnic.node().segment().queue_pair(self.number.index).expect("numbers are within the table")
+    }
+
+    #[inline]
+    pub(crate) fn state(&self) -> ibv_qp_state {
+        ibv_qp_state(self.state.load(Ordering::Acquire))
+    }
+
+    fn source(&self) -> u32 {
+        self.source.load(Ordering::Relaxed)
+    }
+
+    /// The C object.
+    pub(crate) fn handle(&self) -> *mut ibv_qp {
+        self.handle.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_handle(&self, handle: *mut ibv_qp) {
+        self.handle.store(handle, Ordering::Relaxed);
+    }
+
+    /// Of asynchronous events.
+    pub(crate) fn acks(&self) -> &Acks {
+        &self.acks
+    }
+
+    pub(crate) fn raise(self: &Arc<Self>, event_type: ibv_event_type) {
+        self.context.raise(Event { kind: event_type, element: Element::Qp(Arc::clone(self)) });
+    }
+
+    /// The port's MTU, in bytes: what a datagram may have.
+    pub(crate) fn port_mtu(&self) -> u32 {
+        4096
+    }
+
+    /// Nobody may use the queue pair any more, and waits until nobody does.
+    fn withdraw(&self) -> Result<(), i32> {
+        self.entry().withdraw(&mut self.published.lock().keeper);
+        self.rnic.node().wait_unmarked(Revoked::QueuePair(self.number.index)).map_err(|_| libc::EBUSY)
+    }
+
+    /// Shows peers the card, with the state.
+    fn publish(&self, change: impl FnOnce(&mut QpCard)) {
+        let mut published = self.published.lock();
+        let Published { keeper, card } = &mut *published;
+        change(card);
+        self.entry().publish(keeper, self.state().0 as u8, card);
+    }
+
+    /// Goes to the error state, if that is possible from here. What follows from it is for [`fail`](Self::fail).
+    pub(crate) fn set_failed(&self) {
+        let failed = self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, |state| {
+            let running =
+                ![ibv_qp_state::IBV_QPS_RESET, ibv_qp_state::IBV_QPS_ERR].contains(&ibv_qp_state(state));
+            running.then_some(ibv_qp_state::IBV_QPS_ERR.0)
+        });
+        if failed.is_ok() {
+            self.publish(|_| {});
+        }
+    }
+
+    /// Goes to the error state and flushes everything. Not to be called with a lane or a receive queue's lock held.
+    pub(crate) fn fail(self: &Arc<Self>) {
+        self.set_failed();
+        if self.state() == ibv_qp_state::IBV_QPS_ERR && !self.flushing.swap(true, Ordering::AcqRel) {
+            self.flush_receives();
+            if matches!(self.receiving, Receiving::Shared { .. }) {
+                self.raise(ibv_event_type::IBV_EVENT_QP_LAST_WQE_REACHED);
+            }
+        }
+        self.run(u32::MAX);
+    }
+
+    /// Does what peers' notices ask for.
+    pub(crate) fn act_on_notices(self: &Arc<Self>) {
+        let notices = self.entry().take_notices();
+        if notices & notice::ESTABLISHED != 0 && self.state() == ibv_qp_state::IBV_QPS_RTR {
+            self.raise(ibv_event_type::IBV_EVENT_COMM_EST);
+        }
+        if notices & notice::ACCESS_ERROR != 0 {
+            self.raise(ibv_event_type::IBV_EVENT_QP_ACCESS_ERR);
+        }
+        if notices & notice::REQUEST_ERROR != 0 {
+            self.raise(ibv_event_type::IBV_EVENT_QP_REQ_ERR);
+        }
+        if notices & !notice::ESTABLISHED != 0 {
+            self.fail();
+        }
+    }
+
+    /// Executes what waits in the send queue.
+    pub(crate) fn progress(self: &Arc<Self>) {
+        self.run(PROGRESS);
+        if self.send_queue.is_empty() {
+            self.send_cq.no_progress(self);
+        }
+    }
+
+    /// Whether the program is to be told that the send queue has drained; once.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.state() == ibv_qp_state::IBV_QPS_SQD && self.draining.swap(false, Ordering::AcqRel)
+    }
+
+    /// Drops everything that was posted to the send queue.
+    fn forget_requests(&self) {
+        let _builder = self.builder.lock();
+        let mut sending = self.sending.lock();
+        // SAFETY: posters hold the builder's lock, executors the lane's.
+        unsafe { self.send_queue.clear() };
+        if let Some(peer) = sending.peer.take() {
+            // Where the next connection from here would have to go on, if the peer's end stays as it is.
+            if peer.link.alive() && peer.entry().holds(peer.pass) {
+                peer.entry().set_expected_psn(sending.psn);
+            }
+        }
+        sending.wait = None;
+    }
+}
+
+/// Requests that a poll executes at most.
+const PROGRESS: u32 = 16;
+
+/// The opcode of a completion of a request.
+pub(crate) fn wc_opcode(opcode: ibv_wr_opcode) -> ibv_wc_opcode {
+    match opcode {
+        ibv_wr_opcode::IBV_WR_RDMA_WRITE | ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM => {
+            ibv_wc_opcode::IBV_WC_RDMA_WRITE
+        }
+        ibv_wr_opcode::IBV_WR_RDMA_READ => ibv_wc_opcode::IBV_WC_RDMA_READ,
+        ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP => ibv_wc_opcode::IBV_WC_COMP_SWAP,
+        ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD => ibv_wc_opcode::IBV_WC_FETCH_ADD,
+        _ => ibv_wc_opcode::IBV_WC_SEND,
+    }
+}

@@ -1,0 +1,220 @@
+//! Changing a queue pair's state and attributes, and telling them.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use rdma_mummy_sys::types::{
+    ibv_mtu, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_init_attr, ibv_qp_state, ibv_qp_type,
+};
+
+use super::attributes::Attributes;
+use super::{Qp, Receiving, SendAttributes, transition};
+use crate::engine::datagram::gid_words;
+use crate::objects::held::Held as Used;
+
+/// How long becoming ready to receive waits for the way to a peer that is there.
+const WAY: Duration = Duration::from_millis(100);
+
+impl Qp {
+    /// `ibv_modify_qp`.
+    ///
+    /// # Errors
+    ///
+    /// As `errno`: `EINVAL` the transition, the mask or a value is wrong; `EBUSY` a peer that does not run
+    /// still touches the memory.
+    pub(crate) fn modify(self: &Arc<Self>, attr: &ibv_qp_attr, mask: u32) -> Result<(), i32> {
+        {
+            let mut attributes = self.attributes.lock().unwrap_or_else(PoisonError::into_inner);
+            let actual = self.state();
+            let has = |bit: ibv_qp_attr_mask| mask & bit.0 != 0;
+            let from = if has(ibv_qp_attr_mask::IBV_QP_CUR_STATE) { attr.cur_qp_state } else { actual };
+            let to = if has(ibv_qp_attr_mask::IBV_QP_STATE) { attr.qp_state } else { from };
+            if from != actual || !transition::is_allowed(self.qp_type, from, to, mask) {
+                return Err(libc::EINVAL);
+            }
+            self.check_values(attr, mask)?;
+            match to {
+                ibv_qp_state::IBV_QPS_RESET => return self.reset(&mut attributes),
+                ibv_qp_state::IBV_QPS_ERR => self.set_failed(),
+                _ => self.advance(&mut attributes, attr, mask, from, to)?,
+            }
+        }
+        match self.state() {
+            // The attributes' lock is free: what follows may have to look at other queue pairs.
+            ibv_qp_state::IBV_QPS_ERR => self.fail(),
+            ibv_qp_state::IBV_QPS_RTS | ibv_qp_state::IBV_QPS_SQD => self.run(u32::MAX),
+            ibv_qp_state::IBV_QPS_RTR if self.qp_type != ibv_qp_type::IBV_QPT_UD => {
+                // So that the first message finds the way; if it takes longer, the message waits.
+                let dest = self.sending.lock().attributes.dest_qpn;
+                let _ = self.rnic.node().wait_link(dest, WAY);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Values that no state allows.
+    fn check_values(&self, attr: &ibv_qp_attr, mask: u32) -> Result<(), i32> {
+        let has = |bit: ibv_qp_attr_mask| mask & bit.0 != 0;
+        let device = self.context.device();
+        let limits = self.rnic.limits();
+        let port = |number: u8| device.port(number.into()).ok_or(libc::EINVAL);
+        let valid = |holds: bool| if holds { Ok(()) } else { Err(libc::EINVAL) };
+        if has(ibv_qp_attr_mask::IBV_QP_PORT) {
+            port(attr.port_num)?;
+        }
+        if has(ibv_qp_attr_mask::IBV_QP_PKEY_INDEX) {
+            valid(attr.pkey_index == 0)?;
+        }
+        if has(ibv_qp_attr_mask::IBV_QP_AV) {
+            // On Ethernet every packet has a global route.
+            valid(attr.ah_attr.is_global != 0)?;
+            port(attr.ah_attr.port_num)?.gid(attr.ah_attr.grh.sgid_index.into()).ok_or(libc::EINVAL)?;
+        }
+        if has(ibv_qp_attr_mask::IBV_QP_PATH_MTU) {
+            valid((ibv_mtu::IBV_MTU_256.0..=ibv_mtu::IBV_MTU_4096.0).contains(&attr.path_mtu.0))?;
+        }
+        if has(ibv_qp_attr_mask::IBV_QP_MAX_QP_RD_ATOMIC) {
+            valid(u32::from(attr.max_rd_atomic) <= limits.max_qp_rd_atom)?;
+        }
+        if has(ibv_qp_attr_mask::IBV_QP_MAX_DEST_RD_ATOMIC) {
+            valid(u32::from(attr.max_dest_rd_atomic) <= limits.max_qp_rd_atom)?;
+        }
+        if has(ibv_qp_attr_mask::IBV_QP_TIMEOUT) {
+            valid(attr.timeout <= 31)?;
+        }
+        if has(ibv_qp_attr_mask::IBV_QP_ALT_PATH) {
+            port(attr.alt_port_num)?;
+            valid(attr.alt_timeout <= 31)?;
+        }
+        Ok(())
+    }
+
+    fn advance(
+        &self,
+        attributes: &mut Attributes,
+        attr: &ibv_qp_attr,
+        mask: u32,
+        from: ibv_qp_state,
+        to: ibv_qp_state,
+    ) -> Result<(), i32> {
+        let mut changed = *attributes;
+        changed.set(attr, mask);
+        let ready = from == ibv_qp_state::IBV_QPS_INIT && to == ibv_qp_state::IBV_QPS_RTR;
+        if ready {
+            changed.connection = changed.connection.wrapping_add(1);
+            self.entry().set_expected_psn(changed.rq_psn);
+        }
+        self.draining.store(
+            to == ibv_qp_state::IBV_QPS_SQD
+                && mask & ibv_qp_attr_mask::IBV_QP_EN_SQD_ASYNC_NOTIFY.0 != 0
+                && attr.en_sqd_async_notify != 0,
+            Ordering::Release,
+        );
+        {
+            let mut sending = self.sending.lock();
+            sending.attributes = self.send_attributes(&changed);
+            if from == ibv_qp_state::IBV_QPS_RTR && to == ibv_qp_state::IBV_QPS_RTS {
+                sending.psn = changed.sq_psn;
+            }
+            if mask & ibv_qp_attr_mask::IBV_QP_AV.0 != 0 {
+                sending.peer = None;
+            }
+        }
+        // Failing in the meantime wins.
+        self.state
+            .compare_exchange(from.0, to.0, Ordering::AcqRel, Ordering::Acquire)
+            .map_err(|_| libc::EINVAL)?;
+        *attributes = changed;
+        let sent = self.send_attributes(&changed);
+        self.publish(|card| {
+            card.qpn = self.number.qpn;
+            card.dest_qpn = changed.dest_qp_num;
+            card.pd = self.pd.number();
+            card.access = changed.access;
+            card.qp_type = self.qp_type.0 as u8;
+            card.device = self.context.device().number;
+            card.port = changed.port_num;
+            card.path_mtu = changed.path_mtu as u8;
+            card.min_rnr_timer = changed.min_rnr_timer;
+            card.max_dest_rd_atomic = changed.max_dest_rd_atomic;
+            card.qkey = changed.qkey;
+            card.recv_cq = self.recv_cq.index();
+            card.source = self.source();
+            card.connection = changed.connection;
+            card.link_up = true;
+            card.local_gid = sent.local_gid;
+            card.remote_gid = sent.remote_gid;
+            match &self.receiving {
+                Receiving::Own(queue) => card.slots = queue.lock().card(),
+                Receiving::Shared { srq, ring, ring_words, .. } => {
+                    card.srq = srq.index() + 1;
+                    card.ring_offset = ring.offset;
+                    card.ring_words = *ring_words;
+                }
+            }
+        });
+        Ok(())
+    }
+
+    fn send_attributes(&self, attributes: &Attributes) -> SendAttributes {
+        let ah = &attributes.ah_attr;
+        let local = self
+            .context
+            .device()
+            .port(ah.port_num.into())
+            .and_then(|port| port.gid(ah.grh.sgid_index.into()));
+        SendAttributes {
+            dest_qpn: attributes.dest_qp_num,
+            // SAFETY: a GID is sixteen bytes whichever field is read.
+            remote_gid: gid_words(unsafe { ah.grh.dgid.raw }),
+            local_gid: local.map(|gid| gid_words(gid.raw)).unwrap_or_default(),
+            path_mtu: 128 << attributes.path_mtu.min(5),
+            timeout: attributes.timeout,
+            retry_cnt: attributes.retry_cnt,
+            rnr_retry: attributes.rnr_retry,
+            max_rd_atomic: attributes.max_rd_atomic,
+            qkey: attributes.qkey,
+        }
+    }
+
+    /// Back to the beginning: nothing is posted, nothing is completed, nobody knows the queue pair.
+    fn reset(&self, attributes: &mut Attributes) -> Result<(), i32> {
+        self.withdraw()?;
+        self.state.store(ibv_qp_state::IBV_QPS_RESET.0, Ordering::Release);
+        self.forget_requests();
+        self.forget_receives();
+        for cq in [&self.send_cq, &self.recv_cq] {
+            cq.purge(self.number.qpn);
+        }
+        self.flushing.store(false, Ordering::Release);
+        self.entry().take_notices();
+        self.entry().set_cursor(0);
+        *attributes = Attributes { connection: attributes.connection, ..Attributes::default() };
+        Ok(())
+    }
+
+    /// `ibv_query_qp`.
+    pub(crate) fn query(&self, attr: &mut ibv_qp_attr, init: &mut ibv_qp_init_attr) {
+        let attributes = self.attributes.lock().unwrap_or_else(PoisonError::into_inner);
+        *attr = ibv_qp_attr::default();
+        attributes.get(attr);
+        attr.qp_state = self.state();
+        attr.cur_qp_state = self.state();
+        attr.cap = self.caps;
+        attr.sq_draining = u8::from(self.state() == ibv_qp_state::IBV_QPS_SQD && !self.send_queue.is_empty());
+        if self.state() == ibv_qp_state::IBV_QPS_RTS {
+            attr.sq_psn = self.sending.lock().psn;
+        }
+        init.cap = self.caps;
+        init.qp_type = self.qp_type;
+        init.sq_sig_all = self.sq_sig_all.into();
+        init.send_cq = self.send_cq.handle();
+        init.recv_cq = self.recv_cq.handle();
+        init.srq = match &self.receiving {
+            Receiving::Own(_) => core::ptr::null_mut(),
+            Receiving::Shared { srq, .. } => Used::get(srq).handle(),
+        };
+    }
+}

@@ -1,0 +1,159 @@
+//! Posting with `ibv_post_send`.
+
+use std::sync::Arc;
+
+use rdma_mummy_sys::types::{ibv_ah, ibv_qp_state, ibv_qp_type, ibv_send_flags, ibv_send_wr, ibv_wr_opcode};
+
+use super::Qp;
+use super::send_queue::{Destination, Poster, Refusal, Request};
+use crate::config::Mode;
+use crate::verbs::address_handle::ah_of;
+
+/// Operations of a queue pair type.
+pub(crate) fn type_has(qp_type: ibv_qp_type, opcode: ibv_wr_opcode) -> bool {
+    use ibv_wr_opcode as O;
+    match opcode {
+        O::IBV_WR_SEND | O::IBV_WR_SEND_WITH_IMM => true,
+        O::IBV_WR_RDMA_WRITE | O::IBV_WR_RDMA_WRITE_WITH_IMM => qp_type != ibv_qp_type::IBV_QPT_UD,
+        O::IBV_WR_RDMA_READ | O::IBV_WR_ATOMIC_CMP_AND_SWP | O::IBV_WR_ATOMIC_FETCH_AND_ADD => {
+            qp_type == ibv_qp_type::IBV_QPT_RC
+        }
+        _ => false,
+    }
+}
+
+impl Qp {
+    /// Whether requests may be posted now.
+    #[inline]
+    pub(super) fn check_postable(&self) -> Result<(), Refusal> {
+        match self.state() {
+            ibv_qp_state::IBV_QPS_RESET | ibv_qp_state::IBV_QPS_INIT | ibv_qp_state::IBV_QPS_RTR => {
+                Err(libc::EINVAL)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What was posted is executed now, or when progress is made.
+    #[inline]
+    pub(super) fn posted(self: &Arc<Self>) {
+        match self.rnic.config().mode {
+            Mode::Inline => self.run(u32::MAX),
+            Mode::Deferred => self.keep_going(),
+        }
+    }
+
+    /// `ibv_post_send`.
+    ///
+    /// # Errors
+    ///
+    /// As `errno`, with the request that was refused: those before it were posted.
+    ///
+    /// # Safety
+    ///
+    /// `wr` is a valid list of requests, whose inline data are readable.
+    pub(crate) unsafe fn post_sends(
+        self: &Arc<Self>,
+        mut wr: *mut ibv_send_wr,
+    ) -> Result<(), (Refusal, *mut ibv_send_wr)> {
+        self.check_postable().map_err(|error| (error, wr))?;
+        let mut result = Ok(());
+        {
+            let _posting = self.builder.lock();
+            // SAFETY: the builder's lock is held, and every poster of this queue holds it.
+            let mut poster = unsafe { self.send_queue.poster(self.caps.max_send_wr) };
+            while !wr.is_null() {
+                // SAFETY: the caller's list.
+                if let Err(error) = unsafe { self.add(&mut poster, wr) } {
+                    result = Err((error, wr));
+                    break;
+                }
+                // SAFETY: as above.
+                wr = unsafe { (*wr).next };
+            }
+            poster.commit();
+        }
+        self.posted();
+        result
+    }
+
+    /// Adds one request, whole or not at all.
+    ///
+    /// # Safety
+    ///
+    /// As [`post_sends`](Self::post_sends).
+    unsafe fn add(&self, poster: &mut Poster<'_>, wr: *const ibv_send_wr) -> Result<(), Refusal> {
+        // SAFETY: the caller's request; which fields are valid, its opcode and the type of the queue pair say.
+        unsafe {
+            let opcode = (*wr).opcode;
+            if !type_has(self.qp_type, opcode) {
+                return Err(libc::EINVAL);
+            }
+            let mut request = Request {
+                wr_id: (*wr).wr_id,
+                opcode,
+                send_flags: (*wr).send_flags,
+                imm_data: (*wr).__bindgen_anon_1.imm_data,
+                ..Request::EMPTY
+            };
+            match opcode {
+                ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP | ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD => {
+                    let atomic = (*wr).wr.atomic;
+                    (request.remote_addr, request.rkey) = (atomic.remote_addr, atomic.rkey);
+                    request.operands = [atomic.compare_add, atomic.swap];
+                }
+                _ if self.qp_type == ibv_qp_type::IBV_QPT_UD => {
+                    let ud = (*wr).wr.ud;
+                    request.destination =
+                        Some(destination(ud.ah, ud.remote_qpn, ud.remote_qkey).ok_or(libc::EINVAL)?);
+                }
+                _ => {
+                    let rdma = (*wr).wr.rdma;
+                    (request.remote_addr, request.rkey) = (rdma.remote_addr, rdma.rkey);
+                }
+            }
+            let inline = request.has(ibv_send_flags::IBV_SEND_INLINE);
+            let count = usize::try_from((*wr).num_sge).map_err(|_| libc::EINVAL)?;
+            if inline && matches!(opcode, ibv_wr_opcode::IBV_WR_RDMA_READ) {
+                return Err(libc::EINVAL);
+            }
+            poster.add(request)?;
+            let result = if inline {
+                (0..count).try_for_each(|index| {
+                    let entry = (*wr).sg_list.add(index).read();
+                    let bytes = core::ptr::with_exposed_provenance::<u8>(entry.addr as usize);
+                    poster.append_inline(bytes, entry.length as usize)
+                })
+            } else {
+                poster.set_entries((*wr).sg_list, count)
+            };
+            if result.is_err() {
+                poster.drop_last();
+            }
+            result
+        }
+    }
+}
+
+/// Where a datagram goes.
+///
+/// # Safety
+///
+/// `ah` is null or a live address handle of this device.
+pub(super) unsafe fn destination(ah: *mut ibv_ah, remote_qpn: u32, remote_qkey: u32) -> Option<Destination> {
+    if ah.is_null() {
+        return None;
+    }
+    // SAFETY: the caller's handle.
+    let handle = unsafe { ah_of(ah) };
+    let address = handle.address();
+    Some(Destination {
+        dgid: handle.dgid(),
+        sgid: handle.sgid(),
+        traffic_class: address.traffic_class,
+        hop_limit: address.hop_limit,
+        flow_label: address.flow_label,
+        remote_qpn: remote_qpn & 0xff_ffff,
+        remote_qkey,
+    })
+}

@@ -1,0 +1,242 @@
+//! Posting with `ibv_wr_start`, `ibv_wr_*`, `ibv_wr_set_*` and `ibv_wr_complete`.
+//!
+//! `ibv_wr_start` takes the queue pair's posting lock and `ibv_wr_complete` or `ibv_wr_abort` gives it back, as the manual
+//! page says of threads. What goes wrong between is told by `ibv_wr_complete`, and then nothing is posted.
+
+use std::ffi::{c_int, c_void};
+use std::sync::Arc;
+
+use rdma_mummy_sys::types::{
+    ibv_ah, ibv_data_buf, ibv_qp_create_send_ops_flags, ibv_qp_ex, ibv_qp_type, ibv_send_flags, ibv_sge,
+    ibv_wr_opcode,
+};
+use spin::mutex::SpinMutexGuard;
+
+use super::Qp;
+use super::post::{destination, type_has};
+use super::send_queue::{Poster, Refusal, Request};
+use crate::verbs::queue_pair::qp_of_ex;
+
+/// A list that is being built.
+#[derive(Debug, Default)]
+pub(crate) struct Builder {
+    tail: u32,
+    /// The first thing that went wrong.
+    error: Refusal,
+}
+
+/// Operations that a queue pair of this type can have.
+pub(crate) fn operations_of(qp_type: ibv_qp_type) -> u64 {
+    use ibv_qp_create_send_ops_flags as F;
+    let datagram = F::IBV_QP_EX_WITH_SEND | F::IBV_QP_EX_WITH_SEND_WITH_IMM;
+    let unreliable = datagram | F::IBV_QP_EX_WITH_RDMA_WRITE | F::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;
+    let reliable = unreliable
+        | F::IBV_QP_EX_WITH_RDMA_READ
+        | F::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
+        | F::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
+    let operations = match qp_type {
+        ibv_qp_type::IBV_QPT_RC => reliable,
+        ibv_qp_type::IBV_QPT_UC => unreliable,
+        _ => datagram,
+    };
+    operations.0.into()
+}
+
+/// Fills in the functions; those that were not asked for stay away.
+pub(crate) fn install(ex: &mut ibv_qp_ex, operations: u64) {
+    use ibv_qp_create_send_ops_flags as F;
+    let has = |flag: F| operations & u64::from(flag.0) != 0;
+    macro_rules! when {
+        ($($flag:ident => $field:ident = $function:path),* $(,)?) => {$(
+            if has(F::$flag) {
+                ex.$field = Some($function);
+            }
+        )*};
+    }
+    when!(
+        IBV_QP_EX_WITH_RDMA_WRITE => wr_rdma_write = rdma_write,
+        IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM => wr_rdma_write_imm = rdma_write_imm,
+        IBV_QP_EX_WITH_SEND => wr_send = send,
+        IBV_QP_EX_WITH_SEND_WITH_IMM => wr_send_imm = send_imm,
+        IBV_QP_EX_WITH_RDMA_READ => wr_rdma_read = rdma_read,
+        IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP => wr_atomic_cmp_swp = atomic_cmp_swp,
+        IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD => wr_atomic_fetch_add = atomic_fetch_add,
+    );
+    ex.wr_set_sge = Some(set_sge);
+    ex.wr_set_sge_list = Some(set_sge_list);
+    ex.wr_set_inline_data = Some(set_inline_data);
+    ex.wr_set_inline_data_list = Some(set_inline_data_list);
+    ex.wr_set_ud_addr = Some(set_ud_addr);
+    ex.wr_start = Some(start);
+    ex.wr_complete = Some(complete);
+    ex.wr_abort = Some(abort);
+}
+
+/// Works on the open list.
+///
+/// # Safety
+///
+/// `qp` is a queue pair of this device whose list this thread has opened.
+unsafe fn build(qp: *mut ibv_qp_ex, step: impl FnOnce(&Arc<Qp>, &mut Poster<'_>) -> Result<(), Refusal>) {
+    // SAFETY: the caller's queue pair; `start` took the lock and nobody gave it back, so builder and poster are this
+    // thread's.
+    unsafe {
+        let qp = qp_of_ex(qp);
+        let builder = &mut *qp.builder.as_mut_ptr();
+        if builder.error != 0 {
+            return;
+        }
+        let mut poster = qp.send_queue.poster(qp.caps.max_send_wr).resume(builder.tail);
+        match step(qp, &mut poster) {
+            Ok(()) => builder.tail = poster.tail(),
+            Err(error) => builder.error = error,
+        }
+    }
+}
+
+/// Appends a request.
+///
+/// # Safety
+///
+/// As [`build`].
+#[inline]
+unsafe fn append(qp: *mut ibv_qp_ex, opcode: ibv_wr_opcode, request: Request) {
+    // SAFETY: the caller's promise; the fields are the program's, which reads and writes them between calls.
+    unsafe {
+        let (wr_id, send_flags) = ((*qp).wr_id, (*qp).wr_flags);
+        build(qp, |qp, poster| {
+            if !type_has(qp.qp_type, opcode) {
+                return Err(libc::EINVAL);
+            }
+            // Whether data are inline, the setter says.
+            let send_flags = send_flags & !ibv_send_flags::IBV_SEND_INLINE.0;
+            poster.add(Request { wr_id, opcode, send_flags, ..request })
+        });
+    }
+}
+
+unsafe extern "C" fn start(qp: *mut ibv_qp_ex) {
+    // SAFETY: the caller's live queue pair.
+    let qp = unsafe { qp_of_ex(qp) };
+    let mut builder = qp.builder.lock();
+    // SAFETY: the builder's lock is held.
+    builder.tail = unsafe { qp.send_queue.poster(qp.caps.max_send_wr) }.tail();
+    builder.error = qp.check_postable().err().unwrap_or(0);
+    // `complete` or `abort` unlocks.
+    SpinMutexGuard::leak(builder);
+}
+
+unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> c_int {
+    // SAFETY: the caller's live queue pair, whose list this thread has opened: the lock is its own to give back.
+    unsafe {
+        let qp = qp_of_ex(qp);
+        let Builder { tail, error } = *qp.builder.as_mut_ptr();
+        if error == 0 {
+            qp.send_queue.poster(qp.caps.max_send_wr).resume(tail).commit();
+        }
+        qp.builder.force_unlock();
+        if error == 0 {
+            qp.posted();
+        }
+        error
+    }
+}
+
+unsafe extern "C" fn abort(qp: *mut ibv_qp_ex) {
+    // SAFETY: as for `complete`. What was added and not committed counts for nothing.
+    unsafe { qp_of_ex(qp).builder.force_unlock() };
+}
+
+unsafe extern "C" fn send(qp: *mut ibv_qp_ex) {
+    // SAFETY: the caller's open list.
+    unsafe { append(qp, ibv_wr_opcode::IBV_WR_SEND, Request::EMPTY) };
+}
+
+unsafe extern "C" fn send_imm(qp: *mut ibv_qp_ex, imm_data: u32) {
+    // SAFETY: the caller's open list.
+    unsafe { append(qp, ibv_wr_opcode::IBV_WR_SEND_WITH_IMM, Request { imm_data, ..Request::EMPTY }) };
+}
+
+unsafe extern "C" fn rdma_write(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64) {
+    // SAFETY: the caller's open list.
+    unsafe { append(qp, ibv_wr_opcode::IBV_WR_RDMA_WRITE, Request { rkey, remote_addr, ..Request::EMPTY }) };
+}
+
+unsafe extern "C" fn rdma_write_imm(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, imm_data: u32) {
+    let request = Request { rkey, remote_addr, imm_data, ..Request::EMPTY };
+    // SAFETY: the caller's open list.
+    unsafe { append(qp, ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM, request) };
+}
+
+unsafe extern "C" fn rdma_read(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64) {
+    // SAFETY: the caller's open list.
+    unsafe { append(qp, ibv_wr_opcode::IBV_WR_RDMA_READ, Request { rkey, remote_addr, ..Request::EMPTY }) };
+}
+
+unsafe extern "C" fn atomic_cmp_swp(
+    qp: *mut ibv_qp_ex,
+    rkey: u32,
+    remote_addr: u64,
+    compare: u64,
+    swap: u64,
+) {
+    let request = Request { rkey, remote_addr, operands: [compare, swap], ..Request::EMPTY };
+    // SAFETY: the caller's open list.
+    unsafe { append(qp, ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP, request) };
+}
+
+unsafe extern "C" fn atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, add: u64) {
+    let request = Request { rkey, remote_addr, operands: [add, 0], ..Request::EMPTY };
+    // SAFETY: the caller's open list.
+    unsafe { append(qp, ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD, request) };
+}
+
+unsafe extern "C" fn set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, remote_qpn: u32, remote_qkey: u32) {
+    // SAFETY: the caller's open list and address handle.
+    unsafe {
+        build(qp, |_, poster| {
+            let destination = destination(ah, remote_qpn, remote_qkey).ok_or(libc::EINVAL)?;
+            poster.last_added().ok_or(libc::EINVAL)?.destination = Some(destination);
+            Ok(())
+        });
+    }
+}
+
+unsafe extern "C" fn set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
+    let entry = ibv_sge { addr, length, lkey };
+    // SAFETY: the caller's open list.
+    unsafe { set_sge_list(qp, 1, &raw const entry) };
+}
+
+unsafe extern "C" fn set_sge_list(qp: *mut ibv_qp_ex, num_sge: usize, sg_list: *const ibv_sge) {
+    // SAFETY: the caller's open list and entries.
+    unsafe {
+        build(qp, |_, poster| {
+            poster.last_added().ok_or(libc::EINVAL)?;
+            poster.set_entries(sg_list, num_sge)
+        });
+    }
+}
+
+unsafe extern "C" fn set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
+    // SAFETY: the caller's open list and data.
+    unsafe {
+        build(qp, |_, poster| {
+            poster.last_added().ok_or(libc::EINVAL)?;
+            poster.append_inline(addr.cast(), length)
+        });
+    }
+}
+
+unsafe extern "C" fn set_inline_data_list(qp: *mut ibv_qp_ex, num_buf: usize, buf_list: *const ibv_data_buf) {
+    // SAFETY: the caller's open list and data.
+    unsafe {
+        build(qp, |_, poster| {
+            poster.last_added().ok_or(libc::EINVAL)?;
+            (0..num_buf).try_for_each(|index| {
+                let buffer = buf_list.add(index).read();
+                poster.append_inline(buffer.addr.cast(), buffer.length)
+            })
+        });
+    }
+}

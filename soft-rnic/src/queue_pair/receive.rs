@@ -1,0 +1,307 @@
+//! The receiving side: posting receives, and what a poll of the completion queue finds.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rdma_mummy_sys::types::{
+    ibv_qp_state, ibv_qp_type, ibv_recv_wr, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status,
+};
+
+use super::receive_queue::{ReceiveQueue, Received};
+use super::{Qp, Receiving};
+use crate::engine::datagram::gid_of;
+use crate::engine::deliver::GRH;
+use crate::engine::gather::Gathered;
+use crate::engine::transfer::Local;
+use crate::node::Link;
+use crate::objects::completion::Cqe;
+use crate::platform::copy;
+use crate::shared::mark::settle;
+use crate::shared::slot::EAGER;
+
+impl Qp {
+    /// `ibv_post_recv`.
+    ///
+    /// # Errors
+    ///
+    /// As `errno`, with the request that was refused: `EINVAL` the state, a shared queue or too many entries;
+    /// `ENOMEM` the queue is full.
+    ///
+    /// # Safety
+    ///
+    /// `wr` is a valid list of requests.
+    pub(crate) unsafe fn post_receives(
+        self: &Arc<Self>,
+        mut wr: *mut ibv_recv_wr,
+    ) -> Result<(), (i32, *mut ibv_recv_wr)> {
+        let Receiving::Own(queue) = &self.receiving else { return Err((libc::EINVAL, wr)) };
+        if self.state() == ibv_qp_state::IBV_QPS_RESET {
+            return Err((libc::EINVAL, wr));
+        }
+        let mut queue = queue.lock();
+        let mut posted = 0;
+        let mut result = Ok(());
+        while !wr.is_null() {
+            // SAFETY: the caller's list.
+            if let Err(error) = unsafe { queue.post(wr) } {
+                result = Err((error, wr));
+                break;
+            }
+            posted += 1;
+            // SAFETY: as above.
+            wr = unsafe { (*wr).next };
+        }
+        drop(queue);
+        if self.flushing.load(Ordering::Acquire) {
+            self.announce_flushed(posted);
+        }
+        result
+    }
+
+    /// Hands out at most `room` receive completions; true if there may be more. Called by one thread at a time, under
+    /// the poll lock of the completion queue.
+    pub(crate) fn poll_receives(self: &Arc<Self>, room: usize, sink: &mut impl FnMut(Cqe)) -> bool {
+        for _ in 0..room {
+            match self.next_receive() {
+                Some((cqe, failed)) => {
+                    sink(cqe);
+                    if failed {
+                        self.fail();
+                    }
+                }
+                None => return false,
+            }
+        }
+        true
+    }
+
+    /// The next receive completion, and whether it ends the queue pair.
+    fn next_receive(&self) -> Option<(Cqe, bool)> {
+        match &self.receiving {
+            Receiving::Own(queue) => {
+                let mut queue = queue.lock();
+                let in_order = self.qp_type != ibv_qp_type::IBV_QPT_UD;
+                if let Some(received) = queue.oldest(in_order) {
+                    let reported = self.report(&queue, &received);
+                    queue.consume(received.slot);
+                    return Some(reported);
+                }
+                if !self.flushing.load(Ordering::Acquire) {
+                    return None;
+                }
+                queue.take_back().map(|wr_id| (self.flushed(wr_id), false))
+            }
+            Receiving::Shared { srq, ring, ring_words, head } => {
+                let ring = self.rnic.node().segment().ring(ring.offset, *ring_words)?;
+                let mut head = head.lock();
+                // A number that names no finished receive of this queue pair is a peer's mistake: it is skipped.
+                for _ in 0..=*ring_words {
+                    let slot = ring.pop(&mut head)?;
+                    let mut queue = srq.queue();
+                    let received =
+                        queue.at(slot).filter(|received| received.delivery.queue_pair == self.number.index);
+                    if let Some(received) = received {
+                        let reported = self.report(&queue, &received);
+                        queue.consume(slot);
+                        return Some(reported);
+                    }
+                }
+                None
+            }
+        }
+    }
+
+    fn flushed(&self, wr_id: u64) -> Cqe {
+        Cqe {
+            wr_id,
+            status: ibv_wc_status::IBV_WC_WR_FLUSH_ERR.0,
+            opcode: ibv_wc_opcode::IBV_WC_RECV.0,
+            qp_num: self.number.qpn,
+            ..Cqe::default()
+        }
+    }
+
+    /// Turns a finished receive into its completion, after putting the bytes in place that came within the slot.
+    fn report(&self, queue: &ReceiveQueue, received: &Received) -> (Cqe, bool) {
+        let delivery = &received.delivery;
+        let datagram = self.qp_type == ibv_qp_type::IBV_QPT_UD;
+        let header = if datagram { GRH } else { 0 };
+        let with_data = delivery.opcode == 0;
+        let told = u64::from(delivery.byte_len);
+        let byte_len = if with_data { told.min(received.room) } else { told };
+        let mut status = ibv_wc_status(delivery.status.into());
+        if status == ibv_wc_status::IBV_WC_SUCCESS && with_data && (delivery.eager || datagram) {
+            status = match self.scatter(queue, received, header, byte_len) {
+                Ok(()) => status,
+                Err(status) => status,
+            };
+        }
+        let failed = status != ibv_wc_status::IBV_WC_SUCCESS;
+        let allowed = ibv_wc_flags::IBV_WC_WITH_IMM.0 | if datagram { ibv_wc_flags::IBV_WC_GRH.0 } else { 0 };
+        let opcode =
+            if with_data { ibv_wc_opcode::IBV_WC_RECV } else { ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM };
+        let cqe = Cqe {
+            wr_id: received.wr_id,
+            status: status.0,
+            opcode: opcode.0,
+            byte_len: byte_len as u32,
+            imm_data: delivery.imm_data,
+            qp_num: self.number.qpn,
+            src_qp: delivery.src_qp & 0xff_ffff,
+            wc_flags: u32::from(delivery.wc_flags) & allowed,
+            ..Cqe::default()
+        };
+        (cqe, failed && !datagram)
+    }
+
+    /// Copies what came within the slot to where the receive says, under this process's own keys.
+    fn scatter(
+        &self,
+        queue: &ReceiveQueue,
+        received: &Received,
+        header: usize,
+        byte_len: u64,
+    ) -> Result<(), ibv_wc_status> {
+        let lane = self.rnic.node().lane(self.number.index as usize);
+        let mark = self.rnic.node().local_mark(lane.index());
+        let mut gathered = Gathered::default();
+        let pd = match &self.receiving {
+            Receiving::Own(_) => self.pd.number(),
+            Receiving::Shared { srq, .. } => srq.pd().number(),
+        };
+        let entries = queue.entries(received.slot);
+        let result = self.gather_entries(entries, pd, byte_len, true, mark, &mut gathered).and_then(|()| {
+            settle();
+            if gathered.holds() { Ok(()) } else { Err(ibv_wc_status::IBV_WC_LOC_PROT_ERR) }
+        });
+        if result.is_ok() {
+            let mut grh = [0; GRH];
+            if header > 0 {
+                grh = self.route_header(received, byte_len);
+            }
+            let payload = (byte_len as usize).saturating_sub(header).min(EAGER);
+            let eager = if received.delivery.eager { payload } else { 0 };
+            let parts = [
+                Local { at: grh.as_mut_ptr(), len: header.min(byte_len as usize) },
+                Local { at: queue.eager(received.slot).cast_mut(), len: eager },
+            ];
+            // SAFETY: the destination's keys hold under a settled mark; the sources are the header and the eager
+            // bytes of a slot that is the owner's.
+            unsafe { scatter_parts(&gathered.pieces, &parts) };
+        }
+        mark.clear();
+        result
+    }
+
+    /// The global route header of a datagram (InfiniBand specification 8.3).
+    fn route_header(&self, received: &Received, byte_len: u64) -> [u8; GRH] {
+        let [low, high, to] = received.delivery.source;
+        let (traffic_class, hop_limit, flow_label) =
+            (to as u8, (to >> 8) as u8, (to >> 16) as u32 & 0xf_ffff);
+        let mut grh = [0; GRH];
+        grh[..4].copy_from_slice(&(6 << 28 | u32::from(traffic_class) << 20 | flow_label).to_be_bytes());
+        grh[4..6].copy_from_slice(&(byte_len as u16).to_be_bytes());
+        grh[6] = 0x1b;
+        grh[7] = hop_limit;
+        grh[8..24].copy_from_slice(&gid_of([low, high]));
+        grh[24..40].copy_from_slice(&self.own_gid());
+        grh
+    }
+
+    /// The address by which datagrams reach this queue pair: its port's first.
+    fn own_gid(&self) -> [u8; 16] {
+        let port = self.published.lock().card.port;
+        self.context
+            .device()
+            .port(port.into())
+            .and_then(|port| port.gid(0))
+            .map(|gid| gid.raw)
+            .unwrap_or_default()
+    }
+
+    /// Lets polls take back what nobody has claimed.
+    pub(super) fn flush_receives(&self) {
+        if let Receiving::Own(queue) = &self.receiving {
+            let outstanding = queue.lock().outstanding();
+            self.announce_flushed(outstanding);
+        }
+    }
+
+    fn announce_flushed(&self, count: u32) {
+        for _ in 0..count {
+            self.recv_cq.source_ready(self.source(), true);
+        }
+    }
+
+    /// Drops everything that was posted to or came into the receive queue. Nobody touches it any more.
+    pub(super) fn forget_receives(&self) {
+        match &self.receiving {
+            Receiving::Own(queue) => queue.lock().clear(),
+            Receiving::Shared { srq, ring, ring_words, head } => {
+                let Some(ring) = self.rnic.node().segment().ring(ring.offset, *ring_words) else { return };
+                let mut head = head.lock();
+                // What was delivered and not polled is lost, and its receives are used up.
+                for _ in 0..=*ring_words {
+                    let Some(slot) = ring.pop(&mut head) else { break };
+                    let mut queue = srq.queue();
+                    if queue
+                        .at(slot)
+                        .is_some_and(|received| received.delivery.queue_pair == self.number.index)
+                    {
+                        queue.consume(slot);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A peer that had this number in our segment is dead: what it had claimed is offered again.
+    pub(crate) fn link_gone(self: &Arc<Self>, link: u16) {
+        if let Receiving::Own(queue) = &self.receiving {
+            // Whatever it had finished is complete, whether it could say so or not.
+            queue.lock().recover(link, |_| true);
+        }
+        self.recv_cq.source_ready(self.source(), false);
+    }
+
+    /// The numbers of the slots that this queue pair has been told of and has not polled.
+    pub(super) fn pending_shared(&self, pending: &mut Vec<u32>) {
+        if let Receiving::Shared { ring, ring_words, head, .. } = &self.receiving {
+            if let Some(ring) = self.rnic.node().segment().ring(ring.offset, *ring_words) {
+                pending.extend(ring.pending(*head.lock()));
+            }
+        }
+    }
+
+    /// A peer that this queue pair may send to is dead.
+    pub(crate) fn peer_lost(self: &Arc<Self>, link: &Arc<Link>) {
+        let concerned = self.sending.lock().peer.as_ref().is_some_and(|peer| Arc::ptr_eq(&peer.link, link));
+        if concerned {
+            self.run(u32::MAX);
+        }
+    }
+}
+
+/// Copies parts, one after the other, into pieces.
+///
+/// # Safety
+///
+/// All of them may be touched as the types say: pieces written, parts read.
+unsafe fn scatter_parts(pieces: &[Local], parts: &[Local]) {
+    let mut pieces = pieces.iter().copied();
+    let mut to = pieces.next();
+    for part in parts {
+        let mut done = 0;
+        while done < part.len {
+            let Some(piece) = &mut to else { return };
+            let len = piece.len.min(part.len - done);
+            // SAFETY: `len` bytes of both.
+            unsafe { copy::copy_unordered(piece.at, part.at.wrapping_add(done), len) };
+            done += len;
+            *piece = Local { at: piece.at.wrapping_add(len), len: piece.len - len };
+            if piece.len == 0 {
+                to = pieces.next();
+            }
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! A receive queue as its owner sees it: what was posted, where it lies, what has come.
+//!
+//! A queue pair's own and a shared one are the same thing; they differ in who claims slots. What the owner relies on
+//! (addresses, lengths, `wr_id`) lies here, in private memory; the slots in the segment have a copy for peers.
+
+use std::io;
+use std::sync::Arc;
+
+use rdma_mummy_sys::types::{ibv_recv_wr, ibv_sge};
+
+use crate::node::{HeapRange, Node};
+use crate::shared::entry::SlotsCard;
+use crate::shared::segment::{Slot, slot_stride};
+use crate::shared::slot::{Delivery, Holder, Room};
+use crate::sync::Relaxed;
+
+/// A posted receive.
+#[derive(Clone, Copy, Debug, Default)]
+struct Posted {
+    wr_id: u64,
+    entries: u32,
+    bytes: u64,
+}
+
+/// The queue.
+#[derive(Debug)]
+pub(crate) struct ReceiveQueue {
+    node: Arc<Node>,
+    range: Option<HeapRange>,
+    card: SlotsCard,
+    max_wr: u32,
+    max_sge: usize,
+    posted: Box<[Posted]>,
+    entries: Box<[ibv_sge]>,
+    /// Posted and not consumed.
+    outstanding: u32,
+    /// Where the oldest outstanding receive may be, and where the next one goes.
+    head: u32,
+    tail: u32,
+    lap: u32,
+    /// Slots that were ever posted: pages of others are not touched.
+    used: u32,
+}
+
+/// A receive that has come to its end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Received {
+    pub(crate) slot: u32,
+    pub(crate) wr_id: u64,
+    pub(crate) room: u64,
+    pub(crate) delivery: Delivery,
+}
+
+impl ReceiveQueue {
+    /// A queue for this many receives, each with so many entries.
+    ///
+    /// # Errors
+    ///
+    /// The segment's heap is full.
+    pub(crate) fn new(node: Arc<Node>, max_wr: u32, max_sge: u32) -> io::Result<Self> {
+        let count = max_wr.max(1);
+        let stride = slot_stride(max_sge as usize);
+        let range = node.heap().alloc(count as usize * stride as usize)?;
+        let card = SlotsCard { offset: range.offset, count, stride };
+        Ok(Self {
+            node,
+            range: Some(range),
+            card,
+            max_wr,
+            max_sge: max_sge as usize,
+            posted: vec![Posted::default(); count as usize].into(),
+            entries: vec![ibv_sge::default(); count as usize * max_sge as usize].into(),
+            outstanding: 0,
+            head: 0,
+            tail: 0,
+            lap: 0,
+            used: 0,
+        })
+    }
+
+    /// Where the slots are, for peers.
+    pub(crate) fn card(&self) -> SlotsCard {
+        self.card
+    }
+
+    pub(crate) fn max_wr(&self) -> u32 {
+        self.max_wr
+    }
+
+    pub(crate) fn outstanding(&self) -> u32 {
+        self.outstanding
+    }
+
+    fn slot(&self, index: u32) -> Slot<'_> {
+        self.node.segment().slot(&self.card, index).expect("the owner's slots lie in its heap")
+    }
+
+    fn next(&self, index: u32) -> u32 {
+        if index + 1 < self.card.count { index + 1 } else { 0 }
+    }
+
+    /// Posts one receive.
+    ///
+    /// # Errors
+    ///
+    /// As `errno`: `ENOMEM` the queue is full, `EINVAL` too many entries.
+    ///
+    /// # Safety
+    ///
+    /// `wr` is a valid request with `num_sge` valid entries.
+    pub(crate) unsafe fn post(&mut self, wr: *const ibv_recv_wr) -> Result<(), i32> {
+        // SAFETY: the caller's request.
+        let (wr_id, list, count) = unsafe { ((*wr).wr_id, (*wr).sg_list, (*wr).num_sge) };
+        let count = usize::try_from(count).ok().filter(|count| *count <= self.max_sge).ok_or(libc::EINVAL)?;
+        if self.outstanding >= self.max_wr {
+            return Err(libc::ENOMEM);
+        }
+        let index = self.free_slot().ok_or(libc::ENOMEM)?;
+        let first = index as usize * self.max_sge;
+        let mut bytes = 0;
+        for number in 0..count {
+            // SAFETY: the caller's entry.
+            let entry = unsafe { list.add(number).read() };
+            bytes += u64::from(entry.length);
+            self.entries[first + number] = entry;
+            let slot = self.slot(index);
+            slot.entries[number].address.store(entry.addr, Relaxed);
+            slot.entries[number].length.store(entry.length, Relaxed);
+            slot.entries[number].lkey.store(entry.lkey, Relaxed);
+        }
+        self.posted[index as usize] = Posted { wr_id, entries: count as u32, bytes };
+        self.lap = self.lap.wrapping_add(1);
+        let room = Room { bytes: bytes.min(u64::from(u32::MAX)) as u32, entries: count as u32, flags: 0 };
+        self.slot(index).header.post(self.lap, room);
+        self.used = self.used.max(index + 1);
+        self.tail = self.next(index);
+        self.outstanding += 1;
+        Ok(())
+    }
+
+    /// The next free slot: the one at the tail, unless a peer that was stopped still holds it.
+    fn free_slot(&self) -> Option<u32> {
+        let mut index = self.tail;
+        for _ in 0..self.card.count {
+            if self.slot(index).header.holder() == Holder::Free {
+                return Some(index);
+            }
+            index = self.next(index);
+        }
+        None
+    }
+
+    /// The oldest receive that has come to its end, of a queue that one queue pair uses alone. `in_order`: a message
+    /// does not overtake another (connected queue pairs have one sender). It stays until
+    /// [`consume`](Self::consume).
+    pub(crate) fn oldest(&mut self, in_order: bool) -> Option<Received> {
+        let mut index = self.head;
+        let mut passed = 0;
+        while passed < self.outstanding {
+            match self.slot(index).header.holder() {
+                Holder::Done { .. } => return Some(self.received(index)),
+                Holder::Free if index == self.head => self.head = self.next(index),
+                Holder::Free => {}
+                _ if in_order => return None,
+                _ => passed += 1,
+            }
+            index = self.next(index);
+            if index == self.head {
+                break;
+            }
+        }
+        None
+    }
+
+    /// What came into a slot, if something did: of a shared queue, where a queue pair's ring names the slot.
+    pub(crate) fn at(&self, index: u32) -> Option<Received> {
+        let there =
+            index < self.card.count && matches!(self.slot(index).header.holder(), Holder::Done { .. });
+        there.then(|| self.received(index))
+    }
+
+    fn received(&self, slot: u32) -> Received {
+        let posted = self.posted[slot as usize];
+        let delivery = self.slot(slot).header.delivery();
+        Received { slot, wr_id: posted.wr_id, room: posted.bytes, delivery }
+    }
+
+    /// The entries of a posted receive, as the owner gave them.
+    pub(crate) fn entries(&self, slot: u32) -> &[ibv_sge] {
+        let first = slot as usize * self.max_sge;
+        &self.entries[first..first + self.posted[slot as usize].entries as usize]
+    }
+
+    /// The bytes that came within a slot.
+    pub(crate) fn eager(&self, slot: u32) -> *const u8 {
+        self.slot(slot).eager.as_ptr()
+    }
+
+    /// A finished receive was reported: its slot is free.
+    pub(crate) fn consume(&mut self, slot: u32) {
+        self.slot(slot).header.free();
+        self.outstanding = self.outstanding.saturating_sub(1);
+        if slot == self.head {
+            self.head = self.next(slot);
+        }
+    }
+
+    /// Takes the oldest receive back that nobody has claimed; `None` also if the oldest is claimed or has come.
+    pub(crate) fn take_back(&mut self) -> Option<u64> {
+        for _ in 0..self.card.count {
+            if self.outstanding == 0 {
+                return None;
+            }
+            match self.slot(self.head).header.holder() {
+                Holder::Free => self.head = self.next(self.head),
+                Holder::Posted if self.slot(self.head).header.take_back() => {
+                    let wr_id = self.posted[self.head as usize].wr_id;
+                    self.consume(self.head);
+                    return Some(wr_id);
+                }
+                _ => return None,
+            }
+        }
+        None
+    }
+
+    /// Forgets everything. No peer may hold a slot.
+    pub(crate) fn clear(&mut self) {
+        for index in 0..self.used {
+            self.slot(index).header.free();
+        }
+        (self.outstanding, self.head, self.tail) = (0, 0, 0);
+    }
+
+    /// Offers the slots anew that a dead peer held; `keep` says of a finished one that it has been told of.
+    /// Returns how many.
+    pub(crate) fn recover(&mut self, link: u16, keep: impl Fn(u32) -> bool) -> u32 {
+        let mut recovered = 0;
+        for index in 0..self.used {
+            let header = self.slot(index).header;
+            let held = match header.holder() {
+                Holder::Claimed { link: holder } => holder == link,
+                Holder::Done { link: holder } => holder == link && !keep(index),
+                _ => false,
+            };
+            recovered += u32::from(held && header.recover(link));
+        }
+        recovered
+    }
+}
+
+impl Drop for ReceiveQueue {
+    fn drop(&mut self) {
+        if let Some(range) = self.range.take() {
+            self.node.heap().free(range);
+        }
+    }
+}

@@ -1,0 +1,320 @@
+//! The send queue: requests that were posted and have not ended, in order.
+//!
+//! One poster and one executor work on it at a time (each under a lock of the queue pair), at the two ends of a ring.
+
+use core::cell::UnsafeCell;
+use rdma_mummy_sys::types::{ibv_send_flags, ibv_sge, ibv_wr_opcode};
+
+use crate::sync::{Acquire, AtomicU32, Relaxed, Release};
+
+/// A posted request. Its entries or its inline data lie in the ring's own arrays.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request {
+    pub(crate) wr_id: u64,
+    pub(crate) opcode: ibv_wr_opcode,
+    pub(crate) send_flags: u32,
+    /// As on the wire.
+    pub(crate) imm_data: u32,
+    pub(crate) rkey: u32,
+    pub(crate) remote_addr: u64,
+    /// Of atomics: what to add or compare with, and what to swap in.
+    pub(crate) operands: [u64; 2],
+    pub(crate) payload: Payload,
+    /// Bytes in all.
+    pub(crate) length: u64,
+    /// Of datagrams.
+    pub(crate) destination: Option<Destination>,
+}
+
+/// Where a request's bytes are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Payload {
+    /// In this many entries.
+    Entries(u32),
+    /// In the queue itself.
+    Inline,
+}
+
+/// Where a datagram goes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Destination {
+    pub(crate) dgid: [u8; 16],
+    pub(crate) sgid: [u8; 16],
+    pub(crate) traffic_class: u8,
+    pub(crate) hop_limit: u8,
+    pub(crate) flow_label: u32,
+    pub(crate) remote_qpn: u32,
+    pub(crate) remote_qkey: u32,
+}
+
+impl Request {
+    pub(crate) const EMPTY: Self = Self {
+        wr_id: 0,
+        opcode: ibv_wr_opcode::IBV_WR_SEND,
+        send_flags: 0,
+        imm_data: 0,
+        rkey: 0,
+        remote_addr: 0,
+        operands: [0; 2],
+        payload: Payload::Entries(0),
+        length: 0,
+        destination: None,
+    };
+
+    pub(crate) fn has(&self, flag: ibv_send_flags) -> bool {
+        self.send_flags & flag.0 != 0
+    }
+}
+
+/// Why a request was refused, as `errno`.
+pub(crate) type Refusal = i32;
+
+/// The ring.
+#[derive(Debug)]
+pub(crate) struct SendQueue {
+    requests: Box<[UnsafeCell<Request>]>,
+    entries: Box<[UnsafeCell<ibv_sge>]>,
+    inline: Box<[UnsafeCell<u8>]>,
+    max_sge: usize,
+    max_inline: usize,
+    /// How many requests have ended, ever.
+    head: AtomicU32,
+    /// How many have been posted, ever.
+    tail: AtomicU32,
+}
+
+// SAFETY: `head` and `tail` say whose turn it is with each cell: behind `tail` the poster's, between them the
+// executor's; each of both is one thread at a time by the contracts of `poster` and `executor`.
+unsafe impl Sync for SendQueue {}
+// SAFETY: as above; what the cells hold may be sent (plain values).
+unsafe impl Send for SendQueue {}
+
+impl SendQueue {
+    /// A queue for this many requests, each with so many entries or inline bytes.
+    pub(crate) fn new(max_wr: u32, max_sge: u32, max_inline: u32) -> Self {
+        let count = max_wr.max(1).next_power_of_two() as usize;
+        let cells = |count: usize| (0..count).map(|_| UnsafeCell::new(ibv_sge::default())).collect();
+        Self {
+            requests: (0..count).map(|_| UnsafeCell::new(Request::EMPTY)).collect(),
+            entries: cells(count * max_sge as usize),
+            inline: (0..count * max_inline as usize).map(|_| UnsafeCell::new(0)).collect(),
+            max_sge: max_sge as usize,
+            max_inline: max_inline as usize,
+            head: AtomicU32::new(0),
+            tail: AtomicU32::new(0),
+        }
+    }
+
+    fn place(&self, counter: u32) -> usize {
+        counter as usize & (self.requests.len() - 1)
+    }
+
+    /// Whether nothing is outstanding.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.head.load(Acquire) == self.tail.load(Acquire)
+    }
+
+    /// The poster's end.
+    ///
+    /// # Safety
+    ///
+    /// There is no other poster as long as this one lives.
+    pub(crate) unsafe fn poster(&self, max_wr: u32) -> Poster<'_> {
+        Poster { queue: self, tail: self.tail.load(Relaxed), max_wr }
+    }
+
+    /// The executor's end.
+    ///
+    /// # Safety
+    ///
+    /// There is no other executor as long as this one lives.
+    #[inline]
+    pub(crate) unsafe fn executor(&self) -> Executor<'_> {
+        Executor { queue: self, head: self.head.load(Relaxed) }
+    }
+
+    /// Forgets everything.
+    ///
+    /// # Safety
+    ///
+    /// There is neither a poster nor an executor.
+    pub(crate) unsafe fn clear(&self) {
+        self.head.store(self.tail.load(Relaxed), Relaxed);
+    }
+}
+
+/// Adds requests. What was added counts only when it is committed.
+pub(crate) struct Poster<'a> {
+    queue: &'a SendQueue,
+    tail: u32,
+    max_wr: u32,
+}
+
+impl Poster<'_> {
+    /// Continues at a position that [`tail`](Self::tail) told, of a list that is open.
+    pub(crate) fn resume(mut self, tail: u32) -> Self {
+        self.tail = tail;
+        self
+    }
+
+    pub(crate) fn tail(&self) -> u32 {
+        self.tail
+    }
+
+    /// How many were added and not committed.
+    pub(crate) fn added(&self) -> u32 {
+        self.tail.wrapping_sub(self.queue.tail.load(Relaxed))
+    }
+
+    /// Adds a request, whose payload is still to be given.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`: the queue is full.
+    #[inline]
+    pub(crate) fn add(&mut self, request: Request) -> Result<(), Refusal> {
+        if self.tail.wrapping_sub(self.queue.head.load(Acquire)) >= self.max_wr {
+            return Err(libc::ENOMEM);
+        }
+        // SAFETY: behind `tail`, so it is the poster's, and `add` takes it exclusively.
+        unsafe { *self.queue.requests[self.queue.place(self.tail)].get() = request };
+        self.tail = self.tail.wrapping_add(1);
+        Ok(())
+    }
+
+    fn last(&mut self) -> &mut Request {
+        // SAFETY: added by this poster and not committed yet, so it is the poster's.
+        unsafe { &mut *self.queue.requests[self.queue.place(self.tail.wrapping_sub(1))].get() }
+    }
+
+    /// The request that was added last; `None` if none was.
+    pub(crate) fn last_added(&mut self) -> Option<&mut Request> {
+        if self.added() == 0 { None } else { Some(self.last()) }
+    }
+
+    /// Gives the last request its entries.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: more than the queue pair takes.
+    ///
+    /// # Safety
+    ///
+    /// `entries` are `count` valid entries, and a request was added.
+    pub(crate) unsafe fn set_entries(
+        &mut self,
+        entries: *const ibv_sge,
+        count: usize,
+    ) -> Result<(), Refusal> {
+        if count > self.queue.max_sge {
+            return Err(libc::EINVAL);
+        }
+        let first = self.queue.place(self.tail.wrapping_sub(1)) * self.queue.max_sge;
+        let mut length = 0;
+        for index in 0..count {
+            // SAFETY: the caller's entry; the cell belongs to the last request, which is the poster's.
+            unsafe {
+                let entry = entries.add(index).read();
+                length += u64::from(entry.length);
+                *self.queue.entries[first + index].get() = entry;
+            }
+        }
+        let last = self.last();
+        last.payload = Payload::Entries(count as u32);
+        last.length = length;
+        Ok(())
+    }
+
+    /// Gives the last request bytes of its own, or more of them.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: more than the queue pair takes.
+    ///
+    /// # Safety
+    ///
+    /// `bytes` are `length` readable bytes, and a request was added.
+    pub(crate) unsafe fn append_inline(&mut self, bytes: *const u8, length: usize) -> Result<(), Refusal> {
+        let max = self.queue.max_inline;
+        let first = self.queue.place(self.tail.wrapping_sub(1)) * max;
+        let last = self.last();
+        let before = if last.payload == Payload::Inline { last.length as usize } else { 0 };
+        last.payload = Payload::Inline;
+        last.length = (before + length) as u64;
+        if length > max - before.min(max) {
+            last.length = before as u64;
+            return Err(libc::EINVAL);
+        }
+        if length > 0 {
+            let cell = self.queue.inline[first + before..first + before + length].as_ptr();
+            // SAFETY: the caller's bytes; the cells belong to the last request, which is the poster's, and there
+            // are enough of them. `UnsafeCell<u8>` is a byte. The caller's own memory cannot be the queue's.
+            unsafe { UnsafeCell::raw_get(cell).copy_from_nonoverlapping(bytes, length) };
+        }
+        Ok(())
+    }
+
+    /// The request that was added last is not to be posted after all.
+    pub(crate) fn drop_last(&mut self) {
+        if self.added() > 0 {
+            self.tail = self.tail.wrapping_sub(1);
+        }
+    }
+
+    /// Hands over everything that was added.
+    #[inline]
+    pub(crate) fn commit(self) {
+        self.queue.tail.store(self.tail, Release);
+    }
+}
+
+/// Takes requests from the front.
+pub(crate) struct Executor<'a> {
+    queue: &'a SendQueue,
+    head: u32,
+}
+
+/// A request, and where its bytes are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Posted<'a> {
+    pub(crate) request: &'a Request,
+    pub(crate) entries: &'a [ibv_sge],
+    /// The first of `length` bytes, if they are inline.
+    pub(crate) inline: *const u8,
+}
+
+impl Executor<'_> {
+    /// The request at this distance from the front.
+    #[inline]
+    pub(crate) fn peek(&self, distance: u32) -> Option<Posted<'_>> {
+        let outstanding = self.queue.tail.load(Acquire).wrapping_sub(self.head);
+        if distance >= outstanding {
+            return None;
+        }
+        let place = self.queue.place(self.head.wrapping_add(distance));
+        // SAFETY: between `head` and `tail`, so it is the executor's, who only reads; it becomes the poster's
+        // again when the executor steps over it, which the borrow of `self` excludes meanwhile.
+        let request = unsafe { &*self.queue.requests[place].get() };
+        let count = match request.payload {
+            Payload::Entries(count) => count as usize,
+            Payload::Inline => 0,
+        };
+        let first = place * self.queue.max_sge;
+        let cells = &self.queue.entries[first..first + count];
+        // SAFETY: as above; an `UnsafeCell<ibv_sge>` has the layout of its content.
+        let entries = unsafe { core::slice::from_raw_parts(cells.as_ptr().cast::<ibv_sge>(), count) };
+        let inline = if request.payload == Payload::Inline && request.length > 0 {
+            self.queue.inline[place * self.queue.max_inline..].as_ptr().cast::<u8>()
+        } else {
+            core::ptr::null()
+        };
+        Some(Posted { request, entries, inline })
+    }
+
+    /// The front request has ended; nothing borrowed from it is used any more.
+    #[inline]
+    pub(crate) fn step(&mut self) {
+        self.head = self.head.wrapping_add(1);
+        self.queue.head.store(self.head, Release);
+    }
+}

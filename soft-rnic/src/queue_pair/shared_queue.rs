@@ -1,0 +1,206 @@
+//! Shared receive queues.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use rdma_mummy_sys::types::{ibv_event_type, ibv_recv_wr, ibv_srq, ibv_srq_attr, ibv_srq_attr_mask};
+use spin::mutex::SpinMutexGuard;
+
+use super::Spin;
+use super::receive_queue::ReceiveQueue;
+use crate::objects::acks::Acks;
+use crate::objects::context::{Context, Counted};
+use crate::objects::event::{Element, Event};
+use crate::objects::held::{Held as Used, Used as Usable, Users};
+use crate::objects::protection_domain::Pd;
+use crate::objects::rnic::Rnic;
+use crate::shared::entry::{SrqCard, SrqEntry};
+use crate::shared::gate::Keeper;
+
+/// A shared receive queue.
+pub(crate) struct Srq {
+    rnic: Arc<Rnic>,
+    context: Arc<Context>,
+    pd: Used<Pd>,
+    index: u32,
+    max_wr: u32,
+    max_sge: u32,
+    queue: Spin<ReceiveQueue>,
+    keeper: Spin<Keeper>,
+    users: Users,
+    handle: AtomicPtr<ibv_srq>,
+    acks: Acks,
+    _counted: Counted,
+}
+
+impl Usable for Srq {
+    fn users(&self) -> &Users {
+        &self.users
+    }
+}
+
+impl Srq {
+    /// Makes a queue and enters it into the tables.
+    ///
+    /// # Errors
+    ///
+    /// There is no memory or no number for it.
+    pub(crate) fn create(
+        rnic: &Arc<Rnic>,
+        context: &Arc<Context>,
+        pd: &Arc<Pd>,
+        max_wr: u32,
+        max_sge: u32,
+    ) -> io::Result<Arc<Self>> {
+        let counted = context.count(|counts| &counts.srq, rnic.limits().max_srq);
+        let counted = counted.map_err(io::Error::from_raw_os_error)?;
+        let queue = ReceiveQueue::new(Arc::clone(rnic.node()), max_wr, max_sge)?;
+        let index =
+            rnic.shared_queues().reserve().ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
+        let card = SrqCard { pd: pd.number(), slots: queue.card() };
+        let made = Arc::new(Self {
+            rnic: Arc::clone(rnic),
+            context: Arc::clone(context),
+            pd: Used::new(pd),
+            index,
+            max_wr,
+            max_sge,
+            queue: Spin::new(queue),
+            keeper: Spin::default(),
+            users: Users::default(),
+            handle: AtomicPtr::default(),
+            acks: Acks::default(),
+            _counted: counted,
+        });
+        let entry = made.entry();
+        entry.reset();
+        entry.publish(&mut made.keeper.lock(), 0, &card);
+        rnic.shared_queues().put(index, Arc::clone(&made));
+        Ok(made)
+    }
+
+    /// Takes the queue out of everything. No queue pair uses it, so no peer touches it.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY`: a queue pair uses it.
+    pub(crate) fn destroy(&self) -> Result<(), i32> {
+        if self.users.is_used() {
+            return Err(libc::EBUSY);
+        }
+        self.entry().withdraw(&mut self.keeper.lock());
+        self.queue.lock().clear();
+        self.rnic.shared_queues().take(self.index);
+        self.rnic.shared_queues().release(self.index);
+        Ok(())
+    }
+
+    fn entry(&self) -> &SrqEntry {
+        self.rnic.node().segment().shared_queue(self.index).expect("numbers are within the table")
+    }
+
+    pub(crate) fn index(&self) -> u32 {
+        self.index
+    }
+
+    pub(crate) fn max_wr(&self) -> u32 {
+        self.max_wr
+    }
+
+    pub(crate) fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    pub(crate) fn pd(&self) -> &Pd {
+        &self.pd
+    }
+
+    pub(super) fn queue(&self) -> SpinMutexGuard<'_, ReceiveQueue, spin::Yield> {
+        self.queue.lock()
+    }
+
+    /// The C object.
+    pub(crate) fn handle(&self) -> *mut ibv_srq {
+        self.handle.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_handle(&self, handle: *mut ibv_srq) {
+        self.handle.store(handle, Ordering::Relaxed);
+    }
+
+    /// Of asynchronous events.
+    pub(crate) fn acks(&self) -> &Acks {
+        &self.acks
+    }
+
+    /// `ibv_post_srq_recv`.
+    ///
+    /// # Errors
+    ///
+    /// As `errno`, with the request that was refused.
+    ///
+    /// # Safety
+    ///
+    /// `wr` is a valid list of requests.
+    pub(crate) unsafe fn post(&self, mut wr: *mut ibv_recv_wr) -> Result<(), (i32, *mut ibv_recv_wr)> {
+        let mut queue = self.queue.lock();
+        while !wr.is_null() {
+            // SAFETY: the caller's list.
+            unsafe { queue.post(wr) }.map_err(|error| (error, wr))?;
+            self.entry().add_available(1);
+            // SAFETY: as above.
+            wr = unsafe { (*wr).next };
+        }
+        Ok(())
+    }
+
+    /// `ibv_modify_srq`: only the limit can be changed (`IBV_DEVICE_SRQ_RESIZE` is not announced).
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: another size, or a limit beyond the size.
+    pub(crate) fn modify(self: &Arc<Self>, attr: &ibv_srq_attr, mask: u32) -> Result<(), i32> {
+        let (size, limit) = (ibv_srq_attr_mask::IBV_SRQ_MAX_WR.0, ibv_srq_attr_mask::IBV_SRQ_LIMIT.0);
+        if mask & !(size | limit) != 0 || mask & size != 0 {
+            return Err(libc::EINVAL);
+        }
+        if mask & limit != 0 {
+            if attr.srq_limit > self.max_wr {
+                return Err(libc::EINVAL);
+            }
+            if self.entry().set_limit(attr.srq_limit) {
+                self.limit_reached();
+            }
+        }
+        Ok(())
+    }
+
+    /// `ibv_query_srq`.
+    pub(crate) fn query(&self, attr: &mut ibv_srq_attr) {
+        attr.max_wr = self.max_wr;
+        attr.max_sge = self.max_sge;
+        attr.srq_limit = self.entry().limit();
+    }
+
+    /// A peer has told that fewer receives are left than the limit.
+    pub(crate) fn limit_reached(self: &Arc<Self>) {
+        if self.entry().take_limit_reached() {
+            self.context.raise(Event {
+                kind: ibv_event_type::IBV_EVENT_SRQ_LIMIT_REACHED,
+                element: Element::Srq(Arc::clone(self)),
+            });
+        }
+    }
+
+    /// A peer that had this number in our segment is dead: what it had claimed is offered again, and what it had finished
+    /// without telling.
+    pub(crate) fn link_gone(&self, link: u16) {
+        let mut told = Vec::new();
+        for queue_pair in self.rnic.queue_pairs().all() {
+            queue_pair.pending_shared(&mut told);
+        }
+        let recovered = self.queue.lock().recover(link, |slot| told.contains(&slot));
+        self.entry().add_available(recovered);
+    }
+}

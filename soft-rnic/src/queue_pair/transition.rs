@@ -1,0 +1,144 @@
+//! Which changes of state there are, and which attributes each needs and allows (`ibv_modify_qp(3)`; InfiniBand
+//! specification 11.2.5.2, table "QP State Transition Properties").
+
+use rdma_mummy_sys::types::{ibv_qp_attr_mask, ibv_qp_state, ibv_qp_type};
+
+type Mask = u32;
+
+const STATE: Mask = ibv_qp_attr_mask::IBV_QP_STATE.0;
+const CUR_STATE: Mask = ibv_qp_attr_mask::IBV_QP_CUR_STATE.0;
+const NOTIFY: Mask = ibv_qp_attr_mask::IBV_QP_EN_SQD_ASYNC_NOTIFY.0;
+const ACCESS: Mask = ibv_qp_attr_mask::IBV_QP_ACCESS_FLAGS.0;
+const PKEY: Mask = ibv_qp_attr_mask::IBV_QP_PKEY_INDEX.0;
+const PORT: Mask = ibv_qp_attr_mask::IBV_QP_PORT.0;
+const QKEY: Mask = ibv_qp_attr_mask::IBV_QP_QKEY.0;
+const AV: Mask = ibv_qp_attr_mask::IBV_QP_AV.0;
+const MTU: Mask = ibv_qp_attr_mask::IBV_QP_PATH_MTU.0;
+const TIMEOUT: Mask = ibv_qp_attr_mask::IBV_QP_TIMEOUT.0;
+const RETRY: Mask = ibv_qp_attr_mask::IBV_QP_RETRY_CNT.0;
+const RNR_RETRY: Mask = ibv_qp_attr_mask::IBV_QP_RNR_RETRY.0;
+const RQ_PSN: Mask = ibv_qp_attr_mask::IBV_QP_RQ_PSN.0;
+const READS: Mask = ibv_qp_attr_mask::IBV_QP_MAX_QP_RD_ATOMIC.0;
+const ALTERNATE: Mask = ibv_qp_attr_mask::IBV_QP_ALT_PATH.0;
+const RNR_TIMER: Mask = ibv_qp_attr_mask::IBV_QP_MIN_RNR_TIMER.0;
+const SQ_PSN: Mask = ibv_qp_attr_mask::IBV_QP_SQ_PSN.0;
+const DEST_READS: Mask = ibv_qp_attr_mask::IBV_QP_MAX_DEST_RD_ATOMIC.0;
+const MIGRATION: Mask = ibv_qp_attr_mask::IBV_QP_PATH_MIG_STATE.0;
+const DEST_QPN: Mask = ibv_qp_attr_mask::IBV_QP_DEST_QPN.0;
+
+/// The attributes that a transition must and may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Rule {
+    needed: Mask,
+    allowed: Mask,
+}
+
+const fn rule(needed: Mask, allowed: Mask) -> Option<Rule> {
+    Some(Rule { needed, allowed })
+}
+
+/// Whether a queue pair of this type may go from one state to another with these attributes.
+pub(crate) fn is_allowed(qp_type: ibv_qp_type, from: ibv_qp_state, to: ibv_qp_state, mask: Mask) -> bool {
+    if mask & CUR_STATE != 0 && from.0 < ibv_qp_state::IBV_QPS_RTR.0 {
+        return false;
+    }
+    find(qp_type, from, to).is_some_and(|rule| {
+        mask & rule.needed == rule.needed && mask & !(rule.needed | rule.allowed | STATE) == 0
+    })
+}
+
+fn find(qp_type: ibv_qp_type, from: ibv_qp_state, to: ibv_qp_state) -> Option<Rule> {
+    use ibv_qp_state as S;
+    let reliable = qp_type == ibv_qp_type::IBV_QPT_RC;
+    let datagram = qp_type == ibv_qp_type::IBV_QPT_UD;
+    match (from, to) {
+        (_, S::IBV_QPS_RESET | S::IBV_QPS_ERR) => rule(0, 0),
+        (S::IBV_QPS_RESET, S::IBV_QPS_INIT) => initial(datagram),
+        (S::IBV_QPS_INIT, S::IBV_QPS_INIT) => {
+            initial(datagram).map(|initial| Rule { needed: 0, allowed: initial.needed })
+        }
+        (S::IBV_QPS_INIT, S::IBV_QPS_RTR) if datagram => rule(0, PKEY | QKEY),
+        (S::IBV_QPS_INIT, S::IBV_QPS_RTR) if reliable => {
+            rule(AV | MTU | DEST_QPN | RQ_PSN | DEST_READS | RNR_TIMER, ALTERNATE | ACCESS | PKEY)
+        }
+        (S::IBV_QPS_INIT, S::IBV_QPS_RTR) => rule(AV | MTU | DEST_QPN | RQ_PSN, ALTERNATE | ACCESS | PKEY),
+        (S::IBV_QPS_RTR, S::IBV_QPS_RTS) if datagram => rule(SQ_PSN, CUR_STATE | QKEY),
+        (S::IBV_QPS_RTR, S::IBV_QPS_RTS) if reliable => rule(
+            TIMEOUT | RETRY | RNR_RETRY | SQ_PSN | READS,
+            CUR_STATE | ALTERNATE | ACCESS | RNR_TIMER | MIGRATION,
+        ),
+        (S::IBV_QPS_RTR, S::IBV_QPS_RTS) => rule(SQ_PSN, CUR_STATE | ALTERNATE | ACCESS | MIGRATION),
+        (S::IBV_QPS_RTS | S::IBV_QPS_SQD, S::IBV_QPS_RTS) => running(datagram, reliable),
+        (S::IBV_QPS_RTS, S::IBV_QPS_SQD) => rule(0, NOTIFY),
+        (S::IBV_QPS_SQD, S::IBV_QPS_SQD) => drained(datagram, reliable),
+        (S::IBV_QPS_SQE, S::IBV_QPS_RTS) if datagram => rule(0, CUR_STATE | QKEY),
+        (S::IBV_QPS_SQE, S::IBV_QPS_RTS) if !reliable => rule(0, CUR_STATE | ACCESS),
+        _ => None,
+    }
+}
+
+fn initial(datagram: bool) -> Option<Rule> {
+    rule(PKEY | PORT | if datagram { QKEY } else { ACCESS }, 0)
+}
+
+fn running(datagram: bool, reliable: bool) -> Option<Rule> {
+    match (datagram, reliable) {
+        (true, _) => rule(0, CUR_STATE | QKEY),
+        (_, true) => rule(0, CUR_STATE | ACCESS | ALTERNATE | MIGRATION | RNR_TIMER),
+        _ => rule(0, CUR_STATE | ACCESS | ALTERNATE | MIGRATION),
+    }
+}
+
+fn drained(datagram: bool, reliable: bool) -> Option<Rule> {
+    match (datagram, reliable) {
+        (true, _) => rule(0, PKEY | QKEY),
+        (_, true) => rule(
+            0,
+            PORT | AV
+                | TIMEOUT
+                | RETRY
+                | RNR_RETRY
+                | READS
+                | DEST_READS
+                | ALTERNATE
+                | ACCESS
+                | PKEY
+                | RNR_TIMER
+                | MIGRATION,
+        ),
+        _ => rule(0, AV | ALTERNATE | ACCESS | PKEY | MIGRATION),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ibv_qp_state as S;
+
+    #[test]
+    fn a_reliable_pair_goes_the_usual_way() {
+        let rc = ibv_qp_type::IBV_QPT_RC;
+        assert!(is_allowed(rc, S::IBV_QPS_RESET, S::IBV_QPS_INIT, STATE | PKEY | PORT | ACCESS));
+        assert!(!is_allowed(rc, S::IBV_QPS_RESET, S::IBV_QPS_INIT, STATE | PKEY | PORT | QKEY));
+        let receive = STATE | AV | MTU | DEST_QPN | RQ_PSN | DEST_READS | RNR_TIMER;
+        assert!(is_allowed(rc, S::IBV_QPS_INIT, S::IBV_QPS_RTR, receive));
+        assert!(!is_allowed(rc, S::IBV_QPS_INIT, S::IBV_QPS_RTR, receive & !AV));
+        assert!(!is_allowed(rc, S::IBV_QPS_INIT, S::IBV_QPS_RTR, receive | QKEY));
+        assert!(!is_allowed(rc, S::IBV_QPS_RESET, S::IBV_QPS_RTR, receive));
+        let send = STATE | TIMEOUT | RETRY | RNR_RETRY | SQ_PSN | READS;
+        assert!(is_allowed(rc, S::IBV_QPS_RTR, S::IBV_QPS_RTS, send));
+        assert!(!is_allowed(rc, S::IBV_QPS_INIT, S::IBV_QPS_RTS, send));
+    }
+
+    #[test]
+    fn every_state_ends_in_reset_or_error() {
+        for from in 0..=6 {
+            for qp_type in [ibv_qp_type::IBV_QPT_RC, ibv_qp_type::IBV_QPT_UC, ibv_qp_type::IBV_QPT_UD] {
+                for to in [S::IBV_QPS_RESET, S::IBV_QPS_ERR] {
+                    assert!(is_allowed(qp_type, ibv_qp_state(from), to, STATE));
+                    assert!(!is_allowed(qp_type, ibv_qp_state(from), to, STATE | PKEY));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! A completion queue as peers see it: which queue pairs have news, and whether somebody wants to be woken.
+
+use crate::sync::{AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed, Release, SeqCst, fence};
+
+/// Words of ready bits. A queue pair's source number, modulo the number of bits, is its bit: several may share one.
+pub(crate) const READY_WORDS: usize = if cfg!(loom) { 1 } else { 64 };
+
+/// What the owner waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Armed {
+    No = 0,
+    Any = 1,
+    Solicited = 2,
+}
+
+/// The entry of a completion queue.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct CqEntry {
+    /// Receive completions that peers have announced, ever.
+    announced: AtomicU64,
+    /// Those of them that the owner has polled, by the owner.
+    polled: AtomicU64,
+    /// Room that the owner grants to peers' completions.
+    capacity: AtomicU32,
+    armed: AtomicU32,
+    /// Whether a notification is under way to the owner's service thread.
+    fired: AtomicU32,
+    overrun: AtomicU32,
+    unused: [AtomicU64; 4],
+    ready: [AtomicU64; READY_WORDS],
+}
+
+/// What is to be done after an announcement.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Announced {
+    /// The owner sleeps: tell its service thread.
+    pub(crate) wake: bool,
+    /// The queue has more completions than it has room for: tell the owner.
+    pub(crate) overrun: bool,
+}
+
+impl CqEntry {
+    /// A queue without news, as zeroed memory is.
+    #[cfg(test)]
+    pub(crate) fn new() -> Self {
+        Self {
+            announced: AtomicU64::new(0),
+            polled: AtomicU64::new(0),
+            capacity: AtomicU32::new(0),
+            armed: AtomicU32::new(0),
+            fired: AtomicU32::new(0),
+            overrun: AtomicU32::new(0),
+            unused: core::array::from_fn(|_| AtomicU64::new(0)),
+            ready: core::array::from_fn(|_| AtomicU64::new(0)),
+        }
+    }
+
+    /// Owner: as new.
+    pub(crate) fn reset(&self, capacity: u32) {
+        self.announced.store(0, Relaxed);
+        self.polled.store(0, Relaxed);
+        self.capacity.store(capacity, Relaxed);
+        self.armed.store(Armed::No as u32, Relaxed);
+        self.fired.store(0, Relaxed);
+        self.overrun.store(0, Relaxed);
+        for word in &self.ready {
+            word.store(0, Relaxed);
+        }
+    }
+
+    /// Owner: another capacity.
+    pub(crate) fn set_capacity(&self, capacity: u32) {
+        self.capacity.store(capacity, Relaxed);
+    }
+
+    /// Peer: a slot of the queue pair with this source number is done.
+    ///
+    /// The bit is set by a read-modify-write after the slot's state, and taken by one before the owner looks at
+    /// the slot: whichever comes second in the word's own order sees the other. No fence is needed for that;
+    /// the fence stands between the bit and the look at `armed`.
+    #[inline]
+    pub(crate) fn announce(&self, source: u32, solicited: bool) -> Announced {
+        let bit = source as usize % (READY_WORDS * 64);
+        self.ready[bit / 64].fetch_or(1 << (bit % 64), AcqRel);
+        let announced = self.announced.fetch_add(1, Relaxed).wrapping_add(1);
+        // Below zero if the owner has polled completions whose peers have not come here yet, or have died.
+        let waiting = announced.wrapping_sub(self.polled.load(Relaxed)) as i64;
+        let overrun = waiting > i64::from(self.capacity.load(Relaxed));
+        fence(SeqCst);
+        Announced { wake: self.disarm(solicited), overrun: overrun && self.overrun.swap(1, Relaxed) == 0 }
+    }
+
+    /// Takes the arming, if this completion is one that was waited for. One of several who try gets it.
+    #[inline]
+    pub(crate) fn disarm(&self, solicited: bool) -> bool {
+        let armed = self.armed.load(Relaxed);
+        let wanted = armed == Armed::Any as u32 || (armed == Armed::Solicited as u32 && solicited);
+        wanted && self.armed.compare_exchange(armed, Armed::No as u32, AcqRel, Relaxed).is_ok()
+    }
+
+    /// Owner: wants to know of the next completion. What is polled after this was not missed.
+    ///
+    /// Who waits for any completion goes on doing so when it asks for solicited ones. If a peer takes the arming at this
+    /// moment, its wake-up answers both requests.
+    pub(crate) fn arm(&self, armed: Armed) {
+        if armed != Armed::Solicited || self.armed.load(Relaxed) != Armed::Any as u32 {
+            self.armed.store(armed as u32, Relaxed);
+        }
+        fence(SeqCst);
+    }
+
+    /// Owner: whether nobody has taken the arming. A peer may take it and die before it tells; so when one has
+    /// died, a queue that was armed and is not any more is to be taken for fired.
+    pub(crate) fn is_armed(&self) -> bool {
+        self.armed.load(Relaxed) != Armed::No as u32
+    }
+
+    /// Owner: whether any of the first `words` words has a bit.
+    #[inline]
+    pub(crate) fn has_news(&self, words: usize) -> bool {
+        self.ready.iter().take(words).any(|word| word.load(Relaxed) != 0)
+    }
+
+    /// Owner: takes the bits of one word.
+    #[inline]
+    pub(crate) fn take(&self, word: usize) -> u64 {
+        let word = &self.ready[word % READY_WORDS];
+        if word.load(Relaxed) == 0 { 0 } else { word.swap(0, AcqRel) }
+    }
+
+    /// Owner: puts a bit back, because not all of its queue pairs could be looked at.
+    pub(crate) fn put_back(&self, source: u32) {
+        let bit = source as usize % (READY_WORDS * 64);
+        self.ready[bit / 64].fetch_or(1 << (bit % 64), AcqRel);
+    }
+
+    /// Owner: has polled this many. To be called before the program sees them: it may let more come then.
+    #[inline]
+    pub(crate) fn note_polled(&self, polled: u64) {
+        self.polled.store(polled, Relaxed);
+    }
+
+    /// Owner: how many announced completions wait to be polled.
+    #[inline]
+    pub(crate) fn waiting(&self) -> usize {
+        let waiting = self.announced.load(Relaxed).wrapping_sub(self.polled.load(Relaxed)) as i64;
+        usize::try_from(waiting).unwrap_or(0)
+    }
+
+    /// Peer: leaves a note that the owner is to be woken; true if there was none yet, and the owner is to be told. As
+    /// a peer may die in between, the owner looks for notes whenever one has died.
+    pub(crate) fn fire(&self) -> bool {
+        self.fired.swap(1, Release) == 0
+    }
+
+    /// Owner: takes the note.
+    pub(crate) fn take_fired(&self) -> bool {
+        self.fired.load(Relaxed) != 0 && self.fired.swap(0, AcqRel) != 0
+    }
+
+    /// Owner: whether peers found the queue full.
+    pub(crate) fn is_overrun(&self) -> bool {
+        self.overrun.load(Acquire) != 0
+    }
+}

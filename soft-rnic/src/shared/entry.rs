@@ -1,0 +1,445 @@
+//! The entries of the tables of a segment: a memory region, a queue pair, a shared receive queue.
+//!
+//! What the owner says about an object is a *card*: plain values, written while the entry's gate is closed.
+
+use super::gate::{Gate, Keeper, Pass};
+use crate::sync::{AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed, Release};
+
+/// Turns a card into words and back.
+pub(crate) trait Card<const WORDS: usize>: Sized {
+    fn to_words(&self) -> [u64; WORDS];
+    fn from_words(words: [u64; WORDS]) -> Self;
+}
+
+/// Words that a gate guards.
+#[derive(Debug)]
+#[repr(C)]
+struct Guarded<const WORDS: usize> {
+    gate: Gate,
+    words: [AtomicU64; WORDS],
+}
+
+impl<const WORDS: usize> Guarded<WORDS> {
+    fn publish(&self, keeper: &mut Keeper, label: u8, card: &impl Card<WORDS>) {
+        keeper.close(&self.gate);
+        for (word, value) in self.words.iter().zip(card.to_words()) {
+            word.store(value, Relaxed);
+        }
+        keeper.open(&self.gate, label);
+    }
+
+    fn read<C: Card<WORDS>>(&self) -> Option<(Pass, C)> {
+        let pass = self.gate.enter()?;
+        Some((pass, C::from_words(core::array::from_fn(|word| self.words[word].load(Relaxed)))))
+    }
+
+    #[cfg(all(test, loom))]
+    fn new() -> Self {
+        Self { gate: Gate::default(), words: core::array::from_fn(|_| AtomicU64::new(0)) }
+    }
+}
+
+/// Makes an entry with a card: `publish`, `withdraw`, `read`, `holds`.
+macro_rules! guarded_entry {
+    ($Entry:ident, $Card:ident, $words:literal) => {
+        impl $Entry {
+            /// Owner: closes the gate, writes the card, opens the gate. Marks of the former card are still to
+            /// be waited for where they matter.
+            pub(crate) fn publish(&self, keeper: &mut Keeper, label: u8, card: &$Card) {
+                self.guarded.publish(keeper, label, card);
+            }
+
+            /// Owner: closes the gate.
+            pub(crate) fn withdraw(&self, keeper: &mut Keeper) {
+                keeper.close(&self.guarded.gate);
+            }
+
+            /// Peer: the card. It is whole only if the pass still [`holds`](Self::holds) after a mark was
+            /// published.
+            #[inline]
+            pub(crate) fn read(&self) -> Option<(Pass, $Card)> {
+                self.guarded.read::<$Card>()
+            }
+
+            /// Peer: the open gate's value.
+            #[inline]
+            pub(crate) fn enter(&self) -> Option<Pass> {
+                self.guarded.gate.enter()
+            }
+
+            /// Peer: whether the card has not changed.
+            #[inline]
+            pub(crate) fn holds(&self, pass: Pass) -> bool {
+                self.guarded.gate.holds(pass)
+            }
+        }
+    };
+}
+
+/// A memory region, under its key's index. The gate's label is the key's tag.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct MrEntry {
+    guarded: Guarded<5>,
+    unused: [AtomicU64; 2],
+}
+
+/// What peers may know about a memory region.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct MrCard {
+    /// The first address by which peers name the region.
+    pub(crate) iova: u64,
+    pub(crate) length: u64,
+    /// Where in the owner's address space `iova` lies.
+    pub(crate) address: u64,
+    pub(crate) pd: u32,
+    /// `ibv_access_flags`.
+    pub(crate) access: u32,
+    /// The shareable memory that the region lies in, plus one; 0 if in none.
+    pub(crate) share: u32,
+    /// How often `share` has been given to other memory.
+    pub(crate) share_epoch: u32,
+}
+
+impl MrCard {
+    /// Where in its shareable memory the region begins is told by the node, which knows where that memory lies.
+    pub(crate) fn contains(&self, address: u64, length: u64) -> bool {
+        address
+            .checked_sub(self.iova)
+            .is_some_and(|offset| offset <= self.length && length <= self.length - offset)
+    }
+}
+
+impl Card<5> for MrCard {
+    fn to_words(&self) -> [u64; 5] {
+        let low_high = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+        [
+            self.iova,
+            self.length,
+            self.address,
+            low_high(self.pd, self.access),
+            low_high(self.share, self.share_epoch),
+        ]
+    }
+
+    fn from_words([iova, length, address, pd_access, share]: [u64; 5]) -> Self {
+        Self {
+            iova,
+            length,
+            address,
+            pd: pd_access as u32,
+            access: (pd_access >> 32) as u32,
+            share: share as u32,
+            share_epoch: (share >> 32) as u32,
+        }
+    }
+}
+
+guarded_entry!(MrEntry, MrCard, 5);
+
+/// Where the slots of a receive queue lie in the segment. A peer checks that they do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SlotsCard {
+    pub(crate) offset: u64,
+    pub(crate) count: u32,
+    /// Bytes from one slot to the next.
+    pub(crate) stride: u32,
+}
+
+/// What a peer did to a queue pair that its owner has to act on.
+pub(crate) mod notice {
+    /// A request that it may not make: `IBV_EVENT_QP_ACCESS_ERR`, and the queue pair fails.
+    pub(crate) const ACCESS_ERROR: u32 = 1 << 0;
+    /// A request that makes no sense: `IBV_EVENT_QP_REQ_ERR`, and the queue pair fails.
+    pub(crate) const REQUEST_ERROR: u32 = 1 << 1;
+    /// A receive completed with an error: the queue pair fails.
+    pub(crate) const RECEIVE_ERROR: u32 = 1 << 2;
+    /// The first message came while ready to receive: `IBV_EVENT_COMM_EST`.
+    pub(crate) const ESTABLISHED: u32 = 1 << 3;
+}
+
+/// A queue pair, under its index.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct QpEntry {
+    guarded: Guarded<15>,
+    /// By peers: the slot of the receive queue that the next message takes (of queue pairs without a shared one).
+    cursor: AtomicU32,
+    /// By the connected peer, and by the owner when it becomes ready to receive: the next packet's number.
+    expected_psn: AtomicU32,
+    /// By peers: [`notice`] bits.
+    notices: AtomicU32,
+    unused: [AtomicU32; 13],
+}
+
+/// What peers may know about a queue pair. The gate's label is its state (`ibv_qp_state`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct QpCard {
+    pub(crate) qpn: u32,
+    /// Of a connected queue pair: the only one that it listens to.
+    pub(crate) dest_qpn: u32,
+    pub(crate) pd: u32,
+    /// `ibv_access_flags` of the queue pair.
+    pub(crate) access: u32,
+    pub(crate) qp_type: u8,
+    pub(crate) device: u8,
+    pub(crate) port: u8,
+    pub(crate) path_mtu: u8,
+    pub(crate) min_rnr_timer: u8,
+    pub(crate) max_dest_rd_atomic: u8,
+    pub(crate) qkey: u32,
+    pub(crate) slots: SlotsCard,
+    /// The shared receive queue's index plus one; 0 if it has its own.
+    pub(crate) srq: u32,
+    /// The ring of slot numbers, if the receive queue is shared: an [`super::ring::IndexRing`] of `ring_words` words.
+    pub(crate) ring_words: u32,
+    pub(crate) ring_offset: u64,
+    pub(crate) recv_cq: u32,
+    /// The source number among the queue pairs of `recv_cq`.
+    pub(crate) source: u32,
+    /// How often the queue pair has become ready to receive: another number is another connection.
+    pub(crate) connection: u32,
+    /// The port is up.
+    pub(crate) link_up: bool,
+    /// The GID of its own that peers must address, and the peer's GID that it answers to.
+    pub(crate) local_gid: [u64; 2],
+    pub(crate) remote_gid: [u64; 2],
+}
+
+impl Card<15> for QpCard {
+    fn to_words(&self) -> [u64; 15] {
+        let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+        let small = u64::from_le_bytes([
+            self.qp_type,
+            self.device,
+            self.port,
+            self.path_mtu,
+            self.min_rnr_timer,
+            self.max_dest_rd_atomic,
+            u8::from(self.link_up),
+            0,
+        ]);
+        [
+            pair(self.qpn, self.dest_qpn),
+            pair(self.pd, self.access),
+            small,
+            pair(self.qkey, self.srq),
+            self.slots.offset,
+            pair(self.slots.count, self.slots.stride),
+            self.ring_offset,
+            pair(self.ring_words, self.recv_cq),
+            pair(self.source, self.connection),
+            self.local_gid[0],
+            self.local_gid[1],
+            self.remote_gid[0],
+            self.remote_gid[1],
+            0,
+            0,
+        ]
+    }
+
+    fn from_words(words: [u64; 15]) -> Self {
+        let low = |word: usize| words[word] as u32;
+        let high = |word: usize| (words[word] >> 32) as u32;
+        let [qp_type, device, port, path_mtu, min_rnr_timer, max_dest_rd_atomic, link_up, _] =
+            words[2].to_le_bytes();
+        Self {
+            qpn: low(0),
+            dest_qpn: high(0),
+            pd: low(1),
+            access: high(1),
+            qp_type,
+            device,
+            port,
+            path_mtu,
+            min_rnr_timer,
+            max_dest_rd_atomic,
+            link_up: link_up != 0,
+            qkey: low(3),
+            srq: high(3),
+            slots: SlotsCard { offset: words[4], count: low(5), stride: high(5) },
+            ring_offset: words[6],
+            ring_words: low(7),
+            recv_cq: high(7),
+            source: low(8),
+            connection: high(8),
+            local_gid: [words[9], words[10]],
+            remote_gid: [words[11], words[12]],
+        }
+    }
+}
+
+guarded_entry!(QpEntry, QpCard, 15);
+
+impl QpEntry {
+    /// The slot that the next message takes.
+    #[inline]
+    pub(crate) fn cursor(&self) -> u32 {
+        self.cursor.load(Relaxed)
+    }
+
+    /// Peer: the slot was taken; the next message takes the next. Owner: back to the first.
+    #[inline]
+    pub(crate) fn set_cursor(&self, cursor: u32) {
+        self.cursor.store(cursor, Relaxed);
+    }
+
+    /// The next packet's number.
+    pub(crate) fn expected_psn(&self) -> u32 {
+        self.expected_psn.load(Acquire)
+    }
+
+    /// By the peer when it lets go of the connection, by the owner when it becomes ready to receive.
+    pub(crate) fn set_expected_psn(&self, psn: u32) {
+        self.expected_psn.store(psn & 0xff_ffff, Release);
+    }
+
+    /// Peer: leaves a notice for the owner.
+    pub(crate) fn leave_notice(&self, bits: u32) {
+        self.notices.fetch_or(bits, AcqRel);
+    }
+
+    /// Owner: takes the notices.
+    pub(crate) fn take_notices(&self) -> u32 {
+        if self.notices.load(Relaxed) == 0 { 0 } else { self.notices.swap(0, AcqRel) }
+    }
+}
+
+/// A shared receive queue, under its index.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct SrqEntry {
+    guarded: Guarded<3>,
+    /// By peers: a hint where posted slots begin.
+    hint: AtomicU32,
+    /// Posted receives that nobody has claimed. Each is counted before it can be claimed, and counted out after; so this
+    /// is too high at times (and by one for good where a peer has died in between), but not too low.
+    available: AtomicU32,
+    /// The limit: when fewer are available, the owner wants to know, once; see [`limit`].
+    limit: AtomicU64,
+    unused: [AtomicU64; 2],
+}
+
+/// What the limit's word holds: how often it was armed, a bit, and the limit. One compare-and-swap takes it from armed
+/// to reached, so that an event is neither doubled nor lost, whoever dies; the count keeps a peer that slept from
+/// reaching a later limit.
+mod limit {
+    pub(super) const ARMED_SHIFT: u32 = 32;
+    pub(super) const REACHED: u64 = 1 << 31;
+    pub(super) const VALUE: u64 = REACHED - 1;
+}
+
+/// What peers may know about a shared receive queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SrqCard {
+    pub(crate) pd: u32,
+    pub(crate) slots: SlotsCard,
+}
+
+impl Card<3> for SrqCard {
+    fn to_words(&self) -> [u64; 3] {
+        [
+            u64::from(self.pd),
+            self.slots.offset,
+            u64::from(self.slots.count) | u64::from(self.slots.stride) << 32,
+        ]
+    }
+
+    fn from_words([pd, offset, shape]: [u64; 3]) -> Self {
+        let slots = SlotsCard { offset, count: shape as u32, stride: (shape >> 32) as u32 };
+        Self { pd: pd as u32, slots }
+    }
+}
+
+guarded_entry!(SrqEntry, SrqCard, 3);
+
+impl SrqEntry {
+    /// An entry without a queue, as zeroed memory is.
+    #[cfg(all(test, loom))]
+    pub(crate) fn new() -> Self {
+        let [hint, available] = core::array::from_fn(|_| AtomicU32::new(0));
+        Self {
+            guarded: Guarded::new(),
+            hint,
+            available,
+            limit: AtomicU64::new(0),
+            unused: Default::default(),
+        }
+    }
+
+    /// Peer: where to begin to look for a posted slot.
+    pub(crate) fn hint(&self) -> u32 {
+        self.hint.load(Relaxed)
+    }
+
+    /// Peer: the slot before this one was taken.
+    pub(crate) fn set_hint(&self, hint: u32) {
+        self.hint.store(hint, Relaxed);
+    }
+
+    /// Receives are about to be posted, or given back. To be called *before* they are: a peer that claims one before it is
+    /// counted would find fewer than there are.
+    pub(crate) fn add_available(&self, count: u32) {
+        self.available.fetch_add(count, AcqRel);
+    }
+
+    /// Whether a posted slot is worth looking for. Only a hint: claims are counted after the fact.
+    pub(crate) fn has_available(&self) -> bool {
+        self.available() > 0
+    }
+
+    fn available(&self) -> i32 {
+        self.available.load(Relaxed) as i32
+    }
+
+    /// A slot was claimed. True if the owner is to be told that the limit was reached.
+    pub(crate) fn take_available(&self) -> bool {
+        // With `set_limit`, all of these are read-modify-writes of one word: whichever comes second in its order sees
+        // what the other did before.
+        self.available.fetch_sub(1, AcqRel);
+        self.check_limit()
+    }
+
+    /// Owner: arms the limit (0 disarms it). True if it is reached already; [`take_limit_reached`](Self::take_limit_reached)
+    /// says so as well.
+    pub(crate) fn set_limit(&self, value: u32) -> bool {
+        let armed = (self.limit.load(Relaxed) >> limit::ARMED_SHIFT).wrapping_add(1);
+        let value = u64::from(value).min(limit::VALUE);
+        self.limit.store(armed << limit::ARMED_SHIFT | value, Release);
+        self.available.fetch_add(0, AcqRel);
+        self.check_limit()
+    }
+
+    /// The armed limit, 0 once it was reached.
+    pub(crate) fn limit(&self) -> u32 {
+        let word = self.limit.load(Relaxed);
+        if word & limit::REACHED == 0 { word as u32 } else { 0 }
+    }
+
+    fn check_limit(&self) -> bool {
+        let word = self.limit.load(Acquire);
+        let armed = word & limit::REACHED == 0 && word & limit::VALUE != 0;
+        // Looked at after the limit, not before: what was posted before it was armed counts.
+        armed
+            && i64::from(self.available()) < (word & limit::VALUE) as i64
+            && self.limit.compare_exchange(word, word | limit::REACHED, AcqRel, Relaxed).is_ok()
+    }
+
+    /// Owner: whether the limit was reached since the last call. To be looked at when a peer says so, and when one has
+    /// died, who may have wanted to.
+    pub(crate) fn take_limit_reached(&self) -> bool {
+        let word = self.limit.load(Relaxed);
+        word & limit::REACHED != 0
+            && self
+                .limit
+                .compare_exchange(word, word & !(limit::REACHED | limit::VALUE), AcqRel, Relaxed)
+                .is_ok()
+    }
+
+    /// Owner: as new.
+    pub(crate) fn reset(&self) {
+        self.hint.store(0, Relaxed);
+        self.available.store(0, Relaxed);
+        self.limit.store(0, Relaxed);
+    }
+}

@@ -1,0 +1,394 @@
+//! A segment full of anything, and every accessor called on it with anything.
+//!
+//! What must hold: nothing outside of the segment is reached, nothing panics, nothing goes on for ever. The first is
+//! asserted of every pointer and slice that an accessor gives, and checked by Miri and by the fuzzer's sanitizer, as all of
+//! it is read.
+//!
+//! The input is a list of steps of 16 bytes, little-endian: what to do, a kind (8 bits each), an index (16), a number (32),
+//! a word (64). `soft-rnic/fuzz` feeds it from libFuzzer; the tests here from its corpus and from seeded random bytes.
+
+use core::ptr::NonNull;
+
+use super::completion::Armed;
+use super::entry::{QpCard, QpEntry, SlotsCard, SrqEntry, notice};
+use super::gate::Keeper;
+use super::mark::Mark;
+use super::segment::{
+    COMPLETION_QUEUES_AT, HEAP, HEAP_AT, LENGTH, MARKS_AT, MAX_SGE, QUEUE_PAIRS_AT, REGIONS_AT,
+    SHARED_QUEUES_AT, Segment, Slot, ring_bytes, slot_stride,
+};
+use super::slot::{Delivery, EAGER, Room};
+use crate::platform::copy;
+use crate::sync::Relaxed;
+
+/// Steps of one input at most.
+const STEPS: usize = 256;
+/// Words of a ring that are looked at: an input may describe a ring that fills the heap.
+const RING_WORDS: usize = 64;
+
+/// One step of an input.
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    what: u8,
+    kind: u8,
+    index: u16,
+    number: u32,
+    word: u64,
+}
+
+impl Step {
+    fn all(data: &[u8]) -> impl Iterator<Item = Self> {
+        data.as_chunks::<16>().0.iter().take(STEPS).map(|bytes| {
+            let all = u128::from_le_bytes(*bytes);
+            Self {
+                what: all as u8,
+                kind: (all >> 8) as u8,
+                index: (all >> 16) as u16,
+                number: (all >> 32) as u32,
+                word: (all >> 64) as u64,
+            }
+        })
+    }
+
+    /// Slots that may lie in the heap, or anywhere.
+    fn slots(self) -> SlotsCard {
+        let inside = HEAP_AT as u64 + self.word % HEAP as u64 / 64 * 64;
+        SlotsCard {
+            offset: if self.kind & 1 == 0 { inside } else { self.word },
+            count: self.number,
+            stride: if self.kind & 2 == 0 {
+                slot_stride(usize::from(self.index) % 40)
+            } else {
+                self.number >> 8
+            },
+        }
+    }
+}
+
+/// Runs one input. Panics if something is reached that is not the segment's.
+#[cfg_attr(not(fuzzing), expect(unreachable_pub, reason = "fuzz targets are other crates"))]
+pub fn hostile_segment(data: &[u8]) {
+    let segment = Segment::create().expect("memory for a segment");
+    let mut hostile = Hostile { segment: &segment, keeper: Keeper::default() };
+    for step in Step::all(data) {
+        hostile.step(step);
+    }
+    // The engine's part goes here: a link to a peer with this segment, and one request of each kind sent to it.
+}
+
+struct Hostile<'a> {
+    segment: &'a Segment,
+    keeper: Keeper,
+}
+
+impl Hostile<'_> {
+    fn step(&mut self, step: Step) {
+        match step.what % 12 {
+            0 => self.write(step, 1),
+            1 => self.write(step, 64),
+            2 => self.publish(step),
+            3 => self.region(step),
+            4 => self.queue_pair(step),
+            5 => self.completion_queue(step),
+            6 => self.shared_queue(step),
+            7 => self.mark(step),
+            8 => self.slot(&step.slots(), step),
+            9 => self.ring(
+                step.slots().offset,
+                1u32.checked_shl(u32::from(step.index) % 33).unwrap_or(0),
+                step,
+            ),
+            10 => self.ring(step.word, step.number, step),
+            _ => self.heap(step),
+        }
+    }
+
+    /// Asserts that a range is the segment's.
+    fn inside<T>(&self, first: *const T, count: usize) {
+        let base = self.segment.memory().base().as_ptr().addr();
+        let begin = first.addr().checked_sub(base).expect("not before the segment");
+        assert!(begin + count * size_of::<T>() <= LENGTH, "beyond the segment");
+        assert!(first.is_aligned());
+    }
+
+    /// Writes a word, so many times, where the kind says.
+    fn write(&self, step: Step, times: usize) {
+        let near = usize::from(step.index) * 8;
+        let at = match step.kind % 8 {
+            0 => near % 4096,
+            1 => REGIONS_AT + near,
+            2 => QUEUE_PAIRS_AT + near,
+            3 => COMPLETION_QUEUES_AT + near,
+            4 => SHARED_QUEUES_AT + near,
+            5 => MARKS_AT + near,
+            6 => HEAP_AT + near,
+            _ => step.number as usize / 8 * 8,
+        };
+        let at = at % (LENGTH - times * 8) / 8 * 8;
+        for time in 0..times {
+            // SAFETY: inside of the segment and a multiple of 8; nothing refers to it but this thread.
+            unsafe { self.segment.memory().base().add(at + time * 8).cast::<u64>().write(step.word) };
+        }
+    }
+
+    /// A queue pair and a shared queue whose cards can be read, with anything in them.
+    fn publish(&mut self, step: Step) {
+        let slots = step.slots();
+        let card = QpCard {
+            slots,
+            srq: step.number,
+            ring_words: 1 << (step.index % 32),
+            ring_offset: slots.offset,
+            recv_cq: step.number,
+            source: step.number,
+            ..QpCard::default()
+        };
+        let index = u32::from(step.index) % 4;
+        if let Some(entry) = self.segment.queue_pair(index) {
+            entry.publish(&mut self.keeper, step.kind, &card);
+            assert_eq!(entry.read().map(|(pass, card)| (pass.label(), card)), Some((step.kind, card)));
+        }
+        if let Some(entry) = self.segment.shared_queue(index) {
+            entry.publish(&mut self.keeper, step.kind, &super::entry::SrqCard { pd: step.number, slots });
+        }
+    }
+
+    fn region(&mut self, step: Step) {
+        let index = if step.kind & 1 == 0 { u32::from(step.index) } else { step.number };
+        let Some(entry) = self.segment.region(index) else { return };
+        self.inside(entry, 1);
+        let Some((pass, card)) = entry.read() else { return };
+        assert!(entry.holds(pass));
+        if card.contains(step.word, step.number.into()) {
+            let offset = step.word - card.iova;
+            assert!(offset.checked_add(step.number.into()).is_some_and(|end| end <= card.length));
+        }
+        entry.withdraw(&mut self.keeper);
+        assert!(!entry.holds(pass) && entry.enter().is_none());
+    }
+
+    fn queue_pair(&mut self, step: Step) {
+        let index = if step.kind & 1 == 0 { u32::from(step.index) % 4 } else { step.number };
+        let Some(entry) = self.segment.queue_pair(index) else { return };
+        self.inside::<QpEntry>(entry, 1);
+        entry.set_expected_psn(entry.expected_psn().wrapping_add(1));
+        assert!(entry.expected_psn() < 1 << 24);
+        entry.leave_notice(notice::ESTABLISHED);
+        assert_ne!(entry.take_notices(), 0);
+        let Some((pass, card)) = entry.read() else { return };
+        let cursor = entry.cursor();
+        self.slot(&card.slots, Step { number: cursor, ..step });
+        entry.set_cursor(cursor.wrapping_add(1));
+        self.ring(card.ring_offset, card.ring_words, step);
+        self.completion_queue(Step { kind: 1, number: card.recv_cq, ..step });
+        if let Some(srq) = card.srq.checked_sub(1) {
+            self.shared_queue(Step { kind: 1, number: srq, ..step });
+        }
+        // Its own slots may lie over anything but the tables.
+        assert!(entry.holds(pass));
+    }
+
+    fn completion_queue(&self, step: Step) {
+        let index = if step.kind & 1 == 0 { u32::from(step.index) % 4 } else { step.number };
+        let Some(entry) = self.segment.completion_queue(index) else { return };
+        self.inside(entry, 1);
+        entry.announce(step.number, step.word & 1 != 0);
+        entry.put_back(step.number);
+        assert!(entry.has_news(usize::MAX));
+        for word in 0..step.index as usize {
+            entry.take(word);
+        }
+        entry.note_polled(step.word);
+        entry.set_capacity(step.number);
+        entry.arm(if step.word & 2 != 0 { Armed::Any } else { Armed::Solicited });
+        entry.disarm(true);
+        let _ = (entry.is_armed(), entry.is_overrun());
+        entry.fire();
+        assert!(entry.take_fired());
+        if step.word & 4 != 0 {
+            entry.reset(step.number);
+            assert!(!entry.has_news(usize::MAX));
+        }
+    }
+
+    fn shared_queue(&self, step: Step) {
+        let index = if step.kind & 1 == 0 { u32::from(step.index) % 4 } else { step.number };
+        let Some(entry) = self.segment.shared_queue(index) else { return };
+        self.inside::<SrqEntry>(entry, 1);
+        entry.add_available(step.number);
+        entry.has_available();
+        entry.take_available();
+        entry.set_limit(step.word as u32);
+        entry.limit();
+        entry.take_limit_reached();
+        assert!(!entry.take_limit_reached(), "an event is taken once");
+        if let Some((_, card)) = entry.read() {
+            self.slot(&card.slots, Step { number: entry.hint(), ..step });
+            entry.set_hint(step.number);
+        }
+        if step.word & 8 != 0 {
+            entry.reset();
+        }
+    }
+
+    fn mark(&self, step: Step) {
+        let Some(cell) = self.segment.mark(step.index, step.number as usize) else { return };
+        self.inside(cell, 1);
+        if let Some(mark) = cell.get() {
+            let _ = (mark.touches_region(step.number), mark.uses_queue_pair(step.number));
+        }
+        let mark = Mark::new(step.number, step.word as u32);
+        cell.publish(mark);
+        assert_eq!(cell.get(), Some(mark));
+        assert!(
+            mark.uses_queue_pair(step.number & 0xff_ffff)
+                && mark.touches_region(step.word as u32 & 0xff_ffff)
+        );
+        cell.clear();
+        assert_eq!(cell.get(), None);
+    }
+
+    fn slot(&self, card: &SlotsCard, step: Step) {
+        let index =
+            if step.kind & 4 == 0 { step.number.checked_rem(card.count).unwrap_or(0) } else { step.number };
+        let Some(Slot { header, entries, eager }) = self.segment.slot(card, index) else { return };
+        assert!(index < card.count && entries.len() <= MAX_SGE + 3);
+        self.inside(header, 1);
+        self.inside(entries.as_ptr(), entries.len());
+        self.inside(eager.as_ptr(), EAGER);
+        assert!(core::ptr::from_ref(header).addr() >= self.segment.memory().base().as_ptr().addr() + HEAP_AT);
+        let mut sum = 0u64;
+        for entry in entries {
+            sum ^= entry.address.load(Relaxed)
+                ^ u64::from(entry.length.load(Relaxed) ^ entry.lkey.load(Relaxed));
+        }
+        let mut bytes = [sum as u8; EAGER];
+        self.touch(eager, &mut bytes);
+        let _ = (header.holder(), header.delivery(), header.room());
+        if let Some(claim) = header.claim(step.index) {
+            assert!(header.take_back() || header.unclaim(claim), "a claimed slot is not taken back");
+        }
+        if let Some(claim) = header.claim(step.index) {
+            assert!(header.finish(claim, &Delivery { byte_len: step.number, ..Delivery::default() }));
+            assert_eq!(header.delivery().byte_len, step.number);
+        }
+        header.recover(step.index);
+        header.take_back();
+        header.free();
+        header.post(step.number, Room { bytes: step.number, entries: step.number, flags: 0 });
+        assert!(header.take_back());
+    }
+
+    /// Moves bytes of the heap out and in.
+    fn touch(&self, at: NonNull<u8>, bytes: &mut [u8]) {
+        // SAFETY: inside of the segment, as the caller has asserted.
+        unsafe {
+            copy::copy_unordered(bytes.as_mut_ptr(), at.as_ptr(), bytes.len());
+            copy::copy(at.as_ptr(), bytes.as_mut_ptr(), bytes.len());
+        }
+    }
+
+    fn ring(&self, offset: u64, words: u32, step: Step) {
+        let Some(ring) = self.segment.ring(offset, words) else { return };
+        assert!(words.is_power_of_two());
+        let begin = self.segment.memory().base().as_ptr().wrapping_add(offset as usize);
+        self.inside(begin, ring_bytes(words));
+        let mut head = step.word as u32;
+        assert!(ring.pending(head).take(RING_WORDS + 1).count() <= words as usize);
+        for number in 0..RING_WORDS as u32 {
+            ring.push(number);
+            ring.pop(&mut head);
+        }
+        if words as usize <= RING_WORDS {
+            ring.reset();
+            head = 0;
+            assert!((0..words).all(|number| ring.push(number)) && !ring.push(words), "full");
+            assert!(
+                (0..words).all(|number| ring.pop(&mut head) == Some(number)) && ring.pop(&mut head).is_none()
+            );
+        }
+    }
+
+    fn heap(&self, step: Step) {
+        let offset = step.slots().offset;
+        let length = if step.kind & 4 == 0 { usize::from(step.index) % 512 } else { step.number as usize };
+        let Some(at) = self.segment.heap(offset, length) else { return };
+        self.inside(at.as_ptr(), length);
+        self.touch(at, &mut vec![0; length.min(512)]);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// Pseudo-random numbers (SplitMix64).
+    struct Random(u64);
+
+    impl Random {
+        fn next(&mut self) -> u64 {
+            self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mut word = self.0;
+            word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+            word ^ word >> 31
+        }
+
+        fn bytes(&mut self, count: usize) -> Vec<u8> {
+            (0..count.div_ceil(8)).flat_map(|_| self.next().to_le_bytes()).collect()
+        }
+    }
+
+    #[test]
+    fn the_corpus_reaches_nothing_outside() {
+        let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/fuzz/corpus/hostile_segment");
+        let mut count = 0;
+        for file in std::fs::read_dir(corpus).expect("the corpus is in the repository") {
+            hostile_segment(&std::fs::read(file.expect("a file").path()).expect("a file that can be read"));
+            count += 1;
+        }
+        assert!(count >= 8, "only {count} inputs");
+    }
+
+    #[test]
+    fn random_input_reaches_nothing_outside() {
+        let inputs = if cfg!(miri) { 12 } else { 600 };
+        for seed in 0..inputs {
+            hostile_segment(&Random(seed).bytes(16 * if cfg!(miri) { 64 } else { STEPS }));
+        }
+    }
+
+    /// Each entry of each table, over garbage in all of it (in the beginning of each table, where they are large).
+    #[test]
+    fn garbage_everywhere_is_survived() {
+        let segment = Segment::create().expect("memory for a segment");
+        let mut random = Random(1);
+        let bounds = [
+            0,
+            REGIONS_AT,
+            QUEUE_PAIRS_AT,
+            COMPLETION_QUEUES_AT,
+            SHARED_QUEUES_AT,
+            MARKS_AT,
+            HEAP_AT,
+            LENGTH,
+        ];
+        for pair in bounds.windows(2) {
+            let garbage = random.bytes((pair[1] - pair[0]).min(1 << 16));
+            let count = garbage.len().min(pair[1] - pair[0]);
+            let base = segment.memory().base().as_ptr();
+            // SAFETY: inside of the segment, and nothing refers to it.
+            unsafe { base.add(pair[0]).copy_from_nonoverlapping(garbage.as_ptr(), count) };
+        }
+        let mut hostile = Hostile { segment: &segment, keeper: Keeper::default() };
+        for index in 0..if cfg!(miri) { 32 } else { 1000 } {
+            for what in 3..12 {
+                let word = random.next();
+                let kind = (word >> 8) as u8;
+                hostile.step(Step { what, kind: kind & !1, index, number: index.into(), word });
+                hostile.step(Step { what, kind, index: word as u16, number: (word >> 32) as u32, word });
+            }
+        }
+        assert!(segment.region(u32::MAX).is_none() && segment.mark(u16::MAX, 0).is_none());
+    }
+}

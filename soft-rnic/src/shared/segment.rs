@@ -1,0 +1,243 @@
+//! The control segment: where each table lies, and how it is reached.
+//!
+//! All of it is zero at first, and zero means "nothing there" in every table. The layout is the same for every process,
+//! so only offsets within the heap are ever told; [`Segment::slot`] and its like check them.
+//! Pages that nobody touched cost nothing, which is why the tables can be large.
+
+use core::mem::{align_of, size_of};
+use core::ptr::NonNull;
+use std::io;
+
+use super::completion::CqEntry;
+use super::entry::{MrEntry, QpEntry, SlotsCard, SrqEntry};
+use super::mark::{LANES, MarkCell};
+use super::ring::{IndexRing, RingHeader};
+use super::slot::{EAGER, SlotHeader};
+use crate::platform::memory::Memory;
+use crate::sync::{AtomicU32, AtomicU64};
+
+/// Changes with every change of the layout or of what a word means: peers of other versions do not talk.
+pub(crate) const LAYOUT_VERSION: u64 = 1;
+
+/// Miri has no sparse memory.
+const fn sized(real: usize, small: usize) -> usize {
+    if cfg!(any(miri, loom)) { small } else { real }
+}
+
+/// How many of each a process may have. Index 0 of regions and queue pairs is never used.
+pub(crate) const MAX_REGIONS: usize = sized(1 << 20, 64);
+pub(crate) const MAX_QUEUE_PAIRS: usize = sized(1 << 17, 64);
+pub(crate) const MAX_COMPLETION_QUEUES: usize = sized(1 << 17, 32);
+pub(crate) const MAX_SHARED_QUEUES: usize = sized(1 << 14, 16);
+/// Peers that map the segment at a time; number 0 is the owner itself.
+pub(crate) const MAX_LINKS: usize = sized(1 << 10, 4);
+
+const HEADER: usize = 4096;
+pub(super) const REGIONS_AT: usize = HEADER;
+pub(super) const QUEUE_PAIRS_AT: usize = REGIONS_AT + MAX_REGIONS * size_of::<MrEntry>();
+pub(super) const COMPLETION_QUEUES_AT: usize = QUEUE_PAIRS_AT + MAX_QUEUE_PAIRS * size_of::<QpEntry>();
+pub(super) const SHARED_QUEUES_AT: usize =
+    COMPLETION_QUEUES_AT + MAX_COMPLETION_QUEUES * size_of::<CqEntry>();
+pub(super) const MARKS_AT: usize = SHARED_QUEUES_AT + MAX_SHARED_QUEUES * size_of::<SrqEntry>();
+/// Where the rings begin, page by page.
+pub(crate) const HEAP_AT: usize =
+    (MARKS_AT + MAX_LINKS * LANES * size_of::<MarkCell>()).next_multiple_of(PAGE);
+/// The heap is given out in these units, so that what is freed can be returned to the system.
+pub(crate) const PAGE: usize = 4096;
+pub(crate) const HEAP: usize = sized(16 << 30, 1 << 20);
+/// The whole segment.
+pub(crate) const LENGTH: usize = HEAP_AT + HEAP;
+
+/// Entries of a receive: a peer's offsets and counts are checked against this.
+pub(crate) const MAX_SGE: usize = 32;
+
+/// The first words of a segment.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Header {
+    pub(crate) layout_version: AtomicU64,
+    /// Set by a peer whose doorbell did not fit in the socket: the owner looks everywhere.
+    pub(crate) look_everywhere: AtomicU32,
+    unused: AtomicU32,
+}
+
+/// A scatter entry of a posted receive, for peers.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct SgeEntry {
+    pub(crate) address: AtomicU64,
+    pub(crate) length: AtomicU32,
+    pub(crate) lkey: AtomicU32,
+}
+
+/// Every byte is an atomic's: there is no padding, to which a shared reference would have to say that it does not change.
+#[cfg(not(loom))]
+const _: () = {
+    assert!(size_of::<Header>() == 16);
+    assert!(size_of::<MrEntry>() == 6 * 8 + 2 * 8);
+    assert!(size_of::<QpEntry>() == 16 * 8 + 3 * 4 + 13 * 4);
+    assert!(size_of::<SrqEntry>() == 4 * 8 + 2 * 4 + 8 + 2 * 8);
+    assert!(size_of::<CqEntry>() == 2 * 8 + 4 * 4 + 4 * 8 + 64 * 8);
+    assert!(size_of::<MarkCell>() == 64 && size_of::<RingHeader>() == 64 && size_of::<SlotHeader>() == 64);
+    assert!(size_of::<SgeEntry>() == 16);
+};
+
+/// A mapped segment, this process's own or a peer's.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    memory: Memory,
+}
+
+/// One slot: its header, its entries, and its eager bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Slot<'a> {
+    pub(crate) header: &'a SlotHeader,
+    pub(crate) entries: &'a [SgeEntry],
+    /// [`EAGER`] bytes, which a peer may write at any time.
+    pub(crate) eager: NonNull<u8>,
+}
+
+impl Segment {
+    /// A new segment of this process.
+    ///
+    /// # Errors
+    ///
+    /// The system has no memory or file descriptor for it.
+    pub(crate) fn create() -> io::Result<Self> {
+        Ok(Self { memory: Memory::create(c"soft-rnic", LENGTH)? })
+    }
+
+    /// The segment in memory that a peer gave. It must be [`LENGTH`] bytes long and must not be able to shrink.
+    pub(crate) fn of_peer(memory: Memory) -> Option<Self> {
+        (memory.len() >= LENGTH).then_some(Self { memory })
+    }
+
+    /// The memory, to hand to peers.
+    pub(crate) fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// # Safety
+    ///
+    /// `T` consists of atomics only, so that it is valid with any content and may change at any time; and no memory
+    /// of its own is ever put there but other atomics.
+    unsafe fn at<T>(&self, offset: usize) -> Option<&T> {
+        let end = offset.checked_add(size_of::<T>())?;
+        if end > self.memory.len() || !offset.is_multiple_of(align_of::<T>()) {
+            return None;
+        }
+        // SAFETY: inside of the mapping, which lives as long as `self`, and aligned, because the mapping begins at
+        // a page; the caller says that any content is a `T`.
+        Some(unsafe { self.memory.base().add(offset).cast::<T>().as_ref() })
+    }
+
+    /// # Safety
+    ///
+    /// As [`at`](Self::at).
+    unsafe fn in_table<T>(&self, table: usize, count: usize, index: u32) -> Option<&T> {
+        let index = index as usize;
+        if index >= count {
+            return None;
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.at(table + index * size_of::<T>()) }
+    }
+
+    pub(crate) fn header(&self) -> &Header {
+        // SAFETY: `Header` is atomics.
+        unsafe { self.at(0) }.expect("a segment has a header")
+    }
+
+    pub(crate) fn region(&self, index: u32) -> Option<&MrEntry> {
+        // SAFETY: `MrEntry` is atomics.
+        unsafe { self.in_table(REGIONS_AT, MAX_REGIONS, index) }
+    }
+
+    pub(crate) fn queue_pair(&self, index: u32) -> Option<&QpEntry> {
+        // SAFETY: `QpEntry` is atomics.
+        unsafe { self.in_table(QUEUE_PAIRS_AT, MAX_QUEUE_PAIRS, index) }
+    }
+
+    pub(crate) fn completion_queue(&self, index: u32) -> Option<&CqEntry> {
+        // SAFETY: `CqEntry` is atomics.
+        unsafe { self.in_table(COMPLETION_QUEUES_AT, MAX_COMPLETION_QUEUES, index) }
+    }
+
+    pub(crate) fn shared_queue(&self, index: u32) -> Option<&SrqEntry> {
+        // SAFETY: `SrqEntry` is atomics.
+        unsafe { self.in_table(SHARED_QUEUES_AT, MAX_SHARED_QUEUES, index) }
+    }
+
+    /// The mark of one lane of one link.
+    pub(crate) fn mark(&self, link: u16, lane: usize) -> Option<&MarkCell> {
+        if lane >= LANES {
+            return None;
+        }
+        // SAFETY: `MarkCell` is an atomic.
+        unsafe { self.in_table(MARKS_AT, MAX_LINKS * LANES, (usize::from(link) * LANES + lane) as u32) }
+    }
+
+    /// A slot of a receive queue; `None` if the card does not describe slots within the heap.
+    #[inline]
+    pub(crate) fn slot(&self, slots: &SlotsCard, index: u32) -> Option<Slot<'_>> {
+        if index >= slots.count || (slots.offset as usize) < HEAP_AT {
+            return None;
+        }
+        let offset = slots.offset.checked_add(u64::from(index) * u64::from(slots.stride))? as usize;
+        let entries = slot_entries(slots.stride)?;
+        offset.checked_add(slots.stride as usize).filter(|end| *end <= self.memory.len())?;
+        // SAFETY: `SlotHeader` is atomics.
+        let header = unsafe { self.at::<SlotHeader>(offset)? };
+        // SAFETY: the whole slot is inside of the mapping, as was just checked, and aligned as its header is;
+        // `slot_entries` says how many entries lie between header and eager bytes, and an entry is atomics.
+        let entries = unsafe {
+            let first = self.memory.base().add(offset + size_of::<SlotHeader>());
+            core::slice::from_raw_parts(first.cast::<SgeEntry>().as_ptr(), entries)
+        };
+        // SAFETY: as above: the eager bytes are the last of the slot.
+        let eager = unsafe { self.memory.base().add(offset + slots.stride as usize - EAGER) };
+        Some(Slot { header, entries, eager })
+    }
+
+    /// A ring of `words` slot numbers.
+    pub(crate) fn ring(&self, offset: u64, words: u32) -> Option<IndexRing<'_>> {
+        let offset = usize::try_from(offset).ok().filter(|offset| *offset >= HEAP_AT)?;
+        let end = offset.checked_add(ring_bytes(words))?;
+        if end > self.memory.len() || words == 0 {
+            return None;
+        }
+        // SAFETY: `RingHeader` is atomics.
+        let header = unsafe { self.at::<RingHeader>(offset)? };
+        // SAFETY: inside of the mapping, as was just checked; atomics.
+        let words = unsafe {
+            let first = self.memory.base().add(offset + size_of::<RingHeader>());
+            core::slice::from_raw_parts(first.cast::<AtomicU64>().as_ptr(), words as usize)
+        };
+        IndexRing::new(header, words)
+    }
+
+    /// A range of the heap, for payload in transit.
+    pub(crate) fn heap(&self, offset: u64, length: usize) -> Option<NonNull<u8>> {
+        let offset = usize::try_from(offset).ok().filter(|offset| *offset >= HEAP_AT)?;
+        let end = offset.checked_add(length)?;
+        // SAFETY: inside of the mapping.
+        (end <= self.memory.len()).then(|| unsafe { self.memory.base().add(offset) })
+    }
+}
+
+/// Bytes of a slot with room for this many entries.
+pub(crate) fn slot_stride(entries: usize) -> u32 {
+    (size_of::<SlotHeader>() + entries * size_of::<SgeEntry>() + EAGER).next_multiple_of(64) as u32
+}
+
+/// How many entries a slot of this stride has room for.
+fn slot_entries(stride: u32) -> Option<usize> {
+    let bytes = (stride as usize).checked_sub(size_of::<SlotHeader>() + EAGER)?;
+    let entries = bytes / size_of::<SgeEntry>();
+    (stride.is_multiple_of(64) && entries <= MAX_SGE + 3).then_some(entries)
+}
+
+/// Bytes of a ring of this many words.
+pub(crate) fn ring_bytes(words: u32) -> usize {
+    size_of::<RingHeader>() + words as usize * size_of::<AtomicU64>()
+}

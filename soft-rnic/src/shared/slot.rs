@@ -1,0 +1,191 @@
+//! A slot of a receive queue: one posted receive, and who holds it.
+//!
+//! ```text
+//!            owner posts            peer claims            peer finishes
+//!     FREE ----------------> POSTED ------------> CLAIMED ----------------> DONE
+//!      ^                      |  ^                   |                       |
+//!      |  owner takes back    |  | peer lets go, or  |                       |
+//!      +----------------------+  | owner, peer died  |      owner consumes   |
+//!      ^                         +-------------------+                       |
+//!      +---------------------------------------------------------------------+
+//! ```
+//!
+//! Each change is one compare-and-swap (or the store of the only one who may make it), so that it happened or it did
+//! not, whenever a process dies. A claim names the peer's link; the lap keeps a peer that slept from mistaking
+//! a slot's later life for the one that it knew.
+
+use crate::sync::{AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed, Release};
+
+const TAG: u64 = 0b111;
+const FREE: u64 = 0;
+const POSTED: u64 = 1;
+const CLAIMED: u64 = 2;
+const DONE: u64 = 3;
+const LINK_SHIFT: u32 = 8;
+const LINK: u64 = 0xffff;
+const LAP_SHIFT: u32 = 32;
+
+/// Bytes of a message that travel in the slot itself.
+pub(crate) const EAGER: usize = 256;
+
+/// The first line of a slot. Scatter entries and the eager bytes follow it in the segment.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub(crate) struct SlotHeader {
+    state: AtomicU64,
+    /// By the owner: bytes that the receive has room for, and how many entries.
+    room: AtomicU64,
+    /// By the peer: status, opcode and flags, and the message's length.
+    outcome: AtomicU64,
+    /// By the peer: immediate data or invalidated key, and the source queue pair.
+    origin: AtomicU64,
+    /// By the peer: the queue pair that the message came to.
+    queue_pair: AtomicU32,
+    /// By the owner: flags about the receive.
+    flags: AtomicU32,
+    /// By the peer: the link-layer source, for address handles (datagrams).
+    source: [AtomicU64; 3],
+}
+
+/// A claimed slot: the state to hand on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Claim(u64);
+
+/// What a receive has room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Room {
+    pub(crate) bytes: u32,
+    pub(crate) entries: u32,
+    /// The owner's [`SlotHeader::post`] flags.
+    pub(crate) flags: u32,
+}
+
+/// What a peer says about a message that it has delivered. Nothing in it is trusted: the owner clamps it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Delivery {
+    /// `ibv_wc_status`.
+    pub(crate) status: u8,
+    /// `ibv_wc_opcode`, less `IBV_WC_RECV`.
+    pub(crate) opcode: u8,
+    /// `ibv_wc_flags`.
+    pub(crate) wc_flags: u8,
+    /// The payload lies in the slot, for the owner to scatter.
+    pub(crate) eager: bool,
+    pub(crate) byte_len: u32,
+    pub(crate) imm_data: u32,
+    pub(crate) src_qp: u32,
+    /// Index of the owner's queue pair.
+    pub(crate) queue_pair: u32,
+    /// A datagram's source GID, and device and port bits.
+    pub(crate) source: [u64; 3],
+}
+
+/// Who holds a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Holder {
+    Free,
+    Posted,
+    Claimed { link: u16 },
+    Done { link: u16 },
+}
+
+impl SlotHeader {
+    /// Owner: offers a free slot, whose entries have been written.
+    pub(crate) fn post(&self, lap: u32, room: Room) {
+        self.room.store(u64::from(room.entries) << 32 | u64::from(room.bytes), Relaxed);
+        self.flags.store(room.flags, Relaxed);
+        self.state.store(u64::from(lap) << LAP_SHIFT | POSTED, Release);
+    }
+
+    /// Peer: takes a posted slot, if it is one.
+    #[inline]
+    pub(crate) fn claim(&self, link: u16) -> Option<Claim> {
+        let posted = self.state.load(Relaxed);
+        if posted & TAG != POSTED {
+            return None;
+        }
+        let claimed = posted & !(TAG | LINK << LINK_SHIFT) | CLAIMED | u64::from(link) << LINK_SHIFT;
+        self.state.compare_exchange(posted, claimed, AcqRel, Relaxed).ok().map(|_| Claim(claimed))
+    }
+
+    /// Peer: what the claimed receive has room for.
+    #[inline]
+    pub(crate) fn room(&self) -> Room {
+        let room = self.room.load(Relaxed);
+        Room { bytes: room as u32, entries: (room >> 32) as u32, flags: self.flags.load(Relaxed) }
+    }
+
+    /// Peer: gives a claimed slot back as it was.
+    pub(crate) fn unclaim(&self, claim: Claim) -> bool {
+        let posted = claim.0 & !(TAG | LINK << LINK_SHIFT) | POSTED;
+        self.state.compare_exchange(claim.0, posted, AcqRel, Relaxed).is_ok()
+    }
+
+    /// Peer: the message is there. False if the slot was taken away meanwhile.
+    #[inline]
+    pub(crate) fn finish(&self, claim: Claim, delivery: &Delivery) -> bool {
+        let outcome = u64::from(delivery.status)
+            | u64::from(delivery.opcode) << 8
+            | u64::from(delivery.wc_flags) << 16
+            | u64::from(delivery.eager) << 24
+            | u64::from(delivery.byte_len) << 32;
+        self.outcome.store(outcome, Relaxed);
+        self.origin.store(u64::from(delivery.imm_data) | u64::from(delivery.src_qp) << 32, Relaxed);
+        self.queue_pair.store(delivery.queue_pair, Relaxed);
+        for (word, value) in self.source.iter().zip(delivery.source) {
+            word.store(value, Relaxed);
+        }
+        self.state.compare_exchange(claim.0, claim.0 & !TAG | DONE, AcqRel, Relaxed).is_ok()
+    }
+
+    /// Owner: who holds the slot. `Done` comes with all that the peer did before.
+    #[inline]
+    pub(crate) fn holder(&self) -> Holder {
+        let state = self.state.load(Acquire);
+        let link = (state >> LINK_SHIFT & LINK) as u16;
+        match state & TAG {
+            POSTED => Holder::Posted,
+            CLAIMED => Holder::Claimed { link },
+            DONE => Holder::Done { link },
+            _ => Holder::Free,
+        }
+    }
+
+    /// Owner: what the peer said; to be read when the holder is `Done`.
+    pub(crate) fn delivery(&self) -> Delivery {
+        let outcome = self.outcome.load(Relaxed);
+        let origin = self.origin.load(Relaxed);
+        Delivery {
+            status: outcome as u8,
+            opcode: (outcome >> 8) as u8,
+            wc_flags: (outcome >> 16) as u8,
+            eager: outcome >> 24 & 1 != 0,
+            byte_len: (outcome >> 32) as u32,
+            imm_data: origin as u32,
+            src_qp: (origin >> 32) as u32,
+            queue_pair: self.queue_pair.load(Relaxed),
+            source: core::array::from_fn(|word| self.source[word].load(Relaxed)),
+        }
+    }
+
+    /// Owner: a finished or taken-back slot is free again.
+    pub(crate) fn free(&self) {
+        self.state.store(FREE, Relaxed);
+    }
+
+    /// Owner: takes a posted slot back. False if a peer has it.
+    pub(crate) fn take_back(&self) -> bool {
+        let state = self.state.load(Relaxed);
+        state & TAG == POSTED && self.state.compare_exchange(state, FREE, AcqRel, Relaxed).is_ok()
+    }
+
+    /// Owner: offers a slot anew that a dead peer had claimed, or finished without telling anybody. Whether it told is the
+    /// caller's to know: a finished message was acknowledged to its sender, so it is lost only where nobody can
+    /// tell any more whose it was (a shared queue's, in no queue pair's ring).
+    pub(crate) fn recover(&self, link: u16) -> bool {
+        let state = self.state.load(Acquire);
+        let held = matches!(state & TAG, CLAIMED | DONE) && (state >> LINK_SHIFT & LINK) as u16 == link;
+        let posted = state & !(TAG | LINK << LINK_SHIFT) | POSTED;
+        held && self.state.compare_exchange(state, posted, AcqRel, Relaxed).is_ok()
+    }
+}

@@ -1,0 +1,167 @@
+//! Address handles.
+
+use std::ffi::c_int;
+use std::net::Ipv4Addr;
+
+use rdma_mummy_sys::types::*;
+
+use super::context::context_of;
+use super::protection_domain::pd_of;
+use super::{minus_one, null};
+use crate::objects::address_handle::AddressHandle;
+use crate::objects::context::Context;
+use crate::objects::object::Object;
+
+type AhObject = Object<ibv_ah, AddressHandle>;
+
+/// The address handle of a pointer.
+///
+/// # Safety
+///
+/// - `ah` is live while the reference is used.
+#[inline]
+pub(crate) unsafe fn ah_of<'a>(ah: *mut ibv_ah) -> &'a AddressHandle {
+    // SAFETY: every address handle of this crate is such an object.
+    unsafe { AhObject::state(ah) }
+}
+
+pub(super) unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
+    // SAFETY: the caller's domain is live, and its attributes are valid.
+    let (state, attr) = unsafe { (pd_of(pd), attr.read()) };
+    match AddressHandle::new(state, &attr) {
+        Ok(ah) => AhObject::create(ibv_ah { context: state.context().handle(), pd, handle: 0 }, ah),
+        Err(error) => null(error),
+    }
+}
+
+pub(super) unsafe extern "C" fn destroy_ah(ah: *mut ibv_ah) -> c_int {
+    // SAFETY: the caller gives it up.
+    drop(unsafe { AhObject::destroy(ah) });
+    0
+}
+
+/// What of a datagram's header an answer needs.
+struct Origin {
+    source: [u8; 16],
+    destination: [u8; 16],
+    flow_label: u32,
+    traffic_class: u8,
+    hop_limit: u8,
+}
+
+/// Whether twenty bytes are an IPv4 header without options, by its checksum.
+fn is_ipv4_header(header: &[u8; 20]) -> bool {
+    let words = header.chunks_exact(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])));
+    let sum: u32 = words.sum();
+    header[0] == 0x45 && (sum & 0xffff) + (sum >> 16) == 0xffff
+}
+
+/// Reads the forty bytes before a datagram's payload: an IPv6 header, or an IPv4 header in the second half.
+fn origin(grh: &[u8; 40]) -> Option<Origin> {
+    let ipv4: &[u8; 20] = grh.last_chunk()?;
+    if is_ipv4_header(ipv4) {
+        let address = |at: usize| {
+            Ipv4Addr::new(ipv4[at], ipv4[at + 1], ipv4[at + 2], ipv4[at + 3]).to_ipv6_mapped().octets()
+        };
+        return Some(Origin {
+            source: address(12),
+            destination: address(16),
+            flow_label: 0,
+            traffic_class: ipv4[1],
+            hop_limit: ipv4[8],
+        });
+    }
+    let first = u32::from_be_bytes(*grh.first_chunk()?);
+    (first >> 28 == 6).then(|| Origin {
+        source: *grh[8..].first_chunk().expect("thirty-two bytes are left"),
+        destination: *grh[24..].first_chunk().expect("sixteen bytes are left"),
+        flow_label: first & 0xf_ffff,
+        traffic_class: (first >> 20) as u8,
+        hop_limit: grh[7],
+    })
+}
+
+/// The index of a GID of a port.
+fn index_of(context: &Context, port: u8, gid: [u8; 16]) -> Option<u8> {
+    let gids = &context.device().port(port.into())?.gids;
+    gids.iter().position(|own| own.raw == gid).and_then(|index| u8::try_from(index).ok())
+}
+
+pub(super) unsafe extern "C" fn init_ah_from_wc(
+    context: *mut ibv_context,
+    port: u8,
+    wc: *mut ibv_wc,
+    grh: *mut ibv_grh,
+    attr: *mut ibv_ah_attr,
+) -> c_int {
+    // SAFETY: the caller's context is open, and its completion is valid.
+    let (context, wc) = unsafe { (context_of(context), wc.read()) };
+    let mut answer = ibv_ah_attr {
+        dlid: wc.slid,
+        sl: wc.sl,
+        src_path_bits: wc.dlid_path_bits,
+        port_num: port,
+        ..ibv_ah_attr::default()
+    };
+    let mut result = 0;
+    if wc.wc_flags & ibv_wc_flags::IBV_WC_GRH.0 != 0 {
+        // SAFETY: the flag says that the header is there; it is forty bytes of any value, wherever they begin.
+        let header = unsafe { grh.cast::<[u8; 40]>().read() };
+        answer.is_global = 1;
+        match origin(&header) {
+            None => result = minus_one(libc::EPROTONOSUPPORT),
+            Some(origin) => {
+                answer.grh.dgid = ibv_gid { raw: origin.source };
+                answer.grh.flow_label = origin.flow_label;
+                answer.grh.traffic_class = origin.traffic_class;
+                answer.grh.hop_limit = origin.hop_limit;
+                match index_of(&context, port, origin.destination) {
+                    Some(index) => answer.grh.sgid_index = index,
+                    None => result = minus_one(libc::EINVAL),
+                }
+            }
+        }
+    }
+    // SAFETY: the caller's place is valid.
+    unsafe { attr.write(answer) };
+    result
+}
+
+pub(super) unsafe extern "C" fn create_ah_from_wc(
+    pd: *mut ibv_pd,
+    wc: *mut ibv_wc,
+    grh: *mut ibv_grh,
+    port: u8,
+) -> *mut ibv_ah {
+    let mut attr = ibv_ah_attr::default();
+    // SAFETY: the caller's promises.
+    unsafe {
+        let context = pd_of(pd).context().handle();
+        if init_ah_from_wc(context, port, wc, grh, &raw mut attr) != 0 {
+            return std::ptr::null_mut();
+        }
+        create_ah(pd, &raw mut attr)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_is_ipv4_by_its_checksum() {
+        // The example of RFC 1071's algorithm that textbooks use.
+        let header =
+            [0x45, 0, 0, 0x73, 0, 0, 0x40, 0, 0x40, 0x11, 0xb8, 0x61, 0xc0, 0xa8, 0, 1, 0xc0, 0xa8, 0, 0xc7];
+        let mut grh = [0; 40];
+        grh[20..].copy_from_slice(&header);
+        let read = origin(&grh).unwrap();
+        assert_eq!(read.source, Ipv4Addr::new(192, 168, 0, 1).to_ipv6_mapped().octets());
+        assert_eq!(read.destination, Ipv4Addr::new(192, 168, 0, 199).to_ipv6_mapped().octets());
+        assert_eq!((read.hop_limit, read.traffic_class), (0x40, 0));
+        grh[20 + 8] ^= 1;
+        assert!(origin(&grh).is_none());
+        grh[0] = 0x60;
+        assert!(origin(&grh).is_some());
+    }
+}

@@ -1,0 +1,82 @@
+//! Completion channels, and the events that come through them.
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::sync::Arc;
+
+use rdma_mummy_sys::types::*;
+
+use super::completion_queue::cq_of;
+use super::context::context_of;
+use super::{minus_one, null, number};
+use crate::objects::channel::Channel;
+use crate::objects::held::Used;
+use crate::objects::object::Object;
+use crate::platform::errno;
+
+type ChannelObject = Object<ibv_comp_channel, Arc<Channel>>;
+
+/// The channel of a pointer.
+///
+/// # Safety
+///
+/// - `channel` is live while the reference is used.
+pub(crate) unsafe fn channel_of<'a>(channel: *mut ibv_comp_channel) -> &'a Arc<Channel> {
+    // SAFETY: every channel of this crate is such an object.
+    unsafe { ChannelObject::state(channel) }
+}
+
+pub(super) unsafe extern "C" fn create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
+    // SAFETY: the caller's context is open.
+    let state = unsafe { context_of(context) };
+    if let Err(error) = state.check_process() {
+        return null(error);
+    }
+    match Channel::create(&state) {
+        Ok(channel) => {
+            let c = ibv_comp_channel { context, fd: channel.descriptor(), refcnt: 0 };
+            ChannelObject::create(c, channel)
+        }
+        Err(error) => null(errno::of(&error)),
+    }
+}
+
+pub(super) unsafe extern "C" fn destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
+    // SAFETY: the caller's channel is live.
+    if unsafe { channel_of(channel) }.users().is_used() {
+        return number(Err(libc::EBUSY));
+    }
+    // SAFETY: the caller gives it up.
+    drop(unsafe { ChannelObject::destroy(channel) });
+    0
+}
+
+pub(super) unsafe extern "C" fn get_cq_event(
+    channel: *mut ibv_comp_channel,
+    cq: *mut *mut ibv_cq,
+    cq_context: *mut *mut c_void,
+) -> c_int {
+    // SAFETY: the caller's channel is live.
+    let state = unsafe { channel_of(channel) };
+    if let Err(error) = state.context().check_process() {
+        return minus_one(error);
+    }
+    match state.take() {
+        Ok(fired) => {
+            let handle = fired.handle();
+            // SAFETY: the caller's places are valid; the queue lives until the event is acknowledged.
+            unsafe {
+                cq.write(handle);
+                cq_context.write((&raw const (*handle).cq_context).read());
+            }
+            0
+        }
+        Err(error) => minus_one(errno::of(&error)),
+    }
+}
+
+pub(super) unsafe extern "C" fn ack_cq_events(cq: *mut ibv_cq, events: c_uint) {
+    if events != 0 {
+        // SAFETY: the caller's queue is live until its events are acknowledged.
+        unsafe { cq_of(cq) }.acks().acknowledge(events);
+    }
+}

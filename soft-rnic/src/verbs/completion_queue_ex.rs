@@ -1,0 +1,208 @@
+//! Extended completion queues: one completion at a time, and only the fields that were asked for.
+
+use std::ffi::{c_int, c_uint};
+use std::sync::Arc;
+
+use rdma_mummy_sys::types::*;
+
+use super::completion_queue::{cq_of, create};
+use super::null;
+use crate::objects::completion::{Cq, CqOptions, Turn};
+use crate::platform::clock;
+
+use ibv_create_cq_wc_flags as Field;
+
+/// The fields that a completion of this device has.
+const FIELDS: u32 = Field::IBV_WC_EX_WITH_BYTE_LEN.0
+    | Field::IBV_WC_EX_WITH_IMM.0
+    | Field::IBV_WC_EX_WITH_QP_NUM.0
+    | Field::IBV_WC_EX_WITH_SRC_QP.0
+    | Field::IBV_WC_EX_WITH_SLID.0
+    | Field::IBV_WC_EX_WITH_SL.0
+    | Field::IBV_WC_EX_WITH_DLID_PATH_BITS.0
+    | TIMES;
+const TIMES: u32 =
+    Field::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP.0 | Field::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK.0;
+
+pub(super) unsafe extern "C" fn create_cq_ex(
+    context: *mut ibv_context,
+    attr: *mut ibv_cq_init_attr_ex,
+) -> *mut ibv_cq_ex {
+    use ibv_cq_init_attr_mask as Mask;
+    use ibv_create_cq_attr_flags as Flag;
+    // SAFETY: the caller's attributes are valid up to `comp_mask`, and as far as that says.
+    let attr = unsafe {
+        let mask = (&raw const (*attr).comp_mask).read();
+        ibv_cq_init_attr_ex {
+            cqe: (&raw const (*attr).cqe).read(),
+            cq_context: (&raw const (*attr).cq_context).read(),
+            channel: (&raw const (*attr).channel).read(),
+            comp_vector: (&raw const (*attr).comp_vector).read(),
+            wc_flags: (&raw const (*attr).wc_flags).read(),
+            comp_mask: mask,
+            flags: if mask & Mask::IBV_CQ_INIT_ATTR_MASK_FLAGS.0 != 0 {
+                (&raw const (*attr).flags).read()
+            } else {
+                0
+            },
+            ..ibv_cq_init_attr_ex::default()
+        }
+    };
+    let known_flags = Flag::IBV_CREATE_CQ_ATTR_SINGLE_THREADED.0 | Flag::IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN.0;
+    if attr.comp_mask & !(Mask::IBV_CQ_INIT_ATTR_MASK_FLAGS.0 | Mask::IBV_CQ_INIT_ATTR_MASK_PD.0) != 0 {
+        return null(libc::EINVAL);
+    }
+    // There are no parent domains yet.
+    let has_parent = attr.comp_mask & Mask::IBV_CQ_INIT_ATTR_MASK_PD.0 != 0;
+    if has_parent || attr.flags & !known_flags != 0 || attr.wc_flags & !u64::from(FIELDS) != 0 {
+        return null(libc::EOPNOTSUPP);
+    }
+    let asked = attr.wc_flags as u32;
+    let options = CqOptions {
+        capacity: attr.cqe,
+        timestamps: asked & TIMES != 0,
+        single_threaded: attr.flags & Flag::IBV_CREATE_CQ_ATTR_SINGLE_THREADED.0 != 0,
+        ignore_overrun: attr.flags & Flag::IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN.0 != 0,
+    };
+    // SAFETY: the caller's promises; the queue is new, so its operations are this function's to set.
+    unsafe {
+        match create(context, attr.cq_context, attr.channel, attr.comp_vector, options) {
+            Ok(cq) => {
+                install(cq, asked);
+                cq
+            }
+            Err(error) => null(error),
+        }
+    }
+}
+
+/// Gives a queue its operations.
+///
+/// # Safety
+///
+/// - The queue is live, and nobody uses it yet.
+unsafe fn install(cq: *mut ibv_cq_ex, asked: u32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        (*cq).start_poll = Some(start_poll);
+        (*cq).next_poll = Some(next_poll);
+        (*cq).end_poll = Some(end_poll);
+        (*cq).read_opcode = Some(read_opcode);
+        (*cq).read_vendor_err = Some(read_vendor_err);
+        (*cq).read_wc_flags = Some(read_wc_flags);
+    }
+    macro_rules! readers {
+        ($($flag:ident: $reader:ident),* $(,)?) => {$(
+            if asked & Field::$flag.0 != 0 {
+                // SAFETY: as above.
+                unsafe { (*cq).$reader = Some($reader) };
+            }
+        )*};
+    }
+    readers!(
+        IBV_WC_EX_WITH_BYTE_LEN: read_byte_len,
+        IBV_WC_EX_WITH_IMM: read_imm_data,
+        IBV_WC_EX_WITH_QP_NUM: read_qp_num,
+        IBV_WC_EX_WITH_SRC_QP: read_src_qp,
+        IBV_WC_EX_WITH_SLID: read_slid,
+        IBV_WC_EX_WITH_SL: read_sl,
+        IBV_WC_EX_WITH_DLID_PATH_BITS: read_dlid_path_bits,
+        IBV_WC_EX_WITH_COMPLETION_TIMESTAMP: read_completion_ts,
+        IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK: read_completion_wallclock_ns,
+    );
+}
+
+/// # Safety
+///
+/// - The queue is live.
+#[inline]
+unsafe fn state<'a>(cq: *mut ibv_cq_ex) -> &'a Cq {
+    // SAFETY: the caller's promise.
+    Arc::as_ref(unsafe { cq_of(cq.cast()) })
+}
+
+/// Shows the turn's completion in the struct's own fields, and keeps the turn for the next call.
+///
+/// # Safety
+///
+/// - The queue is live.
+#[inline]
+unsafe fn show(cq: *mut ibv_cq_ex, turn: Turn<'_>) {
+    let (wr_id, status) = (turn.current.wr_id, turn.current.status);
+    turn.keep();
+    // SAFETY: these fields are the library's to write.
+    unsafe {
+        (*cq).wr_id = wr_id;
+        (*cq).status = ibv_wc_status(status);
+    }
+}
+
+unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
+    // SAFETY: the caller's attributes are valid, where there are any.
+    if !attr.is_null() && unsafe { (*attr).comp_mask } != 0 {
+        return libc::EINVAL;
+    }
+    // SAFETY: the caller's queue is live.
+    unsafe {
+        if state(cq).is_forked() {
+            return libc::EIO;
+        }
+        match state(cq).start() {
+            Some(turn) => {
+                show(cq, turn);
+                0
+            }
+            None => libc::ENOENT,
+        }
+    }
+}
+
+unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
+    // SAFETY: the caller's queue is live, and its poll was started: the turn was kept.
+    unsafe {
+        let state = state(cq);
+        if state.is_forked() {
+            return libc::EIO;
+        }
+        let mut turn = state.resume();
+        if state.advance(&mut turn) {
+            show(cq, turn);
+            0
+        } else {
+            turn.keep();
+            libc::ENOENT
+        }
+    }
+}
+
+unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
+    // SAFETY: the caller's queue is live, and its poll was started: the turn was kept, and ends here.
+    drop(unsafe { state(cq).resume() });
+}
+
+macro_rules! readers {
+    ($($name:ident -> $ty:ty { |$cqe:ident| $value:expr })*) => {$(
+        unsafe extern "C" fn $name(cq: *mut ibv_cq_ex) -> $ty {
+            // SAFETY: the caller's queue is live, and its poll was started: the turn was kept.
+            let turn = unsafe { state(cq).resume() };
+            let $cqe = turn.current;
+            turn.keep();
+            $value
+        }
+    )*};
+}
+
+readers! {
+    read_opcode -> ibv_wc_opcode { |cqe| ibv_wc_opcode(cqe.opcode) }
+    read_vendor_err -> u32 { |cqe| cqe.vendor_err }
+    read_wc_flags -> c_uint { |cqe| cqe.wc_flags }
+    read_byte_len -> u32 { |cqe| cqe.byte_len }
+    read_imm_data -> __be32 { |cqe| cqe.imm_data }
+    read_qp_num -> u32 { |cqe| cqe.qp_num }
+    read_src_qp -> u32 { |cqe| cqe.src_qp }
+    read_slid -> u32 { |cqe| cqe.slid.into() }
+    read_sl -> u8 { |cqe| cqe.sl }
+    read_dlid_path_bits -> u8 { |cqe| cqe.dlid_path_bits }
+    read_completion_ts -> u64 { |cqe| cqe.timestamp }
+    read_completion_wallclock_ns -> u64 { |cqe| clock::wall(cqe.timestamp) }
+}

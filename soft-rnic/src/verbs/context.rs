@@ -1,0 +1,189 @@
+//! Opening and closing a device, and what an open one can be asked.
+
+use std::ffi::{c_char, c_int};
+use std::mem::offset_of;
+use std::ptr;
+use std::sync::Arc;
+
+use rdma_mummy_sys::types::*;
+
+use super::device::device_of;
+use super::write_prefix;
+use super::{
+    completion_queue, completion_queue_ex, memory_region, null, number, port, queue_pair, unsupported,
+};
+use crate::objects::context::Context;
+use crate::platform::{clock, errno};
+
+/// The C part of a context. The other part frees it.
+#[repr(C)]
+struct ContextObject {
+    verbs: verbs_context,
+    /// The program's reference, until it closes the context. All objects have their own.
+    state: *const Context,
+}
+
+const OFFSET: usize = offset_of!(ContextObject, verbs) + offset_of!(verbs_context, context);
+
+/// The context of a pointer.
+///
+/// # Safety
+///
+/// - `context` is open, or something that was made in it lives.
+#[inline]
+pub(crate) unsafe fn context_of(context: *mut ibv_context) -> Arc<Context> {
+    // SAFETY: every context of this crate lies in a `ContextObject`, and the pointer is good for all of it. The state
+    // lives as long, and came from an `Arc`.
+    unsafe {
+        let state = (&raw const (*context.byte_sub(OFFSET).cast::<ContextObject>()).state).read();
+        Arc::increment_strong_count(state);
+        Arc::from_raw(state)
+    }
+}
+
+/// # Safety
+///
+/// - Nobody uses the context any more.
+unsafe fn free(context: *mut ibv_context) {
+    // SAFETY: `open_device` boxed it.
+    drop(unsafe { Box::from_raw(context.byte_sub(OFFSET).cast::<ContextObject>()) });
+}
+
+pub(super) unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv_context {
+    let Some(device) = device_of(device) else { return null(libc::ENODEV) };
+    let state = match Context::open(device, free) {
+        Ok(state) => state,
+        Err(error) => return null(errno::of(&error)),
+    };
+    let mut verbs = verbs_context { sz: size_of::<verbs_context>(), ..verbs_context::default() };
+    verbs.context.device = device.object();
+    verbs.context.cmd_fd = -1;
+    verbs.context.async_fd = state.events().descriptor();
+    verbs.context.num_comp_vectors = completion_queue::comp_vectors();
+    verbs.context.abi_compat = ptr::without_provenance_mut(usize::MAX);
+    verbs.context.ops.poll_cq = Some(completion_queue::poll_cq);
+    verbs.context.ops.req_notify_cq = Some(completion_queue::req_notify_cq);
+    verbs.query_port = Some(port::query_port_ex);
+    verbs.query_device_ex = Some(query_device_ex);
+    verbs.query_rt_values = Some(query_rt_values);
+    verbs.create_cq_ex = Some(completion_queue_ex::create_cq_ex);
+    verbs.modify_cq = Some(completion_queue::modify_cq);
+    verbs.alloc_buf = Some(memory_region::alloc_buf);
+    verbs.free_buf = Some(memory_region::free_buf);
+    verbs.reg_mr_ex = Some(memory_region::reg_mr_ex);
+    unsupported::install(&mut verbs);
+    queue_pair::install(&mut verbs);
+    let object = Box::into_raw(Box::new(ContextObject { verbs, state: Arc::as_ptr(&state) }));
+    // SAFETY: the object was made just now; the pointer stays good for all of it.
+    let handle = unsafe { &raw mut (*object).verbs.context };
+    state.set_handle(handle);
+    // The program's reference; `close_device` takes it back.
+    let _ = Arc::into_raw(state);
+    handle
+}
+
+/// As in libibverbs, this succeeds whatever is left.
+pub(super) unsafe extern "C" fn close_device(context: *mut ibv_context) -> c_int {
+    // SAFETY: the caller's context is open, and its reference is given up.
+    unsafe {
+        let state = context_of(context);
+        drop(Arc::from_raw(Arc::as_ptr(&state)));
+        state.close();
+    }
+    0
+}
+
+fn attributes(context: &Context) -> ibv_device_attr {
+    let limits = context.rnic().limits();
+    let device = context.device();
+    let signed = |limit: u32| c_int::try_from(limit).unwrap_or(c_int::MAX);
+    let mut attr = ibv_device_attr {
+        node_guid: device.guid.to_be(),
+        sys_image_guid: device.guid.to_be(),
+        max_mr_size: limits.max_mr_size,
+        page_size_cap: 0xffff_f000,
+        // Nobody's: the device is no hardware, and does not look like any.
+        vendor_id: 0,
+        vendor_part_id: 0,
+        hw_ver: 0,
+        max_qp: signed(limits.max_qp),
+        max_qp_wr: signed(limits.max_qp_wr),
+        device_cap_flags: ibv_device_cap_flags::IBV_DEVICE_CURR_QP_STATE_MOD.0
+            | ibv_device_cap_flags::IBV_DEVICE_PORT_ACTIVE_EVENT.0
+            | ibv_device_cap_flags::IBV_DEVICE_SYS_IMAGE_GUID.0
+            | ibv_device_cap_flags::IBV_DEVICE_RC_RNR_NAK_GEN.0
+            | ibv_device_cap_flags::IBV_DEVICE_N_NOTIFY_CQ.0,
+        max_sge: signed(limits.max_sge),
+        max_sge_rd: signed(limits.max_sge),
+        max_cq: signed(limits.max_cq),
+        max_cqe: signed(limits.max_cqe),
+        max_mr: signed(limits.max_mr),
+        max_pd: signed(limits.max_pd),
+        max_qp_rd_atom: signed(limits.max_qp_rd_atom),
+        max_res_rd_atom: signed(limits.max_qp_rd_atom.saturating_mul(limits.max_qp)),
+        max_qp_init_rd_atom: signed(limits.max_qp_rd_atom),
+        atomic_cap: ibv_atomic_cap::IBV_ATOMIC_HCA,
+        max_ah: signed(limits.max_ah),
+        max_srq: signed(limits.max_srq),
+        max_srq_wr: signed(limits.max_srq_wr),
+        max_srq_sge: signed(limits.max_srq_sge),
+        max_pkeys: 1,
+        local_ca_ack_delay: 15,
+        phys_port_cnt: device.ports.len() as u8,
+        ..ibv_device_attr::default()
+    };
+    let version = concat!("soft-", env!("CARGO_PKG_VERSION"));
+    for (to, from) in attr.fw_ver.iter_mut().zip(version.bytes()) {
+        *to = from as c_char;
+    }
+    attr
+}
+
+pub(super) unsafe extern "C" fn query_device(context: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int {
+    // SAFETY: the caller's context is open, and the place for the attributes is valid.
+    unsafe { attr.write(attributes(&context_of(context))) };
+    0
+}
+
+unsafe extern "C" fn query_device_ex(
+    context: *mut ibv_context,
+    input: *const ibv_query_device_ex_input,
+    attr: *mut ibv_device_attr_ex,
+    attr_size: usize,
+) -> c_int {
+    // SAFETY: the caller gives a valid input, or none.
+    let unknown_input = !input.is_null() && unsafe { (*input).comp_mask } != 0;
+    if unknown_input || attr_size < size_of::<ibv_device_attr>() {
+        return number(Err(libc::EINVAL));
+    }
+    // SAFETY: the caller's context is open.
+    let context = unsafe { context_of(context) };
+    let orig_attr = attributes(&context);
+    let extended = ibv_device_attr_ex {
+        orig_attr,
+        completion_timestamp_mask: u64::MAX,
+        hca_core_clock: clock::TICKS_A_MILLISECOND,
+        device_cap_flags_ex: orig_attr.device_cap_flags.into(),
+        cq_mod_caps: ibv_cq_moderation_caps { max_cq_count: u16::MAX, max_cq_period: u16::MAX },
+        phys_port_cnt_ex: orig_attr.phys_port_cnt.into(),
+        ..ibv_device_attr_ex::default()
+    };
+    // SAFETY: the caller's struct has this size.
+    unsafe { write_prefix(attr, attr_size, &extended) };
+    0
+}
+
+/// The raw clock is a number of ticks, all of them in `tv_nsec`, as with other devices.
+unsafe extern "C" fn query_rt_values(_: *mut ibv_context, values: *mut ibv_values_ex) -> c_int {
+    const RAW_CLOCK: u32 = ibv_values_mask::IBV_VALUES_MASK_RAW_CLOCK.0;
+    // SAFETY: the caller's values are valid.
+    unsafe {
+        let asked = (*values).comp_mask & RAW_CLOCK;
+        if asked != 0 {
+            (*values).raw_clock.tv_sec = 0;
+            (*values).raw_clock.tv_nsec = clock::now() as i64;
+        }
+        (*values).comp_mask = asked;
+    }
+    0
+}

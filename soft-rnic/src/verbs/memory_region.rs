@@ -1,0 +1,218 @@
+//! Memory regions, and memory to register.
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::sync::Arc;
+
+use rdma_mummy_sys::types::*;
+
+use super::protection_domain::pd_of;
+use super::{null, number};
+use crate::objects::buffer::Buffer;
+use crate::objects::memory_region::{Change, Mr, Range};
+use crate::objects::object::Object;
+use crate::platform::errno;
+
+type MrObject = Object<ibv_mr, Mr>;
+/// C knows nothing of what is in an `ibv_buf`.
+type BufferObject = Object<(), Arc<Buffer>>;
+
+/// Registers a range.
+///
+/// # Safety
+///
+/// - `pd` is live.
+/// - The range is memory for the device to use, as the flags say, until it is deregistered.
+unsafe fn register(pd: *mut ibv_pd, range: Range, access: u32, buffer: Option<Arc<Buffer>>) -> *mut ibv_mr {
+    // SAFETY: the caller's domain is live.
+    let state = unsafe { pd_of(pd) };
+    match Mr::register(state, range, access, buffer) {
+        Ok((mr, key)) => {
+            let c = ibv_mr {
+                context: state.context().handle(),
+                pd,
+                addr: range.base.cast(),
+                length: range.length,
+                handle: mr.index(),
+                lkey: key,
+                rkey: key,
+            };
+            MrObject::create(c, mr)
+        }
+        Err(error) => null(error),
+    }
+}
+
+fn own_address(addr: *mut c_void, length: usize) -> Range {
+    Range { base: addr.cast(), length, iova: addr.addr() as u64 }
+}
+
+pub(super) unsafe extern "C" fn reg_mr(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> *mut ibv_mr {
+    // SAFETY: the caller's promises.
+    unsafe { register(pd, own_address(addr, length), access as u32, None) }
+}
+
+pub(super) unsafe extern "C" fn reg_mr_iova(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: c_int,
+) -> *mut ibv_mr {
+    // SAFETY: the caller's promises.
+    unsafe { register(pd, Range { base: addr.cast(), length, iova }, access as u32, None) }
+}
+
+pub(super) unsafe extern "C" fn reg_mr_iova2(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: c_uint,
+) -> *mut ibv_mr {
+    // SAFETY: the caller's promises.
+    unsafe { register(pd, Range { base: addr.cast(), length, iova }, access, None) }
+}
+
+/// Registers memory of the program's, or of [`alloc_buf`]; files of other drivers and their handles are not for this
+/// device.
+pub(super) unsafe extern "C" fn reg_mr_ex(pd: *mut ibv_pd, attr: *mut ibv_mr_init_attr) -> *mut ibv_mr {
+    use ibv_mr_init_attr_mask as M;
+    // SAFETY: the caller's attributes are valid.
+    let attr = unsafe { attr.read() };
+    let has = |mask: M| attr.comp_mask & u64::from(mask.0) != 0;
+    let known = M::IBV_REG_MR_MASK_ADDR.0 | M::IBV_REG_MR_MASK_IOVA.0 | M::IBV_REG_MR_MASK_BUF.0;
+    if attr.comp_mask & !u64::from(known) != 0 {
+        return null(libc::EOPNOTSUPP);
+    }
+    if !has(M::IBV_REG_MR_MASK_ADDR) {
+        return null(libc::EINVAL);
+    }
+    let mut range = own_address(attr.addr, attr.length);
+    if has(M::IBV_REG_MR_MASK_IOVA) {
+        range.iova = attr.iova;
+    }
+    let buffer = has(M::IBV_REG_MR_MASK_BUF).then(|| {
+        // SAFETY: the caller's buffer is live, as the mask says that there is one.
+        Arc::clone(unsafe { BufferObject::state(attr.buf.cast()) })
+    });
+    if buffer.as_ref().is_some_and(|buffer| !buffer.contains(attr.addr.addr(), attr.length)) {
+        return null(libc::EINVAL);
+    }
+    // SAFETY: the caller's promises.
+    unsafe { register(pd, range, attr.access as u32, buffer) }
+}
+
+pub(super) unsafe extern "C" fn reg_buf_mr(
+    pd: *mut ibv_pd,
+    buf: *mut ibv_buf,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> *mut ibv_mr {
+    use ibv_mr_init_attr_mask as M;
+    let mut attr = ibv_mr_init_attr {
+        length,
+        access,
+        comp_mask: u64::from(M::IBV_REG_MR_MASK_ADDR.0 | M::IBV_REG_MR_MASK_BUF.0),
+        addr,
+        buf,
+        ..ibv_mr_init_attr::default()
+    };
+    // SAFETY: the caller's promises.
+    unsafe { reg_mr_ex(pd, &raw mut attr) }
+}
+
+pub(super) unsafe extern "C" fn alloc_buf(
+    pd: *mut ibv_pd,
+    size: usize,
+    buf: *mut *mut ibv_buf,
+) -> *mut c_void {
+    // SAFETY: the caller's domain is live.
+    let pd = unsafe { pd_of(pd) };
+    if let Err(error) = pd.context().check_process() {
+        return null(error);
+    }
+    match Buffer::allocate(pd, size) {
+        Ok(buffer) => {
+            let base = buffer.base();
+            // SAFETY: the caller gives a place for the handle.
+            unsafe { buf.write(BufferObject::create((), buffer).cast()) };
+            base.as_ptr().cast()
+        }
+        Err(error) => null(errno::of(&error)),
+    }
+}
+
+/// Regions of the memory keep it until they are deregistered.
+pub(super) unsafe extern "C" fn free_buf(buf: *mut ibv_buf) {
+    // SAFETY: the caller gives it up.
+    drop(unsafe { BufferObject::destroy(buf.cast()) });
+}
+
+pub(super) unsafe extern "C" fn rereg_mr(
+    mr: *mut ibv_mr,
+    flags: c_int,
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> c_int {
+    use ibv_rereg_mr_err_code as Code;
+    use ibv_rereg_mr_flags as Flags;
+    let has = |flag: Flags| flags as u32 & flag.0 != 0;
+    let translation = has(Flags::IBV_REREG_MR_CHANGE_TRANSLATION);
+    let unknown = flags as u32 & !Flags::IBV_REREG_MR_FLAGS_SUPPORTED.0 != 0;
+    let empty = translation && (length == 0 || addr.is_null());
+    if unknown || empty || (access != 0 && !has(Flags::IBV_REREG_MR_CHANGE_ACCESS)) {
+        errno::set(libc::EINVAL);
+        return Code::IBV_REREG_MR_ERR_INPUT.0;
+    }
+    let wants_pd = has(Flags::IBV_REREG_MR_CHANGE_PD);
+    let failed = |error| {
+        errno::set(error);
+        Code::IBV_REREG_MR_ERR_CMD.0
+    };
+    if flags == 0 || (wants_pd && pd.is_null()) {
+        return failed(libc::EINVAL);
+    }
+    let change = Change {
+        range: translation.then(|| own_address(addr, length)),
+        // SAFETY: the caller's new domain is live.
+        pd: wants_pd.then(|| Arc::clone(unsafe { pd_of(pd) })),
+        access: has(Flags::IBV_REREG_MR_CHANGE_ACCESS).then_some(access as u32),
+    };
+    // SAFETY: the caller's region is live.
+    match unsafe { MrObject::state(mr) }.change(change) {
+        Ok(key) => {
+            // SAFETY: as above; these fields are the library's to write.
+            unsafe {
+                if translation {
+                    (*mr).addr = addr;
+                    (*mr).length = length;
+                }
+                if wants_pd {
+                    (*mr).pd = pd;
+                }
+                (*mr).lkey = key;
+                (*mr).rkey = key;
+            }
+            0
+        }
+        Err(error) => failed(error),
+    }
+}
+
+pub(super) unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
+    // SAFETY: the caller's region is live.
+    let result = unsafe { MrObject::state(mr) }.deregister();
+    if result.is_ok() {
+        // SAFETY: the caller gives it up, and nobody touches its memory.
+        drop(unsafe { MrObject::destroy(mr) });
+    }
+    number(result)
+}

@@ -1,0 +1,224 @@
+//! Ports: attributes, GIDs, partitions.
+
+use std::ffi::c_int;
+
+use rdma_mummy_sys::types::*;
+
+use super::context::context_of;
+use super::{minus_one, number, write_prefix};
+use crate::objects::address_handle::gid_bytes;
+use crate::objects::context::Context;
+use crate::objects::device::{DEFAULT_PKEY, GID_TABLE, Port};
+use crate::objects::setup::Setup;
+
+/// Bytes of the port attributes that programs of old were compiled with.
+const CLASSIC_SIZE: usize = 48;
+/// Four lanes of 25 Gb/s.
+const WIDTH_4X: u8 = 2;
+const SPEED_25: u8 = 32;
+const SPEED_IN_100_MBPS: u64 = 1000;
+const LINK_UP: u8 = 5;
+const LINK_DISABLED: u8 = 3;
+/// The longest message of the specification.
+pub(crate) const MAX_MESSAGE: u32 = 1 << 31;
+
+fn attributes(port: &Port) -> ibv_port_attr {
+    let state = port.state();
+    ibv_port_attr {
+        state,
+        max_mtu: ibv_mtu::IBV_MTU_4096,
+        active_mtu: ibv_mtu::IBV_MTU_4096,
+        gid_tbl_len: GID_TABLE as c_int,
+        port_cap_flags: ibv_port_cap_flags::IBV_PORT_CM_SUP.0 | ibv_port_cap_flags::IBV_PORT_IP_BASED_GIDS.0,
+        max_msg_sz: MAX_MESSAGE,
+        pkey_tbl_len: 1,
+        max_vl_num: 1,
+        active_width: WIDTH_4X,
+        active_speed: SPEED_25,
+        active_speed_ex: SPEED_25.into(),
+        phys_state: if state == ibv_port_state::IBV_PORT_ACTIVE { LINK_UP } else { LINK_DISABLED },
+        link_layer: IBV_LINK_LAYER_ETHERNET as u8,
+        flags: IBV_QPF_GRH_REQUIRED.0 as u8,
+        ..ibv_port_attr::default()
+    }
+}
+
+/// # Safety
+///
+/// - The context is open, and `attr` is writable for `room` bytes.
+unsafe fn query(context: *mut ibv_context, port: u8, attr: *mut ibv_port_attr, room: usize) -> c_int {
+    // SAFETY: the caller's promises.
+    unsafe {
+        let context = context_of(context);
+        let Some(port) = context.device().port(port.into()) else { return number(Err(libc::EINVAL)) };
+        write_prefix(attr, room, &attributes(port));
+    }
+    0
+}
+
+pub(super) unsafe extern "C" fn query_port(
+    context: *mut ibv_context,
+    port: u8,
+    attr: *mut _compat_ibv_port_attr,
+) -> c_int {
+    // SAFETY: the caller's promises; its struct has at least this size.
+    unsafe { query(context, port, attr.cast(), CLASSIC_SIZE) }
+}
+
+pub(super) unsafe extern "C" fn query_port_ex(
+    context: *mut ibv_context,
+    port: u8,
+    attr: *mut ibv_port_attr,
+    size: usize,
+) -> c_int {
+    // SAFETY: the caller's promises.
+    unsafe { query(context, port, attr, size) }
+}
+
+pub(super) unsafe extern "C" fn query_port_speed(
+    context: *mut ibv_context,
+    port: u32,
+    speed: *mut u64,
+) -> c_int {
+    // SAFETY: the caller's context is open.
+    let context = unsafe { context_of(context) };
+    if context.device().port(port).is_none() {
+        return number(Err(libc::EINVAL));
+    }
+    // SAFETY: the caller's place is valid.
+    unsafe { speed.write(SPEED_IN_100_MBPS) };
+    0
+}
+
+/// The GID of an index; `Ok(None)` if the entry is empty.
+fn gid(context: &Context, port: u32, index: usize) -> Result<Option<ibv_gid_entry>, c_int> {
+    let port = context.device().port(port).filter(|_| index < GID_TABLE).ok_or(libc::EINVAL)?;
+    Ok(port.gid(index).map(|gid| ibv_gid_entry {
+        gid: ibv_gid { raw: gid.raw },
+        gid_index: index as u32,
+        port_num: port.number.into(),
+        gid_type: ibv_gid_type::IBV_GID_TYPE_ROCE_V2.0,
+        ndev_ifindex: gid.interface,
+    }))
+}
+
+pub(super) unsafe extern "C" fn query_gid(
+    context: *mut ibv_context,
+    port: u8,
+    index: c_int,
+    to: *mut ibv_gid,
+) -> c_int {
+    // SAFETY: the caller's context is open.
+    let context = unsafe { context_of(context) };
+    match usize::try_from(index).map_err(|_| libc::EINVAL).and_then(|index| gid(&context, port.into(), index))
+    {
+        Ok(entry) => {
+            // SAFETY: the caller's place is valid. An empty entry is zero.
+            unsafe { to.write(entry.map_or(ibv_gid { raw: [0; 16] }, |entry| entry.gid)) };
+            0
+        }
+        Err(error) => minus_one(error),
+    }
+}
+
+pub(super) unsafe extern "C" fn query_gid_ex(
+    context: *mut ibv_context,
+    port: u32,
+    index: u32,
+    entry: *mut ibv_gid_entry,
+    flags: u32,
+    entry_size: usize,
+) -> c_int {
+    // SAFETY: the caller's context is open.
+    let context = unsafe { context_of(context) };
+    if flags != 0 || entry_size == 0 {
+        return number(Err(libc::EINVAL));
+    }
+    match gid(&context, port, index as usize).and_then(|entry| entry.ok_or(libc::ENODATA)) {
+        Ok(found) => {
+            // SAFETY: the caller's entry has this size.
+            unsafe { write_prefix(entry, entry_size, &found) };
+            0
+        }
+        Err(error) => number(Err(error)),
+    }
+}
+
+pub(super) unsafe extern "C" fn query_gid_table(
+    context: *mut ibv_context,
+    entries: *mut ibv_gid_entry,
+    max_entries: usize,
+    flags: u32,
+    entry_size: usize,
+) -> isize {
+    // SAFETY: the caller's context is open.
+    let context = unsafe { context_of(context) };
+    let ports = context.device().ports.iter();
+    let found = ports.flat_map(|port| (0..port.gids.len()).map(move |index| (u32::from(port.number), index)));
+    let found: Vec<_> = found.filter_map(|(port, index)| gid(&context, port, index).ok().flatten()).collect();
+    if flags != 0 || entry_size == 0 || found.len() > max_entries {
+        return -(number(Err(libc::EINVAL)) as isize);
+    }
+    for (place, entry) in found.iter().enumerate() {
+        // SAFETY: the caller's table has so many entries of this size.
+        unsafe { write_prefix(entries.byte_add(place * entry_size), entry_size, entry) };
+    }
+    found.len() as isize
+}
+
+pub(super) unsafe extern "C" fn query_pkey(
+    context: *mut ibv_context,
+    port: u8,
+    index: c_int,
+    pkey: *mut __be16,
+) -> c_int {
+    // SAFETY: the caller's context is open.
+    let context = unsafe { context_of(context) };
+    if index != 0 || context.device().port(port.into()).is_none() {
+        return minus_one(libc::EINVAL);
+    }
+    // SAFETY: the caller's place is valid.
+    unsafe { pkey.write(DEFAULT_PKEY.to_be()) };
+    0
+}
+
+pub(super) unsafe extern "C" fn get_pkey_index(context: *mut ibv_context, port: u8, pkey: __be16) -> c_int {
+    // SAFETY: the caller's context is open.
+    let context = unsafe { context_of(context) };
+    let there = pkey == DEFAULT_PKEY.to_be() && context.device().port(port.into()).is_some();
+    if there { 0 } else { minus_one(libc::EINVAL) }
+}
+
+/// The Ethernet address behind a GID: of a port of this host's devices, or the one in a link-local address.
+fn mac_of(gid: [u8; 16]) -> Option<[u8; 6]> {
+    let ports = Setup::get().ok()?.devices.iter().flat_map(|device| &device.ports);
+    let known = ports.filter(|port| port.gids.iter().any(|own| own.raw == gid)).map(|port| port.mac).next();
+    let in_address = || match gid {
+        [0xfe, 0x80, 0, 0, 0, 0, 0, 0, a, b, c, 0xff, 0xfe, d, e, f] => Some([a ^ 2, b, c, d, e, f]),
+        _ => None,
+    };
+    known.or_else(in_address)
+}
+
+pub(super) unsafe extern "C" fn resolve_eth_l2_from_gid(
+    context: *mut ibv_context,
+    attr: *mut ibv_ah_attr,
+    mac: *mut u8,
+    vlan: *mut u16,
+) -> c_int {
+    const NO_VLAN: u16 = 0xffff;
+    // SAFETY: the caller's context is open, and its attributes are valid.
+    let (context, attr) = unsafe { (context_of(context), attr.read()) };
+    if let Err(error) = gid(&context, attr.port_num.into(), attr.grh.sgid_index.into()) {
+        return minus_one(error);
+    }
+    let Some(found) = mac_of(gid_bytes(attr.grh.dgid)) else { return -libc::EHOSTUNREACH };
+    // SAFETY: the caller has room for an Ethernet address, and for a VLAN number or none.
+    unsafe {
+        mac.copy_from_nonoverlapping(found.as_ptr(), found.len());
+        if !vlan.is_null() {
+            vlan.write(NO_VLAN);
+        }
+    }
+    0
+}

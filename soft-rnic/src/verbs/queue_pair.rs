@@ -1,0 +1,413 @@
+//! Queue pairs and shared receive queues: making, changing, querying, destroying, and posting to them.
+
+use std::ffi::c_int;
+use std::ptr;
+use std::sync::Arc;
+
+use rdma_mummy_sys::Verbs;
+use rdma_mummy_sys::types::*;
+
+use crate::objects::acks::Acks;
+use crate::objects::event::Element;
+use crate::objects::object::Object;
+use crate::objects::protection_domain::Pd;
+use crate::platform::errno;
+use crate::queue_pair::{Plan, Qp, Srq, post_ex};
+
+/// The C part of a queue pair is always the extended struct, which begins with the classic one.
+type QpObject = Object<ibv_qp_ex, QpState>;
+type SrqObject = Object<ibv_srq, Arc<Srq>>;
+
+/// What belongs to the C object.
+pub(crate) struct QpState {
+    qp: Arc<Qp>,
+    /// Made with `send_ops_flags`: it may be posted to with `ibv_wr_*`.
+    extended: bool,
+}
+
+/// # Safety
+///
+/// `qp` is a live queue pair of this device.
+#[inline]
+pub(crate) unsafe fn qp_of_ex<'a>(qp: *mut ibv_qp_ex) -> &'a Arc<Qp> {
+    // SAFETY: the caller's queue pair, which `create` made.
+    &unsafe { QpObject::state(qp) }.qp
+}
+
+/// # Safety
+///
+/// `qp` is a live queue pair of this device.
+#[inline]
+unsafe fn qp_of<'a>(qp: *mut ibv_qp) -> &'a Arc<Qp> {
+    // SAFETY: the caller's queue pair: the classic struct begins the extended one.
+    unsafe { qp_of_ex(qp.cast()) }
+}
+
+/// # Safety
+///
+/// `srq` is a live shared receive queue of this device.
+#[inline]
+unsafe fn srq_of<'a>(srq: *mut ibv_srq) -> &'a Arc<Srq> {
+    // SAFETY: the caller's queue, which `create_srq` made.
+    unsafe { SrqObject::state(srq) }
+}
+
+/// # Safety
+///
+/// - `qp` is live while the reference is used.
+pub(super) unsafe fn qp_acks<'a>(qp: *mut ibv_qp) -> &'a Acks {
+    // SAFETY: the caller's queue pair.
+    unsafe { qp_of(qp) }.acks()
+}
+
+/// # Safety
+///
+/// - `srq` is live while the reference is used.
+pub(super) unsafe fn srq_acks<'a>(srq: *mut ibv_srq) -> &'a Acks {
+    // SAFETY: the caller's queue.
+    unsafe { srq_of(srq) }.acks()
+}
+
+/// The exported functions.
+pub(super) const fn add_to(table: Verbs) -> Verbs {
+    Verbs {
+        ibv_create_qp: create_qp,
+        ibv_modify_qp: modify_qp,
+        ibv_query_qp: query_qp,
+        ibv_destroy_qp: destroy_qp,
+        ibv_qp_to_qp_ex: Some(qp_to_qp_ex),
+        ibv_create_srq: create_srq,
+        ibv_modify_srq: modify_srq,
+        ibv_query_srq: query_srq,
+        ibv_destroy_srq: destroy_srq,
+        ..table
+    }
+}
+
+/// The operations of a context.
+pub(super) fn install(verbs: &mut verbs_context) {
+    verbs.context.ops.post_send = Some(post_send);
+    verbs.context.ops.post_recv = Some(post_recv);
+    verbs.context.ops.post_srq_recv = Some(post_srq_recv);
+    verbs.create_qp_ex = Some(create_qp_ex);
+    verbs.create_srq_ex = Some(create_srq_ex);
+}
+
+fn null<T>(error: c_int) -> *mut T {
+    errno::set(error);
+    ptr::null_mut()
+}
+
+pub(super) unsafe extern "C" fn create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
+    // SAFETY: the caller's domain and attributes; the extended ones begin with the classic ones.
+    unsafe {
+        let mut attr = ibv_qp_init_attr_ex::default();
+        attr.pd = pd;
+        attr.comp_mask = ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_PD.0;
+        (attr.qp_context, attr.send_cq, attr.recv_cq) =
+            ((*init).qp_context, (*init).send_cq, (*init).recv_cq);
+        (attr.srq, attr.cap, attr.qp_type) = ((*init).srq, (*init).cap, (*init).qp_type);
+        attr.sq_sig_all = (*init).sq_sig_all;
+        let qp = create((*pd).context, &mut attr);
+        if !qp.is_null() {
+            (*init).cap = attr.cap;
+        }
+        qp
+    }
+}
+
+pub(super) unsafe extern "C" fn create_qp_ex(
+    context: *mut ibv_context,
+    init: *mut ibv_qp_init_attr_ex,
+) -> *mut ibv_qp {
+    // SAFETY: the caller's context and attributes.
+    unsafe { create(context, &mut *init) }
+}
+
+/// What the mask of the extended attributes may have.
+const KNOWN_ATTRIBUTES: u32 = ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_PD.0
+    | ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_CREATE_FLAGS.0
+    | ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS.0;
+
+/// # Safety
+///
+/// The objects in the attributes are live ones of the context.
+unsafe fn create(context: *mut ibv_context, init: &mut ibv_qp_init_attr_ex) -> *mut ibv_qp {
+    let has = |bit: ibv_qp_init_attr_mask| init.comp_mask & bit.0 != 0;
+    if init.comp_mask & !KNOWN_ATTRIBUTES != 0
+        || (has(ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_CREATE_FLAGS) && init.create_flags != 0)
+    {
+        return null(libc::EOPNOTSUPP);
+    }
+    let extended = has(ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS);
+    let operations = if extended { init.send_ops_flags } else { 0 };
+    let known = [ibv_qp_type::IBV_QPT_RC, ibv_qp_type::IBV_QPT_UC, ibv_qp_type::IBV_QPT_UD];
+    if !known.contains(&init.qp_type) || operations & !post_ex::operations_of(init.qp_type) != 0 {
+        return null(libc::EOPNOTSUPP);
+    }
+    if !has(ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_PD)
+        || init.pd.is_null()
+        || init.send_cq.is_null()
+        || init.recv_cq.is_null()
+    {
+        return null(libc::EINVAL);
+    }
+    // SAFETY: the caller's objects.
+    let plan = unsafe {
+        Plan {
+            context: super::context::context_of(context),
+            pd: Arc::clone(super::protection_domain::pd_of(init.pd)),
+            send_cq: Arc::clone(super::completion_queue::cq_of(init.send_cq)),
+            recv_cq: Arc::clone(super::completion_queue::cq_of(init.recv_cq)),
+            srq: if init.srq.is_null() { None } else { Some(Arc::clone(srq_of(init.srq))) },
+            qp_type: init.qp_type,
+            caps: init.cap,
+            sq_sig_all: init.sq_sig_all != 0,
+        }
+    };
+    match grant(plan) {
+        Ok(qp) => {
+            init.cap = qp.caps;
+            enter(context, init, qp, extended, operations)
+        }
+        Err(error) => null(error),
+    }
+}
+
+/// Checks capacities and makes the queue pair.
+fn grant(mut plan: Plan) -> Result<Arc<Qp>, c_int> {
+    let rnic = Arc::clone(plan.context.rnic());
+    let (limits, caps) = (rnic.limits(), &mut plan.caps);
+    if plan.srq.is_some() {
+        (caps.max_recv_wr, caps.max_recv_sge) = (0, 0);
+    }
+    let within = caps.max_send_wr <= limits.max_qp_wr
+        && caps.max_recv_wr <= limits.max_qp_wr
+        && caps.max_send_sge <= limits.max_sge
+        && caps.max_recv_sge <= limits.max_sge
+        && caps.max_inline_data <= limits.max_inline_data;
+    if !within {
+        return Err(libc::EINVAL);
+    }
+    Qp::create(&rnic, plan).map_err(|error| errno::of(&error))
+}
+
+/// Makes the C part.
+fn enter(
+    context: *mut ibv_context,
+    init: &ibv_qp_init_attr_ex,
+    qp: Arc<Qp>,
+    extended: bool,
+    operations: u64,
+) -> *mut ibv_qp {
+    let mut ex = ibv_qp_ex::default();
+    ex.qp_base = ibv_qp {
+        context,
+        qp_context: init.qp_context,
+        pd: init.pd,
+        send_cq: init.send_cq,
+        recv_cq: init.recv_cq,
+        srq: init.srq,
+        handle: qp.number.index,
+        qp_num: qp.number.qpn,
+        state: ibv_qp_state::IBV_QPS_RESET,
+        qp_type: init.qp_type,
+        ..ibv_qp::default()
+    };
+    if extended {
+        post_ex::install(&mut ex, operations);
+    }
+    let object: *mut ibv_qp = QpObject::create(ex, QpState { qp: Arc::clone(&qp), extended }).cast();
+    qp.set_handle(object);
+    object
+}
+
+pub(super) unsafe extern "C" fn qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
+    // SAFETY: the caller's live queue pair.
+    let extended = unsafe { QpObject::state(qp.cast()) }.extended;
+    if extended { qp.cast() } else { ptr::null_mut() }
+}
+
+pub(super) unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
+    // SAFETY: the caller's live queue pair and attributes. The state is the program's to read.
+    unsafe {
+        match qp_of(qp).modify(&*attr, mask as u32) {
+            Ok(()) => {
+                if mask as u32 & ibv_qp_attr_mask::IBV_QP_STATE.0 != 0 {
+                    (*qp).state = (*attr).qp_state;
+                }
+                0
+            }
+            Err(error) => {
+                errno::set(error);
+                error
+            }
+        }
+    }
+}
+
+pub(super) unsafe extern "C" fn query_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    _mask: c_int,
+    init: *mut ibv_qp_init_attr,
+) -> c_int {
+    // SAFETY: the caller's live queue pair and places.
+    unsafe {
+        *init = ibv_qp_init_attr { qp_context: (*qp).qp_context, ..ibv_qp_init_attr::default() };
+        qp_of(qp).query(&mut *attr, &mut *init);
+        (*qp).state = (*attr).qp_state;
+    }
+    0
+}
+
+pub(super) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
+    // SAFETY: the caller's live queue pair, which nobody uses any more if this succeeds.
+    unsafe {
+        let state = Arc::clone(qp_of(qp));
+        if let Err(error) = state.destroy() {
+            errno::set(error);
+            return error;
+        }
+        state
+            .context
+            .events()
+            .forget(|element| matches!(element, Element::Qp(other) if Arc::ptr_eq(other, &state)));
+        state.acks().wait();
+        drop(QpObject::destroy(qp.cast()));
+    }
+    0
+}
+
+/// Tells which request was refused.
+///
+/// # Safety
+///
+/// `bad` is a valid place.
+unsafe fn refused<W>(result: Result<(), (c_int, *mut W)>, bad: *mut *mut W) -> c_int {
+    match result {
+        Ok(()) => 0,
+        Err((error, wr)) => {
+            // SAFETY: the caller's place.
+            unsafe { *bad = wr };
+            error
+        }
+    }
+}
+
+pub(super) unsafe extern "C" fn post_send(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_send_wr,
+    bad: *mut *mut ibv_send_wr,
+) -> c_int {
+    // SAFETY: the caller's live queue pair, list and place.
+    unsafe { refused(qp_of(qp).post_sends(wr), bad) }
+}
+
+pub(super) unsafe extern "C" fn post_recv(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    // SAFETY: the caller's live queue pair, list and place.
+    unsafe { refused(qp_of(qp).post_receives(wr), bad) }
+}
+
+pub(super) unsafe extern "C" fn post_srq_recv(
+    srq: *mut ibv_srq,
+    wr: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    // SAFETY: the caller's live queue, list and place.
+    unsafe { refused(srq_of(srq).post(wr), bad) }
+}
+
+pub(super) unsafe extern "C" fn create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> *mut ibv_srq {
+    // SAFETY: the caller's domain and attributes.
+    unsafe {
+        let (context, srq_context) = ((*pd).context, (*init).srq_context);
+        new_srq(context, super::protection_domain::pd_of(pd), pd, srq_context, &mut (*init).attr)
+    }
+}
+
+pub(super) unsafe extern "C" fn create_srq_ex(
+    context: *mut ibv_context,
+    init: *mut ibv_srq_init_attr_ex,
+) -> *mut ibv_srq {
+    let known =
+        ibv_srq_init_attr_mask::IBV_SRQ_INIT_ATTR_TYPE.0 | ibv_srq_init_attr_mask::IBV_SRQ_INIT_ATTR_PD.0;
+    // SAFETY: the caller's context and attributes.
+    unsafe {
+        let mask = (*init).comp_mask;
+        let typed = mask & ibv_srq_init_attr_mask::IBV_SRQ_INIT_ATTR_TYPE.0 != 0;
+        if mask & !known != 0 || (typed && (*init).srq_type != ibv_srq_type::IBV_SRQT_BASIC) {
+            return null(libc::EOPNOTSUPP);
+        }
+        if mask & ibv_srq_init_attr_mask::IBV_SRQ_INIT_ATTR_PD.0 == 0 || (*init).pd.is_null() {
+            return null(libc::EINVAL);
+        }
+        let pd = (*init).pd;
+        new_srq(context, super::protection_domain::pd_of(pd), pd, (*init).srq_context, &mut (*init).attr)
+    }
+}
+
+fn new_srq(
+    context: *mut ibv_context,
+    pd: &Arc<Pd>,
+    pd_handle: *mut ibv_pd,
+    srq_context: *mut core::ffi::c_void,
+    attr: &mut ibv_srq_attr,
+) -> *mut ibv_srq {
+    let rnic = pd.context().rnic();
+    let limits = rnic.limits();
+    if attr.max_wr == 0 || attr.max_wr > limits.max_srq_wr || attr.max_sge > limits.max_srq_sge {
+        return null(libc::EINVAL);
+    }
+    let max_sge = attr.max_sge.max(1);
+    match Srq::create(rnic, pd.context(), pd, attr.max_wr, max_sge) {
+        Ok(srq) => {
+            attr.max_sge = max_sge;
+            let c =
+                ibv_srq { context, srq_context, pd: pd_handle, handle: srq.index(), ..ibv_srq::default() };
+            let object = SrqObject::create(c, Arc::clone(&srq));
+            srq.set_handle(object);
+            object
+        }
+        Err(error) => null(errno::of(&error)),
+    }
+}
+
+pub(super) unsafe extern "C" fn modify_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr, mask: c_int) -> c_int {
+    // SAFETY: the caller's live queue and attributes.
+    match unsafe { srq_of(srq).modify(&*attr, mask as u32) } {
+        Ok(()) => 0,
+        Err(error) => {
+            errno::set(error);
+            error
+        }
+    }
+}
+
+pub(super) unsafe extern "C" fn query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
+    // SAFETY: the caller's live queue and place.
+    unsafe { srq_of(srq).query(&mut *attr) };
+    0
+}
+
+pub(super) unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
+    // SAFETY: the caller's live queue, which nobody uses any more if this succeeds.
+    unsafe {
+        let state = Arc::clone(srq_of(srq));
+        if let Err(error) = state.destroy() {
+            errno::set(error);
+            return error;
+        }
+        state
+            .context()
+            .events()
+            .forget(|element| matches!(element, Element::Srq(other) if Arc::ptr_eq(other, &state)));
+        state.acks().wait();
+        drop(SrqObject::destroy(srq));
+    }
+    0
+}

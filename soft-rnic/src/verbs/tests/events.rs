@@ -1,0 +1,256 @@
+use std::ffi::c_void;
+use std::ptr;
+
+use rdma_mummy_sys::types::*;
+use rdma_mummy_sys::verbs;
+
+use crate::objects::completion::Cqe;
+use crate::verbs::completion_queue::cq_of;
+use crate::verbs::context::context_of;
+use crate::verbs::testing::{Opened, Sent, errno, table};
+
+fn success(wr_id: u64) -> Cqe {
+    Cqe { wr_id, ..Cqe::default() }
+}
+
+fn failure(wr_id: u64) -> Cqe {
+    Cqe { wr_id, status: ibv_wc_status::IBV_WC_WR_FLUSH_ERR.0, ..Cqe::default() }
+}
+
+/// The descriptor does not block.
+fn set_nonblocking(fd: i32) {
+    if !cfg!(miri) {
+        // SAFETY: the descriptor is open.
+        unsafe {
+            assert!(fd >= 0);
+            let flags = libc::fcntl(fd, libc::F_GETFL);
+            assert_eq!(libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK), 0);
+        }
+    }
+}
+
+struct Bench {
+    opened: Opened,
+    channel: *mut ibv_comp_channel,
+    cq: *mut ibv_cq,
+}
+
+/// What the program attached to its queue.
+const COOKIE: *mut c_void = ptr::without_provenance_mut(0x77);
+
+impl Bench {
+    fn new() -> Self {
+        let opened = Opened::new(0);
+        // SAFETY: the context is open.
+        unsafe {
+            let channel = (table().ibv_create_comp_channel)(opened.0);
+            set_nonblocking((*channel).fd);
+            let cq = (table().ibv_create_cq)(opened.0, 8, COOKIE, channel, 0);
+            assert!(!cq.is_null());
+            Self { opened, channel, cq }
+        }
+    }
+
+    /// The next event, or the error number.
+    fn event(&self) -> Result<*mut ibv_cq, i32> {
+        let (mut cq, mut cookie) = (ptr::null_mut(), ptr::null_mut());
+        // SAFETY: the channel is live.
+        let result = unsafe { (table().ibv_get_cq_event)(self.channel, &raw mut cq, &raw mut cookie) };
+        if result != 0 {
+            return Err(errno());
+        }
+        assert_eq!(cookie, COOKIE);
+        Ok(cq)
+    }
+
+    fn push(&self, cqe: Cqe, solicited: bool) {
+        // SAFETY: the queue is live.
+        unsafe { cq_of(self.cq) }.push(cqe, solicited);
+    }
+
+    fn arm(&self, solicited_only: i32) {
+        // SAFETY: the queue is live.
+        assert_eq!(unsafe { verbs::ibv_req_notify_cq(self.cq, solicited_only) }, 0);
+    }
+
+    fn ack(&self, count: u32) {
+        // SAFETY: the queue is live.
+        unsafe { (table().ibv_ack_cq_events)(self.cq, count) };
+    }
+
+    fn end(self) {
+        // SAFETY: all are live until they are destroyed, here.
+        unsafe {
+            assert_eq!((table().ibv_destroy_comp_channel)(self.channel), libc::EBUSY);
+            assert_eq!((table().ibv_destroy_cq)(self.cq), 0);
+            assert_eq!((table().ibv_destroy_comp_channel)(self.channel), 0);
+        }
+    }
+}
+
+#[test]
+fn an_armed_queue_fires_once() {
+    let bench = Bench::new();
+    bench.push(success(1), true);
+    assert_eq!(bench.event(), Err(libc::EAGAIN));
+    bench.arm(0);
+    bench.push(success(2), false);
+    bench.push(success(3), true);
+    assert_eq!(bench.event(), Ok(bench.cq));
+    assert_eq!(bench.event(), Err(libc::EAGAIN));
+    bench.ack(1);
+    bench.end();
+}
+
+#[test]
+fn solicited_completions_and_errors_are_waited_for_alone() {
+    let bench = Bench::new();
+    bench.arm(1);
+    bench.push(success(1), false);
+    assert_eq!(bench.event(), Err(libc::EAGAIN));
+    bench.push(success(2), true);
+    assert_eq!(bench.event(), Ok(bench.cq));
+    bench.arm(1);
+    bench.push(failure(3), false);
+    assert_eq!(bench.event(), Ok(bench.cq));
+    // Who waits for any completion goes on doing so.
+    bench.arm(0);
+    bench.arm(1);
+    bench.push(success(4), false);
+    assert_eq!(bench.event(), Ok(bench.cq));
+    bench.ack(3);
+    bench.end();
+}
+
+#[test]
+fn an_event_that_nobody_took_goes_with_its_queue() {
+    let bench = Bench::new();
+    bench.arm(0);
+    bench.push(success(1), false);
+    let lib = table();
+    // SAFETY: all are live until they are destroyed.
+    unsafe {
+        assert_eq!((lib.ibv_destroy_cq)(bench.cq), 0);
+        assert_eq!(bench.event(), Err(libc::EAGAIN));
+        let cq = (lib.ibv_create_cq)(bench.opened.0, 8, COOKIE, bench.channel, 0);
+        let bench = Bench { cq, ..bench };
+        bench.arm(0);
+        bench.push(success(1), false);
+        assert_eq!(bench.event(), Ok(cq));
+        bench.ack(1);
+        bench.end();
+    }
+}
+
+#[test]
+fn a_queue_goes_when_its_events_are_acknowledged() {
+    let bench = Bench::new();
+    bench.arm(0);
+    bench.push(success(1), false);
+    assert_eq!(bench.event(), Ok(bench.cq));
+    let cq = Sent::new(bench.cq);
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        use std::sync::atomic::Ordering::SeqCst;
+        let destroyer = scope.spawn({
+            let done = &done;
+            move || {
+                // SAFETY: the queue is live, and given up.
+                let result = unsafe { (table().ibv_destroy_cq)(cq.get()) };
+                done.store(true, SeqCst);
+                result
+            }
+        });
+        for _ in 0..20 {
+            std::thread::yield_now();
+        }
+        assert!(!done.load(SeqCst));
+        bench.ack(1);
+        assert_eq!(destroyer.join().unwrap(), 0);
+    });
+    // SAFETY: the channel is live.
+    assert_eq!(unsafe { (table().ibv_destroy_comp_channel)(bench.channel) }, 0);
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri's stand-in for the descriptor does not wait")]
+fn a_blocking_channel_waits() {
+    let opened = Opened::new(0);
+    let lib = table();
+    // SAFETY: all are live until they are destroyed.
+    unsafe {
+        let channel = (lib.ibv_create_comp_channel)(opened.0);
+        let cq = opened.cq(8, channel);
+        assert_eq!(verbs::ibv_req_notify_cq(cq, 0), 0);
+        let (state, there) = (std::sync::Arc::clone(cq_of(cq)), Sent::new(channel));
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(move || {
+                let (mut cq, mut cookie) = (ptr::null_mut(), ptr::null_mut());
+                let channel = there.get();
+                let result = (lib.ibv_get_cq_event)(channel, &raw mut cq, &raw mut cookie);
+                (result, Sent::new(cq))
+            });
+            state.push(success(1), false);
+            let (result, woken) = waiter.join().unwrap();
+            assert_eq!((result, woken.get()), (0, cq));
+        });
+        (lib.ibv_ack_cq_events)(cq, 1);
+        drop(state);
+        assert_eq!((lib.ibv_destroy_cq)(cq), 0);
+        assert_eq!((lib.ibv_destroy_comp_channel)(channel), 0);
+    }
+}
+
+/// The next asynchronous event, or the error number.
+fn async_event(opened: &Opened) -> Result<ibv_async_event, i32> {
+    let mut event = ibv_async_event {
+        element: ibv_async_event__bindgen_ty_1 { port_num: -1 },
+        event_type: ibv_event_type(u32::MAX),
+    };
+    // SAFETY: the context is open.
+    let result = unsafe { (table().ibv_get_async_event)(opened.0, &raw mut event) };
+    if result == 0 { Ok(event) } else { Err(errno()) }
+}
+
+#[test]
+fn a_queue_that_overflows_says_so_once() {
+    let bench = Bench::new();
+    let lib = table();
+    // SAFETY: the context is open.
+    set_nonblocking(unsafe { (*bench.opened.0).async_fd });
+    assert_eq!(async_event(&bench.opened).err(), Some(libc::EAGAIN));
+    (0..10).for_each(|number| bench.push(success(number), false));
+    let mut event = async_event(&bench.opened).ok().unwrap();
+    assert_eq!(event.event_type, ibv_event_type::IBV_EVENT_CQ_ERR);
+    // SAFETY: the event is about a queue.
+    assert_eq!(unsafe { event.element.cq }, bench.cq);
+    assert_eq!(async_event(&bench.opened).err(), Some(libc::EAGAIN));
+    // What found room is there.
+    let mut wc = [ibv_wc::default(); 16];
+    // SAFETY: the queue is live, and there is room for sixteen.
+    unsafe {
+        assert_eq!(verbs::ibv_poll_cq(bench.cq, 16, wc.as_mut_ptr()), 8);
+        (lib.ibv_ack_async_event)(&raw mut event);
+    }
+    assert_eq!(wc[7].wr_id, 7);
+    bench.end();
+}
+
+#[test]
+fn a_port_that_goes_down_is_told() {
+    let opened = Opened::new(0);
+    // SAFETY: the context is open.
+    let context = unsafe { context_of(opened.0) };
+    context.raise_port(2, ibv_port_state::IBV_PORT_DOWN);
+    context.raise_port(1, ibv_port_state::IBV_PORT_ACTIVE);
+    for (kind, port) in [(ibv_event_type::IBV_EVENT_PORT_ERR, 2), (ibv_event_type::IBV_EVENT_PORT_ACTIVE, 1)]
+    {
+        let mut event = async_event(&opened).ok().unwrap();
+        assert_eq!(event.event_type, kind);
+        // SAFETY: the event is about a port.
+        unsafe {
+            assert_eq!(event.element.port_num, port);
+            (table().ibv_ack_async_event)(&raw mut event);
+        }
+    }
+}

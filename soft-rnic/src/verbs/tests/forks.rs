@@ -1,0 +1,73 @@
+use std::ptr;
+
+use rdma_mummy_sys::types::*;
+use rdma_mummy_sys::verbs;
+
+use crate::objects::completion::Cqe;
+use crate::verbs::completion_queue::cq_of;
+use crate::verbs::testing::{Opened, errno, table};
+
+#[test]
+fn a_forked_childs_calls_fail_and_its_parents_go_on() {
+    let opened = Opened::new(0);
+    let (lib, pd) = (table(), opened.pd());
+    let mut memory = 0u64;
+    let addr = (&raw mut memory).cast();
+    // SAFETY: all are live until they are destroyed, by the parent.
+    unsafe {
+        let channel = (lib.ibv_create_comp_channel)(opened.0);
+        let cq = opened.cq(4, channel);
+        let mut attr = ibv_cq_init_attr_ex { cqe: 4, ..ibv_cq_init_attr_ex::default() };
+        let cq_ex = verbs::ibv_create_cq_ex(opened.0, &raw mut attr);
+        let mr = verbs::ibv_reg_mr(lib, pd, addr, 8, 0);
+        assert_eq!(verbs::ibv_req_notify_cq(cq, 0), 0);
+        cq_of(cq).push(Cqe::default(), false);
+
+        let child = libc::fork();
+        if child == 0 {
+            // Nothing that could wait for a thread which the child does not have, and no panic.
+            let mut wc = ibv_wc::default();
+            let mut poll = ibv_poll_cq_attr::default();
+            let (mut fired, mut cookie) = (ptr::null_mut(), ptr::null_mut());
+            let mut event = ibv_async_event {
+                element: ibv_async_event__bindgen_ty_1 { port_num: 0 },
+                event_type: ibv_event_type(0),
+            };
+            let null = |is_null: bool| is_null && errno() == libc::EIO;
+            let minus_one = |result: i32| result == -1 && errno() == libc::EIO;
+            let results = [
+                null((lib.ibv_alloc_pd)(opened.0).is_null()),
+                null((lib.ibv_reg_mr)(pd, addr, 8, 0).is_null()),
+                null((lib.ibv_create_cq)(opened.0, 4, ptr::null_mut(), ptr::null_mut(), 0).is_null()),
+                null((lib.ibv_create_comp_channel)(opened.0).is_null()),
+                minus_one(verbs::ibv_poll_cq(cq, 1, &raw mut wc)),
+                minus_one((lib.ibv_get_cq_event)(channel, &raw mut fired, &raw mut cookie)),
+                minus_one((lib.ibv_get_async_event)(opened.0, &raw mut event)),
+                verbs::ibv_req_notify_cq(cq, 0) == libc::EIO,
+                verbs::ibv_start_poll(cq_ex, &raw mut poll) == libc::EIO,
+                (lib.ibv_resize_cq)(cq, 8) == libc::EIO,
+                (lib.ibv_destroy_cq)(cq) == libc::EIO,
+                (lib.ibv_dereg_mr)(mr) == libc::EIO,
+                (lib.ibv_rereg_mr)(mr, 4, ptr::null_mut(), ptr::null_mut(), 0, 0) == -4,
+            ];
+            libc::_exit(results.iter().position(|fine| !fine).map_or(0, |wrong| wrong as i32 + 1));
+        }
+        assert!(child > 0);
+        let mut status = 0;
+        assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+        assert!(libc::WIFEXITED(status), "the child was ended by signal {}", libc::WTERMSIG(status));
+        assert_eq!(libc::WEXITSTATUS(status), 0, "this call, counted from 1, did not fail with EIO");
+
+        // The parent's event is still there, and so is all else.
+        let (mut fired, mut cookie) = (ptr::null_mut(), ptr::null_mut());
+        assert_eq!((lib.ibv_get_cq_event)(channel, &raw mut fired, &raw mut cookie), 0);
+        assert_eq!(fired, cq);
+        (lib.ibv_ack_cq_events)(cq, 1);
+        let mut wc = ibv_wc::default();
+        assert_eq!(verbs::ibv_poll_cq(cq, 1, &raw mut wc), 1);
+        assert_eq!((lib.ibv_dereg_mr)(mr), 0);
+        assert_eq!(((lib.ibv_destroy_cq)(cq), (lib.ibv_destroy_cq)(cq_ex.cast())), (0, 0));
+        assert_eq!((lib.ibv_destroy_comp_channel)(channel), 0);
+        assert_eq!((lib.ibv_dealloc_pd)(pd), 0);
+    }
+}

@@ -1,0 +1,10 @@
+//! The verbs through the table and the inline functions, as programs call them.
+
+mod address_handles;
+mod completion_queues;
+mod devices;
+mod events;
+#[cfg(not(miri))]
+mod forks;
+mod regions;
+mod words;

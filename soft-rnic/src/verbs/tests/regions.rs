@@ -1,0 +1,312 @@
+use std::ffi::c_void;
+use std::ptr;
+
+use rdma_mummy_sys::types::*;
+use rdma_mummy_sys::verbs;
+
+use crate::objects::context::Context;
+use crate::objects::region::index_of;
+use crate::shared::mark::Mark;
+use crate::verbs::context::context_of;
+use crate::verbs::testing::{Opened, errno, table};
+
+const LOCAL_WRITE: i32 = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 as i32;
+const REMOTE_WRITE: i32 = ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0 as i32;
+const REMOTE_READ: i32 = ibv_access_flags::IBV_ACCESS_REMOTE_READ.0 as i32;
+const REMOTE_ATOMIC: i32 = ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0 as i32;
+
+/// A device with a domain and memory to register.
+struct Bench {
+    opened: Opened,
+    pd: *mut ibv_pd,
+    memory: *mut u8,
+}
+
+const SIZE: usize = 8192;
+
+impl Bench {
+    fn new() -> Self {
+        let opened = Opened::new(0);
+        let pd = opened.pd();
+        let memory = Box::into_raw(Box::new([0u64; SIZE / 8])).cast();
+        Self { opened, pd, memory }
+    }
+
+    fn reg(&self, offset: usize, length: usize, access: i32) -> *mut ibv_mr {
+        let addr = self.memory.wrapping_add(offset).cast();
+        // SAFETY: domain and memory live as long as this, which deregisters or refuses to end.
+        unsafe { verbs::ibv_reg_mr(table(), self.pd, addr, length, access) }
+    }
+
+    fn context(&self) -> std::sync::Arc<Context> {
+        // SAFETY: the context is open.
+        unsafe { context_of(self.opened.0) }
+    }
+
+    fn dereg(&self, mr: *mut ibv_mr) -> i32 {
+        // SAFETY: the region is live, and given up where this succeeds.
+        unsafe { (table().ibv_dereg_mr)(mr) }
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        // SAFETY: nothing uses them any more.
+        unsafe {
+            assert_eq!((table().ibv_dealloc_pd)(self.pd), 0);
+            drop(Box::from_raw(self.memory.cast::<[u64; SIZE / 8]>()));
+        }
+    }
+}
+
+#[test]
+fn a_region_is_found_by_its_key_until_it_is_deregistered() {
+    let bench = Bench::new();
+    let mr = bench.reg(8, 100, LOCAL_WRITE | REMOTE_READ);
+    // SAFETY: the region is live.
+    let ibv_mr { context, pd, addr, length, lkey, rkey, .. } = unsafe { mr.read() };
+    assert_eq!((context, pd), (bench.opened.0, bench.pd));
+    assert_eq!((addr, length), (bench.memory.wrapping_add(8).cast::<c_void>(), 100));
+    assert_eq!(lkey, rkey);
+    assert_ne!(index_of(lkey), 0);
+
+    let context = bench.context();
+    let regions = context.rnic().regions();
+    let (region, pass, card) = regions.read(lkey).unwrap();
+    assert_eq!((card.base, card.iova, card.length), (addr.cast(), addr.addr() as u64, 100));
+    assert_eq!(card.access, (LOCAL_WRITE | REMOTE_READ) as u32);
+    assert!(region.holds(pass));
+    // With the pointer's own provenance.
+    // SAFETY: the memory is the bench's.
+    unsafe { card.pointer(card.iova + 99, 1).unwrap().write(7) };
+    // SAFETY: as above.
+    assert_eq!(unsafe { bench.memory.add(107).read() }, 7);
+    assert_eq!(card.pointer(card.iova + 100, 0), Some(bench.memory.wrapping_add(108)));
+    assert_eq!(card.pointer(card.iova + 100, 1), None);
+    assert_eq!(card.pointer(card.iova + 1, 100), None);
+    assert_eq!(card.pointer(card.iova - 1, 1), None);
+    assert_eq!(card.pointer(card.iova, u64::MAX), None);
+
+    let entry = context.rnic().node().segment().region(index_of(lkey)).unwrap();
+    let (shared, told) = entry.read().unwrap();
+    assert_eq!(u32::from(shared.label()), lkey & 0xff);
+    assert_eq!((told.iova, told.length, told.address), (card.iova, 100, card.iova));
+    assert_eq!((told.pd, told.access, told.share), (card.pd, card.access, 0));
+
+    for wrong in [lkey ^ 1, lkey ^ 0x100, 0, u32::MAX] {
+        assert!(regions.find(wrong).is_none() && regions.read(wrong).is_none(), "{wrong:#x}");
+    }
+    assert!(regions.find(lkey).is_some());
+    // A domain is in use as long as it has regions.
+    // SAFETY: the domain is live.
+    assert_eq!(unsafe { (table().ibv_dealloc_pd)(bench.pd) }, libc::EBUSY);
+    assert_eq!(bench.dereg(mr), 0);
+    assert!(regions.find(lkey).is_none() && entry.read().is_none() && !region.holds(pass));
+}
+
+#[test]
+fn flags_and_ranges_are_checked() {
+    let bench = Bench::new();
+    let unknown = 1 << 18;
+    let on_demand = ibv_access_flags::IBV_ACCESS_ON_DEMAND.0 as i32;
+    for (offset, length, access, error) in [
+        (0, 64, REMOTE_WRITE, libc::EINVAL),
+        (0, 64, REMOTE_ATOMIC | REMOTE_READ, libc::EINVAL),
+        (0, 64, unknown, libc::EINVAL),
+        (0, 64, LOCAL_WRITE | on_demand, libc::EOPNOTSUPP),
+        (0, 0, LOCAL_WRITE, libc::EINVAL),
+        (0, usize::MAX, LOCAL_WRITE, libc::EINVAL),
+        (0, (1 << 47) + 1, LOCAL_WRITE, libc::EINVAL),
+    ] {
+        assert!(bench.reg(offset, length, access).is_null(), "{length} bytes with {access:#x}");
+        assert_eq!(errno(), error, "{length} bytes with {access:#x}");
+    }
+    let relaxed = ibv_access_flags::IBV_ACCESS_RELAXED_ORDERING.0 as i32;
+    for access in [0, REMOTE_READ, LOCAL_WRITE | REMOTE_WRITE | REMOTE_ATOMIC, LOCAL_WRITE | relaxed] {
+        let mr = bench.reg(0, 64, access);
+        assert!(!mr.is_null(), "{access:#x}");
+        assert_eq!(bench.dereg(mr), 0);
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri has no page tables to ask")]
+fn memory_that_is_not_there_is_refused() {
+    let bench = Bench::new();
+    let length = 1 << 20;
+    // SAFETY: a new mapping, which is unmapped again.
+    unsafe {
+        use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+        let hole = mmap_anonymous(ptr::null_mut(), length, ProtFlags::READ, MapFlags::PRIVATE).unwrap();
+        munmap(hole.byte_add(length / 2), length / 2).unwrap();
+        let lib = table();
+        assert!(verbs::ibv_reg_mr(lib, bench.pd, hole, length, 0).is_null());
+        assert_eq!(errno(), libc::EFAULT);
+        let mr = verbs::ibv_reg_mr(lib, bench.pd, hole, length / 2, 0);
+        assert_eq!(bench.dereg(mr), 0);
+        munmap(hole, length / 2).unwrap();
+    }
+}
+
+#[test]
+fn an_address_may_be_chosen() {
+    let bench = Bench::new();
+    let lib = table();
+    let page = 4096 - 1;
+    let iova = 0x7000_0000_0000 | (bench.memory.addr() as u64 & page);
+    let addr = bench.memory.cast();
+    let zero_based = ibv_access_flags::IBV_ACCESS_ZERO_BASED.0 as i32;
+    // SAFETY: domain and memory are the bench's.
+    unsafe {
+        let mr = verbs::ibv_reg_mr_iova(lib, bench.pd, addr, 64, iova, LOCAL_WRITE);
+        let context = bench.context();
+        let (_, _, card) = context.rnic().regions().read((*mr).lkey).unwrap();
+        assert_eq!((card.iova, card.pointer(iova + 3, 1)), (iova, Some(bench.memory.wrapping_add(3))));
+        assert_eq!((*mr).addr, addr);
+        assert_eq!(bench.dereg(mr), 0);
+        // Pages are what is translated, so the offset in one must be the same.
+        assert!(verbs::ibv_reg_mr_iova(lib, bench.pd, addr, 64, iova + 8, LOCAL_WRITE).is_null());
+        assert_eq!(errno(), libc::EINVAL);
+        let mr = bench.reg(0, 64, LOCAL_WRITE | zero_based);
+        let (_, _, card) = context.rnic().regions().read((*mr).lkey).unwrap();
+        assert_eq!((card.iova, card.pointer(63, 1)), (0, Some(bench.memory.wrapping_add(63))));
+        assert_eq!(bench.dereg(mr), 0);
+    }
+}
+
+#[test]
+fn a_region_can_be_changed_in_place() {
+    let bench = Bench::new();
+    let other_pd = bench.opened.pd();
+    let rereg = table().ibv_rereg_mr;
+    let mr = bench.reg(0, 64, LOCAL_WRITE);
+    let new = bench.memory.wrapping_add(4096);
+    let (translation, pd, access) = (1, 2, 4);
+    // SAFETY: domains, region and memory are live.
+    unsafe {
+        let key = (*mr).lkey;
+        let context = bench.context();
+        let regions = context.rnic().regions();
+        let (region, pass, old) = regions.read(key).unwrap();
+        assert_eq!(rereg(mr, access, ptr::null_mut(), ptr::null_mut(), 0, LOCAL_WRITE | REMOTE_WRITE), 0);
+        assert!(!region.holds(pass));
+        let (_, _, card) = regions.read((*mr).lkey).unwrap();
+        assert_eq!((card.base, card.access), (old.base, (LOCAL_WRITE | REMOTE_WRITE) as u32));
+        assert_eq!(rereg(mr, translation | pd, other_pd, new.cast(), 128, 0), 0);
+        let (_, _, card) = regions.read((*mr).lkey).unwrap();
+        assert_eq!((card.base, card.length, card.iova), (new, 128, new.addr() as u64));
+        assert_ne!(card.pd, old.pd);
+        assert_eq!(((*mr).pd, (*mr).addr, (*mr).length), (other_pd, new.cast(), 128));
+        assert_eq!((table().ibv_dealloc_pd)(other_pd), libc::EBUSY);
+
+        // What makes no sense changes nothing.
+        let same = |_: ()| regions.read((*mr).lkey).map(|(_, pass, card)| (pass, card));
+        let before = same(());
+        for (flags, pd, addr, length, access, result) in [
+            (8, ptr::null_mut(), ptr::null_mut(), 0, 0, -1),
+            (translation, ptr::null_mut(), ptr::null_mut(), 64, 0, -1),
+            (translation, ptr::null_mut(), new.cast(), 0, 0, -1),
+            (pd, other_pd, ptr::null_mut(), 0, LOCAL_WRITE, -1),
+            (0, ptr::null_mut(), ptr::null_mut(), 0, 0, -4),
+            (pd, ptr::null_mut(), ptr::null_mut(), 0, 0, -4),
+            (access, ptr::null_mut(), ptr::null_mut(), 0, REMOTE_WRITE, -4),
+        ] {
+            assert_eq!(rereg(mr, flags, pd, addr, length, access), result, "flags {flags}");
+            assert_eq!(errno(), libc::EINVAL);
+            assert_eq!(same(()), before);
+        }
+        assert_eq!(bench.dereg(mr), 0);
+        assert_eq!((table().ibv_dealloc_pd)(other_pd), 0);
+    }
+}
+
+#[test]
+fn a_region_that_is_touched_stays_closed_until_it_is_not() {
+    let bench = Bench::new();
+    let (first, second) = (bench.reg(0, 64, LOCAL_WRITE), bench.reg(64, 64, LOCAL_WRITE));
+    // SAFETY: the regions are live.
+    let (key, other) = unsafe { ((*first).lkey, (*second).lkey) };
+    let context = bench.context();
+    // No queue pair of any other test has this lane.
+    let mark = context.rnic().node().local_mark(crate::shared::mark::LANES - 1);
+    mark.publish(Mark::new(1, index_of(key)));
+    assert_eq!(bench.dereg(first), libc::EBUSY);
+    assert_eq!(errno(), libc::EBUSY);
+    assert!(context.rnic().regions().find(key).is_none());
+    assert!(context.rnic().regions().find(other).is_some());
+    assert_eq!(bench.dereg(second), 0);
+    // The index is not used again meanwhile.
+    let third = bench.reg(0, 64, LOCAL_WRITE);
+    // SAFETY: the region is live.
+    assert_ne!(unsafe { index_of((*third).lkey) }, index_of(key));
+    assert_eq!(bench.dereg(third), 0);
+    assert_eq!(bench.dereg(first), libc::EBUSY);
+    mark.clear();
+    assert_eq!(bench.dereg(first), 0);
+}
+
+#[test]
+fn an_index_comes_back_with_another_tag() {
+    let bench = Bench::new();
+    let mut last = std::collections::HashMap::new();
+    let rounds = if cfg!(miri) { 100 } else { 1000 };
+    let mut again = 0;
+    for _ in 0..rounds {
+        let mr = bench.reg(0, 64, 0);
+        // SAFETY: the region is live.
+        let key = unsafe { (*mr).lkey };
+        assert_eq!(bench.dereg(mr), 0);
+        if let Some(former) = last.insert(index_of(key), key) {
+            assert_ne!(former, key);
+            again += 1;
+        }
+    }
+    assert!(again > 0, "no index came back");
+}
+
+#[test]
+fn memory_of_the_device_is_shareable() {
+    let bench = Bench::new();
+    let lib = table();
+    // SAFETY: the domain is live, and everything is freed once.
+    unsafe {
+        let mut buf = ptr::null_mut();
+        let memory = lib.ibv_alloc_buf.unwrap()(bench.pd, 5000, &raw mut buf);
+        assert!(!memory.is_null());
+        memory.cast::<u8>().add(8191).write(1);
+        let register = lib.ibv_reg_buf_mr.unwrap();
+        let mr = register(bench.pd, buf, memory.byte_add(100), 4900, LOCAL_WRITE | REMOTE_WRITE);
+        let context = bench.context();
+        let entry = context.rnic().node().segment().region(index_of((*mr).rkey)).unwrap();
+        assert_ne!(entry.read().unwrap().1.share, 0);
+        assert!(register(bench.pd, buf, memory.byte_add(8000), 193, 0).is_null());
+        assert_eq!(errno(), libc::EINVAL);
+        // Plain registration finds it too.
+        let plain = verbs::ibv_reg_mr(lib, bench.pd, memory, 8192, 0);
+        let entry = context.rnic().node().segment().region(index_of((*plain).rkey)).unwrap();
+        assert_ne!(entry.read().unwrap().1.share, 0);
+        assert_eq!((bench.dereg(plain), bench.dereg(mr)), (0, 0));
+        lib.ibv_free_buf.unwrap()(buf);
+        assert!(lib.ibv_alloc_buf.unwrap()(bench.pd, 0, &raw mut buf).is_null());
+        assert_eq!(errno(), libc::EINVAL);
+    }
+}
+
+#[test]
+fn a_context_that_closes_takes_its_regions_from_peers() {
+    let lib = table();
+    let outer = Opened::new(0);
+    let opened = Opened::new(0);
+    let pd = opened.pd();
+    let mut byte = 0u64;
+    // SAFETY: domain and region are destroyed after their context, which this device allows.
+    unsafe {
+        let mr = verbs::ibv_reg_mr(lib, pd, (&raw mut byte).cast(), 8, LOCAL_WRITE);
+        let key = (*mr).lkey;
+        let context = context_of(outer.0);
+        assert!(context.rnic().regions().find(key).is_some());
+        drop(opened);
+        assert!(context.rnic().regions().find(key).is_none());
+        assert_eq!(((lib.ibv_dereg_mr)(mr), (lib.ibv_dealloc_pd)(pd)), (0, 0));
+    }
+}

@@ -1,0 +1,82 @@
+//! What this device does not have yet: it answers `EOPNOTSUPP`.
+
+use std::ffi::c_int;
+
+use rdma_mummy_sys::Verbs;
+use rdma_mummy_sys::types::*;
+
+use super::{minus_one, null, number};
+
+macro_rules! refuse {
+    ($(fn $name:ident($($arg:ty),*) $(-> $ret:ty = $answer:expr)?;)*) => {$(
+        unsafe extern "C" fn $name($(_: $arg),*) $(-> $ret)? {
+            $($answer)?
+        }
+    )*};
+}
+
+const ABSENT: c_int = libc::EOPNOTSUPP;
+
+refuse! {
+    fn import_device(c_int) -> *mut ibv_context = null(ABSENT);
+    fn import_pd(*mut ibv_context, u32) -> *mut ibv_pd = null(ABSENT);
+    fn unimport_pd(*mut ibv_pd);
+    fn import_mr(*mut ibv_pd, u32) -> *mut ibv_mr = null(ABSENT);
+    fn unimport_mr(*mut ibv_mr);
+    fn import_dm(*mut ibv_context, u32) -> *mut ibv_dm = null(ABSENT);
+    fn unimport_dm(*mut ibv_dm);
+    fn reg_dmabuf_mr(*mut ibv_pd, u64, usize, u64, c_int, c_int) -> *mut ibv_mr = null(ABSENT);
+    fn dm_export_dmabuf_fd(*mut ibv_dm) -> c_int = minus_one(ABSENT);
+    fn export_buf_dmabuf_fd(*mut ibv_buf) -> c_int = minus_one(ABSENT);
+    fn alloc_dmah(*mut ibv_context, *mut ibv_dmah_init_attr) -> *mut ibv_dmah = null(ABSENT);
+    fn dealloc_dmah(*mut ibv_dmah) -> c_int = number(Err(ABSENT));
+    fn close_xrcd(*mut ibv_xrcd) -> c_int = number(Err(ABSENT));
+    fn query_comp_cntr_caps(*mut ibv_context, *mut ibv_comp_cntr_caps, usize) -> c_int = number(Err(ABSENT));
+    fn create_comp_cntr(*mut ibv_context, *mut ibv_comp_cntr_init_attr) -> *mut ibv_comp_cntr = null(ABSENT);
+    fn of_comp_cntr(*mut ibv_comp_cntr) -> c_int = number(Err(ABSENT));
+    fn change_comp_cntr(*mut ibv_comp_cntr, u64) -> c_int = number(Err(ABSENT));
+    fn read_comp_cntr(*mut ibv_comp_cntr, *mut u64) -> c_int = number(Err(ABSENT));
+    fn attach_comp_cntr(*mut ibv_qp, *mut ibv_comp_cntr, *mut ibv_qp_attach_comp_cntr_attr) -> c_int
+        = number(Err(ABSENT));
+    fn set_ece(*mut ibv_qp, *mut ibv_ece) -> c_int = number(Err(ABSENT));
+    fn query_ece(*mut ibv_qp, *mut ibv_ece) -> c_int = number(Err(ABSENT));
+    // The last bytes of a message come last; no more is promised of the order in which its bytes appear.
+    fn query_qp_data_in_order(*mut ibv_qp, ibv_wr_opcode, u32) -> c_int = 0;
+}
+
+/// Adds refusals to a table. (Functions that every library has refuse by themselves.)
+pub(super) const fn add_to(table: Verbs) -> Verbs {
+    Verbs {
+        ibv_import_device: Some(import_device),
+        ibv_import_pd: Some(import_pd),
+        ibv_unimport_pd: Some(unimport_pd),
+        ibv_import_mr: Some(import_mr),
+        ibv_unimport_mr: Some(unimport_mr),
+        ibv_import_dm: Some(import_dm),
+        ibv_unimport_dm: Some(unimport_dm),
+        ibv_reg_dmabuf_mr: Some(reg_dmabuf_mr),
+        ibv_dm_export_dmabuf_fd: Some(dm_export_dmabuf_fd),
+        ibv_export_buf_dmabuf_fd: Some(export_buf_dmabuf_fd),
+        ibv_alloc_dmah: Some(alloc_dmah),
+        ibv_dealloc_dmah: Some(dealloc_dmah),
+        _ibv_query_comp_cntr_caps: Some(query_comp_cntr_caps),
+        ibv_create_comp_cntr: Some(create_comp_cntr),
+        ibv_destroy_comp_cntr: Some(of_comp_cntr),
+        ibv_set_comp_cntr: Some(change_comp_cntr),
+        ibv_set_err_comp_cntr: Some(change_comp_cntr),
+        ibv_inc_comp_cntr: Some(change_comp_cntr),
+        ibv_inc_err_comp_cntr: Some(change_comp_cntr),
+        ibv_read_comp_cntr: Some(read_comp_cntr),
+        ibv_read_err_comp_cntr: Some(read_comp_cntr),
+        ibv_qp_attach_comp_cntr: Some(attach_comp_cntr),
+        ibv_set_ece: Some(set_ece),
+        ibv_query_ece: Some(query_ece),
+        ibv_query_qp_data_in_order: Some(query_qp_data_in_order),
+        ..table
+    }
+}
+
+/// Of a context's operations an absent one refuses by itself, except this, which C calls without a look.
+pub(super) fn install(verbs: &mut verbs_context) {
+    verbs.close_xrcd = Some(close_xrcd);
+}

@@ -1,0 +1,59 @@
+//! The memory of a side goes when the device has let go of it, and not before: over a device that is not there.
+
+#[path = "../../sideway/tests/support/fake/mod.rs"]
+#[allow(dead_code, unreachable_pub, reason = "this program uses a part")]
+mod fake;
+
+use std::fs;
+use std::sync::atomic::Ordering::Relaxed;
+
+use fake::Fake;
+use sideway::memory::BufferKind;
+use stride::cli;
+use stride::device::LocalDevice;
+use stride::plan::{LocalOptions, Plan, TestPlan};
+use stride::statistics::Timer;
+use stride::workload::Side;
+
+fn device() -> LocalDevice {
+    let options = LocalOptions { buffer: Some(BufferKind::Shared), ..LocalOptions::default() };
+    LocalDevice::open(fake::provider(), &options).unwrap()
+}
+
+fn test() -> TestPlan {
+    let words = "stride-perf write bw -s 64 -n 5".split_whitespace();
+    Plan::new(cli::parse(words).unwrap()).unwrap().test
+}
+
+/// How many sides have their memory mapped.
+fn mapped() -> usize {
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    maps.lines().filter(|line| line.contains("/memfd:sideway")).count()
+}
+
+/// One test, because both count what the process has mapped.
+#[test]
+fn the_memory_of_a_side_goes_when_the_device_lets_go_of_it() {
+    let (test, timer) = (test(), Timer::new());
+    for connected in [false, true] {
+        for refusals in [0, 1] {
+            let fake = Fake::new().may_leak();
+            let before = mapped();
+            let device = device();
+            let side = Side::new(&device, &test).unwrap();
+            assert_eq!(mapped(), before + 1);
+            fake.world.refused_deregistrations.store(refusals, Relaxed);
+            if connected {
+                let remote = side.resources();
+                drop(side.connect(remote, &test, &timer).unwrap());
+            } else {
+                drop(side);
+            }
+            // A file of memory that a peer may still be writing to stays, and so does its address.
+            assert_eq!(mapped(), before + usize::from(refusals == 1), "{connected}, {refusals} refusals");
+            let destroyed = fake.world.destroyed.lock().unwrap().clone();
+            let at = |what| destroyed.iter().position(|gone| *gone == what).unwrap();
+            assert!(at("qp") < at("mr"), "{destroyed:?}");
+        }
+    }
+}

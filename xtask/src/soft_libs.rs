@@ -1,0 +1,108 @@
+//! `cargo xtask soft-libs`: makes the shared objects of the software device, for
+//! programs that were not made for it.
+//!
+//! The Rust code is a static library; the C compiler's linker makes the shared
+//! object of it, because rustc passes a version script of its own, with which
+//! none of ours could be combined.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+/// A shared object: its name, the package that it is made of, and the script that gives its symbols their
+/// versions, below the workspace's folder.
+struct Library {
+    soname: &'static str,
+    package: &'static str,
+    version_script: &'static str,
+}
+
+/// librdmacm.so.1 is to come beside it; until then the system's works on ours.
+const LIBRARIES: [Library; 1] = [Library {
+    soname: "libibverbs.so.1",
+    package: "soft-rnic-c-abi",
+    version_script: "soft-rnic/c-abi/src/libibverbs/libibverbs.map",
+}];
+
+/// What Rust's standard library needs of the system's.
+const NEEDED: [&str; 6] = ["-Wl,--as-needed", "-lgcc_s", "-lpthread", "-ldl", "-lm", "-lc"];
+
+/// How `cargo xtask soft-libs` was asked to work.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Where to put the libraries (default: target/soft-rnic/lib, or target/soft-rnic/TARGET/lib)
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Cargo's profile to build them with
+    #[arg(long, value_name = "NAME", default_value = "release")]
+    profile: String,
+    /// Build for another processor; CC names its C compiler
+    #[arg(long, value_name = "TARGET")]
+    target: Option<String>,
+}
+
+/// Runs the chore.
+pub(crate) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
+    let out = std::path::absolute(args.out.clone().unwrap_or_else(|| default_folder(root, args)))?;
+    std::fs::create_dir_all(&out)
+        .with_context(|| format!("cannot make {}: choose another --out", out.display()))?;
+    for library in &LIBRARIES {
+        let archive = archive(root, args, library.package)?;
+        link(root, library, &archive, &out)?;
+        println!("soft-libs: {}", out.join(library.soname).display());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn default_folder(root: &Path, args: &Args) -> PathBuf {
+    let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |dir| root.join(dir));
+    target.join("soft-rnic").join(args.target.as_deref().unwrap_or_default()).join("lib")
+}
+
+/// Builds a package's static library and returns where it is.
+fn archive(root: &Path, args: &Args, package: &str) -> Result<PathBuf> {
+    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(root).args(["build", "--quiet", "--message-format=json-render-diagnostics"]);
+    cargo.args(["--package", package, "--profile", &args.profile]);
+    if let Some(target) = &args.target {
+        cargo.args(["--target", target]);
+    }
+    let output =
+        cargo.stdin(Stdio::null()).stderr(Stdio::inherit()).output().context("cannot start cargo")?;
+    ensure!(output.status.success(), "{package} does not build; cargo's words are above");
+    str::from_utf8(&output.stdout)?
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+        .filter(|message| message["target"]["name"] == package.replace('-', "_"))
+        .flat_map(|message| message["filenames"].as_array().cloned().unwrap_or_default())
+        .filter_map(|file| file.as_str().map(PathBuf::from))
+        .find(|file| file.extension().is_some_and(|extension| extension == "a"))
+        .with_context(|| format!("cargo made no static library of {package}"))
+}
+
+/// Makes the shared object, beside its name and then in its place: a program that runs keeps the old one.
+fn link(root: &Path, library: &Library, archive: &Path, out: &Path) -> Result<()> {
+    let soname = library.soname;
+    let new = out.join(format!(".{soname}.{}", std::process::id()));
+    let compiler = env::var_os("CC").unwrap_or_else(|| "cc".into());
+    let mut command = Command::new(&compiler);
+    command.arg("-shared").arg("-o").arg(&new).arg(format!("-Wl,-soname,{soname}"));
+    command.arg(format!("-Wl,--version-script={}", root.join(library.version_script).display()));
+    command.arg("-Wl,--whole-archive").arg(archive).arg("-Wl,--no-whole-archive");
+    // Nothing undefined, nothing bound late, and never unloaded: its threads run its code.
+    command.args(["-Wl,--gc-sections", "-Wl,-z,defs", "-Wl,-z,now", "-Wl,-z,relro", "-Wl,-z,nodelete"]);
+    let status = command.args(NEEDED).status().with_context(|| {
+        format!(
+            "cannot run `{}` to link {soname}: install a C compiler (package gcc), or name one in CC",
+            compiler.display()
+        )
+    })?;
+    if !status.success() {
+        let _ = std::fs::remove_file(&new);
+        bail!("`{}` could not link {soname} ({status}); its own words are above", compiler.display());
+    }
+    std::fs::rename(&new, out.join(soname)).with_context(|| format!("cannot write to {}", out.display()))
+}
