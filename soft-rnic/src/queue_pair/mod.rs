@@ -7,6 +7,7 @@ pub(crate) mod post;
 pub(crate) mod post_ex;
 pub(crate) mod receive;
 pub(crate) mod receive_queue;
+mod route;
 pub(crate) mod send_queue;
 pub(crate) mod shared_queue;
 pub(crate) mod transition;
@@ -233,8 +234,19 @@ impl Qp {
             cq.purge(self.number.qpn);
         }
         self.rnic.queue_pairs().take(self.number.index);
+        self.release();
         self.rnic.node().free_qp_number(self.number);
         Ok(())
+    }
+
+    /// What the queue pair uses may go before the last reference to it, which a service thread may have for a moment.
+    fn release(&self) {
+        self.pd.release();
+        self.send_cq.release();
+        self.recv_cq.release();
+        if let Receiving::Shared { srq, .. } = &self.receiving {
+            srq.release();
+        }
     }
 
     pub(crate) fn entry(&self) -> &QpEntry {
@@ -289,10 +301,20 @@ impl Qp {
 
     /// Goes to the error state, if that is possible from here. What follows from it is for [`fail`](Self::fail).
     pub(crate) fn set_failed(&self) {
+        self.set_state_failed(ibv_qp_state::IBV_QPS_ERR);
+    }
+
+    /// A request has failed: a reliable connection goes to the error state, of others only the send queue.
+    pub(crate) fn set_send_failed(&self) {
+        let reliable = self.qp_type == ibv_qp_type::IBV_QPT_RC;
+        self.set_state_failed(if reliable { ibv_qp_state::IBV_QPS_ERR } else { ibv_qp_state::IBV_QPS_SQE });
+    }
+
+    fn set_state_failed(&self, to: ibv_qp_state) {
         let failed = self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, |state| {
             let running =
                 ![ibv_qp_state::IBV_QPS_RESET, ibv_qp_state::IBV_QPS_ERR].contains(&ibv_qp_state(state));
-            running.then_some(ibv_qp_state::IBV_QPS_ERR.0)
+            running.then_some(to.0)
         });
         if failed.is_ok() {
             self.publish(|_| {});

@@ -308,6 +308,7 @@ impl Cq {
         self.context().rnic().completion_queues().take(self.index);
         if let Some(channel) = &self.channel {
             channel.forget(self);
+            channel.release();
         }
         self.context().events().forget(is_this);
         self.acks.wait();
