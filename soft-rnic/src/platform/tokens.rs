@@ -49,7 +49,7 @@ mod descriptor {
             use rustix::io::{ReadWriteFlags, preadv2};
             for _ in 0..tokens {
                 let mut count = [0; 8];
-                let mut buffers = [std::io::IoSliceMut::new(&mut count)];
+                let mut buffers = [io::IoSliceMut::new(&mut count)];
                 // The offset of a descriptor that has none.
                 if preadv2(&self.0, &mut buffers, u64::MAX, ReadWriteFlags::NOWAIT).is_err() {
                     break;

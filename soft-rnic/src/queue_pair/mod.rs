@@ -291,6 +291,12 @@ impl Qp {
         self.rnic.node().wait_unmarked(Revoked::QueuePair(self.number.index)).map_err(|_| libc::EBUSY)
     }
 
+    /// The context was closed and nobody destroyed the queue pair: peers do not reach it any more.
+    pub(crate) fn abandon(&self) {
+        self.state.store(ibv_qp_state::IBV_QPS_ERR.0, Ordering::Release);
+        self.entry().withdraw(&mut self.published.lock().keeper);
+    }
+
     /// Shows peers the card, with the state.
     fn publish(&self, change: impl FnOnce(&mut QpCard)) {
         let mut published = self.published.lock();
