@@ -228,6 +228,8 @@ impl Qp {
         self.state.store(ibv_qp_state::IBV_QPS_RESET.0, Ordering::Release);
         self.forget_requests();
         self.recv_cq.detach(self.source());
+        // Also for the sake of a shared receive queue, whose slots they take up.
+        self.forget_receives();
         self.send_cq.no_progress(self);
         for cq in [&self.send_cq, &self.recv_cq] {
             cq.purge(self.number.qpn);

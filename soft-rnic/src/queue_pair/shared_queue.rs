@@ -147,8 +147,7 @@ impl Srq {
         let mut queue = self.queue.lock();
         while !wr.is_null() {
             // SAFETY: the caller's list.
-            unsafe { queue.post(wr) }.map_err(|error| (error, wr))?;
-            self.entry().add_available(1);
+            unsafe { queue.post(wr, || self.entry().add_available(1)) }.map_err(|error| (error, wr))?;
             // SAFETY: as above.
             wr = unsafe { (*wr).next };
         }
@@ -200,7 +199,7 @@ impl Srq {
         for queue_pair in self.rnic.queue_pairs().all() {
             queue_pair.pending_shared(&mut told);
         }
-        let recovered = self.queue.lock().recover(link, |slot| told.contains(&slot));
-        self.entry().add_available(recovered);
+        let entry = self.entry();
+        self.queue.lock().recover(link, |slot| told.contains(&slot), |_| entry.add_available(1));
     }
 }

@@ -38,7 +38,7 @@ pub(crate) unsafe fn qp_of_ex<'a>(qp: *mut ibv_qp_ex) -> &'a Arc<Qp> {
 ///
 /// `qp` is a live queue pair of this device.
 #[inline]
-unsafe fn qp_of<'a>(qp: *mut ibv_qp) -> &'a Arc<Qp> {
+pub(super) unsafe fn qp_of<'a>(qp: *mut ibv_qp) -> &'a Arc<Qp> {
     // SAFETY: the caller's queue pair: the classic struct begins the extended one.
     unsafe { qp_of_ex(qp.cast()) }
 }

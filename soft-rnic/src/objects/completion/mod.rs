@@ -228,6 +228,18 @@ impl Cq {
         }
     }
 
+    /// A source may have something to poll that was not announced, or is not to be counted.
+    pub(crate) fn look_at(&self, source: u32) {
+        if self.entry().nudge(source) {
+            self.notify();
+        }
+    }
+
+    /// Completions of a source were announced, and will not be polled: it was reset, or destroyed.
+    pub(crate) fn forget(&self, count: u32) {
+        self.sources.forget(self.entry(), count.into());
+    }
+
     /// A peer has rung: there is a completion that the program waits for, or one too many.
     pub(crate) fn look(&self) {
         if self.entry().take_fired() {
