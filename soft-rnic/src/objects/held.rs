@@ -2,7 +2,7 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 /// How many objects use this one.
 #[derive(Debug, Default)]
@@ -19,19 +19,29 @@ pub(crate) trait Used {
     fn users(&self) -> &Users;
 }
 
-/// A use of an object, for as long as this lives.
+/// A use of an object, for as long as this lives, or until it is [given up](Self::release).
 #[derive(Debug)]
-pub(crate) struct Held<T: Used>(Arc<T>);
+pub(crate) struct Held<T: Used> {
+    object: Arc<T>,
+    counts: AtomicBool,
+}
 
 impl<T: Used> Held<T> {
     pub(crate) fn new(object: &Arc<T>) -> Self {
         object.users().0.fetch_add(1, Relaxed);
-        Self(Arc::clone(object))
+        Self { object: Arc::clone(object), counts: AtomicBool::new(true) }
     }
 
     /// The object.
     pub(crate) fn get(&self) -> &Arc<T> {
-        &self.0
+        &self.object
+    }
+
+    /// It counts no more: the user was destroyed, though another thread may still have a reference to it for a moment.
+    pub(crate) fn release(&self) {
+        if self.counts.swap(false, Relaxed) {
+            self.object.users().0.fetch_sub(1, Relaxed);
+        }
     }
 }
 
@@ -40,12 +50,12 @@ impl<T: Used> Deref for Held<T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        &self.0
+        &self.object
     }
 }
 
 impl<T: Used> Drop for Held<T> {
     fn drop(&mut self) {
-        self.0.users().0.fetch_sub(1, Relaxed);
+        self.release();
     }
 }

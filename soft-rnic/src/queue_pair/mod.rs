@@ -224,6 +224,7 @@ impl Qp {
     ///
     /// As `errno`.
     pub(crate) fn destroy(self: &Arc<Self>) -> Result<(), i32> {
+        self.context.check_process()?;
         self.withdraw()?;
         self.state.store(ibv_qp_state::IBV_QPS_RESET.0, Ordering::Release);
         self.forget_requests();
@@ -235,7 +236,13 @@ impl Qp {
             cq.purge(self.number.qpn);
         }
         self.rnic.queue_pairs().take(self.number.index);
-        self.rnic.node().free_qp_number(self.number);
+        // Another thread may have found the queue pair before, and be about to let go of it.
+        self.send_cq.release();
+        self.recv_cq.release();
+        self.pd.release();
+        if let Receiving::Shared { srq, .. } = &self.receiving {
+            srq.release();
+        }
         Ok(())
     }
 
@@ -356,6 +363,13 @@ impl Qp {
             }
         }
         sending.wait = None;
+    }
+}
+
+impl Drop for Qp {
+    /// Not sooner: whoever still has the queue pair looks at the entry of its number.
+    fn drop(&mut self) {
+        self.rnic.node().free_qp_number(self.number);
     }
 }
 

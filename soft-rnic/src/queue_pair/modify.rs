@@ -25,6 +25,7 @@ impl Qp {
     /// As `errno`: `EINVAL` the transition, the mask or a value is wrong; `EBUSY` a peer that does not run
     /// still touches the memory.
     pub(crate) fn modify(self: &Arc<Self>, attr: &ibv_qp_attr, mask: u32) -> Result<(), i32> {
+        self.context.check_process()?;
         {
             let mut attributes = self.attributes.lock().unwrap_or_else(PoisonError::into_inner);
             let actual = self.state();
@@ -200,7 +201,12 @@ impl Qp {
     }
 
     /// `ibv_query_qp`.
-    pub(crate) fn query(&self, attr: &mut ibv_qp_attr, init: &mut ibv_qp_init_attr) {
+    ///
+    /// # Errors
+    ///
+    /// `EIO`: this process is a forked child.
+    pub(crate) fn query(&self, attr: &mut ibv_qp_attr, init: &mut ibv_qp_init_attr) -> Result<(), i32> {
+        self.context.check_process()?;
         let attributes = self.attributes.lock().unwrap_or_else(PoisonError::into_inner);
         *attr = ibv_qp_attr::default();
         attributes.get(attr);
@@ -220,5 +226,6 @@ impl Qp {
             Receiving::Own(_) => core::ptr::null_mut(),
             Receiving::Shared { srq, .. } => Used::get(srq).handle(),
         };
+        Ok(())
     }
 }

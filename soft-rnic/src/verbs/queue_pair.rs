@@ -7,6 +7,7 @@ use std::sync::Arc;
 use rdma_mummy_sys::Verbs;
 use rdma_mummy_sys::types::*;
 
+use super::number;
 use crate::objects::acks::Acks;
 use crate::objects::event::Element;
 use crate::objects::object::Object;
@@ -255,7 +256,9 @@ pub(super) unsafe extern "C" fn query_qp(
     // SAFETY: the caller's live queue pair and places.
     unsafe {
         *init = ibv_qp_init_attr { qp_context: (*qp).qp_context, ..ibv_qp_init_attr::default() };
-        qp_of(qp).query(&mut *attr, &mut *init);
+        if let Err(error) = qp_of(qp).query(&mut *attr, &mut *init) {
+            return number(Err(error));
+        }
         (*qp).state = (*attr).qp_state;
     }
     0
@@ -269,6 +272,7 @@ pub(super) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
             errno::set(error);
             return error;
         }
+        state.set_handle(ptr::null_mut());
         state
             .context
             .events()
@@ -390,8 +394,7 @@ pub(super) unsafe extern "C" fn modify_srq(srq: *mut ibv_srq, attr: *mut ibv_srq
 
 pub(super) unsafe extern "C" fn query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
     // SAFETY: the caller's live queue and place.
-    unsafe { srq_of(srq).query(&mut *attr) };
-    0
+    number(unsafe { srq_of(srq).query(&mut *attr) })
 }
 
 pub(super) unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
@@ -402,6 +405,7 @@ pub(super) unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
             errno::set(error);
             return error;
         }
+        state.set_handle(ptr::null_mut());
         state
             .context()
             .events()

@@ -166,7 +166,7 @@ impl Cq {
         self.handle.load(Relaxed)
     }
 
-    /// To be called once, when the C part is made.
+    /// To be called when the C part is made, and by [`retire`](Self::retire).
     pub(crate) fn set_handle(&self, handle: *mut ibv_cq) {
         self.handle.store(handle, Relaxed);
     }
@@ -318,12 +318,16 @@ impl Cq {
     pub(crate) fn retire(self: &Arc<Self>) {
         let is_this = |element: &Element| matches!(element, Element::Cq(cq) if Arc::ptr_eq(cq, self));
         self.context().rnic().completion_queues().take(self.index);
+        self.set_handle(std::ptr::null_mut());
         if let Some(channel) = &self.channel {
             channel.forget(self);
         }
         self.context().events().forget(is_this);
         self.acks.wait();
         self.async_acks.wait();
+        if let Some(channel) = &self.channel {
+            channel.release();
+        }
     }
 }
 

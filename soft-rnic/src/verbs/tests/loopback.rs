@@ -363,3 +363,33 @@ fn a_queue_pair_takes_no_shared_receive_with_it() {
     // SAFETY: nobody uses it any more.
     assert_eq!(unsafe { (table().ibv_destroy_srq)(srq) }, 0);
 }
+
+#[test]
+fn a_thread_that_still_has_a_queue_pair_keeps_nothing_from_going() {
+    let bench = Bench::new(16);
+    let [one, other] = bench.pair(ibv_qp_type::IBV_QPT_RC);
+    // As the service thread does, which looks it up and is slow.
+    let late = Arc::clone(inner(other));
+    destroy(one);
+    destroy(other);
+    late.raise(ibv_event_type::IBV_EVENT_QP_FATAL);
+    late.fail();
+    late.act_on_notices();
+    let taken = late.number;
+    let next = bench.qp(ibv_qp_type::IBV_QPT_RC, ptr::null_mut());
+    assert_ne!(inner(next).number, taken);
+    destroy(next);
+    let mut event = libc::pollfd { fd: 0, events: libc::POLLIN, revents: 0 };
+    // SAFETY: the context is open; the queue is not used any more.
+    unsafe {
+        event.fd = (*bench.opened.0).async_fd;
+        assert_eq!(libc::poll(&raw mut event, 1, 0), 0, "an event of a queue pair that is not there");
+        let queue = Arc::clone(cq_of(bench.cq));
+        let mut bench = bench;
+        assert_eq!((table().ibv_destroy_cq)(bench.cq), 0);
+        queue.notify();
+        assert!(!bench.fired(), "an event of a completion queue that is not there");
+        bench.cq = bench.opened.cq(1, ptr::null_mut());
+    }
+    drop(late);
+}
