@@ -262,6 +262,9 @@ impl Qp {
         if peer.card.access & needed.0 == 0 {
             return Err(Stop::Refused(Refused::Access));
         }
+        if peer.link.is_own() {
+            return self.own_remote(posted, way, needed);
+        }
         let index = request.rkey >> 8;
         let entry = peer.link.segment().region(index).ok_or(Stop::Refused(Refused::Access))?;
         let (pass, card) = entry.read().ok_or(Stop::Refused(Refused::Access))?;
@@ -288,6 +291,36 @@ impl Qp {
             .ok_or(Stop::Refused(Refused::Access))?;
         let len = request.length as usize;
         Ok(Remote { place, len, key: request.rkey, address: request.remote_addr })
+    }
+
+    /// The same where the peer is this process. What the segment says does not count here, as peers can write there: keys,
+    /// pointers, gates and marks are the private ones.
+    #[inline]
+    fn own_remote(
+        &self,
+        posted: &Posted<'_>,
+        way: Way<'_>,
+        needed: ibv_access_flags,
+    ) -> Result<Remote, Stop> {
+        let Way { peer, gathered, marks, .. } = way;
+        let request = posted.request;
+        let refused = Stop::Refused(Refused::Access);
+        let (region, pass, card) = self.rnic.regions().read(request.rkey).ok_or(refused)?;
+        let allowed = card.pd == peer.card.pd && card.access & needed.0 != 0;
+        let at = card.pointer(request.remote_addr, request.length).filter(|_| allowed);
+        let Some(at) = at else { return Err(if region.holds(pass) { refused } else { Stop::Changed }) };
+        // The source may lie in another region than the destination: the mark stands for both.
+        marks.local.set(Mark::new(peer.index, Mark::ANY_REGION));
+        marks.remote.set(Mark::new(peer.index, Mark::NO_REGION));
+        settle();
+        if !region.holds(pass) || !peer.entry().holds(peer.pass) {
+            return Err(Stop::Changed);
+        }
+        if !gathered.holds() {
+            return Err(Stop::Local(ibv_wc_status::IBV_WC_LOC_PROT_ERR));
+        }
+        let len = request.length as usize;
+        Ok(Remote { place: Place::Here(at), len, key: request.rkey, address: request.remote_addr })
     }
 }
 

@@ -65,9 +65,10 @@ impl Qp {
 
     /// Something that this host is busy with: no try is used up.
     pub(crate) fn soon(&self, sending: &mut Sending) -> Outcome {
-        let wait = Wait { reason: Reason::Soon, deadline: Some(Instant::now() + SOON), tries_left: 0 };
-        sending.wait = Some(wait);
-        Outcome::Again(wait)
+        let soon = Wait { reason: Reason::Soon, deadline: Some(Instant::now() + SOON), tries_left: 0 };
+        // Tries that are under way are not begun anew.
+        sending.wait.get_or_insert(soon);
+        Outcome::Again(soon)
     }
 
     fn wait_for(

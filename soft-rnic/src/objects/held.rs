@@ -19,17 +19,17 @@ pub(crate) trait Used {
     fn users(&self) -> &Users;
 }
 
-/// A use of an object, for as long as this lives, or until it is [given up](Self::release).
+/// A use of an object, until it is released or dropped.
 #[derive(Debug)]
 pub(crate) struct Held<T: Used> {
     object: Arc<T>,
-    counts: AtomicBool,
+    released: AtomicBool,
 }
 
 impl<T: Used> Held<T> {
     pub(crate) fn new(object: &Arc<T>) -> Self {
         object.users().0.fetch_add(1, Relaxed);
-        Self { object: Arc::clone(object), counts: AtomicBool::new(true) }
+        Self { object: Arc::clone(object), released: AtomicBool::new(false) }
     }
 
     /// The object.
@@ -37,9 +37,9 @@ impl<T: Used> Held<T> {
         &self.object
     }
 
-    /// It counts no more: the user was destroyed, though another thread may still have a reference to it for a moment.
+    /// The use is over, although this may live a little longer, in somebody's hands.
     pub(crate) fn release(&self) {
-        if self.counts.swap(false, Relaxed) {
+        if !self.released.swap(true, Relaxed) {
             self.object.users().0.fetch_sub(1, Relaxed);
         }
     }

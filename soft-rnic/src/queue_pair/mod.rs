@@ -7,6 +7,7 @@ pub(crate) mod post;
 pub(crate) mod post_ex;
 pub(crate) mod receive;
 pub(crate) mod receive_queue;
+mod route;
 pub(crate) mod send_queue;
 pub(crate) mod shared_queue;
 pub(crate) mod transition;
@@ -236,14 +237,18 @@ impl Qp {
             cq.purge(self.number.qpn);
         }
         self.rnic.queue_pairs().take(self.number.index);
-        // Another thread may have found the queue pair before, and be about to let go of it.
+        self.release();
+        Ok(())
+    }
+
+    /// What the queue pair uses may go before the last reference to it, which a service thread may have for a moment.
+    fn release(&self) {
+        self.pd.release();
         self.send_cq.release();
         self.recv_cq.release();
-        self.pd.release();
         if let Receiving::Shared { srq, .. } = &self.receiving {
             srq.release();
         }
-        Ok(())
     }
 
     pub(crate) fn entry(&self) -> &QpEntry {
@@ -288,6 +293,12 @@ impl Qp {
         self.rnic.node().wait_unmarked(Revoked::QueuePair(self.number.index)).map_err(|_| libc::EBUSY)
     }
 
+    /// The context was closed and nobody destroyed the queue pair: peers do not reach it any more.
+    pub(crate) fn abandon(&self) {
+        self.state.store(ibv_qp_state::IBV_QPS_ERR.0, Ordering::Release);
+        self.entry().withdraw(&mut self.published.lock().keeper);
+    }
+
     /// Shows peers the card, with the state.
     fn publish(&self, change: impl FnOnce(&mut QpCard)) {
         let mut published = self.published.lock();
@@ -298,10 +309,20 @@ impl Qp {
 
     /// Goes to the error state, if that is possible from here. What follows from it is for [`fail`](Self::fail).
     pub(crate) fn set_failed(&self) {
+        self.set_state_failed(ibv_qp_state::IBV_QPS_ERR);
+    }
+
+    /// A request has failed: a reliable connection goes to the error state, of others only the send queue.
+    pub(crate) fn set_send_failed(&self) {
+        let reliable = self.qp_type == ibv_qp_type::IBV_QPT_RC;
+        self.set_state_failed(if reliable { ibv_qp_state::IBV_QPS_ERR } else { ibv_qp_state::IBV_QPS_SQE });
+    }
+
+    fn set_state_failed(&self, to: ibv_qp_state) {
         let failed = self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, |state| {
             let running =
                 ![ibv_qp_state::IBV_QPS_RESET, ibv_qp_state::IBV_QPS_ERR].contains(&ibv_qp_state(state));
-            running.then_some(ibv_qp_state::IBV_QPS_ERR.0)
+            running.then_some(to.0)
         });
         if failed.is_ok() {
             self.publish(|_| {});

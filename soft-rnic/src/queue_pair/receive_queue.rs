@@ -99,7 +99,7 @@ impl ReceiveQueue {
         if index + 1 < self.card.count { index + 1 } else { 0 }
     }
 
-    /// Posts one receive; `posting` is called just before peers see it.
+    /// Posts one receive.
     ///
     /// # Errors
     ///
@@ -108,7 +108,7 @@ impl ReceiveQueue {
     /// # Safety
     ///
     /// `wr` is a valid request with `num_sge` valid entries.
-    pub(crate) unsafe fn post(&mut self, wr: *const ibv_recv_wr, posting: impl FnOnce()) -> Result<(), i32> {
+    pub(crate) unsafe fn post(&mut self, wr: *const ibv_recv_wr) -> Result<(), i32> {
         // SAFETY: the caller's request.
         let (wr_id, list, count) = unsafe { ((*wr).wr_id, (*wr).sg_list, (*wr).num_sge) };
         let count = usize::try_from(count).ok().filter(|count| *count <= self.max_sge).ok_or(libc::EINVAL)?;
@@ -131,7 +131,6 @@ impl ReceiveQueue {
         self.posted[index as usize] = Posted { wr_id, entries: count as u32, bytes };
         self.lap = self.lap.wrapping_add(1);
         let room = Room { bytes: bytes.min(u64::from(u32::MAX)) as u32, entries: count as u32, flags: 0 };
-        posting();
         self.slot(index).header.post(self.lap, room);
         self.used = self.used.max(index + 1);
         self.tail = self.next(index);
@@ -294,7 +293,7 @@ mod tests {
     fn post(queue: &mut ReceiveQueue, wr_id: u64) {
         let wr = ibv_recv_wr { wr_id, ..ibv_recv_wr::default() };
         // SAFETY: a request without entries.
-        assert_eq!(unsafe { queue.post(&raw const wr, || {}) }, Ok(()));
+        assert_eq!(unsafe { queue.post(&raw const wr) }, Ok(()));
     }
 
     fn oldest(queue: &mut ReceiveQueue) -> Option<u64> {

@@ -155,8 +155,13 @@ impl Srq {
         self.context.check_process().map_err(|error| (error, wr))?;
         let mut queue = self.queue.lock();
         while !wr.is_null() {
+            // Counted before it is there: a count that lags behind would be taken for the limit.
+            self.entry().add_available(1);
             // SAFETY: the caller's list.
-            unsafe { queue.post(wr, || self.entry().add_available(1)) }.map_err(|error| (error, wr))?;
+            if let Err(error) = unsafe { queue.post(wr) } {
+                self.entry().take_back_available();
+                return Err((error, wr));
+            }
             // SAFETY: as above.
             wr = unsafe { (*wr).next };
         }

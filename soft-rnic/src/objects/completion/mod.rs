@@ -321,13 +321,11 @@ impl Cq {
         self.set_handle(std::ptr::null_mut());
         if let Some(channel) = &self.channel {
             channel.forget(self);
+            channel.release();
         }
         self.context().events().forget(is_this);
         self.acks.wait();
         self.async_acks.wait();
-        if let Some(channel) = &self.channel {
-            channel.release();
-        }
     }
 }
 
