@@ -273,12 +273,23 @@ impl Qp {
             self.finish(envelope, posted, peer, taken, false, status, after)?;
             return Err(stop);
         }
-        // Counted before it is there: a count that lags behind would be taken for the limit.
-        match peer.card.srq.checked_sub(1).and_then(|srq| peer.link.segment().shared_queue(srq)) {
-            Some(entry) => entry.add_available(1),
+        let segment = peer.link.segment();
+        match peer.card.srq.checked_sub(1) {
+            // Counted before it can be claimed.
+            Some(srq) => segment.shared_queue(srq).into_iter().for_each(|entry| entry.add_available(1)),
             None => peer.entry().set_cursor(taken.index),
         }
         taken.slot.header.unclaim(taken.claim);
+        // Of the state that the owner has set and the slot that it has looked at, one of both sees the other: an owner that
+        // flushes its receives has stopped at this one.
+        settle();
+        if !peer.entry().holds(peer.pass)
+            && let Some(entry) = segment.completion_queue(peer.card.recv_cq)
+            && entry.nudge(peer.card.source)
+            && entry.fire()
+        {
+            after.ring(&peer.link, Doorbell::Cq(peer.card.recv_cq));
+        }
         Err(stop)
     }
 

@@ -28,6 +28,16 @@ pub(crate) struct Event {
 }
 
 impl Element {
+    /// Whether the program has destroyed the object, while another thread still had something to say about it.
+    fn is_gone(&self) -> bool {
+        match self {
+            Self::Cq(cq) => cq.handle().is_null(),
+            Self::Qp(qp) => qp.handle().is_null(),
+            Self::Srq(srq) => srq.handle().is_null(),
+            Self::Port(_) | Self::Device => false,
+        }
+    }
+
     /// Counts the event as handed out, and says what the program knows the object by.
     fn deliver(&self) -> ibv_async_event__bindgen_ty_1 {
         match self {
@@ -74,6 +84,10 @@ impl EventQueue {
 
     pub(crate) fn raise(&self, event: Event) {
         let mut events = self.events();
+        // Under the lock: the object's destruction takes its handle away, and then comes here for its events.
+        if event.element.is_gone() {
+            return;
+        }
         if events.len() == MOST {
             log::error!("an asynchronous event of kind {} is lost: {MOST} wait to be taken", event.kind.0);
             return;
@@ -100,7 +114,7 @@ impl EventQueue {
         }
     }
 
-    /// The events of an object go with it.
+    /// The events of an object go with it. Its handle must have been taken away.
     pub(crate) fn forget(&self, is_of_object: impl Fn(&Element) -> bool) {
         let mut events = self.events();
         let before = events.len();

@@ -225,17 +225,19 @@ impl Qp {
     ///
     /// As `errno`.
     pub(crate) fn destroy(self: &Arc<Self>) -> Result<(), i32> {
+        self.context.check_process()?;
         self.withdraw()?;
         self.state.store(ibv_qp_state::IBV_QPS_RESET.0, Ordering::Release);
         self.forget_requests();
         self.recv_cq.detach(self.source());
+        // Also for the sake of a shared receive queue, whose slots they take up.
+        self.forget_receives();
         self.send_cq.no_progress(self);
         for cq in [&self.send_cq, &self.recv_cq] {
             cq.purge(self.number.qpn);
         }
         self.rnic.queue_pairs().take(self.number.index);
         self.release();
-        self.rnic.node().free_qp_number(self.number);
         Ok(())
     }
 
@@ -382,6 +384,13 @@ impl Qp {
             }
         }
         sending.wait = None;
+    }
+}
+
+impl Drop for Qp {
+    /// Not sooner: whoever still has the queue pair looks at the entry of its number.
+    fn drop(&mut self) {
+        self.rnic.node().free_qp_number(self.number);
     }
 }
 

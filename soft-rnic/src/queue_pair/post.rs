@@ -33,9 +33,10 @@ pub(super) fn takes_inline(opcode: ibv_wr_opcode) -> bool {
 }
 
 impl Qp {
-    /// Whether requests may be posted now.
+    /// Whether requests may be posted now, and by this process.
     #[inline]
     pub(super) fn check_postable(&self) -> Result<(), Refusal> {
+        self.context.check_process()?;
         match self.state() {
             ibv_qp_state::IBV_QPS_RESET | ibv_qp_state::IBV_QPS_INIT | ibv_qp_state::IBV_QPS_RTR => {
                 Err(libc::EINVAL)

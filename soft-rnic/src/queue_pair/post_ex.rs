@@ -118,6 +118,10 @@ unsafe fn append(qp: *mut ibv_qp_ex, opcode: ibv_wr_opcode, request: Request) {
 unsafe extern "C" fn start(qp: *mut ibv_qp_ex) {
     // SAFETY: the caller's live queue pair.
     let qp = unsafe { qp_of_ex(qp) };
+    if qp.rnic.node().is_forked() {
+        // SAFETY: whoever held the lock when this process was forked is not here. What follows is refused.
+        unsafe { qp.builder.force_unlock() };
+    }
     let mut builder = qp.builder.lock();
     // SAFETY: the builder's lock is held.
     builder.tail = unsafe { qp.send_queue.poster(qp.caps.max_send_wr) }.tail();

@@ -35,6 +35,7 @@ impl Qp {
         self: &Arc<Self>,
         mut wr: *mut ibv_recv_wr,
     ) -> Result<(), (i32, *mut ibv_recv_wr)> {
+        self.context.check_process().map_err(|error| (error, wr))?;
         let Receiving::Own(queue) = &self.receiving else { return Err((libc::EINVAL, wr)) };
         if self.state() == ibv_qp_state::IBV_QPS_RESET {
             return Err((libc::EINVAL, wr));
@@ -212,8 +213,9 @@ impl Qp {
     /// Lets polls take back what nobody has claimed.
     pub(super) fn flush_receives(&self) {
         if let Receiving::Own(queue) = &self.receiving {
-            let outstanding = queue.lock().outstanding();
-            self.announce_flushed(outstanding);
+            // What has come was announced, and what is claimed will be, or comes back.
+            let (posted, _) = queue.lock().count();
+            self.announce_flushed(posted);
         }
     }
 
@@ -226,10 +228,17 @@ impl Qp {
     /// Drops everything that was posted to or came into the receive queue. Nobody touches it any more.
     pub(super) fn forget_receives(&self) {
         match &self.receiving {
-            Receiving::Own(queue) => queue.lock().clear(),
+            Receiving::Own(queue) => {
+                let mut queue = queue.lock();
+                let (posted, done) = queue.count();
+                let flushed = if self.flushing.load(Ordering::Acquire) { posted } else { 0 };
+                queue.clear();
+                self.recv_cq.forget(done + flushed);
+            }
             Receiving::Shared { srq, ring, ring_words, head } => {
                 let Some(ring) = self.rnic.node().segment().ring(ring.offset, *ring_words) else { return };
                 let mut head = head.lock();
+                let mut dropped = 0;
                 // What was delivered and not polled is lost, and its receives are used up.
                 for _ in 0..=*ring_words {
                     let Some(slot) = ring.pop(&mut head) else { break };
@@ -239,19 +248,35 @@ impl Qp {
                         .is_some_and(|received| received.delivery.queue_pair == self.number.index)
                     {
                         queue.consume(slot);
+                        dropped += 1;
                     }
                 }
+                // Whatever peers made of the ring ends here; one that was never used is no memory yet.
+                if *head != 0 {
+                    ring.reset();
+                    *head = 0;
+                }
+                self.recv_cq.forget(dropped);
             }
         }
     }
 
     /// A peer that had this number in our segment is dead: what it had claimed is offered again.
     pub(crate) fn link_gone(self: &Arc<Self>, link: u16) {
-        if let Receiving::Own(queue) = &self.receiving {
-            // Whatever it had finished is complete, whether it could say so or not.
-            queue.lock().recover(link, |_| true);
+        let entry = self.entry();
+        let left = match &self.receiving {
+            // Whatever it had finished is complete, whether it could say so or not. What it had claimed is the next that
+            // a message takes.
+            Receiving::Own(queue) => queue.lock().recover(link, |_| true, |slot| entry.set_cursor(slot)),
+            Receiving::Shared { .. } => {
+                let mut pending = Vec::new();
+                self.pending_shared(&mut pending);
+                !pending.is_empty()
+            }
+        };
+        if left {
+            self.recv_cq.look_at(self.source());
         }
-        self.recv_cq.source_ready(self.source(), false);
     }
 
     /// The numbers of the slots that this queue pair has been told of and has not polled.

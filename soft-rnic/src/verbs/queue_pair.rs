@@ -7,6 +7,7 @@ use std::sync::Arc;
 use rdma_mummy_sys::Verbs;
 use rdma_mummy_sys::types::*;
 
+use super::number;
 use crate::objects::acks::Acks;
 use crate::objects::event::Element;
 use crate::objects::object::Object;
@@ -38,7 +39,7 @@ pub(crate) unsafe fn qp_of_ex<'a>(qp: *mut ibv_qp_ex) -> &'a Arc<Qp> {
 ///
 /// `qp` is a live queue pair of this device.
 #[inline]
-unsafe fn qp_of<'a>(qp: *mut ibv_qp) -> &'a Arc<Qp> {
+pub(super) unsafe fn qp_of<'a>(qp: *mut ibv_qp) -> &'a Arc<Qp> {
     // SAFETY: the caller's queue pair: the classic struct begins the extended one.
     unsafe { qp_of_ex(qp.cast()) }
 }
@@ -262,7 +263,9 @@ pub(super) unsafe extern "C" fn query_qp(
     // SAFETY: the caller's live queue pair and places.
     unsafe {
         *init = ibv_qp_init_attr { qp_context: (*qp).qp_context, ..ibv_qp_init_attr::default() };
-        qp_of(qp).query(&mut *attr, &mut *init);
+        if let Err(error) = qp_of(qp).query(&mut *attr, &mut *init) {
+            return number(Err(error));
+        }
         (*qp).state = (*attr).qp_state;
     }
     0
@@ -276,6 +279,7 @@ pub(super) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
             errno::set(error);
             return error;
         }
+        state.set_handle(ptr::null_mut());
         state
             .context
             .events()
@@ -397,8 +401,7 @@ pub(super) unsafe extern "C" fn modify_srq(srq: *mut ibv_srq, attr: *mut ibv_srq
 
 pub(super) unsafe extern "C" fn query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
     // SAFETY: the caller's live queue and place.
-    unsafe { srq_of(srq).query(&mut *attr) };
-    0
+    number(unsafe { srq_of(srq).query(&mut *attr) })
 }
 
 pub(super) unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
@@ -409,6 +412,7 @@ pub(super) unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
             errno::set(error);
             return error;
         }
+        state.set_handle(ptr::null_mut());
         state
             .context()
             .events()

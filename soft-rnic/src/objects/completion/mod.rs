@@ -166,7 +166,7 @@ impl Cq {
         self.handle.load(Relaxed)
     }
 
-    /// To be called once, when the C part is made.
+    /// To be called when the C part is made, and by [`retire`](Self::retire).
     pub(crate) fn set_handle(&self, handle: *mut ibv_cq) {
         self.handle.store(handle, Relaxed);
     }
@@ -226,6 +226,18 @@ impl Cq {
         if announced.overrun {
             self.overrun();
         }
+    }
+
+    /// A source may have something to poll that was not announced, or is not to be counted.
+    pub(crate) fn look_at(&self, source: u32) {
+        if self.entry().nudge(source) {
+            self.notify();
+        }
+    }
+
+    /// Completions of a source were announced, and will not be polled: it was reset, or destroyed.
+    pub(crate) fn forget(&self, count: u32) {
+        self.sources.forget(self.entry(), count.into());
     }
 
     /// A peer has rung: there is a completion that the program waits for, or one too many.
@@ -306,6 +318,7 @@ impl Cq {
     pub(crate) fn retire(self: &Arc<Self>) {
         let is_this = |element: &Element| matches!(element, Element::Cq(cq) if Arc::ptr_eq(cq, self));
         self.context().rnic().completion_queues().take(self.index);
+        self.set_handle(std::ptr::null_mut());
         if let Some(channel) = &self.channel {
             channel.forget(self);
             channel.release();
