@@ -261,7 +261,8 @@ impl Qp {
             // Whatever it had finished is complete, whether it could say so or not.
             queue.lock().recover(link, |_| true);
         }
-        self.recv_cq.source_ready(self.source(), false);
+        // Not announced: that would count a completion, and there may be none.
+        self.recv_cq.look_at_source(self.source());
     }
 
     /// The numbers of the slots that this queue pair has been told of and has not polled.

@@ -92,6 +92,14 @@ impl CqEntry {
         Announced { wake: self.disarm(solicited), overrun: overrun && self.overrun.swap(1, Relaxed) == 0 }
     }
 
+    /// Peer or owner: a source is worth a look, although no completion was announced: a receive that was claimed is free to be
+    /// flushed, or its peer has died and may have finished it. True if the owner sleeps and is to be told.
+    pub(crate) fn nudge(&self, source: u32) -> bool {
+        self.put_back(source);
+        fence(SeqCst);
+        self.disarm(true)
+    }
+
     /// Takes the arming, if this completion is one that was waited for. One of several who try gets it.
     #[inline]
     pub(crate) fn disarm(&self, solicited: bool) -> bool {

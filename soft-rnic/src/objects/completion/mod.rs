@@ -228,6 +228,13 @@ impl Cq {
         }
     }
 
+    /// A source is to be looked at, although nobody has announced a completion.
+    pub(crate) fn look_at_source(&self, source: u32) {
+        if self.entry().nudge(source) {
+            self.notify();
+        }
+    }
+
     /// A peer has rung: there is a completion that the program waits for, or one too many.
     pub(crate) fn look(&self) {
         if self.entry().take_fired() {
