@@ -5,6 +5,7 @@
 //! root or a kernel module. It speaks libibverbs' own interface: [`provider`] is a table of its functions.
 
 mod config;
+mod crash_point;
 mod engine;
 mod node;
 mod objects;

@@ -9,6 +9,7 @@ use super::gather::Gathered;
 use super::peer::NoPeer;
 use super::transfer::{Direction, Place, Remote};
 use super::{After, Broken, Marks, Outcome, Way};
+use crate::crash_point::{Step, reach};
 use crate::platform::copy;
 use crate::queue_pair::lane::Held;
 use crate::queue_pair::send_queue::Posted;
@@ -279,6 +280,7 @@ impl Qp {
             let stop = if entry.holds(pass) { Stop::Refused(Refused::Access) } else { Stop::Changed };
             return Err(stop);
         }
+        reach(Step::BeforeMark);
         marks.remote.set(Mark::new(peer.index, index));
         settle();
         if !entry.holds(pass) || !peer.entry().holds(peer.pass) {
@@ -292,6 +294,7 @@ impl Qp {
             .place(&peer.link, way.lane, request.rkey, &card, request.remote_addr, request.length, writes)
             .ok_or(Stop::Refused(Refused::Access))?;
         let len = request.length as usize;
+        reach(Step::Checked);
         Ok(Remote { place, len, key: request.rkey, address: request.remote_addr })
     }
 

@@ -10,6 +10,7 @@ use super::connected::{Refused, Stop};
 use super::peer::Peer;
 use super::transfer::{Direction, Place, Remote, Remotes};
 use super::{After, Broken, Outcome, Way};
+use crate::crash_point::{Step, reach};
 use crate::node::{Doorbell, LaneGuard, Link, ShareId};
 use crate::platform::copy;
 use crate::queue_pair::Qp;
@@ -60,6 +61,7 @@ impl Qp {
         after: &mut After,
     ) -> Result<Outcome, Stop> {
         let Way { peer, gathered, marks, .. } = way;
+        reach(Step::BeforeMark);
         marks.remote.publish(Mark::new(peer.index, Mark::NO_REGION));
         if !peer.entry().holds(peer.pass) {
             return Err(Stop::Changed);
@@ -67,7 +69,9 @@ impl Qp {
         if !gathered.holds() {
             return Err(Stop::Local(ibv_wc_status::IBV_WC_LOC_PROT_ERR));
         }
+        reach(Step::BeforeClaim);
         let taken = self.take_receive(peer, after)?;
+        reach(Step::Claimed);
         let filled = if is_write(posted) {
             self.write_for(posted, way)
         } else {
@@ -147,6 +151,7 @@ impl Qp {
         }
         let entries = Entries::check(peer, taken, room, length + envelope.header)?;
         if length <= EAGER {
+            reach(Step::Checked);
             let mut at = taken.slot.eager.as_ptr();
             for piece in &gathered.pieces {
                 // SAFETY: local pieces under a settled mark; together they are no longer than the eager bytes, which
@@ -166,6 +171,7 @@ impl Qp {
             return Err(Stop::Changed);
         }
         let remotes = self.places(way, &entries, envelope.header)?;
+        reach(Step::Checked);
         // SAFETY: marks are settled; local and remote keys hold.
         unsafe { self.carry(way, Direction::Write, &remotes) }.map_err(Stop::Broken)?;
         Ok(false)
@@ -229,9 +235,11 @@ impl Qp {
             queue_pair: peer.index,
             source: envelope.source,
         };
+        reach(Step::BeforeFinish);
         if !taken.slot.header.finish(taken.claim, &delivery) {
             return Err(Stop::Broken(Broken::Gone));
         }
+        reach(Step::BeforeAnnounce);
         let segment = peer.link.segment();
         let card = &peer.card;
         if card.srq != 0 {
@@ -245,6 +253,7 @@ impl Qp {
             request.has(ibv_send_flags::IBV_SEND_SOLICITED) || status != ibv_wc_status::IBV_WC_SUCCESS;
         if let Some(entry) = segment.completion_queue(card.recv_cq) {
             let announced = entry.announce(card.source, solicited);
+            reach(Step::BeforeDoorbell);
             if (announced.wake && entry.fire()) || announced.overrun {
                 after.ring(&peer.link, Doorbell::Cq(card.recv_cq));
             }

@@ -4,6 +4,7 @@ use arrayvec::ArrayVec;
 
 use super::call::move_by_asking;
 use super::{Broken, Way};
+use crate::crash_point::{self, Step};
 use crate::node::Link;
 use crate::platform::{copy, vm};
 use crate::queue_pair::Qp;
@@ -100,11 +101,16 @@ unsafe fn move_message(
     let mut left: usize = locals.iter().map(|piece| piece.len).sum();
     let mut locals = Cursor::new(locals);
     let mut vm = Batch::default();
+    let mut done = 0;
     for remote in remotes {
         let mut offset = 0;
         while offset < remote.len && left > 0 {
             let (at, available) = locals.front().ok_or(Broken::Address)?;
-            let len = available.min(remote.len - offset);
+            let mut len = available.min(remote.len - offset);
+            let halfway = crash_point::has_halves() && done == 0 && len > 1;
+            if halfway {
+                len /= 2;
+            }
             match remote.place {
                 Place::Here(base) => {
                     vm.flush(link, direction)?;
@@ -146,6 +152,11 @@ unsafe fn move_message(
             locals.advance(len);
             offset += len;
             left -= len;
+            done += len;
+            if halfway {
+                vm.flush(link, direction)?;
+                crash_point::reach(Step::HalfCopied);
+            }
         }
     }
     vm.flush(link, direction)
