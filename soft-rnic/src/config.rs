@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use crate::faults::{self, Rule};
+
 /// The most devices that a process can have, and the most ports of a device.
 pub(crate) const MAX_DEVICES: u8 = 16;
 pub(crate) const MAX_PORTS: u8 = 8;
@@ -115,8 +117,29 @@ impl Default for Limits {
 }
 
 impl Limits {
+    /// Whether there is one of this name.
+    pub(crate) fn has(name: &str) -> bool {
+        macro_rules! has {
+            ($($field:ident),*) => { name == "max_mr_size" $(|| name == stringify!($field))* };
+        }
+        each_limit!(has)
+    }
+
+    /// Lowers one by its name, which is right.
+    pub(crate) fn lower(&mut self, name: &str, value: u64) {
+        macro_rules! lower {
+            ($($field:ident),*) => {
+                match name {
+                    $(stringify!($field) => self.$field = self.$field.min(value.try_into().unwrap_or(u32::MAX)),)*
+                    _ => self.max_mr_size = self.max_mr_size.min(value),
+                }
+            };
+        }
+        each_limit!(lower);
+    }
+
     /// Sets one by its name.
-    fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
+    pub(crate) fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
         let default = Self::default();
         let number: u64 = value.parse().map_err(|_| format!("a number for {name}, not {value:?}"))?;
         let at_most = |most: u64| {
@@ -296,6 +319,28 @@ impl Config {
         })?;
         config.validate()?;
         Ok(config)
+    }
+
+    /// The rules of faults, read and parsed.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`]: the file cannot be read, or a rule cannot be.
+    pub(crate) fn fault_rules(&self) -> Result<Vec<Rule>, ConfigError> {
+        let wrong = |value: &str, allowed: String| ConfigError {
+            variable: "SOFT_RNIC_FAULTS",
+            value: value.to_owned(),
+            allowed,
+        };
+        let rules = match &self.faults {
+            None => return Ok(Vec::new()),
+            Some(Faults::Rules(rules)) => rules.clone(),
+            Some(Faults::File(file)) => std::fs::read_to_string(file).map_err(|error| {
+                let name = format!("@{}", file.display());
+                wrong(&name, format!("rules, or @FILE of a file that can be read ({error})"))
+            })?,
+        };
+        faults::parse(&rules).map_err(|error| wrong(&rules, format!("rules that can be: {error}")))
     }
 
     /// Whether the device can be set up so.

@@ -6,6 +6,7 @@
 
 mod config;
 mod engine;
+pub mod faults;
 mod node;
 mod objects;
 mod platform;

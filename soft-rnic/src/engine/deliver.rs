@@ -10,6 +10,8 @@ use super::connected::{Refused, Stop};
 use super::peer::Peer;
 use super::transfer::{Direction, Place, Remote, Remotes};
 use super::{After, Broken, Outcome, Way};
+use crate::faults::injected::{Tampering, reach};
+use crate::faults::{self, Step};
 use crate::node::{Doorbell, LaneGuard, Link, ShareId};
 use crate::platform::copy;
 use crate::queue_pair::Qp;
@@ -67,6 +69,7 @@ impl Qp {
         if !gathered.holds() {
             return Err(Stop::Local(ibv_wc_status::IBV_WC_LOC_PROT_ERR));
         }
+        reach(Step::BeforeClaim);
         let taken = self.take_receive(peer, after)?;
         let filled = if is_write(posted) {
             self.write_for(posted, way)
@@ -146,7 +149,8 @@ impl Qp {
             return Err(Stop::Refused(Refused::Invalid));
         }
         let entries = Entries::check(peer, taken, room, length + envelope.header)?;
-        if length <= EAGER {
+        let eager = length <= EAGER && !(faults::active() && Tampering::current().touches_payload());
+        if eager {
             let mut at = taken.slot.eager.as_ptr();
             for piece in &gathered.pieces {
                 // SAFETY: local pieces under a settled mark; together they are no longer than the eager bytes, which
@@ -219,9 +223,11 @@ impl Qp {
             queue_pair: peer.index,
             source: envelope.source,
         };
+        reach(Step::BeforeFinish);
         if !taken.slot.header.finish(taken.claim, &delivery) {
             return Err(Stop::Broken(Broken::Gone));
         }
+        reach(Step::BeforeAnnounce);
         let segment = peer.link.segment();
         let card = &peer.card;
         if card.srq != 0 {

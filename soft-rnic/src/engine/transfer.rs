@@ -4,6 +4,7 @@ use arrayvec::ArrayVec;
 
 use super::call::move_by_asking;
 use super::{Broken, Way};
+use crate::faults;
 use crate::node::Link;
 use crate::platform::{copy, vm};
 use crate::queue_pair::Qp;
@@ -59,7 +60,27 @@ impl Qp {
     /// # Safety
     ///
     /// As [`move_message`].
+    #[inline]
     pub(crate) unsafe fn carry(
+        &self,
+        way: Way<'_>,
+        direction: Direction,
+        remotes: &[Remote],
+    ) -> Result<(), Broken> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if faults::active() {
+                self.carry_with_faults(way, direction, remotes)
+            } else {
+                self.carry_plainly(way, direction, remotes)
+            }
+        }
+    }
+
+    /// # Safety
+    ///
+    /// As [`move_message`].
+    pub(super) unsafe fn carry_plainly(
         &self,
         way: Way<'_>,
         direction: Direction,

@@ -102,10 +102,9 @@ fn attributes(context: &Context) -> ibv_device_attr {
         sys_image_guid: device.guid.to_be(),
         max_mr_size: limits.max_mr_size,
         page_size_cap: 0xffff_f000,
-        // Nobody's: the device is no hardware, and does not look like any.
-        vendor_id: 0,
-        vendor_part_id: 0,
-        hw_ver: 0,
+        vendor_id: device.traits.vendor_id,
+        vendor_part_id: device.traits.vendor_part_id,
+        hw_ver: device.traits.hw_ver,
         max_qp: signed(limits.max_qp),
         max_qp_wr: signed(limits.max_qp_wr),
         device_cap_flags: ibv_device_cap_flags::IBV_DEVICE_CURR_QP_STATE_MOD.0
@@ -122,7 +121,11 @@ fn attributes(context: &Context) -> ibv_device_attr {
         max_qp_rd_atom: signed(limits.max_qp_rd_atom),
         max_res_rd_atom: signed(limits.max_qp_rd_atom.saturating_mul(limits.max_qp)),
         max_qp_init_rd_atom: signed(limits.max_qp_rd_atom),
-        atomic_cap: ibv_atomic_cap::IBV_ATOMIC_HCA,
+        atomic_cap: if device.traits.no_atomics {
+            ibv_atomic_cap::IBV_ATOMIC_NONE
+        } else {
+            ibv_atomic_cap::IBV_ATOMIC_HCA
+        },
         max_ah: signed(limits.max_ah),
         max_srq: signed(limits.max_srq),
         max_srq_wr: signed(limits.max_srq_wr),

@@ -260,6 +260,13 @@ impl Cq {
         self.entry().arm(if solicited_only { Armed::Solicited } else { Armed::Any });
     }
 
+    /// A rule of faults: as if it had been full. Nothing is completed here any more.
+    pub(crate) fn break_down(&self) {
+        self.capacity.store(0, Relaxed);
+        self.entry().set_capacity(0);
+        self.overrun();
+    }
+
     /// The queue was full: the program is told once.
     fn overrun(&self) {
         if self.options.ignore_overrun || self.failed.swap(true, Relaxed) {
