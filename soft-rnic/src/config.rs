@@ -327,20 +327,17 @@ impl Config {
     ///
     /// [`ConfigError`]: the file cannot be read, or a rule cannot be.
     pub(crate) fn fault_rules(&self) -> Result<Vec<Rule>, ConfigError> {
-        let wrong = |value: &str, allowed: String| ConfigError {
-            variable: "SOFT_RNIC_FAULTS",
-            value: value.to_owned(),
-            allowed,
-        };
-        let rules = match &self.faults {
-            None => return Ok(Vec::new()),
-            Some(Faults::Rules(rules)) => rules.clone(),
-            Some(Faults::File(file)) => std::fs::read_to_string(file).map_err(|error| {
-                let name = format!("@{}", file.display());
-                wrong(&name, format!("rules, or @FILE of a file that can be read ({error})"))
-            })?,
-        };
-        faults::parse(&rules).map_err(|error| wrong(&rules, format!("rules that can be: {error}")))
+        match &self.faults {
+            None => Ok(Vec::new()),
+            Some(Faults::Rules(rules)) => parse_faults(rules),
+            Some(Faults::File(file)) => match std::fs::read_to_string(file) {
+                Ok(rules) => parse_faults(&rules),
+                Err(error) => {
+                    let allowed = format!("rules, or @FILE of a file that can be read ({error})");
+                    Err(wrong_faults(format!("@{}", file.display()), allowed))
+                }
+            },
+        }
     }
 
     /// Whether the device can be set up so.
@@ -386,8 +383,21 @@ impl Config {
             self.limits.max_mr_size <= most.max_mr_size,
             &format_args!("max_mr_size={}", self.limits.max_mr_size),
             &format_args!("max_mr_size of at most {}", most.max_mr_size),
-        )
+        )?;
+        match &self.faults {
+            Some(Faults::Rules(rules)) => parse_faults(rules).map(|_| ()),
+            _ => Ok(()),
+        }
     }
+}
+
+fn parse_faults(rules: &str) -> Result<Vec<Rule>, ConfigError> {
+    faults::parse(rules)
+        .map_err(|error| wrong_faults(rules.to_owned(), format!("rules that can be; {error}")))
+}
+
+fn wrong_faults(value: String, allowed: String) -> ConfigError {
+    ConfigError { variable: "SOFT_RNIC_FAULTS", value, allowed }
 }
 
 const SCALES: &str = "a number from 0.000001 to 1000000";

@@ -10,7 +10,7 @@ use super::gather::Gathered;
 use super::transfer::{Direction, Local, Locals, Place, Remote, Remotes};
 use super::wait::Wait;
 use super::{After, Broken, Outcome, Way};
-use crate::faults::injected::{Injected, Tampering, reach};
+use crate::faults::injected::{Attempts, Injected, Tampering, reach};
 use crate::faults::{self, Action, Opcode, Seen, Step, effects};
 use crate::platform::copy;
 use crate::queue_pair::lane::Held;
@@ -123,18 +123,18 @@ impl Qp {
             }
         }
         let reliable = self.qp_type == ibv_qp_type::IBV_QPT_RC;
-        if injected.lost.as_mut().is_some_and(|lost| lost.take()) || !self.link_is_up() {
+        // When the last timer has run out, nothing is sent any more.
+        let gave_up = injected.lost.is_some() && sending.wait.is_some_and(Wait::is_last_answer);
+        if gave_up || injected.lost.as_mut().is_some_and(Attempts::take) || !self.link_is_up() {
             return if reliable { self.no_answer(sending) } else { Outcome::Done };
         }
-        if injected.not_ready.as_mut().is_some_and(|attempts| attempts.take()) {
+        let gave_up = injected.not_ready.is_some() && sending.wait.is_some_and(Wait::is_last_rnr);
+        if gave_up || injected.not_ready.as_mut().is_some_and(Attempts::take) {
             let timer = sending.peer.as_ref().map_or(USUAL_RNR_TIMER, |peer| peer.card.min_rnr_timer);
             return if reliable { self.receiver_not_ready(sending, timer) } else { Outcome::Done };
         }
         match injected.status {
-            Some(ibv_wc_status::IBV_WC_SUCCESS) => {
-                sending.advance_psn(posted.request.length);
-                Outcome::Done
-            }
+            Some(ibv_wc_status::IBV_WC_SUCCESS) => Outcome::Done,
             Some(status) => Outcome::Failed(status),
             None => injected.tampering.around(|| self.execute(sending, posted, after)),
         }

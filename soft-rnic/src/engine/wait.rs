@@ -36,6 +36,16 @@ impl Wait {
     pub(crate) fn until(deadline: Option<Instant>) -> Self {
         Self { reason: Reason::Soon, deadline, tries_left: 0 }
     }
+
+    /// It was the last answer to wait for.
+    pub(crate) fn is_last_answer(self) -> bool {
+        self.reason == Reason::NoAnswer && self.tries_left == 0
+    }
+
+    /// It was the last time to wait for the receiver.
+    pub(crate) fn is_last_rnr(self) -> bool {
+        self.reason == Reason::NotReady && self.tries_left == 0
+    }
 }
 
 impl Qp {

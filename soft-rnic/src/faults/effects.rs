@@ -102,6 +102,12 @@ fn fail_device(rnic: &Rnic, device: &'static Device) {
             queue_pair.unplug();
         }
     }
+    // Who waits for a completion finds out when it polls.
+    for cq in rnic.completion_queues().all() {
+        if cq.context().device().number == device.number {
+            cq.wake();
+        }
+    }
     for context in of_device(rnic, device).filter(|context| context.fail()) {
         FAILED.fetch_add(1, Relaxed);
         context.raise(Event { kind: ibv_event_type::IBV_EVENT_DEVICE_FATAL, element: Element::Device });

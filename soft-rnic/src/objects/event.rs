@@ -72,6 +72,10 @@ impl EventQueue {
         self.tokens.descriptor()
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.events().is_empty()
+    }
+
     pub(crate) fn raise(&self, event: Event) {
         let mut events = self.events();
         if events.len() == MOST {

@@ -2,7 +2,7 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 /// How many objects use this one.
 #[derive(Debug, Default)]
@@ -19,14 +19,21 @@ pub(crate) trait Used {
     fn users(&self) -> &Users;
 }
 
-/// A use of an object, for as long as this lives.
+/// A use of an object, until it is ended or dropped.
 #[derive(Debug)]
-pub(crate) struct Held<T: Used>(Arc<T>);
+pub(crate) struct Held<T: Used>(Arc<T>, AtomicBool);
 
 impl<T: Used> Held<T> {
     pub(crate) fn new(object: &Arc<T>) -> Self {
         object.users().0.fetch_add(1, Relaxed);
-        Self(Arc::clone(object))
+        Self(Arc::clone(object), AtomicBool::new(false))
+    }
+
+    /// Ends the use: the user is destroyed, though another thread may still be leaving it.
+    pub(crate) fn end(&self) {
+        if !self.1.swap(true, Relaxed) {
+            self.0.users().0.fetch_sub(1, Relaxed);
+        }
     }
 
     /// The object.
@@ -46,6 +53,6 @@ impl<T: Used> Deref for Held<T> {
 
 impl<T: Used> Drop for Held<T> {
     fn drop(&mut self) {
-        self.0.users().0.fetch_sub(1, Relaxed);
+        self.end();
     }
 }

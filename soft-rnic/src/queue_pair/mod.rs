@@ -231,6 +231,12 @@ impl Qp {
         for cq in [&self.send_cq, &self.recv_cq] {
             cq.purge(self.number.qpn);
         }
+        self.pd.end();
+        self.send_cq.end();
+        self.recv_cq.end();
+        if let Receiving::Shared { srq, .. } = &self.receiving {
+            srq.end();
+        }
         self.rnic.queue_pairs().take(self.number.index);
         self.rnic.node().free_qp_number(self.number);
         Ok(())

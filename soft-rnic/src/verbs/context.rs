@@ -8,10 +8,11 @@ use std::sync::Arc;
 use rdma_mummy_sys::types::*;
 
 use super::device::device_of;
-use super::write_prefix;
+use super::{admit, failure, write_prefix};
 use super::{
     completion_queue, completion_queue_ex, memory_region, null, number, port, queue_pair, unsupported,
 };
+use crate::faults::{self, effects};
 use crate::objects::context::Context;
 use crate::platform::{clock, errno};
 
@@ -51,6 +52,11 @@ unsafe fn free(context: *mut ibv_context) {
 
 pub(super) unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv_context {
     let Some(device) = device_of(device) else { return null(libc::ENODEV) };
+    if faults::active() {
+        if let Err(error) = effects::admit_opening(device) {
+            return null(error);
+        }
+    }
     let state = match Context::open(device, free) {
         Ok(state) => state,
         Err(error) => return null(errno::of(&error)),
@@ -143,8 +149,11 @@ fn attributes(context: &Context) -> ibv_device_attr {
 }
 
 pub(super) unsafe extern "C" fn query_device(context: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int {
-    // SAFETY: the caller's context is open, and the place for the attributes is valid.
-    unsafe { attr.write(attributes(&context_of(context))) };
+    // SAFETY: the caller's context is open.
+    let context = unsafe { context_of(context) };
+    admit!(context, QueryDevice, failure);
+    // SAFETY: the caller's place for the attributes is valid.
+    unsafe { attr.write(attributes(&context)) };
     0
 }
 
@@ -161,6 +170,7 @@ unsafe extern "C" fn query_device_ex(
     }
     // SAFETY: the caller's context is open.
     let context = unsafe { context_of(context) };
+    admit!(context, QueryDevice, failure);
     let orig_attr = attributes(&context);
     let extended = ibv_device_attr_ex {
         orig_attr,

@@ -254,6 +254,13 @@ impl Cq {
         }
     }
 
+    /// Nothing comes any more: whoever waits for an event is told to look.
+    pub(crate) fn wake(&self) {
+        if self.awaited.load(Relaxed) {
+            self.notify();
+        }
+    }
+
     /// The program wants to know of the next completion, or of the next solicited one.
     pub(crate) fn arm(&self, solicited_only: bool) {
         self.awaited.store(true, Relaxed);
