@@ -6,7 +6,7 @@ use rdma_mummy_sys::types::{ibv_access_flags, ibv_qp_type, ibv_wc_status, ibv_wr
 
 use super::call::{Operation, atomic_by_asking};
 use super::gather::Gathered;
-use super::peer::Peer;
+use super::peer::{NoPeer, Peer};
 use super::transfer::{Direction, Place, Remote};
 use super::{After, Broken, Marks, Outcome, Way};
 use crate::platform::copy;
@@ -65,8 +65,9 @@ impl Qp {
                 self.transfer(sending, posted, &peer, &gathered, after)
             }
             // An unreliable connection does not know whether anybody listens.
-            Err(_) if self.qp_type == ibv_qp_type::IBV_QPT_UC => Outcome::Done,
-            Err(outcome) => outcome,
+            Err(NoPeer::Silent) if self.qp_type == ibv_qp_type::IBV_QPT_UC => Outcome::Done,
+            Err(NoPeer::Silent) => self.no_answer(sending),
+            Err(NoPeer::Pending) => self.soon(sending),
         };
         local.clear();
         if outcome == Outcome::Done {
@@ -176,6 +177,7 @@ impl Qp {
             }
             Stop::Broken(Broken::Address) => Outcome::Failed(ibv_wc_status::IBV_WC_REM_OP_ERR),
             Stop::Changed | Stop::Broken(Broken::Path) => self.soon(sending),
+            Stop::Broken(Broken::Late) => self.late(sending, reliable),
             Stop::Broken(Broken::Gone) if !reliable => Outcome::Done,
             Stop::Broken(Broken::Gone) => self.no_answer(sending),
             Stop::NoReceive => self.no_receive(sending, peer),
@@ -188,7 +190,6 @@ impl Qp {
     }
 
     fn write(&self, posted: &Posted<'_>, way: Way<'_>) -> Result<(), Stop> {
-        let peer = way.peer;
         let request = posted.request;
         if request.length == 0 {
             return Self::nothing(way);
@@ -264,6 +265,9 @@ impl Qp {
         if peer.card.access & needed.0 == 0 {
             return Err(Stop::Refused(Refused::Access));
         }
+        if peer.link.is_own() {
+            return self.own_remote(posted, way, needed);
+        }
         let index = request.rkey >> 8;
         let entry = peer.link.segment().region(index).ok_or(Stop::Refused(Refused::Access))?;
         let (pass, card) = entry.read().ok_or(Stop::Refused(Refused::Access))?;
@@ -290,6 +294,36 @@ impl Qp {
             .ok_or(Stop::Refused(Refused::Access))?;
         let len = request.length as usize;
         Ok(Remote { place, len, key: request.rkey, address: request.remote_addr })
+    }
+
+    /// The same where the peer is this process. What the segment says does not count here, as peers can write there: keys,
+    /// pointers, gates and marks are the private ones.
+    #[inline]
+    fn own_remote(
+        &self,
+        posted: &Posted<'_>,
+        way: Way<'_>,
+        needed: ibv_access_flags,
+    ) -> Result<Remote, Stop> {
+        let Way { peer, gathered, marks, .. } = way;
+        let request = posted.request;
+        let refused = Stop::Refused(Refused::Access);
+        let (region, pass, card) = self.rnic.regions().read(request.rkey).ok_or(refused)?;
+        let allowed = card.pd == peer.card.pd && card.access & needed.0 != 0;
+        let at = card.pointer(request.remote_addr, request.length).filter(|_| allowed);
+        let Some(at) = at else { return Err(if region.holds(pass) { refused } else { Stop::Changed }) };
+        // The source may lie in another region than the destination: the mark stands for both.
+        marks.local.set(Mark::new(peer.index, Mark::ANY_REGION));
+        marks.remote.set(Mark::new(peer.index, Mark::NO_REGION));
+        settle();
+        if !region.holds(pass) || !peer.entry().holds(peer.pass) {
+            return Err(Stop::Changed);
+        }
+        if !gathered.holds() {
+            return Err(Stop::Local(ibv_wc_status::IBV_WC_LOC_PROT_ERR));
+        }
+        let len = request.length as usize;
+        Ok(Remote { place: Place::Here(at), len, key: request.rkey, address: request.remote_addr })
     }
 }
 

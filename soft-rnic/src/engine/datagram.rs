@@ -93,10 +93,14 @@ impl Qp {
         let marks =
             Marks { local: self.rnic.node().local_mark(lane.index()), remote: peer.link.mark(lane.index()) };
         let way = Way { peer, gathered, marks: &marks, lane, ticket };
+        // The receiver has no packet to look at: it is told by which of its addresses it was reached.
+        let index =
+            peer.link.gid_index(peer.card.device, peer.card.port, destination.dgid).unwrap_or_default();
         let [low, high] = gid_words(destination.sgid);
         let to = u64::from(destination.traffic_class)
             | u64::from(destination.hop_limit) << 8
-            | u64::from(destination.flow_label) << 16;
+            | u64::from(destination.flow_label) << 16
+            | u64::from(index) << 40;
         let envelope = Envelope { header: GRH, source: [low, high, to] };
         // Whatever went wrong on the way, the datagram is lost and nobody is told.
         let result = self.deliver_in(envelope, posted, way, after);

@@ -160,13 +160,25 @@ impl Qp {
             }
             return Ok(true);
         }
+        if peer.link.is_own() {
+            // Source and destination: the mark stands for both.
+            marks.local.set(Mark::new(peer.index, Mark::ANY_REGION));
+        }
         marks.remote.set(Mark::new(peer.index, entries.mark()));
         settle();
         if !entries.hold(&peer.link) || !peer.entry().holds(peer.pass) {
             return Err(Stop::Changed);
         }
+        let remotes = self.places(way, &entries, envelope.header)?;
+        // SAFETY: marks are settled; local and remote keys hold.
+        unsafe { self.carry(way, Direction::Write, &remotes) }.map_err(Stop::Broken)?;
+        Ok(false)
+    }
+
+    /// How each entry is reached, after the first `skip` bytes. The marks are settled.
+    fn places(&self, way: Way<'_>, entries: &Entries, mut skip: usize) -> Result<Remotes, Stop> {
+        let peer = way.peer;
         let mut remotes = Remotes::new();
-        let mut skip = envelope.header;
         for entry in &entries.pieces {
             let skipped = skip.min(entry.length as usize);
             skip -= skipped;
@@ -178,9 +190,7 @@ impl Qp {
                 remotes.push(Remote { place, len, key: entry.lkey, address });
             }
         }
-        // SAFETY: marks are settled; local and remote keys hold.
-        unsafe { self.carry(way, Direction::Write, &remotes) }.map_err(Stop::Broken)?;
-        Ok(false)
+        Ok(remotes)
     }
 
     /// The receive is complete.
@@ -269,11 +279,12 @@ impl Qp {
             self.finish(envelope, posted, peer, taken, false, status, after)?;
             return Err(stop);
         }
-        taken.slot.header.unclaim(taken.claim);
+        // Counted before it is there: a count that lags behind would be taken for the limit.
         match peer.card.srq.checked_sub(1).and_then(|srq| peer.link.segment().shared_queue(srq)) {
             Some(entry) => entry.add_available(1),
             None => peer.entry().set_cursor(taken.index),
         }
+        taken.slot.header.unclaim(taken.claim);
         Err(stop)
     }
 
@@ -289,9 +300,10 @@ impl Qp {
         writes: bool,
     ) -> Option<Place> {
         if link.is_own() {
-            // The pointer that the program registered: the segment has its address only.
-            let (_, _, own) = self.rnic.regions().read(key)?;
-            return own.pointer(address, length).map(Place::Here);
+            // The pointer that the program registered, by the private tables: peers can write into the segment.
+            let (region, pass, own) = self.rnic.regions().read(key)?;
+            let at = own.pointer(address, length).filter(|_| own.pd == card.pd && region.holds(pass));
+            return at.map(Place::Here);
         }
         let there = card.address.wrapping_add(address.wrapping_sub(card.iova));
         if let Some(share) = card.share.checked_sub(1) {

@@ -49,6 +49,8 @@ pub(crate) enum Broken {
     Address,
     /// This path does not work any more.
     Path,
+    /// The owner was asked and has not answered yet.
+    Late,
 }
 
 impl From<VmError> for Broken {
@@ -142,6 +144,8 @@ impl Qp {
                     self.execute_with_faults(sending, &posted, after)
                 }
                 ibv_qp_state::IBV_QPS_RTS => self.execute(sending, &posted, after),
+                // What had begun is finished.
+                ibv_qp_state::IBV_QPS_SQD if sending.wait.is_some() => self.execute(sending, &posted, after),
                 ibv_qp_state::IBV_QPS_ERR | ibv_qp_state::IBV_QPS_SQE => {
                     Outcome::Failed(ibv_wc_status::IBV_WC_WR_FLUSH_ERR)
                 }
@@ -161,14 +165,15 @@ impl Qp {
             queue.step();
             sending.wait = None;
             if !matches!(status, ibv_wc_status::IBV_WC_SUCCESS | ibv_wc_status::IBV_WC_WR_FLUSH_ERR) {
-                self.set_failed();
-                after.failed = true;
+                self.set_send_failed();
+                after.failed = self.state() == ibv_qp_state::IBV_QPS_ERR;
             }
         }
-        if queue.peek(0).is_some() {
-            self.keep_going();
-        } else {
+        if self.state() == ibv_qp_state::IBV_QPS_SQD {
+            // What has not begun waits for the way back.
             after.drained = self.is_draining();
+        } else if queue.peek(0).is_some() {
+            self.keep_going();
         }
     }
 

@@ -51,9 +51,6 @@ pub(crate) enum Direction {
     Read,
 }
 
-/// The last bytes of a message may tell the receiver that all of it is there, so they go last.
-const TAIL: usize = 8;
-
 impl Qp {
     /// Moves a message, by whatever way there is.
     ///
@@ -136,14 +133,19 @@ unsafe fn move_message(
                 }
                 Place::There(base) => {
                     let there = base.wrapping_add(offset as u64);
-                    let tail = if len == left && len > TAIL { TAIL } else { 0 };
-                    vm.add(link, direction, at, there, len - tail)?;
+                    let ordered = len == left && direction == Direction::Write;
+                    let tail = if ordered { copy::tail_len(there as usize, len) } else { 0 };
+                    let body = len - tail;
+                    if body > 0 {
+                        vm.add(link, direction, at, there, body)?;
+                    }
                     if tail > 0 {
+                        vm.order(link, direction)?;
                         vm.add(
                             link,
                             direction,
-                            at.wrapping_add(len - tail),
-                            there + (len - tail) as u64,
+                            at.wrapping_add(body),
+                            there.wrapping_add(body as u64),
                             tail,
                         )?;
                     }
@@ -215,6 +217,19 @@ impl Batch {
         self.local.push(libc::iovec { iov_base: here.cast(), iov_len: len });
         self.remote.push(vm::remote(there, len));
         self.bytes += len;
+        Ok(())
+    }
+
+    /// What is added from now on is not seen before what was added so far.
+    #[inline]
+    fn order(&mut self, link: &Link, direction: Direction) -> Result<(), Broken> {
+        // The kernel copies range after range, and x86-64 does not reorder stores; elsewhere it takes a second call,
+        // behind a barrier (docs/soft-rnic-ordering.md).
+        if cfg!(target_arch = "x86_64") {
+            return Ok(());
+        }
+        self.flush(link, direction)?;
+        core::sync::atomic::fence(core::sync::atomic::Ordering::Release);
         Ok(())
     }
 

@@ -41,6 +41,7 @@ pub(crate) use link::Link;
 pub(crate) use message::{Doorbell, PortGid, ShareId};
 pub(crate) use numbers::QpNumber;
 pub(crate) use revocation::{Revoked, Stuck};
+pub(crate) use service::is_service_thread;
 pub(crate) use shares::Shares;
 
 use crate::platform::fork::Generation;

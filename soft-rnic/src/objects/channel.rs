@@ -67,7 +67,10 @@ impl Channel {
 
     /// The events of a completion queue go with it.
     pub(crate) fn forget(&self, cq: &Arc<Cq>) {
-        self.fired().retain(|fired| !Arc::ptr_eq(fired, cq));
+        let mut fired = self.fired();
+        let before = fired.len();
+        fired.retain(|fired| !Arc::ptr_eq(fired, cq));
+        self.tokens.take_back(before - fired.len());
     }
 }
 

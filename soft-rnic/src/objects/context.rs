@@ -186,6 +186,12 @@ impl Context {
             .sum::<u32>();
         if live != 0 {
             log::warn!("{} was closed with {live} objects that were not destroyed", self.device.name);
+            self.rnic
+                .queue_pairs()
+                .all()
+                .iter()
+                .filter(|qp| Arc::ptr_eq(&qp.context, &self))
+                .for_each(|qp| qp.abandon());
             self.rnic.regions().revoke_all(&self);
         }
     }

@@ -106,6 +106,9 @@ impl EventQueue {
 
     /// The events of an object go with it.
     pub(crate) fn forget(&self, is_of_object: impl Fn(&Element) -> bool) {
-        self.events().retain(|event| !is_of_object(&event.element));
+        let mut events = self.events();
+        let before = events.len();
+        events.retain(|event| !is_of_object(&event.element));
+        self.tokens.take_back(before - events.len());
     }
 }

@@ -19,26 +19,29 @@ pub(crate) trait Used {
     fn users(&self) -> &Users;
 }
 
-/// A use of an object, until it is ended or dropped.
+/// A use of an object, until it is released or dropped.
 #[derive(Debug)]
-pub(crate) struct Held<T: Used>(Arc<T>, AtomicBool);
+pub(crate) struct Held<T: Used> {
+    object: Arc<T>,
+    released: AtomicBool,
+}
 
 impl<T: Used> Held<T> {
     pub(crate) fn new(object: &Arc<T>) -> Self {
         object.users().0.fetch_add(1, Relaxed);
-        Self(Arc::clone(object), AtomicBool::new(false))
-    }
-
-    /// Ends the use: the user is destroyed, though another thread may still be leaving it.
-    pub(crate) fn end(&self) {
-        if !self.1.swap(true, Relaxed) {
-            self.0.users().0.fetch_sub(1, Relaxed);
-        }
+        Self { object: Arc::clone(object), released: AtomicBool::new(false) }
     }
 
     /// The object.
     pub(crate) fn get(&self) -> &Arc<T> {
-        &self.0
+        &self.object
+    }
+
+    /// The use is over, although this may live a little longer, in somebody's hands.
+    pub(crate) fn release(&self) {
+        if !self.released.swap(true, Relaxed) {
+            self.object.users().0.fetch_sub(1, Relaxed);
+        }
     }
 }
 
@@ -47,12 +50,12 @@ impl<T: Used> Deref for Held<T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        &self.0
+        &self.object
     }
 }
 
 impl<T: Used> Drop for Held<T> {
     fn drop(&mut self) {
-        self.end();
+        self.release();
     }
 }

@@ -175,6 +175,7 @@ impl Handler for Rnic {
         self.queue_pairs.all().iter().for_each(|qp| qp.link_gone(link));
         self.shared_queues.all().iter().for_each(|srq| srq.link_gone(link));
         self.completion_queues.all().iter().for_each(|cq| cq.look_after_death());
+        self.shared_queues.all().iter().for_each(|srq| srq.limit_reached());
     }
 
     fn peer_lost(&self, link: &Arc<Link>) {
@@ -190,7 +191,7 @@ impl Handler for Rnic {
             faults::effects::on_timer(self);
         }
         if let Some(qp) = self.queue_pairs.get(qp) {
-            qp.progress();
+            qp.timer();
         }
     }
 }

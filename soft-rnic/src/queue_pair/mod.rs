@@ -7,6 +7,7 @@ pub(crate) mod post;
 pub(crate) mod post_ex;
 pub(crate) mod receive;
 pub(crate) mod receive_queue;
+mod route;
 pub(crate) mod send_queue;
 pub(crate) mod shared_queue;
 pub(crate) mod transition;
@@ -16,6 +17,7 @@ pub(crate) use shared_queue::Srq;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use rdma_mummy_sys::types::{
     ibv_event_type, ibv_qp, ibv_qp_cap, ibv_qp_state, ibv_qp_type, ibv_wc_opcode, ibv_wr_opcode,
@@ -72,6 +74,8 @@ pub(crate) struct Qp {
     flushing: AtomicBool,
     /// The program wants to know when the send queue has drained.
     draining: AtomicBool,
+    /// When the service thread is to look at what waits.
+    pub(crate) wake: Spin<Option<Instant>>,
     handle: AtomicPtr<ibv_qp>,
     acks: Acks,
     _counted: Counted,
@@ -205,6 +209,7 @@ impl Qp {
             receiving,
             flushing: AtomicBool::new(false),
             draining: AtomicBool::new(false),
+            wake: Spin::new(None),
             handle: AtomicPtr::default(),
             acks: Acks::default(),
             _counted: counted,
@@ -231,15 +236,20 @@ impl Qp {
         for cq in [&self.send_cq, &self.recv_cq] {
             cq.purge(self.number.qpn);
         }
-        self.pd.end();
-        self.send_cq.end();
-        self.recv_cq.end();
-        if let Receiving::Shared { srq, .. } = &self.receiving {
-            srq.end();
-        }
         self.rnic.queue_pairs().take(self.number.index);
+        self.release();
         self.rnic.node().free_qp_number(self.number);
         Ok(())
+    }
+
+    /// What the queue pair uses may go before the last reference to it, which a service thread may have for a moment.
+    fn release(&self) {
+        self.pd.release();
+        self.send_cq.release();
+        self.recv_cq.release();
+        if let Receiving::Shared { srq, .. } = &self.receiving {
+            srq.release();
+        }
     }
 
     pub(crate) fn entry(&self) -> &QpEntry {
@@ -284,6 +294,12 @@ impl Qp {
         self.rnic.node().wait_unmarked(Revoked::QueuePair(self.number.index)).map_err(|_| libc::EBUSY)
     }
 
+    /// The context was closed and nobody destroyed the queue pair: peers do not reach it any more.
+    pub(crate) fn abandon(&self) {
+        self.state.store(ibv_qp_state::IBV_QPS_ERR.0, Ordering::Release);
+        self.entry().withdraw(&mut self.published.lock().keeper);
+    }
+
     /// Shows peers the card, with the state.
     fn publish(&self, change: impl FnOnce(&mut QpCard)) {
         let mut published = self.published.lock();
@@ -324,10 +340,20 @@ impl Qp {
 
     /// Goes to the error state, if that is possible from here. What follows from it is for [`fail`](Self::fail).
     pub(crate) fn set_failed(&self) {
+        self.set_state_failed(ibv_qp_state::IBV_QPS_ERR);
+    }
+
+    /// A request has failed: a reliable connection goes to the error state, of others only the send queue.
+    pub(crate) fn set_send_failed(&self) {
+        let reliable = self.qp_type == ibv_qp_type::IBV_QPT_RC;
+        self.set_state_failed(if reliable { ibv_qp_state::IBV_QPS_ERR } else { ibv_qp_state::IBV_QPS_SQE });
+    }
+
+    fn set_state_failed(&self, to: ibv_qp_state) {
         let failed = self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, |state| {
             let running =
                 ![ibv_qp_state::IBV_QPS_RESET, ibv_qp_state::IBV_QPS_ERR].contains(&ibv_qp_state(state));
-            running.then_some(ibv_qp_state::IBV_QPS_ERR.0)
+            running.then_some(to.0)
         });
         if failed.is_ok() {
             self.publish(|_| {});

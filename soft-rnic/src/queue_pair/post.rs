@@ -22,6 +22,16 @@ pub(crate) fn type_has(qp_type: ibv_qp_type, opcode: ibv_wr_opcode) -> bool {
     }
 }
 
+/// Whether data of a request can be inline: what comes back needs memory.
+pub(super) fn takes_inline(opcode: ibv_wr_opcode) -> bool {
+    !matches!(
+        opcode,
+        ibv_wr_opcode::IBV_WR_RDMA_READ
+            | ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP
+            | ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD
+    )
+}
+
 impl Qp {
     /// Whether requests may be posted now.
     #[inline]
@@ -120,7 +130,7 @@ impl Qp {
             }
             let inline = request.has(ibv_send_flags::IBV_SEND_INLINE);
             let count = usize::try_from((*wr).num_sge).map_err(|_| libc::EINVAL)?;
-            if inline && matches!(opcode, ibv_wr_opcode::IBV_WR_RDMA_READ) {
+            if inline && !takes_inline(opcode) {
                 return Err(libc::EINVAL);
             }
             poster.add(request)?;

@@ -8,6 +8,7 @@ use rdma_mummy_sys::types::{
 };
 
 use super::receive_queue::{ReceiveQueue, Received};
+use super::route::Route;
 use super::{Qp, Receiving};
 use crate::engine::datagram::gid_of;
 use crate::engine::deliver::GRH;
@@ -205,7 +206,7 @@ impl Qp {
         if result.is_ok() {
             let mut grh = [0; GRH];
             if header > 0 {
-                grh = self.route_header(received, byte_len);
+                grh = self.route(received, byte_len).header();
             }
             let payload = (byte_len as usize).saturating_sub(header).min(EAGER);
             let eager = if received.delivery.eager { payload } else { 0 };
@@ -221,30 +222,19 @@ impl Qp {
         result
     }
 
-    /// The global route header of a datagram (InfiniBand specification 8.3).
-    fn route_header(&self, received: &Received, byte_len: u64) -> [u8; GRH] {
+    /// What a datagram says of its way.
+    fn route(&self, received: &Received, byte_len: u64) -> Route {
         let [low, high, to] = received.delivery.source;
-        let (traffic_class, hop_limit, flow_label) =
-            (to as u8, (to >> 8) as u8, (to >> 16) as u32 & 0xf_ffff);
-        let mut grh = [0; GRH];
-        grh[..4].copy_from_slice(&(6 << 28 | u32::from(traffic_class) << 20 | flow_label).to_be_bytes());
-        grh[4..6].copy_from_slice(&(byte_len as u16).to_be_bytes());
-        grh[6] = 0x1b;
-        grh[7] = hop_limit;
-        grh[8..24].copy_from_slice(&gid_of([low, high]));
-        grh[24..40].copy_from_slice(&self.own_gid());
-        grh
-    }
-
-    /// The address by which datagrams reach this queue pair: its port's first.
-    fn own_gid(&self) -> [u8; 16] {
-        let port = self.published.lock().card.port;
-        self.context
-            .device()
-            .port(port.into())
-            .and_then(|port| port.gid(0))
-            .map(|gid| gid.raw)
-            .unwrap_or_default()
+        let port = self.context.device().port(self.published.lock().card.port.into());
+        let own = port.and_then(|port| port.gid(usize::from((to >> 40) as u8)));
+        Route {
+            source: gid_of([low, high]),
+            destination: own.map(|gid| gid.raw).unwrap_or_default(),
+            traffic_class: to as u8,
+            hop_limit: (to >> 8) as u8,
+            flow_label: (to >> 16) as u32 & 0xf_ffff,
+            payload: (byte_len as u16).saturating_sub(GRH as u16),
+        }
     }
 
     /// Lets polls take back what nobody has claimed.

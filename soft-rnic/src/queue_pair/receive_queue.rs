@@ -232,20 +232,26 @@ impl ReceiveQueue {
         (self.outstanding, self.head, self.tail) = (0, 0, 0);
     }
 
-    /// Offers the slots anew that a dead peer held; `keep` says of a finished one that it has been told of.
-    /// Returns how many.
-    pub(crate) fn recover(&mut self, link: u16, keep: impl Fn(u32) -> bool) -> u32 {
-        let mut recovered = 0;
-        for index in 0..self.used {
-            let header = self.slot(index).header;
-            let held = match header.holder() {
-                Holder::Claimed { link: holder } => holder == link,
-                Holder::Done { link: holder } => holder == link && !keep(index),
-                _ => false,
-            };
-            recovered += u32::from(held && header.recover(link));
+    /// How many slots [`recover`](Self::recover) would offer anew.
+    pub(crate) fn held_by(&self, link: u16, keep: impl Fn(u32) -> bool) -> u32 {
+        (0..self.used).filter(|index| self.is_held_by(*index, link, &keep)).count() as u32
+    }
+
+    fn is_held_by(&self, index: u32, link: u16, keep: &impl Fn(u32) -> bool) -> bool {
+        match self.slot(index).header.holder() {
+            Holder::Claimed { link: holder } => holder == link,
+            Holder::Done { link: holder } => holder == link && !keep(index),
+            _ => false,
         }
-        recovered
+    }
+
+    /// Offers the slots anew that a dead peer held; `keep` says of a finished one that it has been told of.
+    pub(crate) fn recover(&mut self, link: u16, keep: impl Fn(u32) -> bool) {
+        for index in 0..self.used {
+            if self.is_held_by(index, link, &keep) {
+                self.slot(index).header.recover(link);
+            }
+        }
     }
 }
 

@@ -146,9 +146,13 @@ impl Srq {
     pub(crate) unsafe fn post(&self, mut wr: *mut ibv_recv_wr) -> Result<(), (i32, *mut ibv_recv_wr)> {
         let mut queue = self.queue.lock();
         while !wr.is_null() {
-            // SAFETY: the caller's list.
-            unsafe { queue.post(wr) }.map_err(|error| (error, wr))?;
+            // Counted before it is there: a count that lags behind would be taken for the limit.
             self.entry().add_available(1);
+            // SAFETY: the caller's list.
+            if let Err(error) = unsafe { queue.post(wr) } {
+                self.entry().take_back_available();
+                return Err((error, wr));
+            }
             // SAFETY: as above.
             wr = unsafe { (*wr).next };
         }
@@ -205,7 +209,9 @@ impl Srq {
         for queue_pair in self.rnic.queue_pairs().all() {
             queue_pair.pending_shared(&mut told);
         }
-        let recovered = self.queue.lock().recover(link, |slot| told.contains(&slot));
-        self.entry().add_available(recovered);
+        let mut queue = self.queue.lock();
+        self.entry().add_available(queue.held_by(link, |slot| told.contains(&slot)));
+        queue.recover(link, |slot| told.contains(&slot));
+        drop(queue);
     }
 }

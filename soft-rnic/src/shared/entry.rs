@@ -383,6 +383,11 @@ impl SrqEntry {
         self.available.fetch_add(count, AcqRel);
     }
 
+    /// Owner: what was counted was not posted after all.
+    pub(crate) fn take_back_available(&self) {
+        self.available.fetch_sub(1, AcqRel);
+    }
+
     /// Whether a posted slot is worth looking for. Only a hint: claims are counted after the fact.
     pub(crate) fn has_available(&self) -> bool {
         self.available() > 0

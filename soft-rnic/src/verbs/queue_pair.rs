@@ -126,6 +126,9 @@ pub(super) unsafe extern "C" fn create_qp_ex(
     unsafe { create(context, &mut *init) }
 }
 
+/// What may be asked of a queue pair: all attributes that there are.
+const KNOWN_QUERY: u32 = (ibv_qp_attr_mask::IBV_QP_RATE_LIMIT.0 << 1) - 1;
+
 /// What the mask of the extended attributes may have.
 const KNOWN_ATTRIBUTES: u32 = ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_PD.0
     | ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_CREATE_FLAGS.0
@@ -255,9 +258,13 @@ pub(super) unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_att
 pub(super) unsafe extern "C" fn query_qp(
     qp: *mut ibv_qp,
     attr: *mut ibv_qp_attr,
-    _mask: c_int,
+    mask: c_int,
     init: *mut ibv_qp_init_attr,
 ) -> c_int {
+    if mask as u32 & !KNOWN_QUERY != 0 {
+        errno::set(libc::EOPNOTSUPP);
+        return libc::EOPNOTSUPP;
+    }
     // SAFETY: the caller's live queue pair and places.
     unsafe {
         admit!(qp_of(qp).context, QueryQp, failure);

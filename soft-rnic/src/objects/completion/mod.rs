@@ -118,7 +118,7 @@ impl Cq {
         entry.reset(options.capacity);
         let cq = Arc::new_cyclic(|this| Self {
             entry: NonNull::from(entry),
-            own: Own::default(),
+            own: Own::new(options.capacity),
             sources: Sources::default(),
             progress: Progress::default(),
             poll: PollLock::new(options.single_threaded),
@@ -322,6 +322,7 @@ impl Cq {
         self.context().rnic().completion_queues().take(self.index);
         if let Some(channel) = &self.channel {
             channel.forget(self);
+            channel.release();
         }
         self.context().events().forget(is_this);
         self.acks.wait();
