@@ -7,6 +7,7 @@
 mod config;
 mod crash_point;
 mod engine;
+pub mod faults;
 mod node;
 mod objects;
 mod platform;

@@ -86,6 +86,9 @@ impl Qp {
         {
             return Some(Outcome::Failed(ibv_wc_status::IBV_WC_LOC_QP_OP_ERR));
         }
+        if atomic && self.context.device().traits.no_atomics {
+            return Some(Outcome::Failed(ibv_wc_status::IBV_WC_LOC_QP_OP_ERR));
+        }
         if atomic && posted.request.length != 8 {
             return Some(Outcome::Failed(ibv_wc_status::IBV_WC_LOC_LEN_ERR));
         }

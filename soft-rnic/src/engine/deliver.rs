@@ -10,7 +10,9 @@ use super::connected::{Refused, Stop};
 use super::peer::Peer;
 use super::transfer::{Direction, Place, Remote, Remotes};
 use super::{After, Broken, Outcome, Way};
-use crate::crash_point::{Step, reach};
+use crate::crash_point;
+use crate::faults::injected::{Tampering, reach};
+use crate::faults::{self, Step};
 use crate::node::{Doorbell, LaneGuard, Link, ShareId};
 use crate::platform::copy;
 use crate::queue_pair::Qp;
@@ -61,7 +63,7 @@ impl Qp {
         after: &mut After,
     ) -> Result<Outcome, Stop> {
         let Way { peer, gathered, marks, .. } = way;
-        reach(Step::BeforeMark);
+        crash_point::reach(crash_point::Step::BeforeMark);
         marks.remote.publish(Mark::new(peer.index, Mark::NO_REGION));
         if !peer.entry().holds(peer.pass) {
             return Err(Stop::Changed);
@@ -69,9 +71,10 @@ impl Qp {
         if !gathered.holds() {
             return Err(Stop::Local(ibv_wc_status::IBV_WC_LOC_PROT_ERR));
         }
+        crash_point::reach(crash_point::Step::BeforeClaim);
         reach(Step::BeforeClaim);
         let taken = self.take_receive(peer, after)?;
-        reach(Step::Claimed);
+        crash_point::reach(crash_point::Step::Claimed);
         let filled = if is_write(posted) {
             self.write_for(posted, way)
         } else {
@@ -150,8 +153,9 @@ impl Qp {
             return Err(Stop::Refused(Refused::Invalid));
         }
         let entries = Entries::check(peer, taken, room, length + envelope.header)?;
-        if length <= EAGER {
-            reach(Step::Checked);
+        let eager = length <= EAGER && !(faults::active() && Tampering::current().touches_payload());
+        if eager {
+            crash_point::reach(crash_point::Step::Checked);
             let mut at = taken.slot.eager.as_ptr();
             for piece in &gathered.pieces {
                 // SAFETY: local pieces under a settled mark; together they are no longer than the eager bytes, which
@@ -171,7 +175,7 @@ impl Qp {
             return Err(Stop::Changed);
         }
         let remotes = self.places(way, &entries, envelope.header)?;
-        reach(Step::Checked);
+        crash_point::reach(crash_point::Step::Checked);
         // SAFETY: marks are settled; local and remote keys hold.
         unsafe { self.carry(way, Direction::Write, &remotes) }.map_err(Stop::Broken)?;
         Ok(false)
@@ -235,10 +239,12 @@ impl Qp {
             queue_pair: peer.index,
             source: envelope.source,
         };
+        crash_point::reach(crash_point::Step::BeforeFinish);
         reach(Step::BeforeFinish);
         if !taken.slot.header.finish(taken.claim, &delivery) {
             return Err(Stop::Broken(Broken::Gone));
         }
+        crash_point::reach(crash_point::Step::BeforeAnnounce);
         reach(Step::BeforeAnnounce);
         let segment = peer.link.segment();
         let card = &peer.card;
@@ -253,7 +259,7 @@ impl Qp {
             request.has(ibv_send_flags::IBV_SEND_SOLICITED) || status != ibv_wc_status::IBV_WC_SUCCESS;
         if let Some(entry) = segment.completion_queue(card.recv_cq) {
             let announced = entry.announce(card.source, solicited);
-            reach(Step::BeforeDoorbell);
+            crash_point::reach(crash_point::Step::BeforeDoorbell);
             if (announced.wake && entry.fire()) || announced.overrun {
                 after.ring(&peer.link, Doorbell::Cq(card.recv_cq));
             }

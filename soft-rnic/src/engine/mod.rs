@@ -7,6 +7,7 @@ pub(crate) mod call;
 pub(crate) mod connected;
 pub(crate) mod datagram;
 pub(crate) mod deliver;
+mod faulty;
 pub(crate) mod gather;
 pub(crate) mod peer;
 pub(crate) mod transfer;
@@ -16,6 +17,7 @@ use std::sync::Arc;
 
 use rdma_mummy_sys::types::{ibv_event_type, ibv_qp_state, ibv_qp_type, ibv_send_flags, ibv_wc_status};
 
+use crate::faults;
 use crate::node::VmError;
 use crate::node::{Doorbell, LaneGuard, Link};
 use crate::objects::completion::Cqe;
@@ -138,12 +140,17 @@ impl Qp {
         for _ in 0..budget {
             let Some(posted) = queue.peek(0) else { break };
             let outcome = match self.state() {
+                ibv_qp_state::IBV_QPS_RTS if faults::active() => {
+                    self.execute_with_faults(sending, &posted, after)
+                }
                 ibv_qp_state::IBV_QPS_RTS => self.execute(sending, &posted, after),
                 // What had begun is finished.
                 ibv_qp_state::IBV_QPS_SQD if sending.wait.is_some() => self.execute(sending, &posted, after),
                 ibv_qp_state::IBV_QPS_ERR | ibv_qp_state::IBV_QPS_SQE => {
                     Outcome::Failed(ibv_wc_status::IBV_WC_WR_FLUSH_ERR)
                 }
+                // Its device is gone: nothing moves any more.
+                ibv_qp_state::IBV_QPS_RESET => return,
                 _ => break,
             };
             let status = match outcome {

@@ -5,6 +5,7 @@ use arrayvec::ArrayVec;
 use super::call::move_by_asking;
 use super::{Broken, Way};
 use crate::crash_point::{self, Step};
+use crate::faults;
 use crate::node::Link;
 use crate::platform::{copy, vm};
 use crate::queue_pair::Qp;
@@ -57,6 +58,7 @@ impl Qp {
     /// # Safety
     ///
     /// As [`move_message`].
+    #[inline]
     pub(crate) unsafe fn carry(
         &self,
         way: Way<'_>,
@@ -66,6 +68,8 @@ impl Qp {
         // Nearly always: one piece to one that is mapped here.
         if let ([local], [Remote { place: Place::Here(there), .. }]) =
             (way.gathered.pieces.as_slice(), remotes)
+            && !faults::active()
+            && !crash_point::has_halves()
         {
             let (to, from) = match direction {
                 Direction::Write => (*there, local.at.cast_const()),
@@ -75,6 +79,25 @@ impl Qp {
             unsafe { copy::copy(to, from, local.len) };
             return Ok(());
         }
+        // SAFETY: the caller's promise.
+        unsafe {
+            if faults::active() {
+                self.carry_with_faults(way, direction, remotes)
+            } else {
+                self.carry_plainly(way, direction, remotes)
+            }
+        }
+    }
+
+    /// # Safety
+    ///
+    /// As [`move_message`].
+    pub(super) unsafe fn carry_plainly(
+        &self,
+        way: Way<'_>,
+        direction: Direction,
+        remotes: &[Remote],
+    ) -> Result<(), Broken> {
         // SAFETY: the caller's promise.
         unsafe {
             if remotes.iter().any(|remote| matches!(remote.place, Place::Ask)) {
