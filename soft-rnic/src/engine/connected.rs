@@ -294,7 +294,7 @@ impl Qp {
         }
         let writes = needed != ibv_access_flags::IBV_ACCESS_REMOTE_READ;
         let place = self
-            .place(&peer.link, way.lane, request.rkey, &card, request.remote_addr, request.length, writes)
+            .place(way, request.rkey, &card, request.remote_addr, request.length, writes)
             .ok_or(Stop::Refused(Refused::Access))?;
         let len = request.length as usize;
         reach(Step::Checked);

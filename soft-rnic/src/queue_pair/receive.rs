@@ -309,10 +309,10 @@ impl Qp {
 
     /// The numbers of the slots that this queue pair has been told of and has not polled.
     pub(super) fn pending_shared(&self, pending: &mut Vec<u32>) {
-        if let Receiving::Shared { ring, ring_words, head, .. } = &self.receiving {
-            if let Some(ring) = self.rnic.node().segment().ring(ring.offset, *ring_words) {
-                pending.extend(ring.pending(*head.lock()));
-            }
+        if let Receiving::Shared { ring, ring_words, head, .. } = &self.receiving
+            && let Some(ring) = self.rnic.node().segment().ring(ring.offset, *ring_words)
+        {
+            pending.extend(ring.pending(*head.lock()));
         }
     }
 

@@ -83,14 +83,6 @@ impl ReceiveQueue {
         self.card
     }
 
-    pub(crate) fn max_wr(&self) -> u32 {
-        self.max_wr
-    }
-
-    pub(crate) fn outstanding(&self) -> u32 {
-        self.outstanding
-    }
-
     fn slot(&self, index: u32) -> Slot<'_> {
         self.node.segment().slot(&self.card, index).expect("the owner's slots lie in its heap")
     }
