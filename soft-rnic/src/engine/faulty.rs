@@ -25,7 +25,7 @@ const TAIL: usize = 8;
 const USUAL_RNR_TIMER: u8 = 12;
 
 impl Qp {
-    /// As `execute`, with what the rules say.
+    /// As `execute_plainly`, with what the rules say.
     #[cold]
     #[inline(never)]
     pub(super) fn execute_with_faults(
@@ -42,7 +42,9 @@ impl Qp {
         };
         let outcome = match self.state() {
             // A rule has ended the queue pair, or its device.
-            ibv_qp_state::IBV_QPS_RTS => self.execute_injected(sending, posted, after, &mut injected),
+            ibv_qp_state::IBV_QPS_RTS | ibv_qp_state::IBV_QPS_SQD => {
+                self.execute_injected(sending, posted, after, &mut injected)
+            }
             ibv_qp_state::IBV_QPS_ERR => {
                 after.failed = true;
                 Outcome::Failed(ibv_wc_status::IBV_WC_WR_FLUSH_ERR)
@@ -136,7 +138,7 @@ impl Qp {
         match injected.status {
             Some(ibv_wc_status::IBV_WC_SUCCESS) => Outcome::Done,
             Some(status) => Outcome::Failed(status),
-            None => injected.tampering.around(|| self.execute(sending, posted, after)),
+            None => injected.tampering.around(|| self.execute_plainly(sending, posted, after)),
         }
     }
 
@@ -151,7 +153,7 @@ impl Qp {
         port.is_none_or(|port| port.state() == ibv_port_state::IBV_PORT_ACTIVE)
     }
 
-    /// As `carry`, with what the rules say.
+    /// As `carry_plainly`, with what the rules say.
     ///
     /// # Safety
     ///

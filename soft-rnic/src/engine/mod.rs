@@ -140,9 +140,6 @@ impl Qp {
         for _ in 0..budget {
             let Some(posted) = queue.peek(0) else { break };
             let outcome = match self.state() {
-                ibv_qp_state::IBV_QPS_RTS if faults::active() => {
-                    self.execute_with_faults(sending, &posted, after)
-                }
                 ibv_qp_state::IBV_QPS_RTS => self.execute(sending, &posted, after),
                 // What had begun is finished.
                 ibv_qp_state::IBV_QPS_SQD if sending.wait.is_some() => self.execute(sending, &posted, after),
@@ -177,7 +174,22 @@ impl Qp {
         }
     }
 
+    #[inline]
     fn execute(
+        self: &Arc<Self>,
+        sending: &mut Held<'_, Sending>,
+        posted: &Posted<'_>,
+        after: &mut After,
+    ) -> Outcome {
+        if faults::active() {
+            self.execute_with_faults(sending, posted, after)
+        } else {
+            self.execute_plainly(sending, posted, after)
+        }
+    }
+
+    #[inline]
+    fn execute_plainly(
         self: &Arc<Self>,
         sending: &mut Held<'_, Sending>,
         posted: &Posted<'_>,
