@@ -2,8 +2,8 @@
 //!
 //! Every link has, in the segment of the process that it leads to, a cell a lane: a request, and room for bytes in transit.
 //! The sender fills it in, rings, and waits a moment for the owner's service thread, which checks the request against its
-//! own, private tables. An owner that does not answer in time is tried again like one that does not acknowledge; what
-//! was asked for stays in the cell, so that nothing (no atomic, above all) is done twice.
+//! own, private tables. An owner that does not begin in time is tried again like one that does not acknowledge; what it has
+//! begun stays in the cell, so that nothing (no atomic, above all) is done twice.
 
 use core::mem::size_of;
 use core::ptr::NonNull;
@@ -20,12 +20,14 @@ use crate::platform::copy;
 use crate::shared::gate::Pass;
 use crate::shared::mark::{LANES, Mark};
 use crate::shared::segment::Segment;
-use crate::sync::{Acquire, AtomicU32, AtomicU64, Relaxed, Release};
+use crate::sync::{AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed, Release};
 
 /// Bytes in transit at a time.
 const ROOM: usize = CALL_PAYLOAD;
 /// How long a sender waits within one attempt.
 const PATIENCE: Duration = Duration::from_millis(20);
+/// How long it waits for an owner that has begun: one that is stopped just then.
+const LONG_PATIENCE: Duration = Duration::from_secs(2);
 
 /// A request in the owner's segment.
 #[derive(Debug)]
@@ -50,6 +52,8 @@ mod state {
     pub(super) const IDLE: u32 = 0;
     pub(super) const ASKED: u32 = 1;
     pub(super) const ANSWERED: u32 = 2;
+    /// The owner is at it.
+    pub(super) const BEGUN: u32 = 3;
 }
 
 const _: () = assert!(size_of::<Cell>() <= CALL_HEADER);
@@ -125,9 +129,9 @@ fn ask(
     let address = remote.address.wrapping_add(asked.offset as u64);
     let same = cell.ticket.load(Relaxed) == way.ticket && cell.address.load(Relaxed) == address;
     match cell.state.load(Acquire) {
-        state::ASKED | state::ANSWERED if same => {}
-        // An earlier request of this lane whose sender gave up.
-        state::ASKED => return Err(Broken::Gone),
+        state::ASKED | state::BEGUN | state::ANSWERED if same => {}
+        // An earlier request of this lane, whose sender gave up when the owner had begun.
+        state::ASKED | state::BEGUN => return Err(Broken::Gone),
         _ => {
             cell.operation.store(asked.operation as u32, Relaxed);
             cell.queue_pair.store(way.peer.index, Relaxed);
@@ -155,17 +159,29 @@ fn ask(
     if status == DONE { Ok(value) } else { Err(Broken::Address) }
 }
 
+/// Waits for the answer. A request that the owner has not begun in time is taken back: it must not be carried out once the
+/// receive that it was for is somebody else's. One that it has begun is waited for.
 fn wait(link: &Link, cell: &Cell) -> Result<(), Broken> {
     let begin = Instant::now();
     let mut spins = 0_u32;
-    while cell.state.load(Acquire) != state::ANSWERED {
-        if !link.alive() || begin.elapsed() > PATIENCE {
+    loop {
+        let state = cell.state.load(Acquire);
+        if state == state::ANSWERED {
+            return Ok(());
+        }
+        let waited = begin.elapsed();
+        if !link.alive() || waited > LONG_PATIENCE {
+            return Err(Broken::Gone);
+        }
+        if waited > PATIENCE
+            && state == state::ASKED
+            && cell.state.compare_exchange(state::ASKED, state::IDLE, AcqRel, Relaxed).is_ok()
+        {
             return Err(Broken::Gone);
         }
         spins = spins.saturating_add(1);
         if spins < 100 { core::hint::spin_loop() } else { std::thread::yield_now() }
     }
-    Ok(())
 }
 
 /// Moves a message by asking, part by part.
@@ -254,7 +270,7 @@ impl Rnic {
         let Some((cell, room)) = area.and_then(|area| cell(self.node().segment(), area, lane.into())) else {
             return;
         };
-        if cell.state.load(Acquire) != state::ASKED {
+        if cell.state.compare_exchange(state::ASKED, state::BEGUN, AcqRel, Relaxed).is_err() {
             return;
         }
         let answer = self.carry_out(cell, room);

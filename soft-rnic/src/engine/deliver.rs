@@ -302,8 +302,10 @@ impl Qp {
     ) -> Option<Place> {
         if link.is_own() {
             // The pointer that the program registered: the segment has its address only.
-            let (_, _, own) = self.rnic.regions().read(key)?;
-            return own.pointer(address, length).map(Place::Here);
+            let (region, pass, own) = self.rnic.regions().read(key)?;
+            let at = own.pointer(address, length)?;
+            // It may have been revoked since the card was checked, and the pointer with it.
+            return region.holds(pass).then_some(Place::Here(at));
         }
         let there = card.address.wrapping_add(address.wrapping_sub(card.iova));
         if let Some(share) = card.share.checked_sub(1) {

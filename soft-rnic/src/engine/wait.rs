@@ -46,10 +46,12 @@ impl Qp {
         self.wait_for(sending, Reason::NotReady, delay, tries, ibv_wc_status::IBV_WC_RNR_RETRY_EXC_ERR)
     }
 
-    /// Something that this host is busy with: no try is used up.
+    /// Something that this host is busy with: no try is used up, nor given back.
     pub(crate) fn soon(&self, sending: &mut Sending) -> Outcome {
         let wait = Wait { reason: Reason::Soon, deadline: Some(Instant::now() + SOON), tries_left: 0 };
-        sending.wait = Some(wait);
+        if sending.wait.is_none_or(|before| before.reason != Reason::NoAnswer) {
+            sending.wait = Some(wait);
+        }
         Outcome::Again(wait)
     }
 

@@ -74,6 +74,10 @@ impl EventQueue {
 
     pub(crate) fn raise(&self, event: Event) {
         let mut events = self.events();
+        // Under the lock: whoever destroys the object comes here after it has said so.
+        if matches!(&event.element, Element::Qp(qp) if qp.is_destroyed()) {
+            return;
+        }
         if events.len() == MOST {
             log::error!("an asynchronous event of kind {} is lost: {MOST} wait to be taken", event.kind.0);
             return;

@@ -71,9 +71,10 @@ pub(crate) struct Qp {
     flushing: AtomicBool,
     /// The program wants to know when the send queue has drained.
     draining: AtomicBool,
+    destroyed: AtomicBool,
     handle: AtomicPtr<ibv_qp>,
     acks: Acks,
-    _counted: Counted,
+    counted: Counted,
 }
 
 /// Where receives come from.
@@ -202,9 +203,10 @@ impl Qp {
             receiving,
             flushing: AtomicBool::new(false),
             draining: AtomicBool::new(false),
+            destroyed: AtomicBool::new(false),
             handle: AtomicPtr::default(),
             acks: Acks::default(),
-            _counted: counted,
+            counted,
         });
         made.source.store(plan.recv_cq.attach(&made), Ordering::Relaxed);
         let entry = made.entry();
@@ -221,8 +223,12 @@ impl Qp {
     /// As `errno`.
     pub(crate) fn destroy(self: &Arc<Self>) -> Result<(), i32> {
         self.withdraw()?;
+        // The service thread may have a reference for a moment yet: nothing is told of what is gone.
+        self.destroyed.store(true, Ordering::Release);
         self.state.store(ibv_qp_state::IBV_QPS_RESET.0, Ordering::Release);
         self.forget_requests();
+        // What came from a shared queue and was not polled gives its receives back.
+        self.forget_receives();
         self.recv_cq.detach(self.source());
         self.send_cq.no_progress(self);
         for cq in [&self.send_cq, &self.recv_cq] {
@@ -230,6 +236,13 @@ impl Qp {
         }
         self.rnic.queue_pairs().take(self.number.index);
         self.rnic.node().free_qp_number(self.number);
+        self.pd.give_up();
+        self.send_cq.give_up();
+        self.recv_cq.give_up();
+        if let Receiving::Shared { srq, .. } = &self.receiving {
+            srq.give_up();
+        }
+        self.counted.count_out();
         Ok(())
     }
 
@@ -258,6 +271,10 @@ impl Qp {
     /// Of asynchronous events.
     pub(crate) fn acks(&self) -> &Acks {
         &self.acks
+    }
+
+    pub(crate) fn is_destroyed(&self) -> bool {
+        self.destroyed.load(Ordering::Acquire)
     }
 
     pub(crate) fn raise(self: &Arc<Self>, event_type: ibv_event_type) {

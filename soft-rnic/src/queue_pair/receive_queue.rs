@@ -156,7 +156,10 @@ impl ReceiveQueue {
     pub(crate) fn oldest(&mut self, in_order: bool) -> Option<Received> {
         let mut index = self.head;
         let mut passed = 0;
-        while passed < self.outstanding {
+        for _ in 0..self.card.count {
+            if passed >= self.outstanding {
+                break;
+            }
             match self.slot(index).header.holder() {
                 Holder::Done { .. } => return Some(self.received(index)),
                 Holder::Free if index == self.head => self.head = self.next(index),
@@ -165,9 +168,6 @@ impl ReceiveQueue {
                 _ => passed += 1,
             }
             index = self.next(index);
-            if index == self.head {
-                break;
-            }
         }
         None
     }

@@ -31,7 +31,7 @@ pub(crate) struct Srq {
     users: Users,
     handle: AtomicPtr<ibv_srq>,
     acks: Acks,
-    _counted: Counted,
+    counted: Counted,
 }
 
 impl Usable for Srq {
@@ -71,7 +71,7 @@ impl Srq {
             users: Users::default(),
             handle: AtomicPtr::default(),
             acks: Acks::default(),
-            _counted: counted,
+            counted,
         });
         let entry = made.entry();
         entry.reset();
@@ -93,6 +93,8 @@ impl Srq {
         self.queue.lock().clear();
         self.rnic.shared_queues().take(self.index);
         self.rnic.shared_queues().release(self.index);
+        self.pd.give_up();
+        self.counted.count_out();
         Ok(())
     }
 

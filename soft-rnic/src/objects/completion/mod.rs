@@ -319,6 +319,10 @@ impl Cq {
         self.context().events().forget(is_this);
         self.acks.wait();
         self.async_acks.wait();
+        if let Some(channel) = &self.channel {
+            channel.give_up();
+        }
+        self.counted.count_out();
     }
 }
 
