@@ -108,7 +108,11 @@ impl Qp {
         let peer = state.peer.as_ref().expect("it was just connected");
         let (local, remote) = (self.rnic.node().local_mark(lane.index()), peer.link.mark(lane.index()));
         let marks = Marks { local, remote };
-        let result = self.attempt(posted, Way { peer, gathered, marks: &marks, lane, ticket }, after);
+        let result = self.attempt(
+            posted,
+            Way { rnic: &self.rnic, peer, gathered, marks: &marks, lane, ticket },
+            after,
+        );
         drop(marks);
         match result {
             Ok(outcome) if peer.established => outcome,
