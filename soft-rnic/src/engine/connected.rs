@@ -118,8 +118,7 @@ impl Qp {
             }
             _ => self.deliver(posted, way, after),
         };
-        drop(marks);
-        match result {
+        let outcome = match result {
             Ok(Outcome::Again(_)) | Err(Stop::NoReceive) => self.no_receive(sending, peer),
             Ok(outcome) => {
                 if !peer.established {
@@ -128,7 +127,10 @@ impl Qp {
                 outcome
             }
             Err(stop) => self.stopped(sending, peer, stop, after),
-        }
+        };
+        // Not before the notices, which are for the queue pair that it was, and not for its number's next.
+        drop(marks);
+        outcome
     }
 
     fn no_receive(&self, sending: &mut Held<'_, Sending>, peer: &Peer) -> Outcome {

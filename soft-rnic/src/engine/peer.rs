@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rdma_mummy_sys::types::ibv_qp_state;
+use rdma_mummy_sys::types::{ibv_qp_state, ibv_qp_type};
 
 use crate::node::Link;
 use crate::node::Reach;
@@ -92,7 +92,9 @@ impl Qp {
             Arc::ptr_eq(&peer.link, &link) && peer.index == index && peer.card.connection == card.connection
         });
         let entry = link.segment().queue_pair(index).expect("it was just read");
-        if !resumed && entry.expected_psn() != sending.psn {
+        // An unreliable connection takes up a message with any number (InfiniBand specification 9.8.2.2).
+        let counts = self.qp_type == ibv_qp_type::IBV_QPT_RC;
+        if counts && !resumed && entry.expected_psn() != sending.psn {
             return Err(NoPeer::Silent);
         }
         let established = resumed && was_connected.is_some_and(|peer| peer.established);

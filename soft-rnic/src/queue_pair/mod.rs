@@ -36,6 +36,7 @@ use crate::objects::protection_domain::Pd;
 use crate::objects::rnic::Rnic;
 use crate::shared::entry::{QpCard, QpEntry, notice};
 use crate::shared::gate::Keeper;
+use crate::shared::mark::Mark;
 use crate::shared::segment::ring_bytes;
 use attributes::Attributes;
 use lane::Laned;
@@ -363,6 +364,10 @@ impl Qp {
         self.run(PROGRESS);
         if self.send_queue.is_empty() {
             self.send_cq.no_progress(self);
+            // Something may have been posted between the two.
+            if !self.send_queue.is_empty() {
+                self.keep_going();
+            }
         }
     }
 
@@ -378,10 +383,14 @@ impl Qp {
         // SAFETY: posters hold the builder's lock, executors the lane's.
         unsafe { self.send_queue.clear() };
         if let Some(peer) = sending.peer.take() {
-            // Where the next connection from here would have to go on, if the peer's end stays as it is.
+            // Where the next connection from here would have to go on, if the peer's end stays as it is. Its owner waits for
+            // the mark before it begins anew.
+            let mark = peer.link.mark(sending.lane());
+            mark.publish(Mark::new(peer.index, Mark::NO_REGION));
             if peer.link.alive() && peer.entry().holds(peer.pass) {
                 peer.entry().set_expected_psn(sending.psn);
             }
+            mark.clear();
         }
         sending.wait = None;
     }

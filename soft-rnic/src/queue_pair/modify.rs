@@ -13,6 +13,7 @@ use super::{Qp, Receiving, SendAttributes, transition};
 use crate::engine::datagram::gid_words;
 use crate::objects::held::Held as Used;
 use crate::shared::entry::SlotsCard;
+use crate::shared::gate::Pass;
 
 /// How long becoming ready to receive waits for the way to a peer that is there.
 const WAY: Duration = Duration::from_millis(100);
@@ -120,8 +121,11 @@ impl Qp {
             if from == ibv_qp_state::IBV_QPS_RTR && to == ibv_qp_state::IBV_QPS_RTS {
                 sending.psn = changed.sq_psn;
             }
-            if mask & ibv_qp_attr_mask::IBV_QP_AV.0 != 0 {
-                sending.peer = None;
+            if mask & ibv_qp_attr_mask::IBV_QP_AV.0 != 0
+                && let Some(peer) = &mut sending.peer
+            {
+                // It is looked up anew, and the connection goes on.
+                peer.pass = Pass::NONE;
             }
         }
         // Failing in the meantime wins.

@@ -131,7 +131,7 @@ impl Qp {
         let with_data = delivery.opcode == 0;
         let told = u64::from(delivery.byte_len);
         let byte_len = if with_data { told.min(received.room) } else { told };
-        let mut status = ibv_wc_status(delivery.status.into());
+        let mut status = status_of(delivery.status);
         if status == ibv_wc_status::IBV_WC_SUCCESS && with_data && (delivery.eager || datagram) {
             status = match self.scatter(queue, received, header, byte_len) {
                 Ok(()) => status,
@@ -295,6 +295,21 @@ impl Qp {
             self.run(u32::MAX);
         }
     }
+}
+
+/// The statuses that a receive can have.
+fn status_of(told: u8) -> ibv_wc_status {
+    [
+        ibv_wc_status::IBV_WC_SUCCESS,
+        ibv_wc_status::IBV_WC_LOC_LEN_ERR,
+        ibv_wc_status::IBV_WC_LOC_PROT_ERR,
+        ibv_wc_status::IBV_WC_LOC_QP_OP_ERR,
+        ibv_wc_status::IBV_WC_LOC_ACCESS_ERR,
+        ibv_wc_status::IBV_WC_REM_INV_REQ_ERR,
+    ]
+    .into_iter()
+    .find(|status| status.0 == u32::from(told))
+    .unwrap_or(ibv_wc_status::IBV_WC_GENERAL_ERR)
 }
 
 /// Copies parts, one after the other, into pieces.
