@@ -60,6 +60,7 @@ pub(crate) struct Qp {
     pub(crate) sq_sig_all: bool,
     /// The number of this queue pair among those of `recv_cq`.
     source: AtomicU32,
+    /// `ibv_qp_state`, and above its byte how often the queue pair was reset.
     state: AtomicU32,
     /// What `ibv_modify_qp` has set.
     attributes: Mutex<Attributes>,
@@ -70,8 +71,8 @@ pub(crate) struct Qp {
     pub(crate) send_queue: SendQueue,
     pub(crate) sending: Laned<Sending>,
     receiving: Receiving,
-    /// In the error state: receives that nobody claimed are flushed.
-    flushing: AtomicBool,
+    /// In which life the flush of receives was announced, counted from 1.
+    flushed: AtomicU32,
     /// The program wants to know when the send queue has drained.
     draining: AtomicBool,
     /// When the service thread is to look at what waits.
@@ -205,7 +206,7 @@ impl Qp {
             ),
             sending: Laned::new(Arc::clone(node), lane, Sending::default()),
             receiving,
-            flushing: AtomicBool::new(false),
+            flushed: AtomicU32::new(0),
             draining: AtomicBool::new(false),
             wake: Spin::new(None),
             handle: AtomicPtr::default(),
@@ -228,7 +229,7 @@ impl Qp {
     pub(crate) fn destroy(self: &Arc<Self>) -> Result<(), i32> {
         self.context.check_process()?;
         self.withdraw()?;
-        self.state.store(ibv_qp_state::IBV_QPS_RESET.0, Ordering::Release);
+        self.begin_anew();
         self.forget_requests();
         self.recv_cq.detach(self.source());
         // Also for the sake of a shared receive queue, whose slots they take up.
@@ -258,7 +259,19 @@ impl Qp {
 
     #[inline]
     pub(crate) fn state(&self) -> ibv_qp_state {
-        ibv_qp_state(self.state.load(Ordering::Acquire))
+        ibv_qp_state(self.state.load(Ordering::Acquire) & STATE)
+    }
+
+    /// To the reset state, and another life: who still acts on the last one's end does not end this one.
+    fn begin_anew(&self) {
+        let life = (self.state.load(Ordering::Acquire) & !STATE).wrapping_add(STATE + 1);
+        self.state.store(life | ibv_qp_state::IBV_QPS_RESET.0, Ordering::Release);
+    }
+
+    /// From one state to another, if that `is` the one; the life stays.
+    fn change_state(&self, to: ibv_qp_state, is: impl Fn(ibv_qp_state) -> bool) -> bool {
+        let change = |word: u32| is(ibv_qp_state(word & STATE)).then_some(word & !STATE | to.0);
+        self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, change).is_ok()
     }
 
     fn source(&self) -> u32 {
@@ -296,7 +309,7 @@ impl Qp {
 
     /// The context was closed and nobody destroyed the queue pair: peers do not reach it any more.
     pub(crate) fn abandon(&self) {
-        self.state.store(ibv_qp_state::IBV_QPS_ERR.0, Ordering::Release);
+        self.change_state(ibv_qp_state::IBV_QPS_ERR, |_| true);
         self.entry().withdraw(&mut self.published.lock().keeper);
     }
 
@@ -320,12 +333,8 @@ impl Qp {
     }
 
     fn set_state_failed(&self, to: ibv_qp_state) {
-        let failed = self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, |state| {
-            let running =
-                ![ibv_qp_state::IBV_QPS_RESET, ibv_qp_state::IBV_QPS_ERR].contains(&ibv_qp_state(state));
-            running.then_some(to.0)
-        });
-        if failed.is_ok() {
+        let ended = [ibv_qp_state::IBV_QPS_RESET, ibv_qp_state::IBV_QPS_ERR];
+        if self.change_state(to, |state| !ended.contains(&state)) {
             self.publish(|_| {});
         }
     }
@@ -333,7 +342,9 @@ impl Qp {
     /// Goes to the error state and flushes everything. Not to be called with a lane or a receive queue's lock held.
     pub(crate) fn fail(self: &Arc<Self>) {
         self.set_failed();
-        if self.state() == ibv_qp_state::IBV_QPS_ERR && !self.flushing.swap(true, Ordering::AcqRel) {
+        let word = self.state.load(Ordering::Acquire);
+        let life = (word >> STATE.count_ones()) + 1;
+        if word & STATE == ibv_qp_state::IBV_QPS_ERR.0 && self.flushed.swap(life, Ordering::AcqRel) != life {
             self.flush_receives();
             if matches!(self.receiving, Receiving::Shared { .. }) {
                 self.raise(ibv_event_type::IBV_EVENT_QP_LAST_WQE_REACHED);
@@ -402,6 +413,9 @@ impl Drop for Qp {
         self.rnic.node().free_qp_number(self.number);
     }
 }
+
+/// The byte of the state's word that is the state.
+const STATE: u32 = 0xff;
 
 /// Requests that a poll executes at most.
 const PROGRESS: u32 = 16;

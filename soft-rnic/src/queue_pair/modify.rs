@@ -129,9 +129,9 @@ impl Qp {
             }
         }
         // Failing in the meantime wins.
-        self.state
-            .compare_exchange(from.0, to.0, Ordering::AcqRel, Ordering::Acquire)
-            .map_err(|_| libc::EINVAL)?;
+        if !self.change_state(to, |state| state == from) {
+            return Err(libc::EINVAL);
+        }
         *attributes = changed;
         let sent = self.send_attributes(&changed);
         // Before the card's lock, which a poll takes while it holds this one.
@@ -191,13 +191,12 @@ impl Qp {
     /// Back to the beginning: nothing is posted, nothing is completed, nobody knows the queue pair.
     fn reset(&self, attributes: &mut Attributes) -> Result<(), i32> {
         self.withdraw()?;
-        self.state.store(ibv_qp_state::IBV_QPS_RESET.0, Ordering::Release);
+        self.begin_anew();
         self.forget_requests();
         self.forget_receives();
         for cq in [&self.send_cq, &self.recv_cq] {
             cq.purge(self.number.qpn);
         }
-        self.flushing.store(false, Ordering::Release);
         self.entry().take_notices();
         self.entry().set_cursor(0);
         *attributes = Attributes { connection: attributes.connection, ..Attributes::default() };

@@ -54,7 +54,7 @@ impl Qp {
             wr = unsafe { (*wr).next };
         }
         drop(queue);
-        if self.flushing.load(Ordering::Acquire) {
+        if self.is_flushing() {
             self.announce_flushed(posted);
         }
         result
@@ -88,7 +88,7 @@ impl Qp {
                     queue.consume(received.slot);
                     return Some(reported);
                 }
-                if !self.flushing.load(Ordering::Acquire) {
+                if !self.is_flushing() {
                     return None;
                 }
                 queue.take_back().map(|wr_id| (self.flushed(wr_id), false))
@@ -111,6 +111,11 @@ impl Qp {
                 None
             }
         }
+    }
+
+    /// In the error state, receives that nobody has claimed are flushed.
+    fn is_flushing(&self) -> bool {
+        self.state() == ibv_qp_state::IBV_QPS_ERR
     }
 
     fn flushed(&self, wr_id: u64) -> Cqe {
@@ -231,7 +236,7 @@ impl Qp {
             Receiving::Own(queue) => {
                 let mut queue = queue.lock();
                 let (posted, done) = queue.count();
-                let flushed = if self.flushing.load(Ordering::Acquire) { posted } else { 0 };
+                let flushed = if self.flushed.swap(0, Ordering::AcqRel) != 0 { posted } else { 0 };
                 queue.clear();
                 self.recv_cq.forget(done + flushed);
             }
