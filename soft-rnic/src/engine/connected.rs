@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use rdma_mummy_sys::types::{ibv_access_flags, ibv_qp_type, ibv_wc_status, ibv_wr_opcode};
+use rdma_mummy_sys::types::{ibv_access_flags, ibv_qp_state, ibv_qp_type, ibv_wc_status, ibv_wr_opcode};
 
 use super::call::{Operation, atomic_by_asking};
 use super::gather::Gathered;
-use super::peer::{NoPeer, Peer};
+use super::peer::NoPeer;
 use super::transfer::{Direction, Place, Remote};
 use super::{After, Broken, Marks, Outcome, Way};
 use crate::platform::copy;
@@ -52,18 +52,13 @@ impl Qp {
         }
         let lane = sending.lane();
         let local = self.rnic.node().local_mark(lane);
-        let gathered = match self.gather(posted, reads, local) {
-            Ok(gathered) => gathered,
-            Err(status) => {
-                local.clear();
-                return Outcome::Failed(status);
-            }
-        };
+        let mut gathered = Gathered::default();
+        if let Err(status) = self.gather(posted, reads, local, &mut gathered) {
+            local.clear();
+            return Outcome::Failed(status);
+        }
         let outcome = match self.connect_peer(sending) {
-            Ok(()) => {
-                let peer = sending.peer.clone().expect("it was just connected");
-                self.transfer(sending, posted, &peer, &gathered, after)
-            }
+            Ok(()) => self.transfer(sending, posted, &gathered, after),
             // An unreliable connection does not know whether anybody listens.
             Err(NoPeer::Silent) if self.qp_type == ibv_qp_type::IBV_QPT_UC => Outcome::Done,
             Err(NoPeer::Silent) => self.no_answer(sending),
@@ -101,65 +96,63 @@ impl Qp {
         self: &Arc<Self>,
         sending: &mut Held<'_, Sending>,
         posted: &Posted<'_>,
-        peer: &Peer,
         gathered: &Gathered<'_>,
         after: &mut After,
     ) -> Outcome {
         let ticket = u64::from(self.number.qpn) << 32 | u64::from(sending.psn);
-        let (_, lane) = sending.parts();
-        let marks =
-            Marks { local: self.rnic.node().local_mark(lane.index()), remote: peer.link.mark(lane.index()) };
-        let way = Way { peer, gathered, marks: &marks, lane, ticket };
-        let result = match posted.request.opcode {
+        let (state, lane) = sending.parts();
+        let peer = state.peer.as_ref().expect("it was just connected");
+        let (local, remote) = (self.rnic.node().local_mark(lane.index()), peer.link.mark(lane.index()));
+        let marks = Marks { local, remote };
+        let result = self.attempt(posted, Way { peer, gathered, marks: &marks, lane, ticket }, after);
+        drop(marks);
+        match result {
+            Ok(outcome) if peer.established => outcome,
+            Ok(outcome) => {
+                self.tell_established(sending, after);
+                outcome
+            }
+            Err(stop) => self.stopped(sending, stop, after),
+        }
+    }
+
+    #[inline]
+    fn attempt(
+        self: &Arc<Self>,
+        posted: &Posted<'_>,
+        way: Way<'_>,
+        after: &mut After,
+    ) -> Result<Outcome, Stop> {
+        match posted.request.opcode {
             ibv_wr_opcode::IBV_WR_RDMA_WRITE => self.write(posted, way).map(|()| Outcome::Done),
             ibv_wr_opcode::IBV_WR_RDMA_READ => self.read(posted, way).map(|()| Outcome::Done),
             ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP | ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD => {
                 self.atomic(posted, way).map(|()| Outcome::Done)
             }
             _ => self.deliver(posted, way, after),
-        };
-        let outcome = match result {
-            Ok(Outcome::Again(_)) | Err(Stop::NoReceive) => self.no_receive(sending, peer),
-            Ok(outcome) => {
-                if !peer.established {
-                    self.tell_established(sending, peer, after);
-                }
-                outcome
-            }
-            Err(stop) => self.stopped(sending, peer, stop, after),
-        };
-        // Not before the notices, which are for the queue pair that it was, and not for its number's next.
-        drop(marks);
-        outcome
+        }
     }
 
-    fn no_receive(&self, sending: &mut Held<'_, Sending>, peer: &Peer) -> Outcome {
+    fn no_receive(&self, sending: &mut Sending) -> Outcome {
         if self.qp_type == ibv_qp_type::IBV_QPT_UC {
             return Outcome::Done;
         }
-        self.receiver_not_ready(sending, peer.card.min_rnr_timer)
+        let timer = sending.peer.as_ref().map_or(0, |peer| peer.card.min_rnr_timer);
+        self.receiver_not_ready(sending, timer)
     }
 
     /// The responder notices the first message before it is ready to send itself.
     #[cold]
-    fn tell_established(&self, sending: &mut Sending, peer: &Peer, after: &mut After) {
-        if let Some(peer) = &mut sending.peer {
-            peer.established = true;
-        }
-        if peer.state() == rdma_mummy_sys::types::ibv_qp_state::IBV_QPS_RTR {
-            peer.entry().leave_notice(notice::ESTABLISHED);
-            after.notice(&peer.link, peer.index);
+    fn tell_established(&self, sending: &mut Sending, after: &mut After) {
+        let Some(peer) = &mut sending.peer else { return };
+        peer.established = true;
+        if peer.state() == ibv_qp_state::IBV_QPS_RTR {
+            peer.leave_notice(self.number.index as usize, notice::ESTABLISHED, after);
         }
     }
 
     #[cold]
-    fn stopped(
-        &self,
-        sending: &mut Held<'_, Sending>,
-        peer: &Peer,
-        stop: Stop,
-        after: &mut After,
-    ) -> Outcome {
+    fn stopped(&self, sending: &mut Sending, stop: Stop, after: &mut After) -> Outcome {
         let reliable = self.qp_type == ibv_qp_type::IBV_QPT_RC;
         match stop {
             Stop::Local(status) => Outcome::Failed(status),
@@ -170,16 +163,21 @@ impl Qp {
                     Refused::Invalid => (notice::REQUEST_ERROR, ibv_wc_status::IBV_WC_REM_INV_REQ_ERR),
                     Refused::Operation => (notice::RECEIVE_ERROR, ibv_wc_status::IBV_WC_REM_OP_ERR),
                 };
-                peer.entry().leave_notice(bits);
-                after.notice(&peer.link, peer.index);
+                if let Some(peer) = &sending.peer {
+                    peer.leave_notice(self.number.index as usize, bits, after);
+                }
                 Outcome::Failed(status)
             }
             Stop::Broken(Broken::Address) => Outcome::Failed(ibv_wc_status::IBV_WC_REM_OP_ERR),
             Stop::Changed | Stop::Broken(Broken::Path) => self.soon(sending),
             Stop::Broken(Broken::Late) => self.late(sending, reliable),
-            Stop::Broken(Broken::Gone) if !reliable => Outcome::Done,
-            Stop::Broken(Broken::Gone) => self.no_answer(sending),
-            Stop::NoReceive => self.no_receive(sending, peer),
+            Stop::Broken(Broken::Gone) => {
+                if let Some(peer) = &sending.peer {
+                    peer.link.suspect();
+                }
+                if reliable { self.no_answer(sending) } else { Outcome::Done }
+            }
+            Stop::NoReceive => self.no_receive(sending),
         }
     }
 

@@ -4,11 +4,13 @@ use std::sync::Arc;
 
 use rdma_mummy_sys::types::{ibv_qp_state, ibv_qp_type};
 
+use super::After;
 use crate::node::Link;
 use crate::node::Reach;
 use crate::queue_pair::{Qp, Sending};
 use crate::shared::entry::{QpCard, QpEntry};
 use crate::shared::gate::Pass;
+use crate::shared::mark::Mark;
 
 /// A queue pair that answers.
 #[derive(Clone, Debug)]
@@ -26,6 +28,22 @@ impl Peer {
     #[inline]
     pub(crate) fn entry(&self) -> &QpEntry {
         self.link.segment().queue_pair(self.index).expect("the index was found in the table")
+    }
+
+    /// Leaves a notice for the owner, if the queue pair is still what it was: its index may be another's by now. The caller
+    /// has this lane, and no mark there.
+    #[cold]
+    pub(crate) fn leave_notice(&self, lane: usize, bits: u32, after: &mut After) {
+        let (entry, mark) = (self.entry(), self.link.mark(lane));
+        mark.publish(Mark::new(self.index, Mark::NO_REGION));
+        // It may be about to change its state, which takes a moment.
+        let now = (0..100).find_map(|_| entry.read().filter(|(pass, _)| entry.holds(*pass)));
+        let same = |card: &QpCard| (card.qpn, card.connection) == (self.card.qpn, self.card.connection);
+        if now.is_some_and(|(_, card)| same(&card)) {
+            entry.leave_notice(bits);
+            after.notice(&self.link, self.index);
+        }
+        mark.clear();
     }
 
     pub(crate) fn state(&self) -> ibv_qp_state {
