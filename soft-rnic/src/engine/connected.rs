@@ -99,7 +99,7 @@ impl Qp {
         gathered: &Gathered<'_>,
         after: &mut After,
     ) -> Outcome {
-        let ticket = u64::from(self.number.qpn) << 32 | u64::from(sending.psn);
+        let ticket = sending.ticket;
         let (state, lane) = sending.parts();
         let peer = state.peer.as_ref().expect("it was just connected");
         let (local, remote) = (self.rnic.node().local_mark(lane.index()), peer.link.mark(lane.index()));

@@ -281,8 +281,11 @@ impl Qp {
         }
         let segment = peer.link.segment();
         match peer.card.srq.checked_sub(1) {
-            // Counted before it can be claimed.
-            Some(srq) => segment.shared_queue(srq).into_iter().for_each(|entry| entry.add_available(1)),
+            // Counted before it can be claimed; and the next to be claimed, so that another try finds what it has asked for.
+            Some(srq) => segment.shared_queue(srq).into_iter().for_each(|entry| {
+                entry.add_available(1);
+                entry.set_hint(taken.index);
+            }),
             None => peer.entry().set_cursor(taken.index),
         }
         taken.slot.header.unclaim(taken.claim);

@@ -15,7 +15,7 @@ pub(crate) mod transition;
 pub(crate) use shared_queue::Srq;
 
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -119,6 +119,8 @@ pub(crate) struct Sending {
     pub(crate) psn: u32,
     /// What the request at the front waits for.
     pub(crate) wait: Option<Wait>,
+    /// Tells the request at the front from all others of this process, ever.
+    pub(crate) ticket: u64,
 }
 
 /// The attributes that sending needs.
@@ -137,6 +139,29 @@ pub(crate) struct SendAttributes {
 }
 
 impl Sending {
+    /// Nothing of it was sent, nor was anything of it before.
+    fn new() -> Self {
+        static LIVES: AtomicU64 = AtomicU64::new(1);
+        Self { ticket: LIVES.fetch_add(1, Ordering::Relaxed) << 32, ..Self::default() }
+    }
+
+    /// The request at the front has ended, for better or worse.
+    #[inline]
+    pub(crate) fn end_request(&mut self, lane: usize) {
+        if self.wait.take().is_some() {
+            self.want_no_answer(lane);
+        }
+        self.ticket += 1;
+    }
+
+    /// If the owner of a peer's memory was asked for something, nobody wants to hear of it any more.
+    #[cold]
+    fn want_no_answer(&self, lane: usize) {
+        if let Some(peer) = self.peer.as_ref().filter(|peer| peer.link.owed(lane) == Some(self.ticket)) {
+            peer.link.owe(lane, None);
+        }
+    }
+
     /// A message of this many bytes was sent.
     #[inline]
     pub(crate) fn advance_psn(&mut self, length: u64) {
@@ -204,7 +229,7 @@ impl Qp {
                 plan.caps.max_send_sge,
                 plan.caps.max_inline_data,
             ),
-            sending: Laned::new(Arc::clone(node), lane, Sending::default()),
+            sending: Laned::new(Arc::clone(node), lane, Sending::new()),
             receiving,
             flushed: AtomicU32::new(0),
             draining: AtomicBool::new(false),
@@ -393,6 +418,7 @@ impl Qp {
         let mut sending = self.sending.lock();
         // SAFETY: posters hold the builder's lock, executors the lane's.
         unsafe { self.send_queue.clear() };
+        sending.want_no_answer(self.number.index as usize);
         if let Some(peer) = sending.peer.take() {
             // Where the next connection from here would have to go on, if the peer's end stays as it is. Its owner waits for
             // the mark before it begins anew.
@@ -403,7 +429,7 @@ impl Qp {
             }
             mark.clear();
         }
-        sending.wait = None;
+        *sending = Sending { attributes: sending.attributes.clone(), ..Sending::new() };
     }
 }
 
