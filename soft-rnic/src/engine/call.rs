@@ -13,6 +13,7 @@ use rdma_mummy_sys::types::ibv_access_flags;
 
 use super::transfer::{Direction, Local, Remote};
 use super::{Broken, Way};
+use crate::crash_point::{self, Step};
 use crate::node::{CALL_CELL, CALL_HEADER, CALL_PAYLOAD, Doorbell, Link, is_service_thread};
 use crate::objects::rnic::Rnic;
 use crate::platform::copy;
@@ -196,7 +197,11 @@ pub(crate) unsafe fn move_by_asking(
     for remote in remotes {
         let mut offset = 0;
         while offset < remote.len && done < total {
-            let length = ROOM.min(remote.len - offset).min(total - done);
+            let mut length = ROOM.min(remote.len - offset).min(total - done);
+            let halfway = crash_point::has_halves() && done == 0 && total > 1;
+            if halfway {
+                length = length.min(total / 2);
+            }
             let operation = match direction {
                 Direction::Read => Operation::Read,
                 Direction::Write if done + length == total => Operation::WriteLast,
@@ -210,6 +215,9 @@ pub(crate) unsafe fn move_by_asking(
             ask(way, remote, asked, &mut bytes)?;
             offset += length;
             done += length;
+            if halfway {
+                crash_point::reach(Step::HalfCopied);
+            }
         }
     }
     Ok(())

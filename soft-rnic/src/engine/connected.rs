@@ -9,6 +9,7 @@ use super::gather::Gathered;
 use super::peer::NoPeer;
 use super::transfer::{Direction, Place, Remote};
 use super::{After, Broken, Marks, Outcome, Way};
+use crate::crash_point::{Step, reach};
 use crate::platform::copy;
 use crate::queue_pair::lane::Held;
 use crate::queue_pair::send_queue::Posted;
@@ -83,6 +84,9 @@ impl Qp {
         if atomic_or_read
             && (sending.attributes.max_rd_atomic == 0 || self.qp_type == ibv_qp_type::IBV_QPT_UC)
         {
+            return Some(Outcome::Failed(ibv_wc_status::IBV_WC_LOC_QP_OP_ERR));
+        }
+        if atomic && self.context.device().traits.no_atomics {
             return Some(Outcome::Failed(ibv_wc_status::IBV_WC_LOC_QP_OP_ERR));
         }
         if atomic && posted.request.length != 8 {
@@ -277,6 +281,7 @@ impl Qp {
             let stop = if entry.holds(pass) { Stop::Refused(Refused::Access) } else { Stop::Changed };
             return Err(stop);
         }
+        reach(Step::BeforeMark);
         marks.remote.set(Mark::new(peer.index, index));
         settle();
         if !entry.holds(pass) || !peer.entry().holds(peer.pass) {
@@ -287,9 +292,10 @@ impl Qp {
         }
         let writes = needed != ibv_access_flags::IBV_ACCESS_REMOTE_READ;
         let place = self
-            .place(&peer.link, way.lane, request.rkey, &card, request.remote_addr, request.length, writes)
+            .place(way, request.rkey, &card, request.remote_addr, request.length, writes)
             .ok_or(Stop::Refused(Refused::Access))?;
         let len = request.length as usize;
+        reach(Step::Checked);
         Ok(Remote { place, len, key: request.rkey, address: request.remote_addr })
     }
 

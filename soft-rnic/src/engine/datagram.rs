@@ -28,7 +28,9 @@ impl Qp {
         let Some(destination) = &request.destination else {
             return Outcome::Failed(ibv_wc_status::IBV_WC_LOC_QP_OP_ERR);
         };
-        if !matches!(request.opcode, ibv_wr_opcode::IBV_WR_SEND | ibv_wr_opcode::IBV_WR_SEND_WITH_IMM) {
+        if destination.pd != self.pd.number()
+            || !matches!(request.opcode, ibv_wr_opcode::IBV_WR_SEND | ibv_wr_opcode::IBV_WR_SEND_WITH_IMM)
+        {
             return Outcome::Failed(ibv_wc_status::IBV_WC_LOC_QP_OP_ERR);
         }
         if request.length > u64::from(self.port_mtu()) {

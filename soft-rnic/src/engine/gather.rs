@@ -17,6 +17,11 @@ pub(crate) struct Gathered<'a> {
 }
 
 impl Gathered<'_> {
+    /// Pieces of a message whose keys somebody else looks at.
+    pub(super) fn of(pieces: Locals) -> Self {
+        Self { pieces, ..Self::default() }
+    }
+
     /// Whether all keys are still good; to be asked when the mark is settled.
     #[inline]
     pub(crate) fn holds(&self) -> bool {

@@ -7,6 +7,7 @@ pub(crate) mod call;
 pub(crate) mod connected;
 pub(crate) mod datagram;
 pub(crate) mod deliver;
+mod faulty;
 pub(crate) mod gather;
 pub(crate) mod peer;
 pub(crate) mod transfer;
@@ -16,6 +17,7 @@ use std::sync::Arc;
 
 use rdma_mummy_sys::types::{ibv_event_type, ibv_qp_state, ibv_qp_type, ibv_send_flags, ibv_wc_status};
 
+use crate::faults;
 use crate::node::VmError;
 use crate::node::{Doorbell, LaneGuard, Link};
 use crate::objects::completion::Cqe;
@@ -144,6 +146,8 @@ impl Qp {
                 ibv_qp_state::IBV_QPS_ERR | ibv_qp_state::IBV_QPS_SQE => {
                     Outcome::Failed(ibv_wc_status::IBV_WC_WR_FLUSH_ERR)
                 }
+                // Its device is gone: nothing moves any more.
+                ibv_qp_state::IBV_QPS_RESET => return,
                 _ => break,
             };
             let status = match outcome {
@@ -170,7 +174,22 @@ impl Qp {
         }
     }
 
+    #[inline]
     fn execute(
+        self: &Arc<Self>,
+        sending: &mut Held<'_, Sending>,
+        posted: &Posted<'_>,
+        after: &mut After,
+    ) -> Outcome {
+        if faults::active() {
+            self.execute_with_faults(sending, posted, after)
+        } else {
+            self.execute_plainly(sending, posted, after)
+        }
+    }
+
+    #[inline]
+    fn execute_plainly(
         self: &Arc<Self>,
         sending: &mut Held<'_, Sending>,
         posted: &Posted<'_>,

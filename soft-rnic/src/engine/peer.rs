@@ -75,10 +75,11 @@ impl Qp {
     /// Sees to it that `sending.peer` is the connected queue pair as it is now.
     #[inline]
     pub(crate) fn connect_peer(&self, sending: &mut Sending) -> Result<(), NoPeer> {
-        if let Some(peer) = &sending.peer {
-            if peer.link.alive() && peer.entry().holds(peer.pass) {
-                return Ok(());
-            }
+        if let Some(peer) = &sending.peer
+            && peer.link.alive()
+            && peer.entry().holds(peer.pass)
+        {
+            return Ok(());
         }
         self.find_peer(sending)
     }

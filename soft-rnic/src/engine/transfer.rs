@@ -4,6 +4,8 @@ use arrayvec::ArrayVec;
 
 use super::call::move_by_asking;
 use super::{Broken, Way};
+use crate::crash_point::{self, Step};
+use crate::faults;
 use crate::node::Link;
 use crate::platform::{copy, vm};
 use crate::queue_pair::Qp;
@@ -56,6 +58,7 @@ impl Qp {
     /// # Safety
     ///
     /// As [`move_message`].
+    #[inline]
     pub(crate) unsafe fn carry(
         &self,
         way: Way<'_>,
@@ -65,6 +68,8 @@ impl Qp {
         // Nearly always: one piece to one that is mapped here.
         if let ([local], [Remote { place: Place::Here(there), .. }]) =
             (way.gathered.pieces.as_slice(), remotes)
+            && !faults::active()
+            && !crash_point::has_halves()
         {
             let (to, from) = match direction {
                 Direction::Write => (*there, local.at.cast_const()),
@@ -74,6 +79,25 @@ impl Qp {
             unsafe { copy::copy(to, from, local.len) };
             return Ok(());
         }
+        // SAFETY: the caller's promise.
+        unsafe {
+            if faults::active() {
+                self.carry_with_faults(way, direction, remotes)
+            } else {
+                self.carry_plainly(way, direction, remotes)
+            }
+        }
+    }
+
+    /// # Safety
+    ///
+    /// As [`move_message`].
+    pub(super) unsafe fn carry_plainly(
+        &self,
+        way: Way<'_>,
+        direction: Direction,
+        remotes: &[Remote],
+    ) -> Result<(), Broken> {
         // SAFETY: the caller's promise.
         unsafe {
             if remotes.iter().any(|remote| matches!(remote.place, Place::Ask)) {
@@ -100,11 +124,16 @@ unsafe fn move_message(
     let mut left: usize = locals.iter().map(|piece| piece.len).sum();
     let mut locals = Cursor::new(locals);
     let mut vm = Batch::default();
+    let mut done = 0;
     for remote in remotes {
         let mut offset = 0;
         while offset < remote.len && left > 0 {
             let (at, available) = locals.front().ok_or(Broken::Address)?;
-            let len = available.min(remote.len - offset);
+            let mut len = available.min(remote.len - offset);
+            let halfway = crash_point::has_halves() && done == 0 && len > 1;
+            if halfway {
+                len /= 2;
+            }
             match remote.place {
                 Place::Here(base) => {
                     vm.flush(link, direction)?;
@@ -146,6 +175,11 @@ unsafe fn move_message(
             locals.advance(len);
             offset += len;
             left -= len;
+            done += len;
+            if halfway {
+                vm.flush(link, direction)?;
+                crash_point::reach(Step::HalfCopied);
+            }
         }
     }
     vm.flush(link, direction)
@@ -191,6 +225,8 @@ pub(crate) struct Batch {
 
 /// Pieces of a system call at most.
 const BATCH: usize = 256;
+
+const _: () = assert!(BATCH <= vm::MAX_RANGES);
 
 impl Batch {
     /// Adds a piece; moves what there is first if it is full.

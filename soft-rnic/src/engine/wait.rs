@@ -31,6 +31,18 @@ enum Reason {
 /// How soon a request is looked at again that waits for something of this host.
 const SOON: Duration = Duration::from_millis(1);
 
+impl Wait {
+    /// For a moment, or for ever; no try is used up.
+    pub(crate) fn until(deadline: Option<Instant>) -> Self {
+        Self { reason: Reason::Soon, deadline, tries_left: 0 }
+    }
+
+    /// It was the last answer to wait for.
+    pub(crate) fn is_last_answer(self) -> bool {
+        self.reason == Reason::NoAnswer && self.tries_left == 0
+    }
+}
+
 impl Qp {
     /// Nobody answered: after the timeout the request is sent again, `retry_cnt` times.
     pub(crate) fn no_answer(&self, sending: &mut Sending) -> Outcome {

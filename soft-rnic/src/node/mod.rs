@@ -239,6 +239,7 @@ impl Node {
     }
 
     /// The link of this process to itself: number 0, and the own segment.
+    #[cfg(any(test, miri, loom))]
     #[inline]
     pub(crate) fn own_link(&self) -> &Arc<Link> {
         &self.own
@@ -251,6 +252,7 @@ impl Node {
     }
 
     /// The lane, if nobody has it.
+    #[cfg(any(test, miri, loom))]
     #[inline]
     pub(crate) fn try_lane(&self, number: usize) -> Option<LaneGuard<'_>> {
         self.state.common.lanes.try_lock(number)
@@ -364,6 +366,7 @@ impl Node {
     }
 
     /// Where there is no service thread: answers doorbells and calls timers that are due. Harmless elsewhere.
+    #[cfg(any(test, miri, loom))]
     pub(crate) fn run_timers(&self) {
         if !ALONE {
             return;

@@ -82,6 +82,10 @@ impl EventQueue {
         self.tokens.descriptor()
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.events().is_empty()
+    }
+
     pub(crate) fn raise(&self, event: Event) {
         let mut events = self.events();
         // Under the lock: the object's destruction takes its handle away, and then comes here for its events.

@@ -4,14 +4,18 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::completion::Cq;
+use super::context::Context;
 use super::region::Regions;
 use super::setup::Setup;
 use super::table::Table;
 use crate::config::{Config, Limits, Path};
+use crate::faults;
 use crate::node::{Doorbell, Handler, Identity, Link, Node, PortGid, Settings};
 use crate::platform::errno;
 use crate::queue_pair::{Qp, Srq};
 use crate::shared::segment::{MAX_COMPLETION_QUEUES, MAX_QUEUE_PAIRS, MAX_SHARED_QUEUES};
+
+static CURRENT: Mutex<Weak<Rnic>> = Mutex::new(Weak::new());
 
 /// Made by the first context, gone with the last.
 pub(crate) struct Rnic {
@@ -21,6 +25,7 @@ pub(crate) struct Rnic {
     queue_pairs: Table<Qp>,
     completion_queues: Table<Cq>,
     shared_queues: Table<Srq>,
+    contexts: Mutex<Vec<Weak<Context>>>,
 }
 
 impl Rnic {
@@ -30,7 +35,6 @@ impl Rnic {
     ///
     /// The configuration is wrong (`EINVAL`), or the system has no memory or descriptors for it.
     pub(crate) fn acquire() -> io::Result<Arc<Self>> {
-        static CURRENT: Mutex<Weak<Rnic>> = Mutex::new(Weak::new());
         let mut current = CURRENT.lock().unwrap_or_else(PoisonError::into_inner);
         // A forked child begins anew.
         if let Some(rnic) = current.upgrade().filter(|rnic| !rnic.node.is_forked()) {
@@ -45,6 +49,25 @@ impl Rnic {
         rnic.node.set_handler(handler);
         *current = Arc::downgrade(&rnic);
         Ok(rnic)
+    }
+
+    /// The one that there is.
+    pub(crate) fn current() -> Option<Arc<Self>> {
+        CURRENT.lock().unwrap_or_else(PoisonError::into_inner).upgrade()
+    }
+
+    /// A context is open.
+    pub(crate) fn enter_context(&self, context: &Arc<Context>) {
+        let mut contexts = self.contexts.lock().unwrap_or_else(PoisonError::into_inner);
+        contexts.retain(|context| context.strong_count() > 0);
+        contexts.push(Arc::downgrade(context));
+    }
+
+    /// The contexts that are open.
+    pub(crate) fn contexts(&self) -> Vec<Arc<Context>> {
+        let contexts = self.contexts.lock().unwrap_or_else(PoisonError::into_inner);
+        let open = contexts.iter().filter_map(Weak::upgrade);
+        open.filter(|context| !context.is_closed()).collect()
     }
 
     fn start(setup: &'static Setup) -> io::Result<Self> {
@@ -65,6 +88,7 @@ impl Rnic {
             queue_pairs: Table::new(MAX_QUEUE_PAIRS),
             completion_queues: Table::new(MAX_COMPLETION_QUEUES),
             shared_queues: Table::new(MAX_SHARED_QUEUES),
+            contexts: Mutex::default(),
         })
     }
 
@@ -73,7 +97,7 @@ impl Rnic {
     }
 
     pub(crate) fn limits(&self) -> &'static Limits {
-        &self.setup.config.limits
+        &self.setup.limits
     }
 
     #[inline]
@@ -163,6 +187,9 @@ impl Handler for Rnic {
     }
 
     fn timer(&self, qp: u32) {
+        if faults::active() {
+            faults::effects::on_timer(self);
+        }
         if let Some(qp) = self.queue_pairs.get(qp) {
             qp.timer();
         }

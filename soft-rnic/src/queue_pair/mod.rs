@@ -26,6 +26,7 @@ use spin::mutex::SpinMutex;
 
 use crate::engine::peer::Peer;
 use crate::engine::wait::Wait;
+use crate::faults::injected::Injected;
 use crate::node::{HeapRange, Node, QpNumber, Revoked};
 use crate::objects::acks::Acks;
 use crate::objects::completion::Cq;
@@ -121,6 +122,8 @@ pub(crate) struct Sending {
     pub(crate) wait: Option<Wait>,
     /// Tells the request at the front from all others of this process, ever.
     pub(crate) ticket: u64,
+    /// What a rule of faults has in mind for it.
+    pub(crate) fault: Option<Box<Injected>>,
 }
 
 /// The attributes that sending needs.
@@ -344,6 +347,36 @@ impl Qp {
         let Published { keeper, card } = &mut *published;
         change(card);
         self.entry().publish(keeper, self.state().0 as u8, card);
+    }
+
+    /// The port that it goes through.
+    pub(crate) fn port(&self) -> u8 {
+        self.published.lock().card.port
+    }
+
+    /// Peers see that its port is up or down.
+    pub(crate) fn show_link(&self, port: u8, up: bool) {
+        let concerned = self.port() == port;
+        let hidden = [ibv_qp_state::IBV_QPS_RESET, ibv_qp_state::IBV_QPS_INIT].contains(&self.state());
+        if concerned && !hidden {
+            self.publish(|card| card.link_up = up);
+        }
+    }
+
+    /// Its device is gone: nobody reaches it, and nothing of it is executed or completed any more.
+    pub(crate) fn unplug(&self) {
+        self.state.store(ibv_qp_state::IBV_QPS_RESET.0, Ordering::Release);
+        self.entry().withdraw(&mut self.published.lock().keeper);
+        for cq in [&self.send_cq, &self.recv_cq] {
+            cq.purge(self.number.qpn);
+        }
+    }
+
+    /// Tells the program that its shared receive queue runs low.
+    pub(crate) fn raise_srq_limit(&self) {
+        if let Receiving::Shared { srq, .. } = &self.receiving {
+            Used::get(srq).raise_limit();
+        }
     }
 
     /// Goes to the error state, if that is possible from here. What follows from it is for [`fail`](Self::fail).

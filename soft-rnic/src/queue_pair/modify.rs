@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use rdma_mummy_sys::types::{
-    ibv_mtu, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_init_attr, ibv_qp_state, ibv_qp_type,
+    ibv_mtu, ibv_port_state, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_init_attr, ibv_qp_state, ibv_qp_type,
 };
 
 use super::attributes::Attributes;
@@ -139,6 +139,8 @@ impl Qp {
             Receiving::Own(queue) => queue.lock().card(),
             Receiving::Shared { .. } => SlotsCard::default(),
         };
+        let port = self.context.device().port(changed.port_num.into());
+        let link_up = port.is_none_or(|port| port.state() == ibv_port_state::IBV_PORT_ACTIVE);
         self.publish(|card| {
             card.qpn = self.number.qpn;
             card.dest_qpn = changed.dest_qp_num;
@@ -154,7 +156,7 @@ impl Qp {
             card.recv_cq = self.recv_cq.index();
             card.source = self.source();
             card.connection = changed.connection;
-            card.link_up = true;
+            card.link_up = link_up;
             card.local_gid = sent.local_gid;
             card.remote_gid = sent.remote_gid;
             card.slots = slots;

@@ -39,10 +39,16 @@ impl Qp {
         self.context.check_process()?;
         match self.state() {
             ibv_qp_state::IBV_QPS_RESET | ibv_qp_state::IBV_QPS_INIT | ibv_qp_state::IBV_QPS_RTR => {
-                Err(libc::EINVAL)
+                Err(self.refusal())
             }
             _ => Ok(()),
         }
+    }
+
+    /// Why nothing may be posted.
+    #[cold]
+    pub(super) fn refusal(&self) -> Refusal {
+        if self.context.has_failed() { libc::EIO } else { libc::EINVAL }
     }
 
     /// What was posted is executed now, or when progress is made.
@@ -159,6 +165,7 @@ pub(super) unsafe fn destination(ah: *mut ibv_ah, remote_qpn: u32, remote_qkey: 
     let handle = unsafe { ah_of(ah) };
     let address = handle.address();
     Some(Destination {
+        pd: handle.pd(),
         dgid: handle.dgid(),
         sgid: handle.sgid(),
         traffic_class: address.traffic_class,

@@ -14,6 +14,7 @@ use crate::engine::datagram::gid_of;
 use crate::engine::deliver::GRH;
 use crate::engine::gather::Gathered;
 use crate::engine::transfer::Local;
+use crate::faults::{self, Action, Opcode};
 use crate::node::Link;
 use crate::objects::completion::Cqe;
 use crate::platform::copy;
@@ -38,7 +39,7 @@ impl Qp {
         self.context.check_process().map_err(|error| (error, wr))?;
         let Receiving::Own(queue) = &self.receiving else { return Err((libc::EINVAL, wr)) };
         if self.state() == ibv_qp_state::IBV_QPS_RESET {
-            return Err((libc::EINVAL, wr));
+            return Err((self.refusal(), wr));
         }
         let mut queue = queue.lock();
         let mut posted = 0;
@@ -65,7 +66,10 @@ impl Qp {
     pub(crate) fn poll_receives(self: &Arc<Self>, room: usize, sink: &mut impl FnMut(Cqe)) -> bool {
         for _ in 0..room {
             match self.next_receive() {
-                Some((cqe, failed)) => {
+                Some((mut cqe, mut failed)) => {
+                    if faults::active() {
+                        failed |= self.alter_receive(&mut cqe);
+                    }
                     sink(cqe);
                     if failed {
                         self.fail();
@@ -75,6 +79,30 @@ impl Qp {
             }
         }
         true
+    }
+
+    /// What the rules of faults say of a receive; whether it ends the queue pair.
+    #[cold]
+    fn alter_receive(self: &Arc<Self>, cqe: &mut Cqe) -> bool {
+        if cqe.status == ibv_wc_status::IBV_WC_WR_FLUSH_ERR.0 {
+            return false;
+        }
+        let mut failed = false;
+        if let Some(set) = faults::current() {
+            let seen = self.seen(Opcode::Recv, cqe.byte_len.into());
+            set.on_work(&seen, |rule, _| match rule.action() {
+                Action::Status(status) => {
+                    cqe.status = status.0;
+                    failed =
+                        *status != ibv_wc_status::IBV_WC_SUCCESS && self.qp_type != ibv_qp_type::IBV_QPT_UD;
+                }
+                action => {
+                    self.suffer(action, seen.port, true);
+                    failed |= *action == Action::QpFatal;
+                }
+            });
+        }
+        failed
     }
 
     /// The next receive completion, and whether it ends the queue pair.
@@ -286,10 +314,10 @@ impl Qp {
 
     /// The numbers of the slots that this queue pair has been told of and has not polled.
     pub(super) fn pending_shared(&self, pending: &mut Vec<u32>) {
-        if let Receiving::Shared { ring, ring_words, head, .. } = &self.receiving {
-            if let Some(ring) = self.rnic.node().segment().ring(ring.offset, *ring_words) {
-                pending.extend(ring.pending(*head.lock()));
-            }
+        if let Receiving::Shared { ring, ring_words, head, .. } = &self.receiving
+            && let Some(ring) = self.rnic.node().segment().ring(ring.offset, *ring_words)
+        {
+            pending.extend(ring.pending(*head.lock()));
         }
     }
 

@@ -206,11 +206,16 @@ impl Srq {
     /// A peer has told that fewer receives are left than the limit.
     pub(crate) fn limit_reached(self: &Arc<Self>) {
         if self.entry().take_limit_reached() {
-            self.context.raise(Event {
-                kind: ibv_event_type::IBV_EVENT_SRQ_LIMIT_REACHED,
-                element: Element::Srq(Arc::clone(self)),
-            });
+            self.raise_limit();
         }
+    }
+
+    /// The program is told that few receives are left.
+    pub(crate) fn raise_limit(self: &Arc<Self>) {
+        self.context.raise(Event {
+            kind: ibv_event_type::IBV_EVENT_SRQ_LIMIT_REACHED,
+            element: Element::Srq(Arc::clone(self)),
+        });
     }
 
     /// A peer that had this number in our segment is dead: what it had claimed is offered again, and what it had finished

@@ -266,10 +266,24 @@ impl Cq {
         }
     }
 
+    /// Nothing comes any more: whoever waits for an event is told to look.
+    pub(crate) fn wake(&self) {
+        if self.awaited.load(Relaxed) {
+            self.notify();
+        }
+    }
+
     /// The program wants to know of the next completion, or of the next solicited one.
     pub(crate) fn arm(&self, solicited_only: bool) {
         self.awaited.store(true, Relaxed);
         self.entry().arm(if solicited_only { Armed::Solicited } else { Armed::Any });
+    }
+
+    /// A rule of faults: as if it had been full. Nothing is completed here any more.
+    pub(crate) fn break_down(&self) {
+        self.capacity.store(0, Relaxed);
+        self.entry().set_capacity(0);
+        self.overrun();
     }
 
     /// The queue was full: the program is told once.
