@@ -38,6 +38,7 @@ pub(crate) struct Cell {
     key: AtomicU32,
     status: AtomicU32,
     queue_pair: AtomicU32,
+    unused: AtomicU32,
     pass: AtomicU64,
     address: AtomicU64,
     length: AtomicU64,
@@ -45,6 +46,7 @@ pub(crate) struct Cell {
     /// Tells one request from the next.
     ticket: AtomicU64,
     value: AtomicU64,
+    more_unused: [AtomicU64; 6],
 }
 
 /// States of a cell.
@@ -56,7 +58,8 @@ mod state {
     pub(super) const BEGUN: u32 = 3;
 }
 
-const _: () = assert!(size_of::<Cell>() <= CALL_HEADER);
+// Every byte is an atomic's.
+const _: () = assert!(size_of::<Cell>() == 6 * 4 + 13 * 8 && size_of::<Cell>() <= CALL_HEADER);
 
 /// What the owner is asked to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,7 +135,13 @@ fn ask(
         state::ASKED | state::BEGUN | state::ANSWERED if same => {}
         // An earlier request of this lane, whose sender does something else meanwhile.
         state::ASKED | state::BEGUN => return Err(Broken::Late),
+        // An atomic operation that was done, and whose sender has yet to hear of it: it must not be done again.
+        _ if link.owed(way.lane.index()).is_some_and(|ticket| ticket != way.ticket) => {
+            return Err(Broken::Late);
+        }
         _ => {
+            let atomic = matches!(asked.operation, Operation::CompareSwap | Operation::FetchAdd);
+            link.owe(way.lane.index(), atomic.then_some(way.ticket));
             cell.operation.store(asked.operation as u32, Relaxed);
             cell.queue_pair.store(way.peer.index, Relaxed);
             cell.pass.store(way.peer.pass.to_word(), Relaxed);
@@ -156,6 +165,7 @@ fn ask(
         bytes(room);
     }
     cell.state.store(state::IDLE, Release);
+    link.owe(way.lane.index(), None);
     if status == DONE { Ok(value) } else { Err(Broken::Address) }
 }
 

@@ -103,7 +103,7 @@ impl Qp {
         gathered: &Gathered<'_>,
         after: &mut After,
     ) -> Outcome {
-        let ticket = u64::from(self.number.qpn) << 32 | u64::from(sending.psn);
+        let ticket = sending.ticket;
         let (state, lane) = sending.parts();
         let peer = state.peer.as_ref().expect("it was just connected");
         let (local, remote) = (self.rnic.node().local_mark(lane.index()), peer.link.mark(lane.index()));
@@ -155,8 +155,7 @@ impl Qp {
         let Some(peer) = &mut sending.peer else { return };
         peer.established = true;
         if peer.state() == ibv_qp_state::IBV_QPS_RTR {
-            peer.entry().leave_notice(notice::ESTABLISHED);
-            after.notice(&peer.link, peer.index);
+            peer.leave_notice(self.number.index as usize, notice::ESTABLISHED, after);
         }
     }
 
@@ -173,8 +172,7 @@ impl Qp {
                     Refused::Operation => (notice::RECEIVE_ERROR, ibv_wc_status::IBV_WC_REM_OP_ERR),
                 };
                 if let Some(peer) = &sending.peer {
-                    peer.entry().leave_notice(bits);
-                    after.notice(&peer.link, peer.index);
+                    peer.leave_notice(self.number.index as usize, bits, after);
                 }
                 Outcome::Failed(status)
             }

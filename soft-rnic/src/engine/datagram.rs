@@ -90,7 +90,7 @@ impl Qp {
         gathered: &Gathered<'_>,
         after: &mut After,
     ) -> Outcome {
-        let ticket = u64::from(self.number.qpn) << 32 | u64::from(sending.psn);
+        let ticket = sending.ticket;
         let (_, lane) = sending.parts();
         let marks =
             Marks { local: self.rnic.node().local_mark(lane.index()), remote: peer.link.mark(lane.index()) };

@@ -283,13 +283,22 @@ impl Qp {
         };
         if reliable && status != ibv_wc_status::IBV_WC_SUCCESS {
             peer.entry().leave_notice(notice::RECEIVE_ERROR);
+            after.notice(&peer.link, peer.index);
             self.finish(envelope, posted, peer, taken, false, status, after)?;
-            return Err(stop);
+            // The completion tells the responder: an event is for requests that end none.
+            return Ok(Outcome::Failed(if status == ibv_wc_status::IBV_WC_LOC_LEN_ERR {
+                ibv_wc_status::IBV_WC_REM_INV_REQ_ERR
+            } else {
+                ibv_wc_status::IBV_WC_REM_OP_ERR
+            }));
         }
         let segment = peer.link.segment();
         match peer.card.srq.checked_sub(1) {
-            // Counted before it can be claimed.
-            Some(srq) => segment.shared_queue(srq).into_iter().for_each(|entry| entry.add_available(1)),
+            // Counted before it can be claimed; and the next to be claimed, so that another try finds what it has asked for.
+            Some(srq) => segment.shared_queue(srq).into_iter().for_each(|entry| {
+                entry.add_available(1);
+                entry.set_hint(taken.index);
+            }),
             None => peer.entry().set_cursor(taken.index),
         }
         taken.slot.header.unclaim(taken.claim);

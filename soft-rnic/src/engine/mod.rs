@@ -162,7 +162,7 @@ impl Qp {
             };
             self.complete(&posted, status);
             queue.step();
-            sending.wait = None;
+            sending.end_request(self.number.index as usize);
             if !matches!(status, ibv_wc_status::IBV_WC_SUCCESS | ibv_wc_status::IBV_WC_WR_FLUSH_ERR) {
                 self.set_send_failed();
                 after.failed = self.state() == ibv_qp_state::IBV_QPS_ERR;
