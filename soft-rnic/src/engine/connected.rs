@@ -319,6 +319,7 @@ impl Qp {
         let allowed = card.pd == peer.card.pd && card.access & needed.0 != 0;
         let at = card.pointer(request.remote_addr, request.length).filter(|_| allowed);
         let Some(at) = at else { return Err(if region.holds(pass) { refused } else { Stop::Changed }) };
+        reach(Step::BeforeMark);
         // The source may lie in another region than the destination: the mark stands for both.
         marks.local.set(Mark::new(peer.index, Mark::ANY_REGION));
         marks.remote.set(Mark::new(peer.index, Mark::NO_REGION));
@@ -329,6 +330,7 @@ impl Qp {
         if !gathered.holds() {
             return Err(Stop::Local(ibv_wc_status::IBV_WC_LOC_PROT_ERR));
         }
+        reach(Step::Checked);
         let len = request.length as usize;
         Ok(Remote { place: Place::Here(at), len, key: request.rkey, address: request.remote_addr })
     }
