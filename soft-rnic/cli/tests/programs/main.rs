@@ -100,12 +100,12 @@ fn tests() -> Vec<Test> {
     tests
 }
 
-/// A part of the cases that takes about a minute: every fourth, of each mode others, and none in which perftest measures
+/// A part of the cases that takes about a minute: every eighth, of each mode others, and none in which perftest measures
 /// latencies of all sizes, before each of which it measures the processor's frequency for half a second.
 fn is_in_short_run(number: usize, mode: &str, test: &Test) -> bool {
-    let offset = if mode == MODES[0] { 0 } else { 2 };
+    let offset = if mode == MODES[0] { 0 } else { 4 };
     let slow = test.name.contains("_lat") && test.name.ends_with("-a");
-    number % 4 == offset && !slow
+    number % 8 == offset && !slow
 }
 
 fn trial(mode: &'static str, test: Test, required: bool) -> Trial {
