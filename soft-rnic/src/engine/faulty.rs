@@ -130,8 +130,7 @@ impl Qp {
         if gave_up || injected.lost.as_mut().is_some_and(Attempts::take) || !self.link_is_up() {
             return if reliable { self.no_answer(sending) } else { Outcome::Done };
         }
-        let gave_up = injected.not_ready.is_some() && sending.wait.is_some_and(Wait::is_last_rnr);
-        if gave_up || injected.not_ready.as_mut().is_some_and(Attempts::take) {
+        if injected.not_ready.as_mut().is_some_and(Attempts::take) {
             let timer = sending.peer.as_ref().map_or(USUAL_RNR_TIMER, |peer| peer.card.min_rnr_timer);
             return if reliable { self.receiver_not_ready(sending, timer) } else { Outcome::Done };
         }
