@@ -11,7 +11,7 @@ use super::peer::Peer;
 use super::transfer::{Direction, Place, Remote, Remotes};
 use super::{After, Broken, Outcome, Way};
 use crate::crash_point;
-use crate::faults::injected::{Tampering, reach};
+use crate::faults::injected::{reach, takes_the_long_way};
 use crate::faults::{self, Step};
 use crate::node::{Doorbell, Link, ShareId};
 use crate::platform::copy;
@@ -153,7 +153,7 @@ impl Qp {
             return Err(Stop::Refused(Refused::Invalid));
         }
         let entries = Entries::check(peer, taken, room, length + envelope.header)?;
-        let eager = length <= EAGER && !(faults::active() && Tampering::current().touches_payload());
+        let eager = length <= EAGER && !(faults::active() && takes_the_long_way());
         if eager {
             crash_point::reach(crash_point::Step::Checked);
             let mut at = taken.slot.eager.as_ptr();
