@@ -108,7 +108,11 @@ impl Qp {
         let peer = state.peer.as_ref().expect("it was just connected");
         let (local, remote) = (self.rnic.node().local_mark(lane.index()), peer.link.mark(lane.index()));
         let marks = Marks { local, remote };
-        let result = self.attempt(posted, Way { peer, gathered, marks: &marks, lane, ticket }, after);
+        let result = self.attempt(
+            posted,
+            Way { rnic: &self.rnic, peer, gathered, marks: &marks, lane, ticket },
+            after,
+        );
         drop(marks);
         match result {
             Ok(outcome) if peer.established => outcome,
@@ -315,6 +319,7 @@ impl Qp {
         let allowed = card.pd == peer.card.pd && card.access & needed.0 != 0;
         let at = card.pointer(request.remote_addr, request.length).filter(|_| allowed);
         let Some(at) = at else { return Err(if region.holds(pass) { refused } else { Stop::Changed }) };
+        reach(Step::BeforeMark);
         // The source may lie in another region than the destination: the mark stands for both.
         marks.local.set(Mark::new(peer.index, Mark::ANY_REGION));
         marks.remote.set(Mark::new(peer.index, Mark::NO_REGION));
@@ -326,6 +331,7 @@ impl Qp {
             return Err(Stop::Local(ibv_wc_status::IBV_WC_LOC_PROT_ERR));
         }
         let len = request.length as usize;
+        reach(Step::Checked);
         Ok(Remote { place: Place::Here(at), len, key: request.rkey, address: request.remote_addr })
     }
 }

@@ -94,7 +94,7 @@ impl Qp {
         let (_, lane) = sending.parts();
         let marks =
             Marks { local: self.rnic.node().local_mark(lane.index()), remote: peer.link.mark(lane.index()) };
-        let way = Way { peer, gathered, marks: &marks, lane, ticket };
+        let way = Way { rnic: &self.rnic, peer, gathered, marks: &marks, lane, ticket };
         // The receiver has no packet to look at: it is told by which of its addresses it was reached.
         let index =
             peer.link.gid_index(peer.card.device, peer.card.port, destination.dgid).unwrap_or_default();

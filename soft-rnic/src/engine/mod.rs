@@ -21,6 +21,7 @@ use crate::faults;
 use crate::node::VmError;
 use crate::node::{Doorbell, LaneGuard, Link};
 use crate::objects::completion::Cqe;
+use crate::objects::rnic::Rnic;
 use crate::queue_pair::lane::Held;
 use crate::queue_pair::send_queue::Posted;
 use crate::queue_pair::{Qp, Sending, wc_opcode};
@@ -66,6 +67,7 @@ impl From<VmError> for Broken {
 /// A transfer under way.
 #[derive(Clone, Copy)]
 pub(crate) struct Way<'a> {
+    pub(crate) rnic: &'a Rnic,
     pub(crate) peer: &'a Peer,
     pub(crate) gathered: &'a Gathered<'a>,
     pub(crate) marks: &'a Marks<'a>,

@@ -359,6 +359,12 @@ impl Node {
         }
     }
 
+    /// Where in the own segment all guests' calls are.
+    pub(crate) fn call_areas(&self) -> Vec<u64> {
+        let areas = self.state.call_areas.lock().unwrap_or_else(PoisonError::into_inner);
+        areas.iter().copied().flatten().collect()
+    }
+
     /// Where in the own segment a guest's calls are, if there is such a guest.
     pub(crate) fn call_area_of(&self, link: u16) -> Option<u64> {
         let areas = self.state.call_areas.lock().unwrap_or_else(PoisonError::into_inner);

@@ -80,7 +80,7 @@ pub(crate) struct Qp {
     pub(crate) wake: Spin<Option<Instant>>,
     handle: AtomicPtr<ibv_qp>,
     acks: Acks,
-    _counted: Counted,
+    counted: Counted,
 }
 
 /// Where receives come from.
@@ -239,7 +239,7 @@ impl Qp {
             wake: Spin::new(None),
             handle: AtomicPtr::default(),
             acks: Acks::default(),
-            _counted: counted,
+            counted,
         });
         made.source.store(plan.recv_cq.attach(&made), Ordering::Relaxed);
         let entry = made.entry();
@@ -268,6 +268,7 @@ impl Qp {
         }
         self.rnic.queue_pairs().take(self.number.index);
         self.release();
+        self.counted.count_out();
         Ok(())
     }
 

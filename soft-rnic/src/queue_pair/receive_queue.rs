@@ -149,7 +149,7 @@ impl ReceiveQueue {
         let mut index = self.head;
         let mut passed = 0;
         for _ in 0..self.card.count {
-            if passed == self.outstanding {
+            if passed >= self.outstanding {
                 break;
             }
             match self.slot(index).header.holder() {
