@@ -5,7 +5,9 @@
 //! root or a kernel module. It speaks libibverbs' own interface: [`provider`] is a table of its functions.
 
 mod config;
+mod crash_point;
 mod engine;
+pub mod faults;
 mod node;
 mod objects;
 mod platform;

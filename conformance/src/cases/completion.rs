@@ -291,7 +291,9 @@ fn fill(node: &Node, count: u64) {
 
 fn with_queue_of(device: &Device, cqe: i32) -> (Node, Cq) {
     let cq = device.cq(cqe);
-    let node = Node::with_queues(device, &Options::rc(Flavour::Classic), None, Some(&cq));
+    // A receive gives its place back when its completion is polled (IBTA 10.8.5), which is late here.
+    let options = Options::rc(Flavour::Classic).set(|options| options.cap.max_recv_wr = 600);
+    let node = Node::with_queues(device, &options, None, Some(&cq));
     node.connect(&node.peer());
     (node, cq)
 }
@@ -362,12 +364,13 @@ fn moderation_is_accepted(rig: &Rig) -> Outcome {
 fn a_full_queue_is_an_event_and_a_failed_one(rig: &Rig) -> Outcome {
     let device = rig.open();
     let cq = device.cq(2);
-    let node = Node::with_queues(&device, &Options::rc(Flavour::Classic), None, Some(&cq));
-    node.connect(&node.peer());
     let room = cq.cqe() as u64;
-    if room > 20_000 {
+    if room > 10_000 {
         skip!("the smallest queue has room for {room} completions");
     }
+    let options = Options::rc(Flavour::Classic).set(|options| options.cap.max_recv_wr = room as u32 + 8);
+    let node = Node::with_queues(&device, &options, None, Some(&cq));
+    node.connect(&node.peer());
     for id in 0..room + 1 {
         node.recv(id, 0, 64);
         node.post(Wr::send(id).sge(node.mr.at(0, 8)));

@@ -7,12 +7,16 @@ use libc::{EAGAIN, EINVAL};
 use rdma_mummy_sys::types::*;
 
 use crate::harness::{Outcome, Rig, Suite};
-use crate::kit::{Device, devices};
+use crate::kit::{Device, devices, event_name, lists_without_count, status_name};
 
 pub(crate) fn cases(suite: &mut Suite) {
     cases!(suite:
         the_list_has_the_device_with_its_name_and_type,
         the_list_is_the_same_twice,
+        the_list_comes_without_its_length,
+        a_device_that_is_not_there_is_not_opened,
+        statuses_have_names,
+        events_have_names,
         names_guids_and_indices_are_unique,
         a_device_opens_many_times,
         a_context_outlives_the_list,
@@ -22,6 +26,7 @@ pub(crate) fn cases(suite: &mut Suite) {
         an_unknown_comp_mask_of_the_extended_query_is_refused,
         the_port_is_active_ethernet,
         a_port_that_is_not_there_is_refused,
+        every_port_answers,
         the_old_port_query_writes_no_more_than_it_may,
         gids_are_there_and_differ,
         a_gid_index_beyond_the_table_is_refused,
@@ -47,6 +52,35 @@ fn the_list_has_the_device_with_its_name_and_type(rig: &Rig) -> Outcome {
 
 fn the_list_is_the_same_twice(rig: &Rig) -> Outcome {
     assert_eq!(Device::listed(rig.provider), Device::listed(rig.provider));
+    Ok(())
+}
+
+/// `man ibv_get_device_list`: the count may be null.
+fn the_list_comes_without_its_length(rig: &Rig) -> Outcome {
+    assert!(lists_without_count(rig.provider));
+    Ok(())
+}
+
+fn a_device_that_is_not_there_is_not_opened(rig: &Rig) -> Outcome {
+    assert_eq!(Device::open(rig.provider, "nosuch0").err(), Some(libc::ENODEV));
+    Ok(())
+}
+
+/// `man ibv_wc_status_str`: a string for every status, and one for what is none.
+fn statuses_have_names(rig: &Rig) -> Outcome {
+    let name = |status| status_name(rig.provider, ibv_wc_status(status));
+    let names: HashSet<_> = (0..=ibv_wc_status::IBV_WC_TM_RNDV_INCOMPLETE.0).map(name).collect();
+    assert_eq!(names.len(), ibv_wc_status::IBV_WC_TM_RNDV_INCOMPLETE.0 as usize + 1, "{names:?}");
+    assert!(!name(1000).is_empty() && !names.contains(&name(1000)));
+    Ok(())
+}
+
+/// `man ibv_event_type_str`: likewise.
+fn events_have_names(rig: &Rig) -> Outcome {
+    let name = |event| event_name(rig.provider, ibv_event_type(event));
+    let names: HashSet<_> = (0..=ibv_event_type::IBV_EVENT_WQ_FATAL.0).map(name).collect();
+    assert_eq!(names.len(), ibv_event_type::IBV_EVENT_WQ_FATAL.0 as usize + 1, "{names:?}");
+    assert!(!name(1000).is_empty());
     Ok(())
 }
 
@@ -154,6 +188,17 @@ fn a_port_that_is_not_there_is_refused(rig: &Rig) -> Outcome {
     let ports = device.query().unwrap().phys_port_cnt;
     assert_eq!(device.port_at(0).err(), Some(EINVAL));
     assert_eq!(device.port_at(ports + 1).err(), Some(EINVAL));
+    Ok(())
+}
+
+fn every_port_answers(rig: &Rig) -> Outcome {
+    let device = rig.open();
+    for port in 1..=device.query().unwrap().phys_port_cnt {
+        let attr = device.port_at(port).unwrap();
+        assert!(attr.gid_tbl_len >= 1 && attr.pkey_tbl_len >= 1);
+        assert_eq!(device.pkey(port, 0), Ok(0xffff));
+        assert_ne!(device.gid(port, 0).unwrap(), [0; 16]);
+    }
     Ok(())
 }
 

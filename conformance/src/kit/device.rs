@@ -42,6 +42,31 @@ fn with_list<T>(provider: Provider, call: impl FnOnce(&[*mut ibv_device]) -> T) 
     Ok(result)
 }
 
+/// Whether the list comes also where nobody asks for its length.
+pub(crate) fn lists_without_count(provider: Provider) -> bool {
+    let lib = provider.verbs();
+    // SAFETY: `man ibv_get_device_list`: the count may be null.
+    let list = unsafe { (lib.ibv_get_device_list)(std::ptr::null_mut()) };
+    if list.is_null() {
+        return false;
+    }
+    // SAFETY: the list is freed once, and not used afterwards.
+    unsafe { (lib.ibv_free_device_list)(list) };
+    true
+}
+
+/// What the library calls a completion's status.
+pub(crate) fn status_name(provider: Provider, status: ibv_wc_status) -> String {
+    // SAFETY: any number may be asked about; the answer is a string that lives as long as the library.
+    unsafe { CStr::from_ptr((provider.verbs().ibv_wc_status_str)(status)) }.to_str().unwrap().to_owned()
+}
+
+/// What the library calls an event.
+pub(crate) fn event_name(provider: Provider, event: ibv_event_type) -> String {
+    // SAFETY: any number may be asked about; the answer is a string that lives as long as the library.
+    unsafe { CStr::from_ptr((provider.verbs().ibv_event_type_str)(event)) }.to_str().unwrap().to_owned()
+}
+
 /// The name of a device.
 ///
 /// # Safety

@@ -13,7 +13,8 @@ use rdma_mummy_sys::types::ibv_access_flags;
 
 use super::transfer::{Direction, Local, Remote};
 use super::{Broken, Way};
-use crate::node::{CALL_CELL, CALL_HEADER, CALL_PAYLOAD, Doorbell, Link};
+use crate::crash_point::{self, Step};
+use crate::node::{CALL_CELL, CALL_HEADER, CALL_PAYLOAD, Doorbell, Link, is_service_thread};
 use crate::objects::rnic::Rnic;
 use crate::platform::copy;
 use crate::shared::gate::Pass;
@@ -23,8 +24,8 @@ use crate::sync::{Acquire, AtomicU32, AtomicU64, Relaxed, Release};
 
 /// Bytes in transit at a time.
 const ROOM: usize = CALL_PAYLOAD;
-/// How long a sender waits within one attempt.
-const PATIENCE: Duration = Duration::from_millis(20);
+/// How long a sender waits within one attempt; the service thread does not, as the owner's may wait for it.
+const PATIENCE: Duration = Duration::from_millis(5);
 
 /// A request in the owner's segment.
 #[derive(Debug)]
@@ -125,8 +126,8 @@ fn ask(
     let same = cell.ticket.load(Relaxed) == way.ticket && cell.address.load(Relaxed) == address;
     match cell.state.load(Acquire) {
         state::ASKED | state::ANSWERED if same => {}
-        // An earlier request of this lane whose sender gave up.
-        state::ASKED => return Err(Broken::Gone),
+        // An earlier request of this lane, whose sender does something else meanwhile.
+        state::ASKED => return Err(Broken::Late),
         _ => {
             cell.operation.store(asked.operation as u32, Relaxed);
             cell.queue_pair.store(way.peer.index, Relaxed);
@@ -158,8 +159,11 @@ fn wait(link: &Link, cell: &Cell) -> Result<(), Broken> {
     let begin = Instant::now();
     let mut spins = 0_u32;
     while cell.state.load(Acquire) != state::ANSWERED {
-        if !link.alive() || begin.elapsed() > PATIENCE {
+        if !link.alive() {
             return Err(Broken::Gone);
+        }
+        if is_service_thread() || begin.elapsed() > PATIENCE {
+            return Err(Broken::Late);
         }
         spins = spins.saturating_add(1);
         if spins < 100 { core::hint::spin_loop() } else { std::thread::yield_now() }
@@ -183,7 +187,11 @@ pub(crate) unsafe fn move_by_asking(
     for remote in remotes {
         let mut offset = 0;
         while offset < remote.len && done < total {
-            let length = ROOM.min(remote.len - offset).min(total - done);
+            let mut length = ROOM.min(remote.len - offset).min(total - done);
+            let halfway = crash_point::has_halves() && done == 0 && total > 1;
+            if halfway {
+                length = length.min(total / 2);
+            }
             let operation = match direction {
                 Direction::Read => Operation::Read,
                 Direction::Write if done + length == total => Operation::WriteLast,
@@ -197,6 +205,9 @@ pub(crate) unsafe fn move_by_asking(
             ask(way, remote, asked, &mut bytes)?;
             offset += length;
             done += length;
+            if halfway {
+                crash_point::reach(Step::HalfCopied);
+            }
         }
     }
     Ok(())

@@ -10,7 +10,10 @@ use super::connected::{Refused, Stop};
 use super::peer::Peer;
 use super::transfer::{Direction, Place, Remote, Remotes};
 use super::{After, Broken, Outcome, Way};
-use crate::node::{Doorbell, LaneGuard, Link, ShareId};
+use crate::crash_point;
+use crate::faults::injected::{Tampering, reach};
+use crate::faults::{self, Step};
+use crate::node::{Doorbell, Link, ShareId};
 use crate::platform::copy;
 use crate::queue_pair::Qp;
 use crate::queue_pair::send_queue::Posted;
@@ -60,6 +63,7 @@ impl Qp {
         after: &mut After,
     ) -> Result<Outcome, Stop> {
         let Way { peer, gathered, marks, .. } = way;
+        crash_point::reach(crash_point::Step::BeforeMark);
         marks.remote.publish(Mark::new(peer.index, Mark::NO_REGION));
         if !peer.entry().holds(peer.pass) {
             return Err(Stop::Changed);
@@ -67,7 +71,10 @@ impl Qp {
         if !gathered.holds() {
             return Err(Stop::Local(ibv_wc_status::IBV_WC_LOC_PROT_ERR));
         }
+        crash_point::reach(crash_point::Step::BeforeClaim);
+        reach(Step::BeforeClaim);
         let taken = self.take_receive(peer, after)?;
+        crash_point::reach(crash_point::Step::Claimed);
         let filled = if is_write(posted) {
             self.write_for(posted, way)
         } else {
@@ -146,7 +153,9 @@ impl Qp {
             return Err(Stop::Refused(Refused::Invalid));
         }
         let entries = Entries::check(peer, taken, room, length + envelope.header)?;
-        if length <= EAGER {
+        let eager = length <= EAGER && !(faults::active() && Tampering::current().touches_payload());
+        if eager {
+            crash_point::reach(crash_point::Step::Checked);
             let mut at = taken.slot.eager.as_ptr();
             for piece in &gathered.pieces {
                 // SAFETY: local pieces under a settled mark; together they are no longer than the eager bytes, which
@@ -156,27 +165,36 @@ impl Qp {
             }
             return Ok(true);
         }
+        if peer.link.is_own() {
+            // Source and destination: the mark stands for both.
+            marks.local.set(Mark::new(peer.index, Mark::ANY_REGION));
+        }
         marks.remote.set(Mark::new(peer.index, entries.mark()));
         settle();
         if !entries.hold(&peer.link) || !peer.entry().holds(peer.pass) {
             return Err(Stop::Changed);
         }
+        let remotes = self.places(way, &entries, envelope.header)?;
+        crash_point::reach(crash_point::Step::Checked);
+        // SAFETY: marks are settled; local and remote keys hold.
+        unsafe { self.carry(way, Direction::Write, &remotes) }.map_err(Stop::Broken)?;
+        Ok(false)
+    }
+
+    /// How each entry is reached, after the first `skip` bytes. The marks are settled.
+    fn places(&self, way: Way<'_>, entries: &Entries, mut skip: usize) -> Result<Remotes, Stop> {
         let mut remotes = Remotes::new();
-        let mut skip = envelope.header;
         for entry in &entries.pieces {
             let skipped = skip.min(entry.length as usize);
             skip -= skipped;
             let (address, len) = (entry.address + skipped as u64, entry.length as usize - skipped);
             if len > 0 {
-                let place =
-                    self.place(&peer.link, way.lane, entry.lkey, &entry.card, address, len as u64, true);
+                let place = self.place(way, entry.lkey, &entry.card, address, len as u64, true);
                 let place = place.ok_or(Stop::Refused(Refused::Operation))?;
                 remotes.push(Remote { place, len, key: entry.lkey, address });
             }
         }
-        // SAFETY: marks are settled; local and remote keys hold.
-        unsafe { self.carry(way, Direction::Write, &remotes) }.map_err(Stop::Broken)?;
-        Ok(false)
+        Ok(remotes)
     }
 
     /// The receive is complete.
@@ -219,9 +237,13 @@ impl Qp {
             queue_pair: peer.index,
             source: envelope.source,
         };
+        crash_point::reach(crash_point::Step::BeforeFinish);
+        reach(Step::BeforeFinish);
         if !taken.slot.header.finish(taken.claim, &delivery) {
             return Err(Stop::Broken(Broken::Gone));
         }
+        crash_point::reach(crash_point::Step::BeforeAnnounce);
+        reach(Step::BeforeAnnounce);
         let segment = peer.link.segment();
         let card = &peer.card;
         if card.srq != 0 {
@@ -235,6 +257,7 @@ impl Qp {
             request.has(ibv_send_flags::IBV_SEND_SOLICITED) || status != ibv_wc_status::IBV_WC_SUCCESS;
         if let Some(entry) = segment.completion_queue(card.recv_cq) {
             let announced = entry.announce(card.source, solicited);
+            crash_point::reach(crash_point::Step::BeforeDoorbell);
             if (announced.wake && entry.fire()) || announced.overrun {
                 after.ring(&peer.link, Doorbell::Cq(card.recv_cq));
             }
@@ -263,10 +286,22 @@ impl Qp {
             self.finish(envelope, posted, peer, taken, false, status, after)?;
             return Err(stop);
         }
-        taken.slot.header.unclaim(taken.claim);
-        match peer.card.srq.checked_sub(1).and_then(|srq| peer.link.segment().shared_queue(srq)) {
-            Some(entry) => entry.add_available(1),
+        let segment = peer.link.segment();
+        match peer.card.srq.checked_sub(1) {
+            // Counted before it can be claimed.
+            Some(srq) => segment.shared_queue(srq).into_iter().for_each(|entry| entry.add_available(1)),
             None => peer.entry().set_cursor(taken.index),
+        }
+        taken.slot.header.unclaim(taken.claim);
+        // Of the state that the owner has set and the slot that it has looked at, one of both sees the other: an owner that
+        // flushes its receives has stopped at this one.
+        settle();
+        if !peer.entry().holds(peer.pass)
+            && let Some(entry) = segment.completion_queue(peer.card.recv_cq)
+            && entry.nudge(peer.card.source)
+            && entry.fire()
+        {
+            after.ring(&peer.link, Doorbell::Cq(peer.card.recv_cq));
         }
         Err(stop)
     }
@@ -274,18 +309,19 @@ impl Qp {
     /// How a range of a peer's region is reached. The marks are settled and the card holds.
     pub(crate) fn place(
         &self,
-        link: &Link,
-        lane: &LaneGuard<'_>,
+        way: Way<'_>,
         key: u32,
         card: &MrCard,
         address: u64,
         length: u64,
         writes: bool,
     ) -> Option<Place> {
+        let link = &way.peer.link;
         if link.is_own() {
-            // The pointer that the program registered: the segment has its address only.
-            let (_, _, own) = self.rnic.regions().read(key)?;
-            return own.pointer(address, length).map(Place::Here);
+            // The pointer that the program registered, by the private tables: peers can write into the segment.
+            let (region, pass, own) = self.rnic.regions().read(key)?;
+            let at = own.pointer(address, length).filter(|_| own.pd == card.pd && region.holds(pass));
+            return at.map(Place::Here);
         }
         let there = card.address.wrapping_add(address.wrapping_sub(card.iova));
         if let Some(share) = card.share.checked_sub(1) {
@@ -294,7 +330,7 @@ impl Qp {
                     | ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0);
             if !writes || shared != 0 {
                 let share = ShareId { index: share, epoch: card.share_epoch };
-                let view = link.share(lane, share, writes);
+                let view = link.share(way.lane, share, writes);
                 if let Some(at) = view.and_then(|view| view.at(there, length)) {
                     return Some(Place::Here(at.as_ptr()));
                 }

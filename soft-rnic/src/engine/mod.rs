@@ -7,6 +7,7 @@ pub(crate) mod call;
 pub(crate) mod connected;
 pub(crate) mod datagram;
 pub(crate) mod deliver;
+mod faulty;
 pub(crate) mod gather;
 pub(crate) mod peer;
 pub(crate) mod transfer;
@@ -16,6 +17,7 @@ use std::sync::Arc;
 
 use rdma_mummy_sys::types::{ibv_event_type, ibv_qp_state, ibv_qp_type, ibv_send_flags, ibv_wc_status};
 
+use crate::faults;
 use crate::node::VmError;
 use crate::node::{Doorbell, LaneGuard, Link};
 use crate::objects::completion::Cqe;
@@ -47,6 +49,8 @@ pub(crate) enum Broken {
     Address,
     /// This path does not work any more.
     Path,
+    /// The owner was asked and has not answered yet.
+    Late,
 }
 
 impl From<VmError> for Broken {
@@ -137,9 +141,13 @@ impl Qp {
             let Some(posted) = queue.peek(0) else { break };
             let outcome = match self.state() {
                 ibv_qp_state::IBV_QPS_RTS => self.execute(sending, &posted, after),
+                // What had begun is finished.
+                ibv_qp_state::IBV_QPS_SQD if sending.wait.is_some() => self.execute(sending, &posted, after),
                 ibv_qp_state::IBV_QPS_ERR | ibv_qp_state::IBV_QPS_SQE => {
                     Outcome::Failed(ibv_wc_status::IBV_WC_WR_FLUSH_ERR)
                 }
+                // Its device is gone: nothing moves any more.
+                ibv_qp_state::IBV_QPS_RESET => return,
                 _ => break,
             };
             let status = match outcome {
@@ -154,18 +162,34 @@ impl Qp {
             queue.step();
             sending.wait = None;
             if !matches!(status, ibv_wc_status::IBV_WC_SUCCESS | ibv_wc_status::IBV_WC_WR_FLUSH_ERR) {
-                self.set_failed();
-                after.failed = true;
+                self.set_send_failed();
+                after.failed = self.state() == ibv_qp_state::IBV_QPS_ERR;
             }
         }
-        if queue.peek(0).is_some() {
-            self.keep_going();
-        } else {
+        if self.state() == ibv_qp_state::IBV_QPS_SQD {
+            // What has not begun waits for the way back.
             after.drained = self.is_draining();
+        } else if queue.peek(0).is_some() {
+            self.keep_going();
         }
     }
 
+    #[inline]
     fn execute(
+        self: &Arc<Self>,
+        sending: &mut Held<'_, Sending>,
+        posted: &Posted<'_>,
+        after: &mut After,
+    ) -> Outcome {
+        if faults::active() {
+            self.execute_with_faults(sending, posted, after)
+        } else {
+            self.execute_plainly(sending, posted, after)
+        }
+    }
+
+    #[inline]
+    fn execute_plainly(
         self: &Arc<Self>,
         sending: &mut Held<'_, Sending>,
         posted: &Posted<'_>,

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use rdma_mummy_sys::types::ibv_qp_state;
 
-use super::Outcome;
 use crate::node::Link;
 use crate::node::Reach;
 use crate::queue_pair::{Qp, Sending};
@@ -34,6 +33,15 @@ impl Peer {
     }
 }
 
+/// Why there is no peer to send to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoPeer {
+    /// The way to it is being made.
+    Pending,
+    /// Nobody answers.
+    Silent,
+}
+
 /// States in which a queue pair takes messages.
 pub(crate) fn receives(state: u8) -> bool {
     [
@@ -46,30 +54,30 @@ pub(crate) fn receives(state: u8) -> bool {
 }
 
 impl Qp {
-    /// Sees to it that `sending.peer` is the connected queue pair as it is now. `Err` is what becomes of the
-    /// request if nobody answers.
+    /// Sees to it that `sending.peer` is the connected queue pair as it is now.
     #[inline]
-    pub(crate) fn connect_peer(&self, sending: &mut Sending) -> Result<(), Outcome> {
-        if let Some(peer) = &sending.peer {
-            if peer.link.alive() && peer.entry().holds(peer.pass) {
-                return Ok(());
-            }
+    pub(crate) fn connect_peer(&self, sending: &mut Sending) -> Result<(), NoPeer> {
+        if let Some(peer) = &sending.peer
+            && peer.link.alive()
+            && peer.entry().holds(peer.pass)
+        {
+            return Ok(());
         }
         self.find_peer(sending)
     }
 
     #[cold]
-    fn find_peer(&self, sending: &mut Sending) -> Result<(), Outcome> {
+    fn find_peer(&self, sending: &mut Sending) -> Result<(), NoPeer> {
         let attributes = &sending.attributes;
-        let was_connected = sending.peer.take().filter(|peer| peer.link.alive());
+        let was_connected = sending.peer.clone();
         let link = match self.rnic.node().link_to(attributes.dest_qpn) {
             Reach::Ready(link) if link.alive() => link,
-            Reach::Pending => return Err(self.soon(sending)),
-            _ => return Err(self.no_answer(sending)),
+            Reach::Pending => return Err(NoPeer::Pending),
+            _ => return Err(NoPeer::Silent),
         };
         let index = link.index_of(attributes.dest_qpn);
         let found = index.and_then(|index| Some((index, link.segment().queue_pair(index)?.read()?)));
-        let Some((index, (pass, card))) = found else { return Err(self.no_answer(sending)) };
+        let Some((index, (pass, card))) = found else { return Err(NoPeer::Silent) };
         let listens = receives(pass.label())
             && card.qpn == attributes.dest_qpn
             && card.dest_qpn == self.number.qpn
@@ -78,17 +86,17 @@ impl Qp {
             && card.remote_gid == attributes.local_gid
             && card.link_up;
         if !listens {
-            return Err(self.no_answer(sending));
+            return Err(NoPeer::Silent);
         }
         // A changed card (of permissions, say) leaves a running connection as it is; a new one begins at the agreed number.
-        let resumed = was_connected
-            .as_ref()
-            .is_some_and(|peer| peer.index == index && peer.card.connection == card.connection);
+        let resumed = was_connected.as_ref().is_some_and(|peer| {
+            Arc::ptr_eq(&peer.link, &link) && peer.index == index && peer.card.connection == card.connection
+        });
         let entry = link.segment().queue_pair(index).expect("it was just read");
         if !resumed && entry.expected_psn() != sending.psn {
-            return Err(self.no_answer(sending));
+            return Err(NoPeer::Silent);
         }
-        let established = was_connected.is_some_and(|peer| peer.established);
+        let established = resumed && was_connected.is_some_and(|peer| peer.established);
         sending.peer = Some(Peer { link, index, pass, card, established });
         Ok(())
     }

@@ -31,6 +31,23 @@ enum Reason {
 /// How soon a request is looked at again that waits for something of this host.
 const SOON: Duration = Duration::from_millis(1);
 
+impl Wait {
+    /// For a moment, or for ever; no try is used up.
+    pub(crate) fn until(deadline: Option<Instant>) -> Self {
+        Self { reason: Reason::Soon, deadline, tries_left: 0 }
+    }
+
+    /// It was the last answer to wait for.
+    pub(crate) fn is_last_answer(self) -> bool {
+        self.reason == Reason::NoAnswer && self.tries_left == 0
+    }
+
+    /// It was the last time to wait for the receiver.
+    pub(crate) fn is_last_rnr(self) -> bool {
+        self.reason == Reason::NotReady && self.tries_left == 0
+    }
+}
+
 impl Qp {
     /// Nobody answered: after the timeout the request is sent again, `retry_cnt` times.
     pub(crate) fn no_answer(&self, sending: &mut Sending) -> Outcome {
@@ -46,11 +63,29 @@ impl Qp {
         self.wait_for(sending, Reason::NotReady, delay, tries, ibv_wc_status::IBV_WC_RNR_RETRY_EXC_ERR)
     }
 
+    /// The owner of the memory was asked and has not answered yet: it has the time that an acknowledgement has.
+    pub(crate) fn late(&self, sending: &mut Sending, reliable: bool) -> Outcome {
+        if !reliable {
+            return self.soon(sending);
+        }
+        match self.no_answer(sending) {
+            Outcome::Again(wait) => {
+                let soon = Instant::now() + SOON;
+                Outcome::Again(Wait {
+                    deadline: Some(wait.deadline.map_or(soon, |deadline| deadline.min(soon))),
+                    ..wait
+                })
+            }
+            failed => failed,
+        }
+    }
+
     /// Something that this host is busy with: no try is used up.
     pub(crate) fn soon(&self, sending: &mut Sending) -> Outcome {
-        let wait = Wait { reason: Reason::Soon, deadline: Some(Instant::now() + SOON), tries_left: 0 };
-        sending.wait = Some(wait);
-        Outcome::Again(wait)
+        let soon = Wait { reason: Reason::Soon, deadline: Some(Instant::now() + SOON), tries_left: 0 };
+        // Tries that are under way are not begun anew.
+        sending.wait.get_or_insert(soon);
+        Outcome::Again(soon)
     }
 
     fn wait_for(
@@ -87,14 +122,29 @@ impl Qp {
     pub(crate) fn try_again(self: &Arc<Self>, wait: Wait) {
         self.send_cq.wants_progress(self);
         if let Some(deadline) = wait.deadline {
-            self.rnic.node().wake_at(deadline, self.number.index);
+            self.wake_at(deadline);
         }
     }
 
     /// There is more to execute than one run may do.
     pub(crate) fn keep_going(self: &Arc<Self>) {
         self.send_cq.wants_progress(self);
-        self.rnic.node().wake_at(Instant::now() + SOON, self.number.index);
+        self.wake_at(Instant::now() + SOON);
+    }
+
+    /// Has [`timer`](Self::timer) called then, unless it will be called earlier.
+    fn wake_at(&self, when: Instant) {
+        let mut wake = self.wake.lock();
+        if wake.is_none_or(|earlier| when < earlier) {
+            *wake = Some(when);
+            self.rnic.node().wake_at(when, self.number.index);
+        }
+    }
+
+    /// A time has come that was asked for.
+    pub(crate) fn timer(self: &Arc<Self>) {
+        *self.wake.lock() = None;
+        self.progress();
     }
 }
 

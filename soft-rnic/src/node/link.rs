@@ -138,6 +138,12 @@ impl Link {
         self.gids.contains(&PortGid { device, port, gid })
     }
 
+    /// Which of a port's GIDs this is, in the order in which the peer has told them: that of its table.
+    pub(crate) fn gid_index(&self, device: u8, port: u8, gid: [u8; 16]) -> Option<u8> {
+        let mut of_port = self.gids.iter().filter(|of| (of.device, of.port) == (device, port));
+        of_port.position(|of| of.gid == gid).and_then(|index| u8::try_from(index).ok())
+    }
+
     /// Where in the peer's heap the cells of this process's calls are, one a lane.
     pub(crate) fn call_area(&self) -> u64 {
         self.call_area

@@ -36,11 +36,12 @@ use std::time::{Duration, Instant};
 pub(crate) use crate::platform::vm::VmError;
 pub(crate) use directory::Reach;
 pub(crate) use heap::{Heap, HeapRange};
-pub(crate) use lane::LaneGuard;
+pub(crate) use lane::{LaneGuard, Path};
 pub(crate) use link::Link;
 pub(crate) use message::{Doorbell, PortGid, ShareId};
 pub(crate) use numbers::QpNumber;
 pub(crate) use revocation::{Revoked, Stuck};
+pub(crate) use service::is_service_thread;
 pub(crate) use shares::Shares;
 
 use crate::platform::fork::Generation;
@@ -238,6 +239,7 @@ impl Node {
     }
 
     /// The link of this process to itself: number 0, and the own segment.
+    #[cfg(any(test, miri, loom))]
     #[inline]
     pub(crate) fn own_link(&self) -> &Arc<Link> {
         &self.own
@@ -249,7 +251,13 @@ impl Node {
         self.state.common.lanes.lock(number)
     }
 
+    /// How many messages' payload went each way: within the process, directly, by the kernel, by their owner's hand.
+    pub(crate) fn carried(&self) -> [u64; Path::COUNT] {
+        self.state.common.lanes.carried()
+    }
+
     /// The lane, if nobody has it.
+    #[cfg(any(test, miri, loom))]
     #[inline]
     pub(crate) fn try_lane(&self, number: usize) -> Option<LaneGuard<'_>> {
         self.state.common.lanes.try_lock(number)
@@ -363,6 +371,7 @@ impl Node {
     }
 
     /// Where there is no service thread: answers doorbells and calls timers that are due. Harmless elsewhere.
+    #[cfg(any(test, miri, loom))]
     pub(crate) fn run_timers(&self) {
         if !ALONE {
             return;

@@ -49,10 +49,6 @@ impl Blocks {
         let index = ordinal as u32 * BLOCK + qpn % BLOCK;
         (index != 0 && (index as usize) < MAX_QUEUE_PAIRS).then_some(index)
     }
-
-    pub(crate) fn iter(&self) -> impl Iterator<Item = u16> {
-        self.0.iter().map(|block| block.load(Ordering::Acquire) as u16).filter(|block| *block != 0)
-    }
 }
 
 /// The numbers of this process: which are free.

@@ -6,8 +6,17 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 /// Times and queue pairs, earliest first.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Timers(Mutex<BinaryHeap<Reverse<(Instant, u32)>>>);
+
+impl Default for Timers {
+    fn default() -> Self {
+        Self(Mutex::new(BinaryHeap::with_capacity(USUAL)))
+    }
+}
+
+/// Times that are usually there, at most: posting seldom allocates.
+const USUAL: usize = 64;
 
 impl Timers {
     /// Adds a time. True if it is now the earliest.

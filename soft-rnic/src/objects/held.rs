@@ -2,7 +2,7 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 /// How many objects use this one.
 #[derive(Debug, Default)]
@@ -19,19 +19,29 @@ pub(crate) trait Used {
     fn users(&self) -> &Users;
 }
 
-/// A use of an object, for as long as this lives.
+/// A use of an object, until it is released or dropped.
 #[derive(Debug)]
-pub(crate) struct Held<T: Used>(Arc<T>);
+pub(crate) struct Held<T: Used> {
+    object: Arc<T>,
+    released: AtomicBool,
+}
 
 impl<T: Used> Held<T> {
     pub(crate) fn new(object: &Arc<T>) -> Self {
         object.users().0.fetch_add(1, Relaxed);
-        Self(Arc::clone(object))
+        Self { object: Arc::clone(object), released: AtomicBool::new(false) }
     }
 
     /// The object.
     pub(crate) fn get(&self) -> &Arc<T> {
-        &self.0
+        &self.object
+    }
+
+    /// The use is over, although this may live a little longer, in somebody's hands.
+    pub(crate) fn release(&self) {
+        if !self.released.swap(true, Relaxed) {
+            self.object.users().0.fetch_sub(1, Relaxed);
+        }
     }
 }
 
@@ -40,12 +50,12 @@ impl<T: Used> Deref for Held<T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        &self.0
+        &self.object
     }
 }
 
 impl<T: Used> Drop for Held<T> {
     fn drop(&mut self) {
-        self.0.users().0.fetch_sub(1, Relaxed);
+        self.release();
     }
 }

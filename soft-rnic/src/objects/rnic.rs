@@ -4,14 +4,18 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::completion::Cq;
+use super::context::Context;
 use super::region::Regions;
 use super::setup::Setup;
 use super::table::Table;
 use crate::config::{Config, Limits, Path};
+use crate::faults;
 use crate::node::{Doorbell, Handler, Identity, Link, Node, PortGid, Settings};
 use crate::platform::errno;
 use crate::queue_pair::{Qp, Srq};
 use crate::shared::segment::{MAX_COMPLETION_QUEUES, MAX_QUEUE_PAIRS, MAX_SHARED_QUEUES};
+
+static CURRENT: Mutex<Weak<Rnic>> = Mutex::new(Weak::new());
 
 /// Made by the first context, gone with the last.
 pub(crate) struct Rnic {
@@ -21,6 +25,7 @@ pub(crate) struct Rnic {
     queue_pairs: Table<Qp>,
     completion_queues: Table<Cq>,
     shared_queues: Table<Srq>,
+    contexts: Mutex<Vec<Weak<Context>>>,
 }
 
 impl Rnic {
@@ -30,7 +35,6 @@ impl Rnic {
     ///
     /// The configuration is wrong (`EINVAL`), or the system has no memory or descriptors for it.
     pub(crate) fn acquire() -> io::Result<Arc<Self>> {
-        static CURRENT: Mutex<Weak<Rnic>> = Mutex::new(Weak::new());
         let mut current = CURRENT.lock().unwrap_or_else(PoisonError::into_inner);
         // A forked child begins anew.
         if let Some(rnic) = current.upgrade().filter(|rnic| !rnic.node.is_forked()) {
@@ -45,6 +49,25 @@ impl Rnic {
         rnic.node.set_handler(handler);
         *current = Arc::downgrade(&rnic);
         Ok(rnic)
+    }
+
+    /// The one that there is.
+    pub(crate) fn current() -> Option<Arc<Self>> {
+        CURRENT.lock().unwrap_or_else(PoisonError::into_inner).upgrade()
+    }
+
+    /// A context is open.
+    pub(crate) fn enter_context(&self, context: &Arc<Context>) {
+        let mut contexts = self.contexts.lock().unwrap_or_else(PoisonError::into_inner);
+        contexts.retain(|context| context.strong_count() > 0);
+        contexts.push(Arc::downgrade(context));
+    }
+
+    /// The contexts that are open.
+    pub(crate) fn contexts(&self) -> Vec<Arc<Context>> {
+        let contexts = self.contexts.lock().unwrap_or_else(PoisonError::into_inner);
+        let open = contexts.iter().filter_map(Weak::upgrade);
+        open.filter(|context| !context.is_closed()).collect()
     }
 
     fn start(setup: &'static Setup) -> io::Result<Self> {
@@ -65,6 +88,7 @@ impl Rnic {
             queue_pairs: Table::new(MAX_QUEUE_PAIRS),
             completion_queues: Table::new(MAX_COMPLETION_QUEUES),
             shared_queues: Table::new(MAX_SHARED_QUEUES),
+            contexts: Mutex::default(),
         })
     }
 
@@ -73,7 +97,7 @@ impl Rnic {
     }
 
     pub(crate) fn limits(&self) -> &'static Limits {
-        &self.setup.config.limits
+        &self.setup.limits
     }
 
     #[inline]
@@ -151,6 +175,7 @@ impl Handler for Rnic {
         self.queue_pairs.all().iter().for_each(|qp| qp.link_gone(link));
         self.shared_queues.all().iter().for_each(|srq| srq.link_gone(link));
         self.completion_queues.all().iter().for_each(|cq| cq.look_after_death());
+        self.shared_queues.all().iter().for_each(|srq| srq.limit_reached());
     }
 
     fn peer_lost(&self, link: &Arc<Link>) {
@@ -162,8 +187,22 @@ impl Handler for Rnic {
     }
 
     fn timer(&self, qp: u32) {
-        if let Some(qp) = self.queue_pairs.get(qp) {
-            qp.progress();
+        if faults::active() {
+            faults::effects::on_timer(self);
         }
+        if let Some(qp) = self.queue_pairs.get(qp) {
+            qp.timer();
+        }
+    }
+}
+
+impl Drop for Rnic {
+    /// The last context is closed: says how messages went, which nothing else shows of a program.
+    fn drop(&mut self) {
+        let [own, direct, vm, call] = self.node.carried();
+        log::info!(
+            "payload of messages: {own} within the process, {direct} by shared memory, {vm} by process_vm, {call} by \
+             the owner"
+        );
     }
 }

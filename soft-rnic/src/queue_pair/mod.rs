@@ -7,6 +7,7 @@ pub(crate) mod post;
 pub(crate) mod post_ex;
 pub(crate) mod receive;
 pub(crate) mod receive_queue;
+mod route;
 pub(crate) mod send_queue;
 pub(crate) mod shared_queue;
 pub(crate) mod transition;
@@ -16,6 +17,7 @@ pub(crate) use shared_queue::Srq;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use rdma_mummy_sys::types::{
     ibv_event_type, ibv_qp, ibv_qp_cap, ibv_qp_state, ibv_qp_type, ibv_wc_opcode, ibv_wr_opcode,
@@ -24,6 +26,7 @@ use spin::mutex::SpinMutex;
 
 use crate::engine::peer::Peer;
 use crate::engine::wait::Wait;
+use crate::faults::injected::Injected;
 use crate::node::{HeapRange, Node, QpNumber, Revoked};
 use crate::objects::acks::Acks;
 use crate::objects::completion::Cq;
@@ -71,6 +74,8 @@ pub(crate) struct Qp {
     flushing: AtomicBool,
     /// The program wants to know when the send queue has drained.
     draining: AtomicBool,
+    /// When the service thread is to look at what waits.
+    pub(crate) wake: Spin<Option<Instant>>,
     handle: AtomicPtr<ibv_qp>,
     acks: Acks,
     _counted: Counted,
@@ -113,6 +118,8 @@ pub(crate) struct Sending {
     pub(crate) psn: u32,
     /// What the request at the front waits for.
     pub(crate) wait: Option<Wait>,
+    /// What a rule of faults has in mind for it.
+    pub(crate) fault: Option<Box<Injected>>,
 }
 
 /// The attributes that sending needs.
@@ -202,6 +209,7 @@ impl Qp {
             receiving,
             flushing: AtomicBool::new(false),
             draining: AtomicBool::new(false),
+            wake: Spin::new(None),
             handle: AtomicPtr::default(),
             acks: Acks::default(),
             _counted: counted,
@@ -220,17 +228,30 @@ impl Qp {
     ///
     /// As `errno`.
     pub(crate) fn destroy(self: &Arc<Self>) -> Result<(), i32> {
+        self.context.check_process()?;
         self.withdraw()?;
         self.state.store(ibv_qp_state::IBV_QPS_RESET.0, Ordering::Release);
         self.forget_requests();
         self.recv_cq.detach(self.source());
+        // Also for the sake of a shared receive queue, whose slots they take up.
+        self.forget_receives();
         self.send_cq.no_progress(self);
         for cq in [&self.send_cq, &self.recv_cq] {
             cq.purge(self.number.qpn);
         }
         self.rnic.queue_pairs().take(self.number.index);
-        self.rnic.node().free_qp_number(self.number);
+        self.release();
         Ok(())
+    }
+
+    /// What the queue pair uses may go before the last reference to it, which a service thread may have for a moment.
+    fn release(&self) {
+        self.pd.release();
+        self.send_cq.release();
+        self.recv_cq.release();
+        if let Receiving::Shared { srq, .. } = &self.receiving {
+            srq.release();
+        }
     }
 
     pub(crate) fn entry(&self) -> &QpEntry {
@@ -275,6 +296,12 @@ impl Qp {
         self.rnic.node().wait_unmarked(Revoked::QueuePair(self.number.index)).map_err(|_| libc::EBUSY)
     }
 
+    /// The context was closed and nobody destroyed the queue pair: peers do not reach it any more.
+    pub(crate) fn abandon(&self) {
+        self.state.store(ibv_qp_state::IBV_QPS_ERR.0, Ordering::Release);
+        self.entry().withdraw(&mut self.published.lock().keeper);
+    }
+
     /// Shows peers the card, with the state.
     fn publish(&self, change: impl FnOnce(&mut QpCard)) {
         let mut published = self.published.lock();
@@ -283,12 +310,52 @@ impl Qp {
         self.entry().publish(keeper, self.state().0 as u8, card);
     }
 
+    /// The port that it goes through.
+    pub(crate) fn port(&self) -> u8 {
+        self.published.lock().card.port
+    }
+
+    /// Peers see that its port is up or down.
+    pub(crate) fn show_link(&self, port: u8, up: bool) {
+        let concerned = self.port() == port;
+        let hidden = [ibv_qp_state::IBV_QPS_RESET, ibv_qp_state::IBV_QPS_INIT].contains(&self.state());
+        if concerned && !hidden {
+            self.publish(|card| card.link_up = up);
+        }
+    }
+
+    /// Its device is gone: nobody reaches it, and nothing of it is executed or completed any more.
+    pub(crate) fn unplug(&self) {
+        self.state.store(ibv_qp_state::IBV_QPS_RESET.0, Ordering::Release);
+        self.entry().withdraw(&mut self.published.lock().keeper);
+        for cq in [&self.send_cq, &self.recv_cq] {
+            cq.purge(self.number.qpn);
+        }
+    }
+
+    /// Tells the program that its shared receive queue runs low.
+    pub(crate) fn raise_srq_limit(&self) {
+        if let Receiving::Shared { srq, .. } = &self.receiving {
+            Used::get(srq).raise_limit();
+        }
+    }
+
     /// Goes to the error state, if that is possible from here. What follows from it is for [`fail`](Self::fail).
     pub(crate) fn set_failed(&self) {
+        self.set_state_failed(ibv_qp_state::IBV_QPS_ERR);
+    }
+
+    /// A request has failed: a reliable connection goes to the error state, of others only the send queue.
+    pub(crate) fn set_send_failed(&self) {
+        let reliable = self.qp_type == ibv_qp_type::IBV_QPT_RC;
+        self.set_state_failed(if reliable { ibv_qp_state::IBV_QPS_ERR } else { ibv_qp_state::IBV_QPS_SQE });
+    }
+
+    fn set_state_failed(&self, to: ibv_qp_state) {
         let failed = self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, |state| {
             let running =
                 ![ibv_qp_state::IBV_QPS_RESET, ibv_qp_state::IBV_QPS_ERR].contains(&ibv_qp_state(state));
-            running.then_some(ibv_qp_state::IBV_QPS_ERR.0)
+            running.then_some(to.0)
         });
         if failed.is_ok() {
             self.publish(|_| {});
@@ -350,6 +417,14 @@ impl Qp {
             }
         }
         sending.wait = None;
+        sending.fault = None;
+    }
+}
+
+impl Drop for Qp {
+    /// Not sooner: whoever still has the queue pair looks at the entry of its number.
+    fn drop(&mut self) {
+        self.rnic.node().free_qp_number(self.number);
     }
 }
 

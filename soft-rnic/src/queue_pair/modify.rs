@@ -5,13 +5,14 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use rdma_mummy_sys::types::{
-    ibv_mtu, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_init_attr, ibv_qp_state, ibv_qp_type,
+    ibv_mtu, ibv_port_state, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_init_attr, ibv_qp_state, ibv_qp_type,
 };
 
 use super::attributes::Attributes;
 use super::{Qp, Receiving, SendAttributes, transition};
 use crate::engine::datagram::gid_words;
 use crate::objects::held::Held as Used;
+use crate::shared::entry::SlotsCard;
 
 /// How long becoming ready to receive waits for the way to a peer that is there.
 const WAY: Duration = Duration::from_millis(100);
@@ -24,6 +25,7 @@ impl Qp {
     /// As `errno`: `EINVAL` the transition, the mask or a value is wrong; `EBUSY` a peer that does not run
     /// still touches the memory.
     pub(crate) fn modify(self: &Arc<Self>, attr: &ibv_qp_attr, mask: u32) -> Result<(), i32> {
+        self.context.check_process()?;
         {
             let mut attributes = self.attributes.lock().unwrap_or_else(PoisonError::into_inner);
             let actual = self.state();
@@ -128,6 +130,13 @@ impl Qp {
             .map_err(|_| libc::EINVAL)?;
         *attributes = changed;
         let sent = self.send_attributes(&changed);
+        // Before the card's lock, which a poll takes while it holds this one.
+        let slots = match &self.receiving {
+            Receiving::Own(queue) => queue.lock().card(),
+            Receiving::Shared { .. } => SlotsCard::default(),
+        };
+        let port = self.context.device().port(changed.port_num.into());
+        let link_up = port.is_none_or(|port| port.state() == ibv_port_state::IBV_PORT_ACTIVE);
         self.publish(|card| {
             card.qpn = self.number.qpn;
             card.dest_qpn = changed.dest_qp_num;
@@ -143,16 +152,14 @@ impl Qp {
             card.recv_cq = self.recv_cq.index();
             card.source = self.source();
             card.connection = changed.connection;
-            card.link_up = true;
+            card.link_up = link_up;
             card.local_gid = sent.local_gid;
             card.remote_gid = sent.remote_gid;
-            match &self.receiving {
-                Receiving::Own(queue) => card.slots = queue.lock().card(),
-                Receiving::Shared { srq, ring, ring_words, .. } => {
-                    card.srq = srq.index() + 1;
-                    card.ring_offset = ring.offset;
-                    card.ring_words = *ring_words;
-                }
+            card.slots = slots;
+            if let Receiving::Shared { srq, ring, ring_words, .. } = &self.receiving {
+                card.srq = srq.index() + 1;
+                card.ring_offset = ring.offset;
+                card.ring_words = *ring_words;
             }
         });
         Ok(())
@@ -196,7 +203,12 @@ impl Qp {
     }
 
     /// `ibv_query_qp`.
-    pub(crate) fn query(&self, attr: &mut ibv_qp_attr, init: &mut ibv_qp_init_attr) {
+    ///
+    /// # Errors
+    ///
+    /// `EIO`: this process is a forked child.
+    pub(crate) fn query(&self, attr: &mut ibv_qp_attr, init: &mut ibv_qp_init_attr) -> Result<(), i32> {
+        self.context.check_process()?;
         let attributes = self.attributes.lock().unwrap_or_else(PoisonError::into_inner);
         *attr = ibv_qp_attr::default();
         attributes.get(attr);
@@ -216,5 +228,6 @@ impl Qp {
             Receiving::Own(_) => core::ptr::null_mut(),
             Receiving::Shared { srq, .. } => Used::get(srq).handle(),
         };
+        Ok(())
     }
 }

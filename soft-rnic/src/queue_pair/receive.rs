@@ -8,11 +8,13 @@ use rdma_mummy_sys::types::{
 };
 
 use super::receive_queue::{ReceiveQueue, Received};
+use super::route::Route;
 use super::{Qp, Receiving};
 use crate::engine::datagram::gid_of;
 use crate::engine::deliver::GRH;
 use crate::engine::gather::Gathered;
 use crate::engine::transfer::Local;
+use crate::faults::{self, Action, Opcode};
 use crate::node::Link;
 use crate::objects::completion::Cqe;
 use crate::platform::copy;
@@ -34,9 +36,10 @@ impl Qp {
         self: &Arc<Self>,
         mut wr: *mut ibv_recv_wr,
     ) -> Result<(), (i32, *mut ibv_recv_wr)> {
+        self.context.check_process().map_err(|error| (error, wr))?;
         let Receiving::Own(queue) = &self.receiving else { return Err((libc::EINVAL, wr)) };
         if self.state() == ibv_qp_state::IBV_QPS_RESET {
-            return Err((libc::EINVAL, wr));
+            return Err((self.refusal(), wr));
         }
         let mut queue = queue.lock();
         let mut posted = 0;
@@ -63,7 +66,10 @@ impl Qp {
     pub(crate) fn poll_receives(self: &Arc<Self>, room: usize, sink: &mut impl FnMut(Cqe)) -> bool {
         for _ in 0..room {
             match self.next_receive() {
-                Some((cqe, failed)) => {
+                Some((mut cqe, mut failed)) => {
+                    if faults::active() {
+                        failed |= self.alter_receive(&mut cqe);
+                    }
                     sink(cqe);
                     if failed {
                         self.fail();
@@ -73,6 +79,30 @@ impl Qp {
             }
         }
         true
+    }
+
+    /// What the rules of faults say of a receive; whether it ends the queue pair.
+    #[cold]
+    fn alter_receive(self: &Arc<Self>, cqe: &mut Cqe) -> bool {
+        if cqe.status == ibv_wc_status::IBV_WC_WR_FLUSH_ERR.0 {
+            return false;
+        }
+        let mut failed = false;
+        if let Some(set) = faults::current() {
+            let seen = self.seen(Opcode::Recv, cqe.byte_len.into());
+            set.on_work(&seen, |rule, _| match rule.action() {
+                Action::Status(status) => {
+                    cqe.status = status.0;
+                    failed =
+                        *status != ibv_wc_status::IBV_WC_SUCCESS && self.qp_type != ibv_qp_type::IBV_QPT_UD;
+                }
+                action => {
+                    self.suffer(action, seen.port, true);
+                    failed |= *action == Action::QpFatal;
+                }
+            });
+        }
+        failed
     }
 
     /// The next receive completion, and whether it ends the queue pair.
@@ -177,7 +207,7 @@ impl Qp {
         if result.is_ok() {
             let mut grh = [0; GRH];
             if header > 0 {
-                grh = self.route_header(received, byte_len);
+                grh = self.route(received, byte_len).header();
             }
             let payload = (byte_len as usize).saturating_sub(header).min(EAGER);
             let eager = if received.delivery.eager { payload } else { 0 };
@@ -193,37 +223,27 @@ impl Qp {
         result
     }
 
-    /// The global route header of a datagram (InfiniBand specification 8.3).
-    fn route_header(&self, received: &Received, byte_len: u64) -> [u8; GRH] {
+    /// What a datagram says of its way.
+    fn route(&self, received: &Received, byte_len: u64) -> Route {
         let [low, high, to] = received.delivery.source;
-        let (traffic_class, hop_limit, flow_label) =
-            (to as u8, (to >> 8) as u8, (to >> 16) as u32 & 0xf_ffff);
-        let mut grh = [0; GRH];
-        grh[..4].copy_from_slice(&(6 << 28 | u32::from(traffic_class) << 20 | flow_label).to_be_bytes());
-        grh[4..6].copy_from_slice(&(byte_len as u16).to_be_bytes());
-        grh[6] = 0x1b;
-        grh[7] = hop_limit;
-        grh[8..24].copy_from_slice(&gid_of([low, high]));
-        grh[24..40].copy_from_slice(&self.own_gid());
-        grh
-    }
-
-    /// The address by which datagrams reach this queue pair: its port's first.
-    fn own_gid(&self) -> [u8; 16] {
-        let port = self.published.lock().card.port;
-        self.context
-            .device()
-            .port(port.into())
-            .and_then(|port| port.gid(0))
-            .map(|gid| gid.raw)
-            .unwrap_or_default()
+        let port = self.context.device().port(self.published.lock().card.port.into());
+        let own = port.and_then(|port| port.gid(usize::from((to >> 40) as u8)));
+        Route {
+            source: gid_of([low, high]),
+            destination: own.map(|gid| gid.raw).unwrap_or_default(),
+            traffic_class: to as u8,
+            hop_limit: (to >> 8) as u8,
+            flow_label: (to >> 16) as u32 & 0xf_ffff,
+            payload: (byte_len as u16).saturating_sub(GRH as u16),
+        }
     }
 
     /// Lets polls take back what nobody has claimed.
     pub(super) fn flush_receives(&self) {
         if let Receiving::Own(queue) = &self.receiving {
-            let outstanding = queue.lock().outstanding();
-            self.announce_flushed(outstanding);
+            // What has come was announced, and what is claimed will be, or comes back.
+            let (posted, _) = queue.lock().count();
+            self.announce_flushed(posted);
         }
     }
 
@@ -236,10 +256,17 @@ impl Qp {
     /// Drops everything that was posted to or came into the receive queue. Nobody touches it any more.
     pub(super) fn forget_receives(&self) {
         match &self.receiving {
-            Receiving::Own(queue) => queue.lock().clear(),
+            Receiving::Own(queue) => {
+                let mut queue = queue.lock();
+                let (posted, done) = queue.count();
+                let flushed = if self.flushing.load(Ordering::Acquire) { posted } else { 0 };
+                queue.clear();
+                self.recv_cq.forget(done + flushed);
+            }
             Receiving::Shared { srq, ring, ring_words, head } => {
                 let Some(ring) = self.rnic.node().segment().ring(ring.offset, *ring_words) else { return };
                 let mut head = head.lock();
+                let mut dropped = 0;
                 // What was delivered and not polled is lost, and its receives are used up.
                 for _ in 0..=*ring_words {
                     let Some(slot) = ring.pop(&mut head) else { break };
@@ -249,27 +276,43 @@ impl Qp {
                         .is_some_and(|received| received.delivery.queue_pair == self.number.index)
                     {
                         queue.consume(slot);
+                        dropped += 1;
                     }
                 }
+                // Whatever peers made of the ring ends here; one that was never used is no memory yet.
+                if *head != 0 {
+                    ring.reset();
+                    *head = 0;
+                }
+                self.recv_cq.forget(dropped);
             }
         }
     }
 
     /// A peer that had this number in our segment is dead: what it had claimed is offered again.
     pub(crate) fn link_gone(self: &Arc<Self>, link: u16) {
-        if let Receiving::Own(queue) = &self.receiving {
-            // Whatever it had finished is complete, whether it could say so or not.
-            queue.lock().recover(link, |_| true);
+        let entry = self.entry();
+        let left = match &self.receiving {
+            // Whatever it had finished is complete, whether it could say so or not. What it had claimed is the next that
+            // a message takes.
+            Receiving::Own(queue) => queue.lock().recover(link, |_| true, |slot| entry.set_cursor(slot)),
+            Receiving::Shared { .. } => {
+                let mut pending = Vec::new();
+                self.pending_shared(&mut pending);
+                !pending.is_empty()
+            }
+        };
+        if left {
+            self.recv_cq.look_at(self.source());
         }
-        self.recv_cq.source_ready(self.source(), false);
     }
 
     /// The numbers of the slots that this queue pair has been told of and has not polled.
     pub(super) fn pending_shared(&self, pending: &mut Vec<u32>) {
-        if let Receiving::Shared { ring, ring_words, head, .. } = &self.receiving {
-            if let Some(ring) = self.rnic.node().segment().ring(ring.offset, *ring_words) {
-                pending.extend(ring.pending(*head.lock()));
-            }
+        if let Receiving::Shared { ring, ring_words, head, .. } = &self.receiving
+            && let Some(ring) = self.rnic.node().segment().ring(ring.offset, *ring_words)
+        {
+            pending.extend(ring.pending(*head.lock()));
         }
     }
 

@@ -38,6 +38,8 @@ pub(crate) enum Payload {
 /// Where a datagram goes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Destination {
+    /// The address handle's domain.
+    pub(crate) pd: u32,
     pub(crate) dgid: [u8; 16],
     pub(crate) sgid: [u8; 16],
     pub(crate) traffic_class: u8,

@@ -21,16 +21,41 @@ use super::ring::{IndexRing, RingHeader};
 use super::slot::{Delivery, Holder, Room, SlotHeader};
 use crate::sync::AtomicU64;
 
+/// Places in a model where a thread may let the others go first.
+///
+/// loom looks for another order where two accesses depend on one another, but knows only the last access to each atomic: a
+/// load is forgotten when another thread's load follows, and then that thread's store is never tried before the first
+/// load. So each model is run with each choice of these places at which the thread yields.
+#[derive(Clone, Copy)]
+struct Turns(u32);
+
+impl Turns {
+    const PLACES: u32 = 3;
+
+    fn at(self, place: u32) {
+        assert!(place < Self::PLACES);
+        if self.0 >> place & 1 != 0 {
+            thread::yield_now();
+        }
+    }
+}
+
 /// Every interleaving.
-fn explore(model: impl Fn() + Sync + Send + 'static) {
-    Builder::new().check(model);
+fn explore(model: impl Fn(Turns) + Copy + Sync + Send + 'static) {
+    check(None, model);
 }
 
 /// Every interleaving with at most this many preemptions: of those models that would take minutes otherwise.
-fn explore_bounded(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
-    let mut builder = Builder::new();
-    builder.preemption_bound = Some(preemptions);
-    builder.check(model);
+fn explore_bounded(preemptions: usize, model: impl Fn(Turns) + Copy + Sync + Send + 'static) {
+    check(Some(preemptions), model);
+}
+
+fn check(preemptions: Option<usize>, model: impl Fn(Turns) + Copy + Sync + Send + 'static) {
+    for choice in 0..1 << Turns::PLACES {
+        let mut builder = Builder::new();
+        builder.preemption_bound = preemptions;
+        builder.check(move || model(Turns(choice)));
+    }
 }
 
 /// Where a thread that is to die stops: `alive` is false from the step on.
@@ -105,16 +130,19 @@ impl Region {
 }
 
 fn revocation(check_again: bool, wait: bool) {
-    explore(move || {
+    explore(move |turns| {
         let (region, mut keeper) = Region::open();
         let peer = thread::spawn({
             let region = region.clone();
             move || region.transfer(0, check_again)
         });
+        turns.at(0);
         keeper.close(&region.gate);
+        turns.at(1);
         if wait {
             region.wait(|mark| mark.touches_region(0));
         }
+        turns.at(2);
         region.memory[0].write(2);
         peer.join().unwrap();
         assert_eq!(region.memory[0].read(), 2);
@@ -141,7 +169,7 @@ fn revocation_without_waiting_is_missed() {
 /// The lane goes on to another region; the owner may see that mark and never that the first was cleared.
 #[test]
 fn a_later_mark_ends_the_one_before() {
-    explore(|| {
+    explore(|turns| {
         let (region, mut keeper) = Region::open();
         let peer = thread::spawn({
             let region = region.clone();
@@ -150,7 +178,9 @@ fn a_later_mark_ends_the_one_before() {
                 region.transfer(1, true);
             }
         });
+        turns.at(0);
         keeper.close(&region.gate);
+        turns.at(1);
         region.wait(|mark| mark.touches_region(0));
         region.memory[0].write(2);
         peer.join().unwrap();
@@ -161,7 +191,7 @@ fn a_later_mark_ends_the_one_before() {
 /// One fence serves two marks: the sender's own region, and the receiver's.
 #[test]
 fn two_marks_share_a_fence() {
-    explore(|| {
+    explore(|turns| {
         let (here, mut keeper) = Region::open();
         let (there, _) = Region::open();
         let sender = thread::spawn({
@@ -179,7 +209,9 @@ fn two_marks_share_a_fence() {
                 here.lane.clear();
             }
         });
+        turns.at(0);
         keeper.close(&here.gate);
+        turns.at(1);
         here.wait(|mark| mark.uses_queue_pair(QP));
         here.memory[0].write(2);
         sender.join().unwrap();
@@ -189,7 +221,7 @@ fn two_marks_share_a_fence() {
 /// A mark that narrows from "the queue pair" to a region, and the revocation of either.
 #[test]
 fn a_mark_may_change_while_it_stands() {
-    explore(|| {
+    explore(|turns| {
         let (queue_pair, mut keeper) = Region::open();
         let (region, mut region_keeper) = Region::open();
         let peer = thread::spawn({
@@ -210,9 +242,12 @@ fn a_mark_may_change_while_it_stands() {
                 lane.clear();
             }
         });
+        turns.at(0);
         region_keeper.close(&region.gate);
+        turns.at(1);
         queue_pair.wait(|mark| mark.touches_region(5));
         region.memory[0].write(2);
+        turns.at(2);
         keeper.close(&queue_pair.gate);
         queue_pair.wait(|mark| mark.uses_queue_pair(QP));
         queue_pair.memory[0].write(2);
@@ -224,7 +259,7 @@ fn a_mark_may_change_while_it_stands() {
 #[test]
 fn the_dead_do_not_touch() {
     for steps in 0..5 {
-        explore(move || {
+        explore(move |turns| {
             let (region, mut keeper) = Region::open();
             let peer = thread::spawn({
                 let region = region.clone();
@@ -241,7 +276,9 @@ fn the_dead_do_not_touch() {
                     }
                 }
             });
+            turns.at(0);
             keeper.close(&region.gate);
+            turns.at(1);
             if region.lane.get().is_some() {
                 peer.join().unwrap();
             }
@@ -256,7 +293,7 @@ fn card(number: u64) -> SrqCard {
 }
 
 fn card_reading(look_again: bool) {
-    explore(move || {
+    explore(move |turns| {
         let entry = Arc::new(SrqEntry::new());
         let mut keeper = Keeper::default();
         entry.publish(&mut keeper, 1, &card(1));
@@ -264,13 +301,16 @@ fn card_reading(look_again: bool) {
             let entry = entry.clone();
             move || {
                 let lane = MarkCell::default();
+                turns.at(0);
                 let Some((pass, read)) = entry.read() else { return };
+                turns.at(1);
                 lane.publish(Mark::new(QP, 0));
                 if !look_again || entry.holds(pass) {
                     assert_eq!(read, card(pass.label().into()), "words of two cards");
                 }
             }
         });
+        turns.at(2);
         entry.publish(&mut keeper, 2, &card(2));
         reader.join().unwrap();
     });
@@ -333,13 +373,15 @@ const FOREVER: Life = Life(usize::MAX);
 
 #[test]
 fn two_peers_claim_and_one_has_it() {
-    explore(|| {
+    explore(|turns| {
         let receive = Receive::posted();
         let peers = [1, 2].map(|link| {
             let receive = receive.clone();
             thread::spawn(move || receive.send(link, FOREVER))
         });
+        turns.at(0);
         let came = receive.receive();
+        turns.at(1);
         let sent: Vec<bool> = peers.into_iter().map(|peer| peer.join().unwrap()).collect();
         assert_eq!(sent.iter().filter(|sent| **sent).count(), 1);
         let winner = if sent[0] { 1 } else { 2 };
@@ -351,16 +393,18 @@ fn two_peers_claim_and_one_has_it() {
 /// Consumed, freed and posted again while another peer tries.
 #[test]
 fn a_slot_lives_again() {
-    explore(|| {
+    explore(|turns| {
         let receive = Receive::posted();
         let peers = [1, 2].map(|link| {
             let receive = receive.clone();
             thread::spawn(move || receive.send(link, FOREVER))
         });
+        turns.at(0);
         let mut came = 0;
         if receive.receive().is_some() {
             came += 1;
             receive.slot.free();
+            turns.at(1);
             receive.post(2);
         }
         let sent = peers.into_iter().map(|peer| u32::from(peer.join().unwrap())).sum::<u32>();
@@ -371,13 +415,15 @@ fn a_slot_lives_again() {
 
 #[test]
 fn a_receive_is_taken_back_or_claimed() {
-    explore(|| {
+    explore(|turns| {
         let receive = Receive::posted();
         let peer = thread::spawn({
             let receive = receive.clone();
             move || receive.send(1, FOREVER)
         });
+        turns.at(0);
         let taken = receive.slot.take_back();
+        turns.at(1);
         if taken {
             receive.memory.write(9);
         }
@@ -388,17 +434,19 @@ fn a_receive_is_taken_back_or_claimed() {
 
 #[test]
 fn a_claim_is_given_back_to_the_next() {
-    explore(|| {
+    explore(|turns| {
         let receive = Receive::posted();
         let first = thread::spawn({
             let receive = receive.clone();
             move || {
                 let Some(claim) = receive.slot.claim(1) else { return };
+                turns.at(1);
                 receive.memory.write(1);
                 assert!(receive.slot.unclaim(claim));
                 assert!(!receive.slot.unclaim(claim), "a claim that was given back");
             }
         });
+        turns.at(0);
         let sent = receive.send(2, FOREVER);
         first.join().unwrap();
         assert!(sent || receive.send(2, FOREVER));
@@ -410,7 +458,7 @@ fn a_claim_is_given_back_to_the_next() {
 #[test]
 fn a_dead_peers_slot_is_recovered() {
     for steps in 0..4 {
-        explore(move || {
+        explore(move |turns| {
             let receive = Receive::posted();
             let mortal = thread::spawn({
                 let receive = receive.clone();
@@ -420,7 +468,9 @@ fn a_dead_peers_slot_is_recovered() {
                 let receive = receive.clone();
                 move || receive.send(2, FOREVER)
             });
+            turns.at(0);
             mortal.join().unwrap();
+            turns.at(1);
             if matches!(receive.slot.holder(), Holder::Claimed { .. }) {
                 receive.slot.recover(1);
             }
@@ -483,12 +533,13 @@ impl Ring {
 /// Three numbers through two words: it is full once, and a lap passes.
 #[test]
 fn a_ring_keeps_the_order() {
-    explore(|| {
+    explore(|turns| {
         let ring = Ring::new();
         let peer = thread::spawn({
             let ring = ring.clone();
             move || (0..3).for_each(|number| ring.push(number))
         });
+        turns.at(0);
         assert_eq!(ring.take(3), [0, 1, 2]);
         peer.join().unwrap();
     });
@@ -496,12 +547,13 @@ fn a_ring_keeps_the_order() {
 
 #[test]
 fn two_producers_lose_nothing() {
-    explore_bounded(3, || {
+    explore_bounded(3, |turns| {
         let ring = Ring::new();
         let peers = [0, 1].map(|number| {
             let ring = ring.clone();
             thread::spawn(move || ring.push(number))
         });
+        turns.at(0);
         let mut numbers = ring.take(2);
         numbers.sort_unstable();
         assert_eq!(numbers, [0, 1]);
@@ -512,7 +564,7 @@ fn two_producers_lose_nothing() {
 /// A producer dies between the word and the tail.
 #[test]
 fn the_next_producer_helps_the_dead() {
-    explore(|| {
+    explore(|turns| {
         let ring = Ring::new();
         let mortal = thread::spawn({
             let ring = ring.clone();
@@ -521,6 +573,7 @@ fn the_next_producer_helps_the_dead() {
                 ring.ring().push_and_die(0);
             }
         });
+        turns.at(0);
         ring.push(1);
         mortal.join().unwrap();
         let mut head = 0;
@@ -568,15 +621,17 @@ impl Completions {
 /// Two queue pairs share a bit; nothing is lost between taking it and looking.
 #[test]
 fn a_ready_bit_brings_its_slot() {
-    explore(|| {
+    explore(|turns| {
         let completions = Completions::new(8);
         let peers = [0, 1].map(|source| {
             let completions = completions.clone();
             thread::spawn(move || {
                 completions.finish(source);
+                turns.at(1);
                 completions.announce(source);
             })
         });
+        turns.at(0);
         let mut polled = completions.poll();
         peers.into_iter().for_each(|peer| peer.join().unwrap());
         polled += completions.poll();
@@ -585,7 +640,7 @@ fn a_ready_bit_brings_its_slot() {
 }
 
 fn wake_up(arm_first: bool) {
-    explore(move || {
+    explore(move |turns| {
         let completions = Completions::new(8);
         let peer = thread::spawn({
             let completions = completions.clone();
@@ -594,10 +649,13 @@ fn wake_up(arm_first: bool) {
                 completions.announce(0).wake
             }
         });
+        turns.at(0);
         if arm_first {
             completions.cq.arm(Armed::Any);
         }
+        turns.at(1);
         let polled = completions.poll();
+        turns.at(2);
         if !arm_first {
             completions.cq.arm(Armed::Any);
         }
@@ -621,7 +679,7 @@ fn arming_after_polling_is_missed() {
 /// Two peers, of whom one wakes; the owner widens what it waits for meanwhile.
 #[test]
 fn one_of_two_peers_wakes() {
-    explore_bounded(3, || {
+    explore_bounded(3, |turns| {
         let completions = Completions::new(8);
         completions.cq.arm(Armed::Solicited);
         let peers = [0, 1].map(|source| {
@@ -631,8 +689,10 @@ fn one_of_two_peers_wakes() {
                 completions.announce(source).wake
             })
         });
+        turns.at(0);
         completions.cq.arm(Armed::Any);
         completions.cq.arm(Armed::Solicited);
+        turns.at(1);
         let polled = completions.poll();
         let woken = peers.into_iter().map(|peer| u32::from(peer.join().unwrap())).sum::<u32>();
         assert!(woken <= 1, "one arming wakes once");
@@ -643,12 +703,13 @@ fn one_of_two_peers_wakes() {
 /// Notes for the owner's service thread: of all who leave one, somebody rings after the owner has last looked.
 #[test]
 fn a_note_is_taken_or_rung_for() {
-    explore(|| {
+    explore(|turns| {
         let completions = Completions::new(8);
         let peers = [0, 1].map(|_| {
             let completions = completions.clone();
             thread::spawn(move || completions.cq.fire())
         });
+        turns.at(0);
         let taken = u32::from(completions.cq.take_fired());
         let rung = peers.into_iter().map(|peer| u32::from(peer.join().unwrap())).sum::<u32>();
         let left = u32::from(completions.cq.take_fired());
@@ -660,7 +721,7 @@ fn a_note_is_taken_or_rung_for() {
 #[test]
 fn the_dead_take_no_wake_up_along() {
     for steps in 0..4 {
-        explore(move || {
+        explore(move |turns| {
             let completions = Completions::new(8);
             let mortal = thread::spawn({
                 let completions = completions.clone();
@@ -675,7 +736,9 @@ fn the_dead_take_no_wake_up_along() {
                     }
                 }
             });
+            turns.at(0);
             completions.cq.arm(Armed::Any);
+            turns.at(1);
             let polled = completions.poll();
             mortal.join().unwrap();
             // What the owner does when a peer has died: it looks at every slot, and takes what is not armed for fired.
@@ -691,16 +754,18 @@ fn the_dead_take_no_wake_up_along() {
 /// The owner polls what was finished before it was counted.
 #[test]
 fn early_polling_is_no_overrun() {
-    explore(|| {
+    explore_bounded(3, |turns| {
         let completions = Completions::new(2);
         let peers = [0, 1].map(|source| {
             let completions = completions.clone();
             thread::spawn(move || {
                 completions.finish(source);
+                turns.at(1);
                 assert!(!completions.announce(source).overrun);
             })
         });
         let done = |slot: &&SlotHeader| matches!(slot.holder(), Holder::Done { .. });
+        turns.at(0);
         let polled = completions.done.iter().filter(done).count();
         completions.cq.note_polled(polled as u64);
         peers.into_iter().for_each(|peer| peer.join().unwrap());
@@ -710,7 +775,7 @@ fn early_polling_is_no_overrun() {
 
 #[test]
 fn a_third_completion_for_two_is_an_overrun() {
-    explore(|| {
+    explore(|_| {
         let completions = Completions::new(2);
         completions.announce(0);
         let peers = [0, 1].map(|source| {
@@ -733,12 +798,13 @@ fn shared_queue(available: u32) -> Arc<SrqEntry> {
 /// Two claims pass the limit, which is armed at the same time: one event.
 #[test]
 fn a_limit_is_reached_once() {
-    explore_bounded(3, || {
+    explore_bounded(3, |turns| {
         let entry = shared_queue(2);
         let peers = [0, 1].map(|_| {
             let entry = entry.clone();
             thread::spawn(move || entry.take_available())
         });
+        turns.at(0);
         let at_once = entry.set_limit(2);
         let told = peers.into_iter().map(|peer| u32::from(peer.join().unwrap())).sum::<u32>();
         assert_eq!(told + u32::from(at_once), 1);
@@ -751,15 +817,17 @@ fn a_limit_is_reached_once() {
 /// The limit is armed again after more was posted: a claimer that slept does not reach the new one.
 #[test]
 fn a_later_limit_is_not_reached_early() {
-    explore(|| {
+    explore_bounded(3, |turns| {
         let entry = shared_queue(2);
         entry.set_limit(2);
         let peers = [0, 1].map(|_| {
             let entry = entry.clone();
             thread::spawn(move || entry.take_available())
         });
+        turns.at(0);
         if entry.take_limit_reached() {
             entry.add_available(8);
+            turns.at(1);
             assert!(!entry.set_limit(2));
             let told = peers.into_iter().map(|peer| u32::from(peer.join().unwrap())).sum::<u32>();
             assert_eq!(told, 1);
@@ -777,7 +845,7 @@ fn a_later_limit_is_not_reached_early() {
 /// Receives that are counted before they are offered raise no limit, however they are claimed.
 #[test]
 fn posting_reaches_no_limit() {
-    explore(|| {
+    explore(|turns| {
         let entry = shared_queue(2);
         entry.set_limit(2);
         let receive = Arc::new(SlotHeader::default());
@@ -785,7 +853,9 @@ fn posting_reaches_no_limit() {
             let (entry, receive) = (entry.clone(), receive.clone());
             move || receive.claim(1).is_some() && entry.take_available()
         });
+        turns.at(0);
         entry.add_available(1);
+        turns.at(1);
         receive.post(1, Room { bytes: 1, entries: 1, flags: 0 });
         assert!(!peer.join().unwrap(), "two are left");
     });
@@ -795,7 +865,7 @@ fn posting_reaches_no_limit() {
 #[test]
 fn the_dead_take_no_limit_event_along() {
     for steps in 0..2 {
-        explore(move || {
+        explore(move |turns| {
             let entry = shared_queue(1);
             let mortal = thread::spawn({
                 let entry = entry.clone();
@@ -805,6 +875,7 @@ fn the_dead_take_no_limit_event_along() {
                     }
                 }
             });
+            turns.at(0);
             let at_once = entry.set_limit(1);
             mortal.join().unwrap();
             assert_eq!(entry.take_limit_reached(), steps == 1);

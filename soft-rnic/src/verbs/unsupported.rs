@@ -38,6 +38,10 @@ refuse! {
     fn read_comp_cntr(*mut ibv_comp_cntr, *mut u64) -> c_int = number(Err(ABSENT));
     fn attach_comp_cntr(*mut ibv_qp, *mut ibv_comp_cntr, *mut ibv_qp_attach_comp_cntr_attr) -> c_int
         = number(Err(ABSENT));
+    fn set_ece(*mut ibv_qp, *mut ibv_ece) -> c_int = number(Err(ABSENT));
+    fn query_ece(*mut ibv_qp, *mut ibv_ece) -> c_int = number(Err(ABSENT));
+    // The last bytes of a message come last; no more is promised of the order in which its bytes appear.
+    fn query_qp_data_in_order(*mut ibv_qp, ibv_wr_opcode, u32) -> c_int = 0;
 }
 
 /// Adds refusals to a table. (Functions that every library has refuse by themselves.)
@@ -65,6 +69,9 @@ pub(super) const fn add_to(table: Verbs) -> Verbs {
         ibv_read_comp_cntr: Some(read_comp_cntr),
         ibv_read_err_comp_cntr: Some(read_comp_cntr),
         ibv_qp_attach_comp_cntr: Some(attach_comp_cntr),
+        ibv_set_ece: Some(set_ece),
+        ibv_query_ece: Some(query_ece),
+        ibv_query_qp_data_in_order: Some(query_qp_data_in_order),
         ..table
     }
 }

@@ -18,6 +18,9 @@ use super::vm::{Ending, Report};
 /// The packages whose tests use a device.
 const PACKAGES: &[&str] = &["sideway", "conformance", "stride", "rdma-examples"];
 
+/// Test programs of these packages that bring a device of their own and need no guest.
+const NATIVE: &[&str] = &["soft_inline", "soft_deferred"];
+
 /// After this many seconds a test program counts as stuck.
 const PROGRAM_LIMIT: u32 = 600;
 
@@ -68,7 +71,8 @@ impl SuiteArgs {
     /// Whether to run the test program of this name.
     fn takes(&self, name: &str) -> bool {
         let named = |list: &[String]| list.iter().any(|entry| entry == name);
-        (self.test.is_empty() || named(&self.test)) && !named(&self.skip)
+        let wanted = if self.test.is_empty() { !NATIVE.contains(&name) } else { named(&self.test) };
+        wanted && !named(&self.skip)
     }
 }
 
@@ -209,6 +213,11 @@ mod tests {
         assert!(takes_rc(&["rc"], &["ud"]));
         assert!(!takes_rc(&["ud"], &[]));
         assert!(!takes_rc(&[], &["rc"]));
+        let takes = |test: &[String], name: &str| {
+            SuiteArgs { suite: true, test: test.to_vec(), skip: Vec::new(), at_least: 1 }.takes(name)
+        };
+        assert!(!takes(&[], "soft_inline"), "it brings its own device");
+        assert!(takes(&["soft_inline".to_owned()], "soft_inline"));
     }
 
     #[test]

@@ -234,6 +234,10 @@ fn what_comes_later_is_not_supported() {
         assert_eq!(errno(), libc::EOPNOTSUPP);
         let close = rdma_mummy_sys::verbs_get_ctx_op!(opened.0, close_xrcd).unwrap();
         assert_eq!(close(ptr::null_mut()), libc::EOPNOTSUPP);
+        let (qp, mut ece) = (ptr::null_mut(), ibv_ece::default());
+        assert_eq!(lib.ibv_query_ece.unwrap()(qp, &raw mut ece), libc::EOPNOTSUPP);
+        assert_eq!(lib.ibv_set_ece.unwrap()(qp, &raw mut ece), libc::EOPNOTSUPP);
+        assert_eq!(lib.ibv_query_qp_data_in_order.unwrap()(qp, ibv_wr_opcode::IBV_WR_SEND, 1), 0);
         assert_eq!((lib.ibv_dealloc_pd)(pd), 0);
     }
 }

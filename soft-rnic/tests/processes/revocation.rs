@@ -1,0 +1,396 @@
+//! After a call that takes memory away has returned success, nobody touches it; and while somebody may, it returns `EBUSY`.
+//!
+//! A sender is stopped or killed in the middle of a transfer. Then the owner takes the memory away, maps it anew, fills it, and
+//! looks whether a byte changes once the sender goes on.
+
+use std::fmt;
+use std::ptr;
+use std::str::FromStr;
+use std::time::{Duration, Instant};
+
+use libtest_mimic::Trial;
+use rdma_mummy_sys::types::*;
+use rustix::process::Signal;
+
+use crate::kit::{Address, Cq, Device, Memory, Qp, Timing, dereg, event, lib, post_shared, rkey, until};
+use crate::role::{self, Role, say, told};
+
+/// How long a call waits, in milliseconds; and what it may take on a busy machine.
+const BOUND: &str = "80";
+const SLACK: Duration = Duration::from_secs(3);
+
+/// Bytes of a message: more than travel within a slot, more than one call moves.
+const LEN: usize = 100_000;
+const RECEIVES: u64 = 7;
+/// Messages before the one that is interrupted.
+const WARM: u64 = 3;
+const TIMING: Timing = Timing { timeout: 10, retry_cnt: 2 };
+
+/// How payload travels.
+const PATHS: [&str; 3] = ["direct", "vm", "call"];
+/// What takes memory away, and what goes on meanwhile.
+const CALLS: [(&str, &str); 9] = [
+    ("dereg", "write"),
+    ("dereg", "send"),
+    ("rereg", "write"),
+    ("destroy-qp", "write"),
+    ("destroy-qp", "send"),
+    ("reset", "write"),
+    ("reset", "send"),
+    ("destroy-srq", "send"),
+    ("flush", "send"),
+];
+/// Where the sender is interrupted, how, and what becomes of it.
+const FATES: [(&str, Fate); 9] = [
+    ("before-mark", Fate::Continues),
+    ("before-mark", Fate::Dies),
+    ("checked", Fate::Continues),
+    ("checked", Fate::IsKilled),
+    ("checked", Fate::Dies),
+    ("half-copied", Fate::Continues),
+    ("half-copied", Fate::Dies),
+    ("claimed", Fate::Continues),
+    ("before-finish", Fate::Continues),
+];
+/// Steps of a message that takes a receive.
+const OF_RECEIVES: [&str; 2] = ["claimed", "before-finish"];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    /// Stopped, and continued after the call.
+    Continues,
+    /// Stopped, and killed after the call has given up.
+    IsKilled,
+    /// Killed before the call.
+    Dies,
+}
+
+impl fmt::Display for Fate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+impl FromStr for Fate {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        [Self::Continues, Self::IsKilled, Self::Dies]
+            .into_iter()
+            .find(|fate| fate.to_string() == text)
+            .ok_or(())
+    }
+}
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let mut trials = Vec::new();
+    for (call, operation) in CALLS {
+        for path in PATHS {
+            let name = format!("revocation::{call}_during_{operation}_by_{path}");
+            trials.push(Trial::test(name, move || {
+                let way = if path == "direct" { "auto" } else { path };
+                let fates =
+                    FATES.iter().filter(|(step, _)| operation == "send" || !OF_RECEIVES.contains(step));
+                fates.into_iter().try_for_each(|(step, fate)| {
+                    let role = format!("revoke {path} {call} {operation} {step} {fate}");
+                    role::run(&role, &[("SOFT_RNIC_PATH", way), ("SOFT_RNIC_REVOKE_MS", BOUND)])
+                })
+            }));
+        }
+        let name = format!("revocation::{call}_during_{operation}_by_a_thread");
+        trials.push(Trial::test(name, move || {
+            ["before-mark", "checked", "half-copied"].iter().try_for_each(|step| {
+                let pause = format!("{step}=sleep-400");
+                let role = format!("threads {call} {operation} {step}");
+                role::run(&role, &[("SOFT_RNIC_CRASH", &pause), ("SOFT_RNIC_REVOKE_MS", BOUND)])
+            })
+        }));
+    }
+    trials
+}
+
+/// The owner of the memory.
+struct Owner {
+    memory: Memory,
+    other: Memory,
+    mr: *mut ibv_mr,
+    cq: Cq,
+    srq: *mut ibv_srq,
+    qp: Option<Qp>,
+    receives: bool,
+}
+
+impl Owner {
+    fn new(device: Device, call: &str, operation: &str, shareable: bool) -> Self {
+        let memory = if shareable { Memory::shareable(device, LEN) } else { Memory::private(LEN) };
+        let (mr, cq) = (memory.register(device), device.cq(64, ptr::null_mut()));
+        let srq = if call == "destroy-srq" { device.srq(16) } else { ptr::null_mut() };
+        let qp = device.qp(ibv_qp_type::IBV_QPT_RC, cq, srq, 16);
+        qp.init();
+        let receives = operation == "send";
+        for id in 0..if receives { RECEIVES } else { 0 } {
+            let sge = memory.sge(mr, 0, LEN);
+            let result = if srq.is_null() { qp.receive(id, sge) } else { post_shared(srq, id, sge) };
+            assert_eq!(result, 0, "a receive can be posted");
+        }
+        Self { memory, other: Memory::private(LEN), mr, cq, srq, qp: Some(qp), receives }
+    }
+
+    fn qp(&self) -> Qp {
+        self.qp.expect("it was not destroyed")
+    }
+
+    fn address(&self, device: Device) -> Address {
+        // SAFETY: any bytes are a GID.
+        let gid = unsafe { device.gid().raw };
+        Address { qpn: self.qp().number(), gid, addr: self.memory.base.addr() as u64, rkey: rkey(self.mr) }
+    }
+
+    /// The messages before the one that is interrupted.
+    fn take_warm(&self) {
+        for id in 0..if self.receives { WARM } else { 0 } {
+            let wc = self.cq.one("a message", SLACK);
+            assert_eq!((wc.wr_id, wc.status), (id, ibv_wc_status::IBV_WC_SUCCESS));
+        }
+    }
+
+    /// Takes the memory away: 0, or an error number.
+    fn call(&mut self, call: &str) -> i32 {
+        match call {
+            "dereg" => dereg(self.mr),
+            "rereg" => {
+                let flags = ibv_rereg_mr_flags::IBV_REREG_MR_CHANGE_TRANSLATION.0 as i32;
+                let to = self.other;
+                // SAFETY: the region lives, and so does the new memory.
+                let result = unsafe {
+                    (lib().ibv_rereg_mr)(self.mr, flags, ptr::null_mut(), to.base.cast(), to.len, 0)
+                };
+                if result == 0 { 0 } else { std::io::Error::last_os_error().raw_os_error().unwrap_or(result) }
+            }
+            "reset" => self.qp().modify(ibv_qp_state::IBV_QPS_RESET),
+            "destroy-qp" => self.destroy_qp(),
+            "destroy-srq" => match self.destroy_qp() {
+                // SAFETY: the queue lives; if this succeeds it is gone.
+                0 => unsafe { (lib().ibv_destroy_srq)(self.srq) },
+                error => error,
+            },
+            _ => self.flush(),
+        }
+    }
+
+    fn destroy_qp(&mut self) -> i32 {
+        let result = self.qp.map_or(0, Qp::destroy);
+        if result == 0 {
+            self.qp = None;
+        }
+        result
+    }
+
+    /// `EBUSY` as long as the oldest receive does not complete, then 0 when all have.
+    fn flush(&mut self) -> i32 {
+        assert_eq!(self.qp().modify(ibv_qp_state::IBV_QPS_ERR), 0);
+        let begin = Instant::now();
+        let mut next = WARM;
+        while next < RECEIVES {
+            match self.cq.poll() {
+                Some(wc) => {
+                    assert_eq!(wc.wr_id, next, "receives are flushed in order");
+                    // The one that was under way may have come to its end.
+                    let whole = wc.status == ibv_wc_status::IBV_WC_SUCCESS && next == WARM;
+                    assert!(whole || wc.status == ibv_wc_status::IBV_WC_WR_FLUSH_ERR, "{:?}", wc.status);
+                    next += 1;
+                }
+                None if begin.elapsed() > Duration::from_millis(150) => {
+                    assert_eq!(next, WARM, "the receives behind one that is under way are flushed after it");
+                    return libc::EBUSY;
+                }
+                None => std::thread::sleep(Duration::from_micros(200)),
+            }
+        }
+        0
+    }
+
+    /// Calls once: neither too late nor for ever.
+    fn call_in_time(&mut self, call: &str) -> i32 {
+        let begin = Instant::now();
+        let result = self.call(call);
+        assert!(begin.elapsed() < SLACK, "{call} took {:?}", begin.elapsed());
+        result
+    }
+
+    fn give_up(mut self, device: Device, call: &str) {
+        assert_eq!(self.destroy_qp(), 0, "the queue pair goes");
+        if !self.srq.is_null() && call != "destroy-srq" {
+            // SAFETY: no queue pair uses it any more.
+            assert_eq!(unsafe { (lib().ibv_destroy_srq)(self.srq) }, 0);
+        }
+        if call != "dereg" {
+            assert_eq!(dereg(self.mr), 0, "the region goes");
+        }
+        self.cq.destroy();
+        self.memory.free();
+        self.other.free();
+        device.close();
+    }
+}
+
+/// The owner of the memory, and its sender's parent.
+pub(crate) fn owner(arguments: &[String]) {
+    let [path, call, operation, step, fate] = arguments else { panic!("five arguments") };
+    let fate: Fate = fate.parse().expect("a fate");
+    let device = Device::open();
+    let mut owner = Owner::new(device, call, operation, path == "direct");
+    let crash = format!("{step}:{}={}", WARM + 1, if fate == Fate::Dies { "kill" } else { "stop" });
+    let mut sender = Role::start("sender", &[("SOFT_RNIC_CRASH", &crash)]);
+    sender.tell(&format!("{path} {operation} {}", owner.address(device)));
+    let address: Address = sender.hear().parse().expect("an address");
+    owner.qp().connect(&address, TIMING);
+    sender.tell("go");
+    assert_eq!(sender.hear(), "warm");
+    owner.take_warm();
+    owner.memory.fill(0);
+    sender.tell("fire");
+    if fate == Fate::Dies {
+        sender.wait_dead()
+    } else {
+        sender.wait_stopped()
+    }
+
+    let marked = step != "before-mark" && fate != Fate::Dies;
+    if marked {
+        for _ in 0..2 {
+            assert_eq!(owner.call_in_time(call), libc::EBUSY, "a stopped sender may still touch the memory");
+        }
+        let signal = if fate == Fate::Continues { Signal::CONT } else { Signal::KILL };
+        sender.signal(signal);
+    }
+    if fate == Fate::Continues && marked {
+        until(call, SLACK, || (owner.call_in_time(call) == 0).then_some(()));
+    } else {
+        if fate == Fate::IsKilled {
+            // Somebody who is being killed is not dead yet.
+            sender.wait_dead();
+        }
+        assert_eq!(owner.call_in_time(call), 0, "nobody can touch the memory");
+    }
+    owner.memory.map_anew();
+    owner.memory.fill(0xa5);
+    if fate == Fate::Continues {
+        sender.signal(Signal::CONT);
+        let status = sender.hear();
+        assert!(marked || status != "0", "what was taken away cannot be sent to: {status}");
+        std::thread::sleep(Duration::from_millis(10));
+        assert_eq!(owner.memory.differs(0xa5), None, "the memory was touched after {call} had returned");
+        sender.finish();
+    } else {
+        std::thread::sleep(Duration::from_millis(10));
+        assert_eq!(owner.memory.differs(0xa5), None, "the memory was touched after {call} had returned");
+        drop(sender);
+    }
+    owner.give_up(device, call);
+}
+
+fn opcode(operation: &str) -> ibv_wr_opcode {
+    if operation == "send" { ibv_wr_opcode::IBV_WR_SEND } else { ibv_wr_opcode::IBV_WR_RDMA_WRITE }
+}
+
+/// Sends some messages, and one more, in the midst of which it is interrupted.
+pub(crate) fn sender() {
+    let line = told().expect("a line");
+    let [path, operation, address] = line.split(' ').collect::<Vec<_>>()[..] else { panic!("three words") };
+    let to: Address = address.parse().expect("an address");
+    let device = Device::open();
+    let memory = Memory::private(LEN);
+    memory.fill(0x5a);
+    let (mr, cq) = (memory.register(device), device.cq(16, ptr::null_mut()));
+    let qp = device.qp(ibv_qp_type::IBV_QPT_RC, cq, ptr::null_mut(), 16);
+    qp.init();
+    // SAFETY: any bytes are a GID.
+    let gid = unsafe { device.gid().raw };
+    say(&Address { qpn: qp.number(), gid, ..Address::default() }.to_string());
+    assert_eq!(told().as_deref(), Some("go"));
+    qp.connect(&to, TIMING);
+    let send = |id| {
+        assert_eq!(qp.post(id, opcode(operation), memory.sge(mr, 0, LEN), &to, ptr::null_mut()), 0);
+        cq.one("a completion", SLACK).status.0
+    };
+    for id in 0..WARM {
+        assert_eq!(send(id), 0, "nobody interrupts yet");
+        if path == "direct" {
+            // The memory is mapped in the background.
+            until("the mapping", SLACK, maps_peer);
+        }
+    }
+    say("warm");
+    assert_eq!(told().as_deref(), Some("fire"));
+    say(&send(WARM).to_string());
+    assert_eq!(told(), None);
+}
+
+/// Whether a peer's memory is mapped here.
+fn maps_peer() -> Option<()> {
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("a process can read its own");
+    maps.contains("soft-rnic buffer").then_some(())
+}
+
+/// The same in one process: a thread dawdles in the midst of a transfer.
+pub(crate) fn threads(arguments: &[String]) {
+    let [call, operation, step] = arguments else { panic!("three arguments") };
+    let device = Device::open();
+    let mut owner = Owner::new(device, call, operation, false);
+    let channel = device.channel();
+    let source = Memory::private(LEN);
+    source.fill(0x5a);
+    let (mr, cq) = (source.register(device), device.cq(16, channel));
+    let qp = device.qp(ibv_qp_type::IBV_QPT_RC, cq, ptr::null_mut(), 16);
+    qp.init();
+    let to = owner.address(device);
+    let from = Address { qpn: qp.number(), ..to };
+    owner.qp().connect(&from, TIMING);
+    qp.connect(&to, TIMING);
+    cq.arm(false);
+    // SAFETY: the verbs are safe to be called from any thread, and the objects live until it has ended.
+    struct Anywhere<T>(T);
+    // SAFETY: as above.
+    unsafe impl<T> Send for Anywhere<T> {}
+    let what = Anywhere((qp, source.sge(mr, 0, LEN), to, opcode(operation)));
+    let thread = std::thread::spawn(move || {
+        let Anywhere((qp, sge, to, opcode)) = { what };
+        assert_eq!(qp.post(WARM, opcode, sge, &to, ptr::null_mut()), 0);
+    });
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(!thread.is_finished(), "the thread dawdles");
+    if owner.receives && call == "flush" {
+        // No messages came before.
+        flush_own(&owner, step);
+    } else if step != "before-mark" {
+        assert_eq!(owner.call_in_time(call), libc::EBUSY, "a thread may still touch the memory");
+        until(call, SLACK, || (owner.call_in_time(call) == 0).then_some(()));
+    } else {
+        assert_eq!(owner.call_in_time(call), 0, "nobody can touch the memory");
+        assert!(!thread.is_finished(), "the thread dawdles yet");
+    }
+    owner.memory.map_anew();
+    owner.memory.fill(0xa5);
+    thread.join().expect("the thread ends");
+    assert!(event(channel, SLACK), "the request completes");
+    let _ = cq.one("a completion", SLACK);
+    assert_eq!(owner.memory.differs(0xa5), None, "the memory was touched after {call} had returned");
+    assert_eq!(qp.destroy(), 0);
+    assert_eq!(dereg(mr), 0);
+    cq.destroy();
+    // SAFETY: its queue is gone.
+    assert_eq!(unsafe { (lib().ibv_destroy_comp_channel)(channel) }, 0);
+    owner.give_up(device, call);
+}
+
+fn flush_own(owner: &Owner, step: &str) {
+    assert_eq!(owner.qp().modify(ibv_qp_state::IBV_QPS_ERR), 0);
+    if step != "before-mark" {
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(owner.cq.poll().is_none(), "the receive that is under way is not flushed");
+    }
+    for id in 0..RECEIVES {
+        assert_eq!(owner.cq.one("a flushed receive", SLACK).wr_id, id);
+    }
+}

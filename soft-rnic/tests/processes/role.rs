@@ -1,0 +1,179 @@
+//! This program in another role: started again with a name and arguments, and told lines.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use libtest_mimic::Failed;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
+
+const ROLE: &str = "SOFT_RNIC_TEST_ROLE";
+
+/// After this time a role is taken to hang.
+const ALARM: u32 = 60;
+
+/// What a parent waits for an answer at most.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// If this process was started in a role: plays it.
+pub(crate) fn play() -> bool {
+    let Ok(role) = std::env::var(ROLE) else { return false };
+    let arguments: Vec<String> = role.split(' ').map(str::to_owned).collect();
+    let seconds = std::env::var("SOFT_RNIC_TEST_ALARM").ok().and_then(|text| text.parse().ok());
+    // SAFETY: no memory is involved.
+    unsafe { libc::alarm(seconds.unwrap_or(ALARM)) };
+    match arguments[0].as_str() {
+        "revoke" => crate::revocation::owner(&arguments[1..]),
+        "sender" => crate::revocation::sender(),
+        "threads" => crate::revocation::threads(&arguments[1..]),
+        "death" => crate::death::receiver(&arguments[1..]),
+        "requester" => crate::death::requester(&arguments[1..]),
+        "responder" => crate::death::responder(),
+        "deaths" => crate::death::many_deaths(),
+        "worker" => crate::soak::worker(&arguments[1..]),
+        other => crate::limits::play(other, &arguments[1..]),
+    }
+    true
+}
+
+/// Starts a role and waits for it to succeed.
+pub(crate) fn run(arguments: &str, variables: &[(&str, &str)]) -> Result<(), Failed> {
+    let mut role = Role::start(arguments, variables);
+    let begin = Instant::now();
+    loop {
+        if let Some(status) = role.child.try_wait()? {
+            return if status.success() { Ok(()) } else { Err(format!("{arguments}: {status}").into()) };
+        }
+        if begin.elapsed() > Duration::from_secs(u64::from(ALARM) + 10) {
+            return Err(format!("{arguments} does not end").into());
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A fabric that nobody else has.
+pub(crate) fn fabric() -> String {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    format!("test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// A process in a role.
+pub(crate) struct Role {
+    pub(crate) child: Child,
+    stdin: Option<ChildStdin>,
+    lines: Receiver<String>,
+}
+
+impl Role {
+    /// Starts this program in a role; in a fabric of its own, unless the caller is in one.
+    pub(crate) fn start(arguments: &str, variables: &[(&str, &str)]) -> Self {
+        Self::with(Command::new("/proc/self/exe"), arguments, variables)
+    }
+
+    /// Starts it by another program.
+    pub(crate) fn with(mut command: Command, arguments: &str, variables: &[(&str, &str)]) -> Self {
+        command.env(ROLE, arguments).env_remove("SOFT_RNIC_CRASH");
+        if std::env::var_os("SOFT_RNIC_FABRIC").is_none() {
+            command.env("SOFT_RNIC_FABRIC", fabric());
+        }
+        command.envs(variables.iter().copied()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        // SAFETY: one system call, which is safe between fork and exec.
+        unsafe {
+            command.pre_exec(|| {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                Ok(())
+            });
+        }
+        let mut child = command.spawn().expect("this program can be started again");
+        let (stdin, stdout) = (child.stdin.take(), child.stdout.take().expect("it is a pipe"));
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+        Self { child, stdin, lines }
+    }
+
+    pub(crate) fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(self.pid(), signal).expect("it is a child that nobody has waited for");
+    }
+
+    /// Tells the process a line; it may be dead.
+    pub(crate) fn tell(&mut self, line: &str) {
+        if let Some(stdin) = &mut self.stdin {
+            let _ = stdin.write_all(format!("{line}\n").as_bytes());
+        }
+    }
+
+    /// The next line that it says.
+    pub(crate) fn hear(&self) -> String {
+        match self.hear_within(PATIENCE) {
+            Ok(line) => line,
+            Err(error) => panic!("process {:?} says nothing: {error}", self.pid()),
+        }
+    }
+
+    pub(crate) fn hear_within(&self, time: Duration) -> Result<String, RecvTimeoutError> {
+        self.lines.recv_timeout(time)
+    }
+
+    /// Waits until the process has stopped itself.
+    pub(crate) fn wait_stopped(&self) {
+        self.wait_for(WaitIdOptions::STOPPED, "stopped");
+    }
+
+    /// Waits until the process is dead, and leaves it a zombie.
+    pub(crate) fn wait_dead(&self) {
+        self.wait_for(WaitIdOptions::EXITED, "dead");
+    }
+
+    fn wait_for(&self, what: WaitIdOptions, name: &str) {
+        let begin = Instant::now();
+        let options = what | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        while waitid(WaitId::Pid(self.pid()), options).expect("a child").is_none() {
+            assert!(begin.elapsed() < PATIENCE, "process {:?} is not {name}", self.pid());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Lets it end by itself, with success.
+    pub(crate) fn finish(mut self) {
+        self.stdin = None;
+        self.wait_dead();
+        let status = self.child.wait().expect("a child");
+        assert!(status.success(), "a role failed: {status}");
+    }
+}
+
+impl Drop for Role {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The next line that this role is told; `None` at the end.
+pub(crate) fn told() -> Option<String> {
+    let mut line = String::new();
+    let length = std::io::stdin().lock().read_line(&mut line).expect("a pipe");
+    (length > 0).then(|| line.trim().to_owned())
+}
+
+/// Tells the parent.
+pub(crate) fn say(line: &str) {
+    let mut stdout = std::io::stdout().lock();
+    stdout
+        .write_all(format!("{line}\n").as_bytes())
+        .and_then(|()| stdout.flush())
+        .expect("the parent listens");
+}

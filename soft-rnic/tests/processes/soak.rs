@@ -1,0 +1,5 @@
+use libtest_mimic::Trial;
+pub(crate) fn trials() -> Vec<Trial> {
+    Vec::new()
+}
+pub(crate) fn worker(_: &[String]) {}
