@@ -36,7 +36,7 @@ use std::time::{Duration, Instant};
 pub(crate) use crate::platform::vm::VmError;
 pub(crate) use directory::Reach;
 pub(crate) use heap::{Heap, HeapRange};
-pub(crate) use lane::LaneGuard;
+pub(crate) use lane::{LaneGuard, Path};
 pub(crate) use link::Link;
 pub(crate) use message::{Doorbell, PortGid, ShareId};
 pub(crate) use numbers::QpNumber;
@@ -249,6 +249,11 @@ impl Node {
     #[inline]
     pub(crate) fn lane(&self, number: usize) -> LaneGuard<'_> {
         self.state.common.lanes.lock(number)
+    }
+
+    /// How many messages' payload went each way: within the process, directly, by the kernel, by their owner's hand.
+    pub(crate) fn carried(&self) -> [u64; Path::COUNT] {
+        self.state.common.lanes.carried()
     }
 
     /// The lane, if nobody has it.
