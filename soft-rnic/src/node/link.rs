@@ -10,6 +10,7 @@ use super::mailbox::{Command, Mailbox};
 use super::message::{Doorbell, PortGid, ProcessId, Request, ShareId, Welcome};
 use super::numbers::Blocks;
 use super::probe::probe;
+use super::traffic::Counters;
 use super::views::{ShareView, Views};
 use crate::platform::process::Process;
 use crate::platform::socket::Socket;
@@ -53,6 +54,7 @@ pub(crate) struct Link {
     gids: Vec<PortGid>,
     call_area: u64,
     common: Arc<Common>,
+    counters: Counters,
     peer: Option<Peer>,
 }
 
@@ -64,8 +66,8 @@ impl Link {
         gids: Vec<PortGid>,
         common: Arc<Common>,
     ) -> Self {
-        let alive = AtomicBool::new(true);
-        Self { number: 0, segment, alive, blocks, gids, call_area: 0, common, peer: None }
+        let (alive, counters) = (AtomicBool::new(true), Counters::default());
+        Self { number: 0, segment, alive, blocks, gids, call_area: 0, common, counters, peer: None }
     }
 
     /// The link to a process that said welcome.
@@ -88,6 +90,7 @@ impl Link {
             gids,
             call_area,
             common,
+            counters: Counters::default(),
             peer: Some(peer),
         }
     }
@@ -162,6 +165,12 @@ impl Link {
 
     pub(crate) fn socket(&self) -> Option<&Socket> {
         self.peer.as_ref().map(|peer| &peer.socket)
+    }
+
+    /// What was sent over the link.
+    #[inline]
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.counters
     }
 
     pub(crate) fn views(&self) -> Option<&Views> {
