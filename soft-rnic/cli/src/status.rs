@@ -100,7 +100,7 @@ fn describe(text: &mut String, statistics: &Statistics, own: Option<u32>) {
         ("shared receive queues", statistics.shared_receive_queues.to_string()),
     ];
     for (name, value) in lines {
-        let _ = writeln!(text, "    {name:<22}{value}");
+        let _ = writeln!(text, "    {name:<24}{value}");
     }
     for Peer { pid, traffic, .. } in &statistics.peers {
         let is_own = pid.is_some() && *pid == own;
@@ -112,14 +112,14 @@ fn describe(text: &mut String, statistics: &Statistics, own: Option<u32>) {
             Some(pid) => format!("to {pid}"),
             None => "to another namespace".to_owned(),
         };
-        let _ = writeln!(text, "    {to:<22}{}", paths(traffic));
+        let _ = writeln!(text, "    {to:<24}{}", paths(traffic));
     }
     if statistics.more_peers > 0 {
         let to = format!("to {} more", statistics.more_peers);
-        let _ = writeln!(text, "    {to:<22}not shown");
+        let _ = writeln!(text, "    {to:<24}not shown");
     }
     if statistics.former != Traffic::default() {
-        let _ = writeln!(text, "    {:<22}{}", "to the dead", paths(&statistics.former));
+        let _ = writeln!(text, "    {:<24}{}", "to the dead", paths(&statistics.former));
     }
 }
 

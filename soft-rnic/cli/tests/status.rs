@@ -83,7 +83,7 @@ fn shown(fabric: &str, own: u32) {
 
     let table = words(&status(&["--fabric", fabric]));
     assert!(table.starts_with(&format!("{own}  ")), "{table}");
-    for line in ["soft0, inline", "1 UC RESET", "completion queues     1\n"] {
+    for line in ["soft0, inline", "1 UC RESET", "completion queues       1\n"] {
         assert!(table.contains(line), "{line:?} is missing: {table}");
     }
     let is_own = |process: &Value| process["pid"] == own;
