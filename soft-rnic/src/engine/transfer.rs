@@ -6,7 +6,7 @@ use super::call::move_by_asking;
 use super::{Broken, Way};
 use crate::crash_point::{self, Step};
 use crate::faults;
-use crate::node::{Link, Path};
+use crate::node::{Link, Route};
 use crate::platform::{copy, vm};
 use crate::queue_pair::Qp;
 use crate::shared::segment::MAX_SGE;
@@ -75,9 +75,9 @@ impl Qp {
                 Direction::Write => (*there, local.at.cast_const()),
                 Direction::Read => (local.at, there.cast_const()),
             };
-            way.lane.note(if way.peer.link.is_own() { Path::Own } else { Path::Direct });
             // SAFETY: both may be touched, by the caller's promise, for the length of the local piece.
             unsafe { copy::copy(to, from, local.len) };
+            way.count(way.mapped(), local.len);
             return Ok(());
         }
         // SAFETY: the caller's promise.
@@ -87,7 +87,9 @@ impl Qp {
             } else {
                 self.carry_plainly(way, direction, remotes)
             }
-        }
+        }?;
+        way.count(route(way, remotes), way.gathered.length());
+        Ok(())
     }
 
     /// # Safety
@@ -99,22 +101,26 @@ impl Qp {
         direction: Direction,
         remotes: &[Remote],
     ) -> Result<(), Broken> {
-        let asks = remotes.iter().any(|remote| matches!(remote.place, Place::Ask));
-        let by_kernel = remotes.iter().any(|remote| matches!(remote.place, Place::There(_)));
-        way.lane.note(match way.peer.link.is_own() {
-            true => Path::Own,
-            false if asks => Path::Call,
-            false if by_kernel => Path::Vm,
-            false => Path::Direct,
-        });
         // SAFETY: the caller's promise.
         unsafe {
-            if asks {
+            if remotes.iter().any(|remote| matches!(remote.place, Place::Ask)) {
                 move_by_asking(way, direction, remotes)
             } else {
                 move_message(&way.peer.link, direction, &way.gathered.pieces, remotes)
             }
         }
+    }
+}
+
+/// The path of the slowest piece.
+fn route(way: Way<'_>, remotes: &[Remote]) -> Route {
+    let has = |wanted: fn(&Place) -> bool| remotes.iter().any(|remote| wanted(&remote.place));
+    if has(|place| matches!(place, Place::Ask)) {
+        Route::Call
+    } else if has(|place| matches!(place, Place::There(_))) {
+        Route::Vm
+    } else {
+        way.mapped()
     }
 }
 

@@ -1,6 +1,5 @@
 //! Lanes: how many transfers this process executes at a time, and the locks that they hold meanwhile.
 
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::Arc;
 
 use spin::Yield;
@@ -8,31 +7,10 @@ use spin::mutex::{SpinMutex, SpinMutexGuard};
 
 use crate::shared::mark::LANES;
 
-/// A lock on a line of its own, and what its holders did.
+/// A lock on a line of its own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Lane {
-    lock: SpinMutex<(), Yield>,
-    /// Written by the holder, read by anybody.
-    carried: [AtomicU64; Path::COUNT],
-}
-
-/// Which way the payload of a message went.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Path {
-    /// Within the process.
-    Own,
-    /// To or from memory that the peer shares.
-    Direct,
-    /// By `process_vm_writev` or `process_vm_readv`.
-    Vm,
-    /// The owner copied it.
-    Call,
-}
-
-impl Path {
-    pub(crate) const COUNT: usize = 4;
-}
+struct Lane(SpinMutex<(), Yield>);
 
 /// The lanes of a process. They are private: no peer can hold or break one.
 #[derive(Debug)]
@@ -55,20 +33,15 @@ impl Lanes {
     #[inline]
     pub(crate) fn lock(&self, number: usize) -> LaneGuard<'_> {
         let index = number % LANES;
-        let lock = self.0[index].lock.lock();
+        let lock = self.0[index].0.lock();
         LaneGuard { lanes: self, index, _lock: lock }
     }
 
     /// The lane, if nobody has it.
     pub(crate) fn try_lock(&self, number: usize) -> Option<LaneGuard<'_>> {
         let index = number % LANES;
-        let lock = self.0[index].lock.try_lock()?;
+        let lock = self.0[index].0.try_lock()?;
         Some(LaneGuard { lanes: self, index, _lock: lock })
-    }
-
-    /// How many messages' payload went each [`Path`].
-    pub(crate) fn carried(&self) -> [u64; Path::COUNT] {
-        core::array::from_fn(|path| self.0.iter().map(|lane| lane.carried[path].load(Relaxed)).sum())
     }
 }
 
@@ -76,13 +49,6 @@ impl LaneGuard<'_> {
     /// The lane's number, below [`LANES`].
     pub(crate) fn index(&self) -> usize {
         self.index
-    }
-
-    /// Counts a message whose payload went this way.
-    #[inline]
-    pub(crate) fn note(&self, path: Path) {
-        let count = &self.lanes.0[self.index].carried[path as usize];
-        count.store(count.load(Relaxed).wrapping_add(1), Relaxed);
     }
 
     /// Whether the lane is one of these.
