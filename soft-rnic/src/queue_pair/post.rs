@@ -26,12 +26,19 @@ impl Qp {
     /// Whether requests may be posted now.
     #[inline]
     pub(super) fn check_postable(&self) -> Result<(), Refusal> {
+        self.check_process()?;
         match self.state() {
             ibv_qp_state::IBV_QPS_RESET | ibv_qp_state::IBV_QPS_INIT | ibv_qp_state::IBV_QPS_RTR => {
                 Err(libc::EINVAL)
             }
             _ => Ok(()),
         }
+    }
+
+    /// A forked child has no part in the device: it does not even have the segment.
+    #[inline]
+    pub(super) fn check_process(&self) -> Result<(), Refusal> {
+        if self.rnic.node().is_forked() { Err(libc::EIO) } else { Ok(()) }
     }
 
     /// What was posted is executed now, or when progress is made.

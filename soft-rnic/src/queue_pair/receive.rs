@@ -34,6 +34,7 @@ impl Qp {
         self: &Arc<Self>,
         mut wr: *mut ibv_recv_wr,
     ) -> Result<(), (i32, *mut ibv_recv_wr)> {
+        self.check_process().map_err(|error| (error, wr))?;
         let Receiving::Own(queue) = &self.receiving else { return Err((libc::EINVAL, wr)) };
         if self.state() == ibv_qp_state::IBV_QPS_RESET {
             return Err((libc::EINVAL, wr));

@@ -146,6 +146,7 @@ impl Srq {
     ///
     /// `wr` is a valid list of requests.
     pub(crate) unsafe fn post(&self, mut wr: *mut ibv_recv_wr) -> Result<(), (i32, *mut ibv_recv_wr)> {
+        self.context.check_process().map_err(|error| (error, wr))?;
         let mut queue = self.queue.lock();
         while !wr.is_null() {
             // SAFETY: the caller's list.

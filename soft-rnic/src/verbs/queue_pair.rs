@@ -189,7 +189,7 @@ fn grant(mut plan: Plan) -> Result<Arc<Qp>, c_int> {
     if !within {
         return Err(libc::EINVAL);
     }
-    Qp::create(&rnic, plan).map_err(|error| errno::of(&error))
+    Qp::create(&rnic, plan).map_err(|error| errno::refused("ibv_create_qp", &error))
 }
 
 /// Makes the C part.
@@ -231,7 +231,8 @@ pub(super) unsafe extern "C" fn qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
 pub(super) unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
     // SAFETY: the caller's live queue pair and attributes. The state is the program's to read.
     unsafe {
-        match qp_of(qp).modify(&*attr, mask as u32) {
+        let qp_state = qp_of(qp);
+        match qp_state.context.check_process().and_then(|()| qp_state.modify(&*attr, mask as u32)) {
             Ok(()) => {
                 if mask as u32 & ibv_qp_attr_mask::IBV_QP_STATE.0 != 0 {
                     (*qp).state = (*attr).qp_state;
@@ -254,6 +255,9 @@ pub(super) unsafe extern "C" fn query_qp(
 ) -> c_int {
     // SAFETY: the caller's live queue pair and places.
     unsafe {
+        if let Err(error) = qp_of(qp).context.check_process() {
+            return super::number(Err(error));
+        }
         *init = ibv_qp_init_attr { qp_context: (*qp).qp_context, ..ibv_qp_init_attr::default() };
         qp_of(qp).query(&mut *attr, &mut *init);
         (*qp).state = (*attr).qp_state;
@@ -265,7 +269,7 @@ pub(super) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
     // SAFETY: the caller's live queue pair, which nobody uses any more if this succeeds.
     unsafe {
         let state = Arc::clone(qp_of(qp));
-        if let Err(error) = state.destroy() {
+        if let Err(error) = state.context.check_process().and_then(|()| state.destroy()) {
             errno::set(error);
             return error;
         }
@@ -373,13 +377,17 @@ fn new_srq(
             srq.set_handle(object);
             object
         }
-        Err(error) => null(errno::of(&error)),
+        Err(error) => null(errno::refused("ibv_create_srq", &error)),
     }
 }
 
 pub(super) unsafe extern "C" fn modify_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr, mask: c_int) -> c_int {
     // SAFETY: the caller's live queue and attributes.
-    match unsafe { srq_of(srq).modify(&*attr, mask as u32) } {
+    let result = unsafe {
+        let state = srq_of(srq);
+        state.context().check_process().and_then(|()| state.modify(&*attr, mask as u32))
+    };
+    match result {
         Ok(()) => 0,
         Err(error) => {
             errno::set(error);
@@ -390,7 +398,12 @@ pub(super) unsafe extern "C" fn modify_srq(srq: *mut ibv_srq, attr: *mut ibv_srq
 
 pub(super) unsafe extern "C" fn query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
     // SAFETY: the caller's live queue and place.
-    unsafe { srq_of(srq).query(&mut *attr) };
+    let state = unsafe { srq_of(srq) };
+    if let Err(error) = state.context().check_process() {
+        return super::number(Err(error));
+    }
+    // SAFETY: the caller's place.
+    state.query(unsafe { &mut *attr });
     0
 }
 
@@ -398,7 +411,7 @@ pub(super) unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
     // SAFETY: the caller's live queue, which nobody uses any more if this succeeds.
     unsafe {
         let state = Arc::clone(srq_of(srq));
-        if let Err(error) = state.destroy() {
+        if let Err(error) = state.context().check_process().and_then(|()| state.destroy()) {
             errno::set(error);
             return error;
         }

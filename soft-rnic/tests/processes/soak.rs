@@ -199,15 +199,15 @@ fn soak() -> Result<(), Failed> {
 
 /// What a process has that can be left over.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Resources {
-    descriptors: usize,
+pub(crate) struct Resources {
+    pub(crate) descriptors: usize,
     threads: usize,
     mappings: usize,
     heap_pages: u64,
 }
 
 impl Resources {
-    fn now() -> Self {
+    pub(crate) fn now() -> Self {
         let count = |folder| std::fs::read_dir(folder).expect("a process can see its own").count();
         let maps = std::fs::read_to_string("/proc/self/maps").expect("a process can see its own");
         let mappings = maps.lines().filter(|line| line.contains("soft-rnic")).count();
@@ -220,7 +220,7 @@ impl Resources {
     }
 
     /// The state to which everything comes back; a peer's end is noticed a little later.
-    fn settle(&self) -> Result<(), String> {
+    pub(crate) fn settle(&self) -> Result<(), String> {
         let begin = Instant::now();
         loop {
             let now = Self::now();
@@ -501,7 +501,7 @@ impl Round {
 }
 
 /// A device, and what a process has that has no peer.
-fn open() -> (Device, Resources) {
+pub(crate) fn open() -> (Device, Resources) {
     let device = Device::open();
     // The first queue pair brings what stays until the device is closed.
     let cq = device.cq(1, ptr::null_mut());
