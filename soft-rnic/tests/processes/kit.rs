@@ -94,8 +94,8 @@ impl Device {
     }
 
     pub(crate) fn srq(self, receives: u32) -> *mut ibv_srq {
-        let mut init = ibv_srq_init_attr::default();
-        init.attr = ibv_srq_attr { max_wr: receives, max_sge: 1, srq_limit: 0 };
+        let attr = ibv_srq_attr { max_wr: receives, max_sge: 1, srq_limit: 0 };
+        let mut init = ibv_srq_init_attr { attr, ..Default::default() };
         // SAFETY: the domain lives.
         let srq = unsafe { (lib().ibv_create_srq)(self.pd, &raw mut init) };
         assert!(!srq.is_null(), "ibv_create_srq: {}", std::io::Error::last_os_error());

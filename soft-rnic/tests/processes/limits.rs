@@ -148,36 +148,22 @@ fn become_nobody() {
 
 /// One who answers, and does what it is told.
 fn partner(arguments: &[String]) {
-    match arguments.first().map(String::as_str) {
-        Some("nobody") => become_nobody(),
-        Some("parent") => {
-            // SAFETY: the child makes system calls only.
-            if unsafe { libc::fork() } == 0 {
-                // SAFETY: as above. Its parent is gone before that.
-                unsafe {
-                    libc::close(1);
-                    libc::sleep(3);
-                    libc::_exit(0);
-                }
-            }
-        }
-        _ => {}
+    let role = arguments.first().map(String::as_str);
+    if role == Some("nobody") {
+        become_nobody();
     }
     let side = Side::new();
     side.memory.fill(0x33);
     say(&side.address().to_string());
     let to: Address = told().expect("a line").parse().expect("an address");
     side.qp.connect(&to, TIMING);
-    if arguments.first().map(String::as_str) == Some("parent") {
-        // Again, now that there is a device which the child could keep.
-        // SAFETY: as above.
-        if unsafe { libc::fork() } == 0 {
-            // SAFETY: as above.
-            unsafe {
-                libc::close(1);
-                libc::sleep(3);
-                libc::_exit(0);
-            }
+    // SAFETY: the child makes system calls only.
+    if role == Some("parent") && unsafe { libc::fork() } == 0 {
+        // SAFETY: as above. Its parent is gone before that.
+        unsafe {
+            libc::close(1);
+            libc::sleep(3);
+            libc::_exit(0);
         }
     }
     say("ready");
