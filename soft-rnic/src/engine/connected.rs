@@ -330,6 +330,7 @@ impl Qp {
         if !gathered.holds() {
             return Err(Stop::Local(ibv_wc_status::IBV_WC_LOC_PROT_ERR));
         }
+        reach(Step::Checked);
         let len = request.length as usize;
         reach(Step::Checked);
         Ok(Remote { place: Place::Here(at), len, key: request.rkey, address: request.remote_addr })

@@ -133,6 +133,7 @@ mod tests {
             assert!(seen.insert(number.qpn) && indices.insert(number.index));
             assert_eq!(blocks.index_of(number.qpn), Some(number.index));
         }
+        assert_eq!(blocks.0.iter().filter(|block| block.load(Ordering::Acquire) != 0).count(), 3);
         // Freed ones come last.
         let freed = QpNumber { index: 5, qpn: 1000 << BLOCK_BITS | 5 };
         numbers.free(freed);
