@@ -25,7 +25,7 @@ use crate::sync::{AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed, Release};
 /// Bytes in transit at a time.
 const ROOM: usize = CALL_PAYLOAD;
 /// How long a sender waits within one attempt.
-const PATIENCE: Duration = Duration::from_millis(5);
+const PATIENCE: Duration = Duration::from_millis(20);
 /// How long it waits for an owner that has begun: one that is stopped just then.
 const LONG_PATIENCE: Duration = Duration::from_secs(2);
 

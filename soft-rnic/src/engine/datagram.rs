@@ -8,7 +8,7 @@ use super::connected::Stop;
 use super::deliver::{Envelope, GRH};
 use super::gather::Gathered;
 use super::peer::{Peer, receives};
-use super::{After, Marks, Outcome, Way};
+use super::{After, Broken, Marks, Outcome, Way};
 use crate::node::Reach;
 use crate::queue_pair::lane::Held;
 use crate::queue_pair::send_queue::{Destination, Posted};
@@ -107,6 +107,7 @@ impl Qp {
         let result = self.deliver_in(envelope, posted, way, after);
         match result {
             Err(Stop::Local(status)) => Outcome::Failed(status),
+            Err(Stop::Broken(Broken::Late)) => self.late_datagram(sending),
             // Whatever went wrong on the way: the datagram is lost and nobody is told.
             _ => Outcome::Done,
         }

@@ -30,6 +30,8 @@ enum Reason {
 
 /// How soon a request is looked at again that waits for something of this host.
 const SOON: Duration = Duration::from_millis(1);
+/// How long a datagram waits for a receiver that has to move its bytes itself.
+const GRACE: Duration = Duration::from_millis(500);
 
 impl Wait {
     /// For a moment, or for ever; no try is used up.
@@ -72,6 +74,15 @@ impl Qp {
                 })
             }
             failed => failed,
+        }
+    }
+
+    /// The same for a datagram: after a while it is lost, so that others are not kept waiting for ever.
+    pub(crate) fn late_datagram(&self, sending: &mut Sending) -> Outcome {
+        let lost = ibv_wc_status::IBV_WC_RETRY_EXC_ERR;
+        match self.wait_for(sending, Reason::NoAnswer, Some(GRACE), 0, lost) {
+            Outcome::Again(wait) => Outcome::Again(Wait { deadline: Some(Instant::now() + SOON), ..wait }),
+            _ => Outcome::Done,
         }
     }
 
