@@ -132,6 +132,11 @@ impl Qp {
         way: Way<'_>,
         after: &mut After,
     ) -> Result<Outcome, Stop> {
+        if posted.request.length > way.peer.longest
+            && posted.request.opcode != ibv_wr_opcode::IBV_WR_RDMA_READ
+        {
+            return Err(Stop::Refused(Refused::Invalid));
+        }
         match posted.request.opcode {
             ibv_wr_opcode::IBV_WR_RDMA_WRITE => self.write(posted, way).map(|()| Outcome::Done),
             ibv_wr_opcode::IBV_WR_RDMA_READ => self.read(posted, way).map(|()| Outcome::Done),

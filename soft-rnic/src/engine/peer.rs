@@ -19,6 +19,8 @@ pub(crate) struct Peer {
     pub(crate) index: u32,
     pub(crate) pass: Pass,
     pub(crate) card: QpCard,
+    /// The longest message that both ends' path MTUs allow.
+    pub(crate) longest: u64,
     /// It has been told that the connection is there.
     pub(crate) established: bool,
 }
@@ -117,7 +119,11 @@ impl Qp {
             return Err(NoPeer::Silent);
         }
         let established = resumed && was_connected.is_some_and(|peer| peer.established);
-        sending.peer = Some(Peer { link, index, pass, card, established });
+        // A packet that is not the last must be of the receiver's path MTU (InfiniBand specification 9.7.4.1.6): where
+        // the ends disagree, only messages of one packet pass.
+        let (own_mtu, peer_mtu) = (attributes.path_mtu, 128 << card.path_mtu.min(5));
+        let longest = if own_mtu == peer_mtu { u64::MAX } else { u64::from(own_mtu.min(peer_mtu)) };
+        sending.peer = Some(Peer { longest, link, index, pass, card, established });
         Ok(())
     }
 }
