@@ -10,6 +10,7 @@ use super::peer::NoPeer;
 use super::transfer::{Direction, Place, Remote};
 use super::{After, Broken, Marks, Outcome, Way};
 use crate::crash_point::{Step, reach};
+use crate::node::Route;
 use crate::platform::copy;
 use crate::queue_pair::lane::Held;
 use crate::queue_pair::send_queue::Posted;
@@ -227,24 +228,27 @@ impl Qp {
         let remote = self.remote(posted, way, ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC)?;
         let swaps = request.opcode == ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP;
         let [first, second] = request.operands;
-        let before = match remote.place {
+        let (before, route) = match remote.place {
             Place::Here(at) if at.addr().is_multiple_of(8) => {
                 // SAFETY: eight bytes of the region, aligned, the marks are settled and the gates hold.
-                unsafe {
+                let before = unsafe {
                     if swaps {
                         copy::compare_and_swap(at.cast(), first, second)
                     } else {
                         copy::fetch_and_add(at.cast(), first)
                     }
-                }
+                };
+                (before, way.mapped())
             }
             Place::Here(_) => return Err(Stop::Refused(Refused::Invalid)),
             // The kernel has no such operation: the owner does it, and so all of them are atomic to each other.
             _ => {
                 let operation = if swaps { Operation::CompareSwap } else { Operation::FetchAdd };
-                atomic_by_asking(way, &remote, operation, request.operands).map_err(Stop::Broken)?
+                let before = atomic_by_asking(way, &remote, operation, request.operands);
+                (before.map_err(Stop::Broken)?, Route::Call)
             }
         };
+        way.count(route, 8);
         let before = before.to_ne_bytes();
         let mut offset = 0;
         for piece in &way.gathered.pieces {
@@ -332,6 +336,7 @@ impl Qp {
         }
         reach(Step::Checked);
         let len = request.length as usize;
+        reach(Step::Checked);
         Ok(Remote { place: Place::Here(at), len, key: request.rkey, address: request.remote_addr })
     }
 }

@@ -19,7 +19,7 @@ use rdma_mummy_sys::types::{ibv_event_type, ibv_qp_state, ibv_qp_type, ibv_send_
 
 use crate::faults;
 use crate::node::VmError;
-use crate::node::{Doorbell, LaneGuard, Link};
+use crate::node::{Doorbell, LaneGuard, Link, Route};
 use crate::objects::completion::Cqe;
 use crate::objects::rnic::Rnic;
 use crate::queue_pair::lane::Held;
@@ -74,6 +74,20 @@ pub(crate) struct Way<'a> {
     pub(crate) lane: &'a LaneGuard<'a>,
     /// Tells the request from others, for an owner that is asked.
     pub(crate) ticket: u64,
+}
+
+impl Way<'_> {
+    /// Counts a message that was moved.
+    #[inline]
+    pub(crate) fn count(&self, route: Route, bytes: usize) {
+        self.peer.link.counters().add(self.lane, route, bytes);
+    }
+
+    /// The path over memory that is mapped here.
+    #[inline]
+    pub(crate) fn mapped(&self) -> Route {
+        if self.peer.link.is_own() { Route::Own } else { Route::Direct }
+    }
 }
 
 /// Published marks of one transfer.

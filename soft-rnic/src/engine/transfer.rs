@@ -6,7 +6,7 @@ use super::call::move_by_asking;
 use super::{Broken, Way};
 use crate::crash_point::{self, Step};
 use crate::faults;
-use crate::node::Link;
+use crate::node::{Link, Route};
 use crate::platform::{copy, vm};
 use crate::queue_pair::Qp;
 use crate::shared::segment::MAX_SGE;
@@ -77,6 +77,7 @@ impl Qp {
             };
             // SAFETY: both may be touched, by the caller's promise, for the length of the local piece.
             unsafe { copy::copy(to, from, local.len) };
+            way.count(way.mapped(), local.len);
             return Ok(());
         }
         // SAFETY: the caller's promise.
@@ -86,7 +87,9 @@ impl Qp {
             } else {
                 self.carry_plainly(way, direction, remotes)
             }
-        }
+        }?;
+        way.count(route(way, remotes), way.gathered.length());
+        Ok(())
     }
 
     /// # Safety
@@ -106,6 +109,18 @@ impl Qp {
                 move_message(&way.peer.link, direction, &way.gathered.pieces, remotes)
             }
         }
+    }
+}
+
+/// The path of the slowest piece.
+fn route(way: Way<'_>, remotes: &[Remote]) -> Route {
+    let has = |wanted: fn(&Place) -> bool| remotes.iter().any(|remote| wanted(&remote.place));
+    if has(|place| matches!(place, Place::Ask)) {
+        Route::Call
+    } else if has(|place| matches!(place, Place::There(_))) {
+        Route::Vm
+    } else {
+        way.mapped()
     }
 }
 

@@ -10,6 +10,7 @@ use super::mailbox::{Command, Mailbox};
 use super::message::{Doorbell, PortGid, ProcessId, Request, ShareId, Welcome};
 use super::numbers::Blocks;
 use super::probe::probe;
+use super::traffic::Counters;
 use super::views::{ShareView, Views};
 use crate::platform::process::Process;
 use crate::platform::socket::Socket;
@@ -55,6 +56,7 @@ pub(crate) struct Link {
     /// By lane, the ticket of an atomic operation that was asked for and whose sender has not got the answer; 0 for none.
     owed: Box<[AtomicU64]>,
     common: Arc<Common>,
+    counters: Counters,
     peer: Option<Peer>,
 }
 
@@ -71,9 +73,8 @@ impl Link {
         gids: Vec<PortGid>,
         common: Arc<Common>,
     ) -> Self {
-        let alive = AtomicBool::new(true);
-        let owed = none_owed();
-        Self { number: 0, segment, alive, blocks, gids, call_area: 0, owed, common, peer: None }
+        let (alive, counters, owed) = (AtomicBool::new(true), Counters::default(), none_owed());
+        Self { number: 0, segment, alive, blocks, gids, call_area: 0, owed, common, counters, peer: None }
     }
 
     /// The link to a process that said welcome.
@@ -97,6 +98,7 @@ impl Link {
             call_area,
             owed: none_owed(),
             common,
+            counters: Counters::default(),
             peer: Some(peer),
         }
     }
@@ -181,6 +183,12 @@ impl Link {
 
     pub(crate) fn socket(&self) -> Option<&Socket> {
         self.peer.as_ref().map(|peer| &peer.socket)
+    }
+
+    /// What was sent over the link.
+    #[inline]
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.counters
     }
 
     pub(crate) fn views(&self) -> Option<&Views> {

@@ -14,6 +14,7 @@ use crate::node::{Node, Revoked, ShareId, Stuck};
 use crate::shared::entry::MrCard;
 use crate::shared::gate::{Gate, Keeper, Pass};
 use crate::shared::segment::MAX_REGIONS;
+use crate::status;
 use crate::sync::{AtomicU32, AtomicU64, Relaxed};
 
 /// Regions are allocated in chunks, which stay: a reader needs no lock.
@@ -214,6 +215,17 @@ impl Regions {
         let entry = self.node.segment().region(index).expect("the index is one of the segment's");
         entry.withdraw(&mut control.shared);
         region.base.store(ptr::null_mut(), Relaxed);
+    }
+
+    /// The regions that there are.
+    pub(crate) fn count(&self) -> status::Regions {
+        let used = self.indices().next;
+        let mut counted = status::Regions::default();
+        for (_, card) in (1..used).filter_map(|index| self.at(index)?.read()) {
+            counted.count += 1;
+            counted.bytes = counted.bytes.saturating_add(card.length);
+        }
+        counted
     }
 
     /// Revokes all regions of a context that was closed without deregistering them.

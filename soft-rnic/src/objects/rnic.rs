@@ -14,6 +14,7 @@ use crate::node::{Doorbell, Handler, Identity, Link, Node, PortGid, Settings};
 use crate::platform::errno;
 use crate::queue_pair::{Qp, Srq};
 use crate::shared::segment::{MAX_COMPLETION_QUEUES, MAX_QUEUE_PAIRS, MAX_SHARED_QUEUES};
+use crate::status::{OpenDevice, QueuePairs, Statistics, Traffic};
 
 static CURRENT: Mutex<Weak<Rnic>> = Mutex::new(Weak::new());
 
@@ -90,6 +91,47 @@ impl Rnic {
             shared_queues: Table::new(MAX_SHARED_QUEUES),
             contexts: Mutex::default(),
         })
+    }
+
+    /// What there is, and what was sent.
+    pub(crate) fn statistics(&self) -> Statistics {
+        let (peers, former) = self.node.traffic();
+        Statistics {
+            mode: self.setup.config.mode,
+            devices: self.open_devices(),
+            queue_pairs: self.queue_pairs_by_kind(),
+            shared_receive_queues: self.shared_queues.all().len() as u32,
+            completion_queues: self.completion_queues.all().len() as u32,
+            regions: self.regions.count(),
+            peers,
+            more_peers: 0,
+            former,
+        }
+    }
+
+    fn open_devices(&self) -> Vec<OpenDevice> {
+        let mut devices: Vec<OpenDevice> = Vec::new();
+        for context in self.contexts() {
+            let name = &context.device().name;
+            match devices.iter_mut().find(|device| device.name == *name) {
+                Some(device) => device.contexts += 1,
+                None => devices.push(OpenDevice { name: name.clone(), contexts: 1 }),
+            }
+        }
+        devices
+    }
+
+    fn queue_pairs_by_kind(&self) -> Vec<QueuePairs> {
+        let mut kinds: Vec<QueuePairs> = Vec::new();
+        for qp in self.queue_pairs.all() {
+            let (qp_type, state) = (qp.qp_type, qp.state());
+            match kinds.iter_mut().find(|kind| (kind.qp_type, kind.state) == (qp_type, state)) {
+                Some(kind) => kind.count += 1,
+                None => kinds.push(QueuePairs { qp_type, state, count: 1 }),
+            }
+        }
+        kinds.sort_by_key(|kind| (kind.qp_type.0, kind.state.0));
+        kinds
     }
 
     pub(crate) fn config(&self) -> &'static Config {
@@ -193,5 +235,25 @@ impl Handler for Rnic {
         if let Some(qp) = self.queue_pairs.get(qp) {
             qp.timer();
         }
+    }
+
+    fn statistics(&self) -> Statistics {
+        self.statistics()
+    }
+}
+
+impl Drop for Rnic {
+    /// The last context is closed: says how messages went, which nothing else shows of a program.
+    fn drop(&mut self) {
+        let (peers, former) = self.node.traffic();
+        let sum =
+            |of: fn(&Traffic) -> u64| of(&former) + peers.iter().map(|peer| of(&peer.traffic)).sum::<u64>();
+        log::info!(
+            "payload of messages: {} within the process, {} by shared memory, {} by process_vm, {} by the owner",
+            sum(|traffic| traffic.own.messages),
+            sum(|traffic| traffic.direct.messages),
+            sum(|traffic| traffic.vm.messages),
+            sum(|traffic| traffic.call.messages),
+        );
     }
 }
