@@ -224,7 +224,7 @@ pub(crate) fn current() -> Option<Arc<RuleSet>> {
 impl RuleSet {
     /// Gives each action that this request or receive calls for to `act`, with a number of chance.
     pub(crate) fn on_work(&self, seen: &Seen, act: impl FnMut(&Rule, u64)) {
-        self.on(|rule| rule.matches_work(seen), &format_args!("{seen:?}"), act);
+        self.on(|rule| rule.matches_work(seen), seen, act);
     }
 
     /// The same for a call.
