@@ -93,12 +93,12 @@ pub enum SetError {
     #[error(
         "fault rule \"{0}\" says how a device is made: give it in the configuration, before the devices are listed"
     )]
-    TooLate(Rule),
+    TooLate(Box<Rule>),
     /// A rule makes no sense.
     #[error("fault rule \"{rule}\" is not {allowed}")]
     Senseless {
         /// The rule.
-        rule: Rule,
+        rule: Box<Rule>,
         /// What would make sense.
         allowed: &'static str,
     },
@@ -183,9 +183,9 @@ pub fn device_fatal(device: u8) -> std::io::Result<()> {
 
 fn check(rules: &[Rule]) -> Result<(), SetError> {
     for rule in rules {
-        rule.check().map_err(|allowed| SetError::Senseless { rule: rule.clone(), allowed })?;
+        rule.check().map_err(|allowed| SetError::Senseless { rule: Box::new(rule.clone()), allowed })?;
         if matches!(rule.action, Action::Trait(_)) {
-            return Err(SetError::TooLate(rule.clone()));
+            return Err(SetError::TooLate(Box::new(rule.clone())));
         }
     }
     Ok(())
@@ -224,7 +224,7 @@ pub(crate) fn current() -> Option<Arc<RuleSet>> {
 impl RuleSet {
     /// Gives each action that this request or receive calls for to `act`, with a number of chance.
     pub(crate) fn on_work(&self, seen: &Seen, act: impl FnMut(&Rule, u64)) {
-        self.on(|rule| rule.matches_work(seen), &format_args!("{seen:?}"), act);
+        self.on(|rule| rule.matches_work(seen), seen, act);
     }
 
     /// The same for a call.

@@ -283,6 +283,13 @@ pub(crate) struct Seen {
     pub(crate) size: u64,
 }
 
+impl fmt::Display for Seen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { device, port, qpn, opcode, size, .. } = self;
+        write!(f, "{opcode} of {size} bytes, queue pair {qpn:#x}, soft{device} port {port}")
+    }
+}
+
 /// A duration as rules have it.
 struct Time(Duration);
 

@@ -22,8 +22,8 @@ fn each_maker_fails_with_the_error_of_the_rule() {
     };
     let mut buf = 0_u64;
     let mut ah = ibv_ah_attr { is_global: 1, port_num: 1, ..Default::default() };
-    // SAFETY: what is made is made of live objects, and fails each time, so nothing is left.
     type Maker<'a> = (&'a str, Box<dyn FnMut() -> bool + 'a>);
+    // SAFETY: what is made is made of live objects, and fails each time, so nothing is left.
     let makers: Vec<Maker<'_>> = unsafe {
         vec![
             ("alloc_pd", Box::new(|| (lib.ibv_alloc_pd)(side.context).is_null())),
@@ -108,7 +108,7 @@ fn what_cannot_be_put_in_force_changes_nothing() {
     let _turn = turn();
     rules("drop nth=7");
     let odd = Rule::new(Action::Trait(Trait::NoGids));
-    assert_eq!(faults::add(odd.clone()), Err(SetError::TooLate(odd)));
+    assert_eq!(faults::add(odd.clone()), Err(SetError::TooLate(Box::new(odd))));
     let senseless = Rule::new(Action::Errno(libc::ENOMEM));
     let error = faults::set([senseless], 0).unwrap_err();
     assert!(error.to_string().contains("needs call="), "{error}");

@@ -5,8 +5,11 @@ use soft_rnic::faults;
 
 use crate::bench::*;
 
+/// Completions, what arrived with each, and how often each rule acted.
+type Outcomes = (Vec<(u64, ibv_wc_status)>, Vec<Vec<u8>>, Vec<u64>);
+
 /// What comes of many writes under chance.
-fn outcomes(seed: u64) -> (Vec<(u64, ibv_wc_status)>, Vec<Vec<u8>>, Vec<u64>) {
+fn outcomes(seed: u64) -> Outcomes {
     let (a, b) = pair();
     a.write_bytes(&[0x55; 32]);
     let text = "flip=3 chance=0.3; status=success chance=0.2; delay=1us..1ms chance=0.2; drop=1 chance=0.1";
