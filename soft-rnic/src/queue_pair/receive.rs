@@ -72,7 +72,7 @@ impl Qp {
                         self.fail();
                     }
                 }
-                None => return false,
+                None => return self.is_flushing() && self.is_behind_requests(),
             }
         }
         true
@@ -96,6 +96,12 @@ impl Qp {
         (altered, failed)
     }
 
+    /// Whether completions of requests are still to be polled, from the same queue: what has failed comes before what is
+    /// flushed on account of it.
+    fn is_behind_requests(&self) -> bool {
+        Arc::ptr_eq(self.send_cq.get(), self.recv_cq.get()) && self.recv_cq.has_own()
+    }
+
     /// The next receive completion, and whether it ends the queue pair.
     fn next_receive(self: &Arc<Self>) -> Option<(Cqe, bool)> {
         match &self.receiving {
@@ -107,7 +113,7 @@ impl Qp {
                     queue.consume(received.slot);
                     return Some(reported);
                 }
-                if !self.is_flushing() {
+                if !self.is_flushing() || self.is_behind_requests() {
                     return None;
                 }
                 queue.take_back().map(|wr_id| (self.flushed(wr_id), false))

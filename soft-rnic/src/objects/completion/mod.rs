@@ -258,6 +258,11 @@ impl Cq {
         }
     }
 
+    /// Whether completions of this process itself wait to be polled.
+    pub(crate) fn has_own(&self) -> bool {
+        self.own.len() != 0
+    }
+
     /// Tells the channel, whose arming was taken.
     pub(crate) fn notify(&self) {
         self.awaited.store(false, Relaxed);

@@ -138,7 +138,8 @@ impl<S: Source> Sources<S> {
         self.left.store(bits, Relaxed);
         cursor.polled = cursor.polled.wrapping_add(taken as u64);
         let mut polled = cursor.polled.wrapping_add(self.forgotten.load(Relaxed));
-        if taken < room && bits == 0 && announced.wrapping_sub(polled) as i64 > 0 {
+        let empty = taken < room && bits == 0 && !entry.has_news(words);
+        if empty && announced.wrapping_sub(polled) as i64 > 0 {
             // All sources are empty: what was announced and is not there has gone with a queue pair or its peer.
             cursor.polled = cursor.polled.wrapping_add(announced.wrapping_sub(polled));
             polled = announced;
