@@ -20,12 +20,12 @@ impl Section<'_> {
     pub(super) fn write(&self, root: &Path) -> Result<()> {
         let path = root.join(PERFORMANCE);
         let old = std::fs::read_to_string(&path).unwrap_or_default();
-        std::fs::write(&path, self.into_document(&old))?;
+        std::fs::write(&path, self.in_document(&old))?;
         println!("written to {PERFORMANCE}");
         Ok(())
     }
 
-    fn into_document(&self, old: &str) -> String {
+    fn in_document(&self, old: &str) -> String {
         let Self { name, title, intro, body } = self;
         let (begin, end) = (
             format!("<!-- begin: cargo xtask bench {name} -->"),
@@ -53,9 +53,9 @@ mod tests {
     #[test]
     fn only_the_section_of_the_run_is_rewritten() {
         let section = |body| Section { name: "x", title: "T", intro: "I", body };
-        let first = section("one").into_document("# Performance\n\nwords\n");
+        let first = section("one").in_document("# Performance\n\nwords\n");
         assert!(first.starts_with("# Performance\n\nwords\n\n<!-- begin: cargo xtask bench x -->\n## T\n"));
-        let second = section("two").into_document(&format!("{first}\nmore words\n"));
+        let second = section("two").in_document(&format!("{first}\nmore words\n"));
         assert!(second.contains("two") && !second.contains("one") && second.ends_with("-->\n\nmore words\n"));
     }
 }

@@ -4,11 +4,13 @@
 //! the ratio of two programs that ran one after the other, and beside it
 //! stands the ratio of one program to itself from the same run.
 
+mod callgrind;
 mod document;
 mod overhead;
 mod programs;
 mod report;
 mod samples;
+mod soft;
 
 use std::io;
 use std::path::Path;
@@ -37,6 +39,8 @@ enum What {
     Softroce(Softroce),
     /// sideway against C, in instructions over the software device: a gate
     Overhead(overhead::Args),
+    /// The software device against the machine, and stride-perf against perftest over it
+    Soft(soft::Args),
 }
 
 #[derive(clap::Args)]
@@ -58,6 +62,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     match &args.what {
         What::Softroce(args) => softroce(root, args),
         What::Overhead(args) => overhead::run(root, args),
+        What::Soft(args) => soft::run(root, args),
     }
 }
 

@@ -169,14 +169,13 @@ impl SendQueue for ExtendedSendQueue {
         unsafe { verbs::ibv_wr_start(self.qp.as_ptr()) };
         ExtendedPostSendGuard {
             qp: self.qp,
-            lists: &mut self.lists,
             usable: self.usable,
             max_wr: self.max_wr,
-            max_sge: self.max_sge,
             max_inline: self.max_inline,
             count: 0,
             open: false,
             failure: None,
+            queue: self,
         }
     }
 
@@ -201,15 +200,15 @@ static NOTHING: ibv_sge = ibv_sge { addr: 0, length: 0, lkey: 0 };
 #[derive(Debug)]
 pub struct ExtendedPostSendGuard<'queue> {
     qp: NonNull<ibv_qp_ex>,
+    // Copies of the queue's, which compilers know that no call changes.
     usable: SendOperationFlags,
     max_wr: NonZeroU32,
-    max_sge: u32,
     max_inline: u32,
     count: u32,
     /// The last request waits for its buffer.
     open: bool,
     failure: Option<Failure>,
-    lists: &'queue mut u8,
+    queue: &'queue mut ExtendedSendQueue,
 }
 
 impl ExtendedPostSendGuard<'_> {
@@ -270,7 +269,7 @@ impl ExtendedPostSendGuard<'_> {
     fn abort(&mut self) {
         // SAFETY: a list is open (head of this file); nothing uses it after this.
         unsafe { verbs::ibv_wr_abort(self.qp.as_ptr()) };
-        *self.lists = NO_LIST;
+        self.queue.lists = NO_LIST;
     }
 }
 
@@ -281,7 +280,7 @@ impl PostSendGuard for ExtendedPostSendGuard<'_> {
         list.close_empty();
         if let Some(failure) = list.failure {
             list.abort();
-            let failure = if list.usable == NO_PLACE { Failure::TooMany { limit: 0 } } else { failure };
+            let failure = if list.queue.usable == NO_PLACE { Failure::TooMany { limit: 0 } } else { failure };
             return Err(PostSendError::from_failure(failure));
         }
         if list.count == 0 {
@@ -290,7 +289,7 @@ impl PostSendGuard for ExtendedPostSendGuard<'_> {
         }
         // SAFETY: a list is open and every request in it has its buffer (head of this file).
         let result = unsafe { verbs::ibv_wr_complete(list.qp.as_ptr()) };
-        *list.lists = NO_LIST;
+        list.queue.lists = NO_LIST;
         match result {
             0 => Ok(()),
             result => Err(PostSendError::from_errno(result, None)),
@@ -389,8 +388,8 @@ impl Build for ExtendedPostSendGuard<'_> {
         if !self.close() {
             return;
         }
-        if list.len() > self.max_sge as usize {
-            let (index, given, limit) = (self.current(), list.len(), self.max_sge);
+        if list.len() > self.queue.max_sge as usize {
+            let (index, given, limit) = (self.current(), list.len(), self.queue.max_sge);
             return self.fail_open(Failure::TooManyEntries { index, given, limit });
         }
         let entries: *const ibv_sge = list.as_ptr().cast();

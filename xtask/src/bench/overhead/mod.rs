@@ -4,7 +4,6 @@
 //! work request that is posted and completed, and what one costs is the difference of two runs, so that setting up
 //! does not count. Nothing here takes the time, so it is a gate: `.ci/run overhead`.
 
-mod callgrind;
 mod disassembly;
 
 use std::fmt::Write as _;
@@ -13,9 +12,9 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail, ensure};
 
+use super::callgrind::Counts;
 use super::document::Section;
 use super::programs::{self, Programs};
-use callgrind::Counts;
 
 /// How many instructions per operation sideway may cost more than C.
 const ALLOWANCE: f64 = 2.0;

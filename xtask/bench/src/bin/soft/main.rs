@@ -81,6 +81,16 @@ fn measure(row: &str, samples: u32) -> Result<()> {
             sample_two(samples, ours, || raw.writes(from, bytes as usize, count))?;
             peer.end()
         }
+        "descriptors" => {
+            let mut side = Side::new(BufferKind::Shared)?;
+            let before = std::fs::read_dir("/proc/self/fd")?.count();
+            let mut peer = Peer::start(&mut side, BufferKind::Shared)?;
+            stream(&mut side, &peer, 64, 1, 100)?;
+            peer.settle()?;
+            // Two are the pipes to the other process.
+            println!("descriptors {}", std::fs::read_dir("/proc/self/fd")?.count() - before - 2);
+            peer.end()
+        }
         _ => bail!("no such row: {row}"),
     }
 }
@@ -124,7 +134,8 @@ fn sample_two(
     mut ours: impl FnMut() -> Result<f64>,
     mut reference: impl FnMut() -> Result<f64>,
 ) -> Result<()> {
-    (ours()?, reference()?);
+    ours()?;
+    reference()?;
     for _ in 0..samples {
         println!("sample {:.3} {:.3}", ours()?, reference()?);
     }

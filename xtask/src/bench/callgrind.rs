@@ -30,12 +30,12 @@ impl Counts {
                 functions.get(name)?;
             } else if line.starts_with("calls=") {
                 of_a_call = true;
-            } else if line.starts_with(|c: char| c.is_ascii_digit() || "+-*".contains(c)) {
-                if !core::mem::take(&mut of_a_call) {
-                    let cost = line.split_whitespace().nth(1).unwrap_or("0");
-                    let cost: f64 = cost.parse().with_context(|| format!("not callgrind's: {line}"))?;
-                    *counts.0.entry((object.clone(), function.clone())).or_default() += cost;
-                }
+            } else if line.starts_with(|c: char| c.is_ascii_digit() || "+-*".contains(c))
+                && !core::mem::take(&mut of_a_call)
+            {
+                let cost = line.split_whitespace().nth(1).unwrap_or("0");
+                let cost: f64 = cost.parse().with_context(|| format!("not callgrind's: {line}"))?;
+                *counts.0.entry((object.clone(), function.clone())).or_default() += cost;
             }
         }
         ensure!(ours && !counts.0.is_empty(), "callgrind wrote no instruction counts");

@@ -1,0 +1,55 @@
+//! Medians, and the interval of a geometric mean.
+
+/// The middle.
+pub(super) fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    match values.len() {
+        0 => f64::NAN,
+        n if n % 2 == 1 => values[n / 2],
+        n => f64::midpoint(values[n / 2 - 1], values[n / 2]),
+    }
+}
+
+/// A geometric mean of ratios, and the 95 % bootstrap interval around it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Interval {
+    pub(super) mean: f64,
+    pub(super) low: f64,
+    pub(super) high: f64,
+}
+
+/// Draws as many rounds as there are, with replacement, 10,000 times. A round is the ratios of all sizes that were taken
+/// together, which noise strikes together.
+pub(super) fn bootstrap(rounds: &[Vec<f64>]) -> Interval {
+    let logs: Vec<f64> =
+        rounds.iter().map(|round| round.iter().map(|r| r.ln()).sum::<f64>() / round.len() as f64).collect();
+    let count = logs.len();
+    let mean = |logs: &mut dyn Iterator<Item = f64>| (logs.sum::<f64>() / count as f64).exp();
+    let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut draws: Vec<f64> = (0..10_000)
+        .map(|_| {
+            mean(&mut (0..count).map(|_| {
+                random ^= random << 13;
+                random ^= random >> 7;
+                random ^= random << 17;
+                logs[(random % count as u64) as usize]
+            }))
+        })
+        .collect();
+    draws.sort_by(f64::total_cmp);
+    Interval { mean: mean(&mut logs.iter().copied()), low: draws[250], high: draws[9749] }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_interval_holds_the_mean_and_grows_with_noise() {
+        let calm = bootstrap(&[vec![1.0, 1.0], vec![1.0, 1.0], vec![1.0, 1.0]]);
+        assert!((calm.mean - 1.0).abs() < 1e-12 && (calm.high - calm.low).abs() < 1e-12, "{calm:?}");
+        let noisy = bootstrap(&[vec![0.5], vec![1.0], vec![2.0], vec![1.0], vec![1.0]]);
+        assert!((noisy.mean - 1.0).abs() < 1e-12 && noisy.low < 0.9 && noisy.high > 1.1, "{noisy:?}");
+        assert_eq!(median(vec![3.0, 1.0, 2.0, 4.0]), 2.5);
+    }
+}
