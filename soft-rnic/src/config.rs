@@ -104,13 +104,13 @@ impl Default for Limits {
             max_cq: table(segment::MAX_COMPLETION_QUEUES),
             max_cqe: 1 << 22,
             max_qp: table(segment::MAX_QUEUE_PAIRS),
-            max_qp_wr: 1 << 16,
+            max_qp_wr: segment::MAX_SLOTS,
             max_sge: segment::MAX_SGE as u32,
             max_inline_data: 1024,
             max_qp_rd_atom: 128,
             max_ah: 1 << 20,
             max_srq: table(segment::MAX_SHARED_QUEUES),
-            max_srq_wr: 1 << 16,
+            max_srq_wr: segment::MAX_SLOTS,
             max_srq_sge: segment::MAX_SGE as u32,
         }
     }

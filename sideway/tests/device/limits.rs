@@ -133,7 +133,7 @@ fn a_full_queue_says_how_far_it_came<Q: QpFlavour>(rig: &Rig) -> Outcome {
         let (posted, error) = fill(&mut pair, list);
         assert!(error.is_queue_full(), "{error}");
         // A list that is posted as one fits whole or not at all.
-        assert!(posted + list as u64 > 16, "{posted}");
+        assert!(posted + list > 16, "{posted}");
         assert!(error.posted() < Some(list as usize), "{error:?}");
         drain(&mut pair, posted);
     }

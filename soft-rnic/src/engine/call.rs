@@ -2,8 +2,8 @@
 //!
 //! Every link has, in the segment of the process that it leads to, a cell a lane: a request, and room for bytes in transit.
 //! The sender fills it in, rings, and waits a moment for the owner's service thread, which checks the request against its
-//! own, private tables. An owner that does not answer in time is tried again like one that does not acknowledge; what
-//! was asked for stays in the cell, so that nothing (no atomic, above all) is done twice.
+//! own, private tables. An owner that does not begin in time is tried again like one that does not acknowledge; what it has
+//! begun stays in the cell, so that nothing (no atomic, above all) is done twice.
 
 use core::mem::size_of;
 use core::ptr::NonNull;
@@ -14,18 +14,20 @@ use rdma_mummy_sys::types::ibv_access_flags;
 use super::transfer::{Direction, Local, Remote};
 use super::{Broken, Way};
 use crate::crash_point::{self, Step};
-use crate::node::{CALL_CELL, CALL_HEADER, CALL_PAYLOAD, Doorbell, Link, is_service_thread};
+use crate::node::{CALL_CELL, CALL_HEADER, CALL_PAYLOAD, Doorbell, is_service_thread};
 use crate::objects::rnic::Rnic;
 use crate::platform::copy;
 use crate::shared::gate::Pass;
 use crate::shared::mark::{LANES, Mark};
 use crate::shared::segment::Segment;
-use crate::sync::{Acquire, AtomicU32, AtomicU64, Relaxed, Release};
+use crate::sync::{AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed, Release};
 
 /// Bytes in transit at a time.
 const ROOM: usize = CALL_PAYLOAD;
-/// How long a sender waits within one attempt; the service thread does not, as the owner's may wait for it.
+/// How long a sender waits within one attempt.
 const PATIENCE: Duration = Duration::from_millis(5);
+/// How long it waits for an owner that has begun: one that is stopped just then.
+const LONG_PATIENCE: Duration = Duration::from_secs(2);
 
 /// A request in the owner's segment.
 #[derive(Debug)]
@@ -36,6 +38,7 @@ pub(crate) struct Cell {
     key: AtomicU32,
     status: AtomicU32,
     queue_pair: AtomicU32,
+    unused: AtomicU32,
     pass: AtomicU64,
     address: AtomicU64,
     length: AtomicU64,
@@ -43,6 +46,7 @@ pub(crate) struct Cell {
     /// Tells one request from the next.
     ticket: AtomicU64,
     value: AtomicU64,
+    more_unused: [AtomicU64; 6],
 }
 
 /// States of a cell.
@@ -50,9 +54,12 @@ mod state {
     pub(super) const IDLE: u32 = 0;
     pub(super) const ASKED: u32 = 1;
     pub(super) const ANSWERED: u32 = 2;
+    /// The owner is at it.
+    pub(super) const BEGUN: u32 = 3;
 }
 
-const _: () = assert!(size_of::<Cell>() <= CALL_HEADER);
+// Every byte is an atomic's.
+const _: () = assert!(size_of::<Cell>() == 6 * 4 + 13 * 8 && size_of::<Cell>() <= CALL_HEADER);
 
 /// What the owner is asked to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,10 +132,16 @@ fn ask(
     let address = remote.address.wrapping_add(asked.offset as u64);
     let same = cell.ticket.load(Relaxed) == way.ticket && cell.address.load(Relaxed) == address;
     match cell.state.load(Acquire) {
-        state::ASKED | state::ANSWERED if same => {}
+        state::ASKED | state::BEGUN | state::ANSWERED if same => {}
         // An earlier request of this lane, whose sender does something else meanwhile.
-        state::ASKED => return Err(Broken::Late),
+        state::ASKED | state::BEGUN => return Err(Broken::Late),
+        // An atomic operation that was done, and whose sender has yet to hear of it: it must not be done again.
+        _ if link.owed(way.lane.index()).is_some_and(|ticket| ticket != way.ticket) => {
+            return Err(Broken::Late);
+        }
         _ => {
+            let atomic = matches!(asked.operation, Operation::CompareSwap | Operation::FetchAdd);
+            link.owe(way.lane.index(), atomic.then_some(way.ticket));
             cell.operation.store(asked.operation as u32, Relaxed);
             cell.queue_pair.store(way.peer.index, Relaxed);
             cell.pass.store(way.peer.pass.to_word(), Relaxed);
@@ -146,29 +159,43 @@ fn ask(
             link.ring(Doorbell::Call { lane: way.lane.index() as u16 });
         }
     }
-    wait(link, cell)?;
+    wait(way, cell)?;
     let (status, value) = (cell.status.load(Relaxed), cell.value.load(Relaxed));
     if status == DONE && asked.operation == Operation::Read {
         bytes(room);
     }
     cell.state.store(state::IDLE, Release);
+    link.owe(way.lane.index(), None);
     if status == DONE { Ok(value) } else { Err(Broken::Address) }
 }
 
-fn wait(link: &Link, cell: &Cell) -> Result<(), Broken> {
+/// Waits for the answer. A request that the owner has not begun in time is taken back: it must not be carried out once the
+/// receive that it was for is somebody else's. One that it has begun is waited for.
+fn wait(way: Way<'_>, cell: &Cell) -> Result<(), Broken> {
     let begin = Instant::now();
     let mut spins = 0_u32;
-    while cell.state.load(Acquire) != state::ANSWERED {
-        if !link.alive() {
+    loop {
+        let state = cell.state.load(Acquire);
+        if state == state::ANSWERED {
+            return Ok(());
+        }
+        let waited = begin.elapsed();
+        if !way.peer.link.alive() || waited > LONG_PATIENCE {
             return Err(Broken::Gone);
         }
-        if is_service_thread() || begin.elapsed() > PATIENCE {
+        if waited > PATIENCE
+            && state == state::ASKED
+            && cell.state.compare_exchange(state::ASKED, state::IDLE, AcqRel, Relaxed).is_ok()
+        {
             return Err(Broken::Late);
+        }
+        if is_service_thread() {
+            // The owner's service thread may wait for this one just as well.
+            way.rnic.serve_all_calls();
         }
         spins = spins.saturating_add(1);
         if spins < 100 { core::hint::spin_loop() } else { std::thread::yield_now() }
     }
-    Ok(())
 }
 
 /// Moves a message by asking, part by part.
@@ -251,13 +278,26 @@ unsafe fn copy_part(
 }
 
 impl Rnic {
+    /// Does what peers have asked for.
+    fn serve_all_calls(&self) {
+        for area in self.node().call_areas() {
+            // All of them: which was rung for waits in the socket.
+            for lane in 0..LANES {
+                self.serve_cell(area, lane);
+            }
+        }
+    }
+
     /// Does what a peer has asked for. Nothing of it is trusted; only the service thread comes here.
     pub(crate) fn serve_call(&self, link: u16, lane: u16) {
-        let area = self.node().call_area_of(link);
-        let Some((cell, room)) = area.and_then(|area| cell(self.node().segment(), area, lane.into())) else {
-            return;
-        };
-        if cell.state.load(Acquire) != state::ASKED {
+        if let Some(area) = self.node().call_area_of(link) {
+            self.serve_cell(area, lane.into());
+        }
+    }
+
+    fn serve_cell(&self, area: u64, lane: usize) {
+        let Some((cell, room)) = cell(self.node().segment(), area, lane) else { return };
+        if cell.state.compare_exchange(state::ASKED, state::BEGUN, AcqRel, Relaxed).is_err() {
             return;
         }
         let answer = self.carry_out(cell, room);

@@ -104,12 +104,16 @@ impl Qp {
         gathered: &Gathered<'_>,
         after: &mut After,
     ) -> Outcome {
-        let ticket = u64::from(self.number.qpn) << 32 | u64::from(sending.psn);
+        let ticket = sending.ticket;
         let (state, lane) = sending.parts();
         let peer = state.peer.as_ref().expect("it was just connected");
         let (local, remote) = (self.rnic.node().local_mark(lane.index()), peer.link.mark(lane.index()));
         let marks = Marks { local, remote };
-        let result = self.attempt(posted, Way { peer, gathered, marks: &marks, lane, ticket }, after);
+        let result = self.attempt(
+            posted,
+            Way { rnic: &self.rnic, peer, gathered, marks: &marks, lane, ticket },
+            after,
+        );
         drop(marks);
         match result {
             Ok(outcome) if peer.established => outcome,
@@ -152,8 +156,7 @@ impl Qp {
         let Some(peer) = &mut sending.peer else { return };
         peer.established = true;
         if peer.state() == ibv_qp_state::IBV_QPS_RTR {
-            peer.entry().leave_notice(notice::ESTABLISHED);
-            after.notice(&peer.link, peer.index);
+            peer.leave_notice(self.number.index as usize, notice::ESTABLISHED, after);
         }
     }
 
@@ -170,8 +173,7 @@ impl Qp {
                     Refused::Operation => (notice::RECEIVE_ERROR, ibv_wc_status::IBV_WC_REM_OP_ERR),
                 };
                 if let Some(peer) = &sending.peer {
-                    peer.entry().leave_notice(bits);
-                    after.notice(&peer.link, peer.index);
+                    peer.leave_notice(self.number.index as usize, bits, after);
                 }
                 Outcome::Failed(status)
             }
@@ -298,7 +300,7 @@ impl Qp {
         }
         let writes = needed != ibv_access_flags::IBV_ACCESS_REMOTE_READ;
         let place = self
-            .place(&peer.link, way.lane, request.rkey, &card, request.remote_addr, request.length, writes)
+            .place(way, request.rkey, &card, request.remote_addr, request.length, writes)
             .ok_or(Stop::Refused(Refused::Access))?;
         let len = request.length as usize;
         reach(Step::Checked);
@@ -321,6 +323,7 @@ impl Qp {
         let allowed = card.pd == peer.card.pd && card.access & needed.0 != 0;
         let at = card.pointer(request.remote_addr, request.length).filter(|_| allowed);
         let Some(at) = at else { return Err(if region.holds(pass) { refused } else { Stop::Changed }) };
+        reach(Step::BeforeMark);
         // The source may lie in another region than the destination: the mark stands for both.
         marks.local.set(Mark::new(peer.index, Mark::ANY_REGION));
         marks.remote.set(Mark::new(peer.index, Mark::NO_REGION));
@@ -331,6 +334,7 @@ impl Qp {
         if !gathered.holds() {
             return Err(Stop::Local(ibv_wc_status::IBV_WC_LOC_PROT_ERR));
         }
+        reach(Step::Checked);
         let len = request.length as usize;
         Ok(Remote { place: Place::Here(at), len, key: request.rkey, address: request.remote_addr })
     }

@@ -28,7 +28,9 @@ impl Qp {
         let Some(destination) = &request.destination else {
             return Outcome::Failed(ibv_wc_status::IBV_WC_LOC_QP_OP_ERR);
         };
-        if !matches!(request.opcode, ibv_wr_opcode::IBV_WR_SEND | ibv_wr_opcode::IBV_WR_SEND_WITH_IMM) {
+        if destination.pd != self.pd.number()
+            || !matches!(request.opcode, ibv_wr_opcode::IBV_WR_SEND | ibv_wr_opcode::IBV_WR_SEND_WITH_IMM)
+        {
             return Outcome::Failed(ibv_wc_status::IBV_WC_LOC_QP_OP_ERR);
         }
         if request.length > u64::from(self.port_mtu()) {
@@ -88,11 +90,11 @@ impl Qp {
         gathered: &Gathered<'_>,
         after: &mut After,
     ) -> Outcome {
-        let ticket = u64::from(self.number.qpn) << 32 | u64::from(sending.psn);
+        let ticket = sending.ticket;
         let (_, lane) = sending.parts();
         let marks =
             Marks { local: self.rnic.node().local_mark(lane.index()), remote: peer.link.mark(lane.index()) };
-        let way = Way { peer, gathered, marks: &marks, lane, ticket };
+        let way = Way { rnic: &self.rnic, peer, gathered, marks: &marks, lane, ticket };
         // The receiver has no packet to look at: it is told by which of its addresses it was reached.
         let index =
             peer.link.gid_index(peer.card.device, peer.card.port, destination.dgid).unwrap_or_default();

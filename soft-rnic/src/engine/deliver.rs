@@ -13,7 +13,7 @@ use super::{After, Broken, Outcome, Way};
 use crate::crash_point;
 use crate::faults::injected::{Tampering, reach};
 use crate::faults::{self, Step};
-use crate::node::{Doorbell, LaneGuard, Link, Route, ShareId};
+use crate::node::{Doorbell, Link, Route, ShareId};
 use crate::platform::copy;
 use crate::queue_pair::Qp;
 use crate::queue_pair::send_queue::Posted;
@@ -185,15 +185,13 @@ impl Qp {
 
     /// How each entry is reached, after the first `skip` bytes. The marks are settled.
     fn places(&self, way: Way<'_>, entries: &Entries, mut skip: usize) -> Result<Remotes, Stop> {
-        let peer = way.peer;
         let mut remotes = Remotes::new();
         for entry in &entries.pieces {
             let skipped = skip.min(entry.length as usize);
             skip -= skipped;
             let (address, len) = (entry.address + skipped as u64, entry.length as usize - skipped);
             if len > 0 {
-                let place =
-                    self.place(&peer.link, way.lane, entry.lkey, &entry.card, address, len as u64, true);
+                let place = self.place(way, entry.lkey, &entry.card, address, len as u64, true);
                 let place = place.ok_or(Stop::Refused(Refused::Operation))?;
                 remotes.push(Remote { place, len, key: entry.lkey, address });
             }
@@ -287,13 +285,22 @@ impl Qp {
         };
         if reliable && status != ibv_wc_status::IBV_WC_SUCCESS {
             peer.entry().leave_notice(notice::RECEIVE_ERROR);
+            after.notice(&peer.link, peer.index);
             self.finish(envelope, posted, peer, taken, false, status, after)?;
-            return Err(stop);
+            // The completion tells the responder: an event is for requests that end none.
+            return Ok(Outcome::Failed(if status == ibv_wc_status::IBV_WC_LOC_LEN_ERR {
+                ibv_wc_status::IBV_WC_REM_INV_REQ_ERR
+            } else {
+                ibv_wc_status::IBV_WC_REM_OP_ERR
+            }));
         }
         let segment = peer.link.segment();
         match peer.card.srq.checked_sub(1) {
-            // Counted before it can be claimed.
-            Some(srq) => segment.shared_queue(srq).into_iter().for_each(|entry| entry.add_available(1)),
+            // Counted before it can be claimed; and the next to be claimed, so that another try finds what it has asked for.
+            Some(srq) => segment.shared_queue(srq).into_iter().for_each(|entry| {
+                entry.add_available(1);
+                entry.set_hint(taken.index);
+            }),
             None => peer.entry().set_cursor(taken.index),
         }
         taken.slot.header.unclaim(taken.claim);
@@ -313,14 +320,14 @@ impl Qp {
     /// How a range of a peer's region is reached. The marks are settled and the card holds.
     pub(crate) fn place(
         &self,
-        link: &Link,
-        lane: &LaneGuard<'_>,
+        way: Way<'_>,
         key: u32,
         card: &MrCard,
         address: u64,
         length: u64,
         writes: bool,
     ) -> Option<Place> {
+        let link = &way.peer.link;
         if link.is_own() {
             // The pointer that the program registered, by the private tables: peers can write into the segment.
             let (region, pass, own) = self.rnic.regions().read(key)?;
@@ -334,7 +341,7 @@ impl Qp {
                     | ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0);
             if !writes || shared != 0 {
                 let share = ShareId { index: share, epoch: card.share_epoch };
-                let view = link.share(lane, share, writes);
+                let view = link.share(way.lane, share, writes);
                 if let Some(at) = view.and_then(|view| view.at(there, length)) {
                     return Some(Place::Here(at.as_ptr()));
                 }

@@ -25,7 +25,7 @@ const TAIL: usize = 8;
 const USUAL_RNR_TIMER: u8 = 12;
 
 impl Qp {
-    /// As `execute`, with what the rules say.
+    /// As `execute_plainly`, with what the rules say.
     #[cold]
     #[inline(never)]
     pub(super) fn execute_with_faults(
@@ -42,7 +42,9 @@ impl Qp {
         };
         let outcome = match self.state() {
             // A rule has ended the queue pair, or its device.
-            ibv_qp_state::IBV_QPS_RTS => self.execute_injected(sending, posted, after, &mut injected),
+            ibv_qp_state::IBV_QPS_RTS | ibv_qp_state::IBV_QPS_SQD => {
+                self.execute_injected(sending, posted, after, &mut injected)
+            }
             ibv_qp_state::IBV_QPS_ERR => {
                 after.failed = true;
                 Outcome::Failed(ibv_wc_status::IBV_WC_WR_FLUSH_ERR)
@@ -128,15 +130,14 @@ impl Qp {
         if gave_up || injected.lost.as_mut().is_some_and(Attempts::take) || !self.link_is_up() {
             return if reliable { self.no_answer(sending) } else { Outcome::Done };
         }
-        let gave_up = injected.not_ready.is_some() && sending.wait.is_some_and(Wait::is_last_rnr);
-        if gave_up || injected.not_ready.as_mut().is_some_and(Attempts::take) {
+        if injected.not_ready.as_mut().is_some_and(Attempts::take) {
             let timer = sending.peer.as_ref().map_or(USUAL_RNR_TIMER, |peer| peer.card.min_rnr_timer);
             return if reliable { self.receiver_not_ready(sending, timer) } else { Outcome::Done };
         }
         match injected.status {
             Some(ibv_wc_status::IBV_WC_SUCCESS) => Outcome::Done,
             Some(status) => Outcome::Failed(status),
-            None => injected.tampering.around(|| self.execute(sending, posted, after)),
+            None => injected.tampering.around(|| self.execute_plainly(sending, posted, after)),
         }
     }
 
@@ -151,7 +152,7 @@ impl Qp {
         port.is_none_or(|port| port.state() == ibv_port_state::IBV_PORT_ACTIVE)
     }
 
-    /// As `carry`, with what the rules say.
+    /// As `carry_plainly`, with what the rules say.
     ///
     /// # Safety
     ///

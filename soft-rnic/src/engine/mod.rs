@@ -21,6 +21,7 @@ use crate::faults;
 use crate::node::VmError;
 use crate::node::{Doorbell, LaneGuard, Link, Route};
 use crate::objects::completion::Cqe;
+use crate::objects::rnic::Rnic;
 use crate::queue_pair::lane::Held;
 use crate::queue_pair::send_queue::Posted;
 use crate::queue_pair::{Qp, Sending, wc_opcode};
@@ -66,6 +67,7 @@ impl From<VmError> for Broken {
 /// A transfer under way.
 #[derive(Clone, Copy)]
 pub(crate) struct Way<'a> {
+    pub(crate) rnic: &'a Rnic,
     pub(crate) peer: &'a Peer,
     pub(crate) gathered: &'a Gathered<'a>,
     pub(crate) marks: &'a Marks<'a>,
@@ -154,9 +156,6 @@ impl Qp {
         for _ in 0..budget {
             let Some(posted) = queue.peek(0) else { break };
             let outcome = match self.state() {
-                ibv_qp_state::IBV_QPS_RTS if faults::active() => {
-                    self.execute_with_faults(sending, &posted, after)
-                }
                 ibv_qp_state::IBV_QPS_RTS => self.execute(sending, &posted, after),
                 // What had begun is finished.
                 ibv_qp_state::IBV_QPS_SQD if sending.wait.is_some() => self.execute(sending, &posted, after),
@@ -177,7 +176,7 @@ impl Qp {
             };
             self.complete(&posted, status);
             queue.step();
-            sending.wait = None;
+            sending.end_request(self.number.index as usize);
             if !matches!(status, ibv_wc_status::IBV_WC_SUCCESS | ibv_wc_status::IBV_WC_WR_FLUSH_ERR) {
                 self.set_send_failed();
                 after.failed = self.state() == ibv_qp_state::IBV_QPS_ERR;
@@ -191,7 +190,22 @@ impl Qp {
         }
     }
 
+    #[inline]
     fn execute(
+        self: &Arc<Self>,
+        sending: &mut Held<'_, Sending>,
+        posted: &Posted<'_>,
+        after: &mut After,
+    ) -> Outcome {
+        if faults::active() {
+            self.execute_with_faults(sending, posted, after)
+        } else {
+            self.execute_plainly(sending, posted, after)
+        }
+    }
+
+    #[inline]
+    fn execute_plainly(
         self: &Arc<Self>,
         sending: &mut Held<'_, Sending>,
         posted: &Posted<'_>,

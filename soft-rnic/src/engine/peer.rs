@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
-use rdma_mummy_sys::types::ibv_qp_state;
+use rdma_mummy_sys::types::{ibv_qp_state, ibv_qp_type};
 
+use super::After;
 use crate::node::Link;
 use crate::node::Reach;
 use crate::queue_pair::{Qp, Sending};
 use crate::shared::entry::{QpCard, QpEntry};
 use crate::shared::gate::Pass;
+use crate::shared::mark::Mark;
 
 /// A queue pair that answers.
 #[derive(Clone, Debug)]
@@ -26,6 +28,22 @@ impl Peer {
     #[inline]
     pub(crate) fn entry(&self) -> &QpEntry {
         self.link.segment().queue_pair(self.index).expect("the index was found in the table")
+    }
+
+    /// Leaves a notice for the owner, if the queue pair is still what it was: its index may be another's by now. The caller
+    /// has this lane, and no mark there.
+    #[cold]
+    pub(crate) fn leave_notice(&self, lane: usize, bits: u32, after: &mut After) {
+        let (entry, mark) = (self.entry(), self.link.mark(lane));
+        mark.publish(Mark::new(self.index, Mark::NO_REGION));
+        // It may be about to change its state, which takes a moment.
+        let now = (0..100).find_map(|_| entry.read().filter(|(pass, _)| entry.holds(*pass)));
+        let same = |card: &QpCard| (card.qpn, card.connection) == (self.card.qpn, self.card.connection);
+        if now.is_some_and(|(_, card)| same(&card)) {
+            entry.leave_notice(bits);
+            after.notice(&self.link, self.index);
+        }
+        mark.clear();
     }
 
     pub(crate) fn state(&self) -> ibv_qp_state {
@@ -57,10 +75,11 @@ impl Qp {
     /// Sees to it that `sending.peer` is the connected queue pair as it is now.
     #[inline]
     pub(crate) fn connect_peer(&self, sending: &mut Sending) -> Result<(), NoPeer> {
-        if let Some(peer) = &sending.peer {
-            if peer.link.alive() && peer.entry().holds(peer.pass) {
-                return Ok(());
-            }
+        if let Some(peer) = &sending.peer
+            && peer.link.alive()
+            && peer.entry().holds(peer.pass)
+        {
+            return Ok(());
         }
         self.find_peer(sending)
     }
@@ -92,7 +111,9 @@ impl Qp {
             Arc::ptr_eq(&peer.link, &link) && peer.index == index && peer.card.connection == card.connection
         });
         let entry = link.segment().queue_pair(index).expect("it was just read");
-        if !resumed && entry.expected_psn() != sending.psn {
+        // An unreliable connection takes up a message with any number (InfiniBand specification 9.8.2.2).
+        let counts = self.qp_type == ibv_qp_type::IBV_QPT_RC;
+        if counts && !resumed && entry.expected_psn() != sending.psn {
             return Err(NoPeer::Silent);
         }
         let established = resumed && was_connected.is_some_and(|peer| peer.established);

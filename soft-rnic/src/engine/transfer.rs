@@ -241,6 +241,8 @@ pub(crate) struct Batch {
 /// Pieces of a system call at most.
 const BATCH: usize = 256;
 
+const _: () = assert!(BATCH <= vm::MAX_RANGES);
+
 impl Batch {
     /// Adds a piece; moves what there is first if it is full.
     fn add(

@@ -41,11 +41,6 @@ impl Wait {
     pub(crate) fn is_last_answer(self) -> bool {
         self.reason == Reason::NoAnswer && self.tries_left == 0
     }
-
-    /// It was the last time to wait for the receiver.
-    pub(crate) fn is_last_rnr(self) -> bool {
-        self.reason == Reason::NotReady && self.tries_left == 0
-    }
 }
 
 impl Qp {
@@ -99,20 +94,21 @@ impl Qp {
         let now = Instant::now();
         let delay = delay.map(|delay| delay.mul_f64(self.rnic.config().time_scale));
         let deadline = delay.and_then(|delay| now.checked_add(delay));
-        let tries_left = match sending.wait {
-            Some(wait) if wait.reason == reason => {
-                if wait.deadline.is_none_or(|deadline| now < deadline) {
-                    return Outcome::Again(wait);
-                }
-                let endless = reason == Reason::NotReady && tries == FOR_EVER;
-                match wait.tries_left.checked_sub(1) {
-                    _ if endless => tries,
-                    Some(left) => left,
-                    None => return Outcome::Failed(exhausted),
-                }
-            }
-            _ => tries,
+        let before = sending.wait.filter(|wait| wait.reason == reason);
+        if let Some(wait) = before
+            && wait.deadline.is_none_or(|deadline| now < deadline)
+        {
+            return Outcome::Again(wait);
+        }
+        let tries_left = match (reason, before) {
+            (Reason::NotReady, _) if tries == FOR_EVER => Some(tries),
+            // A receiver that is not ready has said so: that ends a try at once.
+            (Reason::NotReady, _) => before.map_or(tries, |wait| wait.tries_left).checked_sub(1),
+            // That nobody answers shows when the time is over.
+            (_, None) => Some(tries),
+            (_, Some(wait)) => wait.tries_left.checked_sub(1),
         };
+        let Some(tries_left) = tries_left else { return Outcome::Failed(exhausted) };
         let wait = Wait { reason, deadline, tries_left };
         sending.wait = Some(wait);
         Outcome::Again(wait)

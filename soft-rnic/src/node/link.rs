@@ -1,7 +1,7 @@
 //! A link: this process's end of the way to one other process, or to itself.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use super::Settings;
@@ -53,9 +53,16 @@ pub(crate) struct Link {
     blocks: Arc<Blocks>,
     gids: Vec<PortGid>,
     call_area: u64,
+    /// By lane, the ticket of an atomic operation that was asked for and whose sender has not got the answer; 0 for none.
+    owed: Box<[AtomicU64]>,
     common: Arc<Common>,
     counters: Counters,
     peer: Option<Peer>,
+}
+
+/// Nothing is owed in any lane.
+fn none_owed() -> Box<[AtomicU64]> {
+    (0..LANES).map(|_| AtomicU64::new(0)).collect()
 }
 
 impl Link {
@@ -67,7 +74,8 @@ impl Link {
         common: Arc<Common>,
     ) -> Self {
         let (alive, counters) = (AtomicBool::new(true), Counters::default());
-        Self { number: 0, segment, alive, blocks, gids, call_area: 0, common, counters, peer: None }
+        let owed = none_owed();
+        Self { number: 0, segment, alive, blocks, gids, call_area: 0, owed, common, counters, peer: None }
     }
 
     /// The link to a process that said welcome.
@@ -89,6 +97,7 @@ impl Link {
             blocks: Arc::default(),
             gids,
             call_area,
+            owed: none_owed(),
             common,
             counters: Counters::default(),
             peer: Some(peer),
@@ -150,6 +159,16 @@ impl Link {
     /// Where in the peer's heap the cells of this process's calls are, one a lane.
     pub(crate) fn call_area(&self) -> u64 {
         self.call_area
+    }
+
+    /// The ticket of the operation whose answer somebody still has to get from the cell of this lane.
+    pub(crate) fn owed(&self, lane: usize) -> Option<u64> {
+        Some(self.owed[lane % LANES].load(Ordering::Relaxed)).filter(|ticket| *ticket != 0)
+    }
+
+    /// Notes that, or that it is over. Only the holder of the lane calls this.
+    pub(crate) fn owe(&self, lane: usize, ticket: Option<u64>) {
+        self.owed[lane % LANES].store(ticket.unwrap_or(0), Ordering::Relaxed);
     }
 
     /// The peer's number in this process's pid namespace.

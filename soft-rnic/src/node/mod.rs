@@ -247,6 +247,7 @@ impl Node {
     }
 
     /// The link of this process to itself: number 0, and the own segment.
+    #[cfg(any(test, miri, loom))]
     #[inline]
     pub(crate) fn own_link(&self) -> &Arc<Link> {
         &self.own
@@ -259,6 +260,7 @@ impl Node {
     }
 
     /// The lane, if nobody has it.
+    #[cfg(any(test, miri, loom))]
     #[inline]
     pub(crate) fn try_lane(&self, number: usize) -> Option<LaneGuard<'_>> {
         self.state.common.lanes.try_lock(number)
@@ -372,6 +374,12 @@ impl Node {
         (peers, *self.state.former.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// Where in the own segment all guests' calls are.
+    pub(crate) fn call_areas(&self) -> Vec<u64> {
+        let areas = self.state.call_areas.lock().unwrap_or_else(PoisonError::into_inner);
+        areas.iter().copied().flatten().collect()
+    }
+
     /// Where in the own segment a guest's calls are, if there is such a guest.
     pub(crate) fn call_area_of(&self, link: u16) -> Option<u64> {
         let areas = self.state.call_areas.lock().unwrap_or_else(PoisonError::into_inner);
@@ -379,6 +387,7 @@ impl Node {
     }
 
     /// Where there is no service thread: answers doorbells and calls timers that are due. Harmless elsewhere.
+    #[cfg(any(test, miri, loom))]
     pub(crate) fn run_timers(&self) {
         if !ALONE {
             return;

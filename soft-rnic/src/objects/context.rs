@@ -33,6 +33,7 @@ pub(crate) struct Count(AtomicU32);
 pub(crate) struct Counted {
     context: Arc<Context>,
     which: fn(&Counts) -> &Count,
+    out: AtomicBool,
 }
 
 impl Counted {
@@ -41,11 +42,18 @@ impl Counted {
     pub(crate) fn context(&self) -> &Arc<Context> {
         &self.context
     }
+
+    /// Counts the object out, of which somebody may still have a reference.
+    pub(crate) fn count_out(&self) {
+        if !self.out.swap(true, Relaxed) {
+            (self.which)(&self.context.counts).0.fetch_sub(1, Relaxed);
+        }
+    }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        (self.which)(&self.context.counts).0.fetch_sub(1, Relaxed);
+        self.count_out();
     }
 }
 
@@ -151,7 +159,7 @@ impl Context {
             count.fetch_sub(1, Relaxed);
             return Err(libc::ENOMEM);
         }
-        Ok(Counted { context: Arc::clone(self), which })
+        Ok(Counted { context: Arc::clone(self), which, out: AtomicBool::new(false) })
     }
 
     pub(crate) fn events(&self) -> &EventQueue {

@@ -123,13 +123,6 @@ impl Regions {
         Self { node, chunks, indices: Mutex::new(Indices { next: 1, free: VecDeque::new() }) }
     }
 
-    /// The region of a key, if there is one now.
-    #[inline]
-    pub(crate) fn find(&self, key: u32) -> Option<&Region> {
-        let region = self.at(index_of(key))?;
-        (region.gate.enter()?.label() == key as u8).then_some(region)
-    }
-
     /// The region of a key, if there is one now, with what is registered there, of which [`Region::holds`] says whether it
     /// is whole.
     #[inline]

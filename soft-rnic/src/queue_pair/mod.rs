@@ -15,7 +15,7 @@ pub(crate) mod transition;
 pub(crate) use shared_queue::Srq;
 
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -37,6 +37,7 @@ use crate::objects::protection_domain::Pd;
 use crate::objects::rnic::Rnic;
 use crate::shared::entry::{QpCard, QpEntry, notice};
 use crate::shared::gate::Keeper;
+use crate::shared::mark::Mark;
 use crate::shared::segment::ring_bytes;
 use attributes::Attributes;
 use lane::Laned;
@@ -60,6 +61,7 @@ pub(crate) struct Qp {
     pub(crate) sq_sig_all: bool,
     /// The number of this queue pair among those of `recv_cq`.
     source: AtomicU32,
+    /// `ibv_qp_state`, and above its byte how often the queue pair was reset.
     state: AtomicU32,
     /// What `ibv_modify_qp` has set.
     attributes: Mutex<Attributes>,
@@ -70,15 +72,15 @@ pub(crate) struct Qp {
     pub(crate) send_queue: SendQueue,
     pub(crate) sending: Laned<Sending>,
     receiving: Receiving,
-    /// In the error state: receives that nobody claimed are flushed.
-    flushing: AtomicBool,
+    /// In which life the flush of receives was announced, counted from 1.
+    flushed: AtomicU32,
     /// The program wants to know when the send queue has drained.
     draining: AtomicBool,
     /// When the service thread is to look at what waits.
     pub(crate) wake: Spin<Option<Instant>>,
     handle: AtomicPtr<ibv_qp>,
     acks: Acks,
-    _counted: Counted,
+    counted: Counted,
 }
 
 /// Where receives come from.
@@ -118,6 +120,8 @@ pub(crate) struct Sending {
     pub(crate) psn: u32,
     /// What the request at the front waits for.
     pub(crate) wait: Option<Wait>,
+    /// Tells the request at the front from all others of this process, ever.
+    pub(crate) ticket: u64,
     /// What a rule of faults has in mind for it.
     pub(crate) fault: Option<Box<Injected>>,
 }
@@ -138,6 +142,29 @@ pub(crate) struct SendAttributes {
 }
 
 impl Sending {
+    /// Nothing of it was sent, nor was anything of it before.
+    fn new() -> Self {
+        static LIVES: AtomicU64 = AtomicU64::new(1);
+        Self { ticket: LIVES.fetch_add(1, Ordering::Relaxed) << 32, ..Self::default() }
+    }
+
+    /// The request at the front has ended, for better or worse.
+    #[inline]
+    pub(crate) fn end_request(&mut self, lane: usize) {
+        if self.wait.take().is_some() {
+            self.want_no_answer(lane);
+        }
+        self.ticket += 1;
+    }
+
+    /// If the owner of a peer's memory was asked for something, nobody wants to hear of it any more.
+    #[cold]
+    fn want_no_answer(&self, lane: usize) {
+        if let Some(peer) = self.peer.as_ref().filter(|peer| peer.link.owed(lane) == Some(self.ticket)) {
+            peer.link.owe(lane, None);
+        }
+    }
+
     /// A message of this many bytes was sent.
     #[inline]
     pub(crate) fn advance_psn(&mut self, length: u64) {
@@ -205,14 +232,14 @@ impl Qp {
                 plan.caps.max_send_sge,
                 plan.caps.max_inline_data,
             ),
-            sending: Laned::new(Arc::clone(node), lane, Sending::default()),
+            sending: Laned::new(Arc::clone(node), lane, Sending::new()),
             receiving,
-            flushing: AtomicBool::new(false),
+            flushed: AtomicU32::new(0),
             draining: AtomicBool::new(false),
             wake: Spin::new(None),
             handle: AtomicPtr::default(),
             acks: Acks::default(),
-            _counted: counted,
+            counted,
         });
         made.source.store(plan.recv_cq.attach(&made), Ordering::Relaxed);
         let entry = made.entry();
@@ -230,7 +257,7 @@ impl Qp {
     pub(crate) fn destroy(self: &Arc<Self>) -> Result<(), i32> {
         self.context.check_process()?;
         self.withdraw()?;
-        self.state.store(ibv_qp_state::IBV_QPS_RESET.0, Ordering::Release);
+        self.begin_anew();
         self.forget_requests();
         self.recv_cq.detach(self.source());
         // Also for the sake of a shared receive queue, whose slots they take up.
@@ -241,6 +268,7 @@ impl Qp {
         }
         self.rnic.queue_pairs().take(self.number.index);
         self.release();
+        self.counted.count_out();
         Ok(())
     }
 
@@ -260,7 +288,19 @@ impl Qp {
 
     #[inline]
     pub(crate) fn state(&self) -> ibv_qp_state {
-        ibv_qp_state(self.state.load(Ordering::Acquire))
+        ibv_qp_state(self.state.load(Ordering::Acquire) & STATE)
+    }
+
+    /// To the reset state, and another life: who still acts on the last one's end does not end this one.
+    fn begin_anew(&self) {
+        let life = (self.state.load(Ordering::Acquire) & !STATE).wrapping_add(STATE + 1);
+        self.state.store(life | ibv_qp_state::IBV_QPS_RESET.0, Ordering::Release);
+    }
+
+    /// From one state to another, if that `is` the one; the life stays.
+    fn change_state(&self, to: ibv_qp_state, is: impl Fn(ibv_qp_state) -> bool) -> bool {
+        let change = |word: u32| is(ibv_qp_state(word & STATE)).then_some(word & !STATE | to.0);
+        self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, change).is_ok()
     }
 
     fn source(&self) -> u32 {
@@ -298,7 +338,7 @@ impl Qp {
 
     /// The context was closed and nobody destroyed the queue pair: peers do not reach it any more.
     pub(crate) fn abandon(&self) {
-        self.state.store(ibv_qp_state::IBV_QPS_ERR.0, Ordering::Release);
+        self.change_state(ibv_qp_state::IBV_QPS_ERR, |_| true);
         self.entry().withdraw(&mut self.published.lock().keeper);
     }
 
@@ -352,12 +392,8 @@ impl Qp {
     }
 
     fn set_state_failed(&self, to: ibv_qp_state) {
-        let failed = self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, |state| {
-            let running =
-                ![ibv_qp_state::IBV_QPS_RESET, ibv_qp_state::IBV_QPS_ERR].contains(&ibv_qp_state(state));
-            running.then_some(to.0)
-        });
-        if failed.is_ok() {
+        let ended = [ibv_qp_state::IBV_QPS_RESET, ibv_qp_state::IBV_QPS_ERR];
+        if self.change_state(to, |state| !ended.contains(&state)) {
             self.publish(|_| {});
         }
     }
@@ -365,7 +401,9 @@ impl Qp {
     /// Goes to the error state and flushes everything. Not to be called with a lane or a receive queue's lock held.
     pub(crate) fn fail(self: &Arc<Self>) {
         self.set_failed();
-        if self.state() == ibv_qp_state::IBV_QPS_ERR && !self.flushing.swap(true, Ordering::AcqRel) {
+        let word = self.state.load(Ordering::Acquire);
+        let life = (word >> STATE.count_ones()) + 1;
+        if word & STATE == ibv_qp_state::IBV_QPS_ERR.0 && self.flushed.swap(life, Ordering::AcqRel) != life {
             self.flush_receives();
             if matches!(self.receiving, Receiving::Shared { .. }) {
                 self.raise(ibv_event_type::IBV_EVENT_QP_LAST_WQE_REACHED);
@@ -396,6 +434,10 @@ impl Qp {
         self.run(PROGRESS);
         if self.send_queue.is_empty() {
             self.send_cq.no_progress(self);
+            // Something may have been posted between the two.
+            if !self.send_queue.is_empty() {
+                self.keep_going();
+            }
         }
     }
 
@@ -410,14 +452,18 @@ impl Qp {
         let mut sending = self.sending.lock();
         // SAFETY: posters hold the builder's lock, executors the lane's.
         unsafe { self.send_queue.clear() };
+        sending.want_no_answer(self.number.index as usize);
         if let Some(peer) = sending.peer.take() {
-            // Where the next connection from here would have to go on, if the peer's end stays as it is.
+            // Where the next connection from here would have to go on, if the peer's end stays as it is. Its owner waits for
+            // the mark before it begins anew.
+            let mark = peer.link.mark(sending.lane());
+            mark.publish(Mark::new(peer.index, Mark::NO_REGION));
             if peer.link.alive() && peer.entry().holds(peer.pass) {
                 peer.entry().set_expected_psn(sending.psn);
             }
+            mark.clear();
         }
-        sending.wait = None;
-        sending.fault = None;
+        *sending = Sending { attributes: sending.attributes.clone(), ..Sending::new() };
     }
 }
 
@@ -427,6 +473,9 @@ impl Drop for Qp {
         self.rnic.node().free_qp_number(self.number);
     }
 }
+
+/// The byte of the state's word that is the state.
+const STATE: u32 = 0xff;
 
 /// Requests that a poll executes at most.
 const PROGRESS: u32 = 16;

@@ -13,6 +13,7 @@ use super::{Qp, Receiving, SendAttributes, transition};
 use crate::engine::datagram::gid_words;
 use crate::objects::held::Held as Used;
 use crate::shared::entry::SlotsCard;
+use crate::shared::gate::Pass;
 
 /// How long becoming ready to receive waits for the way to a peer that is there.
 const WAY: Duration = Duration::from_millis(100);
@@ -120,14 +121,17 @@ impl Qp {
             if from == ibv_qp_state::IBV_QPS_RTR && to == ibv_qp_state::IBV_QPS_RTS {
                 sending.psn = changed.sq_psn;
             }
-            if mask & ibv_qp_attr_mask::IBV_QP_AV.0 != 0 {
-                sending.peer = None;
+            if mask & ibv_qp_attr_mask::IBV_QP_AV.0 != 0
+                && let Some(peer) = &mut sending.peer
+            {
+                // It is looked up anew, and the connection goes on.
+                peer.pass = Pass::NONE;
             }
         }
         // Failing in the meantime wins.
-        self.state
-            .compare_exchange(from.0, to.0, Ordering::AcqRel, Ordering::Acquire)
-            .map_err(|_| libc::EINVAL)?;
+        if !self.change_state(to, |state| state == from) {
+            return Err(libc::EINVAL);
+        }
         *attributes = changed;
         let sent = self.send_attributes(&changed);
         // Before the card's lock, which a poll takes while it holds this one.
@@ -189,13 +193,12 @@ impl Qp {
     /// Back to the beginning: nothing is posted, nothing is completed, nobody knows the queue pair.
     fn reset(&self, attributes: &mut Attributes) -> Result<(), i32> {
         self.withdraw()?;
-        self.state.store(ibv_qp_state::IBV_QPS_RESET.0, Ordering::Release);
+        self.begin_anew();
         self.forget_requests();
         self.forget_receives();
         for cq in [&self.send_cq, &self.recv_cq] {
             cq.purge(self.number.qpn);
         }
-        self.flushing.store(false, Ordering::Release);
         self.entry().take_notices();
         self.entry().set_cursor(0);
         *attributes = Attributes { connection: attributes.connection, ..Attributes::default() };

@@ -165,6 +165,7 @@ pub(super) unsafe fn destination(ah: *mut ibv_ah, remote_qpn: u32, remote_qkey: 
     let handle = unsafe { ah_of(ah) };
     let address = handle.address();
     Some(Destination {
+        pd: handle.pd(),
         dgid: handle.dgid(),
         sgid: handle.sgid(),
         traffic_class: address.traffic_class,

@@ -55,7 +55,7 @@ impl Qp {
             wr = unsafe { (*wr).next };
         }
         drop(queue);
-        if self.flushing.load(Ordering::Acquire) {
+        if self.is_flushing() {
             self.announce_flushed(posted);
         }
         result
@@ -116,7 +116,7 @@ impl Qp {
                     queue.consume(received.slot);
                     return Some(reported);
                 }
-                if !self.flushing.load(Ordering::Acquire) {
+                if !self.is_flushing() {
                     return None;
                 }
                 queue.take_back().map(|wr_id| (self.flushed(wr_id), false))
@@ -141,6 +141,11 @@ impl Qp {
         }
     }
 
+    /// In the error state, receives that nobody has claimed are flushed.
+    fn is_flushing(&self) -> bool {
+        self.state() == ibv_qp_state::IBV_QPS_ERR
+    }
+
     fn flushed(&self, wr_id: u64) -> Cqe {
         Cqe {
             wr_id,
@@ -159,7 +164,7 @@ impl Qp {
         let with_data = delivery.opcode == 0;
         let told = u64::from(delivery.byte_len);
         let byte_len = if with_data { told.min(received.room) } else { told };
-        let mut status = ibv_wc_status(delivery.status.into());
+        let mut status = status_of(delivery.status);
         if status == ibv_wc_status::IBV_WC_SUCCESS && with_data && (delivery.eager || datagram) {
             status = match self.scatter(queue, received, header, byte_len) {
                 Ok(()) => status,
@@ -259,7 +264,7 @@ impl Qp {
             Receiving::Own(queue) => {
                 let mut queue = queue.lock();
                 let (posted, done) = queue.count();
-                let flushed = if self.flushing.load(Ordering::Acquire) { posted } else { 0 };
+                let flushed = if self.flushed.swap(0, Ordering::AcqRel) != 0 { posted } else { 0 };
                 queue.clear();
                 self.recv_cq.forget(done + flushed);
             }
@@ -309,10 +314,10 @@ impl Qp {
 
     /// The numbers of the slots that this queue pair has been told of and has not polled.
     pub(super) fn pending_shared(&self, pending: &mut Vec<u32>) {
-        if let Receiving::Shared { ring, ring_words, head, .. } = &self.receiving {
-            if let Some(ring) = self.rnic.node().segment().ring(ring.offset, *ring_words) {
-                pending.extend(ring.pending(*head.lock()));
-            }
+        if let Receiving::Shared { ring, ring_words, head, .. } = &self.receiving
+            && let Some(ring) = self.rnic.node().segment().ring(ring.offset, *ring_words)
+        {
+            pending.extend(ring.pending(*head.lock()));
         }
     }
 
@@ -323,6 +328,21 @@ impl Qp {
             self.run(u32::MAX);
         }
     }
+}
+
+/// The statuses that a receive can have.
+fn status_of(told: u8) -> ibv_wc_status {
+    [
+        ibv_wc_status::IBV_WC_SUCCESS,
+        ibv_wc_status::IBV_WC_LOC_LEN_ERR,
+        ibv_wc_status::IBV_WC_LOC_PROT_ERR,
+        ibv_wc_status::IBV_WC_LOC_QP_OP_ERR,
+        ibv_wc_status::IBV_WC_LOC_ACCESS_ERR,
+        ibv_wc_status::IBV_WC_REM_INV_REQ_ERR,
+    ]
+    .into_iter()
+    .find(|status| status.0 == u32::from(told))
+    .unwrap_or(ibv_wc_status::IBV_WC_GENERAL_ERR)
 }
 
 /// Copies parts, one after the other, into pieces.

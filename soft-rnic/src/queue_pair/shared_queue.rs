@@ -31,7 +31,7 @@ pub(crate) struct Srq {
     users: Users,
     handle: AtomicPtr<ibv_srq>,
     acks: Acks,
-    _counted: Counted,
+    counted: Counted,
 }
 
 impl Drop for Srq {
@@ -78,7 +78,7 @@ impl Srq {
             users: Users::default(),
             handle: AtomicPtr::default(),
             acks: Acks::default(),
-            _counted: counted,
+            counted,
         });
         let entry = made.entry();
         entry.reset();
@@ -101,6 +101,7 @@ impl Srq {
         self.queue.lock().clear();
         self.rnic.shared_queues().take(self.index);
         self.pd.release();
+        self.counted.count_out();
         Ok(())
     }
 

@@ -61,13 +61,8 @@ macro_rules! guarded_entry {
                 self.guarded.read::<$Card>()
             }
 
-            /// Peer: the open gate's value.
-            #[inline]
-            pub(crate) fn enter(&self) -> Option<Pass> {
-                self.guarded.gate.enter()
-            }
-
             /// Peer: whether the card has not changed.
+            #[allow(dead_code, reason = "a shared queue lives as long as those that use it")]
             #[inline]
             pub(crate) fn holds(&self, pass: Pass) -> bool {
                 self.guarded.gate.holds(pass)

@@ -164,7 +164,7 @@ impl Hostile<'_> {
             assert!(offset.checked_add(step.number.into()).is_some_and(|end| end <= card.length));
         }
         entry.withdraw(&mut self.keeper);
-        assert!(!entry.holds(pass) && entry.enter().is_none());
+        assert!(!entry.holds(pass) && entry.read().is_none());
     }
 
     fn queue_pair(&mut self, step: Step) {

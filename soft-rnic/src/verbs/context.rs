@@ -52,10 +52,10 @@ unsafe fn free(context: *mut ibv_context) {
 
 pub(super) unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv_context {
     let Some(device) = device_of(device) else { return null(libc::ENODEV) };
-    if faults::active() {
-        if let Err(error) = effects::admit_opening(device) {
-            return null(error);
-        }
+    if faults::active()
+        && let Err(error) = effects::admit_opening(device)
+    {
+        return null(error);
     }
     let state = match Context::open(device, free) {
         Ok(state) => state,

@@ -103,9 +103,8 @@ fn null<T>(error: c_int) -> *mut T {
 pub(super) unsafe extern "C" fn create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
     // SAFETY: the caller's domain and attributes; the extended ones begin with the classic ones.
     unsafe {
-        let mut attr = ibv_qp_init_attr_ex::default();
-        attr.pd = pd;
-        attr.comp_mask = ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_PD.0;
+        let comp_mask = ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_PD.0;
+        let mut attr = ibv_qp_init_attr_ex { pd, comp_mask, ..Default::default() };
         (attr.qp_context, attr.send_cq, attr.recv_cq) =
             ((*init).qp_context, (*init).send_cq, (*init).recv_cq);
         (attr.srq, attr.cap, attr.qp_type) = ((*init).srq, (*init).cap, (*init).qp_type);
@@ -207,8 +206,7 @@ fn enter(
     extended: bool,
     operations: u64,
 ) -> *mut ibv_qp {
-    let mut ex = ibv_qp_ex::default();
-    ex.qp_base = ibv_qp {
+    let qp_base = ibv_qp {
         context,
         qp_context: init.qp_context,
         pd: init.pd,
@@ -221,6 +219,7 @@ fn enter(
         qp_type: init.qp_type,
         ..ibv_qp::default()
     };
+    let mut ex = ibv_qp_ex { qp_base, ..ibv_qp_ex::default() };
     if extended {
         post_ex::install(&mut ex, operations);
     }

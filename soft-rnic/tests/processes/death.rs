@@ -1,8 +1,394 @@
+//! A process dies at any instruction: what becomes of its messages, of what it had claimed, and of those who wait for it.
+
+use std::ptr;
+use std::time::{Duration, Instant};
+
 use libtest_mimic::Trial;
+use rdma_mummy_sys::types::*;
+use rustix::process::Signal;
+
+use crate::kit::{
+    Address, Cq, Device, Memory, Qp, Timing, dereg, event, lib, post_shared, rkey, route, until,
+};
+use crate::role::{self, Role, say, told};
+
+const PATIENCE: Duration = Duration::from_secs(5);
+const TIMING: Timing = Timing { timeout: 10, retry_cnt: 2 };
+const RECEIVES: u64 = 6;
+/// Room of a receive.
+const ROOM: usize = 40_960;
+/// Before a datagram's payload.
+const GRH: usize = 40;
+
+const STEPS: [&str; 8] = [
+    "before-mark",
+    "before-claim",
+    "claimed",
+    "checked",
+    "half-copied",
+    "before-finish",
+    "before-announce",
+    "before-doorbell",
+];
+
 pub(crate) fn trials() -> Vec<Trial> {
-    Vec::new()
+    let mut trials = Vec::new();
+    for queue in ["rc", "srq", "ud"] {
+        for (size, path) in [("small", "auto"), ("large", "vm"), ("large", "call")] {
+            let name = format!("death::of_a_sender_to_{queue}_{size}_by_{path}");
+            trials.push(Trial::test(name, move || {
+                // What travels within the slot is not copied by halves.
+                let steps = STEPS.iter().filter(|step| size == "large" || **step != "half-copied");
+                steps.into_iter().try_for_each(|step| {
+                    ["any", "solicited"].iter().try_for_each(|armed| {
+                        role::run(
+                            &format!("death {queue} {size} {step} {armed}"),
+                            &[("SOFT_RNIC_PATH", path)],
+                        )
+                    })
+                })
+            }));
+        }
+    }
+    for path in ["auto", "call"] {
+        for operation in ["write", "read", "send", "add"] {
+            let name = format!("death::of_a_responder_to_{operation}_by_{path}");
+            trials.push(Trial::test(name, move || {
+                // 4 ms, 67 ms: shorter and longer than it takes to look for a process anew.
+                [("10", "7"), ("14", "2"), ("14", "0")].iter().try_for_each(|(timeout, retries)| {
+                    ["poll", "event", "cold"].iter().try_for_each(|how| {
+                        let role = format!("requester {operation} {timeout} {retries} {how}");
+                        role::run(&role, &[("SOFT_RNIC_PATH", path)])
+                    })
+                })
+            }));
+        }
+    }
+    trials.push(Trial::test("death::a_stopped_responder_is_not_written_to_later", || {
+        ["write", "send"].iter().try_for_each(|operation| {
+            role::run(&format!("requester {operation} 10 2 stop"), &[("SOFT_RNIC_PATH", "call")])
+        })
+    }));
+    trials.push(Trial::test("death::of_many_peers_fills_no_queue", || role::run("deaths", &[])));
+    trials
 }
-pub(crate) fn receiver(_: &[String]) {}
-pub(crate) fn requester(_: &[String]) {}
-pub(crate) fn responder() {}
-pub(crate) fn many_deaths() {}
+
+/// How many sockets this process has: one less when a peer's end is noticed.
+fn sockets() -> usize {
+    let files = std::fs::read_dir("/proc/self/fd").expect("a process can see its own");
+    let links = files.filter_map(|file| std::fs::read_link(file.ok()?.path()).ok());
+    links.filter(|link| link.to_string_lossy().starts_with("socket:")).count()
+}
+
+fn byte_of(sequence: u64) -> u8 {
+    (sequence as u8).wrapping_mul(7).wrapping_add(1)
+}
+
+fn length(queue: &str, size: &str) -> usize {
+    match (queue, size) {
+        (_, "small") => 64,
+        ("ud", _) => 4000,
+        _ => 40_000,
+    }
+}
+
+fn gid(device: Device) -> [u8; 16] {
+    // SAFETY: any bytes are a GID.
+    unsafe { device.gid().raw }
+}
+
+/// One who receives, and outlives a sender.
+struct Receiver {
+    device: Device,
+    queue: String,
+    len: usize,
+    memory: Memory,
+    mr: *mut ibv_mr,
+    channel: *mut ibv_comp_channel,
+    cq: Cq,
+    srq: *mut ibv_srq,
+    qp: Qp,
+}
+
+impl Receiver {
+    fn new(queue: &str, size: &str) -> Self {
+        let device = Device::open();
+        let memory = Memory::private(ROOM * RECEIVES as usize);
+        let (mr, channel) = (memory.register(device), device.channel());
+        let cq = device.cq(64, channel);
+        let srq = if queue == "srq" { device.srq(RECEIVES as u32) } else { ptr::null_mut() };
+        let qp_type = if queue == "ud" { ibv_qp_type::IBV_QPT_UD } else { ibv_qp_type::IBV_QPT_RC };
+        let qp = device.qp(qp_type, cq, srq, RECEIVES as u32);
+        qp.init();
+        for id in 0..RECEIVES {
+            let sge = memory.sge(mr, id as usize * ROOM, ROOM);
+            let result = if srq.is_null() { qp.receive(id, sge) } else { post_shared(srq, id, sge) };
+            assert_eq!(result, 0, "a receive can be posted");
+        }
+        Self { device, queue: queue.to_owned(), len: length(queue, size), memory, mr, channel, cq, srq, qp }
+    }
+
+    /// Starts a sender of messages with these numbers, and connects to it.
+    fn sender(&self, first: u64, count: u64, crash: &str) -> Role {
+        let mut sender = Role::start("death-sender", &[("SOFT_RNIC_CRASH", crash)]);
+        let address = Address { qpn: self.qp.number(), gid: gid(self.device), ..Address::default() };
+        sender.tell(&format!("{} {} {first} {count} {address}", self.queue, self.len));
+        let address: Address = sender.hear().parse().expect("an address");
+        if self.queue != "ud" || self.qp.state() == ibv_qp_state::IBV_QPS_INIT {
+            self.qp.connect(&address, TIMING);
+        }
+        sender
+    }
+
+    /// Checks that a message came whole.
+    fn check(&self, wc: &ibv_wc, sequence: u64) {
+        assert_eq!(wc.status, ibv_wc_status::IBV_WC_SUCCESS, "{:?}", wc.status);
+        let header = if self.queue == "ud" { GRH } else { 0 };
+        assert_eq!(wc.byte_len as usize, header + self.len, "a message is whole");
+        let begin = wc.wr_id as usize * ROOM + header;
+        for at in [begin, begin + 1, begin + self.len / 2, begin + self.len - 1] {
+            assert_eq!(self.memory.byte(at), byte_of(sequence), "byte {at} of message {sequence}");
+        }
+    }
+
+    /// What is left of the receives after a sender's death goes to nobody else.
+    fn flush(&self, taken: &[u64]) {
+        assert_eq!(self.qp.modify(ibv_qp_state::IBV_QPS_ERR), 0);
+        for id in (0..RECEIVES).filter(|id| !taken.contains(id)) {
+            let wc = self.cq.one("a flushed receive", PATIENCE);
+            assert_eq!((wc.wr_id, wc.status), (id, ibv_wc_status::IBV_WC_WR_FLUSH_ERR));
+        }
+    }
+
+    /// Another sender can use all that is left.
+    fn go_on(&mut self, taken: &mut Vec<u64>) {
+        if self.queue == "srq" {
+            assert_eq!(self.qp.destroy(), 0);
+            self.qp = self.device.qp(ibv_qp_type::IBV_QPT_RC, self.cq, self.srq, 1);
+            self.qp.init();
+        }
+        let left = RECEIVES - taken.len() as u64;
+        let mut sender = self.sender(100, left, "");
+        sender.tell("go");
+        let mut expected: Vec<u64> = (100..100 + left).collect();
+        while !expected.is_empty() {
+            let wc = self.cq.one("a message of another sender", PATIENCE);
+            // Datagrams come in no order: a receive that the dead had claimed is found again in its turn.
+            let there = self.memory.byte(wc.wr_id as usize * ROOM + GRH);
+            let datagram = |sequence: &u64| self.queue == "ud" && byte_of(*sequence) == there;
+            let at = expected.iter().position(datagram).unwrap_or(0);
+            self.check(&wc, expected.remove(at));
+            assert!(!taken.contains(&wc.wr_id), "receive {} is used twice", wc.wr_id);
+            taken.push(wc.wr_id);
+            assert_eq!(sender.hear(), "0", "its request has succeeded");
+        }
+        sender.finish();
+        assert!(self.cq.poll().is_none(), "every receive is used up");
+    }
+
+    fn close(self) {
+        assert_eq!(self.qp.destroy(), 0, "the queue pair goes");
+        if !self.srq.is_null() {
+            // SAFETY: no queue pair uses it any more.
+            assert_eq!(unsafe { (lib().ibv_destroy_srq)(self.srq) }, 0);
+        }
+        assert_eq!(dereg(self.mr), 0);
+        self.cq.destroy();
+        // SAFETY: its queue is gone.
+        assert_eq!(unsafe { (lib().ibv_destroy_comp_channel)(self.channel) }, 0);
+        self.memory.free();
+        self.device.close();
+    }
+}
+
+pub(crate) fn receiver(arguments: &[String]) {
+    let [queue, size, step, armed] = arguments else { panic!("four arguments") };
+    let mut receiver = Receiver::new(queue, size);
+    let before = sockets();
+    let mut sender = receiver.sender(0, 2, &format!("{step}:2=kill"));
+    sender.tell("go");
+    let first = receiver.cq.one("the first message", PATIENCE);
+    receiver.check(&first, 0);
+    let mut taken = vec![first.wr_id];
+    assert_eq!(sender.hear(), "0", "the first request has succeeded");
+    receiver.cq.arm(armed == "solicited");
+    sender.tell("go");
+    sender.wait_dead();
+
+    let whole = match step.as_str() {
+        "before-announce" => queue != "srq",
+        step => step == "before-doorbell",
+    };
+    if whole {
+        assert!(event(receiver.channel, PATIENCE), "who sleeps is woken, although the sender could not");
+        let wc = receiver.cq.one("the message that was complete", PATIENCE);
+        receiver.check(&wc, 1);
+        taken.push(wc.wr_id);
+    }
+    until("the death is noticed", PATIENCE, || (sockets() == before).then_some(()));
+    assert!(receiver.cq.poll().is_none(), "half of a message is none");
+    if queue == "rc" {
+        receiver.flush(&taken)
+    } else {
+        receiver.go_on(&mut taken)
+    }
+    receiver.close();
+}
+
+/// Sends messages, one whenever it is told to, or all if it has others' leave.
+pub(crate) fn sender() {
+    let line = told().expect("a line");
+    let [queue, len, first, count, address] = line.split(' ').collect::<Vec<_>>()[..] else {
+        panic!("five words")
+    };
+    let to: Address = address.parse().expect("an address");
+    let (len, first, count) =
+        (len.parse().unwrap(), first.parse::<u64>().unwrap(), count.parse::<u64>().unwrap());
+    let device = Device::open();
+    let memory = Memory::private(ROOM);
+    let (mr, cq) = (memory.register(device), device.cq(16, ptr::null_mut()));
+    let qp_type = if queue == "ud" { ibv_qp_type::IBV_QPT_UD } else { ibv_qp_type::IBV_QPT_RC };
+    let qp = device.qp(qp_type, cq, ptr::null_mut(), 16);
+    qp.init();
+    let mut attr = route(to.gid);
+    // SAFETY: domain and attributes live.
+    let ah = unsafe { (lib().ibv_create_ah)(device.pd, &raw mut attr) };
+    say(&Address { qpn: qp.number(), gid: gid(device), ..Address::default() }.to_string());
+    assert_eq!(told().as_deref(), Some("go"));
+    qp.connect(&to, TIMING);
+    for sequence in first..first + count {
+        if sequence == 1 {
+            assert_eq!(told().as_deref(), Some("go"));
+        }
+        memory.fill(byte_of(sequence));
+        assert_eq!(qp.post_solicited(sequence, memory.sge(mr, 0, len), &to, ah), 0);
+        say(&cq.one("a completion", PATIENCE).status.0.to_string());
+    }
+    assert_eq!(told(), None);
+}
+
+/// One who answers, until it is killed.
+pub(crate) fn responder() {
+    let device = Device::open();
+    let memory = Memory::private(ROOM);
+    let (mr, cq) = (memory.register(device), device.cq(64, ptr::null_mut()));
+    let qp = device.qp(ibv_qp_type::IBV_QPT_RC, cq, ptr::null_mut(), 32);
+    qp.init();
+    for id in 0..32 {
+        assert_eq!(qp.receive(id, memory.sge(mr, 0, ROOM)), 0);
+    }
+    let own = Address { qpn: qp.number(), gid: gid(device), addr: memory.base.addr() as u64, rkey: rkey(mr) };
+    say(&own.to_string());
+    let to: Address = told().expect("a line").parse().expect("an address");
+    qp.connect(&to, TIMING);
+    say("ready");
+    while let Some(byte) = told() {
+        let byte = byte.parse().expect("a byte");
+        std::thread::sleep(Duration::from_millis(30));
+        let differs =
+            memory.differs(byte).map_or("same".to_owned(), |(at, there)| format!("{there} at {at}"));
+        say(&differs);
+    }
+}
+
+/// One who asks, of one who dies.
+pub(crate) fn requester(arguments: &[String]) {
+    let [operation, timeout, retry_cnt, how] = arguments else { panic!("four arguments") };
+    let timing = Timing { timeout: timeout.parse().unwrap(), retry_cnt: retry_cnt.parse().unwrap() };
+    let opcode = match operation.as_str() {
+        "write" => ibv_wr_opcode::IBV_WR_RDMA_WRITE,
+        "read" => ibv_wr_opcode::IBV_WR_RDMA_READ,
+        "add" => ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD,
+        _ => ibv_wr_opcode::IBV_WR_SEND,
+    };
+    let len = if operation == "add" { 8 } else { ROOM };
+    let mut responder = Role::start("responder", &[]);
+    let to: Address = responder.hear().parse().expect("an address");
+    let device = Device::open();
+    let memory = Memory::private(ROOM);
+    memory.fill(0x11);
+    let (mr, channel) = (memory.register(device), device.channel());
+    let cq = device.cq(64, channel);
+    let qp = device.qp(ibv_qp_type::IBV_QPT_RC, cq, ptr::null_mut(), 32);
+    qp.init();
+    responder.tell(&Address { qpn: qp.number(), gid: gid(device), ..Address::default() }.to_string());
+    qp.connect(&to, timing);
+    assert_eq!(responder.hear(), "ready");
+    if how != "cold" {
+        assert_eq!(qp.post(100, opcode, memory.sge(mr, 0, len), &to, ptr::null_mut()), 0);
+        let wc = cq.one("the request", PATIENCE);
+        assert_eq!((wc.wr_id, wc.status), (100, ibv_wc_status::IBV_WC_SUCCESS));
+    }
+    if how == "stop" {
+        memory.fill(0x22);
+        responder.signal(Signal::STOP);
+        responder.wait_stopped();
+    } else {
+        responder.signal(Signal::KILL);
+        responder.wait_dead();
+    }
+    cq.arm(false);
+    let begin = Instant::now();
+    let mut posted = 0;
+    for id in 0..8 {
+        posted += u64::from(qp.post(id, opcode, memory.sge(mr, 0, len), &to, ptr::null_mut()) == 0);
+    }
+    assert_eq!(posted, 8, "requests can be posted, also in the error state");
+    if how == "event" {
+        assert!(event(channel, PATIENCE), "nobody polls, but the timer runs");
+    }
+    for id in 0..8 {
+        let wc = cq.one("a request of a dead peer", PATIENCE);
+        let expected =
+            if id == 0 { ibv_wc_status::IBV_WC_RETRY_EXC_ERR } else { ibv_wc_status::IBV_WC_WR_FLUSH_ERR };
+        assert_eq!((wc.wr_id, wc.status), (id, expected));
+    }
+    // The rest is for a machine that is busy, and a way that had to be looked for.
+    assert!(begin.elapsed() < timing.total() * 2 + Duration::from_secs(2), "{:?}", begin.elapsed());
+    assert!(begin.elapsed() * 2 > timing.total(), "tried again: {:?}", begin.elapsed());
+    assert_eq!(qp.state(), ibv_qp_state::IBV_QPS_ERR);
+    assert!(cq.poll().is_none());
+    if how == "stop" {
+        responder.signal(Signal::CONT);
+        responder.tell("17");
+        assert_eq!(responder.hear(), "same", "what has failed is not done later");
+    }
+    assert_eq!(qp.destroy(), 0);
+    assert_eq!(dereg(mr), 0);
+    cq.destroy();
+    // SAFETY: its queue is gone.
+    assert_eq!(unsafe { (lib().ibv_destroy_comp_channel)(channel) }, 0);
+    memory.free();
+    device.close();
+}
+
+/// More peers die than a completion queue has entries, while others' messages lie in a shared receive queue that is given up.
+pub(crate) fn many_deaths() {
+    let mut receiver = Receiver::new("srq", "small");
+    let small = receiver.device.cq(4, ptr::null_mut());
+    let idle = receiver.device.qp(ibv_qp_type::IBV_QPT_RC, small, ptr::null_mut(), 4);
+    for round in 0..8 {
+        let mut sender = receiver.sender(0, 2, "claimed:2=kill");
+        sender.tell("go");
+        assert_eq!(sender.hear(), "0");
+        sender.tell("go");
+        sender.wait_dead();
+        // Nobody polls: the message goes with the queue pair, and its receive is free again.
+        until("the queue pair goes", PATIENCE, || (receiver.qp.destroy() == 0).then_some(()));
+        receiver.qp = receiver.device.qp(ibv_qp_type::IBV_QPT_RC, receiver.cq, receiver.srq, 1);
+        receiver.qp.init();
+        let sge = receiver.memory.sge(receiver.mr, 0, ROOM);
+        let post = || (post_shared(receiver.srq, 0, sge) == 0).then_some(());
+        until(&format!("a receive is free in round {round}"), PATIENCE, post);
+    }
+    std::thread::sleep(Duration::from_millis(30));
+    // SAFETY: the context lives and has this field.
+    let mut file =
+        libc::pollfd { fd: unsafe { (*receiver.device.context).async_fd }, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one file, which is this function's.
+    assert_eq!(unsafe { libc::poll(&raw mut file, 1, 0) }, 0, "no queue is overrun, nothing has failed");
+    assert!(small.poll().is_none() && receiver.cq.poll().is_none());
+    assert_eq!(idle.destroy(), 0);
+    small.destroy();
+    receiver.close();
+}

@@ -312,11 +312,29 @@ impl Qp {
         unsafe { (lib().ibv_destroy_qp)(self.0) }
     }
 
-    /// Posts a request. `to`: memory of the peer, or for datagrams its number.
+    /// Posts a request. `to`: memory of the peer.
     pub(crate) fn post(
         self,
         id: u64,
         opcode: ibv_wr_opcode,
+        sge: ibv_sge,
+        to: &Address,
+        ah: *mut ibv_ah,
+    ) -> i32 {
+        self.post_with(id, opcode, ibv_send_flags::IBV_SEND_SIGNALED.0, sge, to, ah)
+    }
+
+    /// Posts a message that wakes whoever waits for solicited ones; of a datagram, with the handle.
+    pub(crate) fn post_solicited(self, id: u64, sge: ibv_sge, to: &Address, ah: *mut ibv_ah) -> i32 {
+        let flags = ibv_send_flags::IBV_SEND_SIGNALED.0 | ibv_send_flags::IBV_SEND_SOLICITED.0;
+        self.post_with(id, ibv_wr_opcode::IBV_WR_SEND, flags, sge, to, ah)
+    }
+
+    fn post_with(
+        self,
+        id: u64,
+        opcode: ibv_wr_opcode,
+        send_flags: u32,
         sge: ibv_sge,
         to: &Address,
         ah: *mut ibv_ah,
@@ -327,7 +345,7 @@ impl Qp {
             sg_list: list.as_mut_ptr(),
             num_sge: 1,
             opcode,
-            send_flags: ibv_send_flags::IBV_SEND_SIGNALED.0,
+            send_flags,
             ..Default::default()
         };
         match opcode {

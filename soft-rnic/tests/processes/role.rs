@@ -29,6 +29,7 @@ pub(crate) fn play() -> bool {
         "sender" => crate::revocation::sender(),
         "threads" => crate::revocation::threads(&arguments[1..]),
         "death" => crate::death::receiver(&arguments[1..]),
+        "death-sender" => crate::death::sender(),
         "requester" => crate::death::requester(&arguments[1..]),
         "responder" => crate::death::responder(),
         "deaths" => crate::death::many_deaths(),

@@ -340,6 +340,7 @@ impl Cq {
         self.context().events().forget(is_this);
         self.acks.wait();
         self.async_acks.wait();
+        self.counted.count_out();
     }
 }
 

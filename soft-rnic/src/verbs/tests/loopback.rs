@@ -393,3 +393,135 @@ fn a_thread_that_still_has_a_queue_pair_keeps_nothing_from_going() {
     }
     drop(late);
 }
+
+#[test]
+fn who_acts_late_on_a_failure_does_not_touch_the_next_life() {
+    let bench = Bench::new(16);
+    let [one, other] = bench.pair(ibv_qp_type::IBV_QPT_RC);
+    for life in 0..3 {
+        assert_eq!(bench.receive(other, life, 64), 0);
+        assert_eq!(modify(other, to(ibv_qp_state::IBV_QPS_ERR)), 0);
+        assert_eq!(bench.results(), [(life, FLUSHED)]);
+        [one, other].into_iter().for_each(|qp| assert_eq!(modify(qp, to(ibv_qp_state::IBV_QPS_RESET)), 0));
+        inner(other).fail();
+        bench.connect([one, other]);
+        assert_eq!(bench.receive(other, 7, 64), 0);
+        assert_eq!(bench.results(), []);
+        assert_eq!(bench.send(one, 8, 8, |_| {}), 0);
+        assert_eq!(bench.results().len(), 2);
+    }
+    destroy(one);
+    destroy(other);
+}
+
+#[test]
+fn a_receiver_that_is_not_ready_is_tried_as_often_as_was_said() {
+    let bench = Bench::new(16);
+    for (retry, least) in [(0, 0), (2, 2)] {
+        let pair = [(); 2].map(|()| bench.qp(ibv_qp_type::IBV_QPT_RC, ptr::null_mut()));
+        pair.into_iter().for_each(|qp| bench.init(qp));
+        let [one, other] = pair;
+        // Ten milliseconds and a quarter.
+        const TIMER: u8 = 20;
+        bench.ready(other, number(one), |attr| attr.min_rnr_timer = TIMER);
+        bench.ready(one, number(other), |attr| attr.rnr_retry = retry);
+        let start = std::time::Instant::now();
+        assert_eq!(bench.send(one, 1, 8, |_| {}), 0);
+        let expected = [(1, ibv_wc_status::IBV_WC_RNR_RETRY_EXC_ERR)];
+        if retry == 0 {
+            assert_eq!(bench.results(), expected);
+        } else {
+            assert_eq!(bench.wait_for(1), expected);
+            assert!(start.elapsed() >= std::time::Duration::from_micros(10_240) * least);
+        }
+        destroy(one);
+        destroy(other);
+    }
+}
+
+#[test]
+fn a_peer_that_is_nowhere_is_given_up() {
+    let bench = Bench::new(16);
+    let qp = bench.qp(ibv_qp_type::IBV_QPT_RC, ptr::null_mut());
+    bench.init(qp);
+    // Nobody has this block; each look at it is good for some milliseconds, and so is each try.
+    bench.ready(qp, 1023 << 14 | 77, |attr| (attr.timeout, attr.retry_cnt) = (14, 2));
+    assert_eq!(bench.send(qp, 1, 8, |_| {}), 0);
+    assert_eq!(bench.send(qp, 2, 8, |_| {}), 0);
+    assert_eq!(bench.wait_for(2), [(1, ibv_wc_status::IBV_WC_RETRY_EXC_ERR), (2, FLUSHED)]);
+    destroy(qp);
+}
+
+#[test]
+fn a_change_of_the_address_leaves_the_connection_as_it_is() {
+    let bench = Bench::new(16);
+    let [one, other] = bench.pair(ibv_qp_type::IBV_QPT_RC);
+    for _ in 0..2 {
+        assert_eq!(bench.receive(other, 1, 64), 0);
+        assert_eq!(bench.send(one, 2, 8, |_| {}), 0);
+        assert_eq!(bench.results().len(), 2);
+        assert_eq!(modify(one, to(ibv_qp_state::IBV_QPS_SQD)), 0);
+        let mut attr = to(ibv_qp_state::IBV_QPS_SQD);
+        attr.0.ah_attr = bench.ah_attr();
+        assert_eq!(modify(one, with(attr, ibv_qp_attr_mask::IBV_QP_AV)), 0);
+        assert_eq!(modify(one, to(ibv_qp_state::IBV_QPS_RTS)), 0);
+    }
+    destroy(one);
+    destroy(other);
+}
+
+#[test]
+fn an_unreliable_connection_takes_any_first_number() {
+    let bench = Bench::new(16);
+    let pair = [(); 2].map(|()| bench.qp(ibv_qp_type::IBV_QPT_UC, ptr::null_mut()));
+    pair.into_iter().for_each(|qp| bench.init(qp));
+    let [one, other] = pair;
+    bench.ready(one, number(other), |attr| attr.sq_psn = 5);
+    bench.ready(other, number(one), |attr| attr.rq_psn = 9);
+    assert_eq!(bench.receive(other, 1, 64), 0);
+    assert_eq!(bench.send(one, 2, 8, |_| {}), 0);
+    assert_eq!(bench.results().len(), 2);
+    destroy(one);
+    destroy(other);
+}
+
+#[test]
+fn a_message_that_is_too_long_ends_both_sides() {
+    let bench = Bench::new(16);
+    let [one, other] = bench.pair(ibv_qp_type::IBV_QPT_RC);
+    assert_eq!(bench.receive(other, 1, 64), 0);
+    assert_eq!(bench.receive(other, 2, 64), 0);
+    assert_eq!(bench.send(one, 3, 65, |_| {}), 0);
+    let mut results = bench.results();
+    results.extend(bench.results());
+    results.sort_by_key(|result| result.0);
+    let invalid = ibv_wc_status::IBV_WC_REM_INV_REQ_ERR;
+    assert_eq!(results, [(1, ibv_wc_status::IBV_WC_LOC_LEN_ERR), (2, FLUSHED), (3, invalid)]);
+    // SAFETY: the context is open.
+    let mut event =
+        unsafe { libc::pollfd { fd: (*bench.opened.0).async_fd, events: libc::POLLIN, revents: 0 } };
+    // SAFETY: one entry.
+    assert_eq!(unsafe { libc::poll(&raw mut event, 1, 0) }, 0, "the completion says it all");
+    destroy(one);
+    destroy(other);
+}
+
+#[test]
+fn inline_data_of_any_length_are_refused_beyond_the_limit() {
+    let bench = Bench::new(16);
+    let [one, other] = bench.pair(ibv_qp_type::IBV_QPT_RC);
+    for lengths in [[17, 0], [8, 9], [8, u32::MAX]] {
+        let mut list = lengths.map(|length| ibv_sge { length, ..bench.sge(0, 0) });
+        let list = list.as_mut_ptr();
+        let refused = bench.send(one, 1, 0, |wr| {
+            (wr.sg_list, wr.num_sge) = (list, 2);
+            wr.send_flags |= ibv_send_flags::IBV_SEND_INLINE.0;
+        });
+        assert_eq!(refused, libc::EINVAL);
+    }
+    assert_eq!(bench.receive(other, 1, 64), 0);
+    assert_eq!(bench.send(one, 2, 16, |wr| wr.send_flags |= ibv_send_flags::IBV_SEND_INLINE.0), 0);
+    assert_eq!(bench.results().len(), 2);
+    destroy(one);
+    destroy(other);
+}
