@@ -187,6 +187,7 @@ fn wait(way: Way<'_>, cell: &Cell) -> Result<(), Broken> {
             && state == state::ASKED
             && cell.state.compare_exchange(state::ASKED, state::IDLE, AcqRel, Relaxed).is_ok()
         {
+            way.peer.link.owe(way.lane.index(), None);
             return Err(Broken::Late);
         }
         if is_service_thread() {

@@ -336,6 +336,7 @@ impl Qp {
         }
         reach(Step::Checked);
         let len = request.length as usize;
+        reach(Step::Checked);
         Ok(Remote { place: Place::Here(at), len, key: request.rkey, address: request.remote_addr })
     }
 }

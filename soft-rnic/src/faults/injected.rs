@@ -110,13 +110,12 @@ impl Tampering {
     }
 
     /// Of the message that this thread executes.
-    #[cold]
     pub(crate) fn current() -> Self {
         TAMPERING.get()
     }
 
     /// Whether the bytes have to go the long way, where something can be done to them.
-    pub(crate) fn touches_payload(self) -> bool {
+    fn touches_payload(self) -> bool {
         let on_the_way = |(step, _)| matches!(step, Step::BeforeCopy | Step::MidCopy);
         self.flip.is_some() || self.split.is_some() || self.end.is_some_and(on_the_way)
     }
@@ -136,6 +135,13 @@ impl Tampering {
     }
 }
 
+/// Whether the bytes of the message that this thread executes are to be moved as those of a long one.
+#[cold]
+#[inline(never)]
+pub(crate) fn takes_the_long_way() -> bool {
+    Tampering::current().touches_payload()
+}
+
 /// A step of a message: the process may end here.
 #[inline(always)]
 pub(crate) fn reach(step: Step) {
@@ -145,6 +151,7 @@ pub(crate) fn reach(step: Step) {
 }
 
 #[cold]
+#[inline(never)]
 fn end_at(step: Step) {
     let tampering = Tampering::current();
     let Some((_, end)) = tampering.end.filter(|(at, _)| *at == step) else { return };

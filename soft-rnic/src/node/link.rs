@@ -73,8 +73,7 @@ impl Link {
         gids: Vec<PortGid>,
         common: Arc<Common>,
     ) -> Self {
-        let (alive, counters) = (AtomicBool::new(true), Counters::default());
-        let owed = none_owed();
+        let (alive, counters, owed) = (AtomicBool::new(true), Counters::default(), none_owed());
         Self { number: 0, segment, alive, blocks, gids, call_area: 0, owed, common, counters, peer: None }
     }
 

@@ -367,17 +367,17 @@ impl Node {
         }
     }
 
+    /// Where in the own segment all guests' calls are.
+    pub(crate) fn call_areas(&self) -> Vec<u64> {
+        let areas = self.state.call_areas.lock().unwrap_or_else(PoisonError::into_inner);
+        areas.iter().copied().flatten().collect()
+    }
+
     /// Whom payload went to, this process first, and what went to those who have died.
     pub(crate) fn traffic(&self) -> (Vec<Peer>, Traffic) {
         let links = core::iter::once(Arc::clone(&self.own)).chain(self.state.directory.links());
         let peers = links.map(|link| Peer { pid: link.pid(), traffic: link.counters().sum() }).collect();
         (peers, *self.state.former.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Where in the own segment all guests' calls are.
-    pub(crate) fn call_areas(&self) -> Vec<u64> {
-        let areas = self.state.call_areas.lock().unwrap_or_else(PoisonError::into_inner);
-        areas.iter().copied().flatten().collect()
     }
 
     /// Where in the own segment a guest's calls are, if there is such a guest.

@@ -14,7 +14,7 @@ use crate::node::{Doorbell, Handler, Identity, Link, Node, PortGid, Settings};
 use crate::platform::errno;
 use crate::queue_pair::{Qp, Srq};
 use crate::shared::segment::{MAX_COMPLETION_QUEUES, MAX_QUEUE_PAIRS, MAX_SHARED_QUEUES};
-use crate::status::{OpenDevice, QueuePairs, Statistics};
+use crate::status::{OpenDevice, QueuePairs, Statistics, Traffic};
 
 static CURRENT: Mutex<Weak<Rnic>> = Mutex::new(Weak::new());
 
@@ -239,5 +239,21 @@ impl Handler for Rnic {
 
     fn statistics(&self) -> Statistics {
         self.statistics()
+    }
+}
+
+impl Drop for Rnic {
+    /// The last context is closed: says how messages went, which nothing else shows of a program.
+    fn drop(&mut self) {
+        let (peers, former) = self.node.traffic();
+        let sum =
+            |of: fn(&Traffic) -> u64| of(&former) + peers.iter().map(|peer| of(&peer.traffic)).sum::<u64>();
+        log::info!(
+            "payload of messages: {} within the process, {} by shared memory, {} by process_vm, {} by the owner",
+            sum(|traffic| traffic.own.messages),
+            sum(|traffic| traffic.direct.messages),
+            sum(|traffic| traffic.vm.messages),
+            sum(|traffic| traffic.call.messages),
+        );
     }
 }

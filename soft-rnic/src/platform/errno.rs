@@ -18,3 +18,23 @@ pub(crate) fn of(error: &io::Error) -> c_int {
         _ => libc::EIO,
     })
 }
+
+/// The number of an error that kept a call from its work; a limit that was reached is named in the log.
+pub(crate) fn refused(call: &str, error: &io::Error) -> c_int {
+    use rustix::process::{Resource, getrlimit};
+    let limit = |resource| getrlimit(resource).current.map_or("none".to_owned(), |most| most.to_string());
+    let number = of(error);
+    match number {
+        libc::EMFILE => {
+            let most = limit(Resource::Nofile);
+            log::error!("{call}: {error}; this process may have {most} file descriptors (RLIMIT_NOFILE)");
+        }
+        libc::ENFILE => log::error!("{call}: {error}; raise the system's limit, fs.file-max"),
+        libc::EAGAIN => {
+            let most = limit(Resource::Nproc);
+            log::error!("{call}: {error}; this user may have {most} threads (RLIMIT_NPROC)");
+        }
+        _ => log::debug!("{call}: {error}"),
+    }
+    number
+}

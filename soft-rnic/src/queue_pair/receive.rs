@@ -66,10 +66,7 @@ impl Qp {
     pub(crate) fn poll_receives(self: &Arc<Self>, room: usize, sink: &mut impl FnMut(Cqe)) -> bool {
         for _ in 0..room {
             match self.next_receive() {
-                Some((mut cqe, mut failed)) => {
-                    if faults::active() {
-                        failed |= self.alter_receive(&mut cqe);
-                    }
+                Some((cqe, failed)) => {
                     sink(cqe);
                     if failed {
                         self.fail();
@@ -81,32 +78,26 @@ impl Qp {
         true
     }
 
-    /// What the rules of faults say of a receive; whether it ends the queue pair.
+    /// What the rules of faults make of a receive: its status, and whether the queue pair has failed.
     #[cold]
-    fn alter_receive(self: &Arc<Self>, cqe: &mut Cqe) -> bool {
-        if cqe.status == ibv_wc_status::IBV_WC_WR_FLUSH_ERR.0 {
-            return false;
-        }
-        let mut failed = false;
+    #[inline(never)]
+    fn alter_receive(self: &Arc<Self>, status: ibv_wc_status, size: u64) -> (ibv_wc_status, bool) {
+        let (mut altered, mut failed) = (status, false);
         if let Some(set) = faults::current() {
-            let seen = self.seen(Opcode::Recv, cqe.byte_len.into());
+            let seen = self.seen(Opcode::Recv, size);
             set.on_work(&seen, |rule, _| match rule.action() {
-                Action::Status(status) => {
-                    cqe.status = status.0;
-                    failed =
-                        *status != ibv_wc_status::IBV_WC_SUCCESS && self.qp_type != ibv_qp_type::IBV_QPT_UD;
-                }
+                Action::Status(status) => altered = *status,
                 action => {
                     self.suffer(action, seen.port, true);
                     failed |= *action == Action::QpFatal;
                 }
             });
         }
-        failed
+        (altered, failed)
     }
 
     /// The next receive completion, and whether it ends the queue pair.
-    fn next_receive(&self) -> Option<(Cqe, bool)> {
+    fn next_receive(self: &Arc<Self>) -> Option<(Cqe, bool)> {
         match &self.receiving {
             Receiving::Own(queue) => {
                 let mut queue = queue.lock();
@@ -157,7 +148,7 @@ impl Qp {
     }
 
     /// Turns a finished receive into its completion, after putting the bytes in place that came within the slot.
-    fn report(&self, queue: &ReceiveQueue, received: &Received) -> (Cqe, bool) {
+    fn report(self: &Arc<Self>, queue: &ReceiveQueue, received: &Received) -> (Cqe, bool) {
         let delivery = &received.delivery;
         let datagram = self.qp_type == ibv_qp_type::IBV_QPT_UD;
         let header = if datagram { GRH } else { 0 };
@@ -171,6 +162,9 @@ impl Qp {
                 Err(status) => status,
             };
         }
+        let ended;
+        (status, ended) =
+            if faults::active() { self.alter_receive(status, byte_len) } else { (status, false) };
         let failed = status != ibv_wc_status::IBV_WC_SUCCESS;
         let allowed = ibv_wc_flags::IBV_WC_WITH_IMM.0 | if datagram { ibv_wc_flags::IBV_WC_GRH.0 } else { 0 };
         let opcode =
@@ -186,7 +180,7 @@ impl Qp {
             wc_flags: u32::from(delivery.wc_flags) & allowed,
             ..Cqe::default()
         };
-        (cqe, failed && !datagram)
+        (cqe, ended || failed && !datagram)
     }
 
     /// Copies what came within the slot to where the receive says, under this process's own keys.

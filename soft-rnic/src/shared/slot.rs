@@ -115,6 +115,12 @@ impl SlotHeader {
         Room { bytes: room as u32, entries: (room >> 32) as u32, flags: self.flags.load(Relaxed) }
     }
 
+    /// Peer: whether the slot can be claimed. Whatever was posted before it can be seen then, too.
+    #[inline]
+    pub(crate) fn is_posted(&self) -> bool {
+        self.state.load(Acquire) & TAG == POSTED
+    }
+
     /// Peer: gives a claimed slot back as it was.
     pub(crate) fn unclaim(&self, claim: Claim) -> bool {
         let posted = claim.0 & !(TAG | LINK << LINK_SHIFT) | POSTED;

@@ -37,7 +37,7 @@ pub(super) unsafe extern "C" fn create_comp_channel(context: *mut ibv_context) -
             let c = ibv_comp_channel { context, fd: channel.descriptor(), refcnt: 0 };
             ChannelObject::create(c, channel)
         }
-        Err(error) => null(errno::of(&error)),
+        Err(error) => null(errno::refused("ibv_create_comp_channel", &error)),
     }
 }
 

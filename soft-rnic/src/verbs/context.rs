@@ -59,7 +59,7 @@ pub(super) unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv
     }
     let state = match Context::open(device, free) {
         Ok(state) => state,
-        Err(error) => return null(errno::of(&error)),
+        Err(error) => return null(errno::refused("ibv_open_device", &error)),
     };
     let mut verbs = verbs_context { sz: size_of::<verbs_context>(), ..verbs_context::default() };
     verbs.context.device = device.object();

@@ -147,7 +147,7 @@ pub(super) unsafe extern "C" fn alloc_buf(
             unsafe { buf.write(BufferObject::create((), buffer).cast()) };
             base.as_ptr().cast()
         }
-        Err(error) => null(errno::of(&error)),
+        Err(error) => null(errno::refused("ibv_alloc_buf", &error)),
     }
 }
 

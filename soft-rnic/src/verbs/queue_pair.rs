@@ -195,7 +195,7 @@ fn grant(mut plan: Plan) -> Result<Arc<Qp>, c_int> {
     if !within {
         return Err(libc::EINVAL);
     }
-    Qp::create(&rnic, plan).map_err(|error| errno::of(&error))
+    Qp::create(&rnic, plan).map_err(|error| errno::refused("ibv_create_qp", &error))
 }
 
 /// Makes the C part.
@@ -397,7 +397,7 @@ fn new_srq(
             srq.set_handle(object);
             object
         }
-        Err(error) => null(errno::of(&error)),
+        Err(error) => null(errno::refused("ibv_create_srq", &error)),
     }
 }
 

@@ -13,10 +13,12 @@ use std::time::{Duration, Instant};
 
 use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::{Verbs, verbs};
-use soft_rnic::{Config, faults};
+use soft_rnic::{Config, Mode, faults};
 
 /// How long a wait may take.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Set for a run in which requests are not executed as they are posted.
+pub(crate) const DEFERRED: &str = "SOFT_RNIC_FAULTS_TEST_DEFERRED";
 /// Bytes of a side's memory.
 pub(crate) const ROOM: usize = 1 << 16;
 
@@ -28,6 +30,9 @@ pub(crate) fn table() -> &'static Verbs {
     let mut config = Config::default();
     (config.devices, config.ports) = (2, 2);
     config.time_scale = 0.01;
+    if std::env::var_os(DEFERRED).is_some() {
+        config.mode = Mode::Deferred;
+    }
     config.fabric = format!("faults-{}", std::process::id());
     soft_rnic::provider_with(config).expect("all tests of this process use this configuration").verbs()
 }
@@ -173,8 +178,13 @@ impl Side {
         unsafe { (table().ibv_modify_qp)(self.qp, &raw mut attr, mask.0 as i32) }
     }
 
-    /// Brings the queue pair up, towards another.
+    /// Brings the queue pair up, towards another of this process.
     fn connect(&self, to: &Self, options: Options) {
+        self.connect_to(to.qpn(), options);
+    }
+
+    /// Brings the queue pair up, towards that of a number, on the same device of any process.
+    pub(crate) fn connect_to(&self, qpn: u32, options: Options) {
         use ibv_qp_attr_mask as M;
         let reliable = options.qp_type == ibv_qp_type::IBV_QPT_RC;
         let attr = |qp_state| ibv_qp_attr { qp_state, ..Default::default() };
@@ -189,12 +199,12 @@ impl Side {
             0
         );
         let mut gid = ibv_gid { raw: [0; 16] };
-        // SAFETY: the other side's context is open.
-        assert_eq!(unsafe { (table().ibv_query_gid)(to.context, 1, 0, &raw mut gid) }, 0);
+        // SAFETY: the context is open.
+        assert_eq!(unsafe { (table().ibv_query_gid)(self.context, 1, 0, &raw mut gid) }, 0);
         let mut rtr = attr(ibv_qp_state::IBV_QPS_RTR);
         rtr.ah_attr = ibv_ah_attr { is_global: 1, port_num: 1, ..Default::default() };
         rtr.ah_attr.grh.dgid = gid;
-        (rtr.path_mtu, rtr.dest_qp_num) = (ibv_mtu::IBV_MTU_1024, to.qpn());
+        (rtr.path_mtu, rtr.dest_qp_num) = (ibv_mtu::IBV_MTU_1024, qpn);
         (rtr.max_dest_rd_atomic, rtr.min_rnr_timer) = (4, 12);
         let mut mask =
             M::IBV_QP_STATE | M::IBV_QP_AV | M::IBV_QP_PATH_MTU | M::IBV_QP_DEST_QPN | M::IBV_QP_RQ_PSN;
@@ -245,19 +255,33 @@ impl Side {
         opcode: ibv_wr_opcode,
         length: usize,
     ) -> Result<(), i32> {
+        self.post_to(to.place(), wr_id, opcode, length)
+    }
+
+    /// Where its memory is, and by which key.
+    pub(crate) fn place(&self) -> (u64, u32) {
+        // SAFETY: the region lives.
+        (self.base().addr() as u64, unsafe { (*self.mr).rkey })
+    }
+
+    /// Posts a request for the first bytes of its memory and those at an address; `Err` is `errno`.
+    pub(crate) fn post_to(
+        &self,
+        place: (u64, u32),
+        wr_id: u64,
+        opcode: ibv_wr_opcode,
+        length: usize,
+    ) -> Result<(), i32> {
+        let (remote_addr, rkey) = place;
         let mut entry = self.entry(length);
         let mut wr = ibv_send_wr { wr_id, sg_list: &raw mut entry, num_sge: 1, opcode, ..Default::default() };
-        // SAFETY: the other side's region lives; the union's member is that of the operation.
-        unsafe {
-            let (remote_addr, rkey) = (to.base().addr() as u64, (*to.mr).rkey);
-            if opcode.0 >= ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP.0 {
-                wr.wr.atomic.remote_addr = remote_addr;
-                wr.wr.atomic.rkey = rkey;
-                wr.wr.atomic.compare_add = 1;
-            } else {
-                wr.wr.rdma.remote_addr = remote_addr;
-                wr.wr.rdma.rkey = rkey;
-            }
+        if opcode.0 >= ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP.0 {
+            wr.wr.atomic.remote_addr = remote_addr;
+            wr.wr.atomic.rkey = rkey;
+            wr.wr.atomic.compare_add = 1;
+        } else {
+            wr.wr.rdma.remote_addr = remote_addr;
+            wr.wr.rdma.rkey = rkey;
         }
         let mut bad = ptr::null_mut();
         // SAFETY: the queue pair lives, and the list is valid.

@@ -12,9 +12,9 @@ use crate::bench::*;
 /// Tells a child that it is one.
 pub(crate) const MARK: &str = "SOFT_RNIC_FAULTS_TEST_CHILD";
 
-fn child(test: &str, variables: &[(&str, &str)]) -> Command {
+pub(crate) fn child(test: &str, variables: &[(&str, &str)]) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", &format!("children::{test}"), "--include-ignored", "--nocapture"]);
+    command.args(["--exact", test, "--include-ignored", "--nocapture"]);
     command.env(MARK, "1").env("SOFT_RNIC_FABRIC", format!("faults-child-{}", std::process::id()));
     command
         .envs(variables.iter().copied())
@@ -25,10 +25,10 @@ fn child(test: &str, variables: &[(&str, &str)]) -> Command {
 }
 
 fn run(test: &str, variables: &[(&str, &str)]) -> Output {
-    child(test, variables).output().unwrap()
+    child(&format!("children::{test}"), variables).output().unwrap()
 }
 
-fn is_child() -> bool {
+pub(crate) fn is_child() -> bool {
     std::env::var_os(MARK).is_some()
 }
 
@@ -77,7 +77,7 @@ fn wait_for_stop(child: &Child) {
 fn a_process_stops_at_each_step_and_goes_on() {
     for step in STEPS {
         let rule = format!("stop={step} opcode=send");
-        let child = child("sends_a_message", &[("SOFT_RNIC_FAULTS", &rule)]).spawn().unwrap();
+        let child = child("children::sends_a_message", &[("SOFT_RNIC_FAULTS", &rule)]).spawn().unwrap();
         wait_for_stop(&child);
         // SAFETY: a child of this process that has not ended.
         unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGCONT) };
@@ -171,6 +171,20 @@ fn destroying_counts_as_done_where_the_program_says_so() {
     let output = run("destroys_what_failed", &[("RDMAV_ALLOW_DISASSOC_DESTROY", "1")]);
     let out = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && out.contains("destroyed: [0, 0, 0, 0]"), "{out}");
+}
+
+/// The other tests once more, with requests that are not executed as they are posted.
+#[test]
+fn all_of_it_holds_in_deferred_mode_too() {
+    if std::env::var_os(DEFERRED).is_some() {
+        return;
+    }
+    for tests in ["actions::", "calls::", "devices::", "replay::"] {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        let output = command.arg(tests).env(DEFERRED, "1").stdin(Stdio::null()).output().unwrap();
+        let out = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && !out.contains("ok. 0 passed"), "{out}");
+    }
 }
 
 #[test]

@@ -5,4 +5,5 @@ mod bench;
 mod calls;
 mod children;
 mod devices;
+mod paths;
 mod replay;

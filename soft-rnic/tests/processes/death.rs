@@ -383,8 +383,8 @@ pub(crate) fn many_deaths() {
     }
     std::thread::sleep(Duration::from_millis(30));
     // SAFETY: the context lives and has this field.
-    let mut file =
-        libc::pollfd { fd: unsafe { (*receiver.device.context).async_fd }, events: libc::POLLIN, revents: 0 };
+    let fd = unsafe { (*receiver.device.context).async_fd };
+    let mut file = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     // SAFETY: one file, which is this function's.
     assert_eq!(unsafe { libc::poll(&raw mut file, 1, 0) }, 0, "no queue is overrun, nothing has failed");
     assert!(small.poll().is_none() && receiver.cq.poll().is_none());

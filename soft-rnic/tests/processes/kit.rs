@@ -94,8 +94,8 @@ impl Device {
     }
 
     pub(crate) fn srq(self, receives: u32) -> *mut ibv_srq {
-        let mut init = ibv_srq_init_attr::default();
-        init.attr = ibv_srq_attr { max_wr: receives, max_sge: 1, srq_limit: 0 };
+        let attr = ibv_srq_attr { max_wr: receives, max_sge: 1, srq_limit: 0 };
+        let mut init = ibv_srq_init_attr { attr, ..Default::default() };
         // SAFETY: the domain lives.
         let srq = unsafe { (lib().ibv_create_srq)(self.pd, &raw mut init) };
         assert!(!srq.is_null(), "ibv_create_srq: {}", std::io::Error::last_os_error());
@@ -430,10 +430,13 @@ impl Memory {
     }
 
     pub(crate) fn fill(self, byte: u8) {
-        for at in 0..self.len {
-            // SAFETY: within the memory, to which there are no references.
-            unsafe { self.base.add(at).write_volatile(byte) };
-        }
+        self.fill_part(0, self.len, byte);
+    }
+
+    pub(crate) fn fill_part(self, at: usize, len: usize, byte: u8) {
+        assert!(at + len <= self.len);
+        // SAFETY: within the memory, to which there are no references; a peer that writes there as well gives a mixture.
+        unsafe { libc::memset(self.base.add(at).cast(), byte.into(), len) };
     }
 
     pub(crate) fn byte(self, at: usize) -> u8 {
@@ -450,7 +453,16 @@ impl Memory {
 
     /// The first byte that is another.
     pub(crate) fn differs(self, byte: u8) -> Option<(usize, u8)> {
-        (0..self.len).map(|at| (at, self.byte(at))).find(|(_, there)| *there != byte)
+        self.part_differs(0, self.len, byte)
+    }
+
+    /// The first byte of a part that is another: how far it is from the part's begin.
+    pub(crate) fn part_differs(self, at: usize, len: usize, byte: u8) -> Option<(usize, u8)> {
+        assert!(at + len <= self.len);
+        let mut copy = vec![0_u8; len];
+        // SAFETY: within the memory, to which there are no references; the copy is this function's own.
+        unsafe { libc::memcpy(copy.as_mut_ptr().cast(), self.base.add(at).cast(), len) };
+        copy.into_iter().enumerate().find(|(_, there)| *there != byte)
     }
 
     /// Unmaps it, and maps fresh memory at the same place. Shareable memory stays: what a peer does to it is to be seen.

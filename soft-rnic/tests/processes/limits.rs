@@ -1,5 +1,459 @@
+//! What a process may not do, or has not enough of: other users' peers, memory that the system does not let it copy, forks, few
+//! descriptors, little memory; and a great many queue pairs.
+
+use std::process::Command;
+use std::ptr;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
 use libtest_mimic::Trial;
+use rdma_mummy_sys::types::*;
+use rustix::process::Signal;
+
+use crate::kit::{Address, Device, Memory, Timing, dereg, lib, rkey, until};
+use crate::role::{self, Role, say, told};
+use crate::soak::Resources;
+
+const PATIENCE: Duration = Duration::from_secs(5);
+const TIMING: Timing = Timing { timeout: 12, retry_cnt: 3 };
+const LEN: usize = 100_000;
+const NOBODY: u32 = 65534;
+
 pub(crate) fn trials() -> Vec<Trial> {
-    Vec::new()
+    let role = |name: &'static str, role: &'static str| {
+        Trial::test(format!("limits::{name}"), move || role::run(role, &[("SOFT_RNIC_TEST_ALARM", "110")]))
+    };
+    vec![
+        Trial::test("limits::another_user_is_unreachable", || {
+            // SAFETY: no memory is involved.
+            if unsafe { libc::geteuid() } != 0 {
+                println!("SKIPPED: another user is for root to become");
+                return Ok(());
+            }
+            ["here", "there"].iter().try_for_each(|who| role::run(&format!("foreign {who}"), &[]))
+        }),
+        Trial::test("limits::memory_of_another_user_namespace_is_asked_for", || {
+            let usable = Command::new("unshare").args(["-U", "-r", "true"]).status();
+            if !usable.is_ok_and(|status| status.success()) {
+                println!("SKIPPED: there is no unshare, or no user namespaces");
+                return Ok(());
+            }
+            role::run("namespace", &[])
+        }),
+        role("a_forked_child_is_shut_out", "fork"),
+        role("a_killed_parent_is_dead_although_its_child_lives", "orphan"),
+        role("too_few_descriptors_are_named", "descriptors"),
+        role("too_little_memory_is_named", "memory"),
+        role("forty_thousand_queue_pairs", "many"),
+        role("opening_and_closing_leaves_nothing", "again"),
+    ]
 }
-pub(crate) fn play(_: &str, _: &[String]) {}
+
+pub(crate) fn play(role: &str, arguments: &[String]) {
+    match role {
+        "foreign" => foreign(&arguments[0]),
+        "partner" => partner(arguments),
+        "namespace" => namespace(),
+        "fork" => fork(),
+        "orphan" => orphan(),
+        "descriptors" => descriptors(),
+        "memory" => memory(),
+        "many" => many(),
+        "again" => again(),
+        _ => panic!("there is no role {role}"),
+    }
+}
+
+/// Keeps what is logged.
+struct Log(Mutex<Vec<String>>);
+
+static LOG: Log = Log(Mutex::new(Vec::new()));
+
+impl log::Log for Log {
+    fn enabled(&self, metadata: &log::Metadata<'_>) -> bool {
+        metadata.level() <= log::Level::Warn
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        if self.enabled(record.metadata()) {
+            self.0.lock().expect("nobody panics here").push(record.args().to_string());
+        }
+    }
+
+    fn flush(&self) {}
+}
+
+fn keep_log() {
+    log::set_logger(&LOG).expect("nobody else logs");
+    log::set_max_level(log::LevelFilter::Warn);
+}
+
+/// What was logged since the last call.
+fn logged() -> Vec<String> {
+    std::mem::take(&mut *LOG.0.lock().expect("nobody panics there"))
+}
+
+/// One side of a connection.
+struct Side {
+    device: Device,
+    memory: Memory,
+    mr: *mut ibv_mr,
+    cq: crate::kit::Cq,
+    qp: crate::kit::Qp,
+}
+
+impl Side {
+    fn new() -> Self {
+        Self::on(Device::open())
+    }
+
+    fn on(device: Device) -> Self {
+        let memory = Memory::private(LEN);
+        let (mr, cq) = (memory.register(device), device.cq(16, ptr::null_mut()));
+        let qp = device.qp(ibv_qp_type::IBV_QPT_RC, cq, ptr::null_mut(), 8);
+        qp.init();
+        (0..4).for_each(|id| assert_eq!(qp.receive(id, memory.sge(mr, 0, LEN)), 0));
+        Self { device, memory, mr, cq, qp }
+    }
+
+    fn address(&self) -> Address {
+        // SAFETY: any bytes are a GID.
+        let gid = unsafe { self.device.gid().raw };
+        Address { qpn: self.qp.number(), gid, addr: self.memory.base.addr() as u64, rkey: rkey(self.mr) }
+    }
+
+    /// Sends what is in the memory, or reads or writes all of it; how that ended.
+    fn run(&self, opcode: ibv_wr_opcode, to: &Address) -> ibv_wc_status {
+        assert_eq!(self.qp.post(7, opcode, self.memory.sge(self.mr, 0, LEN), to, ptr::null_mut()), 0);
+        until("the request", PATIENCE, || self.cq.poll().filter(|wc| wc.wr_id == 7)).status
+    }
+
+    fn close(self) {
+        self.take_down().close();
+    }
+
+    fn take_down(self) -> Device {
+        assert_eq!(self.qp.destroy(), 0);
+        assert_eq!(dereg(self.mr), 0);
+        self.cq.destroy();
+        self.memory.free();
+        self.device
+    }
+}
+
+fn become_nobody() {
+    // SAFETY: no memory is involved.
+    assert_eq!(unsafe { libc::setresuid(NOBODY, NOBODY, NOBODY) }, 0);
+}
+
+/// One who answers, and does what it is told.
+fn partner(arguments: &[String]) {
+    let role = arguments.first().map(String::as_str);
+    if role == Some("nobody") {
+        become_nobody();
+    }
+    let side = Side::new();
+    side.memory.fill(0x33);
+    say(&side.address().to_string());
+    let to: Address = told().expect("a line").parse().expect("an address");
+    side.qp.connect(&to, TIMING);
+    // SAFETY: the child makes system calls only.
+    if role == Some("parent") && unsafe { libc::fork() } == 0 {
+        // SAFETY: as above. Its parent is gone before that.
+        unsafe {
+            libc::close(1);
+            libc::sleep(3);
+            libc::_exit(0);
+        }
+    }
+    say("ready");
+    while let Some(line) = told() {
+        let answer = match line.as_str() {
+            "write" => side.run(ibv_wr_opcode::IBV_WR_RDMA_WRITE, &to).0.to_string(),
+            _ => side.memory.byte(LEN - 1).to_string(),
+        };
+        say(&answer);
+    }
+}
+
+/// Connects to a partner.
+fn meet(mut partner: Role) -> (Side, Role, Address) {
+    let side = Side::new();
+    let to: Address = partner.hear().parse().expect("an address");
+    partner.tell(&side.address().to_string());
+    side.qp.connect(&to, TIMING);
+    assert_eq!(partner.hear(), "ready");
+    (side, partner, to)
+}
+
+fn foreign(who: &str) {
+    let partner = Role::start(if who == "there" { "partner nobody" } else { "partner" }, &[]);
+    if who == "here" {
+        become_nobody();
+    }
+    let before = Resources::now();
+    let (side, mut partner, to) = meet(partner);
+    side.memory.fill(0x44);
+    assert_eq!(side.run(ibv_wr_opcode::IBV_WR_RDMA_WRITE, &to), ibv_wc_status::IBV_WC_RETRY_EXC_ERR);
+    partner.tell("look");
+    assert_eq!(partner.hear(), "51", "nothing came");
+    partner.tell("write");
+    assert_eq!(partner.hear(), ibv_wc_status::IBV_WC_RETRY_EXC_ERR.0.to_string());
+    assert_eq!(side.memory.differs(0x44), None, "nothing came");
+    side.close();
+    before.settle().expect("a stranger leaves nothing");
+    if who == "here" {
+        // It is another user's: not to be killed, but it ends by itself.
+        std::mem::forget(partner);
+    }
+}
+
+fn namespace() {
+    keep_log();
+    let mut command = Command::new("unshare");
+    command.args(["-U", "-r"]).arg(std::env::current_exe().expect("this program"));
+    let (side, mut partner, to) = meet(Role::with(command, "partner", &[]));
+    for byte in [0x51, 0x52] {
+        side.memory.fill(byte);
+        assert_eq!(side.run(ibv_wr_opcode::IBV_WR_RDMA_WRITE, &to), ibv_wc_status::IBV_WC_SUCCESS);
+        partner.tell("look");
+        assert_eq!(partner.hear(), byte.to_string());
+    }
+    side.memory.fill(0x53);
+    assert_eq!(side.run(ibv_wr_opcode::IBV_WR_SEND, &to), ibv_wc_status::IBV_WC_SUCCESS);
+    partner.tell("look");
+    assert_eq!(partner.hear(), 0x53.to_string());
+    side.memory.fill(0);
+    assert_eq!(side.run(ibv_wr_opcode::IBV_WR_RDMA_READ, &to), ibv_wc_status::IBV_WC_SUCCESS);
+    assert_eq!(side.memory.differs(0x53), None, "what was read");
+    partner.tell("write");
+    assert_eq!(partner.hear(), "0");
+    let lines = logged();
+    let slower = lines.iter().filter(|line| line.contains("slower path")).count();
+    // A privileged process may copy from a namespace below its own, and not the other way round.
+    assert!(slower <= 1, "{lines:?}");
+    assert!(lines.len() == slower, "{lines:?}");
+    side.close();
+    partner.finish();
+}
+
+fn fork() {
+    let (side, other) = (Side::new(), Side::new());
+    side.qp.connect(&other.address(), TIMING);
+    other.qp.connect(&side.address(), TIMING);
+    let to = other.address();
+    assert_eq!(side.run(ibv_wr_opcode::IBV_WR_RDMA_WRITE, &to), ibv_wc_status::IBV_WC_SUCCESS);
+    // SAFETY: this process has threads, but the child uses none of their locks: what it calls fails at once.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let failures = shut_out(&side, &to);
+        for failure in &failures {
+            eprintln!("in a forked child, {failure}");
+        }
+        // SAFETY: the child ends here.
+        unsafe { libc::_exit(failures.len() as i32) };
+    }
+    let mut status = 0;
+    // SAFETY: this process's child.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0, "the child's calls fail with EIO");
+    for opcode in [ibv_wr_opcode::IBV_WR_RDMA_WRITE, ibv_wr_opcode::IBV_WR_SEND] {
+        assert_eq!(side.run(opcode, &to), ibv_wc_status::IBV_WC_SUCCESS, "the parent goes on");
+    }
+    side.close();
+    other.close();
+}
+
+/// What does not fail with `EIO` in a forked child.
+fn shut_out(side: &Side, to: &Address) -> Vec<String> {
+    let mut failures = Vec::new();
+    let mut expect = |what: &str, error: i32| {
+        if error != libc::EIO {
+            failures.push(format!("{what} gives {error}"));
+        }
+    };
+    let errno = || std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
+    let sge = ibv_sge::default();
+    expect("ibv_post_send", side.qp.post(1, ibv_wr_opcode::IBV_WR_RDMA_WRITE, sge, to, ptr::null_mut()));
+    expect("ibv_post_recv", side.qp.receive(1, sge));
+    expect("ibv_modify_qp", side.qp.modify(ibv_qp_state::IBV_QPS_ERR));
+    expect("ibv_destroy_qp", side.qp.destroy());
+    expect("ibv_dereg_mr", dereg(side.mr));
+    let made = side.device.try_qp(ibv_qp_type::IBV_QPT_RC, side.cq, ptr::null_mut(), 1);
+    expect("ibv_create_qp", made.err().and_then(|error| error.raw_os_error()).unwrap_or(0));
+    // SAFETY: the context is the parent's, which has not closed it.
+    unsafe {
+        let context = side.device.context;
+        let cq = (lib().ibv_create_cq)(context, 1, ptr::null_mut(), ptr::null_mut(), 0);
+        expect("ibv_create_cq", if cq.is_null() { errno() } else { 0 });
+        let pd = (lib().ibv_alloc_pd)(context);
+        expect("ibv_alloc_pd", if pd.is_null() { errno() } else { 0 });
+        expect("ibv_destroy_cq", (lib().ibv_destroy_cq)(side.cq.0));
+    }
+    failures
+}
+
+fn orphan() {
+    let (side, mut partner, to) = meet(Role::start("partner parent", &[]));
+    assert_eq!(side.run(ibv_wr_opcode::IBV_WR_SEND, &to), ibv_wc_status::IBV_WC_SUCCESS);
+    partner.tell("write");
+    assert_eq!(partner.hear(), "0");
+    partner.signal(Signal::KILL);
+    partner.wait_dead();
+    let begin = Instant::now();
+    assert_eq!(side.run(ibv_wr_opcode::IBV_WR_SEND, &to), ibv_wc_status::IBV_WC_RETRY_EXC_ERR);
+    assert!(begin.elapsed() < Duration::from_secs(2), "not when the child has ended: {:?}", begin.elapsed());
+    side.close();
+}
+
+fn set_limit(which: libc::__rlimit_resource_t, most: u64) {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the limit is this function's own.
+    unsafe {
+        assert_eq!(libc::getrlimit(which, &raw mut limit), 0);
+        limit.rlim_cur = most.min(limit.rlim_max);
+        assert_eq!(libc::setrlimit(which, &raw const limit), 0);
+    }
+}
+
+/// A device that cannot be had for want of something: the error, and the line that says so.
+fn refused(limit: &str, expected: &[i32]) -> bool {
+    let made = Device::try_open().and_then(|device| {
+        let cq = device.cq(1, ptr::null_mut());
+        let made = device.try_qp(ibv_qp_type::IBV_QPT_RC, cq, ptr::null_mut(), 1);
+        let result = made.map(|qp| assert_eq!(qp.destroy(), 0));
+        cq.destroy();
+        device.close();
+        result
+    });
+    let lines = logged();
+    match made {
+        Ok(()) => false,
+        Err(error) => {
+            let number = error.raw_os_error().unwrap_or(0);
+            assert!(expected.contains(&number), "{limit}: {error}; {lines:?}");
+            let named = lines.iter().any(|line| line.contains(&error.to_string()) || line.contains(limit));
+            assert!(named, "{limit}: {error} is not in the log: {lines:?}");
+            true
+        }
+    }
+}
+
+fn descriptors() {
+    keep_log();
+    // The provider's own things are made first.
+    Device::open().close();
+    let before = Resources::now();
+    let open = before.descriptors as u64;
+    let mut enough = false;
+    for more in 0..40 {
+        set_limit(libc::RLIMIT_NOFILE, open - 1 + more);
+        let was_refused = refused("file descriptor", &[libc::EMFILE]);
+        assert!(!(enough && was_refused), "what was enough is enough");
+        enough |= !was_refused;
+        assert!(enough || was_refused);
+    }
+    assert!(enough, "40 descriptors are enough");
+    set_limit(libc::RLIMIT_NOFILE, 1024);
+    before.settle().expect("what fails leaves nothing");
+    // A peer that has none left for a guest, and goes on when it has.
+    let (side, mut partner, to) = {
+        let partner = Role::start("partner", &[]);
+        let side = Side::new();
+        // Of the numbers below, all are in use.
+        set_limit(libc::RLIMIT_NOFILE, 1);
+        let mut partner = partner;
+        let to: Address = partner.hear().parse().expect("an address");
+        partner.tell(&side.address().to_string());
+        side.qp.connect(&to, TIMING);
+        assert_eq!(partner.hear(), "ready");
+        (side, partner, to)
+    };
+    partner.tell("write");
+    assert_eq!(partner.hear(), ibv_wc_status::IBV_WC_RETRY_EXC_ERR.0.to_string());
+    assert_eq!(side.run(ibv_wr_opcode::IBV_WR_SEND, &to), ibv_wc_status::IBV_WC_RETRY_EXC_ERR);
+    let lines = logged();
+    assert!(lines.iter().any(|line| line.contains("descriptor") || line.contains("open files")), "{lines:?}");
+    set_limit(libc::RLIMIT_NOFILE, 1024);
+    side.close();
+    let (side, _partner, to) = meet(Role::start("partner", &[]));
+    assert_eq!(side.run(ibv_wr_opcode::IBV_WR_SEND, &to), ibv_wc_status::IBV_WC_SUCCESS, "it goes on");
+    side.close();
+}
+
+fn memory() {
+    keep_log();
+    Device::open().close();
+    let before = Resources::now();
+    let status = std::fs::read_to_string("/proc/self/statm").expect("a process can see its own");
+    let pages: u64 = status.split(' ').next().and_then(|pages| pages.parse().ok()).expect("a number");
+    let used = pages * 4096;
+    // The segment is more than 16 GiB of addresses.
+    for gigabytes in [1, 4, 15] {
+        set_limit(libc::RLIMIT_AS, used + (gigabytes << 30));
+        assert!(refused("address space", &[libc::ENOMEM]), "{gigabytes} GiB are too little");
+    }
+    set_limit(libc::RLIMIT_AS, u64::MAX);
+    assert!(!refused("address space", &[]));
+    // A segment is a file, which may be limited as well: that is a signal to most, and an error to those who ignore it.
+    before.settle().expect("what fails leaves nothing");
+}
+
+fn many() {
+    const MANY: usize = 40_000;
+    let before = Resources::now();
+    let side = Side::new();
+    let begin = Instant::now();
+    let make = |_| {
+        let qp = side.device.qp(ibv_qp_type::IBV_QPT_RC, side.cq, ptr::null_mut(), 2);
+        qp.init();
+        qp
+    };
+    let qps: Vec<_> = (0..MANY).map(make).collect();
+    let made = begin.elapsed();
+    let mut numbers: Vec<u32> = qps.iter().map(|qp| qp.number()).collect();
+    numbers.sort_unstable();
+    numbers.dedup();
+    assert_eq!(numbers.len(), MANY, "no two have one number");
+    // Some from all of the blocks of numbers.
+    for (first, second) in [(0, MANY - 1), (16_000, 33_000), (16_400, 100), (20_000, 39_000)] {
+        let (a, b) = (qps[first], qps[second]);
+        let address = |qp: crate::kit::Qp| Address { qpn: qp.number(), ..side.address() };
+        a.connect(&address(b), TIMING);
+        b.connect(&address(a), TIMING);
+        assert_eq!(b.receive(1, side.memory.sge(side.mr, 4096, 64)), 0);
+        side.memory.fill_part(0, 64, first as u8);
+        let sge = side.memory.sge(side.mr, 0, 64);
+        assert_eq!(a.post(2, ibv_wr_opcode::IBV_WR_SEND, sge, &address(b), ptr::null_mut()), 0);
+        let mut ids = [(); 2].map(|()| side.cq.one("a message among many", PATIENCE).wr_id);
+        ids.sort_unstable();
+        assert_eq!(ids, [1, 2]);
+        assert_eq!(side.memory.part_differs(4096, 64, first as u8), None);
+    }
+    let begin = Instant::now();
+    qps.into_iter().for_each(|qp| assert_eq!(qp.destroy(), 0));
+    println!("{MANY} queue pairs: made in {made:?}, destroyed in {:?}", begin.elapsed());
+    side.close();
+    before.settle().expect("nothing is left of them");
+}
+
+fn again() {
+    let before = Resources::now();
+    for _ in 0..60 {
+        let (side, other) = (Side::new(), Side::new());
+        side.qp.connect(&other.address(), TIMING);
+        other.qp.connect(&side.address(), TIMING);
+        assert_eq!(side.run(ibv_wr_opcode::IBV_WR_SEND, &other.address()), ibv_wc_status::IBV_WC_SUCCESS);
+        side.close();
+        other.close();
+    }
+    before.settle().expect("a closed device leaves nothing");
+    // The same with the device open.
+    let (device, level) = crate::soak::open();
+    for _ in 0..200 {
+        let _ = Side::on(device).take_down();
+    }
+    level.settle().expect("what is destroyed leaves nothing");
+    device.close();
+    before.settle().expect("a closed device leaves nothing");
+}
