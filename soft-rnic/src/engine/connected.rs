@@ -10,7 +10,7 @@ use super::peer::NoPeer;
 use super::transfer::{Direction, Place, Remote};
 use super::{After, Broken, Marks, Outcome, Way};
 use crate::crash_point::{Step, reach};
-use crate::node::Route;
+use crate::node::PathTaken;
 use crate::platform::copy;
 use crate::queue_pair::lane::Held;
 use crate::queue_pair::send_queue::Posted;
@@ -233,7 +233,7 @@ impl Qp {
         let remote = self.remote(posted, way, ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC)?;
         let swaps = request.opcode == ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP;
         let [first, second] = request.operands;
-        let (before, route) = match remote.place {
+        let (before, path) = match remote.place {
             Place::Here(at) if at.addr().is_multiple_of(8) => {
                 // SAFETY: eight bytes of the region, aligned, the marks are settled and the gates hold.
                 let before = unsafe {
@@ -250,10 +250,10 @@ impl Qp {
             _ => {
                 let operation = if swaps { Operation::CompareSwap } else { Operation::FetchAdd };
                 let before = atomic_by_asking(way, &remote, operation, request.operands);
-                (before.map_err(Stop::Broken)?, Route::Call)
+                (before.map_err(Stop::Broken)?, PathTaken::Call)
             }
         };
-        way.count(route, 8);
+        way.count(path, 8);
         let before = before.to_ne_bytes();
         let mut offset = 0;
         for piece in &way.gathered.pieces {

@@ -13,7 +13,7 @@ use super::{After, Broken, Outcome, Way};
 use crate::crash_point;
 use crate::faults::injected::{reach, takes_the_long_way};
 use crate::faults::{self, Step};
-use crate::node::{Doorbell, Link, Route, ShareId};
+use crate::node::{Doorbell, Link, PathTaken, ShareId};
 use crate::platform::copy;
 use crate::queue_pair::Qp;
 use crate::queue_pair::send_queue::Posted;
@@ -170,8 +170,8 @@ impl Qp {
                 unsafe { copy::copy_unordered(at, piece.at, piece.len) };
                 at = at.wrapping_add(piece.len);
             }
-            let route = if peer.link.is_own() { Route::Own } else { Route::Slot };
-            way.count(route, length);
+            let path = if peer.link.is_own() { PathTaken::Own } else { PathTaken::Slot };
+            way.count(path, length);
             return Ok(true);
         }
         if peer.link.is_own() {

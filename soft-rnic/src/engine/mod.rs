@@ -19,7 +19,7 @@ use rdma_mummy_sys::types::{ibv_event_type, ibv_qp_state, ibv_qp_type, ibv_send_
 
 use crate::faults;
 use crate::node::VmError;
-use crate::node::{Doorbell, LaneGuard, Link, Route};
+use crate::node::{Doorbell, LaneGuard, Link, PathTaken};
 use crate::objects::completion::Cqe;
 use crate::objects::rnic::Rnic;
 use crate::queue_pair::lane::Held;
@@ -79,14 +79,14 @@ pub(crate) struct Way<'a> {
 impl Way<'_> {
     /// Counts a message that was moved.
     #[inline]
-    pub(crate) fn count(&self, route: Route, bytes: usize) {
-        self.peer.link.counters().add(self.lane, route, bytes);
+    pub(crate) fn count(&self, path: PathTaken, bytes: usize) {
+        self.peer.link.counters().add(self.lane, path, bytes);
     }
 
     /// The path over memory that is mapped here.
     #[inline]
-    pub(crate) fn mapped(&self) -> Route {
-        if self.peer.link.is_own() { Route::Own } else { Route::Direct }
+    pub(crate) fn mapped(&self) -> PathTaken {
+        if self.peer.link.is_own() { PathTaken::Own } else { PathTaken::Direct }
     }
 }
 

@@ -6,7 +6,7 @@ use super::call::move_by_asking;
 use super::{Broken, Way};
 use crate::crash_point::{self, Step};
 use crate::faults;
-use crate::node::{Link, Route};
+use crate::node::{Link, PathTaken};
 use crate::platform::{copy, vm};
 use crate::queue_pair::Qp;
 use crate::shared::segment::MAX_SGE;
@@ -88,7 +88,7 @@ impl Qp {
                 self.carry_plainly(way, direction, remotes)
             }
         }?;
-        way.count(route(way, remotes), way.gathered.length());
+        way.count(path_taken(way, remotes), way.gathered.length());
         Ok(())
     }
 
@@ -113,12 +113,12 @@ impl Qp {
 }
 
 /// The path of the slowest piece.
-fn route(way: Way<'_>, remotes: &[Remote]) -> Route {
+fn path_taken(way: Way<'_>, remotes: &[Remote]) -> PathTaken {
     let has = |wanted: fn(&Place) -> bool| remotes.iter().any(|remote| wanted(&remote.place));
     if has(|place| matches!(place, Place::Ask)) {
-        Route::Call
+        PathTaken::Call
     } else if has(|place| matches!(place, Place::There(_))) {
-        Route::Vm
+        PathTaken::Vm
     } else {
         way.mapped()
     }

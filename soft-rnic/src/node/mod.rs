@@ -44,7 +44,7 @@ pub(crate) use numbers::{LAST_BLOCK, QpNumber};
 pub(crate) use revocation::{Revoked, Stuck};
 pub(crate) use service::is_service_thread;
 pub(crate) use shares::Shares;
-pub(crate) use traffic::Route;
+pub(crate) use traffic::PathTaken;
 
 use crate::platform::fork::Generation;
 use crate::platform::{socket::Socket, user, vm};

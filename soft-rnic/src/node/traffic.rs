@@ -9,7 +9,7 @@ use crate::sync::PlainAtomicU64 as AtomicU64;
 
 /// The path of a message: that of its slowest piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Route {
+pub(crate) enum PathTaken {
     /// To this process itself.
     Own,
     /// In the receive's slot, which lies in the peer's segment.
@@ -21,7 +21,7 @@ pub(crate) enum Route {
 
 const ROUTES: usize = 5;
 
-/// Messages and bytes by [`Route`], of one lane.
+/// Messages and bytes by [`PathTaken`], of one lane.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Cells([[AtomicU64; 2]; ROUTES]);
@@ -39,27 +39,27 @@ impl Default for Counters {
 impl Counters {
     /// Counts a message of so many bytes.
     #[inline]
-    pub(crate) fn add(&self, lane: &LaneGuard<'_>, route: Route, bytes: usize) {
-        let [messages, moved] = &self.0[lane.index()].0[route as usize];
+    pub(crate) fn add(&self, lane: &LaneGuard<'_>, path: PathTaken, bytes: usize) {
+        let [messages, moved] = &self.0[lane.index()].0[path as usize];
         messages.store(messages.load(Relaxed).wrapping_add(1), Relaxed);
         moved.store(moved.load(Relaxed).wrapping_add(bytes as u64), Relaxed);
     }
 
     /// All lanes together, while others may go on counting.
     pub(crate) fn sum(&self) -> Traffic {
-        let of = |route: Route| {
+        let of = |path: PathTaken| {
             let sum = |which: usize| {
-                let cells = self.0.iter().map(|lane| lane.0[route as usize][which].load(Relaxed));
+                let cells = self.0.iter().map(|lane| lane.0[path as usize][which].load(Relaxed));
                 cells.fold(0, u64::wrapping_add)
             };
             Moved { messages: sum(0), bytes: sum(1) }
         };
         Traffic {
-            own: of(Route::Own),
-            slot: of(Route::Slot),
-            direct: of(Route::Direct),
-            vm: of(Route::Vm),
-            call: of(Route::Call),
+            own: of(PathTaken::Own),
+            slot: of(PathTaken::Slot),
+            direct: of(PathTaken::Direct),
+            vm: of(PathTaken::Vm),
+            call: of(PathTaken::Call),
         }
     }
 }
@@ -70,11 +70,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lanes_add_up_route_by_route() {
+    fn lanes_add_up_path_by_path() {
         let (lanes, counters) = (Lanes::new(), Counters::default());
-        counters.add(&lanes.lock(0), Route::Vm, 100);
-        counters.add(&lanes.lock(1), Route::Vm, 11);
-        counters.add(&lanes.lock(LANES - 1), Route::Own, 0);
+        counters.add(&lanes.lock(0), PathTaken::Vm, 100);
+        counters.add(&lanes.lock(1), PathTaken::Vm, 11);
+        counters.add(&lanes.lock(LANES - 1), PathTaken::Own, 0);
         let expected = Traffic {
             vm: Moved { messages: 2, bytes: 111 },
             own: Moved { messages: 1, bytes: 0 },
