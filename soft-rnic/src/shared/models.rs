@@ -747,7 +747,7 @@ fn a_note_is_taken_or_rung_for() {
 #[test]
 fn the_dead_take_no_wake_up_along() {
     for steps in 0..4 {
-        explore_bounded(3, |turns| {
+        explore(move |turns| {
             let completions = Completions::new(8);
             let mortal = thread::spawn({
                 let completions = completions.clone();
