@@ -13,7 +13,7 @@
 //! `CONFORMANCE_DEVICE` names the device to use; `SIDEWAY_TEST_REQUIRE_DEVICE=1` makes a missing one a failure.
 //! `--include-ignored` also runs what SoftRoCE is known to fail, to see whether it still does.
 //!
-//! [`kit`] wraps the verbs so that a case needs no unsafe code and is some ten lines long.
+//! The module `kit` wraps the verbs so that a case needs no unsafe code and is some ten lines long.
 
 #[macro_use]
 mod harness;

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use crate::faults::{self, Rule};
+
 /// The most devices that a process can have, and the most ports of a device.
 pub(crate) const MAX_DEVICES: u8 = 16;
 pub(crate) const MAX_PORTS: u8 = 8;
@@ -102,21 +104,42 @@ impl Default for Limits {
             max_cq: table(segment::MAX_COMPLETION_QUEUES),
             max_cqe: 1 << 22,
             max_qp: table(segment::MAX_QUEUE_PAIRS),
-            max_qp_wr: 1 << 16,
+            max_qp_wr: segment::MAX_SLOTS,
             max_sge: segment::MAX_SGE as u32,
             max_inline_data: 1024,
             max_qp_rd_atom: 128,
             max_ah: 1 << 20,
             max_srq: table(segment::MAX_SHARED_QUEUES),
-            max_srq_wr: 1 << 16,
+            max_srq_wr: segment::MAX_SLOTS,
             max_srq_sge: segment::MAX_SGE as u32,
         }
     }
 }
 
 impl Limits {
+    /// Whether there is one of this name.
+    pub(crate) fn has(name: &str) -> bool {
+        macro_rules! has {
+            ($($field:ident),*) => { name == "max_mr_size" $(|| name == stringify!($field))* };
+        }
+        each_limit!(has)
+    }
+
+    /// Lowers one by its name, which is right.
+    pub(crate) fn lower(&mut self, name: &str, value: u64) {
+        macro_rules! lower {
+            ($($field:ident),*) => {
+                match name {
+                    $(stringify!($field) => self.$field = self.$field.min(value.try_into().unwrap_or(u32::MAX)),)*
+                    _ => self.max_mr_size = self.max_mr_size.min(value),
+                }
+            };
+        }
+        each_limit!(lower);
+    }
+
     /// Sets one by its name.
-    fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
+    pub(crate) fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
         let default = Self::default();
         let number: u64 = value.parse().map_err(|_| format!("a number for {name}, not {value:?}"))?;
         let at_most = |most: u64| {
@@ -298,6 +321,25 @@ impl Config {
         Ok(config)
     }
 
+    /// The rules of faults, read and parsed.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`]: the file cannot be read, or a rule cannot be.
+    pub(crate) fn fault_rules(&self) -> Result<Vec<Rule>, ConfigError> {
+        match &self.faults {
+            None => Ok(Vec::new()),
+            Some(Faults::Rules(rules)) => parse_faults(rules),
+            Some(Faults::File(file)) => match std::fs::read_to_string(file) {
+                Ok(rules) => parse_faults(&rules),
+                Err(error) => {
+                    let allowed = format!("rules, or @FILE of a file that can be read ({error})");
+                    Err(wrong_faults(format!("@{}", file.display()), allowed))
+                }
+            },
+        }
+    }
+
     /// Whether the device can be set up so.
     ///
     /// # Errors
@@ -341,8 +383,21 @@ impl Config {
             self.limits.max_mr_size <= most.max_mr_size,
             &format_args!("max_mr_size={}", self.limits.max_mr_size),
             &format_args!("max_mr_size of at most {}", most.max_mr_size),
-        )
+        )?;
+        match &self.faults {
+            Some(Faults::Rules(rules)) => parse_faults(rules).map(|_| ()),
+            _ => Ok(()),
+        }
     }
+}
+
+fn parse_faults(rules: &str) -> Result<Vec<Rule>, ConfigError> {
+    faults::parse(rules)
+        .map_err(|error| wrong_faults(rules.to_owned(), format!("rules that can be; {error}")))
+}
+
+fn wrong_faults(value: String, allowed: String) -> ConfigError {
+    ConfigError { variable: "SOFT_RNIC_FAULTS", value, allowed }
 }
 
 const SCALES: &str = "a number from 0.000001 to 1000000";

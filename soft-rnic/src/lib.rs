@@ -7,11 +7,13 @@
 mod config;
 mod crash_point;
 mod engine;
+pub mod faults;
 mod node;
 mod objects;
 mod platform;
 mod queue_pair;
 mod shared;
+pub mod status;
 mod sync;
 pub mod verbs;
 
@@ -26,6 +28,7 @@ use std::sync::OnceLock;
 pub use config::{Config, ConfigError, Faults, Limits, Mode, Path};
 use rdma_mummy_sys::Provider;
 
+use crate::objects::rnic::Rnic;
 use crate::objects::setup::Setup;
 
 /// The provider that has the software devices, and no others.
@@ -37,6 +40,12 @@ pub fn provider() -> Provider {
     static PROVIDER: OnceLock<Provider> = OnceLock::new();
     // SAFETY: the functions of this crate do what the C functions of the same names do; that is what it is for.
     *PROVIDER.get_or_init(|| unsafe { Provider::from_tables("soft", verbs::table(), None) })
+}
+
+/// What this process has open, and which paths its payload has taken; `None` if no software device is open.
+pub fn statistics() -> Option<status::Statistics> {
+    let rnic = Rnic::current().filter(|rnic| !rnic.node().is_forked())?;
+    Some(rnic.statistics())
 }
 
 /// Why a configuration was not taken.

@@ -57,9 +57,19 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Builds them where [`run`] does by default.
+pub(crate) fn build(root: &Path) -> Result<()> {
+    let args = Args { out: None, profile: "release".to_owned(), target: None };
+    run(root, &args).map(|_| ())
+}
+
+/// Cargo's.
+pub(crate) fn target_folder(root: &Path) -> PathBuf {
+    env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |dir| root.join(dir))
+}
+
 fn default_folder(root: &Path, args: &Args) -> PathBuf {
-    let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |dir| root.join(dir));
-    target.join("soft-rnic").join(args.target.as_deref().unwrap_or_default()).join("lib")
+    target_folder(root).join("soft-rnic").join(args.target.as_deref().unwrap_or_default()).join("lib")
 }
 
 /// Builds a package's static library and returns where it is.

@@ -4,7 +4,7 @@
 //!
 //! This is the only module of the crate with unsafe code. Its rests on three things:
 //!
-//! - An object is destroyed once: [`Raw`] hands its pointer out only while the object lives, and whoever
+//! - An object is destroyed once: `Raw` hands its pointer out only while the object lives, and whoever
 //!   depends on it holds a counted reference to it.
 //! - The device touches memory only by a key, and a [`Mr`] holds its [`Buf`], whose bytes are never referred to,
 //!   only copied. A request may name any address: the device has to refuse it by its key. That is what

@@ -2,13 +2,18 @@
 
 mod library;
 mod run;
+mod status;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
 #[derive(Parser)]
-#[command(name = "soft-rnic", version, about = "The software RDMA device: run programs over it")]
+#[command(
+    name = "soft-rnic",
+    version,
+    about = "The software RDMA device: run programs over it, and see who uses it"
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -18,6 +23,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Run(run::Args),
+    Status(status::Args),
 }
 
 /// This program's own failure, which few programs that it runs end with.
@@ -26,6 +32,7 @@ const FAILURE: u8 = 125;
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Run(args) => run::run(&args),
+        Command::Status(args) => status::run(&args),
     };
     result.unwrap_or_else(|error| {
         eprintln!("soft-rnic: {error:#}");

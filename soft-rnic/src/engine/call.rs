@@ -14,7 +14,7 @@ use rdma_mummy_sys::types::ibv_access_flags;
 use super::transfer::{Direction, Local, Remote};
 use super::{Broken, Way};
 use crate::crash_point::{self, Step};
-use crate::node::{CALL_CELL, CALL_HEADER, CALL_PAYLOAD, Doorbell, Link};
+use crate::node::{CALL_CELL, CALL_HEADER, CALL_PAYLOAD, Doorbell, is_service_thread};
 use crate::objects::rnic::Rnic;
 use crate::platform::copy;
 use crate::shared::gate::Pass;
@@ -24,8 +24,8 @@ use crate::sync::{AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed, Release};
 
 /// Bytes in transit at a time.
 const ROOM: usize = CALL_PAYLOAD;
-/// How long a sender waits within one attempt.
-const PATIENCE: Duration = Duration::from_millis(20);
+/// How long a sender waits within one attempt: longer than a busy machine keeps a thread waiting, as datagrams have one.
+const PATIENCE: Duration = Duration::from_millis(5);
 /// How long it waits for an owner that has begun: one that is stopped just then.
 const LONG_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -38,6 +38,7 @@ pub(crate) struct Cell {
     key: AtomicU32,
     status: AtomicU32,
     queue_pair: AtomicU32,
+    unused: AtomicU32,
     pass: AtomicU64,
     address: AtomicU64,
     length: AtomicU64,
@@ -45,6 +46,7 @@ pub(crate) struct Cell {
     /// Tells one request from the next.
     ticket: AtomicU64,
     value: AtomicU64,
+    more_unused: [AtomicU64; 6],
 }
 
 /// States of a cell.
@@ -56,7 +58,8 @@ mod state {
     pub(super) const BEGUN: u32 = 3;
 }
 
-const _: () = assert!(size_of::<Cell>() <= CALL_HEADER);
+// Every byte is an atomic's.
+const _: () = assert!(size_of::<Cell>() == 6 * 4 + 13 * 8 && size_of::<Cell>() <= CALL_HEADER);
 
 /// What the owner is asked to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,9 +133,15 @@ fn ask(
     let same = cell.ticket.load(Relaxed) == way.ticket && cell.address.load(Relaxed) == address;
     match cell.state.load(Acquire) {
         state::ASKED | state::BEGUN | state::ANSWERED if same => {}
-        // An earlier request of this lane, whose sender gave up when the owner had begun.
-        state::ASKED | state::BEGUN => return Err(Broken::Gone),
+        // An earlier request of this lane, whose sender does something else meanwhile.
+        state::ASKED | state::BEGUN => return Err(Broken::Late),
+        // An atomic operation that was done, and whose sender has yet to hear of it: it must not be done again.
+        _ if link.owed(way.lane.index()).is_some_and(|ticket| ticket != way.ticket) => {
+            return Err(Broken::Late);
+        }
         _ => {
+            let atomic = matches!(asked.operation, Operation::CompareSwap | Operation::FetchAdd);
+            link.owe(way.lane.index(), atomic.then_some(way.ticket));
             cell.operation.store(asked.operation as u32, Relaxed);
             cell.queue_pair.store(way.peer.index, Relaxed);
             cell.pass.store(way.peer.pass.to_word(), Relaxed);
@@ -150,18 +159,19 @@ fn ask(
             link.ring(Doorbell::Call { lane: way.lane.index() as u16 });
         }
     }
-    wait(link, cell)?;
+    wait(way, cell)?;
     let (status, value) = (cell.status.load(Relaxed), cell.value.load(Relaxed));
     if status == DONE && asked.operation == Operation::Read {
         bytes(room);
     }
     cell.state.store(state::IDLE, Release);
+    link.owe(way.lane.index(), None);
     if status == DONE { Ok(value) } else { Err(Broken::Address) }
 }
 
 /// Waits for the answer. A request that the owner has not begun in time is taken back: it must not be carried out once the
 /// receive that it was for is somebody else's. One that it has begun is waited for.
-fn wait(link: &Link, cell: &Cell) -> Result<(), Broken> {
+fn wait(way: Way<'_>, cell: &Cell) -> Result<(), Broken> {
     let begin = Instant::now();
     let mut spins = 0_u32;
     loop {
@@ -170,14 +180,19 @@ fn wait(link: &Link, cell: &Cell) -> Result<(), Broken> {
             return Ok(());
         }
         let waited = begin.elapsed();
-        if !link.alive() || waited > LONG_PATIENCE {
+        if !way.peer.link.alive() || waited > LONG_PATIENCE {
             return Err(Broken::Gone);
         }
         if waited > PATIENCE
             && state == state::ASKED
             && cell.state.compare_exchange(state::ASKED, state::IDLE, AcqRel, Relaxed).is_ok()
         {
-            return Err(Broken::Gone);
+            way.peer.link.owe(way.lane.index(), None);
+            return Err(Broken::Late);
+        }
+        if is_service_thread() {
+            // The owner's service thread may wait for this one just as well.
+            way.rnic.serve_all_calls();
         }
         spins = spins.saturating_add(1);
         if spins < 100 { core::hint::spin_loop() } else { std::thread::yield_now() }
@@ -264,12 +279,25 @@ unsafe fn copy_part(
 }
 
 impl Rnic {
+    /// Does what peers have asked for.
+    fn serve_all_calls(&self) {
+        for area in self.node().call_areas() {
+            // All of them: which was rung for waits in the socket.
+            for lane in 0..LANES {
+                self.serve_cell(area, lane);
+            }
+        }
+    }
+
     /// Does what a peer has asked for. Nothing of it is trusted; only the service thread comes here.
     pub(crate) fn serve_call(&self, link: u16, lane: u16) {
-        let area = self.node().call_area_of(link);
-        let Some((cell, room)) = area.and_then(|area| cell(self.node().segment(), area, lane.into())) else {
-            return;
-        };
+        if let Some(area) = self.node().call_area_of(link) {
+            self.serve_cell(area, lane.into());
+        }
+    }
+
+    fn serve_cell(&self, area: u64, lane: usize) {
+        let Some((cell, room)) = cell(self.node().segment(), area, lane) else { return };
         if cell.state.compare_exchange(state::ASKED, state::BEGUN, AcqRel, Relaxed).is_err() {
             return;
         }

@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use rdma_mummy_sys::types::{ibv_access_flags, ibv_qp_type, ibv_wc_status, ibv_wr_opcode};
+use rdma_mummy_sys::types::{ibv_access_flags, ibv_qp_state, ibv_qp_type, ibv_wc_status, ibv_wr_opcode};
 
 use super::call::{Operation, atomic_by_asking};
 use super::gather::Gathered;
-use super::peer::Peer;
+use super::peer::NoPeer;
 use super::transfer::{Direction, Place, Remote};
 use super::{After, Broken, Marks, Outcome, Way};
 use crate::crash_point::{Step, reach};
+use crate::node::Route;
 use crate::platform::copy;
 use crate::queue_pair::lane::Held;
 use crate::queue_pair::send_queue::Posted;
@@ -53,21 +54,17 @@ impl Qp {
         }
         let lane = sending.lane();
         let local = self.rnic.node().local_mark(lane);
-        let gathered = match self.gather(posted, reads, local) {
-            Ok(gathered) => gathered,
-            Err(status) => {
-                local.clear();
-                return Outcome::Failed(status);
-            }
-        };
+        let mut gathered = Gathered::default();
+        if let Err(status) = self.gather(posted, reads, local, &mut gathered) {
+            local.clear();
+            return Outcome::Failed(status);
+        }
         let outcome = match self.connect_peer(sending) {
-            Ok(()) => {
-                let peer = sending.peer.clone().expect("it was just connected");
-                self.transfer(sending, posted, &peer, &gathered, after)
-            }
+            Ok(()) => self.transfer(sending, posted, &gathered, after),
             // An unreliable connection does not know whether anybody listens.
-            Err(_) if self.qp_type == ibv_qp_type::IBV_QPT_UC => Outcome::Done,
-            Err(outcome) => outcome,
+            Err(NoPeer::Silent) if self.qp_type == ibv_qp_type::IBV_QPT_UC => Outcome::Done,
+            Err(NoPeer::Silent) => self.no_answer(sending),
+            Err(NoPeer::Pending) => self.soon(sending),
         };
         local.clear();
         if outcome == Outcome::Done {
@@ -90,6 +87,9 @@ impl Qp {
         {
             return Some(Outcome::Failed(ibv_wc_status::IBV_WC_LOC_QP_OP_ERR));
         }
+        if atomic && self.context.device().traits.no_atomics {
+            return Some(Outcome::Failed(ibv_wc_status::IBV_WC_LOC_QP_OP_ERR));
+        }
         if atomic && posted.request.length != 8 {
             return Some(Outcome::Failed(ibv_wc_status::IBV_WC_LOC_LEN_ERR));
         }
@@ -101,63 +101,67 @@ impl Qp {
         self: &Arc<Self>,
         sending: &mut Held<'_, Sending>,
         posted: &Posted<'_>,
-        peer: &Peer,
         gathered: &Gathered<'_>,
         after: &mut After,
     ) -> Outcome {
-        let ticket = u64::from(self.number.qpn) << 32 | u64::from(sending.psn);
-        let (_, lane) = sending.parts();
-        let marks =
-            Marks { local: self.rnic.node().local_mark(lane.index()), remote: peer.link.mark(lane.index()) };
-        let way = Way { peer, gathered, marks: &marks, lane, ticket };
-        let result = match posted.request.opcode {
+        let ticket = sending.ticket;
+        let (state, lane) = sending.parts();
+        let peer = state.peer.as_ref().expect("it was just connected");
+        let (local, remote) = (self.rnic.node().local_mark(lane.index()), peer.link.mark(lane.index()));
+        let marks = Marks { local, remote };
+        let result = self.attempt(
+            posted,
+            Way { rnic: &self.rnic, peer, gathered, marks: &marks, lane, ticket },
+            after,
+        );
+        drop(marks);
+        match result {
+            Ok(outcome) if peer.established => outcome,
+            Ok(outcome) => {
+                self.tell_established(sending, after);
+                outcome
+            }
+            Err(stop) => self.stopped(sending, stop, after),
+        }
+    }
+
+    #[inline]
+    fn attempt(
+        self: &Arc<Self>,
+        posted: &Posted<'_>,
+        way: Way<'_>,
+        after: &mut After,
+    ) -> Result<Outcome, Stop> {
+        match posted.request.opcode {
             ibv_wr_opcode::IBV_WR_RDMA_WRITE => self.write(posted, way).map(|()| Outcome::Done),
             ibv_wr_opcode::IBV_WR_RDMA_READ => self.read(posted, way).map(|()| Outcome::Done),
             ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP | ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD => {
                 self.atomic(posted, way).map(|()| Outcome::Done)
             }
             _ => self.deliver(posted, way, after),
-        };
-        drop(marks);
-        match result {
-            Ok(Outcome::Again(_)) | Err(Stop::NoReceive) => self.no_receive(sending, peer),
-            Ok(outcome) => {
-                if !peer.established {
-                    self.tell_established(sending, peer, after);
-                }
-                outcome
-            }
-            Err(stop) => self.stopped(sending, peer, stop, after),
         }
     }
 
-    fn no_receive(&self, sending: &mut Held<'_, Sending>, peer: &Peer) -> Outcome {
+    fn no_receive(&self, sending: &mut Sending) -> Outcome {
         if self.qp_type == ibv_qp_type::IBV_QPT_UC {
             return Outcome::Done;
         }
-        self.receiver_not_ready(sending, peer.card.min_rnr_timer)
+        let timer = sending.peer.as_ref().map_or(0, |peer| peer.card.min_rnr_timer);
+        self.receiver_not_ready(sending, timer)
     }
 
     /// The responder notices the first message before it is ready to send itself.
     #[cold]
-    fn tell_established(&self, sending: &mut Sending, peer: &Peer, after: &mut After) {
-        if let Some(peer) = &mut sending.peer {
-            peer.established = true;
-        }
-        if peer.state() == rdma_mummy_sys::types::ibv_qp_state::IBV_QPS_RTR {
-            peer.entry().leave_notice(notice::ESTABLISHED);
-            after.notice(&peer.link, peer.index);
+    fn tell_established(&self, sending: &mut Sending, after: &mut After) {
+        let Some(peer) = &mut sending.peer else { return };
+        peer.established = true;
+        if peer.state() == ibv_qp_state::IBV_QPS_RTR {
+            peer.leave_notice(self.number.index as usize, notice::ESTABLISHED, after);
         }
     }
 
     #[cold]
-    fn stopped(
-        &self,
-        sending: &mut Held<'_, Sending>,
-        peer: &Peer,
-        stop: Stop,
-        after: &mut After,
-    ) -> Outcome {
+    fn stopped(&self, sending: &mut Sending, stop: Stop, after: &mut After) -> Outcome {
         let reliable = self.qp_type == ibv_qp_type::IBV_QPT_RC;
         match stop {
             Stop::Local(status) => Outcome::Failed(status),
@@ -168,15 +172,21 @@ impl Qp {
                     Refused::Invalid => (notice::REQUEST_ERROR, ibv_wc_status::IBV_WC_REM_INV_REQ_ERR),
                     Refused::Operation => (notice::RECEIVE_ERROR, ibv_wc_status::IBV_WC_REM_OP_ERR),
                 };
-                peer.entry().leave_notice(bits);
-                after.notice(&peer.link, peer.index);
+                if let Some(peer) = &sending.peer {
+                    peer.leave_notice(self.number.index as usize, bits, after);
+                }
                 Outcome::Failed(status)
             }
             Stop::Broken(Broken::Address) => Outcome::Failed(ibv_wc_status::IBV_WC_REM_OP_ERR),
             Stop::Changed | Stop::Broken(Broken::Path) => self.soon(sending),
-            Stop::Broken(Broken::Gone) if !reliable => Outcome::Done,
-            Stop::Broken(Broken::Gone) => self.no_answer(sending),
-            Stop::NoReceive => self.no_receive(sending, peer),
+            Stop::Broken(Broken::Late) => self.late(sending, reliable),
+            Stop::Broken(Broken::Gone) => {
+                if let Some(peer) = &sending.peer {
+                    peer.link.suspect();
+                }
+                if reliable { self.no_answer(sending) } else { Outcome::Done }
+            }
+            Stop::NoReceive => self.no_receive(sending),
         }
     }
 
@@ -186,7 +196,6 @@ impl Qp {
     }
 
     fn write(&self, posted: &Posted<'_>, way: Way<'_>) -> Result<(), Stop> {
-        let peer = way.peer;
         let request = posted.request;
         if request.length == 0 {
             return Self::nothing(way);
@@ -219,24 +228,27 @@ impl Qp {
         let remote = self.remote(posted, way, ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC)?;
         let swaps = request.opcode == ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP;
         let [first, second] = request.operands;
-        let before = match remote.place {
+        let (before, route) = match remote.place {
             Place::Here(at) if at.addr().is_multiple_of(8) => {
                 // SAFETY: eight bytes of the region, aligned, the marks are settled and the gates hold.
-                unsafe {
+                let before = unsafe {
                     if swaps {
                         copy::compare_and_swap(at.cast(), first, second)
                     } else {
                         copy::fetch_and_add(at.cast(), first)
                     }
-                }
+                };
+                (before, way.mapped())
             }
             Place::Here(_) => return Err(Stop::Refused(Refused::Invalid)),
             // The kernel has no such operation: the owner does it, and so all of them are atomic to each other.
             _ => {
                 let operation = if swaps { Operation::CompareSwap } else { Operation::FetchAdd };
-                atomic_by_asking(way, &remote, operation, request.operands).map_err(Stop::Broken)?
+                let before = atomic_by_asking(way, &remote, operation, request.operands);
+                (before.map_err(Stop::Broken)?, Route::Call)
             }
         };
+        way.count(route, 8);
         let before = before.to_ne_bytes();
         let mut offset = 0;
         for piece in &way.gathered.pieces {
@@ -262,6 +274,9 @@ impl Qp {
         if peer.card.access & needed.0 == 0 {
             return Err(Stop::Refused(Refused::Access));
         }
+        if peer.link.is_own() {
+            return self.own_remote(posted, way, needed);
+        }
         let index = request.rkey >> 8;
         let entry = peer.link.segment().region(index).ok_or(Stop::Refused(Refused::Access))?;
         let (pass, card) = entry.read().ok_or(Stop::Refused(Refused::Access))?;
@@ -285,11 +300,44 @@ impl Qp {
         }
         let writes = needed != ibv_access_flags::IBV_ACCESS_REMOTE_READ;
         let place = self
-            .place(&peer.link, way.lane, request.rkey, &card, request.remote_addr, request.length, writes)
+            .place(way, request.rkey, &card, request.remote_addr, request.length, writes)
             .ok_or(Stop::Refused(Refused::Access))?;
         let len = request.length as usize;
         reach(Step::Checked);
         Ok(Remote { place, len, key: request.rkey, address: request.remote_addr })
+    }
+
+    /// The same where the peer is this process. What the segment says does not count here, as peers can write there: keys,
+    /// pointers, gates and marks are the private ones.
+    #[inline]
+    fn own_remote(
+        &self,
+        posted: &Posted<'_>,
+        way: Way<'_>,
+        needed: ibv_access_flags,
+    ) -> Result<Remote, Stop> {
+        let Way { peer, gathered, marks, .. } = way;
+        let request = posted.request;
+        let refused = Stop::Refused(Refused::Access);
+        let (region, pass, card) = self.rnic.regions().read(request.rkey).ok_or(refused)?;
+        let allowed = card.pd == peer.card.pd && card.access & needed.0 != 0;
+        let at = card.pointer(request.remote_addr, request.length).filter(|_| allowed);
+        let Some(at) = at else { return Err(if region.holds(pass) { refused } else { Stop::Changed }) };
+        reach(Step::BeforeMark);
+        // The source may lie in another region than the destination: the mark stands for both.
+        marks.local.set(Mark::new(peer.index, Mark::ANY_REGION));
+        marks.remote.set(Mark::new(peer.index, Mark::NO_REGION));
+        settle();
+        if !region.holds(pass) || !peer.entry().holds(peer.pass) {
+            return Err(Stop::Changed);
+        }
+        if !gathered.holds() {
+            return Err(Stop::Local(ibv_wc_status::IBV_WC_LOC_PROT_ERR));
+        }
+        reach(Step::Checked);
+        let len = request.length as usize;
+        reach(Step::Checked);
+        Ok(Remote { place: Place::Here(at), len, key: request.rkey, address: request.remote_addr })
     }
 }
 

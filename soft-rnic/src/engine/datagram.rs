@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use rdma_mummy_sys::types::{ibv_qp_type, ibv_wc_status, ibv_wr_opcode};
 
+use super::connected::Stop;
 use super::deliver::{Envelope, GRH};
 use super::gather::Gathered;
 use super::peer::{Peer, receives};
@@ -27,7 +28,9 @@ impl Qp {
         let Some(destination) = &request.destination else {
             return Outcome::Failed(ibv_wc_status::IBV_WC_LOC_QP_OP_ERR);
         };
-        if !matches!(request.opcode, ibv_wr_opcode::IBV_WR_SEND | ibv_wr_opcode::IBV_WR_SEND_WITH_IMM) {
+        if destination.pd != self.pd.number()
+            || !matches!(request.opcode, ibv_wr_opcode::IBV_WR_SEND | ibv_wr_opcode::IBV_WR_SEND_WITH_IMM)
+        {
             return Outcome::Failed(ibv_wc_status::IBV_WC_LOC_QP_OP_ERR);
         }
         if request.length > u64::from(self.port_mtu()) {
@@ -35,21 +38,20 @@ impl Qp {
         }
         let lane = sending.lane();
         let local = self.rnic.node().local_mark(lane);
-        let gathered = match self.gather(posted, false, local) {
-            Ok(gathered) => gathered,
-            Err(status) => {
-                local.clear();
-                return Outcome::Failed(status);
-            }
-        };
+        let mut gathered = Gathered::default();
+        if let Err(status) = self.gather(posted, false, local, &mut gathered) {
+            local.clear();
+            return Outcome::Failed(status);
+        }
         let outcome = match self.rnic.node().link_to(destination.remote_qpn) {
             // The first datagram to a process waits for the way to be made.
             Reach::Pending => self.soon(sending),
             Reach::Ready(link) => {
                 if let Some(peer) = self.receiver(sending, destination, link) {
-                    self.send_to(sending, destination, posted, &peer, &gathered, after);
+                    self.send_to(sending, destination, posted, &peer, &gathered, after)
+                } else {
+                    Outcome::Done
                 }
-                Outcome::Done
             }
             _ => Outcome::Done,
         };
@@ -87,20 +89,27 @@ impl Qp {
         peer: &Peer,
         gathered: &Gathered<'_>,
         after: &mut After,
-    ) {
-        let ticket = u64::from(self.number.qpn) << 32 | u64::from(sending.psn);
+    ) -> Outcome {
+        let ticket = sending.ticket;
         let (_, lane) = sending.parts();
         let marks =
             Marks { local: self.rnic.node().local_mark(lane.index()), remote: peer.link.mark(lane.index()) };
-        let way = Way { peer, gathered, marks: &marks, lane, ticket };
+        let way = Way { rnic: &self.rnic, peer, gathered, marks: &marks, lane, ticket };
+        // The receiver has no packet to look at: it is told by which of its addresses it was reached.
+        let index =
+            peer.link.gid_index(peer.card.device, peer.card.port, destination.dgid).unwrap_or_default();
         let [low, high] = gid_words(destination.sgid);
         let to = u64::from(destination.traffic_class)
             | u64::from(destination.hop_limit) << 8
-            | u64::from(destination.flow_label) << 16;
+            | u64::from(destination.flow_label) << 16
+            | u64::from(index) << 40;
         let envelope = Envelope { header: GRH, source: [low, high, to] };
-        // Whatever went wrong on the way, the datagram is lost and nobody is told.
         let result = self.deliver_in(envelope, posted, way, after);
-        log::trace!("datagram from {:#x} to {:#x}: {result:?}", self.number.qpn, destination.remote_qpn);
+        match result {
+            Err(Stop::Local(status)) => Outcome::Failed(status),
+            // Whatever went wrong on the way: the datagram is lost and nobody is told.
+            _ => Outcome::Done,
+        }
     }
 }
 

@@ -10,8 +10,10 @@ use super::connected::{Refused, Stop};
 use super::peer::Peer;
 use super::transfer::{Direction, Place, Remote, Remotes};
 use super::{After, Broken, Outcome, Way};
-use crate::crash_point::{Step, reach};
-use crate::node::{Doorbell, LaneGuard, Link, ShareId};
+use crate::crash_point;
+use crate::faults::injected::{reach, takes_the_long_way};
+use crate::faults::{self, Step};
+use crate::node::{Doorbell, Link, Route, ShareId};
 use crate::platform::copy;
 use crate::queue_pair::Qp;
 use crate::queue_pair::send_queue::Posted;
@@ -62,7 +64,7 @@ impl Qp {
         after: &mut After,
     ) -> Result<Outcome, Stop> {
         let Way { peer, gathered, marks, .. } = way;
-        reach(Step::BeforeMark);
+        crash_point::reach(crash_point::Step::BeforeMark);
         marks.remote.publish(Mark::new(peer.index, Mark::NO_REGION));
         if !peer.entry().holds(peer.pass) {
             return Err(Stop::Changed);
@@ -70,9 +72,10 @@ impl Qp {
         if !gathered.holds() {
             return Err(Stop::Local(ibv_wc_status::IBV_WC_LOC_PROT_ERR));
         }
+        crash_point::reach(crash_point::Step::BeforeClaim);
         reach(Step::BeforeClaim);
         let taken = self.take_receive(peer, after)?;
-        reach(Step::Claimed);
+        crash_point::reach(crash_point::Step::Claimed);
         let filled = if is_write(posted) {
             self.write_for(posted, way)
         } else {
@@ -158,8 +161,9 @@ impl Qp {
             return Err(Stop::Refused(Refused::Invalid));
         }
         let entries = Entries::check(peer, taken, room, length + envelope.header)?;
-        if length <= EAGER {
-            reach(Step::Checked);
+        let eager = length <= EAGER && !(faults::active() && takes_the_long_way());
+        if eager {
+            crash_point::reach(crash_point::Step::Checked);
             let mut at = taken.slot.eager.as_ptr();
             for piece in &gathered.pieces {
                 // SAFETY: local pieces under a settled mark; together they are no longer than the eager bytes, which
@@ -167,30 +171,40 @@ impl Qp {
                 unsafe { copy::copy_unordered(at, piece.at, piece.len) };
                 at = at.wrapping_add(piece.len);
             }
+            let route = if peer.link.is_own() { Route::Own } else { Route::Slot };
+            way.count(route, length);
             return Ok(true);
+        }
+        if peer.link.is_own() {
+            // Source and destination: the mark stands for both.
+            marks.local.set(Mark::new(peer.index, Mark::ANY_REGION));
         }
         marks.remote.set(Mark::new(peer.index, entries.mark()));
         settle();
         if !entries.hold(&peer.link) || !peer.entry().holds(peer.pass) {
             return Err(Stop::Changed);
         }
+        let remotes = self.places(way, &entries, envelope.header)?;
+        crash_point::reach(crash_point::Step::Checked);
+        // SAFETY: marks are settled; local and remote keys hold.
+        unsafe { self.carry(way, Direction::Write, &remotes) }.map_err(Stop::Broken)?;
+        Ok(false)
+    }
+
+    /// How each entry is reached, after the first `skip` bytes. The marks are settled.
+    fn places(&self, way: Way<'_>, entries: &Entries, mut skip: usize) -> Result<Remotes, Stop> {
         let mut remotes = Remotes::new();
-        let mut skip = envelope.header;
         for entry in &entries.pieces {
             let skipped = skip.min(entry.length as usize);
             skip -= skipped;
             let (address, len) = (entry.address + skipped as u64, entry.length as usize - skipped);
             if len > 0 {
-                let place =
-                    self.place(&peer.link, way.lane, entry.lkey, &entry.card, address, len as u64, true);
+                let place = self.place(way, entry.lkey, &entry.card, address, len as u64, true);
                 let place = place.ok_or(Stop::Refused(Refused::Operation))?;
                 remotes.push(Remote { place, len, key: entry.lkey, address });
             }
         }
-        reach(Step::Checked);
-        // SAFETY: marks are settled; local and remote keys hold.
-        unsafe { self.carry(way, Direction::Write, &remotes) }.map_err(Stop::Broken)?;
-        Ok(false)
+        Ok(remotes)
     }
 
     /// The receive is complete.
@@ -233,10 +247,12 @@ impl Qp {
             queue_pair: peer.index,
             source: envelope.source,
         };
+        crash_point::reach(crash_point::Step::BeforeFinish);
         reach(Step::BeforeFinish);
         if !taken.slot.header.finish(taken.claim, &delivery) {
             return Err(Stop::Broken(Broken::Gone));
         }
+        crash_point::reach(crash_point::Step::BeforeAnnounce);
         reach(Step::BeforeAnnounce);
         let segment = peer.link.segment();
         let card = &peer.card;
@@ -251,7 +267,7 @@ impl Qp {
             request.has(ibv_send_flags::IBV_SEND_SOLICITED) || status != ibv_wc_status::IBV_WC_SUCCESS;
         if let Some(entry) = segment.completion_queue(card.recv_cq) {
             let announced = entry.announce(card.source, solicited);
-            reach(Step::BeforeDoorbell);
+            crash_point::reach(crash_point::Step::BeforeDoorbell);
             if announced.wake {
                 self.wake(entry, peer, after);
             } else if announced.overrun {
@@ -279,18 +295,30 @@ impl Qp {
         };
         if reliable && status != ibv_wc_status::IBV_WC_SUCCESS {
             peer.entry().leave_notice(notice::RECEIVE_ERROR);
+            after.notice(&peer.link, peer.index);
             self.finish(envelope, posted, peer, taken, false, status, after)?;
-            return Err(stop);
+            // The completion tells the responder: an event is for requests that end none.
+            return Ok(Outcome::Failed(if status == ibv_wc_status::IBV_WC_LOC_LEN_ERR {
+                ibv_wc_status::IBV_WC_REM_INV_REQ_ERR
+            } else {
+                ibv_wc_status::IBV_WC_REM_OP_ERR
+            }));
         }
-        taken.slot.header.unclaim(taken.claim);
-        match peer.card.srq.checked_sub(1).and_then(|srq| peer.link.segment().shared_queue(srq)) {
-            Some(entry) => entry.add_available(1),
+        let segment = peer.link.segment();
+        match peer.card.srq.checked_sub(1) {
+            // Counted before it can be claimed; and the next to be claimed, so that another try finds what it has asked for.
+            Some(srq) => segment.shared_queue(srq).into_iter().for_each(|entry| {
+                entry.add_available(1);
+                entry.set_hint(taken.index);
+            }),
             None => peer.entry().set_cursor(taken.index),
         }
-        // Whoever flushes looks at slots after it has closed the gate; so either it finds this one free, or it is told here.
+        taken.slot.header.unclaim(taken.claim);
+        // Of the state that the owner has set and the slot that it has looked at, one of both sees the other: an owner that
+        // flushes its receives has stopped at this one.
         settle();
         if !peer.entry().holds(peer.pass)
-            && let Some(entry) = peer.link.segment().completion_queue(peer.card.recv_cq)
+            && let Some(entry) = segment.completion_queue(peer.card.recv_cq)
             && entry.nudge(peer.card.source)
         {
             self.wake(entry, peer, after);
@@ -309,20 +337,19 @@ impl Qp {
     /// How a range of a peer's region is reached. The marks are settled and the card holds.
     pub(crate) fn place(
         &self,
-        link: &Link,
-        lane: &LaneGuard<'_>,
+        way: Way<'_>,
         key: u32,
         card: &MrCard,
         address: u64,
         length: u64,
         writes: bool,
     ) -> Option<Place> {
+        let link = &way.peer.link;
         if link.is_own() {
-            // The pointer that the program registered: the segment has its address only.
+            // The pointer that the program registered, by the private tables: peers can write into the segment.
             let (region, pass, own) = self.rnic.regions().read(key)?;
-            let at = own.pointer(address, length)?;
-            // It may have been revoked since the card was checked, and the pointer with it.
-            return region.holds(pass).then_some(Place::Here(at));
+            let at = own.pointer(address, length).filter(|_| own.pd == card.pd && region.holds(pass));
+            return at.map(Place::Here);
         }
         let there = card.address.wrapping_add(address.wrapping_sub(card.iova));
         if let Some(share) = card.share.checked_sub(1) {
@@ -331,7 +358,7 @@ impl Qp {
                     | ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0);
             if !writes || shared != 0 {
                 let share = ShareId { index: share, epoch: card.share_epoch };
-                let view = link.share(lane, share, writes);
+                let view = link.share(way.lane, share, writes);
                 if let Some(at) = view.and_then(|view| view.at(there, length)) {
                     return Some(Place::Here(at.as_ptr()));
                 }

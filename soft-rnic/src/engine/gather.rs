@@ -17,6 +17,11 @@ pub(crate) struct Gathered<'a> {
 }
 
 impl Gathered<'_> {
+    /// Pieces of a message whose keys somebody else looks at.
+    pub(super) fn of(pieces: Locals) -> Self {
+        Self { pieces, ..Self::default() }
+    }
+
     /// Whether all keys are still good; to be asked when the mark is settled.
     #[inline]
     pub(crate) fn holds(&self) -> bool {
@@ -37,17 +42,16 @@ impl Qp {
         posted: &Posted<'_>,
         writes: bool,
         mark: &MarkCell,
-    ) -> Result<Gathered<'a>, ibv_wc_status> {
-        let mut gathered = Gathered::default();
+        gathered: &mut Gathered<'a>,
+    ) -> Result<(), ibv_wc_status> {
         if posted.request.payload == Payload::Inline {
             let len = posted.request.length as usize;
             if len > 0 {
                 gathered.pieces.push(Local { at: posted.inline.cast_mut(), len });
             }
-            return Ok(gathered);
+            return Ok(());
         }
-        self.gather_entries(posted.entries, self.pd.number(), u64::MAX, writes, mark, &mut gathered)?;
-        Ok(gathered)
+        self.gather_entries(posted.entries, self.pd.number(), u64::MAX, writes, mark, gathered)
     }
 
     /// The same for a list of entries of a domain, as far as `limit` bytes fill them.

@@ -7,6 +7,7 @@ pub(crate) mod call;
 pub(crate) mod connected;
 pub(crate) mod datagram;
 pub(crate) mod deliver;
+mod faulty;
 pub(crate) mod gather;
 pub(crate) mod peer;
 pub(crate) mod transfer;
@@ -16,9 +17,11 @@ use std::sync::Arc;
 
 use rdma_mummy_sys::types::{ibv_event_type, ibv_qp_state, ibv_qp_type, ibv_send_flags, ibv_wc_status};
 
+use crate::faults;
 use crate::node::VmError;
-use crate::node::{Doorbell, LaneGuard, Link};
+use crate::node::{Doorbell, LaneGuard, Link, Route};
 use crate::objects::completion::Cqe;
+use crate::objects::rnic::Rnic;
 use crate::queue_pair::lane::Held;
 use crate::queue_pair::send_queue::Posted;
 use crate::queue_pair::{Qp, Sending, wc_opcode};
@@ -47,6 +50,8 @@ pub(crate) enum Broken {
     Address,
     /// This path does not work any more.
     Path,
+    /// The owner was asked and has not answered yet.
+    Late,
 }
 
 impl From<VmError> for Broken {
@@ -62,12 +67,27 @@ impl From<VmError> for Broken {
 /// A transfer under way.
 #[derive(Clone, Copy)]
 pub(crate) struct Way<'a> {
+    pub(crate) rnic: &'a Rnic,
     pub(crate) peer: &'a Peer,
     pub(crate) gathered: &'a Gathered<'a>,
     pub(crate) marks: &'a Marks<'a>,
     pub(crate) lane: &'a LaneGuard<'a>,
     /// Tells the request from others, for an owner that is asked.
     pub(crate) ticket: u64,
+}
+
+impl Way<'_> {
+    /// Counts a message that was moved.
+    #[inline]
+    pub(crate) fn count(&self, route: Route, bytes: usize) {
+        self.peer.link.counters().add(self.lane, route, bytes);
+    }
+
+    /// The path over memory that is mapped here.
+    #[inline]
+    pub(crate) fn mapped(&self) -> Route {
+        if self.peer.link.is_own() { Route::Own } else { Route::Direct }
+    }
 }
 
 /// Published marks of one transfer.
@@ -137,9 +157,13 @@ impl Qp {
             let Some(posted) = queue.peek(0) else { break };
             let outcome = match self.state() {
                 ibv_qp_state::IBV_QPS_RTS => self.execute(sending, &posted, after),
+                // What had begun is finished.
+                ibv_qp_state::IBV_QPS_SQD if sending.wait.is_some() => self.execute(sending, &posted, after),
                 ibv_qp_state::IBV_QPS_ERR | ibv_qp_state::IBV_QPS_SQE => {
                     Outcome::Failed(ibv_wc_status::IBV_WC_WR_FLUSH_ERR)
                 }
+                // Its device is gone: nothing moves any more.
+                ibv_qp_state::IBV_QPS_RESET => return,
                 _ => break,
             };
             let status = match outcome {
@@ -152,20 +176,36 @@ impl Qp {
             };
             self.complete(&posted, status);
             queue.step();
-            sending.wait = None;
+            sending.end_request(self.number.index as usize);
             if !matches!(status, ibv_wc_status::IBV_WC_SUCCESS | ibv_wc_status::IBV_WC_WR_FLUSH_ERR) {
-                self.set_failed();
-                after.failed = true;
+                self.set_send_failed();
+                after.failed = self.state() == ibv_qp_state::IBV_QPS_ERR;
             }
         }
-        if queue.peek(0).is_some() {
-            self.keep_going();
-        } else {
+        if self.state() == ibv_qp_state::IBV_QPS_SQD {
+            // What has not begun waits for the way back.
             after.drained = self.is_draining();
+        } else if queue.peek(0).is_some() {
+            self.keep_going();
         }
     }
 
+    #[inline]
     fn execute(
+        self: &Arc<Self>,
+        sending: &mut Held<'_, Sending>,
+        posted: &Posted<'_>,
+        after: &mut After,
+    ) -> Outcome {
+        if faults::active() {
+            self.execute_with_faults(sending, posted, after)
+        } else {
+            self.execute_plainly(sending, posted, after)
+        }
+    }
+
+    #[inline]
+    fn execute_plainly(
         self: &Arc<Self>,
         sending: &mut Held<'_, Sending>,
         posted: &Posted<'_>,

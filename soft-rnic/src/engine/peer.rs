@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use rdma_mummy_sys::types::ibv_qp_state;
+use rdma_mummy_sys::types::{ibv_qp_state, ibv_qp_type};
 
-use super::Outcome;
+use super::After;
 use crate::node::Link;
 use crate::node::Reach;
 use crate::queue_pair::{Qp, Sending};
 use crate::shared::entry::{QpCard, QpEntry};
 use crate::shared::gate::Pass;
+use crate::shared::mark::Mark;
 
 /// A queue pair that answers.
 #[derive(Clone, Debug)]
@@ -29,9 +30,34 @@ impl Peer {
         self.link.segment().queue_pair(self.index).expect("the index was found in the table")
     }
 
+    /// Leaves a notice for the owner, if the queue pair is still what it was: its index may be another's by now. The caller
+    /// has this lane, and no mark there.
+    #[cold]
+    pub(crate) fn leave_notice(&self, lane: usize, bits: u32, after: &mut After) {
+        let (entry, mark) = (self.entry(), self.link.mark(lane));
+        mark.publish(Mark::new(self.index, Mark::NO_REGION));
+        // It may be about to change its state, which takes a moment.
+        let now = (0..100).find_map(|_| entry.read().filter(|(pass, _)| entry.holds(*pass)));
+        let same = |card: &QpCard| (card.qpn, card.connection) == (self.card.qpn, self.card.connection);
+        if now.is_some_and(|(_, card)| same(&card)) {
+            entry.leave_notice(bits);
+            after.notice(&self.link, self.index);
+        }
+        mark.clear();
+    }
+
     pub(crate) fn state(&self) -> ibv_qp_state {
         ibv_qp_state(self.pass.label().into())
     }
+}
+
+/// Why there is no peer to send to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoPeer {
+    /// The way to it is being made.
+    Pending,
+    /// Nobody answers.
+    Silent,
 }
 
 /// States in which a queue pair takes messages.
@@ -46,30 +72,30 @@ pub(crate) fn receives(state: u8) -> bool {
 }
 
 impl Qp {
-    /// Sees to it that `sending.peer` is the connected queue pair as it is now. `Err` is what becomes of the
-    /// request if nobody answers.
+    /// Sees to it that `sending.peer` is the connected queue pair as it is now.
     #[inline]
-    pub(crate) fn connect_peer(&self, sending: &mut Sending) -> Result<(), Outcome> {
-        if let Some(peer) = &sending.peer {
-            if peer.link.alive() && peer.entry().holds(peer.pass) {
-                return Ok(());
-            }
+    pub(crate) fn connect_peer(&self, sending: &mut Sending) -> Result<(), NoPeer> {
+        if let Some(peer) = &sending.peer
+            && peer.link.alive()
+            && peer.entry().holds(peer.pass)
+        {
+            return Ok(());
         }
         self.find_peer(sending)
     }
 
     #[cold]
-    fn find_peer(&self, sending: &mut Sending) -> Result<(), Outcome> {
+    fn find_peer(&self, sending: &mut Sending) -> Result<(), NoPeer> {
         let attributes = &sending.attributes;
-        let was_connected = sending.peer.take().filter(|peer| peer.link.alive());
+        let was_connected = sending.peer.clone();
         let link = match self.rnic.node().link_to(attributes.dest_qpn) {
             Reach::Ready(link) if link.alive() => link,
-            Reach::Pending => return Err(self.soon(sending)),
-            _ => return Err(self.no_answer(sending)),
+            Reach::Pending => return Err(NoPeer::Pending),
+            _ => return Err(NoPeer::Silent),
         };
         let index = link.index_of(attributes.dest_qpn);
         let found = index.and_then(|index| Some((index, link.segment().queue_pair(index)?.read()?)));
-        let Some((index, (pass, card))) = found else { return Err(self.no_answer(sending)) };
+        let Some((index, (pass, card))) = found else { return Err(NoPeer::Silent) };
         let listens = receives(pass.label())
             && card.qpn == attributes.dest_qpn
             && card.dest_qpn == self.number.qpn
@@ -78,17 +104,19 @@ impl Qp {
             && card.remote_gid == attributes.local_gid
             && card.link_up;
         if !listens {
-            return Err(self.no_answer(sending));
+            return Err(NoPeer::Silent);
         }
         // A changed card (of permissions, say) leaves a running connection as it is; a new one begins at the agreed number.
-        let resumed = was_connected
-            .as_ref()
-            .is_some_and(|peer| peer.index == index && peer.card.connection == card.connection);
+        let resumed = was_connected.as_ref().is_some_and(|peer| {
+            Arc::ptr_eq(&peer.link, &link) && peer.index == index && peer.card.connection == card.connection
+        });
         let entry = link.segment().queue_pair(index).expect("it was just read");
-        if !resumed && entry.expected_psn() != sending.psn {
-            return Err(self.no_answer(sending));
+        // An unreliable connection takes up a message with any number (InfiniBand specification 9.8.2.2).
+        let counts = self.qp_type == ibv_qp_type::IBV_QPT_RC;
+        if counts && !resumed && entry.expected_psn() != sending.psn {
+            return Err(NoPeer::Silent);
         }
-        let established = was_connected.is_some_and(|peer| peer.established);
+        let established = resumed && was_connected.is_some_and(|peer| peer.established);
         sending.peer = Some(Peer { link, index, pass, card, established });
         Ok(())
     }

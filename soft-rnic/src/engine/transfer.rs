@@ -5,7 +5,8 @@ use arrayvec::ArrayVec;
 use super::call::move_by_asking;
 use super::{Broken, Way};
 use crate::crash_point::{self, Step};
-use crate::node::Link;
+use crate::faults;
+use crate::node::{Link, Route};
 use crate::platform::{copy, vm};
 use crate::queue_pair::Qp;
 use crate::shared::segment::MAX_SGE;
@@ -51,16 +52,50 @@ pub(crate) enum Direction {
     Read,
 }
 
-/// The last bytes of a message may tell the receiver that all of it is there, so they go last.
-const TAIL: usize = 8;
-
 impl Qp {
     /// Moves a message, by whatever way there is.
     ///
     /// # Safety
     ///
     /// As [`move_message`].
+    #[inline]
     pub(crate) unsafe fn carry(
+        &self,
+        way: Way<'_>,
+        direction: Direction,
+        remotes: &[Remote],
+    ) -> Result<(), Broken> {
+        // Nearly always: one piece to one that is mapped here.
+        if let ([local], [Remote { place: Place::Here(there), .. }]) =
+            (way.gathered.pieces.as_slice(), remotes)
+            && !faults::active()
+            && !crash_point::has_halves()
+        {
+            let (to, from) = match direction {
+                Direction::Write => (*there, local.at.cast_const()),
+                Direction::Read => (local.at, there.cast_const()),
+            };
+            // SAFETY: both may be touched, by the caller's promise, for the length of the local piece.
+            unsafe { copy::copy(to, from, local.len) };
+            way.count(way.mapped(), local.len);
+            return Ok(());
+        }
+        // SAFETY: the caller's promise.
+        unsafe {
+            if faults::active() {
+                self.carry_with_faults(way, direction, remotes)
+            } else {
+                self.carry_plainly(way, direction, remotes)
+            }
+        }?;
+        way.count(route(way, remotes), way.gathered.length());
+        Ok(())
+    }
+
+    /// # Safety
+    ///
+    /// As [`move_message`].
+    pub(super) unsafe fn carry_plainly(
         &self,
         way: Way<'_>,
         direction: Direction,
@@ -74,6 +109,18 @@ impl Qp {
                 move_message(&way.peer.link, direction, &way.gathered.pieces, remotes)
             }
         }
+    }
+}
+
+/// The path of the slowest piece.
+fn route(way: Way<'_>, remotes: &[Remote]) -> Route {
+    let has = |wanted: fn(&Place) -> bool| remotes.iter().any(|remote| wanted(&remote.place));
+    if has(|place| matches!(place, Place::Ask)) {
+        Route::Call
+    } else if has(|place| matches!(place, Place::There(_))) {
+        Route::Vm
+    } else {
+        way.mapped()
     }
 }
 
@@ -121,14 +168,19 @@ unsafe fn move_message(
                 }
                 Place::There(base) => {
                     let there = base.wrapping_add(offset as u64);
-                    let tail = if len == left && len > TAIL { TAIL } else { 0 };
-                    vm.add(link, direction, at, there, len - tail)?;
+                    let ordered = len == left && direction == Direction::Write;
+                    let tail = if ordered { copy::tail_len(there as usize, len) } else { 0 };
+                    let body = len - tail;
+                    if body > 0 {
+                        vm.add(link, direction, at, there, body)?;
+                    }
                     if tail > 0 {
+                        vm.order(link, direction)?;
                         vm.add(
                             link,
                             direction,
-                            at.wrapping_add(len - tail),
-                            there + (len - tail) as u64,
+                            at.wrapping_add(body),
+                            there.wrapping_add(body as u64),
                             tail,
                         )?;
                     }
@@ -189,6 +241,8 @@ pub(crate) struct Batch {
 /// Pieces of a system call at most.
 const BATCH: usize = 256;
 
+const _: () = assert!(BATCH <= vm::MAX_RANGES);
+
 impl Batch {
     /// Adds a piece; moves what there is first if it is full.
     fn add(
@@ -205,6 +259,19 @@ impl Batch {
         self.local.push(libc::iovec { iov_base: here.cast(), iov_len: len });
         self.remote.push(vm::remote(there, len));
         self.bytes += len;
+        Ok(())
+    }
+
+    /// What is added from now on is not seen before what was added so far.
+    #[inline]
+    fn order(&mut self, link: &Link, direction: Direction) -> Result<(), Broken> {
+        // The kernel copies range after range, and x86-64 does not reorder stores; elsewhere it takes a second call,
+        // behind a barrier (docs/soft-rnic-ordering.md).
+        if cfg!(target_arch = "x86_64") {
+            return Ok(());
+        }
+        self.flush(link, direction)?;
+        core::sync::atomic::fence(core::sync::atomic::Ordering::Release);
         Ok(())
     }
 

@@ -31,6 +31,18 @@ enum Reason {
 /// How soon a request is looked at again that waits for something of this host.
 const SOON: Duration = Duration::from_millis(1);
 
+impl Wait {
+    /// For a moment, or for ever; no try is used up.
+    pub(crate) fn until(deadline: Option<Instant>) -> Self {
+        Self { reason: Reason::Soon, deadline, tries_left: 0 }
+    }
+
+    /// It was the last answer to wait for.
+    pub(crate) fn is_last_answer(self) -> bool {
+        self.reason == Reason::NoAnswer && self.tries_left == 0
+    }
+}
+
 impl Qp {
     /// Nobody answered: after the timeout the request is sent again, `retry_cnt` times.
     pub(crate) fn no_answer(&self, sending: &mut Sending) -> Outcome {
@@ -46,13 +58,29 @@ impl Qp {
         self.wait_for(sending, Reason::NotReady, delay, tries, ibv_wc_status::IBV_WC_RNR_RETRY_EXC_ERR)
     }
 
-    /// Something that this host is busy with: no try is used up, nor given back.
-    pub(crate) fn soon(&self, sending: &mut Sending) -> Outcome {
-        let wait = Wait { reason: Reason::Soon, deadline: Some(Instant::now() + SOON), tries_left: 0 };
-        if sending.wait.is_none_or(|before| before.reason != Reason::NoAnswer) {
-            sending.wait = Some(wait);
+    /// The owner of the memory was asked and has not answered yet: it has the time that an acknowledgement has.
+    pub(crate) fn late(&self, sending: &mut Sending, reliable: bool) -> Outcome {
+        if !reliable {
+            return self.soon(sending);
         }
-        Outcome::Again(wait)
+        match self.no_answer(sending) {
+            Outcome::Again(wait) => {
+                let soon = Instant::now() + SOON;
+                Outcome::Again(Wait {
+                    deadline: Some(wait.deadline.map_or(soon, |deadline| deadline.min(soon))),
+                    ..wait
+                })
+            }
+            failed => failed,
+        }
+    }
+
+    /// Something that this host is busy with: no try is used up.
+    pub(crate) fn soon(&self, sending: &mut Sending) -> Outcome {
+        let soon = Wait { reason: Reason::Soon, deadline: Some(Instant::now() + SOON), tries_left: 0 };
+        // Tries that are under way are not begun anew.
+        sending.wait.get_or_insert(soon);
+        Outcome::Again(soon)
     }
 
     fn wait_for(
@@ -66,20 +94,21 @@ impl Qp {
         let now = Instant::now();
         let delay = delay.map(|delay| delay.mul_f64(self.rnic.config().time_scale));
         let deadline = delay.and_then(|delay| now.checked_add(delay));
-        let tries_left = match sending.wait {
-            Some(wait) if wait.reason == reason => {
-                if wait.deadline.is_none_or(|deadline| now < deadline) {
-                    return Outcome::Again(wait);
-                }
-                let endless = reason == Reason::NotReady && tries == FOR_EVER;
-                match wait.tries_left.checked_sub(1) {
-                    _ if endless => tries,
-                    Some(left) => left,
-                    None => return Outcome::Failed(exhausted),
-                }
-            }
-            _ => tries,
+        let before = sending.wait.filter(|wait| wait.reason == reason);
+        if let Some(wait) = before
+            && wait.deadline.is_none_or(|deadline| now < deadline)
+        {
+            return Outcome::Again(wait);
+        }
+        let tries_left = match (reason, before) {
+            (Reason::NotReady, _) if tries == FOR_EVER => Some(tries),
+            // A receiver that is not ready has said so: that ends a try at once.
+            (Reason::NotReady, _) => before.map_or(tries, |wait| wait.tries_left).checked_sub(1),
+            // That nobody answers shows when the time is over.
+            (_, None) => Some(tries),
+            (_, Some(wait)) => wait.tries_left.checked_sub(1),
         };
+        let Some(tries_left) = tries_left else { return Outcome::Failed(exhausted) };
         let wait = Wait { reason, deadline, tries_left };
         sending.wait = Some(wait);
         Outcome::Again(wait)
@@ -89,14 +118,29 @@ impl Qp {
     pub(crate) fn try_again(self: &Arc<Self>, wait: Wait) {
         self.send_cq.wants_progress(self);
         if let Some(deadline) = wait.deadline {
-            self.rnic.node().wake_at(deadline, self.number.index);
+            self.wake_at(deadline);
         }
     }
 
     /// There is more to execute than one run may do.
     pub(crate) fn keep_going(self: &Arc<Self>) {
         self.send_cq.wants_progress(self);
-        self.rnic.node().wake_at(Instant::now() + SOON, self.number.index);
+        self.wake_at(Instant::now() + SOON);
+    }
+
+    /// Has [`timer`](Self::timer) called then, unless it will be called earlier.
+    fn wake_at(&self, when: Instant) {
+        let mut wake = self.wake.lock();
+        if wake.is_none_or(|earlier| when < earlier) {
+            *wake = Some(when);
+            self.rnic.node().wake_at(when, self.number.index);
+        }
+    }
+
+    /// A time has come that was asked for.
+    pub(crate) fn timer(self: &Arc<Self>) {
+        *self.wake.lock() = None;
+        self.progress();
     }
 }
 

@@ -98,6 +98,20 @@ impl Directory {
         })
     }
 
+    /// All links to those who live.
+    pub(crate) fn links(&self) -> Vec<Arc<Link>> {
+        let mut links: Vec<Arc<Link>> = Vec::new();
+        for known in &self.blocks {
+            if let Known::Link(link) = &*known.read().unwrap_or_else(PoisonError::into_inner)
+                && link.alive()
+                && !links.iter().any(|other| Arc::ptr_eq(other, link))
+            {
+                links.push(Arc::clone(link));
+            }
+        }
+        links
+    }
+
     /// The peer is dead: its blocks may be anybody's.
     pub(crate) fn forget(&self, lost: &Arc<Link>) {
         for known in &self.blocks {

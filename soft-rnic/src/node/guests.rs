@@ -15,6 +15,7 @@ use crate::platform::socket::{Received, Socket};
 use crate::platform::user;
 use crate::shared::mark::LANES;
 use crate::shared::segment::LAYOUT_VERSION;
+use crate::status::STATUS_VERSION;
 use crate::sync::{Relaxed, SeqCst};
 
 /// Who has connected says hello within this time.
@@ -126,6 +127,10 @@ impl Service {
                 let _ = knock.socket.send(&Reply::OtherVersion { version: LAYOUT_VERSION }.encode());
                 None
             }
+            Some(Request::Status { version }) => {
+                self.tell_status(&knock, version);
+                None
+            }
             _ => None,
         };
         let Some((taken, calls)) = guest else {
@@ -134,6 +139,19 @@ impl Service {
         };
         let (given, untold, waits_for_room) = (HashSet::new(), Vec::new(), false);
         Some(Entry::Guest(Guest { socket: knock.socket, taken, calls, given, untold, waits_for_room }))
+    }
+
+    /// Tells somebody who is no guest, and gets nothing to map, what there is.
+    fn tell_status(&self, knock: &Knock, version: u64) {
+        let Some(handler) = self.state.handler() else { return };
+        let reply = if version == STATUS_VERSION {
+            Reply::Status { process: self.state.process, statistics: Box::new(handler.statistics()) }
+        } else {
+            Reply::OtherVersion { version: STATUS_VERSION }
+        };
+        if let Err(error) = knock.socket.send(&reply.encode()) {
+            log::debug!("process {} gets no status: {error}", knock.pid);
+        }
     }
 
     /// Gives a guest a number, room for its calls, and the segment.
@@ -196,7 +214,7 @@ impl Service {
                     Some(Request::Doorbell(doorbell)) => self.state.answer(guest.taken.link, doorbell),
                     Some(Request::Share { share, write }) => self.give_share(&mut guest, share, write),
                     // It is not thrown out: as long as it lives, its marks must be waited for.
-                    Some(Request::Hello { .. }) | None => {
+                    Some(Request::Hello { .. } | Request::Status { .. }) | None => {
                         log::debug!("the peer at link {} sends what makes no sense", guest.taken.link);
                     }
                 },

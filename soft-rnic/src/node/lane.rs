@@ -1,13 +1,16 @@
 //! Lanes: how many transfers this process executes at a time, and the locks that they hold meanwhile.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::Arc;
+
+use spin::Yield;
+use spin::mutex::{SpinMutex, SpinMutexGuard};
 
 use crate::shared::mark::LANES;
 
 /// A lock on a line of its own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Lane(Mutex<()>);
+struct Lane(SpinMutex<(), Yield>);
 
 /// The lanes of a process. They are private: no peer can hold or break one.
 #[derive(Debug)]
@@ -18,7 +21,7 @@ pub(crate) struct Lanes(Box<[Lane]>);
 pub(crate) struct LaneGuard<'a> {
     lanes: &'a Lanes,
     index: usize,
-    _lock: MutexGuard<'a, ()>,
+    _lock: SpinMutexGuard<'a, (), Yield>,
 }
 
 impl Lanes {
@@ -27,20 +30,17 @@ impl Lanes {
     }
 
     /// Waits for a lane. Any number is one.
+    #[inline]
     pub(crate) fn lock(&self, number: usize) -> LaneGuard<'_> {
         let index = number % LANES;
-        let lock = self.0[index].0.lock().unwrap_or_else(PoisonError::into_inner);
+        let lock = self.0[index].0.lock();
         LaneGuard { lanes: self, index, _lock: lock }
     }
 
     /// The lane, if nobody has it.
     pub(crate) fn try_lock(&self, number: usize) -> Option<LaneGuard<'_>> {
         let index = number % LANES;
-        let lock = match self.0[index].0.try_lock() {
-            Ok(lock) => lock,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return None,
-        };
+        let lock = self.0[index].0.try_lock()?;
         Some(LaneGuard { lanes: self, index, _lock: lock })
     }
 }

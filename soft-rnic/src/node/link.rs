@@ -1,7 +1,7 @@
 //! A link: this process's end of the way to one other process, or to itself.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use super::Settings;
@@ -10,6 +10,7 @@ use super::mailbox::{Command, Mailbox};
 use super::message::{Doorbell, PortGid, ProcessId, Request, ShareId, Welcome};
 use super::numbers::Blocks;
 use super::probe::probe;
+use super::traffic::Counters;
 use super::views::{ShareView, Views};
 use crate::platform::process::Process;
 use crate::platform::socket::Socket;
@@ -52,8 +53,16 @@ pub(crate) struct Link {
     blocks: Arc<Blocks>,
     gids: Vec<PortGid>,
     call_area: u64,
+    /// By lane, the ticket of an atomic operation that was asked for and whose sender has not got the answer; 0 for none.
+    owed: Box<[AtomicU64]>,
     common: Arc<Common>,
+    counters: Counters,
     peer: Option<Peer>,
+}
+
+/// Nothing is owed in any lane.
+fn none_owed() -> Box<[AtomicU64]> {
+    (0..LANES).map(|_| AtomicU64::new(0)).collect()
 }
 
 impl Link {
@@ -64,8 +73,8 @@ impl Link {
         gids: Vec<PortGid>,
         common: Arc<Common>,
     ) -> Self {
-        let alive = AtomicBool::new(true);
-        Self { number: 0, segment, alive, blocks, gids, call_area: 0, common, peer: None }
+        let (alive, counters, owed) = (AtomicBool::new(true), Counters::default(), none_owed());
+        Self { number: 0, segment, alive, blocks, gids, call_area: 0, owed, common, counters, peer: None }
     }
 
     /// The link to a process that said welcome.
@@ -87,7 +96,9 @@ impl Link {
             blocks: Arc::default(),
             gids,
             call_area,
+            owed: none_owed(),
             common,
+            counters: Counters::default(),
             peer: Some(peer),
         }
     }
@@ -138,9 +149,25 @@ impl Link {
         self.gids.contains(&PortGid { device, port, gid })
     }
 
+    /// Which of a port's GIDs this is, in the order in which the peer has told them: that of its table.
+    pub(crate) fn gid_index(&self, device: u8, port: u8, gid: [u8; 16]) -> Option<u8> {
+        let mut of_port = self.gids.iter().filter(|of| (of.device, of.port) == (device, port));
+        of_port.position(|of| of.gid == gid).and_then(|index| u8::try_from(index).ok())
+    }
+
     /// Where in the peer's heap the cells of this process's calls are, one a lane.
     pub(crate) fn call_area(&self) -> u64 {
         self.call_area
+    }
+
+    /// The ticket of the operation whose answer somebody still has to get from the cell of this lane.
+    pub(crate) fn owed(&self, lane: usize) -> Option<u64> {
+        Some(self.owed[lane % LANES].load(Ordering::Relaxed)).filter(|ticket| *ticket != 0)
+    }
+
+    /// Notes that, or that it is over. Only the holder of the lane calls this.
+    pub(crate) fn owe(&self, lane: usize, ticket: Option<u64>) {
+        self.owed[lane % LANES].store(ticket.unwrap_or(0), Ordering::Relaxed);
     }
 
     /// The peer's number in this process's pid namespace.
@@ -156,6 +183,12 @@ impl Link {
 
     pub(crate) fn socket(&self) -> Option<&Socket> {
         self.peer.as_ref().map(|peer| &peer.socket)
+    }
+
+    /// What was sent over the link.
+    #[inline]
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.counters
     }
 
     pub(crate) fn views(&self) -> Option<&Views> {

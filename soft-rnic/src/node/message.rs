@@ -3,6 +3,7 @@
 //! Every packet is decoded whole or not at all, and nothing in it is believed before it was checked.
 
 use crate::shared::segment::{LAYOUT_VERSION, MAX_LINKS};
+use crate::status::{self, STATUS_VERSION, Statistics};
 
 /// First word of the first packet of either side.
 const MAGIC: u64 = u64::from_le_bytes(*b"softrnic");
@@ -48,9 +49,19 @@ pub(crate) struct ShareId {
 /// From a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Request {
-    Hello { version: u64, process: ProcessId },
+    Hello {
+        version: u64,
+        process: ProcessId,
+    },
     Doorbell(Doorbell),
-    Share { share: ShareId, write: bool },
+    Share {
+        share: ShareId,
+        write: bool,
+    },
+    /// Instead of a hello: of somebody who only wants to know what there is.
+    Status {
+        version: u64,
+    },
 }
 
 /// Where shareable memory lies.
@@ -76,6 +87,8 @@ pub(crate) enum Reply {
     NoShare { share: ShareId },
     /// The memory was taken away: unmap it.
     Gone { share: ShareId },
+    /// What there is.
+    Status { process: ProcessId, statistics: Box<Statistics> },
 }
 
 /// The owner accepts.
@@ -94,28 +107,33 @@ pub(crate) struct Welcome {
     pub(crate) gids: Vec<PortGid>,
 }
 
-struct Reader<'a>(&'a [u8]);
+/// Takes a packet apart.
+pub(crate) struct Reader<'a>(&'a [u8]);
 
-impl Reader<'_> {
+impl<'a> Reader<'a> {
+    pub(crate) fn new(packet: &'a [u8]) -> Self {
+        Self(packet)
+    }
+
     fn bytes<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (bytes, rest) = self.0.split_first_chunk()?;
         self.0 = rest;
         Some(*bytes)
     }
 
-    fn u8(&mut self) -> Option<u8> {
+    pub(crate) fn u8(&mut self) -> Option<u8> {
         self.bytes::<1>().map(|[byte]| byte)
     }
 
-    fn u16(&mut self) -> Option<u16> {
+    pub(crate) fn u16(&mut self) -> Option<u16> {
         self.bytes().map(u16::from_le_bytes)
     }
 
-    fn u32(&mut self) -> Option<u32> {
+    pub(crate) fn u32(&mut self) -> Option<u32> {
         self.bytes().map(u32::from_le_bytes)
     }
 
-    fn u64(&mut self) -> Option<u64> {
+    pub(crate) fn u64(&mut self) -> Option<u64> {
         self.bytes().map(u64::from_le_bytes)
     }
 
@@ -164,11 +182,12 @@ impl Request {
             }
             Self::Doorbell(doorbell) => doorbell.encode().to_vec(),
             Self::Share { share, write } => share_words(6, *share, &[&[u8::from(*write)]]),
+            Self::Status { version } => words(7, &[&MAGIC.to_le_bytes(), &version.to_le_bytes()]),
         }
     }
 
     pub(crate) fn decode(packet: &[u8]) -> Option<Self> {
-        let mut packet = Reader(packet);
+        let mut packet = Reader::new(packet);
         let request = match packet.u8()? {
             1 => {
                 (packet.u64()? == MAGIC).then_some(())?;
@@ -179,6 +198,10 @@ impl Request {
             4 => Self::Doorbell(Doorbell::Srq(packet.u32()?)),
             5 => Self::Doorbell(Doorbell::Call { lane: u16::try_from(packet.u32()?).ok()? }),
             6 => Self::Share { share: packet.share()?, write: packet.flag()? },
+            7 => {
+                (packet.u64()? == MAGIC).then_some(())?;
+                Self::Status { version: packet.u64()? }
+            }
             _ => return None,
         };
         packet.end()?;
@@ -203,11 +226,15 @@ impl Reply {
             ),
             Self::NoShare { share } => share_words(4, *share, &[]),
             Self::Gone { share } => share_words(5, *share, &[]),
+            Self::Status { process, statistics } => words(
+                6,
+                &[&MAGIC.to_le_bytes(), &STATUS_VERSION.to_le_bytes(), process, &status::encode(statistics)],
+            ),
         }
     }
 
     pub(crate) fn decode(packet: &[u8]) -> Option<Self> {
-        let mut packet = Reader(packet);
+        let mut packet = Reader::new(packet);
         let reply = match packet.u8()? {
             1 => Self::Welcome(Welcome::decode(&mut packet)?),
             2 => {
@@ -221,6 +248,11 @@ impl Reply {
             },
             4 => Self::NoShare { share: packet.share()? },
             5 => Self::Gone { share: packet.share()? },
+            6 => {
+                (packet.u64()? == MAGIC && packet.u64()? == STATUS_VERSION).then_some(())?;
+                let process = packet.bytes()?;
+                Self::Status { process, statistics: Box::new(status::decode(&mut packet)?) }
+            }
             _ => return None,
         };
         packet.end()?;
@@ -289,6 +321,7 @@ mod tests {
             Reply::Share { share, writable: true, place: Place { base: 1, len: 2, offset: 3 } },
             Reply::NoShare { share },
             Reply::Gone { share },
+            Reply::Status { process: [4; 16], statistics: Box::default() },
         ]
     }
 
@@ -300,6 +333,7 @@ mod tests {
             Request::Doorbell(Doorbell::Srq(3)),
             Request::Doorbell(Doorbell::Call { lane: 63 }),
             Request::Share { share: ShareId { index: 4, epoch: 5 }, write: true },
+            Request::Status { version: STATUS_VERSION },
         ]
     }
 
@@ -326,7 +360,7 @@ mod tests {
             packet.push(0);
             assert_eq!(Request::decode(&packet), None);
         }
-        for mut packet in replies().iter().map(Reply::encode).filter(|packet| packet.len() < 100) {
+        for mut packet in replies().iter().map(Reply::encode).filter(|packet| packet.len() < 200) {
             for len in 0..packet.len() {
                 assert_eq!(Reply::decode(&packet[..len]), None);
             }

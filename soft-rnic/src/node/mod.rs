@@ -25,6 +25,7 @@ mod shares;
 #[cfg(all(test, not(loom)))]
 mod tests;
 mod timers;
+mod traffic;
 mod views;
 
 use std::io;
@@ -38,21 +39,24 @@ pub(crate) use directory::Reach;
 pub(crate) use heap::{Heap, HeapRange};
 pub(crate) use lane::LaneGuard;
 pub(crate) use link::Link;
-pub(crate) use message::{Doorbell, PortGid, ShareId};
-pub(crate) use numbers::QpNumber;
+pub(crate) use message::{Doorbell, PortGid, REPLY, Reader, Reply, Request, ShareId};
+pub(crate) use numbers::{LAST_BLOCK, QpNumber};
 pub(crate) use revocation::{Revoked, Stuck};
+pub(crate) use service::is_service_thread;
 pub(crate) use shares::Shares;
+pub(crate) use traffic::Route;
 
 use crate::platform::fork::Generation;
 use crate::platform::{socket::Socket, user, vm};
 use crate::shared::mark::{LANES, MarkCell};
 use crate::shared::segment::{LAYOUT_VERSION, Segment};
+use crate::status::{Peer, Statistics, Traffic};
 use directory::Directory;
 use lane::Lanes;
 use link::Common;
 use mailbox::{Command, Mailbox};
 use message::{MAX_GIDS, ProcessId};
-use numbers::{Blocks, LAST_BLOCK, Numbers};
+use numbers::{Blocks, Numbers};
 use revocation::Waiting;
 use seats::{Seats, Taken};
 use timers::Timers;
@@ -114,6 +118,8 @@ pub(crate) trait Handler: Send + Sync {
     fn serve(&self, link: u16, lane: u16);
     /// The time of [`Node::wake_at`] has come.
     fn timer(&self, qp: u32);
+    /// Somebody of this user wants to know what there is.
+    fn statistics(&self) -> Statistics;
 }
 
 /// What the service thread and all others have in common.
@@ -129,6 +135,8 @@ struct State {
     shares: Shares,
     timers: Timers,
     handler: Mutex<Option<Weak<dyn Handler>>>,
+    /// What was sent to peers that have died.
+    former: Mutex<Traffic>,
     /// By link number, where a guest's calls lie.
     call_areas: Mutex<Vec<Option<u64>>>,
 }
@@ -198,6 +206,7 @@ impl Node {
             shares,
             timers: Timers::default(),
             handler: Mutex::new(None),
+            former: Mutex::default(),
             call_areas: Mutex::default(),
         });
         Ok(Arc::new(Self {
@@ -238,6 +247,7 @@ impl Node {
     }
 
     /// The link of this process to itself: number 0, and the own segment.
+    #[cfg(any(test, miri, loom))]
     #[inline]
     pub(crate) fn own_link(&self) -> &Arc<Link> {
         &self.own
@@ -250,6 +260,7 @@ impl Node {
     }
 
     /// The lane, if nobody has it.
+    #[cfg(any(test, miri, loom))]
     #[inline]
     pub(crate) fn try_lane(&self, number: usize) -> Option<LaneGuard<'_>> {
         self.state.common.lanes.try_lock(number)
@@ -356,6 +367,19 @@ impl Node {
         }
     }
 
+    /// Where in the own segment all guests' calls are.
+    pub(crate) fn call_areas(&self) -> Vec<u64> {
+        let areas = self.state.call_areas.lock().unwrap_or_else(PoisonError::into_inner);
+        areas.iter().copied().flatten().collect()
+    }
+
+    /// Whom payload went to, this process first, and what went to those who have died.
+    pub(crate) fn traffic(&self) -> (Vec<Peer>, Traffic) {
+        let links = core::iter::once(Arc::clone(&self.own)).chain(self.state.directory.links());
+        let peers = links.map(|link| Peer { pid: link.pid(), traffic: link.counters().sum() }).collect();
+        (peers, *self.state.former.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
     /// Where in the own segment a guest's calls are, if there is such a guest.
     pub(crate) fn call_area_of(&self, link: u16) -> Option<u64> {
         let areas = self.state.call_areas.lock().unwrap_or_else(PoisonError::into_inner);
@@ -363,6 +387,7 @@ impl Node {
     }
 
     /// Where there is no service thread: answers doorbells and calls timers that are due. Harmless elsewhere.
+    #[cfg(any(test, miri, loom))]
     pub(crate) fn run_timers(&self) {
         if !ALONE {
             return;
@@ -421,6 +446,11 @@ impl core::fmt::Debug for Node {
 impl State {
     /// The abstract name at which a block's owner listens.
     fn socket_name(&self, block: u16) -> Vec<u8> {
-        format!("soft-rnic/{}/{block}", self.common.settings.fabric).into_bytes()
+        socket_name(&self.common.settings.fabric, block)
     }
+}
+
+/// The abstract name of a block's owner in a fabric.
+pub(crate) fn socket_name(fabric: &str, block: u16) -> Vec<u8> {
+    format!("soft-rnic/{fabric}/{block}").into_bytes()
 }

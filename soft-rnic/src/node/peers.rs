@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::CALL_CELL;
@@ -216,6 +216,9 @@ impl Service {
         link.set_dead();
         link.socket().into_iter().for_each(|socket| self.ignore(socket));
         self.state.directory.forget(link);
+        let mut former = self.state.former.lock().unwrap_or_else(PoisonError::into_inner);
+        former.add(&link.counters().sum());
+        drop(former);
         if let Some(handler) = self.state.handler() {
             handler.peer_lost(link);
         }

@@ -20,6 +20,15 @@ use super::peers::{Call, Redial};
 use super::views::Retired;
 use crate::platform::fork::Descriptor;
 
+std::thread_local! {
+    static IS_SERVICE: core::cell::Cell<bool> = const { core::cell::Cell::new(false) };
+}
+
+/// Whether this is a service thread, which must not wait for another process's.
+pub(crate) fn is_service_thread() -> bool {
+    IS_SERVICE.get()
+}
+
 /// Packets that are read from one socket before others get their turn.
 pub(crate) const TURN: usize = 64;
 /// How often mappings that were taken away are looked after.
@@ -92,6 +101,7 @@ fn restore_signals(before: &libc::sigset_t) {
 
 impl Service {
     fn run(mut self) {
+        IS_SERVICE.set(true);
         // Short times are meant: RNR timers begin at ten microseconds.
         let _ = rustix::thread::set_current_timer_slack(core::num::NonZero::new(1000));
         let mut events = Vec::with_capacity(TURN);

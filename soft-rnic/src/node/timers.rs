@@ -1,61 +1,48 @@
 //! When queue pairs want to be called.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::collections::BinaryHeap;
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 /// Times and queue pairs, earliest first.
-#[derive(Debug, Default)]
-pub(crate) struct Timers(Mutex<Times>);
+#[derive(Debug)]
+pub(crate) struct Timers(Mutex<BinaryHeap<Reverse<(Instant, u32)>>>);
 
-#[derive(Debug, Default)]
-struct Times {
-    heap: BinaryHeap<Reverse<(Instant, u32)>>,
-    /// By queue pair, the earliest time in the heap. Who waits and polls asks again and again for the same time.
-    earliest: HashMap<u32, Instant>,
+impl Default for Timers {
+    fn default() -> Self {
+        Self(Mutex::new(BinaryHeap::with_capacity(USUAL)))
+    }
 }
 
+/// Times that are usually there, at most: posting seldom allocates.
+const USUAL: usize = 64;
+
 impl Timers {
-    /// Adds a time, unless the queue pair is called before it anyway: it is to ask again then. True if it is now the
-    /// earliest of all.
+    /// Adds a time. True if it is now the earliest.
     pub(crate) fn add(&self, when: Instant, queue_pair: u32) -> bool {
-        let mut times = self.lock();
-        if times.earliest.get(&queue_pair).is_some_and(|before| *before <= when) {
-            return false;
-        }
-        times.earliest.insert(queue_pair, when);
-        let earliest = times.heap.peek().is_none_or(|Reverse((first, _))| when < *first);
-        times.heap.push(Reverse((when, queue_pair)));
+        let mut heap = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let earliest = heap.peek().is_none_or(|Reverse((first, _))| when < *first);
+        heap.push(Reverse((when, queue_pair)));
         earliest
     }
 
     pub(crate) fn earliest(&self) -> Option<Instant> {
-        self.lock().heap.peek().map(|Reverse((when, _))| *when)
+        let heap = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        heap.peek().map(|Reverse((when, _))| *when)
     }
 
     /// Takes those whose time has come, each queue pair once.
     pub(crate) fn due(&self, now: Instant) -> Vec<u32> {
-        let mut times = self.lock();
+        let mut heap = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut due = Vec::new();
-        while let Some(Reverse((when, queue_pair))) =
-            times.heap.peek().copied().filter(|first| first.0.0 <= now)
-        {
-            times.heap.pop();
-            // A later one than the earliest was called for by it already, or is the next.
-            if times.earliest.get(&queue_pair) == Some(&when) {
-                times.earliest.remove(&queue_pair);
-            }
-            due.push(queue_pair);
+        while heap.peek().is_some_and(|Reverse((when, _))| *when <= now) {
+            due.extend(heap.pop().map(|Reverse((_, queue_pair))| queue_pair));
         }
-        drop(times);
+        drop(heap);
         due.sort_unstable();
         due.dedup();
         due
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Times> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -77,21 +64,5 @@ mod tests {
         assert_eq!(timers.due(after(20)), [1, 2]);
         assert_eq!(timers.due(after(40)), [3]);
         assert_eq!(timers.earliest(), None);
-    }
-
-    #[test]
-    fn who_asks_again_and_again_is_called_once() {
-        let (timers, start) = (Timers::default(), Instant::now());
-        let after = |micros| start + Duration::from_micros(micros);
-        for micros in 20..1000 {
-            timers.add(after(micros), 1);
-        }
-        assert_eq!(timers.lock().heap.len(), 1);
-        assert!(timers.add(after(10), 1));
-        assert_eq!(timers.due(after(15)), [1]);
-        assert!(!timers.add(after(30), 1));
-        assert_eq!(timers.due(after(25)), [1], "a call too many does no harm");
-        assert_eq!(timers.due(after(30)), [1]);
-        assert!(timers.earliest().is_none() && timers.lock().earliest.is_empty());
     }
 }

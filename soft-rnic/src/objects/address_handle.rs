@@ -69,6 +69,10 @@ impl AddressHandle {
         Ok(Self { counted, pd: Held::new(pd), dgid, attributes: address })
     }
 
+    pub(crate) fn context(&self) -> &Arc<Context> {
+        self.counted.context()
+    }
+
     /// The number of its protection domain.
     pub(crate) fn pd(&self) -> u32 {
         self.pd.number()

@@ -43,7 +43,14 @@ impl Channel {
 
     /// A completion queue has what was asked for.
     pub(crate) fn fire(&self, cq: Arc<Cq>) {
-        self.fired().push_back(cq);
+        {
+            let mut fired = self.fired();
+            // Under the lock: the queue's destruction takes its handle away, and then comes here.
+            if cq.handle().is_null() {
+                return;
+            }
+            fired.push_back(cq);
+        }
         self.tokens.give();
     }
 
@@ -65,9 +72,12 @@ impl Channel {
         }
     }
 
-    /// The events of a completion queue go with it.
+    /// The events of a completion queue go with it. Its handle must have been taken away.
     pub(crate) fn forget(&self, cq: &Arc<Cq>) {
-        self.fired().retain(|fired| !Arc::ptr_eq(fired, cq));
+        let mut fired = self.fired();
+        let before = fired.len();
+        fired.retain(|fired| !Arc::ptr_eq(fired, cq));
+        self.tokens.take_back(before - fired.len());
     }
 }
 

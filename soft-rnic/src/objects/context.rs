@@ -10,6 +10,7 @@ use rdma_mummy_sys::types::{ibv_context, ibv_event_type, ibv_port_state};
 use super::device::Device;
 use super::event::{Element, Event, EventQueue};
 use super::rnic::Rnic;
+use crate::faults::{self, Call, effects};
 
 /// How many objects of a kind there are in a context.
 #[derive(Debug, Default)]
@@ -63,6 +64,8 @@ pub(crate) struct Context {
     events: EventQueue,
     counts: Counts,
     closed: AtomicBool,
+    /// The device has gone since.
+    failed: AtomicBool,
     /// Set by the verbs when they have made the C part.
     handle: AtomicPtr<ibv_context>,
     free_handle: unsafe fn(*mut ibv_context),
@@ -85,15 +88,18 @@ impl Context {
         free_handle: unsafe fn(*mut ibv_context),
     ) -> io::Result<Arc<Self>> {
         let (rnic, events) = (Rnic::acquire()?, EventQueue::create()?);
-        Ok(Arc::new(Self {
+        let context = Arc::new(Self {
             rnic,
             device,
             events,
             counts: Counts::default(),
             closed: AtomicBool::new(false),
+            failed: AtomicBool::new(false),
             handle: AtomicPtr::default(),
             free_handle,
-        }))
+        });
+        context.rnic.enter_context(&context);
+        Ok(context)
     }
 
     #[inline]
@@ -104,6 +110,25 @@ impl Context {
     /// Fails with `EIO` in a forked child, which has no part in the device that its parent opened.
     pub(crate) fn check_process(&self) -> Result<(), c_int> {
         if self.rnic.node().is_forked() { Err(libc::EIO) } else { Ok(()) }
+    }
+
+    /// Whether a verb may do its work: always, but for rules of faults.
+    ///
+    /// # Errors
+    ///
+    /// As `errno`: what a rule says; `EIO` if the device has failed.
+    #[inline]
+    pub(crate) fn admit(&self, call: Call) -> Result<(), c_int> {
+        if faults::active() { effects::admit(self, call) } else { Ok(()) }
+    }
+
+    /// The device is gone; false if it was before.
+    pub(crate) fn fail(&self) -> bool {
+        !self.failed.swap(true, Relaxed)
+    }
+
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed.load(Relaxed)
     }
 
     pub(crate) fn device(&self) -> &'static Device {
@@ -169,6 +194,12 @@ impl Context {
             .sum::<u32>();
         if live != 0 {
             log::warn!("{} was closed with {live} objects that were not destroyed", self.device.name);
+            self.rnic
+                .queue_pairs()
+                .all()
+                .iter()
+                .filter(|qp| Arc::ptr_eq(&qp.context, &self))
+                .for_each(|qp| qp.abandon());
             self.rnic.regions().revoke_all(&self);
         }
     }
@@ -180,6 +211,9 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
+        if self.has_failed() {
+            effects::failed_context_closed();
+        }
         let handle = self.handle();
         if !handle.is_null() {
             // SAFETY: the function was given for this handle, whose last user was this context.

@@ -12,11 +12,12 @@
 
 use std::ffi::c_char;
 use std::net::{Ipv4Addr, Ipv6Addr};
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 use rdma_mummy_sys::types::*;
 
 use crate::config::{Config, MAX_PORTS};
+use crate::faults::Trait;
 use crate::platform::network::HostAddress;
 
 /// Entries of a port's GID table.
@@ -74,6 +75,15 @@ fn link_local([a, b, c, d, e, f]: [u8; 6]) -> Ipv6Addr {
     Ipv6Addr::new(0xfe80, 0, 0, 0, first, second, third, fourth)
 }
 
+/// What is odd about a device. By itself it is nobody's: it is no hardware, and does not look like any.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Traits {
+    pub(crate) vendor_id: u32,
+    pub(crate) vendor_part_id: u32,
+    pub(crate) hw_ver: u32,
+    pub(crate) no_atomics: bool,
+}
+
 /// A device.
 #[derive(Debug)]
 pub(crate) struct Device {
@@ -81,8 +91,11 @@ pub(crate) struct Device {
     pub(crate) number: u8,
     pub(crate) name: String,
     pub(crate) guid: u64,
+    /// What rules of faults have made of it.
+    pub(crate) traits: Traits,
     pub(crate) ports: Vec<Port>,
     object: *mut ibv_device,
+    gone: AtomicBool,
 }
 
 // SAFETY: the pointer is to a struct that is never freed, and that this crate only writes when it makes it.
@@ -107,7 +120,37 @@ impl Device {
         let ports = (1..=config.ports).map(|port| Port::new(number, port, addresses)).collect();
         // The devices of a process are few and live as long as it does, as those of a program that never frees its
         // list do.
-        Self { number, name, guid, ports, object: Box::into_raw(Box::new(object)) }
+        Self {
+            number,
+            name,
+            guid,
+            traits: Traits::default(),
+            ports,
+            object: Box::into_raw(Box::new(object)),
+            gone: AtomicBool::new(false),
+        }
+    }
+
+    /// Makes the device another than it is.
+    pub(crate) fn become_odd(&mut self, of: &Trait) {
+        match of {
+            Trait::Limit(..) => {}
+            Trait::VendorId(id) => self.traits.vendor_id = *id,
+            Trait::VendorPartId(id) => self.traits.vendor_part_id = *id,
+            Trait::HwVer(version) => self.traits.hw_ver = *version,
+            Trait::NodeGuid(guid) => self.guid = *guid,
+            Trait::NoGids => self.ports.iter_mut().for_each(|port| port.gids.clear()),
+            Trait::NoAtomics => self.traits.no_atomics = true,
+        }
+    }
+
+    /// It was unplugged, or plugged in again.
+    pub(crate) fn set_gone(&self, gone: bool) {
+        self.gone.store(gone, Relaxed);
+    }
+
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone.load(Relaxed)
     }
 
     /// What the program knows the device by.

@@ -28,6 +28,16 @@ pub(crate) struct Event {
 }
 
 impl Element {
+    /// Whether the program has destroyed the object, while another thread still had something to say about it.
+    fn is_gone(&self) -> bool {
+        match self {
+            Self::Cq(cq) => cq.handle().is_null(),
+            Self::Qp(qp) => qp.handle().is_null(),
+            Self::Srq(srq) => srq.handle().is_null(),
+            Self::Port(_) | Self::Device => false,
+        }
+    }
+
     /// Counts the event as handed out, and says what the program knows the object by.
     fn deliver(&self) -> ibv_async_event__bindgen_ty_1 {
         match self {
@@ -72,10 +82,14 @@ impl EventQueue {
         self.tokens.descriptor()
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.events().is_empty()
+    }
+
     pub(crate) fn raise(&self, event: Event) {
         let mut events = self.events();
-        // Under the lock: whoever destroys the object comes here after it has said so.
-        if matches!(&event.element, Element::Qp(qp) if qp.is_destroyed()) {
+        // Under the lock: the object's destruction takes its handle away, and then comes here for its events.
+        if event.element.is_gone() {
             return;
         }
         if events.len() == MOST {
@@ -104,8 +118,11 @@ impl EventQueue {
         }
     }
 
-    /// The events of an object go with it.
+    /// The events of an object go with it. Its handle must have been taken away.
     pub(crate) fn forget(&self, is_of_object: impl Fn(&Element) -> bool) {
-        self.events().retain(|event| !is_of_object(&event.element));
+        let mut events = self.events();
+        let before = events.len();
+        events.retain(|event| !is_of_object(&event.element));
+        self.tokens.take_back(before - events.len());
     }
 }

@@ -19,20 +19,17 @@ pub(crate) trait Used {
     fn users(&self) -> &Users;
 }
 
-/// A use of an object, for as long as this lives or until it is given up.
-///
-/// A program may destroy what was used as soon as it has destroyed the user, of which some other thread may still have
-/// a reference for a moment: so the end of a user gives its uses up, and does not leave that to its drop.
+/// A use of an object, until it is released or dropped.
 #[derive(Debug)]
 pub(crate) struct Held<T: Used> {
     object: Arc<T>,
-    given_up: AtomicBool,
+    released: AtomicBool,
 }
 
 impl<T: Used> Held<T> {
     pub(crate) fn new(object: &Arc<T>) -> Self {
         object.users().0.fetch_add(1, Relaxed);
-        Self { object: Arc::clone(object), given_up: AtomicBool::new(false) }
+        Self { object: Arc::clone(object), released: AtomicBool::new(false) }
     }
 
     /// The object.
@@ -40,9 +37,9 @@ impl<T: Used> Held<T> {
         &self.object
     }
 
-    /// The object is not used any more, although it is there.
-    pub(crate) fn give_up(&self) {
-        if !self.given_up.swap(true, Relaxed) {
+    /// The use is over, although this may live a little longer, in somebody's hands.
+    pub(crate) fn release(&self) {
+        if !self.released.swap(true, Relaxed) {
             self.object.users().0.fetch_sub(1, Relaxed);
         }
     }
@@ -59,6 +56,6 @@ impl<T: Used> Deref for Held<T> {
 
 impl<T: Used> Drop for Held<T> {
     fn drop(&mut self) {
-        self.give_up();
+        self.release();
     }
 }

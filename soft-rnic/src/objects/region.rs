@@ -14,6 +14,7 @@ use crate::node::{Node, Revoked, ShareId, Stuck};
 use crate::shared::entry::MrCard;
 use crate::shared::gate::{Gate, Keeper, Pass};
 use crate::shared::segment::MAX_REGIONS;
+use crate::status;
 use crate::sync::{AtomicU32, AtomicU64, Relaxed};
 
 /// Regions are allocated in chunks, which stay: a reader needs no lock.
@@ -122,13 +123,6 @@ impl Regions {
         Self { node, chunks, indices: Mutex::new(Indices { next: 1, free: VecDeque::new() }) }
     }
 
-    /// The region of a key, if there is one now.
-    #[inline]
-    pub(crate) fn find(&self, key: u32) -> Option<&Region> {
-        let region = self.at(index_of(key))?;
-        (region.gate.enter()?.label() == key as u8).then_some(region)
-    }
-
     /// The region of a key, if there is one now, with what is registered there, of which [`Region::holds`] says whether it
     /// is whole.
     #[inline]
@@ -221,6 +215,17 @@ impl Regions {
         let entry = self.node.segment().region(index).expect("the index is one of the segment's");
         entry.withdraw(&mut control.shared);
         region.base.store(ptr::null_mut(), Relaxed);
+    }
+
+    /// The regions that there are.
+    pub(crate) fn count(&self) -> status::Regions {
+        let used = self.indices().next;
+        let mut counted = status::Regions::default();
+        for (_, card) in (1..used).filter_map(|index| self.at(index)?.read()) {
+            counted.count += 1;
+            counted.bytes = counted.bytes.saturating_add(card.length);
+        }
+        counted
     }
 
     /// Revokes all regions of a context that was closed without deregistering them.

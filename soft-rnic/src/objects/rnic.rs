@@ -4,14 +4,19 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::completion::Cq;
+use super::context::Context;
 use super::region::Regions;
 use super::setup::Setup;
 use super::table::Table;
 use crate::config::{Config, Limits, Path};
+use crate::faults;
 use crate::node::{Doorbell, Handler, Identity, Link, Node, PortGid, Settings};
 use crate::platform::errno;
 use crate::queue_pair::{Qp, Srq};
 use crate::shared::segment::{MAX_COMPLETION_QUEUES, MAX_QUEUE_PAIRS, MAX_SHARED_QUEUES};
+use crate::status::{OpenDevice, QueuePairs, Statistics, Traffic};
+
+static CURRENT: Mutex<Weak<Rnic>> = Mutex::new(Weak::new());
 
 /// Made by the first context, gone with the last.
 pub(crate) struct Rnic {
@@ -21,6 +26,7 @@ pub(crate) struct Rnic {
     queue_pairs: Table<Qp>,
     completion_queues: Table<Cq>,
     shared_queues: Table<Srq>,
+    contexts: Mutex<Vec<Weak<Context>>>,
 }
 
 impl Rnic {
@@ -30,7 +36,6 @@ impl Rnic {
     ///
     /// The configuration is wrong (`EINVAL`), or the system has no memory or descriptors for it.
     pub(crate) fn acquire() -> io::Result<Arc<Self>> {
-        static CURRENT: Mutex<Weak<Rnic>> = Mutex::new(Weak::new());
         let mut current = CURRENT.lock().unwrap_or_else(PoisonError::into_inner);
         // A forked child begins anew.
         if let Some(rnic) = current.upgrade().filter(|rnic| !rnic.node.is_forked()) {
@@ -45,6 +50,25 @@ impl Rnic {
         rnic.node.set_handler(handler);
         *current = Arc::downgrade(&rnic);
         Ok(rnic)
+    }
+
+    /// The one that there is.
+    pub(crate) fn current() -> Option<Arc<Self>> {
+        CURRENT.lock().unwrap_or_else(PoisonError::into_inner).upgrade()
+    }
+
+    /// A context is open.
+    pub(crate) fn enter_context(&self, context: &Arc<Context>) {
+        let mut contexts = self.contexts.lock().unwrap_or_else(PoisonError::into_inner);
+        contexts.retain(|context| context.strong_count() > 0);
+        contexts.push(Arc::downgrade(context));
+    }
+
+    /// The contexts that are open.
+    pub(crate) fn contexts(&self) -> Vec<Arc<Context>> {
+        let contexts = self.contexts.lock().unwrap_or_else(PoisonError::into_inner);
+        let open = contexts.iter().filter_map(Weak::upgrade);
+        open.filter(|context| !context.is_closed()).collect()
     }
 
     fn start(setup: &'static Setup) -> io::Result<Self> {
@@ -65,7 +89,49 @@ impl Rnic {
             queue_pairs: Table::new(MAX_QUEUE_PAIRS),
             completion_queues: Table::new(MAX_COMPLETION_QUEUES),
             shared_queues: Table::new(MAX_SHARED_QUEUES),
+            contexts: Mutex::default(),
         })
+    }
+
+    /// What there is, and what was sent.
+    pub(crate) fn statistics(&self) -> Statistics {
+        let (peers, former) = self.node.traffic();
+        Statistics {
+            mode: self.setup.config.mode,
+            devices: self.open_devices(),
+            queue_pairs: self.queue_pairs_by_kind(),
+            shared_receive_queues: self.shared_queues.all().len() as u32,
+            completion_queues: self.completion_queues.all().len() as u32,
+            regions: self.regions.count(),
+            peers,
+            more_peers: 0,
+            former,
+        }
+    }
+
+    fn open_devices(&self) -> Vec<OpenDevice> {
+        let mut devices: Vec<OpenDevice> = Vec::new();
+        for context in self.contexts() {
+            let name = &context.device().name;
+            match devices.iter_mut().find(|device| device.name == *name) {
+                Some(device) => device.contexts += 1,
+                None => devices.push(OpenDevice { name: name.clone(), contexts: 1 }),
+            }
+        }
+        devices
+    }
+
+    fn queue_pairs_by_kind(&self) -> Vec<QueuePairs> {
+        let mut kinds: Vec<QueuePairs> = Vec::new();
+        for qp in self.queue_pairs.all() {
+            let (qp_type, state) = (qp.qp_type, qp.state());
+            match kinds.iter_mut().find(|kind| (kind.qp_type, kind.state) == (qp_type, state)) {
+                Some(kind) => kind.count += 1,
+                None => kinds.push(QueuePairs { qp_type, state, count: 1 }),
+            }
+        }
+        kinds.sort_by_key(|kind| (kind.qp_type.0, kind.state.0));
+        kinds
     }
 
     pub(crate) fn config(&self) -> &'static Config {
@@ -73,7 +139,7 @@ impl Rnic {
     }
 
     pub(crate) fn limits(&self) -> &'static Limits {
-        &self.setup.config.limits
+        &self.setup.limits
     }
 
     #[inline]
@@ -151,6 +217,7 @@ impl Handler for Rnic {
         self.queue_pairs.all().iter().for_each(|qp| qp.link_gone(link));
         self.shared_queues.all().iter().for_each(|srq| srq.link_gone(link));
         self.completion_queues.all().iter().for_each(|cq| cq.look_after_death());
+        self.shared_queues.all().iter().for_each(|srq| srq.limit_reached());
     }
 
     fn peer_lost(&self, link: &Arc<Link>) {
@@ -162,8 +229,31 @@ impl Handler for Rnic {
     }
 
     fn timer(&self, qp: u32) {
-        if let Some(qp) = self.queue_pairs.get(qp) {
-            qp.progress();
+        if faults::active() {
+            faults::effects::on_timer(self);
         }
+        if let Some(qp) = self.queue_pairs.get(qp) {
+            qp.timer();
+        }
+    }
+
+    fn statistics(&self) -> Statistics {
+        self.statistics()
+    }
+}
+
+impl Drop for Rnic {
+    /// The last context is closed: says how messages went, which nothing else shows of a program.
+    fn drop(&mut self) {
+        let (peers, former) = self.node.traffic();
+        let sum =
+            |of: fn(&Traffic) -> u64| of(&former) + peers.iter().map(|peer| of(&peer.traffic)).sum::<u64>();
+        log::info!(
+            "payload of messages: {} within the process, {} by shared memory, {} by process_vm, {} by the owner",
+            sum(|traffic| traffic.own.messages),
+            sum(|traffic| traffic.direct.messages),
+            sum(|traffic| traffic.vm.messages),
+            sum(|traffic| traffic.call.messages),
+        );
     }
 }

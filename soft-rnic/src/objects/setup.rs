@@ -3,13 +3,16 @@
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use super::device::Device;
-use crate::config::{Config, ConfigError};
+use crate::config::{Config, ConfigError, Limits};
+use crate::faults::{self, Rule, Trait};
 use crate::platform::network;
 
 /// The configuration and the devices of this process.
 #[derive(Debug)]
 pub(crate) struct Setup {
     pub(crate) config: Config,
+    /// Those of the configuration, and lower ones of rules of faults.
+    pub(crate) limits: Limits,
     pub(crate) devices: Vec<Device>,
 }
 
@@ -19,8 +22,26 @@ impl Setup {
     fn new(config: Config) -> Result<Self, ConfigError> {
         config.validate()?;
         let addresses = network::host_addresses();
-        let devices = (0..config.devices).map(|number| Device::new(number, &config, &addresses)).collect();
-        Ok(Self { config, devices })
+        let devices = (0..config.devices).map(|number| Device::new(number, &config, &addresses));
+        let (mut devices, mut limits): (Vec<_>, _) = (devices.collect(), config.limits);
+        let (made_so, rules): (Vec<_>, Vec<_>) =
+            config.fault_rules()?.into_iter().partition(|rule| rule.of_device().is_some());
+        for (of, which) in made_so.iter().filter_map(Rule::of_device) {
+            if let Trait::Limit(name, value) = of {
+                limits.lower(name, *value);
+            }
+            let concerned = |device: &&mut Device| which.is_none_or(|which| which == device.number);
+            devices.iter_mut().filter(concerned).for_each(|device| device.become_odd(of));
+        }
+        if !rules.is_empty() {
+            faults::install(rules, config.seed);
+        }
+        Ok(Self { config, limits, devices })
+    }
+
+    /// The setup, if it was made.
+    pub(crate) fn made() -> Option<&'static Self> {
+        SETUP.get()
     }
 
     /// The setup; the first call makes it, from the environment.

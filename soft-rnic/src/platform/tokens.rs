@@ -43,6 +43,19 @@ mod descriptor {
             let mut count = [0; 8];
             Ok(rustix::io::read(&self.0, &mut count).map(drop)?)
         }
+
+        /// Takes back tokens whose events have gone. Never waits: a reader that has one already finds out by itself.
+        pub(crate) fn take_back(&self, tokens: usize) {
+            use rustix::io::{ReadWriteFlags, preadv2};
+            for _ in 0..tokens {
+                let mut count = [0; 8];
+                let mut buffers = [io::IoSliceMut::new(&mut count)];
+                // The offset of a descriptor that has none.
+                if preadv2(&self.0, &mut buffers, u64::MAX, ReadWriteFlags::NOWAIT).is_err() {
+                    break;
+                }
+            }
+        }
     }
 }
 
@@ -73,6 +86,11 @@ mod counter {
             let mut count = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             *count = count.checked_sub(1).ok_or_else(|| io::Error::from_raw_os_error(libc::EAGAIN))?;
             Ok(())
+        }
+
+        pub(crate) fn take_back(&self, tokens: usize) {
+            let mut count = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            *count = count.saturating_sub(tokens as u64);
         }
     }
 }

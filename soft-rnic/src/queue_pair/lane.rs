@@ -3,8 +3,8 @@
 //! A lane is the right to publish one mark in any peer's segment. Each queue pair belongs to one, so whoever holds the lane
 //! may also use the queue pair's sending state.
 //!
-//! Lock order: a completion queue's poll lock, a receive queue's lock, a lane, a completion queue's push lock. Nobody holds
-//! two lanes.
+//! Lock order: a completion queue's poll lock, a receive queue's lock, a lane, a completion queue's push lock or the
+//! lock of what a queue pair has published. Nobody holds two lanes.
 
 use core::cell::UnsafeCell;
 use core::fmt;

@@ -7,6 +7,7 @@ pub(crate) mod post;
 pub(crate) mod post_ex;
 pub(crate) mod receive;
 pub(crate) mod receive_queue;
+mod route;
 pub(crate) mod send_queue;
 pub(crate) mod shared_queue;
 pub(crate) mod transition;
@@ -14,8 +15,9 @@ pub(crate) mod transition;
 pub(crate) use shared_queue::Srq;
 
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use rdma_mummy_sys::types::{
     ibv_event_type, ibv_qp, ibv_qp_cap, ibv_qp_state, ibv_qp_type, ibv_wc_opcode, ibv_wr_opcode,
@@ -24,6 +26,7 @@ use spin::mutex::SpinMutex;
 
 use crate::engine::peer::Peer;
 use crate::engine::wait::Wait;
+use crate::faults::injected::Injected;
 use crate::node::{HeapRange, Node, QpNumber, Revoked};
 use crate::objects::acks::Acks;
 use crate::objects::completion::Cq;
@@ -34,6 +37,7 @@ use crate::objects::protection_domain::Pd;
 use crate::objects::rnic::Rnic;
 use crate::shared::entry::{QpCard, QpEntry, notice};
 use crate::shared::gate::Keeper;
+use crate::shared::mark::Mark;
 use crate::shared::segment::ring_bytes;
 use attributes::Attributes;
 use lane::Laned;
@@ -57,6 +61,7 @@ pub(crate) struct Qp {
     pub(crate) sq_sig_all: bool,
     /// The number of this queue pair among those of `recv_cq`.
     source: AtomicU32,
+    /// `ibv_qp_state`, and above its byte how often the queue pair was reset.
     state: AtomicU32,
     /// What `ibv_modify_qp` has set.
     attributes: Mutex<Attributes>,
@@ -67,11 +72,12 @@ pub(crate) struct Qp {
     pub(crate) send_queue: SendQueue,
     pub(crate) sending: Laned<Sending>,
     receiving: Receiving,
-    /// In the error state: receives that nobody claimed are flushed.
-    flushing: AtomicBool,
+    /// In which life the flush of receives was announced, counted from 1.
+    flushed: AtomicU32,
     /// The program wants to know when the send queue has drained.
     draining: AtomicBool,
-    destroyed: AtomicBool,
+    /// When the service thread is to look at what waits.
+    pub(crate) wake: Spin<Option<Instant>>,
     handle: AtomicPtr<ibv_qp>,
     acks: Acks,
     counted: Counted,
@@ -114,6 +120,10 @@ pub(crate) struct Sending {
     pub(crate) psn: u32,
     /// What the request at the front waits for.
     pub(crate) wait: Option<Wait>,
+    /// Tells the request at the front from all others of this process, ever.
+    pub(crate) ticket: u64,
+    /// What a rule of faults has in mind for it.
+    pub(crate) fault: Option<Box<Injected>>,
 }
 
 /// The attributes that sending needs.
@@ -132,6 +142,29 @@ pub(crate) struct SendAttributes {
 }
 
 impl Sending {
+    /// Nothing of it was sent, nor was anything of it before.
+    fn new() -> Self {
+        static LIVES: AtomicU64 = AtomicU64::new(1);
+        Self { ticket: LIVES.fetch_add(1, Ordering::Relaxed) << 32, ..Self::default() }
+    }
+
+    /// The request at the front has ended, for better or worse.
+    #[inline]
+    pub(crate) fn end_request(&mut self, lane: usize) {
+        if self.wait.take().is_some() {
+            self.want_no_answer(lane);
+        }
+        self.ticket += 1;
+    }
+
+    /// If the owner of a peer's memory was asked for something, nobody wants to hear of it any more.
+    #[cold]
+    fn want_no_answer(&self, lane: usize) {
+        if let Some(peer) = self.peer.as_ref().filter(|peer| peer.link.owed(lane) == Some(self.ticket)) {
+            peer.link.owe(lane, None);
+        }
+    }
+
     /// A message of this many bytes was sent.
     #[inline]
     pub(crate) fn advance_psn(&mut self, length: u64) {
@@ -199,11 +232,11 @@ impl Qp {
                 plan.caps.max_send_sge,
                 plan.caps.max_inline_data,
             ),
-            sending: Laned::new(Arc::clone(node), lane, Sending::default()),
+            sending: Laned::new(Arc::clone(node), lane, Sending::new()),
             receiving,
-            flushing: AtomicBool::new(false),
+            flushed: AtomicU32::new(0),
             draining: AtomicBool::new(false),
-            destroyed: AtomicBool::new(false),
+            wake: Spin::new(None),
             handle: AtomicPtr::default(),
             acks: Acks::default(),
             counted,
@@ -222,28 +255,31 @@ impl Qp {
     ///
     /// As `errno`.
     pub(crate) fn destroy(self: &Arc<Self>) -> Result<(), i32> {
+        self.context.check_process()?;
         self.withdraw()?;
-        // The service thread may have a reference for a moment yet: nothing is told of what is gone.
-        self.destroyed.store(true, Ordering::Release);
-        self.state.store(ibv_qp_state::IBV_QPS_RESET.0, Ordering::Release);
+        self.begin_anew();
         self.forget_requests();
-        // What came from a shared queue and was not polled gives its receives back.
-        self.forget_receives();
         self.recv_cq.detach(self.source());
+        // Also for the sake of a shared receive queue, whose slots they take up.
+        self.forget_receives();
         self.send_cq.no_progress(self);
         for cq in [&self.send_cq, &self.recv_cq] {
             cq.purge(self.number.qpn);
         }
         self.rnic.queue_pairs().take(self.number.index);
-        self.rnic.node().free_qp_number(self.number);
-        self.pd.give_up();
-        self.send_cq.give_up();
-        self.recv_cq.give_up();
-        if let Receiving::Shared { srq, .. } = &self.receiving {
-            srq.give_up();
-        }
+        self.release();
         self.counted.count_out();
         Ok(())
+    }
+
+    /// What the queue pair uses may go before the last reference to it, which a service thread may have for a moment.
+    fn release(&self) {
+        self.pd.release();
+        self.send_cq.release();
+        self.recv_cq.release();
+        if let Receiving::Shared { srq, .. } = &self.receiving {
+            srq.release();
+        }
     }
 
     pub(crate) fn entry(&self) -> &QpEntry {
@@ -252,7 +288,19 @@ impl Qp {
 
     #[inline]
     pub(crate) fn state(&self) -> ibv_qp_state {
-        ibv_qp_state(self.state.load(Ordering::Acquire))
+        ibv_qp_state(self.state.load(Ordering::Acquire) & STATE)
+    }
+
+    /// To the reset state, and another life: who still acts on the last one's end does not end this one.
+    fn begin_anew(&self) {
+        let life = (self.state.load(Ordering::Acquire) & !STATE).wrapping_add(STATE + 1);
+        self.state.store(life | ibv_qp_state::IBV_QPS_RESET.0, Ordering::Release);
+    }
+
+    /// From one state to another, if that `is` the one; the life stays.
+    fn change_state(&self, to: ibv_qp_state, is: impl Fn(ibv_qp_state) -> bool) -> bool {
+        let change = |word: u32| is(ibv_qp_state(word & STATE)).then_some(word & !STATE | to.0);
+        self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, change).is_ok()
     }
 
     fn source(&self) -> u32 {
@@ -273,10 +321,6 @@ impl Qp {
         &self.acks
     }
 
-    pub(crate) fn is_destroyed(&self) -> bool {
-        self.destroyed.load(Ordering::Acquire)
-    }
-
     pub(crate) fn raise(self: &Arc<Self>, event_type: ibv_event_type) {
         self.context.raise(Event { kind: event_type, element: Element::Qp(Arc::clone(self)) });
     }
@@ -292,6 +336,12 @@ impl Qp {
         self.rnic.node().wait_unmarked(Revoked::QueuePair(self.number.index)).map_err(|_| libc::EBUSY)
     }
 
+    /// The context was closed and nobody destroyed the queue pair: peers do not reach it any more.
+    pub(crate) fn abandon(&self) {
+        self.change_state(ibv_qp_state::IBV_QPS_ERR, |_| true);
+        self.entry().withdraw(&mut self.published.lock().keeper);
+    }
+
     /// Shows peers the card, with the state.
     fn publish(&self, change: impl FnOnce(&mut QpCard)) {
         let mut published = self.published.lock();
@@ -300,14 +350,50 @@ impl Qp {
         self.entry().publish(keeper, self.state().0 as u8, card);
     }
 
+    /// The port that it goes through.
+    pub(crate) fn port(&self) -> u8 {
+        self.published.lock().card.port
+    }
+
+    /// Peers see that its port is up or down.
+    pub(crate) fn show_link(&self, port: u8, up: bool) {
+        let concerned = self.port() == port;
+        let hidden = [ibv_qp_state::IBV_QPS_RESET, ibv_qp_state::IBV_QPS_INIT].contains(&self.state());
+        if concerned && !hidden {
+            self.publish(|card| card.link_up = up);
+        }
+    }
+
+    /// Its device is gone: nobody reaches it, and nothing of it is executed or completed any more.
+    pub(crate) fn unplug(&self) {
+        self.state.store(ibv_qp_state::IBV_QPS_RESET.0, Ordering::Release);
+        self.entry().withdraw(&mut self.published.lock().keeper);
+        for cq in [&self.send_cq, &self.recv_cq] {
+            cq.purge(self.number.qpn);
+        }
+    }
+
+    /// Tells the program that its shared receive queue runs low.
+    pub(crate) fn raise_srq_limit(&self) {
+        if let Receiving::Shared { srq, .. } = &self.receiving {
+            Used::get(srq).raise_limit();
+        }
+    }
+
     /// Goes to the error state, if that is possible from here. What follows from it is for [`fail`](Self::fail).
     pub(crate) fn set_failed(&self) {
-        let failed = self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, |state| {
-            let running =
-                ![ibv_qp_state::IBV_QPS_RESET, ibv_qp_state::IBV_QPS_ERR].contains(&ibv_qp_state(state));
-            running.then_some(ibv_qp_state::IBV_QPS_ERR.0)
-        });
-        if failed.is_ok() {
+        self.set_state_failed(ibv_qp_state::IBV_QPS_ERR);
+    }
+
+    /// A request has failed: a reliable connection goes to the error state, of others only the send queue.
+    pub(crate) fn set_send_failed(&self) {
+        let reliable = self.qp_type == ibv_qp_type::IBV_QPT_RC;
+        self.set_state_failed(if reliable { ibv_qp_state::IBV_QPS_ERR } else { ibv_qp_state::IBV_QPS_SQE });
+    }
+
+    fn set_state_failed(&self, to: ibv_qp_state) {
+        let ended = [ibv_qp_state::IBV_QPS_RESET, ibv_qp_state::IBV_QPS_ERR];
+        if self.change_state(to, |state| !ended.contains(&state)) {
             self.publish(|_| {});
         }
     }
@@ -315,7 +401,9 @@ impl Qp {
     /// Goes to the error state and flushes everything. Not to be called with a lane or a receive queue's lock held.
     pub(crate) fn fail(self: &Arc<Self>) {
         self.set_failed();
-        if self.state() == ibv_qp_state::IBV_QPS_ERR && !self.flushing.swap(true, Ordering::AcqRel) {
+        let word = self.state.load(Ordering::Acquire);
+        let life = (word >> STATE.count_ones()) + 1;
+        if word & STATE == ibv_qp_state::IBV_QPS_ERR.0 && self.flushed.swap(life, Ordering::AcqRel) != life {
             self.flush_receives();
             if matches!(self.receiving, Receiving::Shared { .. }) {
                 self.raise(ibv_event_type::IBV_EVENT_QP_LAST_WQE_REACHED);
@@ -346,6 +434,10 @@ impl Qp {
         self.run(PROGRESS);
         if self.send_queue.is_empty() {
             self.send_cq.no_progress(self);
+            // Something may have been posted between the two.
+            if !self.send_queue.is_empty() {
+                self.keep_going();
+            }
         }
     }
 
@@ -360,15 +452,30 @@ impl Qp {
         let mut sending = self.sending.lock();
         // SAFETY: posters hold the builder's lock, executors the lane's.
         unsafe { self.send_queue.clear() };
+        sending.want_no_answer(self.number.index as usize);
         if let Some(peer) = sending.peer.take() {
-            // Where the next connection from here would have to go on, if the peer's end stays as it is.
+            // Where the next connection from here would have to go on, if the peer's end stays as it is. Its owner waits for
+            // the mark before it begins anew.
+            let mark = peer.link.mark(sending.lane());
+            mark.publish(Mark::new(peer.index, Mark::NO_REGION));
             if peer.link.alive() && peer.entry().holds(peer.pass) {
                 peer.entry().set_expected_psn(sending.psn);
             }
+            mark.clear();
         }
-        sending.wait = None;
+        *sending = Sending { attributes: sending.attributes.clone(), ..Sending::new() };
     }
 }
+
+impl Drop for Qp {
+    /// Not sooner: whoever still has the queue pair looks at the entry of its number.
+    fn drop(&mut self) {
+        self.rnic.node().free_qp_number(self.number);
+    }
+}
+
+/// The byte of the state's word that is the state.
+const STATE: u32 = 0xff;
 
 /// Requests that a poll executes at most.
 const PROGRESS: u32 = 16;

@@ -5,13 +5,15 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use rdma_mummy_sys::types::{
-    ibv_mtu, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_init_attr, ibv_qp_state, ibv_qp_type,
+    ibv_mtu, ibv_port_state, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_init_attr, ibv_qp_state, ibv_qp_type,
 };
 
 use super::attributes::Attributes;
 use super::{Qp, Receiving, SendAttributes, transition};
 use crate::engine::datagram::gid_words;
 use crate::objects::held::Held as Used;
+use crate::shared::entry::SlotsCard;
+use crate::shared::gate::Pass;
 
 /// How long becoming ready to receive waits for the way to a peer that is there.
 const WAY: Duration = Duration::from_millis(100);
@@ -24,6 +26,7 @@ impl Qp {
     /// As `errno`: `EINVAL` the transition, the mask or a value is wrong; `EBUSY` a peer that does not run
     /// still touches the memory.
     pub(crate) fn modify(self: &Arc<Self>, attr: &ibv_qp_attr, mask: u32) -> Result<(), i32> {
+        self.context.check_process()?;
         {
             let mut attributes = self.attributes.lock().unwrap_or_else(PoisonError::into_inner);
             let actual = self.state();
@@ -118,16 +121,26 @@ impl Qp {
             if from == ibv_qp_state::IBV_QPS_RTR && to == ibv_qp_state::IBV_QPS_RTS {
                 sending.psn = changed.sq_psn;
             }
-            if mask & ibv_qp_attr_mask::IBV_QP_AV.0 != 0 {
-                sending.peer = None;
+            if mask & ibv_qp_attr_mask::IBV_QP_AV.0 != 0
+                && let Some(peer) = &mut sending.peer
+            {
+                // It is looked up anew, and the connection goes on.
+                peer.pass = Pass::NONE;
             }
         }
         // Failing in the meantime wins.
-        self.state
-            .compare_exchange(from.0, to.0, Ordering::AcqRel, Ordering::Acquire)
-            .map_err(|_| libc::EINVAL)?;
+        if !self.change_state(to, |state| state == from) {
+            return Err(libc::EINVAL);
+        }
         *attributes = changed;
         let sent = self.send_attributes(&changed);
+        // Before the card's lock, which a poll takes while it holds this one.
+        let slots = match &self.receiving {
+            Receiving::Own(queue) => queue.lock().card(),
+            Receiving::Shared { .. } => SlotsCard::default(),
+        };
+        let port = self.context.device().port(changed.port_num.into());
+        let link_up = port.is_none_or(|port| port.state() == ibv_port_state::IBV_PORT_ACTIVE);
         self.publish(|card| {
             card.qpn = self.number.qpn;
             card.dest_qpn = changed.dest_qp_num;
@@ -143,16 +156,14 @@ impl Qp {
             card.recv_cq = self.recv_cq.index();
             card.source = self.source();
             card.connection = changed.connection;
-            card.link_up = true;
+            card.link_up = link_up;
             card.local_gid = sent.local_gid;
             card.remote_gid = sent.remote_gid;
-            match &self.receiving {
-                Receiving::Own(queue) => card.slots = queue.lock().card(),
-                Receiving::Shared { srq, ring, ring_words, .. } => {
-                    card.srq = srq.index() + 1;
-                    card.ring_offset = ring.offset;
-                    card.ring_words = *ring_words;
-                }
+            card.slots = slots;
+            if let Receiving::Shared { srq, ring, ring_words, .. } = &self.receiving {
+                card.srq = srq.index() + 1;
+                card.ring_offset = ring.offset;
+                card.ring_words = *ring_words;
             }
         });
         Ok(())
@@ -182,13 +193,12 @@ impl Qp {
     /// Back to the beginning: nothing is posted, nothing is completed, nobody knows the queue pair.
     fn reset(&self, attributes: &mut Attributes) -> Result<(), i32> {
         self.withdraw()?;
-        self.state.store(ibv_qp_state::IBV_QPS_RESET.0, Ordering::Release);
+        self.begin_anew();
         self.forget_requests();
         self.forget_receives();
         for cq in [&self.send_cq, &self.recv_cq] {
             cq.purge(self.number.qpn);
         }
-        self.flushing.store(false, Ordering::Release);
         self.entry().take_notices();
         self.entry().set_cursor(0);
         *attributes = Attributes { connection: attributes.connection, ..Attributes::default() };
@@ -196,7 +206,12 @@ impl Qp {
     }
 
     /// `ibv_query_qp`.
-    pub(crate) fn query(&self, attr: &mut ibv_qp_attr, init: &mut ibv_qp_init_attr) {
+    ///
+    /// # Errors
+    ///
+    /// `EIO`: this process is a forked child.
+    pub(crate) fn query(&self, attr: &mut ibv_qp_attr, init: &mut ibv_qp_init_attr) -> Result<(), i32> {
+        self.context.check_process()?;
         let attributes = self.attributes.lock().unwrap_or_else(PoisonError::into_inner);
         *attr = ibv_qp_attr::default();
         attributes.get(attr);
@@ -216,5 +231,6 @@ impl Qp {
             Receiving::Own(_) => core::ptr::null_mut(),
             Receiving::Shared { srq, .. } => Used::get(srq).handle(),
         };
+        Ok(())
     }
 }

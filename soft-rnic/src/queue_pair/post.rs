@@ -22,23 +22,33 @@ pub(crate) fn type_has(qp_type: ibv_qp_type, opcode: ibv_wr_opcode) -> bool {
     }
 }
 
+/// Whether data of a request can be inline: what comes back needs memory.
+pub(super) fn takes_inline(opcode: ibv_wr_opcode) -> bool {
+    !matches!(
+        opcode,
+        ibv_wr_opcode::IBV_WR_RDMA_READ
+            | ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP
+            | ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD
+    )
+}
+
 impl Qp {
-    /// Whether requests may be posted now.
+    /// Whether requests may be posted now, and by this process.
     #[inline]
     pub(super) fn check_postable(&self) -> Result<(), Refusal> {
-        self.check_process()?;
+        self.context.check_process()?;
         match self.state() {
             ibv_qp_state::IBV_QPS_RESET | ibv_qp_state::IBV_QPS_INIT | ibv_qp_state::IBV_QPS_RTR => {
-                Err(libc::EINVAL)
+                Err(self.refusal())
             }
             _ => Ok(()),
         }
     }
 
-    /// A forked child has no part in the device: it does not even have the segment.
-    #[inline]
-    pub(super) fn check_process(&self) -> Result<(), Refusal> {
-        if self.rnic.node().is_forked() { Err(libc::EIO) } else { Ok(()) }
+    /// Why nothing may be posted.
+    #[cold]
+    pub(super) fn refusal(&self) -> Refusal {
+        if self.context.has_failed() { libc::EIO } else { libc::EINVAL }
     }
 
     /// What was posted is executed now, or when progress is made.
@@ -121,7 +131,7 @@ impl Qp {
             }
             let inline = request.has(ibv_send_flags::IBV_SEND_INLINE);
             let count = usize::try_from((*wr).num_sge).map_err(|_| libc::EINVAL)?;
-            if inline && matches!(opcode, ibv_wr_opcode::IBV_WR_RDMA_READ) {
+            if inline && !takes_inline(opcode) {
                 return Err(libc::EINVAL);
             }
             poster.add(request)?;
@@ -155,6 +165,7 @@ pub(super) unsafe fn destination(ah: *mut ibv_ah, remote_qpn: u32, remote_qkey: 
     let handle = unsafe { ah_of(ah) };
     let address = handle.address();
     Some(Destination {
+        pd: handle.pd(),
         dgid: handle.dgid(),
         sgid: handle.sgid(),
         traffic_class: address.traffic_class,

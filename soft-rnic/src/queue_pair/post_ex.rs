@@ -13,7 +13,7 @@ use rdma_mummy_sys::types::{
 use spin::mutex::SpinMutexGuard;
 
 use super::Qp;
-use super::post::{destination, type_has};
+use super::post::{destination, takes_inline, type_has};
 use super::send_queue::{Poster, Refusal, Request};
 use crate::verbs::queue_pair::qp_of_ex;
 
@@ -118,6 +118,10 @@ unsafe fn append(qp: *mut ibv_qp_ex, opcode: ibv_wr_opcode, request: Request) {
 unsafe extern "C" fn start(qp: *mut ibv_qp_ex) {
     // SAFETY: the caller's live queue pair.
     let qp = unsafe { qp_of_ex(qp) };
+    if qp.rnic.node().is_forked() {
+        // SAFETY: whoever held the lock when this process was forked is not here. What follows is refused.
+        unsafe { qp.builder.force_unlock() };
+    }
     let mut builder = qp.builder.lock();
     // SAFETY: the builder's lock is held.
     builder.tail = unsafe { qp.send_queue.poster(qp.caps.max_send_wr) }.tail();
@@ -218,11 +222,16 @@ unsafe extern "C" fn set_sge_list(qp: *mut ibv_qp_ex, num_sge: usize, sg_list: *
     }
 }
 
+/// Whether there is a request that inline data can be given to.
+fn check_inline(poster: &mut Poster<'_>) -> Result<(), Refusal> {
+    poster.last_added().filter(|request| takes_inline(request.opcode)).map(|_| ()).ok_or(libc::EINVAL)
+}
+
 unsafe extern "C" fn set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
     // SAFETY: the caller's open list and data.
     unsafe {
         build(qp, |_, poster| {
-            poster.last_added().ok_or(libc::EINVAL)?;
+            check_inline(poster)?;
             poster.append_inline(addr.cast(), length)
         });
     }
@@ -232,7 +241,7 @@ unsafe extern "C" fn set_inline_data_list(qp: *mut ibv_qp_ex, num_buf: usize, bu
     // SAFETY: the caller's open list and data.
     unsafe {
         build(qp, |_, poster| {
-            poster.last_added().ok_or(libc::EINVAL)?;
+            check_inline(poster)?;
             (0..num_buf).try_for_each(|index| {
                 let buffer = buf_list.add(index).read();
                 poster.append_inline(buffer.addr.cast(), buffer.length)

@@ -8,11 +8,13 @@ use rdma_mummy_sys::types::{
 };
 
 use super::receive_queue::{ReceiveQueue, Received};
+use super::route::Route;
 use super::{Qp, Receiving};
 use crate::engine::datagram::gid_of;
 use crate::engine::deliver::GRH;
 use crate::engine::gather::Gathered;
 use crate::engine::transfer::Local;
+use crate::faults::{self, Action, Opcode};
 use crate::node::Link;
 use crate::objects::completion::Cqe;
 use crate::platform::copy;
@@ -34,10 +36,10 @@ impl Qp {
         self: &Arc<Self>,
         mut wr: *mut ibv_recv_wr,
     ) -> Result<(), (i32, *mut ibv_recv_wr)> {
-        self.check_process().map_err(|error| (error, wr))?;
+        self.context.check_process().map_err(|error| (error, wr))?;
         let Receiving::Own(queue) = &self.receiving else { return Err((libc::EINVAL, wr)) };
         if self.state() == ibv_qp_state::IBV_QPS_RESET {
-            return Err((libc::EINVAL, wr));
+            return Err((self.refusal(), wr));
         }
         let mut queue = queue.lock();
         let mut posted = 0;
@@ -53,7 +55,7 @@ impl Qp {
             wr = unsafe { (*wr).next };
         }
         drop(queue);
-        if self.flushing.load(Ordering::Acquire) {
+        if self.is_flushing() {
             self.announce_flushed(posted);
         }
         result
@@ -76,8 +78,26 @@ impl Qp {
         true
     }
 
+    /// What the rules of faults make of a receive: its status, and whether the queue pair has failed.
+    #[cold]
+    #[inline(never)]
+    fn alter_receive(self: &Arc<Self>, status: ibv_wc_status, size: u64) -> (ibv_wc_status, bool) {
+        let (mut altered, mut failed) = (status, false);
+        if let Some(set) = faults::current() {
+            let seen = self.seen(Opcode::Recv, size);
+            set.on_work(&seen, |rule, _| match rule.action() {
+                Action::Status(status) => altered = *status,
+                action => {
+                    self.suffer(action, seen.port, true);
+                    failed |= *action == Action::QpFatal;
+                }
+            });
+        }
+        (altered, failed)
+    }
+
     /// The next receive completion, and whether it ends the queue pair.
-    fn next_receive(&self) -> Option<(Cqe, bool)> {
+    fn next_receive(self: &Arc<Self>) -> Option<(Cqe, bool)> {
         match &self.receiving {
             Receiving::Own(queue) => {
                 let mut queue = queue.lock();
@@ -87,7 +107,7 @@ impl Qp {
                     queue.consume(received.slot);
                     return Some(reported);
                 }
-                if !self.flushing.load(Ordering::Acquire) {
+                if !self.is_flushing() {
                     return None;
                 }
                 queue.take_back().map(|wr_id| (self.flushed(wr_id), false))
@@ -112,6 +132,11 @@ impl Qp {
         }
     }
 
+    /// In the error state, receives that nobody has claimed are flushed.
+    fn is_flushing(&self) -> bool {
+        self.state() == ibv_qp_state::IBV_QPS_ERR
+    }
+
     fn flushed(&self, wr_id: u64) -> Cqe {
         Cqe {
             wr_id,
@@ -123,20 +148,23 @@ impl Qp {
     }
 
     /// Turns a finished receive into its completion, after putting the bytes in place that came within the slot.
-    fn report(&self, queue: &ReceiveQueue, received: &Received) -> (Cqe, bool) {
+    fn report(self: &Arc<Self>, queue: &ReceiveQueue, received: &Received) -> (Cqe, bool) {
         let delivery = &received.delivery;
         let datagram = self.qp_type == ibv_qp_type::IBV_QPT_UD;
         let header = if datagram { GRH } else { 0 };
         let with_data = delivery.opcode == 0;
         let told = u64::from(delivery.byte_len);
         let byte_len = if with_data { told.min(received.room) } else { told };
-        let mut status = ibv_wc_status(delivery.status.into());
+        let mut status = status_of(delivery.status);
         if status == ibv_wc_status::IBV_WC_SUCCESS && with_data && (delivery.eager || datagram) {
             status = match self.scatter(queue, received, header, byte_len) {
                 Ok(()) => status,
                 Err(status) => status,
             };
         }
+        let ended;
+        (status, ended) =
+            if faults::active() { self.alter_receive(status, byte_len) } else { (status, false) };
         let failed = status != ibv_wc_status::IBV_WC_SUCCESS;
         let allowed = ibv_wc_flags::IBV_WC_WITH_IMM.0 | if datagram { ibv_wc_flags::IBV_WC_GRH.0 } else { 0 };
         let opcode =
@@ -152,7 +180,7 @@ impl Qp {
             wc_flags: u32::from(delivery.wc_flags) & allowed,
             ..Cqe::default()
         };
-        (cqe, failed && !datagram)
+        (cqe, ended || failed && !datagram)
     }
 
     /// Copies what came within the slot to where the receive says, under this process's own keys.
@@ -178,7 +206,7 @@ impl Qp {
         if result.is_ok() {
             let mut grh = [0; GRH];
             if header > 0 {
-                grh = self.route_header(received, byte_len);
+                grh = self.route(received, byte_len).header();
             }
             let payload = (byte_len as usize).saturating_sub(header).min(EAGER);
             let eager = if received.delivery.eager { payload } else { 0 };
@@ -194,37 +222,27 @@ impl Qp {
         result
     }
 
-    /// The global route header of a datagram (InfiniBand specification 8.3).
-    fn route_header(&self, received: &Received, byte_len: u64) -> [u8; GRH] {
+    /// What a datagram says of its way.
+    fn route(&self, received: &Received, byte_len: u64) -> Route {
         let [low, high, to] = received.delivery.source;
-        let (traffic_class, hop_limit, flow_label) =
-            (to as u8, (to >> 8) as u8, (to >> 16) as u32 & 0xf_ffff);
-        let mut grh = [0; GRH];
-        grh[..4].copy_from_slice(&(6 << 28 | u32::from(traffic_class) << 20 | flow_label).to_be_bytes());
-        grh[4..6].copy_from_slice(&(byte_len as u16).to_be_bytes());
-        grh[6] = 0x1b;
-        grh[7] = hop_limit;
-        grh[8..24].copy_from_slice(&gid_of([low, high]));
-        grh[24..40].copy_from_slice(&self.own_gid());
-        grh
-    }
-
-    /// The address by which datagrams reach this queue pair: its port's first.
-    fn own_gid(&self) -> [u8; 16] {
-        let port = self.published.lock().card.port;
-        self.context
-            .device()
-            .port(port.into())
-            .and_then(|port| port.gid(0))
-            .map(|gid| gid.raw)
-            .unwrap_or_default()
+        let port = self.context.device().port(self.published.lock().card.port.into());
+        let own = port.and_then(|port| port.gid(usize::from((to >> 40) as u8)));
+        Route {
+            source: gid_of([low, high]),
+            destination: own.map(|gid| gid.raw).unwrap_or_default(),
+            traffic_class: to as u8,
+            hop_limit: (to >> 8) as u8,
+            flow_label: (to >> 16) as u32 & 0xf_ffff,
+            payload: (byte_len as u16).saturating_sub(GRH as u16),
+        }
     }
 
     /// Lets polls take back what nobody has claimed.
     pub(super) fn flush_receives(&self) {
         if let Receiving::Own(queue) = &self.receiving {
-            let outstanding = queue.lock().outstanding();
-            self.announce_flushed(outstanding);
+            // What has come was announced, and what is claimed will be, or comes back.
+            let (posted, _) = queue.lock().count();
+            self.announce_flushed(posted);
         }
     }
 
@@ -237,10 +255,17 @@ impl Qp {
     /// Drops everything that was posted to or came into the receive queue. Nobody touches it any more.
     pub(super) fn forget_receives(&self) {
         match &self.receiving {
-            Receiving::Own(queue) => queue.lock().clear(),
+            Receiving::Own(queue) => {
+                let mut queue = queue.lock();
+                let (posted, done) = queue.count();
+                let flushed = if self.flushed.swap(0, Ordering::AcqRel) != 0 { posted } else { 0 };
+                queue.clear();
+                self.recv_cq.forget(done + flushed);
+            }
             Receiving::Shared { srq, ring, ring_words, head } => {
                 let Some(ring) = self.rnic.node().segment().ring(ring.offset, *ring_words) else { return };
                 let mut head = head.lock();
+                let mut dropped = 0;
                 // What was delivered and not polled is lost, and its receives are used up.
                 for _ in 0..=*ring_words {
                     let Some(slot) = ring.pop(&mut head) else { break };
@@ -250,28 +275,43 @@ impl Qp {
                         .is_some_and(|received| received.delivery.queue_pair == self.number.index)
                     {
                         queue.consume(slot);
+                        dropped += 1;
                     }
                 }
+                // Whatever peers made of the ring ends here; one that was never used is no memory yet.
+                if *head != 0 {
+                    ring.reset();
+                    *head = 0;
+                }
+                self.recv_cq.forget(dropped);
             }
         }
     }
 
     /// A peer that had this number in our segment is dead: what it had claimed is offered again.
     pub(crate) fn link_gone(self: &Arc<Self>, link: u16) {
-        if let Receiving::Own(queue) = &self.receiving {
-            // Whatever it had finished is complete, whether it could say so or not.
-            queue.lock().recover(link, |_| true);
+        let entry = self.entry();
+        let left = match &self.receiving {
+            // Whatever it had finished is complete, whether it could say so or not. What it had claimed is the next that
+            // a message takes.
+            Receiving::Own(queue) => queue.lock().recover(link, |_| true, |slot| entry.set_cursor(slot)),
+            Receiving::Shared { .. } => {
+                let mut pending = Vec::new();
+                self.pending_shared(&mut pending);
+                !pending.is_empty()
+            }
+        };
+        if left {
+            self.recv_cq.look_at(self.source());
         }
-        // Not announced: that would count a completion, and there may be none.
-        self.recv_cq.look_at_source(self.source());
     }
 
     /// The numbers of the slots that this queue pair has been told of and has not polled.
     pub(super) fn pending_shared(&self, pending: &mut Vec<u32>) {
-        if let Receiving::Shared { ring, ring_words, head, .. } = &self.receiving {
-            if let Some(ring) = self.rnic.node().segment().ring(ring.offset, *ring_words) {
-                pending.extend(ring.pending(*head.lock()));
-            }
+        if let Receiving::Shared { ring, ring_words, head, .. } = &self.receiving
+            && let Some(ring) = self.rnic.node().segment().ring(ring.offset, *ring_words)
+        {
+            pending.extend(ring.pending(*head.lock()));
         }
     }
 
@@ -282,6 +322,21 @@ impl Qp {
             self.run(u32::MAX);
         }
     }
+}
+
+/// The statuses that a receive can have.
+fn status_of(told: u8) -> ibv_wc_status {
+    [
+        ibv_wc_status::IBV_WC_SUCCESS,
+        ibv_wc_status::IBV_WC_LOC_LEN_ERR,
+        ibv_wc_status::IBV_WC_LOC_PROT_ERR,
+        ibv_wc_status::IBV_WC_LOC_QP_OP_ERR,
+        ibv_wc_status::IBV_WC_LOC_ACCESS_ERR,
+        ibv_wc_status::IBV_WC_REM_INV_REQ_ERR,
+    ]
+    .into_iter()
+    .find(|status| status.0 == u32::from(told))
+    .unwrap_or(ibv_wc_status::IBV_WC_GENERAL_ERR)
 }
 
 /// Copies parts, one after the other, into pieces.

@@ -83,14 +83,6 @@ impl ReceiveQueue {
         self.card
     }
 
-    pub(crate) fn max_wr(&self) -> u32 {
-        self.max_wr
-    }
-
-    pub(crate) fn outstanding(&self) -> u32 {
-        self.outstanding
-    }
-
     fn slot(&self, index: u32) -> Slot<'_> {
         self.node.segment().slot(&self.card, index).expect("the owner's slots lie in its heap")
     }
@@ -173,6 +165,7 @@ impl ReceiveQueue {
             }
             match self.slot(index).header.holder() {
                 Holder::Done { .. } => return Some((index, passed)),
+                // What came out of order has left it behind.
                 Holder::Free if index == self.head => self.head = self.next(index),
                 Holder::Free => {}
                 _ if in_order => return None,
@@ -235,6 +228,19 @@ impl ReceiveQueue {
         None
     }
 
+    /// How many receives nobody has claimed, and how many have come and were not reported.
+    pub(crate) fn count(&self) -> (u32, u32) {
+        let (mut posted, mut done) = (0, 0);
+        for index in 0..self.used {
+            match self.slot(index).header.holder() {
+                Holder::Posted => posted += 1,
+                Holder::Done { .. } => done += 1,
+                Holder::Free | Holder::Claimed { .. } => {}
+            }
+        }
+        (posted, done)
+    }
+
     /// Forgets everything. No peer may hold a slot.
     pub(crate) fn clear(&mut self) {
         for index in 0..self.used {
@@ -244,19 +250,28 @@ impl ReceiveQueue {
     }
 
     /// Offers the slots anew that a dead peer held; `keep` says of a finished one that it has been told of.
-    /// Returns how many.
-    pub(crate) fn recover(&mut self, link: u16, keep: impl Fn(u32) -> bool) -> u32 {
-        let mut recovered = 0;
+    /// `recovering` is called before each. True if the peer has left anything behind.
+    pub(crate) fn recover(
+        &mut self,
+        link: u16,
+        keep: impl Fn(u32) -> bool,
+        mut recovering: impl FnMut(u32),
+    ) -> bool {
+        let mut left = false;
         for index in 0..self.used {
             let header = self.slot(index).header;
-            let held = match header.holder() {
-                Holder::Claimed { link: holder } => holder == link,
-                Holder::Done { link: holder } => holder == link && !keep(index),
-                _ => false,
+            let recover = match header.holder() {
+                Holder::Claimed { link: holder } if holder == link => true,
+                Holder::Done { link: holder } if holder == link => !keep(index),
+                _ => continue,
             };
-            recovered += u32::from(held && header.recover(link));
+            left = true;
+            if recover {
+                recovering(index);
+                header.recover(link);
+            }
         }
-        recovered
+        left
     }
 }
 
@@ -265,5 +280,50 @@ impl Drop for ReceiveQueue {
         if let Some(range) = self.range.take() {
             self.node.heap().free(range);
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::node::{Identity, Settings};
+
+    fn queue(max_wr: u32) -> ReceiveQueue {
+        let node = Node::start(Settings::default(), Identity::default()).expect("a node");
+        ReceiveQueue::new(node, max_wr, 1).expect("a queue")
+    }
+
+    fn post(queue: &mut ReceiveQueue, wr_id: u64) {
+        let wr = ibv_recv_wr { wr_id, ..ibv_recv_wr::default() };
+        // SAFETY: a request without entries.
+        assert_eq!(unsafe { queue.post(&raw const wr) }, Ok(()));
+    }
+
+    fn oldest(queue: &mut ReceiveQueue) -> Option<u64> {
+        let received = queue.oldest(false)?;
+        queue.consume(received.slot);
+        Some(received.wr_id)
+    }
+
+    #[test]
+    fn what_came_out_of_order_hides_nothing() {
+        let mut queue = queue(4);
+        (0..3).for_each(|number| post(&mut queue, number));
+        let finish = |queue: &ReceiveQueue, slots: &[u32]| {
+            let claims: Vec<_> = slots.iter().map(|slot| (slot, queue.slot(*slot).header.claim(1))).collect();
+            for (slot, claim) in claims {
+                let claim = claim.expect("it was posted");
+                assert!(queue.slot(*slot).header.finish(claim, &Delivery::default()));
+            }
+        };
+        finish(&queue, &[1]);
+        assert_eq!(oldest(&mut queue), Some(1));
+        finish(&queue, &[0]);
+        assert_eq!(oldest(&mut queue), Some(0));
+        // The hole that was left is at the head now.
+        finish(&queue, &[2]);
+        assert_eq!(oldest(&mut queue), Some(2));
+        assert_eq!(oldest(&mut queue), None);
+        assert_eq!(queue.outstanding, 0);
     }
 }

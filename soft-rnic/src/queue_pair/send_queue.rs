@@ -38,6 +38,8 @@ pub(crate) enum Payload {
 /// Where a datagram goes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Destination {
+    /// The address handle's domain.
+    pub(crate) pd: u32,
     pub(crate) dgid: [u8; 16],
     pub(crate) sgid: [u8; 16],
     pub(crate) traffic_class: u8,
@@ -239,12 +241,11 @@ impl Poster<'_> {
         let first = self.queue.place(self.tail.wrapping_sub(1)) * max;
         let last = self.last();
         let before = if last.payload == Payload::Inline { last.length as usize } else { 0 };
-        last.payload = Payload::Inline;
-        last.length = (before + length) as u64;
         if length > max - before.min(max) {
-            last.length = before as u64;
             return Err(libc::EINVAL);
         }
+        last.payload = Payload::Inline;
+        last.length = (before + length) as u64;
         if length > 0 {
             let cell = self.queue.inline[first + before..first + before + length].as_ptr();
             // SAFETY: the caller's bytes; the cells belong to the last request, which is the poster's, and there

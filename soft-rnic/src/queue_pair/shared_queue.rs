@@ -34,6 +34,13 @@ pub(crate) struct Srq {
     counted: Counted,
 }
 
+impl Drop for Srq {
+    /// Not sooner: whoever still has the queue looks at the entry of its number.
+    fn drop(&mut self) {
+        self.rnic.shared_queues().release(self.index);
+    }
+}
+
 impl Usable for Srq {
     fn users(&self) -> &Users {
         &self.users
@@ -86,14 +93,14 @@ impl Srq {
     ///
     /// `EBUSY`: a queue pair uses it.
     pub(crate) fn destroy(&self) -> Result<(), i32> {
+        self.context.check_process()?;
         if self.users.is_used() {
             return Err(libc::EBUSY);
         }
         self.entry().withdraw(&mut self.keeper.lock());
         self.queue.lock().clear();
         self.rnic.shared_queues().take(self.index);
-        self.rnic.shared_queues().release(self.index);
-        self.pd.give_up();
+        self.pd.release();
         self.counted.count_out();
         Ok(())
     }
@@ -149,9 +156,13 @@ impl Srq {
         self.context.check_process().map_err(|error| (error, wr))?;
         let mut queue = self.queue.lock();
         while !wr.is_null() {
-            // SAFETY: the caller's list.
-            unsafe { queue.post(wr) }.map_err(|error| (error, wr))?;
+            // Counted before it is there: a count that lags behind would be taken for the limit.
             self.entry().add_available(1);
+            // SAFETY: the caller's list.
+            if let Err(error) = unsafe { queue.post(wr) } {
+                self.entry().take_back_available();
+                return Err((error, wr));
+            }
             // SAFETY: as above.
             wr = unsafe { (*wr).next };
         }
@@ -164,6 +175,7 @@ impl Srq {
     ///
     /// `EINVAL`: another size, or a limit beyond the size.
     pub(crate) fn modify(self: &Arc<Self>, attr: &ibv_srq_attr, mask: u32) -> Result<(), i32> {
+        self.context.check_process()?;
         let (size, limit) = (ibv_srq_attr_mask::IBV_SRQ_MAX_WR.0, ibv_srq_attr_mask::IBV_SRQ_LIMIT.0);
         if mask & !(size | limit) != 0 || mask & size != 0 {
             return Err(libc::EINVAL);
@@ -180,20 +192,31 @@ impl Srq {
     }
 
     /// `ibv_query_srq`.
-    pub(crate) fn query(&self, attr: &mut ibv_srq_attr) {
+    ///
+    /// # Errors
+    ///
+    /// `EIO`: this process is a forked child.
+    pub(crate) fn query(&self, attr: &mut ibv_srq_attr) -> Result<(), i32> {
+        self.context.check_process()?;
         attr.max_wr = self.max_wr;
         attr.max_sge = self.max_sge;
         attr.srq_limit = self.entry().limit();
+        Ok(())
     }
 
     /// A peer has told that fewer receives are left than the limit.
     pub(crate) fn limit_reached(self: &Arc<Self>) {
         if self.entry().take_limit_reached() {
-            self.context.raise(Event {
-                kind: ibv_event_type::IBV_EVENT_SRQ_LIMIT_REACHED,
-                element: Element::Srq(Arc::clone(self)),
-            });
+            self.raise_limit();
         }
+    }
+
+    /// The program is told that few receives are left.
+    pub(crate) fn raise_limit(self: &Arc<Self>) {
+        self.context.raise(Event {
+            kind: ibv_event_type::IBV_EVENT_SRQ_LIMIT_REACHED,
+            element: Element::Srq(Arc::clone(self)),
+        });
     }
 
     /// A peer that had this number in our segment is dead: what it had claimed is offered again, and what it had finished
@@ -203,7 +226,7 @@ impl Srq {
         for queue_pair in self.rnic.queue_pairs().all() {
             queue_pair.pending_shared(&mut told);
         }
-        let recovered = self.queue.lock().recover(link, |slot| told.contains(&slot));
-        self.entry().add_available(recovered);
+        let entry = self.entry();
+        self.queue.lock().recover(link, |slot| told.contains(&slot), |_| entry.add_available(1));
     }
 }

@@ -52,6 +52,7 @@ fn find(qp_type: ibv_qp_type, from: ibv_qp_state, to: ibv_qp_state) -> Option<Ru
     let reliable = qp_type == ibv_qp_type::IBV_QPT_RC;
     let datagram = qp_type == ibv_qp_type::IBV_QPT_UD;
     match (from, to) {
+        (S::IBV_QPS_RESET, S::IBV_QPS_ERR) => None,
         (_, S::IBV_QPS_RESET | S::IBV_QPS_ERR) => rule(0, 0),
         (S::IBV_QPS_RESET, S::IBV_QPS_INIT) => initial(datagram),
         (S::IBV_QPS_INIT, S::IBV_QPS_INIT) => {
@@ -135,7 +136,8 @@ mod tests {
         for from in 0..=6 {
             for qp_type in [ibv_qp_type::IBV_QPT_RC, ibv_qp_type::IBV_QPT_UC, ibv_qp_type::IBV_QPT_UD] {
                 for to in [S::IBV_QPS_RESET, S::IBV_QPS_ERR] {
-                    assert!(is_allowed(qp_type, ibv_qp_state(from), to, STATE));
+                    let from_reset_to_error = from == 0 && to == S::IBV_QPS_ERR;
+                    assert_eq!(is_allowed(qp_type, ibv_qp_state(from), to, STATE), !from_reset_to_error);
                     assert!(!is_allowed(qp_type, ibv_qp_state(from), to, STATE | PKEY));
                 }
             }

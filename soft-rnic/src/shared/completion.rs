@@ -88,7 +88,7 @@ impl CqEntry {
     pub(crate) fn announce(&self, source: u32, solicited: bool) -> Announced {
         let bit = source as usize % (READY_WORDS * 64);
         self.ready[bit / 64].fetch_or(1 << (bit % 64), AcqRel);
-        let announced = self.announced.fetch_add(1, Relaxed).wrapping_add(1);
+        let announced = self.announced.fetch_add(1, Release).wrapping_add(1);
         // Below zero if the owner has polled completions whose peers have not come here yet, or have died.
         let waiting = announced.wrapping_sub(self.polled.load(Relaxed)) as i64;
         let overrun = waiting > i64::from(self.capacity.load(Relaxed));
@@ -96,8 +96,8 @@ impl CqEntry {
         Announced { wake: self.disarm(solicited), overrun: overrun && self.overrun.swap(1, Relaxed) == 0 }
     }
 
-    /// Peer or owner: a source is worth a look, although no completion was announced: a receive that was claimed is free to be
-    /// flushed, or its peer has died and may have finished it. True if the owner sleeps and is to be told.
+    /// A source is to be asked, though no completion of it is announced: one that was held up may go on. True if the owner
+    /// sleeps, and is to be woken.
     pub(crate) fn nudge(&self, source: u32) -> bool {
         self.put_back(source);
         fence(SeqCst);
@@ -165,6 +165,16 @@ impl CqEntry {
     #[inline]
     pub(crate) fn note_polled(&self, polled: u64) {
         self.polled.store(polled, Relaxed);
+    }
+
+    /// Owner: this many that were announced are never polled.
+    pub(crate) fn forget(&self, count: u64) {
+        self.polled.fetch_add(count, Relaxed);
+    }
+
+    /// Owner: how many were announced, ever.
+    pub(crate) fn announced(&self) -> u64 {
+        self.announced.load(Acquire)
     }
 
     /// Owner: how many announced completions wait to be polled.

@@ -61,13 +61,8 @@ macro_rules! guarded_entry {
                 self.guarded.read::<$Card>()
             }
 
-            /// Peer: the open gate's value.
-            #[inline]
-            pub(crate) fn enter(&self) -> Option<Pass> {
-                self.guarded.gate.enter()
-            }
-
             /// Peer: whether the card has not changed.
+            #[allow(dead_code, reason = "a shared queue lives as long as those that use it")]
             #[inline]
             pub(crate) fn holds(&self, pass: Pass) -> bool {
                 self.guarded.gate.holds(pass)
@@ -381,6 +376,11 @@ impl SrqEntry {
     /// counted would find fewer than there are.
     pub(crate) fn add_available(&self, count: u32) {
         self.available.fetch_add(count, AcqRel);
+    }
+
+    /// Owner: what was counted was not posted after all.
+    pub(crate) fn take_back_available(&self) {
+        self.available.fetch_sub(1, AcqRel);
     }
 
     /// Whether a posted slot is worth looking for. Only a hint: claims are counted after the fact.

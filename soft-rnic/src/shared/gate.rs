@@ -21,6 +21,9 @@ pub(crate) struct Gate(AtomicU64);
 pub(crate) struct Pass(u64);
 
 impl Pass {
+    /// Of no gate: versions begin above it.
+    pub(crate) const NONE: Self = Self(0);
+
     /// As a word, to be told to the owner.
     pub(crate) fn to_word(self) -> u64 {
         self.0

@@ -9,7 +9,7 @@
 
 use core::ptr::NonNull;
 
-use super::completion::Armed;
+use super::completion::{Armed, READY_WORDS};
 use super::entry::{QpCard, QpEntry, SlotsCard, SrqEntry, notice};
 use super::gate::Keeper;
 use super::mark::Mark;
@@ -164,7 +164,7 @@ impl Hostile<'_> {
             assert!(offset.checked_add(step.number.into()).is_some_and(|end| end <= card.length));
         }
         entry.withdraw(&mut self.keeper);
-        assert!(!entry.holds(pass) && entry.enter().is_none());
+        assert!(!entry.holds(pass) && entry.read().is_none());
     }
 
     fn queue_pair(&mut self, step: Step) {
@@ -195,7 +195,8 @@ impl Hostile<'_> {
         entry.announce(step.number, step.word & 1 != 0);
         entry.put_back(step.number);
         assert!(entry.has_news(usize::MAX));
-        for word in 0..step.index as usize {
+        entry.take(step.index.into());
+        for word in 0..READY_WORDS {
             entry.take(word);
         }
         entry.note_polled(step.word);
@@ -294,8 +295,12 @@ impl Hostile<'_> {
         let begin = self.segment.memory().base().as_ptr().wrapping_add(offset as usize);
         self.inside(begin, ring_bytes(words));
         let mut head = step.word as u32;
-        assert!(ring.pending(head).take(RING_WORDS + 1).count() <= words as usize);
-        for number in 0..RING_WORDS as u32 {
+        assert!(
+            ring.pending(head).take(if cfg!(miri) { 1 } else { RING_WORDS + 1 }).count() <= words as usize
+        );
+        // Miri looks at every word of a ring whenever a reference to it is passed on.
+        let rounds = if cfg!(miri) && words > 256 { 1 } else { RING_WORDS as u32 };
+        for number in 0..rounds {
             ring.push(number);
             ring.pop(&mut head);
         }
@@ -352,7 +357,7 @@ mod tests {
 
     #[test]
     fn random_input_reaches_nothing_outside() {
-        let inputs = if cfg!(miri) { 12 } else { 600 };
+        let inputs = if cfg!(miri) { 4 } else { 600 };
         for seed in 0..inputs {
             hostile_segment(&Random(seed).bytes(16 * if cfg!(miri) { 64 } else { STEPS }));
         }
@@ -374,14 +379,14 @@ mod tests {
             LENGTH,
         ];
         for pair in bounds.windows(2) {
-            let garbage = random.bytes((pair[1] - pair[0]).min(1 << 16));
+            let garbage = random.bytes((pair[1] - pair[0]).min(1 << if cfg!(miri) { 14 } else { 16 }));
             let count = garbage.len().min(pair[1] - pair[0]);
             let base = segment.memory().base().as_ptr();
             // SAFETY: inside of the segment, and nothing refers to it.
             unsafe { base.add(pair[0]).copy_from_nonoverlapping(garbage.as_ptr(), count) };
         }
         let mut hostile = Hostile { segment: &segment, keeper: Keeper::default() };
-        for index in 0..if cfg!(miri) { 32 } else { 1000 } {
+        for index in 0..if cfg!(miri) { 6 } else { 1000 } {
             for what in 3..12 {
                 let word = random.next();
                 let kind = (word >> 8) as u8;

@@ -7,7 +7,7 @@ use rdma_mummy_sys::types::*;
 
 use super::context::context_of;
 use super::protection_domain::pd_of;
-use super::{minus_one, null};
+use super::{admit, failure, minus_one, null};
 use crate::objects::address_handle::AddressHandle;
 use crate::objects::context::Context;
 use crate::objects::object::Object;
@@ -28,6 +28,7 @@ pub(crate) unsafe fn ah_of<'a>(ah: *mut ibv_ah) -> &'a AddressHandle {
 pub(super) unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
     // SAFETY: the caller's domain is live, and its attributes are valid.
     let (state, attr) = unsafe { (pd_of(pd), attr.read()) };
+    admit!(state.context(), CreateAh, null);
     match AddressHandle::new(state, &attr) {
         Ok(ah) => AhObject::create(ibv_ah { context: state.context().handle(), pd, handle: 0 }, ah),
         Err(error) => null(error),
@@ -35,6 +36,8 @@ pub(super) unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_att
 }
 
 pub(super) unsafe extern "C" fn destroy_ah(ah: *mut ibv_ah) -> c_int {
+    // SAFETY: the caller's handle is live.
+    admit!(unsafe { ah_of(ah) }.context(), DestroyAh, failure);
     // SAFETY: the caller gives it up.
     drop(unsafe { AhObject::destroy(ah) });
     0

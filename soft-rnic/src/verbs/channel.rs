@@ -7,7 +7,7 @@ use rdma_mummy_sys::types::*;
 
 use super::completion_queue::cq_of;
 use super::context::context_of;
-use super::{minus_one, null, number};
+use super::{admit, failure, minus_one, null, number};
 use crate::objects::channel::Channel;
 use crate::objects::held::Used;
 use crate::objects::object::Object;
@@ -28,6 +28,7 @@ pub(crate) unsafe fn channel_of<'a>(channel: *mut ibv_comp_channel) -> &'a Arc<C
 pub(super) unsafe extern "C" fn create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
     // SAFETY: the caller's context is open.
     let state = unsafe { context_of(context) };
+    admit!(state, CreateCompChannel, null);
     if let Err(error) = state.check_process() {
         return null(error);
     }
@@ -42,7 +43,9 @@ pub(super) unsafe extern "C" fn create_comp_channel(context: *mut ibv_context) -
 
 pub(super) unsafe extern "C" fn destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
     // SAFETY: the caller's channel is live.
-    if unsafe { channel_of(channel) }.users().is_used() {
+    let state = unsafe { channel_of(channel) };
+    admit!(state.context(), DestroyCompChannel, failure);
+    if state.users().is_used() {
         return number(Err(libc::EBUSY));
     }
     // SAFETY: the caller gives it up.
@@ -59,6 +62,9 @@ pub(super) unsafe extern "C" fn get_cq_event(
     let state = unsafe { channel_of(channel) };
     if let Err(error) = state.context().check_process() {
         return minus_one(error);
+    }
+    if state.context().has_failed() {
+        return minus_one(libc::EIO);
     }
     match state.take() {
         Ok(fired) => {

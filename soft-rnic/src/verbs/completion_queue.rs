@@ -7,7 +7,8 @@ use rdma_mummy_sys::types::*;
 
 use super::channel::channel_of;
 use super::context::context_of;
-use super::{minus_one, null, number};
+use super::{admit, failure, minus_one, null, number};
+use crate::faults;
 use crate::objects::completion::{Cq, CqOptions, Cqe};
 use crate::objects::held::Used;
 use crate::objects::object::Object;
@@ -46,6 +47,7 @@ pub(super) unsafe fn create(
     // SAFETY: the caller's context is open.
     let state = unsafe { context_of(context) };
     state.check_process()?;
+    admit!(state, CreateCq);
     // SAFETY: the caller's channel is live, where there is one.
     let events = (!channel.is_null()).then(|| unsafe { channel_of(channel) });
     let other = events.is_some_and(|channel| !Arc::ptr_eq(channel.context(), &state));
@@ -92,6 +94,7 @@ pub(super) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
     if let Err(error) = state.context().check_process() {
         return number(Err(error));
     }
+    admit!(state.context(), DestroyCq, failure);
     if state.users().is_used() {
         return number(Err(libc::EBUSY));
     }
@@ -107,6 +110,7 @@ pub(super) unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int 
     if let Err(error) = state.context().check_process() {
         return number(Err(error));
     }
+    admit!(state.context(), ResizeCq, failure);
     let most = state.context().rnic().limits().max_cqe;
     let capacity = u32::try_from(cqe).ok().filter(|capacity| (1..=most).contains(capacity));
     if !capacity.is_some_and(|capacity| state.resize(capacity)) {
@@ -118,7 +122,9 @@ pub(super) unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int 
 }
 
 /// Moderation is accepted, and has nothing to do: an event costs no interrupt.
-pub(super) unsafe extern "C" fn modify_cq(_: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
+pub(super) unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
+    // SAFETY: the caller's queue is live.
+    admit!(unsafe { cq_of(cq) }.context(), ModifyCq, failure);
     // SAFETY: the caller's attributes are valid.
     let mask = unsafe { (*attr).attr_mask };
     let known = mask & !ibv_cq_attr_mask::IBV_CQ_ATTR_MODERATE.0 == 0;
@@ -161,6 +167,9 @@ pub(super) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, wc: *mut i
             next = next.add(1);
         }
     });
+    if count == 0 && faults::active() && state.context().has_failed() {
+        return minus_one(libc::EIO);
+    }
     count as c_int
 }
 
@@ -170,6 +179,7 @@ pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c
     if state.is_forked() {
         return number(Err(libc::EIO));
     }
+    admit!(state.context(), ReqNotifyCq, failure);
     state.arm(solicited_only != 0);
     0
 }

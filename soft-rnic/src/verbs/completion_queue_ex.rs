@@ -7,6 +7,7 @@ use rdma_mummy_sys::types::*;
 
 use super::completion_queue::{cq_of, create};
 use super::null;
+use crate::faults;
 use crate::objects::completion::{Cq, CqOptions, Turn};
 use crate::platform::clock;
 
@@ -152,9 +153,14 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
                 show(cq, turn);
                 0
             }
-            None => libc::ENOENT,
+            None => nothing(state(cq)),
         }
     }
+}
+
+/// Why there is no completion.
+fn nothing(cq: &Cq) -> c_int {
+    if faults::active() && cq.context().has_failed() { libc::EIO } else { libc::ENOENT }
 }
 
 unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
@@ -170,7 +176,7 @@ unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
             0
         } else {
             turn.keep();
-            libc::ENOENT
+            nothing(state)
         }
     }
 }

@@ -8,10 +8,11 @@ use std::sync::Arc;
 use rdma_mummy_sys::types::*;
 
 use super::device::device_of;
-use super::write_prefix;
+use super::{admit, failure, write_prefix};
 use super::{
     completion_queue, completion_queue_ex, memory_region, null, number, port, queue_pair, unsupported,
 };
+use crate::faults::{self, effects};
 use crate::objects::context::Context;
 use crate::platform::{clock, errno};
 
@@ -51,6 +52,11 @@ unsafe fn free(context: *mut ibv_context) {
 
 pub(super) unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv_context {
     let Some(device) = device_of(device) else { return null(libc::ENODEV) };
+    if faults::active()
+        && let Err(error) = effects::admit_opening(device)
+    {
+        return null(error);
+    }
     let state = match Context::open(device, free) {
         Ok(state) => state,
         Err(error) => return null(errno::refused("ibv_open_device", &error)),
@@ -102,10 +108,9 @@ fn attributes(context: &Context) -> ibv_device_attr {
         sys_image_guid: device.guid.to_be(),
         max_mr_size: limits.max_mr_size,
         page_size_cap: 0xffff_f000,
-        // Nobody's: the device is no hardware, and does not look like any.
-        vendor_id: 0,
-        vendor_part_id: 0,
-        hw_ver: 0,
+        vendor_id: device.traits.vendor_id,
+        vendor_part_id: device.traits.vendor_part_id,
+        hw_ver: device.traits.hw_ver,
         max_qp: signed(limits.max_qp),
         max_qp_wr: signed(limits.max_qp_wr),
         device_cap_flags: ibv_device_cap_flags::IBV_DEVICE_CURR_QP_STATE_MOD.0
@@ -122,7 +127,11 @@ fn attributes(context: &Context) -> ibv_device_attr {
         max_qp_rd_atom: signed(limits.max_qp_rd_atom),
         max_res_rd_atom: signed(limits.max_qp_rd_atom.saturating_mul(limits.max_qp)),
         max_qp_init_rd_atom: signed(limits.max_qp_rd_atom),
-        atomic_cap: ibv_atomic_cap::IBV_ATOMIC_HCA,
+        atomic_cap: if device.traits.no_atomics {
+            ibv_atomic_cap::IBV_ATOMIC_NONE
+        } else {
+            ibv_atomic_cap::IBV_ATOMIC_HCA
+        },
         max_ah: signed(limits.max_ah),
         max_srq: signed(limits.max_srq),
         max_srq_wr: signed(limits.max_srq_wr),
@@ -140,8 +149,11 @@ fn attributes(context: &Context) -> ibv_device_attr {
 }
 
 pub(super) unsafe extern "C" fn query_device(context: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int {
-    // SAFETY: the caller's context is open, and the place for the attributes is valid.
-    unsafe { attr.write(attributes(&context_of(context))) };
+    // SAFETY: the caller's context is open.
+    let context = unsafe { context_of(context) };
+    admit!(context, QueryDevice, failure);
+    // SAFETY: the caller's place for the attributes is valid.
+    unsafe { attr.write(attributes(&context)) };
     0
 }
 
@@ -158,6 +170,7 @@ unsafe extern "C" fn query_device_ex(
     }
     // SAFETY: the caller's context is open.
     let context = unsafe { context_of(context) };
+    admit!(context, QueryDevice, failure);
     let orig_attr = attributes(&context);
     let extended = ibv_device_attr_ex {
         orig_attr,

@@ -18,6 +18,10 @@ pub(super) unsafe extern "C" fn get_async_event(
     if let Err(error) = state.check_process() {
         return minus_one(error);
     }
+    // Its last event was that the device has failed: there will be no other.
+    if state.has_failed() && state.events().is_empty() {
+        return minus_one(libc::EIO);
+    }
     match state.events().take() {
         Ok(taken) => {
             // SAFETY: the caller's place is valid.

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use rdma_mummy_sys::types::*;
 
 use super::protection_domain::pd_of;
-use super::{null, number};
+use super::{admit, failure, null, number};
+use crate::faults::Call;
 use crate::objects::buffer::Buffer;
 use crate::objects::memory_region::{Change, Mr, Range};
 use crate::objects::object::Object;
@@ -25,6 +26,7 @@ type BufferObject = Object<(), Arc<Buffer>>;
 unsafe fn register(pd: *mut ibv_pd, range: Range, access: u32, buffer: Option<Arc<Buffer>>) -> *mut ibv_mr {
     // SAFETY: the caller's domain is live.
     let state = unsafe { pd_of(pd) };
+    admit!(state.context(), RegMr, null);
     match Mr::register(state, range, access, buffer) {
         Ok((mr, key)) => {
             let c = ibv_mr {
@@ -134,6 +136,7 @@ pub(super) unsafe extern "C" fn alloc_buf(
 ) -> *mut c_void {
     // SAFETY: the caller's domain is live.
     let pd = unsafe { pd_of(pd) };
+    admit!(pd.context(), AllocBuf, null);
     if let Err(error) = pd.context().check_process() {
         return null(error);
     }
@@ -187,7 +190,8 @@ pub(super) unsafe extern "C" fn rereg_mr(
         access: has(Flags::IBV_REREG_MR_CHANGE_ACCESS).then_some(access as u32),
     };
     // SAFETY: the caller's region is live.
-    match unsafe { MrObject::state(mr) }.change(change) {
+    let state = unsafe { MrObject::state(mr) };
+    match state.context().admit(Call::ReregMr).and_then(|()| state.change(change)) {
         Ok(key) => {
             // SAFETY: as above; these fields are the library's to write.
             unsafe {
@@ -209,7 +213,9 @@ pub(super) unsafe extern "C" fn rereg_mr(
 
 pub(super) unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
     // SAFETY: the caller's region is live.
-    let result = unsafe { MrObject::state(mr) }.deregister();
+    let state = unsafe { MrObject::state(mr) };
+    admit!(state.context(), DeregMr, failure);
+    let result = state.deregister();
     if result.is_ok() {
         // SAFETY: the caller gives it up, and nobody touches its memory.
         drop(unsafe { MrObject::destroy(mr) });

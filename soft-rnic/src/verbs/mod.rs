@@ -86,6 +86,24 @@ pub const fn table() -> Verbs {
     }))
 }
 
+/// Ends a verb that a rule of faults does not admit.
+macro_rules! admit {
+    ($context:expr, $Call:ident, $refuse:path) => {
+        if let Err(error) = $context.admit(crate::faults::Call::$Call) {
+            return $refuse(error);
+        }
+    };
+    ($context:expr, $Call:ident) => {
+        $context.admit(crate::faults::Call::$Call)?
+    };
+}
+pub(crate) use admit;
+
+/// A failure, as `errno`.
+fn failure(error: c_int) -> c_int {
+    number(Err(error))
+}
+
 /// Null, with this `errno`.
 fn null<T>(error: c_int) -> *mut T {
     errno::set(error);

@@ -5,7 +5,8 @@ use std::ffi::c_int;
 use rdma_mummy_sys::types::*;
 
 use super::context::context_of;
-use super::{minus_one, number, write_prefix};
+use super::{admit, failure, minus_one, number, write_prefix};
+use crate::faults::Call;
 use crate::objects::address_handle::gid_bytes;
 use crate::objects::context::Context;
 use crate::objects::device::{DEFAULT_PKEY, GID_TABLE, Port};
@@ -50,6 +51,7 @@ unsafe fn query(context: *mut ibv_context, port: u8, attr: *mut ibv_port_attr, r
     // SAFETY: the caller's promises.
     unsafe {
         let context = context_of(context);
+        admit!(context, QueryPort, failure);
         let Some(port) = context.device().port(port.into()) else { return number(Err(libc::EINVAL)) };
         write_prefix(attr, room, &attributes(port));
     }
@@ -82,6 +84,7 @@ pub(super) unsafe extern "C" fn query_port_speed(
 ) -> c_int {
     // SAFETY: the caller's context is open.
     let context = unsafe { context_of(context) };
+    admit!(context, QueryPort, failure);
     if context.device().port(port).is_none() {
         return number(Err(libc::EINVAL));
     }
@@ -110,6 +113,7 @@ pub(super) unsafe extern "C" fn query_gid(
 ) -> c_int {
     // SAFETY: the caller's context is open.
     let context = unsafe { context_of(context) };
+    admit!(context, QueryGid, minus_one);
     match usize::try_from(index).map_err(|_| libc::EINVAL).and_then(|index| gid(&context, port.into(), index))
     {
         Ok(entry) => {
@@ -131,6 +135,7 @@ pub(super) unsafe extern "C" fn query_gid_ex(
 ) -> c_int {
     // SAFETY: the caller's context is open.
     let context = unsafe { context_of(context) };
+    admit!(context, QueryGid, failure);
     if flags != 0 || entry_size == 0 {
         return number(Err(libc::EINVAL));
     }
@@ -153,6 +158,9 @@ pub(super) unsafe extern "C" fn query_gid_table(
 ) -> isize {
     // SAFETY: the caller's context is open.
     let context = unsafe { context_of(context) };
+    if let Err(error) = context.admit(Call::QueryGid) {
+        return -(failure(error) as isize);
+    }
     let ports = context.device().ports.iter();
     let found = ports.flat_map(|port| (0..port.gids.len()).map(move |index| (u32::from(port.number), index)));
     let found: Vec<_> = found.filter_map(|(port, index)| gid(&context, port, index).ok().flatten()).collect();
@@ -174,6 +182,7 @@ pub(super) unsafe extern "C" fn query_pkey(
 ) -> c_int {
     // SAFETY: the caller's context is open.
     let context = unsafe { context_of(context) };
+    admit!(context, QueryPort, minus_one);
     if index != 0 || context.device().port(port.into()).is_none() {
         return minus_one(libc::EINVAL);
     }
@@ -185,6 +194,7 @@ pub(super) unsafe extern "C" fn query_pkey(
 pub(super) unsafe extern "C" fn get_pkey_index(context: *mut ibv_context, port: u8, pkey: __be16) -> c_int {
     // SAFETY: the caller's context is open.
     let context = unsafe { context_of(context) };
+    admit!(context, QueryPort, minus_one);
     let there = pkey == DEFAULT_PKEY.to_be() && context.device().port(port.into()).is_some();
     if there { 0 } else { minus_one(libc::EINVAL) }
 }

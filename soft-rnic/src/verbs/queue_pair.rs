@@ -7,6 +7,8 @@ use std::sync::Arc;
 use rdma_mummy_sys::Verbs;
 use rdma_mummy_sys::types::*;
 
+use super::{admit, failure, number};
+use crate::faults::Call;
 use crate::objects::acks::Acks;
 use crate::objects::event::Element;
 use crate::objects::object::Object;
@@ -38,7 +40,7 @@ pub(crate) unsafe fn qp_of_ex<'a>(qp: *mut ibv_qp_ex) -> &'a Arc<Qp> {
 ///
 /// `qp` is a live queue pair of this device.
 #[inline]
-unsafe fn qp_of<'a>(qp: *mut ibv_qp) -> &'a Arc<Qp> {
+pub(super) unsafe fn qp_of<'a>(qp: *mut ibv_qp) -> &'a Arc<Qp> {
     // SAFETY: the caller's queue pair: the classic struct begins the extended one.
     unsafe { qp_of_ex(qp.cast()) }
 }
@@ -101,9 +103,8 @@ fn null<T>(error: c_int) -> *mut T {
 pub(super) unsafe extern "C" fn create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
     // SAFETY: the caller's domain and attributes; the extended ones begin with the classic ones.
     unsafe {
-        let mut attr = ibv_qp_init_attr_ex::default();
-        attr.pd = pd;
-        attr.comp_mask = ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_PD.0;
+        let comp_mask = ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_PD.0;
+        let mut attr = ibv_qp_init_attr_ex { pd, comp_mask, ..Default::default() };
         (attr.qp_context, attr.send_cq, attr.recv_cq) =
             ((*init).qp_context, (*init).send_cq, (*init).recv_cq);
         (attr.srq, attr.cap, attr.qp_type) = ((*init).srq, (*init).cap, (*init).qp_type);
@@ -124,6 +125,9 @@ pub(super) unsafe extern "C" fn create_qp_ex(
     unsafe { create(context, &mut *init) }
 }
 
+/// What may be asked of a queue pair: all attributes that there are.
+const KNOWN_QUERY: u32 = (ibv_qp_attr_mask::IBV_QP_RATE_LIMIT.0 << 1) - 1;
+
 /// What the mask of the extended attributes may have.
 const KNOWN_ATTRIBUTES: u32 = ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_PD.0
     | ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_CREATE_FLAGS.0
@@ -133,6 +137,8 @@ const KNOWN_ATTRIBUTES: u32 = ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_PD.0
 ///
 /// The objects in the attributes are live ones of the context.
 unsafe fn create(context: *mut ibv_context, init: &mut ibv_qp_init_attr_ex) -> *mut ibv_qp {
+    // SAFETY: the caller's context is open.
+    admit!(unsafe { super::context::context_of(context) }, CreateQp, null);
     let has = |bit: ibv_qp_init_attr_mask| init.comp_mask & bit.0 != 0;
     if init.comp_mask & !KNOWN_ATTRIBUTES != 0
         || (has(ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_CREATE_FLAGS) && init.create_flags != 0)
@@ -200,8 +206,7 @@ fn enter(
     extended: bool,
     operations: u64,
 ) -> *mut ibv_qp {
-    let mut ex = ibv_qp_ex::default();
-    ex.qp_base = ibv_qp {
+    let qp_base = ibv_qp {
         context,
         qp_context: init.qp_context,
         pd: init.pd,
@@ -214,6 +219,7 @@ fn enter(
         qp_type: init.qp_type,
         ..ibv_qp::default()
     };
+    let mut ex = ibv_qp_ex { qp_base, ..ibv_qp_ex::default() };
     if extended {
         post_ex::install(&mut ex, operations);
     }
@@ -231,8 +237,9 @@ pub(super) unsafe extern "C" fn qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
 pub(super) unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
     // SAFETY: the caller's live queue pair and attributes. The state is the program's to read.
     unsafe {
-        let qp_state = qp_of(qp);
-        match qp_state.context.check_process().and_then(|()| qp_state.modify(&*attr, mask as u32)) {
+        let state = qp_of(qp);
+        admit!(state.context, ModifyQp, failure);
+        match state.modify(&*attr, mask as u32) {
             Ok(()) => {
                 if mask as u32 & ibv_qp_attr_mask::IBV_QP_STATE.0 != 0 {
                     (*qp).state = (*attr).qp_state;
@@ -250,16 +257,20 @@ pub(super) unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_att
 pub(super) unsafe extern "C" fn query_qp(
     qp: *mut ibv_qp,
     attr: *mut ibv_qp_attr,
-    _mask: c_int,
+    mask: c_int,
     init: *mut ibv_qp_init_attr,
 ) -> c_int {
+    if mask as u32 & !KNOWN_QUERY != 0 {
+        errno::set(libc::EOPNOTSUPP);
+        return libc::EOPNOTSUPP;
+    }
     // SAFETY: the caller's live queue pair and places.
     unsafe {
-        if let Err(error) = qp_of(qp).context.check_process() {
-            return super::number(Err(error));
-        }
+        admit!(qp_of(qp).context, QueryQp, failure);
         *init = ibv_qp_init_attr { qp_context: (*qp).qp_context, ..ibv_qp_init_attr::default() };
-        qp_of(qp).query(&mut *attr, &mut *init);
+        if let Err(error) = qp_of(qp).query(&mut *attr, &mut *init) {
+            return number(Err(error));
+        }
         (*qp).state = (*attr).qp_state;
     }
     0
@@ -269,10 +280,12 @@ pub(super) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
     // SAFETY: the caller's live queue pair, which nobody uses any more if this succeeds.
     unsafe {
         let state = Arc::clone(qp_of(qp));
-        if let Err(error) = state.context.check_process().and_then(|()| state.destroy()) {
+        admit!(state.context, DestroyQp, failure);
+        if let Err(error) = state.destroy() {
             errno::set(error);
             return error;
         }
+        state.set_handle(ptr::null_mut());
         state
             .context
             .events()
@@ -323,7 +336,13 @@ pub(super) unsafe extern "C" fn post_srq_recv(
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
     // SAFETY: the caller's live queue, list and place.
-    unsafe { refused(srq_of(srq).post(wr), bad) }
+    unsafe {
+        let state = srq_of(srq);
+        match state.context().admit(Call::PostSrqRecv) {
+            Ok(()) => refused(state.post(wr), bad),
+            Err(error) => refused(Err((error, wr)), bad),
+        }
+    }
 }
 
 pub(super) unsafe extern "C" fn create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> *mut ibv_srq {
@@ -362,6 +381,7 @@ fn new_srq(
     srq_context: *mut core::ffi::c_void,
     attr: &mut ibv_srq_attr,
 ) -> *mut ibv_srq {
+    admit!(pd.context(), CreateSrq, null);
     let rnic = pd.context().rnic();
     let limits = rnic.limits();
     if attr.max_wr == 0 || attr.max_wr > limits.max_srq_wr || attr.max_sge > limits.max_srq_sge {
@@ -383,11 +403,10 @@ fn new_srq(
 
 pub(super) unsafe extern "C" fn modify_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr, mask: c_int) -> c_int {
     // SAFETY: the caller's live queue and attributes.
-    let result = unsafe {
-        let state = srq_of(srq);
-        state.context().check_process().and_then(|()| state.modify(&*attr, mask as u32))
-    };
-    match result {
+    let state = unsafe { srq_of(srq) };
+    admit!(state.context(), ModifySrq, failure);
+    // SAFETY: as above.
+    match state.modify(unsafe { &*attr }, mask as u32) {
         Ok(()) => 0,
         Err(error) => {
             errno::set(error);
@@ -398,23 +417,23 @@ pub(super) unsafe extern "C" fn modify_srq(srq: *mut ibv_srq, attr: *mut ibv_srq
 
 pub(super) unsafe extern "C" fn query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
     // SAFETY: the caller's live queue and place.
-    let state = unsafe { srq_of(srq) };
-    if let Err(error) = state.context().check_process() {
-        return super::number(Err(error));
+    unsafe {
+        let state = srq_of(srq);
+        admit!(state.context(), QuerySrq, failure);
+        number(state.query(&mut *attr))
     }
-    // SAFETY: the caller's place.
-    state.query(unsafe { &mut *attr });
-    0
 }
 
 pub(super) unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
     // SAFETY: the caller's live queue, which nobody uses any more if this succeeds.
     unsafe {
         let state = Arc::clone(srq_of(srq));
-        if let Err(error) = state.context().check_process().and_then(|()| state.destroy()) {
+        admit!(state.context(), DestroySrq, failure);
+        if let Err(error) = state.destroy() {
             errno::set(error);
             return error;
         }
+        state.set_handle(ptr::null_mut());
         state
             .context()
             .events()

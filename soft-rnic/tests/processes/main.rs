@@ -10,6 +10,7 @@ mod limits;
 mod revocation;
 mod role;
 mod soak;
+mod status;
 
 use libtest_mimic::{Arguments, Trial};
 
@@ -25,5 +26,6 @@ fn main() -> std::process::ExitCode {
     trials.extend(death::trials());
     trials.extend(limits::trials());
     trials.extend(soak::trials());
+    trials.extend(status::trials());
     libtest_mimic::run(&arguments, trials).exit_code()
 }

@@ -34,6 +34,7 @@ pub(crate) fn play() -> bool {
         "requester" => crate::death::requester(&arguments[1..]),
         "responder" => crate::death::responder(),
         "deaths" => crate::death::many_deaths(),
+        "status" => crate::status::shown(&arguments[1..]),
         "worker" => crate::soak::worker(&arguments[1..]),
         other => crate::limits::play(other, &arguments[1..]),
     }

@@ -1,9 +1,12 @@
 //! `cargo xtask bench`: how fast, as ratios within one interleaved run.
 //!
-//! A benchmark, never a gate: machines are shared and noisy, so each figure is
+//! Benchmarks, never gates (but for `overhead`, which takes no time): machines are shared and noisy, so each figure is
 //! the ratio of two programs that ran one after the other, and beside it
 //! stands the ratio of one program to itself from the same run.
 
+mod document;
+mod overhead;
+mod programs;
 mod report;
 mod samples;
 
@@ -14,13 +17,12 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 
 use crate::softroce::{PlaceArgs, Profile};
+use document::Section;
 use report::Report;
 use samples::Samples;
 
 /// The script that runs in the guest.
 const SCRIPT: &str = include_str!("softroce.sh");
-/// Where the result goes.
-const PERFORMANCE: &str = "docs/performance.md";
 
 /// What to measure.
 #[derive(clap::Args)]
@@ -33,6 +35,8 @@ pub(crate) struct Args {
 enum What {
     /// stride-perf against perftest, over SoftRoCE in the guest whose kernel runs it best (6.1)
     Softroce(Softroce),
+    /// sideway against C, in instructions over the software device: a gate
+    Overhead(overhead::Args),
 }
 
 #[derive(clap::Args)]
@@ -51,7 +55,13 @@ struct Softroce {
 
 /// Runs the chore.
 pub(crate) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
-    let What::Softroce(args) = &args.what;
+    match &args.what {
+        What::Softroce(args) => softroce(root, args),
+        What::Overhead(args) => overhead::run(root, args),
+    }
+}
+
+fn softroce(root: &Path, args: &Softroce) -> Result<ExitCode> {
     let (place, programs, mut job) = args.place.prepare(root, Profile::Release)?;
     programs.build()?;
     job.command = format!("PAIRS={}\n{SCRIPT}", args.pairs);
@@ -64,11 +74,16 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     let report = Report::new(&samples, args.pairs);
     print!("{report}");
     if !args.dry_run {
-        let path = root.join(PERFORMANCE);
-        let title = format!("{}, {}", place.title(&ran), samples.perftest);
-        let old = std::fs::read_to_string(&path).unwrap_or_default();
-        std::fs::write(&path, report.into_document(&old, &title, args.pairs))?;
-        println!("written to {PERFORMANCE}");
+        let intro = format!(
+            "{}, on {}, {}, stride-perf {}.\n\n    cargo xtask bench softroce --pairs {}",
+            document::today(),
+            place.title(&ran),
+            samples.perftest,
+            env!("CARGO_PKG_VERSION"),
+            args.pairs,
+        );
+        let (title, body) = ("stride-perf against perftest", report.to_string());
+        Section { name: "softroce", title, intro: &intro, body: &body }.write(root)?;
     }
     Ok(ran.ending.exit_code())
 }

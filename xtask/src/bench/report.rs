@@ -4,10 +4,6 @@ use std::fmt;
 
 use super::samples::{Measure, Row, Samples};
 
-/// The marks between which `docs/performance.md` is rewritten.
-const BEGIN: &str = "<!-- begin: cargo xtask bench softroce -->";
-const END: &str = "<!-- end: cargo xtask bench softroce -->";
-
 /// The result of a run.
 #[derive(Debug)]
 pub(super) struct Report {
@@ -39,22 +35,6 @@ impl Report {
     /// Whether the geometric mean lies within the noise of 1.00, or is better.
     fn is_within_noise(&self) -> bool {
         self.geometric_mean >= 1.0 - self.noise
-    }
-
-    /// The document, with this run's section in the place of the one before.
-    pub(super) fn into_document(self, old: &str, title: &str, pairs: u32) -> String {
-        let section = format!(
-            "{BEGIN}\n## stride-perf against perftest\n\n{}, on {title}, stride-perf {}.\n\n    cargo xtask bench \
-             softroce --pairs {pairs}\n\n{self}\n{END}",
-            today(),
-            env!("CARGO_PKG_VERSION"),
-        );
-        match (old.find(BEGIN), old.find(END)) {
-            (Some(begin), Some(end)) if begin < end => {
-                format!("{}{section}{}", &old[..begin], &old[end + END.len()..])
-            }
-            _ => format!("{}\n{section}\n", old.trim_end()),
-        }
     }
 }
 
@@ -115,12 +95,6 @@ fn median(mut values: Vec<f64>) -> f64 {
     }
 }
 
-/// The date, which the benchmark's shell script needs a POSIX system for anyway.
-fn today() -> String {
-    let output = std::process::Command::new("date").arg("+%F").output();
-    output.map_or_else(|_| "undated".into(), |o| String::from_utf8_lossy(&o.stdout).trim().to_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -138,17 +112,5 @@ mod tests {
         assert!((report.geometric_mean - 1.1f64.sqrt()).abs() < 1e-9, "{report:?}");
         assert!(report.noise > 0.005 && report.noise < 0.02, "{report:?}");
         assert!(report.is_within_noise());
-    }
-
-    #[test]
-    fn only_the_section_of_the_run_is_rewritten() {
-        let old = format!("# Performance\n\nwords\n\n{BEGIN}\nold\n{END}\n\nmore words\n");
-        let new = Report::new(&samples(), 5).into_document(&old, "a device", 5);
-        assert!(
-            new.starts_with("# Performance\n\nwords\n\n<!-- begin") && new.ends_with("-->\n\nmore words\n")
-        );
-        assert!(new.contains("| write bw | 64 |") && !new.contains("old\n"));
-        let first = Report::new(&samples(), 5).into_document("# Performance\n", "a device", 5);
-        assert!(first.starts_with("# Performance\n<!-- begin"), "{first}");
     }
 }

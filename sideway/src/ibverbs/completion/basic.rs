@@ -3,9 +3,10 @@
 //! `ibv_poll_cq` takes completions off the queue as it copies them, so those of a
 //! batch that a poller leaves behind are the next poller's.
 
+use std::ptr::NonNull;
 use std::sync::Arc;
 
-use rdma_mummy_sys::types::ibv_wc;
+use rdma_mummy_sys::types::{ibv_cq, ibv_wc};
 use rdma_mummy_sys::verbs;
 
 use super::status::{WorkCompletionFlags, WorkCompletionOperationType, WorkCompletionStatus};
@@ -14,15 +15,24 @@ use super::{CqInner, CreateCompletionQueueError, PollCompletionQueueError};
 /// A completion queue that is polled by copying out completions (`ibv_cq`).
 pub struct BasicCompletionQueue {
     pub(super) inner: Arc<CqInner>,
+    /// The same as `inner`'s, one step nearer.
+    cq: NonNull<ibv_cq>,
     /// Zeroed once, so that a field that a device leaves alone reads as an old value, not as garbage.
     batch: Box<[ibv_wc]>,
+    /// The batch's length.
+    room: u32,
     /// The completions of the batch that were fetched and not yet given out: what one poller leaves, the
-    /// next one gets.
-    next: usize,
-    filled: usize,
+    /// next one gets. `next` is at most `filled`, which is at most `room`.
+    next: u32,
+    filled: u32,
     /// What ended a poller early and was not asked for: the next one begins with it.
     failure: core::ffi::c_int,
 }
+
+// SAFETY: the queue is the only handle that polls, and does so from any one thread at a time.
+unsafe impl Send for BasicCompletionQueue {}
+// SAFETY: `&self` does not poll.
+unsafe impl Sync for BasicCompletionQueue {}
 
 super::impl_completion_queue!(BasicCompletionQueue);
 
@@ -33,13 +43,16 @@ impl BasicCompletionQueue {
         if unsafe { (*inner.context().as_raw().as_ptr()).ops.poll_cq.is_none() } {
             return Err(CreateCompletionQueueError::Incomplete { operation: "poll_cq" });
         }
+        // What `ibv_poll_cq` can say that it found.
+        let batch = batch.min(i32::MAX.cast_unsigned());
         let mut places = Vec::new();
         places.try_reserve_exact(batch as usize).map_err(|_| CreateCompletionQueueError::Ibverbs {
             cqe: batch,
             source: std::io::Error::from_raw_os_error(libc::ENOMEM),
         })?;
         places.resize(batch as usize, ibv_wc::default());
-        Ok(Self { inner, batch: places.into_boxed_slice(), next: 0, filled: 0, failure: 0 })
+        let cq = inner.as_raw();
+        Ok(Self { inner, cq, batch: places.into_boxed_slice(), room: batch, next: 0, filled: 0, failure: 0 })
     }
 
     /// Begins to poll. An empty queue's poller yields nothing.
@@ -49,26 +62,41 @@ impl BasicCompletionQueue {
     /// The device failed under the poller before this one, which did not [`finish`](BasicPoller::finish).
     #[inline]
     pub fn start_poll(&mut self) -> Result<BasicPoller<'_>, PollCompletionQueueError> {
-        match core::mem::take(&mut self.failure) {
-            0 => Ok(BasicPoller { queue: self, drained: false }),
-            result => Err(PollCompletionQueueError { verb: "ibv_poll_cq", result }),
+        if self.failure != 0 {
+            return Err(self.take_failure());
+        }
+        Ok(BasicPoller { queue: self, drained: false })
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn take_failure(&mut self) -> PollCompletionQueueError {
+        PollCompletionQueueError { verb: "ibv_poll_cq", result: core::mem::take(&mut self.failure) }
+    }
+
+    /// Fetches a batch (`ibv_poll_cq`), when there is nothing left of the last one.
+    #[inline]
+    fn fetch(&mut self) {
+        // SAFETY: the queue lives, its handle is borrowed mutably, and `batch` has that much room.
+        let result =
+            unsafe { verbs::ibv_poll_cq(self.cq.as_ptr(), self.room.cast_signed(), self.batch.as_mut_ptr()) };
+        self.next = 0;
+        self.filled = result.cast_unsigned();
+        if self.filled > self.room {
+            self.filled = self.strange(result);
         }
     }
 
-    /// Fetches a batch (`ibv_poll_cq`); whether it is full, so that there may be more.
-    #[inline]
-    fn fetch(&mut self) -> bool {
-        let room = i32::try_from(self.batch.len()).unwrap_or(i32::MAX);
-        // SAFETY: the queue lives, its handle is borrowed mutably, and `batch` has that much room.
-        let result =
-            unsafe { verbs::ibv_poll_cq(self.inner.as_raw().as_ptr(), room, self.batch.as_mut_ptr()) };
-        self.next = 0;
-        // A device that says it filled more than there is room for is not believed.
-        self.filled = usize::try_from(result).map_or(0, |filled| filled.min(self.batch.len()));
+    /// How many completions there are, when the device failed, or said that it filled more than there is room for:
+    /// that is not believed.
+    #[cold]
+    #[inline(never)]
+    fn strange(&mut self, result: core::ffi::c_int) -> u32 {
         if result < 0 {
             self.failure = result;
+            return 0;
         }
-        self.filled == self.batch.len()
+        self.room
     }
 }
 
@@ -88,22 +116,26 @@ pub struct BasicPoller<'cq> {
 }
 
 impl BasicPoller<'_> {
+    /// Fetches the next batch; whether anything is in it.
+    #[inline]
+    fn fetch(&mut self) -> bool {
+        self.queue.fetch();
+        // A full batch may not be all.
+        self.drained = self.queue.filled != self.queue.room;
+        self.queue.filled != 0
+    }
+
     /// The next completion, until the queue is empty.
     #[inline]
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Option<BasicWorkCompletion<'_>> {
-        if self.queue.next == self.queue.filled {
-            if self.drained {
-                return None;
-            }
-            self.drained = !self.queue.fetch();
-        }
-        let index = self.queue.next;
-        if index >= self.queue.filled {
+        if self.queue.next == self.queue.filled && (self.drained || !self.fetch()) {
             return None;
         }
+        let index = self.queue.next as usize;
         self.queue.next += 1;
-        self.queue.batch.get(index).map(|wc| BasicWorkCompletion { wc })
+        // SAFETY: `next` was less than `filled`, which is at most the batch's length.
+        Some(BasicWorkCompletion { wc: unsafe { self.queue.batch.get_unchecked(index) } })
     }
 
     /// Says whether [`next`](Self::next) stopped because of a failure instead of an empty queue. Without
@@ -113,10 +145,7 @@ impl BasicPoller<'_> {
     ///
     /// The device failed.
     pub fn finish(self) -> Result<(), PollCompletionQueueError> {
-        match core::mem::take(&mut self.queue.failure) {
-            0 => Ok(()),
-            result => Err(PollCompletionQueueError { verb: "ibv_poll_cq", result }),
-        }
+        if self.queue.failure == 0 { Ok(()) } else { Err(self.queue.take_failure()) }
     }
 }
 

@@ -11,11 +11,12 @@
 //!   once, when they make the queue.
 //! - Nobody else polls it: the poller borrows the handle mutably, and the
 //!   handle is the only one.
-//! - A poll is open while `open` says so. A poller that is leaked leaves it open; the next one, or the
+//! - A poll is open while `attention` says so. A poller that is leaked leaves it open; the next one, or the
 //!   handle's drop, ends it first.
 //! - The cursor is on a completion while an [`ExtendedWorkCompletion`] exists:
 //!   it borrows the poller, which moves the cursor only through `&mut self`.
 
+use std::ffi::c_int;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -30,13 +31,34 @@ use super::{CqInner, CreateCompletionQueueError, PollCompletionQueueError, WorkC
 #[derive(Debug)]
 pub struct ExtendedCompletionQueue {
     pub(super) inner: Arc<CqInner>,
+    /// The same as `inner`'s, one step nearer.
+    cq: NonNull<ibv_cq_ex>,
     fields: WorkCompletionFields,
+    /// How a poll goes on to the next completion.
+    advance: Advance,
+    /// It is [`end_and_start`].
     end_after_each: bool,
-    /// A poll is open.
-    open: bool,
+    /// What the next poller has to see to first: [`OPEN`], [`FAILED`].
+    attention: u8,
     /// What ended a poller early and was not asked for: the next one begins with it.
-    failure: core::ffi::c_int,
+    failure: c_int,
 }
+
+/// A poll is open.
+const OPEN: u8 = 1;
+/// There is a `failure`.
+const FAILED: u8 = 2;
+
+/// A call that moves the cursor of an open poll: 0, or why there is no further completion.
+type Advance = unsafe extern "C" fn(*mut ibv_cq_ex) -> c_int;
+
+/// What [`end_and_start`] returns instead of `ENOENT`: the queue is empty, and no poll is open any more.
+const ENDED: c_int = c_int::MIN;
+
+// SAFETY: the queue is the only handle that polls, and does so from any one thread at a time.
+unsafe impl Send for ExtendedCompletionQueue {}
+// SAFETY: `&self` does not poll.
+unsafe impl Sync for ExtendedCompletionQueue {}
 
 super::impl_completion_queue!(ExtendedCompletionQueue);
 
@@ -54,15 +76,71 @@ impl ExtendedCompletionQueue {
             return Err(CreateCompletionQueueError::Incomplete { operation });
         }
         let end_after_each = inner.context().quirks().end_poll_after_each;
-        Ok(Self { fields: ops.readable() & wanted, end_after_each, open: false, inner, failure: 0 })
+        // SAFETY: as above.
+        let next_poll =
+            unsafe { cq_ex_op!(inner.as_raw().cast::<ibv_cq_ex>().as_ptr(), next_poll, wanted.bits()) };
+        let advance = match next_poll {
+            Some(next_poll) if !end_after_each => next_poll,
+            _ => end_and_start,
+        };
+        let cq = inner.as_raw().cast();
+        Ok(Self {
+            fields: ops.readable() & wanted,
+            cq,
+            advance,
+            end_after_each,
+            attention: 0,
+            inner,
+            failure: 0,
+        })
     }
 
-    /// Ends a poll whose poller was leaked.
+    /// The next poller begins with this failure.
     #[cold]
-    fn end_leaked(&mut self) {
-        // SAFETY: a poll is open (the caller looked), and nobody uses it any more.
-        unsafe { verbs::ibv_end_poll(self.inner.as_raw().as_ptr().cast()) };
-        self.open = false;
+    #[inline(never)]
+    fn fail(&mut self, result: c_int) {
+        self.failure = result;
+        self.attention |= FAILED;
+    }
+
+    /// Where a poll stands that could not go on for another reason than an empty queue.
+    ///
+    /// Of the queue, not of the poller: one whose address is never taken stays in registers.
+    #[cold]
+    #[inline(never)]
+    fn stop(&mut self, result: c_int) -> Cursor {
+        if !self.end_after_each {
+            self.fail(result);
+            return Cursor::Failed;
+        }
+        self.attention &= !OPEN;
+        if result != ENDED {
+            self.fail(result);
+        }
+        Cursor::Ended
+    }
+
+    /// Ends the poll that is open, if one is; nobody uses it any more.
+    #[cold]
+    #[inline(never)]
+    fn end(&mut self) {
+        if self.attention & OPEN != 0 {
+            // SAFETY: a poll is open.
+            unsafe { verbs::ibv_end_poll(self.cq.as_ptr()) };
+            self.attention &= !OPEN;
+        }
+    }
+
+    /// Ends a poll whose poller was leaked, and gives out a failure that was not asked for.
+    #[cold]
+    #[inline(never)]
+    fn attend(&mut self) -> Result<(), PollCompletionQueueError> {
+        self.end();
+        self.attention = 0;
+        match core::mem::take(&mut self.failure) {
+            0 => Ok(()),
+            result => Err(PollCompletionQueueError { verb: "ibv_next_poll", result }),
+        }
     }
 
     /// The fields that this queue's completions have.
@@ -80,13 +158,10 @@ impl ExtendedCompletionQueue {
     /// The device failed under the poller before this one, which did not [`finish`](ExtendedPoller::finish).
     #[inline]
     pub fn start_poll(&mut self) -> Result<ExtendedPoller<'_>, PollCompletionQueueError> {
-        if self.open {
-            self.end_leaked();
+        if self.attention != 0 {
+            self.attend()?;
         }
-        match core::mem::take(&mut self.failure) {
-            0 => Ok(ExtendedPoller { cq: self.inner.as_raw().cast(), cursor: Cursor::Ahead, queue: self }),
-            result => Err(PollCompletionQueueError { verb: "ibv_next_poll", result }),
-        }
+        Ok(ExtendedPoller { cq: self.cq, cursor: Cursor::Ahead, queue: self })
     }
 }
 
@@ -94,10 +169,28 @@ impl ExtendedCompletionQueue {
 ///
 /// `cq` lives, and no poll of it is open.
 #[inline]
-unsafe fn start(cq: NonNull<ibv_cq_ex>) -> core::ffi::c_int {
+unsafe fn start(cq: *mut ibv_cq_ex) -> c_int {
     let mut attr = ibv_poll_cq_attr { comp_mask: 0 };
     // SAFETY: the caller's promise; `start_poll` is not null (checked by `new`).
-    unsafe { verbs::ibv_start_poll(cq.as_ptr(), &raw mut attr) }
+    unsafe { verbs::ibv_start_poll(cq, &raw mut attr) }
+}
+
+/// An [`Advance`] that ends the poll after each completion; see `Quirks`. After a failure no poll is open.
+///
+/// # Safety
+///
+/// `cq` lives, and a poll of it is open.
+unsafe extern "C" fn end_and_start(cq: *mut ibv_cq_ex) -> c_int {
+    // SAFETY: a poll is open, and ending it allows the next to start.
+    let result = unsafe {
+        verbs::ibv_end_poll(cq);
+        start(cq)
+    };
+    match result {
+        libc::ENOENT => ENDED,
+        ENDED => ENDED + 1, // Not an error number that anybody knows: one is as good as the other.
+        result => result,
+    }
 }
 
 /// Where a poll stands.
@@ -109,6 +202,8 @@ enum Cursor {
     Given,
     /// Behind the last completion; the poll still has to be ended.
     Behind,
+    /// Stopped by a failure; the poll still has to be ended.
+    Failed,
     /// The poll is ended.
     Ended,
 }
@@ -134,38 +229,32 @@ impl ExtendedPoller<'_> {
     #[inline]
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Option<ExtendedWorkCompletion<'_>> {
-        let (result, behind) = match self.cursor {
-            // SAFETY: see the head of this file; no poll is open.
-            Cursor::Ahead => (unsafe { start(self.cq) }, Cursor::Ended),
-            Cursor::Given if self.queue.end_after_each => {
-                // SAFETY: a poll is open, and ending it allows the next to start.
-                let result = unsafe {
-                    verbs::ibv_end_poll(self.cq.as_ptr());
-                    start(self.cq)
-                };
-                (result, Cursor::Ended)
+        match self.cursor {
+            Cursor::Ahead => {
+                // SAFETY: see the head of this file; no poll is open.
+                let result = unsafe { start(self.cq.as_ptr()) };
+                if result != 0 {
+                    self.cursor = Cursor::Ended;
+                    if result != libc::ENOENT {
+                        self.queue.fail(result);
+                    }
+                    return None;
+                }
+                self.queue.attention = OPEN;
+                self.cursor = Cursor::Given;
             }
-            // SAFETY: a poll is open and on a completion.
-            Cursor::Given => (unsafe { verbs::ibv_next_poll(self.cq.as_ptr()) }, Cursor::Behind),
-            Cursor::Behind | Cursor::Ended => return None,
-        };
-        if result != 0 {
-            self.stop(result, behind);
-            return None;
+            Cursor::Given => {
+                // SAFETY: a poll is open and on a completion; the call is the queue's own, or made of such.
+                let result = unsafe { (self.queue.advance)(self.cq.as_ptr()) };
+                if result != 0 {
+                    self.cursor =
+                        if result == libc::ENOENT { Cursor::Behind } else { self.queue.stop(result) };
+                    return None;
+                }
+            }
+            Cursor::Behind | Cursor::Failed | Cursor::Ended => return None,
         }
-        self.queue.open = true;
-        self.cursor = Cursor::Given;
         Some(ExtendedWorkCompletion { cq: self.cq, fields: self.queue.fields, poller: PhantomData })
-    }
-
-    /// There is no further completion, for this reason.
-    #[inline]
-    fn stop(&mut self, result: core::ffi::c_int, behind: Cursor) {
-        self.cursor = behind;
-        self.queue.open = behind == Cursor::Behind;
-        if result != libc::ENOENT {
-            self.queue.failure = result;
-        }
     }
 
     /// Ends the poll, and says whether [`next`](Self::next) stopped because of a failure instead of an empty
@@ -175,6 +264,7 @@ impl ExtendedPoller<'_> {
     ///
     /// The device failed.
     pub fn finish(self) -> Result<(), PollCompletionQueueError> {
+        self.queue.attention &= !FAILED;
         match core::mem::take(&mut self.queue.failure) {
             0 => Ok(()),
             result => Err(PollCompletionQueueError { verb: "ibv_next_poll", result }),
@@ -185,10 +275,14 @@ impl ExtendedPoller<'_> {
 impl Drop for ExtendedPoller<'_> {
     #[inline]
     fn drop(&mut self) {
-        if matches!(self.cursor, Cursor::Given | Cursor::Behind) {
-            // SAFETY: the cursor says that a poll is open; nothing uses it after this.
-            unsafe { verbs::ibv_end_poll(self.cq.as_ptr()) };
-            self.queue.open = false;
+        match self.cursor {
+            Cursor::Ahead | Cursor::Ended => {}
+            Cursor::Given | Cursor::Behind => {
+                // SAFETY: the cursor says that a poll is open; nothing uses it after this.
+                unsafe { verbs::ibv_end_poll(self.cq.as_ptr()) };
+                self.queue.attention = 0;
+            }
+            Cursor::Failed => self.queue.end(),
         }
     }
 }
@@ -196,8 +290,8 @@ impl Drop for ExtendedPoller<'_> {
 impl Drop for ExtendedCompletionQueue {
     #[inline]
     fn drop(&mut self) {
-        if self.open {
-            self.end_leaked();
+        if self.attention != 0 {
+            let _ = self.attend();
         }
     }
 }

@@ -7,9 +7,9 @@
 //! # Safety
 //!
 //! - `list` points to the arrays of the queue that a guard borrows mutably.
-//! - The first `count` requests are written, each linked to the next, with
-//!   `sg_list` and `num_sge` within the array of entries; `count` is at most
-//!   the arrays' capacity.
+//! - The requests from the first to `at` are written, each linked to the next,
+//!   with `sg_list` and `num_sge` within the array of entries; `at` is at most
+//!   the array's end.
 
 use std::io::IoSlice;
 use std::marker::PhantomData;
@@ -99,10 +99,14 @@ impl SendQueue for BasicSendQueue {
 
     #[inline]
     fn start_post_send(&mut self) -> BasicPostSendGuard<'_> {
+        let first: *mut ibv_send_wr = self.requests.as_mut_ptr().cast();
         BasicPostSendGuard {
             list: List {
-                requests: self.requests.as_mut_ptr().cast(),
-                entries: self.entries.as_mut_ptr().cast(),
+                first,
+                at: first,
+                // SAFETY: the array is that long.
+                end: unsafe { first.add(self.requests.len()) },
+                entry: self.entries.as_mut_ptr().cast(),
                 inline: self.inline.as_mut_ptr().cast(),
             },
             control: &self.control,
@@ -110,7 +114,6 @@ impl SendQueue for BasicSendQueue {
             limits: self.limits,
             wr_id: 0,
             flags: WorkRequestFlags::empty(),
-            count: 0,
             open: false,
             failure: None,
             queue: PhantomData,
@@ -122,12 +125,21 @@ impl SendQueue for BasicSendQueue {
     }
 }
 
-/// The arrays of a queue.
+/// How far the arrays of a queue are filled.
 #[derive(Clone, Copy, Debug)]
 struct List {
-    requests: *mut ibv_send_wr,
-    entries: *mut ibv_sge,
+    first: *mut ibv_send_wr,
+    /// The next request, which is not there at the `end`; and its part of the other arrays.
+    at: *mut ibv_send_wr,
+    end: *mut ibv_send_wr,
+    entry: *mut ibv_sge,
     inline: *mut u8,
+}
+
+impl List {
+    fn count(&self) -> u32 {
+        ((self.at.addr() - self.first.addr()) / size_of::<ibv_send_wr>()) as u32
+    }
 }
 
 /// A list of work requests that is being built for a [`BasicQueuePair`].
@@ -136,12 +148,11 @@ struct List {
 pub struct BasicPostSendGuard<'queue> {
     list: List,
     control: &'queue QueuePairControl,
-    /// The operations that there are; none any more once the list has failed.
+    /// The operations that there are.
     usable: SendOperationFlags,
     limits: Limits,
     wr_id: u64,
     flags: WorkRequestFlags,
-    count: u32,
     /// The last request waits for its buffer.
     open: bool,
     failure: Option<Failure>,
@@ -157,30 +168,24 @@ impl BasicPostSendGuard<'_> {
         operation: WorkRequestOperationType,
     ) -> *mut ibv_send_wr {
         if !self.usable.contains(needed) {
-            self.fail(Failure::Unsupported { index: self.count, operation });
+            self.fail(Failure::Unsupported { index: self.list.count(), operation });
             return ptr::null_mut();
         }
-        if self.count == self.limits.requests {
+        let request = self.list.at;
+        if request == self.list.end {
             self.fail(Failure::TooMany { limit: self.limits.requests });
             return ptr::null_mut();
         }
-        let index = self.count as usize;
-        // SAFETY: `index` is below the arrays' capacity (just checked), and the request before it, if there
-        // is one, is written (head of this file).
-        let request = unsafe {
-            let request = self.list.requests.add(index);
+        // SAFETY: the request is not the arrays' end (just checked), so it is theirs, and so are its parts; the
+        // next ones are theirs, too, or their ends. The last request's `next` is set by `post`.
+        unsafe {
+            self.list.at = request.add(1);
             (*request).wr_id = self.wr_id;
-            (*request).next = ptr::null_mut();
-            (*request).sg_list = self.list.entries.add(index * self.limits.entries as usize);
-            (*request).num_sge = 0;
+            (*request).next = self.list.at;
             (*request).opcode = ibv_wr_opcode(operation.raw());
-            (*request).send_flags = self.flags.raw();
-            if index > 0 {
-                (*request.sub(1)).next = request;
-            }
-            request
-        };
-        self.count += 1;
+            self.list.entry = self.list.entry.add(self.limits.entries as usize);
+            self.list.inline = self.list.inline.add(self.limits.inline as usize);
+        }
         self.open = true;
         request
     }
@@ -238,8 +243,63 @@ impl BasicPostSendGuard<'_> {
         if !core::mem::replace(&mut self.open, false) {
             return None;
         }
-        // SAFETY: an open request is the last of `count`, so there is one.
-        Some(unsafe { self.list.requests.add(self.count as usize - 1) })
+        // SAFETY: an open request is the last that was appended, so there is one.
+        Some(unsafe { self.list.at.sub(1) })
+    }
+
+    /// Finishes a request: its buffer is the first `entries` of its entries.
+    ///
+    /// Only now, because what is written twice is stored twice.
+    ///
+    /// # Safety
+    ///
+    /// The request is the last that was appended, and so many of its entries are written.
+    #[inline]
+    unsafe fn finish(&mut self, request: *mut ibv_send_wr, entries: usize, flags: u32) {
+        // SAFETY: the caller says so.
+        unsafe {
+            (*request).sg_list = self.own_entries();
+            (*request).num_sge = entries as core::ffi::c_int;
+            (*request).send_flags = flags;
+        }
+    }
+
+    /// Gives a request that still waits for its buffer none.
+    #[inline]
+    fn close_empty(&mut self) {
+        if let Some(request) = self.close() {
+            // SAFETY: it is the last that was appended.
+            unsafe { self.finish(request, 0, self.flags.raw()) };
+        }
+    }
+
+    /// The entries of the last request that was appended: they end where the next one's begin.
+    #[inline]
+    fn own_entries(&self) -> *mut ibv_sge {
+        self.list.entry.wrapping_sub(self.limits.entries as usize)
+    }
+
+    /// Makes the open request's buffer one of `len` bytes of inline data; where these go, if there are any.
+    #[inline]
+    fn inline_place(&mut self, len: usize) -> Option<*mut u8> {
+        let request = self.close()?;
+        if len > self.limits.inline as usize {
+            let (index, limit) = (self.list.count() - 1, self.limits.inline);
+            self.fail(Failure::TooLong { index, given: len, limit });
+            return None;
+        }
+        // SAFETY: the request is the last that was appended: its part of the inline data, `limit` bytes of it, ends
+        // where the next one's begins, and it has room for at least one entry.
+        unsafe {
+            let start = self.list.inline.sub(self.limits.inline as usize);
+            let (addr, length) = (start.expose_provenance() as u64, len as u32);
+            self.own_entries().write(ibv_sge { addr, length, lkey: 0 });
+            match len {
+                0 => self.finish(request, 0, self.flags.raw()),
+                _ => self.finish(request, 1, self.flags.raw() | ibv_send_flags::IBV_SEND_INLINE.0),
+            }
+            Some(start)
+        }
     }
 
     /// Makes the list fail when it is posted. The first failure counts.
@@ -248,35 +308,38 @@ impl BasicPostSendGuard<'_> {
     #[inline]
     fn fail(&mut self, failure: Failure) {
         self.failure = first(self.failure, failure);
-        self.usable = SendOperationFlags::empty();
     }
 }
 
 impl PostSendGuard for BasicPostSendGuard<'_> {
     #[inline]
-    fn post(self) -> Result<(), PostSendError> {
+    fn post(mut self) -> Result<(), PostSendError> {
+        self.close_empty();
         if let Some(failure) = self.failure {
             return Err(PostSendError::from_failure(failure));
         }
-        if self.count == 0 {
+        let list = self.list;
+        if list.at == list.first {
             return Ok(());
         }
         let mut bad = ptr::null_mut();
-        // SAFETY: the pair lives, the queue is borrowed mutably, and `count` requests are linked from the
-        // first of the array (head of this file); who gave their buffers keeps them.
-        let result =
-            unsafe { verbs::ibv_post_send(self.control.as_raw().as_ptr(), self.list.requests, &raw mut bad) };
+        // SAFETY: the requests from the first to `at` are written (head of this file), each linked to the next; the
+        // pair lives, the queue is borrowed mutably, and who gave the requests their buffers keeps them.
+        let result = unsafe {
+            (*list.at.sub(1)).next = ptr::null_mut();
+            verbs::ibv_post_send(self.control.as_raw().as_ptr(), list.first, &raw mut bad)
+        };
         if result == 0 {
             return Ok(());
         }
-        Err(PostSendError::from_errno(result, index_of(bad, self.list.requests, self.count)))
+        Err(PostSendError::from_errno(result, index_of(bad, list.first, list.count())))
     }
 }
 
 impl Build for BasicPostSendGuard<'_> {
     #[inline]
     fn begin(&mut self, _: Step, wr_id: u64, flags: WorkRequestFlags) {
-        self.open = false;
+        self.close_empty();
         self.wr_id = wr_id;
         self.flags = flags;
     }
@@ -327,10 +390,10 @@ impl Build for BasicPostSendGuard<'_> {
     #[inline]
     unsafe fn sge(&mut self, _: Step, lkey: u32, addr: u64, length: u32) {
         if let Some(request) = self.close() {
-            // SAFETY: the request is in the array, and its `sg_list` has room for at least one entry.
+            // SAFETY: the request is in the array, and has room for at least one entry.
             unsafe {
-                (*request).sg_list.write(ibv_sge { addr, length, lkey });
-                (*request).num_sge = 1;
+                self.own_entries().write(ibv_sge { addr, length, lkey });
+                self.finish(request, 1, self.flags.raw());
             }
         }
     }
@@ -339,46 +402,36 @@ impl Build for BasicPostSendGuard<'_> {
     unsafe fn sge_list(&mut self, _: Step, list: &[ScatterGatherEntry]) {
         let Some(request) = self.close() else { return };
         if list.len() > self.limits.entries as usize {
-            let (index, given, limit) = (self.count - 1, list.len(), self.limits.entries);
+            let (index, given, limit) = (self.list.count() - 1, list.len(), self.limits.entries);
             return self.fail(Failure::TooManyEntries { index, given, limit });
         }
-        // SAFETY: the request is in the array, and its `sg_list` has room for as many entries as `limits`
+        // SAFETY: the request is in the array, and it has room for as many entries as `limits`
         // says, which is no fewer than these; both are `ibv_sge`.
         unsafe {
-            ptr::copy_nonoverlapping(list.as_ptr().cast(), (*request).sg_list, list.len());
-            (*request).num_sge = list.len() as core::ffi::c_int;
+            ptr::copy_nonoverlapping(list.as_ptr().cast(), self.own_entries(), list.len());
+            self.finish(request, list.len(), self.flags.raw());
         }
     }
 
     #[inline]
-    fn inline_data(&mut self, step: Step, data: &[u8]) {
-        self.inline_data_list(step, &[IoSlice::new(data)]);
+    fn inline_data(&mut self, _: Step, data: &[u8]) {
+        if let Some(start) = self.inline_place(data.len()) {
+            // SAFETY: there is room for that many bytes (`inline_place`).
+            unsafe { ptr::copy_nonoverlapping(data.as_ptr(), start, data.len()) };
+        }
     }
 
     #[inline]
     fn inline_data_list(&mut self, _: Step, list: &[IoSlice<'_>]) {
         let given = list.iter().fold(0, |sum: usize, piece| sum.saturating_add(piece.len()));
-        let Some(request) = self.close() else { return };
-        if given > self.limits.inline as usize {
-            let (index, limit) = (self.count - 1, self.limits.inline);
-            return self.fail(Failure::TooLong { index, given, limit });
-        }
-        if given == 0 {
-            return;
-        }
-        // SAFETY: the request is the last of `count`, and the array of inline data has room for `limit`
-        // bytes a request, which is no fewer than these; the request's `sg_list` has room for an entry.
-        unsafe {
-            let start = self.list.inline.add((self.count as usize - 1) * self.limits.inline as usize);
-            let mut end = start;
+        if let Some(mut end) = self.inline_place(given) {
             for piece in list {
-                ptr::copy_nonoverlapping(piece.as_ptr(), end, piece.len());
-                end = end.add(piece.len());
+                // SAFETY: there is room for all pieces together (`inline_place`).
+                unsafe {
+                    ptr::copy_nonoverlapping(piece.as_ptr(), end, piece.len());
+                    end = end.add(piece.len());
+                }
             }
-            let (addr, length) = (start.expose_provenance() as u64, given as u32);
-            (*request).sg_list.write(ibv_sge { addr, length, lkey: 0 });
-            (*request).num_sge = 1;
-            (*request).send_flags |= ibv_send_flags::IBV_SEND_INLINE.0;
         }
     }
 }

@@ -12,7 +12,7 @@
 //!   does while others post: `QueuePairControl::modify` asks for that.
 //! - Nobody else builds: a guard borrows the queue mutably, and the queue is
 //!   the only one of its pair.
-//! - A list is open while `listing` says so. A guard that is leaked leaves it open; the next one, or the
+//! - A list is open while `lists` says so. A guard that is leaked leaves it open; the next one, or the
 //!   queue's drop, closes it first.
 //! - A buffer follows an operation and only an operation: `open` says that one
 //!   waits for its buffer. Libraries finish a request when its buffer is set;
@@ -20,6 +20,7 @@
 
 use std::io::IoSlice;
 use std::mem::ManuallyDrop;
+use std::num::NonZeroU32;
 use std::ptr::NonNull;
 
 use rdma_mummy_sys::types::{ibv_data_buf, ibv_qp_ex, ibv_sge};
@@ -52,13 +53,20 @@ impl ExtendedQueuePair {
 pub struct ExtendedSendQueue {
     control: QueuePairControl,
     qp: NonNull<ibv_qp_ex>,
+    /// The operations that there are; [`NO_PLACE`] alone where the queue holds nothing.
     usable: SendOperationFlags,
-    max_wr: u32,
+    max_wr: NonZeroU32,
     max_sge: u32,
     max_inline: u32,
-    /// A list is open.
-    listing: bool,
+    /// How many lists are open: [`NO_LIST`], or one more.
+    lists: u8,
 }
+
+/// In place of operations: libraries take a queue without places for granted to have one.
+const NO_PLACE: SendOperationFlags = SendOperationFlags::from_bits_retain(1 << 63);
+
+/// So that one more is 0, which costs nothing to see.
+const NO_LIST: u8 = u8::MAX;
 
 // SAFETY: the queue is the only one of its pair, and may be driven from any one thread at a time.
 unsafe impl Send for ExtendedSendQueue {}
@@ -110,13 +118,17 @@ impl ExtendedSendQueue {
         if cap.max_send_sge == 0 {
             return Err(CreateQueuePairError::NoEntries);
         }
+        let places = NonZeroU32::new(cap.max_send_wr);
         Ok(Self {
             qp,
-            usable: asked & there & SendOperationFlags::of_type(inner.qp_type()),
-            max_wr: cap.max_send_wr,
+            usable: match places {
+                Some(_) => asked & there & SendOperationFlags::of_type(inner.qp_type()),
+                None => NO_PLACE,
+            },
+            max_wr: places.unwrap_or(NonZeroU32::MIN),
             max_sge: cap.max_send_sge,
             max_inline: if inline { cap.max_inline_data } else { 0 },
-            listing: false,
+            lists: NO_LIST,
             control: QueuePairControl(inner),
         })
     }
@@ -131,14 +143,14 @@ impl ExtendedSendQueue {
     fn abort_leaked(&mut self) {
         // SAFETY: a list is open (the caller looked), and nobody builds it any more.
         unsafe { verbs::ibv_wr_abort(self.qp.as_ptr()) };
-        self.listing = false;
+        self.lists = 0;
     }
 }
 
 impl Drop for ExtendedSendQueue {
     #[inline]
     fn drop(&mut self) {
-        if self.listing {
+        if self.lists != NO_LIST {
             self.abort_leaked();
         }
     }
@@ -149,15 +161,15 @@ impl SendQueue for ExtendedSendQueue {
 
     #[inline]
     fn start_post_send(&mut self) -> ExtendedPostSendGuard<'_> {
-        if self.listing {
+        self.lists = self.lists.wrapping_add(1);
+        if self.lists != 0 {
             self.abort_leaked();
         }
-        self.listing = true;
         // SAFETY: see the head of this file; no list is open.
         unsafe { verbs::ibv_wr_start(self.qp.as_ptr()) };
         ExtendedPostSendGuard {
             qp: self.qp,
-            listing: &mut self.listing,
+            lists: &mut self.lists,
             usable: self.usable,
             max_wr: self.max_wr,
             max_sge: self.max_sge,
@@ -189,16 +201,15 @@ static NOTHING: ibv_sge = ibv_sge { addr: 0, length: 0, lkey: 0 };
 #[derive(Debug)]
 pub struct ExtendedPostSendGuard<'queue> {
     qp: NonNull<ibv_qp_ex>,
-    /// The operations that there are; none any more once the list has failed.
     usable: SendOperationFlags,
-    max_wr: u32,
+    max_wr: NonZeroU32,
     max_sge: u32,
     max_inline: u32,
     count: u32,
     /// The last request waits for its buffer.
     open: bool,
     failure: Option<Failure>,
-    listing: &'queue mut bool,
+    lists: &'queue mut u8,
 }
 
 impl ExtendedPostSendGuard<'_> {
@@ -209,9 +220,8 @@ impl ExtendedPostSendGuard<'_> {
             self.fail(Failure::Unsupported { index: self.count, operation });
             return false;
         }
-        // Libraries take a queue without places for granted to have one.
-        if self.count == self.max_wr {
-            self.fail(Failure::TooMany { limit: self.max_wr });
+        if self.count == self.max_wr.get() {
+            self.fail(Failure::TooMany { limit: self.max_wr.get() });
             return false;
         }
         self.count += 1;
@@ -241,7 +251,14 @@ impl ExtendedPostSendGuard<'_> {
     #[inline]
     fn fail(&mut self, failure: Failure) {
         self.failure = first(self.failure, failure);
-        self.usable = SendOperationFlags::empty();
+    }
+
+    /// The same, of a request whose operation the library knows already: that gets an empty buffer.
+    #[inline]
+    fn fail_open(&mut self, failure: Failure) {
+        self.fail(failure);
+        self.open = true;
+        self.close_empty();
     }
 
     /// The request whose buffer is being set.
@@ -253,7 +270,7 @@ impl ExtendedPostSendGuard<'_> {
     fn abort(&mut self) {
         // SAFETY: a list is open (head of this file); nothing uses it after this.
         unsafe { verbs::ibv_wr_abort(self.qp.as_ptr()) };
-        *self.listing = false;
+        *self.lists = NO_LIST;
     }
 }
 
@@ -264,6 +281,7 @@ impl PostSendGuard for ExtendedPostSendGuard<'_> {
         list.close_empty();
         if let Some(failure) = list.failure {
             list.abort();
+            let failure = if list.usable == NO_PLACE { Failure::TooMany { limit: 0 } } else { failure };
             return Err(PostSendError::from_failure(failure));
         }
         if list.count == 0 {
@@ -272,7 +290,7 @@ impl PostSendGuard for ExtendedPostSendGuard<'_> {
         }
         // SAFETY: a list is open and every request in it has its buffer (head of this file).
         let result = unsafe { verbs::ibv_wr_complete(list.qp.as_ptr()) };
-        *list.listing = false;
+        *list.lists = NO_LIST;
         match result {
             0 => Ok(()),
             result => Err(PostSendError::from_errno(result, None)),
@@ -373,7 +391,7 @@ impl Build for ExtendedPostSendGuard<'_> {
         }
         if list.len() > self.max_sge as usize {
             let (index, given, limit) = (self.current(), list.len(), self.max_sge);
-            return self.fail(Failure::TooManyEntries { index, given, limit });
+            return self.fail_open(Failure::TooManyEntries { index, given, limit });
         }
         let entries: *const ibv_sge = list.as_ptr().cast();
         // SAFETY: a request waits for its buffers (head of this file), which the caller keeps; the list is
@@ -391,7 +409,7 @@ impl Build for ExtendedPostSendGuard<'_> {
         }
         if data.len() > self.max_inline as usize {
             let (index, given, limit) = (self.current(), data.len(), self.max_inline);
-            return self.fail(Failure::TooLong { index, given, limit });
+            return self.fail_open(Failure::TooLong { index, given, limit });
         }
         let start = data.as_ptr().cast_mut().cast();
         // SAFETY: a request waits for its buffer (head of this file); the pair takes inline data, because
@@ -410,7 +428,7 @@ impl Build for ExtendedPostSendGuard<'_> {
         }
         if given > self.max_inline as usize {
             let (index, limit) = (self.current(), self.max_inline);
-            return self.fail(Failure::TooLong { index, given, limit });
+            return self.fail_open(Failure::TooLong { index, given, limit });
         }
         let pieces: *const ibv_data_buf = list.as_ptr().cast();
         // SAFETY: a request waits for its buffer (head of this file); the pair takes inline data, because

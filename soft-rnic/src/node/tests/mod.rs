@@ -71,6 +71,9 @@ impl Handler for Recorder {
     fn timer(&self, qp: u32) {
         self.tell(Told::Timer(qp));
     }
+    fn statistics(&self) -> Statistics {
+        Statistics::default()
+    }
 }
 
 /// A node and what it tells.

@@ -189,7 +189,7 @@ fn memory_of_the_same_user_is_copied_by_the_system() {
     assert_eq!(to.into_inner(), from);
     let nowhere = [vm::remote(8, 4)];
     // SAFETY: nothing is mapped there.
-    assert_eq!(unsafe { vm.write(&local, &nowhere) }, Err(vm::VmError::Fault));
+    assert_eq!(unsafe { vm.write(&local, &nowhere) }, Err(VmError::Fault));
     let fabric = fabric();
     let limited = Process::with(Settings { fabric: fabric.clone(), vm: false, ..Settings::default() });
     assert!(limited.link(Process::new(&fabric).qpn).vm().is_none());

@@ -118,7 +118,7 @@ impl Cq {
         entry.reset(options.capacity);
         let cq = Arc::new_cyclic(|this| Self {
             entry: NonNull::from(entry),
-            own: Own::default(),
+            own: Own::new(options.capacity),
             sources: Sources::default(),
             progress: Progress::default(),
             poll: PollLock::new(options.single_threaded),
@@ -166,7 +166,7 @@ impl Cq {
         self.handle.load(Relaxed)
     }
 
-    /// To be called once, when the C part is made.
+    /// To be called when the C part is made, and by [`retire`](Self::retire).
     pub(crate) fn set_handle(&self, handle: *mut ibv_cq) {
         self.handle.store(handle, Relaxed);
     }
@@ -228,11 +228,16 @@ impl Cq {
         }
     }
 
-    /// A source is to be looked at, although nobody has announced a completion.
-    pub(crate) fn look_at_source(&self, source: u32) {
+    /// A source may have something to poll that was not announced, or is not to be counted.
+    pub(crate) fn look_at(&self, source: u32) {
         if self.entry().nudge(source) {
             self.notify();
         }
+    }
+
+    /// Completions of a source were announced, and will not be polled: it was reset, or destroyed.
+    pub(crate) fn forget(&self, count: u32) {
+        self.sources.forget(self.entry(), count.into());
     }
 
     /// A peer has rung: there is a completion that the program waits for, or one too many.
@@ -262,10 +267,24 @@ impl Cq {
         }
     }
 
+    /// Nothing comes any more: whoever waits for an event is told to look.
+    pub(crate) fn wake(&self) {
+        if self.awaited.load(Relaxed) {
+            self.notify();
+        }
+    }
+
     /// The program wants to know of the next completion, or of the next solicited one.
     pub(crate) fn arm(&self, solicited_only: bool) {
         self.awaited.store(true, Relaxed);
         self.entry().arm(if solicited_only { Armed::Solicited } else { Armed::Any });
+    }
+
+    /// A rule of faults: as if it had been full. Nothing is completed here any more.
+    pub(crate) fn break_down(&self) {
+        self.capacity.store(0, Relaxed);
+        self.entry().set_capacity(0);
+        self.overrun();
     }
 
     /// The queue was full: the program is told once.
@@ -314,15 +333,14 @@ impl Cq {
     pub(crate) fn retire(self: &Arc<Self>) {
         let is_this = |element: &Element| matches!(element, Element::Cq(cq) if Arc::ptr_eq(cq, self));
         self.context().rnic().completion_queues().take(self.index);
+        self.set_handle(std::ptr::null_mut());
         if let Some(channel) = &self.channel {
             channel.forget(self);
+            channel.release();
         }
         self.context().events().forget(is_this);
         self.acks.wait();
         self.async_acks.wait();
-        if let Some(channel) = &self.channel {
-            channel.give_up();
-        }
         self.counted.count_out();
     }
 }

@@ -8,8 +8,11 @@ use spin::mutex::SpinMutex;
 
 use super::Cqe;
 
+/// Completions that are usually there at a time, at most.
+const USUAL: u32 = 128;
+
 /// A queue that many push to and one polls.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Own {
     /// The queue's length, for a look without the lock.
     len: AtomicUsize,
@@ -17,6 +20,12 @@ pub(super) struct Own {
 }
 
 impl Own {
+    /// With memory for as many as are usually there at a time, so that posting seldom allocates.
+    pub(super) fn new(capacity: u32) -> Self {
+        let queue = VecDeque::with_capacity(capacity.min(USUAL) as usize);
+        Self { len: AtomicUsize::new(0), queue: SpinMutex::new(queue) }
+    }
+
     #[inline]
     pub(super) fn len(&self) -> usize {
         self.len.load(Relaxed)

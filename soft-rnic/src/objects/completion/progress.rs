@@ -9,11 +9,16 @@ use spin::mutex::SpinMutex;
 use crate::queue_pair::Qp;
 
 /// The queue pairs that want progress.
-#[derive(Default)]
 pub(super) struct Progress {
     /// The list's length, for a look without the lock.
     len: AtomicUsize,
     list: SpinMutex<Vec<Arc<Qp>>, Yield>,
+}
+
+impl Default for Progress {
+    fn default() -> Self {
+        Self { len: AtomicUsize::new(0), list: SpinMutex::new(Vec::with_capacity(4)) }
+    }
 }
 
 impl Progress {

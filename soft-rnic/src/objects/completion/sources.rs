@@ -35,6 +35,8 @@ pub(super) struct Sources<S> {
     words: AtomicUsize,
     /// Bits that were taken and not served yet, of the cursor's word.
     left: AtomicU64,
+    /// Completions that were announced and that nobody will poll.
+    forgotten: AtomicU64,
     slots: SpinMutex<Slots<S>, Yield>,
 }
 
@@ -46,7 +48,12 @@ struct Slots<S> {
 impl<S> Default for Sources<S> {
     fn default() -> Self {
         let slots = Slots { sources: Vec::new(), free: VecDeque::new() };
-        Self { words: AtomicUsize::new(0), left: AtomicU64::new(0), slots: SpinMutex::new(slots) }
+        Self {
+            words: AtomicUsize::new(0),
+            left: AtomicU64::new(0),
+            forgotten: AtomicU64::new(0),
+            slots: SpinMutex::new(slots),
+        }
     }
 }
 
@@ -82,6 +89,13 @@ impl<S: Source> Sources<S> {
         drop(removed);
     }
 
+    /// A queue pair has dropped completions that were announced. A poll that stores its own count at this moment
+    /// adds them the next time.
+    pub(super) fn forget(&self, entry: &CqEntry, count: u64) {
+        self.forgotten.fetch_add(count, Relaxed);
+        entry.forget(count);
+    }
+
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.words.load(Relaxed) == 0
@@ -108,6 +122,7 @@ impl<S: Source> Sources<S> {
         let words = self.words.load(Relaxed);
         let mut bits = self.left.load(Relaxed);
         let mut taken = 0;
+        let announced = entry.announced();
         for _ in 0..=words {
             while bits != 0 && taken < room {
                 let bit = cursor.word * 64 + bits.trailing_zeros() as usize;
@@ -122,7 +137,13 @@ impl<S: Source> Sources<S> {
         }
         self.left.store(bits, Relaxed);
         cursor.polled = cursor.polled.wrapping_add(taken as u64);
-        entry.note_polled(cursor.polled);
+        let mut polled = cursor.polled.wrapping_add(self.forgotten.load(Relaxed));
+        if taken < room && bits == 0 && announced.wrapping_sub(polled) as i64 > 0 {
+            // All sources are empty: what was announced and is not there has gone with a queue pair or its peer.
+            cursor.polled = cursor.polled.wrapping_add(announced.wrapping_sub(polled));
+            polled = announced;
+        }
+        entry.note_polled(polled);
         taken
     }
 }

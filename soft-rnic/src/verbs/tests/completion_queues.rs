@@ -202,7 +202,8 @@ fn only_the_fields_that_were_asked_for_are_there() {
 #[test]
 fn what_the_queue_cannot_do_is_refused() {
     let opened = Opened::new(0);
-    let changes: [(fn(&mut ibv_cq_init_attr_ex), i32); 6] = [
+    type Change = fn(&mut ibv_cq_init_attr_ex);
+    let changes: [(Change, i32); 6] = [
         (|attr| attr.wc_flags = 1 << 8, libc::EOPNOTSUPP),
         (|attr| attr.wc_flags = 1 << 40, libc::EOPNOTSUPP),
         (|attr| (attr.comp_mask, attr.flags) = (1, 4), libc::EOPNOTSUPP),

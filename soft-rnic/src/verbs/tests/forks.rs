@@ -20,6 +20,15 @@ fn a_forked_childs_calls_fail_and_its_parents_go_on() {
         let mut attr = ibv_cq_init_attr_ex { cqe: 4, ..ibv_cq_init_attr_ex::default() };
         let cq_ex = verbs::ibv_create_cq_ex(opened.0, &raw mut attr);
         let mr = verbs::ibv_reg_mr(lib, pd, addr, 8, 0);
+        let cap = ibv_qp_cap { max_send_wr: 1, max_recv_wr: 1, ..ibv_qp_cap::default() };
+        let qp_type = ibv_qp_type::IBV_QPT_RC;
+        let mut init =
+            ibv_qp_init_attr { send_cq: cq, recv_cq: cq, qp_type, cap, ..ibv_qp_init_attr::default() };
+        let qp = (lib.ibv_create_qp)(pd, &raw mut init);
+        let srq_attr = ibv_srq_attr { max_wr: 1, max_sge: 1, srq_limit: 0 };
+        let mut srq_init = ibv_srq_init_attr { attr: srq_attr, ..ibv_srq_init_attr::default() };
+        let srq = (lib.ibv_create_srq)(pd, &raw mut srq_init);
+        assert!(!qp.is_null() && !srq.is_null());
         assert_eq!(verbs::ibv_req_notify_cq(cq, 0), 0);
         cq_of(cq).push(Cqe::default(), false);
 
@@ -35,7 +44,23 @@ fn a_forked_childs_calls_fail_and_its_parents_go_on() {
             };
             let null = |is_null: bool| is_null && errno() == libc::EIO;
             let minus_one = |result: i32| result == -1 && errno() == libc::EIO;
+            let mut attr = ibv_qp_attr::default();
+            let (mut send, mut receive) = (ibv_send_wr::default(), ibv_recv_wr::default());
+            let (mut bad_send, mut bad_receive) = (ptr::null_mut(), ptr::null_mut());
+            let mut srq_attr = srq_attr;
+            let state = ibv_qp_attr_mask::IBV_QP_STATE.0 as i32;
             let results = [
+                null((lib.ibv_create_qp)(pd, &raw mut init).is_null()),
+                null((lib.ibv_create_srq)(pd, &raw mut srq_init).is_null()),
+                (lib.ibv_modify_qp)(qp, &raw mut attr, state) == libc::EIO,
+                (lib.ibv_query_qp)(qp, &raw mut attr, state, &raw mut init) == libc::EIO,
+                verbs::ibv_post_send(qp, &raw mut send, &raw mut bad_send) == libc::EIO,
+                verbs::ibv_post_recv(qp, &raw mut receive, &raw mut bad_receive) == libc::EIO,
+                verbs::ibv_post_srq_recv(srq, &raw mut receive, &raw mut bad_receive) == libc::EIO,
+                (lib.ibv_modify_srq)(srq, &raw mut srq_attr, 2) == libc::EIO,
+                (lib.ibv_query_srq)(srq, &raw mut srq_attr) == libc::EIO,
+                (lib.ibv_destroy_qp)(qp) == libc::EIO,
+                (lib.ibv_destroy_srq)(srq) == libc::EIO,
                 null((lib.ibv_alloc_pd)(opened.0).is_null()),
                 null((lib.ibv_reg_mr)(pd, addr, 8, 0).is_null()),
                 null((lib.ibv_create_cq)(opened.0, 4, ptr::null_mut(), ptr::null_mut(), 0).is_null()),
@@ -66,6 +91,7 @@ fn a_forked_childs_calls_fail_and_its_parents_go_on() {
         let mut wc = ibv_wc::default();
         assert_eq!(verbs::ibv_poll_cq(cq, 1, &raw mut wc), 1);
         assert_eq!((lib.ibv_dereg_mr)(mr), 0);
+        assert_eq!(((lib.ibv_destroy_qp)(qp), (lib.ibv_destroy_srq)(srq)), (0, 0));
         assert_eq!(((lib.ibv_destroy_cq)(cq), (lib.ibv_destroy_cq)(cq_ex.cast())), (0, 0));
         assert_eq!((lib.ibv_destroy_comp_channel)(channel), 0);
         assert_eq!((lib.ibv_dealloc_pd)(pd), 0);

@@ -6,5 +6,7 @@ mod devices;
 mod events;
 #[cfg(not(miri))]
 mod forks;
+#[cfg(not(miri))]
+mod loopback;
 mod regions;
 mod words;

@@ -1,0 +1,198 @@
+//! What happens to queues, ports and devices.
+
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rdma_mummy_sys::types::{ibv_event_type, ibv_port_state};
+
+use super::{Action, Call};
+use crate::objects::context::Context;
+use crate::objects::device::Device;
+use crate::objects::event::{Element, Event};
+use crate::objects::rnic::Rnic;
+use crate::objects::setup::Setup;
+
+/// Ports that come up by themselves.
+static DUE: Mutex<Vec<Due>> = Mutex::new(Vec::new());
+/// Contexts that have failed, in all.
+static FAILED: AtomicUsize = AtomicUsize::new(0);
+/// A timer of no queue pair's.
+const NOBODY: u32 = u32::MAX;
+
+struct Due {
+    at: Instant,
+    device: u8,
+    port: u8,
+}
+
+fn due() -> MutexGuard<'static, Vec<Due>> {
+    DUE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What a rule does to a port or a device; nothing for other actions.
+pub(crate) fn happen(rnic: &Rnic, device: &'static Device, port: u8, action: &Action) {
+    match action {
+        Action::PortDown(lasting) => {
+            set_port(rnic, device, port, false);
+            if let Some(lasting) = lasting {
+                come_up_after(rnic, device, port, *lasting);
+            }
+        }
+        Action::PortUp => set_port(rnic, device, port, true),
+        Action::DeviceFatal => fail_device(rnic, device),
+        _ => {}
+    }
+}
+
+fn come_up_after(rnic: &Rnic, device: &Device, port: u8, lasting: Duration) {
+    let at = Instant::now() + lasting;
+    due().push(Due { at, device: device.number, port });
+    rnic.node().wake_at(at, NOBODY);
+}
+
+/// A timer has gone off: ports whose time has come are taken up.
+pub(crate) fn on_timer(rnic: &Rnic) {
+    let now = Instant::now();
+    let mut ready = Vec::new();
+    due().retain(|due| {
+        let waits = due.at > now;
+        if !waits {
+            ready.push((due.device, due.port));
+        }
+        waits
+    });
+    for (device, port) in ready {
+        if let Some(device) = device_of(device) {
+            set_port(rnic, device, port, true);
+        }
+    }
+}
+
+fn device_of(number: u8) -> Option<&'static Device> {
+    Setup::made()?.devices.get(usize::from(number))
+}
+
+/// Takes a port down or up: the programs hear of it, and peers see it. Sending looks at the port itself.
+fn set_port(rnic: &Rnic, device: &Device, number: u8, up: bool) {
+    let state = if up { ibv_port_state::IBV_PORT_ACTIVE } else { ibv_port_state::IBV_PORT_DOWN };
+    let Some(port) = device.port(number.into()).filter(|port| port.state() != state) else { return };
+    super::activate();
+    port.set_state(state);
+    for queue_pair in rnic.queue_pairs().all() {
+        if queue_pair.context.device().number == device.number {
+            queue_pair.show_link(number, up);
+        }
+    }
+    of_device(rnic, device).for_each(|context| context.raise_port(number, state));
+}
+
+fn of_device(rnic: &Rnic, device: &Device) -> impl Iterator<Item = Arc<Context>> {
+    let number = device.number;
+    rnic.contexts().into_iter().filter(move |context| context.device().number == number)
+}
+
+/// The device is gone, as if it had been unplugged.
+fn fail_device(rnic: &Rnic, device: &'static Device) {
+    super::activate();
+    device.set_gone(true);
+    for queue_pair in rnic.queue_pairs().all() {
+        if queue_pair.context.device().number == device.number {
+            queue_pair.unplug();
+        }
+    }
+    // Who waits for a completion finds out when it polls.
+    for cq in rnic.completion_queues().all() {
+        if cq.context().device().number == device.number {
+            cq.wake();
+        }
+    }
+    for context in of_device(rnic, device).filter(|context| context.fail()) {
+        FAILED.fetch_add(1, Relaxed);
+        context.raise(Event { kind: ibv_event_type::IBV_EVENT_DEVICE_FATAL, element: Element::Device });
+    }
+}
+
+/// A context that had failed is closed.
+pub(crate) fn failed_context_closed() {
+    FAILED.fetch_sub(1, Relaxed);
+}
+
+pub(crate) fn any_context_failed() -> bool {
+    FAILED.load(Relaxed) > 0
+}
+
+/// All ports are up and all devices are there.
+pub(crate) fn heal() {
+    due().clear();
+    let Some(setup) = Setup::made() else { return };
+    let rnic = Rnic::current();
+    for device in &setup.devices {
+        device.set_gone(false);
+        for port in &device.ports {
+            match &rnic {
+                Some(rnic) => set_port(rnic, device, port.number, true),
+                None => port.set_state(ibv_port_state::IBV_PORT_ACTIVE),
+            }
+        }
+    }
+}
+
+fn open(device: u8) -> io::Result<(Arc<Rnic>, &'static Device)> {
+    let found = Rnic::current().zip(device_of(device));
+    found.ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV))
+}
+
+pub(super) fn port_now(device: u8, port: u8, up: bool) -> io::Result<()> {
+    let (rnic, device) = open(device)?;
+    device.port(port.into()).ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV))?;
+    set_port(&rnic, device, port, up);
+    Ok(())
+}
+
+pub(super) fn device_now(device: u8) -> io::Result<()> {
+    let (rnic, device) = open(device)?;
+    fail_device(&rnic, device);
+    Ok(())
+}
+
+/// Whether a verb may do its work.
+///
+/// # Errors
+///
+/// What a rule says, as `errno`; `EIO` if the device has failed.
+#[cold]
+pub(crate) fn admit(context: &Context, call: Call) -> Result<(), i32> {
+    let device = context.device();
+    let mut error = None;
+    if let Some(set) = super::current() {
+        set.on_call(call, device.number, |rule, _| match rule.action {
+            Action::Errno(number) => error = Some(number),
+            ref other => happen(context.rnic(), device, rule.port.unwrap_or(1), other),
+        });
+    }
+    if context.has_failed() && !(call.destroys() && allows_destruction()) {
+        return Err(libc::EIO);
+    }
+    error.map_or(Ok(()), Err)
+}
+
+/// The same for opening a device, which has no context yet.
+#[cold]
+pub(crate) fn admit_opening(device: &Device) -> Result<(), i32> {
+    let mut error = None;
+    if let Some(set) = super::current() {
+        set.on_call(Call::OpenDevice, device.number, |rule, _| {
+            if let Action::Errno(number) = rule.action {
+                error = Some(number);
+            }
+        });
+    }
+    if device.is_gone() { Err(libc::EIO) } else { error.map_or(Ok(()), Err) }
+}
+
+/// Whether giving up what a device that failed had counts as done (`ibv_open_device(3)`).
+fn allows_destruction() -> bool {
+    std::env::var_os("RDMAV_ALLOW_DISASSOC_DESTROY").is_some()
+}

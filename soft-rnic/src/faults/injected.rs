@@ -1,0 +1,171 @@
+//! What becomes of one request: decided when it is first tried, kept until it has ended.
+
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+use rdma_mummy_sys::types::ibv_wc_status;
+
+use super::{Action, Rule, RuleSet, Step, mix};
+
+/// Attempts that are lost, still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Attempts {
+    Left(u32),
+    All,
+}
+
+impl Attempts {
+    fn of(times: Option<u32>) -> Self {
+        times.map_or(Self::All, Self::Left)
+    }
+
+    /// Whether one more is lost.
+    pub(crate) fn take(&mut self) -> bool {
+        match self {
+            Self::All => true,
+            Self::Left(0) => false,
+            Self::Left(left) => {
+                *left -= 1;
+                true
+            }
+        }
+    }
+}
+
+/// Waits for requests of other queue pairs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Held {
+    /// As soon as this many have been executed.
+    pub(crate) executed: u64,
+    pub(crate) until: Instant,
+}
+
+/// What rules have in mind for a request.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Injected {
+    /// Of the rules.
+    pub(crate) generation: u64,
+    pub(crate) until: Option<Instant>,
+    pub(crate) held: Option<Held>,
+    pub(crate) lost: Option<Attempts>,
+    pub(crate) not_ready: Option<Attempts>,
+    pub(crate) status: Option<ibv_wc_status>,
+    pub(crate) tampering: Tampering,
+}
+
+impl Injected {
+    /// Takes an action in; false if it is not about a request's way.
+    pub(crate) fn take(&mut self, rule: &Rule, drawn: u64, set: &RuleSet) -> bool {
+        match &rule.action {
+            Action::Drop(times) => self.lost = Some(Attempts::of(*times)),
+            Action::Rnr(times) => self.not_ready = Some(Attempts::of(*times)),
+            Action::Delay(least, most) => {
+                let range = most.saturating_sub(*least);
+                let part = range.mul_f64((drawn >> 11) as f64 / (1_u64 << 53) as f64);
+                self.until = Some(Instant::now() + *least + part);
+            }
+            Action::Hold(others, most) => {
+                let now = set.executed.load(std::sync::atomic::Ordering::Relaxed);
+                self.held = Some(Held { executed: now + u64::from(*others), until: Instant::now() + *most });
+            }
+            Action::Status(status) => self.status = Some(*status),
+            Action::Flip(bits) => self.tampering.flip = Some((*bits, drawn)),
+            Action::Split(pause) => self.tampering.split = Some(*pause),
+            Action::Crash(step) => self.tampering.end = Some((*step, End::Abort)),
+            Action::Stop(step) => self.tampering.end = Some((*step, End::Stop)),
+            _ => return false,
+        }
+        true
+    }
+}
+
+/// How a process ends at a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    Abort,
+    Stop,
+}
+
+/// What is done to a message on its way.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Tampering {
+    /// So many bits, by a number of chance.
+    pub(crate) flip: Option<(u32, u64)>,
+    pub(crate) split: Option<Duration>,
+    pub(crate) end: Option<(Step, End)>,
+}
+
+thread_local! {
+    /// For the message that this thread executes.
+    static TAMPERING: Cell<Tampering> = const { Cell::new(Tampering { flip: None, split: None, end: None }) };
+}
+
+impl Tampering {
+    /// Executes a message under it.
+    pub(crate) fn around<R>(self, execute: impl FnOnce() -> R) -> R {
+        TAMPERING.set(self);
+        let result = execute();
+        TAMPERING.set(Self::default());
+        result
+    }
+
+    /// Of the message that this thread executes.
+    pub(crate) fn current() -> Self {
+        TAMPERING.get()
+    }
+
+    /// Whether the bytes have to go the long way, where something can be done to them.
+    fn touches_payload(self) -> bool {
+        let on_the_way = |(step, _)| matches!(step, Step::BeforeCopy | Step::MidCopy);
+        self.flip.is_some() || self.split.is_some() || self.end.is_some_and(on_the_way)
+    }
+
+    /// Whether the process is to end here.
+    pub(crate) fn ends_at(self, step: Step) -> bool {
+        self.end.is_some_and(|(at, _)| at == step)
+    }
+
+    /// The bits to flip of so many bytes: byte and mask.
+    pub(crate) fn flips(self, length: usize) -> impl Iterator<Item = (usize, u8)> {
+        let (bits, drawn) = self.flip.filter(|_| length > 0).unwrap_or_default();
+        (0..u64::from(bits)).map(move |bit| {
+            let place = mix(drawn ^ bit) % (length as u64 * 8);
+            ((place / 8) as usize, 1 << (place % 8))
+        })
+    }
+}
+
+/// Whether the bytes of the message that this thread executes are to be moved as those of a long one.
+#[cold]
+#[inline(never)]
+pub(crate) fn takes_the_long_way() -> bool {
+    Tampering::current().touches_payload()
+}
+
+/// A step of a message: the process may end here.
+#[inline(always)]
+pub(crate) fn reach(step: Step) {
+    if super::active() {
+        end_at(step);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn end_at(step: Step) {
+    let tampering = Tampering::current();
+    let Some((_, end)) = tampering.end.filter(|(at, _)| *at == step) else { return };
+    match end {
+        End::Abort => {
+            eprintln!("soft-rnic: a fault rule aborts this process (crash={step})");
+            std::process::abort();
+        }
+        End::Stop => {
+            // Once: what follows is the same message.
+            TAMPERING.set(Tampering { end: None, ..tampering });
+            log::warn!("a fault rule stops this process (stop={step})");
+            // SAFETY: stopping this process touches no memory.
+            unsafe { libc::kill(libc::getpid(), libc::SIGSTOP) };
+        }
+    }
+}

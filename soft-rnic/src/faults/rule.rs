@@ -1,0 +1,382 @@
+//! Rules: what is to go wrong, and when.
+
+use std::fmt;
+use std::time::Duration;
+
+use rdma_mummy_sys::types::{ibv_qp_type, ibv_wc_status};
+
+use super::words::{Call, ERRNOS, Opcode, QP_TYPES, STATUSES, Step, word_of};
+
+/// What goes wrong.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Action {
+    /// The request gets no answer, so many times (`None`: every time). A reliable one is sent again after its timeout, and
+    /// fails with `RETRY_EXC_ERR` when its retries are used up; an unreliable one is lost.
+    Drop(Option<u32>),
+    /// The request waits, for a time drawn between the two. Those behind it in its queue pair wait as well.
+    Delay(Duration, Duration),
+    /// The request waits until this many requests of other queue pairs of the process were executed, but no longer than the
+    /// duration.
+    Hold(u32, Duration),
+    /// The request is completed with this status and not executed; a receive is completed with it whatever came.
+    Status(ibv_wc_status),
+    /// The receiver is not ready, so many times (`None`: every time).
+    Rnr(Option<u32>),
+    /// This many bits of the payload arrive changed.
+    Flip(u32),
+    /// All bytes but the last eight arrive at once, the last eight after this time.
+    Split(Duration),
+    /// The completion queue is overrun: `IBV_EVENT_CQ_ERR`, and nothing is completed there any more.
+    CqOverrun,
+    /// `IBV_EVENT_SRQ_LIMIT_REACHED` for the shared receive queue that a receive came from.
+    SrqLimit,
+    /// The port goes down, for a time or for good: `IBV_EVENT_PORT_ERR`; nothing that is sent through it is answered.
+    PortDown(Option<Duration>),
+    /// The port comes up again: `IBV_EVENT_PORT_ACTIVE`.
+    PortUp,
+    /// `IBV_EVENT_QP_FATAL`: the queue pair goes to the error state.
+    QpFatal,
+    /// `IBV_EVENT_DEVICE_FATAL`: every call of every context that is open fails with `EIO`.
+    DeviceFatal,
+    /// The call fails with this error and does nothing.
+    Errno(i32),
+    /// The process aborts at this moment of the message.
+    Crash(Step),
+    /// The process stops (SIGSTOP) at this moment of the message.
+    Stop(Step),
+    /// The device is another than it is, from the beginning: to be given in the configuration.
+    Trait(Trait),
+}
+
+/// How a device differs from a whole one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Trait {
+    /// A limit is lower: its name in [`Limits`](crate::Limits), and its value. It holds for all devices.
+    Limit(String, u64),
+    /// Who made it.
+    VendorId(u32),
+    /// What they call it.
+    VendorPartId(u32),
+    /// Its revision.
+    HwVer(u32),
+    /// Its GUID.
+    NodeGuid(u64),
+    /// The GID tables are empty.
+    NoGids,
+    /// There are no atomic operations.
+    NoAtomics,
+}
+
+/// Which of the events that a rule matches it acts on.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub enum Which {
+    /// All of them.
+    #[default]
+    All,
+    /// One, counted from 1.
+    Nth(u64),
+    /// So many at the beginning.
+    First(u64),
+    /// This one, counted from 1, and all after it.
+    From(u64),
+    /// The last of each so many.
+    Every(u64),
+    /// Each with this probability.
+    Chance(f64),
+}
+
+/// A rule: an action, what it is for, and how often.
+///
+/// ```
+/// use soft_rnic::faults::{Action, Opcode, Rule};
+///
+/// let rule = Rule::new(Action::Drop(None)).opcode(Opcode::Send).nth(3);
+/// assert_eq!(rule, "drop opcode=send nth=3".parse()?);
+/// # Ok::<(), soft_rnic::faults::RuleError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rule {
+    pub(super) action: Action,
+    pub(super) device: Option<u8>,
+    pub(super) port: Option<u8>,
+    pub(super) qpn: Option<u32>,
+    pub(super) qp_types: Vec<ibv_qp_type>,
+    pub(super) opcodes: Vec<Opcode>,
+    /// From the first to the second, both of them included.
+    pub(super) size: Option<(u64, u64)>,
+    pub(super) call: Option<Call>,
+    pub(super) which: Which,
+}
+
+impl Rule {
+    /// A rule for everything that the action can be for: requests, but receives for [`Action::SrqLimit`]. Calls have to be
+    /// [named](Self::call).
+    pub fn new(action: Action) -> Self {
+        Self {
+            action,
+            device: None,
+            port: None,
+            qpn: None,
+            qp_types: Vec::new(),
+            opcodes: Vec::new(),
+            size: None,
+            call: None,
+            which: Which::All,
+        }
+    }
+
+    /// Of `softN` only.
+    #[must_use]
+    pub fn device(mut self, number: u8) -> Self {
+        self.device = Some(number);
+        self
+    }
+
+    /// Of queue pairs of this port only; with a call, the port that goes down or up.
+    #[must_use]
+    pub fn port(mut self, number: u8) -> Self {
+        self.port = Some(number);
+        self
+    }
+
+    /// Of the queue pair of this number only.
+    #[must_use]
+    pub fn qpn(mut self, number: u32) -> Self {
+        self.qpn = Some(number);
+        self
+    }
+
+    /// Of this type of queue pair; asked again: or of that.
+    #[must_use]
+    pub fn qp_type(mut self, qp_type: ibv_qp_type) -> Self {
+        self.qp_types.push(qp_type);
+        self
+    }
+
+    /// Of this operation; asked again: or of that.
+    #[must_use]
+    pub fn opcode(mut self, opcode: Opcode) -> Self {
+        self.opcodes.push(opcode);
+        self
+    }
+
+    /// Of this many bytes.
+    #[must_use]
+    pub fn size(mut self, bytes: std::ops::RangeInclusive<u64>) -> Self {
+        self.size = Some((*bytes.start(), *bytes.end()));
+        self
+    }
+
+    /// When this verb is called.
+    #[must_use]
+    pub fn call(mut self, call: Call) -> Self {
+        self.call = Some(call);
+        self
+    }
+
+    /// Only the k-th that matches.
+    #[must_use]
+    pub fn nth(self, k: u64) -> Self {
+        self.which(Which::Nth(k))
+    }
+
+    /// Which of those that match.
+    #[must_use]
+    pub fn which(mut self, which: Which) -> Self {
+        self.which = which;
+        self
+    }
+
+    /// What it makes of a device, and of which.
+    pub(crate) fn of_device(&self) -> Option<(&Trait, Option<u8>)> {
+        match &self.action {
+            Action::Trait(of) => Some((of, self.device)),
+            _ => None,
+        }
+    }
+
+    /// What it does.
+    pub fn action(&self) -> &Action {
+        &self.action
+    }
+
+    /// Whether the rule makes sense; else what would.
+    pub(super) fn check(&self) -> Result<(), &'static str> {
+        use Action as A;
+        let receives = self.opcodes.contains(&Opcode::Recv);
+        let restricted = self.port.is_some()
+            || self.qpn.is_some()
+            || !self.qp_types.is_empty()
+            || !self.opcodes.is_empty()
+            || self.size.is_some();
+        let choosy = self.which != Which::All || self.call.is_some();
+        let of_requests = || match (self.call, receives) {
+            (None, false) => Ok(()),
+            (Some(_), _) => Err("an action on requests: it cannot have call="),
+            (_, true) => Err("an action on requests: it cannot have opcode=recv"),
+        };
+        if self.call == Some(Call::OpenDevice) && !matches!(self.action, A::Errno(_)) {
+            return Err("possible: opening a device can fail with errno=, and nothing else");
+        }
+        match &self.action {
+            A::Errno(_) if self.call.is_none() => Err("an action on calls: it needs call="),
+            A::Errno(_) if restricted => Err("an action on calls: it can have device=, call= and how often"),
+            A::Errno(_) => Ok(()),
+            A::Drop(_) | A::Delay(..) | A::Hold(..) | A::Flip(_) | A::Split(_) | A::Crash(_) | A::Stop(_) => {
+                of_requests()
+            }
+            A::Rnr(_) if self.opcodes.iter().all(|opcode| opcode.takes_receive()) => of_requests(),
+            A::Rnr(_) => {
+                Err("an action on what takes a receive: opcode= send, send_with_imm, rdma_write_with_imm")
+            }
+            A::Status(_) | A::QpFatal | A::CqOverrun if self.call.is_some() => {
+                Err("an action on requests and receives: it cannot have call=")
+            }
+            A::SrqLimit if self.call.is_some() || self.opcodes.iter().any(|o| *o != Opcode::Recv) => {
+                Err("an action on receives: it can have opcode=recv only, and no call=")
+            }
+            A::Trait(Trait::Limit(..)) if restricted || choosy || self.device.is_some() => {
+                Err("a limit of all devices: it stands alone")
+            }
+            A::Trait(_) if restricted || choosy => Err("how a device is made: it can have device= only"),
+            _ => Ok(()),
+        }
+    }
+
+    /// What the rule is for, as the caller sees it.
+    pub(super) fn matches_work(&self, seen: &Seen) -> bool {
+        let wants_receives = self.action == Action::SrqLimit || self.opcodes.contains(&Opcode::Recv);
+        let wants_requests = self.opcodes.is_empty() || self.opcodes.iter().any(|o| *o != Opcode::Recv);
+        let right_kind = match (&self.action, seen.opcode) {
+            (_, Opcode::Recv) => wants_receives,
+            (Action::SrqLimit, _) => false,
+            (Action::Rnr(_), opcode) => opcode.takes_receive() && wants_requests,
+            _ => wants_requests,
+        };
+        right_kind
+            && self.call.is_none()
+            && !matches!(self.action, Action::Trait(_))
+            && self.device.is_none_or(|device| device == seen.device)
+            && self.port.is_none_or(|port| port == seen.port)
+            && self.qpn.is_none_or(|qpn| qpn == seen.qpn)
+            && (self.qp_types.is_empty() || self.qp_types.contains(&seen.qp_type))
+            && (self.opcodes.is_empty() || self.opcodes.contains(&seen.opcode))
+            && self.size.is_none_or(|(least, most)| (least..=most).contains(&seen.size))
+    }
+
+    pub(super) fn matches_call(&self, call: Call, device: u8) -> bool {
+        self.call == Some(call) && self.device.is_none_or(|wanted| wanted == device)
+    }
+}
+
+/// A request, or a receive.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen {
+    pub(crate) device: u8,
+    pub(crate) port: u8,
+    pub(crate) qpn: u32,
+    pub(crate) qp_type: ibv_qp_type,
+    pub(crate) opcode: Opcode,
+    pub(crate) size: u64,
+}
+
+/// A duration as rules have it.
+struct Time(Duration);
+
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let nanoseconds = self.0.as_nanos();
+        for (unit, length) in [("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1000)] {
+            if nanoseconds.is_multiple_of(length) {
+                return write!(f, "{}{unit}", nanoseconds / length);
+            }
+        }
+        write!(f, "{nanoseconds}ns")
+    }
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Drop(None) => f.write_str("drop"),
+            Self::Drop(Some(times)) => write!(f, "drop={times}"),
+            Self::Delay(least, most) if least == most => write!(f, "delay={}", Time(*least)),
+            Self::Delay(least, most) => write!(f, "delay={}..{}", Time(*least), Time(*most)),
+            Self::Hold(others, most) => write!(f, "hold={others}:{}", Time(*most)),
+            Self::Status(status) => match word_of(STATUSES, status) {
+                Some(word) => write!(f, "status={word}"),
+                None => write!(f, "status={}", status.0),
+            },
+            Self::Rnr(None) => f.write_str("rnr"),
+            Self::Rnr(Some(times)) => write!(f, "rnr={times}"),
+            Self::Flip(bits) => write!(f, "flip={bits}"),
+            Self::Split(pause) => write!(f, "split={}", Time(*pause)),
+            Self::CqOverrun => f.write_str("cq_overrun"),
+            Self::SrqLimit => f.write_str("srq_limit"),
+            Self::PortDown(None) => f.write_str("port_down"),
+            Self::PortDown(Some(time)) => write!(f, "port_down={}", Time(*time)),
+            Self::PortUp => f.write_str("port_up"),
+            Self::QpFatal => f.write_str("qp_fatal"),
+            Self::DeviceFatal => f.write_str("device_fatal"),
+            Self::Errno(error) => match word_of(ERRNOS, error) {
+                Some(word) => write!(f, "errno={word}"),
+                None => write!(f, "errno={error}"),
+            },
+            Self::Crash(step) => write!(f, "crash={step}"),
+            Self::Stop(step) => write!(f, "stop={step}"),
+            Self::Trait(of) => match of {
+                Trait::Limit(name, value) => write!(f, "{name}={value}"),
+                Trait::VendorId(id) => write!(f, "vendor_id={id:#x}"),
+                Trait::VendorPartId(id) => write!(f, "vendor_part_id={id:#x}"),
+                Trait::HwVer(version) => write!(f, "hw_ver={version:#x}"),
+                Trait::NodeGuid(guid) => write!(f, "node_guid={guid:#x}"),
+                Trait::NoGids => f.write_str("no_gids"),
+                Trait::NoAtomics => f.write_str("no_atomics"),
+            },
+        }
+    }
+}
+
+/// As it is parsed.
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.action)?;
+        if let Some(device) = self.device {
+            write!(f, " device=soft{device}")?;
+        }
+        if let Some(port) = self.port {
+            write!(f, " port={port}")?;
+        }
+        if let Some(qpn) = self.qpn {
+            write!(f, " qpn={qpn:#x}")?;
+        }
+        if !self.qp_types.is_empty() {
+            let words = self.qp_types.iter().map(|of| word_of(QP_TYPES, of).unwrap_or("?"));
+            write!(f, " qp_type={}", words.collect::<Vec<_>>().join(","))?;
+        }
+        if !self.opcodes.is_empty() {
+            let words = self.opcodes.iter().map(ToString::to_string);
+            write!(f, " opcode={}", words.collect::<Vec<_>>().join(","))?;
+        }
+        match self.size {
+            None => {}
+            Some((least, most)) if least == most => write!(f, " size={least}")?,
+            Some((least, u64::MAX)) => write!(f, " size={least}..")?,
+            Some((least, most)) => write!(f, " size={least}..{most}")?,
+        }
+        if let Some(call) = self.call {
+            write!(f, " call={call}")?;
+        }
+        match self.which {
+            Which::All => Ok(()),
+            Which::Nth(k) => write!(f, " nth={k}"),
+            Which::First(k) => write!(f, " first={k}"),
+            Which::From(k) => write!(f, " from={k}"),
+            Which::Every(k) => write!(f, " every={k}"),
+            Which::Chance(p) => write!(f, " chance={p}"),
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! The words of rules: each means one value, and is told again when that value is shown.
+
+use std::fmt;
+
+use rdma_mummy_sys::types::{ibv_qp_type, ibv_wc_status, ibv_wr_opcode};
+
+/// Makes an enumeration whose values have words.
+macro_rules! words {
+    ($(#[$meta:meta])* pub enum $Name:ident { $($(#[$doc:meta])* $Value:ident = $word:literal,)* }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub enum $Name { $($(#[$doc])* $Value,)* }
+
+        impl $Name {
+            pub(super) const ALL: &'static [(&'static str, Self)] = &[$(($word, Self::$Value),)*];
+        }
+
+        impl fmt::Display for $Name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(match self { $(Self::$Value => $word,)* })
+            }
+        }
+    };
+}
+
+words! {
+    /// What a rule looks at: a posted request of some operation, or a receive that has been filled.
+    pub enum Opcode {
+        /// `IBV_WR_SEND`
+        Send = "send",
+        /// `IBV_WR_SEND_WITH_IMM`
+        SendWithImm = "send_with_imm",
+        /// `IBV_WR_RDMA_WRITE`
+        RdmaWrite = "rdma_write",
+        /// `IBV_WR_RDMA_WRITE_WITH_IMM`
+        RdmaWriteWithImm = "rdma_write_with_imm",
+        /// `IBV_WR_RDMA_READ`
+        RdmaRead = "rdma_read",
+        /// `IBV_WR_ATOMIC_CMP_AND_SWP`
+        AtomicCmpAndSwp = "atomic_cmp_and_swp",
+        /// `IBV_WR_ATOMIC_FETCH_AND_ADD`
+        AtomicFetchAndAdd = "atomic_fetch_and_add",
+        /// The completion of a receive, when it is polled.
+        Recv = "recv",
+    }
+}
+
+impl Opcode {
+    pub(crate) fn of_request(opcode: ibv_wr_opcode) -> Self {
+        match opcode {
+            ibv_wr_opcode::IBV_WR_SEND_WITH_IMM => Self::SendWithImm,
+            ibv_wr_opcode::IBV_WR_RDMA_WRITE => Self::RdmaWrite,
+            ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM => Self::RdmaWriteWithImm,
+            ibv_wr_opcode::IBV_WR_RDMA_READ => Self::RdmaRead,
+            ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP => Self::AtomicCmpAndSwp,
+            ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD => Self::AtomicFetchAndAdd,
+            _ => Self::Send,
+        }
+    }
+
+    /// Whether it uses up a receive of the other side.
+    pub(super) fn takes_receive(self) -> bool {
+        matches!(self, Self::Send | Self::SendWithImm | Self::RdmaWriteWithImm)
+    }
+}
+
+words! {
+    /// A moment in the life of a message, at which its sender's process can end or stop.
+    pub enum Step {
+        /// A receive is needed, and none is taken yet.
+        BeforeClaim = "before_claim",
+        /// All keys are checked, the mark is published, no byte is moved.
+        BeforeCopy = "before_copy",
+        /// Half of the bytes are moved.
+        MidCopy = "mid_copy",
+        /// All bytes are moved; the receive is not marked as filled.
+        BeforeFinish = "before_finish",
+        /// The receive is marked as filled; its completion queue does not know.
+        BeforeAnnounce = "before_announce",
+    }
+}
+
+words! {
+    /// A verb that can fail by a rule.
+    pub enum Call {
+        /// `ibv_open_device`
+        OpenDevice = "open_device",
+        /// `ibv_query_device`, `ibv_query_device_ex`
+        QueryDevice = "query_device",
+        /// `ibv_query_port`
+        QueryPort = "query_port",
+        /// `ibv_query_gid` and its kin
+        QueryGid = "query_gid",
+        /// `ibv_alloc_pd`
+        AllocPd = "alloc_pd",
+        /// `ibv_dealloc_pd`
+        DeallocPd = "dealloc_pd",
+        /// `ibv_reg_mr` and its kin
+        RegMr = "reg_mr",
+        /// `ibv_rereg_mr`
+        ReregMr = "rereg_mr",
+        /// `ibv_dereg_mr`
+        DeregMr = "dereg_mr",
+        /// `ibv_alloc_buf`
+        AllocBuf = "alloc_buf",
+        /// `ibv_create_comp_channel`
+        CreateCompChannel = "create_comp_channel",
+        /// `ibv_destroy_comp_channel`
+        DestroyCompChannel = "destroy_comp_channel",
+        /// `ibv_create_cq`, `ibv_create_cq_ex`
+        CreateCq = "create_cq",
+        /// `ibv_resize_cq`
+        ResizeCq = "resize_cq",
+        /// `ibv_modify_cq`
+        ModifyCq = "modify_cq",
+        /// `ibv_req_notify_cq`
+        ReqNotifyCq = "req_notify_cq",
+        /// `ibv_destroy_cq`
+        DestroyCq = "destroy_cq",
+        /// `ibv_create_qp`, `ibv_create_qp_ex`
+        CreateQp = "create_qp",
+        /// `ibv_modify_qp`
+        ModifyQp = "modify_qp",
+        /// `ibv_query_qp`
+        QueryQp = "query_qp",
+        /// `ibv_destroy_qp`
+        DestroyQp = "destroy_qp",
+        /// `ibv_create_srq`, `ibv_create_srq_ex`
+        CreateSrq = "create_srq",
+        /// `ibv_modify_srq`
+        ModifySrq = "modify_srq",
+        /// `ibv_query_srq`
+        QuerySrq = "query_srq",
+        /// `ibv_post_srq_recv`
+        PostSrqRecv = "post_srq_recv",
+        /// `ibv_destroy_srq`
+        DestroySrq = "destroy_srq",
+        /// `ibv_create_ah`
+        CreateAh = "create_ah",
+        /// `ibv_destroy_ah`
+        DestroyAh = "destroy_ah",
+    }
+}
+
+impl Call {
+    /// Whether it gives something up: what `RDMAV_ALLOW_DISASSOC_DESTROY` is about (`ibv_open_device(3)`).
+    pub(crate) fn destroys(self) -> bool {
+        matches!(
+            self,
+            Self::DeallocPd
+                | Self::DeregMr
+                | Self::DestroyCompChannel
+                | Self::DestroyCq
+                | Self::DestroyQp
+                | Self::DestroySrq
+                | Self::DestroyAh
+        )
+    }
+}
+
+/// The types of queue pairs.
+pub(super) const QP_TYPES: &[(&str, ibv_qp_type)] =
+    &[("rc", ibv_qp_type::IBV_QPT_RC), ("uc", ibv_qp_type::IBV_QPT_UC), ("ud", ibv_qp_type::IBV_QPT_UD)];
+
+macro_rules! statuses {
+    ($($word:literal => $status:ident,)*) => {
+        /// The statuses of completions.
+        pub(super) const STATUSES: &[(&str, ibv_wc_status)] = &[$(($word, ibv_wc_status::$status),)*];
+    };
+}
+
+statuses! {
+    "success" => IBV_WC_SUCCESS,
+    "loc_len_err" => IBV_WC_LOC_LEN_ERR,
+    "loc_qp_op_err" => IBV_WC_LOC_QP_OP_ERR,
+    "loc_eec_op_err" => IBV_WC_LOC_EEC_OP_ERR,
+    "loc_prot_err" => IBV_WC_LOC_PROT_ERR,
+    "wr_flush_err" => IBV_WC_WR_FLUSH_ERR,
+    "mw_bind_err" => IBV_WC_MW_BIND_ERR,
+    "bad_resp_err" => IBV_WC_BAD_RESP_ERR,
+    "loc_access_err" => IBV_WC_LOC_ACCESS_ERR,
+    "rem_inv_req_err" => IBV_WC_REM_INV_REQ_ERR,
+    "rem_access_err" => IBV_WC_REM_ACCESS_ERR,
+    "rem_op_err" => IBV_WC_REM_OP_ERR,
+    "retry_exc_err" => IBV_WC_RETRY_EXC_ERR,
+    "rnr_retry_exc_err" => IBV_WC_RNR_RETRY_EXC_ERR,
+    "loc_rdd_viol_err" => IBV_WC_LOC_RDD_VIOL_ERR,
+    "rem_inv_rd_req_err" => IBV_WC_REM_INV_RD_REQ_ERR,
+    "rem_abort_err" => IBV_WC_REM_ABORT_ERR,
+    "inv_eecn_err" => IBV_WC_INV_EECN_ERR,
+    "inv_eec_state_err" => IBV_WC_INV_EEC_STATE_ERR,
+    "fatal_err" => IBV_WC_FATAL_ERR,
+    "resp_timeout_err" => IBV_WC_RESP_TIMEOUT_ERR,
+    "general_err" => IBV_WC_GENERAL_ERR,
+    "tm_err" => IBV_WC_TM_ERR,
+    "tm_rndv_incomplete" => IBV_WC_TM_RNDV_INCOMPLETE,
+}
+
+macro_rules! errnos {
+    ($($name:ident)*) => {
+        /// The errors that verbs give, and those that a system in need gives.
+        pub(super) const ERRNOS: &[(&str, i32)] = &[$((stringify!($name), libc::$name),)*];
+    };
+}
+
+errnos! {
+    EPERM ENOENT EINTR EIO ENXIO EAGAIN ENOMEM EACCES EFAULT EBUSY EEXIST ENODEV EINVAL ENFILE EMFILE ENOSPC EPROTO
+    EOPNOTSUPP ENODATA ENOSYS ETIMEDOUT EHOSTUNREACH
+}
+
+/// The word of a value.
+pub(super) fn word_of<T: PartialEq>(words: &[(&'static str, T)], value: &T) -> Option<&'static str> {
+    words.iter().find(|(_, known)| known == value).map(|(word, _)| *word)
+}

@@ -1,0 +1,216 @@
+//! Asking the processes of this user.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::{STATUS_VERSION, Statistics};
+use crate::node::{LAST_BLOCK, REPLY, Reply, Request, socket_name};
+use crate::platform::socket::{Received, Socket};
+use crate::platform::user;
+
+/// Who is asked answers within this time.
+const ANSWER: Duration = Duration::from_secs(1);
+/// So many are asked at a time, each over a descriptor.
+const AT_A_TIME: usize = 128;
+
+/// A process that has the device open.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Process {
+    /// Its number; `None` if it lives in another pid namespace, or could not be connected to.
+    pub pid: Option<u32>,
+    /// Whom it can reach: the processes of the same fabric.
+    pub fabric: String,
+    /// What it says.
+    pub answer: Result<Statistics, NoAnswer>,
+}
+
+/// Why a process says nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NoAnswer {
+    /// It is stopped, or has too much to do.
+    #[error("no answer within {} ms; is it stopped?", ANSWER.as_millis())]
+    Late,
+    /// So many wait for it that the kernel does not let this process connect.
+    #[error("too many processes wait for it; is it stopped?")]
+    Busy,
+    /// It hung up: it ends at this moment, or is of a release that cannot tell.
+    #[error("it hung up; it has just ended, or its soft-rnic is too old")]
+    HungUp,
+    /// It tells it in another way.
+    #[error("its soft-rnic tells its status in version {0}, this one reads {STATUS_VERSION}")]
+    OtherVersion(u64),
+    /// What it says makes no sense.
+    #[error("its answer makes no sense")]
+    Nonsense,
+}
+
+/// The processes of this user on this host (strictly: in this network namespace) that can be reached over the software
+/// device: of one fabric, or of all. The default fabric's name is empty.
+///
+/// Each is asked once, with a bound in time; nothing of theirs is changed or mapped.
+///
+/// # Errors
+///
+/// `/proc/net/unix` cannot be read, or there is no descriptor left. `PermissionDenied` if this user cannot be told from
+/// others: it has no name in its user namespace.
+pub fn processes(fabric: Option<&str>) -> io::Result<Vec<Process>> {
+    let Some(user) = user::own() else {
+        let message = "this user has no name in its user namespace, so no process can be trusted";
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
+    };
+    let sockets = std::fs::read("/proc/net/unix")
+        .map_err(|error| io::Error::new(error.kind(), format!("/proc/net/unix: {error}")))?;
+    let names = names(&String::from_utf8_lossy(&sockets), fabric);
+    let mut found = Found::default();
+    let mut asked = Vec::new();
+    for (fabric, block) in names {
+        asked.extend(found.call(user, fabric, block)?);
+        if asked.len() == AT_A_TIME {
+            found.hear(core::mem::take(&mut asked))?;
+        }
+    }
+    found.hear(asked)?;
+    Ok(found.processes)
+}
+
+/// The fabrics and blocks of listening sockets, in a table whose names anybody may have chosen.
+fn names(table: &str, fabric: Option<&str>) -> BTreeSet<(String, u16)> {
+    let name = |line: &str| {
+        let mut rest = line.split_once("@soft-rnic/")?.1.rsplitn(2, '/');
+        let block = rest.next()?.parse().ok().filter(|block| (1..=LAST_BLOCK).contains(block))?;
+        let of = rest.next()?;
+        fabric.is_none_or(|fabric| fabric == of).then(|| (of.to_owned(), block))
+    };
+    table.lines().filter_map(name).collect()
+}
+
+/// A process that was asked.
+struct Asked {
+    socket: Socket,
+    pid: Option<u32>,
+    fabric: String,
+}
+
+#[derive(Default)]
+struct Found {
+    processes: Vec<Process>,
+    /// Those that were asked, by whatever block.
+    known: BTreeSet<(String, u32)>,
+    /// The same, of those without a number.
+    nameless: BTreeSet<[u8; 16]>,
+}
+
+impl Found {
+    /// Asks the owner of a block, if it is of this user and was not asked.
+    fn call(&mut self, user: u32, fabric: String, block: u16) -> io::Result<Option<Asked>> {
+        let socket = match Socket::connect(&socket_name(&fabric, block)) {
+            Ok(socket) => socket,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.processes.push(Process { pid: None, fabric, answer: Err(NoAnswer::Busy) });
+                return Ok(None);
+            }
+            // It has ended, or the name is not one of ours.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::ConnectionRefused | io::ErrorKind::InvalidInput | io::ErrorKind::NotFound
+                ) =>
+            {
+                return Ok(None);
+            }
+            Err(error) if error.raw_os_error() == Some(libc::EPROTOTYPE) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let who = socket.credentials()?;
+        if who.user != user {
+            return Ok(None);
+        }
+        let pid = (who.pid != 0).then_some(who.pid);
+        if pid.is_some_and(|pid| !self.known.insert((fabric.clone(), pid))) {
+            return Ok(None);
+        }
+        let said = socket.send(&Request::Status { version: STATUS_VERSION }.encode());
+        if said.is_err() {
+            self.processes.push(Process { pid, fabric, answer: Err(NoAnswer::HungUp) });
+            return Ok(None);
+        }
+        Ok(Some(Asked { socket, pid, fabric }))
+    }
+
+    /// Waits for the answers.
+    fn hear(&mut self, mut waiting: Vec<Asked>) -> io::Result<()> {
+        let deadline = Instant::now() + ANSWER;
+        let mut buffer = vec![0; REPLY];
+        loop {
+            for asked in core::mem::take(&mut waiting) {
+                match asked.socket.receive(&mut buffer) {
+                    Received::Nothing => waiting.push(asked),
+                    Received::Packet(len, _) => self.answered(asked, &buffer[..len]),
+                    Received::End => self.add(asked, Err(NoAnswer::HungUp)),
+                }
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if waiting.is_empty() || left.is_zero() {
+                break;
+            }
+            let mut files: Vec<_> = waiting
+                .iter()
+                .map(|asked| PollFd::from_borrowed_fd(asked.socket.as_fd(), PollFlags::IN))
+                .collect();
+            let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+            match poll(&mut files, Some(&left)) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        waiting.into_iter().for_each(|asked| self.add(asked, Err(NoAnswer::Late)));
+        Ok(())
+    }
+
+    fn answered(&mut self, asked: Asked, packet: &[u8]) {
+        let answer = match Reply::decode(packet) {
+            Some(Reply::Status { process, statistics }) => {
+                if asked.pid.is_none() && !self.nameless.insert(process) {
+                    return;
+                }
+                Ok(*statistics)
+            }
+            Some(Reply::OtherVersion { version }) => Err(NoAnswer::OtherVersion(version)),
+            _ => Err(NoAnswer::Nonsense),
+        };
+        self.add(asked, answer);
+    }
+
+    fn add(&mut self, Asked { pid, fabric, .. }: Asked, answer: Result<Statistics, NoAnswer>) {
+        self.processes.push(Process { pid, fabric, answer });
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::names;
+
+    #[test]
+    fn names_are_found_among_others() {
+        let table = "Num       RefCount Protocol Flags    Type St Inode Path\n\
+            0000000000000000: 00000002 00000000 00010000 0005 01 20155 @soft-rnic//7\n\
+            0000000000000000: 00000002 00000000 00010000 0005 01 20156 @soft-rnic/lab/1023\n\
+            0000000000000000: 00000002 00000000 00010000 0005 01 20157 @soft-rnic/lab/1024\n\
+            0000000000000000: 00000002 00000000 00010000 0005 01 20158 @soft-rnic/lab/0\n\
+            0000000000000000: 00000002 00000000 00010000 0005 01 20159 @soft-rnic/lab/x\n\
+            0000000000000000: 00000002 00000000 00010000 0005 01 20160 @soft-rnic\n\
+            0000000000000000: 00000003 00000000 00000000 0001 03 20161 /run/soft-rnic/lab/5\n\
+            0000000000000000: 00000003 00000000 00000000 0001 03 20162\n";
+        let all = [(String::new(), 7), ("lab".to_owned(), 1023)];
+        assert_eq!(names(table, None), all.clone().into());
+        assert_eq!(names(table, Some("")), all[..1].iter().cloned().collect());
+        assert_eq!(names(table, Some("lab")), all[1..].iter().cloned().collect());
+        assert!(names(table, Some("la")).is_empty());
+    }
+}

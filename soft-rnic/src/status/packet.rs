@@ -1,0 +1,156 @@
+//! Statistics as another process gets them: one packet of bounded length, decoded whole or not at all.
+
+use rdma_mummy_sys::types::{ibv_qp_state, ibv_qp_type};
+
+use super::{Moved, OpenDevice, Peer, QueuePairs, Regions, Statistics, Traffic};
+use crate::config::{MAX_DEVICES, Mode};
+use crate::node::Reader;
+
+/// Changes with what is said here.
+pub(crate) const STATUS_VERSION: u64 = 1;
+
+/// Peers in one answer; those with the most messages are told.
+const MAX_PEERS: usize = 200;
+/// Three types, in seven states each; room for more.
+const MAX_KINDS: usize = 64;
+const MODES: [Mode; 2] = [Mode::Inline, Mode::Deferred];
+
+/// The statistics in bytes.
+pub(crate) fn encode(statistics: &Statistics) -> Vec<u8> {
+    let mut packet = Vec::new();
+    packet.push(MODES.iter().position(|mode| *mode == statistics.mode).unwrap_or_default() as u8);
+    let devices = statistics.devices.iter().filter_map(|device| {
+        let number: u8 = device.name.strip_prefix("soft")?.parse().ok()?;
+        (number < MAX_DEVICES).then_some((number, device.contexts))
+    });
+    let devices: Vec<_> = devices.collect();
+    packet.push(devices.len() as u8);
+    for (number, contexts) in devices {
+        packet.push(number);
+        packet.extend(contexts.to_le_bytes());
+    }
+    let kinds = &statistics.queue_pairs[..statistics.queue_pairs.len().min(MAX_KINDS)];
+    packet.push(kinds.len() as u8);
+    for QueuePairs { qp_type, state, count } in kinds {
+        [qp_type.0, state.0, *count].iter().for_each(|word| packet.extend(word.to_le_bytes()));
+    }
+    let Regions { count, bytes } = statistics.regions;
+    for word in [statistics.shared_receive_queues, statistics.completion_queues, count] {
+        packet.extend(word.to_le_bytes());
+    }
+    packet.extend(bytes.to_le_bytes());
+    put_traffic(&mut packet, &statistics.former);
+    let mut peers: Vec<_> = statistics.peers.iter().collect();
+    if peers.len() > MAX_PEERS {
+        peers.sort_by_key(|peer| std::cmp::Reverse(peer.traffic.messages()));
+    }
+    let left_out = peers.len().saturating_sub(MAX_PEERS) as u32 + statistics.more_peers;
+    peers.truncate(MAX_PEERS);
+    packet.extend(left_out.to_le_bytes());
+    packet.extend((peers.len() as u16).to_le_bytes());
+    for peer in peers {
+        packet.extend(peer.pid.unwrap_or(0).to_le_bytes());
+        put_traffic(&mut packet, &peer.traffic);
+    }
+    packet
+}
+
+fn put_traffic(packet: &mut Vec<u8>, traffic: &Traffic) {
+    for (_, Moved { messages, bytes }) in traffic.paths() {
+        packet.extend(messages.to_le_bytes());
+        packet.extend(bytes.to_le_bytes());
+    }
+}
+
+/// The statistics that were told, if they make sense.
+pub(crate) fn decode(packet: &mut Reader<'_>) -> Option<Statistics> {
+    let mode = *MODES.get(usize::from(packet.u8()?))?;
+    let devices = (0..packet.u8().filter(|count| *count <= MAX_DEVICES)?)
+        .map(|_| {
+            let number = packet.u8().filter(|number| *number < MAX_DEVICES)?;
+            Some(OpenDevice { name: format!("soft{number}"), contexts: packet.u32()? })
+        })
+        .collect::<Option<_>>()?;
+    let queue_pairs = (0..packet.u8().filter(|count| usize::from(*count) <= MAX_KINDS)?)
+        .map(|_| {
+            let (qp_type, state) = (ibv_qp_type(packet.u32()?), ibv_qp_state(packet.u32()?));
+            Some(QueuePairs { qp_type, state, count: packet.u32()? })
+        })
+        .collect::<Option<_>>()?;
+    let (shared_receive_queues, completion_queues) = (packet.u32()?, packet.u32()?);
+    let regions = Regions { count: packet.u32()?, bytes: packet.u64()? };
+    let former = traffic(packet)?;
+    let more_peers = packet.u32()?;
+    let peers = (0..packet.u16().filter(|count| usize::from(*count) <= MAX_PEERS)?)
+        .map(|_| {
+            let pid = Some(packet.u32()?).filter(|pid| *pid != 0);
+            Some(Peer { pid, traffic: traffic(packet)? })
+        })
+        .collect::<Option<_>>()?;
+    Some(Statistics {
+        mode,
+        devices,
+        queue_pairs,
+        shared_receive_queues,
+        completion_queues,
+        regions,
+        peers,
+        more_peers,
+        former,
+    })
+}
+
+fn traffic(packet: &mut Reader<'_>) -> Option<Traffic> {
+    let mut moved = || Some(Moved { messages: packet.u64()?, bytes: packet.u64()? });
+    Some(Traffic { own: moved()?, slot: moved()?, direct: moved()?, vm: moved()?, call: moved()? })
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn statistics(peers: usize) -> Statistics {
+        let moved = |number: u64| Moved { messages: number, bytes: number * 3 };
+        let traffic = |number: u64| Traffic {
+            own: moved(number),
+            slot: moved(number + 1),
+            direct: moved(number + 2),
+            vm: moved(number + 3),
+            call: moved(number + 4),
+        };
+        let kind = |state| QueuePairs { qp_type: ibv_qp_type::IBV_QPT_UD, state, count: 3 };
+        Statistics {
+            mode: Mode::Deferred,
+            devices: vec![OpenDevice { name: "soft15".into(), contexts: 2 }],
+            queue_pairs: vec![kind(ibv_qp_state::IBV_QPS_RTS), kind(ibv_qp_state::IBV_QPS_ERR)],
+            shared_receive_queues: 1,
+            completion_queues: 2,
+            regions: Regions { count: 3, bytes: 1 << 40 },
+            peers: (0..peers as u64)
+                .map(|peer| Peer { pid: Some(peer as u32).filter(|pid| *pid > 0), traffic: traffic(peer) })
+                .collect(),
+            more_peers: 0,
+            former: traffic(77),
+        }
+    }
+
+    #[test]
+    fn what_is_told_is_what_there_is() {
+        for peers in [0, 1, MAX_PEERS] {
+            let statistics = statistics(peers);
+            assert_eq!(decode(&mut Reader::new(&encode(&statistics))), Some(statistics));
+        }
+        let many = decode(&mut Reader::new(&encode(&statistics(MAX_PEERS + 5)))).expect("it is whole");
+        assert_eq!((many.peers.len(), many.more_peers), (MAX_PEERS, 5));
+        assert!(many.peers.iter().all(|peer| peer.pid >= Some(5)), "the busiest are told");
+    }
+
+    #[test]
+    fn a_cut_or_wild_answer_is_none() {
+        let packet = encode(&statistics(2));
+        for len in 0..packet.len() {
+            assert_eq!(decode(&mut Reader::new(&packet[..len])), None, "{len} bytes");
+        }
+        assert_eq!(decode(&mut Reader::new(&[0xff; 4096])), None);
+    }
+}

@@ -1,0 +1,413 @@
+//! Two connected queue pairs in this process, over the provider's table, and what a test does with them.
+//!
+//! # Safety
+//!
+//! All unsafe code of the test is here. A [`Side`] owns its objects from its making to its drop, and nobody else
+//! destroys them; requests are built on the stack and posted by value; the device touches only `memory`, which outlives
+//! the objects.
+
+use std::cell::UnsafeCell;
+use std::ptr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rdma_mummy_sys::types::*;
+use rdma_mummy_sys::{Verbs, verbs};
+use soft_rnic::{Config, Mode, faults};
+
+/// How long a wait may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Set for a run in which requests are not executed as they are posted.
+pub(crate) const DEFERRED: &str = "SOFT_RNIC_FAULTS_TEST_DEFERRED";
+/// Bytes of a side's memory.
+pub(crate) const ROOM: usize = 1 << 16;
+
+/// The table, with devices for tests; in a child process as the environment says.
+pub(crate) fn table() -> &'static Verbs {
+    if std::env::var_os(super::children::MARK).is_some() {
+        return soft_rnic::provider().verbs();
+    }
+    let mut config = Config::default();
+    (config.devices, config.ports) = (2, 2);
+    config.time_scale = 0.01;
+    if std::env::var_os(DEFERRED).is_some() {
+        config.mode = Mode::Deferred;
+    }
+    config.fabric = format!("faults-{}", std::process::id());
+    soft_rnic::provider_with(config).expect("all tests of this process use this configuration").verbs()
+}
+
+/// Rules are the whole process's, so tests take turns; each begins and ends without any.
+pub(crate) struct Turn(#[allow(dead_code)] MutexGuard<'static, ()>);
+
+pub(crate) fn turn() -> Turn {
+    static TURN: Mutex<()> = Mutex::new(());
+    let guard = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    faults::clear();
+    Turn(guard)
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        faults::clear();
+    }
+}
+
+/// Puts rules in force.
+pub(crate) fn rules(text: &str) {
+    faults::set(faults::parse(text).unwrap(), 1).unwrap();
+}
+
+/// How often each rule has acted.
+pub(crate) fn fired() -> Vec<u64> {
+    faults::report().iter().map(|report| report.fired).collect()
+}
+
+pub(crate) fn errno() -> i32 {
+    std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
+}
+
+/// Asks until there is an answer.
+pub(crate) fn until<T>(mut ask: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(Instant::now() < end, "nothing happened for {PATIENCE:?}");
+        std::thread::sleep(Duration::from_micros(50));
+    }
+}
+
+/// Opens a device; `Err` is `errno`.
+pub(crate) fn open(device: usize) -> Result<*mut ibv_context, i32> {
+    let lib = table();
+    let mut count = 0;
+    // SAFETY: the list has as many devices as it says, and is freed once.
+    unsafe {
+        let list = verbs::ibv_get_device_list(lib, &raw mut count);
+        assert!(device < count as usize);
+        let context = (lib.ibv_open_device)(*list.add(device));
+        let error = errno();
+        (lib.ibv_free_device_list)(list);
+        if context.is_null() { Err(error) } else { Ok(context) }
+    }
+}
+
+/// One end, with queues and memory of its own.
+pub(crate) struct Side {
+    pub(crate) context: *mut ibv_context,
+    pub(crate) pd: *mut ibv_pd,
+    pub(crate) cq: *mut ibv_cq,
+    pub(crate) srq: *mut ibv_srq,
+    pub(crate) qp: *mut ibv_qp,
+    pub(crate) mr: *mut ibv_mr,
+    memory: Box<[UnsafeCell<u8>]>,
+    /// The device has failed: nothing can be destroyed.
+    pub(crate) lost: bool,
+}
+
+/// What a side is made with.
+#[derive(Clone, Copy)]
+pub(crate) struct Options {
+    pub(crate) qp_type: ibv_qp_type,
+    pub(crate) device: usize,
+    pub(crate) shared: bool,
+    pub(crate) timeout: u8,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { qp_type: ibv_qp_type::IBV_QPT_RC, device: 0, shared: false, timeout: 10 }
+    }
+}
+
+impl Side {
+    pub(crate) fn new(options: Options) -> Self {
+        let lib = table();
+        let context = open(options.device).unwrap();
+        let memory: Box<[_]> = (0..ROOM).map(|_| UnsafeCell::new(0)).collect();
+        // SAFETY: objects are made of live ones.
+        unsafe {
+            let pd = (lib.ibv_alloc_pd)(context);
+            let cq = (lib.ibv_create_cq)(context, 256, ptr::null_mut(), ptr::null_mut(), 0);
+            let srq = if options.shared {
+                let attr = ibv_srq_attr { max_wr: 16, max_sge: 1, ..Default::default() };
+                let mut init = ibv_srq_init_attr { attr, ..Default::default() };
+                (lib.ibv_create_srq)(pd, &raw mut init)
+            } else {
+                ptr::null_mut()
+            };
+            let cap = ibv_qp_cap {
+                max_send_wr: 64,
+                max_recv_wr: 64,
+                max_send_sge: 1,
+                max_recv_sge: 1,
+                ..Default::default()
+            };
+            let mut init = ibv_qp_init_attr {
+                send_cq: cq,
+                recv_cq: cq,
+                srq,
+                cap,
+                qp_type: options.qp_type,
+                sq_sig_all: 1,
+                ..Default::default()
+            };
+            let qp = (lib.ibv_create_qp)(pd, &raw mut init);
+            let access = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE
+                | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE
+                | ibv_access_flags::IBV_ACCESS_REMOTE_READ
+                | ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC;
+            let mr = (lib.ibv_reg_mr)(pd, memory.as_ptr().cast_mut().cast(), ROOM, access.0 as i32);
+            for pointer in [pd.cast::<u8>(), cq.cast(), qp.cast(), mr.cast()] {
+                assert!(!pointer.is_null(), "errno {}", errno());
+            }
+            Self { context, pd, cq, srq, qp, mr, memory, lost: false }
+        }
+    }
+
+    pub(crate) fn qpn(&self) -> u32 {
+        // SAFETY: the queue pair lives.
+        unsafe { (*self.qp).qp_num }
+    }
+
+    pub(crate) fn modify(&self, attr: ibv_qp_attr, mask: ibv_qp_attr_mask) -> i32 {
+        let mut attr = attr;
+        // SAFETY: the queue pair lives.
+        unsafe { (table().ibv_modify_qp)(self.qp, &raw mut attr, mask.0 as i32) }
+    }
+
+    /// Brings the queue pair up, towards another of this process.
+    fn connect(&self, to: &Self, options: Options) {
+        self.connect_to(to.qpn(), options);
+    }
+
+    /// Brings the queue pair up, towards that of a number, on the same device of any process.
+    pub(crate) fn connect_to(&self, qpn: u32, options: Options) {
+        use ibv_qp_attr_mask as M;
+        let reliable = options.qp_type == ibv_qp_type::IBV_QPT_RC;
+        let attr = |qp_state| ibv_qp_attr { qp_state, ..Default::default() };
+        let mut init = attr(ibv_qp_state::IBV_QPS_INIT);
+        init.port_num = 1;
+        init.qp_access_flags = if reliable { 0xf } else { 3 };
+        assert_eq!(
+            self.modify(
+                init,
+                M::IBV_QP_STATE | M::IBV_QP_PKEY_INDEX | M::IBV_QP_PORT | M::IBV_QP_ACCESS_FLAGS
+            ),
+            0
+        );
+        let mut gid = ibv_gid { raw: [0; 16] };
+        // SAFETY: the context is open.
+        assert_eq!(unsafe { (table().ibv_query_gid)(self.context, 1, 0, &raw mut gid) }, 0);
+        let mut rtr = attr(ibv_qp_state::IBV_QPS_RTR);
+        rtr.ah_attr = ibv_ah_attr { is_global: 1, port_num: 1, ..Default::default() };
+        rtr.ah_attr.grh.dgid = gid;
+        (rtr.path_mtu, rtr.dest_qp_num) = (ibv_mtu::IBV_MTU_1024, qpn);
+        (rtr.max_dest_rd_atomic, rtr.min_rnr_timer) = (4, 12);
+        let mut mask =
+            M::IBV_QP_STATE | M::IBV_QP_AV | M::IBV_QP_PATH_MTU | M::IBV_QP_DEST_QPN | M::IBV_QP_RQ_PSN;
+        if reliable {
+            mask = mask | M::IBV_QP_MAX_DEST_RD_ATOMIC | M::IBV_QP_MIN_RNR_TIMER;
+        }
+        assert_eq!(self.modify(rtr, mask), 0);
+        let mut rts = attr(ibv_qp_state::IBV_QPS_RTS);
+        (rts.timeout, rts.retry_cnt, rts.rnr_retry, rts.max_rd_atomic) = (options.timeout, 3, 3, 4);
+        let mut mask = M::IBV_QP_STATE | M::IBV_QP_SQ_PSN;
+        if reliable {
+            mask = mask
+                | M::IBV_QP_TIMEOUT
+                | M::IBV_QP_RETRY_CNT
+                | M::IBV_QP_RNR_RETRY
+                | M::IBV_QP_MAX_QP_RD_ATOMIC;
+        }
+        assert_eq!(self.modify(rts, mask), 0);
+    }
+
+    /// Where its memory is.
+    fn base(&self) -> *mut u8 {
+        self.memory.as_ptr().cast_mut().cast()
+    }
+
+    pub(crate) fn write_bytes(&self, bytes: &[u8]) {
+        assert!(bytes.len() <= ROOM);
+        // SAFETY: within the memory, to which there are no references but through cells.
+        unsafe { self.base().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+    }
+
+    pub(crate) fn bytes(&self, length: usize) -> Vec<u8> {
+        assert!(length <= ROOM);
+        // SAFETY: as above. A device may write meanwhile, so each byte is read by itself.
+        (0..length).map(|at| unsafe { self.base().add(at).read_volatile() }).collect()
+    }
+
+    fn entry(&self, length: usize) -> ibv_sge {
+        // SAFETY: the region lives.
+        ibv_sge { addr: self.base().addr() as u64, length: length as u32, lkey: unsafe { (*self.mr).lkey } }
+    }
+
+    /// Posts a request for the first bytes of both memories; `Err` is `errno`.
+    pub(crate) fn post(
+        &self,
+        to: &Self,
+        wr_id: u64,
+        opcode: ibv_wr_opcode,
+        length: usize,
+    ) -> Result<(), i32> {
+        self.post_to(to.place(), wr_id, opcode, length)
+    }
+
+    /// Where its memory is, and by which key.
+    pub(crate) fn place(&self) -> (u64, u32) {
+        // SAFETY: the region lives.
+        (self.base().addr() as u64, unsafe { (*self.mr).rkey })
+    }
+
+    /// Posts a request for the first bytes of its memory and those at an address; `Err` is `errno`.
+    pub(crate) fn post_to(
+        &self,
+        place: (u64, u32),
+        wr_id: u64,
+        opcode: ibv_wr_opcode,
+        length: usize,
+    ) -> Result<(), i32> {
+        let (remote_addr, rkey) = place;
+        let mut entry = self.entry(length);
+        let mut wr = ibv_send_wr { wr_id, sg_list: &raw mut entry, num_sge: 1, opcode, ..Default::default() };
+        if opcode.0 >= ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP.0 {
+            wr.wr.atomic.remote_addr = remote_addr;
+            wr.wr.atomic.rkey = rkey;
+            wr.wr.atomic.compare_add = 1;
+        } else {
+            wr.wr.rdma.remote_addr = remote_addr;
+            wr.wr.rdma.rkey = rkey;
+        }
+        let mut bad = ptr::null_mut();
+        // SAFETY: the queue pair lives, and the list is valid.
+        match unsafe { verbs::ibv_post_send(self.qp, &raw mut wr, &raw mut bad) } {
+            0 => Ok(()),
+            error => Err(error),
+        }
+    }
+
+    pub(crate) fn send(&self, to: &Self, wr_id: u64, length: usize) {
+        self.post(to, wr_id, ibv_wr_opcode::IBV_WR_SEND, length).unwrap();
+    }
+
+    pub(crate) fn write(&self, to: &Self, wr_id: u64, length: usize) {
+        self.post(to, wr_id, ibv_wr_opcode::IBV_WR_RDMA_WRITE, length).unwrap();
+    }
+
+    pub(crate) fn receive(&self, wr_id: u64) -> Result<(), i32> {
+        let mut entry = self.entry(ROOM);
+        let mut wr = ibv_recv_wr { wr_id, sg_list: &raw mut entry, num_sge: 1, ..Default::default() };
+        let mut bad = ptr::null_mut();
+        // SAFETY: the queue lives, and the list is valid.
+        let error = unsafe {
+            if self.srq.is_null() {
+                verbs::ibv_post_recv(self.qp, &raw mut wr, &raw mut bad)
+            } else {
+                verbs::ibv_post_srq_recv(self.srq, &raw mut wr, &raw mut bad)
+            }
+        };
+        if error == 0 { Ok(()) } else { Err(error) }
+    }
+
+    /// The number and the status of a completion, if there is one; `Err` is `errno`.
+    pub(crate) fn poll(&self) -> Result<Option<(u64, ibv_wc_status)>, i32> {
+        let mut wc = ibv_wc::default();
+        // SAFETY: the queue lives, and there is room for one.
+        match unsafe { verbs::ibv_poll_cq(self.cq, 1, &raw mut wc) } {
+            0 => Ok(None),
+            1 => Ok(Some((wc.wr_id, wc.status))),
+            _ => Err(errno()),
+        }
+    }
+
+    /// The next completion: its number and status.
+    pub(crate) fn next(&self) -> (u64, ibv_wc_status) {
+        until(|| self.poll().unwrap())
+    }
+
+    /// The next asynchronous event, acknowledged.
+    pub(crate) fn event(&self) -> ibv_event_type {
+        let mut event = ibv_async_event { element: Default::default(), event_type: ibv_event_type(0) };
+        // SAFETY: the context is open; the descriptor is its own.
+        unsafe {
+            let mut poll = libc::pollfd { fd: (*self.context).async_fd, events: libc::POLLIN, revents: 0 };
+            assert_eq!(libc::poll(&raw mut poll, 1, PATIENCE.as_millis() as i32), 1, "no event");
+            assert_eq!((table().ibv_get_async_event)(self.context, &raw mut event), 0);
+            (table().ibv_ack_async_event)(&raw mut event);
+        }
+        event.event_type
+    }
+
+    pub(crate) fn port(&self) -> ibv_port_attr {
+        let mut attr = ibv_port_attr::default();
+        // SAFETY: the context is open.
+        assert_eq!(unsafe { verbs::ibv_query_port(table(), self.context, 1, &raw mut attr) }, 0);
+        attr
+    }
+
+    pub(crate) fn device(&self) -> ibv_device_attr {
+        let mut attr = ibv_device_attr::default();
+        // SAFETY: the context is open.
+        assert_eq!(unsafe { (table().ibv_query_device)(self.context, &raw mut attr) }, 0);
+        attr
+    }
+
+    pub(crate) fn state(&self) -> ibv_qp_state {
+        let (mut attr, mut init) = (ibv_qp_attr::default(), ibv_qp_init_attr::default());
+        // SAFETY: the queue pair lives.
+        assert_eq!(unsafe { (table().ibv_query_qp)(self.qp, &raw mut attr, 1, &raw mut init) }, 0);
+        attr.qp_state
+    }
+
+    /// What destroying each object says.
+    pub(crate) fn destroy(&self) -> Vec<i32> {
+        let lib = table();
+        // SAFETY: in the order of what depends on what; called once, or again for what refused.
+        unsafe {
+            let mut results = vec![(lib.ibv_destroy_qp)(self.qp)];
+            if !self.srq.is_null() {
+                results.push((lib.ibv_destroy_srq)(self.srq));
+            }
+            results.extend([
+                (lib.ibv_dereg_mr)(self.mr),
+                (lib.ibv_destroy_cq)(self.cq),
+                (lib.ibv_dealloc_pd)(self.pd),
+            ]);
+            results
+        }
+    }
+}
+
+impl Drop for Side {
+    fn drop(&mut self) {
+        faults::clear();
+        if !self.lost {
+            let results = self.destroy();
+            if !std::thread::panicking() {
+                assert!(results.iter().all(|result| *result == 0), "{results:?}");
+            }
+        } else {
+            // What a device may still write to is not freed.
+            std::mem::forget(std::mem::take(&mut self.memory));
+        }
+        // SAFETY: it was opened, and is closed once.
+        unsafe { (table().ibv_close_device)(self.context) };
+    }
+}
+
+/// Two sides, connected.
+pub(crate) fn pair_with(options: Options) -> (Side, Side) {
+    let (a, b) = (Side::new(options), Side::new(options));
+    a.connect(&b, options);
+    b.connect(&a, options);
+    (a, b)
+}
+
+pub(crate) fn pair() -> (Side, Side) {
+    pair_with(Options::default())
+}

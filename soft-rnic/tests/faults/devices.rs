@@ -1,0 +1,100 @@
+//! What happens to ports and devices.
+
+use rdma_mummy_sys::types::*;
+use rdma_mummy_sys::verbs;
+use soft_rnic::faults;
+
+use crate::bench::*;
+
+use ibv_wc_status as S;
+
+/// So that nothing is given up while a port is down for a moment.
+const PATIENT: Options = Options { qp_type: ibv_qp_type::IBV_QPT_RC, device: 0, shared: false, timeout: 24 };
+
+#[test]
+fn a_port_goes_down_and_comes_up() {
+    let _turn = turn();
+    let (a, b) = pair();
+    a.write(&b, 1, 8);
+    assert_eq!(a.next(), (1, S::IBV_WC_SUCCESS));
+    rules("port_down nth=1");
+    a.write(&b, 2, 8);
+    assert_eq!(a.event(), ibv_event_type::IBV_EVENT_PORT_ERR);
+    assert_eq!(b.event(), ibv_event_type::IBV_EVENT_PORT_ERR);
+    assert_eq!(a.port().state, ibv_port_state::IBV_PORT_DOWN);
+    assert_eq!(a.next(), (2, S::IBV_WC_RETRY_EXC_ERR));
+    faults::port_up(0, 1).unwrap();
+    assert_eq!(b.event(), ibv_event_type::IBV_EVENT_PORT_ACTIVE);
+    assert_eq!(b.port().state, ibv_port_state::IBV_PORT_ACTIVE);
+}
+
+#[test]
+fn a_port_that_is_down_for_a_moment_loses_nothing() {
+    let _turn = turn();
+    let (a, b) = pair_with(PATIENT);
+    rules("port_down=20ms nth=1");
+    a.write_bytes(b"all of it");
+    a.write(&b, 1, 9);
+    assert!(a.poll().unwrap().is_none());
+    assert_eq!(a.event(), ibv_event_type::IBV_EVENT_PORT_ERR);
+    assert_eq!(a.event(), ibv_event_type::IBV_EVENT_PORT_ACTIVE);
+    assert_eq!(a.next(), (1, S::IBV_WC_SUCCESS));
+    assert_eq!(b.bytes(9), b"all of it");
+}
+
+#[test]
+fn nobody_reaches_a_port_that_is_down() {
+    let _turn = turn();
+    let options = Options { device: 1, ..Options::default() };
+    let (a, b) = pair_with(options);
+    a.write(&b, 1, 8);
+    assert_eq!(a.next(), (1, S::IBV_WC_SUCCESS));
+    faults::port_down(1, 1).unwrap();
+    assert_eq!(faults::port_down(1, 9).unwrap_err().raw_os_error(), Some(libc::ENODEV));
+    a.write(&b, 2, 8);
+    assert_eq!(a.next(), (2, S::IBV_WC_RETRY_EXC_ERR));
+    // Without any rule, what ends the faults ends this one too.
+    faults::clear();
+    assert_eq!(a.port().state, ibv_port_state::IBV_PORT_ACTIVE);
+}
+
+#[test]
+fn every_call_of_a_device_that_failed_is_refused() {
+    let _turn = turn();
+    let ((mut a, mut b), (c, d)) = (pair_with(Options { device: 1, ..Options::default() }), pair());
+    (a.lost, b.lost) = (true, true);
+    rules(&format!("device_fatal qpn={} nth=2", a.qpn()));
+    a.write(&b, 1, 8);
+    assert_eq!(a.next(), (1, S::IBV_WC_SUCCESS));
+    a.write(&b, 2, 8);
+    assert_eq!(a.event(), ibv_event_type::IBV_EVENT_DEVICE_FATAL);
+    assert_eq!(b.event(), ibv_event_type::IBV_EVENT_DEVICE_FATAL);
+    for side in [&a, &b] {
+        assert_eq!(side.poll().unwrap_err(), libc::EIO);
+        assert_eq!(side.post(&b, 3, ibv_wr_opcode::IBV_WR_SEND, 8), Err(libc::EIO));
+        assert_eq!(side.receive(1), Err(libc::EIO));
+        assert_eq!(side.modify(ibv_qp_attr::default(), ibv_qp_attr_mask::IBV_QP_STATE), libc::EIO);
+        assert_eq!(side.destroy(), [libc::EIO; 4]);
+        let lib = table();
+        // SAFETY: the objects live.
+        unsafe {
+            assert!((lib.ibv_alloc_pd)(side.context).is_null() && errno() == libc::EIO);
+            let mut attr = ibv_device_attr::default();
+            assert_eq!((lib.ibv_query_device)(side.context, &raw mut attr), libc::EIO);
+            assert_eq!(verbs::ibv_req_notify_cq(side.cq, 0), libc::EIO);
+            let mut event = ibv_async_event { element: Default::default(), event_type: ibv_event_type(0) };
+            assert_eq!((lib.ibv_get_async_event)(side.context, &raw mut event), -1);
+            assert_eq!(errno(), libc::EIO);
+        }
+    }
+    assert_eq!(open(1).unwrap_err(), libc::EIO);
+    // The other device is whole.
+    c.write(&d, 1, 8);
+    assert_eq!(c.next(), (1, S::IBV_WC_SUCCESS));
+    // It is plugged in again: old contexts stay as they are, new ones are good.
+    faults::clear();
+    assert_eq!(a.poll().unwrap_err(), libc::EIO);
+    let (e, f) = pair_with(Options { device: 1, ..Options::default() });
+    e.write(&f, 1, 8);
+    assert_eq!(e.next(), (1, S::IBV_WC_SUCCESS));
+}

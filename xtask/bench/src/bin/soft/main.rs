@@ -1,0 +1,132 @@
+//! What `cargo xtask bench soft` times of the software device: each row in a process of its own, against something
+//! that anybody can do without a device, in turns.
+//!
+//!     soft ROW SAMPLES
+//!
+//! prints `sample OURS REFERENCE` in nanoseconds. The other process, where a row needs one, is this program again.
+
+mod peer;
+mod reference;
+mod side;
+
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use sideway::memory::BufferKind;
+
+use peer::Peer;
+use side::{HALF, Side};
+
+fn main() -> Result<()> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    match words.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        ["serve", kind] => {
+            peer::serve(if *kind == "shared" { BufferKind::Shared } else { BufferKind::Private })
+        }
+        [row, samples] => measure(row, samples.parse().context("how many samples is a number")?),
+        _ => bail!("usage: soft ROW SAMPLES"),
+    }
+}
+
+fn measure(row: &str, samples: u32) -> Result<()> {
+    reference::pin(0)?;
+    match row {
+        "bandwidth" => {
+            let (mut side, mut peer) = pair(BufferKind::Shared)?;
+            let memory = reference::Memory::new();
+            sample(samples, || stream(&mut side, &peer, 65536, 16, 4000), || memory.copies(65536, 4000))?;
+            peer.end()
+        }
+        "rate" => {
+            let (mut side, mut peer) = pair(BufferKind::Shared)?;
+            let memory = reference::Memory::new();
+            sample(samples, || stream(&mut side, &peer, 64, 128, 200_000), || memory.copies(4096, 200_000))?;
+            peer.end()
+        }
+        "write-latency" => {
+            let (mut side, mut peer) = pair(BufferKind::Shared)?;
+            let ours = || peer.writes(&mut side, 20_000);
+            sample_two(samples, ours, || reference::cache_line(20_000))?;
+            peer.end()
+        }
+        "send-latency" => {
+            let (mut side, mut peer) = pair(BufferKind::Shared)?;
+            let ours = || peer.sends(&mut side, 20_000);
+            sample_two(samples, ours, || reference::cache_line(20_000))?;
+            peer.end()
+        }
+        "loopback" => {
+            let mut side = Side::new(BufferKind::Private)?;
+            let mut other = Side::of(&side)?;
+            side.connect_both(&mut other)?;
+            let memory = reference::Memory::new();
+            let (rkey, there) = (side.memory.rkey(), side.at(HALF));
+            let ours = || {
+                let start = Instant::now();
+                for _ in 0..100_000 {
+                    side.write(rkey, there, 64, true)?;
+                    side.complete(1)?;
+                }
+                Ok(nanoseconds(start, 100_000))
+            };
+            sample(samples, ours, || 2.0 * memory.copies(4096, 100_000))
+        }
+        "vm-4096" | "vm-65536" | "vm-1048576" => {
+            let bytes: u32 = row.trim_start_matches("vm-").parse()?;
+            let count = (400_000_000 / u64::from(bytes)).min(20_000);
+            let (mut side, mut peer) = pair(BufferKind::Private)?;
+            let from = side.memory.as_ptr();
+            let raw = peer.raw();
+            let ours = || stream(&mut side, &peer, bytes, 1, count);
+            sample_two(samples, ours, || raw.writes(from, bytes as usize, count))?;
+            peer.end()
+        }
+        _ => bail!("no such row: {row}"),
+    }
+}
+
+fn pair(kind: BufferKind) -> Result<(Side, Peer)> {
+    let mut side = Side::new(kind)?;
+    let mut peer = Peer::start(&mut side, kind)?;
+    // What is set up with the first messages is no part of the later ones.
+    stream(&mut side, &peer, 64, 1, 100)?;
+    peer.settle()?;
+    Ok((side, peer))
+}
+
+/// Writes so many messages, `depth` of them outstanding at most; how long each took.
+fn stream(side: &mut Side, peer: &Peer, bytes: u32, depth: u64, count: u64) -> Result<f64> {
+    let signal = (depth / 2).max(1);
+    let start = Instant::now();
+    let (mut posted, mut completed) = (0, 0);
+    while completed < count {
+        while posted < count && posted - completed < depth {
+            posted += 1;
+            side.write(peer.rkey, peer.address, bytes, posted % signal == 0 || posted == count)?;
+        }
+        side.complete(1)?;
+        completed = (completed + signal).min(count);
+    }
+    Ok(nanoseconds(start, count))
+}
+
+fn nanoseconds(start: Instant, count: u64) -> f64 {
+    start.elapsed().as_nanos() as f64 / count as f64
+}
+
+fn sample(samples: u32, mut ours: impl FnMut() -> Result<f64>, reference: impl Fn() -> f64) -> Result<()> {
+    sample_two(samples, &mut ours, || Ok(reference()))
+}
+
+/// In turns, after one that does not count.
+fn sample_two(
+    samples: u32,
+    mut ours: impl FnMut() -> Result<f64>,
+    mut reference: impl FnMut() -> Result<f64>,
+) -> Result<()> {
+    (ours()?, reference()?);
+    for _ in 0..samples {
+        println!("sample {:.3} {:.3}", ours()?, reference()?);
+    }
+    Ok(())
+}

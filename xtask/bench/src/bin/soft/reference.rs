@@ -1,0 +1,117 @@
+//! What the device is compared with: what anybody can do without one.
+
+use std::hint::{black_box, spin_loop};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Release};
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
+
+/// Keeps this thread on one processor: the `number`th of those that the process had at its start, or the only one.
+pub(crate) fn pin(number: usize) -> Result<()> {
+    static ALLOWED: std::sync::OnceLock<Vec<usize>> = std::sync::OnceLock::new();
+    let allowed = ALLOWED.get_or_init(|| {
+        let set = std::env::var("BENCH_CPUS").unwrap_or_default();
+        let mut allowed: Vec<usize> = set.split(',').filter_map(|cpu| cpu.parse().ok()).collect();
+        if allowed.is_empty() {
+            let set = sched_getaffinity(None::<Pid>).unwrap_or_else(|_| CpuSet::new());
+            allowed = (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect();
+        }
+        allowed
+    });
+    let cpu = *allowed.get(number % allowed.len().max(1)).context("no processor")?;
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    sched_setaffinity(None::<Pid>, &set)?;
+    // Children get what the process had, not what this thread has.
+    if number == 0 {
+        let list: Vec<String> = allowed.iter().map(ToString::to_string).collect();
+        // SAFETY: the process has one thread yet.
+        unsafe { std::env::set_var("BENCH_CPUS", list.join(",")) };
+    }
+    Ok(())
+}
+
+/// Memory to copy from and to.
+pub(crate) struct Memory(Vec<u8>, std::cell::RefCell<Vec<u8>>);
+
+impl Memory {
+    pub(crate) fn new() -> Self {
+        Self(vec![1; 1 << 20], std::cell::RefCell::new(vec![2; 1 << 20]))
+    }
+
+    /// How long a copy takes, out of line.
+    pub(crate) fn copies(&self, bytes: usize, count: u64) -> f64 {
+        let mut to = self.1.borrow_mut();
+        let start = Instant::now();
+        for _ in 0..count {
+            copy(black_box(&mut to[..bytes]), black_box(&self.0[..bytes]));
+        }
+        start.elapsed().as_nanos() as f64 / count as f64
+    }
+}
+
+#[inline(never)]
+fn copy(to: &mut [u8], from: &[u8]) {
+    to.copy_from_slice(from);
+}
+
+/// A cache line that goes to and fro between two processors: how long one way takes.
+pub(crate) fn cache_line(count: u64) -> Result<f64> {
+    #[repr(align(128))]
+    struct Line(AtomicU64);
+    let line = Line(AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| -> Result<()> {
+            pin(1)?;
+            for number in 0..count {
+                while line.0.load(Acquire) != 2 * number + 1 {
+                    spin_loop();
+                }
+                line.0.store(2 * number + 2, Release);
+            }
+            Ok(())
+        });
+        let start = Instant::now();
+        for number in 0..count {
+            line.0.store(2 * number + 1, Release);
+            let mut spins = 0_u32;
+            while line.0.load(Acquire) != 2 * number + 2 {
+                spins += 1;
+                ensure!(spins < 1 << 30, "the other thread does not answer");
+                spin_loop();
+            }
+        }
+        let took = start.elapsed().as_nanos() as f64 / count as f64 / 2.0;
+        other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        Ok(took)
+    })
+}
+
+/// The other process's memory.
+#[derive(Clone, Copy)]
+pub(crate) struct Remote {
+    pub(crate) pid: i32,
+    pub(crate) address: u64,
+}
+
+impl Remote {
+    /// What the device does for a write, by the system call alone: the body, and the last 8 bytes after it.
+    pub(crate) fn writes(self, from: *mut u8, bytes: usize, count: u64) -> Result<f64> {
+        let (body, there) = (bytes - 8, self.address as usize);
+        let range = |at: *mut u8, iov_len| libc::iovec { iov_base: at.cast(), iov_len };
+        let local = [range(from, body), range(from.wrapping_add(body), 8)];
+        let to = std::ptr::without_provenance_mut::<u8>(there);
+        let remote = [range(to, body), range(to.wrapping_add(body), 8)];
+        let start = Instant::now();
+        for _ in 0..count {
+            // SAFETY: the local ranges are within the caller's memory, which nobody writes to; the remote ones are the
+            // second half of the other process's, which holds it ready for that.
+            let copied =
+                unsafe { libc::process_vm_writev(self.pid, local.as_ptr(), 2, remote.as_ptr(), 2, 0) };
+            ensure!(copied == bytes as isize, "process_vm_writev: {}", std::io::Error::last_os_error());
+        }
+        Ok(start.elapsed().as_nanos() as f64 / count as f64)
+    }
+}

@@ -1,0 +1,61 @@
+//! Sections of `docs/performance.md`: a command writes its own, and leaves the others.
+
+use std::path::Path;
+
+use anyhow::Result;
+
+/// Where the results go.
+const PERFORMANCE: &str = "docs/performance.md";
+
+/// What `cargo xtask bench NAME` writes.
+pub(super) struct Section<'a> {
+    pub(super) name: &'a str,
+    pub(super) title: &'a str,
+    pub(super) intro: &'a str,
+    pub(super) body: &'a str,
+}
+
+impl Section<'_> {
+    /// Puts the section in the place of the one that the last run wrote.
+    pub(super) fn write(&self, root: &Path) -> Result<()> {
+        let path = root.join(PERFORMANCE);
+        let old = std::fs::read_to_string(&path).unwrap_or_default();
+        std::fs::write(&path, self.into_document(&old))?;
+        println!("written to {PERFORMANCE}");
+        Ok(())
+    }
+
+    fn into_document(&self, old: &str) -> String {
+        let Self { name, title, intro, body } = self;
+        let (begin, end) = (
+            format!("<!-- begin: cargo xtask bench {name} -->"),
+            format!("<!-- end: cargo xtask bench {name} -->"),
+        );
+        let section = format!("{begin}\n## {title}\n\n{intro}\n\n{}\n\n{end}", body.trim_end());
+        match (old.find(&begin), old.find(&end)) {
+            (Some(from), Some(to)) if from < to => {
+                format!("{}{section}{}", &old[..from], &old[to + end.len()..])
+            }
+            _ => format!("{}\n\n{section}\n", old.trim_end()),
+        }
+    }
+}
+
+/// The date, as a POSIX system says it.
+pub(super) fn today() -> String {
+    super::programs::first_line(std::process::Command::new("date").arg("+%F"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_section_of_the_run_is_rewritten() {
+        let section = |body| Section { name: "x", title: "T", intro: "I", body };
+        let first = section("one").into_document("# Performance\n\nwords\n");
+        assert!(first.starts_with("# Performance\n\nwords\n\n<!-- begin: cargo xtask bench x -->\n## T\n"));
+        let second = section("two").into_document(&format!("{first}\nmore words\n"));
+        assert!(second.contains("two") && !second.contains("one") && second.ends_with("-->\n\nmore words\n"));
+    }
+}

@@ -1,0 +1,81 @@
+//! Instructions that wait for other processors.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+/// The locked and exchange instructions and the fences in these functions of a program, in words.
+pub(super) fn expensive(program: &Path, functions: &[String]) -> Result<Vec<String>> {
+    ensure!(!functions.is_empty(), "no function of {} ran for the operations", program.display());
+    let mut command = Command::new("objdump");
+    command.args(["--disassemble", "--no-show-raw-insn", "--wide"]).arg(program);
+    let output = command.output().context("cannot run objdump: install it (package binutils)")?;
+    ensure!(output.status.success(), "objdump: {}", String::from_utf8_lossy(&output.stderr));
+    find(&String::from_utf8_lossy(&output.stdout), functions)
+}
+
+fn find(disassembly: &str, functions: &[String]) -> Result<Vec<String>> {
+    let mut found = Vec::new();
+    for function in functions {
+        let head = format!(" <{function}>:");
+        let mut lines = disassembly.lines().skip_while(|line| !line.ends_with(&head)).skip(1);
+        let body: Vec<&str> = lines.by_ref().take_while(|line| !line.is_empty()).collect();
+        ensure!(!body.is_empty(), "objdump does not show {function}");
+        for line in body {
+            let instruction = line.split_once('\t').map_or("", |(_, instruction)| instruction);
+            if is_expensive(instruction) {
+                found.push(format!("{function} has `{}`", instruction.trim()));
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// On x86-64 and aarch64. (`xchg` of registers, as in the padding `xchg %ax,%ax`, waits for nobody.)
+fn is_expensive(instruction: &str) -> bool {
+    let mut words = instruction.split_whitespace();
+    let name = words.next().unwrap_or_default();
+    if name == "xchg" {
+        return instruction.contains('(');
+    }
+    const NAMES: [&str; 9] =
+        ["lock", "mfence", "lfence", "sfence", "dmb", "dsb", "isb", "serialize", "cpuid"];
+    const BEGINNINGS: [&str; 13] = [
+        "ldxr", "ldxp", "stxr", "stxp", "ldaxr", "ldaxp", "stlxr", "stlxp", "cas", "swp", "ldadd", "ldset",
+        "ldclr",
+    ];
+    // Outlined atomics of aarch64.
+    let calls = instruction.contains("__aarch64_");
+    NAMES.contains(&name) || calls || BEGINNINGS.iter().any(|beginning| name.starts_with(beginning))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CODE: &str = "\n0000000000001000 <post>:\n    1000:\tpush   %rbp\n    1001:\tlock incl (%rax)\n    1004:\tret\n\n\
+                        0000000000002000 <poll>:\n    2000:\txchg   %ax,%ax\n    2002:\txchg   %eax,(%rdi)\n    2004:\tret\n\n\
+                        0000000000003000 <fine>:\n    3000:\txchg   %ax,%ax\n    3002:\tret\n";
+
+    #[test]
+    fn what_waits_is_found_where_it_is() {
+        let of = |name: &str| find(CODE, &[name.to_owned()]).unwrap();
+        assert_eq!(of("post"), ["post has `lock incl (%rax)`"]);
+        assert_eq!(of("poll").len(), 1);
+        assert!(of("fine").is_empty());
+        assert!(find(CODE, &["gone".to_owned()]).is_err());
+    }
+
+    #[test]
+    fn both_architectures_are_known() {
+        for instruction in
+            ["mfence", "dmb\tish", "ldaxr\tw0, [x1]", "casal\tw0, w1, [x2]", "bl\t1 <__aarch64_swp4>"]
+        {
+            assert!(is_expensive(instruction), "{instruction}");
+        }
+        for instruction in ["mov    %rax,%rbx", "ldr\tx0, [x1]", "call   *0x140(%rdi)"] {
+            assert!(!is_expensive(instruction), "{instruction}");
+        }
+    }
+}

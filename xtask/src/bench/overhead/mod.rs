@@ -1,0 +1,166 @@
+//! `cargo xtask bench overhead`: what sideway costs on top of C, in instructions.
+//!
+//! Two programs do the same over the same libibverbs.so.1, the software device's; callgrind counts. An operation is a
+//! work request that is posted and completed, and what one costs is the difference of two runs, so that setting up
+//! does not count. Nothing here takes the time, so it is a gate: `.ci/run overhead`.
+
+mod callgrind;
+mod disassembly;
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::document::Section;
+use super::programs::{self, Programs};
+use callgrind::Counts;
+
+/// How many instructions per operation sideway may cost more than C.
+const ALLOWANCE: f64 = 2.0;
+/// How far the device may be above its budget.
+const MARGIN: f64 = 1.1;
+/// What the device may cost: `ARCHITECTURE OPERATION INSTRUCTIONS` in each line.
+const BUDGET: &str = "xtask/bench/budget.txt";
+/// Operations of the shorter run; the longer one has twice as many.
+const OPERATIONS: u64 = 1280;
+
+/// What both programs do.
+const VARIANTS: [(&str, &str, u64); 4] = [
+    ("extended, singly", "extended", 1),
+    ("extended, lists of 64", "extended", 64),
+    ("classic, singly", "classic", 1),
+    ("classic, lists of 64", "classic", 64),
+];
+
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// Print the result without writing docs/performance.md
+    #[arg(long)]
+    dry_run: bool,
+}
+
+pub(super) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
+    let programs = Programs::build(root)?;
+    let c = programs.compile_c("overhead")?;
+    let rust = programs.path("overhead");
+    let counter = Counter { programs: &programs, folder: tempfolder(&programs)? };
+
+    let mut report = String::new();
+    let mut failures = Vec::new();
+    writeln!(report, "| signaled 8-byte inline writes, posted and polled | C | sideway | difference |")?;
+    writeln!(report, "| --- | ---: | ---: | ---: |")?;
+    let mut functions = Vec::new();
+    for (title, flavour, list) in VARIANTS {
+        let in_c = counter.per_operation(&c, flavour, list)?.of_object(&c);
+        let counts = counter.per_operation(&rust, flavour, list)?;
+        let in_rust = counts.of_object(&rust);
+        ensure!(in_c > 5.0 && in_rust > 5.0, "{title}: {in_c} and {in_rust} instructions are no loop");
+        let more = in_rust - in_c;
+        let verdict = if more > ALLOWANCE + 0.005 { " **missed**" } else { "" };
+        writeln!(report, "| {title} | {in_c:.2} | {in_rust:.2} | {more:+.2}{verdict} |")?;
+        if !verdict.is_empty() {
+            failures.push(format!(
+                "{title}: sideway costs {more:.2} instructions more than C, {ALLOWANCE} are allowed"
+            ));
+        }
+        functions.extend(counts.functions_of(&rust));
+    }
+    functions.sort();
+    functions.dedup();
+    let found = disassembly::expensive(&rust, &functions)?;
+    let words = if found.is_empty() { "none".to_owned() } else { format!("**{}**", found.len()) };
+    writeln!(
+        report,
+        "\nLocked or exchange instructions and fences in the {} functions of the program that ran for each operation: \
+         {words}.",
+        functions.len()
+    )?;
+    failures.extend(found);
+
+    let device = counter.per_operation(&rust, "message", 1)?.outside(&rust);
+    let budget = budget(root)?;
+    let of_budget = budget.map_or_else(
+        || format!("no budget for {} in {BUDGET}", std::env::consts::ARCH),
+        |budget| format!("budget {budget:.0}"),
+    );
+    writeln!(
+        report,
+        "\nInside the device, the C library included: {device:.0} instructions for a 64-byte write from one queue pair \
+         of a process to another, posted and polled, extended ({of_budget}, at most 10 % more)."
+    )?;
+    if let Some(budget) = budget.filter(|budget| device > budget * MARGIN) {
+        failures.push(format!(
+            "the device costs {device:.0} instructions a 64-byte write, and its budget in {BUDGET} is {budget:.0}: find \
+             out why, or change it"
+        ));
+    }
+
+    print!("{report}");
+    std::fs::remove_dir_all(&counter.folder)?;
+    if !args.dry_run {
+        let compiler = programs::first_line(Command::new("cc").arg("--version"));
+        let rustc = programs::first_line(Command::new("rustc").arg("--version"));
+        let intro = format!(
+            "{}, with {} and {compiler}. Instructions per operation, of the caller alone: outside libibverbs.so.1 and \
+             the C library. sideway may cost {ALLOWANCE} more.",
+            super::document::today(),
+            rustc
+        );
+        Section { name: "overhead", title: "sideway against C", intro: &intro, body: &report }.write(root)?;
+    }
+    for failure in &failures {
+        eprintln!("bench overhead: {failure}");
+    }
+    Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Counts the instructions of programs.
+struct Counter<'a> {
+    programs: &'a Programs,
+    folder: PathBuf,
+}
+
+impl Counter<'_> {
+    fn per_operation(&self, program: &Path, flavour: &str, list: u64) -> Result<Counts> {
+        let lists = OPERATIONS / list;
+        let short = self.count(program, flavour, list, lists)?;
+        let long = self.count(program, flavour, list, 2 * lists)?;
+        Ok(long.more_than(&short, OPERATIONS))
+    }
+
+    fn count(&self, program: &Path, flavour: &str, list: u64, lists: u64) -> Result<Counts> {
+        let out = self.folder.join("callgrind.out");
+        let mut command = Command::new("valgrind");
+        command.args(["--quiet", "--tool=callgrind", "--demangle=no", "--error-exitcode=99"]);
+        command.arg(format!("--callgrind-out-file={}", out.display()));
+        command.arg(program).args([flavour, &list.to_string(), &lists.to_string()]);
+        self.programs.over_the_device(&mut command);
+        let status = command.status().context("cannot run valgrind: install it (package valgrind)")?;
+        ensure!(status.success(), "{} {flavour} {list} {lists} failed under callgrind", program.display());
+        Counts::parse(&std::fs::read_to_string(&out)?)
+    }
+}
+
+fn tempfolder(programs: &Programs) -> Result<PathBuf> {
+    let folder = programs.folder().join(format!("overhead.{}", std::process::id()));
+    std::fs::create_dir_all(&folder)?;
+    Ok(folder)
+}
+
+/// This architecture's line of the budget.
+fn budget(root: &Path) -> Result<Option<f64>> {
+    let text = std::fs::read_to_string(root.join(BUDGET)).with_context(|| format!("cannot read {BUDGET}"))?;
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        match line.split_whitespace().collect::<Vec<_>>().as_slice() {
+            [] => {}
+            [arch, "message", budget] if *arch == std::env::consts::ARCH => {
+                return Ok(Some(budget.parse().with_context(|| format!("{BUDGET}: {line}"))?));
+            }
+            [_, "message", _] => {}
+            _ => bail!("{BUDGET}: {line}"),
+        }
+    }
+    Ok(None)
+}
