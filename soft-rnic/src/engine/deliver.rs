@@ -17,6 +17,7 @@ use crate::node::{Doorbell, Link, PathTaken, ShareId};
 use crate::platform::copy;
 use crate::queue_pair::Qp;
 use crate::queue_pair::send_queue::Posted;
+use crate::shared::completion::CqEntry;
 use crate::shared::entry::{MrCard, MrEntry, notice};
 use crate::shared::gate::Pass;
 use crate::shared::mark::{Mark, settle};
@@ -267,7 +268,9 @@ impl Qp {
         if let Some(entry) = segment.completion_queue(card.recv_cq) {
             let announced = entry.announce(card.source, solicited);
             crash_point::reach(crash_point::Step::BeforeDoorbell);
-            if (announced.wake && entry.fire()) || announced.overrun {
+            if announced.wake {
+                self.wake(entry, peer, after);
+            } else if announced.overrun {
                 after.ring(&peer.link, Doorbell::Cq(card.recv_cq));
             }
         }
@@ -317,11 +320,18 @@ impl Qp {
         if !peer.entry().holds(peer.pass)
             && let Some(entry) = segment.completion_queue(peer.card.recv_cq)
             && entry.nudge(peer.card.source)
-            && entry.fire()
         {
-            after.ring(&peer.link, Doorbell::Cq(peer.card.recv_cq));
+            self.wake(entry, peer, after);
         }
         Err(stop)
+    }
+
+    /// Has the owner of a completion queue woken, whose arming was taken.
+    #[cold]
+    fn wake(&self, entry: &CqEntry, peer: &Peer, after: &mut After) {
+        entry.fire();
+        after.ring(&peer.link, Doorbell::Cq(peer.card.recv_cq));
+        entry.told();
     }
 
     /// How a range of a peer's region is reached. The marks are settled and the card holds.

@@ -146,6 +146,17 @@ impl ReceiveQueue {
     /// does not overtake another (connected queue pairs have one sender). It stays until
     /// [`consume`](Self::consume).
     pub(crate) fn oldest(&mut self, in_order: bool) -> Option<Received> {
+        let (found, passed) = self.look_for_oldest(in_order)?;
+        if passed == 0 {
+            return Some(self.received(found));
+        }
+        // One that was passed may have come to its end before the one that was found did: one sender's datagrams stay in
+        // order. A second look sees it.
+        self.look_for_oldest(in_order).map(|(found, _)| self.received(found))
+    }
+
+    /// The first in the queue that has come to its end, and how many before it have not.
+    fn look_for_oldest(&mut self, in_order: bool) -> Option<(u32, u32)> {
         let mut index = self.head;
         let mut passed = 0;
         for _ in 0..self.card.count {
@@ -153,7 +164,7 @@ impl ReceiveQueue {
                 break;
             }
             match self.slot(index).header.holder() {
-                Holder::Done { .. } => return Some(self.received(index)),
+                Holder::Done { .. } => return Some((index, passed)),
                 // What came out of order has left it behind.
                 Holder::Free if index == self.head => self.head = self.next(index),
                 Holder::Free => {}

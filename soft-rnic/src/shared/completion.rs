@@ -32,10 +32,14 @@ pub(crate) struct CqEntry {
     ready: [AtomicU64; READY_WORDS],
 }
 
+/// Somebody has taken the arming, and has yet to tell the owner. It may be stopped before it does, so whoever comes meanwhile
+/// tells as well.
+const TAKEN: u32 = 3;
+
 /// What is to be done after an announcement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Announced {
-    /// The owner sleeps: tell its service thread.
+    /// The owner sleeps: tell its service thread, and say so by [`CqEntry::told`].
     pub(crate) wake: bool,
     /// The queue has more completions than it has room for: tell the owner.
     pub(crate) overrun: bool,
@@ -100,12 +104,25 @@ impl CqEntry {
         self.disarm(true)
     }
 
-    /// Takes the arming, if this completion is one that was waited for. One of several who try gets it.
+    /// Takes the arming, if this completion is one that was waited for. True for the one of several who gets it, and for
+    /// those who come before it has [`told`](Self::told).
     #[inline]
     pub(crate) fn disarm(&self, solicited: bool) -> bool {
         let armed = self.armed.load(Relaxed);
         let wanted = armed == Armed::Any as u32 || (armed == Armed::Solicited as u32 && solicited);
-        wanted && self.armed.compare_exchange(armed, Armed::No as u32, AcqRel, Relaxed).is_ok()
+        if !wanted {
+            return armed == TAKEN;
+        }
+        match self.armed.compare_exchange(armed, TAKEN, AcqRel, Relaxed) {
+            Ok(_) => true,
+            Err(other) => other == TAKEN,
+        }
+    }
+
+    /// The owner was told, or knows. If it has armed the queue anew meanwhile, it stays armed.
+    #[inline]
+    pub(crate) fn told(&self) {
+        let _ = self.armed.compare_exchange(TAKEN, Armed::No as u32, AcqRel, Relaxed);
     }
 
     /// Owner: wants to know of the next completion. What is polled after this was not missed.
@@ -122,7 +139,7 @@ impl CqEntry {
     /// Owner: whether nobody has taken the arming. A peer may take it and die before it tells; so when one has
     /// died, a queue that was armed and is not any more is to be taken for fired.
     pub(crate) fn is_armed(&self) -> bool {
-        self.armed.load(Relaxed) != Armed::No as u32
+        ![Armed::No as u32, TAKEN].contains(&self.armed.load(Relaxed))
     }
 
     /// Owner: whether any of the first `words` words has a bit.
@@ -167,8 +184,8 @@ impl CqEntry {
         usize::try_from(waiting).unwrap_or(0)
     }
 
-    /// Peer: leaves a note that the owner is to be woken; true if there was none yet, and the owner is to be told. As
-    /// a peer may die in between, the owner looks for notes whenever one has died.
+    /// Peer: leaves a note that the owner is to be woken, and then tells it; true if there was none yet. (Who has left one
+    /// may have been stopped before it told.) As a peer may die in between, the owner looks for notes whenever one has died.
     pub(crate) fn fire(&self) -> bool {
         self.fired.swap(1, Release) == 0
     }

@@ -69,6 +69,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             role::run(&format!("requester {operation} 10 2 stop"), &[("SOFT_RNIC_PATH", "call")])
         })
     }));
+    trials.push(Trial::test("death::a_stopped_sender_takes_no_wake_up_along", || role::run("sleeper", &[])));
     trials.push(Trial::test("death::of_many_peers_fills_no_queue", || role::run("deaths", &[])));
     trials
 }
@@ -360,6 +361,37 @@ pub(crate) fn requester(arguments: &[String]) {
     assert_eq!(unsafe { (lib().ibv_destroy_comp_channel)(channel) }, 0);
     memory.free();
     device.close();
+}
+
+/// One sender is stopped when it is about to wake the receiver; another one wakes it.
+pub(crate) fn sleeper() {
+    let mut receiver = Receiver::new("srq", "small");
+    let mut stopped = receiver.sender(0, 2, "before-doorbell:2=stop");
+    let first = receiver.qp;
+    receiver.qp = receiver.device.qp(ibv_qp_type::IBV_QPT_RC, receiver.cq, receiver.srq, 1);
+    receiver.qp.init();
+    let mut other = receiver.sender(100, 1, "");
+    stopped.tell("go");
+    receiver.check(&receiver.cq.one("the first message", PATIENCE), 0);
+    assert_eq!(stopped.hear(), "0");
+    receiver.cq.arm(false);
+    stopped.tell("go");
+    stopped.wait_stopped();
+    assert!(
+        !event(receiver.channel, Duration::from_millis(20)),
+        "the sender is stopped before it wakes anybody"
+    );
+    other.tell("go");
+    assert_eq!(other.hear(), "0");
+    assert!(event(receiver.channel, PATIENCE), "the other sender wakes who sleeps");
+    receiver.check(&receiver.cq.one("a message", PATIENCE), 1);
+    receiver.check(&receiver.cq.one("a message", PATIENCE), 100);
+    stopped.signal(Signal::CONT);
+    assert_eq!(stopped.hear(), "0");
+    stopped.finish();
+    other.finish();
+    assert_eq!(first.destroy(), 0);
+    receiver.close();
 }
 
 /// More peers die than a completion queue has entries, while others' messages lie in a shared receive queue that is given up.

@@ -30,6 +30,7 @@ pub(crate) fn play() -> bool {
         "threads" => crate::revocation::threads(&arguments[1..]),
         "death" => crate::death::receiver(&arguments[1..]),
         "death-sender" => crate::death::sender(),
+        "sleeper" => crate::death::sleeper(),
         "requester" => crate::death::requester(&arguments[1..]),
         "responder" => crate::death::responder(),
         "deaths" => crate::death::many_deaths(),

@@ -103,8 +103,19 @@ impl Pair {
         }
     }
 
+    /// A worker that has found something wrong has ended by itself.
+    fn check_alive(&mut self) -> Result<(), Failed> {
+        for (side, worker) in self.workers.iter_mut().enumerate() {
+            if let Some(status) = worker.child.try_wait()? {
+                return Err(format!("worker {side} has ended by itself: {status}").into());
+            }
+        }
+        Ok(())
+    }
+
     /// Kills one. The other notices by itself.
     fn kill(&mut self, side: usize) -> Result<String, Failed> {
+        self.check_alive()?;
         self.workers[side].signal(Signal::KILL);
         self.workers[side].wait_dead();
         let report = self.expect(1 - side, "lost")?;
@@ -114,6 +125,7 @@ impl Pair {
 
     /// Stops one for a while, which may be longer than the other waits for an answer.
     fn stop(&mut self, side: usize) -> Result<(), Failed> {
+        self.check_alive()?;
         let time = self.chance.below(30);
         self.workers[side].signal(Signal::STOP);
         std::thread::sleep(Duration::from_millis(time));
@@ -166,6 +178,7 @@ fn soak() -> Result<(), Failed> {
             }
             6 => {
                 // Stopped, and killed before it goes on.
+                pair.check_alive().map_err(blame)?;
                 pair.workers[side].signal(Signal::STOP);
                 std::thread::sleep(Duration::from_millis(pair.chance.below(10)));
                 pair.kill(side).and_then(|_| pair.meet()).map_err(blame)?;

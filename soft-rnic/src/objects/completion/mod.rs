@@ -266,6 +266,7 @@ impl Cq {
     /// Tells the channel, whose arming was taken.
     pub(crate) fn notify(&self) {
         self.awaited.store(false, Relaxed);
+        self.entry().told();
         if let (Some(channel), Some(this)) = (&self.channel, self.this.upgrade()) {
             channel.fire(this);
         }
