@@ -7,6 +7,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use crate::faults::{self, Rule};
+use crate::shared::segment::MAX_SLOTS;
 
 /// The most devices that a process can have, and the most ports of a device.
 pub(crate) const MAX_DEVICES: u8 = 16;
@@ -104,13 +105,13 @@ impl Default for Limits {
             max_cq: table(segment::MAX_COMPLETION_QUEUES),
             max_cqe: 1 << 22,
             max_qp: table(segment::MAX_QUEUE_PAIRS),
-            max_qp_wr: 1 << 16,
+            max_qp_wr: MAX_SLOTS,
             max_sge: segment::MAX_SGE as u32,
             max_inline_data: 1024,
             max_qp_rd_atom: 128,
             max_ah: 1 << 20,
             max_srq: table(segment::MAX_SHARED_QUEUES),
-            max_srq_wr: 1 << 16,
+            max_srq_wr: MAX_SLOTS,
             max_srq_sge: segment::MAX_SGE as u32,
         }
     }

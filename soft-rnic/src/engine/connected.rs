@@ -243,11 +243,12 @@ impl Qp {
                 atomic_by_asking(way, &remote, operation, request.operands).map_err(Stop::Broken)?
             }
         };
-        let before = before.to_ne_bytes();
+        let mut before = before.to_ne_bytes();
+        let from = (&raw mut before).cast::<u8>();
         let mut offset = 0;
         for piece in &way.gathered.pieces {
             // SAFETY: local pieces of eight bytes in all, whose keys allow writing; the marks are settled.
-            unsafe { copy::copy(piece.at, before[offset..].as_ptr(), piece.len.min(8 - offset)) };
+            unsafe { copy::copy(piece.at, from.wrapping_add(offset), piece.len.min(8 - offset)) };
             offset += piece.len.min(8 - offset);
         }
         Ok(())

@@ -48,6 +48,9 @@ pub(crate) const HEAP: usize = sized(16 << 30, 1 << 20);
 /// The whole segment.
 pub(crate) const LENGTH: usize = HEAP_AT + HEAP;
 
+/// Slots of a receive queue: `max_qp_wr` and `max_srq_wr` are at most this. A peer that says more is not followed.
+pub(crate) const MAX_SLOTS: u32 = 1 << 16;
+
 /// Entries of a receive: a peer's offsets and counts are checked against this.
 pub(crate) const MAX_SGE: usize = 32;
 
@@ -180,7 +183,7 @@ impl Segment {
     /// A slot of a receive queue; `None` if the card does not describe slots within the heap.
     #[inline]
     pub(crate) fn slot(&self, slots: &SlotsCard, index: u32) -> Option<Slot<'_>> {
-        if index >= slots.count || (slots.offset as usize) < HEAP_AT {
+        if index >= slots.count.min(MAX_SLOTS) || (slots.offset as usize) < HEAP_AT {
             return None;
         }
         let offset = slots.offset.checked_add(u64::from(index) * u64::from(slots.stride))? as usize;
