@@ -254,11 +254,12 @@ impl Qp {
             }
         };
         way.count(path, 8);
-        let before = before.to_ne_bytes();
+        let mut before = before.to_ne_bytes();
+        let from = (&raw mut before).cast::<u8>();
         let mut offset = 0;
         for piece in &way.gathered.pieces {
             // SAFETY: local pieces of eight bytes in all, whose keys allow writing; the marks are settled.
-            unsafe { copy::copy(piece.at, before[offset..].as_ptr(), piece.len.min(8 - offset)) };
+            unsafe { copy::copy(piece.at, from.wrapping_add(offset), piece.len.min(8 - offset)) };
             offset += piece.len.min(8 - offset);
         }
         Ok(())

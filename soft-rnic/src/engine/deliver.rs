@@ -21,7 +21,7 @@ use crate::shared::completion::CqEntry;
 use crate::shared::entry::{MrCard, MrEntry, notice};
 use crate::shared::gate::Pass;
 use crate::shared::mark::{Mark, settle};
-use crate::shared::segment::{MAX_SGE, Slot};
+use crate::shared::segment::{MAX_SGE, MAX_SLOTS, Slot};
 use crate::shared::slot::{Claim, Delivery, EAGER, Room};
 use crate::sync::Relaxed;
 
@@ -96,7 +96,7 @@ impl Qp {
         if let Some(srq) = card.srq.checked_sub(1) {
             return self.take_shared_receive(peer, srq, after);
         }
-        let count = card.slots.count.max(1);
+        let count = card.slots.count.clamp(1, MAX_SLOTS);
         let ordered = u32::from(card.qp_type) != ibv_qp_type::IBV_QPT_UD.0;
         let first = peer.entry().cursor() % count;
         // A connected queue pair has one sender, who takes slot after slot; datagrams come from many.
@@ -127,7 +127,7 @@ impl Qp {
         let segment = peer.link.segment();
         let entry = segment.shared_queue(srq).ok_or(Stop::Refused(Refused::Operation))?;
         let (_, card) = entry.read().ok_or(Stop::Refused(Refused::Operation))?;
-        let count = card.slots.count.max(1);
+        let count = card.slots.count.clamp(1, MAX_SLOTS);
         if !entry.has_available() {
             return Err(Stop::NoReceive);
         }
@@ -197,7 +197,8 @@ impl Qp {
         for entry in &entries.pieces {
             let skipped = skip.min(entry.length as usize);
             skip -= skipped;
-            let (address, len) = (entry.address + skipped as u64, entry.length as usize - skipped);
+            let (address, len) =
+                (entry.address.wrapping_add(skipped as u64), entry.length as usize - skipped);
             if len > 0 {
                 let place = self.place(way, entry.lkey, &entry.card, address, len as u64, true);
                 let place = place.ok_or(Stop::Refused(Refused::Operation))?;

@@ -9,6 +9,8 @@ pub(crate) mod datagram;
 pub(crate) mod deliver;
 mod faulty;
 pub(crate) mod gather;
+#[cfg(all(any(test, fuzzing), not(loom)))]
+pub(crate) mod hostile;
 pub(crate) mod peer;
 pub(crate) mod transfer;
 pub(crate) mod wait;

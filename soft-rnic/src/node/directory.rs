@@ -75,6 +75,14 @@ impl Directory {
         Answer { reach: Reach::Pending, connect: first.then_some(block) }
     }
 
+    /// The link to a queue pair's owner, if there is one already.
+    pub(crate) fn linked(&self, qpn: u32) -> Option<Arc<Link>> {
+        match &*self.known(block_of(qpn)?).read().unwrap_or_else(PoisonError::into_inner) {
+            Known::Link(link) if link.alive() => Some(Arc::clone(link)),
+            _ => None,
+        }
+    }
+
     fn set(&self, block: u16, news: Known) {
         *self.known(block).write().unwrap_or_else(PoisonError::into_inner) = news;
         // Whoever looked before this holds the lock until it waits.

@@ -328,7 +328,7 @@ impl Node {
             return Reach::Ready(Arc::clone(&self.own));
         }
         if ALONE {
-            return Reach::Nobody;
+            return self.state.directory.linked(qpn).map_or(Reach::Nobody, Reach::Ready);
         }
         let answer = self.state.directory.look(qpn);
         if let Some(block) = answer.connect {
@@ -346,6 +346,34 @@ impl Node {
     /// As [`link_to`](Self::link_to), but waits for a while until it is known. Not for the service thread.
     pub(crate) fn wait_link(&self, qpn: u32, time: Duration) -> Reach {
         self.state.directory.wait(time, || self.link_to(qpn))
+    }
+
+    /// A link to a peer with this segment, who owns this block, has all the GIDs that this process has, and never answers.
+    /// The other end of its connection comes along.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn add_peer(
+        &self,
+        block: u16,
+        segment: Segment,
+        call_area: u64,
+    ) -> (Arc<Link>, std::os::unix::net::UnixStream) {
+        let gids = self.state.identity.gids.clone();
+        let (process, probe, probe_address) = (probe::random(), 0, 0);
+        let welcome =
+            message::Welcome { process, link: 1, ordinal: 0, call_area, probe, probe_address, gids };
+        let (socket, other) = Socket::pair().expect("two descriptors");
+        // Process number 0: there is no memory to copy from or to.
+        let link = Arc::new(Link::to_peer(socket, 0, segment, welcome, Arc::clone(&self.state.common)));
+        link.blocks().set(0, block);
+        self.state.directory.found(block, Arc::clone(&link));
+        (link, other)
+    }
+
+    /// The peer is dead.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn lose_peer(&self, link: &Arc<Link>) {
+        link.set_dead();
+        self.state.directory.forget(link);
     }
 
     /// Waits until no transfer touches the object, whose gate must have been closed.

@@ -1,5 +1,7 @@
 //! A segment full of anything, and every accessor called on it with anything.
 //!
+//! Then the engine sends requests to a peer that has this segment (`engine/hostile.rs`).
+//!
 //! What must hold: nothing outside of the segment is reached, nothing panics, nothing goes on for ever. The first is
 //! asserted of every pointer and slice that an accessor gives, and checked by Miri and by the fuzzer's sanitizer, as all of
 //! it is read.
@@ -18,11 +20,14 @@ use super::segment::{
     SHARED_QUEUES_AT, Segment, Slot, ring_bytes, slot_stride,
 };
 use super::slot::{Delivery, EAGER, Room};
+use crate::engine::hostile::{Lies, Sent, send_into};
 use crate::platform::copy;
 use crate::sync::Relaxed;
 
 /// Steps of one input at most.
 const STEPS: usize = 256;
+/// Queue pairs of the segment that the engine sends to.
+const QUEUE_PAIRS: usize = if cfg!(miri) { 3 } else { 9 };
 /// Words of a ring that are looked at: an input may describe a ring that fills the heap.
 const RING_WORDS: usize = 64;
 
@@ -37,7 +42,7 @@ struct Step {
 }
 
 impl Step {
-    fn all(data: &[u8]) -> impl Iterator<Item = Self> {
+    fn all(data: &[u8]) -> impl Iterator<Item = Self> + Clone {
         data.as_chunks::<16>().0.iter().take(STEPS).map(|bytes| {
             let all = u128::from_le_bytes(*bytes);
             Self {
@@ -48,6 +53,12 @@ impl Step {
                 word: (all >> 64) as u64,
             }
         })
+    }
+
+    /// What the engine is told.
+    fn lies(self) -> Lies {
+        let Self { kind, index, number, word, .. } = self;
+        Lies { slots: self.slots(), kind, index, number, word }
     }
 
     /// Slots that may lie in the heap, or anywhere.
@@ -66,14 +77,25 @@ impl Step {
 }
 
 /// Runs one input. Panics if something is reached that is not the segment's.
-#[cfg_attr(not(fuzzing), expect(unreachable_pub, reason = "fuzz targets are other crates"))]
+#[cfg(fuzzing)]
 pub fn hostile_segment(data: &[u8]) {
+    run(data);
+}
+
+fn run(data: &[u8]) -> Sent {
     let segment = Segment::create().expect("memory for a segment");
     let mut hostile = Hostile { segment: &segment, keeper: Keeper::default() };
     for step in Step::all(data) {
         hostile.step(step);
     }
-    // The engine's part goes here: a link to a peer with this segment, and one request of each kind sent to it.
+    let lies: Vec<_> = Step::all(data).take(QUEUE_PAIRS).map(Step::lies).collect();
+    // What the peer writes meanwhile is the rest of the input.
+    let mut rest = Step::all(data).skip(QUEUE_PAIRS).cycle();
+    send_into(segment, &lies, |segment| {
+        if let Some(step) = rest.next() {
+            Hostile { segment, keeper: Keeper::default() }.step(step);
+        }
+    })
 }
 
 struct Hostile<'a> {
@@ -347,20 +369,22 @@ mod tests {
     #[test]
     fn the_corpus_reaches_nothing_outside() {
         let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/fuzz/corpus/hostile_segment");
-        let mut count = 0;
+        let (mut count, mut sent) = (0, Sent::default());
         for file in std::fs::read_dir(corpus).expect("the corpus is in the repository") {
-            hostile_segment(&std::fs::read(file.expect("a file").path()).expect("a file that can be read"));
+            sent += run(&std::fs::read(file.expect("a file").path()).expect("a file that can be read"));
             count += 1;
         }
-        assert!(count >= 8, "only {count} inputs");
+        assert!(count >= 8 && sent.requests > 50, "only {count} inputs and {sent:?}");
     }
 
     #[test]
     fn random_input_reaches_nothing_outside() {
         let inputs = if cfg!(miri) { 4 } else { 600 };
+        let mut sent = Sent::default();
         for seed in 0..inputs {
-            hostile_segment(&Random(seed).bytes(16 * if cfg!(miri) { 64 } else { STEPS }));
+            sent += run(&Random(seed).bytes(16 * if cfg!(miri) { 64 } else { STEPS }));
         }
+        assert!(sent.requests > inputs as usize && sent.done > 0, "only {sent:?}");
     }
 
     /// Each entry of each table, over garbage in all of it (in the beginning of each table, where they are large).

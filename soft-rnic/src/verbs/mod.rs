@@ -3,6 +3,8 @@
 //! Here is what C sees: pointers, error numbers, structs of the caller. What it means is in `objects`.
 
 pub(crate) mod address_handle;
+#[cfg(all(any(test, fuzzing), not(loom)))]
+pub(crate) mod bench;
 pub(crate) mod channel;
 pub(crate) mod completion_queue;
 mod completion_queue_ex;
@@ -15,7 +17,7 @@ pub(crate) mod protection_domain;
 pub(crate) mod queue_pair;
 mod rate;
 mod strings;
-#[cfg(test)]
+#[cfg(any(test, fuzzing))]
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;

@@ -4,9 +4,10 @@ mod address_handles;
 mod completion_queues;
 mod devices;
 mod events;
+mod extended;
 #[cfg(not(miri))]
 mod forks;
-#[cfg(not(miri))]
 mod loopback;
 mod regions;
+mod traffic;
 mod words;

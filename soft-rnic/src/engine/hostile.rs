@@ -1,0 +1,239 @@
+//! Requests of every kind to a peer whose segment is full of anything.
+//!
+//! What must hold: nothing outside of that segment and the requester's own memory is reached, nothing panics, nothing goes on
+//! for ever, and every request completes once. `shared/hostile.rs` makes the garbage, and says how it is run.
+
+use std::ptr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rdma_mummy_sys::types::*;
+
+use crate::node::{CALL_CELL, Link};
+use crate::shared::entry::{MrCard, QpCard, SlotsCard, SrqCard};
+use crate::shared::gate::Keeper;
+use crate::shared::mark::LANES;
+use crate::shared::segment::{HEAP_AT, Segment};
+use crate::shared::slot::Room;
+use crate::sync::{AtomicU32, Relaxed, Release};
+use crate::verbs::bench::{Bench, QKEY, destroy, in_state, inner, modify, number};
+use crate::verbs::testing::table;
+
+/// What a peer says of itself where it can say anything and is still talked to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lies {
+    pub(crate) slots: SlotsCard,
+    pub(crate) kind: u8,
+    pub(crate) index: u16,
+    pub(crate) number: u32,
+    pub(crate) word: u64,
+}
+
+/// How many requests were sent, and how many of them a reliable connection has carried out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Sent {
+    pub(crate) requests: usize,
+    pub(crate) done: usize,
+}
+
+impl core::ops::AddAssign for Sent {
+    fn add_assign(&mut self, other: Self) {
+        self.requests += other.requests;
+        self.done += other.done;
+    }
+}
+
+/// Where the peer's objects are in its tables.
+const QUEUE_PAIR: u32 = 5;
+const SHARED_QUEUE: u32 = 2;
+const REGION: u32 = 3;
+const KEY: u32 = REGION << 8 | 0x5a;
+const PD: u32 = 7;
+/// Requests to one queue pair; one that fails ends a reliable connection.
+const REQUESTS: usize = 3;
+
+const OPERATIONS: [(ibv_wr_opcode, u32); 9] = [
+    (ibv_wr_opcode::IBV_WR_SEND, 600),
+    (ibv_wr_opcode::IBV_WR_RDMA_WRITE, 8),
+    (ibv_wr_opcode::IBV_WR_RDMA_READ, 600),
+    (ibv_wr_opcode::IBV_WR_SEND_WITH_IMM, 8),
+    (ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM, 600),
+    (ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD, 8),
+    (ibv_wr_opcode::IBV_WR_SEND, 0),
+    (ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP, 8),
+    (ibv_wr_opcode::IBV_WR_RDMA_WRITE, 0),
+];
+
+const TYPES: [ibv_qp_type; 3] = [ibv_qp_type::IBV_QPT_RC, ibv_qp_type::IBV_QPT_UC, ibv_qp_type::IBV_QPT_UD];
+
+/// Sends to a queue pair of the segment's for each of the lies. `meddle` is called before each request, and may write to
+/// the segment what it likes.
+pub(crate) fn send_into(segment: Segment, lies: &[Lies], mut meddle: impl FnMut(&Segment)) -> Sent {
+    static ONE_PEER: Mutex<()> = Mutex::new(());
+    let _one = ONE_PEER.lock().unwrap_or_else(PoisonError::into_inner);
+    let bench = Bench::new(64);
+    let any = bench.qp(ibv_qp_type::IBV_QPT_UC, ptr::null_mut());
+    let node = Arc::clone(inner(any).rnic.node());
+    destroy(any);
+    let block = (1..1024).rev().find(|block| node.own_index(block << 14 | QUEUE_PAIR).is_none());
+    let block = block.expect("this process does not have all of them");
+    // Where calls go is agreed on before the peer can meddle, but not looked at.
+    let area = match lies.first().map_or(0, |lies| lies.index % 8) {
+        0 => HEAP_AT as u64 + 8,
+        1 => u64::MAX - 64,
+        _ => HEAP_AT as u64 + 8192,
+    };
+    let (link, _other) = node.add_peer(block as u16, segment, area);
+    let mut sent = Sent::default();
+    for (at, lies) in lies.iter().enumerate() {
+        let requester = Requester { bench: &bench, link: &link, lies, qpn: block << 14 | QUEUE_PAIR };
+        sent += requester.run(TYPES[(at + usize::from(lies.kind >> 4)) % TYPES.len()], at, &mut meddle);
+    }
+    node.lose_peer(&link);
+    sent
+}
+
+struct Requester<'a> {
+    bench: &'a Bench,
+    link: &'a Arc<Link>,
+    lies: &'a Lies,
+    qpn: u32,
+}
+
+impl Requester<'_> {
+    /// A queue pair, its requests, and the end of both.
+    fn run(&self, qp_type: ibv_qp_type, first: usize, meddle: &mut impl FnMut(&Segment)) -> Sent {
+        let (bench, segment) = (self.bench, self.link.segment());
+        let qp = bench.qp(qp_type, ptr::null_mut());
+        bench.init(qp);
+        bench.ready(qp, self.qpn, |attr| (attr.timeout, attr.retry_cnt, attr.rnr_retry) = (1, 1, 1));
+        let mut attr = bench.ah_attr();
+        // SAFETY: the domain is live.
+        let ah = unsafe { (table().ibv_create_ah)(bench.pd, &raw mut attr) };
+        self.describe(qp);
+        let (mut sent, mut completed) = (0, Vec::new());
+        for request in 0..REQUESTS {
+            let (opcode, length) = OPERATIONS[(first * REQUESTS + request) % OPERATIONS.len()];
+            let sends = [ibv_wr_opcode::IBV_WR_SEND, ibv_wr_opcode::IBV_WR_SEND_WITH_IMM].contains(&opcode);
+            let opcode = if qp_type == ibv_qp_type::IBV_QPT_UD && !sends {
+                ibv_wr_opcode::IBV_WR_SEND
+            } else {
+                opcode
+            };
+            sent += usize::from(bench.send(qp, 1, length, |wr| self.address(wr, opcode, ah)) == 0);
+            completed.extend(bench.results());
+            meddle(segment);
+            self.answer(qp);
+            completed.extend(bench.results());
+            inner(qp).rnic.node().run_timers();
+        }
+        assert_eq!(modify(qp, in_state(ibv_qp_state::IBV_QPS_ERR)), 0);
+        completed.extend(bench.results());
+        assert_eq!(completed.len(), sent, "every request completes once");
+        assert_eq!(bench.poll().len(), 0);
+        destroy(qp);
+        // SAFETY: nobody uses it any more.
+        assert_eq!(unsafe { (table().ibv_destroy_ah)(ah) }, 0);
+        let done = completed.iter().filter(|result| result.1 == ibv_wc_status::IBV_WC_SUCCESS).count();
+        Sent { requests: sent, done: if qp_type == ibv_qp_type::IBV_QPT_RC { done } else { 0 } }
+    }
+
+    fn address(&self, wr: &mut ibv_send_wr, opcode: ibv_wr_opcode, ah: *mut ibv_ah) {
+        let (remote_addr, rkey) = (self.iova(), KEY);
+        wr.opcode = opcode;
+        match opcode {
+            ibv_wr_opcode::IBV_WR_SEND | ibv_wr_opcode::IBV_WR_SEND_WITH_IMM => {
+                let (remote_qpn, remote_qkey) = (self.qpn, QKEY);
+                wr.wr.ud = ibv_send_wr__bindgen_ty_2__bindgen_ty_3 { ah, remote_qpn, remote_qkey };
+            }
+            ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD | ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP => {
+                let (compare_add, swap) = (1, 2);
+                wr.wr.atomic =
+                    ibv_send_wr__bindgen_ty_2__bindgen_ty_2 { remote_addr, rkey, compare_add, swap };
+            }
+            _ => wr.wr.rdma = ibv_send_wr__bindgen_ty_2__bindgen_ty_1 { remote_addr, rkey },
+        }
+    }
+
+    /// Where the peer's region begins, for requests: also just before the end of all addresses.
+    fn iova(&self) -> u64 {
+        match self.lies.kind & 3 {
+            0 => 0,
+            1 => u64::MAX - 63,
+            _ => self.lies.word & !7,
+        }
+    }
+
+    /// Writes what is needed to be talked to: a queue pair with the right numbers, and receives. The rest is lies.
+    fn describe(&self, qp: *mut ibv_qp) {
+        let Lies { slots, kind, index, number: word32, word } = *self.lies;
+        let segment = self.link.segment();
+        let attributes = inner(qp).sending.lock().attributes.clone();
+        let mut keeper = Keeper::default();
+        let region = MrCard {
+            iova: self.iova(),
+            length: if kind & 4 == 0 { u64::MAX } else { word32.into() },
+            address: word,
+            pd: PD,
+            access: u32::MAX,
+            share: if kind & 8 == 0 { 0 } else { word32 },
+            share_epoch: word32,
+        };
+        segment.region(REGION).expect("a small index").publish(&mut keeper, KEY as u8, &region);
+        let card = QpCard {
+            qpn: self.qpn,
+            dest_qpn: number(qp),
+            pd: PD,
+            access: u32::MAX,
+            // SAFETY: the queue pair is live.
+            qp_type: unsafe { (*qp).qp_type }.0 as u8,
+            port: 1,
+            path_mtu: kind,
+            min_rnr_timer: 1,
+            max_dest_rd_atomic: 1,
+            qkey: QKEY,
+            slots,
+            srq: [0, SHARED_QUEUE + 1, 0, word32][usize::from(kind >> 2 & 3)],
+            ring_words: 1 << (index % 32),
+            ring_offset: slots.offset ^ u64::from(kind) << 3,
+            recv_cq: word32,
+            source: word as u32,
+            connection: word32,
+            link_up: true,
+            local_gid: attributes.remote_gid,
+            remote_gid: attributes.local_gid,
+            ..QpCard::default()
+        };
+        let entry = segment.queue_pair(QUEUE_PAIR).expect("a small index");
+        entry.set_expected_psn(0);
+        entry.set_cursor(word as u32);
+        entry.publish(&mut Keeper::default(), ibv_qp_state::IBV_QPS_RTS.0 as u8, &card);
+        let shared = segment.shared_queue(SHARED_QUEUE).expect("a small index");
+        shared.set_hint(word as u32);
+        shared.add_available(word32 | 1);
+        shared.publish(&mut Keeper::default(), 0, &SrqCard { pd: PD, slots });
+        let count = slots.count.clamp(1, crate::shared::segment::MAX_SLOTS);
+        for index in (0..4).map(|step| ((word as u32) % count + step) % count) {
+            let Some(slot) = segment.slot(&slots, index) else { continue };
+            for (at, entry) in slot.entries.iter().enumerate() {
+                entry.address.store(self.iova().wrapping_add(at as u64), Relaxed);
+                entry.length.store(if kind & 16 == 0 { 41 } else { word32 }, Relaxed);
+                entry.lkey.store(if kind & 32 == 0 { KEY } else { word32 }, Relaxed);
+            }
+            let bytes = if kind & 64 == 0 { u32::MAX } else { word32 };
+            slot.header.post(word32, Room { bytes, entries: u32::MAX >> (kind & 31), flags: word32 });
+        }
+    }
+
+    /// Says that whatever was asked for is done.
+    fn answer(&self, qp: *mut ibv_qp) {
+        let lane = inner(qp).number.index as usize % LANES;
+        let cell = self.link.call_area().checked_add((lane * CALL_CELL) as u64);
+        let Some(place) = cell.and_then(|cell| self.link.segment().heap(cell, CALL_CELL)) else { return };
+        if place.cast::<u64>().is_aligned() {
+            // SAFETY: the first four words of a cell, inside of the segment and aligned; nothing but atomics is there.
+            let word = |at| unsafe { place.cast::<AtomicU32>().add(at).as_ref() };
+            word(3).store(u32::from(self.lies.kind & 128 == 0), Relaxed);
+            word(0).store(2, Release);
+        }
+    }
+}

@@ -1,0 +1,367 @@
+//! Every operation, its completion, and every way in which it can fail, between queue pairs of one process; small, so that
+//! Miri can look on.
+
+use std::ptr;
+
+use rdma_mummy_sys::types::*;
+use rdma_mummy_sys::verbs;
+
+use crate::verbs::bench::*;
+use crate::verbs::testing::table;
+
+const RC: ibv_qp_type = ibv_qp_type::IBV_QPT_RC;
+const UC: ibv_qp_type = ibv_qp_type::IBV_QPT_UC;
+const UD: ibv_qp_type = ibv_qp_type::IBV_QPT_UD;
+
+/// Where a request points to on the other side.
+fn to(bench: &Bench, opcode: ibv_wr_opcode, offset: usize) -> impl Fn(&mut ibv_send_wr) {
+    // SAFETY: the region is live.
+    let (remote_addr, rkey) = (bench.at(offset), unsafe { (*bench.mr).rkey });
+    move |wr| {
+        wr.opcode = opcode;
+        let atomic = [ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP, ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD];
+        if atomic.contains(&opcode) {
+            wr.wr.atomic =
+                ibv_send_wr__bindgen_ty_2__bindgen_ty_2 { remote_addr, rkey, compare_add: 5, swap: 9 };
+        } else {
+            wr.wr.rdma = ibv_send_wr__bindgen_ty_2__bindgen_ty_1 { remote_addr, rkey };
+        }
+        wr.__bindgen_anon_1.imm_data = 0x0102_0304_u32.to_be();
+    }
+}
+
+fn fill(bench: &Bench, words: &[u64]) {
+    for (at, word) in words.iter().enumerate() {
+        bench.set(at, *word);
+    }
+}
+
+/// The completion of a receive and that of a request, whichever way round they came.
+fn both(bench: &Bench) -> [ibv_wc; 2] {
+    let mut all = bench.poll();
+    all.sort_by_key(|wc| wc.wr_id);
+    assert_eq!(all.len(), 2);
+    [all[0], all[1]]
+}
+
+#[test]
+fn one_sided_operations_move_what_they_say() {
+    let bench = Bench::new(16);
+    for qp_type in [RC, UC] {
+        let [one, other] = bench.pair(qp_type);
+        fill(&bench, &[7, 8, 9]);
+        assert_eq!(bench.send(one, 1, 24, to(&bench, ibv_wr_opcode::IBV_WR_RDMA_WRITE, 1024)), 0);
+        assert_eq!(bench.results(), [(1, SUCCESS)]);
+        assert_eq!([128, 129, 130].map(|at| bench.get(at)), [7, 8, 9]);
+        assert_eq!(bench.receive(other, 2, 0), 0);
+        assert_eq!(bench.send(one, 3, 8, to(&bench, ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM, 2048)), 0);
+        let [received, sent] = both(&bench);
+        assert_eq!((received.opcode, received.byte_len), (ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM, 8));
+        // SAFETY: it has immediate data.
+        assert_eq!(unsafe { received.__bindgen_anon_1.imm_data }, 0x0102_0304_u32.to_be());
+        assert_eq!((sent.opcode, bench.get(256)), (ibv_wc_opcode::IBV_WC_RDMA_WRITE, 7));
+        if qp_type == RC {
+            fill(&bench, &[0]);
+            assert_eq!(bench.send(one, 4, 8, to(&bench, ibv_wr_opcode::IBV_WR_RDMA_READ, 1032)), 0);
+            assert_eq!((bench.results(), bench.get(0)), (vec![(4, SUCCESS)], 8));
+            bench.set(128, 5);
+            for (opcode, before, after) in [
+                (ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP, 5, 9),
+                (ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP, 9, 9),
+                (ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD, 9, 14),
+            ] {
+                assert_eq!(bench.send(one, 5, 8, to(&bench, opcode, 1024)), 0);
+                assert_eq!(bench.results(), [(5, SUCCESS)]);
+                assert_eq!((bench.get(0), bench.get(128)), (before, after));
+            }
+        }
+        destroy(one);
+        destroy(other);
+    }
+}
+
+#[test]
+fn messages_come_from_and_go_to_lists_and_inline_data() {
+    let bench = Bench::new(16);
+    for qp_type in [RC, UC] {
+        let [one, other] = bench.pair(qp_type);
+        // What travels in the slot, and what does not.
+        for length in [16, 400] {
+            fill(&bench, &[1, 2, 3]);
+            bench.set(512 + length as usize / 8 - 1, 0);
+            let mut entries = [bench.sge(SIZE / 2, 4), bench.sge(SIZE / 2 + 4, 600)];
+            assert_eq!(bench.receive_list(other, 1, &mut entries), 0);
+            let mut pieces = [bench.sge(0, 8), bench.sge(8, length - 8)];
+            let list = |wr: &mut ibv_send_wr| {
+                wr.sg_list = pieces.as_mut_ptr();
+                wr.num_sge = 2;
+                wr.opcode = ibv_wr_opcode::IBV_WR_SEND_WITH_IMM;
+            };
+            let list = std::cell::RefCell::new(list);
+            assert_eq!(bench.send(one, 2, 0, |wr| (list.borrow_mut())(wr)), 0);
+            let [received, sent] = both(&bench);
+            assert_eq!((received.status, received.byte_len, sent.status), (SUCCESS, length, SUCCESS));
+            assert_eq!((bench.get(512), bench.get(513)), (1, 2));
+        }
+        // Inline data are taken when they are posted: no key, and the place may go.
+        let mut bytes = [0x55_u8; 16];
+        let entry = ibv_sge { addr: (&raw mut bytes).expose_provenance() as u64, length: 16, lkey: 0 };
+        let mut entries = [entry];
+        assert_eq!(bench.receive(other, 1, 16), 0);
+        let list = entries.as_mut_ptr();
+        let sent = bench.send(one, 2, 0, |wr| {
+            (wr.sg_list, wr.num_sge) = (list, 1);
+            wr.send_flags |= ibv_send_flags::IBV_SEND_INLINE.0;
+        });
+        assert_eq!(sent, 0);
+        assert_eq!(both(&bench).map(|wc| wc.status), [SUCCESS; 2]);
+        assert_eq!(bench.get(513), 0x5555_5555_5555_5555);
+        // A message without bytes.
+        assert_eq!(bench.receive(other, 1, 0), 0);
+        assert_eq!(bench.send(one, 2, 0, |wr| wr.num_sge = 0), 0);
+        assert_eq!(both(&bench).map(|wc| (wc.status, wc.byte_len)), [(SUCCESS, 0); 2]);
+        destroy(one);
+        destroy(other);
+    }
+}
+
+#[test]
+fn datagrams_bring_their_header_or_are_lost() {
+    let bench = Bench::new(16);
+    let pair = bench.pair(UD);
+    let mut attr = bench.ah_attr();
+    // SAFETY: the domain is live; the address handle until it is destroyed.
+    let ah = unsafe { (table().ibv_create_ah)(bench.pd, &raw mut attr) };
+    assert!(!ah.is_null());
+    let address = |remote_qkey: u32| {
+        let remote_qpn = number(pair[1]);
+        move |wr: &mut ibv_send_wr| {
+            wr.wr.ud = ibv_send_wr__bindgen_ty_2__bindgen_ty_3 { ah, remote_qpn, remote_qkey };
+        }
+    };
+    for length in [8, 1000] {
+        fill(&bench, &[77]);
+        assert_eq!(bench.receive(pair[1], 1, 2000), 0);
+        assert_eq!(bench.send(pair[0], 2, length, address(QKEY)), 0);
+        let [received, _] = both(&bench);
+        assert_eq!((received.byte_len, received.src_qp), (length + 40, number(pair[0])));
+        assert_eq!(received.wc_flags, ibv_wc_flags::IBV_WC_GRH.0);
+        assert_eq!(bench.get((SIZE / 2 + 40) / 8), 77);
+    }
+    // Another key, no receive, too little room: the sender is none the wiser.
+    assert_eq!(bench.send(pair[0], 3, 8, address(1)), 0);
+    assert_eq!(bench.send(pair[0], 4, 8, address(QKEY)), 0);
+    assert_eq!(bench.receive(pair[1], 1, 41), 0);
+    assert_eq!(bench.send(pair[0], 5, 8, address(QKEY)), 0);
+    assert_eq!(bench.results(), [3, 4, 5].map(|wr_id| (wr_id, SUCCESS)));
+    pair.into_iter().for_each(destroy);
+    // SAFETY: nobody uses it any more.
+    assert_eq!(unsafe { (table().ibv_destroy_ah)(ah) }, 0);
+}
+
+#[test]
+fn what_a_requester_may_not_do_fails() {
+    use ibv_wc_status as S;
+    let bench = Bench::new(16);
+    let refused = |status: S, length: u32, receives: bool, change: &dyn Fn(&mut ibv_send_wr)| {
+        let [one, other] = bench.pair(RC);
+        if receives {
+            assert_eq!(bench.receive(other, 1, 16), 0);
+        }
+        assert_eq!(bench.send(one, 2, length, change), 0);
+        assert_eq!(bench.send(one, 3, 8, |_| {}), 0, "it is flushed");
+        let results = bench.wait_for(if receives { 3 } else { 2 });
+        assert_eq!(
+            results.iter().filter(|result| result.0 > 1).collect::<Vec<_>>(),
+            [&(2, status), &(3, FLUSHED)]
+        );
+        destroy(one);
+        destroy(other);
+    };
+    let write = to(&bench, ibv_wr_opcode::IBV_WR_RDMA_WRITE, 1024);
+    let add = to(&bench, ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD, 1028);
+    let sge = std::cell::Cell::new(ibv_sge { lkey: 0x5a5a_5a5a, ..bench.sge(0, 8) });
+    refused(S::IBV_WC_LOC_PROT_ERR, 0, false, &|wr| (wr.sg_list, wr.num_sge) = (sge.as_ptr(), 1));
+    refused(S::IBV_WC_LOC_PROT_ERR, SIZE as u32 + 1, false, &write);
+    refused(S::IBV_WC_REM_ACCESS_ERR, 8, false, &|wr| {
+        write(wr);
+        wr.wr.rdma.rkey = 0x5a5a_5a5a;
+    });
+    refused(S::IBV_WC_REM_ACCESS_ERR, 4096, false, &|wr| {
+        write(wr);
+        wr.wr.rdma.remote_addr = bench.at(SIZE - 8);
+    });
+    refused(S::IBV_WC_REM_ACCESS_ERR, 8, false, &|wr| {
+        write(wr);
+        wr.wr.rdma.remote_addr = u64::MAX - 3;
+    });
+    refused(S::IBV_WC_REM_INV_REQ_ERR, 8, false, &add);
+    refused(S::IBV_WC_REM_INV_REQ_ERR, 17, true, &|_| {});
+    refused(S::IBV_WC_LOC_LEN_ERR, 4, false, &|wr| {
+        add(wr);
+        wr.wr.atomic.remote_addr = bench.at(1024);
+    });
+}
+
+#[test]
+fn nobody_there_and_nobody_ready_are_told_apart() {
+    use ibv_wc_status as S;
+    let bench = Bench::new(16);
+    let [one, other] = [(); 2].map(|()| bench.qp(RC, ptr::null_mut()));
+    bench.init(one);
+    bench.init(other);
+    bench.ready(one, number(other), |attr| (attr.retry_cnt, attr.rnr_retry) = (1, 1));
+    // Not connected yet.
+    assert_eq!(bench.send(one, 1, 8, |_| {}), 0);
+    assert_eq!(bench.wait_for(1), [(1, S::IBV_WC_RETRY_EXC_ERR)]);
+    for rnr_retry in [0, 1, 7] {
+        for qp in [one, other] {
+            assert_eq!(modify(qp, in_state(ibv_qp_state::IBV_QPS_RESET)), 0);
+            bench.init(qp);
+        }
+        bench.ready(one, number(other), |attr| attr.rnr_retry = rnr_retry);
+        bench.ready(other, number(one), |_| {});
+        assert_eq!(bench.send(one, 2, 8, |_| {}), 0);
+        if rnr_retry < 7 {
+            assert_eq!(bench.wait_for(1), [(2, S::IBV_WC_RNR_RETRY_EXC_ERR)]);
+            continue;
+        }
+        for _ in 0..3 {
+            assert_eq!(bench.results(), []);
+            inner(one).rnic.node().run_timers();
+        }
+        assert_eq!(bench.receive(other, 1, 8), 0);
+        let mut results = bench.wait_for(2);
+        results.sort_by_key(|result| result.0);
+        assert_eq!(results, [(1, SUCCESS), (2, SUCCESS)]);
+    }
+    destroy(one);
+    destroy(other);
+}
+
+#[test]
+fn a_failed_receiver_says_so_and_works_again_after_reset() {
+    use ibv_wc_status as S;
+    let bench = Bench::new(16);
+    let [one, other] = bench.pair(RC);
+    let mut entries = [ibv_sge { lkey: 0x5a5a_5a5a, ..bench.sge(SIZE / 2, 64) }];
+    assert_eq!(bench.receive_list(other, 1, &mut entries), 0);
+    assert_eq!(bench.receive(other, 2, 64), 0);
+    assert_eq!(bench.send(one, 3, 8, |_| {}), 0);
+    let mut results = bench.wait_for(3);
+    results.sort_by_key(|result| result.0);
+    assert_eq!(results, [(1, S::IBV_WC_LOC_PROT_ERR), (2, FLUSHED), (3, S::IBV_WC_REM_OP_ERR)]);
+    for qp in [one, other] {
+        assert_eq!(modify(qp, in_state(ibv_qp_state::IBV_QPS_RESET)), 0);
+    }
+    bench.connect([one, other]);
+    assert_eq!(bench.receive(other, 4, 64), 0);
+    assert_eq!(bench.send(one, 5, 8, |_| {}), 0);
+    assert_eq!(both(&bench).map(|wc| wc.status), [SUCCESS; 2]);
+    // A request that the responder refuses fails the responder, which hears of it.
+    assert_eq!(bench.event(), None);
+    let write = to(&bench, ibv_wr_opcode::IBV_WR_RDMA_WRITE, 0);
+    assert_eq!(
+        bench.send(one, 6, 8, |wr| {
+            write(wr);
+            wr.wr.rdma.rkey = 1;
+        }),
+        0
+    );
+    assert_eq!(bench.wait_for(1), [(6, S::IBV_WC_REM_ACCESS_ERR)]);
+    assert_eq!(bench.event(), Some(ibv_event_type::IBV_EVENT_QP_ACCESS_ERR));
+    destroy(one);
+    destroy(other);
+}
+
+#[test]
+fn memory_that_was_given_back_is_not_touched() {
+    use ibv_wc_status as S;
+    let mut bench = Bench::new(16);
+    let [one, other] = bench.pair(RC);
+    assert_eq!(bench.receive(other, 1, 64), 0);
+    // The receive and the request name a region that has gone by the time.
+    let stale = bench.sge(0, 8);
+    bench.register_anew();
+    assert_eq!(bench.send(one, 2, 8, |_| {}), 0);
+    let mut results = bench.wait_for(2);
+    results.sort_by_key(|result| result.0);
+    assert_ne!(results[0].1, SUCCESS);
+    assert_ne!((results[1].0, results[1].1), (2, SUCCESS));
+    for qp in [one, other] {
+        assert_eq!(modify(qp, in_state(ibv_qp_state::IBV_QPS_RESET)), 0);
+    }
+    bench.connect([one, other]);
+    let mut entries = [stale];
+    let list = entries.as_mut_ptr();
+    assert_eq!(bench.send(one, 3, 0, |wr| (wr.sg_list, wr.num_sge) = (list, 1)), 0);
+    assert_eq!(bench.wait_for(1), [(3, S::IBV_WC_LOC_PROT_ERR)]);
+    destroy(one);
+    destroy(other);
+}
+
+#[test]
+fn a_shared_queue_serves_all_and_runs_low() {
+    let bench = Bench::new(16);
+    let srq = bench.srq(4);
+    let pairs: [[*mut ibv_qp; 2]; 2] = [RC, UC].map(|qp_type| {
+        let pair = [bench.qp(qp_type, ptr::null_mut()), bench.qp(qp_type, srq)];
+        bench.connect(pair);
+        pair
+    });
+    (1..=3).for_each(|number| assert_eq!(bench.receive_shared(srq, number), 0));
+    let mut attr = ibv_srq_attr { srq_limit: 2, ..ibv_srq_attr::default() };
+    // SAFETY: the queue is live.
+    unsafe {
+        let limit = ibv_srq_attr_mask::IBV_SRQ_LIMIT.0 as i32;
+        assert_eq!((table().ibv_modify_srq)(srq, &raw mut attr, limit), 0);
+    }
+    for (pair, number) in pairs.iter().zip([1, 2]) {
+        assert_eq!(bench.send(pair[0], 9, 24, |_| {}), 0);
+        let [received, _] = both(&bench);
+        assert_eq!((received.wr_id, received.qp_num), (number, self::number(pair[1])));
+    }
+    assert_eq!(bench.event(), Some(ibv_event_type::IBV_EVENT_SRQ_LIMIT_REACHED));
+    assert_eq!(modify(pairs[0][1], in_state(ibv_qp_state::IBV_QPS_ERR)), 0);
+    assert_eq!(bench.event(), Some(ibv_event_type::IBV_EVENT_QP_LAST_WQE_REACHED));
+    pairs.into_iter().flatten().for_each(destroy);
+    // SAFETY: nobody uses it any more.
+    assert_eq!(unsafe { (table().ibv_destroy_srq)(srq) }, 0);
+}
+
+#[test]
+fn who_armed_the_queue_is_woken() {
+    let bench = Bench::new(16);
+    let [one, other] = bench.pair(RC);
+    (1..=2).for_each(|number| assert_eq!(bench.receive(other, number, 64), 0));
+    for (solicited, fires) in [(0, false), (ibv_send_flags::IBV_SEND_SOLICITED.0, true)] {
+        // SAFETY: the queue is live.
+        assert_eq!(unsafe { verbs::ibv_req_notify_cq(bench.cq, 1) }, 0);
+        assert_eq!(bench.send(one, 3, 8, |wr| wr.send_flags = solicited), 0);
+        assert_eq!(bench.fired(), fires);
+    }
+    assert_eq!(bench.results(), [(1, SUCCESS), (2, SUCCESS)]);
+    destroy(one);
+    destroy(other);
+}
+
+#[test]
+fn a_queue_that_drains_stops_and_goes_on() {
+    let bench = Bench::new(16);
+    let [one, other] = bench.pair(RC);
+    assert_eq!(modify(one, in_state(ibv_qp_state::IBV_QPS_SQD)), 0);
+    assert_eq!(bench.receive(other, 1, 64), 0);
+    assert_eq!(bench.send(one, 2, 8, |_| {}), 0);
+    assert_eq!(bench.results(), []);
+    assert_eq!(modify(one, in_state(ibv_qp_state::IBV_QPS_RTS)), 0);
+    assert_eq!(both(&bench).map(|wc| wc.status), [SUCCESS; 2]);
+    // As many requests as fit, then no more, and all of them flushed in order.
+    for number in 0..4 {
+        assert_eq!(bench.send(one, number, 8, |_| {}), 0);
+    }
+    assert_eq!(bench.send(one, 4, 8, |_| {}), libc::ENOMEM);
+    assert_eq!(modify(one, in_state(ibv_qp_state::IBV_QPS_ERR)), 0);
+    assert_eq!(bench.results(), [0, 1, 2, 3].map(|wr_id| (wr_id, FLUSHED)));
+    destroy(one);
+    destroy(other);
+}
