@@ -294,8 +294,9 @@ impl Running {
 
     /// Fails if the process has failed or takes too long; whether it has ended.
     fn check(&mut self) -> Result<bool> {
+        let ended = self.child.try_wait()?;
         let said = || self.said().map(|(out, err)| out + &err).unwrap_or_default();
-        match self.child.try_wait()? {
+        match ended {
             Some(status) if status.success() => Ok(true),
             Some(status) => bail!("{status}: {}", said()),
             None if self.start.elapsed() > PATIENCE => bail!("not done in {PATIENCE:?}: {}", said()),
