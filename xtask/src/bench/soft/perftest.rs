@@ -262,8 +262,8 @@ impl Bench<'_> {
             self.programs.folder().join("bench-client.log"),
         )?;
         let (said, answered) = (client.finish()?, server.finish()?);
-        let ways = Ways::parse(&(said.clone() + "\n" + &answered))?;
-        Ok((said, ways))
+        let ways = Ways::parse(&(said.1 + &answered.1))?;
+        Ok((said.0, ways))
     }
 
     fn program(&self, tool: Tool, measure: Measure) -> PathBuf {
@@ -284,8 +284,8 @@ struct Running {
 
 impl Running {
     fn start(mut command: Command, log: PathBuf) -> Result<Self> {
-        let file = File::create(&log)?;
-        command.stdout(file.try_clone()?).stderr(file);
+        // Two files: in one, a warning may stand in the middle of a row.
+        command.stdout(File::create(&log)?).stderr(File::create(log.with_extension("err"))?);
         let child = command
             .spawn()
             .with_context(|| format!("cannot run {command:?}: install perftest, and valgrind"))?;
@@ -294,8 +294,9 @@ impl Running {
 
     /// Fails if the process has failed or takes too long; whether it has ended.
     fn check(&mut self) -> Result<bool> {
-        let said = || std::fs::read_to_string(&self.log).unwrap_or_default();
-        match self.child.try_wait()? {
+        let ended = self.child.try_wait()?;
+        let said = || self.said().map(|(out, err)| out + &err).unwrap_or_default();
+        match ended {
             Some(status) if status.success() => Ok(true),
             Some(status) => bail!("{status}: {}", said()),
             None if self.start.elapsed() > PATIENCE => bail!("not done in {PATIENCE:?}: {}", said()),
@@ -303,11 +304,17 @@ impl Running {
         }
     }
 
-    fn finish(mut self) -> Result<String> {
+    fn finish(mut self) -> Result<(String, String)> {
         while !self.check()? {
             std::thread::sleep(Duration::from_millis(5));
         }
-        Ok(std::fs::read_to_string(&self.log)?)
+        self.said()
+    }
+
+    /// On standard output and error.
+    fn said(&self) -> Result<(String, String)> {
+        let read = std::fs::read_to_string::<&std::path::Path>;
+        Ok((read(&self.log)?, read(&self.log.with_extension("err"))?))
     }
 }
 
@@ -316,6 +323,7 @@ impl Drop for Running {
         let _ = self.child.kill(); // It has ended already, unless something failed.
         let _ = self.child.wait();
         let _ = std::fs::remove_file(&self.log);
+        let _ = std::fs::remove_file(self.log.with_extension("err"));
     }
 }
 
