@@ -65,15 +65,16 @@ mod imp {
 
     fn rule() -> Option<&'static Rule> {
         static RULE: OnceLock<Option<Rule>> = OnceLock::new();
-        RULE.get_or_init(|| {
+        if RULE.get().is_none() {
+            // Looked for again and again until it is set: what comes before does not count.
             let text = std::env::var("SOFT_RNIC_CRASH").ok().filter(|text| !text.is_empty())?;
             let rule = parse(&text);
             if rule.is_none() {
                 log::error!("SOFT_RNIC_CRASH is {text:?}; set it to STEP[:N]=kill, stop or sleep-MS");
             }
-            rule
-        })
-        .as_ref()
+            let _ = RULE.set(rule);
+        }
+        RULE.get()?.as_ref()
     }
 
     fn parse(text: &str) -> Option<Rule> {

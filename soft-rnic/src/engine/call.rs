@@ -9,7 +9,7 @@ use core::mem::size_of;
 use core::ptr::NonNull;
 use std::time::{Duration, Instant};
 
-use rdma_mummy_sys::types::ibv_access_flags;
+use rdma_mummy_sys::types::{ibv_access_flags, ibv_qp_type};
 
 use super::transfer::{Direction, Local, Remote};
 use super::{Broken, Way};
@@ -24,8 +24,15 @@ use crate::sync::{AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed, Release};
 
 /// Bytes in transit at a time.
 const ROOM: usize = CALL_PAYLOAD;
+<<<<<<< HEAD
 /// How long a sender waits within one attempt.
 const PATIENCE: Duration = Duration::from_millis(20);
+=======
+/// How long a sender waits within one attempt: longer than a busy machine keeps a thread waiting, as datagrams have one.
+const PATIENCE: Duration = Duration::from_millis(5);
+/// The same for what has one attempt only: a busy machine keeps a thread waiting for longer than that.
+const PATIENCE_ONCE: Duration = Duration::from_millis(100);
+>>>>>>> soak
 /// How long it waits for an owner that has begun: one that is stopped just then.
 const LONG_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -59,6 +66,7 @@ mod state {
 }
 
 // Every byte is an atomic's.
+#[cfg(not(loom))]
 const _: () = assert!(size_of::<Cell>() == 6 * 4 + 13 * 8 && size_of::<Cell>() <= CALL_HEADER);
 
 /// What the owner is asked to do.
@@ -173,6 +181,9 @@ fn ask(
 /// receive that it was for is somebody else's. One that it has begun is waited for.
 fn wait(way: Way<'_>, cell: &Cell) -> Result<(), Broken> {
     let begin = Instant::now();
+    // A datagram is not tried again.
+    let once = u32::from(way.peer.card.qp_type) == ibv_qp_type::IBV_QPT_UD.0 && !is_service_thread();
+    let patience = if once { PATIENCE_ONCE } else { PATIENCE };
     let mut spins = 0_u32;
     loop {
         let state = cell.state.load(Acquire);
@@ -183,7 +194,7 @@ fn wait(way: Way<'_>, cell: &Cell) -> Result<(), Broken> {
         if !way.peer.link.alive() || waited > LONG_PATIENCE {
             return Err(Broken::Gone);
         }
-        if waited > PATIENCE
+        if waited > patience
             && state == state::ASKED
             && cell.state.compare_exchange(state::ASKED, state::IDLE, AcqRel, Relaxed).is_ok()
         {

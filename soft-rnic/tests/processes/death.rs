@@ -131,7 +131,7 @@ impl Receiver {
 
     /// Starts a sender of messages with these numbers, and connects to it.
     fn sender(&self, first: u64, count: u64, crash: &str) -> Role {
-        let mut sender = Role::start("death-sender", &[("SOFT_RNIC_CRASH", crash)]);
+        let mut sender = Role::start("death-sender", &[("SOFT_RNIC_TEST_CRASH", crash)]);
         let address = Address { qpn: self.qp.number(), gid: gid(self.device), ..Address::default() };
         sender.tell(&format!("{} {} {first} {count} {address}", self.queue, self.len));
         let address: Address = sender.hear().parse().expect("an address");
@@ -206,7 +206,7 @@ pub(crate) fn receiver(arguments: &[String]) {
     let [queue, size, step, armed] = arguments else { panic!("four arguments") };
     let mut receiver = Receiver::new(queue, size);
     let before = sockets();
-    let mut sender = receiver.sender(0, 2, &format!("{step}:2=kill"));
+    let mut sender = receiver.sender(0, 2, &format!("{step}=kill"));
     sender.tell("go");
     let first = receiver.cq.one("the first message", PATIENCE);
     receiver.check(&first, 0);
@@ -260,6 +260,7 @@ pub(crate) fn sender() {
     for sequence in first..first + count {
         if sequence == 1 {
             assert_eq!(told().as_deref(), Some("go"));
+            role::arm_crash();
         }
         memory.fill(byte_of(sequence));
         assert_eq!(qp.post_solicited(sequence, memory.sge(mr, 0, len), &to, ah), 0);
@@ -366,7 +367,7 @@ pub(crate) fn requester(arguments: &[String]) {
 /// One sender is stopped when it is about to wake the receiver; another one wakes it.
 pub(crate) fn sleeper() {
     let mut receiver = Receiver::new("srq", "small");
-    let mut stopped = receiver.sender(0, 2, "before-doorbell:2=stop");
+    let mut stopped = receiver.sender(0, 2, "before-doorbell=stop");
     let first = receiver.qp;
     receiver.qp = receiver.device.qp(ibv_qp_type::IBV_QPT_RC, receiver.cq, receiver.srq, 1);
     receiver.qp.init();
@@ -400,7 +401,7 @@ pub(crate) fn many_deaths() {
     let small = receiver.device.cq(4, ptr::null_mut());
     let idle = receiver.device.qp(ibv_qp_type::IBV_QPT_RC, small, ptr::null_mut(), 4);
     for round in 0..8 {
-        let mut sender = receiver.sender(0, 2, "claimed:2=kill");
+        let mut sender = receiver.sender(0, 2, "claimed=kill");
         sender.tell("go");
         assert_eq!(sender.hear(), "0");
         sender.tell("go");

@@ -24,7 +24,7 @@ const LEN: usize = 100_000;
 const RECEIVES: u64 = 7;
 /// Messages before the one that is interrupted.
 const WARM: u64 = 3;
-const TIMING: Timing = Timing { timeout: 10, retry_cnt: 2 };
+const TIMING: Timing = Timing { timeout: 13, retry_cnt: 3 };
 
 /// How payload travels.
 const PATHS: [&str; 3] = ["direct", "vm", "call"];
@@ -240,8 +240,8 @@ pub(crate) fn owner(arguments: &[String]) {
     let fate: Fate = fate.parse().expect("a fate");
     let device = Device::open();
     let mut owner = Owner::new(device, call, operation, path == "direct");
-    let crash = format!("{step}:{}={}", WARM + 1, if fate == Fate::Dies { "kill" } else { "stop" });
-    let mut sender = Role::start("sender", &[("SOFT_RNIC_CRASH", &crash)]);
+    let crash = format!("{step}={}", if fate == Fate::Dies { "kill" } else { "stop" });
+    let mut sender = Role::start("sender", &[("SOFT_RNIC_TEST_CRASH", &crash)]);
     sender.tell(&format!("{path} {operation} {}", owner.address(device)));
     let address: Address = sender.hear().parse().expect("an address");
     owner.qp().connect(&address, TIMING);
@@ -325,6 +325,7 @@ pub(crate) fn sender() {
     }
     say("warm");
     assert_eq!(told().as_deref(), Some("fire"));
+    role::arm_crash();
     say(&send(WARM).to_string());
     assert_eq!(told(), None);
 }

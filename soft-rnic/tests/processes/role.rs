@@ -78,7 +78,7 @@ impl Role {
 
     /// Starts it by another program.
     pub(crate) fn with(mut command: Command, arguments: &str, variables: &[(&str, &str)]) -> Self {
-        command.env(ROLE, arguments).env_remove("SOFT_RNIC_CRASH");
+        command.env(ROLE, arguments).env_remove("SOFT_RNIC_CRASH").env_remove("SOFT_RNIC_TEST_CRASH");
         if std::env::var_os("SOFT_RNIC_FABRIC").is_none() {
             command.env("SOFT_RNIC_FABRIC", fabric());
         }
@@ -170,6 +170,15 @@ pub(crate) fn told() -> Option<String> {
     let mut line = String::new();
     let length = std::io::stdin().lock().read_line(&mut line).expect("a pipe");
     (length > 0).then(|| line.trim().to_owned())
+}
+
+/// From now on, this process dies or stops where its parent has said: attempts before this do not count, of which a busy
+/// machine makes more.
+pub(crate) fn arm_crash() {
+    if let Ok(rule) = std::env::var("SOFT_RNIC_TEST_CRASH") {
+        // SAFETY: a role has one thread of its own, and the device's, which reads no variables between messages.
+        unsafe { std::env::set_var("SOFT_RNIC_CRASH", rule) };
+    }
 }
 
 /// Tells the parent.
