@@ -24,15 +24,10 @@ use crate::sync::{AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed, Release};
 
 /// Bytes in transit at a time.
 const ROOM: usize = CALL_PAYLOAD;
-<<<<<<< HEAD
 /// How long a sender waits within one attempt.
 const PATIENCE: Duration = Duration::from_millis(20);
-=======
-/// How long a sender waits within one attempt: longer than a busy machine keeps a thread waiting, as datagrams have one.
-const PATIENCE: Duration = Duration::from_millis(5);
 /// The same for what has one attempt only: a busy machine keeps a thread waiting for longer than that.
 const PATIENCE_ONCE: Duration = Duration::from_millis(100);
->>>>>>> soak
 /// How long it waits for an owner that has begun: one that is stopped just then.
 const LONG_PATIENCE: Duration = Duration::from_secs(2);
 
