@@ -21,7 +21,8 @@ const REQUIRE: &str = "SIDEWAY_TEST_REQUIRE_DEVICE";
 const RELEASE: &str = "SOFTROCE_RDMA_CORE";
 
 /// How long a case may take; Miri and emulators are slow. Everything in a case that waits has a shorter limit of its own.
-const CASE_LIMIT: Duration = Duration::from_secs(if cfg!(any(miri, target_arch = "aarch64")) { 300 } else { 60 });
+const CASE_LIMIT: Duration =
+    Duration::from_secs(if cfg!(any(miri, target_arch = "aarch64")) { 300 } else { 60 });
 
 /// The vendor that SoftRoCE reports.
 const SOFTROCE_VENDOR: u32 = 0xff_ffff;
