@@ -5,7 +5,6 @@
 //! own, private tables. An owner that does not begin in time is tried again like one that does not acknowledge; what it has
 //! begun stays in the cell, so that nothing (no atomic, above all) is done twice.
 
-use core::mem::size_of;
 use core::ptr::NonNull;
 use std::time::{Duration, Instant};
 

@@ -19,7 +19,7 @@ mod rate;
 mod strings;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod testing;
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;
 mod unsupported;
 
