@@ -8,7 +8,7 @@ use rdma_mummy_sys::types::ibv_wc_opcode as Opcode;
 use rdma_mummy_sys::types::ibv_wc_status as Status;
 
 use crate::cases::LOCAL_REASON;
-use crate::harness::{Outcome, Rig, SoftRoce, Suite};
+use crate::harness::{Outcome, Rig, Suite};
 use crate::kit::{Flavour, Node, Options, PATIENCE, Place, Remote, Sge, Wr, pair, pair_at, pattern, until};
 
 pub(crate) fn cases(suite: &mut Suite) {
