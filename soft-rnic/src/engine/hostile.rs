@@ -214,7 +214,7 @@ impl Requester<'_> {
         shared.set_hint(word as u32);
         shared.add_available(word32 | 1);
         shared.publish(&mut Keeper::default(), 0, &SrqCard { pd: PD, slots });
-        let count = slots.count.clamp(1, crate::shared::segment::MAX_SLOTS);
+        let count = slots.count.clamp(1, MAX_SLOTS);
         for index in (0..4).map(|step| ((word as u32) % count + step) % count) {
             let Some(slot) = segment.slot(&slots, index) else { continue };
             for (at, entry) in slot.entries.iter().enumerate() {

@@ -136,11 +136,19 @@ impl After {
 impl Qp {
     /// Executes what can be executed now, `budget` requests at most.
     pub(crate) fn run(self: &Arc<Self>, budget: u32) {
+        self.run_in(self.sending.lock(), budget);
+    }
+
+    /// The same, unless somebody is at it: false then. For the service thread, which must not wait for a thread that waits for
+    /// another process's service thread.
+    pub(crate) fn run_unless_busy(self: &Arc<Self>, budget: u32) -> bool {
+        self.sending.try_lock().map(|sending| self.run_in(sending, budget)).is_some()
+    }
+
+    fn run_in(self: &Arc<Self>, mut sending: Held<'_, Sending>, budget: u32) {
         let mut after = After::default();
-        {
-            let mut sending = self.sending.lock();
-            self.execute_some(&mut sending, budget, &mut after);
-        }
+        self.execute_some(&mut sending, budget, &mut after);
+        drop(sending);
         if after.failed {
             self.fail();
         }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rdma_mummy_sys::types::ibv_wc_status;
 
 use super::Outcome;
-use crate::queue_pair::{Qp, Sending};
+use crate::queue_pair::{PROGRESS, Qp, Sending};
 
 /// Retries that never end.
 const FOR_EVER: u8 = 7;
@@ -151,7 +151,10 @@ impl Qp {
     /// A time has come that was asked for.
     pub(crate) fn timer(self: &Arc<Self>) {
         *self.wake.lock() = None;
-        self.progress();
+        if !self.run_unless_busy(PROGRESS) {
+            self.wake_at(Instant::now() + SOON);
+        }
+        self.leave_if_done();
     }
 }
 

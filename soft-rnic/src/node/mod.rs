@@ -260,7 +260,6 @@ impl Node {
     }
 
     /// The lane, if nobody has it.
-    #[cfg(any(test, miri, loom))]
     #[inline]
     pub(crate) fn try_lane(&self, number: usize) -> Option<LaneGuard<'_>> {
         self.state.common.lanes.try_lock(number)

@@ -43,6 +43,15 @@ impl<T> Laned<T> {
     }
 }
 
+impl<T> Laned<T> {
+    /// The value, if nobody has the lane.
+    pub(crate) fn try_lock(&self) -> Option<Held<'_, T>> {
+        let guard = self.node.try_lane(self.lane)?;
+        // SAFETY: as in `lock`.
+        Some(Held { guard, value: unsafe { &mut *self.value.get() } })
+    }
+}
+
 impl<T> Held<'_, T> {
     /// The lane's number.
     #[inline]

@@ -432,6 +432,11 @@ impl Qp {
     /// Executes what waits in the send queue.
     pub(crate) fn progress(self: &Arc<Self>) {
         self.run(PROGRESS);
+        self.leave_if_done();
+    }
+
+    /// Polls need not look at an empty send queue.
+    pub(crate) fn leave_if_done(self: &Arc<Self>) {
         if self.send_queue.is_empty() {
             self.send_cq.no_progress(self);
             // Something may have been posted between the two.
@@ -478,7 +483,7 @@ impl Drop for Qp {
 const STATE: u32 = 0xff;
 
 /// Requests that a poll executes at most.
-const PROGRESS: u32 = 16;
+pub(crate) const PROGRESS: u32 = 16;
 
 /// The opcode of a completion of a request.
 pub(crate) fn wc_opcode(opcode: ibv_wr_opcode) -> ibv_wc_opcode {

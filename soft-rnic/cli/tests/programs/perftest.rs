@@ -135,6 +135,9 @@ fn check_table(client: &Ended, flags: &[&str]) -> Result<(), String> {
     let wanted: f64 = flags[1].parse().map_err(|_| "each case begins with -n")?;
     // With several pairs it is the sum of all of them.
     let all_ran = rows.iter().all(|row| row[1] >= wanted && row[1] % wanted == 0.0);
-    let has_figures = rows.iter().all(|row| row[2..].iter().all(|figure| *figure >= 0.0) && row[3] > 0.0);
+    // On a busy machine perftest may fail to measure its own clock: then it says so, and its figures are 0.
+    let no_clock = client.stderr.contains("Correlation coefficient");
+    let has_figures =
+        rows.iter().all(|row| row[2..].iter().all(|figure| *figure >= 0.0) && (row[3] > 0.0 || no_clock));
     if right_sizes && all_ran && has_figures { Ok(()) } else { Err(format!("not the table: {client}")) }
 }
