@@ -8,7 +8,9 @@
 
 use core::cell::UnsafeCell;
 use core::fmt;
+use core::marker::PhantomData;
 use core::ops::{Deref, DerefMut};
+use core::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::node::{LaneGuard, Node};
@@ -24,9 +26,13 @@ pub(crate) struct Laned<T> {
 unsafe impl<T: Send> Sync for Laned<T> {}
 
 /// The value, and its lane.
+///
+/// A pointer and no reference: a function that takes this by value would promise the reference for as long as it runs, also
+/// after it has let go of the lane.
 pub(crate) struct Held<'a, T> {
     guard: LaneGuard<'a>,
-    value: &'a mut T,
+    value: NonNull<T>,
+    exclusive: PhantomData<&'a mut T>,
 }
 
 impl<T> Laned<T> {
@@ -38,8 +44,7 @@ impl<T> Laned<T> {
     #[inline]
     pub(crate) fn lock(&self) -> Held<'_, T> {
         let guard = self.node.lane(self.lane);
-        // SAFETY: the lane's lock is held as long as the reference lives; there is no other way to the value.
-        Held { guard, value: unsafe { &mut *self.value.get() } }
+        self.held(guard)
     }
 }
 
@@ -47,8 +52,14 @@ impl<T> Laned<T> {
     /// The value, if nobody has the lane.
     pub(crate) fn try_lock(&self) -> Option<Held<'_, T>> {
         let guard = self.node.try_lane(self.lane)?;
-        // SAFETY: as in `lock`.
-        Some(Held { guard, value: unsafe { &mut *self.value.get() } })
+        Some(self.held(guard))
+    }
+
+    #[inline]
+    fn held<'a>(&'a self, guard: LaneGuard<'a>) -> Held<'a, T> {
+        // SAFETY: a cell's pointer is not null.
+        let value = unsafe { NonNull::new_unchecked(self.value.get()) };
+        Held { guard, value, exclusive: PhantomData }
     }
 }
 
@@ -62,7 +73,8 @@ impl<T> Held<'_, T> {
     /// The value, and the right to the lane.
     #[inline]
     pub(crate) fn parts(&mut self) -> (&mut T, &LaneGuard<'_>) {
-        (self.value, &self.guard)
+        // SAFETY: as in `deref_mut`; the guard is another field.
+        (unsafe { self.value.as_mut() }, &self.guard)
     }
 }
 
@@ -71,14 +83,16 @@ impl<T> Deref for Held<'_, T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        self.value
+        // SAFETY: the lane's lock is held as long as `self` lives; there is no other way to the value.
+        unsafe { self.value.as_ref() }
     }
 }
 
 impl<T> DerefMut for Held<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        self.value
+        // SAFETY: as in `deref`, and `self` is borrowed exclusively.
+        unsafe { self.value.as_mut() }
     }
 }
 
