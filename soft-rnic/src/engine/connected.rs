@@ -13,6 +13,7 @@ use crate::crash_point::{Step, reach};
 use crate::node::PathTaken;
 use crate::platform::copy;
 use crate::queue_pair::lane::Held;
+use crate::queue_pair::post::brings_back;
 use crate::queue_pair::send_queue::Posted;
 use crate::queue_pair::{Qp, Sending};
 use crate::shared::entry::notice;
@@ -40,12 +41,7 @@ impl Qp {
         after: &mut After,
     ) -> Outcome {
         let request = posted.request;
-        let reads = matches!(
-            request.opcode,
-            ibv_wr_opcode::IBV_WR_RDMA_READ
-                | ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP
-                | ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD
-        );
+        let reads = brings_back(request.opcode);
         if request.length > MAX_MESSAGE {
             return Outcome::Failed(ibv_wc_status::IBV_WC_LOC_LEN_ERR);
         }
@@ -75,12 +71,7 @@ impl Qp {
 
     /// What the requester's own limits say.
     fn check_requester(&self, sending: &Sending, posted: &Posted<'_>) -> Option<Outcome> {
-        let atomic_or_read = matches!(
-            posted.request.opcode,
-            ibv_wr_opcode::IBV_WR_RDMA_READ
-                | ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP
-                | ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD
-        );
+        let atomic_or_read = brings_back(posted.request.opcode);
         let atomic = atomic_or_read && posted.request.opcode != ibv_wr_opcode::IBV_WR_RDMA_READ;
         if atomic_or_read
             && (sending.attributes.max_rd_atomic == 0 || self.qp_type == ibv_qp_type::IBV_QPT_UC)

@@ -236,7 +236,7 @@ impl Qp {
             return;
         }
         let opcode = wc_opcode(request.opcode);
-        let byte_len = if failed { 0 } else { completed_length(request) };
+        let byte_len = if failed { 0 } else { request.length as u32 };
         let cqe = Cqe {
             wr_id: request.wr_id,
             status: status.0,
@@ -247,9 +247,4 @@ impl Qp {
         };
         self.send_cq.push(cqe, failed);
     }
-}
-
-/// What a sender learns of the length: something where data came back.
-fn completed_length(request: &crate::queue_pair::send_queue::Request) -> u32 {
-    request.length as u32
 }

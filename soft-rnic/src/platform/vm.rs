@@ -42,6 +42,16 @@ pub(crate) fn remote(address: u64, len: usize) -> iovec {
     iovec { iov_base: core::ptr::without_provenance_mut(address as usize), iov_len: len }
 }
 
+/// `process_vm_writev` or `process_vm_readv`.
+type CopyRanges = unsafe extern "C" fn(
+    libc::pid_t,
+    *const iovec,
+    libc::c_ulong,
+    *const iovec,
+    libc::c_ulong,
+    libc::c_ulong,
+) -> isize;
+
 impl Vm {
     /// Of the process with this number; `None` if it is not one.
     pub(crate) fn of(pid: u32) -> Option<Self> {
@@ -60,18 +70,8 @@ impl Vm {
     /// The local ranges are readable for the length of the call. The remote ones are memory that the other
     /// process has offered for this, which holds even if the other process is this one.
     pub(crate) unsafe fn write(self, local: &[iovec], remote: &[iovec]) -> Result<usize, VmError> {
-        // SAFETY: the lists are as long as is said; the ranges are the caller's promise.
-        let copied = unsafe {
-            libc::process_vm_writev(
-                self.pid,
-                local.as_ptr(),
-                local.len() as libc::c_ulong,
-                remote.as_ptr(),
-                remote.len() as libc::c_ulong,
-                0,
-            )
-        };
-        usize::try_from(copied).map_err(|_| VmError::last())
+        // SAFETY: the caller's promise is that of the call.
+        unsafe { self.call(libc::process_vm_writev, local, remote) }
     }
 
     /// Copies remote ranges to local ones, as [`write`](Self::write) does the other way.
@@ -84,17 +84,17 @@ impl Vm {
     ///
     /// The local ranges are writable for the length of the call, and no references to them exist.
     pub(crate) unsafe fn read(self, local: &[iovec], remote: &[iovec]) -> Result<usize, VmError> {
+        // SAFETY: the caller's promise is that of the call.
+        unsafe { self.call(libc::process_vm_readv, local, remote) }
+    }
+
+    /// # Safety
+    ///
+    /// What `copy` asks of the ranges.
+    unsafe fn call(self, copy: CopyRanges, local: &[iovec], remote: &[iovec]) -> Result<usize, VmError> {
+        let (locals, remotes) = (local.len() as libc::c_ulong, remote.len() as libc::c_ulong);
         // SAFETY: the lists are as long as is said; the ranges are the caller's promise.
-        let copied = unsafe {
-            libc::process_vm_readv(
-                self.pid,
-                local.as_ptr(),
-                local.len() as libc::c_ulong,
-                remote.as_ptr(),
-                remote.len() as libc::c_ulong,
-                0,
-            )
-        };
+        let copied = unsafe { copy(self.pid, local.as_ptr(), locals, remote.as_ptr(), remotes, 0) };
         usize::try_from(copied).map_err(|_| VmError::last())
     }
 }

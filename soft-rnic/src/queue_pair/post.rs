@@ -22,9 +22,9 @@ pub(crate) fn type_has(qp_type: ibv_qp_type, opcode: ibv_wr_opcode) -> bool {
     }
 }
 
-/// Whether data of a request can be inline: what comes back needs memory.
-pub(super) fn takes_inline(opcode: ibv_wr_opcode) -> bool {
-    !matches!(
+/// Whether a request brings data back, for which it needs memory: inline data are none.
+pub(crate) fn brings_back(opcode: ibv_wr_opcode) -> bool {
+    matches!(
         opcode,
         ibv_wr_opcode::IBV_WR_RDMA_READ
             | ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP
@@ -131,7 +131,7 @@ impl Qp {
             }
             let inline = request.has(ibv_send_flags::IBV_SEND_INLINE);
             let count = usize::try_from((*wr).num_sge).map_err(|_| libc::EINVAL)?;
-            if inline && !takes_inline(opcode) {
+            if inline && brings_back(opcode) {
                 return Err(libc::EINVAL);
             }
             poster.add(request)?;

@@ -13,7 +13,7 @@ use rdma_mummy_sys::types::{
 use spin::mutex::SpinMutexGuard;
 
 use super::Qp;
-use super::post::{destination, takes_inline, type_has};
+use super::post::{brings_back, destination, type_has};
 use super::send_queue::{Poster, Refusal, Request};
 use crate::verbs::queue_pair::qp_of_ex;
 
@@ -224,7 +224,7 @@ unsafe extern "C" fn set_sge_list(qp: *mut ibv_qp_ex, num_sge: usize, sg_list: *
 
 /// Whether there is a request that inline data can be given to.
 fn check_inline(poster: &mut Poster<'_>) -> Result<(), Refusal> {
-    poster.last_added().filter(|request| takes_inline(request.opcode)).map(|_| ()).ok_or(libc::EINVAL)
+    poster.last_added().filter(|request| !brings_back(request.opcode)).map(|_| ()).ok_or(libc::EINVAL)
 }
 
 unsafe extern "C" fn set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
