@@ -12,7 +12,6 @@ use rdma_mummy_sys::types::{ibv_access_flags, ibv_qp_type};
 
 use super::transfer::{Direction, Local, Remote};
 use super::{Broken, Way};
-use crate::crash_point::{self, Step};
 use crate::node::{CALL_CELL, CALL_HEADER, CALL_PAYLOAD, Doorbell, is_service_thread};
 use crate::objects::rnic::Rnic;
 use crate::platform::copy;
@@ -178,7 +177,7 @@ fn wait(way: Way<'_>, cell: &Cell) -> Result<(), Broken> {
     // A datagram is not tried again.
     let once = u32::from(way.peer.card.qp_type) == ibv_qp_type::IBV_QPT_UD.0 && !is_service_thread();
     let patience = if once { PATIENCE_ONCE } else { PATIENCE };
-    let mut spins = 0_u32;
+    let (mut spins, mut areas) = (0_u32, Vec::new());
     loop {
         let state = cell.state.load(Acquire);
         if state == state::ANSWERED {
@@ -197,7 +196,7 @@ fn wait(way: Way<'_>, cell: &Cell) -> Result<(), Broken> {
         }
         if is_service_thread() {
             // The owner's service thread may wait for this one just as well.
-            way.rnic.serve_all_calls();
+            way.rnic.serve_all_calls(&mut areas);
         }
         spins = spins.saturating_add(1);
         if spins < 100 { core::hint::spin_loop() } else { std::thread::yield_now() }
@@ -220,11 +219,7 @@ pub(crate) unsafe fn move_by_asking(
     for remote in remotes {
         let mut offset = 0;
         while offset < remote.len && done < total {
-            let mut length = ROOM.min(remote.len - offset).min(total - done);
-            let halfway = crash_point::has_halves() && done == 0 && total > 1;
-            if halfway {
-                length = length.min(total / 2);
-            }
+            let length = ROOM.min(remote.len - offset).min(total - done);
             let operation = match direction {
                 Direction::Read => Operation::Read,
                 Direction::Write if done + length == total => Operation::WriteLast,
@@ -238,9 +233,6 @@ pub(crate) unsafe fn move_by_asking(
             ask(way, remote, asked, &mut bytes)?;
             offset += length;
             done += length;
-            if halfway {
-                crash_point::reach(Step::HalfCopied);
-            }
         }
     }
     Ok(())
@@ -284,12 +276,13 @@ unsafe fn copy_part(
 }
 
 impl Rnic {
-    /// Does what peers have asked for.
-    fn serve_all_calls(&self) {
-        for area in self.node().call_areas() {
+    /// Does what peers have asked for. `areas` is room to remember where that is, for one who does so again and again.
+    fn serve_all_calls(&self, areas: &mut Vec<u64>) {
+        self.node().call_areas(areas);
+        for area in areas {
             // All of them: which was rung for waits in the socket.
             for lane in 0..LANES {
-                self.serve_cell(area, lane);
+                self.serve_cell(*area, lane);
             }
         }
     }

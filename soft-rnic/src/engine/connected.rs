@@ -9,7 +9,8 @@ use super::gather::Gathered;
 use super::peer::NoPeer;
 use super::transfer::{Direction, Place, Remote};
 use super::{After, Broken, Marks, Outcome, Way};
-use crate::crash_point::{Step, reach};
+use crate::faults::Step;
+use crate::faults::injected::reach;
 use crate::node::PathTaken;
 use crate::platform::copy;
 use crate::queue_pair::lane::Held;
@@ -222,6 +223,7 @@ impl Qp {
             return Err(Stop::Refused(Refused::Invalid));
         }
         let remote = self.remote(posted, way, ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC)?;
+        reach(Step::BeforeCopy);
         let swaps = request.opcode == ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP;
         let [first, second] = request.operands;
         let (before, path) = match remote.place {
@@ -300,7 +302,6 @@ impl Qp {
             .place(way, request.rkey, &card, request.remote_addr, request.length, writes)
             .ok_or(Stop::Refused(Refused::Access))?;
         let len = request.length as usize;
-        reach(Step::Checked);
         Ok(Remote { place, len, key: request.rkey, address: request.remote_addr })
     }
 
@@ -331,9 +332,7 @@ impl Qp {
         if !gathered.holds() {
             return Err(Stop::Local(ibv_wc_status::IBV_WC_LOC_PROT_ERR));
         }
-        reach(Step::Checked);
         let len = request.length as usize;
-        reach(Step::Checked);
         Ok(Remote { place: Place::Here(at), len, key: request.rkey, address: request.remote_addr })
     }
 }

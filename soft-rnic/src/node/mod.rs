@@ -394,10 +394,11 @@ impl Node {
         }
     }
 
-    /// Where in the own segment all guests' calls are.
-    pub(crate) fn call_areas(&self) -> Vec<u64> {
+    /// Finds where in the own segment all guests' calls are.
+    pub(crate) fn call_areas(&self, found: &mut Vec<u64>) {
         let areas = self.state.call_areas.lock().unwrap_or_else(PoisonError::into_inner);
-        areas.iter().copied().flatten().collect()
+        found.clear();
+        found.extend(areas.iter().copied().flatten());
     }
 
     /// Whom payload went to, this process first, and what went to those who have died.

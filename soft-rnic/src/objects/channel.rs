@@ -4,6 +4,8 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use rdma_mummy_sys::types::ibv_cq;
+
 use super::completion::Cq;
 use super::context::{Context, Counted};
 use super::held::{Used, Users};
@@ -54,20 +56,23 @@ impl Channel {
         self.tokens.give();
     }
 
-    /// Waits for an event, unless the descriptor is non-blocking. The event is to be acknowledged.
+    /// Waits for an event, unless the descriptor is non-blocking, and says what the program knows its queue by. The event is
+    /// to be acknowledged.
     ///
     /// # Errors
     ///
     /// None is there (`EAGAIN`), or a signal came (`EINTR`).
-    pub(crate) fn take(&self) -> io::Result<Arc<Cq>> {
+    pub(crate) fn take(&self) -> io::Result<*mut ibv_cq> {
         loop {
             self.tokens.take()?;
             let mut fired = self.fired();
-            // The event of this token may have gone with its queue; another has its own.
-            if let Some(cq) = fired.pop_front() {
+            // The event of this token may have gone with its queue, or may be about to; another has its own.
+            let Some(cq) = fired.pop_front() else { continue };
+            let handle = cq.handle();
+            if !handle.is_null() {
                 // Under the lock, so that the queue's destruction, which comes here first, waits for this event.
                 cq.acks().deliver();
-                return Ok(cq);
+                return Ok(handle);
             }
         }
     }

@@ -110,8 +110,9 @@ impl EventQueue {
         loop {
             self.tokens.take()?;
             let mut events = self.events();
-            // The event of this token may have gone with its object; another has its own.
-            if let Some(Event { kind, element }) = events.pop_front() {
+            // The event of this token may have gone with its object, or may be about to; another has its own.
+            if let Some(Event { kind, element }) = events.pop_front().filter(|event| !event.element.is_gone())
+            {
                 // Under the lock, so that the object's destruction, which comes here first, waits for this event.
                 return Ok(ibv_async_event { element: element.deliver(), event_type: kind });
             }

@@ -15,7 +15,7 @@ pub(crate) mod transition;
 pub(crate) use shared_queue::Srq;
 
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -41,7 +41,7 @@ use crate::shared::mark::Mark;
 use crate::shared::segment::ring_bytes;
 use attributes::Attributes;
 use lane::Laned;
-use post_ex::Builder;
+use post_ex::{Builder, Posting};
 use receive_queue::ReceiveQueue;
 use send_queue::SendQueue;
 
@@ -69,6 +69,8 @@ pub(crate) struct Qp {
     published: Spin<Published>,
     /// The list that is being built, and the right to post.
     builder: Spin<Builder>,
+    /// The thread that has a list open; 0 if none has.
+    list: AtomicUsize,
     pub(crate) send_queue: SendQueue,
     pub(crate) sending: Laned<Sending>,
     receiving: Receiving,
@@ -227,6 +229,7 @@ impl Qp {
             attributes: Mutex::default(),
             published: Spin::default(),
             builder: Spin::new(Builder::default()),
+            list: AtomicUsize::new(0),
             send_queue: SendQueue::new(
                 plan.caps.max_send_wr,
                 plan.caps.max_send_sge,
@@ -257,8 +260,9 @@ impl Qp {
     pub(crate) fn destroy(self: &Arc<Self>) -> Result<(), i32> {
         self.context.check_process()?;
         self.withdraw()?;
+        let posting = self.stop_posting()?;
         self.begin_anew();
-        self.forget_requests();
+        self.forget_requests(posting);
         self.recv_cq.detach(self.source());
         // Also for the sake of a shared receive queue, whose slots they take up.
         self.forget_receives();
@@ -452,8 +456,7 @@ impl Qp {
     }
 
     /// Drops everything that was posted to the send queue.
-    fn forget_requests(&self) {
-        let _builder = self.builder.lock();
+    fn forget_requests(&self, _posting: Posting<'_>) {
         let mut sending = self.sending.lock();
         // SAFETY: posters hold the builder's lock, executors the lane's.
         unsafe { self.send_queue.clear() };

@@ -67,8 +67,7 @@ pub(super) unsafe extern "C" fn get_cq_event(
         return minus_one(libc::EIO);
     }
     match state.take() {
-        Ok(fired) => {
-            let handle = fired.handle();
+        Ok(handle) => {
             // SAFETY: the caller's places are valid; the queue lives until the event is acknowledged.
             unsafe {
                 cq.write(handle);
