@@ -61,6 +61,7 @@ impl Qp {
             // An unreliable connection does not know whether anybody listens.
             Err(NoPeer::Silent) if self.qp_type == ibv_qp_type::IBV_QPT_UC => Outcome::Done,
             Err(NoPeer::Silent) => self.no_answer(sending),
+            Err(NoPeer::Closed) => self.closed(sending),
             Err(NoPeer::Pending) => self.soon(sending),
         };
         local.clear();

@@ -67,7 +67,7 @@ impl Qp {
         link: Arc<crate::node::Link>,
     ) -> Option<Peer> {
         let index = link.index_of(destination.remote_qpn)?;
-        let (pass, card) = link.segment().queue_pair(index)?.read()?;
+        let (pass, card) = self.card_of(&link, index)?;
         let qkey = match destination.remote_qkey {
             key if key & CONTROLLED != 0 => sending.attributes.qkey,
             key => key,

@@ -122,6 +122,8 @@ pub(crate) struct Sending {
     pub(crate) psn: u32,
     /// What the request at the front waits for.
     pub(crate) wait: Option<Wait>,
+    /// Since when the peer's end could not be read.
+    pub(crate) closed_since: Option<Instant>,
     /// Tells the request at the front from all others of this process, ever.
     pub(crate) ticket: u64,
     /// What a rule of faults has in mind for it.
@@ -154,6 +156,7 @@ impl Sending {
     #[inline]
     pub(crate) fn end_request(&mut self, lane: usize) {
         if self.wait.take().is_some() {
+            self.closed_since = None;
             self.want_no_answer(lane);
         }
         self.ticket += 1;
@@ -344,6 +347,11 @@ impl Qp {
     pub(crate) fn abandon(&self) {
         self.change_state(ibv_qp_state::IBV_QPS_ERR, |_| true);
         self.entry().withdraw(&mut self.published.lock().keeper);
+    }
+
+    /// What peers see, as this process has it.
+    pub(crate) fn card(&self) -> QpCard {
+        self.published.lock().card
     }
 
     /// Shows peers the card, with the state.
