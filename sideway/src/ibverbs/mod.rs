@@ -12,8 +12,10 @@ pub mod port;
 pub mod protection_domain;
 pub mod queue_pair;
 mod sysfs;
+mod unsupported;
 
 pub use access::AccessFlags;
+pub use unsupported::Unsupported;
 
 use std::io;
 

@@ -8,6 +8,7 @@ use rdma_mummy_sys::types::{ibv_cq_init_attr_ex, ibv_create_cq_wc_flags as C};
 use rdma_mummy_sys::verbs;
 
 use super::{BasicCompletionQueue, CqInner, ExtendedCompletionQueue, GenericCompletionQueue};
+use crate::ibverbs::Unsupported;
 use crate::ibverbs::device_context::DeviceContext;
 
 c_flags! {
@@ -135,12 +136,11 @@ impl CompletionQueueBuilder {
         let cq = unsafe { verbs::ibv_create_cq_ex(self.context.as_raw().as_ptr(), &raw mut attr) };
         let Some(cq) = NonNull::new(cq) else {
             let source = io::Error::last_os_error();
-            return Err(match source.raw_os_error() {
-                Some(libc::EOPNOTSUPP | libc::ENOSYS) => {
-                    CreateCompletionQueueError::Unsupported { fields: self.fields, source }
-                }
-                _ => self.error(source),
-            });
+            if Unsupported::is_meant_by(&source) {
+                let capability = format!("extended completion queue with {:?}", self.fields);
+                return Err(Unsupported::new(&self.context, "ibv_create_cq_ex", capability).into());
+            }
+            return Err(self.error(source));
         };
         let inner = Arc::new(CqInner { cq: cq.cast(), context: self.context.clone() });
         // SAFETY: `ibv_create_cq_ex` returned this queue, so it is an `ibv_cq_ex`.
@@ -156,8 +156,7 @@ impl CompletionQueueBuilder {
         match self.build_ex() {
             Ok(cq) => Ok(cq.into()),
             Err(
-                CreateCompletionQueueError::Unsupported { .. }
-                | CreateCompletionQueueError::Incomplete { .. },
+                CreateCompletionQueueError::Unsupported(_) | CreateCompletionQueueError::Incomplete { .. },
             ) => self.build().map(Into::into),
             Err(error) => Err(error),
         }
@@ -194,15 +193,8 @@ pub enum CreateCompletionQueueError {
         source: io::Error,
     },
     /// The device has no extended queues, or not with these fields.
-    #[error(
-        "the device has no extended completion queue with {fields:?} ({source}); use `build` or fewer fields"
-    )]
-    Unsupported {
-        /// The fields that were asked for.
-        fields: WorkCompletionFields,
-        /// What the library said.
-        source: io::Error,
-    },
+    #[error("{0}; use `build` or fewer fields")]
+    Unsupported(#[from] Unsupported),
     /// The library made a queue that lacks an operation which every one must have.
     #[error("the device's library made a completion queue without `{operation}`")]
     Incomplete {
