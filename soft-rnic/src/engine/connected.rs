@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rdma_mummy_sys::types::{ibv_access_flags, ibv_qp_state, ibv_qp_type, ibv_wc_status, ibv_wr_opcode};
 
-use super::call::{Operation, atomic_by_asking};
+use super::call::{Left, Operation, atomic_by_asking};
 use super::gather::Gathered;
 use super::peer::NoPeer;
 use super::transfer::{Direction, Place, Remote};
@@ -18,6 +18,7 @@ use crate::queue_pair::post::brings_back;
 use crate::queue_pair::send_queue::Posted;
 use crate::queue_pair::{Qp, Sending};
 use crate::shared::entry::notice;
+use crate::shared::gate::Pass;
 use crate::shared::mark::{Mark, settle};
 
 /// The longest message (`max_msg_sz`).
@@ -62,6 +63,7 @@ impl Qp {
             Err(NoPeer::Silent) if self.qp_type == ibv_qp_type::IBV_QPT_UC => Outcome::Done,
             Err(NoPeer::Silent) => self.no_answer(sending),
             Err(NoPeer::Closed) => self.closed(sending),
+            Err(NoPeer::Busy) => self.left_behind(sending),
             Err(NoPeer::Pending) => self.soon(sending),
         };
         local.clear();
@@ -178,6 +180,17 @@ impl Qp {
             Stop::Broken(Broken::Address) => Outcome::Failed(ibv_wc_status::IBV_WC_REM_OP_ERR),
             Stop::Changed | Stop::Broken(Broken::Path) => self.soon(sending),
             Stop::Broken(Broken::Late) => self.late(sending, reliable),
+            Stop::Broken(Broken::Begun) => {
+                let ticket = sending.ticket;
+                if let Some(peer) = &mut sending.peer
+                    && let Some(left) = Left::find(&peer.link, self.number.index as usize, ticket)
+                {
+                    // No message takes a later receive before this one is back.
+                    peer.pass = Pass::NONE;
+                    sending.left = Some(left);
+                }
+                self.left_behind(sending)
+            }
             Stop::Broken(Broken::Gone) => {
                 if let Some(peer) = &sending.peer {
                     peer.link.suspect();

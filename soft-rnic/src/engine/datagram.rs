@@ -107,7 +107,7 @@ impl Qp {
         let result = self.deliver_in(envelope, posted, way, after);
         match result {
             Err(Stop::Local(status)) => Outcome::Failed(status),
-            Err(Stop::Broken(Broken::Late)) => self.late_datagram(sending),
+            Err(Stop::Broken(Broken::Late | Broken::Begun)) => self.late_datagram(sending),
             // Whatever went wrong on the way: the datagram is lost and nobody is told.
             _ => Outcome::Done,
         }

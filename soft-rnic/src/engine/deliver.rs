@@ -6,6 +6,7 @@ use rdma_mummy_sys::types::{
     ibv_access_flags, ibv_qp_type, ibv_send_flags, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status, ibv_wr_opcode,
 };
 
+use super::call::leave_to_owner;
 use super::connected::{Refused, Stop};
 use super::peer::Peer;
 use super::transfer::{Direction, Place, Remote, Remotes};
@@ -83,7 +84,7 @@ impl Qp {
             Ok(eager) => {
                 self.finish(envelope, posted, peer, &taken, eager, ibv_wc_status::IBV_WC_SUCCESS, after)
             }
-            Err(stop) => self.give_up(envelope, posted, peer, &taken, stop, after),
+            Err(stop) => self.give_up(envelope, posted, way, &taken, stop, after),
         }
     }
 
@@ -273,16 +274,20 @@ impl Qp {
         Ok(Outcome::Done)
     }
 
-    /// The message did not get there. What was claimed goes back, unless the receive itself is at fault.
+    /// The message did not get there. What was claimed goes back, unless the receive itself is at fault, or its owner is at it.
     fn give_up(
         &self,
         envelope: Envelope,
         posted: &Posted<'_>,
-        peer: &Peer,
+        way: Way<'_>,
         taken: &Taken<'_>,
         stop: Stop,
         after: &mut After,
     ) -> Result<Outcome, Stop> {
+        let peer = way.peer;
+        if stop == Stop::Broken(Broken::Begun) && leave_to_owner(way, taken.index, taken.claim) {
+            return Err(stop);
+        }
         let reliable = self.qp_type == ibv_qp_type::IBV_QPT_RC;
         let status = match stop {
             Stop::Refused(Refused::Invalid) if !is_write(posted) => ibv_wc_status::IBV_WC_LOC_LEN_ERR,

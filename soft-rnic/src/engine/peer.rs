@@ -62,6 +62,8 @@ pub(crate) enum NoPeer {
     Silent,
     /// It does not say what it is, for a moment or for good.
     Closed,
+    /// Its owner is at a message, whose receive comes before others.
+    Busy,
 }
 
 /// States in which a queue pair takes messages.
@@ -118,6 +120,12 @@ impl Qp {
         };
         let index = link.index_of(attributes.dest_qpn);
         let Some(index) = index else { return Err(NoPeer::Silent) };
+        if let Some(left) = &sending.left {
+            if left.is_there(&link, self.number.index as usize) {
+                return Err(NoPeer::Busy);
+            }
+            sending.left = None;
+        }
         let Some((pass, card)) = self.card_of(&link, index) else { return Err(NoPeer::Closed) };
         sending.closed_since = None;
         let attributes = &sending.attributes;

@@ -32,7 +32,7 @@ enum Reason {
 const SOON: Duration = Duration::from_millis(1);
 /// How long an unreliable message waits for a peer that is changing.
 const CHANGE: Duration = Duration::from_millis(20);
-/// How long a datagram waits for a receiver that has to move its bytes itself.
+/// How long an unreliable message waits for a receiver that has to move its bytes itself.
 const GRACE: Duration = Duration::from_millis(500);
 
 impl Wait {
@@ -65,7 +65,7 @@ impl Qp {
     /// The owner of the memory was asked and has not answered yet: it has the time that an acknowledgement has.
     pub(crate) fn late(&self, sending: &mut Sending, reliable: bool) -> Outcome {
         if !reliable {
-            return self.soon(sending);
+            return self.late_datagram(sending);
         }
         match self.no_answer(sending) {
             Outcome::Again(wait) => {
@@ -76,6 +76,18 @@ impl Qp {
                 })
             }
             failed => failed,
+        }
+    }
+
+    /// The owner of the receive is at the message, or at one before. An unreliable one waits for a while, together with those
+    /// behind it, and is lost then.
+    pub(crate) fn left_behind(&self, sending: &mut Sending) -> Outcome {
+        if self.qp_type == ibv_qp_type::IBV_QPT_RC {
+            return self.late(sending, true);
+        }
+        match &sending.left {
+            Some(left) if left.age() < GRACE => self.soon(sending),
+            _ => Outcome::Done,
         }
     }
 
@@ -96,7 +108,7 @@ impl Qp {
         if now - since < CHANGE { self.soon(sending) } else { Outcome::Done }
     }
 
-    /// The same for a datagram: after a while it is lost, so that others are not kept waiting for ever.
+    /// The same for what is unreliable: after a while it is lost, so that others are not kept waiting for ever.
     pub(crate) fn late_datagram(&self, sending: &mut Sending) -> Outcome {
         let lost = ibv_wc_status::IBV_WC_RETRY_EXC_ERR;
         match self.wait_for(sending, Reason::NoAnswer, Some(GRACE), 0, lost) {

@@ -406,10 +406,11 @@ impl Node {
     }
 
     /// Finds where in the own segment all guests' calls are.
-    pub(crate) fn call_areas(&self, found: &mut Vec<u64>) {
+    pub(crate) fn call_areas(&self, found: &mut Vec<(u16, u64)>) {
         let areas = self.state.call_areas.lock().unwrap_or_else(PoisonError::into_inner);
         found.clear();
-        found.extend(areas.iter().copied().flatten());
+        let by_link = areas.iter().enumerate();
+        found.extend(by_link.filter_map(|(link, area)| Some((link as u16, (*area)?))));
     }
 
     /// Whom payload went to, this process first, and what went to those who have died.

@@ -24,6 +24,7 @@ use rdma_mummy_sys::types::{
 };
 use spin::mutex::SpinMutex;
 
+use crate::engine::call::Left;
 use crate::engine::peer::Peer;
 use crate::engine::wait::Wait;
 use crate::faults::injected::Injected;
@@ -122,6 +123,8 @@ pub(crate) struct Sending {
     pub(crate) psn: u32,
     /// What the request at the front waits for.
     pub(crate) wait: Option<Wait>,
+    /// A receive that its owner has to give back before other messages can be sent.
+    pub(crate) left: Option<Left>,
     /// Since when the peer's end could not be read.
     pub(crate) closed_since: Option<Instant>,
     /// Tells the request at the front from all others of this process, ever.
@@ -479,7 +482,8 @@ impl Qp {
             }
             mark.clear();
         }
-        *sending = Sending { attributes: sending.attributes.clone(), ..Sending::new() };
+        let (attributes, left) = (sending.attributes.clone(), sending.left.take());
+        *sending = Sending { attributes, left, ..Sending::new() };
     }
 }
 
