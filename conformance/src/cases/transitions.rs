@@ -18,6 +18,9 @@ pub(crate) fn cases(suite: &mut Suite) {
         every_state_leads_to_reset,
         states_cannot_be_skipped,
         states_do_not_lead_back,
+        a_drained_pair_goes_only_on,
+        no_pair_is_told_to_fail_to_send,
+        unknown_states_are_refused,
         init_needs_each_of_its_attributes,
         rtr_needs_each_of_its_attributes,
         rts_needs_each_of_its_attributes,
@@ -103,6 +106,39 @@ fn states_do_not_lead_back(rig: &Rig) -> Outcome {
         for state in [State::IBV_QPS_INIT, State::IBV_QPS_RTR, State::IBV_QPS_RTS, State::IBV_QPS_SQD] {
             failed.refuses(failed.change_to(state), "out of ERR");
         }
+    }
+    Ok(())
+}
+
+/// As above, out of SQD.
+fn a_drained_pair_goes_only_on(rig: &Rig) -> Outcome {
+    for qp_type in TYPES {
+        let drained = node_in(rig, qp_type, State::IBV_QPS_SQD);
+        drained.refuses(drained.change_to(State::IBV_QPS_INIT), "SQD to INIT");
+        drained.refuses(drained.change_to(State::IBV_QPS_RTR), "SQD to RTR");
+        drained.go(State::IBV_QPS_RTS);
+    }
+    Ok(())
+}
+
+/// SQE is what becomes of a pair, not what it is told to be.
+fn no_pair_is_told_to_fail_to_send(rig: &Rig) -> Outcome {
+    for qp_type in TYPES {
+        for state in ALL_STATES {
+            let node = node_in(rig, qp_type, state);
+            node.refuses(Change::to(State::IBV_QPS_SQE), &format!("{qp_type:?} from {state:?} to SQE"));
+        }
+    }
+    Ok(())
+}
+
+fn unknown_states_are_refused(rig: &Rig) -> Outcome {
+    for qp_type in TYPES {
+        let node = node_in(rig, qp_type, State::IBV_QPS_RTS);
+        for state in [State::IBV_QPS_UNKNOWN, State(8), State(255), State(u32::MAX)] {
+            node.refuses(Change::to(state), &format!("{state:?}"));
+        }
+        assert_eq!(node.qp.cached_state(), State::IBV_QPS_RTS);
     }
     Ok(())
 }

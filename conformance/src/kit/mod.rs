@@ -28,7 +28,7 @@ pub(crate) use device::{Device, devices, event_name, lists_without_count, set_va
 pub(crate) use event::Event;
 pub(crate) use memory::{Ah, Buf, Mr, Pd, pattern};
 pub(crate) use node::{
-    EVERYTHING, Node, Options, Peer, Place, QKEY, ah_attr, gid_of, pair, pair_at, raw_gid,
+    EVERYTHING, Node, Options, Peer, Place, QKEY, ah_attr, gid_of, pair, pair_at, raw_gid, unlike_pair,
 };
 pub(crate) use qp::{Change, Qp, QpInit};
 pub(crate) use raw::{PATIENCE, until};
