@@ -124,7 +124,7 @@ fn a_drained_pair_goes_only_on(rig: &Rig) -> Outcome {
 /// SQE is what becomes of a pair, not what it is told to be.
 fn no_pair_is_told_to_fail_to_send(rig: &Rig) -> Outcome {
     for qp_type in TYPES {
-        for state in ALL_STATES {
+        for state in STATES {
             let node = node_in(rig, qp_type, state);
             node.refuses(Change::to(State::IBV_QPS_SQE), &format!("{qp_type:?} from {state:?} to SQE"));
         }
