@@ -210,7 +210,7 @@ fn a_pair_number_is_not_used_again_at_once(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// IBTA 11.2.5.1: a queue pair has two completion queues.
+/// `man ibv_create_qp`: a queue pair has two completion queues.
 fn a_pair_without_a_completion_queue_is_refused(rig: &Rig) -> Outcome {
     if rig.target == Target::System {
         skip!("libibverbs follows the null pointer and crashes");
@@ -317,7 +317,7 @@ fn a_pair_of_datagrams_tells_its_key(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// IBTA 10.3.1.3: a pair in RTR receives, and needs not go further.
+/// IBTA chapter 10, queue pair states, ready to receive: a pair in RTR receives, and needs not go further.
 fn a_pair_goes_up_without_sending(rig: &Rig) -> Outcome {
     let (a, b) = (node(rig, Type::IBV_QPT_RC), node(rig, Type::IBV_QPT_RC));
     a.connect(&b.peer());
@@ -356,7 +356,7 @@ fn every_state_leads_to_error(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// IBTA 10.3.1 (figure 124): to RESET from everywhere.
+/// IBTA chapter 10, queue pair states, the diagram of states: to RESET from everywhere.
 fn every_state_leads_to_reset(rig: &Rig) -> Outcome {
     for qp_type in TYPES {
         for state in ALL_STATES {
@@ -531,7 +531,8 @@ fn values_out_of_range_are_refused(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// IBTA 11.2.5.2: the responder's resources are limited by what the device says, `max_qp_rd_atom`.
+/// IBTA chapter 11, modify queue pair: the responder's resources are limited by what the device says,
+/// `max_qp_rd_atom`.
 fn more_reads_than_the_responder_has_room_for_are_refused(rig: &Rig) -> Outcome {
     rig.not_softroce("does not look at max_dest_rd_atomic")?;
     let node = node_in(rig, Type::IBV_QPT_RC, State::IBV_QPS_INIT);
@@ -545,7 +546,7 @@ fn more_reads_than_the_responder_has_room_for_are_refused(rig: &Rig) -> Outcome 
     Ok(())
 }
 
-/// A RoCE port has no other way to say where a packet goes (IBTA annex A16.5.1).
+/// A RoCE port has no other way to say where a packet goes (IBTA annex A16, RoCE).
 fn an_address_without_global_route_is_refused(rig: &Rig) -> Outcome {
     for qp_type in [Type::IBV_QPT_RC, Type::IBV_QPT_UC] {
         let node = node_in(rig, qp_type, State::IBV_QPS_INIT);
@@ -623,7 +624,7 @@ fn the_library_remembers_the_state(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// IBTA 10.3.1.5: SQD finishes what was begun, and RTS goes on.
+/// IBTA chapter 10, queue pair states, send queue drain: SQD finishes what was begun, and RTS goes on.
 fn a_pair_drains_and_goes_on(rig: &Rig) -> Outcome {
     let (a, b) = pair(rig, &Options::rc(Flavour::Classic));
     a.done(Wr::write(1, b.mr.remote(0)).sge(a.mr.at(0, 8)));
@@ -654,7 +655,7 @@ fn a_pair_drained_takes_new_attributes(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// IBTA 10.3.1.5: requests posted in SQD are queued and not begun.
+/// IBTA chapter 10, queue pair states, send queue drain: requests posted in SQD are queued and not begun.
 fn requests_posted_while_drained_wait(rig: &Rig) -> Outcome {
     rig.not_softroce("does not take up the requests that were posted in SQD")?;
     let (a, b) = pair(rig, &Options::rc(Flavour::Classic));
@@ -671,7 +672,7 @@ fn requests_posted_while_drained_wait(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// IBTA 10.3.1.1: RESET forgets all requests, without completions.
+/// IBTA chapter 10, queue pair states, reset: it forgets all requests, without completions.
 fn reset_forgets_what_was_posted(rig: &Rig) -> Outcome {
     let (a, b) = pair(rig, &Options::rc(Flavour::Classic));
     b.recv(1, 0, 64);
@@ -689,7 +690,7 @@ fn refusal(rig: &Rig) -> Result<(), (i32, usize)> {
     Err((EINVAL, rig.expects(0, usize::MAX)))
 }
 
-/// `man ibv_post_send`; IBTA 10.3.1.1: an immediate error.
+/// `man ibv_post_send`; IBTA 11.4.1.1, post send request: an immediate error.
 fn a_pair_in_reset_takes_no_requests(rig: &Rig) -> Outcome {
     let node = node(rig, Type::IBV_QPT_RC);
     assert_eq!(node.qp.post(&[Wr::send(1).sge(node.mr.at(0, 8))]), refusal(rig));
@@ -697,7 +698,7 @@ fn a_pair_in_reset_takes_no_requests(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// `man ibv_post_recv`; IBTA 10.3.1.1: an immediate error.
+/// `man ibv_post_recv`; IBTA 11.4.1.2, post receive request: an immediate error.
 fn a_pair_in_reset_takes_no_receives(rig: &Rig) -> Outcome {
     let node = node(rig, Type::IBV_QPT_RC);
     assert_eq!(node.qp.recv_list(&[Recv::new(1)]), refusal(rig));
