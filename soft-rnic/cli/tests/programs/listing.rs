@@ -19,6 +19,7 @@ pub(crate) fn add(tests: &mut Vec<Test>) {
     tests.push(Test::new("a program that is not there", &[], missing_program));
     tests.push(Test::new("an exit status", &["sh"], exit_status));
     tests.push(Test::new("ibv_asyncwatch", &["ibv_asyncwatch", "stdbuf"], asyncwatch));
+    tests.push(Test::new("ibv_asyncwatch of a port", &["ibv_asyncwatch", "stdbuf"], asyncwatch_of_a_port));
 }
 
 /// The lines of `ibv_devices` with a device and its GUID.
@@ -91,6 +92,19 @@ fn asyncwatch(place: &Place) -> Result<(), String> {
     let ended = running.finish_within(LIMIT)?;
     const SIGTERM: i32 = 15;
     if ended.status.signal() == Some(SIGTERM) { Ok(()) } else { Err(format!("not ended: {ended}")) }
+}
+
+/// The lines that the example `asyncwatch` has, too.
+fn asyncwatch_of_a_port(place: &Place) -> Result<(), String> {
+    let faults = ["--faults", "port_down=20ms call=open_device"];
+    let running = place.start(&faults, "stdbuf", &["-oL", "ibv_asyncwatch", "-d", "soft0"])?;
+    let running = running.wait_until("told of the port", |said| {
+        said.contains(
+            "\n  event_type IBV_EVENT_PORT_ERR (10), port 1\n  event_type IBV_EVENT_PORT_ACTIVE (9), port 1\n",
+        )
+    })?;
+    running.terminate()?;
+    running.finish_within(LIMIT).map(drop)
 }
 
 fn missing_program(place: &Place) -> Result<(), String> {
