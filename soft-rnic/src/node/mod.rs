@@ -430,7 +430,7 @@ impl Node {
     }
 
     /// Where there is no service thread: answers doorbells and calls timers that are due. Harmless elsewhere.
-    #[cfg(any(test, miri, loom))]
+    #[cfg(any(test, fuzzing, miri, loom))]
     pub(crate) fn run_timers(&self) {
         if !ALONE {
             return;
