@@ -2,8 +2,8 @@
 //!
 //! A node has one control segment, which its peers map, and maps theirs. A process that wants to send to a queue pair
 //! connects to the owner of the number's block, and becomes a *guest* in its segment: it gets a link number there, under
-//! which it leaves marks and claims. The way back is a connection of its own. The end of a connection is the end of
-//! the process at the other end, and everything that it held is recovered then.
+//! which it leaves marks and claims. The way back is a connection of its own. What a guest held is recovered when its
+//! process has ended, or when it has said goodbye; the end of its connection is the time to ask.
 //!
 //! One thread per process accepts, connects, hears doorbells and keeps time; it sleeps when nothing happens. What peers
 //! send is checked and never waited for: a peer that is stopped, or sends nonsense, keeps nobody else waiting.

@@ -43,7 +43,7 @@ impl Process {
 
     /// The same by what the system tells of its processes.
     fn is_said_dead(self) -> bool {
-        match std::fs::read(format!("/proc/{}/stat", self.pid)) {
+        match stat(self.pid) {
             Ok(stat) => {
                 let threads = field(&stat, 17).and_then(|threads| threads.parse().ok());
                 // The first thread of a process may have ended while others run.
@@ -90,21 +90,25 @@ impl Lifeline {
     }
 }
 
-/// Where in [`field`]'s count the time is at which a process started, in the kernel's ticks.
+/// Where in [`field`]'s count the time is at which it started.
 const STARTED: usize = 19;
 
-/// A field of `/proc/PID/stat`; the state, which comes after the name, is number 0. The name, in parentheses, may contain
+/// A field of what [`stat`] tells; the state, which comes after the name, is number 0. The name, in parentheses, may contain
 /// anything.
 fn field(stat: &[u8], number: usize) -> Option<&str> {
     let end = stat.iter().rposition(|byte| *byte == b')')?;
     std::str::from_utf8(&stat[end + 1..]).ok()?.split_whitespace().nth(number)
 }
 
-/// When a process started, in the kernel's ticks: the start of its first thread, which is the same. The file of the thread
-/// is read since an emulator (qemu-user) makes up the process's own: there each thread finds its own start.
+/// What the system tells of a process: of its first thread, which started with it. An emulator (qemu-user) makes up the
+/// process's own file: there each thread finds its own start.
+fn stat(pid: NonZeroU32) -> std::io::Result<Vec<u8>> {
+    std::fs::read(format!("/proc/{pid}/task/{pid}/stat"))
+}
+
+/// When a process started, in the kernel's ticks.
 fn start_time(pid: NonZeroU32) -> Option<u64> {
-    let stat = std::fs::read(format!("/proc/{pid}/task/{pid}/stat")).ok()?;
-    field(&stat, STARTED)?.parse().ok()
+    field(&stat(pid).ok()?, STARTED)?.parse().ok()
 }
 
 #[cfg(all(test, not(miri)))]
