@@ -19,6 +19,9 @@
 //! The module `kit` wraps the verbs so that a case needs no unsafe code and is some ten lines long.
 
 #[macro_use]
+extern crate test_harness;
+
+#[macro_use]
 mod harness;
 mod cases;
 mod kit;

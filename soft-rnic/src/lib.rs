@@ -51,7 +51,6 @@
 //! The guide for users is `docs/soft-rnic.md` in the repository; `ARCHITECTURE.md` there tells how it works.
 
 mod config;
-mod crash_point;
 mod engine;
 pub mod faults;
 mod node;

@@ -20,6 +20,7 @@ mod node;
 mod qp;
 mod raw;
 mod srq;
+mod state;
 mod wr;
 
 pub(crate) use cq::{Channel, Cq, CqInit, STANDARD, Wc};
@@ -32,6 +33,7 @@ pub(crate) use node::{
 pub(crate) use qp::{Change, Qp, QpInit};
 pub(crate) use raw::{PATIENCE, until};
 pub(crate) use srq::Srq;
+pub(crate) use state::{STATES, TYPES, node, node_in};
 pub(crate) use wr::{Recv, Remote, Sge, Wr};
 
 /// Classic posting and polling, or extended.
