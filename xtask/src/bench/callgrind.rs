@@ -13,6 +13,8 @@ type Function = (String, String);
 pub(super) struct Counts {
     own: BTreeMap<Function, f64>,
     calls: BTreeMap<(Function, Function), Calls>,
+    /// Of each instruction, by its address, where callgrind was told to say (`--dump-instr=yes`).
+    addresses: BTreeMap<(Function, u64), f64>,
 }
 
 /// One function's calls of another.
@@ -40,10 +42,13 @@ impl Counts {
         let (mut object, mut function) = (String::new(), String::new());
         let (mut callee_object, mut callee) = (None, String::new());
         let mut called: Option<f64> = None;
+        let (mut address, mut positions) = (0, 1);
         let mut ours = false;
         for line in text.lines() {
             if line == "events: Ir" {
                 ours = true;
+            } else if let Some(names) = line.strip_prefix("positions:") {
+                positions = names.split_whitespace().count();
             } else if let Some(name) = line.strip_prefix("ob=") {
                 object = objects.get(name)?;
             } else if let Some(name) = line.strip_prefix("cob=") {
@@ -55,9 +60,15 @@ impl Counts {
             } else if let Some(count) = line.strip_prefix("calls=") {
                 called = Some(number(count, 0, line)?);
             } else if line.starts_with(|c: char| c.is_ascii_digit() || "+-*".contains(c)) {
-                let cost = number(line, 1, line)?;
+                let cost = number(line, positions, line)?;
+                if positions > 1 {
+                    address = follow(address, line)?;
+                }
                 let caller = (object.clone(), function.clone());
                 let Some(count) = called.take() else {
+                    if positions > 1 {
+                        *counts.addresses.entry((caller.clone(), address)).or_default() += cost;
+                    }
                     *counts.own.entry(caller).or_default() += cost;
                     continue;
                 };
@@ -78,6 +89,9 @@ impl Counts {
         let each = |long: f64, short: f64| (long - short) / operations as f64;
         for (key, count) in &mut counts.own {
             *count = each(*count, shorter.own.get(key).copied().unwrap_or_default());
+        }
+        for (key, count) in &mut counts.addresses {
+            *count = each(*count, shorter.addresses.get(key).copied().unwrap_or_default());
         }
         for (key, calls) in &mut counts.calls {
             let short = shorter.calls.get(key).copied().unwrap_or_default();
@@ -129,11 +143,50 @@ impl Counts {
                 }
             }
         }
-        let own: f64 = functions.iter().filter_map(|function| self.own.get(function)).sum();
+        let own = match self.addresses.is_empty() {
+            true => functions.iter().filter_map(|function| self.own.get(function)).sum(),
+            false => {
+                let times = self.addresses.iter().filter(|((function, _), _)| functions.contains(function));
+                without_waiting(&times.map(|(_, times)| *times).collect::<Vec<_>>())?
+            }
+        };
         let outside =
             self.calls.iter().filter(|((caller, callee), _)| functions.contains(caller) && !inside(callee));
         Ok(TimedLoop { own, total: own + outside.map(|(_, calls)| calls.instructions).sum::<f64>() })
     }
+}
+
+/// How many instructions an operation takes that finds what it waits for there, of how often each instruction ran by
+/// operation.
+///
+/// Waiting is a loop: its test runs once more by operation than the rest of it, and both run a great many times, or
+/// seldom. All other instructions run for each operation or for none.
+fn without_waiting(times: &[f64]) -> Result<f64> {
+    let most = times.iter().copied().fold(0.0, f64::max);
+    let steady = |times: f64| if (times - times.round()).abs() < 0.02 { times.round() } else { 0.0 };
+    if most < 1.4 {
+        return Ok(times.iter().map(|times| times.round()).sum());
+    }
+    ensure!(most > 8.0, "an operation waited neither seldom nor for long: {most} times");
+    let waiting = times.iter().copied().filter(|times| *times > most / 2.0).fold(most, f64::min);
+    let each = |times: &f64| if *times >= waiting { (times - waiting).round() } else { steady(*times) };
+    Ok(times.iter().map(each).sum())
+}
+
+/// The address of a line, which may say how far it is from the one before.
+fn follow(before: u64, line: &str) -> Result<u64> {
+    let word = line.split_whitespace().next().unwrap_or_default();
+    let value = |word: &str| match word.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None => word.parse(),
+    };
+    let address = match (word.strip_prefix('+'), word.strip_prefix('-')) {
+        _ if word == "*" => Ok(before),
+        (Some(further), _) => value(further).map(|by| before.wrapping_add(by)),
+        (_, Some(back)) => value(back).map(|by| before.wrapping_sub(by)),
+        _ => value(word),
+    };
+    address.with_context(|| format!("not callgrind's: {line}"))
 }
 
 fn number(words: &str, index: usize, line: &str) -> Result<f64> {
@@ -200,6 +253,26 @@ mod tests {
         let timed = each.timed_loop(Path::new("/p"), Path::new("/l")).unwrap();
         assert_eq!((timed.own, timed.total), (32.0, 102.0));
         assert!(each.timed_loop(Path::new("/l"), Path::new("/p")).is_err());
+    }
+
+    #[test]
+    fn waiting_is_left_out() {
+        // Two instructions for each operation, a test of two, one that waits, and one that looks up at times.
+        assert_eq!(without_waiting(&[1.0, 1.004, 1.03, 1.03, 0.03, 0.0]).unwrap(), 4.0);
+        assert_eq!(without_waiting(&[1.0, 1.004, 15.94, 15.94, 14.94, 0.3]).unwrap(), 4.0);
+        assert_eq!(without_waiting(&[1.0, 1.004, 1.0, 1.0, 4900.65, 1.2]).unwrap(), 4.0);
+        assert!(without_waiting(&[1.0, 3.3, 2.3]).is_err());
+    }
+
+    #[test]
+    fn instructions_are_told_by_their_addresses() {
+        let text = "positions: instr line\nevents: Ir\nob=(1) /p\nfn=(1) run\n0x10 1 100\n+4 * 300\n\
+                    cob=(2) /l\ncfn=(2) post\ncalls=100 0x99\n* * 5000\n-4 +1 1\n\nob=(2)\nfn=(2)\n0x99 3 5000\n";
+        let counts = Counts::parse(text).unwrap();
+        let times = |address| counts.addresses.get(&(("/p".to_owned(), "run".to_owned()), address)).copied();
+        assert_eq!((times(0x10), times(0x14)), (Some(101.0), Some(300.0)));
+        assert_eq!(counts.of_object(Path::new("/p")), 401.0);
+        assert_eq!(counts.of_object(Path::new("/l")), 5000.0);
     }
 
     #[test]
