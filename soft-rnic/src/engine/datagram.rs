@@ -67,7 +67,7 @@ impl Qp {
         link: Arc<crate::node::Link>,
     ) -> Option<Peer> {
         let index = link.index_of(destination.remote_qpn)?;
-        let (pass, card) = link.segment().queue_pair(index)?.read()?;
+        let (pass, card) = self.card_of(&link, index)?;
         let qkey = match destination.remote_qkey {
             key if key & CONTROLLED != 0 => sending.attributes.qkey,
             key => key,
@@ -107,7 +107,7 @@ impl Qp {
         let result = self.deliver_in(envelope, posted, way, after);
         match result {
             Err(Stop::Local(status)) => Outcome::Failed(status),
-            Err(Stop::Broken(Broken::Late)) => self.late_datagram(sending),
+            Err(Stop::Broken(Broken::Late | Broken::Begun)) => self.late_datagram(sending),
             // Whatever went wrong on the way: the datagram is lost and nobody is told.
             _ => Outcome::Done,
         }

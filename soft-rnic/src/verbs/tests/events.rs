@@ -280,3 +280,22 @@ fn a_port_that_goes_down_is_told() {
         }
     }
 }
+
+/// Destruction begins with taking the handle away: whoever takes an event at that moment must not be told of nothing.
+#[test]
+fn an_event_of_what_is_being_destroyed_is_not_handed_out() {
+    let bench = Bench::new();
+    // SAFETY: the context is open, and the queue live.
+    let state = unsafe {
+        set_nonblocking((*bench.opened.0).async_fd);
+        Arc::clone(cq_of(bench.cq))
+    };
+    bench.arm(0);
+    (0..10).for_each(|number| bench.push(success(number), false));
+    state.set_handle(ptr::null_mut());
+    assert_eq!(bench.event(), Err(libc::EAGAIN));
+    assert_eq!(async_event(&bench.opened).err(), Some(libc::EAGAIN));
+    // Nothing was handed out, so nothing is to be acknowledged.
+    drop(state);
+    bench.end();
+}
