@@ -218,9 +218,6 @@ impl Rule {
             (Some(_), _) => Err("an action on requests: it cannot have call="),
             (_, true) => Err("an action on requests: it cannot have opcode=recv"),
         };
-        if self.call == Some(Call::OpenDevice) && !matches!(self.action, A::Errno(_)) {
-            return Err("possible: opening a device can fail with errno=, and nothing else");
-        }
         match &self.action {
             A::Errno(_) if self.call.is_none() => Err("an action on calls: it needs call="),
             A::Errno(_) if restricted => Err("an action on calls: it can have device=, call= and how often"),

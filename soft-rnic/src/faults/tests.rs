@@ -34,6 +34,7 @@ fn rules_are_read() {
             "port-down=20ms port=2 call=query_port",
             Rule::new(Action::PortDown(Some(ms(20)))).port(2).call(Call::QueryPort),
         ),
+        ("device_fatal call=open_device", Rule::new(Action::DeviceFatal).call(Call::OpenDevice)),
         ("port-up from=3", Rule::new(Action::PortUp).which(Which::From(3))),
         (
             "qp_fatal qp_type=rc,UD",
@@ -143,7 +144,6 @@ fn an_error_names_the_rule_the_place_and_what_is_allowed() {
         ("rnr opcode=rdma_read", 1, 1, "rnr opcode=rdma_read", "an action on what takes a receive"),
         ("srq_limit opcode=send", 1, 1, "srq_limit opcode=send", "an action on receives"),
         ("qp_fatal call=reg_mr", 1, 1, "qp_fatal call=reg_mr", "it cannot have call="),
-        ("port_down call=open_device", 1, 1, "port_down call=open_device", "can fail with errno="),
         ("drop device=mlx5_0", 1, 13, "mlx5_0", "soft0 to soft15"),
         ("drop device=soft16", 1, 13, "soft16", "soft0 to soft15"),
         ("drop port=0", 1, 11, "0", "a number from 1 to 8"),

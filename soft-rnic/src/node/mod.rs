@@ -400,6 +400,17 @@ impl Node {
         }
     }
 
+    /// The same where there may be no service thread yet, as there is no queue pair.
+    ///
+    /// # Errors
+    ///
+    /// The thread cannot be had.
+    pub(crate) fn wake_surely_at(&self, when: Instant, qp: u32) -> io::Result<()> {
+        self.ensure_service()?;
+        self.wake_at(when, qp);
+        Ok(())
+    }
+
     /// Where in the own segment all guests' calls are.
     pub(crate) fn call_areas(&self) -> Vec<u64> {
         let areas = self.state.call_areas.lock().unwrap_or_else(PoisonError::into_inner);

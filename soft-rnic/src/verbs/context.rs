@@ -55,16 +55,18 @@ unsafe fn free(context: *mut ibv_context) {
 
 pub(super) unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv_context {
     let Some(device) = device_of(device) else { return null(libc::ENODEV) };
-    if faults::active()
-        && let Err(error) = effects::admit_opening(device)
-    {
-        return null(error);
-    }
+    let rules = if faults::active() { effects::admit_opening(device) } else { Ok(Vec::new()) };
+    let rules = match rules {
+        Ok(rules) => rules,
+        Err(error) => return null(error),
+    };
     let state = match Context::open(device, free) {
         Ok(state) => state,
         Err(error) => return null(errno::refused("ibv_open_device", &error)),
     };
-    enter(&state, state.command().descriptor())
+    let handle = enter(&state, state.command().descriptor());
+    effects::opened(&state, &rules);
+    handle
 }
 
 /// Makes a C part, which has a reference of its own. A command descriptor other than the context's own becomes its.

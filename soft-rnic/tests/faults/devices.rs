@@ -43,6 +43,35 @@ fn a_port_that_is_down_for_a_moment_loses_nothing() {
 }
 
 #[test]
+fn a_port_comes_up_where_there_is_no_queue_pair() {
+    let _turn = turn();
+    rules("port_down=20ms call=open_device first=1");
+    let side = open(0).unwrap();
+    assert_eq!(event_of(side), ibv_event_type::IBV_EVENT_PORT_ERR);
+    assert_eq!(event_of(side), ibv_event_type::IBV_EVENT_PORT_ACTIVE);
+    assert_eq!(fired(), [1]);
+    // SAFETY: it is open, and nothing was made with it.
+    assert_eq!(unsafe { (table().ibv_close_device)(side) }, 0);
+}
+
+#[test]
+fn a_device_fails_as_it_is_opened() {
+    let _turn = turn();
+    rules("device_fatal call=open_device device=soft1");
+    let (sound, failed) = (open(0).unwrap(), open(1).unwrap());
+    assert_eq!(event_of(failed), ibv_event_type::IBV_EVENT_DEVICE_FATAL);
+    // SAFETY: both are open, and nothing is left of what is made with them.
+    unsafe {
+        assert!((table().ibv_alloc_pd)(failed).is_null() && errno() == libc::EIO);
+        let pd = (table().ibv_alloc_pd)(sound);
+        assert!(!pd.is_null());
+        assert_eq!((table().ibv_dealloc_pd)(pd), 0);
+        assert_eq!((table().ibv_close_device)(sound), 0);
+        assert_eq!((table().ibv_close_device)(failed), 0);
+    }
+}
+
+#[test]
 fn nobody_reaches_a_port_that_is_down() {
     let _turn = turn();
     let options = Options { device: 1, ..Options::default() };
