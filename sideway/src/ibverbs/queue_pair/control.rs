@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rdma_mummy_sys::types::{ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_init_attr};
 
@@ -12,6 +12,7 @@ use super::{
     QueuePairAttribute, QueuePairAttributeMask, QueuePairCapability, QueuePairInitAttribute, QueuePairState,
     QueuePairType,
 };
+use crate::ibverbs::address::Gid;
 use crate::ibverbs::check;
 use crate::ibverbs::completion::CqInner;
 use crate::ibverbs::device_context::DeviceContext;
@@ -32,6 +33,8 @@ pub(super) struct Inner {
     cap: QueuePairCapability,
     /// libibverbs writes the state that it caches in `ibv_qp` without a lock.
     control: Mutex<()>,
+    /// The multicast groups that the pair is in.
+    groups: Mutex<Vec<(Gid, u16)>>,
     pd: ProtectionDomain,
     send_cq: Arc<CqInner>,
     recv_cq: Arc<CqInner>,
@@ -58,7 +61,17 @@ impl Inner {
         // SAFETY: the caller gives a live queue pair; the field is in every release's struct.
         let qp_num = unsafe { (*qp.as_ptr()).qp_num };
         let pd = pd.clone();
-        Self { qp, qp_num, qp_type, cap, control: Mutex::new(()), pd, send_cq, recv_cq }
+        Self {
+            qp,
+            qp_num,
+            qp_type,
+            cap,
+            control: Mutex::new(()),
+            groups: Mutex::default(),
+            pd,
+            send_cq,
+            recv_cq,
+        }
     }
 
     pub(super) fn capability(&self) -> QueuePairCapability {
@@ -159,6 +172,16 @@ impl QueuePairControl {
     pub fn state(&self) -> Result<QueuePairState, QueryQueuePairError> {
         let (attr, _) = self.query(QueuePairAttributeMask::State)?;
         Ok(attr.state().unwrap_or(QueuePairState::Unknown))
+    }
+
+    /// Until this is dropped, nobody else changes or asks for attributes.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, ()> {
+        self.0.control.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The multicast groups that the pair is in. Until this is dropped, nobody else joins or leaves.
+    pub(crate) fn multicast_groups(&self) -> MutexGuard<'_, Vec<(Gid, u16)>> {
+        self.0.groups.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The number by which peers address it.
