@@ -3,6 +3,7 @@
 mod access;
 pub mod address;
 pub mod completion;
+pub mod completion_counter;
 pub mod connect;
 pub mod counters;
 pub mod device;
@@ -12,6 +13,7 @@ pub mod ece;
 pub mod flow;
 pub mod fork;
 pub mod import;
+mod left_out;
 pub mod memory_region;
 pub mod multicast;
 pub mod parent_domain;

@@ -15,6 +15,7 @@ use super::{
 use crate::ibverbs::address::Gid;
 use crate::ibverbs::check;
 use crate::ibverbs::completion::CqInner;
+use crate::ibverbs::completion_counter::{CompletionCounter, Counting};
 use crate::ibverbs::device_context::DeviceContext;
 use crate::ibverbs::protection_domain::ProtectionDomain;
 
@@ -35,6 +36,8 @@ pub(super) struct Inner {
     control: Mutex<()>,
     /// The multicast groups that the pair is in.
     groups: Mutex<Vec<(Gid, u16)>>,
+    /// What counts its completions: dropped after the pair itself has gone.
+    counting: Counting,
     pd: ProtectionDomain,
     send_cq: Arc<CqInner>,
     recv_cq: Arc<CqInner>,
@@ -68,6 +71,7 @@ impl Inner {
             cap,
             control: Mutex::new(()),
             groups: Mutex::default(),
+            counting: Counting::default(),
             pd,
             send_cq,
             recv_cq,
@@ -110,6 +114,7 @@ impl Drop for Inner {
             log::error!("ibv_destroy_qp failed for queue pair {:#x}: {error}", self.qp_num);
             // The pair is still there, so what it depends on has to stay.
             std::mem::forget((self.pd.clone(), Arc::clone(&self.send_cq), Arc::clone(&self.recv_cq)));
+            std::mem::forget(std::mem::take(&mut self.counting));
         }
     }
 }
@@ -182,6 +187,11 @@ impl QueuePairControl {
     /// The multicast groups that the pair is in. Until this is dropped, nobody else joins or leaves.
     pub(crate) fn multicast_groups(&self) -> MutexGuard<'_, Vec<(Gid, u16)>> {
         self.0.groups.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The counter lives as long as the pair.
+    pub(crate) fn keep_counter(&self, counter: &CompletionCounter) {
+        self.0.counting.keep(counter);
     }
 
     /// The number by which peers address it.
