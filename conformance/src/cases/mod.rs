@@ -9,11 +9,13 @@ mod events;
 mod import;
 mod memory;
 mod multicast;
+mod pairs;
 mod posting;
 mod rc_data;
 mod rc_errors;
 mod srq;
 mod states;
+mod transitions;
 mod uc;
 mod ud;
 
@@ -36,6 +38,8 @@ pub(crate) fn all() -> Suite {
     domains::cases(&mut suite);
     memory::cases(&mut suite);
     completion::cases(&mut suite);
+    pairs::cases(&mut suite);
+    transitions::cases(&mut suite);
     states::cases(&mut suite);
     rc_data::cases(&mut suite);
     rc_errors::cases(&mut suite);

@@ -4,12 +4,15 @@ use std::time::Duration;
 
 use libc::{EHOSTUNREACH, ENETUNREACH, ETIMEDOUT};
 use rdma_mummy_sys::types::ibv_access_flags as Access;
+use rdma_mummy_sys::types::ibv_mtu as Mtu;
 use rdma_mummy_sys::types::ibv_qp_state as State;
 use rdma_mummy_sys::types::ibv_wc_status as Status;
 
 use crate::cases::LOCAL_REASON;
 use crate::harness::{Outcome, Rig, SoftRoce, Suite};
-use crate::kit::{Buf, EVERYTHING, Flavour, Node, Options, Peer, Recv, Remote, Sge, Wr, pair};
+use crate::kit::{
+    Buf, EVERYTHING, Flavour, Node, Options, Peer, Recv, Remote, Sge, Wr, pair, pattern, unlike_pair,
+};
 
 pub(crate) fn cases(suite: &mut Suite) {
     both!(suite:
@@ -46,6 +49,8 @@ pub(crate) fn cases(suite: &mut Suite) {
         a_receive_buffer_without_local_write_fails_both_sides,
         a_receive_buffer_of_another_domain_fails_both_sides,
         a_message_beyond_the_limit_of_the_port_is_a_length_error,
+        with_another_packet_size_one_packet_passes,
+        packets_of_another_size_are_an_invalid_request,
         a_peer_in_reset_does_not_answer,
         a_peer_in_init_does_not_answer,
         a_peer_in_error_does_not_answer,
@@ -374,6 +379,37 @@ fn a_message_beyond_the_limit_of_the_port_is_a_length_error(rig: &Rig) -> Outcom
         Err((error, 0)) => assert!([libc::EINVAL, libc::EMSGSIZE].contains(&error), "{error}"),
         Err(other) => panic!("{other:?}"),
         Ok(()) => assert_eq!(a.send_cq.one().status, Status::IBV_WC_LOC_LEN_ERR),
+    }
+    Ok(())
+}
+
+/// Two ends with path MTUs of their own, the smaller one first or last.
+fn pairs_of_unlike_mtus(rig: &Rig) -> [(Node, Node); 2] {
+    let of = |mtu| classic().set(|options| options.mtu = mtu);
+    let (small, large) = (of(Mtu::IBV_MTU_256), of(Mtu::IBV_MTU_1024));
+    [unlike_pair(rig, [&small, &large]), unlike_pair(rig, [&large, &small])]
+}
+
+/// IBTA, responder's checks of the length: only the last packet of a message may be shorter than the path MTU.
+fn with_another_packet_size_one_packet_passes(rig: &Rig) -> Outcome {
+    for (a, b) in pairs_of_unlike_mtus(rig) {
+        a.mr.buf.set(0, &pattern(1, 256));
+        b.recv(1, 4096, 256);
+        a.done(Wr::send(2).sge(a.mr.at(0, 256)));
+        assert_eq!(b.recv_cq.ok().len, 256);
+        a.done(Wr::write(3, b.mr.remote(8192)).sge(a.mr.at(0, 256)));
+        assert_eq!([b.mr.buf.get(4096, 256), b.mr.buf.get(8192, 256)], [pattern(1, 256), pattern(1, 256)]);
+    }
+    Ok(())
+}
+
+/// As above: the first packet of several is not of the responder's size.
+fn packets_of_another_size_are_an_invalid_request(rig: &Rig) -> Outcome {
+    for op in [|_: &Node| Wr::send(1), |b: &Node| Wr::write(1, b.mr.remote(0))] {
+        for (a, b) in pairs_of_unlike_mtus(rig) {
+            b.recv(1, 4096, 8192);
+            assert_eq!(a.fails(op(&b).sge(a.mr.at(0, 5000))), Status::IBV_WC_REM_INV_REQ_ERR);
+        }
     }
     Ok(())
 }

@@ -8,7 +8,9 @@ use rdma_mummy_sys::types::ibv_wc_status as Status;
 
 use crate::cases::{INLINE_REASON, LIST_REASON, LOCAL_REASON};
 use crate::harness::{Outcome, Rig, SoftRoce, Suite};
-use crate::kit::{Ah, Flavour, Node, Options, Place, QKEY, Recv, Sge, Wr, ah_attr, pair, pair_at, pattern};
+use crate::kit::{
+    Ah, Change, Flavour, Node, Options, Place, QKEY, Recv, Sge, Wr, ah_attr, pair, pair_at, pattern,
+};
 
 /// What lies before the message in each receive's memory.
 const GRH: usize = 40;
@@ -45,6 +47,8 @@ pub(crate) fn cases(suite: &mut Suite) {
         many_address_handles_are_made,
         a_pair_goes_on_after_what_it_dropped,
         a_failed_datagram_leaves_the_send_queue_in_error,
+        a_send_queue_in_error_leads_to_three_states,
+        an_address_handle_of_another_domain_is_refused,
     );
 }
 
@@ -394,5 +398,37 @@ fn a_failed_datagram_leaves_the_send_queue_in_error(rig: &Rig) -> Outcome {
     assert_eq!(a.next(32768), (4242, vec![0x42; 8]));
     a.go(State::IBV_QPS_RTS);
     a.done(a.datagram(&b, Wr::send(3).sge(a.mr.at(0, 8))));
+    Ok(())
+}
+
+/// As above: SQE leads to RTS, RESET and ERR.
+fn a_send_queue_in_error_leads_to_three_states(rig: &Rig) -> Outcome {
+    rig.not_softroce("goes to the error state instead of SQE")?;
+    for state in [State::IBV_QPS_RTS, State::IBV_QPS_RESET, State::IBV_QPS_ERR] {
+        let (a, b) = pair(rig, &classic());
+        a.post(a.datagram(&b, Wr::send(1).sge(a.mr.at(a.mr.len() - 4, 8))));
+        assert!(a.qp.reaches(State::IBV_QPS_SQE));
+        let others = [a.to_init(), a.to_rtr(&b.peer()), Change::to(State::IBV_QPS_SQD)];
+        for change in others {
+            assert_eq!(a.qp.modify(change), EINVAL);
+            assert_eq!(a.qp.state(), State::IBV_QPS_SQE);
+        }
+        a.go(state);
+        assert_eq!(a.qp.state(), state);
+    }
+    Ok(())
+}
+
+/// IBTA 10.2.3 (C10-10): a handle of another protection domain fails the call, or the request.
+fn an_address_handle_of_another_domain_is_refused(rig: &Rig) -> Outcome {
+    let (a, b) = pair(rig, &classic());
+    let foreign = Ah::new(&a.device.pd(), ah_attr(&a.device, b.gid.0)).unwrap();
+    b.recv(1, 0, 64 + GRH);
+    match a.qp.post(&[Wr::send(2).sge(a.mr.at(0, 8)).to(&foreign, b.qp.num(), QKEY)]) {
+        Err((error, 0)) => assert_eq!(error, EINVAL),
+        Err(other) => panic!("{other:?}"),
+        Ok(()) => assert_eq!(a.send_cq.one().status, Status::IBV_WC_LOC_QP_OP_ERR),
+    }
+    assert!(b.recv_cq.is_empty());
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 mod access;
 pub mod address;
+pub mod clock;
 pub mod completion;
 pub mod completion_counter;
 pub mod connect;
@@ -10,6 +11,7 @@ pub mod device;
 pub mod device_attr;
 pub mod device_context;
 pub mod ece;
+pub mod event;
 pub mod flow;
 pub mod fork;
 pub mod import;
@@ -21,6 +23,7 @@ pub mod partition;
 pub mod port;
 pub mod protection_domain;
 pub mod queue_pair;
+mod readiness;
 mod sysfs;
 pub mod thread_domain;
 mod unsupported;

@@ -17,6 +17,7 @@ mod connect;
 mod data;
 mod device;
 mod errors;
+mod events;
 mod flags;
 mod lifetimes;
 mod limits;
@@ -44,6 +45,7 @@ fn run() -> ExitCode {
     device::cases(&mut suite);
     memory::cases(&mut suite);
     completion::cases(&mut suite);
+    events::cases(&mut suite);
     queue_pair::cases(&mut suite);
     modify::cases(&mut suite);
     connect::cases(&mut suite);

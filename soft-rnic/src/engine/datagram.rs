@@ -90,7 +90,7 @@ impl Qp {
         index: u32,
         qpn: u32,
     ) -> Option<Peer> {
-        let (pass, card) = link.segment().queue_pair(index)?.read()?;
+        let (pass, card) = self.card_of(link, index)?;
         let qkey = match destination.remote_qkey {
             key if key & CONTROLLED != 0 => sending.attributes.qkey,
             key => key,
@@ -137,7 +137,7 @@ impl Qp {
         let result = self.deliver_in(envelope, posted, way, after);
         match result {
             Err(Stop::Local(status)) => Outcome::Failed(status),
-            Err(Stop::Broken(Broken::Late)) => self.late_datagram(sending),
+            Err(Stop::Broken(Broken::Late | Broken::Begun)) => self.late_datagram(sending),
             // Whatever went wrong on the way: the datagram is lost and nobody is told.
             _ => Outcome::Done,
         }

@@ -28,22 +28,25 @@ pub(crate) struct Member {
     entry: u32,
 }
 
-/// The members of a group among the entries of one process.
-fn members_of(link: &Arc<Link>, group: [u64; 2]) -> impl Iterator<Item = Member> {
-    let there = (0..link.segment().members())
-        .filter(move |entry| membership(link, *entry).is_some_and(|card| card.gid == group));
-    there.map(|entry| Member { link: Arc::clone(link), entry })
-}
-
-/// An entry, as a whole.
-fn membership(link: &Link, entry: u32) -> Option<MemberCard> {
-    let entry = link.segment().member(entry)?;
-    let (pass, card) = entry.read()?;
-    settle();
-    entry.holds(pass).then_some(card)
-}
-
 impl Qp {
+    /// The members of a group among the entries of one process.
+    fn members_of(&self, link: &Arc<Link>, group: [u64; 2]) -> Vec<Member> {
+        let count = if link.is_own() { self.rnic.groups().count() } else { link.segment().members() };
+        let of = |entry: &u32| self.membership(link, *entry).is_some_and(|card| card.gid == group);
+        (0..count).filter(of).map(|entry| Member { link: Arc::clone(link), entry }).collect()
+    }
+
+    /// An entry, as a whole. Of those of this process, what it knows itself: peers can write into the segment.
+    fn membership(&self, link: &Link, entry: u32) -> Option<MemberCard> {
+        if link.is_own() {
+            return self.rnic.groups().card(entry);
+        }
+        let entry = link.segment().member(entry)?;
+        let (pass, card) = entry.read()?;
+        settle();
+        entry.holds(pass).then_some(card)
+    }
+
     pub(super) fn execute_multicast(
         self: &Arc<Self>,
         sending: &mut Held<'_, Sending>,
@@ -59,7 +62,7 @@ impl Qp {
             self.rnic.node().local_mark(sending.lane()).clear();
             let Some(links) = self.rnic.node().everybody() else { return self.soon(sending) };
             let group = gid_words(destination.dgid);
-            sending.members = Some(links.iter().flat_map(|link| members_of(link, group)).collect());
+            sending.members = Some(links.iter().flat_map(|link| self.members_of(link, group)).collect());
         }
         while let Some(member) = sending.members.as_ref().and_then(|members| members.last().cloned()) {
             let outcome = self.send_copy(sending, destination, posted, &member, after);
@@ -104,7 +107,7 @@ impl Qp {
     /// The queue pair of a membership, if it is still in the group and takes the datagram.
     fn member(&self, sending: &Sending, destination: &Destination, member: &Member) -> Option<Peer> {
         let Member { link, entry } = member;
-        let card = membership(link, *entry).filter(|_| link.alive())?;
+        let card = self.membership(link, *entry).filter(|_| link.alive())?;
         let itself = link.is_own() && card.index == self.number.index;
         let blocked = self.create_flags & ibv_qp_create_flags::IBV_QP_CREATE_BLOCK_SELF_MCAST_LB.0 != 0;
         let in_group = card.gid == gid_words(destination.dgid) && !(itself && blocked);

@@ -411,10 +411,12 @@ impl Node {
         Ok(())
     }
 
-    /// Where in the own segment all guests' calls are.
-    pub(crate) fn call_areas(&self) -> Vec<u64> {
+    /// Finds where in the own segment all guests' calls are.
+    pub(crate) fn call_areas(&self, found: &mut Vec<(u16, u64)>) {
         let areas = self.state.call_areas.lock().unwrap_or_else(PoisonError::into_inner);
-        areas.iter().copied().flatten().collect()
+        found.clear();
+        let by_link = areas.iter().enumerate();
+        found.extend(by_link.filter_map(|(link, area)| Some((link as u16, (*area)?))));
     }
 
     /// Whom payload went to, this process first, and what went to those who have died.
@@ -431,7 +433,7 @@ impl Node {
     }
 
     /// Where there is no service thread: answers doorbells and calls timers that are due. Harmless elsewhere.
-    #[cfg(any(test, miri, loom))]
+    #[cfg(any(test, fuzzing, miri, loom))]
     pub(crate) fn run_timers(&self) {
         if !ALONE {
             return;

@@ -50,6 +50,7 @@ struct Slot {
 /// itself.
 struct Member {
     queue_pair: u32,
+    qpn: u32,
     lids: Vec<u16>,
 }
 
@@ -132,7 +133,7 @@ impl Groups {
         let card = MemberCard { gid: gid_words(gid), index: qp.number.index, qpn: qp.number.qpn };
         let end = slots.slots.len() as u32;
         let slot = &mut slots.slots[index];
-        slot.member = Some(Member { queue_pair: qp.number.index, lids: vec![lid] });
+        slot.member = Some(Member { queue_pair: qp.number.index, qpn: qp.number.qpn, lids: vec![lid] });
         self.entry(index).publish(&mut slot.keeper, 0, &card);
         self.node.segment().header().members.store(end, Release);
         Ok(())
@@ -175,6 +176,19 @@ impl Groups {
         while let Some(index) = slots.slots.iter().position(is_it) {
             self.end(&mut slots, index);
         }
+    }
+
+    /// How many entries of the table may be used.
+    pub(crate) fn count(&self) -> u32 {
+        self.read().slots.len() as u32
+    }
+
+    /// What an entry of the table says.
+    pub(crate) fn card(&self, index: u32) -> Option<MemberCard> {
+        let slots = self.read();
+        let slot = slots.slots.get(index as usize)?;
+        let Member { queue_pair, qpn, .. } = slot.member.as_ref()?;
+        Some(MemberCard { gid: gid_words(slot.gid), index: *queue_pair, qpn: *qpn })
     }
 
     /// The group that an entry of the table is, or was, about.

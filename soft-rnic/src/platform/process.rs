@@ -42,9 +42,10 @@ impl Process {
     }
 }
 
-/// When a process started, in the kernel's ticks.
+/// When a process started, in the kernel's ticks: the start of its first thread, which is the same. The file of the thread
+/// is read since an emulator (qemu-user) makes up the process's own: there each thread finds its own start.
 fn start_time(pid: NonZeroU32) -> Option<u64> {
-    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let stat = std::fs::read(format!("/proc/{pid}/task/{pid}/stat")).ok()?;
     // The name, in parentheses, may contain anything. The start is the 22nd field, the state after the name the 3rd.
     let end = stat.iter().rposition(|byte| *byte == b')')?;
     std::str::from_utf8(&stat[end + 1..]).ok()?.split_whitespace().nth(19)?.parse().ok()
@@ -72,6 +73,16 @@ mod tests {
         }
         child.wait().expect("wait");
         assert!(process.is_dead());
+    }
+
+    #[test]
+    fn all_threads_find_the_same_process() {
+        let own = Process::find(std::process::id());
+        // A tick later.
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        let found = std::thread::spawn(|| Process::find(std::process::id())).join().expect("no panic");
+        assert_eq!(found, own);
+        assert!(own.is_some_and(|own| !own.is_dead()));
     }
 
     #[test]

@@ -127,3 +127,28 @@ fn every_call_of_a_device_that_failed_is_refused() {
     e.write(&f, 1, 8);
     assert_eq!(e.next(), (1, S::IBV_WC_SUCCESS));
 }
+
+/// Also those who wait for a channel that no queue has, and those who ask later.
+#[test]
+fn whoever_waits_for_a_channel_hears_that_the_device_is_gone() {
+    let _turn = turn();
+    let context = open(1).unwrap();
+    let lib = table();
+    // SAFETY: the context is open.
+    let channel = unsafe { (lib.ibv_create_comp_channel)(context) };
+    let address = channel.expose_provenance();
+    let ask = move || {
+        let (mut cq, mut cookie) = (std::ptr::null_mut(), std::ptr::null_mut());
+        let channel = std::ptr::with_exposed_provenance_mut(address);
+        // SAFETY: the channel lives until the end of this test.
+        let result = unsafe { (table().ibv_get_cq_event)(channel, &raw mut cq, &raw mut cookie) };
+        (result, errno())
+    };
+    let waiter = std::thread::spawn(ask);
+    faults::device_fatal(1).unwrap();
+    assert_eq!(waiter.join().unwrap(), (-1, libc::EIO));
+    assert_eq!(ask(), (-1, libc::EIO));
+    faults::clear();
+    // SAFETY: the context is open, and given up with its channel.
+    assert_eq!(unsafe { (lib.ibv_close_device)(context) }, 0);
+}

@@ -13,6 +13,7 @@ use loom::model::Builder;
 use loom::sync::Arc;
 use loom::thread::{self, JoinHandle};
 
+mod call;
 mod completion;
 mod gate;
 mod limit;
