@@ -3,8 +3,12 @@
 
 mod completion;
 mod devices;
+mod domains;
+mod ece;
 mod events;
+mod import;
 mod memory;
+mod multicast;
 mod pairs;
 mod posting;
 mod rc_data;
@@ -31,6 +35,7 @@ const LOCAL_REASON: &str =
 pub(crate) fn all() -> Suite {
     let mut suite = Suite::default();
     devices::cases(&mut suite);
+    domains::cases(&mut suite);
     memory::cases(&mut suite);
     completion::cases(&mut suite);
     pairs::cases(&mut suite);
@@ -41,7 +46,10 @@ pub(crate) fn all() -> Suite {
     posting::cases(&mut suite);
     uc::cases(&mut suite);
     ud::cases(&mut suite);
+    multicast::cases(&mut suite);
     srq::cases(&mut suite);
+    import::cases(&mut suite);
+    ece::cases(&mut suite);
     events::cases(&mut suite);
     suite
 }

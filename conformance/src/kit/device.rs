@@ -119,6 +119,12 @@ impl Device {
         Ok(Self(Arc::new(DeviceInner { raw, provider, name: wanted.to_owned() })))
     }
 
+    /// Takes over another context of this device, which the library has just made.
+    pub(super) fn of_raw(&self, context: *mut ibv_context) -> Result<Self, i32> {
+        let raw = Raw::new("an imported context", context)?;
+        Ok(Self(Arc::new(DeviceInner { raw, provider: self.0.provider, name: self.0.name.clone() })))
+    }
+
     /// What the list says about the devices.
     pub(crate) fn listed(provider: Provider) -> Vec<Listed> {
         let lib = provider.verbs();

@@ -14,6 +14,7 @@
 
 mod cq;
 mod device;
+mod domain;
 mod event;
 mod memory;
 mod node;
@@ -25,6 +26,7 @@ mod wr;
 
 pub(crate) use cq::{Channel, Cq, CqInit, STANDARD, Wc};
 pub(crate) use device::{Device, devices, event_name, lists_without_count, set_variable, status_name};
+pub(crate) use domain::{ImportedMr, Parent, Td, close, duplicate, other_descriptor};
 pub(crate) use event::Event;
 pub(crate) use memory::{Ah, Buf, Mr, Pd, pattern};
 pub(crate) use node::{

@@ -36,6 +36,8 @@ pub(crate) struct QpInit {
     pub(crate) flavour: Flavour,
     /// The `send_ops_flags` of an extended pair, unless all that its type has.
     pub(crate) ops: Option<u64>,
+    /// `ibv_qp_create_flags`
+    pub(crate) create_flags: u32,
 }
 
 impl QpInit {
@@ -56,6 +58,7 @@ impl QpInit {
             sig_all: false,
             flavour: Flavour::Classic,
             ops: None,
+            create_flags: 0,
         }
     }
 }
@@ -129,6 +132,10 @@ impl Qp {
             attr.comp_mask |= ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS.0;
             attr.send_ops_flags = init.ops.unwrap_or(operations(init.qp_type));
         }
+        if init.create_flags != 0 {
+            attr.comp_mask |= ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_CREATE_FLAGS.0;
+            attr.create_flags = init.create_flags;
+        }
         let device = pd.device();
         // SAFETY: context, domain and queues live, the attributes are this function's own.
         let qp = unsafe { verbs::ibv_create_qp_ex(device.lib(), device.raw(), &raw mut attr) };
@@ -141,6 +148,10 @@ impl Qp {
             pd: pd.clone(),
             _queues: (init.send_cq.clone(), init.recv_cq.clone(), init.srq.clone()),
         })))
+    }
+
+    pub(super) fn pd(&self) -> &Pd {
+        &self.0.pd
     }
 
     pub(super) fn raw(&self) -> *mut ibv_qp {

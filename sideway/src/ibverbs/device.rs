@@ -211,6 +211,18 @@ impl Device<'_> {
         Guid::from_be(unsafe { (self.provider.verbs().ibv_get_device_guid)(self.device.as_ptr()) })
     }
 
+    /// The kernel's number of the device, which does not change as long as it is there (`ibv_get_device_index`); `None` where
+    /// the kernel, or the library (before rdma-core 30), does not say.
+    ///
+    /// # References
+    ///
+    /// `man ibv_get_device_index`
+    pub fn index(&self) -> Option<u32> {
+        let index = self.provider.verbs().ibv_get_device_index().ok()?;
+        // SAFETY: the device belongs to a list that lives.
+        u32::try_from(unsafe { index(self.device.as_ptr()) }).ok()
+    }
+
     /// The transport that the device speaks.
     pub fn transport_type(&self) -> TransportType {
         // SAFETY: the device belongs to a list that lives; the field is in every release's struct.

@@ -37,7 +37,6 @@ impl Unsupported {
 
     /// The library lacks the function.
     #[cold]
-    #[allow(dead_code, reason = "its first users are on their way")]
     pub(crate) fn missing(
         context: &DeviceContext,
         capability: impl Into<Cow<'static, str>>,

@@ -11,6 +11,7 @@ mod faulty;
 pub(crate) mod gather;
 #[cfg(all(any(test, fuzzing), not(loom)))]
 pub(crate) mod hostile;
+pub(crate) mod multicast;
 pub(crate) mod peer;
 pub(crate) mod transfer;
 pub(crate) mod wait;

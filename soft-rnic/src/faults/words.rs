@@ -102,6 +102,10 @@ words! {
         AllocPd = "alloc_pd",
         /// `ibv_dealloc_pd`
         DeallocPd = "dealloc_pd",
+        /// `ibv_alloc_td`
+        AllocTd = "alloc_td",
+        /// `ibv_dealloc_td`
+        DeallocTd = "dealloc_td",
         /// `ibv_reg_mr` and its kin
         RegMr = "reg_mr",
         /// `ibv_rereg_mr`
@@ -146,6 +150,20 @@ words! {
         CreateAh = "create_ah",
         /// `ibv_destroy_ah`
         DestroyAh = "destroy_ah",
+        /// `ibv_attach_mcast`
+        AttachMcast = "attach_mcast",
+        /// `ibv_detach_mcast`
+        DetachMcast = "detach_mcast",
+        /// `ibv_query_ece`
+        QueryEce = "query_ece",
+        /// `ibv_set_ece`
+        SetEce = "set_ece",
+        /// `ibv_import_device`
+        ImportDevice = "import_device",
+        /// `ibv_import_pd`
+        ImportPd = "import_pd",
+        /// `ibv_import_mr`
+        ImportMr = "import_mr",
     }
 }
 
@@ -155,12 +173,14 @@ impl Call {
         matches!(
             self,
             Self::DeallocPd
+                | Self::DeallocTd
                 | Self::DeregMr
                 | Self::DestroyCompChannel
                 | Self::DestroyCq
                 | Self::DestroyQp
                 | Self::DestroySrq
                 | Self::DestroyAh
+                | Self::DetachMcast
         )
     }
 }

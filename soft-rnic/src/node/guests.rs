@@ -16,7 +16,7 @@ use crate::platform::user;
 use crate::shared::mark::{LANES, MarkCell};
 use crate::shared::segment::LAYOUT_VERSION;
 use crate::status::STATUS_VERSION;
-use crate::sync::{Relaxed, SeqCst};
+use crate::sync::{AcqRel, Relaxed, SeqCst};
 
 /// Who has connected says hello within this time.
 const HELLO: Duration = Duration::from_secs(1);
@@ -134,7 +134,11 @@ impl Service {
             Received::End => None,
         };
         let guest = match request {
-            Some(Request::Hello { version: LAYOUT_VERSION, .. }) => self.welcome(&knock),
+            Some(Request::Hello { version: LAYOUT_VERSION, .. }) => {
+                // Whoever calls may be in a group, and may have given up waiting for the answer.
+                self.state.segment.header().newcomers.fetch_add(1, AcqRel);
+                self.welcome(&knock)
+            }
             Some(Request::Hello { version, .. }) => {
                 log::warn!(
                     "process {} has version {version} of the software device's segment, not {LAYOUT_VERSION}",

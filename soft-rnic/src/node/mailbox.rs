@@ -31,6 +31,10 @@ pub(crate) enum Command {
     Suspect(Arc<Link>),
     /// Shareable memory was taken away: peers are to unmap it.
     ShareGone(ShareId),
+    /// Everybody is to be found.
+    Census {
+        of: u32,
+    },
     Stop,
 }
 

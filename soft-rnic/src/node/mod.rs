@@ -8,6 +8,7 @@
 //! One thread per process accepts, connects, hears doorbells and keeps time; it sleeps when nothing happens. What peers
 //! send is checked and never waited for: a peer that is stopped, or sends nonsense, keeps nobody else waiting.
 
+mod census;
 mod directory;
 mod guests;
 mod heap;
@@ -51,6 +52,7 @@ use crate::platform::{socket::Socket, user, vm};
 use crate::shared::mark::{LANES, MarkCell};
 use crate::shared::segment::{LAYOUT_VERSION, Segment};
 use crate::status::{Peer, Statistics, Traffic};
+use census::Census;
 use directory::Directory;
 use lane::Lanes;
 use link::Common;
@@ -131,6 +133,8 @@ struct State {
     blocks: Arc<Blocks>,
     common: Arc<Common>,
     directory: Directory,
+    census: Census,
+    own: Arc<Link>,
     seats: Seats,
     shares: Shares,
     timers: Timers,
@@ -202,6 +206,8 @@ impl Node {
             blocks,
             common,
             directory: Directory::new(),
+            census: Census::default(),
+            own: Arc::clone(&own),
             seats: Seats::new(),
             shares,
             timers: Timers::default(),

@@ -227,6 +227,7 @@ impl Service {
         link.set_dead();
         link.socket().into_iter().for_each(|socket| self.ignore(socket));
         self.state.directory.forget(link);
+        self.state.census.forget(link);
         let mut former = self.state.former.lock().unwrap_or_else(PoisonError::into_inner);
         former.add(&link.counters().sum());
         drop(former);

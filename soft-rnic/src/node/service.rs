@@ -12,6 +12,7 @@ use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::State;
+use super::census::Counting;
 use super::guests::{Guest, Knock, Listener, Silent};
 use super::link::Link;
 use super::mailbox::Command;
@@ -55,6 +56,7 @@ pub(crate) struct Service {
     last_token: u64,
     deadlines: BinaryHeap<Reverse<(Instant, u64)>>,
     pub(crate) redials: Vec<Redial>,
+    pub(crate) counting: Option<Counting>,
     pub(crate) retired: Vec<Retired>,
     pub(crate) buffer: Box<[u8]>,
 }
@@ -74,6 +76,7 @@ pub(crate) fn spawn(state: Arc<State>) -> io::Result<JoinHandle<()>> {
         last_token: 0,
         deadlines: BinaryHeap::new(),
         redials: Vec::new(),
+        counting: None,
         retired: Vec::new(),
         buffer: vec![0; REPLY].into(),
     };
@@ -131,6 +134,7 @@ impl Service {
             self.state.run_timers();
             self.look_at_deadlines();
             self.redial();
+            self.end_census();
             let lanes = &self.state.common.lanes;
             self.retired.retain_mut(|retired| !retired.unmap(lanes));
         }
@@ -180,6 +184,7 @@ impl Service {
                 Command::GuestDied { link, serial } => self.bury_guest(link, serial),
                 Command::Suspect(link) => self.check_peer(&link),
                 Command::ShareGone(share) => self.tell_guests(share),
+                Command::Census { of } => self.begin_census(of),
                 Command::Stop => return false,
             }
         }

@@ -25,6 +25,7 @@ use rdma_mummy_sys::types::{
 use spin::mutex::SpinMutex;
 
 use crate::engine::call::Left;
+use crate::engine::multicast::Member;
 use crate::engine::peer::Peer;
 use crate::engine::wait::Wait;
 use crate::faults::injected::Injected;
@@ -60,6 +61,10 @@ pub(crate) struct Qp {
     pub(crate) recv_cq: Used<Cq>,
     pub(crate) caps: ibv_qp_cap,
     pub(crate) sq_sig_all: bool,
+    /// What was agreed on with the other end (`ibv_set_ece`).
+    pub(crate) ece: AtomicU32,
+    /// `ibv_qp_create_flags`
+    pub(crate) create_flags: u32,
     /// The number of this queue pair among those of `recv_cq`.
     source: AtomicU32,
     /// `ibv_qp_state`, and above its byte how often the queue pair was reset.
@@ -123,6 +128,8 @@ pub(crate) struct Sending {
     pub(crate) psn: u32,
     /// What the request at the front waits for.
     pub(crate) wait: Option<Wait>,
+    /// Of a datagram to a group: who has not got its copy; `None` before that is known.
+    pub(crate) members: Option<Vec<Member>>,
     /// A receive that its owner has to give back before other messages can be sent.
     pub(crate) left: Option<Left>,
     /// Since when the peer's end could not be read.
@@ -192,6 +199,7 @@ pub(crate) struct Plan {
     pub(crate) qp_type: ibv_qp_type,
     pub(crate) caps: ibv_qp_cap,
     pub(crate) sq_sig_all: bool,
+    pub(crate) create_flags: u32,
 }
 
 impl Qp {
@@ -230,6 +238,8 @@ impl Qp {
             recv_cq: Used::new(&plan.recv_cq),
             caps: plan.caps,
             sq_sig_all: plan.sq_sig_all,
+            ece: AtomicU32::new(crate::verbs::ece::OPTIONS),
+            create_flags: plan.create_flags,
             source: AtomicU32::new(0),
             state: AtomicU32::new(ibv_qp_state::IBV_QPS_RESET.0),
             attributes: Mutex::default(),
@@ -258,13 +268,17 @@ impl Qp {
         Ok(made)
     }
 
-    /// Takes the queue pair out of everything. `EBUSY` if a peer still touches its memory; it can be tried again.
+    /// Takes the queue pair out of everything. `EBUSY` if it is in a multicast group, or a peer still touches its memory; it can
+    /// be tried again.
     ///
     /// # Errors
     ///
     /// As `errno`.
     pub(crate) fn destroy(self: &Arc<Self>) -> Result<(), i32> {
         self.context.check_process()?;
+        if self.rnic.groups().has(self.number.index) {
+            return Err(libc::EBUSY);
+        }
         self.withdraw()?;
         let posting = self.stop_posting()?;
         self.begin_anew();
@@ -349,6 +363,7 @@ impl Qp {
     /// The context was closed and nobody destroyed the queue pair: peers do not reach it any more.
     pub(crate) fn abandon(&self) {
         self.change_state(ibv_qp_state::IBV_QPS_ERR, |_| true);
+        self.rnic.groups().forget(self.number.index);
         self.entry().withdraw(&mut self.published.lock().keeper);
     }
 

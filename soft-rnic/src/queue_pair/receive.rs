@@ -232,10 +232,14 @@ impl Qp {
     fn route(&self, received: &Received, byte_len: u64) -> Route {
         let [low, high, to] = received.delivery.source;
         let port = self.context.device().port(self.published.lock().card.port.into());
-        let own = port.and_then(|port| port.gid(usize::from((to >> 40) as u8)));
+        let own = || port.and_then(|port| port.gid(usize::from((to >> 40) as u8))).map(|gid| gid.raw);
+        let reached = match (to >> 48).checked_sub(1) {
+            None => own(),
+            Some(entry) => self.rnic.groups().gid(entry as u32),
+        };
         Route {
             source: gid_of([low, high]),
-            destination: own.map(|gid| gid.raw).unwrap_or_default(),
+            destination: reached.unwrap_or_default(),
             traffic_class: to as u8,
             hop_limit: (to >> 8) as u8,
             flow_label: (to >> 16) as u32 & 0xf_ffff,

@@ -7,6 +7,7 @@
 mod death;
 mod kit;
 mod limits;
+mod multicast;
 mod revocation;
 mod role;
 mod soak;
@@ -25,6 +26,7 @@ fn main() -> std::process::ExitCode {
     trials.extend(revocation::trials());
     trials.extend(death::trials());
     trials.extend(limits::trials());
+    trials.extend(multicast::trials());
     trials.extend(soak::trials());
     trials.extend(status::trials());
     libtest_mimic::run(&arguments, trials).exit_code()

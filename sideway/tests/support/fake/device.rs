@@ -9,10 +9,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use sideway::sys::Verbs;
 use sideway::sys::types::*;
 
-use super::{World, completion, events, posting, queue_pair, refuses, world};
+use super::{World, completion, events, extras, posting, queue_pair, refuses, world};
 
 pub(super) fn table() -> Verbs {
-    Verbs {
+    extras::add_to(Verbs {
         ibv_get_device_list: get_device_list,
         ibv_free_device_list: free_device_list,
         ibv_get_device_name: get_device_name,
@@ -44,7 +44,7 @@ pub(super) fn table() -> Verbs {
         ibv_query_qp: queue_pair::query_qp,
         ibv_qp_to_qp_ex: Some(queue_pair::qp_to_qp_ex),
         ..Verbs::unsupported()
-    }
+    })
 }
 
 #[repr(C)]
@@ -112,7 +112,7 @@ unsafe extern "C" fn get_device_guid(device: *mut ibv_device) -> __be64 {
     if device.is_null() { 0 } else { 0x0002_c903_00a1_b2c3_u64.to_be() }
 }
 
-unsafe extern "C" fn open_device(_: *mut ibv_device) -> *mut ibv_context {
+pub(super) unsafe extern "C" fn open_device(_: *mut ibv_device) -> *mut ibv_context {
     let world = world();
     if let Some(null) = refuses(world.lies.open_device) {
         return null;
@@ -125,6 +125,7 @@ unsafe extern "C" fn open_device(_: *mut ibv_device) -> *mut ibv_context {
     verbs.modify_cq = world.has("modify_cq").then_some(events::modify_cq as _);
     verbs.query_rt_values = world.has("query_rt_values").then_some(events::query_rt_values as _);
     verbs.context.async_fd = world.lies.async_fd.unwrap_or_else(events::async_fd);
+    extras::install(&mut verbs);
     if !world.lies.no_extended_verbs {
         verbs.context.abi_compat = ptr::without_provenance_mut(usize::MAX);
     }
@@ -297,6 +298,8 @@ unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
     if !world.dies("pd") {
         return world.lies.destroy;
     }
+    world.goes(pd, "protection domain");
+    world.was_imported(pd, false);
     // SAFETY: nothing uses the domain any more.
     drop(unsafe { Box::from_raw(pd) });
     0
@@ -334,6 +337,7 @@ unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
     if !world.dies("mr") {
         return world.lies.destroy;
     }
+    world.was_imported(mr, false);
     // SAFETY: nothing uses the region any more.
     drop(unsafe { Box::from_raw(mr) });
     0

@@ -10,6 +10,7 @@
 mod completion;
 mod device;
 mod events;
+mod extras;
 mod posting;
 mod queue_pair;
 
@@ -70,6 +71,10 @@ pub struct Lies {
     pub modify_qp: i32,
     pub query_qp: i32,
     pub queried_state: Option<u32>,
+    /// Every function of domains, groups, options, imports, flows and counters.
+    pub extras: i32,
+    /// Every function of a set of counters, or of a completion counter, that is there.
+    pub counters: i32,
     pub async_fd: Option<i32>,
     pub create_comp_channel: i32,
     /// The descriptor of every channel.
@@ -114,6 +119,9 @@ pub struct World {
     pub refused_deregistrations: AtomicI64,
     pub destroyed: Mutex<Vec<&'static str>>,
     keys: AtomicU64,
+    pub extras: extras::Extras,
+    /// The descriptor that a context was imported by.
+    pub imported_descriptor: Mutex<Option<i32>>,
     /// Calls of `ibv_ack_cq_events`.
     pub acknowledgements: AtomicU64,
     /// What was asked for last: the count, and the period in its last 16 bits.
@@ -241,6 +249,17 @@ pub fn old_provider() -> Provider {
         _ibv_query_gid_ex: None,
         _ibv_query_gid_table: None,
         ibv_reg_mr_iova2: None,
+        ibv_get_pkey_index: None,
+        ibv_get_device_index: None,
+        ibv_query_port_speed: None,
+        ibv_is_fork_initialized: None,
+        ibv_query_ece: None,
+        ibv_set_ece: None,
+        ibv_import_device: None,
+        ibv_import_pd: None,
+        ibv_import_mr: None,
+        ibv_create_comp_cntr: None,
+        _ibv_query_comp_cntr_caps: None,
         ..device::table()
     };
     // SAFETY: as above.
