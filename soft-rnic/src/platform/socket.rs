@@ -174,7 +174,9 @@ impl Socket {
 
     /// The next packet, of somebody who has no reason to send descriptors: those the kernel closes.
     pub(crate) fn receive(&self, buffer: &mut [u8]) -> Received {
-        match self.0.get().and_then(|socket| rustix::net::recv(socket, buffer, RecvFlags::DONTWAIT)) {
+        let mut receive =
+            || self.0.get().and_then(|socket| rustix::net::recv(socket, &mut *buffer, RecvFlags::DONTWAIT));
+        match receive().or_else(|error| again(error, &mut receive)) {
             Ok((0, _)) => Received::End,
             Ok((len, _)) => Received::Packet(len, None),
             Err(error) => Self::nothing_or_end(error),
@@ -186,9 +188,11 @@ impl Socket {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-        let received = self.0.get().and_then(|socket| {
+        let mut receive = || {
+            let socket = self.0.get()?;
             rustix::net::recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut control, flags)
-        });
+        };
+        let received = receive().or_else(|error| again(error, &mut receive));
         let mut file = None;
         for message in control.drain() {
             if let RecvAncillaryMessage::ScmRights(files) = message {
@@ -222,8 +226,36 @@ impl Socket {
     }
 }
 
+/// That the other end was closed before it had read everything is said once, before what it had sent: that comes next.
+fn again<T>(
+    error: rustix::io::Errno,
+    receive: &mut impl FnMut() -> rustix::io::Result<T>,
+) -> rustix::io::Result<T> {
+    if error == rustix::io::Errno::CONNRESET { receive() } else { Err(error) }
+}
+
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
+    }
+}
+
+#[cfg(all(test, not(any(miri, loom))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn last_words_are_heard_even_of_one_who_does_not_listen() {
+        for with_files in [false, true] {
+            let (one, other) = Socket::both_ends().expect("two descriptors");
+            one.send(b"unread").expect("room");
+            other.send(b"bye").expect("room");
+            drop(other);
+            let mut buffer = [0; 8];
+            let mut receive =
+                || if with_files { one.receive_with(&mut buffer) } else { one.receive(&mut buffer) };
+            assert!(matches!(receive(), Received::Packet(3, None)));
+            assert!(matches!(receive(), Received::End));
+        }
     }
 }

@@ -145,7 +145,8 @@ fn clean() {
     eventually("mapped", || to_b.share(&a.node.lane(0), share, false).is_some());
     assert_eq!(entries("/proc/self/fd"), apart + 5, "one more for the memory itself");
     drop((to_b, to_a, a, b));
-    assert_eq!(counts(), before, "what two nodes leave behind");
+    // A thread that was joined is listed for a moment yet.
+    eventually("two nodes leave nothing behind", || counts() == before);
     say("clean");
 }
 
