@@ -116,10 +116,15 @@ impl Process {
         }
     }
 
+    /// A link to one who is there. On a busy machine the answer may come too late, and then the next is waited for.
     fn link(&self, qpn: u32) -> Arc<Link> {
-        match self.node.wait_link(qpn, LONG) {
-            Reach::Ready(link) => link,
-            other => panic!("no link to {qpn:#x}: {other:?}"),
+        let deadline = Instant::now() + LONG;
+        loop {
+            match self.node.wait_link(qpn, LONG) {
+                Reach::Ready(link) => return link,
+                other => assert!(Instant::now() < deadline, "no link to {qpn:#x}: {other:?}"),
+            }
+            std::thread::sleep(Duration::from_millis(5));
         }
     }
 }
