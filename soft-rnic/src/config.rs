@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use crate::faults::{self, Rule};
 
-/// The most devices that a process can have, and the most ports of a device.
-pub(crate) const MAX_DEVICES: u8 = 16;
-pub(crate) const MAX_PORTS: u8 = 8;
+/// The most devices of a process.
+pub const MAX_DEVICES: u8 = 16;
+/// The most ports of a device.
+pub const MAX_PORTS: u8 = 8;
 
 /// When a posted work request is executed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -5,11 +5,13 @@ mod completion;
 mod devices;
 mod events;
 mod memory;
+mod pairs;
 mod posting;
 mod rc_data;
 mod rc_errors;
 mod srq;
 mod states;
+mod transitions;
 mod uc;
 mod ud;
 
@@ -31,6 +33,8 @@ pub(crate) fn all() -> Suite {
     devices::cases(&mut suite);
     memory::cases(&mut suite);
     completion::cases(&mut suite);
+    pairs::cases(&mut suite);
+    transitions::cases(&mut suite);
     states::cases(&mut suite);
     rc_data::cases(&mut suite);
     rc_errors::cases(&mut suite);

@@ -182,6 +182,14 @@ impl Device {
         result(unsafe { verbs::ibv_query_device_ex(self.lib(), self.raw(), input, &raw mut attr) }, attr)
     }
 
+    /// The device's clock, and what the answer's `comp_mask` says of it.
+    pub(crate) fn clock(&self, comp_mask: u32) -> Result<(u32, i64), i32> {
+        let mut values = ibv_values_ex { comp_mask, ..ibv_values_ex::default() };
+        // SAFETY: the context lives, the values are this function's own.
+        let error = unsafe { verbs::ibv_query_rt_values_ex(self.raw(), &raw mut values) };
+        result(error, ()).map(|()| (values.comp_mask, values.raw_clock.tv_nsec))
+    }
+
     /// The first port.
     pub(crate) fn port(&self) -> Result<ibv_port_attr, i32> {
         self.port_at(1)

@@ -297,11 +297,20 @@ pub(crate) fn pair_at(rig: &Rig, place: Place, options: &Options) -> Result<(Nod
         Place::OtherContext => rig.open(),
         Place::OtherDevice => rig.open_peer()?,
     };
-    let a = Node::new(&first, options);
-    let b = Node::new(&second, &Options { psn: options.psn ^ 0x0054_3210, ..options.clone() });
+    Ok(connected([&first, &second], [options, options]))
+}
+
+/// Two connected nodes that are not made alike.
+pub(crate) fn unlike_pair(rig: &Rig, options: [&Options; 2]) -> (Node, Node) {
+    connected([&rig.open(), &rig.open()], options)
+}
+
+fn connected(devices: [&Device; 2], options: [&Options; 2]) -> (Node, Node) {
+    let a = Node::new(devices[0], options[0]);
+    let b = Node::new(devices[1], &Options { psn: options[1].psn ^ 0x0054_3210, ..options[1].clone() });
     a.connect(&b.peer());
     b.connect(&a.peer());
-    Ok((a, b))
+    (a, b)
 }
 
 /// The bytes of an entry's GID.

@@ -2,18 +2,23 @@
 
 mod access;
 pub mod address;
+pub mod clock;
 pub mod completion;
 pub mod connect;
 pub mod device;
 pub mod device_attr;
 pub mod device_context;
+pub mod event;
 pub mod memory_region;
 pub mod port;
 pub mod protection_domain;
 pub mod queue_pair;
+mod readiness;
 mod sysfs;
+mod unsupported;
 
 pub use access::AccessFlags;
+pub use unsupported::Unsupported;
 
 use std::io;
 

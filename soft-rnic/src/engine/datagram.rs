@@ -14,7 +14,7 @@ use crate::queue_pair::lane::Held;
 use crate::queue_pair::send_queue::{Destination, Posted};
 use crate::queue_pair::{Qp, Sending};
 
-/// Whether a Q_Key of a request stands for the queue pair's own (InfiniBand specification 10.2.5: the high bit).
+/// Whether a Q_Key of a request stands for the queue pair's own (InfiniBand specification 3.5.3: the high bit).
 const CONTROLLED: u32 = 1 << 31;
 
 impl Qp {
@@ -67,7 +67,7 @@ impl Qp {
         link: Arc<crate::node::Link>,
     ) -> Option<Peer> {
         let index = link.index_of(destination.remote_qpn)?;
-        let (pass, card) = link.segment().queue_pair(index)?.read()?;
+        let (pass, card) = self.card_of(&link, index)?;
         let qkey = match destination.remote_qkey {
             key if key & CONTROLLED != 0 => sending.attributes.qkey,
             key => key,
@@ -107,7 +107,7 @@ impl Qp {
         let result = self.deliver_in(envelope, posted, way, after);
         match result {
             Err(Stop::Local(status)) => Outcome::Failed(status),
-            Err(Stop::Broken(Broken::Late)) => self.late_datagram(sending),
+            Err(Stop::Broken(Broken::Late | Broken::Begun)) => self.late_datagram(sending),
             // Whatever went wrong on the way: the datagram is lost and nobody is told.
             _ => Outcome::Done,
         }

@@ -54,6 +54,8 @@ pub(crate) enum Broken {
     Path,
     /// The owner was asked and has not answered yet.
     Late,
+    /// The owner was asked, and is at it for longer than anybody waits.
+    Begun,
 }
 
 impl From<VmError> for Broken {

@@ -68,8 +68,12 @@ impl Opcode {
 words! {
     /// A moment in the life of a message, at which its sender's process can end or stop.
     pub enum Step {
-        /// A receive is needed, and none is taken yet.
+        /// What the receiver says of its memory was read; no mark is published.
+        BeforeMark = "before_mark",
+        /// The mark is published. A receive is needed, and none is taken yet.
         BeforeClaim = "before_claim",
+        /// A receive is taken; where it is to go was not looked up.
+        Claimed = "claimed",
         /// All keys are checked, the mark is published, no byte is moved.
         BeforeCopy = "before_copy",
         /// Half of the bytes are moved.
@@ -78,6 +82,8 @@ words! {
         BeforeFinish = "before_finish",
         /// The receive is marked as filled; its completion queue does not know.
         BeforeAnnounce = "before_announce",
+        /// The completion queue knows; its owner, who may sleep, is not woken.
+        BeforeDoorbell = "before_doorbell",
     }
 }
 

@@ -329,6 +329,9 @@ impl Node {
         if ALONE {
             return self.state.directory.linked(qpn).map_or(Reach::Nobody, Reach::Ready);
         }
+        if self.state.common.mailbox.is_lost() {
+            return Reach::Nobody;
+        }
         let answer = self.state.directory.look(qpn);
         if let Some(block) = answer.connect {
             self.state.common.mailbox.post(Command::Connect { block });
@@ -394,10 +397,23 @@ impl Node {
         }
     }
 
-    /// Where in the own segment all guests' calls are.
-    pub(crate) fn call_areas(&self) -> Vec<u64> {
+    /// The same where there may be no service thread yet, as there is no queue pair.
+    ///
+    /// # Errors
+    ///
+    /// The thread cannot be had.
+    pub(crate) fn wake_surely_at(&self, when: Instant, qp: u32) -> io::Result<()> {
+        self.ensure_service()?;
+        self.wake_at(when, qp);
+        Ok(())
+    }
+
+    /// Finds where in the own segment all guests' calls are.
+    pub(crate) fn call_areas(&self, found: &mut Vec<(u16, u64)>) {
         let areas = self.state.call_areas.lock().unwrap_or_else(PoisonError::into_inner);
-        areas.iter().copied().flatten().collect()
+        found.clear();
+        let by_link = areas.iter().enumerate();
+        found.extend(by_link.filter_map(|(link, area)| Some((link as u16, (*area)?))));
     }
 
     /// Whom payload went to, this process first, and what went to those who have died.
@@ -414,7 +430,7 @@ impl Node {
     }
 
     /// Where there is no service thread: answers doorbells and calls timers that are due. Harmless elsewhere.
-    #[cfg(any(test, miri, loom))]
+    #[cfg(any(test, fuzzing, miri, loom))]
     pub(crate) fn run_timers(&self) {
         if !ALONE {
             return;
@@ -428,6 +444,9 @@ impl Node {
     }
 
     fn ensure_service(&self) -> io::Result<()> {
+        if self.state.common.mailbox.is_lost() {
+            return Err(io::Error::from_raw_os_error(libc::EBADF));
+        }
         if ALONE || self.running.get().is_some() {
             return Ok(());
         }
@@ -457,6 +476,10 @@ impl Drop for Node {
         self.own.set_dead();
         let Some(thread) = thread else { return };
         self.state.common.mailbox.post(Command::Stop);
+        if self.state.common.mailbox.is_lost() {
+            // Nothing wakes it any more, unless it has noticed.
+            return;
+        }
         // The handler may let go of the last reference on the service thread, which then ends by itself.
         if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
             log::error!("the service thread of the software device panicked");

@@ -2,11 +2,12 @@
 
 use std::ffi::c_int;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use rdma_mummy_sys::types::{ibv_context, ibv_event_type, ibv_port_state};
 
+use super::channel::Channel;
 use super::device::Device;
 use super::event::{Element, Event, EventQueue};
 use super::rnic::Rnic;
@@ -63,6 +64,8 @@ pub(crate) struct Context {
     device: &'static Device,
     events: EventQueue,
     counts: Counts,
+    /// Those that were made, for the day when the device goes.
+    channels: Mutex<Vec<Weak<Channel>>>,
     closed: AtomicBool,
     /// The device has gone since.
     failed: AtomicBool,
@@ -93,6 +96,7 @@ impl Context {
             device,
             events,
             counts: Counts::default(),
+            channels: Mutex::default(),
             closed: AtomicBool::new(false),
             failed: AtomicBool::new(false),
             handle: AtomicPtr::default(),
@@ -122,9 +126,28 @@ impl Context {
         if faults::active() { effects::admit(self, call) } else { Ok(()) }
     }
 
-    /// The device is gone; false if it was before.
+    /// The device is gone, and whoever waits for a channel of it hears of that; false if it was before.
     pub(crate) fn fail(&self) -> bool {
-        !self.failed.swap(true, Relaxed)
+        let first = !self.failed.swap(true, Relaxed);
+        if first {
+            self.channels().iter().filter_map(Weak::upgrade).for_each(|channel| channel.fail());
+        }
+        first
+    }
+
+    fn channels(&self) -> MutexGuard<'_, Vec<Weak<Channel>>> {
+        self.channels.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A channel was made.
+    pub(crate) fn enter_channel(&self, channel: &Arc<Channel>) {
+        let mut channels = self.channels();
+        channels.retain(|channel| channel.strong_count() != 0);
+        channels.push(Arc::downgrade(channel));
+        // Under the lock, so that one of this and `fail` sees the other.
+        if self.has_failed() {
+            channel.fail();
+        }
     }
 
     pub(crate) fn has_failed(&self) -> bool {

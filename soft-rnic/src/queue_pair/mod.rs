@@ -15,7 +15,7 @@ pub(crate) mod transition;
 pub(crate) use shared_queue::Srq;
 
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -24,6 +24,7 @@ use rdma_mummy_sys::types::{
 };
 use spin::mutex::SpinMutex;
 
+use crate::engine::call::Left;
 use crate::engine::peer::Peer;
 use crate::engine::wait::Wait;
 use crate::faults::injected::Injected;
@@ -41,7 +42,7 @@ use crate::shared::mark::Mark;
 use crate::shared::segment::ring_bytes;
 use attributes::Attributes;
 use lane::Laned;
-use post_ex::Builder;
+use post_ex::{Builder, Posting};
 use receive_queue::ReceiveQueue;
 use send_queue::SendQueue;
 
@@ -69,6 +70,8 @@ pub(crate) struct Qp {
     published: Spin<Published>,
     /// The list that is being built, and the right to post.
     builder: Spin<Builder>,
+    /// The thread that has a list open; 0 if none has.
+    list: AtomicUsize,
     pub(crate) send_queue: SendQueue,
     pub(crate) sending: Laned<Sending>,
     receiving: Receiving,
@@ -120,6 +123,10 @@ pub(crate) struct Sending {
     pub(crate) psn: u32,
     /// What the request at the front waits for.
     pub(crate) wait: Option<Wait>,
+    /// A receive that its owner has to give back before other messages can be sent.
+    pub(crate) left: Option<Left>,
+    /// Since when the peer's end could not be read.
+    pub(crate) closed_since: Option<Instant>,
     /// Tells the request at the front from all others of this process, ever.
     pub(crate) ticket: u64,
     /// What a rule of faults has in mind for it.
@@ -152,6 +159,7 @@ impl Sending {
     #[inline]
     pub(crate) fn end_request(&mut self, lane: usize) {
         if self.wait.take().is_some() {
+            self.closed_since = None;
             self.want_no_answer(lane);
         }
         self.ticket += 1;
@@ -227,6 +235,7 @@ impl Qp {
             attributes: Mutex::default(),
             published: Spin::default(),
             builder: Spin::new(Builder::default()),
+            list: AtomicUsize::new(0),
             send_queue: SendQueue::new(
                 plan.caps.max_send_wr,
                 plan.caps.max_send_sge,
@@ -257,8 +266,9 @@ impl Qp {
     pub(crate) fn destroy(self: &Arc<Self>) -> Result<(), i32> {
         self.context.check_process()?;
         self.withdraw()?;
+        let posting = self.stop_posting()?;
         self.begin_anew();
-        self.forget_requests();
+        self.forget_requests(posting);
         self.recv_cq.detach(self.source());
         // Also for the sake of a shared receive queue, whose slots they take up.
         self.forget_receives();
@@ -340,6 +350,11 @@ impl Qp {
     pub(crate) fn abandon(&self) {
         self.change_state(ibv_qp_state::IBV_QPS_ERR, |_| true);
         self.entry().withdraw(&mut self.published.lock().keeper);
+    }
+
+    /// What peers see, as this process has it.
+    pub(crate) fn card(&self) -> QpCard {
+        self.published.lock().card
     }
 
     /// Shows peers the card, with the state.
@@ -452,8 +467,7 @@ impl Qp {
     }
 
     /// Drops everything that was posted to the send queue.
-    fn forget_requests(&self) {
-        let _builder = self.builder.lock();
+    fn forget_requests(&self, _posting: Posting<'_>) {
         let mut sending = self.sending.lock();
         // SAFETY: posters hold the builder's lock, executors the lane's.
         unsafe { self.send_queue.clear() };
@@ -468,7 +482,8 @@ impl Qp {
             }
             mark.clear();
         }
-        *sending = Sending { attributes: sending.attributes.clone(), ..Sending::new() };
+        let (attributes, left) = (sending.attributes.clone(), sending.left.take());
+        *sending = Sending { attributes, left, ..Sending::new() };
     }
 }
 

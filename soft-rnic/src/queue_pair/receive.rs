@@ -19,7 +19,7 @@ use crate::node::Link;
 use crate::objects::completion::Cqe;
 use crate::platform::copy;
 use crate::shared::mark::settle;
-use crate::shared::slot::EAGER;
+use crate::shared::slot::{Claim, EAGER};
 
 impl Qp {
     /// `ibv_post_recv`.
@@ -308,6 +308,16 @@ impl Qp {
             }
         };
         if left {
+            self.recv_cq.look_at(self.source());
+        }
+    }
+
+    /// A peer has left a claim to this process: the receive is the next that a message takes.
+    pub(crate) fn offer_anew(self: &Arc<Self>, slot: u32, claim: Claim) {
+        let Receiving::Own(queue) = &self.receiving else { return };
+        let entry = self.entry();
+        if queue.lock().offer_anew(slot, claim, || entry.set_cursor(slot)) && self.is_flushing() {
+            // The flush has stopped at it.
             self.recv_cq.look_at(self.source());
         }
     }

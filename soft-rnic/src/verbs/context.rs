@@ -52,11 +52,11 @@ unsafe fn free(context: *mut ibv_context) {
 
 pub(super) unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv_context {
     let Some(device) = device_of(device) else { return null(libc::ENODEV) };
-    if faults::active()
-        && let Err(error) = effects::admit_opening(device)
-    {
-        return null(error);
-    }
+    let rules = if faults::active() { effects::admit_opening(device) } else { Ok(Vec::new()) };
+    let rules = match rules {
+        Ok(rules) => rules,
+        Err(error) => return null(error),
+    };
     let state = match Context::open(device, free) {
         Ok(state) => state,
         Err(error) => return null(errno::refused("ibv_open_device", &error)),
@@ -83,6 +83,7 @@ pub(super) unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv
     // SAFETY: the object was made just now; the pointer stays good for all of it.
     let handle = unsafe { &raw mut (*object).verbs.context };
     state.set_handle(handle);
+    effects::opened(&state, &rules);
     // The program's reference; `close_device` takes it back.
     let _ = Arc::into_raw(state);
     handle

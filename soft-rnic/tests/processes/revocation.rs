@@ -42,18 +42,18 @@ const CALLS: [(&str, &str); 9] = [
 ];
 /// Where the sender is interrupted, how, and what becomes of it.
 const FATES: [(&str, Fate); 9] = [
-    ("before-mark", Fate::Continues),
-    ("before-mark", Fate::Dies),
-    ("checked", Fate::Continues),
-    ("checked", Fate::IsKilled),
-    ("checked", Fate::Dies),
-    ("half-copied", Fate::Continues),
-    ("half-copied", Fate::Dies),
+    ("before_mark", Fate::Continues),
+    ("before_mark", Fate::Dies),
+    ("before_copy", Fate::Continues),
+    ("before_copy", Fate::IsKilled),
+    ("before_copy", Fate::Dies),
+    ("mid_copy", Fate::Continues),
+    ("mid_copy", Fate::Dies),
     ("claimed", Fate::Continues),
-    ("before-finish", Fate::Continues),
+    ("before_finish", Fate::Continues),
 ];
 /// Steps of a message that takes a receive.
-const OF_RECEIVES: [&str; 2] = ["claimed", "before-finish"];
+const OF_RECEIVES: [&str; 2] = ["claimed", "before_finish"];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
@@ -99,10 +99,10 @@ pub(crate) fn trials() -> Vec<Trial> {
         }
         let name = format!("revocation::{call}_during_{operation}_by_a_thread");
         trials.push(Trial::test(name, move || {
-            ["before-mark", "checked", "half-copied"].iter().try_for_each(|step| {
-                let pause = format!("{step}=sleep-400");
+            ["before_mark", "before_copy", "mid_copy"].iter().try_for_each(|step| {
+                let pause = format!("pause={step}:400ms");
                 let role = format!("threads {call} {operation} {step}");
-                role::run(&role, &[("SOFT_RNIC_CRASH", &pause), ("SOFT_RNIC_REVOKE_MS", BOUND)])
+                role::run(&role, &[("SOFT_RNIC_FAULTS", &pause), ("SOFT_RNIC_REVOKE_MS", BOUND)])
             })
         }));
     }
@@ -240,7 +240,7 @@ pub(crate) fn owner(arguments: &[String]) {
     let fate: Fate = fate.parse().expect("a fate");
     let device = Device::open();
     let mut owner = Owner::new(device, call, operation, path == "direct");
-    let crash = format!("{step}={}", if fate == Fate::Dies { "kill" } else { "stop" });
+    let crash = format!("{}={step}", if fate == Fate::Dies { "crash" } else { "stop" });
     let mut sender = Role::start("sender", &[("SOFT_RNIC_TEST_CRASH", &crash)]);
     sender.tell(&format!("{path} {operation} {}", owner.address(device)));
     let address: Address = sender.hear().parse().expect("an address");
@@ -257,7 +257,7 @@ pub(crate) fn owner(arguments: &[String]) {
     }
 
     // Whoever has a receive has not looked up its memory yet.
-    let named = step != "before-mark" && !(step == "claimed" && ["dereg", "rereg"].contains(&call.as_str()));
+    let named = step != "before_mark" && !(step == "claimed" && ["dereg", "rereg"].contains(&call.as_str()));
     let marked = named && fate != Fate::Dies;
     if marked {
         for _ in 0..2 {
@@ -366,7 +366,7 @@ pub(crate) fn threads(arguments: &[String]) {
     if owner.receives && call == "flush" {
         // No messages came before.
         flush_own(&owner, step);
-    } else if step != "before-mark" {
+    } else if step != "before_mark" {
         assert_eq!(owner.call_in_time(call), libc::EBUSY, "a thread may still touch the memory");
         until(call, SLACK, || (owner.call_in_time(call) == 0).then_some(()));
     } else {
@@ -389,7 +389,7 @@ pub(crate) fn threads(arguments: &[String]) {
 
 fn flush_own(owner: &Owner, step: &str) {
     assert_eq!(owner.qp().modify(ibv_qp_state::IBV_QPS_ERR), 0);
-    if step != "before-mark" {
+    if step != "before_mark" {
         std::thread::sleep(Duration::from_millis(50));
         assert!(owner.cq.poll().is_none(), "the receive that is under way is not flushed");
     }

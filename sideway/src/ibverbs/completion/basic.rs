@@ -9,7 +9,9 @@ use std::sync::Arc;
 use rdma_mummy_sys::types::{ibv_cq, ibv_wc};
 use rdma_mummy_sys::verbs;
 
-use super::status::{WorkCompletionFlags, WorkCompletionOperationType, WorkCompletionStatus};
+use super::status::{
+    TagMatchingInfo, WorkCompletionFlags, WorkCompletionOperationType, WorkCompletionStatus,
+};
 use super::{CqInner, CreateCompletionQueueError, PollCompletionQueueError};
 
 /// A completion queue that is polled by copying out completions (`ibv_cq`).
@@ -202,6 +204,16 @@ impl BasicWorkCompletion<'_> {
         Some(u32::from_be(unsafe { self.wc.__bindgen_anon_1.imm_data }))
     }
 
+    /// The local key that the peer's message took out of use; `None` if it did not.
+    #[inline]
+    pub fn invalidated_rkey(&self) -> Option<u32> {
+        if !self.wc_flags().contains(WorkCompletionFlags::WithInvalidate) {
+            return None;
+        }
+        // SAFETY: both members of the union are 32 bits of any value, and the struct is initialised.
+        Some(unsafe { self.wc.__bindgen_anon_1.invalidated_rkey })
+    }
+
     /// How many bytes were received or read. A classic queue always has this field.
     #[inline]
     pub fn byte_len(&self) -> Option<u32> {
@@ -247,6 +259,30 @@ impl BasicWorkCompletion<'_> {
     /// A classic queue has no timestamps.
     #[inline]
     pub fn completion_timestamp_wallclock(&self) -> Option<u64> {
+        None
+    }
+
+    /// The index of the partition key that the message came with (UD).
+    #[inline]
+    pub fn pkey_index(&self) -> Option<u16> {
+        Some(self.wc.pkey_index)
+    }
+
+    /// A classic queue has no VLAN tags.
+    #[inline]
+    pub fn cvlan(&self) -> Option<u16> {
+        None
+    }
+
+    /// A classic queue has no flow tags.
+    #[inline]
+    pub fn flow_tag(&self) -> Option<u32> {
+        None
+    }
+
+    /// A classic queue has no tags of messages.
+    #[inline]
+    pub fn tm_info(&self) -> Option<TagMatchingInfo> {
         None
     }
 }

@@ -9,10 +9,12 @@
 
 mod completion;
 mod device;
+mod events;
 mod posting;
 mod queue_pair;
 
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -66,6 +68,21 @@ pub struct Lies {
     pub modify_qp: i32,
     pub query_qp: i32,
     pub queried_state: Option<u32>,
+    pub async_fd: Option<i32>,
+    pub create_comp_channel: i32,
+    /// The descriptor of every channel.
+    pub channel_fd: Option<i32>,
+    pub req_notify_cq: i32,
+    pub get_cq_event: i32,
+    /// What every completion event carries.
+    pub event_context: Option<usize>,
+    pub resize_cq: i32,
+    pub modify_cq: i32,
+    /// When there is no event: 0 for `EAGAIN`.
+    pub get_async_event: i32,
+    /// The frequency in kHz, the bits that count, and the ticks of the device's clock.
+    pub clock: Option<[u64; 3]>,
+    pub query_rt_values: i32,
 }
 
 /// Where a list broke off, as the library says.
@@ -94,6 +111,14 @@ pub struct World {
     pub refused_deregistrations: AtomicI64,
     pub destroyed: Mutex<Vec<&'static str>>,
     keys: AtomicU64,
+    /// Calls of `ibv_ack_cq_events`.
+    pub acknowledgements: AtomicU64,
+    /// What was asked for last: the count, and the period in its last 16 bits.
+    pub moderation: AtomicU64,
+    /// Types and elements of the events to come.
+    pub async_events: Mutex<VecDeque<(u32, usize)>>,
+    /// The elements of the events that were acknowledged.
+    pub async_acknowledged: Mutex<Vec<usize>>,
 }
 
 impl World {
