@@ -53,7 +53,7 @@ impl BufferLayout {
         self.half
     }
 
-    /// Allocates as many bytes.
+    /// Allocates as many bytes, all of them in memory already.
     ///
     /// # Errors
     ///
@@ -61,7 +61,10 @@ impl BufferLayout {
     pub fn allocate(self, kind: BufferKind) -> Result<Buffer, AllocationError> {
         // What no address can hold is more than the system has, too.
         let length = usize::try_from(self.length()).unwrap_or(usize::MAX);
-        Buffer::new(kind, length).map_err(AllocationError)
+        let buffer = Buffer::new(kind, length).map_err(AllocationError)?;
+        // What was never written to has no page yet: finding one is no part of the first message.
+        (0..self.length()).step_by(self.page as usize).for_each(|page| Flag::new(&buffer, page).store(0));
+        Ok(buffer)
     }
 
     /// How messages of this size move through a half.
