@@ -158,7 +158,8 @@ impl std::fmt::Debug for BasicCompletionQueue {
     }
 }
 
-/// A poll of a [`BasicCompletionQueue`]. Dropping it leaves what it has not given out to the next one.
+/// A poll of a [`BasicCompletionQueue`]. Dropping it leaves what it has not given out to the next one; leaking it
+/// (`mem::forget`) leaks the rest of the batch that it had fetched.
 #[must_use = "a poller does nothing until `next` is called"]
 #[derive(Debug)]
 pub struct BasicPoller<'cq> {
