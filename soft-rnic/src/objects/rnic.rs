@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use super::completion::Cq;
+use super::completion::{Cq, MODERATED};
 use super::context::Context;
 use super::region::Regions;
 use super::setup::Setup;
@@ -232,7 +232,9 @@ impl Handler for Rnic {
         if faults::active() {
             faults::effects::on_timer(self);
         }
-        if let Some(qp) = self.queue_pairs.get(qp) {
+        if qp == MODERATED {
+            self.completion_queues.all().iter().for_each(|cq| cq.on_timer());
+        } else if let Some(qp) = self.queue_pairs.get(qp) {
             qp.timer();
         }
     }
