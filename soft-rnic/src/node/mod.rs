@@ -329,6 +329,9 @@ impl Node {
         if ALONE {
             return self.state.directory.linked(qpn).map_or(Reach::Nobody, Reach::Ready);
         }
+        if self.state.common.mailbox.is_lost() {
+            return Reach::Nobody;
+        }
         let answer = self.state.directory.look(qpn);
         if let Some(block) = answer.connect {
             self.state.common.mailbox.post(Command::Connect { block });
@@ -441,6 +444,9 @@ impl Node {
     }
 
     fn ensure_service(&self) -> io::Result<()> {
+        if self.state.common.mailbox.is_lost() {
+            return Err(io::Error::from_raw_os_error(libc::EBADF));
+        }
         if ALONE || self.running.get().is_some() {
             return Ok(());
         }
@@ -470,6 +476,10 @@ impl Drop for Node {
         self.own.set_dead();
         let Some(thread) = thread else { return };
         self.state.common.mailbox.post(Command::Stop);
+        if self.state.common.mailbox.is_lost() {
+            // Nothing wakes it any more, unless it has noticed.
+            return;
+        }
         // The handler may let go of the last reference on the service thread, which then ends by itself.
         if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
             log::error!("the service thread of the software device panicked");
