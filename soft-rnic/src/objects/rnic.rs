@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use super::completion::Cq;
+use super::completion::{Cq, MODERATED};
 use super::context::Context;
 use super::multicast::Groups;
 use super::region::Regions;
@@ -239,7 +239,9 @@ impl Handler for Rnic {
         if faults::active() {
             faults::effects::on_timer(self);
         }
-        if let Some(qp) = self.queue_pairs.get(qp) {
+        if qp == MODERATED {
+            self.completion_queues.all().iter().for_each(|cq| cq.on_timer());
+        } else if let Some(qp) = self.queue_pairs.get(qp) {
             qp.timer();
         }
     }

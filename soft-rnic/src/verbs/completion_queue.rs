@@ -121,14 +121,24 @@ pub(super) unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int 
     0
 }
 
-/// Moderation is accepted, and has nothing to do: an event costs no interrupt.
+/// Moderation.
 pub(super) unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
+    const MODERATE: u32 = ibv_cq_attr_mask::IBV_CQ_ATTR_MODERATE.0;
     // SAFETY: the caller's queue is live.
-    admit!(unsafe { cq_of(cq) }.context(), ModifyCq, failure);
+    let state = unsafe { cq_of(cq) };
+    if let Err(error) = state.context().check_process() {
+        return number(Err(error));
+    }
+    admit!(state.context(), ModifyCq, failure);
     // SAFETY: the caller's attributes are valid.
-    let mask = unsafe { (*attr).attr_mask };
-    let known = mask & !ibv_cq_attr_mask::IBV_CQ_ATTR_MODERATE.0 == 0;
-    number(if known { Ok(()) } else { Err(libc::EINVAL) })
+    let ibv_modify_cq_attr { attr_mask, moderate } = unsafe { attr.read() };
+    if attr_mask & !MODERATE != 0 {
+        return number(Err(libc::EINVAL));
+    }
+    if attr_mask & MODERATE != 0 {
+        state.moderate(moderate.cq_count, moderate.cq_period);
+    }
+    0
 }
 
 impl Cqe {

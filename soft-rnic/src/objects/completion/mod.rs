@@ -4,6 +4,7 @@
 //! [pushed](Cq::push) to a queue with a lock. What peers complete, the receives, stays in the receive queues' slots in
 //! the segment; polling asks the queue pairs whose ready bits are set ([`sources`]). Polling takes from both in turn.
 
+mod moderation;
 mod own;
 mod poll;
 mod progress;
@@ -15,9 +16,11 @@ use std::ffi::c_int;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicPtr};
 use std::sync::{Arc, Weak};
+use std::time::Instant;
 
 use rdma_mummy_sys::types::{ibv_cq, ibv_event_type, ibv_wc_status};
 
+use self::moderation::{Fate, Moderation};
 use self::own::Own;
 use self::poll::PollLock;
 pub(crate) use self::poll::Turn;
@@ -33,6 +36,9 @@ use crate::platform::clock;
 use crate::queue_pair::Qp;
 use crate::shared::completion::{Armed, CqEntry};
 use crate::sync::{AtomicU32, Relaxed, SeqCst, fence};
+
+/// Timers of completion queues whose events are held back; no queue pair has this number.
+pub(crate) const MODERATED: u32 = u32::MAX - 1;
 
 /// A work completion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -84,6 +90,7 @@ pub(crate) struct Cq {
     failed: AtomicBool,
     /// The program waits for an event that nobody has fired.
     awaited: AtomicBool,
+    moderation: Moderation,
     channel: Option<Held<Channel>>,
     counted: Counted,
     node: Arc<Node>,
@@ -126,6 +133,7 @@ impl Cq {
             options,
             failed: AtomicBool::new(false),
             awaited: AtomicBool::new(false),
+            moderation: Moderation::default(),
             channel: channel.map(Held::new),
             counted,
             node: Arc::clone(rnic.node()),
@@ -263,8 +271,28 @@ impl Cq {
         self.own.len() != 0
     }
 
-    /// Tells the channel, whose arming was taken.
+    /// The arming was taken: tells the channel, now or later. As long as it was not told, every completion comes here.
     pub(crate) fn notify(&self) {
+        match self.moderation.judge(|| self.waiting()) {
+            Fate::Now => self.tell(),
+            Fate::Later => {}
+            Fate::Until(at) => self.node.wake_at(at, MODERATED),
+        }
+    }
+
+    /// The program changes how long events are held back.
+    pub(crate) fn moderate(&self, count: u16, micros: u16) {
+        self.moderation.set(count, micros);
+    }
+
+    /// A timer of [`MODERATED`] has gone off.
+    pub(crate) fn on_timer(&self) {
+        if self.moderation.take_due(Instant::now()) {
+            self.tell();
+        }
+    }
+
+    fn tell(&self) {
         self.awaited.store(false, Relaxed);
         self.entry().told();
         if let (Some(channel), Some(this)) = (&self.channel, self.this.upgrade()) {
@@ -275,7 +303,7 @@ impl Cq {
     /// Nothing comes any more: whoever waits for an event is told to look.
     pub(crate) fn wake(&self) {
         if self.awaited.load(Relaxed) {
-            self.notify();
+            self.tell();
         }
     }
 
