@@ -496,7 +496,7 @@ fn a_flow_keeps_what_it_needs() {
     let mut values = [0; 3];
     counters.read(&mut values, ReadCountersFlags::PreferCached).unwrap();
     assert_eq!(values, [1000, 1001, 1002]);
-    assert_eq!(flow.counters(), [counters.clone()]);
+    assert_eq!(flow.counters(), std::slice::from_ref(&counters));
     drop((attr, counters, setup));
     let gone = fake.world.destroyed.lock().unwrap().clone();
     assert!(!gone.contains(&"qp") && !gone.contains(&"counters"), "{gone:?}");
