@@ -302,7 +302,7 @@ fn fill(node: &Node, count: u64) {
 
 fn with_queue_of(device: &Device, cqe: i32) -> (Node, Cq) {
     let cq = device.cq(cqe);
-    // A receive gives its place back when its completion is polled (IBTA 10.8.5), which is late here.
+    // A receive gives its place back when its completion is polled, which is late here.
     let options = Options::rc(Flavour::Classic).set(|options| options.cap.max_recv_wr = 600);
     let node = Node::with_queues(device, &options, None, Some(&cq));
     node.connect(&node.peer());
@@ -336,7 +336,7 @@ fn resize_down_keeps_what_is_there(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// IBTA 11.2.8.3: a size below the number of outstanding completions is refused.
+/// `man ibv_resize_cq`: the size is at least the number of completions that are there.
 fn resize_below_what_is_there_is_refused(rig: &Rig) -> Outcome {
     let device = rig.open();
     let (node, cq) = with_queue_of(&device, 200);
@@ -520,7 +520,7 @@ fn acknowledgements_may_be_put_off(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// IBTA 10.8.2.4 and 11.6.3.1: an overrun is an event of the queue.
+/// `man ibv_get_async_event`, `IBV_EVENT_CQ_ERR`: an overrun is an event of the queue.
 fn a_full_queue_is_an_event_and_a_failed_one(rig: &Rig) -> Outcome {
     let device = rig.open();
     let cq = device.cq(2);
@@ -650,7 +650,8 @@ fn an_arm_twice_is_one_event(rig: &Rig) -> Outcome {
     let (a, b, channel) = with_channel(rig, Flavour::Classic);
     assert_eq!((b.recv_cq.arm(true), b.recv_cq.arm(false), b.recv_cq.arm(true)), (0, 0, 0));
     b.recv(1, 0, 64);
-    // Not solicited: an arm for any completion is not taken back by one for solicited ones (IBTA 11.4.2.2).
+    // Not solicited: an arm for any completion is not taken back by one for solicited ones (IBTA chapter 11, request
+    // completion notification).
     a.done(Wr::send(2).sge(a.mr.at(0, 8)));
     channel.event();
     b.recv_cq.ack(1);
@@ -658,7 +659,7 @@ fn an_arm_twice_is_one_event(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// IBTA 11.4.2.2: what is in the queue already causes no event; hence the advice to poll after arming.
+/// `man ibv_req_notify_cq`: what is in the queue already causes no event; hence the advice to poll after arming.
 fn a_completion_that_is_there_fires_no_arm(rig: &Rig) -> Outcome {
     let (a, b, channel) = with_channel(rig, Flavour::Classic);
     b.recv(1, 0, 64);

@@ -114,7 +114,7 @@ fn a_pair_number_is_not_used_again_at_once(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// IBTA 11.2.5.1: a queue pair has two completion queues.
+/// `man ibv_create_qp`: a queue pair has two completion queues.
 fn a_pair_without_a_completion_queue_is_refused(rig: &Rig) -> Outcome {
     if rig.target == Target::System {
         skip!("libibverbs follows the null pointer and crashes");

@@ -22,7 +22,7 @@ pub(crate) fn cases(suite: &mut Suite) {
     );
 }
 
-/// IBTA 10.3.1.3: a pair in RTR receives, and needs not go further.
+/// IBTA chapter 10, queue pair states, ready to receive: a pair in RTR receives, and needs not go further.
 fn a_pair_goes_up_without_sending(rig: &Rig) -> Outcome {
     let (a, b) = (node(rig, Type::IBV_QPT_RC), node(rig, Type::IBV_QPT_RC));
     a.connect(&b.peer());
@@ -36,7 +36,7 @@ fn a_pair_goes_up_without_sending(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// IBTA 10.3.1.5: SQD finishes what was begun, and RTS goes on.
+/// IBTA chapter 10, queue pair states, send queue drain: SQD finishes what was begun, and RTS goes on.
 fn a_pair_drains_and_goes_on(rig: &Rig) -> Outcome {
     let (a, b) = pair(rig, &Options::rc(Flavour::Classic));
     a.done(Wr::write(1, b.mr.remote(0)).sge(a.mr.at(0, 8)));
@@ -67,7 +67,7 @@ fn a_pair_drained_takes_new_attributes(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// IBTA 10.3.1.5: requests posted in SQD are queued and not begun.
+/// IBTA chapter 10, queue pair states, send queue drain: requests posted in SQD are queued and not begun.
 fn requests_posted_while_drained_wait(rig: &Rig) -> Outcome {
     rig.not_softroce("does not take up the requests that were posted in SQD")?;
     let (a, b) = pair(rig, &Options::rc(Flavour::Classic));
@@ -84,7 +84,7 @@ fn requests_posted_while_drained_wait(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// IBTA 10.3.1.1: RESET forgets all requests, without completions.
+/// IBTA chapter 10, queue pair states, reset: it forgets all requests, without completions.
 fn reset_forgets_what_was_posted(rig: &Rig) -> Outcome {
     let (a, b) = pair(rig, &Options::rc(Flavour::Classic));
     b.recv(1, 0, 64);
@@ -102,7 +102,7 @@ fn refusal(rig: &Rig) -> Result<(), (i32, usize)> {
     Err((EINVAL, rig.expects(0, usize::MAX)))
 }
 
-/// `man ibv_post_send`; IBTA 10.3.1.1: an immediate error.
+/// `man ibv_post_send`; IBTA 11.4.1.1, post send request: an immediate error.
 fn a_pair_in_reset_takes_no_requests(rig: &Rig) -> Outcome {
     let node = node(rig, Type::IBV_QPT_RC);
     assert_eq!(node.qp.post(&[Wr::send(1).sge(node.mr.at(0, 8))]), refusal(rig));
@@ -110,7 +110,7 @@ fn a_pair_in_reset_takes_no_requests(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// `man ibv_post_recv`; IBTA 10.3.1.1: an immediate error.
+/// `man ibv_post_recv`; IBTA 11.4.1.2, post receive request: an immediate error.
 fn a_pair_in_reset_takes_no_receives(rig: &Rig) -> Outcome {
     let node = node(rig, Type::IBV_QPT_RC);
     assert_eq!(node.qp.recv_list(&[Recv::new(1)]), refusal(rig));

@@ -66,7 +66,7 @@ fn every_state_leads_to_error(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// IBTA 10.3.1 (figure 124): to RESET from everywhere.
+/// IBTA chapter 10, queue pair states, the diagram of states: to RESET from everywhere.
 fn every_state_leads_to_reset(rig: &Rig) -> Outcome {
     for qp_type in TYPES {
         for state in STATES {
@@ -241,7 +241,8 @@ fn values_out_of_range_are_refused(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// IBTA 11.2.5.2: the responder's resources are limited by what the device says, `max_qp_rd_atom`.
+/// IBTA chapter 11, modify queue pair: the responder's resources are limited by what the device says,
+/// `max_qp_rd_atom`.
 fn more_reads_than_the_responder_has_room_for_are_refused(rig: &Rig) -> Outcome {
     rig.not_softroce("does not look at max_dest_rd_atomic")?;
     let node = node_in(rig, Type::IBV_QPT_RC, State::IBV_QPS_INIT);
@@ -255,7 +256,7 @@ fn more_reads_than_the_responder_has_room_for_are_refused(rig: &Rig) -> Outcome 
     Ok(())
 }
 
-/// A RoCE port has no other way to say where a packet goes (IBTA annex A16.5.1).
+/// A RoCE port has no other way to say where a packet goes (IBTA annex A16, RoCE).
 fn an_address_without_global_route_is_refused(rig: &Rig) -> Outcome {
     for qp_type in [Type::IBV_QPT_RC, Type::IBV_QPT_UC] {
         let node = node_in(rig, qp_type, State::IBV_QPS_INIT);

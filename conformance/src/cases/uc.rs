@@ -112,7 +112,7 @@ fn a_write_with_immediate_data_arrives(rig: &Rig, flavour: Flavour) -> Outcome {
     Ok(())
 }
 
-/// IBTA 9.8.2.2.5: without a receive the message is dropped.
+/// IBTA chapter 9, unreliable connections: without a receive the message is dropped.
 fn a_send_without_receive_is_lost(rig: &Rig, flavour: Flavour) -> Outcome {
     let (a, b) = pair(rig, &Options::uc(flavour));
     a.done(Wr::send(1).sge(a.mr.at(0, 3000)));
@@ -121,7 +121,7 @@ fn a_send_without_receive_is_lost(rig: &Rig, flavour: Flavour) -> Outcome {
     Ok(())
 }
 
-/// IBTA 9.8.2.2.6 (table 62): the responder drops the request, whatever is wrong with its key.
+/// IBTA chapter 9, unreliable connections: the responder drops the request, whatever is wrong with its key.
 fn a_write_with_a_wrong_key_is_lost(rig: &Rig, flavour: Flavour) -> Outcome {
     let (a, b) = pair(rig, &Options::uc(flavour));
     a.mr.buf.set(0, &[1; 64]);
@@ -156,7 +156,7 @@ fn two_devices_talk(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// IBTA 9.8.2.2.1: the responder drops what does not fit and waits for the next message.
+/// IBTA chapter 9, unreliable connections: the responder drops what does not fit and waits for the next message.
 fn a_send_longer_than_its_receive_is_lost(rig: &Rig) -> Outcome {
     rig.not_softroce("completes the receive with a length error and puts the pair into the error state")?;
     let (a, b) = pair(rig, &classic());
@@ -171,7 +171,7 @@ fn a_send_longer_than_its_receive_is_lost(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// IBTA, as on reliable connections; but nobody is told.
+/// IBTA chapter 9, unreliable connections: as on reliable ones, but nobody is told.
 fn packets_of_another_size_are_lost(rig: &Rig) -> Outcome {
     let of = |mtu| classic().set(|options| options.mtu = mtu);
     let (a, b) = unlike_pair(rig, [&of(Mtu::IBV_MTU_256), &of(Mtu::IBV_MTU_1024)]);
@@ -210,7 +210,7 @@ fn a_pair_without_the_permission_loses_writes(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// IBTA table 4 of 3.5.1: an unreliable connection has neither.
+/// `man ibv_post_send`, the table of operations: an unreliable connection has neither.
 fn reads_and_atomics_are_refused(rig: &Rig) -> Outcome {
     rig.not_softroce("posts requests that the type of the pair does not have")?;
     let (a, b) = pair(rig, &classic());

@@ -73,7 +73,7 @@ struct QpInner {
     granted: ibv_qp_cap,
     flavour: Flavour,
     posting: Mutex<()>,
-    /// A handle has to live until the requests that use it are done (IBTA 11.2.3.4).
+    /// A handle has to live until the requests that use it are done (`man ibv_post_send`).
     handles: Mutex<Vec<Ah>>,
     pd: Pd,
     _queues: (Option<Cq>, Option<Cq>, Option<Srq>),

@@ -6,6 +6,9 @@
 //! failure.
 
 #[macro_use]
+extern crate test_harness;
+
+#[macro_use]
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -59,5 +62,5 @@ fn run() -> ExitCode {
     lifetimes::cases(&mut suite);
     threads::cases(&mut suite);
     allocations::cases(&mut suite);
-    suite.run()
+    harness::run(suite)
 }

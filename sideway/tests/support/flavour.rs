@@ -133,8 +133,6 @@ macro_rules! cq_flavour {
                 for _ in 0..count {
                     let _ = poller.next();
                 }
-                // Of the classic flavour, that is no different from a drop.
-                #[allow(clippy::forget_non_drop)]
                 std::mem::forget(poller);
             }
         }

@@ -16,7 +16,7 @@ use crate::queue_pair::lane::Held;
 use crate::queue_pair::send_queue::{Destination, Posted};
 use crate::queue_pair::{Qp, Sending};
 
-/// Whether a Q_Key of a request stands for the queue pair's own (InfiniBand specification 10.2.5: the high bit).
+/// Whether a Q_Key of a request stands for the queue pair's own (InfiniBand specification 3.5.3: the high bit).
 const CONTROLLED: u32 = 1 << 31;
 
 impl Qp {

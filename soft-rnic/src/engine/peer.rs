@@ -144,7 +144,7 @@ impl Qp {
             Arc::ptr_eq(&peer.link, &link) && peer.index == index && peer.card.connection == card.connection
         });
         let entry = link.segment().queue_pair(index).expect("it was just read");
-        // An unreliable connection takes up a message with any number (InfiniBand specification 9.8.2.2).
+        // An unreliable connection takes up a message with any number (InfiniBand specification, chapter 9, unreliable connections).
         let counts = self.qp_type == ibv_qp_type::IBV_QPT_RC;
         if counts && !resumed && entry.expected_psn() != sending.psn {
             return Err(NoPeer::Silent);

@@ -2,8 +2,8 @@
 //!
 //! A node has one control segment, which its peers map, and maps theirs. A process that wants to send to a queue pair
 //! connects to the owner of the number's block, and becomes a *guest* in its segment: it gets a link number there, under
-//! which it leaves marks and claims. The way back is a connection of its own. The end of a connection is the end of
-//! the process at the other end, and everything that it held is recovered then.
+//! which it leaves marks and claims. The way back is a connection of its own. What a guest held is recovered when its
+//! process has ended, or when it has said goodbye; the end of its connection is the time to ask.
 //!
 //! One thread per process accepts, connects, hears doorbells and keeps time; it sleeps when nothing happens. What peers
 //! send is checked and never waited for: a peer that is stopped, or sends nonsense, keeps nobody else waiting.
@@ -335,6 +335,9 @@ impl Node {
         if ALONE {
             return self.state.directory.linked(qpn).map_or(Reach::Nobody, Reach::Ready);
         }
+        if self.state.common.mailbox.is_lost() {
+            return Reach::Nobody;
+        }
         let answer = self.state.directory.look(qpn);
         if let Some(block) = answer.connect {
             self.state.common.mailbox.post(Command::Connect { block });
@@ -450,6 +453,9 @@ impl Node {
     }
 
     fn ensure_service(&self) -> io::Result<()> {
+        if self.state.common.mailbox.is_lost() {
+            return Err(io::Error::from_raw_os_error(libc::EBADF));
+        }
         if ALONE || self.running.get().is_some() {
             return Ok(());
         }
@@ -479,6 +485,10 @@ impl Drop for Node {
         self.own.set_dead();
         let Some(thread) = thread else { return };
         self.state.common.mailbox.post(Command::Stop);
+        if self.state.common.mailbox.is_lost() {
+            // Nothing wakes it any more, unless it has noticed.
+            return;
+        }
         // The handler may let go of the last reference on the service thread, which then ends by itself.
         if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
             log::error!("the service thread of the software device panicked");

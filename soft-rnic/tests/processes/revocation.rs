@@ -97,6 +97,16 @@ pub(crate) fn trials() -> Vec<Trial> {
                 })
             }));
         }
+        if call != "flush" {
+            let name = format!("revocation::{call}_during_{operation}_of_one_without_descriptors");
+            trials.push(Trial::test(name, move || {
+                ["direct", "vm"].iter().try_for_each(|path| {
+                    let way = if *path == "direct" { "auto" } else { path };
+                    let role = format!("without {path} {call} {operation}");
+                    role::run(&role, &[("SOFT_RNIC_PATH", way), ("SOFT_RNIC_REVOKE_MS", BOUND)])
+                })
+            }));
+        }
         let name = format!("revocation::{call}_during_{operation}_by_a_thread");
         trials.push(Trial::test(name, move || {
             ["before_mark", "before_copy", "mid_copy"].iter().try_for_each(|step| {
@@ -292,6 +302,47 @@ pub(crate) fn owner(arguments: &[String]) {
     owner.give_up(device, call);
 }
 
+/// The sender closes all its descriptors in the midst of a copy, and lives: that its connection has ended says nothing.
+pub(crate) fn owner_of_one_without(arguments: &[String]) {
+    let [path, call, operation] = arguments else { panic!("three arguments") };
+    let device = Device::open();
+    let mut owner = Owner::new(device, call, operation, path == "direct");
+    let mut sender = Role::start("sender", &[("SOFT_RNIC_TEST_CRASH", "pause=mid_copy:1s"), (CLOSES, "1")]);
+    sender.tell(&format!("{path} {operation} {}", owner.address(device)));
+    let address: Address = sender.hear().parse().expect("an address");
+    owner.qp().connect(&address, TIMING);
+    sender.tell("go");
+    assert_eq!(sender.hear(), "warm");
+    owner.take_warm();
+    owner.memory.fill(0);
+    sender.tell("fire");
+    assert_eq!(sender.hear(), "closed");
+    for _ in 0..2 {
+        assert_eq!(owner.call_in_time(call), libc::EBUSY, "the sender lives, and is at it");
+    }
+    until(call, SLACK, || (owner.call_in_time(call) == 0).then_some(()));
+    owner.memory.map_anew();
+    owner.memory.fill(0xa5);
+    sender.hear();
+    std::thread::sleep(Duration::from_millis(10));
+    assert_eq!(owner.memory.differs(0xa5), None, "the memory was touched after {call} had returned");
+    sender.finish();
+    owner.give_up(device, call);
+}
+
+/// Set where the sender is to close its descriptors.
+const CLOSES: &str = "SOFT_RNIC_TEST_CLOSES";
+
+/// Closes all descriptors but those of the kit, a moment from now, and says so.
+fn close_soon() {
+    std::thread::spawn(|| {
+        std::thread::sleep(Duration::from_millis(200));
+        // SAFETY: what the device makes of it is what is tested; this thread has no descriptors of its own.
+        assert_eq!(unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) }, 0);
+        say("closed");
+    });
+}
+
 fn opcode(operation: &str) -> ibv_wr_opcode {
     if operation == "send" { ibv_wr_opcode::IBV_WR_SEND } else { ibv_wr_opcode::IBV_WR_RDMA_WRITE }
 }
@@ -326,6 +377,9 @@ pub(crate) fn sender() {
     say("warm");
     assert_eq!(told().as_deref(), Some("fire"));
     role::arm_crash();
+    if std::env::var_os(CLOSES).is_some() {
+        close_soon();
+    }
     say(&send(WARM).to_string());
     assert_eq!(told(), None);
 }

@@ -31,6 +31,7 @@ pub(crate) fn play() -> bool {
     match arguments[0].as_str() {
         "revoke" => crate::revocation::owner(&arguments[1..]),
         "sender" => crate::revocation::sender(),
+        "without" => crate::revocation::owner_of_one_without(&arguments[1..]),
         "threads" => crate::revocation::threads(&arguments[1..]),
         "death" => crate::death::receiver(&arguments[1..]),
         "death-sender" => crate::death::sender(),

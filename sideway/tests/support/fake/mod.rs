@@ -54,6 +54,8 @@ pub struct Lies {
     /// The context is that of a library without extended verbs.
     pub no_extended_verbs: bool,
     pub poll_cq: Option<i32>,
+    /// From this call of `poll_cq` on (from 0), it returns this.
+    pub poll_cq_from: Option<(u64, i32)>,
     pub start_poll: Option<i32>,
     /// From this call of `next_poll` on (from 0), it returns this.
     pub next_poll: Option<(u64, i32)>,
@@ -112,6 +114,7 @@ pub struct World {
     pub aborted: AtomicU64,
     pub inline_bytes: AtomicU64,
     pub next_polls: AtomicU64,
+    pub polls: AtomicU64,
     /// So many calls of `ibv_dereg_mr` are answered with `EBUSY`.
     pub refused_deregistrations: AtomicI64,
     pub destroyed: Mutex<Vec<&'static str>>,

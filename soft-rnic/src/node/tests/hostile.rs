@@ -95,6 +95,8 @@ pub(super) fn knock() {
             let files = vec![file.as_fd(); random.below(4)];
             send_all(&socket, &packet(&mut random), &files);
         }
+        // Some of them have become guests.
+        let _ = socket.send(&Request::Goodbye.encode());
         if round % 20 == 0 {
             kept.push(socket);
         }
@@ -211,6 +213,8 @@ pub(super) fn guest() {
     // It is still a guest, and is heard.
     eventually("room for a doorbell", || socket.send(&Doorbell::Qp(77).encode()).is_ok());
     process.expect(&Told::Qp(77));
+    // This process lives: without a word its guest is only silent.
+    eventually("room for a goodbye", || socket.send(&Request::Goodbye.encode()).is_ok());
     drop((socket, file));
     process.expect(&Told::LinkGone(welcome.link));
     // The share had a descriptor of its own.
