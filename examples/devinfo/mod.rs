@@ -1,9 +1,9 @@
 //! What `ibv_devinfo` prints about a device, line for line as rdma-core's
 //! program of this name has it, so that scripts can read either.
 //!
-//! Left out, because sideway does not ask for them yet: completion counters
-//! (`max_comp_cntr`, `comp_cntr_caps`; rdma-core 65) and a port's
-//! `effective_speed` (rdma-core 62).
+//! It is compared with the programs of rdma-core 44 and 56, so what came after
+//! them is left out: completion counters (`max_comp_cntr`, `comp_cntr_caps`;
+//! rdma-core 65) and a port's `effective_speed` (rdma-core 62).
 
 mod capabilities;
 mod device;

@@ -21,6 +21,7 @@ mod data;
 mod device;
 mod errors;
 mod events;
+mod extras;
 mod flags;
 mod lifetimes;
 mod limits;
@@ -57,6 +58,7 @@ fn run() -> ExitCode {
     work_requests::cases(&mut suite);
     limits::cases(&mut suite);
     errors::cases(&mut suite);
+    extras::cases(&mut suite);
     lifetimes::cases(&mut suite);
     threads::cases(&mut suite);
     allocations::cases(&mut suite);

@@ -10,6 +10,7 @@ mod allocations;
 mod control;
 mod discipline;
 mod events;
+mod extras;
 mod leaks;
 mod lifetimes;
 mod making;

@@ -8,8 +8,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rdma_mummy_sys::types::*;
 
+use super::datagram::gid_words;
+use super::multicast::GROUP;
 use crate::node::{CALL_CELL, Link};
-use crate::shared::entry::{MrCard, QpCard, SlotsCard, SrqCard};
+use crate::shared::entry::{MemberCard, MrCard, QpCard, SlotsCard, SrqCard};
 use crate::shared::gate::Keeper;
 use crate::shared::mark::LANES;
 use crate::shared::segment::{HEAP_AT, MAX_SLOTS, Segment};
@@ -48,6 +50,8 @@ const SHARED_QUEUE: u32 = 2;
 const REGION: u32 = 3;
 const KEY: u32 = REGION << 8 | 0x5a;
 const PD: u32 = 7;
+/// A group that nobody else is in.
+const GROUP_GID: [u8; 16] = [0xff, 0x12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x66, 0x66];
 /// Requests to one queue pair; one that fails ends a reliable connection.
 const REQUESTS: usize = 3;
 
@@ -107,6 +111,9 @@ impl Requester<'_> {
         bench.init(qp);
         bench.ready(qp, self.qpn, |attr| (attr.timeout, attr.retry_cnt, attr.rnr_retry) = (1, 1, 1));
         let mut attr = bench.ah_attr();
+        if self.to_group() {
+            attr.grh.dgid = ibv_gid { raw: GROUP_GID };
+        }
         // SAFETY: the domain is live.
         let ah = unsafe { (table().ibv_create_ah)(bench.pd, &raw mut attr) };
         self.describe(qp);
@@ -142,7 +149,8 @@ impl Requester<'_> {
         wr.opcode = opcode;
         match opcode {
             ibv_wr_opcode::IBV_WR_SEND | ibv_wr_opcode::IBV_WR_SEND_WITH_IMM => {
-                let (remote_qpn, remote_qkey) = (self.qpn, QKEY);
+                let remote_qpn = if self.to_group() { GROUP } else { self.qpn };
+                let remote_qkey = QKEY;
                 wr.wr.ud = ibv_send_wr__bindgen_ty_2__bindgen_ty_3 { ah, remote_qpn, remote_qkey };
             }
             ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD | ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP => {
@@ -152,6 +160,11 @@ impl Requester<'_> {
             }
             _ => wr.wr.rdma = ibv_send_wr__bindgen_ty_2__bindgen_ty_1 { remote_addr, rkey },
         }
+    }
+
+    /// Whether datagrams go to a group, in which the peer says that it is.
+    fn to_group(&self) -> bool {
+        self.lies.index & 1 != 0
     }
 
     /// Where the peer's region begins, for requests: also just before the end of all addresses.
@@ -214,6 +227,14 @@ impl Requester<'_> {
         shared.set_hint(word as u32);
         shared.add_available(word32 | 1);
         shared.publish(&mut Keeper::default(), 0, &SrqCard { pd: PD, slots });
+        segment.header().members.store(if kind & 2 == 0 { 4 } else { word32 }, Relaxed);
+        for (entry, (index, qpn)) in
+            [(QUEUE_PAIR, self.qpn), (word32, self.qpn), (QUEUE_PAIR, word32)].into_iter().enumerate()
+        {
+            let card = MemberCard { gid: gid_words(GROUP_GID), index, qpn };
+            let entry = segment.member(entry as u32).expect("a small index");
+            entry.publish(&mut Keeper::default(), 0, &card);
+        }
         let count = slots.count.clamp(1, MAX_SLOTS);
         for index in (0..4).map(|step| ((word as u32) % count + step) % count) {
             let Some(slot) = segment.slot(&slots, index) else { continue };

@@ -52,6 +52,15 @@ impl Census {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// For tests: there is a peer that no census would find.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn add(&self, newcomers: u32, own: &Arc<Link>, link: &Arc<Link>) {
+        let mut state = self.lock();
+        let known = if state.links.is_empty() { vec![Arc::clone(own)] } else { state.links.to_vec() };
+        state.links = known.into_iter().chain([Arc::clone(link)]).collect();
+        state.of = Some(newcomers);
+    }
+
     /// The peer is dead.
     pub(crate) fn forget(&self, lost: &Arc<Link>) {
         let mut state = self.lock();

@@ -374,6 +374,8 @@ impl Node {
         let link = Arc::new(Link::to_peer(socket, 0, segment, welcome, Arc::clone(&self.state.common)));
         link.blocks().set(0, block);
         self.state.directory.found(block, Arc::clone(&link));
+        let newcomers = self.segment().header().newcomers.load(crate::sync::Acquire);
+        self.state.census.add(newcomers, &self.own, &link);
         (link, other)
     }
 
@@ -382,6 +384,7 @@ impl Node {
     pub(crate) fn lose_peer(&self, link: &Arc<Link>) {
         link.set_dead();
         self.state.directory.forget(link);
+        self.state.census.forget(link);
     }
 
     /// Waits until no transfer touches the object, whose gate must have been closed.

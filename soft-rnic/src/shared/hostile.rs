@@ -16,7 +16,7 @@ use super::entry::{QpCard, QpEntry, SlotsCard, SrqEntry, notice};
 use super::gate::Keeper;
 use super::mark::Mark;
 use super::segment::{
-    COMPLETION_QUEUES_AT, HEAP, HEAP_AT, LENGTH, MARKS_AT, MAX_SGE, QUEUE_PAIRS_AT, REGIONS_AT,
+    COMPLETION_QUEUES_AT, HEAP, HEAP_AT, LENGTH, MARKS_AT, MAX_SGE, MEMBERS_AT, QUEUE_PAIRS_AT, REGIONS_AT,
     SHARED_QUEUES_AT, Segment, Slot, ring_bytes, slot_stride,
 };
 use super::slot::{Delivery, EAGER, Room};
@@ -144,6 +144,7 @@ impl Hostile<'_> {
             4 => SHARED_QUEUES_AT + near,
             5 => MARKS_AT + near,
             6 => HEAP_AT + near,
+            7 if step.index & 1 == 0 => MEMBERS_AT + near,
             _ => step.number as usize / 8 * 8,
         };
         let at = at % (LENGTH - times * 8) / 8 * 8;
@@ -399,6 +400,7 @@ mod tests {
             COMPLETION_QUEUES_AT,
             SHARED_QUEUES_AT,
             MARKS_AT,
+            MEMBERS_AT,
             HEAP_AT,
             LENGTH,
         ];
