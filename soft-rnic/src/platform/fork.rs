@@ -131,6 +131,12 @@ impl Kept {
         if self.is_there() { Ok(self.file.as_fd()) } else { Err(rustix::io::Errno::BADF) }
     }
 
+    /// The file, without a look whether it is still open: for the program's own wish to read from it, where the look would
+    /// be a second system call, and what it reads by a number that it has given to something else is its own.
+    pub(crate) fn unchecked(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
     pub(crate) fn number(&self) -> RawFd {
         self.file.as_raw_fd()
     }
