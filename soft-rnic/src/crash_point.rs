@@ -33,6 +33,15 @@ pub(crate) fn reach(step: Step) {
     let _ = step;
 }
 
+/// Whether something is to happen while a receive is claimed, so that a message may not do without.
+#[inline(always)]
+pub(crate) fn needs_claims() -> bool {
+    #[cfg(all(debug_assertions, not(any(miri, loom))))]
+    return imp::is_set(Step::Claimed);
+    #[cfg(not(all(debug_assertions, not(any(miri, loom)))))]
+    return false;
+}
+
 /// Whether a transfer is to be made in two halves, so that there is something between them.
 #[inline(always)]
 pub(crate) fn has_halves() -> bool {

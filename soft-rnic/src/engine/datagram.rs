@@ -78,7 +78,8 @@ impl Qp {
             && card.qkey == qkey
             && card.link_up
             && link.has_gid(card.device, card.port, destination.dgid);
-        takes.then_some(Peer { link, index, pass, card, established: true, longest: u64::MAX })
+        let slots = card.slots.check();
+        takes.then_some(Peer { link, index, pass, card, slots, established: true, longest: u64::MAX })
     }
 
     fn send_to(

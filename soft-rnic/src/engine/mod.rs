@@ -12,6 +12,7 @@ pub(crate) mod gather;
 #[cfg(all(any(test, fuzzing), not(loom)))]
 pub(crate) mod hostile;
 pub(crate) mod peer;
+mod short;
 pub(crate) mod transfer;
 pub(crate) mod wait;
 
@@ -209,12 +210,14 @@ impl Qp {
     ) -> Outcome {
         if faults::active() {
             self.execute_with_faults(sending, posted, after)
+        } else if self.execute_shortly(sending, posted, after) {
+            Outcome::Done
         } else {
             self.execute_plainly(sending, posted, after)
         }
     }
 
-    #[inline]
+    #[inline(never)]
     fn execute_plainly(
         self: &Arc<Self>,
         sending: &mut Held<'_, Sending>,

@@ -7,13 +7,13 @@
 mod own;
 mod poll;
 mod progress;
-mod sources;
+pub(crate) mod sources;
 #[cfg(test)]
 mod tests;
 
 use std::ffi::c_int;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicPtr};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64};
 use std::sync::{Arc, Weak};
 
 use rdma_mummy_sys::types::{ibv_cq, ibv_event_type, ibv_wc_status};
@@ -80,6 +80,8 @@ pub(crate) struct Cq {
     progress: Progress,
     poll: PollLock,
     capacity: AtomicU32,
+    /// How many completions those who use it can have at a time: while there is room for as many, nobody counts.
+    expected: AtomicU64,
     options: CqOptions,
     failed: AtomicBool,
     /// The program waits for an event that nobody has fired.
@@ -115,7 +117,7 @@ impl Cq {
         let index = rnic.completion_queues().reserve().ok_or(libc::ENOMEM)?;
         let entry =
             rnic.node().segment().completion_queue(index).expect("the table is as long as the segment's");
-        entry.reset(options.capacity);
+        entry.reset(None);
         let cq = Arc::new_cyclic(|this| Self {
             entry: NonNull::from(entry),
             own: Own::new(options.capacity),
@@ -123,6 +125,7 @@ impl Cq {
             progress: Progress::default(),
             poll: PollLock::new(options.single_threaded),
             capacity: AtomicU32::new(options.capacity),
+            expected: AtomicU64::new(0),
             options,
             failed: AtomicBool::new(false),
             awaited: AtomicBool::new(false),
@@ -207,6 +210,24 @@ impl Cq {
         }
     }
 
+    /// So many more completions may come at a time. If that is more than there is room for, they are counted from now on.
+    pub(crate) fn expect(&self, completions: u32) {
+        self.expected.fetch_add(completions.into(), Relaxed);
+        self.count_if_needed();
+    }
+
+    /// They do not come any more.
+    pub(crate) fn expect_no_more(&self, completions: u32) {
+        self.expected.fetch_sub(completions.into(), Relaxed);
+    }
+
+    fn count_if_needed(&self) {
+        let capacity = self.capacity.load(Relaxed);
+        if self.entry().counts() || self.expected.load(Relaxed) > capacity.into() {
+            self.entry().set_capacity(Some(capacity));
+        }
+    }
+
     /// A queue pair begins to deliver its receive completions here; its number is for cards and for
     /// [`detach`](Self::detach).
     pub(crate) fn attach(&self, qp: &Arc<Qp>) -> u32 {
@@ -288,7 +309,7 @@ impl Cq {
     /// A rule of faults: as if it had been full. Nothing is completed here any more.
     pub(crate) fn break_down(&self) {
         self.capacity.store(0, Relaxed);
-        self.entry().set_capacity(0);
+        self.entry().set_capacity(Some(0));
         self.overrun();
     }
 
@@ -321,7 +342,8 @@ impl Cq {
 
     /// How many completions it holds.
     pub(crate) fn waiting(&self) -> usize {
-        self.own.len() + self.entry().waiting()
+        let received = if self.entry().counts() { self.entry().waiting() } else { self.sources.waiting() };
+        self.own.len() + received
     }
 
     /// Makes it larger or smaller; false if it holds more completions than that.
@@ -329,7 +351,7 @@ impl Cq {
         let fits = self.waiting() <= capacity as usize;
         if fits {
             self.capacity.store(capacity, Relaxed);
-            self.entry().set_capacity(capacity);
+            self.count_if_needed();
         }
         fits
     }

@@ -42,6 +42,18 @@ impl Own {
         true
     }
 
+    /// Takes the oldest completion.
+    #[inline]
+    pub(super) fn pop(&self) -> Option<Cqe> {
+        if self.len() == 0 {
+            return None;
+        }
+        let mut queue = self.queue.lock();
+        let oldest = queue.pop_front();
+        self.len.store(queue.len(), Relaxed);
+        oldest
+    }
+
     /// Takes up to `room` completions; how many.
     #[inline]
     pub(super) fn take(&self, room: usize, sink: &mut impl FnMut(Cqe)) -> usize {

@@ -114,10 +114,24 @@ impl Cq {
         if self.is_idle() {
             return false;
         }
-        let mut next = None;
-        self.collect(turn, 1, &mut |cqe| next = Some(cqe));
-        turn.current = next.unwrap_or(turn.current);
-        next.is_some()
+        if !self.progress.is_empty() {
+            self.progress.make();
+        }
+        let poller = &mut **turn;
+        for receives in [poller.receives_first, !poller.receives_first] {
+            let found = if receives {
+                let current = &mut poller.current;
+                self.sources.take(self.entry(), &mut poller.cursor, 1, &mut |cqe| *current = cqe) != 0
+            } else {
+                self.own.pop().map(|cqe| poller.current = cqe).is_some()
+            };
+            if found {
+                poller.receives_first = !poller.receives_first;
+                self.stamp(&mut poller.current);
+                return true;
+            }
+        }
+        false
     }
 
     /// Goes on with a turn that was [kept](Turn::keep).
