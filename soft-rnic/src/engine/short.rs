@@ -12,6 +12,7 @@ use rdma_mummy_sys::types::{ibv_access_flags, ibv_send_flags, ibv_wc_flags, ibv_
 use super::connected::MAX_MESSAGE;
 use super::deliver::entries_are_good;
 use super::peer::Peer;
+use super::transfer::Direction;
 use super::{After, Marks};
 use crate::crash_point::{self, Step, reach};
 use crate::node::{LaneGuard, PathTaken, ShareId};
@@ -82,7 +83,13 @@ impl Qp {
         Some(Source { at, len: request.length as usize, region: Some((region, pass, entry.lkey >> 8)) })
     }
 
-    /// Publishes the marks of a transfer, to this region of the peer or to none.
+    /// The marks of a lane, to be set.
+    #[inline]
+    pub(super) fn marks<'a>(&'a self, peer: &'a Peer, lane: &LaneGuard<'_>) -> Marks<'a> {
+        Marks { local: self.rnic.node().local_mark(lane.index()), remote: peer.link.mark(lane.index()) }
+    }
+
+    /// Sets the marks of a transfer, to this region of the peer or to none.
     #[inline]
     fn mark<'a>(
         &'a self,
@@ -91,12 +98,12 @@ impl Qp {
         remote_region: u32,
         lane: &LaneGuard<'_>,
     ) -> Marks<'a> {
-        let (local, remote) = (self.rnic.node().local_mark(lane.index()), peer.link.mark(lane.index()));
+        let marks = self.marks(peer, lane);
         if let Some((_, _, index)) = source.region {
-            local.set(Mark::new(self.number.index, index));
+            marks.local.set(Mark::new(self.number.index, index));
         }
-        remote.set(Mark::new(peer.index, remote_region));
-        Marks { local, remote }
+        marks.remote.set(Mark::new(peer.index, remote_region));
+        marks
     }
 
     #[inline]
@@ -162,7 +169,8 @@ impl Qp {
         {
             return false;
         }
-        let Some(there) = shared_place(peer, lane, &card, request.remote_addr, request.length) else {
+        let (address, length) = (request.remote_addr, request.length);
+        let Some(there) = shared_place(peer, lane, &card, address, length, Direction::Write) else {
             return false;
         };
         reach(Step::BeforeMark);
@@ -237,17 +245,18 @@ impl Qp {
     }
 }
 
-/// Where a range of a peer's region is mapped here, for writing.
+/// Where a range of a peer's region is mapped here.
 #[inline]
-fn shared_place(
+pub(super) fn shared_place(
     peer: &Peer,
     lane: &LaneGuard<'_>,
     card: &MrCard,
     address: u64,
     length: u64,
+    direction: Direction,
 ) -> Option<*mut u8> {
     let share = ShareId { index: card.share.checked_sub(1)?, epoch: card.share_epoch };
     let there = card.address.wrapping_add(address.wrapping_sub(card.iova));
-    let place = peer.link.share(lane, share, true)?.at(there, length)?;
+    let place = peer.link.share(lane, share, direction == Direction::Write)?.at(there, length)?;
     Some(place.as_ptr())
 }

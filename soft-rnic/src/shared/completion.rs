@@ -172,7 +172,7 @@ impl CqEntry {
     /// Owner: whether any of the first `words` words has a bit.
     #[inline]
     pub(crate) fn has_news(&self, words: usize) -> bool {
-        self.ready.iter().take(words).any(|word| word.load(Relaxed) != 0)
+        self.ready[..words.min(READY_WORDS)].iter().any(|word| word.load(Relaxed) != 0)
     }
 
     /// Owner: takes the bits of one word. The sources are to be looked at after this.

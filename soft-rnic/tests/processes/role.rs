@@ -35,6 +35,7 @@ pub(crate) fn play() -> bool {
         "responder" => crate::death::responder(),
         "deaths" => crate::death::many_deaths(),
         "status" => crate::status::shown(&arguments[1..]),
+        "copies" => crate::copies::play(&arguments[1..]),
         "worker" => crate::soak::worker(&arguments[1..]),
         other => crate::limits::play(other, &arguments[1..]),
     }

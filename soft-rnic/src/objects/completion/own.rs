@@ -42,16 +42,18 @@ impl Own {
         true
     }
 
-    /// Takes the oldest completion.
+    /// Takes the oldest completion; false if there is none.
     #[inline]
-    pub(super) fn pop(&self) -> Option<Cqe> {
+    pub(super) fn pop(&self, to: &mut Cqe) -> bool {
         if self.len() == 0 {
-            return None;
+            return false;
         }
         let mut queue = self.queue.lock();
-        let oldest = queue.pop_front();
+        let Some(oldest) = queue.front() else { return false };
+        *to = *oldest;
+        queue.pop_front();
         self.len.store(queue.len(), Relaxed);
-        oldest
+        true
     }
 
     /// Takes up to `room` completions; how many.

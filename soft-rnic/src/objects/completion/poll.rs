@@ -118,20 +118,22 @@ impl Cq {
             self.progress.make();
         }
         let poller = &mut **turn;
-        for receives in [poller.receives_first, !poller.receives_first] {
-            let found = if receives {
-                let current = &mut poller.current;
-                self.sources.take(self.entry(), &mut poller.cursor, 1, &mut |cqe| *current = cqe) != 0
-            } else {
-                self.own.pop().map(|cqe| poller.current = cqe).is_some()
-            };
-            if found {
-                poller.receives_first = !poller.receives_first;
-                self.stamp(&mut poller.current);
-                return true;
-            }
+        let receives_first = poller.receives_first;
+        let found = receives_first && self.next_receive(poller)
+            || self.own.pop(&mut poller.current)
+            || !receives_first && self.next_receive(poller);
+        if found {
+            poller.receives_first = !poller.receives_first;
+            self.stamp(&mut poller.current);
         }
-        false
+        found
+    }
+
+    #[inline]
+    fn next_receive(&self, poller: &mut Poller) -> bool {
+        let Poller { cursor, current, .. } = poller;
+        self.sources.have_news(self.entry())
+            && self.sources.take(self.entry(), cursor, 1, &mut |cqe| *current = cqe) != 0
     }
 
     /// Goes on with a turn that was [kept](Turn::keep).

@@ -155,6 +155,7 @@ impl<S: Source> Sources<S> {
     }
 
     /// Takes up to `room` completions; how many. Under the poll lock.
+    #[inline(never)]
     pub(super) fn take(
         &self,
         entry: &CqEntry,
