@@ -8,7 +8,9 @@
 //! | [`table`] | the table of `show_gids` |
 //! | [`devinfo`] | the lines of `ibv_devinfo` |
 //! | [`pingpong`] | what both ping-pong programs need besides verbs |
+//! | [`crew`] | queue pairs that are connected to themselves, for programs about completions |
 
+pub mod crew;
 pub mod devices;
 pub mod devinfo;
 pub mod pingpong;

@@ -16,11 +16,11 @@ use std::time::Instant;
 
 use rdma_examples::devices;
 use rdma_examples::pingpong::{
-    self, Args, Ball, Patience, Plan, RECEIVE, Rally, Receives, SEND, exchange, report, wire,
+    self, Args, Ball, Patience, Plan, RECEIVE, Rally, Receives, SEND, exchange, report, start_poll, wire,
 };
 use rdma_examples::program::{self, Failure, note, say};
 use sideway::ibverbs::AccessFlags;
-use sideway::ibverbs::completion::{GenericCompletionQueue, WorkCompletionStatus};
+use sideway::ibverbs::completion::{CompletionChannel, GenericCompletionQueue, WorkCompletionStatus};
 use sideway::ibverbs::connect::{ConnectOptions, Endpoint, LocalPath, connect};
 use sideway::ibverbs::queue_pair::{GenericQueuePair, PostSendGuard, QueuePair, WorkRequestFlags};
 
@@ -39,7 +39,12 @@ fn rc_pingpong() -> Result<(), Failure> {
     let pd = context.alloc_pd()?;
     // Before the queue pair, so that it goes after it: the device writes to it as long as there is one.
     let ball = Ball::new(&pd, plan.size)?;
-    let cq = context.create_cq_builder().setup_cqe(plan.rx_depth + 1).build_generic()?;
+    let channel = plan.events.then(|| context.create_comp_channel()).transpose()?;
+    let mut builder = context.create_cq_builder();
+    if let Some(channel) = &channel {
+        builder.setup_comp_channel(channel);
+    }
+    let cq = builder.setup_cqe(plan.rx_depth + 1).build_generic()?;
     let mut builder = pd.create_qp_builder();
     builder.setup_send_cq(&cq).setup_recv_cq(&cq).setup_max_send_wr(1).setup_max_recv_wr(plan.rx_depth);
     let qp = if plan.extended_only { builder.build_ex()?.into() } else { builder.build_generic()? };
@@ -49,6 +54,7 @@ fn rc_pingpong() -> Result<(), Failure> {
 
     let mut player = Player {
         cq,
+        channel,
         qp,
         ball: &ball,
         rally: Rally::new(plan.iters, plan.host.is_some()),
@@ -91,6 +97,8 @@ fn rc_pingpong() -> Result<(), Failure> {
 /// One side of the game.
 struct Player<'ball> {
     cq: GenericCompletionQueue,
+    /// Where to sleep, if the program does not poll all the time.
+    channel: Option<CompletionChannel>,
     qp: GenericQueuePair,
     ball: &'ball Ball,
     rally: Rally,
@@ -106,6 +114,8 @@ impl Player<'_> {
                 self.patience.reward();
                 self.post_receives()?;
                 self.send_if_due()?;
+            } else if let Some(channel) = &mut self.channel {
+                self.patience.sleep(channel)?;
             } else {
                 self.patience.try_once_more()?;
             }
@@ -115,7 +125,7 @@ impl Player<'_> {
 
     /// Takes what has completed; false if nothing has.
     fn poll(&mut self) -> Result<bool, Failure> {
-        let mut poller = self.cq.start_poll().map_err(Failure::work)?;
+        let mut poller = start_poll(&mut self.cq, self.channel.is_some())?;
         let mut any = false;
         while let Some(wc) = poller.next() {
             if wc.status() != WorkCompletionStatus::Success {

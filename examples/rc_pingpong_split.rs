@@ -21,12 +21,12 @@ use std::time::Instant;
 
 use rdma_examples::devices;
 use rdma_examples::pingpong::{
-    self, Args, Ball, Patience, Plan, RECEIVE, Rally, Receives, SEND, exchange, report, wire,
+    self, Args, Ball, Patience, Plan, RECEIVE, Rally, Receives, SEND, exchange, report, start_poll, wire,
 };
 use rdma_examples::program::{self, Failure, note, say};
 use sideway::ibverbs::AccessFlags;
 use sideway::ibverbs::address::AddressHandleAttribute;
-use sideway::ibverbs::completion::{GenericCompletionQueue, WorkCompletionStatus};
+use sideway::ibverbs::completion::{CompletionChannel, GenericCompletionQueue, WorkCompletionStatus};
 use sideway::ibverbs::connect::{Endpoint, LocalPath};
 use sideway::ibverbs::port::LinkLayer;
 use sideway::ibverbs::queue_pair::{
@@ -49,8 +49,14 @@ fn rc_pingpong_split() -> Result<(), Failure> {
     let pd = context.alloc_pd()?;
     // Before the queue pair, so that it goes after it: the device writes to it as long as there is one.
     let ball = Ball::new(&pd, plan.size)?;
-    let send_cq = context.create_cq_builder().setup_cqe(1).build_generic()?;
-    let recv_cq = context.create_cq_builder().setup_cqe(plan.rx_depth).build_generic()?;
+    // One channel for both queues.
+    let channel = plan.events.then(|| context.create_comp_channel()).transpose()?;
+    let mut builder = context.create_cq_builder();
+    if let Some(channel) = &channel {
+        builder.setup_comp_channel(channel);
+    }
+    let send_cq = builder.setup_cqe(1).build_generic()?;
+    let recv_cq = builder.setup_cqe(plan.rx_depth).build_generic()?;
     let mut builder = pd.create_qp_builder();
     builder
         .setup_send_cq(&send_cq)
@@ -91,7 +97,7 @@ fn rc_pingpong_split() -> Result<(), Failure> {
         ball.mark(rally.latest());
     }
     let start = Instant::now();
-    play(&mut sender, &mut receiver, &mut rally, Patience::new(plan.timeout))?;
+    play(&mut sender, &mut receiver, &mut rally, Patience::new(plan.timeout), channel)?;
     report::speed(plan.size, plan.iters, start.elapsed())?;
     if plan.check { report::validity(&ball.wrong_pages(rally.latest())) } else { Ok(()) }
 }
@@ -102,16 +108,20 @@ fn play(
     receiver: &mut Receiver<'_>,
     rally: &mut Rally,
     mut patience: Patience,
+    mut channel: Option<CompletionChannel>,
 ) -> Result<(), Failure> {
+    let sleeps = channel.is_some();
     while !rally.is_over() {
         if let Some(turn) = rally.take_turn() {
             sender.send(turn)?;
         }
-        let sent = sender.poll(rally)?;
-        let received = receiver.poll(rally)?;
+        let sent = sender.poll(rally, sleeps)?;
+        let received = receiver.poll(rally, sleeps)?;
         if sent || received {
             patience.reward();
             receiver.post()?;
+        } else if let Some(channel) = &mut channel {
+            patience.sleep(channel)?;
         } else {
             patience.try_once_more()?;
         }
@@ -207,8 +217,8 @@ impl Sender<'_> {
     }
 
     /// Takes what has completed; false if nothing has.
-    fn poll(&mut self, rally: &mut Rally) -> Result<bool, Failure> {
-        poll(&mut self.cq, SEND, || rally.sent())
+    fn poll(&mut self, rally: &mut Rally, sleeps: bool) -> Result<bool, Failure> {
+        poll(&mut self.cq, sleeps, SEND, || rally.sent())
     }
 }
 
@@ -238,8 +248,8 @@ impl Receiver<'_> {
     }
 
     /// Takes what has completed; false if nothing has.
-    fn poll(&mut self, rally: &mut Rally) -> Result<bool, Failure> {
-        poll(&mut self.cq, RECEIVE, || {
+    fn poll(&mut self, rally: &mut Rally, sleeps: bool) -> Result<bool, Failure> {
+        poll(&mut self.cq, sleeps, RECEIVE, || {
             rally.received();
             self.receives.taken();
         })
@@ -247,8 +257,13 @@ impl Receiver<'_> {
 }
 
 /// Takes what has completed of one kind; false if nothing has.
-fn poll(cq: &mut GenericCompletionQueue, wr_id: u64, mut completed: impl FnMut()) -> Result<bool, Failure> {
-    let mut poller = cq.start_poll().map_err(Failure::work)?;
+fn poll(
+    cq: &mut GenericCompletionQueue,
+    sleeps: bool,
+    wr_id: u64,
+    mut completed: impl FnMut(),
+) -> Result<bool, Failure> {
+    let mut poller = start_poll(cq, sleeps)?;
     let mut any = false;
     while let Some(wc) = poller.next() {
         if wc.status() != WorkCompletionStatus::Success {

@@ -1,21 +1,17 @@
 //! Cases, the device that they run on, and what comes of them.
 
 use std::process::ExitCode;
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::thread;
 use std::time::Duration;
 
-use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use rdma_mummy_sys::Provider;
+use test_harness::Terms;
+pub(crate) use test_harness::{Outcome, Skip};
 
 use crate::cases;
 use crate::kit::{Device, Flavour, devices, set_variable};
 
 /// Names the device to use.
 const DEVICE: &str = "CONFORMANCE_DEVICE";
-
-/// Where this is set, a missing device is a failure.
-const REQUIRE: &str = "SIDEWAY_TEST_REQUIRE_DEVICE";
 
 /// Set by whoever started the guest: `old` or `new`.
 const RELEASE: &str = "SOFTROCE_RDMA_CORE";
@@ -38,52 +34,20 @@ pub enum Target {
     SoftDeferred,
 }
 
-/// Why this device cannot run a case.
-#[derive(Debug)]
-pub(crate) struct Skip(pub(crate) String);
-
-/// What comes of a case; it fails by a panic.
-pub(crate) type Outcome = Result<(), Skip>;
-
-/// Leaves a case that this device cannot run.
-macro_rules! skip {
-    ($($reason:tt)*) => { return Err($crate::harness::Skip(format!($($reason)*))) };
-}
-
-/// Adds functions as cases of the suite; the names are theirs, with the module's.
-macro_rules! cases {
-    ($suite:ident: $($function:ident),* $(,)?) => {
-        $($suite.add(module_path!(), stringify!($function), "", $function);)*
-    };
-}
-
 /// Adds functions twice: with classic posting and polling, and with extended.
 macro_rules! both {
     ($suite:ident: $($function:ident),* $(,)?) => {$(
-        $suite.add(module_path!(), stringify!($function), "[classic]", |rig| {
+        $suite.add(module_path!(), stringify!($function), "classic", |rig| {
             $function(rig, $crate::kit::Flavour::Classic)
         });
-        $suite.add(module_path!(), stringify!($function), "[extended]", |rig| {
+        $suite.add(module_path!(), stringify!($function), "extended", |rig| {
             $function(rig, $crate::kit::Flavour::Extended)
         });
     )*};
 }
 
-/// A case's name and what it does.
-type Case = (String, fn(&Rig) -> Outcome);
-
-/// The cases, in the order in which they run.
-#[derive(Default)]
-pub(crate) struct Suite {
-    cases: Vec<Case>,
-}
-
-impl Suite {
-    pub(crate) fn add(&mut self, module: &str, name: &str, flavour: &str, case: fn(&Rig) -> Outcome) {
-        let module = module.rsplit("::").next().unwrap_or_default();
-        self.cases.push((format!("{module}::{name}{flavour}"), case));
-    }
-}
+/// Cases over a rig.
+pub(crate) type Suite = test_harness::Suite<Rig>;
 
 /// Which SoftRoCE a device is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -191,65 +155,15 @@ fn soft(mode: &str) -> Provider {
 
 /// Runs the suite as the program's arguments say.
 pub fn run(target: Target) -> ExitCode {
-    let mut arguments = Arguments::from_args();
-    // One after the other: several would only wait for the same processors.
-    arguments.test_threads.get_or_insert(1);
+    let arguments = test_harness::arguments();
     let mut rig = Rig::find(target);
     if let Ok(rig) = &mut rig {
         rig.try_all = arguments.include_ignored;
     }
-    let variable = std::env::var_os(REQUIRE).is_some_and(|value| value != "0" && !value.is_empty());
-    let required = variable || target != Target::System;
-    let missing = rig.as_ref().err().cloned();
-    let cases = cases::all().cases;
-    if let Some(reason) = missing.as_ref().filter(|_| !arguments.list) {
-        println!(
-            "{} cases have nothing to run on: {reason}. `cargo xtask softroce --suite --test system` runs them in \
-             a virtual machine with SoftRoCE.",
-            cases.len()
-        );
-    }
-    let trials = cases.into_iter().map(|case| trial(case, rig.clone(), required)).collect();
-    let conclusion = libtest_mimic::run(&arguments, trials);
-    let failed = conclusion.num_failed;
-    if !arguments.list {
-        let (passed, ignored) = (conclusion.num_passed, conclusion.num_ignored);
-        println!("device tests: {} ran, {ignored} skipped, {failed} failed", passed + failed);
-    }
-    let missing = required && missing.is_some() && !arguments.list;
-    if failed == 0 && !missing { ExitCode::SUCCESS } else { ExitCode::from(101) }
-}
-
-fn trial((name, case): Case, rig: Result<Rig, String>, required: bool) -> Trial {
-    match rig {
-        Ok(rig) => Trial::ignorable_test(name.clone(), move || {
-            let watchdog = Watchdog::start(name);
-            let outcome = case(&rig);
-            drop(watchdog);
-            Ok(match outcome {
-                Ok(()) => Completion::Completed,
-                Err(Skip(reason)) => Completion::ignored_with(reason),
-            })
-        }),
-        Err(reason) if required => Trial::test(name, move || Err(Failed::from(reason))),
-        Err(_) => Trial::ignorable_test(name, || Ok(Completion::ignored_with("no device"))),
-    }
-}
-
-/// Ends the whole program if a case does not end, which nothing else could.
-struct Watchdog {
-    _alive: mpsc::Sender<()>,
-}
-
-impl Watchdog {
-    fn start(name: String) -> Self {
-        let (alive, ended) = mpsc::channel();
-        thread::spawn(move || {
-            if ended.recv_timeout(CASE_LIMIT) == Err(RecvTimeoutError::Timeout) {
-                eprintln!("{name} did not end within {CASE_LIMIT:?}");
-                std::process::exit(101);
-            }
-        });
-        Self { _alive: alive }
-    }
+    let terms = Terms {
+        required: test_harness::device_is_required() || target != Target::System,
+        limit: CASE_LIMIT,
+        advice: "`cargo xtask softroce --suite --test system` runs them in a virtual machine with SoftRoCE.",
+    };
+    cases::all().run(&arguments, &rig, terms)
 }

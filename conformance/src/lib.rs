@@ -2,8 +2,11 @@
 //!
 //! A case says what the verbs promise. The oracle is SoftRoCE, the kernel's software device: its answers
 //! decide, in an old and a new release, and where it cannot judge, because it lacks something or is known
-//! to be wrong, the case cites the manual page or the section of the InfiniBand specification (volume 1, release
-//! 1.4: "IBTA") that it follows, and is a counted skip there. `docs/soft-rnic-conformance.md` lists every such difference.
+//! to be wrong, the case cites what it follows, and is a counted skip there: the manual page, or the InfiniBand
+//! Architecture Specification, volume 1 ("IBTA"). That is not free to read, and its releases number sections differently,
+//! so it is cited by chapter (9: transport layer, 10: software transport interface, 11: software transport verbs) and topic;
+//! with a section's number only where public sources (the kernel's comments and patches, the RoCE v2 annex) have it, too.
+//! `docs/soft-rnic-conformance.md` lists every difference.
 //!
 //! | test target | runs on |
 //! | --- | --- |
@@ -14,6 +17,9 @@
 //! `--include-ignored` also runs what SoftRoCE is known to fail, to see whether it still does.
 //!
 //! The module `kit` wraps the verbs so that a case needs no unsafe code and is some ten lines long.
+
+#[macro_use]
+extern crate test_harness;
 
 #[macro_use]
 mod harness;

@@ -54,6 +54,10 @@ pub struct Args {
     #[arg(short, long)]
     chk: bool,
 
+    /// Sleep until completions come
+    #[arg(short, long)]
+    events: bool,
+
     /// Insist on posting with ibv_wr_*, which is done anyway where the device can
     #[arg(short = 'N', long = "new_send")]
     new_send: bool,
@@ -73,10 +77,6 @@ const MAX_DEPTH: i64 = i32::MAX as i64 - 1;
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Flags of ibv_rc_pingpong that this program does not have")]
 struct Unsupported {
-    /// Sleep until completions come
-    #[arg(short, long)]
-    events: bool,
-
     /// On-demand paging
     #[arg(short, long)]
     odp: bool,
@@ -105,11 +105,6 @@ struct Unsupported {
 impl Unsupported {
     fn refuse(&self) -> Result<(), Failure> {
         let flags = [
-            (
-                self.events,
-                "-e (--events)",
-                "completion events are still to come; without it the program polls",
-            ),
             (self.odp, "-o (--odp)", "memory is always pinned"),
             (self.iodp, "-O (--iodp)", "memory is always pinned"),
             (self.prefetch, "-P (--prefetch)", "memory is always pinned"),
@@ -154,6 +149,8 @@ pub struct Plan {
     pub gid_index: Option<u8>,
     /// Whether to check what was received.
     pub check: bool,
+    /// Whether to sleep until completions come.
+    pub events: bool,
     /// Whether the queue pair has to be an extended one.
     pub extended_only: bool,
     /// How long nothing may happen.
@@ -179,6 +176,7 @@ impl TryFrom<Args> for Plan {
             service_level: args.sl,
             gid_index: args.gid_idx,
             check: args.chk,
+            events: args.events,
             extended_only: args.new_send,
             timeout: (args.timeout > 0).then(|| Duration::from_secs(seconds)),
         })
@@ -244,18 +242,18 @@ mod tests {
         assert_eq!((plan.host, plan.port, plan.ib_dev, plan.ib_port), (None, 18515, None, 1));
         assert_eq!((plan.size, plan.mtu, plan.rx_depth, plan.iters), (4096, Mtu::Mtu1024, 500, 1000));
         assert_eq!((plan.service_level, plan.gid_index, plan.check), (0, None, false));
-        assert!(!plan.extended_only);
+        assert!(!plan.extended_only && !plan.events);
     }
 
     #[test]
     fn every_flag_is_heard_and_the_host_may_stand_anywhere() {
         let plan =
-            plan("-p 1 -d rxe0 -i 2 -s 8 server -m 256 -r 7 -n 9 -l 3 -g 4 -c -N --timeout 5").unwrap();
+            plan("-p 1 -d rxe0 -i 2 -s 8 server -m 256 -r 7 -n 9 -l 3 -g 4 -c -e -N --timeout 5").unwrap();
         assert_eq!((plan.host.as_deref(), plan.port), (Some("server"), 1));
         assert_eq!((plan.ib_dev.as_deref(), plan.ib_port), (Some("rxe0"), 2));
         assert_eq!((plan.size, plan.mtu, plan.rx_depth, plan.iters), (8, Mtu::Mtu256, 7, 9));
         assert_eq!((plan.service_level, plan.gid_index), (3, Some(4)));
-        assert!(plan.check && plan.extended_only);
+        assert!(plan.check && plan.extended_only && plan.events);
         assert_eq!(plan.timeout, Some(Duration::from_secs(5)));
     }
 
@@ -277,7 +275,7 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_refused_by_name() {
-        for flag in ["-e", "-o", "-O", "-P", "-t", "-j", "-U", "--events", "--allow-cc-unprotected"] {
+        for flag in ["-o", "-O", "-P", "-t", "-j", "-U", "--allow-cc-unprotected"] {
             let reason = refusal(flag);
             assert!(reason.contains(flag) && reason.contains(" is not supported: "), "{flag}: {reason}");
         }

@@ -12,7 +12,7 @@ pub mod wire;
 
 pub use args::{Args, Plan};
 pub use ball::Ball;
-pub use rally::{Patience, Rally, Receives};
+pub use rally::{Patience, Rally, Receives, start_poll};
 
 /// The `wr_id` of receives, C's.
 pub const RECEIVE: u64 = 1;

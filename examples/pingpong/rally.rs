@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use sideway::ibverbs::completion::{CompletionChannel, GenericCompletionQueue, GenericPoller, Notify};
+
 use crate::program::Failure;
 
 /// The exchanges, counted.
@@ -128,13 +130,42 @@ impl Patience {
         std::thread::yield_now();
         let waited = self.since.get_or_insert_with(Instant::now).elapsed();
         match self.limit {
-            Some(limit) if waited >= limit => Err(Failure::work(format_args!(
-                "nothing completed for {} s: the peer is gone, or too slow (see --timeout)",
-                limit.as_secs()
-            ))),
+            Some(limit) if waited >= limit => Err(Self::lost(limit)),
             _ => Ok(()),
         }
     }
+
+    /// Nothing completed, and every queue of the channel is armed: sleeps until one has something.
+    ///
+    /// # Errors
+    ///
+    /// That takes too long, or the device is gone.
+    pub fn sleep(&self, channel: &mut CompletionChannel) -> Result<(), Failure> {
+        match self.limit {
+            None => channel.wait().map(drop).map_err(Failure::work),
+            Some(limit) => match channel.wait_timeout(limit).map_err(Failure::work)? {
+                Some(_) => Ok(()),
+                None => Err(Self::lost(limit)),
+            },
+        }
+    }
+
+    #[cold]
+    fn lost(limit: Duration) -> Failure {
+        Failure::work(format_args!(
+            "nothing completed for {} s: the peer is gone, or too slow (see --timeout)",
+            limit.as_secs()
+        ))
+    }
+}
+
+/// Begins to poll; arms the queue before that if the program is going to sleep for want of completions.
+///
+/// # Errors
+///
+/// The device failed.
+pub fn start_poll(cq: &mut GenericCompletionQueue, sleeps: bool) -> Result<GenericPoller<'_>, Failure> {
+    if sleeps { cq.arm(Notify::Any).map_err(Failure::work) } else { cq.start_poll().map_err(Failure::work) }
 }
 
 #[cfg(test)]

@@ -81,7 +81,7 @@ fn run() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // Busy polling processes side by side only hinder one another.
     arguments.test_threads = Some(1);
-    let required = suite::device_is_required();
+    let required = test_harness::device_is_required();
 
     let place = Place::find().map(Arc::new);
     if let (Err(reason), false) = (&place, arguments.list) {
@@ -94,7 +94,7 @@ fn run() -> ExitCode {
     refusals::add(&mut tests);
     let trials = tests.into_iter().map(|test| trial(test, &place, required)).collect();
 
-    suite::conclude(&arguments, &libtest_mimic::run(&arguments, trials))
+    test_harness::conclude(&arguments, &libtest_mimic::run(&arguments, trials), required)
 }
 
 fn trial(test: Test, place: &Result<Arc<Place>, String>, required: bool) -> Trial {

@@ -33,7 +33,6 @@ fn arguments_are_judged_before_a_library_is_looked_for() {
             (&["-s", "0"][..], "0 is not in 1.."),
             (&["-n", "0"], "0 is not in 1.."),
             (&["-m", "1500"], "256, 512, 1024, 2048 or 4096"),
-            (&["-e"], "-e (--events) is not supported"),
             (&["-o"], "-o (--odp) is not supported"),
             (&["-x"], "unexpected argument '-x' found"),
         ] {

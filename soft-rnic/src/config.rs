@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use crate::faults::{self, Rule};
 
-/// The most devices that a process can have, and the most ports of a device.
-pub(crate) const MAX_DEVICES: u8 = 16;
-pub(crate) const MAX_PORTS: u8 = 8;
+/// The most devices of a process.
+pub const MAX_DEVICES: u8 = 16;
+/// The most ports of a device.
+pub const MAX_PORTS: u8 = 8;
 
 /// When a posted work request is executed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -64,6 +65,12 @@ pub struct Limits {
     pub max_qp_rd_atom: u32,
     /// Address handles.
     pub max_ah: u32,
+    /// Multicast groups.
+    pub max_mcast_grp: u32,
+    /// Queue pairs of one multicast group.
+    pub max_mcast_qp_attach: u32,
+    /// Queue pairs of all multicast groups, each counted once for each group that it is in.
+    pub max_total_mcast_qp_attach: u32,
     /// Shared receive queues.
     pub max_srq: u32,
     /// Outstanding work requests of a shared receive queue.
@@ -86,6 +93,9 @@ macro_rules! each_limit {
             max_inline_data,
             max_qp_rd_atom,
             max_ah,
+            max_mcast_grp,
+            max_mcast_qp_attach,
+            max_total_mcast_qp_attach,
             max_srq,
             max_srq_wr,
             max_srq_sge
@@ -109,6 +119,9 @@ impl Default for Limits {
             max_inline_data: 1024,
             max_qp_rd_atom: 128,
             max_ah: 1 << 20,
+            max_mcast_grp: segment::MAX_MEMBERS as u32,
+            max_mcast_qp_attach: segment::MAX_MEMBERS as u32,
+            max_total_mcast_qp_attach: segment::MAX_MEMBERS as u32,
             max_srq: table(segment::MAX_SHARED_QUEUES),
             max_srq_wr: segment::MAX_SLOTS,
             max_srq_sge: segment::MAX_SGE as u32,

@@ -51,7 +51,6 @@
 //! The guide for users is `docs/soft-rnic.md` in the repository; `ARCHITECTURE.md` there tells how it works.
 
 mod config;
-mod crash_point;
 mod engine;
 pub mod faults;
 mod node;
@@ -71,7 +70,7 @@ pub mod testing {
 
 use std::sync::OnceLock;
 
-pub use config::{Config, ConfigError, Faults, Limits, Mode, Path};
+pub use config::{Config, ConfigError, Faults, Limits, MAX_DEVICES, MAX_PORTS, Mode, Path};
 use rdma_mummy_sys::Provider;
 
 use crate::objects::rnic::Rnic;
@@ -86,6 +85,16 @@ pub fn provider() -> Provider {
     static PROVIDER: OnceLock<Provider> = OnceLock::new();
     // SAFETY: the functions of this crate do what the C functions of the same names do; that is what it is for.
     *PROVIDER.get_or_init(|| unsafe { Provider::from_tables("soft", verbs::table(), None) })
+}
+
+/// Whether the devices can be listed, and what is wrong with the configuration if not: `ibv_get_device_list` itself can say no
+/// more than `EINVAL`.
+///
+/// # Errors
+///
+/// A variable has a value that it cannot have. Once the devices have been listed nothing is wrong.
+pub fn check_configuration() -> Result<(), ConfigError> {
+    Setup::get().map(drop)
 }
 
 /// What this process has open, and which paths its payload has taken; `None` if no software device is open.

@@ -10,7 +10,7 @@ use sideway::memory::BufferKind;
 use sideway::provider::ProviderChoice;
 
 use crate::error::Error;
-use crate::plan::{DeviceLimits, LocalOptions};
+use crate::plan::{Calls, DeviceLimits, LocalOptions};
 use crate::report::Output;
 
 /// The device or its port is not fit for use.
@@ -118,6 +118,8 @@ pub struct LocalDevice {
     pub is_soft: bool,
     /// Where the memory of the messages comes from.
     pub buffer: BufferKind,
+    /// The calls that post and poll.
+    pub calls: Calls,
     /// What was chosen and why, in one line.
     pub description: String,
 }
@@ -166,7 +168,8 @@ impl Found {
         };
         let buffer = options.buffer.unwrap_or_else(|| BufferKind::for_device(&context));
         let vendor_id = attr.vendor_id();
-        Ok(LocalDevice { context, port, path, limits, vendor_id, is_soft, buffer, description })
+        let calls = options.calls.unwrap_or_else(|| Calls::default_for(vendor_id));
+        Ok(LocalDevice { context, port, path, limits, vendor_id, is_soft, buffer, calls, description })
     }
 }
 

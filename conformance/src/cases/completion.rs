@@ -5,6 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use libc::{EAGAIN, EBUSY, EINVAL, EOPNOTSUPP};
+use rdma_mummy_sys::types::ibv_create_cq_attr_flags as Flag;
 use rdma_mummy_sys::types::ibv_create_cq_wc_flags as With;
 use rdma_mummy_sys::types::ibv_event_type as EventType;
 use rdma_mummy_sys::types::ibv_wc_opcode as Opcode;
@@ -36,6 +37,16 @@ pub(crate) fn cases(suite: &mut Suite) {
         resize_below_what_is_there_is_refused,
         resize_to_nothing_or_too_much_is_refused,
         moderation_is_accepted,
+        a_moderated_queue_fires_for_fewer_completions_in_time,
+        a_moderated_queue_fires_for_as_many_completions,
+        an_unknown_change_of_a_queue_is_refused,
+        the_clock_runs_forward,
+        timestamps_are_of_the_clock,
+        a_queue_of_one_thread_works,
+        a_queue_that_ignores_overruns_does_not_fail,
+        unknown_flags_of_a_queue_are_refused,
+        a_queue_goes_while_another_of_its_channel_fires,
+        acknowledgements_may_be_put_off,
         a_full_queue_is_an_event_and_a_failed_one,
         a_channel_of_a_queue_is_busy,
         a_channel_serves_many_queues,
@@ -291,7 +302,7 @@ fn fill(node: &Node, count: u64) {
 
 fn with_queue_of(device: &Device, cqe: i32) -> (Node, Cq) {
     let cq = device.cq(cqe);
-    // A receive gives its place back when its completion is polled (IBTA 10.8.5), which is late here.
+    // A receive gives its place back when its completion is polled, which is late here.
     let options = Options::rc(Flavour::Classic).set(|options| options.cap.max_recv_wr = 600);
     let node = Node::with_queues(device, &options, None, Some(&cq));
     node.connect(&node.peer());
@@ -325,7 +336,7 @@ fn resize_down_keeps_what_is_there(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// IBTA 11.2.8.3: a size below the number of outstanding completions is refused.
+/// `man ibv_resize_cq`: the size is at least the number of completions that are there.
 fn resize_below_what_is_there_is_refused(rig: &Rig) -> Outcome {
     let device = rig.open();
     let (node, cq) = with_queue_of(&device, 200);
@@ -347,8 +358,10 @@ fn resize_to_nothing_or_too_much_is_refused(rig: &Rig) -> Outcome {
     Ok(())
 }
 
+const NO_MODERATION: &str = "has no ibv_modify_cq";
+
 fn moderation_is_accepted(rig: &Rig) -> Outcome {
-    rig.not_softroce("has no ibv_modify_cq")?;
+    rig.not_softroce(NO_MODERATION)?;
     let device = rig.open();
     let (node, cq) = with_queue_of(&device, 20);
     let most = device.query_ex(None).unwrap().cq_mod_caps;
@@ -360,7 +373,154 @@ fn moderation_is_accepted(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// IBTA 10.8.2.4 and 11.6.3.1: an overrun is an event of the queue.
+/// A queue of a channel, moderated, for the receives of a node that is connected to itself.
+fn moderated(device: &Device, count: u16, period: u16) -> (Node, Cq, Channel) {
+    let channel = device.channel();
+    let cq = Cq::of(device, 64, Flavour::Classic, Some(&channel));
+    let node = Node::with_queues(device, &Options::rc(Flavour::Classic), None, Some(&cq));
+    node.connect(&node.peer());
+    assert_eq!(cq.moderate(count, period), 0);
+    assert_eq!(cq.arm(false), 0);
+    (node, cq, channel)
+}
+
+/// `man ibv_modify_cq`: `cq_period` is how long an event waits for more completions.
+fn a_moderated_queue_fires_for_fewer_completions_in_time(rig: &Rig) -> Outcome {
+    rig.not_softroce(NO_MODERATION)?;
+    let (node, cq, channel) = moderated(&rig.open(), 16, 1000);
+    fill(&node, 1);
+    assert_eq!(channel.event().0, cq.address());
+    cq.ack(1);
+    assert_eq!(cq.ok().id, 0);
+    Ok(())
+}
+
+/// `man ibv_modify_cq`: `cq_count` is the number of completions for an event. The period is as long as it can be.
+fn a_moderated_queue_fires_for_as_many_completions(rig: &Rig) -> Outcome {
+    rig.not_softroce(NO_MODERATION)?;
+    let (node, cq, channel) = moderated(&rig.open(), 4, u16::MAX);
+    fill(&node, 4);
+    assert_eq!(channel.event().0, cq.address());
+    cq.ack(1);
+    assert_eq!(ids(&cq, 4), [0, 1, 2, 3]);
+    assert!(!channel.is_ready(MOMENT), "one arm is one event");
+    Ok(())
+}
+
+/// `man ibv_modify_cq`: a bit of `attr_mask` that is none of `ibv_cq_attr_mask`.
+fn an_unknown_change_of_a_queue_is_refused(rig: &Rig) -> Outcome {
+    rig.not_softroce(NO_MODERATION)?;
+    let cq = rig.open().cq(4);
+    assert!([EINVAL, EOPNOTSUPP].contains(&cq.modify(1 << 9, 1, 1)));
+    Ok(())
+}
+
+/// `man ibv_query_rt_values_ex`.
+fn the_clock_runs_forward(rig: &Rig) -> Outcome {
+    rig.not_softroce(NO_TIMES)?;
+    let device = rig.open();
+    assert_ne!(device.query_ex(None).unwrap().hca_core_clock, 0);
+    let times: Vec<_> = (0..100).map(|_| device.clock(1).unwrap()).collect();
+    assert!(times.iter().all(|(mask, _)| *mask == 1), "{times:?}");
+    assert!(times.is_sorted_by_key(|(_, ticks)| *ticks) && times[0].1 < times[99].1, "{times:?}");
+    // What is not asked for, or not known, is not answered.
+    assert_eq!(device.clock(0).unwrap().0, 0);
+    assert_eq!(device.clock(1 << 9 | 1).unwrap().0, 1);
+    Ok(())
+}
+
+/// `man ibv_create_cq_ex`: a timestamp is in the units of the device's clock.
+fn timestamps_are_of_the_clock(rig: &Rig) -> Outcome {
+    rig.not_softroce(NO_TIMES)?;
+    let device = rig.open();
+    let flags = STANDARD | u64::from(With::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP.0);
+    let (node, cq) = with_readers(&device, flags).unwrap();
+    let before = device.clock(1).unwrap().1.cast_unsigned();
+    fill(&node, 1);
+    let time = cq.ok().timestamp.unwrap();
+    assert!((before..=device.clock(1).unwrap().1.cast_unsigned()).contains(&time), "{time}");
+    Ok(())
+}
+
+/// An extended queue with these flags, for the receives of a node that is connected to itself.
+fn with_flags(device: &Device, cqe: i32, flags: u32) -> (Node, Cq) {
+    let cq = Cq::new(device, &CqInit { cqe, ex: Some(STANDARD), flags, ..CqInit::default() }).unwrap();
+    let options = Options::rc(Flavour::Extended).set(|options| options.cap.max_recv_wr = 64);
+    let node = Node::with_queues(device, &options, None, Some(&cq));
+    node.connect(&node.peer());
+    (node, cq)
+}
+
+const NO_FLAGS: &str = "has no flags of completion queues";
+
+/// `man ibv_create_cq_ex`: `IBV_CREATE_CQ_ATTR_SINGLE_THREADED`.
+fn a_queue_of_one_thread_works(rig: &Rig) -> Outcome {
+    rig.not_softroce(NO_FLAGS)?;
+    let (node, cq) = with_flags(&rig.open(), 64, Flag::IBV_CREATE_CQ_ATTR_SINGLE_THREADED.0);
+    fill(&node, 20);
+    assert_eq!(ids(&cq, 20), (0..20).collect::<Vec<_>>());
+    Ok(())
+}
+
+/// `man ibv_create_cq_ex`: with `IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN` a queue "will not pass to error state if overrun";
+/// completions may be lost.
+fn a_queue_that_ignores_overruns_does_not_fail(rig: &Rig) -> Outcome {
+    rig.not_softroce(NO_FLAGS)?;
+    let device = rig.open();
+    let (node, cq) = with_flags(&device, 4, Flag::IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN.0);
+    fill(&node, cq.cqe() as u64 + 4);
+    assert!(!cq.poll(64).is_empty());
+    assert!(device.event(MOMENT).is_none_or(|event| event.kind() != EventType::IBV_EVENT_CQ_ERR));
+    fill(&node, 1);
+    cq.wait(1);
+    Ok(())
+}
+
+fn unknown_flags_of_a_queue_are_refused(rig: &Rig) -> Outcome {
+    let device = rig.open();
+    let init = CqInit { ex: Some(STANDARD), flags: 1 << 20, ..CqInit::default() };
+    let error = Cq::new(&device, &init).err();
+    assert!(error.is_some_and(|error| [EINVAL, EOPNOTSUPP].contains(&error)), "{error:?}");
+    Ok(())
+}
+
+/// `man ibv_get_cq_event`: the events of one queue are not another's affair.
+fn a_queue_goes_while_another_of_its_channel_fires(rig: &Rig) -> Outcome {
+    let device = rig.open();
+    let channel = device.channel();
+    let node = |context| {
+        let init = CqInit { channel: Some(&channel), context, ..CqInit::default() };
+        let cq = Cq::new(&device, &init).unwrap();
+        let node = Node::with_queues(&device, &Options::rc(Flavour::Classic), None, Some(&cq));
+        node.connect(&node.peer());
+        assert_eq!(cq.arm(false), 0);
+        fill(&node, 1);
+        (node, cq)
+    };
+    let ((gone, first), (_stays, second)) = (node(1), node(2));
+    assert_eq!((gone.qp.destroy(), first.destroy()), (0, 0));
+    assert_eq!(channel.event(), (second.address(), 2));
+    second.ack(1);
+    assert!(!channel.is_ready(MOMENT));
+    Ok(())
+}
+
+/// `man ibv_get_cq_event`: several events in one call of `ibv_ack_cq_events`.
+fn acknowledgements_may_be_put_off(rig: &Rig) -> Outcome {
+    let (a, b, channel) = with_channel(rig, Flavour::Classic);
+    for id in 0..5 {
+        b.recv(id, 0, 64);
+        assert_eq!(b.recv_cq.arm(false), 0);
+        a.done(Wr::send(id).sge(a.mr.at(0, 8)));
+        channel.event();
+        b.recv_cq.ok();
+    }
+    b.recv_cq.ack(5);
+    assert_eq!((b.qp.destroy(), b.recv_cq.destroy()), (0, 0));
+    Ok(())
+}
+
+/// `man ibv_get_async_event`, `IBV_EVENT_CQ_ERR`: an overrun is an event of the queue.
 fn a_full_queue_is_an_event_and_a_failed_one(rig: &Rig) -> Outcome {
     let device = rig.open();
     let cq = device.cq(2);
@@ -490,7 +650,8 @@ fn an_arm_twice_is_one_event(rig: &Rig) -> Outcome {
     let (a, b, channel) = with_channel(rig, Flavour::Classic);
     assert_eq!((b.recv_cq.arm(true), b.recv_cq.arm(false), b.recv_cq.arm(true)), (0, 0, 0));
     b.recv(1, 0, 64);
-    // Not solicited: an arm for any completion is not taken back by one for solicited ones (IBTA 11.4.2.2).
+    // Not solicited: an arm for any completion is not taken back by one for solicited ones (IBTA chapter 11, request
+    // completion notification).
     a.done(Wr::send(2).sge(a.mr.at(0, 8)));
     channel.event();
     b.recv_cq.ack(1);
@@ -498,7 +659,7 @@ fn an_arm_twice_is_one_event(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// IBTA 11.4.2.2: what is in the queue already causes no event; hence the advice to poll after arming.
+/// `man ibv_req_notify_cq`: what is in the queue already causes no event; hence the advice to poll after arming.
 fn a_completion_that_is_there_fires_no_arm(rig: &Rig) -> Outcome {
     let (a, b, channel) = with_channel(rig, Flavour::Classic);
     b.recv(1, 0, 64);

@@ -7,7 +7,7 @@ use libc::{EAGAIN, EINVAL};
 use rdma_mummy_sys::types::*;
 
 use crate::harness::{Outcome, Rig, Suite};
-use crate::kit::{Device, devices, event_name, lists_without_count, status_name};
+use crate::kit::{Device, Flavour, Node, Options, devices, event_name, lists_without_count, status_name};
 
 pub(crate) fn cases(suite: &mut Suite) {
     cases!(suite:
@@ -39,6 +39,11 @@ pub(crate) fn cases(suite: &mut Suite) {
         an_unknown_partition_key_has_no_index,
         no_event_is_waiting,
         two_devices_have_gids_of_their_own,
+        the_extended_query_writes_no_more_than_it_is_given,
+        the_extended_attributes_count_the_ports,
+        the_speed_of_a_port_agrees_with_its_lanes,
+        a_device_without_flow_steering_has_no_flows,
+        a_device_without_flow_steering_has_no_counters,
     );
 }
 
@@ -297,5 +302,82 @@ fn no_event_is_waiting(rig: &Rig) -> Outcome {
 fn two_devices_have_gids_of_their_own(rig: &Rig) -> Outcome {
     let (first, second) = (rig.open(), rig.open_peer()?);
     assert_ne!(first.find_gid().unwrap().0, second.find_gid().unwrap().0);
+    Ok(())
+}
+
+/// `man ibv_query_device_ex`: the struct grows at its end, and its size is what the program was compiled with.
+fn the_extended_query_writes_no_more_than_it_is_given(rig: &Rig) -> Outcome {
+    let device = rig.open();
+    let classic = size_of::<ibv_device_attr>();
+    for size in [classic + 8, size_of::<ibv_device_attr_ex>() - 8, size_of::<ibv_device_attr_ex>() + 64] {
+        let written = device.query_ex_bytes(size).unwrap();
+        assert!(written <= size, "{written} of {size} bytes");
+    }
+    assert_eq!(device.query_ex_bytes(classic - 1), Err(EINVAL));
+    Ok(())
+}
+
+fn the_extended_attributes_count_the_ports(rig: &Rig) -> Outcome {
+    let attr = rig.open().query_ex(None).unwrap();
+    // Libraries that are older than the field leave it as it was.
+    if attr.phys_port_cnt_ex == 0 {
+        skip!("the library does not report phys_port_cnt_ex");
+    }
+    assert_eq!(attr.phys_port_cnt_ex, u32::from(attr.orig_attr.phys_port_cnt));
+    Ok(())
+}
+
+/// `ibv_query_port_speed` (rdma-core 62): lanes times speed, in units of 100 Mb/s, as `ibv_devinfo` prints it.
+fn the_speed_of_a_port_agrees_with_its_lanes(rig: &Rig) -> Outcome {
+    let device = rig.open();
+    let speed = match device.port_speed(1) {
+        Ok(speed) => speed,
+        Err(libc::EOPNOTSUPP) => skip!("the library has no ibv_query_port_speed"),
+        Err(error) => panic!("error {error}"),
+    };
+    let port = device.port().unwrap();
+    let lanes = match port.active_width {
+        1 => 1,
+        2 => 4,
+        4 => 8,
+        8 => 12,
+        other => 2 * u64::from(other == 16),
+    };
+    // 25 Gb/s a lane: the only speed that the software device has.
+    if port.active_speed == 32 {
+        assert_eq!(speed, lanes * 250);
+    } else {
+        assert!(speed > 0);
+    }
+    assert_eq!(device.port_speed(0), Err(EINVAL));
+    assert_eq!(device.port_speed(u32::from(device.query().unwrap().phys_port_cnt) + 1), Err(EINVAL));
+    Ok(())
+}
+
+/// Whether the device says that it steers flows.
+fn steers(device: &Device) -> bool {
+    let flag = ibv_device_cap_flags::IBV_DEVICE_MANAGED_FLOW_STEERING.0;
+    device.query().unwrap().device_cap_flags & flag != 0
+}
+
+/// `man ibv_create_flow`, note 1: only for devices with `IBV_DEVICE_MANAGED_FLOW_STEERING`.
+fn a_device_without_flow_steering_has_no_flows(rig: &Rig) -> Outcome {
+    let node = Node::new(&rig.open(), &Options::ud(Flavour::Classic));
+    if steers(&node.device) {
+        skip!("the device steers flows");
+    }
+    let error = node.qp.steer_everything();
+    assert!([libc::EOPNOTSUPP, libc::ENXIO].contains(&error), "{error}");
+    Ok(())
+}
+
+/// `man ibv_create_counters`: `EOPNOTSUPP`, or `ENOSYS` from old libraries.
+fn a_device_without_flow_steering_has_no_counters(rig: &Rig) -> Outcome {
+    let device = rig.open();
+    if steers(&device) {
+        skip!("the device steers flows, which have counters");
+    }
+    let error = device.counters().unwrap_err();
+    assert!([libc::EOPNOTSUPP, libc::ENOSYS].contains(&error), "{error}");
     Ok(())
 }

@@ -41,7 +41,7 @@ fn find(device: &Device, kind: EventType, patience: Duration) -> Option<Event> {
 
 const MOMENT: Duration = Duration::from_millis(100);
 
-/// IBTA 11.6.3.1: communication established.
+/// IBTA chapter 11, affiliated asynchronous events: communication established.
 fn the_first_message_to_a_pair_in_rtr_is_an_event(rig: &Rig) -> Outcome {
     rig.not_softroce("announces no first message")?;
     let (a, b) = (Node::new(&rig.open(), &classic()), Node::new(&rig.open(), &classic()));
@@ -90,7 +90,8 @@ fn a_drained_send_queue_that_nobody_asked_about_is_none(rig: &Rig) -> Outcome {
 
 const NO_EVENT: &str = "announces no failure of a responder";
 
-/// IBTA 11.6.3.2: a local access violation of the responder's is an event of its pair.
+/// IBTA chapter 11, affiliated asynchronous errors: a local access violation of the responder's is an event of its
+/// pair.
 fn a_refused_access_is_an_event_of_the_responder(rig: &Rig) -> Outcome {
     rig.not_softroce(NO_EVENT)?;
     let (a, b) = pair(rig, &classic());
@@ -100,7 +101,7 @@ fn a_refused_access_is_an_event_of_the_responder(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// IBTA 11.6.3.2: an invalid request is an event of the responder's pair.
+/// As above: an invalid request is an event of the responder's pair.
 fn an_invalid_request_is_an_event_of_the_responder(rig: &Rig) -> Outcome {
     rig.not_softroce(NO_EVENT)?;
     let (a, b) = pair(rig, &Options::rc(Flavour::Extended));

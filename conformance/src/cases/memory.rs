@@ -41,7 +41,7 @@ pub(crate) fn cases(suite: &mut Suite) {
     );
 }
 
-/// IBTA 11.2.1.4: a protection domain that is in use is not deallocated.
+/// `man ibv_alloc_pd`: a protection domain that is in use is not deallocated.
 fn a_domain_with_a_region_is_busy(rig: &Rig) -> Outcome {
     let pd = rig.open().pd();
     let mr = pd.reg(&Buf::new(4096), EVERYTHING).unwrap();
@@ -142,7 +142,7 @@ fn keys_are_unique(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// IBTA 10.6.3.3: a key that was given back has to be found invalid.
+/// IBTA 10.6.3.3, local access keys: one that was given back has to be found invalid.
 fn keys_are_not_used_again_at_once(rig: &Rig) -> Outcome {
     let (pd, buf) = (rig.open().pd(), Buf::new(4096));
     let keys: Vec<_> = (0..20).map(|_| pd.reg(&buf, EVERYTHING).unwrap().rkey()).collect();

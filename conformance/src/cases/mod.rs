@@ -3,13 +3,19 @@
 
 mod completion;
 mod devices;
+mod domains;
+mod ece;
 mod events;
+mod import;
 mod memory;
+mod multicast;
+mod pairs;
 mod posting;
 mod rc_data;
 mod rc_errors;
 mod srq;
 mod states;
+mod transitions;
 mod uc;
 mod ud;
 
@@ -29,15 +35,21 @@ const LOCAL_REASON: &str =
 pub(crate) fn all() -> Suite {
     let mut suite = Suite::default();
     devices::cases(&mut suite);
+    domains::cases(&mut suite);
     memory::cases(&mut suite);
     completion::cases(&mut suite);
+    pairs::cases(&mut suite);
+    transitions::cases(&mut suite);
     states::cases(&mut suite);
     rc_data::cases(&mut suite);
     rc_errors::cases(&mut suite);
     posting::cases(&mut suite);
     uc::cases(&mut suite);
     ud::cases(&mut suite);
+    multicast::cases(&mut suite);
     srq::cases(&mut suite);
+    import::cases(&mut suite);
+    ece::cases(&mut suite);
     events::cases(&mut suite);
     suite
 }

@@ -235,7 +235,7 @@ fn completions_give_places_back(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// `man ibv_post_send` and IBTA 10.8.5: the completion of a signaled request frees the unsignaled ones before it.
+/// IBTA 10.7.3.1, completion control: the completion of a signaled request frees the unsignaled ones before it.
 fn unsignaled_requests_give_their_places_back_late(rig: &Rig) -> Outcome {
     let (a, b) = pair(rig, &small(Flavour::Classic));
     for round in 0..50 {

@@ -451,7 +451,7 @@ fn a_message_of_eight_mebibytes_arrives(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// IBTA 9.5 and 10.8.3.3: requests of one queue are executed in their order.
+/// IBTA 10.8.3.3, the ordering of work requests: requests of one queue are executed in their order.
 fn what_was_written_is_there_when_a_later_send_arrives(rig: &Rig) -> Outcome {
     let (a, b) = pair(rig, &Options::rc(Flavour::Classic));
     for round in 0..40 {

@@ -4,12 +4,15 @@ use std::time::Duration;
 
 use libc::{EHOSTUNREACH, ENETUNREACH, ETIMEDOUT};
 use rdma_mummy_sys::types::ibv_access_flags as Access;
+use rdma_mummy_sys::types::ibv_mtu as Mtu;
 use rdma_mummy_sys::types::ibv_qp_state as State;
 use rdma_mummy_sys::types::ibv_wc_status as Status;
 
 use crate::cases::LOCAL_REASON;
 use crate::harness::{Outcome, Rig, SoftRoce, Suite};
-use crate::kit::{Buf, EVERYTHING, Flavour, Node, Options, Peer, Recv, Remote, Sge, Wr, pair};
+use crate::kit::{
+    Buf, EVERYTHING, Flavour, Node, Options, Peer, Recv, Remote, Sge, Wr, pair, pattern, unlike_pair,
+};
 
 pub(crate) fn cases(suite: &mut Suite) {
     both!(suite:
@@ -46,6 +49,9 @@ pub(crate) fn cases(suite: &mut Suite) {
         a_receive_buffer_without_local_write_fails_both_sides,
         a_receive_buffer_of_another_domain_fails_both_sides,
         a_message_beyond_the_limit_of_the_port_is_a_length_error,
+        with_another_packet_size_one_packet_passes,
+        a_write_in_packets_of_another_size_is_an_invalid_request,
+        a_send_in_packets_of_another_size_is_an_invalid_request,
         a_peer_in_reset_does_not_answer,
         a_peer_in_init_does_not_answer,
         a_peer_in_error_does_not_answer,
@@ -81,7 +87,7 @@ fn is_a_local_protection_error(rig: &Rig, flavour: Flavour, memory: impl Fn(&Nod
     }
 }
 
-/// IBTA 10.10.2.2 and table 87 of 11.6.2: memory that a request may not use is a local protection error.
+/// IBTA chapter 11, completion return status: memory that a request may not use is a local protection error.
 fn a_wrong_local_key_is_a_local_protection_error(rig: &Rig, flavour: Flavour) -> Outcome {
     rig.not_softroce(LOCAL_REASON)?;
     is_a_local_protection_error(rig, flavour, |a| Sge { lkey: a.mr.lkey() ^ 0x5a5a, ..a.mr.at(0, 64) });
@@ -194,7 +200,8 @@ fn a_region_without_the_permission_is_a_remote_access_error(rig: &Rig) -> Outcom
     Ok(())
 }
 
-/// IBTA 9.7.4.1.5 (table 58): an operation that the queue pair does not allow is an invalid request or an access error.
+/// IBTA chapter 9, responder's error behaviour: an operation that the queue pair does not allow is an invalid
+/// request or an access error.
 fn a_pair_without_the_permission_refuses(rig: &Rig) -> Outcome {
     let missing =
         [Access::IBV_ACCESS_REMOTE_WRITE, Access::IBV_ACCESS_REMOTE_READ, Access::IBV_ACCESS_REMOTE_ATOMIC];
@@ -248,7 +255,7 @@ fn the_responder_of_a_refused_write_is_in_error(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// IBTA 9.7.4.1.5: the address of an atomic is a multiple of eight.
+/// IBTA chapter 9, atomic operations: the address is a multiple of eight, else the request is invalid.
 fn an_atomic_on_an_odd_address_is_an_invalid_request(rig: &Rig) -> Outcome {
     // SoftRoCE's classic posting refuses it with EINVAL.
     for op in [|at| Wr::fetch_add(1, at, 1), |at| Wr::cmp_swp(1, at, 0, 1)] {
@@ -259,7 +266,8 @@ fn an_atomic_on_an_odd_address_is_an_invalid_request(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// `man ibv_post_send` has no word on it; the response is eight bytes long (IBTA 9.4.5), so the list has to be.
+/// `man ibv_post_send` has no word on it; the response is eight bytes long (IBTA chapter 9, atomic operations), so
+/// the list has to be.
 fn an_atomic_of_another_length_is_refused(rig: &Rig) -> Outcome {
     let (a, b) = pair(rig, &classic());
     match a.qp.post(&[Wr::fetch_add(1, b.mr.remote(0), 1).sge(a.mr.at(0, 4))]) {
@@ -271,7 +279,7 @@ fn an_atomic_of_another_length_is_refused(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// IBTA 9.7.4.1.5 (table 58): more reads than there are resources for are an invalid request.
+/// IBTA chapter 9, responder's error behaviour: more reads than there are resources for are an invalid request.
 fn a_reader_that_the_responder_has_no_room_for_is_refused(rig: &Rig) -> Outcome {
     let (a, b) = pair(rig, &classic().set(|options| options.dest_rd_atomic = 0));
     let status = a.fails(Wr::read(1, b.mr.remote(0)).sge(a.mr.at(0, 8)));
@@ -279,7 +287,8 @@ fn a_reader_that_the_responder_has_no_room_for_is_refused(rig: &Rig) -> Outcome 
     Ok(())
 }
 
-/// IBTA 10.8.2.2 gives a requester that may have no read outstanding no way to make one.
+/// `man ibv_modify_qp`: `max_rd_atomic` is the number of reads that may be outstanding, so that there can be none
+/// here.
 fn a_read_that_the_requester_has_no_room_for_is_refused(rig: &Rig) -> Outcome {
     rig.not_softroce("leaves it in the queue for ever")?;
     let (a, b) = pair(rig, &classic().set(|options| options.rd_atomic = 0));
@@ -290,7 +299,7 @@ fn a_read_that_the_requester_has_no_room_for_is_refused(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// IBTA 9.7.5.2.8 and table 58: the responder calls a message that does not fit an invalid request.
+/// IBTA chapter 9, responder's error behaviour: a message that does not fit is an invalid request.
 fn a_message_longer_than_its_receive_is_an_invalid_request(rig: &Rig, flavour: Flavour) -> Outcome {
     rig.not_softroce("calls a message that is longer than its receive a remote operation error")?;
     let (a, b) = pair(rig, &Options::rc(flavour));
@@ -318,8 +327,8 @@ fn a_message_longer_than_its_receive_fails_both_sides(rig: &Rig, flavour: Flavou
     Ok(())
 }
 
-/// IBTA 9.7.4.1.7 and table 58: trouble with the receiver's own memory is a remote operation error; 10.10.2.2: and a
-/// local protection error there, which SoftRoCE calls an operation error.
+/// IBTA chapter 9, remote operational error: trouble with the receiver's own memory; chapter 11, completion status:
+/// and a local protection error there, which SoftRoCE calls an operation error.
 fn fails_both_sides(rig: &Rig, memory: impl Fn(&Node) -> Sge) {
     let (a, b) = pair(rig, &classic());
     b.qp.recv(Recv::new(9).sge(memory(&b)));
@@ -359,7 +368,8 @@ fn a_receive_buffer_of_another_domain_fails_both_sides(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// IBTA 9.7.4.1.6 and 10.8.5.1: a request longer than the port's longest message is a local length error.
+/// IBTA chapter 11, completion return status: a request longer than the port's longest message is a local length
+/// error.
 fn a_message_beyond_the_limit_of_the_port_is_a_length_error(rig: &Rig) -> Outcome {
     rig.not_softroce("does not look at the length of a write or send on this side")?;
     let (a, b) = pair(rig, &classic().set(|options| options.cap.max_send_sge = 16));
@@ -374,6 +384,45 @@ fn a_message_beyond_the_limit_of_the_port_is_a_length_error(rig: &Rig) -> Outcom
         Err((error, 0)) => assert!([libc::EINVAL, libc::EMSGSIZE].contains(&error), "{error}"),
         Err(other) => panic!("{other:?}"),
         Ok(()) => assert_eq!(a.send_cq.one().status, Status::IBV_WC_LOC_LEN_ERR),
+    }
+    Ok(())
+}
+
+/// Two ends with path MTUs of their own, the smaller one first or last.
+fn pairs_of_unlike_mtus(rig: &Rig) -> [(Node, Node); 2] {
+    let of = |mtu| classic().set(|options| options.mtu = mtu);
+    let (small, large) = (of(Mtu::IBV_MTU_256), of(Mtu::IBV_MTU_1024));
+    [unlike_pair(rig, [&small, &large]), unlike_pair(rig, [&large, &small])]
+}
+
+/// IBTA 9.7.4.1.6, the responder's check of lengths: only the last packet of a message may be shorter than the path
+/// MTU.
+fn with_another_packet_size_one_packet_passes(rig: &Rig) -> Outcome {
+    for (a, b) in pairs_of_unlike_mtus(rig) {
+        a.mr.buf.set(0, &pattern(1, 256));
+        b.recv(1, 4096, 256);
+        a.done(Wr::send(2).sge(a.mr.at(0, 256)));
+        assert_eq!(b.recv_cq.ok().len, 256);
+        a.done(Wr::write(3, b.mr.remote(8192)).sge(a.mr.at(0, 256)));
+        assert_eq!([b.mr.buf.get(4096, 256), b.mr.buf.get(8192, 256)], [pattern(1, 256), pattern(1, 256)]);
+    }
+    Ok(())
+}
+
+/// As above: the first packet of several is not of the responder's size.
+fn a_write_in_packets_of_another_size_is_an_invalid_request(rig: &Rig) -> Outcome {
+    for (a, b) in pairs_of_unlike_mtus(rig) {
+        let write = Wr::write(1, b.mr.remote(0)).sge(a.mr.at(0, 5000));
+        assert_eq!(a.fails(write), Status::IBV_WC_REM_INV_REQ_ERR);
+    }
+    Ok(())
+}
+
+fn a_send_in_packets_of_another_size_is_an_invalid_request(rig: &Rig) -> Outcome {
+    rig.not_on(SoftRoce::Old, "does not look at the size of a send's packets")?;
+    for (a, b) in pairs_of_unlike_mtus(rig) {
+        b.recv(1, 4096, 8192);
+        assert_eq!(a.fails(Wr::send(1).sge(a.mr.at(0, 5000))), Status::IBV_WC_REM_INV_REQ_ERR);
     }
     Ok(())
 }
@@ -506,7 +555,7 @@ fn an_address_of_nobody_is_not_answered(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// IBTA 9.6.1.2.3: a packet of another queue pair than the connected one is dropped.
+/// IBTA chapter 9, packet validation: a packet of another queue pair than the connected one is dropped.
 fn a_peer_that_is_connected_to_another_does_not_answer(rig: &Rig) -> Outcome {
     rig.not_softroce("does not compare which pair a packet of a connection comes from")?;
     let device = rig.open();
@@ -629,7 +678,8 @@ fn a_request_to_a_pair_in_error_is_flushed(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// IBTA 10.3.1.7: work requests that are posted in the error state are completed with a flush.
+/// IBTA chapter 10, queue pair states, the error state: work requests that are posted in the error state are
+/// completed with a flush.
 fn a_receive_of_a_pair_in_error_is_flushed(rig: &Rig) -> Outcome {
     rig.not_softroce(
         "keeps a receive that is posted in the error state, unless its task happens to run once more",
@@ -642,7 +692,7 @@ fn a_receive_of_a_pair_in_error_is_flushed(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// IBTA 9.7.4.1.5 and 10.7.2.2: the key of a request without data is not looked at.
+/// IBTA 9.7.4.1.5, R_Key validation: the key of a request without data is not looked at.
 fn an_empty_request_with_a_wrong_key_is_fine(rig: &Rig) -> Outcome {
     let (a, b) = pair(rig, &classic());
     a.done(Wr::write(1, Remote { addr: 0, rkey: 0x1234_5678 }));

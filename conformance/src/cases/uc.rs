@@ -2,6 +2,7 @@
 
 use libc::EINVAL;
 use rdma_mummy_sys::types::ibv_access_flags as Access;
+use rdma_mummy_sys::types::ibv_mtu as Mtu;
 use rdma_mummy_sys::types::ibv_qp_state as State;
 use rdma_mummy_sys::types::ibv_wc_flags as WcFlags;
 use rdma_mummy_sys::types::ibv_wc_opcode as Opcode;
@@ -9,7 +10,9 @@ use rdma_mummy_sys::types::ibv_wc_status as Status;
 
 use crate::cases::LOCAL_REASON;
 use crate::harness::{Outcome, Rig, Suite};
-use crate::kit::{Flavour, Node, Options, PATIENCE, Place, Remote, Sge, Wr, pair, pair_at, pattern, until};
+use crate::kit::{
+    Flavour, Node, Options, PATIENCE, Place, Remote, Sge, Wr, pair, pair_at, pattern, unlike_pair, until,
+};
 
 pub(crate) fn cases(suite: &mut Suite) {
     both!(suite:
@@ -26,6 +29,7 @@ pub(crate) fn cases(suite: &mut Suite) {
     cases!(suite:
         two_devices_talk,
         a_send_longer_than_its_receive_is_lost,
+        packets_of_another_size_are_lost,
         a_write_with_immediate_data_without_receive_is_lost,
         a_write_beyond_its_region_is_lost,
         a_pair_without_the_permission_loses_writes,
@@ -108,7 +112,7 @@ fn a_write_with_immediate_data_arrives(rig: &Rig, flavour: Flavour) -> Outcome {
     Ok(())
 }
 
-/// IBTA 9.8.2.2.5: without a receive the message is dropped.
+/// IBTA chapter 9, unreliable connections: without a receive the message is dropped.
 fn a_send_without_receive_is_lost(rig: &Rig, flavour: Flavour) -> Outcome {
     let (a, b) = pair(rig, &Options::uc(flavour));
     a.done(Wr::send(1).sge(a.mr.at(0, 3000)));
@@ -117,7 +121,7 @@ fn a_send_without_receive_is_lost(rig: &Rig, flavour: Flavour) -> Outcome {
     Ok(())
 }
 
-/// IBTA 9.8.2.2.6 (table 62): the responder drops the request, whatever is wrong with its key.
+/// IBTA chapter 9, unreliable connections: the responder drops the request, whatever is wrong with its key.
 fn a_write_with_a_wrong_key_is_lost(rig: &Rig, flavour: Flavour) -> Outcome {
     let (a, b) = pair(rig, &Options::uc(flavour));
     a.mr.buf.set(0, &[1; 64]);
@@ -152,7 +156,7 @@ fn two_devices_talk(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// IBTA 9.8.2.2.1: the responder drops what does not fit and waits for the next message.
+/// IBTA chapter 9, unreliable connections: the responder drops what does not fit and waits for the next message.
 fn a_send_longer_than_its_receive_is_lost(rig: &Rig) -> Outcome {
     rig.not_softroce("completes the receive with a length error and puts the pair into the error state")?;
     let (a, b) = pair(rig, &classic());
@@ -164,6 +168,17 @@ fn a_send_longer_than_its_receive_is_lost(rig: &Rig) -> Outcome {
     let wc = b.recv_cq.wait(1).remove(0);
     assert!(wc.status == Status::IBV_WC_LOC_LEN_ERR || wc.len == 8, "{wc:?}");
     assert_eq!((a.qp.state(), b.mr.buf.get(63, 1)), (State::IBV_QPS_RTS, vec![0]));
+    Ok(())
+}
+
+/// IBTA chapter 9, unreliable connections: as on reliable ones, but nobody is told.
+fn packets_of_another_size_are_lost(rig: &Rig) -> Outcome {
+    let of = |mtu| classic().set(|options| options.mtu = mtu);
+    let (a, b) = unlike_pair(rig, [&of(Mtu::IBV_MTU_256), &of(Mtu::IBV_MTU_1024)]);
+    a.mr.buf.set(0, &pattern(1, 5000));
+    a.done(Wr::write(1, b.mr.remote(0)).sge(a.mr.at(0, 5000)));
+    still_works(&a, &b);
+    assert_eq!(b.mr.buf.get(4000, 1000), [0; 1000]);
     Ok(())
 }
 
@@ -195,7 +210,7 @@ fn a_pair_without_the_permission_loses_writes(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// IBTA table 4 of 3.5.1: an unreliable connection has neither.
+/// `man ibv_post_send`, the table of operations: an unreliable connection has neither.
 fn reads_and_atomics_are_refused(rig: &Rig) -> Outcome {
     rig.not_softroce("posts requests that the type of the pair does not have")?;
     let (a, b) = pair(rig, &classic());

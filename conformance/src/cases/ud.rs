@@ -8,7 +8,9 @@ use rdma_mummy_sys::types::ibv_wc_status as Status;
 
 use crate::cases::{INLINE_REASON, LIST_REASON, LOCAL_REASON};
 use crate::harness::{Outcome, Rig, SoftRoce, Suite};
-use crate::kit::{Ah, Flavour, Node, Options, Place, QKEY, Recv, Sge, Wr, ah_attr, pair, pair_at, pattern};
+use crate::kit::{
+    Ah, Change, Flavour, Node, Options, Place, QKEY, Recv, Sge, Wr, ah_attr, pair, pair_at, pattern,
+};
 
 /// What lies before the message in each receive's memory.
 const GRH: usize = 40;
@@ -45,6 +47,8 @@ pub(crate) fn cases(suite: &mut Suite) {
         many_address_handles_are_made,
         a_pair_goes_on_after_what_it_dropped,
         a_failed_datagram_leaves_the_send_queue_in_error,
+        a_send_queue_in_error_leads_to_three_states,
+        an_address_handle_of_another_domain_is_refused,
     );
 }
 
@@ -128,7 +132,7 @@ fn a_datagram_is_gathered_and_scattered(rig: &Rig, flavour: Flavour) -> Outcome 
     Ok(())
 }
 
-/// IBTA 9.6.1.4.2: a datagram with another Q_Key is dropped.
+/// IBTA chapter 9, packet validation: a datagram with another Q_Key is dropped.
 fn a_datagram_with_another_key_is_dropped(rig: &Rig, flavour: Flavour) -> Outcome {
     let (a, b) = pair(rig, &Options::ud(flavour));
     b.recv(1, 0, 100);
@@ -152,7 +156,7 @@ fn a_datagram_without_receive_is_dropped(rig: &Rig, flavour: Flavour) -> Outcome
     Ok(())
 }
 
-/// IBTA 10.10.2.2, as on connections.
+/// IBTA chapter 11, completion return status, as on connections.
 fn a_bad_local_key_is_a_local_protection_error(rig: &Rig, flavour: Flavour) -> Outcome {
     rig.not_softroce(LOCAL_REASON)?;
     let (a, b) = pair(rig, &Options::ud(flavour));
@@ -197,7 +201,7 @@ fn a_pair_sends_to_itself(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// IBTA 8.3 and annex A17.4.5.2 (RoCE v2): an IPv4 header lies in the last 20 of the 40 bytes.
+/// IBTA annex A17.4.5.2 (RoCE v2): an IPv4 header lies in the last 20 of the 40 bytes.
 fn the_header_names_both_sides(rig: &Rig) -> Outcome {
     let (a, b) = pair(rig, &classic());
     b.gets_next(&a);
@@ -214,7 +218,7 @@ fn the_header_names_both_sides(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// IBTA 10.2.5: a request whose Q_Key has its high bit set goes with that of the sender's pair.
+/// IBTA 3.5.3, keys: a request whose Q_Key has its high bit set goes with that of the sender's pair.
 fn a_key_with_the_high_bit_is_the_sender_s_own(rig: &Rig) -> Outcome {
     rig.not_softroce("sends a Q_Key with the high bit as it is")?;
     let (a, b) = pair(rig, &classic());
@@ -250,7 +254,7 @@ fn a_datagram_of_the_mtu_arrives(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// IBTA 9.8.3.1 and 11.6.2: a datagram longer than the port's MTU is a local length error.
+/// IBTA chapter 11, completion return status: a datagram longer than the port's MTU is a local length error.
 fn a_datagram_beyond_the_mtu_is_refused(rig: &Rig) -> Outcome {
     rig.not_softroce("drops a datagram beyond the MTU and completes it with success")?;
     let (a, b) = pair(rig, &classic());
@@ -264,7 +268,8 @@ fn a_datagram_beyond_the_mtu_is_refused(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// IBTA 9.8.2.2.1 and table 62: the responder of an unreliable service drops the message, and its pair goes on.
+/// IBTA chapter 9, unreliable datagrams: the responder of an unreliable service drops the message, and its pair goes
+/// on.
 fn a_receive_that_is_too_short_gets_nothing(rig: &Rig) -> Outcome {
     rig.not_on(SoftRoce::Old, "ends a pair with an error where a datagram does not fit")?;
     let (a, b) = pair(rig, &classic());
@@ -334,7 +339,7 @@ fn the_attributes_of_the_completion_lead_back(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// A RoCE port has no other way to say where a packet goes (IBTA annex A16.5.1).
+/// A RoCE port has no other way to say where a packet goes (IBTA annex A16, RoCE).
 fn an_address_handle_without_global_route_is_refused(rig: &Rig) -> Outcome {
     let device = rig.open();
     let attr = ah_attr(&device, device.find_gid().unwrap().0);
@@ -380,7 +385,8 @@ fn a_pair_goes_on_after_what_it_dropped(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// IBTA 10.3.1.6: an error of a request puts an unreliable pair into SQE; sending is flushed, receiving goes on.
+/// IBTA chapter 10, queue pair states, send queue error: an error of a request puts an unreliable pair into SQE;
+/// sending is flushed, receiving goes on.
 fn a_failed_datagram_leaves_the_send_queue_in_error(rig: &Rig) -> Outcome {
     rig.not_softroce("goes to the error state instead of SQE")?;
     let (a, b) = pair(rig, &classic());
@@ -394,5 +400,38 @@ fn a_failed_datagram_leaves_the_send_queue_in_error(rig: &Rig) -> Outcome {
     assert_eq!(a.next(32768), (4242, vec![0x42; 8]));
     a.go(State::IBV_QPS_RTS);
     a.done(a.datagram(&b, Wr::send(3).sge(a.mr.at(0, 8))));
+    Ok(())
+}
+
+/// As above: SQE leads to RTS, RESET and ERR.
+fn a_send_queue_in_error_leads_to_three_states(rig: &Rig) -> Outcome {
+    rig.not_softroce("goes to the error state instead of SQE")?;
+    for state in [State::IBV_QPS_RTS, State::IBV_QPS_RESET, State::IBV_QPS_ERR] {
+        let (a, b) = pair(rig, &classic());
+        a.post(a.datagram(&b, Wr::send(1).sge(a.mr.at(a.mr.len() - 4, 8))));
+        assert!(a.qp.reaches(State::IBV_QPS_SQE));
+        let others = [a.to_init(), a.to_rtr(&b.peer()), Change::to(State::IBV_QPS_SQD)];
+        for change in others {
+            assert_eq!(a.qp.modify(change), EINVAL);
+            assert_eq!(a.qp.state(), State::IBV_QPS_SQE);
+        }
+        a.go(state);
+        assert_eq!(a.qp.state(), state);
+    }
+    Ok(())
+}
+
+/// IBTA 10.2.3 (C10-10): a handle of another protection domain fails the call, or the request.
+fn an_address_handle_of_another_domain_is_refused(rig: &Rig) -> Outcome {
+    rig.not_on(SoftRoce::New, "reports a flush for an address handle of another domain")?;
+    let (a, b) = pair(rig, &classic());
+    let foreign = Ah::new(&a.device.pd(), ah_attr(&a.device, b.gid.0)).unwrap();
+    b.recv(1, 0, 64 + GRH);
+    match a.qp.post(&[Wr::send(2).sge(a.mr.at(0, 8)).to(&foreign, b.qp.num(), QKEY)]) {
+        Err((error, 0)) => assert_eq!(error, EINVAL),
+        Err(other) => panic!("{other:?}"),
+        Ok(()) => assert_eq!(a.send_cq.one().status, Status::IBV_WC_LOC_QP_OP_ERR),
+    }
+    assert!(b.recv_cq.is_empty());
     Ok(())
 }

@@ -94,11 +94,13 @@ pub(crate) struct CqInit<'a> {
     pub(crate) vector: i32,
     /// The `wc_flags` of an extended queue; a classic one has none.
     pub(crate) ex: Option<u64>,
+    /// `ibv_create_cq_attr_flags` of an extended queue; without any, the attribute is left out.
+    pub(crate) flags: u32,
 }
 
 impl Default for CqInit<'_> {
     fn default() -> Self {
-        Self { cqe: 64, channel: None, context: 0, vector: 0, ex: None }
+        Self { cqe: 64, channel: None, context: 0, vector: 0, ex: None, flags: 0 }
     }
 }
 
@@ -140,6 +142,10 @@ impl Cq {
                     wc_flags,
                     ..Default::default()
                 };
+                if init.flags != 0 {
+                    attr.comp_mask = ibv_cq_init_attr_mask::IBV_CQ_INIT_ATTR_MASK_FLAGS.0;
+                    attr.flags = init.flags;
+                }
                 // SAFETY: context and channel live, the attributes are this function's own.
                 unsafe { verbs::ibv_create_cq_ex(device.raw(), &raw mut attr).cast() }
             }
@@ -189,8 +195,13 @@ impl Cq {
     }
 
     pub(crate) fn moderate(&self, count: u16, period: u16) -> i32 {
+        self.modify(ibv_cq_attr_mask::IBV_CQ_ATTR_MODERATE.0, count, period)
+    }
+
+    /// Changes what this mask says.
+    pub(crate) fn modify(&self, attr_mask: u32, count: u16, period: u16) -> i32 {
         let mut attr = ibv_modify_cq_attr {
-            attr_mask: ibv_cq_attr_mask::IBV_CQ_ATTR_MODERATE.0,
+            attr_mask,
             moderate: ibv_moderate_cq { cq_count: count, cq_period: period },
         };
         // SAFETY: it lives, the attributes are this function's own.

@@ -119,6 +119,12 @@ impl Device {
         Ok(Self(Arc::new(DeviceInner { raw, provider, name: wanted.to_owned() })))
     }
 
+    /// Takes over another context of this device, which the library has just made.
+    pub(super) fn of_raw(&self, context: *mut ibv_context) -> Result<Self, i32> {
+        let raw = Raw::new("an imported context", context)?;
+        Ok(Self(Arc::new(DeviceInner { raw, provider: self.0.provider, name: self.0.name.clone() })))
+    }
+
     /// What the list says about the devices.
     pub(crate) fn listed(provider: Provider) -> Vec<Listed> {
         let lib = provider.verbs();
@@ -180,6 +186,14 @@ impl Device {
         let mut attr = ibv_device_attr_ex::default();
         // SAFETY: the context lives, input and attributes are this function's own.
         result(unsafe { verbs::ibv_query_device_ex(self.lib(), self.raw(), input, &raw mut attr) }, attr)
+    }
+
+    /// The device's clock, and what the answer's `comp_mask` says of it.
+    pub(crate) fn clock(&self, comp_mask: u32) -> Result<(u32, i64), i32> {
+        let mut values = ibv_values_ex { comp_mask, ..ibv_values_ex::default() };
+        // SAFETY: the context lives, the values are this function's own.
+        let error = unsafe { verbs::ibv_query_rt_values_ex(self.raw(), &raw mut values) };
+        result(error, ()).map(|()| (values.comp_mask, values.raw_clock.tv_nsec))
     }
 
     /// The first port.

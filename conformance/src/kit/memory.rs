@@ -7,7 +7,7 @@ use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::verbs;
 
 use super::raw::Raw;
-use super::{Device, Remote, Sge, Wc};
+use super::{Device, Remote, Sge, Td, Wc};
 
 /// All permissions.
 pub(crate) const ALL: u32 = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0
@@ -97,12 +97,22 @@ pub(crate) struct Pd(Arc<PdInner>);
 struct PdInner {
     raw: Raw<ibv_pd>,
     device: Device,
+    /// It is another's pointer to the domain: the domain stays.
+    imported: bool,
+    /// What a parent domain consists of.
+    _parts: (Option<Pd>, Option<Td>),
 }
 
 impl Drop for PdInner {
     fn drop(&mut self) {
         // SAFETY: it lives, and nothing that was made with it does: those hold a reference to it.
-        self.raw.drop(|pd| unsafe { (self.device.lib().ibv_dealloc_pd)(pd) });
+        self.raw.drop(|pd| unsafe {
+            if self.imported {
+                self.device.lib().ibv_unimport_pd().unwrap()(pd);
+                return 0;
+            }
+            (self.device.lib().ibv_dealloc_pd)(pd)
+        });
     }
 }
 
@@ -110,7 +120,38 @@ impl Pd {
     pub(crate) fn new(device: &Device) -> Result<Self, i32> {
         // SAFETY: the context lives.
         let pd = unsafe { (device.lib().ibv_alloc_pd)(device.raw()) };
-        Ok(Self(Arc::new(PdInner { raw: Raw::new("a protection domain", pd)?, device: device.clone() })))
+        Self::of(device, pd, None, None)
+    }
+
+    /// Takes over a domain that the library has just made of these parts.
+    pub(super) fn of(
+        device: &Device,
+        pd: *mut ibv_pd,
+        parent: Option<Self>,
+        td: Option<Td>,
+    ) -> Result<Self, i32> {
+        let raw = Raw::new("a protection domain", pd)?;
+        let inner = PdInner { raw, device: device.clone(), imported: false, _parts: (parent, td) };
+        Ok(Self(Arc::new(inner)))
+    }
+
+    /// Takes over a domain that was imported.
+    pub(super) fn imported(device: &Device, pd: *mut ibv_pd) -> Result<Self, i32> {
+        let raw = Raw::new("an imported protection domain", pd)?;
+        let inner = PdInner { raw, device: device.clone(), imported: true, _parts: (None, None) };
+        Ok(Self(Arc::new(inner)))
+    }
+
+    /// The number by which others import it.
+    pub(crate) fn handle(&self) -> u32 {
+        // SAFETY: it lives and has this field in every release.
+        unsafe { (*self.raw()).handle }
+    }
+
+    /// Whose pointer it is.
+    pub(crate) fn is_of(&self, device: &Device) -> bool {
+        // SAFETY: it lives and has this field in every release.
+        unsafe { (*self.raw()).context == device.raw() }
     }
 
     pub(crate) fn device(&self) -> &Device {
@@ -193,6 +234,15 @@ impl Mr {
     pub(crate) fn fields(&self) -> ibv_mr {
         // SAFETY: the region lives, and no release's struct is shorter.
         unsafe { self.raw.get().read() }
+    }
+
+    /// Another has deregistered the region: gives up this pointer to it.
+    pub(crate) fn unimport(&self) {
+        self.raw.end(|mr| unsafe {
+            // SAFETY: it lives.
+            self.pd.device().lib().ibv_unimport_mr().unwrap()(mr);
+            0
+        });
     }
 
     pub(crate) fn lkey(&self) -> u32 {

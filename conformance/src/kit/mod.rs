@@ -14,24 +14,28 @@
 
 mod cq;
 mod device;
+mod domain;
 mod event;
 mod memory;
 mod node;
 mod qp;
 mod raw;
 mod srq;
+mod state;
 mod wr;
 
 pub(crate) use cq::{Channel, Cq, CqInit, STANDARD, Wc};
 pub(crate) use device::{Device, devices, event_name, lists_without_count, set_variable, status_name};
+pub(crate) use domain::{ImportedMr, Parent, Td, close, duplicate, other_descriptor};
 pub(crate) use event::Event;
 pub(crate) use memory::{Ah, Buf, Mr, Pd, pattern};
 pub(crate) use node::{
-    EVERYTHING, Node, Options, Peer, Place, QKEY, ah_attr, gid_of, pair, pair_at, raw_gid,
+    EVERYTHING, Node, Options, Peer, Place, QKEY, ah_attr, gid_of, pair, pair_at, raw_gid, unlike_pair,
 };
 pub(crate) use qp::{Change, Qp, QpInit};
 pub(crate) use raw::{PATIENCE, until};
 pub(crate) use srq::Srq;
+pub(crate) use state::{STATES, TYPES, node, node_in};
 pub(crate) use wr::{Recv, Remote, Sge, Wr};
 
 /// Classic posting and polling, or extended.

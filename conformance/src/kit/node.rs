@@ -35,6 +35,8 @@ pub(crate) struct Options {
     pub(crate) dest_rd_atomic: u8,
     pub(crate) psn: u32,
     pub(crate) qkey: u32,
+    /// `ibv_qp_create_flags`
+    pub(crate) create_flags: u32,
 }
 
 impl Options {
@@ -65,6 +67,7 @@ impl Options {
             dest_rd_atomic: 4,
             psn: 0x0012_3456,
             qkey: QKEY,
+            create_flags: 0,
         }
     }
 
@@ -139,6 +142,11 @@ impl Node {
         Self::with_queues(device, options, None, None)
     }
 
+    /// A node in RESET in this domain.
+    pub(crate) fn within(device: &Device, pd: &Pd, options: &Options) -> Self {
+        Self::build(device, pd.clone(), options, None, None)
+    }
+
     /// A node in RESET that takes its receive requests from a shared queue of this domain.
     pub(crate) fn with_queues(
         device: &Device,
@@ -147,17 +155,22 @@ impl Node {
         recv_cq: Option<&Cq>,
     ) -> Self {
         let pd = shared.map_or_else(|| device.pd(), |(pd, _)| pd.clone());
+        Self::build(device, pd, options, shared.map(|(_, srq)| srq), recv_cq)
+    }
+
+    fn build(device: &Device, pd: Pd, options: &Options, srq: Option<&Srq>, recv_cq: Option<&Cq>) -> Self {
         let send_cq = Cq::of(device, options.cqe, options.flavour, None);
         let recv_cq = recv_cq.cloned().unwrap_or_else(|| Cq::of(device, options.cqe, options.flavour, None));
         let mut cap = options.cap;
-        if shared.is_some() {
+        if srq.is_some() {
             (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
         }
         let init = QpInit {
             cap,
-            srq: shared.map(|(_, srq)| srq.clone()),
+            srq: srq.cloned(),
             sig_all: options.sig_all,
             flavour: options.flavour,
+            create_flags: options.create_flags,
             ..QpInit::new(options.qp_type, &send_cq, &recv_cq)
         };
         let qp = Qp::new(&pd, &init).unwrap();
@@ -297,11 +310,20 @@ pub(crate) fn pair_at(rig: &Rig, place: Place, options: &Options) -> Result<(Nod
         Place::OtherContext => rig.open(),
         Place::OtherDevice => rig.open_peer()?,
     };
-    let a = Node::new(&first, options);
-    let b = Node::new(&second, &Options { psn: options.psn ^ 0x0054_3210, ..options.clone() });
+    Ok(connected([&first, &second], [options, options]))
+}
+
+/// Two connected nodes that are not made alike.
+pub(crate) fn unlike_pair(rig: &Rig, options: [&Options; 2]) -> (Node, Node) {
+    connected([&rig.open(), &rig.open()], options)
+}
+
+fn connected(devices: [&Device; 2], options: [&Options; 2]) -> (Node, Node) {
+    let a = Node::new(devices[0], options[0]);
+    let b = Node::new(devices[1], &Options { psn: options[1].psn ^ 0x0054_3210, ..options[1].clone() });
     a.connect(&b.peer());
     b.connect(&a.peer());
-    Ok((a, b))
+    (a, b)
 }
 
 /// The bytes of an entry's GID.

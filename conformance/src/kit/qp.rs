@@ -36,6 +36,8 @@ pub(crate) struct QpInit {
     pub(crate) flavour: Flavour,
     /// The `send_ops_flags` of an extended pair, unless all that its type has.
     pub(crate) ops: Option<u64>,
+    /// `ibv_qp_create_flags`
+    pub(crate) create_flags: u32,
 }
 
 impl QpInit {
@@ -56,6 +58,7 @@ impl QpInit {
             sig_all: false,
             flavour: Flavour::Classic,
             ops: None,
+            create_flags: 0,
         }
     }
 }
@@ -70,7 +73,7 @@ struct QpInner {
     granted: ibv_qp_cap,
     flavour: Flavour,
     posting: Mutex<()>,
-    /// A handle has to live until the requests that use it are done (IBTA 11.2.3.4).
+    /// A handle has to live until the requests that use it are done (`man ibv_post_send`).
     handles: Mutex<Vec<Ah>>,
     pd: Pd,
     _queues: (Option<Cq>, Option<Cq>, Option<Srq>),
@@ -129,6 +132,10 @@ impl Qp {
             attr.comp_mask |= ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS.0;
             attr.send_ops_flags = init.ops.unwrap_or(operations(init.qp_type));
         }
+        if init.create_flags != 0 {
+            attr.comp_mask |= ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_CREATE_FLAGS.0;
+            attr.create_flags = init.create_flags;
+        }
         let device = pd.device();
         // SAFETY: context, domain and queues live, the attributes are this function's own.
         let qp = unsafe { verbs::ibv_create_qp_ex(device.lib(), device.raw(), &raw mut attr) };
@@ -141,6 +148,10 @@ impl Qp {
             pd: pd.clone(),
             _queues: (init.send_cq.clone(), init.recv_cq.clone(), init.srq.clone()),
         })))
+    }
+
+    pub(super) fn pd(&self) -> &Pd {
+        &self.0.pd
     }
 
     pub(super) fn raw(&self) -> *mut ibv_qp {

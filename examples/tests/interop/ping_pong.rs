@@ -58,6 +58,7 @@ pub(crate) fn add(tests: &mut Vec<Test>) {
         add("1_byte", &["-s", "1", "-n", "20", "-c"]);
         add("4096_bytes", &["-s", "4096", "-n", "20", "-c"]);
         add("65536_bytes", &["-s", "65536", "-n", "5", "-c"]);
+        add("asleep", &["-s", "64", "-n", "200", "-e", "-c"]);
         if !against_c {
             continue;
         }

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::AccessFlags;
 use super::address::{AddressHandleAttribute, Gid, GidEntry, GidType};
+use super::device::is_soft;
 use super::device_context::{DeviceContext, QueryGidError, QueryGidTableError, QueryPortError};
 use super::port::{LinkLayer, Mtu, PortState};
 use super::queue_pair::{ModifyQueuePairError, QueuePair, QueuePairAttribute, QueuePairState, QueuePairType};
@@ -227,9 +228,7 @@ pub enum ChoosePathError {
         source: QueryPortError,
     },
     /// Nothing is plugged in, or nobody has configured the port.
-    #[error(
-        "port {port_num} of {device} is {state}, not Active: bring its network interface up (`ip link set DEV up`) or check the cable and the subnet manager"
-    )]
+    #[error("port {port_num} of {device} is {state}, not Active: {}", remedy(device, PORT_REMEDIES))]
     PortNotActive {
         /// The device.
         device: String,
@@ -263,7 +262,7 @@ pub enum ChoosePathError {
         index: u8,
     },
     /// The port has no address at all.
-    #[error("port {port_num} of {device} has no GID: give its network interface an address (`ip addr add`)")]
+    #[error("port {port_num} of {device} has no GID: {}", remedy(device, GID_REMEDIES))]
     NoGid {
         /// The device.
         device: String,
@@ -276,6 +275,22 @@ pub enum ChoosePathError {
     /// An entry of the GID table could not be read.
     #[error(transparent)]
     Gid(#[from] QueryGidError),
+}
+
+/// What helps a port that is not active: of hardware, of a software device.
+const PORT_REMEDIES: [&str; 2] = [
+    "bring its network interface up (`ip link set DEV up`) or check the cable and the subnet manager",
+    "a fault rule took it down (`port_down`, see SOFT_RNIC_FAULTS)",
+];
+
+/// The same for one without an address.
+const GID_REMEDIES: [&str; 2] = [
+    "give its network interface an address (`ip addr add`)",
+    "a fault rule took them away (`no_gids`, see SOFT_RNIC_FAULTS)",
+];
+
+fn remedy(device: &str, [of_hardware, of_software]: [&'static str; 2]) -> &'static str {
+    if is_soft(device) { of_software } else { of_hardware }
 }
 
 /// How a connection behaves. The defaults are perftest's.

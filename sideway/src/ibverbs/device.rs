@@ -50,6 +50,23 @@ pub enum GetDeviceListError {
     },
 }
 
+/// A software device knows what is wrong with its configuration, for which an error number has no word.
+fn explained(provider: Provider, error: io::Error) -> io::Error {
+    #[cfg(feature = "soft")]
+    if provider == soft_rnic::provider()
+        && let Err(reason) = soft_rnic::check_configuration()
+    {
+        return io::Error::new(error.kind(), reason);
+    }
+    let _ = provider;
+    error
+}
+
+/// Whether a device of this name is a software one.
+pub(crate) fn is_soft(name: &str) -> bool {
+    name.starts_with("soft")
+}
+
 /// A device was asked for that is not there.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -104,7 +121,7 @@ impl DeviceList {
                 let source = io::Error::last_os_error();
                 Err(match source.raw_os_error() {
                     Some(libc::ENOSYS) => GetDeviceListError::NoKernelSupport { source },
-                    _ => GetDeviceListError::Ibverbs { source },
+                    _ => GetDeviceListError::Ibverbs { source: explained(provider, source) },
                 })
             }
         }
@@ -194,6 +211,18 @@ impl Device<'_> {
         Guid::from_be(unsafe { (self.provider.verbs().ibv_get_device_guid)(self.device.as_ptr()) })
     }
 
+    /// The kernel's number of the device, which does not change as long as it is there (`ibv_get_device_index`); `None` where
+    /// the kernel, or the library (before rdma-core 30), does not say.
+    ///
+    /// # References
+    ///
+    /// `man ibv_get_device_index`
+    pub fn index(&self) -> Option<u32> {
+        let index = self.provider.verbs().ibv_get_device_index().ok()?;
+        // SAFETY: the device belongs to a list that lives.
+        u32::try_from(unsafe { index(self.device.as_ptr()) }).ok()
+    }
+
     /// The transport that the device speaks.
     pub fn transport_type(&self) -> TransportType {
         // SAFETY: the device belongs to a list that lives; the field is in every release's struct.
@@ -242,12 +271,19 @@ pub(crate) unsafe fn device_name(provider: Provider, device: NonNull<ibv_device>
 
 /// A device could not be opened.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot open RDMA device {device}: {source}; look at the rights of /dev/infiniband/uverbs*")]
+#[error("cannot open RDMA device {device}: {source}{}", about_rights(source))]
 pub struct OpenDeviceError {
     /// The device's name.
     pub device: String,
     /// What libibverbs said.
     pub source: io::Error,
+}
+
+fn about_rights(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::PermissionDenied => "; look at the rights of /dev/infiniband/uverbs*",
+        _ => "",
+    }
 }
 
 /// A globally unique identifier of a node or port.

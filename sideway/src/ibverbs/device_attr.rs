@@ -1,10 +1,19 @@
 //! What a device can do.
+//!
+//! [`DeviceContext::query_device`](super::device_context::DeviceContext::query_device) asks for all that the library knows. An
+//! older library knows less, and what it does not know reads as absent: 0, no flag, no capability.
 
 use std::fmt;
 
-use rdma_mummy_sys::types::ibv_device_attr_ex;
+use rdma_mummy_sys::types::{
+    IBV_DEVICE_CC_DMA_BOUNCE, IBV_DEVICE_PCI_WRITE_END_PADDING, IBV_DEVICE_RAW_SCATTER_FCS,
+    ibv_device_attr_ex, ibv_device_cap_flags as C, ibv_odp_general_caps as G,
+    ibv_odp_transport_cap_bits as T, ibv_pci_atomic_op_size as P, ibv_raw_packet_caps as R,
+    ibv_rx_hash_fields as H, ibv_rx_hash_function_flags as F, ibv_tm_cap_flags as M,
+};
 
 use super::device::Guid;
+use super::queue_pair::QueuePairType;
 
 /// The attributes of a device (`ibv_device_attr_ex`).
 ///
@@ -49,6 +58,99 @@ impl DeviceAttr {
     /// Optional features (`ibv_device_cap_flags`), one bit each, in the extended form where the library has it.
     pub fn device_cap_flags(&self) -> u64 {
         u64::from(self.attr.orig_attr.device_cap_flags) | self.attr.device_cap_flags_ex
+    }
+
+    /// The same, by name.
+    pub fn capability_flags(&self) -> DeviceCapabilityFlags {
+        DeviceCapabilityFlags::from_bits_retain(self.device_cap_flags())
+    }
+
+    /// What can be registered without being pinned (`odp_caps`, `xrc_odp_caps`).
+    pub fn odp_caps(&self) -> OnDemandPagingCapabilities {
+        let caps = &self.attr.odp_caps;
+        let transport = OnDemandPagingTransport::from_bits_retain;
+        OnDemandPagingCapabilities {
+            general: OnDemandPagingGeneral::from_bits_retain(caps.general_caps),
+            rc: transport(caps.per_transport_caps.rc_odp_caps),
+            uc: transport(caps.per_transport_caps.uc_odp_caps),
+            ud: transport(caps.per_transport_caps.ud_odp_caps),
+            xrc: transport(self.attr.xrc_odp_caps),
+        }
+    }
+
+    /// Segmentation offload of datagram and raw packet queue pairs (`tso_caps`), which this crate does not wrap.
+    pub fn tso_caps(&self) -> SegmentationOffloadCapabilities {
+        let caps = &self.attr.tso_caps;
+        let supported_qpts = QueuePairTypes(caps.supported_qpts);
+        SegmentationOffloadCapabilities { max_tso: caps.max_tso, supported_qpts }
+    }
+
+    /// Receive-side scaling (`rss_caps`), which this crate does not wrap.
+    pub fn rss_caps(&self) -> ReceiveSideScalingCapabilities {
+        let caps = &self.attr.rss_caps;
+        ReceiveSideScalingCapabilities {
+            supported_qpts: QueuePairTypes(caps.supported_qpts),
+            max_rwq_indirection_tables: caps.max_rwq_indirection_tables,
+            max_rwq_indirection_table_size: caps.max_rwq_indirection_table_size,
+            rx_hash_fields: ReceiveHashFields::from_bits_retain(caps.rx_hash_fields_mask),
+            rx_hash_functions: ReceiveHashFunctions::from_bits_retain(caps.rx_hash_function),
+        }
+    }
+
+    /// How many receive work queues there can be, which this crate does not wrap.
+    pub fn max_wq_type_rq(&self) -> u32 {
+        self.attr.max_wq_type_rq
+    }
+
+    /// Limits of the rate at which a queue pair sends (`packet_pacing_caps`).
+    pub fn packet_pacing_caps(&self) -> PacketPacingCapabilities {
+        let caps = &self.attr.packet_pacing_caps;
+        PacketPacingCapabilities {
+            qp_rate_limit_min: caps.qp_rate_limit_min,
+            qp_rate_limit_max: caps.qp_rate_limit_max,
+            supported_qpts: QueuePairTypes(caps.supported_qpts),
+        }
+    }
+
+    /// What raw packet queue pairs can do, which this crate does not wrap.
+    pub fn raw_packet_caps(&self) -> RawPacketCapabilities {
+        RawPacketCapabilities::from_bits_retain(self.attr.raw_packet_caps)
+    }
+
+    /// Tag matching of shared receive queues (`tm_caps`).
+    pub fn tm_caps(&self) -> TagMatchingCapabilities {
+        let caps = &self.attr.tm_caps;
+        TagMatchingCapabilities {
+            max_rndv_hdr_size: caps.max_rndv_hdr_size,
+            max_num_tags: caps.max_num_tags,
+            flags: TagMatchingFlags::from_bits_retain(caps.flags),
+            max_ops: caps.max_ops,
+            max_sge: caps.max_sge,
+        }
+    }
+
+    /// Moderation of completion queues: the largest count, and the longest period in microseconds; 0 if there is none.
+    pub fn cq_mod_caps(&self) -> (u16, u16) {
+        (self.attr.cq_mod_caps.max_cq_count, self.attr.cq_mod_caps.max_cq_period)
+    }
+
+    /// Atomics on the bus (`pci_atomic_caps`).
+    pub fn pci_atomic_caps(&self) -> PciAtomicCapabilities {
+        let caps = &self.attr.pci_atomic_caps;
+        PciAtomicCapabilities {
+            fetch_add: PciAtomicSizes::from_bits_retain(caps.fetch_add),
+            swap: PciAtomicSizes::from_bits_retain(caps.swap),
+            compare_swap: PciAtomicSizes::from_bits_retain(caps.compare_swap),
+        }
+    }
+
+    /// How many ports there are, of devices with more than 255, too (from rdma-core 34 on; else as
+    /// [`phys_port_cnt`](Self::phys_port_cnt)).
+    pub fn phys_port_cnt_ex(&self) -> u32 {
+        match self.attr.phys_port_cnt_ex {
+            0 => self.phys_port_cnt().into(),
+            count => count,
+        }
     }
 
     /// The bits of a completion timestamp that count; 0 if there are no timestamps.
@@ -261,3 +363,261 @@ c_enum! {
 }
 
 display_as_debug!(AtomicCapability);
+
+c_flags! {
+    /// Optional features of a device (`ibv_device_cap_flags`, and those of the extended attributes).
+    pub struct DeviceCapabilityFlags(u64) {
+        /// The size of a queue can be changed after it was made.
+        ResizeMaxWr = C::IBV_DEVICE_RESIZE_MAX_WR.0,
+        /// Packets with a wrong partition key are counted.
+        BadPkeyCounter = C::IBV_DEVICE_BAD_PKEY_CNTR.0,
+        /// Packets with a wrong Q_Key are counted.
+        BadQkeyCounter = C::IBV_DEVICE_BAD_QKEY_CNTR.0,
+        /// Raw packets can be multicast.
+        RawMulticast = C::IBV_DEVICE_RAW_MULTI.0,
+        /// Connections can move to an alternate path by themselves.
+        AutomaticPathMigration = C::IBV_DEVICE_AUTO_PATH_MIG.0,
+        /// A queue pair's port can be changed in the state SQD.
+        ChangePhysicalPort = C::IBV_DEVICE_CHANGE_PHY_PORT.0,
+        /// The port of an address vector is enforced.
+        UdAddressVectorPortEnforce = C::IBV_DEVICE_UD_AV_PORT_ENFORCE.0,
+        /// `ibv_modify_qp` takes the current state.
+        CurrentQpStateModify = C::IBV_DEVICE_CURR_QP_STATE_MOD.0,
+        /// Ports can be shut down.
+        ShutdownPort = C::IBV_DEVICE_SHUTDOWN_PORT.0,
+        /// Ports tell the type of their initialisation.
+        InitType = C::IBV_DEVICE_INIT_TYPE.0,
+        /// There are events of ports that become active.
+        PortActiveEvent = C::IBV_DEVICE_PORT_ACTIVE_EVENT.0,
+        /// The GUID of the system is known.
+        SystemImageGuid = C::IBV_DEVICE_SYS_IMAGE_GUID.0,
+        /// Responders tell requesters that they are not ready.
+        RcRnrNakGeneration = C::IBV_DEVICE_RC_RNR_NAK_GEN.0,
+        /// Shared receive queues can be resized.
+        SrqResize = C::IBV_DEVICE_SRQ_RESIZE.0,
+        /// A completion queue can be asked for an event after so many completions.
+        NNotifyCq = C::IBV_DEVICE_N_NOTIFY_CQ.0,
+        /// There are memory windows.
+        MemoryWindow = C::IBV_DEVICE_MEM_WINDOW.0,
+        /// Datagrams' checksums are made and checked by the device.
+        UdIpChecksum = C::IBV_DEVICE_UD_IP_CSUM.0,
+        /// There are XRC queue pairs.
+        Xrc = C::IBV_DEVICE_XRC.0,
+        /// Local invalidate, send with invalidate, and what belongs to them.
+        MemoryManagementExtensions = C::IBV_DEVICE_MEM_MGT_EXTENSIONS.0,
+        /// Memory windows of type 2A.
+        MemoryWindowType2A = C::IBV_DEVICE_MEM_WINDOW_TYPE_2A.0,
+        /// Memory windows of type 2B.
+        MemoryWindowType2B = C::IBV_DEVICE_MEM_WINDOW_TYPE_2B.0,
+        /// As `UdIpChecksum`, of connections.
+        RcIpChecksum = C::IBV_DEVICE_RC_IP_CSUM.0,
+        /// As `UdIpChecksum`, of raw packets.
+        RawIpChecksum = C::IBV_DEVICE_RAW_IP_CSUM.0,
+        /// Flows are steered.
+        ManagedFlowSteering = C::IBV_DEVICE_MANAGED_FLOW_STEERING.0,
+        /// The frame check sequence of raw packets can be received.
+        RawScatterFcs = IBV_DEVICE_RAW_SCATTER_FCS,
+        /// Writes on the bus can be padded to whole cache lines.
+        PciWriteEndPadding = IBV_DEVICE_PCI_WRITE_END_PADDING,
+        /// In a confidential guest, the device's memory accesses are bounced.
+        ConfidentialDmaBounce = IBV_DEVICE_CC_DMA_BOUNCE,
+    }
+}
+
+c_flags! {
+    /// On-demand paging in general (`ibv_odp_general_caps`).
+    pub struct OnDemandPagingGeneral(u64) {
+        /// There is any.
+        Support = G::IBV_ODP_SUPPORT.0,
+        /// All of the address space can be registered at once.
+        SupportImplicit = G::IBV_ODP_SUPPORT_IMPLICIT.0,
+    }
+}
+
+c_flags! {
+    /// Operations on memory that is not pinned (`ibv_odp_transport_cap_bits`).
+    pub struct OnDemandPagingTransport(u32) {
+        /// SEND.
+        Send = T::IBV_ODP_SUPPORT_SEND.0,
+        /// Receiving.
+        Recv = T::IBV_ODP_SUPPORT_RECV.0,
+        /// RDMA WRITE.
+        Write = T::IBV_ODP_SUPPORT_WRITE.0,
+        /// RDMA READ.
+        Read = T::IBV_ODP_SUPPORT_READ.0,
+        /// Atomics.
+        Atomic = T::IBV_ODP_SUPPORT_ATOMIC.0,
+        /// Receiving by way of a shared receive queue.
+        SrqRecv = T::IBV_ODP_SUPPORT_SRQ_RECV.0,
+        /// Flush.
+        Flush = T::IBV_ODP_SUPPORT_FLUSH.0,
+        /// Atomic write.
+        AtomicWrite = T::IBV_ODP_SUPPORT_ATOMIC_WRITE.0,
+    }
+}
+
+/// On-demand paging (`ibv_odp_caps`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct OnDemandPagingCapabilities {
+    /// Whether there is any.
+    pub general: OnDemandPagingGeneral,
+    /// Of reliable connections.
+    pub rc: OnDemandPagingTransport,
+    /// Of unreliable connections.
+    pub uc: OnDemandPagingTransport,
+    /// Of datagrams.
+    pub ud: OnDemandPagingTransport,
+    /// Of XRC.
+    pub xrc: OnDemandPagingTransport,
+}
+
+/// A set of types of queue pairs, as devices give it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueuePairTypes(u32);
+
+impl QueuePairTypes {
+    /// Whether a type is in it.
+    pub const fn contains(self, qp_type: QueuePairType) -> bool {
+        qp_type.raw() < u32::BITS && self.0 & 1 << qp_type.raw() != 0
+    }
+
+    /// One bit for each type, at the place of the type's number.
+    pub const fn bits(self) -> u32 {
+        self.0
+    }
+}
+
+/// Segmentation offload (`ibv_tso_caps`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SegmentationOffloadCapabilities {
+    /// The longest payload that is segmented, in bytes; 0 if none is.
+    pub max_tso: u32,
+    /// Queue pairs that do it.
+    pub supported_qpts: QueuePairTypes,
+}
+
+c_flags! {
+    /// Fields that received packets are spread by (`ibv_rx_hash_fields`).
+    pub struct ReceiveHashFields(u64) {
+        /// The sender's IPv4 address.
+        SrcIpv4 = H::IBV_RX_HASH_SRC_IPV4.0,
+        /// The receiver's IPv4 address.
+        DstIpv4 = H::IBV_RX_HASH_DST_IPV4.0,
+        /// The sender's IPv6 address.
+        SrcIpv6 = H::IBV_RX_HASH_SRC_IPV6.0,
+        /// The receiver's IPv6 address.
+        DstIpv6 = H::IBV_RX_HASH_DST_IPV6.0,
+        /// The sender's TCP port.
+        SrcPortTcp = H::IBV_RX_HASH_SRC_PORT_TCP.0,
+        /// The receiver's TCP port.
+        DstPortTcp = H::IBV_RX_HASH_DST_PORT_TCP.0,
+        /// The sender's UDP port.
+        SrcPortUdp = H::IBV_RX_HASH_SRC_PORT_UDP.0,
+        /// The receiver's UDP port.
+        DstPortUdp = H::IBV_RX_HASH_DST_PORT_UDP.0,
+        /// The index of IPsec's parameters.
+        IpsecSpi = H::IBV_RX_HASH_IPSEC_SPI.0,
+        /// The fields of the packet within a tunnel.
+        Inner = H::IBV_RX_HASH_INNER.0,
+    }
+}
+
+c_flags! {
+    /// Functions by which received packets are spread (`ibv_rx_hash_function_flags`).
+    pub struct ReceiveHashFunctions(u8) {
+        /// Toeplitz.
+        Toeplitz = F::IBV_RX_HASH_FUNC_TOEPLITZ.0,
+    }
+}
+
+/// Receive-side scaling (`ibv_rss_caps`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ReceiveSideScalingCapabilities {
+    /// Queue pairs that do it.
+    pub supported_qpts: QueuePairTypes,
+    /// How many tables of work queues there can be.
+    pub max_rwq_indirection_tables: u32,
+    /// How many entries such a table can have.
+    pub max_rwq_indirection_table_size: u32,
+    /// Fields to spread by.
+    pub rx_hash_fields: ReceiveHashFields,
+    /// Functions to spread by.
+    pub rx_hash_functions: ReceiveHashFunctions,
+}
+
+/// Packet pacing (`ibv_packet_pacing_caps`), in kb/s; all 0 if there is none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PacketPacingCapabilities {
+    /// The lowest rate.
+    pub qp_rate_limit_min: u32,
+    /// The highest rate.
+    pub qp_rate_limit_max: u32,
+    /// Queue pairs that can be paced.
+    pub supported_qpts: QueuePairTypes,
+}
+
+c_flags! {
+    /// Raw packets (`ibv_raw_packet_caps`).
+    pub struct RawPacketCapabilities(u32) {
+        /// VLAN tags can be taken off.
+        CvlanStripping = R::IBV_RAW_PACKET_CAP_CVLAN_STRIPPING.0,
+        /// The frame check sequence can be received.
+        ScatterFcs = R::IBV_RAW_PACKET_CAP_SCATTER_FCS.0,
+        /// Checksums are made and checked by the device.
+        IpChecksum = R::IBV_RAW_PACKET_CAP_IP_CSUM.0,
+        /// Packets without a receive can wait.
+        DelayDrop = R::IBV_RAW_PACKET_CAP_DELAY_DROP.0,
+    }
+}
+
+c_flags! {
+    /// Tag matching (`ibv_tm_cap_flags`).
+    pub struct TagMatchingFlags(u32) {
+        /// On reliable connections.
+        ReliableConnection = M::IBV_TM_CAP_RC.0,
+    }
+}
+
+/// Tag matching (`ibv_tm_caps`); all 0 if there is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TagMatchingCapabilities {
+    /// The longest header of a rendezvous, in bytes.
+    pub max_rndv_hdr_size: u32,
+    /// How many tags a list can have.
+    pub max_num_tags: u32,
+    /// Where it is done.
+    pub flags: TagMatchingFlags,
+    /// How many operations can be outstanding.
+    pub max_ops: u32,
+    /// How many entries an operation can have.
+    pub max_sge: u32,
+}
+
+c_flags! {
+    /// Sizes of atomics on the bus (`ibv_pci_atomic_op_size`).
+    pub struct PciAtomicSizes(u16) {
+        /// Four bytes.
+        Bytes4 = P::IBV_PCI_ATOMIC_OPERATION_4_BYTE_SIZE_SUP.0,
+        /// Eight bytes.
+        Bytes8 = P::IBV_PCI_ATOMIC_OPERATION_8_BYTE_SIZE_SUP.0,
+        /// Sixteen bytes.
+        Bytes16 = P::IBV_PCI_ATOMIC_OPERATION_16_BYTE_SIZE_SUP.0,
+    }
+}
+
+/// Atomics on the bus (`ibv_pci_atomic_caps`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PciAtomicCapabilities {
+    /// Fetch-and-add.
+    pub fetch_add: PciAtomicSizes,
+    /// Swap.
+    pub swap: PciAtomicSizes,
+    /// Compare-and-swap.
+    pub compare_swap: PciAtomicSizes,
+}

@@ -10,7 +10,7 @@ use rdma_mummy_sys::{Provider, verbs};
 
 use super::address::{Gid, GidEntry};
 use super::completion::CompletionQueueBuilder;
-use super::device::{Guid, device_name};
+use super::device::{Guid, device_name, is_soft};
 use super::device_attr::DeviceAttr;
 use super::port::PortAttr;
 use super::protection_domain::{AllocateProtectionDomainError, ProtectionDomain};
@@ -109,7 +109,7 @@ impl DeviceContext {
     /// Whether this is a software device of soft-rnic, in this process or by way of its libibverbs: its devices
     /// are named `soft0`, `soft1` and so on, so that nobody takes them for another's.
     pub fn is_soft(&self) -> bool {
-        self.name().starts_with("soft")
+        is_soft(&self.name())
     }
 
     /// The node GUID.

@@ -2,18 +2,34 @@
 
 mod access;
 pub mod address;
+pub mod clock;
 pub mod completion;
+pub mod completion_counter;
 pub mod connect;
+pub mod counters;
 pub mod device;
 pub mod device_attr;
 pub mod device_context;
+pub mod ece;
+pub mod event;
+pub mod flow;
+pub mod fork;
+pub mod import;
+mod left_out;
 pub mod memory_region;
+pub mod multicast;
+pub mod parent_domain;
+pub mod partition;
 pub mod port;
 pub mod protection_domain;
 pub mod queue_pair;
+mod readiness;
 mod sysfs;
+pub mod thread_domain;
+mod unsupported;
 
 pub use access::AccessFlags;
+pub use unsupported::Unsupported;
 
 use std::io;
 

@@ -1,8 +1,14 @@
 //! The state of a port.
+//!
+//! [`DeviceContext::query_port`] asks for all that the library knows; what an older one does not know reads as 0.
 
 use std::fmt;
+use std::io;
 
-use rdma_mummy_sys::types::ibv_port_attr;
+use rdma_mummy_sys::types::{ibv_port_attr, ibv_port_cap_flags as C, ibv_port_cap_flags2 as C2};
+
+use super::device_context::DeviceContext;
+use super::{Unsupported, check};
 
 /// The attributes of a port (`ibv_port_attr`).
 #[derive(Clone, Copy)]
@@ -95,6 +101,46 @@ impl PortAttr {
     pub fn port_cap_flags(&self) -> u32 {
         self.attr.port_cap_flags
     }
+
+    /// The same, by name.
+    pub fn capability_flags(&self) -> PortCapabilityFlags {
+        PortCapabilityFlags::from_bits_retain(self.attr.port_cap_flags)
+    }
+
+    /// Capabilities that came later (with [`PortCapabilityFlags::CapMask2`]).
+    pub fn capability_flags2(&self) -> PortCapabilityFlags2 {
+        PortCapabilityFlags2::from_bits_retain(self.attr.port_cap_flags2)
+    }
+
+    /// How many virtual lanes there are, as a code: 1, 2, 4, 8 or 15 lanes are 1 to 5.
+    pub fn max_vl_num(&self) -> u8 {
+        self.attr.max_vl_num
+    }
+
+    /// How many packets had a wrong partition key.
+    pub fn bad_pkey_cntr(&self) -> u32 {
+        self.attr.bad_pkey_cntr
+    }
+
+    /// How many packets had a wrong Q_Key.
+    pub fn qkey_viol_cntr(&self) -> u32 {
+        self.attr.qkey_viol_cntr
+    }
+
+    /// The service level for packets to the subnet manager.
+    pub fn sm_sl(&self) -> u8 {
+        self.attr.sm_sl
+    }
+
+    /// How long a packet takes through the subnet at most, as an exponent (4.096 us x 2^n).
+    pub fn subnet_timeout(&self) -> u8 {
+        self.attr.subnet_timeout
+    }
+
+    /// How the subnet manager has initialised the port.
+    pub fn init_type_reply(&self) -> u8 {
+        self.attr.init_type_reply
+    }
 }
 
 impl fmt::Debug for PortAttr {
@@ -106,6 +152,143 @@ impl fmt::Debug for PortAttr {
             .field("link_layer", &self.link_layer())
             .finish_non_exhaustive()
     }
+}
+
+c_flags! {
+    /// What a port can do (`ibv_port_cap_flags`; InfiniBand specification 14.2.5.6).
+    pub struct PortCapabilityFlags(u32) {
+        /// It has a subnet manager.
+        SubnetManager = C::IBV_PORT_SM.0,
+        /// Notices.
+        Notice = C::IBV_PORT_NOTICE_SUP.0,
+        /// Traps.
+        Trap = C::IBV_PORT_TRAP_SUP.0,
+        /// Inter-packet delays.
+        OptionalIpd = C::IBV_PORT_OPT_IPD_SUP.0,
+        /// Automatic path migration.
+        AutomaticMigration = C::IBV_PORT_AUTO_MIGR_SUP.0,
+        /// Service levels are mapped to virtual lanes.
+        SlMap = C::IBV_PORT_SL_MAP_SUP.0,
+        /// The management key is kept without power.
+        MkeyNvram = C::IBV_PORT_MKEY_NVRAM.0,
+        /// Partition keys are kept without power.
+        PkeyNvram = C::IBV_PORT_PKEY_NVRAM.0,
+        /// It has lights.
+        LedInfo = C::IBV_PORT_LED_INFO_SUP.0,
+        /// The GUID of the system is known.
+        SystemImageGuid = C::IBV_PORT_SYS_IMAGE_GUID_SUP.0,
+        /// Traps of wrong partition keys at switches' external ports.
+        PkeySwitchExternalPortTrap = C::IBV_PORT_PKEY_SW_EXT_PORT_TRAP_SUP.0,
+        /// Extended speeds.
+        ExtendedSpeeds = C::IBV_PORT_EXTENDED_SPEEDS_SUP.0,
+        /// There are more flags ([`PortCapabilityFlags2`]).
+        CapMask2 = C::IBV_PORT_CAP_MASK2_SUP.0,
+        /// Communication management.
+        CommunicationManagement = C::IBV_PORT_CM_SUP.0,
+        /// SNMP through a tunnel.
+        SnmpTunnel = C::IBV_PORT_SNMP_TUNNEL_SUP.0,
+        /// Reinitialisation.
+        Reinit = C::IBV_PORT_REINIT_SUP.0,
+        /// Device management.
+        DeviceManagement = C::IBV_PORT_DEVICE_MGMT_SUP.0,
+        /// A vendor's own management.
+        VendorClass = C::IBV_PORT_VENDOR_CLASS_SUP.0,
+        /// Notices by directed route.
+        DirectedRouteNotice = C::IBV_PORT_DR_NOTICE_SUP.0,
+        /// Notices of changed capabilities.
+        CapMaskNotice = C::IBV_PORT_CAP_MASK_NOTICE_SUP.0,
+        /// Boot management.
+        BootManagement = C::IBV_PORT_BOOT_MGMT_SUP.0,
+        /// The latency of the link is known.
+        LinkLatency = C::IBV_PORT_LINK_LATENCY_SUP.0,
+        /// Clients are registered anew when asked.
+        ClientReregistration = C::IBV_PORT_CLIENT_REG_SUP.0,
+        /// GIDs are IP addresses (RoCE).
+        IpBasedGids = C::IBV_PORT_IP_BASED_GIDS.0,
+    }
+}
+
+c_flags! {
+    /// What a port can do besides (`ibv_port_cap_flags2`).
+    pub struct PortCapabilityFlags2(u16) {
+        /// The node's description can be set.
+        SetNodeDescription = C2::IBV_PORT_SET_NODE_DESC_SUP.0,
+        /// More is known about the port.
+        ExtendedPortInfo = C2::IBV_PORT_INFO_EXT_SUP.0,
+        /// Virtual ports.
+        Virtualization = C2::IBV_PORT_VIRT_SUP.0,
+        /// A table of the states of a switch's ports.
+        SwitchPortStateTable = C2::IBV_PORT_SWITCH_PORT_STATE_TABLE_SUP.0,
+        /// Two lanes.
+        LinkWidth2X = C2::IBV_PORT_LINK_WIDTH_2X_SUP.0,
+        /// HDR.
+        LinkSpeedHdr = C2::IBV_PORT_LINK_SPEED_HDR_SUP.0,
+        /// NDR.
+        LinkSpeedNdr = C2::IBV_PORT_LINK_SPEED_NDR_SUP.0,
+        /// XDR.
+        LinkSpeedXdr = C2::IBV_PORT_LINK_SPEED_XDR_SUP.0,
+    }
+}
+
+/// How fast a port sends, all lanes together and as things are (a bonded device's, for instance).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EffectiveSpeed(u64);
+
+impl EffectiveSpeed {
+    /// In units of 100 Mb/s, as the library says it.
+    pub const fn hundreds_of_mbps(self) -> u64 {
+        self.0
+    }
+
+    /// In Gb/s.
+    pub fn gbps(self) -> f64 {
+        self.0 as f64 / 10.0
+    }
+}
+
+impl DeviceContext {
+    /// How fast a port sends (`ibv_query_port_speed`).
+    ///
+    /// # Errors
+    ///
+    /// There is no such port, or the library (before rdma-core 62) or the device does not say ([`Unsupported`]): then
+    /// [`PortAttr::active_width`] and [`PortAttr::active_speed`] are all that is known.
+    ///
+    /// # References
+    ///
+    /// `man ibv_query_port_speed`
+    pub fn query_port_speed(&self, port_num: u8) -> Result<EffectiveSpeed, QueryPortSpeedError> {
+        const WHAT: &str = "effective speed of a port";
+        let query = self.provider().verbs().ibv_query_port_speed();
+        let query = query.map_err(|symbol| Unsupported::missing(self, WHAT, symbol))?;
+        let mut speed = 0;
+        // SAFETY: the context is open and `speed` is a valid place.
+        let result = check(unsafe { query(self.as_raw().as_ptr(), u32::from(port_num), &raw mut speed) });
+        match result {
+            Ok(()) => Ok(EffectiveSpeed(speed)),
+            Err(source) if Unsupported::is_meant_by(&source) => {
+                Err(Unsupported::new(self, "ibv_query_port_speed", WHAT).into())
+            }
+            Err(source) => Err(QueryPortSpeedError::Ibverbs { port_num, source }),
+        }
+    }
+}
+
+/// A port did not say how fast it is.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum QueryPortSpeedError {
+    /// Nobody can say.
+    #[error(transparent)]
+    Unsupported(#[from] Unsupported),
+    /// `ibv_query_port_speed` failed.
+    #[error("cannot query the speed of port {port_num}: {source} (ports are numbered from 1)")]
+    Ibverbs {
+        /// The port that was asked for.
+        port_num: u8,
+        /// What the library said.
+        source: io::Error,
+    },
 }
 
 c_enum! {

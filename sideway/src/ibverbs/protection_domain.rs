@@ -11,6 +11,7 @@ use super::AccessFlags;
 use super::device_context::DeviceContext;
 use super::memory_region::{MemoryRegion, RegisterMemoryRegionError};
 use super::queue_pair::QueuePairBuilder;
+use super::thread_domain::ThreadDomain;
 use crate::memory::{Buffer, RegisteredBuffer};
 
 /// A protection domain (`ibv_pd`): queue pairs reach only memory of their own domain.
@@ -23,6 +24,19 @@ pub struct ProtectionDomain(Arc<Inner>);
 struct Inner {
     pd: NonNull<ibv_pd>,
     context: DeviceContext,
+    kind: Kind,
+}
+
+/// Where a domain comes from.
+enum Kind {
+    Allocated,
+    /// A parent domain, with what it keeps alive.
+    Parent {
+        pd: ProtectionDomain,
+        td: Option<ThreadDomain>,
+    },
+    /// It is another's.
+    Imported,
 }
 
 // SAFETY: verbs on one protection domain may be called from any thread, several at a time.
@@ -36,7 +50,53 @@ impl ProtectionDomain {
         let pd = unsafe { (context.provider().verbs().ibv_alloc_pd)(context.as_raw().as_ptr()) };
         let pd = NonNull::new(pd)
             .ok_or_else(|| AllocateProtectionDomainError { source: io::Error::last_os_error() })?;
-        Ok(Self(Arc::new(Inner { pd, context: context.clone() })))
+        Ok(Self(Arc::new(Inner { pd, context: context.clone(), kind: Kind::Allocated })))
+    }
+
+    /// A parent domain.
+    ///
+    /// # Safety
+    ///
+    /// `pd` was made just now from these domains, and nothing else owns it.
+    pub(crate) unsafe fn of_parts(pd: NonNull<ibv_pd>, of: &Self, td: Option<ThreadDomain>) -> Self {
+        let (context, of) = (of.context().clone(), of.clone());
+        Self(Arc::new(Inner { pd, context, kind: Kind::Parent { pd: of, td } }))
+    }
+
+    /// An imported domain.
+    ///
+    /// # Safety
+    ///
+    /// `pd` was imported just now by this context, nothing else unimports it, and the domain outlives this.
+    pub(crate) unsafe fn imported(pd: NonNull<ibv_pd>, context: &DeviceContext) -> Self {
+        Self(Arc::new(Inner { pd, context: context.clone(), kind: Kind::Imported }))
+    }
+
+    /// The domain that a parent domain extends; `None` of others.
+    pub fn extended_domain(&self) -> Option<&Self> {
+        match &self.0.kind {
+            Kind::Parent { pd, .. } => Some(pd),
+            _ => None,
+        }
+    }
+
+    /// The thread domain of a parent domain, if it has one.
+    pub fn thread_domain(&self) -> Option<&ThreadDomain> {
+        match &self.0.kind {
+            Kind::Parent { td, .. } => td.as_ref(),
+            _ => None,
+        }
+    }
+
+    /// Whether it was [imported](DeviceContext::import_pd): dropping it leaves the domain to its owner.
+    pub fn is_imported(&self) -> bool {
+        matches!(self.0.kind, Kind::Imported)
+    }
+
+    /// The number by which others [import](DeviceContext::import_pd) it (`ibv_pd::handle`).
+    pub fn handle(&self) -> u32 {
+        // SAFETY: the domain lives; the field is in every release's struct.
+        unsafe { (*self.0.pd.as_ptr()).handle }
     }
 
     /// The context that it was made from.
@@ -105,12 +165,23 @@ impl fmt::Debug for ProtectionDomain {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        let lib = self.context.provider().verbs();
+        if let Kind::Imported = self.kind {
+            match lib.ibv_unimport_pd() {
+                // SAFETY: the domain was imported, and everything in it held this `Inner` and is gone.
+                Ok(unimport) => unsafe { unimport(self.pd.as_ptr()) },
+                Err(error) => log::error!("an imported protection domain stays: {error}"),
+            }
+            return;
+        }
         // SAFETY: the domain lives, and everything in it held this `Inner` and is gone.
-        let result = unsafe { (self.context.provider().verbs().ibv_dealloc_pd)(self.pd.as_ptr()) };
-        if let Err(error) = super::check(result) {
+        if let Err(error) = super::check(unsafe { (lib.ibv_dealloc_pd)(self.pd.as_ptr()) }) {
             log::error!("ibv_dealloc_pd failed: {error}");
             // The domain is still there, so what it depends on has to stay.
             std::mem::forget(self.context.clone());
+            if let Kind::Parent { pd, td } = &self.kind {
+                std::mem::forget((pd.clone(), td.clone()));
+            }
         }
     }
 }

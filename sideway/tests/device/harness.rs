@@ -1,17 +1,14 @@
 //! Cases, the device that they run on, and what comes of them.
 
 use std::process::ExitCode;
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::thread;
 use std::time::Duration;
 
-use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use sideway::ibverbs::connect::LocalPath;
 use sideway::ibverbs::device::DeviceList;
 use sideway::ibverbs::device_context::DeviceContext;
 use sideway::ibverbs::port::PortState;
-
-use crate::suite::{conclude, device_is_required};
+use test_harness::Terms;
+pub(crate) use test_harness::{Outcome, Skip};
 
 /// Names the device to use.
 const DEVICE: &str = "SIDEWAY_TEST_DEVICE";
@@ -19,32 +16,8 @@ const DEVICE: &str = "SIDEWAY_TEST_DEVICE";
 /// How long a case may take. Everything in a case that waits has a shorter limit of its own.
 const CASE_LIMIT: Duration = Duration::from_secs(90);
 
-/// Why this device cannot run a case.
-#[derive(Debug)]
-pub(crate) struct Skip(pub(crate) String);
-
-/// What comes of a case; it fails by a panic.
-pub(crate) type Outcome = Result<(), Skip>;
-
-/// Leaves a case that this device cannot run.
-macro_rules! skip {
-    ($($reason:tt)*) => { return Err($crate::harness::Skip(format!($($reason)*))) };
-}
-
-/// A case's name and what it does.
-type Case = (String, fn(&Rig) -> Outcome);
-
-#[derive(Default)]
-pub(crate) struct Suite {
-    cases: Vec<Case>,
-}
-
-/// Adds functions as cases of the suite; the names are theirs, with the module's.
-macro_rules! cases {
-    ($suite:ident: $($function:ident),* $(,)?) => {
-        $($suite.add(module_path!(), stringify!($function), "", $function);)*
-    };
-}
+/// Cases over a rig.
+pub(crate) type Suite = test_harness::Suite<Rig>;
 
 /// Adds a function with a flavour of queue pairs as parameter, once for each.
 macro_rules! each_qp {
@@ -94,63 +67,13 @@ macro_rules! matrix {
     )*};
 }
 
-impl Suite {
-    pub(crate) fn add(&mut self, module: &str, name: &str, flavours: &str, case: fn(&Rig) -> Outcome) {
-        let module = module.rsplit("::").next().unwrap_or_default();
-        let flavours = if flavours.is_empty() { String::new() } else { format!("[{flavours}]") };
-        self.cases.push((format!("{module}::{name}{flavours}"), case));
-    }
-
-    pub(crate) fn run(self) -> ExitCode {
-        let mut arguments = Arguments::from_args();
-        // One after the other: several would only wait for the same processors.
-        arguments.test_threads.get_or_insert(1);
-        let rig = Rig::find();
-        let required = device_is_required();
-        if let Some(reason) = rig.as_ref().err().filter(|_| !arguments.list) {
-            println!(
-                "{} device tests have nothing to run on: {reason}. `cargo xtask softroce --suite` runs them in a \
-                 virtual machine with SoftRoCE.",
-                self.cases.len()
-            );
-        }
-        let trials = self.cases.into_iter().map(|case| trial(case, rig.clone(), required)).collect();
-        conclude(&arguments, &libtest_mimic::run(&arguments, trials))
-    }
-}
-
-fn trial((name, case): Case, rig: Result<Rig, String>, required: bool) -> Trial {
-    match rig {
-        Ok(rig) => Trial::ignorable_test(name.clone(), move || {
-            let watchdog = Watchdog::start(name);
-            let outcome = case(&rig);
-            drop(watchdog);
-            Ok(match outcome {
-                Ok(()) => Completion::Completed,
-                Err(Skip(reason)) => Completion::ignored_with(reason),
-            })
-        }),
-        Err(reason) if required => Trial::test(name, move || Err(Failed::from(reason))),
-        Err(_) => Trial::ignorable_test(name, || Ok(Completion::ignored_with("no device"))),
-    }
-}
-
-/// Ends the whole program if a case does not end, which nothing else could.
-struct Watchdog {
-    _alive: mpsc::Sender<()>,
-}
-
-impl Watchdog {
-    fn start(name: String) -> Self {
-        let (alive, ended) = mpsc::channel();
-        thread::spawn(move || {
-            if ended.recv_timeout(CASE_LIMIT) == Err(RecvTimeoutError::Timeout) {
-                eprintln!("{name} did not end within {CASE_LIMIT:?}");
-                std::process::exit(101);
-            }
-        });
-        Self { _alive: alive }
-    }
+pub(crate) fn run(suite: Suite) -> ExitCode {
+    let terms = Terms {
+        required: test_harness::device_is_required(),
+        limit: CASE_LIMIT,
+        advice: "`cargo xtask softroce --suite` runs them in a virtual machine with SoftRoCE.",
+    };
+    suite.run(&test_harness::arguments(), &Rig::find(), terms)
 }
 
 /// The device that the cases use, and another one to talk to if there is one.

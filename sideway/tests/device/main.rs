@@ -6,6 +6,9 @@
 //! failure.
 
 #[macro_use]
+extern crate test_harness;
+
+#[macro_use]
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -17,6 +20,7 @@ mod connect;
 mod data;
 mod device;
 mod errors;
+mod events;
 mod flags;
 mod lifetimes;
 mod limits;
@@ -44,6 +48,7 @@ fn run() -> ExitCode {
     device::cases(&mut suite);
     memory::cases(&mut suite);
     completion::cases(&mut suite);
+    events::cases(&mut suite);
     queue_pair::cases(&mut suite);
     modify::cases(&mut suite);
     connect::cases(&mut suite);
@@ -55,5 +60,5 @@ fn run() -> ExitCode {
     lifetimes::cases(&mut suite);
     threads::cases(&mut suite);
     allocations::cases(&mut suite);
-    suite.run()
+    harness::run(suite)
 }

@@ -9,6 +9,7 @@ mod support;
 mod allocations;
 mod control;
 mod discipline;
+mod events;
 mod leaks;
 mod lifetimes;
 mod making;

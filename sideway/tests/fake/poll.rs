@@ -90,13 +90,61 @@ fn a_failing_poll_is_told_once() {
             assert!(setup.cq.poll(&mut |_| {}).is_err(), "told by the next poller");
         }
     }
-    for result in [-1, -libc::EIO, i32::MIN] {
-        check::<BasicCompletionQueue>(&Fake::lying(|l| l.poll_cq = Some(result)));
-    }
     for result in [libc::EIO, libc::EINVAL, -1, i32::MIN, i32::MAX] {
         check::<ExtendedCompletionQueue>(&Fake::lying(|l| l.start_poll = Some(result)));
         check::<GenericCompletionQueue>(&Fake::lying(|l| l.start_poll = Some(result)));
     }
+}
+
+/// A classic queue is polled by `start_poll`, which tells at once.
+#[test]
+fn a_failing_classic_poll_cannot_be_started() {
+    for result in [-1, -libc::EIO, i32::MIN] {
+        let fake = Fake::lying(|l| l.poll_cq = Some(result));
+        let mut setup = Setup::<BasicQueuePair, BasicCompletionQueue>::new(&fake);
+        for _ in 0..3 {
+            assert_eq!(setup.cq.start_poll().map(|_| ()).unwrap_err().result, result);
+        }
+    }
+}
+
+/// The second batch cannot be fetched: nothing is polled until that has been told, once.
+#[test]
+fn a_classic_poll_that_fails_between_batches_is_told_once() {
+    for (batch, asked) in [(1, true), (1, false), (3, true), (3, false)] {
+        let fake = Fake::lying(|l| l.poll_cq_from = Some((1, -libc::EIO)));
+        let mut setup = Setup::<BasicQueuePair, BasicCompletionQueue>::with(
+            &fake,
+            |cq| cq.setup_poll_batch(batch),
+            |qp| qp,
+        );
+        setup.write(0..5);
+        let mut poller = setup.cq.start_poll().unwrap();
+        for n in 0..batch {
+            assert_eq!(poller.next().unwrap().wr_id(), u64::from(n));
+        }
+        for _ in 0..3 {
+            assert!(poller.next().is_none());
+        }
+        let error = if asked {
+            poller.finish().unwrap_err()
+        } else {
+            drop(poller);
+            setup.cq.start_poll().map(|_| ()).unwrap_err()
+        };
+        assert_eq!(error.result, -libc::EIO);
+    }
+}
+
+/// A leaked poller keeps what it had fetched; nothing comes twice.
+#[test]
+fn a_leaked_classic_poller_keeps_its_batch() {
+    let fake = Fake::new();
+    let mut setup =
+        Setup::<BasicQueuePair, BasicCompletionQueue>::with(&fake, |cq| cq.setup_poll_batch(3), |qp| qp);
+    setup.write(0..5);
+    setup.cq.leak_poller(1);
+    assert_eq!(setup.poll(), [3, 4]);
 }
 
 #[test]

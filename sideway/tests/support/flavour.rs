@@ -1,9 +1,9 @@
 //! The flavours of queues and queue pairs, to run one test over all of them.
 
 use sideway::ibverbs::completion::{
-    BasicCompletionQueue, CompletionQueue, CompletionQueueBuilder, CreateCompletionQueueError,
-    ExtendedCompletionQueue, GenericCompletionQueue, PollCompletionQueueError, WorkCompletionOperationType,
-    WorkCompletionStatus,
+    ArmCompletionQueueError, BasicCompletionQueue, CompletionQueue, CompletionQueueBuilder,
+    CreateCompletionQueueError, ExtendedCompletionQueue, GenericCompletionQueue, Notify,
+    PollCompletionQueueError, ResizeCompletionQueueError, WorkCompletionOperationType, WorkCompletionStatus,
 };
 use sideway::ibverbs::queue_pair::{
     BasicQueuePair, CreateQueuePairError, ExtendedQueuePair, GenericQueuePair, QueuePair, QueuePairBuilder,
@@ -40,6 +40,15 @@ pub trait CqFlavour: CompletionQueue + Sized {
     /// Polls with a poller that is dropped without a question; whether it yielded nothing.
     fn is_drained_by_a_dropped_poller(&mut self) -> bool;
 
+    /// Arms, and polls until the poller says that the queue is empty.
+    fn arm_and_poll(
+        &mut self,
+        notify: Notify,
+        visit: &mut dyn FnMut(Completion),
+    ) -> Result<usize, ArmCompletionQueueError>;
+
+    fn resize_to(&mut self, cqe: u32) -> Result<(), ResizeCompletionQueueError>;
+
     /// Polls until the poller says that the queue is empty.
     fn poll(&mut self, visit: &mut dyn FnMut(Completion)) -> Result<usize, PollCompletionQueueError> {
         self.poll_up_to(usize::MAX, visit)
@@ -54,6 +63,21 @@ pub trait QpFlavour: QueuePair {
     const IS_CLASSIC: bool;
 
     fn make(builder: &QueuePairBuilder) -> Result<Self, CreateQueuePairError>;
+}
+
+/// A completion, copied out of its queue.
+macro_rules! copy {
+    ($wc:ident) => {
+        Completion {
+            wr_id: $wc.wr_id(),
+            status: $wc.status(),
+            opcode: $wc.opcode(),
+            byte_len: $wc.byte_len(),
+            imm_data: if $wc.status() != WorkCompletionStatus::Success { None } else { $wc.imm_data() },
+            qp_num: $wc.qp_num(),
+            vendor_err: $wc.vendor_err(),
+        }
+    };
 }
 
 macro_rules! cq_flavour {
@@ -75,19 +99,29 @@ macro_rules! cq_flavour {
                 while count < limit {
                     let Some(wc) = poller.next() else { break };
                     count += 1;
-                    let failed = wc.status() != WorkCompletionStatus::Success;
-                    visit(Completion {
-                        wr_id: wc.wr_id(),
-                        status: wc.status(),
-                        opcode: wc.opcode(),
-                        byte_len: wc.byte_len(),
-                        imm_data: if failed { None } else { wc.imm_data() },
-                        qp_num: wc.qp_num(),
-                        vendor_err: wc.vendor_err(),
-                    });
+                    visit(copy!(wc));
                 }
                 poller.finish()?;
                 Ok(count)
+            }
+
+            fn arm_and_poll(
+                &mut self,
+                notify: Notify,
+                visit: &mut dyn FnMut(Completion),
+            ) -> Result<usize, ArmCompletionQueueError> {
+                let mut poller = self.arm(notify)?;
+                let mut count = 0;
+                while let Some(wc) = poller.next() {
+                    count += 1;
+                    visit(copy!(wc));
+                }
+                poller.finish()?;
+                Ok(count)
+            }
+
+            fn resize_to(&mut self, cqe: u32) -> Result<(), ResizeCompletionQueueError> {
+                self.resize(cqe)
             }
 
             fn is_drained_by_a_dropped_poller(&mut self) -> bool {
@@ -99,8 +133,6 @@ macro_rules! cq_flavour {
                 for _ in 0..count {
                     let _ = poller.next();
                 }
-                // Of the classic flavour, that is no different from a drop.
-                #[allow(clippy::forget_non_drop)]
                 std::mem::forget(poller);
             }
         }

@@ -1,4 +1,4 @@
-//! What the suites of device tests share: the devices that they run over, and what comes of them.
+//! What the suites of device tests share: the devices that they run over.
 //!
 //! A provider, and the mode of a software device, belong to a process. So a suite's program runs itself once for each
 //! configuration below, one after the other, unless `SIDEWAY_PROVIDER` says which devices it is to use. Over a
@@ -7,11 +7,8 @@
 use std::env;
 use std::process::{Command, ExitCode};
 
-use libtest_mimic::{Arguments, Conclusion};
 use sideway::provider::{PROVIDER_VARIABLE, ProviderChoice, ProviderError};
-
-/// Where this is set, a missing device is a failure.
-const REQUIRE: &str = "SIDEWAY_TEST_REQUIRE_DEVICE";
+use test_harness::REQUIRE;
 
 /// Variables that name a device of the system's.
 const DEVICES_OF_THE_SYSTEM: [&str; 2] = ["SIDEWAY_TEST_DEVICE", "SOFTROCE_DEVICE"];
@@ -45,7 +42,7 @@ const CONFIGURATIONS: [Configuration; 3] = [
 pub(crate) fn in_each_configuration(suite: impl FnOnce() -> ExitCode) -> ExitCode {
     let chosen = env::var_os(PROVIDER_VARIABLE).is_some_and(|name| !name.is_empty());
     // The tests are the same everywhere, and whoever asks wants each once.
-    if chosen || Arguments::from_args().list {
+    if chosen || test_harness::arguments().list {
         return suite();
     }
     let failed: Vec<_> = CONFIGURATIONS.iter().filter(|configuration| !configuration.passes()).collect();
@@ -81,25 +78,4 @@ impl Configuration {
             }
         }
     }
-}
-
-/// Whether a missing device is a failure.
-pub(crate) fn device_is_required() -> bool {
-    env::var_os(REQUIRE).is_some_and(|value| value != "0" && !value.is_empty())
-}
-
-/// Says what came of a suite, in the line that `cargo xtask softroce --suite` sums up.
-pub(crate) fn conclude(arguments: &Arguments, conclusion: &Conclusion) -> ExitCode {
-    if arguments.list {
-        return ExitCode::SUCCESS;
-    }
-    let (failed, skipped) = (conclusion.num_failed, conclusion.num_ignored);
-    let ran = conclusion.num_passed + failed;
-    println!("device tests: {ran} ran, {skipped} skipped, {failed} failed");
-    let all_were_wanted = arguments.filter.is_none() && arguments.skip.is_empty();
-    let nothing = ran == 0 && all_were_wanted && device_is_required();
-    if nothing {
-        println!("no device test ran, and there must be some ({REQUIRE})");
-    }
-    if failed == 0 && !nothing { ExitCode::SUCCESS } else { ExitCode::from(FAILURE) }
 }

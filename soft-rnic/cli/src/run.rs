@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::Result;
+use soft_rnic::{MAX_DEVICES, MAX_PORTS};
 
 use crate::library;
 
@@ -24,11 +25,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR", env = "SOFT_RNIC_LIB_DIR")]
     lib_dir: Option<PathBuf>,
     /// How many devices there are (SOFT_RNIC_DEVICES)
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
-    devices: Option<u32>,
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u8).range(1..=i64::from(MAX_DEVICES)))]
+    devices: Option<u8>,
     /// How many ports each device has (SOFT_RNIC_PORTS)
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
-    ports: Option<u32>,
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u8).range(1..=i64::from(MAX_PORTS)))]
+    ports: Option<u8>,
     /// When work is done: as it is posted, or later, as hardware does it (SOFT_RNIC_MODE)
     #[arg(long)]
     mode: Option<Mode>,

@@ -3,23 +3,26 @@
 //! Every link has, in the segment of the process that it leads to, a cell a lane: a request, and room for bytes in transit.
 //! The sender fills it in, rings, and waits a moment for the owner's service thread, which checks the request against its
 //! own, private tables. An owner that does not begin in time is tried again like one that does not acknowledge; what it has
-//! begun stays in the cell, so that nothing (no atomic, above all) is done twice.
+//! begun stays in the cell, so that nothing (no atomic, above all) is done twice. Nobody waits long for that, either: what is
+//! sent stays outstanding, and if a receive was claimed for it, that is the owner's until it has come to its end.
 
 use core::ptr::NonNull;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rdma_mummy_sys::types::{ibv_access_flags, ibv_qp_type};
 
 use super::transfer::{Direction, Local, Remote};
 use super::{Broken, Way};
-use crate::crash_point::{self, Step};
-use crate::node::{CALL_CELL, CALL_HEADER, CALL_PAYLOAD, Doorbell, is_service_thread};
+use crate::node::{CALL_CELL, CALL_HEADER, CALL_PAYLOAD, Doorbell, Link, is_service_thread};
 use crate::objects::rnic::Rnic;
 use crate::platform::copy;
+use crate::shared::call::{Step, Turn};
 use crate::shared::gate::Pass;
 use crate::shared::mark::{LANES, Mark};
 use crate::shared::segment::Segment;
-use crate::sync::{AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed, Release};
+use crate::shared::slot::Claim;
+use crate::sync::{AtomicU32, AtomicU64, Relaxed};
 
 /// Bytes in transit at a time.
 const ROOM: usize = CALL_PAYLOAD;
@@ -27,19 +30,18 @@ const ROOM: usize = CALL_PAYLOAD;
 const PATIENCE: Duration = Duration::from_millis(20);
 /// The same for what has one attempt only: a busy machine keeps a thread waiting for longer than that.
 const PATIENCE_ONCE: Duration = Duration::from_millis(100);
-/// How long it waits for an owner that has begun: one that is stopped just then.
-const LONG_PATIENCE: Duration = Duration::from_secs(2);
 
 /// A request in the owner's segment.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Cell {
-    state: AtomicU32,
+    turn: Turn,
     operation: AtomicU32,
     key: AtomicU32,
     status: AtomicU32,
     queue_pair: AtomicU32,
-    unused: AtomicU32,
+    /// What is left to the owner: a slot of the queue pair's receive queue, ...
+    slot: AtomicU32,
     pass: AtomicU64,
     address: AtomicU64,
     length: AtomicU64,
@@ -47,16 +49,11 @@ pub(crate) struct Cell {
     /// Tells one request from the next.
     ticket: AtomicU64,
     value: AtomicU64,
-    more_unused: [AtomicU64; 6],
-}
-
-/// States of a cell.
-mod state {
-    pub(super) const IDLE: u32 = 0;
-    pub(super) const ASKED: u32 = 1;
-    pub(super) const ANSWERED: u32 = 2;
-    /// The owner is at it.
-    pub(super) const BEGUN: u32 = 3;
+    /// ... its claim, ...
+    claim: AtomicU64,
+    /// ... and the shared receive queue's index plus one, if it is of one.
+    shared_queue: AtomicU64,
+    unused: [AtomicU64; 4],
 }
 
 // Every byte is an atomic's.
@@ -133,10 +130,12 @@ fn ask(
     let (cell, room) = cell(link.segment(), link.call_area(), way.lane.index()).ok_or(Broken::Gone)?;
     let address = remote.address.wrapping_add(asked.offset as u64);
     let same = cell.ticket.load(Relaxed) == way.ticket && cell.address.load(Relaxed) == address;
-    match cell.state.load(Acquire) {
-        state::ASKED | state::BEGUN | state::ANSWERED if same => {}
+    match cell.turn.step() {
+        // It was waited for before.
+        Step::Begun if same => return Err(Broken::Begun),
+        Step::Asked | Step::Answered if same => {}
         // An earlier request of this lane, whose sender does something else meanwhile.
-        state::ASKED | state::BEGUN => return Err(Broken::Late),
+        Step::Asked | Step::Begun | Step::Left => return Err(Broken::Late),
         // An atomic operation that was done, and whose sender has yet to hear of it: it must not be done again.
         _ if link.owed(way.lane.index()).is_some_and(|ticket| ticket != way.ticket) => {
             return Err(Broken::Late);
@@ -157,7 +156,7 @@ fn ask(
             if matches!(asked.operation, Operation::WritePart | Operation::WriteLast) {
                 bytes(room);
             }
-            cell.state.store(state::ASKED, Release);
+            cell.turn.ask();
             link.ring(Doorbell::Call { lane: way.lane.index() as u16 });
         }
     }
@@ -166,41 +165,88 @@ fn ask(
     if status == DONE && asked.operation == Operation::Read {
         bytes(room);
     }
-    cell.state.store(state::IDLE, Release);
+    cell.turn.end();
     link.owe(way.lane.index(), None);
     if status == DONE { Ok(value) } else { Err(Broken::Address) }
 }
 
 /// Waits for the answer. A request that the owner has not begun in time is taken back: it must not be carried out once the
-/// receive that it was for is somebody else's. One that it has begun is waited for.
+/// receive that it was for is somebody else's. One that it has begun cannot be.
 fn wait(way: Way<'_>, cell: &Cell) -> Result<(), Broken> {
     let begin = Instant::now();
     // A datagram is not tried again.
     let once = u32::from(way.peer.card.qp_type) == ibv_qp_type::IBV_QPT_UD.0 && !is_service_thread();
     let patience = if once { PATIENCE_ONCE } else { PATIENCE };
-    let mut spins = 0_u32;
+    let (mut spins, mut areas) = (0_u32, Vec::new());
     loop {
-        let state = cell.state.load(Acquire);
-        if state == state::ANSWERED {
+        let step = cell.turn.step();
+        if step == Step::Answered {
             return Ok(());
         }
         let waited = begin.elapsed();
-        if !way.peer.link.alive() || waited > LONG_PATIENCE {
+        if !way.peer.link.alive() {
             return Err(Broken::Gone);
         }
-        if waited > patience
-            && state == state::ASKED
-            && cell.state.compare_exchange(state::ASKED, state::IDLE, AcqRel, Relaxed).is_ok()
-        {
+        if waited > patience && step == Step::Asked && cell.turn.withdraw() {
             way.peer.link.owe(way.lane.index(), None);
             return Err(Broken::Late);
         }
+        if waited > 2 * patience {
+            return Err(Broken::Begun);
+        }
         if is_service_thread() {
             // The owner's service thread may wait for this one just as well.
-            way.rnic.serve_all_calls();
+            way.rnic.serve_all_calls(&mut areas);
         }
         spins = spins.saturating_add(1);
         if spins < 100 { core::hint::spin_loop() } else { std::thread::yield_now() }
+    }
+}
+
+/// Leaves the receive that the request was for to the owner, who is at it. False if it has come to its end.
+#[cold]
+pub(crate) fn leave_to_owner(way: Way<'_>, slot: u32, claim: Claim) -> bool {
+    let link = &way.peer.link;
+    let Some((cell, _)) = cell(link.segment(), link.call_area(), way.lane.index()) else { return false };
+    cell.slot.store(slot, Relaxed);
+    cell.claim.store(claim.to_word(), Relaxed);
+    cell.shared_queue.store(way.peer.card.srq.into(), Relaxed);
+    let left = cell.turn.leave();
+    if !left && cell.turn.step() == Step::Answered {
+        // Of this receive: the next attempt may have another.
+        cell.turn.end();
+    }
+    left
+}
+
+/// A receive that was left to its owner.
+#[derive(Clone, Debug)]
+pub(crate) struct Left {
+    link: Arc<Link>,
+    ticket: u64,
+    since: Instant,
+}
+
+impl Left {
+    /// What was left in this lane for a request, if anything was.
+    pub(crate) fn find(link: &Arc<Link>, lane: usize, ticket: u64) -> Option<Self> {
+        let left = Self { link: Arc::clone(link), ticket, since: Instant::now() };
+        left.is_there(link, lane).then_some(left)
+    }
+
+    /// Whether the owner, if it is this one, still has it.
+    pub(crate) fn is_there(&self, link: &Arc<Link>, lane: usize) -> bool {
+        let cell = cell(link.segment(), link.call_area(), lane % LANES);
+        Arc::ptr_eq(&self.link, link)
+            && link.alive()
+            && cell.is_some_and(|(cell, _)| {
+                cell.turn.step() == Step::Left && cell.ticket.load(Relaxed) == self.ticket
+            })
+    }
+
+    /// For how long.
+    pub(crate) fn age(&self) -> Duration {
+        self.since.elapsed()
     }
 }
 
@@ -220,11 +266,7 @@ pub(crate) unsafe fn move_by_asking(
     for remote in remotes {
         let mut offset = 0;
         while offset < remote.len && done < total {
-            let mut length = ROOM.min(remote.len - offset).min(total - done);
-            let halfway = crash_point::has_halves() && done == 0 && total > 1;
-            if halfway {
-                length = length.min(total / 2);
-            }
+            let length = ROOM.min(remote.len - offset).min(total - done);
             let operation = match direction {
                 Direction::Read => Operation::Read,
                 Direction::Write if done + length == total => Operation::WriteLast,
@@ -238,9 +280,6 @@ pub(crate) unsafe fn move_by_asking(
             ask(way, remote, asked, &mut bytes)?;
             offset += length;
             done += length;
-            if halfway {
-                crash_point::reach(Step::HalfCopied);
-            }
         }
     }
     Ok(())
@@ -284,12 +323,13 @@ unsafe fn copy_part(
 }
 
 impl Rnic {
-    /// Does what peers have asked for.
-    fn serve_all_calls(&self) {
-        for area in self.node().call_areas() {
+    /// Does what peers have asked for. `areas` is room to remember where that is, for one who does so again and again.
+    fn serve_all_calls(&self, areas: &mut Vec<(u16, u64)>) {
+        self.node().call_areas(areas);
+        for (link, area) in areas {
             // All of them: which was rung for waits in the socket.
             for lane in 0..LANES {
-                self.serve_cell(area, lane);
+                self.serve_cell(*link, *area, lane);
             }
         }
     }
@@ -297,19 +337,37 @@ impl Rnic {
     /// Does what a peer has asked for. Nothing of it is trusted; only the service thread comes here.
     pub(crate) fn serve_call(&self, link: u16, lane: u16) {
         if let Some(area) = self.node().call_area_of(link) {
-            self.serve_cell(area, lane.into());
+            self.serve_cell(link, area, lane.into());
         }
     }
 
-    fn serve_cell(&self, area: u64, lane: usize) {
+    fn serve_cell(&self, link: u16, area: u64, lane: usize) {
         let Some((cell, room)) = cell(self.node().segment(), area, lane) else { return };
-        if cell.state.compare_exchange(state::ASKED, state::BEGUN, AcqRel, Relaxed).is_err() {
-            return;
+        if cell.turn.begin() {
+            let answer = self.carry_out(cell, room);
+            self.end_call(link, cell, answer);
         }
-        let answer = self.carry_out(cell, room);
+    }
+
+    fn end_call(&self, link: u16, cell: &Cell, answer: Option<u64>) {
         cell.status.store(if answer.is_some() { DONE } else { REFUSED }, Relaxed);
         cell.value.store(answer.unwrap_or(0), Relaxed);
-        cell.state.store(state::ANSWERED, Release);
+        if cell.turn.answer() {
+            return;
+        }
+        if let Some(claim) = Claim::from_word(cell.claim.load(Relaxed), link) {
+            let slot = cell.slot.load(Relaxed);
+            match u32::try_from(cell.shared_queue.load(Relaxed)).unwrap_or(0).checked_sub(1) {
+                Some(srq) => {
+                    self.shared_queues().get(srq).into_iter().for_each(|srq| srq.offer_anew(slot, claim));
+                }
+                None => {
+                    let queue_pair = self.queue_pairs().get(cell.queue_pair.load(Relaxed));
+                    queue_pair.into_iter().for_each(|queue_pair| queue_pair.offer_anew(slot, claim));
+                }
+            }
+        }
+        cell.turn.end();
     }
 
     fn carry_out(&self, cell: &Cell, room: NonNull<u8>) -> Option<u64> {
@@ -351,3 +409,6 @@ impl Rnic {
         answer
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

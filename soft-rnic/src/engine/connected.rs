@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use rdma_mummy_sys::types::{ibv_access_flags, ibv_qp_state, ibv_qp_type, ibv_wc_status, ibv_wr_opcode};
 
-use super::call::{Operation, atomic_by_asking};
+use super::call::{Left, Operation, atomic_by_asking};
 use super::gather::Gathered;
 use super::peer::NoPeer;
 use super::transfer::{Direction, Place, Remote};
 use super::{After, Broken, Marks, Outcome, Way};
-use crate::crash_point::{Step, reach};
+use crate::faults::Step;
+use crate::faults::injected::reach;
 use crate::node::PathTaken;
 use crate::platform::copy;
 use crate::queue_pair::lane::Held;
@@ -17,6 +18,7 @@ use crate::queue_pair::post::brings_back;
 use crate::queue_pair::send_queue::Posted;
 use crate::queue_pair::{Qp, Sending};
 use crate::shared::entry::notice;
+use crate::shared::gate::Pass;
 use crate::shared::mark::{Mark, settle};
 
 /// The longest message (`max_msg_sz`).
@@ -60,6 +62,8 @@ impl Qp {
             // An unreliable connection does not know whether anybody listens.
             Err(NoPeer::Silent) if self.qp_type == ibv_qp_type::IBV_QPT_UC => Outcome::Done,
             Err(NoPeer::Silent) => self.no_answer(sending),
+            Err(NoPeer::Closed) => self.closed(sending),
+            Err(NoPeer::Busy) => self.left_behind(sending),
             Err(NoPeer::Pending) => self.soon(sending),
         };
         local.clear();
@@ -176,6 +180,17 @@ impl Qp {
             Stop::Broken(Broken::Address) => Outcome::Failed(ibv_wc_status::IBV_WC_REM_OP_ERR),
             Stop::Changed | Stop::Broken(Broken::Path) => self.soon(sending),
             Stop::Broken(Broken::Late) => self.late(sending, reliable),
+            Stop::Broken(Broken::Begun) => {
+                let ticket = sending.ticket;
+                if let Some(peer) = &mut sending.peer
+                    && let Some(left) = Left::find(&peer.link, self.number.index as usize, ticket)
+                {
+                    // No message takes a later receive before this one is back.
+                    peer.pass = Pass::NONE;
+                    sending.left = Some(left);
+                }
+                self.left_behind(sending)
+            }
             Stop::Broken(Broken::Gone) => {
                 if let Some(peer) = &sending.peer {
                     peer.link.suspect();
@@ -222,6 +237,7 @@ impl Qp {
             return Err(Stop::Refused(Refused::Invalid));
         }
         let remote = self.remote(posted, way, ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC)?;
+        reach(Step::BeforeCopy);
         let swaps = request.opcode == ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP;
         let [first, second] = request.operands;
         let (before, path) = match remote.place {
@@ -300,7 +316,6 @@ impl Qp {
             .place(way, request.rkey, &card, request.remote_addr, request.length, writes)
             .ok_or(Stop::Refused(Refused::Access))?;
         let len = request.length as usize;
-        reach(Step::Checked);
         Ok(Remote { place, len, key: request.rkey, address: request.remote_addr })
     }
 
@@ -331,9 +346,7 @@ impl Qp {
         if !gathered.holds() {
             return Err(Stop::Local(ibv_wc_status::IBV_WC_LOC_PROT_ERR));
         }
-        reach(Step::Checked);
         let len = request.length as usize;
-        reach(Step::Checked);
         Ok(Remote { place: Place::Here(at), len, key: request.rkey, address: request.remote_addr })
     }
 }

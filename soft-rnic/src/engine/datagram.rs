@@ -7,14 +7,16 @@ use rdma_mummy_sys::types::{ibv_qp_type, ibv_wc_status, ibv_wr_opcode};
 use super::connected::Stop;
 use super::deliver::{Envelope, GRH};
 use super::gather::Gathered;
+use super::multicast::GROUP;
 use super::peer::{Peer, receives};
 use super::{After, Broken, Marks, Outcome, Way};
-use crate::node::Reach;
+use crate::node::{Link, Reach};
+use crate::objects::multicast::is_group;
 use crate::queue_pair::lane::Held;
 use crate::queue_pair::send_queue::{Destination, Posted};
 use crate::queue_pair::{Qp, Sending};
 
-/// Whether a Q_Key of a request stands for the queue pair's own (InfiniBand specification 10.2.5: the high bit).
+/// Whether a Q_Key of a request stands for the queue pair's own (InfiniBand specification 3.5.3: the high bit).
 const CONTROLLED: u32 = 1 << 31;
 
 impl Qp {
@@ -36,11 +38,12 @@ impl Qp {
         if request.length > u64::from(self.port_mtu()) {
             return Outcome::Failed(ibv_wc_status::IBV_WC_LOC_LEN_ERR);
         }
-        let lane = sending.lane();
-        let local = self.rnic.node().local_mark(lane);
+        if destination.remote_qpn == GROUP && is_group(destination.dgid) {
+            return self.execute_multicast(sending, destination, posted, after);
+        }
+        let local = self.rnic.node().local_mark(sending.lane());
         let mut gathered = Gathered::default();
-        if let Err(status) = self.gather(posted, false, local, &mut gathered) {
-            local.clear();
+        if let Err(status) = self.gather_for(sending, posted, &mut gathered) {
             return Outcome::Failed(status);
         }
         let outcome = match self.rnic.node().link_to(destination.remote_qpn) {
@@ -48,7 +51,7 @@ impl Qp {
             Reach::Pending => self.soon(sending),
             Reach::Ready(link) => {
                 if let Some(peer) = self.receiver(sending, destination, link) {
-                    self.send_to(sending, destination, posted, &peer, &gathered, after)
+                    self.send_to(sending, destination, posted, &peer, To::One, &gathered, after)
                 } else {
                     Outcome::Done
                 }
@@ -59,35 +62,56 @@ impl Qp {
         outcome
     }
 
+    /// Finds the pieces of a datagram. They are marked as long as this succeeds.
+    pub(super) fn gather_for<'a>(
+        &'a self,
+        sending: &Held<'_, Sending>,
+        posted: &Posted<'_>,
+        gathered: &mut Gathered<'a>,
+    ) -> Result<(), ibv_wc_status> {
+        let local = self.rnic.node().local_mark(sending.lane());
+        self.gather(posted, false, local, gathered).inspect_err(|_| local.clear())
+    }
+
     /// The queue pair that a datagram is for, if it takes it.
-    fn receiver(
+    fn receiver(&self, sending: &Sending, destination: &Destination, link: Arc<Link>) -> Option<Peer> {
+        let qpn = destination.remote_qpn;
+        let peer = self.taker(sending, destination, &link, link.index_of(qpn)?, qpn)?;
+        let here = link.has_gid(peer.card.device, peer.card.port, destination.dgid);
+        here.then_some(peer)
+    }
+
+    /// A queue pair that datagrams reach, if it takes this one.
+    pub(super) fn taker(
         &self,
         sending: &Sending,
         destination: &Destination,
-        link: Arc<crate::node::Link>,
+        link: &Arc<Link>,
+        index: u32,
+        qpn: u32,
     ) -> Option<Peer> {
-        let index = link.index_of(destination.remote_qpn)?;
-        let (pass, card) = link.segment().queue_pair(index)?.read()?;
+        let (pass, card) = self.card_of(link, index)?;
         let qkey = match destination.remote_qkey {
             key if key & CONTROLLED != 0 => sending.attributes.qkey,
             key => key,
         };
         let takes = receives(pass.label())
-            && card.qpn == destination.remote_qpn
+            && card.qpn == qpn
             && u32::from(card.qp_type) == ibv_qp_type::IBV_QPT_UD.0
             && card.qkey == qkey
-            && card.link_up
-            && link.has_gid(card.device, card.port, destination.dgid);
-        let slots = card.slots.check();
+            && card.link_up;
+        let (link, slots) = (Arc::clone(link), card.slots.check());
         takes.then_some(Peer { link, index, pass, card, slots, established: true, longest: u64::MAX })
     }
 
-    fn send_to(
+    #[allow(clippy::too_many_arguments)] // What a datagram consists of.
+    pub(super) fn send_to(
         self: &Arc<Self>,
         sending: &mut Held<'_, Sending>,
         destination: &Destination,
         posted: &Posted<'_>,
         peer: &Peer,
+        to: To,
         gathered: &Gathered<'_>,
         after: &mut After,
     ) -> Outcome {
@@ -97,22 +121,36 @@ impl Qp {
             Marks { local: self.rnic.node().local_mark(lane.index()), remote: peer.link.mark(lane.index()) };
         let way = Way { rnic: &self.rnic, peer, gathered, marks: &marks, lane, ticket };
         // The receiver has no packet to look at: it is told by which of its addresses it was reached.
-        let index =
-            peer.link.gid_index(peer.card.device, peer.card.port, destination.dgid).unwrap_or_default();
+        let by = match to {
+            To::One => {
+                let index = peer.link.gid_index(peer.card.device, peer.card.port, destination.dgid);
+                u64::from(index.unwrap_or_default())
+            }
+            To::Group { entry } => u64::from(entry + 1) << 8,
+        };
         let [low, high] = gid_words(destination.sgid);
         let to = u64::from(destination.traffic_class)
             | u64::from(destination.hop_limit) << 8
             | u64::from(destination.flow_label) << 16
-            | u64::from(index) << 40;
+            | by << 40;
         let envelope = Envelope { header: GRH, source: [low, high, to] };
         let result = self.deliver_in(envelope, posted, way, after);
         match result {
             Err(Stop::Local(status)) => Outcome::Failed(status),
-            Err(Stop::Broken(Broken::Late)) => self.late_datagram(sending),
+            Err(Stop::Broken(Broken::Late | Broken::Begun)) => self.late_datagram(sending),
             // Whatever went wrong on the way: the datagram is lost and nobody is told.
             _ => Outcome::Done,
         }
     }
+}
+
+/// By which of its addresses a receiver is reached.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum To {
+    /// The one that the datagram names.
+    One,
+    /// As the member of a group, by this entry of its owner's table.
+    Group { entry: u32 },
 }
 
 /// A GID as two words.

@@ -6,11 +6,11 @@ use rdma_mummy_sys::types::{
     ibv_access_flags, ibv_qp_type, ibv_send_flags, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status, ibv_wr_opcode,
 };
 
+use super::call::leave_to_owner;
 use super::connected::{Refused, Stop};
 use super::peer::Peer;
 use super::transfer::{Direction, Place, Remote, Remotes};
 use super::{After, Broken, Outcome, Way};
-use crate::crash_point;
 use crate::faults::injected::{reach, takes_the_long_way};
 use crate::faults::{self, Step};
 use crate::node::{Doorbell, Link, PathTaken, ShareId};
@@ -64,7 +64,7 @@ impl Qp {
         after: &mut After,
     ) -> Result<Outcome, Stop> {
         let Way { peer, gathered, marks, .. } = way;
-        crash_point::reach(crash_point::Step::BeforeMark);
+        reach(Step::BeforeMark);
         marks.remote.publish(Mark::new(peer.index, Mark::NO_REGION));
         if !peer.entry().holds(peer.pass) {
             return Err(Stop::Changed);
@@ -72,10 +72,9 @@ impl Qp {
         if !gathered.holds() {
             return Err(Stop::Local(ibv_wc_status::IBV_WC_LOC_PROT_ERR));
         }
-        crash_point::reach(crash_point::Step::BeforeClaim);
         reach(Step::BeforeClaim);
         let taken = self.take_receive(peer, after)?;
-        crash_point::reach(crash_point::Step::Claimed);
+        reach(Step::Claimed);
         let filled = if is_write(posted) {
             self.write_for(posted, way)
         } else {
@@ -85,7 +84,7 @@ impl Qp {
             Ok(eager) => {
                 self.finish(envelope, posted, peer, &taken, eager, ibv_wc_status::IBV_WC_SUCCESS, after)
             }
-            Err(stop) => self.give_up(envelope, posted, peer, &taken, stop, after),
+            Err(stop) => self.give_up(envelope, posted, way, &taken, stop, after),
         }
     }
 
@@ -165,7 +164,7 @@ impl Qp {
         let entries = Entries::check(peer, taken, room, length + envelope.header)?;
         let eager = length <= EAGER && !(faults::active() && takes_the_long_way());
         if eager {
-            crash_point::reach(crash_point::Step::Checked);
+            reach(Step::BeforeCopy);
             let mut at = taken.slot.eager.as_ptr();
             for piece in &gathered.pieces {
                 // SAFETY: local pieces under a settled mark; together they are no longer than the eager bytes, which
@@ -187,7 +186,6 @@ impl Qp {
             return Err(Stop::Changed);
         }
         let remotes = self.places(way, &entries, envelope.header)?;
-        crash_point::reach(crash_point::Step::Checked);
         // SAFETY: marks are settled; local and remote keys hold.
         unsafe { self.carry(way, Direction::Write, &remotes) }.map_err(Stop::Broken)?;
         Ok(false)
@@ -254,12 +252,10 @@ impl Qp {
                 word.store(value, Relaxed);
             }
         }
-        crash_point::reach(crash_point::Step::BeforeFinish);
         reach(Step::BeforeFinish);
         if !taken.slot.header.finish(taken.claim, &delivery) {
             return Err(Stop::Broken(Broken::Gone));
         }
-        crash_point::reach(crash_point::Step::BeforeAnnounce);
         reach(Step::BeforeAnnounce);
         let segment = peer.link.segment();
         let card = &peer.card;
@@ -281,7 +277,7 @@ impl Qp {
         let card = &peer.card;
         let Some(entry) = peer.link.segment().completion_queue(card.recv_cq) else { return };
         let announced = entry.announce(card.source, solicited);
-        crash_point::reach(crash_point::Step::BeforeDoorbell);
+        reach(Step::BeforeDoorbell);
         if announced.wake {
             self.wake(entry, peer, after);
         } else if announced.overrun {
@@ -289,16 +285,20 @@ impl Qp {
         }
     }
 
-    /// The message did not get there. What was claimed goes back, unless the receive itself is at fault.
+    /// The message did not get there. What was claimed goes back, unless the receive itself is at fault, or its owner is at it.
     fn give_up(
         &self,
         envelope: Envelope,
         posted: &Posted<'_>,
-        peer: &Peer,
+        way: Way<'_>,
         taken: &Taken<'_>,
         stop: Stop,
         after: &mut After,
     ) -> Result<Outcome, Stop> {
+        let peer = way.peer;
+        if stop == Stop::Broken(Broken::Begun) && leave_to_owner(way, taken.index, taken.claim) {
+            return Err(stop);
+        }
         let reliable = self.qp_type == ibv_qp_type::IBV_QPT_RC;
         let status = match stop {
             Stop::Refused(Refused::Invalid) if !is_write(posted) => ibv_wc_status::IBV_WC_LOC_LEN_ERR,
@@ -360,7 +360,8 @@ impl Qp {
         if link.is_own() {
             // The pointer that the program registered, by the private tables: peers can write into the segment.
             let (region, pass, own) = self.rnic.regions().read(key)?;
-            let at = own.pointer(address, length).filter(|_| own.pd == card.pd && region.holds(pass));
+            let allowed = own.pd == card.pd && own.access & ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 != 0;
+            let at = own.pointer(address, length).filter(|_| allowed && region.holds(pass));
             return at.map(Place::Here);
         }
         let there = card.address.wrapping_add(address.wrapping_sub(card.iova));

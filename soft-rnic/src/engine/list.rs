@@ -13,7 +13,6 @@ use super::connected::MAX_MESSAGE;
 use super::peer::Peer;
 use super::short::shared_place;
 use super::transfer::Direction;
-use crate::crash_point::{self, Step, reach};
 use crate::node::{LaneGuard, PathTaken};
 use crate::objects::region::Region;
 use crate::platform::copy;
@@ -73,7 +72,7 @@ impl Qp {
     ) -> usize {
         let (state, lane) = sending.parts();
         let Some(peer) = &state.peer else { return 0 };
-        if peer.link.is_own() || !peer.established || !peer.link.alive() || crash_point::has_halves() {
+        if peer.link.is_own() || !peer.established || !peer.link.alive() {
             return 0;
         }
         let Some(first) = queue.peek(0) else { return 0 };
@@ -213,7 +212,6 @@ impl Qp {
         if list.ends.is_empty() {
             return 0;
         }
-        reach(Step::BeforeMark);
         let marks = self.marks(peer, lane);
         if list.local_region != Mark::NO_REGION {
             marks.local.set(Mark::new(self.number.index, list.local_region));
@@ -223,7 +221,6 @@ impl Qp {
         if !peer.entry().holds(peer.pass) || !list.holds() {
             return 0;
         }
-        reach(Step::Checked);
         // SAFETY: the marks are settled and all gates hold: the local ranges may be touched, and are written only by READs, whose
         // keys allow it; the remote ones lie in the peer's regions.
         let moved = unsafe {

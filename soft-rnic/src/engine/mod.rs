@@ -12,6 +12,7 @@ pub(crate) mod gather;
 #[cfg(all(any(test, fuzzing), not(loom)))]
 pub(crate) mod hostile;
 mod list;
+pub(crate) mod multicast;
 pub(crate) mod peer;
 mod short;
 pub(crate) mod transfer;
@@ -56,6 +57,8 @@ pub(crate) enum Broken {
     Path,
     /// The owner was asked and has not answered yet.
     Late,
+    /// The owner was asked, and is at it for longer than anybody waits.
+    Begun,
 }
 
 impl From<VmError> for Broken {

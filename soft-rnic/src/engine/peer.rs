@@ -63,6 +63,10 @@ pub(crate) enum NoPeer {
     Pending,
     /// Nobody answers.
     Silent,
+    /// It does not say what it is, for a moment or for good.
+    Closed,
+    /// Its owner is at a message, whose receive comes before others.
+    Busy,
 }
 
 /// States in which a queue pair takes messages.
@@ -89,6 +93,25 @@ impl Qp {
         self.find_peer(sending)
     }
 
+    /// What a queue pair says of itself. One of this process is asked itself: peers can write into the segment.
+    pub(super) fn card_of(&self, link: &Link, index: u32) -> Option<(Pass, QpCard)> {
+        let entry = link.segment().queue_pair(index)?;
+        // It may be about to change its state, which takes a moment.
+        let found = (0..100).find_map(|_| {
+            let found = entry.read();
+            if found.is_none() {
+                core::hint::spin_loop();
+            }
+            found
+        });
+        let (pass, card) = found?;
+        if link.is_own() {
+            // Of a later state than the pass, if of another: then the pass does not hold.
+            return Some((pass, self.rnic.queue_pairs().get(index)?.card()));
+        }
+        Some((pass, card))
+    }
+
     #[cold]
     fn find_peer(&self, sending: &mut Sending) -> Result<(), NoPeer> {
         let attributes = &sending.attributes;
@@ -99,8 +122,16 @@ impl Qp {
             _ => return Err(NoPeer::Silent),
         };
         let index = link.index_of(attributes.dest_qpn);
-        let found = index.and_then(|index| Some((index, link.segment().queue_pair(index)?.read()?)));
-        let Some((index, (pass, card))) = found else { return Err(NoPeer::Silent) };
+        let Some(index) = index else { return Err(NoPeer::Silent) };
+        if let Some(left) = &sending.left {
+            if left.is_there(&link, self.number.index as usize) {
+                return Err(NoPeer::Busy);
+            }
+            sending.left = None;
+        }
+        let Some((pass, card)) = self.card_of(&link, index) else { return Err(NoPeer::Closed) };
+        sending.closed_since = None;
+        let attributes = &sending.attributes;
         let listens = receives(pass.label())
             && card.qpn == attributes.dest_qpn
             && card.dest_qpn == self.number.qpn
@@ -116,7 +147,7 @@ impl Qp {
             Arc::ptr_eq(&peer.link, &link) && peer.index == index && peer.card.connection == card.connection
         });
         let entry = link.segment().queue_pair(index).expect("it was just read");
-        // An unreliable connection takes up a message with any number (InfiniBand specification 9.8.2.2).
+        // An unreliable connection takes up a message with any number (InfiniBand specification, chapter 9, unreliable connections).
         let counts = self.qp_type == ibv_qp_type::IBV_QPT_RC;
         if counts && !resumed && entry.expected_psn() != sending.psn {
             return Err(NoPeer::Silent);

@@ -14,7 +14,8 @@ use super::deliver::entries_are_good;
 use super::peer::Peer;
 use super::transfer::Direction;
 use super::{After, Marks};
-use crate::crash_point::{self, Step, reach};
+use crate::faults::Step;
+use crate::faults::injected::reach;
 use crate::node::{LaneGuard, PathTaken, ShareId};
 use crate::objects::region::Region;
 use crate::platform::copy;
@@ -43,7 +44,8 @@ impl Source<'_> {
 }
 
 impl Qp {
-    /// Executes a request, if it can go the short way and succeeds; otherwise nothing has happened. Faults are not for here.
+    /// Executes a request, if it can go the short way and succeeds; otherwise nothing has happened. Rules that need the long way are not
+    /// for here.
     #[inline]
     pub(super) fn execute_shortly(
         self: &Arc<Self>,
@@ -114,7 +116,7 @@ impl Qp {
         peer: &Peer,
         lane: &LaneGuard<'_>,
     ) -> bool {
-        if source.len == 0 || peer.card.access & WRITE == 0 || crash_point::has_halves() {
+        if source.len == 0 || peer.card.access & WRITE == 0 {
             return false;
         }
         if peer.link.is_own() {
@@ -141,7 +143,7 @@ impl Qp {
         if !region.holds(pass) || !peer.entry().holds(peer.pass) || !source.holds() {
             return false;
         }
-        reach(Step::Checked);
+        reach(Step::BeforeCopy);
         // SAFETY: the marks are settled and all gates hold, so both sides may be touched; each lies within its region, or
         // in the send queue.
         unsafe { copy::copy(there, source.at, source.len) };
@@ -179,7 +181,7 @@ impl Qp {
         if !entry.holds(pass) || !peer.entry().holds(peer.pass) || !source.holds() {
             return false;
         }
-        reach(Step::Checked);
+        reach(Step::BeforeCopy);
         // SAFETY: as in `write_own`; the lane keeps the peer's memory mapped.
         unsafe { copy::copy(there, source.at, source.len) };
         peer.link.counters().add(lane, PathTaken::Direct, source.len);
@@ -198,7 +200,7 @@ impl Qp {
         after: &mut After,
     ) -> bool {
         let Some(slots) = peer.slots.as_ref().filter(|_| peer.card.srq == 0) else { return false };
-        if source.len > EAGER || crash_point::needs_claims() {
+        if source.len > EAGER {
             return false;
         }
         reach(Step::BeforeMark);
@@ -215,7 +217,7 @@ impl Qp {
         if source.len > room.bytes as usize || !entries_are_good(peer, &slot, room, source.len) {
             return false;
         }
-        reach(Step::Checked);
+        reach(Step::BeforeCopy);
         // SAFETY: the source may be read, as the mark is settled and its gate holds; it is no longer than the eager bytes. Those
         // are read by the owner once the slot is done, and written by nobody else: the queue pair has one sender, and its owner
         // waits for the mark before it has another.

@@ -4,7 +4,6 @@ use arrayvec::ArrayVec;
 
 use super::call::move_by_asking;
 use super::{Broken, Way};
-use crate::crash_point::{self, Step};
 use crate::faults;
 use crate::node::{PathTaken, VmError};
 use crate::platform::{copy, vm};
@@ -69,7 +68,6 @@ impl Qp {
         if let ([local], [Remote { place: Place::Here(there), .. }]) =
             (way.gathered.pieces.as_slice(), remotes)
             && !faults::active()
-            && !crash_point::has_halves()
         {
             let (to, from) = match direction {
                 Direction::Write => (*there, local.at.cast_const()),
@@ -135,16 +133,11 @@ unsafe fn move_message(way: Way<'_>, direction: Direction, remotes: &[Remote]) -
     let mut left: usize = locals.iter().map(|piece| piece.len).sum();
     let mut locals = Cursor::new(locals);
     let mut vm = Batch::default();
-    let mut done = 0;
     for remote in remotes {
         let mut offset = 0;
         while offset < remote.len && left > 0 {
             let (at, available) = locals.front().ok_or(Broken::Address)?;
-            let mut len = available.min(remote.len - offset);
-            let halfway = crash_point::has_halves() && done == 0 && len > 1;
-            if halfway {
-                len /= 2;
-            }
+            let len = available.min(remote.len - offset);
             match remote.place {
                 Place::Here(base) => {
                     vm.flush(way, direction)?;
@@ -180,11 +173,6 @@ unsafe fn move_message(way: Way<'_>, direction: Direction, remotes: &[Remote]) -
             locals.advance(len);
             offset += len;
             left -= len;
-            done += len;
-            if halfway {
-                vm.flush(way, direction)?;
-                crash_point::reach(Step::HalfCopied);
-            }
         }
     }
     vm.flush(way, direction)

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rdma_mummy_sys::types::ibv_wc_status;
+use rdma_mummy_sys::types::{ibv_qp_type, ibv_wc_status};
 
 use super::Outcome;
 use crate::queue_pair::{PROGRESS, Qp, Sending};
@@ -30,7 +30,9 @@ enum Reason {
 
 /// How soon a request is looked at again that waits for something of this host.
 const SOON: Duration = Duration::from_millis(1);
-/// How long a datagram waits for a receiver that has to move its bytes itself.
+/// How long an unreliable message waits for a peer that is changing.
+const CHANGE: Duration = Duration::from_millis(20);
+/// How long an unreliable message waits for a receiver that has to move its bytes itself.
 const GRACE: Duration = Duration::from_millis(500);
 
 impl Wait {
@@ -63,7 +65,7 @@ impl Qp {
     /// The owner of the memory was asked and has not answered yet: it has the time that an acknowledgement has.
     pub(crate) fn late(&self, sending: &mut Sending, reliable: bool) -> Outcome {
         if !reliable {
-            return self.soon(sending);
+            return self.late_datagram(sending);
         }
         match self.no_answer(sending) {
             Outcome::Again(wait) => {
@@ -77,7 +79,36 @@ impl Qp {
         }
     }
 
-    /// The same for a datagram: after a while it is lost, so that others are not kept waiting for ever.
+    /// The owner of the receive is at the message, or at one before. An unreliable one waits for a while, together with those
+    /// behind it, and is lost then.
+    pub(crate) fn left_behind(&self, sending: &mut Sending) -> Outcome {
+        if self.qp_type == ibv_qp_type::IBV_QPT_RC {
+            return self.late(sending, true);
+        }
+        match &sending.left {
+            Some(left) if left.age() < GRACE => self.soon(sending),
+            _ => Outcome::Done,
+        }
+    }
+
+    /// The peer's end is changing, or gone: it is looked at again soon, and then less and less often.
+    pub(crate) fn closed(&self, sending: &mut Sending) -> Outcome {
+        let now = Instant::now();
+        let since = *sending.closed_since.get_or_insert(now);
+        if self.qp_type == ibv_qp_type::IBV_QPT_RC {
+            let next = now + (now - since).max(SOON);
+            return match self.no_answer(sending) {
+                Outcome::Again(wait) => {
+                    let deadline = wait.deadline.map_or(next, |deadline| deadline.min(next));
+                    Outcome::Again(Wait { deadline: Some(deadline), ..wait })
+                }
+                failed => failed,
+            };
+        }
+        if now - since < CHANGE { self.soon(sending) } else { Outcome::Done }
+    }
+
+    /// The same for what is unreliable: after a while it is lost, so that others are not kept waiting for ever.
     pub(crate) fn late_datagram(&self, sending: &mut Sending) -> Outcome {
         let lost = ibv_wc_status::IBV_WC_RETRY_EXC_ERR;
         match self.wait_for(sending, Reason::NoAnswer, Some(GRACE), 0, lost) {

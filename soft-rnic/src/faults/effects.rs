@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rdma_mummy_sys::types::{ibv_event_type, ibv_port_state};
 
-use super::{Action, Call};
+use super::{Action, Call, Rule};
 use crate::objects::context::Context;
 use crate::objects::device::Device;
 use crate::objects::event::{Element, Event};
@@ -49,7 +49,9 @@ pub(crate) fn happen(rnic: &Rnic, device: &'static Device, port: u8, action: &Ac
 fn come_up_after(rnic: &Rnic, device: &Device, port: u8, lasting: Duration) {
     let at = Instant::now() + lasting;
     due().push(Due { at, device: device.number, port });
-    rnic.node().wake_at(at, NOBODY);
+    if let Err(error) = rnic.node().wake_surely_at(at, NOBODY) {
+        log::error!("port {port} of {} stays down, as nobody can keep the time: {error}", device.name);
+    }
 }
 
 /// A timer has gone off: ports whose time has come are taken up.
@@ -178,18 +180,25 @@ pub(crate) fn admit(context: &Context, call: Call) -> Result<(), i32> {
     error.map_or(Ok(()), Err)
 }
 
-/// The same for opening a device, which has no context yet.
+/// The same for opening a device, which has no context yet; returned are the rules for [`opened`].
 #[cold]
-pub(crate) fn admit_opening(device: &Device) -> Result<(), i32> {
+pub(crate) fn admit_opening(device: &Device) -> Result<Vec<Rule>, i32> {
     let mut error = None;
+    let mut rules = Vec::new();
     if let Some(set) = super::current() {
-        set.on_call(Call::OpenDevice, device.number, |rule, _| {
-            if let Action::Errno(number) = rule.action {
-                error = Some(number);
-            }
+        set.on_call(Call::OpenDevice, device.number, |rule, _| match rule.action {
+            Action::Errno(number) => error = Some(number),
+            _ => rules.push(rule.clone()),
         });
     }
-    if device.is_gone() { Err(libc::EIO) } else { error.map_or(Ok(()), Err) }
+    if device.is_gone() { Err(libc::EIO) } else { error.map_or(Ok(rules), Err) }
+}
+
+/// What these rules do to a device that was opened: now there is a context that hears of it.
+pub(crate) fn opened(context: &Context, rules: &[Rule]) {
+    for rule in rules {
+        happen(context.rnic(), context.device(), rule.port.unwrap_or(1), &rule.action);
+    }
 }
 
 /// Whether giving up what a device that failed had counts as done (`ibv_open_device(3)`).

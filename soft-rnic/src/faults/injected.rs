@@ -73,17 +73,19 @@ impl Injected {
             Action::Split(pause) => self.tampering.split = Some(*pause),
             Action::Crash(step) => self.tampering.end = Some((*step, End::Abort)),
             Action::Stop(step) => self.tampering.end = Some((*step, End::Stop)),
+            Action::Pause(step, time) => self.tampering.end = Some((*step, End::Pause(*time))),
             _ => return false,
         }
         true
     }
 }
 
-/// How a process ends at a step.
+/// How a process ends at a step, or is held up there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     Abort,
     Stop,
+    Pause(Duration),
 }
 
 /// What is done to a message on its way.
@@ -101,11 +103,11 @@ thread_local! {
 }
 
 impl Tampering {
-    /// Executes a message under it.
-    pub(crate) fn around<R>(self, execute: impl FnOnce() -> R) -> R {
-        TAMPERING.set(self);
+    /// Executes a message under it. What has happened does not happen again if the message is tried anew.
+    pub(crate) fn around<R>(&mut self, execute: impl FnOnce() -> R) -> R {
+        TAMPERING.set(*self);
         let result = execute();
-        TAMPERING.set(Self::default());
+        self.end = TAMPERING.replace(Self::default()).end;
         result
     }
 
@@ -116,13 +118,17 @@ impl Tampering {
 
     /// Whether the bytes have to go the long way, where something can be done to them.
     fn touches_payload(self) -> bool {
-        let on_the_way = |(step, _)| matches!(step, Step::BeforeCopy | Step::MidCopy);
-        self.flip.is_some() || self.split.is_some() || self.end.is_some_and(on_the_way)
+        self.flip.is_some() || self.split.is_some() || self.ends_at(Step::MidCopy)
     }
 
-    /// Whether the process is to end here.
+    /// Whether something is to happen here.
     pub(crate) fn ends_at(self, step: Step) -> bool {
         self.end.is_some_and(|(at, _)| at == step)
+    }
+
+    /// Whether a message may go the short way, on which no receive is claimed and nothing can be done to the bytes.
+    pub(crate) fn may_go_shortly(self) -> bool {
+        !self.touches_payload() && !self.ends_at(Step::Claimed)
     }
 
     /// The bits to flip of so many bytes: byte and mask.
@@ -142,7 +148,7 @@ pub(crate) fn takes_the_long_way() -> bool {
     Tampering::current().touches_payload()
 }
 
-/// A step of a message: the process may end here.
+/// A step of a message: the process may end here, or be held up.
 #[inline(always)]
 pub(crate) fn reach(step: Step) {
     if super::active() {
@@ -155,17 +161,18 @@ pub(crate) fn reach(step: Step) {
 fn end_at(step: Step) {
     let tampering = Tampering::current();
     let Some((_, end)) = tampering.end.filter(|(at, _)| *at == step) else { return };
+    // Once: what follows is the same message.
+    TAMPERING.set(Tampering { end: None, ..tampering });
     match end {
         End::Abort => {
             eprintln!("soft-rnic: a fault rule aborts this process (crash={step})");
             std::process::abort();
         }
         End::Stop => {
-            // Once: what follows is the same message.
-            TAMPERING.set(Tampering { end: None, ..tampering });
             log::warn!("a fault rule stops this process (stop={step})");
             // SAFETY: stopping this process touches no memory.
             unsafe { libc::kill(libc::getpid(), libc::SIGSTOP) };
         }
+        End::Pause(time) => std::thread::sleep(time),
     }
 }

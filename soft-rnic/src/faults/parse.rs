@@ -119,7 +119,7 @@ fn plain(word: &str) -> String {
 
 const ACTIONS: &str = "an action: drop[=TIMES], delay=TIME[..TIME], hold=COUNT[:TIME], status=STATUS, rnr[=TIMES], \
     flip[=BITS], split=TIME, cq_overrun, srq_limit, port_down[=TIME], port_up, qp_fatal, device_fatal, errno=ERRNO, \
-    crash=STEP, stop=STEP, no_gids, no_atomics, node_guid=, vendor_id=, vendor_part_id=, hw_ver=, or a limit such as \
+    crash=STEP, stop=STEP, pause=STEP:TIME, no_gids, no_atomics, node_guid=, vendor_id=, vendor_part_id=, hw_ver=, or a limit such as \
     max_sge=1";
 
 /// How long a held request waits at most, if that is not said.
@@ -154,6 +154,7 @@ fn action(begin: usize, word: &str) -> Result<Action, Wrong> {
         "errno" => errno(needed).map(Action::Errno),
         "crash" => one_of(needed, Step::ALL, "").map(Action::Crash),
         "stop" => one_of(needed, Step::ALL, "").map(Action::Stop),
+        "pause" => pause(needed),
         "no_gids" => alone(Action::Trait(Trait::NoGids)),
         "no_atomics" => alone(Action::Trait(Trait::NoAtomics)),
         "node_guid" => made_as(Trait::NodeGuid(number(needed, 0, u64::MAX)?)),
@@ -310,6 +311,13 @@ fn hold((at, text): (usize, &str)) -> Result<Action, Wrong> {
         None => (text, HELD),
     };
     Ok(Action::Hold(number((at, others), 1, u32::MAX.into())? as u32, most))
+}
+
+fn pause((at, text): (usize, &str)) -> Result<Action, Wrong> {
+    let Some((step, lasting)) = text.split_once(':') else {
+        return wrong(at, text, "a step and a time: before_copy:20ms");
+    };
+    Ok(Action::Pause(one_of((at, step), Step::ALL, "")?, time((at + step.len() + 1, lasting))?))
 }
 
 fn size(value: (usize, &str)) -> Result<(u64, u64), Wrong> {

@@ -45,6 +45,8 @@ pub enum Action {
     Crash(Step),
     /// The process stops (SIGSTOP) at this moment of the message.
     Stop(Step),
+    /// The thread that sends waits for so long at this moment of the message.
+    Pause(Step, Duration),
     /// The device is another than it is, from the beginning: to be given in the configuration.
     Trait(Trait),
 }
@@ -218,16 +220,12 @@ impl Rule {
             (Some(_), _) => Err("an action on requests: it cannot have call="),
             (_, true) => Err("an action on requests: it cannot have opcode=recv"),
         };
-        if self.call == Some(Call::OpenDevice) && !matches!(self.action, A::Errno(_)) {
-            return Err("possible: opening a device can fail with errno=, and nothing else");
-        }
         match &self.action {
             A::Errno(_) if self.call.is_none() => Err("an action on calls: it needs call="),
             A::Errno(_) if restricted => Err("an action on calls: it can have device=, call= and how often"),
             A::Errno(_) => Ok(()),
-            A::Drop(_) | A::Delay(..) | A::Hold(..) | A::Flip(_) | A::Split(_) | A::Crash(_) | A::Stop(_) => {
-                of_requests()
-            }
+            A::Drop(_) | A::Delay(..) | A::Hold(..) | A::Flip(_) | A::Split(_) => of_requests(),
+            A::Crash(_) | A::Stop(_) | A::Pause(..) => of_requests(),
             A::Rnr(_) if self.opcodes.iter().all(|opcode| opcode.takes_receive()) => of_requests(),
             A::Rnr(_) => {
                 Err("an action on what takes a receive: opcode= send, send_with_imm, rdma_write_with_imm")
@@ -334,6 +332,7 @@ impl fmt::Display for Action {
             },
             Self::Crash(step) => write!(f, "crash={step}"),
             Self::Stop(step) => write!(f, "stop={step}"),
+            Self::Pause(step, time) => write!(f, "pause={step}:{}", Time(*time)),
             Self::Trait(of) => match of {
                 Trait::Limit(name, value) => write!(f, "{name}={value}"),
                 Trait::VendorId(id) => write!(f, "vendor_id={id:#x}"),

@@ -34,6 +34,7 @@ fn rules_are_read() {
             "port-down=20ms port=2 call=query_port",
             Rule::new(Action::PortDown(Some(ms(20)))).port(2).call(Call::QueryPort),
         ),
+        ("device_fatal call=open_device", Rule::new(Action::DeviceFatal).call(Call::OpenDevice)),
         ("port-up from=3", Rule::new(Action::PortUp).which(Which::From(3))),
         (
             "qp_fatal qp_type=rc,UD",
@@ -46,6 +47,7 @@ fn rules_are_read() {
             "crash=mid-copy opcode=rdma_write",
             Rule::new(Action::Crash(Step::MidCopy)).opcode(Opcode::RdmaWrite),
         ),
+        ("pause=before-doorbell:2ms", Rule::new(Action::Pause(Step::BeforeDoorbell, ms(2)))),
         ("vendor_id=0x15b3", Rule::new(Action::Trait(Trait::VendorId(0x15b3)))),
     ] {
         assert_eq!(one(text), rule, "{text}");
@@ -92,7 +94,9 @@ fn every_action() -> Vec<String> {
     .into();
     all.extend(STATUSES.iter().map(|(word, _)| format!("status={word}")));
     all.extend(ERRNOS.iter().map(|(word, _)| format!("errno={word} call=reg_mr")));
-    all.extend(Step::ALL.iter().flat_map(|(word, _)| [format!("crash={word}"), format!("stop={word}")]));
+    all.extend(Step::ALL.iter().flat_map(|(word, _)| {
+        [format!("crash={word}"), format!("stop={word}"), format!("pause={word}:2ms")]
+    }));
     all.extend(Call::ALL.iter().map(|(word, _)| format!("errno=EIO call={word}")));
     all.extend(Opcode::ALL.iter().map(|(word, _)| format!("qp_fatal opcode={word}")));
     all.extend(QP_TYPES.iter().map(|(word, _)| format!("drop qp_type={word}")));
@@ -143,7 +147,6 @@ fn an_error_names_the_rule_the_place_and_what_is_allowed() {
         ("rnr opcode=rdma_read", 1, 1, "rnr opcode=rdma_read", "an action on what takes a receive"),
         ("srq_limit opcode=send", 1, 1, "srq_limit opcode=send", "an action on receives"),
         ("qp_fatal call=reg_mr", 1, 1, "qp_fatal call=reg_mr", "it cannot have call="),
-        ("port_down call=open_device", 1, 1, "port_down call=open_device", "can fail with errno="),
         ("drop device=mlx5_0", 1, 13, "mlx5_0", "soft0 to soft15"),
         ("drop device=soft16", 1, 13, "soft16", "soft0 to soft15"),
         ("drop port=0", 1, 11, "0", "a number from 1 to 8"),
@@ -153,7 +156,9 @@ fn an_error_names_the_rule_the_place_and_what_is_allowed() {
         ("drop size=..", 1, 11, "..", "a range"),
         ("drop chance=1.5", 1, 13, "1.5", "a probability from 0 to 1"),
         ("drop chance=NaN", 1, 13, "NaN", "a probability"),
-        ("crash=later", 1, 7, "later", "one of before_claim"),
+        ("crash=later", 1, 7, "later", "one of before_mark"),
+        ("pause=claimed", 1, 7, "claimed", "a step and a time"),
+        ("pause=claimed:soon", 1, 15, "soon", "a time of at most an hour"),
         ("max_sge=1000", 1, 9, "1000", "max_sge of at most"),
         ("max_sge=1 nth=2", 1, 1, "max_sge=1 nth=2", "it stands alone"),
         ("max_cats=1", 1, 1, "max_cats=1", "an action"),

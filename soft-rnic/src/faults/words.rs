@@ -68,8 +68,12 @@ impl Opcode {
 words! {
     /// A moment in the life of a message, at which its sender's process can end or stop.
     pub enum Step {
-        /// A receive is needed, and none is taken yet.
+        /// What the receiver says of its memory was read; no mark is published.
+        BeforeMark = "before_mark",
+        /// The mark is published. A receive is needed, and none is taken yet.
         BeforeClaim = "before_claim",
+        /// A receive is taken; where it is to go was not looked up.
+        Claimed = "claimed",
         /// All keys are checked, the mark is published, no byte is moved.
         BeforeCopy = "before_copy",
         /// Half of the bytes are moved.
@@ -78,6 +82,8 @@ words! {
         BeforeFinish = "before_finish",
         /// The receive is marked as filled; its completion queue does not know.
         BeforeAnnounce = "before_announce",
+        /// The completion queue knows; its owner, who may sleep, is not woken.
+        BeforeDoorbell = "before_doorbell",
     }
 }
 
@@ -96,6 +102,10 @@ words! {
         AllocPd = "alloc_pd",
         /// `ibv_dealloc_pd`
         DeallocPd = "dealloc_pd",
+        /// `ibv_alloc_td`
+        AllocTd = "alloc_td",
+        /// `ibv_dealloc_td`
+        DeallocTd = "dealloc_td",
         /// `ibv_reg_mr` and its kin
         RegMr = "reg_mr",
         /// `ibv_rereg_mr`
@@ -140,6 +150,20 @@ words! {
         CreateAh = "create_ah",
         /// `ibv_destroy_ah`
         DestroyAh = "destroy_ah",
+        /// `ibv_attach_mcast`
+        AttachMcast = "attach_mcast",
+        /// `ibv_detach_mcast`
+        DetachMcast = "detach_mcast",
+        /// `ibv_query_ece`
+        QueryEce = "query_ece",
+        /// `ibv_set_ece`
+        SetEce = "set_ece",
+        /// `ibv_import_device`
+        ImportDevice = "import_device",
+        /// `ibv_import_pd`
+        ImportPd = "import_pd",
+        /// `ibv_import_mr`
+        ImportMr = "import_mr",
     }
 }
 
@@ -149,12 +173,14 @@ impl Call {
         matches!(
             self,
             Self::DeallocPd
+                | Self::DeallocTd
                 | Self::DeregMr
                 | Self::DestroyCompChannel
                 | Self::DestroyCq
                 | Self::DestroyQp
                 | Self::DestroySrq
                 | Self::DestroyAh
+                | Self::DetachMcast
         )
     }
 }

@@ -83,6 +83,25 @@ impl Directory {
         }
     }
 
+    /// Whether the caller is to find out who has a block, now: nobody is linked to it, or is at it.
+    pub(crate) fn begin(&self, block: u16) -> bool {
+        let mut known = self.known(block).write().unwrap_or_else(PoisonError::into_inner);
+        let begin = match &*known {
+            Known::Asked => false,
+            Known::Link(link) => !link.alive(),
+            Known::Nothing | Known::Absent(_) => true,
+        };
+        if begin {
+            *known = Known::Asked;
+        }
+        begin
+    }
+
+    /// Whether it is being found out.
+    pub(crate) fn is_asked(&self, block: u16) -> bool {
+        matches!(&*self.known(block).read().unwrap_or_else(PoisonError::into_inner), Known::Asked)
+    }
+
     fn set(&self, block: u16, news: Known) {
         *self.known(block).write().unwrap_or_else(PoisonError::into_inner) = news;
         // Whoever looked before this holds the lock until it waits.

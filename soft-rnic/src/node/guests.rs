@@ -5,23 +5,27 @@ use std::io;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
-use super::CALL_CELL;
 use super::heap::HeapRange;
 use super::message::{REQUEST, Reply, Request, ShareId, Welcome};
 use super::seats::Taken;
 use super::service::{Entry, Service, TURN};
-use crate::platform::process::Process;
+use super::{CALL_CELL, State};
+use crate::platform::process::{Lifeline, Process};
 use crate::platform::socket::{Received, Socket};
 use crate::platform::user;
-use crate::shared::mark::LANES;
+use crate::shared::mark::{LANES, MarkCell};
 use crate::shared::segment::LAYOUT_VERSION;
 use crate::status::STATUS_VERSION;
-use crate::sync::{Relaxed, SeqCst};
+use crate::sync::{AcqRel, Relaxed, SeqCst};
 
 /// Who has connected says hello within this time.
 const HELLO: Duration = Duration::from_secs(1);
 /// So many may be about to say hello.
 const MAX_KNOCKS: usize = 128;
+/// How long a process takes to die once it has closed its descriptors, usually.
+const DYING: Duration = Duration::from_millis(200);
+/// How often it is asked for one that nobody tells of.
+const ASK_AGAIN: Duration = Duration::from_millis(20);
 /// How long nobody is let in when there are too many, or no descriptors.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -48,6 +52,18 @@ pub(crate) struct Guest {
     /// What it has to be told as soon as there is room.
     untold: Vec<ShareId>,
     waits_for_room: bool,
+    /// It has said that it leaves.
+    parted: bool,
+}
+
+/// A guest whose connection has ended without a word. If its process lives (it may have closed descriptors that it does not
+/// know of), what it has marked and claimed stays its own: it may be copying.
+pub(crate) struct Silent {
+    pub(crate) guest: Guest,
+    process: Lifeline,
+    /// Nobody tells when it ends.
+    asked_for: bool,
+    noted: bool,
 }
 
 impl Service {
@@ -118,7 +134,11 @@ impl Service {
             Received::End => None,
         };
         let guest = match request {
-            Some(Request::Hello { version: LAYOUT_VERSION, .. }) => self.welcome(&knock),
+            Some(Request::Hello { version: LAYOUT_VERSION, .. }) => {
+                // Whoever calls may be in a group, and may have given up waiting for the answer.
+                self.state.segment.header().newcomers.fetch_add(1, AcqRel);
+                self.welcome(&knock)
+            }
             Some(Request::Hello { version, .. }) => {
                 log::warn!(
                     "process {} has version {version} of the software device's segment, not {LAYOUT_VERSION}",
@@ -137,8 +157,16 @@ impl Service {
             self.ignore(&knock.socket);
             return None;
         };
-        let (given, untold, waits_for_room) = (HashSet::new(), Vec::new(), false);
-        Some(Entry::Guest(Guest { socket: knock.socket, taken, calls, given, untold, waits_for_room }))
+        let (given, untold, waits_for_room, parted) = (HashSet::new(), Vec::new(), false, false);
+        Some(Entry::Guest(Guest {
+            socket: knock.socket,
+            taken,
+            calls,
+            given,
+            untold,
+            waits_for_room,
+            parted,
+        }))
     }
 
     /// Tells somebody who is no guest, and gets nothing to map, what there is.
@@ -213,6 +241,7 @@ impl Service {
                 Received::Packet(len, _) => match Request::decode(&buffer[..len]) {
                     Some(Request::Doorbell(doorbell)) => self.state.answer(guest.taken.link, doorbell),
                     Some(Request::Share { share, write }) => self.give_share(&mut guest, share, write),
+                    Some(Request::Goodbye) => guest.parted = true,
                     // It is not thrown out: as long as it lives, its marks must be waited for.
                     Some(Request::Hello { .. } | Request::Status { .. }) | None => {
                         log::debug!("the peer at link {} sends what makes no sense", guest.taken.link);
@@ -232,11 +261,57 @@ impl Service {
         {
             handler.look_everywhere();
         }
-        if ended {
-            self.lose_guest(guest);
+        if ended { self.hear_end(token, guest) } else { Some(Entry::Guest(guest)) }
+    }
+
+    /// The connection has ended: so has the guest, if it has said so, or its process is dead.
+    fn hear_end(&mut self, token: u64, guest: Guest) -> Option<Entry> {
+        let State { segment, seats, .. } = &*self.state;
+        let has_left = guest.parted || segment.mark(guest.taken.link, 0).is_some_and(MarkCell::has_left);
+        let process = match Lifeline::of(&guest.socket, seats.process(guest.taken)) {
+            Some(process) if !has_left && !process.is_cut() => process,
+            // Of one who cannot be seen, the end of its connection is all that there is to go by.
+            _ => {
+                self.lose_guest(guest);
+                return None;
+            }
+        };
+        self.ignore(&guest.socket);
+        let asked_for = match &process {
+            Lifeline::File(file) => self.heed(file, token).is_err(),
+            Lifeline::Number(_) => true,
+        };
+        // A process that is about to die closes its descriptors first.
+        self.at(Instant::now() + if asked_for { ASK_AGAIN } else { DYING }, token);
+        Some(Entry::Silent(Silent { guest, process, asked_for, noted: false }))
+    }
+
+    /// Looks whether one who has fallen silent is dead by now.
+    pub(crate) fn look_after(&mut self, token: u64, mut silent: Silent) -> Option<Entry> {
+        if silent.process.is_cut() {
+            self.bury(silent);
             return None;
         }
-        Some(Entry::Guest(guest))
+        if !silent.noted {
+            let process = self.state.seats.process(silent.guest.taken).map(Process::pid);
+            log::warn!(
+                "the peer at link {} (process {process:?}) lives, but has closed its connection: until it ends, what it was \
+                 copying to or from cannot be taken back",
+                silent.guest.taken.link
+            );
+            silent.noted = true;
+        }
+        if silent.asked_for {
+            self.at(Instant::now() + ASK_AGAIN, token);
+        }
+        Some(Entry::Silent(silent))
+    }
+
+    fn bury(&mut self, silent: Silent) {
+        if let Lifeline::File(file) = &silent.process {
+            self.ignore(file);
+        }
+        self.lose_guest(silent.guest);
     }
 
     fn give_share(&self, guest: &mut Guest, share: ShareId, write: bool) {
@@ -287,11 +362,15 @@ impl Service {
     /// A guest is dead, although somebody still has its end of the connection.
     pub(crate) fn bury_guest(&mut self, link: u16, serial: u64) {
         let token = self.entries.iter().find_map(|(token, entry)| match entry {
-            Entry::Guest(guest) if guest.taken == (Taken { link, serial }) => Some(*token),
+            Entry::Guest(guest) | Entry::Silent(Silent { guest, .. }) => {
+                (guest.taken == Taken { link, serial }).then_some(*token)
+            }
             _ => None,
         });
-        if let Some(Entry::Guest(guest)) = token.and_then(|token| self.entries.remove(&token)) {
-            self.lose_guest(guest);
+        match token.and_then(|token| self.entries.remove(&token)) {
+            Some(Entry::Guest(guest)) => self.lose_guest(guest),
+            Some(Entry::Silent(silent)) => self.bury(silent),
+            _ => {}
         }
     }
 

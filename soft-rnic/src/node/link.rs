@@ -204,7 +204,12 @@ impl Link {
             return self.common.mailbox.post(Command::Ring(doorbell));
         };
         let packet = doorbell.encode();
-        if is_full(peer.socket.send(&packet)) {
+        let sent = peer.socket.send(&packet);
+        if sent.is_err() && !peer.socket.is_there() {
+            // The program has closed it: the peer cannot be told of anything.
+            self.common.mailbox.check();
+            self.set_dead();
+        } else if is_full(sent) {
             self.segment.header().look_everywhere.store(1, SeqCst);
             // If there is room now, the peer may have looked before the word was set. If not, it has yet to read
             // what fills the socket, and looks after that.
@@ -254,6 +259,13 @@ impl Link {
         if !peer.vm_lost.swap(true, Ordering::Relaxed) {
             let error = io::Error::from_raw_os_error(error);
             tell(&self.common.told_of_vm, peer.pid, &format!("not any more: {error}"));
+        }
+    }
+
+    /// Tells the peer that nothing of it is touched any more. In its segment: the socket may be full.
+    pub(crate) fn say_goodbye(&self) {
+        if !self.is_own() {
+            self.mark(0).leave();
         }
     }
 

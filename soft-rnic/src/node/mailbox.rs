@@ -4,12 +4,9 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use rustix::event::{EventfdFlags, eventfd};
-
 use super::link::Link;
 use super::message::{Doorbell, ShareId};
-use crate::platform::fork::Descriptor;
-use crate::platform::socket::Socket;
+use crate::platform::socket::{Received, Socket};
 
 /// Something for the service thread to do.
 #[derive(Debug)]
@@ -34,6 +31,10 @@ pub(crate) enum Command {
     Suspect(Arc<Link>),
     /// Shareable memory was taken away: peers are to unmap it.
     ShareGone(ShareId),
+    /// Everybody is to be found.
+    Census {
+        of: u32,
+    },
     Stop,
 }
 
@@ -41,8 +42,18 @@ pub(crate) enum Command {
 pub(crate) struct Mailbox {
     commands: Mutex<Vec<Command>>,
     /// There once the service thread is.
-    bell: OnceLock<Descriptor>,
+    bell: OnceLock<Bell>,
     rung: AtomicBool,
+    /// The program has closed the device's descriptors.
+    lost: AtomicBool,
+}
+
+/// What the service thread hears, and what rings it. Sockets, because they can be told from files that the program has put in
+/// their place.
+#[derive(Debug)]
+struct Bell {
+    heard: Socket,
+    rings: Socket,
 }
 
 impl Mailbox {
@@ -51,18 +62,21 @@ impl Mailbox {
     /// # Errors
     ///
     /// The process has no file descriptor left.
-    pub(crate) fn bell(&self) -> io::Result<&Descriptor> {
+    pub(crate) fn bell(&self) -> io::Result<&Socket> {
         if self.bell.get().is_none() {
-            let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-            let _ = self.bell.set(Descriptor::open(|| eventfd(0, flags))?);
+            let (heard, rings) = Socket::both_ends()?;
+            let _ = self.bell.set(Bell { heard, rings });
             // What was posted before found no bell.
             self.rung.store(false, Ordering::SeqCst);
             self.ring();
         }
-        self.bell.get().ok_or_else(|| io::ErrorKind::NotFound.into())
+        self.bell.get().map(|bell| &bell.heard).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
     pub(crate) fn post(&self, command: Command) {
+        if self.is_lost() {
+            return;
+        }
         self.commands.lock().unwrap_or_else(PoisonError::into_inner).push(command);
         self.ring();
     }
@@ -71,19 +85,44 @@ impl Mailbox {
     pub(crate) fn ring(&self) {
         if let Some(bell) = self.bell.get()
             && !self.rung.swap(true, Ordering::SeqCst)
-            // A full counter is a rung bell.
-            && let Err(error) = rustix::io::write(bell, &1_u64.to_ne_bytes())
-            && error != rustix::io::Errno::AGAIN
+            // A full socket is a rung bell.
+            && let Err(error) = bell.rings.send(&[1])
+            && error.kind() != io::ErrorKind::WouldBlock
         {
-            log::error!("the service thread could not be woken: {error}");
+            if bell.rings.is_there() {
+                log::error!("the service thread could not be woken: {error}");
+            } else {
+                self.lose();
+            }
+        }
+    }
+
+    /// Whether the program has closed the device's descriptors, as far as is known.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Acquire)
+    }
+
+    /// Looks whether it has.
+    pub(crate) fn check(&self) -> bool {
+        if self.bell.get().is_some_and(|bell| !bell.heard.is_there()) {
+            self.lose();
+        }
+        !self.is_lost()
+    }
+
+    fn lose(&self) {
+        if !self.lost.swap(true, Ordering::AcqRel) {
+            log::error!(
+                "the program has closed descriptors that the software device had opened (closefrom, close_range?): no peer can \
+                 be reached any more; close only your own, or open the device after that"
+            );
         }
     }
 
     /// Takes all commands. What is posted after this rings again.
     pub(crate) fn take(&self) -> Vec<Command> {
         if let Some(bell) = self.bell.get() {
-            let mut count = [0; 8];
-            let _ = rustix::io::read(bell, &mut count);
+            while matches!(bell.heard.receive(&mut [0; 1]), Received::Packet(..)) {}
         }
         self.rung.store(false, Ordering::SeqCst);
         core::mem::take(&mut *self.commands.lock().unwrap_or_else(PoisonError::into_inner))

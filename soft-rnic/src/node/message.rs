@@ -58,6 +58,8 @@ pub(crate) enum Request {
         share: ShareId,
         write: bool,
     },
+    /// A guest leaves, and touches nothing any more.
+    Goodbye,
     /// Instead of a hello: of somebody who only wants to know what there is.
     Status {
         version: u64,
@@ -183,6 +185,7 @@ impl Request {
             Self::Doorbell(doorbell) => doorbell.encode().to_vec(),
             Self::Share { share, write } => share_words(6, *share, &[&[u8::from(*write)]]),
             Self::Status { version } => words(7, &[&MAGIC.to_le_bytes(), &version.to_le_bytes()]),
+            Self::Goodbye => words(8, &[]),
         }
     }
 
@@ -202,6 +205,7 @@ impl Request {
                 (packet.u64()? == MAGIC).then_some(())?;
                 Self::Status { version: packet.u64()? }
             }
+            8 => Self::Goodbye,
             _ => return None,
         };
         packet.end()?;
@@ -334,6 +338,7 @@ mod tests {
             Request::Doorbell(Doorbell::Call { lane: 63 }),
             Request::Share { share: ShareId { index: 4, epoch: 5 }, write: true },
             Request::Status { version: STATUS_VERSION },
+            Request::Goodbye,
         ]
     }
 

@@ -2,12 +2,13 @@
 //!
 //! A node has one control segment, which its peers map, and maps theirs. A process that wants to send to a queue pair
 //! connects to the owner of the number's block, and becomes a *guest* in its segment: it gets a link number there, under
-//! which it leaves marks and claims. The way back is a connection of its own. The end of a connection is the end of
-//! the process at the other end, and everything that it held is recovered then.
+//! which it leaves marks and claims. The way back is a connection of its own. What a guest held is recovered when its
+//! process has ended, or when it has said goodbye; the end of its connection is the time to ask.
 //!
 //! One thread per process accepts, connects, hears doorbells and keeps time; it sleeps when nothing happens. What peers
 //! send is checked and never waited for: a peer that is stopped, or sends nonsense, keeps nobody else waiting.
 
+mod census;
 mod directory;
 mod guests;
 mod heap;
@@ -51,6 +52,7 @@ use crate::platform::{socket::Socket, user, vm};
 use crate::shared::mark::{LANES, MarkCell};
 use crate::shared::segment::{LAYOUT_VERSION, Segment};
 use crate::status::{Peer, Statistics, Traffic};
+use census::Census;
 use directory::Directory;
 use lane::Lanes;
 use link::Common;
@@ -131,6 +133,8 @@ struct State {
     blocks: Arc<Blocks>,
     common: Arc<Common>,
     directory: Directory,
+    census: Census,
+    own: Arc<Link>,
     seats: Seats,
     shares: Shares,
     timers: Timers,
@@ -202,6 +206,8 @@ impl Node {
             blocks,
             common,
             directory: Directory::new(),
+            census: Census::default(),
+            own: Arc::clone(&own),
             seats: Seats::new(),
             shares,
             timers: Timers::default(),
@@ -329,6 +335,9 @@ impl Node {
         if ALONE {
             return self.state.directory.linked(qpn).map_or(Reach::Nobody, Reach::Ready);
         }
+        if self.state.common.mailbox.is_lost() {
+            return Reach::Nobody;
+        }
         let answer = self.state.directory.look(qpn);
         if let Some(block) = answer.connect {
             self.state.common.mailbox.post(Command::Connect { block });
@@ -394,10 +403,23 @@ impl Node {
         }
     }
 
-    /// Where in the own segment all guests' calls are.
-    pub(crate) fn call_areas(&self) -> Vec<u64> {
+    /// The same where there may be no service thread yet, as there is no queue pair.
+    ///
+    /// # Errors
+    ///
+    /// The thread cannot be had.
+    pub(crate) fn wake_surely_at(&self, when: Instant, qp: u32) -> io::Result<()> {
+        self.ensure_service()?;
+        self.wake_at(when, qp);
+        Ok(())
+    }
+
+    /// Finds where in the own segment all guests' calls are.
+    pub(crate) fn call_areas(&self, found: &mut Vec<(u16, u64)>) {
         let areas = self.state.call_areas.lock().unwrap_or_else(PoisonError::into_inner);
-        areas.iter().copied().flatten().collect()
+        found.clear();
+        let by_link = areas.iter().enumerate();
+        found.extend(by_link.filter_map(|(link, area)| Some((link as u16, (*area)?))));
     }
 
     /// Whom payload went to, this process first, and what went to those who have died.
@@ -414,7 +436,7 @@ impl Node {
     }
 
     /// Where there is no service thread: answers doorbells and calls timers that are due. Harmless elsewhere.
-    #[cfg(any(test, miri, loom))]
+    #[cfg(any(test, fuzzing, miri, loom))]
     pub(crate) fn run_timers(&self) {
         if !ALONE {
             return;
@@ -428,6 +450,9 @@ impl Node {
     }
 
     fn ensure_service(&self) -> io::Result<()> {
+        if self.state.common.mailbox.is_lost() {
+            return Err(io::Error::from_raw_os_error(libc::EBADF));
+        }
         if ALONE || self.running.get().is_some() {
             return Ok(());
         }
@@ -457,6 +482,10 @@ impl Drop for Node {
         self.own.set_dead();
         let Some(thread) = thread else { return };
         self.state.common.mailbox.post(Command::Stop);
+        if self.state.common.mailbox.is_lost() {
+            // Nothing wakes it any more, unless it has noticed.
+            return;
+        }
         // The handler may let go of the last reference on the service thread, which then ends by itself.
         if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
             log::error!("the service thread of the software device panicked");

@@ -90,8 +90,19 @@ impl Service {
 
     /// It did not answer: it is stopped, or not one of ours.
     pub(crate) fn give_up(&mut self, call: &Call) {
-        self.ignore(&call.socket);
+        self.part(&call.socket);
+        self.forget_call(call);
+    }
+
+    pub(crate) fn forget_call(&self, call: &Call) {
         self.state.directory.absent(call.block, USELESS);
+    }
+
+    /// Ends a connection over which nothing was touched.
+    fn part(&self, socket: &Socket) {
+        self.ignore(socket);
+        // Who has gone, or is about to refuse, need not be told.
+        let _ = socket.send(&Request::Goodbye.encode());
     }
 
     pub(crate) fn hear_call(&mut self, call: Call) -> Option<Entry> {
@@ -131,7 +142,7 @@ impl Service {
         let directory = &self.state.directory;
         if let Some(known) = directory.find(|link| link.is_of(&welcome.process, call.pid)) {
             // Another block of a process that is linked already.
-            self.ignore(&call.socket);
+            self.part(&call.socket);
             if known.blocks().set(ordinal, block) {
                 directory.found(block, known);
             } else {
@@ -148,7 +159,7 @@ impl Service {
         let link = Arc::new(Link::to_peer(call.socket, call.pid, segment, welcome, common));
         if !link.blocks().set(ordinal, block) {
             directory.absent(block, USELESS);
-            link.socket().into_iter().for_each(|socket| self.ignore(socket));
+            link.socket().into_iter().for_each(|socket| self.part(socket));
             return None;
         }
         log::debug!("linked to process {:?} as number {}", link.pid(), link.number());
@@ -216,6 +227,7 @@ impl Service {
         link.set_dead();
         link.socket().into_iter().for_each(|socket| self.ignore(socket));
         self.state.directory.forget(link);
+        self.state.census.forget(link);
         let mut former = self.state.former.lock().unwrap_or_else(PoisonError::into_inner);
         former.add(&link.counters().sum());
         drop(former);

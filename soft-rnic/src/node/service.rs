@@ -12,7 +12,8 @@ use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::State;
-use super::guests::{Guest, Knock, Listener};
+use super::census::Counting;
+use super::guests::{Guest, Knock, Listener, Silent};
 use super::link::Link;
 use super::mailbox::Command;
 use super::message::REPLY;
@@ -41,6 +42,7 @@ pub(crate) enum Entry {
     /// Somebody connected, and has not said hello yet.
     Knock(Knock),
     Guest(Guest),
+    Silent(Silent),
     /// A peer was called, and has not said welcome yet.
     Call(Call),
     Peer(Arc<Link>),
@@ -54,6 +56,7 @@ pub(crate) struct Service {
     last_token: u64,
     deadlines: BinaryHeap<Reverse<(Instant, u64)>>,
     pub(crate) redials: Vec<Redial>,
+    pub(crate) counting: Option<Counting>,
     pub(crate) retired: Vec<Retired>,
     pub(crate) buffer: Box<[u8]>,
 }
@@ -73,6 +76,7 @@ pub(crate) fn spawn(state: Arc<State>) -> io::Result<JoinHandle<()>> {
         last_token: 0,
         deadlines: BinaryHeap::new(),
         redials: Vec::new(),
+        counting: None,
         retired: Vec::new(),
         buffer: vec![0; REPLY].into(),
     };
@@ -105,8 +109,12 @@ impl Service {
         // Short times are meant: RNR timers begin at ten microseconds.
         let _ = rustix::thread::set_current_timer_slack(core::num::NonZero::new(1000));
         let mut events = Vec::with_capacity(TURN);
+        let mut orderly = false;
         loop {
             self.sleep();
+            if !self.state.common.mailbox.check() {
+                break;
+            }
             events.clear();
             let now = Timespec { tv_sec: 0, tv_nsec: 0 };
             if let Err(error) =
@@ -120,15 +128,17 @@ impl Service {
                 self.handle(data.u64());
             }
             if !self.obey() {
+                orderly = true;
                 break;
             }
             self.state.run_timers();
             self.look_at_deadlines();
             self.redial();
+            self.end_census();
             let lanes = &self.state.common.lanes;
             self.retired.retain_mut(|retired| !retired.unmap(lanes));
         }
-        self.end();
+        self.end(orderly);
     }
 
     /// Until something happens, or the next time comes.
@@ -155,6 +165,7 @@ impl Service {
             Entry::Listener(listener) => self.accept(token, listener),
             Entry::Knock(knock) => self.hear_knock(knock),
             Entry::Guest(guest) => self.hear_guest(token, guest),
+            Entry::Silent(silent) => self.look_after(token, silent),
             Entry::Call(call) => self.hear_call(call),
             Entry::Peer(link) => self.hear_peer(link),
         };
@@ -173,6 +184,7 @@ impl Service {
                 Command::GuestDied { link, serial } => self.bury_guest(link, serial),
                 Command::Suspect(link) => self.check_peer(&link),
                 Command::ShareGone(share) => self.tell_guests(share),
+                Command::Census { of } => self.begin_census(of),
                 Command::Stop => return false,
             }
         }
@@ -189,6 +201,10 @@ impl Service {
                 Some(Entry::Listener(listener)) => self.resume(token, listener),
                 Some(Entry::Knock(knock)) => self.ignore(&knock.socket),
                 Some(Entry::Call(call)) => self.give_up(&call),
+                Some(Entry::Silent(silent)) => {
+                    let kept = self.look_after(token, silent);
+                    self.entries.extend(kept.map(|entry| (token, entry)));
+                }
                 Some(entry) => {
                     self.entries.insert(token, entry);
                 }
@@ -226,18 +242,25 @@ impl Service {
         }
     }
 
-    /// Nobody is told that peers are gone: those who would want to know are gone.
-    fn end(mut self) {
+    /// Nobody is told that peers are gone: those who would want to know are gone. `orderly`: no transfer is under way.
+    fn end(mut self, orderly: bool) {
+        let lost = self.state.common.mailbox.is_lost();
         let entries = core::mem::take(&mut self.entries);
         for entry in entries.into_values() {
             match entry {
                 Entry::Peer(link) => {
                     link.set_dead();
+                    if orderly {
+                        link.say_goodbye();
+                    }
                     link.hang_up();
                     self.state.directory.forget(&link);
                 }
+                Entry::Call(call) if lost => self.forget_call(&call),
                 Entry::Call(call) => self.give_up(&call),
-                Entry::Guest(guest) => self.vacate(guest),
+                // They go on, as far as they can.
+                Entry::Guest(_) | Entry::Silent(_) if lost => {}
+                Entry::Guest(guest) | Entry::Silent(Silent { guest, .. }) => self.vacate(guest),
                 Entry::Bell | Entry::Listener(_) | Entry::Knock(_) => {}
             }
         }
@@ -248,6 +271,10 @@ impl Service {
         self.retired.retain_mut(|retired| !retired.unmap(lanes));
         if !self.retired.is_empty() {
             log::error!("{} mappings of peers' memory are still in use and stay", self.retired.len());
+        }
+        if lost {
+            // Its number may be that of another such file by now, from which it cannot be told.
+            core::mem::forget(self.epoll);
         }
     }
 }

@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::mailbox::{Command, Mailbox};
 use super::message::{Place, ShareId};
+use crate::platform::fork::Kept;
 use crate::platform::mappings::{Mapping, reopen_file};
 use crate::platform::memory::Memory;
 
@@ -19,7 +20,7 @@ enum Origin {
     /// Allocated by the device, and added until it is removed.
     Allocated(Arc<Memory>),
     /// Found where the program mapped it, and shared while regions lie in it.
-    Found { mapping: Mapping, file: OwnedFd },
+    Found { mapping: Mapping, file: Kept },
 }
 
 #[derive(Debug)]
@@ -35,7 +36,7 @@ impl Share {
     fn file(&self) -> Option<BorrowedFd<'_>> {
         match &self.origin {
             Origin::Allocated(memory) => memory.file(),
-            Origin::Found { file, .. } => Some(file.as_fd()),
+            Origin::Found { file, .. } => file.get().ok(),
         }
     }
 }
@@ -149,7 +150,7 @@ impl Shares {
             len: (mapping.end - mapping.start) as u64,
             offset: mapping.offset,
         };
-        let origin = Origin::Found { mapping, file };
+        let origin = Origin::Found { mapping, file: Kept::new(file) };
         table.insert(Share { origin, place, regions: 0, writable_regions: 0 }).ok()
     }
 

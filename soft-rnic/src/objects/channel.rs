@@ -2,7 +2,10 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rdma_mummy_sys::types::ibv_cq;
 
 use super::completion::Cq;
 use super::context::{Context, Counted};
@@ -25,7 +28,9 @@ impl Channel {
         let tokens = Tokens::create()?;
         let counted =
             context.count(|counts| &counts.channel, u32::MAX).map_err(io::Error::from_raw_os_error)?;
-        Ok(Arc::new(Self { counted, tokens, fired: Mutex::default(), users: Users::default() }))
+        let channel = Arc::new(Self { counted, tokens, fired: Mutex::default(), users: Users::default() });
+        context.enter_channel(&channel);
+        Ok(channel)
     }
 
     pub(crate) fn context(&self) -> &Arc<Context> {
@@ -54,20 +59,35 @@ impl Channel {
         self.tokens.give();
     }
 
-    /// Waits for an event, unless the descriptor is non-blocking. The event is to be acknowledged.
+    /// The device is gone: whoever waits finds out, and nobody waits any more.
+    pub(crate) fn fail(&self) {
+        self.tokens.give();
+    }
+
+    /// Waits for an event, unless the descriptor is non-blocking: what the program knows its queue by. The event is to
+    /// be acknowledged; the queue lives until then.
     ///
     /// # Errors
     ///
-    /// None is there (`EAGAIN`), or a signal came (`EINTR`).
-    pub(crate) fn take(&self) -> io::Result<Arc<Cq>> {
+    /// None is there (`EAGAIN`), a signal came (`EINTR`), or the device is gone (`EIO`).
+    pub(crate) fn take(&self) -> io::Result<NonNull<ibv_cq>> {
         loop {
+            let gone = || self.context().has_failed().then(|| io::Error::from_raw_os_error(libc::EIO));
+            gone().map_or(Ok(()), Err)?;
             self.tokens.take()?;
+            if let Some(error) = gone() {
+                // For the next who waits, and for those who only ask.
+                self.tokens.give();
+                return Err(error);
+            }
             let mut fired = self.fired();
-            // The event of this token may have gone with its queue; another has its own.
-            if let Some(cq) = fired.pop_front() {
-                // Under the lock, so that the queue's destruction, which comes here first, waits for this event.
+            // The event of this token may have gone with its queue; another has its own. Or it is still here, and its
+            // queue is on its way out: the handle, which is taken away first, is looked at once.
+            let Some(cq) = fired.pop_front() else { continue };
+            if let Some(handle) = NonNull::new(cq.handle()) {
+                // Under the lock, so that the queue's destruction, which comes here next, waits for this event.
                 cq.acks().deliver();
-                return Ok(cq);
+                return Ok(handle);
             }
         }
     }

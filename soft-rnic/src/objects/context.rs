@@ -2,20 +2,25 @@
 
 use std::ffi::c_int;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use rdma_mummy_sys::types::{ibv_context, ibv_event_type, ibv_port_state};
 
+use super::channel::Channel;
 use super::device::Device;
 use super::event::{Element, Event, EventQueue};
+use super::memory_region::Mr;
+use super::protection_domain::Pd;
 use super::rnic::Rnic;
 use crate::faults::{self, Call, effects};
+use crate::platform::command::CommandFile;
 
 /// How many objects of a kind there are in a context.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) pd: Count,
+    pub(crate) td: Count,
     pub(crate) mr: Count,
     pub(crate) cq: Count,
     pub(crate) qp: Count,
@@ -63,11 +68,20 @@ pub(crate) struct Context {
     device: &'static Device,
     events: EventQueue,
     counts: Counts,
+    /// How often it is open: once, and once for each import.
+    open: AtomicU32,
+    /// Those that were made, for the day when the device goes.
+    channels: Mutex<Vec<Weak<Channel>>>,
     closed: AtomicBool,
+    /// What it is imported by.
+    command: CommandFile,
+    /// What can be imported by its number.
+    domains: Mutex<Vec<Weak<Pd>>>,
+    memory_regions: Mutex<Vec<Weak<Mr>>>,
     /// The device has gone since.
     failed: AtomicBool,
-    /// Set by the verbs when they have made the C part.
-    handle: AtomicPtr<ibv_context>,
+    /// The C parts, which the verbs make: they stay as long as there is something that was made in any of them.
+    handles: Mutex<Vec<AtomicPtr<ibv_context>>>,
     free_handle: unsafe fn(*mut ibv_context),
 }
 
@@ -87,15 +101,20 @@ impl Context {
         device: &'static Device,
         free_handle: unsafe fn(*mut ibv_context),
     ) -> io::Result<Arc<Self>> {
-        let (rnic, events) = (Rnic::acquire()?, EventQueue::create()?);
+        let (rnic, events, command) = (Rnic::acquire()?, EventQueue::create()?, CommandFile::create()?);
         let context = Arc::new(Self {
             rnic,
             device,
             events,
             counts: Counts::default(),
+            open: AtomicU32::new(1),
+            channels: Mutex::default(),
             closed: AtomicBool::new(false),
+            command,
+            domains: Mutex::default(),
+            memory_regions: Mutex::default(),
             failed: AtomicBool::new(false),
-            handle: AtomicPtr::default(),
+            handles: Mutex::default(),
             free_handle,
         });
         context.rnic.enter_context(&context);
@@ -122,9 +141,28 @@ impl Context {
         if faults::active() { effects::admit(self, call) } else { Ok(()) }
     }
 
-    /// The device is gone; false if it was before.
+    /// The device is gone, and whoever waits for a channel of it hears of that; false if it was before.
     pub(crate) fn fail(&self) -> bool {
-        !self.failed.swap(true, Relaxed)
+        let first = !self.failed.swap(true, Relaxed);
+        if first {
+            self.channels().iter().filter_map(Weak::upgrade).for_each(|channel| channel.fail());
+        }
+        first
+    }
+
+    fn channels(&self) -> MutexGuard<'_, Vec<Weak<Channel>>> {
+        self.channels.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A channel was made.
+    pub(crate) fn enter_channel(&self, channel: &Arc<Channel>) {
+        let mut channels = self.channels();
+        channels.retain(|channel| channel.strong_count() != 0);
+        channels.push(Arc::downgrade(channel));
+        // Under the lock, so that one of this and `fail` sees the other.
+        if self.has_failed() {
+            channel.fail();
+        }
     }
 
     pub(crate) fn has_failed(&self) -> bool {
@@ -135,12 +173,38 @@ impl Context {
         self.device
     }
 
-    pub(crate) fn handle(&self) -> *mut ibv_context {
-        self.handle.load(Relaxed)
+    /// Another C part, to be freed at the end.
+    pub(crate) fn add_handle(&self, handle: *mut ibv_context) {
+        self.handles.lock().unwrap_or_else(PoisonError::into_inner).push(AtomicPtr::new(handle));
     }
 
-    pub(crate) fn set_handle(&self, handle: *mut ibv_context) {
-        self.handle.store(handle, Relaxed);
+    pub(crate) fn command(&self) -> &CommandFile {
+        &self.command
+    }
+
+    /// It was imported: it takes one more call to close it.
+    pub(crate) fn open_again(&self) {
+        self.open.fetch_add(1, Relaxed);
+    }
+
+    /// A domain can be imported from now on.
+    pub(crate) fn enter_domain(&self, pd: &Arc<Pd>) {
+        enter(&self.domains, pd);
+    }
+
+    /// The domain of a number, if it was not deallocated.
+    pub(crate) fn find_domain(&self, number: u32) -> Option<Arc<Pd>> {
+        find(&self.domains, |pd| pd.number() == number && !pd.is_gone())
+    }
+
+    /// A region can be imported from now on.
+    pub(crate) fn enter_region(&self, mr: &Arc<Mr>) {
+        enter(&self.memory_regions, mr);
+    }
+
+    /// The region of an index, if it was not deregistered.
+    pub(crate) fn find_region(&self, index: u32) -> Option<Arc<Mr>> {
+        find(&self.memory_regions, |mr| mr.index() == index && !mr.is_gone())
     }
 
     /// Counts an object in.
@@ -182,16 +246,28 @@ impl Context {
     /// The program closes it. What was made in it and not destroyed keeps its memory, but peers lose their access: a real
     /// device's driver takes all of it away.
     pub(crate) fn close(self: Arc<Self>) {
+        if self.open.fetch_sub(1, Relaxed) > 1 {
+            return;
+        }
         self.closed.store(true, Relaxed);
         // A forked child lets go of its copy, and nothing else.
         if self.check_process().is_err() {
             return;
         }
         let counts = &self.counts;
-        let live = [&counts.qp, &counts.srq, &counts.cq, &counts.mr, &counts.ah, &counts.pd, &counts.channel]
-            .iter()
-            .map(|count| count.0.load(Relaxed))
-            .sum::<u32>();
+        let live = [
+            &counts.qp,
+            &counts.srq,
+            &counts.cq,
+            &counts.mr,
+            &counts.ah,
+            &counts.pd,
+            &counts.td,
+            &counts.channel,
+        ]
+        .iter()
+        .map(|count| count.0.load(Relaxed))
+        .sum::<u32>();
         if live != 0 {
             log::warn!("{} was closed with {live} objects that were not destroyed", self.device.name);
             self.rnic
@@ -214,10 +290,25 @@ impl Drop for Context {
         if self.has_failed() {
             effects::failed_context_closed();
         }
-        let handle = self.handle();
-        if !handle.is_null() {
-            // SAFETY: the function was given for this handle, whose last user was this context.
-            unsafe { (self.free_handle)(handle) };
+        for handle in self.handles.get_mut().unwrap_or_else(PoisonError::into_inner) {
+            // SAFETY: the function was given for these handles, whose last user was this context.
+            unsafe { (self.free_handle)(*handle.get_mut()) };
         }
     }
+}
+
+/// Notes an object, in place of one that has gone.
+fn enter<T>(table: &Mutex<Vec<Weak<T>>>, object: &Arc<T>) {
+    let mut table = table.lock().unwrap_or_else(PoisonError::into_inner);
+    let object = Arc::downgrade(object);
+    // Looking for a place costs as much as there are objects: only before the table would have to grow.
+    if table.len() == table.capacity() {
+        table.retain(|object| object.strong_count() > 0);
+    }
+    table.push(object);
+}
+
+fn find<T>(table: &Mutex<Vec<Weak<T>>>, is_it: impl Fn(&T) -> bool) -> Option<Arc<T>> {
+    let table = table.lock().unwrap_or_else(PoisonError::into_inner);
+    table.iter().filter_map(Weak::upgrade).find(|object| is_it(object))
 }

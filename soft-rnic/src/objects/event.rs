@@ -38,24 +38,30 @@ impl Element {
         }
     }
 
-    /// Counts the event as handed out, and says what the program knows the object by.
-    fn deliver(&self) -> ibv_async_event__bindgen_ty_1 {
-        match self {
-            Self::Cq(cq) => {
-                cq.async_acks().deliver();
-                ibv_async_event__bindgen_ty_1 { cq: cq.handle() }
+    /// Counts the event as handed out, and says what the program knows the object by; `None` if that is gone.
+    fn deliver(&self) -> Option<ibv_async_event__bindgen_ty_1> {
+        // The handle is looked at once: the object's destruction may take it away at any time, but comes by here for
+        // its events, and waits for this one, before the object goes.
+        let (element, acks) = match self {
+            Self::Cq(queue) => {
+                let cq = queue.handle();
+                ((!cq.is_null()).then_some(ibv_async_event__bindgen_ty_1 { cq })?, Some(queue.async_acks()))
             }
-            Self::Qp(qp) => {
-                qp.acks().deliver();
-                ibv_async_event__bindgen_ty_1 { qp: qp.handle() }
+            Self::Qp(pair) => {
+                let qp = pair.handle();
+                ((!qp.is_null()).then_some(ibv_async_event__bindgen_ty_1 { qp })?, Some(pair.acks()))
             }
-            Self::Srq(srq) => {
-                srq.acks().deliver();
-                ibv_async_event__bindgen_ty_1 { srq: srq.handle() }
+            Self::Srq(queue) => {
+                let srq = queue.handle();
+                ((!srq.is_null()).then_some(ibv_async_event__bindgen_ty_1 { srq })?, Some(queue.acks()))
             }
-            Self::Port(number) => ibv_async_event__bindgen_ty_1 { port_num: (*number).into() },
-            Self::Device => ibv_async_event__bindgen_ty_1 { port_num: 0 },
+            Self::Port(number) => (ibv_async_event__bindgen_ty_1 { port_num: (*number).into() }, None),
+            Self::Device => (ibv_async_event__bindgen_ty_1 { port_num: 0 }, None),
+        };
+        if let Some(acks) = acks {
+            acks.deliver();
         }
+        Some(element)
     }
 }
 
@@ -110,10 +116,11 @@ impl EventQueue {
         loop {
             self.tokens.take()?;
             let mut events = self.events();
-            // The event of this token may have gone with its object; another has its own.
-            if let Some(Event { kind, element }) = events.pop_front() {
-                // Under the lock, so that the object's destruction, which comes here first, waits for this event.
-                return Ok(ibv_async_event { element: element.deliver(), event_type: kind });
+            // The event of this token may have gone with its object, or be about to; another has its own.
+            let Some(Event { kind, element }) = events.pop_front() else { continue };
+            // Under the lock, so that the object's destruction, which comes here next, waits for this event.
+            if let Some(element) = element.deliver() {
+                return Ok(ibv_async_event { element, event_type: kind });
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Registering memory, changing a registration, and ending one.
 
 use std::ffi::c_int;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rdma_mummy_sys::types::{IBV_ACCESS_OPTIONAL_RANGE, ibv_access_flags};
@@ -69,6 +70,7 @@ pub(crate) struct Mr {
     counted: Counted,
     index: u32,
     registration: Mutex<Registration>,
+    gone: AtomicBool,
 }
 
 /// A peer does not let go of a region, which stays closed and allocated.
@@ -87,6 +89,7 @@ struct Registration {
     buffer: Option<Arc<Buffer>>,
     /// Where it can be shared.
     share: Option<Shared>,
+    key: u32,
 }
 
 /// A region lies in shareable memory, which stays shared for as long as this lives.
@@ -137,15 +140,18 @@ impl Mr {
         range: Range,
         access: u32,
         buffer: Option<Arc<Buffer>>,
-    ) -> Result<(Self, u32), c_int> {
+    ) -> Result<(Arc<Self>, u32), c_int> {
         let context = pd.context();
         let access = check_access(access)?;
         let range = range.check(context)?;
         let counted = context.count(|counts| &counts.mr, context.rnic().limits().max_mr)?;
         let index = context.rnic().regions().reserve().ok_or(libc::ENOMEM)?;
-        let mut registration = Registration { pd: Held::new(pd), range, access, buffer, share: None };
+        let mut registration = Registration { pd: Held::new(pd), range, access, buffer, share: None, key: 0 };
         let key = registration.publish(context, index, true);
-        Ok((Self { counted, index, registration: Mutex::new(registration) }, key))
+        let registration = Mutex::new(registration);
+        let mr = Arc::new(Self { counted, index, registration, gone: AtomicBool::new(false) });
+        context.enter_region(&mr);
+        Ok((mr, key))
     }
 
     fn registration(&self) -> MutexGuard<'_, Registration> {
@@ -158,6 +164,11 @@ impl Mr {
 
     pub(crate) fn index(&self) -> u32 {
         self.index
+    }
+
+    /// The key, as it is now.
+    pub(crate) fn key(&self) -> u32 {
+        self.registration().key
     }
 
     /// Changes the registration, when nobody touches the memory any more; the second value is the key.
@@ -191,7 +202,27 @@ impl Mr {
     /// `EBUSY`: a peer does not let go of the memory. The region is closed; a later call tries again.
     pub(crate) fn deregister(&self) -> Result<(), c_int> {
         self.context().check_process()?;
-        self.context().rnic().regions().revoke(self.index).map_err(|stuck| busy(self.index, stuck))
+        if self.is_gone() {
+            return Err(libc::EINVAL);
+        }
+        self.context().rnic().regions().revoke(self.index).map_err(|stuck| busy(self.index, stuck))?;
+        self.gone.store(true, Relaxed);
+        // Somebody may have it imported, and still has this object.
+        let mut registration = self.registration();
+        registration.pd.release();
+        (registration.buffer, registration.share) = (None, None);
+        self.counted.count_out();
+        Ok(())
+    }
+
+    /// Whether it was deregistered.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone.load(Relaxed)
+    }
+
+    /// How long it is.
+    pub(crate) fn length(&self) -> usize {
+        self.registration().range.length
     }
 }
 
@@ -215,6 +246,7 @@ impl Registration {
         // The new one before the old one goes, as both may be the same.
         self.share = Shared::find(context.rnic().node(), &self.range, self.access);
         let share = self.share.as_ref().map(|share| share.id);
-        context.rnic().regions().publish(index, context, card, share, new_tag)
+        self.key = context.rnic().regions().publish(index, context, card, share, new_tag);
+        self.key
     }
 }

@@ -2,10 +2,11 @@
 
 use std::ffi::c_int;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 use super::context::{Context, Counted};
-use super::held::{Used, Users};
+use super::held::{Held, Used, Users};
+use super::thread_domain::Td;
 
 /// A protection domain. Its number is what peers and cards compare.
 #[derive(Debug)]
@@ -13,6 +14,16 @@ pub(crate) struct Pd {
     counted: Counted,
     number: u32,
     users: Users,
+    /// What a parent domain consists of.
+    parts: Option<Parts>,
+    gone: AtomicBool,
+}
+
+/// A parent domain extends a protection domain.
+#[derive(Debug)]
+struct Parts {
+    pd: Held<Pd>,
+    td: Option<Held<Td>>,
 }
 
 impl Pd {
@@ -22,8 +33,50 @@ impl Pd {
     pub(crate) fn new(context: &Arc<Context>) -> Result<Arc<Self>, c_int> {
         /// Numbers are not used again: a key's card and a queue pair's must not agree by chance.
         static NEXT: AtomicU32 = AtomicU32::new(1);
+        let pd = Self::of(context, NEXT.fetch_add(1, Relaxed), None)?;
+        context.enter_domain(&pd);
+        Ok(pd)
+    }
+
+    /// A parent domain: the same domain by another pointer, as what is made with either is to meet what is made with the other
+    /// (`man ibv_alloc_parent_domain`).
+    ///
+    /// # Errors
+    ///
+    /// As [`Context::count`].
+    pub(crate) fn extend(pd: &Arc<Self>, td: Option<&Arc<Td>>) -> Result<Arc<Self>, c_int> {
+        let parts = Parts { pd: Held::new(pd), td: td.map(Held::new) };
+        Self::of(pd.context(), pd.number, Some(parts))
+    }
+
+    fn of(context: &Arc<Context>, number: u32, parts: Option<Parts>) -> Result<Arc<Self>, c_int> {
         let counted = context.count(|counts| &counts.pd, context.rnic().limits().max_pd)?;
-        Ok(Arc::new(Self { counted, number: NEXT.fetch_add(1, Relaxed), users: Users::default() }))
+        Ok(Arc::new(Self { counted, number, users: Users::default(), parts, gone: AtomicBool::new(false) }))
+    }
+
+    /// Ends the domain, by whatever pointer: it may have been imported.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` if something in it is left, `EINVAL` if it has ended before.
+    pub(crate) fn deallocate(&self) -> Result<(), c_int> {
+        self.context().check_process()?;
+        if self.users.is_used() {
+            return Err(libc::EBUSY);
+        }
+        if self.gone.swap(true, Relaxed) {
+            return Err(libc::EINVAL);
+        }
+        self.counted.count_out();
+        if let Some(Parts { pd, td }) = &self.parts {
+            pd.release();
+            td.iter().for_each(Held::release);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone.load(Relaxed)
     }
 
     pub(crate) fn context(&self) -> &Arc<Context> {

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::completion::Cq;
 use super::context::Context;
+use super::multicast::Groups;
 use super::region::Regions;
 use super::setup::Setup;
 use super::table::Table;
@@ -23,6 +24,7 @@ pub(crate) struct Rnic {
     setup: &'static Setup,
     node: Arc<Node>,
     regions: Regions,
+    groups: Groups,
     queue_pairs: Table<Qp>,
     completion_queues: Table<Cq>,
     shared_queues: Table<Srq>,
@@ -85,6 +87,7 @@ impl Rnic {
         Ok(Self {
             setup,
             regions: Regions::new(Arc::clone(&node)),
+            groups: Groups::new(Arc::clone(&node)),
             node,
             queue_pairs: Table::new(MAX_QUEUE_PAIRS),
             completion_queues: Table::new(MAX_COMPLETION_QUEUES),
@@ -150,6 +153,10 @@ impl Rnic {
     #[inline]
     pub(crate) fn regions(&self) -> &Regions {
         &self.regions
+    }
+
+    pub(crate) fn groups(&self) -> &Groups {
+        &self.groups
     }
 
     pub(crate) fn queue_pairs(&self) -> &Table<Qp> {

@@ -15,11 +15,11 @@ use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 pub(crate) struct Generation(u32);
 
 static FORKS: AtomicU32 = AtomicU32::new(0);
-static OPEN: Mutex<Vec<RawFd>> = Mutex::new(Vec::new());
+static OPEN: Mutex<Vec<Open>> = Mutex::new(Vec::new());
 
 thread_local! {
     /// Held from just before a fork to just after it, so that the child finds the list whole.
-    static HELD: RefCell<Option<MutexGuard<'static, Vec<RawFd>>>> = const { RefCell::new(None) };
+    static HELD: RefCell<Option<MutexGuard<'static, Vec<Open>>>> = const { RefCell::new(None) };
 }
 
 impl Generation {
@@ -36,7 +36,14 @@ impl Generation {
     }
 }
 
-fn open_descriptors() -> MutexGuard<'static, Vec<RawFd>> {
+/// A descriptor that a child is to close.
+#[derive(Clone, Copy)]
+struct Open {
+    fd: RawFd,
+    what: Identity,
+}
+
+fn open_descriptors() -> MutexGuard<'static, Vec<Open>> {
     OPEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -69,19 +76,81 @@ extern "C" fn in_child() {
     FORKS.fetch_add(1, Ordering::Relaxed);
     let _ = HELD.try_with(|held| {
         if let Some(mut open) = held.borrow_mut().take() {
-            for fd in open.drain(..) {
-                // SAFETY: the parent had it open at the moment of the fork, so this process has it too, and whoever
-                // owned it there does not close it here: see the drop of `Descriptor`.
-                unsafe { libc::close(fd) };
+            for Open { fd, what } in open.drain(..) {
+                // The program may have closed it, and opened something of its own.
+                if identity(fd) == Some(what) {
+                    // SAFETY: the parent had it open at the moment of the fork, so this process has it too, and whoever
+                    // owned it there does not close it here: see the drop of `Descriptor`.
+                    unsafe { libc::close(fd) };
+                }
             }
         }
     });
 }
 
+/// What tells a file from others that are open: file system and inode. Sockets and memory files have their own; all event
+/// counters and their like have the same.
+type Identity = (u64, u64);
+
+/// What is open under this number. Makes a system call only, so a child of a fork may call it.
+fn identity(fd: RawFd) -> Option<Identity> {
+    if cfg!(miri) {
+        return Some((0, 0));
+    }
+    // SAFETY: plain integers, for which zero is a value.
+    let mut stat: libc::stat = unsafe { core::mem::zeroed() };
+    // SAFETY: the place for the answer is there.
+    (unsafe { libc::fstat(fd, &raw mut stat) } == 0).then_some((stat.st_dev, stat.st_ino))
+}
+
+/// An open file. A program may close descriptors that it does not know of (`closefrom`), and get their numbers for files of its
+/// own: those are neither used nor closed for this one.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    file: ManuallyDrop<OwnedFd>,
+    what: Option<Identity>,
+}
+
+impl Kept {
+    pub(crate) fn new(file: OwnedFd) -> Self {
+        let what = identity(file.as_raw_fd());
+        Self { file: ManuallyDrop::new(file), what }
+    }
+
+    /// Whether it is still open.
+    pub(crate) fn is_there(&self) -> bool {
+        self.what.is_some() && identity(self.file.as_raw_fd()) == self.what
+    }
+
+    /// The file, if it is still open.
+    ///
+    /// # Errors
+    ///
+    /// `BADF`: the program has closed it.
+    pub(crate) fn get(&self) -> rustix::io::Result<BorrowedFd<'_>> {
+        if self.is_there() { Ok(self.file.as_fd()) } else { Err(rustix::io::Errno::BADF) }
+    }
+
+    pub(crate) fn number(&self) -> RawFd {
+        self.file.as_raw_fd()
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        if self.is_there() {
+            // SAFETY: dropped here and nowhere else.
+            unsafe { ManuallyDrop::drop(&mut self.file) };
+        } else {
+            log::warn!("descriptor {} of the software device was closed by the program", self.number());
+        }
+    }
+}
+
 /// An open file that a forked child does not keep.
 #[derive(Debug)]
 pub(crate) struct Descriptor {
-    file: ManuallyDrop<OwnedFd>,
+    file: ManuallyDrop<Kept>,
     process: Generation,
 }
 
@@ -94,15 +163,29 @@ impl Descriptor {
     pub(crate) fn open(open: impl FnOnce() -> rustix::io::Result<OwnedFd>) -> io::Result<Self> {
         let process = Generation::current();
         let mut list = open_descriptors();
-        let file = open()?;
-        list.push(file.as_raw_fd());
+        let file = Kept::new(open()?);
+        list.extend(file.what.map(|what| Open { fd: file.number(), what }));
         Ok(Self { file: ManuallyDrop::new(file), process })
+    }
+
+    /// As [`Kept::is_there`].
+    pub(crate) fn is_there(&self) -> bool {
+        self.file.is_there()
+    }
+
+    /// As [`Kept::get`].
+    ///
+    /// # Errors
+    ///
+    /// `BADF`: the program has closed it.
+    pub(crate) fn get(&self) -> rustix::io::Result<BorrowedFd<'_>> {
+        self.file.get()
     }
 }
 
 impl AsFd for Descriptor {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
+        self.file.file.as_fd()
     }
 }
 
@@ -112,8 +195,8 @@ impl Drop for Descriptor {
             return;
         }
         let mut list = open_descriptors();
-        let fd = self.file.as_raw_fd();
-        if let Some(place) = list.iter().position(|open| *open == fd) {
+        let fd = self.file.number();
+        if let Some(place) = list.iter().position(|open| open.fd == fd) {
             list.swap_remove(place);
         }
         // SAFETY: dropped here and nowhere else; under the lock, so that the list has no closed descriptor in it.

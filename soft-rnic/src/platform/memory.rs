@@ -3,8 +3,6 @@
 use core::ffi::CStr;
 use core::ptr::NonNull;
 use std::io;
-#[cfg(not(any(miri, loom)))]
-use std::os::fd::AsFd;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 /// A mapping of zeroed memory, whose content others may change at any time.
@@ -15,7 +13,7 @@ pub(crate) struct Memory {
     base: NonNull<u8>,
     len: usize,
     #[cfg(not(any(miri, loom)))]
-    file: Option<OwnedFd>,
+    file: Option<super::fork::Kept>,
     #[cfg(not(any(miri, loom)))]
     process: super::fork::Generation,
 }
@@ -90,15 +88,16 @@ impl Memory {
         // SAFETY: a new mapping where the system finds room.
         let base = unsafe { mmap(core::ptr::null_mut(), len, protection, MapFlags::SHARED, &file, offset)? };
         let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
-        let memory = Self { base, len, file: Some(file), process: super::fork::Generation::current() };
+        let file = Some(super::fork::Kept::new(file));
+        let memory = Self { base, len, file, process: super::fork::Generation::current() };
         // SAFETY: the mapping that was just made. A forked child has no part in the device, so it gets none of it.
         unsafe { madvise(base.as_ptr().cast(), len, Advice::LinuxDontFork)? };
         Ok(memory)
     }
 
-    /// The descriptor to hand to peers; `None` for a peer's memory.
+    /// The descriptor to hand to peers; `None` for a peer's memory, or if the program has closed it.
     pub(crate) fn file(&self) -> Option<BorrowedFd<'_>> {
-        self.file.as_ref().map(AsFd::as_fd)
+        self.file.as_ref()?.get().ok()
     }
 
     /// Gives the pages of a range back to the system; they are zero afterwards.
@@ -106,7 +105,7 @@ impl Memory {
         use rustix::fs::{FallocateFlags, fallocate};
         let Some(file) = &self.file else { return Ok(()) };
         Ok(fallocate(
-            file,
+            file.get()?,
             FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
             offset as u64,
             len as u64,

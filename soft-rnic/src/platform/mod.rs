@@ -1,6 +1,7 @@
 //! What the system is asked for.
 
 pub(crate) mod clock;
+pub(crate) mod command;
 pub(crate) mod copy;
 pub(crate) mod errno;
 pub(crate) mod fork;

@@ -1,9 +1,13 @@
 //! Another process, and whether it is dead.
 
 use std::num::NonZeroU32;
+use std::os::fd::AsFd;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use super::fork::Descriptor;
+use super::socket::Socket;
 
 /// A process, told from a later one of the same number by the time at which it started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,25 +33,82 @@ impl Process {
         let Some(pid) = i32::try_from(self.pid.get()).ok().and_then(Pid::from_raw) else { return false };
         let file = match pidfd_open(pid, PidfdFlags::empty()) {
             Ok(file) => file,
-            Err(error) => return error == rustix::io::Errno::SRCH,
+            Err(rustix::io::Errno::SRCH) => return true,
+            // An emulator that does not know such descriptors, or none is left.
+            Err(_) => return self.is_said_dead(),
         };
         // The descriptor is of whoever has the number now. If that is a later process, the one meant is dead.
-        if start_time(self.pid).is_some_and(|started| started != self.started) {
-            return true;
-        }
-        let mut files = [PollFd::new(&file, PollFlags::IN)];
-        let ready = poll(&mut files, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
-        // Anything else (an emulator that does not know such descriptors) proves nothing.
-        ready == Ok(1) && files[0].revents().contains(PollFlags::IN)
+        start_time(self.pid).is_some_and(|started| started != self.started) || has_ended(&file)
     }
+
+    /// The same by what the system tells of its processes.
+    fn is_said_dead(self) -> bool {
+        match stat(self.pid) {
+            Ok(stat) => {
+                let threads = field(&stat, 17).and_then(|threads| threads.parse().ok());
+                // The first thread of a process may have ended while others run.
+                let ended =
+                    matches!(field(&stat, 0), Some("Z" | "X")) && threads.is_some_and(|left: u64| left <= 1);
+                ended || field(&stat, STARTED).is_some_and(|started| started != self.started.to_string())
+            }
+            Err(error) => {
+                error.kind() == std::io::ErrorKind::NotFound
+                    && std::fs::exists("/proc/self").is_ok_and(|there| there)
+            }
+        }
+    }
+}
+
+/// Whether a descriptor of a process says that it has ended. Anything else proves nothing.
+fn has_ended(file: impl AsFd) -> bool {
+    let mut files = [PollFd::new(&file, PollFlags::IN)];
+    let ready = poll(&mut files, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+    ready == Ok(1) && files[0].revents().contains(PollFlags::IN)
+}
+
+/// What tells when a process ends.
+#[derive(Debug)]
+pub(crate) enum Lifeline {
+    /// A descriptor, which is readable then.
+    File(Descriptor),
+    /// There is none: it has to be asked for again and again.
+    Number(Process),
+}
+
+impl Lifeline {
+    /// Of whoever connected, which is this process if that is known; `None` if it cannot be seen.
+    pub(crate) fn of(connection: &Socket, process: Option<Process>) -> Option<Self> {
+        connection.peer_process().map(Self::File).or(process.map(Self::Number))
+    }
+
+    /// Whether the process has ended.
+    pub(crate) fn is_cut(&self) -> bool {
+        match self {
+            Self::File(file) => has_ended(file),
+            Self::Number(process) => process.is_dead(),
+        }
+    }
+}
+
+/// Where in [`field`]'s count the time is at which it started.
+const STARTED: usize = 19;
+
+/// A field of what [`stat`] tells; the state, which comes after the name, is number 0. The name, in parentheses, may contain
+/// anything.
+fn field(stat: &[u8], number: usize) -> Option<&str> {
+    let end = stat.iter().rposition(|byte| *byte == b')')?;
+    std::str::from_utf8(&stat[end + 1..]).ok()?.split_whitespace().nth(number)
+}
+
+/// What the system tells of a process: of its first thread, which started with it. An emulator (qemu-user) makes up the
+/// process's own file: there each thread finds its own start.
+fn stat(pid: NonZeroU32) -> std::io::Result<Vec<u8>> {
+    std::fs::read(format!("/proc/{pid}/task/{pid}/stat"))
 }
 
 /// When a process started, in the kernel's ticks.
 fn start_time(pid: NonZeroU32) -> Option<u64> {
-    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in parentheses, may contain anything. The start is the 22nd field, the state after the name the 3rd.
-    let end = stat.iter().rposition(|byte| *byte == b')')?;
-    std::str::from_utf8(&stat[end + 1..]).ok()?.split_whitespace().nth(19)?.parse().ok()
+    field(&stat(pid).ok()?, STARTED)?.parse().ok()
 }
 
 #[cfg(all(test, not(miri)))]
@@ -61,7 +122,7 @@ mod tests {
         assert!(!process.is_dead());
         let pid = Pid::from_child(&child);
         rustix::process::kill_process(pid, rustix::process::Signal::STOP).expect("kill");
-        assert!(!process.is_dead());
+        assert!(!process.is_dead() && !process.is_said_dead());
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("kill");
         // Until it has ended, without waiting for it: it stays a zombie.
         let mut tries = 0;
@@ -70,15 +131,27 @@ mod tests {
             tries += 1;
             assert!(tries < 10_000, "killed, but not dead");
         }
+        assert!(process.is_said_dead());
         child.wait().expect("wait");
-        assert!(process.is_dead());
+        assert!(process.is_dead() && process.is_said_dead());
+    }
+
+    #[test]
+    fn all_threads_find_the_same_process() {
+        let own = Process::find(std::process::id());
+        // A tick later.
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        let found = std::thread::spawn(|| Process::find(std::process::id())).join().expect("no panic");
+        assert_eq!(found, own);
+        assert!(own.is_some_and(|own| !own.is_dead()));
     }
 
     #[test]
     fn a_later_process_of_the_same_number_is_another() {
         let own = Process::find(std::process::id()).expect("this process");
         assert!(!own.is_dead());
-        assert!(Process { started: own.started + 1, ..own }.is_dead());
+        let later = Process { started: own.started + 1, ..own };
+        assert!(later.is_dead() && later.is_said_dead());
         assert_eq!(Process::find(0), None);
     }
 }

@@ -5,7 +5,7 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -66,6 +66,22 @@ impl Socket {
         Ok(socket)
     }
 
+    /// Two ends of a connection within this process.
+    ///
+    /// # Errors
+    ///
+    /// The process has no descriptor left.
+    pub(crate) fn both_ends() -> io::Result<(Self, Self)> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (one, other) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        Ok((Self(Descriptor::open(|| Ok(one))?), Self(Descriptor::open(|| Ok(other))?)))
+    }
+
+    /// Whether the program has not closed it behind the device's back.
+    pub(crate) fn is_there(&self) -> bool {
+        self.0.is_there()
+    }
+
     /// A connection whose other end the caller has. Under Miri, too, which knows this kind only.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn pair() -> io::Result<(Self, std::os::unix::net::UnixStream)> {
@@ -81,7 +97,7 @@ impl Socket {
     /// `WouldBlock` if there is none.
     pub(crate) fn accept(&self) -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        Descriptor::open(|| rustix::net::accept_with(&self.0, flags)).map(Self)
+        Descriptor::open(|| rustix::net::accept_with(self.0.get()?, flags)).map(Self)
     }
 
     /// Who connected, or who listens at the name that was connected to.
@@ -92,7 +108,7 @@ impl Socket {
         // SAFETY: the place for the answer is as long as is said.
         let failed = unsafe {
             libc::getsockopt(
-                self.0.as_fd().as_raw_fd(),
+                self.0.get()?.as_raw_fd(),
                 libc::SOL_SOCKET,
                 libc::SO_PEERCRED,
                 (&raw mut found).cast(),
@@ -105,6 +121,27 @@ impl Socket {
         Ok(Credentials { user: found.uid, pid: u32::try_from(found.pid).unwrap_or(0) })
     }
 
+    /// A descriptor of the process that connected, which is readable when that has ended, whatever number it has here; `None`
+    /// where the kernel has none (before 6.5), or the process has ended and was waited for.
+    pub(crate) fn peer_process(&self) -> Option<Descriptor> {
+        /// Not in `libc` for all targets.
+        const SO_PEERPIDFD: libc::c_int = 77;
+        let open = || {
+            let (mut file, mut len): (libc::c_int, _) = (-1, size_of::<libc::c_int>() as libc::socklen_t);
+            let socket = self.0.get()?.as_raw_fd();
+            // SAFETY: the place for the answer is as long as is said.
+            let failed = unsafe {
+                libc::getsockopt(socket, libc::SOL_SOCKET, SO_PEERPIDFD, (&raw mut file).cast(), &raw mut len)
+            };
+            if failed != 0 || file < 0 {
+                return Err(rustix::io::Errno::NOTSUP);
+            }
+            // SAFETY: a new descriptor, which nobody else has. It is closed when another program is executed.
+            Ok(unsafe { OwnedFd::from_raw_fd(file) })
+        };
+        Descriptor::open(open).ok()
+    }
+
     /// Sends a packet, if there is room for it.
     ///
     /// # Errors
@@ -112,9 +149,9 @@ impl Socket {
     /// `WouldBlock` if there is no room, others if the connection is gone.
     pub(crate) fn send(&self, packet: &[u8]) -> io::Result<()> {
         if cfg!(miri) {
-            rustix::io::write(&self.0, packet)?;
+            rustix::io::write(self.0.get()?, packet)?;
         } else {
-            rustix::net::send(&self.0, packet, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
+            rustix::net::send(self.0.get()?, packet, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
         }
         Ok(())
     }
@@ -131,13 +168,13 @@ impl Socket {
         let fits = control.push(SendAncillaryMessage::ScmRights(&files));
         debug_assert!(fits, "the space was made for one descriptor");
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        rustix::net::sendmsg(&self.0, &[IoSlice::new(packet)], &mut control, flags)?;
+        rustix::net::sendmsg(self.0.get()?, &[IoSlice::new(packet)], &mut control, flags)?;
         Ok(())
     }
 
     /// The next packet, of somebody who has no reason to send descriptors: those the kernel closes.
     pub(crate) fn receive(&self, buffer: &mut [u8]) -> Received {
-        match rustix::net::recv(&self.0, buffer, RecvFlags::DONTWAIT) {
+        match self.0.get().and_then(|socket| rustix::net::recv(socket, buffer, RecvFlags::DONTWAIT)) {
             Ok((0, _)) => Received::End,
             Ok((len, _)) => Received::Packet(len, None),
             Err(error) => Self::nothing_or_end(error),
@@ -149,7 +186,9 @@ impl Socket {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-        let received = rustix::net::recvmsg(&self.0, &mut [IoSliceMut::new(buffer)], &mut control, flags);
+        let received = self.0.get().and_then(|socket| {
+            rustix::net::recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut control, flags)
+        });
         let mut file = None;
         for message in control.drain() {
             if let RecvAncillaryMessage::ScmRights(files) = message {
@@ -168,7 +207,8 @@ impl Socket {
 
     /// Lets the other end see the end, whoever still has this one.
     pub(crate) fn shut_down(&self) {
-        if let Err(error) = rustix::net::shutdown(&self.0, rustix::net::Shutdown::Both) {
+        let end = |socket| rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
+        if let Err(error) = self.0.get().and_then(end) {
             log::debug!("shutdown: {error}");
         }
     }

@@ -8,28 +8,30 @@ pub(crate) use descriptor::Tokens;
 #[cfg(not(any(miri, loom)))]
 mod descriptor {
     use std::io;
-    use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+    use std::os::fd::RawFd;
 
     use rustix::event::{EventfdFlags, eventfd};
 
+    use super::super::fork::Kept;
+
     /// As many reads succeed as tokens were given; a program may poll the descriptor, and may make it non-blocking.
     #[derive(Debug)]
-    pub(crate) struct Tokens(OwnedFd);
+    pub(crate) struct Tokens(Kept);
 
     impl Tokens {
         /// # Errors
         ///
         /// The process has no descriptor left.
         pub(crate) fn create() -> io::Result<Self> {
-            Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::SEMAPHORE)?))
+            Ok(Self(Kept::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::SEMAPHORE)?)))
         }
 
         pub(crate) fn descriptor(&self) -> RawFd {
-            self.0.as_raw_fd()
+            self.0.number()
         }
 
         pub(crate) fn give(&self) {
-            if let Err(error) = rustix::io::write(&self.0, &1u64.to_ne_bytes()) {
+            if let Err(error) = self.0.get().and_then(|file| rustix::io::write(file, &1u64.to_ne_bytes())) {
                 log::error!("an event could not be told through descriptor {}: {error}", self.descriptor());
             }
         }
@@ -41,7 +43,7 @@ mod descriptor {
         /// There is none (`EAGAIN`, of a non-blocking descriptor), or a signal came (`EINTR`).
         pub(crate) fn take(&self) -> io::Result<()> {
             let mut count = [0; 8];
-            Ok(rustix::io::read(&self.0, &mut count).map(drop)?)
+            Ok(rustix::io::read(self.0.get()?, &mut count).map(drop)?)
         }
 
         /// Takes back tokens whose events have gone. Never waits: a reader that has one already finds out by itself.
@@ -51,7 +53,11 @@ mod descriptor {
                 let mut count = [0; 8];
                 let mut buffers = [io::IoSliceMut::new(&mut count)];
                 // The offset of a descriptor that has none.
-                if preadv2(&self.0, &mut buffers, u64::MAX, ReadWriteFlags::NOWAIT).is_err() {
+                let taken = self
+                    .0
+                    .get()
+                    .and_then(|file| preadv2(file, &mut buffers, u64::MAX, ReadWriteFlags::NOWAIT));
+                if taken.is_err() {
                     break;
                 }
             }

@@ -15,7 +15,7 @@ pub(crate) mod transition;
 pub(crate) use shared_queue::Srq;
 
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -24,6 +24,8 @@ use rdma_mummy_sys::types::{
 };
 use spin::mutex::SpinMutex;
 
+use crate::engine::call::Left;
+use crate::engine::multicast::Member;
 use crate::engine::peer::Peer;
 use crate::engine::wait::Wait;
 use crate::faults::injected::Injected;
@@ -41,7 +43,7 @@ use crate::shared::mark::Mark;
 use crate::shared::segment::ring_bytes;
 use attributes::Attributes;
 use lane::Laned;
-use post_ex::Builder;
+use post_ex::{Builder, Posting};
 use receive_queue::ReceiveQueue;
 use send_queue::SendQueue;
 
@@ -59,6 +61,10 @@ pub(crate) struct Qp {
     pub(crate) recv_cq: Used<Cq>,
     pub(crate) caps: ibv_qp_cap,
     pub(crate) sq_sig_all: bool,
+    /// What was agreed on with the other end (`ibv_set_ece`).
+    pub(crate) ece: AtomicU32,
+    /// `ibv_qp_create_flags`
+    pub(crate) create_flags: u32,
     /// The number of this queue pair among those of `recv_cq`.
     source: AtomicU32,
     /// `ibv_qp_state`, and above its byte how often the queue pair was reset.
@@ -69,6 +75,8 @@ pub(crate) struct Qp {
     published: Spin<Published>,
     /// The list that is being built, and the right to post.
     builder: Spin<Builder>,
+    /// The thread that has a list open; 0 if none has.
+    list: AtomicUsize,
     pub(crate) send_queue: SendQueue,
     pub(crate) sending: Laned<Sending>,
     receiving: Receiving,
@@ -120,6 +128,12 @@ pub(crate) struct Sending {
     pub(crate) psn: u32,
     /// What the request at the front waits for.
     pub(crate) wait: Option<Wait>,
+    /// Of a datagram to a group: who has not got its copy; `None` before that is known.
+    pub(crate) members: Option<Vec<Member>>,
+    /// A receive that its owner has to give back before other messages can be sent.
+    pub(crate) left: Option<Left>,
+    /// Since when the peer's end could not be read.
+    pub(crate) closed_since: Option<Instant>,
     /// Tells the request at the front from all others of this process, ever.
     pub(crate) ticket: u64,
     /// What a rule of faults has in mind for it.
@@ -152,6 +166,7 @@ impl Sending {
     #[inline]
     pub(crate) fn end_request(&mut self, lane: usize) {
         if self.wait.take().is_some() {
+            self.closed_since = None;
             self.want_no_answer(lane);
         }
         self.ticket += 1;
@@ -184,6 +199,7 @@ pub(crate) struct Plan {
     pub(crate) qp_type: ibv_qp_type,
     pub(crate) caps: ibv_qp_cap,
     pub(crate) sq_sig_all: bool,
+    pub(crate) create_flags: u32,
 }
 
 impl Qp {
@@ -222,11 +238,14 @@ impl Qp {
             recv_cq: Used::new(&plan.recv_cq),
             caps: plan.caps,
             sq_sig_all: plan.sq_sig_all,
+            ece: AtomicU32::new(crate::verbs::ece::OPTIONS),
+            create_flags: plan.create_flags,
             source: AtomicU32::new(0),
             state: AtomicU32::new(ibv_qp_state::IBV_QPS_RESET.0),
             attributes: Mutex::default(),
             published: Spin::default(),
             builder: Spin::new(Builder::default()),
+            list: AtomicUsize::new(0),
             send_queue: SendQueue::new(
                 plan.caps.max_send_wr,
                 plan.caps.max_send_sge,
@@ -251,16 +270,21 @@ impl Qp {
         Ok(made)
     }
 
-    /// Takes the queue pair out of everything. `EBUSY` if a peer still touches its memory; it can be tried again.
+    /// Takes the queue pair out of everything. `EBUSY` if it is in a multicast group, or a peer still touches its memory; it can
+    /// be tried again.
     ///
     /// # Errors
     ///
     /// As `errno`.
     pub(crate) fn destroy(self: &Arc<Self>) -> Result<(), i32> {
         self.context.check_process()?;
+        if self.rnic.groups().has(self.number.index) {
+            return Err(libc::EBUSY);
+        }
         self.withdraw()?;
+        let posting = self.stop_posting()?;
         self.begin_anew();
-        self.forget_requests();
+        self.forget_requests(posting);
         self.recv_cq.detach(self.source());
         // Also for the sake of a shared receive queue, whose slots they take up.
         self.forget_receives();
@@ -351,7 +375,13 @@ impl Qp {
     /// The context was closed and nobody destroyed the queue pair: peers do not reach it any more.
     pub(crate) fn abandon(&self) {
         self.change_state(ibv_qp_state::IBV_QPS_ERR, |_| true);
+        self.rnic.groups().forget(self.number.index);
         self.entry().withdraw(&mut self.published.lock().keeper);
+    }
+
+    /// What peers see, as this process has it.
+    pub(crate) fn card(&self) -> QpCard {
+        self.published.lock().card
     }
 
     /// Shows peers the card, with the state.
@@ -464,8 +494,7 @@ impl Qp {
     }
 
     /// Drops everything that was posted to the send queue.
-    fn forget_requests(&self) {
-        let _builder = self.builder.lock();
+    fn forget_requests(&self, _posting: Posting<'_>) {
         let mut sending = self.sending.lock();
         // SAFETY: posters hold the builder's lock, executors the lane's.
         unsafe { self.send_queue.clear() };
@@ -480,7 +509,8 @@ impl Qp {
             }
             mark.clear();
         }
-        *sending = Sending { attributes: sending.attributes.clone(), ..Sending::new() };
+        let (attributes, left) = (sending.attributes.clone(), sending.left.take());
+        *sending = Sending { attributes, left, ..Sending::new() };
     }
 }
 

@@ -109,12 +109,15 @@ impl Qp {
             changed.connection = changed.connection.wrapping_add(1);
             self.entry().set_expected_psn(changed.rq_psn);
         }
-        self.draining.store(
-            to == ibv_qp_state::IBV_QPS_SQD
-                && mask & ibv_qp_attr_mask::IBV_QP_EN_SQD_ASYNC_NOTIFY.0 != 0
-                && attr.en_sqd_async_notify != 0,
-            Ordering::Release,
-        );
+        // Changing attributes meanwhile leaves the event as it was asked for.
+        if from != ibv_qp_state::IBV_QPS_SQD || to != ibv_qp_state::IBV_QPS_SQD {
+            self.draining.store(
+                to == ibv_qp_state::IBV_QPS_SQD
+                    && mask & ibv_qp_attr_mask::IBV_QP_EN_SQD_ASYNC_NOTIFY.0 != 0
+                    && attr.en_sqd_async_notify != 0,
+                Ordering::Release,
+            );
+        }
         {
             let mut sending = self.sending.lock();
             sending.attributes = self.send_attributes(&changed);
@@ -193,8 +196,9 @@ impl Qp {
     /// Back to the beginning: nothing is posted, nothing is completed, nobody knows the queue pair.
     fn reset(&self, attributes: &mut Attributes) -> Result<(), i32> {
         self.withdraw()?;
+        let posting = self.stop_posting()?;
         self.begin_anew();
-        self.forget_requests();
+        self.forget_requests(posting);
         self.forget_receives();
         for cq in [&self.send_cq, &self.recv_cq] {
             cq.purge(self.number.qpn);

@@ -76,7 +76,7 @@ impl Qp {
         self.check_postable().map_err(|error| (error, wr))?;
         let mut result = Ok(());
         {
-            let _posting = self.builder.lock();
+            let _posting = self.posting();
             // SAFETY: the builder's lock is held, and every poster of this queue holds it.
             let mut poster = unsafe { self.send_queue.poster(self.caps.max_send_wr) };
             while !wr.is_null() {

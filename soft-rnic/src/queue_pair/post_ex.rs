@@ -2,9 +2,13 @@
 //!
 //! `ibv_wr_start` takes the queue pair's posting lock and `ibv_wr_complete` or `ibv_wr_abort` gives it back, as the manual
 //! page says of threads. What goes wrong between is told by `ibv_wr_complete`, and then nothing is posted.
+//!
+//! A list that its thread has left open keeps nobody waiting for ever: what this thread does next with the queue pair drops it.
 
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
 
 use rdma_mummy_sys::types::{
     ibv_ah, ibv_data_buf, ibv_qp_create_send_ops_flags, ibv_qp_ex, ibv_qp_type, ibv_send_flags, ibv_sge,
@@ -12,9 +16,9 @@ use rdma_mummy_sys::types::{
 };
 use spin::mutex::SpinMutexGuard;
 
-use super::Qp;
 use super::post::{brings_back, destination, type_has};
 use super::send_queue::{Head, Poster, Refusal};
+use super::{Qp, Spin};
 use crate::verbs::queue_pair::qp_of_ex;
 
 /// A list that is being built.
@@ -23,6 +27,82 @@ pub(crate) struct Builder {
     tail: u32,
     /// The first thing that went wrong.
     error: Refusal,
+}
+
+/// The right to post.
+pub(super) type Posting<'a> = SpinMutexGuard<'a, Builder, spin::Yield>;
+
+/// Whom a list is open to; nobody has number 0.
+fn this_thread() -> usize {
+    thread_local!(static HERE: u8 = const { 0 });
+    HERE.with(|here| core::ptr::from_ref(here).addr())
+}
+
+impl Qp {
+    /// Waits for the right to post. A list that this thread has left open is dropped.
+    #[inline]
+    pub(super) fn posting(&self) -> Posting<'_> {
+        match self.builder.try_lock() {
+            Some(posting) => posting,
+            None => self.wait_to_post(),
+        }
+    }
+
+    #[cold]
+    fn wait_to_post(&self) -> Posting<'_> {
+        self.drop_own_list();
+        self.builder.lock()
+    }
+
+    /// The same, but waits for another thread's list only as long as for other things that have to come to an end.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY`: the list stays open.
+    pub(super) fn stop_posting(&self) -> Result<Posting<'_>, Refusal> {
+        self.drop_own_list();
+        let begin = Instant::now();
+        loop {
+            if let Some(posting) = self.builder.try_lock() {
+                return Ok(posting);
+            }
+            if begin.elapsed() > self.rnic.config().revoke {
+                log::error!(
+                    "queue pair {:#x} cannot be reset or destroyed: a thread has called ibv_wr_start and neither \
+                     ibv_wr_complete nor ibv_wr_abort",
+                    self.number.qpn
+                );
+                return Err(libc::EBUSY);
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    fn drop_own_list(&self) {
+        if self.list.load(Relaxed) != this_thread() {
+            return;
+        }
+        log::warn!(
+            "queue pair {:#x}: a list of requests was begun with ibv_wr_start and neither completed nor aborted; it is dropped",
+            self.number.qpn
+        );
+        // SAFETY: this thread has opened the list, so it has the lock, and nothing else of it uses the builder now.
+        unsafe {
+            (*self.builder.as_mut_ptr()).error = libc::EINVAL;
+            close(&self.list, &self.builder);
+        }
+    }
+}
+
+/// Ends an open list.
+///
+/// # Safety
+///
+/// The lock is held for that list, and nothing is done with the builder any more.
+unsafe fn close(list: &core::sync::atomic::AtomicUsize, builder: &Spin<Builder>) {
+    list.store(0, Relaxed);
+    // SAFETY: the caller's promise.
+    unsafe { builder.force_unlock() };
 }
 
 /// Operations that a queue pair of this type can have.
@@ -133,23 +213,28 @@ unsafe extern "C" fn start(qp: *mut ibv_qp_ex) {
         // SAFETY: whoever held the lock when this process was forked is not here. What follows is refused.
         unsafe { qp.builder.force_unlock() };
     }
-    let mut builder = qp.builder.lock();
+    let mut builder = qp.posting();
     // SAFETY: the builder's lock is held.
     builder.tail = unsafe { qp.send_queue.poster(qp.caps.max_send_wr) }.tail();
     builder.error = qp.check_postable().err().unwrap_or(0);
     // `complete` or `abort` unlocks.
     SpinMutexGuard::leak(builder);
+    qp.list.store(this_thread(), Relaxed);
 }
 
 unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> c_int {
-    // SAFETY: the caller's live queue pair, whose list this thread has opened: the lock is its own to give back.
+    // SAFETY: the caller's live queue pair, whose list this thread has opened: if it is still open, the lock is its own to
+    // give back.
     unsafe {
         let qp = qp_of_ex(qp);
+        if qp.list.load(Relaxed) == 0 {
+            return libc::EINVAL;
+        }
         let Builder { tail, error } = *qp.builder.as_mut_ptr();
         if error == 0 {
             qp.send_queue.poster(qp.caps.max_send_wr).resume(tail).commit();
         }
-        qp.builder.force_unlock();
+        close(&qp.list, &qp.builder);
         if error == 0 {
             qp.posted();
         }
@@ -159,7 +244,12 @@ unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> c_int {
 
 unsafe extern "C" fn abort(qp: *mut ibv_qp_ex) {
     // SAFETY: as for `complete`. What was added and not committed counts for nothing.
-    unsafe { qp_of_ex(qp).builder.force_unlock() };
+    unsafe {
+        let qp = qp_of_ex(qp);
+        if qp.list.load(Relaxed) != 0 {
+            close(&qp.list, &qp.builder);
+        }
+    }
 }
 
 unsafe extern "C" fn send(qp: *mut ibv_qp_ex) {

@@ -21,7 +21,7 @@ use crate::objects::completion::Cqe;
 use crate::objects::completion::sources::Asked;
 use crate::platform::copy;
 use crate::shared::mark::settle;
-use crate::shared::slot::{EAGER, SlotHeader};
+use crate::shared::slot::{Claim, EAGER, SlotHeader};
 
 impl Qp {
     /// `ibv_post_recv`.
@@ -254,10 +254,14 @@ impl Qp {
     fn route(&self, source: [u64; 3], byte_len: u64) -> Route {
         let [low, high, to] = source;
         let port = self.context.device().port(self.published.lock().card.port.into());
-        let own = port.and_then(|port| port.gid(usize::from((to >> 40) as u8)));
+        let own = || port.and_then(|port| port.gid(usize::from((to >> 40) as u8))).map(|gid| gid.raw);
+        let reached = match (to >> 48).checked_sub(1) {
+            None => own(),
+            Some(entry) => self.rnic.groups().gid(entry as u32),
+        };
         Route {
             source: gid_of([low, high]),
-            destination: own.map(|gid| gid.raw).unwrap_or_default(),
+            destination: reached.unwrap_or_default(),
             traffic_class: to as u8,
             hop_limit: (to >> 8) as u8,
             flow_label: (to >> 16) as u32 & 0xf_ffff,
@@ -330,6 +334,16 @@ impl Qp {
             }
         };
         if left {
+            self.recv_cq.look_at(self.source());
+        }
+    }
+
+    /// A peer has left a claim to this process: the receive is the next that a message takes.
+    pub(crate) fn offer_anew(self: &Arc<Self>, slot: u32, claim: Claim) {
+        let Receiving::Own(queue) = &self.receiving else { return };
+        let entry = self.entry();
+        if queue.lock().offer_anew(slot, claim, || entry.set_cursor(slot)) && self.is_flushing() {
+            // The flush has stopped at it.
             self.recv_cq.look_at(self.source());
         }
     }

@@ -12,7 +12,7 @@ use rdma_mummy_sys::types::{ibv_recv_wr, ibv_sge};
 use crate::node::{HeapRange, Node};
 use crate::shared::entry::SlotsCard;
 use crate::shared::segment::{Slot, Slots, slot_stride};
-use crate::shared::slot::{Delivery, Holder, Room, SlotHeader};
+use crate::shared::slot::{Claim, Delivery, Holder, Room, SlotHeader};
 use crate::sync::Relaxed;
 
 /// A posted receive.
@@ -264,6 +264,16 @@ impl ReceiveQueue {
             self.slot(index).header.free();
         }
         (self.outstanding, self.head, self.tail) = (0, 0, 0);
+    }
+
+    /// Offers a slot anew whose claim a peer has left to its owner; `offering` is called before. False if the claim is void:
+    /// the queue may have been emptied since.
+    pub(crate) fn offer_anew(&mut self, slot: u32, claim: Claim, offering: impl FnOnce()) -> bool {
+        if slot >= self.used || !self.slot(slot).header.is_held(claim) {
+            return false;
+        }
+        offering();
+        self.slot(slot).header.unclaim(claim)
     }
 
     /// Offers the slots anew that a dead peer held; `keep` says of a finished one that it has been told of.

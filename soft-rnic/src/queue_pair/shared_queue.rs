@@ -17,6 +17,7 @@ use crate::objects::protection_domain::Pd;
 use crate::objects::rnic::Rnic;
 use crate::shared::entry::{SrqCard, SrqEntry};
 use crate::shared::gate::Keeper;
+use crate::shared::slot::Claim;
 
 /// A shared receive queue.
 pub(crate) struct Srq {
@@ -216,6 +217,15 @@ impl Srq {
         self.context.raise(Event {
             kind: ibv_event_type::IBV_EVENT_SRQ_LIMIT_REACHED,
             element: Element::Srq(Arc::clone(self)),
+        });
+    }
+
+    /// A peer has left a claim to this process.
+    pub(crate) fn offer_anew(&self, slot: u32, claim: Claim) {
+        let entry = self.entry();
+        self.queue.lock().offer_anew(slot, claim, || {
+            entry.add_available(1);
+            entry.set_hint(slot);
         });
     }
 

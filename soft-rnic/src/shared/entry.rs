@@ -300,6 +300,35 @@ impl QpEntry {
     }
 }
 
+/// That a queue pair is in a multicast group.
+#[derive(Debug)]
+#[repr(C, align(32))]
+pub(crate) struct MemberEntry {
+    guarded: Guarded<3>,
+}
+
+/// What peers may know about it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct MemberCard {
+    /// The group's.
+    pub(crate) gid: [u64; 2],
+    /// The queue pair's, in its table.
+    pub(crate) index: u32,
+    pub(crate) qpn: u32,
+}
+
+impl Card<3> for MemberCard {
+    fn to_words(&self) -> [u64; 3] {
+        [self.gid[0], self.gid[1], u64::from(self.index) | u64::from(self.qpn) << 32]
+    }
+
+    fn from_words([low, high, queue_pair]: [u64; 3]) -> Self {
+        Self { gid: [low, high], index: queue_pair as u32, qpn: (queue_pair >> 32) as u32 }
+    }
+}
+
+guarded_entry!(MemberEntry, MemberCard, 3);
+
 /// A shared receive queue, under its index.
 #[derive(Debug)]
 #[repr(C, align(64))]

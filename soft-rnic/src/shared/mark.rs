@@ -10,6 +10,8 @@ use crate::sync::{Acquire, AtomicU64, Release, SeqCst, fence};
 pub(crate) const LANES: usize = if cfg!(any(loom, miri)) { 4 } else { 64 };
 
 const BUSY: u64 = 1 << 63;
+/// In a peer's first cell: it has gone, and touches nothing any more.
+const LEFT: u64 = 1;
 const QP_SHIFT: u32 = 32;
 const FIELD: u64 = 0xff_ffff;
 
@@ -76,6 +78,16 @@ impl MarkCell {
     #[inline]
     pub(crate) fn clear(&self) {
         self.mark.store(0, Release);
+    }
+
+    /// Peer: leaves for good. No transfer of it is under way, nor will one be.
+    pub(crate) fn leave(&self) {
+        self.mark.store(LEFT, Release);
+    }
+
+    /// Whether the peer has said that it leaves. All its accesses have happened.
+    pub(crate) fn has_left(&self) -> bool {
+        self.mark.load(Acquire) == LEFT
     }
 
     /// The transfer under way. All accesses of earlier ones have happened.

@@ -10,9 +10,11 @@
 //! - A [`Gate`](gate::Gate) is written by the owner alone: a version that closes while what it guards changes.
 //! - A [`MarkCell`](mark::MarkCell) is written by one peer at a time: what it touches at this moment.
 //! - A [`slot`](slot) of a receive queue changes hands by compare-and-swap and says who holds it.
+//! - A [call](call::Turn) changes hands in the same way, and with it the receive that it is for.
 //! - An [`IndexRing`](ring::IndexRing) has one producer and one consumer.
 //! - [`Ready`](completion::CqEntry) bits are hints to look: set after the fact, taken before looking.
 
+pub(crate) mod call;
 pub(crate) mod completion;
 pub(crate) mod entry;
 pub(crate) mod gate;

@@ -9,15 +9,15 @@ use core::ptr::NonNull;
 use std::io;
 
 use super::completion::CqEntry;
-use super::entry::{MrEntry, QpEntry, SlotsCard, SrqEntry};
+use super::entry::{MemberEntry, MrEntry, QpEntry, SlotsCard, SrqEntry};
 use super::mark::{LANES, MarkCell};
 use super::ring::{IndexRing, RingHeader};
 use super::slot::{EAGER, SgeEntry, SlotHeader};
 use crate::platform::memory::Memory;
-use crate::sync::{AtomicU32, AtomicU64};
+use crate::sync::{Acquire, AtomicU32, AtomicU64};
 
 /// Changes with every change of the layout or of what a word means: peers of other versions do not talk.
-pub(crate) const LAYOUT_VERSION: u64 = 2;
+pub(crate) const LAYOUT_VERSION: u64 = 3;
 
 /// Miri has no sparse memory.
 const fn sized(real: usize, small: usize) -> usize {
@@ -29,6 +29,8 @@ pub(crate) const MAX_REGIONS: usize = sized(1 << 20, 64);
 pub(crate) const MAX_QUEUE_PAIRS: usize = sized(1 << 17, 64);
 pub(crate) const MAX_COMPLETION_QUEUES: usize = sized(1 << 17, 32);
 pub(crate) const MAX_SHARED_QUEUES: usize = sized(1 << 14, 16);
+/// Memberships in multicast groups.
+pub(crate) const MAX_MEMBERS: usize = sized(1 << 12, 16);
 /// Peers that map the segment at a time; number 0 is the owner itself.
 pub(crate) const MAX_LINKS: usize = sized(1 << 10, 4);
 
@@ -39,9 +41,10 @@ pub(super) const COMPLETION_QUEUES_AT: usize = QUEUE_PAIRS_AT + MAX_QUEUE_PAIRS 
 pub(super) const SHARED_QUEUES_AT: usize =
     COMPLETION_QUEUES_AT + MAX_COMPLETION_QUEUES * size_of::<CqEntry>();
 pub(super) const MARKS_AT: usize = SHARED_QUEUES_AT + MAX_SHARED_QUEUES * size_of::<SrqEntry>();
+pub(super) const MEMBERS_AT: usize = MARKS_AT + MAX_LINKS * LANES * size_of::<MarkCell>();
 /// Where the rings begin, page by page.
 pub(crate) const HEAP_AT: usize =
-    (MARKS_AT + MAX_LINKS * LANES * size_of::<MarkCell>()).next_multiple_of(PAGE);
+    (MEMBERS_AT + MAX_MEMBERS * size_of::<MemberEntry>()).next_multiple_of(PAGE);
 /// The heap is given out in these units, so that what is freed can be returned to the system.
 pub(crate) const PAGE: usize = 4096;
 pub(crate) const HEAP: usize = sized(16 << 30, 1 << 20);
@@ -61,16 +64,22 @@ pub(crate) struct Header {
     pub(crate) layout_version: AtomicU64,
     /// Set by a peer whose doorbell did not fit in the socket: the owner looks everywhere.
     pub(crate) look_everywhere: AtomicU32,
+    /// Counted up by a peer that joins a multicast group for the first time, and by the owner for each that calls: who
+    /// there is has to be found out anew.
+    pub(crate) newcomers: AtomicU32,
+    /// Entries of the table of memberships from this on were never used.
+    pub(crate) members: AtomicU32,
     unused: AtomicU32,
 }
 
 /// Every byte is an atomic's: there is no padding, to which a shared reference would have to say that it does not change.
 #[cfg(not(loom))]
 const _: () = {
-    assert!(size_of::<Header>() == 16);
+    assert!(size_of::<Header>() == 24);
     assert!(size_of::<MrEntry>() == 6 * 8 + 2 * 8);
     assert!(size_of::<QpEntry>() == 16 * 8 + 3 * 4 + 13 * 4);
     assert!(size_of::<SrqEntry>() == 4 * 8 + 2 * 4 + 8 + 2 * 8);
+    assert!(size_of::<MemberEntry>() == 4 * 8);
     assert!(size_of::<CqEntry>() == 3 * 128 + 64 * 8);
     assert!(size_of::<MarkCell>() == 64 && size_of::<RingHeader>() == 64 && size_of::<SlotHeader>() == 64);
     assert!(size_of::<SgeEntry>() == 16);
@@ -200,6 +209,16 @@ impl Segment {
     pub(crate) fn shared_queue(&self, index: u32) -> Option<&SrqEntry> {
         // SAFETY: `SrqEntry` is atomics.
         unsafe { self.in_table(SHARED_QUEUES_AT, MAX_SHARED_QUEUES, index) }
+    }
+
+    pub(crate) fn member(&self, index: u32) -> Option<&MemberEntry> {
+        // SAFETY: `MemberEntry` is atomics.
+        unsafe { self.in_table(MEMBERS_AT, MAX_MEMBERS, index) }
+    }
+
+    /// How many entries of the table of memberships may be used.
+    pub(crate) fn members(&self) -> u32 {
+        self.header().members.load(Acquire).min(MAX_MEMBERS as u32)
     }
 
     /// The mark of one lane of one link.

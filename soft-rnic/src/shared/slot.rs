@@ -69,6 +69,18 @@ pub(crate) struct Offer(u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Claim(u64);
 
+impl Claim {
+    /// As a word, to be told to the owner.
+    pub(crate) fn to_word(self) -> u64 {
+        self.0
+    }
+
+    /// A claim that the peer of this link tells of, if it can be one of its own.
+    pub(crate) fn from_word(word: u64, link: u16) -> Option<Self> {
+        (word & TAG == CLAIMED && (word >> LINK_SHIFT & LINK) as u16 == link).then_some(Self(word))
+    }
+}
+
 /// What a receive has room for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Room {
@@ -153,7 +165,12 @@ impl SlotHeader {
         self.state.load(Acquire) & TAG == POSTED
     }
 
-    /// Peer: gives a claimed slot back as it was.
+    /// Whether the slot is held under this very claim.
+    pub(crate) fn is_held(&self, claim: Claim) -> bool {
+        self.state.load(Acquire) == claim.0
+    }
+
+    /// Peer: gives a claimed slot back as it was. Owner: the same with a claim that was left to it.
     pub(crate) fn unclaim(&self, claim: Claim) -> bool {
         let posted = claim.0 & !(TAG | LINK << LINK_SHIFT) | POSTED;
         self.state.compare_exchange(claim.0, posted, AcqRel, Relaxed).is_ok()

@@ -27,10 +27,10 @@ pub(crate) unsafe fn ah_of<'a>(ah: *mut ibv_ah) -> &'a AddressHandle {
 
 pub(super) unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
     // SAFETY: the caller's domain is live, and its attributes are valid.
-    let (state, attr) = unsafe { (pd_of(pd), attr.read()) };
+    let (state, context, attr) = unsafe { (pd_of(pd), (*pd).context, attr.read()) };
     admit!(state.context(), CreateAh, null);
     match AddressHandle::new(state, &attr) {
-        Ok(ah) => AhObject::create(ibv_ah { context: state.context().handle(), pd, handle: 0 }, ah),
+        Ok(ah) => AhObject::create(ibv_ah { context, pd, handle: 0 }, ah),
         Err(error) => null(error),
     }
 }
@@ -139,7 +139,7 @@ pub(super) unsafe extern "C" fn create_ah_from_wc(
     let mut attr = ibv_ah_attr::default();
     // SAFETY: the caller's promises.
     unsafe {
-        let context = pd_of(pd).context().handle();
+        let context = (*pd).context;
         if init_ah_from_wc(context, port, wc, grh, &raw mut attr) != 0 {
             return std::ptr::null_mut();
         }

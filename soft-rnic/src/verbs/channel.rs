@@ -63,16 +63,12 @@ pub(super) unsafe extern "C" fn get_cq_event(
     if let Err(error) = state.context().check_process() {
         return minus_one(error);
     }
-    if state.context().has_failed() {
-        return minus_one(libc::EIO);
-    }
     match state.take() {
-        Ok(fired) => {
-            let handle = fired.handle();
+        Ok(handle) => {
             // SAFETY: the caller's places are valid; the queue lives until the event is acknowledged.
             unsafe {
-                cq.write(handle);
-                cq_context.write((&raw const (*handle).cq_context).read());
+                cq.write(handle.as_ptr());
+                cq_context.write((&raw const (*handle.as_ptr()).cq_context).read());
             }
             0
         }

@@ -10,11 +10,12 @@ use rdma_mummy_sys::types::*;
 use super::device::device_of;
 use super::{admit, failure, write_prefix};
 use super::{
-    completion_queue, completion_queue_ex, memory_region, null, number, port, queue_pair, unsupported,
+    completion_queue, completion_queue_ex, memory_region, null, number, port, queue_pair, thread_domain,
+    unsupported,
 };
 use crate::faults::{self, effects};
 use crate::objects::context::Context;
-use crate::platform::{clock, errno};
+use crate::platform::{clock, command, errno};
 
 /// The C part of a context. The other part frees it.
 #[repr(C)]
@@ -22,6 +23,8 @@ struct ContextObject {
     verbs: verbs_context,
     /// The program's reference, until it closes the context. All objects have their own.
     state: *const Context,
+    /// The command descriptor, whatever the program has made of the field.
+    command: c_int,
 }
 
 const OFFSET: usize = offset_of!(ContextObject, verbs) + offset_of!(verbs_context, context);
@@ -52,18 +55,25 @@ unsafe fn free(context: *mut ibv_context) {
 
 pub(super) unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv_context {
     let Some(device) = device_of(device) else { return null(libc::ENODEV) };
-    if faults::active()
-        && let Err(error) = effects::admit_opening(device)
-    {
-        return null(error);
-    }
+    let rules = if faults::active() { effects::admit_opening(device) } else { Ok(Vec::new()) };
+    let rules = match rules {
+        Ok(rules) => rules,
+        Err(error) => return null(error),
+    };
     let state = match Context::open(device, free) {
         Ok(state) => state,
         Err(error) => return null(errno::refused("ibv_open_device", &error)),
     };
+    let handle = enter(&state, state.command().descriptor());
+    effects::opened(&state, &rules);
+    handle
+}
+
+/// Makes a C part, which has a reference of its own. A command descriptor other than the context's own becomes its.
+pub(super) fn enter(state: &Arc<Context>, command: c_int) -> *mut ibv_context {
     let mut verbs = verbs_context { sz: size_of::<verbs_context>(), ..verbs_context::default() };
-    verbs.context.device = device.object();
-    verbs.context.cmd_fd = -1;
+    verbs.context.device = state.device().object();
+    verbs.context.cmd_fd = command;
     verbs.context.async_fd = state.events().descriptor();
     verbs.context.num_comp_vectors = completion_queue::comp_vectors();
     verbs.context.abi_compat = ptr::without_provenance_mut(usize::MAX);
@@ -78,21 +88,27 @@ pub(super) unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv
     verbs.free_buf = Some(memory_region::free_buf);
     verbs.reg_mr_ex = Some(memory_region::reg_mr_ex);
     unsupported::install(&mut verbs);
+    thread_domain::install(&mut verbs);
     queue_pair::install(&mut verbs);
-    let object = Box::into_raw(Box::new(ContextObject { verbs, state: Arc::as_ptr(&state) }));
+    let object = Box::into_raw(Box::new(ContextObject { verbs, state: Arc::as_ptr(state), command }));
     // SAFETY: the object was made just now; the pointer stays good for all of it.
     let handle = unsafe { &raw mut (*object).verbs.context };
-    state.set_handle(handle);
+    state.add_handle(handle);
     // The program's reference; `close_device` takes it back.
-    let _ = Arc::into_raw(state);
+    let _ = Arc::into_raw(Arc::clone(state));
     handle
 }
 
-/// As in libibverbs, this succeeds whatever is left.
+/// As in libibverbs, this succeeds whatever is left. The descriptor that a context was imported by is closed
+/// (`man ibv_import_device`).
 pub(super) unsafe extern "C" fn close_device(context: *mut ibv_context) -> c_int {
     // SAFETY: the caller's context is open, and its reference is given up.
     unsafe {
         let state = context_of(context);
+        let imported = (&raw const (*context.byte_sub(OFFSET).cast::<ContextObject>()).command).read();
+        if imported != state.command().descriptor() {
+            command::close(imported);
+        }
         drop(Arc::from_raw(Arc::as_ptr(&state)));
         state.close();
     }
@@ -132,6 +148,9 @@ fn attributes(context: &Context) -> ibv_device_attr {
         } else {
             ibv_atomic_cap::IBV_ATOMIC_HCA
         },
+        max_mcast_grp: signed(limits.max_mcast_grp),
+        max_mcast_qp_attach: signed(limits.max_mcast_qp_attach),
+        max_total_mcast_qp_attach: signed(limits.max_total_mcast_qp_attach),
         max_ah: signed(limits.max_ah),
         max_srq: signed(limits.max_srq),
         max_srq_wr: signed(limits.max_srq_wr),

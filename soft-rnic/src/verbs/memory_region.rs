@@ -1,6 +1,7 @@
 //! Memory regions, and memory to register.
 
 use std::ffi::{c_int, c_uint, c_void};
+use std::ptr;
 use std::sync::Arc;
 
 use rdma_mummy_sys::types::*;
@@ -13,7 +14,7 @@ use crate::objects::memory_region::{Change, Mr, Range};
 use crate::objects::object::Object;
 use crate::platform::errno;
 
-type MrObject = Object<ibv_mr, Mr>;
+type MrObject = Object<ibv_mr, Arc<Mr>>;
 /// C knows nothing of what is in an `ibv_buf`.
 type BufferObject = Object<(), Arc<Buffer>>;
 
@@ -30,7 +31,8 @@ unsafe fn register(pd: *mut ibv_pd, range: Range, access: u32, buffer: Option<Ar
     match Mr::register(state, range, access, buffer) {
         Ok((mr, key)) => {
             let c = ibv_mr {
-                context: state.context().handle(),
+                // SAFETY: as above; the field is the library's to write.
+                context: unsafe { (*pd).context },
                 pd,
                 addr: range.base.cast(),
                 length: range.length,
@@ -209,6 +211,27 @@ pub(super) unsafe extern "C" fn rereg_mr(
         }
         Err(error) => failed(error),
     }
+}
+
+/// The region of this index that was registered in the context of the domain, or in one that shares its command
+/// descriptor. Its address is not told (`man ibv_import_mr`).
+pub(super) unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr {
+    // SAFETY: the caller's domain is live.
+    let (state, context) = unsafe { (pd_of(pd).context(), (*pd).context) };
+    admit!(state, ImportMr, null);
+    let mr = match state.check_process().and_then(|()| state.find_region(handle).ok_or(libc::ENOENT)) {
+        Ok(mr) => mr,
+        Err(error) => return null(error),
+    };
+    let (length, key) = (mr.length(), mr.key());
+    let c = ibv_mr { context, pd, addr: ptr::null_mut(), length, handle, lkey: key, rkey: key };
+    MrObject::create(c, mr)
+}
+
+/// The pointer goes, the region stays.
+pub(super) unsafe extern "C" fn unimport_mr(mr: *mut ibv_mr) {
+    // SAFETY: the caller gives it up.
+    drop(unsafe { MrObject::destroy(mr) });
 }
 
 pub(super) unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {

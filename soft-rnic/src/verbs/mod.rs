@@ -10,8 +10,11 @@ pub(crate) mod completion_queue;
 mod completion_queue_ex;
 pub(crate) mod context;
 mod device;
+pub(crate) mod ece;
 mod event;
+mod import;
 pub(crate) mod memory_region;
+mod multicast;
 mod port;
 pub(crate) mod protection_domain;
 pub(crate) mod queue_pair;
@@ -21,6 +24,7 @@ mod strings;
 pub(crate) mod testing;
 #[cfg(all(test, not(loom)))]
 mod tests;
+mod thread_domain;
 mod unsupported;
 
 use std::ffi::c_int;
@@ -64,6 +68,15 @@ pub const fn table() -> Verbs {
         ibv_resolve_eth_l2_from_gid: port::resolve_eth_l2_from_gid,
         ibv_alloc_pd: protection_domain::alloc_pd,
         ibv_dealloc_pd: protection_domain::dealloc_pd,
+        ibv_import_device: Some(import::import_device),
+        ibv_import_pd: Some(protection_domain::import_pd),
+        ibv_unimport_pd: Some(protection_domain::unimport_pd),
+        ibv_import_mr: Some(memory_region::import_mr),
+        ibv_unimport_mr: Some(memory_region::unimport_mr),
+        ibv_attach_mcast: multicast::attach_mcast,
+        ibv_detach_mcast: multicast::detach_mcast,
+        ibv_query_ece: Some(ece::query_ece),
+        ibv_set_ece: Some(ece::set_ece),
         ibv_reg_mr: memory_region::reg_mr,
         ibv_reg_mr_iova: Some(memory_region::reg_mr_iova),
         ibv_reg_mr_iova2: Some(memory_region::reg_mr_iova2),

@@ -133,6 +133,10 @@ const KNOWN_ATTRIBUTES: u32 = ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_PD.0
     | ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_CREATE_FLAGS.0
     | ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS.0;
 
+/// The flags that a queue pair may be made with. That a sender gets no copy of what it sends to a group means nothing to
+/// connected ones.
+const KNOWN_FLAGS: u32 = ibv_qp_create_flags::IBV_QP_CREATE_BLOCK_SELF_MCAST_LB.0;
+
 /// # Safety
 ///
 /// The objects in the attributes are live ones of the context.
@@ -140,9 +144,9 @@ unsafe fn create(context: *mut ibv_context, init: &mut ibv_qp_init_attr_ex) -> *
     // SAFETY: the caller's context is open.
     admit!(unsafe { super::context::context_of(context) }, CreateQp, null);
     let has = |bit: ibv_qp_init_attr_mask| init.comp_mask & bit.0 != 0;
-    if init.comp_mask & !KNOWN_ATTRIBUTES != 0
-        || (has(ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_CREATE_FLAGS) && init.create_flags != 0)
-    {
+    let create_flags =
+        if has(ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_CREATE_FLAGS) { init.create_flags } else { 0 };
+    if init.comp_mask & !KNOWN_ATTRIBUTES != 0 || create_flags & !KNOWN_FLAGS != 0 {
         return null(libc::EOPNOTSUPP);
     }
     let extended = has(ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS);
@@ -169,6 +173,7 @@ unsafe fn create(context: *mut ibv_context, init: &mut ibv_qp_init_attr_ex) -> *
             qp_type: init.qp_type,
             caps: init.cap,
             sq_sig_all: init.sq_sig_all != 0,
+            create_flags,
         }
     };
     match grant(plan) {

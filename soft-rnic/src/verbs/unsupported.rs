@@ -18,11 +18,6 @@ macro_rules! refuse {
 const ABSENT: c_int = libc::EOPNOTSUPP;
 
 refuse! {
-    fn import_device(c_int) -> *mut ibv_context = null(ABSENT);
-    fn import_pd(*mut ibv_context, u32) -> *mut ibv_pd = null(ABSENT);
-    fn unimport_pd(*mut ibv_pd);
-    fn import_mr(*mut ibv_pd, u32) -> *mut ibv_mr = null(ABSENT);
-    fn unimport_mr(*mut ibv_mr);
     fn import_dm(*mut ibv_context, u32) -> *mut ibv_dm = null(ABSENT);
     fn unimport_dm(*mut ibv_dm);
     fn reg_dmabuf_mr(*mut ibv_pd, u64, usize, u64, c_int, c_int) -> *mut ibv_mr = null(ABSENT);
@@ -38,8 +33,6 @@ refuse! {
     fn read_comp_cntr(*mut ibv_comp_cntr, *mut u64) -> c_int = number(Err(ABSENT));
     fn attach_comp_cntr(*mut ibv_qp, *mut ibv_comp_cntr, *mut ibv_qp_attach_comp_cntr_attr) -> c_int
         = number(Err(ABSENT));
-    fn set_ece(*mut ibv_qp, *mut ibv_ece) -> c_int = number(Err(ABSENT));
-    fn query_ece(*mut ibv_qp, *mut ibv_ece) -> c_int = number(Err(ABSENT));
     // The last bytes of a message come last; no more is promised of the order in which its bytes appear.
     fn query_qp_data_in_order(*mut ibv_qp, ibv_wr_opcode, u32) -> c_int = 0;
 }
@@ -47,11 +40,6 @@ refuse! {
 /// Adds refusals to a table. (Functions that every library has refuse by themselves.)
 pub(super) const fn add_to(table: Verbs) -> Verbs {
     Verbs {
-        ibv_import_device: Some(import_device),
-        ibv_import_pd: Some(import_pd),
-        ibv_unimport_pd: Some(unimport_pd),
-        ibv_import_mr: Some(import_mr),
-        ibv_unimport_mr: Some(unimport_mr),
         ibv_import_dm: Some(import_dm),
         ibv_unimport_dm: Some(unimport_dm),
         ibv_reg_dmabuf_mr: Some(reg_dmabuf_mr),
@@ -69,8 +57,6 @@ pub(super) const fn add_to(table: Verbs) -> Verbs {
         ibv_read_comp_cntr: Some(read_comp_cntr),
         ibv_read_err_comp_cntr: Some(read_comp_cntr),
         ibv_qp_attach_comp_cntr: Some(attach_comp_cntr),
-        ibv_set_ece: Some(set_ece),
-        ibv_query_ece: Some(query_ece),
         ibv_query_qp_data_in_order: Some(query_qp_data_in_order),
         ..table
     }

@@ -94,6 +94,19 @@ pub(crate) fn open(device: usize) -> Result<*mut ibv_context, i32> {
     }
 }
 
+/// The next event of an open context, which must come.
+pub(crate) fn event_of(context: *mut ibv_context) -> ibv_event_type {
+    let mut event = ibv_async_event { element: Default::default(), event_type: ibv_event_type(0) };
+    // SAFETY: the context is open; the descriptor is its own.
+    unsafe {
+        let mut poll = libc::pollfd { fd: (*context).async_fd, events: libc::POLLIN, revents: 0 };
+        assert_eq!(libc::poll(&raw mut poll, 1, PATIENCE.as_millis() as i32), 1, "no event");
+        assert_eq!((table().ibv_get_async_event)(context, &raw mut event), 0);
+        (table().ibv_ack_async_event)(&raw mut event);
+    }
+    event.event_type
+}
+
 /// One end, with queues and memory of its own.
 pub(crate) struct Side {
     pub(crate) context: *mut ibv_context,
@@ -332,15 +345,7 @@ impl Side {
 
     /// The next asynchronous event, acknowledged.
     pub(crate) fn event(&self) -> ibv_event_type {
-        let mut event = ibv_async_event { element: Default::default(), event_type: ibv_event_type(0) };
-        // SAFETY: the context is open; the descriptor is its own.
-        unsafe {
-            let mut poll = libc::pollfd { fd: (*self.context).async_fd, events: libc::POLLIN, revents: 0 };
-            assert_eq!(libc::poll(&raw mut poll, 1, PATIENCE.as_millis() as i32), 1, "no event");
-            assert_eq!((table().ibv_get_async_event)(self.context, &raw mut event), 0);
-            (table().ibv_ack_async_event)(&raw mut event);
-        }
-        event.event_type
+        event_of(self.context)
     }
 
     pub(crate) fn port(&self) -> ibv_port_attr {

@@ -32,7 +32,16 @@ pub(crate) fn is_child() -> bool {
     std::env::var_os(MARK).is_some()
 }
 
-const STEPS: [&str; 5] = ["before_claim", "before_copy", "mid_copy", "before_finish", "before_announce"];
+const STEPS: [&str; 8] = [
+    "before_mark",
+    "before_claim",
+    "claimed",
+    "before_copy",
+    "mid_copy",
+    "before_finish",
+    "before_announce",
+    "before_doorbell",
+];
 
 /// Sends one message, of which the process may not live to see the end.
 #[test]

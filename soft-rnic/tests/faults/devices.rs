@@ -43,6 +43,35 @@ fn a_port_that_is_down_for_a_moment_loses_nothing() {
 }
 
 #[test]
+fn a_port_comes_up_where_there_is_no_queue_pair() {
+    let _turn = turn();
+    rules("port_down=20ms call=open_device first=1");
+    let side = open(0).unwrap();
+    assert_eq!(event_of(side), ibv_event_type::IBV_EVENT_PORT_ERR);
+    assert_eq!(event_of(side), ibv_event_type::IBV_EVENT_PORT_ACTIVE);
+    assert_eq!(fired(), [1]);
+    // SAFETY: it is open, and nothing was made with it.
+    assert_eq!(unsafe { (table().ibv_close_device)(side) }, 0);
+}
+
+#[test]
+fn a_device_fails_as_it_is_opened() {
+    let _turn = turn();
+    rules("device_fatal call=open_device device=soft1");
+    let (sound, failed) = (open(0).unwrap(), open(1).unwrap());
+    assert_eq!(event_of(failed), ibv_event_type::IBV_EVENT_DEVICE_FATAL);
+    // SAFETY: both are open, and nothing is left of what is made with them.
+    unsafe {
+        assert!((table().ibv_alloc_pd)(failed).is_null() && errno() == libc::EIO);
+        let pd = (table().ibv_alloc_pd)(sound);
+        assert!(!pd.is_null());
+        assert_eq!((table().ibv_dealloc_pd)(pd), 0);
+        assert_eq!((table().ibv_close_device)(sound), 0);
+        assert_eq!((table().ibv_close_device)(failed), 0);
+    }
+}
+
+#[test]
 fn nobody_reaches_a_port_that_is_down() {
     let _turn = turn();
     let options = Options { device: 1, ..Options::default() };
@@ -97,4 +126,29 @@ fn every_call_of_a_device_that_failed_is_refused() {
     let (e, f) = pair_with(Options { device: 1, ..Options::default() });
     e.write(&f, 1, 8);
     assert_eq!(e.next(), (1, S::IBV_WC_SUCCESS));
+}
+
+/// Also those who wait for a channel that no queue has, and those who ask later.
+#[test]
+fn whoever_waits_for_a_channel_hears_that_the_device_is_gone() {
+    let _turn = turn();
+    let context = open(1).unwrap();
+    let lib = table();
+    // SAFETY: the context is open.
+    let channel = unsafe { (lib.ibv_create_comp_channel)(context) };
+    let address = channel.expose_provenance();
+    let ask = move || {
+        let (mut cq, mut cookie) = (std::ptr::null_mut(), std::ptr::null_mut());
+        let channel = std::ptr::with_exposed_provenance_mut(address);
+        // SAFETY: the channel lives until the end of this test.
+        let result = unsafe { (table().ibv_get_cq_event)(channel, &raw mut cq, &raw mut cookie) };
+        (result, errno())
+    };
+    let waiter = std::thread::spawn(ask);
+    faults::device_fatal(1).unwrap();
+    assert_eq!(waiter.join().unwrap(), (-1, libc::EIO));
+    assert_eq!(ask(), (-1, libc::EIO));
+    faults::clear();
+    // SAFETY: the context is open, and given up with its channel.
+    assert_eq!(unsafe { (lib.ibv_close_device)(context) }, 0);
 }

@@ -21,14 +21,14 @@ const ROOM: usize = 40_960;
 const GRH: usize = 40;
 
 const STEPS: [&str; 8] = [
-    "before-mark",
-    "before-claim",
+    "before_mark",
+    "before_claim",
     "claimed",
-    "checked",
-    "half-copied",
-    "before-finish",
-    "before-announce",
-    "before-doorbell",
+    "before_copy",
+    "mid_copy",
+    "before_finish",
+    "before_announce",
+    "before_doorbell",
 ];
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -38,7 +38,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             let name = format!("death::of_a_sender_to_{queue}_{size}_by_{path}");
             trials.push(Trial::test(name, move || {
                 // What travels within the slot is not copied by halves.
-                let steps = STEPS.iter().filter(|step| size == "large" || **step != "half-copied");
+                let steps = STEPS.iter().filter(|step| size == "large" || **step != "mid_copy");
                 steps.into_iter().try_for_each(|step| {
                     ["any", "solicited"].iter().try_for_each(|armed| {
                         role::run(
@@ -206,7 +206,7 @@ pub(crate) fn receiver(arguments: &[String]) {
     let [queue, size, step, armed] = arguments else { panic!("four arguments") };
     let mut receiver = Receiver::new(queue, size);
     let before = sockets();
-    let mut sender = receiver.sender(0, 2, &format!("{step}=kill"));
+    let mut sender = receiver.sender(0, 2, &format!("crash={step}"));
     sender.tell("go");
     let first = receiver.cq.one("the first message", PATIENCE);
     receiver.check(&first, 0);
@@ -217,8 +217,8 @@ pub(crate) fn receiver(arguments: &[String]) {
     sender.wait_dead();
 
     let whole = match step.as_str() {
-        "before-announce" => queue != "srq",
-        step => step == "before-doorbell",
+        "before_announce" => queue != "srq",
+        step => step == "before_doorbell",
     };
     if whole {
         assert!(event(receiver.channel, PATIENCE), "who sleeps is woken, although the sender could not");
@@ -367,7 +367,7 @@ pub(crate) fn requester(arguments: &[String]) {
 /// One sender is stopped when it is about to wake the receiver; another one wakes it.
 pub(crate) fn sleeper() {
     let mut receiver = Receiver::new("srq", "small");
-    let mut stopped = receiver.sender(0, 2, "before-doorbell=stop");
+    let mut stopped = receiver.sender(0, 2, "stop=before_doorbell");
     let first = receiver.qp;
     receiver.qp = receiver.device.qp(ibv_qp_type::IBV_QPT_RC, receiver.cq, receiver.srq, 1);
     receiver.qp.init();
@@ -401,7 +401,7 @@ pub(crate) fn many_deaths() {
     let small = receiver.device.cq(4, ptr::null_mut());
     let idle = receiver.device.qp(ibv_qp_type::IBV_QPT_RC, small, ptr::null_mut(), 4);
     for round in 0..8 {
-        let mut sender = receiver.sender(0, 2, "claimed=kill");
+        let mut sender = receiver.sender(0, 2, "crash=claimed");
         sender.tell("go");
         assert_eq!(sender.hear(), "0");
         sender.tell("go");

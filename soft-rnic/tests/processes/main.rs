@@ -8,6 +8,7 @@ mod copies;
 mod death;
 mod kit;
 mod limits;
+mod multicast;
 mod revocation;
 mod role;
 mod soak;
@@ -27,6 +28,7 @@ fn main() -> std::process::ExitCode {
     trials.extend(death::trials());
     trials.extend(limits::trials());
     trials.extend(copies::trials());
+    trials.extend(multicast::trials());
     trials.extend(soak::trials());
     trials.extend(status::trials());
     libtest_mimic::run(&arguments, trials).exit_code()

@@ -42,18 +42,18 @@ const CALLS: [(&str, &str); 9] = [
 ];
 /// Where the sender is interrupted, how, and what becomes of it.
 const FATES: [(&str, Fate); 9] = [
-    ("before-mark", Fate::Continues),
-    ("before-mark", Fate::Dies),
-    ("checked", Fate::Continues),
-    ("checked", Fate::IsKilled),
-    ("checked", Fate::Dies),
-    ("half-copied", Fate::Continues),
-    ("half-copied", Fate::Dies),
+    ("before_mark", Fate::Continues),
+    ("before_mark", Fate::Dies),
+    ("before_copy", Fate::Continues),
+    ("before_copy", Fate::IsKilled),
+    ("before_copy", Fate::Dies),
+    ("mid_copy", Fate::Continues),
+    ("mid_copy", Fate::Dies),
     ("claimed", Fate::Continues),
-    ("before-finish", Fate::Continues),
+    ("before_finish", Fate::Continues),
 ];
 /// Steps of a message that takes a receive.
-const OF_RECEIVES: [&str; 2] = ["claimed", "before-finish"];
+const OF_RECEIVES: [&str; 2] = ["claimed", "before_finish"];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
@@ -97,12 +97,22 @@ pub(crate) fn trials() -> Vec<Trial> {
                 })
             }));
         }
+        if call != "flush" {
+            let name = format!("revocation::{call}_during_{operation}_of_one_without_descriptors");
+            trials.push(Trial::test(name, move || {
+                ["direct", "vm"].iter().try_for_each(|path| {
+                    let way = if *path == "direct" { "auto" } else { path };
+                    let role = format!("without {path} {call} {operation}");
+                    role::run(&role, &[("SOFT_RNIC_PATH", way), ("SOFT_RNIC_REVOKE_MS", BOUND)])
+                })
+            }));
+        }
         let name = format!("revocation::{call}_during_{operation}_by_a_thread");
         trials.push(Trial::test(name, move || {
-            ["before-mark", "checked", "half-copied"].iter().try_for_each(|step| {
-                let pause = format!("{step}=sleep-400");
+            ["before_mark", "before_copy", "mid_copy"].iter().try_for_each(|step| {
+                let pause = format!("pause={step}:400ms");
                 let role = format!("threads {call} {operation} {step}");
-                role::run(&role, &[("SOFT_RNIC_CRASH", &pause), ("SOFT_RNIC_REVOKE_MS", BOUND)])
+                role::run(&role, &[("SOFT_RNIC_FAULTS", &pause), ("SOFT_RNIC_REVOKE_MS", BOUND)])
             })
         }));
     }
@@ -240,7 +250,7 @@ pub(crate) fn owner(arguments: &[String]) {
     let fate: Fate = fate.parse().expect("a fate");
     let device = Device::open();
     let mut owner = Owner::new(device, call, operation, path == "direct");
-    let crash = format!("{step}={}", if fate == Fate::Dies { "kill" } else { "stop" });
+    let crash = format!("{}={step}", if fate == Fate::Dies { "crash" } else { "stop" });
     let mut sender = Role::start("sender", &[("SOFT_RNIC_TEST_CRASH", &crash)]);
     sender.tell(&format!("{path} {operation} {}", owner.address(device)));
     let address: Address = sender.hear().parse().expect("an address");
@@ -257,7 +267,7 @@ pub(crate) fn owner(arguments: &[String]) {
     }
 
     // Whoever has a receive has not looked up its memory yet.
-    let named = step != "before-mark" && !(step == "claimed" && ["dereg", "rereg"].contains(&call.as_str()));
+    let named = step != "before_mark" && !(step == "claimed" && ["dereg", "rereg"].contains(&call.as_str()));
     let marked = named && fate != Fate::Dies;
     if marked {
         for _ in 0..2 {
@@ -290,6 +300,47 @@ pub(crate) fn owner(arguments: &[String]) {
         drop(sender);
     }
     owner.give_up(device, call);
+}
+
+/// The sender closes all its descriptors in the midst of a copy, and lives: that its connection has ended says nothing.
+pub(crate) fn owner_of_one_without(arguments: &[String]) {
+    let [path, call, operation] = arguments else { panic!("three arguments") };
+    let device = Device::open();
+    let mut owner = Owner::new(device, call, operation, path == "direct");
+    let mut sender = Role::start("sender", &[("SOFT_RNIC_TEST_CRASH", "pause=mid_copy:1s"), (CLOSES, "1")]);
+    sender.tell(&format!("{path} {operation} {}", owner.address(device)));
+    let address: Address = sender.hear().parse().expect("an address");
+    owner.qp().connect(&address, TIMING);
+    sender.tell("go");
+    assert_eq!(sender.hear(), "warm");
+    owner.take_warm();
+    owner.memory.fill(0);
+    sender.tell("fire");
+    assert_eq!(sender.hear(), "closed");
+    for _ in 0..2 {
+        assert_eq!(owner.call_in_time(call), libc::EBUSY, "the sender lives, and is at it");
+    }
+    until(call, SLACK, || (owner.call_in_time(call) == 0).then_some(()));
+    owner.memory.map_anew();
+    owner.memory.fill(0xa5);
+    sender.hear();
+    std::thread::sleep(Duration::from_millis(10));
+    assert_eq!(owner.memory.differs(0xa5), None, "the memory was touched after {call} had returned");
+    sender.finish();
+    owner.give_up(device, call);
+}
+
+/// Set where the sender is to close its descriptors.
+const CLOSES: &str = "SOFT_RNIC_TEST_CLOSES";
+
+/// Closes all descriptors but those of the kit, a moment from now, and says so.
+fn close_soon() {
+    std::thread::spawn(|| {
+        std::thread::sleep(Duration::from_millis(200));
+        // SAFETY: what the device makes of it is what is tested; this thread has no descriptors of its own.
+        assert_eq!(unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) }, 0);
+        say("closed");
+    });
 }
 
 fn opcode(operation: &str) -> ibv_wr_opcode {
@@ -326,6 +377,9 @@ pub(crate) fn sender() {
     say("warm");
     assert_eq!(told().as_deref(), Some("fire"));
     role::arm_crash();
+    if std::env::var_os(CLOSES).is_some() {
+        close_soon();
+    }
     say(&send(WARM).to_string());
     assert_eq!(told(), None);
 }
@@ -366,7 +420,7 @@ pub(crate) fn threads(arguments: &[String]) {
     if owner.receives && call == "flush" {
         // No messages came before.
         flush_own(&owner, step);
-    } else if step != "before-mark" {
+    } else if step != "before_mark" {
         assert_eq!(owner.call_in_time(call), libc::EBUSY, "a thread may still touch the memory");
         until(call, SLACK, || (owner.call_in_time(call) == 0).then_some(()));
     } else {
@@ -389,7 +443,7 @@ pub(crate) fn threads(arguments: &[String]) {
 
 fn flush_own(owner: &Owner, step: &str) {
     assert_eq!(owner.qp().modify(ibv_qp_state::IBV_QPS_ERR), 0);
-    if step != "before-mark" {
+    if step != "before_mark" {
         std::thread::sleep(Duration::from_millis(50));
         assert!(owner.cq.poll().is_none(), "the receive that is under way is not flushed");
     }

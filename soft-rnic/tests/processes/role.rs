@@ -24,9 +24,14 @@ pub(crate) fn play() -> bool {
     let seconds = std::env::var("SOFT_RNIC_TEST_ALARM").ok().and_then(|text| text.parse().ok());
     // SAFETY: no memory is involved.
     unsafe { libc::alarm(seconds.unwrap_or(ALARM)) };
+    // Roles are made to abort; nobody looks at what is left.
+    let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the limit is there to be read.
+    unsafe { libc::setrlimit(libc::RLIMIT_CORE, &raw const none) };
     match arguments[0].as_str() {
         "revoke" => crate::revocation::owner(&arguments[1..]),
         "sender" => crate::revocation::sender(),
+        "without" => crate::revocation::owner_of_one_without(&arguments[1..]),
         "threads" => crate::revocation::threads(&arguments[1..]),
         "death" => crate::death::receiver(&arguments[1..]),
         "death-sender" => crate::death::sender(),
@@ -34,6 +39,9 @@ pub(crate) fn play() -> bool {
         "requester" => crate::death::requester(&arguments[1..]),
         "responder" => crate::death::responder(),
         "deaths" => crate::death::many_deaths(),
+        "sender-to-all" => crate::multicast::sender(&arguments[1..]),
+        "sleeping-sender" => crate::multicast::sleeping_sender(),
+        "member" => crate::multicast::member(),
         "status" => crate::status::shown(&arguments[1..]),
         "copies" => crate::copies::play(&arguments[1..]),
         "worker" => crate::soak::worker(&arguments[1..]),
@@ -79,7 +87,7 @@ impl Role {
 
     /// Starts it by another program.
     pub(crate) fn with(mut command: Command, arguments: &str, variables: &[(&str, &str)]) -> Self {
-        command.env(ROLE, arguments).env_remove("SOFT_RNIC_CRASH").env_remove("SOFT_RNIC_TEST_CRASH");
+        command.env(ROLE, arguments).env_remove("SOFT_RNIC_FAULTS").env_remove("SOFT_RNIC_TEST_CRASH");
         if std::env::var_os("SOFT_RNIC_FABRIC").is_none() {
             command.env("SOFT_RNIC_FABRIC", fabric());
         }
@@ -176,9 +184,11 @@ pub(crate) fn told() -> Option<String> {
 /// From now on, this process dies or stops where its parent has said: attempts before this do not count, of which a busy
 /// machine makes more.
 pub(crate) fn arm_crash() {
-    if let Ok(rule) = std::env::var("SOFT_RNIC_TEST_CRASH") {
-        // SAFETY: a role has one thread of its own, and the device's, which reads no variables between messages.
-        unsafe { std::env::set_var("SOFT_RNIC_CRASH", rule) };
+    if let Ok(rule) = std::env::var("SOFT_RNIC_TEST_CRASH")
+        && !rule.is_empty()
+    {
+        let rules = soft_rnic::faults::parse(&rule).expect("a rule");
+        soft_rnic::faults::set(rules, 0).expect("a rule that can be set later");
     }
 }
 

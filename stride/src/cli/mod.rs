@@ -79,6 +79,15 @@ pub enum BufferArg {
     Malloc,
 }
 
+/// The calls that post and poll.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum CallsArg {
+    /// ibv_post_send and ibv_poll_cq
+    Classic,
+    /// ibv_wr_* and ibv_start_poll, where the device has them
+    Extended,
+}
+
 /// The flags that every test has.
 #[derive(Clone, Debug, Args)]
 pub struct CommonArgs {
@@ -105,6 +114,10 @@ pub struct CommonArgs {
     /// Memory of the messages [default: shared over a software device, else malloc]
     #[arg(long, value_name = "KIND")]
     pub buffer: Option<BufferArg>,
+
+    /// Calls that post and poll [default: perftest's choice for the device]
+    #[arg(long, value_name = "KIND")]
+    pub calls: Option<CallsArg>,
 
     /// TCP port of the control connection; 0 makes the server choose
     #[arg(short, long, value_name = "PORT", default_value_t = crate::plan::DEFAULT_PORT)]

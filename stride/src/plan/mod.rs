@@ -4,6 +4,7 @@
 //! holds the test against what a device can do. The part that both sides must agree on, [`TestPlan`],
 //! travels over the control connection and is validated again where it arrives.
 
+mod calls;
 mod differences;
 mod error;
 mod inline;
@@ -14,8 +15,11 @@ mod test_plan;
 
 use sideway::memory::BufferKind;
 
-use crate::cli::{BufferArg, Cli, CommonArgs, DefinitionArg, LatencyArgs, MeasureArgs, OperationArgs, Size};
+use crate::cli::{
+    BufferArg, CallsArg, Cli, CommonArgs, DefinitionArg, LatencyArgs, MeasureArgs, OperationArgs, Size,
+};
 
+pub use calls::Calls;
 pub use differences::{Difference, differences};
 pub use error::PlanError;
 pub use inline::default_inline_size;
@@ -52,6 +56,8 @@ pub struct LocalOptions {
     pub gid_index: Option<u32>,
     /// Where the memory of the messages comes from, if the user said so.
     pub buffer: Option<BufferKind>,
+    /// The calls that post and poll, if the user said which.
+    pub calls: Option<Calls>,
     /// TCP port of the control connection.
     pub tcp_port: u16,
 }
@@ -104,6 +110,15 @@ impl From<BufferArg> for BufferKind {
     }
 }
 
+impl From<CallsArg> for Calls {
+    fn from(arg: CallsArg) -> Self {
+        match arg {
+            CallsArg::Classic => Self::Classic,
+            CallsArg::Extended => Self::Extended,
+        }
+    }
+}
+
 fn role(args: &CommonArgs) -> Role {
     match &args.server {
         Some(server) => Role::Client(server.clone()),
@@ -120,7 +135,8 @@ fn local_options(args: &CommonArgs) -> Result<LocalOptions, PlanError> {
     };
     let (device, gid_index) = (args.device.clone(), args.gid_index);
     let buffer = args.buffer.map(BufferKind::from);
-    Ok(LocalOptions { device, ib_port, gid_index, buffer, tcp_port: args.port })
+    let calls = args.calls.map(Calls::from);
+    Ok(LocalOptions { device, ib_port, gid_index, buffer, calls, tcp_port: args.port })
 }
 
 fn test_plan(operation: Operation, measure: Measure, args: &CommonArgs) -> TestPlan {

@@ -174,6 +174,17 @@ fn the_kind_of_memory_is_this_sides_own() {
 }
 
 #[test]
+fn calls_are_perftests_unless_asked_for() {
+    assert_eq!(
+        (Calls::default_for(0x15b3), Calls::default_for(0xff_ffff)),
+        (Calls::Extended, Calls::Classic)
+    );
+    assert_eq!(plan("bw").unwrap().local.calls, None);
+    assert_eq!(plan("lat --calls classic").unwrap().local.calls, Some(Calls::Classic));
+    assert_eq!(plan("bw --calls extended").unwrap().local.calls, Some(Calls::Extended));
+}
+
+#[test]
 fn inline_sizes_are_perftests() {
     assert_eq!(default_inline_size(0x02c9), 220);
     assert_eq!(default_inline_size(0xff_ffff), 0);

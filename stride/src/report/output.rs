@@ -35,9 +35,10 @@ impl Output {
         self.table_line(&line(row))
     }
 
-    /// Tells the user something beside the table. That nobody may be reading is no reason to stop.
+    /// Tells the user something beside the table, in one piece, as the other side may be writing to the same terminal. That
+    /// nobody may be reading is no reason to stop.
     pub fn note(&mut self, note: impl fmt::Display) {
-        let _ = writeln!(self.notes, "{note}");
+        let _ = self.notes.write_all(format!("{note}\n").as_bytes());
     }
 
     fn table_line(&mut self, line: &str) -> io::Result<()> {

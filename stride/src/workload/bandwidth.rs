@@ -1,9 +1,14 @@
 //! As many messages as the queues hold, until all are through.
 
-use super::{CompletionPoller, Message, Watch, Writer};
+use sideway::ibverbs::queue_pair::SendQueue;
+
+use super::{Completions, Job, Message, Watch, Writer};
 use crate::buffers::Cycle;
 use crate::error::Error;
 use crate::plan::TestPlan;
+
+/// As many completions as perftest takes at a time.
+pub(super) const POLL_BATCH: u32 = 16;
 
 /// The order of messages: which are posted together, which ask for a completion, and where they lie.
 #[derive(Clone, Debug)]
@@ -14,28 +19,23 @@ pub(super) struct Chain {
     interval: u64,
     cycle: Cycle,
     posted: u64,
-    until_signal: u64,
+    /// The number of the next message that asks for a completion.
+    signal: u64,
 }
 
 impl Chain {
     /// The order that the plan asks for.
     pub(super) fn new(test: &TestPlan, cycle: Cycle) -> Self {
         let interval = u64::from(test.completion_interval());
-        Self {
-            iterations: test.iterations,
-            depth: u64::from(test.depth()),
-            list: test.post_list,
-            interval,
-            cycle,
-            posted: 0,
-            until_signal: interval,
-        }
+        let (iterations, depth) = (test.iterations, u64::from(test.depth()));
+        let signal = interval.min(iterations) - 1;
+        Self { iterations, depth, list: test.post_list, interval, cycle, posted: 0, signal }
     }
 
-    /// Whether the next list can be posted, so many messages being completed.
+    /// How many messages may have been posted before a list begins, so many being completed.
     #[inline]
-    fn has_room(&self, completed: u64) -> bool {
-        self.posted < self.iterations && self.posted + u64::from(self.list) <= completed + self.depth
+    fn end(&self, completed: u64) -> u64 {
+        (completed + self.depth + 1).saturating_sub(u64::from(self.list)).min(self.iterations)
     }
 
     /// Begins a list: each list moves through the same memory, as perftest's chains do.
@@ -51,10 +51,9 @@ impl Chain {
     fn next(&mut self) -> Message {
         let number = self.posted;
         self.posted += 1;
-        self.until_signal -= 1;
-        let signaled = self.until_signal == 0 || self.posted == self.iterations;
+        let signaled = number == self.signal;
         if signaled {
-            self.until_signal = self.interval;
+            self.signal = (number + self.interval).min(self.iterations - 1);
         }
         Message { number, signaled, offset: self.cycle.advance() }
     }
@@ -68,25 +67,34 @@ impl Chain {
 
 /// Posts and completes all messages; how many ticks that took, from before the first post to after the last
 /// completion.
-pub(super) fn measure(
-    writer: &mut Writer,
-    poller: &mut CompletionPoller,
-    mut chain: Chain,
-    watch: &mut Watch<'_>,
-) -> Result<u64, Error> {
-    let mut completed = 0;
-    let start = watch.now();
-    while completed < chain.iterations {
-        while chain.has_room(completed) {
-            chain.begin_list();
-            writer.post(chain.list, || chain.next())?;
+#[derive(Debug)]
+pub(super) struct Run<'a, 'link> {
+    pub(super) chain: Chain,
+    pub(super) watch: &'a mut Watch<'link>,
+}
+
+impl Job for Run<'_, '_> {
+    fn run(
+        self,
+        mut writer: Writer<'_, impl SendQueue>,
+        completions: &mut impl Completions,
+    ) -> Result<u64, Error> {
+        let Self { mut chain, watch } = self;
+        let mut completed = 0;
+        let start = watch.now();
+        while completed < chain.iterations {
+            let end = chain.end(completed);
+            while chain.posted < end {
+                chain.begin_list();
+                writer.post(chain.list, || chain.next())?;
+            }
+            match completions.poll(POLL_BATCH)? {
+                0 => watch.spin()?,
+                completions => completed = chain.completed(completed, completions),
+            }
         }
-        match poller.poll()? {
-            0 => watch.spin()?,
-            completions => completed = chain.completed(completed, completions),
-        }
+        Ok(watch.now().saturating_sub(start))
     }
-    Ok(watch.now().saturating_sub(start))
 }
 
 #[cfg(test)]
@@ -108,7 +116,8 @@ mod tests {
         let (mut completed, mut lists) = (0, Vec::new());
         while completed < chain.iterations {
             let mut signaled = 0;
-            while chain.has_room(completed) {
+            let end = chain.end(completed);
+            while chain.posted < end {
                 chain.begin_list();
                 let list: Vec<_> = (0..chain.list).map(|_| chain.next()).collect();
                 signaled += list.iter().filter(|message| message.signaled).count() as u32;

@@ -1,7 +1,7 @@
 //! Taking completions.
 
 use sideway::ibverbs::completion::{
-    GenericCompletionQueue, GenericWorkCompletion, WorkCompletionOperationType, WorkCompletionStatus,
+    BasicCompletionQueue, ExtendedCompletionQueue, WorkCompletionOperationType, WorkCompletionStatus,
 };
 
 use crate::error::Error;
@@ -24,46 +24,45 @@ pub struct CompletionError {
     pub vendor_err: u32,
 }
 
-impl CompletionError {
-    #[cold]
-    fn new(wc: &GenericWorkCompletion<'_>) -> Self {
-        let opcode = WorkCompletionOperationType::RdmaWrite;
-        Self { status: wc.status(), opcode, wr_id: wc.wr_id(), vendor_err: wc.vendor_err() }
-    }
-}
-
-/// Takes completions from a queue of its own.
-#[derive(Debug)]
-pub(super) struct CompletionPoller {
-    queue: GenericCompletionQueue,
-    batch: u32,
-}
-
-impl CompletionPoller {
-    /// A poller of this queue, which was made to fetch as many completions at a time.
-    pub(super) fn new(queue: GenericCompletionQueue, batch: u32) -> Self {
-        Self { queue, batch }
-    }
-
-    /// Takes what is there, up to a batch of completions; how many that were.
+/// A completion queue of either flavour.
+pub(super) trait Completions {
+    /// Takes what is there, up to `batch` completions; how many that were.
     ///
     /// # Errors
     ///
     /// The queue failed, or a message did.
-    #[inline]
-    pub(super) fn poll(&mut self) -> Result<u32, Error> {
-        let mut poller = self.queue.start_poll()?;
-        for taken in 0..self.batch {
-            let Some(wc) = poller.next() else {
-                poller.finish()?;
-                return Ok(taken);
-            };
-            if wc.status() != WorkCompletionStatus::Success {
-                return Err(CompletionError::new(&wc).into());
+    fn poll(&mut self, batch: u32) -> Result<u32, Error>;
+}
+
+/// The flavours' pollers have the same methods, but nothing in common that a function could be generic over.
+macro_rules! impl_completions {
+    ($Queue:ty) => {
+        impl Completions for $Queue {
+            #[inline(always)]
+            fn poll(&mut self, batch: u32) -> Result<u32, Error> {
+                let mut poller = self.start_poll()?;
+                for taken in 0..batch {
+                    let Some(wc) = poller.next() else {
+                        poller.finish()?;
+                        return Ok(taken);
+                    };
+                    if wc.status() != WorkCompletionStatus::Success {
+                        return Err(failed(wc.status(), wc.wr_id(), wc.vendor_err()));
+                    }
+                }
+                Ok(batch)
             }
         }
-        Ok(self.batch)
-    }
+    };
+}
+
+impl_completions!(BasicCompletionQueue);
+impl_completions!(ExtendedCompletionQueue);
+
+#[cold]
+fn failed(status: WorkCompletionStatus, wr_id: u64, vendor_err: u32) -> Error {
+    let opcode = WorkCompletionOperationType::RdmaWrite;
+    CompletionError { status, opcode, wr_id, vendor_err }.into()
 }
 
 #[cfg(test)]

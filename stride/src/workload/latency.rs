@@ -1,107 +1,109 @@
 //! One message at a time.
 
-use super::{CompletionPoller, Watch, Writer};
+use sideway::ibverbs::queue_pair::SendQueue;
+
+use super::{Completions, Job, Notes, Watch, Writer};
+use crate::buffers::Flag;
 use crate::error::Error;
 use crate::statistics::LatencyRecorder;
 
 /// The last byte of the receiving memory before the first message: no first message is marked so.
 pub(super) const UNMARKED: u8 = 0;
 
-/// What a latency test runs on.
-#[derive(Debug)]
-pub(super) struct Run<'a> {
-    writer: &'a mut Writer,
-    poller: &'a mut CompletionPoller,
-    recorder: &'a mut LatencyRecorder,
-    arrival: u64,
+/// What a side does, message by message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    /// Sends, and waits for the answer to arrive in memory. A sample is the time from one post to the next.
+    Ping,
+    /// Waits for a message to arrive in memory, and answers it.
+    Pong,
+    /// Sends, and waits for the completion. A sample is the time from the post to the completion.
+    Complete,
 }
 
-impl<'a> Run<'a> {
-    /// A run whose incoming messages end at the offset `arrival` of this side's memory.
-    pub(super) fn new(
-        writer: &'a mut Writer,
-        poller: &'a mut CompletionPoller,
-        recorder: &'a mut LatencyRecorder,
-        arrival: u64,
-    ) -> Self {
+/// What a latency test runs on.
+#[derive(Debug)]
+pub(super) struct Run<'a, 'link> {
+    pub(super) part: Part,
+    pub(super) iterations: u64,
+    /// Where incoming messages end in this side's memory.
+    pub(super) arrival: u64,
+    pub(super) notes: &'a mut Notes,
+    pub(super) recorder: &'a mut LatencyRecorder,
+    pub(super) watch: &'a mut Watch<'link>,
+}
+
+impl Job for Run<'_, '_> {
+    /// How many messages that were.
+    fn run(
+        self,
+        mut writer: Writer<'_, impl SendQueue>,
+        completions: &mut impl Completions,
+    ) -> Result<u64, Error> {
+        let Self { part, iterations, arrival, notes, recorder, watch } = self;
+        let (arrival, last) = (writer.flag(arrival), writer.last_byte());
         recorder.clear();
-        Self { writer, poller, recorder, arrival }
+        match part {
+            Part::Ping => sample(iterations, notes, recorder, watch, |number, watch| {
+                writer.post_marked(number, mark(number), last)?;
+                complete_one(completions, watch)?;
+                wait_for(arrival, mark(number), watch)
+            }),
+            Part::Complete => sample(iterations, notes, recorder, watch, |number, watch| {
+                writer.post_marked(number, mark(number), last)?;
+                complete_one(completions, watch)
+            }),
+            Part::Pong => (1..=iterations).try_for_each(|number| {
+                wait_for(arrival, mark(number), watch)?;
+                writer.post_marked(number, mark(number), last)?;
+                complete_one(completions, watch)
+            }),
+        }?;
+        Ok(iterations)
     }
+}
 
-    /// Sends, and waits for the answer to arrive in memory. A sample is the time from one post to the next.
-    ///
-    /// A sample is counted while the next message is under way, so that counting is not measured.
-    pub(super) fn ping(&mut self, iterations: u64, watch: &mut Watch<'_>) -> Result<&LatencyRecorder, Error> {
-        let mut sample = None;
-        let mut start = watch.now();
-        for number in 1..=iterations {
-            self.writer.post_marked(number, mark(number))?;
-            self.count(sample);
-            self.complete_one(watch)?;
-            self.wait_for(mark(number), watch)?;
-            let now = watch.now();
-            sample = Some(now.saturating_sub(start));
-            start = now;
+/// Takes the time of each message. The clock is read once a message. Times are only noted, and samples counted when
+/// there is room for no more, which is part of none of them.
+#[inline(always)]
+fn sample<'link>(
+    iterations: u64,
+    notes: &mut Notes,
+    recorder: &mut LatencyRecorder,
+    watch: &mut Watch<'link>,
+    mut message: impl FnMut(u64, &mut Watch<'link>) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let mut number = 0;
+    while number < iterations {
+        let (start, ends) = notes.places(iterations - number);
+        let count = ends.len();
+        *start = watch.now();
+        for end in ends {
+            number += 1;
+            message(number, watch)?;
+            *end = watch.now();
         }
-        self.count(sample);
-        Ok(self.recorder)
+        notes.count(count, recorder);
     }
+    Ok(())
+}
 
-    /// Waits for each message to arrive in memory, and answers it.
-    pub(super) fn pong(&mut self, iterations: u64, watch: &mut Watch<'_>) -> Result<(), Error> {
-        for number in 1..=iterations {
-            self.wait_for(mark(number), watch)?;
-            self.writer.post_marked(number, mark(number))?;
-            self.complete_one(watch)?;
-        }
-        Ok(())
+/// Waits for the completion of the one message that is under way.
+#[inline(always)]
+fn complete_one(completions: &mut impl Completions, watch: &mut Watch<'_>) -> Result<(), Error> {
+    while completions.poll(1)? == 0 {
+        watch.spin()?;
     }
+    Ok(())
+}
 
-    /// Sends, and waits for the completion. A sample is the time from the post to the completion.
-    pub(super) fn complete(
-        &mut self,
-        iterations: u64,
-        watch: &mut Watch<'_>,
-    ) -> Result<&LatencyRecorder, Error> {
-        let mut sample = None;
-        let mut start = watch.now();
-        for number in 1..=iterations {
-            self.writer.post_marked(number, mark(number))?;
-            self.count(sample);
-            self.complete_one(watch)?;
-            let now = watch.now();
-            sample = Some(now.saturating_sub(start));
-            start = now;
-        }
-        self.count(sample);
-        Ok(self.recorder)
+/// Waits until the last byte of the incoming message is there, which comes after all others.
+#[inline(always)]
+fn wait_for(arrival: Flag<'_>, mark: u8, watch: &mut Watch<'_>) -> Result<(), Error> {
+    while arrival.load() != mark {
+        watch.spin()?;
     }
-
-    #[inline]
-    fn count(&mut self, sample: Option<u64>) {
-        if let Some(ticks) = sample {
-            self.recorder.record(ticks);
-        }
-    }
-
-    /// Waits for the completion of the one message that is under way.
-    #[inline]
-    fn complete_one(&mut self, watch: &mut Watch<'_>) -> Result<(), Error> {
-        while self.poller.poll()? == 0 {
-            watch.spin()?;
-        }
-        Ok(())
-    }
-
-    /// Waits until the last byte of the incoming message is there, which comes after all others.
-    #[inline]
-    fn wait_for(&self, mark: u8, watch: &mut Watch<'_>) -> Result<(), Error> {
-        let arrival = self.writer.flag(self.arrival);
-        while arrival.load() != mark {
-            watch.spin()?;
-        }
-        Ok(())
-    }
+    Ok(())
 }
 
 /// The mark of a message, which differs from the one before and from [`UNMARKED`] for the first.

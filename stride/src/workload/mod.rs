@@ -7,12 +7,14 @@
 mod bandwidth;
 mod completion;
 mod latency;
+mod notes;
 mod side;
 mod watch;
 mod writer;
 
 pub use completion::CompletionError;
-use completion::CompletionPoller;
+use completion::Completions;
+use notes::Notes;
 pub use side::{Side, Workload};
 pub use watch::Watch;
-use writer::{Message, Target, Writer};
+use writer::{Channel, Job, Message, Target, Writer};

@@ -9,12 +9,13 @@ use sideway::ibverbs::queue_pair::{
 };
 use sideway::memory::{BufferKind, RegisteredBuffer};
 
-use super::{CompletionPoller, Target, Watch, Writer, bandwidth, latency};
+use super::latency::Part;
+use super::{Channel, Notes, Target, Watch, bandwidth, latency};
 use crate::buffers::BufferLayout;
 use crate::control::Resources;
 use crate::device::{DeviceError, LocalDevice};
 use crate::error::Error;
-use crate::plan::{LatencyDefinition, Measure, TestPlan, default_inline_size};
+use crate::plan::{Calls, LatencyDefinition, Measure, TestPlan, default_inline_size};
 use crate::report::{BandwidthRow, LatencyRow, Row};
 use crate::statistics::{BandwidthSummary, LatencyRecorder, Timer};
 
@@ -23,7 +24,7 @@ use crate::statistics::{BandwidthSummary, LatencyRecorder, Timer};
 pub struct Side<'a> {
     device: &'a LocalDevice,
     queue_pair: GenericQueuePair,
-    poller: CompletionPoller,
+    completions: GenericCompletionQueue,
     memory: RegisteredBuffer,
     layout: BufferLayout,
     endpoint: Endpoint,
@@ -41,16 +42,10 @@ impl<'a> Side<'a> {
         let pd = device.context.alloc_pd()?;
         let layout = BufferLayout::new(test.sizes.largest());
         let memory = pd.reg_buffer(layout.allocate(device.buffer)?, access(test))?;
-        let queue = device
-            .context
-            .create_cq_builder()
-            .setup_cqe(test.depth())
-            .setup_poll_batch(poll_batch(test))
-            .build_generic()?;
-        let queue_pair = queue_pair(device, &pd, &queue, test.depth(), inline_size)?;
+        let completions = completion_queue(device, test)?;
+        let queue_pair = queue_pair(device, &pd, &completions, test.depth(), inline_size)?;
         let endpoint = Endpoint::new(&queue_pair, &device.path, packet_sequence_number());
-        let poller = CompletionPoller::new(queue, poll_batch(test));
-        Ok(Self { device, queue_pair, poller, memory, layout, endpoint, inline_size })
+        Ok(Self { device, queue_pair, completions, memory, layout, endpoint, inline_size })
     }
 
     /// Where messages lie in the memory.
@@ -74,23 +69,25 @@ impl<'a> Side<'a> {
     ///
     /// There is no way to the peer.
     pub fn connect(self, remote: Resources, test: &TestPlan, timer: &Timer) -> Result<Workload, Error> {
-        let Self { device, mut queue_pair, poller, memory, layout, endpoint, inline_size } = self;
+        let Self { device, mut queue_pair, completions, memory, layout, endpoint, inline_size } = self;
         let connection =
             connect(&mut queue_pair, &device.path, &endpoint, &remote.endpoint, &ConnectOptions::default())?;
         let buffer = match memory.buffer().kind() {
             BufferKind::Shared => "shared",
             _ => "malloc",
         };
-        let description = format!("{test}, inline up to {inline_size} bytes, buffer {buffer}; {connection}");
+        let calls = if queue_pair.is_extended() { "ibv_wr_*" } else { "ibv_post_send" };
+        let description =
+            format!("{test}, inline up to {inline_size} bytes, by {calls}, buffer {buffer}; {connection}");
         let target = Target { rkey: remote.rkey, address: remote.address };
-        let writer = Writer::new(queue_pair, memory, target, inline_size);
+        let channel = Channel::new(queue_pair, completions, memory, target, inline_size);
         let recorder = LatencyRecorder::new();
         Ok(Workload {
             description,
             test: test.clone(),
-            writer,
-            poller,
+            channel,
             layout,
+            notes: Notes::new(),
             recorder,
             timer: timer.clone(),
         })
@@ -102,9 +99,9 @@ impl<'a> Side<'a> {
 pub struct Workload {
     description: String,
     test: TestPlan,
-    writer: Writer,
-    poller: CompletionPoller,
+    channel: Channel,
     layout: BufferLayout,
+    notes: Notes,
     recorder: LatencyRecorder,
     timer: Timer,
 }
@@ -121,8 +118,8 @@ impl Workload {
     ///
     /// If the plan has no such size.
     pub fn prepare(&mut self, size: u64) {
-        self.writer.resize(size as u32);
-        self.writer.flag(self.layout.receive_offset() + size - 1).store(latency::UNMARKED);
+        self.channel.resize(size as u32);
+        self.channel.flag(self.layout.receive_offset() + size - 1).store(latency::UNMARKED);
     }
 
     /// Measures messages of this size: the client's part.
@@ -134,21 +131,17 @@ impl Workload {
         let iterations = self.test.iterations;
         let Measure::Latency(definition) = self.test.measure else {
             let chain = bandwidth::Chain::new(&self.test, self.layout.cycle(size));
-            let ticks = bandwidth::measure(&mut self.writer, &mut self.poller, chain, watch)?;
+            let ticks = self.channel.run(bandwidth::Run { chain, watch })?;
             let summary = BandwidthSummary::new(size, iterations, ticks, &self.timer);
             return Ok(Row::Bandwidth(BandwidthRow::new(size, iterations, summary)));
         };
         let tick = self.timer.nanoseconds_per_tick();
-        let mut run = self.latency_run(size);
-        let summary = match definition {
-            LatencyDefinition::PingPong => {
-                run.ping(iterations, watch).map(|recorder| recorder.summary(tick / 2.0))
-            }
-            LatencyDefinition::Completion => {
-                run.complete(iterations, watch).map(|recorder| recorder.summary(tick))
-            }
-        }?;
-        Ok(Row::Latency(LatencyRow::new(size, iterations, summary)))
+        let (part, tick) = match definition {
+            LatencyDefinition::PingPong => (Part::Ping, tick / 2.0),
+            LatencyDefinition::Completion => (Part::Complete, tick),
+        };
+        self.run_latency(size, part, watch)?;
+        Ok(Row::Latency(LatencyRow::new(size, iterations, self.recorder.summary(tick))))
     }
 
     /// Answers messages of this size, where they want an answer: the server's part.
@@ -158,18 +151,26 @@ impl Workload {
     /// A message failed, or the peer is gone.
     pub fn answer(&mut self, size: u64, watch: &mut Watch<'_>) -> Result<(), Error> {
         match self.test.measure {
-            Measure::Latency(LatencyDefinition::PingPong) => {
-                let iterations = self.test.iterations;
-                self.latency_run(size).pong(iterations, watch)
-            }
+            Measure::Latency(LatencyDefinition::PingPong) => self.run_latency(size, Part::Pong, watch),
             Measure::Bandwidth | Measure::Latency(LatencyDefinition::Completion) => Ok(()),
         }
     }
 
-    fn latency_run(&mut self, size: u64) -> latency::Run<'_> {
-        let arrival = self.layout.receive_offset() + size - 1;
-        latency::Run::new(&mut self.writer, &mut self.poller, &mut self.recorder, arrival)
+    fn run_latency(&mut self, size: u64, part: Part, watch: &mut Watch<'_>) -> Result<(), Error> {
+        let Self { channel, notes, recorder, layout, test, .. } = self;
+        let arrival = layout.receive_offset() + size - 1;
+        channel.run(latency::Run { part, iterations: test.iterations, arrival, notes, recorder, watch })?;
+        Ok(())
     }
+}
+
+fn completion_queue(device: &LocalDevice, test: &TestPlan) -> Result<GenericCompletionQueue, Error> {
+    let mut builder = device.context.create_cq_builder();
+    builder.setup_cqe(test.depth()).setup_poll_batch(poll_batch(test));
+    Ok(match device.calls {
+        Calls::Classic => builder.build()?.into(),
+        Calls::Extended => builder.build_generic()?,
+    })
 }
 
 fn queue_pair(
@@ -179,16 +180,19 @@ fn queue_pair(
     depth: u32,
     inline_size: u32,
 ) -> Result<GenericQueuePair, Error> {
-    let built = pd
-        .create_qp_builder()
+    let mut builder = pd.create_qp_builder();
+    builder
         .setup_qp_type(QueuePairType::ReliableConnection)
         .setup_max_send_wr(depth)
         .setup_max_recv_wr(1)
         .setup_max_inline_data(inline_size)
         .setup_send_ops_flags(SendOperationFlags::Write)
         .setup_send_cq(queue)
-        .setup_recv_cq(queue)
-        .build_generic();
+        .setup_recv_cq(queue);
+    let built = match device.calls {
+        Calls::Classic => builder.build().map(Into::into),
+        Calls::Extended => builder.build_generic(),
+    };
     built.map_err(|error| match error {
         // No device says how much it copies, other than by refusing.
         CreateQueuePairError::Ibverbs { source, .. } if inline_size > 0 => {
@@ -212,7 +216,7 @@ fn access(test: &TestPlan) -> AccessFlags {
 /// As many completions as perftest takes at a time.
 fn poll_batch(test: &TestPlan) -> u32 {
     match test.measure {
-        Measure::Bandwidth => 16,
+        Measure::Bandwidth => bandwidth::POLL_BATCH,
         Measure::Latency(_) => 1,
     }
 }

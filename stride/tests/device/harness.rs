@@ -5,8 +5,7 @@ use std::process::ExitCode;
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use sideway::ibverbs::device::DeviceList;
 use sideway::ibverbs::port::PortState;
-
-use crate::suite::{conclude, device_is_required};
+use test_harness::{conclude, device_is_required};
 
 /// What a test comes to; `Skipped` with the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +42,7 @@ pub(crate) fn run(tests: Vec<Test>) -> ExitCode {
         println!("{} device tests have nothing to run on: {reason}", tests.len());
     }
     let trials = tests.into_iter().map(|(name, test)| trial(name, test, device.clone(), required)).collect();
-    conclude(&arguments, &libtest_mimic::run(&arguments, trials))
+    conclude(&arguments, &libtest_mimic::run(&arguments, trials), required)
 }
 
 fn trial(

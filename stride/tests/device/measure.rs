@@ -22,6 +22,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("port_and_gid_as_asked_for", port_and_gid_as_asked_for),
     ("a_device_is_found_and_explained", a_device_is_found_and_explained),
     ("memory_is_of_the_kind_that_suits_or_was_asked_for", memory_is_of_the_kind_that_suits_or_was_asked_for),
+    ("calls_are_those_that_suit_or_were_asked_for", calls_are_those_that_suit_or_were_asked_for),
     ("a_software_device_is_named_as_such", a_software_device_is_named_as_such),
     ("a_software_device_takes_the_place_of_none", a_software_device_takes_the_place_of_none),
     ("server_and_client_print_the_same", server_and_client_print_the_same),
@@ -198,6 +199,21 @@ fn memory_is_of_the_kind_that_suits_or_was_asked_for(device: &Device) -> Outcome
     let (server, client) = pair(device, server, "write bw -n 50 --buffer shared 127.0.0.1");
     assert!(server.stderr.contains("buffer malloc;") && client.stderr.contains("buffer shared;"));
     assert!(!client.stderr.contains("differ"), "{client:#?}");
+    Outcome::Ran
+}
+
+fn calls_are_those_that_suit_or_were_asked_for(device: &Device) -> Outcome {
+    for (flags, calls) in
+        [("", "ibv_post_send"), ("--calls classic", "ibv_post_send"), ("--calls extended", "ibv_wr_*")]
+    {
+        for test in ["bw -n 500 -s 64", "bw -n 128 -l 16 -t 32", "lat -n 300", "lat -n 300 -I 16 -s 8"] {
+            let ended = run(&device.flags(&format!("write {test} --loopback {flags}"))).succeeded();
+            // Other devices may lack one of them, or have another choice.
+            if device.is_soft {
+                assert!(ended.stderr.contains(&format!("by {calls},")), "{ended:#?}");
+            }
+        }
+    }
     Outcome::Ran
 }
 

@@ -126,14 +126,32 @@ static void extended(struct target target, unsigned list, uint64_t lists)
 
 /* Classic */
 
-static struct ibv_send_wr requests[DEPTH];
-static struct ibv_sge entries[DEPTH];
-static uint64_t values[DEPTH];
+/*
+ * What a list is built in and a batch is fetched into: allocated and reached through pointers, as in any program that has
+ * more than one connection, or learns the depth of its queues when it runs. With static arrays the compiler would know
+ * their addresses, which is no merit of C: a static array in Rust would do the same.
+ */
+struct connection {
+    struct ibv_qp *qp;
+    struct ibv_cq *cq;
+    struct ibv_send_wr *requests;
+    struct ibv_sge *entries;
+    uint64_t *values;
+    struct ibv_wc *batch;
+    int batch_length;
+};
 
-static inline __attribute__((always_inline)) void post_classic(struct ibv_qp *qp, const struct target *target,
+static void *array(size_t count, size_t each)
+{
+    return must(calloc(count, each), "calloc");
+}
+
+static inline __attribute__((always_inline)) void post_classic(struct connection *to, const struct target *target,
                                                                uint64_t first, unsigned count)
 {
-    struct ibv_send_wr *bad;
+    struct ibv_send_wr *requests = to->requests, *bad;
+    struct ibv_sge *entries = to->entries;
+    uint64_t *values = to->values;
     for (unsigned i = 0; i < count; i++) {
         values[i] = first + i;
         entries[i].addr = (uintptr_t)&values[i];
@@ -147,15 +165,15 @@ static inline __attribute__((always_inline)) void post_classic(struct ibv_qp *qp
         requests[i].wr.rdma.remote_addr = target->remote;
         requests[i].wr.rdma.rkey = target->rkey;
     }
-    must_be(0, ibv_post_send(qp, requests, &bad), "ibv_post_send");
+    must_be(0, ibv_post_send(to->qp, requests, &bad), "ibv_post_send");
 }
 
-static inline __attribute__((always_inline)) void poll_classic(struct ibv_cq *cq, uint64_t first, unsigned count)
+static inline __attribute__((always_inline)) void poll_classic(struct connection *from, uint64_t first, unsigned count)
 {
-    static struct ibv_wc batch[BATCH];
     unsigned seen = 0;
     while (seen < count) {
-        int found = ibv_poll_cq(cq, BATCH, batch);
+        struct ibv_wc *batch = from->batch;
+        int found = ibv_poll_cq(from->cq, from->batch_length, batch);
         if (found < 0)
             must_be(0, found, "ibv_poll_cq");
         for (int i = 0; i < found; i++) {
@@ -168,19 +186,19 @@ static inline __attribute__((always_inline)) void poll_classic(struct ibv_cq *cq
 
 /* What is counted, apart from what is not. */
 
-static __attribute__((noinline)) void classic_singly(struct ibv_qp *qp, struct ibv_cq *cq, const struct target *target, uint64_t lists)
+static __attribute__((noinline)) void classic_singly(struct connection *connection, const struct target *target, uint64_t lists)
 {
     for (uint64_t first = 0; first < lists; first++) {
-        post_classic(qp, target, first, 1);
-        poll_classic(cq, first, 1);
+        post_classic(connection, target, first, 1);
+        poll_classic(connection, first, 1);
     }
 }
 
-static __attribute__((noinline)) void classic_lists(struct ibv_qp *qp, struct ibv_cq *cq, const struct target *target, uint64_t lists)
+static __attribute__((noinline)) void classic_lists(struct connection *connection, const struct target *target, uint64_t lists)
 {
     for (uint64_t first = 0; first < lists * 64; first += 64) {
-        post_classic(qp, target, first, 64);
-        poll_classic(cq, first, 64);
+        post_classic(connection, target, first, 64);
+        poll_classic(connection, first, 64);
     }
 }
 
@@ -189,7 +207,20 @@ static void classic(struct target target, unsigned list, uint64_t lists)
     struct ibv_cq *cq = must(ibv_create_cq(context, DEPTH, NULL, NULL, 0), "ibv_create_cq");
     struct ibv_qp *qp = make_classic(cq), *peer = make_classic(cq);
     bring_both_up(qp, peer);
-    (list == 1 ? classic_singly : classic_lists)(qp, cq, &target, lists);
+    struct connection connection = {
+        .qp = qp,
+        .cq = cq,
+        .requests = array(DEPTH, sizeof *connection.requests),
+        .entries = array(DEPTH, sizeof *connection.entries),
+        .values = array(DEPTH, sizeof *connection.values),
+        .batch = array(BATCH, sizeof *connection.batch),
+        .batch_length = BATCH,
+    };
+    (list == 1 ? classic_singly : classic_lists)(&connection, &target, lists);
+    free(connection.requests);
+    free(connection.entries);
+    free(connection.values);
+    free(connection.batch);
     must_be(0, ibv_destroy_qp(qp) | ibv_destroy_qp(peer), "ibv_destroy_qp");
     must_be(0, ibv_destroy_cq(cq), "ibv_destroy_cq");
 }

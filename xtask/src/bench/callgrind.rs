@@ -1,71 +1,197 @@
 //! What callgrind wrote: instructions by object and function.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
-/// Instructions of the functions themselves, without what they called.
-#[derive(Debug, Default)]
-pub(super) struct Counts(BTreeMap<(String, String), f64>);
+/// An object, and a function in it.
+type Function = (String, String);
+
+/// Instructions of the functions themselves, without what they called; and who called whom.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Counts {
+    own: BTreeMap<Function, f64>,
+    calls: BTreeMap<(Function, Function), Calls>,
+    /// Of each instruction, by its address, where callgrind was told to say (`--dump-instr=yes`).
+    addresses: BTreeMap<(Function, u64), f64>,
+}
+
+/// One function's calls of another.
+#[derive(Clone, Copy, Debug, Default)]
+struct Calls {
+    count: f64,
+    /// With everything that was called from there.
+    instructions: f64,
+}
+
+/// What a program does for each operation.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TimedLoop {
+    /// Instructions of the program.
+    pub(super) own: f64,
+    /// And of all that it calls.
+    pub(super) total: f64,
+}
 
 impl Counts {
-    /// Reads callgrind's format. (A line after `calls=` is what a call cost as a whole; it is left out.)
+    /// Reads callgrind's format. (A line after `calls=` is what the calls cost as a whole.)
     pub(super) fn parse(text: &str) -> Result<Self> {
         let mut counts = Self::default();
         let (mut objects, mut functions) = (Names::default(), Names::default());
         let (mut object, mut function) = (String::new(), String::new());
-        let mut of_a_call = false;
+        let (mut callee_object, mut callee) = (None, String::new());
+        let mut called: Option<f64> = None;
+        let (mut address, mut positions) = (0, 1);
         let mut ours = false;
         for line in text.lines() {
             if line == "events: Ir" {
                 ours = true;
+            } else if let Some(names) = line.strip_prefix("positions:") {
+                positions = names.split_whitespace().count();
             } else if let Some(name) = line.strip_prefix("ob=") {
                 object = objects.get(name)?;
             } else if let Some(name) = line.strip_prefix("cob=") {
-                objects.get(name)?;
+                callee_object = Some(objects.get(name)?);
             } else if let Some(name) = line.strip_prefix("fn=") {
                 function = functions.get(name)?;
             } else if let Some(name) = line.strip_prefix("cfn=") {
-                functions.get(name)?;
-            } else if line.starts_with("calls=") {
-                of_a_call = true;
-            } else if line.starts_with(|c: char| c.is_ascii_digit() || "+-*".contains(c))
-                && !core::mem::take(&mut of_a_call)
-            {
-                let cost = line.split_whitespace().nth(1).unwrap_or("0");
-                let cost: f64 = cost.parse().with_context(|| format!("not callgrind's: {line}"))?;
-                *counts.0.entry((object.clone(), function.clone())).or_default() += cost;
+                callee = functions.get(name)?;
+            } else if let Some(count) = line.strip_prefix("calls=") {
+                called = Some(number(count, 0, line)?);
+            } else if line.starts_with(|c: char| c.is_ascii_digit() || "+-*".contains(c)) {
+                let cost = number(line, positions, line)?;
+                if positions > 1 {
+                    address = follow(address, line)?;
+                }
+                let caller = (object.clone(), function.clone());
+                let Some(count) = called.take() else {
+                    if positions > 1 {
+                        *counts.addresses.entry((caller.clone(), address)).or_default() += cost;
+                    }
+                    *counts.own.entry(caller).or_default() += cost;
+                    continue;
+                };
+                // Only a callee in another object is named with it.
+                let callee = (callee_object.take().unwrap_or_else(|| object.clone()), callee.clone());
+                let calls = counts.calls.entry((caller, callee)).or_default();
+                calls.count += count;
+                calls.instructions += cost;
             }
         }
-        ensure!(ours && !counts.0.is_empty(), "callgrind wrote no instruction counts");
+        ensure!(ours && !counts.own.is_empty(), "callgrind wrote no instruction counts");
         Ok(counts)
     }
 
     /// What this run has more than a shorter one, by operation.
     pub(super) fn more_than(&self, shorter: &Self, operations: u64) -> Self {
-        let mut counts = self.0.clone();
-        for (key, count) in &mut counts {
-            *count = (*count - shorter.0.get(key).copied().unwrap_or_default()) / operations as f64;
+        let mut counts = self.clone();
+        let each = |long: f64, short: f64| (long - short) / operations as f64;
+        for (key, count) in &mut counts.own {
+            *count = each(*count, shorter.own.get(key).copied().unwrap_or_default());
         }
-        Self(counts)
+        for (key, count) in &mut counts.addresses {
+            *count = each(*count, shorter.addresses.get(key).copied().unwrap_or_default());
+        }
+        for (key, calls) in &mut counts.calls {
+            let short = shorter.calls.get(key).copied().unwrap_or_default();
+            calls.count = each(calls.count, short.count);
+            calls.instructions = each(calls.instructions, short.instructions);
+        }
+        counts
     }
 
     /// Everything in an object.
     pub(super) fn of_object(&self, object: &Path) -> f64 {
-        self.0.iter().filter(|((ob, _), _)| is(ob, object)).map(|(_, count)| count).sum()
+        self.own.iter().filter(|((ob, _), _)| is(ob, object)).map(|(_, count)| count).sum()
     }
 
     /// Everything in the others.
     pub(super) fn outside(&self, object: &Path) -> f64 {
-        self.0.iter().filter(|((ob, _), _)| !is(ob, object)).map(|(_, count)| count).sum()
+        self.own.iter().filter(|((ob, _), _)| !is(ob, object)).map(|(_, count)| count).sum()
     }
 
     /// The functions of an object that ran for operations.
     pub(super) fn functions_of(&self, object: &Path) -> Vec<String> {
-        let ran = |((ob, _), count): &(&(String, String), &f64)| is(ob, object) && **count > 0.001;
-        self.0.iter().filter(ran).map(|((_, function), _)| function.clone()).collect()
+        let ran = |((ob, _), count): &(&Function, &f64)| is(ob, object) && **count > 0.001;
+        self.own.iter().filter(ran).map(|((_, function), _)| function.clone()).collect()
     }
+}
+
+impl Counts {
+    /// Of what a longer run has more, the part of the functions of `object` that do the operations: those that call
+    /// `library` for each, those that call these for each, and those that are called by these for each. What a
+    /// program does besides, such as finding out its clock's rate, is not steady and does not count.
+    pub(super) fn timed_loop(&self, object: &Path, library: &Path) -> Result<TimedLoop> {
+        let each: Vec<_> = self.calls.iter().filter(|(_, calls)| calls.count >= 0.5).collect();
+        let inside = |function: &Function| is(&function.0, object);
+        let mut functions: BTreeSet<&Function> = each
+            .iter()
+            .filter(|((caller, callee), _)| inside(caller) && is(&callee.0, library))
+            .map(|((caller, _), _)| caller)
+            .collect();
+        ensure!(!functions.is_empty(), "{} calls {} for no operation", object.display(), library.display());
+        let mut known = 0;
+        while known < functions.len() {
+            known = functions.len();
+            for ((caller, callee), _) in &each {
+                if inside(caller)
+                    && inside(callee)
+                    && (functions.contains(caller) || functions.contains(callee))
+                {
+                    functions.extend([caller, callee]);
+                }
+            }
+        }
+        let own = match self.addresses.is_empty() {
+            true => functions.iter().filter_map(|function| self.own.get(function)).sum(),
+            false => {
+                let times = self.addresses.iter().filter(|((function, _), _)| functions.contains(function));
+                without_waiting(&times.map(|(_, times)| *times).collect::<Vec<_>>())?
+            }
+        };
+        let outside =
+            self.calls.iter().filter(|((caller, callee), _)| functions.contains(caller) && !inside(callee));
+        Ok(TimedLoop { own, total: own + outside.map(|(_, calls)| calls.instructions).sum::<f64>() })
+    }
+}
+
+/// How many instructions an operation takes that finds what it waits for there, of how often each instruction ran by
+/// operation.
+///
+/// Waiting is a loop: its test runs once more by operation than the rest of it, and both run a great many times, or
+/// seldom. All other instructions run for each operation or for none.
+fn without_waiting(times: &[f64]) -> Result<f64> {
+    let most = times.iter().copied().fold(0.0, f64::max);
+    let steady = |times: f64| if (times - times.round()).abs() < 0.02 { times.round() } else { 0.0 };
+    if most < 1.4 {
+        return Ok(times.iter().map(|times| times.round()).sum());
+    }
+    ensure!(most > 8.0, "an operation waited neither seldom nor for long: {most} times");
+    let waiting = times.iter().copied().filter(|times| *times > most / 2.0).fold(most, f64::min);
+    let each = |times: &f64| if *times >= waiting { (times - waiting).round() } else { steady(*times) };
+    Ok(times.iter().map(each).sum())
+}
+
+/// The address of a line, which may say how far it is from the one before.
+fn follow(before: u64, line: &str) -> Result<u64> {
+    let word = line.split_whitespace().next().unwrap_or_default();
+    let value = |word: &str| match word.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None => word.parse(),
+    };
+    let address = match (word.strip_prefix('+'), word.strip_prefix('-')) {
+        _ if word == "*" => Ok(before),
+        (Some(further), _) => value(further).map(|by| before.wrapping_add(by)),
+        (_, Some(back)) => value(back).map(|by| before.wrapping_sub(by)),
+        _ => value(word),
+    };
+    address.with_context(|| format!("not callgrind's: {line}"))
+}
+
+fn number(words: &str, index: usize, line: &str) -> Result<f64> {
+    let word = words.split_whitespace().nth(index).unwrap_or("0");
+    word.parse().with_context(|| format!("not callgrind's: {line}"))
 }
 
 fn is(name: &str, object: &Path) -> bool {
@@ -103,6 +229,50 @@ mod tests {
         assert_eq!(counts.of_object(Path::new("/p")), 20.0);
         assert_eq!(counts.outside(Path::new("/p")), 900.0);
         assert_eq!(counts.functions_of(Path::new("/p")), ["main"]);
+    }
+
+    #[test]
+    fn a_loop_is_what_calls_for_each_operation() {
+        let run = |n: u64, clock: u64| {
+            format!(
+                "events: Ir\nob=(1) /p\nfn=(1) main\n1 50\ncfn=(2) run\ncalls=1 1\n1 9999\ncfn=(3) clock\n\
+                 calls=1 1\n1 {clock}\n\nfn=(2)\n1 {}\ncfn=(4) one\ncalls={n} 1\n1 {}\n\nfn=(4)\n1 {}\n\
+                 cob=(2) /l\ncfn=(5) post\ncalls={n} 1\n1 {}\ncfn=(6) note\ncalls={n} 1\n1 {}\n\nfn=(6)\n1 {}\n\n\
+                 fn=(3)\n1 {clock}\n\nob=(2)\nfn=(5)\n1 {}\n",
+                10 * n + 7,
+                100 * n,
+                20 * n,
+                70 * n,
+                2 * n,
+                2 * n,
+                70 * n,
+            )
+        };
+        let counts = |n, clock| Counts::parse(&run(n, clock)).unwrap();
+        let each = counts(300, 7_000_000).more_than(&counts(100, 1000), 200);
+        let timed = each.timed_loop(Path::new("/p"), Path::new("/l")).unwrap();
+        assert_eq!((timed.own, timed.total), (32.0, 102.0));
+        assert!(each.timed_loop(Path::new("/l"), Path::new("/p")).is_err());
+    }
+
+    #[test]
+    fn waiting_is_left_out() {
+        // Two instructions for each operation, a test of two, one that waits, and one that looks up at times.
+        assert_eq!(without_waiting(&[1.0, 1.004, 1.03, 1.03, 0.03, 0.0]).unwrap(), 4.0);
+        assert_eq!(without_waiting(&[1.0, 1.004, 15.94, 15.94, 14.94, 0.3]).unwrap(), 4.0);
+        assert_eq!(without_waiting(&[1.0, 1.004, 1.0, 1.0, 4900.65, 1.2]).unwrap(), 4.0);
+        assert!(without_waiting(&[1.0, 3.3, 2.3]).is_err());
+    }
+
+    #[test]
+    fn instructions_are_told_by_their_addresses() {
+        let text = "positions: instr line\nevents: Ir\nob=(1) /p\nfn=(1) run\n0x10 1 100\n+4 * 300\n\
+                    cob=(2) /l\ncfn=(2) post\ncalls=100 0x99\n* * 5000\n-4 +1 1\n\nob=(2)\nfn=(2)\n0x99 3 5000\n";
+        let counts = Counts::parse(text).unwrap();
+        let times = |address| counts.addresses.get(&(("/p".to_owned(), "run".to_owned()), address)).copied();
+        assert_eq!((times(0x10), times(0x14)), (Some(101.0), Some(300.0)));
+        assert_eq!(counts.of_object(Path::new("/p")), 401.0);
+        assert_eq!(counts.of_object(Path::new("/l")), 5000.0);
     }
 
     #[test]

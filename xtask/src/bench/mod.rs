@@ -7,6 +7,7 @@
 mod callgrind;
 mod document;
 mod overhead;
+mod perftest;
 mod programs;
 mod report;
 mod samples;
@@ -39,8 +40,10 @@ enum What {
     Softroce(Softroce),
     /// sideway against C, in instructions over the software device: a gate
     Overhead(overhead::Args),
-    /// The software device against the machine, and stride-perf against perftest over it
+    /// The software device against the machine
     Soft(soft::Args),
+    /// stride-perf against perftest, over the software device
+    Perftest(perftest::Args),
 }
 
 #[derive(clap::Args)]
@@ -63,6 +66,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
         What::Softroce(args) => softroce(root, args),
         What::Overhead(args) => overhead::run(root, args),
         What::Soft(args) => soft::run(root, args),
+        What::Perftest(args) => perftest::run(root, args),
     }
 }
 

@@ -23,6 +23,11 @@ impl Programs {
         Ok(programs)
     }
 
+    /// Takes what is there, as it was built last.
+    pub(super) fn as_they_are(root: &Path) -> Self {
+        Self { root: root.to_owned(), target: soft_libs::target_folder(root) }
+    }
+
     /// Builds something else of the workspace.
     pub(super) fn cargo(&self, arguments: &[&str]) -> Result<()> {
         let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
@@ -50,6 +55,11 @@ impl Programs {
     /// Where files may be left.
     pub(super) fn folder(&self) -> &Path {
         &self.target
+    }
+
+    /// The device's library.
+    pub(super) fn library(&self) -> PathBuf {
+        self.library_folder().join("libibverbs.so.1")
     }
 
     fn library_folder(&self) -> PathBuf {

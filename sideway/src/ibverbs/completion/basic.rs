@@ -1,15 +1,18 @@
 //! The classic flavour: `ibv_poll_cq` into a buffer that the queue's handle owns.
 //!
 //! `ibv_poll_cq` takes completions off the queue as it copies them, so those of a
-//! batch that a poller leaves behind are the next poller's.
+//! batch that a poller leaves behind when it is dropped are the next poller's.
+//! (A poller that is leaked keeps them: they are never given out twice.)
 
+use std::ffi::c_int;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use rdma_mummy_sys::types::{ibv_cq, ibv_wc};
-use rdma_mummy_sys::verbs;
 
-use super::status::{WorkCompletionFlags, WorkCompletionOperationType, WorkCompletionStatus};
+use super::status::{
+    TagMatchingInfo, WorkCompletionFlags, WorkCompletionOperationType, WorkCompletionStatus,
+};
 use super::{CqInner, CreateCompletionQueueError, PollCompletionQueueError};
 
 /// A completion queue that is polled by copying out completions (`ibv_cq`).
@@ -19,15 +22,26 @@ pub struct BasicCompletionQueue {
     cq: NonNull<ibv_cq>,
     /// Zeroed once, so that a field that a device leaves alone reads as an old value, not as garbage.
     batch: Box<[ibv_wc]>,
-    /// The batch's length.
+    /// The batch's length; not 0.
     room: u32,
-    /// The completions of the batch that were fetched and not yet given out: what one poller leaves, the
-    /// next one gets. `next` is at most `filled`, which is at most `room`.
+    /// The same, to compare with: one that was asked for would be kept in a register across the call.
+    limit: u32,
+    /// The address of the batch's last place.
+    last: usize,
+    /// `ibv_poll_cq` of the queue's library, which sets it when it opens the device.
+    verb: Poll,
+    /// The same; but [`nothing`] if the next poller has to see to something first: a `failure`, or what is `left`.
+    poll: Poll,
+    /// The completions of the batch that were fetched and not given out, by a poller that was dropped: so many,
+    /// from this place on. Both together are at most `room`.
     next: u32,
-    filled: u32,
+    left: u32,
     /// What ended a poller early and was not asked for: the next one begins with it.
-    failure: core::ffi::c_int,
+    failure: c_int,
 }
+
+/// As `ibv_poll_cq`.
+type Poll = unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int;
 
 // SAFETY: the queue is the only handle that polls, and does so from any one thread at a time.
 unsafe impl Send for BasicCompletionQueue {}
@@ -40,11 +54,11 @@ impl BasicCompletionQueue {
     /// Fails if the library cannot be polled, or there is no memory for a batch.
     pub(super) fn new(inner: Arc<CqInner>, batch: u32) -> Result<Self, CreateCompletionQueueError> {
         // SAFETY: the queue lives, so its context is open; the operation is in every release's struct.
-        if unsafe { (*inner.context().as_raw().as_ptr()).ops.poll_cq.is_none() } {
+        let Some(verb) = (unsafe { (*inner.context().as_raw().as_ptr()).ops.poll_cq }) else {
             return Err(CreateCompletionQueueError::Incomplete { operation: "poll_cq" });
-        }
+        };
         // What `ibv_poll_cq` can say that it found.
-        let batch = batch.min(i32::MAX.cast_unsigned());
+        let batch = batch.clamp(1, i32::MAX.cast_unsigned());
         let mut places = Vec::new();
         places.try_reserve_exact(batch as usize).map_err(|_| CreateCompletionQueueError::Ibverbs {
             cqe: batch,
@@ -52,52 +66,90 @@ impl BasicCompletionQueue {
         })?;
         places.resize(batch as usize, ibv_wc::default());
         let cq = inner.as_raw();
-        Ok(Self { inner, cq, batch: places.into_boxed_slice(), room: batch, next: 0, filled: 0, failure: 0 })
+        let batch = places.into_boxed_slice();
+        let room = batch.len() as u32;
+        let last = batch.as_ptr_range().end.wrapping_sub(1).addr();
+        Ok(Self { inner, cq, batch, room, limit: room, verb, poll: verb, last, next: 0, left: 0, failure: 0 })
     }
 
-    /// Begins to poll. An empty queue's poller yields nothing.
+    /// Polls (`ibv_poll_cq`), unless something is left of the last batch. An empty queue's poller yields nothing.
     ///
     /// # Errors
     ///
-    /// The device failed under the poller before this one, which did not [`finish`](BasicPoller::finish).
+    /// The device failed, now or under the poller before this one, which did not [`finish`](BasicPoller::finish).
     #[inline]
     pub fn start_poll(&mut self) -> Result<BasicPoller<'_>, PollCompletionQueueError> {
-        if self.failure != 0 {
-            return Err(self.take_failure());
+        let (mut at, mut rest) = self.fetch();
+        if rest > self.limit {
+            let (first, left) = self.attend(rest)?;
+            // SAFETY: that many places are in the batch.
+            at = unsafe { at.add(first) };
+            rest = left;
         }
-        Ok(BasicPoller { queue: self, drained: false })
+        Ok(BasicPoller { at, rest, begun: false, queue: self })
+    }
+
+    /// Fetches a batch: where it is, and how many completions were found. If those are more than there is room for,
+    /// there are none, or it is not to be believed.
+    #[inline]
+    fn fetch(&mut self) -> (NonNull<ibv_wc>, u32) {
+        let batch = NonNull::from(&mut *self.batch).cast();
+        // SAFETY: the queue lives, its handle is borrowed mutably, and `batch` has that much room.
+        let found = unsafe { (self.poll)(self.cq.as_ptr(), self.room.cast_signed(), batch.as_ptr()) };
+        (batch, found.cast_unsigned())
+    }
+
+    /// Where in the batch the next poller begins and how many completions it has, after a [`fetch`](Self::fetch) that
+    /// is not to be believed.
+    #[cold]
+    #[inline(never)]
+    fn attend(&mut self, found: u32) -> Result<(usize, u32), PollCompletionQueueError> {
+        if self.left != 0 && self.failure == 0 {
+            self.poll = self.verb;
+            return Ok((self.next as usize, core::mem::take(&mut self.left)));
+        }
+        if self.failure == 0 && self.strange(found) != 0 {
+            return Ok((0, self.room));
+        }
+        Err(self.take_failure())
+    }
+
+    /// How many completions there are, when a [`fetch`](Self::fetch) is not to be believed: none if the device failed,
+    /// and no more than there is room for.
+    #[cold]
+    #[inline(never)]
+    fn strange(&mut self, found: u32) -> u32 {
+        if found.cast_signed() < 0 {
+            // The first one: once there is one, nobody polls until it has been told.
+            if self.failure == 0 {
+                self.failure = found.cast_signed();
+            }
+            self.poll = nothing;
+            return 0;
+        }
+        self.room
     }
 
     #[cold]
     #[inline(never)]
     fn take_failure(&mut self) -> PollCompletionQueueError {
+        self.poll = if self.left == 0 { self.verb } else { nothing };
         PollCompletionQueueError { verb: "ibv_poll_cq", result: core::mem::take(&mut self.failure) }
     }
 
-    /// Fetches a batch (`ibv_poll_cq`), when there is nothing left of the last one.
-    #[inline]
-    fn fetch(&mut self) {
-        // SAFETY: the queue lives, its handle is borrowed mutably, and `batch` has that much room.
-        let result =
-            unsafe { verbs::ibv_poll_cq(self.cq.as_ptr(), self.room.cast_signed(), self.batch.as_mut_ptr()) };
-        self.next = 0;
-        self.filled = result.cast_unsigned();
-        if self.filled > self.room {
-            self.filled = self.strange(result);
-        }
-    }
-
-    /// How many completions there are, when the device failed, or said that it filled more than there is room for:
-    /// that is not believed.
+    /// Leaves `left` completions of the batch, from `next` on, to the next poller.
     #[cold]
     #[inline(never)]
-    fn strange(&mut self, result: core::ffi::c_int) -> u32 {
-        if result < 0 {
-            self.failure = result;
-            return 0;
-        }
-        self.room
+    fn leave(&mut self, next: NonNull<ibv_wc>, left: u32) {
+        self.next = ((next.addr().get() - self.batch.as_ptr().addr()) / size_of::<ibv_wc>()) as u32;
+        self.left = left;
+        self.poll = nothing;
     }
+}
+
+/// In place of the library's, when something has to be seen to before it may be called.
+unsafe extern "C" fn nothing(_: *mut ibv_cq, _: c_int, _: *mut ibv_wc) -> c_int {
+    c_int::MIN
 }
 
 impl std::fmt::Debug for BasicCompletionQueue {
@@ -106,36 +158,56 @@ impl std::fmt::Debug for BasicCompletionQueue {
     }
 }
 
-/// A poll of a [`BasicCompletionQueue`].
+/// A poll of a [`BasicCompletionQueue`]. Dropping it leaves what it has not given out to the next one.
 #[must_use = "a poller does nothing until `next` is called"]
 #[derive(Debug)]
 pub struct BasicPoller<'cq> {
+    /// [`next`](Self::next) has been called. (Compilers then know what is different about the first call, and give it
+    /// code of its own.)
+    begun: bool,
+    /// How many completions of the batch, from this place on, are not behind us. If `begun`, the first of them has
+    /// been given out, or there was none.
+    rest: u32,
+    at: NonNull<ibv_wc>,
     queue: &'cq mut BasicCompletionQueue,
-    /// The last batch was not full: it had found the end of the queue.
-    drained: bool,
 }
 
-impl BasicPoller<'_> {
-    /// Fetches the next batch; whether anything is in it.
-    #[inline]
-    fn fetch(&mut self) -> bool {
-        self.queue.fetch();
-        // A full batch may not be all.
-        self.drained = self.queue.filled != self.queue.room;
-        self.queue.filled != 0
-    }
+// SAFETY: `at` points into the batch of the queue that is borrowed mutably, which may be sent and shared.
+unsafe impl Send for BasicPoller<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for BasicPoller<'_> {}
 
+impl BasicPoller<'_> {
     /// The next completion, until the queue is empty.
     #[inline]
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Option<BasicWorkCompletion<'_>> {
-        if self.queue.next == self.queue.filled && (self.drained || !self.fetch()) {
-            return None;
+        if !core::mem::replace(&mut self.begun, true) {
+            if self.rest == 0 {
+                self.rest = 1;
+                return None;
+            }
+        } else if self.rest > 1 {
+            self.rest -= 1;
+            // SAFETY: there is another one behind it.
+            self.at = unsafe { self.at.add(1) };
+        } else {
+            // A batch that was not full had found the end of the queue.
+            if self.at.addr().get() != self.queue.last {
+                return None;
+            }
+            let (batch, mut found) = self.queue.fetch();
+            self.at = batch;
+            if found > self.queue.limit {
+                found = self.queue.strange(found);
+            }
+            self.rest = found.max(1);
+            if found == 0 {
+                return None;
+            }
         }
-        let index = self.queue.next as usize;
-        self.queue.next += 1;
-        // SAFETY: `next` was less than `filled`, which is at most the batch's length.
-        Some(BasicWorkCompletion { wc: unsafe { self.queue.batch.get_unchecked(index) } })
+        // SAFETY: `rest` completions of the batch begin at `at`, and that is not none.
+        Some(BasicWorkCompletion { wc: unsafe { self.at.as_ref() } })
     }
 
     /// Says whether [`next`](Self::next) stopped because of a failure instead of an empty queue. Without
@@ -146,6 +218,17 @@ impl BasicPoller<'_> {
     /// The device failed.
     pub fn finish(self) -> Result<(), PollCompletionQueueError> {
         if self.queue.failure == 0 { Ok(()) } else { Err(self.queue.take_failure()) }
+    }
+}
+
+impl Drop for BasicPoller<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        let given = u32::from(self.begun);
+        if self.rest != given {
+            // SAFETY: there are `rest` of them from there on.
+            self.queue.leave(unsafe { self.at.add(given as usize) }, self.rest - given);
+        }
     }
 }
 
@@ -202,6 +285,16 @@ impl BasicWorkCompletion<'_> {
         Some(u32::from_be(unsafe { self.wc.__bindgen_anon_1.imm_data }))
     }
 
+    /// The local key that the peer's message took out of use; `None` if it did not.
+    #[inline]
+    pub fn invalidated_rkey(&self) -> Option<u32> {
+        if !self.wc_flags().contains(WorkCompletionFlags::WithInvalidate) {
+            return None;
+        }
+        // SAFETY: both members of the union are 32 bits of any value, and the struct is initialised.
+        Some(unsafe { self.wc.__bindgen_anon_1.invalidated_rkey })
+    }
+
     /// How many bytes were received or read. A classic queue always has this field.
     #[inline]
     pub fn byte_len(&self) -> Option<u32> {
@@ -247,6 +340,30 @@ impl BasicWorkCompletion<'_> {
     /// A classic queue has no timestamps.
     #[inline]
     pub fn completion_timestamp_wallclock(&self) -> Option<u64> {
+        None
+    }
+
+    /// The index of the partition key that the message came with (UD).
+    #[inline]
+    pub fn pkey_index(&self) -> Option<u16> {
+        Some(self.wc.pkey_index)
+    }
+
+    /// A classic queue has no VLAN tags.
+    #[inline]
+    pub fn cvlan(&self) -> Option<u16> {
+        None
+    }
+
+    /// A classic queue has no flow tags.
+    #[inline]
+    pub fn flow_tag(&self) -> Option<u32> {
+        None
+    }
+
+    /// A classic queue has no tags of messages.
+    #[inline]
+    pub fn tm_info(&self) -> Option<TagMatchingInfo> {
         None
     }
 }

@@ -4,10 +4,17 @@ use std::io;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-use rdma_mummy_sys::types::{ibv_cq_init_attr_ex, ibv_create_cq_wc_flags as C};
+use rdma_mummy_sys::types::{
+    ibv_comp_channel, ibv_cq, ibv_cq_init_attr_ex, ibv_cq_init_attr_mask, ibv_create_cq_attr_flags as Flag,
+    ibv_create_cq_wc_flags as C,
+};
 use rdma_mummy_sys::verbs;
 
-use super::{BasicCompletionQueue, CqInner, ExtendedCompletionQueue, GenericCompletionQueue};
+use super::channel::{ChannelInner, CompletionChannel};
+use super::{
+    BasicCompletionQueue, CompletionQueueId, CqInner, ExtendedCompletionQueue, GenericCompletionQueue,
+};
+use crate::ibverbs::Unsupported;
 use crate::ibverbs::device_context::DeviceContext;
 
 c_flags! {
@@ -31,11 +38,17 @@ c_flags! {
         CompletionTimestamp = C::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP.0,
         /// The time of day when the work completed, in nanoseconds.
         CompletionTimestampWallclock = C::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK.0,
+        /// The VLAN tag that was taken off the packet (raw packets).
+        Cvlan = C::IBV_WC_EX_WITH_CVLAN.0,
+        /// The tag that a flow rule put on the packet.
+        FlowTag = C::IBV_WC_EX_WITH_FLOW_TAG.0,
+        /// The tag that the message was matched by.
+        TmInfo = C::IBV_WC_EX_WITH_TM_INFO.0,
     }
 }
 
 impl WorkCompletionFields {
-    /// What every device has: all but the timestamps.
+    /// What every device has: all but the timestamps, and what only some kinds of traffic have.
     pub const STANDARD: Self = Self::ByteLen
         .union(Self::Imm)
         .union(Self::QpNum)
@@ -53,6 +66,10 @@ pub struct CompletionQueueBuilder {
     comp_vector: u32,
     fields: WorkCompletionFields,
     poll_batch: u32,
+    cq_context: u64,
+    channel: Option<Arc<ChannelInner>>,
+    /// `ibv_create_cq_attr_flags`.
+    flags: u32,
 }
 
 impl CompletionQueueBuilder {
@@ -67,6 +84,9 @@ impl CompletionQueueBuilder {
             comp_vector: 0,
             fields: WorkCompletionFields::STANDARD,
             poll_batch: Self::DEFAULT_POLL_BATCH,
+            cq_context: 0,
+            channel: None,
+            flags: 0,
         }
     }
 
@@ -76,7 +96,49 @@ impl CompletionQueueBuilder {
         self
     }
 
-    /// The completion vector (interrupt) of the queue.
+    /// The channel that the queue's events come through; it lives as long as its queues.
+    pub fn setup_comp_channel(&mut self, channel: &CompletionChannel) -> &mut Self {
+        self.channel = Some(channel.shared());
+        self
+    }
+
+    /// What the queue's events carry ([`CompletionEvent::cq_context`](super::CompletionEvent::cq_context)): the
+    /// index of what the program keeps for the queue, say.
+    pub fn setup_cq_context(&mut self, cq_context: u64) -> &mut Self {
+        self.cq_context = cq_context;
+        self
+    }
+
+    /// Says that the queue needs no lock of its own (`IBV_CREATE_CQ_ATTR_SINGLE_THREADED`), which makes polling
+    /// cheaper on some devices. Without extended queues ([`build`](Self::build)) it makes no difference.
+    ///
+    /// # Safety
+    ///
+    /// The queue's library will take no lock where others do. So, for every queue made with this, no two of these
+    /// happen at the same time, and none happens while a poller of the queue is there (a leaked one, too, until the
+    /// next poll):
+    ///
+    /// - the queue is polled, armed, resized or dropped;
+    /// - a queue pair or shared receive queue that completes into it is made, changes its state, or is dropped.
+    ///
+    /// A program that keeps them all on one thread, and no poller across these calls, has done enough.
+    pub unsafe fn setup_single_threaded(&mut self, single_threaded: bool) -> &mut Self {
+        self.set_flag(Flag::IBV_CREATE_CQ_ATTR_SINGLE_THREADED, single_threaded)
+    }
+
+    /// Says that the queue never overruns (`IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN`): the device does not check, and if it
+    /// does overrun, completions are lost in silence instead of the queue failing. Extended queues only.
+    pub fn setup_ignore_overrun(&mut self, ignore_overrun: bool) -> &mut Self {
+        self.set_flag(Flag::IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN, ignore_overrun)
+    }
+
+    fn set_flag(&mut self, flag: Flag, on: bool) -> &mut Self {
+        self.flags = if on { self.flags | flag.0 } else { self.flags & !flag.0 };
+        self
+    }
+
+    /// The completion vector (interrupt) of the queue, below
+    /// [`num_comp_vectors`](DeviceContext::num_comp_vectors).
     pub fn setup_comp_vector(&mut self, comp_vector: u32) -> &mut Self {
         self.comp_vector = comp_vector;
         self
@@ -103,18 +165,23 @@ impl CompletionQueueBuilder {
     pub fn build(&self) -> Result<BasicCompletionQueue, CreateCompletionQueueError> {
         let cqe = i32::try_from(self.cqe).map_err(|_| self.error(einval()))?;
         let vector = i32::try_from(self.comp_vector).map_err(|_| self.error(einval()))?;
-        // SAFETY: the context is open, and no channel is given.
+        if self.flags & Flag::IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN.0 != 0 {
+            let capability = "classic completion queue that ignores overruns";
+            return Err(Unsupported::new(&self.context, "ibv_create_cq", capability).into());
+        }
+        let (id, channel) = (CompletionQueueId::new(), self.channel()?);
+        // SAFETY: the context is open, and the channel, if there is one, is its own.
         let cq = unsafe {
             (self.context.provider().verbs().ibv_create_cq)(
                 self.context.as_raw().as_ptr(),
                 cqe,
-                ptr::null_mut(),
-                ptr::null_mut(),
+                id.to_context(),
+                channel,
                 vector,
             )
         };
         let cq = NonNull::new(cq).ok_or_else(|| self.error(io::Error::last_os_error()))?;
-        let inner = Arc::new(CqInner { cq, context: self.context.clone() });
+        let inner = self.inner(cq, id);
         // No more than one queue holds is ever fetched at a time.
         BasicCompletionQueue::new(inner, self.poll_batch.min(self.cqe.max(1)))
     }
@@ -125,24 +192,19 @@ impl CompletionQueueBuilder {
     ///
     /// The device has no such queues, or not with these fields, or what [`build`](Self::build) says.
     pub fn build_ex(&self) -> Result<ExtendedCompletionQueue, CreateCompletionQueueError> {
-        let mut attr = ibv_cq_init_attr_ex {
-            cqe: self.cqe,
-            comp_vector: self.comp_vector,
-            wc_flags: self.fields.bits(),
-            ..Default::default()
-        };
-        // SAFETY: the context is open, and `attr` is initialised and has no pointer in it.
+        let id = CompletionQueueId::new();
+        let mut attr = self.attributes(id)?;
+        // SAFETY: the context is open, `attr` is initialised, and the channel in it is the context's own.
         let cq = unsafe { verbs::ibv_create_cq_ex(self.context.as_raw().as_ptr(), &raw mut attr) };
         let Some(cq) = NonNull::new(cq) else {
             let source = io::Error::last_os_error();
-            return Err(match source.raw_os_error() {
-                Some(libc::EOPNOTSUPP | libc::ENOSYS) => {
-                    CreateCompletionQueueError::Unsupported { fields: self.fields, source }
-                }
-                _ => self.error(source),
-            });
+            if Unsupported::is_meant_by(&source) {
+                let capability = self.describe();
+                return Err(Unsupported::new(&self.context, "ibv_create_cq_ex", capability).into());
+            }
+            return Err(self.error(source));
         };
-        let inner = Arc::new(CqInner { cq: cq.cast(), context: self.context.clone() });
+        let inner = self.inner(cq.cast(), id);
         // SAFETY: `ibv_create_cq_ex` returned this queue, so it is an `ibv_cq_ex`.
         unsafe { ExtendedCompletionQueue::new(inner, self.fields) }
     }
@@ -156,11 +218,53 @@ impl CompletionQueueBuilder {
         match self.build_ex() {
             Ok(cq) => Ok(cq.into()),
             Err(
-                CreateCompletionQueueError::Unsupported { .. }
-                | CreateCompletionQueueError::Incomplete { .. },
+                CreateCompletionQueueError::Unsupported(_) | CreateCompletionQueueError::Incomplete { .. },
             ) => self.build().map(Into::into),
             Err(error) => Err(error),
         }
+    }
+
+    /// What `ibv_create_cq_ex` is asked for. A parent domain would be one more attribute with a bit in `comp_mask`.
+    fn attributes(&self, id: CompletionQueueId) -> Result<ibv_cq_init_attr_ex, CreateCompletionQueueError> {
+        let mut attr = ibv_cq_init_attr_ex {
+            cqe: self.cqe,
+            cq_context: id.to_context(),
+            channel: self.channel()?,
+            comp_vector: self.comp_vector,
+            wc_flags: self.fields.bits(),
+            ..Default::default()
+        };
+        // Libraries that know no flags refuse the bit.
+        if self.flags != 0 {
+            attr.comp_mask |= ibv_cq_init_attr_mask::IBV_CQ_INIT_ATTR_MASK_FLAGS.0;
+            attr.flags = self.flags;
+        }
+        Ok(attr)
+    }
+
+    /// The channel as C has it; null for none.
+    fn channel(&self) -> Result<*mut ibv_comp_channel, CreateCompletionQueueError> {
+        let Some(channel) = &self.channel else { return Ok(ptr::null_mut()) };
+        if *channel.context() != self.context {
+            return Err(CreateCompletionQueueError::ForeignChannel);
+        }
+        Ok(channel.as_raw().as_ptr())
+    }
+
+    fn inner(&self, cq: NonNull<ibv_cq>, id: CompletionQueueId) -> Arc<CqInner> {
+        // SAFETY: the two callers have made the queue just now, of these.
+        unsafe { CqInner::new(cq, self.context.clone(), id, self.cq_context, self.channel.clone()) }
+    }
+
+    #[cold]
+    fn describe(&self) -> String {
+        let flag = |flag: Flag, name| if self.flags & flag.0 != 0 { name } else { "" };
+        format!(
+            "extended completion queue with {:?}{}{}",
+            self.fields,
+            flag(Flag::IBV_CREATE_CQ_ATTR_SINGLE_THREADED, ", single-threaded"),
+            flag(Flag::IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN, ", ignoring overruns"),
+        )
     }
 
     #[cold]
@@ -194,15 +298,11 @@ pub enum CreateCompletionQueueError {
         source: io::Error,
     },
     /// The device has no extended queues, or not with these fields.
-    #[error(
-        "the device has no extended completion queue with {fields:?} ({source}); use `build` or fewer fields"
-    )]
-    Unsupported {
-        /// The fields that were asked for.
-        fields: WorkCompletionFields,
-        /// What the library said.
-        source: io::Error,
-    },
+    #[error("{0}; use `build` or fewer fields")]
+    Unsupported(#[from] Unsupported),
+    /// The channel was made from another context.
+    #[error("the completion channel was made from another context than the completion queue")]
+    ForeignChannel,
     /// The library made a queue that lacks an operation which every one must have.
     #[error("the device's library made a completion queue without `{operation}`")]
     Incomplete {

@@ -21,10 +21,12 @@ use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use rdma_mummy_sys::types::{ibv_cq_ex, ibv_poll_cq_attr};
+use rdma_mummy_sys::types::{ibv_cq_ex, ibv_poll_cq_attr, ibv_wc_tm_info};
 use rdma_mummy_sys::{cq_ex_op, verbs};
 
-use super::status::{WorkCompletionFlags, WorkCompletionOperationType, WorkCompletionStatus};
+use super::status::{
+    TagMatchingInfo, WorkCompletionFlags, WorkCompletionOperationType, WorkCompletionStatus,
+};
 use super::{CqInner, CreateCompletionQueueError, PollCompletionQueueError, WorkCompletionFields};
 
 /// A completion queue that is polled in place (`ibv_cq_ex`).
@@ -141,6 +143,12 @@ impl ExtendedCompletionQueue {
             0 => Ok(()),
             result => Err(PollCompletionQueueError { verb: "ibv_next_poll", result }),
         }
+    }
+
+    /// The queue, for calls that must not find a poll open: libraries hold a lock as long as one is.
+    pub(super) fn without_poll(&mut self) -> &CqInner {
+        self.end();
+        &self.inner
     }
 
     /// The fields that this queue's completions have.
@@ -357,6 +365,37 @@ impl ExtendedWorkCompletion<'_> {
         // SAFETY: the cursor is on a completion and the reader is there (head of this file).
         Some(u32::from_be(unsafe { verbs::ibv_wc_read_imm_data(self.cq.as_ptr()) }))
     }
+
+    /// The local key that the peer's message took out of use; `None` if it did not or the queue has no such field,
+    /// which is that of immediate data.
+    #[inline]
+    pub fn invalidated_rkey(&self) -> Option<u32> {
+        if !self.fields.contains(WorkCompletionFields::Imm)
+            || !self.wc_flags().contains(WorkCompletionFlags::WithInvalidate)
+        {
+            return None;
+        }
+        // SAFETY: the cursor is on a completion and the reader is there (head of this file).
+        Some(unsafe { verbs::ibv_wc_read_invalidated_rkey(self.cq.as_ptr()) })
+    }
+
+    /// An extended queue has no index of a partition key.
+    #[inline]
+    pub fn pkey_index(&self) -> Option<u16> {
+        None
+    }
+
+    /// The tag that the message was matched by. `None` if the queue was not made with this field.
+    #[inline]
+    pub fn tm_info(&self) -> Option<TagMatchingInfo> {
+        if !self.fields.contains(WorkCompletionFields::TmInfo) {
+            return None;
+        }
+        let mut info = ibv_wc_tm_info::default();
+        // SAFETY: the cursor is on a completion and the reader is there (head of this file); `info` is a valid place.
+        unsafe { verbs::ibv_wc_read_tm_info(self.cq.as_ptr(), &raw mut info) };
+        Some(TagMatchingInfo { tag: info.tag, private: info.priv_ })
+    }
 }
 
 /// A reader of a field that a queue may lack.
@@ -396,12 +435,16 @@ optional_fields! {
     completion_timestamp: u64, CompletionTimestamp, ibv_wc_read_completion_ts;
     /// The time of day when the work completed, in nanoseconds since 1970.
     completion_timestamp_wallclock: u64, CompletionTimestampWallclock, ibv_wc_read_completion_wallclock_ns;
+    /// The VLAN tag that was taken off the packet.
+    cvlan: u16, Cvlan, ibv_wc_read_cvlan;
+    /// The tag that a flow rule put on the packet.
+    flow_tag: u32, FlowTag, ibv_wc_read_flow_tag;
 }
 
 /// Which operations a queue has.
 struct Operations {
     required: [(&'static str, bool); 6],
-    readable: [(WorkCompletionFields, bool); 9],
+    readable: [(WorkCompletionFields, bool); 12],
 }
 
 impl Operations {
@@ -435,6 +478,9 @@ impl Operations {
                 (W::DlidPathBits, has!(read_dlid_path_bits)),
                 (W::CompletionTimestamp, has!(read_completion_ts)),
                 (W::CompletionTimestampWallclock, has!(read_completion_wallclock_ns)),
+                (W::Cvlan, has!(read_cvlan)),
+                (W::FlowTag, has!(read_flow_tag)),
+                (W::TmInfo, has!(read_tm_info)),
             ],
         }
     }

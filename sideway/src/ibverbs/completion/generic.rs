@@ -5,9 +5,9 @@ use std::ptr::NonNull;
 use rdma_mummy_sys::types::ibv_cq;
 
 use super::{
-    BasicCompletionQueue, BasicPoller, BasicWorkCompletion, CompletionQueue, ExtendedCompletionQueue,
-    ExtendedPoller, ExtendedWorkCompletion, PollCompletionQueueError, Shared, WorkCompletionFlags,
-    WorkCompletionOperationType, WorkCompletionStatus, sealed,
+    BasicCompletionQueue, BasicPoller, BasicWorkCompletion, CompletionQueue, CompletionQueueId,
+    ExtendedCompletionQueue, ExtendedPoller, ExtendedWorkCompletion, PollCompletionQueueError, Shared,
+    TagMatchingInfo, WorkCompletionFlags, WorkCompletionOperationType, WorkCompletionStatus, sealed,
 };
 use crate::ibverbs::device_context::DeviceContext;
 
@@ -61,6 +61,20 @@ impl CompletionQueue for GenericCompletionQueue {
         match self {
             Self::Basic(cq) => cq.cqe(),
             Self::Extended(cq) => cq.cqe(),
+        }
+    }
+
+    fn id(&self) -> CompletionQueueId {
+        match self {
+            Self::Basic(cq) => cq.id(),
+            Self::Extended(cq) => cq.id(),
+        }
+    }
+
+    fn cq_context(&self) -> u64 {
+        match self {
+            Self::Basic(cq) => cq.cq_context(),
+            Self::Extended(cq) => cq.cq_context(),
         }
     }
 
@@ -154,6 +168,8 @@ readers! {
     wc_flags -> WorkCompletionFlags;
     /// Immediate data, in host byte order; `None` if the message had none or the queue has no such field.
     imm_data -> Option<u32>;
+    /// The local key that the peer's message took out of use; `None` if it did not, or the queue has no such field.
+    invalidated_rkey -> Option<u32>;
     /// How many bytes were received or read; `None` if the queue was not made with this field.
     byte_len -> Option<u32>;
     /// The number of the local queue pair; `None` if the queue was not made with this field.
@@ -170,4 +186,13 @@ readers! {
     completion_timestamp -> Option<u64>;
     /// The time of day when the work completed, in nanoseconds; `None` if the queue was not made with this field.
     completion_timestamp_wallclock -> Option<u64>;
+    /// The index of the partition key that the message came with (UD); `None` from an extended queue, which has no such
+    /// field.
+    pkey_index -> Option<u16>;
+    /// The VLAN tag that was taken off the packet; `None` if the queue was not made with this field.
+    cvlan -> Option<u16>;
+    /// The tag that a flow rule put on the packet; `None` if the queue was not made with this field.
+    flow_tag -> Option<u32>;
+    /// The tag that the message was matched by; `None` if the queue was not made with this field.
+    tm_info -> Option<TagMatchingInfo>;
 }

@@ -24,6 +24,8 @@
 
 mod basic;
 mod builder;
+pub mod channel;
+mod control;
 mod extended;
 mod generic;
 mod status;
@@ -31,13 +33,21 @@ mod status;
 use std::fmt;
 use std::io;
 use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use basic::{BasicCompletionQueue, BasicPoller, BasicWorkCompletion};
 pub use builder::{CompletionQueueBuilder, CreateCompletionQueueError, WorkCompletionFields};
+pub use channel::{
+    ChannelCloser, CompletionChannel, CompletionEvent, CompletionEventError, CreateCompletionChannelError,
+};
+pub use control::{
+    ArmCompletionQueueError, ModerateCompletionQueueError, Notify, ResizeCompletionQueueError,
+};
 pub use extended::{ExtendedCompletionQueue, ExtendedPoller, ExtendedWorkCompletion};
 pub use generic::{GenericCompletionQueue, GenericPoller, GenericWorkCompletion};
 use rdma_mummy_sys::types::ibv_cq;
-pub use status::{WorkCompletionFlags, WorkCompletionOperationType, WorkCompletionStatus};
+pub use status::{TagMatchingInfo, WorkCompletionFlags, WorkCompletionOperationType, WorkCompletionStatus};
 
 use super::device_context::DeviceContext;
 
@@ -46,6 +56,31 @@ use super::device_context::DeviceContext;
 pub(crate) struct CqInner {
     cq: NonNull<ibv_cq>,
     context: DeviceContext,
+    id: CompletionQueueId,
+    cq_context: u64,
+    channel: Option<Arc<channel::ChannelInner>>,
+}
+
+/// Which completion queue an event is about. No two queues of a process have the same, not one after the other
+/// either.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CompletionQueueId(u64);
+
+impl CompletionQueueId {
+    fn new() -> Self {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        Self(LAST.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+
+    /// What the C object carries.
+    fn to_context(self) -> *mut core::ffi::c_void {
+        core::ptr::without_provenance_mut(self.0 as usize)
+    }
+
+    /// The id that a C object carries, if it was made here.
+    pub(super) fn of_context(cq_context: *mut core::ffi::c_void) -> Self {
+        Self(cq_context.addr() as u64)
+    }
 }
 
 // SAFETY: polling is exclusive to the queue's handle (`&mut`); what others do with it (creating and
@@ -55,6 +90,27 @@ unsafe impl Send for CqInner {}
 unsafe impl Sync for CqInner {}
 
 impl CqInner {
+    /// # Safety
+    ///
+    /// `cq` is a queue of `context` that was made just now, with `channel` and with `id` as its `cq_context`; nothing
+    /// else destroys it.
+    unsafe fn new(
+        cq: NonNull<ibv_cq>,
+        context: DeviceContext,
+        id: CompletionQueueId,
+        cq_context: u64,
+        channel: Option<Arc<channel::ChannelInner>>,
+    ) -> Arc<Self> {
+        if let Some(channel) = &channel {
+            channel.enter(id, cq, cq_context);
+        }
+        Arc::new(Self { cq, context, id, cq_context, channel })
+    }
+
+    fn has_channel(&self) -> bool {
+        self.channel.is_some()
+    }
+
     pub(crate) fn as_raw(&self) -> NonNull<ibv_cq> {
         self.cq
     }
@@ -72,12 +128,18 @@ impl CqInner {
 
 impl Drop for CqInner {
     fn drop(&mut self) {
+        if let Some(channel) = &self.channel {
+            channel.prepare_to_leave(self.id);
+        }
         // SAFETY: the queue lives, and its handle and every queue pair that uses it are gone.
         let result = unsafe { (self.context.provider().verbs().ibv_destroy_cq)(self.cq.as_ptr()) };
         if let Err(error) = super::check(result) {
             log::error!("ibv_destroy_cq failed: {error}");
             // The queue is still there, so what it depends on has to stay.
             std::mem::forget(self.context.clone());
+            std::mem::forget(self.channel.take());
+        } else if let Some(channel) = &self.channel {
+            channel.leave(self.id);
         }
     }
 }
@@ -94,6 +156,12 @@ pub trait CompletionQueue: sealed::Sealed {
     /// How many completions it holds: at least what was asked for.
     fn cqe(&self) -> u32;
 
+    /// By what events name it.
+    fn id(&self) -> CompletionQueueId;
+
+    /// What the program gave it ([`setup_cq_context`](CompletionQueueBuilder::setup_cq_context)).
+    fn cq_context(&self) -> u64;
+
     /// The context that it was made from.
     fn context(&self) -> &DeviceContext;
 
@@ -104,7 +172,7 @@ pub trait CompletionQueue: sealed::Sealed {
 /// A queue's shared part, for the queue pair builder.
 #[doc(hidden)]
 #[derive(Clone, Debug)]
-pub struct Shared(pub(crate) std::sync::Arc<CqInner>);
+pub struct Shared(pub(crate) Arc<CqInner>);
 
 macro_rules! impl_completion_queue {
     ($Queue:ty) => {
@@ -117,6 +185,14 @@ macro_rules! impl_completion_queue {
 
             fn cqe(&self) -> u32 {
                 self.inner.cqe()
+            }
+
+            fn id(&self) -> super::CompletionQueueId {
+                self.inner.id
+            }
+
+            fn cq_context(&self) -> u64 {
+                self.inner.cq_context
             }
 
             fn context(&self) -> &crate::ibverbs::device_context::DeviceContext {

@@ -172,6 +172,15 @@ c_flags! {
     }
 }
 
+/// What a message was matched by (`ibv_wc_tm_info`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct TagMatchingInfo {
+    /// The tag of the message's header.
+    pub tag: u64,
+    /// The user's data of the message's header.
+    pub private: u32,
+}
+
 /// `RemoteAccessError` as `remote access error`.
 fn in_words(name: &str) -> String {
     let mut words = String::with_capacity(name.len() + 8);

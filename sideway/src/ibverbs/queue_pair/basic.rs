@@ -1,30 +1,31 @@
 //! The classic flavour: lists of `ibv_send_wr`, posted with `ibv_post_send`.
 //!
-//! The list is built in arrays that the queue owns, so that nothing is
-//! allocated and nothing has to outlive anything: `ibv_post_send` copies all
-//! of it. Inline data is copied once more than in C for the same reason.
+//! The list is built in memory that the queue owns, so that nothing is allocated and nothing has to outlive
+//! anything: `ibv_post_send` copies all of it. Inline data is copied once more than in C for the same reason.
+//! A request, its entries and its inline data lie together in a [slot](Slots): one pointer leads to all of them.
 //!
 //! # Safety
 //!
-//! - `list` points to the arrays of the queue that a guard borrows mutably.
-//! - The requests from the first to `at` are written, each linked to the next,
-//!   with `sg_list` and `num_sge` within the array of entries; `at` is at most
-//!   the array's end.
+//! - `next` points into the slots of the queue that a guard borrows mutably, `count` slots after the first; `count` is at
+//!   most `places`. A queue that has no slot has no operation either, so that none is taken.
+//! - The slots before it are written, each request linked to the next, with `sg_list` and `num_sge` within the
+//!   entries of its own slot.
 
+use std::ffi::c_int;
 use std::io::IoSlice;
-use std::marker::PhantomData;
 use std::mem::MaybeUninit;
-use std::ptr;
+use std::num::NonZeroU32;
+use std::ptr::{self, NonNull};
 
-use rdma_mummy_sys::types::{ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wr_opcode};
-use rdma_mummy_sys::verbs;
+use rdma_mummy_sys::types::{ibv_qp, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wr_opcode};
 
 use super::post::sealed::{Build, Step};
-use super::post::{Failure, PostSendError, PostSendGuard, ScatterGatherEntry, first};
+use super::post::{Failure, PostSendError, PostSendGuard, ScatterGatherEntry};
 use super::receive::{ReceiveQueue, array, index_of};
+use super::work_request::{Operation, Place, Possible, Request};
 use super::{
-    CreateQueuePairError, Halves, QueuePairControl, SendOperationFlags, SendQueue, Shared, WorkRequestFlags,
-    WorkRequestOperationType,
+    CreateQueuePairError, Halves, QueuePairCapability, QueuePairControl, SendOperationFlags, SendQueue,
+    Shared,
 };
 
 /// A queue pair that posts lists of work requests (`ibv_qp`).
@@ -44,25 +45,56 @@ impl BasicQueuePair {
 /// The sending half of a [`BasicQueuePair`].
 pub struct BasicSendQueue {
     control: QueuePairControl,
-    usable: SendOperationFlags,
-    limits: Limits,
-    requests: Box<[MaybeUninit<ibv_send_wr>]>,
-    entries: Box<[MaybeUninit<ibv_sge>]>,
-    inline: Box<[MaybeUninit<u8>]>,
+    /// The same as `control`'s, one step nearer.
+    qp: NonNull<ibv_qp>,
+    /// `ibv_post_send` of the queue's library, which sets it when it opens the device.
+    verb: unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int,
+    possible: Possible,
+    slots: Slots,
+    /// Where the library says which request was bad; null while nobody posts.
+    bad: *mut ibv_send_wr,
 }
 
-/// What fits into the arrays.
-#[derive(Clone, Copy, Debug)]
-struct Limits {
-    requests: u32,
+/// Room for the requests of a list: in each slot an `ibv_send_wr`, its entries and its inline data, in this order.
+struct Slots {
+    memory: Box<[MaybeUninit<Unit>]>,
+    /// How many there are; 1 where there are none, of a queue that holds nothing.
+    count: NonZeroU32,
     entries: u32,
-    inline: u32,
+    /// Where in a slot the inline data begins, and where the next slot does.
+    inline: usize,
+    stride: usize,
 }
 
-// SAFETY: the pointers in the arrays are only used between the start and the end of a list, by the one
+/// What slots are measured in: aligned for all of their parts.
+type Unit = u64;
+
+const _: () = assert!(align_of::<ibv_send_wr>() <= align_of::<Unit>());
+const _: () = assert!(align_of::<ibv_sge>() <= align_of::<Unit>());
+const _: () = assert!(size_of::<ibv_send_wr>().is_multiple_of(align_of::<Unit>()));
+
+impl Slots {
+    fn new(cap: &QueuePairCapability) -> Result<Self, CreateQueuePairError> {
+        let entries = u64::from(cap.max_send_sge) * size_of::<ibv_sge>() as u64;
+        let inline = size_of::<ibv_send_wr>() as u64 + entries;
+        let units = (inline + u64::from(cap.max_inline_data)).div_ceil(size_of::<Unit>() as u64);
+        let (Ok(units), Ok(inline)) = (u32::try_from(units), usize::try_from(inline)) else {
+            return Err(CreateQueuePairError::TooLarge { places: units, bytes_each: size_of::<Unit>() });
+        };
+        Ok(Self {
+            memory: array(cap.max_send_wr, units)?,
+            count: NonZeroU32::new(cap.max_send_wr).unwrap_or(NonZeroU32::MIN),
+            entries: cap.max_send_sge,
+            inline,
+            stride: units as usize * size_of::<Unit>(),
+        })
+    }
+}
+
+// SAFETY: the pointers in the slots are only used between the start and the end of a list, by the one
 // thread that builds it.
 unsafe impl Send for BasicSendQueue {}
-// SAFETY: `&self` does not reach the arrays.
+// SAFETY: `&self` does not reach the slots.
 unsafe impl Sync for BasicSendQueue {}
 
 impl std::fmt::Debug for BasicSendQueue {
@@ -78,19 +110,31 @@ impl BasicSendQueue {
             return Err(CreateQueuePairError::NoEntries);
         }
         // SAFETY: the pair lives, so its context is open; the operation is in every release's struct.
-        if unsafe { (*inner.context().as_raw().as_ptr()).ops.post_send.is_none() } {
+        let Some(verb) = (unsafe { (*inner.context().as_raw().as_ptr()).ops.post_send }) else {
             return Err(CreateQueuePairError::Incomplete { operation: "post_send" });
-        }
-        let limits =
-            Limits { requests: cap.max_send_wr, entries: cap.max_send_sge, inline: cap.max_inline_data };
+        };
+        let usable = match cap.max_send_wr {
+            0 => SendOperationFlags::empty(),
+            _ => asked & SendOperationFlags::of_type(inner.qp_type()),
+        };
+        let control = QueuePairControl(inner);
         Ok(Self {
-            usable: asked & SendOperationFlags::of_type(inner.qp_type()),
-            limits,
-            requests: array(limits.requests, 1)?,
-            entries: array(limits.requests, limits.entries)?,
-            inline: array(limits.requests, limits.inline)?,
-            control: QueuePairControl(inner),
+            qp: control.as_raw(),
+            verb,
+            possible: Possible::new(usable, cap.max_inline_data),
+            slots: Slots::new(&cap)?,
+            bad: ptr::null_mut(),
+            control,
         })
+    }
+
+    /// Why a list of `count` requests could not be posted.
+    #[cold]
+    #[inline(never)]
+    fn failed(&mut self, result: c_int, count: u32) -> PostSendError {
+        let bad = core::mem::replace(&mut self.bad, ptr::null_mut());
+        let index = index_of(bad.addr(), self.slots.memory.as_ptr().addr(), self.slots.stride, count);
+        PostSendError::from_errno(result, index)
     }
 }
 
@@ -99,24 +143,17 @@ impl SendQueue for BasicSendQueue {
 
     #[inline]
     fn start_post_send(&mut self) -> BasicPostSendGuard<'_> {
-        let first: *mut ibv_send_wr = self.requests.as_mut_ptr().cast();
+        let first = self.slots.memory.as_mut_ptr().cast();
         BasicPostSendGuard {
-            list: List {
-                first,
-                at: first,
-                // SAFETY: the array is that long.
-                end: unsafe { first.add(self.requests.len()) },
-                entry: self.entries.as_mut_ptr().cast(),
-                inline: self.inline.as_mut_ptr().cast(),
-            },
-            control: &self.control,
-            usable: self.usable,
-            limits: self.limits,
-            wr_id: 0,
-            flags: WorkRequestFlags::empty(),
-            open: false,
+            first,
+            next: first,
+            places: self.slots.count,
+            count: 0,
+            stride: self.slots.stride,
+            inline: self.slots.inline,
+            possible: self.possible,
             failure: None,
-            queue: PhantomData,
+            queue: self,
         }
     }
 
@@ -125,179 +162,94 @@ impl SendQueue for BasicSendQueue {
     }
 }
 
-/// How far the arrays of a queue are filled.
-#[derive(Clone, Copy, Debug)]
-struct List {
-    first: *mut ibv_send_wr,
-    /// The next request, which is not there at the `end`; and its part of the other arrays.
-    at: *mut ibv_send_wr,
-    end: *mut ibv_send_wr,
-    entry: *mut ibv_sge,
-    inline: *mut u8,
-}
-
-impl List {
-    fn count(&self) -> u32 {
-        ((self.at.addr() - self.first.addr()) / size_of::<ibv_send_wr>()) as u32
-    }
-}
-
 /// A list of work requests that is being built for a [`BasicQueuePair`].
 #[must_use = "a list that is not posted is forgotten"]
 #[derive(Debug)]
 pub struct BasicPostSendGuard<'queue> {
-    list: List,
-    control: &'queue QueuePairControl,
-    /// The operations that there are.
-    usable: SendOperationFlags,
-    limits: Limits,
-    wr_id: u64,
-    flags: WorkRequestFlags,
-    /// The last request waits for its buffer.
-    open: bool,
+    /// The first slot, and the first that the list has not taken.
+    first: *mut u8,
+    next: *mut u8,
+    /// How many requests a list may have, and how many this one has.
+    places: NonZeroU32,
+    count: u32,
+    // Copies of the queue's, which compilers know that no store changes.
+    stride: usize,
+    inline: usize,
+    possible: Possible,
     failure: Option<Failure>,
-    queue: PhantomData<&'queue mut BasicSendQueue>,
+    queue: &'queue mut BasicSendQueue,
 }
 
+/// A request that has taken a slot.
+#[derive(Clone, Copy)]
+struct Taken(*mut u8);
+
 impl BasicPostSendGuard<'_> {
-    /// Appends a request without buffer to the list; null if it cannot be done.
-    #[inline]
-    fn append(
-        &mut self,
-        needed: SendOperationFlags,
-        operation: WorkRequestOperationType,
-    ) -> *mut ibv_send_wr {
-        if !self.usable.contains(needed) {
-            self.fail(Failure::Unsupported { index: self.list.count(), operation });
-            return ptr::null_mut();
-        }
-        let request = self.list.at;
-        if request == self.list.end {
-            self.fail(Failure::TooMany { limit: self.limits.requests });
-            return ptr::null_mut();
-        }
-        // SAFETY: the request is not the arrays' end (just checked), so it is theirs, and so are its parts; the
-        // next ones are theirs, too, or their ends. The last request's `next` is set by `post`.
-        unsafe {
-            self.list.at = request.add(1);
-            (*request).wr_id = self.wr_id;
-            (*request).next = self.list.at;
-            (*request).opcode = ibv_wr_opcode(operation.raw());
-            self.list.entry = self.list.entry.add(self.limits.entries as usize);
-            self.list.inline = self.list.inline.add(self.limits.inline as usize);
-        }
-        self.open = true;
-        request
-    }
-
-    #[inline]
-    fn append_remote(
-        &mut self,
-        needed: SendOperationFlags,
-        operation: WorkRequestOperationType,
-        rkey: u32,
-        remote_addr: u64,
-    ) -> *mut ibv_send_wr {
-        let request = self.append(needed, operation);
-        if !request.is_null() {
-            // SAFETY: the request is in the array (`append`).
-            unsafe {
-                (*request).wr.rdma.remote_addr = remote_addr;
-                (*request).wr.rdma.rkey = rkey;
-            }
-        }
-        request
-    }
-
-    #[inline]
-    fn append_atomic(
-        &mut self,
-        needed: SendOperationFlags,
-        operation: WorkRequestOperationType,
-        remote: (u32, u64),
-        operands: (u64, u64),
-    ) {
-        let request = self.append(needed, operation);
-        if !request.is_null() {
-            // SAFETY: the request is in the array (`append`).
-            unsafe {
-                (*request).wr.atomic.rkey = remote.0;
-                (*request).wr.atomic.remote_addr = remote.1;
-                (*request).wr.atomic.compare_add = operands.0;
-                (*request).wr.atomic.swap = operands.1;
-            }
-        }
-    }
-
-    #[inline]
-    fn set_imm(request: *mut ibv_send_wr, imm_data: u32) {
-        if !request.is_null() {
-            // SAFETY: the request is in the array (`append`).
-            unsafe { (*request).__bindgen_anon_1.imm_data = imm_data.to_be() };
-        }
-    }
-
-    /// The request that waits for its buffer, which it then does no more.
-    #[inline]
-    fn close(&mut self) -> Option<*mut ibv_send_wr> {
-        if !core::mem::replace(&mut self.open, false) {
+    /// Appends a request, if it is possible with so much inline data. Its buffer has so many `entries`, which the caller
+    /// writes next, and `flags` of its own.
+    #[inline(always)]
+    fn take(&mut self, request: &Request, inline: usize, entries: usize, flags: u32) -> Option<Taken> {
+        if !self.possible.has(&request.operation, inline) {
+            self.refuse(request, inline);
             return None;
         }
-        // SAFETY: an open request is the last that was appended, so there is one.
-        Some(unsafe { self.list.at.sub(1) })
-    }
-
-    /// Finishes a request: its buffer is the first `entries` of its entries.
-    ///
-    /// Only now, because what is written twice is stored twice.
-    ///
-    /// # Safety
-    ///
-    /// The request is the last that was appended, and so many of its entries are written.
-    #[inline]
-    unsafe fn finish(&mut self, request: *mut ibv_send_wr, entries: usize, flags: u32) {
-        // SAFETY: the caller says so.
-        unsafe {
-            (*request).sg_list = self.own_entries();
-            (*request).num_sge = entries as core::ffi::c_int;
-            (*request).send_flags = flags;
-        }
-    }
-
-    /// Gives a request that still waits for its buffer none.
-    #[inline]
-    fn close_empty(&mut self) {
-        if let Some(request) = self.close() {
-            // SAFETY: it is the last that was appended.
-            unsafe { self.finish(request, 0, self.flags.raw()) };
-        }
-    }
-
-    /// The entries of the last request that was appended: they end where the next one's begin.
-    #[inline]
-    fn own_entries(&self) -> *mut ibv_sge {
-        self.list.entry.wrapping_sub(self.limits.entries as usize)
-    }
-
-    /// Makes the open request's buffer one of `len` bytes of inline data; where these go, if there are any.
-    #[inline]
-    fn inline_place(&mut self, len: usize) -> Option<*mut u8> {
-        let request = self.close()?;
-        if len > self.limits.inline as usize {
-            let (index, limit) = (self.list.count() - 1, self.limits.inline);
-            self.fail(Failure::TooLong { index, given: len, limit });
+        if self.count == self.places.get() {
+            self.refuse(request, inline);
             return None;
         }
-        // SAFETY: the request is the last that was appended: its part of the inline data, `limit` bytes of it, ends
-        // where the next one's begins, and it has room for at least one entry.
+        self.count += 1;
+        let slot = self.next;
+        let raw: *mut ibv_send_wr = slot.cast();
+        // SAFETY: there was a slot left, so this one and all of its parts are in the queue's memory, and the next one
+        // is or begins at its end. The last request's `next` is set by `post`.
         unsafe {
-            let start = self.list.inline.sub(self.limits.inline as usize);
+            self.next = slot.add(self.stride);
+            (*raw).wr_id = request.wr_id;
+            (*raw).next = self.next.cast();
+            (*raw).sg_list = Taken(slot).entries();
+            (*raw).num_sge = entries as c_int;
+            (*raw).opcode = ibv_wr_opcode(request.operation.kind().raw());
+            (*raw).send_flags = request.flags.raw() | flags;
+            match request.operation {
+                Operation::Send => {}
+                Operation::SendWithImmediate { imm_data } => {
+                    (*raw).__bindgen_anon_1.imm_data = imm_data.to_be();
+                }
+                Operation::Write(remote) | Operation::Read(remote) => {
+                    (*raw).wr.rdma.remote_addr = remote.addr;
+                    (*raw).wr.rdma.rkey = remote.rkey;
+                }
+                Operation::WriteWithImmediate { remote, imm_data } => {
+                    (*raw).__bindgen_anon_1.imm_data = imm_data.to_be();
+                    (*raw).wr.rdma.remote_addr = remote.addr;
+                    (*raw).wr.rdma.rkey = remote.rkey;
+                }
+                Operation::CompareAndSwap { remote, compare, swap } => {
+                    (*raw).wr.atomic.remote_addr = remote.addr;
+                    (*raw).wr.atomic.rkey = remote.rkey;
+                    (*raw).wr.atomic.compare_add = compare;
+                    (*raw).wr.atomic.swap = swap;
+                }
+                Operation::FetchAndAdd { remote, add } => {
+                    (*raw).wr.atomic.remote_addr = remote.addr;
+                    (*raw).wr.atomic.rkey = remote.rkey;
+                    (*raw).wr.atomic.compare_add = add;
+                    (*raw).wr.atomic.swap = 0;
+                }
+            }
+        }
+        Some(Taken(slot))
+    }
+
+    /// Appends a request with `len` bytes of inline data; where these go.
+    #[inline(always)]
+    fn take_inline(&mut self, request: &Request, len: usize) -> Option<*mut u8> {
+        let slot = self.take(request, len, 1, ibv_send_flags::IBV_SEND_INLINE.0)?;
+        // SAFETY: that is within the slot: so much inline data was possible, and there is room for an entry.
+        unsafe {
+            let start = slot.0.add(self.inline);
             let (addr, length) = (start.expose_provenance() as u64, len as u32);
-            self.own_entries().write(ibv_sge { addr, length, lkey: 0 });
-            match len {
-                0 => self.finish(request, 0, self.flags.raw()),
-                _ => self.finish(request, 1, self.flags.raw() | ibv_send_flags::IBV_SEND_INLINE.0),
-            }
+            slot.entries().write(ibv_sge { addr, length, lkey: 0 });
             Some(start)
         }
     }
@@ -305,128 +257,100 @@ impl BasicPostSendGuard<'_> {
     /// Makes the list fail when it is posted. The first failure counts.
     ///
     /// Inline, though it is cold: a guard whose address is never taken stays in registers.
-    #[inline]
+    #[inline(always)]
     fn fail(&mut self, failure: Failure) {
-        self.failure = first(self.failure, failure);
+        if self.failure.is_none() {
+            self.failure = Some(failure);
+        }
+    }
+
+    /// The same, of a request that cannot be appended.
+    #[inline(always)]
+    fn refuse(&mut self, request: &Request, inline: usize) {
+        let place = Place { index: self.count, limit: self.queue.control.capability().max_send_wr };
+        self.fail(self.queue.possible.refusal(request.operation.kind(), inline, place));
+    }
+}
+
+impl Taken {
+    /// The entries of its buffer.
+    #[inline(always)]
+    fn entries(self) -> *mut ibv_sge {
+        self.0.wrapping_add(size_of::<ibv_send_wr>()).cast()
     }
 }
 
 impl PostSendGuard for BasicPostSendGuard<'_> {
     #[inline]
-    fn post(mut self) -> Result<(), PostSendError> {
-        self.close_empty();
+    fn post(self) -> Result<(), PostSendError> {
         if let Some(failure) = self.failure {
             return Err(PostSendError::from_failure(failure));
         }
-        let list = self.list;
-        if list.at == list.first {
+        let count = self.count;
+        if count == 0 {
             return Ok(());
         }
-        let mut bad = ptr::null_mut();
-        // SAFETY: the requests from the first to `at` are written (head of this file), each linked to the next; the
+        let queue = self.queue;
+        // SAFETY: the requests of the slots before `next` are written (head of this file), each linked to the next; the
         // pair lives, the queue is borrowed mutably, and who gave the requests their buffers keeps them.
         let result = unsafe {
-            (*list.at.sub(1)).next = ptr::null_mut();
-            verbs::ibv_post_send(self.control.as_raw().as_ptr(), list.first, &raw mut bad)
+            let last: *mut ibv_send_wr = self.next.sub(self.stride).cast();
+            (*last).next = ptr::null_mut();
+            (queue.verb)(queue.qp.as_ptr(), self.first.cast(), &raw mut queue.bad)
         };
         if result == 0 {
             return Ok(());
         }
-        Err(PostSendError::from_errno(result, index_of(bad, list.first, list.count())))
+        Err(queue.failed(result, count))
     }
 }
 
 impl Build for BasicPostSendGuard<'_> {
-    #[inline]
-    fn begin(&mut self, _: Step, wr_id: u64, flags: WorkRequestFlags) {
-        self.close_empty();
-        self.wr_id = wr_id;
-        self.flags = flags;
+    #[inline(always)]
+    fn append(&mut self, _: Step, request: Request) {
+        self.take(&request, 0, 0, 0);
     }
 
-    #[inline]
-    fn send(&mut self, _: Step) {
-        self.append(SendOperationFlags::Send, WorkRequestOperationType::Send);
-    }
-
-    #[inline]
-    fn send_imm(&mut self, _: Step, imm_data: u32) {
-        let operation = WorkRequestOperationType::SendWithImmediate;
-        Self::set_imm(self.append(SendOperationFlags::SendWithImmediate, operation), imm_data);
-    }
-
-    #[inline]
-    fn write(&mut self, _: Step, rkey: u32, remote_addr: u64) {
-        let operation = WorkRequestOperationType::Write;
-        self.append_remote(SendOperationFlags::Write, operation, rkey, remote_addr);
-    }
-
-    #[inline]
-    fn write_imm(&mut self, _: Step, rkey: u32, remote_addr: u64, imm_data: u32) {
-        let operation = WorkRequestOperationType::WriteWithImmediate;
-        let needed = SendOperationFlags::WriteWithImmediate;
-        Self::set_imm(self.append_remote(needed, operation, rkey, remote_addr), imm_data);
-    }
-
-    #[inline]
-    fn read(&mut self, _: Step, rkey: u32, remote_addr: u64) {
-        self.append_remote(SendOperationFlags::Read, WorkRequestOperationType::Read, rkey, remote_addr);
-    }
-
-    #[inline]
-    fn compare_and_swap(&mut self, _: Step, rkey: u32, remote_addr: u64, compare: u64, swap: u64) {
-        let operation = WorkRequestOperationType::AtomicCompareAndSwap;
-        let needed = SendOperationFlags::AtomicCompareAndSwap;
-        self.append_atomic(needed, operation, (rkey, remote_addr), (compare, swap));
-    }
-
-    #[inline]
-    fn fetch_and_add(&mut self, _: Step, rkey: u32, remote_addr: u64, add: u64) {
-        let operation = WorkRequestOperationType::AtomicFetchAndAdd;
-        let needed = SendOperationFlags::AtomicFetchAndAdd;
-        self.append_atomic(needed, operation, (rkey, remote_addr), (add, 0));
-    }
-
-    #[inline]
-    unsafe fn sge(&mut self, _: Step, lkey: u32, addr: u64, length: u32) {
-        if let Some(request) = self.close() {
-            // SAFETY: the request is in the array, and has room for at least one entry.
-            unsafe {
-                self.own_entries().write(ibv_sge { addr, length, lkey });
-                self.finish(request, 1, self.flags.raw());
-            }
+    #[inline(always)]
+    unsafe fn append_sge(&mut self, _: Step, request: Request, entry: ScatterGatherEntry) {
+        if let Some(slot) = self.take(&request, 0, 1, 0) {
+            // SAFETY: a slot has room for at least one entry.
+            unsafe { slot.entries().write(entry.0) };
         }
     }
 
-    #[inline]
-    unsafe fn sge_list(&mut self, _: Step, list: &[ScatterGatherEntry]) {
-        let Some(request) = self.close() else { return };
-        if list.len() > self.limits.entries as usize {
-            let (index, given, limit) = (self.list.count() - 1, list.len(), self.limits.entries);
+    #[inline(always)]
+    unsafe fn append_sge_list(&mut self, _: Step, request: Request, list: &[ScatterGatherEntry]) {
+        if list.len() > self.queue.slots.entries as usize {
+            let (index, given, limit) = (self.count, list.len(), self.queue.slots.entries);
             return self.fail(Failure::TooManyEntries { index, given, limit });
         }
-        // SAFETY: the request is in the array, and it has room for as many entries as `limits`
-        // says, which is no fewer than these; both are `ibv_sge`.
-        unsafe {
-            ptr::copy_nonoverlapping(list.as_ptr().cast(), self.own_entries(), list.len());
-            self.finish(request, list.len(), self.flags.raw());
+        if let Some(slot) = self.take(&request, 0, list.len(), 0) {
+            // SAFETY: a slot has room for as many entries; both are `ibv_sge`.
+            unsafe { ptr::copy_nonoverlapping(list.as_ptr().cast(), slot.entries(), list.len()) };
         }
     }
 
-    #[inline]
-    fn inline_data(&mut self, _: Step, data: &[u8]) {
-        if let Some(start) = self.inline_place(data.len()) {
-            // SAFETY: there is room for that many bytes (`inline_place`).
+    #[inline(always)]
+    fn append_inline(&mut self, step: Step, request: Request, data: &[u8]) {
+        if data.is_empty() {
+            return self.append(step, request);
+        }
+        if let Some(start) = self.take_inline(&request, data.len()) {
+            // SAFETY: there is room for that many bytes (`take_inline`).
             unsafe { ptr::copy_nonoverlapping(data.as_ptr(), start, data.len()) };
         }
     }
 
-    #[inline]
-    fn inline_data_list(&mut self, _: Step, list: &[IoSlice<'_>]) {
+    #[inline(always)]
+    fn append_inline_list(&mut self, step: Step, request: Request, list: &[IoSlice<'_>]) {
         let given = list.iter().fold(0, |sum: usize, piece| sum.saturating_add(piece.len()));
-        if let Some(mut end) = self.inline_place(given) {
+        if given == 0 {
+            return self.append(step, request);
+        }
+        if let Some(mut end) = self.take_inline(&request, given) {
             for piece in list {
-                // SAFETY: there is room for all pieces together (`inline_place`).
+                // SAFETY: there is room for all pieces together (`take_inline`).
                 unsafe {
                     ptr::copy_nonoverlapping(piece.as_ptr(), end, piece.len());
                     end = end.add(piece.len());

@@ -16,7 +16,9 @@ use super::{
     BasicQueuePair, BasicSendQueue, ExtendedQueuePair, ExtendedSendQueue, GenericQueuePair,
     QueuePairCapability, QueuePairType,
 };
+use crate::ibverbs::Unsupported;
 use crate::ibverbs::completion::{self, CompletionQueue, CqInner};
+use crate::ibverbs::left_out::{RAW_PACKET, SEGMENTATION_OFFLOAD};
 use crate::ibverbs::protection_domain::ProtectionDomain;
 
 c_flags! {
@@ -65,6 +67,7 @@ pub struct QueuePairBuilder {
     recv_cq: Option<completion::Shared>,
     send_ops: Option<SendOperationFlags>,
     sq_sig_all: bool,
+    max_tso_header: u16,
 }
 
 impl QueuePairBuilder {
@@ -84,6 +87,7 @@ impl QueuePairBuilder {
             recv_cq: None,
             send_ops: None,
             sq_sig_all: false,
+            max_tso_header: 0,
         }
     }
 
@@ -144,6 +148,13 @@ impl QueuePairBuilder {
     /// Whether every work request completes with a completion, flagged so or not.
     pub fn setup_sq_sig_all(&mut self, sq_sig_all: bool) -> &mut Self {
         self.sq_sig_all = sq_sig_all;
+        self
+    }
+
+    /// The longest header of a datagram that is segmented: anything but 0 is an
+    /// [`Unsupported`](crate::ibverbs::Unsupported), as this crate does not wrap segmentation offload.
+    pub fn setup_max_tso_header(&mut self, max_tso_header: u16) -> &mut Self {
+        self.max_tso_header = max_tso_header;
         self
     }
 
@@ -253,6 +264,14 @@ impl QueuePairBuilder {
 
     /// Both queues, which must be of the domain's context: a library takes them for its own without looking.
     fn queues(&self) -> Result<(Arc<CqInner>, Arc<CqInner>), CreateQueuePairError> {
+        for (asked, what) in [
+            (self.qp_type == QueuePairType::RawPacket, RAW_PACKET),
+            (self.max_tso_header > 0, SEGMENTATION_OFFLOAD),
+        ] {
+            if asked {
+                return Err(Unsupported::new(self.pd.context(), "ibv_create_qp_ex", what).into());
+            }
+        }
         if self.qp_type.name().is_none() {
             return Err(CreateQueuePairError::UnknownType { qp_type: self.qp_type });
         }
@@ -319,6 +338,9 @@ pub enum CreateQueuePairError {
         /// What was asked for.
         qp_type: QueuePairType,
     },
+    /// Something that this crate leaves out.
+    #[error(transparent)]
+    LeftOut(#[from] Unsupported),
     /// More than the device has.
     #[error("{what} {asked} was asked for; the device's limit ({limit_name}) is {limit} ({source})")]
     LimitExceeded {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rdma_mummy_sys::types::{ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_init_attr};
 
@@ -12,8 +12,10 @@ use super::{
     QueuePairAttribute, QueuePairAttributeMask, QueuePairCapability, QueuePairInitAttribute, QueuePairState,
     QueuePairType,
 };
+use crate::ibverbs::address::Gid;
 use crate::ibverbs::check;
 use crate::ibverbs::completion::CqInner;
+use crate::ibverbs::completion_counter::{CompletionCounter, Counting};
 use crate::ibverbs::device_context::DeviceContext;
 use crate::ibverbs::protection_domain::ProtectionDomain;
 
@@ -32,6 +34,10 @@ pub(super) struct Inner {
     cap: QueuePairCapability,
     /// libibverbs writes the state that it caches in `ibv_qp` without a lock.
     control: Mutex<()>,
+    /// The multicast groups that the pair is in.
+    groups: Mutex<Vec<(Gid, u16)>>,
+    /// What counts its completions: dropped after the pair itself has gone.
+    counting: Counting,
     pd: ProtectionDomain,
     send_cq: Arc<CqInner>,
     recv_cq: Arc<CqInner>,
@@ -58,7 +64,18 @@ impl Inner {
         // SAFETY: the caller gives a live queue pair; the field is in every release's struct.
         let qp_num = unsafe { (*qp.as_ptr()).qp_num };
         let pd = pd.clone();
-        Self { qp, qp_num, qp_type, cap, control: Mutex::new(()), pd, send_cq, recv_cq }
+        Self {
+            qp,
+            qp_num,
+            qp_type,
+            cap,
+            control: Mutex::new(()),
+            groups: Mutex::default(),
+            counting: Counting::default(),
+            pd,
+            send_cq,
+            recv_cq,
+        }
     }
 
     pub(super) fn capability(&self) -> QueuePairCapability {
@@ -97,6 +114,7 @@ impl Drop for Inner {
             log::error!("ibv_destroy_qp failed for queue pair {:#x}: {error}", self.qp_num);
             // The pair is still there, so what it depends on has to stay.
             std::mem::forget((self.pd.clone(), Arc::clone(&self.send_cq), Arc::clone(&self.recv_cq)));
+            std::mem::forget(std::mem::take(&mut self.counting));
         }
     }
 }
@@ -159,6 +177,21 @@ impl QueuePairControl {
     pub fn state(&self) -> Result<QueuePairState, QueryQueuePairError> {
         let (attr, _) = self.query(QueuePairAttributeMask::State)?;
         Ok(attr.state().unwrap_or(QueuePairState::Unknown))
+    }
+
+    /// Until this is dropped, nobody else changes or asks for attributes.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, ()> {
+        self.0.control.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The multicast groups that the pair is in. Until this is dropped, nobody else joins or leaves.
+    pub(crate) fn multicast_groups(&self) -> MutexGuard<'_, Vec<(Gid, u16)>> {
+        self.0.groups.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The counter lives as long as the pair.
+    pub(crate) fn keep_counter(&self, counter: &CompletionCounter) {
+        self.0.counting.keep(counter);
     }
 
     /// The number by which peers address it.

@@ -6,7 +6,7 @@
 //!
 //! - `qp` is a live `ibv_qp_ex`: [`ExtendedSendQueue::new`] takes it from
 //!   `ibv_create_qp_ex`, and the queue keeps the pair alive.
-//! - The operations that every list needs are not null, and those in `usable`
+//! - The operations that every list needs are not null, and those that are `possible`
 //!   neither: `new` checks them. Libraries set them when they make the pair;
 //!   one (mlx5) exchanges one for another when the state changes, which nobody
 //!   does while others post: `QueuePairControl::modify` asks for that.
@@ -14,9 +14,8 @@
 //!   the only one of its pair.
 //! - A list is open while `lists` says so. A guard that is leaked leaves it open; the next one, or the
 //!   queue's drop, closes it first.
-//! - A buffer follows an operation and only an operation: `open` says that one
-//!   waits for its buffer. Libraries finish a request when its buffer is set;
-//!   one without would be handed to the device unfinished.
+//! - A buffer follows an operation and only an operation: both are called in one go, when a request is appended.
+//!   Libraries finish a request when its buffer is set; one without would be handed to the device unfinished.
 
 use std::io::IoSlice;
 use std::mem::ManuallyDrop;
@@ -27,12 +26,10 @@ use rdma_mummy_sys::types::{ibv_data_buf, ibv_qp_ex, ibv_sge};
 use rdma_mummy_sys::{qp_ex_op, verbs};
 
 use super::post::sealed::{Build, Step};
-use super::post::{Failure, PostSendError, PostSendGuard, ScatterGatherEntry, first};
+use super::post::{Failure, PostSendError, PostSendGuard, ScatterGatherEntry};
 use super::receive::ReceiveQueue;
-use super::{
-    CreateQueuePairError, Halves, QueuePairControl, SendOperationFlags, SendQueue, Shared, WorkRequestFlags,
-    WorkRequestOperationType,
-};
+use super::work_request::{Operation, Place, Possible, Request};
+use super::{CreateQueuePairError, Halves, QueuePairControl, SendOperationFlags, SendQueue, Shared};
 
 /// A queue pair that builds work requests in place (`ibv_qp_ex`).
 #[derive(Debug)]
@@ -53,17 +50,16 @@ impl ExtendedQueuePair {
 pub struct ExtendedSendQueue {
     control: QueuePairControl,
     qp: NonNull<ibv_qp_ex>,
-    /// The operations that there are; [`NO_PLACE`] alone where the queue holds nothing.
-    usable: SendOperationFlags,
-    max_wr: NonZeroU32,
+    /// The operations that there are; none where the queue holds nothing, as libraries take a queue without places for
+    /// granted to have one.
+    possible: Possible,
+    /// How many requests the queue holds; 1 where it holds none.
+    places: NonZeroU32,
     max_sge: u32,
-    max_inline: u32,
+    takes_inline_data: bool,
     /// How many lists are open: [`NO_LIST`], or one more.
     lists: u8,
 }
-
-/// In place of operations: libraries take a queue without places for granted to have one.
-const NO_PLACE: SendOperationFlags = SendOperationFlags::from_bits_retain(1 << 63);
 
 /// So that one more is 0, which costs nothing to see.
 const NO_LIST: u8 = u8::MAX;
@@ -119,15 +115,17 @@ impl ExtendedSendQueue {
             return Err(CreateQueuePairError::NoEntries);
         }
         let places = NonZeroU32::new(cap.max_send_wr);
+        let usable = match places {
+            Some(_) => asked & there & SendOperationFlags::of_type(inner.qp_type()),
+            None => SendOperationFlags::empty(),
+        };
+        let max_inline = if inline { cap.max_inline_data } else { 0 };
         Ok(Self {
             qp,
-            usable: match places {
-                Some(_) => asked & there & SendOperationFlags::of_type(inner.qp_type()),
-                None => NO_PLACE,
-            },
-            max_wr: places.unwrap_or(NonZeroU32::MIN),
+            possible: Possible::new(usable, max_inline),
+            places: places.unwrap_or(NonZeroU32::MIN),
             max_sge: cap.max_send_sge,
-            max_inline: if inline { cap.max_inline_data } else { 0 },
+            takes_inline_data: max_inline > 0,
             lists: NO_LIST,
             control: QueuePairControl(inner),
         })
@@ -135,7 +133,7 @@ impl ExtendedSendQueue {
 
     /// Whether requests may have inline data at all.
     pub(super) fn takes_inline_data(&self) -> bool {
-        self.max_inline > 0
+        self.takes_inline_data
     }
 
     /// Closes a list whose guard was leaked.
@@ -165,18 +163,11 @@ impl SendQueue for ExtendedSendQueue {
         if self.lists != 0 {
             self.abort_leaked();
         }
+        let qp = self.qp;
         // SAFETY: see the head of this file; no list is open.
-        unsafe { verbs::ibv_wr_start(self.qp.as_ptr()) };
-        ExtendedPostSendGuard {
-            qp: self.qp,
-            usable: self.usable,
-            max_wr: self.max_wr,
-            max_inline: self.max_inline,
-            count: 0,
-            open: false,
-            failure: None,
-            queue: self,
-        }
+        unsafe { verbs::ibv_wr_start(qp.as_ptr()) };
+        let (possible, places) = (self.possible, self.places);
+        ExtendedPostSendGuard { qp, possible, places, count: 0, failure: None, queue: self }
     }
 
     fn control(&self) -> &QueuePairControl {
@@ -200,69 +191,67 @@ static NOTHING: ibv_sge = ibv_sge { addr: 0, length: 0, lkey: 0 };
 #[derive(Debug)]
 pub struct ExtendedPostSendGuard<'queue> {
     qp: NonNull<ibv_qp_ex>,
-    // Copies of the queue's, which compilers know that no call changes.
-    usable: SendOperationFlags,
-    max_wr: NonZeroU32,
-    max_inline: u32,
+    /// A copy of the queue's, which compilers know that no call changes.
+    possible: Possible,
+    /// How many requests a list may have, and how many this one has.
+    places: NonZeroU32,
     count: u32,
-    /// The last request waits for its buffer.
-    open: bool,
     failure: Option<Failure>,
     queue: &'queue mut ExtendedSendQueue,
 }
 
 impl ExtendedPostSendGuard<'_> {
-    /// Whether the operation may be called, which the caller then does: the request is open.
-    #[inline]
-    fn open(&mut self, needed: SendOperationFlags, operation: WorkRequestOperationType) -> bool {
-        if !self.usable.contains(needed) {
-            self.fail(Failure::Unsupported { index: self.count, operation });
+    /// Calls a request's operation, if it is possible with so much inline data. Then the caller sets its buffer.
+    #[inline(always)]
+    fn open(&mut self, request: &Request, inline: usize) -> bool {
+        if !self.possible.has(&request.operation, inline) {
+            self.refuse(request, inline);
             return false;
         }
-        if self.count == self.max_wr.get() {
-            self.fail(Failure::TooMany { limit: self.max_wr.get() });
+        if self.count == self.places.get() {
+            self.refuse(request, inline);
             return false;
         }
         self.count += 1;
-        self.open = true;
-        true
-    }
-
-    /// Whether a buffer may be set: an operation waits for it, which it then does no more.
-    #[inline]
-    fn close(&mut self) -> bool {
-        core::mem::replace(&mut self.open, false)
-    }
-
-    /// Gives a request that still waits for its buffer an empty one.
-    #[inline]
-    fn close_empty(&mut self) {
-        if self.close() {
-            // SAFETY: a request waits for its buffer (head of this file). Libraries may look at the first entry
-            // of a list of none (those that give an atomic one in any case): it is there, and empty.
-            unsafe { verbs::ibv_wr_set_sge_list(self.qp.as_ptr(), 0, &raw const NOTHING) };
+        let qp = self.qp.as_ptr();
+        // SAFETY: a list is open and has the operation (head of this file); the fields are for the caller to set.
+        unsafe {
+            (*qp).wr_id = request.wr_id;
+            (*qp).wr_flags = request.flags.raw();
+            match request.operation {
+                Operation::Send => verbs::ibv_wr_send(qp),
+                Operation::SendWithImmediate { imm_data } => verbs::ibv_wr_send_imm(qp, imm_data.to_be()),
+                Operation::Write(remote) => verbs::ibv_wr_rdma_write(qp, remote.rkey, remote.addr),
+                Operation::WriteWithImmediate { remote, imm_data } => {
+                    verbs::ibv_wr_rdma_write_imm(qp, remote.rkey, remote.addr, imm_data.to_be());
+                }
+                Operation::Read(remote) => verbs::ibv_wr_rdma_read(qp, remote.rkey, remote.addr),
+                Operation::CompareAndSwap { remote, compare, swap } => {
+                    verbs::ibv_wr_atomic_cmp_swp(qp, remote.rkey, remote.addr, compare, swap);
+                }
+                Operation::FetchAndAdd { remote, add } => {
+                    verbs::ibv_wr_atomic_fetch_add(qp, remote.rkey, remote.addr, add);
+                }
+            }
         }
+        true
     }
 
     /// Makes the list fail when it is posted. The first failure counts.
     ///
     /// Inline, though it is cold: a guard whose address is never taken stays in registers.
-    #[inline]
+    #[inline(always)]
     fn fail(&mut self, failure: Failure) {
-        self.failure = first(self.failure, failure);
+        if self.failure.is_none() {
+            self.failure = Some(failure);
+        }
     }
 
-    /// The same, of a request whose operation the library knows already: that gets an empty buffer.
-    #[inline]
-    fn fail_open(&mut self, failure: Failure) {
-        self.fail(failure);
-        self.open = true;
-        self.close_empty();
-    }
-
-    /// The request whose buffer is being set.
-    fn current(&self) -> u32 {
-        self.count - 1
+    /// The same, of a request that cannot be opened.
+    #[inline(always)]
+    fn refuse(&mut self, request: &Request, inline: usize) {
+        let place = Place { index: self.count, limit: self.queue.control.capability().max_send_wr };
+        self.fail(self.queue.possible.refusal(request.operation.kind(), inline, place));
     }
 
     #[inline]
@@ -277,10 +266,8 @@ impl PostSendGuard for ExtendedPostSendGuard<'_> {
     #[inline]
     fn post(self) -> Result<(), PostSendError> {
         let mut list = ManuallyDrop::new(self);
-        list.close_empty();
         if let Some(failure) = list.failure {
             list.abort();
-            let failure = if list.queue.usable == NO_PLACE { Failure::TooMany { limit: 0 } } else { failure };
             return Err(PostSendError::from_failure(failure));
         }
         if list.count == 0 {
@@ -305,135 +292,67 @@ impl Drop for ExtendedPostSendGuard<'_> {
 }
 
 impl Build for ExtendedPostSendGuard<'_> {
-    #[inline]
-    fn begin(&mut self, _: Step, wr_id: u64, flags: WorkRequestFlags) {
-        self.close_empty();
-        // SAFETY: the pair lives and a list is open, in which these two fields are the caller's to set.
-        unsafe {
-            (*self.qp.as_ptr()).wr_id = wr_id;
-            (*self.qp.as_ptr()).wr_flags = flags.raw();
+    #[inline(always)]
+    fn append(&mut self, _: Step, request: Request) {
+        if self.open(&request, 0) {
+            // SAFETY: a request waits for its buffer (head of this file). Libraries may look at the first entry
+            // of a list of none (those that give an atomic one in any case): it is there, and empty.
+            unsafe { verbs::ibv_wr_set_sge_list(self.qp.as_ptr(), 0, &raw const NOTHING) };
         }
     }
 
-    #[inline]
-    fn send(&mut self, _: Step) {
-        if self.open(SendOperationFlags::Send, WorkRequestOperationType::Send) {
-            // SAFETY: a list is open and has the operation (head of this file).
-            unsafe { verbs::ibv_wr_send(self.qp.as_ptr()) };
-        }
-    }
-
-    #[inline]
-    fn send_imm(&mut self, _: Step, imm_data: u32) {
-        if self.open(SendOperationFlags::SendWithImmediate, WorkRequestOperationType::SendWithImmediate) {
-            // SAFETY: a list is open and has the operation (head of this file).
-            unsafe { verbs::ibv_wr_send_imm(self.qp.as_ptr(), imm_data.to_be()) };
-        }
-    }
-
-    #[inline]
-    fn write(&mut self, _: Step, rkey: u32, remote_addr: u64) {
-        if self.open(SendOperationFlags::Write, WorkRequestOperationType::Write) {
-            // SAFETY: a list is open and has the operation (head of this file).
-            unsafe { verbs::ibv_wr_rdma_write(self.qp.as_ptr(), rkey, remote_addr) };
-        }
-    }
-
-    #[inline]
-    fn write_imm(&mut self, _: Step, rkey: u32, remote_addr: u64, imm_data: u32) {
-        if self.open(SendOperationFlags::WriteWithImmediate, WorkRequestOperationType::WriteWithImmediate) {
-            // SAFETY: a list is open and has the operation (head of this file).
-            unsafe { verbs::ibv_wr_rdma_write_imm(self.qp.as_ptr(), rkey, remote_addr, imm_data.to_be()) };
-        }
-    }
-
-    #[inline]
-    fn read(&mut self, _: Step, rkey: u32, remote_addr: u64) {
-        if self.open(SendOperationFlags::Read, WorkRequestOperationType::Read) {
-            // SAFETY: a list is open and has the operation (head of this file).
-            unsafe { verbs::ibv_wr_rdma_read(self.qp.as_ptr(), rkey, remote_addr) };
-        }
-    }
-
-    #[inline]
-    fn compare_and_swap(&mut self, _: Step, rkey: u32, remote_addr: u64, compare: u64, swap: u64) {
-        if self.open(SendOperationFlags::AtomicCompareAndSwap, WorkRequestOperationType::AtomicCompareAndSwap)
-        {
-            // SAFETY: a list is open and has the operation (head of this file).
-            unsafe { verbs::ibv_wr_atomic_cmp_swp(self.qp.as_ptr(), rkey, remote_addr, compare, swap) };
-        }
-    }
-
-    #[inline]
-    fn fetch_and_add(&mut self, _: Step, rkey: u32, remote_addr: u64, add: u64) {
-        if self.open(SendOperationFlags::AtomicFetchAndAdd, WorkRequestOperationType::AtomicFetchAndAdd) {
-            // SAFETY: a list is open and has the operation (head of this file).
-            unsafe { verbs::ibv_wr_atomic_fetch_add(self.qp.as_ptr(), rkey, remote_addr, add) };
-        }
-    }
-
-    #[inline]
-    unsafe fn sge(&mut self, _: Step, lkey: u32, addr: u64, length: u32) {
-        if self.close() {
+    #[inline(always)]
+    unsafe fn append_sge(&mut self, _: Step, request: Request, entry: ScatterGatherEntry) {
+        if self.open(&request, 0) {
+            let ibv_sge { addr, length, lkey } = entry.0;
             // SAFETY: a request waits for its buffer (head of this file), which the caller keeps.
             unsafe { verbs::ibv_wr_set_sge(self.qp.as_ptr(), lkey, addr, length) };
         }
     }
 
-    #[inline]
-    unsafe fn sge_list(&mut self, _: Step, list: &[ScatterGatherEntry]) {
+    #[inline(always)]
+    unsafe fn append_sge_list(&mut self, step: Step, request: Request, list: &[ScatterGatherEntry]) {
         if list.is_empty() {
-            return self.close_empty();
-        }
-        if !self.close() {
-            return;
+            return self.append(step, request);
         }
         if list.len() > self.queue.max_sge as usize {
-            let (index, given, limit) = (self.current(), list.len(), self.queue.max_sge);
-            return self.fail_open(Failure::TooManyEntries { index, given, limit });
+            let (index, given, limit) = (self.count, list.len(), self.queue.max_sge);
+            return self.fail(Failure::TooManyEntries { index, given, limit });
         }
-        let entries: *const ibv_sge = list.as_ptr().cast();
-        // SAFETY: a request waits for its buffers (head of this file), which the caller keeps; the list is
-        // transparent over `ibv_sge`, is copied, and its length fits, being at most `max_sge`.
-        unsafe { verbs::ibv_wr_set_sge_list(self.qp.as_ptr(), list.len(), entries) };
+        if self.open(&request, 0) {
+            let entries: *const ibv_sge = list.as_ptr().cast();
+            // SAFETY: a request waits for its buffers (head of this file), which the caller keeps; the list is
+            // transparent over `ibv_sge`, is copied, and its length fits, being at most `max_sge`.
+            unsafe { verbs::ibv_wr_set_sge_list(self.qp.as_ptr(), list.len(), entries) };
+        }
     }
 
-    #[inline]
-    fn inline_data(&mut self, _: Step, data: &[u8]) {
+    #[inline(always)]
+    fn append_inline(&mut self, step: Step, request: Request, data: &[u8]) {
         if data.is_empty() {
-            return self.close_empty();
+            return self.append(step, request);
         }
-        if !self.close() {
-            return;
+        if self.open(&request, data.len()) {
+            let start = data.as_ptr().cast_mut().cast();
+            // SAFETY: a request waits for its buffer (head of this file); the pair takes inline data, because so
+            // much of it was possible; the bytes are copied, not written to.
+            unsafe { verbs::ibv_wr_set_inline_data(self.qp.as_ptr(), start, data.len()) };
         }
-        if data.len() > self.max_inline as usize {
-            let (index, given, limit) = (self.current(), data.len(), self.max_inline);
-            return self.fail_open(Failure::TooLong { index, given, limit });
-        }
-        let start = data.as_ptr().cast_mut().cast();
-        // SAFETY: a request waits for its buffer (head of this file); the pair takes inline data, because
-        // `max_inline` is not zero; the bytes are copied, not written to.
-        unsafe { verbs::ibv_wr_set_inline_data(self.qp.as_ptr(), start, data.len()) };
     }
 
-    #[inline]
-    fn inline_data_list(&mut self, _: Step, list: &[IoSlice<'_>]) {
+    #[inline(always)]
+    fn append_inline_list(&mut self, step: Step, request: Request, list: &[IoSlice<'_>]) {
         let given = list.iter().fold(0, |sum: usize, piece| sum.saturating_add(piece.len()));
         if given == 0 {
-            return self.close_empty();
+            return self.append(step, request);
         }
-        if !self.close() {
-            return;
+        if self.open(&request, given) {
+            let pieces: *const ibv_data_buf = list.as_ptr().cast();
+            // SAFETY: a request waits for its buffer (head of this file); the pair takes inline data, because so
+            // much of it was possible; an `IoSlice` is an `iovec`, which is laid out as `ibv_data_buf` (below);
+            // the bytes are copied, not written to.
+            unsafe { verbs::ibv_wr_set_inline_data_list(self.qp.as_ptr(), list.len(), pieces) };
         }
-        if given > self.max_inline as usize {
-            let (index, limit) = (self.current(), self.max_inline);
-            return self.fail_open(Failure::TooLong { index, given, limit });
-        }
-        let pieces: *const ibv_data_buf = list.as_ptr().cast();
-        // SAFETY: a request waits for its buffer (head of this file); the pair takes inline data, because
-        // `max_inline` is not zero; an `IoSlice` is an `iovec`, which is laid out as `ibv_data_buf` (below);
-        // the bytes are copied, not written to.
-        unsafe { verbs::ibv_wr_set_inline_data_list(self.qp.as_ptr(), list.len(), pieces) };
     }
 }
 

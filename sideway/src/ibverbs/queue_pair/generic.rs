@@ -3,10 +3,11 @@
 use std::io::IoSlice;
 
 use super::post::sealed::{Build, Step};
+use super::work_request::Request;
 use super::{
     BasicPostSendGuard, BasicQueuePair, BasicSendQueue, ExtendedPostSendGuard, ExtendedQueuePair,
     ExtendedSendQueue, PostSendError, PostSendGuard, QueuePair, QueuePairControl, ScatterGatherEntry,
-    SendQueue, WorkRequestFlags,
+    SendQueue,
 };
 
 /// A queue pair of either flavour.
@@ -86,52 +87,50 @@ impl PostSendGuard for GenericPostSendGuard<'_> {
     }
 }
 
-/// Steps that go to whichever flavour it is.
-macro_rules! steps {
-    ($(fn $name:ident($($arg:ident: $ty:ty),*);)*) => {$(
-        #[inline]
-        fn $name(&mut self, step: Step, $($arg: $ty),*) {
-            match self {
-                Self::Basic(guard) => guard.$name(step, $($arg),*),
-                Self::Extended(guard) => guard.$name(step, $($arg),*),
-            }
-        }
-    )*};
-}
-
 impl Build for GenericPostSendGuard<'_> {
-    steps! {
-        fn begin(wr_id: u64, flags: WorkRequestFlags);
-        fn send();
-        fn send_imm(imm_data: u32);
-        fn write(rkey: u32, remote_addr: u64);
-        fn write_imm(rkey: u32, remote_addr: u64, imm_data: u32);
-        fn read(rkey: u32, remote_addr: u64);
-        fn compare_and_swap(rkey: u32, remote_addr: u64, compare: u64, swap: u64);
-        fn fetch_and_add(rkey: u32, remote_addr: u64, add: u64);
-        fn inline_data(data: &[u8]);
-        fn inline_data_list(list: &[IoSlice<'_>]);
+    #[inline]
+    fn append(&mut self, step: Step, request: Request) {
+        match self {
+            Self::Basic(guard) => guard.append(step, request),
+            Self::Extended(guard) => guard.append(step, request),
+        }
     }
 
     #[inline]
-    unsafe fn sge(&mut self, step: Step, lkey: u32, addr: u64, length: u32) {
+    unsafe fn append_sge(&mut self, step: Step, request: Request, entry: ScatterGatherEntry) {
         // SAFETY: the caller keeps this function's contract, which is that one's.
         unsafe {
             match self {
-                Self::Basic(guard) => guard.sge(step, lkey, addr, length),
-                Self::Extended(guard) => guard.sge(step, lkey, addr, length),
+                Self::Basic(guard) => guard.append_sge(step, request, entry),
+                Self::Extended(guard) => guard.append_sge(step, request, entry),
             }
         }
     }
 
     #[inline]
-    unsafe fn sge_list(&mut self, step: Step, list: &[ScatterGatherEntry]) {
+    unsafe fn append_sge_list(&mut self, step: Step, request: Request, list: &[ScatterGatherEntry]) {
         // SAFETY: the caller keeps this function's contract, which is that one's.
         unsafe {
             match self {
-                Self::Basic(guard) => guard.sge_list(step, list),
-                Self::Extended(guard) => guard.sge_list(step, list),
+                Self::Basic(guard) => guard.append_sge_list(step, request, list),
+                Self::Extended(guard) => guard.append_sge_list(step, request, list),
             }
+        }
+    }
+
+    #[inline]
+    fn append_inline(&mut self, step: Step, request: Request, data: &[u8]) {
+        match self {
+            Self::Basic(guard) => guard.append_inline(step, request, data),
+            Self::Extended(guard) => guard.append_inline(step, request, data),
+        }
+    }
+
+    #[inline]
+    fn append_inline_list(&mut self, step: Step, request: Request, list: &[IoSlice<'_>]) {
+        match self {
+            Self::Basic(guard) => guard.append_inline_list(step, request, list),
+            Self::Extended(guard) => guard.append_inline_list(step, request, list),
         }
     }
 }

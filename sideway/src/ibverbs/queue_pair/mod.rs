@@ -32,6 +32,7 @@ mod modify;
 mod post;
 mod receive;
 mod state;
+mod work_request;
 
 use std::sync::Arc;
 
@@ -43,11 +44,11 @@ pub use extended::{ExtendedPostSendGuard, ExtendedQueuePair, ExtendedSendQueue};
 pub use generic::{GenericPostSendGuard, GenericQueuePair, GenericSendQueue};
 pub use modify::ModifyQueuePairError;
 pub use post::{
-    LocalBufferHandle, PostSendError, PostSendGuard, ReadBufferHandle, ScatterGatherEntry, WorkRequestFlags,
-    WorkRequestHandle, WorkRequestOperationType,
+    LocalBufferHandle, PostSendError, PostSendGuard, ReadBufferHandle, ScatterGatherEntry, WorkRequestHandle,
 };
 pub use receive::{PostRecvError, PostRecvGuard, ReceiveQueue, RecvWorkRequestHandle};
 pub use state::{QueuePairState, QueuePairType};
+pub use work_request::{WorkRequestFlags, WorkRequestOperationType};
 
 /// What every flavour of a queue pair can do.
 ///

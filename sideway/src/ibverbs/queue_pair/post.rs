@@ -1,59 +1,18 @@
 //! Building lists of work requests to send.
 
 use std::io::{self, IoSlice};
+use std::mem::ManuallyDrop;
 
-use rdma_mummy_sys::types::{ibv_send_flags as F, ibv_sge, ibv_wr_opcode as O};
+use rdma_mummy_sys::types::ibv_sge;
 use sealed::Step;
 
-c_flags! {
-    /// How a work request is treated (`ibv_send_flags`).
-    pub struct WorkRequestFlags(u32) {
-        /// It waits for all READs and atomics before it.
-        Fence = F::IBV_SEND_FENCE.0,
-        /// It ends with a completion; without this flag only a failure does.
-        Signaled = F::IBV_SEND_SIGNALED.0,
-        /// The peer is woken, if it waits for solicited events.
-        Solicited = F::IBV_SEND_SOLICITED.0,
-        /// The device computes the checksums of the IP packet.
-        IpChecksum = F::IBV_SEND_IP_CSUM.0,
-    }
-}
-
-impl WorkRequestFlags {
-    /// For C, without what the buffer decides: a flag of inline data would make the library read a buffer
-    /// that only the device may be given.
-    #[inline]
-    pub(super) const fn raw(self) -> u32 {
-        self.bits() & !F::IBV_SEND_INLINE.0
-    }
-}
-
-c_enum! {
-    /// What a work request does (`ibv_wr_opcode`).
-    pub struct WorkRequestOperationType(u32) {
-        /// RDMA WRITE.
-        Write = O::IBV_WR_RDMA_WRITE.0,
-        /// RDMA WRITE with immediate data.
-        WriteWithImmediate = O::IBV_WR_RDMA_WRITE_WITH_IMM.0,
-        /// SEND.
-        Send = O::IBV_WR_SEND.0,
-        /// SEND with immediate data.
-        SendWithImmediate = O::IBV_WR_SEND_WITH_IMM.0,
-        /// RDMA READ.
-        Read = O::IBV_WR_RDMA_READ.0,
-        /// Compare and swap.
-        AtomicCompareAndSwap = O::IBV_WR_ATOMIC_CMP_AND_SWP.0,
-        /// Fetch and add.
-        AtomicFetchAndAdd = O::IBV_WR_ATOMIC_FETCH_AND_ADD.0,
-    }
-}
-
-display_as_debug!(WorkRequestOperationType);
+use super::work_request::{Operation, Remote, Request};
+use super::{WorkRequestFlags, WorkRequestOperationType};
 
 /// Local memory that a work request reads or writes (`ibv_sge`).
 #[derive(Clone, Copy)]
 #[repr(transparent)]
-pub struct ScatterGatherEntry(ibv_sge);
+pub struct ScatterGatherEntry(pub(super) ibv_sge);
 
 impl ScatterGatherEntry {
     /// `length` bytes from `addr`, in the region that `lkey` names. Making one is safe; giving it to a
@@ -73,34 +32,28 @@ impl std::fmt::Debug for ScatterGatherEntry {
 
 /// What a guard is made of, for the handles only.
 pub(super) mod sealed {
-    use super::{IoSlice, ScatterGatherEntry, WorkRequestFlags};
+    use super::{IoSlice, Request, ScatterGatherEntry};
 
     /// What a step is called with. Only this crate can make one: a bound of a generic function reaches the
     /// methods of a supertrait even where the trait itself cannot be named.
     #[derive(Clone, Copy, Debug)]
     pub struct Step(pub(in super::super) ());
 
-    /// The steps of building a work request: [`begin`](Self::begin), one operation, one buffer. A step that
-    /// cannot be done makes the list fail as a whole when it is posted.
+    /// The ways to append a work request, by its buffer. One that cannot be appended makes the list fail as a whole
+    /// when it is posted.
     pub trait Build {
-        fn begin(&mut self, step: Step, wr_id: u64, flags: WorkRequestFlags);
-        fn send(&mut self, step: Step);
-        fn send_imm(&mut self, step: Step, imm_data: u32);
-        fn write(&mut self, step: Step, rkey: u32, remote_addr: u64);
-        fn write_imm(&mut self, step: Step, rkey: u32, remote_addr: u64, imm_data: u32);
-        fn read(&mut self, step: Step, rkey: u32, remote_addr: u64);
-        fn compare_and_swap(&mut self, step: Step, rkey: u32, remote_addr: u64, compare: u64, swap: u64);
-        fn fetch_and_add(&mut self, step: Step, rkey: u32, remote_addr: u64, add: u64);
+        /// Without a buffer.
+        fn append(&mut self, step: Step, request: Request);
         /// # Safety
         ///
         /// As [`super::LocalBufferHandle::setup_sge`].
-        unsafe fn sge(&mut self, step: Step, lkey: u32, addr: u64, length: u32);
+        unsafe fn append_sge(&mut self, step: Step, request: Request, entry: ScatterGatherEntry);
         /// # Safety
         ///
         /// As [`super::LocalBufferHandle::setup_sge`], for every entry.
-        unsafe fn sge_list(&mut self, step: Step, list: &[ScatterGatherEntry]);
-        fn inline_data(&mut self, step: Step, data: &[u8]);
-        fn inline_data_list(&mut self, step: Step, list: &[IoSlice<'_>]);
+        unsafe fn append_sge_list(&mut self, step: Step, request: Request, list: &[ScatterGatherEntry]);
+        fn append_inline(&mut self, step: Step, request: Request, data: &[u8]);
+        fn append_inline_list(&mut self, step: Step, request: Request, list: &[IoSlice<'_>]);
     }
 }
 
@@ -111,8 +64,7 @@ pub trait PostSendGuard: sealed::Build + Sized {
     /// A request takes part in the list once its operation is set up; with no buffer it moves no bytes.
     #[inline]
     fn construct_wr(&mut self, wr_id: u64, flags: WorkRequestFlags) -> WorkRequestHandle<'_, Self> {
-        self.begin(Step(()), wr_id, flags);
-        WorkRequestHandle { guard: self }
+        WorkRequestHandle { guard: self, wr_id, flags }
     }
 
     /// Gives the list to the device. An empty list does nothing.
@@ -128,42 +80,45 @@ pub trait PostSendGuard: sealed::Build + Sized {
 #[derive(Debug)]
 pub struct WorkRequestHandle<'guard, G> {
     guard: &'guard mut G,
+    wr_id: u64,
+    flags: WorkRequestFlags,
 }
 
 impl<'guard, G: PostSendGuard> WorkRequestHandle<'guard, G> {
+    #[inline(always)]
+    fn setup(self, operation: Operation) -> LocalBufferHandle<'guard, G> {
+        let request = Request { wr_id: self.wr_id, flags: self.flags, operation };
+        LocalBufferHandle { guard: self.guard, request }
+    }
+
     /// SEND: into the peer's next receive buffer.
     #[inline]
     pub fn setup_send(self) -> LocalBufferHandle<'guard, G> {
-        self.guard.send(Step(()));
-        LocalBufferHandle { guard: self.guard }
+        self.setup(Operation::Send)
     }
 
     /// SEND, with 32 bits that come with the peer's completion.
     #[inline]
     pub fn setup_send_imm(self, imm_data: u32) -> LocalBufferHandle<'guard, G> {
-        self.guard.send_imm(Step(()), imm_data);
-        LocalBufferHandle { guard: self.guard }
+        self.setup(Operation::SendWithImmediate { imm_data })
     }
 
     /// RDMA WRITE: to the peer's memory at `remote_addr`, in the region that `rkey` names.
     #[inline]
     pub fn setup_write(self, rkey: u32, remote_addr: u64) -> LocalBufferHandle<'guard, G> {
-        self.guard.write(Step(()), rkey, remote_addr);
-        LocalBufferHandle { guard: self.guard }
+        self.setup(Operation::Write(Remote { rkey, addr: remote_addr }))
     }
 
     /// RDMA WRITE, with 32 bits that complete one of the peer's receives.
     #[inline]
     pub fn setup_write_imm(self, rkey: u32, remote_addr: u64, imm_data: u32) -> LocalBufferHandle<'guard, G> {
-        self.guard.write_imm(Step(()), rkey, remote_addr, imm_data);
-        LocalBufferHandle { guard: self.guard }
+        self.setup(Operation::WriteWithImmediate { remote: Remote { rkey, addr: remote_addr }, imm_data })
     }
 
     /// RDMA READ: from the peer's memory into the local buffer.
     #[inline]
     pub fn setup_read(self, rkey: u32, remote_addr: u64) -> ReadBufferHandle<'guard, G> {
-        self.guard.read(Step(()), rkey, remote_addr);
-        ReadBufferHandle { guard: self.guard }
+        ReadBufferHandle(self.setup(Operation::Read(Remote { rkey, addr: remote_addr })))
     }
 
     /// Compare and swap: the 8 bytes at `remote_addr` become `swap` if they are `compare`; their old value
@@ -176,8 +131,11 @@ impl<'guard, G: PostSendGuard> WorkRequestHandle<'guard, G> {
         compare: u64,
         swap: u64,
     ) -> ReadBufferHandle<'guard, G> {
-        self.guard.compare_and_swap(Step(()), rkey, remote_addr, compare, swap);
-        ReadBufferHandle { guard: self.guard }
+        ReadBufferHandle(self.setup(Operation::CompareAndSwap {
+            remote: Remote { rkey, addr: remote_addr },
+            compare,
+            swap,
+        }))
     }
 
     /// Fetch and add: `add` is added to the 8 bytes at `remote_addr`; their old value goes into the local
@@ -189,17 +147,16 @@ impl<'guard, G: PostSendGuard> WorkRequestHandle<'guard, G> {
         remote_addr: u64,
         add: u64,
     ) -> ReadBufferHandle<'guard, G> {
-        self.guard.fetch_and_add(Step(()), rkey, remote_addr, add);
-        ReadBufferHandle { guard: self.guard }
+        ReadBufferHandle(
+            self.setup(Operation::FetchAndAdd { remote: Remote { rkey, addr: remote_addr }, add }),
+        )
     }
 }
 
 /// A work request that fills its local buffer (READ, atomics), which is to be chosen. Without one it moves no
 /// bytes. There is no inline data here: a copy in the request is nothing that could be filled.
 #[derive(Debug)]
-pub struct ReadBufferHandle<'guard, G> {
-    guard: &'guard mut G,
-}
+pub struct ReadBufferHandle<'guard, G: PostSendGuard>(LocalBufferHandle<'guard, G>);
 
 impl<G: PostSendGuard> ReadBufferHandle<'_, G> {
     /// One piece of registered memory.
@@ -210,7 +167,7 @@ impl<G: PostSendGuard> ReadBufferHandle<'_, G> {
     #[inline]
     pub unsafe fn setup_sge(self, lkey: u32, addr: u64, length: u32) {
         // SAFETY: the caller keeps this function's contract, which is that one's.
-        unsafe { LocalBufferHandle { guard: self.guard }.setup_sge(lkey, addr, length) };
+        unsafe { self.0.setup_sge(lkey, addr, length) };
     }
 
     /// Several pieces of registered memory, filled one after the other.
@@ -221,14 +178,22 @@ impl<G: PostSendGuard> ReadBufferHandle<'_, G> {
     #[inline]
     pub unsafe fn setup_sge_list(self, list: &[ScatterGatherEntry]) {
         // SAFETY: the caller keeps this function's contract, which is that one's.
-        unsafe { LocalBufferHandle { guard: self.guard }.setup_sge_list(list) };
+        unsafe { self.0.setup_sge_list(list) };
     }
 }
 
 /// A work request whose local buffer is to be chosen. Without one it moves no bytes.
 #[derive(Debug)]
-pub struct LocalBufferHandle<'guard, G> {
+pub struct LocalBufferHandle<'guard, G: PostSendGuard> {
     guard: &'guard mut G,
+    request: Request,
+}
+
+impl<G: PostSendGuard> Drop for LocalBufferHandle<'_, G> {
+    #[inline]
+    fn drop(&mut self) {
+        self.guard.append(Step(()), self.request);
+    }
 }
 
 impl<G: PostSendGuard> LocalBufferHandle<'_, G> {
@@ -251,8 +216,10 @@ impl<G: PostSendGuard> LocalBufferHandle<'_, G> {
     /// A wrong `lkey`, or an address outside of its region, is not a matter of safety: the device refuses.
     #[inline]
     pub unsafe fn setup_sge(self, lkey: u32, addr: u64, length: u32) {
+        let mut this = ManuallyDrop::new(self);
+        let Self { guard, request } = &mut *this;
         // SAFETY: the caller keeps this function's contract, which is that one's.
-        unsafe { self.guard.sge(Step(()), lkey, addr, length) };
+        unsafe { guard.append_sge(Step(()), *request, ScatterGatherEntry::new(lkey, addr, length)) };
     }
 
     /// Several pieces of registered memory, one after the other.
@@ -262,21 +229,27 @@ impl<G: PostSendGuard> LocalBufferHandle<'_, G> {
     /// As [`setup_sge`](Self::setup_sge), for every piece. The list itself is copied.
     #[inline]
     pub unsafe fn setup_sge_list(self, list: &[ScatterGatherEntry]) {
+        let mut this = ManuallyDrop::new(self);
+        let Self { guard, request } = &mut *this;
         // SAFETY: the caller keeps this function's contract, which is that one's.
-        unsafe { self.guard.sge_list(Step(()), list) };
+        unsafe { guard.append_sge_list(Step(()), *request, list) };
     }
 
     /// Bytes that are copied into the work request now; no memory needs to be registered. At most as many
     /// as the queue pair was made for.
     #[inline]
     pub fn setup_inline_data(self, data: &[u8]) {
-        self.guard.inline_data(Step(()), data);
+        let mut this = ManuallyDrop::new(self);
+        let Self { guard, request } = &mut *this;
+        guard.append_inline(Step(()), *request, data);
     }
 
     /// Several pieces that are copied into the work request now, one after the other.
     #[inline]
     pub fn setup_inline_data_list(self, list: &[IoSlice<'_>]) {
-        self.guard.inline_data_list(Step(()), list);
+        let mut this = ManuallyDrop::new(self);
+        let Self { guard, request } = &mut *this;
+        guard.append_inline_list(Step(()), *request, list);
     }
 }
 
@@ -287,12 +260,6 @@ pub(super) enum Failure {
     TooMany { limit: u32 },
     TooManyEntries { index: u32, given: usize, limit: u32 },
     TooLong { index: u32, given: usize, limit: u32 },
-}
-
-/// The failure that counts: the first.
-#[cold]
-pub(super) fn first(before: Option<Failure>, now: Failure) -> Option<Failure> {
-    before.or(Some(now))
 }
 
 /// A list of work requests could not be posted.

@@ -135,7 +135,8 @@ impl<'queue> PostRecvGuard<'queue> {
         if result == 0 {
             return Ok(());
         }
-        Err(PostRecvError::from_errno(result, index_of(bad, self.requests, self.count)))
+        let index = index_of(bad.addr(), self.requests.addr(), size_of::<ibv_recv_wr>(), self.count);
+        Err(PostRecvError::from_errno(result, index))
     }
 
     /// Makes the list fail when it is posted. The first failure counts.
@@ -278,9 +279,10 @@ pub(super) fn array<T>(count: u32, each: u32) -> Result<Box<[MaybeUninit<T>]>, C
     Ok(array.into_boxed_slice())
 }
 
-/// Where in an array of `count` requests the library says that posting broke off.
+/// Which of `count` requests, `stride` bytes from one to the next, the library says that posting broke off at.
 #[cold]
-pub(super) fn index_of<T>(bad: *const T, first: *const T, count: u32) -> Option<usize> {
-    let index = bad.addr().checked_sub(first.addr())? / size_of::<T>();
-    (index < count as usize).then_some(index)
+pub(super) fn index_of(bad: usize, first: usize, stride: usize, count: u32) -> Option<usize> {
+    let offset = bad.checked_sub(first)?;
+    let index = offset / stride;
+    (offset.is_multiple_of(stride) && index < count as usize).then_some(index)
 }

@@ -35,6 +35,8 @@ c_enum! {
         UnreliableConnection = T::IBV_QPT_UC.0,
         /// Not connected; a message of one packet may be lost.
         UnreliableDatagram = T::IBV_QPT_UD.0,
+        /// Ethernet frames, which this crate leaves out: making one is an [`Unsupported`](crate::ibverbs::Unsupported).
+        RawPacket = T::IBV_QPT_RAW_PACKET.0,
     }
 }
 

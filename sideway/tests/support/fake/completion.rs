@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use sideway::sys::types::*;
 
 use super::device::world_of;
+use super::events::use_channel;
 use super::{World, refuses};
 
 /// Every queue is an extended one, whose beginning is a classic one.
@@ -21,9 +22,10 @@ pub(super) struct Cq {
 pub(super) struct State {
     pending: VecDeque<ibv_wc>,
     current: Option<ibv_wc>,
-    open: bool,
+    pub(super) open: bool,
     at_end: bool,
     users: u32,
+    pub(super) unacknowledged: u32,
 }
 
 /// What the queue holds at most, whatever was asked for.
@@ -59,24 +61,38 @@ impl State {
     }
 }
 
-fn new_cq(context: *mut ibv_context, world: Arc<World>, cqe: u32) -> *mut Cq {
+/// # Safety
+///
+/// The channel lives, if there is one.
+unsafe fn new_cq(
+    context: *mut ibv_context,
+    world: Arc<World>,
+    cqe: u32,
+    cq_context: *mut c_void,
+    channel: *mut ibv_comp_channel,
+) -> *mut Cq {
     world.born();
-    let ex = ibv_cq_ex { context, cqe: cqe as c_int, ..ibv_cq_ex::default() };
+    // SAFETY: the caller's promise.
+    unsafe { use_channel(channel, 1) };
+    let ex = ibv_cq_ex { context, channel, cq_context, cqe: cqe as c_int, ..ibv_cq_ex::default() };
     let pending = VecDeque::with_capacity(CAPACITY);
-    let state = Mutex::new(State { pending, current: None, open: false, at_end: false, users: 0 });
+    let state =
+        Mutex::new(State { pending, current: None, open: false, at_end: false, users: 0, unacknowledged: 0 });
     Box::into_raw(Box::new(Cq { ex, world, state }))
 }
 
 pub(super) unsafe extern "C" fn create_cq(
     context: *mut ibv_context,
     cqe: c_int,
-    _: *mut c_void,
-    _: *mut ibv_comp_channel,
+    cq_context: *mut c_void,
+    channel: *mut ibv_comp_channel,
     _: c_int,
 ) -> *mut ibv_cq {
     // SAFETY: the context is open.
     let world = unsafe { world_of(context) };
-    refuses(world.lies.create_cq).unwrap_or_else(|| new_cq(context, world, cqe as u32).cast())
+    let made = refuses(world.lies.create_cq);
+    // SAFETY: the caller's channel lives.
+    made.unwrap_or_else(|| unsafe { new_cq(context, world, cqe as u32, cq_context, channel).cast() })
 }
 
 pub(super) unsafe extern "C" fn create_cq_ex(
@@ -88,7 +104,8 @@ pub(super) unsafe extern "C" fn create_cq_ex(
     if let Some(null) = refuses(world.lies.create_cq_ex) {
         return null;
     }
-    let cq = new_cq(context, Arc::clone(&world), attr.cqe);
+    // SAFETY: the caller's channel lives.
+    let cq = unsafe { new_cq(context, Arc::clone(&world), attr.cqe, attr.cq_context, attr.channel) };
     // SAFETY: the queue was made just now.
     let ex = unsafe { &raw mut (*cq).ex };
     macro_rules! set {
@@ -113,7 +130,10 @@ pub(super) unsafe extern "C" fn create_cq_ex(
         IBV_WC_EX_WITH_SL => read_sl,
         IBV_WC_EX_WITH_DLID_PATH_BITS => read_dlid_path_bits,
         IBV_WC_EX_WITH_COMPLETION_TIMESTAMP => read_completion_ts,
-        IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK => read_completion_wallclock_ns
+        IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK => read_completion_wallclock_ns,
+        IBV_WC_EX_WITH_CVLAN => read_cvlan,
+        IBV_WC_EX_WITH_FLOW_TAG => read_flow_tag,
+        IBV_WC_EX_WITH_TM_INFO => read_tm_info
     );
     ex
 }
@@ -123,12 +143,16 @@ pub(super) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
     let (world, state) = unsafe { Cq::of(cq) };
     world.check(state.users == 0, "a completion queue was destroyed before its queue pairs");
     world.check(!state.open, "a completion queue was destroyed while a poll was open");
+    world.check(state.unacknowledged == 0, "a completion queue was destroyed with events not acknowledged");
     drop(state);
     if !world.dies("cq") {
         return world.lies.destroy;
     }
-    // SAFETY: nothing uses the queue any more.
-    drop(unsafe { Box::from_raw(cq.cast::<Cq>()) });
+    // SAFETY: nothing uses the queue any more; its channel lives.
+    unsafe {
+        use_channel((*cq).channel, -1);
+        drop(Box::from_raw(cq.cast::<Cq>()));
+    }
     0
 }
 
@@ -147,6 +171,11 @@ pub(super) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, wc: *mut i
     let (world, mut state) = unsafe { Cq::of(cq) };
     world.check(!state.open, "ibv_poll_cq while an extended poll is open");
     if let Some(result) = world.lies.poll_cq {
+        return result;
+    }
+    let call = world.polls.fetch_add(1, Relaxed);
+    if let Some((from, result)) = world.lies.poll_cq_from.filter(|(from, _)| call >= *from) {
+        world.check(call == from, "ibv_poll_cq after a failure that was not told");
         return result;
     }
     let mut count = 0;
@@ -242,4 +271,15 @@ readers! {
     read_dlid_path_bits -> u8 { |wc| wc.dlid_path_bits }
     read_completion_ts -> u64 { |wc| wc.wr_id + 1000 }
     read_completion_wallclock_ns -> u64 { |wc| wc.wr_id + 2000 }
+    read_cvlan -> u16 { |wc| wc.wr_id as u16 + 3000 }
+    read_flow_tag -> u32 { |wc| wc.wr_id as u32 + 4000 }
+}
+
+unsafe extern "C" fn read_tm_info(cq: *mut ibv_cq_ex, info: *mut ibv_wc_tm_info) {
+    // SAFETY: the queue lives, and the place is valid.
+    unsafe {
+        let (world, state) = Cq::of(cq.cast());
+        world.check(state.current.is_some(), "ibv_wc_read_tm_info without a completion");
+        info.write(ibv_wc_tm_info { tag: u64::MAX, priv_: 5000 });
+    }
 }

@@ -9,10 +9,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use sideway::sys::Verbs;
 use sideway::sys::types::*;
 
-use super::{World, completion, posting, queue_pair, refuses, world};
+use super::{World, completion, events, extras, posting, queue_pair, refuses, world};
 
 pub(super) fn table() -> Verbs {
-    Verbs {
+    extras::add_to(Verbs {
         ibv_get_device_list: get_device_list,
         ibv_free_device_list: free_device_list,
         ibv_get_device_name: get_device_name,
@@ -31,13 +31,20 @@ pub(super) fn table() -> Verbs {
         ibv_dereg_mr: dereg_mr,
         ibv_create_cq: completion::create_cq,
         ibv_destroy_cq: completion::destroy_cq,
+        ibv_resize_cq: events::resize_cq,
+        ibv_create_comp_channel: events::create_comp_channel,
+        ibv_destroy_comp_channel: events::destroy_comp_channel,
+        ibv_get_cq_event: events::get_cq_event,
+        ibv_ack_cq_events: events::ack_cq_events,
+        ibv_get_async_event: events::get_async_event,
+        ibv_ack_async_event: events::ack_async_event,
         ibv_create_qp: queue_pair::create_qp,
         ibv_destroy_qp: queue_pair::destroy_qp,
         ibv_modify_qp: queue_pair::modify_qp,
         ibv_query_qp: queue_pair::query_qp,
         ibv_qp_to_qp_ex: Some(queue_pair::qp_to_qp_ex),
         ..Verbs::unsupported()
-    }
+    })
 }
 
 #[repr(C)]
@@ -105,7 +112,7 @@ unsafe extern "C" fn get_device_guid(device: *mut ibv_device) -> __be64 {
     if device.is_null() { 0 } else { 0x0002_c903_00a1_b2c3_u64.to_be() }
 }
 
-unsafe extern "C" fn open_device(_: *mut ibv_device) -> *mut ibv_context {
+pub(super) unsafe extern "C" fn open_device(_: *mut ibv_device) -> *mut ibv_context {
     let world = world();
     if let Some(null) = refuses(world.lies.open_device) {
         return null;
@@ -115,6 +122,10 @@ unsafe extern "C" fn open_device(_: *mut ibv_device) -> *mut ibv_context {
     verbs.query_port = Some(query_port_ex);
     verbs.create_cq_ex = Some(completion::create_cq_ex);
     verbs.create_qp_ex = Some(queue_pair::create_qp_ex);
+    verbs.modify_cq = world.has("modify_cq").then_some(events::modify_cq as _);
+    verbs.query_rt_values = world.has("query_rt_values").then_some(events::query_rt_values as _);
+    verbs.context.async_fd = world.lies.async_fd.unwrap_or_else(events::async_fd);
+    extras::install(&mut verbs);
     if !world.lies.no_extended_verbs {
         verbs.context.abi_compat = ptr::without_provenance_mut(usize::MAX);
     }
@@ -123,6 +134,7 @@ unsafe extern "C" fn open_device(_: *mut ibv_device) -> *mut ibv_context {
     let ops = &mut verbs.context.ops;
     ops.poll_cq = world.has("poll_cq").then_some(completion::poll_cq as _);
     ops.post_send = world.has("post_send").then_some(posting::post_send as _);
+    ops.req_notify_cq = world.has("req_notify_cq").then_some(events::req_notify_cq as _);
     ops.post_recv = world.has("post_recv").then_some(posting::post_recv as _);
     world.born();
     let context = Box::into_raw(Box::new(Context { verbs, world, device }));
@@ -169,7 +181,13 @@ unsafe extern "C" fn query_device_ex(
     _: usize,
 ) -> c_int {
     // SAFETY: the caller's promises.
-    unsafe { query_device(context, &raw mut (*attr).orig_attr) }
+    unsafe {
+        if let Some([khz, mask, _]) = world_of(context).lies.clock {
+            (*attr).hca_core_clock = khz;
+            (*attr).completion_timestamp_mask = mask;
+        }
+        query_device(context, &raw mut (*attr).orig_attr)
+    }
 }
 
 unsafe extern "C" fn query_port(
@@ -280,6 +298,8 @@ unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
     if !world.dies("pd") {
         return world.lies.destroy;
     }
+    world.goes(pd, "protection domain");
+    world.was_imported(pd, false);
     // SAFETY: nothing uses the domain any more.
     drop(unsafe { Box::from_raw(pd) });
     0
@@ -317,6 +337,7 @@ unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
     if !world.dies("mr") {
         return world.lies.destroy;
     }
+    world.was_imported(mr, false);
     // SAFETY: nothing uses the region any more.
     drop(unsafe { Box::from_raw(mr) });
     0

@@ -9,10 +9,13 @@
 
 mod completion;
 mod device;
+mod events;
+mod extras;
 mod posting;
 mod queue_pair;
 
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -51,6 +54,8 @@ pub struct Lies {
     /// The context is that of a library without extended verbs.
     pub no_extended_verbs: bool,
     pub poll_cq: Option<i32>,
+    /// From this call of `poll_cq` on (from 0), it returns this.
+    pub poll_cq_from: Option<(u64, i32)>,
     pub start_poll: Option<i32>,
     /// From this call of `next_poll` on (from 0), it returns this.
     pub next_poll: Option<(u64, i32)>,
@@ -66,6 +71,25 @@ pub struct Lies {
     pub modify_qp: i32,
     pub query_qp: i32,
     pub queried_state: Option<u32>,
+    /// Every function of domains, groups, options, imports, flows and counters.
+    pub extras: i32,
+    /// Every function of a set of counters, or of a completion counter, that is there.
+    pub counters: i32,
+    pub async_fd: Option<i32>,
+    pub create_comp_channel: i32,
+    /// The descriptor of every channel.
+    pub channel_fd: Option<i32>,
+    pub req_notify_cq: i32,
+    pub get_cq_event: i32,
+    /// What every completion event carries.
+    pub event_context: Option<usize>,
+    pub resize_cq: i32,
+    pub modify_cq: i32,
+    /// When there is no event: 0 for `EAGAIN`.
+    pub get_async_event: i32,
+    /// The frequency in kHz, the bits that count, and the ticks of the device's clock.
+    pub clock: Option<[u64; 3]>,
+    pub query_rt_values: i32,
 }
 
 /// Where a list broke off, as the library says.
@@ -90,10 +114,22 @@ pub struct World {
     pub aborted: AtomicU64,
     pub inline_bytes: AtomicU64,
     pub next_polls: AtomicU64,
+    pub polls: AtomicU64,
     /// So many calls of `ibv_dereg_mr` are answered with `EBUSY`.
     pub refused_deregistrations: AtomicI64,
     pub destroyed: Mutex<Vec<&'static str>>,
     keys: AtomicU64,
+    pub extras: extras::Extras,
+    /// The descriptor that a context was imported by.
+    pub imported_descriptor: Mutex<Option<i32>>,
+    /// Calls of `ibv_ack_cq_events`.
+    pub acknowledgements: AtomicU64,
+    /// What was asked for last: the count, and the period in its last 16 bits.
+    pub moderation: AtomicU64,
+    /// Types and elements of the events to come.
+    pub async_events: Mutex<VecDeque<(u32, usize)>>,
+    /// The elements of the events that were acknowledged.
+    pub async_acknowledged: Mutex<Vec<usize>>,
 }
 
 impl World {
@@ -213,6 +249,17 @@ pub fn old_provider() -> Provider {
         _ibv_query_gid_ex: None,
         _ibv_query_gid_table: None,
         ibv_reg_mr_iova2: None,
+        ibv_get_pkey_index: None,
+        ibv_get_device_index: None,
+        ibv_query_port_speed: None,
+        ibv_is_fork_initialized: None,
+        ibv_query_ece: None,
+        ibv_set_ece: None,
+        ibv_import_device: None,
+        ibv_import_pd: None,
+        ibv_import_mr: None,
+        ibv_create_comp_cntr: None,
+        _ibv_query_comp_cntr_caps: None,
         ..device::table()
     };
     // SAFETY: as above.

@@ -61,9 +61,21 @@ fn is_signaled(flags: u32) -> bool {
 }
 
 /// Where the list broke off, as the library says it.
-unsafe fn bad<T>(first: *mut T, bad: BadRequest) -> *mut T {
+unsafe fn bad<T>(first: *mut T, next: impl Fn(&T) -> *mut T, bad: BadRequest) -> *mut T {
     match bad {
-        BadRequest::Index(index) => first.wrapping_add(index),
+        BadRequest::Index(index) => {
+            let mut request = first;
+            for further in (0..index).rev() {
+                // SAFETY: the list is valid, and this request in it.
+                let next = next(unsafe { &*request });
+                if next.is_null() {
+                    // Behind the list.
+                    return request.wrapping_add(1 + further);
+                }
+                request = next;
+            }
+            request
+        }
         BadRequest::Unset => ptr::null_mut(),
         BadRequest::Address(address) => ptr::without_provenance_mut(address),
     }
@@ -101,7 +113,7 @@ pub(super) unsafe extern "C" fn post_send(
     match world.lies.post_send {
         Some((result, at)) => {
             // SAFETY: the caller gives a place for it.
-            unsafe { bad_wr.write(bad(first, at)) };
+            unsafe { bad_wr.write(bad(first, |request| request.next, at)) };
             result
         }
         None => 0,
@@ -136,7 +148,7 @@ pub(super) unsafe extern "C" fn post_recv(
     world.check(!first.is_null(), "ibv_post_recv without a request");
     if let Some((result, at)) = world.lies.post_recv {
         // SAFETY: the caller gives a place for it.
-        unsafe { bad_wr.write(bad(first, at)) };
+        unsafe { bad_wr.write(bad(first, |request| request.next, at)) };
         return result;
     }
     let mut request = first;

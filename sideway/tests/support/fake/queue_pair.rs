@@ -120,6 +120,7 @@ pub(super) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
     if !world.dies("qp") {
         return world.lies.destroy;
     }
+    world.leaves_no_group(qp);
     // SAFETY: as above; nothing uses the pair any more.
     unsafe {
         Cq::of(send_cq).1.remove_user();

@@ -19,10 +19,32 @@ pub(crate) fn add(tests: &mut Vec<Test>) {
     tests.push(Test::new("a program that is not there", &[], missing_program));
     tests.push(Test::new("an exit status", &["sh"], exit_status));
     tests.push(Test::new("ibv_asyncwatch", &["ibv_asyncwatch", "stdbuf"], asyncwatch));
+    for (rules, device, events) in EVENTS {
+        let name = format!("ibv_asyncwatch of {rules}");
+        tests.push(Test::new(name, &["ibv_asyncwatch", "stdbuf"], move |place| {
+            watch_events(place, rules, device, events)
+        }));
+    }
 }
 
+/// Rules of faults, the device to watch, and what is heard of it.
+const EVENTS: [(&str, &str, &[&str]); 4] = [
+    (
+        "port_down=50ms call=open_device",
+        "soft0",
+        &["IBV_EVENT_PORT_ERR (10), port 1", "IBV_EVENT_PORT_ACTIVE (9), port 1"],
+    ),
+    ("port_down port=2 call=open_device device=soft1", "soft1", &["IBV_EVENT_PORT_ERR (10), port 2"]),
+    ("device_fatal call=open_device", "soft0", &["IBV_EVENT_DEVICE_FATAL (8), port 0"]),
+    (
+        "port_down call=open_device; device_fatal call=open_device",
+        "soft1",
+        &["IBV_EVENT_PORT_ERR (10), port 1", "IBV_EVENT_DEVICE_FATAL (8), port 0"],
+    ),
+];
+
 /// The lines of `ibv_devices` with a device and its GUID.
-fn listed(place: &Place, options: &[&str]) -> Result<Vec<(String, String)>, String> {
+pub(crate) fn listed(place: &Place, options: &[&str]) -> Result<Vec<(String, String)>, String> {
     let ended = place.run(options, "ibv_devices", &[])?;
     let lines = ended.well()?.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
     let is_guid = |word: &str| word.len() == 16 && word.chars().all(|digit| digit.is_ascii_hexdigit());
@@ -91,6 +113,18 @@ fn asyncwatch(place: &Place) -> Result<(), String> {
     let ended = running.finish_within(LIMIT)?;
     const SIGTERM: i32 = 15;
     if ended.status.signal() == Some(SIGTERM) { Ok(()) } else { Err(format!("not ended: {ended}")) }
+}
+
+/// The events come in their order, and no others.
+fn watch_events(place: &Place, rules: &str, device: &str, events: &[&str]) -> Result<(), String> {
+    let options = ["--devices", "2", "--ports", "2", "--faults", rules];
+    let running = place.start(&options, "stdbuf", &["-oL", "ibv_asyncwatch", "-d", device])?;
+    let heard = |said: &str| said.matches("event_type").count() >= events.len();
+    let running = running.wait_until("heard of it all", heard)?;
+    running.terminate()?;
+    let ended = running.finish_within(LIMIT)?;
+    let lines = ended.stdout.lines().filter_map(|line| line.trim().strip_prefix("event_type "));
+    if lines.eq(events.iter().copied()) { Ok(()) } else { Err(format!("{events:?} were expected: {ended}")) }
 }
 
 fn missing_program(place: &Place) -> Result<(), String> {

@@ -6,9 +6,12 @@
 //!
 //! A new case is a line in one of the modules; what runs, and waits, and kills is in `pair.rs` and `place.rs`.
 
+mod examples;
+mod identity;
 #[path = "../../../c-abi/tests/support/library.rs"]
 mod library;
 mod listing;
+mod mixed;
 mod pair;
 mod perftest;
 mod ping_pong;
@@ -96,15 +99,19 @@ fn tests() -> Vec<Test> {
     let mut tests = Vec::new();
     listing::add(&mut tests);
     ping_pong::add(&mut tests);
+    mixed::add(&mut tests);
+    examples::add(&mut tests);
+    identity::add(&mut tests);
     perftest::add(&mut tests);
     tests
 }
 
 /// A part of the cases that takes about a minute: every eighth, of each mode others, and none in which perftest measures
-/// latencies of all sizes, before each of which it measures the processor's frequency for half a second.
+/// latencies of all sizes, before each of which it measures the processor's frequency for half a second, nor the
+/// examples' own hundred.
 fn is_in_short_run(number: usize, mode: &str, test: &Test) -> bool {
     let offset = if mode == MODES[0] { 0 } else { 4 };
-    let slow = test.name.contains("_lat") && test.name.ends_with("-a");
+    let slow = test.name.contains("_lat") && test.name.ends_with("-a") || test.name == examples::OWN_TESTS;
     number % 8 == offset && !slow
 }
 

@@ -42,13 +42,13 @@ pub(crate) fn play(place: &Place, server: Side<'_>, client: Side<'_>) -> Result<
 
 /// A TCP port that nobody uses. Between this and the server's own `bind` the kernel hands it to nobody else who asks
 /// for any port: it goes round all of them first.
-fn free_port() -> Result<u16, String> {
+pub(crate) fn free_port() -> Result<u16, String> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(|error| error.to_string())?;
     listener.local_addr().map(|address| address.port()).map_err(|error| error.to_string())
 }
 
 /// Asks the kernel rather than the server, which takes the first connection for its client.
-fn is_listening(port: u16) -> bool {
+pub(crate) fn is_listening(port: u16) -> bool {
     const LISTEN: &str = "0A";
     let port = format!(":{port:04X}");
     ["/proc/net/tcp", "/proc/net/tcp6"].into_iter().any(|table| {

@@ -3,6 +3,7 @@
 use crate::Test;
 use crate::pair::{Side, play};
 use crate::place::Place;
+use crate::process::Ended;
 
 const RC: &str = "ibv_rc_pingpong";
 const UC: &str = "ibv_uc_pingpong";
@@ -71,15 +72,34 @@ fn ping_pong(
     let side = |flags| Side { options, program, flags };
     let (client, server) = play(place, side(&server), side(&client))?;
     let iterations = flags[1];
-    for ended in [&client, &server] {
-        ended.says("remote address:")?;
-        ended.says(&format!("\n{iterations} iters in "))?;
-        ended.says(" bytes in ")?;
-        for complaint in ["Failed status", "invalid data", "Couldn't", "errno"] {
-            if ended.stderr.contains(complaint) || ended.stdout.contains(complaint) {
-                return Err(format!("{complaint:?}: {ended}"));
-            }
-        }
+    went_well(&client, iterations)?;
+    went_well(&server, iterations)?;
+    agree(&client, &server)
+}
+
+/// Whether it did so many rounds, and found nothing wrong.
+pub(crate) fn went_well(ended: &Ended, iterations: &str) -> Result<(), String> {
+    ended.says("remote address:")?;
+    ended.says(&format!("\n{iterations} iters in "))?;
+    ended.says(" bytes in ")?;
+    let complaints = ["Failed status", "invalid data", "Couldn't", "errno"];
+    match complaints.iter().find(|words| ended.stderr.contains(**words) || ended.stdout.contains(**words)) {
+        Some(complaint) => Err(format!("{complaint:?}: {ended}")),
+        None => Ok(()),
     }
-    Ok(())
+}
+
+/// Whether both say the same of who they are.
+pub(crate) fn agree(client: &Ended, server: &Ended) -> Result<(), String> {
+    let address = |ended: &Ended, label: &str| {
+        let line = ended.stdout.lines().find_map(|line| line.trim_start().strip_prefix(label));
+        // `ibv_ud_pingpong` has a colon in one of them.
+        line.map(|line| line.trim().replace(": GID", ", GID"))
+    };
+    let both_ways = [(client, server), (server, client)];
+    let same = |(one, other)| {
+        let own = address(one, "local address:");
+        own.is_some() && own == address(other, "remote address:")
+    };
+    if both_ways.into_iter().all(same) { Ok(()) } else { Err(format!("they disagree: {client}\n{server}")) }
 }

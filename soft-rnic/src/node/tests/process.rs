@@ -80,6 +80,13 @@ fn obey(process: &Process, line: &str) {
             let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
             outlive(process, child as libc::pid_t);
         }
+        "close" => {
+            // As daemons do that close whatever they have inherited.
+            // SAFETY: the descriptors of others in this process are what is to be lost.
+            let closed = unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
+            say(&format!("closed {closed}"));
+        }
+        "vanish" => vanish(),
         "clean" => clean(),
         "knock" => played(hostile::knock),
         "guest" => played(hostile::guest),
@@ -140,6 +147,45 @@ fn clean() {
     drop((to_b, to_a, a, b));
     assert_eq!(counts(), before, "what two nodes leave behind");
     say("clean");
+}
+
+/// All descriptors are closed, and their numbers are files of the program's own: the device leaves them alone, and ends.
+fn vanish() {
+    let fabric = format!("vanish-{}", std::process::id());
+    let (a, b) = (Process::new(&fabric), Process::new(&fabric));
+    let (to_b, to_a) = (a.link(b.qpn), b.link(a.qpn));
+    let memory = || Arc::new(Memory::create(c"payload", 4096).expect("memory"));
+    let share = b.node.shares().add(memory()).expect("room");
+    let range = a.node.heap().alloc(8192).expect("room");
+    let highest = std::fs::read_dir("/proc/self/fd")
+        .expect("proc")
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let highest = highest.max().expect("a descriptor");
+    // SAFETY: the descriptors of others in this process are what is to be lost.
+    assert_eq!(unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) }, 0);
+    let files: Vec<_> = (3..=highest)
+        .map(|_| rustix::fs::memfd_create("the program's", rustix::fs::MemfdFlags::CLOEXEC).expect("a file"))
+        .collect();
+    for file in &files {
+        rustix::io::write(file, &[7; 8192]).expect("room");
+    }
+    to_b.ring(Doorbell::Cq(1));
+    assert!(!to_b.alive(), "nobody can be told");
+    assert!(matches!(a.node.wait_link(b.qpn, LONG), Reach::Nobody));
+    assert!(a.node.new_qp_number().is_err() || a.node.own_index(a.qpn).is_some());
+    b.node.wake_at(Instant::now(), 1);
+    b.node.shares().remove(share);
+    a.node.heap().free(range);
+    drop((to_b, to_a, a, b));
+    for file in &files {
+        let mut bytes = [0; 8192];
+        assert_eq!(rustix::io::pread(file, &mut bytes, 0), Ok(8192), "it is open");
+        assert_eq!((bytes, rustix::fs::fstat(file).expect("it is open").st_size), ([7; 8192], 8192));
+    }
+    let warnings = WARNINGS.0.lock().expect("no panic").join(" | ");
+    assert!(warnings.contains("closefrom"), "{warnings}");
+    say("vanished");
 }
 
 /// The test program as a peer.
@@ -248,6 +294,28 @@ fn a_killed_peer_is_noticed_and_its_marks_are_void() {
 }
 
 #[test]
+fn a_peer_that_closes_its_descriptors_and_lives_keeps_its_marks() {
+    let fabric = fabric();
+    let process = impatient(&fabric);
+    let mut peer = Peer::start(&fabric);
+    let link = process.link(peer.qpn);
+    let number = peer.mark(process.qpn);
+    peer.ask("close", "closed 0");
+    // It cannot be reached.
+    process.expect(&Told::PeerLost(link.number()));
+    // As it may be in the midst of a copy, it is waited for as if it were stopped.
+    let stuck = Stuck { link: number, pid: Some(peer.child.id()) };
+    for _ in 0..3 {
+        assert_eq!(process.node.wait_unmarked(Revoked::Region(8)), Err(stuck));
+    }
+    assert_eq!(process.told.try_recv(), Err(std::sync::mpsc::TryRecvError::Empty), "nothing was recovered");
+    peer.ask("warnings", "warnings ");
+    peer.signal(Signal::KILL);
+    process.expect(&Told::LinkGone(number));
+    assert_eq!(process.node.wait_unmarked(Revoked::Region(8)), Ok(()));
+}
+
+#[test]
 fn a_stopped_peer_keeps_nobody_waiting_but_those_who_want_it() {
     let fabric = fabric();
     let process = impatient(&fabric);
@@ -307,6 +375,11 @@ fn a_forked_child_has_no_part_in_the_device() {
     let told = [process.told.recv_timeout(LONG), process.told.recv_timeout(LONG)];
     assert!(told.contains(&Ok(Told::LinkGone(number))), "{told:?}");
     assert!(told.contains(&Ok(Told::PeerLost(link.number()))), "{told:?}");
+}
+
+#[test]
+fn descriptors_that_the_program_took_away_are_left_alone() {
+    Peer::start(&fabric()).ask("vanish", "vanished");
 }
 
 #[test]

@@ -1,10 +1,12 @@
 use std::ffi::c_void;
 use std::ptr;
+use std::sync::Arc;
 
 use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::verbs;
 
 use crate::objects::completion::Cqe;
+use crate::objects::event::{Element, Event};
 use crate::verbs::completion_queue::cq_of;
 use crate::verbs::context::context_of;
 use crate::verbs::testing::{Opened, Sent, errno, table};
@@ -142,6 +144,30 @@ fn an_event_that_nobody_took_goes_with_its_queue() {
     }
 }
 
+/// Between the first and the last step of its destruction, which another thread is at.
+#[test]
+fn events_of_a_queue_on_its_way_out_are_not_given() {
+    let bench = Bench::new();
+    bench.arm(0);
+    bench.push(success(1), false);
+    // SAFETY: the queue is live; the context, too.
+    let (cq, context) = unsafe { (Arc::clone(cq_of(bench.cq)), context_of(bench.opened.0)) };
+    let element = Element::Cq(Arc::clone(&cq));
+    context.raise(Event { kind: ibv_event_type::IBV_EVENT_CQ_ERR, element });
+    cq.set_handle(ptr::null_mut());
+    assert_eq!(bench.event(), Err(libc::EAGAIN));
+    // SAFETY: the context is open.
+    set_nonblocking(unsafe { (*bench.opened.0).async_fd });
+    let mut event = ibv_async_event::default();
+    // SAFETY: as above; the event is this function's own.
+    assert_eq!(unsafe { (table().ibv_get_async_event)(bench.opened.0, &raw mut event) }, -1);
+    assert_eq!(errno(), libc::EAGAIN);
+    // No acknowledgement is waited for.
+    cq.set_handle(bench.cq);
+    drop((cq, context));
+    bench.end();
+}
+
 #[test]
 fn a_queue_goes_when_its_events_are_acknowledged() {
     let bench = Bench::new();
@@ -182,7 +208,7 @@ fn a_blocking_channel_waits() {
         let channel = (lib.ibv_create_comp_channel)(opened.0);
         let cq = opened.cq(8, channel);
         assert_eq!(verbs::ibv_req_notify_cq(cq, 0), 0);
-        let (state, there) = (std::sync::Arc::clone(cq_of(cq)), Sent::new(channel));
+        let (state, there) = (Arc::clone(cq_of(cq)), Sent::new(channel));
         std::thread::scope(|scope| {
             let waiter = scope.spawn(move || {
                 let (mut cq, mut cookie) = (ptr::null_mut(), ptr::null_mut());
@@ -253,4 +279,23 @@ fn a_port_that_goes_down_is_told() {
             (table().ibv_ack_async_event)(&raw mut event);
         }
     }
+}
+
+/// Destruction begins with taking the handle away: whoever takes an event at that moment must not be told of nothing.
+#[test]
+fn an_event_of_what_is_being_destroyed_is_not_handed_out() {
+    let bench = Bench::new();
+    // SAFETY: the context is open, and the queue live.
+    let state = unsafe {
+        set_nonblocking((*bench.opened.0).async_fd);
+        Arc::clone(cq_of(bench.cq))
+    };
+    bench.arm(0);
+    (0..10).for_each(|number| bench.push(success(number), false));
+    state.set_handle(ptr::null_mut());
+    assert_eq!(bench.event(), Err(libc::EAGAIN));
+    assert_eq!(async_event(&bench.opened).err(), Some(libc::EAGAIN));
+    // Nothing was handed out, so nothing is to be acknowledged.
+    drop(state);
+    bench.end();
 }

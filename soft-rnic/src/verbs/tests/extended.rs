@@ -6,7 +6,7 @@ use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::verbs;
 
 use crate::verbs::bench::*;
-use crate::verbs::testing::table;
+use crate::verbs::testing::{Sent, table};
 
 /// Everything that a completion can be asked.
 const FIELDS: u64 = ibv_create_cq_wc_flags::IBV_WC_EX_WITH_BYTE_LEN.0 as u64
@@ -247,4 +247,73 @@ fn datagrams_are_addressed_by_a_setter() {
     extended.end();
     // SAFETY: nobody uses it any more.
     assert_eq!(unsafe { (table().ibv_destroy_ah)(ah) }, 0);
+}
+
+#[test]
+fn a_list_that_is_left_open_keeps_nobody_waiting() {
+    let bench = Bench::new(16);
+    let extended = Extended::new(&bench, ibv_qp_type::IBV_QPT_RC);
+    let [one, other] = extended.pair;
+    let [ex, _] = extended.ex;
+    let open = || {
+        // SAFETY: the queue pair is live.
+        unsafe {
+            verbs::ibv_wr_start(ex);
+            (*ex).wr_id = 1;
+            verbs::ibv_wr_send(ex);
+        }
+    };
+    open();
+    assert_eq!(modify(one, in_state(ibv_qp_state::IBV_QPS_RESET)), 0);
+    // SAFETY: the queue pair is live; that its list has gone is what is told.
+    unsafe {
+        verbs::ibv_wr_send(ex);
+        assert_eq!(verbs::ibv_wr_complete(ex), libc::EINVAL);
+        verbs::ibv_wr_abort(ex);
+    }
+    // It is as good as new.
+    assert_eq!(modify(other, in_state(ibv_qp_state::IBV_QPS_RESET)), 0);
+    bench.connect(extended.pair);
+    assert_eq!(bench.receive(other, 7, 64), 0);
+    open();
+    // Another list, or a request by itself, ends the first one as well.
+    // SAFETY: as above, and the entry is live.
+    let send = |ex: *mut ibv_qp_ex| unsafe {
+        verbs::ibv_wr_send(ex);
+        let sge = bench.sge(0, 8);
+        verbs::ibv_wr_set_sge(ex, sge.lkey, sge.addr, sge.length);
+    };
+    assert_eq!(extended.post(&[&send]), 0);
+    let results: Vec<_> = extended.poll().iter().map(|wc| (wc.0, wc.1)).collect();
+    assert_eq!(results, [(7, SUCCESS), (10, SUCCESS)]);
+    open();
+    assert_eq!(bench.receive(other, 8, 64), 0);
+    assert_eq!(bench.send(one, 9, 8, |_| {}), 0);
+    assert_eq!(extended.poll().iter().map(|wc| wc.0).collect::<Vec<_>>(), [8, 9]);
+    open();
+    extended.end();
+}
+
+#[test]
+fn another_threads_list_is_waited_for_but_not_for_ever() {
+    let bench = Bench::new(16);
+    let extended = Extended::new(&bench, ibv_qp_type::IBV_QPT_RC);
+    let ex = Sent::new(extended.ex[0]);
+    let (opened, hears) = std::sync::mpsc::channel();
+    let (tells, refused) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            // SAFETY: the queue pair is live, and the list this thread's.
+            unsafe { verbs::ibv_wr_start(ex.get()) };
+            opened.send(()).expect("it is waited for");
+            refused.recv().expect("the call returns");
+            // SAFETY: as above.
+            unsafe { verbs::ibv_wr_abort(ex.get()) };
+        });
+        hears.recv().expect("a list");
+        assert_eq!(modify(extended.pair[0], in_state(ibv_qp_state::IBV_QPS_RESET)), libc::EBUSY);
+        tells.send(()).expect("it waits");
+    });
+    assert_eq!(modify(extended.pair[0], in_state(ibv_qp_state::IBV_QPS_RESET)), 0);
+    extended.end();
 }

@@ -1,6 +1,7 @@
 //! The verbs through the table and the inline functions, as programs call them.
 
 mod address_handles;
+mod changes;
 mod completion_queues;
 mod devices;
 mod events;

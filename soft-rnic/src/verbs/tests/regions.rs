@@ -228,9 +228,9 @@ fn a_region_that_is_touched_stays_closed_until_it_is_not() {
     // SAFETY: the regions are live.
     let (key, other) = unsafe { ((*first).lkey, (*second).lkey) };
     let context = bench.context();
-    // Queue pairs of other tests may be of this lane: whoever marks holds it.
-    let _lane = context.rnic().node().lane(crate::shared::mark::LANES - 1);
-    let mark = context.rnic().node().local_mark(crate::shared::mark::LANES - 1);
+    // A queue pair of another test that has this lane waits.
+    let lane = context.rnic().node().lane(crate::shared::mark::LANES - 1);
+    let mark = context.rnic().node().local_mark(lane.index());
     mark.publish(Mark::new(1, index_of(key)));
     assert_eq!(bench.dereg(first), libc::EBUSY);
     assert_eq!(errno(), libc::EBUSY);
@@ -244,6 +244,7 @@ fn a_region_that_is_touched_stays_closed_until_it_is_not() {
     assert_eq!(bench.dereg(third), 0);
     assert_eq!(bench.dereg(first), libc::EBUSY);
     mark.clear();
+    drop(lane);
     assert_eq!(bench.dereg(first), 0);
 }
 

@@ -113,17 +113,17 @@ fn extended_lists<const LIST: u32>(
     target: &Target,
     lists: u64,
 ) {
-    for list in 0..lists {
-        let first = list * u64::from(LIST);
-        post_extended::<LIST>(qp, target, first);
-        poll_extended(cq, first, LIST);
+    let mut next = 0;
+    while next < lists * u64::from(LIST) {
+        post_extended::<LIST>(qp, target, next);
+        next = poll_extended(cq, next, LIST);
     }
 }
 
 #[inline(always)]
 fn post_extended<const LIST: u32>(qp: &mut ExtendedQueuePair, target: &Target, first: u64) {
     let mut list = qp.start_post_send();
-    for number in first..first + u64::from(LIST) {
+    for number in (0..u64::from(LIST)).map(|number| first + number) {
         list.construct_wr(number, WorkRequestFlags::Signaled)
             .setup_write(target.rkey, target.remote)
             .setup_inline_data(&number.to_ne_bytes());
@@ -132,17 +132,21 @@ fn post_extended<const LIST: u32>(qp: &mut ExtendedQueuePair, target: &Target, f
 }
 
 #[inline(always)]
-fn poll_extended(cq: &mut ExtendedCompletionQueue, first: u64, count: u32) {
-    let mut seen = 0;
-    while seen < count {
+fn poll_extended(cq: &mut ExtendedCompletionQueue, first: u64, count: u32) -> u64 {
+    let mut next = first;
+    while next < first + u64::from(count) {
         let mut poller = cq.start_poll().unwrap_or_else(|error| fail("start_poll", &error));
         while let Some(wc) = poller.next() {
-            if wc.status() != WorkCompletionStatus::Success || wc.wr_id() != first + u64::from(seen) {
-                fail("completion", &(wc.status(), wc.wr_id()));
+            if wc.status() != WorkCompletionStatus::Success {
+                fail("completion", &wc.status());
             }
-            seen += 1;
+            if wc.wr_id() != next {
+                fail("completion", &wc.wr_id());
+            }
+            next += 1;
         }
     }
+    next
 }
 
 fn classic<const LIST: u32>(lists: u64) -> Result<()> {
@@ -163,17 +167,18 @@ fn classic_lists<const LIST: u32>(
     target: &Target,
     lists: u64,
 ) {
-    for list in 0..lists {
-        let first = list * u64::from(LIST);
+    let mut first = 0;
+    while first < lists * u64::from(LIST) {
         post_classic::<LIST>(qp, target, first);
         poll_classic(cq, first, LIST);
+        first += u64::from(LIST);
     }
 }
 
 #[inline(always)]
 fn post_classic<const LIST: u32>(qp: &mut BasicQueuePair, target: &Target, first: u64) {
     let mut list = qp.start_post_send();
-    for number in first..first + u64::from(LIST) {
+    for number in (0..u64::from(LIST)).map(|number| first + number) {
         list.construct_wr(number, WorkRequestFlags::Signaled)
             .setup_write(target.rkey, target.remote)
             .setup_inline_data(&number.to_ne_bytes());
@@ -187,8 +192,11 @@ fn poll_classic(cq: &mut BasicCompletionQueue, first: u64, count: u32) {
     while seen < count {
         let mut poller = cq.start_poll().unwrap_or_else(|error| fail("start_poll", &error));
         while let Some(wc) = poller.next() {
-            if wc.status() != WorkCompletionStatus::Success || wc.wr_id() != first + u64::from(seen) {
-                fail("completion", &(wc.status(), wc.wr_id()));
+            if wc.status() != WorkCompletionStatus::Success {
+                fail("completion", &wc.status());
+            }
+            if wc.wr_id() != first + u64::from(seen) {
+                fail("completion", &wc.wr_id());
             }
             seen += 1;
         }

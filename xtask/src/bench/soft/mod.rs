@@ -1,13 +1,11 @@
-//! `cargo xtask bench soft`: how fast the software device is, against what the machine can do without it, and
-//! stride-perf against perftest over it.
+//! `cargo xtask bench soft`: how fast the software device is, against what the machine can do without it.
 //!
 //! Every row says which way its messages' payload went: the device counts that, and says so when a program closes it
 //! (`SOFT_RNIC_LOG=info`). A row whose two sides took different ways, or another one than it is for, is an error.
 
-mod perftest;
 mod rows;
-mod statistics;
-mod way;
+pub(super) mod statistics;
+pub(super) mod way;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -25,9 +23,6 @@ pub(super) struct Args {
     /// How long nothing is done to see what that costs, in seconds
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     idle: u32,
-    /// Leave out stride-perf against perftest
-    #[arg(long)]
-    without_perftest: bool,
     /// Print the result without writing docs/performance.md
     #[arg(long)]
     dry_run: bool,
@@ -38,11 +33,6 @@ pub(super) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     let mut body = rows::timed(&programs, args.pairs)?;
     body.push('\n');
     body.push_str(&rows::counted(&programs, args.idle)?);
-    if !args.without_perftest {
-        programs.cargo(&["--package", "stride", "--bins"])?;
-        body.push('\n');
-        body.push_str(&perftest::compare(&programs, args.pairs)?);
-    }
     println!("{body}");
     if !args.dry_run {
         let intro = format!(

@@ -1,7 +1,7 @@
 //! Medians, and the interval of a geometric mean.
 
 /// The middle.
-pub(super) fn median(mut values: Vec<f64>) -> f64 {
+pub(in crate::bench) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     match values.len() {
         0 => f64::NAN,
@@ -12,15 +12,15 @@ pub(super) fn median(mut values: Vec<f64>) -> f64 {
 
 /// A geometric mean of ratios, and the 95 % bootstrap interval around it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Interval {
-    pub(super) mean: f64,
-    pub(super) low: f64,
-    pub(super) high: f64,
+pub(in crate::bench) struct Interval {
+    pub(in crate::bench) mean: f64,
+    pub(in crate::bench) low: f64,
+    pub(in crate::bench) high: f64,
 }
 
 /// Draws as many rounds as there are, with replacement, 10,000 times. A round is the ratios of all sizes that were taken
 /// together, which noise strikes together.
-pub(super) fn bootstrap(rounds: &[Vec<f64>]) -> Interval {
+pub(in crate::bench) fn bootstrap(rounds: &[Vec<f64>]) -> Interval {
     let logs: Vec<f64> =
         rounds.iter().map(|round| round.iter().map(|r| r.ln()).sum::<f64>() / round.len() as f64).collect();
     let count = logs.len();

@@ -1,0 +1,232 @@
+//! Thread domains and parent domains (`man ibv_alloc_td`, `man ibv_alloc_parent_domain`). SoftRoCE has neither.
+
+use libc::{EBUSY, EINVAL, EOPNOTSUPP};
+use rdma_mummy_sys::types::ibv_parent_domain_init_attr_mask as Mask;
+
+use crate::harness::{Outcome, Rig, Suite};
+use crate::kit::{
+    Buf, Device, EVERYTHING, Flavour, Node, Options, Parent, Pd, Srq, Td, Wr, ah_attr, pattern,
+};
+
+pub(crate) fn cases(suite: &mut Suite) {
+    cases!(suite:
+        a_thread_domain_is_allocated_and_freed,
+        an_unknown_mask_of_a_thread_domain_is_refused,
+        a_parent_domain_without_a_domain_is_refused,
+        an_unknown_mask_of_a_parent_domain_is_refused,
+        a_parent_domain_of_another_context_is_refused,
+        a_parent_domain_needs_no_thread_domain,
+        a_parent_domain_takes_a_context_for_allocators,
+        allocators_are_used_or_refused,
+        a_domain_is_busy_while_a_parent_domain_has_it,
+        a_thread_domain_is_busy_while_a_parent_domain_has_it,
+        a_parent_domain_is_busy_while_it_has_objects,
+        a_parent_domain_can_be_extended,
+        everything_that_takes_a_domain_takes_a_parent_domain,
+        a_parent_domain_and_its_domain_are_one,
+    );
+    both!(suite:
+        pairs_of_parent_domains_exchange_messages,
+    );
+}
+
+/// A thread domain, where the device has them.
+fn thread_domain(rig: &Rig, device: &Device) -> Result<Td, crate::harness::Skip> {
+    match Td::new(device, 0) {
+        Ok(td) => Ok(td),
+        Err(EOPNOTSUPP) => skip!("{} has no thread domains", rig.name),
+        Err(error) => panic!("error {error}"),
+    }
+}
+
+/// A domain, and a parent domain of it with a thread domain.
+fn parent(rig: &Rig, device: &Device) -> Result<(Pd, Pd), crate::harness::Skip> {
+    let td = thread_domain(rig, device)?;
+    let pd = device.pd();
+    let parent = Parent { pd: Some(&pd), td: Some(&td), comp_mask: 0 }.alloc(device).unwrap();
+    Ok((pd, parent))
+}
+
+fn a_thread_domain_is_allocated_and_freed(rig: &Rig) -> Outcome {
+    let device = rig.open();
+    let domains: Vec<_> = (0..20).map(|_| thread_domain(rig, &device)).collect::<Result<_, _>>()?;
+    assert!(domains.iter().all(|td| td.dealloc() == 0));
+    Ok(())
+}
+
+/// `comp_mask` says which fields there are, and none are defined.
+fn an_unknown_mask_of_a_thread_domain_is_refused(rig: &Rig) -> Outcome {
+    let device = rig.open();
+    thread_domain(rig, &device)?;
+    assert_eq!(Td::new(&device, 1).err(), Some(EINVAL));
+    Ok(())
+}
+
+/// `man ibv_alloc_parent_domain`: "can't be NULL".
+fn a_parent_domain_without_a_domain_is_refused(rig: &Rig) -> Outcome {
+    let device = rig.open();
+    let td = thread_domain(rig, &device)?;
+    let refused = Parent { pd: None, td: Some(&td), comp_mask: 0 }.alloc(&device);
+    assert_eq!(refused.err(), Some(EINVAL));
+    Ok(())
+}
+
+fn an_unknown_mask_of_a_parent_domain_is_refused(rig: &Rig) -> Outcome {
+    let device = rig.open();
+    thread_domain(rig, &device)?;
+    let refused = Parent { pd: Some(&device.pd()), td: None, comp_mask: 1 << 7 }.alloc(&device);
+    assert_eq!(refused.err(), Some(EINVAL));
+    Ok(())
+}
+
+/// All objects of a domain are of one context (IBTA 11.2.1.5).
+fn a_parent_domain_of_another_context_is_refused(rig: &Rig) -> Outcome {
+    let (device, other) = (rig.open(), rig.open());
+    let td = thread_domain(rig, &device)?;
+    let pd = device.pd();
+    assert_eq!(Parent { pd: Some(&pd), td: None, comp_mask: 0 }.alloc(&other).err(), Some(EINVAL));
+    let mixed = Parent { pd: Some(&other.pd()), td: Some(&td), comp_mask: 0 }.alloc(&other);
+    assert_eq!(mixed.err(), Some(EINVAL));
+    Ok(())
+}
+
+/// `man ibv_alloc_parent_domain`: "or NULL".
+fn a_parent_domain_needs_no_thread_domain(rig: &Rig) -> Outcome {
+    let device = rig.open();
+    thread_domain(rig, &device)?;
+    let pd = device.pd();
+    let parent = Parent { pd: Some(&pd), td: None, comp_mask: 0 }.alloc(&device).unwrap();
+    assert!(parent.is_of(&device));
+    assert_eq!(parent.dealloc(), 0);
+    Ok(())
+}
+
+fn a_parent_domain_takes_a_context_for_allocators(rig: &Rig) -> Outcome {
+    let device = rig.open();
+    thread_domain(rig, &device)?;
+    let comp_mask = Mask::IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT.0;
+    let pd = device.pd();
+    let parent = Parent { pd: Some(&pd), td: None, comp_mask }.alloc(&device).unwrap();
+    assert_eq!(parent.dealloc(), 0);
+    Ok(())
+}
+
+/// A device that has no use for them says so: accepting them would promise memory of the program's own.
+fn allocators_are_used_or_refused(rig: &Rig) -> Outcome {
+    let device = rig.open();
+    thread_domain(rig, &device)?;
+    let comp_mask = Mask::IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS.0;
+    let pd = device.pd();
+    match (Parent { pd: Some(&pd), td: None, comp_mask }).alloc(&device) {
+        Ok(parent) => drop(Node::within(&device, &parent, &Options::rc(Flavour::Classic))),
+        Err(error) => assert_eq!(error, EOPNOTSUPP),
+    }
+    Ok(())
+}
+
+/// `man ibv_alloc_pd`: freeing may fail if any other resource is still associated with it.
+fn a_domain_is_busy_while_a_parent_domain_has_it(rig: &Rig) -> Outcome {
+    let (pd, parent) = parent(rig, &rig.open())?;
+    assert_eq!(pd.dealloc(), EBUSY);
+    assert_eq!(parent.dealloc(), 0);
+    assert_eq!(pd.dealloc(), 0);
+    Ok(())
+}
+
+/// `man ibv_alloc_td`: what was created with it is to be destroyed before.
+fn a_thread_domain_is_busy_while_a_parent_domain_has_it(rig: &Rig) -> Outcome {
+    let device = rig.open();
+    let td = thread_domain(rig, &device)?;
+    let parents: Vec<_> = (0..2)
+        .map(|_| Parent { pd: Some(&device.pd()), td: Some(&td), comp_mask: 0 }.alloc(&device).unwrap())
+        .collect();
+    for parent in &parents {
+        assert_eq!(td.dealloc(), EBUSY);
+        assert_eq!(parent.dealloc(), 0);
+    }
+    assert_eq!(td.dealloc(), 0);
+    Ok(())
+}
+
+/// `man ibv_alloc_parent_domain`: what was created with it is to be destroyed before.
+fn a_parent_domain_is_busy_while_it_has_objects(rig: &Rig) -> Outcome {
+    let device = rig.open();
+    let (pd, parent) = parent(rig, &device)?;
+    let mr = parent.reg(&Buf::new(4096), EVERYTHING).unwrap();
+    assert_eq!(parent.dealloc(), EBUSY);
+    drop(mr);
+    let node = Node::within(&device, &parent, &Options::rc(Flavour::Classic));
+    assert_eq!(parent.dealloc(), EBUSY);
+    drop(node);
+    assert_eq!((parent.dealloc(), pd.dealloc()), (0, 0));
+    Ok(())
+}
+
+/// A parent domain is a domain to every function that takes one, this one too.
+fn a_parent_domain_can_be_extended(rig: &Rig) -> Outcome {
+    let device = rig.open();
+    let (_pd, first) = parent(rig, &device)?;
+    let second = Parent { pd: Some(&first), td: None, comp_mask: 0 }.alloc(&device).unwrap();
+    assert_eq!(first.dealloc(), EBUSY);
+    assert_eq!((second.dealloc(), first.dealloc()), (0, 0));
+    Ok(())
+}
+
+fn everything_that_takes_a_domain_takes_a_parent_domain(rig: &Rig) -> Outcome {
+    let device = rig.open();
+    let (_pd, parent) = parent(rig, &device)?;
+    let mr = parent.reg(&Buf::new(4096), EVERYTHING).unwrap();
+    let srq = Srq::new(&parent, 16, 1).unwrap();
+    let ah = crate::kit::Ah::new(&parent, ah_attr(&device, device.find_gid().unwrap().0)).unwrap();
+    for options in [
+        Options::rc(Flavour::Classic),
+        Options::uc(Flavour::Classic),
+        Options::ud(Flavour::Classic),
+        Options::rc(Flavour::Extended),
+    ] {
+        drop(Node::within(&device, &parent, &options));
+    }
+    assert_eq!(ah.destroy(), 0);
+    drop((mr, srq));
+    assert_eq!(parent.dealloc(), 0);
+    Ok(())
+}
+
+/// `man ibv_alloc_parent_domain`: completely interchangeable with the domain that it was made of. Keys of one are good for
+/// pairs of the other.
+fn a_parent_domain_and_its_domain_are_one(rig: &Rig) -> Outcome {
+    let device = rig.open();
+    let (pd, parent) = parent(rig, &device)?;
+    let a = Node::within(&device, &pd, &Options::rc(Flavour::Classic));
+    let b = Node::within(&device, &parent, &Options::rc(Flavour::Classic));
+    a.connect(&b.peer());
+    b.connect(&a.peer());
+    let (of_pd, of_parent) =
+        (pd.reg(&Buf::new(4096), EVERYTHING).unwrap(), parent.reg(&Buf::new(4096), EVERYTHING).unwrap());
+    for (local, remote) in [(&of_pd, &of_parent), (&of_parent, &of_pd)] {
+        for from in [&a, &b] {
+            local.buf.set(0, &pattern(3, 300));
+            remote.buf.set(0, &[0; 300]);
+            from.done(Wr::write(1, remote.remote(0)).sge(local.at(0, 300)));
+            assert_eq!(remote.buf.get(0, 300), pattern(3, 300));
+        }
+    }
+    Ok(())
+}
+
+fn pairs_of_parent_domains_exchange_messages(rig: &Rig, flavour: Flavour) -> Outcome {
+    let device = rig.open();
+    let (_pd, parent) = parent(rig, &device)?;
+    let (a, b) = (
+        Node::within(&device, &parent, &Options::rc(flavour)),
+        Node::within(&device, &parent, &Options::rc(flavour)),
+    );
+    a.connect(&b.peer());
+    b.connect(&a.peer());
+    a.mr.buf.set(0, &pattern(1, 5000));
+    b.recv(1, 0, 5000);
+    a.done(Wr::send(2).sge(a.mr.at(0, 5000)));
+    assert_eq!(b.recv_cq.ok().len, 5000);
+    assert_eq!(b.mr.buf.get(0, 5000), pattern(1, 5000));
+    Ok(())
+}

@@ -1,0 +1,212 @@
+//! What is done to a completion queue besides polling: arming, resizing, moderating.
+
+use std::io;
+use std::time::Duration;
+
+use rdma_mummy_sys::types::{ibv_cq_attr_mask, ibv_moderate_cq, ibv_modify_cq_attr};
+use rdma_mummy_sys::verbs;
+
+use super::{
+    BasicCompletionQueue, BasicPoller, CqInner, ExtendedCompletionQueue, ExtendedPoller,
+    GenericCompletionQueue, GenericPoller, PollCompletionQueueError,
+};
+use crate::ibverbs::{Unsupported, check, readiness};
+
+/// Which completions make an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Notify {
+    /// Any.
+    Any,
+    /// A receive whose sender asked for it
+    /// ([`Solicited`](crate::ibverbs::queue_pair::WorkRequestFlags::Solicited)), and any failure.
+    Solicited,
+}
+
+impl CqInner {
+    fn request_notification(&self, notify: Notify) -> Result<(), ArmCompletionQueueError> {
+        const VERB: &str = "ibv_req_notify_cq";
+        if !self.has_channel() {
+            return Err(ArmCompletionQueueError::NoChannel);
+        }
+        // SAFETY: the queue lives, so its context is open; the operation is in every release's struct.
+        if unsafe { (*self.context().as_raw().as_ptr()).ops.req_notify_cq.is_none() } {
+            return Err(Unsupported::new(self.context(), VERB, "completion events").into());
+        }
+        // SAFETY: the queue lives, and the operation is there.
+        let result =
+            unsafe { verbs::ibv_req_notify_cq(self.as_raw().as_ptr(), (notify == Notify::Solicited).into()) };
+        match check(result) {
+            Ok(()) => Ok(()),
+            Err(error) if Unsupported::is_meant_by(&error) => {
+                Err(Unsupported::new(self.context(), VERB, "completion events").into())
+            }
+            Err(source) if readiness::is_device_gone(&source) => {
+                Err(ArmCompletionQueueError::DeviceGone { device: self.context().name(), source })
+            }
+            Err(source) => Err(ArmCompletionQueueError::Ibverbs { source }),
+        }
+    }
+
+    fn resize(&self, cqe: u32) -> Result<(), ResizeCompletionQueueError> {
+        let asked = i32::try_from(cqe).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL));
+        let result = asked.and_then(|asked| {
+            // SAFETY: the queue lives, and its handle is borrowed mutably: nobody polls it.
+            check(unsafe { (self.context().provider().verbs().ibv_resize_cq)(self.as_raw().as_ptr(), asked) })
+        });
+        result.map_err(|source| {
+            if Unsupported::is_meant_by(&source) {
+                let capability = "completion queues that can be resized";
+                return Unsupported::new(self.context(), "ibv_resize_cq", capability).into();
+            }
+            let limit = self.context().query_device().map_or(0, |attr| attr.max_cqe());
+            ResizeCompletionQueueError::Ibverbs { cqe, limit, source }
+        })
+    }
+
+    fn moderate(&self, count: u16, period: Duration) -> Result<(), ModerateCompletionQueueError> {
+        let refused = |source| ModerateCompletionQueueError::Ibverbs { count, period, source };
+        let micros = period.as_nanos().div_ceil(1000);
+        let cq_period =
+            u16::try_from(micros).map_err(|_| refused(io::Error::from_raw_os_error(libc::EINVAL)))?;
+        let mut attr = ibv_modify_cq_attr {
+            attr_mask: ibv_cq_attr_mask::IBV_CQ_ATTR_MODERATE.0,
+            moderate: ibv_moderate_cq { cq_count: count, cq_period },
+        };
+        // SAFETY: the queue lives, and `attr` is initialised.
+        check(unsafe { verbs::ibv_modify_cq(self.as_raw().as_ptr(), &raw mut attr) }).map_err(|source| {
+            if Unsupported::is_meant_by(&source) {
+                return Unsupported::new(self.context(), "ibv_modify_cq", "moderation of completion events")
+                    .into();
+            }
+            refused(source)
+        })
+    }
+}
+
+macro_rules! control {
+    ($Queue:ident, $Poller:ident, |$queue:ident| $inner:expr) => {
+        impl $Queue {
+            /// Asks for an event with the next completion (`ibv_req_notify_cq`), and begins to poll.
+            ///
+            /// Completions that are there already make no event; they are the poller's. So drain it, and then wait
+            /// for the event ([`CompletionChannel`](super::CompletionChannel)): nothing is missed. One that comes
+            /// while the poller drains is polled and makes an event besides, after which there may be nothing to
+            /// poll. There is one event for each time that the queue is armed.
+            ///
+            /// # Errors
+            ///
+            /// The queue was made without a channel, the device is gone, or what `start_poll` says.
+            pub fn arm(&mut self, notify: Notify) -> Result<$Poller<'_>, ArmCompletionQueueError> {
+                let $queue = &mut *self;
+                $inner.request_notification(notify)?;
+                Ok(self.start_poll()?)
+            }
+
+            /// Makes the queue longer or shorter, so that it holds at least `cqe` completions (`ibv_resize_cq`).
+            ///
+            /// # Errors
+            ///
+            /// It holds more completions than that already, the device's queues do not hold so many, or it cannot
+            /// resize them.
+            pub fn resize(&mut self, cqe: u32) -> Result<(), ResizeCompletionQueueError> {
+                let $queue = &mut *self;
+                $inner.resize(cqe)
+            }
+
+            /// Asks the device to hold an event back until there are `count` completions or the first of them is
+            /// `period` old (`ibv_modify_cq`). The period is rounded up to microseconds.
+            ///
+            /// What a device makes of it is its own affair: it may send events earlier, never none.
+            ///
+            /// # Errors
+            ///
+            /// The device has no moderation, or not of this extent
+            /// ([`DeviceAttr`](crate::ibverbs::device_attr::DeviceAttr)'s `cq_mod_caps`).
+            pub fn moderate(
+                &mut self,
+                count: u16,
+                period: Duration,
+            ) -> Result<(), ModerateCompletionQueueError> {
+                let $queue = &mut *self;
+                $inner.moderate(count, period)
+            }
+        }
+    };
+}
+
+control!(BasicCompletionQueue, BasicPoller, |queue| queue.inner);
+control!(ExtendedCompletionQueue, ExtendedPoller, |queue| queue.without_poll());
+control!(GenericCompletionQueue, GenericPoller, |queue| match queue {
+    GenericCompletionQueue::Basic(queue) => &*queue.inner,
+    GenericCompletionQueue::Extended(queue) => queue.without_poll(),
+});
+
+/// A completion queue could not be armed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ArmCompletionQueueError {
+    /// The queue was made without a channel, so there is no place for its events.
+    #[error("the completion queue has no channel for its events; make it with `setup_comp_channel`")]
+    NoChannel,
+    /// The device sends no events.
+    #[error(transparent)]
+    Unsupported(#[from] Unsupported),
+    /// The device has failed or was taken away.
+    #[error("device {device} is gone: ibv_req_notify_cq failed: {source}")]
+    DeviceGone {
+        /// The device's name.
+        device: String,
+        /// What the library said.
+        source: io::Error,
+    },
+    /// It is armed, and could not be polled.
+    #[error(transparent)]
+    Poll(#[from] PollCompletionQueueError),
+    /// The library refused.
+    #[error("ibv_req_notify_cq failed: {source}")]
+    Ibverbs {
+        /// What the library said.
+        source: io::Error,
+    },
+}
+
+/// A completion queue could not be resized; it is as it was.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ResizeCompletionQueueError {
+    /// The device cannot resize queues.
+    #[error(transparent)]
+    Unsupported(#[from] Unsupported),
+    /// The library refused.
+    #[error(
+        "cannot resize the completion queue to {cqe} entries: {source}; it must have room for what waits to be \
+         polled, and the device's limit (max_cqe) is {limit}"
+    )]
+    Ibverbs {
+        /// What was asked for.
+        cqe: u32,
+        /// The device's limit.
+        limit: i32,
+        /// What the library said.
+        source: io::Error,
+    },
+}
+
+/// Events of a completion queue could not be moderated.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ModerateCompletionQueueError {
+    /// The device has no moderation.
+    #[error(transparent)]
+    Unsupported(#[from] Unsupported),
+    /// The library refused; or the period is longer than the 65535 microseconds that C can say.
+    #[error("cannot have an event for {count} completions or {period:?}: ibv_modify_cq: {source}")]
+    Ibverbs {
+        /// What was asked for.
+        count: u16,
+        /// What was asked for.
+        period: Duration,
+        /// What the library said.
+        source: io::Error,
+    },
+}

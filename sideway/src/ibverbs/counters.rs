@@ -1,0 +1,259 @@
+//! Counters: how many packets and bytes a flow has seen.
+//!
+//! A [`Counters`] object is an array of numbers. What each of them counts is [said](Counters::attach_point) before the object
+//! becomes an action of a flow ([`FlowSpec::Count`](super::flow::FlowSpec::Count)), or for a flow that is there
+//! already ([`attach_point_flow`](Counters::attach_point_flow)).
+//!
+//! Only devices that steer flows have them; mlx5 is the one that is known. SoftRoCE and the software device answer
+//! [`Unsupported`].
+
+use std::fmt;
+use std::io;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use rdma_mummy_sys::types::{
+    ibv_counter_attach_attr, ibv_counter_description, ibv_counters, ibv_counters_init_attr,
+    ibv_read_counters_flags,
+};
+use rdma_mummy_sys::verbs;
+
+use super::device_context::DeviceContext;
+use super::flow::Flow;
+use super::{Unsupported, check};
+
+/// What is counted at a point, for messages.
+const WHAT: &str = "counters";
+
+c_enum! {
+    /// What is counted (`ibv_counter_description`).
+    pub struct CounterDescription(u32) {
+        /// Packets.
+        Packets = ibv_counter_description::IBV_COUNTER_PACKETS.0,
+        /// Bytes.
+        Bytes = ibv_counter_description::IBV_COUNTER_BYTES.0,
+    }
+}
+
+display_as_debug!(CounterDescription);
+
+c_flags! {
+    /// How counters are read (`ibv_read_counters_flags`).
+    pub struct ReadCountersFlags(u32) {
+        /// What the driver read last will do, if it keeps that.
+        PreferCached = ibv_read_counters_flags::IBV_READ_COUNTERS_ATTR_PREFER_CACHED.0,
+    }
+}
+
+/// A set of counters (`ibv_counters`).
+///
+/// A handle: clones stand for the same set, which goes when the last handle and the last flow that counts into it are gone.
+#[derive(Clone)]
+pub struct Counters(Arc<Inner>);
+
+struct Inner {
+    counters: NonNull<ibv_counters>,
+    context: DeviceContext,
+}
+
+// SAFETY: verbs on one set of counters may be called from any thread, several at a time.
+unsafe impl Send for Inner {}
+// SAFETY: as above.
+unsafe impl Sync for Inner {}
+
+impl DeviceContext {
+    /// A set of counters that count nothing yet (`ibv_create_counters`).
+    ///
+    /// # Errors
+    ///
+    /// The device has none ([`Unsupported`]), or no more of them.
+    ///
+    /// # References
+    ///
+    /// `man ibv_create_counters`
+    pub fn create_counters(&self) -> Result<Counters, CreateCountersError> {
+        let mut attr = ibv_counters_init_attr { comp_mask: 0 };
+        // SAFETY: the context is open and the attributes are valid.
+        let counters = unsafe { verbs::ibv_create_counters(self.as_raw().as_ptr(), &raw mut attr) };
+        match NonNull::new(counters) {
+            Some(counters) => Ok(Counters(Arc::new(Inner { counters, context: self.clone() }))),
+            None => {
+                let source = io::Error::last_os_error();
+                Err(if Unsupported::is_meant_by(&source) {
+                    Unsupported::new(self, "ibv_create_counters", WHAT).into()
+                } else {
+                    CreateCountersError::Ibverbs { source }
+                })
+            }
+        }
+    }
+}
+
+impl Counters {
+    /// The counter at `index` is of this, of whichever flows are created with the set (`ibv_attach_counters_point_flow`
+    /// without a flow).
+    ///
+    /// # Errors
+    ///
+    /// The device does not count this ([`Unsupported`]), the index is too high, or a flow has the set already.
+    ///
+    /// # References
+    ///
+    /// `man ibv_attach_counters_point_flow`
+    pub fn attach_point(&self, what: CounterDescription, index: u32) -> Result<(), AttachCountersError> {
+        self.attach(what, index, std::ptr::null_mut())
+    }
+
+    /// The counter at `index` is of this, of a flow that is there.
+    ///
+    /// # Errors
+    ///
+    /// As [`attach_point`](Self::attach_point), or the flow is of another context.
+    pub fn attach_point_flow(
+        &self,
+        what: CounterDescription,
+        index: u32,
+        flow: &Flow,
+    ) -> Result<(), AttachCountersError> {
+        if flow.queue_pair().context() != self.context() {
+            return Err(AttachCountersError::OtherContext);
+        }
+        self.attach(what, index, flow.as_raw().as_ptr())
+    }
+
+    fn attach(
+        &self,
+        what: CounterDescription,
+        index: u32,
+        flow: *mut rdma_mummy_sys::types::ibv_flow,
+    ) -> Result<(), AttachCountersError> {
+        const VERB: &str = "ibv_attach_counters_point_flow";
+        let counter_desc = ibv_counter_description(what.raw());
+        let mut attr = ibv_counter_attach_attr { counter_desc, index, comp_mask: 0 };
+        let counters = self.0.counters.as_ptr();
+        // SAFETY: counters and flow live, and the attributes are valid.
+        let result = check(unsafe { verbs::ibv_attach_counters_point_flow(counters, &raw mut attr, flow) });
+        result.map_err(|source| {
+            if Unsupported::is_meant_by(&source) {
+                return Unsupported::new(self.context(), VERB, format!("counter of {what}")).into();
+            }
+            AttachCountersError::Ibverbs { what, index, source }
+        })
+    }
+
+    /// Reads the first so many counters (`ibv_read_counters`).
+    ///
+    /// # Errors
+    ///
+    /// The set counts nothing yet, has not so many counters, or the device does not answer.
+    ///
+    /// # References
+    ///
+    /// `man ibv_read_counters`
+    pub fn read(&self, values: &mut [u64], flags: ReadCountersFlags) -> Result<(), ReadCountersError> {
+        let count = values.len();
+        let error = |source| ReadCountersError::Ibverbs { count, source };
+        let ncounters =
+            u32::try_from(count).map_err(|_| error(io::Error::from_raw_os_error(libc::EINVAL)))?;
+        let counters = self.0.counters.as_ptr();
+        // SAFETY: the counters live, and there is room for so many values.
+        let result =
+            unsafe { verbs::ibv_read_counters(counters, values.as_mut_ptr(), ncounters, flags.bits()) };
+        check(result).map_err(|source| {
+            if Unsupported::is_meant_by(&source) {
+                return Unsupported::new(self.context(), "ibv_read_counters", WHAT).into();
+            }
+            error(source)
+        })
+    }
+
+    /// The context that the set was made from.
+    pub fn context(&self) -> &DeviceContext {
+        &self.0.context
+    }
+
+    /// The C object. Using it is as unsafe as in C, and it must not be destroyed.
+    pub fn as_raw(&self) -> NonNull<ibv_counters> {
+        self.0.counters
+    }
+}
+
+impl PartialEq for Counters {
+    /// The same set.
+    fn eq(&self, other: &Self) -> bool {
+        self.0.counters == other.0.counters
+    }
+}
+
+impl Eq for Counters {}
+
+impl fmt::Debug for Counters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Counters").field("context", &self.0.context).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // SAFETY: the counters live, and every flow that counts into them held this `Inner` and is gone.
+        if let Err(error) = check(unsafe { verbs::ibv_destroy_counters(self.counters.as_ptr()) }) {
+            log::error!("ibv_destroy_counters failed: {error}");
+            // The counters are still there, so what they depend on has to stay.
+            std::mem::forget(self.context.clone());
+        }
+    }
+}
+
+/// Counters could not be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CreateCountersError {
+    /// There are no counters.
+    #[error(transparent)]
+    Unsupported(#[from] Unsupported),
+    /// `ibv_create_counters` failed.
+    #[error("ibv_create_counters failed: {source}")]
+    Ibverbs {
+        /// What the library said.
+        source: io::Error,
+    },
+}
+
+/// A counter could not be told what to count.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AttachCountersError {
+    /// This is not counted.
+    #[error(transparent)]
+    Unsupported(#[from] Unsupported),
+    /// The flow is not of the counters' context.
+    #[error("the flow is of another context than the counters")]
+    OtherContext,
+    /// `ibv_attach_counters_point_flow` failed.
+    #[error("ibv_attach_counters_point_flow failed for counter {index} of {what}: {source}")]
+    Ibverbs {
+        /// What was to be counted.
+        what: CounterDescription,
+        /// Where.
+        index: u32,
+        /// What the library said.
+        source: io::Error,
+    },
+}
+
+/// Counters could not be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReadCountersError {
+    /// They cannot be read.
+    #[error(transparent)]
+    Unsupported(#[from] Unsupported),
+    /// `ibv_read_counters` failed.
+    #[error("ibv_read_counters failed for {count} counters: {source}")]
+    Ibverbs {
+        /// How many were asked for.
+        count: usize,
+        /// What the library said.
+        source: io::Error,
+    },
+}

@@ -1,0 +1,114 @@
+//! Enhanced connection establishment (ECE): what two ends of one vendor agree on beyond the specification.
+//!
+//! Before the queue pairs are connected, one end tells its [options](QueuePairControl::query_ece) to the other, which
+//! [sets](QueuePairControl::set_ece) them on its own pair; what it accepted goes back, and is set at the first end. From then on
+//! both ends have the same options, which take effect as the pairs are modified towards ready-to-send.
+
+use std::io;
+
+use rdma_mummy_sys::types::ibv_ece;
+
+use super::queue_pair::QueuePairControl;
+use super::{Unsupported, check};
+
+/// Options of a vendor (`ibv_ece`). They mean nothing to another vendor's device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Ece {
+    /// The vendor's identifier on the network.
+    pub vendor_id: u32,
+    /// The vendor's own bits.
+    pub options: u32,
+}
+
+impl QueuePairControl {
+    /// The options that the pair has (`ibv_query_ece`): at first those that its device supports.
+    ///
+    /// # Errors
+    ///
+    /// The device has no options ([`Unsupported`]), or does not answer.
+    ///
+    /// # References
+    ///
+    /// `man ibv_query_ece`
+    pub fn query_ece(&self) -> Result<Ece, QueryEceError> {
+        const WHAT: &str = "enhanced connection establishment";
+        let query = self.context().provider().verbs().ibv_query_ece();
+        let query = query.map_err(|symbol| Unsupported::missing(self.context(), WHAT, symbol))?;
+        let mut ece = ibv_ece::default();
+        let _control = self.lock();
+        // SAFETY: the queue pair lives, its control is locked, and `ece` is a valid place.
+        let result = check(unsafe { query(self.as_raw().as_ptr(), &raw mut ece) });
+        result.map_err(|source| {
+            if Unsupported::is_meant_by(&source) {
+                return Unsupported::new(self.context(), "ibv_query_ece", WHAT).into();
+            }
+            QueryEceError::Ibverbs { qp_num: self.qp_number(), source }
+        })?;
+        Ok(Ece { vendor_id: ece.vendor_id, options: ece.options })
+    }
+
+    /// Wishes for these options, and says which of them were accepted (`ibv_set_ece`).
+    ///
+    /// # Errors
+    ///
+    /// The device has no options ([`Unsupported`]), or these are not its vendor's, or make no sense to it in this state.
+    ///
+    /// # References
+    ///
+    /// `man ibv_set_ece`
+    pub fn set_ece(&self, wanted: Ece) -> Result<Ece, SetEceError> {
+        const WHAT: &str = "enhanced connection establishment";
+        let set = self.context().provider().verbs().ibv_set_ece();
+        let set = set.map_err(|symbol| Unsupported::missing(self.context(), WHAT, symbol))?;
+        let mut ece = ibv_ece { vendor_id: wanted.vendor_id, options: wanted.options, comp_mask: 0 };
+        let _control = self.lock();
+        // SAFETY: the queue pair lives, its control is locked, and `ece` is valid.
+        let result = check(unsafe { set(self.as_raw().as_ptr(), &raw mut ece) });
+        result.map_err(|source| {
+            if Unsupported::is_meant_by(&source) {
+                return Unsupported::new(self.context(), "ibv_set_ece", WHAT).into();
+            }
+            SetEceError::Ibverbs { qp_num: self.qp_number(), wanted, source }
+        })?;
+        Ok(Ece { vendor_id: ece.vendor_id, options: ece.options })
+    }
+}
+
+/// The options of a queue pair could not be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum QueryEceError {
+    /// There are no options.
+    #[error(transparent)]
+    Unsupported(#[from] Unsupported),
+    /// `ibv_query_ece` failed.
+    #[error("ibv_query_ece failed for queue pair {qp_num:#x}: {source}")]
+    Ibverbs {
+        /// The queue pair's number.
+        qp_num: u32,
+        /// What the library said.
+        source: io::Error,
+    },
+}
+
+/// Options could not be set on a queue pair.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SetEceError {
+    /// There are no options.
+    #[error(transparent)]
+    Unsupported(#[from] Unsupported),
+    /// `ibv_set_ece` failed.
+    #[error(
+        "ibv_set_ece failed for queue pair {qp_num:#x} with options {:#x} of vendor {:#x}: {source}",
+        .wanted.options, .wanted.vendor_id
+    )]
+    Ibverbs {
+        /// The queue pair's number.
+        qp_num: u32,
+        /// What was wished for.
+        wanted: Ece,
+        /// What the library said.
+        source: io::Error,
+    },
+}

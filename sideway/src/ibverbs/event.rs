@@ -1,0 +1,343 @@
+//! Asynchronous events: what a device says without being asked (`ibv_get_async_event`).
+//!
+//! A queue pair that failed, a completion queue that overran, a port that went down, a device that is gone. An event
+//! here is a value: what it is about is copied out, and it is acknowledged before it is given to the program, so that
+//! nothing waits for an event that is still being looked at: objects can be dropped at any time.
+//!
+//! ```
+//! # #[cfg(feature = "soft")]
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use std::time::Duration;
+//!
+//! use sideway::ibverbs::device::DeviceList;
+//! use sideway::ibverbs::event::{AsyncElement, AsyncEventType};
+//!
+//! let list = DeviceList::from_provider(sideway::ProviderChoice::Soft.select()?.provider())?;
+//! let context = list.first()?.open()?;
+//! let events = context.async_events()?;
+//! while let Some(event) = events.wait_timeout(Duration::from_millis(1))? {
+//!     match (event.event_type(), event.element()) {
+//!         (AsyncEventType::PortError, AsyncElement::Port(port)) => println!("port {port} is down"),
+//!         (AsyncEventType::DeviceFatal, _) => break,
+//!         (kind, AsyncElement::QueuePair { qp_num }) => println!("queue pair {qp_num:#x}: {kind}"),
+//!         (kind, element) => println!("{kind}: {element:?}"),
+//!     }
+//! }
+//! # Ok(())
+//! # }
+//! # #[cfg(not(feature = "soft"))]
+//! # fn main() {}
+//! ```
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use rdma_mummy_sys::types::{ibv_async_event, ibv_event_type as E};
+
+use super::completion::CompletionQueueId;
+use super::device_context::DeviceContext;
+use super::readiness::{self, Deadline};
+
+c_enum! {
+    /// What happened (`ibv_event_type`). A type that this crate has never heard of is passed through.
+    pub struct AsyncEventType(u32) {
+        /// A completion queue is of no use any more: it overran.
+        CompletionQueueError = E::IBV_EVENT_CQ_ERR.0,
+        /// A queue pair failed and is in the error state.
+        QueuePairFatal = E::IBV_EVENT_QP_FATAL.0,
+        /// A peer's request to a queue pair was invalid; it is in the error state.
+        QueuePairRequestError = E::IBV_EVENT_QP_REQ_ERR.0,
+        /// A peer's request was not allowed to touch local memory; the queue pair is in the error state.
+        QueuePairAccessError = E::IBV_EVENT_QP_ACCESS_ERR.0,
+        /// The first message came to a queue pair that is ready to receive and not yet to send.
+        CommunicationEstablished = E::IBV_EVENT_COMM_EST.0,
+        /// The send queue, whose draining was asked for, is drained.
+        SendQueueDrained = E::IBV_EVENT_SQ_DRAINED.0,
+        /// The connection goes by its alternate path now.
+        PathMigrated = E::IBV_EVENT_PATH_MIG.0,
+        /// The connection could not go over to its alternate path.
+        PathMigrationError = E::IBV_EVENT_PATH_MIG_ERR.0,
+        /// The device is gone, or of no use until it is reset.
+        DeviceFatal = E::IBV_EVENT_DEVICE_FATAL.0,
+        /// A port has a link now.
+        PortActive = E::IBV_EVENT_PORT_ACTIVE.0,
+        /// A port has lost its link.
+        PortError = E::IBV_EVENT_PORT_ERR.0,
+        /// A port's LID has changed.
+        LidChange = E::IBV_EVENT_LID_CHANGE.0,
+        /// A port's table of partition keys has changed.
+        PkeyChange = E::IBV_EVENT_PKEY_CHANGE.0,
+        /// A port has another subnet manager.
+        SubnetManagerChange = E::IBV_EVENT_SM_CHANGE.0,
+        /// A shared receive queue failed.
+        SharedReceiveQueueError = E::IBV_EVENT_SRQ_ERR.0,
+        /// A shared receive queue holds fewer requests than its limit.
+        SharedReceiveQueueLimitReached = E::IBV_EVENT_SRQ_LIMIT_REACHED.0,
+        /// A queue pair in the error state takes no more requests from its shared receive queue.
+        QueuePairLastWqeReached = E::IBV_EVENT_QP_LAST_WQE_REACHED.0,
+        /// The subnet manager asks for subscriptions to be made again.
+        ClientReregister = E::IBV_EVENT_CLIENT_REREGISTER.0,
+        /// A port's table of GIDs has changed.
+        GidChange = E::IBV_EVENT_GID_CHANGE.0,
+        /// A work queue failed.
+        WorkQueueFatal = E::IBV_EVENT_WQ_FATAL.0,
+        /// The speed of a port has changed, without its link being lost.
+        DeviceSpeedChange = E::IBV_EVENT_DEVICE_SPEED_CHANGE.0,
+    }
+}
+display_as_debug!(AsyncEventType);
+
+impl AsyncEventType {
+    /// Which member of the C union its event has.
+    fn kind(self) -> Kind {
+        match self {
+            Self::CompletionQueueError => Kind::CompletionQueue,
+            Self::QueuePairFatal
+            | Self::QueuePairRequestError
+            | Self::QueuePairAccessError
+            | Self::CommunicationEstablished
+            | Self::SendQueueDrained
+            | Self::PathMigrated
+            | Self::PathMigrationError
+            | Self::QueuePairLastWqeReached => Kind::QueuePair,
+            Self::SharedReceiveQueueError | Self::SharedReceiveQueueLimitReached => Kind::SharedReceiveQueue,
+            Self::WorkQueueFatal => Kind::WorkQueue,
+            Self::PortActive
+            | Self::PortError
+            | Self::LidChange
+            | Self::PkeyChange
+            | Self::SubnetManagerChange
+            | Self::ClientReregister
+            | Self::GidChange => Kind::Port,
+            // The manual page names no port for the change of speed.
+            Self::DeviceFatal | Self::DeviceSpeedChange => Kind::Device,
+            _ => Kind::Unknown,
+        }
+    }
+}
+
+enum Kind {
+    CompletionQueue,
+    QueuePair,
+    SharedReceiveQueue,
+    WorkQueue,
+    Port,
+    Device,
+    Unknown,
+}
+
+/// What an event is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum AsyncElement {
+    /// A completion queue ([`CompletionQueue::id`](super::completion::CompletionQueue::id)).
+    CompletionQueue(CompletionQueueId),
+    /// A queue pair.
+    QueuePair {
+        /// Its number.
+        qp_num: u32,
+    },
+    /// A shared receive queue.
+    SharedReceiveQueue {
+        /// What it was given as `srq_context`.
+        srq_context: u64,
+    },
+    /// A work queue.
+    WorkQueue {
+        /// Its number.
+        wq_num: u32,
+    },
+    /// A port.
+    Port(u8),
+    /// The device.
+    Device,
+    /// Whatever an event of an unknown type is about.
+    Unknown,
+}
+
+/// Something that happened; it is acknowledged already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AsyncEvent {
+    event_type: AsyncEventType,
+    element: AsyncElement,
+}
+
+impl AsyncEvent {
+    /// What happened.
+    pub fn event_type(&self) -> AsyncEventType {
+        self.event_type
+    }
+
+    /// What it happened to.
+    pub fn element(&self) -> AsyncElement {
+        self.element
+    }
+
+    /// # Safety
+    ///
+    /// The event was got from the library and is not acknowledged: the object of its type lives.
+    unsafe fn copy(raw: &ibv_async_event) -> Self {
+        let event_type = AsyncEventType::from_raw(raw.event_type.0);
+        // SAFETY: the type says which member is set, and the object lives (the caller's promise); the fields are in
+        // every release's structs.
+        let element = unsafe {
+            match event_type.kind() {
+                Kind::CompletionQueue => AsyncElement::CompletionQueue(CompletionQueueId::of_context(
+                    (&raw const (*raw.element.cq).cq_context).read(),
+                )),
+                Kind::QueuePair => {
+                    AsyncElement::QueuePair { qp_num: (&raw const (*raw.element.qp).qp_num).read() }
+                }
+                Kind::SharedReceiveQueue => AsyncElement::SharedReceiveQueue {
+                    srq_context: (&raw const (*raw.element.srq).srq_context).read().addr() as u64,
+                },
+                Kind::WorkQueue => {
+                    AsyncElement::WorkQueue { wq_num: (&raw const (*raw.element.wq).wq_num).read() }
+                }
+                // Ports are numbered in a byte.
+                Kind::Port => AsyncElement::Port(raw.element.port_num as u8),
+                Kind::Device => AsyncElement::Device,
+                Kind::Unknown => AsyncElement::Unknown,
+            }
+        };
+        Self { event_type, element }
+    }
+}
+
+/// The asynchronous events of a context.
+///
+/// Each event is given out once, to whoever asks first. It may be used from several threads at a time. The context's
+/// descriptor for events is made non-blocking.
+#[derive(Clone, Debug)]
+pub struct AsyncEvents {
+    context: DeviceContext,
+}
+
+impl DeviceContext {
+    /// The context's asynchronous events.
+    ///
+    /// # Errors
+    ///
+    /// The library has no descriptor for them.
+    pub fn async_events(&self) -> Result<AsyncEvents, AsyncEventError> {
+        let events = AsyncEvents { context: self.clone() };
+        // So that a wait can end by a timeout, and two that wait for one event do not both get stuck in a read.
+        let made = match events.descriptor() {
+            Some(fd) => readiness::set_nonblocking(fd, true),
+            None => Err(io::Error::from_raw_os_error(libc::EBADF)),
+        };
+        made.map_err(|source| AsyncEventError::Ibverbs { verb: "fcntl", source })?;
+        Ok(events)
+    }
+}
+
+impl AsyncEvents {
+    /// The context whose events they are.
+    pub fn context(&self) -> &DeviceContext {
+        &self.context
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        // SAFETY: the context is open, and so is its descriptor; the field is in every release's struct.
+        unsafe { readiness::descriptor((*self.context.as_raw().as_ptr()).async_fd) }
+    }
+
+    /// Takes an event if there is one (`ibv_get_async_event`), without sleeping.
+    ///
+    /// # Errors
+    ///
+    /// The device is gone, and its last event taken.
+    pub fn try_next(&self) -> Result<Option<AsyncEvent>, AsyncEventError> {
+        let verbs = self.context.provider().verbs();
+        loop {
+            let mut raw = ibv_async_event::default();
+            // SAFETY: the context is open, and the event is this function's own.
+            let result = unsafe { (verbs.ibv_get_async_event)(self.context.as_raw().as_ptr(), &raw mut raw) };
+            if result == 0 {
+                // SAFETY: the event is one that was got just now; it is acknowledged once, and not used after that.
+                let event = unsafe {
+                    let event = AsyncEvent::copy(&raw);
+                    (verbs.ibv_ack_async_event)(&raw mut raw);
+                    event
+                };
+                return Ok(Some(event));
+            }
+            let source = io::Error::last_os_error();
+            match source.kind() {
+                io::ErrorKind::WouldBlock => return Ok(None),
+                io::ErrorKind::Interrupted => {}
+                _ if readiness::is_device_gone(&source) => {
+                    return Err(AsyncEventError::DeviceGone { device: self.context.name(), source });
+                }
+                _ => return Err(AsyncEventError::Ibverbs { verb: "ibv_get_async_event", source }),
+            }
+        }
+    }
+
+    /// Sleeps until there is an event, and takes it.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_next`](Self::try_next).
+    pub fn wait(&self) -> Result<AsyncEvent, AsyncEventError> {
+        loop {
+            // Without a deadline there is an event or an error.
+            if let Some(event) = self.wait_until(Deadline::NEVER)? {
+                return Ok(event);
+            }
+        }
+    }
+
+    /// Sleeps until there is an event, at most so long, and takes it; `None` if the time is over. Signals do not end
+    /// it.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_next`](Self::try_next).
+    pub fn wait_timeout(&self, timeout: Duration) -> Result<Option<AsyncEvent>, AsyncEventError> {
+        self.wait_until(Deadline::after(timeout))
+    }
+
+    fn wait_until(&self, deadline: Deadline) -> Result<Option<AsyncEvent>, AsyncEventError> {
+        loop {
+            // Before the sleep: a device that is gone has nothing more to announce.
+            if let Some(event) = self.try_next()? {
+                return Ok(Some(event));
+            }
+            let ready = readiness::wait(&[self.as_fd()], deadline);
+            if !ready.map_err(|source| AsyncEventError::Ibverbs { verb: "poll", source })? {
+                return Ok(None);
+            }
+        }
+    }
+}
+
+impl AsFd for AsyncEvents {
+    /// Readable while there are events. Do not read it, only ask.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor().expect("`async_events` has seen that there is one, and it never changes")
+    }
+}
+
+/// No asynchronous event could be taken.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AsyncEventError {
+    /// The device has failed or was taken away, and [`DeviceFatal`](AsyncEventType::DeviceFatal) was its last event.
+    #[error("device {device} is gone: ibv_get_async_event failed: {source}")]
+    DeviceGone {
+        /// The device's name.
+        device: String,
+        /// What the library said.
+        source: io::Error,
+    },
+    /// The library, or the system, refused.
+    #[error("cannot wait for asynchronous events: {verb} failed: {source}")]
+    Ibverbs {
+        /// What was called.
+        verb: &'static str,
+        /// What it said.
+        source: io::Error,
+    },
+}

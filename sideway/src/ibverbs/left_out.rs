@@ -1,0 +1,36 @@
+//! What this crate leaves out, by name: work queues and receive-side scaling, beside raw packet queue pairs and segmentation
+//! offload, which the [queue pair builder](super::queue_pair::QueuePairBuilder) refuses.
+//!
+//! They are about Ethernet frames, for which there are better crates (DPDK's, AF_XDP's). Asking for one is an
+//! [`Unsupported`] with the verb's name, as on a device that lacks it; the raw functions are in
+//! [`rdma_mummy_sys::verbs`].
+
+use std::convert::Infallible;
+
+use super::Unsupported;
+use super::device_context::DeviceContext;
+
+/// What is said of it.
+pub(crate) const RAW_PACKET: &str = "raw packet queue pairs in this crate";
+/// What is said of it.
+pub(crate) const SEGMENTATION_OFFLOAD: &str = "segmentation offload in this crate";
+
+impl DeviceContext {
+    /// A work queue (`ibv_create_wq`), which this crate does not wrap.
+    ///
+    /// # Errors
+    ///
+    /// Always: [`Unsupported`].
+    pub fn create_wq(&self) -> Result<Infallible, Unsupported> {
+        Err(Unsupported::new(self, "ibv_create_wq", "work queues in this crate"))
+    }
+
+    /// A table that spreads packets over work queues (`ibv_create_rwq_ind_table`), which this crate does not wrap.
+    ///
+    /// # Errors
+    ///
+    /// Always: [`Unsupported`].
+    pub fn create_rwq_ind_table(&self) -> Result<Infallible, Unsupported> {
+        Err(Unsupported::new(self, "ibv_create_rwq_ind_table", "receive-side scaling in this crate"))
+    }
+}

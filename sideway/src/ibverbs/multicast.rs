@@ -1,0 +1,185 @@
+//! Multicast groups: datagrams that go to everybody who wants them.
+//!
+//! A datagram to the GID of a group and to queue pair [`MULTICAST_QP_NUMBER`] reaches each queue pair that
+//! [is in the group](QueuePairControl::attach_mcast), takes one of its receives, and has the group's GID in its header. On a
+//! network with switches the host has to join the group as well: through the subnet administrator (InfiniBand) or IGMP
+//! (RoCE), which is the connection manager's business.
+
+use std::fmt;
+use std::io;
+use std::mem::ManuallyDrop;
+use std::net::Ipv6Addr;
+
+use rdma_mummy_sys::types::ibv_gid;
+
+use super::address::Gid;
+use super::queue_pair::QueuePairControl;
+use super::{Unsupported, check};
+
+/// The queue pair number of every group.
+pub const MULTICAST_QP_NUMBER: u32 = 0xff_ffff;
+
+impl Gid {
+    /// Whether it names a group: `ff00::/8`, or an IPv4 group's address (RoCE v2).
+    pub fn is_multicast(&self) -> bool {
+        Ipv6Addr::from(self.raw).is_multicast() || self.to_ipv4_mapped().is_some_and(|ip| ip.is_multicast())
+    }
+}
+
+impl QueuePairControl {
+    /// Takes the queue pair into a group (`ibv_attach_mcast`), until what this returns is detached or dropped.
+    ///
+    /// `lid` is the group's local identifier on InfiniBand; on RoCE it is not looked at, and 0 will do.
+    ///
+    /// # Errors
+    ///
+    /// The pair takes no datagrams or the GID is no group's (`EINVAL`), there are too many members (`ENOMEM`), the pair is in
+    /// the group already, or the device has no multicast ([`Unsupported`]).
+    ///
+    /// # References
+    ///
+    /// `man ibv_attach_mcast`
+    pub fn attach_mcast(&self, gid: Gid, lid: u16) -> Result<MulticastMembership, AttachMulticastError> {
+        let qp_num = self.qp_number();
+        let mut groups = self.multicast_groups();
+        // To the library it would be in the group once, and leave it with whichever came first.
+        if groups.contains(&(gid, lid)) {
+            return Err(AttachMulticastError::AlreadyAttached { qp_num, gid, lid });
+        }
+        let raw = ibv_gid::from(gid);
+        let attach = self.context().provider().verbs().ibv_attach_mcast;
+        // SAFETY: the queue pair lives, and the GID is valid.
+        match check(unsafe { attach(self.as_raw().as_ptr(), &raw const raw, lid) }) {
+            Ok(()) => {
+                groups.push((gid, lid));
+                Ok(MulticastMembership { control: self.clone(), gid, lid })
+            }
+            Err(source) if Unsupported::is_meant_by(&source) => {
+                Err(Unsupported::new(self.context(), "ibv_attach_mcast", "multicast").into())
+            }
+            Err(source) => Err(AttachMulticastError::Ibverbs { qp_num, gid, lid, source }),
+        }
+    }
+}
+
+/// That a queue pair is in a multicast group. Dropping it takes the pair out.
+///
+/// It keeps the pair alive: one that is in a group cannot be destroyed.
+#[must_use = "dropping it takes the queue pair out of the group"]
+pub struct MulticastMembership {
+    control: QueuePairControl,
+    gid: Gid,
+    lid: u16,
+}
+
+impl MulticastMembership {
+    /// The group's GID.
+    pub fn gid(&self) -> Gid {
+        self.gid
+    }
+
+    /// The group's local identifier, as it was given.
+    pub fn lid(&self) -> u16 {
+        self.lid
+    }
+
+    /// The queue pair.
+    pub fn queue_pair(&self) -> &QueuePairControl {
+        &self.control
+    }
+
+    /// Takes the pair out of the group (`ibv_detach_mcast`), and says how that went, which a drop only logs.
+    ///
+    /// # Errors
+    ///
+    /// The device did not take it out: it is still in the group, and cannot be destroyed. The membership comes back with the error.
+    pub fn detach(self) -> Result<(), DetachMulticastError> {
+        let membership = ManuallyDrop::new(self);
+        match membership.leave() {
+            Ok(()) => {
+                // SAFETY: the membership's own drop does not run, so this is the only one of the control.
+                drop(unsafe { core::ptr::read(&raw const membership.control) });
+                Ok(())
+            }
+            Err(source) => {
+                Err(DetachMulticastError { membership: ManuallyDrop::into_inner(membership), source })
+            }
+        }
+    }
+
+    fn leave(&self) -> io::Result<()> {
+        let mut groups = self.control.multicast_groups();
+        let raw = ibv_gid::from(self.gid);
+        let detach = self.control.context().provider().verbs().ibv_detach_mcast;
+        // SAFETY: the queue pair lives, and the GID is valid.
+        check(unsafe { detach(self.control.as_raw().as_ptr(), &raw const raw, self.lid) })?;
+        groups.retain(|group| *group != (self.gid, self.lid));
+        Ok(())
+    }
+}
+
+impl Drop for MulticastMembership {
+    fn drop(&mut self) {
+        if let Err(error) = self.leave() {
+            let qp_num = self.control.qp_number();
+            log::error!(
+                "ibv_detach_mcast failed, queue pair {qp_num:#x} stays in group {}: {error}",
+                self.gid
+            );
+        }
+    }
+}
+
+impl fmt::Debug for MulticastMembership {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MulticastMembership")
+            .field("queue_pair", &self.control)
+            .field("gid", &self.gid)
+            .field("lid", &self.lid)
+            .finish()
+    }
+}
+
+/// A queue pair could not be taken into a group.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AttachMulticastError {
+    /// There is no multicast.
+    #[error(transparent)]
+    Unsupported(#[from] Unsupported),
+    /// The pair is in the group.
+    #[error("queue pair {qp_num:#x} is in group {gid} (LID {lid:#x}) already")]
+    AlreadyAttached {
+        /// The queue pair's number.
+        qp_num: u32,
+        /// The group's GID.
+        gid: Gid,
+        /// The group's local identifier.
+        lid: u16,
+    },
+    /// `ibv_attach_mcast` failed.
+    #[error(
+        "ibv_attach_mcast failed for queue pair {qp_num:#x} and group {gid} (LID {lid:#x}): {source} (only datagram \
+         queue pairs join, and only multicast addresses are groups)"
+    )]
+    Ibverbs {
+        /// The queue pair's number.
+        qp_num: u32,
+        /// The group's GID.
+        gid: Gid,
+        /// The group's local identifier.
+        lid: u16,
+        /// What the library said.
+        source: io::Error,
+    },
+}
+
+/// A queue pair could not be taken out of a group.
+#[derive(Debug, thiserror::Error)]
+#[error("ibv_detach_mcast failed for group {}: {source}; the queue pair stays in it", .membership.gid)]
+pub struct DetachMulticastError {
+    /// The membership, which still is one.
+    pub membership: MulticastMembership,
+    /// What the library said.
+    pub source: io::Error,
+}

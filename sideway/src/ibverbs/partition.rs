@@ -1,0 +1,134 @@
+//! Partitions: which queue pairs of a network may talk to one another.
+//!
+//! Each port has a table of partition keys, and a queue pair names one by its index (`pkey_index`). Two ends talk if their keys
+//! have the same base, and one of them is a full member.
+
+use std::fmt;
+use std::io;
+
+use super::device_context::{DeviceContext, QueryPortError};
+use super::{Unsupported, os_error};
+
+/// A partition key: fifteen bits that name a partition, and one that says how far its holder belongs to it.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PartitionKey(u16);
+
+impl PartitionKey {
+    /// The default partition, as a full member: the only one on RoCE.
+    pub const DEFAULT: Self = Self(0xffff);
+
+    /// From the number, in host byte order.
+    pub const fn new(key: u16) -> Self {
+        Self(key)
+    }
+
+    /// The number, in host byte order.
+    pub const fn as_u16(self) -> u16 {
+        self.0
+    }
+
+    /// The partition.
+    pub const fn base(self) -> u16 {
+        self.0 & 0x7fff
+    }
+
+    /// Whether its holder talks to all of the partition; a limited member talks to full members only.
+    pub const fn is_full_member(self) -> bool {
+        self.0 & 0x8000 != 0
+    }
+
+    /// Whether an entry of the table is empty.
+    pub const fn is_invalid(self) -> bool {
+        self.base() == 0
+    }
+}
+
+impl fmt::Display for PartitionKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#06x}", self.0)
+    }
+}
+
+impl fmt::Debug for PartitionKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PartitionKey({self})")
+    }
+}
+
+impl DeviceContext {
+    /// One entry of a port's table of partition keys (`ibv_query_pkey`).
+    ///
+    /// # Errors
+    ///
+    /// There is no such port or index.
+    ///
+    /// # References
+    ///
+    /// `man ibv_query_pkey`
+    pub fn query_pkey(&self, port_num: u8, index: u16) -> Result<PartitionKey, QueryPkeyError> {
+        let mut pkey = 0;
+        let query = self.provider().verbs().ibv_query_pkey;
+        // SAFETY: the context is open and `pkey` is a valid place.
+        match unsafe { query(self.as_raw().as_ptr(), port_num, i32::from(index), &raw mut pkey) } {
+            0 => Ok(PartitionKey(u16::from_be(pkey))),
+            error => Err(QueryPkeyError::Ibverbs { port_num, index, source: os_error(error) }),
+        }
+    }
+
+    /// A port's table of partition keys, with its empty entries, so that the place of a key is its index.
+    ///
+    /// # Errors
+    ///
+    /// There is no such port, or it does not answer.
+    pub fn query_pkey_table(&self, port_num: u8) -> Result<Vec<PartitionKey>, QueryPkeyError> {
+        let length = self.query_port(port_num)?.pkey_tbl_len();
+        (0..length).map(|index| self.query_pkey(port_num, index)).collect()
+    }
+
+    /// Where in a port's table a partition key is (`ibv_get_pkey_index`, or a look at each entry where the library does not
+    /// have it); `None` if the port has no such key.
+    ///
+    /// # Errors
+    ///
+    /// There is no such port, or it does not answer.
+    ///
+    /// # References
+    ///
+    /// `man ibv_get_pkey_index`
+    pub fn pkey_index(&self, port_num: u8, pkey: PartitionKey) -> Result<Option<u16>, QueryPkeyError> {
+        // The function says -1 for a key that is not there, and for a port that is not there.
+        let port = self.query_port(port_num)?;
+        if let Ok(find) = self.provider().verbs().ibv_get_pkey_index() {
+            // SAFETY: the context is open.
+            let index = unsafe { find(self.as_raw().as_ptr(), port_num, pkey.0.to_be()) };
+            if !(index < 0 && Unsupported::is_meant_by(&io::Error::last_os_error())) {
+                return Ok(u16::try_from(index).ok());
+            }
+        }
+        for index in 0..port.pkey_tbl_len() {
+            if self.query_pkey(port_num, index)? == pkey {
+                return Ok(Some(index));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// A partition key could not be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum QueryPkeyError {
+    /// The length of the port's table is not known.
+    #[error(transparent)]
+    Port(#[from] QueryPortError),
+    /// `ibv_query_pkey` failed.
+    #[error("cannot read partition key {index} of port {port_num}: {source}")]
+    Ibverbs {
+        /// The port that was asked for.
+        port_num: u8,
+        /// The index that was asked for.
+        index: u16,
+        /// What the library said.
+        source: io::Error,
+    },
+}

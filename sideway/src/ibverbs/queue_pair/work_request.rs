@@ -1,0 +1,153 @@
+//! A work request on its way into a queue.
+//!
+//! The handles carry it from step to step, in registers; it is put into the queue as a whole, when its buffer is set or
+//! its handle is dropped. So a queue holds no request that is half built, and what a request needs is looked at once.
+
+use rdma_mummy_sys::types::{ibv_send_flags as F, ibv_wr_opcode as O};
+
+use super::SendOperationFlags;
+use super::post::Failure;
+
+c_flags! {
+    /// How a work request is treated (`ibv_send_flags`).
+    pub struct WorkRequestFlags(u32) {
+        /// It waits for all READs and atomics before it.
+        Fence = F::IBV_SEND_FENCE.0,
+        /// It ends with a completion; without this flag only a failure does.
+        Signaled = F::IBV_SEND_SIGNALED.0,
+        /// The peer is woken, if it waits for solicited events.
+        Solicited = F::IBV_SEND_SOLICITED.0,
+        /// The device computes the checksums of the IP packet.
+        IpChecksum = F::IBV_SEND_IP_CSUM.0,
+    }
+}
+
+impl WorkRequestFlags {
+    /// For C, without what the buffer decides: a flag of inline data would make the library read a buffer
+    /// that only the device may be given.
+    #[inline]
+    pub(super) const fn raw(self) -> u32 {
+        self.bits() & !F::IBV_SEND_INLINE.0
+    }
+}
+
+c_enum! {
+    /// What a work request does (`ibv_wr_opcode`).
+    pub struct WorkRequestOperationType(u32) {
+        /// RDMA WRITE.
+        Write = O::IBV_WR_RDMA_WRITE.0,
+        /// RDMA WRITE with immediate data.
+        WriteWithImmediate = O::IBV_WR_RDMA_WRITE_WITH_IMM.0,
+        /// SEND.
+        Send = O::IBV_WR_SEND.0,
+        /// SEND with immediate data.
+        SendWithImmediate = O::IBV_WR_SEND_WITH_IMM.0,
+        /// RDMA READ.
+        Read = O::IBV_WR_RDMA_READ.0,
+        /// Compare and swap.
+        AtomicCompareAndSwap = O::IBV_WR_ATOMIC_CMP_AND_SWP.0,
+        /// Fetch and add.
+        AtomicFetchAndAdd = O::IBV_WR_ATOMIC_FETCH_AND_ADD.0,
+    }
+}
+
+display_as_debug!(WorkRequestOperationType);
+
+/// A work request whose buffer is still to come.
+#[derive(Clone, Copy, Debug)]
+pub struct Request {
+    pub(super) wr_id: u64,
+    pub(super) flags: WorkRequestFlags,
+    pub(super) operation: Operation,
+}
+
+/// What a work request does, and with what.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Operation {
+    Send,
+    SendWithImmediate { imm_data: u32 },
+    Write(Remote),
+    WriteWithImmediate { remote: Remote, imm_data: u32 },
+    Read(Remote),
+    CompareAndSwap { remote: Remote, compare: u64, swap: u64 },
+    FetchAndAdd { remote: Remote, add: u64 },
+}
+
+/// The peer's memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Remote {
+    pub(super) rkey: u32,
+    pub(super) addr: u64,
+}
+
+impl Operation {
+    #[inline(always)]
+    pub(super) const fn kind(&self) -> WorkRequestOperationType {
+        ALL[self.index()].0
+    }
+
+    /// Its place in [`ALL`].
+    #[inline(always)]
+    const fn index(&self) -> usize {
+        match self {
+            Self::Send => 0,
+            Self::SendWithImmediate { .. } => 1,
+            Self::Write(_) => 2,
+            Self::WriteWithImmediate { .. } => 3,
+            Self::Read(_) => 4,
+            Self::CompareAndSwap { .. } => 5,
+            Self::FetchAndAdd { .. } => 6,
+        }
+    }
+}
+
+/// Every operation, and what a queue pair must have been made for to have it.
+const ALL: [(WorkRequestOperationType, SendOperationFlags); 7] = [
+    (WorkRequestOperationType::Send, SendOperationFlags::Send),
+    (WorkRequestOperationType::SendWithImmediate, SendOperationFlags::SendWithImmediate),
+    (WorkRequestOperationType::Write, SendOperationFlags::Write),
+    (WorkRequestOperationType::WriteWithImmediate, SendOperationFlags::WriteWithImmediate),
+    (WorkRequestOperationType::Read, SendOperationFlags::Read),
+    (WorkRequestOperationType::AtomicCompareAndSwap, SendOperationFlags::AtomicCompareAndSwap),
+    (WorkRequestOperationType::AtomicFetchAndAdd, SendOperationFlags::AtomicFetchAndAdd),
+];
+
+/// By operation, one more than the bytes of inline data that a request may have: 0 where there is no such operation. So
+/// one comparison tells whether a request is possible.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Possible([u32; ALL.len()]);
+
+impl Possible {
+    pub(super) fn new(usable: SendOperationFlags, max_inline: u32) -> Self {
+        Self(ALL.map(|(_, flag)| if usable.contains(flag) { max_inline.saturating_add(1) } else { 0 }))
+    }
+
+    /// Whether a request may have `inline` bytes of inline data; with 0, whether it may be at all.
+    #[inline(always)]
+    pub(super) fn has(&self, operation: &Operation, inline: usize) -> bool {
+        inline < self.0[operation.index()] as usize
+    }
+
+    /// Why a request is refused: there is no such operation, or no place for it, or for its inline data.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn refusal(&self, kind: WorkRequestOperationType, inline: usize, at: Place) -> Failure {
+        let index = ALL.iter().position(|(known, _)| *known == kind).map_or(0, |n| self.0[n]);
+        match index {
+            _ if at.limit == 0 || (index != 0 && at.index == at.limit) => {
+                Failure::TooMany { limit: at.limit }
+            }
+            0 => Failure::Unsupported { index: at.index, operation: kind },
+            room => Failure::TooLong { index: at.index, given: inline, limit: room - 1 },
+        }
+    }
+}
+
+/// Where in a list a request is to go.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    /// From 0.
+    pub(super) index: u32,
+    /// How many the queue holds.
+    pub(super) limit: u32,
+}

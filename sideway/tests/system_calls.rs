@@ -1,0 +1,173 @@
+//! What sleeping for a completion costs in system calls: one for each wake-up, one more where the wait has an end.
+//!
+//! This program runs itself over a software device under strace, and counts what one thread does between two calls that
+//! nothing else makes. Without strace the test is ignored, and says so.
+#![allow(missing_docs, reason = "a test program")]
+
+use std::process::{Command, ExitCode};
+
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
+
+/// Where this is set, the program is the one that is counted: it names the way to wait.
+const WAY: &str = "SIDEWAY_COUNTED_WAY";
+
+const ROUNDS: usize = 100;
+
+fn main() -> ExitCode {
+    #[cfg(feature = "soft")]
+    if let Ok(way) = std::env::var(WAY) {
+        counted::run(&way);
+        return ExitCode::SUCCESS;
+    }
+    let trials = vec![
+        // The software device arms without a system call; the write is its own, to wake whoever sleeps.
+        trial("a_wait_is_one_read", "wait", &[("read", ROUNDS), ("write", ROUNDS)]),
+        trial(
+            "a_wait_with_an_end_asks_before",
+            "timeout",
+            &[("ppoll", ROUNDS), ("read", ROUNDS), ("write", ROUNDS)],
+        ),
+        trial("taking_what_is_there_is_one_read", "try", &[("read", ROUNDS), ("write", ROUNDS)]),
+        trial("arming_alone_is_none", "arm", &[]),
+    ];
+    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+}
+
+fn trial(name: &str, way: &'static str, expected: &'static [(&'static str, usize)]) -> Trial {
+    Trial::ignorable_test(name, move || {
+        if !cfg!(feature = "soft") {
+            return Ok(Completion::ignored_with("this build has no software device (feature `soft`)"));
+        }
+        let Some(calls) = trace(way)? else { return Ok(Completion::ignored_with("there is no strace")) };
+        let mut counts = std::collections::BTreeMap::new();
+        // The device's threads may be in one another's way; nobody waits for an event by a futex.
+        for call in calls.iter().filter(|call| *call != "futex") {
+            // The call differs by architecture and C library; what it asks does not.
+            let name = if call == "poll" { "ppoll" } else { call.as_str() };
+            *counts.entry(name).or_insert(0) += 1;
+        }
+        let expected = expected.iter().copied().collect();
+        if counts == expected {
+            Ok(Completion::Completed)
+        } else {
+            Err(Failed::from(format!("{counts:?} instead of {expected:?}")))
+        }
+    })
+}
+
+/// The names of the system calls that the counted thread made between the marks; `None` if there is no strace.
+fn trace(way: &str) -> Result<Option<Vec<String>>, Failed> {
+    let file = std::env::temp_dir().join(format!("sideway-{}-{way}.strace", std::process::id()));
+    let mut command = Command::new("strace");
+    command.args(["-f", "-qq", "-o"]).arg(&file).arg(std::env::current_exe()?);
+    command.env(WAY, way).env("SOFT_RNIC_MODE", "inline");
+    command.env("SOFT_RNIC_FABRIC", format!("test-{}", std::process::id()));
+    let output = match command.output() {
+        Ok(output) => output,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    let text = std::fs::read_to_string(&file);
+    // Best effort: it is in the folder for temporary files.
+    let _ = std::fs::remove_file(&file);
+    if !output.status.success() {
+        return Err(Failed::from(String::from_utf8_lossy(&output.stderr).into_owned()));
+    }
+    let lines: Vec<String> = text?.lines().map(str::to_owned).collect();
+    let marks: Vec<usize> = (0..lines.len()).filter(|n| lines[*n].contains("getpriority(")).collect();
+    let [first, last] = marks[..] else { return Err(Failed::from(format!("marks at {marks:?}"))) };
+    let thread = lines[first].split_whitespace().next().unwrap_or_default();
+    let of_thread = lines[first + 1..last].iter().filter_map(|line| line.strip_prefix(thread));
+    // A call that another thread's interrupts is told of twice.
+    let calls =
+        of_thread.filter_map(|line| line.trim_start().split_once('(')).map(|(name, _)| name.to_owned());
+    Ok(Some(calls.filter(|name| !name.starts_with('<')).collect()))
+}
+
+#[cfg(feature = "soft")]
+mod counted {
+    use std::time::Duration;
+
+    use sideway::ProviderChoice;
+    use sideway::ibverbs::AccessFlags;
+    use sideway::ibverbs::completion::{CompletionChannel, GenericCompletionQueue, Notify};
+    use sideway::ibverbs::connect::{ConnectOptions, Endpoint, LocalPath, connect};
+    use sideway::ibverbs::device::DeviceList;
+    use sideway::ibverbs::queue_pair::{GenericQueuePair, PostSendGuard, QueuePair, WorkRequestFlags};
+    use sideway::memory::{Buffer, BufferKind, RegisteredBuffer};
+
+    use super::ROUNDS;
+
+    struct Side {
+        qp: GenericQueuePair,
+        cq: GenericCompletionQueue,
+        memory: RegisteredBuffer,
+        channel: CompletionChannel,
+    }
+
+    impl Side {
+        fn new() -> Self {
+            let list = DeviceList::from_provider(ProviderChoice::Soft.select().unwrap().provider()).unwrap();
+            let context = list.first().unwrap().open().unwrap();
+            let (pd, path) = (context.alloc_pd().unwrap(), LocalPath::choose(&context, 1, None).unwrap());
+            let channel = context.create_comp_channel().unwrap();
+            let cq = context.create_cq_builder().setup_comp_channel(&channel).build_generic().unwrap();
+            let access_flags = AccessFlags::LocalWrite | AccessFlags::RemoteWrite;
+            let buffer = Buffer::new(BufferKind::for_device(&context), 4096).unwrap();
+            let memory = pd.reg_buffer(buffer, access_flags).unwrap();
+            let mut qp =
+                pd.create_qp_builder().setup_send_cq(&cq).setup_recv_cq(&cq).build_generic().unwrap();
+            let own = Endpoint::new(&qp, &path, 1);
+            let options = ConnectOptions { access_flags, ..ConnectOptions::default() };
+            connect(&mut qp, &path, &own, &own, &options).unwrap();
+            Self { qp, cq, memory, channel }
+        }
+
+        /// Arms, and drains.
+        fn arm(&mut self) {
+            let mut poller = self.cq.arm(Notify::Any).unwrap();
+            while poller.next().is_some() {}
+            poller.finish().unwrap();
+        }
+
+        /// Writes to itself, which completes at once.
+        fn write(&mut self) {
+            let here = self.memory.as_ptr().addr() as u64;
+            let mut guard = self.qp.start_post_send();
+            let write = guard.construct_wr(1, WorkRequestFlags::Signaled);
+            // SAFETY: the memory outlives the pair, and nobody looks at it.
+            unsafe {
+                write.setup_write(self.memory.rkey(), here + 64).setup_sge(self.memory.lkey(), here, 8)
+            };
+            guard.post().unwrap();
+        }
+    }
+
+    /// A system call that nothing else makes.
+    fn mark() {
+        // SAFETY: asks for a number.
+        unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
+    }
+
+    pub(super) fn run(way: &str) {
+        let mut side = Side::new();
+        let step = |side: &mut Side| match way {
+            "arm" => side.arm(),
+            _ => {
+                side.arm();
+                side.write();
+                let event = match way {
+                    "wait" => Some(side.channel.wait().unwrap()),
+                    "timeout" => side.channel.wait_timeout(Duration::from_secs(60)).unwrap(),
+                    _ => side.channel.try_next().unwrap(),
+                };
+                assert!(event.is_some(), "the write has completed");
+            }
+        };
+        // What is done once: the link to the peer, the descriptor's mode.
+        (0..3).for_each(|_| step(&mut side));
+        mark();
+        (0..ROUNDS).for_each(|_| step(&mut side));
+        mark();
+    }
+}

@@ -1,0 +1,173 @@
+//! The examples' ping-pongs against the distribution's, and against each other in both ways.
+
+use std::thread;
+use std::time::Duration;
+
+use crate::Test;
+use crate::examples::{self, Way};
+use crate::pair::{Side, free_port, is_listening, play};
+use crate::ping_pong::{agree, went_well};
+use crate::place::Place;
+use crate::process::LIMIT;
+
+const C: &str = "ibv_rc_pingpong";
+const OURS: [&str; 2] = ["rc_pingpong", "rc_pingpong_split"];
+
+/// What both sides are told, and what C's alone is, as ours has no such flag.
+const CASES: [(&str, &str); 12] = [
+    ("-g 0 -n 300 -c", ""),
+    ("-g 1 -n 300 -c", ""),
+    ("-g 0 -n 300", ""),
+    ("-g 0 -n 300 -s 1 -c", ""),
+    ("-g 0 -n 100 -s 65536 -m 4096 -c", ""),
+    ("-g 0 -n 20 -s 1048576 -c", ""),
+    ("-g 0 -n 50 -s 63 -r 1 -c", ""),
+    ("-g 1 -n 50 -s 5000 -m 256 -r 3 -c", ""),
+    ("-g 0 -n 300 -N -c", ""),
+    // C sleeps until completions come, and has timestamps of them.
+    ("-g 0 -n 300 -c", "-e"),
+    ("-g 0 -n 300 -c", "-e -N"),
+    ("-g 0 -n 300 -c", "-t"),
+];
+
+/// A program, and how it has the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Player {
+    C,
+    Ours(&'static str, Way),
+}
+
+impl Player {
+    fn name(self) -> String {
+        match self {
+            Self::C => C.to_owned(),
+            Self::Ours(name, way) => format!("{name} {}", way.name()),
+        }
+    }
+
+    /// The program to start, with these flags.
+    fn command(self, flags: &str) -> Result<(&'static str, Vec<String>), String> {
+        let flags = flags.split_whitespace().map(str::to_owned);
+        match self {
+            Self::C => Ok((C, flags.collect())),
+            Self::Ours(name, way) => {
+                Ok(("env", examples::started(way, name)?.into_iter().chain(flags).collect()))
+            }
+        }
+    }
+}
+
+pub(crate) fn add(tests: &mut Vec<Test>) {
+    for ours in OURS {
+        for way in Way::ALL {
+            let player = Player::Ours(ours, way);
+            for (server, client) in [(player, Player::C), (Player::C, player)] {
+                for (flags, of_c) in CASES {
+                    let name = format!("{} serves {} {flags} {of_c}", server.name(), client.name());
+                    tests.push(Test::new(name.trim_end(), &[C], move |place| {
+                        let all = format!("{flags} {of_c}");
+                        let flags = [server, client].map(|side| if side == Player::C { &all } else { flags });
+                        ping_pong(place, [server, client], flags, ["soft0"; 2])
+                    }));
+                }
+            }
+            add_troubles(tests, ours, way);
+        }
+        for (server, client) in [(Way::Library, Way::Native), (Way::Native, Way::Library)] {
+            let (server, client) = (Player::Ours(ours, server), Player::Ours(ours, client));
+            let name = format!("{} serves {}", server.name(), client.name());
+            tests.push(Test::new(name, &[], move |place| {
+                ping_pong(place, [server, client], ["-g 0 -n 300 -s 20000 -c"; 2], ["soft0"; 2])
+            }));
+        }
+    }
+}
+
+fn add_troubles(tests: &mut Vec<Test>, ours: &'static str, way: Way) {
+    let player = Player::Ours(ours, way);
+    let name = player.name();
+    tests.push(Test::new(format!("{name} from soft1 to C's soft0"), &[C], move |place| {
+        ping_pong(place, [Player::C, player], ["-g 0 -n 100 -c"; 2], ["soft0", "soft1"])
+    }));
+    tests.push(Test::new(format!("{name} refuses -e"), &[], move |place| {
+        let (program, flags) = player.command("-e")?;
+        let ended = place.run(&[], program, &words(&flags))?;
+        let is_told = ended.stderr.contains("-e (--events) is not supported");
+        if ended.status.code() == Some(2) && is_told { Ok(()) } else { Err(ended.to_string()) }
+    }));
+    tests.push(Test::new(format!("{name} and C with another path MTU"), &[C], move |place| {
+        other_mtu(place, player)
+    }));
+    for is_server in [true, false] {
+        let side = if is_server { "client" } else { "server" };
+        tests.push(Test::new(format!("{name} survives C's {side}"), &[C], move |place| {
+            survive(place, player, is_server)
+        }));
+    }
+}
+
+fn words(flags: &[String]) -> Vec<&str> {
+    flags.iter().map(String::as_str).collect()
+}
+
+/// Server and client come to the same end, and have heard of each other.
+fn ping_pong(
+    place: &Place,
+    players: [Player; 2],
+    flags: [&str; 2],
+    devices: [&str; 2],
+) -> Result<(), String> {
+    let command = |side: usize| players[side].command(&format!("-d {} {}", devices[side], flags[side]));
+    let ((server, server_flags), (client, client_flags)) = (command(0)?, command(1)?);
+    let (server_flags, client_flags) = (words(&server_flags), words(&client_flags));
+    let options = &["--devices", "2"];
+    let side = |program, flags| Side { options, program, flags };
+    let (client, server) = play(place, side(server, &server_flags), side(client, &client_flags))?;
+    let after = |flag| flags[0].split_whitespace().skip_while(move |word| *word != flag).nth(1);
+    let iterations = after("-n").ok_or("each case has -n")?;
+    went_well(&client, iterations)?;
+    went_well(&server, iterations)?;
+    agree(&client, &server)
+}
+
+/// One packet passes, several do not, and both sides say why.
+fn other_mtu(place: &Place, player: Player) -> Result<(), String> {
+    let smaller = "-g 0 -n 20 -s 1024 -m 1024";
+    let larger = "-g 0 -n 20 -s 1024 -m 4096";
+    ping_pong(place, [player, Player::C], [smaller, larger], ["soft0"; 2])?;
+    let [smaller, larger] = [smaller, larger].map(|flags| flags.replace("-s 1024", "-s 2048"));
+    let failed = ping_pong(place, [player, Player::C], [&smaller, &larger], ["soft0"; 2]);
+    // C's client sends first, and ours then hears of the flush; each library has its own words for both.
+    let expected =
+        ["failed status remote invalid request error (9)", "failed status work request flushed error (5)"];
+    match failed {
+        Err(said) if expected.iter().all(|words| said.to_lowercase().contains(words)) => Ok(()),
+        other => Err(format!("{expected:?} were expected: {other:?}")),
+    }
+}
+
+/// C's side is killed in the middle of it; ours ends, and says why.
+fn survive(place: &Place, player: Player, is_server: bool) -> Result<(), String> {
+    let port = free_port()?.to_string();
+    let endless = format!("-d soft0 -g 0 -s 64 -n 100000000 -p {port}");
+    let (program, mut ours) = player.command(&format!("{endless} --timeout 3"))?;
+    let (_, mut theirs) = Player::C.command(&endless)?;
+    let client = if is_server { &mut theirs } else { &mut ours };
+    client.push("127.0.0.1".to_owned());
+    let number = port.parse().map_err(|_| "a port is a number")?;
+    let start = |program: &str, flags: &[String]| place.start(&[], program, &words(flags));
+    let (ours, theirs) = if is_server {
+        let ours = start(program, &ours)?.wait_until("listened", |_| is_listening(number))?;
+        (ours, start(C, &theirs)?)
+    } else {
+        let theirs = start(C, &theirs)?.wait_until("listened", |_| is_listening(number))?;
+        (start(program, &ours)?, theirs)
+    };
+    let ours = ours.wait_until("met its peer", |said| said.contains("remote address"))?;
+    thread::sleep(Duration::from_millis(100));
+    drop(theirs);
+    let ended = ours.finish_within(LIMIT)?;
+    let reasons = ["Failed status ", "nothing completed for 3 s"];
+    let is_told = reasons.iter().any(|reason| ended.stderr.contains(reason));
+    if ended.status.code() == Some(1) && is_told { Ok(()) } else { Err(ended.to_string()) }
+}

@@ -1,0 +1,233 @@
+//! An owner that is stopped in the middle of a call. The test plays one of the two sides.
+
+use std::ptr;
+use std::sync::Arc;
+
+use rdma_mummy_sys::types::*;
+
+use super::*;
+use crate::shared::entry::{MrCard, QpCard, SlotsCard};
+use crate::shared::gate::Keeper;
+use crate::shared::segment::{HEAP_AT, slot_stride};
+use crate::shared::slot::{Holder, Room};
+use crate::verbs::bench::*;
+use crate::verbs::testing::table;
+
+const QUEUE_PAIR: u32 = 5;
+const REGION: u32 = 3;
+const KEY: u32 = REGION << 8 | 0x5a;
+const PD: u32 = 7;
+const AREA: u64 = HEAP_AT as u64 + 8192;
+const IOVA: u64 = 0x10000;
+/// Longer than what travels within a slot.
+const LENGTH: u32 = 600;
+
+const RETRIES: ibv_wc_status = ibv_wc_status::IBV_WC_RETRY_EXC_ERR;
+
+/// A queue pair, and the one that it is connected to: in a segment whose owner is the test.
+struct Stage {
+    bench: Bench,
+    qp: *mut ibv_qp,
+    link: Arc<Link>,
+    slots: SlotsCard,
+    _other: std::os::unix::net::UnixStream,
+}
+
+impl Stage {
+    fn new(qp_type: ibv_qp_type) -> Self {
+        let bench = Bench::new(64);
+        let qp = bench.qp(qp_type, ptr::null_mut());
+        bench.init(qp);
+        let node = Arc::clone(inner(qp).rnic.node());
+        let free = |block: &u32| node.own_index(block << 14 | QUEUE_PAIR).is_none();
+        // Others of these tests take blocks, too.
+        static NEXT: AtomicU32 = AtomicU32::new(500);
+        let mut blocks = core::iter::repeat_with(|| NEXT.fetch_add(1, Relaxed));
+        let block = blocks.find(free).expect("this process does not have all of them");
+        let segment = Segment::create().expect("memory");
+        let (link, other) = node.add_peer(block as u16, segment, AREA);
+        let qpn = block << 14 | QUEUE_PAIR;
+        bench.ready(qp, qpn, |attr| (attr.timeout, attr.retry_cnt) = (10, 1));
+        let slots = SlotsCard { offset: HEAP_AT as u64, count: 2, stride: slot_stride(1) };
+        let stage = Self { bench, qp, link, slots, _other: other };
+        stage.describe(qpn);
+        stage
+    }
+
+    fn describe(&self, qpn: u32) {
+        let segment = self.link.segment();
+        let region = MrCard {
+            iova: IOVA,
+            length: 1 << 20,
+            pd: PD,
+            access: ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0,
+            ..MrCard::default()
+        };
+        let entry = segment.region(REGION).expect("a small index");
+        entry.publish(&mut Keeper::default(), KEY as u8, &region);
+        let attributes = inner(self.qp).sending.lock().attributes.clone();
+        let card = QpCard {
+            qpn,
+            dest_qpn: number(self.qp),
+            pd: PD,
+            qp_type: inner(self.qp).qp_type.0 as u8,
+            port: 1,
+            path_mtu: (attributes.path_mtu / 128).trailing_zeros() as u8,
+            slots: self.slots,
+            link_up: true,
+            local_gid: attributes.remote_gid,
+            remote_gid: attributes.local_gid,
+            ..QpCard::default()
+        };
+        let slots = self.slots.check().expect("they lie in the heap");
+        for index in 0..slots.count() {
+            let slot = segment.slot(&slots, index).expect("it lies in the heap");
+            slot.header.first.address.store(IOVA, Relaxed);
+            slot.header.first.length.store(4096, Relaxed);
+            slot.header.first.lkey.store(KEY, Relaxed);
+            slot.header.post(1, Room { bytes: 4096, entries: 1, flags: 0 });
+        }
+        let entry = segment.queue_pair(QUEUE_PAIR).expect("a small index");
+        entry.publish(&mut Keeper::default(), ibv_qp_state::IBV_QPS_RTS.0 as u8, &card);
+    }
+
+    fn cell(&self) -> &Cell {
+        let lane = inner(self.qp).number.index as usize % LANES;
+        cell(self.link.segment(), AREA, lane).expect("it lies in the heap").0
+    }
+
+    fn holders(&self) -> [Holder; 2] {
+        let slots = self.slots.check().expect("they lie in the heap");
+        let holder = |index| self.link.segment().slot(&slots, index).expect("a slot").header.holder();
+        [holder(0), holder(1)]
+    }
+
+    /// Posts a message. The owner does `then` when it has begun with it.
+    fn send(&self, wr_id: u64, then: impl Fn(&Cell) + Send) {
+        let cell = self.cell();
+        let turn = &cell.turn;
+        let (done, ends) = std::sync::mpsc::channel::<()>();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                while ends.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty) {
+                    if turn.begin() {
+                        return then(cell);
+                    }
+                    std::thread::yield_now();
+                }
+            });
+            assert_eq!(self.bench.send(self.qp, wr_id, LENGTH, |_| {}), 0);
+            // The owner may have begun too late for the first attempt.
+            while turn.step() != Step::Left && turn.step() != Step::Idle {
+                assert_eq!(self.bench.results(), []);
+            }
+            drop(done);
+        });
+    }
+
+    fn end(self) {
+        assert_eq!(modify(self.qp, in_state(ibv_qp_state::IBV_QPS_RESET)), 0);
+        inner(self.qp).rnic.node().lose_peer(&self.link);
+        destroy(self.qp);
+    }
+}
+
+const CLAIMED: Holder = Holder::Claimed { link: 1 };
+
+#[test]
+#[cfg_attr(miri, ignore = "it takes time, of which Miri has its own")]
+fn what_the_owner_has_begun_is_not_taken_back() {
+    let stage = Stage::new(ibv_qp_type::IBV_QPT_RC);
+    stage.send(1, |_| {});
+    assert_eq!(stage.bench.wait_for(1), [(1, RETRIES)]);
+    assert_eq!((stage.holders(), stage.cell().turn.step()), ([CLAIMED, Holder::Posted], Step::Left));
+    // Neither by failing nor by going.
+    assert_eq!(modify(stage.qp, in_state(ibv_qp_state::IBV_QPS_RESET)), 0);
+    assert_eq!((stage.holders(), stage.cell().turn.step()), ([CLAIMED, Holder::Posted], Step::Left));
+    stage.end();
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "it takes time, of which Miri has its own")]
+fn unreliable_messages_behind_one_that_is_stuck_are_lost() {
+    let stage = Stage::new(ibv_qp_type::IBV_QPT_UC);
+    stage.send(1, |_| {});
+    assert_eq!(stage.bench.send(stage.qp, 2, LENGTH, |_| {}), 0);
+    assert_eq!(stage.bench.send(stage.qp, 3, 8, |_| {}), 0);
+    assert_eq!(stage.bench.wait_for(3), [(1, SUCCESS), (2, SUCCESS), (3, SUCCESS)]);
+    // A later receive must not be filled before the one that is in between.
+    assert_eq!((stage.holders(), stage.cell().turn.step()), ([CLAIMED, Holder::Posted], Step::Left));
+    // The owner goes on.
+    let cell = stage.cell();
+    assert!(!cell.turn.answer());
+    let claim = Claim::from_word(cell.claim.load(Relaxed), 1).expect("what was left to it");
+    let slots = stage.slots.check().expect("they lie in the heap");
+    let slot = stage.link.segment().slot(&slots, cell.slot.load(Relaxed)).expect("a slot");
+    stage.link.segment().queue_pair(QUEUE_PAIR).expect("an index").set_cursor(cell.slot.load(Relaxed));
+    assert!(slot.header.unclaim(claim));
+    cell.turn.end();
+    stage.send(4, |cell| {
+        cell.status.store(DONE, Relaxed);
+        assert!(cell.turn.answer());
+    });
+    assert_eq!(stage.bench.wait_for(1), [(4, SUCCESS)]);
+    assert_eq!(stage.holders(), [Holder::Done { link: 1 }, Holder::Posted]);
+    stage.end();
+}
+
+#[test]
+fn what_is_left_to_the_owner_is_offered_anew() {
+    const LINK: u16 = 9;
+    let bench = Bench::new(16);
+    let srq = bench.srq(4);
+    let own = bench.qp(ibv_qp_type::IBV_QPT_RC, ptr::null_mut());
+    let shared = bench.qp(ibv_qp_type::IBV_QPT_RC, srq);
+    for (qp, other) in [(own, shared), (shared, own)] {
+        bench.init(qp);
+        bench.ready(qp, number(other), |_| {});
+    }
+    assert_eq!((bench.receive(own, 1, 64), bench.receive_shared(srq, 2)), (0, 0));
+    let rnic = &inner(own).rnic;
+    let node = rnic.node();
+    let area = node.heap().alloc(LANES * CALL_CELL).expect("room");
+    let (cell, _) = cell(node.segment(), area.offset, 3).expect("it lies in the heap");
+    for qp in [own, shared] {
+        let card = inner(qp).card();
+        let shared_queue = card.srq.checked_sub(1).map(|srq| node.segment().shared_queue(srq).expect("it"));
+        let slots = shared_queue.map_or(card.slots, |entry| entry.read().expect("it is open").1.slots);
+        let slots = slots.check().expect("they lie in the heap");
+        let header = node.segment().slot(&slots, 0).expect("a slot").header;
+        for link in [LINK + 1, LINK] {
+            let claim = header.claim(link).expect("it was posted");
+            shared_queue.into_iter().for_each(|entry| _ = entry.take_available());
+            cell.turn.ask();
+            assert!(cell.turn.begin() && !cell.turn.withdraw());
+            cell.queue_pair.store(inner(qp).number.index, Relaxed);
+            cell.slot.store(0, Relaxed);
+            cell.claim.store(claim.to_word(), Relaxed);
+            cell.shared_queue.store(card.srq.into(), Relaxed);
+            assert!(cell.turn.leave());
+            if link == LINK {
+                // What has failed is flushed as far as nobody is at it.
+                assert_eq!(modify(own, in_state(ibv_qp_state::IBV_QPS_ERR)), 0);
+                assert_eq!(bench.results(), []);
+            }
+            rnic.end_call(LINK, cell, Some(0));
+            assert_eq!(cell.turn.step(), Step::Idle);
+            let expected = if link == LINK { Holder::Posted } else { Holder::Claimed { link } };
+            assert_eq!(header.holder(), expected, "only what is its own can be left by a link");
+            if link != LINK {
+                assert!(header.unclaim(claim));
+                shared_queue.into_iter().for_each(|entry| entry.add_available(1));
+            }
+        }
+        if qp == own {
+            assert_eq!(bench.results(), [(1, FLUSHED)]);
+        }
+    }
+    destroy(own);
+    destroy(shared);
+    node.heap().free(area);
+    // SAFETY: nobody uses it any more.
+    assert_eq!(unsafe { (table().ibv_destroy_srq)(srq) }, 0);
+}

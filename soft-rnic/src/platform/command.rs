@@ -1,0 +1,122 @@
+//! The file that stands for an open device: what a program can hand on, and be known by again.
+//!
+//! It has no content. What tells it from all others is its identity, which duplicates of the descriptor share.
+
+use std::io;
+use std::os::fd::RawFd;
+
+/// What duplicates of a descriptor have in common, and no other file has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    device: u64,
+    inode: u64,
+}
+
+#[cfg(not(any(miri, loom)))]
+pub(crate) use real::{CommandFile, close, identify};
+
+#[cfg(not(any(miri, loom)))]
+mod real {
+    use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+    use rustix::fs::{MemfdFlags, fstat, memfd_create};
+
+    use super::{Identity, RawFd, io};
+    use crate::platform::fork::Descriptor;
+
+    /// The name of the file, by which those of other processes can be told.
+    const NAME: &str = "soft-rnic-device";
+
+    /// A context's file.
+    #[derive(Debug)]
+    pub(crate) struct CommandFile {
+        file: Descriptor,
+        identity: Identity,
+    }
+
+    impl CommandFile {
+        /// # Errors
+        ///
+        /// The system has no memory or descriptor for it.
+        pub(crate) fn create() -> io::Result<Self> {
+            let file = Descriptor::open(|| memfd_create(NAME, MemfdFlags::CLOEXEC))?;
+            let identity = identity_of(file.as_fd())?;
+            Ok(Self { file, identity })
+        }
+
+        pub(crate) fn descriptor(&self) -> RawFd {
+            self.file.as_fd().as_raw_fd()
+        }
+
+        pub(crate) fn identity(&self) -> Identity {
+            self.identity
+        }
+    }
+
+    fn identity_of(file: BorrowedFd<'_>) -> io::Result<Identity> {
+        let stat = fstat(file)?;
+        Ok(Identity { device: stat.st_dev, inode: stat.st_ino })
+    }
+
+    /// Which file a program's descriptor stands for.
+    ///
+    /// # Errors
+    ///
+    /// `EBADF` if it is none, `EINVAL` if it is not such a file.
+    pub(crate) fn identify(descriptor: RawFd) -> io::Result<Identity> {
+        if descriptor < 0 {
+            return Err(io::Error::from_raw_os_error(libc::EBADF));
+        }
+        // SAFETY: the descriptor is asked about and nothing else; one that is closed is an error.
+        let file = unsafe { BorrowedFd::borrow_raw(descriptor) };
+        let identity = identity_of(file)?;
+        let path = std::fs::read_link(format!("/proc/self/fd/{descriptor}"))?;
+        let ours = path.to_string_lossy().starts_with(&format!("/memfd:{NAME}"));
+        if ours { Ok(identity) } else { Err(io::Error::from_raw_os_error(libc::EINVAL)) }
+    }
+
+    /// Closes a descriptor that a program has given up.
+    ///
+    /// # Safety
+    ///
+    /// - Nobody else closes it.
+    pub(crate) unsafe fn close(descriptor: RawFd) {
+        // SAFETY: open, as it was identified, and the caller's promise.
+        drop(unsafe { OwnedFd::from_raw_fd(descriptor) });
+    }
+}
+
+#[cfg(any(miri, loom))]
+pub(crate) use alone::{CommandFile, close, identify};
+
+/// Miri has no such files: nothing can be imported.
+#[cfg(any(miri, loom))]
+mod alone {
+    use super::{Identity, RawFd, io};
+
+    #[derive(Debug)]
+    pub(crate) struct CommandFile;
+
+    impl CommandFile {
+        pub(crate) fn create() -> io::Result<Self> {
+            Ok(Self)
+        }
+
+        pub(crate) fn descriptor(&self) -> RawFd {
+            -1
+        }
+
+        pub(crate) fn identity(&self) -> Identity {
+            Identity { device: 0, inode: 0 }
+        }
+    }
+
+    pub(crate) fn identify(_: RawFd) -> io::Result<Identity> {
+        Err(io::Error::from_raw_os_error(libc::EBADF))
+    }
+
+    /// # Safety
+    ///
+    /// - None is ever opened.
+    pub(crate) unsafe fn close(_: RawFd) {}
+}

@@ -1,0 +1,93 @@
+//! The limit of a shared receive queue.
+
+use loom::sync::Arc;
+use loom::thread;
+
+use super::{Life, explore, explore_bounded, how_many, spawn};
+use crate::shared::entry::SrqEntry;
+use crate::shared::slot::{Room, SlotHeader};
+
+/// A shared queue with so many receives.
+fn shared_queue(available: u32) -> Arc<SrqEntry> {
+    let entry = SrqEntry::new();
+    entry.add_available(available);
+    Arc::new(entry)
+}
+
+/// Two claims pass the limit, which is armed at the same time: one event.
+#[test]
+fn a_limit_is_reached_once() {
+    explore_bounded(3, |turns| {
+        let entry = shared_queue(2);
+        let peers = [0, 1].map(|_| spawn(&entry, move |entry| entry.take_available()));
+        turns.at(0);
+        let at_once = entry.set_limit(2);
+        let told = how_many(peers);
+        assert_eq!(told + u32::from(at_once), 1);
+        assert_eq!(entry.limit(), 0);
+        assert!(entry.take_limit_reached());
+        assert!(!entry.take_limit_reached());
+    });
+}
+
+/// The limit is armed again after more was posted: a claimer that slept does not reach the new one.
+#[test]
+fn a_later_limit_is_not_reached_early() {
+    explore_bounded(3, |turns| {
+        let entry = shared_queue(2);
+        entry.set_limit(2);
+        let peers = [0, 1].map(|_| spawn(&entry, move |entry| entry.take_available()));
+        turns.at(0);
+        if entry.take_limit_reached() {
+            entry.add_available(8);
+            turns.at(1);
+            assert!(!entry.set_limit(2));
+            let told = how_many(peers);
+            assert_eq!(told, 1);
+            assert_eq!(entry.limit(), 2);
+            assert!(!entry.take_limit_reached());
+        } else {
+            how_many(peers);
+            assert!(entry.take_limit_reached());
+        }
+    });
+}
+
+/// Receives that are counted before they are offered raise no limit, however they are claimed.
+#[test]
+fn posting_reaches_no_limit() {
+    explore(|turns| {
+        let entry = shared_queue(2);
+        entry.set_limit(2);
+        let receive = Arc::new(SlotHeader::default());
+        let peer = thread::spawn({
+            let (entry, receive) = (entry.clone(), receive.clone());
+            move || receive.claim(1).is_some() && entry.take_available()
+        });
+        turns.at(0);
+        entry.add_available(1);
+        turns.at(1);
+        receive.post(1, Room { bytes: 1, entries: 1, flags: 0 });
+        assert!(!peer.join().unwrap(), "two are left");
+    });
+}
+
+/// A claimer dies before or after it reaches the limit; the owner looks then.
+#[test]
+fn the_dead_take_no_limit_event_along() {
+    for steps in 0..2 {
+        explore(move |turns| {
+            let entry = shared_queue(1);
+            let mortal = spawn(&entry, move |entry| {
+                if Life(steps).alive() {
+                    entry.take_available();
+                }
+            });
+            turns.at(0);
+            let at_once = entry.set_limit(1);
+            mortal.join().unwrap();
+            assert_eq!(entry.take_limit_reached(), steps == 1);
+            assert!(!at_once || steps == 1);
+        });
+    }
+}

@@ -1,0 +1,102 @@
+//! A ring of numbers.
+
+use loom::sync::Arc;
+use loom::thread;
+
+use super::{Memory, explore, explore_bounded, spawn};
+use crate::shared::ring::{IndexRing, RingHeader};
+use crate::sync::AtomicU64;
+
+/// A ring of two words.
+struct Ring {
+    header: RingHeader,
+    words: [AtomicU64; 2],
+    /// What the pushed numbers stand for.
+    memory: [Memory; 3],
+}
+
+impl Ring {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            header: RingHeader::default(),
+            words: Default::default(),
+            memory: [Memory::new(), Memory::new(), Memory::new()],
+        })
+    }
+
+    fn ring(&self) -> IndexRing<'_> {
+        IndexRing::new(&self.header, &self.words).unwrap()
+    }
+
+    fn push(&self, number: u32) {
+        self.memory[number as usize].write(1);
+        while !self.ring().push(number) {
+            thread::yield_now();
+        }
+    }
+
+    fn pop(&self, head: &mut u32) -> Option<u32> {
+        let number = self.ring().pop(head)?;
+        assert_eq!(self.memory[number as usize].read(), 1);
+        Some(number)
+    }
+
+    /// Waits for so many.
+    fn take(&self, count: usize) -> Vec<u32> {
+        let mut head = 0;
+        let mut numbers = Vec::new();
+        while numbers.len() < count {
+            match self.pop(&mut head) {
+                Some(number) => numbers.push(number),
+                None => thread::yield_now(),
+            }
+        }
+        assert_eq!(self.ring().pop(&mut head), None);
+        numbers
+    }
+}
+
+/// Three numbers through two words: it is full once, and a lap passes.
+#[test]
+fn a_ring_keeps_the_order() {
+    explore(|turns| {
+        let ring = Ring::new();
+        let peer = spawn(&ring, move |ring| (0..3).for_each(|number| ring.push(number)));
+        turns.at(0);
+        assert_eq!(ring.take(3), [0, 1, 2]);
+        peer.join().unwrap();
+    });
+}
+
+#[test]
+fn two_producers_lose_nothing() {
+    explore_bounded(3, |turns| {
+        let ring = Ring::new();
+        let peers = [0, 1].map(|number| spawn(&ring, move |ring| ring.push(number)));
+        turns.at(0);
+        let mut numbers = ring.take(2);
+        numbers.sort_unstable();
+        assert_eq!(numbers, [0, 1]);
+        peers.into_iter().for_each(|peer| peer.join().unwrap());
+    });
+}
+
+/// A producer dies between the word and the tail.
+#[test]
+fn the_next_producer_helps_the_dead() {
+    explore(|turns| {
+        let ring = Ring::new();
+        let mortal = spawn(&ring, move |ring| {
+            ring.memory[0].write(1);
+            ring.ring().push_and_die(0);
+        });
+        turns.at(0);
+        ring.push(1);
+        mortal.join().unwrap();
+        let mut head = 0;
+        let mut numbers: Vec<u32> = std::iter::from_fn(|| ring.pop(&mut head)).collect();
+        numbers.sort_unstable();
+        // The dead one may have found the word taken, which is to have died before.
+        assert!(numbers == [1] || numbers == [0, 1], "{numbers:?}");
+    });
+}

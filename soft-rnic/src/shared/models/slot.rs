@@ -1,0 +1,198 @@
+//! A receive's slot, which changes hands.
+
+use loom::sync::Arc;
+
+use super::{Life, Memory, explore, how_many, spawn};
+use crate::shared::slot::{Delivery, Holder, Room, SlotHeader};
+
+/// A receive: its slot, and the memory that it describes.
+struct Receive {
+    slot: SlotHeader,
+    memory: Memory,
+}
+
+impl Receive {
+    fn posted() -> Arc<Self> {
+        let receive = Self { slot: SlotHeader::default(), memory: Memory::new() };
+        receive.post(1);
+        Arc::new(receive)
+    }
+
+    fn post(&self, lap: u32) {
+        self.memory.write(0);
+        self.slot.post(lap, Room { bytes: lap, entries: 1, flags: 0 });
+    }
+
+    /// A message from this link, if the slot can be had; dies after so many steps.
+    fn send(&self, link: u16, mut life: Life) -> bool {
+        if !life.alive() {
+            return false;
+        }
+        let Some(claim) = self.slot.claim(link) else { return false };
+        if !life.alive() {
+            return false;
+        }
+        assert_ne!(self.slot.room().bytes, 0);
+        self.memory.write(link.into());
+        life.alive() && self.slot.finish(claim, &Delivery { imm_data: link.into(), ..Delivery::default() })
+    }
+
+    /// A short message, beside a slot that stays unclaimed; dies after so many steps.
+    fn send_shortly(&self, link: u16, mut life: Life) -> bool {
+        if !life.alive() {
+            return false;
+        }
+        let Some(offer) = self.slot.offer() else { return false };
+        assert_ne!(self.slot.room().bytes, 0);
+        self.memory.write(link.into());
+        let delivery = Delivery { imm_data: link.into(), ..Delivery::default() };
+        life.alive() && self.slot.fulfil(offer, link, &delivery)
+    }
+
+    /// What has come: the link that it came from.
+    fn receive(&self) -> Option<u64> {
+        let Holder::Done { link } = self.slot.holder() else { return None };
+        let delivery = self.slot.delivery();
+        assert_eq!(delivery.imm_data, u32::from(link));
+        assert_eq!(self.memory.read(), u64::from(link));
+        Some(link.into())
+    }
+}
+
+const FOREVER: Life = Life(usize::MAX);
+
+#[test]
+fn two_peers_claim_and_one_has_it() {
+    explore(|turns| {
+        let receive = Receive::posted();
+        let peers = [1, 2].map(|link| spawn(&receive, move |receive| receive.send(link, FOREVER)));
+        turns.at(0);
+        let came = receive.receive();
+        turns.at(1);
+        let sent: Vec<bool> = peers.into_iter().map(|peer| peer.join().unwrap()).collect();
+        assert_eq!(sent.iter().filter(|sent| **sent).count(), 1);
+        let winner = if sent[0] { 1 } else { 2 };
+        assert_eq!(receive.receive(), Some(winner));
+        assert!(came.is_none_or(|came| came == winner));
+    });
+}
+
+/// Consumed, freed and posted again while another peer tries.
+#[test]
+fn a_slot_lives_again() {
+    explore(|turns| {
+        let receive = Receive::posted();
+        let peers = [1, 2].map(|link| spawn(&receive, move |receive| receive.send(link, FOREVER)));
+        turns.at(0);
+        let mut came = 0;
+        if receive.receive().is_some() {
+            came += 1;
+            receive.slot.free();
+            turns.at(1);
+            receive.post(2);
+        }
+        let sent = how_many(peers);
+        came += u32::from(receive.receive().is_some());
+        assert_eq!(sent, came, "as many came as were sent");
+    });
+}
+
+#[test]
+fn a_receive_is_taken_back_or_claimed() {
+    explore(|turns| {
+        let receive = Receive::posted();
+        let peer = spawn(&receive, move |receive| receive.send(1, FOREVER));
+        turns.at(0);
+        let taken = receive.slot.take_back();
+        turns.at(1);
+        if taken {
+            receive.memory.write(9);
+        }
+        assert_ne!(taken, peer.join().unwrap());
+        assert_eq!(receive.slot.holder(), if taken { Holder::Free } else { Holder::Done { link: 1 } });
+    });
+}
+
+/// The bytes of a short message lie where only its sender writes, whatever becomes of the slot meanwhile.
+#[test]
+fn a_short_message_is_there_or_its_receive_is_taken_back() {
+    explore(|turns| {
+        let receive = Receive::posted();
+        let peer = thread::spawn({
+            let receive = receive.clone();
+            move || receive.send_shortly(1, FOREVER)
+        });
+        turns.at(0);
+        let taken = receive.slot.take_back();
+        turns.at(1);
+        if taken {
+            receive.slot.post(2, Room { bytes: 2, entries: 1, flags: 0 });
+        }
+        let seen = receive.receive();
+        let sent = peer.join().unwrap();
+        assert!(sent || taken);
+        assert!(seen.is_none_or(|link| sent && link == 1));
+        assert_eq!(receive.receive(), sent.then_some(1));
+        assert!(sent || receive.slot.holder() == Holder::Posted);
+    });
+}
+
+/// Death leaves the slot as it was or the whole message.
+#[test]
+fn the_dead_leave_no_half_short_message() {
+    for steps in 0..3 {
+        explore(move |turns| {
+            let receive = Receive::posted();
+            let mortal = thread::spawn({
+                let receive = receive.clone();
+                move || receive.send_shortly(1, Life(steps))
+            });
+            turns.at(0);
+            let seen = receive.receive();
+            let sent = mortal.join().unwrap();
+            assert!(seen.is_none() || sent);
+            assert_eq!(receive.send_shortly(2, FOREVER), !sent);
+            assert_eq!(receive.receive(), Some(if sent { 1 } else { 2 }));
+        });
+    }
+}
+
+#[test]
+fn a_claim_is_given_back_to_the_next() {
+    explore(|turns| {
+        let receive = Receive::posted();
+        let first = spawn(&receive, move |receive| {
+            let Some(claim) = receive.slot.claim(1) else { return };
+            turns.at(1);
+            receive.memory.write(1);
+            assert!(receive.slot.unclaim(claim));
+            assert!(!receive.slot.unclaim(claim), "a claim that was given back");
+        });
+        turns.at(0);
+        let sent = receive.send(2, FOREVER);
+        first.join().unwrap();
+        assert!(sent || receive.send(2, FOREVER));
+        assert_eq!(receive.receive(), Some(2));
+    });
+}
+
+/// One peer dies after any step, another goes on; whatever the dead one held is offered anew, and no half message comes.
+#[test]
+fn a_dead_peers_slot_is_recovered() {
+    for steps in 0..4 {
+        explore(move |turns| {
+            let receive = Receive::posted();
+            let mortal = spawn(&receive, move |receive| receive.send(1, Life(steps)));
+            let other = spawn(&receive, move |receive| receive.send(2, FOREVER));
+            turns.at(0);
+            mortal.join().unwrap();
+            turns.at(1);
+            if matches!(receive.slot.holder(), Holder::Claimed { .. }) {
+                receive.slot.recover(1);
+            }
+            let sent = other.join().unwrap() || receive.send(2, FOREVER);
+            assert_eq!(receive.receive(), Some(if sent { 2 } else { 1 }));
+            assert!(!receive.slot.recover(1) || !sent, "only the dead one's slot is recovered");
+        });
+    }
+}

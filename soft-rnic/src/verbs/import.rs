@@ -1,0 +1,42 @@
+//! Importing a device by its command descriptor. Domains and regions are imported where they are made.
+//!
+//! Contexts of one command descriptor are one context with several C parts: they share objects, limits and events, and it ends
+//! with the last of them. A descriptor that came from another process leads nowhere: what that process registers is its own
+//! memory, which cannot be this one's local memory.
+
+use std::ffi::c_int;
+use std::sync::Arc;
+
+use rdma_mummy_sys::types::*;
+
+use super::context::{self, context_of};
+use super::null;
+use crate::faults::Call;
+use crate::objects::rnic::Rnic;
+use crate::platform::{command, errno};
+
+pub(super) unsafe extern "C" fn import_device(descriptor: c_int) -> *mut ibv_context {
+    let identity = match command::identify(descriptor) {
+        Ok(identity) => identity,
+        Err(error) => return null(errno::of(&error)),
+    };
+    let open = Rnic::current().map(|rnic| rnic.contexts()).unwrap_or_default();
+    let Some(state) = open.into_iter().find(|context| context.command().identity() == identity) else {
+        log::warn!(
+            "descriptor {descriptor} is of a device that another process has opened, or that was closed: its memory \
+             cannot be shared by importing it"
+        );
+        return null(libc::EOPNOTSUPP);
+    };
+    if let Err(error) = state.check_process().and_then(|()| state.admit(Call::ImportDevice)) {
+        return null(error);
+    }
+    state.open_again();
+    let handle = context::enter(&state, descriptor);
+    debug_assert!({
+        // SAFETY: it was made just now.
+        let again = unsafe { context_of(handle) };
+        Arc::ptr_eq(&again, &state)
+    });
+    handle
+}

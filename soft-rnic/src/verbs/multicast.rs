@@ -1,0 +1,32 @@
+//! Joining multicast groups, and leaving them.
+
+use std::ffi::c_int;
+
+use rdma_mummy_sys::types::*;
+
+use super::queue_pair::qp_of;
+use super::{admit, failure, number};
+use crate::objects::address_handle::gid_bytes;
+
+pub(super) unsafe extern "C" fn attach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int {
+    if gid.is_null() {
+        return number(Err(libc::EINVAL));
+    }
+    // SAFETY: the caller's live queue pair and GID.
+    let (qp, gid) = unsafe { (qp_of(qp), gid_bytes(gid.read())) };
+    admit!(qp.context, AttachMcast, failure);
+    let rnic = qp.context.rnic();
+    let result = qp.context.check_process();
+    number(result.and_then(|()| rnic.groups().attach(qp, gid, lid, rnic.limits())))
+}
+
+pub(super) unsafe extern "C" fn detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int {
+    if gid.is_null() {
+        return number(Err(libc::EINVAL));
+    }
+    // SAFETY: the caller's live queue pair and GID.
+    let (qp, gid) = unsafe { (qp_of(qp), gid_bytes(gid.read())) };
+    admit!(qp.context, DetachMcast, failure);
+    let result = qp.context.check_process();
+    number(result.and_then(|()| qp.context.rnic().groups().detach(qp, gid, lid)))
+}

@@ -1,0 +1,125 @@
+//! What changes while requests are under way: states, attributes, and what a peer may write into the segment.
+
+use std::ptr;
+
+use rdma_mummy_sys::types::*;
+use rdma_mummy_sys::verbs;
+
+use crate::shared::gate::Keeper;
+use crate::verbs::bench::*;
+use crate::verbs::testing::table;
+
+const RC: ibv_qp_type = ibv_qp_type::IBV_QPT_RC;
+
+#[test]
+fn an_attribute_that_changes_takes_no_drained_event_away() {
+    use ibv_qp_attr_mask as M;
+    let bench = Bench::new(16);
+    let [one, other] = bench.pair(RC);
+    // It waits for a receive.
+    assert_eq!(bench.send(one, 2, 8, |_| {}), 0);
+    let mut drained = in_state(ibv_qp_state::IBV_QPS_SQD);
+    drained.0.en_sqd_async_notify = 1;
+    assert_eq!(modify(one, with(drained, M::IBV_QP_EN_SQD_ASYNC_NOTIFY)), 0);
+    let mut slower = in_state(ibv_qp_state::IBV_QPS_SQD);
+    slower.0.min_rnr_timer = 3;
+    assert_eq!(modify(one, with(slower, M::IBV_QP_MIN_RNR_TIMER)), 0);
+    assert_eq!(bench.event(), None);
+    assert_eq!(bench.receive(other, 1, 64), 0);
+    assert_eq!(bench.wait_for(2).len(), 2);
+    assert_eq!(bench.event(), Some(ibv_event_type::IBV_EVENT_SQ_DRAINED));
+    assert_eq!(bench.event(), None);
+    destroy(one);
+    destroy(other);
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "there is no service thread")]
+fn a_peer_that_is_changing_is_looked_at_again_soon() {
+    let bench = Bench::new(16);
+    let pair = [(); 2].map(|()| bench.qp(RC, ptr::null_mut()));
+    pair.iter().for_each(|qp| bench.init(*qp));
+    let [one, other] = pair;
+    // An answer is waited for without end: what is not looked at before that is not looked at at all.
+    bench.ready(one, number(other), |attr| attr.timeout = 0);
+    bench.ready(other, number(one), |_| {});
+    assert_eq!(bench.receive(other, 1, 64), 0);
+    let state = inner(other);
+    // As in the midst of a change; the one who makes it does not run for a moment.
+    let mut keeper = Keeper::default();
+    state.entry().withdraw(&mut keeper);
+    // SAFETY: the queue is live.
+    assert_eq!(unsafe { verbs::ibv_req_notify_cq(bench.cq, 0) }, 0);
+    assert_eq!(bench.send(one, 2, 8, |_| {}), 0);
+    state.entry().publish(&mut keeper, ibv_qp_state::IBV_QPS_RTS.0 as u8, &state.card());
+    // Nobody polls.
+    // SAFETY: the channel is live, and there is one descriptor.
+    let woken = unsafe {
+        let mut file = libc::pollfd { fd: (*bench.channel).fd, events: libc::POLLIN, revents: 0 };
+        libc::poll(&raw mut file, 1, 20_000)
+    };
+    assert_eq!(woken, 1, "the message waits for ever");
+    assert!(bench.fired());
+    assert_eq!(bench.wait_for(2).len(), 2);
+    destroy(one);
+    destroy(other);
+}
+
+#[test]
+fn what_a_peer_writes_into_the_segment_opens_nothing_here() {
+    let bench = Bench::new(16);
+    let pair = [(); 2].map(|()| bench.qp(RC, ptr::null_mut()));
+    pair.iter().for_each(|qp| bench.init(*qp));
+    let [one, other] = pair;
+    let mut closed = in_state(ibv_qp_state::IBV_QPS_INIT);
+    closed.0.qp_access_flags = 0;
+    assert_eq!(modify(other, with(closed, ibv_qp_attr_mask::IBV_QP_ACCESS_FLAGS)), 0);
+    bench.ready(one, number(other), |_| {});
+    bench.ready(other, number(one), |_| {});
+    let state = inner(other);
+    let mut card = state.card();
+    assert_eq!(card.access, 0);
+    card.access = ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0;
+    state.entry().publish(&mut Keeper::default(), ibv_qp_state::IBV_QPS_RTS.0 as u8, &card);
+    bench.set(SIZE / 16, 7);
+    // SAFETY: the region is live.
+    let (remote_addr, rkey) = (bench.at(SIZE / 2), unsafe { (*bench.mr).rkey });
+    let write = |wr: &mut ibv_send_wr| {
+        wr.opcode = ibv_wr_opcode::IBV_WR_RDMA_WRITE;
+        wr.wr.rdma = ibv_send_wr__bindgen_ty_2__bindgen_ty_1 { remote_addr, rkey };
+    };
+    assert_eq!(bench.send(one, 1, 8, write), 0);
+    assert_eq!(bench.wait_for(1), [(1, ibv_wc_status::IBV_WC_REM_ACCESS_ERR)]);
+    assert_eq!(bench.get(SIZE / 16), 7);
+    destroy(one);
+    destroy(other);
+}
+
+/// Memory that is registered for reading may be mapped for reading only.
+#[test]
+fn a_receive_is_not_scattered_where_only_a_peer_says_that_it_may_be() {
+    let bench = Bench::new(16);
+    let [one, other] = bench.pair(RC);
+    // SAFETY: the domain and the memory are live.
+    let read_only = unsafe { verbs::ibv_reg_mr(table(), bench.pd, bench.memory.cast(), SIZE, 0) };
+    assert!(!read_only.is_null());
+    // SAFETY: the region is live.
+    let lkey = unsafe { (*read_only).lkey };
+    let mut sge = ibv_sge { addr: bench.at(SIZE / 2), length: 1024, lkey };
+    assert_eq!(bench.receive_list(other, 1, core::slice::from_mut(&mut sge)), 0);
+    let node = inner(one).rnic.node();
+    let entry = node.segment().region(lkey >> 8).expect("it is in the table");
+    let (_, mut card) = entry.read().expect("it is registered");
+    card.access |= ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0;
+    entry.publish(&mut Keeper::default(), lkey as u8, &card);
+    bench.set(SIZE / 16, 7);
+    assert_eq!(bench.send(one, 2, 1024, |_| {}), 0);
+    let mut results = bench.wait_for(2);
+    results.sort_by_key(|result| result.0);
+    assert_eq!(results, [(1, ibv_wc_status::IBV_WC_LOC_PROT_ERR), (2, ibv_wc_status::IBV_WC_REM_OP_ERR)]);
+    assert_eq!(bench.get(SIZE / 16), 7);
+    destroy(one);
+    destroy(other);
+    // SAFETY: nobody uses it any more.
+    assert_eq!(unsafe { (table().ibv_dereg_mr)(read_only) }, 0);
+}

@@ -1,0 +1,287 @@
+//! Multicast between processes: whoever is in a group gets its copy, whenever it came, and whatever becomes of the others.
+
+use std::ptr;
+use std::time::{Duration, Instant};
+
+use libtest_mimic::Trial;
+use rdma_mummy_sys::types::*;
+use rustix::process::Signal;
+
+use crate::kit::{Address, Cq, Device, Memory, Qp, Timing, dereg, lib, route};
+use crate::role::{self, Role, say, told};
+
+const PATIENCE: Duration = Duration::from_secs(8);
+const TIMING: Timing = Timing { timeout: 10, retry_cnt: 2 };
+/// Before a datagram's payload.
+const GRH: usize = 40;
+const ROOM: usize = 8192;
+const RECEIVES: usize = 8;
+/// `::ffff:239.1.2.3`
+const GROUP: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 1, 2, 3];
+const TO_ALL: Address = Address { qpn: 0xff_ffff, gid: GROUP, addr: 0, rkey: 0 };
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let trial = |name: &str, what: &'static str, path: &'static str| {
+        Trial::test(format!("multicast::{name}_by_{path}"), move || {
+            role::run(&format!("sender-to-all {what}"), &[("SOFT_RNIC_PATH", path)])
+        })
+    };
+    ["auto", "vm", "call"]
+        .into_iter()
+        .flat_map(|path| {
+            [
+                trial("everybody_gets_a_copy", "all", path),
+                trial("newcomers_get_what_is_sent_after_they_have_joined", "newcomers", path),
+                trial("the_dead_keep_nobody_from_their_copy", "dead", path),
+                trial("the_stopped_keep_nobody_from_their_copy", "stopped", path),
+                trial("who_was_stopped_hears_of_newcomers", "asleep", path),
+            ]
+        })
+        .collect()
+}
+
+/// One end: a queue pair for datagrams, with memory.
+struct End {
+    device: Device,
+    memory: Memory,
+    mr: *mut ibv_mr,
+    cq: Cq,
+    qp: Qp,
+}
+
+impl End {
+    fn new() -> Self {
+        let device = Device::open();
+        let memory = Memory::private(ROOM * RECEIVES);
+        let mr = memory.register(device);
+        let cq = device.cq(64, ptr::null_mut());
+        let qp = device.qp(ibv_qp_type::IBV_QPT_UD, cq, ptr::null_mut(), 16);
+        qp.init();
+        // SAFETY: any bytes are a GID.
+        let gid = unsafe { device.gid().raw };
+        qp.connect(&Address { gid, ..Address::default() }, TIMING);
+        Self { device, memory, mr, cq, qp }
+    }
+
+    fn receive(&self, id: usize) {
+        assert_eq!(self.qp.receive(id as u64, self.memory.sge(self.mr, id * ROOM, ROOM)), 0);
+    }
+
+    fn join(&self) {
+        let gid = ibv_gid { raw: GROUP };
+        // SAFETY: the queue pair lives, the GID is this function's own.
+        assert_eq!(unsafe { (lib().ibv_attach_mcast)(self.qp.0, &raw const gid, 0) }, 0);
+    }
+
+    fn leave(&self) {
+        let gid = ibv_gid { raw: GROUP };
+        // SAFETY: the queue pair lives, the GID is this function's own.
+        assert_eq!(unsafe { (lib().ibv_detach_mcast)(self.qp.0, &raw const gid, 0) }, 0);
+    }
+
+    fn close(self) {
+        assert_eq!(self.qp.destroy(), 0);
+        assert_eq!(dereg(self.mr), 0);
+        self.memory.free();
+        self.cq.destroy();
+        self.device.close();
+    }
+}
+
+/// One that is in the group. It is told what it has to hear, a byte and a length, and says so.
+pub(crate) fn member() {
+    let end = End::new();
+    (0..RECEIVES).for_each(|id| end.receive(id));
+    end.join();
+    say("joined");
+    let mut next = 0;
+    while let Some(line) = told() {
+        let mut words = line.split(' ');
+        let mut word = || words.next().and_then(|word| word.parse::<usize>().ok()).expect("a number");
+        let (byte, len) = (word(), word());
+        let wc = end.cq.one("a copy", PATIENCE);
+        assert_eq!((wc.status, wc.wr_id), (ibv_wc_status::IBV_WC_SUCCESS, (next % RECEIVES) as u64));
+        assert_eq!(wc.byte_len as usize, GRH + len);
+        let at = wc.wr_id as usize * ROOM;
+        assert_eq!(end.memory.part_differs(at + GRH, len, byte as u8), None);
+        // The header: the last four bytes are the group's.
+        let named: Vec<u8> = (0..4).map(|n| end.memory.byte(at + GRH - 4 + n)).collect();
+        assert_eq!(named, GROUP[12..]);
+        end.receive(wc.wr_id as usize);
+        next += 1;
+        say("heard");
+    }
+    end.leave();
+    end.close();
+}
+
+struct Members(Vec<Role>);
+
+impl Members {
+    fn start(count: usize) -> Self {
+        let members: Vec<_> = (0..count).map(|_| Role::start("member", &[])).collect();
+        members.iter().for_each(|member| assert_eq!(member.hear(), "joined"));
+        Self(members)
+    }
+
+    /// All of them have to hear this.
+    fn hear(&mut self, byte: u8, len: usize) {
+        self.0.iter_mut().for_each(|member| member.tell(&format!("{byte} {len}")));
+        self.0.iter().for_each(|member| assert_eq!(member.hear(), "heard"));
+    }
+}
+
+/// One who sends to all.
+struct Sender {
+    end: End,
+    ah: *mut ibv_ah,
+}
+
+impl Sender {
+    fn new() -> Self {
+        let end = End::new();
+        let mut attr = route(GROUP);
+        // SAFETY: the domain lives, the attributes are this function's own.
+        let ah = unsafe { (lib().ibv_create_ah)(end.device.pd, &raw mut attr) };
+        assert!(!ah.is_null(), "ibv_create_ah: {}", std::io::Error::last_os_error());
+        Self { end, ah }
+    }
+
+    /// Sends, and waits until that is done, which takes the members no time at all: how long it took.
+    fn send(&self, byte: u8, len: usize) -> Duration {
+        let begin = Instant::now();
+        self.end.memory.fill_part(0, len, byte);
+        let sge = self.end.memory.sge(self.end.mr, 0, len);
+        assert_eq!(self.end.qp.post(1, ibv_wr_opcode::IBV_WR_SEND, sge, &TO_ALL, self.ah), 0);
+        let wc = self.end.cq.one("the send", PATIENCE);
+        assert_eq!(wc.status, ibv_wc_status::IBV_WC_SUCCESS);
+        begin.elapsed()
+    }
+
+    fn close(self) {
+        // SAFETY: the handle lives, and nothing uses it any more.
+        assert_eq!(unsafe { (lib().ibv_destroy_ah)(self.ah) }, 0);
+        self.end.close();
+    }
+}
+
+/// Short, long, empty.
+const LENGTHS: [usize; 3] = [64, 4000, 0];
+
+pub(crate) fn sender(arguments: &[String]) {
+    match arguments[0].as_str() {
+        "all" => all(),
+        "newcomers" => newcomers(),
+        "dead" => dead(),
+        "stopped" => stopped(),
+        "asleep" => asleep(),
+        other => panic!("no such part: {other}"),
+    }
+}
+
+fn all() {
+    let mut members = Members::start(3);
+    let sender = Sender::new();
+    for (byte, len) in (1..).zip(LENGTHS) {
+        sender.send(byte, len);
+        members.hear(byte, len);
+    }
+    members.0.into_iter().for_each(Role::finish);
+    sender.close();
+}
+
+/// The sender has looked for everybody before they come.
+fn newcomers() {
+    let sender = Sender::new();
+    sender.send(100, 64);
+    let mut members = Members(Vec::new());
+    for (byte, len) in (1..).zip(LENGTHS) {
+        members.0.extend(Members::start(1).0);
+        sender.send(byte, len);
+        members.hear(byte, len);
+    }
+    // And one who comes when others have gone.
+    members.0.into_iter().for_each(Role::finish);
+    sender.send(101, 64);
+    let mut last = Members::start(1);
+    sender.send(9, 300);
+    last.hear(9, 300);
+    last.0.into_iter().for_each(Role::finish);
+    sender.close();
+}
+
+fn dead() {
+    let mut members = Members::start(3);
+    let sender = Sender::new();
+    sender.send(1, 64);
+    members.hear(1, 64);
+    let victim = members.0.remove(1);
+    victim.signal(Signal::KILL);
+    for (byte, len) in (2..).zip(LENGTHS) {
+        sender.send(byte, len);
+        members.hear(byte, len);
+    }
+    victim.wait_dead();
+    members.0.into_iter().for_each(Role::finish);
+    sender.close();
+}
+
+fn stopped() {
+    let mut members = Members::start(2);
+    let sender = Sender::new();
+    sender.send(1, 64);
+    members.hear(1, 64);
+    let mut victim = members.0.remove(0);
+    victim.signal(Signal::STOP);
+    victim.wait_stopped();
+    for (byte, len) in (2..).zip([64, 200]) {
+        sender.send(byte, len);
+        members.hear(byte, len);
+    }
+    victim.signal(Signal::CONT);
+    // What needs nothing of its own process has come all the same.
+    for (byte, len) in (2..).zip([64, 200]) {
+        victim.tell(&format!("{byte} {len}"));
+        assert_eq!(victim.hear(), "heard");
+    }
+    victim.finish();
+    members.0.into_iter().for_each(Role::finish);
+    sender.close();
+}
+
+/// Who joins while a sender is stopped waits for it a while and goes on; the sender finds it when it goes on itself.
+fn asleep() {
+    let mut first = Role::start("sleeping-sender", &[]);
+    assert_eq!(first.hear(), "sent");
+    first.signal(Signal::STOP);
+    first.wait_stopped();
+    let mut member = Members::start(1);
+    first.signal(Signal::CONT);
+    // Its service thread has as much time as it takes to hear who has called; how much that is, nobody knows.
+    let begin = Instant::now();
+    let mut sent = 0;
+    member.0[0].tell("7 64");
+    loop {
+        first.tell("send");
+        assert_eq!(first.hear(), "sent");
+        sent += 1;
+        if member.0[0].hear_within(Duration::from_millis(50)).is_ok_and(|line| line == "heard") {
+            break;
+        }
+        assert!(begin.elapsed() < PATIENCE, "not heard after {sent} messages");
+    }
+    first.finish();
+    member.0.remove(0).signal(Signal::KILL);
+}
+
+/// A sender that does as it is told.
+pub(crate) fn sleeping_sender() {
+    let sender = Sender::new();
+    sender.send(7, 64);
+    say("sent");
+    while told().is_some() {
+        sender.send(7, 64);
+        say("sent");
+    }
+    sender.close();
+}

@@ -1,0 +1,149 @@
+//! Suites of cases over a device that may not be there.
+//!
+//! A case is a function that takes what it runs on, its rig, and fails by a panic; one that this rig cannot run says why
+//! and is counted as ignored. Without a rig all cases are ignored, or fail where [`REQUIRE`] says so.
+
+use std::process::ExitCode;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
+
+pub use libtest_mimic::{Arguments, Conclusion};
+use libtest_mimic::{Completion, Failed, Trial};
+
+/// Where this is set, a missing device is a failure.
+pub const REQUIRE: &str = "SIDEWAY_TEST_REQUIRE_DEVICE";
+
+/// As of a test program that panics.
+const FAILURE: u8 = 101;
+
+/// Why a rig cannot run a case.
+#[derive(Debug)]
+pub struct Skip(pub String);
+
+/// What comes of a case.
+pub type Outcome = Result<(), Skip>;
+
+/// Leaves a case that this rig cannot run.
+#[macro_export]
+macro_rules! skip {
+    ($($reason:tt)*) => { return Err($crate::Skip(format!($($reason)*))) };
+}
+
+/// Adds functions as cases of a suite; the names are theirs, with the module's.
+#[macro_export]
+macro_rules! cases {
+    ($suite:ident: $($function:ident),* $(,)?) => {
+        $($suite.add(module_path!(), stringify!($function), "", $function);)*
+    };
+}
+
+/// A case's name and what it does.
+type Case<R> = (String, fn(&R) -> Outcome);
+
+/// Cases, in the order in which they run.
+pub struct Suite<R> {
+    cases: Vec<Case<R>>,
+}
+
+impl<R> Default for Suite<R> {
+    fn default() -> Self {
+        Self { cases: Vec::new() }
+    }
+}
+
+/// How a suite is run.
+#[derive(Clone, Copy, Debug)]
+pub struct Terms<'a> {
+    /// Whether a missing rig is a failure.
+    pub required: bool,
+    /// How long a case may take. Everything in a case that waits has a shorter limit of its own.
+    pub limit: Duration,
+    /// How to get a rig where there is none.
+    pub advice: &'a str,
+}
+
+impl<R: Clone + Send + 'static> Suite<R> {
+    /// Adds a case; its flavours, if it has any, are shown behind its name.
+    pub fn add(&mut self, module: &str, name: &str, flavours: &str, case: fn(&R) -> Outcome) {
+        let module = module.rsplit("::").next().unwrap_or_default();
+        let flavours = if flavours.is_empty() { String::new() } else { format!("[{flavours}]") };
+        self.cases.push((format!("{module}::{name}{flavours}"), case));
+    }
+
+    /// Runs the cases that the arguments choose.
+    pub fn run(self, arguments: &Arguments, rig: &Result<R, String>, terms: Terms<'_>) -> ExitCode {
+        if let (Err(reason), false) = (rig, arguments.list) {
+            println!("{} device tests have nothing to run on: {reason}. {}", self.cases.len(), terms.advice);
+        }
+        let trials = self.cases.into_iter().map(|case| trial(case, rig.clone(), terms)).collect();
+        conclude(arguments, &libtest_mimic::run(arguments, trials), terms.required)
+    }
+}
+
+/// The program's arguments. Cases run one after the other if nothing else is said: several would only wait for the same
+/// processors.
+#[must_use]
+pub fn arguments() -> Arguments {
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads.get_or_insert(1);
+    arguments
+}
+
+/// Whether the environment makes a missing device a failure.
+#[must_use]
+pub fn device_is_required() -> bool {
+    std::env::var_os(REQUIRE).is_some_and(|value| value != "0" && !value.is_empty())
+}
+
+/// Says what came of a suite, in the line that `cargo xtask softroce --suite` sums up.
+#[must_use]
+pub fn conclude(arguments: &Arguments, conclusion: &Conclusion, required: bool) -> ExitCode {
+    if arguments.list {
+        return ExitCode::SUCCESS;
+    }
+    let (failed, skipped) = (conclusion.num_failed, conclusion.num_ignored);
+    let ran = conclusion.num_passed + failed;
+    println!("device tests: {ran} ran, {skipped} skipped, {failed} failed");
+    let all_were_wanted = arguments.filter.is_none() && arguments.skip.is_empty();
+    let nothing = ran == 0 && all_were_wanted && required;
+    if nothing {
+        println!("no device test ran, and there must be some");
+    }
+    if failed == 0 && !nothing { ExitCode::SUCCESS } else { ExitCode::from(FAILURE) }
+}
+
+fn trial<R: Send + 'static>((name, case): Case<R>, rig: Result<R, String>, terms: Terms<'_>) -> Trial {
+    let limit = terms.limit;
+    match rig {
+        Ok(rig) => Trial::ignorable_test(name.clone(), move || {
+            let watchdog = Watchdog::start(name, limit);
+            let outcome = case(&rig);
+            drop(watchdog);
+            Ok(match outcome {
+                Ok(()) => Completion::Completed,
+                Err(Skip(reason)) => Completion::ignored_with(reason),
+            })
+        }),
+        Err(reason) if terms.required => Trial::test(name, move || Err(Failed::from(reason))),
+        Err(_) => Trial::ignorable_test(name, || Ok(Completion::ignored_with("no device"))),
+    }
+}
+
+/// Ends the whole program if a case does not end, which nothing else could.
+struct Watchdog {
+    _alive: mpsc::Sender<()>,
+}
+
+impl Watchdog {
+    fn start(name: String, limit: Duration) -> Self {
+        let (alive, ended) = mpsc::channel();
+        thread::spawn(move || {
+            if ended.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
+                eprintln!("{name} did not end within {limit:?}");
+                std::process::exit(FAILURE.into());
+            }
+        });
+        Self { _alive: alive }
+    }
+}

@@ -1,0 +1,264 @@
+//! `cargo xtask bench perftest`: stride-perf against the distribution's perftest, over the software device: two
+//! processes each, through the same `libibverbs.so.1`.
+//!
+//! perftest, stride-perf and perftest again take turns, one size after the other, so that noise strikes all three; what
+//! perftest has against itself is noise. Both move their payload the same way, which the device counts.
+
+mod instructions;
+mod pair;
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use anyhow::Result;
+use clap::ValueEnum;
+
+use super::document::{Section, today};
+use super::programs::{self, Programs};
+use super::soft::statistics::{bootstrap, median};
+use super::soft::way::Way;
+use pair::{Measure, Pairs, Run, Tool};
+
+/// Every fourth power of two of perftest's -a.
+const SIZES: [u64; 12] = [2, 8, 32, 128, 512, 2048, 8192, 32768, 131_072, 524_288, 2_097_152, 8_388_608];
+const QUICK_SIZES: [u64; 3] = [32, 8192, 2_097_152];
+
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// What to measure: everything, or some of it
+    #[arg(value_name = "PART")]
+    parts: Vec<Part>,
+    /// How often each size is measured
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Three sizes, once, with a tenth of the messages: to see that it works
+    #[arg(long, conflicts_with = "rounds")]
+    quick: bool,
+    /// Take the programs as they were built last
+    #[arg(long)]
+    no_build: bool,
+    /// Print the result without writing docs/performance.md
+    #[arg(long)]
+    dry_run: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// Write bandwidth, both by shared memory
+    BwDirect,
+    /// Write latency, both by shared memory
+    LatDirect,
+    /// Write bandwidth, both by process_vm_*
+    BwVm,
+    /// Write latency, both by process_vm_*
+    LatVm,
+    /// Instructions a message
+    Instructions,
+}
+
+pub(super) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
+    let programs = match args.no_build {
+        true => Programs::as_they_are(root),
+        false => {
+            let programs = Programs::build(root)?;
+            programs.cargo(&["--package", "stride", "--bins"])?;
+            programs
+        }
+    };
+    let parts = if args.parts.is_empty() { Part::value_variants() } else { &args.parts };
+    for part in parts {
+        let (title, body) = match part.measured() {
+            Some((measure, way)) => {
+                (format!("{}, both {way}", measure.title()), compare(&programs, measure, way, args)?)
+            }
+            None => ("instructions a message".to_owned(), instructions::compare(&programs)?),
+        };
+        println!("{title}\n\n{body}");
+        if !args.dry_run && !args.quick {
+            part.section(root, args, &title, &body)?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Part {
+    fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    }
+
+    /// What is timed.
+    fn measured(self) -> Option<(Measure, Way)> {
+        match self {
+            Self::BwDirect => Some((Measure::Bandwidth, Way::Direct)),
+            Self::LatDirect => Some((Measure::Latency, Way::Direct)),
+            Self::BwVm => Some((Measure::Bandwidth, Way::Vm)),
+            Self::LatVm => Some((Measure::Latency, Way::Vm)),
+            Self::Instructions => None,
+        }
+    }
+
+    fn section(self, root: &Path, args: &Args, what: &str, body: &str) -> Result<()> {
+        let name = format!("perftest {}", self.name());
+        let version = programs::first_line(Command::new("/usr/bin/ib_write_bw").arg("--version"));
+        let (words, flags) = match self.measured() {
+            Some(_) => (
+                format!(
+                    "{} processors. Medians of {} turns; in brackets the 95 % bootstrap interval of the geometric mean; above 1 \
+                     stride-perf is better.",
+                    std::thread::available_parallelism()?,
+                    args.rounds
+                ),
+                format!(" --rounds {}", args.rounds),
+            ),
+            None => (
+                "Of the timed loop, counted by callgrind as the difference of two numbers of messages: the program \
+                 alone, then with libibverbs.so.1 and the C library. What waiting for the peer costs is left out."
+                    .to_owned(),
+                String::new(),
+            ),
+        };
+        let intro = format!(
+            "{}, perftest {}, stride-perf {}. {words}\n\n    cargo xtask bench {name}{flags}",
+            today(),
+            version.trim_start_matches("Version: "),
+            env!("CARGO_PKG_VERSION"),
+        );
+        let title = format!("stride-perf against perftest over soft0: {what}");
+        Section { name: &name, title: &title, intro: &intro, body }.write(root)
+    }
+}
+
+impl Measure {
+    fn title(self) -> &'static str {
+        match self {
+            Self::Bandwidth => "write bw",
+            Self::Latency => "write lat (median)",
+        }
+    }
+
+    fn unit(self) -> &'static str {
+        match self {
+            Self::Bandwidth => "M messages/s",
+            Self::Latency => "us",
+        }
+    }
+
+    /// Above 1 where `this` is better than `that`.
+    fn better(self, this: f64, that: f64) -> f64 {
+        match self {
+            Self::Bandwidth => this / that,
+            Self::Latency => that / this,
+        }
+    }
+
+    /// So many messages that a run measures for a tenth of a second or so.
+    fn iterations(self, way: Way, size: u64) -> u64 {
+        let (base, limit) = match (self, way) {
+            (Self::Bandwidth, Way::Direct) => (100, 1_000_000),
+            (Self::Bandwidth, _) => (600, 1_000_000),
+            (Self::Latency, Way::Direct) => (600, 100_000),
+            (Self::Latency, _) => (2000, 100_000),
+        };
+        // In nanoseconds, at 8 GB/s; of a latency, both ways.
+        let message = base + size / if self == Self::Bandwidth { 8 } else { 4 };
+        (100_000_000 / message).clamp(150, limit)
+    }
+}
+
+/// What was measured together.
+struct Turn {
+    perftest: f64,
+    stride: f64,
+    again: f64,
+}
+
+fn compare(programs: &Programs, measure: Measure, way: Way, args: &Args) -> Result<String> {
+    let pairs = Pairs::new(programs)?;
+    let (sizes, rounds, part): (&[u64], _, _) =
+        if args.quick { (&QUICK_SIZES, 1, 10) } else { (&SIZES, args.rounds, 1) };
+    let mut turns: BTreeMap<u64, Vec<Turn>> = BTreeMap::new();
+    for round in 0..rounds {
+        for (size, position) in sizes.iter().copied().zip(round..) {
+            let iterations = (measure.iterations(way, size) / part).max(150);
+            let turn = turn(&pairs, position, Run { tool: Tool::Perftest, measure, way, size, iterations })?;
+            turns.entry(size).or_default().push(turn);
+        }
+    }
+    report(measure, way, &turns)
+}
+
+/// perftest, stride-perf and perftest again; who is first changes from turn to turn.
+fn turn(pairs: &Pairs<'_>, position: u32, run: Run) -> Result<Turn> {
+    let mut figures = [0.0; 3];
+    for step in 0..3 {
+        let who = ((step + position) % 3) as usize;
+        let tool = if who == 1 { Tool::Stride } else { Tool::Perftest };
+        figures[who] = pairs.figure(Run { tool, ..run })?;
+    }
+    let [perftest, stride, again] = figures;
+    Ok(Turn { perftest, stride, again })
+}
+
+fn report(measure: Measure, way: Way, turns: &BTreeMap<u64, Vec<Turn>>) -> Result<String> {
+    let mut table = String::from(
+        "| bytes | way of both | perftest | stride-perf | unit | stride-perf / perftest | perftest / perftest |\n\
+         | ---: | --- | ---: | ---: | --- | ---: | ---: |\n",
+    );
+    let ours = |turn: &Turn| measure.better(turn.stride, turn.perftest);
+    let noise = |turn: &Turn| measure.better(turn.again, turn.perftest);
+    for (size, turns) in turns {
+        let column = |value: &dyn Fn(&Turn) -> f64| median(turns.iter().map(value).collect());
+        writeln!(
+            table,
+            "| {size} | {way} | {:.3} | {:.3} | {} | {:.3} | {:.3} |",
+            column(&|turn| turn.perftest),
+            column(&|turn| turn.stride),
+            measure.unit(),
+            column(&ours),
+            column(&noise)
+        )?;
+    }
+    // Each turn stands by itself: between those of one size lie those of all others.
+    let all = |value: &dyn Fn(&Turn) -> f64| {
+        bootstrap(&turns.values().flatten().map(|turn| vec![value(turn)]).collect::<Vec<_>>())
+    };
+    let (ours, noise) = (all(&ours), all(&noise));
+    let verdict = if ours.high >= noise.low { "overlaps or beats it" } else { "**missed**" };
+    writeln!(
+        table,
+        "\nGeometric mean: stride-perf / perftest {:.3} ({:.3} to {:.3}), perftest / perftest {:.3} ({:.3} to {:.3}): {verdict}.",
+        ours.mean, ours.low, ours.high, noise.mean, noise.low, noise.high
+    )?;
+    Ok(table)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_slower_than_the_noise_is_missed() {
+        let turns = |stride: f64| {
+            let turn = move |noise: f64| Turn { perftest: 10.0, stride: stride * noise, again: 10.0 * noise };
+            BTreeMap::from([(2, vec![turn(1.0), turn(0.98)]), (8, vec![turn(1.01), turn(1.0)])])
+        };
+        let report = |measure, stride| report(measure, Way::Direct, &turns(stride)).unwrap();
+        assert!(report(Measure::Bandwidth, 9.95).contains("overlaps"));
+        assert!(report(Measure::Bandwidth, 8.0).contains("**missed**"));
+        assert!(report(Measure::Latency, 8.0).contains("overlaps"));
+        assert!(report(Measure::Latency, 12.0).contains("**missed**"));
+    }
+
+    #[test]
+    fn runs_are_short_and_no_size_is_without_messages() {
+        for size in SIZES {
+            for (measure, way) in Part::value_variants().iter().filter_map(|part| part.measured()) {
+                let messages = measure.iterations(way, size);
+                assert!((150..=1_000_000).contains(&messages), "{size} {messages}");
+                assert!(messages * size <= 2 << 30, "{size} {messages}");
+            }
+        }
+    }
+}

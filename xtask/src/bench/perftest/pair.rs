@@ -1,0 +1,235 @@
+//! A server and a client over the device, as two processes.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::bench::programs::Programs;
+use crate::bench::soft::way::{Way, Ways};
+
+/// How long one run may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Measure {
+    Bandwidth,
+    Latency,
+}
+
+/// Whose program measures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tool {
+    Perftest,
+    Stride,
+}
+
+impl Tool {
+    pub(super) fn program(self, programs: &Programs, measure: Measure) -> PathBuf {
+        match (self, measure) {
+            (Self::Stride, _) => programs.path("stride-perf"),
+            (Self::Perftest, Measure::Bandwidth) => "/usr/bin/ib_write_bw".into(),
+            (Self::Perftest, Measure::Latency) => "/usr/bin/ib_write_lat".into(),
+        }
+    }
+}
+
+/// A run of one tool.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Run {
+    pub(super) tool: Tool,
+    pub(super) measure: Measure,
+    /// Which way the payload of both sides is to go.
+    pub(super) way: Way,
+    pub(super) size: u64,
+    pub(super) iterations: u64,
+}
+
+/// Runs servers and clients.
+pub(super) struct Pairs<'a> {
+    programs: &'a Programs,
+    files: Files,
+}
+
+impl<'a> Pairs<'a> {
+    pub(super) fn new(programs: &'a Programs) -> Result<Self> {
+        Ok(Self { programs, files: Files::new()? })
+    }
+
+    /// A million messages a second, or the median in microseconds.
+    pub(super) fn figure(&self, run: Run) -> Result<f64> {
+        let said = self.run(run, || None)?;
+        // The columns of the rate, or of the median.
+        let column = match (run.tool, run.measure) {
+            (Tool::Stride, Measure::Bandwidth) => 3,
+            _ => 4,
+        };
+        let (size, iterations) = (run.size.to_string(), run.iterations.to_string());
+        for line in said.lines() {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            if words.first() != Some(&size.as_str()) || words.get(1) != Some(&iterations.as_str()) {
+                continue;
+            }
+            let value = words.get(column).and_then(|word| word.parse().ok()).filter(|value| *value > 0.0);
+            return value.with_context(|| format!("{run:?}: not a measurement: {line}"));
+        }
+        bail!("{run:?}: nothing was measured: {said}")
+    }
+
+    /// Runs a server and a client, which may run under another program; what the client said. Both must have taken the
+    /// way: where the peer's memory came to be mapped so late that many messages had gone another one, they run again.
+    pub(super) fn run(&self, run: Run, under: impl Fn() -> Option<Command>) -> Result<String> {
+        let mut attempt = 1;
+        loop {
+            let (said, ways) = self.once(run, under()).with_context(|| format!("{run:?}"))?;
+            match ways.must_mostly_be(run.way).with_context(|| format!("{run:?}")) {
+                Ok(()) => return Ok(said),
+                Err(error) if attempt == 5 => return Err(error),
+                Err(error) => eprintln!("bench perftest: {error:#}; again"),
+            }
+            attempt += 1;
+        }
+    }
+
+    fn once(&self, run: Run, under: Option<Command>) -> Result<(String, Ways)> {
+        let port = free_port()?;
+        let log = |side| self.programs.folder().join(format!("bench-{side}.{}.log", std::process::id()));
+        let mut server = Running::start(self.command(run, None, 0, port), log("server"))?;
+        while !listens(port) {
+            server.check()?;
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let mut client = self.command(run, under, 1, port);
+        client.arg("127.0.0.1");
+        let client = Running::start(client, log("client"))?;
+        let (said, answered) = (client.finish()?, server.finish()?);
+        Ok((said.0, Ways::parse(&(said.1 + &answered.1))?))
+    }
+
+    fn command(&self, run: Run, under: Option<Command>, side: usize, port: u16) -> Command {
+        let program = run.tool.program(self.programs, run.measure);
+        let mut command = match under {
+            Some(mut under) => {
+                under.arg(&program);
+                under
+            }
+            None => Command::new(&program),
+        };
+        match (run.tool, run.measure) {
+            (Tool::Stride, Measure::Bandwidth) => _ = command.args(["write", "bw"]),
+            (Tool::Stride, Measure::Latency) => _ = command.args(["write", "lat"]),
+            // Without the column of the peak, which takes the time of each message.
+            (Tool::Perftest, Measure::Bandwidth) => _ = command.args(["-F", "-N"]),
+            (Tool::Perftest, Measure::Latency) => _ = command.arg("-F"),
+        }
+        match (run.tool, run.way) {
+            (Tool::Stride, Way::Direct) => _ = command.args(["--buffer", "shared"]),
+            (Tool::Stride, _) => _ = command.args(["--buffer", "malloc"]),
+            (Tool::Perftest, Way::Direct) => {
+                command.arg(format!("--mmap={}", self.files.0[side].display()));
+                command.env("SOFT_RNIC_SHM", "1");
+            }
+            (Tool::Perftest, _) => {}
+        }
+        let (size, iterations) = (run.size.to_string(), run.iterations.to_string());
+        command.args(["-s", &size, "-n", &iterations, "-p", &port.to_string()]);
+        self.programs.over_the_device(&mut command);
+        command.env("SOFT_RNIC_LOG", "info").stdin(Stdio::null());
+        command
+    }
+}
+
+/// A process that ends in time, or is ended.
+struct Running {
+    child: Child,
+    log: PathBuf,
+    start: Instant,
+}
+
+impl Running {
+    fn start(mut command: Command, log: PathBuf) -> Result<Self> {
+        // Two files: in one, a warning may stand in the middle of a row.
+        command.stdout(File::create(&log)?).stderr(File::create(log.with_extension("err"))?);
+        let child = command
+            .spawn()
+            .with_context(|| format!("cannot run {command:?}: install perftest, and valgrind"))?;
+        Ok(Self { child, log, start: Instant::now() })
+    }
+
+    /// Fails if the process has failed or takes too long; whether it has ended.
+    fn check(&mut self) -> Result<bool> {
+        let ended = self.child.try_wait()?;
+        let said = || self.said().map(|(out, err)| out + &err).unwrap_or_default();
+        match ended {
+            Some(status) if status.success() => Ok(true),
+            Some(status) => bail!("{status}: {}", said()),
+            None if self.start.elapsed() > PATIENCE => bail!("not done in {PATIENCE:?}: {}", said()),
+            None => Ok(false),
+        }
+    }
+
+    fn finish(mut self) -> Result<(String, String)> {
+        while !self.check()? {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        self.said()
+    }
+
+    /// On standard output and error.
+    fn said(&self) -> Result<(String, String)> {
+        let read = std::fs::read_to_string::<&Path>;
+        Ok((read(&self.log)?, read(&self.log.with_extension("err"))?))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill(); // It has ended already, unless something failed.
+        let _ = self.child.wait();
+        let _ = std::fs::remove_file(&self.log);
+        let _ = std::fs::remove_file(self.log.with_extension("err"));
+    }
+}
+
+/// Two files in shared memory, which perftest maps instead of allocating.
+struct Files([PathBuf; 2]);
+
+impl Files {
+    fn new() -> Result<Self> {
+        let path = |side| PathBuf::from(format!("/dev/shm/xtask-bench.{}.{side}", std::process::id()));
+        let files = Self([path(0), path(1)]);
+        for file in &files.0 {
+            // Twice the longest message, for both directions.
+            File::create(file)?.set_len(32 << 20)?;
+        }
+        Ok(files)
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        for file in &self.0 {
+            let _ = std::fs::remove_file(file);
+        }
+    }
+}
+
+fn free_port() -> Result<u16> {
+    Ok(std::net::TcpListener::bind(("0.0.0.0", 0))?.local_addr()?.port())
+}
+
+/// Whether anybody listens there, without disturbing them.
+fn listens(port: u16) -> bool {
+    let listens = |table: &str| {
+        let table = std::fs::read_to_string(table).unwrap_or_default();
+        let local = format!(":{port:04X}");
+        table.lines().any(|line| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            words.get(1).is_some_and(|word| word.ends_with(&local)) && words.get(3) == Some(&"0A")
+        })
+    };
+    listens("/proc/net/tcp") || listens("/proc/net/tcp6")
+}
