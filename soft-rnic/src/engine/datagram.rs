@@ -100,8 +100,8 @@ impl Qp {
             && u32::from(card.qp_type) == ibv_qp_type::IBV_QPT_UD.0
             && card.qkey == qkey
             && card.link_up;
-        let link = Arc::clone(link);
-        takes.then_some(Peer { link, index, pass, card, established: true, longest: u64::MAX })
+        let (link, slots) = (Arc::clone(link), card.slots.check());
+        takes.then_some(Peer { link, index, pass, card, slots, established: true, longest: u64::MAX })
     }
 
     #[allow(clippy::too_many_arguments)] // What a datagram consists of.

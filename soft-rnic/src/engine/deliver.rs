@@ -21,7 +21,7 @@ use crate::shared::completion::CqEntry;
 use crate::shared::entry::{MrCard, MrEntry, notice};
 use crate::shared::gate::Pass;
 use crate::shared::mark::{Mark, settle};
-use crate::shared::segment::{MAX_SGE, MAX_SLOTS, Slot};
+use crate::shared::segment::{MAX_SGE, Slot};
 use crate::shared::slot::{Claim, Delivery, EAGER, Room};
 use crate::sync::Relaxed;
 
@@ -95,14 +95,15 @@ impl Qp {
         if let Some(srq) = card.srq.checked_sub(1) {
             return self.take_shared_receive(peer, srq, after);
         }
-        let count = card.slots.count.clamp(1, MAX_SLOTS);
+        let slots = peer.slots.as_ref().ok_or(Stop::Refused(Refused::Operation))?;
+        let count = slots.count();
         let ordered = u32::from(card.qp_type) != ibv_qp_type::IBV_QPT_UD.0;
         let first = peer.entry().cursor() % count;
         // A connected queue pair has one sender, who takes slot after slot; datagrams come from many.
         let (mut step, mut twice) = (0, false);
         while step < if ordered { 1 } else { count } {
             let index = (first + step) % count;
-            let slot = segment.slot(&card.slots, index).ok_or(Stop::Refused(Refused::Operation))?;
+            let slot = segment.slot(slots, index).ok_or(Stop::Refused(Refused::Operation))?;
             if step > 0 && !twice && slot.header.is_posted() {
                 // Those before it may have been posted just now, too: one sender's datagrams stay in order.
                 (step, twice) = (0, true);
@@ -126,14 +127,15 @@ impl Qp {
         let segment = peer.link.segment();
         let entry = segment.shared_queue(srq).ok_or(Stop::Refused(Refused::Operation))?;
         let (_, card) = entry.read().ok_or(Stop::Refused(Refused::Operation))?;
-        let count = card.slots.count.clamp(1, MAX_SLOTS);
+        let slots = card.slots.check().ok_or(Stop::Refused(Refused::Operation))?;
+        let count = slots.count();
         if !entry.has_available() {
             return Err(Stop::NoReceive);
         }
         let first = entry.hint() % count;
         for step in 0..count {
             let index = (first + step) % count;
-            let slot = segment.slot(&card.slots, index).ok_or(Stop::Refused(Refused::Operation))?;
+            let slot = segment.slot(&slots, index).ok_or(Stop::Refused(Refused::Operation))?;
             if let Some(claim) = slot.header.claim(peer.link.number()) {
                 entry.set_hint((index + 1) % count);
                 if entry.take_available() {
@@ -244,8 +246,12 @@ impl Qp {
             imm_data: request.imm_data,
             src_qp: self.number.qpn,
             queue_pair: peer.index,
-            source: envelope.source,
         };
+        if envelope.header > 0 {
+            for (word, value) in taken.slot.source.iter().zip(envelope.source) {
+                word.store(value, Relaxed);
+            }
+        }
         reach(Step::BeforeFinish);
         if !taken.slot.header.finish(taken.claim, &delivery) {
             return Err(Stop::Broken(Broken::Gone));
@@ -260,18 +266,23 @@ impl Qp {
                 return Err(Stop::Refused(Refused::Operation));
             }
         }
-        let solicited =
-            request.has(ibv_send_flags::IBV_SEND_SOLICITED) || status != ibv_wc_status::IBV_WC_SUCCESS;
-        if let Some(entry) = segment.completion_queue(card.recv_cq) {
-            let announced = entry.announce(card.source, solicited);
-            reach(Step::BeforeDoorbell);
-            if announced.wake {
-                self.wake(entry, peer, after);
-            } else if announced.overrun {
-                after.ring(&peer.link, Doorbell::Cq(card.recv_cq));
-            }
-        }
+        let failed = status != ibv_wc_status::IBV_WC_SUCCESS;
+        self.announce(peer, failed || request.has(ibv_send_flags::IBV_SEND_SOLICITED), after);
         Ok(Outcome::Done)
+    }
+
+    /// Tells the receive's completion queue that there is something.
+    #[inline]
+    pub(super) fn announce(&self, peer: &Peer, solicited: bool, after: &mut After) {
+        let card = &peer.card;
+        let Some(entry) = peer.link.segment().completion_queue(card.recv_cq) else { return };
+        let announced = entry.announce(card.source, solicited);
+        reach(Step::BeforeDoorbell);
+        if announced.wake {
+            self.wake(entry, peer, after);
+        } else if announced.overrun {
+            after.ring(&peer.link, Doorbell::Cq(card.recv_cq));
+        }
     }
 
     /// The message did not get there. What was claimed goes back, unless the receive itself is at fault, or its owner is at it.
@@ -396,7 +407,7 @@ impl Entries {
         let mut pieces = arrayvec::ArrayVec::new();
         let mut left = length;
         let bad = Stop::Refused(Refused::Operation);
-        for slot_entry in taken.slot.entries.iter().take((room.entries as usize).min(MAX_SGE)) {
+        for slot_entry in taken.slot.entries().take((room.entries as usize).min(MAX_SGE)) {
             if left == 0 {
                 break;
             }
@@ -432,6 +443,37 @@ impl Entries {
             .iter()
             .all(|entry| region(link, entry.lkey).is_some_and(|region| region.holds(entry.pass)))
     }
+}
+
+/// Whether the entries of a receive of the queue pair's own domain are good for so many bytes. The owner, who puts the bytes
+/// there, looks for itself: this tells the sender.
+#[inline]
+pub(super) fn entries_are_good(peer: &Peer, slot: &Slot<'_>, room: Room, length: usize) -> bool {
+    let mut left = length as u64;
+    for number in 0..(room.entries as usize).min(MAX_SGE) {
+        if left == 0 {
+            break;
+        }
+        let Some(entry) = slot.entry(number) else { return false };
+        let (address, lkey) = (entry.address.load(Relaxed), entry.lkey.load(Relaxed));
+        let length = u64::from(entry.length.load(Relaxed)).min(left);
+        if length > 0 && !key_is_good(peer, lkey, address, length) {
+            return false;
+        }
+        left -= length;
+    }
+    left == 0
+}
+
+#[inline]
+fn key_is_good(peer: &Peer, lkey: u32, address: u64, length: u64) -> bool {
+    let found = region(&peer.link, lkey).and_then(MrEntry::read);
+    found.is_some_and(|(pass, card)| {
+        pass.label() == lkey as u8
+            && card.pd == peer.card.pd
+            && card.access & ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 != 0
+            && card.contains(address, length)
+    })
 }
 
 fn region(link: &Link, key: u32) -> Option<&MrEntry> {

@@ -237,8 +237,8 @@ impl Requester<'_> {
         }
         let count = slots.count.clamp(1, MAX_SLOTS);
         for index in (0..4).map(|step| ((word as u32) % count + step) % count) {
-            let Some(slot) = segment.slot(&slots, index) else { continue };
-            for (at, entry) in slot.entries.iter().enumerate() {
+            let Some(slot) = slots.check().and_then(|slots| segment.slot(&slots, index)) else { continue };
+            for (at, entry) in slot.entries().enumerate() {
                 entry.address.store(self.iova().wrapping_add(at as u64), Relaxed);
                 entry.length.store(if kind & 16 == 0 { 41 } else { word32 }, Relaxed);
                 entry.lkey.store(if kind & 32 == 0 { KEY } else { word32 }, Relaxed);

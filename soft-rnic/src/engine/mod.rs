@@ -11,8 +11,10 @@ mod faulty;
 pub(crate) mod gather;
 #[cfg(all(any(test, fuzzing), not(loom)))]
 pub(crate) mod hostile;
+mod list;
 pub(crate) mod multicast;
 pub(crate) mod peer;
+mod short;
 pub(crate) mod transfer;
 pub(crate) mod wait;
 
@@ -167,9 +169,22 @@ impl Qp {
         // SAFETY: the lane is held, and every executor of this queue holds it.
         let mut queue = unsafe { self.send_queue.executor() };
         for _ in 0..budget {
-            let Some(posted) = queue.peek(0) else { break };
+            let Some(mut posted) = queue.peek(0) else { break };
             let outcome = match self.state() {
-                ibv_qp_state::IBV_QPS_RTS => self.execute(sending, &posted, after),
+                ibv_qp_state::IBV_QPS_RTS if faults::active() => self.execute(sending, &posted, after),
+                ibv_qp_state::IBV_QPS_RTS if self.execute_shortly(sending, &posted, after) => Outcome::Done,
+                ibv_qp_state::IBV_QPS_RTS => match self.move_list(sending, &queue, budget) {
+                    0 => self.execute_plainly(sending, &posted, after),
+                    moved => {
+                        for _ in 1..moved {
+                            self.complete(&posted, ibv_wc_status::IBV_WC_SUCCESS);
+                            queue.step();
+                            sending.end_request(self.number.index as usize);
+                            posted = queue.peek(0).expect("it was moved with those before it");
+                        }
+                        Outcome::Done
+                    }
+                },
                 // What had begun is finished.
                 ibv_qp_state::IBV_QPS_SQD if sending.wait.is_some() => self.execute(sending, &posted, after),
                 ibv_qp_state::IBV_QPS_ERR | ibv_qp_state::IBV_QPS_SQE => {
@@ -217,7 +232,7 @@ impl Qp {
         }
     }
 
-    #[inline]
+    #[inline(never)]
     fn execute_plainly(
         self: &Arc<Self>,
         sending: &mut Held<'_, Sending>,

@@ -11,6 +11,7 @@ use crate::queue_pair::{Qp, Sending};
 use crate::shared::entry::{QpCard, QpEntry};
 use crate::shared::gate::Pass;
 use crate::shared::mark::Mark;
+use crate::shared::segment::Slots;
 
 /// A queue pair that answers.
 #[derive(Clone, Debug)]
@@ -19,6 +20,8 @@ pub(crate) struct Peer {
     pub(crate) index: u32,
     pub(crate) pass: Pass,
     pub(crate) card: QpCard,
+    /// Those of the card: its own receive queue's.
+    pub(crate) slots: Option<Slots>,
     /// The longest message that both ends' path MTUs allow.
     pub(crate) longest: u64,
     /// It has been told that the connection is there.
@@ -154,7 +157,8 @@ impl Qp {
         // the ends disagree, only messages of one packet pass.
         let (own_mtu, peer_mtu) = (attributes.path_mtu, 128 << card.path_mtu.min(5));
         let longest = if own_mtu == peer_mtu { u64::MAX } else { u64::from(own_mtu.min(peer_mtu)) };
-        sending.peer = Some(Peer { longest, link, index, pass, card, established });
+        let slots = card.slots.check();
+        sending.peer = Some(Peer { longest, link, index, pass, card, slots, established });
         Ok(())
     }
 }

@@ -5,7 +5,7 @@ use arrayvec::ArrayVec;
 use super::call::move_by_asking;
 use super::{Broken, Way};
 use crate::faults;
-use crate::node::{Link, PathTaken};
+use crate::node::{PathTaken, VmError};
 use crate::platform::{copy, vm};
 use crate::queue_pair::Qp;
 use crate::shared::segment::MAX_SGE;
@@ -104,7 +104,7 @@ impl Qp {
             if remotes.iter().any(|remote| matches!(remote.place, Place::Ask)) {
                 move_by_asking(way, direction, remotes)
             } else {
-                move_message(&way.peer.link, direction, &way.gathered.pieces, remotes)
+                move_message(way, direction, remotes)
             }
         }
     }
@@ -128,12 +128,8 @@ fn path_taken(way: Way<'_>, remotes: &[Remote]) -> PathTaken {
 ///
 /// Marks are published and were settled, so that the pieces on both sides may be touched; local pieces are written
 /// if the direction is `Read`. `Place::Ask` is not among them.
-unsafe fn move_message(
-    link: &Link,
-    direction: Direction,
-    locals: &[Local],
-    remotes: &[Remote],
-) -> Result<(), Broken> {
+unsafe fn move_message(way: Way<'_>, direction: Direction, remotes: &[Remote]) -> Result<(), Broken> {
+    let locals = way.gathered.pieces.as_slice();
     let mut left: usize = locals.iter().map(|piece| piece.len).sum();
     let mut locals = Cursor::new(locals);
     let mut vm = Batch::default();
@@ -144,7 +140,7 @@ unsafe fn move_message(
             let len = available.min(remote.len - offset);
             match remote.place {
                 Place::Here(base) => {
-                    vm.flush(link, direction)?;
+                    vm.flush(way, direction)?;
                     let there = base.wrapping_add(offset);
                     let (to, from) = match direction {
                         Direction::Write => (there, at.cast_const()),
@@ -165,17 +161,11 @@ unsafe fn move_message(
                     let tail = if ordered { copy::tail_len(there as usize, len) } else { 0 };
                     let body = len - tail;
                     if body > 0 {
-                        vm.add(link, direction, at, there, body)?;
+                        vm.add(way, direction, at, there, body)?;
                     }
                     if tail > 0 {
-                        vm.order(link, direction)?;
-                        vm.add(
-                            link,
-                            direction,
-                            at.wrapping_add(body),
-                            there.wrapping_add(body as u64),
-                            tail,
-                        )?;
+                        vm.order(way, direction)?;
+                        vm.add(way, direction, at.wrapping_add(body), there.wrapping_add(body as u64), tail)?;
                     }
                 }
                 Place::Ask => return Err(Broken::Address),
@@ -185,7 +175,7 @@ unsafe fn move_message(
             left -= len;
         }
     }
-    vm.flush(link, direction)
+    vm.flush(way, direction)
 }
 
 /// Steps through pieces.
@@ -235,14 +225,14 @@ impl Batch {
     /// Adds a piece; moves what there is first if it is full.
     fn add(
         &mut self,
-        link: &Link,
+        way: Way<'_>,
         direction: Direction,
         here: *mut u8,
         there: u64,
         len: usize,
     ) -> Result<(), Broken> {
         if self.local.is_full() {
-            self.flush(link, direction)?;
+            self.flush(way, direction)?;
         }
         self.local.push(libc::iovec { iov_base: here.cast(), iov_len: len });
         self.remote.push(vm::remote(there, len));
@@ -252,21 +242,22 @@ impl Batch {
 
     /// What is added from now on is not seen before what was added so far.
     #[inline]
-    fn order(&mut self, link: &Link, direction: Direction) -> Result<(), Broken> {
+    fn order(&mut self, way: Way<'_>, direction: Direction) -> Result<(), Broken> {
         // The kernel copies range after range, and x86-64 does not reorder stores; elsewhere it takes a second call,
         // behind a barrier (docs/soft-rnic-ordering.md).
         if cfg!(target_arch = "x86_64") {
             return Ok(());
         }
-        self.flush(link, direction)?;
+        self.flush(way, direction)?;
         core::sync::atomic::fence(core::sync::atomic::Ordering::Release);
         Ok(())
     }
 
-    fn flush(&mut self, link: &Link, direction: Direction) -> Result<(), Broken> {
+    fn flush(&mut self, way: Way<'_>, direction: Direction) -> Result<(), Broken> {
         if self.local.is_empty() {
             return Ok(());
         }
+        let link = &way.peer.link;
         let vm = link.vm().ok_or(Broken::Path)?;
         // SAFETY: the caller of `move_message` may touch the local pieces; the remote ones are the kernel's concern.
         let result = unsafe {
@@ -275,9 +266,13 @@ impl Batch {
                 Direction::Read => vm.read(&self.local, &self.remote),
             }
         };
+        link.counters().add_call(way.lane);
         self.local.clear();
         self.remote.clear();
         let wanted = core::mem::take(&mut self.bytes);
+        if let Err(VmError::Forbidden(error)) = result {
+            link.forget_vm(error);
+        }
         // Fewer bytes: the next range is not there.
         if result.map_err(Broken::from)? == wanted { Ok(()) } else { Err(Broken::Address) }
     }

@@ -126,6 +126,11 @@ impl Tampering {
         self.end.is_some_and(|(at, _)| at == step)
     }
 
+    /// Whether a message may go the short way, on which no receive is claimed and nothing can be done to the bytes.
+    pub(crate) fn may_go_shortly(self) -> bool {
+        !self.touches_payload() && !self.ends_at(Step::Claimed)
+    }
+
     /// The bits to flip of so many bytes: byte and mask.
     pub(crate) fn flips(self, length: usize) -> impl Iterator<Item = (usize, u8)> {
         let (bits, drawn) = self.flip.filter(|_| length > 0).unwrap_or_default();

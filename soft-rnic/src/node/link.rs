@@ -9,7 +9,7 @@ use super::lane::{LaneGuard, Lanes};
 use super::mailbox::{Command, Mailbox};
 use super::message::{Doorbell, PortGid, ProcessId, Request, ShareId, Welcome};
 use super::numbers::Blocks;
-use super::probe::probe;
+use super::probe::{probe, tell};
 use super::traffic::Counters;
 use super::views::{ShareView, Views};
 use crate::platform::process::Process;
@@ -41,6 +41,8 @@ struct Peer {
     probe: u64,
     probe_address: u64,
     vm: OnceLock<Option<Vm>>,
+    /// The system has forbidden it since.
+    vm_lost: AtomicBool,
     views: Views,
 }
 
@@ -88,7 +90,8 @@ impl Link {
         let Welcome { process, link: number, call_area, probe, probe_address, gids, .. } = welcome;
         let (vm, views) = (OnceLock::new(), Views::new());
         let identity = Process::find(pid);
-        let peer = Peer { socket, process, pid, identity, probe, probe_address, vm, views };
+        let vm_lost = AtomicBool::new(false);
+        let peer = Peer { socket, process, pid, identity, probe, probe_address, vm, vm_lost, views };
         Self {
             number,
             segment: Arc::new(segment),
@@ -237,6 +240,9 @@ impl Link {
     /// may take as long as a copy.
     pub(crate) fn vm(&self) -> Option<Vm> {
         let peer = self.peer.as_ref()?;
+        if peer.vm_lost.load(Ordering::Relaxed) {
+            return None;
+        }
         *peer.vm.get_or_init(|| {
             let common = &self.common;
             if !common.settings.vm {
@@ -244,6 +250,16 @@ impl Link {
             }
             probe(peer.pid, &self.segment, peer.probe, peer.probe_address, &common.told_of_vm)
         })
+    }
+
+    /// The system does not let this process copy any more, for this reason: payload goes the next way.
+    #[cold]
+    pub(crate) fn forget_vm(&self, error: i32) {
+        let Some(peer) = &self.peer else { return };
+        if !peer.vm_lost.swap(true, Ordering::Relaxed) {
+            let error = io::Error::from_raw_os_error(error);
+            tell(&self.common.told_of_vm, peer.pid, &format!("not any more: {error}"));
+        }
     }
 
     /// Tells the peer that nothing of it is touched any more. In its segment: the socket may be full.

@@ -48,7 +48,8 @@ pub(crate) fn probe(pid: u32, segment: &Segment, offset: u64, address: u64, told
     }
 }
 
-fn tell(told: &AtomicBool, pid: u32, reason: &str) {
+/// Says so once a process.
+pub(crate) fn tell(told: &AtomicBool, pid: u32, reason: &str) {
     if !told.swap(true, Ordering::Relaxed) {
         log::warn!(
             "process_vm_writev to process {pid} is not possible ({reason}); payload takes a slower path through \

@@ -79,8 +79,9 @@ impl Waiting<'_> {
     }
 
     fn wait_own(&self, start: Instant, cell: &MarkCell) -> Result<(), Stuck> {
-        let stuck = Stuck { link: 0, pid: Some(std::process::id()) };
-        if self.wait(start, cell, |_| false) { Ok(()) } else { Err(stuck) }
+        // Its number is asked of the system, so not before it is needed.
+        let stuck = || Stuck { link: 0, pid: Some(std::process::id()) };
+        if self.wait(start, cell, |_| false) { Ok(()) } else { Err(stuck()) }
     }
 
     /// True when the cell does not mark the object any more, or its writer is gone.

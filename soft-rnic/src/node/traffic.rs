@@ -24,7 +24,10 @@ const ROUTES: usize = 5;
 /// Messages and bytes by [`PathTaken`], of one lane.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Cells([[AtomicU64; 2]; ROUTES]);
+struct Cells {
+    routes: [[AtomicU64; 2]; ROUTES],
+    vm_calls: AtomicU64,
+}
 
 /// The counters of a link. A lane has its own, so whoever holds it adds by a load and a store.
 #[derive(Debug)]
@@ -40,16 +43,23 @@ impl Counters {
     /// Counts a message of so many bytes.
     #[inline]
     pub(crate) fn add(&self, lane: &LaneGuard<'_>, path: PathTaken, bytes: usize) {
-        let [messages, moved] = &self.0[lane.index()].0[path as usize];
+        let [messages, moved] = &self.0[lane.index()].routes[path as usize];
         messages.store(messages.load(Relaxed).wrapping_add(1), Relaxed);
         moved.store(moved.load(Relaxed).wrapping_add(bytes as u64), Relaxed);
+    }
+
+    /// Counts a system call that moved messages.
+    #[inline]
+    pub(crate) fn add_call(&self, lane: &LaneGuard<'_>) {
+        let calls = &self.0[lane.index()].vm_calls;
+        calls.store(calls.load(Relaxed).wrapping_add(1), Relaxed);
     }
 
     /// All lanes together, while others may go on counting.
     pub(crate) fn sum(&self) -> Traffic {
         let of = |path: PathTaken| {
             let sum = |which: usize| {
-                let cells = self.0.iter().map(|lane| lane.0[path as usize][which].load(Relaxed));
+                let cells = self.0.iter().map(|lane| lane.routes[path as usize][which].load(Relaxed));
                 cells.fold(0, u64::wrapping_add)
             };
             Moved { messages: sum(0), bytes: sum(1) }
@@ -60,6 +70,7 @@ impl Counters {
             direct: of(PathTaken::Direct),
             vm: of(PathTaken::Vm),
             call: of(PathTaken::Call),
+            vm_calls: self.0.iter().map(|lane| lane.vm_calls.load(Relaxed)).fold(0, u64::wrapping_add),
         }
     }
 }

@@ -260,6 +260,8 @@ impl Qp {
             acks: Acks::default(),
             counted,
         });
+        plan.send_cq.expect(made.caps.max_send_wr);
+        plan.recv_cq.expect(made.max_receives());
         made.source.store(plan.recv_cq.attach(&made), Ordering::Relaxed);
         let entry = made.entry();
         entry.set_cursor(0);
@@ -287,6 +289,8 @@ impl Qp {
         // Also for the sake of a shared receive queue, whose slots they take up.
         self.forget_receives();
         self.send_cq.no_progress(self);
+        self.send_cq.expect_no_more(self.caps.max_send_wr);
+        self.recv_cq.expect_no_more(self.max_receives());
         for cq in [&self.send_cq, &self.recv_cq] {
             cq.purge(self.number.qpn);
         }
@@ -294,6 +298,14 @@ impl Qp {
         self.release();
         self.counted.count_out();
         Ok(())
+    }
+
+    /// How many receives can have ended that were not polled, at most.
+    fn max_receives(&self) -> u32 {
+        match &self.receiving {
+            Receiving::Own(_) => self.caps.max_recv_wr,
+            Receiving::Shared { srq, .. } => srq.max_wr(),
+        }
     }
 
     /// What the queue pair uses may go before the last reference to it, which a service thread may have for a moment.

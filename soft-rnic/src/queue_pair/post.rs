@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rdma_mummy_sys::types::{ibv_ah, ibv_qp_state, ibv_qp_type, ibv_send_flags, ibv_send_wr, ibv_wr_opcode};
 
 use super::Qp;
-use super::send_queue::{Destination, Poster, Refusal, Request};
+use super::send_queue::{Destination, Head, Poster, Refusal};
 use crate::config::Mode;
 use crate::verbs::address_handle::ah_of;
 
@@ -106,35 +106,36 @@ impl Qp {
             if !type_has(self.qp_type, opcode) {
                 return Err(libc::EINVAL);
             }
-            let mut request = Request {
-                wr_id: (*wr).wr_id,
-                opcode,
-                send_flags: (*wr).send_flags,
-                imm_data: (*wr).__bindgen_anon_1.imm_data,
-                ..Request::EMPTY
-            };
+            let send_flags = (*wr).send_flags;
+            let (mut operands, mut to, mut remote_addr, mut rkey) = (None, None, 0, 0);
             match opcode {
                 ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP | ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD => {
                     let atomic = (*wr).wr.atomic;
-                    (request.remote_addr, request.rkey) = (atomic.remote_addr, atomic.rkey);
-                    request.operands = [atomic.compare_add, atomic.swap];
+                    (remote_addr, rkey) = (atomic.remote_addr, atomic.rkey);
+                    operands = Some([atomic.compare_add, atomic.swap]);
                 }
                 _ if self.qp_type == ibv_qp_type::IBV_QPT_UD => {
                     let ud = (*wr).wr.ud;
-                    request.destination =
-                        Some(destination(ud.ah, ud.remote_qpn, ud.remote_qkey).ok_or(libc::EINVAL)?);
+                    to = Some(destination(ud.ah, ud.remote_qpn, ud.remote_qkey).ok_or(libc::EINVAL)?);
                 }
                 _ => {
                     let rdma = (*wr).wr.rdma;
-                    (request.remote_addr, request.rkey) = (rdma.remote_addr, rdma.rkey);
+                    (remote_addr, rkey) = (rdma.remote_addr, rdma.rkey);
                 }
             }
-            let inline = request.has(ibv_send_flags::IBV_SEND_INLINE);
+            let inline = send_flags & ibv_send_flags::IBV_SEND_INLINE.0 != 0;
             let count = usize::try_from((*wr).num_sge).map_err(|_| libc::EINVAL)?;
             if inline && brings_back(opcode) {
                 return Err(libc::EINVAL);
             }
-            poster.add(request)?;
+            let (wr_id, imm_data) = ((*wr).wr_id, (*wr).__bindgen_anon_1.imm_data);
+            let request = poster.add(Head { wr_id, opcode, send_flags, imm_data, rkey, remote_addr })?;
+            if let Some(operands) = operands {
+                request.operands = operands;
+            }
+            if to.is_some() {
+                request.destination = to;
+            }
             let result = if inline {
                 (0..count).try_for_each(|index| {
                     let entry = (*wr).sg_list.add(index).read();

@@ -17,7 +17,7 @@ use rdma_mummy_sys::types::{
 use spin::mutex::SpinMutexGuard;
 
 use super::post::{brings_back, destination, type_has};
-use super::send_queue::{Poster, Refusal, Request};
+use super::send_queue::{Head, Poster, Refusal};
 use super::{Qp, Spin};
 use crate::verbs::queue_pair::qp_of_ex;
 
@@ -157,6 +157,7 @@ pub(crate) fn install(ex: &mut ibv_qp_ex, operations: u64) {
 /// # Safety
 ///
 /// `qp` is a queue pair of this device whose list this thread has opened.
+#[inline(always)]
 unsafe fn build(qp: *mut ibv_qp_ex, step: impl FnOnce(&Arc<Qp>, &mut Poster<'_>) -> Result<(), Refusal>) {
     // SAFETY: the caller's queue pair; `start` took the lock and nobody gave it back, so builder and poster are this
     // thread's.
@@ -179,8 +180,14 @@ unsafe fn build(qp: *mut ibv_qp_ex, step: impl FnOnce(&Arc<Qp>, &mut Poster<'_>)
 /// # Safety
 ///
 /// As [`build`].
-#[inline]
-unsafe fn append(qp: *mut ibv_qp_ex, opcode: ibv_wr_opcode, request: Request) {
+#[inline(always)]
+unsafe fn append(
+    qp: *mut ibv_qp_ex,
+    opcode: ibv_wr_opcode,
+    [imm_data, rkey]: [u32; 2],
+    remote_addr: u64,
+    operands: Option<[u64; 2]>,
+) {
     // SAFETY: the caller's promise; the fields are the program's, which reads and writes them between calls.
     unsafe {
         let (wr_id, send_flags) = ((*qp).wr_id, (*qp).wr_flags);
@@ -190,7 +197,11 @@ unsafe fn append(qp: *mut ibv_qp_ex, opcode: ibv_wr_opcode, request: Request) {
             }
             // Whether data are inline, the setter says.
             let send_flags = send_flags & !ibv_send_flags::IBV_SEND_INLINE.0;
-            poster.add(Request { wr_id, opcode, send_flags, ..request })
+            let request = poster.add(Head { wr_id, opcode, send_flags, imm_data, rkey, remote_addr })?;
+            if let Some(operands) = operands {
+                request.operands = operands;
+            }
+            Ok(())
         });
     }
 }
@@ -243,28 +254,27 @@ unsafe extern "C" fn abort(qp: *mut ibv_qp_ex) {
 
 unsafe extern "C" fn send(qp: *mut ibv_qp_ex) {
     // SAFETY: the caller's open list.
-    unsafe { append(qp, ibv_wr_opcode::IBV_WR_SEND, Request::EMPTY) };
+    unsafe { append(qp, ibv_wr_opcode::IBV_WR_SEND, [0, 0], 0, None) };
 }
 
 unsafe extern "C" fn send_imm(qp: *mut ibv_qp_ex, imm_data: u32) {
     // SAFETY: the caller's open list.
-    unsafe { append(qp, ibv_wr_opcode::IBV_WR_SEND_WITH_IMM, Request { imm_data, ..Request::EMPTY }) };
+    unsafe { append(qp, ibv_wr_opcode::IBV_WR_SEND_WITH_IMM, [imm_data, 0], 0, None) };
 }
 
 unsafe extern "C" fn rdma_write(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64) {
     // SAFETY: the caller's open list.
-    unsafe { append(qp, ibv_wr_opcode::IBV_WR_RDMA_WRITE, Request { rkey, remote_addr, ..Request::EMPTY }) };
+    unsafe { append(qp, ibv_wr_opcode::IBV_WR_RDMA_WRITE, [0, rkey], remote_addr, None) };
 }
 
 unsafe extern "C" fn rdma_write_imm(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, imm_data: u32) {
-    let request = Request { rkey, remote_addr, imm_data, ..Request::EMPTY };
     // SAFETY: the caller's open list.
-    unsafe { append(qp, ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM, request) };
+    unsafe { append(qp, ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM, [imm_data, rkey], remote_addr, None) };
 }
 
 unsafe extern "C" fn rdma_read(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64) {
     // SAFETY: the caller's open list.
-    unsafe { append(qp, ibv_wr_opcode::IBV_WR_RDMA_READ, Request { rkey, remote_addr, ..Request::EMPTY }) };
+    unsafe { append(qp, ibv_wr_opcode::IBV_WR_RDMA_READ, [0, rkey], remote_addr, None) };
 }
 
 unsafe extern "C" fn atomic_cmp_swp(
@@ -274,15 +284,15 @@ unsafe extern "C" fn atomic_cmp_swp(
     compare: u64,
     swap: u64,
 ) {
-    let request = Request { rkey, remote_addr, operands: [compare, swap], ..Request::EMPTY };
     // SAFETY: the caller's open list.
-    unsafe { append(qp, ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP, request) };
+    unsafe {
+        append(qp, ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP, [0, rkey], remote_addr, Some([compare, swap]))
+    };
 }
 
 unsafe extern "C" fn atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, add: u64) {
-    let request = Request { rkey, remote_addr, operands: [add, 0], ..Request::EMPTY };
     // SAFETY: the caller's open list.
-    unsafe { append(qp, ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD, request) };
+    unsafe { append(qp, ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD, [0, rkey], remote_addr, Some([add, 0])) };
 }
 
 unsafe extern "C" fn set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, remote_qpn: u32, remote_qkey: u32) {

@@ -1,5 +1,6 @@
 //! The receiving side: posting receives, and what a poll of the completion queue finds.
 
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -17,9 +18,10 @@ use crate::engine::transfer::Local;
 use crate::faults::{self, Action, Opcode};
 use crate::node::Link;
 use crate::objects::completion::Cqe;
+use crate::objects::completion::sources::Asked;
 use crate::platform::copy;
 use crate::shared::mark::settle;
-use crate::shared::slot::{Claim, EAGER};
+use crate::shared::slot::{Claim, EAGER, SlotHeader};
 
 impl Qp {
     /// `ibv_post_recv`.
@@ -61,21 +63,40 @@ impl Qp {
         result
     }
 
-    /// Hands out at most `room` receive completions; true if there may be more. Called by one thread at a time, under
-    /// the poll lock of the completion queue.
-    pub(crate) fn poll_receives(self: &Arc<Self>, room: usize, sink: &mut impl FnMut(Cqe)) -> bool {
+    /// Hands out at most `room` receive completions. Called by one thread at a time, under the poll lock of the completion
+    /// queue.
+    pub(crate) fn poll_receives(self: &Arc<Self>, room: usize, sink: &mut impl FnMut(Cqe)) -> Asked {
+        let mut next = None;
         for _ in 0..room {
-            match self.next_receive() {
+            match self.next_receive(&mut next) {
                 Some((cqe, failed)) => {
                     sink(cqe);
                     if failed {
                         self.fail();
                     }
                 }
-                None => return self.is_flushing() && self.is_behind_requests(),
+                None => return Asked { more: self.is_flushing() && self.is_behind_requests(), next },
             }
         }
-        true
+        // Where the next one is not there yet, its sender finds that the bit was taken.
+        // SAFETY: a slot of the receive queue, in the segment of this process.
+        let there = next.is_none_or(|slot| unsafe { slot.as_ref() }.is_done());
+        Asked { more: there || self.is_flushing(), next }
+    }
+
+    /// How many completions a poll would find.
+    pub(crate) fn receives_waiting(&self) -> usize {
+        match &self.receiving {
+            Receiving::Own(queue) => {
+                let (posted, done) = queue.lock().count();
+                (done + if self.is_flushing() { posted } else { 0 }) as usize
+            }
+            Receiving::Shared { .. } => {
+                let mut pending = Vec::new();
+                self.pending_shared(&mut pending);
+                pending.len()
+            }
+        }
     }
 
     /// What the rules of faults make of a receive: its status, and whether the queue pair has failed.
@@ -102,8 +123,8 @@ impl Qp {
         Arc::ptr_eq(self.send_cq.get(), self.recv_cq.get()) && self.recv_cq.has_own()
     }
 
-    /// The next receive completion, and whether it ends the queue pair.
-    fn next_receive(self: &Arc<Self>) -> Option<(Cqe, bool)> {
+    /// The next receive completion, and whether it ends the queue pair; and where the one after it comes to.
+    fn next_receive(self: &Arc<Self>, next: &mut Option<NonNull<SlotHeader>>) -> Option<(Cqe, bool)> {
         match &self.receiving {
             Receiving::Own(queue) => {
                 let mut queue = queue.lock();
@@ -111,6 +132,7 @@ impl Qp {
                 if let Some(received) = queue.oldest(in_order) {
                     let reported = self.report(&queue, &received);
                     queue.consume(received.slot);
+                    *next = in_order.then(|| queue.next_message());
                     return Some(reported);
                 }
                 if !self.is_flushing() || self.is_behind_requests() {
@@ -212,7 +234,7 @@ impl Qp {
         if result.is_ok() {
             let mut grh = [0; GRH];
             if header > 0 {
-                grh = self.route(received, byte_len).header();
+                grh = self.route(queue.source(received.slot), byte_len).header();
             }
             let payload = (byte_len as usize).saturating_sub(header).min(EAGER);
             let eager = if received.delivery.eager { payload } else { 0 };
@@ -229,8 +251,8 @@ impl Qp {
     }
 
     /// What a datagram says of its way.
-    fn route(&self, received: &Received, byte_len: u64) -> Route {
-        let [low, high, to] = received.delivery.source;
+    fn route(&self, source: [u64; 3], byte_len: u64) -> Route {
+        let [low, high, to] = source;
         let port = self.context.device().port(self.published.lock().card.port.into());
         let own = || port.and_then(|port| port.gid(usize::from((to >> 40) as u8))).map(|gid| gid.raw);
         let reached = match (to >> 48).checked_sub(1) {

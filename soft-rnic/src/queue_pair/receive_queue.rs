@@ -4,14 +4,15 @@
 //! (addresses, lengths, `wr_id`) lies here, in private memory; the slots in the segment have a copy for peers.
 
 use std::io;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use rdma_mummy_sys::types::{ibv_recv_wr, ibv_sge};
 
 use crate::node::{HeapRange, Node};
 use crate::shared::entry::SlotsCard;
-use crate::shared::segment::{Slot, slot_stride};
-use crate::shared::slot::{Claim, Delivery, Holder, Room};
+use crate::shared::segment::{Slot, Slots, slot_stride};
+use crate::shared::slot::{Claim, Delivery, Holder, Room, SlotHeader};
 use crate::sync::Relaxed;
 
 /// A posted receive.
@@ -28,6 +29,7 @@ pub(crate) struct ReceiveQueue {
     node: Arc<Node>,
     range: Option<HeapRange>,
     card: SlotsCard,
+    slots: Slots,
     max_wr: u32,
     max_sge: usize,
     posted: Box<[Posted]>,
@@ -62,10 +64,12 @@ impl ReceiveQueue {
         let stride = slot_stride(max_sge as usize);
         let range = node.heap().alloc(count as usize * stride as usize)?;
         let card = SlotsCard { offset: range.offset, count, stride };
+        let slots = card.check().expect("the range lies in the heap");
         Ok(Self {
             node,
             range: Some(range),
             card,
+            slots,
             max_wr,
             max_sge: max_sge as usize,
             posted: vec![Posted::default(); count as usize].into(),
@@ -83,12 +87,20 @@ impl ReceiveQueue {
         self.card
     }
 
+    #[inline]
     fn slot(&self, index: u32) -> Slot<'_> {
-        self.node.segment().slot(&self.card, index).expect("the owner's slots lie in its heap")
+        self.node.segment().slot(&self.slots, index).expect("indices are those of slots")
     }
 
+    #[inline]
     fn next(&self, index: u32) -> u32 {
-        if index + 1 < self.card.count { index + 1 } else { 0 }
+        self.slots.next(index)
+    }
+
+    /// Where the next message comes to, if they come in order.
+    #[inline]
+    pub(crate) fn next_message(&self) -> NonNull<SlotHeader> {
+        NonNull::from(self.slot(self.head).header)
     }
 
     /// Posts one receive.
@@ -115,10 +127,10 @@ impl ReceiveQueue {
             let entry = unsafe { list.add(number).read() };
             bytes += u64::from(entry.length);
             self.entries[first + number] = entry;
-            let slot = self.slot(index);
-            slot.entries[number].address.store(entry.addr, Relaxed);
-            slot.entries[number].length.store(entry.length, Relaxed);
-            slot.entries[number].lkey.store(entry.lkey, Relaxed);
+            let there = self.slot(index).entry(number).expect("a slot has as many as the queue was made for");
+            there.address.store(entry.addr, Relaxed);
+            there.length.store(entry.length, Relaxed);
+            there.lkey.store(entry.lkey, Relaxed);
         }
         self.posted[index as usize] = Posted { wr_id, entries: count as u32, bytes };
         self.lap = self.lap.wrapping_add(1);
@@ -193,6 +205,11 @@ impl ReceiveQueue {
     pub(crate) fn entries(&self, slot: u32) -> &[ibv_sge] {
         let first = slot as usize * self.max_sge;
         &self.entries[first..first + self.posted[slot as usize].entries as usize]
+    }
+
+    /// Where a datagram says that it came from.
+    pub(crate) fn source(&self, slot: u32) -> [u64; 3] {
+        core::array::from_fn(|word| self.slot(slot).source[word].load(Relaxed))
     }
 
     /// The bytes that came within a slot.

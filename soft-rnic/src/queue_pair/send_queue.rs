@@ -68,6 +68,17 @@ impl Request {
     }
 }
 
+/// What every request begins with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Head {
+    pub(crate) wr_id: u64,
+    pub(crate) opcode: ibv_wr_opcode,
+    pub(crate) send_flags: u32,
+    pub(crate) imm_data: u32,
+    pub(crate) rkey: u32,
+    pub(crate) remote_addr: u64,
+}
+
 /// Why a request was refused, as `errno`.
 pub(crate) type Refusal = i32;
 
@@ -168,24 +179,29 @@ impl Poster<'_> {
         self.tail.wrapping_sub(self.queue.tail.load(Relaxed))
     }
 
-    /// Adds a request, whose payload is still to be given.
+    /// Adds a request without payload, operands and destination: these are still to be given.
     ///
     /// # Errors
     ///
     /// `ENOMEM`: the queue is full.
     #[inline]
-    pub(crate) fn add(&mut self, request: Request) -> Result<(), Refusal> {
+    pub(crate) fn add(&mut self, head: Head) -> Result<&mut Request, Refusal> {
         if self.tail.wrapping_sub(self.queue.head.load(Acquire)) >= self.max_wr {
             return Err(libc::ENOMEM);
         }
-        // SAFETY: behind `tail`, so it is the poster's, and `add` takes it exclusively.
-        unsafe { *self.queue.requests[self.queue.place(self.tail)].get() = request };
         self.tail = self.tail.wrapping_add(1);
-        Ok(())
+        let request = self.last();
+        // Field by field: most of a request is not looked at by most operations.
+        let Head { wr_id, opcode, send_flags, imm_data, rkey, remote_addr } = head;
+        (request.wr_id, request.opcode, request.send_flags) = (wr_id, opcode, send_flags);
+        (request.imm_data, request.rkey, request.remote_addr) = (imm_data, rkey, remote_addr);
+        (request.payload, request.length, request.destination) = (Payload::Entries(0), 0, None);
+        Ok(request)
     }
 
+    #[inline]
     fn last(&mut self) -> &mut Request {
-        // SAFETY: added by this poster and not committed yet, so it is the poster's.
+        // SAFETY: behind the tail that was committed: added by this poster and not committed yet, so it is the poster's.
         unsafe { &mut *self.queue.requests[self.queue.place(self.tail.wrapping_sub(1))].get() }
     }
 

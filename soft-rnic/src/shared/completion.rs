@@ -14,23 +14,29 @@ pub(crate) enum Armed {
     Solicited = 2,
 }
 
-/// The entry of a completion queue.
+/// The entry of a completion queue. What is seldom written, what peers write and what the owner writes are apart, so that
+/// a line goes to another processor only when there is something new in it.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct CqEntry {
-    /// Receive completions that peers have announced, ever.
-    announced: AtomicU64,
-    /// Those of them that the owner has polled, by the owner.
-    polled: AtomicU64,
-    /// Room that the owner grants to peers' completions.
+    /// Room that the owner grants to peers' completions; [`UNLIMITED`] if there are never more.
     capacity: AtomicU32,
     armed: AtomicU32,
     /// Whether a notification is under way to the owner's service thread.
     fired: AtomicU32,
     overrun: AtomicU32,
-    unused: [AtomicU64; 4],
+    unused: [AtomicU64; 14],
+    /// Receive completions that peers have announced, ever; not counted while there is room for any number.
+    announced: AtomicU64,
+    unused_beside_announced: [AtomicU64; 15],
+    /// Those of them that the owner has polled, by the owner.
+    polled: AtomicU64,
+    unused_beside_polled: [AtomicU64; 15],
     ready: [AtomicU64; READY_WORDS],
 }
+
+/// The capacity of a queue that all its sources together cannot fill.
+const UNLIMITED: u32 = u32::MAX;
 
 /// Somebody has taken the arming, and has yet to tell the owner. It may be stopped before it does, so whoever comes meanwhile
 /// tells as well.
@@ -57,15 +63,17 @@ impl CqEntry {
             fired: AtomicU32::new(0),
             overrun: AtomicU32::new(0),
             unused: core::array::from_fn(|_| AtomicU64::new(0)),
+            unused_beside_announced: core::array::from_fn(|_| AtomicU64::new(0)),
+            unused_beside_polled: core::array::from_fn(|_| AtomicU64::new(0)),
             ready: core::array::from_fn(|_| AtomicU64::new(0)),
         }
     }
 
     /// Owner: as new.
-    pub(crate) fn reset(&self, capacity: u32) {
+    pub(crate) fn reset(&self, capacity: Option<u32>) {
         self.announced.store(0, Relaxed);
         self.polled.store(0, Relaxed);
-        self.capacity.store(capacity, Relaxed);
+        self.set_capacity(capacity);
         self.armed.store(Armed::No as u32, Relaxed);
         self.fired.store(0, Relaxed);
         self.overrun.store(0, Relaxed);
@@ -74,26 +82,45 @@ impl CqEntry {
         }
     }
 
-    /// Owner: another capacity.
-    pub(crate) fn set_capacity(&self, capacity: u32) {
-        self.capacity.store(capacity, Relaxed);
+    /// Owner: another capacity; `None` if there are never more completions than there is room for: then nobody counts.
+    /// Those that came uncounted stay so: counting that begins later is late by as many, for the queue of a program that makes
+    /// it too small while it is in use.
+    pub(crate) fn set_capacity(&self, capacity: Option<u32>) {
+        self.capacity.store(capacity.unwrap_or(UNLIMITED), Relaxed);
+    }
+
+    /// Owner: whether completions are counted.
+    #[inline]
+    pub(crate) fn counts(&self) -> bool {
+        self.capacity.load(Relaxed) != UNLIMITED
     }
 
     /// Peer: a slot of the queue pair with this source number is done.
     ///
-    /// The bit is set by a read-modify-write after the slot's state, and taken by one before the owner looks at
-    /// the slot: whichever comes second in the word's own order sees the other. No fence is needed for that;
-    /// the fence stands between the bit and the look at `armed`.
+    /// Between the slot's state and the look at the bit stands a fence, and between the taking of the bit and the owner's
+    /// look at the slot another: a peer that finds the bit set, and leaves it so, has the owner look after it was taken. A second
+    /// fence stands between the bit and the look at `armed`.
     #[inline]
     pub(crate) fn announce(&self, source: u32, solicited: bool) -> Announced {
         let bit = source as usize % (READY_WORDS * 64);
-        self.ready[bit / 64].fetch_or(1 << (bit % 64), AcqRel);
+        let (word, bit) = (&self.ready[bit / 64], 1 << (bit % 64));
+        fence(SeqCst);
+        // Setting it again would take the line from an owner that polls.
+        if word.load(Relaxed) & bit == 0 {
+            word.fetch_or(bit, AcqRel);
+        }
+        let overrun = self.counts() && self.count();
+        fence(SeqCst);
+        Announced { wake: self.disarm(solicited), overrun: overrun && self.overrun.swap(1, Relaxed) == 0 }
+    }
+
+    /// Peer: counts a completion; true if it is one too many.
+    #[cold]
+    fn count(&self) -> bool {
         let announced = self.announced.fetch_add(1, Release).wrapping_add(1);
         // Below zero if the owner has polled completions whose peers have not come here yet, or have died.
         let waiting = announced.wrapping_sub(self.polled.load(Relaxed)) as i64;
-        let overrun = waiting > i64::from(self.capacity.load(Relaxed));
-        fence(SeqCst);
-        Announced { wake: self.disarm(solicited), overrun: overrun && self.overrun.swap(1, Relaxed) == 0 }
+        waiting > i64::from(self.capacity.load(Relaxed))
     }
 
     /// A source is to be asked, though no completion of it is announced: one that was held up may go on. True if the owner
@@ -145,14 +172,19 @@ impl CqEntry {
     /// Owner: whether any of the first `words` words has a bit.
     #[inline]
     pub(crate) fn has_news(&self, words: usize) -> bool {
-        self.ready.iter().take(words).any(|word| word.load(Relaxed) != 0)
+        self.ready[..words.min(READY_WORDS)].iter().any(|word| word.load(Relaxed) != 0)
     }
 
-    /// Owner: takes the bits of one word.
+    /// Owner: takes the bits of one word. The sources are to be looked at after this.
     #[inline]
     pub(crate) fn take(&self, word: usize) -> u64 {
         let word = &self.ready[word % READY_WORDS];
-        if word.load(Relaxed) == 0 { 0 } else { word.swap(0, AcqRel) }
+        if word.load(Relaxed) == 0 {
+            return 0;
+        }
+        let bits = word.swap(0, AcqRel);
+        fence(SeqCst);
+        bits
     }
 
     /// Owner: puts a bit back, because not all of its queue pairs could be looked at.
@@ -177,7 +209,7 @@ impl CqEntry {
         self.announced.load(Acquire)
     }
 
-    /// Owner: how many announced completions wait to be polled.
+    /// Owner: how many announced completions wait to be polled; 0 if nobody counts.
     #[inline]
     pub(crate) fn waiting(&self) -> usize {
         let waiting = self.announced.load(Relaxed).wrapping_sub(self.polled.load(Relaxed)) as i64;

@@ -223,14 +223,14 @@ impl Hostile<'_> {
             entry.take(word);
         }
         entry.note_polled(step.word);
-        entry.set_capacity(step.number);
+        entry.set_capacity(Some(step.number));
         entry.arm(if step.word & 2 != 0 { Armed::Any } else { Armed::Solicited });
         entry.disarm(true);
         let _ = (entry.is_armed(), entry.is_overrun());
         entry.fire();
         assert!(entry.take_fired());
         if step.word & 4 != 0 {
-            entry.reset(step.number);
+            entry.reset(Some(step.number));
             assert!(!entry.has_news(usize::MAX));
         }
     }
@@ -275,14 +275,16 @@ impl Hostile<'_> {
     fn slot(&self, card: &SlotsCard, step: Step) {
         let index =
             if step.kind & 4 == 0 { step.number.checked_rem(card.count).unwrap_or(0) } else { step.number };
-        let Some(Slot { header, entries, eager }) = self.segment.slot(card, index) else { return };
-        assert!(index < card.count && entries.len() <= MAX_SGE + 3);
+        let Some(slot) = card.check().and_then(|slots| self.segment.slot(&slots, index)) else { return };
+        let Slot { header, eager, source, .. } = slot;
+        assert!(index < card.count && slot.entries().count() <= MAX_SGE + 9);
         self.inside(header, 1);
-        self.inside(entries.as_ptr(), entries.len());
+        slot.entries().for_each(|entry| self.inside(entry, 1));
+        self.inside(source, 1);
         self.inside(eager.as_ptr(), EAGER);
         assert!(core::ptr::from_ref(header).addr() >= self.segment.memory().base().as_ptr().addr() + HEAP_AT);
         let mut sum = 0u64;
-        for entry in entries {
+        for entry in slot.entries() {
             sum ^= entry.address.load(Relaxed)
                 ^ u64::from(entry.length.load(Relaxed) ^ entry.lkey.load(Relaxed));
         }
@@ -295,6 +297,14 @@ impl Hostile<'_> {
         if let Some(claim) = header.claim(step.index) {
             assert!(header.finish(claim, &Delivery { byte_len: step.number, ..Delivery::default() }));
             assert_eq!(header.delivery().byte_len, step.number);
+        }
+        if let Some(offer) = header.offer() {
+            assert!(header.fulfil(
+                offer,
+                step.index,
+                &Delivery { byte_len: step.number, ..Delivery::default() }
+            ));
+            assert!(header.is_done() && !header.fulfil(offer, step.index, &Delivery::default()), "once");
         }
         header.recover(step.index);
         header.take_back();

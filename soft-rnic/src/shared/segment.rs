@@ -12,12 +12,12 @@ use super::completion::CqEntry;
 use super::entry::{MemberEntry, MrEntry, QpEntry, SlotsCard, SrqEntry};
 use super::mark::{LANES, MarkCell};
 use super::ring::{IndexRing, RingHeader};
-use super::slot::{EAGER, SlotHeader};
+use super::slot::{EAGER, SgeEntry, SlotHeader};
 use crate::platform::memory::Memory;
 use crate::sync::{Acquire, AtomicU32, AtomicU64};
 
 /// Changes with every change of the layout or of what a word means: peers of other versions do not talk.
-pub(crate) const LAYOUT_VERSION: u64 = 2;
+pub(crate) const LAYOUT_VERSION: u64 = 3;
 
 /// Miri has no sparse memory.
 const fn sized(real: usize, small: usize) -> usize {
@@ -72,15 +72,6 @@ pub(crate) struct Header {
     unused: AtomicU32,
 }
 
-/// A scatter entry of a posted receive, for peers.
-#[derive(Debug)]
-#[repr(C)]
-pub(crate) struct SgeEntry {
-    pub(crate) address: AtomicU64,
-    pub(crate) length: AtomicU32,
-    pub(crate) lkey: AtomicU32,
-}
-
 /// Every byte is an atomic's: there is no padding, to which a shared reference would have to say that it does not change.
 #[cfg(not(loom))]
 const _: () = {
@@ -89,7 +80,7 @@ const _: () = {
     assert!(size_of::<QpEntry>() == 16 * 8 + 3 * 4 + 13 * 4);
     assert!(size_of::<SrqEntry>() == 4 * 8 + 2 * 4 + 8 + 2 * 8);
     assert!(size_of::<MemberEntry>() == 4 * 8);
-    assert!(size_of::<CqEntry>() == 2 * 8 + 4 * 4 + 4 * 8 + 64 * 8);
+    assert!(size_of::<CqEntry>() == 3 * 128 + 64 * 8);
     assert!(size_of::<MarkCell>() == 64 && size_of::<RingHeader>() == 64 && size_of::<SlotHeader>() == 64);
     assert!(size_of::<SgeEntry>() == 16);
 };
@@ -100,14 +91,52 @@ pub(crate) struct Segment {
     memory: Memory,
 }
 
-/// One slot: its header, its entries, and its eager bytes.
+/// The slots of a receive queue, whose card describes some within the heap of a segment: any, as all are as long.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Slots {
+    offset: usize,
+    count: u32,
+    stride: u32,
+    /// Entries of a slot, beside the first.
+    more: u32,
+}
+
+/// One slot: its header, its eager bytes, and its entries.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Slot<'a> {
     pub(crate) header: &'a SlotHeader,
-    pub(crate) entries: &'a [SgeEntry],
     /// [`EAGER`] bytes, which a peer may write at any time.
     pub(crate) eager: NonNull<u8>,
+    /// By the peer: a datagram's source GID, and device and port bits.
+    pub(crate) source: &'a [AtomicU64; SOURCE],
+    more: &'a [SgeEntry],
 }
+
+impl<'a> Slot<'a> {
+    /// A scatter entry.
+    #[inline]
+    pub(crate) fn entry(&self, number: usize) -> Option<&'a SgeEntry> {
+        match number.checked_sub(1) {
+            None => Some(&self.header.first),
+            Some(number) => self.more.get(number),
+        }
+    }
+
+    /// All of them.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = &'a SgeEntry> {
+        let slot = *self;
+        (0..=self.more.len()).filter_map(move |number| slot.entry(number))
+    }
+}
+
+/// Words that say where a datagram came from, and one that is not used.
+pub(crate) const SOURCE: usize = 4;
+/// Where the parts of a slot lie.
+const EAGER_AT: usize = size_of::<SlotHeader>();
+const SOURCE_AT: usize = EAGER_AT + EAGER;
+const MORE_AT: usize = SOURCE_AT + SOURCE * size_of::<AtomicU64>();
+/// A header and the first eager bytes are one pair of lines, which processors like to fetch together.
+const SLOT_ALIGN: usize = 128;
 
 impl Segment {
     /// A new segment of this process.
@@ -151,8 +180,10 @@ impl Segment {
         if index >= count {
             return None;
         }
-        // SAFETY: the caller's promise.
-        unsafe { self.at(table + index * size_of::<T>()) }
+        debug_assert!(table + count * size_of::<T>() <= HEAP_AT && table.is_multiple_of(align_of::<T>()));
+        // SAFETY: the tables lie within the first `HEAP_AT` bytes, and every segment has `LENGTH` (`create`, `of_peer`); aligned,
+        // because the table is, and the mapping begins at a page; the caller says that any content is a `T`.
+        Some(unsafe { self.memory.base().add(table + index * size_of::<T>()).cast::<T>().as_ref() })
     }
 
     pub(crate) fn header(&self) -> &Header {
@@ -199,26 +230,30 @@ impl Segment {
         unsafe { self.in_table(MARKS_AT, MAX_LINKS * LANES, (usize::from(link) * LANES + lane) as u32) }
     }
 
-    /// A slot of a receive queue; `None` if the card does not describe slots within the heap.
+    /// A slot of a receive queue.
     #[inline]
-    pub(crate) fn slot(&self, slots: &SlotsCard, index: u32) -> Option<Slot<'_>> {
-        if index >= slots.count || slots.count > MAX_SLOTS || (slots.offset as usize) < HEAP_AT {
+    pub(crate) fn slot(&self, slots: &Slots, index: u32) -> Option<Slot<'_>> {
+        if index >= slots.count {
             return None;
         }
-        let offset = slots.offset.checked_add(u64::from(index) * u64::from(slots.stride))? as usize;
-        let entries = slot_entries(slots.stride)?;
-        offset.checked_add(slots.stride as usize).filter(|end| *end <= self.memory.len())?;
-        // SAFETY: `SlotHeader` is atomics.
-        let header = unsafe { self.at::<SlotHeader>(offset)? };
-        // SAFETY: the whole slot is inside of the mapping, as was just checked, and aligned as its header is;
-        // `slot_entries` says how many entries lie between header and eager bytes, and an entry is atomics.
-        let entries = unsafe {
-            let first = self.memory.base().add(offset + size_of::<SlotHeader>());
-            core::slice::from_raw_parts(first.cast::<SgeEntry>().as_ptr(), entries)
+        let offset = slots.offset + index as usize * slots.stride as usize;
+        let part = |at: usize| {
+            // SAFETY: the whole slot is inside of the heap of any segment, as was checked when `slots` was made.
+            unsafe { self.memory.base().add(offset + at) }
         };
-        // SAFETY: as above: the eager bytes are the last of the slot.
-        let eager = unsafe { self.memory.base().add(offset + slots.stride as usize - EAGER) };
-        Some(Slot { header, entries, eager })
+        // SAFETY: as above, in the order that the constants say, and aligned as the slots are, by 64 bytes; all of it
+        // is atomics, but for the eager bytes, to which there is no reference.
+        unsafe {
+            Some(Slot {
+                header: part(0).cast::<SlotHeader>().as_ref(),
+                eager: part(EAGER_AT),
+                source: part(SOURCE_AT).cast::<[AtomicU64; SOURCE]>().as_ref(),
+                more: core::slice::from_raw_parts(
+                    part(MORE_AT).cast::<SgeEntry>().as_ptr(),
+                    slots.more as usize,
+                ),
+            })
+        }
     }
 
     /// A ring of `words` slot numbers.
@@ -249,14 +284,37 @@ impl Segment {
 
 /// Bytes of a slot with room for this many entries.
 pub(crate) fn slot_stride(entries: usize) -> u32 {
-    (size_of::<SlotHeader>() + entries * size_of::<SgeEntry>() + EAGER).next_multiple_of(64) as u32
+    (MORE_AT + entries.saturating_sub(1) * size_of::<SgeEntry>()).next_multiple_of(SLOT_ALIGN) as u32
 }
 
-/// How many entries a slot of this stride has room for.
-fn slot_entries(stride: u32) -> Option<usize> {
-    let bytes = (stride as usize).checked_sub(size_of::<SlotHeader>() + EAGER)?;
-    let entries = bytes / size_of::<SgeEntry>();
-    (stride.is_multiple_of(64) && entries <= MAX_SGE + 3).then_some(entries)
+impl Slots {
+    /// How many there are: at least one.
+    #[inline]
+    pub(crate) fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// The next one's number, and after the last the first's.
+    #[inline]
+    pub(crate) fn next(&self, index: u32) -> u32 {
+        if index + 1 < self.count { index + 1 } else { 0 }
+    }
+}
+
+impl SlotsCard {
+    /// The slots, if there are some and all of them lie within the heap.
+    pub(crate) fn check(&self) -> Option<Slots> {
+        let offset = usize::try_from(self.offset).ok()?;
+        let end = offset.checked_add(self.count as usize * self.stride as usize)?;
+        let more = (self.stride as usize).checked_sub(MORE_AT)? / size_of::<SgeEntry>();
+        let good = (1..=MAX_SLOTS).contains(&self.count)
+            && (HEAP_AT..=LENGTH).contains(&offset)
+            && end <= LENGTH
+            && offset.is_multiple_of(align_of::<SlotHeader>())
+            && (self.stride as usize).is_multiple_of(align_of::<SlotHeader>())
+            && more <= MAX_SGE + SLOT_ALIGN / size_of::<SgeEntry>();
+        good.then_some(Slots { offset, count: self.count, stride: self.stride, more: more as u32 })
+    }
 }
 
 /// Bytes of a ring of this many words.

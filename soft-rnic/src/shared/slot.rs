@@ -10,11 +10,23 @@
 //!      +---------------------------------------------------------------------+
 //! ```
 //!
+//! A short message of a queue pair that has one sender needs no claim: its bytes are put beside the header while the
+//! slot is still `POSTED`, and one change makes that `DONE`. Whoever dies before it has changed nothing.
+//!
 //! Each change is one compare-and-swap (or the store of the only one who may make it), so that it happened or it did
 //! not, whenever a process dies. A claim names the peer's link; the lap keeps a peer that slept from mistaking
 //! a slot's later life for the one that it knew.
 
 use crate::sync::{AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed, Release};
+
+/// A scatter entry of a posted receive, for peers.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub(crate) struct SgeEntry {
+    pub(crate) address: AtomicU64,
+    pub(crate) length: AtomicU32,
+    pub(crate) lkey: AtomicU32,
+}
 
 const TAG: u64 = 0b111;
 const FREE: u64 = 0;
@@ -28,7 +40,8 @@ const LAP_SHIFT: u32 = 32;
 /// Bytes of a message that travel in the slot itself.
 pub(crate) const EAGER: usize = 256;
 
-/// The first line of a slot. Scatter entries and the eager bytes follow it in the segment.
+/// The first line of a slot: all that a short message needs beside its bytes, which begin the next one. Every line of a slot
+/// goes from one processor to the other and back.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub(crate) struct SlotHeader {
@@ -43,9 +56,14 @@ pub(crate) struct SlotHeader {
     queue_pair: AtomicU32,
     /// By the owner: flags about the receive.
     flags: AtomicU32,
-    /// By the peer: the link-layer source, for address handles (datagrams).
-    source: [AtomicU64; 3],
+    /// By the owner: the first scatter entry.
+    pub(crate) first: SgeEntry,
+    unused: AtomicU64,
 }
+
+/// A posted slot, by its state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Offer(u64);
 
 /// A claimed slot: the state to hand on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,8 +106,6 @@ pub(crate) struct Delivery {
     pub(crate) src_qp: u32,
     /// Index of the owner's queue pair.
     pub(crate) queue_pair: u32,
-    /// A datagram's source GID, and device and port bits.
-    pub(crate) source: [u64; 3],
 }
 
 /// Who holds a slot.
@@ -120,6 +136,22 @@ impl SlotHeader {
         self.state.compare_exchange(posted, claimed, AcqRel, Relaxed).ok().map(|_| Claim(claimed))
     }
 
+    /// Peer: sees a posted slot without taking it. What the owner has written about it can be seen then, too.
+    #[inline]
+    pub(crate) fn offer(&self) -> Option<Offer> {
+        let posted = self.state.load(Acquire);
+        (posted & TAG == POSTED).then_some(Offer(posted))
+    }
+
+    /// Peer: the message of an unclaimed slot is there. False if the slot was taken away meanwhile; what was written
+    /// beside it then is nobody's.
+    #[inline]
+    pub(crate) fn fulfil(&self, offer: Offer, link: u16, delivery: &Delivery) -> bool {
+        self.tell(delivery);
+        let done = offer.0 & !(TAG | LINK << LINK_SHIFT) | DONE | u64::from(link) << LINK_SHIFT;
+        self.state.compare_exchange(offer.0, done, AcqRel, Relaxed).is_ok()
+    }
+
     /// Peer: what the claimed receive has room for.
     #[inline]
     pub(crate) fn room(&self) -> Room {
@@ -147,6 +179,12 @@ impl SlotHeader {
     /// Peer: the message is there. False if the slot was taken away meanwhile.
     #[inline]
     pub(crate) fn finish(&self, claim: Claim, delivery: &Delivery) -> bool {
+        self.tell(delivery);
+        self.state.compare_exchange(claim.0, claim.0 & !TAG | DONE, AcqRel, Relaxed).is_ok()
+    }
+
+    #[inline]
+    fn tell(&self, delivery: &Delivery) {
         let outcome = u64::from(delivery.status)
             | u64::from(delivery.opcode) << 8
             | u64::from(delivery.wc_flags) << 16
@@ -155,10 +193,6 @@ impl SlotHeader {
         self.outcome.store(outcome, Relaxed);
         self.origin.store(u64::from(delivery.imm_data) | u64::from(delivery.src_qp) << 32, Relaxed);
         self.queue_pair.store(delivery.queue_pair, Relaxed);
-        for (word, value) in self.source.iter().zip(delivery.source) {
-            word.store(value, Relaxed);
-        }
-        self.state.compare_exchange(claim.0, claim.0 & !TAG | DONE, AcqRel, Relaxed).is_ok()
     }
 
     /// Owner: who holds the slot. `Done` comes with all that the peer did before.
@@ -174,7 +208,14 @@ impl SlotHeader {
         }
     }
 
+    /// Owner: whether a message is there, at a glance.
+    #[inline]
+    pub(crate) fn is_done(&self) -> bool {
+        self.state.load(Relaxed) & TAG == DONE
+    }
+
     /// Owner: what the peer said; to be read when the holder is `Done`.
+    #[inline]
     pub(crate) fn delivery(&self) -> Delivery {
         let outcome = self.outcome.load(Relaxed);
         let origin = self.origin.load(Relaxed);
@@ -187,7 +228,6 @@ impl SlotHeader {
             imm_data: origin as u32,
             src_qp: (origin >> 32) as u32,
             queue_pair: self.queue_pair.load(Relaxed),
-            source: core::array::from_fn(|word| self.source[word].load(Relaxed)),
         }
     }
 

@@ -123,6 +123,8 @@ pub struct Traffic {
     pub vm: Moved,
     /// Copied by the service thread of the process whose memory it is.
     pub call: Moved,
+    /// System calls that have moved `vm`: fewer than messages where a list was moved in one.
+    pub vm_calls: u64,
 }
 
 /// What has gone one way.
@@ -158,6 +160,7 @@ impl Traffic {
             sum.messages = sum.messages.wrapping_add(more.messages);
             sum.bytes = sum.bytes.wrapping_add(more.bytes);
         }
+        self.vm_calls = self.vm_calls.wrapping_add(other.vm_calls);
     }
 
     fn messages(&self) -> u64 {

@@ -60,6 +60,7 @@ fn put_traffic(packet: &mut Vec<u8>, traffic: &Traffic) {
         packet.extend(messages.to_le_bytes());
         packet.extend(bytes.to_le_bytes());
     }
+    packet.extend(traffic.vm_calls.to_le_bytes());
 }
 
 /// The statistics that were told, if they make sense.
@@ -102,7 +103,8 @@ pub(crate) fn decode(packet: &mut Reader<'_>) -> Option<Statistics> {
 
 fn traffic(packet: &mut Reader<'_>) -> Option<Traffic> {
     let mut moved = || Some(Moved { messages: packet.u64()?, bytes: packet.u64()? });
-    Some(Traffic { own: moved()?, slot: moved()?, direct: moved()?, vm: moved()?, call: moved()? })
+    let (own, slot, direct, vm, call) = (moved()?, moved()?, moved()?, moved()?, moved()?);
+    Some(Traffic { own, slot, direct, vm, call, vm_calls: packet.u64()? })
 }
 
 #[cfg(all(test, not(loom)))]
@@ -117,6 +119,7 @@ mod tests {
             direct: moved(number + 2),
             vm: moved(number + 3),
             call: moved(number + 4),
+            vm_calls: number + 5,
         };
         let kind = |state| QueuePairs { qp_type: ibv_qp_type::IBV_QPT_UD, state, count: 3 };
         Statistics {

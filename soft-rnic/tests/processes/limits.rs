@@ -14,9 +14,9 @@ use crate::kit::{Address, Device, Memory, Timing, dereg, lib, rkey, until};
 use crate::role::{self, Role, say, told};
 use crate::soak::Resources;
 
-const PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 const TIMING: Timing = Timing { timeout: 12, retry_cnt: 3 };
-const LEN: usize = 100_000;
+pub(crate) const LEN: usize = 100_000;
 const NOBODY: u32 = 65534;
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -83,23 +83,23 @@ impl log::Log for Log {
     fn flush(&self) {}
 }
 
-fn keep_log() {
+pub(crate) fn keep_log() {
     log::set_logger(&LOG).expect("nobody else logs");
     log::set_max_level(log::LevelFilter::Warn);
 }
 
 /// What was logged since the last call.
-fn logged() -> Vec<String> {
+pub(crate) fn logged() -> Vec<String> {
     std::mem::take(&mut *LOG.0.lock().expect("nobody panics there"))
 }
 
 /// One side of a connection.
-struct Side {
+pub(crate) struct Side {
     device: Device,
-    memory: Memory,
-    mr: *mut ibv_mr,
-    cq: crate::kit::Cq,
-    qp: crate::kit::Qp,
+    pub(crate) memory: Memory,
+    pub(crate) mr: *mut ibv_mr,
+    pub(crate) cq: crate::kit::Cq,
+    pub(crate) qp: crate::kit::Qp,
 }
 
 impl Side {
@@ -123,12 +123,12 @@ impl Side {
     }
 
     /// Sends what is in the memory, or reads or writes all of it; how that ended.
-    fn run(&self, opcode: ibv_wr_opcode, to: &Address) -> ibv_wc_status {
+    pub(crate) fn run(&self, opcode: ibv_wr_opcode, to: &Address) -> ibv_wc_status {
         assert_eq!(self.qp.post(7, opcode, self.memory.sge(self.mr, 0, LEN), to, ptr::null_mut()), 0);
         until("the request", PATIENCE, || self.cq.poll().filter(|wc| wc.wr_id == 7)).status
     }
 
-    fn close(self) {
+    pub(crate) fn close(self) {
         self.take_down().close();
     }
 
@@ -170,6 +170,14 @@ fn partner(arguments: &[String]) {
     while let Some(line) = told() {
         let answer = match line.as_str() {
             "write" => side.run(ibv_wr_opcode::IBV_WR_RDMA_WRITE, &to).0.to_string(),
+            "hole" => {
+                // SAFETY: a page of the memory, which only peers may still look for.
+                let unmapped = unsafe { libc::munmap(side.memory.base.add(10 * 4096).cast(), 4096) };
+                if unmapped == 0 { "done" } else { "it stays" }.to_owned()
+            }
+            line if line.starts_with("byte ") => {
+                side.memory.byte(line[5..].parse().expect("where")).to_string()
+            }
             _ => side.memory.byte(LEN - 1).to_string(),
         };
         say(&answer);
@@ -177,7 +185,7 @@ fn partner(arguments: &[String]) {
 }
 
 /// Connects to a partner.
-fn meet(mut partner: Role) -> (Side, Role, Address) {
+pub(crate) fn meet(mut partner: Role) -> (Side, Role, Address) {
     let side = Side::new();
     let to: Address = partner.hear().parse().expect("an address");
     partner.tell(&side.address().to_string());

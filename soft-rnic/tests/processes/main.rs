@@ -4,6 +4,7 @@
 //! A test starts this program again as a *role*, in a fabric of its own; a role starts others. A role that hangs is ended by an
 //! alarm, and a role whose parent has ended ends with it.
 
+mod copies;
 mod death;
 mod kit;
 mod limits;
@@ -26,6 +27,7 @@ fn main() -> std::process::ExitCode {
     trials.extend(revocation::trials());
     trials.extend(death::trials());
     trials.extend(limits::trials());
+    trials.extend(copies::trials());
     trials.extend(multicast::trials());
     trials.extend(soak::trials());
     trials.extend(status::trials());

@@ -79,11 +79,12 @@ impl Stage {
             remote_gid: attributes.local_gid,
             ..QpCard::default()
         };
-        for index in 0..self.slots.count {
-            let slot = segment.slot(&self.slots, index).expect("it lies in the heap");
-            slot.entries[0].address.store(IOVA, Relaxed);
-            slot.entries[0].length.store(4096, Relaxed);
-            slot.entries[0].lkey.store(KEY, Relaxed);
+        let slots = self.slots.check().expect("they lie in the heap");
+        for index in 0..slots.count() {
+            let slot = segment.slot(&slots, index).expect("it lies in the heap");
+            slot.header.first.address.store(IOVA, Relaxed);
+            slot.header.first.length.store(4096, Relaxed);
+            slot.header.first.lkey.store(KEY, Relaxed);
             slot.header.post(1, Room { bytes: 4096, entries: 1, flags: 0 });
         }
         let entry = segment.queue_pair(QUEUE_PAIR).expect("a small index");
@@ -96,7 +97,8 @@ impl Stage {
     }
 
     fn holders(&self) -> [Holder; 2] {
-        let holder = |index| self.link.segment().slot(&self.slots, index).expect("a slot").header.holder();
+        let slots = self.slots.check().expect("they lie in the heap");
+        let holder = |index| self.link.segment().slot(&slots, index).expect("a slot").header.holder();
         [holder(0), holder(1)]
     }
 
@@ -159,7 +161,8 @@ fn unreliable_messages_behind_one_that_is_stuck_are_lost() {
     let cell = stage.cell();
     assert!(!cell.turn.answer());
     let claim = Claim::from_word(cell.claim.load(Relaxed), 1).expect("what was left to it");
-    let slot = stage.link.segment().slot(&stage.slots, cell.slot.load(Relaxed)).expect("a slot");
+    let slots = stage.slots.check().expect("they lie in the heap");
+    let slot = stage.link.segment().slot(&slots, cell.slot.load(Relaxed)).expect("a slot");
     stage.link.segment().queue_pair(QUEUE_PAIR).expect("an index").set_cursor(cell.slot.load(Relaxed));
     assert!(slot.header.unclaim(claim));
     cell.turn.end();
@@ -192,6 +195,7 @@ fn what_is_left_to_the_owner_is_offered_anew() {
         let card = inner(qp).card();
         let shared_queue = card.srq.checked_sub(1).map(|srq| node.segment().shared_queue(srq).expect("it"));
         let slots = shared_queue.map_or(card.slots, |entry| entry.read().expect("it is open").1.slots);
+        let slots = slots.check().expect("they lie in the heap");
         let header = node.segment().slot(&slots, 0).expect("a slot").header;
         for link in [LINK + 1, LINK] {
             let claim = header.claim(link).expect("it was posted");

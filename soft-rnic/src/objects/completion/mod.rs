@@ -8,13 +8,13 @@ mod moderation;
 mod own;
 mod poll;
 mod progress;
-mod sources;
+pub(crate) mod sources;
 #[cfg(test)]
 mod tests;
 
 use std::ffi::c_int;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicPtr};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
@@ -86,6 +86,8 @@ pub(crate) struct Cq {
     progress: Progress,
     poll: PollLock,
     capacity: AtomicU32,
+    /// How many completions those who use it can have at a time: while there is room for as many, nobody counts.
+    expected: AtomicU64,
     options: CqOptions,
     failed: AtomicBool,
     /// The program waits for an event that nobody has fired.
@@ -122,7 +124,7 @@ impl Cq {
         let index = rnic.completion_queues().reserve().ok_or(libc::ENOMEM)?;
         let entry =
             rnic.node().segment().completion_queue(index).expect("the table is as long as the segment's");
-        entry.reset(options.capacity);
+        entry.reset(None);
         let cq = Arc::new_cyclic(|this| Self {
             entry: NonNull::from(entry),
             own: Own::new(options.capacity),
@@ -130,6 +132,7 @@ impl Cq {
             progress: Progress::default(),
             poll: PollLock::new(options.single_threaded),
             capacity: AtomicU32::new(options.capacity),
+            expected: AtomicU64::new(0),
             options,
             failed: AtomicBool::new(false),
             awaited: AtomicBool::new(false),
@@ -212,6 +215,24 @@ impl Cq {
     fn stamp(&self, cqe: &mut Cqe) {
         if self.options.timestamps && cqe.timestamp == 0 {
             cqe.timestamp = clock::now();
+        }
+    }
+
+    /// So many more completions may come at a time. If that is more than there is room for, they are counted from now on.
+    pub(crate) fn expect(&self, completions: u32) {
+        self.expected.fetch_add(completions.into(), Relaxed);
+        self.count_if_needed();
+    }
+
+    /// They do not come any more.
+    pub(crate) fn expect_no_more(&self, completions: u32) {
+        self.expected.fetch_sub(completions.into(), Relaxed);
+    }
+
+    fn count_if_needed(&self) {
+        let capacity = self.capacity.load(Relaxed);
+        if self.entry().counts() || self.expected.load(Relaxed) > capacity.into() {
+            self.entry().set_capacity(Some(capacity));
         }
     }
 
@@ -316,7 +337,7 @@ impl Cq {
     /// A rule of faults: as if it had been full. Nothing is completed here any more.
     pub(crate) fn break_down(&self) {
         self.capacity.store(0, Relaxed);
-        self.entry().set_capacity(0);
+        self.entry().set_capacity(Some(0));
         self.overrun();
     }
 
@@ -349,7 +370,8 @@ impl Cq {
 
     /// How many completions it holds.
     pub(crate) fn waiting(&self) -> usize {
-        self.own.len() + self.entry().waiting()
+        let received = if self.entry().counts() { self.entry().waiting() } else { self.sources.waiting() };
+        self.own.len() + received
     }
 
     /// Makes it larger or smaller; false if it holds more completions than that.
@@ -357,7 +379,7 @@ impl Cq {
         let fits = self.waiting() <= capacity as usize;
         if fits {
             self.capacity.store(capacity, Relaxed);
-            self.entry().set_capacity(capacity);
+            self.count_if_needed();
         }
         fits
     }

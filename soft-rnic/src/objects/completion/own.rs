@@ -42,6 +42,20 @@ impl Own {
         true
     }
 
+    /// Takes the oldest completion; false if there is none.
+    #[inline]
+    pub(super) fn pop(&self, to: &mut Cqe) -> bool {
+        if self.len() == 0 {
+            return false;
+        }
+        let mut queue = self.queue.lock();
+        let Some(oldest) = queue.front() else { return false };
+        *to = *oldest;
+        queue.pop_front();
+        self.len.store(queue.len(), Relaxed);
+        true
+    }
+
     /// Takes up to `room` completions; how many.
     #[inline]
     pub(super) fn take(&self, room: usize, sink: &mut impl FnMut(Cqe)) -> usize {

@@ -114,10 +114,26 @@ impl Cq {
         if self.is_idle() {
             return false;
         }
-        let mut next = None;
-        self.collect(turn, 1, &mut |cqe| next = Some(cqe));
-        turn.current = next.unwrap_or(turn.current);
-        next.is_some()
+        if !self.progress.is_empty() {
+            self.progress.make();
+        }
+        let poller = &mut **turn;
+        let receives_first = poller.receives_first;
+        let found = receives_first && self.next_receive(poller)
+            || self.own.pop(&mut poller.current)
+            || !receives_first && self.next_receive(poller);
+        if found {
+            poller.receives_first = !poller.receives_first;
+            self.stamp(&mut poller.current);
+        }
+        found
+    }
+
+    #[inline]
+    fn next_receive(&self, poller: &mut Poller) -> bool {
+        let Poller { cursor, current, .. } = poller;
+        self.sources.have_news(self.entry())
+            && self.sources.take(self.entry(), cursor, 1, &mut |cqe| *current = cqe) != 0
     }
 
     /// Goes on with a turn that was [kept](Turn::keep).

@@ -2,10 +2,14 @@
 //!
 //! A source's ready bit is set when it has news, and taken before it is asked. Sources whose numbers agree modulo the
 //! number of bits share one. A poll goes on where the last one stopped, so that no source starves another.
+//!
+//! Where no source has a bit, the slot is looked at that the next message of the last source to have had one comes to: a message
+//! is there before its bit is, and a queue pair that is talked to waits for nothing else.
 
 use std::collections::VecDeque;
+use std::ptr::{self, NonNull};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use spin::Yield;
 use spin::mutex::SpinMutex;
@@ -13,19 +17,36 @@ use spin::mutex::SpinMutex;
 use super::Cqe;
 use crate::queue_pair::Qp;
 use crate::shared::completion::{CqEntry, READY_WORDS};
+use crate::shared::slot::SlotHeader;
 
 const BITS: usize = READY_WORDS * 64;
 
 /// What receives complete at.
 pub(super) trait Source {
-    /// Hands out at most `room` receive completions; true if there are more.
-    fn poll_receives(self: &Arc<Self>, room: usize, sink: &mut impl FnMut(Cqe)) -> bool;
+    /// Hands out at most `room` receive completions.
+    fn poll_receives(self: &Arc<Self>, room: usize, sink: &mut impl FnMut(Cqe)) -> Asked;
+
+    /// How many completions it has.
+    fn waiting(&self) -> usize;
+}
+
+/// What a source says when it was asked.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Asked {
+    /// It has more completions.
+    pub(crate) more: bool,
+    /// Where its next message comes to, if that is one place, in the segment of this process.
+    pub(crate) next: Option<NonNull<SlotHeader>>,
 }
 
 impl Source for Qp {
     #[inline]
-    fn poll_receives(self: &Arc<Self>, room: usize, sink: &mut impl FnMut(Cqe)) -> bool {
+    fn poll_receives(self: &Arc<Self>, room: usize, sink: &mut impl FnMut(Cqe)) -> Asked {
         Self::poll_receives(self, room, sink)
+    }
+
+    fn waiting(&self) -> usize {
+        self.receives_waiting()
     }
 }
 
@@ -37,21 +58,26 @@ pub(super) struct Sources<S> {
     left: AtomicU64,
     /// Completions that were announced and that nobody will poll.
     forgotten: AtomicU64,
+    /// Where the next message of the last source comes to that had one; null if it is gone, or there was none.
+    watched: AtomicPtr<SlotHeader>,
     slots: SpinMutex<Slots<S>, Yield>,
 }
 
 struct Slots<S> {
     sources: Vec<Option<Arc<S>>>,
     free: VecDeque<u32>,
+    /// Whose slot is watched.
+    last: u32,
 }
 
 impl<S> Default for Sources<S> {
     fn default() -> Self {
-        let slots = Slots { sources: Vec::new(), free: VecDeque::new() };
+        let slots = Slots { sources: Vec::new(), free: VecDeque::new(), last: 0 };
         Self {
             words: AtomicUsize::new(0),
             left: AtomicU64::new(0),
             forgotten: AtomicU64::new(0),
+            watched: AtomicPtr::new(ptr::null_mut()),
             slots: SpinMutex::new(slots),
         }
     }
@@ -84,6 +110,9 @@ impl<S: Source> Sources<S> {
         if removed.is_some() {
             slots.free.push_back(source);
         }
+        if slots.last == source {
+            self.watched.store(ptr::null_mut(), Relaxed);
+        }
         drop(slots);
         // The last reference to a queue pair must not go under the lock.
         drop(removed);
@@ -92,6 +121,9 @@ impl<S: Source> Sources<S> {
     /// A queue pair has dropped completions that were announced. A poll that stores its own count at this moment
     /// adds them the next time.
     pub(super) fn forget(&self, entry: &CqEntry, count: u64) {
+        if !entry.counts() {
+            return;
+        }
         self.forgotten.fetch_add(count, Relaxed);
         entry.forget(count);
     }
@@ -104,10 +136,26 @@ impl<S: Source> Sources<S> {
     /// Whether a source may have completions.
     #[inline]
     pub(super) fn have_news(&self, entry: &CqEntry) -> bool {
-        self.left.load(Relaxed) != 0 || entry.has_news(self.words.load(Relaxed))
+        self.left.load(Relaxed) != 0 || self.is_watched_done() || entry.has_news(self.words.load(Relaxed))
+    }
+
+    #[inline]
+    fn is_watched_done(&self) -> bool {
+        let watched = NonNull::new(self.watched.load(Relaxed));
+        // SAFETY: a slot in the heap of this process's segment, which the completion queue keeps mapped. If the slot's queue pair
+        // has gone meanwhile, something else may lie there: what is seen then is only a reason to look for news, and all that
+        // lies in the heap is reached by atomics, or by raw pointers.
+        watched.is_some_and(|header| unsafe { header.as_ref() }.is_done())
+    }
+
+    /// How many completions all sources have.
+    pub(super) fn waiting(&self) -> usize {
+        let sources: Vec<Arc<S>> = self.slots.lock().sources.iter().flatten().cloned().collect();
+        sources.iter().map(|source| source.waiting()).sum()
     }
 
     /// Takes up to `room` completions; how many. Under the poll lock.
+    #[inline(never)]
     pub(super) fn take(
         &self,
         entry: &CqEntry,
@@ -118,16 +166,21 @@ impl<S: Source> Sources<S> {
         if !self.have_news(entry) {
             return 0;
         }
-        let slots = self.slots.lock();
+        let mut slots = self.slots.lock();
         let words = self.words.load(Relaxed);
         let mut bits = self.left.load(Relaxed);
         let mut taken = 0;
-        let announced = entry.announced();
+        let counts = entry.counts();
+        let announced = if counts { entry.announced() } else { 0 };
+        if bits == 0 && !entry.has_news(words) {
+            let last = slots.last;
+            taken = slots.ask(self, entry, last, room, sink);
+        }
         for _ in 0..=words {
             while bits != 0 && taken < room {
                 let bit = cursor.word * 64 + bits.trailing_zeros() as usize;
                 bits &= bits - 1;
-                taken += slots.serve(entry, bit, room - taken, sink);
+                taken += slots.serve(self, entry, bit, room - taken, sink);
             }
             if taken == room || bits != 0 {
                 break;
@@ -136,6 +189,9 @@ impl<S: Source> Sources<S> {
             bits = entry.take(cursor.word);
         }
         self.left.store(bits, Relaxed);
+        if !counts {
+            return taken;
+        }
         cursor.polled = cursor.polled.wrapping_add(taken as u64);
         let mut polled = cursor.polled.wrapping_add(self.forgotten.load(Relaxed));
         let empty = taken < room && bits == 0 && !entry.has_news(words);
@@ -150,18 +206,44 @@ impl<S: Source> Sources<S> {
 }
 
 impl<S: Source> Slots<S> {
-    /// Asks the sources of a bit. One that has more gets the bit back, behind the others' turn.
-    fn serve(&self, entry: &CqEntry, bit: usize, room: usize, sink: &mut impl FnMut(Cqe)) -> usize {
+    /// Asks the sources of a bit.
+    fn serve(
+        &mut self,
+        of: &Sources<S>,
+        entry: &CqEntry,
+        bit: usize,
+        room: usize,
+        sink: &mut impl FnMut(Cqe),
+    ) -> usize {
         let mut taken = 0;
         for number in (bit..self.sources.len()).step_by(BITS) {
-            let Some(source) = &self.sources[number] else { continue };
-            let more = source.poll_receives(room - taken, &mut |cqe| {
-                taken += 1;
-                sink(cqe);
-            });
-            if more {
-                entry.put_back(number as u32);
-            }
+            taken += self.ask(of, entry, number as u32, room - taken, sink);
+        }
+        taken
+    }
+
+    /// Asks a source. One that has more gets its bit back, behind the others' turn.
+    #[inline]
+    fn ask(
+        &mut self,
+        of: &Sources<S>,
+        entry: &CqEntry,
+        number: u32,
+        room: usize,
+        sink: &mut impl FnMut(Cqe),
+    ) -> usize {
+        let Some(Some(source)) = self.sources.get(number as usize) else { return 0 };
+        let mut taken = 0;
+        let asked = source.poll_receives(room, &mut |cqe| {
+            taken += 1;
+            sink(cqe);
+        });
+        if asked.more {
+            entry.put_back(number);
+        }
+        if taken > 0 {
+            self.last = number;
+            of.watched.store(asked.next.map_or(ptr::null_mut(), NonNull::as_ptr), Relaxed);
         }
         taken
     }

@@ -4,18 +4,22 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use super::Cqe;
-use super::sources::{Cursor, Source, Sources};
+use super::sources::{Asked, Cursor, Source, Sources};
 use crate::shared::completion::{CqEntry, READY_WORDS};
 
 #[derive(Default)]
 struct Receiver(Mutex<VecDeque<u64>>);
 
 impl Source for Receiver {
-    fn poll_receives(self: &Arc<Self>, room: usize, sink: &mut impl FnMut(Cqe)) -> bool {
+    fn poll_receives(self: &Arc<Self>, room: usize, sink: &mut impl FnMut(Cqe)) -> Asked {
         let mut waiting = self.0.lock().unwrap();
         let count = waiting.len().min(room);
         waiting.drain(..count).for_each(|wr_id| sink(Cqe { wr_id, ..Cqe::default() }));
-        !waiting.is_empty()
+        Asked { more: !waiting.is_empty(), next: None }
+    }
+
+    fn waiting(&self) -> usize {
+        self.0.lock().unwrap().len()
     }
 }
 
@@ -29,7 +33,7 @@ struct Bench {
 impl Bench {
     fn new(count: usize) -> Self {
         let (entry, sources) = (CqEntry::new(), Sources::default());
-        entry.reset(1 << 16);
+        entry.reset(Some(1 << 16));
         let receivers: Vec<_> = (0..count).map(|_| Arc::new(Receiver::default())).collect();
         for (number, receiver) in receivers.iter().enumerate() {
             assert_eq!(sources.attach(receiver), number as u32);

@@ -15,7 +15,7 @@ struct Completions {
 impl Completions {
     fn new(capacity: u32) -> Arc<Self> {
         let completions = Self { cq: CqEntry::new(), done: Default::default() };
-        completions.cq.reset(capacity);
+        completions.cq.reset(Some(capacity));
         completions.done.iter().for_each(|slot| slot.post(1, Room { bytes: 1, entries: 1, flags: 0 }));
         Arc::new(completions)
     }

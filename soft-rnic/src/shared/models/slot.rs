@@ -37,6 +37,18 @@ impl Receive {
         life.alive() && self.slot.finish(claim, &Delivery { imm_data: link.into(), ..Delivery::default() })
     }
 
+    /// A short message, beside a slot that stays unclaimed; dies after so many steps.
+    fn send_shortly(&self, link: u16, mut life: Life) -> bool {
+        if !life.alive() {
+            return false;
+        }
+        let Some(offer) = self.slot.offer() else { return false };
+        assert_ne!(self.slot.room().bytes, 0);
+        self.memory.write(link.into());
+        let delivery = Delivery { imm_data: link.into(), ..Delivery::default() };
+        life.alive() && self.slot.fulfil(offer, link, &delivery)
+    }
+
     /// What has come: the link that it came from.
     fn receive(&self) -> Option<u64> {
         let Holder::Done { link } = self.slot.holder() else { return None };
@@ -99,6 +111,50 @@ fn a_receive_is_taken_back_or_claimed() {
         assert_ne!(taken, peer.join().unwrap());
         assert_eq!(receive.slot.holder(), if taken { Holder::Free } else { Holder::Done { link: 1 } });
     });
+}
+
+/// The bytes of a short message lie where only its sender writes, whatever becomes of the slot meanwhile.
+#[test]
+fn a_short_message_is_there_or_its_receive_is_taken_back() {
+    explore(|turns| {
+        let receive = Receive::posted();
+        let peer = thread::spawn({
+            let receive = receive.clone();
+            move || receive.send_shortly(1, FOREVER)
+        });
+        turns.at(0);
+        let taken = receive.slot.take_back();
+        turns.at(1);
+        if taken {
+            receive.slot.post(2, Room { bytes: 2, entries: 1, flags: 0 });
+        }
+        let seen = receive.receive();
+        let sent = peer.join().unwrap();
+        assert!(sent || taken);
+        assert!(seen.is_none_or(|link| sent && link == 1));
+        assert_eq!(receive.receive(), sent.then_some(1));
+        assert!(sent || receive.slot.holder() == Holder::Posted);
+    });
+}
+
+/// Death leaves the slot as it was or the whole message.
+#[test]
+fn the_dead_leave_no_half_short_message() {
+    for steps in 0..3 {
+        explore(move |turns| {
+            let receive = Receive::posted();
+            let mortal = thread::spawn({
+                let receive = receive.clone();
+                move || receive.send_shortly(1, Life(steps))
+            });
+            turns.at(0);
+            let seen = receive.receive();
+            let sent = mortal.join().unwrap();
+            assert!(seen.is_none() || sent);
+            assert_eq!(receive.send_shortly(2, FOREVER), !sent);
+            assert_eq!(receive.receive(), Some(if sent { 1 } else { 2 }));
+        });
+    }
 }
 
 #[test]

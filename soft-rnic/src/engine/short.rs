@@ -1,0 +1,264 @@
+//! The short way of the requests that nearly all are: an RDMA WRITE of one piece to memory that is mapped here, and a SEND of
+//! one piece that fits into the receive's slot.
+//!
+//! They do what every transfer does (`connected.rs`, `deliver.rs`), in the same order. Whatever is out of the ordinary, a key
+//! that does not fit, a gate that has closed, a receive that is not there, ends the short way before anything is touched,
+//! and the long one finds out what comes of the request.
+
+use std::sync::Arc;
+
+use rdma_mummy_sys::types::{ibv_access_flags, ibv_send_flags, ibv_wc_flags, ibv_wc_status, ibv_wr_opcode};
+
+use super::connected::MAX_MESSAGE;
+use super::deliver::entries_are_good;
+use super::peer::Peer;
+use super::transfer::Direction;
+use super::{After, Marks};
+use crate::faults::Step;
+use crate::faults::injected::reach;
+use crate::node::{LaneGuard, PathTaken, ShareId};
+use crate::objects::region::Region;
+use crate::platform::copy;
+use crate::queue_pair::lane::Held;
+use crate::queue_pair::send_queue::{Payload, Posted};
+use crate::queue_pair::{Qp, Sending};
+use crate::shared::entry::MrCard;
+use crate::shared::gate::Pass;
+use crate::shared::mark::{Mark, settle};
+use crate::shared::slot::{Delivery, EAGER};
+
+const WRITE: u32 = ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0;
+
+/// The one piece of a message, and the gate to look at again; inline data have none.
+struct Source<'a> {
+    at: *const u8,
+    len: usize,
+    region: Option<(&'a Region, Pass, u32)>,
+}
+
+impl Source<'_> {
+    #[inline]
+    fn holds(&self) -> bool {
+        self.region.is_none_or(|(region, pass, _)| region.holds(pass))
+    }
+}
+
+impl Qp {
+    /// Executes a request, if it can go the short way and succeeds; otherwise nothing has happened. Rules that need the long way are not
+    /// for here.
+    #[inline]
+    pub(super) fn execute_shortly(
+        self: &Arc<Self>,
+        sending: &mut Held<'_, Sending>,
+        posted: &Posted<'_>,
+        after: &mut After,
+    ) -> bool {
+        let request = posted.request;
+        let (state, lane) = sending.parts();
+        let Some(peer) = &state.peer else { return false };
+        if !peer.established || !peer.link.alive() || request.length > peer.longest.min(MAX_MESSAGE) {
+            return false;
+        }
+        let Some(source) = self.only_piece(posted) else { return false };
+        let done = match request.opcode {
+            ibv_wr_opcode::IBV_WR_RDMA_WRITE => self.write_shortly(posted, &source, peer, lane),
+            ibv_wr_opcode::IBV_WR_SEND | ibv_wr_opcode::IBV_WR_SEND_WITH_IMM => {
+                self.send_shortly(posted, &source, peer, lane, after)
+            }
+            _ => false,
+        };
+        if done {
+            state.advance_psn(request.length);
+        }
+        done
+    }
+
+    #[inline]
+    fn only_piece(&self, posted: &Posted<'_>) -> Option<Source<'_>> {
+        let request = posted.request;
+        if request.payload == Payload::Inline {
+            return Some(Source { at: posted.inline, len: request.length as usize, region: None });
+        }
+        let [entry] = posted.entries else { return None };
+        let (region, pass, card) = self.rnic.regions().read(entry.lkey)?;
+        let at = card.pointer(entry.addr, request.length).filter(|_| card.pd == self.pd.number())?;
+        Some(Source { at, len: request.length as usize, region: Some((region, pass, entry.lkey >> 8)) })
+    }
+
+    /// The marks of a lane, to be set.
+    #[inline]
+    pub(super) fn marks<'a>(&'a self, peer: &'a Peer, lane: &LaneGuard<'_>) -> Marks<'a> {
+        Marks { local: self.rnic.node().local_mark(lane.index()), remote: peer.link.mark(lane.index()) }
+    }
+
+    /// Sets the marks of a transfer, to this region of the peer or to none.
+    #[inline]
+    fn mark<'a>(
+        &'a self,
+        peer: &'a Peer,
+        source: &Source<'_>,
+        remote_region: u32,
+        lane: &LaneGuard<'_>,
+    ) -> Marks<'a> {
+        let marks = self.marks(peer, lane);
+        if let Some((_, _, index)) = source.region {
+            marks.local.set(Mark::new(self.number.index, index));
+        }
+        marks.remote.set(Mark::new(peer.index, remote_region));
+        marks
+    }
+
+    #[inline]
+    fn write_shortly(
+        &self,
+        posted: &Posted<'_>,
+        source: &Source<'_>,
+        peer: &Peer,
+        lane: &LaneGuard<'_>,
+    ) -> bool {
+        if source.len == 0 || peer.card.access & WRITE == 0 {
+            return false;
+        }
+        if peer.link.is_own() {
+            self.write_own(posted, source, peer, lane)
+        } else {
+            self.write_to_peer(posted, source, peer, lane)
+        }
+    }
+
+    /// Within the process: by its private tables.
+    #[inline]
+    fn write_own(&self, posted: &Posted<'_>, source: &Source<'_>, peer: &Peer, lane: &LaneGuard<'_>) -> bool {
+        let request = posted.request;
+        let Some((region, pass, card)) = self.rnic.regions().read(request.rkey) else { return false };
+        let Some(there) = card.pointer(request.remote_addr, request.length) else { return false };
+        if card.pd != peer.card.pd || card.access & WRITE == 0 {
+            return false;
+        }
+        reach(Step::BeforeMark);
+        let marks = self.mark(peer, source, Mark::NO_REGION, lane);
+        // The source may lie in another region than the destination: the mark stands for both.
+        marks.local.set(Mark::new(peer.index, Mark::ANY_REGION));
+        settle();
+        if !region.holds(pass) || !peer.entry().holds(peer.pass) || !source.holds() {
+            return false;
+        }
+        reach(Step::BeforeCopy);
+        // SAFETY: the marks are settled and all gates hold, so both sides may be touched; each lies within its region, or
+        // in the send queue.
+        unsafe { copy::copy(there, source.at, source.len) };
+        peer.link.counters().add(lane, PathTaken::Own, source.len);
+        true
+    }
+
+    /// To memory that the peer shares.
+    #[inline]
+    fn write_to_peer(
+        &self,
+        posted: &Posted<'_>,
+        source: &Source<'_>,
+        peer: &Peer,
+        lane: &LaneGuard<'_>,
+    ) -> bool {
+        let request = posted.request;
+        let index = request.rkey >> 8;
+        let Some(entry) = peer.link.segment().region(index) else { return false };
+        let Some((pass, card)) = entry.read() else { return false };
+        if pass.label() != request.rkey as u8
+            || card.pd != peer.card.pd
+            || card.access & WRITE == 0
+            || !card.contains(request.remote_addr, request.length)
+        {
+            return false;
+        }
+        let (address, length) = (request.remote_addr, request.length);
+        let Some(there) = shared_place(peer, lane, &card, address, length, Direction::Write) else {
+            return false;
+        };
+        reach(Step::BeforeMark);
+        let _marks = self.mark(peer, source, index, lane);
+        settle();
+        if !entry.holds(pass) || !peer.entry().holds(peer.pass) || !source.holds() {
+            return false;
+        }
+        reach(Step::BeforeCopy);
+        // SAFETY: as in `write_own`; the lane keeps the peer's memory mapped.
+        unsafe { copy::copy(there, source.at, source.len) };
+        peer.link.counters().add(lane, PathTaken::Direct, source.len);
+        true
+    }
+
+    /// Into the slot of a receive queue that nobody else sends to. It is not claimed: until the one change that finishes it,
+    /// it is the owner's to take back.
+    #[inline]
+    fn send_shortly(
+        self: &Arc<Self>,
+        posted: &Posted<'_>,
+        source: &Source<'_>,
+        peer: &Peer,
+        lane: &LaneGuard<'_>,
+        after: &mut After,
+    ) -> bool {
+        let Some(slots) = peer.slots.as_ref().filter(|_| peer.card.srq == 0) else { return false };
+        if source.len > EAGER {
+            return false;
+        }
+        reach(Step::BeforeMark);
+        let _marks = self.mark(peer, source, Mark::NO_REGION, lane);
+        settle();
+        if !peer.entry().holds(peer.pass) || !source.holds() {
+            return false;
+        }
+        reach(Step::BeforeClaim);
+        let index = peer.entry().cursor();
+        let Some(slot) = peer.link.segment().slot(slots, index) else { return false };
+        let Some(offer) = slot.header.offer() else { return false };
+        let room = slot.header.room();
+        if source.len > room.bytes as usize || !entries_are_good(peer, &slot, room, source.len) {
+            return false;
+        }
+        reach(Step::BeforeCopy);
+        // SAFETY: the source may be read, as the mark is settled and its gate holds; it is no longer than the eager bytes. Those
+        // are read by the owner once the slot is done, and written by nobody else: the queue pair has one sender, and its owner
+        // waits for the mark before it has another.
+        unsafe { copy::copy_unordered(slot.eager.as_ptr(), source.at, source.len) };
+        reach(Step::BeforeFinish);
+        let request = posted.request;
+        let with_imm = request.opcode == ibv_wr_opcode::IBV_WR_SEND_WITH_IMM;
+        let delivery = Delivery {
+            status: ibv_wc_status::IBV_WC_SUCCESS.0 as u8,
+            opcode: 0, // `IBV_WC_RECV`, counted from there.
+            wc_flags: if with_imm { ibv_wc_flags::IBV_WC_WITH_IMM.0 as u8 } else { 0 },
+            eager: true,
+            byte_len: source.len as u32,
+            imm_data: request.imm_data,
+            src_qp: self.number.qpn,
+            queue_pair: peer.index,
+        };
+        if !slot.header.fulfil(offer, peer.link.number(), &delivery) {
+            return false;
+        }
+        peer.entry().set_cursor(slots.next(index));
+        let path = if peer.link.is_own() { PathTaken::Own } else { PathTaken::Slot };
+        peer.link.counters().add(lane, path, source.len);
+        reach(Step::BeforeAnnounce);
+        self.announce(peer, request.has(ibv_send_flags::IBV_SEND_SOLICITED), after);
+        true
+    }
+}
+
+/// Where a range of a peer's region is mapped here.
+#[inline]
+pub(super) fn shared_place(
+    peer: &Peer,
+    lane: &LaneGuard<'_>,
+    card: &MrCard,
+    address: u64,
+    length: u64,
+    direction: Direction,
+) -> Option<*mut u8> {
+    let share = ShareId { index: card.share.checked_sub(1)?, epoch: card.share_epoch };
+    let there = card.address.wrapping_add(address.wrapping_sub(card.iova));
+    let place = peer.link.share(lane, share, direction == Direction::Write)?.at(there, length)?;
+    Some(place.as_ptr())
+}
