@@ -27,9 +27,10 @@ use sideway::ibverbs::completion::{
     WorkCompletionFields,
 };
 use sideway::ibverbs::queue_pair::{
-    BasicPostSendGuard, BasicQueuePair, ExtendedPostSendGuard, ExtendedQueuePair, GenericPostSendGuard,
-    GenericQueuePair, LocalBufferHandle, PostRecvGuard, PostSendError, PostSendGuard, QueuePair,
-    QueuePairAttributeMask, RecvWorkRequestHandle, SendOperationFlags, WorkRequestFlags, WorkRequestHandle,
+    BasicPostSendGuard, BasicQueuePair, DatagramHandle, ExtendedPostSendGuard, ExtendedQueuePair,
+    GenericPostSendGuard, GenericQueuePair, LocalBufferHandle, PostRecvGuard, PostSendError, PostSendGuard,
+    QueuePair, QueuePairAttributeMask, RecvWorkRequestHandle, SendOperationFlags, WorkRequestFlags,
+    WorkRequestHandle,
 };
 use support::fake::Fake;
 use support::flavour::{CqFlavour, QpFlavour};
@@ -80,6 +81,7 @@ assert_not_send!(
     GenericPostSendGuard<'static>,
     PostRecvGuard<'static>,
     WorkRequestHandle<'static, ExtendedPostSendGuard<'static>>,
+    DatagramHandle<'static, ExtendedPostSendGuard<'static>>,
     LocalBufferHandle<'static, ExtendedPostSendGuard<'static>>,
     RecvWorkRequestHandle<'static, 'static>,
 );

@@ -189,7 +189,8 @@ impl GidEntry {
     }
 }
 
-/// Where packets go (`ibv_ah_attr`): the address vector of a connected queue pair.
+/// Where packets go (`ibv_ah_attr`): the address vector of a connected queue pair, or what an
+/// [address handle](super::address_handle) is made of.
 #[derive(Clone, Copy)]
 pub struct AddressHandleAttribute {
     attr: ibv_ah_attr,
@@ -289,6 +290,26 @@ impl AddressHandleAttribute {
     /// The local GID's index, if packets carry a global routing header.
     pub fn grh_src_gid_index(&self) -> Option<u8> {
         (self.attr.is_global != 0).then_some(self.attr.grh.sgid_index)
+    }
+
+    /// How many routers packets may pass, if they carry a global routing header.
+    pub fn grh_hop_limit(&self) -> Option<u8> {
+        (self.attr.is_global != 0).then_some(self.attr.grh.hop_limit)
+    }
+
+    /// The traffic class, if packets carry a global routing header.
+    pub fn grh_traffic_class(&self) -> Option<u8> {
+        (self.attr.is_global != 0).then_some(self.attr.grh.traffic_class)
+    }
+
+    /// The flow label, if packets carry a global routing header.
+    pub fn grh_flow_label(&self) -> Option<u32> {
+        (self.attr.is_global != 0).then_some(self.attr.grh.flow_label)
+    }
+
+    /// The service level.
+    pub fn service_level(&self) -> u8 {
+        self.attr.sl
     }
 
     /// The destination's LID.

@@ -2,6 +2,7 @@
 
 mod access;
 pub mod address;
+pub mod address_handle;
 pub mod clock;
 pub mod completion;
 pub mod completion_counter;

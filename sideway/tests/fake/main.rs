@@ -15,6 +15,7 @@ mod leaks;
 mod lifetimes;
 mod making;
 mod memory;
+mod objects;
 mod poll;
 mod post;
 

@@ -20,9 +20,9 @@ use std::ptr::{self, NonNull};
 use rdma_mummy_sys::types::{ibv_qp, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wr_opcode};
 
 use super::post::sealed::{Build, Step};
-use super::post::{Failure, PostSendError, PostSendGuard, ScatterGatherEntry};
+use super::post::{Borrows, Failure, PostSendError, PostSendGuard, ScatterGatherEntry};
 use super::receive::{ReceiveQueue, array, index_of};
-use super::work_request::{Operation, Place, Possible, Request};
+use super::work_request::{Destination, Elsewhere, Operation, Place, Possible, Request};
 use super::{
     CreateQueuePairError, Halves, QueuePairCapability, QueuePairControl, SendOperationFlags, SendQueue,
     Shared,
@@ -50,6 +50,7 @@ pub struct BasicSendQueue {
     /// `ibv_post_send` of the queue's library, which sets it when it opens the device.
     verb: unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int,
     possible: Possible,
+    elsewhere: Elsewhere,
     slots: Slots,
     /// Where the library says which request was bad; null while nobody posts.
     bad: *mut ibv_send_wr,
@@ -117,11 +118,13 @@ impl BasicSendQueue {
             0 => SendOperationFlags::empty(),
             _ => asked & SendOperationFlags::of_type(inner.qp_type()),
         };
+        let (possible, elsewhere) = Elsewhere::divide(inner.qp_type(), usable, cap.max_inline_data);
         let control = QueuePairControl(inner);
         Ok(Self {
             qp: control.as_raw(),
             verb,
-            possible: Possible::new(usable, cap.max_inline_data),
+            possible,
+            elsewhere,
             slots: Slots::new(&cap)?,
             bad: ptr::null_mut(),
             control,
@@ -189,12 +192,24 @@ impl BasicPostSendGuard<'_> {
     /// writes next, and `flags` of its own.
     #[inline(always)]
     fn take(&mut self, request: &Request, inline: usize, entries: usize, flags: u32) -> Option<Taken> {
-        if !self.possible.has(&request.operation, inline) {
+        // Of the guard's own copy no reference is taken, so that it stays in registers.
+        let possible = match &request.to {
+            Destination::Peer => self.possible.has(&request.operation, inline),
+            Destination::Address(_) => self.queue.elsewhere.datagram.has(&request.operation, inline),
+        };
+        if !possible {
             self.refuse(request, inline);
             return None;
         }
         if self.count == self.places.get() {
             self.refuse(request, inline);
+            return None;
+        }
+        if let Destination::Address(address) = request.to
+            // SAFETY: the pair lives; the field is in every release's struct.
+            && !address.is_of(unsafe { (*self.queue.qp.as_ptr()).context })
+        {
+            self.fail(Failure::OtherContext { index: self.count });
             return None;
         }
         self.count += 1;
@@ -210,6 +225,11 @@ impl BasicPostSendGuard<'_> {
             (*raw).num_sge = entries as c_int;
             (*raw).opcode = ibv_wr_opcode(request.operation.kind().raw());
             (*raw).send_flags = request.flags.raw() | flags;
+            if let Destination::Address(address) = request.to {
+                (*raw).wr.ud.ah = address.ah.as_ptr();
+                (*raw).wr.ud.remote_qpn = address.remote_qpn;
+                (*raw).wr.ud.remote_qkey = address.remote_qkey;
+            }
             match request.operation {
                 Operation::Send => {}
                 Operation::SendWithImmediate { imm_data } => {
@@ -268,7 +288,9 @@ impl BasicPostSendGuard<'_> {
     #[inline(always)]
     fn refuse(&mut self, request: &Request, inline: usize) {
         let place = Place { index: self.count, limit: self.queue.control.capability().max_send_wr };
-        self.fail(self.queue.possible.refusal(request.operation.kind(), inline, place));
+        let (kind, to) = (request.operation.kind(), request.to.kind());
+        let failure = self.queue.elsewhere.refusal(&self.queue.possible, kind, to, inline, place);
+        self.fail(failure);
     }
 }
 
@@ -304,6 +326,8 @@ impl PostSendGuard for BasicPostSendGuard<'_> {
         Err(queue.failed(result, count))
     }
 }
+
+impl<'queue> Borrows<'queue> for BasicPostSendGuard<'queue> {}
 
 impl Build for BasicPostSendGuard<'_> {
     #[inline(always)]

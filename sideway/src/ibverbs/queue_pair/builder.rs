@@ -42,8 +42,7 @@ c_flags! {
 }
 
 impl SendOperationFlags {
-    /// The operations that this crate can post on a queue pair of a type. A datagram needs an address
-    /// handle, which a work request cannot be given yet.
+    /// The operations that this crate can post on a queue pair of a type.
     pub const fn of_type(qp_type: QueuePairType) -> Self {
         let unreliable =
             Self::Write.union(Self::WriteWithImmediate).union(Self::Send).union(Self::SendWithImmediate);
@@ -52,6 +51,7 @@ impl SendOperationFlags {
                 unreliable.union(Self::Read).union(Self::AtomicCompareAndSwap).union(Self::AtomicFetchAndAdd)
             }
             QueuePairType::UnreliableConnection => unreliable,
+            QueuePairType::UnreliableDatagram => Self::Send.union(Self::SendWithImmediate),
             _ => Self::empty(),
         }
     }

@@ -10,6 +10,8 @@
 //!   neither: `new` checks them. Libraries set them when they make the pair;
 //!   one (mlx5) exchanges one for another when the state changes, which nobody
 //!   does while others post: `QueuePairControl::modify` asks for that.
+//! - A datagram pair has `wr_set_ud_addr` (`new` checks it), and the address handles that a list names live until it is
+//!   posted or aborted: `Borrows` ties them to the guard. An abort, which a leaked guard puts off, does not look at them.
 //! - Nobody else builds: a guard borrows the queue mutably, and the queue is
 //!   the only one of its pair.
 //! - A list is open while `lists` says so. A guard that is leaked leaves it open; the next one, or the
@@ -26,10 +28,12 @@ use rdma_mummy_sys::types::{ibv_data_buf, ibv_qp_ex, ibv_sge};
 use rdma_mummy_sys::{qp_ex_op, verbs};
 
 use super::post::sealed::{Build, Step};
-use super::post::{Failure, PostSendError, PostSendGuard, ScatterGatherEntry};
+use super::post::{Borrows, Failure, PostSendError, PostSendGuard, ScatterGatherEntry};
 use super::receive::ReceiveQueue;
-use super::work_request::{Operation, Place, Possible, Request};
-use super::{CreateQueuePairError, Halves, QueuePairControl, SendOperationFlags, SendQueue, Shared};
+use super::work_request::{Destination, Elsewhere, Operation, Place, Possible, Request};
+use super::{
+    CreateQueuePairError, Halves, QueuePairControl, QueuePairType, SendOperationFlags, SendQueue, Shared,
+};
 
 /// A queue pair that builds work requests in place (`ibv_qp_ex`).
 #[derive(Debug)]
@@ -53,6 +57,7 @@ pub struct ExtendedSendQueue {
     /// The operations that there are; none where the queue holds nothing, as libraries take a queue without places for
     /// granted to have one.
     possible: Possible,
+    elsewhere: Elsewhere,
     /// How many requests the queue holds; 1 where it holds none.
     places: NonZeroU32,
     max_sge: u32,
@@ -92,7 +97,11 @@ impl ExtendedSendQueue {
             ("wr_set_sge", has!(wr_set_sge)),
             ("wr_set_sge_list", has!(wr_set_sge_list)),
         ];
-        if let Some((operation, _)) = required.iter().find(|(_, there)| !there) {
+        let required = required.into_iter().chain(match inner.qp_type() {
+            QueuePairType::UnreliableDatagram => Some(("wr_set_ud_addr", has!(wr_set_ud_addr))),
+            _ => None,
+        });
+        if let Some((operation, _)) = required.into_iter().find(|(_, there)| !*there) {
             return Err(CreateQueuePairError::Incomplete { operation });
         }
         use SendOperationFlags as Op;
@@ -120,9 +129,11 @@ impl ExtendedSendQueue {
             None => SendOperationFlags::empty(),
         };
         let max_inline = if inline { cap.max_inline_data } else { 0 };
+        let (possible, elsewhere) = Elsewhere::divide(inner.qp_type(), usable, max_inline);
         Ok(Self {
             qp,
-            possible: Possible::new(usable, max_inline),
+            possible,
+            elsewhere,
             places: places.unwrap_or(NonZeroU32::MIN),
             max_sge: cap.max_send_sge,
             takes_inline_data: max_inline > 0,
@@ -204,12 +215,24 @@ impl ExtendedPostSendGuard<'_> {
     /// Calls a request's operation, if it is possible with so much inline data. Then the caller sets its buffer.
     #[inline(always)]
     fn open(&mut self, request: &Request, inline: usize) -> bool {
-        if !self.possible.has(&request.operation, inline) {
+        // Of the guard's own copy no reference is taken, so that it stays in registers.
+        let possible = match &request.to {
+            Destination::Peer => self.possible.has(&request.operation, inline),
+            Destination::Address(_) => self.queue.elsewhere.datagram.has(&request.operation, inline),
+        };
+        if !possible {
             self.refuse(request, inline);
             return false;
         }
         if self.count == self.places.get() {
             self.refuse(request, inline);
+            return false;
+        }
+        if let Destination::Address(address) = request.to
+            // SAFETY: the pair lives; the field is in every release's struct.
+            && !address.is_of(unsafe { (*self.qp.as_ptr()).qp_base.context })
+        {
+            self.fail(Failure::OtherContext { index: self.count });
             return false;
         }
         self.count += 1;
@@ -233,6 +256,9 @@ impl ExtendedPostSendGuard<'_> {
                     verbs::ibv_wr_atomic_fetch_add(qp, remote.rkey, remote.addr, add);
                 }
             }
+            if let Destination::Address(address) = request.to {
+                verbs::ibv_wr_set_ud_addr(qp, address.ah.as_ptr(), address.remote_qpn, address.remote_qkey);
+            }
         }
         true
     }
@@ -251,7 +277,9 @@ impl ExtendedPostSendGuard<'_> {
     #[inline(always)]
     fn refuse(&mut self, request: &Request, inline: usize) {
         let place = Place { index: self.count, limit: self.queue.control.capability().max_send_wr };
-        self.fail(self.queue.possible.refusal(request.operation.kind(), inline, place));
+        let (kind, to) = (request.operation.kind(), request.to.kind());
+        let failure = self.queue.elsewhere.refusal(&self.queue.possible, kind, to, inline, place);
+        self.fail(failure);
     }
 
     #[inline]
@@ -290,6 +318,8 @@ impl Drop for ExtendedPostSendGuard<'_> {
         self.abort();
     }
 }
+
+impl<'queue> Borrows<'queue> for ExtendedPostSendGuard<'queue> {}
 
 impl Build for ExtendedPostSendGuard<'_> {
     #[inline(always)]

@@ -2,6 +2,7 @@
 
 use std::io::IoSlice;
 
+use super::post::Borrows;
 use super::post::sealed::{Build, Step};
 use super::work_request::Request;
 use super::{
@@ -86,6 +87,8 @@ impl PostSendGuard for GenericPostSendGuard<'_> {
         }
     }
 }
+
+impl<'queue> Borrows<'queue> for GenericPostSendGuard<'queue> {}
 
 impl Build for GenericPostSendGuard<'_> {
     #[inline]

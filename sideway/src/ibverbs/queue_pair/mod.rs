@@ -44,7 +44,8 @@ pub use extended::{ExtendedPostSendGuard, ExtendedQueuePair, ExtendedSendQueue};
 pub use generic::{GenericPostSendGuard, GenericQueuePair, GenericSendQueue};
 pub use modify::ModifyQueuePairError;
 pub use post::{
-    LocalBufferHandle, PostSendError, PostSendGuard, ReadBufferHandle, ScatterGatherEntry, WorkRequestHandle,
+    Borrows, DatagramHandle, LocalBufferHandle, PostSendError, PostSendGuard, ReadBufferHandle,
+    ScatterGatherEntry, WorkRequestHandle,
 };
 pub use receive::{PostRecvError, PostRecvGuard, ReceiveQueue, RecvWorkRequestHandle};
 pub use state::{QueuePairState, QueuePairType};
@@ -126,7 +127,7 @@ pub trait QueuePair: Sized {
 /// The sending half of a queue pair.
 pub trait SendQueue {
     /// A list of work requests that is being built.
-    type Guard<'queue>: PostSendGuard
+    type Guard<'queue>: PostSendGuard + Borrows<'queue>
     where
         Self: 'queue;
 

@@ -6,8 +6,9 @@ use std::mem::ManuallyDrop;
 use rdma_mummy_sys::types::ibv_sge;
 use sealed::Step;
 
-use super::work_request::{Operation, Remote, Request};
+use super::work_request::{Address, Destination, Operation, Remote, Request};
 use super::{WorkRequestFlags, WorkRequestOperationType};
+use crate::ibverbs::address_handle::AddressHandle;
 
 /// Local memory that a work request reads or writes (`ibv_sge`).
 #[derive(Clone, Copy)]
@@ -64,7 +65,7 @@ pub trait PostSendGuard: sealed::Build + Sized {
     /// A request takes part in the list once its operation is set up; with no buffer it moves no bytes.
     #[inline]
     fn construct_wr(&mut self, wr_id: u64, flags: WorkRequestFlags) -> WorkRequestHandle<'_, Self> {
-        WorkRequestHandle { guard: self, wr_id, flags }
+        WorkRequestHandle { guard: self, wr_id, flags, to: Destination::Peer }
     }
 
     /// Gives the list to the device. An empty list does nothing.
@@ -75,6 +76,12 @@ pub trait PostSendGuard: sealed::Build + Sized {
     fn post(self) -> Result<(), PostSendError>;
 }
 
+/// A list that is built while its queue is borrowed for `'queue`: what its work requests name by reference is borrowed for as
+/// long, which is longer than the list can be posted.
+///
+/// Every guard of a [`SendQueue`](super::SendQueue) is one.
+pub trait Borrows<'queue>: PostSendGuard {}
+
 /// A work request whose operation is to be chosen.
 #[must_use = "a work request takes part only once its operation is set up"]
 #[derive(Debug)]
@@ -82,13 +89,39 @@ pub struct WorkRequestHandle<'guard, G> {
     guard: &'guard mut G,
     wr_id: u64,
     flags: WorkRequestFlags,
+    to: Destination,
 }
 
 impl<'guard, G: PostSendGuard> WorkRequestHandle<'guard, G> {
     #[inline(always)]
     fn setup(self, operation: Operation) -> LocalBufferHandle<'guard, G> {
-        let request = Request { wr_id: self.wr_id, flags: self.flags, operation };
+        let request = Request { wr_id: self.wr_id, flags: self.flags, to: self.to, operation };
         LocalBufferHandle { guard: self.guard, request }
+    }
+
+    /// Where a datagram goes (`ibv_wr_set_ud_addr`): every send of a datagram pair needs that, and others have none.
+    ///
+    /// `remote_qkey` has to be that of the pair `remote_qpn`, or the datagram is dropped; one with its highest bit set stands
+    /// for the sending pair's own.
+    ///
+    /// The address handle is borrowed until the list is posted or forgotten. Keep it until the send has completed, too: see
+    /// [`AddressHandle`].
+    ///
+    /// # References
+    ///
+    /// `man ibv_wr_post`, `man ibv_post_send`
+    #[inline]
+    pub fn setup_ud_address<'queue>(
+        self,
+        ah: &'queue AddressHandle,
+        remote_qpn: u32,
+        remote_qkey: u32,
+    ) -> DatagramHandle<'guard, G>
+    where
+        G: Borrows<'queue>,
+    {
+        let to = Destination::Address(Address { ah: ah.as_raw(), remote_qpn, remote_qkey });
+        DatagramHandle(Self { to, ..self })
     }
 
     /// SEND: into the peer's next receive buffer.
@@ -150,6 +183,26 @@ impl<'guard, G: PostSendGuard> WorkRequestHandle<'guard, G> {
         ReadBufferHandle(
             self.setup(Operation::FetchAndAdd { remote: Remote { rkey, addr: remote_addr }, add }),
         )
+    }
+}
+
+/// A datagram, whose kind is to be chosen.
+#[must_use = "a work request takes part only once its operation is set up"]
+#[derive(Debug)]
+pub struct DatagramHandle<'guard, G>(WorkRequestHandle<'guard, G>);
+
+impl<'guard, G: PostSendGuard> DatagramHandle<'guard, G> {
+    /// SEND: into the next receive buffer of the pair that it goes to, behind
+    /// [40 bytes](crate::ibverbs::address_handle::GlobalRoutingHeader) for a header.
+    #[inline]
+    pub fn setup_send(self) -> LocalBufferHandle<'guard, G> {
+        self.0.setup_send()
+    }
+
+    /// SEND, with 32 bits that come with the peer's completion.
+    #[inline]
+    pub fn setup_send_imm(self, imm_data: u32) -> LocalBufferHandle<'guard, G> {
+        self.0.setup_send_imm(imm_data)
     }
 }
 
@@ -257,6 +310,9 @@ impl<G: PostSendGuard> LocalBufferHandle<'_, G> {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Failure {
     Unsupported { index: u32, operation: WorkRequestOperationType },
+    MissingDestination { index: u32, operation: WorkRequestOperationType },
+    UnexpectedDestination { index: u32, operation: WorkRequestOperationType },
+    OtherContext { index: u32 },
     TooMany { limit: u32 },
     TooManyEntries { index: u32, given: usize, limit: u32 },
     TooLong { index: u32, given: usize, limit: u32 },
@@ -278,6 +334,33 @@ pub enum PostSendError {
         index: usize,
         /// The operation.
         operation: WorkRequestOperationType,
+    },
+    /// The queue pair is not connected, and the request does not say where it goes.
+    #[error(
+        "work request {index}: a {operation} of this queue pair needs a destination; name it before the operation \
+         (`setup_ud_address`)"
+    )]
+    MissingDestination {
+        /// Which work request of the list, from 0.
+        index: usize,
+        /// The operation.
+        operation: WorkRequestOperationType,
+    },
+    /// The request says where it goes, and the queue pair's type does not have such destinations.
+    #[error(
+        "work request {index}: a {operation} of this queue pair goes to its peer; it takes no other destination"
+    )]
+    UnexpectedDestination {
+        /// Which work request of the list, from 0.
+        index: usize,
+        /// The operation.
+        operation: WorkRequestOperationType,
+    },
+    /// The address handle belongs to another open device than the queue pair.
+    #[error("work request {index}: the address handle was made from another context than the queue pair")]
+    OtherContext {
+        /// Which work request of the list, from 0.
+        index: usize,
     },
     /// The list is longer than the send queue.
     #[error("more than {limit} work requests in one list: the send queue (max_send_wr) holds no more")]
@@ -363,6 +446,13 @@ impl PostSendError {
             Failure::Unsupported { index, operation } => {
                 Self::UnsupportedOperation { index: index as usize, operation }
             }
+            Failure::MissingDestination { index, operation } => {
+                Self::MissingDestination { index: index as usize, operation }
+            }
+            Failure::UnexpectedDestination { index, operation } => {
+                Self::UnexpectedDestination { index: index as usize, operation }
+            }
+            Failure::OtherContext { index } => Self::OtherContext { index: index as usize },
             Failure::TooMany { limit } => Self::TooManyWorkRequests { limit: limit as usize },
             Failure::TooManyEntries { index, given, limit } => {
                 Self::TooManyScatterGatherEntries { index: index as usize, given, limit: limit as usize }
@@ -386,6 +476,9 @@ impl PostSendError {
     pub fn bad_work_request(&self) -> Option<usize> {
         match self {
             Self::UnsupportedOperation { index, .. }
+            | Self::MissingDestination { index, .. }
+            | Self::UnexpectedDestination { index, .. }
+            | Self::OtherContext { index }
             | Self::TooManyScatterGatherEntries { index, .. }
             | Self::InlineDataTooLong { index, .. } => Some(*index),
             Self::TooManyWorkRequests { limit } => Some(*limit),

@@ -3,10 +3,12 @@
 //! The handles carry it from step to step, in registers; it is put into the queue as a whole, when its buffer is set or
 //! its handle is dropped. So a queue holds no request that is half built, and what a request needs is looked at once.
 
-use rdma_mummy_sys::types::{ibv_send_flags as F, ibv_wr_opcode as O};
+use std::ptr::NonNull;
 
-use super::SendOperationFlags;
+use rdma_mummy_sys::types::{ibv_ah, ibv_context, ibv_send_flags as F, ibv_wr_opcode as O};
+
 use super::post::Failure;
+use super::{QueuePairType, SendOperationFlags};
 
 c_flags! {
     /// How a work request is treated (`ibv_send_flags`).
@@ -58,7 +60,51 @@ display_as_debug!(WorkRequestOperationType);
 pub struct Request {
     pub(super) wr_id: u64,
     pub(super) flags: WorkRequestFlags,
+    pub(super) to: Destination,
     pub(super) operation: Operation,
+}
+
+/// Where a work request goes.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Destination {
+    /// To the peer that the pair is connected to.
+    Peer,
+    /// To any datagram pair.
+    Address(Address),
+}
+
+/// A [`Destination`], without the destination.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum DestinationKind {
+    Peer,
+    Address,
+}
+
+impl Destination {
+    #[inline(always)]
+    pub(super) const fn kind(&self) -> DestinationKind {
+        match self {
+            Self::Peer => DestinationKind::Peer,
+            Self::Address(_) => DestinationKind::Address,
+        }
+    }
+}
+
+/// Where a datagram goes. The handle lives until the list is posted: who sets it up borrows it for as long.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Address {
+    pub(super) ah: NonNull<ibv_ah>,
+    pub(super) remote_qpn: u32,
+    pub(super) remote_qkey: u32,
+}
+
+impl Address {
+    /// Whether the handle is of this context: a library takes it for its own without looking.
+    #[inline(always)]
+    pub(super) fn is_of(&self, context: *mut ibv_context) -> bool {
+        // SAFETY: the handle lives while the list is built; the field is in every release's struct.
+        unsafe { (*self.ah.as_ptr()).context == context }
+    }
 }
 
 /// What a work request does, and with what.
@@ -118,7 +164,7 @@ const ALL: [(WorkRequestOperationType, SendOperationFlags); 7] = [
 pub(super) struct Possible([u32; ALL.len()]);
 
 impl Possible {
-    pub(super) fn new(usable: SendOperationFlags, max_inline: u32) -> Self {
+    fn new(usable: SendOperationFlags, max_inline: u32) -> Self {
         Self(ALL.map(|(_, flag)| if usable.contains(flag) { max_inline.saturating_add(1) } else { 0 }))
     }
 
@@ -128,13 +174,15 @@ impl Possible {
         inline < self.0[operation.index()] as usize
     }
 
+    /// One more than the inline data that there may be, or 0.
+    fn room(&self, kind: WorkRequestOperationType) -> u32 {
+        ALL.iter().position(|(known, _)| *known == kind).map_or(0, |n| self.0[n])
+    }
+
     /// Why a request is refused: there is no such operation, or no place for it, or for its inline data.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn refusal(&self, kind: WorkRequestOperationType, inline: usize, at: Place) -> Failure {
-        let index = ALL.iter().position(|(known, _)| *known == kind).map_or(0, |n| self.0[n]);
-        match index {
-            _ if at.limit == 0 || (index != 0 && at.index == at.limit) => {
+    fn refusal(&self, kind: WorkRequestOperationType, inline: usize, at: Place) -> Failure {
+        match self.room(kind) {
+            room if at.limit == 0 || (room != 0 && at.index == at.limit) => {
                 Failure::TooMany { limit: at.limit }
             }
             0 => Failure::Unsupported { index: at.index, operation: kind },
@@ -142,6 +190,56 @@ impl Possible {
         }
     }
 }
+
+/// What is possible with a destination of its own: kept apart, so that those without pay nothing for it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Elsewhere {
+    pub(super) datagram: Possible,
+}
+
+impl Elsewhere {
+    /// What a pair of this type can send to its peer, and what elsewhere.
+    pub(super) fn divide(
+        qp_type: QueuePairType,
+        usable: SendOperationFlags,
+        max_inline: u32,
+    ) -> (Possible, Self) {
+        let only = |of| Possible::new(if qp_type == of { usable } else { NONE }, max_inline);
+        let elsewhere = Self { datagram: only(QueuePairType::UnreliableDatagram) };
+        match qp_type {
+            QueuePairType::UnreliableDatagram => (Possible::new(NONE, max_inline), elsewhere),
+            _ => (Possible::new(usable, max_inline), elsewhere),
+        }
+    }
+
+    /// Why a request is refused: it is not possible, or not with this destination.
+    ///
+    /// It takes values, not the request: one whose address is taken would be built in memory, refused or not.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn refusal(
+        &self,
+        to_peer: &Possible,
+        operation: WorkRequestOperationType,
+        to: DestinationKind,
+        inline: usize,
+        at: Place,
+    ) -> Failure {
+        let (here, other) = match to {
+            DestinationKind::Peer => (to_peer, &self.datagram),
+            DestinationKind::Address => (&self.datagram, to_peer),
+        };
+        if here.room(operation) > 0 || other.room(operation) == 0 {
+            return here.refusal(operation, inline, at);
+        }
+        match to {
+            DestinationKind::Peer => Failure::MissingDestination { index: at.index, operation },
+            DestinationKind::Address => Failure::UnexpectedDestination { index: at.index, operation },
+        }
+    }
+}
+
+const NONE: SendOperationFlags = SendOperationFlags::empty();
 
 /// Where in a list a request is to go.
 #[derive(Clone, Copy, Debug)]

@@ -30,7 +30,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 impl World {
-    fn uses<A, B>(&self, used: *mut A, by: *mut B) {
+    pub(super) fn uses<A, B>(&self, used: *mut A, by: *mut B) {
         lock(&self.extras.uses).push((used.addr(), by.addr()));
     }
 

@@ -11,6 +11,7 @@ mod completion;
 mod device;
 mod events;
 mod extras;
+mod objects;
 mod posting;
 mod queue_pair;
 
@@ -44,6 +45,8 @@ pub struct Lies {
     pub create_cq: i32,
     pub create_cq_ex: i32,
     pub create_qp: i32,
+    /// Also `ibv_init_ah_from_wc`.
+    pub create_ah: i32,
     pub create_qp_ex: i32,
     /// All of a granted queue pair's capabilities.
     pub granted: Option<u32>,
@@ -120,6 +123,7 @@ pub struct World {
     pub destroyed: Mutex<Vec<&'static str>>,
     keys: AtomicU64,
     pub extras: extras::Extras,
+    pub objects: objects::Objects,
     /// The descriptor that a context was imported by.
     pub imported_descriptor: Mutex<Option<i32>>,
     /// Calls of `ibv_ack_cq_events`.

@@ -17,6 +17,10 @@ pub(super) struct List {
     waiting: bool,
     requests: Vec<ibv_wc>,
     unsignaled: u64,
+    /// Where its datagrams go: handle, number and key.
+    datagrams: Vec<(usize, u32, u32)>,
+    /// The last request waits for its destination.
+    nowhere: bool,
 }
 
 /// More than any test posts at once.
@@ -24,7 +28,14 @@ const CAPACITY: usize = 4096;
 
 impl List {
     pub(super) fn new() -> Self {
-        Self { open: false, waiting: false, requests: Vec::with_capacity(CAPACITY), unsignaled: 0 }
+        Self {
+            open: false,
+            waiting: false,
+            requests: Vec::with_capacity(CAPACITY),
+            unsignaled: 0,
+            datagrams: Vec::new(),
+            nowhere: false,
+        }
     }
 
     pub(super) fn is_open(&self) -> bool {
@@ -36,6 +47,8 @@ impl List {
         self.waiting = false;
         self.requests.clear();
         self.unsignaled = 0;
+        self.datagrams.clear();
+        self.nowhere = false;
     }
 }
 
@@ -54,6 +67,11 @@ fn completed(opcode: ibv_wr_opcode) -> ibv_wc_opcode {
         R::IBV_WR_ATOMIC_FETCH_AND_ADD => C::IBV_WC_FETCH_ADD,
         _ => C::IBV_WC_SEND,
     }
+}
+
+fn is_datagram(qp: *mut ibv_qp) -> bool {
+    // SAFETY: the pair lives.
+    unsafe { (*qp).qp_type == ibv_qp_type::IBV_QPT_UD }
 }
 
 fn is_signaled(flags: u32) -> bool {
@@ -102,6 +120,11 @@ pub(super) unsafe extern "C" fn post_send(
         world.check(wr.num_sge >= 0 && wr.num_sge as u32 <= cap.max_send_sge.max(1), "too many entries");
         // SAFETY: the list has as many entries as it says.
         unsafe { read_entries(world, &wr, cap) };
+        if is_datagram(qp) {
+            // SAFETY: every request of a datagram pair has its address.
+            let to = unsafe { wr.wr.ud };
+            world.goes_to(to.ah.addr(), to.remote_qpn, to.remote_qkey);
+        }
         world.posted.fetch_add(1, Relaxed);
         if is_signaled(wr.send_flags) {
             // SAFETY: a pair's queues live as long as it does.
@@ -179,7 +202,7 @@ pub(super) unsafe fn install(qp: *mut ibv_qp_ex, asked: u64, world: &World) {
         )*};
     }
     set!(wr_start, wr_complete, wr_abort, wr_set_sge, wr_set_sge_list);
-    set!(wr_set_inline_data, wr_set_inline_data_list);
+    set!(wr_set_inline_data, wr_set_inline_data_list, wr_set_ud_addr);
     macro_rules! set_asked {
         ($($flag:ident => $member:ident),*) => {
             $(if asked & u64::from(ibv_qp_create_send_ops_flags::$flag.0) != 0 { set!($member); })*
@@ -208,6 +231,10 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     let View { world, mut list, send_cq, .. } = unsafe { Qp::of(qp.cast()) };
     world.check(list.open, "ibv_wr_complete without an open list");
     world.check(!list.waiting, "ibv_wr_complete with a request that has no buffer");
+    world.check(!list.nowhere, "ibv_wr_complete with a datagram that has no address");
+    for (ah, number, key) in &list.datagrams {
+        world.goes_to(*ah, *number, *key);
+    }
     if world.lies.wr_complete == 0 {
         world.posted.fetch_add(list.requests.len() as u64 + list.unsignaled, Relaxed);
         for wc in &list.requests {
@@ -234,6 +261,8 @@ unsafe fn operation(qp: *mut ibv_qp_ex, opcode: ibv_wr_opcode) {
     let View { world, mut list, number, .. } = unsafe { Qp::of(qp.cast()) };
     world.check(list.open, "an operation without an open list");
     world.check(!list.waiting, "an operation before the last one had its buffer");
+    world.check(!list.nowhere, "an operation before the last one had its address");
+    list.nowhere = is_datagram(qp.cast());
     world.check(flags & ibv_send_flags::IBV_SEND_INLINE.0 == 0, "IBV_SEND_INLINE on an extended pair");
     list.waiting = true;
     match is_signaled(flags) {
@@ -273,6 +302,14 @@ unsafe fn buffer(qp: *mut ibv_qp_ex, entries: usize, inline: usize) {
     world.check(inline <= cap.max_inline_data as usize, "more inline data than the queue pair takes");
     world.inline_bytes.fetch_add(inline as u64, Relaxed);
     list.waiting = false;
+}
+
+unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, remote_qpn: u32, remote_qkey: u32) {
+    // SAFETY: the pair lives.
+    let View { world, mut list, .. } = unsafe { Qp::of(qp.cast()) };
+    world.check(list.open && list.nowhere, "an address for no datagram");
+    list.nowhere = false;
+    list.datagrams.push((ah.addr(), remote_qpn, remote_qkey));
 }
 
 unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, _: u32, _: u64, _: u32) {

@@ -1,0 +1,256 @@
+//! Address handles: their errors, what has to outlive what, and where datagrams go.
+
+use sideway::ibverbs::Unsupported;
+use sideway::ibverbs::address::{AddressHandleAttribute, Gid};
+use sideway::ibverbs::address_handle::{
+    AddressHandle, CreateAddressHandleError, GlobalRoutingHeader, InitAddressHandleError,
+};
+use sideway::ibverbs::completion::{BasicCompletionQueue, BasicWorkCompletion};
+use sideway::ibverbs::device_context::DeviceContext;
+use sideway::ibverbs::queue_pair::{
+    BasicQueuePair, CreateQueuePairError, ExtendedQueuePair, PostSendError, PostSendGuard, QueuePair,
+    QueuePairType, WorkRequestOperationType,
+};
+
+use super::control::{ERRNOS, assert_says};
+use super::support::fake::Fake;
+use super::support::flavour::{CqFlavour, QpFlavour};
+use super::{SIGNALED, Setup};
+
+type Pair<Q> = Setup<Q, BasicCompletionQueue>;
+
+fn datagram_pair<Q: QpFlavour>(fake: &Fake) -> Pair<Q> {
+    Pair::with(fake, |cq| cq, |qp| qp.setup_qp_type(QueuePairType::UnreliableDatagram))
+}
+
+fn address() -> AddressHandleAttribute {
+    let mut attr = AddressHandleAttribute::new();
+    attr.setup_port(1).setup_grh_dest_gid(&"::ffff:10.0.0.1".parse().unwrap()).setup_grh_src_gid_index(3);
+    attr
+}
+
+fn handle(context: &DeviceContext) -> AddressHandle {
+    context.alloc_pd().unwrap().create_ah(&address()).unwrap()
+}
+
+#[test]
+fn an_address_handle_can_fail() {
+    for errno in ERRNOS {
+        let fake = Fake::lying(|l| l.create_ah = errno);
+        let pd = fake.pd();
+        let error = pd.create_ah(&address()).unwrap_err();
+        match error {
+            CreateAddressHandleError::Unsupported(Unsupported { verb, .. }) => {
+                assert!([libc::EOPNOTSUPP, libc::ENOSYS].contains(&errno));
+                assert_eq!(verb, "ibv_create_ah");
+            }
+            error => {
+                assert!(![libc::EOPNOTSUPP, libc::ENOSYS].contains(&errno));
+                assert_says(&error, errno);
+            }
+        }
+    }
+    for errno in [libc::ETIMEDOUT, libc::ENETUNREACH, libc::EHOSTUNREACH] {
+        let fake = Fake::lying(|l| l.create_ah = errno);
+        let error = fake.pd().create_ah(&address()).unwrap_err();
+        let CreateAddressHandleError::NoRoute { sgid_index: 3, gid, .. } = error else { panic!("{error}") };
+        assert_eq!(gid, "::ffff:10.0.0.1".parse::<Gid>().unwrap());
+    }
+    let fake = Fake::lying(|l| l.create_ah = libc::EINVAL);
+    let error = fake.pd().create_ah(&address()).unwrap_err().to_string();
+    assert!(error.contains("port: 1") && error.contains("grh_src_gid_index: Some(3)"), "{error}");
+}
+
+#[test]
+fn an_address_handle_that_stays_is_given_back() {
+    let fake = Fake::lying(|l| l.destroy = libc::EBUSY).may_leak();
+    let ah = handle(&fake.context());
+    let error = ah.close().unwrap_err();
+    assert_eq!(error.source.raw_os_error(), Some(libc::EBUSY));
+    drop(error.ah);
+    let tried = fake.world.destroyed.lock().unwrap().clone();
+    assert_eq!(tried, ["ah", "ah"], "what a handle depends on stays with it");
+}
+
+#[test]
+fn an_address_handle_keeps_its_domain() {
+    let fake = Fake::new();
+    let ah = handle(&fake.context());
+    let closed = handle(&fake.context());
+    closed.close().unwrap();
+    drop(ah);
+    assert_eq!(*fake.world.destroyed.lock().unwrap(), ["ah", "pd", "context", "ah", "pd", "context"]);
+}
+
+/// A completion of a receive, as the device tells it.
+fn received(fake: &Fake, visit: impl FnOnce(&DeviceContext, BasicWorkCompletion<'_>)) {
+    let mut setup = datagram_pair::<BasicQueuePair>(fake);
+    let mut guard = setup.qp.start_post_recv();
+    guard.construct_wr(1);
+    guard.post().unwrap();
+    let mut poller = setup.cq.start_poll().unwrap();
+    visit(&setup.context, poller.next().unwrap());
+    poller.finish().unwrap();
+}
+
+#[test]
+fn an_answer_needs_the_header_that_came() {
+    const GRH: u32 = 1;
+    let fake = Fake::lying(|l| l.completion = Some([0, 128, GRH]));
+    received(&fake, |context, wc| {
+        let error = context.init_ah_from_wc(&wc, None, 1).unwrap_err();
+        assert!(matches!(error, InitAddressHandleError::MissingHeader), "{error}");
+        let mut bytes = [0; GlobalRoutingHeader::LEN];
+        bytes[8..24].copy_from_slice(&"fe80::7".parse::<Gid>().unwrap().raw);
+        let grh = GlobalRoutingHeader::from_bytes(bytes);
+        let attr = context.init_ah_from_wc(&wc, Some(&grh), 2).unwrap();
+        assert_eq!((attr.grh_dest_gid(), attr.port()), (Some(grh.sgid()), 2));
+        let pd = context.alloc_pd().unwrap();
+        pd.create_ah_from_wc(&wc, Some(&grh), 2).unwrap().close().unwrap();
+    });
+    // After a failure the other fields mean nothing.
+    let fake = Fake::lying(|l| l.completion = Some([5, 128, GRH]));
+    received(&fake, |context, wc| {
+        let error = context.alloc_pd().unwrap().create_ah_from_wc(&wc, None, 1).unwrap_err();
+        let not_received = CreateAddressHandleError::Origin(InitAddressHandleError::NotReceived);
+        assert_eq!(error.to_string(), not_received.to_string());
+    });
+    for errno in ERRNOS {
+        let fake = Fake::lying(|l| l.create_ah = errno);
+        received(&fake, |context, wc| match context.init_ah_from_wc(&wc, None, 1).unwrap_err() {
+            InitAddressHandleError::Unsupported(Unsupported { verb, .. }) => {
+                assert!([libc::EOPNOTSUPP, libc::ENOSYS].contains(&errno));
+                assert_eq!(verb, "ibv_init_ah_from_wc");
+            }
+            error => assert_says(&error, errno),
+        });
+    }
+}
+
+#[test]
+fn a_datagram_goes_where_it_is_addressed() {
+    fn check<Q: QpFlavour>() {
+        let fake = Fake::new();
+        let mut setup = datagram_pair::<Q>(&fake);
+        let ah = handle(&setup.context);
+        let mut guard = setup.qp.start_post_send();
+        guard.construct_wr(0, SIGNALED).setup_ud_address(&ah, 7, 8).setup_send();
+        guard
+            .construct_wr(1, SIGNALED)
+            .setup_ud_address(&ah, 7, 8)
+            .setup_send_imm(9)
+            .setup_inline_data(&[1; 16]);
+        // SAFETY: the fake device touches no memory.
+        unsafe {
+            let handle = guard.construct_wr(2, SIGNALED).setup_ud_address(&ah, 9, 10).setup_send();
+            handle.setup_sge(setup.mr.lkey(), setup.mr.get_ptr() as u64, 8);
+        }
+        guard.post().unwrap();
+        assert_eq!(*fake.world.objects.last_datagram.lock().unwrap(), Some((9, 10)));
+        assert_eq!(setup.poll(), [0, 1, 2], "{}", Q::NAME);
+        // A list that is forgotten, or leaked, names nothing any more.
+        setup.qp.start_post_send().construct_wr(3, SIGNALED).setup_ud_address(&ah, 1, 1).setup_send();
+        let mut guard = setup.qp.start_post_send();
+        guard.construct_wr(4, SIGNALED).setup_ud_address(&ah, 1, 1).setup_send();
+        std::mem::forget(guard);
+        drop(ah);
+        setup.qp.start_post_send().post().unwrap();
+        assert_eq!(*fake.world.objects.last_datagram.lock().unwrap(), Some((9, 10)));
+    }
+    for_each_qp!(check());
+}
+
+#[test]
+fn a_datagram_without_address_is_refused() {
+    fn check<Q: QpFlavour>() {
+        let fake = Fake::new();
+        let mut setup = datagram_pair::<Q>(&fake);
+        let ah = handle(&setup.context);
+        for inline in [false, true] {
+            let mut guard = setup.qp.start_post_send();
+            guard.construct_wr(0, SIGNALED).setup_ud_address(&ah, 7, 8).setup_send();
+            let handle = guard.construct_wr(1, SIGNALED).setup_send();
+            if inline {
+                handle.setup_inline_data(&[1]);
+            } else {
+                drop(handle);
+            }
+            let error = guard.post().unwrap_err();
+            let send = WorkRequestOperationType::Send;
+            assert_eq!(error, PostSendError::MissingDestination { index: 1, operation: send });
+            assert_eq!((error.bad_work_request(), error.posted()), (Some(1), Some(0)));
+        }
+        let mut guard = setup.qp.start_post_send();
+        guard.construct_wr(0, SIGNALED).setup_write(1, 2);
+        let error = guard.post().unwrap_err();
+        assert!(matches!(error, PostSendError::UnsupportedOperation { index: 0, .. }), "{error}");
+    }
+    for_each_qp!(check());
+}
+
+#[test]
+fn the_limits_of_datagrams_are_those_of_their_pair() {
+    fn check<Q: QpFlavour>() {
+        let fake = Fake::new();
+        let mut setup = datagram_pair::<Q>(&fake);
+        let ah = handle(&setup.context);
+        let mut guard = setup.qp.start_post_send();
+        guard.construct_wr(0, SIGNALED).setup_ud_address(&ah, 7, 8).setup_send().setup_inline_data(&[1; 17]);
+        let error = guard.post().unwrap_err();
+        assert_eq!(error, PostSendError::InlineDataTooLong { index: 0, given: 17, limit: 16 });
+        let mut guard = setup.qp.start_post_send();
+        for wr_id in 0..17 {
+            guard.construct_wr(wr_id, SIGNALED).setup_ud_address(&ah, 7, 8).setup_send();
+        }
+        assert_eq!(guard.post().unwrap_err(), PostSendError::TooManyWorkRequests { limit: 16 });
+    }
+    for_each_qp!(check());
+}
+
+#[test]
+fn a_connected_pair_takes_no_address() {
+    fn check<Q: QpFlavour>() {
+        let fake = Fake::new();
+        let mut setup = Pair::<Q>::new(&fake);
+        let ah = handle(&setup.context);
+        let mut guard = setup.qp.start_post_send();
+        guard.construct_wr(0, SIGNALED).setup_ud_address(&ah, 7, 8).setup_send_imm(1);
+        let error = guard.post().unwrap_err();
+        let operation = WorkRequestOperationType::SendWithImmediate;
+        assert_eq!(error, PostSendError::UnexpectedDestination { index: 0, operation });
+        setup.write([9]);
+        assert_eq!(setup.poll(), [9]);
+    }
+    for_each_qp!(check());
+}
+
+/// A library would take the handle for one of its own device.
+#[test]
+fn an_address_handle_of_another_context_is_refused() {
+    fn check<Q: QpFlavour>() {
+        let fake = Fake::new();
+        let mut setup = datagram_pair::<Q>(&fake);
+        let elsewhere = handle(&fake.context());
+        let mut guard = setup.qp.start_post_send();
+        guard.construct_wr(0, SIGNALED).setup_ud_address(&elsewhere, 7, 8).setup_send();
+        let error = guard.post().unwrap_err();
+        assert_eq!(error, PostSendError::OtherContext { index: 0 });
+        assert_eq!((error.bad_work_request(), error.posted()), (Some(0), Some(0)));
+    }
+    for_each_qp!(check());
+}
+
+#[test]
+fn a_datagram_pair_that_cannot_be_addressed_is_not_made() {
+    let fake = Fake::lying(|l| l.missing = &["wr_set_ud_addr"]);
+    let context = fake.context();
+    let cq = BasicCompletionQueue::make(&context.create_cq_builder()).unwrap();
+    let pd = context.alloc_pd().unwrap();
+    let mut builder = pd.create_qp_builder();
+    builder.setup_send_cq(&cq).setup_recv_cq(&cq).setup_qp_type(QueuePairType::UnreliableDatagram);
+    let error = builder.build_ex().unwrap_err();
+    assert!(matches!(error, CreateQueuePairError::Incomplete { operation: "wr_set_ud_addr" }), "{error}");
+    assert!(!builder.build_generic().unwrap().is_extended());
+    // One that is connected has no need of it.
+    ExtendedQueuePair::make(builder.setup_qp_type(QueuePairType::ReliableConnection)).unwrap();
+}
