@@ -6,6 +6,9 @@
 //! 2. Both sides send their [`Endpoint`] to the other, by whatever means.
 //! 3. [`connect`] brings the queue pair up to ready-to-send, with the smaller
 //!    of both MTUs, and with a global routing header where one is needed.
+//!
+//! A datagram pair is not connected: [`activate_ud`] brings it up by itself, and what the peer's endpoint says becomes an
+//! [address handle](super::address_handle): [`LocalPath::address_to`].
 
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -19,7 +22,7 @@ use super::device_context::{DeviceContext, QueryGidError, QueryGidTableError, Qu
 use super::port::{LinkLayer, Mtu, PortState};
 use super::queue_pair::{ModifyQueuePairError, QueuePair, QueuePairAttribute, QueuePairState, QueuePairType};
 
-/// What one side tells the other (for RC and UC).
+/// What one side tells the other. The Q_Key, which a datagram pair needs beside it, is the program's to agree on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Endpoint {
     /// The queue pair's number.
@@ -149,6 +152,20 @@ impl LocalPath {
     /// The GID that is used, if one is.
     pub fn gid(&self) -> Option<Gid> {
         self.gid
+    }
+
+    /// The address of a peer, to make an [address handle](super::address_handle) of: by GID on Ethernet, across subnets, and
+    /// where a port asks for it; by LID otherwise.
+    ///
+    /// # Errors
+    ///
+    /// The two sides do not fit together: [`ConnectError`] says why.
+    pub fn address_to(
+        &self,
+        remote: &Endpoint,
+        options: &ConnectOptions,
+    ) -> Result<AddressHandleAttribute, ConnectError> {
+        address(self, remote, options).map(|(attr, ..)| attr)
     }
 
     /// Why this address, in words.
@@ -382,6 +399,12 @@ pub enum ConnectError {
         /// The queue pair's type.
         qp_type: QueuePairType,
     },
+    /// The type is connected.
+    #[error("queue pairs of type {qp_type} take no datagrams; they are connected")]
+    NotDatagram {
+        /// The queue pair's type.
+        qp_type: QueuePairType,
+    },
     /// A step on the way up failed.
     #[error("cannot bring the queue pair to {state}: {source}")]
     Modify {
@@ -452,6 +475,34 @@ pub fn connect(
     }
     step(QueuePairState::ReadyToSend, &mut to_send)?;
     Ok(Connection { mtu, is_global, reason })
+}
+
+/// Brings a datagram queue pair (UD) from reset to ready-to-send: it takes datagrams that come with `qkey`, and numbers what it
+/// sends from `packet_seq_num` on. Of the options it needs the partition key only.
+///
+/// # Errors
+///
+/// The pair is of another type, or a step on the way up failed: [`ConnectError`] says which.
+pub fn activate_ud(
+    qp: &mut impl QueuePair,
+    path: &LocalPath,
+    qkey: u32,
+    packet_seq_num: u32,
+    options: &ConnectOptions,
+) -> Result<(), ConnectError> {
+    let qp_type = qp.qp_type();
+    if qp_type != QueuePairType::UnreliableDatagram {
+        return Err(ConnectError::NotDatagram { qp_type });
+    }
+    let mut step = |state: QueuePairState, attr: &mut QueuePairAttribute| {
+        qp.modify(attr.setup_state(state)).map_err(|source| ConnectError::Modify { state, source })
+    };
+    let mut init = QueuePairAttribute::new();
+    init.setup_pkey_index(options.pkey_index).setup_port(path.port_num).setup_qkey(qkey);
+    step(QueuePairState::Init, &mut init)?;
+    step(QueuePairState::ReadyToReceive, &mut QueuePairAttribute::new())?;
+    let mut to_send = QueuePairAttribute::new();
+    step(QueuePairState::ReadyToSend, to_send.setup_sq_psn(packet_seq_num & 0x00ff_ffff))
 }
 
 /// The address vector to the peer: by GID on Ethernet, across subnets, and where a port asks for it; by LID

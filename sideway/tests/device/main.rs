@@ -18,6 +18,7 @@ mod allocations;
 mod completion;
 mod connect;
 mod data;
+mod datagrams;
 mod device;
 mod errors;
 mod events;
@@ -54,6 +55,7 @@ fn run() -> ExitCode {
     modify::cases(&mut suite);
     connect::cases(&mut suite);
     data::cases(&mut suite);
+    datagrams::cases(&mut suite);
     flags::cases(&mut suite);
     work_requests::cases(&mut suite);
     limits::cases(&mut suite);

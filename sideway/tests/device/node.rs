@@ -19,7 +19,7 @@ use crate::harness::Rig;
 use crate::support::flavour::{Completion, CqFlavour, QpFlavour};
 
 /// How long a completion may take to come.
-const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(crate) const SIGNALED: WorkRequestFlags = WorkRequestFlags::Signaled;
 
