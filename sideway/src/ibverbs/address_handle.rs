@@ -1,7 +1,7 @@
 //! Address handles: where the datagrams of an unreliable datagram queue pair go.
 //!
 //! A connected pair has one address; a datagram pair names one with each send
-//! ([`setup_ud_address`](super::queue_pair::SendBufferHandle::setup_ud_address)). It is made from
+//! ([`setup_ud_address`](super::queue_pair::WorkRequestHandle::setup_ud_address)). It is made from
 //! [attributes](ProtectionDomain::create_ah), or, to answer, from the completion of a datagram that came in
 //! ([`create_ah_from_wc`](ProtectionDomain::create_ah_from_wc)).
 //!
