@@ -38,6 +38,7 @@ use rdma_mummy_sys::types::{ibv_async_event, ibv_event_type as E};
 use super::completion::CompletionQueueId;
 use super::device_context::DeviceContext;
 use super::readiness::{self, Deadline};
+use super::srq::SharedReceiveQueueId;
 
 c_enum! {
     /// What happened (`ibv_event_type`). A type that this crate has never heard of is passed through.
@@ -138,11 +139,8 @@ pub enum AsyncElement {
         /// Its number.
         qp_num: u32,
     },
-    /// A shared receive queue.
-    SharedReceiveQueue {
-        /// What it was given as `srq_context`.
-        srq_context: u64,
-    },
+    /// A shared receive queue ([`SharedReceiveQueue::id`](super::srq::SharedReceiveQueue::id)).
+    SharedReceiveQueue(SharedReceiveQueueId),
     /// A work queue.
     WorkQueue {
         /// Its number.
@@ -189,9 +187,9 @@ impl AsyncEvent {
                 Kind::QueuePair => {
                     AsyncElement::QueuePair { qp_num: (&raw const (*raw.element.qp).qp_num).read() }
                 }
-                Kind::SharedReceiveQueue => AsyncElement::SharedReceiveQueue {
-                    srq_context: (&raw const (*raw.element.srq).srq_context).read().addr() as u64,
-                },
+                Kind::SharedReceiveQueue => AsyncElement::SharedReceiveQueue(
+                    SharedReceiveQueueId::of_context((&raw const (*raw.element.srq).srq_context).read()),
+                ),
                 Kind::WorkQueue => {
                     AsyncElement::WorkQueue { wq_num: (&raw const (*raw.element.wq).wq_num).read() }
                 }

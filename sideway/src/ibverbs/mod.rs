@@ -25,6 +25,7 @@ pub mod port;
 pub mod protection_domain;
 pub mod queue_pair;
 mod readiness;
+pub mod srq;
 mod sysfs;
 pub mod thread_domain;
 mod unsupported;

@@ -11,6 +11,7 @@ use super::AccessFlags;
 use super::device_context::DeviceContext;
 use super::memory_region::{MemoryRegion, RegisterMemoryRegionError};
 use super::queue_pair::QueuePairBuilder;
+use super::srq::SharedReceiveQueueBuilder;
 use super::thread_domain::ThreadDomain;
 use crate::memory::{Buffer, RegisteredBuffer};
 
@@ -149,6 +150,11 @@ impl ProtectionDomain {
         access: AccessFlags,
     ) -> Result<RegisteredBuffer, RegisterMemoryRegionError> {
         RegisteredBuffer::register(self, buffer, access)
+    }
+
+    /// Begins to describe a shared receive queue.
+    pub fn create_srq_builder(&self) -> SharedReceiveQueueBuilder {
+        SharedReceiveQueueBuilder::new(self)
     }
 
     /// Begins to describe a queue pair.

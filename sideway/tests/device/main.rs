@@ -30,6 +30,7 @@ mod memory;
 mod modify;
 mod node;
 mod queue_pair;
+mod srq;
 #[path = "../support/suite.rs"]
 mod suite;
 mod threads;
@@ -56,6 +57,7 @@ fn run() -> ExitCode {
     connect::cases(&mut suite);
     data::cases(&mut suite);
     datagrams::cases(&mut suite);
+    srq::cases(&mut suite);
     flags::cases(&mut suite);
     work_requests::cases(&mut suite);
     limits::cases(&mut suite);

@@ -200,11 +200,11 @@ fn asynchronous_events_are_copied_and_acknowledged_whatever_they_are() {
     use ibv_event_type as E;
     let (fake, context) = lying(|_| {});
     let qp = Box::new(ibv_qp { qp_num: 0x1234, ..ibv_qp::default() });
-    let srq = Box::new(ibv_srq { srq_context: std::ptr::without_provenance_mut(0x55), ..ibv_srq::default() });
     let wq = Box::new(ibv_wq { wq_num: 0x99, ..ibv_wq::default() });
     let cq = context.create_cq_builder().build().unwrap();
     let qp = (&raw const *qp).expose_provenance();
-    let srq = (&raw const *srq).expose_provenance();
+    let shared = context.alloc_pd().unwrap().create_srq_builder().build().unwrap();
+    let srq = shared.as_raw().as_ptr().expose_provenance();
     let wq = (&raw const *wq).expose_provenance();
     let events = [
         (
@@ -213,7 +213,7 @@ fn asynchronous_events_are_copied_and_acknowledged_whatever_they_are() {
             AsyncElement::CompletionQueue(cq.id()),
         ),
         (E::IBV_EVENT_QP_LAST_WQE_REACHED.0, qp, AsyncElement::QueuePair { qp_num: 0x1234 }),
-        (E::IBV_EVENT_SRQ_LIMIT_REACHED.0, srq, AsyncElement::SharedReceiveQueue { srq_context: 0x55 }),
+        (E::IBV_EVENT_SRQ_LIMIT_REACHED.0, srq, AsyncElement::SharedReceiveQueue(shared.id())),
         (E::IBV_EVENT_WQ_FATAL.0, wq, AsyncElement::WorkQueue { wq_num: 0x99 }),
         (E::IBV_EVENT_GID_CHANGE.0, 3, AsyncElement::Port(3)),
         (E::IBV_EVENT_DEVICE_FATAL.0, 0, AsyncElement::Device),

@@ -1,4 +1,4 @@
-//! Address handles: their errors, what has to outlive what, and where datagrams go.
+//! Address handles and shared receive queues: their errors, what has to outlive what, and where datagrams go.
 
 use sideway::ibverbs::Unsupported;
 use sideway::ibverbs::address::{AddressHandleAttribute, Gid};
@@ -8,12 +8,17 @@ use sideway::ibverbs::address_handle::{
 use sideway::ibverbs::completion::{BasicCompletionQueue, BasicWorkCompletion};
 use sideway::ibverbs::device_context::DeviceContext;
 use sideway::ibverbs::queue_pair::{
-    BasicQueuePair, CreateQueuePairError, ExtendedQueuePair, PostSendError, PostSendGuard, QueuePair,
-    QueuePairType, WorkRequestOperationType,
+    BasicQueuePair, CreateQueuePairError, ExtendedQueuePair, PostRecvError, PostSendError, PostSendGuard,
+    QueuePair, QueuePairType, ScatterGatherEntry, WorkRequestOperationType,
+};
+use sideway::ibverbs::srq::{
+    CreateSharedReceiveQueueError, ModifySharedReceiveQueueError, SharedReceiveQueueAttribute,
 };
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use super::control::{ERRNOS, assert_says};
-use super::support::fake::Fake;
+use super::support::fake::{BadRequest, Fake};
 use super::support::flavour::{CqFlavour, QpFlavour};
 use super::{SIGNALED, Setup};
 
@@ -253,4 +258,157 @@ fn a_datagram_pair_that_cannot_be_addressed_is_not_made() {
     assert!(!builder.build_generic().unwrap().is_extended());
     // One that is connected has no need of it.
     ExtendedQueuePair::make(builder.setup_qp_type(QueuePairType::ReliableConnection)).unwrap();
+}
+
+/// A pair that takes its receives from a shared queue, and that queue.
+fn sharing<Q: QpFlavour>(fake: &Fake) -> (Pair<Q>, sideway::ibverbs::srq::SharedReceiveQueue) {
+    let context = fake.context();
+    let pd = context.alloc_pd().unwrap();
+    let srq = pd.create_srq_builder().setup_max_wr(4).setup_max_sge(2).build().unwrap();
+    let cq = BasicCompletionQueue::make(&context.create_cq_builder()).unwrap();
+    let mut builder = pd.create_qp_builder();
+    let qp = Q::make(builder.setup_send_cq(&cq).setup_recv_cq(&cq).setup_srq(&srq)).unwrap();
+    let mut memory = Box::new([0u8; 64]);
+    // SAFETY: the memory lives as long as the region does, and is not looked at.
+    let mr =
+        unsafe { pd.reg_mr(memory.as_mut_ptr(), 64, sideway::ibverbs::AccessFlags::LocalWrite).unwrap() };
+    (Setup { qp, cq, mr, pd, context, memory }, srq)
+}
+
+#[test]
+fn a_shared_receive_queue_can_fail() {
+    for errno in ERRNOS {
+        let fake = Fake::lying(|l| l.create_srq = errno);
+        match fake.pd().create_srq_builder().build().unwrap_err() {
+            CreateSharedReceiveQueueError::Unsupported(Unsupported { verb, .. }) => {
+                assert!([libc::EOPNOTSUPP, libc::ENOSYS].contains(&errno));
+                assert_eq!(verb, "ibv_create_srq");
+            }
+            error => assert_says(&error, errno),
+        }
+        let error = fake.pd().create_srq_builder().setup_max_sge(33).build().unwrap_err();
+        let limited = matches!(error, CreateSharedReceiveQueueError::LimitExceeded { what: "max_sge", .. });
+        assert_eq!(limited, ![libc::EOPNOTSUPP, libc::ENOSYS].contains(&errno), "{error}");
+    }
+    let fake = Fake::lying(|l| l.missing = &["post_srq_recv"]);
+    let error = fake.pd().create_srq_builder().build().unwrap_err();
+    assert!(
+        matches!(error, CreateSharedReceiveQueueError::Incomplete { operation: "post_srq_recv" }),
+        "{error}"
+    );
+    let fake = Fake::lying(|l| l.granted = Some(u32::MAX));
+    let error = fake.pd().create_srq_builder().build().unwrap_err();
+    assert!(matches!(error, CreateSharedReceiveQueueError::TooLarge { .. }), "{error}");
+}
+
+#[test]
+fn a_shared_receive_queue_takes_lists() {
+    fn check<Q: QpFlavour>() {
+        let fake = Fake::new();
+        let (mut setup, mut srq) = sharing::<Q>(&fake);
+        assert_eq!(setup.qp.control().srq(), Some(srq.id()));
+        let entry = ScatterGatherEntry::new(setup.mr.lkey(), setup.mr.get_ptr() as u64, 1);
+        let mut guard = srq.start_post_recv();
+        guard.construct_wr(0);
+        // SAFETY: the fake device touches no memory.
+        unsafe { guard.construct_wr(1).setup_sge_list(&[entry; 2]) };
+        guard.post().unwrap();
+        assert_eq!(fake.world.received.load(Relaxed), 2);
+        let mut guard = srq.start_post_recv();
+        // SAFETY: as above.
+        unsafe { guard.construct_wr(0).setup_sge_list(&[entry; 3]) };
+        let error = guard.post().unwrap_err();
+        assert_eq!(error, PostRecvError::TooManyScatterGatherEntries { index: 0, given: 3, limit: 2 });
+        let mut guard = srq.start_post_recv();
+        for wr_id in 0..5 {
+            guard.construct_wr(wr_id);
+        }
+        assert_eq!(guard.post().unwrap_err(), PostRecvError::TooManyWorkRequests { limit: 4 });
+        // The pair has none of its own.
+        let mut guard = setup.qp.start_post_recv();
+        guard.construct_wr(0);
+        let error = guard.post().unwrap_err();
+        assert_eq!((error, error.bad_work_request()), (PostRecvError::SharedReceiveQueue, Some(0)));
+        assert_eq!(fake.world.received.load(Relaxed), 2);
+    }
+    for_each_qp!(check());
+    let fake = Fake::lying(|l| l.post_recv = Some((libc::ENOMEM, BadRequest::Index(0))));
+    let mut srq = fake.pd().create_srq_builder().build().unwrap();
+    let mut guard = srq.start_post_recv();
+    guard.construct_wr(0);
+    let error = guard.post().unwrap_err();
+    assert_eq!(error, PostRecvError::NotEnoughResources { index: Some(0), errno: libc::ENOMEM });
+}
+
+#[test]
+fn a_shared_receive_queue_is_resized_with_its_lists() {
+    let fake = Fake::new();
+    let mut srq = fake.pd().create_srq_builder().setup_max_wr(2).build().unwrap();
+    srq.set_limit(1).unwrap();
+    srq.resize(6).unwrap();
+    let expected = SharedReceiveQueueAttribute { max_wr: 6, max_sge: 1, srq_limit: 1 };
+    assert_eq!(srq.query().unwrap(), expected);
+    let mut guard = srq.start_post_recv();
+    for wr_id in 0..6 {
+        guard.construct_wr(wr_id);
+    }
+    guard.post().unwrap();
+    assert_eq!(fake.world.received.load(Relaxed), 6);
+    let error = srq.resize(u32::MAX).unwrap_err();
+    assert!(matches!(error, ModifySharedReceiveQueueError::TooLarge { .. }), "{error}");
+    let mut guard = srq.start_post_recv();
+    for wr_id in 0..7 {
+        guard.construct_wr(wr_id);
+    }
+    assert_eq!(guard.post().unwrap_err(), PostRecvError::TooManyWorkRequests { limit: 6 });
+}
+
+#[test]
+fn a_shared_receive_queue_goes_after_its_pairs() {
+    let fake = Fake::new();
+    let (setup, srq) = sharing::<BasicQueuePair>(&fake);
+    let Setup { qp, cq, mr, pd, context, memory } = setup;
+    drop((srq, cq, mr, pd, context));
+    assert_eq!(*fake.world.destroyed.lock().unwrap(), ["mr"]);
+    drop(qp);
+    let destroyed = fake.world.destroyed.lock().unwrap().clone();
+    let at = |what| destroyed.iter().position(|d| *d == what).unwrap();
+    assert!(at("qp") < at("srq") && at("srq") < at("pd"), "{destroyed:?}");
+    drop(memory);
+    let first = fake.pd().create_srq_builder().build().unwrap().id();
+    assert_ne!(first, fake.pd().create_srq_builder().build().unwrap().id());
+}
+
+#[test]
+fn a_shared_receive_queue_of_another_context_is_refused() {
+    let fake = Fake::new();
+    let (context, srq) = (fake.context(), fake.pd().create_srq_builder().build().unwrap());
+    let cq = BasicCompletionQueue::make(&context.create_cq_builder()).unwrap();
+    let pd = context.alloc_pd().unwrap();
+    let mut builder = pd.create_qp_builder();
+    let error = builder.setup_send_cq(&cq).setup_recv_cq(&cq).setup_srq(&srq).build_generic().unwrap_err();
+    assert!(matches!(error, CreateQueuePairError::SharedReceiveQueueOfOtherContext), "{error}");
+}
+
+#[test]
+fn the_attributes_of_a_shared_receive_queue_can_fail() {
+    for errno in ERRNOS {
+        let fake = Fake::lying(|l| l.modify_srq = errno);
+        let mut srq = fake.pd().create_srq_builder().build().unwrap();
+        assert_says(&srq.query().unwrap_err(), errno);
+        for error in [srq.set_limit(3).unwrap_err(), srq.resize(3).unwrap_err()] {
+            match error {
+                ModifySharedReceiveQueueError::Unsupported(Unsupported { verb, .. }) => {
+                    assert!([libc::EOPNOTSUPP, libc::ENOSYS].contains(&errno));
+                    assert_eq!(verb, "ibv_modify_srq");
+                }
+                error => assert_says(&error, errno),
+            }
+        }
+    }
+    // A device that does not say that it can is not asked why it did not.
+    let fake = Fake::lying(|l| (l.modify_srq, l.query_device) = (libc::EINVAL, libc::EIO));
+    let mut srq = fake.pd().create_srq_builder().build().unwrap();
+    assert!(matches!(srq.resize(3), Err(ModifySharedReceiveQueueError::Unsupported(_))));
+    assert!(matches!(srq.set_limit(3), Err(ModifySharedReceiveQueueError::Ibverbs { .. })));
 }

@@ -21,7 +21,7 @@ use rdma_mummy_sys::types::{ibv_qp, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wr
 
 use super::post::sealed::{Build, Step};
 use super::post::{Borrows, Failure, PostSendError, PostSendGuard, ScatterGatherEntry};
-use super::receive::{ReceiveQueue, array, index_of};
+use super::receive::{NoRoom, ReceiveQueue, array, index_of};
 use super::work_request::{Destination, Elsewhere, Operation, Place, Possible, Request};
 use super::{
     CreateQueuePairError, Halves, QueuePairCapability, QueuePairControl, SendOperationFlags, SendQueue,
@@ -80,7 +80,7 @@ impl Slots {
         let inline = size_of::<ibv_send_wr>() as u64 + entries;
         let units = (inline + u64::from(cap.max_inline_data)).div_ceil(size_of::<Unit>() as u64);
         let (Ok(units), Ok(inline)) = (u32::try_from(units), usize::try_from(inline)) else {
-            return Err(CreateQueuePairError::TooLarge { places: units, bytes_each: size_of::<Unit>() });
+            return Err(NoRoom { places: units, bytes_each: size_of::<Unit>() }.into());
         };
         Ok(Self {
             memory: array(cap.max_send_wr, units)?,

@@ -10,16 +10,17 @@ use rdma_mummy_sys::types::{
 };
 use rdma_mummy_sys::verbs;
 
-use super::control::Inner;
-use super::receive::ReceiveQueue;
+use super::control::{Inner, Uses};
+use super::receive::{NoRoom, ReceiveQueue};
 use super::{
     BasicQueuePair, BasicSendQueue, ExtendedQueuePair, ExtendedSendQueue, GenericQueuePair,
     QueuePairCapability, QueuePairType,
 };
 use crate::ibverbs::Unsupported;
-use crate::ibverbs::completion::{self, CompletionQueue, CqInner};
+use crate::ibverbs::completion::{self, CompletionQueue};
 use crate::ibverbs::left_out::{RAW_PACKET, SEGMENTATION_OFFLOAD};
 use crate::ibverbs::protection_domain::ProtectionDomain;
+use crate::ibverbs::srq::{SharedReceiveQueue, SrqInner};
 
 c_flags! {
     /// The operations that a queue pair can send (`ibv_qp_create_send_ops_flags`).
@@ -65,6 +66,7 @@ pub struct QueuePairBuilder {
     cap: QueuePairCapability,
     send_cq: Option<completion::Shared>,
     recv_cq: Option<completion::Shared>,
+    srq: Option<Arc<SrqInner>>,
     send_ops: Option<SendOperationFlags>,
     sq_sig_all: bool,
     max_tso_header: u16,
@@ -85,6 +87,7 @@ impl QueuePairBuilder {
             },
             send_cq: None,
             recv_cq: None,
+            srq: None,
             send_ops: None,
             sq_sig_all: false,
             max_tso_header: 0,
@@ -139,6 +142,13 @@ impl QueuePairBuilder {
         self
     }
 
+    /// The shared receive queue that the pair takes its receives from. It has none of its own then; they complete into its own
+    /// receive completion queue nevertheless.
+    pub fn setup_srq(&mut self, srq: &SharedReceiveQueue) -> &mut Self {
+        self.srq = Some(srq.shared());
+        self
+    }
+
     /// The operations that the pair will send; without this call, all that its type has.
     pub fn setup_send_ops_flags(&mut self, send_ops: SendOperationFlags) -> &mut Self {
         self.send_ops = Some(send_ops);
@@ -164,22 +174,22 @@ impl QueuePairBuilder {
     ///
     /// [`CreateQueuePairError`] says what the device does not have, or has less of.
     pub fn build(&self) -> Result<BasicQueuePair, CreateQueuePairError> {
-        let (send_cq, recv_cq) = self.queues()?;
+        let uses = self.uses()?;
         let mut attr = ibv_qp_init_attr {
-            send_cq: send_cq.as_raw().as_ptr(),
-            recv_cq: recv_cq.as_raw().as_ptr(),
+            send_cq: uses.send_cq.as_raw().as_ptr(),
+            recv_cq: uses.recv_cq.as_raw().as_ptr(),
+            srq: uses.raw_srq(),
             cap: self.raw_cap(),
             qp_type: ibv_qp_type(self.qp_type.raw()),
             sq_sig_all: self.sq_sig_all.into(),
             ..Default::default()
         };
         let lib = self.pd.context().provider().verbs();
-        // SAFETY: domain and queues live and are of one context (`queues`); the rest is plain data.
+        // SAFETY: domain and queues live and are of one context (`uses`); the rest is plain data.
         let qp = unsafe { (lib.ibv_create_qp)(self.pd.as_raw().as_ptr(), &raw mut attr) };
         let qp = NonNull::new(qp).ok_or_else(|| self.error(io::Error::last_os_error()))?;
         // SAFETY: the pair was made just now, from this domain and these queues.
-        let inner =
-            Arc::new(unsafe { Inner::new(qp, self.qp_type, attr.cap.into(), &self.pd, send_cq, recv_cq) });
+        let inner = Arc::new(unsafe { Inner::new(qp, self.qp_type, attr.cap.into(), uses) });
         let send = BasicSendQueue::new(Arc::clone(&inner), self.asked_ops())?;
         Ok(BasicQueuePair::new(send, ReceiveQueue::new(inner)?))
     }
@@ -192,11 +202,12 @@ impl QueuePairBuilder {
     ///
     /// [`CreateQueuePairError`] says what the device does not have, or has less of.
     pub fn build_ex(&self) -> Result<ExtendedQueuePair, CreateQueuePairError> {
-        let (send_cq, recv_cq) = self.queues()?;
+        let uses = self.uses()?;
         let asked = self.asked_ops();
         let mut attr = ibv_qp_init_attr_ex {
-            send_cq: send_cq.as_raw().as_ptr(),
-            recv_cq: recv_cq.as_raw().as_ptr(),
+            send_cq: uses.send_cq.as_raw().as_ptr(),
+            recv_cq: uses.recv_cq.as_raw().as_ptr(),
+            srq: uses.raw_srq(),
             cap: self.raw_cap(),
             qp_type: ibv_qp_type(self.qp_type.raw()),
             sq_sig_all: self.sq_sig_all.into(),
@@ -207,7 +218,7 @@ impl QueuePairBuilder {
             ..Default::default()
         };
         let context = self.pd.context();
-        // SAFETY: domain and queues live and are of one context (`queues`); the rest is plain data.
+        // SAFETY: domain and queues live and are of one context (`uses`); the rest is plain data.
         let qp = unsafe {
             verbs::ibv_create_qp_ex(context.provider().verbs(), context.as_raw().as_ptr(), &raw mut attr)
         };
@@ -228,7 +239,7 @@ impl QueuePairBuilder {
             cap.max_send_sge = cap.max_send_sge.min(1);
         }
         // SAFETY: the pair was made just now, from this domain and these queues.
-        let inner = Arc::new(unsafe { Inner::new(qp, self.qp_type, cap, &self.pd, send_cq, recv_cq) });
+        let inner = Arc::new(unsafe { Inner::new(qp, self.qp_type, cap, uses) });
         let to_ex = context.provider().verbs().ibv_qp_to_qp_ex();
         // SAFETY: the pair lives, and was made with `send_ops_flags`.
         let qp_ex = to_ex.ok().and_then(|to_ex| NonNull::new(unsafe { to_ex(qp.as_ptr()) }));
@@ -262,8 +273,8 @@ impl QueuePairBuilder {
         self.send_ops.unwrap_or(SendOperationFlags::of_type(self.qp_type))
     }
 
-    /// Both queues, which must be of the domain's context: a library takes them for its own without looking.
-    fn queues(&self) -> Result<(Arc<CqInner>, Arc<CqInner>), CreateQueuePairError> {
+    /// What the pair is made of, which must be of the domain's context: a library takes it for its own without looking.
+    fn uses(&self) -> Result<Uses, CreateQueuePairError> {
         for (asked, what) in [
             (self.qp_type == QueuePairType::RawPacket, RAW_PACKET),
             (self.max_tso_header > 0, SEGMENTATION_OFFLOAD),
@@ -282,16 +293,24 @@ impl QueuePairBuilder {
             }
             Some(cq) => Ok(Arc::clone(&cq.0)),
         };
-        Ok((get(&self.send_cq, "send")?, get(&self.recv_cq, "receive")?))
+        if self.srq.as_ref().is_some_and(|srq| srq.context() != self.pd.context()) {
+            return Err(CreateQueuePairError::SharedReceiveQueueOfOtherContext);
+        }
+        Ok(Uses {
+            send_cq: get(&self.send_cq, "send")?,
+            recv_cq: get(&self.recv_cq, "receive")?,
+            srq: self.srq.clone(),
+            pd: self.pd.clone(),
+        })
     }
 
     fn raw_cap(&self) -> ibv_qp_cap {
         ibv_qp_cap {
             max_send_wr: self.cap.max_send_wr,
-            max_recv_wr: self.cap.max_recv_wr,
+            max_recv_wr: if self.srq.is_some() { 0 } else { self.cap.max_recv_wr },
             // A request is always given a buffer, even if none of its bytes is moved.
             max_send_sge: self.cap.max_send_sge.max(1),
-            max_recv_sge: self.cap.max_recv_sge,
+            max_recv_sge: if self.srq.is_some() { 0 } else { self.cap.max_recv_sge },
             max_inline_data: self.cap.max_inline_data,
         }
     }
@@ -316,6 +335,12 @@ impl QueuePairBuilder {
     }
 }
 
+impl From<NoRoom> for CreateQueuePairError {
+    fn from(NoRoom { places, bytes_each }: NoRoom) -> Self {
+        Self::TooLarge { places, bytes_each }
+    }
+}
+
 /// A queue pair could not be made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -332,6 +357,9 @@ pub enum CreateQueuePairError {
         /// `send` or `receive`.
         which: &'static str,
     },
+    /// The shared receive queue belongs to another open device than the protection domain.
+    #[error("the shared receive queue was made from another context than the protection domain")]
+    SharedReceiveQueueOfOtherContext,
     /// A type that this crate cannot make.
     #[error("queue pairs of type {qp_type} cannot be made")]
     UnknownType {

@@ -2,10 +2,10 @@
 
 use std::fmt;
 use std::io;
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rdma_mummy_sys::types::{ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_init_attr};
+use rdma_mummy_sys::types::{ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_init_attr, ibv_srq};
 
 use super::modify::ModifyQueuePairError;
 use super::{
@@ -18,6 +18,7 @@ use crate::ibverbs::completion::CqInner;
 use crate::ibverbs::completion_counter::{CompletionCounter, Counting};
 use crate::ibverbs::device_context::DeviceContext;
 use crate::ibverbs::protection_domain::ProtectionDomain;
+use crate::ibverbs::srq::{SharedReceiveQueueId, SrqInner};
 
 /// The control side of a queue pair: its attributes and its state.
 ///
@@ -38,9 +39,22 @@ pub(super) struct Inner {
     groups: Mutex<Vec<(Gid, u16)>>,
     /// What counts its completions: dropped after the pair itself has gone.
     counting: Counting,
-    pd: ProtectionDomain,
-    send_cq: Arc<CqInner>,
-    recv_cq: Arc<CqInner>,
+    uses: Uses,
+}
+
+/// What a queue pair is made of, and keeps alive.
+#[derive(Clone)]
+pub(super) struct Uses {
+    pub(super) pd: ProtectionDomain,
+    pub(super) send_cq: Arc<CqInner>,
+    pub(super) recv_cq: Arc<CqInner>,
+    pub(super) srq: Option<Arc<SrqInner>>,
+}
+
+impl Uses {
+    pub(super) fn raw_srq(&self) -> *mut ibv_srq {
+        self.srq.as_ref().map_or(ptr::null_mut(), |srq| srq.as_raw().as_ptr())
+    }
 }
 
 // SAFETY: posting is exclusive to the halves (`&mut`), control is behind a lock.
@@ -51,19 +65,16 @@ unsafe impl Sync for Inner {}
 impl Inner {
     /// # Safety
     ///
-    /// `qp` was made just now from this domain and these queues, with this type and capability, and nothing
+    /// `qp` was made just now of these objects, with this type and capability, and nothing
     /// else owns it.
     pub(super) unsafe fn new(
         qp: NonNull<ibv_qp>,
         qp_type: QueuePairType,
         cap: QueuePairCapability,
-        pd: &ProtectionDomain,
-        send_cq: Arc<CqInner>,
-        recv_cq: Arc<CqInner>,
+        uses: Uses,
     ) -> Self {
         // SAFETY: the caller gives a live queue pair; the field is in every release's struct.
         let qp_num = unsafe { (*qp.as_ptr()).qp_num };
-        let pd = pd.clone();
         Self {
             qp,
             qp_num,
@@ -72,9 +83,7 @@ impl Inner {
             control: Mutex::new(()),
             groups: Mutex::default(),
             counting: Counting::default(),
-            pd,
-            send_cq,
-            recv_cq,
+            uses,
         }
     }
 
@@ -87,7 +96,7 @@ impl Inner {
     }
 
     pub(super) fn context(&self) -> &DeviceContext {
-        self.pd.context()
+        self.uses.pd.context()
     }
 
     fn query(&self, mask: QueuePairAttributeMask) -> io::Result<(ibv_qp_attr, ibv_qp_init_attr)> {
@@ -95,7 +104,7 @@ impl Inner {
         let mut init = ibv_qp_init_attr::default();
         // SAFETY: the queue pair lives, its control is locked by the caller, and both places are valid.
         let result = unsafe {
-            (self.pd.context().provider().verbs().ibv_query_qp)(
+            (self.uses.pd.context().provider().verbs().ibv_query_qp)(
                 self.qp.as_ptr(),
                 &raw mut attr,
                 mask.bits() as core::ffi::c_int,
@@ -109,11 +118,11 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         // SAFETY: the queue pair lives, and both halves and every control are gone.
-        let result = unsafe { (self.pd.context().provider().verbs().ibv_destroy_qp)(self.qp.as_ptr()) };
+        let result = unsafe { (self.uses.pd.context().provider().verbs().ibv_destroy_qp)(self.qp.as_ptr()) };
         if let Err(error) = check(result) {
             log::error!("ibv_destroy_qp failed for queue pair {:#x}: {error}", self.qp_num);
             // The pair is still there, so what it depends on has to stay.
-            std::mem::forget((self.pd.clone(), Arc::clone(&self.send_cq), Arc::clone(&self.recv_cq)));
+            std::mem::forget(self.uses.clone());
             std::mem::forget(std::mem::take(&mut self.counting));
         }
     }
@@ -138,7 +147,7 @@ impl QueuePairControl {
         // SAFETY: the queue pair lives, its control is locked, nobody posts to it (the caller's promise), and
         // `raw` is an initialised copy.
         let result = unsafe {
-            (self.0.pd.context().provider().verbs().ibv_modify_qp)(
+            (self.0.uses.pd.context().provider().verbs().ibv_modify_qp)(
                 self.0.qp.as_ptr(),
                 &raw mut raw,
                 attr.mask().bits() as core::ffi::c_int,
@@ -209,14 +218,19 @@ impl QueuePairControl {
         self.0.cap
     }
 
+    /// The shared receive queue that it takes its receives from, if there is one.
+    pub fn srq(&self) -> Option<SharedReceiveQueueId> {
+        self.0.uses.srq.as_ref().map(|srq| srq.id())
+    }
+
     /// The domain that it belongs to.
     pub fn pd(&self) -> &ProtectionDomain {
-        &self.0.pd
+        &self.0.uses.pd
     }
 
     /// The context that it was made from.
     pub fn context(&self) -> &DeviceContext {
-        self.0.pd.context()
+        self.0.uses.pd.context()
     }
 
     /// The C object. Using it is as unsafe as in C, and it must not be destroyed.

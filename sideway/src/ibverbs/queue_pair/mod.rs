@@ -32,6 +32,7 @@ mod modify;
 mod post;
 mod receive;
 mod state;
+mod table;
 mod work_request;
 
 use std::sync::Arc;
@@ -47,8 +48,10 @@ pub use post::{
     Borrows, DatagramHandle, LocalBufferHandle, PostSendError, PostSendGuard, ReadBufferHandle,
     ScatterGatherEntry, WorkRequestHandle,
 };
+pub(crate) use receive::{NoRoom, ReceiveList};
 pub use receive::{PostRecvError, PostRecvGuard, ReceiveQueue, RecvWorkRequestHandle};
 pub use state::{QueuePairState, QueuePairType};
+pub use table::QueuePairTable;
 pub use work_request::{WorkRequestFlags, WorkRequestOperationType};
 
 /// What every flavour of a queue pair can do.

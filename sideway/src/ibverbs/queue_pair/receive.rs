@@ -1,14 +1,14 @@
-//! The receiving half: lists of `ibv_recv_wr`, posted with `ibv_post_recv`.
+//! Receiving: lists of `ibv_recv_wr`, posted with `ibv_post_recv` or, to a shared receive queue, with `ibv_post_srq_recv`.
 //!
 //! Both flavours of a queue pair receive the same way. As in the classic
 //! sending half, the list is built in arrays that the queue owns.
 
+use std::ffi::{c_int, c_void};
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
-use std::ptr;
+use std::ptr::{self, NonNull};
 
-use rdma_mummy_sys::types::{ibv_recv_wr, ibv_sge};
-use rdma_mummy_sys::verbs;
+use rdma_mummy_sys::types::{ibv_qp, ibv_recv_wr, ibv_sge, ibv_srq};
 
 use super::post::{At, Errno};
 use super::{CreateQueuePairError, QueuePairControl, ScatterGatherEntry, Shared};
@@ -16,17 +16,36 @@ use super::{CreateQueuePairError, QueuePairControl, ScatterGatherEntry, Shared};
 /// The receiving half of a queue pair.
 pub struct ReceiveQueue {
     control: QueuePairControl,
+    list: ReceiveList,
+}
+
+/// Room for the receives of a list, and where they are posted to.
+pub(crate) struct ReceiveList {
+    /// What receives: a queue pair or a shared receive queue, as `verb` takes it.
+    object: NonNull<c_void>,
+    verb: PostReceives<c_void>,
+    /// The pair takes its receives from a shared queue.
+    is_elsewhere: bool,
     max_requests: u32,
     max_entries: u32,
     requests: Box<[MaybeUninit<ibv_recv_wr>]>,
     entries: Box<[MaybeUninit<ibv_sge>]>,
 }
 
+/// As `ibv_post_recv` and `ibv_post_srq_recv`.
+type PostReceives<T> = unsafe extern "C" fn(*mut T, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int;
+
+/// There is no memory for as many places.
+pub(crate) struct NoRoom {
+    pub(crate) places: u64,
+    pub(crate) bytes_each: usize,
+}
+
 // SAFETY: the pointers in the arrays are only used between the start and the end of a list, by the one
-// thread that builds it.
-unsafe impl Send for ReceiveQueue {}
+// thread that builds it; `object` may be posted to from any thread.
+unsafe impl Send for ReceiveList {}
 // SAFETY: `&self` does not reach the arrays.
-unsafe impl Sync for ReceiveQueue {}
+unsafe impl Sync for ReceiveList {}
 
 impl std::fmt::Debug for ReceiveQueue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -36,38 +55,93 @@ impl std::fmt::Debug for ReceiveQueue {
 
 impl ReceiveQueue {
     pub(super) fn new(inner: Shared) -> Result<Self, CreateQueuePairError> {
-        let cap = inner.capability();
         // SAFETY: the pair lives, so its context is open; the operation is in every release's struct.
-        if unsafe { (*inner.context().as_raw().as_ptr()).ops.post_recv.is_none() } {
+        let Some(verb) = (unsafe { (*inner.context().as_raw().as_ptr()).ops.post_recv }) else {
             return Err(CreateQueuePairError::Incomplete { operation: "post_recv" });
-        }
-        Ok(Self {
-            max_requests: cap.max_recv_wr,
-            max_entries: cap.max_recv_sge,
-            requests: array(cap.max_recv_wr, 1)?,
-            entries: array(cap.max_recv_wr, cap.max_recv_sge)?,
-            control: QueuePairControl(inner),
-        })
+        };
+        let control = QueuePairControl(inner);
+        let list = ReceiveList::of_pair(&control, verb)?;
+        Ok(Self { control, list })
     }
 
     /// Begins a list of work requests to receive into.
     #[inline]
     pub fn start_post_recv(&mut self) -> PostRecvGuard<'_> {
+        self.list.start()
+    }
+
+    /// What is neither sending nor receiving.
+    pub fn control(&self) -> &QueuePairControl {
+        &self.control
+    }
+}
+
+impl ReceiveList {
+    fn of_pair(pair: &QueuePairControl, verb: PostReceives<ibv_qp>) -> Result<Self, NoRoom> {
+        let is_elsewhere = pair.srq().is_some();
+        let (wr, sge) = match is_elsewhere {
+            true => (0, 0),
+            false => (pair.capability().max_recv_wr, pair.capability().max_recv_sge),
+        };
+        // SAFETY: the functions differ in what their first argument points to only, which is what it was made for.
+        let verb = unsafe { core::mem::transmute::<PostReceives<ibv_qp>, PostReceives<c_void>>(verb) };
+        Ok(Self { is_elsewhere, ..Self::new(pair.as_raw().cast(), verb, wr, sge)? })
+    }
+
+    /// Whoever makes it keeps the queue alive, and is the only one to post to it.
+    pub(crate) fn of_shared(
+        srq: NonNull<ibv_srq>,
+        verb: PostReceives<ibv_srq>,
+        max_wr: u32,
+        max_sge: u32,
+    ) -> Result<Self, NoRoom> {
+        // SAFETY: as above.
+        let verb = unsafe { core::mem::transmute::<PostReceives<ibv_srq>, PostReceives<c_void>>(verb) };
+        Self::new(srq.cast(), verb, max_wr, max_sge)
+    }
+
+    fn new(
+        object: NonNull<c_void>,
+        verb: PostReceives<c_void>,
+        max_requests: u32,
+        max_entries: u32,
+    ) -> Result<Self, NoRoom> {
+        Ok(Self {
+            object,
+            verb,
+            is_elsewhere: false,
+            max_requests,
+            max_entries,
+            requests: array(max_requests, 1)?,
+            entries: array(max_requests, max_entries)?,
+        })
+    }
+
+    /// Room for other numbers, when the queue has been resized.
+    pub(crate) fn resize(&mut self, max_requests: u32, max_entries: u32) -> Result<(), NoRoom> {
+        *self = Self::new(self.object, self.verb, max_requests, max_entries)?;
+        Ok(())
+    }
+
+    pub(crate) fn max_entries(&self) -> u32 {
+        self.max_entries
+    }
+
+    /// Begins a list.
+    #[inline]
+    pub(crate) fn start(&mut self) -> PostRecvGuard<'_> {
         PostRecvGuard {
             requests: self.requests.as_mut_ptr().cast(),
             entries: self.entries.as_mut_ptr().cast(),
-            control: &self.control,
+            object: self.object,
+            verb: self.verb,
+            is_elsewhere: self.is_elsewhere,
             max_requests: self.max_requests,
             max_entries: self.max_entries,
             count: 0,
             failure: None,
             queue: PhantomData,
         }
-    }
-
-    /// What is neither sending nor receiving.
-    pub fn control(&self) -> &QueuePairControl {
-        &self.control
     }
 }
 
@@ -80,12 +154,15 @@ impl ReceiveQueue {
 pub struct PostRecvGuard<'queue> {
     requests: *mut ibv_recv_wr,
     entries: *mut ibv_sge,
-    control: &'queue QueuePairControl,
+    object: NonNull<c_void>,
+    verb: PostReceives<c_void>,
+    is_elsewhere: bool,
     max_requests: u32,
     max_entries: u32,
     count: u32,
     failure: Option<PostRecvError>,
-    queue: PhantomData<&'queue mut ReceiveQueue>,
+    /// It keeps the object alive.
+    queue: PhantomData<&'queue mut ReceiveList>,
 }
 
 impl<'queue> PostRecvGuard<'queue> {
@@ -108,7 +185,7 @@ impl<'queue> PostRecvGuard<'queue> {
                 Some(request)
             }
         } else {
-            self.fail(PostRecvError::TooManyWorkRequests { limit: self.max_requests as usize });
+            self.refuse();
             None
         };
         RecvWorkRequestHandle { guard: self, request }
@@ -128,15 +205,24 @@ impl<'queue> PostRecvGuard<'queue> {
             return Ok(());
         }
         let mut bad = ptr::null_mut();
-        // SAFETY: the pair lives, the queue is borrowed mutably, and `count` requests are linked from the
-        // first of the array; who gave their buffers keeps them.
-        let result =
-            unsafe { verbs::ibv_post_recv(self.control.as_raw().as_ptr(), self.requests, &raw mut bad) };
+        // SAFETY: the object lives, and is what the function takes; the queue is borrowed mutably, and `count` requests are
+        // linked from the first of the array; who gave their buffers keeps them.
+        let result = unsafe { (self.verb)(self.object.as_ptr(), self.requests, &raw mut bad) };
         if result == 0 {
             return Ok(());
         }
         let index = index_of(bad.addr(), self.requests.addr(), size_of::<ibv_recv_wr>(), self.count);
         Err(PostRecvError::from_errno(result, index))
+    }
+
+    /// There is no place for another receive.
+    #[cold]
+    #[inline(never)]
+    fn refuse(&mut self) {
+        self.fail(match self.is_elsewhere {
+            true => PostRecvError::SharedReceiveQueue,
+            false => PostRecvError::TooManyWorkRequests { limit: self.max_requests as usize },
+        });
     }
 
     /// Makes the list fail when it is posted. The first failure counts.
@@ -185,7 +271,7 @@ impl RecvWorkRequestHandle<'_, '_> {
         // fewer than these; both are `ibv_sge`.
         unsafe {
             ptr::copy_nonoverlapping(list.as_ptr().cast(), (*request).sg_list, list.len());
-            (*request).num_sge = list.len() as core::ffi::c_int;
+            (*request).num_sge = list.len() as c_int;
         }
     }
 }
@@ -194,15 +280,18 @@ impl RecvWorkRequestHandle<'_, '_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PostRecvError {
+    /// The queue pair takes its receives from a shared receive queue.
+    #[error("the queue pair takes its receives from a shared receive queue: post them there")]
+    SharedReceiveQueue,
     /// The list is longer than the receive queue.
-    #[error("more than {limit} receives in one list: the receive queue (max_recv_wr) holds no more")]
+    #[error("more than {limit} receives in one list: the receive queue (max_recv_wr, max_wr) holds no more")]
     TooManyWorkRequests {
         /// How many the queue holds.
         limit: usize,
     },
-    /// More pieces of memory than the queue pair was made for.
+    /// More pieces of memory than the queue was made for.
     #[error(
-        "receive {index}: {given} scatter/gather entries; the queue pair's limit (max_recv_sge) is {limit}"
+        "receive {index}: {given} scatter/gather entries; the queue's limit (max_recv_sge, max_sge) is {limit}"
     )]
     TooManyScatterGatherEntries {
         /// Which receive of the list, from 0.
@@ -246,7 +335,7 @@ fn first(before: Option<PostRecvError>, now: PostRecvError) -> Option<PostRecvEr
 
 impl PostRecvError {
     #[cold]
-    fn from_errno(result: core::ffi::c_int, index: Option<usize>) -> Self {
+    fn from_errno(result: c_int, index: Option<usize>) -> Self {
         match crate::ibverbs::os_error(result).raw_os_error().unwrap_or(result) {
             errno @ (libc::ENOMEM | libc::ENOSPC) => Self::NotEnoughResources { index, errno },
             errno @ libc::EINVAL => Self::InvalidWorkRequest { index, errno },
@@ -258,6 +347,7 @@ impl PostRecvError {
     pub fn bad_work_request(&self) -> Option<usize> {
         match self {
             Self::TooManyScatterGatherEntries { index, .. } => Some(*index),
+            Self::SharedReceiveQueue => Some(0),
             Self::TooManyWorkRequests { limit } => Some(*limit),
             Self::NotEnoughResources { index, .. }
             | Self::InvalidWorkRequest { index, .. }
@@ -268,9 +358,9 @@ impl PostRecvError {
 
 /// An array of `count * each` places that nobody touches until they are needed. What a device says it
 /// granted is not trusted: more than there is memory for is an error.
-pub(super) fn array<T>(count: u32, each: u32) -> Result<Box<[MaybeUninit<T>]>, CreateQueuePairError> {
+pub(super) fn array<T>(count: u32, each: u32) -> Result<Box<[MaybeUninit<T>]>, NoRoom> {
     let places = u64::from(count) * u64::from(each);
-    let too_large = || CreateQueuePairError::TooLarge { places, bytes_each: size_of::<T>() };
+    let too_large = || NoRoom { places, bytes_each: size_of::<T>() };
     let places = usize::try_from(places).map_err(|_| too_large())?;
     let mut array: Vec<MaybeUninit<T>> = Vec::new();
     array.try_reserve_exact(places).map_err(|_| too_large())?;

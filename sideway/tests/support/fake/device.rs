@@ -135,6 +135,7 @@ pub(super) unsafe extern "C" fn open_device(_: *mut ibv_device) -> *mut ibv_cont
     ops.poll_cq = world.has("poll_cq").then_some(completion::poll_cq as _);
     ops.post_send = world.has("post_send").then_some(posting::post_send as _);
     ops.req_notify_cq = world.has("req_notify_cq").then_some(events::req_notify_cq as _);
+    ops.post_srq_recv = world.has("post_srq_recv").then_some(objects::post_srq_recv as _);
     ops.post_recv = world.has("post_recv").then_some(posting::post_recv as _);
     world.born();
     let context = Box::into_raw(Box::new(Context { verbs, world, device }));
@@ -167,6 +168,9 @@ unsafe extern "C" fn query_device(context: *mut ibv_context, attr: *mut ibv_devi
             (*attr).max_cqe = 1 << 20;
             (*attr).max_qp_wr = 1 << 14;
             (*attr).max_sge = 32;
+            (*attr).max_srq_wr = 1 << 14;
+            (*attr).device_cap_flags = ibv_device_cap_flags::IBV_DEVICE_SRQ_RESIZE.0;
+            (*attr).max_srq_sge = 32;
             (*attr).phys_port_cnt = 1;
         }
         (*attr).vendor_id = lies.vendor_id;

@@ -45,6 +45,9 @@ pub struct Lies {
     pub create_cq: i32,
     pub create_cq_ex: i32,
     pub create_qp: i32,
+    pub create_srq: i32,
+    /// Also `ibv_query_srq`.
+    pub modify_srq: i32,
     /// Also `ibv_init_ah_from_wc`.
     pub create_ah: i32,
     pub create_qp_ex: i32,

@@ -1,6 +1,7 @@
-//! Address handles.
+//! Address handles and shared receive queues.
 
 use std::ffi::c_int;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sideway::sys::Verbs;
@@ -38,6 +39,10 @@ pub(super) fn add_to(table: Verbs) -> Verbs {
         ibv_create_ah: create_ah,
         ibv_init_ah_from_wc: init_ah_from_wc,
         ibv_destroy_ah: destroy_ah,
+        ibv_create_srq: create_srq,
+        ibv_modify_srq: modify_srq,
+        ibv_query_srq: query_srq,
+        ibv_destroy_srq: destroy_srq,
         ..table
     }
 }
@@ -89,5 +94,111 @@ unsafe extern "C" fn destroy_ah(ah: *mut ibv_ah) -> c_int {
     }
     // SAFETY: nothing uses the handle any more.
     drop(unsafe { Box::from_raw(ah) });
+    0
+}
+
+/// A shared receive queue.
+#[repr(C)]
+struct Srq {
+    srq: ibv_srq,
+    attr: Mutex<ibv_srq_attr>,
+}
+
+unsafe extern "C" fn create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> *mut ibv_srq {
+    // SAFETY: the domain lives and the attributes are valid.
+    unsafe {
+        let world = world_of((*pd).context);
+        if let Some(null) = refuses(world.lies.create_srq) {
+            return null;
+        }
+        if let Some(granted) = world.lies.granted {
+            (*init).attr.max_wr = granted;
+            (*init).attr.max_sge = granted;
+        }
+        world.born();
+        let (context, srq_context) = ((*pd).context, (*init).srq_context);
+        world.check(!srq_context.is_null(), "a shared receive queue has a number");
+        let srq = ibv_srq { context, srq_context, pd, ..ibv_srq::default() };
+        let srq = Box::into_raw(Box::new(Srq { srq, attr: Mutex::new((*init).attr) })).cast();
+        world.uses(pd, srq);
+        srq
+    }
+}
+
+/// # Safety
+///
+/// The queue lives.
+unsafe fn attributes<'a>(srq: *mut ibv_srq) -> MutexGuard<'a, ibv_srq_attr> {
+    // SAFETY: every queue of this provider is such a one.
+    lock(unsafe { &(*srq.cast::<Srq>()).attr })
+}
+
+unsafe extern "C" fn modify_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr, mask: c_int) -> c_int {
+    // SAFETY: the queue lives and the attributes are valid.
+    unsafe {
+        let world = world_of((*srq).context);
+        let mask = ibv_srq_attr_mask(mask as u32);
+        world.check(
+            mask == ibv_srq_attr_mask::IBV_SRQ_LIMIT || mask == ibv_srq_attr_mask::IBV_SRQ_MAX_WR,
+            "one attribute is modified at a time",
+        );
+        if world.lies.modify_srq != 0 {
+            return world.lies.modify_srq;
+        }
+        match mask {
+            ibv_srq_attr_mask::IBV_SRQ_LIMIT => attributes(srq).srq_limit = (*attr).srq_limit,
+            _ => attributes(srq).max_wr = (*attr).max_wr,
+        }
+    }
+    0
+}
+
+unsafe extern "C" fn query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
+    // SAFETY: the queue lives and the place is valid.
+    unsafe {
+        attr.write(*attributes(srq));
+        world_of((*srq).context).lies.modify_srq
+    }
+}
+
+unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
+    // SAFETY: the queue lives.
+    let world = unsafe { world_of((*srq).context) };
+    if !world.dies("srq") {
+        return world.lies.destroy;
+    }
+    world.goes(srq, "shared receive queue");
+    // SAFETY: nothing uses the queue any more.
+    drop(unsafe { Box::from_raw(srq.cast::<Srq>()) });
+    0
+}
+
+pub(super) unsafe extern "C" fn post_srq_recv(
+    srq: *mut ibv_srq,
+    first: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    // SAFETY: the queue lives.
+    let (world, cap) = unsafe { (world_of((*srq).context), *attributes(srq)) };
+    world.check(!first.is_null(), "ibv_post_srq_recv without a request");
+    let (mut request, mut count) = (first, 0);
+    while !request.is_null() {
+        if let Some((result, _)) = world.lies.post_recv {
+            // SAFETY: the caller gives a place for it.
+            unsafe { bad.write(request) };
+            return result;
+        }
+        // SAFETY: the caller's list is valid.
+        let wr = unsafe { *request };
+        world.check(wr.num_sge >= 0 && wr.num_sge as u32 <= cap.max_sge, "too many entries");
+        for n in 0..wr.num_sge as usize {
+            // SAFETY: the list has as many entries as it says.
+            let _ = unsafe { wr.sg_list.add(n).read() };
+        }
+        count += 1;
+        request = wr.next;
+    }
+    world.check(count <= cap.max_wr, "more receives than the queue holds");
+    world.received.fetch_add(u64::from(count), Relaxed);
     0
 }

@@ -77,9 +77,16 @@ unsafe fn new_qp(world: Arc<World>, pd: *mut ibv_pd, attr: &mut ibv_qp_init_attr
     ex.qp_base.send_cq = attr.send_cq;
     ex.qp_base.recv_cq = attr.recv_cq;
     ex.qp_base.qp_type = attr.qp_type;
+    ex.qp_base.srq = attr.srq;
     ex.qp_base.qp_num = world.number();
     let (state, list) = (Mutex::new(0), Mutex::new(List::new()));
-    Box::into_raw(Box::new(Qp { ex, world, cap: attr.cap, state, list }))
+    let (srq, cap) = (attr.srq, attr.cap);
+    let qp = Box::into_raw(Box::new(Qp { ex, world, cap, state, list }));
+    if !srq.is_null() {
+        // SAFETY: the pair was made just now.
+        unsafe { (*qp).world.uses(srq, qp) };
+    }
+    qp
 }
 
 pub(super) unsafe extern "C" fn create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> *mut ibv_qp {

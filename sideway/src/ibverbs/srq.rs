@@ -1,0 +1,424 @@
+//! Shared receive queues: receives that many queue pairs take, each as its messages come.
+//!
+//! With a receive queue of its own, a pair needs as many receives as its peer may ever send at once, however seldom it does.
+//! Pairs that [share](super::queue_pair::QueuePairBuilder::setup_srq) a queue need as many as all peers together send at
+//! once. A receive completes into the receive completion queue of the pair that took it, whose number the completion has:
+//! [`QueuePairTable`](super::queue_pair::QueuePairTable) leads from there to what the program knows of the pair.
+//!
+//! A queue that runs low can say so, once, by an [asynchronous event](super::event):
+//! [`SharedReceiveQueueLimitReached`](super::event::AsyncEventType::SharedReceiveQueueLimitReached).
+//!
+//! ```
+//! # #[cfg(feature = "soft")]
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use sideway::ibverbs::AccessFlags;
+//! use sideway::ibverbs::device::DeviceList;
+//! use sideway::memory::{Buffer, BufferKind};
+//!
+//! let list = DeviceList::from_provider(sideway::ProviderChoice::Soft.select()?.provider())?;
+//! let context = list.first()?.open()?;
+//! let pd = context.alloc_pd()?;
+//! let memory = pd.reg_buffer(Buffer::new(BufferKind::Private, 4096)?, AccessFlags::LocalWrite)?;
+//! let mut srq = pd.create_srq_builder().setup_max_wr(64).build()?;
+//! let cq = context.create_cq_builder().setup_cqe(64).build_generic()?;
+//! let mut builder = pd.create_qp_builder();
+//! builder.setup_send_cq(&cq).setup_recv_cq(&cq).setup_srq(&srq);
+//! let pairs = [builder.build_generic()?, builder.build_generic()?];
+//!
+//! let mut guard = srq.start_post_recv();
+//! for wr_id in 0..16 {
+//!     let addr = memory.as_ptr().addr() as u64 + 256 * wr_id;
+//!     // SAFETY: the memory outlives the queue, and no reference to it is made.
+//!     unsafe { guard.construct_wr(wr_id).setup_sge(memory.lkey(), addr, 256) };
+//! }
+//! guard.post()?;
+//! srq.set_limit(4)?;
+//! # drop((pairs, srq));
+//! # Ok(())
+//! # }
+//! # #[cfg(not(feature = "soft"))]
+//! # fn main() {}
+//! ```
+
+use std::ffi::{c_int, c_void};
+use std::fmt;
+use std::io;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rdma_mummy_sys::types::{ibv_srq, ibv_srq_attr, ibv_srq_attr_mask as Mask, ibv_srq_init_attr};
+
+use super::device_attr::DeviceCapabilityFlags;
+use super::device_context::DeviceContext;
+use super::protection_domain::ProtectionDomain;
+use super::queue_pair::{NoRoom, PostRecvGuard, ReceiveList};
+use super::{Unsupported, check};
+
+/// A shared receive queue (`ibv_srq`).
+///
+/// It is posted to through `&mut`, so by one thread at a time. It lives as long as this, or a queue pair that takes receives
+/// from it, does.
+pub struct SharedReceiveQueue {
+    inner: Arc<SrqInner>,
+    list: ReceiveList,
+}
+
+/// The queue itself, for as long as its handle or one of its pairs needs it.
+#[derive(Debug)]
+pub(crate) struct SrqInner {
+    srq: NonNull<ibv_srq>,
+    id: SharedReceiveQueueId,
+    pd: ProtectionDomain,
+}
+
+// SAFETY: posting is exclusive to the queue's handle (`&mut`); what else is done with it (attributes, creating and destroying
+// queue pairs) is thread-safe in libibverbs.
+unsafe impl Send for SrqInner {}
+// SAFETY: as above.
+unsafe impl Sync for SrqInner {}
+
+/// Which shared receive queue an event is about. No two queues of a process have the same, not one after the other either.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SharedReceiveQueueId(u64);
+
+impl SharedReceiveQueueId {
+    fn new() -> Self {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        Self(LAST.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+
+    /// What the C object carries.
+    fn to_context(self) -> *mut c_void {
+        core::ptr::without_provenance_mut(self.0 as usize)
+    }
+
+    /// The id that a C object carries, if it was made here.
+    pub(super) fn of_context(srq_context: *mut c_void) -> Self {
+        Self(srq_context.addr() as u64)
+    }
+}
+
+impl SrqInner {
+    pub(crate) fn as_raw(&self) -> NonNull<ibv_srq> {
+        self.srq
+    }
+
+    pub(crate) fn id(&self) -> SharedReceiveQueueId {
+        self.id
+    }
+
+    pub(crate) fn context(&self) -> &DeviceContext {
+        self.pd.context()
+    }
+}
+
+impl Drop for SrqInner {
+    fn drop(&mut self) {
+        // SAFETY: the queue lives, and its handle and every queue pair that uses it are gone.
+        let result = unsafe { (self.context().provider().verbs().ibv_destroy_srq)(self.srq.as_ptr()) };
+        if let Err(error) = check(result) {
+            log::error!("ibv_destroy_srq failed: {error}");
+            // The queue is still there, so what it depends on has to stay.
+            std::mem::forget(self.pd.clone());
+        }
+    }
+}
+
+/// How much a shared receive queue holds, and when it says that it runs low (`ibv_srq_attr`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedReceiveQueueAttribute {
+    /// How many receives.
+    pub max_wr: u32,
+    /// How many scatter/gather entries of each.
+    pub max_sge: u32,
+    /// With fewer receives than this, it says so once; 0 for never.
+    pub srq_limit: u32,
+}
+
+/// Describes a shared receive queue. The same description makes any number of them.
+#[derive(Clone, Debug)]
+pub struct SharedReceiveQueueBuilder {
+    pd: ProtectionDomain,
+    attr: SharedReceiveQueueAttribute,
+}
+
+impl SharedReceiveQueueBuilder {
+    /// A queue of 16 receives of one entry.
+    pub(super) fn new(pd: &ProtectionDomain) -> Self {
+        Self { pd: pd.clone(), attr: SharedReceiveQueueAttribute { max_wr: 16, max_sge: 1, srq_limit: 0 } }
+    }
+
+    /// How many receives it holds at least.
+    pub fn setup_max_wr(&mut self, max_wr: u32) -> &mut Self {
+        self.attr.max_wr = max_wr;
+        self
+    }
+
+    /// How many scatter/gather entries a receive may have.
+    pub fn setup_max_sge(&mut self, max_sge: u32) -> &mut Self {
+        self.attr.max_sge = max_sge;
+        self
+    }
+
+    /// Makes the queue (`ibv_create_srq`).
+    ///
+    /// # Errors
+    ///
+    /// The device has none ([`Unsupported`]), or not so large.
+    ///
+    /// # References
+    ///
+    /// `man ibv_create_srq`
+    pub fn build(&self) -> Result<SharedReceiveQueue, CreateSharedReceiveQueueError> {
+        let id = SharedReceiveQueueId::new();
+        let SharedReceiveQueueAttribute { max_wr, max_sge, .. } = self.attr;
+        let mut init = ibv_srq_init_attr {
+            srq_context: id.to_context(),
+            attr: ibv_srq_attr { max_wr, max_sge, srq_limit: 0 },
+        };
+        let create = self.pd.context().provider().verbs().ibv_create_srq;
+        // SAFETY: the domain lives, and the attributes are this function's own.
+        let srq = NonNull::new(unsafe { create(self.pd.as_raw().as_ptr(), &raw mut init) })
+            .ok_or_else(|| self.error(io::Error::last_os_error()))?;
+        let inner = Arc::new(SrqInner { srq, id, pd: self.pd.clone() });
+        // SAFETY: the context is open; the operation is in every release's struct.
+        let verb = unsafe { (*self.pd.context().as_raw().as_ptr()).ops.post_srq_recv };
+        let verb = verb.ok_or(CreateSharedReceiveQueueError::Incomplete { operation: "post_srq_recv" })?;
+        let list = ReceiveList::of_shared(srq, verb, init.attr.max_wr, init.attr.max_sge)?;
+        Ok(SharedReceiveQueue { inner, list })
+    }
+
+    /// Finds the limit that was exceeded, after the fact.
+    #[cold]
+    fn error(&self, source: io::Error) -> CreateSharedReceiveQueueError {
+        let context = self.pd.context();
+        if Unsupported::is_meant_by(&source) {
+            return Unsupported::new(context, "ibv_create_srq", "shared receive queues").into();
+        }
+        let SharedReceiveQueueAttribute { max_wr, max_sge, .. } = self.attr;
+        if let Ok(device) = context.query_device() {
+            let asked = [
+                ("max_wr", max_wr, "max_srq_wr", device.max_srq_wr()),
+                ("max_sge", max_sge, "max_srq_sge", device.max_srq_sge()),
+            ];
+            for (what, asked, limit_name, limit) in asked {
+                if u32::try_from(limit).is_ok_and(|limit| asked > limit) {
+                    return CreateSharedReceiveQueueError::LimitExceeded {
+                        what,
+                        asked,
+                        limit_name,
+                        limit,
+                        source,
+                    };
+                }
+            }
+        }
+        CreateSharedReceiveQueueError::Ibverbs { max_wr, max_sge, source }
+    }
+}
+
+impl SharedReceiveQueue {
+    /// Begins a list of work requests to receive into (`ibv_post_srq_recv`).
+    #[inline]
+    pub fn start_post_recv(&mut self) -> PostRecvGuard<'_> {
+        self.list.start()
+    }
+
+    /// By what events name it.
+    pub fn id(&self) -> SharedReceiveQueueId {
+        self.inner.id
+    }
+
+    /// The domain that it belongs to.
+    pub fn pd(&self) -> &ProtectionDomain {
+        &self.inner.pd
+    }
+
+    /// The C object. Using it is as unsafe as in C, and it must not be destroyed.
+    pub fn as_raw(&self) -> NonNull<ibv_srq> {
+        self.inner.srq
+    }
+
+    pub(super) fn shared(&self) -> Arc<SrqInner> {
+        Arc::clone(&self.inner)
+    }
+
+    /// What it holds, as the device says (`ibv_query_srq`).
+    ///
+    /// # Errors
+    ///
+    /// The device does not answer.
+    ///
+    /// # References
+    ///
+    /// `man ibv_query_srq`
+    pub fn query(&self) -> Result<SharedReceiveQueueAttribute, QuerySharedReceiveQueueError> {
+        let mut attr = ibv_srq_attr::default();
+        let query = self.inner.context().provider().verbs().ibv_query_srq;
+        // SAFETY: the queue lives, and the attributes are this function's own.
+        check(unsafe { query(self.inner.srq.as_ptr(), &raw mut attr) })
+            .map_err(|source| QuerySharedReceiveQueueError { source })?;
+        let ibv_srq_attr { max_wr, max_sge, srq_limit } = attr;
+        Ok(SharedReceiveQueueAttribute { max_wr, max_sge, srq_limit })
+    }
+
+    /// Asks for one event when it holds fewer receives than this; 0 takes that back (`ibv_modify_srq`).
+    ///
+    /// To be told again, ask again: after receives have been posted, or the event comes at once.
+    ///
+    /// # Errors
+    ///
+    /// The limit is more than the queue holds, or the device has none ([`Unsupported`]).
+    ///
+    /// # References
+    ///
+    /// `man ibv_modify_srq`
+    pub fn set_limit(&self, srq_limit: u32) -> Result<(), ModifySharedReceiveQueueError> {
+        self.modify(ibv_srq_attr { srq_limit, ..ibv_srq_attr::default() }, Mask::IBV_SRQ_LIMIT)
+    }
+
+    /// Makes it larger or smaller (`ibv_modify_srq`). What was posted stays.
+    ///
+    /// # Errors
+    ///
+    /// The device cannot ([`Unsupported`]), has not so many, or more are posted. If there is no memory for longer lists, the
+    /// queue is as large as was asked for, and its lists are as they were.
+    ///
+    /// # References
+    ///
+    /// `man ibv_modify_srq`
+    pub fn resize(&mut self, max_wr: u32) -> Result<(), ModifySharedReceiveQueueError> {
+        self.modify(ibv_srq_attr { max_wr, ..ibv_srq_attr::default() }, Mask::IBV_SRQ_MAX_WR)?;
+        // The device may have granted more; if it does not say, so many there are in any case.
+        let (max_wr, max_sge) = match self.query() {
+            Ok(attr) => (attr.max_wr, attr.max_sge),
+            Err(_) => (max_wr, self.list.max_entries()),
+        };
+        self.list.resize(max_wr, max_sge).map_err(|NoRoom { places, bytes_each }| {
+            ModifySharedReceiveQueueError::TooLarge { places, bytes_each }
+        })
+    }
+
+    fn modify(&self, mut attr: ibv_srq_attr, mask: Mask) -> Result<(), ModifySharedReceiveQueueError> {
+        let asked = if mask == Mask::IBV_SRQ_LIMIT { attr.srq_limit } else { attr.max_wr };
+        let modify = self.inner.context().provider().verbs().ibv_modify_srq;
+        // SAFETY: the queue lives, and the attributes are this function's own.
+        let result = unsafe { modify(self.inner.srq.as_ptr(), &raw mut attr, mask.0 as c_int) };
+        let (what, capability) = match mask {
+            Mask::IBV_SRQ_LIMIT => ("srq_limit", "limits of shared receive queues"),
+            _ => ("max_wr", "resizing of shared receive queues"),
+        };
+        check(result).map_err(|source| {
+            let resizes = mask == Mask::IBV_SRQ_LIMIT || self.may_be_resized();
+            if Unsupported::is_meant_by(&source) || !resizes {
+                return Unsupported::new(self.inner.context(), "ibv_modify_srq", capability).into();
+            }
+            ModifySharedReceiveQueueError::Ibverbs { what, asked, source }
+        })
+    }
+
+    /// Whether the device says that it can. Others call it `EINVAL`.
+    #[cold]
+    fn may_be_resized(&self) -> bool {
+        let device = self.inner.context().query_device();
+        device.is_ok_and(|device| device.capability_flags().contains(DeviceCapabilityFlags::SrqResize))
+    }
+}
+
+impl fmt::Debug for SharedReceiveQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedReceiveQueue").field("id", &self.inner.id).finish_non_exhaustive()
+    }
+}
+
+/// A shared receive queue could not be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CreateSharedReceiveQueueError {
+    /// The device has none, or not such.
+    #[error(transparent)]
+    Unsupported(#[from] Unsupported),
+    /// More than the device has.
+    #[error("{what} {asked} was asked for; the device's limit ({limit_name}) is {limit} ({source})")]
+    LimitExceeded {
+        /// What was asked for.
+        what: &'static str,
+        /// How much of it.
+        asked: u32,
+        /// The device attribute.
+        limit_name: &'static str,
+        /// Its value.
+        limit: i32,
+        /// What the library said.
+        source: io::Error,
+    },
+    /// The library made a queue that lacks an operation which every one must have.
+    #[error("the device's library made a shared receive queue without `{operation}`")]
+    Incomplete {
+        /// What is missing.
+        operation: &'static str,
+    },
+    /// There is no memory for receives in the number that the device granted.
+    #[error("no memory for {places} places of {bytes_each} bytes, as many as the device granted")]
+    TooLarge {
+        /// How many places.
+        places: u64,
+        /// The size of each.
+        bytes_each: usize,
+    },
+    /// The library refused.
+    #[error("cannot make a shared receive queue with max_wr {max_wr} and max_sge {max_sge}: {source}")]
+    Ibverbs {
+        /// How many receives were asked for.
+        max_wr: u32,
+        /// How many entries each.
+        max_sge: u32,
+        /// What the library said.
+        source: io::Error,
+    },
+}
+
+impl From<NoRoom> for CreateSharedReceiveQueueError {
+    fn from(NoRoom { places, bytes_each }: NoRoom) -> Self {
+        Self::TooLarge { places, bytes_each }
+    }
+}
+
+/// A shared receive queue could not be modified.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ModifySharedReceiveQueueError {
+    /// The device cannot.
+    #[error(transparent)]
+    Unsupported(#[from] Unsupported),
+    /// There is no memory for lists as long as the queue is now.
+    #[error("no memory for {places} places of {bytes_each} bytes, for lists as long as the queue is now")]
+    TooLarge {
+        /// How many places.
+        places: u64,
+        /// The size of each.
+        bytes_each: usize,
+    },
+    /// `ibv_modify_srq` failed.
+    #[error(
+        "ibv_modify_srq failed with {what} {asked}: {source} (a limit is at most what the queue holds, and a queue holds at \
+         least what is posted and its limit)"
+    )]
+    Ibverbs {
+        /// What was to change.
+        what: &'static str,
+        /// To what.
+        asked: u32,
+        /// What the library said.
+        source: io::Error,
+    },
+}
+
+/// The attributes of a shared receive queue could not be read.
+#[derive(Debug, thiserror::Error)]
+#[error("ibv_query_srq failed: {source}")]
+pub struct QuerySharedReceiveQueueError {
+    /// What the library said.
+    pub source: io::Error,
+}
