@@ -152,7 +152,7 @@ impl Steps<'_> {
     fn to_ready_to_receive(&self, remote: &Endpoint) -> Result<(), Failure> {
         let mut attr = QueuePairAttribute::new();
         attr.setup_state(QueuePairState::ReadyToReceive)
-            .setup_path_mtu(self.plan.mtu)
+            .setup_path_mtu(self.plan.mtu.unwrap_or(self.path.mtu()))
             .setup_dest_qp_num(remote.qp_number)
             .setup_rq_psn(remote.packet_seq_num)
             .setup_max_dest_read_atomic(1)

@@ -1,16 +1,17 @@
-//! The flags of `ibv_rc_pingpong`.
+//! The flags of `ibv_rc_pingpong` and its kin.
 
 use std::time::Duration;
 
 use sideway::ibverbs::connect::LocalPath;
 use sideway::ibverbs::device_context::DeviceContext;
 use sideway::ibverbs::port::Mtu;
+use sideway::ibverbs::queue_pair::QueuePairType;
 
 use crate::program::Failure;
 
-/// Sends a message to and fro over a reliable connection. Either side can be rdma-core's ibv_rc_pingpong.
-#[derive(Clone, Debug, clap::Parser)]
-pub struct Args {
+/// What all ping-pongs are told.
+#[derive(Clone, Debug, clap::Args)]
+struct Common {
     /// The server's name or address; without it this side is the server
     host: Option<String>,
 
@@ -25,14 +26,6 @@ pub struct Args {
     /// The device's port
     #[arg(short = 'i', long = "ib-port", value_name = "PORT", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..))]
     ib_port: u8,
-
-    /// The size of the message, in bytes
-    #[arg(short, long, default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..))]
-    size: u32,
-
-    /// The size of packets: 256, 512, 1024, 2048 or 4096 bytes
-    #[arg(short, long, default_value = "1024", value_parser = mtu)]
-    mtu: Mtu,
 
     /// The number of receives to post at a time
     #[arg(short, long, value_name = "DEPTH", default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=MAX_DEPTH))]
@@ -58,17 +51,82 @@ pub struct Args {
     #[arg(short, long)]
     events: bool,
 
+    /// Give up when nothing happens for so long: the peer may be dead (0: never)
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    timeout: u32,
+}
+
+/// The message, and the packets that it is cut into.
+#[derive(Clone, Debug, clap::Args)]
+struct Message {
+    /// The size of the message, in bytes
+    #[arg(short, long, default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..))]
+    size: u32,
+
+    /// The size of packets: 256, 512, 1024, 2048 or 4096 bytes
+    #[arg(short, long, default_value = "1024", value_parser = mtu)]
+    mtu: Mtu,
+}
+
+/// Sends a message to and fro over a reliable connection. Either side can be rdma-core's ibv_rc_pingpong.
+#[derive(Clone, Debug, clap::Parser)]
+pub struct Args {
+    #[command(flatten)]
+    common: Common,
+
+    #[command(flatten)]
+    message: Message,
+
     /// Insist on posting with ibv_wr_*, which is done anyway where the device can
     #[arg(short = 'N', long = "new_send")]
     new_send: bool,
 
-    /// Give up when nothing happens for so long: the peer may be dead (0: never)
-    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
-    timeout: u32,
-
     #[command(flatten)]
     unsupported: Unsupported,
 }
+
+/// Sends a message to and fro over an unreliable connection. Either side can be rdma-core's ibv_uc_pingpong.
+#[derive(Clone, Debug, clap::Parser)]
+pub struct UcArgs {
+    #[command(flatten)]
+    common: Common,
+
+    #[command(flatten)]
+    message: Message,
+}
+
+/// Sends a datagram to and fro. Either side can be rdma-core's ibv_ud_pingpong.
+#[derive(Clone, Debug, clap::Parser)]
+pub struct UdArgs {
+    #[command(flatten)]
+    common: Common,
+
+    /// The size of the datagram, in bytes (C's program has the same default, whatever its help says)
+    #[arg(short, long, default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..))]
+    size: u32,
+}
+
+/// Sends messages to and fro over many reliable connections that share a receive queue. Either side can be rdma-core's
+/// ibv_srq_pingpong.
+#[derive(Clone, Debug, clap::Parser)]
+pub struct SrqArgs {
+    #[command(flatten)]
+    common: Common,
+
+    #[command(flatten)]
+    message: Message,
+
+    /// The number of queue pairs
+    #[arg(short = 'q', long = "num-qp", value_name = "NUM", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=MAX_PAIRS))]
+    num_qp: u32,
+
+    /// On-demand paging, which this program does not have
+    #[arg(short, long, hide = true)]
+    odp: bool,
+}
+
+/// C's limit.
+pub(super) const MAX_PAIRS: i64 = 256;
 
 /// So that the completion queue's length, one more, is still one that C can say.
 const MAX_DEPTH: i64 = i32::MAX as i64 - 1;
@@ -137,8 +195,12 @@ pub struct Plan {
     pub ib_port: u8,
     /// The size of the message.
     pub size: u32,
-    /// The size of packets.
-    pub mtu: Mtu,
+    /// The size of packets of a connection.
+    pub mtu: Option<Mtu>,
+    /// The queue pairs' type.
+    pub qp_type: QueuePairType,
+    /// How many queue pairs share a receive queue; 0 where the one has its own.
+    pub sharing: u32,
     /// How many receives to post at a time.
     pub rx_depth: u32,
     /// How often the message goes to and fro.
@@ -162,24 +224,67 @@ impl TryFrom<Args> for Plan {
 
     fn try_from(args: Args) -> Result<Self, Failure> {
         args.unsupported.refuse()?;
+        let plan = Self::connected(args.common, args.message, QueuePairType::ReliableConnection);
+        Ok(Self { extended_only: args.new_send, ..plan })
+    }
+}
+
+impl From<UcArgs> for Plan {
+    fn from(args: UcArgs) -> Self {
+        Self::connected(args.common, args.message, QueuePairType::UnreliableConnection)
+    }
+}
+
+impl From<UdArgs> for Plan {
+    fn from(args: UdArgs) -> Self {
+        Self::new(args.common, args.size, None, QueuePairType::UnreliableDatagram)
+    }
+}
+
+impl TryFrom<SrqArgs> for Plan {
+    type Error = Failure;
+
+    fn try_from(args: SrqArgs) -> Result<Self, Failure> {
+        if args.odp {
+            return Err(Failure::setup("-o (--odp) is not supported: memory is always pinned"));
+        }
+        let (depth, sharing) = (args.common.rx_depth, args.num_qp);
+        if depth < sharing {
+            return Err(Failure::setup(format_args!(
+                "-r {depth}: {sharing} queue pairs (-q) need a receive each at least"
+            )));
+        }
+        let plan = Self::connected(args.common, args.message, QueuePairType::ReliableConnection);
+        Ok(Self { sharing, ..plan })
+    }
+}
+
+impl Plan {
+    fn connected(common: Common, message: Message, qp_type: QueuePairType) -> Self {
+        Self::new(common, message.size, Some(message.mtu), qp_type)
+    }
+
+    fn new(common: Common, size: u32, mtu: Option<Mtu>, qp_type: QueuePairType) -> Self {
         // A long message takes its time even when all is well.
-        let seconds = u64::from(args.timeout) + u64::from(args.size >> 20);
-        Ok(Self {
-            host: args.host,
-            port: args.port,
-            ib_dev: args.ib_dev,
-            ib_port: args.ib_port,
-            size: args.size,
-            mtu: args.mtu,
-            rx_depth: args.rx_depth,
-            iters: args.iters,
-            service_level: args.sl,
-            gid_index: args.gid_idx,
-            check: args.chk,
-            events: args.events,
-            extended_only: args.new_send,
-            timeout: (args.timeout > 0).then(|| Duration::from_secs(seconds)),
-        })
+        let seconds = u64::from(common.timeout) + u64::from(size >> 20);
+        Self {
+            host: common.host,
+            port: common.port,
+            ib_dev: common.ib_dev,
+            ib_port: common.ib_port,
+            size,
+            mtu,
+            qp_type,
+            sharing: 0,
+            rx_depth: common.rx_depth,
+            iters: common.iters,
+            service_level: common.sl,
+            gid_index: common.gid_idx,
+            check: common.chk,
+            events: common.events,
+            extended_only: false,
+            timeout: (common.timeout > 0).then(|| Duration::from_secs(seconds)),
+        }
     }
 }
 
@@ -192,8 +297,10 @@ impl Plan {
     pub fn check(&self, context: &DeviceContext, path: &LocalPath) -> Result<(), Failure> {
         let (name, port) = (context.name(), path.port_num());
         let device = context.query_device()?;
-        // Everything that is received completes in one queue, together with the one send.
-        let queues = [("receive", device.max_qp_wr()), ("completion", device.max_cqe().saturating_sub(1))];
+        // Everything that is received completes in one queue, together with one send of each queue pair.
+        let sends = i32::try_from(self.sharing.max(1))?;
+        let receives = if self.sharing > 0 { device.max_srq_wr() } else { device.max_qp_wr() };
+        let queues = [("receive", receives), ("completion", device.max_cqe().saturating_sub(sends))];
         for (queue, limit) in queues {
             if i64::from(self.rx_depth) > i64::from(limit) {
                 return Err(Failure::setup(format_args!(
@@ -209,10 +316,18 @@ impl Plan {
                 self.size
             )));
         }
-        if self.mtu > path.mtu() {
+        let Some(mtu) = self.mtu else {
+            return match path.mtu().bytes() {
+                Some(most) if self.size > most => Err(Failure::setup(format_args!(
+                    "-s {}: a datagram is one packet, and those of port {port} of {name} have at most {most} bytes",
+                    self.size
+                ))),
+                _ => Ok(()),
+            };
+        };
+        if mtu > path.mtu() {
             return Err(Failure::setup(format_args!(
-                "-m {}: the MTU of port {port} of {name} is {}; raise that of its network interface, or choose a smaller one",
-                self.mtu,
+                "-m {mtu}: the MTU of port {port} of {name} is {}; raise that of its network interface, or choose a smaller one",
                 path.mtu()
             )));
         }
@@ -240,7 +355,7 @@ mod tests {
     fn defaults_are_those_of_c() {
         let plan = plan("").unwrap();
         assert_eq!((plan.host, plan.port, plan.ib_dev, plan.ib_port), (None, 18515, None, 1));
-        assert_eq!((plan.size, plan.mtu, plan.rx_depth, plan.iters), (4096, Mtu::Mtu1024, 500, 1000));
+        assert_eq!((plan.size, plan.mtu, plan.rx_depth, plan.iters), (4096, Some(Mtu::Mtu1024), 500, 1000));
         assert_eq!((plan.service_level, plan.gid_index, plan.check), (0, None, false));
         assert!(!plan.extended_only && !plan.events);
     }
@@ -251,7 +366,7 @@ mod tests {
             plan("-p 1 -d rxe0 -i 2 -s 8 server -m 256 -r 7 -n 9 -l 3 -g 4 -c -e -N --timeout 5").unwrap();
         assert_eq!((plan.host.as_deref(), plan.port), (Some("server"), 1));
         assert_eq!((plan.ib_dev.as_deref(), plan.ib_port), (Some("rxe0"), 2));
-        assert_eq!((plan.size, plan.mtu, plan.rx_depth, plan.iters), (8, Mtu::Mtu256, 7, 9));
+        assert_eq!((plan.size, plan.mtu, plan.rx_depth, plan.iters), (8, Some(Mtu::Mtu256), 7, 9));
         assert_eq!((plan.service_level, plan.gid_index), (3, Some(4)));
         assert!(plan.check && plan.extended_only && plan.events);
         assert_eq!(plan.timeout, Some(Duration::from_secs(5)));
@@ -285,5 +400,26 @@ mod tests {
     fn no_timeout_means_for_ever_and_long_messages_get_more() {
         assert_eq!(plan("--timeout 0").unwrap().timeout, None);
         assert_eq!(plan("--timeout 1 -s 3145728").unwrap().timeout, Some(Duration::from_secs(4)));
+    }
+
+    #[test]
+    fn the_others_have_flags_of_their_own() {
+        fn parse<A: clap::Parser>(arguments: &str) -> Result<A, Failure> {
+            program::parse(["pingpong"].into_iter().chain(arguments.split_whitespace()))
+        }
+        let plan = Plan::from(parse::<UdArgs>("").unwrap());
+        assert_eq!((plan.size, plan.mtu, plan.qp_type), (1024, None, QueuePairType::UnreliableDatagram));
+        assert!(matches!(parse::<UdArgs>("-m 256"), Err(Failure::Setup(reason)) if reason.contains("'-m'")));
+        let plan = Plan::from(parse::<UcArgs>("-m 256").unwrap());
+        assert_eq!((plan.mtu, plan.qp_type), (Some(Mtu::Mtu256), QueuePairType::UnreliableConnection));
+        let plan = Plan::try_from(parse::<SrqArgs>("-q 3 -r 3").unwrap()).unwrap();
+        assert_eq!((plan.sharing, plan.rx_depth), (3, 3));
+        assert_eq!(Plan::try_from(parse::<SrqArgs>("").unwrap()).unwrap().sharing, 16);
+        for (arguments, words) in [("-r 15", "-r 15: 16 queue pairs"), ("-o", "-o (--odp) is not supported")]
+        {
+            let refused = Plan::try_from(parse::<SrqArgs>(arguments).unwrap());
+            assert!(matches!(refused, Err(Failure::Setup(reason)) if reason.starts_with(words)));
+        }
+        assert!(parse::<SrqArgs>("-q 257").is_err());
     }
 }

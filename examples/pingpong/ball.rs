@@ -13,6 +13,8 @@ use crate::program::Failure;
 pub struct Ball {
     memory: RegisteredBuffer,
     size: u32,
+    /// How much lies before each message, for the header of a datagram.
+    header: u32,
     /// From the one message to the other: whole pages.
     stride: usize,
     page: usize,
@@ -29,15 +31,24 @@ impl Ball {
     ///
     /// There is not so much memory, or it cannot be registered.
     pub fn new(pd: &ProtectionDomain, size: u32) -> Result<Self, Failure> {
+        Self::behind(pd, size, 0)
+    }
+
+    /// The same, with room for a header of this length before each message.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new).
+    pub fn behind(pd: &ProtectionDomain, size: u32, header: u32) -> Result<Self, Failure> {
         let page = rustix::param::page_size();
-        let stride = usize::try_from(size)?.next_multiple_of(page);
+        let stride = usize::try_from(u64::from(size) + u64::from(header))?.next_multiple_of(page);
         let kind = BufferKind::for_device(pd.context());
         let buffer = Buffer::new(kind, 2 * stride)
             .map_err(|error| Failure::setup(format_args!("{error}; choose shorter messages with -s")))?;
         // SAFETY: so many bytes were allocated just now, and nobody else knows of them yet.
         unsafe { buffer.as_ptr().write_bytes(Self::FILLING, buffer.len()) };
         let memory = pd.reg_buffer(buffer, AccessFlags::LocalWrite)?;
-        Ok(Self { memory, size, stride, page })
+        Ok(Self { memory, size, header, stride, page })
     }
 
     /// The key to both messages.
@@ -48,6 +59,11 @@ impl Ball {
     /// Where a message is. Even and odd turns take turns.
     pub fn addr(&self, turn: u32) -> u64 {
         self.message(turn).addr() as u64
+    }
+
+    /// Where a message comes in: its header's place, and the length of both.
+    pub fn room(&self, turn: u32) -> (u64, u32) {
+        (self.addr(turn) - u64::from(self.header), self.size + self.header)
     }
 
     /// How long a message is.
@@ -80,8 +96,17 @@ impl Ball {
         wrong
     }
 
+    /// The pages of a message whose mark is missing, whatever else is in them: for messages that a peer has filled.
+    pub fn wrong_marks(&self, turn: u32) -> Vec<usize> {
+        let places = (0..self.size as usize).step_by(self.page);
+        // SAFETY: `place` is below the message's size; the read makes no reference.
+        let is_wrong =
+            |place: &usize| unsafe { self.message(turn).add(*place).read_volatile() != Self::PAGE_MARK };
+        places.filter(is_wrong).map(|place| place / self.page).collect()
+    }
+
     fn message(&self, turn: u32) -> *mut u8 {
-        // SAFETY: the memory is twice as long as the stride.
-        unsafe { self.memory.as_ptr().add(turn as usize % 2 * self.stride) }
+        // SAFETY: the memory is twice as long as the stride, which has room for header and message.
+        unsafe { self.memory.as_ptr().add(turn as usize % 2 * self.stride + self.header as usize) }
     }
 }

@@ -8,6 +8,7 @@
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::slice;
 use std::time::Duration;
 
 use sideway::ibverbs::connect::Endpoint;
@@ -24,9 +25,18 @@ const STEP_LIMIT: Duration = Duration::from_secs(20);
 ///
 /// There is no server, or it does not behave as one.
 pub fn call(host: &str, port: u16, local: &Endpoint) -> Result<Endpoint, Failure> {
+    call_all(host, port, slice::from_ref(local)).map(|mut all| all.remove(0))
+}
+
+/// The same, of as many addresses on the one side as on the other.
+///
+/// # Errors
+///
+/// As [`call`].
+pub fn call_all(host: &str, port: u16, local: &[Endpoint]) -> Result<Vec<Endpoint>, Failure> {
     let mut stream = connect(host, port)?;
-    send(&mut stream, wire::encode(local).as_bytes())?;
-    let remote = wire::decode(&receive(&mut stream)?, local)?;
+    send_all(&mut stream, local)?;
+    let remote = receive_all(&mut stream, local)?;
     send(&mut stream, wire::DONE)?;
     Ok(remote)
 }
@@ -42,6 +52,19 @@ pub fn answer(
     local: &Endpoint,
     get_ready: impl FnOnce(&Endpoint) -> Result<(), Failure>,
 ) -> Result<Endpoint, Failure> {
+    answer_all(port, slice::from_ref(local), |all| get_ready(&all[0])).map(|mut all| all.remove(0))
+}
+
+/// The same, of as many addresses on the one side as on the other.
+///
+/// # Errors
+///
+/// As [`answer`].
+pub fn answer_all(
+    port: u16,
+    local: &[Endpoint],
+    get_ready: impl FnOnce(&[Endpoint]) -> Result<(), Failure>,
+) -> Result<Vec<Endpoint>, Failure> {
     // A socket for IPv6 takes IPv4, too, unless the system says otherwise.
     let any: [SocketAddr; 2] = [(Ipv6Addr::UNSPECIFIED, port).into(), (Ipv4Addr::UNSPECIFIED, port).into()];
     let listener = TcpListener::bind(&any[..]).map_err(|error| {
@@ -52,14 +75,14 @@ pub fn answer(
 
 fn answer_on(
     listener: &TcpListener,
-    local: &Endpoint,
-    get_ready: impl FnOnce(&Endpoint) -> Result<(), Failure>,
-) -> Result<Endpoint, Failure> {
+    local: &[Endpoint],
+    get_ready: impl FnOnce(&[Endpoint]) -> Result<(), Failure>,
+) -> Result<Vec<Endpoint>, Failure> {
     let (mut stream, _) = listener.accept()?;
     limit(&stream)?;
-    let remote = wire::decode(&receive(&mut stream)?, local)?;
+    let remote = receive_all(&mut stream, local)?;
     get_ready(&remote)?;
-    send(&mut stream, wire::encode(local).as_bytes())?;
+    send_all(&mut stream, local)?;
     match receive(&mut stream)? {
         done if &done == wire::DONE => Ok(remote),
         other => Err(Failure::setup(format_args!(
@@ -92,6 +115,16 @@ fn connect(host: &str, port: u16) -> Result<TcpStream, Failure> {
 fn limit(stream: &TcpStream) -> Result<(), Failure> {
     stream.set_read_timeout(Some(STEP_LIMIT))?;
     Ok(stream.set_write_timeout(Some(STEP_LIMIT))?)
+}
+
+/// Each address in a piece of its own.
+fn send_all(stream: &mut TcpStream, endpoints: &[Endpoint]) -> Result<(), Failure> {
+    endpoints.iter().try_for_each(|endpoint| send(stream, wire::encode(endpoint).as_bytes()))
+}
+
+/// An address of the peer for each of ours.
+fn receive_all(stream: &mut TcpStream, local: &[Endpoint]) -> Result<Vec<Endpoint>, Failure> {
+    local.iter().map(|local| Ok(wire::decode(&receive(stream)?, local)?)).collect()
 }
 
 /// In one piece, because C reads in one piece.
@@ -142,11 +175,11 @@ mod tests {
         let (listener, port) = listener();
         let server = thread::spawn(move || {
             let mut heard = None;
-            let remote = answer_on(&listener, &endpoint(1), |remote| {
-                heard = Some(remote.qp_number);
+            let remote = answer_on(&listener, &[endpoint(1)], |remote| {
+                heard = Some(remote[0].qp_number);
                 Ok(())
             });
-            (remote.unwrap().qp_number, heard)
+            (remote.unwrap()[0].qp_number, heard)
         });
         assert_eq!(call("127.0.0.1", port, &endpoint(2)).unwrap().qp_number, 1);
         assert_eq!(server.join().unwrap(), (2, Some(2)));
@@ -158,7 +191,7 @@ mod tests {
         let mut client = TcpStream::connect(("127.0.0.1", port)).unwrap();
         client.write_all(sent).unwrap();
         client.shutdown(std::net::Shutdown::Write).unwrap();
-        reason(answer_on(&listener, &endpoint(1), |_| Ok(())))
+        reason(answer_on(&listener, &[endpoint(1)], |_| Ok(())))
     }
 
     #[test]

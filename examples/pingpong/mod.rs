@@ -1,16 +1,18 @@
-//! What both ping-pong programs need besides verbs: arguments, the exchange of
-//! addresses, the memory that goes to and fro, and whose turn it is.
+//! The ping-pong programs: [`game`] between two queue pairs, [`crowd`] between many that share a receive queue; and what they
+//! need besides verbs: arguments, the exchange of addresses, the memory that goes to and fro, and whose turn it is.
 //!
-//! All of it is such that either side can be rdma-core's `ibv_rc_pingpong`.
+//! All of it is such that either side can be rdma-core's `ibv_rc_pingpong` and its kin.
 
 pub mod args;
 pub mod ball;
+pub mod crowd;
 pub mod exchange;
+pub mod game;
 pub mod rally;
 pub mod report;
 pub mod wire;
 
-pub use args::{Args, Plan};
+pub use args::{Args, Plan, SrqArgs, UcArgs, UdArgs};
 pub use ball::Ball;
 pub use rally::{Patience, Rally, Receives, start_poll};
 

@@ -63,6 +63,8 @@ impl Rally {
 #[derive(Clone, Debug)]
 pub struct Receives {
     depth: u32,
+    /// With so few left the queue is filled anew.
+    reserve: u32,
     outstanding: u32,
     next: u32,
 }
@@ -70,13 +72,18 @@ pub struct Receives {
 impl Receives {
     /// None yet.
     pub fn new(depth: u32) -> Self {
-        Self { depth, outstanding: 0, next: 0 }
+        Self::shared(depth, 1)
+    }
+
+    /// None yet, of a queue that so many queue pairs share.
+    pub fn shared(depth: u32, pairs: u32) -> Self {
+        Self { depth, reserve: pairs, outstanding: 0, next: 0 }
     }
 
     /// The turns to post receives for now; none most of the time.
     pub fn refill(&mut self) -> impl Iterator<Item = u32> + use<> {
         let first = self.next;
-        let count = if self.outstanding <= 1 { self.depth - self.outstanding } else { 0 };
+        let count = if self.outstanding <= self.reserve { self.depth - self.outstanding } else { 0 };
         self.outstanding += count;
         self.next = first.wrapping_add(count);
         (0..count).map(move |n| first.wrapping_add(n))

@@ -5,7 +5,15 @@ mod common;
 
 use common::{Output, example, run, run_with};
 
-const PROGRAMS: [&str; 4] = ["show_gids", "ibv_devinfo", "rc_pingpong", "rc_pingpong_split"];
+const PROGRAMS: [&str; 7] = [
+    "show_gids",
+    "ibv_devinfo",
+    "rc_pingpong",
+    "rc_pingpong_split",
+    "uc_pingpong",
+    "ud_pingpong",
+    "srq_pingpong",
+];
 const PING_PONGS: [&str; 2] = ["rc_pingpong", "rc_pingpong_split"];
 
 /// A program that finds no library, and may not do without.

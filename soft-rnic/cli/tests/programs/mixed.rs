@@ -13,6 +13,45 @@ use crate::process::LIMIT;
 const C: &str = "ibv_rc_pingpong";
 const OURS: [&str; 2] = ["rc_pingpong", "rc_pingpong_split"];
 
+/// Ours of other kinds, C's twin of each, and what both are told.
+const KIN: [(&str, &str, &[&str]); 3] = [
+    (
+        "uc_pingpong",
+        "ibv_uc_pingpong",
+        &[
+            "-g 0 -n 300 -c",
+            "-g 1 -n 300",
+            "-g 0 -n 300 -e -c",
+            "-g 0 -n 50 -s 65536 -m 4096 -c",
+            "-g 0 -n 50 -s 1 -r 1 -c",
+        ],
+    ),
+    (
+        "ud_pingpong",
+        "ibv_ud_pingpong",
+        &[
+            "-g 0 -n 300 -c",
+            "-g 1 -n 300",
+            "-g 0 -n 300 -e -c",
+            "-g 0 -n 100 -s 4096 -c",
+            "-g 0 -n 50 -s 1 -r 1 -c",
+        ],
+    ),
+    (
+        "srq_pingpong",
+        "ibv_srq_pingpong",
+        &[
+            "-g 0 -n 300 -c",
+            "-g 1 -n 300",
+            "-g 0 -n 300 -e -c",
+            "-g 0 -n 100 -q 1 -c",
+            "-g 0 -n 200 -q 64 -r 64 -c",
+            "-g 0 -n 5 -q 16 -c",
+            "-g 0 -n 50 -s 65536 -m 4096 -c",
+        ],
+    ),
+];
+
 /// What both sides are told, and what C's alone is, as ours has no such flag.
 const CASES: [(&str, &str); 12] = [
     ("-g 0 -n 300 -c", ""),
@@ -33,14 +72,14 @@ const CASES: [(&str, &str); 12] = [
 /// A program, and how it has the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Player {
-    C,
+    C(&'static str),
     Ours(&'static str, Way),
 }
 
 impl Player {
     fn name(self) -> String {
         match self {
-            Self::C => C.to_owned(),
+            Self::C(name) => name.to_owned(),
             Self::Ours(name, way) => format!("{name} {}", way.name()),
         }
     }
@@ -49,7 +88,7 @@ impl Player {
     fn command(self, flags: &str) -> Result<(&'static str, Vec<String>), String> {
         let flags = flags.split_whitespace().map(str::to_owned);
         match self {
-            Self::C => Ok((C, flags.collect())),
+            Self::C(name) => Ok((name, flags.collect())),
             Self::Ours(name, way) => {
                 Ok(("env", examples::started(way, name)?.into_iter().chain(flags).collect()))
             }
@@ -61,25 +100,49 @@ pub(crate) fn add(tests: &mut Vec<Test>) {
     for ours in OURS {
         for way in Way::ALL {
             let player = Player::Ours(ours, way);
-            for (server, client) in [(player, Player::C), (Player::C, player)] {
+            for (server, client) in [(player, Player::C(C)), (Player::C(C), player)] {
                 for (flags, of_c) in CASES {
                     let name = format!("{} serves {} {flags} {of_c}", server.name(), client.name());
                     tests.push(Test::new(name.trim_end(), &[C], move |place| {
                         let all = format!("{flags} {of_c}");
-                        let flags = [server, client].map(|side| if side == Player::C { &all } else { flags });
+                        let flags =
+                            [server, client].map(|side| if side == Player::C(C) { &all } else { flags });
                         ping_pong(place, [server, client], flags, ["soft0"; 2])
                     }));
                 }
             }
             add_troubles(tests, ours, way);
         }
-        for (server, client) in [(Way::Library, Way::Native), (Way::Native, Way::Library)] {
-            let (server, client) = (Player::Ours(ours, server), Player::Ours(ours, client));
-            let name = format!("{} serves {}", server.name(), client.name());
-            tests.push(Test::new(name, &[], move |place| {
-                ping_pong(place, [server, client], ["-g 0 -n 300 -s 20000 -c"; 2], ["soft0"; 2])
-            }));
+        add_both_ways(tests, ours, "-g 0 -n 300 -s 20000 -c");
+    }
+    for (ours, c, cases) in KIN {
+        for way in Way::ALL {
+            let (ours, c_s) = (Player::Ours(ours, way), Player::C(c));
+            for (server, client) in [(ours, c_s), (c_s, ours)] {
+                for flags in cases {
+                    let name = format!("{} serves {} {flags}", server.name(), client.name());
+                    tests.push(Test::new(name, &[c], move |place| {
+                        ping_pong(place, [server, client], [flags; 2], ["soft0"; 2])
+                    }));
+                }
+                let name = format!("{} on soft1 serves {} on soft0", server.name(), client.name());
+                tests.push(Test::new(name, &[c], move |place| {
+                    ping_pong(place, [server, client], ["-g 0 -n 100 -s 1024 -c"; 2], ["soft1", "soft0"])
+                }));
+            }
         }
+        add_both_ways(tests, ours, cases[0]);
+    }
+}
+
+/// Ours with ours, of which one has the device by the library and the other natively.
+fn add_both_ways(tests: &mut Vec<Test>, ours: &'static str, flags: &'static str) {
+    for (server, client) in [(Way::Library, Way::Native), (Way::Native, Way::Library)] {
+        let (server, client) = (Player::Ours(ours, server), Player::Ours(ours, client));
+        let name = format!("{} serves {}", server.name(), client.name());
+        tests.push(Test::new(name, &[], move |place| {
+            ping_pong(place, [server, client], [flags; 2], ["soft0"; 2])
+        }));
     }
 }
 
@@ -87,12 +150,12 @@ fn add_troubles(tests: &mut Vec<Test>, ours: &'static str, way: Way) {
     let player = Player::Ours(ours, way);
     let name = player.name();
     tests.push(Test::new(format!("{name} from soft1 to C's soft0"), &[C], move |place| {
-        ping_pong(place, [Player::C, player], ["-g 0 -n 100 -c"; 2], ["soft0", "soft1"])
+        ping_pong(place, [Player::C(C), player], ["-g 0 -n 100 -c"; 2], ["soft0", "soft1"])
     }));
-    tests.push(Test::new(format!("{name} refuses -e"), &[], move |place| {
-        let (program, flags) = player.command("-e")?;
+    tests.push(Test::new(format!("{name} refuses -t"), &[], move |place| {
+        let (program, flags) = player.command("-t")?;
         let ended = place.run(&[], program, &words(&flags))?;
-        let is_told = ended.stderr.contains("-e (--events) is not supported");
+        let is_told = ended.stderr.contains("-t (--ts) is not supported");
         if ended.status.code() == Some(2) && is_told { Ok(()) } else { Err(ended.to_string()) }
     }));
     tests.push(Test::new(format!("{name} and C with another path MTU"), &[C], move |place| {
@@ -134,9 +197,9 @@ fn ping_pong(
 fn other_mtu(place: &Place, player: Player) -> Result<(), String> {
     let smaller = "-g 0 -n 20 -s 1024 -m 1024";
     let larger = "-g 0 -n 20 -s 1024 -m 4096";
-    ping_pong(place, [player, Player::C], [smaller, larger], ["soft0"; 2])?;
+    ping_pong(place, [player, Player::C(C)], [smaller, larger], ["soft0"; 2])?;
     let [smaller, larger] = [smaller, larger].map(|flags| flags.replace("-s 1024", "-s 2048"));
-    let failed = ping_pong(place, [player, Player::C], [&smaller, &larger], ["soft0"; 2]);
+    let failed = ping_pong(place, [player, Player::C(C)], [&smaller, &larger], ["soft0"; 2]);
     // C's client sends first, and ours then hears of the flush; each library has its own words for both.
     let expected =
         ["failed status remote invalid request error (9)", "failed status work request flushed error (5)"];
@@ -151,7 +214,7 @@ fn survive(place: &Place, player: Player, is_server: bool) -> Result<(), String>
     let port = free_port()?.to_string();
     let endless = format!("-d soft0 -g 0 -s 64 -n 100000000 -p {port}");
     let (program, mut ours) = player.command(&format!("{endless} --timeout 3"))?;
-    let (_, mut theirs) = Player::C.command(&endless)?;
+    let (_, mut theirs) = Player::C(C).command(&endless)?;
     let client = if is_server { &mut theirs } else { &mut ours };
     client.push("127.0.0.1".to_owned());
     let number = port.parse().map_err(|_| "a port is a number")?;

@@ -1,0 +1,183 @@
+//! A message to and fro between two queue pairs: the short way, with one completion queue for everything,
+//! [`LocalPath::choose`] for the address and [`connect`] or [`activate_ud`] for the queue pair. `rc_pingpong`, `uc_pingpong`
+//! and `ud_pingpong` differ in the queue pair's type only.
+
+use std::time::Instant;
+
+use sideway::ibverbs::AccessFlags;
+use sideway::ibverbs::address_handle::{AddressHandle, GlobalRoutingHeader};
+use sideway::ibverbs::completion::{CompletionChannel, GenericCompletionQueue, WorkCompletionStatus};
+use sideway::ibverbs::connect::{ConnectOptions, Endpoint, LocalPath, activate_ud, connect};
+use sideway::ibverbs::queue_pair::{
+    GenericQueuePair, PostSendGuard, QueuePair, QueuePairType, WorkRequestFlags,
+};
+
+use super::{Ball, Patience, Plan, RECEIVE, Rally, Receives, SEND, exchange, report, start_poll, wire};
+use crate::devices;
+use crate::program::{Failure, note, say};
+
+/// The Q_Key of both sides, C's.
+pub const QKEY: u32 = 0x1111_1111;
+
+/// Plays it, from the device to the speed.
+///
+/// # Errors
+///
+/// Whatever is not as it must be, or fails.
+pub fn play(plan: &Plan) -> Result<(), Failure> {
+    let list = devices::list()?;
+    let context = devices::one(&list, plan.ib_dev.as_deref())?.open()?;
+    let path = LocalPath::choose(&context, plan.ib_port, plan.gid_index)?;
+    plan.check(&context, &path)?;
+    note(format_args!("{}, port {}: {}", context.name(), path.port_num(), path.reason()));
+
+    let pd = context.alloc_pd()?;
+    let is_datagram = plan.qp_type == QueuePairType::UnreliableDatagram;
+    // Before the queue pair, so that it goes after it: the device writes to it as long as there is one.
+    let header = if is_datagram { GlobalRoutingHeader::LEN as u32 } else { 0 };
+    let ball = Ball::behind(&pd, plan.size, header)?;
+    let channel = plan.events.then(|| context.create_comp_channel()).transpose()?;
+    let mut builder = context.create_cq_builder();
+    if let Some(channel) = &channel {
+        builder.setup_comp_channel(channel);
+    }
+    let cq = builder.setup_cqe(plan.rx_depth + 1).build_generic()?;
+    let mut builder = pd.create_qp_builder();
+    builder.setup_qp_type(plan.qp_type);
+    builder.setup_send_cq(&cq).setup_recv_cq(&cq).setup_max_send_wr(1).setup_max_recv_wr(plan.rx_depth);
+    let qp = if plan.extended_only { builder.build_ex()?.into() } else { builder.build_generic()? };
+
+    let local = Endpoint::new(&qp, &path, super::first_psn());
+    say(format_args!("  local address:  {}", wire::describe(&local)))?;
+
+    let mut player = Player {
+        cq,
+        channel,
+        qp,
+        peer: None,
+        ball: &ball,
+        rally: Rally::new(plan.iters, plan.host.is_some()),
+        receives: Receives::new(plan.rx_depth),
+        patience: Patience::new(plan.timeout),
+    };
+    let options = options(plan);
+    // The server has its receives posted before the client hears of it, and the client before it sends:
+    // no message ever finds none.
+    let get_ready = |player: &mut Player<'_>, remote: &Endpoint| {
+        if is_datagram {
+            activate_ud(&mut player.qp, &path, QKEY, local.packet_seq_num, &options)?;
+            let ah = pd.create_ah(&path.address_to(remote, &options)?)?;
+            player.peer = Some((ah, remote.qp_number));
+        } else {
+            let connection = connect(&mut player.qp, &path, &local, remote, &options)?;
+            note(format_args!("connected: {connection}"));
+        }
+        player.post_receives()
+    };
+    let remote = match &plan.host {
+        Some(host) => {
+            let remote = exchange::call(host, plan.port, &local)?;
+            get_ready(&mut player, &remote)?;
+            remote
+        }
+        None => exchange::answer(plan.port, &local, |remote| get_ready(&mut player, remote))?,
+    };
+    say(format_args!("  remote address: {}", wire::describe(&remote)))?;
+    if plan.check && plan.host.is_some() {
+        ball.mark(player.rally.latest());
+    }
+
+    let start = Instant::now();
+    player.play()?;
+    report::speed(plan.size, plan.iters, start.elapsed())?;
+    if plan.check { report::validity(&ball.wrong_pages(player.rally.latest())) } else { Ok(()) }
+}
+
+/// Peers have no business in the memory; and as C does, the MTU is not negotiated.
+pub(super) fn options(plan: &Plan) -> ConnectOptions {
+    ConnectOptions {
+        access_flags: AccessFlags::empty(),
+        mtu: plan.mtu,
+        service_level: plan.service_level,
+        ..ConnectOptions::default()
+    }
+}
+
+/// One side of the game.
+struct Player<'ball> {
+    cq: GenericCompletionQueue,
+    /// Where to sleep, if the program does not poll all the time.
+    channel: Option<CompletionChannel>,
+    qp: GenericQueuePair,
+    /// Where datagrams go; a connected pair knows by itself.
+    peer: Option<(AddressHandle, u32)>,
+    ball: &'ball Ball,
+    rally: Rally,
+    receives: Receives,
+    patience: Patience,
+}
+
+impl Player<'_> {
+    fn play(&mut self) -> Result<(), Failure> {
+        self.send_if_due()?;
+        while !self.rally.is_over() {
+            if self.poll()? {
+                self.patience.reward();
+                self.post_receives()?;
+                self.send_if_due()?;
+            } else if let Some(channel) = &mut self.channel {
+                self.patience.sleep(channel)?;
+            } else {
+                self.patience.try_once_more()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes what has completed; false if nothing has.
+    fn poll(&mut self) -> Result<bool, Failure> {
+        let mut poller = start_poll(&mut self.cq, self.channel.is_some())?;
+        let mut any = false;
+        while let Some(wc) = poller.next() {
+            if wc.status() != WorkCompletionStatus::Success {
+                return Err(report::failed(&wc));
+            }
+            match wc.wr_id() {
+                SEND => self.rally.sent(),
+                RECEIVE => {
+                    self.rally.received();
+                    self.receives.taken();
+                }
+                other => return Err(report::unknown(other)),
+            }
+            any = true;
+        }
+        poller.finish().map_err(Failure::work)?;
+        Ok(any)
+    }
+
+    fn post_receives(&mut self) -> Result<(), Failure> {
+        let mut guard = self.qp.start_post_recv();
+        for turn in self.receives.refill() {
+            let (addr, length) = self.ball.room(turn);
+            // SAFETY: the ball outlives the queue pair, and makes no reference to its memory.
+            unsafe { guard.construct_wr(RECEIVE).setup_sge(self.ball.lkey(), addr, length) };
+        }
+        guard.post().map_err(Failure::work)
+    }
+
+    fn send_if_due(&mut self) -> Result<(), Failure> {
+        let Some(turn) = self.rally.take_turn() else { return Ok(()) };
+        let mut guard = self.qp.start_post_send();
+        let request = guard.construct_wr(SEND, WorkRequestFlags::Signaled);
+        let send = match &self.peer {
+            Some((ah, number)) => request.setup_ud_address(ah, *number, QKEY).setup_send(),
+            None => request.setup_send(),
+        };
+        // SAFETY: the ball outlives the queue pair. Nobody writes to this message until the send has
+        // completed: the next one comes in beside it, and the one after that is sent only in answer to our
+        // next send, which waits for this one.
+        unsafe { send.setup_sge(self.ball.lkey(), self.ball.addr(turn), self.ball.size()) };
+        guard.post().map_err(Failure::work)
+    }
+}

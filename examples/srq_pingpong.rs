@@ -1,0 +1,19 @@
+//! Messages to and fro over many reliable connections that share a receive queue: `ibv_srq_pingpong`, with its
+//! flags, its lines and its way to exchange addresses, so that either side can
+//! be the C program.
+//!
+//! ```text
+//! server$ cargo run --example srq_pingpong
+//! client$ cargo run --example srq_pingpong -- SERVER
+//! ```
+//!
+//! One completion queue tells of all queue pairs, and a table leads from its completions to each: [`crowd`].
+
+use std::process::ExitCode;
+
+use rdma_examples::pingpong::{Plan, SrqArgs, crowd};
+use rdma_examples::program;
+
+fn main() -> ExitCode {
+    program::run(|| crowd::play(&Plan::try_from(program::arguments::<SrqArgs>()?)?))
+}
