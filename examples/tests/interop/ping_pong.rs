@@ -14,9 +14,15 @@ enum Player {
     C,
     Rust,
     Split,
+    /// Ours of another kind, and C's twin of it.
+    Kin(&'static str),
+    Twin(&'static str),
 }
 
 const C_PROGRAM: &str = "ibv_rc_pingpong";
+
+/// Ours whose output has C's four lines, and their twins.
+const KIN: [(&str, &str); 2] = [("uc_pingpong", "ibv_uc_pingpong"), ("ud_pingpong", "ibv_ud_pingpong")];
 
 impl Player {
     fn name(self) -> &'static str {
@@ -24,12 +30,14 @@ impl Player {
             Self::C => "c",
             Self::Rust => "rc_pingpong",
             Self::Split => "rc_pingpong_split",
+            Self::Kin(name) | Self::Twin(name) => name,
         }
     }
 
     fn program(self) -> Result<PathBuf, String> {
         match self {
             Self::C => on_path(C_PROGRAM).ok_or_else(|| format!("{C_PROGRAM} is gone")),
+            Self::Twin(name) => on_path(name).ok_or_else(|| format!("{name} is gone")),
             _ => example(self.name()),
         }
     }
@@ -71,6 +79,19 @@ pub(crate) fn add(tests: &mut Vec<Test>) {
         add("small_packets", &["-s", "10000", "-n", "5", "-m", "256", "-c"]);
         add("service_level_and_port", &["-s", "64", "-n", "5", "-l", "1", "-i", "1"]);
         add("ibv_wr", &["-s", "2048", "-n", "10", "-N", "-c"]);
+    }
+    for (ours, twin) in KIN {
+        let (kin, c) = (Player::Kin(ours), Player::Twin(twin));
+        for (server, client) in [(kin, c), (c, kin), (kin, kin)] {
+            let needs = if server == client { Needs::Nothing } else { Needs::C(twin) };
+            let mut add = |name: &str, flags: &'static [&'static str]| {
+                let name = format!("{}_serves_{}::{name}", server.name(), client.name());
+                tests.push(Test::new(name, needs, move |place| play(place, server, client, flags)));
+            };
+            add("1_byte", &["-s", "1", "-n", "20", "-c"]);
+            add("1024_bytes", &["-s", "1024", "-n", "20", "-c"]);
+            add("asleep", &["-s", "64", "-n", "200", "-e", "-c"]);
+        }
     }
     for ours in [Player::Rust, Player::Split] {
         let name = ours.name();
@@ -137,6 +158,8 @@ fn check(server: &str, client: &str, flags: &[&str]) -> Result<(), String> {
     };
     let (size, iters) = (number("-s", 4096), number("-n", 1000));
     let failed = |what: &str| Err(format!("{what}; the server said\n{server}and the client\n{client}"));
+    // `ibv_ud_pingpong` has a colon in one of its lines.
+    let (server, client) = (&server.replace(": GID", ", GID"), &client.replace(": GID", ", GID"));
     for text in [server, client] {
         let lines: Vec<&str> = text.lines().collect();
         let [local, remote, bytes, each] = lines[..] else { return failed("there are not four lines") };
