@@ -253,13 +253,20 @@ impl<G: PostSendGuard> LocalBufferHandle<'_, G> {
     }
 }
 
-/// Why a list cannot be posted, found while it was built. Small, so that a guard stays small.
+/// Why a list cannot be posted, found while it was built.
+///
+/// Only what is known there: to find out more would be a call, and a loop that may call keeps less in registers.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Failure {
-    Unsupported { index: u32, operation: WorkRequestOperationType },
-    TooMany { limit: u32 },
-    TooManyEntries { index: u32, given: usize, limit: u32 },
-    TooLong { index: u32, given: usize, limit: u32 },
+    /// There is no such operation, or no place for it, or for its inline data.
+    Refused {
+        operation: WorkRequestOperationType,
+        inline: usize,
+    },
+    TooManyEntries {
+        given: usize,
+        limit: u32,
+    },
 }
 
 /// A list of work requests could not be posted.
@@ -357,22 +364,6 @@ impl std::fmt::Display for At {
 }
 
 impl PostSendError {
-    #[cold]
-    pub(super) fn from_failure(failure: Failure) -> Self {
-        match failure {
-            Failure::Unsupported { index, operation } => {
-                Self::UnsupportedOperation { index: index as usize, operation }
-            }
-            Failure::TooMany { limit } => Self::TooManyWorkRequests { limit: limit as usize },
-            Failure::TooManyEntries { index, given, limit } => {
-                Self::TooManyScatterGatherEntries { index: index as usize, given, limit: limit as usize }
-            }
-            Failure::TooLong { index, given, limit } => {
-                Self::InlineDataTooLong { index: index as usize, given, limit: limit as usize }
-            }
-        }
-    }
-
     #[cold]
     pub(super) fn from_errno(result: core::ffi::c_int, index: Option<usize>) -> Self {
         match crate::ibverbs::os_error(result).raw_os_error().unwrap_or(result) {

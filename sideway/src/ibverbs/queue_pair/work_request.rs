@@ -6,7 +6,7 @@
 use rdma_mummy_sys::types::{ibv_send_flags as F, ibv_wr_opcode as O};
 
 use super::SendOperationFlags;
-use super::post::Failure;
+use super::post::{Failure, PostSendError};
 
 c_flags! {
     /// How a work request is treated (`ibv_send_flags`).
@@ -128,26 +128,31 @@ impl Possible {
         inline < self.0[operation.index()] as usize
     }
 
-    /// Why a request is refused: there is no such operation, or no place for it, or for its inline data.
+    /// Why a list cannot be posted whose request at this place failed.
     #[cold]
     #[inline(never)]
-    pub(super) fn refusal(&self, kind: WorkRequestOperationType, inline: usize, at: Place) -> Failure {
-        let index = ALL.iter().position(|(known, _)| *known == kind).map_or(0, |n| self.0[n]);
-        match index {
-            _ if at.limit == 0 || (index != 0 && at.index == at.limit) => {
-                Failure::TooMany { limit: at.limit }
+    pub(super) fn error(&self, failure: Failure, at: Place) -> PostSendError {
+        let Place { index, limit } = at;
+        let (operation, given) = match failure {
+            Failure::TooManyEntries { given, limit } => {
+                return PostSendError::TooManyScatterGatherEntries { index, given, limit: limit as usize };
             }
-            0 => Failure::Unsupported { index: at.index, operation: kind },
-            room => Failure::TooLong { index: at.index, given: inline, limit: room - 1 },
+            Failure::Refused { operation, inline } => (operation, inline),
+        };
+        let room = ALL.iter().position(|(known, _)| *known == operation).map_or(0, |n| self.0[n] as usize);
+        match room {
+            _ if limit == 0 || (room != 0 && index == limit) => PostSendError::TooManyWorkRequests { limit },
+            0 => PostSendError::UnsupportedOperation { index, operation },
+            room => PostSendError::InlineDataTooLong { index, given, limit: room - 1 },
         }
     }
 }
 
-/// Where in a list a request is to go.
+/// Where in a list a request was to go.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     /// From 0.
-    pub(super) index: u32,
+    pub(super) index: usize,
     /// How many the queue holds.
-    pub(super) limit: u32,
+    pub(super) limit: usize,
 }
