@@ -6,9 +6,7 @@ use rdma_mummy_sys::verbs;
 
 use crate::objects::context::Context;
 use crate::objects::region::index_of;
-use crate::objects::table::RESTING;
 use crate::shared::mark::Mark;
-use crate::shared::segment::MAX_REGIONS;
 use crate::verbs::context::context_of;
 use crate::verbs::testing::{Opened, errno, table};
 
