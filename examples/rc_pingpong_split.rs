@@ -82,13 +82,12 @@ fn rc_pingpong_split() -> Result<(), Failure> {
     let remote = match &plan.host {
         Some(host) => {
             let remote = exchange::call(host, plan.port, &local)?;
-            steps.to_ready_to_receive(&remote)?;
+            steps.to_ready(&remote)?;
             remote
         }
         // The client sends as soon as it has the server's address, so the server has to be ready by then.
-        None => exchange::answer(plan.port, &local, |remote| steps.to_ready_to_receive(remote))?,
+        None => exchange::answer(plan.port, &local, |remote| steps.to_ready(remote))?,
     };
-    steps.to_ready_to_send()?;
     say(format_args!("  remote address: {}", wire::describe(&remote)))?;
 
     let opens = plan.host.is_some();
@@ -146,6 +145,12 @@ impl Steps<'_> {
             .setup_port(self.path.port_num())
             .setup_access_flags(AccessFlags::empty());
         self.modify(&attr, "INIT")
+    }
+
+    /// The peer sends, and is sent to.
+    fn to_ready(&self, remote: &Endpoint) -> Result<(), Failure> {
+        self.to_ready_to_receive(remote)?;
+        self.to_ready_to_send()
     }
 
     /// What the peer sends is received.

@@ -79,7 +79,7 @@ fn an_unknown_mask_of_a_parent_domain_is_refused(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// All objects of a domain are of one context (IBTA 11.2.1.5).
+/// All objects of a domain are of one context (IBTA chapter 10, protection domains).
 fn a_parent_domain_of_another_context_is_refused(rig: &Rig) -> Outcome {
     let (device, other) = (rig.open(), rig.open());
     let td = thread_domain(rig, &device)?;

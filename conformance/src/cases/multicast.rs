@@ -1,4 +1,4 @@
-//! Multicast (`man ibv_attach_mcast`; IBTA 10.5.2): who is in a group gets a copy of each datagram to it.
+//! Multicast (`man ibv_attach_mcast`; IBTA chapter 10, unreliable datagram multicast): who is in a group gets a copy of each datagram to it.
 
 use libc::{EBUSY, EINVAL};
 use rdma_mummy_sys::types::ibv_qp_state as State;
@@ -11,7 +11,7 @@ use crate::kit::{Ah, Device, Flavour, Node, Options, QKEY, Recv, Srq, Wr, ah_att
 /// What lies before the message in each receive's memory.
 const GRH: usize = 40;
 
-/// The queue pair number of every group (IBTA 3.5.3).
+/// The queue pair number of every group (IBTA chapter 4, addressing).
 const GROUP: u32 = 0xff_ffff;
 
 /// Why SoftRoCE delivers nothing here.
@@ -159,7 +159,7 @@ fn a_connected_pair_joins_no_group(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// IBTA 4.1.1: a multicast GID begins with eight ones; annex A17.4.1.2: or is an IPv4 group's.
+/// IBTA chapter 4, addressing: a multicast GID begins with eight ones; annex A17 (RoCE v2): or is an IPv4 group's.
 fn a_host_is_no_group(rig: &Rig) -> Outcome {
     let node = ready(&rig.open(), &datagrams());
     let mapped = |last: [u8; 4]| {
@@ -205,7 +205,7 @@ fn a_datagram_to_an_empty_group_is_sent(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// IBTA 3.5.3: what goes to a group goes to queue pair 0xFFFFFF; to another, it is dropped.
+/// IBTA chapter 9, packet validation: what goes to a group goes to queue pair 0xFFFFFF; to another, it is dropped.
 fn a_datagram_to_a_group_needs_its_number(rig: &Rig) -> Outcome {
     let device = rig.open();
     let (a, b) = (ready(&device, &datagrams()), member(&device, &datagrams(), group(12)));
@@ -326,7 +326,7 @@ fn who_has_left_gets_nothing(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// IBTA 9.6.1.4.2, as for any datagram.
+/// IBTA chapter 9, packet validation, as for any datagram.
 fn who_has_another_key_gets_nothing(rig: &Rig) -> Outcome {
     rig.not_softroce(DELIVERY_REASON)?;
     let device = rig.open();
@@ -359,7 +359,7 @@ fn who_has_no_receive_keeps_nobody_from_theirs(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// IBTA 9.8.2.2.1: an unreliable service drops what does not fit.
+/// IBTA chapter 9, unreliable datagrams: what does not fit is dropped.
 fn who_has_too_short_a_receive_keeps_nobody_from_theirs(rig: &Rig) -> Outcome {
     rig.not_softroce(DELIVERY_REASON)?;
     let device = rig.open();
@@ -414,7 +414,7 @@ fn a_sender_may_refuse_its_own_copy(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// The header says where the datagram was sent to: the group (IBTA 8.3, annex A17.4.5.2).
+/// The header says where the datagram was sent to: the group (IBTA annex A17.4.5.2, RoCE v2).
 fn the_header_names_the_group(rig: &Rig) -> Outcome {
     rig.not_softroce(DELIVERY_REASON)?;
     let device = rig.open();
@@ -539,7 +539,7 @@ fn a_shared_queue_gives_a_receive_to_each_member(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// IBTA 10.2.5, as for any datagram.
+/// IBTA 3.5.3, keys, as for any datagram.
 fn the_own_key_stands_for_the_senders(rig: &Rig) -> Outcome {
     rig.not_softroce(DELIVERY_REASON)?;
     let device = rig.open();
@@ -553,7 +553,7 @@ fn the_own_key_stands_for_the_senders(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// IBTA 10.10.2.2: what is wrong with the request is found before anything is sent.
+/// IBTA chapter 11, completion return status: what is wrong with the request is found before anything is sent.
 fn a_bad_local_key_sends_no_copy(rig: &Rig) -> Outcome {
     rig.not_softroce(super::LOCAL_REASON)?;
     let device = rig.open();

@@ -155,7 +155,7 @@ impl fmt::Debug for PortAttr {
 }
 
 c_flags! {
-    /// What a port can do (`ibv_port_cap_flags`; InfiniBand specification 14.2.5.6).
+    /// What a port can do (`ibv_port_cap_flags`; InfiniBand specification, chapter 14, PortInfo).
     pub struct PortCapabilityFlags(u32) {
         /// It has a subnet manager.
         SubnetManager = C::IBV_PORT_SM.0,

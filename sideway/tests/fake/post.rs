@@ -201,6 +201,32 @@ fn a_list_that_is_longer_than_the_queue_is_an_error() {
 }
 
 #[test]
+fn lists_of_any_length_follow_one_another() {
+    fn check<Q: QpFlavour>() {
+        let fake = Fake::new();
+        let mut setup = Pair::<Q>::new(&fake);
+        let mut next = 0;
+        for length in [1, 4, 2, 3, 16, 1, 1, 16, 5, 0, 7, 6, 15, 16] {
+            // One that is dropped is none.
+            let mut guard = setup.qp.start_post_send();
+            for _ in 0..(next * 5) % 9 {
+                guard.construct_wr(u64::MAX, SIGNALED).setup_send();
+            }
+            drop(guard);
+            let mut guard = setup.qp.start_post_send();
+            for number in next..next + length {
+                guard.construct_wr(number, SIGNALED).setup_send().setup_inline_data(&number.to_ne_bytes());
+            }
+            guard.post().unwrap();
+            assert_eq!(setup.poll(), Vec::from_iter(next..next + length), "{} {length}", Q::NAME);
+            next += length;
+        }
+        assert_eq!(fake.world.posted.load(Relaxed), next);
+    }
+    for_each_qp!(check());
+}
+
+#[test]
 fn a_classic_list_says_where_it_broke_off() {
     for (errno, full) in
         [(libc::ENOMEM, true), (libc::EINVAL, false), (libc::EIO, false), (-libc::ENOMEM, true)]

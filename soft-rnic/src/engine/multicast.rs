@@ -1,6 +1,6 @@
 //! Datagrams to a group: a copy for each queue pair in it, of any process of the fabric.
 //!
-//! To a receiver its copy is as any other datagram (InfiniBand specification 10.5.2): the Q_Key is looked at, a receive is
+//! To a receiver its copy is as any other datagram (InfiniBand specification, chapter 10, unreliable datagram multicast): the Q_Key is looked at, a receive is
 //! taken, and who has none posted gets none. What becomes of one copy is nothing to the others.
 
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::queue_pair::{Qp, Sending};
 use crate::shared::entry::MemberCard;
 use crate::shared::mark::settle;
 
-/// The queue pair number of every group (InfiniBand specification 4.1.1, and 3.5.3 of volume 1).
+/// The queue pair number of every group (InfiniBand specification, chapter 4, addressing).
 pub(crate) const GROUP: u32 = 0xff_ffff;
 
 /// Where a copy goes: the entry in the owner's table of memberships.

@@ -304,6 +304,9 @@ fn enter<T>(table: &Mutex<Vec<Weak<T>>>, object: &Arc<T>) {
     // Looking for a place costs as much as there are objects: only before the table would have to grow.
     if table.len() == table.capacity() {
         table.retain(|object| object.strong_count() > 0);
+        // Far from full, so that it is not looked through again soon.
+        let live = table.len();
+        table.reserve(live + 8);
     }
     table.push(object);
 }

@@ -20,7 +20,7 @@ use crate::shared::gate::Keeper;
 use crate::shared::segment::MAX_MEMBERS;
 use crate::sync::Release;
 
-/// Whether a GID names a group: `ff00::/8` (InfiniBand specification 4.1.1), or an IPv4 one (annex A17.4.1.2, RoCE v2).
+/// Whether a GID names a group: `ff00::/8` (InfiniBand specification, chapter 4, addressing), or an IPv4 one (annex A17, RoCE v2).
 pub(crate) fn is_group(gid: [u8; 16]) -> bool {
     let address = Ipv6Addr::from(gid);
     address.is_multicast() || address.to_ipv4_mapped().is_some_and(|address| address.is_multicast())

@@ -9,10 +9,32 @@
 
 #define DEPTH 64
 #define BATCH 16 /* completions that are fetched at a time */
+#define MESSAGE 8
 
-struct target {
-    uint32_t rkey;
+/* A message, which somebody had before, and where it goes. */
+struct work {
+    uint64_t wr_id; /* by which its completion is known: its place in the list */
+    const unsigned char *message; /* MESSAGE bytes */
     uint64_t remote;
+    uint32_t rkey;
+};
+
+/*
+ * Queues, and what a list is built in and a batch is fetched into: allocated and reached through pointers, as in any
+ * program that has more than one connection, or learns the depth of its queues when it runs. With static arrays the
+ * compiler would know their addresses, which is no merit of C: a static array in Rust would do the same.
+ */
+struct connection {
+    struct ibv_qp *qp;
+    struct ibv_cq *cq;
+    /* Of the extended flavour. */
+    struct ibv_qp_ex *qp_ex;
+    struct ibv_cq_ex *cq_ex;
+    /* Of the classic one. */
+    struct ibv_send_wr *requests;
+    struct ibv_sge *entries;
+    struct ibv_wc *batch;
+    int batch_length;
 };
 
 static __attribute__((cold, noreturn)) void fail(enum ibv_wc_status status, uint64_t wr_id)
@@ -22,6 +44,11 @@ static __attribute__((cold, noreturn)) void fail(enum ibv_wc_status status, uint
 }
 
 /* Set up */
+
+static void *array(size_t count, size_t each)
+{
+    return must(calloc(count, each), "calloc");
+}
 
 static struct ibv_mr *region;
 
@@ -61,22 +88,24 @@ static struct ibv_qp *make_classic(struct ibv_cq *cq)
 
 /* Extended */
 
-static inline __attribute__((always_inline)) void post_extended(struct ibv_qp_ex *qp, const struct target *target,
-                                                                uint64_t first, unsigned count)
+static inline __attribute__((always_inline)) void post_extended(struct connection *to, const struct work *works,
+                                                                unsigned count)
 {
+    struct ibv_qp_ex *qp = to->qp_ex;
     ibv_wr_start(qp);
-    for (uint64_t number = first; number < first + count; number++) {
-        qp->wr_id = number;
+    for (unsigned i = 0; i < count; i++) {
+        qp->wr_id = works[i].wr_id;
         qp->wr_flags = IBV_SEND_SIGNALED;
-        ibv_wr_rdma_write(qp, target->rkey, target->remote);
-        ibv_wr_set_inline_data(qp, &number, sizeof number);
+        ibv_wr_rdma_write(qp, works[i].rkey, works[i].remote);
+        ibv_wr_set_inline_data(qp, (void *)works[i].message, MESSAGE);
     }
     must_be(0, ibv_wr_complete(qp), "ibv_wr_complete");
 }
 
-static inline __attribute__((always_inline)) void poll_extended(struct ibv_cq_ex *cq, uint64_t first, unsigned count)
+static inline __attribute__((always_inline)) void poll_extended(struct connection *from, unsigned count)
 {
-    unsigned seen = 0;
+    struct ibv_cq_ex *cq = from->cq_ex;
+    uint64_t seen = 0;
     while (seen < count) {
         struct ibv_poll_cq_attr attr = { 0 };
         int result = ibv_start_poll(cq, &attr);
@@ -84,7 +113,7 @@ static inline __attribute__((always_inline)) void poll_extended(struct ibv_cq_ex
             continue;
         must_be(0, result, "ibv_start_poll");
         do {
-            if (cq->status != IBV_WC_SUCCESS || cq->wr_id != first + seen)
+            if (cq->status != IBV_WC_SUCCESS || cq->wr_id != seen)
                 fail(cq->status, cq->wr_id);
             seen++;
             result = ibv_next_poll(cq);
@@ -96,88 +125,66 @@ static inline __attribute__((always_inline)) void poll_extended(struct ibv_cq_ex
 
 /* What is counted, apart from what is not. */
 
-static __attribute__((noinline)) void extended_singly(struct ibv_qp_ex *qp, struct ibv_cq_ex *cq, const struct target *target, uint64_t lists)
+static __attribute__((noinline)) void extended_singly(struct connection *connection, const struct work *works, uint64_t lists)
 {
-    for (uint64_t first = 0; first < lists; first++) {
-        post_extended(qp, target, first, 1);
-        poll_extended(cq, first, 1);
+    for (uint64_t list = 0; list < lists; list++) {
+        post_extended(connection, works, 1);
+        poll_extended(connection, 1);
     }
 }
 
-static __attribute__((noinline)) void extended_lists(struct ibv_qp_ex *qp, struct ibv_cq_ex *cq, const struct target *target, uint64_t lists)
+static __attribute__((noinline)) void extended_lists(struct connection *connection, const struct work *works, uint64_t lists)
 {
-    for (uint64_t first = 0; first < lists * 64; first += 64) {
-        post_extended(qp, target, first, 64);
-        poll_extended(cq, first, 64);
+    for (uint64_t list = 0; list < lists; list++) {
+        post_extended(connection, works, 64);
+        poll_extended(connection, 64);
     }
 }
 
-static void extended(struct target target, unsigned list, uint64_t lists)
+static void extended(const struct work *works, unsigned list, uint64_t lists)
 {
     struct ibv_cq_init_attr_ex attr = { .cqe = DEPTH, .wc_flags = IBV_WC_STANDARD_FLAGS };
     struct ibv_cq_ex *cq = must(ibv_create_cq_ex(context, &attr), "ibv_create_cq_ex");
     struct ibv_qp *qp = make_extended(cq), *peer = make_extended(cq);
-    struct ibv_qp_ex *ex = must(ibv_qp_to_qp_ex(qp), "ibv_qp_to_qp_ex");
     bring_both_up(qp, peer);
-    (list == 1 ? extended_singly : extended_lists)(ex, cq, &target, lists);
+    struct connection connection = { .qp_ex = must(ibv_qp_to_qp_ex(qp), "ibv_qp_to_qp_ex"), .cq_ex = cq };
+    (list == 1 ? extended_singly : extended_lists)(&connection, works, lists);
     must_be(0, ibv_destroy_qp(qp) | ibv_destroy_qp(peer), "ibv_destroy_qp");
     must_be(0, ibv_destroy_cq(ibv_cq_ex_to_cq(cq)), "ibv_destroy_cq");
 }
 
 /* Classic */
 
-/*
- * What a list is built in and a batch is fetched into: allocated and reached through pointers, as in any program that has
- * more than one connection, or learns the depth of its queues when it runs. With static arrays the compiler would know
- * their addresses, which is no merit of C: a static array in Rust would do the same.
- */
-struct connection {
-    struct ibv_qp *qp;
-    struct ibv_cq *cq;
-    struct ibv_send_wr *requests;
-    struct ibv_sge *entries;
-    uint64_t *values;
-    struct ibv_wc *batch;
-    int batch_length;
-};
-
-static void *array(size_t count, size_t each)
-{
-    return must(calloc(count, each), "calloc");
-}
-
-static inline __attribute__((always_inline)) void post_classic(struct connection *to, const struct target *target,
-                                                               uint64_t first, unsigned count)
+static inline __attribute__((always_inline)) void post_classic(struct connection *to, const struct work *works,
+                                                               unsigned count)
 {
     struct ibv_send_wr *requests = to->requests, *bad;
     struct ibv_sge *entries = to->entries;
-    uint64_t *values = to->values;
     for (unsigned i = 0; i < count; i++) {
-        values[i] = first + i;
-        entries[i].addr = (uintptr_t)&values[i];
-        entries[i].length = sizeof values[i];
-        requests[i].wr_id = first + i;
+        entries[i].addr = (uintptr_t)works[i].message;
+        entries[i].length = MESSAGE;
+        requests[i].wr_id = works[i].wr_id;
         requests[i].next = i + 1 < count ? &requests[i + 1] : NULL;
         requests[i].sg_list = &entries[i];
         requests[i].num_sge = 1;
         requests[i].opcode = IBV_WR_RDMA_WRITE;
         requests[i].send_flags = IBV_SEND_SIGNALED | IBV_SEND_INLINE;
-        requests[i].wr.rdma.remote_addr = target->remote;
-        requests[i].wr.rdma.rkey = target->rkey;
+        requests[i].wr.rdma.remote_addr = works[i].remote;
+        requests[i].wr.rdma.rkey = works[i].rkey;
     }
     must_be(0, ibv_post_send(to->qp, requests, &bad), "ibv_post_send");
 }
 
-static inline __attribute__((always_inline)) void poll_classic(struct connection *from, uint64_t first, unsigned count)
+static inline __attribute__((always_inline)) void poll_classic(struct connection *from, unsigned count)
 {
-    unsigned seen = 0;
+    uint64_t seen = 0;
     while (seen < count) {
         struct ibv_wc *batch = from->batch;
         int found = ibv_poll_cq(from->cq, from->batch_length, batch);
         if (found < 0)
             must_be(0, found, "ibv_poll_cq");
         for (int i = 0; i < found; i++) {
-            if (batch[i].status != IBV_WC_SUCCESS || batch[i].wr_id != first + seen)
+            if (batch[i].status != IBV_WC_SUCCESS || batch[i].wr_id != seen)
                 fail(batch[i].status, batch[i].wr_id);
             seen++;
         }
@@ -186,23 +193,23 @@ static inline __attribute__((always_inline)) void poll_classic(struct connection
 
 /* What is counted, apart from what is not. */
 
-static __attribute__((noinline)) void classic_singly(struct connection *connection, const struct target *target, uint64_t lists)
+static __attribute__((noinline)) void classic_singly(struct connection *connection, const struct work *works, uint64_t lists)
 {
-    for (uint64_t first = 0; first < lists; first++) {
-        post_classic(connection, target, first, 1);
-        poll_classic(connection, first, 1);
+    for (uint64_t list = 0; list < lists; list++) {
+        post_classic(connection, works, 1);
+        poll_classic(connection, 1);
     }
 }
 
-static __attribute__((noinline)) void classic_lists(struct connection *connection, const struct target *target, uint64_t lists)
+static __attribute__((noinline)) void classic_lists(struct connection *connection, const struct work *works, uint64_t lists)
 {
-    for (uint64_t first = 0; first < lists * 64; first += 64) {
-        post_classic(connection, target, first, 64);
-        poll_classic(connection, first, 64);
+    for (uint64_t list = 0; list < lists; list++) {
+        post_classic(connection, works, 64);
+        poll_classic(connection, 64);
     }
 }
 
-static void classic(struct target target, unsigned list, uint64_t lists)
+static void classic(const struct work *works, unsigned list, uint64_t lists)
 {
     struct ibv_cq *cq = must(ibv_create_cq(context, DEPTH, NULL, NULL, 0), "ibv_create_cq");
     struct ibv_qp *qp = make_classic(cq), *peer = make_classic(cq);
@@ -212,14 +219,12 @@ static void classic(struct target target, unsigned list, uint64_t lists)
         .cq = cq,
         .requests = array(DEPTH, sizeof *connection.requests),
         .entries = array(DEPTH, sizeof *connection.entries),
-        .values = array(DEPTH, sizeof *connection.values),
         .batch = array(BATCH, sizeof *connection.batch),
         .batch_length = BATCH,
     };
-    (list == 1 ? classic_singly : classic_lists)(&connection, &target, lists);
+    (list == 1 ? classic_singly : classic_lists)(&connection, works, lists);
     free(connection.requests);
     free(connection.entries);
-    free(connection.values);
     free(connection.batch);
     must_be(0, ibv_destroy_qp(qp) | ibv_destroy_qp(peer), "ibv_destroy_qp");
     must_be(0, ibv_destroy_cq(cq), "ibv_destroy_cq");
@@ -235,13 +240,23 @@ int main(int argc, char **argv)
     uint64_t lists = strtoull(argv[3], NULL, 10);
     open_place();
     register_memory();
-    struct target target = { .rkey = region->rkey, .remote = (uintptr_t)region->addr + 4096 };
+    unsigned char *messages = array(DEPTH, MESSAGE);
+    struct work *works = array(DEPTH, sizeof *works);
+    for (unsigned i = 0; i < DEPTH; i++)
+        works[i] = (struct work){
+            .wr_id = i,
+            .message = messages + i * MESSAGE,
+            .remote = (uintptr_t)region->addr + 4096,
+            .rkey = region->rkey,
+        };
     if (!strcmp(argv[1], "extended"))
-        extended(target, list, lists);
+        extended(works, list, lists);
     else if (!strcmp(argv[1], "classic"))
-        classic(target, list, lists);
+        classic(works, list, lists);
     else
         return 2;
+    free(works);
+    free(messages);
     must_be(0, ibv_dereg_mr(region), "ibv_dereg_mr");
     must_be(0, ibv_dealloc_pd(pd), "ibv_dealloc_pd");
     must_be(0, ibv_close_device(context), "ibv_close_device");

@@ -40,6 +40,12 @@ pub struct BasicCompletionQueue {
     failure: c_int,
 }
 
+/// What is behind the first completion if there is none: one less than nothing.
+const NONE: u32 = u32::MAX;
+
+/// A place that is in no batch.
+const NOWHERE: NonNull<ibv_wc> = NonNull::dangling();
+
 /// As `ibv_poll_cq`.
 type Poll = unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int;
 
@@ -80,7 +86,10 @@ impl BasicCompletionQueue {
     #[inline]
     pub fn start_poll(&mut self) -> Result<BasicPoller<'_>, PollCompletionQueueError> {
         let (mut at, mut rest) = self.fetch();
-        if rest > self.limit {
+        if rest >= self.limit {
+            if rest == NONE {
+                return Ok(BasicPoller { at: NOWHERE, rest: 0, begun: true, queue: self });
+            }
             let (first, left) = self.attend(rest)?;
             // SAFETY: that many places are in the batch.
             at = unsafe { at.add(first) };
@@ -89,45 +98,48 @@ impl BasicCompletionQueue {
         Ok(BasicPoller { at, rest, begun: false, queue: self })
     }
 
-    /// Fetches a batch: where it is, and how many completions were found. If those are more than there is room for,
-    /// there are none, or it is not to be believed.
+    /// Fetches a batch: where it is, and how many completions are behind its first. If that is not below `limit`,
+    /// there are none ([`NONE`]), or it is not to be believed.
     #[inline]
     fn fetch(&mut self) -> (NonNull<ibv_wc>, u32) {
         let batch = NonNull::from(&mut *self.batch).cast();
         // SAFETY: the queue lives, its handle is borrowed mutably, and `batch` has that much room.
         let found = unsafe { (self.poll)(self.cq.as_ptr(), self.room.cast_signed(), batch.as_ptr()) };
-        (batch, found.cast_unsigned())
+        (batch, found.cast_unsigned().wrapping_sub(1))
     }
 
-    /// Where in the batch the next poller begins and how many completions it has, after a [`fetch`](Self::fetch) that
-    /// is not to be believed.
+    /// Where in the batch the next poller begins and how many completions are behind that, after a
+    /// [`fetch`](Self::fetch) that is not to be believed.
     #[cold]
     #[inline(never)]
-    fn attend(&mut self, found: u32) -> Result<(usize, u32), PollCompletionQueueError> {
+    fn attend(&mut self, behind: u32) -> Result<(usize, u32), PollCompletionQueueError> {
         if self.left != 0 && self.failure == 0 {
             self.poll = self.verb;
-            return Ok((self.next as usize, core::mem::take(&mut self.left)));
+            return Ok((self.next as usize, core::mem::take(&mut self.left) - 1));
         }
-        if self.failure == 0 && self.strange(found) != 0 {
-            return Ok((0, self.room));
+        if self.failure == 0
+            && let Some(behind) = self.strange(behind)
+        {
+            return Ok((0, behind));
         }
         Err(self.take_failure())
     }
 
-    /// How many completions there are, when a [`fetch`](Self::fetch) is not to be believed: none if the device failed,
-    /// and no more than there is room for.
+    /// How many completions are behind the first, when a [`fetch`](Self::fetch) is not to be believed: there is none
+    /// at all if the device failed, and no more than there is room for.
     #[cold]
     #[inline(never)]
-    fn strange(&mut self, found: u32) -> u32 {
-        if found.cast_signed() < 0 {
+    fn strange(&mut self, behind: u32) -> Option<u32> {
+        let found = behind.wrapping_add(1).cast_signed();
+        if found < 0 {
             // The first one: once there is one, nobody polls until it has been told.
             if self.failure == 0 {
-                self.failure = found.cast_signed();
+                self.failure = found;
             }
             self.poll = nothing;
-            return 0;
+            return None;
         }
-        self.room
+        Some(self.room - 1)
     }
 
     #[cold]
@@ -166,10 +178,10 @@ pub struct BasicPoller<'cq> {
     /// [`next`](Self::next) has been called. (Compilers then know what is different about the first call, and give it
     /// code of its own.)
     begun: bool,
-    /// How many completions of the batch, from this place on, are not behind us. If `begun`, the first of them has
-    /// been given out, or there was none.
-    rest: u32,
+    /// A completion of the batch, which has been given out if `begun`; or [`NOWHERE`], behind the last one of all.
     at: NonNull<ibv_wc>,
+    /// How many completions of the batch are behind it.
+    rest: u32,
     queue: &'cq mut BasicCompletionQueue,
 }
 
@@ -184,12 +196,9 @@ impl BasicPoller<'_> {
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Option<BasicWorkCompletion<'_>> {
         if !core::mem::replace(&mut self.begun, true) {
-            if self.rest == 0 {
-                self.rest = 1;
-                return None;
-            }
-        } else if self.rest > 1 {
-            self.rest -= 1;
+            // It is there.
+        } else if let Some(rest) = self.rest.checked_sub(1) {
+            self.rest = rest;
             // SAFETY: there is another one behind it.
             self.at = unsafe { self.at.add(1) };
         } else {
@@ -197,17 +206,17 @@ impl BasicPoller<'_> {
             if self.at.addr().get() != self.queue.last {
                 return None;
             }
-            let (batch, mut found) = self.queue.fetch();
-            self.at = batch;
-            if found > self.queue.limit {
-                found = self.queue.strange(found);
+            let (batch, mut behind) = self.queue.fetch();
+            if behind >= self.queue.limit {
+                self.at = NOWHERE;
+                if behind == NONE {
+                    return None;
+                }
+                behind = self.queue.strange(behind)?;
             }
-            self.rest = found.max(1);
-            if found == 0 {
-                return None;
-            }
+            (self.at, self.rest) = (batch, behind);
         }
-        // SAFETY: `rest` completions of the batch begin at `at`, and that is not none.
+        // SAFETY: `at` is a completion of the batch (above, or since the poll began).
         Some(BasicWorkCompletion { wc: unsafe { self.at.as_ref() } })
     }
 
@@ -225,10 +234,10 @@ impl BasicPoller<'_> {
 impl Drop for BasicPoller<'_> {
     #[inline]
     fn drop(&mut self) {
-        let given = u32::from(self.begun);
-        if self.rest != given {
-            // SAFETY: there are `rest` of them from there on.
-            self.queue.leave(unsafe { self.at.add(given as usize) }, self.rest - given);
+        let left = self.rest + u32::from(!self.begun);
+        if left != 0 {
+            // SAFETY: there are so many of them from there on.
+            self.queue.leave(unsafe { self.at.add(usize::from(self.begun)) }, left);
         }
     }
 }

@@ -6,15 +6,17 @@
 //!
 //! # Safety
 //!
-//! - `next` points into the slots of the queue that a guard borrows mutably, `count` slots after the first; `count` is at
-//!   most `places`. A queue that has no slot has no operation either, so that none is taken.
-//! - The slots before it are written, each request linked to the next, with `sg_list` and `num_sge` within the
-//!   entries of its own slot.
+//! - Each request is linked to the one of the slot behind it, or to none. So what a guard has taken, from the first slot
+//!   to `last`, is a list, whose end `post` makes by taking the link of `last` away; a longer list after it links again.
+//!   A queue that has no slot has no operation either, so that none is taken.
+//! - The `sg_list` of every slot is that slot's entries, from the queue's beginning on.
+//! - Both stay so because libraries read requests, and nobody else writes there: the guard borrows the queue mutably.
+//! - The other fields of what a guard has taken are written, with `num_sge` within the slot's entries.
 
 use std::ffi::c_int;
 use std::io::IoSlice;
-use std::mem::MaybeUninit;
-use std::num::NonZeroU32;
+use std::mem::{MaybeUninit, offset_of};
+use std::num::NonZeroUsize;
 use std::ptr::{self, NonNull};
 
 use rdma_mummy_sys::types::{ibv_qp, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wr_opcode};
@@ -56,39 +58,85 @@ pub struct BasicSendQueue {
     bad: *mut ibv_send_wr,
 }
 
-/// Room for the requests of a list: in each slot an `ibv_send_wr`, its entries and its inline data, in this order.
+/// Room for the requests of a list, a [`Slot`] for each.
 struct Slots {
-    memory: Box<[MaybeUninit<Unit>]>,
-    /// How many there are; 1 where there are none, of a queue that holds nothing.
-    count: NonZeroU32,
+    /// A box, but of which pointers are kept.
+    memory: NonNull<[MaybeUninit<Unit>]>,
+    /// Behind the last slot. Of a queue that holds nothing, behind one that is not there.
+    end: *mut Slot,
+    /// How many entries a slot has room for.
     entries: u32,
-    /// Where in a slot the inline data begins, and where the next slot does.
-    inline: usize,
-    stride: usize,
+    /// Bytes from one slot to the next.
+    stride: NonZeroUsize,
 }
 
-/// What slots are measured in: aligned for all of their parts.
+/// A request, and where its buffer is told; further entries, or as well inline data, are behind it.
+#[repr(C)]
+struct Slot {
+    request: ibv_send_wr,
+    entry: ibv_sge,
+    inline: [u8; 0],
+}
+
+/// What slots are measured in.
 type Unit = u64;
 
-const _: () = assert!(align_of::<ibv_send_wr>() <= align_of::<Unit>());
-const _: () = assert!(align_of::<ibv_sge>() <= align_of::<Unit>());
-const _: () = assert!(size_of::<ibv_send_wr>().is_multiple_of(align_of::<Unit>()));
+const _: () = assert!(align_of::<Slot>() <= align_of::<Unit>());
+const _: () = assert!(size_of::<Slot>() == offset_of!(Slot, entry) + size_of::<ibv_sge>());
 
 impl Slots {
     fn new(cap: &QueuePairCapability) -> Result<Self, CreateQueuePairError> {
-        let entries = u64::from(cap.max_send_sge) * size_of::<ibv_sge>() as u64;
-        let inline = size_of::<ibv_send_wr>() as u64 + entries;
-        let units = (inline + u64::from(cap.max_inline_data)).div_ceil(size_of::<Unit>() as u64);
-        let (Ok(units), Ok(inline)) = (u32::try_from(units), usize::try_from(inline)) else {
+        let further = u64::from(cap.max_send_sge.saturating_sub(1)) * size_of::<ibv_sge>() as u64;
+        let bytes = size_of::<Slot>() as u64 + further.max(cap.max_inline_data.into());
+        let units = bytes.div_ceil(size_of::<Unit>() as u64);
+        let Ok(units) = u32::try_from(units) else {
             return Err(NoRoom { places: units, bytes_each: size_of::<Unit>() }.into());
         };
-        Ok(Self {
-            memory: array(cap.max_send_wr, units)?,
-            count: NonZeroU32::new(cap.max_send_wr).unwrap_or(NonZeroU32::MIN),
-            entries: cap.max_send_sge,
-            inline,
-            stride: units as usize * size_of::<Unit>(),
-        })
+        let stride = NonZeroUsize::MIN.saturating_add(units as usize * size_of::<Unit>() - 1);
+        let memory = NonNull::from(Box::leak(array(cap.max_send_wr, units)?));
+        let first: *mut Slot = memory.as_ptr().cast();
+        for number in 0..cap.max_send_wr as usize {
+            let slot = first.wrapping_byte_add(number * stride.get());
+            // SAFETY: the slot is in the memory.
+            unsafe {
+                (*slot).request.sg_list = &raw mut (*slot).entry;
+                (*slot).request.next = ptr::null_mut();
+            }
+        }
+        let end = first.wrapping_byte_add(cap.max_send_wr.max(1) as usize * stride.get());
+        Ok(Self { memory, end, entries: cap.max_send_sge, stride })
+    }
+}
+
+impl Slots {
+    #[inline(always)]
+    fn first(&self) -> *mut Slot {
+        self.memory.as_ptr().cast()
+    }
+
+    /// Links the slot behind this one to it, and says which that is; null if there is none.
+    ///
+    /// Inline, though it seldom runs: a loop that may call keeps less in registers.
+    ///
+    /// # Safety
+    ///
+    /// It is one of the slots, and there is no other pointer to its request.
+    #[inline(always)]
+    unsafe fn link(&self, last: *mut Slot) -> *mut Slot {
+        let slot = last.wrapping_byte_add(self.stride.get());
+        if slot == self.end {
+            return ptr::null_mut();
+        }
+        // SAFETY: the caller says that it is one of the slots.
+        unsafe { (*last).request.next = slot.cast() };
+        slot
+    }
+}
+
+impl Drop for Slots {
+    fn drop(&mut self) {
+        // SAFETY: it was a box, which nobody else makes of it again.
+        drop(unsafe { Box::from_raw(self.memory.as_ptr()) });
     }
 }
 
@@ -131,12 +179,31 @@ impl BasicSendQueue {
         })
     }
 
-    /// Why a list of `count` requests could not be posted.
+    /// Why a list could not be posted, of whose requests this one failed.
     #[cold]
     #[inline(never)]
-    fn failed(&mut self, result: c_int, count: u32) -> PostSendError {
+    fn refused(&self, failure: Failure, behind: *mut Slot) -> PostSendError {
+        let index = match behind.is_null() {
+            true => 0,
+            false => (behind.addr() - self.slots.first().addr()) / self.slots.stride + 1,
+        };
+        let limit = self.control.capability().max_send_wr as usize;
+        self.elsewhere.error(&self.possible, failure, Place { index, limit })
+    }
+
+    /// The same, of the list in the first slots, which the library refused.
+    #[cold]
+    #[inline(never)]
+    fn failed(&mut self, result: c_int) -> PostSendError {
+        let mut count = 1;
+        let mut slot = self.slots.first();
+        // SAFETY: a list that was posted begins in the first slot, and is linked to its last request (head of this file).
+        while unsafe { !(*slot).request.next.is_null() } {
+            slot = slot.wrapping_byte_add(self.slots.stride.get());
+            count += 1;
+        }
         let bad = core::mem::replace(&mut self.bad, ptr::null_mut());
-        let index = index_of(bad.addr(), self.slots.memory.as_ptr().addr(), self.slots.stride, count);
+        let index = index_of(bad.addr(), self.slots.memory.addr().get(), self.slots.stride.get(), count);
         PostSendError::from_errno(result, index)
     }
 }
@@ -146,18 +213,8 @@ impl SendQueue for BasicSendQueue {
 
     #[inline]
     fn start_post_send(&mut self) -> BasicPostSendGuard<'_> {
-        let first = self.slots.memory.as_mut_ptr().cast();
-        BasicPostSendGuard {
-            first,
-            next: first,
-            places: self.slots.count,
-            count: 0,
-            stride: self.slots.stride,
-            inline: self.slots.inline,
-            possible: self.possible,
-            failure: None,
-            queue: self,
-        }
+        let (first, possible) = (self.slots.first(), self.possible);
+        BasicPostSendGuard { first, last: ptr::null_mut(), next: first, possible, failure: None, queue: self }
     }
 
     fn control(&self) -> &QueuePairControl {
@@ -169,59 +226,67 @@ impl SendQueue for BasicSendQueue {
 #[must_use = "a list that is not posted is forgotten"]
 #[derive(Debug)]
 pub struct BasicPostSendGuard<'queue> {
-    /// The first slot, and the first that the list has not taken.
-    first: *mut u8,
-    next: *mut u8,
-    /// How many requests a list may have, and how many this one has.
-    places: NonZeroU32,
-    count: u32,
-    // Copies of the queue's, which compilers know that no store changes.
-    stride: usize,
-    inline: usize,
+    /// The first slot of all.
+    first: *mut Slot,
+    /// The last slot that the list has taken, and the one that is linked to it; null if there is none.
+    last: *mut Slot,
+    next: *mut Slot,
+    /// A copy of the queue's, which compilers know that no store changes.
     possible: Possible,
-    failure: Option<Failure>,
+    failure: Option<(Failure, *mut Slot)>,
     queue: &'queue mut BasicSendQueue,
 }
 
-/// A request that has taken a slot.
-#[derive(Clone, Copy)]
-struct Taken(*mut u8);
-
 impl BasicPostSendGuard<'_> {
-    /// Appends a request, if it is possible with so much inline data. Its buffer has so many `entries`, which the caller
-    /// writes next, and `flags` of its own.
+    /// Takes a slot for a request with so much inline data, if it is possible. What is in the slot has to be written.
     #[inline(always)]
-    fn take(&mut self, request: &Request, inline: usize, entries: usize, flags: u32) -> Option<Taken> {
+    fn take(&mut self, request: &Request, inline: usize) -> Option<*mut Slot> {
         // Of the guard's own copy no reference is taken, so that it stays in registers.
         let possible = match &request.to {
             Destination::Peer => self.possible.has(&request.operation, inline),
             Destination::Address(_) => self.queue.elsewhere.datagram.has(&request.operation, inline),
         };
         if !possible {
-            self.refuse(request, inline);
+            self.fail(Failure::of(request, inline));
             return None;
         }
-        if self.count == self.places.get() {
-            self.refuse(request, inline);
-            return None;
+        let mut slot = self.next;
+        if slot.is_null() {
+            // SAFETY: `next` is null behind a slot that was taken only, which is `last`; the guard borrows the queue.
+            slot = unsafe { self.queue.slots.link(self.last) };
+            if slot.is_null() {
+                self.fail(Failure::of(request, inline));
+                return None;
+            }
         }
         if let Destination::Address(address) = request.to
             // SAFETY: the pair lives; the field is in every release's struct.
             && !address.is_of(unsafe { (*self.queue.qp.as_ptr()).context })
         {
-            self.fail(Failure::OtherContext { index: self.count });
+            self.fail(Failure::OtherContext);
             return None;
         }
-        self.count += 1;
-        let slot = self.next;
-        let raw: *mut ibv_send_wr = slot.cast();
-        // SAFETY: there was a slot left, so this one and all of its parts are in the queue's memory, and the next one
-        // is or begins at its end. The last request's `next` is set by `post`.
+        // SAFETY: the slot is in the queue's memory, and its link is set (head of this file).
+        self.next = unsafe { (*slot).request.next }.cast();
+        self.last = slot;
+        Some(slot)
+    }
+
+    /// Takes a slot for a request with `len` bytes of inline data; where these go is the second.
+    #[inline(always)]
+    fn take_inline(&mut self, request: &Request, len: usize) -> Option<(*mut Slot, *mut u8)> {
+        let slot = self.take(request, len)?;
+        // SAFETY: the slot is in the queue's memory.
+        Some((slot, unsafe { (&raw mut (*slot).inline).cast() }))
+    }
+
+    /// Writes a request into the slot that was taken for it. Its buffer has so many `entries`, and `flags` of its own.
+    #[inline(always)]
+    fn put(&mut self, slot: *mut Slot, request: &Request, entries: usize, flags: u32) {
+        // SAFETY: the slot was taken, so all of it is in the queue's memory.
         unsafe {
-            self.next = slot.add(self.stride);
+            let raw = &raw mut (*slot).request;
             (*raw).wr_id = request.wr_id;
-            (*raw).next = self.next.cast();
-            (*raw).sg_list = Taken(slot).entries();
             (*raw).num_sge = entries as c_int;
             (*raw).opcode = ibv_wr_opcode(request.operation.kind().raw());
             (*raw).send_flags = request.flags.raw() | flags;
@@ -258,72 +323,47 @@ impl BasicPostSendGuard<'_> {
                 }
             }
         }
-        Some(Taken(slot))
     }
 
-    /// Appends a request with `len` bytes of inline data; where these go.
+    /// The same, of a request with `len` bytes of inline data from `start` on.
     #[inline(always)]
-    fn take_inline(&mut self, request: &Request, len: usize) -> Option<*mut u8> {
-        let slot = self.take(request, len, 1, ibv_send_flags::IBV_SEND_INLINE.0)?;
-        // SAFETY: that is within the slot: so much inline data was possible, and there is room for an entry.
-        unsafe {
-            let start = slot.0.add(self.inline);
-            let (addr, length) = (start.expose_provenance() as u64, len as u32);
-            slot.entries().write(ibv_sge { addr, length, lkey: 0 });
-            Some(start)
-        }
+    fn put_inline(&mut self, slot: *mut Slot, request: &Request, start: *mut u8, len: usize) {
+        let (addr, length) = (start.expose_provenance() as u64, len as u32);
+        // SAFETY: the slot was taken, so all of it is in the queue's memory.
+        unsafe { (*slot).entry = ibv_sge { addr, length, lkey: 0 } };
+        self.put(slot, request, 1, ibv_send_flags::IBV_SEND_INLINE.0);
     }
 
-    /// Makes the list fail when it is posted. The first failure counts.
+    /// Makes the list fail when it is posted, with its next request.
     ///
     /// Inline, though it is cold: a guard whose address is never taken stays in registers.
     #[inline(always)]
     fn fail(&mut self, failure: Failure) {
         if self.failure.is_none() {
-            self.failure = Some(failure);
+            self.failure = Some((failure, self.last));
         }
-    }
-
-    /// The same, of a request that cannot be appended.
-    #[inline(always)]
-    fn refuse(&mut self, request: &Request, inline: usize) {
-        let place = Place { index: self.count, limit: self.queue.control.capability().max_send_wr };
-        let (kind, to) = (request.operation.kind(), request.to.kind());
-        let failure = self.queue.elsewhere.refusal(&self.queue.possible, kind, to, inline, place);
-        self.fail(failure);
-    }
-}
-
-impl Taken {
-    /// The entries of its buffer.
-    #[inline(always)]
-    fn entries(self) -> *mut ibv_sge {
-        self.0.wrapping_add(size_of::<ibv_send_wr>()).cast()
     }
 }
 
 impl PostSendGuard for BasicPostSendGuard<'_> {
     #[inline]
     fn post(self) -> Result<(), PostSendError> {
-        if let Some(failure) = self.failure {
-            return Err(PostSendError::from_failure(failure));
+        if let Some((failure, behind)) = self.failure {
+            return Err(self.queue.refused(failure, behind));
         }
-        let count = self.count;
-        if count == 0 {
+        if self.last.is_null() {
             return Ok(());
         }
-        let queue = self.queue;
-        // SAFETY: the requests of the slots before `next` are written (head of this file), each linked to the next; the
-        // pair lives, the queue is borrowed mutably, and who gave the requests their buffers keeps them.
+        // SAFETY: the requests from the first slot to `last` are written and linked (head of this file); the pair lives,
+        // the queue is borrowed mutably, and who gave the requests their buffers keeps them.
         let result = unsafe {
-            let last: *mut ibv_send_wr = self.next.sub(self.stride).cast();
-            (*last).next = ptr::null_mut();
-            (queue.verb)(queue.qp.as_ptr(), self.first.cast(), &raw mut queue.bad)
+            (*self.last).request.next = ptr::null_mut();
+            (self.queue.verb)(self.queue.qp.as_ptr(), self.first.cast(), &raw mut self.queue.bad)
         };
         if result == 0 {
             return Ok(());
         }
-        Err(queue.failed(result, count))
+        Err(self.queue.failed(result))
     }
 }
 
@@ -332,26 +372,31 @@ impl<'queue> Borrows<'queue> for BasicPostSendGuard<'queue> {}
 impl Build for BasicPostSendGuard<'_> {
     #[inline(always)]
     fn append(&mut self, _: Step, request: Request) {
-        self.take(&request, 0, 0, 0);
+        if let Some(slot) = self.take(&request, 0) {
+            self.put(slot, &request, 0, 0);
+        }
     }
 
     #[inline(always)]
     unsafe fn append_sge(&mut self, _: Step, request: Request, entry: ScatterGatherEntry) {
-        if let Some(slot) = self.take(&request, 0, 1, 0) {
+        if let Some(slot) = self.take(&request, 0) {
             // SAFETY: a slot has room for at least one entry.
-            unsafe { slot.entries().write(entry.0) };
+            unsafe { (*slot).entry = entry.0 };
+            self.put(slot, &request, 1, 0);
         }
     }
 
     #[inline(always)]
     unsafe fn append_sge_list(&mut self, _: Step, request: Request, list: &[ScatterGatherEntry]) {
         if list.len() > self.queue.slots.entries as usize {
-            let (index, given, limit) = (self.count, list.len(), self.queue.slots.entries);
-            return self.fail(Failure::TooManyEntries { index, given, limit });
+            let (given, limit) = (list.len(), self.queue.slots.entries);
+            return self.fail(Failure::TooManyEntries { given, limit });
         }
-        if let Some(slot) = self.take(&request, 0, list.len(), 0) {
+        if let Some(slot) = self.take(&request, 0) {
+            let entries: *mut ibv_sge = slot.wrapping_byte_add(offset_of!(Slot, entry)).cast();
             // SAFETY: a slot has room for as many entries; both are `ibv_sge`.
-            unsafe { ptr::copy_nonoverlapping(list.as_ptr().cast(), slot.entries(), list.len()) };
+            unsafe { ptr::copy_nonoverlapping(list.as_ptr().cast(), entries, list.len()) };
+            self.put(slot, &request, list.len(), 0);
         }
     }
 
@@ -360,9 +405,10 @@ impl Build for BasicPostSendGuard<'_> {
         if data.is_empty() {
             return self.append(step, request);
         }
-        if let Some(start) = self.take_inline(&request, data.len()) {
-            // SAFETY: there is room for that many bytes (`take_inline`).
+        if let Some((slot, start)) = self.take_inline(&request, data.len()) {
+            // SAFETY: so much inline data is possible, and a slot has room for that.
             unsafe { ptr::copy_nonoverlapping(data.as_ptr(), start, data.len()) };
+            self.put_inline(slot, &request, start, data.len());
         }
     }
 
@@ -372,14 +418,16 @@ impl Build for BasicPostSendGuard<'_> {
         if given == 0 {
             return self.append(step, request);
         }
-        if let Some(mut end) = self.take_inline(&request, given) {
+        if let Some((slot, start)) = self.take_inline(&request, given) {
+            let mut end = start;
             for piece in list {
-                // SAFETY: there is room for all pieces together (`take_inline`).
+                // SAFETY: so much inline data is possible, and a slot has room for all pieces together.
                 unsafe {
                     ptr::copy_nonoverlapping(piece.as_ptr(), end, piece.len());
                     end = end.add(piece.len());
                 }
             }
+            self.put_inline(slot, &request, start, given);
         }
     }
 }

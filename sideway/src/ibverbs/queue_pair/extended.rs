@@ -147,6 +147,14 @@ impl ExtendedSendQueue {
         self.takes_inline_data
     }
 
+    /// Why a list could not be posted, of whose requests this one failed.
+    #[cold]
+    #[inline(never)]
+    fn refused(&self, failure: Failure, index: u32) -> PostSendError {
+        let limit = self.control.capability().max_send_wr as usize;
+        self.elsewhere.error(&self.possible, failure, Place { index: index as usize, limit })
+    }
+
     /// Closes a list whose guard was leaked.
     #[cold]
     fn abort_leaked(&mut self) {
@@ -178,7 +186,8 @@ impl SendQueue for ExtendedSendQueue {
         // SAFETY: see the head of this file; no list is open.
         unsafe { verbs::ibv_wr_start(qp.as_ptr()) };
         let (possible, places) = (self.possible, self.places);
-        ExtendedPostSendGuard { qp, possible, places, count: 0, failure: None, queue: self }
+        let left = places.get();
+        ExtendedPostSendGuard { qp, possible, places, left, failure: None, queue: self }
     }
 
     fn control(&self) -> &QueuePairControl {
@@ -204,10 +213,10 @@ pub struct ExtendedPostSendGuard<'queue> {
     qp: NonNull<ibv_qp_ex>,
     /// A copy of the queue's, which compilers know that no call changes.
     possible: Possible,
-    /// How many requests a list may have, and how many this one has.
+    /// How many requests a list may have, and how many more this one.
     places: NonZeroU32,
-    count: u32,
-    failure: Option<Failure>,
+    left: u32,
+    failure: Option<(Failure, u32)>,
     queue: &'queue mut ExtendedSendQueue,
 }
 
@@ -220,22 +229,18 @@ impl ExtendedPostSendGuard<'_> {
             Destination::Peer => self.possible.has(&request.operation, inline),
             Destination::Address(_) => self.queue.elsewhere.datagram.has(&request.operation, inline),
         };
-        if !possible {
-            self.refuse(request, inline);
+        let Some(left) = self.left.checked_sub(1).filter(|_| possible) else {
+            self.fail(Failure::of(request, inline));
             return false;
-        }
-        if self.count == self.places.get() {
-            self.refuse(request, inline);
-            return false;
-        }
+        };
         if let Destination::Address(address) = request.to
             // SAFETY: the pair lives; the field is in every release's struct.
             && !address.is_of(unsafe { (*self.qp.as_ptr()).qp_base.context })
         {
-            self.fail(Failure::OtherContext { index: self.count });
+            self.fail(Failure::OtherContext);
             return false;
         }
-        self.count += 1;
+        self.left = left;
         let qp = self.qp.as_ptr();
         // SAFETY: a list is open and has the operation (head of this file); the fields are for the caller to set.
         unsafe {
@@ -263,23 +268,21 @@ impl ExtendedPostSendGuard<'_> {
         true
     }
 
-    /// Makes the list fail when it is posted. The first failure counts.
+    /// How many requests the list has.
+    #[inline(always)]
+    fn count(&self) -> u32 {
+        self.places.get() - self.left
+    }
+
+    /// Makes the list fail when it is posted, with its next request. It takes no more.
     ///
     /// Inline, though it is cold: a guard whose address is never taken stays in registers.
     #[inline(always)]
     fn fail(&mut self, failure: Failure) {
         if self.failure.is_none() {
-            self.failure = Some(failure);
+            self.failure = Some((failure, self.count()));
         }
-    }
-
-    /// The same, of a request that cannot be opened.
-    #[inline(always)]
-    fn refuse(&mut self, request: &Request, inline: usize) {
-        let place = Place { index: self.count, limit: self.queue.control.capability().max_send_wr };
-        let (kind, to) = (request.operation.kind(), request.to.kind());
-        let failure = self.queue.elsewhere.refusal(&self.queue.possible, kind, to, inline, place);
-        self.fail(failure);
+        self.left = 0;
     }
 
     #[inline]
@@ -294,11 +297,11 @@ impl PostSendGuard for ExtendedPostSendGuard<'_> {
     #[inline]
     fn post(self) -> Result<(), PostSendError> {
         let mut list = ManuallyDrop::new(self);
-        if let Some(failure) = list.failure {
+        if let Some((failure, index)) = list.failure {
             list.abort();
-            return Err(PostSendError::from_failure(failure));
+            return Err(list.queue.refused(failure, index));
         }
-        if list.count == 0 {
+        if list.count() == 0 {
             list.abort();
             return Ok(());
         }
@@ -346,8 +349,8 @@ impl Build for ExtendedPostSendGuard<'_> {
             return self.append(step, request);
         }
         if list.len() > self.queue.max_sge as usize {
-            let (index, given, limit) = (self.count, list.len(), self.queue.max_sge);
-            return self.fail(Failure::TooManyEntries { index, given, limit });
+            let (given, limit) = (list.len(), self.queue.max_sge);
+            return self.fail(Failure::TooManyEntries { given, limit });
         }
         if self.open(&request, 0) {
             let entries: *const ibv_sge = list.as_ptr().cast();

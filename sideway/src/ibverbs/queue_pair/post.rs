@@ -6,7 +6,7 @@ use std::mem::ManuallyDrop;
 use rdma_mummy_sys::types::ibv_sge;
 use sealed::Step;
 
-use super::work_request::{Address, Destination, Operation, Remote, Request};
+use super::work_request::{Address, Destination, DestinationKind, Operation, Remote, Request};
 use super::{WorkRequestFlags, WorkRequestOperationType};
 use crate::ibverbs::address_handle::AddressHandle;
 
@@ -306,16 +306,30 @@ impl<G: PostSendGuard> LocalBufferHandle<'_, G> {
     }
 }
 
-/// Why a list cannot be posted, found while it was built. Small, so that a guard stays small.
+/// Why a list cannot be posted, found while it was built.
+///
+/// Only what is known there: to find out more would be a call, and a loop that may call keeps less in registers.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Failure {
-    Unsupported { index: u32, operation: WorkRequestOperationType },
-    MissingDestination { index: u32, operation: WorkRequestOperationType },
-    UnexpectedDestination { index: u32, operation: WorkRequestOperationType },
-    OtherContext { index: u32 },
-    TooMany { limit: u32 },
-    TooManyEntries { index: u32, given: usize, limit: u32 },
-    TooLong { index: u32, given: usize, limit: u32 },
+    /// There is no such operation, or no place for it, or for its inline data.
+    Refused {
+        operation: WorkRequestOperationType,
+        to: DestinationKind,
+        inline: usize,
+    },
+    TooManyEntries {
+        given: usize,
+        limit: u32,
+    },
+    /// The address handle is of another context.
+    OtherContext,
+}
+
+impl Failure {
+    #[inline(always)]
+    pub(super) const fn of(request: &Request, inline: usize) -> Self {
+        Self::Refused { operation: request.operation.kind(), to: request.to.kind(), inline }
+    }
 }
 
 /// A list of work requests could not be posted.
@@ -440,29 +454,6 @@ impl std::fmt::Display for At {
 }
 
 impl PostSendError {
-    #[cold]
-    pub(super) fn from_failure(failure: Failure) -> Self {
-        match failure {
-            Failure::Unsupported { index, operation } => {
-                Self::UnsupportedOperation { index: index as usize, operation }
-            }
-            Failure::MissingDestination { index, operation } => {
-                Self::MissingDestination { index: index as usize, operation }
-            }
-            Failure::UnexpectedDestination { index, operation } => {
-                Self::UnexpectedDestination { index: index as usize, operation }
-            }
-            Failure::OtherContext { index } => Self::OtherContext { index: index as usize },
-            Failure::TooMany { limit } => Self::TooManyWorkRequests { limit: limit as usize },
-            Failure::TooManyEntries { index, given, limit } => {
-                Self::TooManyScatterGatherEntries { index: index as usize, given, limit: limit as usize }
-            }
-            Failure::TooLong { index, given, limit } => {
-                Self::InlineDataTooLong { index: index as usize, given, limit: limit as usize }
-            }
-        }
-    }
-
     #[cold]
     pub(super) fn from_errno(result: core::ffi::c_int, index: Option<usize>) -> Self {
         match crate::ibverbs::os_error(result).raw_os_error().unwrap_or(result) {

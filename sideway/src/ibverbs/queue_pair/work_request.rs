@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 
 use rdma_mummy_sys::types::{ibv_ah, ibv_context, ibv_send_flags as F, ibv_wr_opcode as O};
 
-use super::post::Failure;
+use super::post::{Failure, PostSendError};
 use super::{QueuePairType, SendOperationFlags};
 
 c_flags! {
@@ -175,18 +175,19 @@ impl Possible {
     }
 
     /// One more than the inline data that there may be, or 0.
-    fn room(&self, kind: WorkRequestOperationType) -> u32 {
-        ALL.iter().position(|(known, _)| *known == kind).map_or(0, |n| self.0[n])
+    fn room(&self, operation: WorkRequestOperationType) -> usize {
+        ALL.iter().position(|(known, _)| *known == operation).map_or(0, |n| self.0[n] as usize)
     }
 
     /// Why a request is refused: there is no such operation, or no place for it, or for its inline data.
-    fn refusal(&self, kind: WorkRequestOperationType, inline: usize, at: Place) -> Failure {
-        match self.room(kind) {
-            room if at.limit == 0 || (room != 0 && at.index == at.limit) => {
-                Failure::TooMany { limit: at.limit }
+    fn error(&self, operation: WorkRequestOperationType, given: usize, at: Place) -> PostSendError {
+        let Place { index, limit } = at;
+        match self.room(operation) {
+            room if limit == 0 || (room != 0 && index == limit) => {
+                PostSendError::TooManyWorkRequests { limit }
             }
-            0 => Failure::Unsupported { index: at.index, operation: kind },
-            room => Failure::TooLong { index: at.index, given: inline, limit: room - 1 },
+            0 => PostSendError::UnsupportedOperation { index, operation },
+            room => PostSendError::InlineDataTooLong { index, given, limit: room - 1 },
         }
     }
 }
@@ -212,40 +213,37 @@ impl Elsewhere {
         }
     }
 
-    /// Why a request is refused: it is not possible, or not with this destination.
-    ///
-    /// It takes values, not the request: one whose address is taken would be built in memory, refused or not.
+    /// Why a list cannot be posted whose request at this place failed.
     #[cold]
     #[inline(never)]
-    pub(super) fn refusal(
-        &self,
-        to_peer: &Possible,
-        operation: WorkRequestOperationType,
-        to: DestinationKind,
-        inline: usize,
-        at: Place,
-    ) -> Failure {
+    pub(super) fn error(&self, to_peer: &Possible, failure: Failure, at: Place) -> PostSendError {
+        let index = at.index;
+        let (operation, to, inline) = match failure {
+            Failure::TooManyEntries { given, limit } => {
+                return PostSendError::TooManyScatterGatherEntries { index, given, limit: limit as usize };
+            }
+            Failure::OtherContext => return PostSendError::OtherContext { index },
+            Failure::Refused { operation, to, inline } => (operation, to, inline),
+        };
         let (here, other) = match to {
             DestinationKind::Peer => (to_peer, &self.datagram),
             DestinationKind::Address => (&self.datagram, to_peer),
         };
-        if here.room(operation) > 0 || other.room(operation) == 0 {
-            return here.refusal(operation, inline, at);
-        }
         match to {
-            DestinationKind::Peer => Failure::MissingDestination { index: at.index, operation },
-            DestinationKind::Address => Failure::UnexpectedDestination { index: at.index, operation },
+            _ if here.room(operation) > 0 || other.room(operation) == 0 => here.error(operation, inline, at),
+            DestinationKind::Peer => PostSendError::MissingDestination { index, operation },
+            DestinationKind::Address => PostSendError::UnexpectedDestination { index, operation },
         }
     }
 }
 
 const NONE: SendOperationFlags = SendOperationFlags::empty();
 
-/// Where in a list a request is to go.
+/// Where in a list a request was to go.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     /// From 0.
-    pub(super) index: u32,
+    pub(super) index: usize,
     /// How many the queue holds.
-    pub(super) limit: u32,
+    pub(super) limit: usize,
 }

@@ -17,8 +17,7 @@ use sideway::ibverbs::device::DeviceList;
 use sideway::ibverbs::device_context::DeviceContext;
 use sideway::ibverbs::protection_domain::ProtectionDomain;
 use sideway::ibverbs::queue_pair::{
-    BasicQueuePair, ExtendedQueuePair, PostSendGuard, QueuePair, QueuePairBuilder, SendOperationFlags,
-    WorkRequestFlags,
+    PostSendGuard, QueuePair, QueuePairBuilder, SendOperationFlags, WorkRequestFlags,
 };
 use sideway::memory::{Buffer, BufferKind, RegisteredBuffer};
 
@@ -56,13 +55,16 @@ struct Place {
     memory: RegisteredBuffer,
 }
 
-/// Where the writes go, and what a message consists of.
-#[derive(Clone, Copy)]
-struct Target {
-    rkey: u32,
+/// How long the messages are that are sent inline.
+const MESSAGE: usize = 8;
+
+/// A message, which somebody had before, and where it goes.
+struct Work<'a> {
+    /// By which its completion is known: its place in the list.
+    wr_id: u64,
+    message: &'a [u8; MESSAGE],
     remote: u64,
-    lkey: u32,
-    local: u64,
+    rkey: u32,
 }
 
 impl Place {
@@ -74,9 +76,10 @@ impl Place {
         Ok(Self { context, pd, memory })
     }
 
-    fn target(&self) -> Target {
-        let local = self.memory.as_ptr().addr() as u64;
-        Target { rkey: self.memory.rkey(), remote: local + 4096, lkey: self.memory.lkey(), local }
+    /// A list of work.
+    fn works<'a>(&self, messages: &'a [[u8; MESSAGE]]) -> Vec<Work<'a>> {
+        let (remote, rkey) = (self.memory.as_ptr().addr() as u64 + 4096, self.memory.rkey());
+        (0..).zip(messages).map(|(wr_id, message)| Work { wr_id, message, remote, rkey }).collect()
     }
 
     fn builder(&self, cq: &impl CompletionQueue) -> QueuePairBuilder {
@@ -95,113 +98,85 @@ impl Place {
     }
 }
 
-fn extended<const LIST: u32>(lists: u64) -> Result<()> {
+fn extended<const LIST: usize>(lists: u64) -> Result<()> {
     let place = Place::new()?;
     let mut cq = place.context.create_cq_builder().setup_cqe(DEPTH).build_ex()?;
     let builder = place.builder(&cq);
     let (mut one, mut other) = (builder.build_ex()?, builder.build_ex()?);
     place.connect(&mut one, &mut other)?;
-    extended_lists::<LIST>(&mut one, &mut cq, &place.target(), lists);
+    let messages = vec![[0; MESSAGE]; LIST];
+    post_and_poll::<LIST>(&mut one, &mut cq, place.works(&messages).as_slice().try_into()?, lists);
     Ok(())
 }
 
-/// What is counted, apart from what is not.
-#[inline(never)]
-fn extended_lists<const LIST: u32>(
-    qp: &mut ExtendedQueuePair,
-    cq: &mut ExtendedCompletionQueue,
-    target: &Target,
-    lists: u64,
-) {
-    let mut next = 0;
-    while next < lists * u64::from(LIST) {
-        post_extended::<LIST>(qp, target, next);
-        next = poll_extended(cq, next, LIST);
-    }
-}
-
-#[inline(always)]
-fn post_extended<const LIST: u32>(qp: &mut ExtendedQueuePair, target: &Target, first: u64) {
-    let mut list = qp.start_post_send();
-    for number in (0..u64::from(LIST)).map(|number| first + number) {
-        list.construct_wr(number, WorkRequestFlags::Signaled)
-            .setup_write(target.rkey, target.remote)
-            .setup_inline_data(&number.to_ne_bytes());
-    }
-    list.post().unwrap_or_else(|error| fail("post", &error));
-}
-
-#[inline(always)]
-fn poll_extended(cq: &mut ExtendedCompletionQueue, first: u64, count: u32) -> u64 {
-    let mut next = first;
-    while next < first + u64::from(count) {
-        let mut poller = cq.start_poll().unwrap_or_else(|error| fail("start_poll", &error));
-        while let Some(wc) = poller.next() {
-            if wc.status() != WorkCompletionStatus::Success {
-                fail("completion", &wc.status());
-            }
-            if wc.wr_id() != next {
-                fail("completion", &wc.wr_id());
-            }
-            next += 1;
-        }
-    }
-    next
-}
-
-fn classic<const LIST: u32>(lists: u64) -> Result<()> {
+fn classic<const LIST: usize>(lists: u64) -> Result<()> {
     let place = Place::new()?;
     let mut cq = place.context.create_cq_builder().setup_cqe(DEPTH).setup_poll_batch(16).build()?;
     let builder = place.builder(&cq);
     let (mut one, mut other) = (builder.build()?, builder.build()?);
     place.connect(&mut one, &mut other)?;
-    classic_lists::<LIST>(&mut one, &mut cq, &place.target(), lists);
+    let messages = vec![[0; MESSAGE]; LIST];
+    post_and_poll::<LIST>(&mut one, &mut cq, place.works(&messages).as_slice().try_into()?, lists);
     Ok(())
 }
 
 /// What is counted, apart from what is not.
 #[inline(never)]
-fn classic_lists<const LIST: u32>(
-    qp: &mut BasicQueuePair,
-    cq: &mut BasicCompletionQueue,
-    target: &Target,
+fn post_and_poll<const LIST: usize>(
+    qp: &mut impl QueuePair,
+    cq: &mut impl Poll,
+    works: &[Work<'_>; LIST],
     lists: u64,
 ) {
-    let mut first = 0;
-    while first < lists * u64::from(LIST) {
-        post_classic::<LIST>(qp, target, first);
-        poll_classic(cq, first, LIST);
-        first += u64::from(LIST);
+    for _ in 0..lists {
+        post(qp, works);
+        cq.poll(LIST as u64);
     }
 }
 
 #[inline(always)]
-fn post_classic<const LIST: u32>(qp: &mut BasicQueuePair, target: &Target, first: u64) {
+fn post<const LIST: usize>(qp: &mut impl QueuePair, works: &[Work<'_>; LIST]) {
     let mut list = qp.start_post_send();
-    for number in (0..u64::from(LIST)).map(|number| first + number) {
-        list.construct_wr(number, WorkRequestFlags::Signaled)
-            .setup_write(target.rkey, target.remote)
-            .setup_inline_data(&number.to_ne_bytes());
+    for work in works {
+        list.construct_wr(work.wr_id, WorkRequestFlags::Signaled)
+            .setup_write(work.rkey, work.remote)
+            .setup_inline_data(work.message);
     }
     list.post().unwrap_or_else(|error| fail("post", &error));
 }
 
-#[inline(always)]
-fn poll_classic(cq: &mut BasicCompletionQueue, first: u64, count: u32) {
-    let mut seen = 0;
-    while seen < count {
-        let mut poller = cq.start_poll().unwrap_or_else(|error| fail("start_poll", &error));
-        while let Some(wc) = poller.next() {
-            if wc.status() != WorkCompletionStatus::Success {
-                fail("completion", &wc.status());
-            }
-            if wc.wr_id() != first + u64::from(seen) {
-                fail("completion", &wc.wr_id());
-            }
-            seen += 1;
-        }
-    }
+/// A completion queue of either flavour.
+trait Poll {
+    /// Takes the completions of a list of so much work.
+    fn poll(&mut self, count: u64);
 }
+
+/// The flavours' pollers have the same methods, but nothing in common that a function could be generic over.
+macro_rules! impl_poll {
+    ($Queue:ty) => {
+        impl Poll for $Queue {
+            #[inline(always)]
+            fn poll(&mut self, count: u64) {
+                let mut seen = 0;
+                while seen < count {
+                    let mut poller = self.start_poll().unwrap_or_else(|error| fail("start_poll", &error));
+                    while let Some(wc) = poller.next() {
+                        if wc.status() != WorkCompletionStatus::Success {
+                            fail("completion", &wc.status());
+                        }
+                        if wc.wr_id() != seen {
+                            fail("completion", &wc.wr_id());
+                        }
+                        seen += 1;
+                    }
+                }
+            }
+        }
+    };
+}
+
+impl_poll!(BasicCompletionQueue);
+impl_poll!(ExtendedCompletionQueue);
 
 fn messages(count: u64) -> Result<()> {
     let place = Place::new()?;
@@ -209,15 +184,17 @@ fn messages(count: u64) -> Result<()> {
     let builder = place.builder(&cq);
     let (mut one, mut other) = (builder.build_ex()?, builder.build_ex()?);
     place.connect(&mut one, &mut other)?;
-    let target = place.target();
-    for number in 0..count {
+    let (lkey, local) = (place.memory.lkey(), place.memory.as_ptr().addr() as u64);
+    let message = [[0; MESSAGE]];
+    let [work] = &place.works(&message)[..] else { bail!("one message is one piece of work") };
+    for _ in 0..count {
         let mut list = one.start_post_send();
-        let request = list.construct_wr(number, WorkRequestFlags::Signaled);
+        let request = list.construct_wr(work.wr_id, WorkRequestFlags::Signaled);
         // SAFETY: the memory is registered until `place` is dropped; it is completed below, before anybody
         // touches it or posts another; the queue holds more than one.
-        unsafe { request.setup_write(target.rkey, target.remote).setup_sge(target.lkey, target.local, 64) };
+        unsafe { request.setup_write(work.rkey, work.remote).setup_sge(lkey, local, 64) };
         list.post()?;
-        poll_extended(&mut cq, number, 1);
+        cq.poll(1);
     }
     Ok(())
 }
