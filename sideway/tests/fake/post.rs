@@ -221,7 +221,7 @@ fn lists_of_any_length_follow_one_another() {
             assert_eq!(setup.poll(), Vec::from_iter(next..next + length), "{} {length}", Q::NAME);
             next += length;
         }
-        assert_eq!(fake.world.posted.load(Relaxed) as u64, next);
+        assert_eq!(fake.world.posted.load(Relaxed), next);
     }
     for_each_qp!(check());
 }
