@@ -15,7 +15,7 @@ use sideway::ibverbs::event::{AsyncElement, AsyncEvent, AsyncEventType};
 use sideway::ibverbs::queue_pair::{GenericQueuePair, QueuePair, WorkRequestFlags};
 
 use crate::harness::{Outcome, Rig, Suite};
-use crate::node::{AnyPair, Data, Node, Op, Options, Pair, SIGNALED, wait};
+use crate::node::{AnyPair, Data, Node, Op, Options, Pair, SIGNALED};
 use crate::support::flavour::{CqFlavour, QpFlavour};
 
 pub(crate) fn cases(suite: &mut Suite) {
@@ -471,15 +471,10 @@ fn an_overrun_is_an_event_with_its_queue(rig: &Rig) -> Outcome {
     let (id, length) = (cq.id(), u64::from(cq.cqe()));
     let events = context.async_events().unwrap();
     let mut pair = receives(rig, &context, cq);
-    for n in 0..length + 8 {
+    // Whether the last messages are answered is the device's business.
+    for n in 0..length + 2 {
         pair.b.receive(&[(n, &[(0, 64)])]).unwrap();
         pair.a.post(&[(n, SIGNALED, Op::Send, Data::At(0, 8))]).unwrap();
-        // That the queue is of no use any more may be a failure of the message.
-        if wait(&mut pair.a.send_cq, 1)[0].status
-            != sideway::ibverbs::completion::WorkCompletionStatus::Success
-        {
-            break;
-        }
     }
     let event = find(&events, AsyncEventType::CompletionQueueError, PATIENCE).expect("it is announced");
     assert_eq!(event.element(), AsyncElement::CompletionQueue(id));

@@ -98,17 +98,21 @@ fn all_attributes_have_values(rig: &Rig) -> Outcome {
     assert!(!attr.tso_caps().supported_qpts.contains(QueuePairType::RawPacket));
     assert!(attr.raw_packet_caps().is_empty() && attr.tm_caps().max_num_tags == 0);
     let port = context.query_port(rig.port).unwrap();
-    assert_eq!(
-        (port.bad_pkey_cntr(), port.qkey_viol_cntr(), port.sm_sl(), port.subnet_timeout()),
-        (0, 0, 0, 0)
-    );
+    // Of Ethernet; the counters of bad keys are other tests' doing.
+    assert_eq!((port.sm_sl(), port.subnet_timeout()), (0, 0));
     assert!(port.capability_flags().bits() == port.port_cap_flags() && port.capability_flags2().is_empty());
     Ok(())
 }
 
 fn forks_are_safe(rig: &Rig) -> Outcome {
     let provider = rig.open().provider();
-    fork_init(provider).unwrap();
+    match fork_init(provider) {
+        // `man ibv_fork_init`: before all else, and other tests of this process have registered memory.
+        Err(error) if !rig.open().is_soft() && error.source.raw_os_error() == Some(libc::EINVAL) => {
+            skip!("{error}")
+        }
+        result => result.unwrap(),
+    }
     match is_fork_initialized(provider) {
         Ok(status) => assert_ne!(status, ForkStatus::Disabled),
         Err(error) => skip!("{error}"),

@@ -104,6 +104,7 @@ fn every_action() -> Vec<String> {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "minutes, over safe code alone")]
 fn what_is_shown_is_what_is_read() {
     let whens = ["", " nth=3", " first=4", " from=5", " every=6", " chance=0.25"];
     for action in every_action() {
@@ -179,6 +180,7 @@ fn an_error_names_the_rule_the_place_and_what_is_allowed() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "minutes, over safe code alone")]
 fn no_text_is_too_odd_to_be_refused() {
     // Pieces of rules, thrown together by chance: read or refused, with a place within the text.
     let pieces = [

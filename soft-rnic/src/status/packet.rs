@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn a_cut_or_wild_answer_is_none() {
         let packet = encode(&statistics(2));
-        for len in 0..packet.len() {
+        for len in (0..packet.len()).step_by(if cfg!(miri) { 29 } else { 1 }) {
             assert_eq!(decode(&mut Reader::new(&packet[..len])), None, "{len} bytes");
         }
         assert_eq!(decode(&mut Reader::new(&[0xff; 4096])), None);

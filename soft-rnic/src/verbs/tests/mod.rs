@@ -1,14 +1,17 @@
 //! The verbs through the table and the inline functions, as programs call them.
 
 mod address_handles;
+mod attributes;
 mod changes;
 mod completion_queues;
 mod devices;
+mod domains;
 mod events;
 mod extended;
 #[cfg(not(miri))]
 mod forks;
 mod loopback;
+mod multicast;
 mod regions;
 mod traffic;
 mod words;

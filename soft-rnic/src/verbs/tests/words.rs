@@ -40,6 +40,14 @@ fn words_are_those_of_libibverbs() {
     assert_eq!(word!(ours, ibv_node_type_str, ibv_node_type::IBV_NODE_CA), c"InfiniBand channel adapter");
     assert_eq!(word!(ours, ibv_port_state_str, ibv_port_state::IBV_PORT_ACTIVE), c"active");
     assert_eq!(word!(ours, ibv_event_type_str, ibv_event_type(77)), c"unknown");
+    // Only newer libraries have this one.
+    let opcode = ours.ibv_wr_opcode_str.expect("it is there");
+    for (value, expected) in
+        [(ibv_wr_opcode::IBV_WR_RDMA_READ, c"rdma-read"), (ibv_wr_opcode(77), c"unknown")]
+    {
+        // SAFETY: as above.
+        assert_eq!(unsafe { CStr::from_ptr(opcode(value)) }, expected);
+    }
     let Some(theirs) = system() else { return };
     for value in (0..64).chain([u32::MAX]) {
         macro_rules! check {

@@ -1,0 +1,86 @@
+//! Parent domains and thread domains, and what is imported.
+
+use std::ptr;
+
+use rdma_mummy_sys::types::*;
+use rdma_mummy_sys::verbs;
+
+use crate::verbs::bench::*;
+use crate::verbs::testing::{Opened, errno, table};
+
+#[test]
+fn a_parent_is_the_same_domain() {
+    let bench = Bench::new(4);
+    let lib = table();
+    let mut init = ibv_td_init_attr::default();
+    // SAFETY: context and domains are live until they are given back.
+    unsafe {
+        let td = verbs::ibv_alloc_td(bench.opened.0, &raw mut init);
+        assert!(!td.is_null());
+        let mut attr =
+            ibv_parent_domain_init_attr { pd: bench.pd, td, ..ibv_parent_domain_init_attr::default() };
+        let parent = verbs::ibv_alloc_parent_domain(bench.opened.0, &raw mut attr);
+        assert!(!parent.is_null());
+        // What is registered with the one is reached by what was made with the other.
+        let [one, other] = [parent, bench.pd].map(|pd| {
+            let mut init = ibv_qp_init_attr {
+                send_cq: bench.cq,
+                recv_cq: bench.cq,
+                qp_type: ibv_qp_type::IBV_QPT_RC,
+                cap: CAPACITIES,
+                ..ibv_qp_init_attr::default()
+            };
+            (lib.ibv_create_qp)(pd, &raw mut init)
+        });
+        bench.connect([one, other]);
+        assert_eq!((bench.receive(other, 1, 64), bench.send(one, 2, 8, |_| {})), (0, 0));
+        assert!(bench.results().iter().all(|result| result.1 == SUCCESS));
+        assert_eq!((lib.ibv_dealloc_pd)(parent), libc::EBUSY);
+        destroy(one);
+        destroy(other);
+        assert_eq!(verbs::ibv_dealloc_td(td), libc::EBUSY);
+        assert_eq!((lib.ibv_dealloc_pd)(bench.pd), libc::EBUSY);
+        assert_eq!((lib.ibv_dealloc_pd)(parent), 0);
+        assert_eq!(verbs::ibv_dealloc_td(td), 0);
+
+        attr.td = ptr::null_mut();
+        let elsewhere = Opened::new(1);
+        assert!(verbs::ibv_alloc_parent_domain(elsewhere.0, &raw mut attr).is_null());
+        assert_eq!(errno(), libc::EINVAL);
+        attr.comp_mask = ibv_parent_domain_init_attr_mask::IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS.0;
+        assert!(verbs::ibv_alloc_parent_domain(bench.opened.0, &raw mut attr).is_null());
+        assert_eq!(errno(), libc::EOPNOTSUPP);
+        (attr.comp_mask, attr.pd) = (0, ptr::null_mut());
+        assert!(verbs::ibv_alloc_parent_domain(bench.opened.0, &raw mut attr).is_null());
+        assert_eq!(errno(), libc::EINVAL);
+    }
+}
+
+#[test]
+fn what_is_imported_is_what_there_is() {
+    let bench = Bench::new(4);
+    let lib = table();
+    let (import_pd, import_mr) =
+        (lib.ibv_import_pd.expect("it is there"), lib.ibv_import_mr.expect("it is there"));
+    // SAFETY: context, domain and region are live; the imported pointers are given up once.
+    unsafe {
+        let pd = import_pd(bench.opened.0, (*bench.pd).handle);
+        assert!(!pd.is_null() && pd != bench.pd);
+        let mr = import_mr(pd, (*bench.mr).handle);
+        assert!(!mr.is_null());
+        assert_eq!(((*mr).lkey, (*mr).length, (*mr).pd), ((*bench.mr).lkey, SIZE, pd));
+        assert!(import_mr(pd, (*bench.mr).handle ^ 1 << 20).is_null());
+        assert_eq!(errno(), libc::ENOENT);
+        assert!(import_pd(bench.opened.0, (*bench.pd).handle ^ 1 << 20).is_null());
+        assert_eq!(errno(), libc::ENOENT);
+        lib.ibv_unimport_mr.expect("it is there")(mr);
+        lib.ibv_unimport_pd.expect("it is there")(pd);
+        assert!(lib.ibv_import_device.expect("it is there")(-1).is_null(), "no device's descriptor");
+    }
+    // The region and the domain are there as before.
+    let [one, other] = bench.pair(ibv_qp_type::IBV_QPT_RC);
+    assert_eq!((bench.receive(other, 1, 64), bench.send(one, 2, 8, |_| {})), (0, 0));
+    assert!(bench.results().iter().all(|result| result.1 == SUCCESS));
+    destroy(one);
+    destroy(other);
+}
