@@ -11,7 +11,7 @@
 //!   once, when they make the queue.
 //! - Nobody else polls it: the poller borrows the handle mutably, and the
 //!   handle is the only one.
-//! - A poll is open while `attention` says so. A poller that is leaked leaves it open; the next one, or the
+//! - A poll is open while `last` says so. A poller that is leaked leaves it open; the next one, or the
 //!   handle's drop, ends it first.
 //! - The cursor is on a completion while an [`ExtendedWorkCompletion`] exists:
 //!   it borrows the poller, which moves the cursor only through `&mut self`.
@@ -38,24 +38,25 @@ pub struct ExtendedCompletionQueue {
     fields: WorkCompletionFields,
     /// How a poll goes on to the next completion.
     advance: Advance,
-    /// It is [`end_and_start`].
-    end_after_each: bool,
-    /// What the next poller has to see to first: [`OPEN`], [`FAILED`].
-    attention: u8,
-    /// What ended a poller early and was not asked for: the next one begins with it.
-    failure: c_int,
+    /// How a poll ends behind the last one.
+    end: End,
+    /// What the last poll came to: [`OPEN`]; [`IDLE`], to an end; or to a failure, which the next poller begins with
+    /// if it is not asked for.
+    last: c_int,
+    /// Nothing is asked for. It lies here so that nobody has to write it for each poll.
+    attr: ibv_poll_cq_attr,
 }
 
-/// A poll is open.
-const OPEN: u8 = 1;
-/// There is a `failure`.
-const FAILED: u8 = 2;
+/// A poll is on a completion, says the call that moved it there.
+const OPEN: c_int = 0;
+/// There is no further one, says the same call: the poll has been ended.
+const IDLE: c_int = libc::ENOENT;
 
 /// A call that moves the cursor of an open poll: 0, or why there is no further completion.
 type Advance = unsafe extern "C" fn(*mut ibv_cq_ex) -> c_int;
 
-/// What [`end_and_start`] returns instead of `ENOENT`: the queue is empty, and no poll is open any more.
-const ENDED: c_int = c_int::MIN;
+/// A call after an [`Advance`] that found none.
+type End = unsafe extern "C" fn(*mut ibv_cq_ex);
 
 // SAFETY: the queue is the only handle that polls, and does so from any one thread at a time.
 unsafe impl Send for ExtendedCompletionQueue {}
@@ -78,76 +79,42 @@ impl ExtendedCompletionQueue {
             return Err(CreateCompletionQueueError::Incomplete { operation });
         }
         let end_after_each = inner.context().quirks().end_poll_after_each;
+        let cq: NonNull<ibv_cq_ex> = inner.as_raw().cast();
         // SAFETY: as above.
-        let next_poll =
-            unsafe { cq_ex_op!(inner.as_raw().cast::<ibv_cq_ex>().as_ptr(), next_poll, wanted.bits()) };
-        let advance = match next_poll {
-            Some(next_poll) if !end_after_each => next_poll,
-            _ => end_and_start,
+        let calls = unsafe {
+            (
+                cq_ex_op!(cq.as_ptr(), next_poll, wanted.bits()),
+                cq_ex_op!(cq.as_ptr(), end_poll, wanted.bits()),
+            )
         };
-        let cq = inner.as_raw().cast();
-        Ok(Self {
-            fields: ops.readable() & wanted,
-            cq,
-            advance,
-            end_after_each,
-            attention: 0,
-            inner,
-            failure: 0,
-        })
-    }
-
-    /// The next poller begins with this failure.
-    #[cold]
-    #[inline(never)]
-    fn fail(&mut self, result: c_int) {
-        self.failure = result;
-        self.attention |= FAILED;
-    }
-
-    /// Where a poll stands that could not go on for another reason than an empty queue.
-    ///
-    /// Of the queue, not of the poller: one whose address is never taken stays in registers.
-    #[cold]
-    #[inline(never)]
-    fn stop(&mut self, result: c_int) -> Cursor {
-        if !self.end_after_each {
-            self.fail(result);
-            return Cursor::Failed;
-        }
-        self.attention &= !OPEN;
-        if result != ENDED {
-            self.fail(result);
-        }
-        Cursor::Ended
-    }
-
-    /// Ends the poll that is open, if one is; nobody uses it any more.
-    #[cold]
-    #[inline(never)]
-    fn end(&mut self) {
-        if self.attention & OPEN != 0 {
-            // SAFETY: a poll is open.
-            unsafe { verbs::ibv_end_poll(self.cq.as_ptr()) };
-            self.attention &= !OPEN;
-        }
+        let (advance, end): (Advance, End) = match calls {
+            (Some(next_poll), Some(end_poll)) if !end_after_each => (next_poll, end_poll),
+            _ => (end_and_start, has_ended),
+        };
+        let attr = ibv_poll_cq_attr { comp_mask: 0 };
+        Ok(Self { fields: ops.readable() & wanted, cq, advance, end, last: IDLE, attr, inner })
     }
 
     /// Ends a poll whose poller was leaked, and gives out a failure that was not asked for.
     #[cold]
     #[inline(never)]
     fn attend(&mut self) -> Result<(), PollCompletionQueueError> {
-        self.end();
-        self.attention = 0;
-        match core::mem::take(&mut self.failure) {
-            0 => Ok(()),
-            result => Err(PollCompletionQueueError { verb: "ibv_next_poll", result }),
+        match core::mem::replace(&mut self.last, IDLE) {
+            IDLE => {}
+            OPEN => {
+                // SAFETY: a poll is open, and nobody uses it any more.
+                unsafe { verbs::ibv_end_poll(self.cq.as_ptr()) };
+            }
+            result => return Err(PollCompletionQueueError { verb: "ibv_next_poll", result }),
         }
+        Ok(())
     }
 
     /// The queue, for calls that must not find a poll open: libraries hold a lock as long as one is.
     pub(super) fn without_poll(&mut self) -> &CqInner {
-        self.end();
+        if self.last == OPEN {
+            let _ = self.attend();
+        }
         &self.inner
     }
 
@@ -166,40 +133,29 @@ impl ExtendedCompletionQueue {
     /// The device failed under the poller before this one, which did not [`finish`](ExtendedPoller::finish).
     #[inline]
     pub fn start_poll(&mut self) -> Result<ExtendedPoller<'_>, PollCompletionQueueError> {
-        if self.attention != 0 {
+        if self.last != IDLE {
             self.attend()?;
         }
         Ok(ExtendedPoller { cq: self.cq, cursor: Cursor::Ahead, queue: self })
     }
 }
 
-/// # Safety
-///
-/// `cq` lives, and no poll of it is open.
-#[inline]
-unsafe fn start(cq: *mut ibv_cq_ex) -> c_int {
-    let mut attr = ibv_poll_cq_attr { comp_mask: 0 };
-    // SAFETY: the caller's promise; `start_poll` is not null (checked by `new`).
-    unsafe { verbs::ibv_start_poll(cq, &raw mut attr) }
-}
-
-/// An [`Advance`] that ends the poll after each completion; see `Quirks`. After a failure no poll is open.
+/// An [`Advance`] that ends the poll after each completion; see `Quirks`. Where it finds none, no poll is open.
 ///
 /// # Safety
 ///
 /// `cq` lives, and a poll of it is open.
 unsafe extern "C" fn end_and_start(cq: *mut ibv_cq_ex) -> c_int {
+    let mut attr = ibv_poll_cq_attr { comp_mask: 0 };
     // SAFETY: a poll is open, and ending it allows the next to start.
-    let result = unsafe {
+    unsafe {
         verbs::ibv_end_poll(cq);
-        start(cq)
-    };
-    match result {
-        libc::ENOENT => ENDED,
-        ENDED => ENDED + 1, // Not an error number that anybody knows: one is as good as the other.
-        result => result,
+        verbs::ibv_start_poll(cq, &raw mut attr)
     }
 }
+
+/// The [`End`] that belongs to it.
+unsafe extern "C" fn has_ended(_: *mut ibv_cq_ex) {}
 
 /// Where a poll stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -208,15 +164,11 @@ enum Cursor {
     Ahead,
     /// On a completion that has been given out.
     Given,
-    /// Behind the last completion; the poll still has to be ended.
-    Behind,
-    /// Stopped by a failure; the poll still has to be ended.
-    Failed,
-    /// The poll is ended.
+    /// The poll is ended: behind the last completion, or by a failure.
     Ended,
 }
 
-/// A poll of an [`ExtendedCompletionQueue`]. Dropping it ends the poll.
+/// A poll of an [`ExtendedCompletionQueue`]. It ends behind the last completion, or when it is dropped.
 ///
 /// It stays on its thread, as libraries hold a lock from `ibv_start_poll` to `ibv_end_poll`. For the same
 /// reason, do not reset or drop a queue pair that completes into this queue while a poller is open: a
@@ -239,28 +191,27 @@ impl ExtendedPoller<'_> {
     pub fn next(&mut self) -> Option<ExtendedWorkCompletion<'_>> {
         match self.cursor {
             Cursor::Ahead => {
-                // SAFETY: see the head of this file; no poll is open.
-                let result = unsafe { start(self.cq.as_ptr()) };
-                if result != 0 {
+                // SAFETY: see the head of this file; no poll is open, and the attributes are the queue's own.
+                let result = unsafe { verbs::ibv_start_poll(self.cq.as_ptr(), &raw mut self.queue.attr) };
+                self.queue.last = result;
+                if result != OPEN {
                     self.cursor = Cursor::Ended;
-                    if result != libc::ENOENT {
-                        self.queue.fail(result);
-                    }
                     return None;
                 }
-                self.queue.attention = OPEN;
                 self.cursor = Cursor::Given;
             }
             Cursor::Given => {
                 // SAFETY: a poll is open and on a completion; the call is the queue's own, or made of such.
                 let result = unsafe { (self.queue.advance)(self.cq.as_ptr()) };
-                if result != 0 {
-                    self.cursor =
-                        if result == libc::ENOENT { Cursor::Behind } else { self.queue.stop(result) };
+                if result != OPEN {
+                    self.queue.last = result;
+                    // SAFETY: the call that belongs to the one above, which found no completion.
+                    unsafe { (self.queue.end)(self.cq.as_ptr()) };
+                    self.cursor = Cursor::Ended;
                     return None;
                 }
             }
-            Cursor::Behind | Cursor::Failed | Cursor::Ended => return None,
+            Cursor::Ended => return None,
         }
         Some(ExtendedWorkCompletion { cq: self.cq, fields: self.queue.fields, poller: PhantomData })
     }
@@ -272,10 +223,9 @@ impl ExtendedPoller<'_> {
     ///
     /// The device failed.
     pub fn finish(self) -> Result<(), PollCompletionQueueError> {
-        self.queue.attention &= !FAILED;
-        match core::mem::take(&mut self.queue.failure) {
-            0 => Ok(()),
-            result => Err(PollCompletionQueueError { verb: "ibv_next_poll", result }),
+        match self.cursor {
+            Cursor::Ahead | Cursor::Given => Ok(()),
+            Cursor::Ended => self.queue.attend(),
         }
     }
 }
@@ -283,14 +233,10 @@ impl ExtendedPoller<'_> {
 impl Drop for ExtendedPoller<'_> {
     #[inline]
     fn drop(&mut self) {
-        match self.cursor {
-            Cursor::Ahead | Cursor::Ended => {}
-            Cursor::Given | Cursor::Behind => {
-                // SAFETY: the cursor says that a poll is open; nothing uses it after this.
-                unsafe { verbs::ibv_end_poll(self.cq.as_ptr()) };
-                self.queue.attention = 0;
-            }
-            Cursor::Failed => self.queue.end(),
+        if self.cursor == Cursor::Given {
+            // SAFETY: the cursor says that a poll is open; nothing uses it after this.
+            unsafe { verbs::ibv_end_poll(self.cq.as_ptr()) };
+            self.queue.last = IDLE;
         }
     }
 }
@@ -298,7 +244,7 @@ impl Drop for ExtendedPoller<'_> {
 impl Drop for ExtendedCompletionQueue {
     #[inline]
     fn drop(&mut self) {
-        if self.attention != 0 {
+        if self.last == OPEN {
             let _ = self.attend();
         }
     }

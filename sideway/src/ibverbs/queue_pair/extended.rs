@@ -186,7 +186,7 @@ impl SendQueue for ExtendedSendQueue {
         // SAFETY: see the head of this file; no list is open.
         unsafe { verbs::ibv_wr_start(qp.as_ptr()) };
         let (possible, places) = (self.possible, self.places);
-        let left = places.get();
+        let left = u64::from(places.get());
         ExtendedPostSendGuard { qp, possible, places, left, failure: None, queue: self }
     }
 
@@ -213,9 +213,10 @@ pub struct ExtendedPostSendGuard<'queue> {
     qp: NonNull<ibv_qp_ex>,
     /// A copy of the queue's, which compilers know that no call changes.
     possible: Possible,
-    /// How many requests a list may have, and how many more this one.
+    /// How many requests a list may have, and how many more this one: as wide as an address, so that compilers count
+    /// places and the caller's requests in one register.
     places: NonZeroU32,
-    left: u32,
+    left: u64,
     failure: Option<(Failure, u32)>,
     queue: &'queue mut ExtendedSendQueue,
 }
@@ -271,7 +272,7 @@ impl ExtendedPostSendGuard<'_> {
     /// How many requests the list has.
     #[inline(always)]
     fn count(&self) -> u32 {
-        self.places.get() - self.left
+        self.places.get() - self.left as u32
     }
 
     /// Makes the list fail when it is posted, with its next request. It takes no more.
