@@ -325,12 +325,15 @@ impl GlobalRoutingHeader {
         std::array::from_fn(|n| self.bytes[at + n])
     }
 
-    /// The IPv4 header in the second half, by its checksum, as the first half may be anything.
+    /// The IPv4 header in the second half, by its checksum, as the first half may be anything. SoftRoCE leaves the checksum
+    /// to a network card that there is none of: then it is 0, and UDP has to do as a sign.
     fn ipv4(&self) -> Option<[u8; 20]> {
+        const UDP: u8 = 17;
         let header: [u8; 20] = self.byte_range(20);
+        let unchecked = header[10..12] == [0; 2] && header[9] == UDP;
         let words = header.chunks_exact(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])));
         let sum: u32 = words.sum();
-        (header[0] == 0x45 && (sum & 0xffff) + (sum >> 16) == 0xffff).then_some(header)
+        (header[0] == 0x45 && (unchecked || (sum & 0xffff) + (sum >> 16) == 0xffff)).then_some(header)
     }
 
     /// Whether it is an IPv4 header (RoCE v2).
