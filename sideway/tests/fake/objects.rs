@@ -67,6 +67,7 @@ fn an_address_handle_can_fail() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "leaks what cannot be destroyed")]
 fn an_address_handle_that_stays_is_given_back() {
     let fake = Fake::lying(|l| l.destroy = libc::EBUSY).may_leak();
     let ah = handle(&fake.context());
@@ -341,6 +342,7 @@ fn a_shared_receive_queue_takes_lists() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "asks the system for its limits")]
 fn a_shared_receive_queue_is_resized_with_its_lists() {
     let fake = Fake::new();
     let mut srq = fake.pd().create_srq_builder().setup_max_wr(2).build().unwrap();
