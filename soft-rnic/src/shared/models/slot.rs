@@ -1,6 +1,7 @@
 //! A receive's slot, which changes hands.
 
 use loom::sync::Arc;
+use loom::thread;
 
 use super::{Life, Memory, explore, how_many, spawn};
 use crate::shared::slot::{Delivery, Holder, Room, SlotHeader};
