@@ -326,11 +326,11 @@ impl GlobalRoutingHeader {
     }
 
     /// The IPv4 header in the second half, by its checksum, as the first half may be anything. SoftRoCE leaves the checksum
-    /// to a network card that there is none of: then it is 0, and UDP has to do as a sign.
+    /// to a network card that there is none of: then it is 0, and a UDP header that is in no IPv6 header has to do.
     fn ipv4(&self) -> Option<[u8; 20]> {
         const UDP: u8 = 17;
         let header: [u8; 20] = self.byte_range(20);
-        let unchecked = header[10..12] == [0; 2] && header[9] == UDP;
+        let unchecked = header[10..12] == [0; 2] && header[9] == UDP && self.bytes[0] >> 4 != 6;
         let words = header.chunks_exact(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])));
         let sum: u32 = words.sum();
         (header[0] == 0x45 && (unchecked || (sum & 0xffff) + (sum >> 16) == 0xffff)).then_some(header)
@@ -501,6 +501,20 @@ mod tests {
         let mut wrong = IPV4;
         wrong[15] ^= 1;
         assert!(!header(20, &wrong).is_ipv4());
+    }
+
+    #[test]
+    fn an_ipv4_header_may_lack_its_checksum() {
+        let mut unchecked = IPV4;
+        unchecked[10..12].fill(0);
+        assert_eq!(header(20, &unchecked).sgid(), "::ffff:10.77.0.1".parse().unwrap());
+        // Of another protocol, or as the bytes of addresses of IPv6, it is none.
+        let mut other = unchecked;
+        other[9] = 6;
+        assert!(!header(20, &other).is_ipv4());
+        let mut bytes = *header(20, &unchecked).bytes();
+        bytes[0] = 0x60;
+        assert!(!GlobalRoutingHeader::from_bytes(bytes).is_ipv4());
     }
 
     #[test]
