@@ -245,7 +245,7 @@ impl Batch {
     fn order(&mut self, way: Way<'_>, direction: Direction) -> Result<(), Broken> {
         // The kernel copies range after range, and x86-64 does not reorder stores; elsewhere it takes a second call,
         // behind a barrier (docs/soft-rnic-ordering.md).
-        if cfg!(target_arch = "x86_64") {
+        if vm::ORDERED {
             return Ok(());
         }
         self.flush(way, direction)?;

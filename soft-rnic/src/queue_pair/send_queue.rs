@@ -210,6 +210,24 @@ impl Poster<'_> {
         if self.added() == 0 { None } else { Some(self.last()) }
     }
 
+    /// Gives the last request one entry.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: the queue pair takes none.
+    #[inline]
+    pub(crate) fn set_entry(&mut self, entry: ibv_sge) -> Result<(), Refusal> {
+        if self.queue.max_sge == 0 {
+            return Err(libc::EINVAL);
+        }
+        let first = self.queue.place(self.tail.wrapping_sub(1)) * self.queue.max_sge;
+        // SAFETY: the cell belongs to the last request, which is the poster's.
+        unsafe { *self.queue.entries[first].get() = entry };
+        let last = self.last();
+        (last.payload, last.length) = (Payload::Entries(1), entry.length.into());
+        Ok(())
+    }
+
     /// Gives the last request its entries.
     ///
     /// # Errors
