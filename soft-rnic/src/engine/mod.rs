@@ -189,7 +189,7 @@ impl Qp {
                     Outcome::Done
                 }
                 ibv_qp_state::IBV_QPS_RTS if !plainly => self.execute(sending, &posted, after),
-                ibv_qp_state::IBV_QPS_RTS => match self.move_list(sending, &queue, budget) {
+                ibv_qp_state::IBV_QPS_RTS => match self.move_list(sending, &queue, budget, after) {
                     0 => self.execute_plainly(sending, &posted, after),
                     moved => {
                         for _ in 1..moved {

@@ -324,9 +324,13 @@ impl Qp {
     pub(crate) fn link_gone(self: &Arc<Self>, link: u16) {
         let entry = self.entry();
         let left = match &self.receiving {
-            // Whatever it had finished is complete, whether it could say so or not. What it had claimed is the next that
-            // a message takes.
-            Receiving::Own(queue) => queue.lock().recover(link, |_| true, |slot| entry.set_cursor(slot)),
+            // Whatever it had finished is complete, whether it could say so or not. The first that it had claimed, and not
+            // finished, is the next that a message takes.
+            Receiving::Own(queue) => {
+                let mut next = None;
+                let recovering = |slot| *next.get_or_insert_with(|| entry.set_cursor(slot));
+                queue.lock().recover(link, |_| true, recovering)
+            }
             Receiving::Shared { .. } => {
                 let mut pending = Vec::new();
                 self.pending_shared(&mut pending);

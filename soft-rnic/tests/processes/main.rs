@@ -11,6 +11,7 @@ mod limits;
 mod multicast;
 mod revocation;
 mod role;
+mod sends;
 mod soak;
 mod status;
 
@@ -28,6 +29,7 @@ fn main() -> std::process::ExitCode {
     trials.extend(death::trials());
     trials.extend(limits::trials());
     trials.extend(copies::trials());
+    trials.extend(sends::trials());
     trials.extend(multicast::trials());
     trials.extend(soak::trials());
     trials.extend(status::trials());
