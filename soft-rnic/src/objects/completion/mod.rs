@@ -250,6 +250,8 @@ impl Cq {
 
     /// This process itself has a receive completion ready at a source: to be called once for each, after it is there.
     pub(crate) fn source_ready(&self, source: u32, solicited: bool) {
+        // What is ready may have been made so by a store.
+        fence(SeqCst);
         let announced = self.entry().announce(source, solicited);
         if announced.wake {
             self.notify();
