@@ -68,16 +68,22 @@ impl<'a> List<'a> {
         Some(())
     }
 
-    /// The range at the peer, with the ordered tail behind the body. The system takes the ranges of the two sides as two streams
-    /// of bytes: only this side has to be split.
+    /// The range at the peer, which may go on where the last one ends; and the ordered tail behind the body, by a range of its own
+    /// on this side.
     fn add_target(&mut self, there: u64, len: usize) {
-        let write = self.direction == Direction::Write;
-        let tail = if write { copy::tail_len(there as usize, len) } else { 0 };
-        if tail < len {
-            self.remote.push(vm::remote(there, len - tail));
+        match self.remote.last_mut() {
+            Some(last) if last.iov_base.addr().wrapping_add(last.iov_len) as u64 == there => {
+                last.iov_len += len
+            }
+            _ => self.remote.push(vm::remote(there, len)),
         }
-        if tail > 0 {
-            self.remote.push(vm::remote(there.wrapping_add((len - tail) as u64), tail));
+        let Some(last) = self.local.last_mut().filter(|_| self.direction == Direction::Write) else { return };
+        let tail = copy::tail_len(there as usize, len);
+        // A last piece that is shorter comes last as it is.
+        if let Some(body) = last.iov_len.checked_sub(tail).filter(|body| *body > 0) {
+            last.iov_len = body;
+            let at = last.iov_base.cast::<u8>().wrapping_add(body);
+            self.local.push(vm::local(at, tail));
         }
     }
 
@@ -191,7 +197,7 @@ impl Qp {
         {
             return None;
         }
-        // Each entry is a range, and the ordered tail may split one.
+        // Each entry is a range, or the inline data are, and the ordered tail may split one.
         if list.local.remaining_capacity() < posted.entries.len() + 2
             || list.remote.remaining_capacity() < MAX_SGE
         {
@@ -298,10 +304,9 @@ impl Qp {
             Direction::Write => 0,
             Direction::Read => ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0,
         };
-        let mut add =
-            |at: *mut u8, len: usize| list.local.push(libc::iovec { iov_base: at.cast(), iov_len: len });
+        let mut add = |at: *const u8, len: usize| list.local.push(vm::local(at, len));
         if posted.request.payload == Payload::Inline {
-            add(posted.inline.cast_mut(), posted.request.length as usize);
+            add(posted.inline, posted.request.length as usize);
         } else {
             for local in posted.entries.iter().filter(|entry| entry.length > 0) {
                 let found = self.rnic.regions().read(local.lkey).and_then(|(region, pass, card)| {

@@ -87,13 +87,13 @@ impl Qp {
     }
 
     /// The marks of a lane, to be set.
-    #[inline]
+    #[inline(always)]
     pub(super) fn marks<'a>(&'a self, peer: &'a Peer, lane: &LaneGuard<'_>) -> Marks<'a> {
         Marks { local: self.rnic.node().local_mark(lane.index()), remote: peer.link.mark(lane.index()) }
     }
 
     /// Sets the marks of a transfer, to this region of the peer or to none.
-    #[inline]
+    #[inline(always)]
     fn mark<'a>(
         &'a self,
         peer: &'a Peer,
@@ -109,7 +109,7 @@ impl Qp {
         marks
     }
 
-    #[inline]
+    #[inline(always)]
     fn write_shortly(
         &self,
         posted: &Posted<'_>,
@@ -154,7 +154,7 @@ impl Qp {
     }
 
     /// To memory of the peer.
-    #[inline]
+    #[inline(always)]
     fn write_to_peer(
         &self,
         posted: &Posted<'_>,
@@ -199,6 +199,7 @@ impl Qp {
 
     /// To memory that only the system reaches: what `list.rs` does for several messages. Body and tail are ordered by being ranges of
     /// their own; where that does not do it, the long way makes two calls.
+    #[inline(always)]
     fn write_by_system(
         &self,
         source: &Source<'_>,
@@ -210,8 +211,8 @@ impl Qp {
         let Some(vm) = peer.link.vm().filter(|_| vm::ORDERED) else { return false };
         let tail = copy::tail_len(there as usize, source.len);
         let body = source.len - tail;
-        let local = [libc::iovec { iov_base: source.at.cast_mut().cast(), iov_len: source.len }];
-        let remote = [vm::remote(there, body), vm::remote(there.wrapping_add(body as u64), tail)];
+        let local = [vm::local(source.at, body), vm::local(source.at.wrapping_add(body), tail)];
+        let remote = [vm::remote(there, source.len)];
         reach(Step::BeforeMark);
         let marks = self.mark(peer, source, index, lane);
         settle();

@@ -234,8 +234,14 @@ impl Batch {
         if self.local.is_full() {
             self.flush(way, direction)?;
         }
-        self.local.push(libc::iovec { iov_base: here.cast(), iov_len: len });
-        self.remote.push(vm::remote(there, len));
+        self.local.push(vm::local(here, len));
+        // One range of the peer's costs less than two; this side's keep the order.
+        match self.remote.last_mut() {
+            Some(last) if last.iov_base.addr().wrapping_add(last.iov_len) as u64 == there => {
+                last.iov_len += len
+            }
+            _ => self.remote.push(vm::remote(there, len)),
+        }
         self.bytes += len;
         Ok(())
     }

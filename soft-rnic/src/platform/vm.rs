@@ -7,8 +7,8 @@ use libc::iovec;
 /// How many ranges one call takes.
 pub(crate) const MAX_RANGES: usize = 1024;
 
-/// Whether what one call moves is seen in the order of its ranges: x86-64 does not reorder the stores of one range behind those
-/// of the next (docs/soft-rnic-ordering.md).
+/// Whether what one call moves is seen in the order of its local ranges: x86-64 does not reorder the stores of one behind those of
+/// the next (docs/soft-rnic-ordering.md).
 pub(crate) const ORDERED: bool = cfg!(target_arch = "x86_64");
 
 /// The memory of another process.
@@ -42,7 +42,13 @@ impl VmError {
     }
 }
 
-/// A range of the other process's memory.
+/// A range of this process's memory.
+pub(crate) fn local(at: *const u8, len: usize) -> iovec {
+    iovec { iov_base: at.cast_mut().cast(), iov_len: len }
+}
+
+/// A range of the other process's memory. The system takes the ranges of the two sides as two streams of bytes, and looks up each
+/// range of the other process's by itself, which is most of what a short call costs.
 pub(crate) fn remote(address: u64, len: usize) -> iovec {
     iovec { iov_base: core::ptr::without_provenance_mut(address as usize), iov_len: len }
 }

@@ -217,14 +217,18 @@ impl Poster<'_> {
     /// `EINVAL`: the queue pair takes none.
     #[inline]
     pub(crate) fn set_entry(&mut self, entry: ibv_sge) -> Result<(), Refusal> {
-        if self.queue.max_sge == 0 {
+        let SendQueue { requests, entries, max_sge, .. } = self.queue;
+        if *max_sge == 0 {
             return Err(libc::EINVAL);
         }
-        let first = self.queue.place(self.tail.wrapping_sub(1)) * self.queue.max_sge;
-        // SAFETY: the cell belongs to the last request, which is the poster's.
-        unsafe { *self.queue.entries[first].get() = entry };
-        let last = self.last();
-        (last.payload, last.length) = (Payload::Entries(1), entry.length.into());
+        let place = self.queue.place(self.tail.wrapping_sub(1));
+        let (request, cell) = (requests[place].get(), entries[place * max_sge].get());
+        // SAFETY: both are the last request's, which is the poster's, as in `last`.
+        unsafe {
+            *cell = entry;
+            (*request).payload = Payload::Entries(1);
+            (*request).length = entry.length.into();
+        }
         Ok(())
     }
 

@@ -114,6 +114,7 @@ impl Cq {
         !self.is_idle() && self.step(turn)
     }
 
+    #[inline(always)]
     fn step(&self, turn: &mut Turn<'_>) -> bool {
         if !self.progress.is_empty() {
             self.progress.make();
