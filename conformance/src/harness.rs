@@ -35,19 +35,8 @@ pub enum Target {
     SoftDeferred,
 }
 
-/// Adds functions twice: with classic posting and polling, and with extended. They may be about another function then.
+/// Adds functions twice: with classic posting and polling, and with extended.
 macro_rules! both {
-    ($suite:ident, $classic:ident | $extended:ident: $($function:ident),* $(,)?) => {$(
-        $suite.add(module_path!(), stringify!($function), "classic", |rig| {
-            $function(rig, $crate::kit::Flavour::Classic)
-        }).about(stringify!($classic));
-        $suite.add(module_path!(), stringify!($function), "extended", |rig| {
-            $function(rig, $crate::kit::Flavour::Extended)
-        }).about(stringify!($extended));
-    )*};
-    ($suite:ident, $subject:ident: $($functions:tt)*) => {
-        both!($suite, $subject | $subject: $($functions)*);
-    };
     ($suite:ident: $($function:ident),* $(,)?) => {$(
         $suite.add(module_path!(), stringify!($function), "classic", |rig| {
             $function(rig, $crate::kit::Flavour::Classic)

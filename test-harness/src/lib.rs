@@ -31,38 +31,22 @@ macro_rules! skip {
     ($($reason:tt)*) => { return Err($crate::Skip(format!($($reason)*))) };
 }
 
-/// Adds functions as cases of a suite; the names are theirs, with the module's. What they are about can be named.
+/// Adds functions as cases of a suite; the names are theirs, with the module's.
 #[macro_export]
 macro_rules! cases {
     ($suite:ident: $($function:ident),* $(,)?) => {
         $($suite.add(module_path!(), stringify!($function), "", $function);)*
     };
-    ($suite:ident, $subject:ident: $($function:ident),* $(,)?) => {
-        $($suite.add(module_path!(), stringify!($function), "", $function).about(stringify!($subject));)*
-    };
 }
 
-/// A function of a suite.
-pub struct Case<R> {
-    name: String,
-    subject: &'static str,
-    function: fn(&R) -> Outcome,
-}
-
-impl<R> Case<R> {
-    /// Says what it is about, in a word: a function's name.
-    pub fn about(&mut self, subject: &'static str) {
-        self.subject = subject;
-    }
-}
+/// A case's name and what it does.
+type Case<R> = (String, fn(&R) -> Outcome);
 
 /// What came of a case that did not fail.
 #[derive(Clone, Debug)]
 pub struct Told {
     /// Its name.
     pub name: String,
-    /// What it is about, or nothing.
-    pub subject: &'static str,
     /// Why it was skipped, if it was.
     pub skipped: Option<String>,
 }
@@ -93,18 +77,10 @@ pub struct Terms<'a> {
 
 impl<R: Clone + Send + 'static> Suite<R> {
     /// Adds a case; its flavours, if it has any, are shown behind its name.
-    pub fn add(
-        &mut self,
-        module: &str,
-        name: &str,
-        flavours: &str,
-        function: fn(&R) -> Outcome,
-    ) -> &mut Case<R> {
+    pub fn add(&mut self, module: &str, name: &str, flavours: &str, case: fn(&R) -> Outcome) {
         let module = module.rsplit("::").next().unwrap_or_default();
         let flavours = if flavours.is_empty() { String::new() } else { format!("[{flavours}]") };
-        let name = format!("{module}::{name}{flavours}");
-        self.cases.push(Case { name, subject: "", function });
-        self.cases.last_mut().expect("it was just added")
+        self.cases.push((format!("{module}::{name}{flavours}"), case));
     }
 
     /// Runs the cases that the arguments choose.
@@ -167,22 +143,21 @@ pub fn conclude(arguments: &Arguments, conclusion: &Conclusion, required: bool) 
 }
 
 fn trial<R: Send + 'static>(
-    case: Case<R>,
+    (name, case): Case<R>,
     rig: Result<R, String>,
     terms: Terms<'_>,
     results: &Results,
 ) -> Trial {
     let limit = terms.limit;
-    let Case { name, subject, function } = case;
     match rig {
         Ok(rig) => {
             let results = results.clone();
             Trial::ignorable_test(name.clone(), move || {
                 let watchdog = Watchdog::start(name.clone(), limit);
-                let outcome = function(&rig);
+                let outcome = case(&rig);
                 drop(watchdog);
                 let skipped = outcome.err().map(|Skip(reason)| reason);
-                let result = Told { name, subject, skipped: skipped.clone() };
+                let result = Told { name, skipped: skipped.clone() };
                 results.lock().expect("no case fails while it holds this").push(result);
                 Ok(skipped.map_or(Completion::Completed, Completion::ignored_with))
             })
