@@ -17,8 +17,8 @@ use std::mem::offset_of;
 use std::ptr::{self, NonNull};
 
 use rdma_mummy_sys::types::{
-    ibv_ah, ibv_context, ibv_qp_init_attr_ex, mlx5dv_dc_init_attr, mlx5dv_dc_init_attr__bindgen_ty_1,
-    mlx5dv_dc_type, mlx5dv_dci_streams, mlx5dv_qp_ex, mlx5dv_qp_init_attr, mlx5dv_qp_init_attr_mask as M,
+    ibv_ah, ibv_context, ibv_qp_init_attr_ex, mlx5dv_dc_type, mlx5dv_dci_streams, mlx5dv_qp_ex,
+    mlx5dv_qp_init_attr, mlx5dv_qp_init_attr_mask as M,
 };
 use rdma_mummy_sys::{field, mlx5dv};
 
@@ -100,11 +100,9 @@ impl DcInitiatorBuilder {
         own.dc_init_attr.dc_type = mlx5dv_dc_type::MLX5DV_DCTYPE_DCI;
         if let Some(DciStreams { log_num_concurrent, log_num_errored }) = self.streams {
             own.comp_mask |= u64::from(M::MLX5DV_QP_INIT_ATTR_MASK_DCI_STREAMS.0);
-            let dci_streams = mlx5dv_dci_streams { log_num_concurent: log_num_concurrent, log_num_errored };
-            own.dc_init_attr = mlx5dv_dc_init_attr {
-                dc_type: mlx5dv_dc_type::MLX5DV_DCTYPE_DCI,
-                __bindgen_anon_1: mlx5dv_dc_init_attr__bindgen_ty_1 { dci_streams },
-            };
+            // The rest of the union stays zero.
+            own.dc_init_attr.__bindgen_anon_1.dci_streams =
+                mlx5dv_dci_streams { log_num_concurent: log_num_concurrent, log_num_errored };
         }
         own
     }

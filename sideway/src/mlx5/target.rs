@@ -1,8 +1,7 @@
 //! DC targets: what initiators reach. They answer, and never post.
 
 use rdma_mummy_sys::types::{
-    ibv_qp_init_attr_ex, mlx5dv_dc_init_attr, mlx5dv_dc_init_attr__bindgen_ty_1, mlx5dv_dc_type,
-    mlx5dv_qp_init_attr, mlx5dv_qp_init_attr_mask as M,
+    ibv_qp_init_attr_ex, mlx5dv_dc_type, mlx5dv_qp_init_attr, mlx5dv_qp_init_attr_mask as M,
 };
 
 use super::{CreateQueuePairError, DirectVerbs, QueuePairCreateFlags};
@@ -68,10 +67,8 @@ impl DcTargetBuilder {
     fn attributes(&self) -> mlx5dv_qp_init_attr {
         let mut own = self.direct.qp_attributes(self.flags);
         own.comp_mask |= u64::from(M::MLX5DV_QP_INIT_ATTR_MASK_DC.0);
-        own.dc_init_attr = mlx5dv_dc_init_attr {
-            dc_type: mlx5dv_dc_type::MLX5DV_DCTYPE_DCT,
-            __bindgen_anon_1: mlx5dv_dc_init_attr__bindgen_ty_1 { dct_access_key: self.access_key },
-        };
+        own.dc_init_attr.dc_type = mlx5dv_dc_type::MLX5DV_DCTYPE_DCT;
+        own.dc_init_attr.__bindgen_anon_1.dct_access_key = self.access_key;
         own
     }
 
