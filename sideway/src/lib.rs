@@ -47,6 +47,12 @@
 //! With the feature `soft`, the same program runs over `soft0`, a software device in this process that needs
 //! neither NIC, root, kernel module nor rdma-core: [`provider`] says how it is chosen.
 //!
+//! # Direct verbs
+//!
+//! What a vendor's own library adds is in plug-ins, each behind a feature: `mlx5` (dynamically connected transport, dma-buf
+//! through the data-direct engine, compressed completions) and `efa` (scalable reliable datagrams). A library or a device that
+//! is not there says so. Without these features nothing of them is compiled.
+//!
 //! # What is safe
 //!
 //! No sequence of safe calls is undefined behaviour, whatever the device returns. Registering
@@ -67,8 +73,14 @@
 
 #[macro_use]
 mod newtype;
+#[cfg(any(feature = "mlx5", feature = "efa"))]
+pub mod direct;
+#[cfg(feature = "efa")]
+pub mod efa;
 pub mod ibverbs;
 pub mod memory;
+#[cfg(feature = "mlx5")]
+pub mod mlx5;
 pub mod provider;
 
 pub use provider::{

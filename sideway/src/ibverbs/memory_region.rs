@@ -51,6 +51,23 @@ impl MemoryRegion {
         Ok(Self { mr, ptr, len, lkey, rkey, pd: pd.clone() })
     }
 
+    /// A region that a plug-in of direct verbs has made.
+    ///
+    /// # Safety
+    ///
+    /// `mr` was made just now in this domain, and nothing else deregisters it.
+    #[cfg(feature = "mlx5")]
+    pub(crate) unsafe fn of_raw(
+        mr: NonNull<ibv_mr>,
+        pd: &ProtectionDomain,
+        ptr: *mut u8,
+        len: usize,
+    ) -> Self {
+        // SAFETY: the caller gives a region that lives; the fields are in every release's struct.
+        let (lkey, rkey) = unsafe { ((*mr.as_ptr()).lkey, (*mr.as_ptr()).rkey) };
+        Self { mr, ptr, len, lkey, rkey, pd: pd.clone() }
+    }
+
     /// The key by which local work requests name the region.
     #[inline]
     pub fn lkey(&self) -> u32 {

@@ -8,6 +8,8 @@ mod support;
 
 mod allocations;
 mod control;
+#[cfg(all(feature = "mlx5", feature = "efa"))]
+mod direct;
 mod discipline;
 mod events;
 mod extras;

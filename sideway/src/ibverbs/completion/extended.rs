@@ -259,6 +259,13 @@ pub struct ExtendedWorkCompletion<'poll> {
 }
 
 impl ExtendedWorkCompletion<'_> {
+    /// The queue, for a plug-in of direct verbs.
+    #[cfg(feature = "efa")]
+    #[inline]
+    pub(crate) fn queue(&self) -> NonNull<ibv_cq_ex> {
+        self.cq
+    }
+
     /// The number that the work request was given.
     #[inline]
     pub fn wr_id(&self) -> u64 {

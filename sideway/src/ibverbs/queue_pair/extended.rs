@@ -33,9 +33,7 @@ use super::post::sealed::{Build, Step};
 use super::post::{Borrows, Failure, PostSendError, PostSendGuard, ScatterGatherEntry};
 use super::receive::ReceiveQueue;
 use super::work_request::{Destination, Elsewhere, Operation, Place, Possible, Request};
-use super::{
-    CreateQueuePairError, Halves, QueuePairControl, QueuePairType, SendOperationFlags, SendQueue, Shared,
-};
+use super::{CreateQueuePairError, Halves, QueuePairControl, SendOperationFlags, SendQueue, Shared};
 
 /// A queue pair that builds work requests in place (`ibv_qp_ex`).
 #[derive(Debug)]
@@ -100,7 +98,7 @@ impl ExtendedSendQueue {
             ("wr_set_sge_list", has!(wr_set_sge_list)),
         ];
         let required = required.into_iter().chain(match inner.qp_type() {
-            QueuePairType::UnreliableDatagram => Some(("wr_set_ud_addr", has!(wr_set_ud_addr))),
+            of if of.is_datagram() => Some(("wr_set_ud_addr", has!(wr_set_ud_addr))),
             _ => None,
         });
         if let Some((operation, _)) = required.into_iter().find(|(_, there)| !*there) {
@@ -206,6 +204,25 @@ impl SendQueue for ExtendedSendQueue {
 
     fn control(&self) -> &QueuePairControl {
         &self.control
+    }
+}
+
+/// What the plug-ins of direct verbs need of a queue and its lists.
+#[cfg(feature = "efa")]
+impl ExtendedSendQueue {
+    /// Takes the inline data away from these operations.
+    pub(crate) fn forbid_inline(&mut self, operations: SendOperationFlags) {
+        self.possible.forbid_inline(operations);
+        self.elsewhere.datagram.forbid_inline(operations);
+    }
+}
+
+#[cfg(feature = "mlx5")]
+impl ExtendedPostSendGuard<'_> {
+    /// How many requests the list has, none of which has failed.
+    #[inline(always)]
+    pub(crate) fn sound(&self) -> Option<u32> {
+        if self.failure.is_some() { None } else { Some(self.count()) }
     }
 }
 

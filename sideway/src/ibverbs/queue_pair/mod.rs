@@ -44,6 +44,8 @@ pub use control::{QueryQueuePairError, QueuePairControl};
 pub use extended::{ExtendedPostSendGuard, ExtendedQueuePair, ExtendedSendQueue};
 pub use generic::{GenericPostSendGuard, GenericQueuePair, GenericSendQueue};
 pub use modify::ModifyQueuePairError;
+#[cfg(feature = "mlx5")]
+pub(crate) use post::sealed::{Build, Step};
 pub use post::{
     Borrows, DatagramHandle, LocalBufferHandle, PostSendError, PostSendGuard, ReadBufferHandle,
     ScatterGatherEntry, WorkRequestHandle,
@@ -52,6 +54,8 @@ pub(crate) use receive::{NoRoom, ReceiveList};
 pub use receive::{PostRecvError, PostRecvGuard, ReceiveQueue, RecvWorkRequestHandle};
 pub use state::{QueuePairState, QueuePairType};
 pub use table::QueuePairTable;
+#[cfg(feature = "mlx5")]
+pub(crate) use work_request::Request;
 pub use work_request::{WorkRequestFlags, WorkRequestOperationType};
 
 /// What every flavour of a queue pair can do.

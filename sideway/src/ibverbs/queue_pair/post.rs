@@ -186,12 +186,32 @@ impl<'guard, G: PostSendGuard> WorkRequestHandle<'guard, G> {
     }
 }
 
+/// What the plug-ins of direct verbs need of a request.
+#[cfg(feature = "mlx5")]
+impl<'guard, G> WorkRequestHandle<'guard, G> {
+    pub(crate) fn begin(guard: &'guard mut G, wr_id: u64, flags: WorkRequestFlags) -> Self {
+        Self { guard, wr_id, flags, to: Destination::Peer }
+    }
+
+    #[inline(always)]
+    pub(crate) fn guard(&mut self) -> &mut G {
+        self.guard
+    }
+}
+
 /// A datagram, whose kind is to be chosen.
 #[must_use = "a work request takes part only once its operation is set up"]
 #[derive(Debug)]
 pub struct DatagramHandle<'guard, G>(WorkRequestHandle<'guard, G>);
 
 impl<'guard, G: PostSendGuard> DatagramHandle<'guard, G> {
+    /// The request, for a plug-in whose datagrams have more kinds.
+    #[cfg(feature = "efa")]
+    #[inline(always)]
+    pub(crate) fn request(self) -> WorkRequestHandle<'guard, G> {
+        self.0
+    }
+
     /// SEND: into the next receive buffer of the pair that it goes to, behind
     /// [40 bytes](crate::ibverbs::address_handle::GlobalRoutingHeader) for a header.
     #[inline]
@@ -352,7 +372,7 @@ pub enum PostSendError {
     /// The queue pair is not connected, and the request does not say where it goes.
     #[error(
         "work request {index}: a {operation} of this queue pair needs a destination; name it before the operation \
-         (`setup_ud_address`)"
+         (`setup_ud_address`, or that of its type)"
     )]
     MissingDestination {
         /// Which work request of the list, from 0.
@@ -373,6 +393,13 @@ pub enum PostSendError {
     /// The address handle belongs to another open device than the queue pair.
     #[error("work request {index}: the address handle was made from another context than the queue pair")]
     OtherContext {
+        /// Which work request of the list, from 0.
+        index: usize,
+    },
+    /// The request names a stream, and the DC initiator was made without streams.
+    #[cfg(feature = "mlx5")]
+    #[error("work request {index} names a stream; the DC initiator was made without (`setup_streams`)")]
+    NoStreams {
         /// Which work request of the list, from 0.
         index: usize,
     },
@@ -466,6 +493,8 @@ impl PostSendError {
     /// The first work request of the list, from 0, that is to blame or was not posted, where it is known.
     pub fn bad_work_request(&self) -> Option<usize> {
         match self {
+            #[cfg(feature = "mlx5")]
+            Self::NoStreams { index } => Some(*index),
             Self::UnsupportedOperation { index, .. }
             | Self::MissingDestination { index, .. }
             | Self::UnexpectedDestination { index, .. }
