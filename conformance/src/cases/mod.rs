@@ -2,6 +2,7 @@
 #![deny(unsafe_code)]
 
 mod completion;
+mod device_memory;
 mod devices;
 mod domains;
 mod ece;
@@ -13,6 +14,7 @@ mod pairs;
 mod posting;
 mod rc_data;
 mod rc_errors;
+mod regions;
 mod srq;
 mod states;
 mod transitions;
@@ -48,6 +50,8 @@ pub(crate) fn all() -> Suite {
     ud::cases(&mut suite);
     multicast::cases(&mut suite);
     srq::cases(&mut suite);
+    regions::cases(&mut suite);
+    device_memory::cases(&mut suite);
     import::cases(&mut suite);
     ece::cases(&mut suite);
     events::cases(&mut suite);
