@@ -8,7 +8,7 @@ use rdma_mummy_sys::types::{
     ibv_odp_transport_cap_bits as OdpBits, ibv_rereg_mr_flags as Rereg, ibv_wc_status as Status,
 };
 
-use crate::harness::{Outcome, Rig, Skip, Suite, Target};
+use crate::harness::{Outcome, Rig, Skip, SoftRoce, Suite, Target};
 use crate::kit::{
     Buf, BufferFile, Device, EVERYTHING, Flavour, Node, Options, Pd, Recv, Region, Remote, Sge, Wr,
     other_descriptor, pair, pattern,
@@ -91,6 +91,7 @@ fn a_zero_based_region_is_reached_by_offsets(rig: &Rig) -> Outcome {
 
 /// "Local read access is always enabled for the MR": so the memory has to be readable.
 fn memory_that_may_not_be_read_is_refused(rig: &Rig) -> Outcome {
+    rig.not_on(SoftRoce::Old, "forces its way to memory that may not be read")?;
     let pd = rig.open().pd();
     for access in [0, Access::IBV_ACCESS_REMOTE_READ.0, EVERYTHING] {
         assert_eq!(pd.reg_mapped(libc::PROT_NONE, access), Err(EFAULT), "access {access:#x}");
