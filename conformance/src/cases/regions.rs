@@ -79,7 +79,7 @@ fn a_region_may_begin_at_zero(rig: &Rig) -> Outcome {
 
 /// `man ibv_reg_mr`: "Use byte offset from beginning of MR to access this MR, instead of a pointer address".
 fn a_zero_based_region_is_reached_by_offsets(rig: &Rig) -> Outcome {
-    rig.not_softroce("ignores IBV_ACCESS_ZERO_BASED")?;
+    rig.not_softroce("ignores IBV_ACCESS_ZERO_BASED, or refuses it")?;
     let (a, b) = pair(rig, &Options::rc(Flavour::Classic));
     let access = EVERYTHING | Access::IBV_ACCESS_ZERO_BASED.0;
     let mr = b.pd.reg_range(&b.mr.buf, 1000, 500, access).unwrap();

@@ -27,8 +27,13 @@ type BufferObject = Object<(), Arc<Buffer>>;
 /// - `pd` is live.
 /// - The range is memory for the device to use, as the flags say, until it is deregistered.
 unsafe fn register(pd: *mut ibv_pd, range: Range, access: u32, buffer: Option<Arc<Buffer>>) -> *mut ibv_mr {
+    const ON_DEMAND: u32 = ibv_access_flags::IBV_ACCESS_ON_DEMAND.0;
     let backing = buffer.map_or(Backing::Program, Backing::Buffer);
-    let (addr, length) = (range.base.cast(), range.length);
+    let (addr, length): (*mut c_void, _) = (range.base.cast(), range.length);
+    if access & ON_DEMAND != 0 && addr.is_null() && length == usize::MAX {
+        // All of the address space: the device would have to copy what may not be there, and live.
+        return null(libc::EOPNOTSUPP);
+    }
     // SAFETY: the caller's domain is live.
     unsafe { create(pd, addr, length, |state| Mr::register(state, range, access, backing)) }
 }
@@ -68,11 +73,6 @@ pub(super) unsafe extern "C" fn reg_mr(
     length: usize,
     access: c_int,
 ) -> *mut ibv_mr {
-    if access as u32 & ibv_access_flags::IBV_ACCESS_ON_DEMAND.0 != 0 && addr.is_null() && length == usize::MAX
-    {
-        // All of the address space: the device would have to copy what may not be there, and live.
-        return null(libc::EOPNOTSUPP);
-    }
     // SAFETY: the caller's promises.
     unsafe { register(pd, own_address(addr, length), access as u32, None) }
 }
