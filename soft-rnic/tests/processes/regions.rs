@@ -1,6 +1,6 @@
 //! Regions that are not of the program's memory, reached from another process: by every path that there is.
 
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use libtest_mimic::Trial;
 use rdma_mummy_sys::types::*;
@@ -20,7 +20,37 @@ pub(crate) fn trials() -> Vec<Trial> {
             role::run(&format!("regions {path}"), &[("SOFT_RNIC_PATH", path)])
         })
     });
-    paths.into()
+    let dma = Trial::test("regions::a_dma_buf_is_reached_by_its_owner_alone", || {
+        role::run("regions dma", &[("SOFT_RNIC_PATH", "auto")])
+    });
+    // Systems without /dev/udmabuf make none.
+    let none = !std::path::Path::new(UDMABUF).exists();
+    paths.into_iter().chain([dma.with_ignored_flag(none)]).collect()
+}
+
+const UDMABUF: &str = "/dev/udmabuf";
+/// Of the file, in whole pages.
+const ROOM: u64 = (2 * LEN as u64).next_multiple_of(4096);
+
+/// A dma-buf of a memory file.
+fn dma_buf(file: &OwnedFd) -> OwnedFd {
+    #[repr(C)]
+    struct Create {
+        memfd: u32,
+        flags: u32,
+        offset: u64,
+        size: u64,
+    }
+    /// `UDMABUF_CREATE`
+    const CREATE: libc::c_ulong = 0x4018_7542;
+    let maker = std::fs::File::options().read(true).write(true).open(UDMABUF).expect(UDMABUF);
+    let mut create = Create { memfd: file.as_raw_fd() as u32, flags: 1, offset: 0, size: ROOM };
+    // SAFETY: the request's own struct; the descriptor that it returns is nobody else's.
+    unsafe {
+        let made = libc::ioctl(maker.as_raw_fd(), CREATE as _, &raw mut create);
+        assert!(made >= 0, "UDMABUF_CREATE: {}", std::io::Error::last_os_error());
+        OwnedFd::from_raw_fd(made)
+    }
 }
 
 /// Device memory, part of a file, and nothing; each is registered.
@@ -31,12 +61,14 @@ struct Regions {
 }
 
 impl Regions {
-    fn new(device: Device) -> Self {
+    fn new(device: Device, dma: bool) -> Self {
         let mut attr = ibv_alloc_dm_attr { length: LEN, log_align_req: 3, comp_mask: 0 };
         let flags = rustix::fs::MemfdFlags::CLOEXEC | rustix::fs::MemfdFlags::ALLOW_SEALING;
         let file = rustix::fs::memfd_create("test", flags).expect("a memory file");
-        rustix::fs::ftruncate(&file, 2 * LEN as u64).expect("room");
+        rustix::fs::ftruncate(&file, ROOM).expect("room");
         rustix::fs::fcntl_add_seals(&file, rustix::fs::SealFlags::SHRINK).expect("a seal");
+        let made = dma.then(|| dma_buf(&file));
+        let registered = made.as_ref().unwrap_or(&file).as_raw_fd();
         let access = ALL as u32 | ibv_access_flags::IBV_ACCESS_ZERO_BASED.0;
         let register = lib().ibv_reg_dmabuf_mr().expect("the device has it");
         // SAFETY: context and domain live, and the memory until it is freed.
@@ -45,7 +77,7 @@ impl Regions {
             assert!(!dm.is_null(), "ibv_alloc_dm: {}", std::io::Error::last_os_error());
             let mrs = [
                 verbs::ibv_reg_dm_mr(device.pd, dm, 0, LEN, access),
-                register(device.pd, 4096 + 8, LEN, 8, file.as_raw_fd(), ALL),
+                register(device.pd, 4096 + 8, LEN, 8, registered, ALL),
                 verbs::ibv_alloc_null_mr(device.pd),
             ];
             (dm, mrs)
@@ -78,9 +110,9 @@ impl Regions {
 }
 
 /// The partner: its memory is what the others reach.
-pub(crate) fn owner() {
+pub(crate) fn owner(arguments: &[String]) {
     let side = Side::new();
-    let regions = Regions::new(side.device());
+    let regions = Regions::new(side.device(), arguments == ["dma"]);
     let own = side.address();
     for (mr, addr) in regions.mrs.iter().zip([0, 8, 0]) {
         say(&Address { addr, rkey: rkey(*mr), ..own }.to_string());
@@ -118,7 +150,8 @@ fn traffic() -> Traffic {
 
 pub(crate) fn play(arguments: &[String]) {
     let path = arguments[0].as_str();
-    let mut partner = Role::start("region-owner", &[("SOFT_RNIC_PATH", path)]);
+    let (role, allowed) = if path == "dma" { ("region-owner dma", "auto") } else { ("region-owner", path) };
+    let mut partner = Role::start(role, &[("SOFT_RNIC_PATH", allowed)]);
     let side = Side::new();
     let places: [Address; 3] = [(); 3].map(|()| partner.hear().parse().expect("an address"));
     partner.tell(&side.address().to_string());
@@ -146,6 +179,7 @@ pub(crate) fn play(arguments: &[String]) {
     match path {
         // All but the first, while the mappings were made.
         "auto" => assert!(went.direct.messages > to_memory / 2, "{went:?}"),
+        "dma" => assert!(went.call.messages >= to_memory / 2 && went.direct.messages > 0, "{went:?}"),
         "vm" => assert!(went.vm.messages >= to_memory && went.call.messages == 0, "{went:?}"),
         _ => assert!(went.call.messages >= to_memory && went.vm.messages == 0, "{went:?}"),
     }

@@ -44,7 +44,7 @@ pub(crate) fn play() -> bool {
         "member" => crate::multicast::member(),
         "status" => crate::status::shown(&arguments[1..]),
         "regions" => crate::regions::play(&arguments[1..]),
-        "region-owner" => crate::regions::owner(),
+        "region-owner" => crate::regions::owner(&arguments[1..]),
         "copies" => crate::copies::play(&arguments[1..]),
         "worker" => crate::soak::worker(&arguments[1..]),
         other => crate::limits::play(other, &arguments[1..]),
