@@ -37,8 +37,7 @@ pub struct DmabufRange<'fd> {
 impl DirectVerbs {
     /// Registers a part of a dma-buf (`mlx5dv_reg_dmabuf_mr`), with what mlx5 has beyond `ibv_reg_dmabuf_mr`.
     ///
-    /// Work requests name its memory by `iova`; that is what [`get_ptr`](MemoryRegion::get_ptr) returns, too, which need not be
-    /// an address of this process.
+    /// Work requests name its memory by `iova`, which need not be an address of this process.
     ///
     /// # Safety
     ///
@@ -79,9 +78,8 @@ impl DirectVerbs {
             }
             return Err(RegisterDmabufError::Mlx5 { offset, length, iova, access, mlx5_access, source });
         };
-        let first = std::ptr::without_provenance_mut(iova as usize);
         // SAFETY: the region was made just now in this domain.
-        Ok(unsafe { MemoryRegion::of_raw(mr, pd, first, length) })
+        Ok(unsafe { MemoryRegion::of_direct(mr, pd, length, iova, access) })
     }
 
     /// Where sysfs has the data-direct engine that belongs to the device (`mlx5dv_get_data_direct_sysfs_path`); `None` if there

@@ -20,6 +20,7 @@ mod memory;
 mod objects;
 mod poll;
 mod post;
+mod regions;
 
 use sideway::ibverbs::AccessFlags;
 use sideway::ibverbs::completion::CompletionQueueBuilder;

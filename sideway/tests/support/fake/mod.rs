@@ -16,6 +16,7 @@ mod extras;
 mod objects;
 mod posting;
 mod queue_pair;
+mod regions;
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -44,6 +45,12 @@ pub struct Lies {
     pub gid_entry_result: i32,
     pub alloc_pd: i32,
     pub reg_mr: i32,
+    /// What `ibv_rereg_mr` returns, and `errno`.
+    pub rereg_mr: (i32, i32),
+    /// What copying to and from device memory returns.
+    pub copies: i32,
+    /// Device memory has neither operations nor a handle.
+    pub no_copies: bool,
     pub create_cq: i32,
     pub create_cq_ex: i32,
     pub create_qp: i32,
@@ -136,6 +143,7 @@ pub struct World {
     pub destroyed: Mutex<Vec<&'static str>>,
     keys: AtomicU64,
     pub extras: extras::Extras,
+    pub regions: regions::Regions,
     pub objects: objects::Objects,
     /// The descriptor that a context was imported by.
     pub imported_descriptor: Mutex<Option<i32>>,
@@ -281,6 +289,9 @@ pub fn old_provider() -> Provider {
         ibv_import_device: None,
         ibv_import_pd: None,
         ibv_import_mr: None,
+        ibv_reg_mr_iova: None,
+        ibv_reg_dmabuf_mr: None,
+        ibv_import_dm: None,
         ibv_create_comp_cntr: None,
         _ibv_query_comp_cntr_caps: None,
         ..device::table()
