@@ -37,6 +37,9 @@
 //! # }
 //! ```
 //!
+//! The [`guide`] begins with a program that runs on any Linux machine, has a chapter for each thing that comes after it, and
+//! a table that leads from every verb of C to its place here.
+//!
 //! # Add it
 //!
 //! `cargo add sideway --path CLONE/sideway`, or `--git URL`; never the bare name, which belongs to another
@@ -65,8 +68,11 @@
 //!
 //! It spawns no thread, allocates nothing to post or to poll, and has no async in it.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 #[macro_use]
 mod newtype;
+pub mod guide;
 pub mod ibverbs;
 pub mod memory;
 pub mod provider;
