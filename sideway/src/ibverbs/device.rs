@@ -106,11 +106,15 @@ impl DeviceList {
         Self::from_provider(default_provider()?)
     }
 
-    /// The devices of `provider`.
+    /// The devices of `provider` (`ibv_get_device_list`).
     ///
     /// # Errors
     ///
     /// The library cannot list devices.
+    ///
+    /// # References
+    ///
+    /// `man ibv_get_device_list`
     pub fn from_provider(provider: Provider) -> Result<Self, GetDeviceListError> {
         let mut len = 0;
         // SAFETY: `len` is a valid place for the count.
@@ -200,12 +204,20 @@ unsafe impl Sync for Device<'_> {}
 
 impl Device<'_> {
     /// The kernel's name of the device, such as `mlx5_0` (`ibv_get_device_name`).
+    ///
+    /// # References
+    ///
+    /// `man ibv_get_device_name`
     pub fn name(&self) -> String {
         // SAFETY: the device belongs to a list that lives.
         unsafe { device_name(self.provider, self.device) }
     }
 
     /// The node GUID (`ibv_get_device_guid`).
+    ///
+    /// # References
+    ///
+    /// `man ibv_get_device_guid`
     pub fn guid(&self) -> Guid {
         // SAFETY: the device belongs to a list that lives.
         Guid::from_be(unsafe { (self.provider.verbs().ibv_get_device_guid)(self.device.as_ptr()) })
@@ -240,6 +252,10 @@ impl Device<'_> {
     /// # Errors
     ///
     /// The device cannot be opened, for want of rights for instance.
+    ///
+    /// # References
+    ///
+    /// `man ibv_open_device`
     pub fn open(&self) -> Result<DeviceContext, OpenDeviceError> {
         // SAFETY: the device belongs to a list that lives.
         let context = unsafe { (self.provider.verbs().ibv_open_device)(self.device.as_ptr()) };

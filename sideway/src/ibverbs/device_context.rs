@@ -112,7 +112,7 @@ impl DeviceContext {
         is_soft(&self.name())
     }
 
-    /// The node GUID.
+    /// The node GUID (`ibv_get_device_guid`).
     pub fn guid(&self) -> Guid {
         // SAFETY: the context is open, so its device lives.
         Guid::from_be(unsafe {
@@ -131,6 +131,10 @@ impl DeviceContext {
     /// # Errors
     ///
     /// The device does not answer.
+    ///
+    /// # References
+    ///
+    /// `man ibv_query_device_ex`
     pub fn query_device(&self) -> Result<DeviceAttr, QueryDeviceError> {
         // SAFETY: the context is open.
         unsafe { query_device(self.0.context, self.0.provider) }.map_err(|source| QueryDeviceError { source })
@@ -141,6 +145,10 @@ impl DeviceContext {
     /// # Errors
     ///
     /// There is no such port, or the device does not answer.
+    ///
+    /// # References
+    ///
+    /// `man ibv_query_port`
     pub fn query_port(&self, port_num: u8) -> Result<PortAttr, QueryPortError> {
         let mut attr = ibv_port_attr::default();
         // SAFETY: the context is open and `attr` is a valid place.
@@ -156,6 +164,10 @@ impl DeviceContext {
     /// # Errors
     ///
     /// There is no such port or index.
+    ///
+    /// # References
+    ///
+    /// `man ibv_query_gid`
     pub fn query_gid(&self, port_num: u8, gid_index: u32) -> Result<Gid, QueryGidError> {
         let error = |source| QueryGidError { port_num, gid_index, source };
         let index =
@@ -175,6 +187,10 @@ impl DeviceContext {
     /// # Errors
     ///
     /// There is no such port, or no entry at this index.
+    ///
+    /// # References
+    ///
+    /// `man ibv_query_gid_ex`
     pub fn query_gid_ex(&self, port_num: u8, gid_index: u32) -> Result<GidEntry, QueryGidError> {
         let error = |source| QueryGidError { port_num, gid_index, source };
         let mut entry = ibv_gid_entry::default();
@@ -202,6 +218,10 @@ impl DeviceContext {
     /// # Errors
     ///
     /// The tables cannot be read.
+    ///
+    /// # References
+    ///
+    /// `man ibv_query_gid_table`
     pub fn query_gid_table(&self) -> Result<Vec<GidEntry>, QueryGidTableError> {
         let ports = self.query_device()?.phys_port_cnt();
         let mut room = 0;
@@ -240,6 +260,10 @@ impl DeviceContext {
     /// # Errors
     ///
     /// The device has no more of them.
+    ///
+    /// # References
+    ///
+    /// `man ibv_alloc_pd`
     pub fn alloc_pd(&self) -> Result<ProtectionDomain, AllocateProtectionDomainError> {
         ProtectionDomain::allocate(self)
     }

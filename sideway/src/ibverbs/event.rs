@@ -246,6 +246,10 @@ impl AsyncEvents {
     /// # Errors
     ///
     /// The device is gone, and its last event taken.
+    ///
+    /// # References
+    ///
+    /// `man ibv_get_async_event`
     pub fn try_next(&self) -> Result<Option<AsyncEvent>, AsyncEventError> {
         let verbs = self.context.provider().verbs();
         loop {

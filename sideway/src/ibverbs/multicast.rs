@@ -93,6 +93,10 @@ impl MulticastMembership {
     /// # Errors
     ///
     /// The device did not take it out: it is still in the group, and cannot be destroyed. The membership comes back with the error.
+    ///
+    /// # References
+    ///
+    /// `man ibv_attach_mcast`
     pub fn detach(self) -> Result<(), DetachMulticastError> {
         let membership = ManuallyDrop::new(self);
         match membership.leave() {

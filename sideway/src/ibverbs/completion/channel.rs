@@ -204,6 +204,10 @@ impl DeviceContext {
     /// # Errors
     ///
     /// The process has no descriptor left, or the device is gone.
+    ///
+    /// # References
+    ///
+    /// `man ibv_create_comp_channel`
     pub fn create_comp_channel(&self) -> Result<CompletionChannel, CreateCompletionChannelError> {
         let verbs = self.provider().verbs();
         // SAFETY: the context is open.
@@ -265,6 +269,10 @@ impl CompletionChannel {
     /// # Errors
     ///
     /// The channel was closed, or the device is gone.
+    ///
+    /// # References
+    ///
+    /// `man ibv_get_cq_event`
     pub fn wait(&mut self) -> Result<CompletionEvent, CompletionEventError> {
         if self.closing.is_none() {
             return self.wait_in_read();
@@ -279,6 +287,10 @@ impl CompletionChannel {
     /// # Errors
     ///
     /// As [`wait`](Self::wait).
+    ///
+    /// # References
+    ///
+    /// `man ibv_get_cq_event`
     pub fn wait_timeout(
         &mut self,
         timeout: Duration,
@@ -291,6 +303,10 @@ impl CompletionChannel {
     /// # Errors
     ///
     /// As [`wait`](Self::wait).
+    ///
+    /// # References
+    ///
+    /// `man ibv_get_cq_event`
     pub fn try_next(&mut self) -> Result<Option<CompletionEvent>, CompletionEventError> {
         self.check_open()?;
         self.set_nonblocking(true)?;

@@ -182,7 +182,7 @@ pub struct ExtendedPoller<'cq> {
 }
 
 impl ExtendedPoller<'_> {
-    /// The next completion, until the queue is empty.
+    /// The next completion (`ibv_start_poll`, then `ibv_next_poll`), until the queue is empty.
     ///
     /// Not an `Iterator`: a completion is read from the queue's cursor, so it has to go before the
     /// cursor moves on.
@@ -273,7 +273,8 @@ impl ExtendedWorkCompletion<'_> {
         WorkCompletionStatus::from_raw(unsafe { (*self.cq.as_ptr()).status }.0)
     }
 
-    /// What kind of work request ended; after an error [`NotTold`](WorkCompletionOperationType::NotTold).
+    /// What kind of work request ended (`ibv_wc_read_opcode`); after an error
+    /// [`NotTold`](WorkCompletionOperationType::NotTold).
     #[inline]
     pub fn opcode(&self) -> WorkCompletionOperationType {
         if self.status() != WorkCompletionStatus::Success {
@@ -283,14 +284,14 @@ impl ExtendedWorkCompletion<'_> {
         WorkCompletionOperationType::from_raw(unsafe { verbs::ibv_wc_read_opcode(self.cq.as_ptr()) }.0)
     }
 
-    /// The vendor's own error number; 0 where there is none.
+    /// The vendor's own error number (`ibv_wc_read_vendor_err`); 0 where there is none.
     #[inline]
     pub fn vendor_err(&self) -> u32 {
         // SAFETY: the cursor is on a completion and the reader is there (head of this file).
         unsafe { verbs::ibv_wc_read_vendor_err(self.cq.as_ptr()) }
     }
 
-    /// What comes with the completion; nothing after an error.
+    /// What comes with the completion (`ibv_wc_read_wc_flags`); nothing after an error.
     #[inline]
     pub fn wc_flags(&self) -> WorkCompletionFlags {
         if self.status() != WorkCompletionStatus::Success {
@@ -300,7 +301,7 @@ impl ExtendedWorkCompletion<'_> {
         WorkCompletionFlags::from_bits_retain(unsafe { verbs::ibv_wc_read_wc_flags(self.cq.as_ptr()) })
     }
 
-    /// Immediate data, in host byte order; `None` if the message had none or the queue has no such field.
+    /// Immediate data (`ibv_wc_read_imm_data`), in host byte order; `None` if the message had none or the queue has no such field.
     #[inline]
     pub fn imm_data(&self) -> Option<u32> {
         if !self.fields.contains(WorkCompletionFields::Imm)
@@ -312,7 +313,7 @@ impl ExtendedWorkCompletion<'_> {
         Some(u32::from_be(unsafe { verbs::ibv_wc_read_imm_data(self.cq.as_ptr()) }))
     }
 
-    /// The local key that the peer's message took out of use; `None` if it did not or the queue has no such field,
+    /// The local key that the peer's message took out of use (`ibv_wc_read_invalidated_rkey`); `None` if it did not or the queue has no such field,
     /// which is that of immediate data.
     #[inline]
     pub fn invalidated_rkey(&self) -> Option<u32> {
@@ -331,7 +332,7 @@ impl ExtendedWorkCompletion<'_> {
         None
     }
 
-    /// The tag that the message was matched by. `None` if the queue was not made with this field.
+    /// The tag that the message was matched by (`ibv_wc_read_tm_info`). `None` if the queue was not made with this field.
     #[inline]
     pub fn tm_info(&self) -> Option<TagMatchingInfo> {
         if !self.fields.contains(WorkCompletionFields::TmInfo) {
@@ -350,7 +351,7 @@ macro_rules! optional_fields {
         impl ExtendedWorkCompletion<'_> {
             $(
                 $(#[$doc])*
-                /// `None` if the queue was not made with this field.
+                #[doc = concat!("(`", stringify!($read), "`.) `None` if the queue was not made with this field.")]
                 #[inline]
                 pub fn $name(&self) -> Option<$ty> {
                     if !self.fields.contains(WorkCompletionFields::$field) {

@@ -141,6 +141,10 @@ impl QueuePairControl {
     /// # Errors
     ///
     /// [`ModifyQueuePairError`] says which attribute was wrong or missing, or where no route led.
+    ///
+    /// # References
+    ///
+    /// `man ibv_modify_qp`
     pub unsafe fn modify(&self, attr: &QueuePairAttribute) -> Result<(), ModifyQueuePairError> {
         let _control = self.0.control.lock().unwrap_or_else(PoisonError::into_inner);
         let mut raw = *attr.raw();
@@ -165,6 +169,10 @@ impl QueuePairControl {
     /// # Errors
     ///
     /// The device does not answer.
+    ///
+    /// # References
+    ///
+    /// `man ibv_query_qp`
     pub fn query(
         &self,
         mask: QueuePairAttributeMask,
