@@ -69,6 +69,7 @@
 //! It spawns no thread, allocates nothing to post or to poll, and has no async in it.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
+#![warn(clippy::missing_errors_doc, clippy::missing_panics_doc)]
 
 #[macro_use]
 mod newtype;

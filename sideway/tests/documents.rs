@@ -119,38 +119,67 @@ fn every_function_of_libibverbs_is_in_the_migration_notes_once() {
     assert!(missing.is_empty(), "docs/migrating.md lacks {missing:?}");
 }
 
-/// The functions that sideway calls, in code, not in comments.
-fn functions_called(folder: &Path, called: &mut BTreeSet<String>) {
-    for entry in fs::read_dir(folder).expect("a folder") {
-        let path = entry.expect("a file").path();
-        if path.is_dir() {
-            functions_called(&path, called);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            let text = fs::read_to_string(&path).expect("a source file");
-            let text = text.split("\n#[cfg(test)]\nmod tests").next().unwrap_or_default();
-            let lines = text.lines().filter(|line| !line.trim_start().starts_with("//"));
-            for part in
-                lines.flat_map(|line| line.split(['.', ':', ' ', '(']).map(str::to_owned).collect::<Vec<_>>())
-            {
-                let name: String =
-                    part.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
-                called.insert(name);
+/// The C functions that sideway calls, and those that its documentation names.
+#[derive(Default)]
+struct Mentions {
+    called: BTreeSet<String>,
+    documented: BTreeSet<String>,
+}
+
+impl Mentions {
+    fn of_sideway() -> Self {
+        let mut mentions = Self::default();
+        mentions.read(&root().join("sideway/src"));
+        assert!(mentions.called.contains("ibv_create_qp_ex"), "the sources are not understood");
+        mentions
+    }
+
+    fn read(&mut self, folder: &Path) {
+        for entry in fs::read_dir(folder).expect("a folder") {
+            let path = entry.expect("a file").path();
+            if path.is_dir() {
+                self.read(&path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let text = fs::read_to_string(&path).expect("a source file");
+                // What tests call is no part of the library.
+                let text = text.split("\n#[cfg(test)]\nmod tests").next().unwrap_or_default();
+                text.lines().for_each(|line| self.note(line.trim_start()));
             }
         }
+    }
+
+    fn note(&mut self, line: &str) {
+        let names = match line.strip_prefix("//") {
+            None => &mut self.called,
+            Some(comment) if comment.starts_with(['/', '!']) => &mut self.documented,
+            Some(_) => return,
+        };
+        // A name in a string is one that a message has.
+        let plain: Vec<_> = line.split('"').step_by(2).collect();
+        let words =
+            plain.iter().flat_map(|text| text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_'));
+        names.extend(words.map(str::to_owned));
     }
 }
 
 #[test]
 fn what_sideway_calls_is_not_said_to_be_left_out() {
     let document = read("docs/migrating.md");
-    let mut called = BTreeSet::new();
-    functions_called(&root().join("sideway/src"), &mut called);
-    assert!(called.contains("ibv_create_qp_ex"), "the sources are not understood");
+    let Mentions { called, .. } = Mentions::of_sideway();
     for (names, here) in verbs(&document) {
         for name in names.iter().filter(|_| here.starts_with("not wrapped")) {
             assert!(!called.contains(name), "sideway calls {name}, which docs/migrating.md says is {here}");
         }
     }
+}
+
+#[test]
+fn what_sideway_calls_is_named_in_its_documentation() {
+    let Mentions { called, documented } = Mentions::of_sideway();
+    let functions = functions_of_libibverbs();
+    let silent: Vec<_> =
+        functions.iter().filter(|name| called.contains(*name) && !documented.contains(*name)).collect();
+    assert!(silent.is_empty(), "no documentation of sideway names {silent:?}: who knows C looks for them");
 }
 
 /// Where the cases of a suite are, and what one looks like.

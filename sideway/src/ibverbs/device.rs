@@ -1,4 +1,22 @@
 //! The list of devices.
+//!
+//! ```
+//! # #[cfg(feature = "soft")]
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use sideway::ibverbs::device::DeviceList;
+//!
+//! let list = DeviceList::from_provider(sideway::ProviderChoice::Soft.select()?.provider())?;
+//! for device in list.iter() {
+//!     println!("{}: {:?}, {}", device.name(), device.guid(), device.node_type());
+//! }
+//! let context = list.find("soft0")?.open()?;
+//! # drop(list);
+//! # assert_eq!(context.name(), "soft0");
+//! # Ok(())
+//! # }
+//! # #[cfg(not(feature = "soft"))]
+//! # fn main() {}
+//! ```
 
 use std::ffi::CStr;
 use std::fmt;
@@ -12,7 +30,7 @@ use rdma_mummy_sys::{Provider, verbs};
 use super::device_context::DeviceContext;
 use crate::provider::{ProviderError, default_provider};
 
-/// The RDMA devices of a provider (`ibv_get_device_list`).
+/// The RDMA devices of a provider (`ibv_get_device_list`; `ibv_free_device_list` when it is dropped).
 #[derive(Debug)]
 pub struct DeviceList {
     provider: Provider,

@@ -1,4 +1,23 @@
 //! An open device.
+//!
+//! ```
+//! # #[cfg(feature = "soft")]
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # use sideway::ibverbs::device::DeviceList;
+//! # let list = DeviceList::from_provider(sideway::ProviderChoice::Soft.select()?.provider())?;
+//! # let context = list.first()?.open()?;
+//! let attr = context.query_device()?;
+//! for port_num in 1..=attr.phys_port_cnt() {
+//!     println!("port {port_num} is {}", context.query_port(port_num)?.port_state());
+//! }
+//! for entry in context.query_gid_table()? {
+//!     println!("{}, {}: {}", entry.port_num(), entry.gid_index(), entry.gid());
+//! }
+//! # Ok(())
+//! # }
+//! # #[cfg(not(feature = "soft"))]
+//! # fn main() {}
+//! ```
 
 use std::fmt;
 use std::io;
@@ -18,7 +37,7 @@ use super::{check, sysfs};
 
 /// An open device (`ibv_context`).
 ///
-/// A handle: clones stand for the same context, which is closed when the last handle and the last
+/// A handle: clones stand for the same context, which is closed (`ibv_close_device`) when the last handle and the last
 /// object made from it are gone.
 #[derive(Clone)]
 pub struct DeviceContext(Arc<Inner>);

@@ -351,7 +351,7 @@ macro_rules! optional_fields {
         impl ExtendedWorkCompletion<'_> {
             $(
                 $(#[$doc])*
-                #[doc = concat!("(`", stringify!($read), "`.) `None` if the queue was not made with this field.")]
+                /// `None` if the queue was not made with this field.
                 #[inline]
                 pub fn $name(&self) -> Option<$ty> {
                     if !self.fields.contains(WorkCompletionFields::$field) {
@@ -366,25 +366,25 @@ macro_rules! optional_fields {
 }
 
 optional_fields! {
-    /// How many bytes were received or read.
+    /// How many bytes were received or read (`ibv_wc_read_byte_len`).
     byte_len: u32, ByteLen, ibv_wc_read_byte_len;
-    /// The number of the local queue pair.
+    /// The number of the local queue pair (`ibv_wc_read_qp_num`).
     qp_num: u32, QpNum, ibv_wc_read_qp_num;
-    /// The number of the sender's queue pair (UD).
+    /// The number of the sender's queue pair (UD) (`ibv_wc_read_src_qp`).
     src_qp: u32, SrcQp, ibv_wc_read_src_qp;
-    /// The sender's LID.
+    /// The sender's LID (`ibv_wc_read_slid`).
     slid: u32, Slid, ibv_wc_read_slid;
-    /// The service level.
+    /// The service level (`ibv_wc_read_sl`).
     sl: u8, Sl, ibv_wc_read_sl;
-    /// The path bits of the destination LID.
+    /// The path bits of the destination LID (`ibv_wc_read_dlid_path_bits`).
     dlid_path_bits: u8, DlidPathBits, ibv_wc_read_dlid_path_bits;
-    /// The device's clock when the work completed, in its own ticks.
+    /// The device's clock when the work completed, in its own ticks (`ibv_wc_read_completion_ts`).
     completion_timestamp: u64, CompletionTimestamp, ibv_wc_read_completion_ts;
-    /// The time of day when the work completed, in nanoseconds since 1970.
+    /// The time of day when the work completed, in nanoseconds since 1970 (`ibv_wc_read_completion_wallclock_ns`).
     completion_timestamp_wallclock: u64, CompletionTimestampWallclock, ibv_wc_read_completion_wallclock_ns;
-    /// The VLAN tag that was taken off the packet.
+    /// The VLAN tag that was taken off the packet (`ibv_wc_read_cvlan`).
     cvlan: u16, Cvlan, ibv_wc_read_cvlan;
-    /// The tag that a flow rule put on the packet.
+    /// The tag that a flow rule put on the packet (`ibv_wc_read_flow_tag`).
     flow_tag: u32, FlowTag, ibv_wc_read_flow_tag;
 }
 

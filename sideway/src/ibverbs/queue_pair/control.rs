@@ -23,7 +23,7 @@ use crate::ibverbs::srq::{SharedReceiveQueueId, SrqInner};
 /// The control side of a queue pair: its attributes and its state.
 ///
 /// A handle: clones stand for the same pair, keep it alive, and can be asked from any thread while others
-/// post and poll.
+/// post and poll. The pair is destroyed (`ibv_destroy_qp`) when both halves and the last of these are gone.
 #[derive(Clone)]
 pub struct QueuePairControl(pub(super) Arc<Inner>);
 
