@@ -37,6 +37,9 @@
 //! # }
 //! ```
 //!
+//! The [`guide`] begins with a program that runs on any Linux machine, has a chapter for each thing that comes after it, and
+//! a table that leads from every verb of C to its place here.
+//!
 //! # Add it
 //!
 //! `cargo add sideway --path CLONE/sideway`, or `--git URL`; never the bare name, which belongs to another
@@ -71,12 +74,16 @@
 //!
 //! It spawns no thread, allocates nothing to post or to poll, and has no async in it.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+#![warn(clippy::missing_errors_doc, clippy::missing_panics_doc)]
+
 #[macro_use]
 mod newtype;
 #[cfg(any(feature = "mlx5", feature = "efa"))]
 pub mod direct;
 #[cfg(feature = "efa")]
 pub mod efa;
+pub mod guide;
 pub mod ibverbs;
 pub mod memory;
 #[cfg(feature = "mlx5")]

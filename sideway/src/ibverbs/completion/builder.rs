@@ -162,6 +162,10 @@ impl CompletionQueueBuilder {
     /// # Errors
     ///
     /// More completions than the device's queues hold, or the device has no more queues.
+    ///
+    /// # References
+    ///
+    /// `man ibv_create_cq`
     pub fn build(&self) -> Result<BasicCompletionQueue, CreateCompletionQueueError> {
         let cqe = i32::try_from(self.cqe).map_err(|_| self.error(einval()))?;
         let vector = i32::try_from(self.comp_vector).map_err(|_| self.error(einval()))?;
@@ -191,6 +195,10 @@ impl CompletionQueueBuilder {
     /// # Errors
     ///
     /// The device has no such queues, or not with these fields, or what [`build`](Self::build) says.
+    ///
+    /// # References
+    ///
+    /// `man ibv_create_cq_ex`
     pub fn build_ex(&self) -> Result<ExtendedCompletionQueue, CreateCompletionQueueError> {
         let create = |attr: &mut ibv_cq_init_attr_ex| {
             // SAFETY: the context is open, and `build_ex_by` says what the attributes are.
