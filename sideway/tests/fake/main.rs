@@ -17,6 +17,7 @@ mod making;
 mod memory;
 mod objects;
 mod poll;
+mod pool;
 mod post;
 
 use sideway::ibverbs::AccessFlags;

@@ -18,7 +18,7 @@ use super::post::sealed::{About, Build, Step};
 use super::post::{Borrows, LocalBufferHandle, PostSendError, PostSendGuard, ReadBufferHandle};
 use super::work_request::Request;
 use super::{PostRecvError, PostRecvGuard, ScatterGatherEntry, WorkRequestFlags};
-use crate::memory::pool::NONE;
+use crate::memory::pool::{NO_REQUEST, Piece, Position, place_of};
 use crate::memory::{Pool, Slice};
 
 impl Pool {
@@ -72,14 +72,12 @@ pub enum AttachPoolError {
 #[derive(Debug)]
 struct Unposted<'pool> {
     pool: &'pool Pool,
-    /// The first piece of the last of them.
+    /// The place of the first piece of the last of them.
     last: u32,
-    /// How many there are.
-    count: u32,
     /// The number of the list's next request.
     index: u32,
     /// The first request whose slice was another pool's, and so goes without.
-    foreign: u32,
+    foreign: Option<u32>,
     in_place: bool,
 }
 
@@ -92,7 +90,7 @@ impl<'pool> Unposted<'pool> {
         if in_place && pool.0.needs_full_queues_seen() {
             return Err(AttachPoolError::FullQueueUnnoticed);
         }
-        Ok(Self { pool, last: NONE, count: 0, index: count as u32, foreign: NONE, in_place })
+        Ok(Self { pool, last: NO_REQUEST, index: count as u32, foreign: None, in_place })
     }
 
     /// Another request, without slices.
@@ -104,12 +102,16 @@ impl<'pool> Unposted<'pool> {
     /// A request with a slice: its ticket and its entry; `None` if the slice is another pool's.
     #[inline(always)]
     fn hand_over(&mut self, wr_id: u64, slice: Slice, is_receive: bool) -> Option<(u64, ScatterGatherEntry)> {
-        let (ticket, [entry]) = self.hand_all_over(wr_id, [slice], is_receive)?;
-        Some((ticket, entry))
+        if !slice.is_of(&self.pool.0) {
+            self.refuse();
+            return None;
+        }
+        let entry = self.pool.0.entry(slice.piece());
+        Some((self.depart(slice.into_piece(), None, wr_id, is_receive), entry))
     }
 
-    /// A request with slices, at least one.
-    #[inline(always)]
+    /// The same with several slices, at least one.
+    #[inline]
     fn hand_all_over<const N: usize>(
         &mut self,
         wr_id: u64,
@@ -117,35 +119,37 @@ impl<'pool> Unposted<'pool> {
         is_receive: bool,
     ) -> Option<(u64, [ScatterGatherEntry; N])> {
         const { assert!(N > 0, "a request with slices has one at least") };
-        let index = self.index;
-        self.index += 1;
         let pool = &self.pool.0;
         if !slices.iter().all(|slice| slice.is_of(pool)) {
-            self.refuse(index);
+            self.refuse();
             return None;
         }
         let entries = slices.each_ref().map(|slice| pool.entry(slice.piece()));
         let pieces = slices.map(Slice::into_piece);
         let (first, others) = pieces.split_first()?;
-        let rest = others.iter().rfold(NONE, |behind, piece| {
+        let rest = others.iter().rfold(None, |behind, piece| {
             pool.chain(*piece, behind);
-            *piece
+            Some(*piece)
         });
-        let ticket = pool.depart(*first, rest, wr_id, self.last, index, is_receive);
-        self.last = *first;
-        self.count += 1;
-        Some((ticket, entries))
+        Some((self.depart(*first, rest, wr_id, is_receive), entries))
     }
 
-    #[cold]
-    fn refuse(&mut self, index: u32) {
-        self.foreign = self.foreign.min(index);
-    }
-
-    /// The number of the request with another pool's slice, if there is one.
     #[inline(always)]
-    fn foreign(&self) -> Option<usize> {
-        (self.foreign != NONE).then_some(self.foreign as usize)
+    fn depart(&mut self, first: Piece, rest: Option<Piece>, wr_id: u64, is_receive: bool) -> u64 {
+        let at = Position { before: self.last, index: self.index, is_receive };
+        let ticket = self.pool.0.depart(first, rest, wr_id, at);
+        self.last = place_of(ticket);
+        self.index += 1;
+        ticket
+    }
+
+    /// Inline, though it is cold: a guard whose address is never taken stays in registers.
+    #[inline(always)]
+    fn refuse(&mut self) {
+        if self.foreign.is_none() {
+            self.foreign = Some(self.index);
+        }
+        self.index += 1;
     }
 
     /// All of them were posted.
@@ -159,7 +163,7 @@ impl<'pool> Unposted<'pool> {
     fn posted_up_to(self, requests: Option<usize>) {
         let this = ManuallyDrop::new(self);
         if let Some(requests) = requests {
-            this.pool.0.recall(this.last, this.count, u32::try_from(requests).unwrap_or(u32::MAX));
+            this.pool.0.recall(this.last, this.index, u32::try_from(requests).unwrap_or(u32::MAX));
         }
     }
 }
@@ -167,8 +171,8 @@ impl<'pool> Unposted<'pool> {
 impl Drop for Unposted<'_> {
     #[inline]
     fn drop(&mut self) {
-        if self.count != 0 {
-            self.pool.0.recall(self.last, self.count, 0);
+        if self.last != NO_REQUEST {
+            self.pool.0.recall(self.last, self.index, 0);
         }
     }
 }
@@ -189,9 +193,9 @@ impl<G: PostSendGuard> PostSendGuard for PooledPostSendGuard<'_, G> {
     #[inline]
     fn post(self) -> Result<(), PostSendError> {
         let Self { guard, unposted } = self;
-        if let Some(index) = unposted.foreign() {
+        if let Some(index) = unposted.foreign {
             drop(guard);
-            return Err(PostSendError::ForeignSlice { index });
+            return Err(PostSendError::ForeignSlice { index: index as usize });
         }
         let result = guard.post();
         match &result {
@@ -317,8 +321,8 @@ impl<'pool, 'queue> PooledPostRecvGuard<'pool, 'queue> {
     #[inline]
     pub fn post(self) -> Result<(), PostRecvError> {
         let Self { guard, unposted } = self;
-        if let Some(index) = unposted.foreign() {
-            return Err(PostRecvError::ForeignSlice { index });
+        if let Some(index) = unposted.foreign {
+            return Err(PostRecvError::ForeignSlice { index: index as usize });
         }
         let result = guard.post();
         match &result {

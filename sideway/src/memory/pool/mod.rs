@@ -11,8 +11,7 @@
 //!   [closed](crate::ibverbs::memory_region::MemoryRegion::close).
 //! - There is no reference to any of its bytes, and no access that the compiler knows of as a plain one (`memory/bytes.rs`).
 //!   So a write that the program does not expect (of a peer that has the key; of a device that has not completed what the
-//!   program took for completed, by a wrong number or by [`Pool::abandon`]; of a work request that was posted without its guard's
-//!   leave) changes what is read, and can do no more than that.
+//!   program took for completed, by a wrong number or by [`Pool::abandon`]) changes what is read, and can do no more than that.
 //! - The table that says which piece is whose is private memory, and is led by no number from outside: what is no ticket of
 //!   a piece that is with the device is found out (`table.rs`), so that no piece is ever in two hands.
 //! - A slice is posted in the region's own context only: elsewhere its address might be another region's.
@@ -30,8 +29,8 @@ use std::rc::Rc;
 pub use builder::{BuildPoolError, PoolBuilder};
 use rdma_mummy_sys::types::ibv_context;
 pub use slice::{OutOfSlice, Slice, Slices, SplitSliceError};
-pub(crate) use table::NONE;
 use table::Table;
+pub(crate) use table::{NO_REQUEST, Piece, Position, place_of};
 
 use super::RegisteredBuffer;
 use crate::ibverbs::completion::{
@@ -74,33 +73,24 @@ impl Inner {
     }
 
     #[inline]
-    pub(crate) fn entry(&self, piece: u32) -> ScatterGatherEntry {
+    pub(crate) fn entry(&self, piece: Piece) -> ScatterGatherEntry {
         let addr = self.table.start(piece).addr() as u64;
         ScatterGatherEntry::new(self.lkey, addr, self.table.len(piece))
     }
 
     /// As [`Table::depart`].
     #[inline]
-    pub(crate) fn depart(
-        &self,
-        piece: u32,
-        rest: u32,
-        wr_id: u64,
-        before: u32,
-        index: u32,
-        recv: bool,
-    ) -> u64 {
-        self.table.depart(piece, rest, wr_id, before, index, recv)
+    pub(crate) fn depart(&self, piece: Piece, rest: Option<Piece>, wr_id: u64, at: Position) -> u64 {
+        self.table.depart(piece, rest, wr_id, at)
     }
 
     /// As [`Table::chain`].
     #[inline]
-    pub(crate) fn chain(&self, piece: u32, rest: u32) {
+    pub(crate) fn chain(&self, piece: Piece, rest: Option<Piece>) {
         self.table.chain(piece, rest);
     }
 
     /// As [`Table::recall`].
-    #[cold]
     pub(crate) fn recall(&self, last: u32, count: u32, posted: u32) {
         self.table.recall(last, count, posted);
     }
@@ -128,7 +118,7 @@ impl Pool {
     /// It takes the same time for a pool of any size.
     #[inline]
     pub fn reclaim(&self, completion: &impl PoolCompletion) -> Option<Returned> {
-        let (piece, arrival) = self.0.table.arrive(completion.wr_id())?;
+        let arrival = self.0.table.arrive(completion.wr_id())?;
         let byte_len = match arrival.is_receive && completion.status() == WorkCompletionStatus::Success {
             true => completion.byte_len(),
             false => None,
@@ -136,7 +126,7 @@ impl Pool {
         Some(Returned {
             wr_id: arrival.wr_id,
             byte_len,
-            slice: Slice::new(&self.0, piece),
+            slice: Slice::new(&self.0, arrival.piece),
             rest: Slices::new(&self.0, arrival.rest),
         })
     }
@@ -162,7 +152,7 @@ impl Pool {
 
     /// How many work requests with slices the device has, or a list that is not posted yet. It counts them.
     pub fn in_flight(&self) -> usize {
-        self.0.table.with_device()
+        self.0.table.in_flight()
     }
 
     /// The memory of all slices, as one region.
@@ -208,12 +198,8 @@ pub struct Returned {
     pub rest: Slices,
 }
 
-mod sealed {
-    pub trait Sealed {}
-}
-
-/// A completion of any flavour.
-pub trait PoolCompletion: sealed::Sealed {
+/// A completion of any flavour, or a program's own copy of one: a wrong number does no harm, it is no ticket of the pool.
+pub trait PoolCompletion {
     /// The number that the device knows the work request by.
     fn wr_id(&self) -> u64;
     /// How it ended.
@@ -224,8 +210,6 @@ pub trait PoolCompletion: sealed::Sealed {
 
 macro_rules! impl_completion {
     ($($Completion:ident),*) => {$(
-        impl sealed::Sealed for $Completion<'_> {}
-
         impl PoolCompletion for $Completion<'_> {
             #[inline(always)]
             fn wr_id(&self) -> u64 {

@@ -1,10 +1,11 @@
 //! Pieces of a pool's memory that the program has.
 
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::rc::Rc;
 
 use super::Inner;
-use super::table::NONE;
+use super::table::Piece;
 use crate::memory::bytes::{self, Word};
 
 /// A piece of a pool's memory that nobody else in the program has: to be filled, posted, or looked at.
@@ -13,17 +14,17 @@ use crate::memory::bytes::{self, Word};
 /// bytes at any time. They are copied in and out.
 ///
 /// Dropping it gives it back to its pool; posting it (`setup_slice`) hands it to the device, and with the completion it comes back.
-/// A slice that is leaked (`mem::forget`) is missing from its pool, and nothing else.
+/// A slice that is leaked (`mem::forget`) is missing from its pool, and keeps the pool's memory for ever.
 pub struct Slice {
     pool: Rc<Inner>,
-    /// [`NONE`] once it is somebody else's.
-    piece: u32,
+    /// Of the pool's table.
+    piece: Piece,
 }
 
 impl Slice {
     /// The piece is taken, and this the only handle of it.
     #[inline]
-    pub(super) fn new(pool: &Rc<Inner>, piece: u32) -> Self {
+    pub(super) fn new(pool: &Rc<Inner>, piece: Piece) -> Self {
         Self { pool: Rc::clone(pool), piece }
     }
 
@@ -33,14 +34,17 @@ impl Slice {
     }
 
     #[inline]
-    pub(crate) fn piece(&self) -> u32 {
+    pub(crate) fn piece(&self) -> Piece {
         self.piece
     }
 
     /// The piece is the caller's from now on.
     #[inline]
-    pub(crate) fn into_piece(mut self) -> u32 {
-        std::mem::replace(&mut self.piece, NONE)
+    pub(crate) fn into_piece(self) -> Piece {
+        let this = ManuallyDrop::new(self);
+        // SAFETY: the slice's own drop does not run, so this is the only one of the pool's handle.
+        drop(unsafe { std::ptr::read(&raw const this.pool) });
+        this.piece
     }
 
     /// How many bytes it has: so many are posted.
@@ -185,9 +189,7 @@ impl Slice {
 impl Drop for Slice {
     #[inline]
     fn drop(&mut self) {
-        if self.piece != NONE {
-            self.pool.table.give_back(self.piece);
-        }
+        self.pool.table.give_back(self.piece);
     }
 }
 
@@ -204,8 +206,8 @@ pub struct Slices(Option<Slice>);
 impl Slices {
     /// From a piece on, as they are chained; all of them are taken, and this the only handle of them.
     #[inline]
-    pub(super) fn new(pool: &Rc<Inner>, first: u32) -> Self {
-        Self((first != NONE).then(|| Slice::new(pool, first)))
+    pub(super) fn new(pool: &Rc<Inner>, first: Option<Piece>) -> Self {
+        Self(first.map(|piece| Slice::new(pool, piece)))
     }
 }
 

@@ -20,10 +20,8 @@
 //! given back once, and a number that is no ticket, or is an old one, is found out.
 
 use std::cell::Cell;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
-
-/// No piece: the end of a list.
-pub(crate) const NONE: u32 = u32::MAX;
 
 /// How many places a table can have.
 pub(super) const MAX_PIECES: usize = 1 << 23;
@@ -31,57 +29,81 @@ pub(super) const MAX_PIECES: usize = 1 << 23;
 /// How many sizes of slots there can be.
 pub(super) const MAX_SIZES: usize = 8;
 
+/// No request of a list: the one before the first.
+pub(crate) const NO_REQUEST: u32 = u32::MAX;
+
 const PLACE: u64 = (1 << 24) - 1;
 const AT_HOME: u64 = 1 << 23;
 const POOL_SHIFT: u32 = 24;
 const ONCE: u64 = 1 << 40;
 
-/// A bit of [`Piece::cut`].
+/// A bit of [`Place::cut`].
 const CUT: u32 = 1 << 31;
 
-/// A bit of what [`Piece::list`] has of a request.
+/// A bit of [`Place::index`].
 const RECEIVE: u32 = 1 << 31;
 
 pub(super) struct Table {
-    pieces: Box<[Piece]>,
+    /// A box, but of which pointers are kept.
+    places: NonNull<[Place]>,
     sizes: [Size; MAX_SIZES],
     /// Places that no piece has.
-    spare: Cell<u32>,
+    spare: Cell<Option<Piece>>,
 }
 
 /// Slots of one size, those of one smaller before them.
 struct Size {
     bytes: u32,
     /// The first one that is free.
-    free: Cell<u32>,
+    free: Cell<Option<Piece>>,
 }
 
-/// A line of the processor's cache, so that each is touched alone.
+/// A piece of memory: which place of its table has it.
+///
+/// It is good for as long as the table, and for that table alone: whoever has one keeps the table, and gives it to no other.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Piece(NonNull<Place>);
+
+/// What is known of a piece: a line of the processor's cache, so that each is touched alone.
 #[repr(align(64))]
-struct Piece {
+struct Place {
     ticket: Cell<u64>,
     /// What the program gave for a number.
     wr_id: Cell<u64>,
     start: Cell<*mut u8>,
+    /// The next one of a list of free ones, or of the same work request.
+    next: Cell<Option<Piece>>,
     len: Cell<u32>,
     capacity: Cell<u32>,
-    /// The next one of a list of free ones, or of the same work request.
-    next: Cell<u32>,
-    /// Of the first piece of a work request: that of the one before it in the list that was built with it, and its own place
-    /// there, or [`RECEIVE`].
-    list: Cell<(u32, u32)>,
+    /// Of the first piece of a work request: the first piece of the one before it in the list that was built with it,
+    before: Cell<u32>,
+    /// and its own number there, with [`RECEIVE`] of a receive.
+    index: Cell<u32>,
     /// The slot that it is of, and which of the sizes that has.
     slot: Cell<u32>,
-    size: Cell<u32>,
-    /// Of a slot: of how many pieces that are not free, with [`CUT`] once it has been cut.
+    size: u32,
+    /// Of a slot: of how many pieces that are not free, with [`CUT`] once it has been cut. Of other places: 0.
     cut: Cell<u32>,
+}
+
+const _: () = assert!(size_of::<Place>() == 64);
+
+/// Where a work request with pieces stands in its list.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Position {
+    /// The [place](place_of) of the first piece of the one before it that has pieces, or [`NO_REQUEST`].
+    pub(crate) before: u32,
+    /// Its own number.
+    pub(crate) index: u32,
+    pub(crate) is_receive: bool,
 }
 
 /// A work request that has come back.
 pub(super) struct Arrival {
+    pub(super) piece: Piece,
+    /// The piece behind it.
+    pub(super) rest: Option<Piece>,
     pub(super) wr_id: u64,
-    /// Its pieces after the first.
-    pub(super) rest: u32,
     pub(super) is_receive: bool,
 }
 
@@ -94,58 +116,81 @@ impl Table {
         mut start_of: impl FnMut(usize, u32) -> *mut u8,
     ) -> Self {
         let pool = new_pool();
-        let mut pieces = Vec::new();
-        let mut all: [Size; MAX_SIZES] = std::array::from_fn(|_| Size { bytes: 0, free: Cell::new(NONE) });
+        let mut places = Vec::new();
         for (at, &(bytes, count)) in sizes.iter().enumerate() {
-            let first = pieces.len() as u32;
-            all[at] = Size { bytes, free: Cell::new(if count == 0 { NONE } else { first }) };
-            pieces.extend((0..count).map(|n| {
-                let next = if n + 1 == count { NONE } else { first + n + 1 };
-                Piece::new(pool, first + n, start_of(at, n), bytes, at as u32, next)
-            }));
+            places.extend((0..count).map(|n| (start_of(at, n), bytes, at as u32, 1)));
         }
-        let first = pieces.len() as u32;
-        pieces.extend((0..spare).map(|n| {
-            let next = if n + 1 == spare { NONE } else { first + n + 1 };
-            Piece::new(pool, first + n, std::ptr::null_mut(), 0, 0, next)
-        }));
-        let spare = Cell::new(if spare == 0 { NONE } else { first });
-        Self { pieces: pieces.into_boxed_slice(), sizes: all, spare }
+        places.extend((0..spare).map(|_| (std::ptr::null_mut(), 0, 0, 0)));
+        let places = (0..).zip(places).map(|(n, (start, bytes, size, cut))| Place {
+            ticket: Cell::new(pool << POOL_SHIFT | AT_HOME | u64::from(n)),
+            wr_id: Cell::new(0),
+            start: Cell::new(start),
+            next: Cell::new(None),
+            len: Cell::new(bytes),
+            capacity: Cell::new(bytes),
+            before: Cell::new(NO_REQUEST),
+            index: Cell::new(0),
+            slot: Cell::new(n),
+            size,
+            cut: Cell::new(cut),
+        });
+        let places = NonNull::from(Box::leak(places.collect()));
+        let bytes = |at: usize| sizes.get(at).map_or(0, |(bytes, _)| *bytes);
+        let sizes = std::array::from_fn(|at| Size { bytes: bytes(at), free: Cell::new(None) });
+        let table = Self { places, sizes, spare: Cell::new(None) };
+        // The first one of each list is what is put there last.
+        for number in (0..table.places().len()).rev() {
+            let piece = Piece(NonNull::from(&table.places()[number]));
+            let place = table.place(piece);
+            match place.cut.get() {
+                0 => place.next.set(table.spare.replace(Some(piece))),
+                _ => table.push(piece, place),
+            }
+        }
+        table
     }
 
     #[inline]
-    fn piece(&self, piece: u32) -> &Piece {
-        &self.pieces[piece as usize]
+    fn places(&self) -> &[Place] {
+        // SAFETY: it was a box, which is there as long as the table; nobody has a mutable reference.
+        unsafe { self.places.as_ref() }
     }
 
     #[inline]
-    pub(super) fn start(&self, piece: u32) -> *mut u8 {
-        self.piece(piece).start.get()
+    fn place(&self, piece: Piece) -> &Place {
+        // SAFETY: pieces are given to their own table only, which lives.
+        unsafe { piece.0.as_ref() }
     }
 
     #[inline]
-    pub(super) fn len(&self, piece: u32) -> u32 {
-        self.piece(piece).len.get()
+    pub(super) fn start(&self, piece: Piece) -> *mut u8 {
+        self.place(piece).start.get()
     }
 
     #[inline]
-    pub(super) fn capacity(&self, piece: u32) -> u32 {
-        self.piece(piece).capacity.get()
+    pub(super) fn len(&self, piece: Piece) -> u32 {
+        self.place(piece).len.get()
+    }
+
+    #[inline]
+    pub(super) fn capacity(&self, piece: Piece) -> u32 {
+        self.place(piece).capacity.get()
     }
 
     /// `len` is at most the piece's capacity.
     #[inline]
-    pub(super) fn set_len(&self, piece: u32, len: u32) {
-        self.piece(piece).len.set(len);
+    pub(super) fn set_len(&self, piece: Piece, len: u32) {
+        self.place(piece).len.set(len);
     }
 
     /// Takes the smallest free slot of at least so many bytes.
     #[inline]
-    pub(super) fn take(&self, bytes: u32) -> Option<u32> {
+    pub(super) fn take(&self, bytes: u32) -> Option<Piece> {
         for size in &self.sizes {
-            let slot = size.free.get();
-            if slot != NONE && bytes <= size.bytes {
-                size.free.set(self.piece(slot).next.get());
+            if let Some(slot) = size.free.get()
+                && bytes <= size.bytes
+            {
+                size.free.set(self.place(slot).next.get());
                 return Some(slot);
             }
         }
@@ -154,8 +199,8 @@ impl Table {
 
     /// Gives a piece back that was taken, and is not with the device.
     #[inline]
-    pub(super) fn give_back(&self, piece: u32) {
-        let place = self.piece(piece);
+    pub(super) fn give_back(&self, piece: Piece) {
+        let place = self.place(piece);
         if place.cut.get() != 1 {
             return self.give_part_back(piece);
         }
@@ -164,160 +209,145 @@ impl Table {
     }
 
     #[inline]
-    fn push(&self, slot: u32, place: &Piece) {
-        let free = &self.sizes[place.size.get() as usize % MAX_SIZES].free;
-        place.next.set(free.replace(slot));
+    fn push(&self, slot: Piece, place: &Place) {
+        let free = &self.sizes[place.size as usize % MAX_SIZES].free;
+        place.next.set(free.replace(Some(slot)));
     }
 
     /// The same of a piece of a slot that was cut.
     #[cold]
-    fn give_part_back(&self, piece: u32) {
-        let slot = self.piece(piece).slot.get();
-        if piece != slot {
-            self.piece(piece).next.set(self.spare.replace(piece));
+    #[inline(never)]
+    fn give_part_back(&self, piece: Piece) {
+        let part = self.place(piece);
+        let slot = &self.places()[part.slot.get() as usize];
+        if !std::ptr::eq(part, slot) {
+            part.cut.set(0);
+            part.next.set(self.spare.replace(Some(piece)));
         }
-        let place = self.piece(slot);
-        let left = place.cut.get() - 1;
-        place.cut.set(left);
+        let left = slot.cut.get() - 1;
+        slot.cut.set(left);
         if left == CUT {
-            let bytes = self.sizes[place.size.get() as usize].bytes;
-            place.capacity.set(bytes);
-            place.len.set(bytes);
-            place.cut.set(1);
-            self.push(slot, place);
+            let bytes = self.sizes[slot.size as usize].bytes;
+            slot.capacity.set(bytes);
+            slot.len.set(bytes);
+            slot.cut.set(1);
+            self.push(Piece(NonNull::from(slot)), slot);
         }
     }
 
     /// Cuts a piece in two, the first of `mid` bytes; the other one is the result. `None` if there is no place for it.
-    pub(super) fn cut(&self, piece: u32, mid: u32) -> Option<u32> {
-        let other = self.spare.get();
-        let place = self.pieces.get(other as usize)?;
+    pub(super) fn cut(&self, piece: Piece, mid: u32) -> Option<Piece> {
+        let (first, other) = (self.place(piece), self.spare.get()?);
+        let place = self.place(other);
         self.spare.set(place.next.get());
-        let first = self.piece(piece);
         place.start.set(first.start.get().wrapping_add(mid as usize));
         place.len.set(first.len.get() - mid);
         place.capacity.set(first.capacity.get() - mid);
         place.slot.set(first.slot.get());
-        // No slot has this place, so it is never taken for a whole one.
-        place.cut.set(0);
         first.len.set(mid);
         first.capacity.set(mid);
-        let slot = self.piece(first.slot.get());
+        let slot = &self.places()[first.slot.get() as usize];
         slot.cut.set((slot.cut.get() + 1) | CUT);
         Some(other)
     }
 
-    /// Hands a piece to the device, with those that [`chain`](Self::chain) has put behind it from `rest` on: its ticket. It
-    /// comes in a list behind `before`, as its request number `index`.
+    /// Hands a piece to the device, with those that [`chain`](Self::chain) has put behind it from `rest` on: its ticket.
     #[inline]
-    pub(super) fn depart(
-        &self,
-        piece: u32,
-        rest: u32,
-        wr_id: u64,
-        before: u32,
-        index: u32,
-        is_receive: bool,
-    ) -> u64 {
-        let place = self.piece(piece);
+    pub(super) fn depart(&self, piece: Piece, rest: Option<Piece>, wr_id: u64, at: Position) -> u64 {
+        let place = self.place(piece);
         let ticket = place.ticket.get() - AT_HOME;
         place.ticket.set(ticket);
         place.wr_id.set(wr_id);
         place.next.set(rest);
-        place.list.set((before, index | if is_receive { RECEIVE } else { 0 }));
+        place.before.set(at.before);
+        place.index.set(at.index | if at.is_receive { RECEIVE } else { 0 });
         ticket
     }
 
     /// Puts a piece before others of the same request.
     #[inline]
-    pub(super) fn chain(&self, piece: u32, rest: u32) {
-        self.piece(piece).next.set(rest);
+    pub(super) fn chain(&self, piece: Piece, rest: Option<Piece>) {
+        self.place(piece).next.set(rest);
     }
 
-    /// The piece behind one of the same request, or [`NONE`].
+    /// The piece behind one of the same request.
     #[inline]
-    pub(super) fn behind(&self, piece: u32) -> u32 {
-        self.piece(piece).next.get()
+    pub(super) fn behind(&self, piece: Piece) -> Option<Piece> {
+        self.place(piece).next.get()
     }
 
     /// Takes a piece, and those behind it, back from the device, if the number is its ticket.
     #[inline]
-    pub(super) fn arrive(&self, ticket: u64) -> Option<(u32, Arrival)> {
-        let piece = (ticket & PLACE) as u32;
-        let place = self.pieces.get(piece as usize)?;
+    pub(super) fn arrive(&self, ticket: u64) -> Option<Arrival> {
+        let place = self.places().get((ticket & PLACE) as usize)?;
         if place.ticket.get() != ticket {
             return None;
         }
         place.ticket.set(ticket.wrapping_add(ONCE + AT_HOME));
-        let is_receive = place.list.get().1 & RECEIVE != 0;
-        Some((piece, Arrival { wr_id: place.wr_id.get(), rest: place.next.get(), is_receive }))
+        let is_receive = place.index.get() & RECEIVE != 0;
+        let piece = Piece(NonNull::from(place));
+        Some(Arrival { piece, rest: place.next.get(), wr_id: place.wr_id.get(), is_receive })
     }
 
-    /// Gives back what was handed to the device in a list of `count` requests with pieces, of which `last` is the last, and
+    /// Gives back what was handed to the device in a list of `count` requests, of which `last` is the last one with pieces, and
     /// whose requests from number `posted` on the device did not get.
     #[cold]
-    pub(super) fn recall(&self, last: u32, count: u32, posted: u32) {
-        let mut piece = last;
+    #[inline(never)]
+    pub(super) fn recall(&self, mut last: u32, count: u32, posted: u32) {
         // As many as there were: a list whose pieces came back while it was built may have been linked anew.
         for _ in 0..count {
-            let Some(place) = self.pieces.get(piece as usize) else { return };
-            let (before, index) = place.list.get();
-            if index & !RECEIVE >= posted {
+            let Some(place) = self.places().get(last as usize) else { return };
+            last = place.before.get();
+            if place.index.get() & !RECEIVE >= posted {
                 self.retake(place.ticket.get());
             }
-            piece = before;
         }
     }
 
     /// Gives back all that is with the device and has a number of the program's that is given up; how many requests.
     pub(super) fn abandon(&self, mut is_given_up: impl FnMut(u64) -> bool) -> usize {
-        let with_device = self.pieces.iter().filter(|piece| piece.ticket.get() & AT_HOME == 0);
-        with_device.filter(|piece| is_given_up(piece.wr_id.get()) && self.retake(piece.ticket.get())).count()
+        let given_up = self.with_device().filter(|place| is_given_up(place.wr_id.get()));
+        given_up.filter(|place| self.retake(place.ticket.get())).count()
     }
 
     /// Gives back what has this ticket, if the device has it.
     fn retake(&self, ticket: u64) -> bool {
-        let Some((mut piece, Arrival { rest: mut behind, .. })) = self.arrive(ticket) else { return false };
-        loop {
+        let Some(Arrival { piece, mut rest, .. }) = self.arrive(ticket) else { return false };
+        self.give_back(piece);
+        while let Some(piece) = rest {
+            rest = self.behind(piece);
             self.give_back(piece);
-            if behind == NONE {
-                return true;
-            }
-            (piece, behind) = (behind, self.behind(behind));
         }
+        true
     }
 
     /// How many slots are free.
     pub(super) fn free(&self) -> usize {
-        let of = |size: &Size| {
-            std::iter::successors(Some(size.free.get()), |slot| Some(self.behind(*slot)))
-                .take_while(|slot| *slot != NONE)
-                .count()
-        };
-        self.sizes.iter().map(of).sum()
+        let free = |size: &Size| std::iter::successors(size.free.get(), |slot| self.behind(*slot)).count();
+        self.sizes.iter().map(free).sum()
     }
 
     /// How many work requests the device has.
-    pub(super) fn with_device(&self) -> usize {
-        self.pieces.iter().filter(|piece| piece.ticket.get() & AT_HOME == 0).count()
+    pub(super) fn in_flight(&self) -> usize {
+        self.with_device().count()
+    }
+
+    fn with_device(&self) -> impl Iterator<Item = &Place> {
+        self.places().iter().filter(|place| place.ticket.get() & AT_HOME == 0)
     }
 }
 
-impl Piece {
-    fn new(pool: u64, piece: u32, start: *mut u8, bytes: u32, size: u32, next: u32) -> Self {
-        Self {
-            ticket: Cell::new(pool << POOL_SHIFT | AT_HOME | u64::from(piece)),
-            wr_id: Cell::new(0),
-            start: Cell::new(start),
-            len: Cell::new(bytes),
-            capacity: Cell::new(bytes),
-            next: Cell::new(next),
-            list: Cell::new((NONE, 0)),
-            slot: Cell::new(piece),
-            size: Cell::new(size),
-            cut: Cell::new(1),
-        }
+impl Drop for Table {
+    fn drop(&mut self) {
+        // SAFETY: it was a box, which nobody else makes of it again.
+        drop(unsafe { Box::from_raw(self.places.as_ptr()) });
     }
+}
+
+/// The place of a ticket's piece.
+#[inline]
+pub(crate) fn place_of(ticket: u64) -> u32 {
+    (ticket & PLACE) as u32
 }
 
 /// What tells the tickets of one pool from another's: of 16 bits, and not 0.
@@ -339,23 +369,32 @@ mod tests {
         })
     }
 
-    fn post(table: &Table, piece: u32, wr_id: u64) -> u64 {
-        table.depart(piece, NONE, wr_id, NONE, 0, false)
+    const ALONE: Position = Position { before: NO_REQUEST, index: 0, is_receive: false };
+
+    fn post(table: &Table, piece: Piece, wr_id: u64) -> u64 {
+        table.depart(piece, None, wr_id, ALONE)
+    }
+
+    /// The place of a piece.
+    fn at(table: &Table, piece: Option<Piece>) -> Option<u64> {
+        piece.map(|piece| table.place(piece).ticket.get() & (AT_HOME - 1))
     }
 
     #[test]
     fn the_smallest_slot_that_is_free_and_fits_is_taken() {
         let table = table(&[(64, 2), (256, 1)], 0);
         assert_eq!(table.free(), 3);
-        assert_eq!([table.take(1), table.take(65), table.take(65)], [Some(0), Some(2), None]);
-        assert_eq!([table.take(64), table.take(0)], [Some(1), None]);
-        assert_eq!((table.free(), table.len(0), table.len(2)), (0, 64, 256));
-        table.give_back(2);
-        assert_eq!(table.take(0), Some(2), "a larger one, where there is no other");
-        table.set_len(2, 7);
-        table.give_back(2);
-        assert_eq!((table.take(256), table.len(2)), (Some(2), 256));
-        assert_eq!(table.take(257), None);
+        let take = |bytes| at(&table, table.take(bytes));
+        let small = table.take(1).unwrap();
+        assert_eq!(at(&table, Some(small)), Some(0));
+        let large = table.take(65).unwrap();
+        assert_eq!((at(&table, Some(large)), take(65), take(64), take(0)), (Some(2), None, Some(1), None));
+        assert_eq!((table.free(), table.len(small), table.len(large)), (0, 64, 256));
+        table.give_back(large);
+        assert_eq!(take(0), Some(2), "a larger one, where there is no other");
+        table.set_len(large, 7);
+        table.give_back(large);
+        assert_eq!((take(256), table.len(large), take(257)), (Some(2), 256, None));
     }
 
     #[test]
@@ -363,24 +402,24 @@ mod tests {
         let table = table(&[(64, 2)], 0);
         let (one, two) = (table.take(1).unwrap(), table.take(1).unwrap());
         let tickets = [post(&table, one, 7), post(&table, two, 8)];
-        assert_eq!(table.with_device(), 2);
-        let (piece, arrival) = table.arrive(tickets[1]).unwrap();
-        assert_eq!((piece, arrival.wr_id, arrival.rest, arrival.is_receive), (two, 8, NONE, false));
+        assert_eq!(table.in_flight(), 2);
+        let arrival = table.arrive(tickets[1]).unwrap();
+        assert_eq!((arrival.piece, arrival.wr_id, arrival.rest, arrival.is_receive), (two, 8, None, false));
         assert!(table.arrive(tickets[1]).is_none());
         // The same piece has another one the next time.
         let again = post(&table, two, 9);
         assert_ne!(again, tickets[1]);
         assert!(table.arrive(tickets[1]).is_none());
-        assert_eq!(table.arrive(again).unwrap().1.wr_id, 9);
-        assert_eq!(table.arrive(tickets[0]).unwrap().0, one);
-        assert_eq!(table.with_device(), 0);
+        assert_eq!(table.arrive(again).unwrap().wr_id, 9);
+        assert_eq!(table.arrive(tickets[0]).unwrap().piece, one);
+        assert_eq!(table.in_flight(), 0);
     }
 
     #[test]
     fn what_is_no_ticket_is_found_out() {
         let (table, other) = (table(&[(64, 1)], 1), table(&[(64, 1)], 0));
         let piece = table.take(1).unwrap();
-        let home = table.piece(piece).ticket.get();
+        let home = table.place(piece).ticket.get();
         for number in [0, 1, 2, 1 << 24, home, u64::MAX] {
             assert!(table.arrive(number).is_none(), "{number:#x}");
         }
@@ -388,8 +427,7 @@ mod tests {
         for number in [0, home, ticket + 1, ticket ^ ONCE, ticket ^ 1 << POOL_SHIFT, ticket | AT_HOME] {
             assert!(table.arrive(number).is_none(), "{number:#x}");
         }
-        other.take(1).unwrap();
-        post(&other, 0, 0);
+        post(&other, other.take(1).unwrap(), 0);
         assert!(other.arrive(ticket).is_none(), "another pool's");
         assert!(table.arrive(ticket).is_some());
     }
@@ -398,7 +436,7 @@ mod tests {
     fn a_number_that_wraps_stays_the_pools_own() {
         let table = table(&[(64, 1)], 0);
         let piece = table.take(1).unwrap();
-        let place = table.piece(piece);
+        let place = table.place(piece);
         place.ticket.set(place.ticket.get() | !(ONCE - 1));
         let before = place.ticket.get();
         let last = post(&table, piece, 1);
@@ -434,28 +472,29 @@ mod tests {
     #[test]
     fn a_list_that_was_not_posted_comes_back_from_where_it_broke_off() {
         let table = table(&[(8, 6)], 0);
-        let mut last = NONE;
+        let mut last = NO_REQUEST;
         let mut tickets = Vec::new();
         // Request number 1 has three pieces, 2 is somebody else's.
         for (index, rest) in [(0, 0), (1, 2), (3, 0)] {
-            let rest = (0..rest).fold(NONE, |behind, _| {
+            let rest = (0..rest).fold(None, |behind, _| {
                 let piece = table.take(1).unwrap();
                 table.chain(piece, behind);
-                piece
+                Some(piece)
             });
-            let piece = table.take(1).unwrap();
-            tickets.push(table.depart(piece, rest, index, last, index as u32, index == 0));
-            last = piece;
+            let at = Position { before: last, index: index as u32, is_receive: index == 0 };
+            let ticket = table.depart(table.take(1).unwrap(), rest, index, at);
+            last = place_of(ticket);
+            tickets.push(ticket);
         }
-        assert_eq!((table.free(), table.with_device()), (1, 3));
-        table.recall(last, 3, 2);
-        assert_eq!((table.free(), table.with_device()), (2, 2));
+        assert_eq!((table.free(), table.in_flight()), (1, 3));
+        table.recall(last, 4, 2);
+        assert_eq!((table.free(), table.in_flight()), (2, 2));
         assert!(table.arrive(tickets[2]).is_none());
-        table.recall(last, 3, 1);
-        assert_eq!((table.free(), table.with_device()), (5, 1), "and what came back before is left alone");
-        let (piece, arrival) = table.arrive(tickets[0]).unwrap();
+        table.recall(last, 4, 1);
+        assert_eq!((table.free(), table.in_flight()), (5, 1), "and what came back before is left alone");
+        let arrival = table.arrive(tickets[0]).unwrap();
         assert!(arrival.is_receive);
-        table.give_back(piece);
+        table.give_back(arrival.piece);
         assert_eq!(table.free(), 6);
     }
 
@@ -463,14 +502,17 @@ mod tests {
     fn lists_whose_pieces_came_back_meanwhile_end() {
         let table = table(&[(8, 2)], 0);
         let (a, b) = (table.take(1).unwrap(), table.take(1).unwrap());
-        table.depart(a, NONE, 0, NONE, 0, false);
-        table.depart(b, NONE, 0, a, 1, false);
+        let depart = |piece, before, index| {
+            place_of(table.depart(piece, None, 0, Position { before, index, is_receive: false }))
+        };
+        let first = depart(a, NO_REQUEST, 0);
+        let second = depart(b, first, 1);
         assert_eq!(table.abandon(|_| true), 2);
         assert_eq!((table.take(1), table.take(1)), (Some(b), Some(a)));
         // Now each comes behind the other.
-        table.depart(a, NONE, 0, b, 2, false);
-        table.recall(a, 3, 0);
-        assert_eq!((table.free(), table.with_device()), (1, 0));
+        let third = depart(a, second, 2);
+        table.recall(third, 3, 0);
+        assert_eq!((table.free(), table.in_flight()), (1, 0));
     }
 
     #[test]
@@ -481,7 +523,7 @@ mod tests {
             post(&table, piece, wr_id);
         }
         assert_eq!(table.abandon(|wr_id| wr_id % 2 == 1), 2);
-        assert_eq!((table.free(), table.with_device()), (2, 2));
+        assert_eq!((table.free(), table.in_flight()), (2, 2));
         assert_eq!(table.abandon(|_| true), 2);
         assert_eq!((table.free(), table.abandon(|_| true)), (4, 0));
     }
