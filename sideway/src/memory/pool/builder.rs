@@ -1,7 +1,6 @@
 //! Making a pool.
 
-use std::rc::Rc;
-
+use super::handle::Handle;
 use super::table::{MAX_PIECES, MAX_SIZES, Table};
 use super::{Inner, Pool};
 use crate::ibverbs::AccessFlags;
@@ -107,7 +106,7 @@ impl PoolBuilder {
             memory.as_ptr().wrapping_add(offset)
         });
         let context = self.pd.context();
-        Ok(Pool(Rc::new(Inner {
+        Ok(Pool(Handle::new(Inner {
             table,
             lkey: memory.lkey(),
             context: context.as_raw(),

@@ -19,14 +19,15 @@
 //!   classic pair, whose library looks first.
 
 mod builder;
+mod handle;
 mod slice;
 mod table;
 
 use std::fmt;
 use std::ptr::NonNull;
-use std::rc::Rc;
 
 pub use builder::{BuildPoolError, PoolBuilder};
+use handle::Handle;
 use rdma_mummy_sys::types::ibv_context;
 pub use slice::{OutOfSlice, Slice, Slices, SplitSliceError};
 use table::Table;
@@ -47,7 +48,7 @@ use crate::ibverbs::queue_pair::ScatterGatherEntry;
 /// It belongs to one thread, as nothing here is locked or atomic; another thread makes a pool of its own, of the same
 /// [description](PoolBuilder).
 #[derive(Clone)]
-pub struct Pool(pub(crate) Rc<Inner>);
+pub struct Pool(pub(crate) Handle);
 
 /// The pool itself, for as long as a handle or a slice needs it.
 pub(crate) struct Inner {

@@ -2,9 +2,8 @@
 
 use std::fmt;
 use std::mem::ManuallyDrop;
-use std::rc::Rc;
 
-use super::Inner;
+use super::handle::Handle;
 use super::table::Piece;
 use crate::memory::bytes::{self, Word};
 
@@ -16,7 +15,7 @@ use crate::memory::bytes::{self, Word};
 /// Dropping it gives it back to its pool; posting it (`setup_slice`) hands it to the device, and with the completion it comes back.
 /// A slice that is leaked (`mem::forget`) is missing from its pool, and keeps the pool's memory for ever.
 pub struct Slice {
-    pool: Rc<Inner>,
+    pool: Handle,
     /// Of the pool's table.
     piece: Piece,
 }
@@ -24,13 +23,13 @@ pub struct Slice {
 impl Slice {
     /// The piece is taken, and this the only handle of it.
     #[inline]
-    pub(super) fn new(pool: &Rc<Inner>, piece: Piece) -> Self {
-        Self { pool: Rc::clone(pool), piece }
+    pub(super) fn new(pool: &Handle, piece: Piece) -> Self {
+        Self { pool: pool.clone(), piece }
     }
 
     #[inline]
-    pub(crate) fn is_of(&self, pool: &Rc<Inner>) -> bool {
-        Rc::ptr_eq(&self.pool, pool)
+    pub(crate) fn is_of(&self, pool: &Handle) -> bool {
+        self.pool.is(pool)
     }
 
     #[inline]
@@ -201,13 +200,23 @@ impl fmt::Debug for Slice {
 
 /// Slices that were posted together, in their order.
 #[derive(Debug)]
-pub struct Slices(Option<Slice>);
+pub struct Slices(
+    // Dropped by the drop, where there is one at all.
+    ManuallyDrop<Option<Slice>>,
+);
 
 impl Slices {
     /// From a piece on, as they are chained; all of them are taken, and this the only handle of them.
     #[inline]
-    pub(super) fn new(pool: &Rc<Inner>, first: Option<Piece>) -> Self {
-        Self(first.map(|piece| Slice::new(pool, piece)))
+    pub(super) fn new(pool: &Handle, first: Option<Piece>) -> Self {
+        Self(ManuallyDrop::new(first.map(|piece| Slice::new(pool, piece))))
+    }
+}
+
+impl Slices {
+    #[cold]
+    fn drop_all(&mut self) {
+        self.for_each(drop);
     }
 }
 
@@ -216,7 +225,7 @@ impl Iterator for Slices {
 
     fn next(&mut self) -> Option<Slice> {
         let slice = self.0.take()?;
-        *self = Self::new(&slice.pool, slice.pool.table.behind(slice.piece));
+        *self.0 = slice.pool.table.behind(slice.piece).map(|piece| Slice::new(&slice.pool, piece));
         Some(slice)
     }
 }
@@ -225,7 +234,7 @@ impl Drop for Slices {
     #[inline]
     fn drop(&mut self) {
         if self.0.is_some() {
-            self.for_each(drop);
+            self.drop_all();
         }
     }
 }
