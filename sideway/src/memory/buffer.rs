@@ -269,7 +269,7 @@ fn memfd(kind: BufferKind) -> Result<OwnedFd, Errno> {
     }
 }
 
-fn page_size() -> usize {
+pub(super) fn page_size() -> usize {
     // Miri knows no auxiliary vector to ask.
     if cfg!(miri) { 4096 } else { rustix::param::page_size() }
 }

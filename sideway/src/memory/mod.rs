@@ -31,6 +31,8 @@
 
 mod buffer;
 mod bytes;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 mod node;
 pub(crate) mod pool;
 mod registered;
