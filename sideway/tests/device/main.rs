@@ -29,6 +29,7 @@ mod limits;
 mod memory;
 mod modify;
 mod node;
+mod pool;
 mod queue_pair;
 mod srq;
 #[path = "../support/suite.rs"]
@@ -58,6 +59,7 @@ fn run() -> ExitCode {
     data::cases(&mut suite);
     datagrams::cases(&mut suite);
     srq::cases(&mut suite);
+    pool::cases(&mut suite);
     flags::cases(&mut suite);
     work_requests::cases(&mut suite);
     limits::cases(&mut suite);

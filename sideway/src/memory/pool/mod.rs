@@ -1,22 +1,6 @@
 //! A pool of registered memory: posted, completed and looked at by code without `unsafe`.
 //!
-//! # Why it is safe
-//!
-//! What makes giving memory to a device unsafe is that the memory may be freed, or be something else to Rust, while the device
-//! still has it. Neither can be so here, whatever a program, a peer or a device does:
-//!
-//! - The memory is mapped until its registration has ended, and for ever if that fails ([`RegisteredBuffer`]). It belongs to the
-//!   pool and to every slice, so that no slice reaches memory that is not there. Work requests keep nothing: those that the
-//!   device still has when the last handle goes name a key that is no more, and are refused by the device, as of any region that is
-//!   [closed](crate::ibverbs::memory_region::MemoryRegion::close).
-//! - There is no reference to any of its bytes, and no access that the compiler knows of as a plain one (`memory/bytes.rs`).
-//!   So a write that the program does not expect (of a peer that has the key; of a device that has not completed what the
-//!   program took for completed, by a wrong number or by [`Pool::abandon`]) changes what is read, and can do no more than that.
-//! - The table that says which piece is whose is private memory, and is led by no number from outside: what is no ticket of
-//!   a piece that is with the device is found out (`table.rs`), so that no piece is ever in two hands.
-//! - A slice is posted in the region's own context only: elsewhere its address might be another region's.
-//! - Libraries that write over an outstanding request when a queue is full (mlx5's extended pairs) get no slices: these go by a
-//!   classic pair, whose library looks first.
+//! Why that is safe is written at [`Pool`].
 
 mod builder;
 mod handle;
@@ -39,7 +23,7 @@ use crate::ibverbs::completion::{
 };
 use crate::ibverbs::queue_pair::ScatterGatherEntry;
 
-/// Registered memory in slices, which are taken, posted, and come back with their completions. See
+/// Registered memory in slices, which are taken, posted, and come back with their completions: see
 /// [the module](crate::memory#slices) for how.
 ///
 /// A handle: clones stand for the same pool. The memory is deregistered and freed after the last handle and the last slice have
@@ -47,6 +31,24 @@ use crate::ibverbs::queue_pair::ScatterGatherEntry;
 ///
 /// It belongs to one thread, as nothing here is locked or atomic; another thread makes a pool of its own, of the same
 /// [description](PoolBuilder).
+///
+/// # Why it is safe
+///
+/// What makes giving memory to a device unsafe is that the memory may be freed, or be something else to Rust, while the device
+/// still has it. Neither can be so here, whatever a program, a peer or a device does:
+///
+/// - The memory is mapped until its registration has ended, and for ever if that fails ([`RegisteredBuffer`]). It belongs to the
+///   pool and to every slice, so that no slice reaches memory that is not there. Work requests keep nothing: those that the
+///   device still has when the last handle goes name a key that is no more, and are refused by the device, as of any region that is
+///   [closed](crate::ibverbs::memory_region::MemoryRegion::close).
+/// - There is no reference to any of its bytes, and no access that the compiler knows of as a plain one (`memory/bytes.rs`).
+///   So a write that the program does not expect (of a peer that has the key; of a device that has not completed what the
+///   program took for completed, by a wrong number or by [`Pool::abandon`]) changes what is read, and can do no more than that.
+/// - The table that says which piece is whose is private memory, and is led by no number from outside: what is no ticket of
+///   a piece that is with the device is found out (`table.rs`), so that no piece is ever in two hands.
+/// - A slice is posted in the region's own context only: elsewhere its address might be another region's.
+/// - Libraries that write over an outstanding request when a queue is full (mlx5's extended pairs) get no slices: these go by a
+///   classic pair, whose library looks first.
 #[derive(Clone)]
 pub struct Pool(pub(crate) Handle);
 
