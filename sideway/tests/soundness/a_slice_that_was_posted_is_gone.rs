@@ -1,7 +1,7 @@
-//! A slice that was posted is the device's, and one belongs to its pool's thread.
+//! A slice that was posted is the device's.
 
 use sideway::ibverbs::queue_pair::{BasicPostSendGuard, PooledPostSendGuard, PostSendGuard, WorkRequestFlags};
-use sideway::memory::{Pool, Slice};
+use sideway::memory::Slice;
 
 fn used_after(list: &mut PooledPostSendGuard<'_, BasicPostSendGuard<'_>>, mut slice: Slice) {
     list.construct_wr(1, WorkRequestFlags::Signaled).setup_send().setup_slice(slice);
@@ -19,11 +19,6 @@ fn copied(slice: &Slice) -> Slice {
 
 fn posted_without_a_pool(mut list: BasicPostSendGuard<'_>, slice: Slice) {
     list.construct_wr(1, WorkRequestFlags::Signaled).setup_send().setup_slice(slice);
-}
-
-fn sent(pool: Pool, slice: Slice) {
-    std::thread::spawn(move || drop(pool));
-    std::thread::spawn(move || drop(slice));
 }
 
 fn main() {}
