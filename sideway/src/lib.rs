@@ -61,7 +61,8 @@
 //! No sequence of safe calls is undefined behaviour, whatever the device returns. Registering
 //! memory ([`reg_mr`](ibverbs::protection_domain::ProtectionDomain::reg_mr)) and giving a raw
 //! address to the device (`setup_sge`) are `unsafe`, because nothing at no cost could keep the
-//! memory alive and unobserved until the device is done with it.
+//! memory alive and unobserved until the device is done with it. At little cost a [pool](memory#slices)
+//! does: its slices are posted, and come back with their completions, without `unsafe`.
 //!
 //! # Handles
 //!

@@ -28,10 +28,11 @@ use sideway::ibverbs::completion::{
 };
 use sideway::ibverbs::queue_pair::{
     BasicPostSendGuard, BasicQueuePair, DatagramHandle, ExtendedPostSendGuard, ExtendedQueuePair,
-    GenericPostSendGuard, GenericQueuePair, LocalBufferHandle, PostRecvGuard, PostSendError, PostSendGuard,
-    QueuePair, QueuePairAttributeMask, RecvWorkRequestHandle, SendOperationFlags, WorkRequestFlags,
-    WorkRequestHandle,
+    GenericPostSendGuard, GenericQueuePair, LocalBufferHandle, PooledPostRecvGuard, PooledPostSendGuard,
+    PostRecvGuard, PostSendError, PostSendGuard, QueuePair, QueuePairAttributeMask, RecvWorkRequestHandle,
+    SendOperationFlags, WorkRequestFlags, WorkRequestHandle,
 };
+use sideway::memory::{Pool, Returned, Slice, Slices};
 use support::fake::Fake;
 use support::flavour::{CqFlavour, QpFlavour};
 
@@ -89,7 +90,12 @@ assert_not_send!(
     DatagramHandle<'static, ExtendedPostSendGuard<'static>>,
     LocalBufferHandle<'static, ExtendedPostSendGuard<'static>>,
     RecvWorkRequestHandle<'static, 'static>,
+    PooledPostSendGuard<'static, BasicPostSendGuard<'static>>,
+    PooledPostRecvGuard<'static, 'static>,
 );
+
+// What is counted and linked without atomics.
+assert_not_send!(Pool, Slice, Slices, Returned);
 
 fn make<Q: QpFlavour>(fake: &Fake, operations: SendOperationFlags) -> (Q, GenericCompletionQueue) {
     let context = fake.context();

@@ -67,6 +67,9 @@ pub(crate) struct Quirks {
     /// SoftRoCE's `ibv_wr_set_sge_list` takes every entry to be as long as the first (every rdma-core before
     /// mid-2026), so that fewer bytes are moved, or the message fails; `ibv_post_send` has it right.
     pub(crate) one_extended_entry: bool,
+    /// mlx5's `ibv_wr_*` find out that the queue is full only after they have begun to write over an outstanding request (every
+    /// rdma-core up to 65 at least); `ibv_post_send` looks first.
+    pub(crate) overwrites_when_full: bool,
 }
 
 impl Quirks {
@@ -76,12 +79,19 @@ impl Quirks {
     /// The vendor id of NVIDIA's (Mellanox') NICs.
     const MELLANOX_VENDOR_ID: u32 = 0x02c9;
 
-    const ALL: Self = Self { end_poll_after_each: true, no_extended_inline: true, one_extended_entry: true };
+    const ALL: Self = Self {
+        end_poll_after_each: true,
+        no_extended_inline: true,
+        one_extended_entry: true,
+        overwrites_when_full: true,
+    };
 
     fn of(attr: &DeviceAttr) -> Self {
         match attr.vendor_id() {
-            Self::RXE_VENDOR_ID => Self::ALL,
-            Self::MELLANOX_VENDOR_ID => Self { no_extended_inline: true, ..Self::default() },
+            Self::RXE_VENDOR_ID => Self { overwrites_when_full: false, ..Self::ALL },
+            Self::MELLANOX_VENDOR_ID => {
+                Self { no_extended_inline: true, overwrites_when_full: true, ..Self::default() }
+            }
             _ => Self::default(),
         }
     }

@@ -19,6 +19,7 @@ mod making;
 mod memory;
 mod objects;
 mod poll;
+mod pool;
 mod post;
 mod regions;
 

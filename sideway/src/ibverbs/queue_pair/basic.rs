@@ -22,7 +22,7 @@ use std::ptr::{self, NonNull};
 
 use rdma_mummy_sys::types::{ibv_qp, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wr_opcode};
 
-use super::post::sealed::{Build, Step};
+use super::post::sealed::{About, Build, Step};
 use super::post::{Borrows, Failure, PostSendError, PostSendGuard, ScatterGatherEntry};
 use super::receive::{NoRoom, ReceiveQueue, array, index_of};
 use super::work_request::{Destination, Elsewhere, Operation, Place, Possible, Request};
@@ -141,6 +141,15 @@ impl Slots {
         self.memory.as_ptr().cast()
     }
 
+    /// How many there are up to this one; none if it is null.
+    #[inline(always)]
+    fn until(&self, last: *mut Slot) -> usize {
+        match last.is_null() {
+            true => 0,
+            false => (last.addr() - self.first().addr()) / self.stride + 1,
+        }
+    }
+
     /// Links the slot behind this one to it, and says which that is; null if there is none.
     ///
     /// Inline, though it seldom runs: a loop that may call keeps less in registers.
@@ -211,10 +220,7 @@ impl BasicSendQueue {
     #[cold]
     #[inline(never)]
     fn refused(&self, failure: Failure, behind: *mut Slot) -> PostSendError {
-        let index = match behind.is_null() {
-            true => 0,
-            false => (behind.addr() - self.slots.first().addr()) / self.slots.stride + 1,
-        };
+        let index = self.slots.until(behind);
         let limit = self.control.capability().max_send_wr as usize;
         self.elsewhere.error(&self.possible, failure, Place { index, limit })
     }
@@ -434,6 +440,13 @@ impl PostSendGuard for BasicPostSendGuard<'_> {
 impl<'queue> Borrows<'queue> for BasicPostSendGuard<'queue> {}
 
 impl Build for BasicPostSendGuard<'_> {
+    #[inline(always)]
+    fn about(&self, _: Step) -> About {
+        // SAFETY: the pair lives; the field is in every release's struct.
+        let context = unsafe { (*self.queue.qp.as_ptr()).context };
+        About { context, count: self.queue.slots.until(self.last), in_place: false }
+    }
+
     #[inline(always)]
     fn append(&mut self, _: Step, request: Request) {
         if let Some(slot) = self.take(&request) {

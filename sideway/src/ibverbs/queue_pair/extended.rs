@@ -29,7 +29,7 @@ use std::ptr::NonNull;
 use rdma_mummy_sys::types::{ibv_data_buf, ibv_qp_ex, ibv_sge};
 use rdma_mummy_sys::{qp_ex_op, verbs};
 
-use super::post::sealed::{Build, Step};
+use super::post::sealed::{About, Build, Step};
 use super::post::{Borrows, Failure, PostSendError, PostSendGuard, ScatterGatherEntry};
 use super::receive::ReceiveQueue;
 use super::work_request::{Destination, Elsewhere, Operation, Place, Possible, Request};
@@ -350,6 +350,13 @@ impl Drop for ExtendedPostSendGuard<'_> {
 impl<'queue> Borrows<'queue> for ExtendedPostSendGuard<'queue> {}
 
 impl Build for ExtendedPostSendGuard<'_> {
+    #[inline(always)]
+    fn about(&self, _: Step) -> About {
+        // SAFETY: the pair lives; the field is in every release's struct.
+        let context = unsafe { (*self.qp.as_ptr()).qp_base.context };
+        About { context, count: self.count() as usize, in_place: true }
+    }
+
     #[inline(always)]
     fn append(&mut self, _: Step, request: Request) {
         if self.open(&request, 0) {

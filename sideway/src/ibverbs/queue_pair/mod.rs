@@ -31,6 +31,7 @@ mod generic;
 mod modify;
 mod post;
 mod receive;
+mod slices;
 mod state;
 mod table;
 mod work_request;
@@ -52,6 +53,7 @@ pub use post::{
 };
 pub(crate) use receive::{NoRoom, ReceiveList};
 pub use receive::{PostRecvError, PostRecvGuard, ReceiveQueue, RecvWorkRequestHandle};
+pub use slices::{AttachPoolError, PooledPostRecvGuard, PooledPostSendGuard, PooledRecvWorkRequestHandle};
 pub use state::{QueuePairState, QueuePairType};
 pub use table::QueuePairTable;
 #[cfg(feature = "mlx5")]

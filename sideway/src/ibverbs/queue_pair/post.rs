@@ -3,7 +3,7 @@
 use std::io::{self, IoSlice};
 use std::mem::ManuallyDrop;
 
-use rdma_mummy_sys::types::ibv_sge;
+use rdma_mummy_sys::types::{ibv_context, ibv_sge};
 use sealed::Step;
 
 use super::work_request::{Address, Destination, DestinationKind, Operation, Remote, Request};
@@ -33,16 +33,27 @@ impl std::fmt::Debug for ScatterGatherEntry {
 
 /// What a guard is made of, for the handles only.
 pub(super) mod sealed {
-    use super::{IoSlice, Request, ScatterGatherEntry};
+    use super::{IoSlice, Request, ScatterGatherEntry, ibv_context};
 
     /// What a step is called with. Only this crate can make one: a bound of a generic function reaches the
     /// methods of a supertrait even where the trait itself cannot be named.
     #[derive(Clone, Copy, Debug)]
     pub struct Step(pub(in super::super) ());
 
+    /// What a list is built for, and how far it has come.
+    #[derive(Clone, Copy, Debug)]
+    pub struct About {
+        pub(in super::super) context: *mut ibv_context,
+        /// How many requests it has.
+        pub(in super::super) count: usize,
+        /// Requests are written where the device reads them.
+        pub(in super::super) in_place: bool,
+    }
+
     /// The ways to append a work request, by its buffer. One that cannot be appended makes the list fail as a whole
     /// when it is posted.
     pub trait Build {
+        fn about(&self, step: Step) -> About;
         /// Without a buffer.
         fn append(&mut self, step: Step, request: Request);
         /// # Safety
@@ -230,7 +241,7 @@ impl<'guard, G: PostSendGuard> DatagramHandle<'guard, G> {
 /// A work request that fills its local buffer (READ, atomics), which is to be chosen. Without one it moves no
 /// bytes. There is no inline data here: a copy in the request is nothing that could be filled.
 #[derive(Debug)]
-pub struct ReadBufferHandle<'guard, G: PostSendGuard>(LocalBufferHandle<'guard, G>);
+pub struct ReadBufferHandle<'guard, G: PostSendGuard>(pub(super) LocalBufferHandle<'guard, G>);
 
 impl<G: PostSendGuard> ReadBufferHandle<'_, G> {
     /// One piece of registered memory.
@@ -259,8 +270,8 @@ impl<G: PostSendGuard> ReadBufferHandle<'_, G> {
 /// A work request whose local buffer is to be chosen. Without one it moves no bytes.
 #[derive(Debug)]
 pub struct LocalBufferHandle<'guard, G: PostSendGuard> {
-    guard: &'guard mut G,
-    request: Request,
+    pub(super) guard: &'guard mut G,
+    pub(super) request: Request,
 }
 
 impl<G: PostSendGuard> Drop for LocalBufferHandle<'_, G> {
@@ -404,6 +415,12 @@ pub enum PostSendError {
         /// Which work request of the list, from 0.
         index: usize,
     },
+    /// The slice is of another pool than the list's.
+    #[error("work request {index}: a slice of another pool than the one that the list was attached to")]
+    ForeignSlice {
+        /// Which work request of the list, from 0.
+        index: usize,
+    },
     /// The list is longer than the send queue.
     #[error("more than {limit} work requests in one list: the send queue (max_send_wr) holds no more")]
     TooManyWorkRequests {
@@ -500,6 +517,7 @@ impl PostSendError {
             | Self::MissingDestination { index, .. }
             | Self::UnexpectedDestination { index, .. }
             | Self::OtherContext { index }
+            | Self::ForeignSlice { index }
             | Self::TooManyScatterGatherEntries { index, .. }
             | Self::InlineDataTooLong { index, .. } => Some(*index),
             Self::TooManyWorkRequests { limit } => Some(*limit),
