@@ -27,9 +27,9 @@ use super::{CreateQueuePairError, DciStreams, DirectVerbs, QueuePairCreateFlags}
 use crate::ibverbs::Unsupported;
 use crate::ibverbs::address_handle::AddressHandle;
 use crate::ibverbs::queue_pair::{
-    self, Borrows, Build, ExtendedPostSendGuard, ExtendedSendQueue, PostSendError, PostSendGuard, QueuePair,
-    QueuePairBuilder, QueuePairControl, QueuePairType, ReceiveQueue, Request, ScatterGatherEntry, SendQueue,
-    Step, WorkRequestFlags, WorkRequestHandle,
+    self, About, Borrows, Build, ExtendedPostSendGuard, ExtendedSendQueue, PostSendError, PostSendGuard,
+    QueuePair, QueuePairBuilder, QueuePairControl, QueuePairType, ReceiveQueue, Request, ScatterGatherEntry,
+    SendQueue, Step, WorkRequestFlags, WorkRequestHandle,
 };
 
 /// Describes a DC initiator. The same description makes any number of them.
@@ -279,7 +279,6 @@ impl<'queue> DcPostSendGuard<'queue> {
     #[inline(always)]
     fn append_with(&mut self, request: &Request, append: impl FnOnce(&mut ExtendedPostSendGuard<'queue>)) {
         let (Some(index), None) = (self.list.sound(), self.refused) else { return };
-        let index = index as usize;
         let Some(to) = self.to.take() else {
             self.refused = Some(PostSendError::MissingDestination { index, operation: request.kind() });
             return;
@@ -331,6 +330,11 @@ impl PostSendGuard for DcPostSendGuard<'_> {
 impl<'queue> Borrows<'queue> for DcPostSendGuard<'queue> {}
 
 impl Build for DcPostSendGuard<'_> {
+    #[inline(always)]
+    fn about(&self, step: Step) -> About {
+        self.list.about(step)
+    }
+
     #[inline(always)]
     fn append(&mut self, step: Step, request: Request) {
         self.append_with(&request, |list| list.append(step, request));

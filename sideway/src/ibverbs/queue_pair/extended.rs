@@ -221,8 +221,8 @@ impl ExtendedSendQueue {
 impl ExtendedPostSendGuard<'_> {
     /// How many requests the list has, none of which has failed.
     #[inline(always)]
-    pub(crate) fn sound(&self) -> Option<u32> {
-        if self.failure.is_some() { None } else { Some(self.count()) }
+    pub(crate) fn sound(&self) -> Option<usize> {
+        if self.failure.is_some() { None } else { Some(self.count) }
     }
 }
 
@@ -354,7 +354,7 @@ impl Build for ExtendedPostSendGuard<'_> {
     fn about(&self, _: Step) -> About {
         // SAFETY: the pair lives; the field is in every release's struct.
         let context = unsafe { (*self.qp.as_ptr()).qp_base.context };
-        About { context, count: self.count() as usize, in_place: true }
+        About { context, count: self.count, in_place: true }
     }
 
     #[inline(always)]
