@@ -142,7 +142,7 @@ impl Operation {
 
     /// Its place in [`ALL`].
     #[inline(always)]
-    const fn index(&self) -> usize {
+    pub(super) const fn index(&self) -> usize {
         match self {
             Self::Send => 0,
             Self::SendWithImmediate { .. } => 1,
@@ -180,6 +180,11 @@ impl Possible {
     #[inline(always)]
     pub(super) fn has(&self, operation: &Operation, inline: usize) -> bool {
         inline < self.0[operation.index()] as usize
+    }
+
+    /// What there is of the first operations.
+    pub(super) fn first<const COUNT: usize>(&self) -> [u32; COUNT] {
+        core::array::from_fn(|index| self.0[index])
     }
 
     /// Takes the inline data away from these operations.
