@@ -218,11 +218,22 @@ impl ExtendedSendQueue {
 }
 
 #[cfg(feature = "mlx5")]
+impl ExtendedSendQueue {
+    /// Ends a list whose guard was leaked, if there is one.
+    pub(crate) fn without_list(&mut self) {
+        if self.lists != NO_LIST {
+            self.abort_leaked();
+            self.lists = NO_LIST;
+        }
+    }
+}
+
+#[cfg(feature = "mlx5")]
 impl ExtendedPostSendGuard<'_> {
     /// How many requests the list has, none of which has failed.
     #[inline(always)]
-    pub(crate) fn sound(&self) -> Option<u32> {
-        if self.failure.is_some() { None } else { Some(self.count()) }
+    pub(crate) fn sound(&self) -> Option<usize> {
+        if self.failure.is_some() { None } else { Some(self.count) }
     }
 }
 
