@@ -218,6 +218,17 @@ impl ExtendedSendQueue {
 }
 
 #[cfg(feature = "mlx5")]
+impl ExtendedSendQueue {
+    /// Ends a list whose guard was leaked, if there is one.
+    pub(crate) fn without_list(&mut self) {
+        if self.lists != NO_LIST {
+            self.abort_leaked();
+            self.lists = NO_LIST;
+        }
+    }
+}
+
+#[cfg(feature = "mlx5")]
 impl ExtendedPostSendGuard<'_> {
     /// How many requests the list has, none of which has failed.
     #[inline(always)]
