@@ -102,7 +102,7 @@ impl Qp {
             && card.qkey == qkey
             && card.link_up;
         let (link, slots) = (Arc::clone(link), card.slots.check());
-        let receives_mapped = Cell::default();
+        let receives_apart = Cell::default();
         takes.then_some(Peer {
             link,
             index,
@@ -111,7 +111,7 @@ impl Qp {
             slots,
             established: true,
             longest: u64::MAX,
-            receives_mapped,
+            receives_apart,
         })
     }
 

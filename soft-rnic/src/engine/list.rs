@@ -25,7 +25,7 @@ use crate::platform::vm::{self, Vm, VmError};
 use crate::queue_pair::lane::Held;
 use crate::queue_pair::send_queue::{Executor, Payload, Posted};
 use crate::queue_pair::{Qp, Sending};
-use crate::shared::entry::MrEntry;
+use crate::shared::entry::{MrEntry, kind};
 use crate::shared::gate::Pass;
 use crate::shared::mark::{Mark, settle};
 use crate::shared::segment::MAX_SGE;
@@ -101,7 +101,7 @@ fn is_send(opcode: ibv_wr_opcode) -> bool {
 /// SEND's bytes are there with its completion. (docs/soft-rnic-ordering.md)
 fn is_for_a_list(opcode: ibv_wr_opcode, peer: &Peer) -> bool {
     if is_send(opcode) {
-        !peer.receives_mapped.get()
+        !peer.receives_apart.get()
     } else {
         opcode == ibv_wr_opcode::IBV_WR_RDMA_WRITE && vm::ORDERED
     }
@@ -240,6 +240,7 @@ impl Qp {
         let good = pass.label() == request.rkey as u8
             && card.pd == peer.card.pd
             && peer.card.access & card.access & needed.0 != 0
+            && card.access & kind::OWNER_ONLY == 0
             && card.contains(request.remote_addr, length);
         let writes = list.direction == Direction::Write;
         // What is mapped here goes another way.
@@ -277,8 +278,10 @@ impl Qp {
         let added = entries.and_then(|entries| {
             for entry in &entries.pieces {
                 let (address, length) = (entry.address, entry.length.into());
-                if mapped(peer, lane, &entry.card, address, length, true).is_some() {
-                    peer.receives_mapped.set(true);
+                if entry.card.access & (kind::NULL | kind::OWNER_ONLY) != 0
+                    || mapped(peer, lane, &entry.card, address, length, true).is_some()
+                {
+                    peer.receives_apart.set(true);
                     return None;
                 }
                 let index = entry.lkey >> 8;

@@ -22,7 +22,7 @@ use crate::platform::{copy, vm};
 use crate::queue_pair::lane::Held;
 use crate::queue_pair::send_queue::{Payload, Posted};
 use crate::queue_pair::{Qp, Sending};
-use crate::shared::entry::{MrCard, MrEntry};
+use crate::shared::entry::{MrCard, MrEntry, kind};
 use crate::shared::gate::Pass;
 use crate::shared::mark::{Mark, settle};
 use crate::shared::slot::{Delivery, EAGER};
@@ -182,7 +182,8 @@ impl Qp {
         };
         let Some(there) = shared else {
             let there = card.address.wrapping_add(address.wrapping_sub(card.iova));
-            return alone && self.write_by_system(source, peer, lane, (entry, pass, index), there);
+            let by_system = alone && card.access & kind::OWNER_ONLY == 0;
+            return by_system && self.write_by_system(source, peer, lane, (entry, pass, index), there);
         };
         reach(Step::BeforeMark);
         let _marks = self.mark(peer, source, index, lane);

@@ -132,6 +132,14 @@ impl Side {
         assert_eq!(posted, 0);
     }
 
+    pub(crate) fn device(&self) -> Device {
+        self.device
+    }
+
+    pub(crate) fn connect(&self, to: &Address) {
+        self.qp.connect(to, TIMING);
+    }
+
     pub(crate) fn address(&self) -> Address {
         // SAFETY: any bytes are a GID.
         let gid = unsafe { self.device.gid().raw };
