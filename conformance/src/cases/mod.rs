@@ -1,6 +1,7 @@
 //! The cases, by area.
 #![deny(unsafe_code)]
 
+mod absent;
 mod completion;
 mod device_memory;
 mod devices;
@@ -37,6 +38,7 @@ const LOCAL_REASON: &str =
 pub(crate) fn all() -> Suite {
     let mut suite = Suite::default();
     devices::cases(&mut suite);
+    absent::cases(&mut suite);
     domains::cases(&mut suite);
     memory::cases(&mut suite);
     completion::cases(&mut suite);

@@ -12,6 +12,7 @@
 //! - Verbs are thread-safe (`man 7 ibverbs`), except for what needs a lock of the caller's: the extended
 //!   posting and polling, which are locked here by [`Qp`] and [`Cq`].
 
+mod absent;
 mod cq;
 mod device;
 mod domain;
@@ -25,6 +26,7 @@ mod srq;
 mod state;
 mod wr;
 
+pub(crate) use absent::{is_absent, operation_name, port_state_name, rate};
 pub(crate) use cq::{Channel, Cq, CqInit, STANDARD, Wc};
 pub(crate) use device::{Device, devices, event_name, lists_without_count, set_variable, status_name};
 pub(crate) use domain::{ImportedMr, Parent, Td, close, duplicate, other_descriptor};

@@ -108,6 +108,25 @@ unsafe impl Send for MemoryRegion {}
 unsafe impl Sync for MemoryRegion {}
 
 impl MemoryRegion {
+    /// A region of a dma-buf that a plug-in of direct verbs has made.
+    ///
+    /// # Safety
+    ///
+    /// `mr` was made just now in this domain, with these attributes, and nothing else deregisters it.
+    #[cfg(feature = "mlx5")]
+    pub(crate) unsafe fn of_direct(
+        mr: NonNull<ibv_mr>,
+        pd: &ProtectionDomain,
+        len: usize,
+        iova: u64,
+        access: AccessFlags,
+    ) -> Self {
+        // SAFETY: the caller gives a region that lives; the fields are in every release's struct.
+        let (lkey, rkey) = unsafe { ((*mr.as_ptr()).lkey, (*mr.as_ptr()).rkey) };
+        let (ptr, kind) = (std::ptr::null_mut(), MemoryKind::DmaBuf);
+        Self { mr, ptr, len, iova, access, lkey, rkey, pd: pd.clone(), kind }
+    }
+
     /// The key by which local work requests name the region.
     #[inline]
     pub fn lkey(&self) -> u32 {

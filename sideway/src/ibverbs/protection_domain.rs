@@ -17,8 +17,8 @@ use crate::memory::{Buffer, RegisteredBuffer};
 
 /// A protection domain (`ibv_pd`): queue pairs reach only memory of their own domain.
 ///
-/// A handle: clones stand for the same domain, which goes when the last handle and the last object in it
-/// are gone.
+/// A handle: clones stand for the same domain, which goes (`ibv_dealloc_pd`) when the last handle and the last
+/// object in it are gone.
 #[derive(Clone)]
 pub struct ProtectionDomain(Arc<Inner>);
 

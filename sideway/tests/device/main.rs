@@ -29,6 +29,7 @@ mod limits;
 mod memory;
 mod modify;
 mod node;
+mod pool;
 mod queue_pair;
 mod regions;
 mod srq;
@@ -60,6 +61,7 @@ fn run() -> ExitCode {
     data::cases(&mut suite);
     datagrams::cases(&mut suite);
     srq::cases(&mut suite);
+    pool::cases(&mut suite);
     flags::cases(&mut suite);
     work_requests::cases(&mut suite);
     limits::cases(&mut suite);

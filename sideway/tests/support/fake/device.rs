@@ -310,7 +310,12 @@ unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
     0
 }
 
-unsafe extern "C" fn reg_mr(pd: *mut ibv_pd, addr: *mut c_void, length: usize, _: c_int) -> *mut ibv_mr {
+pub(super) unsafe extern "C" fn reg_mr(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    _: c_int,
+) -> *mut ibv_mr {
     // SAFETY: the domain lives.
     let (context, world) = unsafe { ((*pd).context, world_of((*pd).context)) };
     if let Some(null) = refuses(world.lies.reg_mr) {

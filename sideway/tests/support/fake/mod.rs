@@ -9,6 +9,8 @@
 
 mod completion;
 mod device;
+#[cfg(all(feature = "mlx5", feature = "efa"))]
+pub mod direct;
 mod events;
 mod extras;
 mod objects;
@@ -103,6 +105,15 @@ pub struct Lies {
     /// The frequency in kHz, the bits that count, and the ticks of the device's clock.
     pub clock: Option<[u64; 3]>,
     pub query_rt_values: i32,
+    /// The device is neither mlx5's nor EFA's.
+    pub no_direct_verbs: bool,
+    /// Every direct verb that does not only ask whose the device is.
+    pub direct: i32,
+    /// `efadv_query_device`, when it does.
+    pub efadv_query_device: i32,
+    pub stream_reset: i32,
+    /// What an EFA device can do.
+    pub efa_capabilities: u32,
 }
 
 /// Where a list broke off, as the library says.
@@ -145,6 +156,8 @@ pub struct World {
     pub async_events: Mutex<VecDeque<(u32, usize)>>,
     /// The elements of the events that were acknowledged.
     pub async_acknowledged: Mutex<Vec<usize>>,
+    #[cfg(all(feature = "mlx5", feature = "efa"))]
+    pub direct: direct::Direct,
 }
 
 impl World {
@@ -253,7 +266,11 @@ impl Drop for Fake {
 pub fn provider() -> Provider {
     static PROVIDER: OnceLock<Provider> = OnceLock::new();
     // SAFETY: the functions do what those of libibverbs do, as far as a caller can rely on it.
-    *PROVIDER.get_or_init(|| unsafe { Provider::from_tables("fake", device::table(), None) })
+    #[cfg(not(all(feature = "mlx5", feature = "efa")))]
+    return *PROVIDER.get_or_init(|| unsafe { Provider::from_tables("fake", device::table(), None) });
+    // SAFETY: as above.
+    #[cfg(all(feature = "mlx5", feature = "efa"))]
+    *PROVIDER.get_or_init(|| unsafe { direct::provider("fake", device::table()) })
 }
 
 /// The same without what came after the first releases.
@@ -281,7 +298,11 @@ pub fn old_provider() -> Provider {
         ..device::table()
     };
     // SAFETY: as above.
-    *PROVIDER.get_or_init(|| unsafe { Provider::from_tables("old fake", table(), None) })
+    #[cfg(not(all(feature = "mlx5", feature = "efa")))]
+    return *PROVIDER.get_or_init(|| unsafe { Provider::from_tables("old fake", table(), None) });
+    // SAFETY: as above.
+    #[cfg(all(feature = "mlx5", feature = "efa"))]
+    *PROVIDER.get_or_init(|| unsafe { direct::old_provider("old fake", table()) })
 }
 
 fn set_errno(error: i32) {
