@@ -12,7 +12,7 @@
 //! - The address handle of a request lives until its list is posted or aborted: `setup_dc_address` borrows it for as long as
 //!   the guard has its queue.
 
-use std::io::IoSlice;
+use std::io::{self, IoSlice};
 use std::mem::offset_of;
 use std::ptr::{self, NonNull};
 
@@ -24,13 +24,13 @@ use rdma_mummy_sys::{field, mlx5dv};
 
 use super::queue_pair::dc_operations;
 use super::{CreateQueuePairError, DciStreams, DirectVerbs, QueuePairCreateFlags};
-use crate::ibverbs::Unsupported;
 use crate::ibverbs::address_handle::AddressHandle;
 use crate::ibverbs::queue_pair::{
-    self, Borrows, Build, ExtendedPostSendGuard, ExtendedSendQueue, PostSendError, PostSendGuard, QueuePair,
-    QueuePairBuilder, QueuePairControl, QueuePairType, ReceiveQueue, Request, ScatterGatherEntry, SendQueue,
-    Step, WorkRequestFlags, WorkRequestHandle,
+    self, About, Borrows, Build, ExtendedPostSendGuard, ExtendedSendQueue, PostSendError, PostSendGuard,
+    QueuePair, QueuePairBuilder, QueuePairControl, QueuePairType, ReceiveQueue, Request, ScatterGatherEntry,
+    SendQueue, Step, WorkRequestFlags, WorkRequestHandle,
 };
+use crate::ibverbs::{Unsupported, check};
 
 /// Describes a DC initiator. The same description makes any number of them.
 ///
@@ -88,7 +88,8 @@ impl DcInitiatorBuilder {
     }
 
     /// Several streams, so that requests to one target need not wait for those to another, and one that fails does not take
-    /// the initiator along; at most what [the device has](super::DeviceCapabilities::dci_streams).
+    /// the initiator along but can be [reset](DcSendQueue::reset_stream); at most what
+    /// [the device has](super::DeviceCapabilities::dci_streams).
     pub fn setup_streams(&mut self, streams: DciStreams) -> &mut Self {
         self.streams = Some(streams);
         self
@@ -154,7 +155,7 @@ impl DcInitiatorBuilder {
             return Err(incomplete("wr_set_dc_addr_stream"));
         }
         let (queue, receive) = pair.into_split();
-        Ok(DcInitiator { send: DcSendQueue { queue, qp, streams }, receive })
+        Ok(DcInitiator { send: DcSendQueue { queue, direct: self.direct.clone(), qp, streams }, receive })
     }
 }
 
@@ -191,6 +192,7 @@ impl QueuePair for DcInitiator {
 #[derive(Debug)]
 pub struct DcSendQueue {
     queue: ExtendedSendQueue,
+    direct: DirectVerbs,
     qp: NonNull<mlx5dv_qp_ex>,
     streams: bool,
 }
@@ -199,6 +201,57 @@ pub struct DcSendQueue {
 unsafe impl Send for DcSendQueue {}
 // SAFETY: `&self` does not reach it.
 unsafe impl Sync for DcSendQueue {}
+
+impl DcSendQueue {
+    /// Lets a stream be used again (`mlx5dv_dci_stream_id_reset`) of which a request failed while the initiator went on: once
+    /// all that was posted in it has completed.
+    ///
+    /// # Errors
+    ///
+    /// The library is too old, or the device has no streams ([`Unsupported`]); or there is no such stream.
+    ///
+    /// # References
+    ///
+    /// `man mlx5dv_dci_stream_id_reset`
+    pub fn reset_stream(&mut self, stream_id: u16) -> Result<(), ResetStreamError> {
+        const WHAT: &str = "streams of DC initiators";
+        const VERB: &str = "mlx5dv_dci_stream_id_reset";
+        self.queue.without_list();
+        let control = self.queue.control();
+        let context = control.context();
+        let reset = self.direct.as_raw().mlx5dv_dci_stream_id_reset();
+        let reset = reset.map_err(|symbol| Unsupported::missing(context, WHAT, symbol))?;
+        let _control = control.lock();
+        // SAFETY: the pair lives and is a DC initiator of this library; its control is locked, and no list of it is being
+        // built: that would borrow the queue, and one that was leaked has been ended.
+        let result = check(unsafe { reset(control.as_raw().as_ptr(), stream_id) });
+        result.map_err(|source| {
+            if Unsupported::is_meant_by(&source) {
+                return Unsupported::new(context, VERB, WHAT).into();
+            }
+            ResetStreamError::Mlx5 { stream_id, qp_num: control.qp_number(), source }
+        })
+    }
+}
+
+/// A stream could not be reset.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ResetStreamError {
+    /// The library is too old, or the device has no streams.
+    #[error(transparent)]
+    Unsupported(#[from] Unsupported),
+    /// `mlx5dv_dci_stream_id_reset` failed.
+    #[error("mlx5dv_dci_stream_id_reset failed for stream {stream_id} of DC initiator {qp_num:#x}: {source}")]
+    Mlx5 {
+        /// The stream.
+        stream_id: u16,
+        /// The initiator's number.
+        qp_num: u32,
+        /// What the library said.
+        source: io::Error,
+    },
+}
 
 impl SendQueue for DcSendQueue {
     type Guard<'queue> = DcPostSendGuard<'queue>;
@@ -279,7 +332,6 @@ impl<'queue> DcPostSendGuard<'queue> {
     #[inline(always)]
     fn append_with(&mut self, request: &Request, append: impl FnOnce(&mut ExtendedPostSendGuard<'queue>)) {
         let (Some(index), None) = (self.list.sound(), self.refused) else { return };
-        let index = index as usize;
         let Some(to) = self.to.take() else {
             self.refused = Some(PostSendError::MissingDestination { index, operation: request.kind() });
             return;
@@ -331,6 +383,11 @@ impl PostSendGuard for DcPostSendGuard<'_> {
 impl<'queue> Borrows<'queue> for DcPostSendGuard<'queue> {}
 
 impl Build for DcPostSendGuard<'_> {
+    #[inline(always)]
+    fn about(&self, step: Step) -> About {
+        self.list.about(step)
+    }
+
     #[inline(always)]
     fn append(&mut self, step: Step, request: Request) {
         self.append_with(&request, |list| list.append(step, request));

@@ -43,7 +43,7 @@ pub use device::{
     ContextFlags, CqeCompression, DciStreams, DeviceCapabilities, DirectVerbs, OutOfOrderReceives,
     QueryDeviceError,
 };
-pub use initiator::{DcInitiator, DcInitiatorBuilder, DcPostSendGuard, DcSendQueue};
+pub use initiator::{DcInitiator, DcInitiatorBuilder, DcPostSendGuard, DcSendQueue, ResetStreamError};
 pub use memory::{DataDirectPathError, DmabufAccess, DmabufRange, RegisterDmabufError};
 pub use queue_pair::{CreateQueuePairError, QueuePairBuilder, QueuePairCreateFlags};
 pub use target::{DcTarget, DcTargetBuilder};

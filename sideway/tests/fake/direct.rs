@@ -451,6 +451,27 @@ fn a_request_without_its_target_is_refused() {
 }
 
 #[test]
+fn a_stream_is_reset() {
+    let parts = Parts::new();
+    let mut initiator = parts.mlx5().create_dc_initiator_builder(&parts.description()).build().unwrap();
+    // A list that was leaked is ended first.
+    std::mem::forget(initiator.start_post_send());
+    initiator.split().0.reset_stream(5).unwrap();
+    assert_eq!(*parts.fake.world.direct.stream.lock().unwrap(), Some(5));
+    for errno in ERRNOS {
+        let parts = Parts::lying(|l| l.stream_reset = errno);
+        let mut initiator = parts.mlx5().create_dc_initiator_builder(&parts.description()).build().unwrap();
+        match initiator.split().0.reset_stream(5).unwrap_err() {
+            mlx5::ResetStreamError::Unsupported(Unsupported { verb, .. }) => {
+                assert!(is_unsupported(errno));
+                assert_eq!(verb, "mlx5dv_dci_stream_id_reset");
+            }
+            error => assert_says(&error, errno),
+        }
+    }
+}
+
+#[test]
 fn completion_queues_take_options() {
     let parts = Parts::new();
     let description = parts.pd.context().create_cq_builder();

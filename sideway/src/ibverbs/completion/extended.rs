@@ -195,6 +195,7 @@ impl ExtendedPoller<'_> {
                 let result = unsafe { verbs::ibv_start_poll(self.cq.as_ptr(), &raw mut self.queue.attr) };
                 self.queue.last = result;
                 if result != OPEN {
+                    super::unlikely();
                     self.cursor = Cursor::Ended;
                     return None;
                 }

@@ -218,11 +218,22 @@ impl ExtendedSendQueue {
 }
 
 #[cfg(feature = "mlx5")]
+impl ExtendedSendQueue {
+    /// Ends a list whose guard was leaked, if there is one.
+    pub(crate) fn without_list(&mut self) {
+        if self.lists != NO_LIST {
+            self.abort_leaked();
+            self.lists = NO_LIST;
+        }
+    }
+}
+
+#[cfg(feature = "mlx5")]
 impl ExtendedPostSendGuard<'_> {
     /// How many requests the list has, none of which has failed.
     #[inline(always)]
-    pub(crate) fn sound(&self) -> Option<u32> {
-        if self.failure.is_some() { None } else { Some(self.count()) }
+    pub(crate) fn sound(&self) -> Option<usize> {
+        if self.failure.is_some() { None } else { Some(self.count) }
     }
 }
 
@@ -354,7 +365,7 @@ impl Build for ExtendedPostSendGuard<'_> {
     fn about(&self, _: Step) -> About {
         // SAFETY: the pair lives; the field is in every release's struct.
         let context = unsafe { (*self.qp.as_ptr()).qp_base.context };
-        About { context, count: self.count() as usize, in_place: true }
+        About { context, count: self.count, in_place: true }
     }
 
     #[inline(always)]

@@ -46,7 +46,7 @@ pub use extended::{ExtendedPostSendGuard, ExtendedQueuePair, ExtendedSendQueue};
 pub use generic::{GenericPostSendGuard, GenericQueuePair, GenericSendQueue};
 pub use modify::ModifyQueuePairError;
 #[cfg(feature = "mlx5")]
-pub(crate) use post::sealed::{Build, Step};
+pub(crate) use post::sealed::{About, Build, Step};
 pub use post::{
     Borrows, DatagramHandle, LocalBufferHandle, PostSendError, PostSendGuard, ReadBufferHandle,
     ScatterGatherEntry, WorkRequestHandle,

@@ -12,7 +12,7 @@ use sideway::sys::{Efadv, Mlx5dv, Verbs};
 use super::completion::{self, Cq};
 use super::device::{reg_mr, world_of};
 use super::posting::{self, set_dc_addr};
-use super::queue_pair::{Driver, Qp, new_qp};
+use super::queue_pair::{Driver, Qp, View, new_qp};
 use super::{World, refuses, set_errno};
 
 /// What the functions were called with last.
@@ -28,6 +28,8 @@ pub struct Direct {
     pub dmabuf: Mutex<Option<DmabufArguments>>,
     /// Where the requests of DC initiators went, those of lists that were not posted, too.
     pub addresses: Mutex<Vec<DcAddress>>,
+    /// The stream that was reset.
+    pub stream: Mutex<Option<u16>>,
 }
 
 /// What `mlx5dv_create_qp` or `efadv_create_qp_ex` was called with.
@@ -75,6 +77,7 @@ pub(super) unsafe fn provider(name: &'static str, verbs: Verbs) -> Provider {
         mlx5dv_qp_ex_from_ibv_qp_ex: Some(qp_ex_from_ibv_qp_ex),
         mlx5dv_reg_dmabuf_mr: Some(reg_dmabuf_mr),
         mlx5dv_get_data_direct_sysfs_path: Some(data_direct_path),
+        mlx5dv_dci_stream_id_reset: Some(stream_id_reset),
         ..Mlx5dv::unsupported()
     };
     let efadv = Efadv {
@@ -187,6 +190,17 @@ unsafe extern "C" fn qp_ex_from_ibv_qp_ex(qp: *mut ibv_qp_ex) -> *mut mlx5dv_qp_
         let has = Qp::of(qp.cast()).world.has("mlx5dv_qp_ex");
         if has { &raw mut (*qp.cast::<Qp>()).dv } else { ptr::null_mut() }
     }
+}
+
+unsafe extern "C" fn stream_id_reset(qp: *mut ibv_qp, stream: u16) -> c_int {
+    // SAFETY: the pair lives.
+    let View { world, list, driver, .. } = unsafe { Qp::of(qp) };
+    world.check(
+        driver == Driver::DcInitiator && !list.is_open(),
+        "a stream of no initiator, or while a list is open",
+    );
+    *world.direct.stream.lock().unwrap() = Some(stream);
+    world.lies.stream_reset
 }
 
 /// The pair that this is a part of.

@@ -111,6 +111,7 @@ pub struct Lies {
     pub direct: i32,
     /// `efadv_query_device`, when it does.
     pub efadv_query_device: i32,
+    pub stream_reset: i32,
     /// What an EFA device can do.
     pub efa_capabilities: u32,
 }
