@@ -111,7 +111,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
 
 /// Fails if something is gone, or has changed, that programs of the baseline may use.
 fn compare(root: &Path, folder: &Path) -> Result<ExitCode> {
-    let revision = baseline(root)?;
+    let Some(revision) = baseline(root)? else { return Ok(ExitCode::SUCCESS) };
     let sources = folder.join("baseline");
     let archive = folder.join("baseline.tar");
     // Files that the baseline does not have would be of another one.
@@ -139,8 +139,8 @@ fn compare(root: &Path, folder: &Path) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The revision that the file names, which has to be in the clone, or to be had.
-fn baseline(root: &Path) -> Result<String> {
+/// The revision that the file names, unless it is neither in the clone nor to be had: that is a skip, which is said.
+fn baseline(root: &Path) -> Result<Option<String>> {
     let text = fs::read_to_string(root.join(BASELINE)).with_context(|| format!("cannot read {BASELINE}"))?;
     let revision = text.lines().find(|line| !line.starts_with('#')).unwrap_or_default().trim().to_owned();
     ensure!(!revision.is_empty(), "{BASELINE} names no revision");
@@ -156,13 +156,15 @@ fn baseline(root: &Path) -> Result<String> {
     // A clone may be shallow, as that of a CI service.
     if !is_there()? {
         git(root).args(["fetch", "--depth=1", "origin", &revision]).status()?;
-        ensure!(
-            is_there()?,
-            "{revision}, which {BASELINE} names, is not in this clone, and `git fetch origin` does not bring it: \
-             is the clone shallow (`git fetch --unshallow`)?"
-        );
     }
-    Ok(revision)
+    if !is_there()? {
+        println!(
+            "SKIPPED cargo semver-checks: {revision}, which {BASELINE} names, is not in this clone, and `git fetch origin` \
+             does not bring it; is the clone shallow (`git fetch --unshallow`)?"
+        );
+        return Ok(None);
+    }
+    Ok(Some(revision))
 }
 
 /// What the public API consists of, item by item.
