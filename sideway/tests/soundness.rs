@@ -53,7 +53,10 @@ fn what_is_unsound_does_not_compile() {
         std::io::stderr().write_all(skip.as_bytes()).unwrap();
         return;
     }
-    trybuild::TestCases::new().compile_fail("tests/soundness/*.rs");
+    let cases = trybuild::TestCases::new();
+    cases.compile_fail("tests/soundness/*.rs");
+    #[cfg(feature = "mlx5")]
+    cases.compile_fail("tests/soundness/mlx5/*.rs");
 }
 
 /// Compiles only for types that are not `Send`: for one that is, it is not clear which of the two is meant.
@@ -72,6 +75,8 @@ macro_rules! assert_not_send {
 }
 
 // Libraries hold a lock from the start of a poll or a list to its end, and locks belong to threads.
+#[cfg(feature = "mlx5")]
+assert_not_send!(sideway::mlx5::DcPostSendGuard<'static>);
 assert_not_send!(
     ExtendedPoller<'static>,
     GenericPoller<'static>,

@@ -3,6 +3,7 @@
 
 mod absent;
 mod completion;
+mod device_memory;
 mod devices;
 mod domains;
 mod ece;
@@ -14,6 +15,7 @@ mod pairs;
 mod posting;
 mod rc_data;
 mod rc_errors;
+mod regions;
 mod srq;
 mod states;
 mod transitions;
@@ -50,6 +52,8 @@ pub(crate) fn all() -> Suite {
     ud::cases(&mut suite);
     multicast::cases(&mut suite);
     srq::cases(&mut suite);
+    regions::cases(&mut suite);
+    device_memory::cases(&mut suite);
     import::cases(&mut suite);
     ece::cases(&mut suite);
     events::cases(&mut suite);

@@ -21,6 +21,7 @@ mod memory;
 mod node;
 mod qp;
 mod raw;
+mod region;
 mod srq;
 mod state;
 mod wr;
@@ -36,6 +37,7 @@ pub(crate) use node::{
 };
 pub(crate) use qp::{Change, Qp, QpInit};
 pub(crate) use raw::{PATIENCE, until};
+pub(crate) use region::{BufferFile, Dm, Region};
 pub(crate) use srq::Srq;
 pub(crate) use state::{STATES, TYPES, node, node_in};
 pub(crate) use wr::{Recv, Remote, Sge, Wr};

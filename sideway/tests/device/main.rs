@@ -31,6 +31,7 @@ mod modify;
 mod node;
 mod pool;
 mod queue_pair;
+mod regions;
 mod srq;
 #[path = "../support/suite.rs"]
 mod suite;
@@ -51,6 +52,7 @@ fn run() -> ExitCode {
     let mut suite = harness::Suite::default();
     device::cases(&mut suite);
     memory::cases(&mut suite);
+    regions::cases(&mut suite);
     completion::cases(&mut suite);
     events::cases(&mut suite);
     queue_pair::cases(&mut suite);

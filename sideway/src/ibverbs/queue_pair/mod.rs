@@ -45,6 +45,8 @@ pub use control::{QueryQueuePairError, QueuePairControl};
 pub use extended::{ExtendedPostSendGuard, ExtendedQueuePair, ExtendedSendQueue};
 pub use generic::{GenericPostSendGuard, GenericQueuePair, GenericSendQueue};
 pub use modify::ModifyQueuePairError;
+#[cfg(feature = "mlx5")]
+pub(crate) use post::sealed::{About, Build, Step};
 pub use post::{
     Borrows, DatagramHandle, LocalBufferHandle, PostSendError, PostSendGuard, ReadBufferHandle,
     ScatterGatherEntry, WorkRequestHandle,
@@ -54,6 +56,8 @@ pub use receive::{PostRecvError, PostRecvGuard, ReceiveQueue, RecvWorkRequestHan
 pub use slices::{AttachPoolError, PooledPostRecvGuard, PooledPostSendGuard, PooledRecvWorkRequestHandle};
 pub use state::{QueuePairState, QueuePairType};
 pub use table::QueuePairTable;
+#[cfg(feature = "mlx5")]
+pub(crate) use work_request::Request;
 pub use work_request::{WorkRequestFlags, WorkRequestOperationType};
 
 /// What every flavour of a queue pair can do.

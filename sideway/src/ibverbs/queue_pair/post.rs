@@ -69,7 +69,8 @@ pub(super) mod sealed {
     }
 }
 
-/// A list of work requests that is being built. Dropping it instead of posting it forgets the list.
+/// A list of work requests that is being built (`ibv_wr_start` to `ibv_wr_complete`, or an array for `ibv_post_send`). Dropping
+/// it instead of posting it forgets the list (`ibv_wr_abort`).
 pub trait PostSendGuard: sealed::Build + Sized {
     /// Begins the next work request. `wr_id` comes back with its completion.
     ///
@@ -135,38 +136,38 @@ impl<'guard, G: PostSendGuard> WorkRequestHandle<'guard, G> {
         DatagramHandle(Self { to, ..self })
     }
 
-    /// SEND: into the peer's next receive buffer.
+    /// SEND (`ibv_wr_send`): into the peer's next receive buffer.
     #[inline]
     pub fn setup_send(self) -> LocalBufferHandle<'guard, G> {
         self.setup(Operation::Send)
     }
 
-    /// SEND, with 32 bits that come with the peer's completion.
+    /// SEND, with 32 bits that come with the peer's completion (`ibv_wr_send_imm`).
     #[inline]
     pub fn setup_send_imm(self, imm_data: u32) -> LocalBufferHandle<'guard, G> {
         self.setup(Operation::SendWithImmediate { imm_data })
     }
 
-    /// RDMA WRITE: to the peer's memory at `remote_addr`, in the region that `rkey` names.
+    /// RDMA WRITE (`ibv_wr_rdma_write`): to the peer's memory at `remote_addr`, in the region that `rkey` names.
     #[inline]
     pub fn setup_write(self, rkey: u32, remote_addr: u64) -> LocalBufferHandle<'guard, G> {
         self.setup(Operation::Write(Remote { rkey, addr: remote_addr }))
     }
 
-    /// RDMA WRITE, with 32 bits that complete one of the peer's receives.
+    /// RDMA WRITE, with 32 bits that complete one of the peer's receives (`ibv_wr_rdma_write_imm`).
     #[inline]
     pub fn setup_write_imm(self, rkey: u32, remote_addr: u64, imm_data: u32) -> LocalBufferHandle<'guard, G> {
         self.setup(Operation::WriteWithImmediate { remote: Remote { rkey, addr: remote_addr }, imm_data })
     }
 
-    /// RDMA READ: from the peer's memory into the local buffer.
+    /// RDMA READ (`ibv_wr_rdma_read`): from the peer's memory into the local buffer.
     #[inline]
     pub fn setup_read(self, rkey: u32, remote_addr: u64) -> ReadBufferHandle<'guard, G> {
         ReadBufferHandle(self.setup(Operation::Read(Remote { rkey, addr: remote_addr })))
     }
 
-    /// Compare and swap: the 8 bytes at `remote_addr` become `swap` if they are `compare`; their old value
-    /// goes into the local buffer of 8 bytes. Addresses are aligned to 8 bytes.
+    /// Compare and swap (`ibv_wr_atomic_cmp_swp`): the 8 bytes at `remote_addr` become `swap` if they are `compare`; their
+    /// old value goes into the local buffer of 8 bytes. Addresses are aligned to 8 bytes.
     #[inline]
     pub fn setup_atomic_compare_swap(
         self,
@@ -182,8 +183,8 @@ impl<'guard, G: PostSendGuard> WorkRequestHandle<'guard, G> {
         }))
     }
 
-    /// Fetch and add: `add` is added to the 8 bytes at `remote_addr`; their old value goes into the local
-    /// buffer of 8 bytes. Addresses are aligned to 8 bytes.
+    /// Fetch and add (`ibv_wr_atomic_fetch_add`): `add` is added to the 8 bytes at `remote_addr`; their old value goes into
+    /// the local buffer of 8 bytes. Addresses are aligned to 8 bytes.
     #[inline]
     pub fn setup_atomic_fetch_add(
         self,
@@ -197,12 +198,32 @@ impl<'guard, G: PostSendGuard> WorkRequestHandle<'guard, G> {
     }
 }
 
+/// What the plug-ins of direct verbs need of a request.
+#[cfg(feature = "mlx5")]
+impl<'guard, G> WorkRequestHandle<'guard, G> {
+    pub(crate) fn begin(guard: &'guard mut G, wr_id: u64, flags: WorkRequestFlags) -> Self {
+        Self { guard, wr_id, flags, to: Destination::Peer }
+    }
+
+    #[inline(always)]
+    pub(crate) fn guard(&mut self) -> &mut G {
+        self.guard
+    }
+}
+
 /// A datagram, whose kind is to be chosen.
 #[must_use = "a work request takes part only once its operation is set up"]
 #[derive(Debug)]
 pub struct DatagramHandle<'guard, G>(WorkRequestHandle<'guard, G>);
 
 impl<'guard, G: PostSendGuard> DatagramHandle<'guard, G> {
+    /// The request, for a plug-in whose datagrams have more kinds.
+    #[cfg(feature = "efa")]
+    #[inline(always)]
+    pub(crate) fn request(self) -> WorkRequestHandle<'guard, G> {
+        self.0
+    }
+
     /// SEND: into the next receive buffer of the pair that it goes to, behind
     /// [40 bytes](crate::ibverbs::address_handle::GlobalRoutingHeader) for a header.
     #[inline]
@@ -261,7 +282,7 @@ impl<G: PostSendGuard> Drop for LocalBufferHandle<'_, G> {
 }
 
 impl<G: PostSendGuard> LocalBufferHandle<'_, G> {
-    /// One piece of registered memory.
+    /// One piece of registered memory (`ibv_wr_set_sge`).
     ///
     /// # Safety
     ///
@@ -299,7 +320,7 @@ impl<G: PostSendGuard> LocalBufferHandle<'_, G> {
         unsafe { guard.append_sge_list(Step(()), *request, list) };
     }
 
-    /// Bytes that are copied into the work request now; no memory needs to be registered. At most as many
+    /// Bytes that are copied into the work request now (`ibv_wr_set_inline_data`); no memory needs to be registered. At most as many
     /// as the queue pair was made for.
     #[inline]
     pub fn setup_inline_data(self, data: &[u8]) {
@@ -308,7 +329,7 @@ impl<G: PostSendGuard> LocalBufferHandle<'_, G> {
         guard.append_inline(Step(()), *request, data);
     }
 
-    /// Several pieces that are copied into the work request now, one after the other.
+    /// Several pieces that are copied into the work request now, one after the other (`ibv_wr_set_inline_data_list`).
     #[inline]
     pub fn setup_inline_data_list(self, list: &[IoSlice<'_>]) {
         let mut this = ManuallyDrop::new(self);
@@ -363,7 +384,7 @@ pub enum PostSendError {
     /// The queue pair is not connected, and the request does not say where it goes.
     #[error(
         "work request {index}: a {operation} of this queue pair needs a destination; name it before the operation \
-         (`setup_ud_address`)"
+         (`setup_ud_address`, or that of its type)"
     )]
     MissingDestination {
         /// Which work request of the list, from 0.
@@ -384,6 +405,13 @@ pub enum PostSendError {
     /// The address handle belongs to another open device than the queue pair.
     #[error("work request {index}: the address handle was made from another context than the queue pair")]
     OtherContext {
+        /// Which work request of the list, from 0.
+        index: usize,
+    },
+    /// The request names a stream, and the DC initiator was made without streams.
+    #[cfg(feature = "mlx5")]
+    #[error("work request {index} names a stream; the DC initiator was made without (`setup_streams`)")]
+    NoStreams {
         /// Which work request of the list, from 0.
         index: usize,
     },
@@ -483,6 +511,8 @@ impl PostSendError {
     /// The first work request of the list, from 0, that is to blame or was not posted, where it is known.
     pub fn bad_work_request(&self) -> Option<usize> {
         match self {
+            #[cfg(feature = "mlx5")]
+            Self::NoStreams { index } => Some(*index),
             Self::UnsupportedOperation { index, .. }
             | Self::MissingDestination { index, .. }
             | Self::UnexpectedDestination { index, .. }
