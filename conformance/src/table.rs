@@ -64,7 +64,7 @@ const WITHOUT: &[(&str, &str)] = &[
     ),
     (
         "`ibv_fork_init`, `ibv_is_fork_initialized`",
-        "for the whole process and for good; sideway's test `fork` has a process of its own for them",
+        "for the whole process and for good; sideway's tests have them",
     ),
     (
         "`ibv_dm_export_dmabuf_fd`, `ibv_export_buf_dmabuf_fd`",
