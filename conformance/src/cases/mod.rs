@@ -18,6 +18,7 @@ mod states;
 mod transitions;
 mod uc;
 mod ud;
+mod xrc;
 
 use crate::harness::Suite;
 
@@ -48,6 +49,7 @@ pub(crate) fn all() -> Suite {
     ud::cases(&mut suite);
     multicast::cases(&mut suite);
     srq::cases(&mut suite);
+    xrc::cases(&mut suite);
     import::cases(&mut suite);
     ece::cases(&mut suite);
     events::cases(&mut suite);

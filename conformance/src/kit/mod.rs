@@ -23,6 +23,7 @@ mod raw;
 mod srq;
 mod state;
 mod wr;
+mod xrc;
 
 pub(crate) use cq::{Channel, Cq, CqInit, STANDARD, Wc};
 pub(crate) use device::{Device, devices, event_name, lists_without_count, set_variable, status_name};
@@ -34,9 +35,10 @@ pub(crate) use node::{
 };
 pub(crate) use qp::{Change, Qp, QpInit};
 pub(crate) use raw::{PATIENCE, until};
-pub(crate) use srq::Srq;
+pub(crate) use srq::{Srq, SrqInit};
 pub(crate) use state::{STATES, TYPES, node, node_in};
 pub(crate) use wr::{Recv, Remote, Sge, Wr};
+pub(crate) use xrc::{Inode, Xrcd};
 
 /// Classic posting and polling, or extended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
