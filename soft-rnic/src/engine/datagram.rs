@@ -101,7 +101,17 @@ impl Qp {
             && card.qkey == qkey
             && card.link_up;
         let (link, slots) = (Arc::clone(link), card.slots.check());
-        takes.then_some(Peer { link, index, pass, card, slots, established: true, longest: u64::MAX })
+        takes.then_some(Peer {
+            link,
+            index,
+            marked: index,
+            pass,
+            card,
+            slots,
+            established: true,
+            told: true,
+            longest: u64::MAX,
+        })
     }
 
     #[allow(clippy::too_many_arguments)] // What a datagram consists of.
@@ -133,7 +143,7 @@ impl Qp {
             | u64::from(destination.hop_limit) << 8
             | u64::from(destination.flow_label) << 16
             | by << 40;
-        let envelope = Envelope { header: GRH, source: [low, high, to] };
+        let envelope = Envelope { header: GRH, told: true, source: [low, high, to] };
         let result = self.deliver_in(envelope, posted, way, after);
         match result {
             Err(Stop::Local(status)) => Outcome::Failed(status),

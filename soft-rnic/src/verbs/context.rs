@@ -10,8 +10,7 @@ use rdma_mummy_sys::types::*;
 use super::device::device_of;
 use super::{admit, failure, write_prefix};
 use super::{
-    completion_queue, completion_queue_ex, memory_region, null, number, port, queue_pair, thread_domain,
-    unsupported,
+    completion_queue, completion_queue_ex, memory_region, null, number, port, queue_pair, thread_domain, xrc,
 };
 use crate::faults::{self, effects};
 use crate::objects::context::Context;
@@ -87,7 +86,7 @@ pub(super) fn enter(state: &Arc<Context>, command: c_int) -> *mut ibv_context {
     verbs.alloc_buf = Some(memory_region::alloc_buf);
     verbs.free_buf = Some(memory_region::free_buf);
     verbs.reg_mr_ex = Some(memory_region::reg_mr_ex);
-    unsupported::install(&mut verbs);
+    xrc::install(&mut verbs);
     thread_domain::install(&mut verbs);
     queue_pair::install(&mut verbs);
     let object = Box::into_raw(Box::new(ContextObject { verbs, state: Arc::as_ptr(state), command }));
@@ -133,6 +132,7 @@ fn attributes(context: &Context) -> ibv_device_attr {
             | ibv_device_cap_flags::IBV_DEVICE_PORT_ACTIVE_EVENT.0
             | ibv_device_cap_flags::IBV_DEVICE_SYS_IMAGE_GUID.0
             | ibv_device_cap_flags::IBV_DEVICE_RC_RNR_NAK_GEN.0
+            | ibv_device_cap_flags::IBV_DEVICE_XRC.0
             | ibv_device_cap_flags::IBV_DEVICE_N_NOTIFY_CQ.0,
         max_sge: signed(limits.max_sge),
         max_sge_rd: signed(limits.max_sge),
