@@ -15,3 +15,4 @@ mod multicast;
 mod regions;
 mod traffic;
 mod words;
+mod xrc;
