@@ -245,6 +245,7 @@ impl BasicPostSendGuard<'_> {
         let possible = match &request.to {
             Destination::Peer => self.possible.has(&request.operation, inline),
             Destination::Address(_) => self.queue.elsewhere.datagram.has(&request.operation, inline),
+            Destination::Queue(_) => self.queue.elsewhere.xrc.has(&request.operation, inline),
         };
         if !possible {
             self.fail(Failure::of(request, inline));
@@ -294,6 +295,9 @@ impl BasicPostSendGuard<'_> {
                 (*raw).wr.ud.ah = address.ah.as_ptr();
                 (*raw).wr.ud.remote_qpn = address.remote_qpn;
                 (*raw).wr.ud.remote_qkey = address.remote_qkey;
+            }
+            if let Destination::Queue(remote_srqn) = request.to {
+                (*raw).qp_type.xrc.remote_srqn = remote_srqn;
             }
             match request.operation {
                 Operation::Send => {}

@@ -99,6 +99,7 @@ impl ExtendedSendQueue {
         ];
         let required = required.into_iter().chain(match inner.qp_type() {
             QueuePairType::UnreliableDatagram => Some(("wr_set_ud_addr", has!(wr_set_ud_addr))),
+            QueuePairType::XrcSend => Some(("wr_set_xrc_srqn", has!(wr_set_xrc_srqn))),
             _ => None,
         });
         if let Some((operation, _)) = required.into_iter().find(|(_, there)| !*there) {
@@ -229,6 +230,7 @@ impl ExtendedPostSendGuard<'_> {
         let possible = match &request.to {
             Destination::Peer => self.possible.has(&request.operation, inline),
             Destination::Address(_) => self.queue.elsewhere.datagram.has(&request.operation, inline),
+            Destination::Queue(_) => self.queue.elsewhere.xrc.has(&request.operation, inline),
         };
         let Some(left) = self.left.checked_sub(1).filter(|_| possible) else {
             self.fail(Failure::of(request, inline));
@@ -264,6 +266,9 @@ impl ExtendedPostSendGuard<'_> {
             }
             if let Destination::Address(address) = request.to {
                 verbs::ibv_wr_set_ud_addr(qp, address.ah.as_ptr(), address.remote_qpn, address.remote_qkey);
+            }
+            if let Destination::Queue(remote_srqn) = request.to {
+                verbs::ibv_wr_set_xrc_srqn(qp, remote_srqn);
             }
         }
         true

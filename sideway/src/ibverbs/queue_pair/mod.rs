@@ -33,6 +33,7 @@ mod post;
 mod receive;
 mod state;
 mod table;
+mod target;
 mod work_request;
 
 use std::sync::Arc;
@@ -52,6 +53,7 @@ pub(crate) use receive::{NoRoom, ReceiveList};
 pub use receive::{PostRecvError, PostRecvGuard, ReceiveQueue, RecvWorkRequestHandle};
 pub use state::{QueuePairState, QueuePairType};
 pub use table::QueuePairTable;
+pub use target::{CreateXrcTargetError, OpenXrcTargetError, XrcTarget};
 pub use work_request::{WorkRequestFlags, WorkRequestOperationType};
 
 /// What every flavour of a queue pair can do.

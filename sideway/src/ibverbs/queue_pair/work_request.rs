@@ -71,6 +71,8 @@ pub(super) enum Destination {
     Peer,
     /// To any datagram pair.
     Address(Address),
+    /// To a shared receive queue at the other end, by its number.
+    Queue(u32),
 }
 
 /// A [`Destination`], without the destination.
@@ -78,6 +80,7 @@ pub(super) enum Destination {
 pub(super) enum DestinationKind {
     Peer,
     Address,
+    Queue,
 }
 
 impl Destination {
@@ -86,6 +89,7 @@ impl Destination {
         match self {
             Self::Peer => DestinationKind::Peer,
             Self::Address(_) => DestinationKind::Address,
+            Self::Queue(_) => DestinationKind::Queue,
         }
     }
 }
@@ -196,6 +200,7 @@ impl Possible {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Elsewhere {
     pub(super) datagram: Possible,
+    pub(super) xrc: Possible,
 }
 
 impl Elsewhere {
@@ -206,9 +211,12 @@ impl Elsewhere {
         max_inline: u32,
     ) -> (Possible, Self) {
         let only = |of| Possible::new(if qp_type == of { usable } else { NONE }, max_inline);
-        let elsewhere = Self { datagram: only(QueuePairType::UnreliableDatagram) };
+        let elsewhere =
+            Self { datagram: only(QueuePairType::UnreliableDatagram), xrc: only(QueuePairType::XrcSend) };
         match qp_type {
-            QueuePairType::UnreliableDatagram => (Possible::new(NONE, max_inline), elsewhere),
+            QueuePairType::UnreliableDatagram | QueuePairType::XrcSend => {
+                (Possible::new(NONE, max_inline), elsewhere)
+            }
             _ => (Possible::new(usable, max_inline), elsewhere),
         }
     }
@@ -225,14 +233,18 @@ impl Elsewhere {
             Failure::OtherContext => return PostSendError::OtherContext { index },
             Failure::Refused { operation, to, inline } => (operation, to, inline),
         };
-        let (here, other) = match to {
-            DestinationKind::Peer => (to_peer, &self.datagram),
-            DestinationKind::Address => (&self.datagram, to_peer),
+        let here = match to {
+            DestinationKind::Peer => to_peer,
+            DestinationKind::Address => &self.datagram,
+            DestinationKind::Queue => &self.xrc,
         };
-        match to {
-            _ if here.room(operation) > 0 || other.room(operation) == 0 => here.error(operation, inline, at),
-            DestinationKind::Peer => PostSendError::MissingDestination { index, operation },
-            DestinationKind::Address => PostSendError::UnexpectedDestination { index, operation },
+        let there = [to_peer, &self.datagram, &self.xrc];
+        if here.room(operation) > 0 || there.iter().all(|other| other.room(operation) == 0) {
+            here.error(operation, inline, at)
+        } else if to_peer.room(operation) > 0 {
+            PostSendError::UnexpectedDestination { index, operation }
+        } else {
+            PostSendError::MissingDestination { index, operation }
         }
     }
 }
