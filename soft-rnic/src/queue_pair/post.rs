@@ -9,11 +9,10 @@ use super::send_queue::{Destination, Head, Poster, Refusal};
 use crate::config::Mode;
 use crate::verbs::address_handle::ah_of;
 
-/// Operations of a queue pair type.
+/// Operations of a queue pair type. A target of an extended reliable connection has a send queue without places.
 pub(crate) fn type_has(qp_type: ibv_qp_type, opcode: ibv_wr_opcode) -> bool {
     use ibv_wr_opcode as O;
     match opcode {
-        _ if qp_type == ibv_qp_type::IBV_QPT_XRC_RECV => false,
         O::IBV_WR_SEND | O::IBV_WR_SEND_WITH_IMM => true,
         O::IBV_WR_RDMA_WRITE | O::IBV_WR_RDMA_WRITE_WITH_IMM => qp_type != ibv_qp_type::IBV_QPT_UD,
         O::IBV_WR_RDMA_READ | O::IBV_WR_ATOMIC_CMP_AND_SWP | O::IBV_WR_ATOMIC_FETCH_AND_ADD => {

@@ -13,6 +13,7 @@ mod revocation;
 mod role;
 mod soak;
 mod status;
+mod xrc;
 
 use libtest_mimic::{Arguments, Trial};
 
@@ -29,6 +30,7 @@ fn main() -> std::process::ExitCode {
     trials.extend(limits::trials());
     trials.extend(copies::trials());
     trials.extend(multicast::trials());
+    trials.extend(xrc::trials());
     trials.extend(soak::trials());
     trials.extend(status::trials());
     libtest_mimic::run(&arguments, trials).exit_code()
