@@ -1,7 +1,9 @@
 //! The cases, by area.
 #![deny(unsafe_code)]
 
+mod absent;
 mod completion;
+mod device_memory;
 mod devices;
 mod domains;
 mod ece;
@@ -13,6 +15,7 @@ mod pairs;
 mod posting;
 mod rc_data;
 mod rc_errors;
+mod regions;
 mod srq;
 mod states;
 mod transitions;
@@ -36,6 +39,7 @@ const LOCAL_REASON: &str =
 pub(crate) fn all() -> Suite {
     let mut suite = Suite::default();
     devices::cases(&mut suite);
+    absent::cases(&mut suite);
     domains::cases(&mut suite);
     memory::cases(&mut suite);
     completion::cases(&mut suite);
@@ -50,6 +54,8 @@ pub(crate) fn all() -> Suite {
     multicast::cases(&mut suite);
     srq::cases(&mut suite);
     xrc::cases(&mut suite);
+    regions::cases(&mut suite);
+    device_memory::cases(&mut suite);
     import::cases(&mut suite);
     ece::cases(&mut suite);
     events::cases(&mut suite);

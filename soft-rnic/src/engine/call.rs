@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rdma_mummy_sys::types::{ibv_access_flags, ibv_qp_type};
 
-use super::transfer::{Direction, Local, Remote};
+use super::transfer::{Direction, Local, Place, Remote};
 use super::{Broken, Way};
 use crate::node::{CALL_CELL, CALL_HEADER, CALL_PAYLOAD, Doorbell, Link, is_service_thread};
 use crate::objects::rnic::Rnic;
@@ -269,6 +269,10 @@ pub(crate) unsafe fn move_by_asking(
     let total = way.gathered.length();
     let mut done = 0;
     for remote in remotes {
+        if matches!(remote.place, Place::Nowhere) {
+            done += remote.len.min(total - done);
+            continue;
+        }
         let mut offset = 0;
         while offset < remote.len && done < total {
             let length = ROOM.min(remote.len - offset).min(total - done);

@@ -18,7 +18,7 @@ use crate::platform::copy;
 use crate::queue_pair::Qp;
 use crate::queue_pair::send_queue::Posted;
 use crate::shared::completion::CqEntry;
-use crate::shared::entry::{MrCard, MrEntry, notice};
+use crate::shared::entry::{MrCard, MrEntry, kind, notice};
 use crate::shared::gate::Pass;
 use crate::shared::mark::{Mark, settle};
 use crate::shared::segment::{MAX_SGE, Slot};
@@ -363,8 +363,14 @@ impl Qp {
             // The pointer that the program registered, by the private tables: peers can write into the segment.
             let (region, pass, own) = self.rnic.regions().read(key)?;
             let allowed = own.pd == card.pd && own.access & ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 != 0;
+            if own.access & kind::NULL != 0 {
+                return (allowed && region.holds(pass)).then_some(Place::Nowhere);
+            }
             let at = own.pointer(address, length).filter(|_| allowed && region.holds(pass));
             return at.map(Place::Here);
+        }
+        if card.is_null() {
+            return Some(Place::Nowhere);
         }
         let there = card.address.wrapping_add(address.wrapping_sub(card.iova));
         if let Some(share) = card.share.checked_sub(1) {
@@ -379,7 +385,8 @@ impl Qp {
                 }
             }
         }
-        Some(if link.vm().is_some() { Place::There(there) } else { Place::Ask })
+        let by_system = card.access & kind::OWNER_ONLY == 0 && link.vm().is_some();
+        Some(if by_system { Place::There(there) } else { Place::Ask })
     }
 }
 
@@ -422,7 +429,7 @@ impl Entries {
             let good = pass.label() == lkey as u8
                 && card.pd == taken.pd
                 && card.access & ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 != 0
-                && card.contains(address, length.into());
+                && (card.contains(address, length.into()) || card.is_null());
             if !good {
                 return Err(bad);
             }

@@ -264,7 +264,7 @@ fn remote_part(pieces: &[Remote], mut from: usize) -> Remotes {
             let place = match piece.place {
                 Place::Here(at) => Place::Here(at.wrapping_add(skipped)),
                 Place::There(at) => Place::There(at.wrapping_add(skipped as u64)),
-                Place::Ask => Place::Ask,
+                unmoved @ (Place::Nowhere | Place::Ask) => unmoved,
             };
             let address = piece.address.wrapping_add(skipped as u64);
             part.push(Remote { place, len: piece.len - skipped, key: piece.key, address });

@@ -20,7 +20,7 @@ use crate::platform::vm::{self, Vm, VmError};
 use crate::queue_pair::lane::Held;
 use crate::queue_pair::send_queue::{Executor, Payload, Posted};
 use crate::queue_pair::{Qp, Sending};
-use crate::shared::entry::MrEntry;
+use crate::shared::entry::{MrEntry, kind};
 use crate::shared::gate::Pass;
 use crate::shared::mark::{Mark, settle};
 
@@ -149,6 +149,7 @@ impl Qp {
         let good = pass.label() == request.rkey as u8
             && card.pd == peer.card.pd
             && peer.card.access & card.access & needed != 0
+            && card.access & kind::OWNER_ONLY == 0
             && card.contains(request.remote_addr, length);
         // What is mapped here, or about to be, goes another way.
         if !good

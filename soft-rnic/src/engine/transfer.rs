@@ -40,6 +40,8 @@ pub(crate) enum Place {
     Here(*mut u8),
     /// By the kernel, at this address of the peer.
     There(u64),
+    /// A null region: bytes for it are lost.
+    Nowhere,
     /// The owner has to do it.
     Ask,
 }
@@ -168,6 +170,7 @@ unsafe fn move_message(way: Way<'_>, direction: Direction, remotes: &[Remote]) -
                         vm.add(way, direction, at.wrapping_add(body), there.wrapping_add(body as u64), tail)?;
                     }
                 }
+                Place::Nowhere => {}
                 Place::Ask => return Err(Broken::Address),
             }
             locals.advance(len);

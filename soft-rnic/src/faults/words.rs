@@ -114,6 +114,14 @@ words! {
         DeregMr = "dereg_mr",
         /// `ibv_alloc_buf`
         AllocBuf = "alloc_buf",
+        /// `ibv_advise_mr`
+        AdviseMr = "advise_mr",
+        /// `ibv_alloc_dm`
+        AllocDm = "alloc_dm",
+        /// `ibv_memcpy_to_dm`, `ibv_memcpy_from_dm`
+        MemcpyDm = "memcpy_dm",
+        /// `ibv_free_dm`
+        FreeDm = "free_dm",
         /// `ibv_create_comp_channel`
         CreateCompChannel = "create_comp_channel",
         /// `ibv_destroy_comp_channel`
@@ -170,6 +178,8 @@ words! {
         ImportPd = "import_pd",
         /// `ibv_import_mr`
         ImportMr = "import_mr",
+        /// `ibv_import_dm`
+        ImportDm = "import_dm",
     }
 }
 
@@ -181,6 +191,7 @@ impl Call {
             Self::DeallocPd
                 | Self::DeallocTd
                 | Self::DeregMr
+                | Self::FreeDm
                 | Self::DestroyCompChannel
                 | Self::DestroyCq
                 | Self::DestroyQp

@@ -103,7 +103,7 @@ pub(crate) struct Side {
 }
 
 impl Side {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::on(Device::open())
     }
 
@@ -116,7 +116,15 @@ impl Side {
         Self { device, memory, mr, cq, qp }
     }
 
-    fn address(&self) -> Address {
+    pub(crate) fn device(&self) -> Device {
+        self.device
+    }
+
+    pub(crate) fn connect(&self, to: &Address) {
+        self.qp.connect(to, TIMING);
+    }
+
+    pub(crate) fn address(&self) -> Address {
         // SAFETY: any bytes are a GID.
         let gid = unsafe { self.device.gid().raw };
         Address { qpn: self.qp.number(), gid, addr: self.memory.base.addr() as u64, rkey: rkey(self.mr) }

@@ -9,6 +9,7 @@ mod death;
 mod kit;
 mod limits;
 mod multicast;
+mod regions;
 mod revocation;
 mod role;
 mod soak;
@@ -31,6 +32,7 @@ fn main() -> std::process::ExitCode {
     trials.extend(copies::trials());
     trials.extend(multicast::trials());
     trials.extend(xrc::trials());
+    trials.extend(regions::trials());
     trials.extend(soak::trials());
     trials.extend(status::trials());
     libtest_mimic::run(&arguments, trials).exit_code()

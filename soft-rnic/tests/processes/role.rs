@@ -46,6 +46,8 @@ pub(crate) fn play() -> bool {
         "xrc-target" => crate::xrc::target(&arguments[1]),
         "xrc-receiver" => crate::xrc::receiver(&arguments[1]),
         "status" => crate::status::shown(&arguments[1..]),
+        "regions" => crate::regions::play(&arguments[1..]),
+        "region-owner" => crate::regions::owner(&arguments[1..]),
         "copies" => crate::copies::play(&arguments[1..]),
         "worker" => crate::soak::worker(&arguments[1..]),
         other => crate::limits::play(other, &arguments[1..]),

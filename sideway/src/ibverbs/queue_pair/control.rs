@@ -23,7 +23,7 @@ use crate::ibverbs::srq::{SharedReceiveQueueId, SrqInner};
 /// The control side of a queue pair: its attributes and its state.
 ///
 /// A handle: clones stand for the same pair, keep it alive, and can be asked from any thread while others
-/// post and poll.
+/// post and poll. The pair is destroyed (`ibv_destroy_qp`) when both halves and the last of these are gone.
 #[derive(Clone)]
 pub struct QueuePairControl(pub(super) Arc<Inner>);
 
@@ -141,6 +141,10 @@ impl QueuePairControl {
     /// # Errors
     ///
     /// [`ModifyQueuePairError`] says which attribute was wrong or missing, or where no route led.
+    ///
+    /// # References
+    ///
+    /// `man ibv_modify_qp`
     pub unsafe fn modify(&self, attr: &QueuePairAttribute) -> Result<(), ModifyQueuePairError> {
         let _control = self.0.control.lock().unwrap_or_else(PoisonError::into_inner);
         let mut raw = *attr.raw();
@@ -165,6 +169,10 @@ impl QueuePairControl {
     /// # Errors
     ///
     /// The device does not answer.
+    ///
+    /// # References
+    ///
+    /// `man ibv_query_qp`
     pub fn query(
         &self,
         mask: QueuePairAttributeMask,

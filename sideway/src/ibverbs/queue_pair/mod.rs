@@ -31,6 +31,7 @@ mod generic;
 mod modify;
 mod post;
 mod receive;
+mod slices;
 mod state;
 mod table;
 mod target;
@@ -45,15 +46,20 @@ pub use control::{QueryQueuePairError, QueuePairControl};
 pub use extended::{ExtendedPostSendGuard, ExtendedQueuePair, ExtendedSendQueue};
 pub use generic::{GenericPostSendGuard, GenericQueuePair, GenericSendQueue};
 pub use modify::ModifyQueuePairError;
+#[cfg(feature = "mlx5")]
+pub(crate) use post::sealed::{About, Build, Step};
 pub use post::{
     Borrows, DatagramHandle, LocalBufferHandle, PostSendError, PostSendGuard, ReadBufferHandle,
     ScatterGatherEntry, WorkRequestHandle,
 };
 pub(crate) use receive::{NoRoom, ReceiveList};
 pub use receive::{PostRecvError, PostRecvGuard, ReceiveQueue, RecvWorkRequestHandle};
+pub use slices::{AttachPoolError, PooledPostRecvGuard, PooledPostSendGuard, PooledRecvWorkRequestHandle};
 pub use state::{QueuePairState, QueuePairType};
 pub use table::QueuePairTable;
 pub use target::{CreateXrcTargetError, OpenXrcTargetError, XrcTarget};
+#[cfg(feature = "mlx5")]
+pub(crate) use work_request::Request;
 pub use work_request::{WorkRequestFlags, WorkRequestOperationType};
 
 /// What every flavour of a queue pair can do.
