@@ -21,6 +21,7 @@ mod states;
 mod transitions;
 mod uc;
 mod ud;
+mod xrc;
 
 use crate::harness::Suite;
 
@@ -52,6 +53,7 @@ pub(crate) fn all() -> Suite {
     ud::cases(&mut suite);
     multicast::cases(&mut suite);
     srq::cases(&mut suite);
+    xrc::cases(&mut suite);
     regions::cases(&mut suite);
     device_memory::cases(&mut suite);
     import::cases(&mut suite);

@@ -25,6 +25,7 @@ mod region;
 mod srq;
 mod state;
 mod wr;
+mod xrc;
 
 pub(crate) use absent::{is_absent, operation_name, port_state_name, rate};
 pub(crate) use cq::{Channel, Cq, CqInit, STANDARD, Wc};
@@ -38,9 +39,10 @@ pub(crate) use node::{
 pub(crate) use qp::{Change, Qp, QpInit};
 pub(crate) use raw::{PATIENCE, until};
 pub(crate) use region::{BufferFile, Dm, Region};
-pub(crate) use srq::Srq;
+pub(crate) use srq::{Srq, SrqInit};
 pub(crate) use state::{STATES, TYPES, node, node_in};
 pub(crate) use wr::{Recv, Remote, Sge, Wr};
+pub(crate) use xrc::{Inode, Xrcd};
 
 /// Classic posting and polling, or extended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

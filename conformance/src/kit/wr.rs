@@ -43,6 +43,8 @@ pub(crate) struct Wr {
     pub(super) flags: u32,
     pub(super) data: Data,
     pub(super) to: Option<(Ah, u32, u32)>,
+    /// The shared receive queue at the other end of an XRC pair.
+    pub(super) srqn: Option<u32>,
 }
 
 impl Wr {
@@ -57,6 +59,7 @@ impl Wr {
             flags: ibv_send_flags::IBV_SEND_SIGNALED.0,
             data: Data::List(Vec::new()),
             to: None,
+            srqn: None,
         }
     }
 
@@ -110,6 +113,12 @@ impl Wr {
     /// Where a datagram goes to.
     pub(crate) fn to(mut self, ah: &Ah, qpn: u32, qkey: u32) -> Self {
         self.to = Some((ah.clone(), qpn, qkey));
+        self
+    }
+
+    /// Which shared receive queue a request of an XRC pair is for.
+    pub(crate) fn srqn(mut self, srqn: u32) -> Self {
+        self.srqn = Some(srqn);
         self
     }
 

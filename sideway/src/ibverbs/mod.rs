@@ -30,6 +30,7 @@ pub mod srq;
 mod sysfs;
 pub mod thread_domain;
 mod unsupported;
+pub mod xrc;
 
 pub use access::AccessFlags;
 pub use unsupported::Unsupported;

@@ -37,6 +37,7 @@ mod srq;
 mod suite;
 mod threads;
 mod work_requests;
+mod xrc;
 
 use std::process::ExitCode;
 
@@ -61,6 +62,7 @@ fn run() -> ExitCode {
     data::cases(&mut suite);
     datagrams::cases(&mut suite);
     srq::cases(&mut suite);
+    xrc::cases(&mut suite);
     pool::cases(&mut suite);
     flags::cases(&mut suite);
     work_requests::cases(&mut suite);

@@ -244,6 +244,11 @@ impl Left {
             })
     }
 
+    /// Whether whoever it was left to still has it.
+    pub(crate) fn is_still_there(&self, lane: usize) -> bool {
+        self.is_there(&self.link, lane)
+    }
+
     /// For how long.
     pub(crate) fn age(&self) -> Duration {
         self.since.elapsed()

@@ -33,6 +33,8 @@ pub(crate) enum Refused {
     Invalid,
     /// It cannot be done there.
     Operation,
+    /// It names no shared receive queue that it may name.
+    Number,
 }
 
 impl Qp {
@@ -58,6 +60,9 @@ impl Qp {
             return Outcome::Failed(status);
         }
         let outcome = match self.connect_peer(sending) {
+            Ok(()) if self.qp_type == ibv_qp_type::IBV_QPT_XRC_SEND => {
+                self.transfer_by_number(sending, posted, &gathered, after)
+            }
             Ok(()) => self.transfer(sending, posted, &gathered, after),
             // An unreliable connection does not know whether anybody listens.
             Err(NoPeer::Silent) if self.qp_type == ibv_qp_type::IBV_QPT_UC => Outcome::Done,
@@ -121,7 +126,7 @@ impl Qp {
     }
 
     #[inline]
-    fn attempt(
+    pub(super) fn attempt(
         self: &Arc<Self>,
         posted: &Posted<'_>,
         way: Way<'_>,
@@ -161,8 +166,8 @@ impl Qp {
     }
 
     #[cold]
-    fn stopped(&self, sending: &mut Sending, stop: Stop, after: &mut After) -> Outcome {
-        let reliable = self.qp_type == ibv_qp_type::IBV_QPT_RC;
+    pub(super) fn stopped(&self, sending: &mut Sending, stop: Stop, after: &mut After) -> Outcome {
+        let reliable = self.is_reliable();
         match stop {
             Stop::Local(status) => Outcome::Failed(status),
             Stop::Refused(_) | Stop::Broken(Broken::Address) if !reliable => Outcome::Done,
@@ -171,6 +176,7 @@ impl Qp {
                     Refused::Access => (notice::ACCESS_ERROR, ibv_wc_status::IBV_WC_REM_ACCESS_ERR),
                     Refused::Invalid => (notice::REQUEST_ERROR, ibv_wc_status::IBV_WC_REM_INV_REQ_ERR),
                     Refused::Operation => (notice::RECEIVE_ERROR, ibv_wc_status::IBV_WC_REM_OP_ERR),
+                    Refused::Number => (notice::REQUEST_ERROR, ibv_wc_status::IBV_WC_REM_ACCESS_ERR),
                 };
                 if let Some(peer) = &sending.peer {
                     peer.leave_notice(self.number.index as usize, bits, after);
@@ -275,7 +281,7 @@ impl Qp {
     /// A request without bytes: only whether the peer listens.
     fn nothing(way: Way<'_>) -> Result<(), Stop> {
         let peer = way.peer;
-        way.marks.remote.publish(Mark::new(peer.index, Mark::NO_REGION));
+        way.marks.remote.publish(Mark::new(peer.marked, Mark::NO_REGION));
         if peer.entry().holds(peer.pass) { Ok(()) } else { Err(Stop::Changed) }
     }
 
@@ -303,7 +309,7 @@ impl Qp {
             return Err(stop);
         }
         reach(Step::BeforeMark);
-        marks.remote.set(Mark::new(peer.index, index));
+        marks.remote.set(Mark::new(peer.marked, index));
         settle();
         if !entry.holds(pass) || !peer.entry().holds(peer.pass) {
             return Err(Stop::Changed);
@@ -337,8 +343,8 @@ impl Qp {
         let Some(at) = at else { return Err(if region.holds(pass) { refused } else { Stop::Changed }) };
         reach(Step::BeforeMark);
         // The source may lie in another region than the destination: the mark stands for both.
-        marks.local.set(Mark::new(peer.index, Mark::ANY_REGION));
-        marks.remote.set(Mark::new(peer.index, Mark::NO_REGION));
+        marks.local.set(Mark::new(peer.marked, Mark::ANY_REGION));
+        marks.remote.set(Mark::new(peer.marked, Mark::NO_REGION));
         settle();
         if !region.holds(pass) || !peer.entry().holds(peer.pass) {
             return Err(Stop::Changed);

@@ -42,6 +42,8 @@ pub(super) struct Taken<'a> {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Envelope {
     pub(crate) header: usize,
+    /// Whether `source` says anything.
+    pub(crate) told: bool,
     pub(crate) source: [u64; 3],
 }
 
@@ -66,7 +68,7 @@ impl Qp {
     ) -> Result<Outcome, Stop> {
         let Way { peer, gathered, marks, .. } = way;
         reach(Step::BeforeMark);
-        marks.remote.publish(Mark::new(peer.index, Mark::NO_REGION));
+        marks.remote.publish(Mark::new(peer.marked, Mark::NO_REGION));
         if !peer.entry().holds(peer.pass) {
             return Err(Stop::Changed);
         }
@@ -179,9 +181,9 @@ impl Qp {
         }
         if peer.link.is_own() {
             // Source and destination: the mark stands for both.
-            marks.local.set(Mark::new(peer.index, Mark::ANY_REGION));
+            marks.local.set(Mark::new(peer.marked, Mark::ANY_REGION));
         }
-        marks.remote.set(Mark::new(peer.index, entries.mark()));
+        marks.remote.set(Mark::new(peer.marked, entries.mark()));
         settle();
         if !entries.hold(&peer.link) || !peer.entry().holds(peer.pass) {
             return Err(Stop::Changed);
@@ -249,7 +251,7 @@ impl Qp {
             src_qp: self.number.qpn,
             queue_pair: peer.index,
         };
-        if envelope.header > 0 {
+        if envelope.told {
             for (word, value) in taken.slot.source.iter().zip(envelope.source) {
                 word.store(value, Relaxed);
             }
@@ -301,7 +303,7 @@ impl Qp {
         if stop == Stop::Broken(Broken::Begun) && leave_to_owner(way, taken.index, taken.claim) {
             return Err(stop);
         }
-        let reliable = self.qp_type == ibv_qp_type::IBV_QPT_RC;
+        let reliable = self.is_reliable();
         let status = match stop {
             Stop::Refused(Refused::Invalid) if !is_write(posted) => ibv_wc_status::IBV_WC_LOC_LEN_ERR,
             Stop::Refused(Refused::Operation) => ibv_wc_status::IBV_WC_LOC_PROT_ERR,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use rdma_mummy_sys::types::{ibv_event_type, ibv_port_state, ibv_qp_state, ibv_qp_type, ibv_wc_status};
+use rdma_mummy_sys::types::{ibv_event_type, ibv_port_state, ibv_qp_state, ibv_wc_status};
 
 use super::gather::Gathered;
 use super::transfer::{Direction, Local, Locals, Place, Remote, Remotes};
@@ -124,7 +124,7 @@ impl Qp {
                 return Outcome::Again(wait);
             }
         }
-        let reliable = self.qp_type == ibv_qp_type::IBV_QPT_RC;
+        let reliable = self.is_reliable();
         // When the last timer has run out, nothing is sent any more.
         let gave_up = injected.lost.is_some() && sending.wait.is_some_and(Wait::is_last_answer);
         if gave_up || injected.lost.as_mut().is_some_and(Attempts::take) || !self.link_is_up() {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rdma_mummy_sys::types::{ibv_qp_type, ibv_wc_status};
+use rdma_mummy_sys::types::ibv_wc_status;
 
 use super::Outcome;
 use crate::queue_pair::{PROGRESS, Qp, Sending};
@@ -82,7 +82,7 @@ impl Qp {
     /// The owner of the receive is at the message, or at one before. An unreliable one waits for a while, together with those
     /// behind it, and is lost then.
     pub(crate) fn left_behind(&self, sending: &mut Sending) -> Outcome {
-        if self.qp_type == ibv_qp_type::IBV_QPT_RC {
+        if self.is_reliable() {
             return self.late(sending, true);
         }
         match &sending.left {
@@ -95,7 +95,7 @@ impl Qp {
     pub(crate) fn closed(&self, sending: &mut Sending) -> Outcome {
         let now = Instant::now();
         let since = *sending.closed_since.get_or_insert(now);
-        if self.qp_type == ibv_qp_type::IBV_QPT_RC {
+        if self.is_reliable() {
             let next = now + (now - since).max(SOON);
             return match self.no_answer(sending) {
                 Outcome::Again(wait) => {

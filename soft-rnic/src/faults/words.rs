@@ -154,6 +154,12 @@ words! {
         PostSrqRecv = "post_srq_recv",
         /// `ibv_destroy_srq`
         DestroySrq = "destroy_srq",
+        /// `ibv_open_xrcd`
+        OpenXrcd = "open_xrcd",
+        /// `ibv_close_xrcd`
+        CloseXrcd = "close_xrcd",
+        /// `ibv_open_qp`
+        OpenQp = "open_qp",
         /// `ibv_create_ah`
         CreateAh = "create_ah",
         /// `ibv_destroy_ah`
@@ -190,6 +196,7 @@ impl Call {
                 | Self::DestroyCq
                 | Self::DestroyQp
                 | Self::DestroySrq
+                | Self::CloseXrcd
                 | Self::DestroyAh
                 | Self::DetachMcast
         )
@@ -197,8 +204,13 @@ impl Call {
 }
 
 /// The types of queue pairs.
-pub(super) const QP_TYPES: &[(&str, ibv_qp_type)] =
-    &[("rc", ibv_qp_type::IBV_QPT_RC), ("uc", ibv_qp_type::IBV_QPT_UC), ("ud", ibv_qp_type::IBV_QPT_UD)];
+pub(super) const QP_TYPES: &[(&str, ibv_qp_type)] = &[
+    ("rc", ibv_qp_type::IBV_QPT_RC),
+    ("uc", ibv_qp_type::IBV_QPT_UC),
+    ("ud", ibv_qp_type::IBV_QPT_UD),
+    ("xrc_send", ibv_qp_type::IBV_QPT_XRC_SEND),
+    ("xrc_recv", ibv_qp_type::IBV_QPT_XRC_RECV),
+];
 
 macro_rules! statuses {
     ($($word:literal => $status:ident,)*) => {

@@ -28,6 +28,7 @@ pub(crate) struct Counts {
     pub(crate) qp: Count,
     pub(crate) ah: Count,
     pub(crate) srq: Count,
+    pub(crate) xrcd: Count,
     pub(crate) channel: Count,
 }
 
@@ -291,6 +292,7 @@ impl Context {
         let live = [
             &counts.qp,
             &counts.srq,
+            &counts.xrcd,
             &counts.cq,
             &counts.mr,
             &counts.dm,

@@ -23,3 +23,4 @@ pub(crate) mod rnic;
 pub(crate) mod setup;
 pub(crate) mod table;
 pub(crate) mod thread_domain;
+pub(crate) mod xrc_domain;

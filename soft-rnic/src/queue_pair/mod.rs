@@ -11,6 +11,7 @@ mod route;
 pub(crate) mod send_queue;
 pub(crate) mod shared_queue;
 pub(crate) mod transition;
+pub(crate) mod xrc;
 
 pub(crate) use shared_queue::Srq;
 
@@ -37,6 +38,7 @@ use crate::objects::event::{Element, Event};
 use crate::objects::held::Held as Used;
 use crate::objects::protection_domain::Pd;
 use crate::objects::rnic::Rnic;
+use crate::objects::xrc_domain::Xrcd;
 use crate::shared::entry::{QpCard, QpEntry, notice};
 use crate::shared::gate::Keeper;
 use crate::shared::mark::Mark;
@@ -46,6 +48,7 @@ use lane::Laned;
 use post_ex::{Builder, Posting};
 use receive_queue::ReceiveQueue;
 use send_queue::SendQueue;
+use xrc::Opened;
 
 /// A lock that is held for a few instructions, or for one transfer; waiters let others run.
 pub(crate) type Spin<T> = SpinMutex<T, spin::Yield>;
@@ -59,6 +62,10 @@ pub(crate) struct Qp {
     pub(crate) pd: Used<Pd>,
     pub(crate) send_cq: Used<Cq>,
     pub(crate) recv_cq: Used<Cq>,
+    /// Of targets of extended reliable connections.
+    pub(crate) xrcd: Option<Used<Xrcd>>,
+    /// Further handles of a target (`ibv_open_qp`).
+    opened: Mutex<Opened>,
     pub(crate) caps: ibv_qp_cap,
     pub(crate) sq_sig_all: bool,
     /// What was agreed on with the other end (`ibv_set_ece`).
@@ -138,6 +145,8 @@ pub(crate) struct Sending {
     pub(crate) ticket: u64,
     /// What a rule of faults has in mind for it.
     pub(crate) fault: Option<Box<Injected>>,
+    /// Of an extended reliable connection: the shared receive queues that it has sent to, by their numbers.
+    pub(crate) receivers: Vec<(u32, Peer)>,
 }
 
 /// The attributes that sending needs.
@@ -196,6 +205,7 @@ pub(crate) struct Plan {
     pub(crate) send_cq: Arc<Cq>,
     pub(crate) recv_cq: Arc<Cq>,
     pub(crate) srq: Option<Arc<Srq>>,
+    pub(crate) xrcd: Option<Arc<Xrcd>>,
     pub(crate) qp_type: ibv_qp_type,
     pub(crate) caps: ibv_qp_cap,
     pub(crate) sq_sig_all: bool,
@@ -236,6 +246,8 @@ impl Qp {
             pd: Used::new(&plan.pd),
             send_cq: Used::new(&plan.send_cq),
             recv_cq: Used::new(&plan.recv_cq),
+            xrcd: plan.xrcd.as_ref().map(Used::new),
+            opened: Mutex::default(),
             caps: plan.caps,
             sq_sig_all: plan.sq_sig_all,
             ece: AtomicU32::new(crate::verbs::ece::OPTIONS),
@@ -316,6 +328,7 @@ impl Qp {
         if let Receiving::Shared { srq, .. } = &self.receiving {
             srq.release();
         }
+        self.xrcd.iter().for_each(Used::release);
     }
 
     pub(crate) fn entry(&self) -> &QpEntry {
@@ -359,6 +372,15 @@ impl Qp {
 
     pub(crate) fn raise(self: &Arc<Self>, event_type: ibv_event_type) {
         self.context.raise(Event { kind: event_type, element: Element::Qp(Arc::clone(self)) });
+        if self.xrcd.is_some() {
+            self.raise_elsewhere(event_type);
+        }
+    }
+
+    /// Whether what is sent is acknowledged.
+    pub(crate) fn is_reliable(&self) -> bool {
+        use ibv_qp_type as T;
+        matches!(self.qp_type, T::IBV_QPT_RC | T::IBV_QPT_XRC_SEND | T::IBV_QPT_XRC_RECV)
     }
 
     /// The port's MTU, in bytes: what a datagram may have.
@@ -429,8 +451,11 @@ impl Qp {
 
     /// A request has failed: a reliable connection goes to the error state, of others only the send queue.
     pub(crate) fn set_send_failed(&self) {
-        let reliable = self.qp_type == ibv_qp_type::IBV_QPT_RC;
-        self.set_state_failed(if reliable { ibv_qp_state::IBV_QPS_ERR } else { ibv_qp_state::IBV_QPS_SQE });
+        self.set_state_failed(if self.is_reliable() {
+            ibv_qp_state::IBV_QPS_ERR
+        } else {
+            ibv_qp_state::IBV_QPS_SQE
+        });
     }
 
     fn set_state_failed(&self, to: ibv_qp_state) {
@@ -457,6 +482,10 @@ impl Qp {
     /// Does what peers' notices ask for.
     pub(crate) fn act_on_notices(self: &Arc<Self>) {
         let notices = self.entry().take_notices();
+        if self.receives_for_others() {
+            // What went wrong concerns the targets that messages came by; they have notices of their own.
+            return;
+        }
         if notices & notice::ESTABLISHED != 0 && self.state() == ibv_qp_state::IBV_QPS_RTR {
             self.raise(ibv_event_type::IBV_EVENT_COMM_EST);
         }

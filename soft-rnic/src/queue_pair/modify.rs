@@ -163,6 +163,7 @@ impl Qp {
             card.local_gid = sent.local_gid;
             card.remote_gid = sent.remote_gid;
             card.slots = slots;
+            card.xrcd = self.xrcd.as_ref().map_or([0; 2], |xrcd| xrcd.id());
             if let Receiving::Shared { srq, ring, ring_words, .. } = &self.receiving {
                 card.srq = srq.index() + 1;
                 card.ring_offset = ring.offset;

@@ -9,14 +9,14 @@ use super::send_queue::{Destination, Head, Poster, Refusal};
 use crate::config::Mode;
 use crate::verbs::address_handle::ah_of;
 
-/// Operations of a queue pair type.
+/// Operations of a queue pair type. A target of an extended reliable connection has a send queue without places.
 pub(crate) fn type_has(qp_type: ibv_qp_type, opcode: ibv_wr_opcode) -> bool {
     use ibv_wr_opcode as O;
     match opcode {
         O::IBV_WR_SEND | O::IBV_WR_SEND_WITH_IMM => true,
         O::IBV_WR_RDMA_WRITE | O::IBV_WR_RDMA_WRITE_WITH_IMM => qp_type != ibv_qp_type::IBV_QPT_UD,
         O::IBV_WR_RDMA_READ | O::IBV_WR_ATOMIC_CMP_AND_SWP | O::IBV_WR_ATOMIC_FETCH_AND_ADD => {
-            qp_type == ibv_qp_type::IBV_QPT_RC
+            matches!(qp_type, ibv_qp_type::IBV_QPT_RC | ibv_qp_type::IBV_QPT_XRC_SEND)
         }
         _ => false,
     }
@@ -141,6 +141,9 @@ impl Qp {
             }
             if to.is_some() {
                 request.destination = to;
+            }
+            if self.qp_type == ibv_qp_type::IBV_QPT_XRC_SEND {
+                request.srqn = (*wr).qp_type.xrc.remote_srqn;
             }
             let result = if inline {
                 (0..count).try_for_each(|index| {

@@ -116,8 +116,9 @@ pub(crate) fn operations_of(qp_type: ibv_qp_type) -> u64 {
         | F::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
         | F::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
     let operations = match qp_type {
-        ibv_qp_type::IBV_QPT_RC => reliable,
+        ibv_qp_type::IBV_QPT_RC | ibv_qp_type::IBV_QPT_XRC_SEND => reliable,
         ibv_qp_type::IBV_QPT_UC => unreliable,
+        ibv_qp_type::IBV_QPT_XRC_RECV => return 0,
         _ => datagram,
     };
     operations.0.into()
@@ -148,6 +149,7 @@ pub(crate) fn install(ex: &mut ibv_qp_ex, operations: u64) {
     ex.wr_set_inline_data = Some(set_inline_data);
     ex.wr_set_inline_data_list = Some(set_inline_data_list);
     ex.wr_set_ud_addr = Some(set_ud_addr);
+    ex.wr_set_xrc_srqn = Some(set_xrc_srqn);
     ex.wr_start = Some(start);
     ex.wr_complete = Some(complete);
     ex.wr_abort = Some(abort);
@@ -303,6 +305,17 @@ unsafe extern "C" fn set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, remote_qpn
         build(qp, |_, poster| {
             let destination = destination(ah, remote_qpn, remote_qkey).ok_or(libc::EINVAL)?;
             poster.last_added().ok_or(libc::EINVAL)?.destination = Some(destination);
+            Ok(())
+        });
+    }
+}
+
+unsafe extern "C" fn set_xrc_srqn(qp: *mut ibv_qp_ex, remote_srqn: u32) {
+    // SAFETY: the caller's open list.
+    unsafe {
+        build(qp, |qp, poster| {
+            let request = poster.last_added().filter(|_| qp.qp_type == ibv_qp_type::IBV_QPT_XRC_SEND);
+            request.ok_or(libc::EINVAL)?.srqn = remote_srqn;
             Ok(())
         });
     }

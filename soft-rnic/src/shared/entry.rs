@@ -212,6 +212,8 @@ pub(crate) struct QpCard {
     /// The GID of its own that peers must address, and the peer's GID that it answers to.
     pub(crate) local_gid: [u64; 2],
     pub(crate) remote_gid: [u64; 2],
+    /// The XRC domain, of the targets of such connections, and of what receives for a shared queue of one.
+    pub(crate) xrcd: [u64; 2],
 }
 
 impl Card<15> for QpCard {
@@ -241,8 +243,8 @@ impl Card<15> for QpCard {
             self.local_gid[1],
             self.remote_gid[0],
             self.remote_gid[1],
-            0,
-            0,
+            self.xrcd[0],
+            self.xrcd[1],
         ]
     }
 
@@ -273,6 +275,7 @@ impl Card<15> for QpCard {
             connection: high(8),
             local_gid: [words[9], words[10]],
             remote_gid: [words[11], words[12]],
+            xrcd: [words[13], words[14]],
         }
     }
 }

@@ -11,7 +11,7 @@ use super::device::device_of;
 use super::{admit, failure, write_prefix};
 use super::{
     completion_queue, completion_queue_ex, device_memory, memory_region, null, number, port, queue_pair,
-    thread_domain, unsupported,
+    thread_domain, xrc,
 };
 use crate::faults::{self, effects};
 use crate::objects::context::Context;
@@ -90,7 +90,7 @@ pub(super) fn enter(state: &Arc<Context>, command: c_int) -> *mut ibv_context {
     verbs.alloc_null_mr = Some(memory_region::alloc_null_mr);
     verbs.advise_mr = Some(memory_region::advise_mr);
     device_memory::install(&mut verbs);
-    unsupported::install(&mut verbs);
+    xrc::install(&mut verbs);
     thread_domain::install(&mut verbs);
     queue_pair::install(&mut verbs);
     let object = Box::into_raw(Box::new(ContextObject { verbs, state: Arc::as_ptr(state), command }));
@@ -136,6 +136,7 @@ fn attributes(context: &Context) -> ibv_device_attr {
             | ibv_device_cap_flags::IBV_DEVICE_PORT_ACTIVE_EVENT.0
             | ibv_device_cap_flags::IBV_DEVICE_SYS_IMAGE_GUID.0
             | ibv_device_cap_flags::IBV_DEVICE_RC_RNR_NAK_GEN.0
+            | ibv_device_cap_flags::IBV_DEVICE_XRC.0
             | ibv_device_cap_flags::IBV_DEVICE_N_NOTIFY_CQ.0,
         max_sge: signed(limits.max_sge),
         max_sge_rd: signed(limits.max_sge),

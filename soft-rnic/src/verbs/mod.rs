@@ -27,6 +27,7 @@ pub(crate) mod testing;
 mod tests;
 mod thread_domain;
 mod unsupported;
+mod xrc;
 
 use std::ffi::c_int;
 use std::ptr;

@@ -15,6 +15,7 @@ mod role;
 mod sends;
 mod soak;
 mod status;
+mod xrc;
 
 use libtest_mimic::{Arguments, Trial};
 
@@ -32,6 +33,7 @@ fn main() -> std::process::ExitCode {
     trials.extend(copies::trials());
     trials.extend(sends::trials());
     trials.extend(multicast::trials());
+    trials.extend(xrc::trials());
     trials.extend(regions::trials());
     trials.extend(soak::trials());
     trials.extend(status::trials());

@@ -105,7 +105,7 @@ impl Preset {
             Destination::Peer => {
                 self.0.get(request.operation.index()).is_some_and(|room| inline < usize::from(*room))
             }
-            Destination::Address(_) => false,
+            Destination::Address(_) | Destination::Queue(_) => false,
         }
     }
 }
@@ -281,6 +281,7 @@ impl BasicPostSendGuard<'_> {
         match &request.to {
             Destination::Peer => self.possible.has(&request.operation, inline),
             Destination::Address(_) => self.queue.elsewhere.datagram.has(&request.operation, inline),
+            Destination::Queue(_) => self.queue.elsewhere.xrc.has(&request.operation, inline),
         }
     }
 
@@ -342,6 +343,9 @@ impl BasicPostSendGuard<'_> {
                 (*raw).wr.ud.ah = address.ah.as_ptr();
                 (*raw).wr.ud.remote_qpn = address.remote_qpn;
                 (*raw).wr.ud.remote_qkey = address.remote_qkey;
+            }
+            if let Destination::Queue(remote_srqn) = request.to {
+                (*raw).qp_type.xrc.remote_srqn = remote_srqn;
             }
             match request.operation {
                 Operation::Send => {}

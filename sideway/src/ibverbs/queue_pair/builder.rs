@@ -50,7 +50,7 @@ impl SendOperationFlags {
         let unreliable =
             Self::Write.union(Self::WriteWithImmediate).union(Self::Send).union(Self::SendWithImmediate);
         match qp_type {
-            QueuePairType::ReliableConnection => {
+            QueuePairType::ReliableConnection | QueuePairType::XrcSend => {
                 unreliable.union(Self::Read).union(Self::AtomicCompareAndSwap).union(Self::AtomicFetchAndAdd)
             }
             QueuePairType::UnreliableConnection => unreliable,
@@ -100,7 +100,9 @@ impl QueuePairBuilder {
         }
     }
 
-    /// The type.
+    /// The type. A pair of type [`XrcSend`](QueuePairType::XrcSend) receives nothing, so it needs no receive completion queue; one of
+    /// type [`XrcReceive`](QueuePairType::XrcReceive) belongs to no protection domain, and is made by
+    /// [`XrcDomain::create_target`](crate::ibverbs::xrc::XrcDomain::create_target).
     pub fn setup_qp_type(&mut self, qp_type: QueuePairType) -> &mut Self {
         self.qp_type = qp_type;
         self
@@ -357,6 +359,9 @@ impl QueuePairBuilder {
                 return Err(Unsupported::new(self.pd.context(), "ibv_create_qp_ex", what).into());
             }
         }
+        if self.qp_type == QueuePairType::XrcReceive {
+            return Err(CreateQueuePairError::TargetWithoutDomain);
+        }
         if self.qp_type.name().is_none() || self.qp_type.is_of_driver() {
             return Err(CreateQueuePairError::UnknownType { qp_type: self.qp_type });
         }
@@ -370,21 +375,30 @@ impl QueuePairBuilder {
         if self.srq.as_ref().is_some_and(|srq| srq.context() != self.pd.context()) {
             return Err(CreateQueuePairError::SharedReceiveQueueOfOtherContext);
         }
+        if self.srq.as_ref().is_some_and(|srq| srq.is_xrc() || self.qp_type == QueuePairType::XrcSend) {
+            return Err(CreateQueuePairError::SharedReceiveQueueOfOtherType { qp_type: self.qp_type });
+        }
+        let receives = if self.qp_type == QueuePairType::XrcSend { &self.send_cq } else { &self.recv_cq };
         Ok(Uses {
             send_cq: get(&self.send_cq, "send")?,
-            recv_cq: get(&self.recv_cq, "receive")?,
+            recv_cq: get(receives, "receive")?,
             srq: self.srq.clone(),
             pd: self.pd.clone(),
         })
     }
 
+    /// Whether the pair has a receive queue of its own.
+    fn receives(&self) -> bool {
+        self.srq.is_none() && self.qp_type != QueuePairType::XrcSend
+    }
+
     fn raw_cap(&self) -> ibv_qp_cap {
         ibv_qp_cap {
             max_send_wr: self.cap.max_send_wr,
-            max_recv_wr: if self.srq.is_some() { 0 } else { self.cap.max_recv_wr },
+            max_recv_wr: if self.receives() { self.cap.max_recv_wr } else { 0 },
             // A request is always given a buffer, even if none of its bytes is moved.
             max_send_sge: self.cap.max_send_sge.max(1),
-            max_recv_sge: if self.srq.is_some() { 0 } else { self.cap.max_recv_sge },
+            max_recv_sge: if self.receives() { self.cap.max_recv_sge } else { 0 },
             max_inline_data: self.cap.max_inline_data,
         }
     }
@@ -434,6 +448,16 @@ pub enum CreateQueuePairError {
     /// The shared receive queue belongs to another open device than the protection domain.
     #[error("the shared receive queue was made from another context than the protection domain")]
     SharedReceiveQueueOfOtherContext,
+    /// A shared receive queue and a queue pair that do not go together: one of an XRC domain takes what comes to the domain's
+    /// targets, and the sending end of such a connection receives nothing.
+    #[error("a queue pair of type {qp_type} does not take receives from this shared receive queue")]
+    SharedReceiveQueueOfOtherType {
+        /// The queue pair's type.
+        qp_type: QueuePairType,
+    },
+    /// The receiving end of an extended reliable connection belongs to an XRC domain, not to a protection domain.
+    #[error("the receiving end of an extended reliable connection is made by `XrcDomain::create_target`")]
+    TargetWithoutDomain,
     /// A type that this crate cannot make, or that only a driver's own function makes.
     #[error("queue pairs of type {qp_type} cannot be made like this")]
     UnknownType {

@@ -99,6 +99,7 @@ impl ExtendedSendQueue {
         ];
         let required = required.into_iter().chain(match inner.qp_type() {
             of if of.is_datagram() => Some(("wr_set_ud_addr", has!(wr_set_ud_addr))),
+            super::QueuePairType::XrcSend => Some(("wr_set_xrc_srqn", has!(wr_set_xrc_srqn))),
             _ => None,
         });
         if let Some((operation, _)) = required.into_iter().find(|(_, there)| !*there) {
@@ -270,6 +271,7 @@ impl ExtendedPostSendGuard<'_> {
         let possible = match &request.to {
             Destination::Peer => self.possible.has(&request.operation, inline),
             Destination::Address(_) => self.queue.elsewhere.datagram.has(&request.operation, inline),
+            Destination::Queue(_) => self.queue.elsewhere.xrc.has(&request.operation, inline),
         };
         if !possible {
             self.fail(Failure::of(request, inline));
@@ -304,6 +306,9 @@ impl ExtendedPostSendGuard<'_> {
             }
             if let Destination::Address(address) = request.to {
                 verbs::ibv_wr_set_ud_addr(qp, address.ah.as_ptr(), address.remote_qpn, address.remote_qkey);
+            }
+            if let Destination::Queue(remote_srqn) = request.to {
+                verbs::ibv_wr_set_xrc_srqn(qp, remote_srqn);
             }
         }
         self.count += 1;

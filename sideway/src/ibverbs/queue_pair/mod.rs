@@ -34,6 +34,7 @@ mod receive;
 mod slices;
 mod state;
 mod table;
+mod target;
 mod work_request;
 
 use std::sync::Arc;
@@ -56,6 +57,7 @@ pub use receive::{PostRecvError, PostRecvGuard, ReceiveQueue, RecvWorkRequestHan
 pub use slices::{AttachPoolError, PooledPostRecvGuard, PooledPostSendGuard, PooledRecvWorkRequestHandle};
 pub use state::{QueuePairState, QueuePairType};
 pub use table::QueuePairTable;
+pub use target::{CreateXrcTargetError, OpenXrcTargetError, XrcTarget};
 #[cfg(feature = "mlx5")]
 pub(crate) use work_request::Request;
 pub use work_request::{WorkRequestFlags, WorkRequestOperationType};

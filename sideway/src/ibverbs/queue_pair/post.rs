@@ -136,6 +136,20 @@ impl<'guard, G: PostSendGuard> WorkRequestHandle<'guard, G> {
         DatagramHandle(Self { to, ..self })
     }
 
+    /// Which shared receive queue at the other end the request is for (`ibv_wr_set_xrc_srqn`): every request of an
+    /// [`XrcSend`](super::QueuePairType::XrcSend) pair needs that, and others have none. The number is the queue's
+    /// [`srqn`](crate::ibverbs::srq::SharedReceiveQueue::srqn), as the peer tells it.
+    ///
+    /// Of a request that takes no receive the queue says which protection domain the peer's memory is in.
+    ///
+    /// # References
+    ///
+    /// `man ibv_wr_post`, `man ibv_post_send`
+    #[inline]
+    pub fn setup_xrc_srqn(self, remote_srqn: u32) -> Self {
+        Self { to: Destination::Queue(remote_srqn), ..self }
+    }
+
     /// SEND (`ibv_wr_send`): into the peer's next receive buffer.
     #[inline]
     pub fn setup_send(self) -> LocalBufferHandle<'guard, G> {
@@ -381,10 +395,11 @@ pub enum PostSendError {
         /// The operation.
         operation: WorkRequestOperationType,
     },
-    /// The queue pair is not connected, and the request does not say where it goes.
+    /// The queue pair's peer is not enough to say where the request goes, and the request does not, or otherwise than this type
+    /// needs.
     #[error(
         "work request {index}: a {operation} of this queue pair needs a destination; name it before the operation \
-         (`setup_ud_address`, or that of its type)"
+         (`setup_ud_address` of a datagram, `setup_xrc_srqn` of an extended reliable connection, or that of its type)"
     )]
     MissingDestination {
         /// Which work request of the list, from 0.

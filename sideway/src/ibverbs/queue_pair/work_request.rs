@@ -79,6 +79,8 @@ pub(super) enum Destination {
     Peer,
     /// To any datagram pair.
     Address(Address),
+    /// To a shared receive queue at the other end, by its number.
+    Queue(u32),
 }
 
 /// A [`Destination`], without the destination.
@@ -86,6 +88,7 @@ pub(super) enum Destination {
 pub(super) enum DestinationKind {
     Peer,
     Address,
+    Queue,
 }
 
 impl Destination {
@@ -94,6 +97,7 @@ impl Destination {
         match self {
             Self::Peer => DestinationKind::Peer,
             Self::Address(_) => DestinationKind::Address,
+            Self::Queue(_) => DestinationKind::Queue,
         }
     }
 }
@@ -219,6 +223,7 @@ impl Possible {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Elsewhere {
     pub(super) datagram: Possible,
+    pub(super) xrc: Possible,
 }
 
 impl Elsewhere {
@@ -229,9 +234,10 @@ impl Elsewhere {
         max_inline: u32,
     ) -> (Possible, Self) {
         let only = |is| Possible::new(if is { usable } else { NONE }, max_inline);
-        let elsewhere = Self { datagram: only(qp_type.is_datagram()) };
+        let by_number = qp_type == QueuePairType::XrcSend;
+        let elsewhere = Self { datagram: only(qp_type.is_datagram()), xrc: only(by_number) };
         match qp_type {
-            _ if qp_type.is_datagram() => (Possible::new(NONE, max_inline), elsewhere),
+            _ if by_number || qp_type.is_datagram() => (Possible::new(NONE, max_inline), elsewhere),
             _ => (Possible::new(usable, max_inline), elsewhere),
         }
     }
@@ -248,14 +254,18 @@ impl Elsewhere {
             Failure::OtherContext => return PostSendError::OtherContext { index },
             Failure::Refused { operation, to, inline } => (operation, to, inline),
         };
-        let (here, other) = match to {
-            DestinationKind::Peer => (to_peer, &self.datagram),
-            DestinationKind::Address => (&self.datagram, to_peer),
+        let here = match to {
+            DestinationKind::Peer => to_peer,
+            DestinationKind::Address => &self.datagram,
+            DestinationKind::Queue => &self.xrc,
         };
-        match to {
-            _ if here.room(operation) > 0 || other.room(operation) == 0 => here.error(operation, inline, at),
-            DestinationKind::Peer => PostSendError::MissingDestination { index, operation },
-            DestinationKind::Address => PostSendError::UnexpectedDestination { index, operation },
+        let there = [to_peer, &self.datagram, &self.xrc];
+        if here.room(operation) > 0 || there.iter().all(|other| other.room(operation) == 0) {
+            here.error(operation, inline, at)
+        } else if to_peer.room(operation) > 0 {
+            PostSendError::UnexpectedDestination { index, operation }
+        } else {
+            PostSendError::MissingDestination { index, operation }
         }
     }
 }
