@@ -10,6 +10,7 @@ mod import;
 mod memory;
 mod multicast;
 mod pairs;
+mod placement;
 mod posting;
 mod rc_data;
 mod rc_errors;
@@ -18,6 +19,7 @@ mod states;
 mod transitions;
 mod uc;
 mod ud;
+mod windows;
 
 use crate::harness::Suite;
 
@@ -46,6 +48,8 @@ pub(crate) fn all() -> Suite {
     posting::cases(&mut suite);
     uc::cases(&mut suite);
     ud::cases(&mut suite);
+    windows::cases(&mut suite);
+    placement::cases(&mut suite);
     multicast::cases(&mut suite);
     srq::cases(&mut suite);
     import::cases(&mut suite);

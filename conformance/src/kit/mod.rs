@@ -22,6 +22,7 @@ mod qp;
 mod raw;
 mod srq;
 mod state;
+mod window;
 mod wr;
 
 pub(crate) use cq::{Channel, Cq, CqInit, STANDARD, Wc};
@@ -36,6 +37,7 @@ pub(crate) use qp::{Change, Qp, QpInit};
 pub(crate) use raw::{PATIENCE, until};
 pub(crate) use srq::Srq;
 pub(crate) use state::{STATES, TYPES, node, node_in};
+pub(crate) use window::{Mw, Part, next_key};
 pub(crate) use wr::{Recv, Remote, Sge, Wr};
 
 /// Classic posting and polling, or extended.

@@ -13,6 +13,7 @@ pub(crate) mod device;
 pub(crate) mod event;
 pub(crate) mod held;
 pub(crate) mod memory_region;
+pub(crate) mod memory_window;
 pub(crate) mod multicast;
 pub(crate) mod object;
 pub(crate) mod protection_domain;
