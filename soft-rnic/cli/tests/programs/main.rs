@@ -60,25 +60,59 @@ impl Test {
     }
 }
 
-/// Set to 1, all cases are run.
-const ALL: &str = "SOFT_RNIC_ALL_PROGRAMS";
+/// How many cases to run: `all`, `once`, or a part, where nothing is said.
+const SCOPE: &str = "SOFT_RNIC_PROGRAMS";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scope {
+    /// What takes about a minute.
+    Part,
+    /// Each case in one of the modes.
+    Once,
+    /// Each case in each mode.
+    All,
+}
+
+impl Scope {
+    fn get(arguments: &Arguments) -> Result<Self, String> {
+        match std::env::var(SCOPE).as_deref() {
+            // Who names cases wants them.
+            Err(_) if arguments.filter.is_some() => Ok(Self::All),
+            Err(_) => Ok(Self::Part),
+            Ok("once") => Ok(Self::Once),
+            Ok("all") => Ok(Self::All),
+            Ok(other) => Err(format!("{SCOPE} is `{other}`, which is neither `once` nor `all`")),
+        }
+    }
+
+    /// Whether to run a case in the mode of this number.
+    fn takes(self, number: usize, mode: usize, test: &Test) -> bool {
+        match self {
+            Self::Part => number % 8 == mode * 4 && !is_slow(test),
+            // Cases are in rows of equal lengths: a simple alternation would give a column to one mode.
+            Self::Once => number.count_ones() as usize % MODES.len() == mode,
+            Self::All => true,
+        }
+    }
+}
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // Two processes that poll keep two processors busy.
     arguments.test_threads.get_or_insert(1);
     let required = std::env::var_os(REQUIRE).is_some_and(|value| value == "1");
-    let all = std::env::var_os(ALL).is_some_and(|value| value == "1") || arguments.filter.is_some();
-    let trials = MODES.into_iter().flat_map(|mode| {
-        let tests = tests();
-        let chosen = tests
-            .into_iter()
-            .enumerate()
-            .filter(|(number, test)| all || is_in_short_run(*number, mode, test));
-        let chosen: Vec<Trial> = chosen.map(|(_, test)| trial(mode, test, required)).collect();
-        chosen
-    });
-    let trials: Vec<Trial> = trials.collect();
+    let scope = match Scope::get(&arguments) {
+        Ok(scope) => scope,
+        Err(wrong) => {
+            eprintln!("{wrong}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let mut trials = Vec::new();
+    for (number, mode) in MODES.into_iter().enumerate() {
+        let chosen = tests().into_iter().enumerate().filter(|(at, test)| scope.takes(*at, number, test));
+        trials.extend(chosen.map(|(_, test)| trial(mode, test, required)));
+    }
     let left_out = MODES.len() * tests().len() - trials.len();
     let conclusion = libtest_mimic::run(&arguments, trials);
     if !arguments.list {
@@ -89,7 +123,7 @@ fn main() -> ExitCode {
             conclusion.num_failed
         );
         if left_out > 0 {
-            println!("{left_out} more take some minutes: {ALL}=1 runs them all");
+            println!("{left_out} more take some minutes: {SCOPE}=all runs them all");
         }
     }
     conclusion.exit_code()
@@ -106,13 +140,10 @@ fn tests() -> Vec<Test> {
     tests
 }
 
-/// A part of the cases that takes about a minute: every eighth, of each mode others, and none in which perftest measures
-/// latencies of all sizes, before each of which it measures the processor's frequency for half a second, nor the
-/// examples' own hundred.
-fn is_in_short_run(number: usize, mode: &str, test: &Test) -> bool {
-    let offset = if mode == MODES[0] { 0 } else { 4 };
-    let slow = test.name.contains("_lat") && test.name.ends_with("-a") || test.name == examples::OWN_TESTS;
-    number % 8 == offset && !slow
+/// perftest measures the processor's frequency for half a second before each size whose latency it measures, and the
+/// examples have a hundred cases of their own.
+fn is_slow(test: &Test) -> bool {
+    test.name.contains("_lat") && test.name.ends_with("-a") || test.name == examples::OWN_TESTS
 }
 
 fn trial(mode: &'static str, test: Test, required: bool) -> Trial {
