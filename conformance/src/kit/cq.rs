@@ -419,7 +419,7 @@ impl Wc {
             imm: u32::from_be(unsafe { wc.__bindgen_anon_1.imm_data }),
             invalidated: (wc.wc_flags & ibv_wc_flags::IBV_WC_WITH_INV.0 != 0)
                 // SAFETY: likewise.
-                .then(|| unsafe { wc.__bindgen_anon_1.invalidated_rkey }),
+                .then_some(unsafe { wc.__bindgen_anon_1.invalidated_rkey }),
             qp_num: wc.qp_num,
             src_qp: wc.src_qp,
             flags: wc.wc_flags,

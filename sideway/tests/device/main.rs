@@ -34,6 +34,7 @@ mod srq;
 #[path = "../support/suite.rs"]
 mod suite;
 mod threads;
+mod windows;
 mod work_requests;
 
 use std::process::ExitCode;
@@ -62,6 +63,7 @@ fn run() -> ExitCode {
     work_requests::cases(&mut suite);
     limits::cases(&mut suite);
     errors::cases(&mut suite);
+    windows::cases(&mut suite);
     extras::cases(&mut suite);
     lifetimes::cases(&mut suite);
     threads::cases(&mut suite);

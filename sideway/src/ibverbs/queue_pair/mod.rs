@@ -45,8 +45,8 @@ pub use extended::{ExtendedPostSendGuard, ExtendedQueuePair, ExtendedSendQueue};
 pub use generic::{GenericPostSendGuard, GenericQueuePair, GenericSendQueue};
 pub use modify::ModifyQueuePairError;
 pub use post::{
-    Borrows, DatagramHandle, LocalBufferHandle, PostSendError, PostSendGuard, ReadBufferHandle,
-    ScatterGatherEntry, WorkRequestHandle,
+    Borrows, DatagramHandle, FlushPlacement, FlushSelectivity, LocalBufferHandle, PostSendError,
+    PostSendGuard, ReadBufferHandle, ScatterGatherEntry, WorkRequestHandle,
 };
 pub(crate) use receive::{NoRoom, ReceiveList};
 pub use receive::{PostRecvError, PostRecvGuard, ReceiveQueue, RecvWorkRequestHandle};
