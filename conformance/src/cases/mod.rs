@@ -1,6 +1,7 @@
 //! The cases, by area.
 #![deny(unsafe_code)]
 
+mod attributes;
 mod completion;
 mod devices;
 mod domains;
@@ -42,6 +43,7 @@ pub(crate) fn all() -> Suite {
     completion::cases(&mut suite);
     pairs::cases(&mut suite);
     transitions::cases(&mut suite);
+    attributes::cases(&mut suite);
     states::cases(&mut suite);
     rc_data::cases(&mut suite);
     rc_errors::cases(&mut suite);

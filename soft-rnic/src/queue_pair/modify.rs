@@ -5,7 +5,8 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use rdma_mummy_sys::types::{
-    ibv_mtu, ibv_port_state, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_init_attr, ibv_qp_state, ibv_qp_type,
+    ibv_mig_state, ibv_mtu, ibv_port_state, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_init_attr, ibv_qp_state,
+    ibv_qp_type,
 };
 
 use super::attributes::Attributes;
@@ -33,6 +34,11 @@ impl Qp {
             let has = |bit: ibv_qp_attr_mask| mask & bit.0 != 0;
             let from = if has(ibv_qp_attr_mask::IBV_QP_CUR_STATE) { attr.cur_qp_state } else { actual };
             let to = if has(ibv_qp_attr_mask::IBV_QP_STATE) { attr.qp_state } else { from };
+            // The kernel would look them up in the table, too; no line of it has them, where the device does not.
+            const ABSENT: u32 = ibv_qp_attr_mask::IBV_QP_CAP.0 | ibv_qp_attr_mask::IBV_QP_RATE_LIMIT.0;
+            if mask & ABSENT != 0 {
+                return Err(libc::EOPNOTSUPP);
+            }
             if from != actual || !transition::is_allowed(self.qp_type, from, to, mask) {
                 return Err(libc::EINVAL);
             }
@@ -88,8 +94,28 @@ impl Qp {
             valid(attr.timeout <= 31)?;
         }
         if has(ibv_qp_attr_mask::IBV_QP_ALT_PATH) {
+            // It is kept for `ibv_query_qp`; nothing migrates.
             port(attr.alt_port_num)?;
-            valid(attr.alt_timeout <= 31)?;
+            valid(attr.alt_timeout <= 31 && attr.alt_pkey_index == 0)?;
+            valid(attr.alt_ah_attr.is_global != 0)?;
+            let alternate = port(attr.alt_ah_attr.port_num)?;
+            alternate.gid(attr.alt_ah_attr.grh.sgid_index.into()).ok_or(libc::EINVAL)?;
+        }
+        if has(ibv_qp_attr_mask::IBV_QP_PATH_MIG_STATE) {
+            match attr.path_mig_state {
+                ibv_mig_state::IBV_MIG_MIGRATED => {}
+                ibv_mig_state::IBV_MIG_REARM | ibv_mig_state::IBV_MIG_ARMED => return Err(libc::EOPNOTSUPP),
+                _ => return Err(libc::EINVAL),
+            }
+        }
+        if has(ibv_qp_attr_mask::IBV_QP_RETRY_CNT) {
+            valid(attr.retry_cnt <= 7)?;
+        }
+        if has(ibv_qp_attr_mask::IBV_QP_RNR_RETRY) {
+            valid(attr.rnr_retry <= 7)?;
+        }
+        if has(ibv_qp_attr_mask::IBV_QP_MIN_RNR_TIMER) {
+            valid(attr.min_rnr_timer <= 31)?;
         }
         Ok(())
     }
