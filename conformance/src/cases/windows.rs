@@ -34,6 +34,7 @@ pub(crate) fn cases(suite: &mut Suite) {
         a_window_of_type_1_is_bound_within_a_context,
         a_window_that_is_bound_anew_has_another_key,
         a_window_of_type_1_is_unbound,
+        a_window_is_unbound_without_a_region,
         a_window_of_type_1_cannot_be_zero_based,
         a_window_of_type_1_is_bound_to_regions_of_its_domain,
         a_window_of_type_1_is_good_for_every_pair_of_its_domain,
@@ -240,9 +241,20 @@ fn a_window_of_type_1_is_unbound(rig: &Rig) -> Outcome {
     let mw = bound_one(&b, &Part::of(&other, 0, 4096, WRITE));
     let old = Remote { addr: other.addr(0), rkey: mw.rkey() };
     a.done(Wr::write(1, old).sge(a.mr.at(0, 64)));
-    bind_one(&b, &mw, &Part::none());
+    bind_one(&b, &mw, &Part::of(&other, 0, 0, 0));
     assert_eq!(other.dereg(), 0);
     assert_eq!(a.fails(Wr::write(2, old).sge(a.mr.at(0, 64))), Status::IBV_WC_REM_ACCESS_ERR);
+    Ok(())
+}
+
+/// `ibv_bind_mw` itself lets a region be null that has no length.
+fn a_window_is_unbound_without_a_region(rig: &Rig) -> Outcome {
+    rig.not_softroce("reads the region of a window that is unbound, and crashes where there is none")?;
+    let (a, b) = nodes(rig, ONE, Flavour::Classic)?;
+    let mw = bound_one(&b, &Part::of(&b.mr, 0, 4096, WRITE));
+    let old = through(&mw, &b, 0);
+    bind_one(&b, &mw, &Part::none());
+    is_refused(&a, &b, old, 0);
     Ok(())
 }
 

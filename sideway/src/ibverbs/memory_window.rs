@@ -209,9 +209,9 @@ impl MemoryWindow {
         self.mw
     }
 
-    /// Binds a window of type 1 to a part of a region (`ibv_bind_mw`), by a request in this send queue; `None` unbinds it. From then
-    /// on its key is [another one](Self::rkey), which is good when the request has completed; what is posted behind it finds it
-    /// bound.
+    /// Binds a window of type 1 to a part of a region (`ibv_bind_mw`), by a request in this send queue. From then on its key is
+    /// [another one](Self::rkey), which is good when the request has completed; what is posted behind it finds it bound. The key
+    /// that it had before is good for nothing then.
     ///
     /// A region that does not allow it, or a range beyond it, fails as the request completes
     /// ([`MemoryWindowBindError`](super::completion::WorkCompletionStatus::MemoryWindowBindError)), and the connection with it.
@@ -229,27 +229,20 @@ impl MemoryWindow {
         queue: &mut impl SendQueue,
         wr_id: u64,
         flags: WorkRequestFlags,
-        info: Option<MemoryWindowBindInfo<'_>>,
+        info: MemoryWindowBindInfo<'_>,
     ) -> Result<(), BindMemoryWindowError> {
         if self.window_type != MemoryWindowType::Type1 {
             return Err(BindMemoryWindowError::OtherType { window_type: self.window_type });
         }
         let context = self.pd.context();
-        let of_region = info.map(|info| {
-            // SAFETY: the region is borrowed; the field is in every release's struct.
-            unsafe { (*info.info.mr).context }
-        });
-        if queue.control().context() != context || of_region.is_some_and(|of| of != context.as_raw().as_ptr())
-        {
+        // SAFETY: the region is borrowed; the field is in every release's struct.
+        let of_region = unsafe { (*info.info.mr).context };
+        if queue.control().context() != context || of_region != context.as_raw().as_ptr() {
             return Err(BindMemoryWindowError::OtherContext);
         }
         // Ends a list whose guard was leaked: its library may hold the lock that the call takes.
         drop(queue.start_post_send());
-        let bind_info = info.map_or(
-            ibv_mw_bind_info { mr: ptr::null_mut(), addr: 0, length: 0, mw_access_flags: 0 },
-            |info| info.info,
-        );
-        let mut bind = ibv_mw_bind { wr_id, send_flags: flags.bind(), bind_info };
+        let mut bind = ibv_mw_bind { wr_id, send_flags: flags.bind(), bind_info: info.info };
         let qp = queue.control().as_raw();
         // SAFETY: pair, window and region live and are of one context (just looked at); the pair has no list under way, as its
         // queue is borrowed mutably; nobody else reads or writes the window's struct.
@@ -262,8 +255,24 @@ impl MemoryWindow {
             }
             Some(libc::EPERM) => BindMemoryWindowError::OtherDomain { source },
             Some(libc::ENOMEM | libc::ENOSPC) => BindMemoryWindowError::QueueFull { source },
-            _ => BindMemoryWindowError::Ibverbs { info: bind_info.into(), source },
+            _ => BindMemoryWindowError::Ibverbs { info: info.info.into(), source },
         })
+    }
+
+    /// Binds a window of type 1 to nothing, as [`bind`](Self::bind) with a length of 0 does. `region` is any of the domain's: what it
+    /// is is not used, but libraries read it (SoftRoCE's crashes without one).
+    ///
+    /// # Errors
+    ///
+    /// As [`bind`](Self::bind).
+    pub fn unbind(
+        &mut self,
+        queue: &mut impl SendQueue,
+        wr_id: u64,
+        flags: WorkRequestFlags,
+        region: &MemoryRegion,
+    ) -> Result<(), BindMemoryWindowError> {
+        self.bind(queue, wr_id, flags, MemoryWindowBindInfo::new(region, 0, 0, AccessFlags::empty()))
     }
 
     /// Frees the window now (`ibv_dealloc_mw`), and says how that went, which a drop only logs. When it has succeeded, no peer

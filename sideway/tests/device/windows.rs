@@ -126,8 +126,13 @@ fn a_window_of_type_2_is_bound_and_invalidated<Q: QpFlavour>(rig: &Rig) -> Outco
 fn bind_1<Q: QpFlavour>(pair: &mut Pair<Q, Cq>, window: &mut MemoryWindow, len: Option<u64>) {
     let (queue, _) = pair.b.qp.split();
     let addr = pair.b.mr.get_ptr() as u64;
-    let info = len.map(|len| MemoryWindowBindInfo::new(&pair.b.mr, addr, len, WRITE));
-    window.bind(queue, 7, SIGNALED, info).unwrap();
+    match len {
+        Some(len) => {
+            let info = MemoryWindowBindInfo::new(&pair.b.mr, addr, len, WRITE);
+            window.bind(queue, 7, SIGNALED, info).unwrap();
+        }
+        None => window.unbind(queue, 7, SIGNALED, &pair.b.mr).unwrap(),
+    }
     assert_eq!(completion(&mut pair.b.send_cq), (7, Status::Success, Some(Opcode::BindMemoryWindow), None));
 }
 
@@ -232,7 +237,7 @@ fn a_region_with_a_bound_window_comes_back(rig: &Rig) -> Outcome {
     let mut window = pair.b.pd.alloc_mw(TYPE_1).unwrap();
     let (queue, _) = pair.b.qp.split();
     let info = MemoryWindowBindInfo::new(&region, memory.start() as u64, 4096, WRITE);
-    window.bind(queue, 1, SIGNALED, Some(info)).unwrap();
+    window.bind(queue, 1, SIGNALED, info).unwrap();
     assert_eq!(completion(&mut pair.b.send_cq).1, Status::Success);
     let region = region.close().unwrap_err().region;
     window.close().unwrap();
@@ -245,7 +250,7 @@ fn a_window_is_bound_as_its_type_says(rig: &Rig) -> Outcome {
     let mut one = pair.b.pd.alloc_mw(TYPE_1).unwrap();
     let mut two = pair.b.pd.alloc_mw(TYPE_2).unwrap();
     let (queue, _) = pair.b.qp.split();
-    let error = two.bind(queue, 1, SIGNALED, None).unwrap_err();
+    let error = two.unbind(queue, 1, SIGNALED, &pair.b.mr).unwrap_err();
     assert!(matches!(error, BindMemoryWindowError::OtherType { window_type: TYPE_2 }), "{error:?}");
     let rkey = one.next_rkey();
     let info = MemoryWindowBindInfo::new(&pair.b.mr, pair.b.mr.get_ptr() as u64, 64, WRITE);
@@ -265,12 +270,12 @@ fn what_is_bound_is_of_one_device(rig: &Rig) -> Outcome {
     guard.construct_wr(1, SIGNALED).setup_bind_mw(&mut window, rkey, info);
     assert_eq!(guard.post(), Err(PostSendError::OtherContext { index: 0 }));
     let mut window = other.alloc_mw(TYPE_1).unwrap();
-    let error = window.bind(pair.b.qp.split().0, 1, SIGNALED, Some(info)).unwrap_err();
+    let error = window.bind(pair.b.qp.split().0, 1, SIGNALED, info).unwrap_err();
     assert!(matches!(error, BindMemoryWindowError::OtherContext), "{error:?}");
     // Of another domain of the same device, the library says so.
     let domain = pair.b.context.alloc_pd().unwrap();
     let mut window = domain.alloc_mw(TYPE_1).unwrap();
-    let error = window.bind(pair.b.qp.split().0, 1, SIGNALED, Some(info)).unwrap_err();
+    let error = window.bind(pair.b.qp.split().0, 1, SIGNALED, info).unwrap_err();
     assert!(matches!(error, BindMemoryWindowError::OtherDomain { .. }), "{error:?}");
     Ok(())
 }

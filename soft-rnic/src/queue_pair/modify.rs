@@ -34,7 +34,7 @@ impl Qp {
             let has = |bit: ibv_qp_attr_mask| mask & bit.0 != 0;
             let from = if has(ibv_qp_attr_mask::IBV_QP_CUR_STATE) { attr.cur_qp_state } else { actual };
             let to = if has(ibv_qp_attr_mask::IBV_QP_STATE) { attr.qp_state } else { from };
-            // The kernel would look them up in the table, too; no line of it has them, where the device does not.
+            // What this device does not have, by what it says of itself.
             const ABSENT: u32 = ibv_qp_attr_mask::IBV_QP_CAP.0 | ibv_qp_attr_mask::IBV_QP_RATE_LIMIT.0;
             if mask & ABSENT != 0 {
                 return Err(libc::EOPNOTSUPP);
