@@ -13,6 +13,7 @@ mod revocation;
 mod role;
 mod soak;
 mod status;
+mod windows;
 
 use libtest_mimic::{Arguments, Trial};
 
@@ -31,5 +32,6 @@ fn main() -> std::process::ExitCode {
     trials.extend(multicast::trials());
     trials.extend(soak::trials());
     trials.extend(status::trials());
+    trials.extend(windows::trials());
     libtest_mimic::run(&arguments, trials).exit_code()
 }

@@ -42,6 +42,8 @@ pub(crate) fn play() -> bool {
         "sender-to-all" => crate::multicast::sender(&arguments[1..]),
         "sleeping-sender" => crate::multicast::sleeping_sender(),
         "member" => crate::multicast::member(),
+        "window-owner" => crate::windows::owner(&arguments[1..]),
+        "window-peer" => crate::windows::peer(),
         "status" => crate::status::shown(&arguments[1..]),
         "copies" => crate::copies::play(&arguments[1..]),
         "worker" => crate::soak::worker(&arguments[1..]),
