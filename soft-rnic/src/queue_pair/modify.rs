@@ -93,13 +93,9 @@ impl Qp {
         if has(ibv_qp_attr_mask::IBV_QP_TIMEOUT) {
             valid(attr.timeout <= 31)?;
         }
+        // On Ethernet there are no alternate paths, and nothing migrates (as the kernel has it).
         if has(ibv_qp_attr_mask::IBV_QP_ALT_PATH) {
-            // It is kept for `ibv_query_qp`; nothing migrates.
-            port(attr.alt_port_num)?;
-            valid(attr.alt_timeout <= 31 && attr.alt_pkey_index == 0)?;
-            valid(attr.alt_ah_attr.is_global != 0)?;
-            let alternate = port(attr.alt_ah_attr.port_num)?;
-            alternate.gid(attr.alt_ah_attr.grh.sgid_index.into()).ok_or(libc::EINVAL)?;
+            return Err(libc::EOPNOTSUPP);
         }
         if has(ibv_qp_attr_mask::IBV_QP_PATH_MIG_STATE) {
             match attr.path_mig_state {

@@ -469,6 +469,8 @@ impl Build for BasicPostSendGuard<'_> {
             (*raw).num_sge = 0;
             (*raw).opcode = ibv_wr_opcode(request.operation.kind().raw());
             (*raw).send_flags = request.flags.raw();
+            // A library may refuse what the request does not have (SoftRoCE's does).
+            (*raw).__bindgen_anon_1.imm_data = 0;
             match request.operation {
                 BareOperation::LocalInvalidate { rkey } => (*raw).__bindgen_anon_1.invalidate_rkey = rkey,
                 BareOperation::Bind { mw, rkey, info } => {

@@ -189,7 +189,7 @@ impl ModifyQueuePairError {
             (M::Capabilities, flags.contains(D::ResizeMaxWr), "resizing of queue pairs"),
             (M::RateLimit, paced, "rate limits (packet pacing)"),
             (M::PathMigrationState, migrates || !told, "automatic path migration"),
-            (M::AlternatePath, migrates || !told, "alternate paths"),
+            (M::AlternatePath, migrates, "alternate paths"),
         ]
         .into_iter()
         .find(|(attribute, there, _)| attr.mask().contains(*attribute) && !there);
