@@ -47,6 +47,12 @@ fn capabilities(rig: &Rig) -> Capability {
     Capability::from_bits_retain(rig.open().query_device().unwrap().device_cap_flags())
 }
 
+/// SoftRoCE: its library takes the kernel's number for the flag of an invalidated key, and posts no classic atomic write; its
+/// later kernels say of whatever fails on this side that it was flushed.
+fn is_softroce(rig: &Rig) -> bool {
+    rig.open().query_device().unwrap().vendor_id() == 0xff_ffff
+}
+
 fn has(rig: &Rig, capability: Capability, what: &str) -> Outcome {
     if !capabilities(rig).intersects(capability) {
         skip!("the device has no {what}");
@@ -176,7 +182,8 @@ fn a_message_invalidates_a_window<Q: QpFlavour>(rig: &Rig) -> Outcome {
     unsafe { guard.construct_wr(4, SIGNALED).setup_send_inv(rkey).setup_sge(lkey, addr, 48) };
     guard.post().unwrap();
     assert_eq!(completion(&mut pair.a.send_cq), (4, Status::Success, Some(Opcode::Send), None));
-    assert_eq!(completion(&mut pair.b.recv_cq), (3, Status::Success, Some(Opcode::Receive), Some(rkey)));
+    let told = (!is_softroce(rig)).then_some(rkey);
+    assert_eq!(completion(&mut pair.b.recv_cq), (3, Status::Success, Some(Opcode::Receive), told));
     assert_eq!(pair.b.memory.get(8192, 48), pattern(6, 48));
     is_refused(&mut pair, rkey, 0);
     Ok(())
@@ -184,6 +191,9 @@ fn a_message_invalidates_a_window<Q: QpFlavour>(rig: &Rig) -> Outcome {
 
 fn an_atomic_write_is_posted<Q: QpFlavour>(rig: &Rig) -> Outcome {
     has(rig, Capability::AtomicWrite, "atomic write")?;
+    if is_softroce(rig) && !std::any::type_name::<Q>().ends_with("::ExtendedQueuePair") {
+        skip!("SoftRoCE's library posts no classic atomic write");
+    }
     let mut pair = Pair::<Q, Cq>::with(rig, |options| {
         options.operations = Some(SendOperationFlags::AtomicWrite);
         options.inline = 8;
@@ -290,7 +300,9 @@ fn a_binding_that_the_device_refuses_fails(rig: &Rig) -> Outcome {
     guard.construct_wr(1, SIGNALED).setup_bind_mw(&mut window, rkey, info);
     guard.post().unwrap();
     let (wr_id, status, ..) = completion(&mut pair.b.send_cq);
-    assert_eq!((wr_id, status), (1, Status::MemoryWindowBindError));
+    let expected =
+        if is_softroce(rig) { Status::WorkRequestFlushedError } else { Status::MemoryWindowBindError };
+    assert!(wr_id == 1 && [Status::MemoryWindowBindError, expected].contains(&status), "{status}");
     Ok(())
 }
 
