@@ -8,7 +8,7 @@ use rdma_mummy_sys::types::ibv_qp_attr_mask as Mask;
 use rdma_mummy_sys::types::ibv_qp_state as State;
 use rdma_mummy_sys::types::ibv_qp_type as Type;
 
-use crate::harness::{Outcome, Rig, Suite};
+use crate::harness::{Outcome, Rig, SoftRoce, Suite};
 use crate::kit::{Change, Node, ah_attr, node_in};
 
 pub(crate) fn cases(suite: &mut Suite) {
@@ -58,6 +58,7 @@ fn migrates(node: &Node) -> bool {
 
 /// Without it, and on Ethernet, there are no alternate paths.
 fn an_alternate_path_is_taken_where_paths_migrate(rig: &Rig) -> Outcome {
+    rig.not_softroce("says that it migrates paths, and its kernel takes none on Ethernet")?;
     for qp_type in [Type::IBV_QPT_RC, Type::IBV_QPT_UC] {
         let node = at_work(rig, qp_type);
         if !migrates(&node) {
@@ -130,6 +131,7 @@ fn a_pair_is_resized_where_the_device_can(rig: &Rig) -> Outcome {
 
 /// IBTA, the table of transitions: SQD to SQD.
 fn a_drained_pair_takes_another_path_and_other_timers(rig: &Rig) -> Outcome {
+    rig.not_on(SoftRoce::New, "says of a pair that nothing was sent through that it drains")?;
     let node = at_work(rig, Type::IBV_QPT_RC);
     node.go(State::IBV_QPS_SQD);
     let changed = Change::to(State::IBV_QPS_SQD)
@@ -148,6 +150,7 @@ fn a_drained_pair_takes_another_path_and_other_timers(rig: &Rig) -> Outcome {
 }
 
 fn a_drained_pair_says_so(rig: &Rig) -> Outcome {
+    rig.not_on(SoftRoce::New, "says of a pair that nothing was sent through that it drains")?;
     let node = at_work(rig, Type::IBV_QPT_RC);
     node.go(State::IBV_QPS_SQD);
     let (attr, _) = node.qp.query(Mask::IBV_QP_STATE.0).unwrap();
