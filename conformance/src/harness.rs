@@ -9,6 +9,7 @@ pub(crate) use test_harness::{Outcome, Skip};
 
 use crate::cases;
 use crate::kit::{Device, Flavour, devices, set_variable};
+use crate::table::{self, Column};
 
 /// Names the device to use.
 const DEVICE: &str = "CONFORMANCE_DEVICE";
@@ -104,6 +105,17 @@ impl Rig {
         })
     }
 
+    /// Its column of the committed table: other devices have none.
+    fn column(&self) -> Option<Column> {
+        match (self.target, self.softroce) {
+            (Target::SoftInline, _) => Some(Column::Inline),
+            (Target::SoftDeferred, _) => Some(Column::Deferred),
+            (Target::System, Some(SoftRoce::Old)) => Some(Column::RoceOld),
+            (Target::System, Some(SoftRoce::New)) => Some(Column::RoceNew),
+            (Target::System, None) => None,
+        }
+    }
+
     /// A context of its own for each call.
     pub(crate) fn open(&self) -> Device {
         Device::open(self.provider, &self.name).unwrap()
@@ -165,5 +177,10 @@ pub fn run(target: Target) -> ExitCode {
         limit: CASE_LIMIT,
         advice: "`cargo xtask softroce --suite --test system` runs them in a virtual machine with SoftRoCE.",
     };
-    cases::all().run(&arguments, &rig, terms)
+    let (code, told) = cases::all().run_and_tell(&arguments, &rig, terms);
+    let column = rig.ok().and_then(|rig| if rig.try_all { None } else { rig.column() });
+    match (column, told) {
+        (Some(column), Some(told)) => table::check(column, &told),
+        _ => code,
+    }
 }

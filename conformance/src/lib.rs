@@ -25,5 +25,6 @@ extern crate test_harness;
 mod harness;
 mod cases;
 mod kit;
+mod table;
 
 pub use harness::{Target, run};

@@ -12,7 +12,7 @@
 //! - [`Verbs`], [`RdmaCm`], [`Mlx5dv`] and [`Efadv`] are its function tables.
 //!   A function that every rdma-core has is a field to call; one that came
 //!   later is a method that returns the function or a [`MissingSymbol`].
-//! - [`verbs`], [`rdmacm`] and [`mlx5dv`] are the inline functions of the C headers.
+//! - [`verbs`], [`rdmacm`], [`mlx5dv`] and [`efadv`] are the inline functions of the C headers.
 //!
 //! Add it with `cargo add rdma-mummy-sys --path CLONE/rdma-mummy-sys`, or `--git URL`; never by the bare name,
 //! which belongs to another project on the public registry.
@@ -42,6 +42,8 @@ pub mod field;
 #[cfg(target_os = "linux")]
 #[rustfmt::skip]
 mod bindings;
+#[cfg(target_os = "linux")]
+pub mod efadv;
 #[cfg(target_os = "linux")]
 mod error;
 #[cfg(target_os = "linux")]

@@ -85,13 +85,30 @@ impl Provider {
     /// process lives: what it returns is valid as the manual says, and so are the operations in the structs
     /// that it returns.
     pub unsafe fn from_tables(name: &'static str, verbs: Verbs, rdmacm: Option<RdmaCm>) -> Self {
+        // SAFETY: the caller's promise; without a table there is no function.
+        unsafe { Self::from_tables_with_direct(name, verbs, rdmacm, None, None) }
+    }
+
+    /// The same, with direct verbs.
+    ///
+    /// # Safety
+    ///
+    /// As [`from_tables`](Self::from_tables). The functions that tell whether a device is theirs (`mlx5dv_is_supported`,
+    /// `efadv_query_device`) can be asked about any device of `verbs`.
+    pub unsafe fn from_tables_with_direct(
+        name: &'static str,
+        verbs: Verbs,
+        rdmacm: Option<RdmaCm>,
+        mlx5dv: Option<Mlx5dv>,
+        efadv: Option<Efadv>,
+    ) -> Self {
         let missing = |library| LoadError::NotProvided { library, provider: name };
         Self(Box::leak(Box::new(Inner {
             name,
             verbs,
             rdmacm: OnceLock::from(rdmacm.ok_or_else(|| missing(RdmaCm::LIBRARY))),
-            mlx5dv: OnceLock::from(Err(missing(Mlx5dv::LIBRARY))),
-            efadv: OnceLock::from(Err(missing(Efadv::LIBRARY))),
+            mlx5dv: OnceLock::from(mlx5dv.ok_or_else(|| missing(Mlx5dv::LIBRARY))),
+            efadv: OnceLock::from(efadv.ok_or_else(|| missing(Efadv::LIBRARY))),
             origin: None,
         })))
     }

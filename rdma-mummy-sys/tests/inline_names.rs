@@ -64,6 +64,9 @@ fn written() -> Vec<(&'static str, &'static str, &'static str)> {
             mlx5dv_wr_memcpy mlx5dv_mkey_check mlx5dv_wr_raw_wqe mlx5dv_create_flow mlx5dv_ts_to_ns
             mlx5dv_query_port mlx5dv_get_export_sizes devx_set devx_get devx_set64 devx_get64
         }
+        "infiniband/efadv.h" in efadv {
+            efadv_wr_set_processing_hints efadv_wc_read_sgid efadv_wc_is_unsolicited
+        }
         "rdma/rdma_cma.h" in rdmacm {
             rdma_get_local_addr rdma_get_peer_addr
         }

@@ -37,6 +37,9 @@
 //! # }
 //! ```
 //!
+//! The [`guide`] begins with a program that runs on any Linux machine, has a chapter for each thing that comes after it, and
+//! a table that leads from every verb of C to its place here.
+//!
 //! # Add it
 //!
 //! `cargo add sideway --path CLONE/sideway`, or `--git URL`; never the bare name, which belongs to another
@@ -47,12 +50,19 @@
 //! With the feature `soft`, the same program runs over `soft0`, a software device in this process that needs
 //! neither NIC, root, kernel module nor rdma-core: [`provider`] says how it is chosen.
 //!
+//! # Direct verbs
+//!
+//! What a vendor's own library adds is in plug-ins, each behind a feature: `mlx5` (dynamically connected transport, dma-buf
+//! through the data-direct engine, compressed completions) and `efa` (scalable reliable datagrams). A library or a device that
+//! is not there says so. Without these features nothing of them is compiled.
+//!
 //! # What is safe
 //!
 //! No sequence of safe calls is undefined behaviour, whatever the device returns. Registering
 //! memory ([`reg_mr`](ibverbs::protection_domain::ProtectionDomain::reg_mr)) and giving a raw
 //! address to the device (`setup_sge`) are `unsafe`, because nothing at no cost could keep the
-//! memory alive and unobserved until the device is done with it.
+//! memory alive and unobserved until the device is done with it. At little cost a [pool](memory#slices)
+//! does: its slices are posted, and come back with their completions, without `unsafe`.
 //!
 //! # Handles
 //!
@@ -65,10 +75,20 @@
 //!
 //! It spawns no thread, allocates nothing to post or to poll, and has no async in it.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+#![warn(clippy::missing_errors_doc, clippy::missing_panics_doc)]
+
 #[macro_use]
 mod newtype;
+#[cfg(any(feature = "mlx5", feature = "efa"))]
+pub mod direct;
+#[cfg(feature = "efa")]
+pub mod efa;
+pub mod guide;
 pub mod ibverbs;
 pub mod memory;
+#[cfg(feature = "mlx5")]
+pub mod mlx5;
 pub mod provider;
 
 pub use provider::{

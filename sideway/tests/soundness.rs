@@ -28,10 +28,11 @@ use sideway::ibverbs::completion::{
 };
 use sideway::ibverbs::queue_pair::{
     BasicPostSendGuard, BasicQueuePair, DatagramHandle, ExtendedPostSendGuard, ExtendedQueuePair,
-    GenericPostSendGuard, GenericQueuePair, LocalBufferHandle, PostRecvGuard, PostSendError, PostSendGuard,
-    QueuePair, QueuePairAttributeMask, RecvWorkRequestHandle, SendOperationFlags, WorkRequestFlags,
-    WorkRequestHandle,
+    GenericPostSendGuard, GenericQueuePair, LocalBufferHandle, PooledPostRecvGuard, PooledPostSendGuard,
+    PostRecvGuard, PostSendError, PostSendGuard, QueuePair, QueuePairAttributeMask, RecvWorkRequestHandle,
+    SendOperationFlags, WorkRequestFlags, WorkRequestHandle,
 };
+use sideway::memory::{Pool, Returned, Slice, Slices};
 use support::fake::Fake;
 use support::flavour::{CqFlavour, QpFlavour};
 
@@ -52,7 +53,10 @@ fn what_is_unsound_does_not_compile() {
         std::io::stderr().write_all(skip.as_bytes()).unwrap();
         return;
     }
-    trybuild::TestCases::new().compile_fail("tests/soundness/*.rs");
+    let cases = trybuild::TestCases::new();
+    cases.compile_fail("tests/soundness/*.rs");
+    #[cfg(feature = "mlx5")]
+    cases.compile_fail("tests/soundness/mlx5/*.rs");
 }
 
 /// Compiles only for types that are not `Send`: for one that is, it is not clear which of the two is meant.
@@ -71,6 +75,8 @@ macro_rules! assert_not_send {
 }
 
 // Libraries hold a lock from the start of a poll or a list to its end, and locks belong to threads.
+#[cfg(feature = "mlx5")]
+assert_not_send!(sideway::mlx5::DcPostSendGuard<'static>);
 assert_not_send!(
     ExtendedPoller<'static>,
     GenericPoller<'static>,
@@ -84,7 +90,12 @@ assert_not_send!(
     DatagramHandle<'static, ExtendedPostSendGuard<'static>>,
     LocalBufferHandle<'static, ExtendedPostSendGuard<'static>>,
     RecvWorkRequestHandle<'static, 'static>,
+    PooledPostSendGuard<'static, BasicPostSendGuard<'static>>,
+    PooledPostRecvGuard<'static, 'static>,
 );
+
+// What is counted and linked without atomics.
+assert_not_send!(Pool, Slice, Slices, Returned);
 
 fn make<Q: QpFlavour>(fake: &Fake, operations: SendOperationFlags) -> (Q, GenericCompletionQueue) {
     let context = fake.context();

@@ -51,6 +51,8 @@ pub struct Limits {
     pub max_mw: u32,
     /// Bytes of a memory region.
     pub max_mr_size: u64,
+    /// Bytes of device memory, of each context.
+    pub max_dm_size: u64,
     /// Completion queues.
     pub max_cq: u32,
     /// Entries of a completion queue.
@@ -115,6 +117,7 @@ impl Default for Limits {
             max_mr: table(segment::MAX_REGIONS),
             max_mw: table(segment::MAX_REGIONS),
             max_mr_size: 1 << 47,
+            max_dm_size: 1 << 28,
             max_cq: table(segment::MAX_COMPLETION_QUEUES),
             max_cqe: 1 << 22,
             max_qp: table(segment::MAX_QUEUE_PAIRS),
@@ -137,7 +140,7 @@ impl Limits {
     /// Whether there is one of this name.
     pub(crate) fn has(name: &str) -> bool {
         macro_rules! has {
-            ($($field:ident),*) => { name == "max_mr_size" $(|| name == stringify!($field))* };
+            ($($field:ident),*) => { name == "max_mr_size" || name == "max_dm_size" $(|| name == stringify!($field))* };
         }
         each_limit!(has)
     }
@@ -148,6 +151,7 @@ impl Limits {
             ($($field:ident),*) => {
                 match name {
                     $(stringify!($field) => self.$field = self.$field.min(value.try_into().unwrap_or(u32::MAX)),)*
+                    "max_dm_size" => self.max_dm_size = self.max_dm_size.min(value),
                     _ => self.max_mr_size = self.max_mr_size.min(value),
                 }
             };
@@ -167,8 +171,9 @@ impl Limits {
                 match name {
                     $(stringify!($field) => self.$field = at_most(default.$field.into())? as u32,)*
                     "max_mr_size" => self.max_mr_size = at_most(default.max_mr_size)?,
+                    "max_dm_size" => self.max_dm_size = at_most(default.max_dm_size)?,
                     _ => return Err(concat!(
-                        "a list of NAME=NUMBER with the names max_mr_size", $(", ", stringify!($field)),*
+                        "a list of NAME=NUMBER with the names max_mr_size, max_dm_size", $(", ", stringify!($field)),*
                     ).to_owned() + &format!(", not {name:?}")),
                 }
             };
@@ -400,6 +405,12 @@ impl Config {
             self.limits.max_mr_size <= most.max_mr_size,
             &format_args!("max_mr_size={}", self.limits.max_mr_size),
             &format_args!("max_mr_size of at most {}", most.max_mr_size),
+        )?;
+        check(
+            "SOFT_RNIC_LIMITS",
+            self.limits.max_dm_size <= most.max_dm_size,
+            &format_args!("max_dm_size={}", self.limits.max_dm_size),
+            &format_args!("max_dm_size of at most {}", most.max_dm_size),
         )?;
         match &self.faults {
             Some(Faults::Rules(rules)) => parse_faults(rules).map(|_| ()),

@@ -5,6 +5,7 @@
 
 use std::process::ExitCode;
 use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -41,6 +42,17 @@ macro_rules! cases {
 /// A case's name and what it does.
 type Case<R> = (String, fn(&R) -> Outcome);
 
+/// What came of a case that did not fail.
+#[derive(Clone, Debug)]
+pub struct Told {
+    /// Its name.
+    pub name: String,
+    /// Why it was skipped, if it was.
+    pub skipped: Option<String>,
+}
+
+type Results = Arc<Mutex<Vec<Told>>>;
+
 /// Cases, in the order in which they run.
 pub struct Suite<R> {
     cases: Vec<Case<R>>,
@@ -73,11 +85,25 @@ impl<R: Clone + Send + 'static> Suite<R> {
 
     /// Runs the cases that the arguments choose.
     pub fn run(self, arguments: &Arguments, rig: &Result<R, String>, terms: Terms<'_>) -> ExitCode {
+        self.run_and_tell(arguments, rig, terms).0
+    }
+
+    /// Runs the cases that the arguments choose; what came of each is told if all of them were chosen and none failed.
+    pub fn run_and_tell(
+        self,
+        arguments: &Arguments,
+        rig: &Result<R, String>,
+        terms: Terms<'_>,
+    ) -> (ExitCode, Option<Vec<Told>>) {
         if let (Err(reason), false) = (rig, arguments.list) {
             println!("{} device tests have nothing to run on: {reason}. {}", self.cases.len(), terms.advice);
         }
-        let trials = self.cases.into_iter().map(|case| trial(case, rig.clone(), terms)).collect();
-        conclude(arguments, &libtest_mimic::run(arguments, trials), terms.required)
+        let results = Results::default();
+        let trials = self.cases.into_iter().map(|case| trial(case, rig.clone(), terms, &results)).collect();
+        let conclusion = libtest_mimic::run(arguments, trials);
+        let all = rig.is_ok() && !arguments.list && wants_all(arguments) && !conclusion.has_failed();
+        let told = std::mem::take(&mut *results.lock().expect("no case fails while it holds this"));
+        (conclude(arguments, &conclusion, terms.required), all.then_some(told))
     }
 }
 
@@ -96,6 +122,10 @@ pub fn device_is_required() -> bool {
     std::env::var_os(REQUIRE).is_some_and(|value| value != "0" && !value.is_empty())
 }
 
+fn wants_all(arguments: &Arguments) -> bool {
+    arguments.filter.is_none() && arguments.skip.is_empty()
+}
+
 /// Says what came of a suite, in the line that `cargo xtask softroce --suite` sums up.
 #[must_use]
 pub fn conclude(arguments: &Arguments, conclusion: &Conclusion, required: bool) -> ExitCode {
@@ -105,26 +135,33 @@ pub fn conclude(arguments: &Arguments, conclusion: &Conclusion, required: bool) 
     let (failed, skipped) = (conclusion.num_failed, conclusion.num_ignored);
     let ran = conclusion.num_passed + failed;
     println!("device tests: {ran} ran, {skipped} skipped, {failed} failed");
-    let all_were_wanted = arguments.filter.is_none() && arguments.skip.is_empty();
-    let nothing = ran == 0 && all_were_wanted && required;
+    let nothing = ran == 0 && wants_all(arguments) && required;
     if nothing {
         println!("no device test ran, and there must be some");
     }
     if failed == 0 && !nothing { ExitCode::SUCCESS } else { ExitCode::from(FAILURE) }
 }
 
-fn trial<R: Send + 'static>((name, case): Case<R>, rig: Result<R, String>, terms: Terms<'_>) -> Trial {
+fn trial<R: Send + 'static>(
+    (name, case): Case<R>,
+    rig: Result<R, String>,
+    terms: Terms<'_>,
+    results: &Results,
+) -> Trial {
     let limit = terms.limit;
     match rig {
-        Ok(rig) => Trial::ignorable_test(name.clone(), move || {
-            let watchdog = Watchdog::start(name, limit);
-            let outcome = case(&rig);
-            drop(watchdog);
-            Ok(match outcome {
-                Ok(()) => Completion::Completed,
-                Err(Skip(reason)) => Completion::ignored_with(reason),
+        Ok(rig) => {
+            let results = results.clone();
+            Trial::ignorable_test(name.clone(), move || {
+                let watchdog = Watchdog::start(name.clone(), limit);
+                let outcome = case(&rig);
+                drop(watchdog);
+                let skipped = outcome.err().map(|Skip(reason)| reason);
+                let result = Told { name, skipped: skipped.clone() };
+                results.lock().expect("no case fails while it holds this").push(result);
+                Ok(skipped.map_or(Completion::Completed, Completion::ignored_with))
             })
-        }),
+        }
         Err(reason) if terms.required => Trial::test(name, move || Err(Failed::from(reason))),
         Err(_) => Trial::ignorable_test(name, || Ok(Completion::ignored_with("no device"))),
     }

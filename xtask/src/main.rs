@@ -1,5 +1,6 @@
 //! The chores of the project, as `cargo xtask <CHORE>`.
 
+mod api;
 mod bench;
 mod c_lib;
 mod soft_libs;
@@ -19,6 +20,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Chore {
+    /// List what the crates offer (docs/api), or check that, and that nothing is gone
+    Api(api::Args),
     /// Measure speed, as ratios within one interleaved run
     Bench(bench::Args),
     /// Make the generated bindings of rdma-mummy-sys again
@@ -38,6 +41,7 @@ enum Chore {
 fn main() -> anyhow::Result<ExitCode> {
     let root = root();
     match Cli::parse().chore {
+        Chore::Api(args) => api::run(&root, &args),
         Chore::Bench(args) => bench::run(&root, &args),
         Chore::Bindings { arguments } => bindings(&root, &arguments),
         Chore::CLib(args) => c_lib::run(&root, &args),

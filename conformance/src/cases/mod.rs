@@ -1,8 +1,10 @@
 //! The cases, by area.
 #![deny(unsafe_code)]
 
+mod absent;
 mod attributes;
 mod completion;
+mod device_memory;
 mod devices;
 mod domains;
 mod ece;
@@ -15,6 +17,7 @@ mod placement;
 mod posting;
 mod rc_data;
 mod rc_errors;
+mod regions;
 mod srq;
 mod states;
 mod transitions;
@@ -38,6 +41,7 @@ const LOCAL_REASON: &str =
 pub(crate) fn all() -> Suite {
     let mut suite = Suite::default();
     devices::cases(&mut suite);
+    absent::cases(&mut suite);
     domains::cases(&mut suite);
     memory::cases(&mut suite);
     completion::cases(&mut suite);
@@ -54,6 +58,8 @@ pub(crate) fn all() -> Suite {
     placement::cases(&mut suite);
     multicast::cases(&mut suite);
     srq::cases(&mut suite);
+    regions::cases(&mut suite);
+    device_memory::cases(&mut suite);
     import::cases(&mut suite);
     ece::cases(&mut suite);
     events::cases(&mut suite);

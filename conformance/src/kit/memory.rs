@@ -320,6 +320,16 @@ impl Mr {
     }
 }
 
+impl Mr {
+    /// Tries to change the memory to one that is not there.
+    pub(crate) fn rereg_nowhere(&mut self, flags: u32, addr: u64, len: usize) -> i32 {
+        let pointer = std::ptr::without_provenance_mut(addr as usize);
+        let pd = std::ptr::null_mut();
+        // SAFETY: the region lives; the device refuses what is not there, and is told no request.
+        unsafe { (self.pd.device().lib().ibv_rereg_mr)(self.raw.get(), flags as i32, pd, pointer, len, 0) }
+    }
+}
+
 /// An address handle.
 #[derive(Clone, Debug)]
 pub(crate) struct Ah(Arc<AhInner>);

@@ -12,6 +12,7 @@
 //! - Verbs are thread-safe (`man 7 ibverbs`), except for what needs a lock of the caller's: the extended
 //!   posting and polling, which are locked here by [`Qp`] and [`Cq`].
 
+mod absent;
 mod cq;
 mod device;
 mod domain;
@@ -20,11 +21,13 @@ mod memory;
 mod node;
 mod qp;
 mod raw;
+mod region;
 mod srq;
 mod state;
 mod window;
 mod wr;
 
+pub(crate) use absent::{is_absent, operation_name, port_state_name, rate};
 pub(crate) use cq::{Channel, Cq, CqInit, STANDARD, Wc};
 pub(crate) use device::{Device, devices, event_name, lists_without_count, set_variable, status_name};
 pub(crate) use domain::{ImportedMr, Parent, Td, close, duplicate, other_descriptor};
@@ -35,6 +38,7 @@ pub(crate) use node::{
 };
 pub(crate) use qp::{Change, Qp, QpInit};
 pub(crate) use raw::{PATIENCE, until};
+pub(crate) use region::{BufferFile, Dm, Region};
 pub(crate) use srq::Srq;
 pub(crate) use state::{STATES, TYPES, node, node_in};
 pub(crate) use window::{Mw, Part, next_key};

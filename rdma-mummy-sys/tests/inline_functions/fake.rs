@@ -24,18 +24,23 @@ pub(crate) struct Release {
     pub(crate) cq_ex: usize,
     /// 104 bytes in both.
     pub(crate) mlx5dv_qp_ex: usize,
+    /// 65: 24 bytes, 44: 16, which has no `wc_is_unsolicited`.
+    pub(crate) efadv_cq: usize,
+    /// 65: 16 bytes; 44 has no such struct.
+    pub(crate) efadv_qp: usize,
 }
 
 /// The release that the bindings are made from, and the oldest one that is tested against.
 pub(crate) const RELEASES: [Release; 2] = [
-    Release { verbs_context: 0, qp_ex: 0, cq_ex: 0, mlx5dv_qp_ex: 0 },
-    Release { verbs_context: 48, qp_ex: 8, cq_ex: 0, mlx5dv_qp_ex: 0 },
+    Release { verbs_context: 0, qp_ex: 0, cq_ex: 0, mlx5dv_qp_ex: 0, efadv_cq: 0, efadv_qp: 0 },
+    Release { verbs_context: 48, qp_ex: 8, cq_ex: 0, mlx5dv_qp_ex: 0, efadv_cq: 8, efadv_qp: 16 },
 ];
 
 #[cfg(target_arch = "x86_64")]
 const _: () = {
     assert!(size_of::<verbs_context>() == 696 && size_of::<ibv_qp_ex>() == 360);
     assert!(size_of::<ibv_cq_ex>() == 288 && size_of::<mlx5dv_qp_ex>() == 104);
+    assert!(size_of::<efadv_cq>() == 24 && size_of::<efadv_qp>() == 16);
 };
 
 /// A zeroed struct, of which bytes at the front or at the back were never allocated.

@@ -14,6 +14,7 @@ mod cases;
 mod fake;
 mod cm;
 mod context;
+mod efa;
 mod flow;
 mod memory;
 mod mlx5;
@@ -23,10 +24,12 @@ mod queues;
 mod word;
 
 /// The lists of functions that the modules test.
-const TESTED: [&[&str]; 17] = [
+const TESTED: [&[&str]; 19] = [
     cm::WRITTEN,
     context::CONTEXT_CASES,
     context::WRITTEN,
+    efa::CQ_CASES,
+    efa::QP_CASES,
     flow::CONTEXT_CASES,
     memory::CONTEXT_CASES,
     memory::DM_CASES,

@@ -44,6 +44,16 @@ macro_rules! integers {
 
 integers! { u8 u16 u32 u64 usize i32 isize }
 
+impl Word for bool {
+    fn sample(n: u64) -> Self {
+        n % 2 == 1
+    }
+
+    fn word(self) -> u64 {
+        u64::from(self)
+    }
+}
+
 macro_rules! newtypes {
     ($($ty:ident)*) => {$(
         impl Word for $ty {

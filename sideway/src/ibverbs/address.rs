@@ -1,4 +1,13 @@
 //! Addresses: GIDs, the GID table, and address vectors.
+//!
+//! ```
+//! use sideway::ibverbs::address::Gid;
+//!
+//! let gid: Gid = "::ffff:192.0.2.1".parse()?;
+//! assert_eq!(gid.to_ipv4_mapped(), Some([192, 0, 2, 1].into()));
+//! assert_eq!(gid.to_string(), "0000:0000:0000:0000:0000:ffff:c000:0201");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 use std::fmt;
 use std::io;

@@ -97,6 +97,10 @@ impl ProtectionDomain {
     /// # Errors
     ///
     /// As those of both halves.
+    ///
+    /// # References
+    ///
+    /// `man ibv_create_ah_from_wc`
     pub fn create_ah_from_wc(
         &self,
         origin: impl Into<DatagramOrigin>,
@@ -185,6 +189,10 @@ impl AddressHandle {
     /// # Errors
     ///
     /// The device did not let go of it. The handle comes back with the error.
+    ///
+    /// # References
+    ///
+    /// `man ibv_create_ah`
     pub fn close(self) -> Result<(), DestroyAddressHandleError> {
         let handle = ManuallyDrop::new(self);
         // SAFETY: the handle lives, and is taken apart below only if this succeeded.

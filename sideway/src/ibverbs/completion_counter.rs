@@ -68,7 +68,8 @@ pub struct CompletionCounterCapabilities {
 
 /// A completion counter (`ibv_comp_cntr`).
 ///
-/// A handle: clones stand for the same counter, which goes when the last handle and the last queue pair that it counts are gone.
+/// A handle: clones stand for the same counter, which goes (`ibv_destroy_comp_cntr`) when the last handle and the last queue
+/// pair that it counts are gone.
 #[derive(Clone)]
 pub struct CompletionCounter(Arc<Inner>);
 

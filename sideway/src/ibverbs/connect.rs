@@ -9,6 +9,31 @@
 //!
 //! A datagram pair is not connected: [`activate_ud`] brings it up by itself, and what the peer's endpoint says becomes an
 //! [address handle](super::address_handle): [`LocalPath::address_to`].
+//!
+//! ```
+//! # #[cfg(feature = "soft")]
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # use sideway::ibverbs::device::DeviceList;
+//! # let list = DeviceList::from_provider(sideway::ProviderChoice::Soft.select()?.provider())?;
+//! # let context = list.first()?.open()?;
+//! use sideway::ibverbs::connect::{ConnectOptions, Endpoint, LocalPath, connect};
+//!
+//! let path = LocalPath::choose(&context, 1, None)?;
+//! println!("{}", path.reason());
+//! let cq = context.create_cq_builder().build_generic()?;
+//! let mut builder = context.alloc_pd()?.create_qp_builder();
+//! builder.setup_send_cq(&cq).setup_recv_cq(&cq);
+//! let (mut here, mut there) = (builder.build_generic()?, builder.build_generic()?);
+//! // Each side sends its own to the other.
+//! let (ours, theirs) = (Endpoint::new(&here, &path, 0x10), Endpoint::new(&there, &path, 0x20));
+//! let connection = connect(&mut here, &path, &ours, &theirs, &ConnectOptions::default())?;
+//! connect(&mut there, &path, &theirs, &ours, &ConnectOptions::default())?;
+//! println!("{connection}");
+//! # Ok(())
+//! # }
+//! # #[cfg(not(feature = "soft"))]
+//! # fn main() {}
+//! ```
 
 use std::fmt;
 use std::net::Ipv4Addr;

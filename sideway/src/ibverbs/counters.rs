@@ -47,7 +47,8 @@ c_flags! {
 
 /// A set of counters (`ibv_counters`).
 ///
-/// A handle: clones stand for the same set, which goes when the last handle and the last flow that counts into it are gone.
+/// A handle: clones stand for the same set, which goes (`ibv_destroy_counters`) when the last handle and the last flow
+/// that counts into it are gone.
 #[derive(Clone)]
 pub struct Counters(Arc<Inner>);
 

@@ -1,4 +1,22 @@
 //! The list of devices.
+//!
+//! ```
+//! # #[cfg(feature = "soft")]
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use sideway::ibverbs::device::DeviceList;
+//!
+//! let list = DeviceList::from_provider(sideway::ProviderChoice::Soft.select()?.provider())?;
+//! for device in list.iter() {
+//!     println!("{}: {:?}, {}", device.name(), device.guid(), device.node_type());
+//! }
+//! let context = list.find("soft0")?.open()?;
+//! # drop(list);
+//! # assert_eq!(context.name(), "soft0");
+//! # Ok(())
+//! # }
+//! # #[cfg(not(feature = "soft"))]
+//! # fn main() {}
+//! ```
 
 use std::ffi::CStr;
 use std::fmt;
@@ -12,7 +30,7 @@ use rdma_mummy_sys::{Provider, verbs};
 use super::device_context::DeviceContext;
 use crate::provider::{ProviderError, default_provider};
 
-/// The RDMA devices of a provider (`ibv_get_device_list`).
+/// The RDMA devices of a provider (`ibv_get_device_list`; `ibv_free_device_list` when it is dropped).
 #[derive(Debug)]
 pub struct DeviceList {
     provider: Provider,
@@ -106,11 +124,15 @@ impl DeviceList {
         Self::from_provider(default_provider()?)
     }
 
-    /// The devices of `provider`.
+    /// The devices of `provider` (`ibv_get_device_list`).
     ///
     /// # Errors
     ///
     /// The library cannot list devices.
+    ///
+    /// # References
+    ///
+    /// `man ibv_get_device_list`
     pub fn from_provider(provider: Provider) -> Result<Self, GetDeviceListError> {
         let mut len = 0;
         // SAFETY: `len` is a valid place for the count.
@@ -200,12 +222,20 @@ unsafe impl Sync for Device<'_> {}
 
 impl Device<'_> {
     /// The kernel's name of the device, such as `mlx5_0` (`ibv_get_device_name`).
+    ///
+    /// # References
+    ///
+    /// `man ibv_get_device_name`
     pub fn name(&self) -> String {
         // SAFETY: the device belongs to a list that lives.
         unsafe { device_name(self.provider, self.device) }
     }
 
     /// The node GUID (`ibv_get_device_guid`).
+    ///
+    /// # References
+    ///
+    /// `man ibv_get_device_guid`
     pub fn guid(&self) -> Guid {
         // SAFETY: the device belongs to a list that lives.
         Guid::from_be(unsafe { (self.provider.verbs().ibv_get_device_guid)(self.device.as_ptr()) })
@@ -240,6 +270,10 @@ impl Device<'_> {
     /// # Errors
     ///
     /// The device cannot be opened, for want of rights for instance.
+    ///
+    /// # References
+    ///
+    /// `man ibv_open_device`
     pub fn open(&self) -> Result<DeviceContext, OpenDeviceError> {
         // SAFETY: the device belongs to a list that lives.
         let context = unsafe { (self.provider.verbs().ibv_open_device)(self.device.as_ptr()) };

@@ -2,6 +2,20 @@
 //!
 //! [`DeviceContext::query_device`](super::device_context::DeviceContext::query_device) asks for all that the library knows. An
 //! older library knows less, and what it does not know reads as absent: 0, no flag, no capability.
+//!
+//! ```
+//! # #[cfg(feature = "soft")]
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # use sideway::ibverbs::device::DeviceList;
+//! # let list = DeviceList::from_provider(sideway::ProviderChoice::Soft.select()?.provider())?;
+//! # let context = list.first()?.open()?;
+//! let attr = context.query_device()?;
+//! println!("{} queue pairs of {} requests", attr.max_qp(), attr.max_qp_wr());
+//! # Ok(())
+//! # }
+//! # #[cfg(not(feature = "soft"))]
+//! # fn main() {}
+//! ```
 
 use std::fmt;
 

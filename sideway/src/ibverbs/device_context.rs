@@ -1,4 +1,23 @@
 //! An open device.
+//!
+//! ```
+//! # #[cfg(feature = "soft")]
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # use sideway::ibverbs::device::DeviceList;
+//! # let list = DeviceList::from_provider(sideway::ProviderChoice::Soft.select()?.provider())?;
+//! # let context = list.first()?.open()?;
+//! let attr = context.query_device()?;
+//! for port_num in 1..=attr.phys_port_cnt() {
+//!     println!("port {port_num} is {}", context.query_port(port_num)?.port_state());
+//! }
+//! for entry in context.query_gid_table()? {
+//!     println!("{}, {}: {}", entry.port_num(), entry.gid_index(), entry.gid());
+//! }
+//! # Ok(())
+//! # }
+//! # #[cfg(not(feature = "soft"))]
+//! # fn main() {}
+//! ```
 
 use std::fmt;
 use std::io;
@@ -18,7 +37,7 @@ use super::{check, sysfs};
 
 /// An open device (`ibv_context`).
 ///
-/// A handle: clones stand for the same context, which is closed when the last handle and the last
+/// A handle: clones stand for the same context, which is closed (`ibv_close_device`) when the last handle and the last
 /// object made from it are gone.
 #[derive(Clone)]
 pub struct DeviceContext(Arc<Inner>);
@@ -48,6 +67,9 @@ pub(crate) struct Quirks {
     /// SoftRoCE's `ibv_wr_set_sge_list` takes every entry to be as long as the first (every rdma-core before
     /// mid-2026), so that fewer bytes are moved, or the message fails; `ibv_post_send` has it right.
     pub(crate) one_extended_entry: bool,
+    /// mlx5's `ibv_wr_*` find out that the queue is full only after they have begun to write over an outstanding request (every
+    /// rdma-core up to 65 at least); `ibv_post_send` looks first.
+    pub(crate) overwrites_when_full: bool,
 }
 
 impl Quirks {
@@ -57,12 +79,19 @@ impl Quirks {
     /// The vendor id of NVIDIA's (Mellanox') NICs.
     const MELLANOX_VENDOR_ID: u32 = 0x02c9;
 
-    const ALL: Self = Self { end_poll_after_each: true, no_extended_inline: true, one_extended_entry: true };
+    const ALL: Self = Self {
+        end_poll_after_each: true,
+        no_extended_inline: true,
+        one_extended_entry: true,
+        overwrites_when_full: true,
+    };
 
     fn of(attr: &DeviceAttr) -> Self {
         match attr.vendor_id() {
-            Self::RXE_VENDOR_ID => Self::ALL,
-            Self::MELLANOX_VENDOR_ID => Self { no_extended_inline: true, ..Self::default() },
+            Self::RXE_VENDOR_ID => Self { overwrites_when_full: false, ..Self::ALL },
+            Self::MELLANOX_VENDOR_ID => {
+                Self { no_extended_inline: true, overwrites_when_full: true, ..Self::default() }
+            }
             _ => Self::default(),
         }
     }
@@ -112,7 +141,7 @@ impl DeviceContext {
         is_soft(&self.name())
     }
 
-    /// The node GUID.
+    /// The node GUID (`ibv_get_device_guid`).
     pub fn guid(&self) -> Guid {
         // SAFETY: the context is open, so its device lives.
         Guid::from_be(unsafe {
@@ -131,6 +160,10 @@ impl DeviceContext {
     /// # Errors
     ///
     /// The device does not answer.
+    ///
+    /// # References
+    ///
+    /// `man ibv_query_device_ex`
     pub fn query_device(&self) -> Result<DeviceAttr, QueryDeviceError> {
         // SAFETY: the context is open.
         unsafe { query_device(self.0.context, self.0.provider) }.map_err(|source| QueryDeviceError { source })
@@ -141,6 +174,10 @@ impl DeviceContext {
     /// # Errors
     ///
     /// There is no such port, or the device does not answer.
+    ///
+    /// # References
+    ///
+    /// `man ibv_query_port`
     pub fn query_port(&self, port_num: u8) -> Result<PortAttr, QueryPortError> {
         let mut attr = ibv_port_attr::default();
         // SAFETY: the context is open and `attr` is a valid place.
@@ -156,6 +193,10 @@ impl DeviceContext {
     /// # Errors
     ///
     /// There is no such port or index.
+    ///
+    /// # References
+    ///
+    /// `man ibv_query_gid`
     pub fn query_gid(&self, port_num: u8, gid_index: u32) -> Result<Gid, QueryGidError> {
         let error = |source| QueryGidError { port_num, gid_index, source };
         let index =
@@ -175,6 +216,10 @@ impl DeviceContext {
     /// # Errors
     ///
     /// There is no such port, or no entry at this index.
+    ///
+    /// # References
+    ///
+    /// `man ibv_query_gid_ex`
     pub fn query_gid_ex(&self, port_num: u8, gid_index: u32) -> Result<GidEntry, QueryGidError> {
         let error = |source| QueryGidError { port_num, gid_index, source };
         let mut entry = ibv_gid_entry::default();
@@ -202,6 +247,10 @@ impl DeviceContext {
     /// # Errors
     ///
     /// The tables cannot be read.
+    ///
+    /// # References
+    ///
+    /// `man ibv_query_gid_table`
     pub fn query_gid_table(&self) -> Result<Vec<GidEntry>, QueryGidTableError> {
         let ports = self.query_device()?.phys_port_cnt();
         let mut room = 0;
@@ -240,6 +289,10 @@ impl DeviceContext {
     /// # Errors
     ///
     /// The device has no more of them.
+    ///
+    /// # References
+    ///
+    /// `man ibv_alloc_pd`
     pub fn alloc_pd(&self) -> Result<ProtectionDomain, AllocateProtectionDomainError> {
         ProtectionDomain::allocate(self)
     }

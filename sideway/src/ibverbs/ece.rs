@@ -3,6 +3,27 @@
 //! Before the queue pairs are connected, one end tells its [options](QueuePairControl::query_ece) to the other, which
 //! [sets](QueuePairControl::set_ece) them on its own pair; what it accepted goes back, and is set at the first end. From then on
 //! both ends have the same options, which take effect as the pairs are modified towards ready-to-send.
+//!
+//! ```
+//! # #[cfg(feature = "soft")]
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # use sideway::ibverbs::device::DeviceList;
+//! # let list = DeviceList::from_provider(sideway::ProviderChoice::Soft.select()?.provider())?;
+//! # let context = list.first()?.open()?;
+//! use sideway::ibverbs::queue_pair::QueuePair;
+//!
+//! let cq = context.create_cq_builder().build_generic()?;
+//! let mut builder = context.alloc_pd()?.create_qp_builder();
+//! builder.setup_send_cq(&cq).setup_recv_cq(&cq);
+//! let (here, there) = (builder.build_generic()?, builder.build_generic()?);
+//! let wanted = here.control().query_ece()?;
+//! let accepted = there.control().set_ece(wanted)?;
+//! here.control().set_ece(accepted)?;
+//! # Ok(())
+//! # }
+//! # #[cfg(not(feature = "soft"))]
+//! # fn main() {}
+//! ```
 
 use std::io;
 

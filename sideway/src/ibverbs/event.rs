@@ -1,8 +1,8 @@
 //! Asynchronous events: what a device says without being asked (`ibv_get_async_event`).
 //!
 //! A queue pair that failed, a completion queue that overran, a port that went down, a device that is gone. An event
-//! here is a value: what it is about is copied out, and it is acknowledged before it is given to the program, so that
-//! nothing waits for an event that is still being looked at: objects can be dropped at any time.
+//! here is a value: what it is about is copied out, and it is acknowledged (`ibv_ack_async_event`) before the program sees
+//! it, so that nothing waits for an event that is still being looked at: objects can be dropped at any time.
 //!
 //! ```
 //! # #[cfg(feature = "soft")]
@@ -246,6 +246,10 @@ impl AsyncEvents {
     /// # Errors
     ///
     /// The device is gone, and its last event taken.
+    ///
+    /// # References
+    ///
+    /// `man ibv_get_async_event`
     pub fn try_next(&self) -> Result<Option<AsyncEvent>, AsyncEventError> {
         let verbs = self.context.provider().verbs();
         loop {

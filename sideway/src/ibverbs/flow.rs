@@ -497,6 +497,10 @@ impl Flow {
     /// # Errors
     ///
     /// The device did not end it. The flow comes back with the error.
+    ///
+    /// # References
+    ///
+    /// `man ibv_create_flow`
     pub fn close(self) -> Result<(), DestroyFlowError> {
         let mut flow = ManuallyDrop::new(self);
         // SAFETY: the flow lives, and is taken apart below only if this succeeded.

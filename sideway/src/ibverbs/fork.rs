@@ -8,6 +8,21 @@
 //! missing in the child, too.
 //!
 //! With any kernel, a child has no part in the devices that its parent has opened: their objects are not to be used there.
+//!
+//! ```
+//! # #[cfg(feature = "soft")]
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use sideway::ibverbs::fork::{ForkStatus, fork_init, is_fork_initialized};
+//!
+//! let provider = sideway::ProviderChoice::Soft.select()?.provider();
+//! if is_fork_initialized(provider)? == ForkStatus::Disabled {
+//!     fork_init(provider)?;
+//! }
+//! # Ok(())
+//! # }
+//! # #[cfg(not(feature = "soft"))]
+//! # fn main() {}
+//! ```
 
 use std::io;
 

@@ -268,7 +268,7 @@ pub enum ImportError {
 
 impl ImportError {
     #[cold]
-    fn new(context: &DeviceContext, verb: &'static str, what: &'static str, handle: u32) -> Self {
+    pub(super) fn new(context: &DeviceContext, verb: &'static str, what: &'static str, handle: u32) -> Self {
         let source = io::Error::last_os_error();
         if Unsupported::is_meant_by(&source) {
             return Unsupported::new(context, verb, what).into();

@@ -21,6 +21,10 @@ impl DeviceContext {
     /// # Errors
     ///
     /// Always: [`Unsupported`].
+    ///
+    /// # References
+    ///
+    /// `man ibv_create_wq`
     pub fn create_wq(&self) -> Result<Infallible, Unsupported> {
         Err(Unsupported::new(self, "ibv_create_wq", "work queues in this crate"))
     }
@@ -30,6 +34,10 @@ impl DeviceContext {
     /// # Errors
     ///
     /// Always: [`Unsupported`].
+    ///
+    /// # References
+    ///
+    /// `man ibv_create_rwq_ind_table`
     pub fn create_rwq_ind_table(&self) -> Result<Infallible, Unsupported> {
         Err(Unsupported::new(self, "ibv_create_rwq_ind_table", "receive-side scaling in this crate"))
     }

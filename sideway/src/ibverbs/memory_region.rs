@@ -1,4 +1,66 @@
-//! Memory regions.
+//! Memory regions: memory that a device may reach, under a key.
+//!
+//! # Whose memory
+//!
+//! | memory | registered by | who keeps it there |
+//! | --- | --- | --- |
+//! | that the registration owns | [`reg_buffer`] | [`RegisteredBuffer`](crate::memory::RegisteredBuffer): safe |
+//! | that is borrowed for a while | [`reg_mr_scoped`] | a closure, at whose end the registration has ended: safe |
+//! | at a raw address | [`reg_mr`], [`reg_mr_iova`] | the caller: unsafe |
+//! | all of the address space, on demand | [`reg_mr_implicit`] | the caller: unsafe |
+//! | a dma-buf's | [`reg_dmabuf_mr`] | the kernel: safe |
+//! | on the device | [`reg_dm_mr`] | the [`DeviceMemory`] itself: safe |
+//! | none | [`alloc_null_mr`] | nobody: safe |
+//!
+//! There is no registration with the lifetime of a borrow: a value that borrows can be leaked ([`std::mem::forget`]), the
+//! borrow would end all the same, and the device would go on writing to what has become somebody else's memory. So what is
+//! borrowed is registered for the time of a call.
+//!
+//! ```
+//! # #[cfg(feature = "soft")] {
+//! # use sideway::ibverbs::device::DeviceList;
+//! use sideway::ibverbs::AccessFlags;
+//!
+//! # let devices = DeviceList::from_provider(sideway::soft::provider())?;
+//! let pd = devices.first()?.open()?.alloc_pd()?;
+//! let mut bytes = [0; 4096];
+//! let key = pd.reg_mr_scoped(&mut bytes, AccessFlags::LocalWrite, |region| {
+//!     // ... requests, and waiting for them ...
+//!     region.lkey()
+//! })?;
+//! println!("{key:#x} is no key any more, and the bytes are ours again: {}", bytes[0]);
+//!
+//! // Bytes that nobody wants, or zeroes from nowhere: no memory at all.
+//! let null = pd.alloc_null_mr()?;
+//! println!("{:#x} is the key of {null:?}", null.lkey());
+//! # }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Names for a byte
+//!
+//! Requests name a byte of a region by a key and an address. The address of the first byte is [`iova`](MemoryRegion::iova): that in
+//! this process's address space, unless the region was registered with another one.
+//!
+//! [`reg_buffer`]: ProtectionDomain::reg_buffer
+//! [`reg_mr_scoped`]: ProtectionDomain::reg_mr_scoped
+//! [`reg_mr`]: ProtectionDomain::reg_mr
+//! [`reg_mr_iova`]: ProtectionDomain::reg_mr_iova
+//! [`reg_mr_implicit`]: ProtectionDomain::reg_mr_implicit
+//! [`reg_dmabuf_mr`]: ProtectionDomain::reg_dmabuf_mr
+//! [`reg_dm_mr`]: ProtectionDomain::reg_dm_mr
+//! [`alloc_null_mr`]: ProtectionDomain::alloc_null_mr
+
+mod advice;
+mod change;
+mod null;
+mod register;
+mod scoped;
+
+pub use advice::{AdviseMemoryRegionError, AdviseMemoryRegionFlags, MemoryRegionAdvice};
+pub use change::{MemoryRegionChange, ReregisterMemoryRegionError, UnusableMemoryRegion};
+pub use null::{AllocateNullMemoryRegionError, NullMemoryRegion};
+pub use register::RegisterMemoryRegionError;
 
 use std::fmt;
 use std::io;
@@ -6,9 +68,9 @@ use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 
 use rdma_mummy_sys::types::ibv_mr;
-use rdma_mummy_sys::verbs;
 
 use super::AccessFlags;
+use super::device_memory::DeviceMemory;
 use super::protection_domain::ProtectionDomain;
 
 /// Memory that is registered with a device (`ibv_mr`).
@@ -19,9 +81,25 @@ pub struct MemoryRegion {
     mr: NonNull<ibv_mr>,
     ptr: *mut u8,
     len: usize,
+    /// Of the first byte, unless the region is zero-based.
+    iova: u64,
+    access: AccessFlags,
     lkey: u32,
     rkey: u32,
     pd: ProtectionDomain,
+    kind: MemoryKind,
+}
+
+/// What a region's memory is.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum MemoryKind {
+    /// Mapped in this process.
+    Program,
+    /// A dma-buf's.
+    DmaBuf,
+    /// On the device. The region keeps it.
+    Device(DeviceMemory),
 }
 
 // SAFETY: a region is a pair of keys; the memory is only touched through raw pointers by unsafe code.
@@ -30,25 +108,23 @@ unsafe impl Send for MemoryRegion {}
 unsafe impl Sync for MemoryRegion {}
 
 impl MemoryRegion {
+    /// A region of a dma-buf that a plug-in of direct verbs has made.
+    ///
     /// # Safety
     ///
-    /// As [`ProtectionDomain::reg_mr`].
-    pub(crate) unsafe fn register(
+    /// `mr` was made just now in this domain, with these attributes, and nothing else deregisters it.
+    #[cfg(feature = "mlx5")]
+    pub(crate) unsafe fn of_direct(
+        mr: NonNull<ibv_mr>,
         pd: &ProtectionDomain,
-        ptr: *mut u8,
         len: usize,
+        iova: u64,
         access: AccessFlags,
-    ) -> Result<Self, RegisterMemoryRegionError> {
-        let lib = pd.context().provider().verbs();
-        // SAFETY: the domain lives, and the caller keeps the memory allocated.
-        let mr = unsafe {
-            verbs::ibv_reg_mr(lib, pd.as_raw().as_ptr(), ptr.cast(), len, access.bits() as core::ffi::c_int)
-        };
-        let mr = NonNull::new(mr)
-            .ok_or_else(|| RegisterMemoryRegionError::new(len, access, io::Error::last_os_error()))?;
-        // SAFETY: the library returned a region; the fields are in every release's struct.
+    ) -> Self {
+        // SAFETY: the caller gives a region that lives; the fields are in every release's struct.
         let (lkey, rkey) = unsafe { ((*mr.as_ptr()).lkey, (*mr.as_ptr()).rkey) };
-        Ok(Self { mr, ptr, len, lkey, rkey, pd: pd.clone() })
+        let (ptr, kind) = (std::ptr::null_mut(), MemoryKind::DmaBuf);
+        Self { mr, ptr, len, iova, access, lkey, rkey, pd: pd.clone(), kind }
     }
 
     /// The key by which local work requests name the region.
@@ -63,10 +139,26 @@ impl MemoryRegion {
         self.rkey
     }
 
-    /// The first byte of the region.
+    /// The first byte of the region, in this process's address space; null if it is not there: memory on the device, or a dma-buf's.
     #[inline]
     pub fn get_ptr(&self) -> *mut u8 {
         self.ptr
+    }
+
+    /// The address by which requests, this side's and a peer's, name the first byte.
+    #[inline]
+    pub fn iova(&self) -> u64 {
+        if self.access.contains(AccessFlags::ZeroBased) { 0 } else { self.iova }
+    }
+
+    /// The permissions that it was registered with.
+    pub fn access(&self) -> AccessFlags {
+        self.access
+    }
+
+    /// What its memory is.
+    pub fn kind(&self) -> &MemoryKind {
+        &self.kind
     }
 
     /// How long the region is, in bytes.
@@ -97,8 +189,11 @@ impl MemoryRegion {
         let result = unsafe { region.deregister() };
         match result {
             Ok(()) => {
-                // SAFETY: the region's own drop does not run, so this is the only one of the domain's handle.
-                drop(unsafe { core::ptr::read(&raw const region.pd) });
+                // SAFETY: the region's own drop does not run, so these are the only ones of the domain's handle and of the
+                // memory's.
+                drop(unsafe {
+                    (core::ptr::read(&raw const region.pd), core::ptr::read(&raw const region.kind))
+                });
                 Ok(())
             }
             Err(source) => {
@@ -122,7 +217,7 @@ impl Drop for MemoryRegion {
         if let Err(error) = unsafe { self.deregister() } {
             log::error!("ibv_dereg_mr failed, {} bytes at {:p} stay registered: {error}", self.len, self.ptr);
             // The region is still there, so what it depends on has to stay.
-            std::mem::forget(self.pd.clone());
+            std::mem::forget((self.pd.clone(), self.kind.clone()));
         }
     }
 }
@@ -132,6 +227,7 @@ impl fmt::Debug for MemoryRegion {
         f.debug_struct("MemoryRegion")
             .field("ptr", &self.ptr)
             .field("len", &self.len)
+            .field("iova", &format_args!("{:#x}", self.iova()))
             .field("lkey", &format_args!("{:#x}", self.lkey))
             .field("rkey", &format_args!("{:#x}", self.rkey))
             .finish_non_exhaustive()
@@ -146,64 +242,4 @@ pub struct DeregisterMemoryRegionError {
     pub region: MemoryRegion,
     /// What the library said.
     pub source: io::Error,
-}
-
-/// Memory could not be registered.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum RegisterMemoryRegionError {
-    /// The process may not lock that much memory.
-    #[error(
-        "cannot register {len} bytes: the limit of locked memory (RLIMIT_MEMLOCK) is {limit} bytes and the \
-         process may not exceed it; raise it with `ulimit -l unlimited` or in /etc/security/limits.conf ({source})"
-    )]
-    MemoryLockLimit {
-        /// How many bytes were to be registered.
-        len: usize,
-        /// The limit, in bytes, for all of the process's registered memory.
-        limit: u64,
-        /// What the library said.
-        source: io::Error,
-    },
-    /// `ibv_reg_mr` failed.
-    #[error("cannot register {len} bytes with {access:?}: {source}")]
-    Ibverbs {
-        /// How many bytes were to be registered.
-        len: usize,
-        /// The permissions.
-        access: AccessFlags,
-        /// What the library said.
-        source: io::Error,
-    },
-}
-
-impl RegisterMemoryRegionError {
-    #[cold]
-    fn new(len: usize, access: AccessFlags, source: io::Error) -> Self {
-        let limited = matches!(source.raw_os_error(), Some(libc::ENOMEM | libc::EAGAIN | libc::EPERM));
-        match memory_lock_limit() {
-            Some(limit) if limited => Self::MemoryLockLimit { len, limit, source },
-            _ => Self::Ibverbs { len, access, source },
-        }
-    }
-}
-
-/// The limit of locked memory, if there is one.
-fn memory_lock_limit() -> Option<u64> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` is a valid place.
-    let result = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) };
-    (result == 0 && limit.rlim_cur != libc::RLIM_INFINITY && !may_lock_any_memory()).then_some(limit.rlim_cur)
-}
-
-/// Whether the kernel does not apply the limit to this process (`CAP_IPC_LOCK`).
-fn may_lock_any_memory() -> bool {
-    const CAP_IPC_LOCK: u32 = 14;
-    std::fs::read_to_string("/proc/self/status")
-        .ok()
-        .and_then(|status| {
-            let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?.trim().to_owned();
-            u64::from_str_radix(&mask, 16).ok()
-        })
-        .is_some_and(|mask| mask & 1 << CAP_IPC_LOCK != 0)
 }

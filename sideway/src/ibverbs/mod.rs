@@ -11,6 +11,7 @@ pub mod counters;
 pub mod device;
 pub mod device_attr;
 pub mod device_context;
+pub mod device_memory;
 pub mod ece;
 pub mod event;
 pub mod flow;

@@ -4,6 +4,31 @@
 //! [is in the group](QueuePairControl::attach_mcast), takes one of its receives, and has the group's GID in its header. On a
 //! network with switches the host has to join the group as well: through the subnet administrator (InfiniBand) or IGMP
 //! (RoCE), which is the connection manager's business.
+//!
+//! ```
+//! # #[cfg(feature = "soft")]
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # use sideway::ibverbs::device::DeviceList;
+//! # let list = DeviceList::from_provider(sideway::ProviderChoice::Soft.select()?.provider())?;
+//! # let context = list.first()?.open()?;
+//! use sideway::ibverbs::address::Gid;
+//! use sideway::ibverbs::connect::{ConnectOptions, LocalPath, activate_ud};
+//! use sideway::ibverbs::queue_pair::{QueuePair, QueuePairType};
+//!
+//! let group: Gid = "ff12::1".parse()?;
+//! let cq = context.create_cq_builder().build_generic()?;
+//! let mut builder = context.alloc_pd()?.create_qp_builder();
+//! builder.setup_send_cq(&cq).setup_recv_cq(&cq).setup_qp_type(QueuePairType::UnreliableDatagram);
+//! let mut qp = builder.build_generic()?;
+//! activate_ud(&mut qp, &LocalPath::choose(&context, 1, None)?, 0x1111_1111, 0, &ConnectOptions::default())?;
+//! let membership = qp.control().attach_mcast(group, 0)?;
+//! // Datagrams to the group come in, until:
+//! membership.detach()?;
+//! # Ok(())
+//! # }
+//! # #[cfg(not(feature = "soft"))]
+//! # fn main() {}
+//! ```
 
 use std::fmt;
 use std::io;
@@ -93,6 +118,10 @@ impl MulticastMembership {
     /// # Errors
     ///
     /// The device did not take it out: it is still in the group, and cannot be destroyed. The membership comes back with the error.
+    ///
+    /// # References
+    ///
+    /// `man ibv_attach_mcast`
     pub fn detach(self) -> Result<(), DetachMulticastError> {
         let membership = ManuallyDrop::new(self);
         match membership.leave() {

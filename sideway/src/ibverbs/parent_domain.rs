@@ -3,6 +3,24 @@
 //! A parent domain is "completely interchangeable" with the domain that it extends: it is a
 //! [`ProtectionDomain`] of the same memory and the same queue pairs. What it adds is a
 //! [thread domain](super::thread_domain), or allocators for the memory of queues.
+//!
+//! ```
+//! # #[cfg(feature = "soft")]
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # use sideway::ibverbs::device::DeviceList;
+//! # let list = DeviceList::from_provider(sideway::ProviderChoice::Soft.select()?.provider())?;
+//! # let context = list.first()?.open()?;
+//! let pd = context.alloc_pd()?;
+//! let parent = pd.create_parent_domain_builder().build()?;
+//! // As good as `pd` wherever a domain is wanted.
+//! let cq = context.create_cq_builder().build_generic()?;
+//! let qp = parent.create_qp_builder().setup_send_cq(&cq).setup_recv_cq(&cq).build_generic()?;
+//! # drop(qp);
+//! # Ok(())
+//! # }
+//! # #[cfg(not(feature = "soft"))]
+//! # fn main() {}
+//! ```
 
 use std::ffi::c_void;
 use std::io;

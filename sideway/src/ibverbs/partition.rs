@@ -2,6 +2,22 @@
 //!
 //! Each port has a table of partition keys, and a queue pair names one by its index (`pkey_index`). Two ends talk if their keys
 //! have the same base, and one of them is a full member.
+//!
+//! ```
+//! # #[cfg(feature = "soft")]
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # use sideway::ibverbs::device::DeviceList;
+//! # let list = DeviceList::from_provider(sideway::ProviderChoice::Soft.select()?.provider())?;
+//! # let context = list.first()?.open()?;
+//! use sideway::ibverbs::partition::PartitionKey;
+//!
+//! let index = context.pkey_index(1, PartitionKey::DEFAULT)?.ok_or("the port is not in the default partition")?;
+//! println!("the default partition is at index {index} of {:?}", context.query_pkey_table(1)?);
+//! # Ok(())
+//! # }
+//! # #[cfg(not(feature = "soft"))]
+//! # fn main() {}
+//! ```
 
 use std::fmt;
 use std::io;

@@ -1,6 +1,20 @@
 //! The state of a port.
 //!
 //! [`DeviceContext::query_port`] asks for all that the library knows; what an older one does not know reads as 0.
+//!
+//! ```
+//! # #[cfg(feature = "soft")]
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # use sideway::ibverbs::device::DeviceList;
+//! # let list = DeviceList::from_provider(sideway::ProviderChoice::Soft.select()?.provider())?;
+//! # let context = list.first()?.open()?;
+//! let port = context.query_port(1)?;
+//! println!("{} at {}, MTU {}", port.port_state(), port.link_layer(), port.active_mtu());
+//! # Ok(())
+//! # }
+//! # #[cfg(not(feature = "soft"))]
+//! # fn main() {}
+//! ```
 
 use std::fmt;
 use std::io;

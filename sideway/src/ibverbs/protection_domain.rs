@@ -9,7 +9,7 @@ use rdma_mummy_sys::types::ibv_pd;
 
 use super::AccessFlags;
 use super::device_context::DeviceContext;
-use super::memory_region::{MemoryRegion, RegisterMemoryRegionError};
+use super::memory_region::RegisterMemoryRegionError;
 use super::queue_pair::QueuePairBuilder;
 use super::srq::SharedReceiveQueueBuilder;
 use super::thread_domain::ThreadDomain;
@@ -17,8 +17,8 @@ use crate::memory::{Buffer, RegisteredBuffer};
 
 /// A protection domain (`ibv_pd`): queue pairs reach only memory of their own domain.
 ///
-/// A handle: clones stand for the same domain, which goes when the last handle and the last object in it
-/// are gone.
+/// A handle: clones stand for the same domain, which goes (`ibv_dealloc_pd`) when the last handle and the last
+/// object in it are gone.
 #[derive(Clone)]
 pub struct ProtectionDomain(Arc<Inner>);
 
@@ -108,33 +108,6 @@ impl ProtectionDomain {
     /// The C object. Using it is as unsafe as in C, and it must not be freed.
     pub fn as_raw(&self) -> NonNull<ibv_pd> {
         self.0.pd
-    }
-
-    /// Registers memory with the device (`ibv_reg_mr`).
-    ///
-    /// # Safety
-    ///
-    /// From now until the region has been deregistered, which dropping it does unless that fails
-    /// ([`close`](MemoryRegion::close) says so, a drop only logs it):
-    ///
-    /// - the `len` bytes at `ptr` stay allocated (and, unless `access` allows no writing at all, writable);
-    /// - no Rust reference to any of them is used while the device may write to them: that is, while a
-    ///   receive, a READ or an atomic into them is outstanding, and, if `access` has `RemoteWrite` or
-    ///   `RemoteAtomic`, as long as any peer knows the key, and, if it has `MemoryWindowBind` and `LocalWrite`, as long
-    ///   as a [window](super::memory_window) is bound to them; and no `&mut` to them is used while the device
-    ///   may read them. Use raw pointers, with volatile or atomic accesses where a peer may race.
-    ///
-    /// # Errors
-    ///
-    /// The memory cannot be pinned or mapped; the error says whether the limit of locked memory is why.
-    pub unsafe fn reg_mr(
-        &self,
-        ptr: *mut u8,
-        len: usize,
-        access: AccessFlags,
-    ) -> Result<MemoryRegion, RegisterMemoryRegionError> {
-        // SAFETY: the caller keeps this function's contract, which is that one's.
-        unsafe { MemoryRegion::register(self, ptr, len, access) }
     }
 
     /// Registers memory that this process owns, and owns both from then on (`ibv_reg_mr`).

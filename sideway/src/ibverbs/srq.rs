@@ -58,7 +58,7 @@ use super::{Unsupported, check};
 /// A shared receive queue (`ibv_srq`).
 ///
 /// It is posted to through `&mut`, so by one thread at a time. It lives as long as this, or a queue pair that takes receives
-/// from it, does.
+/// from it, does; then it is destroyed (`ibv_destroy_srq`).
 pub struct SharedReceiveQueue {
     inner: Arc<SrqInner>,
     list: ReceiveList,

@@ -34,7 +34,8 @@ use super::{Unsupported, check};
 
 /// A thread domain (`ibv_td`).
 ///
-/// A handle: clones stand for the same domain, which goes when the last handle and the last parent domain with it are gone.
+/// A handle: clones stand for the same domain, which goes (`ibv_dealloc_td`) when the last handle and the last parent
+/// domain with it are gone.
 #[derive(Clone)]
 pub struct ThreadDomain(Arc<Inner>);
 

@@ -29,7 +29,9 @@ mod limits;
 mod memory;
 mod modify;
 mod node;
+mod pool;
 mod queue_pair;
+mod regions;
 mod srq;
 #[path = "../support/suite.rs"]
 mod suite;
@@ -51,6 +53,7 @@ fn run() -> ExitCode {
     let mut suite = harness::Suite::default();
     device::cases(&mut suite);
     memory::cases(&mut suite);
+    regions::cases(&mut suite);
     completion::cases(&mut suite);
     events::cases(&mut suite);
     queue_pair::cases(&mut suite);
@@ -59,6 +62,7 @@ fn run() -> ExitCode {
     data::cases(&mut suite);
     datagrams::cases(&mut suite);
     srq::cases(&mut suite);
+    pool::cases(&mut suite);
     flags::cases(&mut suite);
     work_requests::cases(&mut suite);
     limits::cases(&mut suite);

@@ -162,11 +162,11 @@ fn owned_memory_of_each_kind_is_reached_and_given_back(rig: &Rig) -> Outcome {
     let mut pair = AnyPair::new(rig);
     let suits = if pair.a.context.is_soft() { BufferKind::Shared } else { BufferKind::Private };
     assert_eq!(BufferKind::for_device(&pair.a.context), suits);
-    for kind in [BufferKind::Private, BufferKind::Shared] {
+    for (seed, kind) in [BufferKind::Private, BufferKind::Shared].into_iter().enumerate() {
         let access = AccessFlags::LocalWrite | AccessFlags::RemoteWrite | AccessFlags::RemoteRead;
         let memory = pair.b.pd.reg_buffer(Buffer::new(kind, LEN).unwrap(), access).unwrap();
         let target = Remote { rkey: memory.rkey(), addr: memory.as_ptr() as u64 };
-        let bytes = pattern(kind as u8, LEN);
+        let bytes = pattern(seed as u8, LEN);
         pair.a.memory.set(0, &bytes);
         pair.a.run(Op::Write(target), Data::At(0, LEN));
         pair.a.memory.set(0, &[0; LEN]);

@@ -8,6 +8,8 @@ mod support;
 
 mod allocations;
 mod control;
+#[cfg(all(feature = "mlx5", feature = "efa"))]
+mod direct;
 mod discipline;
 mod events;
 mod extras;
@@ -17,7 +19,9 @@ mod making;
 mod memory;
 mod objects;
 mod poll;
+mod pool;
 mod post;
+mod regions;
 
 use sideway::ibverbs::AccessFlags;
 use sideway::ibverbs::completion::CompletionQueueBuilder;

@@ -182,22 +182,88 @@ fn a_pair_without_entries_takes_none() {
 
 #[test]
 fn a_list_that_is_longer_than_the_queue_is_an_error() {
-    let fake = Fake::new();
-    let mut setup = Pair::<BasicQueuePair>::new(&fake);
-    let mut guard = setup.qp.start_post_send();
-    for n in 0..20 {
-        guard.construct_wr(n, SIGNALED).setup_send();
+    fn check<Q: QpFlavour>() {
+        let fake = Fake::new();
+        let mut setup = Pair::<Q>::new(&fake);
+        for length in [17, 20, 100] {
+            let mut guard = setup.qp.start_post_send();
+            for n in 0..length {
+                guard.construct_wr(n, SIGNALED).setup_send().setup_inline_data(&[1]);
+            }
+            let error = guard.post().unwrap_err();
+            assert!(matches!(error, PostSendError::TooManyWorkRequests { limit: 16 }), "{error}");
+            assert_eq!((error.bad_work_request(), error.posted()), (Some(16), Some(0)));
+        }
+        // What is wrong first is what is said.
+        let mut guard = setup.qp.start_post_send();
+        for n in 0..20 {
+            guard.construct_wr(n, SIGNALED).setup_send().setup_inline_data(&vec![1; n as usize]);
+        }
+        let error = guard.post().unwrap_err();
+        assert!(matches!(error, PostSendError::TooManyWorkRequests { limit: 16 }), "{error}");
+        let mut guard = setup.qp.start_post_send();
+        for n in 0..20 {
+            guard.construct_wr(n, SIGNALED).setup_send().setup_inline_data(&vec![1; 2 * n as usize]);
+        }
+        let error = guard.post().unwrap_err();
+        assert_eq!(error, PostSendError::InlineDataTooLong { index: 9, given: 18, limit: 16 });
+        let mut guard = setup.qp.start_post_recv();
+        for n in 0..20 {
+            guard.construct_wr(n);
+        }
+        let error = guard.post().unwrap_err();
+        assert!(matches!(error, PostRecvError::TooManyWorkRequests { limit: 16 }), "{error}");
+        assert_eq!(fake.world.posted.load(Relaxed) + fake.world.received.load(Relaxed), 0);
+        setup.write(0..16);
+        assert_eq!(setup.poll(), Vec::from_iter(0..16), "{}", Q::NAME);
     }
-    let error = guard.post().unwrap_err();
-    assert!(matches!(error, PostSendError::TooManyWorkRequests { limit: 16 }), "{error}");
-    assert_eq!((error.bad_work_request(), error.posted()), (Some(16), Some(0)));
-    let mut guard = setup.qp.start_post_recv();
-    for n in 0..20 {
-        guard.construct_wr(n);
+    for_each_qp!(check());
+}
+
+/// A classic queue does not say anew where inline data lies, unless other buffers have been there.
+#[test]
+fn inline_data_and_entries_may_follow_one_another() {
+    fn check<Q: QpFlavour>() {
+        for way in ["post", "drop", "forget"] {
+            let fake = Fake::new();
+            let mut setup = Pair::<Q>::new(&fake);
+            let entry = ScatterGatherEntry::new(setup.mr.lkey(), setup.mr.get_ptr() as u64, 8);
+            let sent = || fake.world.inline_bytes.swap(0, Relaxed);
+            for round in 0..3 {
+                let mut guard = setup.qp.start_post_send();
+                for n in 0..3 {
+                    guard.construct_wr(n, SIGNALED).setup_send().setup_inline_data(&[1; 8]);
+                }
+                guard.post().unwrap();
+                assert_eq!(sent(), 24, "{} {round}", Q::NAME);
+                let mut guard = setup.qp.start_post_send();
+                for n in 0..2 {
+                    let (one, several) = (guard.construct_wr(n, SIGNALED).setup_send(), [entry; 2]);
+                    // SAFETY: the fake device touches no memory.
+                    unsafe { one.setup_sge(setup.mr.lkey(), setup.mr.get_ptr() as u64, 8) };
+                    guard.construct_wr(n, SIGNALED).setup_send().setup_inline_data(&[2; 16]);
+                    // SAFETY: as above.
+                    unsafe { guard.construct_wr(n, SIGNALED).setup_send().setup_sge_list(&several) };
+                    let pieces = [IoSlice::new(&[3; 3]), IoSlice::new(&[4; 4])];
+                    guard.construct_wr(n, SIGNALED).setup_send().setup_inline_data_list(&pieces);
+                }
+                match way {
+                    "post" => guard.post().unwrap(),
+                    "drop" => drop(guard),
+                    _ => std::mem::forget(guard),
+                }
+                sent();
+            }
+            let mut guard = setup.qp.start_post_send();
+            guard.construct_wr(0, SIGNALED).setup_send().setup_inline_data(&[2; 16]);
+            // SAFETY: as above.
+            unsafe { guard.construct_wr(1, SIGNALED).setup_send().setup_sge_list(&[entry]) };
+            guard.construct_wr(2, SIGNALED).setup_send().setup_inline_data(&[1; 8]);
+            guard.post().unwrap();
+            assert_eq!(sent(), 24, "{}", Q::NAME);
+        }
     }
-    let error = guard.post().unwrap_err();
-    assert!(matches!(error, PostRecvError::TooManyWorkRequests { limit: 16 }), "{error}");
-    assert_eq!(fake.world.posted.load(Relaxed) + fake.world.received.load(Relaxed), 0);
+    for_each_qp!(check());
 }
 
 #[test]

@@ -8,6 +8,7 @@ use sideway::ibverbs::completion::{
 use sideway::ibverbs::queue_pair::{
     BasicQueuePair, CreateQueuePairError, ExtendedQueuePair, GenericQueuePair, QueuePair, QueuePairBuilder,
 };
+use sideway::memory::PoolCompletion;
 
 /// What a completion said, copied out of its queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +20,20 @@ pub struct Completion {
     pub imm_data: Option<u32>,
     pub qp_num: Option<u32>,
     pub vendor_err: u32,
+}
+
+impl PoolCompletion for Completion {
+    fn wr_id(&self) -> u64 {
+        self.wr_id
+    }
+
+    fn status(&self) -> WorkCompletionStatus {
+        self.status
+    }
+
+    fn byte_len(&self) -> Option<u32> {
+        self.byte_len
+    }
 }
 
 /// A flavour of completion queues.

@@ -279,6 +279,10 @@ pub(crate) unsafe fn move_by_asking(
     let total = way.gathered.length();
     let mut done = 0;
     for remote in remotes {
+        if matches!(remote.place, Place::Nowhere) {
+            done += remote.len.min(total - done);
+            continue;
+        }
         let mut offset = 0;
         while offset < remote.len && done < total {
             let length = ROOM.min(remote.len - offset).min(total - done);

@@ -1,5 +1,6 @@
 //! Datagrams: to whatever queue pair each request names, delivered or silently lost.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use rdma_mummy_sys::types::{ibv_qp_type, ibv_wc_status, ibv_wr_opcode};
@@ -101,7 +102,17 @@ impl Qp {
             && card.qkey == qkey
             && card.link_up;
         let (link, slots) = (Arc::clone(link), card.slots.check());
-        takes.then_some(Peer { link, index, pass, card, slots, established: true, longest: u64::MAX })
+        let receives_apart = Cell::default();
+        takes.then_some(Peer {
+            link,
+            index,
+            pass,
+            card,
+            slots,
+            established: true,
+            longest: u64::MAX,
+            receives_apart,
+        })
     }
 
     #[allow(clippy::too_many_arguments)] // What a datagram consists of.

@@ -147,7 +147,8 @@ impl Qp {
             Some(ibv_wc_status::IBV_WC_SUCCESS) => Outcome::Done,
             Some(status) => Outcome::Failed(status),
             None => injected.tampering.around(|| {
-                if Tampering::current().may_go_shortly() && self.execute_shortly(sending, posted, after) {
+                if Tampering::current().may_go_shortly() && self.execute_shortly(sending, posted, true, after)
+                {
                     Outcome::Done
                 } else {
                     self.execute_plainly(sending, posted, after)
@@ -273,7 +274,7 @@ fn remote_part(pieces: &[Remote], mut from: usize) -> Remotes {
             let place = match piece.place {
                 Place::Here(at) => Place::Here(at.wrapping_add(skipped)),
                 Place::There(at) => Place::There(at.wrapping_add(skipped as u64)),
-                Place::Ask => Place::Ask,
+                unmoved @ (Place::Nowhere | Place::Ask) => unmoved,
             };
             let address = piece.address.wrapping_add(skipped as u64);
             part.push(Remote { place, len: piece.len - skipped, key: piece.key, address });

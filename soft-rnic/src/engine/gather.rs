@@ -76,7 +76,7 @@ impl Qp {
             let found = self.rnic.regions().read(entry.lkey);
             let (region, pass, card) = found.ok_or(ibv_wc_status::IBV_WC_LOC_PROT_ERR)?;
             let may_write = card.access & ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 != 0;
-            let at = card.pointer(entry.addr, length);
+            let at = card.pointer(entry.addr, length).or_else(|| card.null_pointer(length, writes));
             let (Some(at), true) = (at, card.pd == pd && (may_write || !writes)) else {
                 return Err(ibv_wc_status::IBV_WC_LOC_PROT_ERR);
             };

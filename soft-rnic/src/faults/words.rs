@@ -135,6 +135,14 @@ words! {
         BindMw = "bind_mw",
         /// `ibv_alloc_buf`
         AllocBuf = "alloc_buf",
+        /// `ibv_advise_mr`
+        AdviseMr = "advise_mr",
+        /// `ibv_alloc_dm`
+        AllocDm = "alloc_dm",
+        /// `ibv_memcpy_to_dm`, `ibv_memcpy_from_dm`
+        MemcpyDm = "memcpy_dm",
+        /// `ibv_free_dm`
+        FreeDm = "free_dm",
         /// `ibv_create_comp_channel`
         CreateCompChannel = "create_comp_channel",
         /// `ibv_destroy_comp_channel`
@@ -185,6 +193,8 @@ words! {
         ImportPd = "import_pd",
         /// `ibv_import_mr`
         ImportMr = "import_mr",
+        /// `ibv_import_dm`
+        ImportDm = "import_dm",
     }
 }
 
@@ -197,6 +207,7 @@ impl Call {
                 | Self::DeallocTd
                 | Self::DeregMr
                 | Self::DeallocMw
+                | Self::FreeDm
                 | Self::DestroyCompChannel
                 | Self::DestroyCq
                 | Self::DestroyQp

@@ -129,14 +129,10 @@ impl Shares {
             .then_some(ShareId { index: *index, epoch: *epoch })
     }
 
-    /// The shared mapping of a memory file, made by the program, that all of these addresses lie in, if peers may map
-    /// it too. It is looked for anew each time, because the program may have mapped other memory there. What is found
-    /// stays shared until as many regions have gone as have come with [`note_access`](Self::note_access).
-    pub(crate) fn find_mapped(&self, address: usize, len: usize) -> Option<ShareId> {
-        let mapping = Mapping::around(address, len)
-            .inspect_err(|error| log::debug!("/proc/self/maps cannot be read: {error}"))
-            .ok()
-            .flatten()?;
+    /// A shared mapping of a memory file, made by the program, if peers may map it too. It is to be looked for anew each
+    /// time, because the program may have mapped other memory there. What is found stays shared until as many regions have
+    /// gone as have come with [`note_access`](Self::note_access).
+    pub(crate) fn find_mapped(&self, mapping: Mapping) -> Option<ShareId> {
         let mut table = self.table();
         let known = table.shares.iter().position(|(_, share)| {
             matches!(share, Some(Share { origin: Origin::Found { mapping: known, .. }, .. }) if *known == mapping)
@@ -202,8 +198,15 @@ impl Shares {
 #[cfg(all(test, not(any(miri, loom))))]
 mod tests {
     use super::*;
+    use crate::platform::mappings::Survey;
     use rustix::fs::{MemfdFlags, SealFlags};
     use rustix::mm::{MapFlags, ProtFlags};
+
+    /// What is found at an address.
+    fn look(shares: &Shares, address: usize, len: usize) -> Option<ShareId> {
+        let mapping = Survey::of(address, len).expect("/proc").shared?;
+        shares.find_mapped(mapping)
+    }
 
     fn shares() -> Shares {
         Shares::new(Arc::default(), false)
@@ -270,34 +273,34 @@ mod tests {
     fn mapped_memory_is_found_if_it_is_sealed_and_open() {
         let shares = shares();
         let (file, base) = mapped(SealFlags::SHRINK, MapFlags::SHARED);
-        let id = shares.find_mapped(base + 4096, 100).expect("found");
-        assert_eq!(shares.find_mapped(base, 12288), Some(id));
-        assert_eq!(shares.find_mapped(base, 12289), None);
+        let id = look(&shares, base + 4096, 100).expect("found");
+        assert_eq!(look(&shares, base, 12288), Some(id));
+        assert_eq!(look(&shares, base, 12289), None);
         shares.note_access(id, true, false);
         // Once found, it need not be open any more.
         drop(file);
         let offer = shares.offer(id, true).expect("an offer");
         assert_eq!(offer.place, Place { base: base as u64, len: 12288, offset: 4096 });
         drop(offer);
-        assert_eq!(shares.find_mapped(base, 1), Some(id));
+        assert_eq!(look(&shares, base, 1), Some(id));
         shares.note_access(id, false, false);
         assert!(shares.offer(id, false).is_none());
-        assert_eq!(shares.find_mapped(base, 1), None, "it is closed");
+        assert_eq!(look(&shares, base, 1), None, "it is closed");
         unmap(base);
-        assert_eq!(shares.find_mapped(base, 1), None, "it is not mapped");
+        assert_eq!(look(&shares, base, 1), None, "it is not mapped");
     }
 
     #[test]
     fn what_could_shrink_or_is_private_is_not_shared() {
         let shares = shares();
         let (_unsealed, base) = mapped(SealFlags::GROW, MapFlags::SHARED);
-        assert_eq!(shares.find_mapped(base, 1), None);
+        assert_eq!(look(&shares, base, 1), None);
         unmap(base);
         let (_private, base) = mapped(SealFlags::SHRINK, MapFlags::PRIVATE);
-        assert_eq!(shares.find_mapped(base, 1), None);
+        assert_eq!(look(&shares, base, 1), None);
         unmap(base);
         let heap = [0_u8; 100];
-        assert_eq!(shares.find_mapped(heap.as_ptr().addr(), 100), None);
+        assert_eq!(look(&shares, heap.as_ptr().addr(), 100), None);
     }
 
     #[test]
@@ -314,7 +317,7 @@ mod tests {
         let base = base.expect("a mapping").addr();
         drop(file);
         let asked = Shares::new(Arc::default(), true);
-        let found = (shares().find_mapped(base, 12288), asked.find_mapped(base, 12288));
+        let found = (look(&shares(), base, 12288), look(&asked, base, 12288));
         std::fs::remove_file(&path).expect("the file");
         assert_eq!(found.0, None);
         let id = found.1.expect("found");

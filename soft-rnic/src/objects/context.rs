@@ -2,13 +2,14 @@
 
 use std::ffi::c_int;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use rdma_mummy_sys::types::{ibv_context, ibv_event_type, ibv_port_state};
 
 use super::channel::Channel;
 use super::device::Device;
+use super::device_memory::Dm;
 use super::event::{Element, Event, EventQueue};
 use super::memory_region::Mr;
 use super::protection_domain::Pd;
@@ -23,6 +24,7 @@ pub(crate) struct Counts {
     pub(crate) td: Count,
     pub(crate) mr: Count,
     pub(crate) mw: Count,
+    pub(crate) dm: Count,
     pub(crate) cq: Count,
     pub(crate) qp: Count,
     pub(crate) ah: Count,
@@ -79,6 +81,9 @@ pub(crate) struct Context {
     /// What can be imported by its number.
     domains: Mutex<Vec<Weak<Pd>>>,
     memory_regions: Mutex<Vec<Weak<Mr>>>,
+    device_memories: Mutex<Vec<Weak<Dm>>>,
+    /// Bytes of device memory that are allocated.
+    device_memory: AtomicU64,
     /// The device has gone since.
     failed: AtomicBool,
     /// The C parts, which the verbs make: they stay as long as there is something that was made in any of them.
@@ -114,6 +119,8 @@ impl Context {
             command,
             domains: Mutex::default(),
             memory_regions: Mutex::default(),
+            device_memories: Mutex::default(),
+            device_memory: AtomicU64::new(0),
             failed: AtomicBool::new(false),
             handles: Mutex::default(),
             free_handle,
@@ -208,6 +215,32 @@ impl Context {
         find(&self.memory_regions, |mr| mr.index() == index && !mr.is_gone())
     }
 
+    /// Device memory can be imported from now on.
+    pub(crate) fn enter_device_memory(&self, dm: &Arc<Dm>) {
+        enter(&self.device_memories, dm);
+    }
+
+    /// The device memory of a number, if it was not freed.
+    pub(crate) fn find_device_memory(&self, number: u32) -> Option<Arc<Dm>> {
+        find(&self.device_memories, |dm| dm.number() == number && !dm.is_gone())
+    }
+
+    /// Takes bytes of the device's memory.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`: there are not so many left.
+    pub(crate) fn take_device_memory(&self, bytes: usize) -> Result<(), c_int> {
+        let most = self.rnic.limits().max_dm_size;
+        let take = |taken: u64| taken.checked_add(bytes as u64).filter(|taken| *taken <= most);
+        self.device_memory.fetch_update(Relaxed, Relaxed, take).map(drop).map_err(|_| libc::ENOMEM)
+    }
+
+    /// Bytes that were taken are free again.
+    pub(crate) fn return_device_memory(&self, bytes: usize) {
+        self.device_memory.fetch_sub(bytes as u64, Relaxed);
+    }
+
     /// Counts an object in.
     ///
     /// # Errors
@@ -262,6 +295,7 @@ impl Context {
             &counts.cq,
             &counts.mr,
             &counts.mw,
+            &counts.dm,
             &counts.ah,
             &counts.pd,
             &counts.td,

@@ -10,8 +10,9 @@
 //!
 //! The host's addresses are read once, when the devices are first listed.
 
-use std::ffi::c_char;
+use std::ffi::{c_char, c_void};
 use std::net::{Ipv4Addr, Ipv6Addr};
+use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 use rdma_mummy_sys::types::*;
@@ -84,6 +85,14 @@ pub(crate) struct Traits {
     pub(crate) no_atomics: bool,
 }
 
+/// What a program has of a device, as long as rdma-core makes it: whether a device is a driver's, that driver's direct verbs
+/// (`mlx5dv_is_supported`) tell by the pointer behind what programs know.
+#[repr(C)]
+struct Object {
+    device: ibv_device,
+    driver: *const c_void,
+}
+
 /// A device.
 #[derive(Debug)]
 pub(crate) struct Device {
@@ -126,7 +135,7 @@ impl Device {
             guid,
             traits: Traits::default(),
             ports,
-            object: Box::into_raw(Box::new(object)),
+            object: Box::into_raw(Box::new(Object { device: object, driver: ptr::null() })).cast(),
             gone: AtomicBool::new(false),
         }
     }
@@ -206,6 +215,6 @@ mod tests {
     /// For leak checkers: the real devices are never freed.
     fn free(device: &Device) {
         // SAFETY: `new` boxed it, and these tests use it no more.
-        drop(unsafe { Box::from_raw(device.object) });
+        drop(unsafe { Box::from_raw(device.object.cast::<Object>()) });
     }
 }

@@ -1,6 +1,7 @@
 //! Registering memory, changing a registration, and ending one.
 
 use std::ffi::c_int;
+use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
@@ -8,12 +9,17 @@ use rdma_mummy_sys::types::{IBV_ACCESS_OPTIONAL_RANGE, ibv_access_flags};
 
 use super::buffer::Buffer;
 use super::context::{Context, Counted};
+use super::device_memory::Dm;
 use super::held::{Held, Used, Users};
 use super::protection_domain::Pd;
 use super::region::{Owner, RegionCard, Tag};
 use crate::node::{Node, ShareId, Stuck};
 use crate::platform::errno;
+use crate::platform::mappings::Survey;
+use crate::platform::memory::{File, Memory};
+use crate::platform::nowhere::Nowhere;
 use crate::platform::user_memory;
+use crate::shared::entry::kind;
 
 pub(super) const LOCAL_WRITE: u32 = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0;
 const REMOTE_WRITE: u32 = ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0;
@@ -22,11 +28,13 @@ const REMOTE_ATOMIC: u32 = ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0;
 pub(super) const ZERO_BASED: u32 = ibv_access_flags::IBV_ACCESS_ZERO_BASED.0;
 /// Memory windows may be bound to the region.
 pub(super) const MW_BIND: u32 = ibv_access_flags::IBV_ACCESS_MW_BIND.0;
+const ON_DEMAND: u32 = ibv_access_flags::IBV_ACCESS_ON_DEMAND.0;
 const KNOWN: u32 = LOCAL_WRITE
     | REMOTE_WRITE
     | REMOTE_READ
     | REMOTE_ATOMIC
     | ZERO_BASED
+    | ON_DEMAND
     | MW_BIND
     | ibv_access_flags::IBV_ACCESS_FLUSH_GLOBAL.0
     | ibv_access_flags::IBV_ACCESS_HUGETLB.0;
@@ -36,9 +44,7 @@ const KNOWN: u32 = LOCAL_WRITE
 fn check_access(access: u32) -> Result<u32, c_int> {
     let access = access & !IBV_ACCESS_OPTIONAL_RANGE.0;
     // What is written does not outlive the host, so nobody is promised that it does.
-    const ABSENT: u32 =
-        ibv_access_flags::IBV_ACCESS_ON_DEMAND.0 | ibv_access_flags::IBV_ACCESS_FLUSH_PERSISTENT.0;
-    if access & ABSENT != 0 {
+    if access & ibv_access_flags::IBV_ACCESS_FLUSH_PERSISTENT.0 != 0 {
         return Err(libc::EOPNOTSUPP);
     }
     let writes = access & (REMOTE_WRITE | REMOTE_ATOMIC) != 0;
@@ -57,6 +63,7 @@ pub(crate) struct Range {
 }
 
 impl Range {
+    /// Whether it makes sense as memory of the program's.
     fn check(self, context: &Context) -> Result<Self, c_int> {
         let ends = |start: u64| start.checked_add(self.length as u64).is_some();
         let start = self.base.addr();
@@ -66,9 +73,23 @@ impl Range {
         if !within || !ends(start as u64) || !ends(self.iova) || !congruent {
             return Err(libc::EINVAL);
         }
-        user_memory::check_mapped(start, self.length).map_err(|error| errno::of(&error))?;
         Ok(self)
     }
+}
+
+/// What a region's memory is, which it keeps.
+#[allow(dead_code, reason = "what is kept is not looked at")]
+pub(crate) enum Backing {
+    /// The program's, who keeps it.
+    Program,
+    /// Of the device's making.
+    Buffer(Arc<Buffer>),
+    /// Memory on the device.
+    Device(Held<Dm>),
+    /// A file of the program's, mapped by the device.
+    File(Memory, File),
+    /// None.
+    Null(Arc<Nowhere>),
 }
 
 /// A memory region.
@@ -94,6 +115,9 @@ fn busy(region: u32, Stuck { link, pid }: Stuck) -> c_int {
     libc::EBUSY
 }
 
+/// A region that a window uses, what is registered, and the shareable memory that it lies in.
+pub(super) type Loan = (Held<Mr>, RegionCard, Option<ShareId>);
+
 /// Somebody is changing a registration.
 pub(super) struct Changing;
 
@@ -102,8 +126,7 @@ struct Registration {
     pd: Held<Pd>,
     range: Range,
     access: u32,
-    /// The memory, if it is the device's own.
-    buffer: Option<Arc<Buffer>>,
+    backing: Backing,
     /// Where it can be shared.
     share: Option<Shared>,
     key: u32,
@@ -114,18 +137,57 @@ struct Registration {
 /// A region, or a window, lies in shareable memory, which stays shared for as long as this lives.
 pub(super) struct Shared {
     node: Arc<Node>,
-    pub(super) id: ShareId,
+    id: ShareId,
     writable: bool,
 }
 
 impl Shared {
-    /// The shareable memory that a range lies in, if any.
-    pub(super) fn find(node: &Arc<Node>, address: usize, length: usize, access: u32) -> Option<Self> {
-        let id =
-            node.shares().find(address, length).or_else(|| node.shares().find_mapped(address, length))?;
+    /// A window of a region that lies there.
+    pub(super) fn of_window(node: &Arc<Node>, id: ShareId, access: u32) -> Self {
         let writable = access & (REMOTE_WRITE | REMOTE_ATOMIC) != 0;
         node.shares().note_access(id, true, writable);
-        Some(Self { node: Arc::clone(node), id, writable })
+        Self { node: Arc::clone(node), id, writable }
+    }
+
+    /// Looks whether a range is there, as the flags say; and finds the shareable memory that it lies in, if any.
+    ///
+    /// # Errors
+    ///
+    /// `EFAULT`: part of it is not mapped, or not to be read, or not to be written though the device may write.
+    fn find(node: &Arc<Node>, range: &Range, access: u32) -> Result<Option<Self>, c_int> {
+        let (address, length) = (range.base.addr(), range.length);
+        let id = match node.shares().find(address, length) {
+            Some(id) => id,
+            None => match Self::survey(node, address, length, access)? {
+                Some(id) => id,
+                None => return Ok(None),
+            },
+        };
+        let writable = access & (REMOTE_WRITE | REMOTE_ATOMIC) != 0;
+        node.shares().note_access(id, true, writable);
+        Ok(Some(Self { node: Arc::clone(node), id, writable }))
+    }
+
+    fn survey(
+        node: &Arc<Node>,
+        address: usize,
+        length: usize,
+        access: u32,
+    ) -> Result<Option<ShareId>, c_int> {
+        let survey = match Survey::of(address, length) {
+            Ok(survey) => survey,
+            Err(error) => {
+                log::debug!("/proc/self/maps cannot be read: {error}");
+                user_memory::check_mapped(address, length).map_err(|error| errno::of(&error))?;
+                return Ok(None);
+            }
+        };
+        if !survey.readable || (access & LOCAL_WRITE != 0 && !survey.writable) {
+            return Err(libc::EFAULT);
+        }
+        // What is paged on demand is what lies at the address when it is used: the file may not, by then.
+        let shared = survey.shared.filter(|_| access & ON_DEMAND == 0);
+        Ok(shared.and_then(|mapping| node.shares().find_mapped(mapping)))
     }
 }
 
@@ -151,21 +213,28 @@ impl Mr {
     ///
     /// # Errors
     ///
-    /// An errno: `EINVAL` for flags or a range that make no sense, `EFAULT` for memory that is not there, `ENOMEM` if there
-    /// are as many regions as there may be.
+    /// An errno: `EINVAL` for flags or a range that make no sense, `EFAULT` for memory that is not there or may not be used so,
+    /// `ENOMEM` if there are as many regions as there may be.
     pub(crate) fn register(
         pd: &Arc<Pd>,
         range: Range,
         access: u32,
-        buffer: Option<Arc<Buffer>>,
+        backing: Backing,
     ) -> Result<(Arc<Self>, u32), c_int> {
         let context = pd.context();
         let access = check_access(access)?;
-        let range = range.check(context)?;
+        let range = match backing {
+            Backing::Program | Backing::Buffer(_) => range.check(context)?,
+            Backing::Device(_) | Backing::File(..) | Backing::Null(_) => range,
+        };
+        let share = match backing {
+            Backing::Null(_) => None,
+            _ => Shared::find(context.rnic().node(), &range, access)?,
+        };
         let counted = context.count(|counts| &counts.mr, context.rnic().limits().max_mr)?;
         let index = context.rnic().regions().reserve().ok_or(libc::ENOMEM)?;
         let mut registration =
-            Registration { pd: Held::new(pd), range, access, buffer, share: None, key: 0, closing: false };
+            Registration { pd: Held::new(pd), range, access, backing, share, key: 0, closing: false };
         let key = registration.publish(context, index, Tag::Next);
         let registration = Mutex::new(registration);
         let (users, gone) = (Users::default(), AtomicBool::new(false));
@@ -185,6 +254,75 @@ impl Mr {
 
     pub(crate) fn index(&self) -> u32 {
         self.index
+    }
+
+    /// Registers memory on the device: a range of it, from which addresses are counted.
+    ///
+    /// # Errors
+    ///
+    /// As [`register`](Self::register).
+    pub(crate) fn register_device_memory(
+        pd: &Arc<Pd>,
+        dm: &Arc<Dm>,
+        offset: u64,
+        length: usize,
+        access: u32,
+    ) -> Result<(Arc<Self>, u32), c_int> {
+        const ALLOWED: u32 = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC | ZERO_BASED;
+        let access = access & !IBV_ACCESS_OPTIONAL_RANGE.0;
+        if access & ZERO_BASED == 0 || access & !ALLOWED != 0 || length == 0 {
+            return Err(libc::EINVAL);
+        }
+        let range = Range { base: dm.range(offset, length)?, length, iova: 0 };
+        Self::register(pd, range, access, Backing::Device(Held::new(dm)))
+    }
+
+    /// Registers part of a file, which the device maps: a dma-buf, or a memory file that cannot shrink.
+    ///
+    /// # Errors
+    ///
+    /// As [`register`](Self::register), and as [`Memory::of_program`].
+    pub(crate) fn register_file(
+        pd: &Arc<Pd>,
+        file: RawFd,
+        offset: u64,
+        range: (usize, u64),
+        access: u32,
+    ) -> Result<(Arc<Self>, u32), c_int> {
+        const ALLOWED: u32 = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC;
+        let (length, iova) = range;
+        let access = check_access(access)?;
+        pd.context().check_process()?;
+        let page = rustix::param::page_size() as u64 - 1;
+        let ends = iova.checked_add(length as u64).is_some() && length != 0;
+        if access & !ALLOWED != 0 || iova & page != offset & page || !ends {
+            return Err(libc::EINVAL);
+        }
+        let skipped = (offset & page) as usize;
+        let whole = length.checked_add(skipped).filter(|whole| *whole <= isize::MAX as usize);
+        let (whole, writable) = (whole.ok_or(libc::EINVAL)?, access & LOCAL_WRITE != 0);
+        let (memory, file) = Memory::of_program(file, offset - skipped as u64, whole, writable)
+            .map_err(|error| errno::refused("ibv_reg_dmabuf_mr", &error))?;
+        // Within the mapping, which has so many bytes more.
+        let base = memory.base().as_ptr().wrapping_add(skipped);
+        Self::register(pd, Range { base, length, iova }, access, Backing::File(memory, file))
+    }
+
+    /// Registers nothing: a region for the program's own requests, from which zeroes come and where bytes are lost.
+    ///
+    /// # Errors
+    ///
+    /// As [`register`](Self::register).
+    pub(crate) fn register_null(pd: &Arc<Pd>) -> Result<(Arc<Self>, u32), c_int> {
+        pd.context().check_process()?;
+        let nowhere = Nowhere::acquire().map_err(|error| errno::refused("ibv_alloc_null_mr", &error))?;
+        let range = Range { base: nowhere.base(), length: 0, iova: 0 };
+        Self::register(pd, range, LOCAL_WRITE, Backing::Null(nowhere))
+    }
+
+    /// Whether it can be [changed](Self::change): memory of the program's.
+    pub(crate) fn can_change(&self) -> bool {
+        matches!(self.registration().backing, Backing::Program | Backing::Buffer(_))
     }
 
     /// The key, as it is now.
@@ -207,15 +345,17 @@ impl Mr {
         if self.users.is_used() {
             return Err(libc::EBUSY);
         }
+        let access = access.unwrap_or(registration.access);
+        let share = Shared::find(context.rnic().node(), &range.unwrap_or(registration.range), access)?;
         context.rnic().regions().revoke(self.index).map_err(|stuck| busy(self.index, stuck))?;
         if let Some(range) = range {
             registration.range = range;
-            registration.buffer = None;
+            registration.backing = Backing::Program;
         }
         if let Some(pd) = change.pd {
             registration.pd = Held::new(&pd);
         }
-        registration.access = access.unwrap_or(registration.access);
+        (registration.access, registration.share) = (access, share);
         Ok(registration.publish(context, self.index, Tag::Same))
     }
 
@@ -242,18 +382,18 @@ impl Mr {
         // Somebody may have it imported, and still has this object.
         let mut registration = self.registration();
         registration.pd.release();
-        (registration.buffer, registration.share) = (None, None);
+        (registration.backing, registration.share) = (Backing::Program, None);
         self.counted.count_out();
         Ok(())
     }
 
     /// A use of the region by a window, with what is registered; until it ends, the registration stays as it is. `None` if the key
-    /// is not the region's any more.
+    /// is not the region's any more. The last value is the shareable memory that it lies in.
     ///
     /// # Errors
     ///
     /// The registration is being changed; it is to be asked again.
-    pub(super) fn lend(self: &Arc<Self>, key: u32) -> Result<Option<(Held<Self>, RegionCard)>, Changing> {
+    pub(super) fn lend(self: &Arc<Self>, key: u32) -> Result<Option<Loan>, Changing> {
         let registration = match self.registration.try_lock() {
             Ok(registration) => registration,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
@@ -263,7 +403,8 @@ impl Mr {
             return Ok(None);
         }
         let card = self.context().rnic().regions().read(key).map(|(.., card)| card);
-        Ok(card.map(|card| (Held::new(self), card)))
+        let share = registration.share.as_ref().map(|share| share.id);
+        Ok(card.map(|card| (Held::new(self), card, share)))
     }
 
     /// Whether it was deregistered.
@@ -288,15 +429,18 @@ impl Drop for Mr {
 impl Registration {
     fn publish(&mut self, context: &Arc<Context>, index: u32, tag: Tag) -> u32 {
         let Range { base, length, iova } = self.range;
+        let kind = match self.backing {
+            Backing::Null(_) => kind::NULL,
+            Backing::File(_, File::DmaBuf) => kind::OWNER_ONLY,
+            _ => 0,
+        };
         let card = RegionCard {
             base,
             iova: if self.access & ZERO_BASED != 0 { 0 } else { iova },
             length: length as u64,
             pd: self.pd.number(),
-            access: self.access,
+            access: self.access | kind,
         };
-        // The new one before the old one goes, as both may be the same.
-        self.share = Shared::find(context.rnic().node(), base.addr(), length, self.access);
         let share = self.share.as_ref().map(|share| share.id);
         self.key = context.rnic().regions().publish(index, context, card, share, tag);
         self.key

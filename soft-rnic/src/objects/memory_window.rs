@@ -13,10 +13,10 @@ use rdma_mummy_sys::types::{ibv_access_flags, ibv_mw_type};
 
 use super::context::{Context, Counted};
 use super::held::Held;
-use super::memory_region::{Changing, LOCAL_WRITE, MW_BIND, Mr, Shared, ZERO_BASED};
+use super::memory_region::{Changing, LOCAL_WRITE, Loan, MW_BIND, Mr, Shared, ZERO_BASED};
 use super::protection_domain::Pd;
 use super::region::{Owner, RegionCard, Tag, index_of};
-use crate::shared::entry::domain;
+use crate::shared::entry::{domain, kind};
 
 const WRITES: u32 =
     ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0 | ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0;
@@ -180,10 +180,8 @@ impl Mw {
             state.bound = None;
         }
         state.key = bind.key;
-        if let Some((region, card)) = found {
-            let node = self.context().rnic().node();
-            let share = Shared::find(node, card.base.addr(), card.length as usize, card.access);
-            let id = share.as_ref().map(|share| share.id);
+        if let Some((region, card, id)) = found {
+            let share = id.map(|id| Shared::of_window(self.context().rnic().node(), id, card.access));
             regions.publish(self.index, self.context(), card, id, Tag::Chosen(bind.key as u8));
             state.bound = Some(Bound { _region: region, _share: share, qpn: by.qpn });
         }
@@ -191,13 +189,15 @@ impl Mw {
     }
 
     /// The part of a region that the window is to be bound to.
-    fn find(&self, by: Requester, bind: &Bind) -> Result<(Held<Mr>, RegionCard), Stays> {
+    fn find(&self, by: Requester, bind: &Bind) -> Result<Loan, Stays> {
         let region = self.context().rnic().regions().memory_region(bind.lkey).ok_or(Stays::Refused)?;
-        let (region, whole) = region.lend(bind.lkey)?.ok_or(Stays::Refused)?;
+        let (region, whole, share) = region.lend(bind.lkey)?.ok_or(Stays::Refused)?;
         let writes = bind.access & WRITES != 0;
         let allowed = whole.pd == by.pd
             && whole.access & MW_BIND != 0
             && whole.access & ZERO_BASED == 0
+            // A null region has no bounds that a window could have.
+            && whole.access & kind::NULL == 0
             && (!writes || whole.access & LOCAL_WRITE != 0);
         let base = whole.pointer(bind.address, bind.length).filter(|_| allowed).ok_or(Stays::Refused)?;
         let card = RegionCard {
@@ -206,9 +206,10 @@ impl Mw {
             length: bind.length,
             pd: domain::window(by.pd, self.chosen.then_some(by.qpn)),
             // The owner moves bytes on behalf of peers as if it received them.
-            access: bind.access | if writes { LOCAL_WRITE } else { 0 },
+            // And what the region's memory is, the window's is.
+            access: bind.access | whole.access & kind::OWNER_ONLY | if writes { LOCAL_WRITE } else { 0 },
         };
-        Ok((region, card))
+        Ok((region, card, share))
     }
 
     /// Takes the window's memory away from peers. A window that has no memory stays as it is: it may be that a peer asks

@@ -13,7 +13,8 @@ use super::memory_region::Mr;
 use super::memory_window::Mw;
 use super::table::RESTING;
 use crate::node::{Node, Revoked, ShareId, Stuck};
-use crate::shared::entry::{MrCard, domain};
+use crate::platform::nowhere;
+use crate::shared::entry::{MrCard, domain, kind};
 use crate::shared::gate::{Gate, Keeper, Pass};
 use crate::shared::segment::MAX_REGIONS;
 use crate::status;
@@ -56,6 +57,15 @@ impl RegionCard {
         let inside = offset <= self.length && length <= self.length - offset;
         // In bounds, so wrapping changes nothing; nothing is claimed about the memory, which is the program's.
         inside.then(|| self.base.wrapping_add(offset as usize))
+    }
+
+    /// The same of a null region, which has memory for any range, to be read or to be written; `None` of others.
+    #[cold]
+    pub(crate) fn null_pointer(&self, length: u64, writes: bool) -> Option<*mut u8> {
+        if self.access & kind::NULL == 0 {
+            return None;
+        }
+        if writes { nowhere::sink(self.base, length) } else { nowhere::source(self.base, length) }
     }
 }
 

@@ -34,38 +34,109 @@ pub(crate) struct Mapping {
     pub(crate) path: PathBuf,
 }
 
-impl Mapping {
-    /// The shared mapping of a file that all of these addresses are in.
+/// What is mapped in a range of addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Survey {
+    /// All of it is mapped, and may be read.
+    pub(crate) readable: bool,
+    /// All of it is mapped, and may be written.
+    pub(crate) writable: bool,
+    /// The shared mapping of a file that all of it is in.
+    pub(crate) shared: Option<Mapping>,
+}
+
+impl Survey {
+    const NOTHING: Self = Self { readable: false, writable: false, shared: None };
+
+    /// Looks at these addresses, of which there is at least one.
     ///
     /// # Errors
     ///
     /// `/proc/self/maps` cannot be read.
-    pub(crate) fn around(address: usize, len: usize) -> io::Result<Option<Self>> {
-        // Nothing is shared there.
+    pub(crate) fn of(address: usize, len: usize) -> io::Result<Self> {
+        // There is nothing to ask, and nothing is shared.
         if cfg!(any(miri, loom)) {
-            return Ok(None);
+            return Ok(Self { readable: true, writable: true, shared: None });
         }
         let maps = BufReader::new(std::fs::File::open("/proc/self/maps")?);
         Self::search(maps.split(b'\n'), address, len)
     }
 
+    /// The lines are in the order of their addresses.
     fn search(
         lines: impl Iterator<Item = io::Result<Vec<u8>>>,
         address: usize,
         len: usize,
-    ) -> io::Result<Option<Self>> {
-        let mut run: Option<Self> = None;
+    ) -> io::Result<Self> {
+        let Some(end) = address.checked_add(len) else { return Ok(Self::NOTHING) };
+        let (mut readable, mut writable, mut covered) = (true, true, address);
+        let mut run: Option<Mapping> = None;
         for line in lines {
-            let next = Self::parse(&line?);
-            match (&mut run, next) {
+            let line = line?;
+            let Some(line) = Line::parse(&line) else { continue };
+            if line.start <= covered && covered < line.end && covered < end {
+                covered = line.end;
+                readable &= line.permissions.starts_with('r');
+                writable &= line.permissions[1..].starts_with('w');
+            }
+            match (&mut run, line.mapping()) {
                 (Some(run), Some(next)) if next.continues(run) => run.end = next.end,
-                (Some(run), _) if run.contains(address, len) => break,
+                // What follows is of something else, or behind the range.
+                _ if line.start >= end => break,
                 (run, next) => *run = next,
             }
         }
-        Ok(run.filter(|run| run.contains(address, len)))
+        let mapped = covered >= end;
+        let shared = run.filter(|run| run.contains(address, len));
+        Ok(Self { readable: mapped && readable, writable: mapped && writable, shared })
+    }
+}
+
+fn hexadecimal(text: &str) -> Option<usize> {
+    usize::from_str_radix(text, 16).ok()
+}
+
+/// A line of `/proc/self/maps`.
+struct Line<'a> {
+    start: usize,
+    end: usize,
+    /// `rwxs`, with `-` for what is not so, or `p` for what is private.
+    permissions: &'a str,
+    /// Offset, device and inode; then blanks and the path, in which anything may be.
+    rest: &'a [u8],
+}
+
+impl<'a> Line<'a> {
+    fn parse(line: &'a [u8]) -> Option<Self> {
+        let mut fields = line.splitn(3, |byte| *byte == b' ');
+        let mut text = || std::str::from_utf8(fields.next()?).ok();
+        let (start, end) = text()?.split_once('-')?;
+        let permissions = text().filter(|permissions| permissions.is_ascii() && permissions.len() == 4)?;
+        Some(Self { start: hexadecimal(start)?, end: hexadecimal(end)?, permissions, rest: fields.next()? })
     }
 
+    /// What it says of a shared file, if it is about one.
+    fn mapping(&self) -> Option<Mapping> {
+        if !self.permissions.ends_with('s') {
+            return None;
+        }
+        let mut fields = self.rest.splitn(4, |byte| *byte == b' ');
+        let mut text = || std::str::from_utf8(fields.next()?).ok();
+        let offset = u64::from_str_radix(text()?, 16).ok()?;
+        let (major, minor) = text()?.split_once(':')?;
+        let inode: u64 = text()?.parse().ok().filter(|inode| *inode != 0)?;
+        let path = fields.next()?.trim_ascii_start();
+        Some(Mapping {
+            start: self.start,
+            end: self.end,
+            offset,
+            file: FileId { major: hexadecimal(major)? as u32, minor: hexadecimal(minor)? as u32, inode },
+            path: PathBuf::from(OsStr::from_bytes(path)),
+        })
+    }
+}
+
+impl Mapping {
     fn contains(&self, address: usize, len: usize) -> bool {
         len != 0 && self.start <= address && address.checked_add(len).is_some_and(|end| end <= self.end)
     }
@@ -74,30 +145,6 @@ impl Mapping {
         self.start == before.end
             && self.file == before.file
             && before.offset.checked_add((before.end - before.start) as u64) == Some(self.offset)
-    }
-
-    /// A line of `/proc/self/maps`; `None` if it is not about a shared file.
-    fn parse(line: &[u8]) -> Option<Self> {
-        // Address, permissions, offset, device and inode; then blanks and the path, in which anything may be.
-        let mut fields = line.splitn(6, |byte| *byte == b' ');
-        let mut text = || std::str::from_utf8(fields.next()?).ok();
-        let (start, end) = text()?.split_once('-')?;
-        let permissions = text()?;
-        let offset = u64::from_str_radix(text()?, 16).ok()?;
-        let (major, minor) = text()?.split_once(':')?;
-        let inode: u64 = text()?.parse().ok()?;
-        let path = fields.next()?.trim_ascii_start();
-        if !permissions.ends_with('s') || inode == 0 {
-            return None;
-        }
-        let hexadecimal = |text: &str| u64::from_str_radix(text, 16).ok();
-        Some(Self {
-            start: hexadecimal(start)? as usize,
-            end: hexadecimal(end)? as usize,
-            offset,
-            file: FileId { major: hexadecimal(major)? as u32, minor: hexadecimal(minor)? as u32, inode },
-            path: PathBuf::from(OsStr::from_bytes(path)),
-        })
     }
 
     /// The file of this mapping, if it is one that peers may map too: a memory file that cannot shrink and that is
@@ -147,9 +194,13 @@ pub(crate) fn reopen_file(file: BorrowedFd<'_>, writable: bool) -> io::Result<Ow
 mod tests {
     use super::*;
 
-    fn search(text: &str, address: usize, len: usize) -> Option<Mapping> {
+    fn survey(text: &str, address: usize, len: usize) -> Survey {
         let lines = text.lines().map(|line| Ok(line.as_bytes().to_vec()));
-        Mapping::search(lines, address, len).expect("text")
+        Survey::search(lines, address, len).expect("text")
+    }
+
+    fn search(text: &str, address: usize, len: usize) -> Option<Mapping> {
+        survey(text, address, len).shared
     }
 
     const MAPS: &str = "\
@@ -172,6 +223,30 @@ mod tests {
         assert_eq!(search(MAPS, 0x7f00_0000_2000, 0x1001), None);
         assert_eq!(search(MAPS, 0x7f00_0000_3000, 0x1000).map(|found| found.end), Some(0x7f00_0000_4000));
         assert_eq!(search(MAPS, 0x7f00_0000_4000, 1).map(|found| found.file.inode), Some(1036));
+    }
+
+    #[test]
+    fn permissions_are_those_of_every_part() {
+        let permissions = |address, len| {
+            let Survey { readable, writable, .. } = survey(MAPS, address, len);
+            (readable, writable)
+        };
+        assert_eq!(permissions(0x7f00_0000_0000, 0x2000), (true, true));
+        assert_eq!(permissions(0x7f00_0000_1fff, 1), (true, true));
+        assert_eq!(permissions(0x7f00_0000_1fff, 2), (true, false), "the second is read-only");
+        assert_eq!(permissions(0x7f00_0000_2000, 0x2000), (true, false));
+        assert_eq!(permissions(0x7f00_0000_3000, 0x4000), (true, true), "over several mappings");
+        assert_eq!(permissions(0x7f00_0000_6000, 0x1001), (false, false), "beyond the last");
+        assert_eq!(permissions(0x55d0_c000_0000, 0x1001), (false, false), "into a hole");
+        assert_eq!(permissions(0x55d0_bfff_ffff, 2), (false, false), "out of a hole");
+        assert_eq!(permissions(0, 8), (false, false));
+        assert_eq!(permissions(usize::MAX, 8), (false, false));
+        let secret = "1000-2000 rw-p 0 0:0 0\n2000-3000 ---p 0 0:0 0\n3000-4000 -w-p 0 0:0 0\n";
+        for (address, expected) in [(0x1000, (true, true)), (0x2000, (false, false)), (0x3000, (false, true))]
+        {
+            let Survey { readable, writable, .. } = survey(secret, address, 0x1000);
+            assert_eq!((readable, writable), expected, "{address:#x}");
+        }
     }
 
     #[test]

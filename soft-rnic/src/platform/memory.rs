@@ -3,7 +3,7 @@
 use core::ffi::CStr;
 use core::ptr::NonNull;
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 
 /// A mapping of zeroed memory, whose content others may change at any time.
 ///
@@ -16,6 +16,15 @@ pub(crate) struct Memory {
     file: Option<super::fork::Kept>,
     #[cfg(not(any(miri, loom)))]
     process: super::fork::Generation,
+}
+
+/// What a file of the program's is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum File {
+    /// Memory of another device, or that one may reach. It never shrinks; the system may not copy from or to it for others.
+    DmaBuf,
+    /// A memory file.
+    Memory,
 }
 
 /// What a peer says that its file is.
@@ -80,6 +89,54 @@ impl Memory {
         // The mapping keeps the memory; a descriptor for each would be many.
         memory.file = None;
         Ok(memory)
+    }
+
+    /// Maps a file of the program's that is to be registered: a dma-buf, or a memory file that cannot shrink.
+    ///
+    /// # Errors
+    ///
+    /// `EBADF`: it is not open. `EINVAL`: it is neither, or not so long. `EOPNOTSUPP`: the processor cannot reach it. Others
+    /// as the system says: `EACCES` or `EPERM` for a file that may not be written.
+    pub(crate) fn of_program(
+        file: RawFd,
+        offset: u64,
+        len: usize,
+        writable: bool,
+    ) -> io::Result<(Self, File)> {
+        use rustix::fs::{SealFlags, fcntl_get_seals, fstat, fstatfs};
+        const TMPFS: u64 = 0x0102_1994;
+        /// `DMA_BUF_MAGIC`
+        const DMA_BUF: u64 = 0x444d_4142;
+        if file < 0 {
+            return Err(io::Error::from_raw_os_error(libc::EBADF));
+        }
+        // SAFETY: it is not -1, and borrowed for one call, which fails if it is not open. All that follows is about the copy,
+        // which nobody else can close.
+        let file = unsafe { BorrowedFd::borrow_raw(file) }.try_clone_to_owned()?;
+        let kind = match fstatfs(&file)?.f_type as u64 {
+            DMA_BUF => File::DmaBuf,
+            TMPFS if fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK)) => {
+                File::Memory
+            }
+            TMPFS => {
+                log::warn!("a memory file is not registered: it could shrink (F_SEAL_SHRINK is not set)");
+                return Err(io::ErrorKind::InvalidInput.into());
+            }
+            _ => return Err(io::ErrorKind::InvalidInput.into()),
+        };
+        let long = u64::try_from(fstat(&file)?.st_size).unwrap_or(0);
+        let fits = offset.checked_add(len as u64).is_some_and(|end| end <= long);
+        if !fits || len == 0 {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let mut memory =
+            Self::map(file, offset, len, writable).map_err(|error| match error.raw_os_error() {
+                Some(libc::ENODEV) => io::Error::from_raw_os_error(libc::EOPNOTSUPP),
+                _ => error,
+            })?;
+        // The mapping keeps the memory; a descriptor for each region would be many.
+        memory.file = None;
+        Ok((memory, kind))
     }
 
     fn map(file: OwnedFd, offset: u64, len: usize, writable: bool) -> io::Result<Self> {
@@ -150,6 +207,11 @@ impl Memory {
 
     /// There are no peers.
     pub(crate) fn of_peer(_file: OwnedFd, _what: PeerFile) -> io::Result<Self> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// There are no files.
+    pub(crate) fn of_program(_: RawFd, _: u64, _: usize, _: bool) -> io::Result<(Self, File)> {
         Err(io::ErrorKind::Unsupported.into())
     }
 

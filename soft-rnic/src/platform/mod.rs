@@ -8,6 +8,7 @@ pub(crate) mod fork;
 pub(crate) mod mappings;
 pub(crate) mod memory;
 pub(crate) mod network;
+pub(crate) mod nowhere;
 pub(crate) mod process;
 pub(crate) mod socket;
 pub(crate) mod tokens;

@@ -1,4 +1,4 @@
-//! Whether memory that a program registers is there.
+//! Whether memory that a program registers is there, and seeing to it that it is present.
 
 use std::io;
 
@@ -27,4 +27,28 @@ pub(crate) fn check_mapped(address: usize, length: usize) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Makes the pages of a range present, to be read or to be written. Where the system cannot (Linux before 5.14), nothing happens.
+///
+/// # Errors
+///
+/// `EFAULT`: part of it is not mapped, or not so. Others as the system says.
+pub(crate) fn populate(address: *mut u8, length: usize, write: bool) -> io::Result<()> {
+    use rustix::mm::{Advice, madvise};
+    if cfg!(any(miri, loom)) || length == 0 {
+        return Ok(());
+    }
+    let before = address.addr() & (rustix::param::page_size() - 1);
+    let advice = if write { Advice::LinuxPopulateWrite } else { Advice::LinuxPopulateRead };
+    let first = address.wrapping_sub(before);
+    // SAFETY: the advice changes no byte, and which pages are present is nobody's to rely on.
+    match unsafe { madvise(first.cast(), length + before, advice) } {
+        Ok(()) | Err(rustix::io::Errno::INVAL) => {
+            // The system says EINVAL of permissions that do not fit as well as of what it does not know.
+            Ok(())
+        }
+        Err(rustix::io::Errno::NOMEM) => Err(io::Error::from_raw_os_error(libc::EFAULT)),
+        Err(errno) => Err(errno.into()),
+    }
 }

@@ -121,7 +121,20 @@ pub(crate) struct MrCard {
     pub(crate) share_epoch: u32,
 }
 
+/// Bits of a card's `access` that are no `ibv_access_flags`: those end below, with `IBV_ACCESS_OPTIONAL_RANGE`.
+pub(crate) mod kind {
+    /// A null region: it has no memory, and its length counts for nothing.
+    pub(crate) const NULL: u32 = 1 << 31;
+    /// The owner alone reaches the memory: the system copies neither to nor from it for others.
+    pub(crate) const OWNER_ONLY: u32 = 1 << 30;
+}
+
 impl MrCard {
+    /// Whether it is a null region's.
+    pub(crate) fn is_null(&self) -> bool {
+        self.access & kind::NULL != 0
+    }
+
     /// Where in its shareable memory the region begins is told by the node, which knows where that memory lies.
     pub(crate) fn contains(&self, address: u64, length: u64) -> bool {
         address

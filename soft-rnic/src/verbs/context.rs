@@ -10,8 +10,8 @@ use rdma_mummy_sys::types::*;
 use super::device::device_of;
 use super::{admit, failure, write_prefix};
 use super::{
-    completion_queue, completion_queue_ex, memory_region, memory_window, null, number, port, queue_pair,
-    thread_domain, unsupported,
+    completion_queue, completion_queue_ex, device_memory, memory_region, memory_window, null, number, port,
+    queue_pair, thread_domain, unsupported,
 };
 use crate::faults::{self, effects};
 use crate::objects::context::Context;
@@ -87,6 +87,9 @@ pub(super) fn enter(state: &Arc<Context>, command: c_int) -> *mut ibv_context {
     verbs.alloc_buf = Some(memory_region::alloc_buf);
     verbs.free_buf = Some(memory_region::free_buf);
     verbs.reg_mr_ex = Some(memory_region::reg_mr_ex);
+    verbs.alloc_null_mr = Some(memory_region::alloc_null_mr);
+    verbs.advise_mr = Some(memory_region::advise_mr);
+    device_memory::install(&mut verbs);
     unsupported::install(&mut verbs);
     thread_domain::install(&mut verbs);
     memory_window::install(&mut verbs);
@@ -179,6 +182,23 @@ fn attributes(context: &Context) -> ibv_device_attr {
     attr
 }
 
+/// No page is ever pinned, so memory is paged on demand by nature; but not all of the address space at once, where the device
+/// might copy what is not there.
+fn odp_caps() -> ibv_odp_caps {
+    use ibv_odp_transport_cap_bits as Bits;
+    let datagrams = Bits::IBV_ODP_SUPPORT_SEND | Bits::IBV_ODP_SUPPORT_RECV | Bits::IBV_ODP_SUPPORT_SRQ_RECV;
+    let unreliable = datagrams | Bits::IBV_ODP_SUPPORT_WRITE;
+    let reliable = unreliable | Bits::IBV_ODP_SUPPORT_READ | Bits::IBV_ODP_SUPPORT_ATOMIC;
+    let mut caps = ibv_odp_caps {
+        general_caps: ibv_odp_general_caps::IBV_ODP_SUPPORT.0.into(),
+        ..ibv_odp_caps::default()
+    };
+    caps.per_transport_caps.rc_odp_caps = reliable.0;
+    caps.per_transport_caps.uc_odp_caps = unreliable.0;
+    caps.per_transport_caps.ud_odp_caps = datagrams.0;
+    caps
+}
+
 pub(super) unsafe extern "C" fn query_device(context: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int {
     // SAFETY: the caller's context is open.
     let context = unsafe { context_of(context) };
@@ -205,6 +225,8 @@ unsafe extern "C" fn query_device_ex(
     let orig_attr = attributes(&context);
     let extended = ibv_device_attr_ex {
         orig_attr,
+        odp_caps: odp_caps(),
+        max_dm_size: context.rnic().limits().max_dm_size,
         completion_timestamp_mask: u64::MAX,
         hca_core_clock: clock::TICKS_A_MILLISECOND,
         device_cap_flags_ex: u64::from(orig_attr.device_cap_flags)

@@ -10,8 +10,10 @@ use super::protection_domain::pd_of;
 use super::{admit, failure, null, number};
 use crate::faults::Call;
 use crate::objects::buffer::Buffer;
-use crate::objects::memory_region::{Change, Mr, Range};
+use crate::objects::memory_region::{Backing, Change, Mr, Range};
 use crate::objects::object::Object;
+use crate::objects::prefetch::{Advice, prefetch};
+use crate::objects::protection_domain::Pd;
 use crate::platform::errno;
 
 type MrObject = Object<ibv_mr, Arc<Mr>>;
@@ -25,21 +27,36 @@ type BufferObject = Object<(), Arc<Buffer>>;
 /// - `pd` is live.
 /// - The range is memory for the device to use, as the flags say, until it is deregistered.
 unsafe fn register(pd: *mut ibv_pd, range: Range, access: u32, buffer: Option<Arc<Buffer>>) -> *mut ibv_mr {
+    const ON_DEMAND: u32 = ibv_access_flags::IBV_ACCESS_ON_DEMAND.0;
+    let backing = buffer.map_or(Backing::Program, Backing::Buffer);
+    let (addr, length): (*mut c_void, _) = (range.base.cast(), range.length);
+    if access & ON_DEMAND != 0 && addr.is_null() && length == usize::MAX {
+        // All of the address space: the device would have to copy what may not be there, and live.
+        return null(libc::EOPNOTSUPP);
+    }
+    // SAFETY: the caller's domain is live.
+    unsafe { create(pd, addr, length, |state| Mr::register(state, range, access, backing)) }
+}
+
+/// Makes a region and its C part.
+///
+/// # Safety
+///
+/// - `pd` is live.
+pub(super) unsafe fn create(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    register: impl FnOnce(&Arc<Pd>) -> Result<(Arc<Mr>, u32), c_int>,
+) -> *mut ibv_mr {
     // SAFETY: the caller's domain is live.
     let state = unsafe { pd_of(pd) };
     admit!(state.context(), RegMr, null);
-    match Mr::register(state, range, access, buffer) {
+    match register(state) {
         Ok((mr, key)) => {
-            let c = ibv_mr {
-                // SAFETY: as above; the field is the library's to write.
-                context: unsafe { (*pd).context },
-                pd,
-                addr: range.base.cast(),
-                length: range.length,
-                handle: mr.index(),
-                lkey: key,
-                rkey: key,
-            };
+            // SAFETY: as above; the field is the library's to write.
+            let context = unsafe { (*pd).context };
+            let c = ibv_mr { context, pd, addr, length, handle: mr.index(), lkey: key, rkey: key };
             MrObject::create(c, mr)
         }
         Err(error) => null(error),
@@ -82,16 +99,24 @@ pub(super) unsafe extern "C" fn reg_mr_iova2(
     unsafe { register(pd, Range { base: addr.cast(), length, iova }, access, None) }
 }
 
-/// Registers memory of the program's, or of [`alloc_buf`]; files of other drivers and their handles are not for this
-/// device.
+/// Registers memory of the program's, of [`alloc_buf`], or of a file; there are no handles for direct memory access.
 pub(super) unsafe extern "C" fn reg_mr_ex(pd: *mut ibv_pd, attr: *mut ibv_mr_init_attr) -> *mut ibv_mr {
     use ibv_mr_init_attr_mask as M;
     // SAFETY: the caller's attributes are valid.
     let attr = unsafe { attr.read() };
     let has = |mask: M| attr.comp_mask & u64::from(mask.0) != 0;
-    let known = M::IBV_REG_MR_MASK_ADDR.0 | M::IBV_REG_MR_MASK_IOVA.0 | M::IBV_REG_MR_MASK_BUF.0;
+    let file = M::IBV_REG_MR_MASK_FD.0 | M::IBV_REG_MR_MASK_FD_OFFSET.0 | M::IBV_REG_MR_MASK_IOVA.0;
+    if attr.comp_mask == u64::from(file) {
+        let (offset, iova) = (attr.fd_offset, attr.iova);
+        // SAFETY: the caller's domain is live.
+        return unsafe { reg_dmabuf_mr(pd, offset, attr.length, iova, attr.fd, attr.access) };
+    }
+    let known = M::IBV_REG_MR_MASK_ADDR.0 | M::IBV_REG_MR_MASK_BUF.0 | file;
     if attr.comp_mask & !u64::from(known) != 0 {
         return null(libc::EOPNOTSUPP);
+    }
+    if has(M::IBV_REG_MR_MASK_FD) || has(M::IBV_REG_MR_MASK_FD_OFFSET) {
+        return null(libc::EINVAL);
     }
     if !has(M::IBV_REG_MR_MASK_ADDR) {
         return null(libc::EINVAL);
@@ -153,6 +178,57 @@ pub(super) unsafe extern "C" fn alloc_buf(
     }
 }
 
+/// A file's address is its offset, as libibverbs has it.
+pub(super) unsafe extern "C" fn reg_dmabuf_mr(
+    pd: *mut ibv_pd,
+    offset: u64,
+    length: usize,
+    iova: u64,
+    fd: c_int,
+    access: c_int,
+) -> *mut ibv_mr {
+    let addr = ptr::without_provenance_mut(offset as usize);
+    // SAFETY: the caller's domain is live.
+    unsafe {
+        create(pd, addr, length, |state| Mr::register_file(state, fd, offset, (length, iova), access as u32))
+    }
+}
+
+/// It has all lengths, and a local key only.
+pub(super) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
+    // SAFETY: the caller's domain is live.
+    let mr = unsafe { create(pd, ptr::null_mut(), usize::MAX, Mr::register_null) };
+    if !mr.is_null() {
+        // SAFETY: it was made just now.
+        unsafe { (*mr).rkey = 0 };
+    }
+    mr
+}
+
+pub(super) unsafe extern "C" fn advise_mr(
+    pd: *mut ibv_pd,
+    advice: ib_uverbs_advise_mr_advice,
+    flags: u32,
+    list: *mut ibv_sge,
+    count: u32,
+) -> c_int {
+    // SAFETY: the caller's domain is live.
+    let state = unsafe { pd_of(pd) };
+    admit!(state.context(), AdviseMr, failure);
+    let Some(advice) = Advice::from_number(advice) else { return failure(libc::EOPNOTSUPP) };
+    if flags & !IBV_ADVISE_MR_FLAG_FLUSH.0 != 0 || count == 0 || list.is_null() {
+        return failure(libc::EINVAL);
+    }
+    // SAFETY: the caller's list has so many entries.
+    let entry = |n: u32| unsafe { list.add(n as usize).read() };
+    number(
+        state
+            .context()
+            .check_process()
+            .and_then(|()| (0..count).try_for_each(|n| prefetch(state, advice, entry(n)))),
+    )
+}
+
 /// Regions of the memory keep it until they are deregistered.
 pub(super) unsafe extern "C" fn free_buf(buf: *mut ibv_buf) {
     // SAFETY: the caller gives it up.
@@ -193,6 +269,10 @@ pub(super) unsafe extern "C" fn rereg_mr(
     };
     // SAFETY: the caller's region is live.
     let state = unsafe { MrObject::state(mr) };
+    if !state.can_change() {
+        errno::set(libc::EINVAL);
+        return Code::IBV_REREG_MR_ERR_INPUT.0;
+    }
     match state.context().admit(Call::ReregMr).and_then(|()| state.change(change)) {
         Ok(key) => {
             // SAFETY: as above; these fields are the library's to write.

@@ -10,6 +10,7 @@ pub(crate) mod completion_queue;
 mod completion_queue_ex;
 pub(crate) mod context;
 mod device;
+mod device_memory;
 pub(crate) mod ece;
 mod event;
 mod import;
@@ -74,6 +75,8 @@ pub const fn table() -> Verbs {
         ibv_unimport_pd: Some(protection_domain::unimport_pd),
         ibv_import_mr: Some(memory_region::import_mr),
         ibv_unimport_mr: Some(memory_region::unimport_mr),
+        ibv_import_dm: Some(device_memory::import_dm),
+        ibv_unimport_dm: Some(device_memory::unimport_dm),
         ibv_attach_mcast: multicast::attach_mcast,
         ibv_detach_mcast: multicast::detach_mcast,
         ibv_query_ece: Some(ece::query_ece),
@@ -82,6 +85,7 @@ pub const fn table() -> Verbs {
         ibv_reg_mr_iova: Some(memory_region::reg_mr_iova),
         ibv_reg_mr_iova2: Some(memory_region::reg_mr_iova2),
         ibv_reg_mr_ex: Some(memory_region::reg_mr_ex),
+        ibv_reg_dmabuf_mr: Some(memory_region::reg_dmabuf_mr),
         ibv_rereg_mr: memory_region::rereg_mr,
         ibv_dereg_mr: memory_region::dereg_mr,
         ibv_alloc_buf: Some(memory_region::alloc_buf),

@@ -18,9 +18,6 @@ macro_rules! refuse {
 const ABSENT: c_int = libc::EOPNOTSUPP;
 
 refuse! {
-    fn import_dm(*mut ibv_context, u32) -> *mut ibv_dm = null(ABSENT);
-    fn unimport_dm(*mut ibv_dm);
-    fn reg_dmabuf_mr(*mut ibv_pd, u64, usize, u64, c_int, c_int) -> *mut ibv_mr = null(ABSENT);
     fn dm_export_dmabuf_fd(*mut ibv_dm) -> c_int = minus_one(ABSENT);
     fn export_buf_dmabuf_fd(*mut ibv_buf) -> c_int = minus_one(ABSENT);
     fn alloc_dmah(*mut ibv_context, *mut ibv_dmah_init_attr) -> *mut ibv_dmah = null(ABSENT);
@@ -40,9 +37,6 @@ refuse! {
 /// Adds refusals to a table. (Functions that every library has refuse by themselves.)
 pub(super) const fn add_to(table: Verbs) -> Verbs {
     Verbs {
-        ibv_import_dm: Some(import_dm),
-        ibv_unimport_dm: Some(unimport_dm),
-        ibv_reg_dmabuf_mr: Some(reg_dmabuf_mr),
         ibv_dm_export_dmabuf_fd: Some(dm_export_dmabuf_fd),
         ibv_export_buf_dmabuf_fd: Some(export_buf_dmabuf_fd),
         ibv_alloc_dmah: Some(alloc_dmah),

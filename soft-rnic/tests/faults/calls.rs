@@ -71,6 +71,46 @@ fn each_maker_fails_with_the_error_of_the_rule() {
 }
 
 #[test]
+fn regions_of_other_kinds_and_device_memory_fail_by_rules() {
+    use rdma_mummy_sys::verbs;
+    let _turn = turn();
+    let side = Side::new(Options::default());
+    let lib = table();
+    let mut attr = ibv_alloc_dm_attr { length: 64, log_align_req: 0, comp_mask: 0 };
+    let mut byte = 0_u8;
+    // SAFETY: what is made is made of live objects; what fails leaves nothing.
+    unsafe {
+        let dm = verbs::ibv_alloc_dm(side.context, &raw mut attr);
+        assert!(!dm.is_null());
+        let mut entry = ibv_sge { addr: 0, length: 1, lkey: 0 };
+        let bytes = (&raw mut byte).cast();
+        let answer = |error: i32| if error == 0 { 0 } else { errno() };
+        let made = |null: bool| if null { errno() } else { 0 };
+        let access = ibv_access_flags::IBV_ACCESS_ZERO_BASED.0;
+        let calls: [(&str, &mut dyn FnMut() -> i32); 8] = [
+            ("alloc_dm", &mut || made(verbs::ibv_alloc_dm(side.context, &raw mut attr).is_null())),
+            ("memcpy_dm", &mut || answer(verbs::ibv_memcpy_to_dm(dm, 0, bytes, 1))),
+            ("memcpy_dm", &mut || answer(verbs::ibv_memcpy_from_dm(bytes, dm, 0, 1))),
+            ("reg_mr", &mut || made(verbs::ibv_reg_dm_mr(side.pd, dm, 0, 64, access).is_null())),
+            ("reg_mr", &mut || made(verbs::ibv_alloc_null_mr(side.pd).is_null())),
+            ("reg_mr", &mut || made(lib.ibv_reg_dmabuf_mr.unwrap()(side.pd, 0, 1, 0, 0, 0).is_null())),
+            ("import_dm", &mut || made(lib.ibv_import_dm.unwrap()(side.context, (*dm).handle).is_null())),
+            ("advise_mr", &mut || {
+                let prefetch = ib_uverbs_advise_mr_advice(0);
+                answer(verbs::ibv_advise_mr(side.pd, prefetch, 0, &raw mut entry, 1))
+            }),
+        ];
+        for (call, ends_with) in calls {
+            rules(&format!("errno=ENOSPC call={call} first=1"));
+            assert_eq!(ends_with(), libc::ENOSPC, "{call}");
+            assert_eq!(fired(), [1], "{call}");
+        }
+        rules("errno=EBUSY call=free_dm first=1");
+        assert_eq!([verbs::ibv_free_dm(dm), verbs::ibv_free_dm(dm)], [libc::EBUSY, 0]);
+    }
+}
+
+#[test]
 fn a_changed_state_is_refused_by_count() {
     let _turn = turn();
     let (a, b) = pair();

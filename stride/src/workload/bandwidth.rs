@@ -2,7 +2,7 @@
 
 use sideway::ibverbs::queue_pair::SendQueue;
 
-use super::{Completions, Job, Message, Watch, Writer};
+use super::{Completions, Job, Message, Payload, Watch, Writer};
 use crate::buffers::Cycle;
 use crate::error::Error;
 use crate::plan::TestPlan;
@@ -76,7 +76,7 @@ pub(super) struct Run<'a, 'link> {
 impl Job for Run<'_, '_> {
     fn run(
         self,
-        mut writer: Writer<'_, impl SendQueue>,
+        mut writer: Writer<'_, impl SendQueue, impl Payload>,
         completions: &mut impl Completions,
     ) -> Result<u64, Error> {
         let Self { mut chain, watch } = self;

@@ -2,7 +2,7 @@
 
 use sideway::ibverbs::queue_pair::SendQueue;
 
-use super::{Completions, Job, Notes, Watch, Writer};
+use super::{Completions, Job, Notes, Payload, Watch, Writer};
 use crate::buffers::Flag;
 use crate::error::Error;
 use crate::statistics::LatencyRecorder;
@@ -37,25 +37,25 @@ impl Job for Run<'_, '_> {
     /// How many messages that were.
     fn run(
         self,
-        mut writer: Writer<'_, impl SendQueue>,
+        mut writer: Writer<'_, impl SendQueue, impl Payload>,
         completions: &mut impl Completions,
     ) -> Result<u64, Error> {
         let Self { part, iterations, arrival, notes, recorder, watch } = self;
-        let (arrival, last) = (writer.flag(arrival), writer.last_byte());
+        let arrival = writer.flag(arrival);
         recorder.clear();
         match part {
             Part::Ping => sample(iterations, notes, recorder, watch, |number, watch| {
-                writer.post_marked(number, mark(number), last)?;
+                writer.post_marked(number, mark(number))?;
                 complete_one(completions, watch)?;
                 wait_for(arrival, mark(number), watch)
             }),
             Part::Complete => sample(iterations, notes, recorder, watch, |number, watch| {
-                writer.post_marked(number, mark(number), last)?;
+                writer.post_marked(number, mark(number))?;
                 complete_one(completions, watch)
             }),
             Part::Pong => (1..=iterations).try_for_each(|number| {
                 wait_for(arrival, mark(number), watch)?;
-                writer.post_marked(number, mark(number), last)?;
+                writer.post_marked(number, mark(number))?;
                 complete_one(completions, watch)
             }),
         }?;

@@ -17,4 +17,4 @@ use completion::Completions;
 use notes::Notes;
 pub use side::{Side, Workload};
 pub use watch::Watch;
-use writer::{Channel, Job, Message, Target, Writer};
+use writer::{Channel, Job, Message, Payload, Target, Writer};

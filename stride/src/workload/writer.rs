@@ -12,7 +12,8 @@
 
 use sideway::ibverbs::completion::GenericCompletionQueue;
 use sideway::ibverbs::queue_pair::{
-    GenericQueuePair, GenericSendQueue, PostSendError, PostSendGuard, QueuePair, SendQueue, WorkRequestFlags,
+    GenericQueuePair, GenericSendQueue, LocalBufferHandle, PostSendError, PostSendGuard, QueuePair,
+    SendQueue, WorkRequestFlags,
 };
 use sideway::memory::RegisteredBuffer;
 
@@ -43,14 +44,14 @@ pub(super) struct Channel {
     inline_size: u32,
 }
 
-/// What is done with a channel, whichever calls it posts and polls with.
+/// What is done with a channel, whichever calls it posts and polls with, and wherever its messages come from.
 ///
-/// Which these are is asked once, before the loop that is measured: what it does for each message is compiled for them.
+/// Which and where is asked once, before the loop that is measured: what it does for each message is compiled for that.
 pub(super) trait Job {
     /// Does it.
     fn run(
         self,
-        writer: Writer<'_, impl SendQueue>,
+        writer: Writer<'_, impl SendQueue, impl Payload>,
         completions: &mut impl Completions,
     ) -> Result<u64, Error>;
 }
@@ -80,59 +81,109 @@ impl Channel {
 
     /// Does a job, with the calls that this channel posts and polls with.
     pub(super) fn run(&mut self, job: impl Job) -> Result<u64, Error> {
-        use {GenericCompletionQueue as C, GenericSendQueue as S};
         let Self { queue_pair, completions, memory, target, size, inline, .. } = self;
-        let source = Source {
-            memory,
-            lkey: memory.lkey(),
-            address: memory.as_ptr().addr() as u64,
-            target: *target,
-            size: *size,
-            inline: inline.as_deref_mut(),
-        };
-        match (queue_pair.split().0, completions) {
-            (S::Basic(queue), C::Basic(completions)) => job.run(source.to(queue), completions),
-            (S::Basic(queue), C::Extended(completions)) => job.run(source.to(queue), completions),
-            (S::Extended(queue), C::Basic(completions)) => job.run(source.to(queue), completions),
-            (S::Extended(queue), C::Extended(completions)) => job.run(source.to(queue), completions),
+        let place = Place { memory, target: *target };
+        match inline {
+            Some(bytes) => place.run(Inline(bytes), queue_pair, completions, job),
+            None => {
+                let last = Flag::new(memory.buffer(), u64::from(*size) - 1);
+                let address = memory.as_ptr().addr() as u64;
+                let registered = Registered { lkey: memory.lkey(), address, size: *size, last };
+                place.run(registered, queue_pair, completions, job)
+            }
         }
     }
 }
 
-/// Where messages come from, and where they go.
+/// Where the bytes of messages come from.
+pub(super) trait Payload {
+    /// Gives a request the message at this offset.
+    fn give(&self, write: LocalBufferHandle<'_, impl PostSendGuard>, offset: u64);
+    /// Makes this the last byte of the first message.
+    fn mark(&mut self, mark: u8);
+}
+
+/// A message that is copied into each work request.
 #[derive(Debug)]
-struct Source<'a> {
-    memory: &'a RegisteredBuffer,
+struct Inline<'a>(&'a mut [u8]);
+
+impl Payload for Inline<'_> {
+    #[inline(always)]
+    fn give(&self, write: LocalBufferHandle<'_, impl PostSendGuard>, _: u64) {
+        write.setup_inline_data(self.0);
+    }
+
+    #[inline(always)]
+    fn mark(&mut self, mark: u8) {
+        if let Some(last) = self.0.last_mut() {
+            *last = mark;
+        }
+    }
+}
+
+/// Messages in the channel's memory.
+#[derive(Debug)]
+struct Registered<'a> {
     lkey: u32,
     address: u64,
-    target: Target,
     size: u32,
-    inline: Option<&'a mut [u8]>,
+    /// The last byte of the message at the beginning.
+    last: Flag<'a>,
 }
 
-impl<'a> Source<'a> {
-    fn to<Q>(self, queue: &'a mut Q) -> Writer<'a, Q> {
-        Writer { queue, source: self }
+impl Payload for Registered<'_> {
+    #[inline(always)]
+    fn give(&self, write: LocalBufferHandle<'_, impl PostSendGuard>, offset: u64) {
+        // SAFETY: the memory outlives the queue pair, and nobody writes to the message meanwhile (head of this file). The
+        // device refuses what lies outside of the region.
+        unsafe { write.setup_sge(self.lkey, self.address + offset, self.size) }
+    }
+
+    #[inline(always)]
+    fn mark(&mut self, mark: u8) {
+        self.last.store(mark);
     }
 }
 
-/// Writes from this side's memory to the peer's.
-#[derive(Debug)]
-pub(super) struct Writer<'a, Q> {
-    queue: &'a mut Q,
-    /// Of the queue's channel.
-    source: Source<'a>,
+/// Where messages go, and where the peer's come to.
+#[derive(Clone, Copy, Debug)]
+struct Place<'a> {
+    memory: &'a RegisteredBuffer,
+    target: Target,
 }
 
-impl<'a, Q: SendQueue> Writer<'a, Q> {
+impl Place<'_> {
+    fn run(
+        self,
+        payload: impl Payload,
+        queue_pair: &mut GenericQueuePair,
+        completions: &mut GenericCompletionQueue,
+        job: impl Job,
+    ) -> Result<u64, Error> {
+        use {GenericCompletionQueue as C, GenericSendQueue as S};
+        let place = self;
+        match (queue_pair.split().0, completions) {
+            (S::Basic(queue), C::Basic(cq)) => job.run(Writer { queue, payload, place }, cq),
+            (S::Basic(queue), C::Extended(cq)) => job.run(Writer { queue, payload, place }, cq),
+            (S::Extended(queue), C::Basic(cq)) => job.run(Writer { queue, payload, place }, cq),
+            (S::Extended(queue), C::Extended(cq)) => job.run(Writer { queue, payload, place }, cq),
+        }
+    }
+}
+
+/// Writes messages to the peer's memory.
+#[derive(Debug)]
+pub(super) struct Writer<'a, Q, P> {
+    queue: &'a mut Q,
+    payload: P,
+    /// Of the queue's channel.
+    place: Place<'a>,
+}
+
+impl<'a, Q: SendQueue, P: Payload> Writer<'a, Q, P> {
     /// The byte at an offset in this side's memory.
     pub(super) fn flag(&self, offset: u64) -> Flag<'a> {
-        Flag::new(self.source.memory.buffer(), offset)
-    }
-
-    /// The last byte of the message at the beginning of the memory, if that is where messages come from.
-    pub(super) fn last_byte(&self) -> Option<Flag<'a>> {
-        self.source.inline.is_none().then(|| self.flag(u64::from(self.source.size) - 1))
+        Flag::new(self.place.memory.buffer(), offset)
     }
 
     /// Posts a chain of `count` messages with one doorbell. `next` says, for each, its number, whether it
@@ -143,39 +194,21 @@ impl<'a, Q: SendQueue> Writer<'a, Q> {
         count: u32,
         mut next: impl FnMut() -> Message,
     ) -> Result<(), PostSendError> {
-        let Source { lkey, address, target, size, inline, .. } = &self.source;
+        let Target { rkey, address } = self.place.target;
         let mut guard = self.queue.start_post_send();
         for _ in 0..count {
             let Message { number, signaled, offset } = next();
             let flags = if signaled { WorkRequestFlags::Signaled } else { WorkRequestFlags::empty() };
-            let write = guard.construct_wr(number, flags).setup_write(target.rkey, target.address + offset);
-            match inline {
-                Some(bytes) => write.setup_inline_data(bytes),
-                // SAFETY: the memory outlives the queue pair, and nobody writes to the message meanwhile
-                // (head of this file). The device refuses what lies outside of the region.
-                None => unsafe { write.setup_sge(*lkey, address + offset, *size) },
-            }
+            let write = guard.construct_wr(number, flags).setup_write(rkey, address + offset);
+            self.payload.give(write, offset);
         }
         guard.post()
     }
 
-    /// Posts one message from the beginning of the memory, whose last byte is `mark`. `last` is what
-    /// [`last_byte`](Self::last_byte) said.
+    /// Posts one message, the first in the memory, whose last byte is `mark`.
     #[inline(always)]
-    pub(super) fn post_marked(
-        &mut self,
-        number: u64,
-        mark: u8,
-        last: Option<Flag<'_>>,
-    ) -> Result<(), PostSendError> {
-        match last {
-            Some(last) => last.store(mark),
-            None => {
-                if let Some(last) = self.source.inline.as_mut().and_then(|bytes| bytes.last_mut()) {
-                    *last = mark;
-                }
-            }
-        }
+    pub(super) fn post_marked(&mut self, number: u64, mark: u8) -> Result<(), PostSendError> {
+        self.payload.mark(mark);
         self.post(1, || Message { number, signaled: true, offset: 0 })
     }
 }

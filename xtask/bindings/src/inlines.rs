@@ -6,8 +6,13 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 
 /// The headers whose inline functions are written in Rust.
-const HEADERS: [&str; 4] =
-    ["infiniband/verbs.h", "infiniband/mlx5dv.h", "rdma/rdma_cma.h", "rdma/rdma_verbs.h"];
+const HEADERS: [&str; 5] = [
+    "infiniband/verbs.h",
+    "infiniband/mlx5dv.h",
+    "infiniband/efadv.h",
+    "rdma/rdma_cma.h",
+    "rdma/rdma_verbs.h",
+];
 
 /// One line a function: header, name.
 pub(super) fn list(include: &Path) -> Result<String> {

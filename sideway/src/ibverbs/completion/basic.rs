@@ -83,6 +83,10 @@ impl BasicCompletionQueue {
     /// # Errors
     ///
     /// The device failed, now or under the poller before this one, which did not [`finish`](BasicPoller::finish).
+    ///
+    /// # References
+    ///
+    /// `man ibv_poll_cq`
     #[inline]
     pub fn start_poll(&mut self) -> Result<BasicPoller<'_>, PollCompletionQueueError> {
         let (mut at, mut rest) = self.fetch();

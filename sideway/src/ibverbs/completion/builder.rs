@@ -5,8 +5,8 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use rdma_mummy_sys::types::{
-    ibv_comp_channel, ibv_cq, ibv_cq_init_attr_ex, ibv_cq_init_attr_mask, ibv_create_cq_attr_flags as Flag,
-    ibv_create_cq_wc_flags as C,
+    ibv_comp_channel, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_cq_init_attr_mask,
+    ibv_create_cq_attr_flags as Flag, ibv_create_cq_wc_flags as C,
 };
 use rdma_mummy_sys::verbs;
 
@@ -162,6 +162,10 @@ impl CompletionQueueBuilder {
     /// # Errors
     ///
     /// More completions than the device's queues hold, or the device has no more queues.
+    ///
+    /// # References
+    ///
+    /// `man ibv_create_cq`
     pub fn build(&self) -> Result<BasicCompletionQueue, CreateCompletionQueueError> {
         let cqe = i32::try_from(self.cqe).map_err(|_| self.error(einval()))?;
         let vector = i32::try_from(self.comp_vector).map_err(|_| self.error(einval()))?;
@@ -191,22 +195,42 @@ impl CompletionQueueBuilder {
     /// # Errors
     ///
     /// The device has no such queues, or not with these fields, or what [`build`](Self::build) says.
+    ///
+    /// # References
+    ///
+    /// `man ibv_create_cq_ex`
     pub fn build_ex(&self) -> Result<ExtendedCompletionQueue, CreateCompletionQueueError> {
-        let id = CompletionQueueId::new();
-        let mut attr = self.attributes(id)?;
-        // SAFETY: the context is open, `attr` is initialised, and the channel in it is the context's own.
-        let cq = unsafe { verbs::ibv_create_cq_ex(self.context.as_raw().as_ptr(), &raw mut attr) };
-        let Some(cq) = NonNull::new(cq) else {
-            let source = io::Error::last_os_error();
-            if Unsupported::is_meant_by(&source) {
-                let capability = self.describe();
-                return Err(Unsupported::new(&self.context, "ibv_create_cq_ex", capability).into());
-            }
-            return Err(self.error(source));
+        let create = |attr: &mut ibv_cq_init_attr_ex| {
+            // SAFETY: the context is open, and `build_ex_by` says what the attributes are.
+            let cq = unsafe { verbs::ibv_create_cq_ex(self.context.as_raw().as_ptr(), attr) };
+            NonNull::new(cq).ok_or_else(|| {
+                let source = io::Error::last_os_error();
+                if Unsupported::is_meant_by(&source) {
+                    Unsupported::new(&self.context, "ibv_create_cq_ex", self.describe()).into()
+                } else {
+                    self.error(source)
+                }
+            })
         };
+        // SAFETY: the queue is made of the attributes as they are.
+        unsafe { self.build_ex_by(create) }
+    }
+
+    /// Makes an extended queue by another function: the seam of direct verbs.
+    ///
+    /// # Safety
+    ///
+    /// `create` makes a queue of the attributes that it is given, as they are, in the builder's context; nothing else destroys
+    /// it. The context is open, and the channel in the attributes, if there is one, is its own.
+    pub(crate) unsafe fn build_ex_by<E: From<CreateCompletionQueueError>>(
+        &self,
+        create: impl FnOnce(&mut ibv_cq_init_attr_ex) -> Result<NonNull<ibv_cq_ex>, E>,
+    ) -> Result<ExtendedCompletionQueue, E> {
+        let id = CompletionQueueId::new();
+        let cq = create(&mut self.attributes(id)?)?;
         let inner = self.inner(cq.cast(), id);
-        // SAFETY: `ibv_create_cq_ex` returned this queue, so it is an `ibv_cq_ex`.
-        unsafe { ExtendedCompletionQueue::new(inner, self.fields) }
+        // SAFETY: the caller says that it is an `ibv_cq_ex`, made with these fields.
+        Ok(unsafe { ExtendedCompletionQueue::new(inner, self.fields) }?)
     }
 
     /// Makes an extended queue where the device has them, else a basic one.
@@ -222,6 +246,12 @@ impl CompletionQueueBuilder {
             ) => self.build().map(Into::into),
             Err(error) => Err(error),
         }
+    }
+
+    /// The context that queues are made from.
+    #[cfg(any(feature = "mlx5", feature = "efa"))]
+    pub(crate) fn context(&self) -> &DeviceContext {
+        &self.context
     }
 
     /// What `ibv_create_cq_ex` is asked for. A parent domain would be one more attribute with a bit in `comp_mask`.
@@ -268,7 +298,7 @@ impl CompletionQueueBuilder {
     }
 
     #[cold]
-    fn error(&self, source: io::Error) -> CreateCompletionQueueError {
+    pub(crate) fn error(&self, source: io::Error) -> CreateCompletionQueueError {
         let limit = self.context.query_device().map_or(0, |attr| attr.max_cqe());
         if u32::try_from(limit).is_ok_and(|limit| limit > 0 && self.cqe > limit) {
             return CreateCompletionQueueError::TooManyEntries { cqe: self.cqe, limit, source };

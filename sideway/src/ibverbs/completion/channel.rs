@@ -64,7 +64,7 @@ use crate::ibverbs::readiness::{self, Deadline};
 /// A completion channel (`ibv_comp_channel`): the events of many completion queues.
 ///
 /// It is taken from through `&mut`, so by one thread at a time; it may move between threads, and its queues may be
-/// polled, armed and dropped on others.
+/// polled, armed and dropped on others. It goes (`ibv_destroy_comp_channel`) with its last queue.
 pub struct CompletionChannel {
     shared: Arc<ChannelInner>,
     /// Whether its descriptor is known to block, or not to.
@@ -204,6 +204,10 @@ impl DeviceContext {
     /// # Errors
     ///
     /// The process has no descriptor left, or the device is gone.
+    ///
+    /// # References
+    ///
+    /// `man ibv_create_comp_channel`
     pub fn create_comp_channel(&self) -> Result<CompletionChannel, CreateCompletionChannelError> {
         let verbs = self.provider().verbs();
         // SAFETY: the context is open.
@@ -252,11 +256,14 @@ impl CompletionChannel {
     ///
     /// The process has no descriptor left.
     pub fn closer(&mut self) -> io::Result<ChannelCloser> {
-        if self.closing.is_none() {
-            let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-            self.closing = Some(Arc::new(Closing { closed: AtomicBool::new(false), bell }));
-        }
-        Ok(ChannelCloser(self.closing.clone().expect("made just now")))
+        let closing = match &mut self.closing {
+            Some(closing) => closing,
+            none => {
+                let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+                none.insert(Arc::new(Closing { closed: AtomicBool::new(false), bell }))
+            }
+        };
+        Ok(ChannelCloser(Arc::clone(closing)))
     }
 
     /// Sleeps until there is an event, and takes it (`ibv_get_cq_event`): one system call, unless there is a
@@ -265,6 +272,10 @@ impl CompletionChannel {
     /// # Errors
     ///
     /// The channel was closed, or the device is gone.
+    ///
+    /// # References
+    ///
+    /// `man ibv_get_cq_event`
     pub fn wait(&mut self) -> Result<CompletionEvent, CompletionEventError> {
         if self.closing.is_none() {
             return self.wait_in_read();
@@ -279,6 +290,10 @@ impl CompletionChannel {
     /// # Errors
     ///
     /// As [`wait`](Self::wait).
+    ///
+    /// # References
+    ///
+    /// `man ibv_get_cq_event`
     pub fn wait_timeout(
         &mut self,
         timeout: Duration,
@@ -291,6 +306,10 @@ impl CompletionChannel {
     /// # Errors
     ///
     /// As [`wait`](Self::wait).
+    ///
+    /// # References
+    ///
+    /// `man ibv_get_cq_event`
     pub fn try_next(&mut self) -> Result<Option<CompletionEvent>, CompletionEventError> {
         self.check_open()?;
         self.set_nonblocking(true)?;

@@ -96,6 +96,10 @@ macro_rules! control {
             /// # Errors
             ///
             /// The queue was made without a channel, the device is gone, or what `start_poll` says.
+            ///
+            /// # References
+            ///
+            /// `man ibv_req_notify_cq`
             pub fn arm(&mut self, notify: Notify) -> Result<$Poller<'_>, ArmCompletionQueueError> {
                 let $queue = &mut *self;
                 $inner.request_notification(notify)?;
@@ -108,6 +112,10 @@ macro_rules! control {
             ///
             /// It holds more completions than that already, the device's queues do not hold so many, or it cannot
             /// resize them.
+            ///
+            /// # References
+            ///
+            /// `man ibv_resize_cq`
             pub fn resize(&mut self, cqe: u32) -> Result<(), ResizeCompletionQueueError> {
                 let $queue = &mut *self;
                 $inner.resize(cqe)
@@ -122,6 +130,10 @@ macro_rules! control {
             ///
             /// The device has no moderation, or not of this extent
             /// ([`DeviceAttr`](crate::ibverbs::device_attr::DeviceAttr)'s `cq_mod_caps`).
+            ///
+            /// # References
+            ///
+            /// `man ibv_modify_cq`
             pub fn moderate(
                 &mut self,
                 count: u16,

@@ -182,7 +182,7 @@ pub struct ExtendedPoller<'cq> {
 }
 
 impl ExtendedPoller<'_> {
-    /// The next completion, until the queue is empty.
+    /// The next completion (`ibv_start_poll`, then `ibv_next_poll`), until the queue is empty.
     ///
     /// Not an `Iterator`: a completion is read from the queue's cursor, so it has to go before the
     /// cursor moves on.
@@ -195,6 +195,7 @@ impl ExtendedPoller<'_> {
                 let result = unsafe { verbs::ibv_start_poll(self.cq.as_ptr(), &raw mut self.queue.attr) };
                 self.queue.last = result;
                 if result != OPEN {
+                    super::unlikely();
                     self.cursor = Cursor::Ended;
                     return None;
                 }
@@ -259,6 +260,13 @@ pub struct ExtendedWorkCompletion<'poll> {
 }
 
 impl ExtendedWorkCompletion<'_> {
+    /// The queue, for a plug-in of direct verbs.
+    #[cfg(feature = "efa")]
+    #[inline]
+    pub(crate) fn queue(&self) -> NonNull<ibv_cq_ex> {
+        self.cq
+    }
+
     /// The number that the work request was given.
     #[inline]
     pub fn wr_id(&self) -> u64 {
@@ -273,7 +281,8 @@ impl ExtendedWorkCompletion<'_> {
         WorkCompletionStatus::from_raw(unsafe { (*self.cq.as_ptr()).status }.0)
     }
 
-    /// What kind of work request ended; after an error [`NotTold`](WorkCompletionOperationType::NotTold).
+    /// What kind of work request ended (`ibv_wc_read_opcode`); after an error
+    /// [`NotTold`](WorkCompletionOperationType::NotTold).
     #[inline]
     pub fn opcode(&self) -> WorkCompletionOperationType {
         if self.status() != WorkCompletionStatus::Success {
@@ -283,14 +292,14 @@ impl ExtendedWorkCompletion<'_> {
         WorkCompletionOperationType::from_raw(unsafe { verbs::ibv_wc_read_opcode(self.cq.as_ptr()) }.0)
     }
 
-    /// The vendor's own error number; 0 where there is none.
+    /// The vendor's own error number (`ibv_wc_read_vendor_err`); 0 where there is none.
     #[inline]
     pub fn vendor_err(&self) -> u32 {
         // SAFETY: the cursor is on a completion and the reader is there (head of this file).
         unsafe { verbs::ibv_wc_read_vendor_err(self.cq.as_ptr()) }
     }
 
-    /// What comes with the completion; nothing after an error.
+    /// What comes with the completion (`ibv_wc_read_wc_flags`); nothing after an error.
     #[inline]
     pub fn wc_flags(&self) -> WorkCompletionFlags {
         if self.status() != WorkCompletionStatus::Success {
@@ -300,7 +309,7 @@ impl ExtendedWorkCompletion<'_> {
         WorkCompletionFlags::from_bits_retain(unsafe { verbs::ibv_wc_read_wc_flags(self.cq.as_ptr()) })
     }
 
-    /// Immediate data, in host byte order; `None` if the message had none or the queue has no such field.
+    /// Immediate data (`ibv_wc_read_imm_data`), in host byte order; `None` if the message had none or the queue has no such field.
     #[inline]
     pub fn imm_data(&self) -> Option<u32> {
         if !self.fields.contains(WorkCompletionFields::Imm)
@@ -312,7 +321,7 @@ impl ExtendedWorkCompletion<'_> {
         Some(u32::from_be(unsafe { verbs::ibv_wc_read_imm_data(self.cq.as_ptr()) }))
     }
 
-    /// The local key that the peer's message took out of use; `None` if it did not or the queue has no such field,
+    /// The local key that the peer's message took out of use (`ibv_wc_read_invalidated_rkey`); `None` if it did not or the queue has no such field,
     /// which is that of immediate data.
     #[inline]
     pub fn invalidated_rkey(&self) -> Option<u32> {
@@ -331,7 +340,7 @@ impl ExtendedWorkCompletion<'_> {
         None
     }
 
-    /// The tag that the message was matched by. `None` if the queue was not made with this field.
+    /// The tag that the message was matched by (`ibv_wc_read_tm_info`). `None` if the queue was not made with this field.
     #[inline]
     pub fn tm_info(&self) -> Option<TagMatchingInfo> {
         if !self.fields.contains(WorkCompletionFields::TmInfo) {
@@ -365,25 +374,25 @@ macro_rules! optional_fields {
 }
 
 optional_fields! {
-    /// How many bytes were received or read.
+    /// How many bytes were received or read (`ibv_wc_read_byte_len`).
     byte_len: u32, ByteLen, ibv_wc_read_byte_len;
-    /// The number of the local queue pair.
+    /// The number of the local queue pair (`ibv_wc_read_qp_num`).
     qp_num: u32, QpNum, ibv_wc_read_qp_num;
-    /// The number of the sender's queue pair (UD).
+    /// The number of the sender's queue pair (UD) (`ibv_wc_read_src_qp`).
     src_qp: u32, SrcQp, ibv_wc_read_src_qp;
-    /// The sender's LID.
+    /// The sender's LID (`ibv_wc_read_slid`).
     slid: u32, Slid, ibv_wc_read_slid;
-    /// The service level.
+    /// The service level (`ibv_wc_read_sl`).
     sl: u8, Sl, ibv_wc_read_sl;
-    /// The path bits of the destination LID.
+    /// The path bits of the destination LID (`ibv_wc_read_dlid_path_bits`).
     dlid_path_bits: u8, DlidPathBits, ibv_wc_read_dlid_path_bits;
-    /// The device's clock when the work completed, in its own ticks.
+    /// The device's clock when the work completed, in its own ticks (`ibv_wc_read_completion_ts`).
     completion_timestamp: u64, CompletionTimestamp, ibv_wc_read_completion_ts;
-    /// The time of day when the work completed, in nanoseconds since 1970.
+    /// The time of day when the work completed, in nanoseconds since 1970 (`ibv_wc_read_completion_wallclock_ns`).
     completion_timestamp_wallclock: u64, CompletionTimestampWallclock, ibv_wc_read_completion_wallclock_ns;
-    /// The VLAN tag that was taken off the packet.
+    /// The VLAN tag that was taken off the packet (`ibv_wc_read_cvlan`).
     cvlan: u16, Cvlan, ibv_wc_read_cvlan;
-    /// The tag that a flow rule put on the packet.
+    /// The tag that a flow rule put on the packet (`ibv_wc_read_flow_tag`).
     flow_tag: u32, FlowTag, ibv_wc_read_flow_tag;
 }
 

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::ibverbs::device_context::DeviceContext;
 
-/// A completion queue of either flavour.
+/// A completion queue of either flavour. It is destroyed (`ibv_destroy_cq`) when it and its last queue pair are gone.
 #[derive(Debug)]
 pub enum GenericCompletionQueue {
     /// Polled with `ibv_poll_cq`.

@@ -229,3 +229,8 @@ impl fmt::Display for PollCompletionQueueError {
 }
 
 impl std::error::Error for PollCompletionQueueError {}
+
+/// What calls it is less likely to run: the other code is laid out without jumps.
+#[cold]
+#[inline(always)]
+fn unlikely() {}

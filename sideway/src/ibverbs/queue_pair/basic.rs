@@ -9,7 +9,8 @@
 //! - Each request is linked to the one of the slot behind it, or to none. So what a guard has taken, from the first slot
 //!   to `last`, is a list, whose end `post` makes by taking the link of `last` away; a longer list after it links again.
 //!   A queue that has no slot has no operation either, so that none is taken.
-//! - The `sg_list` of every slot is that slot's entries, from the queue's beginning on.
+//! - The `sg_list` of every slot is that slot's entries, from the queue's beginning on. The address in the first one is
+//!   the slot's place for inline data until entries are written to any slot, which `take_entries` makes known first.
 //! - Both stay so because libraries read requests, and nobody else writes there: the guard borrows the queue mutably.
 //! - The other fields of what a guard has taken are written, with `num_sge` within the slot's entries.
 
@@ -21,7 +22,7 @@ use std::ptr::{self, NonNull};
 
 use rdma_mummy_sys::types::{ibv_qp, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wr_opcode};
 
-use super::post::sealed::{Build, Step};
+use super::post::sealed::{About, Build, Step};
 use super::post::{Borrows, Failure, PostSendError, PostSendGuard, ScatterGatherEntry};
 use super::receive::{NoRoom, ReceiveQueue, array, index_of};
 use super::work_request::{Bare, BareOperation, Destination, Elsewhere, Operation, Place, Possible, Request};
@@ -52,6 +53,7 @@ pub struct BasicSendQueue {
     /// `ibv_post_send` of the queue's library, which sets it when it opens the device.
     verb: unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int,
     possible: Possible,
+    preset: Preset,
     elsewhere: Elsewhere,
     usable: SendOperationFlags,
     slots: Slots,
@@ -85,6 +87,30 @@ type Unit = u64;
 const _: () = assert!(align_of::<Slot>() <= align_of::<Unit>());
 const _: () = assert!(size_of::<Slot>() == offset_of!(Slot, entry) + size_of::<ibv_sge>());
 
+/// By operation, one more than the bytes of inline data that a request to the peer may have if its slot's entry has
+/// always led to its inline place, so that nobody has to store that again. 0 once some slot has had another buffer; and 0,
+/// too, where [`Possible`] tells: of less frequent operations. (They are so narrow that forgetting them is one store.)
+#[derive(Clone, Copy, Debug)]
+struct Preset([u16; 4]);
+
+impl Preset {
+    const NONE: Self = Self([0; 4]);
+
+    fn of(possible: &Possible) -> Self {
+        Self(possible.first().map(|room| u16::try_from(room).unwrap_or(u16::MAX)))
+    }
+
+    #[inline(always)]
+    fn has(&self, request: &Request, inline: usize) -> bool {
+        match request.to {
+            Destination::Peer => {
+                self.0.get(request.operation.index()).is_some_and(|room| inline < usize::from(*room))
+            }
+            Destination::Address(_) => false,
+        }
+    }
+}
+
 impl Slots {
     fn new(cap: &QueuePairCapability) -> Result<Self, CreateQueuePairError> {
         let further = u64::from(cap.max_send_sge.saturating_sub(1)) * size_of::<ibv_sge>() as u64;
@@ -101,6 +127,7 @@ impl Slots {
             // SAFETY: the slot is in the memory.
             unsafe {
                 (*slot).request.sg_list = &raw mut (*slot).entry;
+                (*slot).entry.addr = (&raw mut (*slot).inline).expose_provenance() as u64;
                 (*slot).request.next = ptr::null_mut();
             }
         }
@@ -113,6 +140,15 @@ impl Slots {
     #[inline(always)]
     fn first(&self) -> *mut Slot {
         self.memory.as_ptr().cast()
+    }
+
+    /// How many there are up to this one; none if it is null.
+    #[inline(always)]
+    fn until(&self, last: *mut Slot) -> usize {
+        match last.is_null() {
+            true => 0,
+            false => (last.addr() - self.first().addr()) / self.stride + 1,
+        }
     }
 
     /// Links the slot behind this one to it, and says which that is; null if there is none.
@@ -173,6 +209,7 @@ impl BasicSendQueue {
         Ok(Self {
             qp: control.as_raw(),
             verb,
+            preset: Preset::of(&possible),
             possible,
             elsewhere,
             usable,
@@ -186,10 +223,7 @@ impl BasicSendQueue {
     #[cold]
     #[inline(never)]
     fn refused(&self, failure: Failure, behind: *mut Slot) -> PostSendError {
-        let index = match behind.is_null() {
-            true => 0,
-            false => (behind.addr() - self.slots.first().addr()) / self.slots.stride + 1,
-        };
+        let index = self.slots.until(behind);
         let limit = self.control.capability().max_send_wr as usize;
         self.elsewhere.error(&self.possible, failure, Place { index, limit })
     }
@@ -216,8 +250,9 @@ impl SendQueue for BasicSendQueue {
 
     #[inline]
     fn start_post_send(&mut self) -> BasicPostSendGuard<'_> {
-        let (first, possible) = (self.slots.first(), self.possible);
-        BasicPostSendGuard { first, last: ptr::null_mut(), next: first, possible, failure: None, queue: self }
+        let (first, possible, preset) = (self.slots.first(), self.possible, self.preset);
+        let last = ptr::null_mut();
+        BasicPostSendGuard { first, last, next: first, possible, preset, failure: None, queue: self }
     }
 
     fn control(&self) -> &QueuePairControl {
@@ -234,25 +269,46 @@ pub struct BasicPostSendGuard<'queue> {
     /// The last slot that the list has taken, and the one that is linked to it; null if there is none.
     last: *mut Slot,
     next: *mut Slot,
-    /// A copy of the queue's, which compilers know that no store changes.
+    /// Copies of the queue's, which compilers know that no store changes.
     possible: Possible,
+    preset: Preset,
     failure: Option<(Failure, *mut Slot)>,
     queue: &'queue mut BasicSendQueue,
 }
 
 impl BasicPostSendGuard<'_> {
-    /// Takes a slot for a request with so much inline data, if it is possible. What is in the slot has to be written.
+    /// Whether a request with so much inline data is possible.
     #[inline(always)]
-    fn take(&mut self, request: &Request, inline: usize) -> Option<*mut Slot> {
+    fn has(&self, request: &Request, inline: usize) -> bool {
         // Of the guard's own copy no reference is taken, so that it stays in registers.
-        let possible = match &request.to {
+        match &request.to {
             Destination::Peer => self.possible.has(&request.operation, inline),
             Destination::Address(_) => self.queue.elsewhere.datagram.has(&request.operation, inline),
-        };
-        if !possible {
-            self.fail(Failure::of(request, inline));
+        }
+    }
+
+    /// Takes a slot for a request without inline data, if it is possible. What is in the slot has to be written.
+    #[inline(always)]
+    fn take(&mut self, request: &Request) -> Option<*mut Slot> {
+        if !self.has(request, 0) {
+            self.fail(Failure::of(request, 0));
             return None;
         }
+        self.take_slot(request, 0)
+    }
+
+    /// The same, of a request whose buffer is in the slot's entries: these do not lead to the inline place any more.
+    #[inline(always)]
+    fn take_entries(&mut self, request: &Request) -> Option<*mut Slot> {
+        let slot = self.take(request)?;
+        self.preset = Preset::NONE;
+        self.queue.preset = Preset::NONE;
+        Some(slot)
+    }
+
+    /// Takes a slot, if there is one, and its request names nothing that is not this pair's.
+    #[inline(always)]
+    fn take_slot(&mut self, request: &Request, inline: usize) -> Option<*mut Slot> {
         let mut slot = self.next;
         if slot.is_null() {
             // SAFETY: `next` is null behind a slot that was taken only, which is `last`; the guard borrows the queue.
@@ -273,14 +329,6 @@ impl BasicPostSendGuard<'_> {
         self.next = unsafe { (*slot).request.next }.cast();
         self.last = slot;
         Some(slot)
-    }
-
-    /// Takes a slot for a request with `len` bytes of inline data; where these go is the second.
-    #[inline(always)]
-    fn take_inline(&mut self, request: &Request, len: usize) -> Option<(*mut Slot, *mut u8)> {
-        let slot = self.take(request, len)?;
-        // SAFETY: the slot is in the queue's memory.
-        Some((slot, unsafe { (&raw mut (*slot).inline).cast() }))
     }
 
     /// Writes a request into the slot that was taken for it. Its buffer has so many `entries`, and `flags` of its own.
@@ -331,12 +379,34 @@ impl BasicPostSendGuard<'_> {
         }
     }
 
-    /// The same, of a request with `len` bytes of inline data from `start` on.
+    /// Appends a request with `len` bytes of inline data, which `copy` writes where it is told.
     #[inline(always)]
-    fn put_inline(&mut self, slot: *mut Slot, request: &Request, start: *mut u8, len: usize) {
-        let (addr, length) = (start.expose_provenance() as u64, len as u32);
+    fn append_copied(&mut self, request: &Request, len: usize, copy: impl FnOnce(*mut u8)) {
+        if self.preset.has(request, len) {
+            if let Some(slot) = self.take_slot(request, len) {
+                self.put_inline(slot, request, len, copy);
+            }
+        } else if self.has(request, len) {
+            if let Some(slot) = self.take_slot(request, len) {
+                let start = slot.wrapping_byte_add(offset_of!(Slot, inline));
+                // SAFETY: the slot was taken, so all of it is in the queue's memory.
+                unsafe { (*slot).entry.addr = start.expose_provenance() as u64 };
+                self.put_inline(slot, request, len, copy);
+            }
+        } else {
+            self.fail(Failure::of(request, len));
+        }
+    }
+
+    /// Writes a request with `len` bytes of inline data into the slot that was taken for it, whose entry leads to these.
+    #[inline(always)]
+    fn put_inline(&mut self, slot: *mut Slot, request: &Request, len: usize, copy: impl FnOnce(*mut u8)) {
+        copy(slot.wrapping_byte_add(offset_of!(Slot, inline)).cast());
         // SAFETY: the slot was taken, so all of it is in the queue's memory.
-        unsafe { (*slot).entry = ibv_sge { addr, length, lkey: 0 } };
+        unsafe {
+            (*slot).entry.length = len as u32;
+            (*slot).entry.lkey = 0;
+        }
         self.put(slot, request, 1, ibv_send_flags::IBV_SEND_INLINE.0);
     }
 
@@ -377,15 +447,22 @@ impl<'queue> Borrows<'queue> for BasicPostSendGuard<'queue> {}
 
 impl Build for BasicPostSendGuard<'_> {
     #[inline(always)]
+    fn about(&self, _: Step) -> About {
+        // SAFETY: the pair lives; the field is in every release's struct.
+        let context = unsafe { (*self.queue.qp.as_ptr()).context };
+        About { context, count: self.queue.slots.until(self.last), in_place: false }
+    }
+
+    #[inline(always)]
     fn append(&mut self, _: Step, request: Request) {
-        if let Some(slot) = self.take(&request, 0) {
+        if let Some(slot) = self.take(&request) {
             self.put(slot, &request, 0, 0);
         }
     }
 
     #[inline(always)]
     unsafe fn append_sge(&mut self, _: Step, request: Request, entry: ScatterGatherEntry) {
-        if let Some(slot) = self.take(&request, 0) {
+        if let Some(slot) = self.take_entries(&request) {
             // SAFETY: a slot has room for at least one entry.
             unsafe { (*slot).entry = entry.0 };
             self.put(slot, &request, 1, 0);
@@ -398,7 +475,7 @@ impl Build for BasicPostSendGuard<'_> {
             let (given, limit) = (list.len(), self.queue.slots.entries);
             return self.fail(Failure::TooManyEntries { given, limit });
         }
-        if let Some(slot) = self.take(&request, 0) {
+        if let Some(slot) = self.take_entries(&request) {
             let entries: *mut ibv_sge = slot.wrapping_byte_add(offset_of!(Slot, entry)).cast();
             // SAFETY: a slot has room for as many entries; both are `ibv_sge`.
             unsafe { ptr::copy_nonoverlapping(list.as_ptr().cast(), entries, list.len()) };
@@ -411,11 +488,10 @@ impl Build for BasicPostSendGuard<'_> {
         if data.is_empty() {
             return self.append(step, request);
         }
-        if let Some((slot, start)) = self.take_inline(&request, data.len()) {
+        self.append_copied(&request, data.len(), |start| {
             // SAFETY: so much inline data is possible, and a slot has room for that.
             unsafe { ptr::copy_nonoverlapping(data.as_ptr(), start, data.len()) };
-            self.put_inline(slot, &request, start, data.len());
-        }
+        });
     }
 
     #[inline(always)]
@@ -424,7 +500,7 @@ impl Build for BasicPostSendGuard<'_> {
         if given == 0 {
             return self.append(step, request);
         }
-        if let Some((slot, start)) = self.take_inline(&request, given) {
+        self.append_copied(&request, given, |start| {
             let mut end = start;
             for piece in list {
                 // SAFETY: so much inline data is possible, and a slot has room for all pieces together.
@@ -433,8 +509,7 @@ impl Build for BasicPostSendGuard<'_> {
                     end = end.add(piece.len());
                 }
             }
-            self.put_inline(slot, &request, start, given);
-        }
+        });
     }
 
     unsafe fn append_bare(&mut self, _: Step, request: Bare) {

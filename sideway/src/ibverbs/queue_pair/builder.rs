@@ -5,11 +5,13 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use rdma_mummy_sys::types::{
-    ibv_qp_cap, ibv_qp_create_send_ops_flags as C, ibv_qp_init_attr, ibv_qp_init_attr_ex,
+    ibv_qp, ibv_qp_cap, ibv_qp_create_send_ops_flags as C, ibv_qp_init_attr, ibv_qp_init_attr_ex,
     ibv_qp_init_attr_mask, ibv_qp_type,
 };
 use rdma_mummy_sys::verbs;
 
+#[cfg(feature = "mlx5")]
+use super::QueuePairControl;
 use super::control::{Inner, Uses};
 use super::receive::{NoRoom, ReceiveQueue};
 use super::{
@@ -66,6 +68,10 @@ impl SendOperationFlags {
             }
             QueuePairType::UnreliableConnection => unreliable,
             QueuePairType::UnreliableDatagram => Self::Send.union(Self::SendWithImmediate),
+            #[cfg(feature = "mlx5")]
+            QueuePairType::DcInitiator => Self::of_type(QueuePairType::ReliableConnection),
+            #[cfg(feature = "efa")]
+            QueuePairType::ScalableReliableDatagram => unreliable.union(Self::Read),
             _ => Self::empty(),
         }
     }
@@ -256,14 +262,47 @@ impl QueuePairBuilder {
     ///
     /// [`CreateQueuePairError`] says what the device does not have, or has less of.
     pub fn build_ex(&self) -> Result<ExtendedQueuePair, CreateQueuePairError> {
-        let uses = self.uses()?;
         let asked = self.asked_ops();
+        let context = self.pd.context();
+        let create = |attr: &mut ibv_qp_init_attr_ex| {
+            // SAFETY: domain and queues live and are of one context, says `build_ex_by`; the rest is plain data.
+            let qp = unsafe {
+                verbs::ibv_create_qp_ex(context.provider().verbs(), context.as_raw().as_ptr(), attr)
+            };
+            NonNull::new(qp).ok_or_else(|| {
+                let source = io::Error::last_os_error();
+                match source.raw_os_error() {
+                    Some(libc::EOPNOTSUPP | libc::ENOSYS) => {
+                        CreateQueuePairError::Unsupported { operations: asked, source }
+                    }
+                    _ => self.error(source),
+                }
+            })
+        };
+        // SAFETY: the pair is of the described type, and made of the attributes as they are.
+        unsafe { self.build_ex_by(self.qp_type, asked, create) }
+    }
+
+    /// Makes an extended pair by another function: the seam of direct verbs.
+    ///
+    /// # Safety
+    ///
+    /// - `create` makes a pair of type `qp_type` in the domain's context, which nothing else destroys, of the attributes that it
+    ///   is given: objects and `send_ops_flags`, which are `asked`, as they are. The objects live until then.
+    /// - Where requests of the type need more than what [`ExtendedSendQueue`] gives them, its caller sees to that.
+    pub(crate) unsafe fn build_ex_by<E: From<CreateQueuePairError>>(
+        &self,
+        qp_type: QueuePairType,
+        asked: SendOperationFlags,
+        create: impl FnOnce(&mut ibv_qp_init_attr_ex) -> Result<NonNull<ibv_qp>, E>,
+    ) -> Result<ExtendedQueuePair, E> {
+        let uses = self.uses()?;
         let mut attr = ibv_qp_init_attr_ex {
             send_cq: uses.send_cq.as_raw().as_ptr(),
             recv_cq: uses.recv_cq.as_raw().as_ptr(),
             srq: uses.raw_srq(),
             cap: self.raw_cap(),
-            qp_type: ibv_qp_type(self.qp_type.raw()),
+            qp_type: ibv_qp_type(qp_type.raw_c()),
             sq_sig_all: self.sq_sig_all.into(),
             comp_mask: ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_PD.0
                 | ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS.0,
@@ -271,20 +310,8 @@ impl QueuePairBuilder {
             send_ops_flags: asked.bits(),
             ..Default::default()
         };
+        let qp = create(&mut attr)?;
         let context = self.pd.context();
-        // SAFETY: domain and queues live and are of one context (`uses`); the rest is plain data.
-        let qp = unsafe {
-            verbs::ibv_create_qp_ex(context.provider().verbs(), context.as_raw().as_ptr(), &raw mut attr)
-        };
-        let Some(qp) = NonNull::new(qp) else {
-            let source = io::Error::last_os_error();
-            return Err(match source.raw_os_error() {
-                Some(libc::EOPNOTSUPP | libc::ENOSYS) => {
-                    CreateQueuePairError::Unsupported { operations: asked, source }
-                }
-                _ => self.error(source),
-            });
-        };
         let mut cap = QueuePairCapability::from(attr.cap);
         if context.quirks().no_extended_inline {
             cap.max_inline_data = 0;
@@ -293,14 +320,41 @@ impl QueuePairBuilder {
             cap.max_send_sge = cap.max_send_sge.min(1);
         }
         // SAFETY: the pair was made just now, from this domain and these queues.
-        let inner = Arc::new(unsafe { Inner::new(qp, self.qp_type, cap, uses) });
+        let inner = Arc::new(unsafe { Inner::new(qp, qp_type, cap, uses) });
         let to_ex = context.provider().verbs().ibv_qp_to_qp_ex();
         // SAFETY: the pair lives, and was made with `send_ops_flags`.
         let qp_ex = to_ex.ok().and_then(|to_ex| NonNull::new(unsafe { to_ex(qp.as_ptr()) }));
         let qp_ex = qp_ex.ok_or(CreateQueuePairError::Incomplete { operation: "ibv_qp_to_qp_ex" })?;
-        // SAFETY: `ibv_create_qp_ex` made the pair with `asked`, and `qp_ex` is what its library calls it.
+        // SAFETY: the pair was made with `asked`, and `qp_ex` is what its library calls it.
         let send = unsafe { ExtendedSendQueue::new(Arc::clone(&inner), qp_ex, asked)? };
         Ok(ExtendedQueuePair::new(send, ReceiveQueue::new(inner)?))
+    }
+
+    /// Makes a pair that never posts by another function: the seam of direct verbs, too.
+    ///
+    /// # Safety
+    ///
+    /// As [`build_ex_by`](Self::build_ex_by), without operations.
+    #[cfg(feature = "mlx5")]
+    pub(crate) unsafe fn build_silent_by<E: From<CreateQueuePairError>>(
+        &self,
+        qp_type: QueuePairType,
+        create: impl FnOnce(&mut ibv_qp_init_attr_ex) -> Result<NonNull<ibv_qp>, E>,
+    ) -> Result<QueuePairControl, E> {
+        let uses = self.uses()?;
+        let mut attr = ibv_qp_init_attr_ex {
+            send_cq: uses.send_cq.as_raw().as_ptr(),
+            recv_cq: uses.recv_cq.as_raw().as_ptr(),
+            srq: uses.raw_srq(),
+            qp_type: ibv_qp_type(qp_type.raw_c()),
+            comp_mask: ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_PD.0,
+            pd: self.pd.as_raw().as_ptr(),
+            ..Default::default()
+        };
+        let qp = create(&mut attr)?;
+        // SAFETY: the pair was made just now, from this domain and these queues.
+        let inner = unsafe { Inner::new(qp, qp_type, attr.cap.into(), uses) };
+        Ok(QueuePairControl(Arc::new(inner)))
     }
 
     /// Makes an extended pair where the device has them, else a basic one. It is a basic one, too, where inline
@@ -323,6 +377,26 @@ impl QueuePairBuilder {
         }
     }
 
+    /// The domain that pairs are made in, the operations that were asked for, and whether receives are shared.
+    #[cfg(any(feature = "mlx5", feature = "efa"))]
+    pub(crate) fn described(&self) -> (&ProtectionDomain, Option<SendOperationFlags>, bool) {
+        (&self.pd, self.send_ops, self.srq.is_some())
+    }
+
+    /// Takes the one completion queue for the other, where that is missing: for types of which one half does nothing.
+    #[cfg(feature = "mlx5")]
+    pub(crate) fn complete_in_one(&mut self) -> &mut Self {
+        self.send_cq = self.send_cq.take().or_else(|| self.recv_cq.clone());
+        self.recv_cq = self.recv_cq.take().or_else(|| self.send_cq.clone());
+        self
+    }
+
+    /// The type, and the operations that its pairs are made with.
+    #[cfg(feature = "mlx5")]
+    pub(crate) fn type_and_operations(&self) -> (QueuePairType, SendOperationFlags) {
+        (self.qp_type, self.asked_ops())
+    }
+
     fn asked_ops(&self) -> SendOperationFlags {
         self.send_ops.unwrap_or(SendOperationFlags::of_type(self.qp_type))
     }
@@ -337,7 +411,7 @@ impl QueuePairBuilder {
                 return Err(Unsupported::new(self.pd.context(), "ibv_create_qp_ex", what).into());
             }
         }
-        if self.qp_type.name().is_none() {
+        if self.qp_type.name().is_none() || self.qp_type.is_of_driver() {
             return Err(CreateQueuePairError::UnknownType { qp_type: self.qp_type });
         }
         let get = |cq: &Option<completion::Shared>, which| match cq {
@@ -371,7 +445,7 @@ impl QueuePairBuilder {
 
     /// Finds the limit that was exceeded, after the fact.
     #[cold]
-    fn error(&self, source: io::Error) -> CreateQueuePairError {
+    pub(crate) fn error(&self, source: io::Error) -> CreateQueuePairError {
         if let Ok(device) = self.pd.context().query_device() {
             let asked = [
                 ("max_send_wr", self.cap.max_send_wr, "max_qp_wr", device.max_qp_wr()),
@@ -414,8 +488,8 @@ pub enum CreateQueuePairError {
     /// The shared receive queue belongs to another open device than the protection domain.
     #[error("the shared receive queue was made from another context than the protection domain")]
     SharedReceiveQueueOfOtherContext,
-    /// A type that this crate cannot make.
-    #[error("queue pairs of type {qp_type} cannot be made")]
+    /// A type that this crate cannot make, or that only a driver's own function makes.
+    #[error("queue pairs of type {qp_type} cannot be made like this")]
     UnknownType {
         /// What was asked for.
         qp_type: QueuePairType,

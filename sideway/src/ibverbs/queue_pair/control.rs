@@ -27,7 +27,7 @@ use crate::ibverbs::srq::{SharedReceiveQueueId, SrqInner};
 /// The control side of a queue pair: its attributes and its state.
 ///
 /// A handle: clones stand for the same pair, keep it alive, and can be asked from any thread while others
-/// post and poll.
+/// post and poll. The pair is destroyed (`ibv_destroy_qp`) when both halves and the last of these are gone.
 #[derive(Clone)]
 pub struct QueuePairControl(pub(super) Arc<Inner>);
 
@@ -145,6 +145,10 @@ impl QueuePairControl {
     /// # Errors
     ///
     /// [`ModifyQueuePairError`] says which attribute was wrong or missing, or where no route led.
+    ///
+    /// # References
+    ///
+    /// `man ibv_modify_qp`
     pub unsafe fn modify(&self, attr: &QueuePairAttribute) -> Result<(), ModifyQueuePairError> {
         if let Some(asked) = attr.capability().filter(|asked| !self.0.cap.fits(asked)) {
             return Err(ModifyQueuePairError::CapabilityShrinks { granted: self.0.cap, asked });
@@ -203,6 +207,10 @@ impl QueuePairControl {
     /// # Errors
     ///
     /// The device does not answer.
+    ///
+    /// # References
+    ///
+    /// `man ibv_query_qp`
     pub fn query(
         &self,
         mask: QueuePairAttributeMask,

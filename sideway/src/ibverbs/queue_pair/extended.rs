@@ -16,6 +16,8 @@
 //!   the only one of its pair.
 //! - A list is open while `lists` says so. A guard that is leaked leaves it open; the next one, or the
 //!   queue's drop, closes it first.
+//! - A list that is longer than the queue is aborted, not completed. Libraries notice themselves, request by request, when
+//!   there is no place left, as they must: only they know what is outstanding.
 //! - A buffer follows an operation and only an operation: both are called in one go, when a request is appended.
 //!   Libraries finish a request when its buffer is set; one without would be handed to the device unfinished.
 
@@ -27,13 +29,11 @@ use std::ptr::NonNull;
 use rdma_mummy_sys::types::{ibv_data_buf, ibv_qp_ex, ibv_sge};
 use rdma_mummy_sys::{qp_ex_op, verbs};
 
-use super::post::sealed::{Build, Step};
+use super::post::sealed::{About, Build, Step};
 use super::post::{Borrows, Failure, PostSendError, PostSendGuard, ScatterGatherEntry};
 use super::receive::ReceiveQueue;
 use super::work_request::{Bare, BareOperation, Destination, Elsewhere, Operation, Place, Possible, Request};
-use super::{
-    CreateQueuePairError, Halves, QueuePairControl, QueuePairType, SendOperationFlags, SendQueue, Shared,
-};
+use super::{CreateQueuePairError, Halves, QueuePairControl, SendOperationFlags, SendQueue, Shared};
 
 /// A queue pair that builds work requests in place (`ibv_qp_ex`).
 #[derive(Debug)]
@@ -99,7 +99,7 @@ impl ExtendedSendQueue {
             ("wr_set_sge_list", has!(wr_set_sge_list)),
         ];
         let required = required.into_iter().chain(match inner.qp_type() {
-            QueuePairType::UnreliableDatagram => Some(("wr_set_ud_addr", has!(wr_set_ud_addr))),
+            of if of.is_datagram() => Some(("wr_set_ud_addr", has!(wr_set_ud_addr))),
             _ => None,
         });
         if let Some((operation, _)) = required.into_iter().find(|(_, there)| !*there) {
@@ -157,9 +157,22 @@ impl ExtendedSendQueue {
     /// Why a list could not be posted, of whose requests this one failed.
     #[cold]
     #[inline(never)]
-    fn refused(&self, failure: Failure, index: u32) -> PostSendError {
+    fn refused(&self, failure: Failure, index: usize) -> PostSendError {
         let limit = self.control.capability().max_send_wr as usize;
-        self.elsewhere.error(&self.possible, failure, Place { index: index as usize, limit })
+        if index > limit {
+            return PostSendError::TooManyWorkRequests { limit };
+        }
+        self.elsewhere.error(&self.possible, failure, Place { index, limit })
+    }
+
+    /// What becomes of a list that is empty, or longer than the queue.
+    #[cold]
+    #[inline(never)]
+    fn unusual(&self, count: usize) -> Result<(), PostSendError> {
+        match count {
+            0 => Ok(()),
+            _ => Err(PostSendError::TooManyWorkRequests { limit: self.places.get() as usize }),
+        }
     }
 
     /// Closes a list whose guard was leaked.
@@ -192,13 +205,42 @@ impl SendQueue for ExtendedSendQueue {
         let qp = self.qp;
         // SAFETY: see the head of this file; no list is open.
         unsafe { verbs::ibv_wr_start(qp.as_ptr()) };
-        let (possible, places) = (self.possible, self.places);
-        let left = u64::from(places.get());
-        ExtendedPostSendGuard { qp, possible, places, left, failure: None, queue: self }
+        let possible = self.possible;
+        ExtendedPostSendGuard { qp, possible, count: 0, failure: None, queue: self }
     }
 
     fn control(&self) -> &QueuePairControl {
         &self.control
+    }
+}
+
+/// What the plug-ins of direct verbs need of a queue and its lists.
+#[cfg(feature = "efa")]
+impl ExtendedSendQueue {
+    /// Takes the inline data away from these operations.
+    pub(crate) fn forbid_inline(&mut self, operations: SendOperationFlags) {
+        self.possible.forbid_inline(operations);
+        self.elsewhere.datagram.forbid_inline(operations);
+    }
+}
+
+#[cfg(feature = "mlx5")]
+impl ExtendedSendQueue {
+    /// Ends a list whose guard was leaked, if there is one.
+    pub(crate) fn without_list(&mut self) {
+        if self.lists != NO_LIST {
+            self.abort_leaked();
+            self.lists = NO_LIST;
+        }
+    }
+}
+
+#[cfg(feature = "mlx5")]
+impl ExtendedPostSendGuard<'_> {
+    /// How many requests the list has, none of which has failed.
+    #[inline(always)]
+    pub(crate) fn sound(&self) -> Option<usize> {
+        if self.failure.is_some() { None } else { Some(self.count) }
     }
 }
 
@@ -220,11 +262,10 @@ pub struct ExtendedPostSendGuard<'queue> {
     qp: NonNull<ibv_qp_ex>,
     /// A copy of the queue's, which compilers know that no call changes.
     possible: Possible,
-    /// How many requests a list may have, and how many more this one: as wide as an address, so that compilers count
-    /// places and the caller's requests in one register.
-    places: NonZeroU32,
-    left: u64,
-    failure: Option<(Failure, u32)>,
+    /// How many requests there are: as wide as an address, so that compilers count them and the caller's in one register.
+    count: usize,
+    /// Why the list fails, and the number of the request that it fails with.
+    failure: Option<(Failure, usize)>,
     queue: &'queue mut ExtendedSendQueue,
 }
 
@@ -237,10 +278,10 @@ impl ExtendedPostSendGuard<'_> {
             Destination::Peer => self.possible.has(&request.operation, inline),
             Destination::Address(_) => self.queue.elsewhere.datagram.has(&request.operation, inline),
         };
-        let Some(left) = self.left.checked_sub(1).filter(|_| possible) else {
+        if !possible {
             self.fail(Failure::of(request, inline));
             return false;
-        };
+        }
         if let Destination::Address(address) = request.to
             // SAFETY: the pair lives; the field is in every release's struct.
             && !address.is_of(unsafe { (*self.qp.as_ptr()).qp_base.context })
@@ -248,7 +289,6 @@ impl ExtendedPostSendGuard<'_> {
             self.fail(Failure::OtherContext);
             return false;
         }
-        self.left = left;
         let qp = self.qp.as_ptr();
         // SAFETY: a list is open and has the operation (head of this file); the fields are for the caller to set.
         unsafe {
@@ -274,24 +314,18 @@ impl ExtendedPostSendGuard<'_> {
                 verbs::ibv_wr_set_ud_addr(qp, address.ah.as_ptr(), address.remote_qpn, address.remote_qkey);
             }
         }
+        self.count += 1;
         true
     }
 
-    /// How many requests the list has.
-    #[inline(always)]
-    fn count(&self) -> u32 {
-        self.places.get() - self.left as u32
-    }
-
-    /// Makes the list fail when it is posted, with its next request. It takes no more.
+    /// Makes the list fail when it is posted, with its next request.
     ///
     /// Inline, though it is cold: a guard whose address is never taken stays in registers.
     #[inline(always)]
     fn fail(&mut self, failure: Failure) {
         if self.failure.is_none() {
-            self.failure = Some((failure, self.count()));
+            self.failure = Some((failure, self.count));
         }
-        self.left = 0;
     }
 
     #[inline]
@@ -310,9 +344,10 @@ impl PostSendGuard for ExtendedPostSendGuard<'_> {
             list.abort();
             return Err(list.queue.refused(failure, index));
         }
-        if list.count() == 0 {
+        // At least one, and no more than there are places for.
+        if list.count.wrapping_sub(1) >= list.queue.places.get() as usize {
             list.abort();
-            return Ok(());
+            return list.queue.unusual(list.count);
         }
         // SAFETY: a list is open and every request in it has its buffer (head of this file).
         let result = unsafe { verbs::ibv_wr_complete(list.qp.as_ptr()) };
@@ -334,6 +369,13 @@ impl Drop for ExtendedPostSendGuard<'_> {
 impl<'queue> Borrows<'queue> for ExtendedPostSendGuard<'queue> {}
 
 impl Build for ExtendedPostSendGuard<'_> {
+    #[inline(always)]
+    fn about(&self, _: Step) -> About {
+        // SAFETY: the pair lives; the field is in every release's struct.
+        let context = unsafe { (*self.qp.as_ptr()).qp_base.context };
+        About { context, count: self.count, in_place: true }
+    }
+
     #[inline(always)]
     fn append(&mut self, _: Step, request: Request) {
         if self.open(&request, 0) {
@@ -403,10 +445,10 @@ impl Build for ExtendedPostSendGuard<'_> {
         if let Err(failure) = unsafe { request.operation.check(self.queue.usable, (*qp).qp_base.context) } {
             return self.fail(failure);
         }
-        let Some(left) = self.left.checked_sub(1) else {
+        if self.count >= self.queue.places.get() as usize {
             return self.fail(Failure::NoPlace);
-        };
-        self.left = left;
+        }
+        self.count += 1;
         // SAFETY: a list is open and has the operation (head of this file), as it is usable; what is named lives, and the
         // structs and the value are read during the calls.
         unsafe {

@@ -3,7 +3,7 @@
 use std::io::IoSlice;
 
 use super::post::Borrows;
-use super::post::sealed::{Build, Step};
+use super::post::sealed::{About, Build, Step};
 use super::work_request::{Bare, Request};
 use super::{
     BasicPostSendGuard, BasicQueuePair, BasicSendQueue, ExtendedPostSendGuard, ExtendedQueuePair,
@@ -91,6 +91,14 @@ impl PostSendGuard for GenericPostSendGuard<'_> {
 impl<'queue> Borrows<'queue> for GenericPostSendGuard<'queue> {}
 
 impl Build for GenericPostSendGuard<'_> {
+    #[inline]
+    fn about(&self, step: Step) -> About {
+        match self {
+            Self::Basic(guard) => guard.about(step),
+            Self::Extended(guard) => guard.about(step),
+        }
+    }
+
     #[inline]
     fn append(&mut self, step: Step, request: Request) {
         match self {

@@ -31,6 +31,7 @@ mod generic;
 mod modify;
 mod post;
 mod receive;
+mod slices;
 mod state;
 mod table;
 mod work_request;
@@ -46,14 +47,19 @@ pub use control::{ModifyRateLimitError, QueryQueuePairError, QueuePairControl, R
 pub use extended::{ExtendedPostSendGuard, ExtendedQueuePair, ExtendedSendQueue};
 pub use generic::{GenericPostSendGuard, GenericQueuePair, GenericSendQueue};
 pub use modify::ModifyQueuePairError;
+#[cfg(feature = "mlx5")]
+pub(crate) use post::sealed::{About, Build, Step};
 pub use post::{
     Borrows, DatagramHandle, FlushPlacement, FlushSelectivity, LocalBufferHandle, PostSendError,
     PostSendGuard, ReadBufferHandle, ScatterGatherEntry, WorkRequestHandle,
 };
 pub(crate) use receive::{NoRoom, ReceiveList};
 pub use receive::{PostRecvError, PostRecvGuard, ReceiveQueue, RecvWorkRequestHandle};
+pub use slices::{AttachPoolError, PooledPostRecvGuard, PooledPostSendGuard, PooledRecvWorkRequestHandle};
 pub use state::{QueuePairState, QueuePairType};
 pub use table::QueuePairTable;
+#[cfg(feature = "mlx5")]
+pub(crate) use work_request::{Bare, Request};
 pub use work_request::{WorkRequestFlags, WorkRequestOperationType};
 
 /// What every flavour of a queue pair can do.

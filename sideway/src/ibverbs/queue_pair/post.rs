@@ -3,7 +3,7 @@
 use std::io::{self, IoSlice};
 use std::mem::ManuallyDrop;
 
-use rdma_mummy_sys::types::ibv_sge;
+use rdma_mummy_sys::types::{ibv_context, ibv_sge};
 use sealed::Step;
 
 use super::work_request::{
@@ -58,16 +58,27 @@ impl std::fmt::Debug for ScatterGatherEntry {
 
 /// What a guard is made of, for the handles only.
 pub(super) mod sealed {
-    use super::{Bare, IoSlice, Request, ScatterGatherEntry};
+    use super::{Bare, IoSlice, Request, ScatterGatherEntry, ibv_context};
 
     /// What a step is called with. Only this crate can make one: a bound of a generic function reaches the
     /// methods of a supertrait even where the trait itself cannot be named.
     #[derive(Clone, Copy, Debug)]
     pub struct Step(pub(in super::super) ());
 
+    /// What a list is built for, and how far it has come.
+    #[derive(Clone, Copy, Debug)]
+    pub struct About {
+        pub(in super::super) context: *mut ibv_context,
+        /// How many requests it has.
+        pub(in super::super) count: usize,
+        /// Requests are written where the device reads them.
+        pub(in super::super) in_place: bool,
+    }
+
     /// The ways to append a work request, by its buffer. One that cannot be appended makes the list fail as a whole
     /// when it is posted.
     pub trait Build {
+        fn about(&self, step: Step) -> About;
         /// Without a buffer.
         fn append(&mut self, step: Step, request: Request);
         /// # Safety
@@ -87,7 +98,8 @@ pub(super) mod sealed {
     }
 }
 
-/// A list of work requests that is being built. Dropping it instead of posting it forgets the list.
+/// A list of work requests that is being built (`ibv_wr_start` to `ibv_wr_complete`, or an array for `ibv_post_send`). Dropping
+/// it instead of posting it forgets the list (`ibv_wr_abort`).
 pub trait PostSendGuard: sealed::Build + Sized {
     /// Begins the next work request. `wr_id` comes back with its completion.
     ///
@@ -153,13 +165,13 @@ impl<'guard, G: PostSendGuard> WorkRequestHandle<'guard, G> {
         DatagramHandle(Self { to, ..self })
     }
 
-    /// SEND: into the peer's next receive buffer.
+    /// SEND (`ibv_wr_send`): into the peer's next receive buffer.
     #[inline]
     pub fn setup_send(self) -> LocalBufferHandle<'guard, G> {
         self.setup(Operation::Send)
     }
 
-    /// SEND, with 32 bits that come with the peer's completion.
+    /// SEND, with 32 bits that come with the peer's completion (`ibv_wr_send_imm`).
     #[inline]
     pub fn setup_send_imm(self, imm_data: u32) -> LocalBufferHandle<'guard, G> {
         self.setup(Operation::SendWithImmediate { imm_data })
@@ -259,26 +271,26 @@ impl<'guard, G: PostSendGuard> WorkRequestHandle<'guard, G> {
         });
     }
 
-    /// RDMA WRITE: to the peer's memory at `remote_addr`, in the region that `rkey` names.
+    /// RDMA WRITE (`ibv_wr_rdma_write`): to the peer's memory at `remote_addr`, in the region that `rkey` names.
     #[inline]
     pub fn setup_write(self, rkey: u32, remote_addr: u64) -> LocalBufferHandle<'guard, G> {
         self.setup(Operation::Write(Remote { rkey, addr: remote_addr }))
     }
 
-    /// RDMA WRITE, with 32 bits that complete one of the peer's receives.
+    /// RDMA WRITE, with 32 bits that complete one of the peer's receives (`ibv_wr_rdma_write_imm`).
     #[inline]
     pub fn setup_write_imm(self, rkey: u32, remote_addr: u64, imm_data: u32) -> LocalBufferHandle<'guard, G> {
         self.setup(Operation::WriteWithImmediate { remote: Remote { rkey, addr: remote_addr }, imm_data })
     }
 
-    /// RDMA READ: from the peer's memory into the local buffer.
+    /// RDMA READ (`ibv_wr_rdma_read`): from the peer's memory into the local buffer.
     #[inline]
     pub fn setup_read(self, rkey: u32, remote_addr: u64) -> ReadBufferHandle<'guard, G> {
         ReadBufferHandle(self.setup(Operation::Read(Remote { rkey, addr: remote_addr })))
     }
 
-    /// Compare and swap: the 8 bytes at `remote_addr` become `swap` if they are `compare`; their old value
-    /// goes into the local buffer of 8 bytes. Addresses are aligned to 8 bytes.
+    /// Compare and swap (`ibv_wr_atomic_cmp_swp`): the 8 bytes at `remote_addr` become `swap` if they are `compare`; their
+    /// old value goes into the local buffer of 8 bytes. Addresses are aligned to 8 bytes.
     #[inline]
     pub fn setup_atomic_compare_swap(
         self,
@@ -294,8 +306,8 @@ impl<'guard, G: PostSendGuard> WorkRequestHandle<'guard, G> {
         }))
     }
 
-    /// Fetch and add: `add` is added to the 8 bytes at `remote_addr`; their old value goes into the local
-    /// buffer of 8 bytes. Addresses are aligned to 8 bytes.
+    /// Fetch and add (`ibv_wr_atomic_fetch_add`): `add` is added to the 8 bytes at `remote_addr`; their old value goes into
+    /// the local buffer of 8 bytes. Addresses are aligned to 8 bytes.
     #[inline]
     pub fn setup_atomic_fetch_add(
         self,
@@ -309,12 +321,32 @@ impl<'guard, G: PostSendGuard> WorkRequestHandle<'guard, G> {
     }
 }
 
+/// What the plug-ins of direct verbs need of a request.
+#[cfg(feature = "mlx5")]
+impl<'guard, G> WorkRequestHandle<'guard, G> {
+    pub(crate) fn begin(guard: &'guard mut G, wr_id: u64, flags: WorkRequestFlags) -> Self {
+        Self { guard, wr_id, flags, to: Destination::Peer }
+    }
+
+    #[inline(always)]
+    pub(crate) fn guard(&mut self) -> &mut G {
+        self.guard
+    }
+}
+
 /// A datagram, whose kind is to be chosen.
 #[must_use = "a work request takes part only once its operation is set up"]
 #[derive(Debug)]
 pub struct DatagramHandle<'guard, G>(WorkRequestHandle<'guard, G>);
 
 impl<'guard, G: PostSendGuard> DatagramHandle<'guard, G> {
+    /// The request, for a plug-in whose datagrams have more kinds.
+    #[cfg(feature = "efa")]
+    #[inline(always)]
+    pub(crate) fn request(self) -> WorkRequestHandle<'guard, G> {
+        self.0
+    }
+
     /// SEND: into the next receive buffer of the pair that it goes to, behind
     /// [40 bytes](crate::ibverbs::address_handle::GlobalRoutingHeader) for a header.
     #[inline]
@@ -332,7 +364,7 @@ impl<'guard, G: PostSendGuard> DatagramHandle<'guard, G> {
 /// A work request that fills its local buffer (READ, atomics), which is to be chosen. Without one it moves no
 /// bytes. There is no inline data here: a copy in the request is nothing that could be filled.
 #[derive(Debug)]
-pub struct ReadBufferHandle<'guard, G: PostSendGuard>(LocalBufferHandle<'guard, G>);
+pub struct ReadBufferHandle<'guard, G: PostSendGuard>(pub(super) LocalBufferHandle<'guard, G>);
 
 impl<G: PostSendGuard> ReadBufferHandle<'_, G> {
     /// One piece of registered memory.
@@ -361,8 +393,8 @@ impl<G: PostSendGuard> ReadBufferHandle<'_, G> {
 /// A work request whose local buffer is to be chosen. Without one it moves no bytes.
 #[derive(Debug)]
 pub struct LocalBufferHandle<'guard, G: PostSendGuard> {
-    guard: &'guard mut G,
-    request: Request,
+    pub(super) guard: &'guard mut G,
+    pub(super) request: Request,
 }
 
 impl<G: PostSendGuard> Drop for LocalBufferHandle<'_, G> {
@@ -373,7 +405,7 @@ impl<G: PostSendGuard> Drop for LocalBufferHandle<'_, G> {
 }
 
 impl<G: PostSendGuard> LocalBufferHandle<'_, G> {
-    /// One piece of registered memory.
+    /// One piece of registered memory (`ibv_wr_set_sge`).
     ///
     /// # Safety
     ///
@@ -411,7 +443,7 @@ impl<G: PostSendGuard> LocalBufferHandle<'_, G> {
         unsafe { guard.append_sge_list(Step(()), *request, list) };
     }
 
-    /// Bytes that are copied into the work request now; no memory needs to be registered. At most as many
+    /// Bytes that are copied into the work request now (`ibv_wr_set_inline_data`); no memory needs to be registered. At most as many
     /// as the queue pair was made for.
     #[inline]
     pub fn setup_inline_data(self, data: &[u8]) {
@@ -420,7 +452,7 @@ impl<G: PostSendGuard> LocalBufferHandle<'_, G> {
         guard.append_inline(Step(()), *request, data);
     }
 
-    /// Several pieces that are copied into the work request now, one after the other.
+    /// Several pieces that are copied into the work request now, one after the other (`ibv_wr_set_inline_data_list`).
     #[inline]
     pub fn setup_inline_data_list(self, list: &[IoSlice<'_>]) {
         let mut this = ManuallyDrop::new(self);
@@ -488,7 +520,7 @@ pub enum PostSendError {
     /// The queue pair is not connected, and the request does not say where it goes.
     #[error(
         "work request {index}: a {operation} of this queue pair needs a destination; name it before the operation \
-         (`setup_ud_address`)"
+         (`setup_ud_address`, or that of its type)"
     )]
     MissingDestination {
         /// Which work request of the list, from 0.
@@ -516,6 +548,19 @@ pub enum PostSendError {
     /// The memory window is of type 1.
     #[error("work request {index}: a memory window of type 1 is bound by `MemoryWindow::bind`")]
     WindowOfType1 {
+        /// Which work request of the list, from 0.
+        index: usize,
+    },
+    /// The request names a stream, and the DC initiator was made without streams.
+    #[cfg(feature = "mlx5")]
+    #[error("work request {index} names a stream; the DC initiator was made without (`setup_streams`)")]
+    NoStreams {
+        /// Which work request of the list, from 0.
+        index: usize,
+    },
+    /// The slice is of another pool than the list's.
+    #[error("work request {index}: a slice of another pool than the one that the list was attached to")]
+    ForeignSlice {
         /// Which work request of the list, from 0.
         index: usize,
     },
@@ -609,11 +654,14 @@ impl PostSendError {
     /// The first work request of the list, from 0, that is to blame or was not posted, where it is known.
     pub fn bad_work_request(&self) -> Option<usize> {
         match self {
+            #[cfg(feature = "mlx5")]
+            Self::NoStreams { index } => Some(*index),
             Self::UnsupportedOperation { index, .. }
             | Self::MissingDestination { index, .. }
             | Self::UnexpectedDestination { index, .. }
             | Self::OtherContext { index }
             | Self::WindowOfType1 { index }
+            | Self::ForeignSlice { index }
             | Self::TooManyScatterGatherEntries { index, .. }
             | Self::InlineDataTooLong { index, .. } => Some(*index),
             Self::TooManyWorkRequests { limit } => Some(*limit),

@@ -5,11 +5,12 @@
 
 use std::ffi::{c_int, c_void};
 use std::marker::PhantomData;
-use std::mem::MaybeUninit;
+use std::mem::{MaybeUninit, offset_of};
 use std::ptr::{self, NonNull};
 
 use rdma_mummy_sys::types::{ibv_qp, ibv_recv_wr, ibv_sge, ibv_srq};
 
+use super::post::sealed::About;
 use super::post::{At, Errno};
 use super::{CreateQueuePairError, QueuePairControl, ScatterGatherEntry, Shared};
 
@@ -145,6 +146,9 @@ impl ReceiveList {
     }
 }
 
+// Where `about` finds the context.
+const _: () = assert!(offset_of!(ibv_qp, context) == 0 && offset_of!(ibv_srq, context) == 0);
+
 /// A list of receives that is being built. Dropping it instead of posting it forgets the list.
 ///
 /// The first `count` requests of the array are written, each linked to the next, with `sg_list` and
@@ -215,6 +219,12 @@ impl<'queue> PostRecvGuard<'queue> {
         Err(PostRecvError::from_errno(result, index))
     }
 
+    pub(super) fn about(&self) -> About {
+        // SAFETY: the object is a queue pair or a shared receive queue, which lives; both begin with their context.
+        let context = unsafe { self.object.cast().read() };
+        About { context, count: self.count as usize, in_place: false }
+    }
+
     /// There is no place for another receive.
     #[cold]
     #[inline(never)]
@@ -283,6 +293,12 @@ pub enum PostRecvError {
     /// The queue pair takes its receives from a shared receive queue.
     #[error("the queue pair takes its receives from a shared receive queue: post them there")]
     SharedReceiveQueue,
+    /// The slice is of another pool than the list's.
+    #[error("receive {index}: a slice of another pool than the one that the list was attached to")]
+    ForeignSlice {
+        /// Which receive of the list, from 0.
+        index: usize,
+    },
     /// The list is longer than the receive queue.
     #[error("more than {limit} receives in one list: the receive queue (max_recv_wr, max_wr) holds no more")]
     TooManyWorkRequests {
@@ -346,12 +362,23 @@ impl PostRecvError {
     /// The first receive of the list, from 0, that is to blame or was not posted, where it is known.
     pub fn bad_work_request(&self) -> Option<usize> {
         match self {
-            Self::TooManyScatterGatherEntries { index, .. } => Some(*index),
+            Self::TooManyScatterGatherEntries { index, .. } | Self::ForeignSlice { index } => Some(*index),
             Self::SharedReceiveQueue => Some(0),
             Self::TooManyWorkRequests { limit } => Some(*limit),
             Self::NotEnoughResources { index, .. }
             | Self::InvalidWorkRequest { index, .. }
             | Self::Ibverbs { index, .. } => *index,
+        }
+    }
+
+    /// How many receives of the list were posted all the same: none where the list was refused before it reached the device,
+    /// those before the bad one where the device names it, and `None` where it does not say.
+    pub fn posted(&self) -> Option<usize> {
+        match self {
+            Self::NotEnoughResources { index, .. }
+            | Self::InvalidWorkRequest { index, .. }
+            | Self::Ibverbs { index, .. } => *index,
+            _ => Some(0),
         }
     }
 }

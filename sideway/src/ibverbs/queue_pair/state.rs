@@ -2,6 +2,12 @@
 
 use rdma_mummy_sys::types::{ibv_qp_state as S, ibv_qp_type as T};
 
+/// In C all of a driver's own types are one, `IBV_QPT_DRIVER`. What makes them is what tells them apart; here, it is the
+/// bits above those of C.
+const fn of_driver(number: u32) -> u32 {
+    number << 16 | T::IBV_QPT_DRIVER.0
+}
+
 use super::QueuePairAttributeMask as M;
 
 c_enum! {
@@ -37,6 +43,29 @@ c_enum! {
         UnreliableDatagram = T::IBV_QPT_UD.0,
         /// Ethernet frames, which this crate leaves out: making one is an [`Unsupported`](crate::ibverbs::Unsupported).
         RawPacket = T::IBV_QPT_RAW_PACKET.0,
+        /// mlx5's dynamically connected initiator (in C: `IBV_QPT_DRIVER`), made by the feature `mlx5`.
+        DcInitiator = of_driver(1),
+        /// mlx5's dynamically connected target (in C: `IBV_QPT_DRIVER`), made by the feature `mlx5`.
+        DcTarget = of_driver(2),
+        /// EFA's scalable reliable datagrams (in C: `IBV_QPT_DRIVER`), made by the feature `efa`.
+        ScalableReliableDatagram = of_driver(3),
+    }
+}
+
+impl QueuePairType {
+    /// The type that C knows.
+    pub(super) const fn raw_c(self) -> u32 {
+        self.raw() & 0xffff
+    }
+
+    /// Whether it is a driver's own, which `ibv_create_qp` does not make.
+    pub(super) fn is_of_driver(self) -> bool {
+        self.raw_c() == T::IBV_QPT_DRIVER.0
+    }
+
+    /// Whether each of its requests names an address (`ibv_wr_set_ud_addr`).
+    pub(super) fn is_datagram(self) -> bool {
+        self == Self::UnreliableDatagram || (cfg!(feature = "efa") && self == Self::ScalableReliableDatagram)
     }
 }
 
@@ -99,6 +128,10 @@ pub(super) fn transition(
     next: QueuePairState,
 ) -> Option<Transition> {
     use QueuePairState as Q;
+    #[cfg(any(feature = "mlx5", feature = "efa"))]
+    if qp_type.is_of_driver() {
+        return of_drivers(qp_type, current, next);
+    }
     // The columns are RC, UC, UD.
     let (required, optional): ([M; 3], [M; 3]) = match (current, next) {
         (Q::Reset | Q::Init | Q::ReadyToReceive | Q::ReadyToSend, Q::Reset) => ([NONE; 3], [NONE; 3]),
@@ -137,6 +170,37 @@ pub(super) fn transition(
     Some(Transition { required: required[column], optional: optional[column] })
 }
 
+/// The same of drivers' own types, as Linux's drivers have it.
+#[cfg(any(feature = "mlx5", feature = "efa"))]
+fn of_drivers(qp_type: QueuePairType, current: QueuePairState, next: QueuePairState) -> Option<Transition> {
+    use QueuePairState as Q;
+    use QueuePairType as T;
+    let (required, optional) = match (qp_type, current, next) {
+        (T::ScalableReliableDatagram, ..) => {
+            let mut found = transition(T::UnreliableDatagram, current, next)?;
+            if (current, next) == (Q::ReadyToReceive, Q::ReadyToSend) {
+                found.optional |= M::ResponderNotReadyRetryCount;
+            }
+            return Some(found);
+        }
+        (T::DcInitiator, _, Q::Reset) => (NONE, NONE),
+        (T::DcInitiator, Q::Reset, Q::Init) => (all(&[M::PartitionKeyIndex, M::Port]), NONE),
+        (T::DcInitiator, Q::Init, Q::Init) => (NONE, all(&[M::PartitionKeyIndex, M::Port])),
+        (T::DcInitiator, Q::Init, Q::ReadyToReceive) => {
+            (M::PathMtu, all(&[M::PartitionKeyIndex, M::AddressVector]))
+        }
+        (T::DcInitiator, Q::ReadyToReceive, Q::ReadyToSend) => (RC_TO_RTS, M::MinResponderNotReadyTimer),
+        (T::DcInitiator, Q::ReadyToSend, Q::ReadyToSend) => (NONE, M::MinResponderNotReadyTimer),
+        (T::DcInitiator, Q::Init | Q::ReadyToReceive | Q::ReadyToSend | Q::Error, Q::Error) => (NONE, NONE),
+        (T::DcTarget, Q::Reset, Q::Init) => (CONNECTED_INIT, NONE),
+        (T::DcTarget, Q::Init, Q::ReadyToReceive) => {
+            (all(&[M::MinResponderNotReadyTimer, M::AddressVector, M::PathMtu]), NONE)
+        }
+        _ => return None,
+    };
+    Some(Transition { required, optional })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -155,5 +219,24 @@ mod tests {
         let ud = transition(QueuePairType::UnreliableDatagram, Q::Reset, Q::Init).unwrap();
         assert!(ud.required.contains(M::QueueKey) && !ud.required.contains(M::AccessFlags));
         assert_eq!(transition(QueuePairType::from_raw(99), Q::Reset, Q::Init), None);
+    }
+
+    #[test]
+    #[cfg(all(feature = "mlx5", feature = "efa"))]
+    fn drivers_types_need_what_their_drivers_say() {
+        use QueuePairState as Q;
+        use QueuePairType as T;
+        let target = transition(T::DcTarget, Q::Init, Q::ReadyToReceive).unwrap();
+        assert!(target.required.contains(M::AddressVector | M::MinResponderNotReadyTimer));
+        assert_eq!(transition(T::DcTarget, Q::ReadyToReceive, Q::ReadyToSend), None);
+        let initiator = |from, to| transition(T::DcInitiator, from, to);
+        assert!(!initiator(Q::Reset, Q::Init).unwrap().required.contains(M::AccessFlags));
+        assert_eq!(initiator(Q::Init, Q::ReadyToReceive).unwrap().required, M::PathMtu);
+        assert!(initiator(Q::ReadyToReceive, Q::ReadyToSend).unwrap().required.contains(M::MaxReadAtomic));
+        assert_eq!(initiator(Q::Reset, Q::Error), None);
+        let srd = |from, to| transition(T::ScalableReliableDatagram, from, to).unwrap();
+        assert!(srd(Q::Reset, Q::Init).required.contains(M::QueueKey));
+        assert!(srd(Q::ReadyToReceive, Q::ReadyToSend).optional.contains(M::ResponderNotReadyRetryCount));
+        assert!(!srd(Q::ReadyToSend, Q::ReadyToSend).optional.contains(M::ResponderNotReadyRetryCount));
     }
 }

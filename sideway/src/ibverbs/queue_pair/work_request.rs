@@ -83,6 +83,14 @@ pub struct Request {
     pub(super) operation: Operation,
 }
 
+#[cfg(feature = "mlx5")]
+impl Request {
+    /// What it does.
+    pub(crate) fn kind(&self) -> WorkRequestOperationType {
+        self.operation.kind()
+    }
+}
+
 /// Where a work request goes.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Destination {
@@ -154,7 +162,7 @@ impl Operation {
 
     /// Its place in [`ALL`].
     #[inline(always)]
-    const fn index(&self) -> usize {
+    pub(super) const fn index(&self) -> usize {
         match self {
             Self::Send => 0,
             Self::SendWithImmediate { .. } => 1,
@@ -262,6 +270,21 @@ impl Possible {
         inline < self.0[operation.index()] as usize
     }
 
+    /// What there is of the first operations.
+    pub(super) fn first<const COUNT: usize>(&self) -> [u32; COUNT] {
+        core::array::from_fn(|index| self.0[index])
+    }
+
+    /// Takes the inline data away from these operations.
+    #[cfg(feature = "efa")]
+    pub(super) fn forbid_inline(&mut self, operations: SendOperationFlags) {
+        for (room, (_, flag)) in self.0.iter_mut().zip(ALL) {
+            if operations.contains(flag) {
+                *room = (*room).min(1);
+            }
+        }
+    }
+
     /// One more than the inline data that there may be, or 0.
     fn room(&self, operation: WorkRequestOperationType) -> usize {
         ALL.iter().position(|(known, _)| *known == operation).map_or(0, |n| self.0[n] as usize)
@@ -293,10 +316,10 @@ impl Elsewhere {
         usable: SendOperationFlags,
         max_inline: u32,
     ) -> (Possible, Self) {
-        let only = |of| Possible::new(if qp_type == of { usable } else { NONE }, max_inline);
-        let elsewhere = Self { datagram: only(QueuePairType::UnreliableDatagram) };
+        let only = |is| Possible::new(if is { usable } else { NONE }, max_inline);
+        let elsewhere = Self { datagram: only(qp_type.is_datagram()) };
         match qp_type {
-            QueuePairType::UnreliableDatagram => (Possible::new(NONE, max_inline), elsewhere),
+            _ if qp_type.is_datagram() => (Possible::new(NONE, max_inline), elsewhere),
             _ => (Possible::new(usable, max_inline), elsewhere),
         }
     }

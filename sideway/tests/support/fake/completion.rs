@@ -17,6 +17,7 @@ pub(super) struct Cq {
     ex: ibv_cq_ex,
     world: Arc<World>,
     state: Mutex<State>,
+    pub(super) efa: efadv_cq,
 }
 
 pub(super) struct State {
@@ -52,6 +53,12 @@ impl State {
         }
     }
 
+    /// Whether the cursor is on a completion.
+    #[cfg(all(feature = "mlx5", feature = "efa"))]
+    pub(super) fn is_on_one(&self) -> bool {
+        self.open && self.current.is_some()
+    }
+
     pub(super) fn add_user(&mut self) {
         self.users += 1;
     }
@@ -78,7 +85,7 @@ unsafe fn new_cq(
     let pending = VecDeque::with_capacity(CAPACITY);
     let state =
         Mutex::new(State { pending, current: None, open: false, at_end: false, users: 0, unacknowledged: 0 });
-    Box::into_raw(Box::new(Cq { ex, world, state }))
+    Box::into_raw(Box::new(Cq { ex, world, state, efa: efadv_cq::default() }))
 }
 
 pub(super) unsafe extern "C" fn create_cq(

@@ -9,10 +9,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use sideway::sys::Verbs;
 use sideway::sys::types::*;
 
-use super::{World, completion, events, extras, objects, posting, queue_pair, refuses, world};
+use super::{World, completion, events, extras, objects, posting, queue_pair, refuses, regions, world};
 
 pub(super) fn table() -> Verbs {
-    objects::add_to(extras::add_to(Verbs {
+    regions::add_to(objects::add_to(extras::add_to(Verbs {
         ibv_get_device_list: get_device_list,
         ibv_free_device_list: free_device_list,
         ibv_get_device_name: get_device_name,
@@ -44,7 +44,7 @@ pub(super) fn table() -> Verbs {
         ibv_query_qp: queue_pair::query_qp,
         ibv_qp_to_qp_ex: Some(queue_pair::qp_to_qp_ex),
         ..Verbs::unsupported()
-    }))
+    })))
 }
 
 #[repr(C)]
@@ -126,6 +126,7 @@ pub(super) unsafe extern "C" fn open_device(_: *mut ibv_device) -> *mut ibv_cont
     verbs.query_rt_values = world.has("query_rt_values").then_some(events::query_rt_values as _);
     verbs.context.async_fd = world.lies.async_fd.unwrap_or_else(events::async_fd);
     extras::install(&mut verbs);
+    regions::install(&mut verbs);
     if !world.lies.no_extended_verbs {
         verbs.context.abi_compat = ptr::without_provenance_mut(usize::MAX);
     }
@@ -309,7 +310,12 @@ unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
     0
 }
 
-unsafe extern "C" fn reg_mr(pd: *mut ibv_pd, addr: *mut c_void, length: usize, _: c_int) -> *mut ibv_mr {
+pub(super) unsafe extern "C" fn reg_mr(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    _: c_int,
+) -> *mut ibv_mr {
     // SAFETY: the domain lives.
     let (context, world) = unsafe { ((*pd).context, world_of((*pd).context)) };
     if let Some(null) = refuses(world.lies.reg_mr) {
@@ -342,6 +348,7 @@ unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
         return world.lies.destroy;
     }
     world.was_imported(mr, false);
+    world.goes(mr, "memory region");
     // SAFETY: nothing uses the region any more.
     drop(unsafe { Box::from_raw(mr) });
     0

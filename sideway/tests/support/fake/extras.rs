@@ -49,6 +49,10 @@ impl World {
         self.goes(qp, "queue pair");
     }
 
+    pub(super) fn is_imported<T>(&self, object: *mut T) {
+        lock(&self.extras.imported).push(object.addr());
+    }
+
     /// A domain or a region goes, or is given up.
     pub(super) fn was_imported<T>(&self, object: *mut T, unimported: bool) {
         let mut imported = lock(&self.extras.imported);

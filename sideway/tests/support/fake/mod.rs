@@ -9,11 +9,14 @@
 
 mod completion;
 mod device;
+#[cfg(all(feature = "mlx5", feature = "efa"))]
+pub mod direct;
 mod events;
 mod extras;
 mod objects;
 mod posting;
 mod queue_pair;
+mod regions;
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -42,6 +45,12 @@ pub struct Lies {
     pub gid_entry_result: i32,
     pub alloc_pd: i32,
     pub reg_mr: i32,
+    /// What `ibv_rereg_mr` returns, and `errno`.
+    pub rereg_mr: (i32, i32),
+    /// What copying to and from device memory returns.
+    pub copies: i32,
+    /// Device memory has neither operations nor a handle.
+    pub no_copies: bool,
     pub create_cq: i32,
     pub create_cq_ex: i32,
     pub create_qp: i32,
@@ -96,6 +105,15 @@ pub struct Lies {
     /// The frequency in kHz, the bits that count, and the ticks of the device's clock.
     pub clock: Option<[u64; 3]>,
     pub query_rt_values: i32,
+    /// The device is neither mlx5's nor EFA's.
+    pub no_direct_verbs: bool,
+    /// Every direct verb that does not only ask whose the device is.
+    pub direct: i32,
+    /// `efadv_query_device`, when it does.
+    pub efadv_query_device: i32,
+    pub stream_reset: i32,
+    /// What an EFA device can do.
+    pub efa_capabilities: u32,
 }
 
 /// Where a list broke off, as the library says.
@@ -126,6 +144,7 @@ pub struct World {
     pub destroyed: Mutex<Vec<&'static str>>,
     keys: AtomicU64,
     pub extras: extras::Extras,
+    pub regions: regions::Regions,
     pub objects: objects::Objects,
     /// The descriptor that a context was imported by.
     pub imported_descriptor: Mutex<Option<i32>>,
@@ -137,6 +156,8 @@ pub struct World {
     pub async_events: Mutex<VecDeque<(u32, usize)>>,
     /// The elements of the events that were acknowledged.
     pub async_acknowledged: Mutex<Vec<usize>>,
+    #[cfg(all(feature = "mlx5", feature = "efa"))]
+    pub direct: direct::Direct,
 }
 
 impl World {
@@ -245,7 +266,11 @@ impl Drop for Fake {
 pub fn provider() -> Provider {
     static PROVIDER: OnceLock<Provider> = OnceLock::new();
     // SAFETY: the functions do what those of libibverbs do, as far as a caller can rely on it.
-    *PROVIDER.get_or_init(|| unsafe { Provider::from_tables("fake", device::table(), None) })
+    #[cfg(not(all(feature = "mlx5", feature = "efa")))]
+    return *PROVIDER.get_or_init(|| unsafe { Provider::from_tables("fake", device::table(), None) });
+    // SAFETY: as above.
+    #[cfg(all(feature = "mlx5", feature = "efa"))]
+    *PROVIDER.get_or_init(|| unsafe { direct::provider("fake", device::table()) })
 }
 
 /// The same without what came after the first releases.
@@ -265,12 +290,19 @@ pub fn old_provider() -> Provider {
         ibv_import_device: None,
         ibv_import_pd: None,
         ibv_import_mr: None,
+        ibv_reg_mr_iova: None,
+        ibv_reg_dmabuf_mr: None,
+        ibv_import_dm: None,
         ibv_create_comp_cntr: None,
         _ibv_query_comp_cntr_caps: None,
         ..device::table()
     };
     // SAFETY: as above.
-    *PROVIDER.get_or_init(|| unsafe { Provider::from_tables("old fake", table(), None) })
+    #[cfg(not(all(feature = "mlx5", feature = "efa")))]
+    return *PROVIDER.get_or_init(|| unsafe { Provider::from_tables("old fake", table(), None) });
+    // SAFETY: as above.
+    #[cfg(all(feature = "mlx5", feature = "efa"))]
+    *PROVIDER.get_or_init(|| unsafe { direct::old_provider("old fake", table()) })
 }
 
 fn set_errno(error: i32) {

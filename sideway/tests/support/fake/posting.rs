@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use sideway::sys::types::*;
 
 use super::completion::Cq;
-use super::queue_pair::{Qp, View};
+use super::queue_pair::{Driver, Qp, View};
 use super::{BadRequest, World};
 
 /// The list of work requests that an extended pair is building.
@@ -71,7 +71,7 @@ fn completed(opcode: ibv_wr_opcode) -> ibv_wc_opcode {
 
 fn is_datagram(qp: *mut ibv_qp) -> bool {
     // SAFETY: the pair lives.
-    unsafe { (*qp).qp_type == ibv_qp_type::IBV_QPT_UD }
+    unsafe { (*qp).qp_type == ibv_qp_type::IBV_QPT_UD || (*qp.cast::<Qp>()).driver == Driver::Srd }
 }
 
 fn is_signaled(flags: u32) -> bool {
@@ -258,11 +258,11 @@ unsafe fn operation(qp: *mut ibv_qp_ex, opcode: ibv_wr_opcode) {
     // SAFETY: the pair lives, and these fields are the caller's to write before an operation.
     let (wr_id, flags) = unsafe { ((*qp).wr_id, (*qp).wr_flags) };
     // SAFETY: the pair lives.
-    let View { world, mut list, number, .. } = unsafe { Qp::of(qp.cast()) };
+    let View { world, mut list, number, driver, .. } = unsafe { Qp::of(qp.cast()) };
     world.check(list.open, "an operation without an open list");
     world.check(!list.waiting, "an operation before the last one had its buffer");
     world.check(!list.nowhere, "an operation before the last one had its address");
-    list.nowhere = is_datagram(qp.cast());
+    list.nowhere = is_datagram(qp.cast()) || driver == Driver::DcInitiator;
     world.check(flags & ibv_send_flags::IBV_SEND_INLINE.0 == 0, "IBV_SEND_INLINE on an extended pair");
     list.waiting = true;
     match is_signaled(flags) {
@@ -307,9 +307,20 @@ unsafe fn buffer(qp: *mut ibv_qp_ex, entries: usize, inline: usize) {
 unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, remote_qpn: u32, remote_qkey: u32) {
     // SAFETY: the pair lives.
     let View { world, mut list, .. } = unsafe { Qp::of(qp.cast()) };
-    world.check(list.open && list.nowhere, "an address for no datagram");
+    world.check(list.open && list.nowhere && is_datagram(qp.cast()), "an address for no datagram");
     list.nowhere = false;
     list.datagrams.push((ah.addr(), remote_qpn, remote_qkey));
+}
+
+/// The target of the request that was begun last, of a DC initiator.
+#[cfg(all(feature = "mlx5", feature = "efa"))]
+pub(super) unsafe fn set_dc_addr(qp: *mut ibv_qp, ah: *mut ibv_ah, to: super::direct::DcAddress) {
+    // SAFETY: the pair lives.
+    let View { world, mut list, driver, .. } = unsafe { Qp::of(qp) };
+    world.check(list.open && list.nowhere && driver == Driver::DcInitiator, "a target for no request");
+    list.nowhere = false;
+    list.datagrams.push((ah.addr(), to.number, 0));
+    world.direct.addresses.lock().unwrap().push(to);
 }
 
 unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, _: u32, _: u64, _: u32) {

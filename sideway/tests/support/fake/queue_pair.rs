@@ -14,11 +14,24 @@ use super::{World, refuses};
 /// Every pair is an extended one, whose beginning is a classic one.
 #[repr(C)]
 pub(super) struct Qp {
-    ex: ibv_qp_ex,
+    pub(super) ex: ibv_qp_ex,
     world: Arc<World>,
     cap: ibv_qp_cap,
     state: Mutex<u32>,
     list: Mutex<List>,
+    /// Its own type, if it is a driver's.
+    pub(super) driver: Driver,
+    pub(super) dv: mlx5dv_qp_ex,
+}
+
+/// The types that a driver has of its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Driver {
+    #[default]
+    None,
+    DcInitiator,
+    DcTarget,
+    Srd,
 }
 
 /// What posting needs of a pair.
@@ -29,6 +42,7 @@ pub(super) struct View<'a> {
     pub(super) send_cq: *mut ibv_cq,
     pub(super) recv_cq: *mut ibv_cq,
     pub(super) number: u32,
+    pub(super) driver: Driver,
 }
 
 impl Qp {
@@ -47,6 +61,7 @@ impl Qp {
                 send_cq: (*qp).send_cq,
                 recv_cq: (*qp).recv_cq,
                 number: (*qp).qp_num,
+                driver: (*this).driver,
             }
         }
     }
@@ -55,7 +70,7 @@ impl Qp {
 /// # Safety
 ///
 /// Domain and queues live.
-unsafe fn new_qp(world: Arc<World>, pd: *mut ibv_pd, attr: &mut ibv_qp_init_attr) -> *mut Qp {
+pub(super) unsafe fn new_qp(world: Arc<World>, pd: *mut ibv_pd, attr: &mut ibv_qp_init_attr) -> *mut Qp {
     world.born();
     if let Some(granted) = world.lies.granted {
         attr.cap = ibv_qp_cap {
@@ -81,7 +96,8 @@ unsafe fn new_qp(world: Arc<World>, pd: *mut ibv_pd, attr: &mut ibv_qp_init_attr
     ex.qp_base.qp_num = world.number();
     let (state, list) = (Mutex::new(0), Mutex::new(List::new()));
     let (srq, cap) = (attr.srq, attr.cap);
-    let qp = Box::into_raw(Box::new(Qp { ex, world, cap, state, list }));
+    let (driver, dv) = (Driver::None, mlx5dv_qp_ex::default());
+    let qp = Box::into_raw(Box::new(Qp { ex, world, cap, state, list, driver, dv }));
     if !srq.is_null() {
         // SAFETY: the pair was made just now.
         unsafe { (*qp).world.uses(srq, qp) };
@@ -145,6 +161,10 @@ pub(super) unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_att
         let lies = &world.lies;
         if lies.modify_qp == 0 && mask as u32 & ibv_qp_attr_mask::IBV_QP_STATE.0 != 0 {
             *(*this).state.lock().unwrap() = (*attr).qp_state.0;
+            // As mlx5's, which has a number only then.
+            if (*this).driver == Driver::DcTarget && (*attr).qp_state == ibv_qp_state::IBV_QPS_RTR {
+                (*qp).qp_num = world.number();
+            }
         }
         lies.modify_qp
     }

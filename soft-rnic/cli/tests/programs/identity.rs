@@ -34,7 +34,7 @@ const IMPOSSIBLE: [(&[&str], &str); 5] = [
         &["--limits", "max_sge=many"],
         "SOFT_RNIC_LIMITS is \"max_sge=many\"; set it to a number for max_sge, not \"many\"",
     ),
-    (&["--limits", "max_fun=1"], "with the names max_mr_size, max_pd, "),
+    (&["--limits", "max_fun=1"], "with the names max_mr_size, max_dm_size, max_pd, "),
     (
         &["--faults", "drip"],
         "fault rule \"drip\" (line 1, column 1): \"drip\" is not an action: drop[=TIMES], ",

@@ -1,6 +1,7 @@
 //! Two nodes in one process, over real sockets.
 
 use super::*;
+use crate::platform::mappings::Survey;
 use crate::platform::memory::Memory;
 use crate::shared::mark::Mark;
 use core::sync::atomic::AtomicU8;
@@ -269,6 +270,12 @@ fn memory_that_was_taken_away_is_unmapped_when_it_is_not_used() {
     eventually("unmapped", || mappings("taken-away") == 0);
 }
 
+/// What is found of memory that the program has mapped.
+fn find(node: &Node, address: usize) -> Option<ShareId> {
+    let mapping = Survey::of(address, 4096).expect("/proc").shared?;
+    node.shares().find_mapped(mapping)
+}
+
 #[test]
 fn files_in_dev_shm_are_mapped_if_both_sides_wish() {
     use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -282,14 +289,14 @@ fn files_in_dev_shm_are_mapped_if_both_sides_wish() {
     // SAFETY: a new mapping.
     let gone = unsafe { mmap(core::ptr::null_mut(), 4096, ProtFlags::READ, MapFlags::SHARED, &file, 0) };
     let gone = gone.expect("a mapping");
-    assert_eq!(b.node.shares().find_mapped(gone.addr(), 4096), None, "it has no name any more");
+    assert_eq!(find(&b.node, gone.addr()), None, "it has no name any more");
     let file = std::fs::File::options().read(true).write(true).create_new(true).open(&path).expect("a file");
     assert!(file.set_len(8192).is_ok());
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: a new mapping.
     let base = unsafe { mmap(core::ptr::null_mut(), 4096, protection, MapFlags::SHARED, &file, 4096) };
     let base = base.expect("a mapping");
-    let share = b.node.shares().find_mapped(base.addr(), 4096);
+    let share = find(&b.node, base.addr());
     std::fs::remove_file(&path).expect("the file");
     let share = share.expect("found");
     b.node.shares().note_access(share, true, true);

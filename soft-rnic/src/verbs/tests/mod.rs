@@ -12,6 +12,7 @@ mod extended;
 mod forks;
 mod loopback;
 mod multicast;
+mod other_regions;
 mod regions;
 mod traffic;
 mod words;

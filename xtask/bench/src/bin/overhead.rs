@@ -1,9 +1,10 @@
 //! What `cargo xtask bench overhead` counts on sideway's side; `c/overhead.c` does the same in C.
 //!
-//!     overhead extended|classic|message LIST LISTS
+//!     overhead extended|classic|message|pool LIST LISTS
 //!
 //! A reliable connection within the process. LISTS times, LIST (1 or 64) signaled work requests are posted together
-//! and completed: writes of 8 bytes inline, or for `message` of 64 registered bytes, extended.
+//! and completed: writes of 8 bytes inline, or for `message` of 64 registered bytes, extended. `pool` is `message` with a
+//! slice of a pool, which is taken, posted, given back by the completion, and dropped.
 
 use std::fmt::Debug;
 
@@ -17,9 +18,9 @@ use sideway::ibverbs::device::DeviceList;
 use sideway::ibverbs::device_context::DeviceContext;
 use sideway::ibverbs::protection_domain::ProtectionDomain;
 use sideway::ibverbs::queue_pair::{
-    PostSendGuard, QueuePair, QueuePairBuilder, SendOperationFlags, WorkRequestFlags,
+    ExtendedQueuePair, PostSendGuard, QueuePair, QueuePairBuilder, SendOperationFlags, WorkRequestFlags,
 };
-use sideway::memory::{Buffer, BufferKind, RegisteredBuffer};
+use sideway::memory::{Buffer, BufferKind, Pool, RegisteredBuffer};
 
 /// The longest list, and so how deep the queues are.
 const DEPTH: u32 = 64;
@@ -27,7 +28,7 @@ const DEPTH: u32 = 64;
 fn main() -> Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let [flavour, list, lists] = words.as_slice() else {
-        bail!("three words are needed: extended, classic or message; 1 or 64; how many lists")
+        bail!("three words are needed: extended, classic, message or pool; 1 or 64; how many lists")
     };
     let lists: u64 = lists.parse().context("how many lists is a number")?;
     match (flavour.as_str(), list.as_str()) {
@@ -36,6 +37,7 @@ fn main() -> Result<()> {
         ("classic", "1") => classic::<1>(lists),
         ("classic", "64") => classic::<64>(lists),
         ("message", "1") => messages(lists),
+        ("pool", "1") => pooled(lists),
         _ => bail!("no such variant: {flavour} {list}"),
     }
 }
@@ -137,7 +139,10 @@ fn post_and_poll<const LIST: usize>(
 #[inline(always)]
 fn post<const LIST: usize>(qp: &mut impl QueuePair, works: &[Work<'_>; LIST]) {
     let mut list = qp.start_post_send();
-    for work in works {
+    // As C does: an iterator steps ahead of the calls, which is one more move for each work request, whoever posts it.
+    #[expect(clippy::needless_range_loop, reason = "both programs index")]
+    for index in 0..LIST {
+        let work = &works[index];
         list.construct_wr(work.wr_id, WorkRequestFlags::Signaled)
             .setup_write(work.rkey, work.remote)
             .setup_inline_data(work.message);
@@ -178,23 +183,82 @@ macro_rules! impl_poll {
 impl_poll!(BasicCompletionQueue);
 impl_poll!(ExtendedCompletionQueue);
 
+/// How long the messages are that are not sent inline.
+const REGISTERED: u32 = 64;
+
 fn messages(count: u64) -> Result<()> {
     let place = Place::new()?;
     let mut cq = place.context.create_cq_builder().setup_cqe(DEPTH).build_ex()?;
     let builder = place.builder(&cq);
     let (mut one, mut other) = (builder.build_ex()?, builder.build_ex()?);
     place.connect(&mut one, &mut other)?;
-    let (lkey, local) = (place.memory.lkey(), place.memory.as_ptr().addr() as u64);
     let message = [[0; MESSAGE]];
     let [work] = &place.works(&message)[..] else { bail!("one message is one piece of work") };
+    raw_messages(&mut one, &mut cq, work, (place.memory.lkey(), place.memory.as_ptr().addr() as u64), count);
+    Ok(())
+}
+
+#[inline(never)]
+fn raw_messages(
+    qp: &mut ExtendedQueuePair,
+    cq: &mut ExtendedCompletionQueue,
+    work: &Work<'_>,
+    (lkey, local): (u32, u64),
+    count: u64,
+) {
     for _ in 0..count {
-        let mut list = one.start_post_send();
+        let mut list = qp.start_post_send();
         let request = list.construct_wr(work.wr_id, WorkRequestFlags::Signaled);
         // SAFETY: the memory is registered until `place` is dropped; it is completed below, before anybody
         // touches it or posts another; the queue holds more than one.
-        unsafe { request.setup_write(work.rkey, work.remote).setup_sge(lkey, local, 64) };
-        list.post()?;
+        unsafe { request.setup_write(work.rkey, work.remote).setup_sge(lkey, local, REGISTERED) };
+        list.post().unwrap_or_else(|error| fail("post", &error));
         cq.poll(1);
     }
+}
+
+fn pooled(count: u64) -> Result<()> {
+    let place = Place::new()?;
+    let mut cq = place.context.create_cq_builder().setup_cqe(DEPTH).build_ex()?;
+    let builder = place.builder(&cq);
+    let (mut one, mut other) = (builder.build_ex()?, builder.build_ex()?);
+    place.connect(&mut one, &mut other)?;
+    let mut builder = place.pd.create_pool_builder();
+    let pool =
+        builder.setup_slices(REGISTERED as usize, DEPTH as usize).setup_kind(BufferKind::Private).build()?;
+    let message = [[0; MESSAGE]];
+    let [work] = &place.works(&message)[..] else { bail!("one message is one piece of work") };
+    pooled_messages(&mut one, &mut cq, &pool, work, count);
     Ok(())
+}
+
+#[inline(never)]
+fn pooled_messages(
+    qp: &mut ExtendedQueuePair,
+    cq: &mut ExtendedCompletionQueue,
+    pool: &Pool,
+    work: &Work<'_>,
+    count: u64,
+) {
+    for _ in 0..count {
+        let Some(slice) = pool.take() else { fail("take", &pool) };
+        let mut list = pool.attach(qp.start_post_send()).unwrap_or_else(|error| fail("attach", &error));
+        let request = list.construct_wr(work.wr_id, WorkRequestFlags::Signaled);
+        request.setup_write(work.rkey, work.remote).setup_slice(slice);
+        list.post().unwrap_or_else(|error| fail("post", &error));
+        let mut seen = 0;
+        while seen < 1 {
+            let mut poller = cq.start_poll().unwrap_or_else(|error| fail("start_poll", &error));
+            while let Some(wc) = poller.next() {
+                if wc.status() != WorkCompletionStatus::Success {
+                    fail("completion", &wc.status());
+                }
+                let Some(returned) = pool.reclaim(&wc) else { fail("completion", &wc.wr_id()) };
+                if returned.wr_id != seen {
+                    fail("completion", &returned.wr_id);
+                }
+                seen += 1;
+            }
+        }
+    }
 }

@@ -1,0 +1,140 @@
+//! What most devices lack, and say so; and what a library knows by heart.
+
+use std::collections::HashSet;
+
+use rdma_mummy_sys::types::{ibv_port_state, ibv_rate as Rate, ibv_wr_opcode};
+
+use crate::harness::{Outcome, Rig, Suite};
+use crate::kit::{Flavour, Node, Options, Srq, is_absent, operation_name, port_state_name, rate};
+
+pub(crate) fn cases(suite: &mut Suite) {
+    cases!(suite:
+        a_device_without_work_queues_refuses_them,
+        a_device_without_flow_actions_refuses_them,
+        a_device_without_completion_counters_refuses_them,
+        a_device_without_dma_handles_refuses_them,
+        a_shared_queue_without_tags_refuses_them,
+        a_pair_says_which_data_comes_in_order,
+        memory_of_the_device_s_choice_is_registered,
+        rates_and_their_multiples_lead_to_each_other,
+        an_unknown_rate_has_no_speed,
+        port_states_have_names,
+        operations_have_names,
+    );
+}
+
+/// Leaves the case where the device has it after all.
+macro_rules! refused {
+    ($error:expr, $what:literal) => {
+        match $error {
+            0 => skip!(concat!("the device has ", $what)),
+            error => assert!(is_absent(error), "{error}"),
+        }
+    };
+}
+
+/// `man ibv_create_wq`, `man ibv_create_rwq_ind_table`: an error number where they fail; it is `EOPNOTSUPP`, or the kernel's
+/// `ENOSYS`, where the device has none.
+fn a_device_without_work_queues_refuses_them(rig: &Rig) -> Outcome {
+    let node = Node::new(&rig.open(), &Options::rc(Flavour::Classic));
+    refused!(node.pd.work_queue(&node.recv_cq), "work queues");
+    refused!(node.device.indirection_table(), "indirection tables");
+    Ok(())
+}
+
+/// `man ibv_flow_action_esp`: likewise.
+fn a_device_without_flow_actions_refuses_them(rig: &Rig) -> Outcome {
+    refused!(rig.open().flow_action(), "flow actions");
+    Ok(())
+}
+
+/// `man ibv_create_comp_cntr`: likewise.
+fn a_device_without_completion_counters_refuses_them(rig: &Rig) -> Outcome {
+    match rig.open().completion_counters() {
+        Err(why) => skip!("{why}"),
+        Ok([asked, created]) => {
+            refused!(asked, "completion counters");
+            refused!(created, "completion counters");
+        }
+    }
+    Ok(())
+}
+
+/// `man ibv_alloc_dmah`: likewise.
+fn a_device_without_dma_handles_refuses_them(rig: &Rig) -> Outcome {
+    match rig.open().alloc_dmah() {
+        Err(why) => skip!("{why}"),
+        Ok(error) => refused!(error, "DMA handles"),
+    }
+    Ok(())
+}
+
+/// `man ibv_post_srq_ops`: likewise.
+fn a_shared_queue_without_tags_refuses_them(rig: &Rig) -> Outcome {
+    let pd = rig.open().pd();
+    refused!(Srq::new(&pd, 1, 1).unwrap().tag(), "tag matching");
+    Ok(())
+}
+
+/// `man ibv_query_qp_data_in_order`: 0, or flags of what can be relied upon.
+fn a_pair_says_which_data_comes_in_order(rig: &Rig) -> Outcome {
+    let node = Node::new(&rig.open(), &Options::rc(Flavour::Classic));
+    match node.qp.data_in_order() {
+        Err(why) => skip!("{why}"),
+        Ok(flags) => assert!((0..=3).contains(&flags), "{flags}"),
+    }
+    Ok(())
+}
+
+/// `man ibv_alloc_buf`, `man ibv_reg_buf_mr`, `man ibv_reg_mr_ex`: the memory lives until the buffer is freed, and regions can be
+/// made of it.
+fn memory_of_the_device_s_choice_is_registered(rig: &Rig) -> Outcome {
+    match rig.open().pd().own_buffer(10_000, 0x1000_0000) {
+        Err(why) => skip!("{why}"),
+        Ok(Ok([first, second])) => assert_ne!(first, second),
+        Ok(Err(error)) if is_absent(error) => skip!("the device has no memory of its own choice"),
+        Ok(Err(error)) => panic!("{error}"),
+    }
+    Ok(())
+}
+
+/// `man ibv_rate_to_mult`, `man ibv_rate_to_mbps`: conversions that lead back.
+fn rates_and_their_multiples_lead_to_each_other(rig: &Rig) -> Outcome {
+    let known = [
+        (Rate::IBV_RATE_2_5_GBPS, 1, 2500),
+        (Rate::IBV_RATE_10_GBPS, 4, 10_000),
+        (Rate::IBV_RATE_40_GBPS, 16, 40_000),
+    ];
+    for (asked, mult, mbps) in known {
+        assert_eq!(rate(rig.provider, asked), (mult, asked, mbps, asked));
+    }
+    Ok(())
+}
+
+/// The same pages: -1, and `IBV_RATE_MAX` for a number that is no rate's.
+fn an_unknown_rate_has_no_speed(rig: &Rig) -> Outcome {
+    assert_eq!(rate(rig.provider, Rate(1000)), (-1, Rate::IBV_RATE_MAX, -1, Rate::IBV_RATE_MAX));
+    Ok(())
+}
+
+/// `man ibv_event_type_str`: a name for each, and one for what is unknown.
+fn port_states_have_names(rig: &Rig) -> Outcome {
+    let name = |state| port_state_name(rig.provider, ibv_port_state(state));
+    let names: HashSet<_> = (0..=ibv_port_state::IBV_PORT_ACTIVE_DEFER.0).map(name).collect();
+    assert_eq!(names.len(), ibv_port_state::IBV_PORT_ACTIVE_DEFER.0 as usize + 1, "{names:?}");
+    assert!(!name(1000).is_empty());
+    Ok(())
+}
+
+/// `man ibv_wr_opcode_str`: likewise.
+fn operations_have_names(rig: &Rig) -> Outcome {
+    let name = |opcode| operation_name(rig.provider, ibv_wr_opcode(opcode));
+    if let Err(why) = name(0) {
+        skip!("{why}");
+    }
+    let names: HashSet<_> =
+        (0..=ibv_wr_opcode::IBV_WR_DRIVER1.0).map(|opcode| name(opcode).unwrap()).collect();
+    assert_eq!(names.len(), ibv_wr_opcode::IBV_WR_DRIVER1.0 as usize + 1, "{names:?}");
+    assert!(!name(1000).unwrap().is_empty());
+    Ok(())
+}

@@ -1,0 +1,259 @@
+//! The committed table of what comes of each verb's cases on each device: `docs/conformance.md`.
+//!
+//! A run of all cases makes its device's column anew. Where that differs from the committed one the run fails, and leaves the
+//! page as it would have to be, so that no verb is lost, and no case skipped, unnoticed.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use test_harness::Told;
+
+/// A device of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Column {
+    Inline,
+    Deferred,
+    RoceOld,
+    RoceNew,
+}
+
+impl Column {
+    const TITLES: [&str; 4] = ["soft0 inline", "soft0 deferred", "SoftRoCE old", "SoftRoCE new"];
+
+    fn title(self) -> &'static str {
+        Self::TITLES[self as usize]
+    }
+}
+
+const INTRODUCTION: &str = "\
+# What passes where
+
+What comes of each verb's cases of the conformance suite (`conformance/`) on each device. A case is counted for the verb
+that it is about, whatever else it calls. [soft-rnic-conformance.md](soft-rnic-conformance.md) has the cases that are skipped,
+and what they follow instead.
+
+Made by the suite itself, which fails when a column is no longer true, and says how to renew it. SoftRoCE old is
+rdma-core 44 with kernel 6.1, new is 56.1 with 6.12.
+
+";
+
+/// Which cases are about which verb.
+const VERBS: &str = include_str!("../verbs.txt");
+
+/// What no case is about, and why.
+const WITHOUT: &[(&str, &str)] = &[];
+
+/// A line a verb: for each column how many cases passed, and why others were skipped.
+type Rows = BTreeMap<String, [String; 4]>;
+
+/// Compares a device's column with the committed one.
+pub(crate) fn check(column: Column, told: &[Told]) -> ExitCode {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/conformance.md");
+    let committed = fs::read_to_string(&page).unwrap_or_default();
+    let verbs = verbs(VERBS);
+    let wrong = wrong(&verbs, told);
+    if !wrong.is_empty() {
+        wrong.iter().for_each(|what| eprintln!("conformance/verbs.txt: {what}"));
+        return ExitCode::FAILURE;
+    }
+    let renewed = write(&renew(read(&committed), column, &verbs, told));
+    if renewed == committed {
+        println!("docs/conformance.md has what came of it ({})", column.title());
+        return ExitCode::SUCCESS;
+    }
+    eprintln!("docs/conformance.md is not what came of it ({}):", column.title());
+    let lines = |page: &str| page.lines().map(str::to_owned).collect::<Vec<_>>();
+    let (before, after) = (lines(&committed), lines(&renewed));
+    before.iter().filter(|line| !after.contains(line)).for_each(|line| eprintln!("- {line}"));
+    after.iter().filter(|line| !before.contains(line)).for_each(|line| eprintln!("+ {line}"));
+    match leave(&renewed) {
+        Ok(path) => eprintln!("if that is meant: cp {} docs/conformance.md", path.display()),
+        Err(error) => eprintln!("the page as it would have to be cannot be written: {error}"),
+    }
+    ExitCode::FAILURE
+}
+
+/// Writes the page where the host of a virtual machine sees it as well.
+fn leave(page: &str) -> io::Result<PathBuf> {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target");
+    let folder = std::env::var_os("SOFTROCE_OUT").map_or(own, PathBuf::from);
+    fs::create_dir_all(&folder)?;
+    let path = folder.join("conformance.md");
+    fs::write(&path, page)?;
+    path.canonicalize()
+}
+
+/// The rows with this column made anew; a verb that no column has is gone.
+fn renew(mut rows: Rows, column: Column, verbs: &Verbs, told: &[Told]) -> Rows {
+    for cells in rows.values_mut() {
+        cells[column as usize].clear();
+    }
+    for (verb, patterns) in verbs.iter() {
+        let is_about = |case: &&Told| patterns.iter().any(|pattern| matches(pattern, &case.name));
+        let cases: Vec<&Told> = told.iter().filter(is_about).collect();
+        rows.entry((*verb).to_owned()).or_default()[column as usize] = cell(&cases);
+    }
+    rows.retain(|_, cells| cells.iter().any(|cell| !cell.is_empty()));
+    rows
+}
+
+/// Each verb, and which cases are about it.
+type Verbs<'a> = BTreeMap<&'a str, Vec<&'a str>>;
+
+/// Reads `verbs.txt`.
+fn verbs(text: &str) -> Verbs<'_> {
+    let (mut verbs, mut last) = (Verbs::new(), "");
+    for line in text.lines().filter(|line| !line.trim().is_empty() && !line.starts_with('#')) {
+        let word = line.trim();
+        let patterns = verbs.entry(if line == word { word } else { last }).or_default();
+        if line == word {
+            last = word;
+        } else {
+            patterns.push(word);
+        }
+    }
+    verbs
+}
+
+/// Whether a name is what a pattern says, which has an asterisk for any part of it.
+fn matches(pattern: &str, name: &str) -> bool {
+    let Some((first, rest)) = pattern.split_once('*') else { return pattern == name };
+    let Some(mut name) = name.strip_prefix(first) else { return false };
+    let (parts, last) = rest.rsplit_once('*').unwrap_or(("", rest));
+    for part in parts.split('*') {
+        let Some(at) = name.find(part) else { return false };
+        name = &name[at + part.len()..];
+    }
+    name.ends_with(last)
+}
+
+/// What `verbs.txt` lacks, and what it has in vain.
+fn wrong(verbs: &Verbs, told: &[Told]) -> Vec<String> {
+    let patterns = || verbs.values().flatten();
+    let cases = told.iter().map(|case| case.name.as_str());
+    let lost = cases.clone().filter(|name| !patterns().any(|pattern| matches(pattern, name)));
+    let vain = patterns().filter(|pattern| !cases.clone().any(|name| matches(pattern, name)));
+    let lost = lost.map(|name| format!("the case {name} is about no verb"));
+    lost.chain(vain.map(|pattern| format!("no case is {pattern}"))).collect()
+}
+
+/// `12`, or `10; skipped: 2, because of this`.
+fn cell(cases: &[&Told]) -> String {
+    let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
+    for reason in cases.iter().filter_map(|case| case.skipped.as_deref()) {
+        *reasons.entry(reason).or_default() += 1;
+    }
+    let passed = cases.len() - reasons.values().sum::<usize>();
+    let mut parts = Vec::new();
+    if passed > 0 {
+        parts.push(format!("{passed} passed"));
+    }
+    let skipped =
+        reasons.iter().map(|(reason, count)| format!("{count} skipped: {}", reason.replace('|', "/")));
+    parts.extend(skipped);
+    parts.join("; ")
+}
+
+/// The rows of a page.
+fn read(page: &str) -> Rows {
+    let row = |line: &str| {
+        let cells: Vec<&str> = line.strip_prefix("| `")?.strip_suffix(" |")?.split(" | ").collect();
+        let [verb, columns @ ..] = cells.as_slice() else { return None };
+        let columns: [&str; 4] = columns.try_into().ok()?;
+        let text = |cell: &str| if cell == NOTHING { String::new() } else { cell.to_owned() };
+        Some((verb.strip_suffix('`')?.to_owned(), columns.map(text)))
+    };
+    page.lines().filter_map(row).collect()
+}
+
+/// In a cell.
+const NOTHING: &str = "-";
+
+fn write(rows: &Rows) -> String {
+    let mut page = INTRODUCTION.to_owned();
+    let _ = writeln!(page, "| verb | {} |\n| --- | --- | --- | --- | --- |", Column::TITLES.join(" | "));
+    for (verb, cells) in rows {
+        let cells = cells.each_ref().map(|cell| if cell.is_empty() { NOTHING } else { cell });
+        let _ = writeln!(page, "| `{verb}` | {} |", cells.join(" | "));
+    }
+    page.push_str("\nNo case is about these:\n\n");
+    for (verbs, reason) in WITHOUT {
+        let _ = writeln!(page, "- {verbs}: {reason}");
+    }
+    page
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(name: &str, skipped: Option<&str>) -> Told {
+        Told { name: name.to_owned(), skipped: skipped.map(str::to_owned) }
+    }
+
+    #[test]
+    fn a_column_is_made_anew_and_others_stay() {
+        let verbs = verbs("# cases\nibv_a\n    m::a*\n\nibv_b\n    m::b\n    m::*c\n");
+        let cases = [
+            told("m::b", None),
+            told("m::abc", Some("no|way")),
+            told("m::c", None),
+            told("m::dc", Some("why")),
+        ];
+        assert!(wrong(&verbs, &cases).is_empty());
+        assert_eq!(wrong(&verbs, &cases[..1]), ["no case is m::a*", "no case is m::*c"]);
+        let rows = renew(Rows::new(), Column::RoceOld, &verbs, &cases);
+        let rows = renew(rows, Column::Inline, &verbs, &cases[..1]);
+        assert_eq!(rows["ibv_a"], ["", "", "1 skipped: no/way", ""]);
+        assert_eq!(rows["ibv_b"], ["1 passed", "", "2 passed; 1 skipped: no/way; 1 skipped: why", ""]);
+        assert_eq!(read(&write(&rows)), rows);
+        let rows = renew(rows, Column::RoceOld, &verbs, &cases[..1]);
+        assert!(!rows.contains_key("ibv_a"), "{rows:?}");
+    }
+
+    #[test]
+    fn an_asterisk_is_any_part() {
+        for (pattern, name) in
+            [("a", "a"), ("a*", "a"), ("*a", "ba"), ("a*c", "abc"), ("*b*", "abc"), ("a*b*d", "axbd")]
+        {
+            assert!(matches(pattern, name), "{pattern} {name}");
+        }
+        for (pattern, name) in
+            [("a", "ab"), ("a*", "ba"), ("*a", "ab"), ("a*a", "a"), ("*b*", "ac"), ("a*b*b", "ab")]
+        {
+            assert!(!matches(pattern, name), "{pattern} {name}");
+        }
+    }
+
+    /// Functions of the library and of its header, as the bindings have them.
+    fn all_verbs() -> Vec<&'static str> {
+        let tables = include_str!("../../rdma-mummy-sys/src/bindings/tables.rs");
+        let table = tables.split("library_table! {").find(|table| table.contains("libibverbs.so.1"));
+        let exported = table.expect("the library's table").lines();
+        let exported =
+            exported.filter_map(|line| line.split_once(" fn ")?.1.split_once('(').map(|(name, _)| name));
+        let inline = include_str!("../../rdma-mummy-sys/src/bindings/inlines.txt").lines();
+        let inline = inline.filter_map(|line| line.strip_prefix("infiniband/verbs.h "));
+        exported.chain(inline).collect()
+    }
+
+    #[test]
+    fn each_verb_has_cases_or_a_reason() {
+        let page = include_str!("../../docs/conformance.md");
+        let rows = read(page);
+        let verbs = all_verbs();
+        assert!(verbs.len() > 150, "{verbs:?}");
+        let has_reason = |verb: &str| WITHOUT.iter().any(|(names, _)| names.contains(&format!("`{verb}`")));
+        let lost: Vec<_> =
+            verbs.iter().filter(|verb| !rows.contains_key(**verb) && !has_reason(verb)).collect();
+        assert!(lost.is_empty(), "no case is about {lost:?}, and `WITHOUT` has no reason");
+        let unknown: Vec<_> = rows.keys().filter(|verb| !verbs.contains(&verb.as_str())).collect();
+        assert!(unknown.is_empty(), "there are no verbs {unknown:?}");
+        let both: Vec<_> = rows.keys().filter(|verb| has_reason(verb)).collect();
+        assert!(both.is_empty(), "there are cases about {both:?}, which `WITHOUT` has");
+    }
+}

@@ -1,0 +1,53 @@
+#![doc = include_str!("guide.md")]
+
+/// Choosing a provider: the system's devices, or software ones.
+#[doc = include_str!("providers.md")]
+pub mod providers {}
+
+/// Connecting two processes.
+#[doc = include_str!("connecting.md")]
+pub mod connecting {}
+
+/// Posting lists of work requests.
+#[doc = include_str!("posting.md")]
+pub mod posting {}
+
+/// Polling completions, and sleeping until there are any.
+#[doc = include_str!("polling.md")]
+pub mod polling {}
+
+/// Datagrams: one queue pair, many peers.
+#[doc = include_str!("datagrams.md")]
+pub mod datagrams {}
+
+/// Shared receive queues: one queue of buffers, many queue pairs.
+#[doc = include_str!("sharing.md")]
+pub mod sharing {}
+
+/// Memory, and what is unsafe about it.
+#[doc = include_str!("memory.md")]
+pub mod memory {}
+
+/// Errors: three kinds, and what to do about each.
+#[doc = include_str!("errors.md")]
+pub mod errors {}
+
+/// Threads: who may use what, and how to drive both sides of a queue pair at once.
+#[doc = include_str!("threads.md")]
+pub mod threads {}
+
+/// Timestamps: when a message completed.
+#[doc = include_str!("time.md")]
+pub mod time {}
+
+/// Testing error paths, without a NIC and without mocks.
+#[doc = include_str!("testing.md")]
+pub mod testing {}
+
+/// The layer below, for what is not wrapped.
+#[doc = include_str!("below.md")]
+pub mod below {}
+
+/// From other crates, and from C.
+#[doc = include_str!("../../../docs/migrating.md")]
+pub mod migrating {}

@@ -1,0 +1,371 @@
+//! Posting slices of a [pool](crate::memory::Pool): guards that hand them to the device, and take back what it did not get.
+//!
+//! # Safety
+//!
+//! What [`LocalBufferHandle::setup_sge`] and [`RecvWorkRequestHandle::setup_sge`](super::RecvWorkRequestHandle::setup_sge) ask
+//! for, and who sees to it:
+//!
+//! - The memory stays allocated: it is a pool's, which keeps it until it is deregistered.
+//! - Nobody writes to it, and no reference to it is used: there is none, and no access by safe code but such as a device's own
+//!   writes may race with (`memory/pool/mod.rs`). The slice is moved into the request, so that a right program has no access at all.
+//! - The address is the region's own: the list is for a queue of the pool's context, which `attach` compares.
+//! - The queue has a place, or finds out that it has none before it writes: `attach` refuses the others.
+
+use std::io::IoSlice;
+use std::mem::ManuallyDrop;
+
+use super::post::sealed::{About, Build, Step};
+use super::post::{Borrows, LocalBufferHandle, PostSendError, PostSendGuard, ReadBufferHandle};
+use super::work_request::{Bare, Request};
+use super::{PostRecvError, PostRecvGuard, ScatterGatherEntry, WorkRequestFlags};
+use crate::memory::pool::{NO_REQUEST, Piece, Position, place_of};
+use crate::memory::{Pool, Slice};
+
+impl Pool {
+    /// Lets a list of work requests to send have slices of this pool:
+    /// [`setup_slice`](LocalBufferHandle::setup_slice) is then one of the ways to give a request its buffer.
+    ///
+    /// # Errors
+    ///
+    /// The list is for a queue pair of another context than the pool's, or one whose library must not be given slices. It is
+    /// dropped.
+    #[inline]
+    pub fn attach<G: PostSendGuard>(&self, guard: G) -> Result<PooledPostSendGuard<'_, G>, AttachPoolError> {
+        let unposted = Unposted::new(self, guard.about(Step(())))?;
+        Ok(PooledPostSendGuard { guard, unposted })
+    }
+
+    /// Lets a list of receives, of a queue pair or a shared receive queue, have slices of this pool.
+    ///
+    /// # Errors
+    ///
+    /// The list is for a queue of another context than the pool's. It is dropped.
+    #[inline]
+    pub fn attach_recv<'pool, 'queue>(
+        &'pool self,
+        guard: PostRecvGuard<'queue>,
+    ) -> Result<PooledPostRecvGuard<'pool, 'queue>, AttachPoolError> {
+        let unposted = Unposted::new(self, guard.about())?;
+        Ok(PooledPostRecvGuard { guard, unposted })
+    }
+}
+
+/// A list cannot have slices of a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AttachPoolError {
+    /// The queue belongs to another open device than the pool.
+    #[error(
+        "the queue was made from another context than the pool; make the pool of the queue's protection domain"
+    )]
+    OtherContext,
+    /// The queue pair's library finds out that its queue is full only after it has begun to write over an outstanding request,
+    /// so that safe code must not fill it.
+    #[error(
+        "extended queue pairs of this device do not notice in time that they are full; post slices to a classic one \
+         (`QueuePairBuilder::build`), which `GenericQueuePair::from` makes generic"
+    )]
+    FullQueueUnnoticed,
+}
+
+/// The requests of a list that have slices. Dropping it gives back what the device did not get: all of them.
+#[derive(Debug)]
+struct Unposted<'pool> {
+    pool: &'pool Pool,
+    /// The place of the first piece of the last of them.
+    last: u32,
+    /// The number of the list's next request.
+    index: u32,
+    /// The first request whose slice was another pool's, and so goes without.
+    foreign: Option<u32>,
+    in_place: bool,
+}
+
+impl<'pool> Unposted<'pool> {
+    #[inline(always)]
+    fn new(pool: &'pool Pool, About { context, count, in_place }: About) -> Result<Self, AttachPoolError> {
+        if !pool.0.is_of(context) {
+            return Err(AttachPoolError::OtherContext);
+        }
+        if in_place && pool.0.needs_full_queues_seen() {
+            return Err(AttachPoolError::FullQueueUnnoticed);
+        }
+        Ok(Self { pool, last: NO_REQUEST, index: count as u32, foreign: None, in_place })
+    }
+
+    /// Another request, without slices.
+    #[inline(always)]
+    fn pass(&mut self) {
+        self.index += 1;
+    }
+
+    /// A request with a slice: its ticket and its entry; `None` if the slice is another pool's.
+    #[inline(always)]
+    fn hand_over(&mut self, wr_id: u64, slice: Slice, is_receive: bool) -> Option<(u64, ScatterGatherEntry)> {
+        if !slice.is_of(&self.pool.0) {
+            self.refuse();
+            return None;
+        }
+        let entry = self.pool.0.entry(slice.piece());
+        Some((self.depart(slice.into_piece(), None, wr_id, is_receive), entry))
+    }
+
+    /// The same with several slices, at least one.
+    #[inline]
+    fn hand_all_over<const N: usize>(
+        &mut self,
+        wr_id: u64,
+        slices: [Slice; N],
+        is_receive: bool,
+    ) -> Option<(u64, [ScatterGatherEntry; N])> {
+        const { assert!(N > 0, "a request with slices has one at least") };
+        let pool = &self.pool.0;
+        if !slices.iter().all(|slice| slice.is_of(pool)) {
+            self.refuse();
+            return None;
+        }
+        let entries = slices.each_ref().map(|slice| pool.entry(slice.piece()));
+        let pieces = slices.map(Slice::into_piece);
+        let (first, others) = pieces.split_first()?;
+        let rest = others.iter().rfold(None, |behind, piece| {
+            pool.chain(*piece, behind);
+            Some(*piece)
+        });
+        Some((self.depart(*first, rest, wr_id, is_receive), entries))
+    }
+
+    #[inline(always)]
+    fn depart(&mut self, first: Piece, rest: Option<Piece>, wr_id: u64, is_receive: bool) -> u64 {
+        let at = Position { before: self.last, index: self.index, is_receive };
+        let ticket = self.pool.0.depart(first, rest, wr_id, at);
+        self.last = place_of(ticket);
+        self.index += 1;
+        ticket
+    }
+
+    /// Inline, though it is cold: a guard whose address is never taken stays in registers.
+    #[inline(always)]
+    fn refuse(&mut self) {
+        if self.foreign.is_none() {
+            self.foreign = Some(self.index);
+        }
+        self.index += 1;
+    }
+
+    /// All of them were posted.
+    #[inline(always)]
+    fn posted(self) {
+        std::mem::forget(self);
+    }
+
+    /// So many of the list's requests were posted; nobody knows if it is `None`, and then the device keeps what it may have.
+    #[cold]
+    fn posted_up_to(self, requests: Option<usize>) {
+        let this = ManuallyDrop::new(self);
+        if let Some(requests) = requests {
+            this.pool.0.recall(this.last, this.index, u32::try_from(requests).unwrap_or(u32::MAX));
+        }
+    }
+}
+
+impl Drop for Unposted<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.last != NO_REQUEST {
+            self.pool.0.recall(self.last, self.index, 0);
+        }
+    }
+}
+
+/// A list of work requests to send that can have slices of a [pool](crate::memory::Pool). See [`Pool::attach`].
+///
+/// Slices that the device did not get (a list that failed, from where it broke off, or that was dropped) are back in their pool.
+/// Where a device does not say how much of a list it has got, they stay with it: [`Pool::abandon`].
+#[must_use = "a list that is not posted is forgotten"]
+#[derive(Debug)]
+pub struct PooledPostSendGuard<'pool, G> {
+    // First, so that an abort comes before its slices are back.
+    guard: G,
+    unposted: Unposted<'pool>,
+}
+
+impl<G: PostSendGuard> PostSendGuard for PooledPostSendGuard<'_, G> {
+    #[inline]
+    fn post(self) -> Result<(), PostSendError> {
+        let Self { guard, unposted } = self;
+        if let Some(index) = unposted.foreign {
+            drop(guard);
+            return Err(PostSendError::ForeignSlice { index: index as usize });
+        }
+        let result = guard.post();
+        match &result {
+            Ok(()) => unposted.posted(),
+            // As `man ibv_wr_post` says: "the entire posting will be aborted".
+            Err(_) if unposted.in_place => drop(unposted),
+            Err(error) => unposted.posted_up_to(error.posted()),
+        }
+        result
+    }
+}
+
+impl<'queue, G: Borrows<'queue>> Borrows<'queue> for PooledPostSendGuard<'_, G> {}
+
+impl<G: PostSendGuard> Build for PooledPostSendGuard<'_, G> {
+    #[inline(always)]
+    fn about(&self, step: Step) -> About {
+        self.guard.about(step)
+    }
+
+    #[inline(always)]
+    fn append(&mut self, step: Step, request: Request) {
+        self.unposted.pass();
+        self.guard.append(step, request);
+    }
+
+    #[inline(always)]
+    unsafe fn append_sge(&mut self, step: Step, request: Request, entry: ScatterGatherEntry) {
+        self.unposted.pass();
+        // SAFETY: the caller keeps this function's contract, which is that one's.
+        unsafe { self.guard.append_sge(step, request, entry) };
+    }
+
+    #[inline(always)]
+    unsafe fn append_sge_list(&mut self, step: Step, request: Request, list: &[ScatterGatherEntry]) {
+        self.unposted.pass();
+        // SAFETY: the caller keeps this function's contract, which is that one's.
+        unsafe { self.guard.append_sge_list(step, request, list) };
+    }
+
+    #[inline(always)]
+    fn append_inline(&mut self, step: Step, request: Request, data: &[u8]) {
+        self.unposted.pass();
+        self.guard.append_inline(step, request, data);
+    }
+
+    #[inline(always)]
+    fn append_inline_list(&mut self, step: Step, request: Request, list: &[IoSlice<'_>]) {
+        self.unposted.pass();
+        self.guard.append_inline_list(step, request, list);
+    }
+
+    unsafe fn append_bare(&mut self, step: Step, request: Bare) {
+        self.unposted.pass();
+        // SAFETY: the caller keeps this function's contract, which is that one's.
+        unsafe { self.guard.append_bare(step, request) };
+    }
+}
+
+/// A request whose slices come back with its completion: so it has one.
+#[inline(always)]
+fn with_ticket(request: Request, ticket: u64) -> Request {
+    Request { wr_id: ticket, flags: request.flags | WorkRequestFlags::Signaled, ..request }
+}
+
+impl<G: PostSendGuard> LocalBufferHandle<'_, PooledPostSendGuard<'_, G>> {
+    /// A slice, as long as it is. It belongs to the device until [`Pool::reclaim`] gives it back, with the request's number.
+    ///
+    /// The request is signaled, whatever its flags say. The completion's own number is the pool's: the one that the request
+    /// was given comes back in [`Returned::wr_id`](crate::memory::Returned::wr_id).
+    #[inline]
+    pub fn setup_slice(self, slice: Slice) {
+        let mut this = ManuallyDrop::new(self);
+        let Self { guard, request } = &mut *this;
+        if let Some((ticket, entry)) = guard.unposted.hand_over(request.wr_id, slice, false) {
+            // SAFETY: head of this file.
+            unsafe { guard.guard.append_sge(Step(()), with_ticket(*request, ticket), entry) };
+        }
+    }
+
+    /// Several slices, one after the other; they come back together.
+    #[inline]
+    pub fn setup_slices<const N: usize>(self, slices: [Slice; N]) {
+        let mut this = ManuallyDrop::new(self);
+        let Self { guard, request } = &mut *this;
+        if let Some((ticket, entries)) = guard.unposted.hand_all_over(request.wr_id, slices, false) {
+            // SAFETY: head of this file.
+            unsafe { guard.guard.append_sge_list(Step(()), with_ticket(*request, ticket), &entries) };
+        }
+    }
+}
+
+impl<G: PostSendGuard> ReadBufferHandle<'_, PooledPostSendGuard<'_, G>> {
+    /// A slice, which is filled; of an atomic's result, 8 bytes. As [`LocalBufferHandle::setup_slice`].
+    #[inline]
+    pub fn setup_slice(self, slice: Slice) {
+        self.0.setup_slice(slice);
+    }
+
+    /// Several slices, filled one after the other; they come back together.
+    #[inline]
+    pub fn setup_slices<const N: usize>(self, slices: [Slice; N]) {
+        self.0.setup_slices(slices);
+    }
+}
+
+/// A list of receives into slices of a [pool](crate::memory::Pool). See [`Pool::attach_recv`].
+///
+/// What becomes of the slices of a list that fails is the same as of one [to send](PooledPostSendGuard).
+#[must_use = "a list that is not posted is forgotten"]
+#[derive(Debug)]
+pub struct PooledPostRecvGuard<'pool, 'queue> {
+    guard: PostRecvGuard<'queue>,
+    unposted: Unposted<'pool>,
+}
+
+impl<'pool, 'queue> PooledPostRecvGuard<'pool, 'queue> {
+    /// Begins a receive, which takes part in the list once it has its slice. `wr_id` comes back with that.
+    #[inline]
+    pub fn construct_wr(&mut self, wr_id: u64) -> PooledRecvWorkRequestHandle<'_, 'pool, 'queue> {
+        PooledRecvWorkRequestHandle { list: self, wr_id }
+    }
+
+    /// Gives the list to the device. An empty list does nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`PostRecvError`] says which receive was wrong; those before it were posted.
+    #[inline]
+    pub fn post(self) -> Result<(), PostRecvError> {
+        let Self { guard, unposted } = self;
+        if let Some(index) = unposted.foreign {
+            return Err(PostRecvError::ForeignSlice { index: index as usize });
+        }
+        let result = guard.post();
+        match &result {
+            Ok(()) => unposted.posted(),
+            Err(error) => unposted.posted_up_to(error.posted()),
+        }
+        result
+    }
+}
+
+/// A receive whose slice is to come.
+#[must_use = "a receive takes part only once it has a slice"]
+#[derive(Debug)]
+pub struct PooledRecvWorkRequestHandle<'guard, 'pool, 'queue> {
+    list: &'guard mut PooledPostRecvGuard<'pool, 'queue>,
+    wr_id: u64,
+}
+
+impl PooledRecvWorkRequestHandle<'_, '_, '_> {
+    /// A slice, as long as it is. It belongs to the device until [`Pool::reclaim`] gives it back, with the receive's number and
+    /// how many bytes have come.
+    #[inline]
+    pub fn setup_slice(self, slice: Slice) {
+        let PooledPostRecvGuard { guard, unposted } = self.list;
+        if let Some((ticket, ScatterGatherEntry(entry))) = unposted.hand_over(self.wr_id, slice, true) {
+            // SAFETY: head of this file.
+            unsafe { guard.construct_wr(ticket).setup_sge(entry.lkey, entry.addr, entry.length) };
+        }
+    }
+
+    /// Several slices, filled one after the other; they come back together.
+    #[inline]
+    pub fn setup_slices<const N: usize>(self, slices: [Slice; N]) {
+        let PooledPostRecvGuard { guard, unposted } = self.list;
+        if let Some((ticket, entries)) = unposted.hand_all_over(self.wr_id, slices, true) {
+            // SAFETY: head of this file.
+            unsafe { guard.construct_wr(ticket).setup_sge_list(&entries) };
+        }
+    }
+}

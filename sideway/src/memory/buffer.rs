@@ -1,0 +1,426 @@
+//! Memory that begins at a page, of each kind.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::{self, NonNull};
+
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
+
+use super::node::{self, AllocateOnNodeError};
+use crate::ibverbs::device_context::DeviceContext;
+
+/// Where memory comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum BufferKind {
+    /// The program's allocator, as `malloc` in C.
+    Private,
+    /// A file without a name (`memfd_create`) that never shrinks, mapped shared: a peer on this host can map it,
+    /// too, if it is given the file. A forked child sees the parent's writes, and the parent the child's.
+    Shared,
+    /// As `Shared`, in huge pages (`MFD_HUGETLB`) of so many bytes, which the system has to have set aside. A device needs
+    /// fewer entries of its translation table for them. There are never smaller pages instead.
+    HugePages {
+        /// What the processor has of: mostly 2 MiB, or 1 GiB.
+        page_size: usize,
+    },
+}
+
+impl BufferKind {
+    /// Huge pages of 2 MiB, which x86-64 has, and aarch64 with pages of 4 KiB.
+    pub const HUGE_2_MIB: Self = Self::HugePages { page_size: 2 << 20 };
+
+    /// Huge pages of 1 GiB.
+    pub const HUGE_1_GIB: Self = Self::HugePages { page_size: 1 << 30 };
+
+    /// What suits a device: shared for a software one, private for every other.
+    pub fn for_device(context: &DeviceContext) -> Self {
+        if context.is_soft() { Self::Shared } else { Self::Private }
+    }
+}
+
+/// There is no such memory.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot allocate {len} bytes of {}: {source}{}", Words(*kind), Advice { kind: *kind, len: *len })]
+pub struct AllocateBufferError {
+    /// How many bytes were asked for.
+    pub len: usize,
+    /// Of which kind.
+    pub kind: BufferKind,
+    /// What the system said.
+    pub source: io::Error,
+}
+
+struct Words(BufferKind);
+
+impl fmt::Display for Words {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            BufferKind::Private => f.write_str("private memory"),
+            BufferKind::Shared => f.write_str("shared memory"),
+            BufferKind::HugePages { page_size } => {
+                write!(f, "memory in huge pages of {} KiB", page_size / 1024)
+            }
+        }
+    }
+}
+
+/// What to do about it.
+struct Advice {
+    kind: BufferKind,
+    len: usize,
+}
+
+impl fmt::Display for Advice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let BufferKind::HugePages { page_size } = self.kind else { return Ok(()) };
+        let (kib, pages) = (page_size / 1024, self.len.div_ceil(page_size.max(1)));
+        write!(
+            f,
+            "; {pages} free ones are needed: as root, write how many there are to be to \
+             /sys/kernel/mm/hugepages/hugepages-{kib}kB/nr_hugepages, or, where that is the default size, to \
+             /proc/sys/vm/nr_hugepages"
+        )
+    }
+}
+
+/// Zeroed memory that begins at a page.
+///
+/// Dropping it frees it.
+pub struct Buffer {
+    start: NonNull<u8>,
+    len: usize,
+    backing: Backing,
+}
+
+/// What the memory is freed with.
+enum Backing {
+    Private(Layout),
+    /// Private, but mapped: what is said of it (its node) must not stay with an allocator's pages.
+    Anonymous {
+        mapped: usize,
+    },
+    /// The file stays open as long as it is mapped: a device passes it on.
+    Shared {
+        file: OwnedFd,
+        mapped: usize,
+        kind: BufferKind,
+    },
+}
+
+// SAFETY: the memory belongs to the buffer alone, which gives out nothing but a raw pointer to it.
+unsafe impl Send for Buffer {}
+// SAFETY: as above.
+unsafe impl Sync for Buffer {}
+
+impl Buffer {
+    /// Allocates `len` bytes, at least one.
+    ///
+    /// # Errors
+    ///
+    /// There is not so much memory, `len` is 0, or, for shared memory, the limit of open files is reached.
+    pub fn new(kind: BufferKind, len: usize) -> Result<Self, AllocateBufferError> {
+        Self::make(
+            kind,
+            len,
+            match kind {
+                BufferKind::Private => private,
+                _ => mapped,
+            },
+        )
+    }
+
+    /// Allocates `len` bytes, at least one, in the memory of one NUMA node and no other, best the device's
+    /// (`/sys/class/infiniband/NAME/device/numa_node`). All of it is there when this returns.
+    ///
+    /// # Errors
+    ///
+    /// There is no such node, it has not so much memory left, or the system allows no choice; and as [`new`](Self::new).
+    ///
+    /// # References
+    ///
+    /// `man 2 mbind`
+    pub fn on_node(kind: BufferKind, len: usize, node: u32) -> Result<Self, AllocateOnNodeError> {
+        let buffer = Self::make(kind, len, mapped)?;
+        // SAFETY: whole pages from `start` on are the buffer's own mapping.
+        unsafe { node::bind(buffer.start, buffer.mapped_len(), node) }
+            .map_err(|failure| AllocateOnNodeError::of(failure, node, len))?;
+        Ok(buffer)
+    }
+
+    fn make(kind: BufferKind, len: usize, allocate: Allocate) -> Result<Self, AllocateBufferError> {
+        match if len == 0 { Err(Errno::INVAL) } else { allocate(kind, len) } {
+            Ok((start, backing)) => Ok(Self { start, len, backing }),
+            Err(errno) => Err(AllocateBufferError { len, kind, source: errno.into() }),
+        }
+    }
+
+    /// How many bytes are mapped; of what the allocator gave, how many were asked for.
+    fn mapped_len(&self) -> usize {
+        match self.backing {
+            Backing::Private(_) => self.len,
+            Backing::Anonymous { mapped } | Backing::Shared { mapped, .. } => mapped,
+        }
+    }
+
+    /// The first byte. The pointer may be used for all of the buffer, as long as the buffer lives.
+    #[inline]
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+
+    /// How many bytes there are: never 0.
+    #[expect(clippy::len_without_is_empty, reason = "no buffer is empty")]
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Where the memory comes from.
+    pub fn kind(&self) -> BufferKind {
+        match self.backing {
+            Backing::Private(_) | Backing::Anonymous { .. } => BufferKind::Private,
+            Backing::Shared { kind, .. } => kind,
+        }
+    }
+
+    /// The file that is mapped, if the memory is shared.
+    pub fn file(&self) -> Option<BorrowedFd<'_>> {
+        match &self.backing {
+            Backing::Private(_) | Backing::Anonymous { .. } => None,
+            Backing::Shared { file, .. } => Some(file.as_fd()),
+        }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        match &self.backing {
+            // SAFETY: allocated with this layout, and freed here only.
+            Backing::Private(layout) => unsafe { dealloc(self.start.as_ptr(), *layout) },
+            Backing::Anonymous { mapped } | Backing::Shared { mapped, .. } => {
+                // SAFETY: mapped by `mapped` with this length, and unmapped here only.
+                if let Err(errno) = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), *mapped) } {
+                    log::error!("munmap failed, {mapped} bytes at {:p} stay mapped: {errno}", self.start);
+                }
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buffer({:?}, {:p}, {} bytes)", self.kind(), self.start, self.len)
+    }
+}
+
+/// Gets memory from the system. The length is not 0.
+type Allocate = fn(BufferKind, usize) -> Result<(NonNull<u8>, Backing), Errno>;
+
+fn private(_: BufferKind, len: usize) -> Result<(NonNull<u8>, Backing), Errno> {
+    let layout = Layout::from_size_align(len, page_size()).map_err(|_| Errno::NOMEM)?;
+    // SAFETY: the layout is not empty.
+    let start = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(Errno::NOMEM)?;
+    Ok((start, Backing::Private(layout)))
+}
+
+/// Whole pages are mapped, so that a peer maps nothing that is not the buffer's.
+fn mapped(kind: BufferKind, len: usize) -> Result<(NonNull<u8>, Backing), Errno> {
+    let page_size = match kind {
+        BufferKind::HugePages { page_size } if page_size.is_power_of_two() => page_size,
+        BufferKind::HugePages { .. } => return Err(Errno::INVAL),
+        _ => page_size(),
+    };
+    let mapped = len.checked_next_multiple_of(page_size).ok_or(Errno::NOMEM)?;
+    let size = i64::try_from(mapped).map_err(|_| Errno::NOMEM)?;
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    let (start, backing) = if kind == BufferKind::Private {
+        // SAFETY: the system chooses the place, so nothing that was there is replaced.
+        let start =
+            unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), mapped, access, MapFlags::PRIVATE) }?;
+        (start, Backing::Anonymous { mapped })
+    } else {
+        let file = memfd(kind)?;
+        rustix::fs::ftruncate(&file, size.cast_unsigned())?;
+        // Nobody, whoever has the file, can take the pages away from under who has mapped them.
+        rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK)?;
+        // Huge pages that are not there are found missing now: the mapping reserves them.
+        // SAFETY: as above.
+        let start = unsafe { rustix::mm::mmap(ptr::null_mut(), mapped, access, MapFlags::SHARED, &file, 0) }?;
+        (start, Backing::Shared { file, mapped, kind })
+    };
+    Ok((NonNull::new(start.cast()).ok_or(Errno::NOMEM)?, backing))
+}
+
+/// A file that can be sealed and, where the kernel knows of that (6.3), not be executed.
+fn memfd(kind: BufferKind) -> Result<OwnedFd, Errno> {
+    let mut flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    if let BufferKind::HugePages { page_size } = kind {
+        flags |= MemfdFlags::HUGETLB
+            | MemfdFlags::from_bits_retain(page_size.trailing_zeros() << libc::MFD_HUGE_SHIFT);
+    }
+    match rustix::fs::memfd_create(c"sideway", flags | MemfdFlags::NOEXEC_SEAL) {
+        Err(Errno::INVAL) => rustix::fs::memfd_create(c"sideway", flags),
+        made => made,
+    }
+}
+
+pub(super) fn page_size() -> usize {
+    // Miri knows no auxiliary vector to ask.
+    if cfg!(miri) { 4096 } else { rustix::param::page_size() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KINDS: &[BufferKind] =
+        if cfg!(miri) { &[BufferKind::Private] } else { &[BufferKind::Private, BufferKind::Shared] };
+
+    /// Whether the system has set so many huge pages of 2 MiB aside, and nobody has them.
+    fn huge_pages_free() -> usize {
+        std::fs::read_to_string("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages")
+            .ok()
+            .and_then(|text| text.trim().parse().ok())
+            .unwrap_or(0)
+    }
+
+    #[test]
+    fn a_buffer_is_aligned_zeroed_and_writable_to_its_last_byte() {
+        for &kind in KINDS {
+            for len in [1, 4096, 5000, 1 << 21] {
+                let buffer = Buffer::new(kind, len).unwrap();
+                assert_eq!((buffer.len(), buffer.kind()), (len, kind));
+                assert_eq!(buffer.as_ptr().addr() % page_size(), 0);
+                // SAFETY: within the buffer.
+                unsafe {
+                    let last = buffer.as_ptr().add(len - 1);
+                    assert_eq!((buffer.as_ptr().read_volatile(), last.read_volatile()), (0, 0));
+                    last.write_volatile(200);
+                    assert_eq!(last.read_volatile(), 200);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_there_is_not_is_an_error_that_names_it() {
+        for &kind in KINDS {
+            for len in [0, usize::MAX, usize::MAX / 2, 1 << 60] {
+                let error = Buffer::new(kind, len).unwrap_err();
+                assert_eq!((error.len, error.kind), (len, kind));
+                assert!(error.to_string().contains(&format!("{len} bytes")), "{error}");
+            }
+        }
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri has no files without names")]
+    fn shared_memory_is_a_file_that_cannot_shrink_mapped_shared() {
+        let buffer = Buffer::new(BufferKind::Shared, 5000).unwrap();
+        let file = buffer.file().unwrap();
+        assert!(rustix::fs::fcntl_get_seals(file).unwrap().contains(SealFlags::SHRINK));
+        assert_eq!(rustix::fs::ftruncate(file, 0), Err(Errno::PERM));
+        let len = rustix::fs::fstat(file).unwrap().st_size.cast_unsigned();
+        assert_eq!(len, 5000_u64.next_multiple_of(page_size() as u64));
+        // SAFETY: within the buffer.
+        unsafe { buffer.as_ptr().add(4999).write_volatile(7) };
+        let mut seen = [0];
+        rustix::io::pread(file, &mut seen, 4999).unwrap();
+        assert_eq!(seen, [7]);
+        let start = format!("{:x}-", buffer.as_ptr().addr());
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let line = maps.lines().find(|line| line.trim_start_matches('0').starts_with(&start)).unwrap();
+        assert!(line.contains(" rw-s ") && line.contains("/memfd:sideway"), "{line}");
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri has no files without names")]
+    fn shared_memory_is_given_back() {
+        // More addresses than there are.
+        for _ in 0..5000 {
+            let buffer = Buffer::new(BufferKind::Shared, 1 << 36).unwrap();
+            assert_eq!(buffer.len(), 1 << 36);
+        }
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri has no files without names")]
+    fn huge_pages_are_there_or_an_error_says_how_to_get_them() {
+        const LEN: usize = (2 << 20) + 5;
+        match Buffer::new(BufferKind::HUGE_2_MIB, LEN) {
+            Ok(buffer) => {
+                assert_eq!((buffer.kind(), buffer.len()), (BufferKind::HUGE_2_MIB, LEN));
+                assert_eq!(buffer.as_ptr().addr() % (2 << 20), 0);
+                // SAFETY: within the buffer.
+                unsafe { buffer.as_ptr().add(LEN - 1).write_volatile(7) };
+                assert_eq!(rustix::fs::fstat(buffer.file().unwrap()).unwrap().st_blksize, 2 << 20);
+            }
+            Err(error) => {
+                assert!(huge_pages_free() < 2, "{error}");
+                let text = error.to_string();
+                assert!(text.contains("2 free ones are needed"), "{text}");
+                for name in ["hugepages-2048kB/nr_hugepages", "/proc/sys/vm/nr_hugepages", "2048 KiB"] {
+                    assert!(text.contains(name), "{text}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri has no files without names")]
+    fn huge_pages_that_no_processor_has_are_an_error() {
+        for page_size in [0, 3, 5 << 20, 1 << 13, 1 << 62] {
+            let kind = BufferKind::HugePages { page_size };
+            let error = Buffer::new(kind, 4096).unwrap_err();
+            assert_eq!((error.kind, error.len), (kind, 4096));
+            assert!(error.to_string().contains(&format!("{} KiB", page_size / 1024)), "{error}");
+        }
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri has no nodes")]
+    fn memory_of_a_node_lies_there() {
+        for kind in [BufferKind::Private, BufferKind::Shared] {
+            let buffer = match Buffer::on_node(kind, 10_000, 0) {
+                // A kernel without nodes, or a container that allows no choice.
+                Err(AllocateOnNodeError::Bind { node: 0, len: 10_000, source }) => {
+                    assert!(matches!(source.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)), "{source}");
+                    continue;
+                }
+                made => made.unwrap(),
+            };
+            assert_eq!((buffer.kind(), buffer.len()), (kind, 10_000));
+            let start = format!("{:x} ", buffer.as_ptr().addr());
+            let maps = std::fs::read_to_string("/proc/self/numa_maps").unwrap();
+            let line = maps.lines().find(|line| line.trim_start_matches('0').starts_with(&start)).unwrap();
+            // All of it is there already.
+            assert!(line.contains(" bind:0 ") && line.contains(" N0=3"), "{line}");
+        }
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri has no nodes")]
+    fn memory_of_a_node_that_is_not_there_is_an_error() {
+        for node in [999, 1024, u32::MAX] {
+            match Buffer::on_node(BufferKind::Shared, 4096, node).unwrap_err() {
+                error @ AllocateOnNodeError::NoSuchNode { .. } => {
+                    assert!(error.to_string().contains(&format!("no NUMA node {node} ")), "{error}");
+                }
+                AllocateOnNodeError::Bind { source, .. } => {
+                    assert!(matches!(source.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)), "{source}");
+                }
+                error => panic!("{error}"),
+            }
+        }
+        let error = Buffer::on_node(BufferKind::Private, 0, 0).unwrap_err();
+        assert!(
+            matches!(error, AllocateOnNodeError::Allocate(AllocateBufferError { len: 0, .. })),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,107 @@
+//! Memory of one NUMA node (`mbind`).
+
+use std::ffi::{c_int, c_ulong};
+use std::io;
+use std::ptr::NonNull;
+
+use rustix::io::Errno;
+use rustix::mm::Advice;
+
+use super::AllocateBufferError;
+
+/// There is no such memory on that node.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AllocateOnNodeError {
+    /// There is none anywhere.
+    #[error(transparent)]
+    Allocate(#[from] AllocateBufferError),
+    /// The system has no node of that number with memory that this process may use.
+    #[error("there is no NUMA node {node} with memory for this process; these have memory: {with_memory}")]
+    NoSuchNode {
+        /// The node.
+        node: u32,
+        /// As the system lists them, `0-1,3`.
+        with_memory: String,
+    },
+    /// The process may not choose (`mbind`).
+    #[error(
+        "cannot bind {len} bytes to NUMA node {node}: mbind: {source}; a container may need CAP_SYS_NICE, or a seccomp \
+         profile that allows mbind"
+    )]
+    Bind {
+        /// How many bytes were asked for.
+        len: usize,
+        /// The node.
+        node: u32,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The node has not so much left.
+    #[error(
+        "NUMA node {node} has no {len} bytes left: {source}; /sys/devices/system/node/node{node}/ says what it has, huge \
+         pages in hugepages/"
+    )]
+    Exhausted {
+        /// How many bytes were asked for.
+        len: usize,
+        /// The node.
+        node: u32,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// Which of two calls failed.
+pub(super) enum Failure {
+    Bind(Errno),
+    Populate(Errno),
+}
+
+impl AllocateOnNodeError {
+    #[cold]
+    pub(super) fn of(failure: Failure, node: u32, len: usize) -> Self {
+        match failure {
+            Failure::Bind(Errno::INVAL) => Self::NoSuchNode { node, with_memory: nodes_with_memory() },
+            Failure::Bind(errno) => Self::Bind { len, node, source: errno.into() },
+            Failure::Populate(errno) => Self::Exhausted { len, node, source: errno.into() },
+        }
+    }
+}
+
+fn nodes_with_memory() -> String {
+    std::fs::read_to_string("/sys/devices/system/node/has_memory")
+        .map_or_else(|_| "unknown".to_owned(), |list| list.trim().to_owned())
+}
+
+/// Has all of a mapping lie on a node, and be there.
+///
+/// Huge pages are reserved wherever there are some: that the node has none left would otherwise be a signal, when they are first
+/// touched.
+///
+/// # Safety
+///
+/// `len` bytes from `start` on are a mapping of the caller's, of whole pages.
+pub(super) unsafe fn bind(start: NonNull<u8>, len: usize, node: u32) -> Result<(), Failure> {
+    const WORD: usize = c_ulong::BITS as usize;
+    // More than any kernel is built for.
+    let mut nodes = [0 as c_ulong; 1024 / WORD];
+    let place = nodes.get_mut(node as usize / WORD).ok_or(Failure::Bind(Errno::INVAL))?;
+    *place |= 1 << (node as usize % WORD);
+    // The kernel takes one off.
+    let bits = nodes.len() * WORD + 1;
+    // SAFETY: the caller says that the pages are its own; the kernel reads the nodes only.
+    let result = unsafe {
+        libc::syscall(libc::SYS_mbind, start.as_ptr(), len, libc::MPOL_BIND, nodes.as_ptr(), bits, 0 as c_int)
+    };
+    if result != 0 {
+        let errno = io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL);
+        return Err(Failure::Bind(Errno::from_raw_os_error(errno)));
+    }
+    // SAFETY: nothing is lost by touching pages that are the caller's own.
+    match unsafe { rustix::mm::madvise(start.as_ptr().cast(), len, Advice::LinuxPopulateWrite) } {
+        // Before Linux 5.14 they come when they are touched.
+        Ok(()) | Err(Errno::INVAL) => Ok(()),
+        Err(errno) => Err(Failure::Populate(errno)),
+    }
+}

@@ -1,0 +1,161 @@
+//! Making a pool.
+
+use super::handle::Handle;
+use super::table::{MAX_PIECES, MAX_SIZES, Table};
+use super::{Inner, Pool};
+use crate::ibverbs::AccessFlags;
+use crate::ibverbs::memory_region::RegisterMemoryRegionError;
+use crate::ibverbs::protection_domain::ProtectionDomain;
+use crate::memory::{AllocateBufferError, AllocateOnNodeError, Buffer, BufferKind, RegisteredBuffer};
+
+/// What every slot begins at a multiple of: a line of the processor's cache.
+const ALIGNMENT: usize = 64;
+
+/// The longest message that there can be.
+const MAX_SIZE: usize = 1 << 31;
+
+/// Describes a pool. The same description makes any number of them, one a thread for instance: it can be sent to one.
+#[derive(Clone, Debug)]
+pub struct PoolBuilder {
+    pd: ProtectionDomain,
+    sizes: Vec<(usize, usize)>,
+    parts: Option<usize>,
+    kind: BufferKind,
+    node: Option<u32>,
+    access: AccessFlags,
+}
+
+impl ProtectionDomain {
+    /// Begins to describe a pool of registered memory.
+    pub fn create_pool_builder(&self) -> PoolBuilder {
+        PoolBuilder {
+            pd: self.clone(),
+            sizes: Vec::new(),
+            parts: None,
+            kind: BufferKind::for_device(self.context()),
+            node: None,
+            access: AccessFlags::LocalWrite,
+        }
+    }
+}
+
+impl PoolBuilder {
+    /// Adds `count` slices of `size` bytes each. There can be eight sizes.
+    pub fn setup_slices(&mut self, size: usize, count: usize) -> &mut Self {
+        self.sizes.push((size, count));
+        self
+    }
+
+    /// Into how many parts more than there are slices all of them together can be [split](super::Slice::split_at) at a
+    /// time; if that is not said, as many as there are slices.
+    pub fn setup_parts(&mut self, parts: usize) -> &mut Self {
+        self.parts = Some(parts);
+        self
+    }
+
+    /// Where the memory comes from; if that is not said, from where it [suits](BufferKind::for_device) the device.
+    pub fn setup_kind(&mut self, kind: BufferKind) -> &mut Self {
+        self.kind = kind;
+        self
+    }
+
+    /// Which NUMA node the memory is to lie on; if that is not said, wherever the system puts it.
+    pub fn setup_node(&mut self, node: u32) -> &mut Self {
+        self.node = Some(node);
+        self
+    }
+
+    /// What may be done with the memory; if that is not said, the device may write to it (`LocalWrite`).
+    pub fn setup_access(&mut self, access: AccessFlags) -> &mut Self {
+        self.access = access;
+        self
+    }
+
+    /// Allocates the memory, and registers all of it as one region (`ibv_reg_mr`).
+    ///
+    /// # Errors
+    ///
+    /// There are no slices, or more than a pool can have; there is no such memory; it cannot be registered.
+    pub fn build(&self) -> Result<Pool, BuildPoolError> {
+        let mut sizes = self.sizes.clone();
+        sizes.sort_unstable();
+        if sizes.is_empty() || sizes.len() > MAX_SIZES {
+            return Err(BuildPoolError::Sizes { given: sizes.len(), limit: MAX_SIZES });
+        }
+        let (mut firsts, mut bytes, mut slices) = (Vec::new(), 0_usize, 0_usize);
+        for &(size, count) in &sizes {
+            if size == 0 || size > MAX_SIZE || count == 0 {
+                return Err(BuildPoolError::Slices { size, count, limit: MAX_SIZE });
+            }
+            firsts.push(bytes);
+            slices = slices.saturating_add(count);
+            bytes = size.next_multiple_of(ALIGNMENT).saturating_mul(count).saturating_add(bytes);
+        }
+        let parts = self.parts.unwrap_or(slices);
+        if slices.saturating_add(parts) > MAX_PIECES {
+            return Err(BuildPoolError::TooMany { slices, parts, limit: MAX_PIECES });
+        }
+        let buffer = match self.node {
+            Some(node) => Buffer::on_node(self.kind, bytes, node)?,
+            None => Buffer::new(self.kind, bytes)?,
+        };
+        let memory = RegisteredBuffer::register(&self.pd, buffer, self.access)?;
+        let narrow: Vec<_> = sizes.iter().map(|&(size, count)| (size as u32, count as u32)).collect();
+        let table = Table::new(&narrow, parts as u32, |at, n| {
+            let offset = firsts[at] + n as usize * sizes[at].0.next_multiple_of(ALIGNMENT);
+            memory.as_ptr().wrapping_add(offset)
+        });
+        let context = self.pd.context();
+        Ok(Pool(Handle::new(Inner {
+            table,
+            lkey: memory.lkey(),
+            context: context.as_raw(),
+            needs_full_queues_seen: context.quirks().overwrites_when_full,
+            slices,
+            memory,
+        })))
+    }
+}
+
+/// A pool could not be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BuildPoolError {
+    /// There are no slices (`setup_slices`), or of too many sizes.
+    #[error("a pool has slices of 1 to {limit} sizes, not of {given}; name each size once (`setup_slices`)")]
+    Sizes {
+        /// How many sizes there were.
+        given: usize,
+        /// How many there may be.
+        limit: usize,
+    },
+    /// Slices have at least one byte, there is at least one of each size, and no message is longer than the limit.
+    #[error("{count} slices of {size} bytes: there must be one at least, of 1 to {limit} bytes")]
+    Slices {
+        /// The bytes of each.
+        size: usize,
+        /// How many of that size.
+        count: usize,
+        /// How many bytes there may be.
+        limit: usize,
+    },
+    /// More than a pool can tell from one another.
+    #[error("{slices} slices and {parts} parts are more than the {limit} that a pool can have; make several")]
+    TooMany {
+        /// Slices of all sizes.
+        slices: usize,
+        /// Parts that they can be split into beyond that.
+        parts: usize,
+        /// How many there may be of both.
+        limit: usize,
+    },
+    /// There is no such memory.
+    #[error(transparent)]
+    Allocate(#[from] AllocateBufferError),
+    /// There is no such memory on the node.
+    #[error(transparent)]
+    AllocateOnNode(#[from] AllocateOnNodeError),
+    /// The memory cannot be registered.
+    #[error(transparent)]
+    Register(#[from] RegisterMemoryRegionError),
+}

@@ -1,0 +1,164 @@
+//! Completion queues with mlx5's own options.
+
+use std::io;
+use std::ptr::NonNull;
+
+use rdma_mummy_sys::types::{
+    mlx5dv_cq_init_attr, mlx5dv_cq_init_attr_flags as F, mlx5dv_cq_init_attr_mask as M,
+    mlx5dv_cqe_comp_res_format as R,
+};
+
+use super::DirectVerbs;
+use crate::ibverbs::Unsupported;
+use crate::ibverbs::completion::{self, ExtendedCompletionQueue};
+
+c_flags! {
+    /// Formats of compressed completions of receives (`mlx5dv_cqe_comp_res_format`).
+    pub struct CqeFormats(u32) {
+        /// With the hash of the packet.
+        Hash = R::MLX5DV_CQE_RES_FORMAT_HASH.0,
+        /// With its checksum.
+        Checksum = R::MLX5DV_CQE_RES_FORMAT_CSUM.0,
+        /// With its checksum and the index of its stride.
+        ChecksumStrideIndex = R::MLX5DV_CQE_RES_FORMAT_CSUM_STRIDX.0,
+    }
+}
+
+/// How large a completion is in its queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CqeSize {
+    /// 64 bytes.
+    Bytes64,
+    /// 128 bytes, which has room for a message of up to 64 bytes.
+    Bytes128,
+}
+
+impl CqeSize {
+    const fn bytes(self) -> u16 {
+        match self {
+            Self::Bytes64 => 64,
+            Self::Bytes128 => 128,
+        }
+    }
+}
+
+/// Describes a completion queue with mlx5's options. The same description makes any number of them.
+///
+/// Its queues are polled like any other, compressed or not.
+#[derive(Clone, Debug)]
+pub struct CompletionQueueBuilder {
+    direct: DirectVerbs,
+    description: completion::CompletionQueueBuilder,
+    compression: Option<CqeFormats>,
+    size: Option<CqeSize>,
+    padding: bool,
+}
+
+impl DirectVerbs {
+    /// Begins to add mlx5's options to the description of a completion queue, of which a copy is taken.
+    pub fn create_cq_builder(
+        &self,
+        description: &completion::CompletionQueueBuilder,
+    ) -> CompletionQueueBuilder {
+        let (direct, description) = (self.clone(), description.clone());
+        CompletionQueueBuilder { direct, description, compression: None, size: None, padding: false }
+    }
+}
+
+impl CompletionQueueBuilder {
+    /// Lets the device make one completion of several, in one of the formats that
+    /// [it has](super::DeviceCapabilities::cqe_compression): less traffic on the bus for small messages at high rates.
+    pub fn setup_cqe_compression(&mut self, format: CqeFormats) -> &mut Self {
+        self.compression = Some(format);
+        self
+    }
+
+    /// How large a completion is.
+    pub fn setup_cqe_size(&mut self, size: CqeSize) -> &mut Self {
+        self.size = Some(size);
+        self
+    }
+
+    /// Pads completions to 128 bytes, where [the device can](super::ContextFlags::Cqe128Padding).
+    pub fn setup_cqe_padding(&mut self, padding: bool) -> &mut Self {
+        self.padding = padding;
+        self
+    }
+
+    fn attributes(&self) -> mlx5dv_cq_init_attr {
+        let mut attr = mlx5dv_cq_init_attr::default();
+        if let Some(format) = self.compression {
+            attr.comp_mask |= u64::from(M::MLX5DV_CQ_INIT_ATTR_MASK_COMPRESSED_CQE.0);
+            attr.cqe_comp_res_format = format.bits() as u8;
+        }
+        if let Some(size) = self.size {
+            attr.comp_mask |= u64::from(M::MLX5DV_CQ_INIT_ATTR_MASK_CQE_SIZE.0);
+            attr.cqe_size = size.bytes();
+        }
+        if self.padding {
+            attr.comp_mask |= u64::from(M::MLX5DV_CQ_INIT_ATTR_MASK_FLAGS.0);
+            attr.flags = F::MLX5DV_CQ_INIT_ATTR_FLAGS_CQE_PAD.0;
+        }
+        attr
+    }
+
+    /// Makes the queue (`mlx5dv_create_cq`).
+    ///
+    /// # Errors
+    ///
+    /// The device has no such options ([`Unsupported`]), or not these (`EINVAL`), or what
+    /// [`build_ex`](completion::CompletionQueueBuilder::build_ex) says.
+    ///
+    /// # References
+    ///
+    /// `man mlx5dv_create_cq`
+    pub fn build_ex(&self) -> Result<ExtendedCompletionQueue, CreateCompletionQueueError> {
+        let (context, mut own) = (self.direct.context(), self.attributes());
+        if self.description.context() != context {
+            return Err(CreateCompletionQueueError::OtherContext);
+        }
+        let create = |attr: &mut _| {
+            // SAFETY: the context is open and mlx5's, and both attributes are initialised.
+            let cq = unsafe {
+                (self.direct.as_raw().mlx5dv_create_cq)(context.as_raw().as_ptr(), attr, &raw mut own)
+            };
+            NonNull::new(cq).ok_or_else(|| self.error(io::Error::last_os_error()))
+        };
+        // SAFETY: the queue is made of the attributes as they are, in the context of the description.
+        unsafe { self.description.build_ex_by(create) }
+    }
+
+    #[cold]
+    fn error(&self, source: io::Error) -> CreateCompletionQueueError {
+        let options =
+            format!("compression {:?}, size {:?}, padding {}", self.compression, self.size, self.padding);
+        if Unsupported::is_meant_by(&source) {
+            let what = format!("completion queues with {options}");
+            return Unsupported::new(self.direct.context(), "mlx5dv_create_cq", what).into();
+        }
+        CreateCompletionQueueError::Mlx5 { options, source: self.description.error(source) }
+    }
+}
+
+/// A completion queue with mlx5's options could not be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CreateCompletionQueueError {
+    /// The device has no such options.
+    #[error(transparent)]
+    Unsupported(#[from] Unsupported),
+    /// The description belongs to another open device.
+    #[error("the description of the completion queue belongs to another context than the direct verbs")]
+    OtherContext,
+    /// What is described is wrong.
+    #[error(transparent)]
+    Description(#[from] completion::CreateCompletionQueueError),
+    /// `mlx5dv_create_cq` failed.
+    #[error("mlx5dv_create_cq failed with {options}: {source}")]
+    Mlx5 {
+        /// The options.
+        options: String,
+        /// What the library said.
+        source: completion::CreateCompletionQueueError,
+    },
+}

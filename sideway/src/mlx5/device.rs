@@ -1,0 +1,239 @@
+//! Whether a device is mlx5's, and what it can do then.
+
+use std::fmt;
+use std::io;
+
+use rdma_mummy_sys::Mlx5dv;
+use rdma_mummy_sys::types::{
+    mlx5dv_context, mlx5dv_context_comp_mask as M, mlx5dv_context_flags as F, mlx5dv_cqe_comp_res_format,
+};
+
+use super::CqeFormats;
+use crate::direct::DirectVerbsError;
+use crate::ibverbs::device_context::DeviceContext;
+use crate::ibverbs::{Unsupported, check};
+
+/// The direct verbs of an open mlx5 device.
+///
+/// A handle: clones stand for the same context, and keep it open.
+#[derive(Clone)]
+pub struct DirectVerbs {
+    context: DeviceContext,
+    lib: &'static Mlx5dv,
+}
+
+impl DirectVerbs {
+    /// Those of a device, if it is mlx5's (`mlx5dv_is_supported`). The first call loads `libmlx5.so.1`.
+    ///
+    /// # Errors
+    ///
+    /// The library is missing or too old, or belongs to another libibverbs; or the device is not mlx5's.
+    ///
+    /// # References
+    ///
+    /// `man mlx5dv_is_supported`
+    pub fn of(context: &DeviceContext) -> Result<Self, DirectVerbsError> {
+        const WHAT: &str = "direct verbs of mlx5";
+        let lib = context.provider().mlx5dv();
+        let lib = lib.map_err(|error| DirectVerbsError::library(context, "mlx5", error))?;
+        let is_supported = lib.mlx5dv_is_supported();
+        let is_supported = is_supported.map_err(|symbol| Unsupported::missing(context, WHAT, symbol))?;
+        // SAFETY: the context is open, so its device lives; the field is in every release's struct. The library works on the
+        // same libibverbs as the context, which the provider has seen to.
+        if !unsafe { is_supported((*context.as_raw().as_ptr()).device) } {
+            return Err(Unsupported::new(context, "mlx5dv_is_supported", WHAT).into());
+        }
+        Ok(Self { context: context.clone(), lib })
+    }
+
+    /// The device.
+    pub fn context(&self) -> &DeviceContext {
+        &self.context
+    }
+
+    /// The functions of the library, for what is not wrapped here.
+    pub fn as_raw(&self) -> &'static Mlx5dv {
+        self.lib
+    }
+
+    /// What the device can do beyond what [`DeviceContext::query_device`] tells (`mlx5dv_query_device`).
+    ///
+    /// # Errors
+    ///
+    /// The device does not answer.
+    ///
+    /// # References
+    ///
+    /// `man mlx5dv_query_device`
+    pub fn query_device(&self) -> Result<DeviceCapabilities, QueryDeviceError> {
+        let mut raw = mlx5dv_context { comp_mask: ASKED, ..Default::default() };
+        // SAFETY: the context is open and mlx5's, and `raw` is a valid place; a library writes no field that it was not asked
+        // for, but those that are as old as the struct.
+        let result = unsafe { (self.lib.mlx5dv_query_device)(self.context.as_raw().as_ptr(), &raw mut raw) };
+        check(result).map_err(|source| QueryDeviceError { device: self.context.name(), source })?;
+        Ok(DeviceCapabilities(raw))
+    }
+}
+
+impl fmt::Debug for DirectVerbs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("mlx5::DirectVerbs").field(&self.context).finish()
+    }
+}
+
+/// What is asked for. A library answers with what it knows of it.
+const ASKED: u64 = {
+    let masks = [
+        M::MLX5DV_CONTEXT_MASK_CQE_COMPRESION,
+        M::MLX5DV_CONTEXT_MASK_CLOCK_INFO_UPDATE,
+        M::MLX5DV_CONTEXT_MASK_DC_ODP_CAPS,
+        M::MLX5DV_CONTEXT_MASK_NUM_LAG_PORTS,
+        M::MLX5DV_CONTEXT_MASK_DCI_STREAMS,
+        M::MLX5DV_CONTEXT_MASK_WR_MEMCPY_LENGTH,
+        M::MLX5DV_CONTEXT_MASK_MAX_DC_RD_ATOM,
+        M::MLX5DV_CONTEXT_MASK_OOO_RECV_WRS,
+    ];
+    let (mut bits, mut n) = (0, 0);
+    while n < masks.len() {
+        bits |= masks[n].0 as u64;
+        n += 1;
+    }
+    bits
+};
+
+c_flags! {
+    /// What a device's queues are like (`mlx5dv_context_flags`).
+    pub struct ContextFlags(u64) {
+        /// Completions are of version 1.
+        CqeV1 = F::MLX5DV_CONTEXT_FLAGS_CQE_V1.0,
+        /// Requests of several packets are possible.
+        MultiPacketAllowed = F::MLX5DV_CONTEXT_FLAGS_MPW_ALLOWED.0,
+        /// Enhanced requests of several packets are possible.
+        EnhancedMultiPacket = F::MLX5DV_CONTEXT_FLAGS_ENHANCED_MPW.0,
+        /// Completions of 128 bytes can be compressed.
+        Cqe128Compression = F::MLX5DV_CONTEXT_FLAGS_CQE_128B_COMP.0,
+        /// Completions of 128 bytes can be padded.
+        Cqe128Padding = F::MLX5DV_CONTEXT_FLAGS_CQE_128B_PAD.0,
+        /// Credits can count packets ([`QueuePairCreateFlags`](super::QueuePairCreateFlags)).
+        PacketBasedCreditMode = F::MLX5DV_CONTEXT_FLAGS_PACKET_BASED_CREDIT_MODE.0,
+        /// Wall-clock timestamps of completions are in real time.
+        RealTimeTimestamps = F::MLX5DV_CONTEXT_FLAGS_REAL_TIME_TS.0,
+        /// Requests can be written to the device's own pages.
+        BlueFlame = F::MLX5DV_CONTEXT_FLAGS_BLUEFLAME.0,
+    }
+}
+
+/// What an mlx5 device can do (`mlx5dv_context`). What the library is too old to tell is `None`.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceCapabilities(mlx5dv_context);
+
+/// How completions can be compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CqeCompression {
+    /// How many become one at most; 0 where they cannot be compressed.
+    pub max_num: u32,
+    /// The formats of which [one](super::CompletionQueueBuilder::setup_cqe_compression) can be asked for.
+    pub formats: CqeFormats,
+}
+
+/// Streams of a [DC initiator](super::DcInitiatorBuilder::setup_streams), as powers of two: asked for, or at most.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DciStreams {
+    /// How many streams the device handles side by side. Requests of one stream are handled in order.
+    pub log_num_concurrent: u8,
+    /// How many streams may fail before the initiator does.
+    pub log_num_errored: u8,
+}
+
+/// How many receives a queue pair of each type has at most that takes them
+/// [out of order](super::QueuePairCreateFlags::OutOfOrderDataPlacement); 0 where it cannot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)] // The types say it.
+pub struct OutOfOrderReceives {
+    pub max_rc: u32,
+    pub max_xrc: u32,
+    pub max_dct: u32,
+    pub max_ud: u32,
+    pub max_uc: u32,
+}
+
+impl DeviceCapabilities {
+    fn told<T>(&self, mask: M, value: T) -> Option<T> {
+        (self.0.comp_mask & u64::from(mask.0) != 0).then_some(value)
+    }
+
+    /// What the device's queues are like.
+    pub fn flags(&self) -> ContextFlags {
+        ContextFlags::from_bits_retain(self.0.flags)
+    }
+
+    /// How completions can be compressed.
+    pub fn cqe_compression(&self) -> Option<CqeCompression> {
+        let caps = self.0.cqe_comp_caps;
+        let formats = CqeFormats::from_bits_retain(caps.supported_format);
+        self.told(M::MLX5DV_CONTEXT_MASK_CQE_COMPRESION, CqeCompression { max_num: caps.max_num, formats })
+    }
+
+    /// Streams of a DC initiator, at most; none where both are 0.
+    pub fn dci_streams(&self) -> Option<DciStreams> {
+        let caps = self.0.dci_streams_caps;
+        let (concurrent, errored) = (caps.max_log_num_concurent, caps.max_log_num_errored);
+        let streams = DciStreams { log_num_concurrent: concurrent, log_num_errored: errored };
+        self.told(M::MLX5DV_CONTEXT_MASK_DCI_STREAMS, streams)
+    }
+
+    /// READs and atomics that a DC initiator may have outstanding.
+    pub fn max_dc_rd_atom(&self) -> Option<u64> {
+        self.told(M::MLX5DV_CONTEXT_MASK_MAX_DC_RD_ATOM, self.0.max_dc_rd_atom)
+    }
+
+    /// READs and atomics that a DC target answers at the same time.
+    pub fn max_dc_init_rd_atom(&self) -> Option<u64> {
+        self.told(M::MLX5DV_CONTEXT_MASK_MAX_DC_RD_ATOM, self.0.max_dc_init_rd_atom)
+    }
+
+    /// What a DC pair can do with memory that is paged on demand (`ibv_odp_transport_cap_bits`).
+    pub fn dc_odp_caps(&self) -> Option<u32> {
+        self.told(M::MLX5DV_CONTEXT_MASK_DC_ODP_CAPS, self.0.dc_odp_caps)
+    }
+
+    /// How many ports are bonded into one device.
+    pub fn num_lag_ports(&self) -> Option<u8> {
+        self.told(M::MLX5DV_CONTEXT_MASK_NUM_LAG_PORTS, self.0.num_lag_ports)
+    }
+
+    /// How many bytes the device copies in one request of its own copying, at most.
+    pub fn max_wr_memcpy_length(&self) -> Option<usize> {
+        self.told(M::MLX5DV_CONTEXT_MASK_WR_MEMCPY_LENGTH, self.0.max_wr_memcpy_length)
+    }
+
+    /// After how many nanoseconds what the device says of its clock is out of date.
+    pub fn max_clock_info_update_nsec(&self) -> Option<u64> {
+        self.told(M::MLX5DV_CONTEXT_MASK_CLOCK_INFO_UPDATE, self.0.max_clock_info_update_nsec)
+    }
+
+    /// Receives out of order, at most.
+    pub fn out_of_order_receives(&self) -> Option<OutOfOrderReceives> {
+        let caps = self.0.ooo_recv_wrs_caps;
+        let receives = OutOfOrderReceives {
+            max_rc: caps.max_rc,
+            max_xrc: caps.max_xrc,
+            max_dct: caps.max_dct,
+            max_ud: caps.max_ud,
+            max_uc: caps.max_uc,
+        };
+        self.told(M::MLX5DV_CONTEXT_MASK_OOO_RECV_WRS, receives)
+    }
+}
+
+/// A device did not say what it can do.
+#[derive(Debug, thiserror::Error)]
+#[error("mlx5dv_query_device failed for device {device}: {source}")]
+pub struct QueryDeviceError {
+    /// The device's name.
+    pub device: String,
+    /// What the library said.
+    pub source: io::Error,
+}
+
+const _: () = assert!(size_of::<mlx5dv_cqe_comp_res_format>() == size_of::<u32>());

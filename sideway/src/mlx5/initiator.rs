@@ -1,0 +1,423 @@
+//! DC initiators: queue pairs whose every request names the target that it goes to.
+//!
+//! # Safety
+//!
+//! What the unsafe code here relies on, and where it comes from:
+//!
+//! - `qp` is what `mlx5dv_qp_ex_from_ibv_qp_ex` made of the pair, which [`DcSendQueue`] keeps alive through its `queue`.
+//! - `wr_set_dc_addr` is not null, and with `streams` neither is `wr_set_dc_addr_stream`: [`DcInitiatorBuilder::build`] looks
+//!   when it makes the pair. A library that makes a pair with streams has a struct that is long enough for the latter.
+//! - Every request that is in the list has its address: [`DcPostSendGuard`] appends none without, and sets it right after the
+//!   request's buffer. Libraries finish a request with the last of both.
+//! - The address handle of a request lives until its list is posted or aborted: `setup_dc_address` borrows it for as long as
+//!   the guard has its queue.
+
+use std::io::{self, IoSlice};
+use std::mem::offset_of;
+use std::ptr::{self, NonNull};
+
+use rdma_mummy_sys::types::{
+    ibv_ah, ibv_context, ibv_qp_init_attr_ex, mlx5dv_dc_type, mlx5dv_dci_streams, mlx5dv_qp_ex,
+    mlx5dv_qp_init_attr, mlx5dv_qp_init_attr_mask as M,
+};
+use rdma_mummy_sys::{field, mlx5dv};
+
+use super::queue_pair::dc_operations;
+use super::{CreateQueuePairError, DciStreams, DirectVerbs, QueuePairCreateFlags};
+use crate::ibverbs::address_handle::AddressHandle;
+use crate::ibverbs::queue_pair::{
+    self, About, Bare, Borrows, Build, ExtendedPostSendGuard, ExtendedSendQueue, PostSendError,
+    PostSendGuard, QueuePair, QueuePairBuilder, QueuePairControl, QueuePairType, ReceiveQueue, Request,
+    ScatterGatherEntry, SendQueue, Step, WorkRequestFlags, WorkRequestHandle,
+};
+use crate::ibverbs::{Unsupported, check};
+
+/// Describes a DC initiator. The same description makes any number of them.
+///
+/// An initiator has no receives of its own, and sends, writes, reads and does atomics like a reliably connected pair; but each
+/// request says [where it goes](WorkRequestHandle::setup_dc_address). One initiator talks to one target at a time: the device
+/// connects it when a request for another one's turn comes. It is brought up as a connected pair is, without a peer: to INIT
+/// with `setup_pkey_index` and `setup_port`, to RTR with `setup_path_mtu`, to RTS with what every reliable pair needs.
+///
+/// ```no_run
+/// use sideway::ibverbs::address_handle::AddressHandle;
+/// use sideway::ibverbs::queue_pair::{PostSendGuard, QueuePair, QueuePairBuilder, WorkRequestFlags};
+/// use sideway::mlx5::{DcInitiator, DirectVerbs};
+///
+/// # fn write(
+/// #     mlx5: &DirectVerbs, description: &QueuePairBuilder, ah: &AddressHandle, dct_number: u32, key: u64, rkey: u32, remote: u64,
+/// # ) -> Result<(), Box<dyn std::error::Error>> {
+/// let mut initiator: DcInitiator = mlx5.create_dc_initiator_builder(description).build()?;
+/// // ... INIT, RTR, RTS ...
+/// let mut guard = initiator.start_post_send();
+/// guard
+///     .construct_wr(1, WorkRequestFlags::Signaled)
+///     .setup_dc_address(ah, dct_number, key)
+///     .setup_write(rkey, remote);
+/// guard.post()?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct DcInitiatorBuilder {
+    direct: DirectVerbs,
+    description: QueuePairBuilder,
+    flags: QueuePairCreateFlags,
+    streams: Option<DciStreams>,
+}
+
+impl DirectVerbs {
+    /// Begins to describe a DC initiator. Of the description, of which a copy is taken, the type and what it says of receives
+    /// make no difference.
+    pub fn create_dc_initiator_builder(&self, description: &QueuePairBuilder) -> DcInitiatorBuilder {
+        let mut description = description.clone();
+        description
+            .setup_qp_type(QueuePairType::ReliableConnection)
+            .setup_max_recv_wr(0)
+            .setup_max_recv_sge(0);
+        description.complete_in_one();
+        let flags = QueuePairCreateFlags::empty();
+        DcInitiatorBuilder { direct: self.clone(), description, flags, streams: None }
+    }
+}
+
+impl DcInitiatorBuilder {
+    /// The options.
+    pub fn setup_create_flags(&mut self, flags: QueuePairCreateFlags) -> &mut Self {
+        self.flags = flags;
+        self
+    }
+
+    /// Several streams, so that requests to one target need not wait for those to another, and one that fails does not take
+    /// the initiator along but can be [reset](DcSendQueue::reset_stream); at most what
+    /// [the device has](super::DeviceCapabilities::dci_streams).
+    pub fn setup_streams(&mut self, streams: DciStreams) -> &mut Self {
+        self.streams = Some(streams);
+        self
+    }
+
+    fn attributes(&self) -> mlx5dv_qp_init_attr {
+        let mut own = self.direct.qp_attributes(self.flags);
+        own.comp_mask |= u64::from(M::MLX5DV_QP_INIT_ATTR_MASK_DC.0);
+        own.dc_init_attr.dc_type = mlx5dv_dc_type::MLX5DV_DCTYPE_DCI;
+        if let Some(DciStreams { log_num_concurrent, log_num_errored }) = self.streams {
+            own.comp_mask |= u64::from(M::MLX5DV_QP_INIT_ATTR_MASK_DCI_STREAMS.0);
+            // The rest of the union stays zero.
+            own.dc_init_attr.__bindgen_anon_1.dci_streams =
+                mlx5dv_dci_streams { log_num_concurent: log_num_concurrent, log_num_errored };
+        }
+        own
+    }
+
+    /// Makes the initiator (`mlx5dv_create_qp`). It takes no inline data, as no extended pair of mlx5 does here.
+    ///
+    /// # Errors
+    ///
+    /// The device has no DC, or not these options or streams ([`Unsupported`], or `EINVAL`); the library is too old; or what
+    /// [`build_ex`](QueuePairBuilder::build_ex) says.
+    ///
+    /// # References
+    ///
+    /// `man mlx5dv_create_qp`, `man mlx5dv_wr_post`
+    pub fn build(&self) -> Result<DcInitiator, CreateQueuePairError> {
+        self.direct.is_mine(&self.description)?;
+        let of_ex = self.direct.as_raw().mlx5dv_qp_ex_from_ibv_qp_ex();
+        let of_ex =
+            of_ex.map_err(|symbol| Unsupported::missing(self.direct.context(), "DC initiators", symbol))?;
+        let mut own = self.attributes();
+        let create = |attr: &mut ibv_qp_init_attr_ex| {
+            attr.srq = ptr::null_mut();
+            let qp = self.direct.create_qp(&self.description, attr, &mut own, || {
+                format!("DC initiators with {:?} and {:?}", self.flags, self.streams)
+            });
+            attr.cap.max_recv_wr = 0;
+            qp
+        };
+        let operations = dc_operations(self.description.described().1);
+        // SAFETY: the pair is a DC initiator, and made of the attributes as they are, in the context of the description. What
+        // its requests need besides is the address, which `DcPostSendGuard` gives them.
+        let pair = unsafe { self.description.build_ex_by(QueuePairType::DcInitiator, operations, create)? };
+        let to_ex = self.direct.context().provider().verbs().ibv_qp_to_qp_ex();
+        let to_ex = to_ex.map_err(|_| incomplete("ibv_qp_to_qp_ex"))?;
+        // SAFETY: the pair lives and is an extended one of mlx5, of which there is a struct, as `build_ex_by` has found.
+        let qp = NonNull::new(unsafe { of_ex(to_ex(pair.control().as_raw().as_ptr())) });
+        let qp = qp.ok_or_else(|| incomplete("mlx5dv_qp_ex_from_ibv_qp_ex"))?;
+        let streams = self.streams.is_some();
+        // SAFETY: as above; the field is as old as the function.
+        let set = unsafe {
+            field::read(qp.as_ptr(), offset_of!(mlx5dv_qp_ex, wr_set_dc_addr), |qp| &qp.wr_set_dc_addr)
+        };
+        if set.is_none() {
+            return Err(incomplete("wr_set_dc_addr"));
+        }
+        let place = offset_of!(mlx5dv_qp_ex, wr_set_dc_addr_stream);
+        // SAFETY: as above; a library that has made a pair with streams has the field.
+        if streams && unsafe { field::read(qp.as_ptr(), place, |qp| &qp.wr_set_dc_addr_stream) }.is_none() {
+            return Err(incomplete("wr_set_dc_addr_stream"));
+        }
+        let (queue, receive) = pair.into_split();
+        Ok(DcInitiator { send: DcSendQueue { queue, direct: self.direct.clone(), qp, streams }, receive })
+    }
+}
+
+fn incomplete(operation: &'static str) -> CreateQueuePairError {
+    queue_pair::CreateQueuePairError::Incomplete { operation }.into()
+}
+
+/// A DC initiator. It posts like every pair, but that each request [names its target](WorkRequestHandle::setup_dc_address); it
+/// receives nothing.
+#[derive(Debug)]
+pub struct DcInitiator {
+    send: DcSendQueue,
+    receive: ReceiveQueue,
+}
+
+impl QueuePair for DcInitiator {
+    type SendQueue = DcSendQueue;
+
+    fn control(&self) -> &QueuePairControl {
+        self.send.queue.control()
+    }
+
+    #[inline]
+    fn split(&mut self) -> (&mut DcSendQueue, &mut ReceiveQueue) {
+        (&mut self.send, &mut self.receive)
+    }
+
+    fn into_split(self) -> (DcSendQueue, ReceiveQueue) {
+        (self.send, self.receive)
+    }
+}
+
+/// The sending half of a [`DcInitiator`].
+#[derive(Debug)]
+pub struct DcSendQueue {
+    queue: ExtendedSendQueue,
+    direct: DirectVerbs,
+    qp: NonNull<mlx5dv_qp_ex>,
+    streams: bool,
+}
+
+// SAFETY: `qp` is a part of the queue's pair, and used by the queue's one owner.
+unsafe impl Send for DcSendQueue {}
+// SAFETY: `&self` does not reach it.
+unsafe impl Sync for DcSendQueue {}
+
+impl DcSendQueue {
+    /// Lets a stream be used again (`mlx5dv_dci_stream_id_reset`) of which a request failed while the initiator went on: once
+    /// all that was posted in it has completed.
+    ///
+    /// # Errors
+    ///
+    /// The library is too old, or the device has no streams ([`Unsupported`]); or there is no such stream.
+    ///
+    /// # References
+    ///
+    /// `man mlx5dv_dci_stream_id_reset`
+    pub fn reset_stream(&mut self, stream_id: u16) -> Result<(), ResetStreamError> {
+        const WHAT: &str = "streams of DC initiators";
+        const VERB: &str = "mlx5dv_dci_stream_id_reset";
+        self.queue.without_list();
+        let control = self.queue.control();
+        let context = control.context();
+        let reset = self.direct.as_raw().mlx5dv_dci_stream_id_reset();
+        let reset = reset.map_err(|symbol| Unsupported::missing(context, WHAT, symbol))?;
+        let _control = control.lock();
+        // SAFETY: the pair lives and is a DC initiator of this library; its control is locked, and no list of it is being
+        // built: that would borrow the queue, and one that was leaked has been ended.
+        let result = check(unsafe { reset(control.as_raw().as_ptr(), stream_id) });
+        result.map_err(|source| {
+            if Unsupported::is_meant_by(&source) {
+                return Unsupported::new(context, VERB, WHAT).into();
+            }
+            ResetStreamError::Mlx5 { stream_id, qp_num: control.qp_number(), source }
+        })
+    }
+}
+
+/// A stream could not be reset.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ResetStreamError {
+    /// The library is too old, or the device has no streams.
+    #[error(transparent)]
+    Unsupported(#[from] Unsupported),
+    /// `mlx5dv_dci_stream_id_reset` failed.
+    #[error("mlx5dv_dci_stream_id_reset failed for stream {stream_id} of DC initiator {qp_num:#x}: {source}")]
+    Mlx5 {
+        /// The stream.
+        stream_id: u16,
+        /// The initiator's number.
+        qp_num: u32,
+        /// What the library said.
+        source: io::Error,
+    },
+}
+
+impl SendQueue for DcSendQueue {
+    type Guard<'queue> = DcPostSendGuard<'queue>;
+
+    #[inline]
+    fn start_post_send(&mut self) -> DcPostSendGuard<'_> {
+        let context = self.queue.control().context().as_raw().as_ptr();
+        let (qp, streams) = (self.qp, self.streams);
+        DcPostSendGuard { list: self.queue.start_post_send(), qp, streams, context, to: None, refused: None }
+    }
+
+    fn control(&self) -> &QueuePairControl {
+        self.queue.control()
+    }
+}
+
+/// Where a request goes.
+#[derive(Clone, Copy, Debug)]
+struct Target {
+    ah: NonNull<ibv_ah>,
+    number: u32,
+    access_key: u64,
+    stream: Option<u16>,
+}
+
+/// A list of work requests that is being built for a [`DcInitiator`]. What
+/// [`ExtendedPostSendGuard`] says of lists goes for it as well.
+#[must_use = "a list that is not posted is forgotten"]
+#[derive(Debug)]
+pub struct DcPostSendGuard<'queue> {
+    list: ExtendedPostSendGuard<'queue>,
+    qp: NonNull<mlx5dv_qp_ex>,
+    streams: bool,
+    context: *mut ibv_context,
+    /// Where the request goes that is being built.
+    to: Option<Target>,
+    /// Why the list cannot be posted.
+    refused: Option<PostSendError>,
+}
+
+impl<'guard, 'queue> WorkRequestHandle<'guard, DcPostSendGuard<'queue>> {
+    /// Where the request goes (`mlx5dv_wr_set_dc_addr`): every request of a DC initiator needs that.
+    ///
+    /// `dct_number` and `access_key` are those of a [`DcTarget`](super::DcTarget), and the address handle leads to its port. It is
+    /// borrowed until the list is posted or forgotten.
+    ///
+    /// # References
+    ///
+    /// `man mlx5dv_wr_post`
+    #[inline]
+    pub fn setup_dc_address(mut self, ah: &'queue AddressHandle, dct_number: u32, access_key: u64) -> Self {
+        self.guard().to = Some(Target { ah: ah.as_raw(), number: dct_number, access_key, stream: None });
+        self
+    }
+
+    /// The same, in a stream (`mlx5dv_wr_set_dc_addr_stream`): requests of one stream are handled in order. The initiator has
+    /// to be [made with streams](DcInitiatorBuilder::setup_streams).
+    ///
+    /// # References
+    ///
+    /// `man mlx5dv_wr_post`
+    #[inline]
+    pub fn setup_dc_address_stream(
+        mut self,
+        ah: &'queue AddressHandle,
+        dct_number: u32,
+        access_key: u64,
+        stream_id: u16,
+    ) -> Self {
+        let (ah, stream) = (ah.as_raw(), Some(stream_id));
+        self.guard().to = Some(Target { ah, number: dct_number, access_key, stream });
+        self
+    }
+}
+
+impl<'queue> DcPostSendGuard<'queue> {
+    /// Appends a request with its buffer, and sets its address.
+    #[inline(always)]
+    fn append_with(&mut self, request: &Request, append: impl FnOnce(&mut ExtendedPostSendGuard<'queue>)) {
+        let (Some(index), None) = (self.list.sound(), self.refused) else { return };
+        let Some(to) = self.to.take() else {
+            self.refused = Some(PostSendError::MissingDestination { index, operation: request.kind() });
+            return;
+        };
+        // SAFETY: the handle lives (head of this file); the field is in every release's struct.
+        if unsafe { (*to.ah.as_ptr()).context } != self.context {
+            self.refused = Some(PostSendError::OtherContext { index });
+            return;
+        }
+        if to.stream.is_some() && !self.streams {
+            self.refused = Some(PostSendError::NoStreams { index });
+            return;
+        }
+        append(&mut self.list);
+        if self.list.sound().is_none() {
+            return;
+        }
+        let (qp, ah) = (self.qp.as_ptr(), to.ah.as_ptr());
+        // SAFETY: the list is open, the request is in it and waits for its address alone (head of this file).
+        unsafe {
+            match to.stream {
+                None => mlx5dv::mlx5dv_wr_set_dc_addr(qp, ah, to.number, to.access_key),
+                Some(stream) => {
+                    mlx5dv::mlx5dv_wr_set_dc_addr_stream(qp, ah, to.number, to.access_key, stream);
+                }
+            }
+        }
+    }
+}
+
+impl PostSendGuard for DcPostSendGuard<'_> {
+    #[inline]
+    fn construct_wr(&mut self, wr_id: u64, flags: WorkRequestFlags) -> WorkRequestHandle<'_, Self> {
+        // That of a handle which was dropped.
+        self.to = None;
+        WorkRequestHandle::begin(self, wr_id, flags)
+    }
+
+    #[inline]
+    fn post(self) -> Result<(), PostSendError> {
+        match self.refused {
+            // The list is dropped, and so aborted.
+            Some(error) => Err(error),
+            None => self.list.post(),
+        }
+    }
+}
+
+impl<'queue> Borrows<'queue> for DcPostSendGuard<'queue> {}
+
+impl Build for DcPostSendGuard<'_> {
+    #[inline(always)]
+    fn about(&self, step: Step) -> About {
+        self.list.about(step)
+    }
+
+    #[inline(always)]
+    fn append(&mut self, step: Step, request: Request) {
+        self.append_with(&request, |list| list.append(step, request));
+    }
+
+    #[inline(always)]
+    unsafe fn append_sge(&mut self, step: Step, request: Request, entry: ScatterGatherEntry) {
+        // SAFETY: the caller keeps this function's contract, which is that one's.
+        self.append_with(&request, |list| unsafe { list.append_sge(step, request, entry) });
+    }
+
+    #[inline(always)]
+    unsafe fn append_sge_list(&mut self, step: Step, request: Request, entries: &[ScatterGatherEntry]) {
+        // SAFETY: the caller keeps this function's contract, which is that one's.
+        self.append_with(&request, |list| unsafe { list.append_sge_list(step, request, entries) });
+    }
+
+    #[inline(always)]
+    fn append_inline(&mut self, step: Step, request: Request, data: &[u8]) {
+        self.append_with(&request, |list| list.append_inline(step, request, data));
+    }
+
+    #[inline(always)]
+    fn append_inline_list(&mut self, step: Step, request: Request, pieces: &[IoSlice<'_>]) {
+        self.append_with(&request, |list| list.append_inline_list(step, request, pieces));
+    }
+
+    unsafe fn append_bare(&mut self, step: Step, request: Bare) {
+        // Refused: an initiator has no such operation.
+        // SAFETY: the caller keeps this function's contract, which is that one's.
+        unsafe { self.list.append_bare(step, request) };
+    }
+}

@@ -1,0 +1,49 @@
+//! Direct verbs of NVIDIA's (Mellanox') NICs, which the driver mlx5 drives (feature `mlx5`).
+//!
+//! What is here, on top of libibverbs:
+//!
+//! - **Dynamically connected transport** (DC): an [initiator](DcInitiator) reaches any number of [targets](DcTarget), reliably and
+//!   with RDMA and atomics, without a queue pair for each of them. See [`DcInitiatorBuilder`] and [`DcTargetBuilder`].
+//! - [**Options of queue pairs**](DirectVerbs::create_qp_builder) of every type: [`QueuePairCreateFlags`].
+//! - [**Options of completion queues**](DirectVerbs::create_cq_builder): compressed completions, and their size.
+//! - [**dma-buf through the data-direct engine**](DirectVerbs::reg_dmabuf_mr): memory of a GPU, past the root complex.
+//! - [What the device can do](DirectVerbs::query_device).
+//!
+//! [`DirectVerbs::of`] is where to begin. It refuses a device that is not mlx5's, and names the library if that is missing:
+//!
+//! ```
+//! # #[cfg(feature = "soft")] {
+//! use sideway::direct::DirectVerbsError;
+//! use sideway::ibverbs::device::DeviceList;
+//! use sideway::mlx5::DirectVerbs;
+//!
+//! let devices = DeviceList::from_provider(sideway::soft::provider())?;
+//! let context = devices.first()?.open()?;
+//! // soft0 is nobody's hardware.
+//! assert!(matches!(DirectVerbs::of(&context), Err(DirectVerbsError::Library { .. })));
+//! # }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! **Not run on hardware**: see [`direct`](crate::direct).
+//!
+//! # References
+//!
+//! `man mlx5dv`, and the pages of each function.
+
+mod completion;
+mod device;
+mod initiator;
+mod memory;
+mod queue_pair;
+mod target;
+
+pub use completion::{CompletionQueueBuilder, CqeFormats, CqeSize, CreateCompletionQueueError};
+pub use device::{
+    ContextFlags, CqeCompression, DciStreams, DeviceCapabilities, DirectVerbs, OutOfOrderReceives,
+    QueryDeviceError,
+};
+pub use initiator::{DcInitiator, DcInitiatorBuilder, DcPostSendGuard, DcSendQueue, ResetStreamError};
+pub use memory::{DataDirectPathError, DmabufAccess, DmabufRange, RegisterDmabufError};
+pub use queue_pair::{CreateQueuePairError, QueuePairBuilder, QueuePairCreateFlags};
+pub use target::{DcTarget, DcTargetBuilder};

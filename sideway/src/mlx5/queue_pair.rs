@@ -1,0 +1,159 @@
+//! Queue pairs with mlx5's own options, of libibverbs' types; and what making one of its own has in common with that.
+
+use std::io;
+use std::ptr::NonNull;
+
+use rdma_mummy_sys::types::{
+    ibv_qp, ibv_qp_init_attr_ex, mlx5dv_qp_create_flags as F, mlx5dv_qp_init_attr,
+    mlx5dv_qp_init_attr_mask as M,
+};
+
+use super::DirectVerbs;
+use crate::ibverbs::Unsupported;
+use crate::ibverbs::queue_pair::{self, ExtendedQueuePair, QueuePairType, SendOperationFlags};
+
+c_flags! {
+    /// Options of a queue pair (`mlx5dv_qp_create_flags`).
+    pub struct QueuePairCreateFlags(u32) {
+        /// Small messages are never put into the completion, from where the library copies them to the address that the work
+        /// request names. It has to be set where that address is not one of this process: memory that is registered with
+        /// another virtual address, of a dma-buf, of a device.
+        DisableScatterToCqe = F::MLX5DV_QP_CREATE_DISABLE_SCATTER_TO_CQE.0,
+        /// Small answers (READ, atomics) are put into the completion even where not every request has one.
+        AllowScatterToCqe = F::MLX5DV_QP_CREATE_ALLOW_SCATTER_TO_CQE.0,
+        /// Credits count packets instead of messages. The peer needs the same.
+        PacketBasedCreditMode = F::MLX5DV_QP_CREATE_PACKET_BASED_CREDIT_MODE.0,
+        /// After a signature error the pair goes to [`SendQueueDrained`](queue_pair::QueuePairState::SendQueueDrained).
+        SignaturePipelining = F::MLX5DV_QP_CREATE_SIG_PIPELINING.0,
+        /// Receives are taken, and messages placed, in any order; completions stay in order. The peer needs the same, and
+        /// nobody may wait for a message by looking at its memory.
+        OutOfOrderDataPlacement = F::MLX5DV_QP_CREATE_OOO_DP.0,
+    }
+}
+
+/// Describes a queue pair of one of libibverbs' types with mlx5's options. The same description makes any number of them.
+#[derive(Clone, Debug)]
+pub struct QueuePairBuilder {
+    direct: DirectVerbs,
+    description: queue_pair::QueuePairBuilder,
+    flags: QueuePairCreateFlags,
+}
+
+impl DirectVerbs {
+    /// Begins to add mlx5's options to the description of a queue pair, of which a copy is taken.
+    pub fn create_qp_builder(&self, description: &queue_pair::QueuePairBuilder) -> QueuePairBuilder {
+        QueuePairBuilder {
+            direct: self.clone(),
+            description: description.clone(),
+            flags: QueuePairCreateFlags::empty(),
+        }
+    }
+
+    /// What a pair is made with that has these flags.
+    pub(super) fn qp_attributes(&self, flags: QueuePairCreateFlags) -> mlx5dv_qp_init_attr {
+        let mut attr = mlx5dv_qp_init_attr::default();
+        if !flags.is_empty() {
+            attr.comp_mask = u64::from(M::MLX5DV_QP_INIT_ATTR_MASK_QP_CREATE_FLAGS.0);
+            attr.create_flags = flags.bits();
+        }
+        attr
+    }
+
+    /// Makes a pair (`mlx5dv_create_qp`).
+    pub(super) fn create_qp(
+        &self,
+        description: &queue_pair::QueuePairBuilder,
+        attr: &mut ibv_qp_init_attr_ex,
+        own: &mut mlx5dv_qp_init_attr,
+        options: impl FnOnce() -> String,
+    ) -> Result<NonNull<ibv_qp>, CreateQueuePairError> {
+        let create = self.as_raw().mlx5dv_create_qp;
+        // SAFETY: the context is open and mlx5's; both attributes are initialised, and what `attr` points to lives and is of
+        // this context: the builder, whose domain is, compared it.
+        let qp = unsafe { create(self.context().as_raw().as_ptr(), attr, own) };
+        // As extended pairs of mlx5 have none; see the quirks in ARCHITECTURE.md.
+        attr.cap.max_inline_data = 0;
+        NonNull::new(qp).ok_or_else(|| {
+            let (source, options) = (io::Error::last_os_error(), options());
+            if Unsupported::is_meant_by(&source) {
+                Unsupported::new(self.context(), "mlx5dv_create_qp", options).into()
+            } else {
+                CreateQueuePairError::Mlx5 { options, source: description.error(source) }
+            }
+        })
+    }
+
+    /// That a description is of this context.
+    pub(super) fn is_mine(
+        &self,
+        description: &queue_pair::QueuePairBuilder,
+    ) -> Result<(), CreateQueuePairError> {
+        if description.described().0.context() == self.context() {
+            Ok(())
+        } else {
+            Err(CreateQueuePairError::OtherContext)
+        }
+    }
+}
+
+impl QueuePairBuilder {
+    /// The options.
+    pub fn setup_create_flags(&mut self, flags: QueuePairCreateFlags) -> &mut Self {
+        self.flags = flags;
+        self
+    }
+
+    /// Makes the pair for `ibv_wr_*` (`mlx5dv_create_qp`). It takes no inline data, as no extended pair of mlx5 does here.
+    ///
+    /// # Errors
+    ///
+    /// The device does not have the options ([`Unsupported`]), or what
+    /// [`build_ex`](queue_pair::QueuePairBuilder::build_ex) says.
+    ///
+    /// # References
+    ///
+    /// `man mlx5dv_create_qp`
+    pub fn build_ex(&self) -> Result<ExtendedQueuePair, CreateQueuePairError> {
+        self.direct.is_mine(&self.description)?;
+        let (qp_type, operations) = self.description.type_and_operations();
+        let mut own = self.direct.qp_attributes(self.flags);
+        let create = |attr: &mut ibv_qp_init_attr_ex| {
+            self.direct.create_qp(&self.description, attr, &mut own, || {
+                format!("queue pairs of type {qp_type} with {:?}", self.flags)
+            })
+        };
+        // SAFETY: the pair is of that type, and made of the attributes as they are, in the context of the description.
+        unsafe { self.description.build_ex_by(qp_type, operations, create) }
+    }
+}
+
+/// A queue pair with mlx5's options, or of its own types, could not be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CreateQueuePairError {
+    /// The device, or its library, has no such pairs.
+    #[error(transparent)]
+    Unsupported(#[from] Unsupported),
+    /// The description belongs to another open device.
+    #[error("the description of the queue pair belongs to another context than the direct verbs")]
+    OtherContext,
+    /// A DC target has no receive queue of its own.
+    #[error("a DC target needs a shared receive queue (`setup_srq`)")]
+    MissingSharedReceiveQueue,
+    /// What is described is wrong, or the library made a pair that is not what it should be.
+    #[error(transparent)]
+    Description(#[from] queue_pair::CreateQueuePairError),
+    /// `mlx5dv_create_qp` failed.
+    #[error("mlx5dv_create_qp failed for {options}: {source}")]
+    Mlx5 {
+        /// What was asked of mlx5.
+        options: String,
+        /// What the library said.
+        source: queue_pair::CreateQueuePairError,
+    },
+}
+
+/// The operations of a DC initiator: those that were asked for, or all.
+pub(super) fn dc_operations(asked: Option<SendOperationFlags>) -> SendOperationFlags {
+    asked.unwrap_or(SendOperationFlags::of_type(QueuePairType::DcInitiator))
+}

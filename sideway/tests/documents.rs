@@ -1,0 +1,232 @@
+//! What the documents say is there is there: the table of C's verbs in `docs/migrating.md` has every function of libibverbs and
+//! leads to items that exist, and the feature table of `README.md` names tests that exist.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace").to_owned()
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// What stands in backticks.
+fn code(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
+}
+
+/// The cells of each row of the tables below a heading, up to the next one of its level or above.
+fn rows<'a>(document: &'a str, heading: &str) -> Vec<Vec<&'a str>> {
+    let (_, section) =
+        document.split_once(&format!("\n{heading}\n")).unwrap_or_else(|| panic!("no {heading}"));
+    let level = heading.split(' ').next().map_or(0, str::len);
+    let ends = |line: &str| (1..=level).any(|n| line.starts_with(&format!("{} ", "#".repeat(n))));
+    let table = section.lines().take_while(|line| !ends(line)).filter(|line| line.starts_with('|'));
+    table.map(|line| line.trim_matches('|').split('|').map(str::trim).collect()).collect()
+}
+
+/// Every path of the public API, without the crate's name: `ibverbs::queue_pair::QueuePairBuilder::build`.
+fn public_items() -> BTreeSet<String> {
+    let listing = read("docs/api/sideway.txt");
+    let mut items = BTreeSet::new();
+    for line in listing.lines().filter(|line| line.contains("pub ")) {
+        // The generic parameters of a type come before the name of its method.
+        let mut depth = 0;
+        let mut plain = String::new();
+        for letter in line.chars() {
+            match letter {
+                '<' => depth += 1,
+                '>' if !plain.ends_with('-') => depth -= 1,
+                _ if depth == 0 => plain.push(letter),
+                _ => {}
+            }
+        }
+        let Some((_, path)) = plain.split_once("sideway::") else { continue };
+        let end = path.find(['(', ' ', '=']).unwrap_or(path.len());
+        items.insert(path[..end].trim_end_matches(':').to_owned());
+    }
+    assert!(items.contains("ibverbs::queue_pair::QueuePairBuilder::build"), "the listing is not understood");
+    items
+}
+
+/// A part of the table of `verbs`: the C functions of its first column, and what is in the second.
+fn verbs(document: &str) -> Vec<(Vec<String>, String)> {
+    let mut found = Vec::new();
+    for row in rows(document, "## From C") {
+        let names: Vec<_> = code(row[0])
+            .filter(|name| name.starts_with("ibv_") || name.contains("_ibv_"))
+            .filter(|name| !name.contains('*'))
+            .map(str::to_owned)
+            .collect();
+        if names.iter().any(|name| name != "ibv_destroy_*") {
+            found.push((names, row[1].to_owned()));
+        }
+    }
+    found
+}
+
+/// The functions that libibverbs exports, and those that its header has inline.
+fn functions_of_libibverbs() -> BTreeSet<String> {
+    let tables = read("rdma-mummy-sys/src/bindings/tables.rs");
+    let (_, verbs) = tables.split_once("Verbs, \"libibverbs.so.1\"").expect("the table of libibverbs");
+    let verbs = verbs.split("library_table!").next().unwrap_or_default();
+    let exported = verbs.lines().filter_map(|line| line.split_once(" fn ")?.1.split('(').next());
+    let inlines = read("rdma-mummy-sys/src/bindings/inlines.txt");
+    let inline = inlines.lines().filter_map(|line| line.strip_prefix("infiniband/verbs.h "));
+    // With two underscores, or another prefix, it is a helper of the header's.
+    let public = |name: &&str| name.starts_with("ibv_") || name.ends_with("_to_ibv_rate");
+    let all: BTreeSet<_> = exported.chain(inline.map(str::trim)).filter(public).map(str::to_owned).collect();
+    assert!(all.len() > 150, "only {} functions were found", all.len());
+    all
+}
+
+#[test]
+fn every_path_of_the_migration_notes_exists() {
+    let (document, items) = (read("docs/migrating.md"), public_items());
+    let mut checked = 0;
+    let mut missing = Vec::new();
+    for heading in ["## From C", "## From the `ibverbs` crate", "## From `async-rdma`"] {
+        for row in rows(&document, heading) {
+            let is_path = |path: &&str| path.starts_with("ibverbs::") || path.starts_with("memory::");
+            let paths: Vec<_> = code(row[1]).filter(is_path).collect();
+            checked += paths.len();
+            missing.extend(paths.into_iter().filter(|path| !items.contains(*path)));
+        }
+    }
+    assert!(missing.is_empty(), "docs/migrating.md names what docs/api/sideway.txt lacks: {missing:#?}");
+    assert!(checked > 100, "only {checked} paths were found");
+}
+
+#[test]
+fn every_function_of_libibverbs_is_in_the_migration_notes_once() {
+    let document = read("docs/migrating.md");
+    let functions = functions_of_libibverbs();
+    let mut seen = BTreeSet::new();
+    for (names, here) in verbs(&document) {
+        assert!(
+            here.contains("`ibverbs::") || here.contains("`memory::") || here.starts_with("not wrapped"),
+            "{here}"
+        );
+        for name in names {
+            assert!(functions.contains(&name), "libibverbs has no {name}");
+            assert!(seen.insert(name.clone()), "{name} is there twice");
+        }
+    }
+    let missing: Vec<_> = functions.difference(&seen).collect();
+    assert!(missing.is_empty(), "docs/migrating.md lacks {missing:?}");
+}
+
+/// The C functions that sideway calls, and those that its documentation names.
+#[derive(Default)]
+struct Mentions {
+    called: BTreeSet<String>,
+    documented: BTreeSet<String>,
+}
+
+impl Mentions {
+    fn of_sideway() -> Self {
+        let mut mentions = Self::default();
+        mentions.read(&root().join("sideway/src"));
+        assert!(mentions.called.contains("ibv_create_qp_ex"), "the sources are not understood");
+        mentions
+    }
+
+    fn read(&mut self, folder: &Path) {
+        for entry in fs::read_dir(folder).expect("a folder") {
+            let path = entry.expect("a file").path();
+            if path.is_dir() {
+                self.read(&path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let text = fs::read_to_string(&path).expect("a source file");
+                // What tests call is no part of the library.
+                let text = text.split("\n#[cfg(test)]\nmod tests").next().unwrap_or_default();
+                text.lines().for_each(|line| self.note(line.trim_start()));
+            }
+        }
+    }
+
+    fn note(&mut self, line: &str) {
+        let names = match line.strip_prefix("//") {
+            None => &mut self.called,
+            Some(comment) if comment.starts_with(['/', '!']) => &mut self.documented,
+            Some(_) => return,
+        };
+        // A name in a string is one that a message has.
+        let plain: Vec<_> = line.split('"').step_by(2).collect();
+        let words =
+            plain.iter().flat_map(|text| text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_'));
+        names.extend(words.map(str::to_owned));
+    }
+}
+
+#[test]
+fn what_sideway_calls_is_not_said_to_be_left_out() {
+    let document = read("docs/migrating.md");
+    let Mentions { called, .. } = Mentions::of_sideway();
+    for (names, here) in verbs(&document) {
+        for name in names.iter().filter(|_| here.starts_with("not wrapped")) {
+            assert!(!called.contains(name), "sideway calls {name}, which docs/migrating.md says is {here}");
+        }
+    }
+}
+
+#[test]
+fn what_sideway_calls_is_named_in_its_documentation() {
+    let Mentions { called, documented } = Mentions::of_sideway();
+    let functions = functions_of_libibverbs();
+    let silent: Vec<_> =
+        functions.iter().filter(|name| called.contains(*name) && !documented.contains(*name)).collect();
+    assert!(silent.is_empty(), "no documentation of sideway names {silent:?}: who knows C looks for them");
+}
+
+/// Where the cases of a suite are, and what one looks like.
+fn exists(test: &str) -> bool {
+    let Some((suite, name)) = test.split_once(' ') else { return false };
+    let function = |folder: &str| {
+        let (module, case) = name.rsplit_once("::").unwrap_or(("main", name));
+        let path = root().join(folder).join(module.replace("::", "/")).with_extension("rs");
+        let text = fs::read_to_string(path).unwrap_or_default();
+        text.contains(&format!("fn {case}(")) || text.contains(&format!("fn {case}<"))
+    };
+    match suite {
+        "device" => function("sideway/tests/device"),
+        "fake" => function("sideway/tests/fake"),
+        "sideway" => function("sideway/tests"),
+        "conformance" => function("conformance/src/cases"),
+        "examples" => function("examples/tests"),
+        "soundness" => root().join("sideway/tests/soundness").join(name).with_extension("stderr").exists(),
+        "CI" => read(".ci/run").contains(&format!("\n{name}() {{")),
+        _ => false,
+    }
+}
+
+#[test]
+fn every_row_of_the_feature_table_names_tests_that_exist() {
+    let readme = read("README.md");
+    let mut count = 0;
+    for row in rows(&readme, "## Beside other crates").into_iter().skip(2) {
+        let [what, ours, .., shown] = row[..] else { panic!("a row is too short: {row:?}") };
+        let tests: Vec<_> = code(shown).collect();
+        let claims = !ours.starts_with("not yet") && !ours.starts_with("no");
+        assert_eq!(
+            claims,
+            !tests.is_empty(),
+            "{what}: what is claimed is shown by a test, and nothing else is"
+        );
+        for test in tests {
+            assert!(exists(test), "{what}: there is no test `{test}`");
+            count += 1;
+        }
+    }
+    assert!(count > 15, "only {count} tests are named");
+}
+
+#[test]
+fn a_test_that_there_is_not_is_noticed() {
+    assert!(exists("device srq::many_pairs_take_from_one_queue"));
+    assert!(!exists("device srq::no_such_case"));
+    assert!(!exists("elsewhere srq::many_pairs_take_from_one_queue"));
+}

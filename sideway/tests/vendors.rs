@@ -1,0 +1,86 @@
+//! The vendors' own libraries, where they are installed: none takes a software device for its own.
+//!
+//! There is no such hardware here. So what is really loaded is only asked whose the device is, which is what decides whether
+//! anything else is ever called.
+#![cfg(all(feature = "soft", feature = "mlx5", feature = "efa"))]
+
+use std::io::Write;
+
+use sideway::direct::DirectVerbsError;
+use sideway::ibverbs::Unsupported;
+use sideway::ibverbs::device::DeviceList;
+use sideway::ibverbs::device_context::DeviceContext;
+use sideway::sys::LoadError;
+use sideway::{Provider, efa, mlx5};
+
+fn soft0(provider: Provider) -> DeviceContext {
+    DeviceList::from_provider(provider).unwrap().first().unwrap().open().unwrap()
+}
+
+/// Says something past the harness, which keeps what a passing test prints to itself.
+fn skip(reason: &str) {
+    writeln!(std::io::stderr(), "vendors: SKIPPED: {reason}").expect("standard error");
+}
+
+/// soft0, of a provider that has the system's direct verbs as well; `None`, and a word about it, where the system has none.
+fn with_the_systems_libraries() -> Option<DeviceContext> {
+    let system = match Provider::system() {
+        Ok(system) => system,
+        Err(error) => {
+            skip(&error.to_string());
+            return None;
+        }
+    };
+    let (mlx5dv, efadv) = match (system.mlx5dv(), system.efadv()) {
+        (Ok(mlx5dv), Ok(efadv)) => (*mlx5dv, *efadv),
+        (Err(error), _) | (_, Err(error)) => {
+            skip(&error.to_string());
+            return None;
+        }
+    };
+    let verbs = *sideway::soft::provider().verbs();
+    // SAFETY: the functions are soft-rnic's and rdma-core's. soft-rnic's devices are as long as rdma-core's, so that the latter
+    // can be asked whose they are; nothing else of theirs is called with them.
+    let provider = unsafe {
+        Provider::from_tables_with_direct("soft, and the system's", verbs, None, Some(mlx5dv), Some(efadv))
+    };
+    Some(soft0(provider))
+}
+
+#[test]
+fn a_software_device_is_not_mlx5s() {
+    let Some(context) = with_the_systems_libraries() else { return };
+    match mlx5::DirectVerbs::of(&context).unwrap_err() {
+        DirectVerbsError::Unsupported(Unsupported { verb, device, missing, .. }) => {
+            assert_eq!((verb, device.as_str(), missing), ("mlx5dv_is_supported", "soft0", None));
+        }
+        error => panic!("{error}"),
+    }
+}
+
+#[test]
+fn a_software_device_is_not_efas() {
+    let Some(context) = with_the_systems_libraries() else { return };
+    match efa::DirectVerbs::of(&context).unwrap_err() {
+        DirectVerbsError::Unsupported(Unsupported { verb, device, missing, .. }) => {
+            assert_eq!((verb, device.as_str(), missing), ("efadv_query_device", "soft0", None));
+        }
+        error => panic!("{error}"),
+    }
+}
+
+#[test]
+fn a_provider_without_the_library_names_it() {
+    let context = soft0(sideway::soft::provider());
+    let errors = [
+        (mlx5::DirectVerbs::of(&context).unwrap_err(), "libmlx5.so.1"),
+        (efa::DirectVerbs::of(&context).unwrap_err(), "libefa.so.1"),
+    ];
+    for (error, library) in errors {
+        let text = error.to_string();
+        assert!(text.contains("soft0") && text.contains(library), "{text}");
+        let DirectVerbsError::Library { device, source, .. } = error else { panic!("{text}") };
+        assert_eq!(device, "soft0");
+        assert!(matches!(source, LoadError::NotProvided { library: named, .. } if named == library));
+    }
+}

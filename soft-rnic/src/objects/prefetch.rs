@@ -1,0 +1,63 @@
+//! Advice about memory that is paged on demand: it is made present before it is needed.
+
+use std::ffi::c_int;
+use std::sync::Arc;
+
+use rdma_mummy_sys::types::{
+    IBV_ADVISE_MR_ADVICE_PREFETCH, IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT,
+    IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE, ib_uverbs_advise_mr_advice, ibv_access_flags, ibv_sge,
+};
+
+use super::protection_domain::Pd;
+use crate::platform::{errno, user_memory};
+
+/// What is advised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Advice {
+    /// It will be read.
+    Read,
+    /// It will be written.
+    Write,
+    /// What is present is to be used; nothing else is to be made present. The device uses what is present anyway.
+    Present,
+}
+
+impl Advice {
+    pub(crate) fn from_number(advice: ib_uverbs_advise_mr_advice) -> Option<Self> {
+        match advice {
+            IBV_ADVISE_MR_ADVICE_PREFETCH => Some(Self::Read),
+            IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE => Some(Self::Write),
+            IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT => Some(Self::Present),
+            _ => None,
+        }
+    }
+}
+
+/// Makes a range of a region present, now: what returns is done.
+///
+/// # Errors
+///
+/// As `man ibv_advise_mr` has them: `ENOENT` the key, `EPERM` another domain or no permission to write, `EINVAL` memory that is not
+/// paged on demand, `EFAULT` beyond the region or not mapped.
+pub(crate) fn prefetch(pd: &Arc<Pd>, advice: Advice, range: ibv_sge) -> Result<(), c_int> {
+    const ON_DEMAND: u32 = ibv_access_flags::IBV_ACCESS_ON_DEMAND.0;
+    const LOCAL_WRITE: u32 = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0;
+    let (region, pass, card) = pd.context().rnic().regions().read(range.lkey).ok_or(libc::ENOENT)?;
+    if !region.holds(pass) {
+        return Err(libc::ENOENT);
+    }
+    if card.pd != pd.number() || (advice == Advice::Write && card.access & LOCAL_WRITE == 0) {
+        return Err(libc::EPERM);
+    }
+    if card.access & ON_DEMAND == 0 {
+        return Err(libc::EINVAL);
+    }
+    let at = card.pointer(range.addr, range.length.into()).ok_or(libc::EFAULT)?;
+    match advice {
+        Advice::Present => Ok(()),
+        Advice::Read | Advice::Write => {
+            user_memory::populate(at, range.length as usize, advice == Advice::Write)
+                .map_err(|error| errno::of(&error))
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! `cargo xtask api`: what the crates offer, as committed listings, and whether that still has what it had.
+//!
+//! Both are read from rustdoc's JSON. Its format changes with the compiler, so the compiler is named here beside the two
+//! tools that read what it writes.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::soft_libs::target_folder;
+
+/// Its rustdoc writes the format that both tools below read.
+const TOOLCHAIN: &str = "1.95.0";
+const PUBLIC_API: Tool = Tool { package: "cargo-public-api", version: "0.52.0", options: &[] };
+/// Without a client for the registry's index: what it compares is given to it.
+const SEMVER_CHECKS: Tool =
+    Tool { package: "cargo-semver-checks", version: "0.51.0", options: &["--no-default-features"] };
+
+/// The packages that are listed. rdma-mummy-sys is not: it is generated, and `cargo xtask bindings --check` holds it to
+/// the headers.
+const PACKAGES: [&str; 2] = ["sideway", "soft-rnic"];
+
+/// Implemented by the compiler for nearly everything, and of no use to anybody here.
+const LEFT_OUT: [&str; 5] = [
+    "core::marker::Freeze for ",
+    "core::marker::Unpin for ",
+    "core::marker::UnsafeUnpin for ",
+    "core::panic::unwind_safe::RefUnwindSafe for ",
+    "core::panic::unwind_safe::UnwindSafe for ",
+];
+
+const BASELINE: &str = "docs/api/baseline";
+
+/// How `cargo xtask api` was asked to work.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Write nothing: fail if a listing is not as it should be, or something is gone that was in the baseline
+    #[arg(long)]
+    check: bool,
+    /// Install the compiler and the tools if they are missing
+    #[arg(long)]
+    install: bool,
+}
+
+struct Tool {
+    package: &'static str,
+    version: &'static str,
+    options: &'static [&'static str],
+}
+
+impl Tool {
+    fn is_there(&self) -> bool {
+        let subcommand = self.package.trim_start_matches("cargo-");
+        let output = Command::new(self.package).args([subcommand, "--version"]).output();
+        output.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).trim().ends_with(self.version))
+    }
+
+    fn ensure(&self, install: bool) -> Result<()> {
+        if self.is_there() {
+            return Ok(());
+        }
+        let mut command = Command::new("cargo");
+        // They read a few megabytes: they need not be as fast as they can be.
+        command.envs([("CARGO_PROFILE_RELEASE_LTO", "off"), ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1")]);
+        command.args(["install", "--locked", self.package, "--version", self.version]).args(self.options);
+        ensure!(install, "{} {} is not installed: {command:?}", self.package, self.version);
+        succeed(&mut command)
+    }
+}
+
+/// Runs the chore.
+pub(crate) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
+    if args.install {
+        succeed(Command::new("rustup").args(["toolchain", "install", TOOLCHAIN, "--profile", "minimal"]))?;
+    }
+    PUBLIC_API.ensure(args.install)?;
+    let folder = target_folder(root).join("api");
+    let mut different = Vec::new();
+    for package in PACKAGES {
+        let json = rustdoc(root, &folder, package, "now")?;
+        let (committed, listing) = (root.join(format!("docs/api/{package}.txt")), listing(package, &json)?);
+        if !args.check {
+            fs::write(&committed, listing)?;
+        } else if fs::read_to_string(&committed).unwrap_or_default() != listing {
+            let fresh = folder.join(format!("{package}.txt"));
+            fs::write(&fresh, listing)?;
+            // It fails because the files differ.
+            Command::new("git")
+                .args(["--no-pager", "diff", "--no-index"])
+                .args([committed, fresh])
+                .status()?;
+            different.push(package);
+        }
+    }
+    if !different.is_empty() {
+        // Not an error of the chore, which would come with a backtrace.
+        eprintln!(
+            "api: the public API of {} is not as docs/api says: if that is meant, `cargo xtask api` writes it anew",
+            different.join(" and ")
+        );
+        return Ok(ExitCode::FAILURE);
+    }
+    if args.check {
+        SEMVER_CHECKS.ensure(args.install)?;
+        return compare(root, &folder);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Fails if something is gone, or has changed, that programs of the baseline may use.
+fn compare(root: &Path, folder: &Path) -> Result<ExitCode> {
+    let revision = baseline(root)?;
+    let sources = folder.join("baseline");
+    let archive = folder.join("baseline.tar");
+    // Files that the baseline does not have would be of another one.
+    if sources.exists() {
+        fs::remove_dir_all(&sources)?;
+    }
+    fs::create_dir_all(&sources)?;
+    succeed(git(root).args(["archive", "--format=tar", "--output"]).arg(&archive).arg(&revision))?;
+    succeed(
+        Command::new("tar").arg("--extract").arg("--file").arg(&archive).arg("--directory").arg(&sources),
+    )?;
+    for package in PACKAGES {
+        let before = rustdoc(&sources, folder, package, "baseline")?;
+        println!("api: {package}, against {revision}");
+        let mut command = cargo();
+        command.arg("semver-checks").arg("--baseline-rustdoc").arg(before);
+        if !command.arg("--current-rustdoc").arg(json(folder, package, "now")).status()?.success() {
+            eprintln!(
+                "api: programs that use {package} of {revision} might not compile: keep what is gone, or raise the \
+                 version, or, before there is a release, move {BASELINE} (CONTRIBUTING.md, \"The public API\")"
+            );
+            return Ok(ExitCode::FAILURE);
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The revision that the file names, which has to be in the clone, or to be had.
+fn baseline(root: &Path) -> Result<String> {
+    let text = fs::read_to_string(root.join(BASELINE)).with_context(|| format!("cannot read {BASELINE}"))?;
+    let revision = text.lines().find(|line| !line.starts_with('#')).unwrap_or_default().trim().to_owned();
+    ensure!(!revision.is_empty(), "{BASELINE} names no revision");
+    let changelog = fs::read_to_string(root.join("CHANGELOG.md"))?;
+    ensure!(
+        changelog.contains(&format!("`{}`", &revision[..revision.len().min(9)])),
+        "{BASELINE} has been moved to {revision}: CHANGELOG.md has to say so, and why"
+    );
+    let is_there = || {
+        let object = format!("{revision}^{{commit}}");
+        Ok::<_, anyhow::Error>(git(root).args(["cat-file", "-e", &object]).output()?.status.success())
+    };
+    // A clone may be shallow, as that of a CI service.
+    if !is_there()? {
+        git(root).args(["fetch", "--depth=1", "origin", &revision]).status()?;
+        ensure!(
+            is_there()?,
+            "{revision}, which {BASELINE} names, is not in this clone, and `git fetch origin` does not bring it: \
+             is the clone shallow (`git fetch --unshallow`)?"
+        );
+    }
+    Ok(revision)
+}
+
+/// What the public API consists of, item by item.
+fn listing(package: &str, json: &Path) -> Result<String> {
+    let output = Command::new(PUBLIC_API.package)
+        .args(["public-api", "--color=never", "--omit=blanket-impls,auto-derived-impls", "--rustdoc-json"])
+        .arg(json)
+        .output()?;
+    if !output.status.success() {
+        bail!("cargo public-api failed: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    let mut text = format!(
+        "// The public API of {package}, with all features. Made by `cargo xtask api`; not edited.\n"
+    );
+    for line in String::from_utf8(output.stdout)?.lines() {
+        if !(line.starts_with("impl") && LEFT_OUT.iter().any(|left_out| line.contains(left_out))) {
+            text.push_str(line);
+            text.push('\n');
+        }
+    }
+    // An empty listing would never differ from another one.
+    ensure!(text.contains("\npub fn "), "cargo public-api lists nothing of {package}");
+    Ok(text)
+}
+
+/// Where the documentation of a package as data is kept.
+fn json(folder: &Path, package: &str, when: &str) -> PathBuf {
+    folder.join(format!("{package}-{when}.json"))
+}
+
+/// Has rustdoc write it.
+fn rustdoc(root: &Path, folder: &Path, package: &str, when: &str) -> Result<PathBuf> {
+    let name = package.replace('-', "_");
+    let mut command = cargo();
+    // This crate alone may use what is not stable: libraries would look for it and use it, too.
+    command.env("RUSTC_BOOTSTRAP", &name);
+    command.env("RUSTDOCFLAGS", "-Z unstable-options --output-format json --cap-lints allow");
+    command.args(["rustdoc", "--quiet", "--locked", "--lib", "--all-features", "--package", package]);
+    command.arg("--manifest-path").arg(root.join("Cargo.toml")).arg("--target-dir").arg(folder);
+    succeed(&mut command)?;
+    let path = json(folder, package, when);
+    fs::copy(folder.join("doc").join(format!("{name}.json")), &path)?;
+    Ok(path)
+}
+
+/// The one of the toolchain that was named.
+fn cargo() -> Command {
+    let mut command = Command::new("rustup");
+    command.args(["run", TOOLCHAIN, "cargo"]);
+    command
+}
+
+fn git(root: &Path) -> Command {
+    let mut command = Command::new("git");
+    command.arg("-C").arg(root);
+    command
+}
+
+fn succeed(command: &mut Command) -> Result<()> {
+    let status = command.status().with_context(|| format!("cannot run {command:?}"))?;
+    ensure!(status.success(), "{command:?} failed ({status})");
+    Ok(())
+}
