@@ -24,6 +24,7 @@ mod raw;
 mod region;
 mod srq;
 mod state;
+mod window;
 mod wr;
 mod xrc;
 
@@ -41,6 +42,7 @@ pub(crate) use raw::{PATIENCE, until};
 pub(crate) use region::{BufferFile, Dm, Region};
 pub(crate) use srq::{Srq, SrqInit};
 pub(crate) use state::{STATES, TYPES, node, node_in};
+pub(crate) use window::{Mw, Part, next_key};
 pub(crate) use wr::{Recv, Remote, Sge, Wr};
 pub(crate) use xrc::{Inode, Xrcd};
 

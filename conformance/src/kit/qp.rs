@@ -10,18 +10,20 @@ use super::wr::{Data, index};
 use super::{Ah, Cq, Device, Flavour, Pd, Recv, Srq, Wr, Xrcd};
 
 /// The operations that extended pairs of a type can be asked for here.
-fn operations(qp_type: ibv_qp_type) -> u64 {
+fn operations(qp_type: ibv_qp_type, more: ibv_qp_create_send_ops_flags) -> u64 {
     use ibv_qp_create_send_ops_flags as Ops;
     let send = Ops::IBV_QP_EX_WITH_SEND.0 | Ops::IBV_QP_EX_WITH_SEND_WITH_IMM.0;
     let write = Ops::IBV_QP_EX_WITH_RDMA_WRITE.0 | Ops::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM.0;
     let both_ways = Ops::IBV_QP_EX_WITH_RDMA_READ.0
         | Ops::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP.0
         | Ops::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD.0;
-    u64::from(match qp_type {
-        ibv_qp_type::IBV_QPT_RC | ibv_qp_type::IBV_QPT_XRC_SEND => send | write | both_ways,
-        ibv_qp_type::IBV_QPT_UC => send | write,
-        _ => send,
-    })
+    u64::from(
+        match qp_type {
+            ibv_qp_type::IBV_QPT_RC | ibv_qp_type::IBV_QPT_XRC_SEND => send | write | both_ways,
+            ibv_qp_type::IBV_QPT_UC => send | write,
+            _ => send,
+        } | more.0,
+    )
 }
 
 /// How a queue pair is made.
@@ -38,6 +40,8 @@ pub(crate) struct QpInit {
     pub(crate) flavour: Flavour,
     /// The `send_ops_flags` of an extended pair, unless all that its type has.
     pub(crate) ops: Option<u64>,
+    /// Operations beside the usual ones of its type.
+    pub(crate) more_ops: ibv_qp_create_send_ops_flags,
     /// `ibv_qp_create_flags`
     pub(crate) create_flags: u32,
 }
@@ -61,6 +65,7 @@ impl QpInit {
             sig_all: false,
             flavour: Flavour::Classic,
             ops: None,
+            more_ops: ibv_qp_create_send_ops_flags(0),
             create_flags: 0,
         }
     }
@@ -138,6 +143,7 @@ impl Qp {
                 sig_all: false,
                 flavour: Flavour::Classic,
                 ops: None,
+                more_ops: ibv_qp_create_send_ops_flags(0),
                 create_flags: 0,
             },
         )
@@ -164,7 +170,7 @@ impl Qp {
         }
         if init.flavour == Flavour::Extended {
             attr.comp_mask |= ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS.0;
-            attr.send_ops_flags = init.ops.unwrap_or(operations(init.qp_type));
+            attr.send_ops_flags = init.ops.unwrap_or(operations(init.qp_type, init.more_ops));
         }
         if init.create_flags != 0 {
             attr.comp_mask |= ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_CREATE_FLAGS.0;
@@ -385,9 +391,17 @@ fn classic((request, list): (&Wr, &mut Vec<ibv_sge>)) -> ibv_send_wr {
         send_flags: request.flags,
         ..Default::default()
     };
-    wr.__bindgen_anon_1.imm_data = request.imm.to_be();
+    wr.__bindgen_anon_1.imm_data = match request.opcode {
+        // A key, which is no immediate data.
+        ibv_wr_opcode::IBV_WR_LOCAL_INV | ibv_wr_opcode::IBV_WR_SEND_WITH_INV => request.imm,
+        _ => request.imm.to_be(),
+    };
     if let Some(remote_srqn) = request.srqn {
         wr.qp_type.xrc.remote_srqn = remote_srqn;
+    }
+    if let Some((mw, rkey, part)) = &request.bind {
+        let (mw, bind_info) = (mw.raw(), part.info());
+        wr.__bindgen_anon_2.bind_mw = ibv_send_wr__bindgen_ty_4__bindgen_ty_1 { mw, rkey: *rkey, bind_info };
     }
     match (request.opcode, &request.to) {
         (ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP | ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD, _) => {
@@ -440,6 +454,22 @@ unsafe fn build(qp: *mut ibv_qp_ex, request: &Wr) {
             }
             ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD => {
                 verbs::ibv_wr_atomic_fetch_add(qp, remote.rkey, remote.addr, operands.0);
+            }
+            ibv_wr_opcode::IBV_WR_SEND_WITH_INV => verbs::ibv_wr_send_inv(qp, request.imm),
+            ibv_wr_opcode::IBV_WR_LOCAL_INV => return verbs::ibv_wr_local_inv(qp, request.imm),
+            ibv_wr_opcode::IBV_WR_BIND_MW => {
+                let (mw, rkey, part) = request.bind.as_ref().unwrap();
+                let info = part.info();
+                return verbs::ibv_wr_bind_mw(qp, mw.raw(), *rkey, &raw const info);
+            }
+            ibv_wr_opcode::IBV_WR_ATOMIC_WRITE => {
+                let value = (&raw const operands.0).cast();
+                return verbs::ibv_wr_atomic_write(qp, remote.rkey, remote.addr, value);
+            }
+            ibv_wr_opcode::IBV_WR_FLUSH => {
+                let (placement, level) = (operands.1 as u8, (operands.1 >> 8) as u8);
+                let len = operands.0 as usize;
+                return verbs::ibv_wr_flush(qp, remote.rkey, remote.addr, len, placement, level);
             }
             other => panic!("extended pairs have no {other:?} here"),
         }

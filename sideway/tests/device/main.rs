@@ -36,6 +36,7 @@ mod srq;
 #[path = "../support/suite.rs"]
 mod suite;
 mod threads;
+mod windows;
 mod work_requests;
 mod xrc;
 
@@ -68,6 +69,7 @@ fn run() -> ExitCode {
     work_requests::cases(&mut suite);
     limits::cases(&mut suite);
     errors::cases(&mut suite);
+    windows::cases(&mut suite);
     extras::cases(&mut suite);
     lifetimes::cases(&mut suite);
     threads::cases(&mut suite);

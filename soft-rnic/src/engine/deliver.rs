@@ -81,7 +81,8 @@ impl Qp {
         let filled = if is_write(posted) {
             self.write_for(posted, way)
         } else {
-            self.fill(envelope, posted, way, &taken)
+            let filled = self.fill(envelope, posted, way, &taken);
+            filled.and_then(|eager| self.invalidate_at_peer(posted, way).map(|()| eager))
         };
         match filled {
             Ok(eager) => {
@@ -238,6 +239,9 @@ impl Qp {
         if with_imm {
             wc_flags |= ibv_wc_flags::IBV_WC_WITH_IMM.0;
         }
+        if request.opcode == ibv_wr_opcode::IBV_WR_SEND_WITH_INV {
+            wc_flags |= ibv_wc_flags::IBV_WC_WITH_INV.0;
+        }
         if envelope.header > 0 {
             wc_flags |= ibv_wc_flags::IBV_WC_GRH.0;
         }
@@ -307,6 +311,7 @@ impl Qp {
         let status = match stop {
             Stop::Refused(Refused::Invalid) if !is_write(posted) => ibv_wc_status::IBV_WC_LOC_LEN_ERR,
             Stop::Refused(Refused::Operation) => ibv_wc_status::IBV_WC_LOC_PROT_ERR,
+            Stop::Refused(Refused::Invalidation) => ibv_wc_status::IBV_WC_REM_INV_REQ_ERR,
             _ => ibv_wc_status::IBV_WC_SUCCESS,
         };
         if reliable && status != ibv_wc_status::IBV_WC_SUCCESS {

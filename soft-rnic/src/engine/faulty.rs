@@ -14,6 +14,7 @@ use crate::faults::injected::{Attempts, Injected, Tampering, reach};
 use crate::faults::{self, Action, Opcode, Seen, Step, effects};
 use crate::platform::copy;
 use crate::queue_pair::lane::Held;
+use crate::queue_pair::post::is_of_window;
 use crate::queue_pair::send_queue::Posted;
 use crate::queue_pair::{Qp, Sending};
 
@@ -116,6 +117,14 @@ impl Qp {
                 return self.put_off(sending, Some(held.until.min(now + LOOK)));
             }
             injected.held = None;
+        }
+        // What goes to no peer is not lost on the way, and meets no receiver.
+        if is_of_window(posted.request.opcode) {
+            return match injected.status {
+                Some(ibv_wc_status::IBV_WC_SUCCESS) => Outcome::Done,
+                Some(status) => Outcome::Failed(status),
+                None => self.execute_plainly(sending, posted, after),
+            };
         }
         // What is lost or refused is tried again when its timer has run out, not when somebody polls.
         if let Some(wait) = sending.wait.filter(|wait| wait.deadline.is_none_or(|deadline| now < deadline)) {

@@ -58,7 +58,7 @@ const GROUP_GID: [u8; 16] = [0xff, 0x12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x6
 /// Requests to one queue pair; one that fails ends a reliable connection.
 const REQUESTS: usize = 3;
 
-const OPERATIONS: [(ibv_wr_opcode, u32); 9] = [
+const OPERATIONS: [(ibv_wr_opcode, u32); 11] = [
     (ibv_wr_opcode::IBV_WR_SEND, 600),
     (ibv_wr_opcode::IBV_WR_RDMA_WRITE, 8),
     (ibv_wr_opcode::IBV_WR_RDMA_READ, 600),
@@ -68,6 +68,8 @@ const OPERATIONS: [(ibv_wr_opcode, u32); 9] = [
     (ibv_wr_opcode::IBV_WR_SEND, 0),
     (ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP, 8),
     (ibv_wr_opcode::IBV_WR_RDMA_WRITE, 0),
+    (ibv_wr_opcode::IBV_WR_SEND_WITH_INV, 600),
+    (ibv_wr_opcode::IBV_WR_ATOMIC_WRITE, 8),
 ];
 
 const TYPES: [ibv_qp_type; 4] = [

@@ -26,6 +26,8 @@ enum Reason {
     NotReady,
     /// The way to the peer is being made, or is busy.
     Soon,
+    /// Somebody touches what is taken away.
+    Touched,
 }
 
 /// How soon a request is looked at again that waits for something of this host.
@@ -75,6 +77,15 @@ impl Qp {
                     ..wait
                 })
             }
+            failed => failed,
+        }
+    }
+
+    /// A peer still touches what this request takes away: it has as long as with a call that takes something away.
+    pub(crate) fn still_touched(&self, sending: &mut Sending, exhausted: ibv_wc_status) -> Outcome {
+        let patience = Some(self.rnic.config().revoke);
+        match self.wait_for(sending, Reason::Touched, patience, 0, exhausted) {
+            Outcome::Again(wait) => Outcome::Again(Wait { deadline: Some(Instant::now() + SOON), ..wait }),
             failed => failed,
         }
     }

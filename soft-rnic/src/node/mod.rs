@@ -394,8 +394,16 @@ impl Node {
     ///
     /// Somebody did not finish in time and is not dead: the object's memory must not be let go.
     pub(crate) fn wait_unmarked(&self, what: Revoked) -> Result<(), Stuck> {
+        self.wait_unmarked_for(what, self.state.common.settings.patience)
+    }
+
+    /// Whether nobody touches an object whose gate was closed. It takes no longer than a look at all marks.
+    pub(crate) fn is_unmarked(&self, what: Revoked) -> bool {
+        self.wait_unmarked_for(what, Duration::ZERO).is_ok()
+    }
+
+    fn wait_unmarked_for(&self, what: Revoked, patience: Duration) -> Result<(), Stuck> {
         let State { segment, seats, common, .. } = &*self.state;
-        let patience = common.settings.patience;
         let waiting = Waiting { what, segment, local_marks: &self.local_marks, seats, patience };
         waiting.run(|Taken { link, serial }| common.mailbox.post(Command::GuestDied { link, serial }))
     }

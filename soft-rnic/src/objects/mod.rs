@@ -14,6 +14,7 @@ pub(crate) mod device_memory;
 pub(crate) mod event;
 pub(crate) mod held;
 pub(crate) mod memory_region;
+pub(crate) mod memory_window;
 pub(crate) mod multicast;
 pub(crate) mod object;
 pub(crate) mod prefetch;

@@ -15,9 +15,10 @@ pub(crate) mod xrc;
 
 pub(crate) use shared_queue::Srq;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
 use rdma_mummy_sys::types::{
@@ -36,6 +37,7 @@ use crate::objects::completion::Cq;
 use crate::objects::context::{Context, Counted};
 use crate::objects::event::{Element, Event};
 use crate::objects::held::Held as Used;
+use crate::objects::memory_window::Mw;
 use crate::objects::protection_domain::Pd;
 use crate::objects::rnic::Rnic;
 use crate::objects::xrc_domain::Xrcd;
@@ -94,6 +96,8 @@ pub(crate) struct Qp {
     /// When the service thread is to look at what waits.
     pub(crate) wake: Spin<Option<Instant>>,
     handle: AtomicPtr<ibv_qp>,
+    /// Windows of type 2 that were bound to it, by index.
+    windows: Mutex<BTreeMap<u32, Weak<Mw>>>,
     acks: Acks,
     counted: Counted,
 }
@@ -269,6 +273,7 @@ impl Qp {
             draining: AtomicBool::new(false),
             wake: Spin::new(None),
             handle: AtomicPtr::default(),
+            windows: Mutex::default(),
             acks: Acks::default(),
             counted,
         });
@@ -306,10 +311,26 @@ impl Qp {
         for cq in [&self.send_cq, &self.recv_cq] {
             cq.purge(self.number.qpn);
         }
+        for window in self.windows().values().filter_map(Weak::upgrade) {
+            window.lose(self.number.qpn);
+        }
         self.rnic.queue_pairs().take(self.number.index);
         self.release();
         self.counted.count_out();
         Ok(())
+    }
+
+    fn windows(&self) -> MutexGuard<'_, BTreeMap<u32, Weak<Mw>>> {
+        self.windows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A window of type 2 was bound to the queue pair.
+    pub(crate) fn note_window(&self, window: &Arc<Mw>) {
+        let mut windows = self.windows();
+        if windows.insert(window.index(), Arc::downgrade(window)).is_none() && windows.len().is_power_of_two()
+        {
+            windows.retain(|_, window| window.strong_count() > 0);
+        }
     }
 
     /// How many receives can have ended that were not polled, at most.
@@ -565,6 +586,10 @@ pub(crate) fn wc_opcode(opcode: ibv_wr_opcode) -> ibv_wc_opcode {
         ibv_wr_opcode::IBV_WR_RDMA_READ => ibv_wc_opcode::IBV_WC_RDMA_READ,
         ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP => ibv_wc_opcode::IBV_WC_COMP_SWAP,
         ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD => ibv_wc_opcode::IBV_WC_FETCH_ADD,
+        ibv_wr_opcode::IBV_WR_BIND_MW => ibv_wc_opcode::IBV_WC_BIND_MW,
+        ibv_wr_opcode::IBV_WR_LOCAL_INV => ibv_wc_opcode::IBV_WC_LOCAL_INV,
+        ibv_wr_opcode::IBV_WR_ATOMIC_WRITE => ibv_wc_opcode::IBV_WC_ATOMIC_WRITE,
+        ibv_wr_opcode::IBV_WR_FLUSH => ibv_wc_opcode::IBV_WC_FLUSH,
         _ => ibv_wc_opcode::IBV_WC_SEND,
     }
 }

@@ -206,11 +206,16 @@ impl Qp {
                 Err(status) => status,
             };
         }
+        let invalidates = u32::from(delivery.wc_flags) & ibv_wc_flags::IBV_WC_WITH_INV.0 != 0;
+        if invalidates && !datagram && status == ibv_wc_status::IBV_WC_SUCCESS {
+            status = self.confirm_invalidated(delivery.imm_data, status);
+        }
         let ended;
         (status, ended) =
             if faults::active() { self.alter_receive(status, byte_len, through) } else { (status, false) };
         let failed = status != ibv_wc_status::IBV_WC_SUCCESS;
-        let allowed = ibv_wc_flags::IBV_WC_WITH_IMM.0 | if datagram { ibv_wc_flags::IBV_WC_GRH.0 } else { 0 };
+        let mut allowed = ibv_wc_flags::IBV_WC_WITH_IMM.0;
+        allowed |= if datagram { ibv_wc_flags::IBV_WC_GRH.0 } else { ibv_wc_flags::IBV_WC_WITH_INV.0 };
         let opcode =
             if with_data { ibv_wc_opcode::IBV_WC_RECV } else { ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM };
         let cqe = Cqe {

@@ -15,6 +15,7 @@ mod role;
 mod sends;
 mod soak;
 mod status;
+mod windows;
 mod xrc;
 
 use libtest_mimic::{Arguments, Trial};
@@ -37,5 +38,6 @@ fn main() -> std::process::ExitCode {
     trials.extend(regions::trials());
     trials.extend(soak::trials());
     trials.extend(status::trials());
+    trials.extend(windows::trials());
     libtest_mimic::run(&arguments, trials).exit_code()
 }

@@ -45,6 +45,8 @@ pub(crate) fn play() -> bool {
         "xrc-sender" => crate::xrc::sender(),
         "xrc-target" => crate::xrc::target(&arguments[1]),
         "xrc-receiver" => crate::xrc::receiver(&arguments[1]),
+        "window-owner" => crate::windows::owner(&arguments[1..]),
+        "window-peer" => crate::windows::peer(),
         "status" => crate::status::shown(&arguments[1..]),
         "regions" => crate::regions::play(&arguments[1..]),
         "region-owner" => crate::regions::owner(&arguments[1..]),

@@ -20,6 +20,8 @@ use super::{
 };
 use crate::ibverbs::Unsupported;
 use crate::ibverbs::completion::{self, CompletionQueue};
+use crate::ibverbs::device_attr::DeviceCapabilityFlags;
+use crate::ibverbs::device_context::DeviceContext;
 use crate::ibverbs::left_out::{RAW_PACKET, SEGMENTATION_OFFLOAD};
 use crate::ibverbs::protection_domain::ProtectionDomain;
 use crate::ibverbs::srq::{SharedReceiveQueue, SrqInner};
@@ -41,11 +43,22 @@ c_flags! {
         AtomicCompareAndSwap = C::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP.0,
         /// Fetch and add.
         AtomicFetchAndAdd = C::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD.0,
+        /// Invalidating a local key.
+        LocalInvalidate = C::IBV_QP_EX_WITH_LOCAL_INV.0,
+        /// Binding a memory window.
+        BindMemoryWindow = C::IBV_QP_EX_WITH_BIND_MW.0,
+        /// SEND that invalidates a key of the peer's.
+        SendWithInvalidate = C::IBV_QP_EX_WITH_SEND_WITH_INV.0,
+        /// Flush.
+        Flush = C::IBV_QP_EX_WITH_FLUSH.0,
+        /// Atomic write.
+        AtomicWrite = C::IBV_QP_EX_WITH_ATOMIC_WRITE.0,
     }
 }
 
 impl SendOperationFlags {
-    /// The operations that this crate can post on a queue pair of a type.
+    /// The operations that every device has on a queue pair of a type, and that a pair is made for unless others are
+    /// [named](QueuePairBuilder::setup_send_ops_flags).
     pub const fn of_type(qp_type: QueuePairType) -> Self {
         let unreliable =
             Self::Write.union(Self::WriteWithImmediate).union(Self::Send).union(Self::SendWithImmediate);
@@ -61,6 +74,44 @@ impl SendOperationFlags {
             QueuePairType::ScalableReliableDatagram => unreliable.union(Self::Read),
             _ => Self::empty(),
         }
+    }
+
+    /// The operations about memory windows, of connected pairs whose device has them.
+    pub const fn of_windows() -> Self {
+        Self::LocalInvalidate.union(Self::BindMemoryWindow).union(Self::SendWithInvalidate)
+    }
+
+    /// All operations that this crate can post on a queue pair of a type, where the device has them.
+    pub const fn possible(qp_type: QueuePairType) -> Self {
+        let usual = Self::of_type(qp_type);
+        match qp_type {
+            QueuePairType::ReliableConnection => {
+                usual.union(Self::of_windows()).union(Self::AtomicWrite).union(Self::Flush)
+            }
+            QueuePairType::UnreliableConnection => usual.union(Self::of_windows()),
+            _ => usual,
+        }
+    }
+
+    /// What a device lacks of these on a classic pair, which no call refuses, by its capabilities.
+    fn lacking(self, context: &DeviceContext) -> Option<&'static str> {
+        use DeviceCapabilityFlags as D;
+        let beyond = self & (Self::of_windows() | Self::AtomicWrite | Self::Flush);
+        if beyond.is_empty() {
+            return None;
+        }
+        let device = context.query_device().ok();
+        let has = device.map_or(D::empty(), |device| D::from_bits_retain(device.device_cap_flags()));
+        let windows = has.intersects(D::MemoryWindowType2A | D::MemoryWindowType2B);
+        [
+            (Self::LocalInvalidate | Self::BindMemoryWindow, windows, "memory windows of type 2"),
+            (Self::SendWithInvalidate, has.contains(D::MemoryManagementExtensions), "send with invalidate"),
+            (Self::AtomicWrite, has.contains(D::AtomicWrite), "atomic write"),
+            (Self::Flush, false, "flush on classic queue pairs"),
+        ]
+        .into_iter()
+        .find(|(operations, there, _)| beyond.intersects(*operations) && !there)
+        .map(|(.., what)| what)
     }
 }
 
@@ -183,6 +234,9 @@ impl QueuePairBuilder {
     /// [`CreateQueuePairError`] says what the device does not have, or has less of.
     pub fn build(&self) -> Result<BasicQueuePair, CreateQueuePairError> {
         let uses = self.uses()?;
+        if let Some(what) = self.asked_ops().lacking(self.pd.context()) {
+            return Err(Unsupported::new(self.pd.context(), "ibv_post_send", what).into());
+        }
         let mut attr = ibv_qp_init_attr {
             send_cq: uses.send_cq.as_raw().as_ptr(),
             recv_cq: uses.recv_cq.as_raw().as_ptr(),
@@ -464,7 +518,7 @@ pub enum CreateQueuePairError {
         /// What was asked for.
         qp_type: QueuePairType,
     },
-    /// Something that this crate leaves out.
+    /// Something that this crate leaves out, or that the device does not have.
     #[error(transparent)]
     LeftOut(#[from] Unsupported),
     /// More than the device has.
