@@ -39,7 +39,8 @@ use super::{Unsupported, check};
 
 /// Memory on the device (`ibv_dm`).
 ///
-/// A handle: clones stand for the same memory, which is freed when the last handle and the last region of it are gone.
+/// A handle: clones stand for the same memory, which is freed (`ibv_free_dm`) when the last handle and the last region of it are
+/// gone.
 #[derive(Clone)]
 pub struct DeviceMemory(Arc<Inner>);
 

@@ -86,20 +86,22 @@ pub struct MemoryRegion {
     access: AccessFlags,
     lkey: u32,
     rkey: u32,
+    is_dma_buf: bool,
     pd: ProtectionDomain,
-    kind: MemoryKind,
+    /// Where the memory is, if that is on the device.
+    dm: Option<DeviceMemory>,
 }
 
 /// What a region's memory is.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
-pub enum MemoryKind {
+pub enum MemoryKind<'region> {
     /// Mapped in this process.
     Program,
     /// A dma-buf's.
     DmaBuf,
     /// On the device. The region keeps it.
-    Device(DeviceMemory),
+    Device(&'region DeviceMemory),
 }
 
 // SAFETY: a region is a pair of keys; the memory is only touched through raw pointers by unsafe code.
@@ -123,8 +125,8 @@ impl MemoryRegion {
     ) -> Self {
         // SAFETY: the caller gives a region that lives; the fields are in every release's struct.
         let (lkey, rkey) = unsafe { ((*mr.as_ptr()).lkey, (*mr.as_ptr()).rkey) };
-        let (ptr, kind) = (std::ptr::null_mut(), MemoryKind::DmaBuf);
-        Self { mr, ptr, len, iova, access, lkey, rkey, pd: pd.clone(), kind }
+        let (ptr, is_dma_buf, dm) = (std::ptr::null_mut(), true, None);
+        Self { mr, ptr, len, iova, access, lkey, rkey, pd: pd.clone(), is_dma_buf, dm }
     }
 
     /// The key by which local work requests name the region.
@@ -157,8 +159,12 @@ impl MemoryRegion {
     }
 
     /// What its memory is.
-    pub fn kind(&self) -> &MemoryKind {
-        &self.kind
+    pub fn kind(&self) -> MemoryKind<'_> {
+        match &self.dm {
+            Some(dm) => MemoryKind::Device(dm),
+            None if self.is_dma_buf => MemoryKind::DmaBuf,
+            None => MemoryKind::Program,
+        }
     }
 
     /// How long the region is, in bytes.
@@ -192,7 +198,7 @@ impl MemoryRegion {
                 // SAFETY: the region's own drop does not run, so these are the only ones of the domain's handle and of the
                 // memory's.
                 drop(unsafe {
-                    (core::ptr::read(&raw const region.pd), core::ptr::read(&raw const region.kind))
+                    (core::ptr::read(&raw const region.pd), core::ptr::read(&raw const region.dm))
                 });
                 Ok(())
             }
@@ -217,7 +223,7 @@ impl Drop for MemoryRegion {
         if let Err(error) = unsafe { self.deregister() } {
             log::error!("ibv_dereg_mr failed, {} bytes at {:p} stay registered: {error}", self.len, self.ptr);
             // The region is still there, so what it depends on has to stay.
-            std::mem::forget((self.pd.clone(), self.kind.clone()));
+            std::mem::forget((self.pd.clone(), self.dm.clone()));
         }
     }
 }

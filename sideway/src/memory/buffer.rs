@@ -108,7 +108,8 @@ enum Backing {
     Shared {
         file: OwnedFd,
         mapped: usize,
-        kind: BufferKind,
+        /// Of which power of two huge pages are; 0 of pages that are not.
+        huge: u8,
     },
 }
 
@@ -184,7 +185,8 @@ impl Buffer {
     pub fn kind(&self) -> BufferKind {
         match self.backing {
             Backing::Private(_) | Backing::Anonymous { .. } => BufferKind::Private,
-            Backing::Shared { kind, .. } => kind,
+            Backing::Shared { huge: 0, .. } => BufferKind::Shared,
+            Backing::Shared { huge, .. } => BufferKind::HugePages { page_size: 1 << huge },
         }
     }
 
@@ -230,10 +232,11 @@ fn private(_: BufferKind, len: usize) -> Result<(NonNull<u8>, Backing), Errno> {
 
 /// Whole pages are mapped, so that a peer maps nothing that is not the buffer's.
 fn mapped(kind: BufferKind, len: usize) -> Result<(NonNull<u8>, Backing), Errno> {
-    let page_size = match kind {
-        BufferKind::HugePages { page_size } if page_size.is_power_of_two() => page_size,
-        BufferKind::HugePages { .. } => return Err(Errno::INVAL),
-        _ => page_size(),
+    let page_size = match (kind, page_size()) {
+        // The kernel would take a smaller one for its default.
+        (BufferKind::HugePages { page_size: huge }, base) if huge.is_power_of_two() && huge > base => huge,
+        (BufferKind::HugePages { .. }, _) => return Err(Errno::INVAL),
+        (_, base) => base,
     };
     let mapped = len.checked_next_multiple_of(page_size).ok_or(Errno::NOMEM)?;
     let size = i64::try_from(mapped).map_err(|_| Errno::NOMEM)?;
@@ -251,7 +254,11 @@ fn mapped(kind: BufferKind, len: usize) -> Result<(NonNull<u8>, Backing), Errno>
         // Huge pages that are not there are found missing now: the mapping reserves them.
         // SAFETY: as above.
         let start = unsafe { rustix::mm::mmap(ptr::null_mut(), mapped, access, MapFlags::SHARED, &file, 0) }?;
-        (start, Backing::Shared { file, mapped, kind })
+        let huge = match kind {
+            BufferKind::HugePages { page_size } => page_size.trailing_zeros() as u8,
+            _ => 0,
+        };
+        (start, Backing::Shared { file, mapped, huge })
     };
     Ok((NonNull::new(start.cast()).ok_or(Errno::NOMEM)?, backing))
 }
@@ -374,7 +381,7 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "Miri has no files without names")]
     fn huge_pages_that_no_processor_has_are_an_error() {
-        for page_size in [0, 3, 5 << 20, 1 << 13, 1 << 62] {
+        for page_size in [0, 1, 3, 4096, 5 << 20, 1 << 13, 1 << 62] {
             let kind = BufferKind::HugePages { page_size };
             let error = Buffer::new(kind, 4096).unwrap_err();
             assert_eq!((error.kind, error.len), (kind, 4096));

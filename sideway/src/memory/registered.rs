@@ -84,7 +84,7 @@ impl RegisteredBuffer {
             Ok(()) => Ok(buffer),
             Err(error) => {
                 let (region, buffer) = (ManuallyDrop::new(error.region), ManuallyDrop::new(buffer));
-                Err(DeregisterBufferError { buffer: Self { region, buffer }, source: error.source })
+                Err(DeregisterBufferError { buffer: Box::new(Self { region, buffer }), source: error.source })
             }
         }
     }
@@ -125,7 +125,7 @@ impl fmt::Debug for RegisteredBuffer {
 #[error("ibv_dereg_mr failed: {source}; the memory stays registered")]
 pub struct DeregisterBufferError {
     /// The buffer, still registered.
-    pub buffer: RegisteredBuffer,
+    pub buffer: Box<RegisteredBuffer>,
     /// What the library said.
     pub source: io::Error,
 }

@@ -11,6 +11,7 @@ use sideway::ibverbs::address_handle::AddressHandle;
 use sideway::ibverbs::completion::{CompletionQueue, ExtendedCompletionQueue};
 use sideway::ibverbs::device::DeviceList;
 use sideway::ibverbs::device_context::DeviceContext;
+use sideway::ibverbs::memory_region::MemoryKind;
 use sideway::ibverbs::protection_domain::ProtectionDomain;
 use sideway::ibverbs::queue_pair::{
     self, ExtendedQueuePair, PostSendError, PostSendGuard, QueuePair, QueuePairAttribute, QueuePairBuilder,
@@ -510,7 +511,8 @@ fn a_dmabuf_is_registered_as_it_is_described() {
     let access = AccessFlags::LocalWrite | AccessFlags::RemoteWrite;
     // SAFETY: it is no dma-buf, and nobody posts to it.
     let mr = unsafe { mlx5.reg_dmabuf_mr(&parts.pd, range, access, DmabufAccess::DataDirect) }.unwrap();
-    assert_eq!((mr.get_ptr() as u64, mr.region_len()), (0x7000_1000, 0x2000));
+    assert_eq!((mr.iova(), mr.region_len(), mr.access()), (0x7000_1000, 0x2000, access));
+    assert!(mr.get_ptr().is_null() && matches!(mr.kind(), MemoryKind::DmaBuf));
     let expected = DmabufArguments {
         offset: 0x1000,
         length: 0x2000,

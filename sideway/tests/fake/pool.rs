@@ -534,8 +534,11 @@ fn a_pool_that_cannot_be_is_an_error_that_says_why() {
         let error = build(&[(1, count), (64, 1)]);
         assert!(matches!(error, BuildPoolError::TooMany { limit: 8_388_608, .. }), "{error}");
     }
-    let error = build(&[(1 << 31, 1 << 20)]);
-    assert!(matches!(error, BuildPoolError::Allocate(_)), "{error}");
+    // More than there are addresses; Miri gives up where the system says no.
+    if !cfg!(miri) {
+        let error = build(&[(1 << 31, 1 << 20)]);
+        assert!(matches!(error, BuildPoolError::Allocate(_)), "{error}");
+    }
     assert_eq!(fake.world.destroyed.lock().unwrap().len(), 0);
 }
 

@@ -1,5 +1,6 @@
 //! Datagrams: to whatever queue pair each request names, delivered or silently lost.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use rdma_mummy_sys::types::{ibv_qp_type, ibv_wc_status, ibv_wr_opcode};
@@ -101,6 +102,7 @@ impl Qp {
             && card.qkey == qkey
             && card.link_up;
         let (link, slots) = (Arc::clone(link), card.slots.check());
+        let receives_apart = Cell::default();
         takes.then_some(Peer {
             link,
             index,
@@ -111,6 +113,7 @@ impl Qp {
             established: true,
             told: true,
             longest: u64::MAX,
+            receives_apart,
         })
     }
 

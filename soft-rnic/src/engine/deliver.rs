@@ -9,11 +9,12 @@ use rdma_mummy_sys::types::{
 use super::call::leave_to_owner;
 use super::connected::{Refused, Stop};
 use super::peer::Peer;
+use super::short::shared_place;
 use super::transfer::{Direction, Place, Remote, Remotes};
 use super::{After, Broken, Outcome, Way};
 use crate::faults::injected::{reach, takes_the_long_way};
 use crate::faults::{self, Step};
-use crate::node::{Doorbell, Link, PathTaken, ShareId};
+use crate::node::{Doorbell, LaneGuard, Link, PathTaken};
 use crate::platform::copy;
 use crate::queue_pair::Qp;
 use crate::queue_pair::send_queue::Posted;
@@ -29,8 +30,8 @@ use crate::sync::Relaxed;
 pub(crate) const GRH: usize = 40;
 
 /// A slot that this process holds, and how to give it back.
-struct Taken<'a> {
-    slot: Slot<'a>,
+pub(super) struct Taken<'a> {
+    pub(super) slot: Slot<'a>,
     claim: Claim,
     index: u32,
     /// The domain whose keys the receive may use.
@@ -91,7 +92,7 @@ impl Qp {
     }
 
     /// Claims the receive that the message goes to.
-    fn take_receive<'a>(&self, peer: &'a Peer, after: &mut After) -> Result<Taken<'a>, Stop> {
+    pub(super) fn take_receive<'a>(&self, peer: &'a Peer, after: &mut After) -> Result<Taken<'a>, Stop> {
         let segment = peer.link.segment();
         let card = &peer.card;
         if let Some(srq) = card.srq.checked_sub(1) {
@@ -188,6 +189,7 @@ impl Qp {
             return Err(Stop::Changed);
         }
         let remotes = self.places(way, &entries, envelope.header)?;
+        peer.receives_apart.set(!remotes.iter().any(|remote| matches!(remote.place, Place::There(_))));
         // SAFETY: marks are settled; local and remote keys hold.
         unsafe { self.carry(way, Direction::Write, &remotes) }.map_err(Stop::Broken)?;
         Ok(false)
@@ -212,7 +214,7 @@ impl Qp {
 
     /// The receive is complete.
     #[allow(clippy::too_many_arguments)] // What a message consists of.
-    fn finish(
+    pub(super) fn finish(
         &self,
         envelope: Envelope,
         posted: &Posted<'_>,
@@ -318,26 +320,21 @@ impl Qp {
                 ibv_wc_status::IBV_WC_REM_OP_ERR
             }));
         }
-        let segment = peer.link.segment();
-        match peer.card.srq.checked_sub(1) {
-            // Counted before it can be claimed; and the next to be claimed, so that another try finds what it has asked for.
-            Some(srq) => segment.shared_queue(srq).into_iter().for_each(|entry| {
-                entry.add_available(1);
-                entry.set_hint(taken.index);
-            }),
-            None => peer.entry().set_cursor(taken.index),
-        }
-        taken.slot.header.unclaim(taken.claim);
-        // Of the state that the owner has set and the slot that it has looked at, one of both sees the other: an owner that
-        // flushes its receives has stopped at this one.
+        give_back(peer, taken);
+        self.let_flush(peer, after);
+        Err(stop)
+    }
+
+    /// Receives were given back. An owner that flushes has stopped at them.
+    pub(super) fn let_flush(&self, peer: &Peer, after: &mut After) {
+        // Of the state that the owner has set and the slot that it has looked at, one of both sees the other.
         settle();
         if !peer.entry().holds(peer.pass)
-            && let Some(entry) = segment.completion_queue(peer.card.recv_cq)
+            && let Some(entry) = peer.link.segment().completion_queue(peer.card.recv_cq)
             && entry.nudge(peer.card.source)
         {
             self.wake(entry, peer, after);
         }
-        Err(stop)
     }
 
     /// Has the owner of a completion queue woken, whose arming was taken.
@@ -372,22 +369,45 @@ impl Qp {
         if card.is_null() {
             return Some(Place::Nowhere);
         }
-        let there = card.address.wrapping_add(address.wrapping_sub(card.iova));
-        if let Some(share) = card.share.checked_sub(1) {
-            let shared = card.access
-                & (ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0
-                    | ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0);
-            if !writes || shared != 0 {
-                let share = ShareId { index: share, epoch: card.share_epoch };
-                let view = link.share(way.lane, share, writes);
-                if let Some(at) = view.and_then(|view| view.at(there, length)) {
-                    return Some(Place::Here(at.as_ptr()));
-                }
-            }
+        if let Some(at) = mapped(way.peer, way.lane, card, address, length, writes) {
+            return Some(Place::Here(at));
         }
+        let there = card.address.wrapping_add(address.wrapping_sub(card.iova));
         let by_system = card.access & kind::OWNER_ONLY == 0 && link.vm().is_some();
         Some(if by_system { Place::There(there) } else { Place::Ask })
     }
+}
+
+/// Where a range of a peer's region is mapped here, with the rights that are needed.
+#[inline]
+pub(super) fn mapped(
+    peer: &Peer,
+    lane: &LaneGuard<'_>,
+    card: &MrCard,
+    address: u64,
+    length: u64,
+    writes: bool,
+) -> Option<*mut u8> {
+    const SHARED: u32 =
+        ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0 | ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0;
+    if card.share == 0 || (writes && card.access & SHARED == 0) {
+        return None;
+    }
+    let direction = if writes { Direction::Write } else { Direction::Read };
+    shared_place(peer, lane, card, address, length, direction)
+}
+
+/// A claimed receive goes back: the next message takes it.
+pub(super) fn give_back(peer: &Peer, taken: &Taken<'_>) {
+    match peer.card.srq.checked_sub(1) {
+        // Counted before it can be claimed; and the next to be claimed, so that another try finds what it has asked for.
+        Some(srq) => peer.link.segment().shared_queue(srq).into_iter().for_each(|entry| {
+            entry.add_available(1);
+            entry.set_hint(taken.index);
+        }),
+        None => peer.entry().set_cursor(taken.index),
+    }
+    taken.slot.header.unclaim(taken.claim);
 }
 
 /// RDMA WRITE with immediate data takes a receive, but does not use its memory.
@@ -396,23 +416,23 @@ fn is_write(posted: &Posted<'_>) -> bool {
 }
 
 /// A scatter entry whose key was looked up.
-struct Entry {
-    address: u64,
-    length: u32,
-    lkey: u32,
-    pass: Pass,
-    card: MrCard,
+pub(super) struct Entry {
+    pub(super) address: u64,
+    pub(super) length: u32,
+    pub(super) lkey: u32,
+    pub(super) pass: Pass,
+    pub(super) card: MrCard,
 }
 
 /// The entries of a receive that a message fills.
-struct Entries {
-    pieces: arrayvec::ArrayVec<Entry, MAX_SGE>,
+pub(super) struct Entries {
+    pub(super) pieces: arrayvec::ArrayVec<Entry, MAX_SGE>,
 }
 
 impl Entries {
     /// Reads the entries that `length` bytes fill, and looks their keys up. All of it comes from the peer: what is
     /// wrong makes the receive fail, nothing else.
-    fn check(peer: &Peer, taken: &Taken<'_>, room: Room, length: usize) -> Result<Self, Stop> {
+    pub(super) fn check(peer: &Peer, taken: &Taken<'_>, room: Room, length: usize) -> Result<Self, Stop> {
         let mut pieces = arrayvec::ArrayVec::new();
         let mut left = length;
         let bad = Stop::Refused(Refused::Operation);

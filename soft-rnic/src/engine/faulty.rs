@@ -138,7 +138,8 @@ impl Qp {
             Some(ibv_wc_status::IBV_WC_SUCCESS) => Outcome::Done,
             Some(status) => Outcome::Failed(status),
             None => injected.tampering.around(|| {
-                if Tampering::current().may_go_shortly() && self.execute_shortly(sending, posted, after) {
+                if Tampering::current().may_go_shortly() && self.execute_shortly(sending, posted, true, after)
+                {
                     Outcome::Done
                 } else {
                     self.execute_plainly(sending, posted, after)

@@ -123,6 +123,11 @@ pub(crate) struct After {
 }
 
 impl After {
+    #[inline]
+    fn is_empty(&self) -> bool {
+        !self.failed && !self.drained && self.own.is_empty()
+    }
+
     /// The queue pair has a notice.
     pub(crate) fn notice(&mut self, link: &Link, queue_pair: u32) {
         self.ring(link, Doorbell::Qp(queue_pair));
@@ -155,6 +160,13 @@ impl Qp {
         let mut after = After::default();
         self.execute_some(&mut sending, budget, &mut after);
         drop(sending);
+        if !after.is_empty() {
+            self.see_to(after);
+        }
+    }
+
+    #[cold]
+    fn see_to(self: &Arc<Self>, after: After) {
         if after.failed {
             self.fail();
         }
@@ -171,10 +183,14 @@ impl Qp {
         let mut queue = unsafe { self.send_queue.executor() };
         for _ in 0..budget {
             let Some(mut posted) = queue.peek(0) else { break };
-            let outcome = match self.state() {
-                ibv_qp_state::IBV_QPS_RTS if faults::active() => self.execute(sending, &posted, after),
-                ibv_qp_state::IBV_QPS_RTS if self.execute_shortly(sending, &posted, after) => Outcome::Done,
-                ibv_qp_state::IBV_QPS_RTS => match self.move_list(sending, &queue, budget) {
+            let state = self.state();
+            let plainly = state == ibv_qp_state::IBV_QPS_RTS && !faults::active();
+            let outcome = match state {
+                _ if plainly && self.execute_shortly(sending, &posted, queue.peek(1).is_none(), after) => {
+                    Outcome::Done
+                }
+                ibv_qp_state::IBV_QPS_RTS if !plainly => self.execute(sending, &posted, after),
+                ibv_qp_state::IBV_QPS_RTS => match self.move_list(sending, &queue, budget, after) {
                     0 => self.execute_plainly(sending, &posted, after),
                     moved => {
                         for _ in 1..moved {

@@ -1,5 +1,6 @@
 //! The queue pair at the other end, as this process sees it.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use rdma_mummy_sys::types::{ibv_qp_state, ibv_qp_type};
@@ -30,6 +31,9 @@ pub(crate) struct Peer {
     pub(crate) established: bool,
     /// It has been told, but messages go by way of it to others: none goes a short way.
     pub(crate) told: bool,
+    /// The receive that was looked at last lies where the system does not copy to: its memory is mapped here, is the owner's alone, or
+    /// is none.
+    pub(crate) receives_apart: Cell<bool>,
 }
 
 impl Peer {
@@ -163,9 +167,19 @@ impl Qp {
         // the ends disagree, only messages of one packet pass.
         let (own_mtu, peer_mtu) = (attributes.path_mtu, 128 << card.path_mtu.min(5));
         let longest = if own_mtu == peer_mtu { u64::MAX } else { u64::from(own_mtu.min(peer_mtu)) };
-        let slots = card.slots.check();
-        sending.peer =
-            Some(Peer { longest, link, index, marked: index, pass, card, slots, established, told });
+        let (slots, receives_apart) = (card.slots.check(), Cell::new(false));
+        sending.peer = Some(Peer {
+            longest,
+            link,
+            index,
+            marked: index,
+            pass,
+            card,
+            slots,
+            established,
+            told,
+            receives_apart,
+        });
         Ok(())
     }
 }

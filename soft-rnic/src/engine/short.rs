@@ -1,5 +1,5 @@
-//! The short way of the requests that nearly all are: an RDMA WRITE of one piece to memory that is mapped here, and a SEND of
-//! one piece that fits into the receive's slot.
+//! The short way of the requests that nearly all are: an RDMA WRITE of one piece to memory that is mapped here, or that one call
+//! of the system reaches, and a SEND of one piece that fits into the receive's slot.
 //!
 //! They do what every transfer does (`connected.rs`, `deliver.rs`), in the same order. Whatever is out of the ordinary, a key
 //! that does not fit, a gate that has closed, a receive that is not there, ends the short way before anything is touched,
@@ -16,13 +16,13 @@ use super::transfer::Direction;
 use super::{After, Marks};
 use crate::faults::Step;
 use crate::faults::injected::reach;
-use crate::node::{LaneGuard, PathTaken, ShareId};
+use crate::node::{LaneGuard, PathTaken, ShareId, VmError};
 use crate::objects::region::Region;
-use crate::platform::copy;
+use crate::platform::{copy, vm};
 use crate::queue_pair::lane::Held;
 use crate::queue_pair::send_queue::{Payload, Posted};
 use crate::queue_pair::{Qp, Sending};
-use crate::shared::entry::MrCard;
+use crate::shared::entry::{MrCard, MrEntry, kind};
 use crate::shared::gate::Pass;
 use crate::shared::mark::{Mark, settle};
 use crate::shared::slot::{Delivery, EAGER};
@@ -44,13 +44,14 @@ impl Source<'_> {
 }
 
 impl Qp {
-    /// Executes a request, if it can go the short way and succeeds; otherwise nothing has happened. Rules that need the long way are not
-    /// for here.
-    #[inline]
+    /// Executes a request, if it can go the short way and succeeds; otherwise nothing has happened that may not happen again. Rules
+    /// that need the long way are not for here. `alone`: none is posted behind it that the system could move with it.
+    #[inline(always)]
     pub(super) fn execute_shortly(
         self: &Arc<Self>,
         sending: &mut Held<'_, Sending>,
         posted: &Posted<'_>,
+        alone: bool,
         after: &mut After,
     ) -> bool {
         let request = posted.request;
@@ -61,7 +62,7 @@ impl Qp {
         }
         let Some(source) = self.only_piece(posted) else { return false };
         let done = match request.opcode {
-            ibv_wr_opcode::IBV_WR_RDMA_WRITE => self.write_shortly(posted, &source, peer, lane),
+            ibv_wr_opcode::IBV_WR_RDMA_WRITE => self.write_shortly(posted, &source, peer, lane, alone),
             ibv_wr_opcode::IBV_WR_SEND | ibv_wr_opcode::IBV_WR_SEND_WITH_IMM => {
                 self.send_shortly(posted, &source, peer, lane, after)
             }
@@ -86,13 +87,13 @@ impl Qp {
     }
 
     /// The marks of a lane, to be set.
-    #[inline]
+    #[inline(always)]
     pub(super) fn marks<'a>(&'a self, peer: &'a Peer, lane: &LaneGuard<'_>) -> Marks<'a> {
         Marks { local: self.rnic.node().local_mark(lane.index()), remote: peer.link.mark(lane.index()) }
     }
 
     /// Sets the marks of a transfer, to this region of the peer or to none.
-    #[inline]
+    #[inline(always)]
     fn mark<'a>(
         &'a self,
         peer: &'a Peer,
@@ -108,13 +109,14 @@ impl Qp {
         marks
     }
 
-    #[inline]
+    #[inline(always)]
     fn write_shortly(
         &self,
         posted: &Posted<'_>,
         source: &Source<'_>,
         peer: &Peer,
         lane: &LaneGuard<'_>,
+        alone: bool,
     ) -> bool {
         if source.len == 0 || peer.card.access & WRITE == 0 {
             return false;
@@ -122,7 +124,7 @@ impl Qp {
         if peer.link.is_own() {
             self.write_own(posted, source, peer, lane)
         } else {
-            self.write_to_peer(posted, source, peer, lane)
+            self.write_to_peer(posted, source, peer, lane, alone)
         }
     }
 
@@ -151,14 +153,15 @@ impl Qp {
         true
     }
 
-    /// To memory that the peer shares.
-    #[inline]
+    /// To memory of the peer.
+    #[inline(always)]
     fn write_to_peer(
         &self,
         posted: &Posted<'_>,
         source: &Source<'_>,
         peer: &Peer,
         lane: &LaneGuard<'_>,
+        alone: bool,
     ) -> bool {
         let request = posted.request;
         let index = request.rkey >> 8;
@@ -172,8 +175,15 @@ impl Qp {
             return false;
         }
         let (address, length) = (request.remote_addr, request.length);
-        let Some(there) = shared_place(peer, lane, &card, address, length, Direction::Write) else {
-            return false;
+        let shared = if card.share == 0 {
+            None
+        } else {
+            shared_place(peer, lane, &card, address, length, Direction::Write)
+        };
+        let Some(there) = shared else {
+            let there = card.address.wrapping_add(address.wrapping_sub(card.iova));
+            let by_system = alone && card.access & kind::OWNER_ONLY == 0;
+            return by_system && self.write_by_system(source, peer, lane, (entry, pass, index), there);
         };
         reach(Step::BeforeMark);
         let _marks = self.mark(peer, source, index, lane);
@@ -186,6 +196,42 @@ impl Qp {
         unsafe { copy::copy(there, source.at, source.len) };
         peer.link.counters().add(lane, PathTaken::Direct, source.len);
         true
+    }
+
+    /// To memory that only the system reaches: what `list.rs` does for several messages. Body and tail are ordered by being ranges of
+    /// their own; where that does not do it, the long way makes two calls.
+    #[inline(always)]
+    fn write_by_system(
+        &self,
+        source: &Source<'_>,
+        peer: &Peer,
+        lane: &LaneGuard<'_>,
+        (entry, pass, index): (&MrEntry, Pass, u32),
+        there: u64,
+    ) -> bool {
+        let Some(vm) = peer.link.vm().filter(|_| vm::ORDERED) else { return false };
+        let tail = copy::tail_len(there as usize, source.len);
+        let body = source.len - tail;
+        let local = [vm::local(source.at, body), vm::local(source.at.wrapping_add(body), tail)];
+        let remote = [vm::remote(there, source.len)];
+        reach(Step::BeforeMark);
+        let marks = self.mark(peer, source, index, lane);
+        settle();
+        if !entry.holds(pass) || !peer.entry().holds(peer.pass) || !source.holds() {
+            return false;
+        }
+        reach(Step::BeforeCopy);
+        // SAFETY: the marks are settled and all gates hold, so the source may be read, and the range lies in the peer's region.
+        let moved = unsafe { vm.write(&local, &remote) };
+        drop(marks);
+        peer.link.counters().add_call(lane);
+        let done = moved == Ok(source.len);
+        if done {
+            peer.link.counters().add(lane, PathTaken::Vm, source.len);
+        } else if let Err(VmError::Forbidden(error)) = moved {
+            peer.link.forget_vm(error);
+        }
+        done
     }
 
     /// Into the slot of a receive queue that nobody else sends to. It is not claimed: until the one change that finishes it,

@@ -237,8 +237,14 @@ impl Batch {
         if self.local.is_full() {
             self.flush(way, direction)?;
         }
-        self.local.push(libc::iovec { iov_base: here.cast(), iov_len: len });
-        self.remote.push(vm::remote(there, len));
+        self.local.push(vm::local(here, len));
+        // One range of the peer's costs less than two; this side's keep the order.
+        match self.remote.last_mut() {
+            Some(last) if last.iov_base.addr().wrapping_add(last.iov_len) as u64 == there => {
+                last.iov_len += len
+            }
+            _ => self.remote.push(vm::remote(there, len)),
+        }
         self.bytes += len;
         Ok(())
     }
@@ -248,7 +254,7 @@ impl Batch {
     fn order(&mut self, way: Way<'_>, direction: Direction) -> Result<(), Broken> {
         // The kernel copies range after range, and x86-64 does not reorder stores; elsewhere it takes a second call,
         // behind a barrier (docs/soft-rnic-ordering.md).
-        if cfg!(target_arch = "x86_64") {
+        if vm::ORDERED {
             return Ok(());
         }
         self.flush(way, direction)?;

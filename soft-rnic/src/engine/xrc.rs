@@ -4,6 +4,7 @@
 //! queue and protection domain (InfiniBand specification, annex A14). Both may be of different processes. The marks stand for
 //! both: either of them is waited for when it goes.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use rdma_mummy_sys::types::{ibv_qp_state, ibv_wr_opcode};
@@ -156,6 +157,7 @@ impl Qp {
             longest: 0,
             established: false,
             told: false,
+            receives_apart: Cell::new(false),
         };
         if sending.receivers.len() == REMEMBERED {
             sending.receivers.clear();

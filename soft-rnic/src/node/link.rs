@@ -238,6 +238,7 @@ impl Link {
 
     /// The peer's memory, if the system lets this process copy from and to it. The first call tries that out, so it
     /// may take as long as a copy.
+    #[inline]
     pub(crate) fn vm(&self) -> Option<Vm> {
         let peer = self.peer.as_ref()?;
         if peer.vm_lost.load(Ordering::Relaxed) {

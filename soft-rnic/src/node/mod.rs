@@ -39,7 +39,7 @@ use std::time::{Duration, Instant};
 pub(crate) use crate::platform::vm::VmError;
 pub(crate) use directory::Reach;
 pub(crate) use heap::{Heap, HeapRange};
-pub(crate) use lane::LaneGuard;
+pub(crate) use lane::{LaneGuard, Lanes};
 pub(crate) use link::Link;
 pub(crate) use message::{Doorbell, PortGid, REPLY, Reader, Reply, Request, ShareId};
 pub(crate) use numbers::{LAST_BLOCK, QpNumber};
@@ -57,7 +57,6 @@ use crate::shared::segment::{LAYOUT_VERSION, Segment};
 use crate::status::{Peer, Statistics, Traffic};
 use census::Census;
 use directory::Directory;
-use lane::Lanes;
 use link::Common;
 use mailbox::{Command, Mailbox};
 use message::{MAX_GIDS, ProcessId};
@@ -268,10 +267,9 @@ impl Node {
         self.state.common.lanes.lock(number)
     }
 
-    /// The lane, if nobody has it.
-    #[inline]
-    pub(crate) fn try_lane(&self, number: usize) -> Option<LaneGuard<'_>> {
-        self.state.common.lanes.try_lock(number)
+    /// All of them.
+    pub(crate) fn lanes(&self) -> &Arc<Lanes> {
+        &self.state.common.lanes
     }
 
     /// Where a transfer marks this process's own memory as its source. Peers do not see it.

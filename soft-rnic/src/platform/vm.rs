@@ -7,6 +7,10 @@ use libc::iovec;
 /// How many ranges one call takes.
 pub(crate) const MAX_RANGES: usize = 1024;
 
+/// Whether what one call moves is seen in the order of its local ranges: x86-64 does not reorder the stores of one behind those of
+/// the next (docs/soft-rnic-ordering.md).
+pub(crate) const ORDERED: bool = cfg!(target_arch = "x86_64");
+
 /// The memory of another process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Vm {
@@ -27,6 +31,7 @@ pub(crate) enum VmError {
 }
 
 impl VmError {
+    #[cold]
     fn last() -> Self {
         match io::Error::last_os_error().raw_os_error().unwrap_or(0) {
             libc::ESRCH => Self::Gone,
@@ -37,7 +42,13 @@ impl VmError {
     }
 }
 
-/// A range of the other process's memory.
+/// A range of this process's memory.
+pub(crate) fn local(at: *const u8, len: usize) -> iovec {
+    iovec { iov_base: at.cast_mut().cast(), iov_len: len }
+}
+
+/// A range of the other process's memory. The system takes the ranges of the two sides as two streams of bytes, and looks up each
+/// range of the other process's by itself, which is most of what a short call costs.
 pub(crate) fn remote(address: u64, len: usize) -> iovec {
     iovec { iov_base: core::ptr::without_provenance_mut(address as usize), iov_len: len }
 }
@@ -69,6 +80,7 @@ impl Vm {
     ///
     /// The local ranges are readable for the length of the call. The remote ones are memory that the other
     /// process has offered for this, which holds even if the other process is this one.
+    #[inline]
     pub(crate) unsafe fn write(self, local: &[iovec], remote: &[iovec]) -> Result<usize, VmError> {
         // SAFETY: the caller's promise is that of the call.
         unsafe { self.call(libc::process_vm_writev, local, remote) }
@@ -83,6 +95,7 @@ impl Vm {
     /// # Safety
     ///
     /// The local ranges are writable for the length of the call, and no references to them exist.
+    #[inline]
     pub(crate) unsafe fn read(self, local: &[iovec], remote: &[iovec]) -> Result<usize, VmError> {
         // SAFETY: the caller's promise is that of the call.
         unsafe { self.call(libc::process_vm_readv, local, remote) }
@@ -91,6 +104,7 @@ impl Vm {
     /// # Safety
     ///
     /// What `copy` asks of the ranges.
+    #[inline]
     unsafe fn call(self, copy: CopyRanges, local: &[iovec], remote: &[iovec]) -> Result<usize, VmError> {
         let (locals, remotes) = (local.len() as libc::c_ulong, remote.len() as libc::c_ulong);
         // SAFETY: the lists are as long as is said; the ranges are the caller's promise.

@@ -13,11 +13,12 @@ use core::ops::{Deref, DerefMut};
 use core::ptr::NonNull;
 use std::sync::Arc;
 
-use crate::node::{LaneGuard, Node};
+use crate::node::{LaneGuard, Lanes};
 
 /// What may be touched by the holder of one lane only.
 pub(crate) struct Laned<T> {
-    node: Arc<Node>,
+    /// The process's.
+    lanes: Arc<Lanes>,
     lane: usize,
     value: UnsafeCell<T>,
 }
@@ -36,14 +37,14 @@ pub(crate) struct Held<'a, T> {
 }
 
 impl<T> Laned<T> {
-    pub(crate) fn new(node: Arc<Node>, lane: usize, value: T) -> Self {
-        Self { node, lane, value: UnsafeCell::new(value) }
+    pub(crate) fn new(lanes: Arc<Lanes>, lane: usize, value: T) -> Self {
+        Self { lanes, lane, value: UnsafeCell::new(value) }
     }
 
     /// Waits for the lane.
     #[inline]
     pub(crate) fn lock(&self) -> Held<'_, T> {
-        let guard = self.node.lane(self.lane);
+        let guard = self.lanes.lock(self.lane);
         self.held(guard)
     }
 }
@@ -51,7 +52,7 @@ impl<T> Laned<T> {
 impl<T> Laned<T> {
     /// The value, if nobody has the lane.
     pub(crate) fn try_lock(&self) -> Option<Held<'_, T>> {
-        let guard = self.node.try_lane(self.lane)?;
+        let guard = self.lanes.try_lock(self.lane)?;
         Some(self.held(guard))
     }
 

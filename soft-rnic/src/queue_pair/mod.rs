@@ -263,7 +263,7 @@ impl Qp {
                 plan.caps.max_send_sge,
                 plan.caps.max_inline_data,
             ),
-            sending: Laned::new(Arc::clone(node), lane, Sending::new()),
+            sending: Laned::new(Arc::clone(node.lanes()), lane, Sending::new()),
             receiving,
             flushed: AtomicU32::new(0),
             draining: AtomicBool::new(false),

@@ -37,6 +37,12 @@ impl Qp {
     #[inline]
     pub(super) fn check_postable(&self) -> Result<(), Refusal> {
         self.context.check_process()?;
+        self.check_state()
+    }
+
+    /// Whether requests may be posted now.
+    #[inline]
+    pub(super) fn check_state(&self) -> Result<(), Refusal> {
         match self.state() {
             ibv_qp_state::IBV_QPS_RESET | ibv_qp_state::IBV_QPS_INIT | ibv_qp_state::IBV_QPS_RTR => {
                 Err(self.refusal())

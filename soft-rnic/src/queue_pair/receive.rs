@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use rdma_mummy_sys::types::{
-    ibv_qp_state, ibv_qp_type, ibv_recv_wr, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status,
+    ibv_access_flags, ibv_qp_state, ibv_qp_type, ibv_recv_wr, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status,
 };
 
 use super::receive_queue::{ReceiveQueue, Received};
@@ -20,7 +20,7 @@ use crate::node::Link;
 use crate::objects::completion::Cqe;
 use crate::objects::completion::sources::Asked;
 use crate::platform::copy;
-use crate::shared::mark::settle;
+use crate::shared::mark::{Mark, settle};
 use crate::shared::slot::{Claim, EAGER, SlotHeader};
 
 impl Qp {
@@ -235,6 +235,9 @@ impl Qp {
         header: usize,
         byte_len: u64,
     ) -> Result<(), ibv_wc_status> {
+        if header == 0 && self.scatter_shortly(queue, received, byte_len) {
+            return Ok(());
+        }
         let lane = self.rnic.node().lane(self.number.index as usize);
         let mark = self.rnic.node().local_mark(lane.index());
         let mut gathered = Gathered::default();
@@ -264,6 +267,30 @@ impl Qp {
         }
         mark.clear();
         result
+    }
+
+    /// The same for one entry, as nearly all receives have; false if nothing has happened, and the long way is to find out what to do.
+    #[inline]
+    fn scatter_shortly(&self, queue: &ReceiveQueue, received: &Received, byte_len: u64) -> bool {
+        let [entry] = queue.entries(received.slot) else { return false };
+        let Some((region, pass, card)) = self.rnic.regions().read(entry.lkey) else { return false };
+        let pd = match &self.receiving {
+            Receiving::Own(_) => self.pd.number(),
+            Receiving::Shared { srq, .. } => srq.pd().number(),
+        };
+        let allowed = card.pd == pd && card.access & ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 != 0;
+        let fits = byte_len <= u64::from(entry.length).min(EAGER as u64);
+        let Some(at) = card.pointer(entry.addr, byte_len).filter(|_| allowed && fits) else { return false };
+        let lane = self.rnic.node().lane(self.number.index as usize);
+        let mark = self.rnic.node().local_mark(lane.index());
+        mark.publish(Mark::new(self.number.index, entry.lkey >> 8));
+        let holds = region.holds(pass);
+        if holds {
+            // SAFETY: the destination's key holds under a settled mark; the source is the eager bytes of a slot that is the owner's.
+            unsafe { copy::copy_unordered(at, queue.eager(received.slot), byte_len as usize) };
+        }
+        mark.clear();
+        holds
     }
 
     /// What a datagram says of its way.
@@ -340,9 +367,13 @@ impl Qp {
     pub(crate) fn link_gone(self: &Arc<Self>, link: u16) {
         let entry = self.entry();
         let left = match &self.receiving {
-            // Whatever it had finished is complete, whether it could say so or not. What it had claimed is the next that
-            // a message takes.
-            Receiving::Own(queue) => queue.lock().recover(link, |_| true, |slot| entry.set_cursor(slot)),
+            // Whatever it had finished is complete, whether it could say so or not. The first that it had claimed, and not
+            // finished, is the next that a message takes.
+            Receiving::Own(queue) => {
+                let mut next = None;
+                let recovering = |slot| *next.get_or_insert_with(|| entry.set_cursor(slot));
+                queue.lock().recover(link, |_| true, recovering)
+            }
             Receiving::Shared { .. } => {
                 let mut pending = Vec::new();
                 self.pending_shared(&mut pending);

@@ -276,7 +276,7 @@ impl ReceiveQueue {
         self.slot(slot).header.unclaim(claim)
     }
 
-    /// Offers the slots anew that a dead peer held; `keep` says of a finished one that it has been told of.
+    /// Offers the slots anew that a dead peer held, the oldest first; `keep` says of a finished one that it has been told of.
     /// `recovering` is called before each. True if the peer has left anything behind.
     pub(crate) fn recover(
         &mut self,
@@ -285,7 +285,8 @@ impl ReceiveQueue {
         mut recovering: impl FnMut(u32),
     ) -> bool {
         let mut left = false;
-        for index in 0..self.used {
+        let from_head = (self.head..self.used).chain(0..self.head.min(self.used));
+        for index in from_head {
             let header = self.slot(index).header;
             let recover = match header.holder() {
                 Holder::Claimed { link: holder } if holder == link => true,
@@ -330,6 +331,31 @@ mod tests {
         let received = queue.oldest(false)?;
         queue.consume(received.slot);
         Some(received.wr_id)
+    }
+
+    #[test]
+    fn what_the_dead_held_comes_back_oldest_first() {
+        let mut queue = queue(4);
+        (0..4).for_each(|number| post(&mut queue, number));
+        let claim =
+            |queue: &ReceiveQueue, slot: u32| queue.slot(slot).header.claim(1).expect("it was posted");
+        for slot in 0..2 {
+            let claim = claim(&queue, slot);
+            assert!(queue.slot(slot).header.finish(claim, &Delivery::default()));
+            assert_eq!(oldest(&mut queue), Some(slot.into()));
+        }
+        // Round the end: the oldest are 2 and 3, the later ones 0 and 1.
+        (4..6).for_each(|number| post(&mut queue, number));
+        let first = claim(&queue, 2);
+        assert!(queue.slot(2).header.finish(first, &Delivery::default()));
+        for slot in [3, 0, 1] {
+            claim(&queue, slot);
+        }
+        let mut recovered = Vec::new();
+        assert!(queue.recover(1, |_| true, |slot| recovered.push(slot)));
+        assert_eq!(recovered, [3, 0, 1]);
+        assert_eq!(oldest(&mut queue), Some(2));
+        assert_eq!(std::iter::from_fn(|| queue.take_back()).collect::<Vec<_>>(), [3, 4, 5]);
     }
 
     #[test]

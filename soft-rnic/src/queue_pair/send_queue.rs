@@ -214,6 +214,28 @@ impl Poster<'_> {
         if self.added() == 0 { None } else { Some(self.last()) }
     }
 
+    /// Gives the last request one entry.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: the queue pair takes none.
+    #[inline]
+    pub(crate) fn set_entry(&mut self, entry: ibv_sge) -> Result<(), Refusal> {
+        let SendQueue { requests, entries, max_sge, .. } = self.queue;
+        if *max_sge == 0 {
+            return Err(libc::EINVAL);
+        }
+        let place = self.queue.place(self.tail.wrapping_sub(1));
+        let (request, cell) = (requests[place].get(), entries[place * max_sge].get());
+        // SAFETY: both are the last request's, which is the poster's, as in `last`.
+        unsafe {
+            *cell = entry;
+            (*request).payload = Payload::Entries(1);
+            (*request).length = entry.length.into();
+        }
+        Ok(())
+    }
+
     /// Gives the last request its entries.
     ///
     /// # Errors

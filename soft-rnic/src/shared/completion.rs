@@ -1,6 +1,8 @@
 //! A completion queue as peers see it: which queue pairs have news, and whether somebody wants to be woken.
 
-use crate::sync::{AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed, Release, SeqCst, fence};
+use crate::sync::{
+    AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed, Release, SeqCst, fence, fence_after_change,
+};
 
 /// Words of ready bits. A queue pair's source number, modulo the number of bits, is its bit: several may share one.
 pub(crate) const READY_WORDS: usize = if cfg!(loom) { 1 } else { 64 };
@@ -99,18 +101,19 @@ impl CqEntry {
     ///
     /// Between the slot's state and the look at the bit stands a fence, and between the taking of the bit and the owner's
     /// look at the slot another: a peer that finds the bit set, and leaves it so, has the owner look after it was taken. A second
-    /// fence stands between the bit and the look at `armed`.
+    /// fence stands between the bit and the look at `armed`. The caller's last change was a read-modify-write, which made the slot
+    /// done (or put its number into a ring): it may serve for both.
     #[inline]
     pub(crate) fn announce(&self, source: u32, solicited: bool) -> Announced {
         let bit = source as usize % (READY_WORDS * 64);
         let (word, bit) = (&self.ready[bit / 64], 1 << (bit % 64));
-        fence(SeqCst);
+        fence_after_change();
         // Setting it again would take the line from an owner that polls.
         if word.load(Relaxed) & bit == 0 {
             word.fetch_or(bit, AcqRel);
         }
         let overrun = self.counts() && self.count();
-        fence(SeqCst);
+        fence_after_change();
         Announced { wake: self.disarm(solicited), overrun: overrun && self.overrun.swap(1, Relaxed) == 0 }
     }
 
@@ -183,7 +186,7 @@ impl CqEntry {
             return 0;
         }
         let bits = word.swap(0, AcqRel);
-        fence(SeqCst);
+        fence_after_change();
         bits
     }
 

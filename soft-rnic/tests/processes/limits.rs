@@ -10,13 +10,15 @@ use libtest_mimic::Trial;
 use rdma_mummy_sys::types::*;
 use rustix::process::Signal;
 
-use crate::kit::{Address, Device, Memory, Timing, dereg, lib, rkey, until};
+use crate::kit::{Address, Device, Memory, Timing, dereg, lib, post_shared, rkey, until};
 use crate::role::{self, Role, say, told};
 use crate::soak::Resources;
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
-const TIMING: Timing = Timing { timeout: 12, retry_cnt: 3 };
+pub(crate) const TIMING: Timing = Timing { timeout: 12, retry_cnt: 3 };
 pub(crate) const LEN: usize = 100_000;
+/// What a side can take at first.
+pub(crate) const RECEIVES: u64 = 4;
 const NOBODY: u32 = 65534;
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -100,6 +102,7 @@ pub(crate) struct Side {
     pub(crate) mr: *mut ibv_mr,
     pub(crate) cq: crate::kit::Cq,
     pub(crate) qp: crate::kit::Qp,
+    srq: *mut ibv_srq,
 }
 
 impl Side {
@@ -108,12 +111,25 @@ impl Side {
     }
 
     fn on(device: Device) -> Self {
+        Self::with(device, ptr::null_mut())
+    }
+
+    fn with(device: Device, srq: *mut ibv_srq) -> Self {
         let memory = Memory::private(LEN);
         let (mr, cq) = (memory.register(device), device.cq(16, ptr::null_mut()));
-        let qp = device.qp(ibv_qp_type::IBV_QPT_RC, cq, ptr::null_mut(), 8);
+        let qp = device.qp(ibv_qp_type::IBV_QPT_RC, cq, srq, 8);
         qp.init();
-        (0..4).for_each(|id| assert_eq!(qp.receive(id, memory.sge(mr, 0, LEN)), 0));
-        Self { device, memory, mr, cq, qp }
+        let side = Self { device, memory, mr, cq, qp, srq };
+        (0..RECEIVES).for_each(|id| side.receive(id));
+        side
+    }
+
+    /// Offers all of the memory once more.
+    fn receive(&self, id: u64) {
+        let sge = self.memory.sge(self.mr, 0, LEN);
+        let posted =
+            if self.srq.is_null() { self.qp.receive(id, sge) } else { post_shared(self.srq, id, sge) };
+        assert_eq!(posted, 0);
     }
 
     pub(crate) fn device(&self) -> Device {
@@ -142,7 +158,12 @@ impl Side {
 
     fn take_down(self) -> Device {
         assert_eq!(self.qp.destroy(), 0);
-        assert_eq!(dereg(self.mr), 0);
+        if !self.srq.is_null() {
+            // SAFETY: no queue pair uses it any more.
+            assert_eq!(unsafe { (lib().ibv_destroy_srq)(self.srq) }, 0);
+        }
+        // It may have been deregistered before.
+        assert!(self.mr.is_null() || dereg(self.mr) == 0);
         self.cq.destroy();
         self.memory.free();
         self.device
@@ -160,7 +181,9 @@ fn partner(arguments: &[String]) {
     if role == Some("nobody") {
         become_nobody();
     }
-    let side = Side::new();
+    let device = Device::open();
+    let srq = if role == Some("shared") { device.srq(8) } else { ptr::null_mut() };
+    let side = Side::with(device, srq);
     side.memory.fill(0x33);
     say(&side.address().to_string());
     let to: Address = told().expect("a line").parse().expect("an address");
@@ -182,6 +205,14 @@ fn partner(arguments: &[String]) {
                 // SAFETY: a page of the memory, which only peers may still look for.
                 let unmapped = unsafe { libc::munmap(side.memory.base.add(10 * 4096).cast(), 4096) };
                 if unmapped == 0 { "done" } else { "it stays" }.to_owned()
+            }
+            "receive" => {
+                side.receive(9);
+                "done".to_owned()
+            }
+            "poll" => {
+                let wc = side.cq.one("a message", PATIENCE);
+                format!("{} {} {}", wc.wr_id, wc.status.0, wc.byte_len)
             }
             line if line.starts_with("byte ") => {
                 side.memory.byte(line[5..].parse().expect("where")).to_string()

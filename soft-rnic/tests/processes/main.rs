@@ -12,6 +12,7 @@ mod multicast;
 mod regions;
 mod revocation;
 mod role;
+mod sends;
 mod soak;
 mod status;
 mod xrc;
@@ -30,6 +31,7 @@ fn main() -> std::process::ExitCode {
     trials.extend(death::trials());
     trials.extend(limits::trials());
     trials.extend(copies::trials());
+    trials.extend(sends::trials());
     trials.extend(multicast::trials());
     trials.extend(xrc::trials());
     trials.extend(regions::trials());

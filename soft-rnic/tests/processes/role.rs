@@ -49,6 +49,7 @@ pub(crate) fn play() -> bool {
         "regions" => crate::regions::play(&arguments[1..]),
         "region-owner" => crate::regions::owner(&arguments[1..]),
         "copies" => crate::copies::play(&arguments[1..]),
+        "sends" => crate::sends::play(&arguments[1..]),
         "worker" => crate::soak::worker(&arguments[1..]),
         other => crate::limits::play(other, &arguments[1..]),
     }

@@ -83,7 +83,7 @@ impl MemoryRegion {
     ) -> Result<Self, ReregisterMemoryRegionError> {
         let flags = change.flags();
         let refused = |region, source| ReregisterMemoryRegionError::Unchanged { region, source };
-        if !matches!(self.kind, MemoryKind::Program) || flags.0 == 0 {
+        if !matches!(self.kind(), MemoryKind::Program) || flags.0 == 0 {
             return Err(refused(self, io::ErrorKind::InvalidInput.into()));
         }
         if change.pd.as_ref().is_some_and(|pd| pd.context() != self.pd.context()) {

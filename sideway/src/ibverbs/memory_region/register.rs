@@ -14,12 +14,12 @@ use crate::ibverbs::protection_domain::ProtectionDomain;
 use crate::ibverbs::{AccessFlags, Unsupported};
 
 /// What is registered, for the region and for the error.
-struct Asked {
+struct Asked<'a> {
     ptr: *mut u8,
     len: usize,
     iova: u64,
     access: AccessFlags,
-    kind: MemoryKind,
+    kind: MemoryKind<'a>,
 }
 
 impl ProtectionDomain {
@@ -184,7 +184,7 @@ impl ProtectionDomain {
         let (pd, raw) = (self.as_raw().as_ptr(), dm.as_raw().as_ptr());
         // SAFETY: domain and memory live and are of one context.
         let mr = unsafe { verbs::ibv_reg_dm_mr(pd, raw, offset, length, access.bits()) };
-        let kind = MemoryKind::Device(dm.clone());
+        let kind = MemoryKind::Device(dm);
         let asked = Asked { ptr: ptr::null_mut(), len: length, iova: 0, access, kind };
         // SAFETY: it was made just now.
         unsafe { MemoryRegion::of_raw(self, mr, asked, "ibv_reg_dm_mr") }
@@ -204,7 +204,7 @@ impl MemoryRegion {
     unsafe fn of_raw(
         pd: &ProtectionDomain,
         mr: *mut ibv_mr,
-        asked: Asked,
+        asked: Asked<'_>,
         verb: &'static str,
     ) -> Result<Self, RegisterMemoryRegionError> {
         let Asked { ptr, len, iova, access, kind } = asked;
@@ -214,7 +214,9 @@ impl MemoryRegion {
         };
         // SAFETY: the library returned a region; the fields are in every release's struct.
         let (lkey, rkey) = unsafe { ((*mr.as_ptr()).lkey, (*mr.as_ptr()).rkey) };
-        Ok(Self { mr, ptr, len, iova, access, lkey, rkey, pd: pd.clone(), kind })
+        let is_dma_buf = matches!(kind, MemoryKind::DmaBuf);
+        let dm = if let MemoryKind::Device(dm) = kind { Some(dm.clone()) } else { None };
+        Ok(Self { mr, ptr, len, iova, access, lkey, rkey, is_dma_buf, pd: pd.clone(), dm })
     }
 }
 

@@ -25,7 +25,7 @@ fn a_node_talks_to_itself() {
     a.node.run_timers();
     a.expect(&Told::Timer(7));
     let lane = a.node.lane(LANES + 1);
-    assert!(lane.index() == 1 && a.node.try_lane(1).is_none());
+    assert!(lane.index() == 1 && a.node.lanes().try_lock(1).is_none());
     let stuck = Err(Stuck { link: 0, pid: Some(std::process::id()) });
     link.mark(lane.index()).publish(Mark::new(1, 2));
     assert_eq!(a.node.wait_unmarked(Revoked::Region(2)), stuck);

@@ -196,7 +196,9 @@ impl Cq {
     pub(crate) fn push(&self, mut cqe: Cqe, solicited: bool) {
         self.stamp(&mut cqe);
         let room = self.capacity.load(Relaxed) as usize;
-        let peers = if self.sources.is_empty() { 0 } else { self.entry().waiting() };
+        // Where nobody counts there are none that matter, and the counters are lines of other processors.
+        let counts = !self.sources.is_empty() && self.entry().counts();
+        let peers = if counts { self.entry().waiting() } else { 0 };
         if !self.own.push(cqe, room.saturating_sub(peers), self.options.ignore_overrun) {
             self.overrun();
             return;
@@ -248,6 +250,8 @@ impl Cq {
 
     /// This process itself has a receive completion ready at a source: to be called once for each, after it is there.
     pub(crate) fn source_ready(&self, source: u32, solicited: bool) {
+        // What is ready may have been made so by a store.
+        fence(SeqCst);
         let announced = self.entry().announce(source, solicited);
         if announced.wake {
             self.notify();

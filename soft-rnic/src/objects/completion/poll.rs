@@ -105,15 +105,17 @@ impl Cq {
             return None;
         }
         let mut turn = self.poll.take();
-        self.advance(&mut turn).then_some(turn)
+        self.step(&mut turn).then_some(turn)
     }
 
     /// Moves an extended poll to the next completion; false if there is none.
     #[inline]
     pub(crate) fn advance(&self, turn: &mut Turn<'_>) -> bool {
-        if self.is_idle() {
-            return false;
-        }
+        !self.is_idle() && self.step(turn)
+    }
+
+    #[inline(always)]
+    fn step(&self, turn: &mut Turn<'_>) -> bool {
         if !self.progress.is_empty() {
             self.progress.make();
         }

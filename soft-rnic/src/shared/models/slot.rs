@@ -197,3 +197,100 @@ fn a_dead_peers_slot_is_recovered() {
         });
     }
 }
+
+/// Two receives, and a list of two messages for them.
+struct Two([Receive; 2]);
+
+impl Two {
+    fn posted() -> Arc<Self> {
+        let receive = || {
+            let receive = Receive { slot: SlotHeader::default(), memory: Memory::new() };
+            receive.post(1);
+            receive
+        };
+        Arc::new(Self([receive(), receive()]))
+    }
+
+    /// Claims both, writes both, and finishes one after the other; dies after so many steps. How many it has finished.
+    fn send(&self, link: u16, mut life: Life) -> usize {
+        let Self(receives) = self;
+        let mut claims = Vec::new();
+        for receive in receives {
+            if !life.alive() {
+                return 0;
+            }
+            claims.extend(receive.slot.claim(link));
+        }
+        for receive in receives {
+            if !life.alive() {
+                return 0;
+            }
+            receive.memory.write(link.into());
+        }
+        let delivery = Delivery { imm_data: link.into(), ..Delivery::default() };
+        let finish = |(receive, claim): (&Receive, _)| life.alive() && receive.slot.finish(claim, &delivery);
+        receives.iter().zip(claims).map(finish).take_while(|done| *done).count()
+    }
+}
+
+/// Whatever step of a list is the last: what has come is whole and the first of it; the rest is offered anew.
+#[test]
+fn of_a_dead_peers_list_the_first_have_come() {
+    for steps in 0..7 {
+        explore(move |turns| {
+            let two = Two::posted();
+            let mortal = thread::spawn({
+                let two = two.clone();
+                move || two.send(1, Life(steps))
+            });
+            turns.at(0);
+            let Two([first, second]) = &*two;
+            // The owner looks in order.
+            let seen = usize::from(first.receive().is_some());
+            let seen = seen + usize::from(seen == 1 && second.receive().is_some());
+            let sent = mortal.join().unwrap();
+            assert!(seen <= sent);
+            assert_eq!(sent, steps.saturating_sub(4));
+            for (number, receive) in two.0.iter().enumerate() {
+                assert_eq!(receive.receive().is_some(), number < sent);
+                if matches!(receive.slot.holder(), Holder::Claimed { .. }) {
+                    assert!(receive.slot.recover(1));
+                }
+                assert_eq!(receive.send(2, FOREVER), number >= sent);
+            }
+        });
+    }
+}
+
+/// A list that is given back, the latest first, while its owner takes its receives back, the earliest first.
+#[test]
+fn a_list_is_given_back_or_taken_back() {
+    explore(|turns| {
+        let two = Two::posted();
+        let peer = thread::spawn({
+            let two = two.clone();
+            move || {
+                let claims = two.0.each_ref().map(|receive| receive.slot.claim(1));
+                turns.at(1);
+                for (receive, claim) in two.0.iter().zip(claims).rev() {
+                    if let Some(claim) = claim {
+                        receive.memory.write(1);
+                        assert!(receive.slot.unclaim(claim));
+                    }
+                }
+            }
+        });
+        turns.at(0);
+        let take_back = |receive: &Receive| {
+            let taken = receive.slot.take_back();
+            if taken {
+                receive.memory.write(9);
+            }
+            taken
+        };
+        let early = two.0.iter().take_while(|receive| take_back(receive)).count();
+        peer.join().unwrap();
+        let late = two.0[early..].iter().take_while(|receive| take_back(receive)).count();
+        assert_eq!(early + late, 2, "none stays behind");
+    });
+}

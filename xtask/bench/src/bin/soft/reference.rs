@@ -97,19 +97,20 @@ pub(crate) struct Remote {
 }
 
 impl Remote {
-    /// What the device does for a write, by the system call alone: the body, and the last 8 bytes after it.
+    /// What the device does for a write, by the system call alone, with the same lists: the body, and the last 8 bytes after it,
+    /// to one range.
     pub(crate) fn writes(self, from: *mut u8, bytes: usize, count: u64) -> Result<f64> {
         let (body, there) = (bytes - 8, self.address as usize);
         let range = |at: *mut u8, iov_len| libc::iovec { iov_base: at.cast(), iov_len };
         let local = [range(from, body), range(from.wrapping_add(body), 8)];
         let to = std::ptr::without_provenance_mut::<u8>(there);
-        let remote = [range(to, body), range(to.wrapping_add(body), 8)];
+        let remote = [range(to, bytes)];
         let start = Instant::now();
         for _ in 0..count {
             // SAFETY: the local ranges are within the caller's memory, which nobody writes to; the remote ones are the
             // second half of the other process's, which holds it ready for that.
             let copied =
-                unsafe { libc::process_vm_writev(self.pid, local.as_ptr(), 2, remote.as_ptr(), 2, 0) };
+                unsafe { libc::process_vm_writev(self.pid, local.as_ptr(), 2, remote.as_ptr(), 1, 0) };
             ensure!(copied == bytes as isize, "process_vm_writev: {}", std::io::Error::last_os_error());
         }
         Ok(start.elapsed().as_nanos() as f64 / count as f64)
