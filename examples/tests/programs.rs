@@ -5,7 +5,7 @@ mod common;
 
 use common::{Output, example, run, run_with};
 
-const PROGRAMS: [&str; 7] = [
+const PROGRAMS: [&str; 9] = [
     "show_gids",
     "ibv_devinfo",
     "rc_pingpong",
@@ -13,6 +13,8 @@ const PROGRAMS: [&str; 7] = [
     "uc_pingpong",
     "ud_pingpong",
     "srq_pingpong",
+    "atomic_counters",
+    "worker",
 ];
 const PING_PONGS: [&str; 2] = ["rc_pingpong", "rc_pingpong_split"];
 
