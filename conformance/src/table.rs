@@ -45,7 +45,42 @@ rdma-core 44 with kernel 6.1, new is 56.1 with 6.12.
 const VERBS: &str = include_str!("../verbs.txt");
 
 /// What no case is about, and why.
-const WITHOUT: &[(&str, &str)] = &[];
+const WITHOUT: &[(&str, &str)] = &[
+    (
+        "`ibv_destroy_ah`, `ibv_dealloc_dmah`, `ibv_destroy_flow`, `ibv_destroy_flow_action`, `ibv_modify_flow_action_esp`, \
+         `ibv_destroy_counters`, `ibv_attach_counters_point_flow`, `ibv_read_counters`, `ibv_modify_wq`, `ibv_destroy_wq`, \
+         `ibv_destroy_rwq_ind_table`, `ibv_post_wq_recv`",
+        "called by the cases about what makes these objects, or of objects that no device here has",
+    ),
+    (
+        "`ibv_destroy_comp_cntr`, `ibv_set_comp_cntr`, `ibv_set_err_comp_cntr`, `ibv_inc_comp_cntr`, `ibv_inc_err_comp_cntr`, \
+         `ibv_read_comp_cntr`, `ibv_read_err_comp_cntr`, `ibv_qp_attach_comp_cntr`, `_ibv_query_comp_cntr_caps`",
+        "of completion counters, which no device here has; sideway's tests have them over a made-up device",
+    ),
+    (
+        "`ibv_wr_send_tso`, `ibv_wc_read_cvlan`, `ibv_wc_read_flow_tag`, `ibv_wc_read_tm_info`",
+        "of raw packets, flows and tags, which no device here has; asking for them is refused in the cases of \
+         `ibv_create_qp_ex` and `ibv_create_cq_ex`",
+    ),
+    (
+        "`ibv_fork_init`, `ibv_is_fork_initialized`",
+        "for the whole process and for good; sideway's tests have them",
+    ),
+    (
+        "`ibv_dm_export_dmabuf_fd`, `ibv_export_buf_dmabuf_fd`",
+        "memory of a software device is no dma-buf; sideway's tests have them over a made-up device",
+    ),
+    (
+        "`ibv_resolve_eth_l2_from_gid`",
+        "asks the host's neighbours, which are no device's; `soft-rnic` has a test of its own host's",
+    ),
+    (
+        "`_ibv_query_gid_ex`, `_ibv_query_gid_table`, `__ibv_get_device_list`, `___ibv_query_port`, `__ibv_reg_mr`, \
+         `__ibv_reg_mr_iova`, `ibv_reg_mr_iova2`, `verbs_get_ctx`, `ibv_cq_ex_to_cq`, `ibv_is_qpt_supported`, \
+         `ibv_flow_label_to_udp_sport`, `ibv_inc_rkey`, `ibv_wr_set_inline_data_list`",
+        "what the header's functions are made of, or what they are called by; `rdma-mummy-sys` tests them against the C header",
+    ),
+];
 
 /// A line a verb: for each column how many cases passed, and why others were skipped.
 type Rows = BTreeMap<String, [String; 4]>;

@@ -125,6 +125,61 @@ pub struct SrqArgs {
     odp: bool,
 }
 
+/// Sends messages to and fro over extended reliable connections, between a server and its clients. Either side can be rdma-core's
+/// ibv_xsrq_pingpong.
+#[derive(Clone, Debug, clap::Parser)]
+pub struct XsrqArgs {
+    /// The server's name or address; without it this side is the server
+    host: Option<String>,
+
+    /// The TCP port on which addresses are exchanged
+    #[arg(short, long, default_value_t = 18515, value_parser = clap::value_parser!(u16).range(1..))]
+    port: u16,
+
+    /// The device [default: the first]
+    #[arg(short = 'd', long = "ib-dev", value_name = "DEV")]
+    ib_dev: Option<String>,
+
+    /// The device's port
+    #[arg(short = 'i', long = "ib-port", value_name = "PORT", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..))]
+    ib_port: u8,
+
+    /// The size of the message, in bytes
+    #[arg(short, long, default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..))]
+    size: u32,
+
+    /// The size of packets: 256, 512, 1024, 2048 or 4096 bytes (C's program has the same default, whatever its manual says)
+    #[arg(short, long, default_value = "1024", value_parser = mtu)]
+    mtu: Mtu,
+
+    /// The number of clients that the server waits for
+    #[arg(short, long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=MAX_CLIENTS))]
+    clients: u32,
+
+    /// The number of exchanges with each client
+    #[arg(short = 'n', long = "num-tests", value_name = "ITERS", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    num_tests: u32,
+
+    /// The service level
+    #[arg(short = 'l', long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(..16))]
+    sl: u8,
+
+    /// Sleep until completions come
+    #[arg(short, long)]
+    events: bool,
+
+    /// The index of the port's GID [default: one that can be reached from furthest]
+    #[arg(short, long, value_name = "INDEX")]
+    gid_idx: Option<u8>,
+
+    /// Give up when nothing happens for so long: the peer may be dead (0: never)
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    timeout: u32,
+}
+
+/// Each of them has a connection to the server, which stays open.
+const MAX_CLIENTS: i64 = 1000;
+
 /// C's limit.
 pub(super) const MAX_PAIRS: i64 = 256;
 
@@ -199,7 +254,7 @@ pub struct Plan {
     pub mtu: Option<Mtu>,
     /// The queue pairs' type.
     pub qp_type: QueuePairType,
-    /// How many queue pairs share a receive queue; 0 where the one has its own.
+    /// How many queue pairs, or clients, share a receive queue; 0 where the one has its own.
     pub sharing: u32,
     /// How many receives to post at a time.
     pub rx_depth: u32,
@@ -256,6 +311,31 @@ impl TryFrom<SrqArgs> for Plan {
         }
         let plan = Self::connected(args.common, args.message, QueuePairType::ReliableConnection);
         Ok(Self { sharing, ..plan })
+    }
+}
+
+impl From<XsrqArgs> for Plan {
+    fn from(args: XsrqArgs) -> Self {
+        let XsrqArgs {
+            host, port, ib_dev, ib_port, size, mtu, num_tests, sl, events, gid_idx, timeout, ..
+        } = args;
+        let clients = if host.is_some() { 1 } else { args.clients };
+        // One is on its way in from each client at a time.
+        let (rx_depth, chk) = (2 * clients, false);
+        let common = Common {
+            host,
+            port,
+            ib_dev,
+            ib_port,
+            rx_depth,
+            iters: num_tests,
+            sl,
+            gid_idx,
+            chk,
+            events,
+            timeout,
+        };
+        Self { sharing: clients, ..Self::connected(common, Message { size, mtu }, QueuePairType::XrcSend) }
     }
 }
 
@@ -421,5 +501,12 @@ mod tests {
             assert!(matches!(refused, Err(Failure::Setup(reason)) if reason.starts_with(words)));
         }
         assert!(parse::<SrqArgs>("-q 257").is_err());
+        let plan = Plan::from(parse::<XsrqArgs>("").unwrap());
+        assert_eq!((plan.size, plan.mtu, plan.iters), (4096, Some(Mtu::Mtu1024), 5));
+        assert_eq!((plan.sharing, plan.rx_depth), (1, 2));
+        let plan = Plan::from(parse::<XsrqArgs>("-c 3 -n 7").unwrap());
+        assert_eq!((plan.sharing, plan.rx_depth, plan.iters), (3, 6, 7));
+        assert_eq!(Plan::from(parse::<XsrqArgs>("-c 3 server").unwrap()).sharing, 1);
+        assert!(parse::<XsrqArgs>("-c 0").is_err());
     }
 }

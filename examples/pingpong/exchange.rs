@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use sideway::ibverbs::connect::Endpoint;
 
-use super::wire;
+use super::wire::{self, XrcAddress};
 use crate::program::Failure;
 
 /// How long the other side may take for its next step. On the server that includes finding a route.
@@ -65,12 +65,70 @@ pub fn answer_all(
     local: &[Endpoint],
     get_ready: impl FnOnce(&[Endpoint]) -> Result<(), Failure>,
 ) -> Result<Vec<Endpoint>, Failure> {
+    answer_on(&listen(port)?, local, get_ready)
+}
+
+/// Waits for clients.
+///
+/// # Errors
+///
+/// The port is taken.
+pub fn listen(port: u16) -> Result<TcpListener, Failure> {
     // A socket for IPv6 takes IPv4, too, unless the system says otherwise.
     let any: [SocketAddr; 2] = [(Ipv6Addr::UNSPECIFIED, port).into(), (Ipv4Addr::UNSPECIFIED, port).into()];
-    let listener = TcpListener::bind(&any[..]).map_err(|error| {
+    TcpListener::bind(&any[..]).map_err(|error| {
         Failure::setup(format_args!("cannot listen on TCP port {port}: {error}; choose another with -p"))
-    })?;
-    answer_on(&listener, local, get_ready)
+    })
+}
+
+/// The client's part where both directions have ends of their own. The connection is needed again at the end.
+///
+/// # Errors
+///
+/// There is no server, or it does not behave as one.
+pub fn call_xrc(host: &str, port: u16, local: &XrcAddress) -> Result<(TcpStream, XrcAddress), Failure> {
+    let mut stream = connect(host, port)?;
+    send(&mut stream, wire::encode_xrc(local).as_bytes())?;
+    let remote = wire::decode_xrc(&receive(&mut stream)?, local)?;
+    Ok((stream, remote))
+}
+
+/// The server's part: the next client's address is given to `get_ready`, after which the client may send.
+///
+/// # Errors
+///
+/// The client does not behave as one, or what `get_ready` says.
+pub fn answer_xrc(
+    listener: &TcpListener,
+    local: &XrcAddress,
+    get_ready: impl FnOnce(&XrcAddress) -> Result<(), Failure>,
+) -> Result<TcpStream, Failure> {
+    let (mut stream, _) = listener.accept()?;
+    limit(&stream)?;
+    let remote = wire::decode_xrc(&receive(&mut stream)?, local)?;
+    get_ready(&remote)?;
+    send(&mut stream, wire::encode_xrc(local).as_bytes())?;
+    Ok(stream)
+}
+
+/// Both sides stay until the other has what was sent to it: the client says first that it has.
+///
+/// # Errors
+///
+/// The other side is gone, or says something else.
+pub fn part(peers: &mut [TcpStream], is_client: bool) -> Result<(), Failure> {
+    let say = |peers: &mut [TcpStream]| peers.iter_mut().try_for_each(|peer| send(peer, wire::END));
+    if is_client {
+        say(peers)?;
+    }
+    for peer in &mut *peers {
+        let end: [u8; wire::END.len()] = receive(peer)?;
+        if &end != wire::END {
+            let said = end.escape_ascii();
+            return Err(Failure::setup(format_args!("the peer sent \"{said}\" where `END` belongs")));
+        }
+    }
+    if is_client { Ok(()) } else { say(peers) }
 }
 
 fn answer_on(

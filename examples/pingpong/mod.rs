@@ -1,4 +1,5 @@
-//! The ping-pong programs: [`game`] between two queue pairs, [`crowd`] between many that share a receive queue; and what they
+//! The ping-pong programs: [`game`] between two queue pairs, [`crowd`] between many that share a receive queue, [`ring`] between a
+//! server and its clients over extended reliable connections; and what they
 //! need besides verbs: arguments, the exchange of addresses, the memory that goes to and fro, and whose turn it is.
 //!
 //! All of it is such that either side can be rdma-core's `ibv_rc_pingpong` and its kin.
@@ -10,9 +11,10 @@ pub mod exchange;
 pub mod game;
 pub mod rally;
 pub mod report;
+pub mod ring;
 pub mod wire;
 
-pub use args::{Args, Plan, SrqArgs, UcArgs, UdArgs};
+pub use args::{Args, Plan, SrqArgs, UcArgs, UdArgs, XsrqArgs};
 pub use ball::Ball;
 pub use rally::{Patience, Rally, Receives, start_poll};
 

@@ -19,6 +19,69 @@ pub const LENGTH: usize = 52;
 /// What the client says when it has the server's address, with the zero byte at its end.
 pub const DONE: &[u8; 5] = b"done\0";
 
+/// Where one side of an extended reliable connection is, in both directions.
+///
+/// ```text
+/// 0000:458002:458003:3809ee:458001:00000000000000000000ffff7f000001
+/// LID  target send   PSN    SRQ    GID
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct XrcAddress {
+    /// The target.
+    pub receive: Endpoint,
+    /// The initiator's number.
+    pub send_qpn: u32,
+    /// The shared receive queue's number.
+    pub srqn: u32,
+}
+
+impl XrcAddress {
+    /// The initiator.
+    pub fn sender(&self) -> Endpoint {
+        Endpoint { qp_number: self.send_qpn, ..self.receive.clone() }
+    }
+}
+
+/// The length of such a text, with the zero byte at its end.
+pub const XRC_LENGTH: usize = 66;
+
+/// What each side says at the end, with the zero byte at its end.
+pub const END: &[u8; 4] = b"END\0";
+
+/// The text for it.
+pub fn encode_xrc(address: &XrcAddress) -> String {
+    let XrcAddress { receive, send_qpn, srqn } = address;
+    let Endpoint { lid, qp_number, packet_seq_num, .. } = receive;
+    let gid = u128::from_be_bytes(gid_of(receive).raw);
+    let [target, send, psn, srqn] = [*qp_number, *send_qpn, *packet_seq_num, *srqn].map(|n| n & 0xff_ffff);
+    format!("{lid:04x}:{target:06x}:{send:06x}:{psn:06x}:{srqn:06x}:{gid:032x}\0")
+}
+
+/// What a text says; link layer and MTU are taken to be those of `local`.
+///
+/// # Errors
+///
+/// The text is of another form.
+pub fn decode_xrc(text: &[u8; XRC_LENGTH], local: &XrcAddress) -> Result<XrcAddress, WireError> {
+    parse_xrc(text, local).ok_or_else(|| WireError { text: text.escape_ascii().to_string() })
+}
+
+fn parse_xrc(text: &[u8; XRC_LENGTH], local: &XrcAddress) -> Option<XrcAddress> {
+    let [lid, receive, send, psn, srqn, gid] = fields(text, [4, 6, 6, 6, 6, 32])?;
+    let endpoint = endpoint([lid, receive, psn, gid], &local.receive)?;
+    Some(XrcAddress { receive: endpoint, send_qpn: send.try_into().ok()?, srqn: srqn.try_into().ok()? })
+}
+
+/// C's line about it, from its `LID` on.
+pub fn describe_xrc(address: &XrcAddress) -> String {
+    let XrcAddress { receive, send_qpn, srqn } = address;
+    let Endpoint { lid, qp_number, packet_seq_num, .. } = receive;
+    let gid = Ipv6Addr::from(gid_of(receive));
+    format!(
+        "LID {lid:04x}, QPN RECV {qp_number:06x} SEND {send_qpn:06x}, PSN {packet_seq_num:06x}, SRQN {srqn:06x}, GID {gid}"
+    )
+}
+
 /// The text for an endpoint.
 pub fn encode(endpoint: &Endpoint) -> String {
     let Endpoint { lid, qp_number, packet_seq_num, .. } = endpoint;
@@ -37,17 +100,27 @@ pub fn decode(text: &[u8; LENGTH], local: &Endpoint) -> Result<Endpoint, WireErr
 }
 
 fn parse(text: &[u8; LENGTH], local: &Endpoint) -> Option<Endpoint> {
+    endpoint(fields(text, [4, 6, 6, 32])?, local)
+}
+
+/// Numbers of so many digits each.
+fn fields<const COUNT: usize>(text: &[u8], digits: [usize; COUNT]) -> Option<[u128; COUNT]> {
     let text = str::from_utf8(text.strip_suffix(b"\0")?).ok()?;
     let mut fields = text.split(':');
-    let mut field = |digits: usize| {
+    let mut found = [0; COUNT];
+    for (number, digits) in found.iter_mut().zip(digits) {
         let field = fields.next().filter(|field| field.len() == digits)?;
         // `from_str_radix` would take a sign, too.
-        field.bytes().all(|byte| byte.is_ascii_hexdigit()).then(|| u128::from_str_radix(field, 16).ok())?
-    };
-    let lid = u16::try_from(field(4)?).ok()?;
-    let qp_number = u32::try_from(field(6)?).ok()?;
-    let packet_seq_num = u32::try_from(field(6)?).ok()?;
-    let gid = Gid { raw: field(32)?.to_be_bytes() };
+        let hexadecimal = field.bytes().all(|byte| byte.is_ascii_hexdigit());
+        *number = hexadecimal.then(|| u128::from_str_radix(field, 16).ok())??;
+    }
+    Some(found)
+}
+
+fn endpoint([lid, qp_number, psn, gid]: [u128; 4], local: &Endpoint) -> Option<Endpoint> {
+    let (lid, qp_number) = (u16::try_from(lid).ok()?, u32::try_from(qp_number).ok()?);
+    let packet_seq_num = u32::try_from(psn).ok()?;
+    let gid = Gid { raw: gid.to_be_bytes() };
     let gid = (!gid.is_zero()).then_some(gid);
     Some(Endpoint { qp_number, packet_seq_num, lid, gid, ..local.clone() })
 }
@@ -110,6 +183,25 @@ mod tests {
         assert_eq!(text, "0007:000011:cf45d8:00000000000000000000000000000000\0");
         assert_eq!(decode(&bytes(&text), &endpoint).unwrap(), endpoint);
         assert_eq!(describe(&endpoint), "LID 0x0007, QPN 0x000011, PSN 0xcf45d8, GID ::");
+    }
+
+    #[test]
+    fn both_directions_are_in_one_text() {
+        let receive = endpoint(Some("::ffff:10.77.0.1"));
+        let address = XrcAddress { receive, send_qpn: 0x12, srqn: 0x13 };
+        let text = encode_xrc(&address);
+        assert_eq!(text, "0007:000011:000012:cf45d8:000013:00000000000000000000ffff0a4d0001\0");
+        let bytes: [u8; XRC_LENGTH] = text.as_bytes().try_into().unwrap();
+        assert_eq!(decode_xrc(&bytes, &address).unwrap(), address);
+        assert_eq!(
+            describe_xrc(&address),
+            "LID 0007, QPN RECV 000011 SEND 000012, PSN cf45d8, SRQN 000013, GID ::ffff:10.77.0.1"
+        );
+        for place in 0..XRC_LENGTH {
+            let mut wrong = bytes;
+            wrong[place] = b'g';
+            assert!(decode_xrc(&wrong, &address).is_err());
+        }
     }
 
     #[test]

@@ -16,6 +16,8 @@ mod place;
 mod refusals;
 #[path = "../../sideway/tests/support/suite.rs"]
 mod suite;
+#[path = "interop/xsrq.rs"]
+mod xsrq;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -30,10 +32,20 @@ enum Needs {
     Nothing,
     /// A program of ibverbs-utils.
     C(&'static str),
+    /// Extended reliable connections.
+    Xrc,
+    /// The same, and a program of ibverbs-utils.
+    XrcAndC(&'static str),
     /// The kernel's files about the device.
     Kernel,
     /// The guest of `cargo xtask softroce`, whose network is known.
     Guest,
+}
+
+impl Needs {
+    fn is_xrc(self) -> bool {
+        matches!(self, Self::Xrc | Self::XrcAndC(_))
+    }
 }
 
 struct Test {
@@ -56,13 +68,16 @@ impl Test {
     /// Why it cannot run here.
     fn obstacle(&self, place: Option<&Place>) -> Option<String> {
         match self.needs {
-            Needs::C(_) if place.is_some_and(|place| place.is_own) => {
+            Needs::Xrc | Needs::XrcAndC(_) if place.is_some_and(|place| !place.has_xrc) => {
+                Some("the device has no extended reliable connections".to_owned())
+            }
+            Needs::C(_) | Needs::XrcAndC(_) if place.is_some_and(|place| place.is_own) => {
                 Some("C programs do not see a software device of this process".to_owned())
             }
             Needs::Kernel if place.is_some_and(|place| place.is_soft) => {
                 Some("the kernel does not know a software device".to_owned())
             }
-            Needs::C(program) if common::on_path(program).is_none() => {
+            Needs::C(program) | Needs::XrcAndC(program) if common::on_path(program).is_none() => {
                 Some(format!("there is no `{program}` on the PATH (Debian: ibverbs-utils)"))
             }
             Needs::Guest if place.is_some_and(|place| !place.is_guest) => {
@@ -91,6 +106,7 @@ fn run() -> ExitCode {
     let mut tests = Vec::new();
     listing::add(&mut tests);
     ping_pong::add(&mut tests);
+    xsrq::add(&mut tests);
     refusals::add(&mut tests);
     let trials = tests.into_iter().map(|test| trial(test, &place, required)).collect();
 
@@ -105,6 +121,8 @@ fn trial(test: Test, place: &Result<Arc<Place>, String>, required: bool) -> Tria
     let ignored = match &obstacle {
         // The known network cannot be demanded of any other place, nor C programs and the kernel of software.
         Some(_) if test.needs == Needs::Guest => true,
+        // Nor what the device does not have.
+        Some(_) if place.as_ref().is_ok_and(|place| !place.has_xrc && test.needs.is_xrc()) => true,
         Some(_) if place.as_ref().is_ok_and(|place| place.is_soft) => true,
         Some(_) => !required,
         None => place.is_err() && !required,

@@ -5,7 +5,7 @@ mod common;
 
 use common::{Output, example, run, run_with};
 
-const PROGRAMS: [&str; 9] = [
+const PROGRAMS: [&str; 10] = [
     "show_gids",
     "ibv_devinfo",
     "rc_pingpong",
@@ -13,6 +13,7 @@ const PROGRAMS: [&str; 9] = [
     "uc_pingpong",
     "ud_pingpong",
     "srq_pingpong",
+    "xsrq_pingpong",
     "atomic_counters",
     "worker",
 ];

@@ -47,6 +47,8 @@ pub struct Limits {
     pub max_pd: u32,
     /// Memory regions.
     pub max_mr: u32,
+    /// Memory windows.
+    pub max_mw: u32,
     /// Bytes of a memory region.
     pub max_mr_size: u64,
     /// Bytes of device memory, of each context.
@@ -87,6 +89,7 @@ macro_rules! each_limit {
         $do!(
             max_pd,
             max_mr,
+            max_mw,
             max_cq,
             max_cqe,
             max_qp,
@@ -112,6 +115,7 @@ impl Default for Limits {
         Self {
             max_pd: 1 << 16,
             max_mr: table(segment::MAX_REGIONS),
+            max_mw: table(segment::MAX_REGIONS),
             max_mr_size: 1 << 47,
             max_dm_size: 1 << 28,
             max_cq: table(segment::MAX_COMPLETION_QUEUES),

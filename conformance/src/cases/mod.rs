@@ -2,6 +2,7 @@
 #![deny(unsafe_code)]
 
 mod absent;
+mod attributes;
 mod completion;
 mod device_memory;
 mod devices;
@@ -12,6 +13,7 @@ mod import;
 mod memory;
 mod multicast;
 mod pairs;
+mod placement;
 mod posting;
 mod rc_data;
 mod rc_errors;
@@ -21,6 +23,8 @@ mod states;
 mod transitions;
 mod uc;
 mod ud;
+mod windows;
+mod xrc;
 
 use crate::harness::Suite;
 
@@ -44,14 +48,18 @@ pub(crate) fn all() -> Suite {
     completion::cases(&mut suite);
     pairs::cases(&mut suite);
     transitions::cases(&mut suite);
+    attributes::cases(&mut suite);
     states::cases(&mut suite);
     rc_data::cases(&mut suite);
     rc_errors::cases(&mut suite);
     posting::cases(&mut suite);
     uc::cases(&mut suite);
     ud::cases(&mut suite);
+    windows::cases(&mut suite);
+    placement::cases(&mut suite);
     multicast::cases(&mut suite);
     srq::cases(&mut suite);
+    xrc::cases(&mut suite);
     regions::cases(&mut suite);
     device_memory::cases(&mut suite);
     import::cases(&mut suite);

@@ -111,7 +111,7 @@ impl Pd {
 impl Qp {
     /// `ibv_query_qp_data_in_order` of sends.
     pub(crate) fn data_in_order(&self) -> Refusal {
-        let query = self.pd().device().lib().ibv_query_qp_data_in_order().map_err(|_| NO_SUCH_FUNCTION)?;
+        let query = self.device().lib().ibv_query_qp_data_in_order().map_err(|_| NO_SUCH_FUNCTION)?;
         // SAFETY: the pair lives.
         Ok(unsafe { query(self.raw(), ibv_wr_opcode::IBV_WR_SEND, 1) })
     }

@@ -327,6 +327,8 @@ impl Cq {
                 wc.len = verbs::ibv_wc_read_byte_len(cq);
             }
             if has(With::IBV_WC_EX_WITH_IMM) {
+                wc.invalidated =
+                    wc.has(ibv_wc_flags::IBV_WC_WITH_INV).then(|| verbs::ibv_wc_read_invalidated_rkey(cq));
                 wc.imm = u32::from_be(verbs::ibv_wc_read_imm_data(cq));
             }
             if has(With::IBV_WC_EX_WITH_SRC_QP) {
@@ -387,6 +389,8 @@ pub(crate) struct Wc {
     pub(crate) vendor_err: u32,
     pub(crate) len: u32,
     pub(crate) imm: u32,
+    /// The key that the message has invalidated.
+    pub(crate) invalidated: Option<u32>,
     pub(crate) qp_num: u32,
     pub(crate) src_qp: u32,
     pub(crate) flags: u32,
@@ -413,6 +417,9 @@ impl Wc {
             len: wc.byte_len,
             // SAFETY: both fields of the union are numbers of this size.
             imm: u32::from_be(unsafe { wc.__bindgen_anon_1.imm_data }),
+            invalidated: (wc.wc_flags & ibv_wc_flags::IBV_WC_WITH_INV.0 != 0)
+                // SAFETY: likewise.
+                .then_some(unsafe { wc.__bindgen_anon_1.invalidated_rkey }),
             qp_num: wc.qp_num,
             src_qp: wc.src_qp,
             flags: wc.wc_flags,

@@ -219,18 +219,18 @@ impl Qp {
     pub(crate) fn attach(&self, gid: [u8; 16], lid: u16) -> i32 {
         let gid = ibv_gid { raw: gid };
         // SAFETY: the pair lives, the GID is this function's own.
-        unsafe { (self.pd().device().lib().ibv_attach_mcast)(self.raw(), &raw const gid, lid) }
+        unsafe { (self.device().lib().ibv_attach_mcast)(self.raw(), &raw const gid, lid) }
     }
 
     /// 0 or an error number.
     pub(crate) fn detach(&self, gid: [u8; 16], lid: u16) -> i32 {
         let gid = ibv_gid { raw: gid };
         // SAFETY: the pair lives, the GID is this function's own.
-        unsafe { (self.pd().device().lib().ibv_detach_mcast)(self.raw(), &raw const gid, lid) }
+        unsafe { (self.device().lib().ibv_detach_mcast)(self.raw(), &raw const gid, lid) }
     }
 
     pub(crate) fn query_ece(&self) -> Result<ibv_ece, i32> {
-        let query = self.pd().device().lib().ibv_query_ece().map_err(|_| libc::EOPNOTSUPP)?;
+        let query = self.device().lib().ibv_query_ece().map_err(|_| libc::EOPNOTSUPP)?;
         let mut ece = ibv_ece::default();
         // SAFETY: the pair lives, the result is this function's own.
         match unsafe { query(self.raw(), &raw mut ece) } {
@@ -241,7 +241,7 @@ impl Qp {
 
     /// What is left of the options.
     pub(crate) fn set_ece(&self, mut ece: ibv_ece) -> Result<ibv_ece, i32> {
-        let set = self.pd().device().lib().ibv_set_ece().map_err(|_| libc::EOPNOTSUPP)?;
+        let set = self.device().lib().ibv_set_ece().map_err(|_| libc::EOPNOTSUPP)?;
         // SAFETY: the pair lives, the options are this function's own.
         match unsafe { set(self.raw(), &raw mut ece) } {
             0 => Ok(ece),

@@ -84,6 +84,15 @@ impl Buf {
         u64::from_ne_bytes(self.get(offset, 8).try_into().unwrap())
     }
 
+    /// Eight bytes, read at once.
+    pub(crate) fn atomic_u64(&self, offset: usize) -> u64 {
+        assert!(offset + 8 <= self.len() && offset.is_multiple_of(8));
+        // SAFETY: within the memory (just checked) and aligned, as it begins at a page; a device that writes it is no part of
+        // the language's memory model, and one in this process does so atomically.
+        unsafe { std::sync::atomic::AtomicU64::from_ptr(self.pointer(offset).cast()) }
+            .load(std::sync::atomic::Ordering::Relaxed)
+    }
+
     fn pointer(&self, offset: usize) -> *mut u8 {
         self.0.start.wrapping_add(offset)
     }
@@ -184,7 +193,7 @@ impl Pd {
         // SAFETY: the domain lives, the region holds the memory.
         let mr =
             unsafe { verbs::ibv_reg_mr(lib, self.raw(), buf.pointer(offset).cast(), len, access as i32) };
-        let raw = Raw::new("a memory region", mr)?;
+        let raw = Arc::new(Raw::new("a memory region", mr)?);
         Ok(Mr { raw, offset, len, buf: buf.clone(), pd: self.clone() })
     }
 
@@ -195,7 +204,7 @@ impl Pd {
         let mr = unsafe {
             verbs::ibv_reg_mr_iova(lib, self.raw(), buf.pointer(0).cast(), buf.len(), iova, access as i32)
         };
-        let raw = Raw::new("a memory region", mr)?;
+        let raw = Arc::new(Raw::new("a memory region", mr)?);
         Ok(Mr { raw, offset: 0, len: buf.len(), buf: buf.clone(), pd: self.clone() })
     }
 
@@ -215,7 +224,8 @@ impl Pd {
 /// A memory region with its memory.
 #[derive(Debug)]
 pub(crate) struct Mr {
-    raw: Raw<ibv_mr>,
+    /// Shared with requests that name the region.
+    raw: Arc<Raw<ibv_mr>>,
     offset: usize,
     len: usize,
     pub(crate) buf: Buf,
@@ -225,7 +235,7 @@ pub(crate) struct Mr {
 impl Drop for Mr {
     fn drop(&mut self) {
         // SAFETY: it lives.
-        self.raw.drop(|mr| unsafe { (self.pd.device().lib().ibv_dereg_mr)(mr) });
+        Raw::drop(&self.raw, |mr| unsafe { (self.pd.device().lib().ibv_dereg_mr)(mr) });
     }
 }
 
@@ -270,6 +280,10 @@ impl Mr {
     /// A place in the region, for a peer.
     pub(crate) fn remote(&self, offset: usize) -> Remote {
         Remote { addr: self.addr(offset), rkey: self.rkey() }
+    }
+
+    pub(super) fn shared(&self) -> Arc<Raw<ibv_mr>> {
+        Arc::clone(&self.raw)
     }
 
     pub(crate) fn pd_is(&self, pd: &Pd) -> bool {

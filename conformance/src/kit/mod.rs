@@ -24,7 +24,9 @@ mod raw;
 mod region;
 mod srq;
 mod state;
+mod window;
 mod wr;
+mod xrc;
 
 pub(crate) use absent::{is_absent, operation_name, port_state_name, rate};
 pub(crate) use cq::{Channel, Cq, CqInit, STANDARD, Wc};
@@ -38,9 +40,11 @@ pub(crate) use node::{
 pub(crate) use qp::{Change, Qp, QpInit};
 pub(crate) use raw::{PATIENCE, until};
 pub(crate) use region::{BufferFile, Dm, Region};
-pub(crate) use srq::Srq;
+pub(crate) use srq::{Srq, SrqInit};
 pub(crate) use state::{STATES, TYPES, node, node_in};
+pub(crate) use window::{Mw, Part, next_key};
 pub(crate) use wr::{Recv, Remote, Sge, Wr};
+pub(crate) use xrc::{Inode, Xrcd};
 
 /// Classic posting and polling, or extended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -35,6 +35,8 @@ pub(crate) struct Options {
     pub(crate) dest_rd_atomic: u8,
     pub(crate) psn: u32,
     pub(crate) qkey: u32,
+    /// Operations of an extended pair beside the usual ones of its type.
+    pub(crate) more_ops: ibv_qp_create_send_ops_flags,
     /// `ibv_qp_create_flags`
     pub(crate) create_flags: u32,
 }
@@ -67,6 +69,7 @@ impl Options {
             dest_rd_atomic: 4,
             psn: 0x0012_3456,
             qkey: QKEY,
+            more_ops: ibv_qp_create_send_ops_flags(0),
             create_flags: 0,
         }
     }
@@ -170,6 +173,7 @@ impl Node {
             srq: srq.cloned(),
             sig_all: options.sig_all,
             flavour: options.flavour,
+            more_ops: options.more_ops,
             create_flags: options.create_flags,
             ..QpInit::new(options.qp_type, &send_cq, &recv_cq)
         };

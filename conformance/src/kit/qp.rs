@@ -7,21 +7,23 @@ use rdma_mummy_sys::verbs;
 
 use super::raw::{PATIENCE, Raw, until};
 use super::wr::{Data, index};
-use super::{Ah, Cq, Flavour, Pd, Recv, Srq, Wr};
+use super::{Ah, Cq, Device, Flavour, Pd, Recv, Srq, Wr, Xrcd};
 
 /// The operations that extended pairs of a type can be asked for here.
-fn operations(qp_type: ibv_qp_type) -> u64 {
+fn operations(qp_type: ibv_qp_type, more: ibv_qp_create_send_ops_flags) -> u64 {
     use ibv_qp_create_send_ops_flags as Ops;
     let send = Ops::IBV_QP_EX_WITH_SEND.0 | Ops::IBV_QP_EX_WITH_SEND_WITH_IMM.0;
     let write = Ops::IBV_QP_EX_WITH_RDMA_WRITE.0 | Ops::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM.0;
     let both_ways = Ops::IBV_QP_EX_WITH_RDMA_READ.0
         | Ops::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP.0
         | Ops::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD.0;
-    u64::from(match qp_type {
-        ibv_qp_type::IBV_QPT_RC => send | write | both_ways,
-        ibv_qp_type::IBV_QPT_UC => send | write,
-        _ => send,
-    })
+    u64::from(
+        match qp_type {
+            ibv_qp_type::IBV_QPT_RC | ibv_qp_type::IBV_QPT_XRC_SEND => send | write | both_ways,
+            ibv_qp_type::IBV_QPT_UC => send | write,
+            _ => send,
+        } | more.0,
+    )
 }
 
 /// How a queue pair is made.
@@ -31,11 +33,15 @@ pub(crate) struct QpInit {
     pub(crate) send_cq: Option<Cq>,
     pub(crate) recv_cq: Option<Cq>,
     pub(crate) srq: Option<Srq>,
+    /// Of a target pair, which has no other domain and no queues.
+    pub(crate) xrcd: Option<Xrcd>,
     pub(crate) cap: ibv_qp_cap,
     pub(crate) sig_all: bool,
     pub(crate) flavour: Flavour,
     /// The `send_ops_flags` of an extended pair, unless all that its type has.
     pub(crate) ops: Option<u64>,
+    /// Operations beside the usual ones of its type.
+    pub(crate) more_ops: ibv_qp_create_send_ops_flags,
     /// `ibv_qp_create_flags`
     pub(crate) create_flags: u32,
 }
@@ -48,6 +54,7 @@ impl QpInit {
             send_cq: Some(send_cq.clone()),
             recv_cq: Some(recv_cq.clone()),
             srq: None,
+            xrcd: None,
             cap: ibv_qp_cap {
                 max_send_wr: 16,
                 max_recv_wr: 16,
@@ -58,6 +65,7 @@ impl QpInit {
             sig_all: false,
             flavour: Flavour::Classic,
             ops: None,
+            more_ops: ibv_qp_create_send_ops_flags(0),
             create_flags: 0,
         }
     }
@@ -75,14 +83,15 @@ struct QpInner {
     posting: Mutex<()>,
     /// A handle has to live until the requests that use it are done (`man ibv_post_send`).
     handles: Mutex<Vec<Ah>>,
-    pd: Pd,
+    device: Device,
+    _domains: (Option<Pd>, Option<Xrcd>),
     _queues: (Option<Cq>, Option<Cq>, Option<Srq>),
 }
 
 impl Drop for QpInner {
     fn drop(&mut self) {
         // SAFETY: it lives.
-        self.raw.drop(|qp| unsafe { (self.pd.device().lib().ibv_destroy_qp)(qp) });
+        self.raw.drop(|qp| unsafe { (self.device.lib().ibv_destroy_qp)(qp) });
     }
 }
 
@@ -116,6 +125,31 @@ impl Change {
 
 impl Qp {
     pub(crate) fn new(pd: &Pd, init: &QpInit) -> Result<Self, i32> {
+        Self::make(pd.device(), Some(pd), init)
+    }
+
+    /// The receiving end of an XRC connection.
+    pub(crate) fn target(xrcd: &Xrcd) -> Result<Self, i32> {
+        Self::make(
+            xrcd.device(),
+            None,
+            &QpInit {
+                qp_type: ibv_qp_type::IBV_QPT_XRC_RECV,
+                send_cq: None,
+                recv_cq: None,
+                srq: None,
+                xrcd: Some(xrcd.clone()),
+                cap: ibv_qp_cap::default(),
+                sig_all: false,
+                flavour: Flavour::Classic,
+                ops: None,
+                more_ops: ibv_qp_create_send_ops_flags(0),
+                create_flags: 0,
+            },
+        )
+    }
+
+    pub(crate) fn make(device: &Device, pd: Option<&Pd>, init: &QpInit) -> Result<Self, i32> {
         let cq = |cq: &Option<Cq>| cq.as_ref().map_or(std::ptr::null_mut(), Cq::raw);
         let mut attr = ibv_qp_init_attr_ex {
             send_cq: cq(&init.send_cq),
@@ -124,20 +158,25 @@ impl Qp {
             cap: init.cap,
             qp_type: init.qp_type,
             sq_sig_all: init.sig_all.into(),
-            comp_mask: ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_PD.0,
-            pd: pd.raw(),
+            pd: pd.map_or(std::ptr::null_mut(), Pd::raw),
+            xrcd: init.xrcd.as_ref().map_or(std::ptr::null_mut(), Xrcd::raw),
             ..Default::default()
         };
+        if pd.is_some() {
+            attr.comp_mask |= ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_PD.0;
+        }
+        if init.xrcd.is_some() {
+            attr.comp_mask |= ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_XRCD.0;
+        }
         if init.flavour == Flavour::Extended {
             attr.comp_mask |= ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS.0;
-            attr.send_ops_flags = init.ops.unwrap_or(operations(init.qp_type));
+            attr.send_ops_flags = init.ops.unwrap_or(operations(init.qp_type, init.more_ops));
         }
         if init.create_flags != 0 {
             attr.comp_mask |= ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_CREATE_FLAGS.0;
             attr.create_flags = init.create_flags;
         }
-        let device = pd.device();
-        // SAFETY: context, domain and queues live, the attributes are this function's own.
+        // SAFETY: context, domains and queues live, the attributes are this function's own.
         let qp = unsafe { verbs::ibv_create_qp_ex(device.lib(), device.raw(), &raw mut attr) };
         Ok(Self(Arc::new(QpInner {
             raw: Raw::new("a queue pair", qp)?,
@@ -145,13 +184,41 @@ impl Qp {
             flavour: init.flavour,
             posting: Mutex::new(()),
             handles: Mutex::default(),
-            pd: pd.clone(),
+            device: device.clone(),
+            _domains: (pd.cloned(), init.xrcd.clone()),
             _queues: (init.send_cq.clone(), init.recv_cq.clone(), init.srq.clone()),
         })))
     }
 
-    pub(super) fn pd(&self) -> &Pd {
-        &self.0.pd
+    /// Another handle of a target pair (`ibv_open_qp`).
+    pub(crate) fn open(xrcd: &Xrcd, qp_num: u32, qp_type: ibv_qp_type) -> Result<Self, i32> {
+        use ibv_qp_open_attr_mask as Mask;
+        let mut attr = ibv_qp_open_attr {
+            comp_mask: Mask::IBV_QP_OPEN_ATTR_NUM.0
+                | Mask::IBV_QP_OPEN_ATTR_XRCD.0
+                | Mask::IBV_QP_OPEN_ATTR_TYPE.0,
+            qp_num,
+            xrcd: xrcd.raw(),
+            qp_type,
+            ..Default::default()
+        };
+        let device = xrcd.device();
+        // SAFETY: context and domain live, the attributes are this function's own.
+        let qp = unsafe { verbs::ibv_open_qp(device.raw(), &raw mut attr) };
+        Ok(Self(Arc::new(QpInner {
+            raw: Raw::new("an opened queue pair", qp)?,
+            granted: ibv_qp_cap::default(),
+            flavour: Flavour::Classic,
+            posting: Mutex::new(()),
+            handles: Mutex::default(),
+            device: device.clone(),
+            _domains: (None, Some(xrcd.clone())),
+            _queues: (None, None, None),
+        })))
+    }
+
+    pub(super) fn device(&self) -> &Device {
+        &self.0.device
     }
 
     pub(super) fn raw(&self) -> *mut ibv_qp {
@@ -180,7 +247,7 @@ impl Qp {
 
     pub(crate) fn destroy(&self) -> i32 {
         // SAFETY: it lives.
-        self.0.raw.end(|qp| unsafe { (self.0.pd.device().lib().ibv_destroy_qp)(qp) })
+        self.0.raw.end(|qp| unsafe { (self.0.device.lib().ibv_destroy_qp)(qp) })
     }
 
     /// Leaves the pair to the end of its context.
@@ -189,14 +256,14 @@ impl Qp {
     }
 
     pub(crate) fn modify(&self, mut change: Change) -> i32 {
-        let lib = self.0.pd.device().lib();
+        let lib = self.0.device.lib();
         // SAFETY: it lives, the attributes are this function's own.
         unsafe { (lib.ibv_modify_qp)(self.raw(), &raw mut change.attr, change.mask as i32) }
     }
 
     pub(crate) fn query(&self, mask: u32) -> Result<(ibv_qp_attr, ibv_qp_init_attr), i32> {
         let (mut attr, mut init) = (ibv_qp_attr::default(), ibv_qp_init_attr::default());
-        let lib = self.0.pd.device().lib();
+        let lib = self.0.device.lib();
         // SAFETY: it lives, the attributes are this function's own.
         match unsafe { (lib.ibv_query_qp)(self.raw(), &raw mut attr, mask as i32, &raw mut init) } {
             0 => Ok((attr, init)),
@@ -286,7 +353,7 @@ impl Qp {
 
     fn extended(&self) -> *mut ibv_qp_ex {
         assert_eq!(self.0.flavour, Flavour::Extended);
-        let convert = self.0.pd.device().lib().ibv_qp_to_qp_ex().unwrap();
+        let convert = self.0.device.lib().ibv_qp_to_qp_ex().unwrap();
         // SAFETY: it lives.
         let qp = unsafe { convert(self.raw()) };
         assert!(!qp.is_null(), "a pair with send_ops_flags is an extended one");
@@ -295,7 +362,7 @@ impl Qp {
 
     /// Whether the library has an extended interface for the pair.
     pub(crate) fn is_extended(&self) -> bool {
-        let convert = self.0.pd.device().lib().ibv_qp_to_qp_ex().unwrap();
+        let convert = self.0.device.lib().ibv_qp_to_qp_ex().unwrap();
         // SAFETY: it lives.
         !unsafe { convert(self.raw()) }.is_null()
     }
@@ -324,7 +391,18 @@ fn classic((request, list): (&Wr, &mut Vec<ibv_sge>)) -> ibv_send_wr {
         send_flags: request.flags,
         ..Default::default()
     };
-    wr.__bindgen_anon_1.imm_data = request.imm.to_be();
+    wr.__bindgen_anon_1.imm_data = match request.opcode {
+        // A key, which is no immediate data.
+        ibv_wr_opcode::IBV_WR_LOCAL_INV | ibv_wr_opcode::IBV_WR_SEND_WITH_INV => request.imm,
+        _ => request.imm.to_be(),
+    };
+    if let Some(remote_srqn) = request.srqn {
+        wr.qp_type.xrc.remote_srqn = remote_srqn;
+    }
+    if let Some((mw, rkey, part)) = &request.bind {
+        let (mw, bind_info) = (mw.raw(), part.info());
+        wr.__bindgen_anon_2.bind_mw = ibv_send_wr__bindgen_ty_4__bindgen_ty_1 { mw, rkey: *rkey, bind_info };
+    }
     match (request.opcode, &request.to) {
         (ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP | ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD, _) => {
             wr.wr.atomic = ibv_send_wr__bindgen_ty_2__bindgen_ty_2 {
@@ -377,6 +455,22 @@ unsafe fn build(qp: *mut ibv_qp_ex, request: &Wr) {
             ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD => {
                 verbs::ibv_wr_atomic_fetch_add(qp, remote.rkey, remote.addr, operands.0);
             }
+            ibv_wr_opcode::IBV_WR_SEND_WITH_INV => verbs::ibv_wr_send_inv(qp, request.imm),
+            ibv_wr_opcode::IBV_WR_LOCAL_INV => return verbs::ibv_wr_local_inv(qp, request.imm),
+            ibv_wr_opcode::IBV_WR_BIND_MW => {
+                let (mw, rkey, part) = request.bind.as_ref().unwrap();
+                let info = part.info();
+                return verbs::ibv_wr_bind_mw(qp, mw.raw(), *rkey, &raw const info);
+            }
+            ibv_wr_opcode::IBV_WR_ATOMIC_WRITE => {
+                let value = (&raw const operands.0).cast();
+                return verbs::ibv_wr_atomic_write(qp, remote.rkey, remote.addr, value);
+            }
+            ibv_wr_opcode::IBV_WR_FLUSH => {
+                let (placement, level) = (operands.1 as u8, (operands.1 >> 8) as u8);
+                let len = operands.0 as usize;
+                return verbs::ibv_wr_flush(qp, remote.rkey, remote.addr, len, placement, level);
+            }
             other => panic!("extended pairs have no {other:?} here"),
         }
         match &request.data {
@@ -393,6 +487,9 @@ unsafe fn build(qp: *mut ibv_qp_ex, request: &Wr) {
         }
         if let Some((ah, qpn, qkey)) = &request.to {
             verbs::ibv_wr_set_ud_addr(qp, ah.raw(), *qpn, *qkey);
+        }
+        if let Some(srqn) = request.srqn {
+            verbs::ibv_wr_set_xrc_srqn(qp, srqn);
         }
     }
 }

@@ -6,7 +6,7 @@ use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::verbs;
 
 use super::raw::Raw;
-use super::{Pd, Recv};
+use super::{Cq, Device, Pd, Recv, Xrcd};
 
 /// A shared receive queue.
 #[derive(Clone, Debug)]
@@ -16,13 +16,28 @@ pub(crate) struct Srq(Arc<SrqInner>);
 struct SrqInner {
     raw: Raw<ibv_srq>,
     granted: ibv_srq_attr,
-    pd: Pd,
+    device: Device,
+    _pd: Option<Pd>,
+    _xrc: (Option<Xrcd>, Option<Cq>),
+}
+
+/// How a queue is asked for by `ibv_create_srq_ex`.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct SrqInit<'a> {
+    pub(crate) srq_type: Option<ibv_srq_type>,
+    pub(crate) pd: Option<&'a Pd>,
+    pub(crate) xrcd: Option<&'a Xrcd>,
+    pub(crate) cq: Option<&'a Cq>,
+    pub(crate) max_wr: u32,
+    pub(crate) max_sge: u32,
+    /// Beyond what the other fields say.
+    pub(crate) comp_mask: u32,
 }
 
 impl Drop for SrqInner {
     fn drop(&mut self) {
         // SAFETY: it lives, and no queue pair that uses it does: those hold a reference to it.
-        self.raw.drop(|srq| unsafe { (self.pd.device().lib().ibv_destroy_srq)(srq) });
+        self.raw.drop(|srq| unsafe { (self.device.lib().ibv_destroy_srq)(srq) });
     }
 }
 
@@ -33,7 +48,51 @@ impl Srq {
         // SAFETY: the domain lives, the attributes are this function's own.
         let srq = unsafe { (pd.device().lib().ibv_create_srq)(pd.raw(), &raw mut init) };
         let raw = Raw::new("a shared receive queue", srq)?;
-        Ok(Self(Arc::new(SrqInner { raw, granted: init.attr, pd: pd.clone() })))
+        Ok(Self(Arc::new(SrqInner {
+            raw,
+            granted: init.attr,
+            device: pd.device().clone(),
+            _pd: Some(pd.clone()),
+            _xrc: (None, None),
+        })))
+    }
+
+    /// By `ibv_create_srq_ex`.
+    pub(crate) fn extended(device: &Device, init: SrqInit<'_>) -> Result<Self, i32> {
+        use ibv_srq_init_attr_mask as Mask;
+        let bit = |there: bool, bit: Mask| if there { bit.0 } else { 0 };
+        let mut attr = ibv_srq_init_attr_ex {
+            attr: ibv_srq_attr { max_wr: init.max_wr, max_sge: init.max_sge, srq_limit: 0 },
+            comp_mask: init.comp_mask
+                | bit(init.srq_type.is_some(), Mask::IBV_SRQ_INIT_ATTR_TYPE)
+                | bit(init.pd.is_some(), Mask::IBV_SRQ_INIT_ATTR_PD)
+                | bit(init.xrcd.is_some(), Mask::IBV_SRQ_INIT_ATTR_XRCD)
+                | bit(init.cq.is_some(), Mask::IBV_SRQ_INIT_ATTR_CQ),
+            srq_type: init.srq_type.unwrap_or(ibv_srq_type::IBV_SRQT_BASIC),
+            pd: init.pd.map_or(std::ptr::null_mut(), Pd::raw),
+            xrcd: init.xrcd.map_or(std::ptr::null_mut(), Xrcd::raw),
+            cq: init.cq.map_or(std::ptr::null_mut(), Cq::raw),
+            ..Default::default()
+        };
+        // SAFETY: context, domains and queue live, the attributes are this function's own.
+        let srq = unsafe { verbs::ibv_create_srq_ex(device.lib(), device.raw(), &raw mut attr) };
+        Ok(Self(Arc::new(SrqInner {
+            raw: Raw::new("a shared receive queue", srq)?,
+            granted: attr.attr,
+            device: device.clone(),
+            _pd: init.pd.cloned(),
+            _xrc: (init.xrcd.cloned(), init.cq.cloned()),
+        })))
+    }
+
+    /// The number by which peers name an XRC queue, or the error number.
+    pub(crate) fn number(&self) -> Result<u32, i32> {
+        let mut number = 0;
+        // SAFETY: it lives, the result is this function's own.
+        match unsafe { verbs::ibv_get_srq_num(self.raw(), &raw mut number) } {
+            0 => Ok(number),
+            error => Err(error),
+        }
     }
 
     /// What the device made of the wishes.
@@ -51,12 +110,12 @@ impl Srq {
 
     pub(crate) fn destroy(&self) -> i32 {
         // SAFETY: it lives; the library refuses while a queue pair uses it.
-        self.0.raw.end(|srq| unsafe { (self.0.pd.device().lib().ibv_destroy_srq)(srq) })
+        self.0.raw.end(|srq| unsafe { (self.0.device.lib().ibv_destroy_srq)(srq) })
     }
 
     pub(crate) fn modify(&self, mut attr: ibv_srq_attr, mask: u32) -> i32 {
         // SAFETY: it lives, the attributes are this function's own.
-        unsafe { (self.0.pd.device().lib().ibv_modify_srq)(self.raw(), &raw mut attr, mask as i32) }
+        unsafe { (self.0.device.lib().ibv_modify_srq)(self.raw(), &raw mut attr, mask as i32) }
     }
 
     /// Asks for an event when fewer requests than this are left.
@@ -67,7 +126,7 @@ impl Srq {
     pub(crate) fn query(&self) -> Result<ibv_srq_attr, i32> {
         let mut attr = ibv_srq_attr::default();
         // SAFETY: it lives, the attributes are this function's own.
-        match unsafe { (self.0.pd.device().lib().ibv_query_srq)(self.raw(), &raw mut attr) } {
+        match unsafe { (self.0.device.lib().ibv_query_srq)(self.raw(), &raw mut attr) } {
             0 => Ok(attr),
             error => Err(error),
         }

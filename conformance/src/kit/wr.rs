@@ -2,7 +2,7 @@
 
 use rdma_mummy_sys::types::*;
 
-use super::Ah;
+use super::{Ah, Mw, Part};
 
 /// Part of local memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +43,10 @@ pub(crate) struct Wr {
     pub(super) flags: u32,
     pub(super) data: Data,
     pub(super) to: Option<(Ah, u32, u32)>,
+    /// The shared receive queue at the other end of an XRC pair.
+    pub(super) srqn: Option<u32>,
+    /// What is bound to what, under which key.
+    pub(super) bind: Option<(Mw, u32, Part)>,
 }
 
 impl Wr {
@@ -57,6 +61,8 @@ impl Wr {
             flags: ibv_send_flags::IBV_SEND_SIGNALED.0,
             data: Data::List(Vec::new()),
             to: None,
+            srqn: None,
+            bind: None,
         }
     }
 
@@ -88,6 +94,30 @@ impl Wr {
         Self { remote, operands: (add, 0), ..Self::new(id, ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD) }
     }
 
+    /// Binds a window of type 2.
+    pub(crate) fn bind(id: u64, mw: &Mw, rkey: u32, part: &Part) -> Self {
+        let bind = Some((mw.clone(), rkey, part.clone()));
+        Self { bind, ..Self::new(id, ibv_wr_opcode::IBV_WR_BIND_MW) }
+    }
+
+    pub(crate) fn local_inv(id: u64, rkey: u32) -> Self {
+        Self { imm: rkey, ..Self::new(id, ibv_wr_opcode::IBV_WR_LOCAL_INV) }
+    }
+
+    pub(crate) fn send_inv(id: u64, rkey: u32) -> Self {
+        Self { imm: rkey, ..Self::new(id, ibv_wr_opcode::IBV_WR_SEND_WITH_INV) }
+    }
+
+    /// An extended pair takes the value as it is; a classic one wants it in an entry as well, or inline.
+    pub(crate) fn atomic_write(id: u64, remote: Remote, value: u64) -> Self {
+        Self { remote, operands: (value, 0), ..Self::new(id, ibv_wr_opcode::IBV_WR_ATOMIC_WRITE) }
+    }
+
+    pub(crate) fn flush(id: u64, remote: Remote, len: u64, placement: u32, level: u32) -> Self {
+        let operands = (len, u64::from(placement) | u64::from(level) << 8);
+        Self { remote, operands, ..Self::new(id, ibv_wr_opcode::IBV_WR_FLUSH) }
+    }
+
     /// One more part of local memory.
     pub(crate) fn sge(mut self, sge: Sge) -> Self {
         match &mut self.data {
@@ -110,6 +140,12 @@ impl Wr {
     /// Where a datagram goes to.
     pub(crate) fn to(mut self, ah: &Ah, qpn: u32, qkey: u32) -> Self {
         self.to = Some((ah.clone(), qpn, qkey));
+        self
+    }
+
+    /// Which shared receive queue a request of an XRC pair is for.
+    pub(crate) fn srqn(mut self, srqn: u32) -> Self {
+        self.srqn = Some(srqn);
         self
     }
 

@@ -8,6 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use sideway::ibverbs::address::Gid;
 use sideway::ibverbs::connect::LocalPath;
 use sideway::ibverbs::device::DeviceList;
+use sideway::ibverbs::device_attr::DeviceCapabilityFlags;
 use sideway::provider::ProviderChoice;
 
 /// A device with an address.
@@ -16,6 +17,8 @@ pub(crate) struct Place {
     pub(crate) device: String,
     pub(crate) gid_index: String,
     pub(crate) gid: Gid,
+    /// Whether it has extended reliable connections.
+    pub(crate) has_xrc: bool,
     /// Whether it is a software device, which the kernel does not know.
     pub(crate) is_soft: bool,
     /// Whether it is this process's own, which C programs do not see.
@@ -40,6 +43,9 @@ impl Place {
         };
         Ok(Self {
             device: context.name(),
+            has_xrc: context
+                .query_device()
+                .is_ok_and(|device| device.capability_flags().contains(DeviceCapabilityFlags::Xrc)),
             is_soft: context.is_soft(),
             is_own: ProviderChoice::Soft.select().is_ok_and(|soft| soft.provider() == context.provider()),
             gid_index: gid_index.to_string(),

@@ -7,6 +7,9 @@
 //! 3. [`connect`] brings the queue pair up to ready-to-send, with the smaller
 //!    of both MTUs, and with a global routing header where one is needed.
 //!
+//! Of an [extended reliable connection](super::xrc) the sending end is brought up by [`connect`], the receiving one by
+//! [`connect_xrc_target`].
+//!
 //! A datagram pair is not connected: [`activate_ud`] brings it up by itself, and what the peer's endpoint says becomes an
 //! [address handle](super::address_handle): [`LocalPath::address_to`].
 //!
@@ -45,7 +48,9 @@ use super::address::{AddressHandleAttribute, Gid, GidEntry, GidType};
 use super::device::is_soft;
 use super::device_context::{DeviceContext, QueryGidError, QueryGidTableError, QueryPortError};
 use super::port::{LinkLayer, Mtu, PortState};
-use super::queue_pair::{ModifyQueuePairError, QueuePair, QueuePairAttribute, QueuePairState, QueuePairType};
+use super::queue_pair::{
+    ModifyQueuePairError, QueuePair, QueuePairAttribute, QueuePairState, QueuePairType, XrcTarget,
+};
 
 /// What one side tells the other. The Q_Key, which a datagram pair needs beside it, is the program's to agree on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,8 +72,17 @@ pub struct Endpoint {
 impl Endpoint {
     /// The local side, to be sent to the peer.
     pub fn new(qp: &impl QueuePair, path: &LocalPath, packet_seq_num: u32) -> Self {
+        Self::of(qp.qp_number(), path, packet_seq_num)
+    }
+
+    /// The receiving end of an extended reliable connection, to be sent to the side that has the initiator.
+    pub fn of_xrc_target(target: &XrcTarget, path: &LocalPath, packet_seq_num: u32) -> Self {
+        Self::of(target.qp_number(), path, packet_seq_num)
+    }
+
+    fn of(qp_number: u32, path: &LocalPath, packet_seq_num: u32) -> Self {
         Self {
-            qp_number: qp.qp_number(),
+            qp_number,
             packet_seq_num: packet_seq_num & 0x00ff_ffff,
             lid: path.lid,
             gid: path.gid,
@@ -444,7 +458,7 @@ fn layer(ethernet: bool) -> &'static str {
     if ethernet { "Ethernet" } else { "InfiniBand" }
 }
 
-/// Brings a queue pair (RC or UC) from reset to ready-to-send, connected to `remote`.
+/// Brings a queue pair (RC, UC, or the sending end of an extended reliable connection) from reset to ready-to-send, connected to `remote`.
 ///
 /// `local` is what the peer was told, `path` what it was made from.
 ///
@@ -459,15 +473,48 @@ pub fn connect(
     options: &ConnectOptions,
 ) -> Result<Connection, ConnectError> {
     let qp_type = qp.qp_type();
-    if !matches!(qp_type, QueuePairType::ReliableConnection | QueuePairType::UnreliableConnection) {
+    use QueuePairType as T;
+    if !matches!(qp_type, T::ReliableConnection | T::UnreliableConnection | T::XrcSend) {
         return Err(ConnectError::NotConnected { qp_type });
     }
+    go_up(qp_type, |attr| qp.modify(attr), path, local, remote, options)
+}
+
+/// Brings the receiving end of an extended reliable connection from reset to ready-to-send, connected to the initiator at `remote`.
+///
+/// `local` is what the peer was told of the target, `path` what it was made from.
+///
+/// # Errors
+///
+/// As [`connect`].
+pub fn connect_xrc_target(
+    target: &mut XrcTarget,
+    path: &LocalPath,
+    local: &Endpoint,
+    remote: &Endpoint,
+    options: &ConnectOptions,
+) -> Result<Connection, ConnectError> {
+    go_up(QueuePairType::XrcReceive, |attr| target.modify(attr), path, local, remote, options)
+}
+
+/// The steps from reset to ready-to-send: a reliable pair has attributes of a responder and of a requester, the ends of an extended
+/// reliable connection of one each.
+fn go_up(
+    qp_type: QueuePairType,
+    mut modify: impl FnMut(&QueuePairAttribute) -> Result<(), ModifyQueuePairError>,
+    path: &LocalPath,
+    local: &Endpoint,
+    remote: &Endpoint,
+    options: &ConnectOptions,
+) -> Result<Connection, ConnectError> {
+    use QueuePairType as T;
+    let responds = matches!(qp_type, T::ReliableConnection | T::XrcReceive);
+    let requests = matches!(qp_type, T::ReliableConnection | T::XrcSend);
     let (address, is_global, reason) = address(path, remote, options)?;
     let remote_mtu = Mtu::from_bytes(remote.mtu).unwrap_or(path.mtu);
     let mtu = options.mtu.unwrap_or(path.mtu.min(remote_mtu));
-    let reliable = qp_type == QueuePairType::ReliableConnection;
     let mut step = |state: QueuePairState, attr: &mut QueuePairAttribute| {
-        qp.modify(attr.setup_state(state)).map_err(|source| ConnectError::Modify { state, source })
+        modify(attr.setup_state(state)).map_err(|source| ConnectError::Modify { state, source })
     };
 
     let mut init = QueuePairAttribute::new();
@@ -482,7 +529,7 @@ pub fn connect(
         .setup_path_mtu(mtu)
         .setup_dest_qp_num(remote.qp_number)
         .setup_rq_psn(remote.packet_seq_num);
-    if reliable {
+    if responds {
         to_receive
             .setup_max_dest_read_atomic(options.max_dest_read_atomic)
             .setup_min_rnr_timer(options.min_rnr_timer);
@@ -491,9 +538,11 @@ pub fn connect(
 
     let mut to_send = QueuePairAttribute::new();
     to_send.setup_sq_psn(local.packet_seq_num);
-    if reliable {
+    if responds || requests {
+        to_send.setup_timeout(options.timeout);
+    }
+    if requests {
         to_send
-            .setup_timeout(options.timeout)
             .setup_retry_cnt(options.retry_cnt)
             .setup_rnr_retry(options.rnr_retry)
             .setup_max_read_atomic(options.max_read_atomic);

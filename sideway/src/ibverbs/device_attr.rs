@@ -435,6 +435,12 @@ c_flags! {
         PciWriteEndPadding = IBV_DEVICE_PCI_WRITE_END_PADDING,
         /// In a confidential guest, the device's memory accesses are bounced.
         ConfidentialDmaBounce = IBV_DEVICE_CC_DMA_BOUNCE,
+        /// Flush to global visibility (the kernel's `IB_UVERBS_DEVICE_FLUSH_GLOBAL`, as the next two).
+        FlushGlobal = 1_u64 << 38,
+        /// Flush to persistence.
+        FlushPersistent = 1_u64 << 39,
+        /// Atomic write.
+        AtomicWrite = 1_u64 << 40,
     }
 }
 

@@ -125,8 +125,8 @@ impl MemoryRegion {
     ) -> Self {
         // SAFETY: the caller gives a region that lives; the fields are in every release's struct.
         let (lkey, rkey) = unsafe { ((*mr.as_ptr()).lkey, (*mr.as_ptr()).rkey) };
-        let (ptr, kind) = (std::ptr::null_mut(), MemoryKind::DmaBuf);
-        Self { mr, ptr, len, iova, access, lkey, rkey, pd: pd.clone(), kind }
+        let (ptr, is_dma_buf, dm) = (std::ptr::null_mut(), true, None);
+        Self { mr, ptr, len, iova, access, lkey, rkey, pd: pd.clone(), is_dma_buf, dm }
     }
 
     /// The key by which local work requests name the region.

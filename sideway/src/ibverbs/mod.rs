@@ -19,6 +19,7 @@ pub mod fork;
 pub mod import;
 mod left_out;
 pub mod memory_region;
+pub mod memory_window;
 pub mod multicast;
 pub mod parent_domain;
 pub mod partition;
@@ -30,6 +31,7 @@ pub mod srq;
 mod sysfs;
 pub mod thread_domain;
 mod unsupported;
+pub mod xrc;
 
 pub use access::AccessFlags;
 pub use unsupported::Unsupported;

@@ -5,6 +5,9 @@
 //! once. A receive completes into the receive completion queue of the pair that took it, whose number the completion has:
 //! [`QueuePairTable`](super::queue_pair::QueuePairTable) leads from there to what the program knows of the pair.
 //!
+//! A queue of an [XRC domain](super::xrc) is no pair's: it takes what peers send to its [number](SharedReceiveQueue::srqn), by
+//! any target of the domain, and completes into a queue of its own.
+//!
 //! A queue that runs low can say so, once, by an [asynchronous event](super::event):
 //! [`SharedReceiveQueueLimitReached`](super::event::AsyncEventType::SharedReceiveQueueLimitReached).
 //!
@@ -47,12 +50,18 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rdma_mummy_sys::types::{ibv_srq, ibv_srq_attr, ibv_srq_attr_mask as Mask, ibv_srq_init_attr};
+use rdma_mummy_sys::types::{
+    ibv_srq, ibv_srq_attr, ibv_srq_attr_mask as Mask, ibv_srq_init_attr, ibv_srq_init_attr_ex,
+    ibv_srq_init_attr_mask as Init, ibv_srq_type,
+};
+use rdma_mummy_sys::verbs;
 
+use super::completion::{self, CompletionQueue};
 use super::device_attr::DeviceCapabilityFlags;
 use super::device_context::DeviceContext;
 use super::protection_domain::ProtectionDomain;
 use super::queue_pair::{NoRoom, PostRecvGuard, ReceiveList};
+use super::xrc::XrcDomain;
 use super::{Unsupported, check};
 
 /// A shared receive queue (`ibv_srq`).
@@ -70,7 +79,18 @@ pub(crate) struct SrqInner {
     srq: NonNull<ibv_srq>,
     id: SharedReceiveQueueId,
     pd: ProtectionDomain,
+    xrc: Option<Xrc>,
 }
+
+/// What a queue of an XRC domain has beside.
+#[derive(Clone, Debug)]
+struct Xrc {
+    number: u32,
+    _ends: Ends,
+}
+
+/// The domain, and where receives complete.
+type Ends = (XrcDomain, completion::Shared);
 
 // SAFETY: posting is exclusive to the queue's handle (`&mut`); what else is done with it (attributes, creating and destroying
 // queue pairs) is thread-safe in libibverbs.
@@ -111,6 +131,10 @@ impl SrqInner {
     pub(crate) fn context(&self) -> &DeviceContext {
         self.pd.context()
     }
+
+    pub(crate) fn is_xrc(&self) -> bool {
+        self.xrc.is_some()
+    }
 }
 
 impl Drop for SrqInner {
@@ -120,7 +144,7 @@ impl Drop for SrqInner {
         if let Err(error) = check(result) {
             log::error!("ibv_destroy_srq failed: {error}");
             // The queue is still there, so what it depends on has to stay.
-            std::mem::forget(self.pd.clone());
+            std::mem::forget((self.pd.clone(), self.xrc.clone()));
         }
     }
 }
@@ -141,12 +165,14 @@ pub struct SharedReceiveQueueAttribute {
 pub struct SharedReceiveQueueBuilder {
     pd: ProtectionDomain,
     attr: SharedReceiveQueueAttribute,
+    xrc: Option<Ends>,
 }
 
 impl SharedReceiveQueueBuilder {
     /// A queue of 16 receives of one entry.
     pub(super) fn new(pd: &ProtectionDomain) -> Self {
-        Self { pd: pd.clone(), attr: SharedReceiveQueueAttribute { max_wr: 16, max_sge: 1, srq_limit: 0 } }
+        let attr = SharedReceiveQueueAttribute { max_wr: 16, max_sge: 1, srq_limit: 0 };
+        Self { pd: pd.clone(), attr, xrc: None }
     }
 
     /// How many receives it holds at least.
@@ -161,32 +187,84 @@ impl SharedReceiveQueueBuilder {
         self
     }
 
-    /// Makes the queue (`ibv_create_srq`).
+    /// It is a queue of this XRC domain (`IBV_SRQT_XRC`), whose receives complete into `cq`.
+    pub fn setup_xrc(&mut self, xrcd: &XrcDomain, cq: &impl CompletionQueue) -> &mut Self {
+        self.xrc = Some((xrcd.clone(), cq.shared()));
+        self
+    }
+
+    /// Makes the queue (`ibv_create_srq`, of an XRC domain `ibv_create_srq_ex`).
     ///
     /// # Errors
     ///
-    /// The device has none ([`Unsupported`]), or not so large.
+    /// The device has none ([`Unsupported`]), or not so large; or what it is made of is of another context.
     ///
     /// # References
     ///
-    /// `man ibv_create_srq`
+    /// `man ibv_create_srq`, `man ibv_create_srq_ex`, `man ibv_get_srq_num`
     pub fn build(&self) -> Result<SharedReceiveQueue, CreateSharedReceiveQueueError> {
         let id = SharedReceiveQueueId::new();
         let SharedReceiveQueueAttribute { max_wr, max_sge, .. } = self.attr;
-        let mut init = ibv_srq_init_attr {
-            srq_context: id.to_context(),
-            attr: ibv_srq_attr { max_wr, max_sge, srq_limit: 0 },
+        let mut attr = ibv_srq_attr { max_wr, max_sge, srq_limit: 0 };
+        let srq = match &self.xrc {
+            None => self.create(id, &mut attr),
+            Some(ends) => self.create_xrc(id, &mut attr, ends)?,
         };
-        let create = self.pd.context().provider().verbs().ibv_create_srq;
-        // SAFETY: the domain lives, and the attributes are this function's own.
-        let srq = NonNull::new(unsafe { create(self.pd.as_raw().as_ptr(), &raw mut init) })
-            .ok_or_else(|| self.error(io::Error::last_os_error()))?;
-        let inner = Arc::new(SrqInner { srq, id, pd: self.pd.clone() });
+        let srq = NonNull::new(srq).ok_or_else(|| self.error(io::Error::last_os_error()))?;
+        let mut inner = SrqInner { srq, id, pd: self.pd.clone(), xrc: None };
+        if let Some(ends) = &self.xrc {
+            let mut number = 0;
+            // SAFETY: the queue lives, and the result is this function's own.
+            check(unsafe { verbs::ibv_get_srq_num(srq.as_ptr(), &raw mut number) })
+                .map_err(|source| CreateSharedReceiveQueueError::Number { source })?;
+            inner.xrc = Some(Xrc { number, _ends: ends.clone() });
+        }
+        let inner = Arc::new(inner);
         // SAFETY: the context is open; the operation is in every release's struct.
         let verb = unsafe { (*self.pd.context().as_raw().as_ptr()).ops.post_srq_recv };
         let verb = verb.ok_or(CreateSharedReceiveQueueError::Incomplete { operation: "post_srq_recv" })?;
-        let list = ReceiveList::of_shared(srq, verb, init.attr.max_wr, init.attr.max_sge)?;
+        let list = ReceiveList::of_shared(srq, verb, attr.max_wr, attr.max_sge)?;
         Ok(SharedReceiveQueue { inner, list })
+    }
+
+    fn create(&self, id: SharedReceiveQueueId, attr: &mut ibv_srq_attr) -> *mut ibv_srq {
+        let mut init = ibv_srq_init_attr { srq_context: id.to_context(), attr: *attr };
+        let create = self.pd.context().provider().verbs().ibv_create_srq;
+        // SAFETY: the domain lives, and the attributes are this function's own.
+        let srq = unsafe { create(self.pd.as_raw().as_ptr(), &raw mut init) };
+        *attr = init.attr;
+        srq
+    }
+
+    /// The same, of an XRC domain. All of it must be of one context: a library takes it for its own without looking.
+    fn create_xrc(
+        &self,
+        id: SharedReceiveQueueId,
+        attr: &mut ibv_srq_attr,
+        (xrcd, cq): &Ends,
+    ) -> Result<*mut ibv_srq, CreateSharedReceiveQueueError> {
+        let context = self.pd.context();
+        if xrcd.context() != context || cq.0.context() != context {
+            return Err(CreateSharedReceiveQueueError::OtherContext);
+        }
+        let mut init = ibv_srq_init_attr_ex {
+            srq_context: id.to_context(),
+            attr: *attr,
+            comp_mask: Init::IBV_SRQ_INIT_ATTR_TYPE.0
+                | Init::IBV_SRQ_INIT_ATTR_PD.0
+                | Init::IBV_SRQ_INIT_ATTR_XRCD.0
+                | Init::IBV_SRQ_INIT_ATTR_CQ.0,
+            srq_type: ibv_srq_type::IBV_SRQT_XRC,
+            pd: self.pd.as_raw().as_ptr(),
+            xrcd: xrcd.as_raw().as_ptr(),
+            cq: cq.0.as_raw().as_ptr(),
+            ..ibv_srq_init_attr_ex::default()
+        };
+        let lib = context.provider().verbs();
+        // SAFETY: domains and queue live and are of this context; the rest is plain data.
+        let srq = unsafe { verbs::ibv_create_srq_ex(lib, context.as_raw().as_ptr(), &raw mut init) };
+        *attr = init.attr;
+        Ok(srq)
     }
 
     /// Finds the limit that was exceeded, after the fact.
@@ -194,7 +272,11 @@ impl SharedReceiveQueueBuilder {
     fn error(&self, source: io::Error) -> CreateSharedReceiveQueueError {
         let context = self.pd.context();
         if Unsupported::is_meant_by(&source) {
-            return Unsupported::new(context, "ibv_create_srq", "shared receive queues").into();
+            let (verb, capability) = match self.xrc {
+                None => ("ibv_create_srq", "shared receive queues"),
+                Some(_) => ("ibv_create_srq_ex", "shared receive queues of XRC domains"),
+            };
+            return Unsupported::new(context, verb, capability).into();
         }
         let SharedReceiveQueueAttribute { max_wr, max_sge, .. } = self.attr;
         if let Ok(device) = context.query_device() {
@@ -228,6 +310,12 @@ impl SharedReceiveQueue {
     /// By what events name it.
     pub fn id(&self) -> SharedReceiveQueueId {
         self.inner.id
+    }
+
+    /// The number by which peers name it (`ibv_get_srq_num`), if it is of an XRC domain: what they give to
+    /// [`setup_xrc_srqn`](super::queue_pair::WorkRequestHandle::setup_xrc_srqn).
+    pub fn srqn(&self) -> Option<u32> {
+        self.inner.xrc.as_ref().map(|xrc| xrc.number)
     }
 
     /// The domain that it belongs to.
@@ -339,6 +427,17 @@ pub enum CreateSharedReceiveQueueError {
     /// The device has none, or not such.
     #[error(transparent)]
     Unsupported(#[from] Unsupported),
+    /// The XRC domain or the completion queue belongs to another open device than the protection domain.
+    #[error(
+        "the XRC domain or the completion queue was made from another context than the protection domain"
+    )]
+    OtherContext,
+    /// The library made a queue of an XRC domain and does not tell its number.
+    #[error("ibv_get_srq_num failed: {source}")]
+    Number {
+        /// What the library said.
+        source: io::Error,
+    },
     /// More than the device has.
     #[error("{what} {asked} was asked for; the device's limit ({limit_name}) is {limit} ({source})")]
     LimitExceeded {

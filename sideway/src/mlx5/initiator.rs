@@ -26,9 +26,9 @@ use super::queue_pair::dc_operations;
 use super::{CreateQueuePairError, DciStreams, DirectVerbs, QueuePairCreateFlags};
 use crate::ibverbs::address_handle::AddressHandle;
 use crate::ibverbs::queue_pair::{
-    self, About, Borrows, Build, ExtendedPostSendGuard, ExtendedSendQueue, PostSendError, PostSendGuard,
-    QueuePair, QueuePairBuilder, QueuePairControl, QueuePairType, ReceiveQueue, Request, ScatterGatherEntry,
-    SendQueue, Step, WorkRequestFlags, WorkRequestHandle,
+    self, About, Bare, Borrows, Build, ExtendedPostSendGuard, ExtendedSendQueue, PostSendError,
+    PostSendGuard, QueuePair, QueuePairBuilder, QueuePairControl, QueuePairType, ReceiveQueue, Request,
+    ScatterGatherEntry, SendQueue, Step, WorkRequestFlags, WorkRequestHandle,
 };
 use crate::ibverbs::{Unsupported, check};
 
@@ -413,5 +413,11 @@ impl Build for DcPostSendGuard<'_> {
     #[inline(always)]
     fn append_inline_list(&mut self, step: Step, request: Request, pieces: &[IoSlice<'_>]) {
         self.append_with(&request, |list| list.append_inline_list(step, request, pieces));
+    }
+
+    unsafe fn append_bare(&mut self, step: Step, request: Bare) {
+        // Refused: an initiator has no such operation.
+        // SAFETY: the caller keeps this function's contract, which is that one's.
+        unsafe { self.list.append_bare(step, request) };
     }
 }

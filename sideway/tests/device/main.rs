@@ -36,7 +36,9 @@ mod srq;
 #[path = "../support/suite.rs"]
 mod suite;
 mod threads;
+mod windows;
 mod work_requests;
+mod xrc;
 
 use std::process::ExitCode;
 
@@ -61,11 +63,13 @@ fn run() -> ExitCode {
     data::cases(&mut suite);
     datagrams::cases(&mut suite);
     srq::cases(&mut suite);
+    xrc::cases(&mut suite);
     pool::cases(&mut suite);
     flags::cases(&mut suite);
     work_requests::cases(&mut suite);
     limits::cases(&mut suite);
     errors::cases(&mut suite);
+    windows::cases(&mut suite);
     extras::cases(&mut suite);
     lifetimes::cases(&mut suite);
     threads::cases(&mut suite);

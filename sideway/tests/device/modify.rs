@@ -3,10 +3,12 @@
 use sideway::ibverbs::AccessFlags;
 use sideway::ibverbs::address::{AddressHandleAttribute, Gid, GidEntry, GidType};
 use sideway::ibverbs::completion::GenericCompletionQueue;
+use sideway::ibverbs::device_attr::DeviceCapabilityFlags;
 use sideway::ibverbs::port::Mtu;
 use sideway::ibverbs::queue_pair::{
-    GenericQueuePair, ModifyQueuePairError, QueuePair, QueuePairAttribute, QueuePairAttributeMask as M,
-    QueuePairState as S, QueuePairType,
+    AlternatePath, GenericQueuePair, MigrationState, ModifyQueuePairError, ModifyRateLimitError, QueuePair,
+    QueuePairAttribute, QueuePairAttributeMask as M, QueuePairCapability, QueuePairState as S, QueuePairType,
+    RateLimit,
 };
 
 use crate::harness::{Outcome, Rig, Suite};
@@ -26,6 +28,10 @@ pub(crate) fn cases(suite: &mut Suite) {
         an_unreachable_network_is_named,
         an_absent_peer_is_named,
         a_pair_in_use_can_be_changed,
+        an_alternate_path_is_told_as_it_was_set,
+        what_the_device_does_not_have_is_unsupported,
+        a_value_that_no_device_takes_is_named,
+        a_drained_pair_says_that_it_is,
     );
 }
 
@@ -317,5 +323,94 @@ fn a_pair_in_use_can_be_changed(rig: &Rig) -> Outcome {
         );
         assert!(named, "{error}");
     }
+    Ok(())
+}
+
+fn an_alternate_path_is_told_as_it_was_set(rig: &Rig) -> Outcome {
+    let pair = AnyPair::new(rig);
+    let address_vector = attributes_to(&pair.a);
+    let path = AlternatePath { address_vector, port: pair.a.path.port_num(), pkey_index: 0, timeout: 12 };
+    let mut attr = QueuePairAttribute::new();
+    attr.setup_alternate_path(&path).setup_path_mig_state(MigrationState::Migrated);
+    assert!(format!("{attr:?}").contains("alternate_path"), "{attr:?}");
+    assert_eq!(attr.alternate_path().map(|path| path.timeout), Some(12));
+    match pair.a.modify(&attr) {
+        Err(ModifyQueuePairError::Unsupported(error)) => {
+            let device = pair.a.context.query_device().unwrap();
+            let flags = DeviceCapabilityFlags::from_bits_retain(device.device_cap_flags());
+            assert!(!flags.contains(DeviceCapabilityFlags::AutomaticPathMigration), "{error}");
+            assert_eq!(error.verb, "ibv_modify_qp");
+            assert_eq!(pair.a.qp.state().unwrap(), S::ReadyToSend);
+            return Ok(());
+        }
+        result => result.unwrap(),
+    }
+    let (now, _) = pair.a.qp.query(M::AlternatePath | M::PathMigrationState).unwrap();
+    let told = now.alternate_path().unwrap();
+    assert_eq!((told.port, told.pkey_index, told.timeout), (path.port, 0, 12));
+    assert_eq!(told.address_vector.grh_dest_gid(), path.address_vector.grh_dest_gid());
+    assert_eq!(now.path_mig_state(), Some(MigrationState::Migrated));
+    assert!(now.rate_limit().is_none() && now.capability().is_none());
+    Ok(())
+}
+
+/// The address vector to the node itself.
+fn attributes_to(node: &AnyNode) -> AddressHandleAttribute {
+    attributes(node, S::ReadyToReceive, M::AddressVector).address_vector().unwrap()
+}
+
+fn what_the_device_does_not_have_is_unsupported(rig: &Rig) -> Outcome {
+    let pair = AnyPair::new(rig);
+    let device = pair.a.context.query_device().unwrap();
+    let flags = DeviceCapabilityFlags::from_bits_retain(device.device_cap_flags());
+    if !flags.contains(DeviceCapabilityFlags::ResizeMaxWr) {
+        let mut attr = QueuePairAttribute::new();
+        let error = pair.a.modify(attr.setup_capability(pair.a.qp.control().capability())).unwrap_err();
+        let ModifyQueuePairError::Unsupported(error) = error else { panic!("{error}") };
+        assert_eq!((error.verb, &*error.capability), ("ibv_modify_qp", "resizing of queue pairs"));
+    }
+    let granted = pair.a.qp.control().capability();
+    let less = QueuePairCapability { max_send_wr: granted.max_send_wr - 1, ..granted };
+    let error = pair.a.modify(QueuePairAttribute::new().setup_capability(less)).unwrap_err();
+    assert!(matches!(error, ModifyQueuePairError::CapabilityShrinks { .. }), "{error}");
+    if device.packet_pacing_caps().qp_rate_limit_max == 0 {
+        let mut attr = QueuePairAttribute::new();
+        let error = pair.a.modify(attr.setup_rate_limit(1000)).unwrap_err();
+        let ModifyQueuePairError::Unsupported(error) = error else { panic!("{error}") };
+        assert_eq!(error.capability, "rate limits (packet pacing)");
+        let limit = RateLimit { rate: 1000, ..RateLimit::default() };
+        let error = pair.a.qp.control().modify_rate_limit(&limit).unwrap_err();
+        let ModifyRateLimitError::Unsupported(error) = error else { panic!("{error}") };
+        assert_eq!(error.verb, "ibv_modify_qp_rate_limit");
+    }
+    assert_eq!(pair.a.qp.state().unwrap(), S::ReadyToSend);
+    Ok(())
+}
+
+fn a_value_that_no_device_takes_is_named(rig: &Rig) -> Outcome {
+    let node = node(rig, RC);
+    let [(init, for_init), (receive, for_receive), (send, for_send)] = ladder(RC);
+    node.modify(&attributes(&node, init, for_init)).unwrap();
+    node.modify(&attributes(&node, receive, for_receive)).unwrap();
+    let mut attr = attributes(&node, send, for_send);
+    let error = match node.modify(attr.setup_timeout(32)) {
+        Err(error) => error,
+        Ok(()) => skip!("the device takes any timeout"),
+    };
+    let named = matches!(
+        error,
+        ModifyQueuePairError::ValueOutOfRange { attribute: M::Timeout, value: 32, limit: 31, .. }
+    );
+    assert!(named, "{error}");
+    Ok(())
+}
+
+fn a_drained_pair_says_that_it_is(rig: &Rig) -> Outcome {
+    let pair = AnyPair::new(rig);
+    let mut attr = QueuePairAttribute::new();
+    pair.a.modify(attr.setup_state(S::SendQueueDrained).setup_sqd_async_notify(true)).unwrap();
+    assert_eq!(attr.sqd_async_notify(), Some(true));
+    let (now, _) = pair.a.qp.query(M::State).unwrap();
+    assert_eq!((now.state(), now.is_draining()), (Some(S::SendQueueDrained), Some(false)));
     Ok(())
 }

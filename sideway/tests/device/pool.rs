@@ -222,13 +222,20 @@ fn a_queue_pair_that_is_reset_is_squeezed_out_of_the_pool<Q: QpFlavour>(rig: &Ri
 
 fn a_full_queue_gives_back_what_it_did_not_take(rig: &Rig) -> Outcome {
     let Pair { a: _a, mut b } = Pair::<GenericQueuePair, AnyCq>::new(rig);
-    let places = b.qp.control().capability().max_recv_wr as u64;
-    let pool = pool(&b, 64, 2 * places as usize);
-    receive(&mut b, &pool, 0..places).unwrap();
-    let free = pool.free();
-    let error = receive(&mut b, &pool, 0..3).unwrap_err();
-    assert!(matches!(error, PostRecvError::NotEnoughResources { index: Some(0), .. }), "{error}");
-    assert_eq!((pool.free(), pool.in_flight() as u64), (free, places));
+    // Some devices take more than they say.
+    let slices = 4 * b.qp.control().capability().max_recv_wr as usize + 16;
+    let pool = pool(&b, 64, slices);
+    let mut posted = 0;
+    let error = loop {
+        assert!(pool.free() >= 3, "{posted} receives are posted, and the queue is still not full");
+        match receive(&mut b, &pool, 0..3) {
+            Ok(()) => posted += 3,
+            Err(error) => break error,
+        }
+    };
+    let PostRecvError::NotEnoughResources { index: Some(index), .. } = error else { panic!("{error}") };
+    posted += index;
+    assert_eq!((pool.free(), pool.in_flight()), (slices - posted, posted));
     Ok(())
 }
 
@@ -258,21 +265,20 @@ fn a_write_is_waited_for_without_a_completion(rig: &Rig) -> Outcome {
 fn a_shared_receive_queue_takes_slices(rig: &Rig) -> Outcome {
     let Pair { a: _a, b } = Pair::<GenericQueuePair, AnyCq>::new(rig);
     let mut srq = b.pd.create_srq_builder().setup_max_wr(4).build().unwrap();
-    let places = srq.query().unwrap().max_wr as usize;
-    let pool = pool(&b, 64, places + 2);
-    let post = |srq: &mut sideway::ibverbs::srq::SharedReceiveQueue, count| {
+    let pool = pool(&b, 64, 6);
+    let mut post = |count: u64| {
         let mut list = pool.attach_recv(srq.start_post_recv()).unwrap();
         for wr_id in 0..count {
-            list.construct_wr(wr_id as u64).setup_slice(pool.take().unwrap());
+            list.construct_wr(wr_id).setup_slice(pool.take().unwrap());
         }
         list.post()
     };
-    post(&mut srq, places).unwrap();
-    assert_eq!(pool.free(), 2);
-    assert!(post(&mut srq, 1).is_err());
-    assert_eq!((pool.free(), pool.in_flight()), (2, places));
+    post(4).unwrap();
+    assert_eq!((pool.free(), pool.in_flight()), (2, 4));
+    // An empty list is nothing.
+    post(0).unwrap();
     drop(srq);
-    assert_eq!(pool.abandon(|_| true), places);
+    assert_eq!((pool.abandon(|_| true), pool.free()), (4, 6));
     Ok(())
 }
 

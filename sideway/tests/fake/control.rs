@@ -239,7 +239,13 @@ fn modify_diagnoses_whatever_the_device_says() {
             let mut attr = QueuePairAttribute::new();
             attr.setup_state(QueuePairState::from_raw(0xdead_beef)).setup_port(1);
             let error = setup.qp.modify(&attr).unwrap_err();
-            assert_says(&error, expected);
+            match &error {
+                ModifyQueuePairError::Unsupported(error) => {
+                    assert!([libc::EOPNOTSUPP, libc::ENOSYS].contains(&expected), "{error}");
+                    assert_eq!(error.verb, "ibv_modify_qp");
+                }
+                error => assert_says(error, expected),
+            }
             let transition = matches!(error, ModifyQueuePairError::InvalidTransition { .. });
             // Where the state is not known (7), no transition is to blame.
             assert_eq!(transition, expected == libc::EINVAL && state != 7, "{error}");

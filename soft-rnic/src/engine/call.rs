@@ -15,6 +15,7 @@ use rdma_mummy_sys::types::{ibv_access_flags, ibv_qp_type};
 use super::transfer::{Direction, Local, Place, Remote};
 use super::{Broken, Way};
 use crate::node::{CALL_CELL, CALL_HEADER, CALL_PAYLOAD, Doorbell, Link, is_service_thread};
+use crate::objects::memory_window::Stays;
 use crate::objects::rnic::Rnic;
 use crate::platform::copy;
 use crate::shared::call::{Step, Turn};
@@ -72,13 +73,23 @@ pub(crate) enum Operation {
     Read = 3,
     CompareSwap = 4,
     FetchAdd = 5,
+    /// Store eight bytes at once.
+    AtomicWrite = 6,
+    /// Take the memory of a window away from peers.
+    Invalidate = 7,
 }
 
 impl Operation {
     fn from_number(number: u32) -> Option<Self> {
-        [Self::WritePart, Self::WriteLast, Self::Read, Self::CompareSwap, Self::FetchAdd]
+        use Operation as O;
+        [O::WritePart, O::WriteLast, O::Read, O::CompareSwap, O::FetchAdd, O::AtomicWrite, O::Invalidate]
             .into_iter()
             .find(|operation| *operation as u32 == number)
+    }
+
+    /// Whether it must not be done twice.
+    fn is_atomic(self) -> bool {
+        matches!(self, Self::CompareSwap | Self::FetchAdd | Self::AtomicWrite)
     }
 
     fn needs(self) -> u32 {
@@ -101,6 +112,11 @@ struct Asked {
 /// Answers.
 const DONE: u32 = 1;
 const REFUSED: u32 = 2;
+
+/// Values of the answer to [`Operation::Invalidate`].
+const INVALIDATED: u64 = 0;
+const STILL_TOUCHED: u64 = 1;
+const NOT_INVALIDATED: u64 = 2;
 
 /// The cell of a lane, and its room. `area` is checked against the segment.
 fn cell(segment: &Segment, area: u64, lane: usize) -> Option<(&Cell, NonNull<u8>)> {
@@ -141,8 +157,7 @@ fn ask(
             return Err(Broken::Late);
         }
         _ => {
-            let atomic = matches!(asked.operation, Operation::CompareSwap | Operation::FetchAdd);
-            link.owe(way.lane.index(), atomic.then_some(way.ticket));
+            link.owe(way.lane.index(), asked.operation.is_atomic().then_some(way.ticket));
             cell.operation.store(asked.operation as u32, Relaxed);
             cell.queue_pair.store(way.peer.index, Relaxed);
             cell.pass.store(way.peer.pass.to_word(), Relaxed);
@@ -244,6 +259,11 @@ impl Left {
             })
     }
 
+    /// Whether whoever it was left to still has it.
+    pub(crate) fn is_still_there(&self, lane: usize) -> bool {
+        self.is_there(&self.link, lane)
+    }
+
     /// For how long.
     pub(crate) fn age(&self) -> Duration {
         self.since.elapsed()
@@ -297,6 +317,21 @@ pub(crate) fn atomic_by_asking(
     operands: [u64; 2],
 ) -> Result<u64, Broken> {
     ask(way, remote, Asked { operation, offset: 0, length: 8, operands }, &mut |_| {})
+}
+
+/// Has the owner take the memory of one of its windows away from peers.
+pub(crate) fn invalidate_by_asking(way: Way<'_>, key: u32) -> Result<Result<(), Stays>, Broken> {
+    // An address that no part of the message has.
+    let nowhere = Remote { place: Place::Ask, len: 0, key, address: u64::MAX };
+    let asked = Asked { operation: Operation::Invalidate, offset: 0, length: 0, operands: [0; 2] };
+    match ask(way, &nowhere, asked, &mut |_| {}) {
+        Ok(INVALIDATED) => Ok(Ok(())),
+        Ok(STILL_TOUCHED) => Ok(Err(Stays::Busy)),
+        Ok(_) => Ok(Err(Stays::Refused)),
+        // The queue pair has changed.
+        Err(Broken::Address) => Err(Broken::Path),
+        Err(broken) => Err(broken),
+    }
 }
 
 /// # Safety
@@ -382,6 +417,14 @@ impl Rnic {
         let queue_pair = cell.queue_pair.load(Relaxed);
         let through = Pass::from_word(cell.pass.load(Relaxed));
         let entry = self.node().segment().queue_pair(queue_pair)?;
+        if operation == Operation::Invalidate {
+            let by = self.queue_pairs().get(queue_pair).filter(|_| entry.holds(through))?.requester(true);
+            return Some(match self.invalidate(by, key) {
+                Ok(()) => INVALIDATED,
+                Err(Stays::Busy) => STILL_TOUCHED,
+                Err(Stays::Refused) => NOT_INVALIDATED,
+            });
+        }
         let (region, pass, card) = self.regions().read(key)?;
         let mark = self.node().service_mark();
         // The sender may have given up meanwhile and cleared its own mark: this one stands for the copy.
@@ -390,8 +433,7 @@ impl Rnic {
         let at = card.pointer(address, length as u64).filter(|_| holds);
         let allowed = card.access & operation.needs() == operation.needs();
         let answer = at.filter(|_| allowed).and_then(|at| {
-            let atomic = matches!(operation, Operation::CompareSwap | Operation::FetchAdd);
-            if atomic && (length != 8 || !at.addr().is_multiple_of(8)) {
+            if operation.is_atomic() && (length != 8 || !at.addr().is_multiple_of(8)) {
                 return None;
             }
             // SAFETY: `length` bytes of a region of this process that holds under a settled mark, and of the room; an
@@ -405,6 +447,8 @@ impl Rnic {
                         return Some(copy::compare_and_swap(at.cast(), operands[0], operands[1]));
                     }
                     Operation::FetchAdd => return Some(copy::fetch_and_add(at.cast(), operands[0])),
+                    Operation::AtomicWrite => copy::atomic_store(at.cast(), operands[0]),
+                    Operation::Invalidate => return None,
                 }
                 0
             })

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use rdma_mummy_sys::types::{ibv_access_flags, ibv_qp_state, ibv_qp_type, ibv_wc_status, ibv_wr_opcode};
+use rdma_mummy_sys::types::{
+    ibv_access_flags, ibv_placement_type, ibv_qp_state, ibv_qp_type, ibv_selectivity_level, ibv_wc_status,
+    ibv_wr_opcode,
+};
 
 use super::call::{Left, Operation, atomic_by_asking};
 use super::gather::Gathered;
@@ -14,10 +17,10 @@ use crate::faults::injected::reach;
 use crate::node::PathTaken;
 use crate::platform::copy;
 use crate::queue_pair::lane::Held;
-use crate::queue_pair::post::brings_back;
-use crate::queue_pair::send_queue::Posted;
+use crate::queue_pair::post::{VALUE_GIVEN, brings_back, is_of_window};
+use crate::queue_pair::send_queue::{Posted, Request};
 use crate::queue_pair::{Qp, Sending};
-use crate::shared::entry::notice;
+use crate::shared::entry::{domain, notice};
 use crate::shared::gate::Pass;
 use crate::shared::mark::{Mark, settle};
 
@@ -33,6 +36,10 @@ pub(crate) enum Refused {
     Invalid,
     /// It cannot be done there.
     Operation,
+    /// It names no shared receive queue that it may name.
+    Number,
+    /// It would invalidate what it may not.
+    Invalidation,
 }
 
 impl Qp {
@@ -43,6 +50,9 @@ impl Qp {
         after: &mut After,
     ) -> Outcome {
         let request = posted.request;
+        if is_of_window(request.opcode) {
+            return self.execute_of_window(sending, posted);
+        }
         let reads = brings_back(request.opcode);
         if request.length > MAX_MESSAGE {
             return Outcome::Failed(ibv_wc_status::IBV_WC_LOC_LEN_ERR);
@@ -58,6 +68,9 @@ impl Qp {
             return Outcome::Failed(status);
         }
         let outcome = match self.connect_peer(sending) {
+            Ok(()) if self.qp_type == ibv_qp_type::IBV_QPT_XRC_SEND => {
+                self.transfer_by_number(sending, posted, &gathered, after)
+            }
             Ok(()) => self.transfer(sending, posted, &gathered, after),
             // An unreliable connection does not know whether anybody listens.
             Err(NoPeer::Silent) if self.qp_type == ibv_qp_type::IBV_QPT_UC => Outcome::Done,
@@ -75,11 +88,11 @@ impl Qp {
 
     /// What the requester's own limits say.
     fn check_requester(&self, sending: &Sending, posted: &Posted<'_>) -> Option<Outcome> {
-        let atomic_or_read = brings_back(posted.request.opcode);
-        let atomic = atomic_or_read && posted.request.opcode != ibv_wr_opcode::IBV_WR_RDMA_READ;
-        if atomic_or_read
-            && (sending.attributes.max_rd_atomic == 0 || self.qp_type == ibv_qp_type::IBV_QPT_UC)
-        {
+        use ibv_wr_opcode as O;
+        let opcode = posted.request.opcode;
+        let answered = brings_back(opcode) || matches!(opcode, O::IBV_WR_ATOMIC_WRITE | O::IBV_WR_FLUSH);
+        let atomic = answered && !matches!(opcode, O::IBV_WR_RDMA_READ | O::IBV_WR_FLUSH);
+        if answered && (sending.attributes.max_rd_atomic == 0 || self.qp_type == ibv_qp_type::IBV_QPT_UC) {
             return Some(Outcome::Failed(ibv_wc_status::IBV_WC_LOC_QP_OP_ERR));
         }
         if atomic && self.context.device().traits.no_atomics {
@@ -121,7 +134,7 @@ impl Qp {
     }
 
     #[inline]
-    fn attempt(
+    pub(super) fn attempt(
         self: &Arc<Self>,
         posted: &Posted<'_>,
         way: Way<'_>,
@@ -138,6 +151,8 @@ impl Qp {
             ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP | ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD => {
                 self.atomic(posted, way).map(|()| Outcome::Done)
             }
+            ibv_wr_opcode::IBV_WR_ATOMIC_WRITE => self.atomic_write(posted, way).map(|()| Outcome::Done),
+            ibv_wr_opcode::IBV_WR_FLUSH => self.flush(posted, way).map(|()| Outcome::Done),
             _ => self.deliver(posted, way, after),
         }
     }
@@ -161,8 +176,8 @@ impl Qp {
     }
 
     #[cold]
-    fn stopped(&self, sending: &mut Sending, stop: Stop, after: &mut After) -> Outcome {
-        let reliable = self.qp_type == ibv_qp_type::IBV_QPT_RC;
+    pub(super) fn stopped(&self, sending: &mut Sending, stop: Stop, after: &mut After) -> Outcome {
+        let reliable = self.is_reliable();
         match stop {
             Stop::Local(status) => Outcome::Failed(status),
             Stop::Refused(_) | Stop::Broken(Broken::Address) if !reliable => Outcome::Done,
@@ -170,7 +185,10 @@ impl Qp {
                 let (bits, status) = match refused {
                     Refused::Access => (notice::ACCESS_ERROR, ibv_wc_status::IBV_WC_REM_ACCESS_ERR),
                     Refused::Invalid => (notice::REQUEST_ERROR, ibv_wc_status::IBV_WC_REM_INV_REQ_ERR),
-                    Refused::Operation => (notice::RECEIVE_ERROR, ibv_wc_status::IBV_WC_REM_OP_ERR),
+                    Refused::Operation | Refused::Invalidation => {
+                        (notice::RECEIVE_ERROR, ibv_wc_status::IBV_WC_REM_OP_ERR)
+                    }
+                    Refused::Number => (notice::REQUEST_ERROR, ibv_wc_status::IBV_WC_REM_ACCESS_ERR),
                 };
                 if let Some(peer) = &sending.peer {
                     peer.leave_notice(self.number.index as usize, bits, after);
@@ -272,10 +290,75 @@ impl Qp {
         Ok(())
     }
 
+    /// Eight bytes that nobody sees half of.
+    fn atomic_write(&self, posted: &Posted<'_>, way: Way<'_>) -> Result<(), Stop> {
+        let request = posted.request;
+        if way.peer.card.max_dest_rd_atomic == 0 || !request.remote_addr.is_multiple_of(8) {
+            return Err(Stop::Refused(Refused::Invalid));
+        }
+        let remote = self.remote(posted, way, ibv_access_flags::IBV_ACCESS_REMOTE_WRITE)?;
+        reach(Step::BeforeCopy);
+        let value = match request.operands {
+            [value, VALUE_GIVEN] => value,
+            _ => {
+                let mut value = [0; 8];
+                let mut offset = 0;
+                for piece in &way.gathered.pieces {
+                    let len = piece.len.min(8 - offset);
+                    // SAFETY: local pieces of eight bytes in all; the marks are settled.
+                    unsafe { copy::copy_unordered(value[offset..].as_mut_ptr(), piece.at, len) };
+                    offset += len;
+                }
+                u64::from_ne_bytes(value)
+            }
+        };
+        let path = match remote.place {
+            Place::Here(at) if at.addr().is_multiple_of(8) => {
+                // SAFETY: eight bytes of the region, aligned, the marks are settled and the gates hold.
+                unsafe { copy::atomic_store(at.cast(), value) };
+                way.mapped()
+            }
+            Place::Here(_) => return Err(Stop::Refused(Refused::Invalid)),
+            _ => {
+                let asked = atomic_by_asking(way, &remote, Operation::AtomicWrite, [value, 0]);
+                asked.map_err(Stop::Broken)?;
+                PathTaken::Call
+            }
+        };
+        way.count(path, 8);
+        Ok(())
+    }
+
+    /// What was written before is where everybody sees it: every request that has ended is, so what is left is to check that the
+    /// request may be made, and to let nothing pass it. Nothing here outlives the host, so no region allows persistence.
+    fn flush(&self, posted: &Posted<'_>, way: Way<'_>) -> Result<(), Stop> {
+        let [length, kind] = posted.request.operands;
+        let (placement, level) = (kind as u8, (kind >> 8) as u8);
+        let global = u32::from(placement) == ibv_placement_type::IBV_FLUSH_GLOBAL.0;
+        let persistent = u32::from(placement) & ibv_placement_type::IBV_FLUSH_PERSISTENT.0 != 0;
+        let known = [ibv_selectivity_level::IBV_FLUSH_RANGE.0, ibv_selectivity_level::IBV_FLUSH_MR.0];
+        if persistent {
+            return Err(Stop::Refused(Refused::Access));
+        }
+        if way.peer.card.max_dest_rd_atomic == 0 || !global || !known.contains(&level.into()) {
+            return Err(Stop::Refused(Refused::Invalid));
+        }
+        let whole = u32::from(level) == ibv_selectivity_level::IBV_FLUSH_MR.0;
+        // Of a whole region the address has to be one, the length does not matter.
+        let request = Request { length: if whole { 0 } else { length }, ..*posted.request };
+        self.remote(
+            &Posted { request: &request, ..*posted },
+            way,
+            ibv_access_flags::IBV_ACCESS_FLUSH_GLOBAL,
+        )?;
+        settle();
+        Ok(())
+    }
+
     /// A request without bytes: only whether the peer listens.
     fn nothing(way: Way<'_>) -> Result<(), Stop> {
         let peer = way.peer;
-        way.marks.remote.publish(Mark::new(peer.index, Mark::NO_REGION));
+        way.marks.remote.publish(Mark::new(peer.marked, Mark::NO_REGION));
         if peer.entry().holds(peer.pass) { Ok(()) } else { Err(Stop::Changed) }
     }
 
@@ -294,7 +377,7 @@ impl Qp {
         let entry = peer.link.segment().region(index).ok_or(Stop::Refused(Refused::Access))?;
         let (pass, card) = entry.read().ok_or(Stop::Refused(Refused::Access))?;
         if pass.label() != request.rkey as u8
-            || card.pd != peer.card.pd
+            || !domain::serves(card.pd, peer.card.pd, peer.card.qpn)
             || card.access & needed.0 == 0
             || !card.contains(request.remote_addr, request.length)
         {
@@ -303,7 +386,7 @@ impl Qp {
             return Err(stop);
         }
         reach(Step::BeforeMark);
-        marks.remote.set(Mark::new(peer.index, index));
+        marks.remote.set(Mark::new(peer.marked, index));
         settle();
         if !entry.holds(pass) || !peer.entry().holds(peer.pass) {
             return Err(Stop::Changed);
@@ -332,13 +415,14 @@ impl Qp {
         let request = posted.request;
         let refused = Stop::Refused(Refused::Access);
         let (region, pass, card) = self.rnic.regions().read(request.rkey).ok_or(refused)?;
-        let allowed = card.pd == peer.card.pd && card.access & needed.0 != 0;
+        let good = domain::serves(card.pd, peer.card.pd, peer.card.qpn);
+        let allowed = good && card.access & needed.0 != 0;
         let at = card.pointer(request.remote_addr, request.length).filter(|_| allowed);
         let Some(at) = at else { return Err(if region.holds(pass) { refused } else { Stop::Changed }) };
         reach(Step::BeforeMark);
         // The source may lie in another region than the destination: the mark stands for both.
-        marks.local.set(Mark::new(peer.index, Mark::ANY_REGION));
-        marks.remote.set(Mark::new(peer.index, Mark::NO_REGION));
+        marks.local.set(Mark::new(peer.marked, Mark::ANY_REGION));
+        marks.remote.set(Mark::new(peer.marked, Mark::NO_REGION));
         settle();
         if !region.holds(pass) || !peer.entry().holds(peer.pass) {
             return Err(Stop::Changed);

@@ -106,10 +106,12 @@ impl Qp {
         takes.then_some(Peer {
             link,
             index,
+            marked: index,
             pass,
             card,
             slots,
             established: true,
+            told: true,
             longest: u64::MAX,
             receives_apart,
         })
@@ -144,7 +146,7 @@ impl Qp {
             | u64::from(destination.hop_limit) << 8
             | u64::from(destination.flow_label) << 16
             | by << 40;
-        let envelope = Envelope { header: GRH, source: [low, high, to] };
+        let envelope = Envelope { header: GRH, told: true, source: [low, high, to] };
         let result = self.deliver_in(envelope, posted, way, after);
         match result {
             Err(Stop::Local(status)) => Outcome::Failed(status),

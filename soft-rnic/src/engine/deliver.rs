@@ -42,6 +42,8 @@ pub(super) struct Taken<'a> {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Envelope {
     pub(crate) header: usize,
+    /// Whether `source` says anything.
+    pub(crate) told: bool,
     pub(crate) source: [u64; 3],
 }
 
@@ -66,7 +68,7 @@ impl Qp {
     ) -> Result<Outcome, Stop> {
         let Way { peer, gathered, marks, .. } = way;
         reach(Step::BeforeMark);
-        marks.remote.publish(Mark::new(peer.index, Mark::NO_REGION));
+        marks.remote.publish(Mark::new(peer.marked, Mark::NO_REGION));
         if !peer.entry().holds(peer.pass) {
             return Err(Stop::Changed);
         }
@@ -79,7 +81,8 @@ impl Qp {
         let filled = if is_write(posted) {
             self.write_for(posted, way)
         } else {
-            self.fill(envelope, posted, way, &taken)
+            let filled = self.fill(envelope, posted, way, &taken);
+            filled.and_then(|eager| self.invalidate_at_peer(posted, way).map(|()| eager))
         };
         match filled {
             Ok(eager) => {
@@ -179,9 +182,9 @@ impl Qp {
         }
         if peer.link.is_own() {
             // Source and destination: the mark stands for both.
-            marks.local.set(Mark::new(peer.index, Mark::ANY_REGION));
+            marks.local.set(Mark::new(peer.marked, Mark::ANY_REGION));
         }
-        marks.remote.set(Mark::new(peer.index, entries.mark()));
+        marks.remote.set(Mark::new(peer.marked, entries.mark()));
         settle();
         if !entries.hold(&peer.link) || !peer.entry().holds(peer.pass) {
             return Err(Stop::Changed);
@@ -236,6 +239,9 @@ impl Qp {
         if with_imm {
             wc_flags |= ibv_wc_flags::IBV_WC_WITH_IMM.0;
         }
+        if request.opcode == ibv_wr_opcode::IBV_WR_SEND_WITH_INV {
+            wc_flags |= ibv_wc_flags::IBV_WC_WITH_INV.0;
+        }
         if envelope.header > 0 {
             wc_flags |= ibv_wc_flags::IBV_WC_GRH.0;
         }
@@ -249,7 +255,7 @@ impl Qp {
             src_qp: self.number.qpn,
             queue_pair: peer.index,
         };
-        if envelope.header > 0 {
+        if envelope.told {
             for (word, value) in taken.slot.source.iter().zip(envelope.source) {
                 word.store(value, Relaxed);
             }
@@ -301,10 +307,11 @@ impl Qp {
         if stop == Stop::Broken(Broken::Begun) && leave_to_owner(way, taken.index, taken.claim) {
             return Err(stop);
         }
-        let reliable = self.qp_type == ibv_qp_type::IBV_QPT_RC;
+        let reliable = self.is_reliable();
         let status = match stop {
             Stop::Refused(Refused::Invalid) if !is_write(posted) => ibv_wc_status::IBV_WC_LOC_LEN_ERR,
             Stop::Refused(Refused::Operation) => ibv_wc_status::IBV_WC_LOC_PROT_ERR,
+            Stop::Refused(Refused::Invalidation) => ibv_wc_status::IBV_WC_REM_INV_REQ_ERR,
             _ => ibv_wc_status::IBV_WC_SUCCESS,
         };
         if reliable && status != ibv_wc_status::IBV_WC_SUCCESS {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use rdma_mummy_sys::types::{ibv_event_type, ibv_port_state, ibv_qp_state, ibv_qp_type, ibv_wc_status};
+use rdma_mummy_sys::types::{ibv_event_type, ibv_port_state, ibv_qp_state, ibv_wc_status};
 
 use super::gather::Gathered;
 use super::transfer::{Direction, Local, Locals, Place, Remote, Remotes};
@@ -14,6 +14,7 @@ use crate::faults::injected::{Attempts, Injected, Tampering, reach};
 use crate::faults::{self, Action, Opcode, Seen, Step, effects};
 use crate::platform::copy;
 use crate::queue_pair::lane::Held;
+use crate::queue_pair::post::is_of_window;
 use crate::queue_pair::send_queue::Posted;
 use crate::queue_pair::{Qp, Sending};
 
@@ -117,6 +118,14 @@ impl Qp {
             }
             injected.held = None;
         }
+        // What goes to no peer is not lost on the way, and meets no receiver.
+        if is_of_window(posted.request.opcode) {
+            return match injected.status {
+                Some(ibv_wc_status::IBV_WC_SUCCESS) => Outcome::Done,
+                Some(status) => Outcome::Failed(status),
+                None => self.execute_plainly(sending, posted, after),
+            };
+        }
         // What is lost or refused is tried again when its timer has run out, not when somebody polls.
         if let Some(wait) = sending.wait.filter(|wait| wait.deadline.is_none_or(|deadline| now < deadline)) {
             let waits = injected.lost.is_some() || injected.not_ready.is_some() || !self.link_is_up();
@@ -124,7 +133,7 @@ impl Qp {
                 return Outcome::Again(wait);
             }
         }
-        let reliable = self.qp_type == ibv_qp_type::IBV_QPT_RC;
+        let reliable = self.is_reliable();
         // When the last timer has run out, nothing is sent any more.
         let gave_up = injected.lost.is_some() && sending.wait.is_some_and(Wait::is_last_answer);
         if gave_up || injected.lost.as_mut().is_some_and(Attempts::take) || !self.link_is_up() {

@@ -11,6 +11,7 @@ use rdma_mummy_sys::types::*;
 use super::datagram::gid_words;
 use super::multicast::GROUP;
 use crate::node::{CALL_CELL, Link};
+use crate::queue_pair::xrc::RECEIVER;
 use crate::shared::entry::{MemberCard, MrCard, QpCard, SlotsCard, SrqCard};
 use crate::shared::gate::Keeper;
 use crate::shared::mark::LANES;
@@ -46,6 +47,8 @@ impl core::ops::AddAssign for Sent {
 
 /// Where the peer's objects are in its tables.
 const QUEUE_PAIR: u32 = 5;
+/// What receives for an XRC queue.
+const RECEIVES: u32 = 6;
 const SHARED_QUEUE: u32 = 2;
 const REGION: u32 = 3;
 const KEY: u32 = REGION << 8 | 0x5a;
@@ -55,7 +58,7 @@ const GROUP_GID: [u8; 16] = [0xff, 0x12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x6
 /// Requests to one queue pair; one that fails ends a reliable connection.
 const REQUESTS: usize = 3;
 
-const OPERATIONS: [(ibv_wr_opcode, u32); 9] = [
+const OPERATIONS: [(ibv_wr_opcode, u32); 11] = [
     (ibv_wr_opcode::IBV_WR_SEND, 600),
     (ibv_wr_opcode::IBV_WR_RDMA_WRITE, 8),
     (ibv_wr_opcode::IBV_WR_RDMA_READ, 600),
@@ -65,9 +68,16 @@ const OPERATIONS: [(ibv_wr_opcode, u32); 9] = [
     (ibv_wr_opcode::IBV_WR_SEND, 0),
     (ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP, 8),
     (ibv_wr_opcode::IBV_WR_RDMA_WRITE, 0),
+    (ibv_wr_opcode::IBV_WR_SEND_WITH_INV, 600),
+    (ibv_wr_opcode::IBV_WR_ATOMIC_WRITE, 8),
 ];
 
-const TYPES: [ibv_qp_type; 3] = [ibv_qp_type::IBV_QPT_RC, ibv_qp_type::IBV_QPT_UC, ibv_qp_type::IBV_QPT_UD];
+const TYPES: [ibv_qp_type; 4] = [
+    ibv_qp_type::IBV_QPT_RC,
+    ibv_qp_type::IBV_QPT_UC,
+    ibv_qp_type::IBV_QPT_UD,
+    ibv_qp_type::IBV_QPT_XRC_SEND,
+];
 
 /// Sends to a queue pair of the segment's for each of the lies. `meddle` is called before each request, and may write to
 /// the segment what it likes.
@@ -126,7 +136,11 @@ impl Requester<'_> {
             } else {
                 opcode
             };
-            sent += usize::from(bench.send(qp, 1, length, |wr| self.address(wr, opcode, ah)) == 0);
+            let posted = bench.send(qp, 1, length, |wr| {
+                self.address(wr, opcode, ah);
+                wr.qp_type.xrc.remote_srqn = self.srqn();
+            });
+            sent += usize::from(posted == 0);
             completed.extend(bench.results());
             meddle(segment);
             self.answer(qp);
@@ -137,11 +151,12 @@ impl Requester<'_> {
         completed.extend(bench.results());
         assert_eq!(completed.len(), sent, "every request completes once");
         assert_eq!(bench.poll().len(), 0);
+        let reliable = inner(qp).is_reliable();
         destroy(qp);
         // SAFETY: nobody uses it any more.
         assert_eq!(unsafe { (table().ibv_destroy_ah)(ah) }, 0);
         let done = completed.iter().filter(|result| result.1 == ibv_wc_status::IBV_WC_SUCCESS).count();
-        Sent { requests: sent, done: if qp_type == ibv_qp_type::IBV_QPT_RC { done } else { 0 } }
+        Sent { requests: sent, done: if reliable { done } else { 0 } }
     }
 
     fn address(&self, wr: &mut ibv_send_wr, opcode: ibv_wr_opcode, ah: *mut ibv_ah) {
@@ -165,6 +180,11 @@ impl Requester<'_> {
     /// Whether datagrams go to a group, in which the peer says that it is.
     fn to_group(&self) -> bool {
         self.lies.index & 1 != 0
+    }
+
+    /// The number of an XRC queue: mostly the peer's, also any.
+    fn srqn(&self) -> u32 {
+        if self.lies.index % 8 == 5 { self.lies.number } else { self.qpn - QUEUE_PAIR + RECEIVES }
     }
 
     /// Where the peer's region begins, for requests: also just before the end of all addresses.
@@ -200,8 +220,7 @@ impl Requester<'_> {
             dest_qpn: number(qp),
             pd: PD,
             access: u32::MAX,
-            // SAFETY: the queue pair is live.
-            qp_type: unsafe { (*qp).qp_type }.0 as u8,
+            qp_type: inner(qp).answered_by().0 as u8,
             port: 1,
             path_mtu: if kind & 16 == 0 { (attributes.path_mtu / 128).trailing_zeros() as u8 } else { kind },
             min_rnr_timer: 1,
@@ -223,6 +242,15 @@ impl Requester<'_> {
         entry.set_expected_psn(0);
         entry.set_cursor(word as u32);
         entry.publish(&mut Keeper::default(), ibv_qp_state::IBV_QPS_RTS.0 as u8, &card);
+        let receives = QpCard {
+            qpn: self.qpn - QUEUE_PAIR + RECEIVES,
+            qp_type: if kind & 2 == 0 { RECEIVER.0 as u8 } else { kind },
+            srq: [SHARED_QUEUE + 1, word32][usize::from(kind >> 3 & 1)],
+            xrcd: [u64::from(kind >> 6), 0],
+            ..card
+        };
+        let entry = segment.queue_pair(RECEIVES).expect("a small index");
+        entry.publish(&mut Keeper::default(), ibv_qp_state::IBV_QPS_RTR.0 as u8, &receives);
         let shared = segment.shared_queue(SHARED_QUEUE).expect("a small index");
         shared.set_hint(word as u32);
         shared.add_available(word32 | 1);

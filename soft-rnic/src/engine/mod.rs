@@ -17,6 +17,8 @@ pub(crate) mod peer;
 mod short;
 pub(crate) mod transfer;
 pub(crate) mod wait;
+mod window;
+mod xrc;
 
 use std::sync::Arc;
 

@@ -19,14 +19,18 @@ use crate::shared::segment::Slots;
 pub(crate) struct Peer {
     pub(crate) link: Arc<Link>,
     pub(crate) index: u32,
+    /// The index that marks name: `Mark::ANY_QUEUE_PAIR` where others of that process are on the way as well.
+    pub(crate) marked: u32,
     pub(crate) pass: Pass,
     pub(crate) card: QpCard,
     /// Those of the card: its own receive queue's.
     pub(crate) slots: Option<Slots>,
     /// The longest message that both ends' path MTUs allow.
     pub(crate) longest: u64,
-    /// It has been told that the connection is there.
+    /// It has been told that the connection is there, and messages may go the short ways.
     pub(crate) established: bool,
+    /// It has been told, but messages go by way of it to others: none goes a short way.
+    pub(crate) told: bool,
     /// The receive that was looked at last lies where the system does not copy to: its memory is mapped here, is the owner's alone, or
     /// is none.
     pub(crate) receives_apart: Cell<bool>,
@@ -127,7 +131,9 @@ impl Qp {
         };
         let index = link.index_of(attributes.dest_qpn);
         let Some(index) = index else { return Err(NoPeer::Silent) };
-        if let Some(left) = &sending.left {
+        if self.qp_type != ibv_qp_type::IBV_QPT_XRC_SEND
+            && let Some(left) = &sending.left
+        {
             if left.is_there(&link, self.number.index as usize) {
                 return Err(NoPeer::Busy);
             }
@@ -139,7 +145,7 @@ impl Qp {
         let listens = receives(pass.label())
             && card.qpn == attributes.dest_qpn
             && card.dest_qpn == self.number.qpn
-            && u32::from(card.qp_type) == self.qp_type.0
+            && u32::from(card.qp_type) == self.answered_by().0
             && card.local_gid == attributes.remote_gid
             && card.remote_gid == attributes.local_gid
             && card.link_up;
@@ -152,17 +158,28 @@ impl Qp {
         });
         let entry = link.segment().queue_pair(index).expect("it was just read");
         // An unreliable connection takes up a message with any number (InfiniBand specification, chapter 9, unreliable connections).
-        let counts = self.qp_type == ibv_qp_type::IBV_QPT_RC;
-        if counts && !resumed && entry.expected_psn() != sending.psn {
+        if self.is_reliable() && !resumed && entry.expected_psn() != sending.psn {
             return Err(NoPeer::Silent);
         }
-        let established = resumed && was_connected.is_some_and(|peer| peer.established);
+        let was = was_connected.filter(|_| resumed);
+        let (established, told) = was.map_or((false, false), |peer| (peer.established, peer.told));
         // A packet that is not the last must be of the receiver's path MTU (InfiniBand specification 9.7.4.1.6): where
         // the ends disagree, only messages of one packet pass.
         let (own_mtu, peer_mtu) = (attributes.path_mtu, 128 << card.path_mtu.min(5));
         let longest = if own_mtu == peer_mtu { u64::MAX } else { u64::from(own_mtu.min(peer_mtu)) };
         let (slots, receives_apart) = (card.slots.check(), Cell::new(false));
-        sending.peer = Some(Peer { longest, link, index, pass, card, slots, established, receives_apart });
+        sending.peer = Some(Peer {
+            longest,
+            link,
+            index,
+            marked: index,
+            pass,
+            card,
+            slots,
+            established,
+            told,
+            receives_apart,
+        });
         Ok(())
     }
 }

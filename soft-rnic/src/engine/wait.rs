@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rdma_mummy_sys::types::{ibv_qp_type, ibv_wc_status};
+use rdma_mummy_sys::types::ibv_wc_status;
 
 use super::Outcome;
 use crate::queue_pair::{PROGRESS, Qp, Sending};
@@ -26,6 +26,8 @@ enum Reason {
     NotReady,
     /// The way to the peer is being made, or is busy.
     Soon,
+    /// Somebody touches what is taken away.
+    Touched,
 }
 
 /// How soon a request is looked at again that waits for something of this host.
@@ -79,10 +81,19 @@ impl Qp {
         }
     }
 
+    /// A peer still touches what this request takes away: it has as long as with a call that takes something away.
+    pub(crate) fn still_touched(&self, sending: &mut Sending, exhausted: ibv_wc_status) -> Outcome {
+        let patience = Some(self.rnic.config().revoke);
+        match self.wait_for(sending, Reason::Touched, patience, 0, exhausted) {
+            Outcome::Again(wait) => Outcome::Again(Wait { deadline: Some(Instant::now() + SOON), ..wait }),
+            failed => failed,
+        }
+    }
+
     /// The owner of the receive is at the message, or at one before. An unreliable one waits for a while, together with those
     /// behind it, and is lost then.
     pub(crate) fn left_behind(&self, sending: &mut Sending) -> Outcome {
-        if self.qp_type == ibv_qp_type::IBV_QPT_RC {
+        if self.is_reliable() {
             return self.late(sending, true);
         }
         match &sending.left {
@@ -95,7 +106,7 @@ impl Qp {
     pub(crate) fn closed(&self, sending: &mut Sending) -> Outcome {
         let now = Instant::now();
         let since = *sending.closed_since.get_or_insert(now);
-        if self.qp_type == ibv_qp_type::IBV_QPT_RC {
+        if self.is_reliable() {
             let next = now + (now - since).max(SOON);
             return match self.no_answer(sending) {
                 Outcome::Again(wait) => {

@@ -227,9 +227,9 @@ impl Rule {
             A::Drop(_) | A::Delay(..) | A::Hold(..) | A::Flip(_) | A::Split(_) => of_requests(),
             A::Crash(_) | A::Stop(_) | A::Pause(..) => of_requests(),
             A::Rnr(_) if self.opcodes.iter().all(|opcode| opcode.takes_receive()) => of_requests(),
-            A::Rnr(_) => {
-                Err("an action on what takes a receive: opcode= send, send_with_imm, rdma_write_with_imm")
-            }
+            A::Rnr(_) => Err(
+                "an action on what takes a receive: opcode= send, send_with_imm, send_with_inv, rdma_write_with_imm",
+            ),
             A::Status(_) | A::QpFatal | A::CqOverrun if self.call.is_some() => {
                 Err("an action on requests and receives: it cannot have call=")
             }

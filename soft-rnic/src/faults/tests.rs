@@ -152,7 +152,7 @@ fn an_error_names_the_rule_the_place_and_what_is_allowed() {
         ("drop device=soft16", 1, 13, "soft16", "soft0 to soft15"),
         ("drop port=0", 1, 11, "0", "a number from 1 to 8"),
         ("drop qpn=0x1000000", 1, 10, "0x1000000", "a number from 1 to 16777215"),
-        ("drop qp_type=xrc", 1, 14, "xrc", "one of rc, uc, ud"),
+        ("drop qp_type=xrc", 1, 14, "xrc", "one of rc, uc, ud, xrc_send, xrc_recv"),
         ("drop size=9..3", 1, 11, "9..3", "a range"),
         ("drop size=..", 1, 11, "..", "a range"),
         ("drop chance=1.5", 1, 13, "1.5", "a probability from 0 to 1"),

@@ -41,6 +41,16 @@ words! {
         AtomicCmpAndSwp = "atomic_cmp_and_swp",
         /// `IBV_WR_ATOMIC_FETCH_AND_ADD`
         AtomicFetchAndAdd = "atomic_fetch_and_add",
+        /// `IBV_WR_SEND_WITH_INV`
+        SendWithInv = "send_with_inv",
+        /// `IBV_WR_LOCAL_INV`
+        LocalInv = "local_inv",
+        /// `IBV_WR_BIND_MW`
+        BindMw = "bind_mw",
+        /// `IBV_WR_ATOMIC_WRITE`
+        AtomicWrite = "atomic_write",
+        /// `IBV_WR_FLUSH`
+        Flush = "flush",
         /// The completion of a receive, when it is polled.
         Recv = "recv",
     }
@@ -55,13 +65,18 @@ impl Opcode {
             ibv_wr_opcode::IBV_WR_RDMA_READ => Self::RdmaRead,
             ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP => Self::AtomicCmpAndSwp,
             ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD => Self::AtomicFetchAndAdd,
+            ibv_wr_opcode::IBV_WR_SEND_WITH_INV => Self::SendWithInv,
+            ibv_wr_opcode::IBV_WR_LOCAL_INV => Self::LocalInv,
+            ibv_wr_opcode::IBV_WR_BIND_MW => Self::BindMw,
+            ibv_wr_opcode::IBV_WR_ATOMIC_WRITE => Self::AtomicWrite,
+            ibv_wr_opcode::IBV_WR_FLUSH => Self::Flush,
             _ => Self::Send,
         }
     }
 
     /// Whether it uses up a receive of the other side.
     pub(super) fn takes_receive(self) -> bool {
-        matches!(self, Self::Send | Self::SendWithImm | Self::RdmaWriteWithImm)
+        matches!(self, Self::Send | Self::SendWithImm | Self::SendWithInv | Self::RdmaWriteWithImm)
     }
 }
 
@@ -112,6 +127,12 @@ words! {
         ReregMr = "rereg_mr",
         /// `ibv_dereg_mr`
         DeregMr = "dereg_mr",
+        /// `ibv_alloc_mw`
+        AllocMw = "alloc_mw",
+        /// `ibv_dealloc_mw`
+        DeallocMw = "dealloc_mw",
+        /// `ibv_bind_mw`
+        BindMw = "bind_mw",
         /// `ibv_alloc_buf`
         AllocBuf = "alloc_buf",
         /// `ibv_advise_mr`
@@ -154,6 +175,12 @@ words! {
         PostSrqRecv = "post_srq_recv",
         /// `ibv_destroy_srq`
         DestroySrq = "destroy_srq",
+        /// `ibv_open_xrcd`
+        OpenXrcd = "open_xrcd",
+        /// `ibv_close_xrcd`
+        CloseXrcd = "close_xrcd",
+        /// `ibv_open_qp`
+        OpenQp = "open_qp",
         /// `ibv_create_ah`
         CreateAh = "create_ah",
         /// `ibv_destroy_ah`
@@ -185,11 +212,13 @@ impl Call {
             Self::DeallocPd
                 | Self::DeallocTd
                 | Self::DeregMr
+                | Self::DeallocMw
                 | Self::FreeDm
                 | Self::DestroyCompChannel
                 | Self::DestroyCq
                 | Self::DestroyQp
                 | Self::DestroySrq
+                | Self::CloseXrcd
                 | Self::DestroyAh
                 | Self::DetachMcast
         )
@@ -197,8 +226,13 @@ impl Call {
 }
 
 /// The types of queue pairs.
-pub(super) const QP_TYPES: &[(&str, ibv_qp_type)] =
-    &[("rc", ibv_qp_type::IBV_QPT_RC), ("uc", ibv_qp_type::IBV_QPT_UC), ("ud", ibv_qp_type::IBV_QPT_UD)];
+pub(super) const QP_TYPES: &[(&str, ibv_qp_type)] = &[
+    ("rc", ibv_qp_type::IBV_QPT_RC),
+    ("uc", ibv_qp_type::IBV_QPT_UC),
+    ("ud", ibv_qp_type::IBV_QPT_UD),
+    ("xrc_send", ibv_qp_type::IBV_QPT_XRC_SEND),
+    ("xrc_recv", ibv_qp_type::IBV_QPT_XRC_RECV),
+];
 
 macro_rules! statuses {
     ($($word:literal => $status:ident,)*) => {

@@ -18,6 +18,7 @@ mod mailbox;
 mod message;
 mod numbers;
 mod peers;
+mod presence;
 mod probe;
 mod revocation;
 mod seats;
@@ -42,6 +43,8 @@ pub(crate) use lane::{LaneGuard, Lanes};
 pub(crate) use link::Link;
 pub(crate) use message::{Doorbell, PortGid, REPLY, Reader, Reply, Request, ShareId};
 pub(crate) use numbers::{LAST_BLOCK, QpNumber};
+pub(crate) use presence::Presence;
+pub(crate) use probe::random;
 pub(crate) use revocation::{Revoked, Stuck};
 pub(crate) use service::is_service_thread;
 pub(crate) use shares::Shares;
@@ -199,7 +202,7 @@ impl Node {
         let own = Arc::new(Link::own(Arc::clone(&segment), Arc::clone(&blocks), gids, Arc::clone(&common)));
         let state = Arc::new(State {
             identity,
-            process: probe::random(),
+            process: random(),
             heap: Heap::new(Arc::clone(&segment)),
             segment,
             blocks,
@@ -364,7 +367,7 @@ impl Node {
         call_area: u64,
     ) -> (Arc<Link>, std::os::unix::net::UnixStream) {
         let gids = self.state.identity.gids.clone();
-        let (process, probe, probe_address) = (probe::random(), 0, 0);
+        let (process, probe, probe_address) = (random(), 0, 0);
         let welcome =
             message::Welcome { process, link: 1, ordinal: 0, call_area, probe, probe_address, gids };
         let (socket, other) = Socket::pair().expect("two descriptors");
@@ -391,8 +394,16 @@ impl Node {
     ///
     /// Somebody did not finish in time and is not dead: the object's memory must not be let go.
     pub(crate) fn wait_unmarked(&self, what: Revoked) -> Result<(), Stuck> {
+        self.wait_unmarked_for(what, self.state.common.settings.patience)
+    }
+
+    /// Whether nobody touches an object whose gate was closed. It takes no longer than a look at all marks.
+    pub(crate) fn is_unmarked(&self, what: Revoked) -> bool {
+        self.wait_unmarked_for(what, Duration::ZERO).is_ok()
+    }
+
+    fn wait_unmarked_for(&self, what: Revoked, patience: Duration) -> Result<(), Stuck> {
         let State { segment, seats, common, .. } = &*self.state;
-        let patience = common.settings.patience;
         let waiting = Waiting { what, segment, local_marks: &self.local_marks, seats, patience };
         waiting.run(|Taken { link, serial }| common.mailbox.post(Command::GuestDied { link, serial }))
     }

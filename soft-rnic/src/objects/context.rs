@@ -23,11 +23,13 @@ pub(crate) struct Counts {
     pub(crate) pd: Count,
     pub(crate) td: Count,
     pub(crate) mr: Count,
+    pub(crate) mw: Count,
     pub(crate) dm: Count,
     pub(crate) cq: Count,
     pub(crate) qp: Count,
     pub(crate) ah: Count,
     pub(crate) srq: Count,
+    pub(crate) xrcd: Count,
     pub(crate) channel: Count,
 }
 
@@ -291,8 +293,10 @@ impl Context {
         let live = [
             &counts.qp,
             &counts.srq,
+            &counts.xrcd,
             &counts.cq,
             &counts.mr,
+            &counts.mw,
             &counts.dm,
             &counts.ah,
             &counts.pd,

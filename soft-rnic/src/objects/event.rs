@@ -8,6 +8,7 @@ use rdma_mummy_sys::types::{ibv_async_event, ibv_async_event__bindgen_ty_1, ibv_
 
 use super::completion::Cq;
 use crate::platform::tokens::Tokens;
+use crate::queue_pair::xrc::OpenedQp;
 use crate::queue_pair::{Qp, Srq};
 
 /// What an event is about.
@@ -15,6 +16,8 @@ use crate::queue_pair::{Qp, Srq};
 pub(crate) enum Element {
     Cq(Arc<Cq>),
     Qp(Arc<Qp>),
+    /// A target that was opened again, to whoever opened it.
+    Opened(Arc<OpenedQp>),
     Srq(Arc<Srq>),
     Port(u8),
     Device,
@@ -33,6 +36,7 @@ impl Element {
         match self {
             Self::Cq(cq) => cq.handle().is_null(),
             Self::Qp(qp) => qp.handle().is_null(),
+            Self::Opened(opened) => opened.handle().is_null(),
             Self::Srq(srq) => srq.handle().is_null(),
             Self::Port(_) | Self::Device => false,
         }
@@ -50,6 +54,10 @@ impl Element {
             Self::Qp(pair) => {
                 let qp = pair.handle();
                 ((!qp.is_null()).then_some(ibv_async_event__bindgen_ty_1 { qp })?, Some(pair.acks()))
+            }
+            Self::Opened(opened) => {
+                let qp = opened.handle();
+                ((!qp.is_null()).then_some(ibv_async_event__bindgen_ty_1 { qp })?, Some(opened.acks()))
             }
             Self::Srq(queue) => {
                 let srq = queue.handle();

@@ -3,16 +3,16 @@
 use std::ffi::c_int;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use rdma_mummy_sys::types::{IBV_ACCESS_OPTIONAL_RANGE, ibv_access_flags};
 
 use super::buffer::Buffer;
 use super::context::{Context, Counted};
 use super::device_memory::Dm;
-use super::held::Held;
+use super::held::{Held, Used, Users};
 use super::protection_domain::Pd;
-use super::region::RegionCard;
+use super::region::{Owner, RegionCard, Tag};
 use crate::node::{Node, ShareId, Stuck};
 use crate::platform::errno;
 use crate::platform::mappings::Survey;
@@ -21,11 +21,13 @@ use crate::platform::nowhere::Nowhere;
 use crate::platform::user_memory;
 use crate::shared::entry::kind;
 
-const LOCAL_WRITE: u32 = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0;
+pub(super) const LOCAL_WRITE: u32 = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0;
 const REMOTE_WRITE: u32 = ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0;
 const REMOTE_READ: u32 = ibv_access_flags::IBV_ACCESS_REMOTE_READ.0;
 const REMOTE_ATOMIC: u32 = ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0;
-const ZERO_BASED: u32 = ibv_access_flags::IBV_ACCESS_ZERO_BASED.0;
+pub(super) const ZERO_BASED: u32 = ibv_access_flags::IBV_ACCESS_ZERO_BASED.0;
+/// Memory windows may be bound to the region.
+pub(super) const MW_BIND: u32 = ibv_access_flags::IBV_ACCESS_MW_BIND.0;
 const ON_DEMAND: u32 = ibv_access_flags::IBV_ACCESS_ON_DEMAND.0;
 const KNOWN: u32 = LOCAL_WRITE
     | REMOTE_WRITE
@@ -33,13 +35,18 @@ const KNOWN: u32 = LOCAL_WRITE
     | REMOTE_ATOMIC
     | ZERO_BASED
     | ON_DEMAND
-    | ibv_access_flags::IBV_ACCESS_MW_BIND.0
+    | MW_BIND
+    | ibv_access_flags::IBV_ACCESS_FLUSH_GLOBAL.0
     | ibv_access_flags::IBV_ACCESS_HUGETLB.0;
 
 /// The rules for access flags: flags that a device may ignore are ignored, others that it does not have are refused, and who lets
 /// peers write lets the device write.
 fn check_access(access: u32) -> Result<u32, c_int> {
     let access = access & !IBV_ACCESS_OPTIONAL_RANGE.0;
+    // What is written does not outlive the host, so nobody is promised that it does.
+    if access & ibv_access_flags::IBV_ACCESS_FLUSH_PERSISTENT.0 != 0 {
+        return Err(libc::EOPNOTSUPP);
+    }
     let writes = access & (REMOTE_WRITE | REMOTE_ATOMIC) != 0;
     if access & !KNOWN != 0 || (writes && access & LOCAL_WRITE == 0) {
         return Err(libc::EINVAL);
@@ -90,7 +97,15 @@ pub(crate) struct Mr {
     counted: Counted,
     index: u32,
     registration: Mutex<Registration>,
+    /// The windows that are bound to it.
+    users: Users,
     gone: AtomicBool,
+}
+
+impl Used for Mr {
+    fn users(&self) -> &Users {
+        &self.users
+    }
 }
 
 /// A peer does not let go of a region, which stays closed and allocated.
@@ -99,6 +114,12 @@ fn busy(region: u32, Stuck { link, pid }: Stuck) -> c_int {
     log::error!("memory region {region} stays allocated: process {pid} (link {link}) still touches it");
     libc::EBUSY
 }
+
+/// A region that a window uses, what is registered, and the shareable memory that it lies in.
+pub(super) type Loan = (Held<Mr>, RegionCard, Option<ShareId>);
+
+/// Somebody is changing a registration.
+pub(super) struct Changing;
 
 /// What can change.
 struct Registration {
@@ -109,16 +130,25 @@ struct Registration {
     /// Where it can be shared.
     share: Option<Shared>,
     key: u32,
+    /// It is being deregistered: no window is bound to it any more.
+    closing: bool,
 }
 
-/// A region lies in shareable memory, which stays shared for as long as this lives.
-struct Shared {
+/// A region, or a window, lies in shareable memory, which stays shared for as long as this lives.
+pub(super) struct Shared {
     node: Arc<Node>,
     id: ShareId,
     writable: bool,
 }
 
 impl Shared {
+    /// A window of a region that lies there.
+    pub(super) fn of_window(node: &Arc<Node>, id: ShareId, access: u32) -> Self {
+        let writable = access & (REMOTE_WRITE | REMOTE_ATOMIC) != 0;
+        node.shares().note_access(id, true, writable);
+        Self { node: Arc::clone(node), id, writable }
+    }
+
     /// Looks whether a range is there, as the flags say; and finds the shareable memory that it lies in, if any.
     ///
     /// # Errors
@@ -203,10 +233,13 @@ impl Mr {
         };
         let counted = context.count(|counts| &counts.mr, context.rnic().limits().max_mr)?;
         let index = context.rnic().regions().reserve().ok_or(libc::ENOMEM)?;
-        let mut registration = Registration { pd: Held::new(pd), range, access, backing, share, key: 0 };
-        let key = registration.publish(context, index, true);
+        let mut registration =
+            Registration { pd: Held::new(pd), range, access, backing, share, key: 0, closing: false };
+        let key = registration.publish(context, index, Tag::Next);
         let registration = Mutex::new(registration);
-        let mr = Arc::new(Self { counted, index, registration, gone: AtomicBool::new(false) });
+        let (users, gone) = (Users::default(), AtomicBool::new(false));
+        let mr = Arc::new(Self { counted, index, registration, users, gone });
+        context.rnic().regions().set_owner(index, Owner::Region(Arc::downgrade(&mr)));
         context.enter_region(&mr);
         Ok((mr, key))
     }
@@ -302,13 +335,16 @@ impl Mr {
     /// # Errors
     ///
     /// As [`register`](Self::register), with nothing changed; and `EBUSY` if a peer does not let go of the memory, whose region
-    /// then stays closed, to be deregistered.
+    /// then stays closed, to be deregistered, or if a memory window is bound to it.
     pub(crate) fn change(&self, change: Change) -> Result<u32, c_int> {
         let context = self.context();
         context.check_process()?;
         let access = change.access.map(check_access).transpose()?;
         let range = change.range.map(|range| range.check(context)).transpose()?;
         let mut registration = self.registration();
+        if self.users.is_used() {
+            return Err(libc::EBUSY);
+        }
         let access = access.unwrap_or(registration.access);
         let share = Shared::find(context.rnic().node(), &range.unwrap_or(registration.range), access)?;
         context.rnic().regions().revoke(self.index).map_err(|stuck| busy(self.index, stuck))?;
@@ -320,18 +356,26 @@ impl Mr {
             registration.pd = Held::new(&pd);
         }
         (registration.access, registration.share) = (access, share);
-        Ok(registration.publish(context, self.index, false))
+        Ok(registration.publish(context, self.index, Tag::Same))
     }
 
     /// Ends the registration: no peer touches the memory after this, nor the device.
     ///
     /// # Errors
     ///
-    /// `EBUSY`: a peer does not let go of the memory. The region is closed; a later call tries again.
+    /// `EBUSY`: a memory window is bound to the region; or a peer does not let go of the memory, and then the region is closed,
+    /// and a later call tries again.
     pub(crate) fn deregister(&self) -> Result<(), c_int> {
         self.context().check_process()?;
         if self.is_gone() {
             return Err(libc::EINVAL);
+        }
+        {
+            let mut registration = self.registration();
+            if self.users.is_used() {
+                return Err(libc::EBUSY);
+            }
+            registration.closing = true;
         }
         self.context().rnic().regions().revoke(self.index).map_err(|stuck| busy(self.index, stuck))?;
         self.gone.store(true, Relaxed);
@@ -341,6 +385,26 @@ impl Mr {
         (registration.backing, registration.share) = (Backing::Program, None);
         self.counted.count_out();
         Ok(())
+    }
+
+    /// A use of the region by a window, with what is registered; until it ends, the registration stays as it is. `None` if the key
+    /// is not the region's any more. The last value is the shareable memory that it lies in.
+    ///
+    /// # Errors
+    ///
+    /// The registration is being changed; it is to be asked again.
+    pub(super) fn lend(self: &Arc<Self>, key: u32) -> Result<Option<Loan>, Changing> {
+        let registration = match self.registration.try_lock() {
+            Ok(registration) => registration,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return Err(Changing),
+        };
+        if registration.closing || registration.key != key {
+            return Ok(None);
+        }
+        let card = self.context().rnic().regions().read(key).map(|(.., card)| card);
+        let share = registration.share.as_ref().map(|share| share.id);
+        Ok(card.map(|card| (Held::new(self), card, share)))
     }
 
     /// Whether it was deregistered.
@@ -357,12 +421,13 @@ impl Mr {
 impl Drop for Mr {
     /// It was revoked before.
     fn drop(&mut self) {
+        self.context().rnic().regions().set_owner(self.index, Owner::Nobody);
         self.context().rnic().regions().release(self.index);
     }
 }
 
 impl Registration {
-    fn publish(&mut self, context: &Arc<Context>, index: u32, new_tag: bool) -> u32 {
+    fn publish(&mut self, context: &Arc<Context>, index: u32, tag: Tag) -> u32 {
         let Range { base, length, iova } = self.range;
         let kind = match self.backing {
             Backing::Null(_) => kind::NULL,
@@ -377,7 +442,7 @@ impl Registration {
             access: self.access | kind,
         };
         let share = self.share.as_ref().map(|share| share.id);
-        self.key = context.rnic().regions().publish(index, context, card, share, new_tag);
+        self.key = context.rnic().regions().publish(index, context, card, share, tag);
         self.key
     }
 }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use super::context::{Context, Counted};
 use super::held::{Held, Used, Users};
 use super::thread_domain::Td;
+use crate::shared::entry::domain;
 
 /// A protection domain. Its number is what peers and cards compare.
 #[derive(Debug)]
@@ -33,7 +34,12 @@ impl Pd {
     pub(crate) fn new(context: &Arc<Context>) -> Result<Arc<Self>, c_int> {
         /// Numbers are not used again: a key's card and a queue pair's must not agree by chance.
         static NEXT: AtomicU32 = AtomicU32::new(1);
-        let pd = Self::of(context, NEXT.fetch_add(1, Relaxed), None)?;
+        let number = NEXT.fetch_add(1, Relaxed);
+        if number >= domain::END {
+            NEXT.fetch_sub(1, Relaxed);
+            return Err(libc::ENOMEM);
+        }
+        let pd = Self::of(context, number, None)?;
         context.enter_domain(&pd);
         Ok(pd)
     }

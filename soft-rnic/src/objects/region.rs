@@ -6,13 +6,15 @@
 use std::collections::VecDeque;
 use std::ptr;
 use std::sync::atomic::AtomicPtr;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use super::context::Context;
+use super::memory_region::Mr;
+use super::memory_window::Mw;
 use super::table::RESTING;
 use crate::node::{Node, Revoked, ShareId, Stuck};
 use crate::platform::nowhere;
-use crate::shared::entry::{MrCard, kind};
+use crate::shared::entry::{MrCard, domain, kind};
 use crate::shared::gate::{Gate, Keeper, Pass};
 use crate::shared::segment::MAX_REGIONS;
 use crate::status;
@@ -38,6 +40,7 @@ pub(crate) struct RegionCard {
     /// The address by which work requests and peers name `base`.
     pub(crate) iova: u64,
     pub(crate) length: u64,
+    /// A protection domain, or what [`domain`] makes of a window's.
     pub(crate) pd: u32,
     /// `ibv_access_flags`.
     pub(crate) access: u32,
@@ -86,6 +89,27 @@ struct Control {
     tag: u8,
     /// The context that has the region, by its address.
     context: usize,
+    owner: Owner,
+}
+
+/// Whose index it is.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Owner {
+    #[default]
+    Nobody,
+    Region(Weak<Mr>),
+    Window(Weak<Mw>),
+}
+
+/// Which tag a key gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tag {
+    /// Another than before.
+    Next,
+    /// The one that it has.
+    Same,
+    /// The program's choice.
+    Chosen(u8),
 }
 
 impl Region {
@@ -169,21 +193,56 @@ impl Regions {
         self.indices().free.push_back(index);
     }
 
-    /// Registers a region under an index that was reserved, with a new tag or the one that it had; returns the key.
+    /// Says whose index it is.
+    pub(crate) fn set_owner(&self, index: u32, owner: Owner) {
+        self.at(index).expect("the index was reserved").control().owner = owner;
+    }
+
+    /// The memory region that a key's index belongs to, whether the key is good or not.
+    pub(crate) fn memory_region(&self, key: u32) -> Option<Arc<Mr>> {
+        match &self.at(index_of(key))?.control().owner {
+            Owner::Region(region) => region.upgrade(),
+            _ => None,
+        }
+    }
+
+    /// The memory window that a key's index belongs to, whether the key is good or not.
+    pub(crate) fn window(&self, key: u32) -> Option<Arc<Mw>> {
+        match &self.at(index_of(key))?.control().owner {
+            Owner::Window(window) => window.upgrade(),
+            _ => None,
+        }
+    }
+
+    /// The memory window of an index.
+    pub(crate) fn window_at(&self, index: u32) -> Option<Arc<Mw>> {
+        self.window(index << TAG_BITS)
+    }
+
+    /// A new key for an index that was reserved, and that nothing is registered under yet.
+    pub(crate) fn new_key(&self, index: u32) -> u32 {
+        let mut control = self.at(index).expect("the index was reserved").control();
+        control.tag = control.tag.wrapping_add(1);
+        index << TAG_BITS | u32::from(control.tag)
+    }
+
+    /// Registers a region under an index that was reserved, with this tag; returns the key.
     pub(crate) fn publish(
         &self,
         index: u32,
         context: &Arc<Context>,
         card: RegionCard,
         share: Option<ShareId>,
-        new_tag: bool,
+        tag: Tag,
     ) -> u32 {
         let region = self.at(index).expect("the index was reserved");
         let mut control = region.control();
         let control = &mut *control;
-        if new_tag {
-            control.tag = control.tag.wrapping_add(1);
-        }
+        control.tag = match tag {
+            Tag::Next => control.tag.wrapping_add(1),
+            Tag::Same => control.tag,
+            Tag::Chosen(tag) => tag,
+        };
         control.context = Arc::as_ptr(context).addr();
         control.private.close(&region.gate);
         region.base.store(card.base, Relaxed);
@@ -217,7 +276,13 @@ impl Regions {
         self.node.wait_unmarked(Revoked::Region(index))
     }
 
-    fn close(&self, index: u32) {
+    /// Closes a region; whether nobody touches it any more. To be asked again where somebody does.
+    pub(crate) fn try_revoke(&self, index: u32) -> bool {
+        self.close(index);
+        self.node.is_unmarked(Revoked::Region(index))
+    }
+
+    pub(crate) fn close(&self, index: u32) {
         let region = self.at(index).expect("the index was reserved");
         let mut control = region.control();
         let control = &mut *control;
@@ -232,6 +297,9 @@ impl Regions {
         let used = self.indices().next;
         let mut counted = status::Regions::default();
         for (_, card) in (1..used).filter_map(|index| self.at(index)?.read()) {
+            if card.pd & domain::WINDOW != 0 {
+                continue;
+            }
             counted.count += 1;
             counted.bytes = counted.bytes.saturating_add(card.length);
         }

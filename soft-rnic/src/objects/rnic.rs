@@ -9,6 +9,7 @@ use super::multicast::Groups;
 use super::region::Regions;
 use super::setup::Setup;
 use super::table::Table;
+use super::xrc_domain::Domains;
 use crate::config::{Config, Limits, Path};
 use crate::faults;
 use crate::node::{Doorbell, Handler, Identity, Link, Node, PortGid, Settings};
@@ -28,6 +29,7 @@ pub(crate) struct Rnic {
     queue_pairs: Table<Qp>,
     completion_queues: Table<Cq>,
     shared_queues: Table<Srq>,
+    xrc_domains: Domains,
     contexts: Mutex<Vec<Weak<Context>>>,
 }
 
@@ -92,6 +94,7 @@ impl Rnic {
             queue_pairs: Table::new(MAX_QUEUE_PAIRS),
             completion_queues: Table::new(MAX_COMPLETION_QUEUES),
             shared_queues: Table::new(MAX_SHARED_QUEUES),
+            xrc_domains: Domains::default(),
             contexts: Mutex::default(),
         })
     }
@@ -126,7 +129,7 @@ impl Rnic {
 
     fn queue_pairs_by_kind(&self) -> Vec<QueuePairs> {
         let mut kinds: Vec<QueuePairs> = Vec::new();
-        for qp in self.queue_pairs.all() {
+        for qp in self.queue_pairs.all().iter().filter(|qp| !qp.receives_for_others()) {
             let (qp_type, state) = (qp.qp_type, qp.state());
             match kinds.iter_mut().find(|kind| (kind.qp_type, kind.state) == (qp_type, state)) {
                 Some(kind) => kind.count += 1,
@@ -165,6 +168,10 @@ impl Rnic {
 
     pub(crate) fn completion_queues(&self) -> &Table<Cq> {
         &self.completion_queues
+    }
+
+    pub(crate) fn xrc_domains(&self) -> &Domains {
+        &self.xrc_domains
     }
 
     pub(crate) fn shared_queues(&self) -> &Table<Srq> {

@@ -106,6 +106,17 @@ pub(crate) unsafe fn compare_and_swap(target: *mut u64, compare: u64, swap: u64)
     }
 }
 
+/// Stores eight bytes at once, behind everything that was stored before.
+///
+/// # Safety
+///
+/// `target` is valid for writes, aligned, and for as long as this takes nobody accesses it other than by copies of this
+/// module, other atomics, or another process.
+pub(crate) unsafe fn atomic_store(target: *mut u64, value: u64) {
+    // SAFETY: the caller's promise.
+    unsafe { AtomicU64::from_ptr(target) }.store(value, Release);
+}
+
 /// What a tail can be.
 trait Word: Sized {
     /// # Safety

@@ -93,7 +93,7 @@ extern "C" fn in_child() {
 type Identity = (u64, u64);
 
 /// What is open under this number. Makes a system call only, so a child of a fork may call it.
-fn identity(fd: RawFd) -> Option<Identity> {
+pub(crate) fn identity(fd: RawFd) -> Option<Identity> {
     if cfg!(miri) {
         return Some((0, 0));
     }

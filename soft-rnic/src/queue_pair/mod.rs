@@ -11,12 +11,14 @@ mod route;
 pub(crate) mod send_queue;
 pub(crate) mod shared_queue;
 pub(crate) mod transition;
+pub(crate) mod xrc;
 
 pub(crate) use shared_queue::Srq;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
 use rdma_mummy_sys::types::{
@@ -35,8 +37,10 @@ use crate::objects::completion::Cq;
 use crate::objects::context::{Context, Counted};
 use crate::objects::event::{Element, Event};
 use crate::objects::held::Held as Used;
+use crate::objects::memory_window::Mw;
 use crate::objects::protection_domain::Pd;
 use crate::objects::rnic::Rnic;
+use crate::objects::xrc_domain::Xrcd;
 use crate::shared::entry::{QpCard, QpEntry, notice};
 use crate::shared::gate::Keeper;
 use crate::shared::mark::Mark;
@@ -46,6 +50,7 @@ use lane::Laned;
 use post_ex::{Builder, Posting};
 use receive_queue::ReceiveQueue;
 use send_queue::SendQueue;
+use xrc::Opened;
 
 /// A lock that is held for a few instructions, or for one transfer; waiters let others run.
 pub(crate) type Spin<T> = SpinMutex<T, spin::Yield>;
@@ -59,6 +64,10 @@ pub(crate) struct Qp {
     pub(crate) pd: Used<Pd>,
     pub(crate) send_cq: Used<Cq>,
     pub(crate) recv_cq: Used<Cq>,
+    /// Of targets of extended reliable connections.
+    pub(crate) xrcd: Option<Used<Xrcd>>,
+    /// Further handles of a target (`ibv_open_qp`).
+    opened: Mutex<Opened>,
     pub(crate) caps: ibv_qp_cap,
     pub(crate) sq_sig_all: bool,
     /// What was agreed on with the other end (`ibv_set_ece`).
@@ -87,6 +96,8 @@ pub(crate) struct Qp {
     /// When the service thread is to look at what waits.
     pub(crate) wake: Spin<Option<Instant>>,
     handle: AtomicPtr<ibv_qp>,
+    /// Windows of type 2 that were bound to it, by index.
+    windows: Mutex<BTreeMap<u32, Weak<Mw>>>,
     acks: Acks,
     counted: Counted,
 }
@@ -138,6 +149,8 @@ pub(crate) struct Sending {
     pub(crate) ticket: u64,
     /// What a rule of faults has in mind for it.
     pub(crate) fault: Option<Box<Injected>>,
+    /// Of an extended reliable connection: the shared receive queues that it has sent to, by their numbers.
+    pub(crate) receivers: Vec<(u32, Peer)>,
 }
 
 /// The attributes that sending needs.
@@ -196,6 +209,7 @@ pub(crate) struct Plan {
     pub(crate) send_cq: Arc<Cq>,
     pub(crate) recv_cq: Arc<Cq>,
     pub(crate) srq: Option<Arc<Srq>>,
+    pub(crate) xrcd: Option<Arc<Xrcd>>,
     pub(crate) qp_type: ibv_qp_type,
     pub(crate) caps: ibv_qp_cap,
     pub(crate) sq_sig_all: bool,
@@ -236,6 +250,8 @@ impl Qp {
             pd: Used::new(&plan.pd),
             send_cq: Used::new(&plan.send_cq),
             recv_cq: Used::new(&plan.recv_cq),
+            xrcd: plan.xrcd.as_ref().map(Used::new),
+            opened: Mutex::default(),
             caps: plan.caps,
             sq_sig_all: plan.sq_sig_all,
             ece: AtomicU32::new(crate::verbs::ece::OPTIONS),
@@ -257,6 +273,7 @@ impl Qp {
             draining: AtomicBool::new(false),
             wake: Spin::new(None),
             handle: AtomicPtr::default(),
+            windows: Mutex::default(),
             acks: Acks::default(),
             counted,
         });
@@ -294,10 +311,26 @@ impl Qp {
         for cq in [&self.send_cq, &self.recv_cq] {
             cq.purge(self.number.qpn);
         }
+        for window in self.windows().values().filter_map(Weak::upgrade) {
+            window.lose(self.number.qpn);
+        }
         self.rnic.queue_pairs().take(self.number.index);
         self.release();
         self.counted.count_out();
         Ok(())
+    }
+
+    fn windows(&self) -> MutexGuard<'_, BTreeMap<u32, Weak<Mw>>> {
+        self.windows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A window of type 2 was bound to the queue pair.
+    pub(crate) fn note_window(&self, window: &Arc<Mw>) {
+        let mut windows = self.windows();
+        if windows.insert(window.index(), Arc::downgrade(window)).is_none() && windows.len().is_power_of_two()
+        {
+            windows.retain(|_, window| window.strong_count() > 0);
+        }
     }
 
     /// How many receives can have ended that were not polled, at most.
@@ -316,6 +349,7 @@ impl Qp {
         if let Receiving::Shared { srq, .. } = &self.receiving {
             srq.release();
         }
+        self.xrcd.iter().for_each(Used::release);
     }
 
     pub(crate) fn entry(&self) -> &QpEntry {
@@ -359,6 +393,15 @@ impl Qp {
 
     pub(crate) fn raise(self: &Arc<Self>, event_type: ibv_event_type) {
         self.context.raise(Event { kind: event_type, element: Element::Qp(Arc::clone(self)) });
+        if self.xrcd.is_some() {
+            self.raise_elsewhere(event_type);
+        }
+    }
+
+    /// Whether what is sent is acknowledged.
+    pub(crate) fn is_reliable(&self) -> bool {
+        use ibv_qp_type as T;
+        matches!(self.qp_type, T::IBV_QPT_RC | T::IBV_QPT_XRC_SEND | T::IBV_QPT_XRC_RECV)
     }
 
     /// The port's MTU, in bytes: what a datagram may have.
@@ -429,8 +472,11 @@ impl Qp {
 
     /// A request has failed: a reliable connection goes to the error state, of others only the send queue.
     pub(crate) fn set_send_failed(&self) {
-        let reliable = self.qp_type == ibv_qp_type::IBV_QPT_RC;
-        self.set_state_failed(if reliable { ibv_qp_state::IBV_QPS_ERR } else { ibv_qp_state::IBV_QPS_SQE });
+        self.set_state_failed(if self.is_reliable() {
+            ibv_qp_state::IBV_QPS_ERR
+        } else {
+            ibv_qp_state::IBV_QPS_SQE
+        });
     }
 
     fn set_state_failed(&self, to: ibv_qp_state) {
@@ -457,6 +503,10 @@ impl Qp {
     /// Does what peers' notices ask for.
     pub(crate) fn act_on_notices(self: &Arc<Self>) {
         let notices = self.entry().take_notices();
+        if self.receives_for_others() {
+            // What went wrong concerns the targets that messages came by; they have notices of their own.
+            return;
+        }
         if notices & notice::ESTABLISHED != 0 && self.state() == ibv_qp_state::IBV_QPS_RTR {
             self.raise(ibv_event_type::IBV_EVENT_COMM_EST);
         }
@@ -536,6 +586,10 @@ pub(crate) fn wc_opcode(opcode: ibv_wr_opcode) -> ibv_wc_opcode {
         ibv_wr_opcode::IBV_WR_RDMA_READ => ibv_wc_opcode::IBV_WC_RDMA_READ,
         ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP => ibv_wc_opcode::IBV_WC_COMP_SWAP,
         ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD => ibv_wc_opcode::IBV_WC_FETCH_ADD,
+        ibv_wr_opcode::IBV_WR_BIND_MW => ibv_wc_opcode::IBV_WC_BIND_MW,
+        ibv_wr_opcode::IBV_WR_LOCAL_INV => ibv_wc_opcode::IBV_WC_LOCAL_INV,
+        ibv_wr_opcode::IBV_WR_ATOMIC_WRITE => ibv_wc_opcode::IBV_WC_ATOMIC_WRITE,
+        ibv_wr_opcode::IBV_WR_FLUSH => ibv_wc_opcode::IBV_WC_FLUSH,
         _ => ibv_wc_opcode::IBV_WC_SEND,
     }
 }

@@ -5,7 +5,8 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use rdma_mummy_sys::types::{
-    ibv_mtu, ibv_port_state, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_init_attr, ibv_qp_state, ibv_qp_type,
+    ibv_mig_state, ibv_mtu, ibv_port_state, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_init_attr, ibv_qp_state,
+    ibv_qp_type,
 };
 
 use super::attributes::Attributes;
@@ -33,6 +34,11 @@ impl Qp {
             let has = |bit: ibv_qp_attr_mask| mask & bit.0 != 0;
             let from = if has(ibv_qp_attr_mask::IBV_QP_CUR_STATE) { attr.cur_qp_state } else { actual };
             let to = if has(ibv_qp_attr_mask::IBV_QP_STATE) { attr.qp_state } else { from };
+            // What this device does not have, by what it says of itself.
+            const ABSENT: u32 = ibv_qp_attr_mask::IBV_QP_CAP.0 | ibv_qp_attr_mask::IBV_QP_RATE_LIMIT.0;
+            if mask & ABSENT != 0 {
+                return Err(libc::EOPNOTSUPP);
+            }
             if from != actual || !transition::is_allowed(self.qp_type, from, to, mask) {
                 return Err(libc::EINVAL);
             }
@@ -87,9 +93,25 @@ impl Qp {
         if has(ibv_qp_attr_mask::IBV_QP_TIMEOUT) {
             valid(attr.timeout <= 31)?;
         }
+        // On Ethernet there are no alternate paths, and nothing migrates (as the kernel has it).
         if has(ibv_qp_attr_mask::IBV_QP_ALT_PATH) {
-            port(attr.alt_port_num)?;
-            valid(attr.alt_timeout <= 31)?;
+            return Err(libc::EOPNOTSUPP);
+        }
+        if has(ibv_qp_attr_mask::IBV_QP_PATH_MIG_STATE) {
+            match attr.path_mig_state {
+                ibv_mig_state::IBV_MIG_MIGRATED => {}
+                ibv_mig_state::IBV_MIG_REARM | ibv_mig_state::IBV_MIG_ARMED => return Err(libc::EOPNOTSUPP),
+                _ => return Err(libc::EINVAL),
+            }
+        }
+        if has(ibv_qp_attr_mask::IBV_QP_RETRY_CNT) {
+            valid(attr.retry_cnt <= 7)?;
+        }
+        if has(ibv_qp_attr_mask::IBV_QP_RNR_RETRY) {
+            valid(attr.rnr_retry <= 7)?;
+        }
+        if has(ibv_qp_attr_mask::IBV_QP_MIN_RNR_TIMER) {
+            valid(attr.min_rnr_timer <= 31)?;
         }
         Ok(())
     }
@@ -163,6 +185,7 @@ impl Qp {
             card.local_gid = sent.local_gid;
             card.remote_gid = sent.remote_gid;
             card.slots = slots;
+            card.xrcd = self.xrcd.as_ref().map_or([0; 2], |xrcd| xrcd.id());
             if let Receiving::Shared { srq, ring, ring_words, .. } = &self.receiving {
                 card.srq = srq.index() + 1;
                 card.ring_offset = ring.offset;

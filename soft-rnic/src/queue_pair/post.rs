@@ -2,22 +2,29 @@
 
 use std::sync::Arc;
 
-use rdma_mummy_sys::types::{ibv_ah, ibv_qp_state, ibv_qp_type, ibv_send_flags, ibv_send_wr, ibv_wr_opcode};
+use rdma_mummy_sys::types::{
+    ibv_ah, ibv_mw, ibv_mw_bind_info, ibv_qp_state, ibv_qp_type, ibv_send_flags, ibv_send_wr, ibv_wr_opcode,
+};
 
 use super::Qp;
 use super::send_queue::{Destination, Head, Poster, Refusal};
 use crate::config::Mode;
 use crate::verbs::address_handle::ah_of;
+use crate::verbs::memory_window::mw_of;
 
-/// Operations of a queue pair type.
+/// Operations of a queue pair type. A target of an extended reliable connection has a send queue without places.
 pub(crate) fn type_has(qp_type: ibv_qp_type, opcode: ibv_wr_opcode) -> bool {
     use ibv_wr_opcode as O;
     match opcode {
         O::IBV_WR_SEND | O::IBV_WR_SEND_WITH_IMM => true,
         O::IBV_WR_RDMA_WRITE | O::IBV_WR_RDMA_WRITE_WITH_IMM => qp_type != ibv_qp_type::IBV_QPT_UD,
-        O::IBV_WR_RDMA_READ | O::IBV_WR_ATOMIC_CMP_AND_SWP | O::IBV_WR_ATOMIC_FETCH_AND_ADD => {
-            qp_type == ibv_qp_type::IBV_QPT_RC
+        O::IBV_WR_SEND_WITH_INV | O::IBV_WR_BIND_MW | O::IBV_WR_LOCAL_INV => {
+            matches!(qp_type, ibv_qp_type::IBV_QPT_RC | ibv_qp_type::IBV_QPT_UC)
         }
+        O::IBV_WR_RDMA_READ | O::IBV_WR_ATOMIC_CMP_AND_SWP | O::IBV_WR_ATOMIC_FETCH_AND_ADD => {
+            matches!(qp_type, ibv_qp_type::IBV_QPT_RC | ibv_qp_type::IBV_QPT_XRC_SEND)
+        }
+        O::IBV_WR_ATOMIC_WRITE | O::IBV_WR_FLUSH => qp_type == ibv_qp_type::IBV_QPT_RC,
         _ => false,
     }
 }
@@ -31,6 +38,38 @@ pub(crate) fn brings_back(opcode: ibv_wr_opcode) -> bool {
             | ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD
     )
 }
+
+/// Whether a request is about a memory window of this process, and goes to no peer.
+pub(crate) fn is_of_window(opcode: ibv_wr_opcode) -> bool {
+    matches!(opcode, ibv_wr_opcode::IBV_WR_BIND_MW | ibv_wr_opcode::IBV_WR_LOCAL_INV)
+}
+
+/// What a request to bind a window says, in the fields of one that moves data: the window by its index, its new key, the
+/// region's, and where in it.
+///
+/// # Safety
+///
+/// `mw` is null or a live window of this device; the region of `info` is null or live, and `info` valid.
+pub(super) unsafe fn bind_fields(
+    mw: *mut ibv_mw,
+    rkey: u32,
+    info: &ibv_mw_bind_info,
+) -> Result<([u32; 2], u64, [u64; 2]), Refusal> {
+    if mw.is_null() {
+        return Err(libc::EINVAL);
+    }
+    // SAFETY: the caller's window and region.
+    let (index, lkey) = unsafe {
+        (mw_of(mw).index(), if info.mr.is_null() { 0 } else { (&raw const (*info.mr).lkey).read() })
+    };
+    let operands = [info.length, u64::from(lkey) << 32 | u64::from(info.mw_access_flags)];
+    Ok(([index, rkey], info.addr, operands))
+}
+
+/// The operands of an atomic write whose value lies in its entry, or inline.
+pub(crate) const VALUE_IN_MEMORY: [u64; 2] = [0, 0];
+/// The second operand of one whose value is the first.
+pub(crate) const VALUE_GIVEN: u64 = 1;
 
 impl Qp {
     /// Whether requests may be posted now, and by this process.
@@ -120,6 +159,16 @@ impl Qp {
                     (remote_addr, rkey) = (atomic.remote_addr, atomic.rkey);
                     operands = Some([atomic.compare_add, atomic.swap]);
                 }
+                // Of this one the classic struct says neither range nor kind.
+                ibv_wr_opcode::IBV_WR_FLUSH => return Err(libc::EINVAL),
+                ibv_wr_opcode::IBV_WR_BIND_MW | ibv_wr_opcode::IBV_WR_LOCAL_INV => {
+                    return self.add_of_window(poster, wr);
+                }
+                ibv_wr_opcode::IBV_WR_ATOMIC_WRITE => {
+                    let rdma = (*wr).wr.rdma;
+                    (remote_addr, rkey) = (rdma.remote_addr, rdma.rkey);
+                    operands = Some(VALUE_IN_MEMORY);
+                }
                 _ if self.qp_type == ibv_qp_type::IBV_QPT_UD => {
                     let ud = (*wr).wr.ud;
                     to = Some(destination(ud.ah, ud.remote_qpn, ud.remote_qkey).ok_or(libc::EINVAL)?);
@@ -142,6 +191,9 @@ impl Qp {
             if to.is_some() {
                 request.destination = to;
             }
+            if self.qp_type == ibv_qp_type::IBV_QPT_XRC_SEND {
+                request.srqn = (*wr).qp_type.xrc.remote_srqn;
+            }
             let result = if inline {
                 (0..count).try_for_each(|index| {
                     let entry = (*wr).sg_list.add(index).read();
@@ -156,6 +208,31 @@ impl Qp {
             }
             result
         }
+    }
+}
+
+impl Qp {
+    /// The same for one about a window, which has no payload.
+    ///
+    /// # Safety
+    ///
+    /// As [`post_sends`](Self::post_sends).
+    #[cold]
+    unsafe fn add_of_window(&self, poster: &mut Poster<'_>, wr: *const ibv_send_wr) -> Result<(), Refusal> {
+        // SAFETY: the caller's request; its opcode says which fields are valid.
+        let (wr_id, opcode, send_flags, fields) = unsafe {
+            let fields = if (*wr).opcode == ibv_wr_opcode::IBV_WR_BIND_MW {
+                let bind = (*wr).__bindgen_anon_2.bind_mw;
+                bind_fields(bind.mw, bind.rkey, &bind.bind_info)?
+            } else {
+                ([(*wr).__bindgen_anon_1.invalidate_rkey, 0], 0, [0; 2])
+            };
+            ((*wr).wr_id, (*wr).opcode, (*wr).send_flags, fields)
+        };
+        let ([imm_data, rkey], remote_addr, operands) = fields;
+        let request = poster.add(Head { wr_id, opcode, send_flags, imm_data, rkey, remote_addr })?;
+        request.operands = operands;
+        Ok(())
     }
 }
 

@@ -11,12 +11,12 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use rdma_mummy_sys::types::{
-    ibv_ah, ibv_data_buf, ibv_qp_create_send_ops_flags, ibv_qp_ex, ibv_qp_type, ibv_send_flags, ibv_sge,
-    ibv_wr_opcode,
+    ibv_ah, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp_create_send_ops_flags, ibv_qp_ex, ibv_qp_type,
+    ibv_send_flags, ibv_sge, ibv_wr_opcode,
 };
 use spin::mutex::SpinMutexGuard;
 
-use super::post::{brings_back, destination, type_has};
+use super::post::{VALUE_GIVEN, bind_fields, brings_back, destination, is_of_window, type_has};
 use super::send_queue::{Head, Poster, Refusal};
 use super::{Qp, Spin};
 use crate::verbs::queue_pair::qp_of_ex;
@@ -110,14 +110,22 @@ unsafe fn close(list: &core::sync::atomic::AtomicUsize, builder: &Spin<Builder>)
 pub(crate) fn operations_of(qp_type: ibv_qp_type) -> u64 {
     use ibv_qp_create_send_ops_flags as F;
     let datagram = F::IBV_QP_EX_WITH_SEND | F::IBV_QP_EX_WITH_SEND_WITH_IMM;
-    let unreliable = datagram | F::IBV_QP_EX_WITH_RDMA_WRITE | F::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;
+    let unreliable = datagram
+        | F::IBV_QP_EX_WITH_RDMA_WRITE
+        | F::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
+        | F::IBV_QP_EX_WITH_SEND_WITH_INV
+        | F::IBV_QP_EX_WITH_BIND_MW
+        | F::IBV_QP_EX_WITH_LOCAL_INV;
     let reliable = unreliable
         | F::IBV_QP_EX_WITH_RDMA_READ
         | F::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
-        | F::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
+        | F::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
+        | F::IBV_QP_EX_WITH_ATOMIC_WRITE
+        | F::IBV_QP_EX_WITH_FLUSH;
     let operations = match qp_type {
-        ibv_qp_type::IBV_QPT_RC => reliable,
+        ibv_qp_type::IBV_QPT_RC | ibv_qp_type::IBV_QPT_XRC_SEND => reliable,
         ibv_qp_type::IBV_QPT_UC => unreliable,
+        ibv_qp_type::IBV_QPT_XRC_RECV => return 0,
         _ => datagram,
     };
     operations.0.into()
@@ -142,12 +150,18 @@ pub(crate) fn install(ex: &mut ibv_qp_ex, operations: u64) {
         IBV_QP_EX_WITH_RDMA_READ => wr_rdma_read = rdma_read,
         IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP => wr_atomic_cmp_swp = atomic_cmp_swp,
         IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD => wr_atomic_fetch_add = atomic_fetch_add,
+        IBV_QP_EX_WITH_SEND_WITH_INV => wr_send_inv = send_inv,
+        IBV_QP_EX_WITH_LOCAL_INV => wr_local_inv = local_inv,
+        IBV_QP_EX_WITH_BIND_MW => wr_bind_mw = bind_mw,
+        IBV_QP_EX_WITH_ATOMIC_WRITE => wr_atomic_write = atomic_write,
+        IBV_QP_EX_WITH_FLUSH => wr_flush = flush,
     );
     ex.wr_set_sge = Some(set_sge);
     ex.wr_set_sge_list = Some(set_sge_list);
     ex.wr_set_inline_data = Some(set_inline_data);
     ex.wr_set_inline_data_list = Some(set_inline_data_list);
     ex.wr_set_ud_addr = Some(set_ud_addr);
+    ex.wr_set_xrc_srqn = Some(set_xrc_srqn);
     ex.wr_start = Some(start);
     ex.wr_complete = Some(complete);
     ex.wr_abort = Some(abort);
@@ -297,12 +311,72 @@ unsafe extern "C" fn atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, remote_addr
     unsafe { append(qp, ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD, [0, rkey], remote_addr, Some([add, 0])) };
 }
 
+unsafe extern "C" fn send_inv(qp: *mut ibv_qp_ex, invalidate_rkey: u32) {
+    // SAFETY: the caller's open list.
+    unsafe { append(qp, ibv_wr_opcode::IBV_WR_SEND_WITH_INV, [invalidate_rkey, 0], 0, None) };
+}
+
+unsafe extern "C" fn local_inv(qp: *mut ibv_qp_ex, invalidate_rkey: u32) {
+    // SAFETY: the caller's open list.
+    unsafe { append(qp, ibv_wr_opcode::IBV_WR_LOCAL_INV, [invalidate_rkey, 0], 0, None) };
+}
+
+unsafe extern "C" fn bind_mw(qp: *mut ibv_qp_ex, mw: *mut ibv_mw, rkey: u32, info: *const ibv_mw_bind_info) {
+    // SAFETY: the caller's open list, window, and description of a live region's part.
+    unsafe {
+        match bind_fields(mw, rkey, &*info) {
+            Ok((keys, address, operands)) => {
+                append(qp, ibv_wr_opcode::IBV_WR_BIND_MW, keys, address, Some(operands));
+            }
+            Err(error) => build(qp, |_, _| Err(error)),
+        }
+    }
+}
+
+/// The value is taken at once: the request has no other payload.
+unsafe extern "C" fn atomic_write(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, value: *const c_void) {
+    const OPCODE: ibv_wr_opcode = ibv_wr_opcode::IBV_WR_ATOMIC_WRITE;
+    // SAFETY: the caller's open list, and eight readable bytes.
+    unsafe {
+        let value = value.cast::<u64>().read_unaligned();
+        append(qp, OPCODE, [0, rkey], remote_addr, Some([value, VALUE_GIVEN]));
+        build(qp, |_, poster| {
+            poster.last_added().ok_or(libc::EINVAL)?.length = 8;
+            Ok(())
+        });
+    }
+}
+
+unsafe extern "C" fn flush(
+    qp: *mut ibv_qp_ex,
+    rkey: u32,
+    remote_addr: u64,
+    len: usize,
+    placement: u8,
+    level: u8,
+) {
+    let operands = [len as u64, u64::from(placement) | u64::from(level) << 8];
+    // SAFETY: the caller's open list.
+    unsafe { append(qp, ibv_wr_opcode::IBV_WR_FLUSH, [0, rkey], remote_addr, Some(operands)) };
+}
+
 unsafe extern "C" fn set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, remote_qpn: u32, remote_qkey: u32) {
     // SAFETY: the caller's open list and address handle.
     unsafe {
         build(qp, |_, poster| {
             let destination = destination(ah, remote_qpn, remote_qkey).ok_or(libc::EINVAL)?;
             poster.last_added().ok_or(libc::EINVAL)?.destination = Some(destination);
+            Ok(())
+        });
+    }
+}
+
+unsafe extern "C" fn set_xrc_srqn(qp: *mut ibv_qp_ex, remote_srqn: u32) {
+    // SAFETY: the caller's open list.
+    unsafe {
+        build(qp, |qp, poster| {
+            let request = poster.last_added().filter(|_| qp.qp_type == ibv_qp_type::IBV_QPT_XRC_SEND);
+            request.ok_or(libc::EINVAL)?.srqn = remote_srqn;
             Ok(())
         });
     }
@@ -330,7 +404,9 @@ unsafe extern "C" fn set_sge_list(qp: *mut ibv_qp_ex, num_sge: usize, sg_list: *
 
 /// Whether there is a request that inline data can be given to.
 fn check_inline(poster: &mut Poster<'_>) -> Result<(), Refusal> {
-    poster.last_added().filter(|request| !brings_back(request.opcode)).map(|_| ()).ok_or(libc::EINVAL)
+    let takes =
+        |opcode| !brings_back(opcode) && !is_of_window(opcode) && opcode != ibv_wr_opcode::IBV_WR_FLUSH;
+    poster.last_added().filter(|request| takes(request.opcode)).map(|_| ()).ok_or(libc::EINVAL)
 }
 
 unsafe extern "C" fn set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {

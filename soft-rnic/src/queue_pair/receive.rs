@@ -40,6 +40,9 @@ impl Qp {
     ) -> Result<(), (i32, *mut ibv_recv_wr)> {
         self.context.check_process().map_err(|error| (error, wr))?;
         let Receiving::Own(queue) = &self.receiving else { return Err((libc::EINVAL, wr)) };
+        if self.is_xrc() {
+            return Err((libc::EINVAL, wr));
+        }
         if self.state() == ibv_qp_state::IBV_QPS_RESET {
             return Err((self.refusal(), wr));
         }
@@ -102,16 +105,24 @@ impl Qp {
     /// What the rules of faults make of a receive: its status, and whether the queue pair has failed.
     #[cold]
     #[inline(never)]
-    fn alter_receive(self: &Arc<Self>, status: ibv_wc_status, size: u64) -> (ibv_wc_status, bool) {
+    fn alter_receive(
+        self: &Arc<Self>,
+        status: ibv_wc_status,
+        size: u64,
+        through: u32,
+    ) -> (ibv_wc_status, bool) {
         let (mut altered, mut failed) = (status, false);
         if let Some(set) = faults::current() {
-            let seen = self.seen(Opcode::Recv, size);
+            let seen = self.seen_by(Opcode::Recv, size, through);
             set.on_work(&seen, |rule, _| match rule.action() {
                 Action::Status(status) => altered = *status,
-                action => {
-                    self.suffer(action, seen.port, true);
-                    failed |= *action == Action::QpFatal;
+                Action::QpFatal => {
+                    self.pair_of(through)
+                        .into_iter()
+                        .for_each(|pair| pair.suffer(&Action::QpFatal, seen.port, true));
+                    failed = true;
                 }
+                action => self.suffer(action, seen.port, true),
             });
         }
         (altered, failed)
@@ -130,7 +141,7 @@ impl Qp {
                 let mut queue = queue.lock();
                 let in_order = self.qp_type != ibv_qp_type::IBV_QPT_UD;
                 if let Some(received) = queue.oldest(in_order) {
-                    let reported = self.report(&queue, &received);
+                    let reported = self.report(&queue, &received, self.number.qpn);
                     queue.consume(received.slot);
                     *next = in_order.then(|| queue.next_message());
                     return Some(reported);
@@ -150,9 +161,13 @@ impl Qp {
                     let received =
                         queue.at(slot).filter(|received| received.delivery.queue_pair == self.number.index);
                     if let Some(received) = received {
-                        let reported = self.report(&queue, &received);
+                        let others = self.receives_for_others();
+                        let through =
+                            if others { queue.source(slot)[0] as u32 & 0xff_ffff } else { self.number.qpn };
+                        let (reported, failed) = self.report(&queue, &received, through);
                         queue.consume(slot);
-                        return Some(reported);
+                        // What has failed is the pair that it came by, which hears of it by itself.
+                        return Some((reported, failed && !others));
                     }
                 }
                 None
@@ -175,8 +190,9 @@ impl Qp {
         }
     }
 
-    /// Turns a finished receive into its completion, after putting the bytes in place that came within the slot.
-    fn report(self: &Arc<Self>, queue: &ReceiveQueue, received: &Received) -> (Cqe, bool) {
+    /// Turns a finished receive into its completion, after putting the bytes in place that came within the slot. `through`
+    /// is the queue pair that it came by.
+    fn report(self: &Arc<Self>, queue: &ReceiveQueue, received: &Received, through: u32) -> (Cqe, bool) {
         let delivery = &received.delivery;
         let datagram = self.qp_type == ibv_qp_type::IBV_QPT_UD;
         let header = if datagram { GRH } else { 0 };
@@ -190,11 +206,16 @@ impl Qp {
                 Err(status) => status,
             };
         }
+        let invalidates = u32::from(delivery.wc_flags) & ibv_wc_flags::IBV_WC_WITH_INV.0 != 0;
+        if invalidates && !datagram && status == ibv_wc_status::IBV_WC_SUCCESS {
+            status = self.confirm_invalidated(delivery.imm_data, status);
+        }
         let ended;
         (status, ended) =
-            if faults::active() { self.alter_receive(status, byte_len) } else { (status, false) };
+            if faults::active() { self.alter_receive(status, byte_len, through) } else { (status, false) };
         let failed = status != ibv_wc_status::IBV_WC_SUCCESS;
-        let allowed = ibv_wc_flags::IBV_WC_WITH_IMM.0 | if datagram { ibv_wc_flags::IBV_WC_GRH.0 } else { 0 };
+        let mut allowed = ibv_wc_flags::IBV_WC_WITH_IMM.0;
+        allowed |= if datagram { ibv_wc_flags::IBV_WC_GRH.0 } else { ibv_wc_flags::IBV_WC_WITH_INV.0 };
         let opcode =
             if with_data { ibv_wc_opcode::IBV_WC_RECV } else { ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM };
         let cqe = Cqe {
@@ -203,7 +224,7 @@ impl Qp {
             opcode: opcode.0,
             byte_len: byte_len as u32,
             imm_data: delivery.imm_data,
-            qp_num: self.number.qpn,
+            qp_num: through,
             src_qp: delivery.src_qp & 0xff_ffff,
             wc_flags: u32::from(delivery.wc_flags) & allowed,
             ..Cqe::default()

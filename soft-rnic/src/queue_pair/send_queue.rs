@@ -24,6 +24,8 @@ pub(crate) struct Request {
     pub(crate) length: u64,
     /// Of datagrams.
     pub(crate) destination: Option<Destination>,
+    /// Of extended reliable connections: the shared receive queue; 0 is none.
+    pub(crate) srqn: u32,
 }
 
 /// Where a request's bytes are.
@@ -61,6 +63,7 @@ impl Request {
         payload: Payload::Entries(0),
         length: 0,
         destination: None,
+        srqn: 0,
     };
 
     pub(crate) fn has(&self, flag: ibv_send_flags) -> bool {
@@ -196,6 +199,7 @@ impl Poster<'_> {
         (request.wr_id, request.opcode, request.send_flags) = (wr_id, opcode, send_flags);
         (request.imm_data, request.rkey, request.remote_addr) = (imm_data, rkey, remote_addr);
         (request.payload, request.length, request.destination) = (Payload::Entries(0), 0, None);
+        request.srqn = 0;
         Ok(request)
     }
 

@@ -126,6 +126,10 @@ impl Srq {
         &self.pd
     }
 
+    pub(crate) fn domain(&self) -> &Arc<Pd> {
+        self.pd.get()
+    }
+
     pub(super) fn queue(&self) -> SpinMutexGuard<'_, ReceiveQueue, spin::Yield> {
         self.queue.lock()
     }

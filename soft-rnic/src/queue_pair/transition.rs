@@ -49,6 +49,12 @@ pub(crate) fn is_allowed(qp_type: ibv_qp_type, from: ibv_qp_state, to: ibv_qp_st
 
 fn find(qp_type: ibv_qp_type, from: ibv_qp_state, to: ibv_qp_state) -> Option<Rule> {
     use ibv_qp_state as S;
+    match qp_type {
+        ibv_qp_type::IBV_QPT_XRC_SEND | ibv_qp_type::IBV_QPT_XRC_RECV => {
+            return find_xrc(qp_type == ibv_qp_type::IBV_QPT_XRC_RECV, from, to);
+        }
+        _ => {}
+    }
     let reliable = qp_type == ibv_qp_type::IBV_QPT_RC;
     let datagram = qp_type == ibv_qp_type::IBV_QPT_UD;
     match (from, to) {
@@ -74,6 +80,37 @@ fn find(qp_type: ibv_qp_type, from: ibv_qp_state, to: ibv_qp_state) -> Option<Ru
         (S::IBV_QPS_SQD, S::IBV_QPS_SQD) => drained(datagram, reliable),
         (S::IBV_QPS_SQE, S::IBV_QPS_RTS) if datagram => rule(0, CUR_STATE | QKEY),
         (S::IBV_QPS_SQE, S::IBV_QPS_RTS) if !reliable => rule(0, CUR_STATE | ACCESS),
+        _ => None,
+    }
+}
+
+/// Extended reliable connections (annex A14): what a reliable pair has as a requester is the initiator's, what it has as a
+/// responder the target's. The target acknowledges, so it has a timeout.
+fn find_xrc(target: bool, from: ibv_qp_state, to: ibv_qp_state) -> Option<Rule> {
+    use ibv_qp_state as S;
+    let path = ALTERNATE | ACCESS;
+    let timer = if target { RNR_TIMER } else { 0 };
+    match (from, to) {
+        (S::IBV_QPS_RESET, S::IBV_QPS_ERR) => None,
+        (_, S::IBV_QPS_RESET | S::IBV_QPS_ERR) => rule(0, 0),
+        (S::IBV_QPS_RESET, S::IBV_QPS_INIT) => initial(false),
+        (S::IBV_QPS_INIT, S::IBV_QPS_INIT) => {
+            initial(false).map(|initial| Rule { needed: 0, allowed: initial.needed })
+        }
+        (S::IBV_QPS_INIT, S::IBV_QPS_RTR) => {
+            let responder = if target { DEST_READS | RNR_TIMER } else { 0 };
+            rule(AV | MTU | DEST_QPN | RQ_PSN | responder, path | PKEY)
+        }
+        (S::IBV_QPS_RTR, S::IBV_QPS_RTS) => {
+            let requester = if target { 0 } else { RETRY | RNR_RETRY | READS };
+            rule(TIMEOUT | SQ_PSN | requester, CUR_STATE | path | timer | MIGRATION)
+        }
+        (S::IBV_QPS_RTS | S::IBV_QPS_SQD, S::IBV_QPS_RTS) => rule(0, CUR_STATE | path | MIGRATION | timer),
+        (S::IBV_QPS_RTS, S::IBV_QPS_SQD) => rule(0, NOTIFY),
+        (S::IBV_QPS_SQD, S::IBV_QPS_SQD) => {
+            let side = if target { DEST_READS | RNR_TIMER } else { RETRY | RNR_RETRY | READS };
+            rule(0, PORT | AV | TIMEOUT | side | path | PKEY | MIGRATION)
+        }
         _ => None,
     }
 }
@@ -131,10 +168,18 @@ mod tests {
         assert!(!is_allowed(rc, S::IBV_QPS_INIT, S::IBV_QPS_RTS, send));
     }
 
+    const TYPES: [ibv_qp_type; 5] = [
+        ibv_qp_type::IBV_QPT_RC,
+        ibv_qp_type::IBV_QPT_UC,
+        ibv_qp_type::IBV_QPT_UD,
+        ibv_qp_type::IBV_QPT_XRC_SEND,
+        ibv_qp_type::IBV_QPT_XRC_RECV,
+    ];
+
     #[test]
     fn every_state_ends_in_reset_or_error() {
         for from in 0..=6 {
-            for qp_type in [ibv_qp_type::IBV_QPT_RC, ibv_qp_type::IBV_QPT_UC, ibv_qp_type::IBV_QPT_UD] {
+            for qp_type in TYPES {
                 for to in [S::IBV_QPS_RESET, S::IBV_QPS_ERR] {
                     let from_reset_to_error = from == 0 && to == S::IBV_QPS_ERR;
                     assert_eq!(is_allowed(qp_type, ibv_qp_state(from), to, STATE), !from_reset_to_error);

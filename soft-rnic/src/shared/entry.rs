@@ -79,7 +79,31 @@ pub(crate) struct MrEntry {
     unused: [AtomicU64; 2],
 }
 
-/// What peers may know about a memory region.
+/// For whom a region's card is good, in the word that names a protection domain.
+///
+/// A window's differs from every domain's number: so nobody takes its key for one of local memory, and a comparison with
+/// a domain, which is all that most transfers make, sends whoever has one the long way.
+pub(crate) mod domain {
+    /// A memory window: for remote access.
+    pub(crate) const WINDOW: u32 = 1 << 31;
+    /// Of type 2: what follows is the number of the only queue pair that it is good for. Otherwise it is a domain's.
+    pub(crate) const OF_QUEUE_PAIR: u32 = 1 << 30;
+    /// Domains have numbers below this.
+    pub(crate) const END: u32 = OF_QUEUE_PAIR;
+
+    /// Whether a card is good for requests that come to this queue pair, of this domain.
+    #[inline]
+    pub(crate) fn serves(card: u32, pd: u32, qpn: u32) -> bool {
+        card == pd || (card & WINDOW != 0 && card == window(pd, (card & OF_QUEUE_PAIR != 0).then_some(qpn)))
+    }
+
+    /// A window's word: of a domain, or of one queue pair.
+    pub(crate) fn window(pd: u32, qpn: Option<u32>) -> u32 {
+        WINDOW | qpn.map_or(pd, |qpn| OF_QUEUE_PAIR | qpn)
+    }
+}
+
+/// What peers may know about a memory region, or a window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct MrCard {
     /// The first address by which peers name the region.
@@ -87,6 +111,7 @@ pub(crate) struct MrCard {
     pub(crate) length: u64,
     /// Where in the owner's address space `iova` lies.
     pub(crate) address: u64,
+    /// A protection domain, or what [`domain`] makes of a window's.
     pub(crate) pd: u32,
     /// `ibv_access_flags`.
     pub(crate) access: u32,
@@ -212,6 +237,8 @@ pub(crate) struct QpCard {
     /// The GID of its own that peers must address, and the peer's GID that it answers to.
     pub(crate) local_gid: [u64; 2],
     pub(crate) remote_gid: [u64; 2],
+    /// The XRC domain, of the targets of such connections, and of what receives for a shared queue of one.
+    pub(crate) xrcd: [u64; 2],
 }
 
 impl Card<15> for QpCard {
@@ -241,8 +268,8 @@ impl Card<15> for QpCard {
             self.local_gid[1],
             self.remote_gid[0],
             self.remote_gid[1],
-            0,
-            0,
+            self.xrcd[0],
+            self.xrcd[1],
         ]
     }
 
@@ -273,6 +300,7 @@ impl Card<15> for QpCard {
             connection: high(8),
             local_gid: [words[9], words[10]],
             remote_gid: [words[11], words[12]],
+            xrcd: [words[13], words[14]],
         }
     }
 }

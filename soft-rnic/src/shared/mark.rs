@@ -26,6 +26,9 @@ impl Mark {
     /// Stands for none: a transfer that touches the queue pair's own structures only. No table is as large.
     pub(crate) const NO_REGION: u32 = FIELD as u32 - 1;
 
+    /// Stands for every queue pair: a transfer that goes by way of several.
+    pub(crate) const ANY_QUEUE_PAIR: u32 = FIELD as u32;
+
     /// A transfer through this queue pair, in this region. Both are indices in the owner's tables.
     pub(crate) fn new(queue_pair: u32, region: u32) -> Self {
         Self(BUSY | (u64::from(queue_pair) & FIELD) << QP_SHIFT | u64::from(region) & FIELD)
@@ -39,7 +42,8 @@ impl Mark {
 
     /// Whether the transfer goes through this queue pair.
     pub(crate) fn uses_queue_pair(self, queue_pair: u32) -> bool {
-        (self.0 >> QP_SHIFT & FIELD) as u32 == queue_pair
+        let marked = (self.0 >> QP_SHIFT & FIELD) as u32;
+        marked == queue_pair || marked == Self::ANY_QUEUE_PAIR
     }
 }
 

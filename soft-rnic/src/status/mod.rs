@@ -69,6 +69,8 @@ impl QueuePairs {
             ibv_qp_type::IBV_QPT_RC => "RC",
             ibv_qp_type::IBV_QPT_UC => "UC",
             ibv_qp_type::IBV_QPT_UD => "UD",
+            ibv_qp_type::IBV_QPT_XRC_SEND => "XRC_SEND",
+            ibv_qp_type::IBV_QPT_XRC_RECV => "XRC_RECV",
             other => return Cow::Owned(format!("type {}", other.0)),
         })
     }

@@ -118,6 +118,18 @@ impl Bench {
         let (more, sending) = match qp_type {
             ibv_qp_type::IBV_QPT_UD => (M(0), M::IBV_QP_SQ_PSN),
             ibv_qp_type::IBV_QPT_UC => (connected, M::IBV_QP_SQ_PSN),
+            ibv_qp_type::IBV_QPT_XRC_RECV => (
+                connected | M::IBV_QP_MAX_DEST_RD_ATOMIC | M::IBV_QP_MIN_RNR_TIMER,
+                M::IBV_QP_SQ_PSN | M::IBV_QP_TIMEOUT,
+            ),
+            ibv_qp_type::IBV_QPT_XRC_SEND => (
+                connected,
+                M::IBV_QP_SQ_PSN
+                    | M::IBV_QP_TIMEOUT
+                    | M::IBV_QP_RETRY_CNT
+                    | M::IBV_QP_RNR_RETRY
+                    | M::IBV_QP_MAX_QP_RD_ATOMIC,
+            ),
             _ => (
                 connected | M::IBV_QP_MAX_DEST_RD_ATOMIC | M::IBV_QP_MIN_RNR_TIMER,
                 M::IBV_QP_SQ_PSN

@@ -10,8 +10,8 @@ use rdma_mummy_sys::types::*;
 use super::device::device_of;
 use super::{admit, failure, write_prefix};
 use super::{
-    completion_queue, completion_queue_ex, device_memory, memory_region, null, number, port, queue_pair,
-    thread_domain, unsupported,
+    completion_queue, completion_queue_ex, device_memory, memory_region, memory_window, null, number, port,
+    queue_pair, thread_domain, xrc,
 };
 use crate::faults::{self, effects};
 use crate::objects::context::Context;
@@ -90,8 +90,9 @@ pub(super) fn enter(state: &Arc<Context>, command: c_int) -> *mut ibv_context {
     verbs.alloc_null_mr = Some(memory_region::alloc_null_mr);
     verbs.advise_mr = Some(memory_region::advise_mr);
     device_memory::install(&mut verbs);
-    unsupported::install(&mut verbs);
+    xrc::install(&mut verbs);
     thread_domain::install(&mut verbs);
+    memory_window::install(&mut verbs);
     queue_pair::install(&mut verbs);
     let object = Box::into_raw(Box::new(ContextObject { verbs, state: Arc::as_ptr(state), command }));
     // SAFETY: the object was made just now; the pointer stays good for all of it.
@@ -118,6 +119,13 @@ pub(super) unsafe extern "C" fn close_device(context: *mut ibv_context) -> c_int
     0
 }
 
+/// Among the extended capabilities, by the kernel's numbers (`ib_user_verbs.h`, `IB_UVERBS_DEVICE_*`), which no header of
+/// libibverbs repeats.
+mod cap_ex {
+    pub(super) const FLUSH_GLOBAL: u64 = 1 << 38;
+    pub(super) const ATOMIC_WRITE: u64 = 1 << 40;
+}
+
 fn attributes(context: &Context) -> ibv_device_attr {
     let limits = context.rnic().limits();
     let device = context.device();
@@ -136,12 +144,17 @@ fn attributes(context: &Context) -> ibv_device_attr {
             | ibv_device_cap_flags::IBV_DEVICE_PORT_ACTIVE_EVENT.0
             | ibv_device_cap_flags::IBV_DEVICE_SYS_IMAGE_GUID.0
             | ibv_device_cap_flags::IBV_DEVICE_RC_RNR_NAK_GEN.0
-            | ibv_device_cap_flags::IBV_DEVICE_N_NOTIFY_CQ.0,
+            | ibv_device_cap_flags::IBV_DEVICE_XRC.0
+            | ibv_device_cap_flags::IBV_DEVICE_N_NOTIFY_CQ.0
+            | ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW.0
+            | ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW_TYPE_2B.0
+            | ibv_device_cap_flags::IBV_DEVICE_MEM_MGT_EXTENSIONS.0,
         max_sge: signed(limits.max_sge),
         max_sge_rd: signed(limits.max_sge),
         max_cq: signed(limits.max_cq),
         max_cqe: signed(limits.max_cqe),
         max_mr: signed(limits.max_mr),
+        max_mw: signed(limits.max_mw),
         max_pd: signed(limits.max_pd),
         max_qp_rd_atom: signed(limits.max_qp_rd_atom),
         max_res_rd_atom: signed(limits.max_qp_rd_atom.saturating_mul(limits.max_qp)),
@@ -217,7 +230,9 @@ unsafe extern "C" fn query_device_ex(
         max_dm_size: context.rnic().limits().max_dm_size,
         completion_timestamp_mask: u64::MAX,
         hca_core_clock: clock::TICKS_A_MILLISECOND,
-        device_cap_flags_ex: orig_attr.device_cap_flags.into(),
+        device_cap_flags_ex: u64::from(orig_attr.device_cap_flags)
+            | cap_ex::FLUSH_GLOBAL
+            | if context.device().traits.no_atomics { 0 } else { cap_ex::ATOMIC_WRITE },
         cq_mod_caps: ibv_cq_moderation_caps { max_cq_count: u16::MAX, max_cq_period: u16::MAX },
         phys_port_cnt_ex: orig_attr.phys_port_cnt.into(),
         ..ibv_device_attr_ex::default()

@@ -15,6 +15,7 @@ pub(crate) mod ece;
 mod event;
 mod import;
 pub(crate) mod memory_region;
+pub(crate) mod memory_window;
 mod multicast;
 mod port;
 pub(crate) mod protection_domain;
@@ -27,6 +28,7 @@ pub(crate) mod testing;
 mod tests;
 mod thread_domain;
 mod unsupported;
+mod xrc;
 
 use std::ffi::c_int;
 use std::ptr;

@@ -10,21 +10,33 @@ use rdma_mummy_sys::types::*;
 use super::{admit, failure, number};
 use crate::faults::Call;
 use crate::objects::acks::Acks;
+use crate::objects::completion::Cq;
 use crate::objects::event::Element;
 use crate::objects::object::Object;
 use crate::objects::protection_domain::Pd;
+use crate::objects::xrc_domain::Xrcd;
 use crate::platform::errno;
+use crate::queue_pair::xrc::OpenedQp;
 use crate::queue_pair::{Plan, Qp, Srq, post_ex};
 
 /// The C part of a queue pair is always the extended struct, which begins with the classic one.
 type QpObject = Object<ibv_qp_ex, QpState>;
-type SrqObject = Object<ibv_srq, Arc<Srq>>;
+type SrqObject = Object<ibv_srq, SrqState>;
 
 /// What belongs to the C object.
 pub(crate) struct QpState {
     qp: Arc<Qp>,
+    /// Of a handle that `ibv_open_qp` made.
+    opened: Option<Arc<OpenedQp>>,
     /// Made with `send_ops_flags`: it may be posted to with `ibv_wr_*`.
     extended: bool,
+}
+
+/// Likewise.
+pub(super) struct SrqState {
+    srq: Arc<Srq>,
+    /// What receives for a queue of an XRC domain.
+    receiver: Option<Arc<Qp>>,
 }
 
 /// # Safety
@@ -51,15 +63,26 @@ pub(super) unsafe fn qp_of<'a>(qp: *mut ibv_qp) -> &'a Arc<Qp> {
 #[inline]
 unsafe fn srq_of<'a>(srq: *mut ibv_srq) -> &'a Arc<Srq> {
     // SAFETY: the caller's queue, which `create_srq` made.
-    unsafe { SrqObject::state(srq) }
+    &unsafe { SrqObject::state(srq) }.srq
+}
+
+/// What receives for a queue, if it is one of an XRC domain.
+///
+/// # Safety
+///
+/// - `srq` is live while the reference is used.
+pub(super) unsafe fn receiver_of<'a>(srq: *mut ibv_srq) -> Option<&'a Arc<Qp>> {
+    // SAFETY: the caller's queue.
+    unsafe { SrqObject::state(srq) }.receiver.as_ref()
 }
 
 /// # Safety
 ///
 /// - `qp` is live while the reference is used.
 pub(super) unsafe fn qp_acks<'a>(qp: *mut ibv_qp) -> &'a Acks {
-    // SAFETY: the caller's queue pair.
-    unsafe { qp_of(qp) }.acks()
+    // SAFETY: the caller's queue pair, as in `qp_of`.
+    let state = unsafe { QpObject::state(qp.cast()) };
+    state.opened.as_ref().map_or(state.qp.acks(), |opened| opened.acks())
 }
 
 /// # Safety
@@ -130,6 +153,7 @@ const KNOWN_QUERY: u32 = (ibv_qp_attr_mask::IBV_QP_RATE_LIMIT.0 << 1) - 1;
 
 /// What the mask of the extended attributes may have.
 const KNOWN_ATTRIBUTES: u32 = ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_PD.0
+    | ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_XRCD.0
     | ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_CREATE_FLAGS.0
     | ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS.0;
 
@@ -151,37 +175,81 @@ unsafe fn create(context: *mut ibv_context, init: &mut ibv_qp_init_attr_ex) -> *
     }
     let extended = has(ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS);
     let operations = if extended { init.send_ops_flags } else { 0 };
-    let known = [ibv_qp_type::IBV_QPT_RC, ibv_qp_type::IBV_QPT_UC, ibv_qp_type::IBV_QPT_UD];
+    let known = [
+        ibv_qp_type::IBV_QPT_RC,
+        ibv_qp_type::IBV_QPT_UC,
+        ibv_qp_type::IBV_QPT_UD,
+        ibv_qp_type::IBV_QPT_XRC_SEND,
+        ibv_qp_type::IBV_QPT_XRC_RECV,
+    ];
     if !known.contains(&init.qp_type) || operations & !post_ex::operations_of(init.qp_type) != 0 {
         return null(libc::EOPNOTSUPP);
     }
-    if !has(ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_PD)
-        || init.pd.is_null()
-        || init.send_cq.is_null()
-        || init.recv_cq.is_null()
-    {
-        return null(libc::EINVAL);
-    }
     // SAFETY: the caller's objects.
-    let plan = unsafe {
-        Plan {
-            context: super::context::context_of(context),
-            pd: Arc::clone(super::protection_domain::pd_of(init.pd)),
-            send_cq: Arc::clone(super::completion_queue::cq_of(init.send_cq)),
-            recv_cq: Arc::clone(super::completion_queue::cq_of(init.recv_cq)),
-            srq: if init.srq.is_null() { None } else { Some(Arc::clone(srq_of(init.srq))) },
-            qp_type: init.qp_type,
-            caps: init.cap,
-            sq_sig_all: init.sq_sig_all != 0,
-            create_flags,
-        }
-    };
-    match grant(plan) {
+    let plan = unsafe { plan(context, init, create_flags) };
+    match plan.and_then(grant) {
         Ok(qp) => {
             init.cap = qp.caps;
             enter(context, init, qp, extended, operations)
         }
         Err(error) => null(error),
+    }
+}
+
+/// What a queue pair is to be made of. An initiator of an extended reliable connection has no receives; a target has no queues and
+/// no protection domain of its own.
+///
+/// # Safety
+///
+/// As [`create`].
+unsafe fn plan(
+    context: *mut ibv_context,
+    init: &ibv_qp_init_attr_ex,
+    create_flags: u32,
+) -> Result<Plan, c_int> {
+    let has = |bit: ibv_qp_init_attr_mask| init.comp_mask & bit.0 != 0;
+    let (initiator, target) =
+        (init.qp_type == ibv_qp_type::IBV_QPT_XRC_SEND, init.qp_type == ibv_qp_type::IBV_QPT_XRC_RECV);
+    let with_xrcd = has(ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_XRCD) && !init.xrcd.is_null();
+    let with_pd = has(ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_PD) && !init.pd.is_null();
+    let complete = with_pd && !init.send_cq.is_null() && (initiator || !init.recv_cq.is_null());
+    let has_all = if target { with_xrcd } else { complete };
+    if !has_all || ((initiator || target) && !init.srq.is_null()) {
+        return Err(libc::EINVAL);
+    }
+    // SAFETY: the caller's objects.
+    unsafe {
+        let xrcd = target.then(|| Arc::clone(super::xrc::xrcd_of(init.xrcd)));
+        let (pd, send_cq, recv_cq) = match &xrcd {
+            Some(xrcd) => (Arc::clone(xrcd.pd()), Arc::clone(xrcd.cq()), Arc::clone(xrcd.cq())),
+            None => {
+                let receives = if initiator { init.send_cq } else { init.recv_cq };
+                (
+                    Arc::clone(super::protection_domain::pd_of(init.pd)),
+                    Arc::clone(super::completion_queue::cq_of(init.send_cq)),
+                    Arc::clone(super::completion_queue::cq_of(receives)),
+                )
+            }
+        };
+        let mut caps = init.cap;
+        if initiator || target {
+            (caps.max_recv_wr, caps.max_recv_sge) = (0, 0);
+        }
+        if target {
+            caps = ibv_qp_cap::default();
+        }
+        Ok(Plan {
+            context: super::context::context_of(context),
+            pd,
+            send_cq,
+            recv_cq,
+            srq: if init.srq.is_null() { None } else { Some(Arc::clone(srq_of(init.srq))) },
+            xrcd,
+            qp_type: init.qp_type,
+            caps,
+            sq_sig_all: init.sq_sig_all != 0,
+            create_flags,
+        })
     }
 }
 
@@ -228,8 +296,32 @@ fn enter(
     if extended {
         post_ex::install(&mut ex, operations);
     }
-    let object: *mut ibv_qp = QpObject::create(ex, QpState { qp: Arc::clone(&qp), extended }).cast();
+    let state = QpState { qp: Arc::clone(&qp), opened: None, extended };
+    let object: *mut ibv_qp = QpObject::create(ex, state).cast();
     qp.set_handle(object);
+    object
+}
+
+/// Makes the C part of a handle that `ibv_open_qp` made.
+pub(super) fn enter_opened(
+    context: *mut ibv_context,
+    qp_context: *mut core::ffi::c_void,
+    opened: Arc<OpenedQp>,
+) -> *mut ibv_qp {
+    let qp = Arc::clone(opened.qp());
+    let qp_base = ibv_qp {
+        context,
+        qp_context,
+        handle: qp.number.index,
+        qp_num: qp.number.qpn,
+        state: qp.state(),
+        qp_type: qp.qp_type,
+        ..ibv_qp::default()
+    };
+    let ex = ibv_qp_ex { qp_base, ..ibv_qp_ex::default() };
+    let state = QpState { qp, opened: Some(Arc::clone(&opened)), extended: false };
+    let object: *mut ibv_qp = QpObject::create(ex, state).cast();
+    opened.set_handle(object);
     object
 }
 
@@ -284,18 +376,28 @@ pub(super) unsafe extern "C" fn query_qp(
 pub(super) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
     // SAFETY: the caller's live queue pair, which nobody uses any more if this succeeds.
     unsafe {
-        let state = Arc::clone(qp_of(qp));
+        let (state, opened) = (Arc::clone(qp_of(qp)), QpObject::state(qp.cast()).opened.clone());
         admit!(state.context, DestroyQp, failure);
-        if let Err(error) = state.destroy() {
+        let ended = if state.xrcd.is_some() { state.close(opened.as_ref()) } else { state.destroy() };
+        if let Err(error) = ended {
             errno::set(error);
             return error;
         }
-        state.set_handle(ptr::null_mut());
-        state
-            .context
-            .events()
-            .forget(|element| matches!(element, Element::Qp(other) if Arc::ptr_eq(other, &state)));
-        state.acks().wait();
+        match &opened {
+            None => {
+                state.set_handle(ptr::null_mut());
+                let is_it =
+                    |element: &Element| matches!(element, Element::Qp(other) if Arc::ptr_eq(other, &state));
+                state.context.events().forget(is_it);
+                state.acks().wait();
+            }
+            Some(opened) => {
+                opened.set_handle(ptr::null_mut());
+                let is_it = |element: &Element| matches!(element, Element::Opened(other) if Arc::ptr_eq(other, opened));
+                opened.context().events().forget(is_it);
+                opened.acks().wait();
+            }
+        }
         drop(QpObject::destroy(qp.cast()));
     }
     0
@@ -354,7 +456,7 @@ pub(super) unsafe extern "C" fn create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_i
     // SAFETY: the caller's domain and attributes.
     unsafe {
         let (context, srq_context) = ((*pd).context, (*init).srq_context);
-        new_srq(context, super::protection_domain::pd_of(pd), pd, srq_context, &mut (*init).attr)
+        new_srq(context, super::protection_domain::pd_of(pd), pd, srq_context, &mut (*init).attr, None)
     }
 }
 
@@ -362,20 +464,31 @@ pub(super) unsafe extern "C" fn create_srq_ex(
     context: *mut ibv_context,
     init: *mut ibv_srq_init_attr_ex,
 ) -> *mut ibv_srq {
-    let known =
-        ibv_srq_init_attr_mask::IBV_SRQ_INIT_ATTR_TYPE.0 | ibv_srq_init_attr_mask::IBV_SRQ_INIT_ATTR_PD.0;
-    // SAFETY: the caller's context and attributes.
+    use ibv_srq_init_attr_mask as M;
+    let known = M::IBV_SRQ_INIT_ATTR_TYPE.0
+        | M::IBV_SRQ_INIT_ATTR_PD.0
+        | M::IBV_SRQ_INIT_ATTR_XRCD.0
+        | M::IBV_SRQ_INIT_ATTR_CQ.0;
+    // SAFETY: the caller's context and attributes, whose objects live.
     unsafe {
-        let mask = (*init).comp_mask;
-        let typed = mask & ibv_srq_init_attr_mask::IBV_SRQ_INIT_ATTR_TYPE.0 != 0;
-        if mask & !known != 0 || (typed && (*init).srq_type != ibv_srq_type::IBV_SRQT_BASIC) {
+        let has = |bit: M| (*init).comp_mask & bit.0 != 0;
+        let srq_type =
+            if has(M::IBV_SRQ_INIT_ATTR_TYPE) { (*init).srq_type } else { ibv_srq_type::IBV_SRQT_BASIC };
+        let xrc = srq_type == ibv_srq_type::IBV_SRQT_XRC;
+        if (*init).comp_mask & !known != 0 || !(xrc || srq_type == ibv_srq_type::IBV_SRQT_BASIC) {
             return null(libc::EOPNOTSUPP);
         }
-        if mask & ibv_srq_init_attr_mask::IBV_SRQ_INIT_ATTR_PD.0 == 0 || (*init).pd.is_null() {
+        let with_xrcd = has(M::IBV_SRQ_INIT_ATTR_XRCD) && !(*init).xrcd.is_null();
+        let with_cq = has(M::IBV_SRQ_INIT_ATTR_CQ) && !(*init).cq.is_null();
+        let whole = has(M::IBV_SRQ_INIT_ATTR_PD) && !(*init).pd.is_null();
+        if !whole || (xrc && !(with_xrcd && with_cq)) {
             return null(libc::EINVAL);
         }
         let pd = (*init).pd;
-        new_srq(context, super::protection_domain::pd_of(pd), pd, (*init).srq_context, &mut (*init).attr)
+        let ends =
+            xrc.then(|| (super::completion_queue::cq_of((*init).cq), super::xrc::xrcd_of((*init).xrcd)));
+        let (srq_context, attr) = ((*init).srq_context, &mut (*init).attr);
+        new_srq(context, super::protection_domain::pd_of(pd), pd, srq_context, attr, ends)
     }
 }
 
@@ -385,6 +498,7 @@ fn new_srq(
     pd_handle: *mut ibv_pd,
     srq_context: *mut core::ffi::c_void,
     attr: &mut ibv_srq_attr,
+    xrc: Option<(&Arc<Cq>, &Arc<Xrcd>)>,
 ) -> *mut ibv_srq {
     admit!(pd.context(), CreateSrq, null);
     let rnic = pd.context().rnic();
@@ -393,12 +507,20 @@ fn new_srq(
         return null(libc::EINVAL);
     }
     let max_sge = attr.max_sge.max(1);
-    match Srq::create(rnic, pd.context(), pd, attr.max_wr, max_sge) {
-        Ok(srq) => {
+    let made = Srq::create(rnic, pd.context(), pd, attr.max_wr, max_sge).and_then(|srq| {
+        let receiver = xrc.map(|(cq, xrcd)| Qp::receive_for(&srq, cq, xrcd)).transpose();
+        if receiver.is_err() {
+            // Nobody has seen it.
+            let _ = srq.destroy();
+        }
+        Ok((srq, receiver?))
+    });
+    match made {
+        Ok((srq, receiver)) => {
             attr.max_sge = max_sge;
             let c =
                 ibv_srq { context, srq_context, pd: pd_handle, handle: srq.index(), ..ibv_srq::default() };
-            let object = SrqObject::create(c, Arc::clone(&srq));
+            let object = SrqObject::create(c, SrqState { srq: Arc::clone(&srq), receiver });
             srq.set_handle(object);
             object
         }
@@ -432,8 +554,13 @@ pub(super) unsafe extern "C" fn query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_
 pub(super) unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
     // SAFETY: the caller's live queue, which nobody uses any more if this succeeds.
     unsafe {
-        let state = Arc::clone(srq_of(srq));
+        let (state, receiver) = (Arc::clone(srq_of(srq)), receiver_of(srq));
         admit!(state.context(), DestroySrq, failure);
+        // It uses the queue, so it goes first. If it cannot go now, both stay.
+        if let Some(error) = receiver.and_then(|receiver| receiver.destroy().err()) {
+            errno::set(error);
+            return error;
+        }
         if let Err(error) = state.destroy() {
             errno::set(error);
             return error;

@@ -22,7 +22,6 @@ refuse! {
     fn export_buf_dmabuf_fd(*mut ibv_buf) -> c_int = minus_one(ABSENT);
     fn alloc_dmah(*mut ibv_context, *mut ibv_dmah_init_attr) -> *mut ibv_dmah = null(ABSENT);
     fn dealloc_dmah(*mut ibv_dmah) -> c_int = number(Err(ABSENT));
-    fn close_xrcd(*mut ibv_xrcd) -> c_int = number(Err(ABSENT));
     fn query_comp_cntr_caps(*mut ibv_context, *mut ibv_comp_cntr_caps, usize) -> c_int = number(Err(ABSENT));
     fn create_comp_cntr(*mut ibv_context, *mut ibv_comp_cntr_init_attr) -> *mut ibv_comp_cntr = null(ABSENT);
     fn of_comp_cntr(*mut ibv_comp_cntr) -> c_int = number(Err(ABSENT));
@@ -54,9 +53,4 @@ pub(super) const fn add_to(table: Verbs) -> Verbs {
         ibv_query_qp_data_in_order: Some(query_qp_data_in_order),
         ..table
     }
-}
-
-/// Of a context's operations an absent one refuses by itself, except this, which C calls without a look.
-pub(super) fn install(verbs: &mut verbs_context) {
-    verbs.close_xrcd = Some(close_xrcd);
 }

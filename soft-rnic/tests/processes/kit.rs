@@ -11,7 +11,8 @@ use rdma_mummy_sys::{Verbs, verbs};
 pub(crate) const ALL: i32 = (ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0
     | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0
     | ibv_access_flags::IBV_ACCESS_REMOTE_READ.0
-    | ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0) as i32;
+    | ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0
+    | ibv_access_flags::IBV_ACCESS_MW_BIND.0) as i32;
 pub(crate) const QKEY: u32 = 0x1111;
 const PAGE: usize = 4096;
 

@@ -15,6 +15,8 @@ mod role;
 mod sends;
 mod soak;
 mod status;
+mod windows;
+mod xrc;
 
 use libtest_mimic::{Arguments, Trial};
 
@@ -32,8 +34,10 @@ fn main() -> std::process::ExitCode {
     trials.extend(copies::trials());
     trials.extend(sends::trials());
     trials.extend(multicast::trials());
+    trials.extend(xrc::trials());
     trials.extend(regions::trials());
     trials.extend(soak::trials());
     trials.extend(status::trials());
+    trials.extend(windows::trials());
     libtest_mimic::run(&arguments, trials).exit_code()
 }

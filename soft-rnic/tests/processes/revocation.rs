@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
 use rdma_mummy_sys::types::*;
+use rdma_mummy_sys::verbs;
 use rustix::process::Signal;
 
 use crate::kit::{Address, Cq, Device, Memory, Qp, Timing, dereg, event, lib, post_shared, rkey, until};
@@ -29,7 +30,7 @@ const TIMING: Timing = Timing { timeout: 13, retry_cnt: 3 };
 /// How payload travels.
 const PATHS: [&str; 3] = ["direct", "vm", "call"];
 /// What takes memory away, and what goes on meanwhile.
-const CALLS: [(&str, &str); 9] = [
+const CALLS: [(&str, &str); 12] = [
     ("dereg", "write"),
     ("dereg", "send"),
     ("rereg", "write"),
@@ -39,7 +40,19 @@ const CALLS: [(&str, &str); 9] = [
     ("reset", "send"),
     ("destroy-srq", "send"),
     ("flush", "send"),
+    // Of a window, through which the sender writes.
+    ("dealloc-mw", "write"),
+    ("invalidate", "write"),
+    ("rebind", "write"),
 ];
+/// Calls that are requests: they have not completed while somebody may touch the memory, and they have time.
+const REQUESTS: [&str; 2] = ["invalidate", "rebind"];
+const TIME: &str = "8000";
+
+fn bound_of(call: &str) -> &'static str {
+    if REQUESTS.contains(&call) { TIME } else { BOUND }
+}
+
 /// Where the sender is interrupted, how, and what becomes of it.
 const FATES: [(&str, Fate); 9] = [
     ("before_mark", Fate::Continues),
@@ -93,7 +106,7 @@ pub(crate) fn trials() -> Vec<Trial> {
                     FATES.iter().filter(|(step, _)| operation == "send" || !OF_RECEIVES.contains(step));
                 fates.into_iter().try_for_each(|(step, fate)| {
                     let role = format!("revoke {path} {call} {operation} {step} {fate}");
-                    role::run(&role, &[("SOFT_RNIC_PATH", way), ("SOFT_RNIC_REVOKE_MS", BOUND)])
+                    role::run(&role, &[("SOFT_RNIC_PATH", way), ("SOFT_RNIC_REVOKE_MS", bound_of(call))])
                 })
             }));
         }
@@ -103,7 +116,7 @@ pub(crate) fn trials() -> Vec<Trial> {
                 ["direct", "vm"].iter().try_for_each(|path| {
                     let way = if *path == "direct" { "auto" } else { path };
                     let role = format!("without {path} {call} {operation}");
-                    role::run(&role, &[("SOFT_RNIC_PATH", way), ("SOFT_RNIC_REVOKE_MS", BOUND)])
+                    role::run(&role, &[("SOFT_RNIC_PATH", way), ("SOFT_RNIC_REVOKE_MS", bound_of(call))])
                 })
             }));
         }
@@ -112,7 +125,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             ["before_mark", "before_copy", "mid_copy"].iter().try_for_each(|step| {
                 let pause = format!("pause={step}:400ms");
                 let role = format!("threads {call} {operation} {step}");
-                role::run(&role, &[("SOFT_RNIC_FAULTS", &pause), ("SOFT_RNIC_REVOKE_MS", BOUND)])
+                role::run(&role, &[("SOFT_RNIC_FAULTS", &pause), ("SOFT_RNIC_REVOKE_MS", bound_of(call))])
             })
         }));
     }
@@ -128,6 +141,27 @@ struct Owner {
     srq: *mut ibv_srq,
     qp: Option<Qp>,
     receives: bool,
+    /// By which the sender writes, if it does.
+    window: *mut ibv_mw,
+    /// What the window is bound to in the end.
+    other_mr: *mut ibv_mr,
+    /// The request was posted.
+    posted: bool,
+    /// How long it is waited for.
+    patience: Duration,
+}
+
+/// A window of the kind that the call is about.
+fn window(device: Device, call: &str) -> *mut ibv_mw {
+    let kind = match call {
+        "dealloc-mw" | "rebind" => ibv_mw_type::IBV_MW_TYPE_1,
+        "invalidate" => ibv_mw_type::IBV_MW_TYPE_2,
+        _ => return ptr::null_mut(),
+    };
+    // SAFETY: the domain lives.
+    let window = unsafe { verbs::ibv_alloc_mw(device.pd, kind) };
+    assert!(!window.is_null(), "ibv_alloc_mw: {}", std::io::Error::last_os_error());
+    window
 }
 
 impl Owner {
@@ -143,7 +177,92 @@ impl Owner {
             let result = if srq.is_null() { qp.receive(id, sge) } else { post_shared(srq, id, sge) };
             assert_eq!(result, 0, "a receive can be posted");
         }
-        Self { memory, other: Memory::private(LEN), mr, cq, srq, qp: Some(qp), receives }
+        let (other, window) = (Memory::private(LEN), window(device, call));
+        let other_mr = if window.is_null() { ptr::null_mut() } else { other.register(device) };
+        let (qp, posted, patience) = (Some(qp), false, Duration::from_millis(100));
+        Self { memory, other, mr, cq, srq, qp, receives, window, other_mr, posted, patience }
+    }
+
+    /// The key that the sender writes by: a window's is the next one, which it has when it is bound.
+    fn key(&self) -> u32 {
+        if self.window.is_null() {
+            return rkey(self.mr);
+        }
+        // SAFETY: the window lives.
+        verbs::ibv_inc_rkey(unsafe { (*self.window).rkey })
+    }
+
+    /// Connects, and binds the window, if there is one.
+    fn connect(&self, peer: &Address) {
+        self.qp().connect(peer, TIMING);
+        if !self.window.is_null() {
+            self.bind(self.mr, self.memory, self.key());
+            assert_eq!(self.cq.one("a binding", SLACK).status, ibv_wc_status::IBV_WC_SUCCESS);
+        }
+    }
+
+    /// Posts a request that binds the window to all of a region.
+    fn bind(&self, mr: *mut ibv_mr, memory: Memory, rkey: u32) {
+        let bind_info = ibv_mw_bind_info {
+            mr,
+            addr: memory.base.addr() as u64,
+            length: memory.len as u64,
+            mw_access_flags: ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0,
+        };
+        let send_flags = ibv_send_flags::IBV_SEND_SIGNALED.0;
+        let qp = self.qp().0;
+        // SAFETY: pair, window and region live, and so does the request during the call.
+        let result = unsafe {
+            if (*self.window).type_ == ibv_mw_type::IBV_MW_TYPE_1 {
+                let mut bind = ibv_mw_bind { wr_id: 0, send_flags, bind_info };
+                verbs::ibv_bind_mw(qp, self.window, &raw mut bind)
+            } else {
+                let opcode = ibv_wr_opcode::IBV_WR_BIND_MW;
+                let mut wr = ibv_send_wr { opcode, send_flags, ..Default::default() };
+                let mw = self.window;
+                wr.__bindgen_anon_2.bind_mw = ibv_send_wr__bindgen_ty_4__bindgen_ty_1 { mw, rkey, bind_info };
+                verbs::ibv_post_send(qp, &raw mut wr, &mut ptr::null_mut())
+            }
+        };
+        assert_eq!(result, 0, "the window can be bound");
+    }
+
+    fn invalidate(&self) {
+        let opcode = ibv_wr_opcode::IBV_WR_LOCAL_INV;
+        let send_flags = ibv_send_flags::IBV_SEND_SIGNALED.0;
+        let mut wr = ibv_send_wr { opcode, send_flags, ..Default::default() };
+        wr.__bindgen_anon_1.invalidate_rkey = self.key();
+        // SAFETY: the pair lives, and so does the request during the call.
+        let result = unsafe { verbs::ibv_post_send(self.qp().0, &raw mut wr, &mut ptr::null_mut()) };
+        assert_eq!(result, 0, "the window can be invalidated");
+    }
+
+    /// Posts the request once; 0 when it has completed and the region can go, `EBUSY` as long as it has not.
+    fn request(&mut self, call: &str) -> i32 {
+        if !std::mem::replace(&mut self.posted, true) {
+            match call {
+                "invalidate" => self.invalidate(),
+                _ => self.bind(self.other_mr, self.other, 0),
+            }
+        }
+        let begin = Instant::now();
+        while begin.elapsed() < self.patience {
+            if let Some(wc) = self.cq.poll() {
+                assert_eq!(wc.status, ibv_wc_status::IBV_WC_SUCCESS);
+                return dereg(self.mr);
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        libc::EBUSY
+    }
+
+    fn dealloc_window(&mut self) -> i32 {
+        // SAFETY: the window lives; if this succeeds it is gone.
+        let result = unsafe { verbs::ibv_dealloc_mw(self.window) };
+        if result == 0 {
+            self.window = ptr::null_mut();
+        }
+        result
     }
 
     fn qp(&self) -> Qp {
@@ -153,7 +272,7 @@ impl Owner {
     fn address(&self, device: Device) -> Address {
         // SAFETY: any bytes are a GID.
         let gid = unsafe { device.gid().raw };
-        Address { qpn: self.qp().number(), gid, addr: self.memory.base.addr() as u64, rkey: rkey(self.mr) }
+        Address { qpn: self.qp().number(), gid, addr: self.memory.base.addr() as u64, rkey: self.key() }
     }
 
     /// The messages before the one that is interrupted.
@@ -177,6 +296,11 @@ impl Owner {
                 };
                 if result == 0 { 0 } else { std::io::Error::last_os_error().raw_os_error().unwrap_or(result) }
             }
+            "dealloc-mw" => match self.dealloc_window() {
+                0 => dereg(self.mr),
+                error => error,
+            },
+            "invalidate" | "rebind" => self.request(call),
             "reset" => self.qp().modify(ibv_qp_state::IBV_QPS_RESET),
             "destroy-qp" => self.destroy_qp(),
             "destroy-srq" => match self.destroy_qp() {
@@ -234,7 +358,12 @@ impl Owner {
             // SAFETY: no queue pair uses it any more.
             assert_eq!(unsafe { (lib().ibv_destroy_srq)(self.srq) }, 0);
         }
-        if call != "dereg" {
+        if !self.window.is_null() {
+            assert_eq!(self.dealloc_window(), 0, "the window goes");
+        }
+        if !self.other_mr.is_null() {
+            assert_eq!(dereg(self.other_mr), 0, "the other region goes");
+        } else if call != "dereg" {
             assert_eq!(dereg(self.mr), 0, "the region goes");
         }
         self.cq.destroy();
@@ -254,7 +383,7 @@ pub(crate) fn owner(arguments: &[String]) {
     let mut sender = Role::start("sender", &[("SOFT_RNIC_TEST_CRASH", &crash)]);
     sender.tell(&format!("{path} {operation} {}", owner.address(device)));
     let address: Address = sender.hear().parse().expect("an address");
-    owner.qp().connect(&address, TIMING);
+    owner.connect(&address);
     sender.tell("go");
     assert_eq!(sender.hear(), "warm");
     owner.take_warm();
@@ -283,6 +412,7 @@ pub(crate) fn owner(arguments: &[String]) {
             // Somebody who is being killed is not dead yet.
             sender.wait_dead();
         }
+        owner.patience = SLACK - Duration::from_secs(1);
         assert_eq!(owner.call_in_time(call), 0, "nobody can touch the memory");
     }
     owner.memory.map_anew();
@@ -310,7 +440,7 @@ pub(crate) fn owner_of_one_without(arguments: &[String]) {
     let mut sender = Role::start("sender", &[("SOFT_RNIC_TEST_CRASH", "pause=mid_copy:1s"), (CLOSES, "1")]);
     sender.tell(&format!("{path} {operation} {}", owner.address(device)));
     let address: Address = sender.hear().parse().expect("an address");
-    owner.qp().connect(&address, TIMING);
+    owner.connect(&address);
     sender.tell("go");
     assert_eq!(sender.hear(), "warm");
     owner.take_warm();
@@ -403,7 +533,7 @@ pub(crate) fn threads(arguments: &[String]) {
     qp.init();
     let to = owner.address(device);
     let from = Address { qpn: qp.number(), ..to };
-    owner.qp().connect(&from, TIMING);
+    owner.connect(&from);
     qp.connect(&to, TIMING);
     cq.arm(false);
     // SAFETY: the verbs are safe to be called from any thread, and the objects live until it has ended.
@@ -424,6 +554,7 @@ pub(crate) fn threads(arguments: &[String]) {
         assert_eq!(owner.call_in_time(call), libc::EBUSY, "a thread may still touch the memory");
         until(call, SLACK, || (owner.call_in_time(call) == 0).then_some(()));
     } else {
+        owner.patience = SLACK - Duration::from_secs(1);
         assert_eq!(owner.call_in_time(call), 0, "nobody can touch the memory");
         assert!(!thread.is_finished(), "the thread dawdles yet");
     }

@@ -36,7 +36,8 @@ impl ProtectionDomain {
     /// - the `len` bytes at `ptr` stay allocated (and, unless `access` allows no writing at all, writable);
     /// - no Rust reference to any of them is used while the device may write to them: that is, while a
     ///   receive, a READ or an atomic into them is outstanding, and, if `access` has `RemoteWrite` or
-    ///   `RemoteAtomic`, as long as any peer knows the key; and no `&mut` to them is used while the device
+    ///   `RemoteAtomic`, as long as any peer knows the key, and, if it has `MemoryWindowBind` and `LocalWrite`, as long as
+    ///   a [window](crate::ibverbs::memory_window) is bound to them; and no `&mut` to them is used while the device
     ///   may read them. Use raw pointers, with volatile or atomic accesses where a peer may race.
     /// - With [`AccessFlags::HugeTlb`], the memory lies on huge pages as long as it is registered.
     ///

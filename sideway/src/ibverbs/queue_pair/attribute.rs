@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use rdma_mummy_sys::types::{ibv_mtu, ibv_qp_attr, ibv_qp_attr_mask as C, ibv_qp_init_attr, ibv_qp_state};
+use rdma_mummy_sys::types::{
+    ibv_mig_state, ibv_mtu, ibv_qp_attr, ibv_qp_attr_mask as C, ibv_qp_cap, ibv_qp_init_attr, ibv_qp_state,
+};
 
 use super::{QueuePairCapability, QueuePairState, QueuePairType};
 use crate::ibverbs::AccessFlags;
@@ -110,6 +112,62 @@ impl QueuePairAttribute {
     }
 }
 
+impl QueuePairAttribute {
+    /// The alternate path of a connection, which is taken when the path [migrates](MigrationState).
+    pub fn setup_alternate_path(&mut self, path: &AlternatePath) -> &mut Self {
+        self.attr.alt_ah_attr = *path.address_vector.raw();
+        self.attr.alt_port_num = path.port;
+        self.attr.alt_pkey_index = path.pkey_index;
+        self.attr.alt_timeout = path.timeout;
+        self.mask |= QueuePairAttributeMask::AlternatePath;
+        self
+    }
+
+    /// The alternate path.
+    pub fn alternate_path(&self) -> Option<AlternatePath> {
+        self.mask.contains(QueuePairAttributeMask::AlternatePath).then(|| AlternatePath {
+            address_vector: AddressHandleAttribute::from_raw(self.attr.alt_ah_attr),
+            port: self.attr.alt_port_num,
+            pkey_index: self.attr.alt_pkey_index,
+            timeout: self.attr.alt_timeout,
+        })
+    }
+
+    /// Whether a pair that is to drain its send queue has not done so yet (`sq_draining`), as a query with
+    /// [`State`](QueuePairAttributeMask::State) found it.
+    pub fn is_draining(&self) -> Option<bool> {
+        self.mask.contains(QueuePairAttributeMask::State).then_some(self.attr.sq_draining != 0)
+    }
+}
+
+/// Another way to the peer (`alt_ah_attr`, `alt_port_num`, `alt_pkey_index`, `alt_timeout`).
+#[derive(Clone, Debug)]
+pub struct AlternatePath {
+    /// Where packets go.
+    pub address_vector: AddressHandleAttribute,
+    /// The local port, from 1.
+    pub port: u8,
+    /// The index of the partition key in the port's table.
+    pub pkey_index: u16,
+    /// How long to wait for an acknowledgement: 4.096 us x 2^n, up to 31; 0 is for ever.
+    pub timeout: u8,
+}
+
+c_enum! {
+    /// What becomes of a connection's path (`ibv_mig_state`). Devices without
+    /// [automatic path migration](crate::ibverbs::device_attr::DeviceCapabilityFlags::AutomaticPathMigration) keep theirs.
+    pub struct MigrationState(u32) {
+        /// It is the alternate one, or there is none.
+        Migrated = ibv_mig_state::IBV_MIG_MIGRATED.0,
+        /// The alternate path is to be armed, with the peer's consent.
+        Rearm = ibv_mig_state::IBV_MIG_REARM.0,
+        /// The device migrates by itself when the path fails.
+        Armed = ibv_mig_state::IBV_MIG_ARMED.0,
+    }
+}
+
+display_as_debug!(MigrationState);
+
 /// Setters and getters: attribute, setter, Rust type, mask, field, and how a value goes in and comes out.
 macro_rules! attributes {
     ($(
@@ -140,6 +198,9 @@ macro_rules! attributes {
                 })*
                 if let Some(value) = self.address_vector() {
                     output.field("address_vector", &value);
+                }
+                if let Some(value) = self.alternate_path() {
+                    output.field("alternate_path", &value);
                 }
                 output.finish()
             }
@@ -188,6 +249,21 @@ attributes! {
     retry_cnt, setup_retry_cnt: u8, RetryCount, retry_cnt, same, same;
     /// How often to send again when the peer has no receive posted, 0 to 6; 7 is for ever.
     rnr_retry, setup_rnr_retry: u8, ResponderNotReadyRetryCount, rnr_retry, same, same;
+    /// Whether [`SendQueueDrained`](crate::ibverbs::event::AsyncEventType) is to be announced when a pair that goes to
+    /// [`SendQueueDrained`](QueuePairState::SendQueueDrained) has sent what it had begun.
+    sqd_async_notify, setup_sqd_async_notify: bool, EnableSendQueueDrainedAsyncNotify, en_sqd_async_notify,
+        u8::from, |n: u8| n != 0;
+    /// What becomes of the path when it fails.
+    path_mig_state, setup_path_mig_state: MigrationState, PathMigrationState, path_mig_state,
+        |m: MigrationState| ibv_mig_state(m.raw()), |m: ibv_mig_state| MigrationState::from_raw(m.0);
+    /// How fast the pair sends at most, in kb/s; 0 is without limit. Of devices with
+    /// [packet pacing](crate::ibverbs::device_attr::DeviceAttr::packet_pacing_caps).
+    rate_limit, setup_rate_limit: u32, RateLimit, rate_limit, same, same;
+    /// How much the pair holds. To be set on devices that resize pairs
+    /// ([`ResizeMaxWr`](crate::ibverbs::device_attr::DeviceCapabilityFlags::ResizeMaxWr)), to no less than the pair was made with;
+    /// the handles of this crate go on with that.
+    capability, setup_capability: QueuePairCapability, Capabilities, cap,
+        |c: QueuePairCapability| ibv_qp_cap::from(c), QueuePairCapability::from;
 }
 
 /// What a queue pair was made with, as [`query`](super::QueuePair::query) found it.
@@ -223,14 +299,17 @@ impl QueuePairInitAttribute {
     }
 }
 
-impl From<rdma_mummy_sys::types::ibv_qp_cap> for QueuePairCapability {
-    fn from(cap: rdma_mummy_sys::types::ibv_qp_cap) -> Self {
-        Self {
-            max_send_wr: cap.max_send_wr,
-            max_recv_wr: cap.max_recv_wr,
-            max_send_sge: cap.max_send_sge,
-            max_recv_sge: cap.max_recv_sge,
-            max_inline_data: cap.max_inline_data,
-        }
+impl From<ibv_qp_cap> for QueuePairCapability {
+    fn from(cap: ibv_qp_cap) -> Self {
+        let ibv_qp_cap { max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data } = cap;
+        Self { max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data }
+    }
+}
+
+impl From<QueuePairCapability> for ibv_qp_cap {
+    fn from(cap: QueuePairCapability) -> Self {
+        let QueuePairCapability { max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data } =
+            cap;
+        Self { max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data }
     }
 }

@@ -25,7 +25,7 @@ use rdma_mummy_sys::types::{ibv_qp, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wr
 use super::post::sealed::{About, Build, Step};
 use super::post::{Borrows, Failure, PostSendError, PostSendGuard, ScatterGatherEntry};
 use super::receive::{NoRoom, ReceiveQueue, array, index_of};
-use super::work_request::{Destination, Elsewhere, Operation, Place, Possible, Request};
+use super::work_request::{Bare, BareOperation, Destination, Elsewhere, Operation, Place, Possible, Request};
 use super::{
     CreateQueuePairError, Halves, QueuePairCapability, QueuePairControl, SendOperationFlags, SendQueue,
     Shared,
@@ -55,6 +55,7 @@ pub struct BasicSendQueue {
     possible: Possible,
     preset: Preset,
     elsewhere: Elsewhere,
+    usable: SendOperationFlags,
     slots: Slots,
     /// Where the library says which request was bad; null while nobody posts.
     bad: *mut ibv_send_wr,
@@ -105,7 +106,7 @@ impl Preset {
             Destination::Peer => {
                 self.0.get(request.operation.index()).is_some_and(|room| inline < usize::from(*room))
             }
-            Destination::Address(_) => false,
+            Destination::Address(_) | Destination::Queue(_) => false,
         }
     }
 }
@@ -200,7 +201,8 @@ impl BasicSendQueue {
         };
         let usable = match cap.max_send_wr {
             0 => SendOperationFlags::empty(),
-            _ => asked & SendOperationFlags::of_type(inner.qp_type()),
+            // Of a flush, `ibv_send_wr` has neither range nor kind.
+            _ => (asked & SendOperationFlags::possible(inner.qp_type())) - SendOperationFlags::Flush,
         };
         let (possible, elsewhere) = Elsewhere::divide(inner.qp_type(), usable, cap.max_inline_data);
         let control = QueuePairControl(inner);
@@ -210,6 +212,7 @@ impl BasicSendQueue {
             preset: Preset::of(&possible),
             possible,
             elsewhere,
+            usable,
             slots: Slots::new(&cap)?,
             bad: ptr::null_mut(),
             control,
@@ -281,6 +284,7 @@ impl BasicPostSendGuard<'_> {
         match &request.to {
             Destination::Peer => self.possible.has(&request.operation, inline),
             Destination::Address(_) => self.queue.elsewhere.datagram.has(&request.operation, inline),
+            Destination::Queue(_) => self.queue.elsewhere.xrc.has(&request.operation, inline),
         }
     }
 
@@ -343,10 +347,16 @@ impl BasicPostSendGuard<'_> {
                 (*raw).wr.ud.remote_qpn = address.remote_qpn;
                 (*raw).wr.ud.remote_qkey = address.remote_qkey;
             }
+            if let Destination::Queue(remote_srqn) = request.to {
+                (*raw).qp_type.xrc.remote_srqn = remote_srqn;
+            }
             match request.operation {
                 Operation::Send => {}
                 Operation::SendWithImmediate { imm_data } => {
                     (*raw).__bindgen_anon_1.imm_data = imm_data.to_be();
+                }
+                Operation::SendWithInvalidate { rkey } => {
+                    (*raw).__bindgen_anon_1.invalidate_rkey = rkey;
                 }
                 Operation::Write(remote) | Operation::Read(remote) => {
                     (*raw).wr.rdma.remote_addr = remote.addr;
@@ -504,5 +514,62 @@ impl Build for BasicPostSendGuard<'_> {
                 }
             }
         });
+    }
+
+    unsafe fn append_bare(&mut self, _: Step, request: Bare) {
+        // SAFETY: the pair lives, and so does what is named (the caller's promise); the field is in every release's struct.
+        let context = unsafe { (*self.queue.qp.as_ptr()).context };
+        // SAFETY: as above.
+        if let Err(failure) = unsafe { request.operation.check(self.queue.usable, context) } {
+            return self.fail(failure);
+        }
+        let inline = match request.operation {
+            BareOperation::AtomicWrite { .. } => size_of::<u64>(),
+            _ => 0,
+        };
+        let limit = self.queue.control.capability().max_inline_data;
+        if inline > limit as usize {
+            return self.fail(Failure::NoInline { given: inline, limit });
+        }
+        let mut slot = self.next;
+        if slot.is_null() {
+            // SAFETY: as in `take`.
+            slot = unsafe { self.queue.slots.link(self.last) };
+            if slot.is_null() {
+                return self.fail(Failure::NoPlace);
+            }
+        }
+        // SAFETY: the slot is in the queue's memory, which has room for so much inline data, and its link is set.
+        unsafe {
+            self.next = (*slot).request.next.cast();
+            self.last = slot;
+            let raw = &raw mut (*slot).request;
+            (*raw).wr_id = request.wr_id;
+            (*raw).num_sge = 0;
+            (*raw).opcode = ibv_wr_opcode(request.operation.kind().raw());
+            (*raw).send_flags = request.flags.raw();
+            // A library may refuse what the request does not have (SoftRoCE's does).
+            (*raw).__bindgen_anon_1.imm_data = 0;
+            match request.operation {
+                BareOperation::LocalInvalidate { rkey } => (*raw).__bindgen_anon_1.invalidate_rkey = rkey,
+                BareOperation::Bind { mw, rkey, info } => {
+                    (*raw).__bindgen_anon_2.bind_mw.mw = mw.as_ptr();
+                    (*raw).__bindgen_anon_2.bind_mw.rkey = rkey;
+                    (*raw).__bindgen_anon_2.bind_mw.bind_info = info;
+                }
+                BareOperation::AtomicWrite { remote, value } => {
+                    (*raw).wr.rdma.remote_addr = remote.addr;
+                    (*raw).wr.rdma.rkey = remote.rkey;
+                    let start: *mut u8 = (&raw mut (*slot).inline).cast();
+                    start.cast::<u64>().write_unaligned(value);
+                    let addr = start.expose_provenance() as u64;
+                    (*slot).entry = ibv_sge { addr, length: inline as u32, lkey: 0 };
+                    (*raw).num_sge = 1;
+                    (*raw).send_flags |= ibv_send_flags::IBV_SEND_INLINE.0;
+                }
+                // It is not usable (`new`).
+                BareOperation::Flush { .. } => unreachable!("classic pairs cannot flush"),
+            }
+        }
     }
 }

@@ -20,6 +20,8 @@ use super::{
 };
 use crate::ibverbs::Unsupported;
 use crate::ibverbs::completion::{self, CompletionQueue};
+use crate::ibverbs::device_attr::DeviceCapabilityFlags;
+use crate::ibverbs::device_context::DeviceContext;
 use crate::ibverbs::left_out::{RAW_PACKET, SEGMENTATION_OFFLOAD};
 use crate::ibverbs::protection_domain::ProtectionDomain;
 use crate::ibverbs::srq::{SharedReceiveQueue, SrqInner};
@@ -41,16 +43,27 @@ c_flags! {
         AtomicCompareAndSwap = C::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP.0,
         /// Fetch and add.
         AtomicFetchAndAdd = C::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD.0,
+        /// Invalidating a local key.
+        LocalInvalidate = C::IBV_QP_EX_WITH_LOCAL_INV.0,
+        /// Binding a memory window.
+        BindMemoryWindow = C::IBV_QP_EX_WITH_BIND_MW.0,
+        /// SEND that invalidates a key of the peer's.
+        SendWithInvalidate = C::IBV_QP_EX_WITH_SEND_WITH_INV.0,
+        /// Flush.
+        Flush = C::IBV_QP_EX_WITH_FLUSH.0,
+        /// Atomic write.
+        AtomicWrite = C::IBV_QP_EX_WITH_ATOMIC_WRITE.0,
     }
 }
 
 impl SendOperationFlags {
-    /// The operations that this crate can post on a queue pair of a type.
+    /// The operations that every device has on a queue pair of a type, and that a pair is made for unless others are
+    /// [named](QueuePairBuilder::setup_send_ops_flags).
     pub const fn of_type(qp_type: QueuePairType) -> Self {
         let unreliable =
             Self::Write.union(Self::WriteWithImmediate).union(Self::Send).union(Self::SendWithImmediate);
         match qp_type {
-            QueuePairType::ReliableConnection => {
+            QueuePairType::ReliableConnection | QueuePairType::XrcSend => {
                 unreliable.union(Self::Read).union(Self::AtomicCompareAndSwap).union(Self::AtomicFetchAndAdd)
             }
             QueuePairType::UnreliableConnection => unreliable,
@@ -61,6 +74,44 @@ impl SendOperationFlags {
             QueuePairType::ScalableReliableDatagram => unreliable.union(Self::Read),
             _ => Self::empty(),
         }
+    }
+
+    /// The operations about memory windows, of connected pairs whose device has them.
+    pub const fn of_windows() -> Self {
+        Self::LocalInvalidate.union(Self::BindMemoryWindow).union(Self::SendWithInvalidate)
+    }
+
+    /// All operations that this crate can post on a queue pair of a type, where the device has them.
+    pub const fn possible(qp_type: QueuePairType) -> Self {
+        let usual = Self::of_type(qp_type);
+        match qp_type {
+            QueuePairType::ReliableConnection => {
+                usual.union(Self::of_windows()).union(Self::AtomicWrite).union(Self::Flush)
+            }
+            QueuePairType::UnreliableConnection => usual.union(Self::of_windows()),
+            _ => usual,
+        }
+    }
+
+    /// What a device lacks of these on a classic pair, which no call refuses, by its capabilities.
+    fn lacking(self, context: &DeviceContext) -> Option<&'static str> {
+        use DeviceCapabilityFlags as D;
+        let beyond = self & (Self::of_windows() | Self::AtomicWrite | Self::Flush);
+        if beyond.is_empty() {
+            return None;
+        }
+        let device = context.query_device().ok();
+        let has = device.map_or(D::empty(), |device| D::from_bits_retain(device.device_cap_flags()));
+        let windows = has.intersects(D::MemoryWindowType2A | D::MemoryWindowType2B);
+        [
+            (Self::LocalInvalidate | Self::BindMemoryWindow, windows, "memory windows of type 2"),
+            (Self::SendWithInvalidate, has.contains(D::MemoryManagementExtensions), "send with invalidate"),
+            (Self::AtomicWrite, has.contains(D::AtomicWrite), "atomic write"),
+            (Self::Flush, false, "flush on classic queue pairs"),
+        ]
+        .into_iter()
+        .find(|(operations, there, _)| beyond.intersects(*operations) && !there)
+        .map(|(.., what)| what)
     }
 }
 
@@ -100,7 +151,9 @@ impl QueuePairBuilder {
         }
     }
 
-    /// The type.
+    /// The type. A pair of type [`XrcSend`](QueuePairType::XrcSend) receives nothing, so it needs no receive completion queue; one of
+    /// type [`XrcReceive`](QueuePairType::XrcReceive) belongs to no protection domain, and is made by
+    /// [`XrcDomain::create_target`](crate::ibverbs::xrc::XrcDomain::create_target).
     pub fn setup_qp_type(&mut self, qp_type: QueuePairType) -> &mut Self {
         self.qp_type = qp_type;
         self
@@ -181,6 +234,9 @@ impl QueuePairBuilder {
     /// [`CreateQueuePairError`] says what the device does not have, or has less of.
     pub fn build(&self) -> Result<BasicQueuePair, CreateQueuePairError> {
         let uses = self.uses()?;
+        if let Some(what) = self.asked_ops().lacking(self.pd.context()) {
+            return Err(Unsupported::new(self.pd.context(), "ibv_post_send", what).into());
+        }
         let mut attr = ibv_qp_init_attr {
             send_cq: uses.send_cq.as_raw().as_ptr(),
             recv_cq: uses.recv_cq.as_raw().as_ptr(),
@@ -357,6 +413,9 @@ impl QueuePairBuilder {
                 return Err(Unsupported::new(self.pd.context(), "ibv_create_qp_ex", what).into());
             }
         }
+        if self.qp_type == QueuePairType::XrcReceive {
+            return Err(CreateQueuePairError::TargetWithoutDomain);
+        }
         if self.qp_type.name().is_none() || self.qp_type.is_of_driver() {
             return Err(CreateQueuePairError::UnknownType { qp_type: self.qp_type });
         }
@@ -370,21 +429,30 @@ impl QueuePairBuilder {
         if self.srq.as_ref().is_some_and(|srq| srq.context() != self.pd.context()) {
             return Err(CreateQueuePairError::SharedReceiveQueueOfOtherContext);
         }
+        if self.srq.as_ref().is_some_and(|srq| srq.is_xrc() || self.qp_type == QueuePairType::XrcSend) {
+            return Err(CreateQueuePairError::SharedReceiveQueueOfOtherType { qp_type: self.qp_type });
+        }
+        let receives = if self.qp_type == QueuePairType::XrcSend { &self.send_cq } else { &self.recv_cq };
         Ok(Uses {
             send_cq: get(&self.send_cq, "send")?,
-            recv_cq: get(&self.recv_cq, "receive")?,
+            recv_cq: get(receives, "receive")?,
             srq: self.srq.clone(),
             pd: self.pd.clone(),
         })
     }
 
+    /// Whether the pair has a receive queue of its own.
+    fn receives(&self) -> bool {
+        self.srq.is_none() && self.qp_type != QueuePairType::XrcSend
+    }
+
     fn raw_cap(&self) -> ibv_qp_cap {
         ibv_qp_cap {
             max_send_wr: self.cap.max_send_wr,
-            max_recv_wr: if self.srq.is_some() { 0 } else { self.cap.max_recv_wr },
+            max_recv_wr: if self.receives() { self.cap.max_recv_wr } else { 0 },
             // A request is always given a buffer, even if none of its bytes is moved.
             max_send_sge: self.cap.max_send_sge.max(1),
-            max_recv_sge: if self.srq.is_some() { 0 } else { self.cap.max_recv_sge },
+            max_recv_sge: if self.receives() { self.cap.max_recv_sge } else { 0 },
             max_inline_data: self.cap.max_inline_data,
         }
     }
@@ -434,13 +502,23 @@ pub enum CreateQueuePairError {
     /// The shared receive queue belongs to another open device than the protection domain.
     #[error("the shared receive queue was made from another context than the protection domain")]
     SharedReceiveQueueOfOtherContext,
+    /// A shared receive queue and a queue pair that do not go together: one of an XRC domain takes what comes to the domain's
+    /// targets, and the sending end of such a connection receives nothing.
+    #[error("a queue pair of type {qp_type} does not take receives from this shared receive queue")]
+    SharedReceiveQueueOfOtherType {
+        /// The queue pair's type.
+        qp_type: QueuePairType,
+    },
+    /// The receiving end of an extended reliable connection belongs to an XRC domain, not to a protection domain.
+    #[error("the receiving end of an extended reliable connection is made by `XrcDomain::create_target`")]
+    TargetWithoutDomain,
     /// A type that this crate cannot make, or that only a driver's own function makes.
     #[error("queue pairs of type {qp_type} cannot be made like this")]
     UnknownType {
         /// What was asked for.
         qp_type: QueuePairType,
     },
-    /// Something that this crate leaves out.
+    /// Something that this crate leaves out, or that the device does not have.
     #[error(transparent)]
     LeftOut(#[from] Unsupported),
     /// More than the device has.

@@ -5,13 +5,17 @@ use std::io;
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rdma_mummy_sys::types::{ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_init_attr, ibv_srq};
+use rdma_mummy_sys::types::{
+    ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_init_attr, ibv_qp_rate_limit_attr, ibv_srq,
+};
+use rdma_mummy_sys::verbs;
 
 use super::modify::ModifyQueuePairError;
 use super::{
     QueuePairAttribute, QueuePairAttributeMask, QueuePairCapability, QueuePairInitAttribute, QueuePairState,
     QueuePairType,
 };
+use crate::ibverbs::Unsupported;
 use crate::ibverbs::address::Gid;
 use crate::ibverbs::check;
 use crate::ibverbs::completion::CqInner;
@@ -146,6 +150,9 @@ impl QueuePairControl {
     ///
     /// `man ibv_modify_qp`
     pub unsafe fn modify(&self, attr: &QueuePairAttribute) -> Result<(), ModifyQueuePairError> {
+        if let Some(asked) = attr.capability().filter(|asked| !self.0.cap.fits(asked)) {
+            return Err(ModifyQueuePairError::CapabilityShrinks { granted: self.0.cap, asked });
+        }
         let _control = self.0.control.lock().unwrap_or_else(PoisonError::into_inner);
         let mut raw = *attr.raw();
         // SAFETY: the queue pair lives, its control is locked, nobody posts to it (the caller's promise), and
@@ -158,9 +165,40 @@ impl QueuePairControl {
             )
         };
         check(result).map_err(|source| {
+            if let Some(lacking) = ModifyQueuePairError::lacking(self.context(), attr, &source) {
+                return lacking.into();
+            }
             let current = || self.0.query(QueuePairAttributeMask::State).map(|(attr, _)| attr.qp_state.0);
             let current = current().map_or(QueuePairState::Unknown, QueuePairState::from_raw);
             ModifyQueuePairError::diagnose(self.0.qp_type, current, attr, source)
+        })
+    }
+
+    /// Limits the rate at which the pair sends, and how it does so (`ibv_modify_qp_rate_limit`); it may go on sending meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// The device has no packet pacing ([`Unsupported`](crate::ibverbs::Unsupported)), or not this one.
+    ///
+    /// # References
+    ///
+    /// `man ibv_modify_qp_rate_limit`
+    pub fn modify_rate_limit(&self, limit: &RateLimit) -> Result<(), ModifyRateLimitError> {
+        let _control = self.lock();
+        let mut attr = ibv_qp_rate_limit_attr {
+            rate_limit: limit.rate,
+            max_burst_sz: limit.max_burst_size,
+            typical_pkt_sz: limit.typical_packet_size,
+            comp_mask: 0,
+        };
+        // SAFETY: the queue pair lives, its control is locked, and the attributes are valid.
+        let result = unsafe { verbs::ibv_modify_qp_rate_limit(self.0.qp.as_ptr(), &raw mut attr) };
+        check(result).map_err(|source| match Unsupported::is_meant_by(&source) {
+            true => {
+                let (verb, what) = ("ibv_modify_qp_rate_limit", "rate limits (packet pacing)");
+                Unsupported::new(self.context(), verb, what).into()
+            }
+            false => ModifyRateLimitError::Ibverbs { limit: *limit, source },
         })
     }
 
@@ -260,6 +298,35 @@ impl fmt::Debug for Inner {
             .field("qp_type", &self.qp_type)
             .finish_non_exhaustive()
     }
+}
+
+/// How fast a queue pair sends (`ibv_qp_rate_limit_attr`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RateLimit {
+    /// At most so many kb/s; 0 is without limit.
+    pub rate: u32,
+    /// At most so many bytes at once; 0 leaves it to the device.
+    pub max_burst_size: u32,
+    /// How long packets usually are, in bytes; 0 if that is not known.
+    pub typical_packet_size: u16,
+}
+
+/// The rate of a queue pair could not be limited.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ModifyRateLimitError {
+    /// The device has no packet pacing.
+    #[error(transparent)]
+    Unsupported(#[from] Unsupported),
+    /// The library refused: the rate is not within
+    /// [what there can be](crate::ibverbs::device_attr::DeviceAttr::packet_pacing_caps), for instance.
+    #[error("ibv_modify_qp_rate_limit failed with {limit:?}: {source}")]
+    Ibverbs {
+        /// What was asked for.
+        limit: RateLimit,
+        /// What the library said.
+        source: io::Error,
+    },
 }
 
 /// The attributes of a queue pair could not be read.

@@ -32,7 +32,7 @@ use rdma_mummy_sys::{qp_ex_op, verbs};
 use super::post::sealed::{About, Build, Step};
 use super::post::{Borrows, Failure, PostSendError, PostSendGuard, ScatterGatherEntry};
 use super::receive::ReceiveQueue;
-use super::work_request::{Destination, Elsewhere, Operation, Place, Possible, Request};
+use super::work_request::{Bare, BareOperation, Destination, Elsewhere, Operation, Place, Possible, Request};
 use super::{CreateQueuePairError, Halves, QueuePairControl, SendOperationFlags, SendQueue, Shared};
 
 /// A queue pair that builds work requests in place (`ibv_qp_ex`).
@@ -58,6 +58,7 @@ pub struct ExtendedSendQueue {
     /// granted to have one.
     possible: Possible,
     elsewhere: Elsewhere,
+    usable: SendOperationFlags,
     /// How many requests the queue holds; 1 where it holds none.
     places: NonZeroU32,
     max_sge: u32,
@@ -99,6 +100,7 @@ impl ExtendedSendQueue {
         ];
         let required = required.into_iter().chain(match inner.qp_type() {
             of if of.is_datagram() => Some(("wr_set_ud_addr", has!(wr_set_ud_addr))),
+            super::QueuePairType::XrcSend => Some(("wr_set_xrc_srqn", has!(wr_set_xrc_srqn))),
             _ => None,
         });
         if let Some((operation, _)) = required.into_iter().find(|(_, there)| !*there) {
@@ -113,6 +115,11 @@ impl ExtendedSendQueue {
             (Op::Read, has!(wr_rdma_read)),
             (Op::AtomicCompareAndSwap, has!(wr_atomic_cmp_swp)),
             (Op::AtomicFetchAndAdd, has!(wr_atomic_fetch_add)),
+            (Op::LocalInvalidate, has!(wr_local_inv)),
+            (Op::BindMemoryWindow, has!(wr_bind_mw)),
+            (Op::SendWithInvalidate, has!(wr_send_inv)),
+            (Op::Flush, has!(wr_flush)),
+            (Op::AtomicWrite, has!(wr_atomic_write)),
         ]
         .iter()
         .filter(|(_, there)| *there)
@@ -125,7 +132,7 @@ impl ExtendedSendQueue {
         }
         let places = NonZeroU32::new(cap.max_send_wr);
         let usable = match places {
-            Some(_) => asked & there & SendOperationFlags::of_type(inner.qp_type()),
+            Some(_) => asked & there & SendOperationFlags::possible(inner.qp_type()),
             None => SendOperationFlags::empty(),
         };
         let max_inline = if inline { cap.max_inline_data } else { 0 };
@@ -134,6 +141,7 @@ impl ExtendedSendQueue {
             qp,
             possible,
             elsewhere,
+            usable,
             places: places.unwrap_or(NonZeroU32::MIN),
             max_sge: cap.max_send_sge,
             takes_inline_data: max_inline > 0,
@@ -270,6 +278,7 @@ impl ExtendedPostSendGuard<'_> {
         let possible = match &request.to {
             Destination::Peer => self.possible.has(&request.operation, inline),
             Destination::Address(_) => self.queue.elsewhere.datagram.has(&request.operation, inline),
+            Destination::Queue(_) => self.queue.elsewhere.xrc.has(&request.operation, inline),
         };
         if !possible {
             self.fail(Failure::of(request, inline));
@@ -290,6 +299,7 @@ impl ExtendedPostSendGuard<'_> {
             match request.operation {
                 Operation::Send => verbs::ibv_wr_send(qp),
                 Operation::SendWithImmediate { imm_data } => verbs::ibv_wr_send_imm(qp, imm_data.to_be()),
+                Operation::SendWithInvalidate { rkey } => verbs::ibv_wr_send_inv(qp, rkey),
                 Operation::Write(remote) => verbs::ibv_wr_rdma_write(qp, remote.rkey, remote.addr),
                 Operation::WriteWithImmediate { remote, imm_data } => {
                     verbs::ibv_wr_rdma_write_imm(qp, remote.rkey, remote.addr, imm_data.to_be());
@@ -304,6 +314,9 @@ impl ExtendedPostSendGuard<'_> {
             }
             if let Destination::Address(address) = request.to {
                 verbs::ibv_wr_set_ud_addr(qp, address.ah.as_ptr(), address.remote_qpn, address.remote_qkey);
+            }
+            if let Destination::Queue(remote_srqn) = request.to {
+                verbs::ibv_wr_set_xrc_srqn(qp, remote_srqn);
             }
         }
         self.count += 1;
@@ -428,6 +441,37 @@ impl Build for ExtendedPostSendGuard<'_> {
             // much of it was possible; an `IoSlice` is an `iovec`, which is laid out as `ibv_data_buf` (below);
             // the bytes are copied, not written to.
             unsafe { verbs::ibv_wr_set_inline_data_list(self.qp.as_ptr(), list.len(), pieces) };
+        }
+    }
+
+    unsafe fn append_bare(&mut self, _: Step, request: Bare) {
+        let qp = self.qp.as_ptr();
+        // SAFETY: the pair lives, and so does what is named (the caller's promise); the field is in every release's struct.
+        if let Err(failure) = unsafe { request.operation.check(self.queue.usable, (*qp).qp_base.context) } {
+            return self.fail(failure);
+        }
+        if self.count >= self.queue.places.get() as usize {
+            return self.fail(Failure::NoPlace);
+        }
+        self.count += 1;
+        // SAFETY: a list is open and has the operation (head of this file), as it is usable; what is named lives, and the
+        // structs and the value are read during the calls.
+        unsafe {
+            (*qp).wr_id = request.wr_id;
+            (*qp).wr_flags = request.flags.raw();
+            match request.operation {
+                BareOperation::LocalInvalidate { rkey } => verbs::ibv_wr_local_inv(qp, rkey),
+                BareOperation::Bind { mw, rkey, info } => {
+                    verbs::ibv_wr_bind_mw(qp, mw.as_ptr(), rkey, &raw const info);
+                }
+                BareOperation::AtomicWrite { remote, value } => {
+                    let value = (&raw const value).cast();
+                    verbs::ibv_wr_atomic_write(qp, remote.rkey, remote.addr, value);
+                }
+                BareOperation::Flush { remote, len, placement, selectivity } => {
+                    verbs::ibv_wr_flush(qp, remote.rkey, remote.addr, len, placement, selectivity);
+                }
+            }
         }
     }
 }

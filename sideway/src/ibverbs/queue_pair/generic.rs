@@ -4,7 +4,7 @@ use std::io::IoSlice;
 
 use super::post::Borrows;
 use super::post::sealed::{About, Build, Step};
-use super::work_request::Request;
+use super::work_request::{Bare, Request};
 use super::{
     BasicPostSendGuard, BasicQueuePair, BasicSendQueue, ExtendedPostSendGuard, ExtendedQueuePair,
     ExtendedSendQueue, PostSendError, PostSendGuard, QueuePair, QueuePairControl, ScatterGatherEntry,
@@ -142,6 +142,16 @@ impl Build for GenericPostSendGuard<'_> {
         match self {
             Self::Basic(guard) => guard.append_inline_list(step, request, list),
             Self::Extended(guard) => guard.append_inline_list(step, request, list),
+        }
+    }
+
+    unsafe fn append_bare(&mut self, step: Step, request: Bare) {
+        // SAFETY: the caller keeps this function's contract, which is that one's.
+        unsafe {
+            match self {
+                Self::Basic(guard) => guard.append_bare(step, request),
+                Self::Extended(guard) => guard.append_bare(step, request),
+            }
         }
     }
 }

@@ -34,30 +34,34 @@ mod receive;
 mod slices;
 mod state;
 mod table;
+mod target;
 mod work_request;
 
 use std::sync::Arc;
 
-pub use attribute::{QueuePairAttribute, QueuePairAttributeMask, QueuePairInitAttribute};
+pub use attribute::{
+    AlternatePath, MigrationState, QueuePairAttribute, QueuePairAttributeMask, QueuePairInitAttribute,
+};
 pub use basic::{BasicPostSendGuard, BasicQueuePair, BasicSendQueue};
 pub use builder::{CreateQueuePairError, QueuePairBuilder, SendOperationFlags};
-pub use control::{QueryQueuePairError, QueuePairControl};
+pub use control::{ModifyRateLimitError, QueryQueuePairError, QueuePairControl, RateLimit};
 pub use extended::{ExtendedPostSendGuard, ExtendedQueuePair, ExtendedSendQueue};
 pub use generic::{GenericPostSendGuard, GenericQueuePair, GenericSendQueue};
 pub use modify::ModifyQueuePairError;
 #[cfg(feature = "mlx5")]
 pub(crate) use post::sealed::{About, Build, Step};
 pub use post::{
-    Borrows, DatagramHandle, LocalBufferHandle, PostSendError, PostSendGuard, ReadBufferHandle,
-    ScatterGatherEntry, WorkRequestHandle,
+    Borrows, DatagramHandle, FlushPlacement, FlushSelectivity, LocalBufferHandle, PostSendError,
+    PostSendGuard, ReadBufferHandle, ScatterGatherEntry, WorkRequestHandle,
 };
 pub(crate) use receive::{NoRoom, ReceiveList};
 pub use receive::{PostRecvError, PostRecvGuard, ReceiveQueue, RecvWorkRequestHandle};
 pub use slices::{AttachPoolError, PooledPostRecvGuard, PooledPostSendGuard, PooledRecvWorkRequestHandle};
 pub use state::{QueuePairState, QueuePairType};
 pub use table::QueuePairTable;
+pub use target::{CreateXrcTargetError, OpenXrcTargetError, XrcTarget};
 #[cfg(feature = "mlx5")]
-pub(crate) use work_request::Request;
+pub(crate) use work_request::{Bare, Request};
 pub use work_request::{WorkRequestFlags, WorkRequestOperationType};
 
 /// What every flavour of a queue pair can do.
@@ -190,6 +194,17 @@ pub struct QueuePairCapability {
     pub max_recv_sge: u32,
     /// Bytes of inline data of a work request.
     pub max_inline_data: u32,
+}
+
+impl QueuePairCapability {
+    /// Whether all of this fits into the other.
+    fn fits(&self, other: &Self) -> bool {
+        self.max_send_wr <= other.max_send_wr
+            && self.max_recv_wr <= other.max_recv_wr
+            && self.max_send_sge <= other.max_send_sge
+            && self.max_recv_sge <= other.max_recv_sge
+            && self.max_inline_data <= other.max_inline_data
+    }
 }
 
 /// The shared part of a queue pair, which its halves and controls keep alive.

@@ -3,8 +3,11 @@
 use std::io;
 
 use super::state::{Transition, transition};
-use super::{QueuePairAttribute, QueuePairAttributeMask, QueuePairState, QueuePairType};
+use super::{QueuePairAttribute, QueuePairAttributeMask, QueuePairCapability, QueuePairState, QueuePairType};
+use crate::ibverbs::Unsupported;
 use crate::ibverbs::address::Gid;
+use crate::ibverbs::device_attr::DeviceCapabilityFlags;
+use crate::ibverbs::device_context::DeviceContext;
 
 /// A queue pair could not be modified.
 #[derive(Debug, thiserror::Error)]
@@ -63,7 +66,30 @@ pub enum ModifyQueuePairError {
         /// What the library said.
         source: io::Error,
     },
-    /// The library refused for another reason: a value out of range, for instance.
+    /// The device does not have what an attribute asks for.
+    #[error(transparent)]
+    Unsupported(#[from] Unsupported),
+    /// Less than the pair was made with: its handles rely on that.
+    #[error("a queue pair that was made with {granted:?} is not made smaller, to {asked:?}")]
+    CapabilityShrinks {
+        /// What the pair was made with.
+        granted: QueuePairCapability,
+        /// What was asked for.
+        asked: QueuePairCapability,
+    },
+    /// A value beyond what the attribute can have.
+    #[error("{attribute:?} is {value}, and can be {limit} at most ({source})")]
+    ValueOutOfRange {
+        /// Which attribute.
+        attribute: QueuePairAttributeMask,
+        /// What it was to be.
+        value: u32,
+        /// What it can be.
+        limit: u32,
+        /// What the library said.
+        source: io::Error,
+    },
+    /// The library refused for another reason: a value that the device does not take, for instance.
     #[error("ibv_modify_qp failed with {mask:?} in state {cur_state:?}: {source}")]
     Ibverbs {
         /// The state that the queue pair is in.
@@ -97,7 +123,7 @@ impl ModifyQueuePairError {
                     let invalid = mask - required - optional - QueuePairAttributeMask::State;
                     let needed = required - mask;
                     if invalid.is_empty() && needed.is_empty() {
-                        return Self::Ibverbs { cur_state, mask, source };
+                        return Self::of_value(attr, cur_state, source);
                     }
                     Self::InvalidAttributeMask { cur_state, next_state, invalid, needed, source }
                 }
@@ -114,6 +140,62 @@ impl ModifyQueuePairError {
             }
             _ => Self::Ibverbs { cur_state, mask, source },
         }
+    }
+}
+
+impl ModifyQueuePairError {
+    /// Finds the value that no device takes (`man ibv_modify_qp`; IBTA, the fields of packets), if there is one.
+    fn of_value(attr: &QueuePairAttribute, cur_state: QueuePairState, source: io::Error) -> Self {
+        use QueuePairAttributeMask as M;
+        const PSN: u32 = 0xff_ffff;
+        let raw = attr.raw();
+        let limits = [
+            (M::Timeout, raw.timeout.into(), 31),
+            (M::RetryCount, raw.retry_cnt.into(), 7),
+            (M::ResponderNotReadyRetryCount, raw.rnr_retry.into(), 7),
+            (M::MinResponderNotReadyTimer, raw.min_rnr_timer.into(), 31),
+            (M::DestinationQueuePairNumber, raw.dest_qp_num, PSN),
+            (M::ReceiveQueuePacketSequenceNumber, raw.rq_psn, PSN),
+            (M::SendQueuePacketSequenceNumber, raw.sq_psn, PSN),
+            (M::AlternatePath, raw.alt_timeout.into(), 31),
+            (M::PathMtu, raw.path_mtu.0, 5),
+        ];
+        let mask = attr.mask();
+        match limits.into_iter().find(|(which, value, limit)| mask.contains(*which) && value > limit) {
+            Some((attribute, value, limit)) => Self::ValueOutOfRange { attribute, value, limit, source },
+            None => Self::Ibverbs { cur_state, mask, source },
+        }
+    }
+
+    /// The capability that the device lacks for what was to be set, if that is why this failed: by what the library said, or, as kernels
+    /// say `EINVAL` of attributes that no transition has, by what the device says of itself.
+    #[cold]
+    pub(super) fn lacking(
+        context: &DeviceContext,
+        attr: &QueuePairAttribute,
+        source: &io::Error,
+    ) -> Option<Unsupported> {
+        use DeviceCapabilityFlags as D;
+        use QueuePairAttributeMask as M;
+        let told = Unsupported::is_meant_by(source);
+        if !told && source.raw_os_error() != Some(libc::EINVAL) {
+            return None;
+        }
+        let device = context.query_device().ok();
+        let flags = device.map_or(D::empty(), |device| D::from_bits_retain(device.device_cap_flags()));
+        let paced = device.is_some_and(|device| device.packet_pacing_caps().qp_rate_limit_max != 0);
+        let migrates = flags.contains(D::AutomaticPathMigration);
+        let found = [
+            (M::Capabilities, flags.contains(D::ResizeMaxWr), "resizing of queue pairs"),
+            (M::RateLimit, paced, "rate limits (packet pacing)"),
+            (M::PathMigrationState, migrates || !told, "automatic path migration"),
+            (M::AlternatePath, migrates, "alternate paths"),
+        ]
+        .into_iter()
+        .find(|(attribute, there, _)| attr.mask().contains(*attribute) && !there);
+        let capability = found.map(|(.., capability)| capability.to_owned());
+        let capability = capability.or_else(|| told.then(|| format!("change of {:?}", attr.mask())))?;
+        Some(Unsupported::new(context, "ibv_modify_qp", capability))
     }
 }
 

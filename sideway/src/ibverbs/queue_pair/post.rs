@@ -6,9 +6,34 @@ use std::mem::ManuallyDrop;
 use rdma_mummy_sys::types::{ibv_context, ibv_sge};
 use sealed::Step;
 
-use super::work_request::{Address, Destination, DestinationKind, Operation, Remote, Request};
+use super::work_request::{
+    Address, Bare, BareOperation, Destination, DestinationKind, Operation, Remote, Request,
+};
 use super::{WorkRequestFlags, WorkRequestOperationType};
 use crate::ibverbs::address_handle::AddressHandle;
+use crate::ibverbs::memory_window::{MemoryWindow, MemoryWindowBindInfo};
+
+c_flags! {
+    /// Where a flush brings what was written (`ibv_placement_type`).
+    pub struct FlushPlacement(u32) {
+        /// To where everybody sees it.
+        Global = rdma_mummy_sys::types::ibv_placement_type::IBV_FLUSH_GLOBAL.0,
+        /// To where it outlives a loss of power.
+        Persistent = rdma_mummy_sys::types::ibv_placement_type::IBV_FLUSH_PERSISTENT.0,
+    }
+}
+
+c_enum! {
+    /// How much a flush is about (`ibv_selectivity_level`).
+    pub struct FlushSelectivity(u32) {
+        /// The range that it names.
+        Range = rdma_mummy_sys::types::ibv_selectivity_level::IBV_FLUSH_RANGE.0,
+        /// All of the region.
+        MemoryRegion = rdma_mummy_sys::types::ibv_selectivity_level::IBV_FLUSH_MR.0,
+    }
+}
+
+display_as_debug!(FlushSelectivity);
 
 /// Local memory that a work request reads or writes (`ibv_sge`).
 #[derive(Clone, Copy)]
@@ -33,7 +58,7 @@ impl std::fmt::Debug for ScatterGatherEntry {
 
 /// What a guard is made of, for the handles only.
 pub(super) mod sealed {
-    use super::{IoSlice, Request, ScatterGatherEntry, ibv_context};
+    use super::{Bare, IoSlice, Request, ScatterGatherEntry, ibv_context};
 
     /// What a step is called with. Only this crate can make one: a bound of a generic function reaches the
     /// methods of a supertrait even where the trait itself cannot be named.
@@ -66,6 +91,10 @@ pub(super) mod sealed {
         unsafe fn append_sge_list(&mut self, step: Step, request: Request, list: &[ScatterGatherEntry]);
         fn append_inline(&mut self, step: Step, request: Request, data: &[u8]);
         fn append_inline_list(&mut self, step: Step, request: Request, list: &[IoSlice<'_>]);
+        /// # Safety
+        ///
+        /// What it names lives until the list has been posted or forgotten.
+        unsafe fn append_bare(&mut self, step: Step, request: Bare);
     }
 }
 
@@ -136,6 +165,20 @@ impl<'guard, G: PostSendGuard> WorkRequestHandle<'guard, G> {
         DatagramHandle(Self { to, ..self })
     }
 
+    /// Which shared receive queue at the other end the request is for (`ibv_wr_set_xrc_srqn`): every request of an
+    /// [`XrcSend`](super::QueuePairType::XrcSend) pair needs that, and others have none. The number is the queue's
+    /// [`srqn`](crate::ibverbs::srq::SharedReceiveQueue::srqn), as the peer tells it.
+    ///
+    /// Of a request that takes no receive the queue says which protection domain the peer's memory is in.
+    ///
+    /// # References
+    ///
+    /// `man ibv_wr_post`, `man ibv_post_send`
+    #[inline]
+    pub fn setup_xrc_srqn(self, remote_srqn: u32) -> Self {
+        Self { to: Destination::Queue(remote_srqn), ..self }
+    }
+
     /// SEND (`ibv_wr_send`): into the peer's next receive buffer.
     #[inline]
     pub fn setup_send(self) -> LocalBufferHandle<'guard, G> {
@@ -146,6 +189,100 @@ impl<'guard, G: PostSendGuard> WorkRequestHandle<'guard, G> {
     #[inline]
     pub fn setup_send_imm(self, imm_data: u32) -> LocalBufferHandle<'guard, G> {
         self.setup(Operation::SendWithImmediate { imm_data })
+    }
+
+    /// SEND that takes a key away from this side, before the peer's receive completes: that of one of the peer's memory windows
+    /// of type 2, as [`MemoryWindow`] says. The completion there
+    /// [names it](crate::ibverbs::completion::BasicWorkCompletion::invalidated_rkey).
+    ///
+    /// A key that is no such window's ends the peer's receive with an error, and the connection with it.
+    ///
+    /// # References
+    ///
+    /// `man ibv_post_send` (`IBV_WR_SEND_WITH_INV`), `man ibv_wr_post`
+    #[inline]
+    pub fn setup_send_inv(self, invalidate_rkey: u32) -> LocalBufferHandle<'guard, G> {
+        self.setup(Operation::SendWithInvalidate { rkey: invalidate_rkey })
+    }
+
+    fn setup_bare(self, operation: BareOperation) {
+        let bare = Bare { wr_id: self.wr_id, flags: self.flags, operation };
+        // SAFETY: what is named by reference is borrowed for as long as the guard's queue (`Borrows`).
+        unsafe { self.guard.append_bare(Step(()), bare) };
+    }
+
+    /// Takes the key of a memory window of type 2 of this side away from peers (`IBV_WR_LOCAL_INV`). When it has completed, no peer
+    /// reaches the window's memory by it, and the window can be bound again.
+    ///
+    /// A key that is no such window's fails ([`LocalQueuePairOperationError`]), and the connection with it.
+    ///
+    /// [`LocalQueuePairOperationError`]: crate::ibverbs::completion::WorkCompletionStatus::LocalQueuePairOperationError
+    ///
+    /// # References
+    ///
+    /// `man ibv_post_send`, `man ibv_wr_post`
+    pub fn setup_local_inv(self, invalidate_rkey: u32) {
+        self.setup_bare(BareOperation::LocalInvalidate { rkey: invalidate_rkey });
+    }
+
+    /// Binds a memory window of type 2 to a part of a region, under the key `rkey`, which differs from the window's last one in its
+    /// low eight bits ([`next_rkey`](MemoryWindow::next_rkey)). What is posted behind it finds it bound.
+    ///
+    /// The window counts `rkey` as its own from now on. If the list is not posted after all, say so by
+    /// [`set_rkey`](MemoryWindow::set_rkey).
+    ///
+    /// A window that is bound already, a region that does not allow it, or a range beyond it fails
+    /// ([`MemoryWindowBindError`]), and the connection with it.
+    ///
+    /// [`MemoryWindowBindError`]: crate::ibverbs::completion::WorkCompletionStatus::MemoryWindowBindError
+    ///
+    /// # References
+    ///
+    /// `man ibv_post_send` (`IBV_WR_BIND_MW`), `man ibv_wr_post`
+    pub fn setup_bind_mw<'queue>(
+        self,
+        window: &'queue mut MemoryWindow,
+        rkey: u32,
+        info: MemoryWindowBindInfo<'queue>,
+    ) where
+        G: Borrows<'queue>,
+    {
+        let mw = window.begin_binding(rkey);
+        self.setup_bare(BareOperation::Bind { mw, rkey, info: info.raw() });
+    }
+
+    /// Atomic write: the 8 bytes at `remote_addr`, which is aligned to 8 bytes, become `value` at once. A classic pair sends the value
+    /// inline, so it has to be made for 8 bytes of inline data.
+    ///
+    /// # References
+    ///
+    /// `man ibv_wr_post` (`ibv_wr_atomic_write`)
+    pub fn setup_atomic_write(self, rkey: u32, remote_addr: u64, value: u64) {
+        self.setup_bare(BareOperation::AtomicWrite { remote: Remote { rkey, addr: remote_addr }, value });
+    }
+
+    /// Flush: completes when what was written before to these `len` bytes of the peer's memory, or to all of the region, is
+    /// where `placement` says. The region and the peer's queue pair have to allow it
+    /// ([`FlushGlobal`](crate::ibverbs::AccessFlags::FlushGlobal), [`FlushPersistent`](crate::ibverbs::AccessFlags::FlushPersistent)).
+    /// Classic pairs have no such request.
+    ///
+    /// # References
+    ///
+    /// `man ibv_wr_post` (`ibv_wr_flush`)
+    pub fn setup_flush(
+        self,
+        rkey: u32,
+        remote_addr: u64,
+        len: usize,
+        placement: FlushPlacement,
+        selectivity: FlushSelectivity,
+    ) {
+        self.setup_bare(BareOperation::Flush {
+            remote: Remote { rkey, addr: remote_addr },
+            len,
+            placement: placement.bits() as u8,
+            selectivity: selectivity.raw() as u8,
+        });
     }
 
     /// RDMA WRITE (`ibv_wr_rdma_write`): to the peer's memory at `remote_addr`, in the region that `rkey` names.
@@ -353,8 +490,21 @@ pub(super) enum Failure {
         given: usize,
         limit: u32,
     },
-    /// The address handle is of another context.
+    /// What the request names is of another context.
     OtherContext,
+    /// Requests bind windows of type 2.
+    WindowOfType1,
+    /// There is no such operation without a buffer, or no place for it.
+    NotThere {
+        operation: WorkRequestOperationType,
+    },
+    /// There is no place for a request without a buffer.
+    NoPlace,
+    /// Its value does not fit into the request.
+    NoInline {
+        given: usize,
+        limit: u32,
+    },
 }
 
 impl Failure {
@@ -381,10 +531,11 @@ pub enum PostSendError {
         /// The operation.
         operation: WorkRequestOperationType,
     },
-    /// The queue pair is not connected, and the request does not say where it goes.
+    /// The queue pair's peer is not enough to say where the request goes, and the request does not, or otherwise than this type
+    /// needs.
     #[error(
         "work request {index}: a {operation} of this queue pair needs a destination; name it before the operation \
-         (`setup_ud_address`, or that of its type)"
+         (`setup_ud_address` of a datagram, `setup_xrc_srqn` of an extended reliable connection, or that of its type)"
     )]
     MissingDestination {
         /// Which work request of the list, from 0.
@@ -402,9 +553,16 @@ pub enum PostSendError {
         /// The operation.
         operation: WorkRequestOperationType,
     },
-    /// The address handle belongs to another open device than the queue pair.
-    #[error("work request {index}: the address handle was made from another context than the queue pair")]
+    /// What the request names, an address handle, or a memory window or its region, belongs to another open device than the queue
+    /// pair.
+    #[error("work request {index}: what it names was made from another context than the queue pair")]
     OtherContext {
+        /// Which work request of the list, from 0.
+        index: usize,
+    },
+    /// The memory window is of type 1.
+    #[error("work request {index}: a memory window of type 1 is bound by `MemoryWindow::bind`")]
+    WindowOfType1 {
         /// Which work request of the list, from 0.
         index: usize,
     },
@@ -517,6 +675,7 @@ impl PostSendError {
             | Self::MissingDestination { index, .. }
             | Self::UnexpectedDestination { index, .. }
             | Self::OtherContext { index }
+            | Self::WindowOfType1 { index }
             | Self::ForeignSlice { index }
             | Self::TooManyScatterGatherEntries { index, .. }
             | Self::InlineDataTooLong { index, .. } => Some(*index),

@@ -16,7 +16,7 @@ use std::mem::ManuallyDrop;
 
 use super::post::sealed::{About, Build, Step};
 use super::post::{Borrows, LocalBufferHandle, PostSendError, PostSendGuard, ReadBufferHandle};
-use super::work_request::Request;
+use super::work_request::{Bare, Request};
 use super::{PostRecvError, PostRecvGuard, ScatterGatherEntry, WorkRequestFlags};
 use crate::memory::pool::{NO_REQUEST, Piece, Position, place_of};
 use crate::memory::{Pool, Slice};
@@ -246,6 +246,12 @@ impl<G: PostSendGuard> Build for PooledPostSendGuard<'_, G> {
     fn append_inline_list(&mut self, step: Step, request: Request, list: &[IoSlice<'_>]) {
         self.unposted.pass();
         self.guard.append_inline_list(step, request, list);
+    }
+
+    unsafe fn append_bare(&mut self, step: Step, request: Bare) {
+        self.unposted.pass();
+        // SAFETY: the caller keeps this function's contract, which is that one's.
+        unsafe { self.guard.append_bare(step, request) };
     }
 }
 

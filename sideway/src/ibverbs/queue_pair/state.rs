@@ -41,6 +41,10 @@ c_enum! {
         UnreliableConnection = T::IBV_QPT_UC.0,
         /// Not connected; a message of one packet may be lost.
         UnreliableDatagram = T::IBV_QPT_UD.0,
+        /// The sending end of an extended reliable connection ([`xrc`](crate::ibverbs::xrc)).
+        XrcSend = T::IBV_QPT_XRC_SEND.0,
+        /// Its receiving end, which is made as an [`XrcTarget`](super::XrcTarget).
+        XrcReceive = T::IBV_QPT_XRC_RECV.0,
         /// Ethernet frames, which this crate leaves out: making one is an [`Unsupported`](crate::ibverbs::Unsupported).
         RawPacket = T::IBV_QPT_RAW_PACKET.0,
         /// mlx5's dynamically connected initiator (in C: `IBV_QPT_DRIVER`), made by the feature `mlx5`.
@@ -118,6 +122,14 @@ const RC_IN_SQD: M = all(&[
     M::MinResponderNotReadyTimer,
 ]);
 
+/// Of an extended reliable connection the sending end has what a reliable pair has as a requester, the receiving end what it has
+/// as a responder (annex A14).
+const XRC_SEND_IN_SQD: M =
+    all(&[UC_IN_SQD, M::Port, M::Timeout, M::RetryCount, M::ResponderNotReadyRetryCount, M::MaxReadAtomic]);
+const XRC_RECEIVE_TO_RTS: M = all(&[M::Timeout, M::SendQueuePacketSequenceNumber]);
+const XRC_RECEIVE_IN_SQD: M =
+    all(&[UC_IN_SQD, M::Port, M::Timeout, M::MaxDestinationReadAtomic, M::MinResponderNotReadyTimer]);
+
 /// What the InfiniBand specification (10.3.1, and the modifiers of 11.2.5.2) asks for when a queue pair of
 /// type `qp_type` goes from `current` to `next`; `None` if it cannot.
 ///
@@ -132,32 +144,38 @@ pub(super) fn transition(
     if qp_type.is_of_driver() {
         return of_drivers(qp_type, current, next);
     }
-    // The columns are RC, UC, UD.
-    let (required, optional): ([M; 3], [M; 3]) = match (current, next) {
-        (Q::Reset | Q::Init | Q::ReadyToReceive | Q::ReadyToSend, Q::Reset) => ([NONE; 3], [NONE; 3]),
-        (Q::SendQueueDrained | Q::SendQueueError | Q::Error, Q::Reset) => ([NONE; 3], [NONE; 3]),
-        (Q::Init | Q::ReadyToReceive | Q::ReadyToSend, Q::Error) => ([NONE; 3], [NONE; 3]),
-        (Q::SendQueueDrained | Q::SendQueueError | Q::Error, Q::Error) => ([NONE; 3], [NONE; 3]),
-        (Q::Reset, Q::Init) => ([CONNECTED_INIT, CONNECTED_INIT, DATAGRAM_INIT], [NONE; 3]),
-        (Q::Init, Q::Init) => ([NONE; 3], [CONNECTED_INIT, CONNECTED_INIT, DATAGRAM_INIT]),
+    const INIT: [M; 5] = [CONNECTED_INIT, CONNECTED_INIT, DATAGRAM_INIT, CONNECTED_INIT, CONNECTED_INIT];
+    const IN_RTS: [M; 5] = [RC_IN_RTS, UC_IN_RTS, UD_IN_RTS, UC_IN_RTS, RC_IN_RTS];
+    // The columns are RC, UC, UD, XRC_SEND, XRC_RECV.
+    let (required, optional): ([M; 5], [M; 5]) = match (current, next) {
+        (Q::Reset | Q::Init | Q::ReadyToReceive | Q::ReadyToSend, Q::Reset) => ([NONE; 5], [NONE; 5]),
+        (Q::SendQueueDrained | Q::SendQueueError | Q::Error, Q::Reset) => ([NONE; 5], [NONE; 5]),
+        (Q::Init | Q::ReadyToReceive | Q::ReadyToSend, Q::Error) => ([NONE; 5], [NONE; 5]),
+        (Q::SendQueueDrained | Q::SendQueueError | Q::Error, Q::Error) => ([NONE; 5], [NONE; 5]),
+        (Q::Reset, Q::Init) => (INIT, [NONE; 5]),
+        (Q::Init, Q::Init) => ([NONE; 5], INIT),
         (Q::Init, Q::ReadyToReceive) => {
             let connected = all(&[M::AlternatePath, M::AccessFlags, M::PartitionKeyIndex]);
             let datagram = all(&[M::PartitionKeyIndex, M::QueueKey]);
-            ([RC_TO_RTR, UC_TO_RTR, NONE], [connected, connected, datagram])
+            (
+                [RC_TO_RTR, UC_TO_RTR, NONE, UC_TO_RTR, RC_TO_RTR],
+                [connected, connected, datagram, connected, connected],
+            )
         }
         (Q::ReadyToReceive, Q::ReadyToSend) => {
             let psn = M::SendQueuePacketSequenceNumber;
-            ([RC_TO_RTS, psn, psn], [RC_IN_RTS, UC_IN_RTS, UD_IN_RTS])
+            ([RC_TO_RTS, psn, psn, RC_TO_RTS, XRC_RECEIVE_TO_RTS], IN_RTS)
         }
-        (Q::ReadyToSend | Q::SendQueueDrained, Q::ReadyToSend) => {
-            ([NONE; 3], [RC_IN_RTS, UC_IN_RTS, UD_IN_RTS])
-        }
-        (Q::ReadyToSend, Q::SendQueueDrained) => ([NONE; 3], [M::EnableSendQueueDrainedAsyncNotify; 3]),
+        (Q::ReadyToSend | Q::SendQueueDrained, Q::ReadyToSend) => ([NONE; 5], IN_RTS),
+        (Q::ReadyToSend, Q::SendQueueDrained) => ([NONE; 5], [M::EnableSendQueueDrainedAsyncNotify; 5]),
         (Q::SendQueueDrained, Q::SendQueueDrained) => {
-            ([NONE; 3], [RC_IN_SQD, UC_IN_SQD, all(&[M::PartitionKeyIndex, M::QueueKey])])
+            let datagram = all(&[M::PartitionKeyIndex, M::QueueKey]);
+            ([NONE; 5], [RC_IN_SQD, UC_IN_SQD, datagram, XRC_SEND_IN_SQD, XRC_RECEIVE_IN_SQD])
         }
         (Q::SendQueueError, Q::ReadyToSend) => {
-            ([NONE; 3], [NONE, all(&[M::CurrentState, M::AccessFlags]), UD_IN_RTS])
+            // Reliable pairs have no such state.
+            let unreliable = all(&[M::CurrentState, M::AccessFlags]);
+            ([NONE; 5], [NONE, unreliable, UD_IN_RTS, NONE, NONE])
         }
         _ => return None,
     };
@@ -165,6 +183,8 @@ pub(super) fn transition(
         QueuePairType::ReliableConnection => 0,
         QueuePairType::UnreliableConnection => 1,
         QueuePairType::UnreliableDatagram => 2,
+        QueuePairType::XrcSend => 3,
+        QueuePairType::XrcReceive => 4,
         _ => return None,
     };
     Some(Transition { required: required[column], optional: optional[column] })
@@ -218,6 +238,12 @@ mod tests {
         assert!(uc.unwrap().optional.contains(M::AccessFlags));
         let ud = transition(QueuePairType::UnreliableDatagram, Q::Reset, Q::Init).unwrap();
         assert!(ud.required.contains(M::QueueKey) && !ud.required.contains(M::AccessFlags));
+        let of = |qp_type, from, to| transition(qp_type, from, to).unwrap().required;
+        let timer = M::MinResponderNotReadyTimer;
+        assert!(!of(QueuePairType::XrcSend, Q::Init, Q::ReadyToReceive).contains(timer));
+        assert!(of(QueuePairType::XrcReceive, Q::Init, Q::ReadyToReceive).contains(timer));
+        assert!(of(QueuePairType::XrcSend, Q::ReadyToReceive, Q::ReadyToSend).contains(M::RetryCount));
+        assert!(!of(QueuePairType::XrcReceive, Q::ReadyToReceive, Q::ReadyToSend).contains(M::RetryCount));
         assert_eq!(transition(QueuePairType::from_raw(99), Q::Reset, Q::Init), None);
     }
 

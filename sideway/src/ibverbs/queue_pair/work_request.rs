@@ -5,7 +5,9 @@
 
 use std::ptr::NonNull;
 
-use rdma_mummy_sys::types::{ibv_ah, ibv_context, ibv_send_flags as F, ibv_wr_opcode as O};
+use rdma_mummy_sys::types::{
+    ibv_ah, ibv_context, ibv_mw, ibv_mw_bind_info, ibv_mw_type, ibv_send_flags as F, ibv_wr_opcode as O,
+};
 
 use super::post::{Failure, PostSendError};
 use super::{QueuePairType, SendOperationFlags};
@@ -33,6 +35,13 @@ impl WorkRequestFlags {
     }
 }
 
+impl WorkRequestFlags {
+    /// For `ibv_bind_mw`, which takes no others.
+    pub(crate) const fn bind(self) -> u32 {
+        self.bits() & (F::IBV_SEND_FENCE.0 | F::IBV_SEND_SIGNALED.0 | F::IBV_SEND_SOLICITED.0)
+    }
+}
+
 c_enum! {
     /// What a work request does (`ibv_wr_opcode`).
     pub struct WorkRequestOperationType(u32) {
@@ -50,6 +59,16 @@ c_enum! {
         AtomicCompareAndSwap = O::IBV_WR_ATOMIC_CMP_AND_SWP.0,
         /// Fetch and add.
         AtomicFetchAndAdd = O::IBV_WR_ATOMIC_FETCH_AND_ADD.0,
+        /// Invalidating a local key.
+        LocalInvalidate = O::IBV_WR_LOCAL_INV.0,
+        /// Binding a memory window.
+        BindMemoryWindow = O::IBV_WR_BIND_MW.0,
+        /// SEND that invalidates a key of the peer's.
+        SendWithInvalidate = O::IBV_WR_SEND_WITH_INV.0,
+        /// Flush.
+        Flush = O::IBV_WR_FLUSH.0,
+        /// Atomic write.
+        AtomicWrite = O::IBV_WR_ATOMIC_WRITE.0,
     }
 }
 
@@ -79,6 +98,8 @@ pub(super) enum Destination {
     Peer,
     /// To any datagram pair.
     Address(Address),
+    /// To a shared receive queue at the other end, by its number.
+    Queue(u32),
 }
 
 /// A [`Destination`], without the destination.
@@ -86,6 +107,7 @@ pub(super) enum Destination {
 pub(super) enum DestinationKind {
     Peer,
     Address,
+    Queue,
 }
 
 impl Destination {
@@ -94,6 +116,7 @@ impl Destination {
         match self {
             Self::Peer => DestinationKind::Peer,
             Self::Address(_) => DestinationKind::Address,
+            Self::Queue(_) => DestinationKind::Queue,
         }
     }
 }
@@ -120,6 +143,7 @@ impl Address {
 pub(super) enum Operation {
     Send,
     SendWithImmediate { imm_data: u32 },
+    SendWithInvalidate { rkey: u32 },
     Write(Remote),
     WriteWithImmediate { remote: Remote, imm_data: u32 },
     Read(Remote),
@@ -151,12 +175,13 @@ impl Operation {
             Self::Read(_) => 4,
             Self::CompareAndSwap { .. } => 5,
             Self::FetchAndAdd { .. } => 6,
+            Self::SendWithInvalidate { .. } => 7,
         }
     }
 }
 
 /// Every operation, and what a queue pair must have been made for to have it.
-const ALL: [(WorkRequestOperationType, SendOperationFlags); 7] = [
+const ALL: [(WorkRequestOperationType, SendOperationFlags); 8] = [
     (WorkRequestOperationType::Send, SendOperationFlags::Send),
     (WorkRequestOperationType::SendWithImmediate, SendOperationFlags::SendWithImmediate),
     (WorkRequestOperationType::Write, SendOperationFlags::Write),
@@ -164,7 +189,74 @@ const ALL: [(WorkRequestOperationType, SendOperationFlags); 7] = [
     (WorkRequestOperationType::Read, SendOperationFlags::Read),
     (WorkRequestOperationType::AtomicCompareAndSwap, SendOperationFlags::AtomicCompareAndSwap),
     (WorkRequestOperationType::AtomicFetchAndAdd, SendOperationFlags::AtomicFetchAndAdd),
+    (WorkRequestOperationType::SendWithInvalidate, SendOperationFlags::SendWithInvalidate),
 ];
+
+/// A work request without a buffer.
+#[derive(Clone, Copy, Debug)]
+pub struct Bare {
+    pub(super) wr_id: u64,
+    pub(super) flags: WorkRequestFlags,
+    pub(super) operation: BareOperation,
+}
+
+/// What a work request without a buffer does, and with what. Kept apart from [`Operation`], so that those with a buffer
+/// pay nothing for these.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum BareOperation {
+    LocalInvalidate { rkey: u32 },
+    Bind { mw: NonNull<ibv_mw>, rkey: u32, info: ibv_mw_bind_info },
+    AtomicWrite { remote: Remote, value: u64 },
+    Flush { remote: Remote, len: usize, placement: u8, selectivity: u8 },
+}
+
+impl BareOperation {
+    pub(super) const fn kind(&self) -> WorkRequestOperationType {
+        match self {
+            Self::LocalInvalidate { .. } => WorkRequestOperationType::LocalInvalidate,
+            Self::Bind { .. } => WorkRequestOperationType::BindMemoryWindow,
+            Self::AtomicWrite { .. } => WorkRequestOperationType::AtomicWrite,
+            Self::Flush { .. } => WorkRequestOperationType::Flush,
+        }
+    }
+
+    /// What a queue pair must have been made for to have it.
+    const fn flag(&self) -> SendOperationFlags {
+        match self {
+            Self::LocalInvalidate { .. } => SendOperationFlags::LocalInvalidate,
+            Self::Bind { .. } => SendOperationFlags::BindMemoryWindow,
+            Self::AtomicWrite { .. } => SendOperationFlags::AtomicWrite,
+            Self::Flush { .. } => SendOperationFlags::Flush,
+        }
+    }
+
+    /// Whether a queue pair with these operations, of this context, can do it.
+    ///
+    /// # Safety
+    ///
+    /// What is named lives.
+    pub(super) unsafe fn check(
+        &self,
+        usable: SendOperationFlags,
+        context: *mut ibv_context,
+    ) -> Result<(), Failure> {
+        if !usable.contains(self.flag()) {
+            return Err(Failure::NotThere { operation: self.kind() });
+        }
+        if let Self::Bind { mw, info, .. } = self {
+            // SAFETY: the caller says that they live; the fields are in every release's struct.
+            let (of_window, of_region) = unsafe { ((*mw.as_ptr()).context, (*info.mr).context) };
+            if of_window != context || of_region != context {
+                return Err(Failure::OtherContext);
+            }
+            // SAFETY: as above.
+            if unsafe { (*mw.as_ptr()).type_ } != ibv_mw_type::IBV_MW_TYPE_2 {
+                return Err(Failure::WindowOfType1);
+            }
+        }
+        Ok(())
+    }
+}
 
 /// By operation, one more than the bytes of inline data that a request may have: 0 where there is no such operation. So
 /// one comparison tells whether a request is possible.
@@ -219,6 +311,7 @@ impl Possible {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Elsewhere {
     pub(super) datagram: Possible,
+    pub(super) xrc: Possible,
 }
 
 impl Elsewhere {
@@ -229,9 +322,10 @@ impl Elsewhere {
         max_inline: u32,
     ) -> (Possible, Self) {
         let only = |is| Possible::new(if is { usable } else { NONE }, max_inline);
-        let elsewhere = Self { datagram: only(qp_type.is_datagram()) };
+        let by_number = qp_type == QueuePairType::XrcSend;
+        let elsewhere = Self { datagram: only(qp_type.is_datagram()), xrc: only(by_number) };
         match qp_type {
-            _ if qp_type.is_datagram() => (Possible::new(NONE, max_inline), elsewhere),
+            _ if by_number || qp_type.is_datagram() => (Possible::new(NONE, max_inline), elsewhere),
             _ => (Possible::new(usable, max_inline), elsewhere),
         }
     }
@@ -246,16 +340,30 @@ impl Elsewhere {
                 return PostSendError::TooManyScatterGatherEntries { index, given, limit: limit as usize };
             }
             Failure::OtherContext => return PostSendError::OtherContext { index },
+            Failure::NoInline { given, limit } => {
+                return PostSendError::InlineDataTooLong { index, given, limit: limit as usize };
+            }
+            Failure::WindowOfType1 => return PostSendError::WindowOfType1 { index },
+            Failure::NotThere { operation } if at.limit != 0 => {
+                return PostSendError::UnsupportedOperation { index, operation };
+            }
+            Failure::NotThere { .. } | Failure::NoPlace => {
+                return PostSendError::TooManyWorkRequests { limit: at.limit };
+            }
             Failure::Refused { operation, to, inline } => (operation, to, inline),
         };
-        let (here, other) = match to {
-            DestinationKind::Peer => (to_peer, &self.datagram),
-            DestinationKind::Address => (&self.datagram, to_peer),
+        let here = match to {
+            DestinationKind::Peer => to_peer,
+            DestinationKind::Address => &self.datagram,
+            DestinationKind::Queue => &self.xrc,
         };
-        match to {
-            _ if here.room(operation) > 0 || other.room(operation) == 0 => here.error(operation, inline, at),
-            DestinationKind::Peer => PostSendError::MissingDestination { index, operation },
-            DestinationKind::Address => PostSendError::UnexpectedDestination { index, operation },
+        let there = [to_peer, &self.datagram, &self.xrc];
+        if here.room(operation) > 0 || there.iter().all(|other| other.room(operation) == 0) {
+            here.error(operation, inline, at)
+        } else if to_peer.room(operation) > 0 {
+            PostSendError::UnexpectedDestination { index, operation }
+        } else {
+            PostSendError::MissingDestination { index, operation }
         }
     }
 }

@@ -17,6 +17,7 @@ mod perftest;
 mod ping_pong;
 mod place;
 mod process;
+mod xsrq;
 
 use std::process::ExitCode;
 
@@ -133,6 +134,7 @@ fn tests() -> Vec<Test> {
     let mut tests = Vec::new();
     listing::add(&mut tests);
     ping_pong::add(&mut tests);
+    xsrq::add(&mut tests);
     mixed::add(&mut tests);
     examples::add(&mut tests);
     identity::add(&mut tests);

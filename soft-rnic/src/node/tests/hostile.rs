@@ -232,7 +232,7 @@ fn segment_file(len: usize, seals: SealFlags, version: u64, flags: MemfdFlags) -
 
 fn good_welcome() -> Welcome {
     Welcome {
-        process: probe::random(),
+        process: random(),
         link: 1,
         ordinal: 0,
         call_area: HEAP_AT as u64,

@@ -180,7 +180,8 @@ fn a_shared_queue_tells_its_limit() {
             assert!(create(bench.opened.0, &raw mut init).is_null());
             assert_eq!(errno(), error);
         };
-        refused(|init| init.srq_type = ibv_srq_type::IBV_SRQT_XRC, libc::EOPNOTSUPP);
+        refused(|init| init.srq_type = ibv_srq_type::IBV_SRQT_TM, libc::EOPNOTSUPP);
+        refused(|init| init.srq_type = ibv_srq_type::IBV_SRQT_XRC, libc::EINVAL);
         refused(|init| init.comp_mask |= 1 << 31, libc::EOPNOTSUPP);
         refused(|init| init.pd = ptr::null_mut(), libc::EINVAL);
         refused(|init| init.attr.max_wr = 0, libc::EINVAL);

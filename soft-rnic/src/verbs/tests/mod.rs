@@ -16,3 +16,4 @@ mod other_regions;
 mod regions;
 mod traffic;
 mod words;
+mod xrc;

@@ -1,0 +1,107 @@
+//! Memory windows.
+
+use std::sync::Arc;
+
+use rdma_mummy_sys::types::*;
+use rdma_mummy_sys::verbs;
+
+use super::raw::Raw;
+use super::{Mr, Pd, Qp};
+
+/// A memory window.
+#[derive(Clone, Debug)]
+pub(crate) struct Mw(Arc<MwInner>);
+
+#[derive(Debug)]
+struct MwInner {
+    raw: Raw<ibv_mw>,
+    _pd: Pd,
+}
+
+impl Drop for MwInner {
+    fn drop(&mut self) {
+        // SAFETY: it lives.
+        self.raw.drop(|mw| unsafe { verbs::ibv_dealloc_mw(mw) });
+    }
+}
+
+/// The key with the next value of the part that the program chooses.
+pub(crate) fn next_key(rkey: u32) -> u32 {
+    verbs::ibv_inc_rkey(rkey)
+}
+
+/// A part of a region for a window, or none.
+#[derive(Clone, Debug)]
+pub(crate) struct Part {
+    mr: Option<Arc<Raw<ibv_mr>>>,
+    addr: u64,
+    length: u64,
+    access: u32,
+}
+
+impl Part {
+    /// `len` bytes of a region, or beyond it.
+    pub(crate) fn of(mr: &Mr, offset: usize, len: usize, access: u32) -> Self {
+        Self { mr: Some(mr.shared()), addr: mr.addr(offset), length: len as u64, access }
+    }
+
+    /// The same from another address on.
+    pub(crate) fn from(self, addr: u64) -> Self {
+        Self { addr, ..self }
+    }
+
+    pub(crate) fn none() -> Self {
+        Self { mr: None, addr: 0, length: 0, access: 0 }
+    }
+
+    pub(super) fn info(&self) -> ibv_mw_bind_info {
+        ibv_mw_bind_info {
+            mr: self.mr.as_ref().map_or(std::ptr::null_mut(), |mr| mr.get()),
+            addr: self.addr,
+            length: self.length,
+            mw_access_flags: self.access,
+        }
+    }
+}
+
+impl Mw {
+    pub(crate) fn new(pd: &Pd, mw_type: ibv_mw_type) -> Result<Self, i32> {
+        // SAFETY: the domain lives.
+        let raw = Raw::new("a memory window", unsafe { verbs::ibv_alloc_mw(pd.raw(), mw_type) })?;
+        Ok(Self(Arc::new(MwInner { raw, _pd: pd.clone() })))
+    }
+
+    pub(super) fn raw(&self) -> *mut ibv_mw {
+        self.0.raw.get()
+    }
+
+    /// The key as the library has it.
+    pub(crate) fn rkey(&self) -> u32 {
+        // SAFETY: it lives and has this field in every release.
+        unsafe { (*self.raw()).rkey }
+    }
+
+    /// Tells the library which key a posted request has given the window: SoftRoCE's next one names the window by it.
+    pub(crate) fn set_rkey(&self, rkey: u32) {
+        // SAFETY: it lives, and the program may write the field; nobody else does at this moment.
+        unsafe { (*self.raw()).rkey = rkey };
+    }
+
+    pub(crate) fn mw_type(&self) -> ibv_mw_type {
+        // SAFETY: it lives and has this field in every release.
+        unsafe { (*self.raw()).type_ }
+    }
+
+    pub(crate) fn dealloc(&self) -> i32 {
+        // SAFETY: it lives; the device stops using it, or refuses.
+        self.0.raw.end(|mw| unsafe { verbs::ibv_dealloc_mw(mw) })
+    }
+
+    /// `ibv_bind_mw`, signaled.
+    pub(crate) fn bind(&self, qp: &Qp, id: u64, part: &Part) -> i32 {
+        let send_flags = ibv_send_flags::IBV_SEND_SIGNALED.0;
+        let mut bind = ibv_mw_bind { wr_id: id, send_flags, bind_info: part.info() };
+        // SAFETY: pair, window and region live.
+        unsafe { verbs::ibv_bind_mw(qp.raw(), self.raw(), &raw mut bind) }
+    }
+}

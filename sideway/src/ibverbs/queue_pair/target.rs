@@ -1,0 +1,216 @@
+//! The receiving end of an extended reliable connection.
+
+use std::fmt;
+use std::io;
+use std::ptr::NonNull;
+use std::sync::{Mutex, PoisonError};
+
+use rdma_mummy_sys::types::{
+    ibv_qp, ibv_qp_attr, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_init_attr_mask, ibv_qp_open_attr,
+    ibv_qp_open_attr_mask as Open, ibv_qp_type,
+};
+use rdma_mummy_sys::verbs;
+
+use super::{
+    ModifyQueuePairError, QueryQueuePairError, QueuePairAttribute, QueuePairAttributeMask, QueuePairState,
+    QueuePairType,
+};
+use crate::ibverbs::xrc::XrcDomain;
+use crate::ibverbs::{Unsupported, check};
+
+/// The receiving end of an extended reliable connection (`ibv_qp` of type `IBV_QPT_XRC_RECV`).
+///
+/// It has a state and attributes, and no queues: what comes by it goes to the shared receive queues of its
+/// [domain](XrcDomain), and completes where those do. It may be open more than once.
+pub struct XrcTarget {
+    qp: NonNull<ibv_qp>,
+    qp_num: u32,
+    /// libibverbs writes the state that it caches in `ibv_qp` without a lock.
+    control: Mutex<()>,
+    xrcd: XrcDomain,
+}
+
+// SAFETY: there is nothing to post to; attributes are behind a lock.
+unsafe impl Send for XrcTarget {}
+// SAFETY: as above.
+unsafe impl Sync for XrcTarget {}
+
+impl XrcTarget {
+    pub(crate) fn create(xrcd: &XrcDomain) -> Result<Self, CreateXrcTargetError> {
+        let context = xrcd.context();
+        let mut attr = ibv_qp_init_attr_ex {
+            qp_type: ibv_qp_type::IBV_QPT_XRC_RECV,
+            comp_mask: ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_XRCD.0,
+            xrcd: xrcd.as_raw().as_ptr(),
+            ..Default::default()
+        };
+        // SAFETY: the domain is open, and of this context; the rest is plain data.
+        let qp = unsafe {
+            verbs::ibv_create_qp_ex(context.provider().verbs(), context.as_raw().as_ptr(), &raw mut attr)
+        };
+        // SAFETY: it was made just now, in this domain.
+        unsafe { Self::of(qp, xrcd) }.map_err(|source| {
+            if Unsupported::is_meant_by(&source) {
+                Unsupported::new(context, "ibv_create_qp_ex", "XRC queue pairs").into()
+            } else {
+                CreateXrcTargetError::Ibverbs { source }
+            }
+        })
+    }
+
+    pub(crate) fn open(xrcd: &XrcDomain, qp_num: u32) -> Result<Self, OpenXrcTargetError> {
+        let context = xrcd.context();
+        let mut attr = ibv_qp_open_attr {
+            comp_mask: Open::IBV_QP_OPEN_ATTR_NUM.0
+                | Open::IBV_QP_OPEN_ATTR_XRCD.0
+                | Open::IBV_QP_OPEN_ATTR_TYPE.0,
+            qp_num,
+            xrcd: xrcd.as_raw().as_ptr(),
+            qp_type: ibv_qp_type::IBV_QPT_XRC_RECV,
+            ..Default::default()
+        };
+        // SAFETY: the domain is open, and of this context; the rest is plain data.
+        let qp = unsafe { verbs::ibv_open_qp(context.as_raw().as_ptr(), &raw mut attr) };
+        // SAFETY: it was opened just now, in this domain.
+        unsafe { Self::of(qp, xrcd) }.map_err(|source| {
+            if Unsupported::is_meant_by(&source) {
+                Unsupported::new(context, "ibv_open_qp", "XRC queue pairs that can be opened here").into()
+            } else {
+                OpenXrcTargetError::Ibverbs { qp_num, source }
+            }
+        })
+    }
+
+    /// # Safety
+    ///
+    /// `qp` is null and `errno` says why, or a handle of a target of this domain, which nothing else owns.
+    unsafe fn of(qp: *mut ibv_qp, xrcd: &XrcDomain) -> io::Result<Self> {
+        let qp = NonNull::new(qp).ok_or_else(io::Error::last_os_error)?;
+        // SAFETY: the caller gives a live queue pair; the field is in every release's struct.
+        let qp_num = unsafe { (*qp.as_ptr()).qp_num };
+        Ok(Self { qp, qp_num, control: Mutex::new(()), xrcd: xrcd.clone() })
+    }
+
+    /// Changes state or attributes (`ibv_modify_qp`).
+    ///
+    /// # Errors
+    ///
+    /// [`ModifyQueuePairError`] says which attribute was wrong or missing, or where no route led.
+    pub fn modify(&mut self, attr: &QueuePairAttribute) -> Result<(), ModifyQueuePairError> {
+        let _control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut raw = *attr.raw();
+        let verbs = self.xrcd.context().provider().verbs();
+        // SAFETY: the queue pair lives, its control is locked, nobody can post to it, and `raw` is an initialised copy.
+        let result = unsafe {
+            (verbs.ibv_modify_qp)(self.qp.as_ptr(), &raw mut raw, attr.mask().bits() as core::ffi::c_int)
+        };
+        check(result).map_err(|source| {
+            let current = || self.ask(QueuePairAttributeMask::State).map(|(attr, _)| attr.qp_state.0);
+            let current = current().map_or(QueuePairState::Unknown, QueuePairState::from_raw);
+            ModifyQueuePairError::diagnose(QueuePairType::XrcReceive, current, attr, source)
+        })
+    }
+
+    fn ask(&self, mask: QueuePairAttributeMask) -> io::Result<(ibv_qp_attr, ibv_qp_init_attr)> {
+        let (mut attr, mut init) = (ibv_qp_attr::default(), ibv_qp_init_attr::default());
+        let verbs = self.xrcd.context().provider().verbs();
+        // SAFETY: the queue pair lives, its control is locked by the caller, and both places are valid.
+        let result = unsafe {
+            (verbs.ibv_query_qp)(
+                self.qp.as_ptr(),
+                &raw mut attr,
+                mask.bits() as core::ffi::c_int,
+                &raw mut init,
+            )
+        };
+        check(result).map(|()| (attr, init))
+    }
+
+    /// Reads attributes (`ibv_query_qp`).
+    ///
+    /// # Errors
+    ///
+    /// The device does not answer.
+    pub fn query(&self, mask: QueuePairAttributeMask) -> Result<QueuePairAttribute, QueryQueuePairError> {
+        let _control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
+        let told = self.ask(mask).map_err(|source| QueryQueuePairError { qp_num: self.qp_num, source })?;
+        Ok(QueuePairAttribute::from_parts(told.0, mask))
+    }
+
+    /// The state that the device reports.
+    ///
+    /// # Errors
+    ///
+    /// The device does not answer.
+    pub fn state(&self) -> Result<QueuePairState, QueryQueuePairError> {
+        let attr = self.query(QueuePairAttributeMask::State)?;
+        Ok(attr.state().unwrap_or(QueuePairState::Unknown))
+    }
+
+    /// The number by which the initiator addresses it, and which completions of what came by it name.
+    pub fn qp_number(&self) -> u32 {
+        self.qp_num
+    }
+
+    /// The domain that it belongs to.
+    pub fn xrcd(&self) -> &XrcDomain {
+        &self.xrcd
+    }
+
+    /// The C object. Using it is as unsafe as in C, and it must not be destroyed.
+    pub fn as_raw(&self) -> NonNull<ibv_qp> {
+        self.qp
+    }
+}
+
+impl Drop for XrcTarget {
+    fn drop(&mut self) {
+        let verbs = self.xrcd.context().provider().verbs();
+        // SAFETY: the handle lives, and nothing else has it.
+        if let Err(error) = check(unsafe { (verbs.ibv_destroy_qp)(self.qp.as_ptr()) }) {
+            log::error!("ibv_destroy_qp failed for queue pair {:#x}: {error}", self.qp_num);
+            // The pair is still there, so what it depends on has to stay.
+            std::mem::forget(self.xrcd.clone());
+        }
+    }
+}
+
+impl fmt::Debug for XrcTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("XrcTarget")
+            .field("qp_num", &format_args!("{:#x}", self.qp_num))
+            .finish_non_exhaustive()
+    }
+}
+
+/// A target could not be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CreateXrcTargetError {
+    /// The device has none.
+    #[error(transparent)]
+    Unsupported(#[from] Unsupported),
+    /// `ibv_create_qp_ex` failed.
+    #[error("ibv_create_qp_ex failed for a target of an extended reliable connection: {source}")]
+    Ibverbs {
+        /// What the library said.
+        source: io::Error,
+    },
+}
+
+/// A target could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenXrcTargetError {
+    /// The device cannot open it.
+    #[error(transparent)]
+    Unsupported(#[from] Unsupported),
+    /// `ibv_open_qp` failed: mostly, because the domain has no such target.
+    #[error("ibv_open_qp failed: {source} (is {qp_num:#x} a target of this domain?)")]
+    Ibverbs {
+        /// The number that was asked for.
+        qp_num: u32,
+        /// What the library said.
+        source: io::Error,
+    },
+}

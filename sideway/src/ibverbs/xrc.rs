@@ -1,0 +1,213 @@
+//! XRC domains: what lets one connection reach every shared receive queue of a process, or of several.
+//!
+//! With reliable connections, each process of a host needs one to each process of every other. An *extended reliable
+//! connection* goes from an **initiator** to a **target**, and each request on it names the shared receive queue that it is for
+//! ([`setup_xrc_srqn`](super::queue_pair::WorkRequestHandle::setup_xrc_srqn)). The target and the queues that can be reached through it
+//! have a domain in common, which processes share by a file: whoever opens the domain of the same inode has the same domain.
+//!
+//! - The initiator is a queue pair of type [`XrcSend`](super::queue_pair::QueuePairType::XrcSend), made and driven as others; it
+//!   receives nothing.
+//! - The target is an [`XrcTarget`], which has no queues of its own.
+//! - The shared receive queues are made with [`setup_xrc`](super::srq::SharedReceiveQueueBuilder::setup_xrc). What comes completes
+//!   where the queue was told, and the completion names the target.
+//!
+//! ```
+//! # #[cfg(feature = "soft")]
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use sideway::ibverbs::connect::{ConnectOptions, Endpoint, LocalPath, connect, connect_xrc_target};
+//! use sideway::ibverbs::device::DeviceList;
+//! use sideway::ibverbs::queue_pair::{PostSendGuard, QueuePair, QueuePairType, WorkRequestFlags};
+//! use sideway::ibverbs::xrc::XrcDomainFlags;
+//!
+//! let list = DeviceList::from_provider(sideway::ProviderChoice::Soft.select()?.provider())?;
+//! let context = list.first()?.open()?;
+//! let pd = context.alloc_pd()?;
+//! let cq = context.create_cq_builder().setup_cqe(16).build_generic()?;
+//!
+//! let domain = context.open_xrcd(None, XrcDomainFlags::Create)?;
+//! let mut srq = pd.create_srq_builder().setup_xrc(&domain, &cq).build()?;
+//! let mut target = domain.create_target()?;
+//! let mut builder = pd.create_qp_builder();
+//! builder.setup_qp_type(QueuePairType::XrcSend).setup_send_cq(&cq).setup_max_inline_data(8);
+//! let mut initiator = builder.build_generic()?;
+//!
+//! let path = LocalPath::choose(&context, 1, None)?;
+//! let here = Endpoint::new(&initiator, &path, 1);
+//! let there = Endpoint::of_xrc_target(&target, &path, 2);
+//! let options = ConnectOptions::default();
+//! connect_xrc_target(&mut target, &path, &there, &here, &options)?;
+//! connect(&mut initiator, &path, &here, &there, &options)?;
+//!
+//! let mut receives = srq.start_post_recv();
+//! receives.construct_wr(1);
+//! receives.post()?;
+//! let mut guard = initiator.start_post_send();
+//! let queue = srq.srqn().ok_or("a queue of an XRC domain has a number")?;
+//! guard.construct_wr(2, WorkRequestFlags::Signaled).setup_xrc_srqn(queue).setup_send();
+//! guard.post()?;
+//! # Ok(())
+//! # }
+//! # #[cfg(not(feature = "soft"))]
+//! # fn main() {}
+//! ```
+
+use std::ffi::c_int;
+use std::fmt;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use rdma_mummy_sys::types::{ibv_xrcd, ibv_xrcd_init_attr, ibv_xrcd_init_attr_mask as Mask};
+use rdma_mummy_sys::verbs;
+
+use super::device_context::DeviceContext;
+use super::queue_pair::{CreateXrcTargetError, OpenXrcTargetError, XrcTarget};
+use super::{Unsupported, check};
+
+c_flags! {
+    /// What opening a domain does (`oflags` of `ibv_xrcd_init_attr`).
+    pub struct XrcDomainFlags(u32) {
+        /// The domain is made if it is not there (`O_CREAT`).
+        Create = libc::O_CREAT as u32,
+        /// With `Create`: it must not be there (`O_EXCL`).
+        Exclusive = libc::O_EXCL as u32,
+    }
+}
+
+/// An XRC domain (`ibv_xrcd`).
+///
+/// A handle: clones stand for the same domain, which is closed when the last handle, and the last target and shared receive
+/// queue that were made with it, are gone. A domain that others have open as well goes when the last of them has closed it.
+#[derive(Clone)]
+pub struct XrcDomain(Arc<Inner>);
+
+struct Inner {
+    xrcd: NonNull<ibv_xrcd>,
+    context: DeviceContext,
+}
+
+// SAFETY: a domain is only named when other objects are made, which libraries guard by locks.
+unsafe impl Send for Inner {}
+// SAFETY: as above.
+unsafe impl Sync for Inner {}
+
+impl DeviceContext {
+    /// Opens the XRC domain of a file, or with `None` one that nobody else can have (`ibv_open_xrcd`).
+    ///
+    /// Which file it is does not matter, nor what is in it: processes that have the same inode open have the same domain. The
+    /// descriptor may be closed afterwards; the domain goes with those who have it open, not with the file.
+    ///
+    /// # Errors
+    ///
+    /// The device has no XRC ([`Unsupported`]). The file has no domain and the flags do not say that one is to be made, or it has
+    /// one and they say that it must not ([`OpenXrcDomainError::Ibverbs`]).
+    ///
+    /// # References
+    ///
+    /// `man ibv_open_xrcd`
+    pub fn open_xrcd(
+        &self,
+        file: Option<BorrowedFd<'_>>,
+        flags: XrcDomainFlags,
+    ) -> Result<XrcDomain, OpenXrcDomainError> {
+        let mut attr = ibv_xrcd_init_attr {
+            comp_mask: Mask::IBV_XRCD_INIT_ATTR_FD.0 | Mask::IBV_XRCD_INIT_ATTR_OFLAGS.0,
+            fd: file.map_or(-1, |file| file.as_raw_fd()),
+            oflags: flags.bits() as c_int,
+        };
+        // SAFETY: the context is open and the attributes are valid; the descriptor, if there is one, is open.
+        let xrcd = unsafe { verbs::ibv_open_xrcd(self.as_raw().as_ptr(), &raw mut attr) };
+        match NonNull::new(xrcd) {
+            Some(xrcd) => Ok(XrcDomain(Arc::new(Inner { xrcd, context: self.clone() }))),
+            None => {
+                let source = io::Error::last_os_error();
+                Err(if Unsupported::is_meant_by(&source) {
+                    Unsupported::new(self, "ibv_open_xrcd", "XRC domains").into()
+                } else {
+                    OpenXrcDomainError::Ibverbs { fd: attr.fd, flags, source }
+                })
+            }
+        }
+    }
+}
+
+impl XrcDomain {
+    /// Makes the receiving end of an extended reliable connection (`ibv_create_qp_ex` with `IBV_QPT_XRC_RECV`). It is connected by
+    /// [`connect_xrc_target`](super::connect::connect_xrc_target).
+    ///
+    /// # Errors
+    ///
+    /// The device has none ([`Unsupported`]), or no more of them.
+    ///
+    /// # References
+    ///
+    /// `man ibv_create_qp_ex`
+    pub fn create_target(&self) -> Result<XrcTarget, CreateXrcTargetError> {
+        XrcTarget::create(self)
+    }
+
+    /// Opens a target of the domain that somebody has made, by its number (`ibv_open_qp`). It lives as long as somebody has it
+    /// open, and everybody hears of its events.
+    ///
+    /// # Errors
+    ///
+    /// The device cannot ([`Unsupported`]), or there is no such target in the domain.
+    ///
+    /// # References
+    ///
+    /// `man ibv_open_qp`
+    pub fn open_target(&self, qp_number: u32) -> Result<XrcTarget, OpenXrcTargetError> {
+        XrcTarget::open(self, qp_number)
+    }
+
+    /// The context that it was opened in.
+    pub fn context(&self) -> &DeviceContext {
+        &self.0.context
+    }
+
+    /// The C object. Using it is as unsafe as in C, and it must not be closed.
+    pub fn as_raw(&self) -> NonNull<ibv_xrcd> {
+        self.0.xrcd
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // SAFETY: the domain is open, and all that was made with it is gone.
+        let result = unsafe { verbs::ibv_close_xrcd(self.xrcd.as_ptr()) };
+        if let Err(error) = check(result) {
+            log::error!("ibv_close_xrcd failed: {error}");
+            // The domain is still there, so what it depends on has to stay.
+            std::mem::forget(self.context.clone());
+        }
+    }
+}
+
+impl fmt::Debug for XrcDomain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("XrcDomain").field("context", &self.0.context).finish_non_exhaustive()
+    }
+}
+
+/// An XRC domain could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenXrcDomainError {
+    /// The device has none.
+    #[error(transparent)]
+    Unsupported(#[from] Unsupported),
+    /// `ibv_open_xrcd` failed.
+    #[error(
+        "ibv_open_xrcd failed for descriptor {fd} with {flags:?}: {source} (a domain that is not there takes `Create`; one that is \
+         there does not take `Exclusive`)"
+    )]
+    Ibverbs {
+        /// The descriptor, or -1.
+        fd: c_int,
+        /// What was asked for.
+        flags: XrcDomainFlags,
+        /// What the library said.
+        source: io::Error,
+    },
+}

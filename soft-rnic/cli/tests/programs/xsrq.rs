@@ -1,0 +1,88 @@
+//! `ibv_xsrq_pingpong`: extended reliable connections, one server to several clients.
+
+use crate::Test;
+use crate::pair::{free_port, is_listening};
+use crate::place::Place;
+use crate::process::{Ended, LIMIT};
+
+const XSRQ: &str = "ibv_xsrq_pingpong";
+
+/// How many clients there are, and what all sides are told besides the device and the GID's index.
+const CASES: [(usize, &str); 7] = [
+    (1, "-n 300"),
+    (1, "-n 300 -e"),
+    (1, "-n 300 -s 1"),
+    (1, "-n 100 -s 65536 -m 4096"),
+    (3, "-n 200"),
+    (3, "-n 200 -e"),
+    (10, "-n 20 -s 5000 -m 256"),
+];
+
+pub(crate) fn add(tests: &mut Vec<Test>) {
+    for (clients, flags) in CASES {
+        for gid in ["0", "1"] {
+            let name = format!("{XSRQ} with {clients} clients -g {gid} {flags}");
+            tests.push(Test::new(name, &[XSRQ], move |place| {
+                serve(place, clients, flags, [&["-d", "soft0", "-g", gid]; 2], &[])
+            }));
+        }
+    }
+    tests.push(Test::new(format!("{XSRQ} from soft1 to soft0"), &[XSRQ], |place| {
+        let devices = [&["-d", "soft0", "-g", "0"], &["-d", "soft1", "-g", "0"]];
+        serve(place, 2, "-n 100", devices, &["--devices", "2"])
+    }));
+}
+
+/// A server and its clients, all of which must come to a good end, and know one another.
+fn serve(
+    place: &Place,
+    clients: usize,
+    flags: &str,
+    devices: [&[&str; 4]; 2],
+    options: &[&str],
+) -> Result<(), String> {
+    let (port, count) = (free_port()?.to_string(), clients.to_string());
+    let flags: Vec<&str> = flags.split_whitespace().chain(["-p", &port]).collect();
+    let [server, client] = devices.map(|device| [&device[..], &flags].concat());
+    let number = port.parse().map_err(|error| format!("{error}"))?;
+    let serving = place
+        .start(options, XSRQ, &[&server[..], &["-c", &count]].concat())?
+        .wait_until("listened", |_| is_listening(number))?;
+    let client = [&client[..], &["127.0.0.1"]].concat();
+    let playing: Vec<_> =
+        (0..clients).map(|_| place.start(options, XSRQ, &client)).collect::<Result<_, _>>()?;
+    let ended: Vec<Ended> =
+        playing.into_iter().map(|client| client.finish_within(LIMIT)).collect::<Result<_, _>>()?;
+    let server = serving.finish_within(LIMIT)?;
+    for side in ended.iter().chain([&server]) {
+        went_well(side)?;
+    }
+    // Everybody says who it is; each client's word is one of the server's.
+    let (told, heard) = (addresses(&server, "local"), addresses(&server, "remote"));
+    let known = ended.iter().all(|client| {
+        let (own, others) = (addresses(client, "local"), addresses(client, "remote"));
+        own.len() == 1 && others.len() == 1 && heard.contains(&own[0]) && told.contains(&others[0])
+    });
+    if known && heard.len() == clients {
+        Ok(())
+    } else {
+        {
+            let words: Vec<String> = ended.iter().map(ToString::to_string).collect();
+            Err(format!("they disagree: {server}\n{}", words.join("\n")))
+        }
+    }
+}
+
+fn went_well(ended: &Ended) -> Result<(), String> {
+    let complaints = ["rror", "Couldn't", "Failed", "Unable"];
+    let wrong = complaints.iter().any(|words| ended.stderr.contains(words) || ended.stdout.contains(words));
+    if ended.status.success() && !wrong { Ok(()) } else { Err(ended.to_string()) }
+}
+
+fn addresses(ended: &Ended, label: &str) -> Vec<String> {
+    let lines = ended.stdout.lines().filter_map(|line| line.trim_start().strip_prefix(label));
+    lines
+        .filter(|line| line.contains("SRQN"))
+        .map(|line| line.trim_start_matches(':').trim().to_owned())
+        .collect()
+}

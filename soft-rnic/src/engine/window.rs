@@ -1,0 +1,100 @@
+//! Requests about memory windows: binding and invalidating one's own, and invalidating one of the peer's along with a message.
+//!
+//! Whose memory is taken away closes the window at once, and waits until nobody touches it: the request stays at the front
+//! meanwhile, and is looked at again like one that nobody has acknowledged.
+
+use std::sync::Arc;
+
+use rdma_mummy_sys::types::{ibv_wc_status, ibv_wr_opcode};
+
+use super::call::invalidate_by_asking;
+use super::connected::{Refused, Stop};
+use super::{Broken, Outcome, Way};
+use crate::objects::memory_window::{Bind, Requester, Stays};
+use crate::objects::rnic::Rnic;
+use crate::queue_pair::send_queue::{Posted, Request};
+use crate::queue_pair::{Qp, Sending};
+use crate::shared::mark::Mark;
+
+impl Rnic {
+    /// Takes the memory of the window with this key away from peers. A memory region's key is not for that: only those are
+    /// whose regions requests register (`man ibv_post_send`: there are none in user space).
+    pub(crate) fn invalidate(&self, by: Requester, key: u32) -> Result<(), Stays> {
+        self.regions().window(key).ok_or(Stays::Refused)?.invalidate(by, key)
+    }
+}
+
+impl Qp {
+    pub(crate) fn requester(&self, remote: bool) -> Requester {
+        Requester { pd: self.pd.number(), qpn: self.number.qpn, remote }
+    }
+
+    /// Executes a request about a window of this process.
+    #[cold]
+    pub(super) fn execute_of_window(self: &Arc<Self>, sending: &mut Sending, posted: &Posted<'_>) -> Outcome {
+        let binds = posted.request.opcode == ibv_wr_opcode::IBV_WR_BIND_MW;
+        let failed =
+            if binds { ibv_wc_status::IBV_WC_MW_BIND_ERR } else { ibv_wc_status::IBV_WC_LOC_QP_OP_ERR };
+        let result = if binds {
+            self.bind(posted.request)
+        } else {
+            self.rnic.invalidate(self.requester(false), posted.request.imm_data)
+        };
+        match result {
+            Ok(()) => Outcome::Done,
+            Err(Stays::Refused) => Outcome::Failed(failed),
+            Err(Stays::Busy) => self.still_touched(sending, failed),
+        }
+    }
+
+    fn bind(self: &Arc<Self>, request: &Request) -> Result<(), Stays> {
+        let [length, lkey_access] = request.operands;
+        let bind = Bind {
+            key: request.rkey,
+            lkey: (lkey_access >> 32) as u32,
+            address: request.remote_addr,
+            length,
+            access: lkey_access as u32,
+        };
+        let window = self.rnic.regions().window_at(request.imm_data).ok_or(Stays::Refused)?;
+        window.bind(self.requester(false), &bind)?;
+        if window.is_of_type_2() {
+            self.note_window(&window);
+        }
+        Ok(())
+    }
+
+    /// The message takes the window of a key away that the peer has told of, before its receive is complete.
+    pub(super) fn invalidate_at_peer(&self, posted: &Posted<'_>, way: Way<'_>) -> Result<(), Stop> {
+        let request = posted.request;
+        if request.opcode != ibv_wr_opcode::IBV_WR_SEND_WITH_INV {
+            return Ok(());
+        }
+        let key = request.imm_data;
+        // All bytes are there: marks of this very transfer keep nobody waiting.
+        way.marks.local.set(Mark::new(self.number.index, Mark::NO_REGION));
+        way.marks.remote.set(Mark::new(way.peer.index, Mark::NO_REGION));
+        let result = if way.peer.link.is_own() {
+            let peer = self.rnic.queue_pairs().get(way.peer.index).ok_or(Stop::Changed)?;
+            self.rnic.invalidate(peer.requester(true), key)
+        } else {
+            invalidate_by_asking(way, key).map_err(Stop::Broken)?
+        };
+        result.map_err(|stays| match stays {
+            Stays::Busy => Stop::Broken(Broken::Late),
+            Stays::Refused => Stop::Refused(Refused::Invalidation),
+        })
+    }
+
+    /// What a receive's completion says was invalidated is so, whatever its sender says.
+    #[cold]
+    pub(crate) fn confirm_invalidated(&self, key: u32, status: ibv_wc_status) -> ibv_wc_status {
+        if self.rnic.regions().read(key).is_none() {
+            return status;
+        }
+        match self.rnic.invalidate(self.requester(true), key) {
+            Ok(()) => status,
+            Err(_) => ibv_wc_status::IBV_WC_REM_INV_REQ_ERR,
+        }
+    }
+}

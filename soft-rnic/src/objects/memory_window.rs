@@ -1,0 +1,252 @@
+//! Memory windows: parts of regions under remote keys of their own, which requests bind and invalidate.
+//!
+//! A window has an index in the table of [regions](super::region), and a card there while it is bound: the part of its region,
+//! with the window's own permissions, for remote access alone ([`domain`]). So gate and marks guard a window as they guard a
+//! region: who takes its memory away (by binding it anew, invalidating or deallocating it) closes the gate, and lets nobody
+//! rely on that until no mark is left. A region whose windows are bound is neither changed nor deregistered, so that a
+//! window's memory is always some region's.
+
+use std::ffi::c_int;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rdma_mummy_sys::types::{ibv_access_flags, ibv_mw_type};
+
+use super::context::{Context, Counted};
+use super::held::Held;
+use super::memory_region::{Changing, LOCAL_WRITE, Loan, MW_BIND, Mr, Shared, ZERO_BASED};
+use super::protection_domain::Pd;
+use super::region::{Owner, RegionCard, Tag, index_of};
+use crate::shared::entry::{domain, kind};
+
+const WRITES: u32 =
+    ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0 | ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0;
+/// What a window may allow.
+const KNOWN: u32 = WRITES | ibv_access_flags::IBV_ACCESS_REMOTE_READ.0 | ZERO_BASED;
+
+/// A memory window.
+pub(crate) struct Mw {
+    counted: Counted,
+    index: u32,
+    /// Of type 2: bound by a posted request with a key that the program chooses, to one queue pair, once; then invalidated.
+    chosen: bool,
+    pd: Held<Pd>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// As it is now, whether it is bound or not.
+    key: u32,
+    bound: Option<Bound>,
+    /// It is being deallocated.
+    ending: bool,
+}
+
+/// What a window is bound to.
+struct Bound {
+    _region: Held<Mr>,
+    _share: Option<Shared>,
+    /// Of type 2: the number of its queue pair.
+    qpn: u32,
+}
+
+/// A request to bind a window.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bind {
+    /// The new key.
+    pub(crate) key: u32,
+    /// The region's.
+    pub(crate) lkey: u32,
+    pub(crate) address: u64,
+    /// 0 unbinds a window of type 1.
+    pub(crate) length: u64,
+    pub(crate) access: u32,
+}
+
+/// Whose request it is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Requester {
+    pub(crate) pd: u32,
+    pub(crate) qpn: u32,
+    /// It came from a peer.
+    pub(crate) remote: bool,
+}
+
+/// Why a window stays as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stays {
+    /// It is to be tried again: a peer still touches the memory, although nobody can begin to any more.
+    Busy,
+    /// It may not be done.
+    Refused,
+}
+
+impl From<Changing> for Stays {
+    fn from(_: Changing) -> Self {
+        Self::Busy
+    }
+}
+
+impl Mw {
+    /// Makes a window; the second value is its key.
+    ///
+    /// # Errors
+    ///
+    /// An errno: `EINVAL` for an unknown type, `ENOMEM` if there are as many windows, or windows and regions, as there may be.
+    pub(crate) fn allocate(pd: &Arc<Pd>, mw_type: ibv_mw_type) -> Result<(Arc<Self>, u32), c_int> {
+        let context = pd.context();
+        context.check_process()?;
+        let chosen = match mw_type {
+            ibv_mw_type::IBV_MW_TYPE_1 => false,
+            ibv_mw_type::IBV_MW_TYPE_2 => true,
+            _ => return Err(libc::EINVAL),
+        };
+        let counted = context.count(|counts| &counts.mw, context.rnic().limits().max_mw)?;
+        let regions = context.rnic().regions();
+        let index = regions.reserve().ok_or(libc::ENOMEM)?;
+        let key = regions.new_key(index);
+        let state = Mutex::new(State { key, ..State::default() });
+        let mw = Arc::new(Self { counted, index, chosen, pd: Held::new(pd), state });
+        regions.set_owner(index, Owner::Window(Arc::downgrade(&mw)));
+        Ok((mw, key))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn context(&self) -> &Arc<Context> {
+        self.counted.context()
+    }
+
+    pub(crate) fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// Whether the program chooses its keys.
+    pub(crate) fn is_of_type_2(&self) -> bool {
+        self.chosen
+    }
+
+    /// Ends the window: no peer touches its memory after this.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY`: a peer does not let go of the memory. The window is closed; a later call tries again.
+    pub(crate) fn deallocate(&self) -> Result<(), c_int> {
+        self.context().check_process()?;
+        self.state().ending = true;
+        // Without the lock, which others look in with lanes held.
+        self.context().rnic().regions().revoke(self.index).map_err(|stuck| {
+            let pid = stuck.pid.map_or("unknown".to_owned(), |pid| pid.to_string());
+            log::error!(
+                "memory window {} stays allocated: process {pid} still touches its memory",
+                self.index
+            );
+            libc::EBUSY
+        })?;
+        self.state().bound = None;
+        self.pd.release();
+        self.counted.count_out();
+        Ok(())
+    }
+
+    /// Binds the window, or unbinds it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Stays`].
+    pub(crate) fn bind(&self, by: Requester, bind: &Bind) -> Result<(), Stays> {
+        let mut state = self.state();
+        // (`man ibv_bind_mw`, `man ibv_post_send`; IBTA chapter 10, memory windows.)
+        let possible = !state.ending
+            && by.pd == self.pd.number()
+            && index_of(bind.key) == self.index
+            && bind.access & !KNOWN == 0
+            && if self.chosen {
+                state.bound.is_none() && bind.length != 0
+            } else {
+                bind.access & ZERO_BASED == 0
+            };
+        if !possible {
+            return Err(Stays::Refused);
+        }
+        let regions = self.context().rnic().regions();
+        let found = if bind.length == 0 { None } else { Some(self.find(by, bind)?) };
+        if state.bound.is_some() {
+            if !regions.try_revoke(self.index) {
+                return Err(Stays::Busy);
+            }
+            state.bound = None;
+        }
+        state.key = bind.key;
+        if let Some((region, card, id)) = found {
+            let share = id.map(|id| Shared::of_window(self.context().rnic().node(), id, card.access));
+            regions.publish(self.index, self.context(), card, id, Tag::Chosen(bind.key as u8));
+            state.bound = Some(Bound { _region: region, _share: share, qpn: by.qpn });
+        }
+        Ok(())
+    }
+
+    /// The part of a region that the window is to be bound to.
+    fn find(&self, by: Requester, bind: &Bind) -> Result<Loan, Stays> {
+        let region = self.context().rnic().regions().memory_region(bind.lkey).ok_or(Stays::Refused)?;
+        let (region, whole, share) = region.lend(bind.lkey)?.ok_or(Stays::Refused)?;
+        let writes = bind.access & WRITES != 0;
+        let allowed = whole.pd == by.pd
+            && whole.access & MW_BIND != 0
+            && whole.access & ZERO_BASED == 0
+            // A null region has no bounds that a window could have.
+            && whole.access & kind::NULL == 0
+            && (!writes || whole.access & LOCAL_WRITE != 0);
+        let base = whole.pointer(bind.address, bind.length).filter(|_| allowed).ok_or(Stays::Refused)?;
+        let card = RegionCard {
+            base,
+            iova: if bind.access & ZERO_BASED != 0 { 0 } else { bind.address },
+            length: bind.length,
+            pd: domain::window(by.pd, self.chosen.then_some(by.qpn)),
+            // The owner moves bytes on behalf of peers as if it received them.
+            // And what the region's memory is, the window's is.
+            access: bind.access | whole.access & kind::OWNER_ONLY | if writes { LOCAL_WRITE } else { 0 },
+        };
+        Ok((region, card, share))
+    }
+
+    /// Takes the window's memory away from peers. A window that has no memory stays as it is: it may be that a peer asks
+    /// twice, as it has not heard the answer.
+    ///
+    /// # Errors
+    ///
+    /// As [`Stays`].
+    pub(crate) fn invalidate(&self, by: Requester, key: u32) -> Result<(), Stays> {
+        let mut state = self.state();
+        let possible = self.chosen && !state.ending && state.key == key && by.pd == self.pd.number();
+        let bound_elsewhere = state.bound.as_ref().is_some_and(|bound| by.remote && bound.qpn != by.qpn);
+        if !possible || bound_elsewhere {
+            return Err(Stays::Refused);
+        }
+        if state.bound.is_some() && !self.context().rnic().regions().try_revoke(self.index) {
+            return Err(Stays::Busy);
+        }
+        state.bound = None;
+        Ok(())
+    }
+
+    /// Its queue pair has gone, and with it everybody who could touch the memory.
+    pub(crate) fn lose(&self, qpn: u32) {
+        let mut state = self.state();
+        if self.chosen && state.bound.as_ref().is_some_and(|bound| bound.qpn == qpn) {
+            self.context().rnic().regions().close(self.index);
+            state.bound = None;
+        }
+    }
+}
+
+impl Drop for Mw {
+    /// It was revoked before.
+    fn drop(&mut self) {
+        let regions = self.context().rnic().regions();
+        regions.set_owner(self.index, Owner::Nobody);
+        regions.release(self.index);
+    }
+}

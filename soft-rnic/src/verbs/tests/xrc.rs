@@ -1,0 +1,152 @@
+//! Extended reliable connections of one process: what the suite of promises (`conformance`) leaves to a device.
+
+use std::ptr;
+
+use rdma_mummy_sys::types::*;
+use rdma_mummy_sys::verbs;
+
+use crate::verbs::bench::*;
+use crate::verbs::testing::{errno, table};
+
+/// A domain with a shared receive queue, and a connection to a target in it.
+struct Ends {
+    xrcd: *mut ibv_xrcd,
+    srq: *mut ibv_srq,
+    number: u32,
+    initiator: *mut ibv_qp,
+    target: *mut ibv_qp,
+}
+
+impl Ends {
+    fn new(bench: &Bench) -> Self {
+        use ibv_srq_init_attr_mask as M;
+        let mask = ibv_xrcd_init_attr_mask::IBV_XRCD_INIT_ATTR_FD.0
+            | ibv_xrcd_init_attr_mask::IBV_XRCD_INIT_ATTR_OFLAGS.0;
+        let mut open = ibv_xrcd_init_attr { comp_mask: mask, fd: -1, oflags: libc::O_CREAT };
+        // SAFETY: everything is live; attributes and results are this function's own.
+        unsafe {
+            let xrcd = verbs::ibv_open_xrcd(bench.opened.0, &raw mut open);
+            assert!(!xrcd.is_null(), "errno {}", errno());
+            let mut init = ibv_srq_init_attr_ex {
+                attr: ibv_srq_attr { max_wr: 8, max_sge: 1, srq_limit: 0 },
+                comp_mask: M::IBV_SRQ_INIT_ATTR_TYPE.0
+                    | M::IBV_SRQ_INIT_ATTR_PD.0
+                    | M::IBV_SRQ_INIT_ATTR_XRCD.0
+                    | M::IBV_SRQ_INIT_ATTR_CQ.0,
+                srq_type: ibv_srq_type::IBV_SRQT_XRC,
+                pd: bench.pd,
+                xrcd,
+                cq: bench.cq,
+                ..ibv_srq_init_attr_ex::default()
+            };
+            let srq = verbs::ibv_create_srq_ex(table(), bench.opened.0, &raw mut init);
+            assert!(!srq.is_null(), "errno {}", errno());
+            let mut number = 0;
+            assert_eq!(verbs::ibv_get_srq_num(srq, &raw mut number), 0);
+            let mut init = ibv_qp_init_attr_ex {
+                qp_type: ibv_qp_type::IBV_QPT_XRC_RECV,
+                comp_mask: ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_XRCD.0,
+                xrcd,
+                ..ibv_qp_init_attr_ex::default()
+            };
+            let target = verbs::ibv_create_qp_ex(table(), bench.opened.0, &raw mut init);
+            assert!(!target.is_null(), "errno {}", errno());
+            let initiator = bench.qp(ibv_qp_type::IBV_QPT_XRC_SEND, ptr::null_mut());
+            bench.connect([initiator, target]);
+            Self { xrcd, srq, number, initiator, target }
+        }
+    }
+
+    fn send(&self, bench: &Bench, id: u64) {
+        let number = self.number;
+        assert_eq!(bench.send(self.initiator, id, 8, |wr| wr.qp_type.xrc.remote_srqn = number), 0);
+    }
+
+    fn end(self) {
+        destroy(self.initiator);
+        destroy(self.target);
+        // SAFETY: nothing uses them any more.
+        unsafe {
+            assert_eq!((table().ibv_destroy_srq)(self.srq), 0);
+            assert_eq!(verbs::ibv_close_xrcd(self.xrcd), 0);
+        }
+    }
+}
+
+fn event(bench: &Bench) -> Option<ibv_async_event> {
+    // SAFETY: the context is open; the queue is not waited at when it is empty.
+    unsafe {
+        let mut file = libc::pollfd { fd: (*bench.opened.0).async_fd, events: libc::POLLIN, revents: 0 };
+        if libc::poll(&raw mut file, 1, 0) != 1 {
+            return None;
+        }
+        let mut event = ibv_async_event::default();
+        assert_eq!((table().ibv_get_async_event)(bench.opened.0, &raw mut event), 0);
+        Some(event)
+    }
+}
+
+#[test]
+fn a_completion_names_both_ends() {
+    let bench = Bench::new(16);
+    let ends = Ends::new(&bench);
+    for id in 0..3 {
+        assert_eq!(bench.receive_shared(ends.srq, id), 0);
+        ends.send(&bench, 9);
+        let found = bench.poll();
+        let wc = found.iter().find(|wc| wc.opcode.0 & ibv_wc_opcode::IBV_WC_RECV.0 != 0).expect("a receive");
+        assert_eq!((wc.wr_id, wc.status), (id, SUCCESS));
+        assert_eq!((wc.qp_num, wc.src_qp), (number(ends.target), number(ends.initiator)));
+    }
+    ends.end();
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let bench = Bench::new(16);
+    let ends = Ends::new(&bench);
+    // A target sends nothing, and a request of another pair has no number of a queue.
+    assert_eq!(bench.send(ends.target, 1, 8, |_| {}), libc::ENOMEM);
+    let basic = bench.srq(4);
+    let mut none = 0;
+    // SAFETY: everything is live.
+    unsafe {
+        assert_eq!(verbs::ibv_get_srq_num(basic, &raw mut none), libc::EINVAL);
+        assert_eq!((table().ibv_destroy_srq)(basic), 0);
+    }
+    ends.end();
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "events are waited for by the system")]
+fn every_handle_hears_of_what_happens() {
+    let bench = Bench::new(16);
+    let ends = Ends::new(&bench);
+    use ibv_qp_open_attr_mask as M;
+    let mut open = ibv_qp_open_attr {
+        comp_mask: M::IBV_QP_OPEN_ATTR_NUM.0 | M::IBV_QP_OPEN_ATTR_XRCD.0 | M::IBV_QP_OPEN_ATTR_TYPE.0,
+        qp_num: number(ends.target),
+        xrcd: ends.xrcd,
+        qp_type: ibv_qp_type::IBV_QPT_XRC_RECV,
+        ..ibv_qp_open_attr::default()
+    };
+    // SAFETY: everything is live.
+    let opened = unsafe { verbs::ibv_open_qp(bench.opened.0, &raw mut open) };
+    assert!(!opened.is_null(), "errno {}", errno());
+    // No queue has this number, which is one of this process's own: the target fails.
+    let nobody = ends.number ^ 0x1000;
+    assert_eq!(bench.send(ends.initiator, 1, 8, |wr| wr.qp_type.xrc.remote_srqn = nobody), 0);
+    assert_eq!(bench.results(), [(1, ibv_wc_status::IBV_WC_REM_ACCESS_ERR)]);
+    let mut told = Vec::new();
+    while let Some(mut event) = event(&bench) {
+        assert_eq!(event.event_type, ibv_event_type::IBV_EVENT_QP_REQ_ERR);
+        // SAFETY: of this kind the queue pair is told; it is acknowledged once.
+        unsafe {
+            told.push(event.element.qp);
+            (table().ibv_ack_async_event)(&raw mut event);
+        }
+    }
+    assert_eq!(told, [ends.target, opened]);
+    destroy(opened);
+    ends.end();
+}

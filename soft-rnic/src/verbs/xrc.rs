@@ -1,0 +1,130 @@
+//! XRC domains, the numbers of their shared receive queues, and handles of targets.
+
+use std::ffi::c_int;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rdma_mummy_sys::types::*;
+
+use super::context::context_of;
+use super::queue_pair::{enter_opened, receiver_of};
+use super::{admit, failure, null, number};
+use crate::node::Reach;
+use crate::objects::object::Object;
+use crate::objects::xrc_domain::Xrcd;
+use crate::queue_pair::Qp;
+
+type XrcdObject = Object<ibv_xrcd, Arc<Xrcd>>;
+
+/// How long opening a pair of a number that nobody here has looks for another process that has it.
+const WAY: Duration = Duration::from_millis(100);
+
+/// The domain of a pointer.
+///
+/// # Safety
+///
+/// - `xrcd` is live while the reference is used.
+pub(super) unsafe fn xrcd_of<'a>(xrcd: *mut ibv_xrcd) -> &'a Arc<Xrcd> {
+    // SAFETY: every domain of this crate is such an object.
+    unsafe { XrcdObject::state(xrcd) }
+}
+
+/// The operations of a context.
+pub(super) fn install(verbs: &mut verbs_context) {
+    verbs.open_xrcd = Some(open_xrcd);
+    verbs.close_xrcd = Some(close_xrcd);
+    verbs.get_srq_num = Some(get_srq_num);
+    verbs.open_qp = Some(open_qp);
+}
+
+unsafe extern "C" fn open_xrcd(context: *mut ibv_context, init: *mut ibv_xrcd_init_attr) -> *mut ibv_xrcd {
+    use ibv_xrcd_init_attr_mask as M;
+    // SAFETY: the caller's context is open.
+    let state = unsafe { context_of(context) };
+    admit!(state, OpenXrcd, null);
+    if init.is_null() {
+        return null(libc::EINVAL);
+    }
+    // SAFETY: the caller's attributes are valid.
+    let ibv_xrcd_init_attr { comp_mask, fd, oflags } = unsafe { init.read() };
+    if comp_mask != M::IBV_XRCD_INIT_ATTR_FD.0 | M::IBV_XRCD_INIT_ATTR_OFLAGS.0 {
+        return null(libc::EINVAL);
+    }
+    match Xrcd::open(&state, fd, oflags) {
+        Ok(xrcd) => XrcdObject::create(ibv_xrcd { context }, xrcd),
+        Err(error) => null(error),
+    }
+}
+
+unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
+    // SAFETY: the caller's domain is live.
+    let state = unsafe { xrcd_of(xrcd) };
+    admit!(state.context(), CloseXrcd, failure);
+    if let Err(error) = state.close() {
+        return number(Err(error));
+    }
+    // SAFETY: the caller gives it up.
+    drop(unsafe { XrcdObject::destroy(xrcd) });
+    0
+}
+
+/// The number is that of what receives for the queue; a basic queue has none.
+unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, srq_num: *mut u32) -> c_int {
+    // SAFETY: the caller's queue is live.
+    let Some(receiver) = (unsafe { receiver_of(srq) }) else { return number(Err(libc::EINVAL)) };
+    // SAFETY: the caller's place is valid.
+    unsafe { srq_num.write(receiver.number.qpn) };
+    0
+}
+
+/// Targets of this process only: those of others cannot be changed or kept alive from here.
+unsafe extern "C" fn open_qp(context: *mut ibv_context, attr: *mut ibv_qp_open_attr) -> *mut ibv_qp {
+    use ibv_qp_open_attr_mask as M;
+    // SAFETY: the caller's context is open.
+    let state = unsafe { context_of(context) };
+    admit!(state, OpenQp, null);
+    if let Err(error) = state.check_process() {
+        return null(error);
+    }
+    // SAFETY: the caller's attributes are valid.
+    let attr = unsafe { attr.read() };
+    let needed = M::IBV_QP_OPEN_ATTR_NUM.0 | M::IBV_QP_OPEN_ATTR_XRCD.0 | M::IBV_QP_OPEN_ATTR_TYPE.0;
+    let context_given = attr.comp_mask & M::IBV_QP_OPEN_ATTR_CONTEXT.0 != 0;
+    let known = needed | M::IBV_QP_OPEN_ATTR_CONTEXT.0;
+    if attr.comp_mask & needed != needed
+        || attr.comp_mask & !known != 0
+        || attr.xrcd.is_null()
+        || attr.qp_type != ibv_qp_type::IBV_QPT_XRC_RECV
+    {
+        return null(libc::EINVAL);
+    }
+    // SAFETY: the caller's domain is live.
+    let xrcd = unsafe { xrcd_of(attr.xrcd) };
+    let opened =
+        find(xrcd, attr.qp_num).and_then(|target| target.open_again(&state, xrcd).ok_or(libc::EINVAL));
+    match opened {
+        Ok(opened) => {
+            let qp_context = if context_given { attr.qp_context } else { core::ptr::null_mut() };
+            enter_opened(context, qp_context, opened)
+        }
+        Err(error) => null(error),
+    }
+}
+
+/// The target of a number within a domain.
+fn find(xrcd: &Arc<Xrcd>, qp_num: u32) -> Result<Arc<Qp>, c_int> {
+    let rnic = xrcd.context().rnic();
+    if let Some(index) = rnic.node().own_index(qp_num) {
+        let is_it = |qp: &Arc<Qp>| {
+            qp.number.qpn == qp_num
+                && qp.qp_type == ibv_qp_type::IBV_QPT_XRC_RECV
+                && qp.xrcd.as_ref().is_some_and(|of| of.id() == xrcd.id())
+        };
+        return rnic.queue_pairs().get(index).filter(is_it).ok_or(libc::EINVAL);
+    }
+    // Only to tell a program what is the matter: what it is, a process says of itself later.
+    match rnic.node().wait_link(qp_num, WAY) {
+        Reach::Ready(_) => Err(libc::EOPNOTSUPP),
+        _ => Err(libc::EINVAL),
+    }
+}

@@ -1,0 +1,155 @@
+//! Memory windows between processes: what a peer does by one, and how it takes its own key away.
+
+use std::ptr;
+use std::time::Duration;
+
+use libtest_mimic::Trial;
+use rdma_mummy_sys::types::*;
+use rdma_mummy_sys::verbs;
+
+use crate::kit::{Address, Cq, Device, Memory, Qp, Timing, dereg};
+use crate::role::{self, Role, say, told};
+
+const SLACK: Duration = Duration::from_secs(5);
+const TIMING: Timing = Timing { timeout: 16, retry_cnt: 3 };
+/// Bytes of the window, and of what is written there.
+const LEN: usize = 100_000;
+const VALUE: u64 = 0x0123_4567_89ab_cdef;
+/// Where that is written.
+const AT: usize = 4096;
+
+pub(crate) fn trials() -> Vec<Trial> {
+    ["direct", "vm", "call"]
+        .into_iter()
+        .flat_map(|path| ["right", "wrong"].map(|key| (path, key)))
+        .map(|(path, key)| {
+            Trial::test(format!("windows::a_peer_invalidates_a_{key}_key_by_{path}"), move || {
+                let way = if path == "direct" { "auto" } else { path };
+                role::run(&format!("window-owner {path} {key}"), &[("SOFT_RNIC_PATH", way)])
+            })
+        })
+        .collect()
+}
+
+fn post(qp: Qp, mut wr: ibv_send_wr) {
+    wr.send_flags |= ibv_send_flags::IBV_SEND_SIGNALED.0;
+    let mut bad = ptr::null_mut();
+    // SAFETY: the pair lives, and so does what the request names, during the call at least.
+    assert_eq!(unsafe { verbs::ibv_post_send(qp.0, &raw mut wr, &raw mut bad) }, 0);
+}
+
+fn status(cq: Cq) -> u32 {
+    cq.one("a completion", SLACK).status.0
+}
+
+/// Has a window, and a peer who uses it.
+pub(crate) fn owner(arguments: &[String]) {
+    let [path, key] = arguments else { panic!("two arguments") };
+    let device = Device::open();
+    let memory = if path == "direct" { Memory::shareable(device, LEN) } else { Memory::private(LEN) };
+    let inbox = Memory::private(4096);
+    memory.fill(0);
+    let (mr, inbox_mr) = (memory.register(device), inbox.register(device));
+    let cq = device.cq(16, ptr::null_mut());
+    let qp = device.qp(ibv_qp_type::IBV_QPT_RC, cq, ptr::null_mut(), 8);
+    qp.init();
+    assert_eq!(qp.receive(1, inbox.sge(inbox_mr, 0, 4096)), 0);
+    // SAFETY: the domain lives.
+    let mw = unsafe { verbs::ibv_alloc_mw(device.pd, ibv_mw_type::IBV_MW_TYPE_2) };
+    assert!(!mw.is_null(), "ibv_alloc_mw: {}", std::io::Error::last_os_error());
+    // SAFETY: the window lives.
+    let rkey = verbs::ibv_inc_rkey(unsafe { (*mw).rkey });
+    // SAFETY: any bytes are a GID.
+    let gid = unsafe { device.gid().raw };
+
+    let mut peer = Role::start("window-peer", &[]);
+    let address = Address { qpn: qp.number(), gid, addr: memory.base.addr() as u64, rkey };
+    peer.tell(&format!("{key} {address}"));
+    qp.connect(&peer.hear().parse().expect("an address"), TIMING);
+    let bind_info = ibv_mw_bind_info {
+        mr,
+        addr: address.addr,
+        length: LEN as u64,
+        mw_access_flags: ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0,
+    };
+    let mut wr = ibv_send_wr { opcode: ibv_wr_opcode::IBV_WR_BIND_MW, ..Default::default() };
+    wr.__bindgen_anon_2.bind_mw = ibv_send_wr__bindgen_ty_4__bindgen_ty_1 { mw, rkey, bind_info };
+    post(qp, wr);
+    assert_eq!(status(cq), 0, "the window is bound");
+    peer.tell("go");
+    let statuses = peer.hear();
+
+    let wc = cq.one("the message", SLACK);
+    if key == "right" {
+        let refused = ibv_wc_status::IBV_WC_REM_ACCESS_ERR.0;
+        assert_eq!(statuses, format!("0 0 0 {refused}"), "after its key is gone, the peer is refused");
+        assert_eq!((wc.status, wc.byte_len), (ibv_wc_status::IBV_WC_SUCCESS, 64));
+        assert_ne!(wc.wc_flags & ibv_wc_flags::IBV_WC_WITH_INV.0, 0);
+        // SAFETY: the flag says that it is a key.
+        assert_eq!(unsafe { wc.__bindgen_anon_1.invalidated_rkey }, rkey);
+    } else {
+        assert!(statuses.starts_with("0 0 ") && !statuses.starts_with("0 0 0"), "{statuses}");
+        assert_eq!(wc.status, ibv_wc_status::IBV_WC_REM_INV_REQ_ERR);
+    }
+    assert_eq!(memory.byte(0), 0x5a);
+    let value: Vec<u8> = (AT..AT + 8).map(|at| memory.byte(at)).collect();
+    assert_eq!(value, VALUE.to_ne_bytes(), "the atomic write is there");
+    assert_eq!(memory.part_differs(AT + 8, LEN - AT - 8, 0x5a), None, "the write is there");
+    // What is not bound any more holds no region.
+    assert_eq!(dereg(mr), if key == "right" { 0 } else { libc::EBUSY });
+    peer.finish();
+    // SAFETY: the window lives, and is gone then.
+    assert_eq!(unsafe { verbs::ibv_dealloc_mw(mw) }, 0);
+    if key == "wrong" {
+        assert_eq!(dereg(mr), 0);
+    }
+    assert_eq!(qp.destroy(), 0);
+    assert_eq!(dereg(inbox_mr), 0);
+    cq.destroy();
+    memory.free();
+    inbox.free();
+    device.close();
+}
+
+/// Writes by the window, takes it away, and tries to write once more.
+pub(crate) fn peer() {
+    let line = told().expect("a line");
+    let [key, address] = line.split(' ').collect::<Vec<_>>()[..] else { panic!("two words") };
+    let to: Address = address.parse().expect("an address");
+    let device = Device::open();
+    let memory = Memory::private(LEN);
+    memory.fill(0x5a);
+    let (mr, cq) = (memory.register(device), device.cq(16, ptr::null_mut()));
+    let qp = device.qp(ibv_qp_type::IBV_QPT_RC, cq, ptr::null_mut(), 8);
+    qp.init();
+    // SAFETY: any bytes are a GID.
+    let gid = unsafe { device.gid().raw };
+    say(&Address { qpn: qp.number(), gid, ..Address::default() }.to_string());
+    assert_eq!(told().as_deref(), Some("go"));
+    qp.connect(&to, TIMING);
+
+    let write = |opcode, sge: ibv_sge, at: u64| {
+        let mut list = [sge];
+        let (sg_list, num_sge) = (list.as_mut_ptr(), 1);
+        let mut wr = ibv_send_wr { opcode, sg_list, num_sge, ..Default::default() };
+        wr.wr.rdma = ibv_send_wr__bindgen_ty_2__bindgen_ty_1 { remote_addr: to.addr + at, rkey: to.rkey };
+        post(qp, wr);
+        status(cq)
+    };
+    let mut statuses = vec![write(ibv_wr_opcode::IBV_WR_RDMA_WRITE, memory.sge(mr, 0, LEN), 0)];
+    for (at, byte) in VALUE.to_ne_bytes().into_iter().enumerate() {
+        memory.set(at, byte);
+    }
+    let value = memory.sge(mr, 0, 8);
+    statuses.push(write(ibv_wr_opcode::IBV_WR_ATOMIC_WRITE, value, AT as u64));
+
+    let mut list = [memory.sge(mr, 0, 64)];
+    let opcode = ibv_wr_opcode::IBV_WR_SEND_WITH_INV;
+    let mut wr = ibv_send_wr { opcode, sg_list: list.as_mut_ptr(), num_sge: 1, ..Default::default() };
+    wr.__bindgen_anon_1.invalidate_rkey = if key == "right" { to.rkey } else { to.rkey ^ 0x55 };
+    post(qp, wr);
+    statuses.push(status(cq));
+    statuses.push(write(ibv_wr_opcode::IBV_WR_RDMA_WRITE, memory.sge(mr, 0, LEN), 0));
+    say(&statuses.iter().map(u32::to_string).collect::<Vec<_>>().join(" "));
+    assert_eq!(told(), None);
+}
