@@ -144,7 +144,7 @@ fn a_pair_promises_what_it_keeps(rig: &Rig) -> Outcome {
         let alone = control.query_data_in_order(operation, DataInOrderQuery::DeviceOnly).unwrap();
         let known = DataInOrder::WholeMessage | DataInOrder::Aligned128Bytes;
         assert!(known.contains(promised) && known.contains(alone), "{promised:?} {alone:?}");
-        if rig.is_soft() {
+        if rig.open().is_soft() {
             // The last byte comes last, which is less than in order.
             assert_eq!(promised, DataInOrder::empty());
         }
@@ -179,7 +179,7 @@ fn the_station_of_the_port_s_own_address_is_known(rig: &Rig) -> Outcome {
     if context.query_port(rig.port).unwrap().link_layer() != LinkLayer::Ethernet {
         skip!("{} is not on Ethernet", rig.name);
     }
-    if !rig.is_soft() {
+    if !rig.open().is_soft() {
         skip!("{}: the system asks the network, and nobody answers for this host's own addresses", rig.name);
     }
     let mut address = AddressHandleAttribute::new();
