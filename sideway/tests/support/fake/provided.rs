@@ -17,9 +17,11 @@ use super::{World, refuses, set_errno};
 pub struct Provided {
     /// Mask, processor, hint and memory.
     pub dma_handle: Mutex<Option<(u32, u32, u8, u8)>>,
-    /// Length, access, mask, address of requests, address, descriptor's offset.
-    pub registered: Mutex<Option<(usize, i32, u64, u64, usize, u64)>>,
+    pub registered: Mutex<Option<Registered>>,
 }
+
+/// Length, access, mask, address of requests, address, descriptor's offset.
+pub type Registered = (usize, i32, u64, u64, usize, u64);
 
 /// A DMA handle.
 struct Handle {
