@@ -208,7 +208,8 @@ impl QueuePairBuilder {
         self
     }
 
-    /// The operations that the pair will send; without this call, all that its type has.
+    /// The operations that the pair will send; without this call, [those](SendOperationFlags::of_type) that every device has on its
+    /// type.
     pub fn setup_send_ops_flags(&mut self, send_ops: SendOperationFlags) -> &mut Self {
         self.send_ops = Some(send_ops);
         self

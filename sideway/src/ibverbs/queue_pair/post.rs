@@ -195,7 +195,7 @@ impl<'guard, G: PostSendGuard> WorkRequestHandle<'guard, G> {
         self.setup(Operation::SendWithImmediate { imm_data })
     }
 
-    /// SEND that takes a key away from this side, before the peer's receive completes: that of one of the peer's memory windows
+    /// SEND that takes a key away from this side (`ibv_wr_send_inv`), before the peer's receive completes: that of one of the peer's memory windows
     /// of type 2, as [`MemoryWindow`] says. The completion there
     /// [names it](crate::ibverbs::completion::BasicWorkCompletion::invalidated_rkey).
     ///
@@ -215,7 +215,7 @@ impl<'guard, G: PostSendGuard> WorkRequestHandle<'guard, G> {
         unsafe { self.guard.append_bare(Step(()), bare) };
     }
 
-    /// Takes the key of a memory window of type 2 of this side away from peers (`IBV_WR_LOCAL_INV`). When it has completed, no peer
+    /// Takes the key of a memory window of type 2 of this side away from peers (`ibv_wr_local_inv`). When it has completed, no peer
     /// reaches the window's memory by it, and the window can be bound again.
     ///
     /// A key that is no such window's fails ([`LocalQueuePairOperationError`]), and the connection with it.
@@ -229,7 +229,7 @@ impl<'guard, G: PostSendGuard> WorkRequestHandle<'guard, G> {
         self.setup_bare(BareOperation::LocalInvalidate { rkey: invalidate_rkey });
     }
 
-    /// Binds a memory window of type 2 to a part of a region, under the key `rkey`, which differs from the window's last one in its
+    /// Binds a memory window of type 2 to a part of a region (`ibv_wr_bind_mw`), under the key `rkey`, which differs from the window's last one in its
     /// low eight bits ([`next_rkey`](MemoryWindow::next_rkey)). What is posted behind it finds it bound.
     ///
     /// The window counts `rkey` as its own from now on. If the list is not posted after all, say so by
@@ -255,24 +255,24 @@ impl<'guard, G: PostSendGuard> WorkRequestHandle<'guard, G> {
         self.setup_bare(BareOperation::Bind { mw, rkey, info: info.raw() });
     }
 
-    /// Atomic write: the 8 bytes at `remote_addr`, which is aligned to 8 bytes, become `value` at once. A classic pair sends the value
+    /// Atomic write (`ibv_wr_atomic_write`): the 8 bytes at `remote_addr`, which is aligned to 8 bytes, become `value` at once. A classic pair sends the value
     /// inline, so it has to be made for 8 bytes of inline data.
     ///
     /// # References
     ///
-    /// `man ibv_wr_post` (`ibv_wr_atomic_write`)
+    /// `man ibv_wr_post`
     pub fn setup_atomic_write(self, rkey: u32, remote_addr: u64, value: u64) {
         self.setup_bare(BareOperation::AtomicWrite { remote: Remote { rkey, addr: remote_addr }, value });
     }
 
-    /// Flush: completes when what was written before to these `len` bytes of the peer's memory, or to all of the region, is
+    /// Flush (`ibv_wr_flush`): completes when what was written before to these `len` bytes of the peer's memory, or to all of the region, is
     /// where `placement` says. The region and the peer's queue pair have to allow it
     /// ([`FlushGlobal`](crate::ibverbs::AccessFlags::FlushGlobal), [`FlushPersistent`](crate::ibverbs::AccessFlags::FlushPersistent)).
     /// Classic pairs have no such request.
     ///
     /// # References
     ///
-    /// `man ibv_wr_post` (`ibv_wr_flush`)
+    /// `man ibv_wr_post`
     pub fn setup_flush(
         self,
         rkey: u32,
