@@ -223,7 +223,7 @@ impl Unsupported {
             (self.prefetch, "-P (--prefetch)", "memory is always pinned"),
             (self.ts, "-t (--ts)", "time is taken for the whole run only"),
             (self.dm, "-j (--dm)", "the message is always in the host's memory"),
-            (self.allow_cc_unprotected, "-U (--allow-cc-unprotected)", "there are no parent domains yet"),
+            (self.allow_cc_unprotected, "-U (--allow-cc-unprotected)", "all memory is protected"),
         ];
         match flags.iter().find(|(given, ..)| *given) {
             Some((_, flag, why)) => Err(Failure::setup(format_args!("{flag} is not supported: {why}"))),

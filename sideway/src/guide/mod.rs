@@ -20,7 +20,7 @@ pub mod polling {}
 #[doc = include_str!("datagrams.md")]
 pub mod datagrams {}
 
-/// Shared receive queues: one queue of buffers, many queue pairs.
+/// Shared receive queues: one queue of buffers, many queue pairs; and extended reliable connections.
 #[doc = include_str!("sharing.md")]
 pub mod sharing {}
 

@@ -68,7 +68,7 @@ pub(crate) struct Quirks {
     /// mid-2026), so that fewer bytes are moved, or the message fails; `ibv_post_send` has it right.
     pub(crate) one_extended_entry: bool,
     /// mlx5's `ibv_wr_*` find out that the queue is full only after they have begun to write over an outstanding request (every
-    /// rdma-core up to 65 at least); `ibv_post_send` looks first.
+    /// rdma-core up to 65 at least); `ibv_post_send` looks first. So requests that safe code could fill the queue with are refused.
     pub(crate) overwrites_when_full: bool,
 }
 

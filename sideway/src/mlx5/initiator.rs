@@ -135,7 +135,9 @@ impl DcInitiatorBuilder {
         let operations = dc_operations(self.description.described().1);
         // SAFETY: the pair is a DC initiator, and made of the attributes as they are, in the context of the description. What
         // its requests need besides is the address, which `DcPostSendGuard` gives them.
-        let pair = unsafe { self.description.build_ex_by(QueuePairType::DcInitiator, operations, create)? };
+        let mut pair =
+            unsafe { self.description.build_ex_by(QueuePairType::DcInitiator, operations, create)? };
+        pair.split().0.set_overwrites_when_full();
         let to_ex = self.direct.context().provider().verbs().ibv_qp_to_qp_ex();
         let to_ex = to_ex.map_err(|_| incomplete("ibv_qp_to_qp_ex"))?;
         // SAFETY: the pair lives and is an extended one of mlx5, of which there is a struct, as `build_ex_by` has found.

@@ -43,8 +43,9 @@ impl DirectVerbs {
     ///
     /// What [`reg_mr`](ProtectionDomain::reg_mr) asks for goes for all memory of this process that the dma-buf is, in other
     /// mappings of it. And: the library copies small messages from a completion to the address that the work request names,
-    /// unless the queue pair was made with [`DisableScatterToCqe`](super::QueuePairCreateFlags::DisableScatterToCqe). So as
-    /// long as the region's keys are used on others, what lies at `iova` in this process is that memory.
+    /// unless the queue pair was made with [`DisableScatterToCqe`](super::QueuePairCreateFlags::DisableScatterToCqe), or with
+    /// `MLX5_SCATTER_TO_CQE=0` in the environment. So as long as the region's keys are used on others, what lies at `iova` in this
+    /// process is that memory.
     ///
     /// # Errors
     ///

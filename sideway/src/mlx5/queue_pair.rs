@@ -10,7 +10,7 @@ use rdma_mummy_sys::types::{
 
 use super::DirectVerbs;
 use crate::ibverbs::Unsupported;
-use crate::ibverbs::queue_pair::{self, ExtendedQueuePair, QueuePairType, SendOperationFlags};
+use crate::ibverbs::queue_pair::{self, ExtendedQueuePair, QueuePair, QueuePairType, SendOperationFlags};
 
 c_flags! {
     /// Options of a queue pair (`mlx5dv_qp_create_flags`).
@@ -103,7 +103,8 @@ impl QueuePairBuilder {
         self
     }
 
-    /// Makes the pair for `ibv_wr_*` (`mlx5dv_create_qp`). It takes no inline data, as no extended pair of mlx5 does here.
+    /// Makes the pair for `ibv_wr_*` (`mlx5dv_create_qp`). It takes neither inline data nor requests without a buffer, as no
+    /// extended pair of mlx5 does here.
     ///
     /// # Errors
     ///
@@ -123,7 +124,10 @@ impl QueuePairBuilder {
             })
         };
         // SAFETY: the pair is of that type, and made of the attributes as they are, in the context of the description.
-        unsafe { self.description.build_ex_by(qp_type, operations, create) }
+        let mut pair: ExtendedQueuePair =
+            unsafe { self.description.build_ex_by(qp_type, operations, create)? };
+        pair.split().0.set_overwrites_when_full();
+        Ok(pair)
     }
 }
 

@@ -377,7 +377,8 @@ fn every_request_goes_to_its_target() {
     let address = bytes.as_mut_ptr() as u64;
     let mut guard = initiator.start_post_send();
     let send = guard.construct_wr(1, SIGNALED).setup_dc_address(&one, 0x10, 0x1111);
-    drop(send.setup_send());
+    // SAFETY: no memory is named, and there is a place.
+    unsafe { send.setup_send().setup_sge_list(&[]) };
     let write = guard.construct_wr(2, SIGNALED).setup_dc_address(&two, 0x20, u64::MAX).setup_write(1, 2);
     // SAFETY: the fake device touches no memory.
     unsafe { write.setup_sge(3, address, 8) };
@@ -396,7 +397,9 @@ fn every_request_goes_to_its_target() {
     let (mut send, receive) = initiator.into_split();
     use sideway::ibverbs::queue_pair::SendQueue;
     let mut guard = send.start_post_send();
-    drop(guard.construct_wr(5, SIGNALED).setup_dc_address(&one, 0x50, 5).setup_send_imm(1));
+    let last = guard.construct_wr(5, SIGNALED).setup_dc_address(&one, 0x50, 5).setup_send_imm(1);
+    // SAFETY: as above.
+    unsafe { last.setup_sge_list(&[]) };
     guard.post().unwrap();
     assert_eq!(parts.addresses(), [at(0x50, 5, None)]);
     drop((send, receive, bytes));
@@ -416,7 +419,9 @@ fn a_request_without_its_target_is_refused() {
     let ah = parts.address();
     // The second of three, after one whose handle was dropped: its target is not the next one's.
     let mut guard = initiator.start_post_send();
-    drop(guard.construct_wr(1, SIGNALED).setup_dc_address(&ah, 1, 1).setup_send());
+    let first = guard.construct_wr(1, SIGNALED).setup_dc_address(&ah, 1, 1).setup_send();
+    // SAFETY: no memory is named, and there is a place.
+    unsafe { first.setup_sge_list(&[]) };
     drop(guard.construct_wr(2, SIGNALED).setup_dc_address(&ah, 2, 2));
     drop(guard.construct_wr(3, SIGNALED).setup_send());
     drop(guard.construct_wr(4, SIGNALED).setup_dc_address(&ah, 4, 4).setup_send());
@@ -424,6 +429,10 @@ fn a_request_without_its_target_is_refused() {
     let error = guard.post().unwrap_err();
     assert_eq!(error, PostSendError::MissingDestination { index: 1, operation });
     assert_eq!((error.bad_work_request(), error.posted()), (Some(1), Some(0)));
+    // Without a buffer nobody promises a place, and this device does not notice in time that there is none.
+    let mut guard = initiator.start_post_send();
+    drop(guard.construct_wr(1, SIGNALED).setup_dc_address(&ah, 1, 1).setup_send());
+    assert_eq!(guard.post(), Err(PostSendError::FullQueueUnnoticed { index: 0 }));
     // A stream where there are none, a datagram's address, what it cannot do, and what there is no room for.
     let mut guard = initiator.start_post_send();
     drop(guard.construct_wr(1, SIGNALED).setup_dc_address_stream(&ah, 1, 1, 1).setup_send());
@@ -437,16 +446,22 @@ fn a_request_without_its_target_is_refused() {
     assert!(matches!(guard.post(), Err(PostSendError::InlineDataTooLong { index: 0, given: 1, limit: 0 })));
     let mut guard = initiator.start_post_send();
     for n in 0..17 {
-        drop(guard.construct_wr(n, SIGNALED).setup_dc_address(&ah, 1, 1).setup_send());
+        let send = guard.construct_wr(n, SIGNALED).setup_dc_address(&ah, 1, 1).setup_send();
+        // SAFETY: no memory is named; a list that is too long is not posted.
+        unsafe { send.setup_sge_list(&[]) };
     }
     assert_eq!(guard.post(), Err(PostSendError::TooManyWorkRequests { limit: 16 }));
     // A list that is dropped or leaked never happened.
     drop(parts.addresses());
     let mut guard = initiator.start_post_send();
-    drop(guard.construct_wr(1, SIGNALED).setup_dc_address(&ah, 1, 1).setup_send());
+    let send = guard.construct_wr(1, SIGNALED).setup_dc_address(&ah, 1, 1).setup_send();
+    // SAFETY: as above.
+    unsafe { send.setup_sge_list(&[]) };
     std::mem::forget(guard);
     let mut guard = initiator.start_post_send();
-    drop(guard.construct_wr(2, SIGNALED).setup_dc_address(&ah, 2, 2).setup_send());
+    let send = guard.construct_wr(2, SIGNALED).setup_dc_address(&ah, 2, 2).setup_send();
+    // SAFETY: as above.
+    unsafe { send.setup_sge_list(&[]) };
     guard.post().unwrap();
     assert_eq!(parts.fake.world.posted.load(std::sync::atomic::Ordering::Relaxed), 1);
 }

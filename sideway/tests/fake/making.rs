@@ -6,12 +6,15 @@ use sideway::ibverbs::AccessFlags;
 use sideway::ibverbs::completion::{CreateCompletionQueueError, GenericCompletionQueue};
 use sideway::ibverbs::device::DeviceList;
 use sideway::ibverbs::memory_region::RegisterMemoryRegionError;
-use sideway::ibverbs::queue_pair::{CreateQueuePairError, GenericQueuePair, QueuePair, QueuePairType};
+use sideway::ibverbs::queue_pair::{
+    CreateQueuePairError, GenericQueuePair, PostSendGuard, QueuePair, QueuePairBuilder, QueuePairType,
+    SendOperationFlags,
+};
 
-use super::Setup;
 use super::control::{ERRNOS, assert_says, lying};
 use super::support::fake::{Fake, Lies, old_provider};
 use super::support::flavour::QpFlavour;
+use super::{SIGNALED, Setup};
 
 #[test]
 fn completion_queues_can_fail() {
@@ -170,6 +173,30 @@ fn what_an_extended_pair_gets_wrong_is_left_to_the_classic_one() {
         assert_eq!((cap.max_inline_data, cap.max_send_sge), (0, 1));
         let cap = builder.build().unwrap().control().capability();
         assert_eq!((cap.max_inline_data, cap.max_send_sge), (inline, entries));
+    }
+}
+
+/// mlx5's extended pairs get what has no buffer wrong when they are full, too.
+#[test]
+fn requests_without_a_buffer_are_left_to_the_classic_pair_of_mlx5() {
+    use SendOperationFlags as Op;
+    let windows = Op::Send | Op::LocalInvalidate;
+    for (vendor, operations, extended) in
+        [(0x02c9, Op::Send, true), (0x02c9, windows, false), (1, windows, true)]
+    {
+        let fake = Fake::lying(|l| l.vendor_id = vendor);
+        let about = |qp: &mut QueuePairBuilder| {
+            qp.setup_send_ops_flags(operations).setup_max_inline_data(0).build_generic().unwrap()
+        };
+        let setup = Setup::<GenericQueuePair, GenericCompletionQueue>::new(&fake);
+        let mut builder = setup.pd.create_qp_builder();
+        let mut qp = about(builder.setup_send_cq(&setup.cq).setup_recv_cq(&setup.cq));
+        assert_eq!(qp.is_extended(), extended, "{vendor:#x} {operations:?}");
+        if operations.contains(Op::LocalInvalidate) {
+            let mut guard = qp.start_post_send();
+            guard.construct_wr(1, SIGNALED).setup_local_inv(4);
+            guard.post().unwrap();
+        }
     }
 }
 

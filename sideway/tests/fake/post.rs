@@ -5,11 +5,11 @@ use std::io::IoSlice;
 use sideway::ibverbs::completion::BasicCompletionQueue;
 use sideway::ibverbs::queue_pair::{
     BasicQueuePair, ExtendedQueuePair, PostRecvError, PostSendError, PostSendGuard, QueuePair, QueuePairType,
-    ScatterGatherEntry, SendOperationFlags, WorkRequestFlags, WorkRequestOperationType,
+    ScatterGatherEntry, SendOperationFlags, SendQueue, WorkRequestFlags, WorkRequestOperationType,
 };
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::support::fake::{BadRequest, Fake};
+use super::support::fake::{BadRequest, Fake, Lies};
 use super::support::flavour::QpFlavour;
 use super::{SIGNALED, Setup};
 
@@ -139,6 +139,47 @@ fn inline_data_without_its_operations_is_an_error() {
     let mut guard = setup.qp.start_post_send();
     guard.construct_wr(0, SIGNALED).setup_send().setup_inline_data(&[1]);
     assert!(matches!(guard.post(), Err(PostSendError::InlineDataTooLong { limit: 0, .. })));
+}
+
+/// A library that writes over an outstanding request when its queue is full is given nothing by safe code: of one device's
+/// extended pairs that is known, and of a device of which nobody knows what it is, feared.
+#[test]
+fn what_safe_code_could_fill_a_queue_with_is_refused_where_that_goes_unnoticed() {
+    type Append<Q> = fn(&mut <<Q as QueuePair>::SendQueue as SendQueue>::Guard<'_>);
+    fn check<Q: QpFlavour>(lie: fn(&mut Lies), unnoticed: bool) {
+        let fake = Fake::lying(lie);
+        let ops = SendOperationFlags::of_type(QueuePairType::ReliableConnection)
+            | SendOperationFlags::LocalInvalidate;
+        let mut setup = Pair::<Q>::with(&fake, |cq| cq, |qp| qp.setup_send_ops_flags(ops));
+        let safe: [Append<Q>; 5] = [
+            |guard| drop(guard.construct_wr(1, SIGNALED).setup_send()),
+            |guard| drop(guard.construct_wr(1, SIGNALED).setup_read(1, 2)),
+            |guard| guard.construct_wr(1, SIGNALED).setup_write_imm(1, 2, 3).setup_inline_data(&[]),
+            |guard| guard.construct_wr(1, SIGNALED).setup_send().setup_inline_data_list(&[]),
+            |guard| guard.construct_wr(1, SIGNALED).setup_local_inv(4),
+        ];
+        for (n, append) in safe.into_iter().enumerate() {
+            let mut guard = setup.qp.start_post_send();
+            // SAFETY: the fake device touches no memory, and its queue has a place.
+            unsafe { guard.construct_wr(0, SIGNALED).setup_send().setup_sge_list(&[]) };
+            append(&mut guard);
+            let posted = guard.post();
+            if unnoticed {
+                let error = posted.unwrap_err();
+                assert_eq!(error, PostSendError::FullQueueUnnoticed { index: 1 }, "{} {n}", Q::NAME);
+                assert_eq!((error.bad_work_request(), error.posted()), (Some(1), Some(0)));
+            } else {
+                posted.unwrap();
+            }
+            assert_eq!(setup.poll(), if unnoticed { vec![] } else { vec![0, 1] }, "{} {n}", Q::NAME);
+        }
+    }
+    let mlx5: fn(&mut Lies) = |l| l.vendor_id = 0x02c9;
+    check::<ExtendedQueuePair>(mlx5, true);
+    check::<BasicQueuePair>(mlx5, false);
+    check::<ExtendedQueuePair>(|l| l.query_device = libc::EIO, true);
+    check::<ExtendedQueuePair>(|l| l.vendor_id = 0xff_ffff, false);
+    for_each_qp!(check(|_| {}, false));
 }
 
 /// The classic flag would make the library read the bytes of an unregistered address.

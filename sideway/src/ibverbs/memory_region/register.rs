@@ -68,6 +68,9 @@ impl ProtectionDomain {
     ///
     /// `iova` has to have the same offset in a page as `ptr`.
     ///
+    /// What may be received or read into such memory by pairs of mlx5 is part of the contract of
+    /// [`setup_sge`](crate::ibverbs::queue_pair::LocalBufferHandle::setup_sge).
+    ///
     /// # Safety
     ///
     /// As [`reg_mr`](Self::reg_mr).
@@ -126,7 +129,8 @@ impl ProtectionDomain {
     /// `RemoteRead`, `RemoteAtomic` and `RelaxedOrdering` are allowed.
     ///
     /// It is safe: the kernel keeps the memory, which is nobody's Rust value. Whoever maps such a file, and makes a
-    /// reference to it, promises that nobody writes there, as for every file.
+    /// reference to it, promises that nobody writes there, as for every file. What may be received or read into it by pairs of
+    /// mlx5 is part of the contract of [`setup_sge`](crate::ibverbs::queue_pair::LocalBufferHandle::setup_sge).
     ///
     /// # Errors
     ///
@@ -159,7 +163,8 @@ impl ProtectionDomain {
     /// Registers part of the memory on the device (`ibv_reg_dm_mr`): `length` bytes from `offset` on. Requests name them by
     /// their offset in the region; [`AccessFlags::ZeroBased`] is added to `access`, as the function wants it.
     ///
-    /// It is safe: the region keeps the memory, which no Rust reference can be made to.
+    /// It is safe: the region keeps the memory, which no Rust reference can be made to. What may be received or read into it by pairs
+    /// of mlx5 is part of the contract of [`setup_sge`](crate::ibverbs::queue_pair::LocalBufferHandle::setup_sge).
     ///
     /// # Errors
     ///

@@ -454,7 +454,8 @@ impl Build for BasicPostSendGuard<'_> {
     fn about(&self, _: Step) -> About {
         // SAFETY: the pair lives; the field is in every release's struct.
         let context = unsafe { (*self.queue.qp.as_ptr()).context };
-        About { context, count: self.queue.slots.until(self.last), in_place: false }
+        let count = self.queue.slots.until(self.last);
+        About { context, count, in_place: false, overwrites_when_full: false }
     }
 
     #[inline(always)]

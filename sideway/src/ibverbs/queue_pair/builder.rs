@@ -208,7 +208,8 @@ impl QueuePairBuilder {
         self
     }
 
-    /// The operations that the pair will send; without this call, all that its type has.
+    /// The operations that the pair will send; without this call, [those](SendOperationFlags::of_type) that every device has on its
+    /// type.
     pub fn setup_send_ops_flags(&mut self, send_ops: SendOperationFlags) -> &mut Self {
         self.send_ops = Some(send_ops);
         self
@@ -258,7 +259,8 @@ impl QueuePairBuilder {
 
     /// Makes a pair for `ibv_wr_*` (`ibv_create_qp_ex`). It takes no inline data, or one
     /// scatter/gather entry only, where the device's extended pairs get that wrong, as SoftRoCE's and mlx5's do: see its
-    /// [`capability`](super::QueuePairControl::capability).
+    /// [`capability`](super::QueuePairControl::capability). One of mlx5 refuses requests without a buffer, too
+    /// ([`FullQueueUnnoticed`](super::PostSendError::FullQueueUnnoticed)).
     ///
     /// # Errors
     ///
@@ -360,13 +362,19 @@ impl QueuePairBuilder {
     }
 
     /// Makes an extended pair where the device has them, else a basic one. It is a basic one, too, where inline
-    /// data or several scatter/gather entries were asked for and the device's extended pairs get that wrong.
+    /// data, several scatter/gather entries or operations without a buffer (those of windows, atomic writes) were asked for
+    /// and the device's extended pairs get that wrong.
     ///
     /// # Errors
     ///
     /// As [`build`](Self::build).
     pub fn build_generic(&self) -> Result<GenericQueuePair, CreateQueuePairError> {
-        if self.cap.max_send_sge > 1 && self.pd.context().quirks().one_extended_entry {
+        let quirks = self.pd.context().quirks();
+        let bare =
+            SendOperationFlags::of_windows() | SendOperationFlags::AtomicWrite | SendOperationFlags::Flush;
+        if (self.cap.max_send_sge > 1 && quirks.one_extended_entry)
+            || (self.asked_ops().intersects(bare) && quirks.overwrites_when_full)
+        {
             return self.build().map(Into::into);
         }
         match self.build_ex() {

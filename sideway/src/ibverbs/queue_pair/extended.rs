@@ -17,7 +17,9 @@
 //! - A list is open while `lists` says so. A guard that is leaked leaves it open; the next one, or the
 //!   queue's drop, closes it first.
 //! - A list that is longer than the queue is aborted, not completed. Libraries notice themselves, request by request, when
-//!   there is no place left, as they must: only they know what is outstanding.
+//!   there is no place left, as they must: only they know what is outstanding. Those that notice too late
+//!   (`overwrites_when_full`) are given requests by unsafe functions only, whose callers promise a place; they get neither inline
+//!   data, nor requests without a buffer.
 //! - A buffer follows an operation and only an operation: both are called in one go, when a request is appended.
 //!   Libraries finish a request when its buffer is set; one without would be handed to the device unfinished.
 
@@ -63,6 +65,8 @@ pub struct ExtendedSendQueue {
     places: NonZeroU32,
     max_sge: u32,
     takes_inline_data: bool,
+    /// Its library notices only after it has begun to write a request that there is no place for it; see `Quirks`.
+    overwrites_when_full: bool,
     /// How many lists are open: [`NO_LIST`], or one more.
     lists: u8,
 }
@@ -137,6 +141,7 @@ impl ExtendedSendQueue {
         };
         let max_inline = if inline { cap.max_inline_data } else { 0 };
         let (possible, elsewhere) = Elsewhere::divide(inner.qp_type(), usable, max_inline);
+        let control = QueuePairControl(inner);
         Ok(Self {
             qp,
             possible,
@@ -145,8 +150,9 @@ impl ExtendedSendQueue {
             places: places.unwrap_or(NonZeroU32::MIN),
             max_sge: cap.max_send_sge,
             takes_inline_data: max_inline > 0,
+            overwrites_when_full: control.context().quirks().overwrites_when_full,
             lists: NO_LIST,
-            control: QueuePairControl(inner),
+            control,
         })
     }
 
@@ -227,6 +233,11 @@ impl ExtendedSendQueue {
 
 #[cfg(feature = "mlx5")]
 impl ExtendedSendQueue {
+    /// Has the queue refuse what safe code could fill it with, whatever its device calls itself.
+    pub(crate) fn set_overwrites_when_full(&mut self) {
+        self.overwrites_when_full = true;
+    }
+
     /// Ends a list whose guard was leaked, if there is one.
     pub(crate) fn without_list(&mut self) {
         if self.lists != NO_LIST {
@@ -256,7 +267,8 @@ static NOTHING: ibv_sge = ibv_sge { addr: 0, length: 0, lkey: 0 };
 /// **Do not post to a full queue.** There are libraries (mlx5 in rdma-core up to 65) that notice that it is full only
 /// after they have begun to write over the oldest outstanding request: count completions, and keep fewer
 /// requests outstanding than [`max_send_wr`](super::QueuePairCapability::max_send_wr). That is part of the
-/// contract of [`setup_sge`](super::LocalBufferHandle::setup_sge).
+/// contract of [`setup_sge`](super::LocalBufferHandle::setup_sge). What no such contract guards is refused there
+/// ([`PostSendError::FullQueueUnnoticed`]).
 #[must_use = "a list that is not posted is forgotten"]
 #[derive(Debug)]
 pub struct ExtendedPostSendGuard<'queue> {
@@ -333,6 +345,16 @@ impl ExtendedPostSendGuard<'_> {
         }
     }
 
+    /// Appends a request that moves no bytes.
+    #[inline(always)]
+    fn append_empty(&mut self, request: &Request) {
+        if self.open(request, 0) {
+            // SAFETY: a request waits for its buffer (head of this file). Libraries may look at the first entry
+            // of a list of none (those that give an atomic one in any case): it is there, and empty.
+            unsafe { verbs::ibv_wr_set_sge_list(self.qp.as_ptr(), 0, &raw const NOTHING) };
+        }
+    }
+
     #[inline]
     fn abort(&mut self) {
         // SAFETY: a list is open (head of this file); nothing uses it after this.
@@ -378,16 +400,16 @@ impl Build for ExtendedPostSendGuard<'_> {
     fn about(&self, _: Step) -> About {
         // SAFETY: the pair lives; the field is in every release's struct.
         let context = unsafe { (*self.qp.as_ptr()).qp_base.context };
-        About { context, count: self.count, in_place: true }
+        let overwrites_when_full = self.queue.overwrites_when_full;
+        About { context, count: self.count, in_place: true, overwrites_when_full }
     }
 
     #[inline(always)]
     fn append(&mut self, _: Step, request: Request) {
-        if self.open(&request, 0) {
-            // SAFETY: a request waits for its buffer (head of this file). Libraries may look at the first entry
-            // of a list of none (those that give an atomic one in any case): it is there, and empty.
-            unsafe { verbs::ibv_wr_set_sge_list(self.qp.as_ptr(), 0, &raw const NOTHING) };
+        if self.queue.overwrites_when_full {
+            return self.fail(Failure::FullQueueUnnoticed);
         }
+        self.append_empty(&request);
     }
 
     #[inline(always)]
@@ -400,9 +422,9 @@ impl Build for ExtendedPostSendGuard<'_> {
     }
 
     #[inline(always)]
-    unsafe fn append_sge_list(&mut self, step: Step, request: Request, list: &[ScatterGatherEntry]) {
+    unsafe fn append_sge_list(&mut self, _: Step, request: Request, list: &[ScatterGatherEntry]) {
         if list.is_empty() {
-            return self.append(step, request);
+            return self.append_empty(&request);
         }
         if list.len() > self.queue.max_sge as usize {
             let (given, limit) = (list.len(), self.queue.max_sge);
@@ -449,6 +471,9 @@ impl Build for ExtendedPostSendGuard<'_> {
         // SAFETY: the pair lives, and so does what is named (the caller's promise); the field is in every release's struct.
         if let Err(failure) = unsafe { request.operation.check(self.queue.usable, (*qp).qp_base.context) } {
             return self.fail(failure);
+        }
+        if self.queue.overwrites_when_full {
+            return self.fail(Failure::FullQueueUnnoticed);
         }
         if self.count >= self.queue.places.get() as usize {
             return self.fail(Failure::NoPlace);

@@ -73,6 +73,8 @@ pub(super) mod sealed {
         pub(in super::super) count: usize,
         /// Requests are written where the device reads them.
         pub(in super::super) in_place: bool,
+        /// The library notices a full queue only after it has begun to write (`Quirks`).
+        pub(in super::super) overwrites_when_full: bool,
     }
 
     /// The ways to append a work request, by its buffer. One that cannot be appended makes the list fail as a whole
@@ -103,7 +105,9 @@ pub(super) mod sealed {
 pub trait PostSendGuard: sealed::Build + Sized {
     /// Begins the next work request. `wr_id` comes back with its completion.
     ///
-    /// A request takes part in the list once its operation is set up; with no buffer it moves no bytes.
+    /// A request takes part in the list once its operation is set up; with no buffer it moves no bytes. (An extended pair of mlx5
+    /// wants one, which may be an empty [list](LocalBufferHandle::setup_sge_list):
+    /// [`FullQueueUnnoticed`](PostSendError::FullQueueUnnoticed) says why.)
     #[inline]
     fn construct_wr(&mut self, wr_id: u64, flags: WorkRequestFlags) -> WorkRequestHandle<'_, Self> {
         WorkRequestHandle { guard: self, wr_id, flags, to: Destination::Peer }
@@ -191,7 +195,7 @@ impl<'guard, G: PostSendGuard> WorkRequestHandle<'guard, G> {
         self.setup(Operation::SendWithImmediate { imm_data })
     }
 
-    /// SEND that takes a key away from this side, before the peer's receive completes: that of one of the peer's memory windows
+    /// SEND that takes a key away from this side (`ibv_wr_send_inv`), before the peer's receive completes: that of one of the peer's memory windows
     /// of type 2, as [`MemoryWindow`] says. The completion there
     /// [names it](crate::ibverbs::completion::BasicWorkCompletion::invalidated_rkey).
     ///
@@ -211,7 +215,7 @@ impl<'guard, G: PostSendGuard> WorkRequestHandle<'guard, G> {
         unsafe { self.guard.append_bare(Step(()), bare) };
     }
 
-    /// Takes the key of a memory window of type 2 of this side away from peers (`IBV_WR_LOCAL_INV`). When it has completed, no peer
+    /// Takes the key of a memory window of type 2 of this side away from peers (`ibv_wr_local_inv`). When it has completed, no peer
     /// reaches the window's memory by it, and the window can be bound again.
     ///
     /// A key that is no such window's fails ([`LocalQueuePairOperationError`]), and the connection with it.
@@ -225,7 +229,7 @@ impl<'guard, G: PostSendGuard> WorkRequestHandle<'guard, G> {
         self.setup_bare(BareOperation::LocalInvalidate { rkey: invalidate_rkey });
     }
 
-    /// Binds a memory window of type 2 to a part of a region, under the key `rkey`, which differs from the window's last one in its
+    /// Binds a memory window of type 2 to a part of a region (`ibv_wr_bind_mw`), under the key `rkey`, which differs from the window's last one in its
     /// low eight bits ([`next_rkey`](MemoryWindow::next_rkey)). What is posted behind it finds it bound.
     ///
     /// The window counts `rkey` as its own from now on. If the list is not posted after all, say so by
@@ -251,24 +255,24 @@ impl<'guard, G: PostSendGuard> WorkRequestHandle<'guard, G> {
         self.setup_bare(BareOperation::Bind { mw, rkey, info: info.raw() });
     }
 
-    /// Atomic write: the 8 bytes at `remote_addr`, which is aligned to 8 bytes, become `value` at once. A classic pair sends the value
+    /// Atomic write (`ibv_wr_atomic_write`): the 8 bytes at `remote_addr`, which is aligned to 8 bytes, become `value` at once. A classic pair sends the value
     /// inline, so it has to be made for 8 bytes of inline data.
     ///
     /// # References
     ///
-    /// `man ibv_wr_post` (`ibv_wr_atomic_write`)
+    /// `man ibv_wr_post`
     pub fn setup_atomic_write(self, rkey: u32, remote_addr: u64, value: u64) {
         self.setup_bare(BareOperation::AtomicWrite { remote: Remote { rkey, addr: remote_addr }, value });
     }
 
-    /// Flush: completes when what was written before to these `len` bytes of the peer's memory, or to all of the region, is
+    /// Flush (`ibv_wr_flush`): completes when what was written before to these `len` bytes of the peer's memory, or to all of the region, is
     /// where `placement` says. The region and the peer's queue pair have to allow it
     /// ([`FlushGlobal`](crate::ibverbs::AccessFlags::FlushGlobal), [`FlushPersistent`](crate::ibverbs::AccessFlags::FlushPersistent)).
     /// Classic pairs have no such request.
     ///
     /// # References
     ///
-    /// `man ibv_wr_post` (`ibv_wr_flush`)
+    /// `man ibv_wr_post`
     pub fn setup_flush(
         self,
         rkey: u32,
@@ -429,13 +433,20 @@ impl<G: PostSendGuard> LocalBufferHandle<'_, G> {
     ///
     /// - the memory stays allocated and, as far as `lkey` is right, registered;
     /// - nobody writes to it; and if the request writes to it (READ, atomics), no Rust reference to it
-    ///   is used.
+    ///   is used;
+    /// - and if the request writes to it and the pair is one of mlx5 that may put small answers into the completion, the memory is
+    ///   this process's at `addr`: the library copies them there. It is not in regions of
+    ///   [dma-bufs](crate::ibverbs::protection_domain::ProtectionDomain::reg_dmabuf_mr), of
+    ///   [device memory](crate::ibverbs::protection_domain::ProtectionDomain::reg_dm_mr), and with
+    ///   [addresses of their own](crate::ibverbs::protection_domain::ProtectionDomain::reg_mr_iova). A pair does not, if it
+    ///   was made with `mlx5::QueuePairCreateFlags::DisableScatterToCqe` (feature `mlx5`), or with `MLX5_SCATTER_TO_CQE=0` in the
+    ///   environment.
     ///
     /// And on an extended pair, the send queue has a place for the request: fewer than
     /// [`max_send_wr`](super::QueuePairCapability::max_send_wr) are outstanding (see
     /// [`ExtendedPostSendGuard`](super::ExtendedPostSendGuard)).
     ///
-    /// A wrong `lkey`, or an address outside of its region, is not a matter of safety: the device refuses.
+    /// A wrong `lkey`, or an address outside of its region, is not a matter of safety otherwise: the device refuses.
     #[inline]
     pub unsafe fn setup_sge(self, lkey: u32, addr: u64, length: u32) {
         let mut this = ManuallyDrop::new(self);
@@ -448,7 +459,8 @@ impl<G: PostSendGuard> LocalBufferHandle<'_, G> {
     ///
     /// # Safety
     ///
-    /// As [`setup_sge`](Self::setup_sge), for every piece. The list itself is copied.
+    /// As [`setup_sge`](Self::setup_sge), for every piece; and of an empty list, too, that there is a place for the request. The list
+    /// itself is copied.
     #[inline]
     pub unsafe fn setup_sge_list(self, list: &[ScatterGatherEntry]) {
         let mut this = ManuallyDrop::new(self);
@@ -500,6 +512,8 @@ pub(super) enum Failure {
     },
     /// There is no place for a request without a buffer.
     NoPlace,
+    /// The library must not be given requests that safe code makes.
+    FullQueueUnnoticed,
     /// Its value does not fit into the request.
     NoInline {
         given: usize,
@@ -563,6 +577,17 @@ pub enum PostSendError {
     /// The memory window is of type 1.
     #[error("work request {index}: a memory window of type 1 is bound by `MemoryWindow::bind`")]
     WindowOfType1 {
+        /// Which work request of the list, from 0.
+        index: usize,
+    },
+    /// The request has no buffer, and the queue pair's library finds out that its queue is full only after it has begun to write over
+    /// an outstanding request, so that safe code must not fill it: an extended pair of mlx5.
+    #[error(
+        "work request {index} has no buffer: extended queue pairs of this device do not notice in time that they are full; \
+         promise a place for it (`setup_sge_list` of an empty list, which is unsafe), or post it to a classic one \
+         (`QueuePairBuilder::build`)"
+    )]
+    FullQueueUnnoticed {
         /// Which work request of the list, from 0.
         index: usize,
     },
@@ -676,6 +701,7 @@ impl PostSendError {
             | Self::UnexpectedDestination { index, .. }
             | Self::OtherContext { index }
             | Self::WindowOfType1 { index }
+            | Self::FullQueueUnnoticed { index }
             | Self::ForeignSlice { index }
             | Self::TooManyScatterGatherEntries { index, .. }
             | Self::InlineDataTooLong { index, .. } => Some(*index),

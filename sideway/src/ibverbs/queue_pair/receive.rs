@@ -222,7 +222,8 @@ impl<'queue> PostRecvGuard<'queue> {
     pub(super) fn about(&self) -> About {
         // SAFETY: the object is a queue pair or a shared receive queue, which lives; both begin with their context.
         let context = unsafe { self.object.cast().read() };
-        About { context, count: self.count as usize, in_place: false }
+        let count = self.count as usize;
+        About { context, count, in_place: false, overwrites_when_full: false }
     }
 
     /// There is no place for another receive.
@@ -258,6 +259,9 @@ impl RecvWorkRequestHandle<'_, '_> {
     /// until the receive's completion has been polled, or the memory has been
     /// [deregistered](crate::ibverbs::memory_region::MemoryRegion::close), the memory stays allocated and, as far as `lkey` is right, registered, and no Rust
     /// reference to it is used.
+    ///
+    /// And if the queue is one of mlx5 that may put small messages into the completion, the memory is this process's at
+    /// `addr`, as [`LocalBufferHandle::setup_sge`](super::LocalBufferHandle::setup_sge) says of answers, with the remedy.
     #[inline]
     pub unsafe fn setup_sge(self, lkey: u32, addr: u64, length: u32) {
         // SAFETY: the caller keeps this function's contract, which is that one's.

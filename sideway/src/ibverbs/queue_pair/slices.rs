@@ -83,11 +83,12 @@ struct Unposted<'pool> {
 
 impl<'pool> Unposted<'pool> {
     #[inline(always)]
-    fn new(pool: &'pool Pool, About { context, count, in_place }: About) -> Result<Self, AttachPoolError> {
+    fn new(pool: &'pool Pool, about: About) -> Result<Self, AttachPoolError> {
+        let About { context, count, in_place, overwrites_when_full } = about;
         if !pool.0.is_of(context) {
             return Err(AttachPoolError::OtherContext);
         }
-        if in_place && pool.0.needs_full_queues_seen() {
+        if overwrites_when_full {
             return Err(AttachPoolError::FullQueueUnnoticed);
         }
         Ok(Self { pool, last: NO_REQUEST, index: count as u32, foreign: None, in_place })

@@ -343,6 +343,7 @@ impl Elsewhere {
             Failure::NoInline { given, limit } => {
                 return PostSendError::InlineDataTooLong { index, given, limit: limit as usize };
             }
+            Failure::FullQueueUnnoticed => return PostSendError::FullQueueUnnoticed { index },
             Failure::WindowOfType1 => return PostSendError::WindowOfType1 { index },
             Failure::NotThere { operation } if at.limit != 0 => {
                 return PostSendError::UnsupportedOperation { index, operation };

@@ -105,12 +105,10 @@ impl PoolBuilder {
             let offset = firsts[at] + n as usize * sizes[at].0.next_multiple_of(ALIGNMENT);
             memory.as_ptr().wrapping_add(offset)
         });
-        let context = self.pd.context();
         Ok(Pool(Handle::new(Inner {
             table,
             lkey: memory.lkey(),
-            context: context.as_raw(),
-            needs_full_queues_seen: context.quirks().overwrites_when_full,
+            context: self.pd.context().as_raw(),
             slices,
             memory,
         })))

@@ -57,7 +57,6 @@ pub(crate) struct Inner {
     table: Table,
     lkey: u32,
     context: NonNull<ibv_context>,
-    needs_full_queues_seen: bool,
     slices: usize,
     memory: RegisteredBuffer,
 }
@@ -67,12 +66,6 @@ impl Inner {
     #[inline]
     pub(crate) fn is_of(&self, context: *mut ibv_context) -> bool {
         self.context.as_ptr() == context
-    }
-
-    /// Whether a queue must find out that it is full before it writes anything.
-    #[inline]
-    pub(crate) fn needs_full_queues_seen(&self) -> bool {
-        self.needs_full_queues_seen
     }
 
     #[inline]

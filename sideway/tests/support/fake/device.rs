@@ -172,7 +172,8 @@ unsafe extern "C" fn query_device(context: *mut ibv_context, attr: *mut ibv_devi
             (*attr).max_qp_wr = 1 << 14;
             (*attr).max_sge = 32;
             (*attr).max_srq_wr = 1 << 14;
-            (*attr).device_cap_flags = ibv_device_cap_flags::IBV_DEVICE_SRQ_RESIZE.0;
+            (*attr).device_cap_flags = ibv_device_cap_flags::IBV_DEVICE_SRQ_RESIZE.0
+                | ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW_TYPE_2B.0;
             (*attr).max_srq_sge = 32;
             (*attr).phys_port_cnt = 1;
         }

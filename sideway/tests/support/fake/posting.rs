@@ -65,6 +65,7 @@ fn completed(opcode: ibv_wr_opcode) -> ibv_wc_opcode {
         R::IBV_WR_RDMA_READ => C::IBV_WC_RDMA_READ,
         R::IBV_WR_ATOMIC_CMP_AND_SWP => C::IBV_WC_COMP_SWAP,
         R::IBV_WR_ATOMIC_FETCH_AND_ADD => C::IBV_WC_FETCH_ADD,
+        R::IBV_WR_LOCAL_INV => C::IBV_WC_LOCAL_INV,
         _ => C::IBV_WC_SEND,
     }
 }
@@ -215,7 +216,8 @@ pub(super) unsafe fn install(qp: *mut ibv_qp_ex, asked: u64, world: &World) {
         IBV_QP_EX_WITH_SEND_WITH_IMM => wr_send_imm,
         IBV_QP_EX_WITH_RDMA_READ => wr_rdma_read,
         IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP => wr_atomic_cmp_swp,
-        IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD => wr_atomic_fetch_add
+        IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD => wr_atomic_fetch_add,
+        IBV_QP_EX_WITH_LOCAL_INV => wr_local_inv
     );
 }
 
@@ -290,6 +292,14 @@ operations! {
     wr_rdma_read(u32, u64) = IBV_WR_RDMA_READ;
     wr_atomic_cmp_swp(u32, u64, u64, u64) = IBV_WR_ATOMIC_CMP_AND_SWP;
     wr_atomic_fetch_add(u32, u64, u64) = IBV_WR_ATOMIC_FETCH_AND_ADD;
+}
+
+/// It has no buffer.
+unsafe extern "C" fn wr_local_inv(qp: *mut ibv_qp_ex, _: u32) {
+    // SAFETY: the caller's promises.
+    unsafe { operation(qp, ibv_wr_opcode::IBV_WR_LOCAL_INV) };
+    // SAFETY: the pair lives.
+    unsafe { Qp::of(qp.cast()) }.list.waiting = false;
 }
 
 /// The buffer of the request that was begun last.
