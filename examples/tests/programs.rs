@@ -5,7 +5,7 @@ mod common;
 
 use common::{Output, example, run, run_with};
 
-const PROGRAMS: [&str; 8] = [
+const PROGRAMS: [&str; 10] = [
     "show_gids",
     "ibv_devinfo",
     "rc_pingpong",
@@ -14,6 +14,8 @@ const PROGRAMS: [&str; 8] = [
     "ud_pingpong",
     "srq_pingpong",
     "xsrq_pingpong",
+    "atomic_counters",
+    "worker",
 ];
 const PING_PONGS: [&str; 2] = ["rc_pingpong", "rc_pingpong_split"];
 

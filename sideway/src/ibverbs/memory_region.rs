@@ -10,7 +10,10 @@
 //! | all of the address space, on demand | [`reg_mr_implicit`] | the caller: unsafe |
 //! | a dma-buf's | [`reg_dmabuf_mr`] | the kernel: safe |
 //! | on the device | [`reg_dm_mr`] | the [`DeviceMemory`] itself: safe |
+//! | that the provider allocated | [`ProviderBuffer::reg_buf_mr`] | the [`ProviderBuffer`] itself: safe |
 //! | none | [`alloc_null_mr`] | nobody: safe |
+//!
+//! What else can be said of some of them, how the device is to access them above all, is said to a [`MemoryRegionBuilder`].
 //!
 //! There is no registration with the lifetime of a borrow: a value that borrows can be leaked ([`std::mem::forget`]), the
 //! borrow would end all the same, and the device would go on writing to what has become somebody else's memory. So what is
@@ -53,13 +56,16 @@
 
 mod advice;
 mod change;
+mod extended;
 mod null;
 mod register;
 mod scoped;
 
 pub use advice::{AdviseMemoryRegionError, AdviseMemoryRegionFlags, MemoryRegionAdvice};
 pub use change::{MemoryRegionChange, ReregisterMemoryRegionError, UnusableMemoryRegion};
+pub use extended::MemoryRegionBuilder;
 pub use null::{AllocateNullMemoryRegionError, NullMemoryRegion};
+pub(in crate::ibverbs) use register::Asked;
 pub use register::RegisterMemoryRegionError;
 
 use std::fmt;
@@ -71,7 +77,9 @@ use rdma_mummy_sys::types::ibv_mr;
 
 use super::AccessFlags;
 use super::device_memory::DeviceMemory;
+use super::dma_handle::DmaHandle;
 use super::protection_domain::ProtectionDomain;
+use super::provider_buffer::ProviderBuffer;
 
 /// Memory that is registered with a device (`ibv_mr`).
 ///
@@ -88,8 +96,17 @@ pub struct MemoryRegion {
     rkey: u32,
     is_dma_buf: bool,
     pd: ProtectionDomain,
+    keeps: Keeps,
+}
+
+/// What a region keeps alive besides its domain.
+#[derive(Clone, Default)]
+struct Keeps {
     /// Where the memory is, if that is on the device.
     dm: Option<DeviceMemory>,
+    /// Where it is, if the provider has allocated it.
+    buffer: Option<ProviderBuffer>,
+    dma_handle: Option<DmaHandle>,
 }
 
 /// What a region's memory is.
@@ -102,6 +119,8 @@ pub enum MemoryKind<'region> {
     DmaBuf,
     /// On the device. The region keeps it.
     Device(&'region DeviceMemory),
+    /// Allocated by the provider. The region keeps it.
+    Provider(&'region ProviderBuffer),
 }
 
 // SAFETY: a region is a pair of keys; the memory is only touched through raw pointers by unsafe code.
@@ -125,8 +144,8 @@ impl MemoryRegion {
     ) -> Self {
         // SAFETY: the caller gives a region that lives; the fields are in every release's struct.
         let (lkey, rkey) = unsafe { ((*mr.as_ptr()).lkey, (*mr.as_ptr()).rkey) };
-        let (ptr, is_dma_buf, dm) = (std::ptr::null_mut(), true, None);
-        Self { mr, ptr, len, iova, access, lkey, rkey, pd: pd.clone(), is_dma_buf, dm }
+        let (ptr, is_dma_buf, keeps) = (std::ptr::null_mut(), true, Keeps::default());
+        Self { mr, ptr, len, iova, access, lkey, rkey, pd: pd.clone(), is_dma_buf, keeps }
     }
 
     /// The key by which local work requests name the region.
@@ -160,11 +179,17 @@ impl MemoryRegion {
 
     /// What its memory is.
     pub fn kind(&self) -> MemoryKind<'_> {
-        match &self.dm {
-            Some(dm) => MemoryKind::Device(dm),
-            None if self.is_dma_buf => MemoryKind::DmaBuf,
-            None => MemoryKind::Program,
+        match &self.keeps {
+            Keeps { dm: Some(dm), .. } => MemoryKind::Device(dm),
+            Keeps { buffer: Some(buffer), .. } => MemoryKind::Provider(buffer),
+            _ if self.is_dma_buf => MemoryKind::DmaBuf,
+            _ => MemoryKind::Program,
         }
+    }
+
+    /// The handle that says how its memory is accessed, if it was registered with one.
+    pub fn dma_handle(&self) -> Option<&DmaHandle> {
+        self.keeps.dma_handle.as_ref()
     }
 
     /// How long the region is, in bytes.
@@ -195,10 +220,10 @@ impl MemoryRegion {
         let result = unsafe { region.deregister() };
         match result {
             Ok(()) => {
-                // SAFETY: the region's own drop does not run, so these are the only ones of the domain's handle and of the
-                // memory's.
+                // SAFETY: the region's own drop does not run, so these are the only ones of the handles of the domain and of
+                // what is kept.
                 drop(unsafe {
-                    (core::ptr::read(&raw const region.pd), core::ptr::read(&raw const region.dm))
+                    (core::ptr::read(&raw const region.pd), core::ptr::read(&raw const region.keeps))
                 });
                 Ok(())
             }
@@ -223,7 +248,7 @@ impl Drop for MemoryRegion {
         if let Err(error) = unsafe { self.deregister() } {
             log::error!("ibv_dereg_mr failed, {} bytes at {:p} stay registered: {error}", self.len, self.ptr);
             // The region is still there, so what it depends on has to stay.
-            std::mem::forget((self.pd.clone(), self.dm.clone()));
+            std::mem::forget((self.pd.clone(), self.keeps.clone()));
         }
     }
 }

@@ -77,8 +77,8 @@ c_flags! {
 
 /// An XRC domain (`ibv_xrcd`).
 ///
-/// A handle: clones stand for the same domain, which is closed (`ibv_close_xrcd`) when the last handle, and the last target and shared receive
-/// queue that were made with it, are gone. A domain that others have open as well goes when the last of them has closed it.
+/// A handle: clones stand for the same domain, which is closed (`ibv_close_xrcd`) when the last handle, and the last target and shared
+/// receive queue that were made with it, are gone. A domain that others have open as well goes when the last of them has closed it.
 #[derive(Clone)]
 pub struct XrcDomain(Arc<Inner>);
 

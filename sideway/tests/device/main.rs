@@ -30,6 +30,7 @@ mod memory;
 mod modify;
 mod node;
 mod pool;
+mod provided;
 mod queue_pair;
 mod regions;
 mod srq;
@@ -55,6 +56,7 @@ fn run() -> ExitCode {
     device::cases(&mut suite);
     memory::cases(&mut suite);
     regions::cases(&mut suite);
+    provided::cases(&mut suite);
     completion::cases(&mut suite);
     events::cases(&mut suite);
     queue_pair::cases(&mut suite);

@@ -312,6 +312,7 @@ fn what_is_left_out_is_refused_by_name() {
     for (error, verb) in [
         (context.create_wq().unwrap_err(), "ibv_create_wq"),
         (context.create_rwq_ind_table().unwrap_err(), "ibv_create_rwq_ind_table"),
+        (context.create_flow_action_esp().unwrap_err(), "ibv_create_flow_action_esp"),
     ] {
         assert_eq!(error.verb, verb);
     }

@@ -21,6 +21,7 @@ mod objects;
 mod poll;
 mod pool;
 mod post;
+mod provided;
 mod regions;
 
 use sideway::ibverbs::AccessFlags;

@@ -69,7 +69,9 @@ impl Regions {
         rustix::fs::fcntl_add_seals(&file, rustix::fs::SealFlags::SHRINK).expect("a seal");
         let made = dma.then(|| dma_buf(&file));
         let registered = made.as_ref().unwrap_or(&file).as_raw_fd();
-        let access = ALL as u32 | ibv_access_flags::IBV_ACCESS_ZERO_BASED.0;
+        // Regions of such memory take no windows.
+        let all = ALL & !ibv_access_flags::IBV_ACCESS_MW_BIND.0.cast_signed();
+        let access = all as u32 | ibv_access_flags::IBV_ACCESS_ZERO_BASED.0;
         let register = lib().ibv_reg_dmabuf_mr().expect("the device has it");
         // SAFETY: context and domain live, and the memory until it is freed.
         let (dm, mrs) = unsafe {
@@ -77,7 +79,7 @@ impl Regions {
             assert!(!dm.is_null(), "ibv_alloc_dm: {}", std::io::Error::last_os_error());
             let mrs = [
                 verbs::ibv_reg_dm_mr(device.pd, dm, 0, LEN, access),
-                register(device.pd, 4096 + 8, LEN, 8, registered, ALL),
+                register(device.pd, 4096 + 8, LEN, 8, registered, all),
                 verbs::ibv_alloc_null_mr(device.pd),
             ];
             (dm, mrs)

@@ -8,18 +8,18 @@ use std::ptr::{self, NonNull};
 use rdma_mummy_sys::types::ibv_mr;
 use rdma_mummy_sys::verbs;
 
-use super::{MemoryKind, MemoryRegion};
+use super::{Keeps, MemoryKind, MemoryRegion};
 use crate::ibverbs::device_memory::DeviceMemory;
 use crate::ibverbs::protection_domain::ProtectionDomain;
 use crate::ibverbs::{AccessFlags, Unsupported};
 
 /// What is registered, for the region and for the error.
-struct Asked<'a> {
-    ptr: *mut u8,
-    len: usize,
-    iova: u64,
-    access: AccessFlags,
-    kind: MemoryKind<'a>,
+pub(in crate::ibverbs) struct Asked<'a> {
+    pub(in crate::ibverbs) ptr: *mut u8,
+    pub(in crate::ibverbs) len: usize,
+    pub(in crate::ibverbs) iova: u64,
+    pub(in crate::ibverbs) access: AccessFlags,
+    pub(in crate::ibverbs) kind: MemoryKind<'a>,
 }
 
 impl ProtectionDomain {
@@ -197,7 +197,7 @@ impl ProtectionDomain {
     }
 }
 
-fn flags(access: AccessFlags) -> c_int {
+pub(super) fn flags(access: AccessFlags) -> c_int {
     access.bits().cast_signed()
 }
 
@@ -207,7 +207,7 @@ impl MemoryRegion {
     /// # Safety
     ///
     /// `mr` was made just now, as was asked, and nothing else owns it; or it is null.
-    unsafe fn of_raw(
+    pub(in crate::ibverbs) unsafe fn of_raw(
         pd: &ProtectionDomain,
         mr: *mut ibv_mr,
         asked: Asked<'_>,
@@ -221,8 +221,13 @@ impl MemoryRegion {
         // SAFETY: the library returned a region; the fields are in every release's struct.
         let (lkey, rkey) = unsafe { ((*mr.as_ptr()).lkey, (*mr.as_ptr()).rkey) };
         let is_dma_buf = matches!(kind, MemoryKind::DmaBuf);
-        let dm = if let MemoryKind::Device(dm) = kind { Some(dm.clone()) } else { None };
-        Ok(Self { mr, ptr, len, iova, access, lkey, rkey, is_dma_buf, pd: pd.clone(), dm })
+        let mut keeps = Keeps::default();
+        match kind {
+            MemoryKind::Device(dm) => keeps.dm = Some(dm.clone()),
+            MemoryKind::Provider(buffer) => keeps.buffer = Some(buffer.clone()),
+            MemoryKind::Program | MemoryKind::DmaBuf => {}
+        }
+        Ok(Self { mr, ptr, len, iova, access, lkey, rkey, is_dma_buf, pd: pd.clone(), keeps })
     }
 }
 
@@ -233,9 +238,22 @@ pub enum RegisterMemoryRegionError {
     /// The device, or its library, has no such regions, or not with such permissions.
     #[error(transparent)]
     Unsupported(#[from] Unsupported),
-    /// The memory on the device is of another context than the domain.
-    #[error("the device memory is of another context than the protection domain")]
+    /// The memory on the device, or the DMA handle, is of another context than the domain.
+    #[error("the device memory, or the DMA handle, is of another context than the protection domain")]
     OtherContext,
+    /// The provider has allocated the buffer in another domain.
+    #[error("the buffer was allocated in another protection domain")]
+    OtherDomain,
+    /// The provider's buffer has not so many bytes there.
+    #[error("{length} bytes at {offset} are not in a buffer of {buffer_len} bytes")]
+    OutOfBuffer {
+        /// Where they were to begin.
+        offset: usize,
+        /// How many were to be registered.
+        length: usize,
+        /// How many there are.
+        buffer_len: usize,
+    },
     /// The memory on the device has not so many bytes there.
     #[error("{length} bytes at {offset} are not in device memory of {dm_length} bytes")]
     OutOfBounds {
@@ -284,6 +302,8 @@ impl RegisterMemoryRegionError {
             let what = match verb {
                 "ibv_reg_dmabuf_mr" => DMA_BUFS.to_owned(),
                 "ibv_reg_dm_mr" => "regions of device memory".to_owned(),
+                "ibv_reg_buf_mr" => format!("regions of its provider's memory with {access:?}"),
+                "ibv_reg_mr_ex" => format!("regions as described, with {access:?}"),
                 "ibv_reg_mr_iova" => format!("regions with addresses of their own and {access:?}"),
                 _ if len == usize::MAX => format!("regions of all the address space with {access:?}"),
                 _ => format!("regions with {access:?}"),
@@ -291,7 +311,7 @@ impl RegisterMemoryRegionError {
             return Unsupported::new(pd.context(), verb, what).into();
         }
         // Memory on a device, or another one's, is not locked.
-        let lockable = verb == "ibv_reg_mr" || verb == "ibv_reg_mr_iova";
+        let lockable = matches!(verb, "ibv_reg_mr" | "ibv_reg_mr_iova" | "ibv_reg_buf_mr" | "ibv_reg_mr_ex");
         let limited = matches!(source.raw_os_error(), Some(libc::ENOMEM | libc::EAGAIN | libc::EPERM));
         match memory_lock_limit() {
             Some(limit) if limited && lockable => Self::MemoryLockLimit { len, limit, source },

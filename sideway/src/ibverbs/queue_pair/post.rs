@@ -203,7 +203,7 @@ impl<'guard, G: PostSendGuard> WorkRequestHandle<'guard, G> {
     ///
     /// # References
     ///
-    /// `man ibv_post_send` (`IBV_WR_SEND_WITH_INV`), `man ibv_wr_post`
+    /// `man ibv_post_send` (`IBV_WR_SEND_WITH_INV`), `man ibv_wr_post` (`ibv_wr_send_inv`)
     #[inline]
     pub fn setup_send_inv(self, invalidate_rkey: u32) -> LocalBufferHandle<'guard, G> {
         self.setup(Operation::SendWithInvalidate { rkey: invalidate_rkey })
@@ -224,7 +224,7 @@ impl<'guard, G: PostSendGuard> WorkRequestHandle<'guard, G> {
     ///
     /// # References
     ///
-    /// `man ibv_post_send`, `man ibv_wr_post`
+    /// `man ibv_post_send`, `man ibv_wr_post` (`ibv_wr_local_inv`)
     pub fn setup_local_inv(self, invalidate_rkey: u32) {
         self.setup_bare(BareOperation::LocalInvalidate { rkey: invalidate_rkey });
     }
@@ -242,7 +242,7 @@ impl<'guard, G: PostSendGuard> WorkRequestHandle<'guard, G> {
     ///
     /// # References
     ///
-    /// `man ibv_post_send` (`IBV_WR_BIND_MW`), `man ibv_wr_post`
+    /// `man ibv_post_send` (`IBV_WR_BIND_MW`), `man ibv_wr_post` (`ibv_wr_bind_mw`)
     pub fn setup_bind_mw<'queue>(
         self,
         window: &'queue mut MemoryWindow,

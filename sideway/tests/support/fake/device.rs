@@ -9,10 +9,12 @@ use std::sync::atomic::Ordering::Relaxed;
 use sideway::sys::Verbs;
 use sideway::sys::types::*;
 
-use super::{World, completion, events, extras, objects, posting, queue_pair, refuses, regions, world};
+use super::{
+    World, completion, events, extras, objects, posting, provided, queue_pair, refuses, regions, world,
+};
 
 pub(super) fn table() -> Verbs {
-    regions::add_to(objects::add_to(extras::add_to(Verbs {
+    provided::add_to(regions::add_to(objects::add_to(extras::add_to(Verbs {
         ibv_get_device_list: get_device_list,
         ibv_free_device_list: free_device_list,
         ibv_get_device_name: get_device_name,
@@ -44,7 +46,7 @@ pub(super) fn table() -> Verbs {
         ibv_query_qp: queue_pair::query_qp,
         ibv_qp_to_qp_ex: Some(queue_pair::qp_to_qp_ex),
         ..Verbs::unsupported()
-    })))
+    }))))
 }
 
 #[repr(C)]

@@ -15,6 +15,7 @@ mod events;
 mod extras;
 mod objects;
 mod posting;
+mod provided;
 mod queue_pair;
 mod regions;
 
@@ -88,6 +89,12 @@ pub struct Lies {
     pub queried_state: Option<u32>,
     /// Every function of domains, groups, options, imports, flows and counters.
     pub extras: i32,
+    /// `ibv_reg_buf_mr`, `ibv_reg_mr_ex`.
+    pub register: i32,
+    /// `ibv_export_buf_dmabuf_fd`.
+    pub export_buf: i32,
+    /// What `ibv_query_qp_data_in_order` returns with flags, and without.
+    pub data_in_order: Option<[i32; 2]>,
     /// Every function of a set of counters, or of a completion counter, that is there.
     pub counters: i32,
     pub async_fd: Option<i32>,
@@ -145,6 +152,7 @@ pub struct World {
     keys: AtomicU64,
     pub extras: extras::Extras,
     pub regions: regions::Regions,
+    pub provided: provided::Provided,
     pub objects: objects::Objects,
     /// The descriptor that a context was imported by.
     pub imported_descriptor: Mutex<Option<i32>>,
@@ -293,6 +301,10 @@ pub fn old_provider() -> Provider {
         ibv_reg_mr_iova: None,
         ibv_reg_dmabuf_mr: None,
         ibv_import_dm: None,
+        ibv_alloc_dmah: None,
+        ibv_alloc_buf: None,
+        ibv_reg_mr_ex: None,
+        ibv_dm_export_dmabuf_fd: None,
         ibv_create_comp_cntr: None,
         _ibv_query_comp_cntr_caps: None,
         ..device::table()

@@ -53,7 +53,7 @@ pub(super) fn install(verbs: &mut verbs_context) {
 }
 
 impl World {
-    fn new_region(&self, pd: *mut ibv_pd, addr: *mut c_void, length: usize) -> *mut ibv_mr {
+    pub(super) fn new_region(&self, pd: *mut ibv_pd, addr: *mut c_void, length: usize) -> *mut ibv_mr {
         if let Some(null) = refuses(self.lies.extras) {
             return null;
         }

@@ -1,0 +1,220 @@
+//! Counters in a server's memory that many clients change at once, without the server doing anything.
+//!
+//! ```text
+//! $ cargo run --example atomic_counters
+//! 4 clients added 1000 times each: the counter is at 4000
+//! 400 tickets were drawn, each of them once; 117 times another client was faster
+//! ```
+//!
+//! - FETCH_ADD never fails: each client's additions all count.
+//! - COMPARE_SWAP is for what depends on the value: a client draws the ticket that it believes to be next, and if another one was
+//!   faster, the answer is the value that is there now, with which it tries again.
+//!
+//! Each client is a thread with an open device of its own, so that nothing but the server's memory is shared; it could as well be on
+//! another host. The server's thread does nothing meanwhile, and looks at the memory at the end.
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use rdma_examples::devices;
+use rdma_examples::pingpong::{first_psn, report};
+use rdma_examples::program::{self, Failure, note, say};
+use sideway::ibverbs::AccessFlags;
+use sideway::ibverbs::completion::{GenericCompletionQueue, WorkCompletionStatus};
+use sideway::ibverbs::connect::{ConnectOptions, Endpoint, LocalPath, connect};
+use sideway::ibverbs::device_attr::AtomicCapability;
+use sideway::ibverbs::device_context::DeviceContext;
+use sideway::ibverbs::protection_domain::ProtectionDomain;
+use sideway::ibverbs::queue_pair::{GenericQueuePair, PostSendGuard, QueuePair, WorkRequestFlags};
+use sideway::memory::{Pool, PoolBuilder};
+
+/// Counts by FETCH_ADD, and draws tickets by COMPARE_SWAP.
+#[derive(Parser)]
+struct Arguments {
+    /// The device [default: the first]
+    #[arg(short = 'd', long = "ib-dev", value_name = "DEV")]
+    ib_dev: Option<String>,
+
+    /// The number of clients
+    #[arg(short, long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    clients: u64,
+
+    /// How often each client adds one
+    #[arg(short = 'n', long, default_value_t = 1000)]
+    additions: u64,
+
+    /// How many tickets each client draws
+    #[arg(short, long, default_value_t = 100)]
+    tickets: u64,
+}
+
+/// Where they are in the server's memory, in bytes. Atomics want multiples of 8.
+const COUNTER: usize = 0;
+const NEXT_TICKET: usize = 8;
+
+/// How long an atomic may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn main() -> ExitCode {
+    program::run(atomic_counters)
+}
+
+fn atomic_counters() -> Result<(), Failure> {
+    let Arguments { ib_dev, clients, additions, tickets } = program::arguments()?;
+    let list = devices::list()?;
+    let device = devices::one(&list, ib_dev.as_deref())?;
+    let context = device.open()?;
+    if context.query_device()?.atomic_cap() == AtomicCapability::None {
+        return Err(Failure::setup(format_args!("{} has no atomics", context.name())));
+    }
+    let path = LocalPath::choose(&context, 1, None)?;
+    note(format_args!("{}, port {}: {}", context.name(), path.port_num(), path.reason()));
+
+    // The server: memory that clients may change, and a queue pair for each of them. Nobody will poll their queue.
+    let pd = context.alloc_pd()?;
+    let access = AccessFlags::LocalWrite | AccessFlags::RemoteAtomic;
+    let pool = pd.create_pool_builder().setup_access(access).setup_slices(16, 1).build()?;
+    let mut counters = pool.take().ok_or_else(|| Failure::setup("a new pool is empty"))?;
+    counters.fill(0);
+    let cq = context.create_cq_builder().build_generic()?;
+    let mut pairs = Vec::new();
+    let mut ready = Vec::new();
+    for _ in 0..clients {
+        let (mut client, pool) = Client::new(&device.open()?)?;
+        let mut ours = pair(&pd, &cq)?;
+        let (near, far) = (Endpoint::new(&ours, &path, first_psn()), client.endpoint(&path));
+        let options = ConnectOptions { access_flags: access, ..ConnectOptions::default() };
+        connect(&mut ours, &path, &near, &far, &options)?;
+        connect(&mut client.qp, &path, &far, &near, &options)?;
+        pairs.push(ours);
+        ready.push((client, pool));
+    }
+
+    let (rkey, addr) = (pool.rkey(), counters.addr());
+    let [counter, next_ticket] = [COUNTER, NEXT_TICKET].map(|at| Word { rkey, addr: addr + at as u64 });
+    let work = |mut client: Client, pool: PoolBuilder| -> Result<(Vec<u64>, u64), Failure> {
+        // A pool belongs to the thread that it was built on.
+        let pool = pool.build()?;
+        for _ in 0..additions {
+            client.fetch_add(&pool, counter, 1)?;
+        }
+        client.draw(&pool, next_ticket, tickets)
+    };
+    let results: Vec<_> = thread::scope(|scope| {
+        let running: Vec<_> =
+            ready.into_iter().map(|(client, pool)| scope.spawn(move || work(client, pool))).collect();
+        running
+            .into_iter()
+            .map(|client| client.join().map_err(|_| Failure::work("a client panicked"))?)
+            .collect()
+    });
+
+    let (mut drawn, mut retries) = (Vec::new(), 0);
+    for result in results {
+        let (tickets, again) = result?;
+        drawn.extend(tickets);
+        retries += again;
+    }
+    let sum: u64 = counters.read(COUNTER)?;
+    if sum != clients * additions {
+        return Err(Failure::work(format_args!(
+            "{clients} clients added {additions} each, but the counter is at {sum}"
+        )));
+    }
+    drawn.sort_unstable();
+    if !drawn.iter().copied().eq(0..clients * tickets) {
+        return Err(Failure::work(format_args!("tickets are missing or were drawn twice: {drawn:?}")));
+    }
+    say(format_args!("{clients} clients added {additions} times each: the counter is at {sum}"))?;
+    say(format_args!(
+        "{} tickets were drawn, each of them once; {retries} times another client was faster",
+        drawn.len()
+    ))
+}
+
+/// A word of the server's memory.
+#[derive(Clone, Copy)]
+struct Word {
+    rkey: u32,
+    addr: u64,
+}
+
+/// A connection to the server. It can be sent to another thread; the pool that it works with is built there.
+struct Client {
+    cq: GenericCompletionQueue,
+    qp: GenericQueuePair,
+}
+
+fn pair(pd: &ProtectionDomain, cq: &GenericCompletionQueue) -> Result<GenericQueuePair, Failure> {
+    Ok(pd.create_qp_builder().setup_send_cq(cq).setup_recv_cq(cq).build_generic()?)
+}
+
+impl Client {
+    fn new(context: &DeviceContext) -> Result<(Self, PoolBuilder), Failure> {
+        let pd = context.alloc_pd()?;
+        let cq = context.create_cq_builder().build_generic()?;
+        let mut pool = pd.create_pool_builder();
+        pool.setup_slices(8, 1);
+        Ok((Self { qp: pair(&pd, &cq)?, cq }, pool))
+    }
+
+    fn endpoint(&self, path: &LocalPath) -> Endpoint {
+        Endpoint::new(&self.qp, path, first_psn())
+    }
+
+    /// Adds to a word; what was there before.
+    fn fetch_add(&mut self, pool: &Pool, word: Word, add: u64) -> Result<u64, Failure> {
+        let room = pool.take().ok_or_else(|| Failure::work("no slice is free"))?;
+        let mut list = pool.attach(self.qp.start_post_send())?;
+        let request = list.construct_wr(0, WorkRequestFlags::Signaled);
+        request.setup_atomic_fetch_add(word.rkey, word.addr, add).setup_slice(room);
+        list.post().map_err(Failure::work)?;
+        self.answer(pool)
+    }
+
+    /// Writes `swap` if `compare` is there; what was there before.
+    fn compare_swap(&mut self, pool: &Pool, word: Word, compare: u64, swap: u64) -> Result<u64, Failure> {
+        let room = pool.take().ok_or_else(|| Failure::work("no slice is free"))?;
+        let mut list = pool.attach(self.qp.start_post_send())?;
+        let request = list.construct_wr(0, WorkRequestFlags::Signaled);
+        request.setup_atomic_compare_swap(word.rkey, word.addr, compare, swap).setup_slice(room);
+        list.post().map_err(Failure::work)?;
+        self.answer(pool)
+    }
+
+    /// Draws so many tickets; how often another client was faster.
+    fn draw(&mut self, pool: &Pool, next: Word, tickets: u64) -> Result<(Vec<u64>, u64), Failure> {
+        let (mut drawn, mut believed, mut retries) = (Vec::new(), 0, 0);
+        while (drawn.len() as u64) < tickets {
+            let found = self.compare_swap(pool, next, believed, believed + 1)?;
+            if found == believed {
+                drawn.push(found);
+                believed += 1;
+            } else {
+                believed = found;
+                retries += 1;
+            }
+        }
+        Ok((drawn, retries))
+    }
+
+    /// Waits for the one request that there is: the word that comes back, in this host's byte order.
+    fn answer(&mut self, pool: &Pool) -> Result<u64, Failure> {
+        let start = Instant::now();
+        while start.elapsed() < PATIENCE {
+            let mut poller = self.cq.start_poll().map_err(Failure::work)?;
+            if let Some(wc) = poller.next() {
+                if wc.status() != WorkCompletionStatus::Success {
+                    return Err(report::failed(&wc));
+                }
+                let returned = pool.reclaim(&wc).ok_or_else(|| report::unknown(wc.wr_id()))?;
+                return Ok(returned.slice.read(0)?);
+            }
+            poller.finish().map_err(Failure::work)?;
+        }
+        Err(Failure::work("an atomic does not complete"))
+    }
+}

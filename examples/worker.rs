@@ -1,0 +1,359 @@
+//! One thread a processor: each has its own completion queue, queue pairs and memory, and nothing is locked.
+//!
+//! ```text
+//! $ cargo run --example worker
+//! 2 workers keep 64 accounts: 3 producers made 1000 deposits each, and each was answered right; workers slept 31 times
+//! ```
+//!
+//! Each [`Worker`] keeps some of the accounts. The rest of the program, a few producers here, gives a deposit to any worker by a
+//! channel; that one asks the keeper of the account by a message over the queue pair between them, and sends its answer, the new
+//! balance, back by a channel. Between itself and itself it has a queue pair as well, so that there is no other case.
+//!
+//! A worker polls. When there was nothing to do for a while it sleeps, until a completion or a letter comes.
+//!
+//! None of this is unsafe: the messages are slices of a pool.
+#![forbid(unsafe_code)]
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::AsFd;
+use std::process::ExitCode;
+use std::thread;
+
+use clap::Parser;
+use rdma_examples::deposits::{self, ACCOUNTS, Answer, Deposit, Letter};
+use rdma_examples::devices;
+use rdma_examples::mailbox::{Mailbox, mailbox};
+use rdma_examples::pingpong::{RECEIVE, SEND, first_psn, report, start_poll};
+use rdma_examples::program::{self, Failure, note, say};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use sideway::ibverbs::completion::{
+    CompletionChannel, GenericCompletionQueue, GenericWorkCompletion, WorkCompletionStatus,
+};
+use sideway::ibverbs::connect::{ConnectOptions, Endpoint, LocalPath, connect};
+use sideway::ibverbs::protection_domain::ProtectionDomain;
+use sideway::ibverbs::queue_pair::{
+    GenericQueuePair, PostSendGuard, QueuePair, QueuePairTable, WorkRequestFlags,
+};
+use sideway::memory::{Pool, Slice};
+
+/// Keeps accounts with one thread a processor.
+#[derive(Parser)]
+struct Arguments {
+    /// The device [default: the first]
+    #[arg(short = 'd', long = "ib-dev", value_name = "DEV")]
+    ib_dev: Option<String>,
+
+    /// The number of workers [default: one a processor, but not more than 8]
+    #[arg(short, long, value_parser = clap::value_parser!(u32).range(1..=64))]
+    workers: Option<u32>,
+
+    /// The number of threads that make deposits
+    #[arg(short, long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    producers: u64,
+
+    /// The number of deposits of each
+    #[arg(short = 'n', long, default_value_t = 1000)]
+    deposits: u64,
+}
+
+/// How many questions to a keeper may be without an answer: it has a receive for each, and we have one for each answer.
+const WINDOW: usize = 16;
+
+/// How many messages a queue pair takes in each direction: a window of questions, and of answers to the other side's.
+const DEPTH: usize = 2 * WINDOW;
+
+/// How often a worker looks before it sleeps.
+const SPINS: u32 = 2000;
+
+fn main() -> ExitCode {
+    program::run(worker)
+}
+
+fn worker() -> Result<(), Failure> {
+    let arguments: Arguments = program::arguments()?;
+    let processors = processors()?;
+    let workers = arguments.workers.map_or(processors.len().min(8), |workers| workers as usize);
+    let list = devices::list()?;
+    let context = devices::one(&list, arguments.ib_dev.as_deref())?.open()?;
+    let path = LocalPath::choose(&context, 1, None)?;
+    note(format_args!("{}, port {}: {}", context.name(), path.port_num(), path.reason()));
+
+    let pd = context.alloc_pd()?;
+    let mut made = (0..workers).map(|_| Worker::new(&pd, workers)).collect::<Result<Vec<_>, _>>()?;
+    introduce(&mut made, &path)?;
+
+    let (mut slots, mut mailboxes) = (Vec::new(), Vec::new());
+    for _ in 0..workers {
+        let (slot, mailbox) = mailbox()?;
+        slots.push(slot);
+        mailboxes.push(mailbox);
+    }
+    let (kept, made) = thread::scope(|scope| {
+        let mut running = Vec::new();
+        for (index, (worker, mailbox)) in made.into_iter().zip(mailboxes).enumerate() {
+            let processor = processors[index % processors.len()];
+            running.push(scope.spawn(move || worker.run(mailbox, processor)));
+        }
+        let producers: Vec<_> = (0..arguments.producers)
+            .map(|n| (n, slots.clone()))
+            .map(|(n, slots)| scope.spawn(move || deposits::make(n, arguments.deposits, &slots)))
+            .collect();
+        let answers: Vec<_> = producers.into_iter().map(|producer| producer.join()).collect();
+        for slot in slots {
+            slot.send(Letter::Stop);
+        }
+        let kept: Vec<_> = running.into_iter().map(|worker| worker.join()).collect();
+        (kept, answers)
+    });
+
+    // A worker that failed is why there are answers missing, and not the other way round.
+    let mut sleeps = 0;
+    for result in kept {
+        sleeps += result.map_err(|_| Failure::work("a worker panicked"))??;
+    }
+    let mut answers = Vec::new();
+    for result in made {
+        answers.extend(result.map_err(|_| Failure::work("a producer panicked"))??);
+    }
+    deposits::check(answers)?;
+    say(format_args!(
+        "{workers} workers keep {ACCOUNTS} accounts: {} producers made {} deposits each, and each was answered right; \
+         workers slept {sleeps} times",
+        arguments.producers, arguments.deposits
+    ))
+}
+
+/// Those that this process may run on.
+fn processors() -> Result<Vec<usize>, Failure> {
+    let allowed = sched_getaffinity(None)?;
+    Ok((0..CpuSet::MAX_CPU).filter(|processor| allowed.is_set(*processor)).collect())
+}
+
+/// Connects every worker with every one, itself among them.
+fn introduce(workers: &mut [Worker], path: &LocalPath) -> Result<(), Failure> {
+    let endpoint = |pair: &Pair| Endpoint::new(&pair.qp, path, first_psn());
+    let endpoints: Vec<Vec<_>> =
+        workers.iter().map(|worker| worker.unconnected.iter().map(endpoint).collect()).collect();
+    for (here, worker) in workers.iter_mut().enumerate() {
+        for (there, pair) in worker.unconnected.iter_mut().enumerate() {
+            let (local, remote) = (&endpoints[here][there], &endpoints[there][here]);
+            connect(&mut pair.qp, path, local, remote, &ConnectOptions::default())?;
+        }
+    }
+    Ok(())
+}
+
+/// What one thread has, before and while it runs. All of it is its own.
+struct Worker {
+    cq: GenericCompletionQueue,
+    channel: CompletionChannel,
+    pd: ProtectionDomain,
+    /// By the number of the other worker.
+    unconnected: Vec<Pair>,
+}
+
+impl Worker {
+    fn new(pd: &ProtectionDomain, workers: usize) -> Result<Self, Failure> {
+        let channel = pd.context().create_comp_channel()?;
+        let completions = u32::try_from(2 * DEPTH * workers)?;
+        let mut builder = pd.context().create_cq_builder();
+        let cq = builder.setup_cqe(completions).setup_comp_channel(&channel).build_generic()?;
+        let depth = u32::try_from(DEPTH)?;
+        let mut builder = pd.create_qp_builder();
+        builder.setup_send_cq(&cq).setup_recv_cq(&cq).setup_max_send_wr(depth).setup_max_recv_wr(depth);
+        let pair = |_| Ok(Pair::new(builder.build_generic()?));
+        let unconnected = (0..workers).map(pair).collect::<Result<_, Failure>>()?;
+        Ok(Self { cq, channel, pd: pd.clone(), unconnected })
+    }
+
+    /// Works until it is told to stop; how often it slept.
+    fn run(self, mut letters: Mailbox<Letter>, processor: usize) -> Result<u64, Failure> {
+        let mut only = CpuSet::new();
+        only.set(processor);
+        sched_setaffinity(None, &only)?;
+        let Self { mut cq, mut channel, pd, unconnected } = self;
+        // Here, so that the memory is near the processor that uses it.
+        let mut desk = Desk::new(&pd, unconnected)?;
+        let (mut idle, mut sleeps) = (0, 0);
+        loop {
+            let found = poll(&mut cq, false, &mut desk)?;
+            let mut letter = letters.take();
+            idle = if found || letter.is_some() { 0 } else { idle + 1 };
+            if idle > SPINS {
+                // Armed before the last look, so that what comes after it makes an event.
+                if !poll(&mut cq, true, &mut desk)? {
+                    letter = letters.sleep(channel.as_fd())?;
+                    channel.try_next().map_err(Failure::work)?;
+                    sleeps += 1;
+                }
+                idle = 0;
+            }
+            match letter {
+                Some(Letter::Deposit(deposit)) => desk.ask(deposit)?,
+                Some(Letter::Stop) => return Ok(sleeps),
+                None => std::hint::spin_loop(),
+            }
+        }
+    }
+}
+
+/// Sees to everything that has completed; false if nothing has.
+fn poll(cq: &mut GenericCompletionQueue, arms: bool, desk: &mut Desk) -> Result<bool, Failure> {
+    let mut poller = start_poll(cq, arms)?;
+    let mut any = false;
+    while let Some(wc) = poller.next() {
+        desk.completed(&wc)?;
+        any = true;
+    }
+    poller.finish().map_err(Failure::work)?;
+    Ok(any)
+}
+
+/// Everything that a worker works on.
+struct Desk {
+    /// By the number that completions have.
+    pairs: QueuePairTable<Pair>,
+    /// These numbers, by the other worker's.
+    numbers: Vec<u32>,
+    pool: Pool,
+    /// The balances of the accounts that this worker keeps.
+    balances: HashMap<u64, u64>,
+}
+
+impl Desk {
+    fn new(pd: &ProtectionDomain, unconnected: Vec<Pair>) -> Result<Self, Failure> {
+        let slices = 2 * DEPTH * unconnected.len();
+        let pool =
+            pd.create_pool_builder().setup_slices(Message::BYTES, slices).build().map_err(Failure::work)?;
+        let (mut pairs, mut numbers) = (QueuePairTable::new(), Vec::new());
+        for mut pair in unconnected {
+            for _ in 0..DEPTH {
+                pair.receive(&pool, take(&pool)?)?;
+            }
+            numbers.push(pair.qp.qp_number());
+            pairs.insert(pair.qp.qp_number(), pair);
+        }
+        Ok(Self { pairs, numbers, pool, balances: HashMap::new() })
+    }
+
+    /// Asks the keeper of the account for a deposit.
+    fn ask(&mut self, deposit: Deposit) -> Result<(), Failure> {
+        let keeper = deposit.account as usize % self.numbers.len();
+        let pair = find(&mut self.pairs, self.numbers[keeper])?;
+        pair.questions.push_back(deposit);
+        pair.send_what_waits(&self.pool)
+    }
+
+    fn completed(&mut self, wc: &GenericWorkCompletion<'_>) -> Result<(), Failure> {
+        if wc.status() != WorkCompletionStatus::Success {
+            return Err(report::failed(wc));
+        }
+        let returned = self.pool.reclaim(wc).ok_or_else(|| report::unknown(wc.wr_id()))?;
+        let pair = find(&mut self.pairs, wc.qp_num().unwrap_or(u32::MAX))?;
+        if returned.wr_id == SEND {
+            pair.sending -= 1;
+        } else {
+            let message = Message::read(&returned.slice)?;
+            // Before the answer, for which the other side may send the next question.
+            pair.receive(&self.pool, returned.slice)?;
+            if message.is_answer {
+                pair.answered(message)?;
+            } else {
+                let balance = self.balances.entry(message.account).or_default();
+                *balance += message.amount;
+                pair.answers.push_back(Message { is_answer: true, amount: *balance, ..message });
+            }
+        }
+        pair.send_what_waits(&self.pool)
+    }
+}
+
+fn find(pairs: &mut QueuePairTable<Pair>, number: u32) -> Result<&mut Pair, Failure> {
+    pairs.get_mut(number).ok_or_else(|| Failure::work(format_args!("unknown queue pair {number:#08x}")))
+}
+
+fn take(pool: &Pool) -> Result<Slice, Failure> {
+    pool.take().ok_or_else(|| Failure::work("no slice is free, though they were counted"))
+}
+
+/// The way to another worker, and what is to go there.
+struct Pair {
+    qp: GenericQueuePair,
+    sending: usize,
+    /// To be asked, when an earlier question has been answered.
+    questions: VecDeque<Deposit>,
+    /// Asked. Answers come in the same order, as messages do.
+    asked: VecDeque<Deposit>,
+    answers: VecDeque<Message>,
+}
+
+impl Pair {
+    fn new(qp: GenericQueuePair) -> Self {
+        let (questions, asked, answers) = Default::default();
+        Self { qp, sending: 0, questions, asked, answers }
+    }
+
+    fn receive(&mut self, pool: &Pool, slice: Slice) -> Result<(), Failure> {
+        let mut list = pool.attach_recv(self.qp.start_post_recv())?;
+        list.construct_wr(RECEIVE).setup_slice(slice);
+        list.post().map_err(Failure::work)
+    }
+
+    /// Sends as much as the queue has room for, and of questions no more than the other side has receives.
+    fn send_what_waits(&mut self, pool: &Pool) -> Result<(), Failure> {
+        while self.sending < DEPTH {
+            let message = if let Some(answer) = self.answers.pop_front() {
+                answer
+            } else if self.asked.len() < WINDOW
+                && let Some(deposit) = self.questions.pop_front()
+            {
+                let Deposit { account, amount, .. } = deposit;
+                self.asked.push_back(deposit);
+                Message { is_answer: false, account, amount }
+            } else {
+                break;
+            };
+            let mut slice = take(pool)?;
+            message.write(&mut slice)?;
+            let mut list = pool.attach(self.qp.start_post_send())?;
+            list.construct_wr(SEND, WorkRequestFlags::Signaled).setup_send().setup_slice(slice);
+            list.post().map_err(Failure::work)?;
+            self.sending += 1;
+        }
+        Ok(())
+    }
+
+    /// Passes an answer on to who made the deposit.
+    fn answered(&mut self, message: Message) -> Result<(), Failure> {
+        let Some(deposit) = self.asked.pop_front().filter(|deposit| deposit.account == message.account)
+        else {
+            return Err(Failure::work("an answer to what nobody asked"));
+        };
+        // If nobody waits for it any more, it is not the worker's business.
+        let _ = deposit.answer.send(Answer { account: message.account, balance: message.amount });
+        Ok(())
+    }
+}
+
+/// What goes between two workers.
+#[derive(Clone, Copy)]
+struct Message {
+    is_answer: bool,
+    account: u64,
+    /// Of the deposit; in an answer the balance.
+    amount: u64,
+}
+
+impl Message {
+    const BYTES: usize = 24;
+
+    fn read(slice: &Slice) -> Result<Self, Failure> {
+        Ok(Self { is_answer: slice.read::<u64>(0)? != 0, account: slice.read(8)?, amount: slice.read(16)? })
+    }
+
+    fn write(&self, slice: &mut Slice) -> Result<(), Failure> {
+        slice.write(0, u64::from(self.is_answer))?;
+        slice.write(8, self.account)?;
+        Ok(slice.write(16, self.amount)?)
+    }
+}

@@ -1,0 +1,94 @@
+//! Exporting memory as a dma-buf: device memory, and memory that the provider has allocated, for another device, or another process.
+//!
+//! Who has the descriptor can register it ([`reg_dmabuf_mr`](super::protection_domain::ProtectionDomain::reg_dmabuf_mr)) or pass it on. The
+//! memory stays as long as the descriptor, or what was made of it, is open.
+
+use std::ffi::c_int;
+use std::io;
+use std::os::fd::{FromRawFd, OwnedFd};
+
+use super::Unsupported;
+use super::device_context::DeviceContext;
+use super::device_memory::DeviceMemory;
+use super::provider_buffer::ProviderBuffer;
+
+impl DeviceMemory {
+    /// A dma-buf of all of the memory (`ibv_dm_export_dmabuf_fd`).
+    ///
+    /// # Errors
+    ///
+    /// The device exports none, or the library is older than rdma-core 62 ([`Unsupported`]); or it fails.
+    ///
+    /// # References
+    ///
+    /// `man ibv_dm_export_dmabuf_fd`
+    pub fn export_dmabuf_fd(&self) -> Result<OwnedFd, ExportDmaBufError> {
+        const WHAT: &str = "dma-bufs of device memory";
+        let export = self.context().provider().verbs().ibv_dm_export_dmabuf_fd();
+        let export = export.map_err(|symbol| Unsupported::missing(self.context(), WHAT, symbol))?;
+        // SAFETY: the memory lives.
+        let fd = unsafe { export(self.as_raw().as_ptr()) };
+        // SAFETY: the library made it just now, for the caller to close.
+        unsafe { owned(self.context(), fd, "ibv_dm_export_dmabuf_fd", WHAT) }
+    }
+}
+
+impl ProviderBuffer {
+    /// A dma-buf of all of the memory (`ibv_export_buf_dmabuf_fd`).
+    ///
+    /// # Errors
+    ///
+    /// The memory is of no dma-buf, or the library is older than rdma-core 65 ([`Unsupported`]); or it fails.
+    ///
+    /// # References
+    ///
+    /// `man ibv_export_buf_dmabuf_fd`
+    pub fn export_dmabuf_fd(&self) -> Result<OwnedFd, ExportDmaBufError> {
+        const WHAT: &str = "dma-bufs of its provider's memory";
+        let context = self.pd().context();
+        let export = context.provider().verbs().ibv_export_buf_dmabuf_fd();
+        let export = export.map_err(|symbol| Unsupported::missing(context, WHAT, symbol))?;
+        // SAFETY: the memory lives.
+        let fd = unsafe { export(self.as_raw().as_ptr()) };
+        // SAFETY: as above.
+        unsafe { owned(context, fd, "ibv_export_buf_dmabuf_fd", WHAT) }
+    }
+}
+
+/// # Safety
+///
+/// The descriptor, if it is one, belongs to the caller.
+unsafe fn owned(
+    context: &DeviceContext,
+    fd: c_int,
+    verb: &'static str,
+    what: &'static str,
+) -> Result<OwnedFd, ExportDmaBufError> {
+    if fd >= 0 {
+        // SAFETY: the caller's promise.
+        return Ok(unsafe { OwnedFd::from_raw_fd(fd) });
+    }
+    let source = super::os_error(fd);
+    Err(if Unsupported::is_meant_by(&source) {
+        Unsupported::new(context, verb, what).into()
+    } else {
+        ExportDmaBufError::Ibverbs { verb, source }
+    })
+}
+
+/// Memory could not be exported.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExportDmaBufError {
+    /// It never is.
+    #[error(transparent)]
+    Unsupported(#[from] Unsupported),
+    /// The function failed.
+    #[error("{verb} failed: {source}")]
+    Ibverbs {
+        /// The function.
+        verb: &'static str,
+        /// What the library said.
+        source: io::Error,
+    },
+}

@@ -1,0 +1,180 @@
+//! DMA handles: what the device tells the bus when it accesses memory.
+//!
+//! On PCIe these are processing hints (TPH): near which processor the data will be used, and what kind of memory it is in, so that what
+//! arrives may go to that processor's cache. A handle is made once, and takes effect on the regions that are
+//! [registered](super::memory_region::MemoryRegionBuilder::setup_dma_handle) with it.
+//!
+//! ```
+//! # #[cfg(feature = "soft")]
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use sideway::ibverbs::device::DeviceList;
+//! use sideway::ibverbs::dma_handle::{AllocateDmaHandleError, DmaHandleAttribute};
+//!
+//! # let list = DeviceList::from_provider(sideway::soft::provider())?;
+//! let context = list.first()?.open()?;
+//! match context.alloc_dmah(DmaHandleAttribute::new().setup_cpu_id(3)) {
+//!     Ok(handle) => println!("{handle:?}"),
+//!     // As this one, which has no bus.
+//!     Err(AllocateDmaHandleError::Unsupported(why)) => println!("{why}"),
+//!     Err(error) => return Err(error.into()),
+//! }
+//! # Ok(())
+//! # }
+//! # #[cfg(not(feature = "soft"))]
+//! # fn main() {}
+//! ```
+
+use std::fmt;
+use std::io;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use rdma_mummy_sys::types::{
+    ibv_dmah, ibv_dmah_init_attr, ibv_dmah_init_attr_mask as Mask, ibv_tph_mem_type as Memory,
+};
+
+use super::device_context::DeviceContext;
+use super::{Unsupported, check};
+
+const WHAT: &str = "DMA handles";
+
+c_enum! {
+    /// What kind of memory the hints are about (`ibv_tph_mem_type`).
+    pub struct TphMemoryType(u8) {
+        /// Volatile memory.
+        Volatile = Memory::IBV_TPH_MEM_TYPE_VM.0,
+        /// Persistent memory.
+        Persistent = Memory::IBV_TPH_MEM_TYPE_PM.0,
+    }
+}
+
+display_as_debug!(TphMemoryType);
+
+/// What a DMA handle says (`ibv_dmah_init_attr`). What is not set up is left to the device.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DmaHandleAttribute(ibv_dmah_init_attr);
+
+impl DmaHandleAttribute {
+    /// Nothing is said yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The processor that the data is for, by the system's number.
+    pub fn setup_cpu_id(&mut self, cpu_id: u32) -> &mut Self {
+        self.0.comp_mask |= Mask::IBV_DMAH_INIT_ATTR_MASK_CPU_ID.0;
+        self.0.cpu_id = cpu_id;
+        self
+    }
+
+    /// The processing hint, as the bus has it (`ph`): 0 to 3.
+    pub fn setup_processing_hint(&mut self, ph: u8) -> &mut Self {
+        self.0.comp_mask |= Mask::IBV_DMAH_INIT_ATTR_MASK_PH.0;
+        self.0.ph = ph;
+        self
+    }
+
+    /// What kind of memory it is.
+    pub fn setup_tph_mem_type(&mut self, tph_mem_type: TphMemoryType) -> &mut Self {
+        self.0.comp_mask |= Mask::IBV_DMAH_INIT_ATTR_MASK_TPH_MEM_TYPE.0;
+        self.0.tph_mem_type = tph_mem_type.raw();
+        self
+    }
+}
+
+/// A DMA handle (`ibv_dmah`).
+///
+/// A handle: clones stand for the same one, which goes (`ibv_dealloc_dmah`) when the last of them and the last region that was registered
+/// with it are gone.
+#[derive(Clone)]
+pub struct DmaHandle(Arc<Inner>);
+
+struct Inner {
+    dmah: NonNull<ibv_dmah>,
+    context: DeviceContext,
+}
+
+// SAFETY: a DMA handle is only named when regions are registered.
+unsafe impl Send for Inner {}
+// SAFETY: as above.
+unsafe impl Sync for Inner {}
+
+impl DeviceContext {
+    /// A DMA handle (`ibv_alloc_dmah`).
+    ///
+    /// # Errors
+    ///
+    /// The device has none, or the library is older than rdma-core 59 ([`Unsupported`]); or it does not take this one.
+    ///
+    /// # References
+    ///
+    /// `man ibv_alloc_dmah`
+    pub fn alloc_dmah(&self, attribute: &DmaHandleAttribute) -> Result<DmaHandle, AllocateDmaHandleError> {
+        let alloc = self.provider().verbs().ibv_alloc_dmah();
+        let alloc = alloc.map_err(|symbol| Unsupported::missing(self, WHAT, symbol))?;
+        let mut attr = attribute.0;
+        // SAFETY: the context is open and the attributes are valid.
+        let dmah = unsafe { alloc(self.as_raw().as_ptr(), &raw mut attr) };
+        match NonNull::new(dmah) {
+            Some(dmah) => Ok(DmaHandle(Arc::new(Inner { dmah, context: self.clone() }))),
+            None => {
+                let source = io::Error::last_os_error();
+                Err(if Unsupported::is_meant_by(&source) {
+                    Unsupported::new(self, "ibv_alloc_dmah", WHAT).into()
+                } else {
+                    AllocateDmaHandleError::Ibverbs { attribute: *attribute, source }
+                })
+            }
+        }
+    }
+}
+
+impl DmaHandle {
+    /// The context that it was made from.
+    pub fn context(&self) -> &DeviceContext {
+        &self.0.context
+    }
+
+    /// The C object. Using it is as unsafe as in C, and it must not be freed.
+    pub fn as_raw(&self) -> NonNull<ibv_dmah> {
+        self.0.dmah
+    }
+}
+
+impl fmt::Debug for DmaHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DmaHandle").field("context", &self.0.context).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let ended = match self.context.provider().verbs().ibv_dealloc_dmah() {
+            // SAFETY: the handle lives, and every region with it held this `Inner` and is gone.
+            Ok(dealloc) => check(unsafe { dealloc(self.dmah.as_ptr()) }),
+            Err(symbol) => Err(io::Error::other(symbol)),
+        };
+        if let Err(error) = ended {
+            log::error!("ibv_dealloc_dmah failed: {error}");
+            // It is still there, so what it depends on has to stay.
+            std::mem::forget(self.context.clone());
+        }
+    }
+}
+
+/// A DMA handle could not be allocated.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AllocateDmaHandleError {
+    /// There are no DMA handles.
+    #[error(transparent)]
+    Unsupported(#[from] Unsupported),
+    /// `ibv_alloc_dmah` failed.
+    #[error("ibv_alloc_dmah failed for {attribute:?}: {source}")]
+    Ibverbs {
+        /// What was asked for.
+        attribute: DmaHandleAttribute,
+        /// What the library said.
+        source: io::Error,
+    },
+}

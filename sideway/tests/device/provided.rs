@@ -1,0 +1,201 @@
+//! Memory of the provider's, DMA handles, and what is known of data, rates and Ethernet, over a device.
+
+use std::os::fd::AsFd;
+
+use sideway::ibverbs::address::AddressHandleAttribute;
+use sideway::ibverbs::dma_buf::ExportDmaBufError;
+use sideway::ibverbs::dma_handle::{AllocateDmaHandleError, DmaHandleAttribute};
+use sideway::ibverbs::memory_region::{MemoryKind, MemoryRegion, RegisterMemoryRegionError};
+use sideway::ibverbs::port::LinkLayer;
+use sideway::ibverbs::protection_domain::ProtectionDomain;
+use sideway::ibverbs::provider_buffer::{AllocateProviderBufferError, ProviderBuffer};
+use sideway::ibverbs::queue_pair::{QueuePair, WorkRequestOperationType};
+use sideway::ibverbs::rate::Rate;
+use sideway::ibverbs::{AccessFlags, DataInOrder, DataInOrderQuery};
+use sideway::memory::{Buffer, BufferKind};
+use sideway::sys::types::ibv_rate;
+
+use crate::harness::{Outcome, Rig, Skip, Suite};
+use crate::node::{AnyPair, Data, Op, Remote, pattern};
+
+pub(crate) fn cases(suite: &mut Suite) {
+    cases!(suite:
+        memory_of_the_provider_is_registered_and_reached,
+        memory_of_the_provider_has_an_end,
+        a_description_makes_regions,
+        what_a_description_asks_for_is_there_or_unsupported,
+        a_pair_promises_what_it_keeps,
+        rates_are_the_library_s,
+        the_station_of_the_port_s_own_address_is_known,
+        tags_are_refused_by_name,
+    );
+}
+
+const ACCESS: AccessFlags = AccessFlags::LocalWrite.union(AccessFlags::RemoteWrite);
+
+fn allocate(rig: &Rig, pd: &ProtectionDomain, len: usize) -> Result<ProviderBuffer, Skip> {
+    match pd.alloc_buf(len) {
+        Err(AllocateProviderBufferError::Unsupported(why)) => skip!("{}: {why}", rig.name),
+        buffer => Ok(buffer.unwrap()),
+    }
+}
+
+fn remote(region: &MemoryRegion) -> Remote {
+    Remote { rkey: region.rkey(), addr: region.iova() }
+}
+
+/// What is there now.
+fn bytes(buffer: &ProviderBuffer, offset: usize, len: usize) -> Vec<u8> {
+    assert!(offset + len <= buffer.len());
+    // SAFETY: these bytes are the buffer's, and the device is done with them.
+    (0..len).map(|at| unsafe { buffer.as_ptr().add(offset + at).read_volatile() }).collect()
+}
+
+fn memory_of_the_provider_is_registered_and_reached(rig: &Rig) -> Outcome {
+    let mut pair = AnyPair::new(rig);
+    let buffer = allocate(rig, &pair.b.pd, 3 * 4096)?;
+    let region = buffer.reg_buf_mr(4096, 5000, ACCESS).unwrap();
+    assert_eq!((region.get_ptr(), region.region_len()), (buffer.as_ptr().wrapping_add(4096), 5000));
+    pair.a.memory.set(0, &pattern(7, 3000));
+    pair.a.run(Op::Write(remote(&region)), Data::At(0, 3000));
+    assert_eq!(bytes(&buffer, 4096, 3000), pattern(7, 3000));
+    // The region keeps the memory, and the memory its domain.
+    drop(buffer);
+    pair.a.memory.set(0, &pattern(8, 3000));
+    pair.a.run(Op::Write(remote(&region)), Data::At(0, 3000));
+    let MemoryKind::Provider(buffer) = region.kind() else { panic!("{region:?}") };
+    assert_eq!(bytes(buffer, 4096, 3000), pattern(8, 3000));
+    region.close().unwrap();
+    Ok(())
+}
+
+fn memory_of_the_provider_has_an_end(rig: &Rig) -> Outcome {
+    let pd = rig.open().alloc_pd().unwrap();
+    let buffer = allocate(rig, &pd, 4096)?;
+    assert!(matches!(
+        buffer.reg_buf_mr(1, 4096, ACCESS),
+        Err(RegisterMemoryRegionError::OutOfBuffer { offset: 1, length: 4096, buffer_len: 4096 })
+    ));
+    match pd.alloc_buf(usize::MAX) {
+        Err(AllocateProviderBufferError::Ibverbs { len: usize::MAX, .. }) => {}
+        other => panic!("{other:?}"),
+    }
+    match buffer.export_dmabuf_fd() {
+        // Whose descriptor it is is seen by using it.
+        Ok(exported) => drop(pd.reg_dmabuf_mr(exported.as_fd(), 0, 4096, 0, ACCESS).unwrap()),
+        Err(ExportDmaBufError::Unsupported(why)) => assert!(why.verb.ends_with("dmabuf_fd"), "{why}"),
+        Err(error) => panic!("{error}"),
+    }
+    Ok(())
+}
+
+fn a_description_makes_regions(rig: &Rig) -> Outcome {
+    let mut pair = AnyPair::new(rig);
+    let memory = Buffer::new(BufferKind::for_device(&pair.b.context), 8192).unwrap();
+    let mut builder = pair.b.pd.create_mr_builder();
+    builder.setup_access(ACCESS).setup_iova(0x4000_0000);
+    // SAFETY: the memory outlives the region and is not referred to.
+    let region = match unsafe { builder.build(memory.as_ptr(), 8192) } {
+        Err(RegisterMemoryRegionError::Unsupported(why)) => skip!("{}: {why}", rig.name),
+        region => region.unwrap(),
+    };
+    assert_eq!((region.iova(), region.access(), region.region_len()), (0x4000_0000, ACCESS, 8192));
+    assert!(region.dma_handle().is_none() && matches!(region.kind(), MemoryKind::Program));
+    pair.a.memory.set(0, &[9; 64]);
+    pair.a.run(Op::Write(remote(&region)), Data::At(0, 64));
+    // SAFETY: within the memory, and the device is done with it.
+    assert_eq!(unsafe { memory.as_ptr().add(63).read_volatile() }, 9);
+    drop(region);
+    // The same description, of the provider's memory: of a dma-buf it may refuse the address.
+    let buffer = allocate(rig, &pair.b.pd, 8192)?;
+    let mut builder = pair.b.pd.create_mr_builder();
+    let region = builder.setup_access(ACCESS).build_of_buffer(&buffer, 100, 64).unwrap();
+    pair.a.run(Op::Write(remote(&region)), Data::At(0, 64));
+    assert_eq!(bytes(&buffer, 99, 66), [&[0][..], &[9; 64], &[0]].concat());
+    Ok(())
+}
+
+fn what_a_description_asks_for_is_there_or_unsupported(rig: &Rig) -> Outcome {
+    let context = rig.open();
+    let handle = match context.alloc_dmah(&DmaHandleAttribute::new()) {
+        Err(AllocateDmaHandleError::Unsupported(why)) => {
+            assert_eq!((why.verb, why.device.as_str()), ("ibv_alloc_dmah", rig.name.as_str()));
+            return Ok(());
+        }
+        handle => handle.unwrap(),
+    };
+    let memory = Buffer::new(BufferKind::for_device(&context), 4096).unwrap();
+    let pd = context.alloc_pd().unwrap();
+    // SAFETY: the memory outlives the region and is not referred to.
+    let region =
+        unsafe { pd.create_mr_builder().setup_dma_handle(&handle).build(memory.as_ptr(), 4096) }.unwrap();
+    assert!(region.dma_handle().is_some());
+    Ok(())
+}
+
+fn a_pair_promises_what_it_keeps(rig: &Rig) -> Outcome {
+    let pair = AnyPair::new(rig);
+    let control = pair.a.qp.control();
+    for operation in [WorkRequestOperationType::Write, WorkRequestOperationType::Read] {
+        let promised = match control.query_data_in_order(operation, DataInOrderQuery::empty()) {
+            Err(why) => skip!("{}: {why}", rig.name),
+            Ok(promised) => promised,
+        };
+        let alone = control.query_data_in_order(operation, DataInOrderQuery::DeviceOnly).unwrap();
+        let known = DataInOrder::WholeMessage | DataInOrder::Aligned128Bytes;
+        assert!(known.contains(promised) && known.contains(alone), "{promised:?} {alone:?}");
+        if rig.open().is_soft() {
+            // The last byte comes last, which is less than in order.
+            assert_eq!(promised, DataInOrder::empty());
+        }
+    }
+    Ok(())
+}
+
+fn rates_are_the_library_s(rig: &Rig) -> Outcome {
+    let lib = rig.open().provider().verbs();
+    let mut known = 0;
+    for number in 0..=u8::MAX {
+        let (rate, raw) = (Rate::from_raw(number), ibv_rate(number.into()));
+        // SAFETY: functions of numbers, any of which may be asked about.
+        let (mbps, multiple) = unsafe { ((lib.ibv_rate_to_mbps)(raw), (lib.ibv_rate_to_mult)(raw)) };
+        // An old library knows fewer.
+        if let Ok(mbps) = u32::try_from(mbps) {
+            known += 1;
+            assert_eq!((rate.mbps(), Rate::from_mbps(mbps)), (Some(mbps), Some(rate)));
+        }
+        if let Ok(multiple) = u32::try_from(multiple) {
+            assert_eq!((rate.multiple(), Rate::from_multiple(multiple)), (Some(multiple), Some(rate)));
+        }
+    }
+    assert!(known >= 17, "the library knows {known} rates");
+    assert_eq!((Rate::Max.mbps(), Rate::Max.multiple()), (None, None));
+    assert_eq!((Rate::from_mbps(0), Rate::from_multiple(0), Rate::from_mbps(7)), (None, None, None));
+    Ok(())
+}
+
+fn the_station_of_the_port_s_own_address_is_known(rig: &Rig) -> Outcome {
+    let context = rig.open();
+    if context.query_port(rig.port).unwrap().link_layer() != LinkLayer::Ethernet {
+        skip!("{} is not on Ethernet", rig.name);
+    }
+    if !rig.open().is_soft() {
+        skip!("{}: the system asks the network, and nobody answers for this host's own addresses", rig.name);
+    }
+    let mut address = AddressHandleAttribute::new();
+    let own = context.query_gid(rig.port, 0).unwrap();
+    address.setup_port(rig.port).setup_grh_src_gid_index(0).setup_grh_dest_gid(&own);
+    let found = context.resolve_eth_l2_from_gid(&address).unwrap();
+    assert_eq!((found.vlan, &found.mac[..5]), (None, &b"\x02soft"[..]));
+    let error = context.resolve_eth_l2_from_gid(address.setup_grh_src_gid_index(200)).unwrap_err();
+    assert_eq!((error.port_num, error.gid_index, error.gid), (rig.port, 200, own));
+    Ok(())
+}
+
+fn tags_are_refused_by_name(rig: &Rig) -> Outcome {
+    let pd = rig.open().alloc_pd().unwrap();
+    let mut srq = pd.create_srq_builder().setup_max_wr(1).build().unwrap();
+    let refused = srq.post_srq_ops().unwrap_err();
+    assert_eq!((refused.verb, refused.device.as_str()), ("ibv_post_srq_ops", rig.name.as_str()));
+    Ok(())
+}
