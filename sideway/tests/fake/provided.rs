@@ -151,6 +151,7 @@ fn the_provider_s_memory_outlives_its_regions() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "leaks on purpose")]
 fn memory_that_the_device_does_not_let_go_of_is_not_freed() {
     let fake = Fake::new().may_leak();
     let buffer = fake.pd().alloc_buf(64).unwrap();
