@@ -91,6 +91,10 @@ pub mod memory;
 pub mod mlx5;
 pub mod provider;
 
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;
+
 pub use provider::{
     PROVIDER_VARIABLE, ProviderChoice, ProviderError, default_provider, set_default_provider,
 };
