@@ -7,11 +7,13 @@ use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::verbs;
 use soft_rnic::status::Traffic;
 
+use crate::copies::{post_mixed, statuses};
 use crate::kit::{ALL, Address, Device, dereg, lib, rkey, until};
 use crate::limits::{LEN, PATIENCE, Side};
 use crate::role::{self, Role, say, told};
 
 const SUCCESS: ibv_wc_status = ibv_wc_status::IBV_WC_SUCCESS;
+const SEND: ibv_wr_opcode = ibv_wr_opcode::IBV_WR_SEND;
 const ROUNDS: u8 = 20;
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -69,7 +71,9 @@ impl Regions {
         rustix::fs::fcntl_add_seals(&file, rustix::fs::SealFlags::SHRINK).expect("a seal");
         let made = dma.then(|| dma_buf(&file));
         let registered = made.as_ref().unwrap_or(&file).as_raw_fd();
-        let access = ALL as u32 | ibv_access_flags::IBV_ACCESS_ZERO_BASED.0;
+        // No window is bound to memory of the device or of a file.
+        let all = ALL & !ibv_access_flags::IBV_ACCESS_MW_BIND.0.cast_signed();
+        let access = all as u32 | ibv_access_flags::IBV_ACCESS_ZERO_BASED.0;
         let register = lib().ibv_reg_dmabuf_mr().expect("the device has it");
         // SAFETY: context and domain live, and the memory until it is freed.
         let (dm, mrs) = unsafe {
@@ -77,7 +81,7 @@ impl Regions {
             assert!(!dm.is_null(), "ibv_alloc_dm: {}", std::io::Error::last_os_error());
             let mrs = [
                 verbs::ibv_reg_dm_mr(device.pd, dm, 0, LEN, access),
-                register(device.pd, 4096 + 8, LEN, 8, registered, ALL),
+                register(device.pd, 4096 + 8, LEN, 8, registered, all),
                 verbs::ibv_alloc_null_mr(device.pd),
             ];
             (dm, mrs)
@@ -124,6 +128,24 @@ pub(crate) fn owner(arguments: &[String]) {
         let words: Vec<u8> = line.split(' ').map(|word| word.parse().expect("a number")).collect();
         match words[..] {
             [which, byte] => say(&format!("{:?}", regions.differs(which.into(), byte))),
+            // A list of messages, of which the second is for the null region, and the third's end.
+            [.., last] if words.len() == 3 => {
+                // SAFETY: the region lives.
+                let lkey = unsafe { (*regions.mrs[2]).lkey };
+                let nowhere = ibv_sge { addr: 0, length: 1 << 20, lkey };
+                side.memory.fill(last);
+                let places = [side.memory.sge(side.mr, 0, 400), nowhere, side.memory.sge(side.mr, 400, 600)];
+                for (id, place) in (10..).zip(places) {
+                    assert_eq!(side.qp.receive(id, place), 0);
+                }
+                say("posted");
+                for (id, len) in [(10, 300), (11, 5000), (12, 500)] {
+                    let wc = until("a message", PATIENCE, || side.cq.poll().filter(|wc| wc.wr_id >= 9));
+                    assert_eq!((wc.wr_id, wc.status, wc.byte_len), (id, SUCCESS, len));
+                }
+                let there = [0, 299, 300, 399, 400, 899, 900].map(|at| side.memory.byte(at).to_string());
+                say(&there.join(" "));
+            }
             // A message into the null region: its length.
             _ => {
                 // SAFETY: the region lives.
@@ -173,6 +195,13 @@ pub(crate) fn play(arguments: &[String]) {
         assert_eq!(partner.hear(), "posted");
         assert_eq!(side.run(ibv_wr_opcode::IBV_WR_SEND, &places[2]), SUCCESS);
         assert_eq!(partner.hear(), LEN.to_string());
+        // In one list, whose receives lie here and there.
+        partner.tell("0 0 77");
+        assert_eq!(partner.hear(), "posted");
+        side.memory.fill(byte);
+        post_mixed(&side, &places[2], &[(SEND, 0, 300), (SEND, 0, 5000), (SEND, 0, 500)]);
+        assert_eq!(statuses(&side, 3), [0, 1, 2].map(|id| (id, SUCCESS)));
+        assert_eq!(partner.hear(), format!("{byte} {byte} 77 77 {byte} {byte} 77"));
     }
     let went = traffic();
     let to_memory = u64::from(ROUNDS) * 4;
