@@ -2,6 +2,7 @@
 
 use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rdma_mummy_sys::types::*;
 
@@ -108,25 +109,30 @@ impl Stage {
     }
 
     /// Posts a message. The owner does `then` when it has begun with it.
-    fn send(&self, wr_id: u64, then: impl Fn(&Cell) + Send) {
+    fn send(&self, wr_id: u64, then: impl Fn(&Cell) + Send + Sync) {
         let cell = self.cell();
         let turn = &cell.turn;
-        let (done, ends) = std::sync::mpsc::channel::<()>();
+        let (begun, start) = (AtomicBool::new(false), Instant::now());
+        let in_time = || start.elapsed() < Duration::from_secs(20);
         std::thread::scope(|scope| {
-            scope.spawn(move || {
-                while ends.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty) {
-                    if turn.begin() {
-                        return then(cell);
+            scope.spawn(|| {
+                while !turn.begin() {
+                    if !in_time() {
+                        return;
                     }
                     std::thread::yield_now();
                 }
+                then(cell);
+                begun.store(true, Ordering::Release);
             });
             assert_eq!(self.bench.send(self.qp, wr_id, LENGTH, |_| {}), 0);
-            // The owner may have begun too late for the first attempt.
-            while turn.step() != Step::Left && turn.step() != Step::Idle {
-                assert_eq!(self.bench.results(), []);
+            // The owner may have begun too late for the first attempt, which was taken back then.
+            let is_over = || matches!(turn.step(), Step::Left | Step::Idle);
+            while !(begun.load(Ordering::Acquire) && is_over()) {
+                assert!(in_time(), "the owner has not begun");
+                inner(self.qp).progress();
+                std::thread::yield_now();
             }
-            drop(done);
         });
     }
 
