@@ -47,7 +47,11 @@ impl Qp {
             Err(NoPeer::Pending) => return self.soon(sending),
             Err(_) => return self.stopped(sending, Stop::Refused(Refused::Number), after),
         };
-        match self.attempt_between(sending, posted, gathered, [&target, &receiver], after) {
+        let result = self.attempt_between(sending, posted, gathered, [&target, &receiver], after);
+        if receiver.link.owed(sending.lane()) == Some(sending.ticket) {
+            sending.owing = Some(Arc::clone(&receiver.link));
+        }
+        match result {
             Ok(Outcome::Done) => {
                 self.tell_target(sending, after);
                 Outcome::Done

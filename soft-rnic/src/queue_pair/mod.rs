@@ -31,7 +31,7 @@ use crate::engine::multicast::Member;
 use crate::engine::peer::Peer;
 use crate::engine::wait::Wait;
 use crate::faults::injected::Injected;
-use crate::node::{HeapRange, Node, QpNumber, Revoked};
+use crate::node::{HeapRange, Link, Node, QpNumber, Revoked};
 use crate::objects::acks::Acks;
 use crate::objects::completion::Cq;
 use crate::objects::context::{Context, Counted};
@@ -151,6 +151,8 @@ pub(crate) struct Sending {
     pub(crate) fault: Option<Box<Injected>>,
     /// Of an extended reliable connection: the shared receive queues that it has sent to, by their numbers.
     pub(crate) receivers: Vec<(u32, Peer)>,
+    /// Of such a one: who owes an answer to the request at the front, if not the peer.
+    pub(crate) owing: Option<Arc<Link>>,
 }
 
 /// The attributes that sending needs.
@@ -187,10 +189,10 @@ impl Sending {
 
     /// If the owner of a peer's memory was asked for something, nobody wants to hear of it any more.
     #[cold]
-    fn want_no_answer(&self, lane: usize) {
-        if let Some(peer) = self.peer.as_ref().filter(|peer| peer.link.owed(lane) == Some(self.ticket)) {
-            peer.link.owe(lane, None);
-        }
+    fn want_no_answer(&mut self, lane: usize) {
+        let links = self.peer.iter().map(|peer| &peer.link).chain(&self.owing);
+        links.filter(|link| link.owed(lane) == Some(self.ticket)).for_each(|link| link.owe(lane, None));
+        self.owing = None;
     }
 
     /// A message of this many bytes was sent.

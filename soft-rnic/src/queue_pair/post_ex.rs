@@ -122,8 +122,16 @@ pub(crate) fn operations_of(qp_type: ibv_qp_type) -> u64 {
         | F::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
         | F::IBV_QP_EX_WITH_ATOMIC_WRITE
         | F::IBV_QP_EX_WITH_FLUSH;
+    // As `type_has` says.
+    let by_number = datagram
+        | F::IBV_QP_EX_WITH_RDMA_WRITE
+        | F::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
+        | F::IBV_QP_EX_WITH_RDMA_READ
+        | F::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
+        | F::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
     let operations = match qp_type {
-        ibv_qp_type::IBV_QPT_RC | ibv_qp_type::IBV_QPT_XRC_SEND => reliable,
+        ibv_qp_type::IBV_QPT_RC => reliable,
+        ibv_qp_type::IBV_QPT_XRC_SEND => by_number,
         ibv_qp_type::IBV_QPT_UC => unreliable,
         ibv_qp_type::IBV_QPT_XRC_RECV => return 0,
         _ => datagram,

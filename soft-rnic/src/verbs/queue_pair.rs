@@ -217,6 +217,10 @@ unsafe fn plan(
     if !has_all || ((initiator || target) && !init.srq.is_null()) {
         return Err(libc::EINVAL);
     }
+    // SAFETY: the caller's live queue. One of an XRC domain has receives for its number alone.
+    if !init.srq.is_null() && unsafe { receiver_of(init.srq) }.is_some() {
+        return Err(libc::EINVAL);
+    }
     // SAFETY: the caller's objects.
     unsafe {
         let xrcd = target.then(|| Arc::clone(super::xrc::xrcd_of(init.xrcd)));

@@ -7,11 +7,13 @@ use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::verbs;
 use soft_rnic::status::Traffic;
 
+use crate::copies::{post_mixed, statuses};
 use crate::kit::{ALL, Address, Device, dereg, lib, rkey, until};
 use crate::limits::{LEN, PATIENCE, Side};
 use crate::role::{self, Role, say, told};
 
 const SUCCESS: ibv_wc_status = ibv_wc_status::IBV_WC_SUCCESS;
+const SEND: ibv_wr_opcode = ibv_wr_opcode::IBV_WR_SEND;
 const ROUNDS: u8 = 20;
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -126,6 +128,24 @@ pub(crate) fn owner(arguments: &[String]) {
         let words: Vec<u8> = line.split(' ').map(|word| word.parse().expect("a number")).collect();
         match words[..] {
             [which, byte] => say(&format!("{:?}", regions.differs(which.into(), byte))),
+            // A list of messages, of which the second is for the null region, and the third's end.
+            [.., last] if words.len() == 3 => {
+                // SAFETY: the region lives.
+                let lkey = unsafe { (*regions.mrs[2]).lkey };
+                let nowhere = ibv_sge { addr: 0, length: 1 << 20, lkey };
+                side.memory.fill(last);
+                let places = [side.memory.sge(side.mr, 0, 400), nowhere, side.memory.sge(side.mr, 400, 600)];
+                for (id, place) in (10..).zip(places) {
+                    assert_eq!(side.qp.receive(id, place), 0);
+                }
+                say("posted");
+                for (id, len) in [(10, 300), (11, 5000), (12, 500)] {
+                    let wc = until("a message", PATIENCE, || side.cq.poll().filter(|wc| wc.wr_id >= 9));
+                    assert_eq!((wc.wr_id, wc.status, wc.byte_len), (id, SUCCESS, len));
+                }
+                let there = [0, 299, 300, 399, 400, 899, 900].map(|at| side.memory.byte(at).to_string());
+                say(&there.join(" "));
+            }
             // A message into the null region: its length.
             _ => {
                 // SAFETY: the region lives.
@@ -175,6 +195,13 @@ pub(crate) fn play(arguments: &[String]) {
         assert_eq!(partner.hear(), "posted");
         assert_eq!(side.run(ibv_wr_opcode::IBV_WR_SEND, &places[2]), SUCCESS);
         assert_eq!(partner.hear(), LEN.to_string());
+        // In one list, whose receives lie here and there.
+        partner.tell("0 0 77");
+        assert_eq!(partner.hear(), "posted");
+        side.memory.fill(byte);
+        post_mixed(&side, &places[2], &[(SEND, 0, 300), (SEND, 0, 5000), (SEND, 0, 500)]);
+        assert_eq!(statuses(&side, 3), [0, 1, 2].map(|id| (id, SUCCESS)));
+        assert_eq!(partner.hear(), format!("{byte} {byte} 77 77 {byte} {byte} 77"));
     }
     let went = traffic();
     let to_memory = u64::from(ROUNDS) * 4;

@@ -53,7 +53,9 @@ pub(crate) fn owner(arguments: &[String]) {
     let cq = device.cq(16, ptr::null_mut());
     let qp = device.qp(ibv_qp_type::IBV_QPT_RC, cq, ptr::null_mut(), 8);
     qp.init();
-    assert_eq!(qp.receive(1, inbox.sge(inbox_mr, 0, 4096)), 0);
+    for id in 0..2 {
+        assert_eq!(qp.receive(id, inbox.sge(inbox_mr, 0, 4096)), 0);
+    }
     // SAFETY: the domain lives.
     let mw = unsafe { verbs::ibv_alloc_mw(device.pd, ibv_mw_type::IBV_MW_TYPE_2) };
     assert!(!mw.is_null(), "ibv_alloc_mw: {}", std::io::Error::last_os_error());
@@ -79,7 +81,10 @@ pub(crate) fn owner(arguments: &[String]) {
     peer.tell("go");
     let statuses = peer.hear();
 
+    let wc = cq.one("the one before", SLACK);
+    assert_eq!((wc.wr_id, wc.status, wc.byte_len), (0, ibv_wc_status::IBV_WC_SUCCESS, 300));
     let wc = cq.one("the message", SLACK);
+    assert_eq!(wc.wr_id, 1);
     if key == "right" {
         let refused = ibv_wc_status::IBV_WC_REM_ACCESS_ERR.0;
         assert_eq!(statuses, format!("0 0 0 {refused}"), "after its key is gone, the peer is refused");
@@ -143,11 +148,24 @@ pub(crate) fn peer() {
     let value = memory.sge(mr, 0, 8);
     statuses.push(write(ibv_wr_opcode::IBV_WR_ATOMIC_WRITE, value, AT as u64));
 
-    let mut list = [memory.sge(mr, 0, 64)];
-    let opcode = ibv_wr_opcode::IBV_WR_SEND_WITH_INV;
-    let mut wr = ibv_send_wr { opcode, sg_list: list.as_mut_ptr(), num_sge: 1, ..Default::default() };
-    wr.__bindgen_anon_1.invalidate_rkey = if key == "right" { to.rkey } else { to.rkey ^ 0x55 };
-    post(qp, wr);
+    // One list: writes by the window, a message that the system moves, and the one that takes the key away.
+    use ibv_wr_opcode as O;
+    let mut entries = [(8, 100), (200, 5000), (0, 300), (0, 64)].map(|(at, len)| memory.sge(mr, at, len));
+    let opcodes = [O::IBV_WR_RDMA_WRITE, O::IBV_WR_RDMA_WRITE, O::IBV_WR_SEND, O::IBV_WR_SEND_WITH_INV];
+    let mut list = opcodes.map(|opcode| ibv_send_wr { opcode, num_sge: 1, ..Default::default() });
+    for (wr, entry) in list.iter_mut().zip(&mut entries) {
+        let remote_addr = to.addr + AT as u64 + 8;
+        wr.wr.rdma = ibv_send_wr__bindgen_ty_2__bindgen_ty_1 { remote_addr, rkey: to.rkey };
+        (wr.sg_list, wr.send_flags) = (ptr::from_mut(entry), ibv_send_flags::IBV_SEND_SIGNALED.0);
+    }
+    list[3].__bindgen_anon_1.invalidate_rkey = if key == "right" { to.rkey } else { to.rkey ^ 0x55 };
+    for number in 0..3 {
+        list[number].next = &raw mut list[number + 1];
+    }
+    let mut bad = ptr::null_mut();
+    // SAFETY: the pair lives, and so does what the requests name, during the call at least.
+    assert_eq!(unsafe { verbs::ibv_post_send(qp.0, list.as_mut_ptr(), &raw mut bad) }, 0);
+    (0..3).for_each(|number| assert_eq!(status(cq), 0, "request {number} of the list"));
     statuses.push(status(cq));
     statuses.push(write(ibv_wr_opcode::IBV_WR_RDMA_WRITE, memory.sge(mr, 0, LEN), 0));
     say(&statuses.iter().map(u32::to_string).collect::<Vec<_>>().join(" "));

@@ -2,10 +2,12 @@
 
 use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rdma_mummy_sys::types::*;
 
 use super::*;
+use crate::queue_pair::xrc::RECEIVER;
 use crate::shared::entry::{MrCard, QpCard, SlotsCard};
 use crate::shared::gate::Keeper;
 use crate::shared::segment::{HEAP_AT, slot_stride};
@@ -22,7 +24,11 @@ const IOVA: u64 = 0x10000;
 /// Longer than what travels within a slot.
 const LENGTH: u32 = 600;
 
+const ATOMIC: u32 = ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0;
 const RETRIES: ibv_wc_status = ibv_wc_status::IBV_WC_RETRY_EXC_ERR;
+
+/// Others of these tests take blocks, too.
+static NEXT_BLOCK: AtomicU32 = AtomicU32::new(500);
 
 /// A queue pair, and the one that it is connected to: in a segment whose owner is the test.
 struct Stage {
@@ -40,9 +46,7 @@ impl Stage {
         bench.init(qp);
         let node = Arc::clone(inner(qp).rnic.node());
         let free = |block: &u32| node.own_index(block << 14 | QUEUE_PAIR).is_none();
-        // Others of these tests take blocks, too.
-        static NEXT: AtomicU32 = AtomicU32::new(500);
-        let mut blocks = core::iter::repeat_with(|| NEXT.fetch_add(1, Relaxed));
+        let mut blocks = core::iter::repeat_with(|| NEXT_BLOCK.fetch_add(1, Relaxed));
         let block = blocks.find(free).expect("this process does not have all of them");
         let segment = Segment::create().expect("memory");
         let (link, other) = node.add_peer(block as u16, segment, AREA);
@@ -70,7 +74,9 @@ impl Stage {
             qpn,
             dest_qpn: number(self.qp),
             pd: PD,
-            qp_type: inner(self.qp).qp_type.0 as u8,
+            qp_type: inner(self.qp).answered_by().0 as u8,
+            access: ATOMIC,
+            max_dest_rd_atomic: 1,
             port: 1,
             path_mtu: (attributes.path_mtu / 128).trailing_zeros() as u8,
             slots: self.slots,
@@ -103,25 +109,30 @@ impl Stage {
     }
 
     /// Posts a message. The owner does `then` when it has begun with it.
-    fn send(&self, wr_id: u64, then: impl Fn(&Cell) + Send) {
+    fn send(&self, wr_id: u64, then: impl Fn(&Cell) + Send + Sync) {
         let cell = self.cell();
         let turn = &cell.turn;
-        let (done, ends) = std::sync::mpsc::channel::<()>();
+        let (begun, start) = (AtomicBool::new(false), Instant::now());
+        let in_time = || start.elapsed() < Duration::from_secs(20);
         std::thread::scope(|scope| {
-            scope.spawn(move || {
-                while ends.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty) {
-                    if turn.begin() {
-                        return then(cell);
+            scope.spawn(|| {
+                while !turn.begin() {
+                    if !in_time() {
+                        return;
                     }
                     std::thread::yield_now();
                 }
+                then(cell);
+                begun.store(true, Ordering::Release);
             });
             assert_eq!(self.bench.send(self.qp, wr_id, LENGTH, |_| {}), 0);
-            // The owner may have begun too late for the first attempt.
-            while turn.step() != Step::Left && turn.step() != Step::Idle {
-                assert_eq!(self.bench.results(), []);
+            // The owner may have begun too late for the first attempt, which was taken back then.
+            let is_over = || matches!(turn.step(), Step::Left | Step::Idle);
+            while !(begun.load(Ordering::Acquire) && is_over()) {
+                assert!(in_time(), "the owner has not begun");
+                inner(self.qp).progress();
+                std::thread::yield_now();
             }
-            drop(done);
         });
     }
 
@@ -230,4 +241,49 @@ fn what_is_left_to_the_owner_is_offered_anew() {
     node.heap().free(area);
     // SAFETY: nobody uses it any more.
     assert_eq!(unsafe { (table().ibv_destroy_srq)(srq) }, 0);
+}
+
+/// The target is one process's, the queue another's: that one is asked for the atomic, and stopped.
+#[test]
+#[cfg_attr(miri, ignore = "it takes time, of which Miri has its own")]
+fn a_queues_process_that_was_stopped_owes_nothing_to_a_request_that_has_failed() {
+    let stage = Stage::new(ibv_qp_type::IBV_QPT_XRC_SEND);
+    let node = Arc::clone(inner(stage.qp).rnic.node());
+    let block = NEXT_BLOCK.fetch_add(1, Relaxed);
+    let (link, _other) = node.add_peer(block as u16, Segment::create().expect("memory"), AREA);
+    let (segment, srqn) = (link.segment(), block << 14 | QUEUE_PAIR);
+    let access = ATOMIC | ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0;
+    let region = MrCard { iova: IOVA, length: 4096, pd: PD, access, ..MrCard::default() };
+    segment.region(REGION).expect("small").publish(&mut Keeper::default(), KEY as u8, &region);
+    let card = QpCard { qpn: srqn, pd: PD, qp_type: RECEIVER.0 as u8, link_up: true, ..QpCard::default() };
+    let entry = segment.queue_pair(QUEUE_PAIR).expect("a small index");
+    entry.publish(&mut Keeper::default(), ibv_qp_state::IBV_QPS_RTR.0 as u8, &card);
+
+    let lane = inner(stage.qp).number.index as usize % LANES;
+    let turn = &cell(segment, AREA, lane).expect("it lies in the heap").0.turn;
+    let (bench, mut begun) = (&stage.bench, false);
+    std::thread::scope(|scope| {
+        let owner = scope.spawn(|| {
+            let until = Instant::now() + Duration::from_secs(5);
+            while !turn.begin() && Instant::now() < until {
+                std::thread::yield_now();
+            }
+        });
+        let posted = bench.send(stage.qp, 1, 8, |wr| {
+            wr.opcode = ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD;
+            let (remote_addr, rkey, compare_add, swap) = (IOVA, KEY, 1, 0);
+            wr.wr.atomic = ibv_send_wr__bindgen_ty_2__bindgen_ty_2 { remote_addr, rkey, compare_add, swap };
+            wr.qp_type.xrc.remote_srqn = srqn;
+        });
+        assert_eq!(posted, 0);
+        let failed = bench.wait_for(1);
+        begun = turn.step() == Step::Begun;
+        owner.join().expect("it ends");
+        assert_eq!(failed, [(1, RETRIES)]);
+    });
+    assert!(begun, "the owner was at it");
+    // Otherwise nobody who has this lane could ask that process for anything any more.
+    assert_eq!(link.owed(lane), None);
+    node.lose_peer(&link);
+    stage.end();
 }

@@ -107,6 +107,36 @@ fn what_makes_no_sense_is_refused() {
     let ends = Ends::new(&bench);
     // A target sends nothing, and a request of another pair has no number of a queue.
     assert_eq!(bench.send(ends.target, 1, 8, |_| {}), libc::ENOMEM);
+    // The queue is for what comes by its number alone: a pair that used it besides could outlive its number.
+    let caps = ibv_qp_cap { max_send_wr: 1, max_send_sge: 1, ..ibv_qp_cap::default() };
+    let mut init = ibv_qp_init_attr {
+        send_cq: bench.cq,
+        recv_cq: bench.cq,
+        srq: ends.srq,
+        cap: caps,
+        qp_type: ibv_qp_type::IBV_QPT_RC,
+        ..ibv_qp_init_attr::default()
+    };
+    // SAFETY: everything is live.
+    let refused = unsafe { (table().ibv_create_qp)(bench.pd, &raw mut init) };
+    assert_eq!((refused.is_null(), errno()), (true, libc::EINVAL));
+    // An initiator is not made for what it cannot post.
+    use ibv_qp_create_send_ops_flags as F;
+    for operation in [F::IBV_QP_EX_WITH_SEND_WITH_INV, F::IBV_QP_EX_WITH_FLUSH, F::IBV_QP_EX_WITH_BIND_MW] {
+        let mut init = ibv_qp_init_attr_ex {
+            send_cq: bench.cq,
+            cap: caps,
+            qp_type: ibv_qp_type::IBV_QPT_XRC_SEND,
+            comp_mask: ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_PD.0
+                | ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS.0,
+            pd: bench.pd,
+            send_ops_flags: operation.0.into(),
+            ..ibv_qp_init_attr_ex::default()
+        };
+        // SAFETY: everything is live.
+        let refused = unsafe { verbs::ibv_create_qp_ex(table(), bench.opened.0, &raw mut init) };
+        assert_eq!((refused.is_null(), errno()), (true, libc::EOPNOTSUPP));
+    }
     let basic = bench.srq(4);
     let mut none = 0;
     // SAFETY: everything is live.
