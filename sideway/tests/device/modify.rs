@@ -420,6 +420,10 @@ fn a_drained_pair_says_that_it_is(rig: &Rig) -> Outcome {
     pair.a.modify(attr.setup_state(S::SendQueueDrained).setup_sqd_async_notify(true)).unwrap();
     assert_eq!(attr.sqd_async_notify(), Some(true));
     let (now, _) = pair.a.qp.query(M::State).unwrap();
-    assert_eq!((now.state(), now.is_draining()), (Some(S::SendQueueDrained), Some(false)));
+    assert_eq!(now.state(), Some(S::SendQueueDrained));
+    // SoftRoCE of later kernels says for a while that a pair drains through which nothing was sent.
+    if pair.a.context.is_soft() {
+        assert_eq!(now.is_draining(), Some(false));
+    }
     Ok(())
 }
