@@ -43,14 +43,37 @@ fn errno(error: &dyn Error) -> Option<i32> {
     None
 }
 
+/// Whether a number says that there is no such thing.
+pub(super) fn is_unsupported(errno: i32) -> bool {
+    [libc::EOPNOTSUPP, libc::ENOSYS].contains(&errno)
+}
+
 /// Every error says which number it came with, or that it is about what there is not; in one line.
 pub(super) fn assert_says(error: &dyn Error, expected: i32) {
     let unsupported = error.source().is_some_and(|source| source.is::<Unsupported>());
-    if !(unsupported && [libc::EOPNOTSUPP, libc::ENOSYS].contains(&expected)) {
+    if !(unsupported && is_unsupported(expected)) {
         assert_eq!(errno(error), Some(expected), "{error}");
     }
     assert!(!error.to_string().contains('\n'), "{error}");
 }
+
+/// A failure is `Unsupported`, with verb and device, where its number says so, and says the number where not.
+macro_rules! assert_fails {
+    ($errno:expr, $verb:literal, $error:expr, $Unsupported:path) => {
+        match $error {
+            $Unsupported(sideway::ibverbs::Unsupported { verb, ref device, .. })
+                if $crate::control::is_unsupported($errno) =>
+            {
+                assert_eq!((verb, device.as_str()), ($verb, "fake0"));
+            }
+            error => {
+                assert!(!$crate::control::is_unsupported($errno), "{error}");
+                $crate::control::assert_says(&error, $errno);
+            }
+        }
+    };
+}
+pub(super) use assert_fails;
 
 #[test]
 fn the_device_list_can_fail() {

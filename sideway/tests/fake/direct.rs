@@ -25,7 +25,7 @@ use sideway::mlx5::{
 use sideway::sys::types::*;
 
 use super::SIGNALED;
-use super::control::{ERRNOS, assert_says};
+use super::control::{ERRNOS, assert_says, is_unsupported};
 use super::support::fake::direct::{DcAddress, DmabufArguments, QpArguments};
 use super::support::fake::{Fake, Lies, old_provider};
 
@@ -33,10 +33,6 @@ use super::support::fake::{Fake, Lies, old_provider};
 const EXTENDED: u32 =
     ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_PD.0 | ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS.0;
 const DRIVER: u32 = ibv_qp_type::IBV_QPT_DRIVER.0;
-
-fn is_unsupported(errno: i32) -> bool {
-    [libc::EOPNOTSUPP, libc::ENOSYS].contains(&errno)
-}
 
 /// What a pair is made of. The device goes last, and looks whether anything was left behind.
 struct Parts {

@@ -2,7 +2,6 @@
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use sideway::ibverbs::Unsupported;
 use sideway::ibverbs::address::Gid;
 use sideway::ibverbs::completion::BasicCompletionQueue;
 use sideway::ibverbs::completion_counter::{
@@ -30,31 +29,12 @@ use sideway::ibverbs::queue_pair::{
 use sideway::ibverbs::thread_domain::AllocateThreadDomainError;
 
 use super::Setup;
-use super::control::{ERRNOS, assert_says, lying};
+use super::control::{ERRNOS, assert_fails, assert_says, is_unsupported, lying};
 use super::support::fake::{Fake, old_provider, provider};
 
 type Pair = Setup<BasicQueuePair, BasicCompletionQueue>;
 
 const GROUP: Gid = Gid { raw: [0xff, 0x12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1] };
-
-fn is_unsupported(errno: i32) -> bool {
-    [libc::EOPNOTSUPP, libc::ENOSYS].contains(&errno)
-}
-
-/// A failure is `Unsupported`, with verb and device, where its number says so, and says the number where not.
-macro_rules! assert_fails {
-    ($errno:expr, $verb:literal, $error:expr, $Unsupported:path) => {
-        match $error {
-            $Unsupported(Unsupported { verb, ref device, .. }) if is_unsupported($errno) => {
-                assert_eq!((verb, device.as_str()), ($verb, "fake0"));
-            }
-            error => {
-                assert!(!is_unsupported($errno), "{error}");
-                assert_says(&error, $errno);
-            }
-        }
-    };
-}
 
 #[test]
 fn domains_can_fail() {

@@ -12,32 +12,13 @@ use sideway::ibverbs::memory_region::{MemoryKind, RegisterMemoryRegionError};
 use sideway::ibverbs::provider_buffer::AllocateProviderBufferError;
 use sideway::ibverbs::queue_pair::{BasicQueuePair, QueuePair, WorkRequestOperationType};
 use sideway::ibverbs::resolve::EthernetAddress;
-use sideway::ibverbs::{AccessFlags, DataInOrder, DataInOrderQuery, Unsupported};
+use sideway::ibverbs::{AccessFlags, DataInOrder, DataInOrderQuery};
 
 use super::Setup;
-use super::control::{ERRNOS, assert_says, lying};
+use super::control::{ERRNOS, assert_fails, assert_says, lying};
 use super::support::fake::{Fake, old_provider};
 
 const ACCESS: AccessFlags = AccessFlags::LocalWrite;
-
-fn is_unsupported(errno: i32) -> bool {
-    [libc::EOPNOTSUPP, libc::ENOSYS].contains(&errno)
-}
-
-/// A failure is `Unsupported`, with verb and device, where its number says so, and says the number where not.
-macro_rules! assert_fails {
-    ($errno:expr, $verb:literal, $error:expr, $Unsupported:path) => {
-        match $error {
-            $Unsupported(Unsupported { verb, ref device, .. }) if is_unsupported($errno) => {
-                assert_eq!((verb, device.as_str()), ($verb, "fake0"));
-            }
-            error => {
-                assert!(!is_unsupported($errno), "{error}");
-                assert_says(&error, $errno);
-            }
-        }
-    };
-}
 
 #[test]
 fn everything_can_fail() {

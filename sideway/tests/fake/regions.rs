@@ -5,6 +5,7 @@ use std::os::fd::AsFd;
 use std::process::Command;
 use std::sync::atomic::Ordering::Relaxed;
 
+use sideway::ibverbs::AccessFlags;
 use sideway::ibverbs::device::DeviceList;
 use sideway::ibverbs::device_memory::{AllocateDeviceMemoryError, CopyDeviceMemoryError};
 use sideway::ibverbs::import::ImportError;
@@ -14,31 +15,11 @@ use sideway::ibverbs::memory_region::{
     ReregisterMemoryRegionError,
 };
 use sideway::ibverbs::protection_domain::ProtectionDomain;
-use sideway::ibverbs::{AccessFlags, Unsupported};
 
-use super::control::{ERRNOS, assert_says, lying};
+use super::control::{ERRNOS, assert_fails, assert_says, is_unsupported, lying};
 use super::support::fake::{Fake, old_provider};
 
 const ACCESS: AccessFlags = AccessFlags::LocalWrite;
-
-fn is_unsupported(errno: i32) -> bool {
-    [libc::EOPNOTSUPP, libc::ENOSYS].contains(&errno)
-}
-
-/// A failure is `Unsupported`, with verb and device, where its number says so, and says the number where not.
-macro_rules! assert_fails {
-    ($errno:expr, $verb:literal, $error:expr, $Unsupported:path) => {
-        match $error {
-            $Unsupported(Unsupported { verb, ref device, .. }) if is_unsupported($errno) => {
-                assert_eq!((verb, device.as_str()), ($verb, "fake0"));
-            }
-            error => {
-                assert!(!is_unsupported($errno), "{error}");
-                assert_says(&error, $errno);
-            }
-        }
-    };
-}
 
 fn region(pd: &ProtectionDomain, len: usize) -> MemoryRegion {
     // SAFETY: the fake device touches no memory, and no reference is made to any.
