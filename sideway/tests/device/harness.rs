@@ -85,6 +85,11 @@ pub(crate) struct Rig {
 }
 
 impl Rig {
+    /// Whether the device is the kernel's software device, which answers otherwise here and there.
+    pub(crate) fn is_softroce(&self) -> bool {
+        self.open().query_device().unwrap().vendor_id() == 0xff_ffff
+    }
+
     /// The first device with an active port and an address, or the one that the environment names.
     fn find() -> Result<Self, String> {
         let list = DeviceList::new().map_err(|error| error.to_string())?;

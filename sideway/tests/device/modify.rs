@@ -345,10 +345,10 @@ fn an_alternate_path_is_told_as_it_was_set(rig: &Rig) -> Outcome {
         }
         // Kernels take none on Ethernet, whatever the device says of itself.
         Err(ModifyQueuePairError::Ibverbs { source, .. })
-            if source.raw_os_error() == Some(libc::EINVAL) && !pair.a.context.is_soft() =>
+            if source.raw_os_error() == Some(libc::EINVAL) && rig.is_softroce() =>
         {
             assert_eq!(pair.a.qp.state().unwrap(), S::ReadyToSend);
-            skip!("the device says that it migrates paths, and takes none");
+            skip!("SoftRoCE says that it migrates paths, and takes none");
         }
         result => result.unwrap(),
     }
@@ -377,7 +377,7 @@ fn what_the_device_does_not_have_is_unsupported(rig: &Rig) -> Outcome {
                 assert_eq!((error.verb, &*error.capability), ("ibv_modify_qp", "resizing of queue pairs"));
             }
             // SoftRoCE of later kernels takes what is as it was.
-            result => assert!(result.is_ok() && !pair.a.context.is_soft(), "{result:?}"),
+            result => assert!(result.is_ok() && rig.is_softroce(), "{result:?}"),
         }
     }
     let granted = pair.a.qp.control().capability();
@@ -424,7 +424,7 @@ fn a_drained_pair_says_that_it_is(rig: &Rig) -> Outcome {
     let (now, _) = pair.a.qp.query(M::State).unwrap();
     assert_eq!(now.state(), Some(S::SendQueueDrained));
     // SoftRoCE of later kernels says for a while that a pair drains through which nothing was sent.
-    if pair.a.context.is_soft() {
+    if !rig.is_softroce() {
         assert_eq!(now.is_draining(), Some(false));
     }
     Ok(())

@@ -47,12 +47,6 @@ fn capabilities(rig: &Rig) -> Capability {
     Capability::from_bits_retain(rig.open().query_device().unwrap().device_cap_flags())
 }
 
-/// SoftRoCE: its library takes the kernel's number for the flag of an invalidated key, and posts no classic atomic write; its
-/// later kernels say of whatever fails on this side that it was flushed.
-fn is_softroce(rig: &Rig) -> bool {
-    rig.open().query_device().unwrap().vendor_id() == 0xff_ffff
-}
-
 fn has(rig: &Rig, capability: Capability, what: &str) -> Outcome {
     if !capabilities(rig).intersects(capability) {
         skip!("the device has no {what}");
@@ -182,7 +176,8 @@ fn a_message_invalidates_a_window<Q: QpFlavour>(rig: &Rig) -> Outcome {
     unsafe { guard.construct_wr(4, SIGNALED).setup_send_inv(rkey).setup_sge(lkey, addr, 48) };
     guard.post().unwrap();
     assert_eq!(completion(&mut pair.a.send_cq), (4, Status::Success, Some(Opcode::Send), None));
-    let told = (!is_softroce(rig)).then_some(rkey);
+    // Its library takes the kernel's number for the flag of an invalidated key.
+    let told = (!rig.is_softroce()).then_some(rkey);
     assert_eq!(completion(&mut pair.b.recv_cq), (3, Status::Success, Some(Opcode::Receive), told));
     assert_eq!(pair.b.memory.get(8192, 48), pattern(6, 48));
     is_refused(&mut pair, rkey, 0);
@@ -191,7 +186,8 @@ fn a_message_invalidates_a_window<Q: QpFlavour>(rig: &Rig) -> Outcome {
 
 fn an_atomic_write_is_posted<Q: QpFlavour>(rig: &Rig) -> Outcome {
     has(rig, Capability::AtomicWrite, "atomic write")?;
-    if is_softroce(rig) && !std::any::type_name::<Q>().ends_with("::ExtendedQueuePair") {
+    // It posts no classic atomic write.
+    if rig.is_softroce() && !std::any::type_name::<Q>().ends_with("::ExtendedQueuePair") {
         skip!("SoftRoCE's library posts no classic atomic write");
     }
     let mut pair = Pair::<Q, Cq>::with(rig, |options| {
@@ -301,7 +297,7 @@ fn a_binding_that_the_device_refuses_fails(rig: &Rig) -> Outcome {
     guard.post().unwrap();
     let (wr_id, status, ..) = completion(&mut pair.b.send_cq);
     let expected =
-        if is_softroce(rig) { Status::WorkRequestFlushedError } else { Status::MemoryWindowBindError };
+        if rig.is_softroce() { Status::WorkRequestFlushedError } else { Status::MemoryWindowBindError };
     assert!(wr_id == 1 && [Status::MemoryWindowBindError, expected].contains(&status), "{status}");
     Ok(())
 }
