@@ -19,11 +19,10 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
-use rdma_examples::devices;
 use rdma_examples::pingpong::{
     self, Args, Ball, Patience, Plan, RECEIVE, Rally, Receives, SEND, exchange, report, start_poll, wire,
 };
-use rdma_examples::program::{self, Failure, note, say};
+use rdma_examples::program::{self, Failure, say};
 use sideway::ibverbs::AccessFlags;
 use sideway::ibverbs::address::AddressHandleAttribute;
 use sideway::ibverbs::completion::{CompletionChannel, GenericCompletionQueue, WorkCompletionStatus};
@@ -40,11 +39,7 @@ fn main() -> ExitCode {
 
 fn rc_pingpong_split() -> Result<(), Failure> {
     let plan = Plan::try_from(program::arguments::<Args>()?)?;
-    let list = devices::list()?;
-    let context = devices::one(&list, plan.ib_dev.as_deref())?.open()?;
-    let path = LocalPath::choose(&context, plan.ib_port, plan.gid_index)?;
-    plan.check(&context, &path)?;
-    note(format_args!("{}, port {}: {}", context.name(), path.port_num(), path.reason()));
+    let (context, path) = plan.open()?;
 
     let pd = context.alloc_pd()?;
     // Before the queue pair, so that it goes after it: the device writes to it as long as there is one.

@@ -7,7 +7,8 @@ use sideway::ibverbs::device_context::DeviceContext;
 use sideway::ibverbs::port::Mtu;
 use sideway::ibverbs::queue_pair::QueuePairType;
 
-use crate::program::Failure;
+use crate::devices;
+use crate::program::{Failure, note};
 
 /// What all ping-pongs are told.
 #[derive(Clone, Debug, clap::Args)]
@@ -369,12 +370,26 @@ impl Plan {
 }
 
 impl Plan {
+    /// Opens the device, chooses port and address, and says which and why.
+    ///
+    /// # Errors
+    ///
+    /// There is no such device, port or address, or it cannot do what is planned.
+    pub fn open(&self) -> Result<(DeviceContext, LocalPath), Failure> {
+        let list = devices::list()?;
+        let context = devices::one(&list, self.ib_dev.as_deref())?.open()?;
+        let path = LocalPath::choose(&context, self.ib_port, self.gid_index)?;
+        self.check(&context, &path)?;
+        note(format_args!("{}, port {}: {}", context.name(), path.port_num(), path.reason()));
+        Ok((context, path))
+    }
+
     /// Compares the plan with what device and port can do.
     ///
     /// # Errors
     ///
     /// A queue, the message or its packets are too large.
-    pub fn check(&self, context: &DeviceContext, path: &LocalPath) -> Result<(), Failure> {
+    fn check(&self, context: &DeviceContext, path: &LocalPath) -> Result<(), Failure> {
         let (name, port) = (context.name(), path.port_num());
         let device = context.query_device()?;
         // Everything that is received completes in one queue, together with one send of each queue pair.

@@ -6,7 +6,7 @@
 use std::time::Instant;
 
 use sideway::ibverbs::completion::{CompletionChannel, GenericCompletionQueue, WorkCompletionStatus};
-use sideway::ibverbs::connect::{Endpoint, LocalPath, connect};
+use sideway::ibverbs::connect::{Endpoint, connect};
 use sideway::ibverbs::queue_pair::{
     GenericQueuePair, PostSendGuard, QueuePair, QueuePairTable, WorkRequestFlags,
 };
@@ -14,7 +14,6 @@ use sideway::ibverbs::srq::SharedReceiveQueue;
 
 use super::args::MAX_PAIRS;
 use super::{Ball, Patience, Plan, RECEIVE, Receives, SEND, exchange, game, report, start_poll, wire};
-use crate::devices;
 use crate::program::{Failure, note, say};
 
 /// The message that comes in, and the one that goes out.
@@ -27,11 +26,7 @@ const OUT: u32 = 1;
 ///
 /// Whatever is not as it must be, or fails.
 pub fn play(plan: &Plan) -> Result<(), Failure> {
-    let list = devices::list()?;
-    let context = devices::one(&list, plan.ib_dev.as_deref())?.open()?;
-    let path = LocalPath::choose(&context, plan.ib_port, plan.gid_index)?;
-    plan.check(&context, &path)?;
-    note(format_args!("{}, port {}: {}", context.name(), path.port_num(), path.reason()));
+    let (context, path) = plan.open()?;
 
     let pd = context.alloc_pd()?;
     // Before the queues, so that it goes after them: the device writes to it as long as there is one.

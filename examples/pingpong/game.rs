@@ -1,5 +1,5 @@
 //! A message to and fro between two queue pairs: the short way, with one completion queue for everything,
-//! [`LocalPath::choose`] for the address and [`connect`] or [`activate_ud`] for the queue pair. `rc_pingpong`, `uc_pingpong`
+//! [`Plan::open`] for device and address and [`connect`] or [`activate_ud`] for the queue pair. `rc_pingpong`, `uc_pingpong`
 //! and `ud_pingpong` differ in the queue pair's type only.
 
 use std::time::Instant;
@@ -7,13 +7,12 @@ use std::time::Instant;
 use sideway::ibverbs::AccessFlags;
 use sideway::ibverbs::address_handle::{AddressHandle, GlobalRoutingHeader};
 use sideway::ibverbs::completion::{CompletionChannel, GenericCompletionQueue, WorkCompletionStatus};
-use sideway::ibverbs::connect::{ConnectOptions, Endpoint, LocalPath, activate_ud, connect};
+use sideway::ibverbs::connect::{ConnectOptions, Endpoint, activate_ud, connect};
 use sideway::ibverbs::queue_pair::{
     GenericQueuePair, PostSendGuard, QueuePair, QueuePairType, WorkRequestFlags,
 };
 
 use super::{Ball, Patience, Plan, RECEIVE, Rally, Receives, SEND, exchange, report, start_poll, wire};
-use crate::devices;
 use crate::program::{Failure, note, say};
 
 /// The Q_Key of both sides, C's.
@@ -25,11 +24,7 @@ pub const QKEY: u32 = 0x1111_1111;
 ///
 /// Whatever is not as it must be, or fails.
 pub fn play(plan: &Plan) -> Result<(), Failure> {
-    let list = devices::list()?;
-    let context = devices::one(&list, plan.ib_dev.as_deref())?.open()?;
-    let path = LocalPath::choose(&context, plan.ib_port, plan.gid_index)?;
-    plan.check(&context, &path)?;
-    note(format_args!("{}, port {}: {}", context.name(), path.port_num(), path.reason()));
+    let (context, path) = plan.open()?;
 
     let pd = context.alloc_pd()?;
     let is_datagram = plan.qp_type == QueuePairType::UnreliableDatagram;

@@ -22,7 +22,6 @@ use sideway::ibverbs::xrc::{XrcDomain, XrcDomainFlags};
 
 use super::wire::XrcAddress;
 use super::{Ball, Patience, Plan, RECEIVE, Rally, SEND, exchange, game, report, start_poll, wire};
-use crate::devices;
 use crate::program::{Failure, note, say};
 
 /// The message that comes in, and the one that goes out.
@@ -35,11 +34,7 @@ const OUT: u32 = 1;
 ///
 /// Whatever is not as it must be, or fails.
 pub fn play(plan: &Plan) -> Result<(), Failure> {
-    let list = devices::list()?;
-    let context = devices::one(&list, plan.ib_dev.as_deref())?.open()?;
-    let path = LocalPath::choose(&context, plan.ib_port, plan.gid_index)?;
-    plan.check(&context, &path)?;
-    note(format_args!("{}, port {}: {}", context.name(), path.port_num(), path.reason()));
+    let (context, path) = plan.open()?;
 
     let pd = context.alloc_pd()?;
     // Before the queues, so that it goes after them: the device writes to it as long as there is one.
