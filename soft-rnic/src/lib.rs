@@ -50,6 +50,7 @@
 //!
 //! The guide for users is `docs/soft-rnic.md` in the repository; `ARCHITECTURE.md` there tells how it works.
 
+mod cm;
 mod config;
 mod engine;
 pub mod faults;
@@ -57,6 +58,8 @@ mod node;
 mod objects;
 mod platform;
 mod queue_pair;
+pub mod rdmacm;
+mod rsocket;
 mod shared;
 pub mod status;
 mod sync;
@@ -65,6 +68,7 @@ pub mod verbs;
 /// What the fuzz targets in `fuzz/` call.
 #[cfg(fuzzing)]
 pub mod testing {
+    pub use crate::cm::hostile::hostile_messages;
     pub use crate::shared::hostile::hostile_segment;
 }
 
@@ -84,7 +88,7 @@ use crate::objects::setup::Setup;
 pub fn provider() -> Provider {
     static PROVIDER: OnceLock<Provider> = OnceLock::new();
     // SAFETY: the functions of this crate do what the C functions of the same names do; that is what it is for.
-    *PROVIDER.get_or_init(|| unsafe { Provider::from_tables("soft", verbs::table(), None) })
+    *PROVIDER.get_or_init(|| unsafe { Provider::from_tables("soft", verbs::table(), Some(rdmacm::table())) })
 }
 
 /// Whether the devices can be listed, and what is wrong with the configuration if not: `ibv_get_device_list` itself can say no

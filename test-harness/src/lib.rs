@@ -3,6 +3,7 @@
 //! A case is a function that takes what it runs on, its rig, and fails by a panic; one that this rig cannot run says why
 //! and is counted as ignored. Without a rig all cases are ignored, or fail where [`REQUIRE`] says so.
 
+use std::cell::RefCell;
 use std::process::ExitCode;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
@@ -49,6 +50,22 @@ pub struct Told {
     pub name: String,
     /// Why it was skipped, if it was.
     pub skipped: Option<String>,
+    /// What it [remarked](remark), in the order in which it did, each once.
+    pub remarks: Vec<String>,
+}
+
+thread_local! {
+    /// Of the case that this thread runs.
+    static REMARKS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Says something about the case that this thread runs, for whoever reads what it [told](Told).
+pub fn remark(words: String) {
+    REMARKS.with_borrow_mut(|remarks| {
+        if !remarks.contains(&words) {
+            remarks.push(words);
+        }
+    });
 }
 
 type Results = Arc<Mutex<Vec<Told>>>;
@@ -154,10 +171,11 @@ fn trial<R: Send + 'static>(
             let results = results.clone();
             Trial::ignorable_test(name.clone(), move || {
                 let watchdog = Watchdog::start(name.clone(), limit);
+                REMARKS.take();
                 let outcome = case(&rig);
                 drop(watchdog);
                 let skipped = outcome.err().map(|Skip(reason)| reason);
-                let result = Told { name, skipped: skipped.clone() };
+                let result = Told { name, skipped: skipped.clone(), remarks: REMARKS.take() };
                 results.lock().expect("no case fails while it holds this").push(result);
                 Ok(skipped.map_or(Completion::Completed, Completion::ignored_with))
             })

@@ -4,29 +4,37 @@ use core::ffi::c_int;
 
 use rdma_mummy_sys::types::ibv_fork_status;
 
-/// Defines a C function for each entry of the table: a required one is called as it is, an optional one that
-/// the table lacks fails with `EOPNOTSUPP`. The value before its arrow is what it then returns if it returns
-/// an `int`.
+/// Defines a C function for each entry of a table, whose name begins with the prefix: a required one is called as it is,
+/// an optional one that the table lacks fails with `EOPNOTSUPP`, and so does one that is refused. The value before its
+/// arrow is what it then returns if it returns an `int`.
 macro_rules! exports {
     (
+        $table:path, $prefix:literal;
         required { $(fn $name:ident($($arg:ident: $ty:ty),*) $(-> $ret:ty)?;)* }
         optional { $($failure:expr => fn $oname:ident($($oarg:ident: $oty:ty),*) $(-> $oret:ty)?;)* }
+        refused { $($rfailure:expr => fn $rname:ident($($rarg:ident: $rty:ty),*) $(-> $rret:ty)?;)* }
     ) => {
         $(
-            #[unsafe(no_mangle)]
+            #[unsafe(export_name = concat!($prefix, stringify!($name)))]
             unsafe extern "C" fn $name($($arg: $ty),*) $(-> $ret)? {
-                // SAFETY: the caller keeps what libibverbs asks for this function, and the table's asks for no more.
-                unsafe { ($crate::libibverbs::TABLE.$name)($($arg),*) }
+                // SAFETY: the caller keeps what the library asks for this function, and the table's asks for no more.
+                unsafe { ($table.$name)($($arg),*) }
             }
         )*
         $(
-            #[unsafe(no_mangle)]
+            #[unsafe(export_name = concat!($prefix, stringify!($oname)))]
             unsafe extern "C" fn $oname($($oarg: $oty),*) $(-> $oret)? {
-                match $crate::libibverbs::TABLE.$oname {
+                match $table.$oname {
                     // SAFETY: as above.
                     Some(function) => unsafe { function($($oarg),*) },
                     None => $crate::export::Refusal::refuse($failure),
                 }
+            }
+        )*
+        $(
+            #[unsafe(export_name = concat!($prefix, stringify!($rname)))]
+            extern "C" fn $rname($(_: $rty),*) $(-> $rret)? {
+                $crate::export::Refusal::refuse($rfailure)
             }
         )*
     };

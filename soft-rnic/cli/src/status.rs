@@ -85,6 +85,12 @@ fn table(rows: &[Row], fabric: Option<&str>) -> String {
     text
 }
 
+/// Of the connection manager.
+fn identifiers(statistics: &Statistics) -> String {
+    let all = &statistics.identifiers;
+    format!("{} ({} listening, {} connected)", all.count, all.listening, all.connected)
+}
+
 fn describe(text: &mut String, statistics: &Statistics, own: Option<u32>) {
     let devices = statistics.devices.iter().map(|device| match device.contexts {
         1 => device.name.clone(),
@@ -98,6 +104,7 @@ fn describe(text: &mut String, statistics: &Statistics, own: Option<u32>) {
         ("regions", format!("{} ({})", statistics.regions.count, size(statistics.regions.bytes))),
         ("completion queues", statistics.completion_queues.to_string()),
         ("shared receive queues", statistics.shared_receive_queues.to_string()),
+        ("identifiers", identifiers(statistics)),
     ];
     for (name, value) in lines {
         let _ = writeln!(text, "    {name:<24}{value}");
@@ -206,6 +213,11 @@ fn json_of(statistics: &Statistics) -> Value {
         "regions": { "count": statistics.regions.count, "bytes": statistics.regions.bytes },
         "completion_queues": statistics.completion_queues,
         "shared_receive_queues": statistics.shared_receive_queues,
+        "identifiers": {
+            "count": statistics.identifiers.count,
+            "listening": statistics.identifiers.listening,
+            "connected": statistics.identifiers.connected,
+        },
         "peers": peers.map(|peer| json!({ "pid": peer.pid, "paths": json_paths(&peer.traffic) }))
             .collect::<Vec<_>>(),
         "more_peers": statistics.more_peers,

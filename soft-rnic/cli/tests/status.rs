@@ -79,11 +79,17 @@ fn shown(fabric: &str, own: u32) {
     assert_eq!(statistics["queue_pairs"], kinds);
     assert_eq!(statistics["completion_queues"], 1);
     assert_eq!(statistics["regions"]["count"], 0);
+    assert_eq!(statistics["identifiers"], serde_json::json!({ "count": 0, "listening": 0, "connected": 0 }));
     assert_eq!(statistics["peers"][0]["paths"]["direct"]["messages"], 0);
 
     let table = words(&status(&["--fabric", fabric]));
     assert!(table.starts_with(&format!("{own}  ")), "{table}");
-    for line in ["soft0, inline", "1 UC RESET", "completion queues       1\n"] {
+    for line in [
+        "soft0, inline",
+        "1 UC RESET",
+        "completion queues       1\n",
+        "identifiers             0 (0 listening, 0 connected)\n",
+    ] {
         assert!(table.contains(line), "{line:?} is missing: {table}");
     }
     let is_own = |process: &Value| process["pid"] == own;

@@ -418,8 +418,8 @@ impl Rnic {
         let through = Pass::from_word(cell.pass.load(Relaxed));
         let entry = self.node().segment().queue_pair(queue_pair)?;
         if operation == Operation::Invalidate {
-            let by = self.queue_pairs().get(queue_pair).filter(|_| entry.holds(through))?.requester(true);
-            return Some(match self.invalidate(by, key) {
+            let queue_pair = self.queue_pairs().get(queue_pair).filter(|_| entry.holds(through))?;
+            return Some(match queue_pair.invalidate_for_peer(key) {
                 Ok(()) => INVALIDATED,
                 Err(Stays::Busy) => STILL_TOUCHED,
                 Err(Stays::Refused) => NOT_INVALIDATED,

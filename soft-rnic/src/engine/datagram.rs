@@ -28,7 +28,7 @@ impl Qp {
         after: &mut After,
     ) -> Outcome {
         let request = posted.request;
-        let Some(destination) = &request.destination else {
+        let Some(destination) = self.send_queue.destination(posted) else {
             return Outcome::Failed(ibv_wc_status::IBV_WC_LOC_QP_OP_ERR);
         };
         if destination.pd != self.pd.number()

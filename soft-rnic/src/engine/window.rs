@@ -17,9 +17,9 @@ use crate::queue_pair::{Qp, Sending};
 use crate::shared::mark::Mark;
 
 impl Rnic {
-    /// Takes the memory of the window with this key away from peers. A memory region's key is not for that: only those are
-    /// whose regions requests register (`man ibv_post_send`: there are none in user space).
-    pub(crate) fn invalidate(&self, by: Requester, key: u32) -> Result<(), Stays> {
+    /// Takes the memory of the window with this key away from peers; whether there was any. A memory region's key is not for that:
+    /// only those are whose regions requests register (`man ibv_post_send`: there are none in user space).
+    fn invalidate(&self, by: Requester, key: u32) -> Result<bool, Stays> {
         self.regions().window(key).ok_or(Stays::Refused)?.invalidate(by, key)
     }
 }
@@ -38,7 +38,7 @@ impl Qp {
         let result = if binds {
             self.bind(posted.request)
         } else {
-            self.rnic.invalidate(self.requester(false), posted.request.imm_data)
+            self.rnic.invalidate(self.requester(false), posted.request.imm_data).map(drop)
         };
         match result {
             Ok(()) => Outcome::Done,
@@ -56,7 +56,9 @@ impl Qp {
             length,
             access: lkey_access as u32,
         };
-        let window = self.rnic.regions().window_at(request.imm_data).ok_or(Stays::Refused)?;
+        // By its serial number: the one with that index may be another by now.
+        let window = self.rnic.regions().window(request.rkey);
+        let window = window.filter(|window| window.serial() == request.imm_data).ok_or(Stays::Refused)?;
         window.bind(self.requester(false), &bind)?;
         if window.is_of_type_2() {
             self.note_window(&window);
@@ -76,7 +78,7 @@ impl Qp {
         way.marks.remote.set(Mark::new(way.peer.index, Mark::NO_REGION));
         let result = if way.peer.link.is_own() {
             let peer = self.rnic.queue_pairs().get(way.peer.index).ok_or(Stop::Changed)?;
-            self.rnic.invalidate(peer.requester(true), key)
+            peer.invalidate_for_peer(key)
         } else {
             invalidate_by_asking(way, key).map_err(Stop::Broken)?
         };
@@ -86,14 +88,23 @@ impl Qp {
         })
     }
 
-    /// What a receive's completion says was invalidated is so, whatever its sender says.
+    /// The peer takes a window's memory away, of which its message will tell.
+    pub(super) fn invalidate_for_peer(&self, key: u32) -> Result<(), Stays> {
+        if self.rnic.invalidate(self.requester(true), key)? {
+            self.note_invalidated(key);
+        }
+        Ok(())
+    }
+
+    /// What a receive's completion says was invalidated is so, whatever its sender says. What was invalidated for this message is
+    /// left alone: if the key is good again, the program has bound it anew.
     #[cold]
     pub(crate) fn confirm_invalidated(&self, key: u32, status: ibv_wc_status) -> ibv_wc_status {
-        if self.rnic.regions().read(key).is_none() {
+        if self.was_invalidated(key) || self.rnic.regions().read(key).is_none() {
             return status;
         }
         match self.rnic.invalidate(self.requester(true), key) {
-            Ok(()) => status,
+            Ok(_) => status,
             Err(_) => ibv_wc_status::IBV_WC_REM_INV_REQ_ERR,
         }
     }

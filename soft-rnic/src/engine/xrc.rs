@@ -42,7 +42,7 @@ impl Qp {
         }
         sending.left = None;
         let target = sending.peer.clone().expect("it was just connected");
-        let receiver = match self.receiver_of(sending, &target, posted.request.srqn) {
+        let receiver = match self.receiver_of(sending, &target, posted.request.to) {
             Ok(receiver) => receiver,
             Err(NoPeer::Pending) => return self.soon(sending),
             Err(_) => return self.stopped(sending, Stop::Refused(Refused::Number), after),

@@ -114,6 +114,7 @@ fn fail_device(rnic: &Rnic, device: &'static Device) {
         FAILED.fetch_add(1, Relaxed);
         context.raise(Event { kind: ibv_event_type::IBV_EVENT_DEVICE_FATAL, element: Element::Device });
     }
+    rnic.ear().removed(device.number);
 }
 
 /// A context that had failed is closed.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use rdma_mummy_sys::types::ibv_wc_status;
 
-use super::{Action, Rule, RuleSet, Step, mix};
+use super::{Action, Rule, RuleSet, Step, drawn_between, mix};
 
 /// Attempts that are lost, still.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,9 +60,7 @@ impl Injected {
             Action::Drop(times) => self.lost = Some(Attempts::of(*times)),
             Action::Rnr(times) => self.not_ready = Some(Attempts::of(*times)),
             Action::Delay(least, most) => {
-                let range = most.saturating_sub(*least);
-                let part = range.mul_f64((drawn >> 11) as f64 / (1_u64 << 53) as f64);
-                self.until = Some(Instant::now() + *least + part);
+                self.until = Some(Instant::now() + drawn_between(*least, *most, drawn));
             }
             Action::Hold(others, most) => {
                 let now = set.executed.load(std::sync::atomic::Ordering::Relaxed);

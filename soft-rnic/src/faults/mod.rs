@@ -34,7 +34,7 @@ use std::time::{Duration, Instant};
 pub use parse::{RuleError, parse};
 pub(crate) use rule::Seen;
 pub use rule::{Action, Rule, Trait, Which};
-pub use words::{Call, Opcode, Step};
+pub use words::{Call, CmMessage, Opcode, Step};
 
 /// Read by every request, written when rules change: alone in its cache line.
 #[repr(align(128))]
@@ -232,6 +232,11 @@ impl RuleSet {
         self.on(|rule| rule.matches_call(call, device), &format_args!("{call} of soft{device}"), act);
     }
 
+    /// The same for a message of the connection manager.
+    pub(crate) fn on_message(&self, message: CmMessage, act: impl FnMut(&Rule, u64)) {
+        self.on(|rule| rule.matches_message(message), &format_args!("the message {message}"), act);
+    }
+
     fn on(
         &self,
         matches: impl Fn(&Rule) -> bool,
@@ -264,6 +269,12 @@ impl Which {
             Self::Chance(chance) => ((drawn >> 11) as f64) < chance * (1_u64 << 53) as f64,
         }
     }
+}
+
+/// A time between the two, as a number of chance says.
+pub(crate) fn drawn_between(least: Duration, most: Duration, drawn: u64) -> Duration {
+    let range = most.saturating_sub(least);
+    least + range.mul_f64((drawn >> 11) as f64 / (1_u64 << 53) as f64)
 }
 
 /// Chance as a function: any number to one that has nothing to do with it (the finalizer of SplitMix64; Steele, Lea, Flood:

@@ -6,8 +6,8 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::rule::{Action, Rule, Trait, Which};
-use super::words::{Call, ERRNOS, Opcode, QP_TYPES, STATUSES, Step};
+use super::rule::{Action, MOST_COPIES, Rule, Trait, Which};
+use super::words::{Call, CmMessage, ERRNOS, Opcode, QP_TYPES, STATUSES, Step};
 use crate::config::{Limits, MAX_DEVICES, MAX_PORTS};
 
 /// A rule that cannot be.
@@ -119,7 +119,7 @@ fn plain(word: &str) -> String {
 
 const ACTIONS: &str = "an action: drop[=TIMES], delay=TIME[..TIME], hold=COUNT[:TIME], status=STATUS, rnr[=TIMES], \
     flip[=BITS], split=TIME, cq_overrun, srq_limit, port_down[=TIME], port_up, qp_fatal, device_fatal, errno=ERRNO, \
-    crash=STEP, stop=STEP, pause=STEP:TIME, no_gids, no_atomics, node_guid=, vendor_id=, vendor_part_id=, hw_ver=, or a limit such as \
+    crash=STEP, stop=STEP, pause=STEP:TIME, duplicate[=TIMES], reject[=REASON], no_gids, no_atomics, node_guid=, vendor_id=, vendor_part_id=, hw_ver=, or a limit such as \
     max_sge=1";
 
 /// How long a held request waits at most, if that is not said.
@@ -132,6 +132,7 @@ fn action(begin: usize, word: &str) -> Result<Action, Wrong> {
     let end = (begin + word.len(), "");
     let needed = value.unwrap_or(end);
     let times = || value.map(|value| number(value, 1, u32::MAX.into()).map(|n| n as u32)).transpose();
+    let copies = || value.map_or(Ok(1), |value| number(value, 1, MOST_COPIES.into()).map(|n| n as u32));
     let alone = |action: Action| match value {
         None => Ok(action),
         Some((at, value)) => wrong(at, value, format!("allowed: {name} has no value")),
@@ -155,6 +156,10 @@ fn action(begin: usize, word: &str) -> Result<Action, Wrong> {
         "crash" => one_of(needed, Step::ALL, "").map(Action::Crash),
         "stop" => one_of(needed, Step::ALL, "").map(Action::Stop),
         "pause" => pause(needed),
+        "duplicate" => Ok(Action::Duplicate(copies()?)),
+        "reject" => Ok(Action::Reject(
+            value.map(|value| number(value, 1, u8::MAX.into())).transpose()?.map(|n| n as u8),
+        )),
         "no_gids" => alone(Action::Trait(Trait::NoGids)),
         "no_atomics" => alone(Action::Trait(Trait::NoAtomics)),
         "node_guid" => made_as(Trait::NodeGuid(number(needed, 0, u64::MAX)?)),
@@ -172,7 +177,7 @@ fn action(begin: usize, word: &str) -> Result<Action, Wrong> {
     }
 }
 
-const CONDITIONS: &str = "a condition: device=softN, port=, qpn=, qp_type=, opcode=, size=, call=, nth=, first=, from=, every= \
+const CONDITIONS: &str = "a condition: device=softN, port=, qpn=, qp_type=, opcode=, size=, call=, cm=, nth=, first=, from=, every= \
     or chance=";
 
 fn condition(rule: &mut Rule, begin: usize, word: &str) -> Result<(), Wrong> {
@@ -206,6 +211,10 @@ fn condition(rule: &mut Rule, begin: usize, word: &str) -> Result<(), Wrong> {
         }
         "call" => {
             rule.call = Some(one_of(value, Call::ALL, "ibv_")?);
+            return Ok(());
+        }
+        "cm" => {
+            rule.cm = several(value, CmMessage::ALL, "")?;
             return Ok(());
         }
         "nth" => Which::Nth(count()?),

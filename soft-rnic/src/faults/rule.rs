@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use rdma_mummy_sys::types::{ibv_qp_type, ibv_wc_status};
 
-use super::words::{Call, ERRNOS, Opcode, QP_TYPES, STATUSES, Step, word_of};
+use super::words::{Call, CmMessage, ERRNOS, Opcode, QP_TYPES, STATUSES, Step, word_of};
+
+/// How often more a message arrives, at most: each copy is made.
+pub(super) const MOST_COPIES: u32 = 100;
 
 /// What goes wrong.
 #[derive(Clone, Debug, PartialEq)]
@@ -49,6 +52,11 @@ pub enum Action {
     Pause(Step, Duration),
     /// The device is another than it is, from the beginning: to be given in the configuration.
     Trait(Trait),
+    /// The message of the connection manager arrives so many times more.
+    Duplicate(u32),
+    /// The message of the connection manager does not arrive, and each side hears that the other has rejected the connection, for
+    /// this reason (`None`: that of a program that says no).
+    Reject(Option<u8>),
 }
 
 /// How a device differs from a whole one.
@@ -110,12 +118,13 @@ pub struct Rule {
     /// From the first to the second, both of them included.
     pub(super) size: Option<(u64, u64)>,
     pub(super) call: Option<Call>,
+    pub(super) cm: Vec<CmMessage>,
     pub(super) which: Which,
 }
 
 impl Rule {
     /// A rule for everything that the action can be for: requests, but receives for [`Action::SrqLimit`]. Calls have to be
-    /// [named](Self::call).
+    /// [named](Self::call), and so have [messages](Self::cm) of the connection manager.
     pub fn new(action: Action) -> Self {
         Self {
             action,
@@ -126,6 +135,7 @@ impl Rule {
             opcodes: Vec::new(),
             size: None,
             call: None,
+            cm: Vec::new(),
             which: Which::All,
         }
     }
@@ -179,6 +189,13 @@ impl Rule {
         self
     }
 
+    /// When this message of the connection manager is sent; asked again: or that. Each time that it is sent is one that matches.
+    #[must_use]
+    pub fn cm(mut self, message: CmMessage) -> Self {
+        self.cm.push(message);
+        self
+    }
+
     /// Only the k-th that matches.
     #[must_use]
     pub fn nth(self, k: u64) -> Self {
@@ -215,6 +232,23 @@ impl Rule {
             || !self.opcodes.is_empty()
             || self.size.is_some();
         let choosy = self.which != Which::All || self.call.is_some();
+        if !self.cm.is_empty() {
+            if restricted || self.call.is_some() || self.device.is_some() {
+                return Err("an action on messages of the connection manager: it can have cm= and how often");
+            }
+            return match &self.action {
+                A::Duplicate(copies) if !(1..=MOST_COPIES).contains(copies) => {
+                    Err("so often: a message arrives 1 to 100 times more")
+                }
+                A::Drop(None) | A::Delay(..) | A::Duplicate(_) => Ok(()),
+                A::Drop(Some(_)) => {
+                    Err("counted: a message is lost each time that it is sent; say first= for the first ones")
+                }
+                A::Reject(_) if self.cm.iter().all(|message| message.can_be_rejected()) => Ok(()),
+                A::Reject(_) => Err("an action on what can be rejected: cm= req, rep, rtu, sidr_req"),
+                _ => Err("an action on messages of the connection manager: drop, delay=, duplicate, reject"),
+            };
+        }
         let of_requests = || match (self.call, receives) {
             (None, false) => Ok(()),
             (Some(_), _) => Err("an action on requests: it cannot have call="),
@@ -224,6 +258,9 @@ impl Rule {
             A::Errno(_) if self.call.is_none() => Err("an action on calls: it needs call="),
             A::Errno(_) if restricted => Err("an action on calls: it can have device=, call= and how often"),
             A::Errno(_) => Ok(()),
+            A::Duplicate(_) | A::Reject(_) => {
+                Err("an action on messages of the connection manager: it needs cm=")
+            }
             A::Drop(_) | A::Delay(..) | A::Hold(..) | A::Flip(_) | A::Split(_) => of_requests(),
             A::Crash(_) | A::Stop(_) | A::Pause(..) => of_requests(),
             A::Rnr(_) if self.opcodes.iter().all(|opcode| opcode.takes_receive()) => of_requests(),
@@ -244,6 +281,10 @@ impl Rule {
         }
     }
 
+    pub(super) fn matches_message(&self, message: CmMessage) -> bool {
+        self.cm.contains(&message)
+    }
+
     /// What the rule is for, as the caller sees it.
     pub(super) fn matches_work(&self, seen: &Seen) -> bool {
         let wants_receives = self.action == Action::SrqLimit || self.opcodes.contains(&Opcode::Recv);
@@ -256,6 +297,7 @@ impl Rule {
         };
         right_kind
             && self.call.is_none()
+            && self.cm.is_empty()
             && !matches!(self.action, Action::Trait(_))
             && self.device.is_none_or(|device| device == seen.device)
             && self.port.is_none_or(|port| port == seen.port)
@@ -333,6 +375,9 @@ impl fmt::Display for Action {
             Self::Crash(step) => write!(f, "crash={step}"),
             Self::Stop(step) => write!(f, "stop={step}"),
             Self::Pause(step, time) => write!(f, "pause={step}:{}", Time(*time)),
+            Self::Duplicate(copies) => write!(f, "duplicate={copies}"),
+            Self::Reject(None) => f.write_str("reject"),
+            Self::Reject(Some(reason)) => write!(f, "reject={reason}"),
             Self::Trait(of) => match of {
                 Trait::Limit(name, value) => write!(f, "{name}={value}"),
                 Trait::VendorId(id) => write!(f, "vendor_id={id:#x}"),
@@ -375,6 +420,10 @@ impl fmt::Display for Rule {
         }
         if let Some(call) = self.call {
             write!(f, " call={call}")?;
+        }
+        if !self.cm.is_empty() {
+            let words = self.cm.iter().map(ToString::to_string);
+            write!(f, " cm={}", words.collect::<Vec<_>>().join(","))?;
         }
         match self.which {
             Which::All => Ok(()),

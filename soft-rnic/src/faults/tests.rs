@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rdma_mummy_sys::types::{ibv_qp_type, ibv_wc_status};
 
-use super::words::{Call, ERRNOS, Opcode, QP_TYPES, STATUSES, Step};
+use super::words::{Call, CmMessage, ERRNOS, Opcode, QP_TYPES, STATUSES, Step};
 use super::*;
 
 fn one(text: &str) -> Rule {
@@ -48,6 +48,10 @@ fn rules_are_read() {
             Rule::new(Action::Crash(Step::MidCopy)).opcode(Opcode::RdmaWrite),
         ),
         ("pause=before-doorbell:2ms", Rule::new(Action::Pause(Step::BeforeDoorbell, ms(2)))),
+        ("drop cm=REQ,rep nth=2", Rule::new(Action::Drop(None)).cm(CmMessage::Req).cm(CmMessage::Rep).nth(2)),
+        ("duplicate cm=rtu", Rule::new(Action::Duplicate(1)).cm(CmMessage::Rtu)),
+        ("reject cm=sidr-req", Rule::new(Action::Reject(None)).cm(CmMessage::SidrReq)),
+        ("reject=8 cm=req", Rule::new(Action::Reject(Some(8))).cm(CmMessage::Req)),
         ("vendor_id=0x15b3", Rule::new(Action::Trait(Trait::VendorId(0x15b3)))),
     ] {
         assert_eq!(one(text), rule, "{text}");
@@ -89,6 +93,10 @@ fn every_action() -> Vec<String> {
         "hw_ver=0x3",
         "max_sge=1",
         "max_mr_size=4096",
+        "delay=1ms cm=req,rep",
+        "duplicate=100 cm=drep",
+        "reject cm=rep",
+        "reject=255 cm=sidr_req",
     ]
     .map(str::to_owned)
     .into();
@@ -98,6 +106,7 @@ fn every_action() -> Vec<String> {
         [format!("crash={word}"), format!("stop={word}"), format!("pause={word}:2ms")]
     }));
     all.extend(Call::ALL.iter().map(|(word, _)| format!("errno=EIO call={word}")));
+    all.extend(CmMessage::ALL.iter().map(|(word, _)| format!("drop cm={word}")));
     all.extend(Opcode::ALL.iter().map(|(word, _)| format!("qp_fatal opcode={word}")));
     all.extend(QP_TYPES.iter().map(|(word, _)| format!("drop qp_type={word}")));
     all
@@ -138,6 +147,17 @@ fn an_error_names_the_rule_the_place_and_what_is_allowed() {
         ("status", 1, 7, "", "one of success"),
         ("qp_fatal=1", 1, 10, "1", "allowed: qp_fatal has no value"),
         ("errno=ENOMEM", 1, 1, "errno=ENOMEM", "it needs call="),
+        ("drop cm=reqq", 1, 9, "reqq", "one of req, mra, rep"),
+        ("duplicate", 1, 1, "duplicate", "it needs cm="),
+        ("duplicate=101 cm=req", 1, 11, "101", "a number from 1 to 100"),
+        ("reject", 1, 1, "reject", "it needs cm="),
+        ("reject=256 cm=req", 1, 8, "256", "a number from 1 to 255"),
+        ("reject cm=req,drep", 1, 1, "reject cm=req,drep", "cm= req, rep, rtu, sidr_req"),
+        ("drop=2 cm=req", 1, 1, "drop=2 cm=req", "say first="),
+        ("drop cm=req device=soft0", 1, 1, "drop cm=req device=soft0", "cm= and how often"),
+        ("drop cm=req call=reg_mr", 1, 1, "drop cm=req call=reg_mr", "cm= and how often"),
+        ("flip cm=req", 1, 1, "flip cm=req", "drop, delay=, duplicate, reject"),
+        ("no_gids cm=req", 1, 1, "no_gids cm=req", "drop, delay=, duplicate, reject"),
         ("errno=EWHAT call=reg_mr", 1, 7, "EWHAT", "one of EPERM"),
         ("errno=4096 call=reg_mr", 1, 7, "4096", "a number from 1 to 4095"),
         ("errno=EIO call=post_send", 1, 16, "post_send", "one of open_device"),

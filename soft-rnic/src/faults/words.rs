@@ -225,6 +225,37 @@ impl Call {
     }
 }
 
+words! {
+    /// A message of the connection manager (InfiniBand specification, chapter 12).
+    pub enum CmMessage {
+        /// A connection is asked for.
+        Req = "req",
+        /// The request or the reply has come, and whoever got it needs time.
+        Mra = "mra",
+        /// A request is accepted.
+        Rep = "rep",
+        /// The side that asked is ready.
+        Rtu = "rtu",
+        /// A request, or a reply, is rejected.
+        Rej = "rej",
+        /// The connection is to end.
+        Dreq = "dreq",
+        /// It has ended.
+        Drep = "drep",
+        /// A datagram service is asked for.
+        SidrReq = "sidr_req",
+        /// Where its datagrams go, or why nowhere.
+        SidrRep = "sidr_rep",
+    }
+}
+
+impl CmMessage {
+    /// Whether the other side can reject it.
+    pub(super) fn can_be_rejected(self) -> bool {
+        matches!(self, Self::Req | Self::Rep | Self::Rtu | Self::SidrReq)
+    }
+}
+
 /// The types of queue pairs.
 pub(super) const QP_TYPES: &[(&str, ibv_qp_type)] = &[
     ("rc", ibv_qp_type::IBV_QPT_RC),

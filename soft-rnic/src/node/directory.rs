@@ -77,7 +77,12 @@ impl Directory {
 
     /// The link to a queue pair's owner, if there is one already.
     pub(crate) fn linked(&self, qpn: u32) -> Option<Arc<Link>> {
-        match &*self.known(block_of(qpn)?).read().unwrap_or_else(PoisonError::into_inner) {
+        self.linked_block(block_of(qpn)?)
+    }
+
+    /// The same by the block.
+    pub(crate) fn linked_block(&self, block: u16) -> Option<Arc<Link>> {
+        match &*self.known(block).read().unwrap_or_else(PoisonError::into_inner) {
             Known::Link(link) if link.alive() => Some(Arc::clone(link)),
             _ => None,
         }

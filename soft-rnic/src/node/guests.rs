@@ -6,12 +6,13 @@ use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use super::heap::HeapRange;
-use super::message::{REQUEST, Reply, Request, ShareId, Welcome};
+use super::mail::Voice;
+use super::message::{ProcessId, REQUEST, Reply, Request, ShareId, Welcome};
 use super::seats::Taken;
 use super::service::{Entry, Service, TURN};
 use super::{CALL_CELL, State};
 use crate::platform::process::{Lifeline, Process};
-use crate::platform::socket::{Received, Socket};
+use crate::platform::socket::{MANY, Received, ReceivedMany, Room, Socket};
 use crate::platform::user;
 use crate::shared::mark::{LANES, MarkCell};
 use crate::shared::segment::LAYOUT_VERSION;
@@ -27,7 +28,9 @@ const DYING: Duration = Duration::from_millis(200);
 /// How often it is asked for one that nobody tells of.
 const ASK_AGAIN: Duration = Duration::from_millis(20);
 /// How long nobody is let in when there are too many, or no descriptors.
-const PAUSE: Duration = Duration::from_millis(50);
+pub(crate) const PAUSE: Duration = Duration::from_millis(50);
+/// Packets that the dead may have left: more than fit into a socket.
+const REST: usize = 1 << 14;
 
 /// Where a block's guests come in.
 pub(crate) struct Listener {
@@ -54,6 +57,10 @@ pub(crate) struct Guest {
     waits_for_room: bool,
     /// It has said that it leaves.
     parted: bool,
+    /// Who it is, as it says, and as the system says.
+    pub(crate) process: ProcessId,
+    pub(crate) pid: u32,
+    pub(crate) voice: Voice,
 }
 
 /// A guest whose connection has ended without a word. If its process lives (it may have closed descriptors that it does not
@@ -134,10 +141,10 @@ impl Service {
             Received::End => None,
         };
         let guest = match request {
-            Some(Request::Hello { version: LAYOUT_VERSION, .. }) => {
+            Some(Request::Hello { version: LAYOUT_VERSION, process }) => {
                 // Whoever calls may be in a group, and may have given up waiting for the answer.
                 self.state.segment.header().newcomers.fetch_add(1, AcqRel);
-                self.welcome(&knock)
+                self.welcome(&knock).map(|(taken, calls)| (taken, calls, process))
             }
             Some(Request::Hello { version, .. }) => {
                 log::warn!(
@@ -153,7 +160,7 @@ impl Service {
             }
             _ => None,
         };
-        let Some((taken, calls)) = guest else {
+        let Some((taken, calls, process)) = guest else {
             self.ignore(&knock.socket);
             return None;
         };
@@ -166,6 +173,9 @@ impl Service {
             untold,
             waits_for_room,
             parted,
+            process,
+            pid: knock.pid,
+            voice: Voice::default(),
         }))
     }
 
@@ -234,26 +244,7 @@ impl Service {
         if guest.waits_for_room {
             self.tell(token, &mut guest);
         }
-        let mut buffer = [0; REQUEST];
-        let mut ended = false;
-        for _ in 0..TURN {
-            match guest.socket.receive(&mut buffer) {
-                Received::Packet(len, _) => match Request::decode(&buffer[..len]) {
-                    Some(Request::Doorbell(doorbell)) => self.state.answer(guest.taken.link, doorbell),
-                    Some(Request::Share { share, write }) => self.give_share(&mut guest, share, write),
-                    Some(Request::Goodbye) => guest.parted = true,
-                    // It is not thrown out: as long as it lives, its marks must be waited for.
-                    Some(Request::Hello { .. } | Request::Status { .. }) | None => {
-                        log::debug!("the peer at link {} sends what makes no sense", guest.taken.link);
-                    }
-                },
-                Received::Nothing => break,
-                Received::End => {
-                    ended = true;
-                    break;
-                }
-            }
-        }
+        let ended = self.hear(&mut guest, TURN);
         let word = &self.state.segment.header().look_everywhere;
         if word.load(Relaxed) != 0
             && word.swap(0, SeqCst) != 0
@@ -264,8 +255,56 @@ impl Service {
         if ended { self.hear_end(token, guest) } else { Some(Entry::Guest(guest)) }
     }
 
+    /// Reads so many packets at most, or a few more. True at the end of the connection.
+    fn hear(&mut self, guest: &mut Guest, most: usize) -> bool {
+        // What one says may lead to hearing another.
+        let mut room = self.room.take().unwrap_or_else(Room::new);
+        let mut ended = false;
+        for _ in 0..most.div_ceil(MANY) {
+            let count = match guest.socket.receive_many(&mut room) {
+                ReceivedMany::Packets(count) => count,
+                ReceivedMany::Nothing => break,
+                ReceivedMany::End => {
+                    ended = true;
+                    break;
+                }
+            };
+            for packet in (0..count).map(|index| room.packet(index)).take_while(|packet| !packet.is_empty()) {
+                if !self.hear_packet(guest, packet) {
+                    // It is not thrown out: as long as it lives, its marks must be waited for.
+                    log::debug!("the peer at link {} sends what makes no sense", guest.taken.link);
+                }
+            }
+            if count < MANY {
+                // There are no more, or those that are there wake the thread again.
+                break;
+            }
+        }
+        self.room = Some(room);
+        ended
+    }
+
+    /// False if it makes no sense.
+    fn hear_packet(&mut self, guest: &mut Guest, packet: &[u8]) -> bool {
+        match Request::decode(packet) {
+            Some(Request::Doorbell(doorbell)) => self.state.answer(guest.taken.link, doorbell),
+            Some(Request::Share { share, write }) => self.give_share(guest, share, write),
+            Some(Request::Goodbye) => guest.parted = true,
+            Some(Request::Letter { from, letter }) => return self.hear_letter(guest, from, letter),
+            Some(Request::Amnesia { from }) => return self.hear_amnesia(guest, from),
+            Some(Request::Hello { .. } | Request::Status { .. }) | None => return false,
+        }
+        true
+    }
+
+    /// Reads what one who is dead has left. True at the end of the connection.
+    pub(crate) fn hear_rest(&mut self, guest: &mut Guest) -> bool {
+        self.hear(guest, REST)
+    }
+
     /// The connection has ended: so has the guest, if it has said so, or its process is dead.
-    fn hear_end(&mut self, token: u64, guest: Guest) -> Option<Entry> {
+    pub(crate) fn hear_end(&mut self, token: u64, mut guest: Guest) -> Option<Entry> {
+        self.hear_silence(&mut guest);
         let State { segment, seats, .. } = &*self.state;
         let has_left = guest.parted || segment.mark(guest.taken.link, 0).is_some_and(MarkCell::has_left);
         let process = match Lifeline::of(&guest.socket, seats.process(guest.taken)) {
@@ -368,7 +407,11 @@ impl Service {
             _ => None,
         });
         match token.and_then(|token| self.entries.remove(&token)) {
-            Some(Entry::Guest(guest)) => self.lose_guest(guest),
+            Some(Entry::Guest(mut guest)) => {
+                self.hear_rest(&mut guest);
+                self.hear_silence(&mut guest);
+                self.lose_guest(guest);
+            }
             Some(Entry::Silent(silent)) => self.bury(silent),
             _ => {}
         }

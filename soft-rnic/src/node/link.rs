@@ -44,6 +44,10 @@ struct Peer {
     /// The system has forbidden it since.
     vm_lost: AtomicBool,
     views: Views,
+    /// The service thread's name for the connection.
+    token: u64,
+    /// It is waiting for room in the socket.
+    awaits_room: AtomicBool,
 }
 
 /// One per peer, whatever number of blocks it has.
@@ -86,12 +90,26 @@ impl Link {
         segment: Segment,
         welcome: Welcome,
         common: Arc<Common>,
+        token: u64,
     ) -> Self {
         let Welcome { process, link: number, call_area, probe, probe_address, gids, .. } = welcome;
         let (vm, views) = (OnceLock::new(), Views::new());
         let identity = Process::find(pid);
         let vm_lost = AtomicBool::new(false);
-        let peer = Peer { socket, process, pid, identity, probe, probe_address, vm, vm_lost, views };
+        let awaits_room = AtomicBool::new(false);
+        let peer = Peer {
+            socket,
+            process,
+            pid,
+            identity,
+            probe,
+            probe_address,
+            vm,
+            vm_lost,
+            views,
+            token,
+            awaits_room,
+        };
         Self {
             number,
             segment: Arc::new(segment),
@@ -186,6 +204,21 @@ impl Link {
 
     pub(crate) fn socket(&self) -> Option<&Socket> {
         self.peer.as_ref().map(|peer| &peer.socket)
+    }
+
+    /// The service thread's name for the connection.
+    pub(crate) fn token(&self) -> Option<u64> {
+        self.peer.as_ref().map(|peer| peer.token)
+    }
+
+    /// Whether the service thread is waiting for room in the socket.
+    pub(crate) fn awaits_room(&self) -> bool {
+        self.peer.as_ref().is_some_and(|peer| peer.awaits_room.load(Ordering::Relaxed))
+    }
+
+    /// Notes that it is, or is not. True if that is new.
+    pub(crate) fn await_room(&self, room: bool) -> bool {
+        self.peer.as_ref().is_some_and(|peer| peer.awaits_room.swap(room, Ordering::Relaxed) != room)
     }
 
     /// What was sent over the link.

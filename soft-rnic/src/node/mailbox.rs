@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::link::Link;
 use super::message::{Doorbell, ShareId};
-use crate::platform::socket::{Received, Socket};
+use super::ports::{Door, Port};
+use super::questions::Seeker;
+use crate::platform::socket::Socket;
 
 /// Something for the service thread to do.
 #[derive(Debug)]
@@ -31,6 +33,21 @@ pub(crate) enum Command {
     Suspect(Arc<Link>),
     /// Shareable memory was taken away: peers are to unmap it.
     ShareGone(ShareId),
+    /// Letters for this block wait, and nobody sends them.
+    Mail {
+        block: u16,
+    },
+    /// A port was taken, or a group of them.
+    Door(Arc<Door>),
+    /// It was let go.
+    Shut {
+        token: u64,
+    },
+    /// Somebody wants to know who has a port.
+    Question {
+        port: Port,
+        seeker: Seeker,
+    },
     /// Everybody is to be found.
     Census {
         of: u32,
@@ -119,12 +136,17 @@ impl Mailbox {
         }
     }
 
-    /// Takes all commands. What is posted after this rings again.
-    pub(crate) fn take(&self) -> Vec<Command> {
+    /// The bell was heard. What is posted after this rings again; what was posted before is there to be [taken](Self::take).
+    pub(crate) fn hear(&self) {
         if let Some(bell) = self.bell.get() {
-            while matches!(bell.heard.receive(&mut [0; 1]), Received::Packet(..)) {}
+            // One at a time: if there is another, it is heard again.
+            let _ = bell.heard.receive(&mut [0; 1]);
         }
         self.rung.store(false, Ordering::SeqCst);
+    }
+
+    /// Takes all commands. Of those that are posted after this, the bell tells.
+    pub(crate) fn take(&self) -> Vec<Command> {
         core::mem::take(&mut *self.commands.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

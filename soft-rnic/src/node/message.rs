@@ -2,13 +2,20 @@
 //!
 //! Every packet is decoded whole or not at all, and nothing in it is believed before it was checked.
 
+use arrayvec::ArrayVec;
+
+use super::numbers::LAST_BLOCK;
 use crate::shared::segment::{LAYOUT_VERSION, MAX_LINKS};
 use crate::status::{self, STATUS_VERSION, Statistics};
 
 /// First word of the first packet of either side.
 const MAGIC: u64 = u64::from_le_bytes(*b"softrnic");
-/// Longest packet of a guest.
-pub(crate) const REQUEST: usize = 40;
+/// Longest packet of a guest, and one byte more, which shows that one is too long.
+pub(crate) const REQUEST: usize = LETTER_HEADER + LETTER + 1;
+/// The longest message of a connection manager.
+pub(crate) const LETTER: usize = 1024;
+/// What is in front of it.
+pub(crate) const LETTER_HEADER: usize = 3;
 /// GIDs that are told, at most.
 pub(crate) const MAX_GIDS: usize = 1024;
 const PORT_GID: usize = 18;
@@ -48,7 +55,7 @@ pub(crate) struct ShareId {
 
 /// From a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Request {
+pub(crate) enum Request<'a> {
     Hello {
         version: u64,
         process: ProcessId,
@@ -63,6 +70,15 @@ pub(crate) enum Request {
     /// Instead of a hello: of somebody who only wants to know what there is.
     Status {
         version: u64,
+    },
+    /// Of the guest's connection manager, which is to be answered at this block.
+    Letter {
+        from: u16,
+        letter: &'a [u8],
+    },
+    /// The guest has given up sending letters that did not fit: whoever had this block is to be taken for another.
+    Amnesia {
+        from: u16,
     },
 }
 
@@ -91,6 +107,8 @@ pub(crate) enum Reply {
     Gone { share: ShareId },
     /// What there is.
     Status { process: ProcessId, statistics: Box<Statistics> },
+    /// To whoever connects to a port: where its owner is to be found.
+    Block { block: u16 },
 }
 
 /// The owner accepts.
@@ -139,12 +157,22 @@ impl<'a> Reader<'a> {
         self.bytes().map(u64::from_le_bytes)
     }
 
+    /// All that is left, if it is something, and not more than so much.
+    fn rest(&mut self, most: usize) -> Option<&'a [u8]> {
+        let rest = core::mem::take(&mut self.0);
+        (1..=most).contains(&rest.len()).then_some(rest)
+    }
+
     fn flag(&mut self) -> Option<bool> {
         self.u8().map(|byte| byte != 0)
     }
 
     fn share(&mut self) -> Option<ShareId> {
         Some(ShareId { index: self.u32()?, epoch: self.u32()? })
+    }
+
+    fn block(&mut self) -> Option<u16> {
+        self.u16().filter(|block| (1..=LAST_BLOCK).contains(block))
     }
 
     fn end(&self) -> Option<()> {
@@ -162,6 +190,15 @@ fn share_words(kind: u8, share: ShareId, parts: &[&[u8]]) -> Vec<u8> {
     packet
 }
 
+/// A [`Request::Letter`], without an allocation; `None` if the letter is too long, or empty.
+pub(crate) fn letter_packet(from: u16, letter: &[u8]) -> Option<ArrayVec<u8, { LETTER_HEADER + LETTER }>> {
+    let mut packet = ArrayVec::new();
+    packet.push(9);
+    packet.try_extend_from_slice(&from.to_le_bytes()).ok()?;
+    packet.try_extend_from_slice(letter).ok()?;
+    (!letter.is_empty()).then_some(packet)
+}
+
 impl Doorbell {
     /// The packet, without an allocation: doorbells are rung from fast paths.
     pub(crate) fn encode(self) -> [u8; 5] {
@@ -176,7 +213,7 @@ impl Doorbell {
     }
 }
 
-impl Request {
+impl<'a> Request<'a> {
     pub(crate) fn encode(&self) -> Vec<u8> {
         match self {
             Self::Hello { version, process } => {
@@ -186,10 +223,12 @@ impl Request {
             Self::Share { share, write } => share_words(6, *share, &[&[u8::from(*write)]]),
             Self::Status { version } => words(7, &[&MAGIC.to_le_bytes(), &version.to_le_bytes()]),
             Self::Goodbye => words(8, &[]),
+            Self::Letter { from, letter } => words(9, &[&from.to_le_bytes(), letter]),
+            Self::Amnesia { from } => words(10, &[&from.to_le_bytes()]),
         }
     }
 
-    pub(crate) fn decode(packet: &[u8]) -> Option<Self> {
+    pub(crate) fn decode(packet: &'a [u8]) -> Option<Self> {
         let mut packet = Reader::new(packet);
         let request = match packet.u8()? {
             1 => {
@@ -206,6 +245,8 @@ impl Request {
                 Self::Status { version: packet.u64()? }
             }
             8 => Self::Goodbye,
+            9 => Self::Letter { from: packet.block()?, letter: packet.rest(LETTER)? },
+            10 => Self::Amnesia { from: packet.block()? },
             _ => return None,
         };
         packet.end()?;
@@ -234,6 +275,9 @@ impl Reply {
                 6,
                 &[&MAGIC.to_le_bytes(), &STATUS_VERSION.to_le_bytes(), process, &status::encode(statistics)],
             ),
+            Self::Block { block } => {
+                words(7, &[&MAGIC.to_le_bytes(), &LAYOUT_VERSION.to_le_bytes(), &block.to_le_bytes()])
+            }
         }
     }
 
@@ -256,6 +300,10 @@ impl Reply {
                 (packet.u64()? == MAGIC && packet.u64()? == STATUS_VERSION).then_some(())?;
                 let process = packet.bytes()?;
                 Self::Status { process, statistics: Box::new(status::decode(&mut packet)?) }
+            }
+            7 => {
+                (packet.u64()? == MAGIC && packet.u64()? == LAYOUT_VERSION).then_some(())?;
+                Self::Block { block: packet.block()? }
             }
             _ => return None,
         };
@@ -326,10 +374,11 @@ mod tests {
             Reply::NoShare { share },
             Reply::Gone { share },
             Reply::Status { process: [4; 16], statistics: Box::default() },
+            Reply::Block { block: LAST_BLOCK },
         ]
     }
 
-    fn requests() -> Vec<Request> {
+    fn requests() -> Vec<Request<'static>> {
         vec![
             Request::Hello { version: 5, process: [8; 16] },
             Request::Doorbell(Doorbell::Cq(u32::MAX)),
@@ -339,6 +388,8 @@ mod tests {
             Request::Share { share: ShareId { index: 4, epoch: 5 }, write: true },
             Request::Status { version: STATUS_VERSION },
             Request::Goodbye,
+            Request::Letter { from: 1, letter: &[7; LETTER] },
+            Request::Amnesia { from: LAST_BLOCK },
         ]
     }
 
@@ -349,6 +400,11 @@ mod tests {
             assert!(packet.len() < REQUEST);
             assert_eq!(Request::decode(&packet), Some(request));
         }
+        for letter in [&b"x"[..], &[5; LETTER]] {
+            let packet = letter_packet(3, letter).expect("short enough");
+            assert_eq!(packet[..], Request::Letter { from: 3, letter }.encode());
+        }
+        assert!(letter_packet(3, &[]).is_none() && letter_packet(3, &[0; LETTER + 1]).is_none());
         for reply in replies() {
             let packet = reply.encode();
             assert!(packet.len() < REPLY, "{}", packet.len());
@@ -357,9 +413,20 @@ mod tests {
     }
 
     #[test]
+    fn nobody_has_a_block_that_there_is_not() {
+        for from in [0, LAST_BLOCK + 1, u16::MAX] {
+            assert_eq!(Request::decode(&Request::Letter { from, letter: b"x" }.encode()), None);
+            assert_eq!(Request::decode(&Request::Amnesia { from }.encode()), None);
+            assert_eq!(Reply::decode(&Reply::Block { block: from }.encode()), None);
+        }
+    }
+
+    #[test]
     fn what_is_cut_off_or_too_long_is_not() {
+        // What is cut off of a letter is not the node's to see.
         for mut packet in requests().iter().map(Request::encode) {
-            for len in 0..packet.len() {
+            let is_letter = packet[0] == 9;
+            for len in 0..if is_letter { LETTER_HEADER + 1 } else { packet.len() } {
                 assert_eq!(Request::decode(&packet[..len]), None);
             }
             packet.push(0);

@@ -14,12 +14,15 @@ mod guests;
 mod heap;
 mod lane;
 mod link;
+mod mail;
 mod mailbox;
 mod message;
 mod numbers;
 mod peers;
+mod ports;
 mod presence;
 mod probe;
+mod questions;
 mod revocation;
 mod seats;
 mod service;
@@ -43,14 +46,17 @@ pub(crate) use lane::{LaneGuard, Lanes};
 pub(crate) use link::Link;
 pub(crate) use message::{Doorbell, PortGid, REPLY, Reader, Reply, Request, ShareId};
 pub(crate) use numbers::{LAST_BLOCK, QpNumber};
+#[cfg(test)]
+pub(crate) use ports::PortSeat;
 pub(crate) use presence::Presence;
 pub(crate) use probe::random;
+pub(crate) use questions::Found;
 pub(crate) use revocation::{Revoked, Stuck};
 pub(crate) use service::is_service_thread;
 pub(crate) use shares::Shares;
 pub(crate) use traffic::PathTaken;
 
-use crate::platform::fork::Generation;
+use crate::platform::fork::{Descriptor, Generation};
 use crate::platform::{socket::Socket, user, vm};
 use crate::shared::mark::{LANES, MarkCell};
 use crate::shared::segment::{LAYOUT_VERSION, Segment};
@@ -58,12 +64,14 @@ use crate::status::{Peer, Statistics, Traffic};
 use census::Census;
 use directory::Directory;
 use link::Common;
+use mail::Mail;
 use mailbox::{Command, Mailbox};
 use message::{MAX_GIDS, ProcessId};
 use numbers::{Blocks, Numbers};
+use ports::Ports;
 use revocation::Waiting;
 use seats::{Seats, Taken};
-use timers::Timers;
+use timers::{Alarm, Timers};
 
 /// Miri and loom have one process and no service thread: [`Node::run_timers`] does its work.
 const ALONE: bool = cfg!(any(miri, loom));
@@ -124,6 +132,16 @@ pub(crate) trait Handler: Send + Sync {
     fn timer(&self, qp: u32);
     /// Somebody of this user wants to know what there is.
     fn statistics(&self) -> Statistics;
+    /// The connection manager of the process that has this block says something. All that one process says comes in order.
+    fn cm_message(&self, from: u16, letter: &[u8]);
+    /// Whoever had this block cannot be reached or heard any more: it is dead, has let go of the device, or has never been there.
+    /// What was sent to it and not heard is lost, and so is all that it knew. Who has the block afterwards is another; nothing that
+    /// the first has said comes after this.
+    fn cm_gone(&self, block: u16);
+    /// The answer to [`Node::find_port`].
+    fn cm_found(&self, token: u64, found: Found);
+    /// The time of [`Node::wake_cm_at`] has come.
+    fn cm_timer(&self);
 }
 
 /// What the service thread and all others have in common.
@@ -140,6 +158,12 @@ struct State {
     seats: Seats,
     shares: Shares,
     timers: Timers,
+    mail: Mail,
+    ports: Ports,
+    /// When the connection manager wants to be called.
+    alarm: Alarm,
+    /// What the service thread waits for.
+    epoll: OnceLock<Arc<Descriptor>>,
     handler: Mutex<Option<Weak<dyn Handler>>>,
     /// What was sent to peers that have died.
     former: Mutex<Traffic>,
@@ -168,6 +192,11 @@ impl State {
         let due = self.timers.due(Instant::now());
         if let Some(handler) = self.handler().filter(|_| !due.is_empty()) {
             due.into_iter().for_each(|queue_pair| handler.timer(queue_pair));
+        }
+        if self.alarm.take(Instant::now())
+            && let Some(handler) = self.handler()
+        {
+            handler.cm_timer();
         }
     }
 }
@@ -213,6 +242,10 @@ impl Node {
             seats: Seats::new(),
             shares,
             timers: Timers::default(),
+            mail: Mail::default(),
+            ports: Ports::default(),
+            alarm: Alarm::default(),
+            epoll: OnceLock::new(),
             handler: Mutex::new(None),
             former: Mutex::default(),
             call_areas: Mutex::default(),
@@ -371,8 +404,9 @@ impl Node {
         let welcome =
             message::Welcome { process, link: 1, ordinal: 0, call_area, probe, probe_address, gids };
         let (socket, other) = Socket::pair().expect("two descriptors");
-        // Process number 0: there is no memory to copy from or to.
-        let link = Arc::new(Link::to_peer(socket, 0, segment, welcome, Arc::clone(&self.state.common)));
+        let common = Arc::clone(&self.state.common);
+        // Process number 0: there is no memory to copy from or to. The service thread knows nothing of it.
+        let link = Arc::new(Link::to_peer(socket, 0, segment, welcome, common, u64::MAX));
         link.blocks().set(0, block);
         self.state.directory.found(block, Arc::clone(&link));
         let newcomers = self.segment().header().newcomers.load(crate::sync::Acquire);
@@ -454,8 +488,10 @@ impl Node {
             return;
         }
         for command in self.state.common.mailbox.take() {
-            if let Command::Ring(doorbell) = command {
-                self.state.answer(0, doorbell);
+            match command {
+                Command::Ring(doorbell) => self.state.answer(0, doorbell),
+                Command::Mail { block } => self.state.fail_mail(block),
+                _ => {}
             }
         }
         self.state.run_timers();

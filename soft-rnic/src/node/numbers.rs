@@ -41,6 +41,16 @@ impl Blocks {
         place.inspect(|place| place.store(block.into(), Ordering::Release)).is_some()
     }
 
+    /// The first of them, which is held as long as the process has any.
+    pub(crate) fn first(&self) -> Option<u16> {
+        u16::try_from(self.0[0].load(Ordering::Acquire)).ok().filter(|block| *block != 0)
+    }
+
+    /// Whether this is one of them.
+    pub(crate) fn has(&self, block: u16) -> bool {
+        block != 0 && self.0.iter().any(|own| own.load(Ordering::Acquire) == u32::from(block))
+    }
+
     /// Where in the tables of the process a queue pair is.
     #[inline]
     pub(crate) fn index_of(&self, qpn: u32) -> Option<u32> {
@@ -104,6 +114,21 @@ impl Numbers {
             }
         }
         state.freed.pop_front().ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+    }
+
+    /// The first block, which is taken if there is none.
+    ///
+    /// # Errors
+    ///
+    /// What `take_block` said.
+    pub(crate) fn hold(&self, take_block: impl FnOnce(u8) -> io::Result<u16>) -> io::Result<u16> {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(block) = state.blocks.first() {
+            return Ok(*block);
+        }
+        let block = take_block(0)?;
+        state.blocks.push(block);
+        Ok(block)
     }
 
     pub(crate) fn free(&self, number: QpNumber) {

@@ -34,17 +34,33 @@ pub(crate) struct Call {
     pid: u32,
 }
 
-/// A process that had too many callers.
+impl Call {
+    /// Who is called, if it is for this block.
+    pub(crate) fn pid_of(&self, block: u16) -> Option<u32> {
+        (self.block == block).then_some(self.pid)
+    }
+}
+
+/// A process that is to be called again.
 pub(crate) struct Redial {
     pub(crate) when: Instant,
     block: u16,
-    since: Instant,
+    why: Why,
+}
+
+enum Why {
+    /// It had too many callers, since then.
+    Busy { since: Instant },
+    /// It has not answered, and there are letters for it.
+    Letters,
 }
 
 impl Redial {
     /// At the end.
     pub(crate) fn give_up(&self, directory: &Directory) {
-        directory.absent(self.block, USELESS);
+        if let Why::Busy { .. } = self.why {
+            directory.absent(self.block, USELESS);
+        }
     }
 }
 
@@ -57,15 +73,17 @@ impl Service {
         };
         match failure.kind() {
             io::ErrorKind::WouldBlock if since.elapsed() < ANSWER => {
-                self.redials.push(Redial { when: Instant::now() + BUSY, block, since });
+                let why = Why::Busy { since };
+                self.redials.push(Redial { when: Instant::now() + BUSY, block, why });
             }
-            io::ErrorKind::ConnectionRefused => self.state.directory.absent(block, NOBODY),
+            io::ErrorKind::WouldBlock => self.unanswered(block),
+            io::ErrorKind::ConnectionRefused => self.absent(block, NOBODY),
             _ => {
                 log::warn!(
                     "the owner of the queue pairs {}... cannot be reached: {failure}",
                     u32::from(block) << 14
                 );
-                self.state.directory.absent(block, USELESS);
+                self.absent(block, USELESS);
             }
         }
     }
@@ -73,7 +91,28 @@ impl Service {
     pub(crate) fn redial(&mut self) {
         let now = Instant::now();
         let due: Vec<_> = self.redials.extract_if(.., |redial| redial.when <= now).collect();
-        due.into_iter().for_each(|redial| self.call(redial.block, redial.since));
+        for Redial { block, why, .. } in due {
+            match why {
+                Why::Busy { since } => self.call(block, since),
+                Why::Letters if self.state.mail.waits(block) => self.forward(block),
+                Why::Letters => {}
+            }
+        }
+    }
+
+    /// A block has no owner who is of use.
+    fn absent(&mut self, block: u16, time: Duration) {
+        self.state.directory.absent(block, time);
+        self.no_way(block);
+    }
+
+    /// Its owner does not answer.
+    fn unanswered(&mut self, block: u16) {
+        log::debug!("the owner of block {block} does not answer");
+        self.state.directory.absent(block, USELESS);
+        if self.no_answer(block) {
+            self.redials.push(Redial { when: Instant::now() + USELESS, block, why: Why::Letters });
+        }
     }
 
     fn say_hello(&mut self, socket: Socket, block: u16) {
@@ -82,16 +121,22 @@ impl Service {
         let token = self.new_token();
         let said = who.is_some() && socket.send(&hello.encode()).is_ok() && self.heed(&socket, token).is_ok();
         let Some(who) = who.filter(|_| said) else {
-            return self.state.directory.absent(block, USELESS);
+            return self.absent(block, USELESS);
         };
         self.at(Instant::now() + ANSWER, token);
         self.entries.insert(token, Entry::Call(Call { socket, block, pid: who.pid }));
     }
 
-    /// It did not answer: it is stopped, or not one of ours.
+    /// It is not one of ours.
     pub(crate) fn give_up(&mut self, call: &Call) {
         self.part(&call.socket);
-        self.forget_call(call);
+        self.absent(call.block, USELESS);
+    }
+
+    /// It did not answer: it is stopped, or has too much to do.
+    pub(crate) fn stop_waiting(&mut self, call: &Call) {
+        self.part(&call.socket);
+        self.unanswered(call.block);
     }
 
     pub(crate) fn forget_call(&self, call: &Call) {
@@ -105,7 +150,7 @@ impl Service {
         let _ = socket.send(&Request::Goodbye.encode());
     }
 
-    pub(crate) fn hear_call(&mut self, call: Call) -> Option<Entry> {
+    pub(crate) fn hear_call(&mut self, token: u64, call: Call) -> Option<Entry> {
         let reply = match call.socket.receive_with(&mut self.buffer) {
             Received::Packet(len, file) => Reply::decode(&self.buffer[..len]).map(|reply| (reply, file)),
             Received::Nothing => return Some(Entry::Call(call)),
@@ -134,19 +179,19 @@ impl Service {
                 return None;
             }
         };
-        self.connect(call, welcome, file)
+        self.connect(token, call, welcome, file)
     }
 
-    fn connect(&mut self, call: Call, welcome: Welcome, file: OwnedFd) -> Option<Entry> {
+    fn connect(&mut self, token: u64, call: Call, welcome: Welcome, file: OwnedFd) -> Option<Entry> {
         let (block, ordinal) = (call.block, welcome.ordinal);
-        let directory = &self.state.directory;
-        if let Some(known) = directory.find(|link| link.is_of(&welcome.process, call.pid)) {
+        if let Some(known) = self.state.directory.find(|link| link.is_of(&welcome.process, call.pid)) {
             // Another block of a process that is linked already.
             self.part(&call.socket);
             if known.blocks().set(ordinal, block) {
-                directory.found(block, known);
+                self.state.directory.found(block, Arc::clone(&known));
+                self.way_found(block, &known);
             } else {
-                directory.absent(block, USELESS);
+                self.absent(block, USELESS);
             }
             return None;
         }
@@ -156,18 +201,22 @@ impl Service {
             return None;
         };
         let common = Arc::clone(&self.state.common);
-        let link = Arc::new(Link::to_peer(call.socket, call.pid, segment, welcome, common));
+        let link = Arc::new(Link::to_peer(call.socket, call.pid, segment, welcome, common, token));
         if !link.blocks().set(ordinal, block) {
-            directory.absent(block, USELESS);
+            self.absent(block, USELESS);
             link.socket().into_iter().for_each(|socket| self.part(socket));
             return None;
         }
         log::debug!("linked to process {:?} as number {}", link.pid(), link.number());
-        directory.found(block, Arc::clone(&link));
+        self.state.directory.found(block, Arc::clone(&link));
+        self.way_found(block, &link);
         Some(Entry::Peer(link))
     }
 
     pub(crate) fn hear_peer(&mut self, link: Arc<Link>) -> Option<Entry> {
+        if link.awaits_room() {
+            self.go_on(&link);
+        }
         for _ in 0..TURN {
             let received = link.socket()?.receive_with(&mut self.buffer);
             match received {
@@ -213,12 +262,17 @@ impl Service {
         if !link.alive() || !link.is_proved_dead() {
             return;
         }
-        let token = self.entries.iter().find_map(|(token, entry)| match entry {
-            Entry::Peer(peer) if Arc::ptr_eq(peer, link) => Some(*token),
-            _ => None,
-        });
-        if token.and_then(|token| self.entries.remove(&token)).is_some() {
+        if link.token().and_then(|token| self.entries.remove(&token)).is_some() {
             self.lose_peer(link);
+        }
+    }
+
+    /// Looks whether the connection to a peer has ended, which has not been heard yet.
+    pub(crate) fn check_end(&mut self, link: &Arc<Link>) {
+        let Some(token) = link.token() else { return };
+        if let Some(Entry::Peer(link)) = self.entries.remove(&token) {
+            let kept = self.hear_peer(link);
+            self.entries.extend(kept.map(|entry| (token, entry)));
         }
     }
 
@@ -228,6 +282,7 @@ impl Service {
         link.socket().into_iter().for_each(|socket| self.ignore(socket));
         self.state.directory.forget(link);
         self.state.census.forget(link);
+        self.lose_mail(link);
         let mut former = self.state.former.lock().unwrap_or_else(PoisonError::into_inner);
         former.add(&link.counters().sum());
         drop(former);

@@ -74,9 +74,13 @@ impl Seats {
     /// The numbers that are taken.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Taken> {
         self.taken.iter().enumerate().flat_map(move |(word, bits)| {
-            let bits = bits.load(Ordering::SeqCst);
-            (0..64).filter(move |bit| bits >> bit & 1 != 0).filter_map(move |bit| {
-                let link = (word * 64 + bit) as u16;
+            let mut left = bits.load(Ordering::SeqCst);
+            let places = core::iter::from_fn(move || {
+                let bit = left.trailing_zeros();
+                left &= left.checked_sub(1)?;
+                Some(word as u16 * 64 + bit as u16)
+            });
+            places.filter_map(move |link| {
                 let serial = self.seats.get(usize::from(link))?.serial.load(Ordering::Acquire);
                 (serial != 0).then_some(Taken { link, serial })
             })

@@ -16,10 +16,14 @@ use super::census::Counting;
 use super::guests::{Guest, Knock, Listener, Silent};
 use super::link::Link;
 use super::mailbox::Command;
-use super::message::REPLY;
+use super::message::{REPLY, REQUEST};
 use super::peers::{Call, Redial};
+use super::ports::Door;
+use super::questions::Question;
 use super::views::Retired;
 use crate::platform::fork::Descriptor;
+use crate::platform::socket::Room;
+use crate::platform::threads;
 
 std::thread_local! {
     static IS_SERVICE: core::cell::Cell<bool> = const { core::cell::Cell::new(false) };
@@ -32,6 +36,10 @@ pub(crate) fn is_service_thread() -> bool {
 
 /// Packets that are read from one socket before others get their turn.
 pub(crate) const TURN: usize = 64;
+/// In nanoseconds.
+const MILLISECOND: i64 = 1_000_000;
+/// In seconds: as long as is slept at a time.
+const LONG: i64 = 86_400;
 /// How often mappings that were taken away are looked after.
 const LOOK_AFTER: Duration = Duration::from_millis(1);
 
@@ -46,12 +54,16 @@ pub(crate) enum Entry {
     /// A peer was called, and has not said welcome yet.
     Call(Call),
     Peer(Arc<Link>),
+    /// Where those come in who ask for a port of this process.
+    Door(Arc<Door>),
+    /// Somebody was asked for a port.
+    Question(Question),
 }
 
 /// The thread's own state.
 pub(crate) struct Service {
     pub(crate) state: Arc<State>,
-    epoll: Descriptor,
+    epoll: Arc<Descriptor>,
     pub(crate) entries: HashMap<u64, Entry>,
     last_token: u64,
     deadlines: BinaryHeap<Reverse<(Instant, u64)>>,
@@ -59,6 +71,8 @@ pub(crate) struct Service {
     pub(crate) counting: Option<Counting>,
     pub(crate) retired: Vec<Retired>,
     pub(crate) buffer: Box<[u8]>,
+    /// For what guests say.
+    pub(crate) room: Option<Box<Room<REQUEST>>>,
 }
 
 /// Starts the thread.
@@ -67,11 +81,12 @@ pub(crate) struct Service {
 ///
 /// There is no descriptor or thread left.
 pub(crate) fn spawn(state: Arc<State>) -> io::Result<JoinHandle<()>> {
-    let epoll = Descriptor::open(|| epoll::create(epoll::CreateFlags::CLOEXEC))?;
-    epoll::add(&epoll, state.common.mailbox.bell()?, EventData::new_u64(0), EventFlags::IN)?;
+    let epoll = Arc::new(Descriptor::open(|| epoll::create(epoll::CreateFlags::CLOEXEC))?);
+    epoll::add(&*epoll, state.common.mailbox.bell()?, EventData::new_u64(0), EventFlags::IN)?;
+    let kept = Arc::clone(&state);
     let service = Service {
         state,
-        epoll,
+        epoll: Arc::clone(&epoll),
         entries: HashMap::from([(0, Entry::Bell)]),
         last_token: 0,
         deadlines: BinaryHeap::new(),
@@ -79,28 +94,13 @@ pub(crate) fn spawn(state: Arc<State>) -> io::Result<JoinHandle<()>> {
         counting: None,
         retired: Vec::new(),
         buffer: vec![0; REPLY].into(),
+        room: None,
     };
-    // The program's signal handlers run on its own threads: the new one inherits this mask.
-    let before = block_signals();
-    let thread = std::thread::Builder::new().name("soft-rnic".into()).spawn(|| service.run());
-    restore_signals(&before);
-    thread
-}
-
-fn block_signals() -> libc::sigset_t {
-    // SAFETY: plain integers, for which zero is a value.
-    let (mut all, mut before) = unsafe { (core::mem::zeroed(), core::mem::zeroed()) };
-    // SAFETY: both sets are there to be written.
-    unsafe {
-        libc::sigfillset(&raw mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+    let thread = threads::spawn("soft-rnic", || service.run());
+    if thread.is_ok() {
+        let _ = kept.epoll.set(epoll);
     }
-    before
-}
-
-fn restore_signals(before: &libc::sigset_t) {
-    // SAFETY: a set that `pthread_sigmask` gave.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before, core::ptr::null_mut()) };
+    thread
 }
 
 impl Service {
@@ -110,17 +110,14 @@ impl Service {
         let _ = rustix::thread::set_current_timer_slack(core::num::NonZero::new(1000));
         let mut events = Vec::with_capacity(TURN);
         let mut orderly = false;
-        loop {
-            self.sleep();
+        while self.state.common.mailbox.check() {
+            events.clear();
+            let slept = self.sleep(&mut events);
+            // While it slept the program may have closed the device's descriptors, and opened others.
             if !self.state.common.mailbox.check() {
                 break;
             }
-            events.clear();
-            let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-            if let Err(error) =
-                epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&now))
-                && error != rustix::io::Errno::INTR
-            {
+            if let Err(error) = slept {
                 log::error!("the service thread of the software device ends: epoll_wait: {error}");
                 break;
             }
@@ -141,33 +138,52 @@ impl Service {
         self.end(orderly);
     }
 
-    /// Until something happens, or the next time comes.
-    fn sleep(&self) {
+    /// Until something happens, or the next time comes; or, if that is some time off, nearly until then.
+    fn sleep(&self, events: &mut Vec<Event>) -> rustix::io::Result<()> {
         let now = Instant::now();
         let times = [
             self.state.timers.earliest(),
+            self.state.alarm.time(),
             self.deadlines.peek().map(|Reverse((when, _))| *when),
             self.redials.iter().map(|redial| redial.when).min(),
             (!self.retired.is_empty()).then(|| now + LOOK_AFTER),
         ];
-        let timeout = times.into_iter().flatten().min().map(|when| {
+        let mut timeout = times.into_iter().flatten().min().map(|when| {
             let left = when.saturating_duration_since(now);
             Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() }
         });
-        // Not by `epoll_wait`, which knows milliseconds only.
-        let _ = poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], timeout.as_ref());
+        match &mut timeout {
+            None => {}
+            // `epoll_wait` knows milliseconds only.
+            Some(time) if time.tv_sec > 0 || time.tv_nsec >= MILLISECOND => {
+                time.tv_sec = time.tv_sec.min(LONG);
+                time.tv_nsec -= time.tv_nsec % MILLISECOND;
+            }
+            Some(time) => {
+                let _ = poll(&mut [PollFd::new(&*self.epoll, PollFlags::IN)], Some(time));
+                (time.tv_sec, time.tv_nsec) = (0, 0);
+            }
+        }
+        let waited =
+            epoll::wait(&*self.epoll, rustix::buffer::spare_capacity(events), timeout.as_ref()).map(drop);
+        waited.or_else(|error| if error == rustix::io::Errno::INTR { Ok(()) } else { Err(error) })
     }
 
     fn handle(&mut self, token: u64) {
         let Some(entry) = self.entries.remove(&token) else { return };
         let kept = match entry {
-            Entry::Bell => Some(Entry::Bell),
+            Entry::Bell => {
+                self.state.common.mailbox.hear();
+                Some(Entry::Bell)
+            }
             Entry::Listener(listener) => self.accept(token, listener),
             Entry::Knock(knock) => self.hear_knock(knock),
             Entry::Guest(guest) => self.hear_guest(token, guest),
             Entry::Silent(silent) => self.look_after(token, silent),
-            Entry::Call(call) => self.hear_call(call),
+            Entry::Call(call) => self.hear_call(token, call),
             Entry::Peer(link) => self.hear_peer(link),
+            Entry::Door(door) => self.answer_door(token, door),
+            Entry::Question(question) => self.hear_question(question),
         };
         if let Some(entry) = kept {
             self.entries.insert(token, entry);
@@ -184,6 +200,10 @@ impl Service {
                 Command::GuestDied { link, serial } => self.bury_guest(link, serial),
                 Command::Suspect(link) => self.check_peer(&link),
                 Command::ShareGone(share) => self.tell_guests(share),
+                Command::Mail { block } => self.forward(block),
+                Command::Door(door) => self.watch_door(door),
+                Command::Shut { token } => drop(self.entries.remove(&token)),
+                Command::Question { port, seeker } => self.ask(port, seeker),
                 Command::Census { of } => self.begin_census(of),
                 Command::Stop => return false,
             }
@@ -200,7 +220,9 @@ impl Service {
             match self.entries.remove(&token) {
                 Some(Entry::Listener(listener)) => self.resume(token, listener),
                 Some(Entry::Knock(knock)) => self.ignore(&knock.socket),
-                Some(Entry::Call(call)) => self.give_up(&call),
+                Some(Entry::Call(call)) => self.stop_waiting(&call),
+                Some(Entry::Door(door)) => self.resume_door(token, door),
+                Some(Entry::Question(question)) => self.ask_again(token, question),
                 Some(Entry::Silent(silent)) => {
                     let kept = self.look_after(token, silent);
                     self.entries.extend(kept.map(|entry| (token, entry)));
@@ -224,20 +246,20 @@ impl Service {
 
     /// Listens to a file.
     pub(crate) fn heed(&self, file: impl AsFd, token: u64) -> io::Result<()> {
-        Ok(epoll::add(&self.epoll, file, EventData::new_u64(token), EventFlags::IN)?)
+        Ok(epoll::add(&*self.epoll, file, EventData::new_u64(token), EventFlags::IN)?)
     }
 
     /// Listens to a file, and also waits for room in it.
     pub(crate) fn heed_room(&self, file: impl AsFd, token: u64, room: bool) {
         let flags = if room { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
-        if let Err(error) = epoll::modify(&self.epoll, file, EventData::new_u64(token), flags) {
+        if let Err(error) = epoll::modify(&*self.epoll, file, EventData::new_u64(token), flags) {
             log::warn!("epoll_ctl: {error}");
         }
     }
 
     /// Does not listen to a file any more. To be called before it is closed: a forked child may have it, too.
     pub(crate) fn ignore(&self, file: impl AsFd) {
-        if let Err(error) = epoll::delete(&self.epoll, file) {
+        if let Err(error) = epoll::delete(&*self.epoll, file) {
             log::debug!("epoll_ctl: {error}");
         }
     }
@@ -259,9 +281,11 @@ impl Service {
                 Entry::Call(call) if lost => self.forget_call(&call),
                 Entry::Call(call) => self.give_up(&call),
                 // They go on, as far as they can.
-                Entry::Guest(_) | Entry::Silent(_) if lost => {}
+                Entry::Guest(mut guest) if lost => self.hear_silence(&mut guest),
+                Entry::Silent(_) if lost => {}
                 Entry::Guest(guest) | Entry::Silent(Silent { guest, .. }) => self.vacate(guest),
-                Entry::Bell | Entry::Listener(_) | Entry::Knock(_) => {}
+                Entry::Question(question) if lost => self.give_up_asking(&question),
+                Entry::Bell | Entry::Listener(_) | Entry::Knock(_) | Entry::Door(_) | Entry::Question(_) => {}
             }
         }
         for redial in &self.redials {
@@ -273,6 +297,7 @@ impl Service {
             log::error!("{} mappings of peers' memory are still in use and stay", self.retired.len());
         }
         if lost {
+            self.state.fail_all_mail();
             // Its number may be that of another such file by now, from which it cannot be told.
             core::mem::forget(self.epoll);
         }

@@ -46,10 +46,49 @@ impl Timers {
     }
 }
 
+/// One time.
+#[derive(Debug, Default)]
+pub(crate) struct Alarm(Mutex<Option<Instant>>);
+
+impl Alarm {
+    /// Sets the time, unless it is set to an earlier one. True if it was changed.
+    pub(crate) fn set(&self, when: Instant) -> bool {
+        let mut time = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let earlier = time.is_none_or(|time| when < time);
+        if earlier {
+            *time = Some(when);
+        }
+        earlier
+    }
+
+    pub(crate) fn time(&self) -> Option<Instant> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the time has come. It is not set any more then.
+    pub(crate) fn take(&self, now: Instant) -> bool {
+        let mut time = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        time.take_if(|time| *time <= now).is_some()
+    }
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use std::time::Duration;
+
+    #[test]
+    fn an_alarm_keeps_the_earliest_time() {
+        let (alarm, start) = (Alarm::default(), Instant::now());
+        let after = |micros| start + Duration::from_micros(micros);
+        assert!(!alarm.take(after(0)) && alarm.time().is_none());
+        assert!(
+            alarm.set(after(20)) && !alarm.set(after(30)) && alarm.set(after(10)) && !alarm.set(after(10))
+        );
+        assert!(!alarm.take(after(9)) && alarm.time() == Some(after(10)));
+        assert!(alarm.take(after(10)) && !alarm.take(after(11)));
+        assert!(alarm.set(after(30)));
+    }
 
     #[test]
     fn times_come_in_order() {

@@ -56,12 +56,12 @@ impl Channel {
             }
             fired.push_back(cq);
         }
-        self.tokens.give();
+        self.tokens.give(1);
     }
 
     /// The device is gone: whoever waits finds out, and nobody waits any more.
     pub(crate) fn fail(&self) {
-        self.tokens.give();
+        self.tokens.give(1);
     }
 
     /// Waits for an event, unless the descriptor is non-blocking: what the program knows its queue by. The event is to
@@ -77,7 +77,7 @@ impl Channel {
             self.tokens.take()?;
             if let Some(error) = gone() {
                 // For the next who waits, and for those who only ask.
-                self.tokens.give();
+                self.tokens.give(1);
                 return Err(error);
             }
             let mut fired = self.fired();

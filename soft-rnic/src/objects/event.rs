@@ -112,7 +112,7 @@ impl EventQueue {
         }
         events.push_back(event);
         drop(events);
-        self.tokens.give();
+        self.tokens.give(1);
     }
 
     /// Waits for an event, unless the descriptor is non-blocking.

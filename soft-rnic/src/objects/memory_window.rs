@@ -7,6 +7,7 @@
 //! window's memory is always some region's.
 
 use std::ffi::c_int;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rdma_mummy_sys::types::{ibv_access_flags, ibv_mw_type};
@@ -27,6 +28,8 @@ const KNOWN: u32 = WRITES | ibv_access_flags::IBV_ACCESS_REMOTE_READ.0 | ZERO_BA
 pub(crate) struct Mw {
     counted: Counted,
     index: u32,
+    /// No other window of this process had it, before as many as there are numbers.
+    serial: u32,
     /// Of type 2: bound by a posted request with a key that the program chooses, to one queue pair, once; then invalidated.
     chosen: bool,
     pd: Held<Pd>,
@@ -106,7 +109,9 @@ impl Mw {
         let index = regions.reserve().ok_or(libc::ENOMEM)?;
         let key = regions.new_key(index);
         let state = Mutex::new(State { key, ..State::default() });
-        let mw = Arc::new(Self { counted, index, chosen, pd: Held::new(pd), state });
+        static SERIAL: AtomicU32 = AtomicU32::new(0);
+        let serial = SERIAL.fetch_add(1, Relaxed);
+        let mw = Arc::new(Self { counted, index, serial, chosen, pd: Held::new(pd), state });
         regions.set_owner(index, Owner::Window(Arc::downgrade(&mw)));
         Ok((mw, key))
     }
@@ -121,6 +126,11 @@ impl Mw {
 
     pub(crate) fn index(&self) -> u32 {
         self.index
+    }
+
+    /// Tells the window from one that has its index later.
+    pub(crate) fn serial(&self) -> u32 {
+        self.serial
     }
 
     /// Whether the program chooses its keys.
@@ -212,13 +222,13 @@ impl Mw {
         Ok((region, card, share))
     }
 
-    /// Takes the window's memory away from peers. A window that has no memory stays as it is: it may be that a peer asks
-    /// twice, as it has not heard the answer.
+    /// Takes the window's memory away from peers; whether there was any. A window that has no memory stays as it is: it may be
+    /// that a peer asks twice, as it has not heard the answer.
     ///
     /// # Errors
     ///
     /// As [`Stays`].
-    pub(crate) fn invalidate(&self, by: Requester, key: u32) -> Result<(), Stays> {
+    pub(crate) fn invalidate(&self, by: Requester, key: u32) -> Result<bool, Stays> {
         let mut state = self.state();
         let possible = self.chosen && !state.ending && state.key == key && by.pd == self.pd.number();
         let bound_elsewhere = state.bound.as_ref().is_some_and(|bound| by.remote && bound.qpn != by.qpn);
@@ -228,8 +238,7 @@ impl Mw {
         if state.bound.is_some() && !self.context().rnic().regions().try_revoke(self.index) {
             return Err(Stays::Busy);
         }
-        state.bound = None;
-        Ok(())
+        Ok(state.bound.take().is_some())
     }
 
     /// Its queue pair has gone, and with it everybody who could touch the memory.

@@ -214,11 +214,6 @@ impl Regions {
         }
     }
 
-    /// The memory window of an index.
-    pub(crate) fn window_at(&self, index: u32) -> Option<Arc<Mw>> {
-        self.window(index << TAG_BITS)
-    }
-
     /// A new key for an index that was reserved, and that nothing is registered under yet.
     pub(crate) fn new_key(&self, index: u32) -> u32 {
         let mut control = self.at(index).expect("the index was reserved").control();

@@ -10,9 +10,10 @@ use super::region::Regions;
 use super::setup::Setup;
 use super::table::Table;
 use super::xrc_domain::Domains;
+use crate::cm::Ear;
 use crate::config::{Config, Limits, Path};
 use crate::faults;
-use crate::node::{Doorbell, Handler, Identity, Link, Node, PortGid, Settings};
+use crate::node::{Doorbell, Found, Handler, Identity, Link, Node, PortGid, Settings};
 use crate::platform::errno;
 use crate::queue_pair::{Qp, Srq};
 use crate::shared::segment::{MAX_COMPLETION_QUEUES, MAX_QUEUE_PAIRS, MAX_SHARED_QUEUES};
@@ -31,6 +32,7 @@ pub(crate) struct Rnic {
     shared_queues: Table<Srq>,
     xrc_domains: Domains,
     contexts: Mutex<Vec<Weak<Context>>>,
+    ear: Ear,
 }
 
 impl Rnic {
@@ -96,6 +98,7 @@ impl Rnic {
             shared_queues: Table::new(MAX_SHARED_QUEUES),
             xrc_domains: Domains::default(),
             contexts: Mutex::default(),
+            ear: Ear::default(),
         })
     }
 
@@ -109,6 +112,7 @@ impl Rnic {
             shared_receive_queues: self.shared_queues.all().len() as u32,
             completion_queues: self.completion_queues.all().len() as u32,
             regions: self.regions.count(),
+            identifiers: self.ear.identifiers(),
             peers,
             more_peers: 0,
             former,
@@ -138,6 +142,11 @@ impl Rnic {
         }
         kinds.sort_by_key(|kind| (kind.qp_type.0, kind.state.0));
         kinds
+    }
+
+    /// What the connection manager hears.
+    pub(crate) fn ear(&self) -> &Ear {
+        &self.ear
     }
 
     pub(crate) fn config(&self) -> &'static Config {
@@ -255,6 +264,22 @@ impl Handler for Rnic {
 
     fn statistics(&self) -> Statistics {
         self.statistics()
+    }
+
+    fn cm_message(&self, from: u16, letter: &[u8]) {
+        self.ear.message(from, letter);
+    }
+
+    fn cm_gone(&self, block: u16) {
+        self.ear.gone(block);
+    }
+
+    fn cm_found(&self, token: u64, found: Found) {
+        self.ear.found(token, found);
+    }
+
+    fn cm_timer(&self) {
+        self.ear.timer();
     }
 }
 

@@ -11,6 +11,7 @@ pub(crate) mod network;
 pub(crate) mod nowhere;
 pub(crate) mod process;
 pub(crate) mod socket;
+pub(crate) mod threads;
 pub(crate) mod tokens;
 pub(crate) mod user;
 pub(crate) mod user_memory;

@@ -36,6 +36,62 @@ pub(crate) enum Received {
     End,
 }
 
+/// What came, of many.
+#[derive(Debug)]
+pub(crate) enum ReceivedMany {
+    /// So many packets, at least one. An empty one is the end.
+    Packets(usize),
+    Nothing,
+    /// As [`Received::End`].
+    End,
+}
+
+/// So many packets are received at a time.
+pub(crate) const MANY: usize = 8;
+
+/// Room for [`MANY`] packets of so many bytes. What is longer is cut off.
+#[derive(Debug)]
+pub(crate) struct Room<const LONGEST: usize> {
+    packets: [[u8; LONGEST]; MANY],
+    lengths: [usize; MANY],
+}
+
+impl<const LONGEST: usize> Room<LONGEST> {
+    pub(crate) fn new() -> Box<Self> {
+        Box::new(Self { packets: [[0; LONGEST]; MANY], lengths: [0; MANY] })
+    }
+
+    /// One of those that were received last.
+    pub(crate) fn packet(&self, index: usize) -> &[u8] {
+        &self.packets[index][..self.lengths[index]]
+    }
+
+    /// Says how many packets came.
+    fn fill(&mut self, socket: BorrowedFd<'_>) -> rustix::io::Result<usize> {
+        let mut parts = self
+            .packets
+            .each_mut()
+            .map(|packet| libc::iovec { iov_base: packet.as_mut_ptr().cast(), iov_len: LONGEST });
+        // SAFETY: a struct of integers and pointers, of which some systems have more than others.
+        let mut messages: [libc::mmsghdr; MANY] = unsafe { core::mem::zeroed() };
+        for (message, part) in messages.iter_mut().zip(&mut parts) {
+            (message.msg_hdr.msg_iov, message.msg_hdr.msg_iovlen) = (part, 1);
+        }
+        let (messages_at, none) = (messages.as_mut_ptr(), core::ptr::null_mut());
+        // SAFETY: so many messages, each of one part, which is as long as is said and nobody else's; all outlive the call.
+        let count = unsafe {
+            libc::recvmmsg(socket.as_raw_fd(), messages_at, MANY as _, libc::MSG_DONTWAIT as _, none)
+        };
+        let count = usize::try_from(count)
+            .map_err(|_| rustix::io::Errno::from_io_error(&io::Error::last_os_error()))
+            .map_err(|error| error.unwrap_or(rustix::io::Errno::AGAIN))?;
+        for (length, message) in self.lengths.iter_mut().zip(&messages[..count.min(MANY)]) {
+            *length = (message.msg_len as usize).min(LONGEST);
+        }
+        Ok(count.min(MANY))
+    }
+}
+
 impl Socket {
     fn new() -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -183,6 +239,33 @@ impl Socket {
         }
     }
 
+    /// The packets that are there, as many as there is room for; fewer if there are no more. As with [`receive`](Self::receive), of
+    /// somebody who has no reason to send descriptors.
+    pub(crate) fn receive_many<const LONGEST: usize>(&self, room: &mut Room<LONGEST>) -> ReceivedMany {
+        if cfg!(miri) {
+            // It does not know this call.
+            return match self.receive(&mut room.packets[0]) {
+                Received::Packet(len, _) => {
+                    room.lengths[0] = len;
+                    ReceivedMany::Packets(1)
+                }
+                Received::Nothing => ReceivedMany::Nothing,
+                Received::End => ReceivedMany::End,
+            };
+        }
+        let mut receive = || room.fill(self.0.get()?);
+        match receive().or_else(|error| again(error, &mut receive)) {
+            Ok(0) => ReceivedMany::Nothing,
+            // At the end, all are empty.
+            Ok(_) if room.lengths[0] == 0 => ReceivedMany::End,
+            Ok(count) => ReceivedMany::Packets(count),
+            Err(error) => match Self::nothing_or_end(error) {
+                Received::End => ReceivedMany::End,
+                _ => ReceivedMany::Nothing,
+            },
+        }
+    }
+
     /// The next packet, with the first descriptor that came along. The kernel closes what it has no room for.
     pub(crate) fn receive_with(&self, buffer: &mut [u8]) -> Received {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -257,5 +340,32 @@ mod tests {
             assert!(matches!(receive(), Received::Packet(3, None)));
             assert!(matches!(receive(), Received::End));
         }
+    }
+
+    #[test]
+    fn many_packets_come_at_once_and_in_order() {
+        let (one, other) = Socket::both_ends().expect("two descriptors");
+        let mut room = Room::<4>::new();
+        assert!(matches!(one.receive_many(&mut room), ReceivedMany::Nothing));
+        for number in 0..MANY as u8 + 2 {
+            other.send(&[number; 3][..usize::from(number % 3) + 1]).expect("room");
+        }
+        assert!(matches!(one.receive_many(&mut room), ReceivedMany::Packets(MANY)));
+        for number in 0..MANY {
+            assert_eq!(room.packet(number), &[number as u8; 3][..number % 3 + 1]);
+        }
+        assert!(matches!(one.receive_many(&mut room), ReceivedMany::Packets(2)));
+        assert_eq!(room.packet(0)[0], MANY as u8);
+        other.send(b"too long").expect("room");
+        assert!(matches!(one.receive_many(&mut room), ReceivedMany::Packets(1)));
+        assert_eq!(room.packet(0), b"too ");
+        // The last words of one who has not listened, and the end behind them.
+        one.send(b"unread").expect("room");
+        other.send(b"bye").expect("room");
+        drop(other);
+        let ReceivedMany::Packets(count) = one.receive_many(&mut room) else { panic!("there is a packet") };
+        assert_eq!(room.packet(0), b"bye");
+        assert!((1..count).all(|index| room.packet(index).is_empty()));
+        assert!(matches!(one.receive_many(&mut room), ReceivedMany::End));
     }
 }

@@ -30,8 +30,8 @@ mod descriptor {
             self.0.number()
         }
 
-        pub(crate) fn give(&self) {
-            if let Err(error) = self.0.get().and_then(|file| rustix::io::write(file, &1u64.to_ne_bytes())) {
+        pub(crate) fn give(&self, tokens: u64) {
+            if let Err(error) = self.0.get().and_then(|file| rustix::io::write(file, &tokens.to_ne_bytes())) {
                 log::error!("an event could not be told through descriptor {}: {error}", self.descriptor());
             }
         }
@@ -84,8 +84,8 @@ mod counter {
             -1
         }
 
-        pub(crate) fn give(&self) {
-            *self.0.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        pub(crate) fn give(&self, tokens: u64) {
+            *self.0.lock().unwrap_or_else(PoisonError::into_inner) += tokens;
         }
 
         pub(crate) fn take(&self) -> io::Result<()> {

@@ -11,14 +11,14 @@ mod route;
 pub(crate) mod send_queue;
 pub(crate) mod shared_queue;
 pub(crate) mod transition;
+mod windows;
 pub(crate) mod xrc;
 
 pub(crate) use shared_queue::Srq;
 
-use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use rdma_mummy_sys::types::{
@@ -37,7 +37,6 @@ use crate::objects::completion::Cq;
 use crate::objects::context::{Context, Counted};
 use crate::objects::event::{Element, Event};
 use crate::objects::held::Held as Used;
-use crate::objects::memory_window::Mw;
 use crate::objects::protection_domain::Pd;
 use crate::objects::rnic::Rnic;
 use crate::objects::xrc_domain::Xrcd;
@@ -50,6 +49,7 @@ use lane::Laned;
 use post_ex::{Builder, Posting};
 use receive_queue::ReceiveQueue;
 use send_queue::SendQueue;
+use windows::Windows;
 use xrc::Opened;
 
 /// A lock that is held for a few instructions, or for one transfer; waiters let others run.
@@ -96,8 +96,7 @@ pub(crate) struct Qp {
     /// When the service thread is to look at what waits.
     pub(crate) wake: Spin<Option<Instant>>,
     handle: AtomicPtr<ibv_qp>,
-    /// Windows of type 2 that were bound to it, by index.
-    windows: Mutex<BTreeMap<u32, Weak<Mw>>>,
+    windows: Windows,
     acks: Acks,
     counted: Counted,
 }
@@ -268,6 +267,7 @@ impl Qp {
                 plan.caps.max_send_wr,
                 plan.caps.max_send_sge,
                 plan.caps.max_inline_data,
+                plan.qp_type == ibv_qp_type::IBV_QPT_UD,
             ),
             sending: Laned::new(Arc::clone(node.lanes()), lane, Sending::new()),
             receiving,
@@ -275,7 +275,7 @@ impl Qp {
             draining: AtomicBool::new(false),
             wake: Spin::new(None),
             handle: AtomicPtr::default(),
-            windows: Mutex::default(),
+            windows: Windows::default(),
             acks: Acks::default(),
             counted,
         });
@@ -313,26 +313,11 @@ impl Qp {
         for cq in [&self.send_cq, &self.recv_cq] {
             cq.purge(self.number.qpn);
         }
-        for window in self.windows().values().filter_map(Weak::upgrade) {
-            window.lose(self.number.qpn);
-        }
+        self.lose_windows();
         self.rnic.queue_pairs().take(self.number.index);
         self.release();
         self.counted.count_out();
         Ok(())
-    }
-
-    fn windows(&self) -> MutexGuard<'_, BTreeMap<u32, Weak<Mw>>> {
-        self.windows.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A window of type 2 was bound to the queue pair.
-    pub(crate) fn note_window(&self, window: &Arc<Mw>) {
-        let mut windows = self.windows();
-        if windows.insert(window.index(), Arc::downgrade(window)).is_none() && windows.len().is_power_of_two()
-        {
-            windows.retain(|_, window| window.strong_count() > 0);
-        }
     }
 
     /// How many receives can have ended that were not polled, at most.

@@ -44,8 +44,8 @@ pub(crate) fn is_of_window(opcode: ibv_wr_opcode) -> bool {
     matches!(opcode, ibv_wr_opcode::IBV_WR_BIND_MW | ibv_wr_opcode::IBV_WR_LOCAL_INV)
 }
 
-/// What a request to bind a window says, in the fields of one that moves data: the window by its index, its new key, the
-/// region's, and where in it.
+/// What a request to bind a window says, in the fields of one that moves data: the window by its serial number, its new key,
+/// the region's, and where in it.
 ///
 /// # Safety
 ///
@@ -59,11 +59,11 @@ pub(super) unsafe fn bind_fields(
         return Err(libc::EINVAL);
     }
     // SAFETY: the caller's window and region.
-    let (index, lkey) = unsafe {
-        (mw_of(mw).index(), if info.mr.is_null() { 0 } else { (&raw const (*info.mr).lkey).read() })
+    let (serial, lkey) = unsafe {
+        (mw_of(mw).serial(), if info.mr.is_null() { 0 } else { (&raw const (*info.mr).lkey).read() })
     };
     let operands = [info.length, u64::from(lkey) << 32 | u64::from(info.mw_access_flags)];
-    Ok(([index, rkey], info.addr, operands))
+    Ok(([serial, rkey], info.addr, operands))
 }
 
 /// The operands of an atomic write whose value lies in its entry, or inline.
@@ -188,11 +188,14 @@ impl Qp {
             if let Some(operands) = operands {
                 request.operands = operands;
             }
-            if to.is_some() {
-                request.destination = to;
-            }
             if self.qp_type == ibv_qp_type::IBV_QPT_XRC_SEND {
-                request.srqn = (*wr).qp_type.xrc.remote_srqn;
+                request.to = (*wr).qp_type.xrc.remote_srqn;
+            }
+            if let Some(destination) = to
+                && let Err(refusal) = poster.set_destination(destination)
+            {
+                poster.drop_last();
+                return Err(refusal);
             }
             let result = if inline {
                 (0..count).try_for_each(|index| {

@@ -373,8 +373,7 @@ unsafe extern "C" fn set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, remote_qpn
     unsafe {
         build(qp, |_, poster| {
             let destination = destination(ah, remote_qpn, remote_qkey).ok_or(libc::EINVAL)?;
-            poster.last_added().ok_or(libc::EINVAL)?.destination = Some(destination);
-            Ok(())
+            poster.set_destination(destination)
         });
     }
 }
@@ -384,7 +383,7 @@ unsafe extern "C" fn set_xrc_srqn(qp: *mut ibv_qp_ex, remote_srqn: u32) {
     unsafe {
         build(qp, |qp, poster| {
             let request = poster.last_added().filter(|_| qp.qp_type == ibv_qp_type::IBV_QPT_XRC_SEND);
-            request.ok_or(libc::EINVAL)?.srqn = remote_srqn;
+            request.ok_or(libc::EINVAL)?.to = remote_srqn;
             Ok(())
         });
     }

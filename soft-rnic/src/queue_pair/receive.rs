@@ -73,9 +73,10 @@ impl Qp {
         for _ in 0..room {
             match self.next_receive(&mut next) {
                 Some((cqe, failed)) => {
+                    let through = cqe.qp_num;
                     sink(cqe);
                     if failed {
-                        self.fail();
+                        self.fail_pair(through);
                     }
                 }
                 None => return Asked { more: self.is_flushing() && self.is_behind_requests(), next },
@@ -85,6 +86,17 @@ impl Qp {
         // SAFETY: a slot of the receive queue, in the segment of this process.
         let there = next.is_none_or(|slot| unsafe { slot.as_ref() }.is_done());
         Asked { more: there || self.is_flushing(), next }
+    }
+
+    /// A receive has failed: so has the pair that it came by. A target that is another process's has heard of it from the sender,
+    /// unless it is here that the failure was found.
+    #[cold]
+    fn fail_pair(self: &Arc<Self>, through: u32) {
+        if !self.receives_for_others() {
+            self.fail();
+        } else if let Some(target) = self.pair_of(through).filter(|pair| pair.is_target()) {
+            target.fail();
+        }
     }
 
     /// How many completions a poll would find.
@@ -164,10 +176,9 @@ impl Qp {
                         let others = self.receives_for_others();
                         let through =
                             if others { queue.source(slot)[0] as u32 & 0xff_ffff } else { self.number.qpn };
-                        let (reported, failed) = self.report(&queue, &received, through);
+                        let reported = self.report(&queue, &received, through);
                         queue.consume(slot);
-                        // What has failed is the pair that it came by, which hears of it by itself.
-                        return Some((reported, failed && !others));
+                        return Some(reported);
                     }
                 }
                 None
@@ -334,6 +345,7 @@ impl Qp {
 
     /// Drops everything that was posted to or came into the receive queue. Nobody touches it any more.
     pub(super) fn forget_receives(&self) {
+        self.windows.forget_untold();
         match &self.receiving {
             Receiving::Own(queue) => {
                 let mut queue = queue.lock();

@@ -3,12 +3,14 @@
 //! One poster and one executor work on it at a time (each under a lock of the queue pair), at the two ends of a ring.
 
 use core::cell::UnsafeCell;
+use core::ptr;
 use rdma_mummy_sys::types::{ibv_send_flags, ibv_sge, ibv_wr_opcode};
 
 use crate::sync::{Acquire, AtomicU32, Relaxed, Release};
 
-/// A posted request. Its entries or its inline data lie in the ring's own arrays.
+/// A posted request, a line of the cache. Its entries or its inline data, and where a datagram goes, lie in the ring's own arrays.
 #[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
 pub(crate) struct Request {
     pub(crate) wr_id: u64,
     pub(crate) opcode: ibv_wr_opcode,
@@ -22,23 +24,24 @@ pub(crate) struct Request {
     pub(crate) payload: Payload,
     /// Bytes in all.
     pub(crate) length: u64,
-    /// Of datagrams.
-    pub(crate) destination: Option<Destination>,
-    /// Of extended reliable connections: the shared receive queue; 0 is none.
-    pub(crate) srqn: u32,
+    /// Where it goes, if its queue pair does not say that; 0 is nowhere. Of extended reliable connections the number of the shared
+    /// receive queue, of datagrams 1 if there is a [`Destination`].
+    pub(crate) to: u32,
 }
+
+const _: () = assert!(size_of::<Request>() == 64);
 
 /// Where a request's bytes are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Payload {
     /// In this many entries.
-    Entries(u32),
+    Entries(u16),
     /// In the queue itself.
     Inline,
 }
 
 /// Where a datagram goes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Destination {
     /// The address handle's domain.
     pub(crate) pd: u32,
@@ -62,8 +65,7 @@ impl Request {
         operands: [0; 2],
         payload: Payload::Entries(0),
         length: 0,
-        destination: None,
-        srqn: 0,
+        to: 0,
     };
 
     pub(crate) fn has(&self, flag: ibv_send_flags) -> bool {
@@ -91,6 +93,8 @@ pub(crate) struct SendQueue {
     requests: Box<[UnsafeCell<Request>]>,
     entries: Box<[UnsafeCell<ibv_sge>]>,
     inline: Box<[UnsafeCell<u8>]>,
+    /// Of datagrams; empty if the queue pair sends none.
+    destinations: Box<[UnsafeCell<Destination>]>,
     max_sge: usize,
     max_inline: usize,
     /// How many requests have ended, ever.
@@ -107,13 +111,14 @@ unsafe impl Send for SendQueue {}
 
 impl SendQueue {
     /// A queue for this many requests, each with so many entries or inline bytes.
-    pub(crate) fn new(max_wr: u32, max_sge: u32, max_inline: u32) -> Self {
+    pub(crate) fn new(max_wr: u32, max_sge: u32, max_inline: u32, datagrams: bool) -> Self {
         let count = max_wr.max(1).next_power_of_two() as usize;
         let cells = |count: usize| (0..count).map(|_| UnsafeCell::new(ibv_sge::default())).collect();
         Self {
             requests: (0..count).map(|_| UnsafeCell::new(Request::EMPTY)).collect(),
             entries: cells(count * max_sge as usize),
             inline: (0..count * max_inline as usize).map(|_| UnsafeCell::new(0)).collect(),
+            destinations: (0..if datagrams { count } else { 0 }).map(|_| UnsafeCell::default()).collect(),
             max_sge: max_sge as usize,
             max_inline: max_inline as usize,
             head: AtomicU32::new(0),
@@ -147,6 +152,14 @@ impl SendQueue {
     #[inline]
     pub(crate) unsafe fn executor(&self) -> Executor<'_> {
         Executor { queue: self, head: self.head.load(Relaxed) }
+    }
+
+    /// Where a datagram of this queue goes, if its request says that.
+    pub(crate) fn destination<'a>(&'a self, posted: &Posted<'a>) -> Option<&'a Destination> {
+        let offset = ptr::from_ref(posted.request).addr().wrapping_sub(self.requests.as_ptr().addr());
+        let cell = self.destinations.get(offset / size_of::<Request>()).filter(|_| posted.request.to != 0)?;
+        // SAFETY: it is this request's, and as long as that is lent the executor's, who only reads.
+        Some(unsafe { &*cell.get() })
     }
 
     /// Forgets everything.
@@ -198,8 +211,7 @@ impl Poster<'_> {
         let Head { wr_id, opcode, send_flags, imm_data, rkey, remote_addr } = head;
         (request.wr_id, request.opcode, request.send_flags) = (wr_id, opcode, send_flags);
         (request.imm_data, request.rkey, request.remote_addr) = (imm_data, rkey, remote_addr);
-        (request.payload, request.length, request.destination) = (Payload::Entries(0), 0, None);
-        request.srqn = 0;
+        (request.payload, request.length, request.to) = (Payload::Entries(0), 0, 0);
         Ok(request)
     }
 
@@ -212,6 +224,20 @@ impl Poster<'_> {
     /// The request that was added last; `None` if none was.
     pub(crate) fn last_added(&mut self) -> Option<&mut Request> {
         if self.added() == 0 { None } else { Some(self.last()) }
+    }
+
+    /// Gives the last request, a datagram, its destination.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: there is no request, or the queue pair sends no datagrams.
+    pub(crate) fn set_destination(&mut self, destination: Destination) -> Result<(), Refusal> {
+        let place = self.queue.place(self.tail.wrapping_sub(1));
+        let cell = self.queue.destinations.get(place).ok_or(libc::EINVAL)?;
+        self.last_added().ok_or(libc::EINVAL)?.to = 1;
+        // SAFETY: it is the last request's, which is the poster's, as in `last`.
+        unsafe { *cell.get() = destination };
+        Ok(())
     }
 
     /// Gives the last request one entry.
@@ -264,7 +290,7 @@ impl Poster<'_> {
             }
         }
         let last = self.last();
-        last.payload = Payload::Entries(count as u32);
+        last.payload = Payload::Entries(count as u16);
         last.length = length;
         Ok(())
     }
@@ -349,7 +375,7 @@ impl Executor<'_> {
         let inline = if request.payload == Payload::Inline && request.length > 0 {
             self.queue.inline[place * self.queue.max_inline..].as_ptr().cast::<u8>()
         } else {
-            core::ptr::null()
+            ptr::null()
         };
         Some(Posted { request, entries, inline })
     }

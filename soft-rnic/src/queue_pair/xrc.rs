@@ -122,6 +122,11 @@ impl Qp {
         self.qp_type == RECEIVER
     }
 
+    /// Whether it takes messages for shared queues, which are told to its number.
+    pub(super) fn is_target(&self) -> bool {
+        self.qp_type == ibv_qp_type::IBV_QPT_XRC_RECV
+    }
+
     /// An end of an extended reliable connection: it has no receives of its own.
     pub(super) fn is_xrc(&self) -> bool {
         matches!(self.qp_type, ibv_qp_type::IBV_QPT_XRC_SEND | ibv_qp_type::IBV_QPT_XRC_RECV)

@@ -84,7 +84,8 @@ fn names(table: &str, fabric: Option<&str>) -> BTreeSet<(String, u16)> {
     let name = |line: &str| {
         let mut rest = line.split_once("@soft-rnic/")?.1.rsplitn(2, '/');
         let block = rest.next()?.parse().ok().filter(|block| (1..=LAST_BLOCK).contains(block))?;
-        let of = rest.next()?;
+        // Others have a `/` in them: ports, and what processes agree on.
+        let of = rest.next().filter(|of| !of.contains('/'))?;
         fabric.is_none_or(|fabric| fabric == of).then(|| (of.to_owned(), block))
     };
     table.lines().filter_map(name).collect()
@@ -205,6 +206,8 @@ mod tests {
             0000000000000000: 00000002 00000000 00010000 0005 01 20158 @soft-rnic/lab/0\n\
             0000000000000000: 00000002 00000000 00010000 0005 01 20159 @soft-rnic/lab/x\n\
             0000000000000000: 00000002 00000000 00010000 0005 01 20160 @soft-rnic\n\
+            0000000000000000: 00000002 00000000 00010000 0005 01 20160 @soft-rnic/lab/xrc/1a-2b/7\n\
+            0000000000000000: 00000002 00000000 00010000 0005 01 20160 @soft-rnic/lab/cm/1/p7\n\
             0000000000000000: 00000003 00000000 00000000 0001 03 20161 /run/soft-rnic/lab/5\n\
             0000000000000000: 00000003 00000000 00000000 0001 03 20162\n";
         let all = [(String::new(), 7), ("lab".to_owned(), 1023)];

@@ -31,6 +31,8 @@ pub struct Statistics {
     pub completion_queues: u32,
     /// Its memory regions.
     pub regions: Regions,
+    /// Its identifiers of the connection manager.
+    pub identifiers: Identifiers,
     /// What it has sent (and read) itself, by the process at the other end; to itself first. What another process
     /// moved is in that process's statistics.
     pub peers: Vec<Peer>,
@@ -98,6 +100,18 @@ pub struct Regions {
     pub count: u32,
     /// Their bytes in all; what two regions share counts twice.
     pub bytes: u64,
+}
+
+/// Identifiers of the connection manager (`rdma_cm_id`), with those of connection requests that nobody has taken yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Identifiers {
+    /// How many.
+    pub count: u32,
+    /// Those of them that listen.
+    pub listening: u32,
+    /// Those of them whose connection is established.
+    pub connected: u32,
 }
 
 /// Whom payload goes to.

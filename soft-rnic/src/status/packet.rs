@@ -2,12 +2,12 @@
 
 use rdma_mummy_sys::types::{ibv_qp_state, ibv_qp_type};
 
-use super::{Moved, OpenDevice, Peer, QueuePairs, Regions, Statistics, Traffic};
+use super::{Identifiers, Moved, OpenDevice, Peer, QueuePairs, Regions, Statistics, Traffic};
 use crate::config::{MAX_DEVICES, Mode};
 use crate::node::Reader;
 
 /// Changes with what is said here.
-pub(crate) const STATUS_VERSION: u64 = 1;
+pub(crate) const STATUS_VERSION: u64 = 2;
 
 /// Peers in one answer; those with the most messages are told.
 const MAX_PEERS: usize = 200;
@@ -39,6 +39,8 @@ pub(crate) fn encode(statistics: &Statistics) -> Vec<u8> {
         packet.extend(word.to_le_bytes());
     }
     packet.extend(bytes.to_le_bytes());
+    let Identifiers { count, listening, connected } = statistics.identifiers;
+    [count, listening, connected].iter().for_each(|word| packet.extend(word.to_le_bytes()));
     put_traffic(&mut packet, &statistics.former);
     let mut peers: Vec<_> = statistics.peers.iter().collect();
     if peers.len() > MAX_PEERS {
@@ -80,6 +82,8 @@ pub(crate) fn decode(packet: &mut Reader<'_>) -> Option<Statistics> {
         .collect::<Option<_>>()?;
     let (shared_receive_queues, completion_queues) = (packet.u32()?, packet.u32()?);
     let regions = Regions { count: packet.u32()?, bytes: packet.u64()? };
+    let identifiers =
+        Identifiers { count: packet.u32()?, listening: packet.u32()?, connected: packet.u32()? };
     let former = traffic(packet)?;
     let more_peers = packet.u32()?;
     let peers = (0..packet.u16().filter(|count| usize::from(*count) <= MAX_PEERS)?)
@@ -95,6 +99,7 @@ pub(crate) fn decode(packet: &mut Reader<'_>) -> Option<Statistics> {
         shared_receive_queues,
         completion_queues,
         regions,
+        identifiers,
         peers,
         more_peers,
         former,
@@ -129,6 +134,7 @@ mod tests {
             shared_receive_queues: 1,
             completion_queues: 2,
             regions: Regions { count: 3, bytes: 1 << 40 },
+            identifiers: Identifiers { count: 6, listening: 4, connected: 5 },
             peers: (0..peers as u64)
                 .map(|peer| Peer { pid: Some(peer as u32).filter(|pid| *pid > 0), traffic: traffic(peer) })
                 .collect(),

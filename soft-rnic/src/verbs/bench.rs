@@ -54,6 +54,11 @@ impl Bench {
     }
 
     pub(crate) fn qp(&self, qp_type: ibv_qp_type, srq: *mut ibv_srq) -> *mut ibv_qp {
+        self.qp_of(self.pd, qp_type, srq)
+    }
+
+    /// The same in another domain.
+    pub(crate) fn qp_of(&self, pd: *mut ibv_pd, qp_type: ibv_qp_type, srq: *mut ibv_srq) -> *mut ibv_qp {
         let mut init = ibv_qp_init_attr {
             send_cq: self.cq,
             recv_cq: self.cq,
@@ -63,7 +68,7 @@ impl Bench {
             ..ibv_qp_init_attr::default()
         };
         // SAFETY: all are live.
-        let qp = unsafe { (table().ibv_create_qp)(self.pd, &raw mut init) };
+        let qp = unsafe { (table().ibv_create_qp)(pd, &raw mut init) };
         assert!(!qp.is_null(), "errno {}", errno());
         qp
     }

@@ -176,27 +176,29 @@ fn bits_are_flipped_on_the_way_and_nowhere_else() {
 #[test]
 fn the_last_bytes_come_later_than_the_others() {
     let _turn = turn();
-    let (a, b) = pair();
     let length = 4096;
-    a.write_bytes(&vec![0xff; length]);
-    rules("split=100ms");
-    let half_seen = std::thread::scope(|scope| {
-        let bytes = b.bytes(0);
-        assert!(bytes.is_empty());
-        let receiver = Shared(&b);
-        let watcher = scope.spawn(move || {
-            until(|| {
-                let bytes = receiver.get().bytes(length);
-                let body = bytes[..length - 8].iter().all(|byte| *byte == 0xff);
-                body.then(|| bytes[length - 8..].iter().all(|byte| *byte == 0))
-            })
+    seen_while_it_lasts(|lasting| {
+        let (a, b) = pair();
+        a.write_bytes(&vec![0xff; length]);
+        rules(&format!("split={}ms", lasting.as_millis()));
+        let half_seen = std::thread::scope(|scope| {
+            let receiver = Shared(&b);
+            let watcher = scope.spawn(move || {
+                until(|| {
+                    let (tail, body) = (receiver.get().bytes(length), receiver.get().bytes(length));
+                    let tail = tail[length - 8..] == [0xff; 8];
+                    let body = body[..length - 8].iter().all(|byte| *byte == 0xff);
+                    assert!(body || !tail, "the last bytes are there before the others");
+                    body.then_some(!tail)
+                })
+            });
+            a.write(&b, 1, length);
+            watcher.join().unwrap()
         });
-        a.write(&b, 1, length);
-        watcher.join().unwrap()
+        assert_eq!(a.next(), (1, S::IBV_WC_SUCCESS));
+        assert_eq!(b.bytes(length), vec![0xff; length]);
+        half_seen
     });
-    assert!(half_seen);
-    assert_eq!(a.next(), (1, S::IBV_WC_SUCCESS));
-    assert_eq!(b.bytes(length), vec![0xff; length]);
 }
 
 /// A side that another thread reads.

@@ -6,13 +6,13 @@
 //! destroys them; requests are built on the stack and posted by value; the device touches only `memory`, which outlives
 //! the objects.
 
-use std::cell::UnsafeCell;
+use std::cell::{Cell, UnsafeCell};
 use std::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rdma_mummy_sys::types::*;
-use rdma_mummy_sys::{Verbs, verbs};
+use rdma_mummy_sys::{Provider, Verbs, verbs};
 use soft_rnic::{Config, Mode, faults};
 
 /// How long a wait may take.
@@ -24,8 +24,13 @@ pub(crate) const ROOM: usize = 1 << 16;
 
 /// The table, with devices for tests; in a child process as the environment says.
 pub(crate) fn table() -> &'static Verbs {
+    provider().verbs()
+}
+
+/// The same with the connection manager.
+pub(crate) fn provider() -> Provider {
     if std::env::var_os(super::children::MARK).is_some() {
-        return soft_rnic::provider().verbs();
+        return soft_rnic::provider();
     }
     let mut config = Config::default();
     (config.devices, config.ports) = (2, 2);
@@ -34,7 +39,7 @@ pub(crate) fn table() -> &'static Verbs {
         config.mode = Mode::Deferred;
     }
     config.fabric = format!("faults-{}", std::process::id());
-    soft_rnic::provider_with(config).expect("all tests of this process use this configuration").verbs()
+    soft_rnic::provider_with(config).expect("all tests of this process use this configuration")
 }
 
 /// Rules are the whole process's, so tests take turns; each begins and ends without any.
@@ -79,6 +84,12 @@ pub(crate) fn until<T>(mut ask: impl FnMut() -> Option<T>) -> T {
     }
 }
 
+/// Tries with longer and longer times until somebody has seen what lasts so long. Under load, that may not be the shortest.
+pub(crate) fn seen_while_it_lasts(mut is_seen: impl FnMut(Duration) -> bool) {
+    let seen = (0..5).any(|power| is_seen(Duration::from_millis(100 << (2 * power))));
+    assert!(seen, "nobody saw it, though it lasted for half a minute");
+}
+
 /// Opens a device; `Err` is `errno`.
 pub(crate) fn open(device: usize) -> Result<*mut ibv_context, i32> {
     let lib = table();
@@ -115,6 +126,11 @@ pub(crate) struct Side {
     pub(crate) srq: *mut ibv_srq,
     pub(crate) qp: *mut ibv_qp,
     pub(crate) mr: *mut ibv_mr,
+    /// Of a target of an extended reliable connection: its domain, and the number of the queue that it has there.
+    xrcd: *mut ibv_xrcd,
+    srqn: u32,
+    /// Of the other end of one: the number of the queue that requests are for.
+    to_queue: Cell<u32>,
     memory: Box<[UnsafeCell<u8>]>,
     /// The device has failed: nothing can be destroyed.
     pub(crate) lost: bool,
@@ -144,12 +160,14 @@ impl Side {
         unsafe {
             let pd = (lib.ibv_alloc_pd)(context);
             let cq = (lib.ibv_create_cq)(context, 256, ptr::null_mut(), ptr::null_mut(), 0);
+            let xrc = (options.qp_type == ibv_qp_type::IBV_QPT_XRC_RECV).then(|| xrc_queue(context, pd, cq));
+            let (xrcd, xrc_srq, srqn) = xrc.unwrap_or((ptr::null_mut(), ptr::null_mut(), 0));
             let srq = if options.shared {
                 let attr = ibv_srq_attr { max_wr: 16, max_sge: 1, ..Default::default() };
                 let mut init = ibv_srq_init_attr { attr, ..Default::default() };
                 (lib.ibv_create_srq)(pd, &raw mut init)
             } else {
-                ptr::null_mut()
+                xrc_srq
             };
             let cap = ibv_qp_cap {
                 max_send_wr: 64,
@@ -167,7 +185,11 @@ impl Side {
                 sq_sig_all: 1,
                 ..Default::default()
             };
-            let qp = (lib.ibv_create_qp)(pd, &raw mut init);
+            let qp = if xrc.is_some() {
+                xrc_target(context, xrcd)
+            } else {
+                (lib.ibv_create_qp)(pd, &raw mut init)
+            };
             let access = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE
                 | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE
                 | ibv_access_flags::IBV_ACCESS_REMOTE_READ
@@ -176,7 +198,8 @@ impl Side {
             for pointer in [pd.cast::<u8>(), cq.cast(), qp.cast(), mr.cast()] {
                 assert!(!pointer.is_null(), "errno {}", errno());
             }
-            Self { context, pd, cq, srq, qp, mr, memory, lost: false }
+            let to_queue = Cell::new(0);
+            Self { context, pd, cq, srq, qp, mr, xrcd, srqn, to_queue, memory, lost: false }
         }
     }
 
@@ -193,13 +216,16 @@ impl Side {
 
     /// Brings the queue pair up, towards another of this process.
     fn connect(&self, to: &Self, options: Options) {
+        self.to_queue.set(to.srqn);
         self.connect_to(to.qpn(), options);
     }
 
     /// Brings the queue pair up, towards that of a number, on the same device of any process.
     pub(crate) fn connect_to(&self, qpn: u32, options: Options) {
         use ibv_qp_attr_mask as M;
-        let reliable = options.qp_type == ibv_qp_type::IBV_QPT_RC;
+        let reliable = options.qp_type != ibv_qp_type::IBV_QPT_UC;
+        let responds = reliable && options.qp_type != ibv_qp_type::IBV_QPT_XRC_SEND;
+        let requests = reliable && options.qp_type != ibv_qp_type::IBV_QPT_XRC_RECV;
         let attr = |qp_state| ibv_qp_attr { qp_state, ..Default::default() };
         let mut init = attr(ibv_qp_state::IBV_QPS_INIT);
         init.port_num = 1;
@@ -221,7 +247,7 @@ impl Side {
         (rtr.max_dest_rd_atomic, rtr.min_rnr_timer) = (4, 12);
         let mut mask =
             M::IBV_QP_STATE | M::IBV_QP_AV | M::IBV_QP_PATH_MTU | M::IBV_QP_DEST_QPN | M::IBV_QP_RQ_PSN;
-        if reliable {
+        if responds {
             mask = mask | M::IBV_QP_MAX_DEST_RD_ATOMIC | M::IBV_QP_MIN_RNR_TIMER;
         }
         assert_eq!(self.modify(rtr, mask), 0);
@@ -229,11 +255,10 @@ impl Side {
         (rts.timeout, rts.retry_cnt, rts.rnr_retry, rts.max_rd_atomic) = (options.timeout, 3, 3, 4);
         let mut mask = M::IBV_QP_STATE | M::IBV_QP_SQ_PSN;
         if reliable {
-            mask = mask
-                | M::IBV_QP_TIMEOUT
-                | M::IBV_QP_RETRY_CNT
-                | M::IBV_QP_RNR_RETRY
-                | M::IBV_QP_MAX_QP_RD_ATOMIC;
+            mask |= M::IBV_QP_TIMEOUT;
+        }
+        if requests {
+            mask = mask | M::IBV_QP_RETRY_CNT | M::IBV_QP_RNR_RETRY | M::IBV_QP_MAX_QP_RD_ATOMIC;
         }
         assert_eq!(self.modify(rts, mask), 0);
     }
@@ -296,6 +321,7 @@ impl Side {
             wr.wr.rdma.remote_addr = remote_addr;
             wr.wr.rdma.rkey = rkey;
         }
+        wr.qp_type.xrc.remote_srqn = self.to_queue.get();
         let mut bad = ptr::null_mut();
         // SAFETY: the queue pair lives, and the list is valid.
         match unsafe { verbs::ibv_post_send(self.qp, &raw mut wr, &raw mut bad) } {
@@ -369,6 +395,30 @@ impl Side {
         attr.qp_state
     }
 
+    /// Calls what is to fail; `errno`, or 0 if it has not failed, and has left something behind.
+    pub(crate) fn call_of_xrc(&self, call: &str) -> i32 {
+        use ibv_qp_open_attr_mask as M;
+        let mut open = ibv_qp_open_attr {
+            comp_mask: M::IBV_QP_OPEN_ATTR_NUM.0 | M::IBV_QP_OPEN_ATTR_XRCD.0 | M::IBV_QP_OPEN_ATTR_TYPE.0,
+            qp_num: self.qpn(),
+            xrcd: self.xrcd,
+            qp_type: ibv_qp_type::IBV_QPT_XRC_RECV,
+            ..Default::default()
+        };
+        // SAFETY: everything is live.
+        let failed = unsafe {
+            match call {
+                "open_xrcd" => open_domain(self.context).is_null(),
+                "create_srq" => make_queue(self.context, self.pd, self.cq, self.xrcd).is_null(),
+                "create_qp" => xrc_target(self.context, self.xrcd).is_null(),
+                "open_qp" => verbs::ibv_open_qp(self.context, &raw mut open).is_null(),
+                "close_xrcd" => verbs::ibv_close_xrcd(self.xrcd) != 0,
+                _ => panic!("{call} is not about these"),
+            }
+        };
+        if failed { errno() } else { 0 }
+    }
+
     /// What destroying each object says.
     pub(crate) fn destroy(&self) -> Vec<i32> {
         let lib = table();
@@ -378,6 +428,9 @@ impl Side {
             if !self.srq.is_null() {
                 results.push((lib.ibv_destroy_srq)(self.srq));
             }
+            if !self.xrcd.is_null() {
+                results.push(verbs::ibv_close_xrcd(self.xrcd));
+            }
             results.extend([
                 (lib.ibv_dereg_mr)(self.mr),
                 (lib.ibv_destroy_cq)(self.cq),
@@ -386,6 +439,77 @@ impl Side {
             results
         }
     }
+}
+
+/// A domain of no file, and a queue in it: its number is the last.
+///
+/// # Safety
+///
+/// All are live, and of the context.
+unsafe fn xrc_queue(
+    context: *mut ibv_context,
+    pd: *mut ibv_pd,
+    cq: *mut ibv_cq,
+) -> (*mut ibv_xrcd, *mut ibv_srq, u32) {
+    // SAFETY: the caller's objects; the result is this function's own.
+    unsafe {
+        let xrcd = open_domain(context);
+        assert!(!xrcd.is_null(), "errno {}", errno());
+        let srq = make_queue(context, pd, cq, xrcd);
+        assert!(!srq.is_null(), "errno {}", errno());
+        let mut number = 0;
+        assert_eq!(verbs::ibv_get_srq_num(srq, &raw mut number), 0);
+        (xrcd, srq, number)
+    }
+}
+
+/// # Safety
+///
+/// It is live.
+unsafe fn open_domain(context: *mut ibv_context) -> *mut ibv_xrcd {
+    let mask = ibv_xrcd_init_attr_mask::IBV_XRCD_INIT_ATTR_FD.0
+        | ibv_xrcd_init_attr_mask::IBV_XRCD_INIT_ATTR_OFLAGS.0;
+    let mut open = ibv_xrcd_init_attr { comp_mask: mask, fd: -1, oflags: libc::O_CREAT };
+    // SAFETY: the caller's context.
+    unsafe { verbs::ibv_open_xrcd(context, &raw mut open) }
+}
+
+/// # Safety
+///
+/// All are live, and of the context.
+unsafe fn make_queue(
+    context: *mut ibv_context,
+    pd: *mut ibv_pd,
+    cq: *mut ibv_cq,
+    xrcd: *mut ibv_xrcd,
+) -> *mut ibv_srq {
+    use ibv_srq_init_attr_mask as M;
+    let parts = M::IBV_SRQ_INIT_ATTR_PD.0 | M::IBV_SRQ_INIT_ATTR_XRCD.0 | M::IBV_SRQ_INIT_ATTR_CQ.0;
+    let mut init = ibv_srq_init_attr_ex {
+        attr: ibv_srq_attr { max_wr: 16, max_sge: 1, srq_limit: 0 },
+        comp_mask: M::IBV_SRQ_INIT_ATTR_TYPE.0 | parts,
+        srq_type: ibv_srq_type::IBV_SRQT_XRC,
+        pd,
+        xrcd,
+        cq,
+        ..Default::default()
+    };
+    // SAFETY: the caller's objects.
+    unsafe { verbs::ibv_create_srq_ex(table(), context, &raw mut init) }
+}
+
+/// # Safety
+///
+/// Both are live.
+unsafe fn xrc_target(context: *mut ibv_context, xrcd: *mut ibv_xrcd) -> *mut ibv_qp {
+    let mut init = ibv_qp_init_attr_ex {
+        qp_type: ibv_qp_type::IBV_QPT_XRC_RECV,
+        comp_mask: ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_XRCD.0,
+        xrcd,
+        ..Default::default()
+    };
+    // SAFETY: the caller's objects.
+    unsafe { verbs::ibv_create_qp_ex(table(), context, &raw mut init) }
 }
 
 impl Drop for Side {
@@ -415,4 +539,14 @@ pub(crate) fn pair_with(options: Options) -> (Side, Side) {
 
 pub(crate) fn pair() -> (Side, Side) {
     pair_with(Options::default())
+}
+
+/// The sending end of an extended reliable connection, and the end with target and queue.
+pub(crate) fn xrc_pair() -> (Side, Side) {
+    let [from, to] = [ibv_qp_type::IBV_QPT_XRC_SEND, ibv_qp_type::IBV_QPT_XRC_RECV]
+        .map(|qp_type| Options { qp_type, ..Options::default() });
+    let (a, b) = (Side::new(from), Side::new(to));
+    a.connect(&b, from);
+    b.connect(&a, to);
+    (a, b)
 }

@@ -32,7 +32,7 @@ pub(crate) fn is_child() -> bool {
     std::env::var_os(MARK).is_some()
 }
 
-const STEPS: [&str; 8] = [
+pub(crate) const STEPS: [&str; 8] = [
     "before_mark",
     "before_claim",
     "claimed",
@@ -188,7 +188,7 @@ fn all_of_it_holds_in_deferred_mode_too() {
     if std::env::var_os(DEFERRED).is_some() {
         return;
     }
-    for tests in ["actions::", "calls::", "devices::", "replay::"] {
+    for tests in ["actions::", "calls::", "devices::", "replay::", "xrc::"] {
         let mut command = Command::new(std::env::current_exe().unwrap());
         let output = command.arg(tests).env(DEFERRED, "1").stdin(Stdio::null()).output().unwrap();
         let out = String::from_utf8_lossy(&output.stdout);

@@ -152,3 +152,30 @@ fn whoever_waits_for_a_channel_hears_that_the_device_is_gone() {
     // SAFETY: the context is open, and given up with its channel.
     assert_eq!(unsafe { (lib.ibv_close_device)(context) }, 0);
 }
+
+/// What the connection manager has listed stays open as long as the list is there, whoever asks meanwhile.
+#[test]
+fn a_device_that_was_listed_stays_open_when_it_is_gone() {
+    let _turn = turn();
+    let (lib, cm) = (table(), soft_rnic::rdmacm::table());
+    // SAFETY: a list has the contexts of both devices, and they are open until it is freed.
+    unsafe {
+        let list = (cm.rdma_get_devices)(std::ptr::null_mut());
+        let context = list.add(1).read();
+        let descriptor = (*context).async_fd;
+        faults::device_fatal(1).unwrap();
+        let mut count = 0;
+        let later = (cm.rdma_get_devices)(&raw mut count);
+        assert_eq!((count, later.read()), (1, list.read()), "there is one device left");
+        assert_ne!(libc::fcntl(descriptor, libc::F_GETFD), -1, "it was closed under who has it");
+        let mut attr = ibv_device_attr::default();
+        assert_eq!((lib.ibv_query_device)(context, &raw mut attr), libc::EIO);
+        (cm.rdma_free_devices)(list);
+        (cm.rdma_free_devices)(later);
+        assert_eq!(libc::fcntl(descriptor, libc::F_GETFD), -1, "nobody has it any more");
+        faults::clear();
+        let again = (cm.rdma_get_devices)(&raw mut count);
+        assert_eq!(count, 2);
+        (cm.rdma_free_devices)(again);
+    }
+}

@@ -4,6 +4,8 @@ mod actions;
 mod bench;
 mod calls;
 mod children;
+mod cm;
 mod devices;
 mod paths;
 mod replay;
+mod xrc;

@@ -4,6 +4,9 @@
 //! A test starts this program again as a *role*, in a fabric of its own; a role starts others. A role that hangs is ended by an
 //! alarm, and a role whose parent has ended ends with it.
 
+mod cm;
+mod connection_soak;
+mod connections;
 mod copies;
 mod death;
 mod kit;
@@ -12,9 +15,11 @@ mod multicast;
 mod regions;
 mod revocation;
 mod role;
+mod rsockets;
 mod sends;
 mod soak;
 mod status;
+mod stuck;
 mod windows;
 mod xrc;
 
@@ -38,6 +43,10 @@ fn main() -> std::process::ExitCode {
     trials.extend(regions::trials());
     trials.extend(soak::trials());
     trials.extend(status::trials());
+    trials.extend(stuck::trials());
     trials.extend(windows::trials());
+    trials.extend(connections::trials());
+    trials.extend(connection_soak::trials());
+    trials.extend(rsockets::trials());
     libtest_mimic::run(&arguments, trials).exit_code()
 }

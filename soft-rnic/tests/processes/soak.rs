@@ -34,10 +34,10 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 /// Numbers that look random.
-struct Chance(u64);
+pub(crate) struct Chance(pub(crate) u64);
 
 impl Chance {
-    fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -45,12 +45,12 @@ impl Chance {
         z ^ (z >> 31)
     }
 
-    fn below(&mut self, bound: u64) -> u64 {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }
 }
 
-fn number(variable: &str) -> Option<u64> {
+pub(crate) fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok().filter(|text| !text.is_empty()).map(|text| text.parse().expect("a number"))
 }
 
@@ -214,9 +214,9 @@ fn soak() -> Result<(), Failed> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Resources {
     pub(crate) descriptors: usize,
-    threads: usize,
-    mappings: usize,
-    heap_pages: u64,
+    pub(crate) threads: usize,
+    pub(crate) mappings: usize,
+    pub(crate) heap_pages: u64,
 }
 
 impl Resources {

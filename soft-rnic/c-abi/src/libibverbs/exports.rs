@@ -7,6 +7,7 @@ use core::ffi::*;
 use rdma_mummy_sys::types::*;
 
 exports! {
+    super::TABLE, "";
     required {
         fn ibv_wc_status_str(status: ibv_wc_status) -> *const c_char;
         fn ibv_rate_to_mult(rate: ibv_rate) -> c_int;
@@ -96,5 +97,7 @@ exports! {
         libc::EOPNOTSUPP => fn ibv_is_fork_initialized() -> ibv_fork_status;
         libc::EOPNOTSUPP => fn ibv_set_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int;
         libc::EOPNOTSUPP => fn ibv_query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int;
+    }
+    refused {
     }
 }

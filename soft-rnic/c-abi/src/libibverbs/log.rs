@@ -26,14 +26,19 @@ impl Log for StandardError {
     fn flush(&self) {}
 }
 
-/// `ibv_get_device_list(num_devices)`, the first that a program calls of libibverbs: messages before it there are none.
+/// Has messages printed from now on. What a program calls first of either library comes here: before it there are none.
+pub(crate) fn begin() {
+    static STARTED: Once = Once::new();
+    STARTED.call_once(start);
+}
+
+/// `ibv_get_device_list(num_devices)`, the first that a program calls of libibverbs.
 ///
 /// # Safety
 ///
 /// As the table's own.
 pub(super) unsafe extern "C" fn get_device_list(num_devices: *mut c_int) -> *mut *mut ibv_device {
-    static STARTED: Once = Once::new();
-    STARTED.call_once(start);
+    begin();
     // SAFETY: the caller's promise.
     unsafe { (soft_rnic::verbs::table().ibv_get_device_list)(num_devices) }
 }

@@ -6,7 +6,7 @@
 #[rustfmt::skip]
 mod exports;
 mod kernel_structs;
-mod log;
+pub(crate) mod log;
 mod private;
 mod sysfs;
 mod undeclared;

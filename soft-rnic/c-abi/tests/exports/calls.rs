@@ -94,6 +94,37 @@ pub(crate) fn the_loader_takes_it() -> Outcome {
     Ok(Ok(()))
 }
 
+/// librdmacm has all functions of the newest release, and its devices are those of libibverbs.
+pub(crate) fn both_libraries_have_one_device() -> Outcome {
+    let library = library()?;
+    let provider = Provider::from_folder(library.parent().unwrap_or(Path::new(".")));
+    let provider = provider.map_err(|error| error.to_string())?;
+    let (verbs, cm) = (provider.verbs(), provider.rdmacm().map_err(|error| error.to_string())?);
+    cm.rdma_write_cm_event().map_err(|error| error.to_string())?;
+    cm.repoll_create().map_err(|error| error.to_string())?;
+    // SAFETY: the C prototypes, used as the manual says.
+    unsafe {
+        let mut count = 0;
+        let contexts = (cm.rdma_get_devices)(&mut count);
+        ensure(!contexts.is_null() && count > 0, &format!("no device: {}", std::io::Error::last_os_error()))?;
+        let device = (*contexts.read()).device;
+        let list = (verbs.ibv_get_device_list)(core::ptr::null_mut());
+        ensure(!list.is_null() && list.read() == device, "the same device in both")?;
+        (verbs.ibv_free_device_list)(list);
+        (cm.rdma_free_devices)(contexts);
+        let socket = (cm.rsocket)(libc::AF_INET, libc::SOCK_STREAM, 0);
+        ensure(socket >= 0, "an rsocket")?;
+        let fcntl = cm.rfcntl().map_err(|error| error.to_string())?;
+        ensure(fcntl(socket, libc::F_GETFL) == libc::O_RDWR, "rfcntl with two arguments")?;
+        ensure(fcntl(socket, libc::F_SETFL, libc::O_NONBLOCK) == 0, "rfcntl with three")?;
+        ensure(fcntl(socket, libc::F_GETFL) == libc::O_RDWR | libc::O_NONBLOCK, "what was set")?;
+        ensure((cm.rclose)(socket) == 0, "its end")?;
+        *libc::__errno_location() = 0;
+        ensure(fcntl(socket, libc::F_GETFL) == -1 && errno() == libc::EBADF, "no rsocket any more")?;
+    }
+    Ok(Ok(()))
+}
+
 pub(crate) fn private_functions_fail() -> Outcome {
     let open = Open::new()?;
     for node in ["34", "57", "59", "64", "65"] {

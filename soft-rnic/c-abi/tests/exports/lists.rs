@@ -6,12 +6,17 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::elf::{self, Versioned};
-use crate::{Outcome, Skipped, library};
+use crate::{Outcome, Skipped, library, shared_object};
 
 const VERSION_SCRIPT: &str = include_str!("../../src/libibverbs/libibverbs.map");
+const RDMACM_SCRIPT: &str = include_str!("../../src/librdmacm/librdmacm.map");
 const PRIVATE_NAMES: &str = include_str!("../../src/libibverbs/private.txt");
 
 const SONAME: &str = "libibverbs.so.1";
+pub(crate) const RDMACM: &str = "librdmacm.so.1";
+/// The node in which our librdmacm finds the functions that it jumps to, and what their names begin with there.
+const FORWARD_NODE: &str = "SOFT_RNIC_RDMACM";
+const FORWARD: &str = "soft_rnic_";
 
 /// The libraries that import from libibverbs.
 const PROVIDERS: [&str; 7] = [
@@ -24,8 +29,8 @@ const PROVIDERS: [&str; 7] = [
     "librdmacm.so.1",
 ];
 
-/// The programs of ibverbs-utils, perftest and rdmacm-utils that import from libibverbs.
-const PROGRAMS: [&str; 22] = [
+/// The programs of ibverbs-utils, perftest and rdmacm-utils that import from libibverbs or librdmacm.
+const PROGRAMS: [&str; 31] = [
     "ibv_asyncwatch",
     "ibv_devices",
     "ibv_devinfo",
@@ -48,13 +53,22 @@ const PROGRAMS: [&str; 22] = [
     "ucmatose",
     "udaddy",
     "mckey",
+    "cmtime",
+    "rcopy",
+    "rdma_client",
+    "rdma_server",
+    "rdma_xclient",
+    "rdma_xserver",
+    "riostream",
+    "rstream",
+    "udpong",
 ];
 
-/// What the committed lists say.
-pub(crate) fn expected() -> BTreeSet<Versioned> {
+/// What a version script says.
+fn script(text: &str) -> BTreeSet<Versioned> {
     let mut expected = BTreeSet::new();
     let mut version = "";
-    for line in VERSION_SCRIPT.lines() {
+    for line in text.lines() {
         match line.split_whitespace().collect::<Vec<_>>()[..] {
             [node, "{"] => version = node,
             [name] if name.ends_with(';') && !name.starts_with(['}', '*']) => {
@@ -64,6 +78,12 @@ pub(crate) fn expected() -> BTreeSet<Versioned> {
             _ => {}
         }
     }
+    expected
+}
+
+/// What the committed lists say of libibverbs.
+pub(crate) fn expected() -> BTreeSet<Versioned> {
+    let mut expected = script(VERSION_SCRIPT);
     for line in PRIVATE_NAMES.lines().filter(|line| !line.starts_with('#')) {
         let mut words = line.split_whitespace();
         let name = words.next().unwrap_or_default();
@@ -83,34 +103,64 @@ pub(crate) fn exactly_the_committed_lists() -> Outcome {
     if count("IBVERBS_1.") < 95 || count("IBVERBS_PRIVATE_") < 399 {
         return Err(format!("the committed lists have only {} names", expected.len()));
     }
-    let found = elf::symbols(&library()?)?;
-    let missing: Vec<_> = expected.difference(&found.exported).collect();
-    let surplus: Vec<_> = found.exported.difference(&expected).collect();
-    if !missing.is_empty() || !surplus.is_empty() || !found.bare.is_empty() {
-        let bare = found.bare;
-        return Err(format!("missing: {missing:?}\nsurplus: {surplus:?}\nwithout a version: {bare:?}"));
-    }
-    Ok(Ok(()))
+    exports_exactly(&elf::symbols(&library()?)?, &expected).map(Ok)
 }
 
-/// Independent witnesses of the lists: the library that is installed, and the newest one.
+fn exports_exactly(found: &elf::Symbols, expected: &BTreeSet<Versioned>) -> Result<(), String> {
+    let missing: Vec<_> = expected.difference(&found.exported).collect();
+    let surplus: Vec<_> = found.exported.difference(expected).collect();
+    if !missing.is_empty() || !surplus.is_empty() || !found.bare.is_empty() {
+        let bare = &found.bare;
+        return Err(format!("missing: {missing:?}\nsurplus: {surplus:?}\nwithout a version: {bare:?}"));
+    }
+    Ok(())
+}
+
+/// Its functions, each a jump to ours of the same name, and nothing else.
+pub(crate) fn librdmacm_is_its_list_and_jumps() -> Outcome {
+    let expected = script(RDMACM_SCRIPT);
+    if expected.len() < 70 {
+        return Err(format!("the committed list has only {} names", expected.len()));
+    }
+    let found = elf::symbols(&shared_object(RDMACM)?)?;
+    exports_exactly(&found, &expected)?;
+    let jumps: BTreeSet<_> = expected
+        .iter()
+        .map(|symbol| (format!("{FORWARD}{}", symbol.name), FORWARD_NODE.to_owned()))
+        .collect();
+    if found.imported == jumps {
+        Ok(Ok(()))
+    } else {
+        Err(format!("it imports {:?}", found.imported.symmetric_difference(&jumps).collect::<Vec<_>>()))
+    }
+}
+
+/// Independent witnesses of the lists: the libraries that are installed, and the newest ones.
 pub(crate) fn default_versions_are_rdma_cores() -> Outcome {
     let Some(system) = system_library(SONAME) else {
         return Ok(Err(Skipped("no libibverbs.so.1 of the system (Debian: libibverbs1)".into())));
     };
-    same_versions(&system).map(Ok)
+    same_versions(SONAME, &system, 70).map(Ok)
+}
+
+pub(crate) fn librdmacms_default_versions_are_rdma_cores() -> Outcome {
+    let Some(system) = system_library(RDMACM) else {
+        return Ok(Err(Skipped("no librdmacm.so.1 of the system (Debian: librdmacm1)".into())));
+    };
+    same_versions(RDMACM, &system, 60).map(Ok)
 }
 
 pub(crate) fn default_versions_are_the_newest_rdma_cores() -> Outcome {
     if !pinned().join(SONAME).exists() {
         return Ok(Err(Skipped(NO_PINNED.into())));
     }
-    same_versions(&pinned().join(SONAME)).map(Ok)
+    same_versions(SONAME, &pinned().join(SONAME), 70)?;
+    same_versions(RDMACM, &pinned().join(RDMACM), 60).map(Ok)
 }
 
 /// Fails if ours lacks a public function of theirs, has it in another version, or lacks a private one.
-fn same_versions(theirs: &Path) -> Result<(), String> {
-    let ours = elf::symbols(&library()?)?.exported;
+fn same_versions(soname: &str, theirs: &Path, at_least: usize) -> Result<(), String> {
+    let ours = elf::symbols(&shared_object(soname)?)?.exported;
     let found = elf::symbols(theirs)?.exported;
     let version_in_ours: BTreeMap<&str, &str> = (ours.iter().filter(|symbol| symbol.is_default))
         .map(|symbol| (&*symbol.name, &*symbol.version))
@@ -124,18 +174,21 @@ fn same_versions(theirs: &Path) -> Result<(), String> {
     let ours: BTreeSet<_> = ours.iter().map(names).collect();
     let private = found.iter().filter(|symbol| symbol.version.contains("PRIVATE"));
     let absent: Vec<_> = private.map(names).filter(|symbol| !ours.contains(symbol)).collect();
-    if public.count() < 70 || !wrong.is_empty() || !absent.is_empty() {
+    if public.count() < at_least || !wrong.is_empty() || !absent.is_empty() {
         return Err(format!("{}: public: {wrong:?}, private: {absent:?}", theirs.display()));
     }
     Ok(())
 }
 
-/// Fails if a file imports something of libibverbs that ours lacks; says how many symbols it imports.
+/// Fails if a file imports something of libibverbs or librdmacm that ours lack; says how many symbols it imports.
 fn imports(file: &Path) -> Result<usize, String> {
+    let mut ours = elf::symbols(&library()?)?.exported;
+    ours.extend(elf::symbols(&shared_object(RDMACM)?)?.exported);
     let ours: BTreeSet<(String, String)> =
-        elf::symbols(&library()?)?.exported.into_iter().map(|symbol| (symbol.name, symbol.version)).collect();
+        ours.into_iter().map(|symbol| (symbol.name, symbol.version)).collect();
+    let is_theirs = |version: &str| version.starts_with("IBVERBS_") || version.starts_with("RDMACM_");
     let imported = elf::symbols(file)?.imported;
-    let imported = imported.into_iter().filter(|(_, version)| version.starts_with("IBVERBS_"));
+    let imported = imported.into_iter().filter(|(_, version)| is_theirs(version));
     let imported: BTreeSet<_> = imported.collect();
     let missing: Vec<_> = imported.difference(&ours).collect();
     if !missing.is_empty() {

@@ -1,4 +1,4 @@
-//! What the shared object exports, and that what programs and providers import is there.
+//! What the shared objects export, and that what programs and providers import is there.
 //!
 //! A check of programs that this machine lacks is listed and counted as ignored, with what it lacks.
 
@@ -23,9 +23,11 @@ type Test = (&'static str, fn() -> Outcome);
 pub(crate) struct Skipped(pub(crate) String);
 
 fn main() -> ExitCode {
-    let tests: [Test; 15] = [
+    let tests: [Test; 18] = [
         ("exactly_the_committed_lists", lists::exactly_the_committed_lists),
+        ("librdmacm_is_its_list_and_jumps", lists::librdmacm_is_its_list_and_jumps),
         ("default_versions_are_rdma_cores", lists::default_versions_are_rdma_cores),
+        ("librdmacms_default_versions_are_rdma_cores", lists::librdmacms_default_versions_are_rdma_cores),
         ("default_versions_are_the_newest_rdma_cores", lists::default_versions_are_the_newest_rdma_cores),
         ("imports_of_the_newest_providers", lists::imports_of_the_newest_providers),
         ("imports_of_the_providers", lists::imports_of_the_providers),
@@ -34,6 +36,7 @@ fn main() -> ExitCode {
         ("nothing_runs_at_load", calls::nothing_runs_at_load),
         ("every_symbol_by_its_version", calls::every_symbol_by_its_version),
         ("the_loader_takes_it", calls::the_loader_takes_it),
+        ("both_libraries_have_one_device", calls::both_libraries_have_one_device),
         ("private_functions_fail", calls::private_functions_fail),
         ("sysfs_files", calls::sysfs_files),
         ("structs_of_the_kernel", calls::structs_of_the_kernel),
@@ -50,7 +53,12 @@ fn main() -> ExitCode {
     libtest_mimic::run(&arguments, tests.into_iter().map(trial).collect()).exit_code()
 }
 
-/// The shared object.
+/// The shared object with the device.
 pub(crate) fn library() -> Result<PathBuf, String> {
-    library::folder().map(|folder| folder.join("libibverbs.so.1"))
+    shared_object("libibverbs.so.1")
+}
+
+/// Any of the two.
+pub(crate) fn shared_object(soname: &str) -> Result<PathBuf, String> {
+    library::folder().map(|folder| folder.join(soname))
 }

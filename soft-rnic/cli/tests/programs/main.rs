@@ -17,6 +17,8 @@ mod perftest;
 mod ping_pong;
 mod place;
 mod process;
+mod rdmacm;
+mod rdmacm_mixed;
 mod xsrq;
 
 use std::process::ExitCode;
@@ -26,7 +28,8 @@ use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use place::Place;
 
 /// When work is done; `soft-rnic run --mode` knows the names.
-const MODES: [&str; 2] = ["inline", "deferred"];
+const MODES: [&str; 2] = [INLINE, "deferred"];
+pub(crate) const INLINE: &str = "inline";
 
 /// Where this is set, a program that is not installed is a failure.
 const REQUIRE: &str = "SOFT_RNIC_REQUIRE_PROGRAMS";
@@ -55,6 +58,7 @@ impl Test {
         let package = match missing.split_once('_') {
             Some(("ibv", _)) => "ibverbs-utils",
             Some(("ib", _)) => "perftest",
+            _ if rdmacm::PROGRAMS.contains(missing) => "rdmacm-utils",
             _ => "coreutils",
         };
         Some(format!("no `{missing}` on the PATH (Debian: {package})"))
@@ -139,6 +143,8 @@ fn tests() -> Vec<Test> {
     examples::add(&mut tests);
     identity::add(&mut tests);
     perftest::add(&mut tests);
+    rdmacm::add(&mut tests);
+    rdmacm_mixed::add(&mut tests);
     tests
 }
 

@@ -21,6 +21,16 @@ impl Place {
         Ok(Self { folder: library::folder()?, mode, fabric })
     }
 
+    /// The same, with work done as this mode says.
+    pub(crate) fn of_mode(&self, mode: &'static str) -> Self {
+        Self { folder: self.folder, mode, fabric: self.fabric.clone() }
+    }
+
+    /// By what its programs know each other.
+    pub(crate) fn fabric(&self) -> &str {
+        &self.fabric
+    }
+
     /// Starts a program over the device, as a user would; `options` are the launcher's.
     pub(crate) fn start(
         &self,

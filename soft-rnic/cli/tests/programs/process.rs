@@ -87,6 +87,14 @@ impl Running {
         self.end()
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.child.try_wait().is_ok_and(|status| status.is_some())
+    }
+
     /// As `kill PID`.
     pub(crate) fn terminate(&self) -> Result<(), String> {
         let pid =

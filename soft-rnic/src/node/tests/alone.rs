@@ -4,6 +4,32 @@ use super::*;
 use crate::shared::mark::Mark;
 
 #[test]
+fn a_node_without_others_has_ports_and_nobody_to_write_to() {
+    let a = Process::new(&fabric());
+    let block = a.node.own_block().expect("a block");
+    let seat = a.node.take_port(1, 7).expect("free");
+    assert!(a.node.take_port(1, 7).is_err() && a.node.take_port(2, 7).is_ok());
+    let any = a.node.take_port(1, 0).expect("free");
+    assert_ne!(any.port(), seat.port());
+    let find = |port| a.node.find_port(1, port, Instant::now() + LONG, 0, false);
+    assert_eq!((find(7), find(any.port())), (Some(Found::Here), Some(Found::Here)));
+    drop(seat);
+    for port in [7, 8] {
+        // Where there may be others, they are asked.
+        assert_eq!(find(port), ALONE.then_some(Found::Nobody));
+        if !ALONE {
+            a.expect(&Told::Found(0, Found::Nobody));
+        }
+    }
+    a.node.send_cm(block + 1, b"hello").expect("it is not known yet");
+    a.node.run_timers();
+    a.expect(&Told::Gone(block + 1));
+    a.node.wake_cm_at(Instant::now()).expect("nothing is needed");
+    a.node.run_timers();
+    a.expect(&Told::CmTimer);
+}
+
+#[test]
 fn a_node_talks_to_itself() {
     let settings = Settings { fabric: fabric(), patience: Duration::from_millis(20), ..Settings::default() };
     let a = Process::with(settings);

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
-use super::super::message::{Place, REPLY, Reply, Request, Welcome};
+use super::super::message::{LETTER, Place, REPLY, Reply, Request, Welcome};
 use super::super::numbers::{BLOCK_BITS, block_of};
 use super::process::assert_sleeping;
 use super::*;
@@ -51,7 +51,8 @@ fn hello() -> Vec<u8> {
 /// A packet that is wrong in some way, or right.
 fn packet(random: &mut Random) -> Vec<u8> {
     let share = ShareId { index: random.next() as u32, epoch: random.next() as u32 };
-    let mut packet = match random.below(8) {
+    let long = random.bytes(LETTER + 1);
+    let mut packet = match random.below(10) {
         0 => hello(),
         1 => Request::Hello { version: random.next(), process: [5; 16] }.encode(),
         2 => Request::Share { share, write: true }.encode(),
@@ -60,6 +61,11 @@ fn packet(random: &mut Random) -> Vec<u8> {
         4 => Request::Doorbell(Doorbell::Call { lane: random.next() as u16 }).encode(),
         5 => Request::Doorbell(Doorbell::Cq(random.next() as u32)).encode(),
         6 => {
+            let letter = &long[..random.below(LETTER + 2)];
+            Request::Letter { from: random.below(1100) as u16, letter }.encode()
+        }
+        7 => Request::Amnesia { from: random.below(1100) as u16 }.encode(),
+        8 => {
             let len = random.below(100) + 1;
             random.bytes(len)
         }
@@ -112,7 +118,7 @@ pub(super) fn knock() {
 }
 
 /// Becomes a guest.
-fn enter(process: &Process) -> (Socket, Welcome) {
+pub(super) fn enter(process: &Process) -> (Socket, Welcome) {
     let socket = connect(process);
     socket.send(&hello()).expect("sent");
     let mut buffer = vec![0; REPLY];
@@ -219,6 +225,116 @@ pub(super) fn guest() {
     process.expect(&Told::LinkGone(welcome.link));
     // The share had a descriptor of its own.
     eventually("nothing left open", || descriptors() == before - 1);
+}
+
+/// A guest whose connection manager says that it is another's, or nobody's.
+pub(super) fn impostor() {
+    let process = Process::new(&fabric());
+    let other = Process::new(&process.node.state.common.settings.fabric);
+    let block = |process: &Process| process.node.own_block().expect("a block");
+    process.node.send_cm(block(&other), b"first").expect("it can be sent");
+    other.expect(&Told::Letter(block(&process), b"first".to_vec()));
+    let before = descriptors();
+    let say = |socket: &Socket, from, letter| {
+        socket.send(&Request::Letter { from, letter }.encode()).expect("room")
+    };
+    let (socket, _) = enter(&process);
+    for from in [block(&other), block(&process)] {
+        say(&socket, from, b"I am another");
+        socket.send(&Request::Amnesia { from }.encode()).expect("room");
+    }
+    // What it says after that is heard: it may have a block that is not there any more.
+    let nobody =
+        (1..=LAST_BLOCK).rev().find(|of| ![block(&other), block(&process)].contains(of)).expect("a block");
+    say(&socket, nobody, b"I am nobody");
+    process.expect_letters(&[Told::Letter(nobody, b"I am nobody".to_vec())]);
+    say(&socket, block(&other), b"I am another");
+    socket.send(&Request::Amnesia { from: block(&other) }.encode()).expect("room");
+    socket.send(&Request::Amnesia { from: nobody }.encode()).expect("room");
+    process.expect_letters(&[Told::Gone(nobody)]);
+    other.node.send_cm(block(&process), b"I am myself").expect("it can be sent");
+    process.expect_letters(&[Told::Letter(block(&other), b"I am myself".to_vec())]);
+    // When somebody has the block, it is not heard as that one any more.
+    say(&socket, nobody, b"I am nobody");
+    process.expect_letters(&[Told::Letter(nobody, b"I am nobody".to_vec())]);
+    let somebody = Owner {
+        listener: Socket::listen(&process.node.state.socket_name(nobody)).expect("nobody has it"),
+        qpn: u32::from(nobody) << BLOCK_BITS | 1,
+    };
+    process.node.send_cm(nobody, b"who are you?").expect("it can be sent");
+    let caller = somebody.accept();
+    let segment = segment_file(LENGTH, SealFlags::SHRINK, LAYOUT_VERSION, MemfdFlags::CLOEXEC);
+    send_all(&caller, &Reply::Welcome(good_welcome()).encode(), &[segment.as_fd()]);
+    process.expect_letters(&[Told::Gone(nobody)]);
+    say(&socket, nobody, b"I am nobody");
+    socket.send(&Request::Amnesia { from: nobody }.encode()).expect("room");
+    other.node.send_cm(block(&process), b"I am myself").expect("it can be sent");
+    process.expect_letters(&[Told::Letter(block(&other), b"I am myself".to_vec())]);
+    drop((somebody, caller, segment));
+    process.expect_letters(&[Told::Gone(nobody)]);
+    say(&socket, nobody, b"I am nobody");
+    process.expect_letters(&[Told::Letter(nobody, b"I am nobody".to_vec())]);
+    // One whose block's owner does not answer is heard all the same, in a while, or when it has much to say.
+    let silent = Owner::new(&process);
+    let silent_block = block_of(silent.qpn).expect("a block");
+    for count in [3, 300] {
+        let (socket, _) = enter(&process);
+        for _ in 0..count {
+            eventually("room", || {
+                socket.send(&Request::Letter { from: silent_block, letter: b"x" }.encode()).is_ok()
+            });
+        }
+        process.expect_letters(&vec![Told::Letter(silent_block, b"x".to_vec()); count]);
+        socket.send(&Request::Goodbye.encode()).expect("room");
+        drop(socket);
+        process.expect_letters(&[Told::Gone(silent_block)]);
+    }
+    socket.send(&Request::Goodbye.encode()).expect("room");
+    drop((socket, silent));
+    process.expect_letters(&[Told::Gone(nobody)]);
+    // The way back of the one that was itself.
+    eventually("nothing left open", || descriptors() <= before + 2);
+}
+
+/// Those who have a port and answer wrongly who they are.
+pub(super) fn false_doors() {
+    let process = Process::new(&fabric());
+    let before = descriptors();
+    let file = rustix::fs::memfd_create("gift", MemfdFlags::CLOEXEC).expect("a file");
+    let mut random = Random(0xd00b);
+    let good = Reply::Block { block: 9 }.encode();
+    for round in 0..300 {
+        let port = ports::Port { space: 1, number: 1000 + round };
+        let door = Socket::listen(&port.name(&process.node.state.common.settings.fabric)).expect("free");
+        assert_eq!(process.node.find_port(1, port.number, Instant::now() + LONG, 7, false), None);
+        let mut caller = None;
+        eventually("asked", || {
+            caller = door.accept().ok();
+            caller.is_some()
+        });
+        let caller = caller.expect("asked");
+        let mut packet = good.clone();
+        match random.below(5) {
+            0 => packet.truncate(random.below(good.len()) + 1),
+            1 => packet[1 + random.below(16)] ^= 1 << random.below(8),
+            2 => packet.push(0),
+            3 => {
+                let len = random.below(4000) + 1;
+                packet = random.bytes(len);
+            }
+            _ => {}
+        }
+        if random.below(8) > 0 {
+            send_all(&caller, &packet, &vec![file.as_fd(); random.below(4)]);
+        } else {
+            packet.clear();
+        }
+        drop(caller);
+        let found = if packet == good { Found::Block(9) } else { Found::Nobody };
+        assert_eq!(process.told.recv_timeout(LONG), Ok(Told::Found(7, found)), "{packet:?}");
+    }
+    drop(file);
+    eventually("nothing left open", || descriptors() == before);
 }
 
 /// A segment's file as it should be, or not.

@@ -5,6 +5,8 @@ mod alone;
 #[cfg(not(miri))]
 mod hostile;
 #[cfg(not(miri))]
+mod letters;
+#[cfg(not(miri))]
 mod pair;
 #[cfg(not(miri))]
 mod process;
@@ -30,6 +32,10 @@ enum Told {
     PeerLost(u16),
     Serve(u16, u16),
     Timer(u32),
+    Letter(u16, Vec<u8>),
+    Gone(u16),
+    Found(u64, Found),
+    CmTimer,
 }
 
 struct Recorder {
@@ -74,6 +80,18 @@ impl Handler for Recorder {
     fn statistics(&self) -> Statistics {
         Statistics::default()
     }
+    fn cm_message(&self, from: u16, letter: &[u8]) {
+        self.tell(Told::Letter(from, letter.to_vec()));
+    }
+    fn cm_gone(&self, block: u16) {
+        self.tell(Told::Gone(block));
+    }
+    fn cm_found(&self, token: u64, found: Found) {
+        self.tell(Told::Found(token, found));
+    }
+    fn cm_timer(&self) {
+        self.tell(Told::CmTimer);
+    }
 }
 
 /// A node and what it tells.
@@ -113,6 +131,20 @@ impl Process {
             if next == *told {
                 return;
             }
+        }
+    }
+
+    /// What connection managers say comes, and nothing else.
+    #[cfg(not(miri))]
+    fn expect_letters(&self, wanted: &[Told]) {
+        for told in wanted {
+            let next = loop {
+                match self.told.recv_timeout(LONG) {
+                    Ok(Told::PeerLost(_) | Told::LinkGone(_)) => {}
+                    next => break next,
+                }
+            };
+            assert_eq!(next.as_ref(), Ok(told));
         }
     }
 

@@ -15,5 +15,6 @@ mod multicast;
 mod other_regions;
 mod regions;
 mod traffic;
+mod windows;
 mod words;
 mod xrc;

@@ -1,5 +1,6 @@
 use std::ffi::c_void;
 use std::ptr;
+use std::time::Duration;
 
 use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::verbs;
@@ -247,6 +248,32 @@ fn a_region_that_is_touched_stays_closed_until_it_is_not() {
     mark.clear();
     drop(lane);
     assert_eq!(bench.dereg(first), 0);
+}
+
+/// A transfer within this process marks every region, as its source lies in one and its destination in another. So who
+/// deregisters one waits for the transfers of all tests, and a thread that does not run for a moment fails none of them.
+#[test]
+#[cfg_attr(miri, ignore = "it takes time, of which Miri has its own")]
+fn a_transfer_that_takes_its_time_is_waited_for() {
+    let bench = Bench::new();
+    let mr = bench.reg(0, 64, LOCAL_WRITE);
+    // SAFETY: the region is live.
+    let key = unsafe { (*mr).lkey };
+    let context = bench.context();
+    let rnic = context.rnic();
+    let lane = rnic.node().lane(crate::shared::mark::LANES - 2);
+    let mark = rnic.node().local_mark(lane.index());
+    mark.publish(Mark::new(Mark::NO_REGION, Mark::ANY_REGION));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while rnic.regions().read(key).is_some() {
+                std::thread::yield_now();
+            }
+            std::thread::sleep(Duration::from_millis(100));
+            mark.clear();
+        });
+        assert_eq!(bench.dereg(mr), 0);
+    });
 }
 
 #[test]

@@ -43,18 +43,15 @@ impl Ends {
             assert!(!srq.is_null(), "errno {}", errno());
             let mut number = 0;
             assert_eq!(verbs::ibv_get_srq_num(srq, &raw mut number), 0);
-            let mut init = ibv_qp_init_attr_ex {
-                qp_type: ibv_qp_type::IBV_QPT_XRC_RECV,
-                comp_mask: ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_XRCD.0,
-                xrcd,
-                ..ibv_qp_init_attr_ex::default()
-            };
-            let target = verbs::ibv_create_qp_ex(table(), bench.opened.0, &raw mut init);
-            assert!(!target.is_null(), "errno {}", errno());
-            let initiator = bench.qp(ibv_qp_type::IBV_QPT_XRC_SEND, ptr::null_mut());
-            bench.connect([initiator, target]);
+            let (initiator, target) = pair_in(bench, xrcd);
             Self { xrcd, srq, number, initiator, target }
         }
+    }
+
+    /// Another connection, with a target in the same domain.
+    fn another_pair(&self, bench: &Bench) -> (*mut ibv_qp, *mut ibv_qp) {
+        // SAFETY: the domain is live.
+        unsafe { pair_in(bench, self.xrcd) }
     }
 
     fn send(&self, bench: &Bench, id: u64) {
@@ -71,6 +68,24 @@ impl Ends {
             assert_eq!(verbs::ibv_close_xrcd(self.xrcd), 0);
         }
     }
+}
+
+/// # Safety
+///
+/// The domain is live.
+unsafe fn pair_in(bench: &Bench, xrcd: *mut ibv_xrcd) -> (*mut ibv_qp, *mut ibv_qp) {
+    let mut init = ibv_qp_init_attr_ex {
+        qp_type: ibv_qp_type::IBV_QPT_XRC_RECV,
+        comp_mask: ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_XRCD.0,
+        xrcd,
+        ..ibv_qp_init_attr_ex::default()
+    };
+    // SAFETY: the caller's domain, and an open context.
+    let target = unsafe { verbs::ibv_create_qp_ex(table(), bench.opened.0, &raw mut init) };
+    assert!(!target.is_null(), "errno {}", errno());
+    let initiator = bench.qp(ibv_qp_type::IBV_QPT_XRC_SEND, ptr::null_mut());
+    bench.connect([initiator, target]);
+    (initiator, target)
 }
 
 fn event(bench: &Bench) -> Option<ibv_async_event> {
@@ -144,6 +159,38 @@ fn what_makes_no_sense_is_refused() {
         assert_eq!(verbs::ibv_get_srq_num(basic, &raw mut none), libc::EINVAL);
         assert_eq!((table().ibv_destroy_srq)(basic), 0);
     }
+    ends.end();
+}
+
+#[test]
+fn a_receive_whose_memory_has_gone_ends_its_target_and_no_other() {
+    let bench = Bench::new(16);
+    let ends = Ends::new(&bench);
+    let (initiator, target) = ends.another_pair(&bench);
+    let access = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 as i32;
+    // SAFETY: the domain and the memory are live; nobody uses the region when it is given back.
+    unsafe {
+        let mr = verbs::ibv_reg_mr(table(), bench.pd, bench.memory.cast(), SIZE, access);
+        let mut sge = ibv_sge { addr: bench.at(0), length: 64, lkey: (*mr).lkey };
+        let mut wr = ibv_recv_wr { wr_id: 1, sg_list: &raw mut sge, num_sge: 1, ..ibv_recv_wr::default() };
+        let mut bad = ptr::null_mut();
+        assert_eq!(verbs::ibv_post_srq_recv(ends.srq, &raw mut wr, &raw mut bad), 0);
+        // What is short waits in the slot to be scattered.
+        ends.send(&bench, 9);
+        assert_eq!((table().ibv_dereg_mr)(mr), 0);
+    }
+    let mut results = bench.results();
+    results.sort_unstable_by_key(|result| result.0);
+    assert_eq!(results, [(1, ibv_wc_status::IBV_WC_LOC_PROT_ERR), (9, SUCCESS)]);
+    let states = [ends.target, target].map(|qp| inner(qp).state());
+    assert_eq!(states, [ibv_qp_state::IBV_QPS_ERR, ibv_qp_state::IBV_QPS_RTS]);
+    // The queue goes on.
+    assert_eq!(bench.receive_shared(ends.srq, 2), 0);
+    let number = ends.number;
+    assert_eq!(bench.send(initiator, 10, 8, |wr| wr.qp_type.xrc.remote_srqn = number), 0);
+    assert_eq!(bench.results().len(), 2);
+    destroy(initiator);
+    destroy(target);
     ends.end();
 }
 

@@ -1,0 +1,75 @@
+//! What `librdmacm.so.1` exports.
+//!
+//! The functions are in `libibverbs.so.1`, with the device, under names that begin with `soft_rnic_`. They are in a node of
+//! their own, `SOFT_RNIC_RDMACM`, so that the dynamic loader itself refuses a libibverbs that is not ours.
+//! `librdmacm.so.1` is made of `forward.S`: a jump for each. So both have one device in a process, and arguments of any
+//! number are passed on.
+//!
+//! `exports.rs`, `forwards.s` and the version script `librdmacm.map` are made by `cargo xtask bindings`.
+
+#[rustfmt::skip]
+mod exports;
+
+use core::ffi::{c_int, c_long, c_void};
+
+use rdma_mummy_sys::RdmaCm;
+use rdma_mummy_sys::types::*;
+
+use crate::libibverbs::log;
+
+/// What the device has.
+const DEVICE: RdmaCm = soft_rnic::rdmacm::table();
+
+/// The functions of the connection manager. Those are wrapped that a program may call first of all.
+pub(crate) const TABLE: RdmaCm =
+    RdmaCm { rdma_create_event_channel, rdma_create_id, rdma_create_ep, rdma_get_devices, rsocket, ..DEVICE };
+
+/// # Safety
+///
+/// As the table's own; so it is with the next ones.
+unsafe extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
+    log::begin();
+    // SAFETY: the caller's promise.
+    unsafe { (DEVICE.rdma_create_event_channel)() }
+}
+
+unsafe extern "C" fn rdma_create_id(
+    channel: *mut rdma_event_channel,
+    id: *mut *mut rdma_cm_id,
+    context: *mut c_void,
+    ps: rdma_port_space,
+) -> c_int {
+    log::begin();
+    // SAFETY: the caller's promise.
+    unsafe { (DEVICE.rdma_create_id)(channel, id, context, ps) }
+}
+
+unsafe extern "C" fn rdma_create_ep(
+    id: *mut *mut rdma_cm_id,
+    res: *mut rdma_addrinfo,
+    pd: *mut ibv_pd,
+    qp_init_attr: *mut ibv_qp_init_attr,
+) -> c_int {
+    log::begin();
+    // SAFETY: the caller's promise.
+    unsafe { (DEVICE.rdma_create_ep)(id, res, pd, qp_init_attr) }
+}
+
+unsafe extern "C" fn rdma_get_devices(num_devices: *mut c_int) -> *mut *mut ibv_context {
+    log::begin();
+    // SAFETY: the caller's promise.
+    unsafe { (DEVICE.rdma_get_devices)(num_devices) }
+}
+
+unsafe extern "C" fn rsocket(domain: c_int, type_: c_int, protocol: c_int) -> c_int {
+    log::begin();
+    // SAFETY: the caller's promise.
+    unsafe { (DEVICE.rsocket)(domain, type_, protocol) }
+}
+
+/// C calls it with any number of arguments, of which it looks at three: an integer behind the dots is passed as any other.
+#[unsafe(export_name = "soft_rnic_rfcntl")]
+unsafe extern "C" fn rfcntl(socket: c_int, command: c_int, argument: c_long) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { soft_rnic::rdmacm::rfcntl(socket, command, argument) }
+}

@@ -1,0 +1,313 @@
+//! The programs of the connection manager: those of rdmacm-utils, and perftest's with `-R`.
+//!
+//! They find each other by addresses of soft0, `127.0.0.1` and its like, and by ports of the connection manager's own, which
+//! other places do not see.
+
+use std::cell::Cell;
+use std::fs;
+
+use crate::pair::Side;
+use crate::place::Place;
+use crate::process::{Ended, LIMIT};
+use crate::{INLINE, Test};
+
+/// Those of rdmacm-utils.
+pub(crate) const PROGRAMS: [&str; 12] = [
+    "rping",
+    "ucmatose",
+    "udaddy",
+    "cmtime",
+    "mckey",
+    "rdma_client",
+    "rdma_server",
+    "rdma_xclient",
+    "rdma_xserver",
+    "rstream",
+    "riostream",
+    "rcopy",
+];
+
+/// Port spaces, as names of ports have them.
+pub(crate) const TCP: u8 = 0;
+const UDP: u8 = 1;
+const IB: u8 = 2;
+
+/// A server and its client.
+struct Pair {
+    programs: [&'static str; 2],
+    /// Flags of both, before those of each: `PORT` stands for a port.
+    flags: &'static str,
+    server: &'static str,
+    client: &'static str,
+    space: u8,
+    /// The port that the programs take where none is said.
+    port: u16,
+    /// What both say when all went well.
+    says: &'static str,
+    /// It serves for ever.
+    stays: bool,
+}
+
+/// What pairs have in common.
+const PAIR: Pair = Pair {
+    programs: ["ucmatose"; 2],
+    flags: "",
+    server: "",
+    client: "-s 127.0.0.1",
+    space: TCP,
+    port: 7471,
+    says: "return status 0",
+    stays: false,
+};
+const UDADDY: Pair = Pair { programs: ["udaddy"; 2], space: UDP, port: 7174, ..PAIR };
+const RPING: Pair = Pair {
+    programs: ["rping"; 2],
+    server: "-s -a 127.0.0.1",
+    client: "-c -a 127.0.0.1",
+    port: 7174,
+    says: "",
+    ..PAIR
+};
+const ENDPOINTS: Pair = Pair { programs: ["rdma_server", "rdma_client"], says: "end 0", ..PAIR };
+const X_ENDPOINTS: Pair = Pair { programs: ["rdma_xserver", "rdma_xclient"], ..ENDPOINTS };
+
+const CMTIME: Pair = Pair { programs: ["cmtime"; 2], says: "destroying id", stays: true, ..PAIR };
+
+/// Over rsockets.
+const RSTREAM: Pair = Pair { programs: ["rstream"; 2], client: "-s 127.0.0.1", says: "usec/xfer", ..PAIR };
+const RIOSTREAM: Pair = Pair { programs: ["riostream"; 2], ..RSTREAM };
+
+/// Any other port.
+const PORT: u16 = 9471;
+
+const PAIRS: [Pair; 43] = [
+    Pair { flags: "-V -C 10", ..RPING },
+    Pair { flags: "-v -C 10 -p PORT", says: "ping data: rdma-ping-9", ..RPING },
+    Pair { flags: "-V -C 50 -S 4096 -p PORT", ..RPING },
+    Pair { flags: "-v -C 10 -q -p PORT", says: "ping data: rdma-ping-9", ..RPING },
+    Pair { flags: "-C 10 -p PORT", server: "-s -P -a 127.0.0.1", stays: true, ..RPING },
+    Pair { flags: "-C 10 -p PORT", server: "-s", client: "-c -a 127.0.0.1 -I 127.0.0.1", ..RPING },
+    Pair { flags: "", ..PAIR },
+    Pair { flags: "-c 50 -C 3", ..PAIR },
+    Pair { flags: "-C 20 -S 8192 -m", ..PAIR },
+    Pair { flags: "-C 5 -m", ..PAIR },
+    Pair { flags: "-C 5 -t 32 -a 14 -p PORT", ..PAIR },
+    Pair { flags: "-C 5 -P ib", space: IB, ..PAIR },
+    Pair { flags: "-C 5", server: "-b 127.0.0.1", client: "-s 127.0.0.1 -b 127.0.0.1", ..PAIR },
+    Pair { flags: "-C 5", client: "-s 127.0.0.1 -f ip", ..PAIR },
+    Pair { flags: "", ..UDADDY },
+    Pair { flags: "-c 20 -C 3", ..UDADDY },
+    Pair { flags: "-C 20 -S 1024 -t 8", ..UDADDY },
+    Pair { flags: "-C 5 -b 127.0.0.1", ..UDADDY },
+    Pair { flags: "", ..ENDPOINTS },
+    Pair { flags: "-p PORT", server: "-s 127.0.0.1", ..ENDPOINTS },
+    Pair { flags: "", ..X_ENDPOINTS },
+    Pair { flags: "-p PORT -c r", ..X_ENDPOINTS },
+    Pair { flags: "-p PORT -c x", space: IB, ..X_ENDPOINTS },
+    Pair { flags: "-c 100 -p PORT", ..CMTIME },
+    Pair { flags: "-c 500 -b 127.0.0.1", ..CMTIME },
+    // The latency and the bandwidth of its own choice of sizes: some seconds, and more beside others, so of one program only.
+    Pair { flags: "", says: "1m_bw", ..RSTREAM },
+    Pair { flags: "-S all -C 20 -I 5 -T v", says: "custom", ..RSTREAM },
+    Pair { flags: "-S 4096 -C 10 -I 50", ..RSTREAM },
+    Pair { flags: "-S 100000 -C 10 -I 20 -T b -T v", ..RSTREAM },
+    Pair { flags: "-S 100000 -C 10 -I 20 -T n -T v", ..RSTREAM },
+    Pair { flags: "-S 5000 -C 10 -I 20 -T a", ..RSTREAM },
+    Pair { flags: "-S 5000 -C 10 -I 20 -T a -T b", ..RSTREAM },
+    Pair { flags: "-S 5000 -C 10 -I 20 -T a -T n -T v", ..RSTREAM },
+    Pair { flags: "-S 5000 -C 10 -I 20 -T r -p PORT", ..RSTREAM },
+    Pair { flags: "-S 1 -C 1000 -I 2 -T r -T a", ..RSTREAM },
+    Pair { flags: "-S 1000 -C 10 -I 20 -B 65536 -i 32 -k 5", ..RSTREAM },
+    Pair { flags: "-S 1000 -C 10 -I 20 -f ip -p PORT", server: "-b 127.0.0.1", ..RSTREAM },
+    Pair { flags: "-S 1000 -C 10 -I 20 -f ipv6", server: "-b ::1", client: "-s ::1", ..RSTREAM },
+    Pair { flags: "-S all -C 20 -I 5 -T v", says: "custom", ..RIOSTREAM },
+    Pair { flags: "-S 4096 -C 10 -I 50", ..RIOSTREAM },
+    Pair { flags: "-S 100000 -C 10 -I 20 -T b -T v", ..RIOSTREAM },
+    Pair { flags: "-S 100000 -C 10 -I 20 -T n -T v", ..RIOSTREAM },
+    Pair { flags: "-S 5000 -C 10 -I 20 -T a -T v -B 65536 -p PORT", ..RIOSTREAM },
+];
+/// perftest's programs and flags, in its own ways of having the connection manager connect.
+const PERFTEST: [(&str, &str); 14] = [
+    ("ib_write_bw", "-R -n 300"),
+    ("ib_write_bw", "-R -n 300 -q 4"),
+    ("ib_write_lat", "-R -n 300"),
+    ("ib_read_bw", "-R -n 300"),
+    ("ib_read_bw", "-R -n 300 -b"),
+    ("ib_read_lat", "-R -n 300"),
+    ("ib_send_bw", "-R -n 300"),
+    ("ib_send_bw", "-R -n 300 -c UD"),
+    ("ib_send_bw", "-R -n 300 -T 16"),
+    ("ib_send_lat", "-R -n 300"),
+    ("ib_send_lat", "-R -n 300 -c UD -e"),
+    ("ib_atomic_bw", "-R -n 300"),
+    ("ib_atomic_lat", "-R -n 300"),
+    ("ib_send_bw", "-z -n 300"),
+];
+/// Its port.
+const PERFTEST_PORT: u16 = 18515;
+
+pub(crate) fn add(tests: &mut Vec<Test>) {
+    for pair in PAIRS {
+        let Pair { programs, flags, server, client, .. } = pair;
+        let sides = if server.is_empty() { client.to_owned() } else { format!("{client} to {server}") };
+        let words = [programs[0], flags, &sides].into_iter().filter(|words| !words.is_empty());
+        let name = words.collect::<Vec<_>>().join(" ");
+        tests.push(Test::new(name, &programs.clone(), move |place| play(place, &pair)));
+    }
+    for (program, flags) in PERFTEST {
+        tests.push(Test::new(format!("{program} {flags} by rdma_cm"), &[program], move |place| {
+            let flags: Vec<&str> = flags.split_whitespace().chain(["-F"]).collect();
+            let client = [&flags[..], &["127.0.0.1"]].concat();
+            let sides = [&flags[..], &client].map(|flags| Side { options: &[], program, flags });
+            // Whatever the pairs are, it is told about them by a connection.
+            let (client, _) = meet(place, sides, (TCP, PERFTEST_PORT), false)?;
+            let row = |line: &str| line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+            let rows = client.stdout.lines().map(row);
+            let done =
+                rows.filter(|row: &Vec<f64>| row.len() >= 4 && row[1] >= 300.0 && row[3] > 0.0).count();
+            if done == 1 { Ok(()) } else { Err(format!("not the table: {client}")) }
+        }));
+    }
+    tests.push(Test::new("mckey", &["mckey"], multicast));
+    tests.push(Test::new("rcopy", &["rcopy"], copy));
+    tests.push(Test::new("ucmatose at soft1", &["ucmatose"], |place| {
+        let side = |flags| Side { options: &["--devices", "2"], program: "ucmatose", flags };
+        let server = side(&["-b", "127.0.0.2", "-C", "5"]);
+        let client = side(&["-s", "127.0.0.2", "-C", "5"]);
+        let (client, server) = meet(place, [server, client], (TCP, PAIR.port), false)?;
+        client.says("return status 0").and_then(|()| server.says("return status 0"))
+    }));
+    tests.push(Test::new("rping to nobody", &["rping"], |place| {
+        let ended = place.run(&[], "rping", &["-c", "-a", "127.0.0.1", "-C", "1"])?;
+        refused(&ended, "REJECTED, error 8")
+    }));
+    // librdmacm takes such a device for none although the address is resolved, and its programs crash.
+    tests.push(Test::new("rdma_client without a GUID", &["rdma_client"], |place| {
+        let ended = place.run(&["--faults", "node_guid=0"], "rdma_client", &["-s", "127.0.0.1"])?;
+        refused(&ended, "rdma_create_ep: Invalid argument")
+    }));
+}
+
+/// It failed by itself, and said this.
+fn refused(ended: &Ended, words: &str) -> Result<(), String> {
+    let failed = ended.status.code().is_some_and(|code| code != 0);
+    let said = ended.stdout.contains(words) || ended.stderr.contains(words);
+    if failed && said { Ok(()) } else { Err(format!("it should fail with {words:?}: {ended}")) }
+}
+
+fn play(place: &Place, pair: &Pair) -> Result<(), String> {
+    let port = if pair.flags.contains("PORT") { PORT } else { pair.port };
+    let with_port = pair.flags.replace("PORT", &PORT.to_string());
+    let flags = |own: &'static str| own.split_whitespace().chain(with_port.split_whitespace()).collect();
+    let [server, client]: [Vec<&str>; 2] = [flags(pair.server), flags(pair.client)];
+    let side = |number: usize, flags| Side { options: &[], program: pair.programs[number], flags };
+    let (client, server) = meet(place, [side(0, &server), side(1, &client)], (pair.space, port), pair.stays)?;
+    client.says(pair.says)?;
+    if pair.stays { Ok(()) } else { server.says(pair.says) }
+}
+
+/// Runs both to their ends, which must be good; a server that stays is ended. Returns the client's and the server's words.
+pub(crate) fn meet(
+    place: &Place,
+    [server, client]: [Side<'_>; 2],
+    port: (u8, u16),
+    stays: bool,
+) -> Result<(Ended, Ended), String> {
+    let serving = place.start(server.options, server.program, server.flags)?;
+    let pid = serving.pid();
+    // After it has taken the port it listens, and then waits.
+    // Some look for clients again and again: who has run that long with the port does, too.
+    let with_port = Cell::new(None);
+    let serving = serving.wait_until("listened", |_| {
+        has_port(place, port) && {
+            let ran = ticks(pid);
+            let first = with_port.get().unwrap_or(ran);
+            with_port.set(Some(first));
+            ran >= first + TICKS || is_asleep(pid)
+        }
+    })?;
+    let client = place.start(client.options, client.program, client.flags)?.finish_within(LIMIT);
+    let well = client.as_ref().is_ok_and(|client| client.status.success());
+    if stays || !well {
+        serving.terminate()?;
+    }
+    match (client, serving.finish_within(LIMIT)) {
+        (Ok(client), Ok(server)) if well && (stays || server.status.success()) => Ok((client, server)),
+        (client, server) => {
+            let words = |end: Result<Ended, String>| end.map_or_else(|error| error, |end| end.to_string());
+            Err(format!("client: {}\nserver: {}", words(client), words(server)))
+        }
+    }
+}
+
+/// Whether somebody in this place has a port of the connection manager.
+fn has_port(place: &Place, (space, port): (u8, u16)) -> bool {
+    let name = format!("@soft-rnic/{}/cm/{space}/p{port}", place.fabric());
+    let sockets = fs::read("/proc/net/unix").unwrap_or_default();
+    String::from_utf8_lossy(&sockets).lines().any(|line| line.ends_with(&name))
+}
+
+/// How much longer than a call a program that waits without sleeping has run, in hundredths of a second.
+const TICKS: u64 = 20;
+
+/// How long a process has run.
+fn ticks(pid: u32) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // Behind the name: the state is field 3, and the times are fields 14 and 15.
+    let fields = stat.rsplit(") ").next().unwrap_or_default().split(' ').skip(11).take(2);
+    fields.filter_map(|field| field.parse::<u64>().ok()).sum()
+}
+
+/// Whether all threads of a process wait for something.
+fn is_asleep(pid: u32) -> bool {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let states = threads.map(|thread| fs::read_to_string(thread.path().join("stat")).unwrap_or_default());
+    // Behind the name, which is in parentheses.
+    states.into_iter().all(|stat| stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('S')))
+}
+
+/// What is sent before the other has joined is lost, and nobody can be asked whether it has: so it is sent again.
+///
+/// The sender destroys its queue pair as soon as it has posted. What is deferred is lost by that, so it never is.
+fn multicast(place: &Place) -> Result<(), String> {
+    let flags = ["-b", "127.0.0.1", "-m", "239.1.2.3", "-C", "10"];
+    let mut member = place.start(&[], "mckey", &flags)?;
+    let at_once = place.of_mode(INLINE);
+    for _ in 0..10 {
+        let sender = at_once.run(&[], "mckey", &[&flags[..], &["-s"]].concat())?;
+        sender.well()?;
+        sender.says("return status 0")?;
+        if member.has_ended() {
+            break;
+        }
+    }
+    let member = member.finish_within(LIMIT)?;
+    member.well()?;
+    member.says("return status 0")
+}
+
+/// A file of some megabytes goes from one to the other.
+fn copy(place: &Place) -> Result<(), String> {
+    const PORT: u16 = 7473;
+    let folder = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+    let [from, to] = ["from", "to"].map(|name| folder.join(format!("rcopy-{}.{name}", place.fabric())));
+    let bytes: Vec<u8> = (0..5_000_001_u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    fs::write(&from, &bytes).map_err(|error| error.to_string())?;
+    let port = PORT.to_string();
+    let serving = place.start(&[], "rcopy", &["-p", &port])?;
+    let pid = serving.pid();
+    let serving = serving.wait_until("listened", |_| has_port(place, (TCP, PORT)) && is_asleep(pid))?;
+    let there = format!("127.0.0.1:{}", to.display());
+    let client = place.run(&[], "rcopy", &[&from.display().to_string(), &there, "-p", &port]);
+    serving.terminate()?;
+    let server = serving.finish_within(LIMIT)?;
+    let copied = fs::read(&to);
+    let _ = (fs::remove_file(&from), fs::remove_file(&to));
+    let client = client?;
+    client.well()?;
+    match copied {
+        Ok(copied) if copied == bytes => Ok(()),
+        Ok(copied) => Err(format!("{} bytes that differ: {client}\nserver: {server}", copied.len())),
+        Err(error) => Err(format!("no copy, {error}: {client}\nserver: {server}")),
+    }
+}

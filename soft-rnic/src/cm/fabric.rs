@@ -1,0 +1,161 @@
+//! Which address is whose: of this process's devices, or of another process's that has more of them.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use rdma_mummy_sys::types::ibv_port_state;
+
+use super::types::Path;
+use crate::config::{MAX_DEVICES, MAX_PORTS};
+use crate::objects::device::{DEFAULT_PKEY, Device};
+
+/// The addresses of the devices.
+pub(super) struct Fabric {
+    devices: &'static [Device],
+    by_gid: HashMap<[u8; 16], Place>,
+}
+
+#[derive(Clone, Copy)]
+struct Place {
+    device: &'static Device,
+    port: u8,
+    index: u8,
+}
+
+impl Fabric {
+    pub(super) fn new(devices: &'static [Device]) -> Self {
+        let mut by_gid = HashMap::new();
+        for device in devices {
+            for port in &device.ports {
+                for (index, gid) in port.gids.iter().enumerate() {
+                    let place = Place { device, port: port.number, index: index as u8 };
+                    by_gid.entry(gid.raw).or_insert(place);
+                }
+            }
+        }
+        Self { devices, by_gid }
+    }
+
+    /// The port that has an address.
+    pub(super) fn path(&self, address: IpAddr) -> Option<Path> {
+        let place = self.by_gid.get(&gid_of(address)).filter(|place| !place.device.is_gone())?;
+        let sgid = place.device.port(place.port.into())?.gid(place.index.into())?.raw;
+        Some(path(place, sgid))
+    }
+
+    /// The first port that is up, or else the first, by its first address: for addresses that stand for this host and are no port's.
+    pub(super) fn any_path(&self) -> Option<Path> {
+        let here = || self.devices.iter().filter(|device| !device.is_gone());
+        let ports = || here().flat_map(|device| device.ports.iter().map(move |port| (device, port)));
+        let up = ports().find(|(_, port)| port.state() == ibv_port_state::IBV_PORT_ACTIVE);
+        let (device, port) = up.or_else(|| ports().next())?;
+        let place = Place { device, port: port.number, index: 0 };
+        Some(path(&place, port.gid(0).map_or([0; 16], |gid| gid.raw)))
+    }
+
+    /// The first address of a port in the family of another: the source of what goes to no address of this process.
+    pub(super) fn default_source(&self, like: IpAddr) -> Option<IpAddr> {
+        let device = self.devices.iter().find(|device| !device.is_gone())?;
+        let gids = device.ports.first()?.gids.iter().map(|gid| address_of(gid.raw));
+        gids.into_iter().find(|address| address.is_ipv4() == like.is_ipv4())
+    }
+
+    /// Whether an address means this host, and none of a port in particular: the unspecified one, or one of loopback that no port has.
+    pub(super) fn is_any(&self, address: IpAddr) -> bool {
+        address.is_unspecified() || address.is_loopback() && self.path(address).is_none()
+    }
+
+    /// Whether something can be sent to an address: of a port of this process, or of one that another may have.
+    pub(super) fn reaches(&self, address: IpAddr) -> bool {
+        self.by_gid.contains_key(&gid_of(address)) || address.is_multicast() || may_be_a_ports(address)
+    }
+}
+
+fn path(place: &Place, sgid: [u8; 16]) -> Path {
+    Path { device: place.device, port: place.port, sgid, sgid_index: place.index, pkey: DEFAULT_PKEY }
+}
+
+/// The GID of an address.
+pub(super) fn gid_of(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => address.octets(),
+    }
+}
+
+fn address_of(gid: [u8; 16]) -> IpAddr {
+    Ipv6Addr::from(gid).to_canonical()
+}
+
+/// Whether some process's device could have the address by the rule of `objects::device`.
+fn may_be_a_ports(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => {
+            let [_, _, port, device] = address.octets();
+            address.is_loopback() && port < MAX_PORTS && (1..=MAX_DEVICES).contains(&device)
+        }
+        IpAddr::V6(address) => {
+            let [a, b, c, d, e, f, g, h] = address.segments();
+            let softs = [0x0073, 0x6fff, 0xfe66];
+            [a, b, c, d] == [0xfe80, 0, 0, 0]
+                && [e, f, g] == softs
+                && h >> 8 == u16::from(b't')
+                && h & 0xff < u16::from(MAX_DEVICES) * u16::from(MAX_PORTS)
+        }
+    }
+}
+
+/// The address of loopback in the family of another, with its port.
+pub(super) fn loopback(like: SocketAddr, port: u16) -> SocketAddr {
+    let address: IpAddr =
+        if like.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() };
+    SocketAddr::new(address, port)
+}
+
+/// The unspecified address in the family of another.
+pub(super) fn unspecified(like: SocketAddr) -> SocketAddr {
+    let address: IpAddr =
+        if like.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    SocketAddr::new(address, 0)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::objects::setup::Setup;
+
+    fn address(text: &str) -> IpAddr {
+        text.parse().expect("an address")
+    }
+
+    #[test]
+    fn addresses_of_ports_are_found() {
+        crate::verbs::testing::table();
+        let fabric = Fabric::new(&Setup::get().expect("a configuration").devices);
+        let path = fabric.path(address("127.0.0.1")).expect("the first port's");
+        assert_eq!((path.device.number, path.port, path.sgid_index), (0, 1, 1));
+        let link_local = fabric.path(address("fe80::73:6fff:fe66:7400")).expect("the first port's");
+        assert_eq!((link_local.port, link_local.sgid_index), (1, 0));
+        assert!(fabric.path(address("192.0.2.1")).is_none());
+        assert_eq!(fabric.any_path().map(|path| (path.port, path.sgid_index)), Some((1, 0)));
+        assert_eq!(fabric.default_source(address("192.0.2.1")), Some(address("127.0.0.1")));
+        assert_eq!(fabric.default_source(address("2001:db8::1")), Some(address("fe80::73:6fff:fe66:7400")));
+    }
+
+    #[test]
+    fn addresses_that_others_may_have_are_reached() {
+        crate::verbs::testing::table();
+        let fabric = Fabric::new(&Setup::get().expect("a configuration").devices);
+        for there in ["127.0.0.1", "127.0.7.16", "fe80::73:6fff:fe66:747f", "239.1.2.3", "ff0e::1"] {
+            assert!(fabric.reaches(address(there)), "{there}");
+        }
+        for nowhere in ["127.0.8.1", "127.0.0.17", "127.0.0.0", "fe80::73:6fff:fe66:7480", "192.0.2.1", "::2"]
+        {
+            assert!(!fabric.reaches(address(nowhere)), "{nowhere}");
+        }
+        for any in ["0.0.0.0", "::", "::1", "127.9.9.9"] {
+            assert!(fabric.is_any(address(any)), "{any}");
+        }
+        assert!(!fabric.is_any(address("127.0.0.1")));
+    }
+}

@@ -1,0 +1,150 @@
+//! Which ids of this process have which port.
+
+use std::collections::HashMap;
+use std::ffi::c_int;
+use std::net::SocketAddr;
+
+use super::fabric::Fabric;
+use super::transport::{Seat, Transport};
+use super::types::{IdNumber, PortSpace};
+
+/// The ports of this process.
+#[derive(Default)]
+pub(super) struct Ports(HashMap<(PortSpace, u16), Port>);
+
+struct Port {
+    owners: Vec<Owner>,
+    _seat: Seat,
+}
+
+/// An id that is bound to a port.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Owner {
+    pub(super) id: IdNumber,
+    pub(super) address: SocketAddr,
+    pub(super) reuse: bool,
+    /// Its address family has the port to itself.
+    pub(super) af_only: bool,
+    pub(super) listens: bool,
+}
+
+impl Owner {
+    /// Whether another may be bound beside it; `reuse` if both want that.
+    fn admits(&self, other: &Self, reuse: bool, fabric: &Fabric) -> Result<(), c_int> {
+        let (ours, theirs) = (self.address, other.address);
+        if !self.listens && reuse && self.reuse
+            || self.af_only && other.af_only && ours.is_ipv4() != theirs.is_ipv4()
+        {
+            return Ok(());
+        }
+        if fabric.is_any(ours.ip()) || fabric.is_any(theirs.ip()) {
+            return Err(libc::EADDRNOTAVAIL);
+        }
+        if ours.ip() == theirs.ip() { Err(libc::EADDRINUSE) } else { Ok(()) }
+    }
+}
+
+impl Ports {
+    /// Enters an id under the port of its address, or under any free one if that is 0. The port comes back.
+    pub(super) fn bind(
+        &mut self,
+        mut owner: Owner,
+        space: PortSpace,
+        fabric: &Fabric,
+        transport: &dyn Transport,
+    ) -> Result<u16, c_int> {
+        let port = owner.address.port();
+        if port != 0
+            && let Some(there) = self.0.get_mut(&(space, port))
+        {
+            there.owners.iter().try_for_each(|other| other.admits(&owner, owner.reuse, fabric))?;
+            there.owners.push(owner);
+            return Ok(port);
+        }
+        let seat = transport.take_port(space, port)?;
+        let port = seat.port;
+        owner.address.set_port(port);
+        self.0.insert((space, port), Port { owners: vec![owner], _seat: seat });
+        Ok(port)
+    }
+
+    fn owners(&mut self, space: PortSpace, port: u16) -> &mut [Owner] {
+        self.0.get_mut(&(space, port)).map_or(&mut [], |port| &mut port.owners)
+    }
+
+    /// Whether an id that is bound may listen: nobody may have the same, even if all let others in.
+    pub(super) fn listen(
+        &mut self,
+        id: IdNumber,
+        space: PortSpace,
+        port: u16,
+        fabric: &Fabric,
+    ) -> Result<(), c_int> {
+        let owners = self.owners(space, port);
+        let place = owners.iter().position(|owner| owner.id == id).ok_or(libc::EINVAL)?;
+        let owner = owners[place];
+        let mut others = owners.iter().filter(|other| other.id != id);
+        if owner.reuse {
+            others.try_for_each(|other| other.admits(&owner, false, fabric))?;
+        }
+        owners[place].listens = true;
+        Ok(())
+    }
+
+    /// The id's options have changed.
+    pub(super) fn set(&mut self, id: IdNumber, space: PortSpace, port: u16, change: impl Fn(&mut Owner)) {
+        self.owners(space, port).iter_mut().filter(|owner| owner.id == id).for_each(change);
+    }
+
+    /// The id does not need the port any more.
+    pub(super) fn release(&mut self, id: IdNumber, space: PortSpace, port: u16) {
+        let Some(there) = self.0.get_mut(&(space, port)) else { return };
+        there.owners.retain(|owner| owner.id != id);
+        if there.owners.is_empty() {
+            self.0.remove(&(space, port));
+        }
+    }
+
+    /// Whether any id has the port.
+    pub(super) fn has(&self, space: PortSpace, port: u16) -> bool {
+        self.0.contains_key(&(space, port))
+    }
+
+    /// Who listens to an address: an id with this very address before one with any.
+    pub(super) fn listener(
+        &self,
+        space: PortSpace,
+        address: SocketAddr,
+        fabric: &Fabric,
+    ) -> Result<IdNumber, Missing> {
+        let there = self.0.get(&(space, address.port())).ok_or(Missing::Port)?;
+        let listeners = || there.owners.iter().filter(|owner| owner.listens);
+        let exact = listeners().find(|owner| owner.address.ip() == address.ip());
+        let any = || {
+            listeners().find(|owner| {
+                fabric.is_any(owner.address.ip())
+                    && (!owner.af_only || owner.address.is_ipv4() == address.is_ipv4())
+            })
+        };
+        let device = |ip| fabric.path(ip).or_else(|| fabric.any_path()).map(|path| path.device.number);
+        let here = device(address.ip());
+        let others =
+            listeners().any(|owner| fabric.is_any(owner.address.ip()) || device(owner.address.ip()) == here);
+        let missing = if others { Missing::Address } else { Missing::Port };
+        exact.or_else(any).map(|owner| owner.id).ok_or(missing)
+    }
+
+    #[cfg(any(fuzzing, all(test, not(loom))))]
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+/// Why there is no listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Missing {
+    /// Nobody listens to the port on the device that has the address.
+    Port,
+    /// Somebody does, but at another address of it.
+    Address,
+}

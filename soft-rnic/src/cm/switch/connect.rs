@@ -1,0 +1,360 @@
+//! What a program does to a connection: asks for it, accepts, rejects and ends it.
+
+use std::ffi::c_int;
+use std::time::Instant;
+
+use rdma_mummy_sys::types::{ibv_event_type, ibv_qp_type};
+
+use super::{Connection, HERE, Handshake, RETRIES, State, Switch, milliseconds, reason};
+use crate::cm::message::{Body, Ends, Message, REJ_DATA, REP_DATA, REQ_DATA, Req, Service, Side};
+use crate::cm::transport::Found;
+use crate::cm::types::{Data, Details, Ece, IdNumber, Kind, Parameters};
+
+/// How long a peer may take, as both sides say in the kernel.
+pub(super) const RESPONSE_TIMEOUT: u8 = 20;
+
+impl Switch {
+    /// As [`Manager::connect`](crate::cm::Manager::connect).
+    pub(in crate::cm) fn connect(
+        &mut self,
+        number: IdNumber,
+        parameters: &Parameters,
+        ece: Ece,
+        now: Instant,
+    ) -> Result<(), c_int> {
+        let (id, path) = self.placed(number)?;
+        let (Some(source), Some(destination)) = (id.source, id.destination) else { return Err(libc::EINVAL) };
+        if id.state != State::RouteResolved {
+            return Err(libc::EINVAL);
+        }
+        let ends = Ends { space: id.space, source, destination };
+        (id.qp_num, id.srq, id.ece) = (parameters.qp_num & 0xff_ffff, parameters.srq, ece);
+        if id.is_datagram() {
+            return self.ask_for_datagrams(number, ends, path, parameters, now);
+        }
+        let service = match id.qp_type {
+            ibv_qp_type::IBV_QPT_RC => Service::Reliable,
+            ibv_qp_type::IBV_QPT_UC => Service::Unreliable,
+            ibv_qp_type::IBV_QPT_XRC_SEND => Service::Xrc,
+            _ => return Err(libc::EINVAL),
+        };
+        if parameters.private_data.len() > REQ_DATA {
+            return Err(libc::EINVAL);
+        }
+        let life_time = id.packet_life_time();
+        let mut connection = Connection::new(Handshake::ReqSent);
+        connection.responder_resources = parameters.responder_resources;
+        connection.initiator_depth = parameters.initiator_depth;
+        connection.retry_count = parameters.retry_count.min(7);
+        connection.rnr_retry_count = parameters.rnr_retry_count.min(7);
+        connection.ack_timeout = life_time + 1;
+        connection.traffic_class = id.traffic_class();
+        connection.mtu = id.set_path.map_or(super::MTU, |path| path.mtu);
+        let req = Req {
+            ends,
+            service,
+            gid: path.sgid,
+            mtu: connection.mtu,
+            traffic_class: connection.traffic_class,
+            ack_timeout: connection.ack_timeout,
+            retry_count: connection.retry_count,
+            side: id.side(parameters),
+        };
+        (id.connection, id.state) = (connection, State::Connect);
+        let wait = milliseconds(life_time) * 2 + milliseconds(RESPONSE_TIMEOUT);
+        self.ask_until_answered(number, Body::Req(req), wait, now);
+        self.ask_for_peer(number, ends, now, false);
+        self.settle(now);
+        Ok(())
+    }
+
+    /// Prepares what is sent again and again until somebody answers.
+    pub(super) fn ask_until_answered(
+        &mut self,
+        number: IdNumber,
+        body: Body,
+        wait: std::time::Duration,
+        now: Instant,
+    ) {
+        let interval = self.scaled(wait);
+        let Ok(id) = self.id_mut(number) else { return };
+        let connection = &mut id.connection;
+        connection.unanswered = Some(Box::new(Message { from: number.0, to: connection.remote, body }));
+        (connection.tries, connection.interval) = (RETRIES, interval);
+        self.arm(number, now, interval);
+    }
+
+    /// Sends what is to be answered, if it is known to whom.
+    pub(super) fn send_unanswered(&mut self, number: IdNumber) {
+        let Ok(id) = self.id(number) else { return };
+        if let (Some(peer), Some(message)) = (id.connection.peer, &id.connection.unanswered) {
+            let message = Message::clone(message);
+            self.send(peer, message);
+        }
+    }
+
+    /// Nobody has answered in time.
+    pub(super) fn send_again(&mut self, number: IdNumber, now: Instant) {
+        let Ok(id) = self.id(number) else { return };
+        let interval = id.connection.interval;
+        if id.connection.peer.is_some() {
+            self.send_unanswered(number);
+        } else if let Some(ends) = self.asked(number) {
+            self.ask_for_peer(number, ends, now, true);
+        }
+        self.arm(number, now, interval);
+    }
+
+    /// What an id that waits for its first answer has asked for.
+    pub(super) fn asked(&self, number: IdNumber) -> Option<Ends> {
+        match &self.id(number).ok()?.connection.unanswered.as_ref()?.body {
+            Body::Req(Req { ends, .. }) | Body::SidrReq { ends, .. } => Some(*ends),
+            _ => None,
+        }
+    }
+
+    /// Sends the request to whoever has the destination's port, as soon as that is known.
+    pub(super) fn ask_for_peer(&mut self, number: IdNumber, ends: Ends, now: Instant, fresh: bool) {
+        let (space, port) = (ends.space, ends.destination.port());
+        if self.ports.has(space, port) {
+            return self.peer_found(number, Found::Here, false, now);
+        }
+        let Ok(interval) = self.id(number).map(|id| id.connection.interval) else { return };
+        if let Some(found) = self.transport.find_port(space, port, now + interval, number.0, fresh) {
+            self.peer_found(number, found, !fresh, now);
+        }
+    }
+
+    /// The answer to [`Transport::find_port`](crate::cm::transport::Transport::find_port).
+    pub(in crate::cm) fn found(&mut self, token: u64, found: Found, now: Instant) {
+        let waits = self.id(IdNumber(token)).is_ok_and(|id| id.connection.peer.is_none());
+        if waits && self.asked(IdNumber(token)).is_some() {
+            self.peer_found(IdNumber(token), found, false, now);
+            self.settle(now);
+        }
+    }
+
+    fn peer_found(&mut self, number: IdNumber, found: Found, remembered: bool, now: Instant) {
+        let peer = match found {
+            Found::Here => HERE,
+            Found::Block(block) => block,
+            Found::Silent => return,
+            Found::Nobody => return self.nobody_there(number, now),
+        };
+        if let Ok(id) = self.id_mut(number) {
+            id.connection.peer = Some(peer);
+            id.connection.remembered = remembered && peer != HERE;
+            self.send_unanswered(number);
+        }
+    }
+
+    /// As [`Manager::accept`](crate::cm::Manager::accept).
+    pub(in crate::cm) fn accept(
+        &mut self,
+        number: IdNumber,
+        parameters: Option<&Parameters>,
+        ece: Ece,
+        now: Instant,
+    ) -> Result<(), c_int> {
+        let (id, _) = self.placed(number)?;
+        if id.state != State::Connect {
+            return Err(libc::EINVAL);
+        }
+        id.ece = ece;
+        if let Some(parameters) = parameters {
+            (id.qp_num, id.srq) = (parameters.qp_num & 0xff_ffff, parameters.srq);
+        }
+        let accepted = match parameters {
+            _ if id.is_datagram() => self.offer_datagrams(number, parameters),
+            Some(parameters) => self.reply(number, parameters, now),
+            None => self.establish(number),
+        };
+        if accepted.is_err() {
+            // The other side is not left waiting; if there is none, there is nothing to be said.
+            let _ = self.reject(number, reason::CONSUMER_DEFINED, &[], now);
+        }
+        self.settle(now);
+        accepted
+    }
+
+    fn reply(&mut self, number: IdNumber, parameters: &Parameters, now: Instant) -> Result<(), c_int> {
+        let id = self.id_mut(number)?;
+        if id.connection.handshake != Handshake::ReqReceived || parameters.private_data.len() > REP_DATA {
+            return Err(libc::EINVAL);
+        }
+        let side = id.side(parameters);
+        let connection = &mut id.connection;
+        connection.handshake = Handshake::RepSent;
+        connection.responder_resources = parameters.responder_resources;
+        connection.initiator_depth = parameters.initiator_depth;
+        self.ask_until_answered(number, Body::Rep(side), milliseconds(RESPONSE_TIMEOUT), now);
+        self.send_unanswered(number);
+        Ok(())
+    }
+
+    /// The active side is ready.
+    fn establish(&mut self, number: IdNumber) -> Result<(), c_int> {
+        let connection = &mut self.id_mut(number)?.connection;
+        if connection.handshake != Handshake::RepReceived {
+            return Err(libc::EINVAL);
+        }
+        connection.handshake = Handshake::Established;
+        self.tell(number, Body::Rtu);
+        Ok(())
+    }
+
+    /// Says something to the other side that needs no answer.
+    pub(super) fn tell(&mut self, number: IdNumber, body: Body) {
+        let Ok(id) = self.id(number) else { return };
+        if let Some(peer) = id.connection.peer {
+            let to = id.connection.remote;
+            self.send(peer, Message { from: number.0, to, body });
+        }
+    }
+
+    /// As [`Manager::reject`](crate::cm::Manager::reject).
+    pub(in crate::cm) fn reject(
+        &mut self,
+        number: IdNumber,
+        reason: u8,
+        data: &[u8],
+        now: Instant,
+    ) -> Result<(), c_int> {
+        let (id, _) = self.placed(number)?;
+        if id.is_datagram() {
+            self.refuse_datagrams(number, data)?;
+            self.settle(now);
+            return Ok(());
+        }
+        let data = Data::try_from(data).ok().filter(|data| data.len() <= REJ_DATA).ok_or(libc::EINVAL)?;
+        match id.connection.handshake {
+            Handshake::ReqSent | Handshake::ReqReceived | Handshake::RepReceived => {
+                self.tell(number, Body::Rej { reason, data });
+                self.end(number);
+            }
+            Handshake::RepSent => {
+                self.tell(number, Body::Rej { reason, data });
+                self.enter_timewait(number, now);
+            }
+            _ => return Err(libc::EINVAL),
+        }
+        self.settle(now);
+        Ok(())
+    }
+
+    /// As [`Manager::disconnect`](crate::cm::Manager::disconnect).
+    pub(in crate::cm) fn disconnect(&mut self, number: IdNumber, now: Instant) -> Result<(), c_int> {
+        let (id, _) = self.placed(number)?;
+        match id.connection.handshake {
+            Handshake::None if id.state != State::Listen => return Err(libc::EINVAL),
+            Handshake::Established => {
+                id.connection.handshake = Handshake::DreqSent;
+                let wait = milliseconds(RESPONSE_TIMEOUT);
+                self.ask_until_answered(number, Body::Dreq, wait, now);
+                self.send_unanswered(number);
+            }
+            Handshake::DreqReceived => {
+                self.tell(number, Body::Drep);
+                self.enter_timewait(number, now);
+            }
+            // Whatever else there is, there is nothing to end, and the kernel says so to nobody.
+            _ => {}
+        }
+        self.settle(now);
+        Ok(())
+    }
+
+    /// As [`Manager::notify`](crate::cm::Manager::notify).
+    pub(in crate::cm) fn notify(&mut self, number: IdNumber, event: u32) -> Result<(), c_int> {
+        let (id, _) = self.placed(number)?;
+        let handshake = id.connection.handshake;
+        match (ibv_event_type(event), handshake) {
+            (_, Handshake::None) => Err(libc::EINVAL),
+            (ibv_event_type::IBV_EVENT_COMM_EST, Handshake::RepSent) => {
+                self.established(number);
+                Ok(())
+            }
+            (ibv_event_type::IBV_EVENT_COMM_EST, Handshake::Established) => Err(libc::EISCONN),
+            (ibv_event_type::IBV_EVENT_PATH_MIG, Handshake::Established) => Ok(()),
+            _ => Err(libc::EINVAL),
+        }
+    }
+
+    /// The passive side hears, or sees by its queue pair, that the active side is ready.
+    pub(super) fn established(&mut self, number: IdNumber) {
+        self.answered(number);
+        if let Ok(id) = self.id_mut(number) {
+            id.connection.handshake = Handshake::Established;
+        }
+        self.raise_connected(number, Kind::Established, 0);
+    }
+
+    /// What was asked need not be asked again.
+    pub(super) fn answered(&mut self, number: IdNumber) {
+        self.disarm(number);
+        if let Ok(id) = self.id_mut(number) {
+            id.connection.unanswered = None;
+        }
+    }
+
+    /// The connection is over, and its number may be used again at once.
+    pub(super) fn end(&mut self, number: IdNumber) {
+        self.answered(number);
+        self.forget_request(number);
+        if let Ok(id) = self.id_mut(number) {
+            id.connection.handshake = Handshake::Idle;
+        }
+    }
+
+    /// The connection is over, but what was sent may still be on its way.
+    pub(super) fn enter_timewait(&mut self, number: IdNumber, now: Instant) {
+        self.answered(number);
+        self.forget_request(number);
+        let Ok(id) = self.id_mut(number) else { return };
+        id.connection.handshake = Handshake::Timewait;
+        let wait = milliseconds(id.connection.ack_timeout);
+        let wait = self.scaled(wait);
+        self.arm(number, now, wait);
+    }
+
+    /// The program sees that the connection has ended, once.
+    pub(super) fn disconnected(&mut self, number: IdNumber, status: c_int) {
+        if let Ok(id) = self.id_mut(number)
+            && id.state == State::Connect
+        {
+            id.state = State::Disconnect;
+            self.raise(number, Kind::Disconnected, status, Details::Nothing);
+        }
+    }
+
+    /// A request is not to be recognised any more.
+    pub(super) fn forget_request(&mut self, number: IdNumber) {
+        let Ok(id) = self.id(number) else { return };
+        let connection = &id.connection;
+        let Some(peer) = connection.peer else { return };
+        let who = (peer, connection.remote);
+        let pair = (peer, id.dgid.unwrap_or_default(), connection.remote_qp_num);
+        if self.requests.get(&who) == Some(&number) {
+            self.requests.remove(&who);
+        }
+        if self.pairs.get(&pair) == Some(&number) {
+            self.pairs.remove(&pair);
+        }
+    }
+}
+
+impl super::Id {
+    fn side(&self, parameters: &Parameters) -> Side {
+        Side {
+            qp_num: self.qp_num,
+            psn: self.psn,
+            responder_resources: parameters.responder_resources,
+            initiator_depth: parameters.initiator_depth,
+            flow_control: parameters.flow_control.min(1),
+            rnr_retry_count: parameters.rnr_retry_count.min(7),
+            srq: self.srq,
+            ece: self.ece,
+            data: parameters.private_data.clone(),
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! What ids have to tell.
+
+use std::ffi::c_int;
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+
+use super::line::{Line, Own};
+use super::{State, Switch};
+use crate::cm::bell::Bell;
+use crate::cm::types::{Details, Ece, Event, IdNumber, JoinNumber, Kind};
+
+/// An event channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::cm) struct QueueNumber(pub(super) u64);
+
+/// The events of a channel.
+pub(super) struct Queue {
+    events: Line,
+    bell: Arc<Bell>,
+    /// Ids that are on the channel.
+    pub(super) ids: usize,
+}
+
+impl Queue {
+    fn push(&mut self, event: Event, own: &mut Own, bells: &mut Bells) {
+        self.events.push(event, own);
+        self.bell.promise();
+        if !bells.iter().any(|bell| Arc::ptr_eq(bell, &self.bell)) {
+            if bells.is_full() {
+                bells.remove(0).ring();
+            }
+            bells.push(Arc::clone(&self.bell));
+        }
+    }
+
+    /// Takes those of an id's events that are meant, with their tokens.
+    fn extract(&mut self, own: &mut Own, is_meant: impl Fn(&Event) -> bool) -> Vec<Event> {
+        let gone = self.events.extract(own, is_meant);
+        if !gone.is_empty() {
+            self.bell.take_back(gone.len());
+        }
+        gone
+    }
+}
+
+/// Bells to be rung. One call has events for a channel or two; where there are more, some are rung early.
+pub(in crate::cm) type Bells = ArrayVec<Arc<Bell>, 4>;
+
+impl Switch {
+    pub(in crate::cm) fn open_queue(&mut self, bell: Arc<Bell>) -> QueueNumber {
+        QueueNumber(self.queues.insert(Queue { events: Line::new(), bell, ids: 0 }))
+    }
+
+    /// Those who are to be rung once the switch is unlocked.
+    pub(in crate::cm) fn take_bells(&mut self) -> Bells {
+        core::mem::take(&mut self.bells)
+    }
+
+    /// The channel is closed: its ids go with it.
+    pub(in crate::cm) fn close_queue(&mut self, queue: QueueNumber, now: std::time::Instant) {
+        if self.queues.get(queue.0).is_some_and(|queue| queue.ids > 0) {
+            let ids = self.ids.iter().filter(|(_, id)| id.queue == queue);
+            let ids: Vec<_> = ids.map(|(number, _)| IdNumber(number)).collect();
+            for id in ids {
+                // One may have gone with another, whose request it was.
+                let _ = self.destroy(id, now);
+            }
+        }
+        self.queues.remove(queue.0);
+    }
+
+    /// An event of an id without a name is not told: nobody knows the id yet.
+    pub(super) fn raise(&mut self, id: IdNumber, kind: Kind, status: c_int, details: Details) {
+        self.raise_ece(id, kind, status, details, Ece::default());
+    }
+
+    pub(super) fn raise_ece(&mut self, id: IdNumber, kind: Kind, status: c_int, details: Details, ece: Ece) {
+        let Ok(uid) = self.id(id).map(|id| id.uid) else { return };
+        if uid != 0 {
+            let event = Event { id, uid, kind, status, details, ece, request: None, join: None };
+            self.queue_event(event);
+        }
+    }
+
+    /// As [`Manager::write`](crate::cm::Manager::write).
+    pub(in crate::cm) fn write(
+        &mut self,
+        id: IdNumber,
+        kind: Kind,
+        status: c_int,
+        argument: u64,
+    ) -> Result<(), c_int> {
+        self.id(id)?;
+        self.raise(id, kind, status, Details::Argument(argument));
+        Ok(())
+    }
+
+    /// An event of a connection while there is one, as far as the program can see.
+    pub(super) fn raise_connected(&mut self, id: IdNumber, kind: Kind, status: c_int) {
+        if self.id(id).is_ok_and(|id| id.state == State::Connect) {
+            self.raise(id, kind, status, Details::Nothing);
+        }
+    }
+
+    pub(super) fn queue_event(&mut self, event: Event) {
+        let Some(id) = self.ids.get_mut(event.id.0) else { return };
+        if let Some(queue) = self.queues.get_mut(id.queue.0) {
+            queue.push(event, &mut id.waiting, &mut self.bells);
+        }
+    }
+
+    /// The first event of a channel. It is counted for its id.
+    pub(in crate::cm) fn take(&mut self, queue: QueueNumber) -> Option<Event> {
+        let events = &mut self.queues.get_mut(queue.0)?.events;
+        // Ids that are gone, and memberships, have taken their events along.
+        let id = self.ids.get_mut(events.first()?.id.0)?;
+        let mut event = events.pop(&mut id.waiting)?;
+        id.reported += 1;
+        if event.request.is_some() {
+            id.backlog += 1;
+        }
+        event.uid = id.uid;
+        if let Some((join, uid)) = &mut event.join
+            && let Some(join) = self.joins.get_mut(join.0)
+        {
+            join.reported += 1;
+            *uid = join.uid;
+        }
+        Some(event)
+    }
+
+    /// The ids of requests to a listener that nobody has taken.
+    pub(in crate::cm) fn untaken_requests(&self, listener: IdNumber) -> Vec<IdNumber> {
+        let Ok(id) = self.id(listener) else { return Vec::new() };
+        let Some(queue) = self.queues.get(id.queue.0) else { return Vec::new() };
+        queue.events.of(id.waiting).filter_map(|event| event.request).collect()
+    }
+
+    /// The events of an id that nobody has taken vanish.
+    pub(super) fn forget_events(&mut self, number: IdNumber) {
+        self.forget_those(number, |_| true);
+    }
+
+    fn forget_those(&mut self, number: IdNumber, are_meant: impl Fn(&Event) -> bool) {
+        let Some(id) = self.ids.get_mut(number.0) else { return };
+        if let Some(queue) = self.queues.get_mut(id.queue.0) {
+            queue.extract(&mut id.waiting, are_meant);
+        }
+    }
+
+    /// As [`Manager::migrate`](crate::cm::Manager::migrate).
+    pub(in crate::cm) fn migrate(&mut self, number: IdNumber, to: QueueNumber) -> Result<u32, c_int> {
+        self.queues.get(to.0).ok_or(libc::ENOENT)?;
+        let id = self.id_mut(number)?;
+        let (from, reported) = (id.queue, id.reported);
+        if from == to {
+            return Ok(reported);
+        }
+        let requests = self.untaken_requests(number);
+        for moved in requests.into_iter().chain([number]) {
+            if let Ok(id) = self.id_mut(moved) {
+                id.queue = to;
+                self.count_moved(from, to);
+            }
+        }
+        let id = self.ids.get_mut(number.0).ok_or(libc::ENOENT)?;
+        let moved = self.queues.get_mut(from.0).map(|old| old.extract(&mut id.waiting, |_| true));
+        if let Some(new) = self.queues.get_mut(to.0) {
+            let moved = moved.into_iter().flatten();
+            moved.for_each(|event| new.push(event, &mut id.waiting, &mut self.bells));
+        }
+        Ok(reported)
+    }
+
+    fn count_moved(&mut self, from: QueueNumber, to: QueueNumber) {
+        if let Some(from) = self.queues.get_mut(from.0) {
+            from.ids -= 1;
+        }
+        if let Some(to) = self.queues.get_mut(to.0) {
+            to.ids += 1;
+        }
+    }
+
+    /// How many of a membership's events were taken; those that wait vanish with it.
+    pub(super) fn forget_join(&mut self, join: JoinNumber) -> Option<super::multicast::Join> {
+        let gone = self.joins.remove(join.0)?;
+        self.forget_those(gone.id, |event| event.join.is_some_and(|(of, _)| of == join));
+        Some(gone)
+    }
+
+    /// How many events of its queues it has looked at since this was asked.
+    #[cfg(all(test, not(loom)))]
+    pub(in crate::cm) fn take_visits(&self) -> u64 {
+        self.queues.iter().map(|(_, queue)| queue.events.take_visits()).sum()
+    }
+}

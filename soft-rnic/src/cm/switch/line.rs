@@ -1,0 +1,216 @@
+//! The events of a channel in the order in which they came, of which each id's can be found without looking at others'.
+
+use crate::cm::types::Event;
+
+/// No place.
+const NONE: u32 = u32::MAX;
+
+/// Events in a line. Places are used again; each is linked to its neighbours, and to the next of the same id.
+#[derive(Debug)]
+pub(super) struct Line {
+    places: Vec<Place>,
+    free: u32,
+    first: u32,
+    last: u32,
+    /// How many places have been looked at.
+    #[cfg(test)]
+    visits: core::cell::Cell<u64>,
+}
+
+#[derive(Debug)]
+struct Place {
+    /// None where the place is free: then the next one that is free is behind it.
+    event: Option<Event>,
+    before: u32,
+    behind: u32,
+    next_own: u32,
+}
+
+/// Which events of a line are an id's.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Own {
+    first: u32,
+    last: u32,
+}
+
+impl Own {
+    pub(super) const NONE: Self = Self { first: NONE, last: NONE };
+}
+
+impl Line {
+    pub(super) fn new() -> Self {
+        Self {
+            places: Vec::new(),
+            free: NONE,
+            first: NONE,
+            last: NONE,
+            #[cfg(test)]
+            visits: core::cell::Cell::default(),
+        }
+    }
+
+    fn place(&self, at: u32) -> Option<&Place> {
+        #[cfg(test)]
+        self.visits.set(self.visits.get() + 1);
+        self.places.get(at as usize)
+    }
+
+    fn place_mut(&mut self, at: u32) -> Option<&mut Place> {
+        #[cfg(test)]
+        self.visits.set(self.visits.get() + 1);
+        self.places.get_mut(at as usize)
+    }
+
+    /// Puts an event at the end. `own` are its id's.
+    pub(super) fn push(&mut self, event: Event, own: &mut Own) {
+        let (before, free) = (self.last, self.free);
+        let place = Place { event: Some(event), before, behind: NONE, next_own: NONE };
+        let at = if let Some(vacant) = self.place_mut(free) {
+            self.free = core::mem::replace(vacant, place).behind;
+            free
+        } else {
+            self.places.push(place);
+            self.places.len() as u32 - 1
+        };
+        match self.place_mut(before) {
+            Some(before) => before.behind = at,
+            None => self.first = at,
+        }
+        self.last = at;
+        match self.place_mut(own.last) {
+            Some(last) => last.next_own = at,
+            None => own.first = at,
+        }
+        own.last = at;
+    }
+
+    /// The first event.
+    pub(super) fn first(&self) -> Option<&Event> {
+        self.place(self.first)?.event.as_ref()
+    }
+
+    /// Takes the first event. `own` are its id's, of which it is the first, too.
+    pub(super) fn pop(&mut self, own: &mut Own) -> Option<Event> {
+        let (event, next_own) = self.vacate(self.first)?;
+        own.first = next_own;
+        if next_own == NONE {
+            own.last = NONE;
+        }
+        Some(event)
+    }
+
+    /// An id's events, the oldest first.
+    pub(super) fn of(&self, own: Own) -> impl Iterator<Item = &Event> {
+        let mut at = own.first;
+        core::iter::from_fn(move || {
+            let place = self.place(at)?;
+            at = place.next_own;
+            place.event.as_ref()
+        })
+    }
+
+    /// Takes those of an id's events that are meant, the oldest first.
+    pub(super) fn extract(&mut self, own: &mut Own, is_meant: impl Fn(&Event) -> bool) -> Vec<Event> {
+        let (mut at, mut taken, mut left) = (own.first, Vec::new(), Own::NONE);
+        while let Some(place) = self.place_mut(at) {
+            let here = core::mem::replace(&mut at, place.next_own);
+            if place.event.as_ref().is_some_and(&is_meant) {
+                taken.extend(self.vacate(here).map(|(event, _)| event));
+                continue;
+            }
+            place.next_own = NONE;
+            match self.place_mut(left.last) {
+                Some(last) => last.next_own = here,
+                None => left.first = here,
+            }
+            left.last = here;
+        }
+        *own = left;
+        taken
+    }
+
+    /// Takes an event out of the line, and says which is its id's next.
+    fn vacate(&mut self, at: u32) -> Option<(Event, u32)> {
+        let free = self.free;
+        let place = self.place_mut(at)?;
+        let event = place.event.take()?;
+        let (before, behind, next_own) = (place.before, place.behind, place.next_own);
+        place.behind = free;
+        self.free = at;
+        match self.place_mut(before) {
+            Some(before) => before.behind = behind,
+            None => self.first = behind,
+        }
+        match self.place_mut(behind) {
+            Some(behind) => behind.before = before,
+            None => self.last = before,
+        }
+        Some((event, next_own))
+    }
+
+    /// How many places have been looked at since this was asked.
+    #[cfg(test)]
+    pub(super) fn take_visits(&self) -> u64 {
+        self.visits.take()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::collections::VecDeque;
+
+    use super::*;
+    use crate::cm::types::{Details, Ece, IdNumber, Kind};
+
+    fn event(id: u64, status: i32) -> Event {
+        let (details, ece) = (Details::Nothing, Ece::default());
+        let (kind, id) = (Kind::User, IdNumber(id));
+        Event { id, uid: 1, kind, status, details, ece, request: None, join: None }
+    }
+
+    /// What a line does is what a queue that is looked through does.
+    #[test]
+    fn a_line_is_a_queue() {
+        const IDS: usize = 5;
+        let (mut line, mut owns, mut queue) = (Line::new(), [Own::NONE; IDS], VecDeque::new());
+        let mut random = 1u64;
+        for round in 0..if cfg!(miri) { 300 } else { 20_000 } {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let id = (random >> 33) as usize % IDS;
+            match random >> 40 & 7 {
+                0..4 => {
+                    line.push(event(id as u64, round), &mut owns[id]);
+                    queue.push_back((id, round));
+                }
+                4 | 5 => {
+                    let first = line.first().map(|event| event.id.0 as usize);
+                    let taken = first.and_then(|id| line.pop(&mut owns[id]));
+                    assert_eq!(taken.map(|event| (event.id.0 as usize, event.status)), queue.pop_front());
+                }
+                6 => {
+                    let is_even = |status: i32| status % 2 == 0;
+                    let taken = line.extract(&mut owns[id], |event| is_even(event.status));
+                    let meant = |(of, status): &(usize, i32)| *of == id && is_even(*status);
+                    let wanted: Vec<_> = queue.iter().copied().filter(meant).collect();
+                    assert_eq!(taken.iter().map(|event| (id, event.status)).collect::<Vec<_>>(), wanted);
+                    queue.retain(|entry| !meant(entry));
+                }
+                _ => {
+                    assert_eq!(line.extract(&mut owns[id], |_| true).len(), count(&queue, id));
+                    queue.retain(|(of, _)| *of != id);
+                }
+            }
+            for (id, own) in owns.iter().enumerate() {
+                let found = line.of(*own).map(|event| (event.id.0 as usize, event.status));
+                assert!(found.eq(queue.iter().copied().filter(|(of, _)| *of == id)));
+                assert_eq!(own.first == NONE, count(&queue, id) == 0);
+            }
+        }
+        // Places are used again.
+        assert!(line.places.len() < 10_000, "{} places", line.places.len());
+    }
+
+    fn count(queue: &VecDeque<(usize, i32)>, id: usize) -> usize {
+        queue.iter().filter(|(of, _)| *of == id).count()
+    }
+}

@@ -1,0 +1,100 @@
+//! When ids want to be called: each at one time at most, which can be taken back.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use super::{Handshake, State, Switch};
+use crate::cm::types::{Details, IdNumber, Kind};
+
+#[derive(Debug, Default)]
+pub(super) struct Timers {
+    times: BTreeSet<(Instant, IdNumber)>,
+    /// When the world was last asked to call, if it has not yet.
+    asked: Option<Instant>,
+}
+
+impl Timers {
+    #[cfg(any(fuzzing, all(test, not(loom))))]
+    pub(super) fn len(&self) -> usize {
+        self.times.len()
+    }
+}
+
+impl Switch {
+    /// Has an id called after a time, in place of any other that it had.
+    pub(super) fn arm(&mut self, id: IdNumber, now: Instant, after: Duration) {
+        self.disarm(id);
+        let when = now + after;
+        if let Some(state) = self.ids.get_mut(id.0) {
+            state.deadline = Some(when);
+            self.timers.times.insert((when, id));
+            self.ask();
+        }
+    }
+
+    pub(super) fn disarm(&mut self, id: IdNumber) {
+        if let Some(when) = self.ids.get_mut(id.0).and_then(|id| id.deadline.take()) {
+            self.timers.times.remove(&(when, id));
+        }
+    }
+
+    /// Sees to it that the world calls in time. It is seldom asked: most times are taken back, and those that follow are later.
+    pub(super) fn ask(&mut self) {
+        let first = self.timers.times.first().map(|(when, _)| *when);
+        if let Some(first) = first.into_iter().chain(self.delayed.first()).min()
+            && self.timers.asked.is_none_or(|asked| first < asked)
+        {
+            self.timers.asked = Some(first);
+            self.transport.wake_at(first);
+        }
+    }
+
+    /// It is this time.
+    pub(in crate::cm) fn expire(&mut self, now: Instant) {
+        self.timers.asked = None;
+        self.send_delayed(now);
+        while let Some((when, id)) = self.timers.times.first().copied()
+            && when <= now
+        {
+            self.timers.times.pop_first();
+            if let Some(state) = self.ids.get_mut(id.0) {
+                state.deadline = None;
+                self.time_out(id, now);
+            }
+        }
+        self.ask();
+        self.settle(now);
+    }
+
+    fn time_out(&mut self, number: IdNumber, now: Instant) {
+        let Ok(id) = self.id_mut(number) else { return };
+        if id.state == State::AddrQuery {
+            id.state = State::Bound;
+            return self.raise(number, Kind::AddrError, -libc::ETIMEDOUT, Details::Nothing);
+        }
+        let connection = &mut id.connection;
+        if connection.unanswered.is_some() && connection.tries > 0 {
+            connection.tries -= 1;
+            return self.send_again(number, now);
+        }
+        connection.unanswered = None;
+        let over = match connection.handshake {
+            Handshake::ReqSent | Handshake::RepSent | Handshake::SidrReqSent => Kind::Unreachable,
+            Handshake::DreqSent => {
+                self.enter_timewait(number, now);
+                return self.disconnected(number, -libc::ETIMEDOUT);
+            }
+            Handshake::Timewait => {
+                self.end(number);
+                let Ok(id) = self.id_mut(number) else { return };
+                if id.state == State::Disconnect {
+                    self.raise(number, Kind::TimewaitExit, 0, Details::Nothing);
+                }
+                return;
+            }
+            _ => return,
+        };
+        self.end(number);
+        self.raise_connected(number, over, -libc::ETIMEDOUT);
+    }
+}

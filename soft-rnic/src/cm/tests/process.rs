@@ -1,0 +1,352 @@
+//! Several processes: the test program runs itself again, as a program that listens or connects, and can be stopped and killed.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Write};
+use std::net::SocketAddr;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use rdma_mummy_sys::types::ibv_qp_type;
+
+use crate::cm::types::{Ece, Event, IdNumber, Kind, Parameters, PortSpace};
+use crate::cm::{Channel, Manager};
+use crate::node::Handler;
+use crate::objects::rnic::Rnic;
+
+/// Longer than anything takes.
+const LONG: Duration = Duration::from_secs(60);
+
+/// Lines that begin with this are for the parent.
+fn say(what: &str) {
+    println!("\n@{what}");
+}
+
+#[test]
+#[ignore = "other tests run it in a process of its own"]
+fn program() {
+    if std::env::var("SOFT_RNIC_FABRIC").is_err() {
+        return;
+    }
+    let manager = Manager::acquire().expect("a connection manager");
+    let program = Program { channel: manager.channel().expect("a channel"), manager };
+    say("ready");
+    for line in std::io::stdin().lines().map(|line| line.expect("text")) {
+        let words: Vec<&str> = line.split(' ').collect();
+        let number = |place: usize| words[place].parse::<u32>().expect("a number");
+        match words[0] {
+            "listen" => {
+                let port = program.listen(number(1) as u16);
+                say(&format!("port {port}"));
+            }
+            "serve" => program.serve(number(1)),
+            "connect" => {
+                let took = program.connect(number(1), number(2) as u16);
+                say(&format!("connected {}", took.as_micros()));
+            }
+            "try" => say(&program.attempt(number(1) as u16)),
+            "hold" => {
+                let (id, event) = program.ask(number(1) as u16);
+                assert_eq!(event.kind, Kind::ConnectResponse, "{event:?}");
+                program.manager.accept(id, None, Ece::default()).expect("there is a response");
+                say("held");
+                let event = program.next();
+                say(&format!("then {:?} {}", event.kind, event.status));
+            }
+            "counts" => say(&format!("counts {:?}", program.manager.counts())),
+            "fork" => say(&format!("forked {}", program.fork(number(1)))),
+            other => panic!("{other}?"),
+        }
+    }
+}
+
+struct Program {
+    manager: Arc<Manager>,
+    channel: Arc<Channel>,
+}
+
+impl Program {
+    fn create(&self) -> IdNumber {
+        let tcp = PortSpace::Tcp;
+        self.manager.create(&self.channel, 1, tcp, ibv_qp_type::IBV_QPT_RC).expect("an id")
+    }
+
+    fn next(&self) -> Event {
+        self.channel.take().expect("an event")
+    }
+
+    fn listen(&self, port: u16) -> u16 {
+        let id = self.create();
+        self.manager.bind(id, SocketAddr::from(([127, 0, 0, 1], port))).expect("a free port");
+        self.manager.listen(id, 0).expect("it is bound");
+        self.manager.route(id).expect("it is there").source.expect("it is bound").port()
+    }
+
+    /// Accepts so many connections, and follows them to their end.
+    fn serve(&self, mut left: u32) {
+        say("serving");
+        while left > 0 {
+            let event = self.next();
+            match event.kind {
+                Kind::ConnectRequest => {
+                    let id = event.request.expect("an id for it");
+                    self.manager.set_uid(id, 1).expect("it is there");
+                    // Who asked may be gone.
+                    let _ = self.manager.accept(id, Some(&Parameters::default()), Ece::default());
+                }
+                Kind::Disconnected => {
+                    self.manager.disconnect(event.id).expect("it was connected");
+                    self.manager.destroy(event.id).expect("it is there");
+                    left -= 1;
+                }
+                _ => {}
+            }
+        }
+        say("served");
+    }
+
+    /// Makes, uses and ends so many connections, all at once. Says how long making them took.
+    fn connect(&self, count: u32, port: u16) -> Duration {
+        let to = SocketAddr::from(([127, 0, 0, 1], port));
+        let begin = Instant::now();
+        let mut open = HashMap::new();
+        for _ in 0..count {
+            let id = self.create();
+            self.manager.resolve_addr(id, None, to, LONG).expect("an address");
+            open.insert(id, false);
+        }
+        let mut made = 0;
+        while made < count {
+            let Event { kind, id, status, .. } = self.next();
+            assert_eq!(status, 0, "{kind:?}");
+            match kind {
+                Kind::AddrResolved => self.manager.resolve_route(id).expect("it is resolved"),
+                Kind::RouteResolved => {
+                    self.manager.connect(id, &Parameters::default(), Ece::default()).expect("it is resolved");
+                }
+                Kind::ConnectResponse => {
+                    self.manager.accept(id, None, Ece::default()).expect("there is a response");
+                    made += 1;
+                }
+                _ => panic!("{kind:?} came"),
+            }
+        }
+        let took = begin.elapsed();
+        open.keys().for_each(|id| self.manager.disconnect(*id).expect("it is connected"));
+        while !open.is_empty() {
+            let event = self.next();
+            if event.kind == Kind::Disconnected {
+                self.manager.destroy(event.id).expect("it is there");
+                open.remove(&event.id);
+            }
+        }
+        took
+    }
+
+    /// Asks for a connection, and what comes of it.
+    fn ask(&self, port: u16) -> (IdNumber, Event) {
+        let id = self.create();
+        self.manager
+            .resolve_addr(id, None, SocketAddr::from(([127, 0, 0, 1], port)), LONG)
+            .expect("an address");
+        assert_eq!(self.next().kind, Kind::AddrResolved);
+        self.manager.resolve_route(id).expect("it is resolved");
+        assert_eq!(self.next().kind, Kind::RouteResolved);
+        self.manager.connect(id, &Parameters::default(), Ece::default()).expect("it is resolved");
+        (id, self.next())
+    }
+
+    /// Forks so often, while the service thread hears something all the time. How many children had a manager of their own at once.
+    fn fork(&self, times: u32) -> usize {
+        let (rnic, over) = (Rnic::acquire().expect("it is there"), AtomicBool::new(false));
+        let has_one = || {
+            // SAFETY: the child has one thread, as a program has that knows of none.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                // SAFETY: as above.
+                unsafe { libc::alarm(5) };
+                let made = Manager::acquire().and_then(|manager| manager.channel().map(drop));
+                // SAFETY: as above.
+                unsafe { libc::_exit(made.is_err().into()) };
+            }
+            let mut status = -1;
+            // SAFETY: the child is this process's, and the place is a local.
+            let ended = unsafe { libc::waitpid(child, &raw mut status, 0) };
+            (ended, status) == (child, 0)
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    rnic.cm_timer();
+                }
+            });
+            let good = (0..times).take_while(|_| has_one()).count();
+            over.store(true, Ordering::Relaxed);
+            good
+        })
+    }
+
+    fn attempt(&self, port: u16) -> String {
+        let (id, event) = self.ask(port);
+        self.manager.destroy(id).expect("it is there");
+        format!("came {:?} {}", event.kind, event.status)
+    }
+}
+
+/// The test program as such a program.
+struct Run {
+    child: Child,
+    input: ChildStdin,
+    lines: Receiver<String>,
+}
+
+fn fabric() -> String {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    format!("cm-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
+}
+
+impl Run {
+    fn start(fabric: &str) -> Self {
+        let program = std::env::current_exe().expect("a path");
+        let mut child = Command::new(program)
+            .args(["--exact", "cm::tests::process::program", "--ignored", "--nocapture", "--test-threads=1"])
+            .env("SOFT_RNIC_FABRIC", fabric)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a process");
+        let (sender, lines) = channel();
+        let output = BufReader::new(child.stdout.take().expect("a pipe"));
+        std::thread::spawn(move || {
+            for line in output.lines().map_while(Result::ok) {
+                if let Some(said) = line.strip_prefix('@') {
+                    let _ = sender.send(said.to_owned());
+                }
+            }
+        });
+        let input = child.stdin.take().expect("a pipe");
+        let run = Self { child, input, lines };
+        run.hear("ready");
+        run
+    }
+
+    /// The rest of the next line, which must begin like this.
+    #[track_caller]
+    fn hear(&self, beginning: &str) -> String {
+        let line = self.lines.recv_timeout(LONG).unwrap_or_else(|_| panic!("did not say {beginning:?}"));
+        line.strip_prefix(beginning).unwrap_or_else(|| panic!("said {line:?}, not {beginning:?}")).to_owned()
+    }
+
+    fn tell(&mut self, command: &str) {
+        writeln!(self.input, "{command}").expect("it reads");
+    }
+
+    #[track_caller]
+    fn ask(&mut self, command: &str, answer: &str) -> String {
+        self.tell(command);
+        self.hear(answer)
+    }
+
+    fn listen(&mut self, port: u16) -> u16 {
+        self.ask(&format!("listen {port}"), "port ").parse().expect("a number")
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().expect("it runs");
+        self.child.wait().expect("it has ended");
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri has one process")]
+fn processes_connect_by_the_hundred() {
+    let fabric = fabric();
+    let (mut server, mut client, mut other) = (Run::start(&fabric), Run::start(&fabric), Run::start(&fabric));
+    let port = server.listen(0);
+    server.ask("serve 400", "serving");
+    client.tell(&format!("connect 200 {port}"));
+    other.ask(&format!("connect 200 {port}"), "connected ");
+    client.hear("connected ");
+    server.hear("served");
+    // Timers of connections that have ended go with their ids.
+    assert_eq!(client.ask("counts", "counts "), "[0, 0, 0, 0, 0, 0]");
+    assert_eq!(server.ask("counts", "counts "), "[1, 1, 0, 0, 0, 0]");
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri has one process")]
+fn nobody_of_another_process_listens() {
+    let fabric = fabric();
+    let (mut server, mut client) = (Run::start(&fabric), Run::start(&fabric));
+    assert_eq!(client.ask("try 700", "came "), "Rejected 8");
+    server.listen(701);
+    assert_eq!(client.ask("try 700", "came "), "Rejected 8");
+    // Its neighbour in the same group of ports.
+    let port = server.listen(0);
+    let neighbour = if port.is_multiple_of(64) { port + 1 } else { port - 1 };
+    assert_eq!(client.ask(&format!("try {neighbour}"), "came "), "Rejected 8");
+    // Of another fabric.
+    let mut stranger = Run::start(&self::fabric());
+    assert_eq!(stranger.ask("try 701", "came "), "Rejected 8");
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri has one process")]
+fn a_server_is_killed_and_comes_back() {
+    let fabric = fabric();
+    let (mut server, mut client, mut waiter) =
+        (Run::start(&fabric), Run::start(&fabric), Run::start(&fabric));
+    server.listen(700);
+    server.ask("serve 9", "serving");
+    client.ask("hold 700", "held");
+    server.kill();
+    assert_eq!(client.hear("then "), "Disconnected 0");
+    assert_eq!(client.ask("try 700", "came "), "Rejected 8");
+
+    // One that is killed while it thinks.
+    let mut server = Run::start(&fabric);
+    server.listen(700);
+    waiter.tell("try 700");
+    std::thread::sleep(Duration::from_millis(200));
+    server.kill();
+    assert_eq!(waiter.hear("came "), "Rejected 28");
+
+    // What is remembered of who has the port is asked for again.
+    let mut server = Run::start(&fabric);
+    server.listen(700);
+    server.ask("serve 9", "serving");
+    for run in [&mut client, &mut waiter] {
+        run.ask("connect 2 700", "connected ");
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri has one process")]
+fn a_client_is_killed() {
+    let fabric = fabric();
+    let (mut server, mut client, mut other) = (Run::start(&fabric), Run::start(&fabric), Run::start(&fabric));
+    server.listen(700);
+    server.ask("serve 1", "serving");
+    client.ask("hold 700", "held");
+    client.kill();
+    server.hear("served");
+    assert_eq!(server.ask("counts", "counts "), "[1, 1, 0, 0, 0, 0]");
+    server.ask("serve 3", "serving");
+    other.ask("connect 3 700", "connected ");
+    server.hear("served");
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri has one process")]
+fn a_forked_child_has_a_manager_of_its_own_whatever_its_parents_thread_did() {
+    assert_eq!(Run::start(&fabric()).ask("fork 200", "forked "), "200");
+}

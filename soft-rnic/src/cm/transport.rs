@@ -1,0 +1,136 @@
+//! What the connection manager needs of the world: other processes, ports that are this process's, time.
+
+use std::ffi::c_int;
+use std::io;
+use std::time::Instant;
+
+use super::types::PortSpace;
+
+/// Whose a port is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    /// This process's.
+    Here,
+    /// Another's, which has this block.
+    Block(u16),
+    Nobody,
+    /// Somebody's who does not answer.
+    Silent,
+}
+
+/// A port of this process, until it is dropped.
+pub(super) struct Seat {
+    pub(super) port: u16,
+    _held: Box<dyn Send + Sync>,
+}
+
+impl Seat {
+    pub(super) fn new(port: u16, held: impl Send + Sync + 'static) -> Self {
+        Self { port, _held: Box::new(held) }
+    }
+}
+
+/// The world. Nothing waits, and nothing calls back.
+pub(super) trait Transport: Send + Sync {
+    /// Makes a port this process's; 0 stands for any.
+    ///
+    /// # Errors
+    ///
+    /// An error number: `EADDRINUSE` if it is another's, or none is free.
+    fn take_port(&self, space: PortSpace, port: u16) -> Result<Seat, c_int>;
+
+    /// Whose a port is. `None`: [`Switch::found`](super::switch::Switch::found) will be told, until `until` or a little later. What is
+    /// said at once may be out of date; `fresh` has it asked for in any case.
+    fn find_port(
+        &self,
+        space: PortSpace,
+        port: u16,
+        until: Instant,
+        token: u64,
+        fresh: bool,
+    ) -> Option<Found>;
+
+    /// Sends to the process that has a block: in order, and all, until it is said to be gone.
+    ///
+    /// # Errors
+    ///
+    /// Nobody can be reached.
+    fn send(&self, block: u16, letter: &[u8]) -> io::Result<()>;
+
+    /// Has [`Switch::expire`](super::switch::Switch::expire) called at this time.
+    fn wake_at(&self, when: Instant);
+}
+
+#[cfg(any(fuzzing, all(test, not(loom))))]
+pub(super) use alone::Alone;
+
+/// For tests.
+#[cfg(any(fuzzing, all(test, not(loom))))]
+mod alone {
+    use std::collections::HashSet;
+    use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+    use super::*;
+
+    /// The ports that are given out where any will do.
+    const EPHEMERAL: core::ops::RangeInclusive<u16> = 32768..=60999;
+
+    /// A world with nobody else in it.
+    #[derive(Clone, Default)]
+    pub(in crate::cm) struct Alone(Arc<Mutex<Ports>>);
+
+    #[derive(Default)]
+    struct Ports {
+        taken: HashSet<(PortSpace, u16)>,
+        next: u16,
+    }
+
+    struct Port {
+        of: Alone,
+        space: PortSpace,
+        port: u16,
+    }
+
+    impl Alone {
+        fn ports(&self) -> MutexGuard<'_, Ports> {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        }
+    }
+
+    impl Drop for Port {
+        fn drop(&mut self) {
+            self.of.ports().taken.remove(&(self.space, self.port));
+        }
+    }
+
+    impl Transport for Alone {
+        fn take_port(&self, space: PortSpace, port: u16) -> Result<Seat, c_int> {
+            let mut ports = self.ports();
+            let port = if port == 0 {
+                let count = EPHEMERAL.len() as u16;
+                let candidates = (0..count).map(|step| EPHEMERAL.start() + (ports.next + step) % count);
+                let free = candidates.into_iter().find(|port| !ports.taken.contains(&(space, *port)));
+                let port = free.ok_or(libc::EADDRINUSE)?;
+                ports.next = (port - EPHEMERAL.start() + 1) % count;
+                port
+            } else {
+                port
+            };
+            if !ports.taken.insert((space, port)) {
+                return Err(libc::EADDRINUSE);
+            }
+            Ok(Seat::new(port, Port { of: self.clone(), space, port }))
+        }
+
+        fn find_port(&self, space: PortSpace, port: u16, _: Instant, _: u64, _: bool) -> Option<Found> {
+            let here = self.ports().taken.contains(&(space, port));
+            Some(if here { Found::Here } else { Found::Nobody })
+        }
+
+        fn send(&self, _: u16, _: &[u8]) -> io::Result<()> {
+            Err(io::ErrorKind::NotConnected.into())
+        }
+
+        fn wake_at(&self, _: Instant) {}
+    }
+}

@@ -1,0 +1,428 @@
+//! Ports of the connection manager: each is one process's at a time.
+//!
+//! A port is an abstract name that its owner listens at; who connects is told the owner's block, and hung up on. Ports that are
+//! given out where any will do are had in groups: ten thousand of them take a process 160 descriptors. So nobody else can have
+//! one of a group that a process has, even if that does not use it.
+
+use std::collections::{BTreeMap, HashMap, HashSet, btree_map};
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use super::guests::PAUSE;
+use super::mailbox::Command;
+use super::message::Reply;
+use super::service::{Entry, Service, TURN};
+use super::{ALONE, Node, State};
+use crate::platform::fork::Generation;
+use crate::platform::socket::Socket;
+use crate::platform::user;
+
+/// The ports that are given out where any will do.
+pub(crate) const EPHEMERAL: core::ops::RangeInclusive<u16> = 32768..=60999;
+/// Ports in a group.
+const GROUP: u16 = 64;
+const FIRST_GROUP: u16 = *EPHEMERAL.start() / GROUP;
+const GROUPS: u16 = *EPHEMERAL.end() / GROUP - FIRST_GROUP + 1;
+/// So many answers are remembered.
+const KNOWN: usize = 4096;
+
+/// A port of a port space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Port {
+    pub(crate) space: u8,
+    pub(crate) number: u16,
+}
+
+impl Port {
+    /// The group that the port is in, if it is in one.
+    fn group(self) -> Option<u16> {
+        EPHEMERAL.contains(&self.number).then_some(self.number / GROUP)
+    }
+
+    /// The abstract name at which its owner listens.
+    pub(crate) fn name(self, fabric: &str) -> Vec<u8> {
+        let Self { space, number } = self;
+        match self.group() {
+            Some(group) => format!("soft-rnic/{fabric}/cm/{space}/g{group}").into_bytes(),
+            None => format!("soft-rnic/{fabric}/cm/{space}/p{number}").into_bytes(),
+        }
+    }
+}
+
+/// Where those come in who ask for a port, or for one of a group.
+#[derive(Debug, Default)]
+pub(crate) struct Door(Mutex<Opening>);
+
+#[derive(Debug, Default)]
+struct Opening {
+    /// `None` when it is shut. (Where there are no processes, from the beginning.)
+    socket: Option<Socket>,
+    /// The service thread's name for it.
+    token: Option<u64>,
+}
+
+impl Door {
+    fn lock(&self) -> MutexGuard<'_, Opening> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Frees the name, at once.
+    fn shut(&self, state: &State) {
+        let Opening { socket, token } = core::mem::take(&mut *self.lock());
+        if let Some((epoll, socket)) = state.epoll.get().zip(socket)
+            && token.is_some()
+            // A child of a fork that nobody was told of may keep the socket.
+            && let Err(error) = epoll.get().and_then(|epoll| rustix::event::epoll::delete(epoll, &socket))
+        {
+            log::debug!("epoll_ctl: {error}");
+        }
+        if let Some(token) = token {
+            state.common.mailbox.post(Command::Shut { token });
+        }
+    }
+}
+
+/// A group of ports that this process has.
+#[derive(Debug)]
+struct Group {
+    door: Arc<Door>,
+    /// A bit each.
+    used: u64,
+    /// Where the next is looked for, so that one that was freed rests.
+    next: u32,
+}
+
+impl Group {
+    /// Takes any.
+    fn take(&mut self, group: u16) -> Option<u16> {
+        let first = group * GROUP;
+        let usable = (0..GROUP).filter(|at| EPHEMERAL.contains(&(first + at)));
+        let free = usable.fold(0, |bits, at| bits | 1_u64 << at) & !self.used;
+        if free == 0 {
+            return None;
+        }
+        let at = (free.rotate_right(self.next).trailing_zeros() + self.next) % u64::BITS;
+        self.used |= 1 << at;
+        self.next = (at + 1) % u64::BITS;
+        Some(first + at as u16)
+    }
+}
+
+/// The ports of one space.
+#[derive(Debug, Default)]
+struct Space {
+    single: HashSet<u16>,
+    groups: BTreeMap<u16, Group>,
+    /// The group that ports are taken from, if it has any.
+    current: u16,
+}
+
+impl Space {
+    fn has(&self, port: u16) -> bool {
+        let is_used = |group: &Group| group.used >> (port % GROUP) & 1 != 0;
+        self.single.contains(&port) || self.groups.get(&(port / GROUP)).is_some_and(is_used)
+    }
+
+    fn take_any(&mut self) -> Option<u16> {
+        let current = self.current;
+        if let Some(port) = self.groups.get_mut(&current).and_then(|group| group.take(current)) {
+            return Some(port);
+        }
+        let (group, port) =
+            self.groups.iter_mut().find_map(|(group, ports)| Some((*group, ports.take(*group)?)))?;
+        self.current = group;
+        Some(port)
+    }
+
+    /// The port is free again; a group that nobody needs is left. One is kept: the next port may be wanted soon.
+    fn free(&mut self, port: u16) -> Option<Arc<Door>> {
+        let group = self.groups.get_mut(&(port / GROUP))?;
+        group.used &= !(1 << (port % GROUP));
+        if group.used != 0 {
+            return None;
+        }
+        let unused = self.groups.iter().filter(|(_, group)| group.used == 0).map(|(number, _)| *number);
+        let unused: Vec<_> = unused.collect();
+        let spare = unused.iter().find(|number| **number != self.current).filter(|_| unused.len() > 1)?;
+        self.groups.remove(spare).map(|group| group.door)
+    }
+}
+
+/// The ports of this process, and what is known of others'.
+#[derive(Debug)]
+pub(crate) struct Ports {
+    spaces: Mutex<HashMap<u8, Space>>,
+    known: Mutex<HashMap<Port, u16>>,
+    process: Generation,
+}
+
+impl Default for Ports {
+    fn default() -> Self {
+        Self { spaces: Mutex::default(), known: Mutex::default(), process: Generation::current() }
+    }
+}
+
+impl Ports {
+    fn spaces(&self) -> MutexGuard<'_, HashMap<u8, Space>> {
+        self.spaces.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn known(&self) -> MutexGuard<'_, HashMap<Port, u16>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether this process has a port.
+    pub(crate) fn has(&self, port: Port) -> bool {
+        self.spaces().get(&port.space).is_some_and(|space| space.has(port.number))
+    }
+
+    /// Who had a port when somebody asked.
+    pub(crate) fn known_owner(&self, port: Port) -> Option<u16> {
+        self.known().get(&port).copied()
+    }
+
+    pub(crate) fn remember(&self, port: Port, owner: Option<u16>) {
+        let mut known = self.known();
+        match owner {
+            Some(block) => {
+                if known.len() >= KNOWN {
+                    known.clear();
+                }
+                known.insert(port, block);
+            }
+            None => drop(known.remove(&port)),
+        }
+    }
+
+    /// Nobody has this block any more.
+    pub(crate) fn forget(&self, block: u16) {
+        self.known().retain(|_, owner| *owner != block);
+    }
+}
+
+/// A port of this process. Dropping it frees the port at once.
+pub(crate) struct PortSeat {
+    state: Arc<State>,
+    port: Port,
+    /// Of a port that is in no group.
+    door: Option<Arc<Door>>,
+}
+
+impl PortSeat {
+    pub(crate) fn port(&self) -> u16 {
+        self.port.number
+    }
+}
+
+impl core::fmt::Debug for PortSeat {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_tuple("PortSeat").field(&self.port).finish()
+    }
+}
+
+impl Drop for PortSeat {
+    fn drop(&mut self) {
+        let Self { state, port, door } = self;
+        if !state.ports.process.is_current() {
+            // The parent's; and another of its threads may have had the lock.
+            return;
+        }
+        let mut spaces = state.ports.spaces();
+        let Some(space) = spaces.get_mut(&port.space) else { return };
+        let unused = match door.take() {
+            Some(door) => {
+                space.single.remove(&port.number);
+                Some(door)
+            }
+            None => space.free(port.number),
+        };
+        // Under the lock: whoever takes the port next finds the name free.
+        if let Some(door) = unused {
+            door.shut(state);
+        }
+    }
+}
+
+impl Node {
+    /// Takes a port of a port space (any number that processes agree on); port 0 takes any.
+    ///
+    /// # Errors
+    ///
+    /// `AddrInUse` if this process or another one has it, or no port is free; or the system has no descriptor.
+    pub(crate) fn take_port(&self, space: u8, port: u16) -> io::Result<PortSeat> {
+        // Which those are told who ask.
+        self.own_block()?;
+        self.ensure_service()?;
+        let mut spaces = self.state.ports.spaces();
+        let of_space = spaces.entry(space).or_default();
+        let port = Port { space, number: port };
+        let (port, door) = match port.group() {
+            _ if port.number == 0 => (self.take_any_port(space, of_space)?, None),
+            _ if of_space.has(port.number) => return Err(io::ErrorKind::AddrInUse.into()),
+            None => {
+                let door = self.open_door(port)?;
+                of_space.single.insert(port.number);
+                (port, Some(door))
+            }
+            Some(group) => {
+                let group = match of_space.groups.entry(group) {
+                    btree_map::Entry::Occupied(group) => group.into_mut(),
+                    btree_map::Entry::Vacant(place) => {
+                        place.insert(Group { door: self.open_door(port)?, used: 0, next: 0 })
+                    }
+                };
+                group.used |= 1 << (port.number % GROUP);
+                (port, None)
+            }
+        };
+        drop(spaces);
+        Ok(PortSeat { state: Arc::clone(&self.state), port, door })
+    }
+
+    fn take_any_port(&self, space: u8, of_space: &mut Space) -> io::Result<Port> {
+        if let Some(number) = of_space.take_any() {
+            return Ok(Port { space, number });
+        }
+        // From anywhere, so that processes do not try each other's.
+        let start = u16::from_ne_bytes([self.state.process[2], self.state.process[3]]);
+        for step in 0..GROUPS {
+            let group = FIRST_GROUP + (start % GROUPS + step) % GROUPS;
+            if of_space.groups.contains_key(&group) {
+                continue;
+            }
+            match self.open_door(Port { space, number: group * GROUP }) {
+                Ok(door) => {
+                    of_space.groups.insert(group, Group { door, used: 0, next: 0 });
+                    of_space.current = group;
+                    if let Some(number) = of_space.take_any() {
+                        return Ok(Port { space, number });
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let message = format!("all ports from {} to {} are in use", EPHEMERAL.start(), EPHEMERAL.end());
+        Err(io::Error::new(io::ErrorKind::AddrInUse, message))
+    }
+
+    fn open_door(&self, port: Port) -> io::Result<Arc<Door>> {
+        if ALONE {
+            return Ok(Arc::default());
+        }
+        let socket = Socket::listen(&port.name(&self.state.common.settings.fabric))?;
+        let door = Arc::new(Door(Mutex::new(Opening { socket: Some(socket), token: None })));
+        self.state.common.mailbox.post(Command::Door(Arc::clone(&door)));
+        Ok(door)
+    }
+}
+
+impl Service {
+    /// Lets those in who ask for a port that was just taken.
+    pub(crate) fn watch_door(&mut self, door: Arc<Door>) {
+        let token = self.new_token();
+        {
+            let mut opening = door.lock();
+            if opening.socket.is_none() {
+                return;
+            }
+            opening.token = Some(token);
+        }
+        self.resume_door(token, door);
+    }
+
+    pub(crate) fn resume_door(&mut self, token: u64, door: Arc<Door>) {
+        let heeded = match &door.lock().socket {
+            Some(socket) => self.heed(socket, token),
+            None => return,
+        };
+        if let Err(error) = heeded {
+            log::warn!("epoll_ctl: {error}; a port cannot be found for now");
+            self.at(Instant::now() + PAUSE, token);
+        }
+        self.entries.insert(token, Entry::Door(door));
+    }
+
+    /// Tells all who have come where this process is to be found. None is waited for, and none says anything.
+    pub(crate) fn answer_door(&mut self, token: u64, door: Arc<Door>) -> Option<Entry> {
+        let answer = Reply::Block { block: self.state.blocks.first()? }.encode();
+        let opening = door.lock();
+        let socket = opening.socket.as_ref()?;
+        for _ in 0..TURN {
+            match socket.accept() {
+                // Nothing is sent to a process of another user.
+                Ok(caller) => match caller.credentials() {
+                    Ok(who) if user::own() == Some(who.user) => {
+                        if let Err(error) = caller.send(&answer) {
+                            log::debug!("process {} is not told who has a port: {error}", who.pid);
+                        }
+                    }
+                    _ => log::debug!("somebody else's process asks for a port"),
+                },
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                Err(error) => {
+                    log::warn!("a port cannot be found: {error}");
+                    self.ignore(socket);
+                    self.at(Instant::now() + PAUSE, token);
+                    break;
+                }
+            }
+        }
+        drop(opening);
+        Some(Entry::Door(door))
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_are_within_the_range() {
+        assert_eq!(Port { space: 1, number: 32767 }.group(), None);
+        assert_eq!(Port { space: 1, number: 32768 }.group(), Some(FIRST_GROUP));
+        assert_eq!(Port { space: 1, number: 60999 }.group(), Some(FIRST_GROUP + GROUPS - 1));
+        assert_eq!(Port { space: 1, number: 61000 }.group(), None);
+        let name = |space, port| String::from_utf8(Port { space, number: port }.name("lab")).expect("text");
+        assert_eq!(name(3, 7471), "soft-rnic/lab/cm/3/p7471");
+        assert_eq!(name(3, 32769), "soft-rnic/lab/cm/3/g512");
+        assert_eq!(name(3, 61000), "soft-rnic/lab/cm/3/p61000");
+    }
+
+    #[test]
+    fn ports_of_a_group_are_given_out_in_turn_and_rest() {
+        let mut group = Group { door: Arc::default(), used: 0, next: 0 };
+        let first = FIRST_GROUP * GROUP;
+        for at in 0..GROUP {
+            assert_eq!(group.take(FIRST_GROUP), Some(first + at));
+        }
+        assert_eq!(group.take(FIRST_GROUP), None);
+        group.used &= !(1 << 5 | 1 << 9);
+        group.next = 6;
+        assert_eq!(group.take(FIRST_GROUP), Some(first + 9));
+        assert_eq!(group.take(FIRST_GROUP), Some(first + 5));
+        let last = FIRST_GROUP + GROUPS - 1;
+        let mut group = Group { door: Arc::default(), used: 0, next: 0 };
+        let ports: Vec<_> = core::iter::from_fn(|| group.take(last)).collect();
+        assert_eq!((ports.len(), ports.last()), (8, Some(EPHEMERAL.end())));
+    }
+
+    #[test]
+    fn one_unused_group_is_kept() {
+        let mut space = Space::default();
+        for number in [FIRST_GROUP, FIRST_GROUP + 1, FIRST_GROUP + 2] {
+            space.groups.insert(number, Group { door: Arc::default(), used: 1, next: 1 });
+        }
+        space.current = FIRST_GROUP + 1;
+        let port = |number: u16| (FIRST_GROUP + number) * GROUP;
+        assert!(space.has(port(0)) && !space.has(port(0) + 1));
+        assert!(space.free(port(0)).is_none() && !space.has(port(0)));
+        assert!(space.free(port(1)).is_some(), "the other one goes");
+        assert_eq!(space.groups.keys().copied().collect::<Vec<_>>(), [FIRST_GROUP + 1, FIRST_GROUP + 2]);
+        assert!(space.free(port(2)).is_some() && space.groups.len() == 1);
+        assert_eq!(space.take_any(), Some(port(1) + 1));
+        assert!(space.free(port(2)).is_none(), "nobody has it");
+    }
+}

@@ -1,0 +1,48 @@
+//! Event channels.
+
+use std::ffi::c_int;
+use std::ptr;
+use std::sync::Arc;
+
+use rdma_mummy_sys::types::rdma_event_channel;
+
+use crate::cm::{Channel, Manager};
+use crate::objects::object::Object;
+use crate::platform::errno;
+
+/// What belongs to an event channel.
+pub(super) struct State {
+    pub(super) manager: Arc<Manager>,
+    pub(super) channel: Arc<Channel>,
+}
+
+type ChannelObject = Object<rdma_event_channel, State>;
+
+/// # Safety
+///
+/// - `channel` is live for as long as the reference is used.
+pub(super) unsafe fn channel_of<'a>(channel: *mut rdma_event_channel) -> &'a State {
+    // SAFETY: the caller's promise; every channel comes from `create`.
+    unsafe { ChannelObject::state(channel) }
+}
+
+/// A new channel, which lives until [`destroy_event_channel`].
+pub(super) fn create() -> Result<*mut rdma_event_channel, c_int> {
+    let refused = |error| errno::refused("rdma_create_event_channel", &error);
+    let manager = Manager::acquire().map_err(refused)?;
+    let channel = manager.channel().map_err(refused)?;
+    let fd = channel.descriptor();
+    Ok(ChannelObject::create(rdma_event_channel { fd }, State { manager, channel }))
+}
+
+pub(super) unsafe extern "C" fn create_event_channel() -> *mut rdma_event_channel {
+    create().unwrap_or_else(|error| {
+        errno::set(error);
+        ptr::null_mut()
+    })
+}
+
+pub(super) unsafe extern "C" fn destroy_event_channel(channel: *mut rdma_event_channel) {
+    // SAFETY: the caller's channel is live, and not used after this.
+    drop(unsafe { ChannelObject::destroy(channel) });
+}

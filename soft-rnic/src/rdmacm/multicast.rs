@@ -1,0 +1,172 @@
+//! Multicast groups.
+
+use std::ffi::{c_int, c_void};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use libc::sockaddr;
+use rdma_mummy_sys::types::*;
+
+use super::id::{Acknowledged, id_of};
+use super::{check, event, finish, lib, socket_address};
+use crate::cm::{Details, JoinNumber};
+
+/// An id's membership of a group. Events name it by its address; as with ids, it lives until they are acknowledged.
+pub(super) struct Membership {
+    /// What the program gave with it.
+    pub(super) context: *mut c_void,
+    group: SocketAddr,
+    is_send_only: bool,
+    number: OnceLock<JoinNumber>,
+    /// What the queue pair is attached to.
+    attached: Mutex<Option<(ibv_gid, u16)>>,
+    pub(super) acknowledged: Acknowledged,
+}
+
+// SAFETY: the program's pointer is only given back to it.
+unsafe impl Send for Membership {}
+// SAFETY: as above.
+unsafe impl Sync for Membership {}
+
+/// The membership that an event names.
+///
+/// # Safety
+///
+/// - The event was taken and is not acknowledged.
+pub(super) unsafe fn of_uid(uid: u64) -> Arc<Membership> {
+    let membership: *const Membership = std::ptr::with_exposed_provenance(uid as usize);
+    // SAFETY: the address came from an `Arc` that `leave` or the id's end keeps until the event is acknowledged.
+    unsafe {
+        Arc::increment_strong_count(membership);
+        Arc::from_raw(membership)
+    }
+}
+
+/// Attaches the id's queue pair, so that it gets what is sent to the group.
+///
+/// # Safety
+///
+/// - `id` is live.
+pub(super) unsafe fn joined(
+    id: *mut rdma_cm_id,
+    membership: &Membership,
+    details: &Details,
+) -> Result<(), c_int> {
+    // SAFETY: the caller's promise.
+    let qp = unsafe { (*id).qp };
+    let Details::Datagram { address, .. } = details else { return Ok(()) };
+    if qp.is_null() || membership.is_send_only {
+        return Ok(());
+    }
+    let (group, lid) = (address.ah_attr.grh.dgid, address.ah_attr.dlid);
+    // SAFETY: the id's queue pair is live.
+    check(unsafe { (lib().ibv_attach_mcast)(qp, &raw const group, lid) })?;
+    *membership.attached.lock().unwrap_or_else(PoisonError::into_inner) = Some((group, lid));
+    Ok(())
+}
+
+/// # Safety
+///
+/// - `id` is live, and `group` readable or null.
+unsafe fn join(
+    id: *mut rdma_cm_id,
+    group: *mut sockaddr,
+    is_send_only: bool,
+    context: *mut c_void,
+) -> Result<(), c_int> {
+    // SAFETY: the caller's promises.
+    unsafe {
+        let (state, group) = (id_of(id), socket_address::read(group)?);
+        let membership = Arc::new(Membership {
+            context,
+            group,
+            is_send_only,
+            number: OnceLock::new(),
+            attached: Mutex::new(None),
+            acknowledged: Acknowledged::default(),
+        });
+        let uid = Arc::as_ptr(&membership).expose_provenance() as u64;
+        // Before its first event may come.
+        state.settings().memberships.push(Arc::clone(&membership));
+        match state.manager.join(state.number(), group, uid) {
+            Ok(number) => {
+                let _ = membership.number.set(number); // It was empty.
+            }
+            Err(error) => {
+                state.settings().memberships.retain(|known| !Arc::ptr_eq(known, &membership));
+                return Err(error);
+            }
+        }
+        event::complete(id)
+    }
+}
+
+pub(super) unsafe extern "C" fn join_multicast(
+    id: *mut rdma_cm_id,
+    group: *mut sockaddr,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: the caller's promises.
+    finish(unsafe { join(id, group, false, context) })
+}
+
+pub(super) unsafe extern "C" fn join_multicast_ex(
+    id: *mut rdma_cm_id,
+    attr: *mut rdma_cm_join_mc_attr_ex,
+    context: *mut c_void,
+) -> c_int {
+    use rdma_cm_join_mc_attr_mask as Mask;
+    use rdma_cm_mc_join_flags as Flags;
+    // SAFETY: the caller's attributes are valid.
+    let rdma_cm_join_mc_attr_ex { comp_mask, join_flags, addr } = unsafe { attr.read() };
+    if comp_mask >= Mask::RDMA_CM_JOIN_MC_ATTR_RESERVED.0 {
+        return finish(Err(libc::ENOTSUP));
+    }
+    let needed = Mask::RDMA_CM_JOIN_MC_ATTR_ADDRESS.0 | Mask::RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS.0;
+    if comp_mask & needed != needed || join_flags >= Flags::RDMA_MC_JOIN_FLAG_RESERVED.0 {
+        return finish(Err(libc::EINVAL));
+    }
+    let is_send_only = join_flags == Flags::RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER.0;
+    // SAFETY: the caller's promises.
+    finish(unsafe { join(id, addr, is_send_only, context) })
+}
+
+/// # Safety
+///
+/// - `id` is live, and `group` readable or null.
+unsafe fn leave(id: *mut rdma_cm_id, group: *mut sockaddr) -> Result<(), c_int> {
+    // SAFETY: the caller's promises.
+    let (state, group) = unsafe { (id_of(id), socket_address::read(group)?) };
+    let (membership, number) = {
+        let mut settings = state.settings();
+        let left = settings.memberships.iter().enumerate().find_map(|(place, membership)| {
+            let number = membership.number.get().filter(|_| membership.group == group)?;
+            Some((place, *number))
+        });
+        let (place, number) = left.ok_or(libc::EADDRNOTAVAIL)?;
+        (settings.memberships.remove(place), number)
+    };
+    // SAFETY: as above.
+    let qp = unsafe { (*id).qp };
+    let attached = membership.attached.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if let Some((group, lid)) = attached.filter(|_| !qp.is_null()) {
+        // SAFETY: the id's queue pair is live.
+        let error = unsafe { (lib().ibv_detach_mcast)(qp, &raw const group, lid) };
+        if error != 0 {
+            log::debug!("the queue pair was not attached to the group that it leaves: error {error}");
+        }
+    }
+    let taken = state.manager.leave(number);
+    if let Ok(taken) = taken {
+        membership.acknowledged.wait(taken);
+    } else {
+        // Its events may still come: it stays as long as the id.
+        state.settings().memberships.push(membership);
+    }
+    taken.map(drop)
+}
+
+pub(super) unsafe extern "C" fn leave_multicast(id: *mut rdma_cm_id, group: *mut sockaddr) -> c_int {
+    // SAFETY: the caller's promises.
+    finish(unsafe { leave(id, group) })
+}

@@ -1,0 +1,193 @@
+//! Addresses of names, found in the background.
+
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::ptr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use libc::{sockaddr, socklen_t};
+use rdma_mummy_sys::types::*;
+
+use super::addrinfo::{Refusal, duplicate, find, freeaddrinfo};
+use super::id::{id_of, name};
+use super::{event, finish};
+use crate::cm::Kind;
+use crate::platform::{errno, threads};
+
+/// What was found for an id, once it is. Whoever looks for it may outlive the id.
+pub(super) type Answer = Arc<Mutex<Option<List>>>;
+
+/// Addresses, until this is dropped.
+pub(super) struct List(*mut rdma_addrinfo);
+
+// SAFETY: memory that nobody else has.
+unsafe impl Send for List {}
+
+impl Drop for List {
+    fn drop(&mut self) {
+        // SAFETY: it comes from `find`, and is freed nowhere else.
+        unsafe { freeaddrinfo(self.0) };
+    }
+}
+
+/// What is looked for.
+struct Question {
+    node: Option<CString>,
+    service: Option<CString>,
+    hints: Option<Hints>,
+}
+
+/// The program's hints, of which the library takes no more.
+struct Hints {
+    flags: c_int,
+    family: c_int,
+    qp_type: c_int,
+    port_space: c_int,
+    source: Vec<u8>,
+    destination: Vec<u8>,
+}
+
+/// # Safety
+///
+/// - `text` is a C string, or null.
+unsafe fn owned(text: *const c_char) -> Option<CString> {
+    // SAFETY: the caller's promise.
+    (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_owned())
+}
+
+/// # Safety
+///
+/// - `address` is readable for this length, or null.
+unsafe fn bytes(address: *const sockaddr, length: socklen_t) -> Vec<u8> {
+    if address.is_null() {
+        return Vec::new();
+    }
+    // SAFETY: the caller's promise.
+    unsafe { std::slice::from_raw_parts(address.cast(), length as usize) }.to_vec()
+}
+
+impl Hints {
+    /// # Safety
+    ///
+    /// - The addresses are readable.
+    unsafe fn of(hints: &rdma_addrinfo) -> Self {
+        // SAFETY: the caller's promise.
+        let (source, destination) = unsafe {
+            (bytes(hints.ai_src_addr, hints.ai_src_len), bytes(hints.ai_dst_addr, hints.ai_dst_len))
+        };
+        Self {
+            flags: hints.ai_flags,
+            family: hints.ai_family,
+            qp_type: hints.ai_qp_type,
+            port_space: hints.ai_port_space,
+            source,
+            destination,
+        }
+    }
+
+    /// As C has them: good as long as this.
+    fn to_c(&self) -> rdma_addrinfo {
+        let address = |bytes: &Vec<u8>| -> (*mut sockaddr, socklen_t) {
+            (bytes.as_ptr().cast_mut().cast(), bytes.len() as socklen_t)
+        };
+        let ((ai_src_addr, ai_src_len), (ai_dst_addr, ai_dst_len)) =
+            (address(&self.source), address(&self.destination));
+        rdma_addrinfo {
+            ai_flags: self.flags,
+            ai_family: self.family,
+            ai_qp_type: self.qp_type,
+            ai_port_space: self.port_space,
+            ai_src_addr,
+            ai_src_len,
+            ai_dst_addr,
+            ai_dst_len,
+            ..rdma_addrinfo::default()
+        }
+    }
+}
+
+impl Question {
+    /// Looks for the answer, as long as the C library takes.
+    fn ask(&self) -> Result<List, c_int> {
+        let text = |text: &Option<CString>| text.as_ref().map_or(ptr::null(), |text| text.as_ptr());
+        let hints = self.hints.as_ref().map(Hints::to_c);
+        let hints = hints.as_ref().map_or(ptr::null(), ptr::from_ref);
+        // SAFETY: all are this function's, and addresses are only copied.
+        let found = unsafe { find(text(&self.node), text(&self.service), hints) };
+        found.map(List).map_err(|refusal| match refusal {
+            Refusal::Number(error) => error,
+            Refusal::Name(libc::EAI_AGAIN) => libc::EAGAIN,
+            Refusal::Name(libc::EAI_MEMORY) => libc::ENOMEM,
+            Refusal::Name(libc::EAI_SYSTEM) => errno::of(&std::io::Error::last_os_error()),
+            Refusal::Name(_) => libc::ENOENT,
+        })
+    }
+}
+
+/// # Safety
+///
+/// - `id` is live; the others are valid or null.
+unsafe fn resolve(
+    id: *mut rdma_cm_id,
+    node: *const c_char,
+    service: *const c_char,
+    hints: *const rdma_addrinfo,
+) -> Result<(), c_int> {
+    // SAFETY: the caller's promises.
+    let (state, question) = unsafe {
+        let hints = hints.as_ref().map(|hints| Hints::of(hints));
+        (id_of(id), Question { node: owned(node), service: owned(service), hints })
+    };
+    let asks = |flag: u32| question.hints.as_ref().is_some_and(|hints| hints.flags & flag as c_int != 0);
+    match (asks(RAI_SA), asks(RAI_DNS)) {
+        (true, true) => return Err(libc::EINVAL),
+        // There is no subnet administration on Ethernet.
+        (true, false) => return Err(libc::EOPNOTSUPP),
+        (false, _) if question.node.is_none() && question.service.is_none() && question.hints.is_none() => {
+            return Err(libc::EINVAL);
+        }
+        (false, _) => {}
+    }
+    // SAFETY: as above. A forked child learns here that it has no part in the id.
+    unsafe { name(id)? };
+    let (manager, number) = (Arc::clone(&state.manager), state.number());
+    let answer = Arc::clone(&state.settings().names);
+    let work = move || {
+        let found = question.ask();
+        let (kind, status) = match &found {
+            Ok(_) => (Kind::AddrinfoResolved, 0),
+            Err(error) => (Kind::AddrinfoError, -error),
+        };
+        *answer.lock().unwrap_or_else(PoisonError::into_inner) = found.ok();
+        if let Err(error) = manager.write(number, kind, status, 0) {
+            log::debug!("the identifier that asked for a name is gone: error {error}");
+        }
+    };
+    threads::spawn("soft-rnic-names", work)
+        .map_err(|error| errno::refused("rdma_resolve_addrinfo", &error))?;
+    // SAFETY: as above.
+    unsafe { event::complete(id) }
+}
+
+pub(super) unsafe extern "C" fn resolve_addrinfo(
+    id: *mut rdma_cm_id,
+    node: *const c_char,
+    service: *const c_char,
+    hints: *const rdma_addrinfo,
+) -> c_int {
+    // SAFETY: the caller's promises.
+    finish(unsafe { resolve(id, node, service, hints) })
+}
+
+/// Every call gives a list of its own, to be freed by `rdma_freeaddrinfo`.
+pub(super) unsafe extern "C" fn query_addrinfo(id: *mut rdma_cm_id, info: *mut *mut rdma_addrinfo) -> c_int {
+    if info.is_null() {
+        return finish(Err(libc::EINVAL));
+    }
+    // SAFETY: the caller's live id.
+    let state = unsafe { id_of(id) };
+    let answer = Arc::clone(&state.settings().names);
+    let answer = answer.lock().unwrap_or_else(PoisonError::into_inner);
+    let found = answer.as_ref().ok_or(libc::ENODATA);
+    // SAFETY: the list is whole as long as the lock is held; the caller's place is valid.
+    finish(found.and_then(|list| unsafe { duplicate(&*list.0) }).map(|copied| unsafe { info.write(copied) }))
+}

@@ -1,0 +1,325 @@
+//! Connections: listening, asking, answering.
+
+use std::ffi::c_int;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rdma_mummy_sys::types::ibv_qp_type;
+
+use super::message::Hello;
+use super::queues::Queues;
+use super::socket::{Look, Phase, Socket, State, UID, Wait};
+use super::stream::Stream;
+use super::wait::Deadline;
+use crate::cm::{Details, Ece, Event, IdNumber, Kind, Parameters, PortSpace};
+use crate::rdmacm::device::Domain;
+
+/// How long an address may take to be found, before its time is scaled.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// As often as can be: receives are always there, so that this is for peers that are slow otherwise.
+const RETRIES: u8 = 7;
+/// Reasons of a rejection: there is no listener; the program's own.
+const CONSUMER_DEFINED: u8 = 28;
+
+/// Somebody asks for a connection.
+pub(super) struct Request {
+    id: IdNumber,
+    hello: Option<Hello>,
+}
+
+impl Socket {
+    pub(super) fn bind(&self, address: SocketAddr) -> Result<(), c_int> {
+        let state = self.locked();
+        if state.phase != Phase::Idle {
+            return Err(libc::EINVAL);
+        }
+        state.check_family(address)?;
+        state.manager.bind(state.id, address).map_err(|error| match error {
+            // The manager says so of a port that others have with other addresses.
+            libc::EADDRNOTAVAIL if address.ip().is_unspecified() => libc::EADDRINUSE,
+            error => error,
+        })
+    }
+
+    pub(super) fn listen(&self, backlog: c_int) -> Result<(), c_int> {
+        let mut state = self.locked();
+        match state.phase {
+            Phase::Listening => Ok(()),
+            Phase::Idle => {
+                if state.addresses()?.0.is_none() {
+                    state.manager.bind(state.id, unspecified(state.family))?;
+                }
+                state.manager.listen(state.id, backlog)?;
+                state.phase = Phase::Listening;
+                Ok(())
+            }
+            _ => Err(libc::EINVAL),
+        }
+    }
+
+    /// Asks for a connection, and waits for it unless the rsocket is non-blocking.
+    pub(super) fn connect(&self, address: SocketAddr) -> Result<(), c_int> {
+        // An earlier attempt may have come to its end.
+        self.ready(0, Look::Thoroughly);
+        let deadline = {
+            let mut state = self.locked();
+            match state.phase {
+                Phase::Idle => state.begin(address)?,
+                Phase::Resolving | Phase::Routing | Phase::Asking => return Err(libc::EALREADY),
+                Phase::Closed => return Err(libc::EBADF),
+                Phase::Listening | Phase::Answering | Phase::Connected | Phase::Over => {
+                    return Err(libc::EISCONN);
+                }
+            }
+            Deadline::after(state.options.send_timeout)
+        };
+        let connected = self.attempt(Wait::Usually, deadline, |state| match state.phase {
+            Phase::Idle => Some(Err(match core::mem::take(&mut state.error) {
+                0 => libc::ECONNABORTED,
+                error => error,
+            })),
+            _ => (!state.is_connecting()).then_some(Ok(())),
+        });
+        connected.map_err(|error| if error == libc::EAGAIN { libc::EINPROGRESS } else { error })
+    }
+
+    /// Accepts a connection, which is another rsocket.
+    pub(super) fn accept(&self) -> Result<Arc<Self>, c_int> {
+        let deadline = Deadline::after(self.locked().options.receive_timeout);
+        loop {
+            let (request, manager, family, options) = self.attempt(Wait::Usually, deadline, |state| {
+                if state.phase != Phase::Listening {
+                    return Some(Err(libc::EINVAL));
+                }
+                let has_request = state.has_request();
+                let request = state.requests.take().filter(|_| has_request)?;
+                let options = state.options.inherited();
+                Some(Ok((request, Arc::clone(&state.manager), state.family, options)))
+            })?;
+            let Some(hello) = request.hello else {
+                log::info!("a connection request at an rsocket is rejected: it is not from one of this kind");
+                let _ = manager.reject(request.id, CONSUMER_DEFINED, &[]); // Who asked may have gone.
+                let _ = manager.destroy(request.id);
+                continue;
+            };
+            let socket = Self::create(Arc::clone(&manager), family, options);
+            let answered = match &socket {
+                Ok(socket) => socket.answer(request.id, hello),
+                Err(error) => Err(*error),
+            };
+            let Err(error) = answered else { return socket.map(Arc::new) };
+            // Who is still there learns that there is nobody. Who has gone is passed over.
+            let is_there = manager.reject(request.id, CONSUMER_DEFINED, &[]).is_ok();
+            let _ = manager.destroy(request.id);
+            if is_there {
+                return Err(error);
+            }
+        }
+    }
+
+    /// Accepts the request in place of this socket's own id.
+    fn answer(&self, request: IdNumber, hello: Hello) -> Result<(), c_int> {
+        let mut state = self.locked();
+        state.manager.migrate(request, &state.channel)?;
+        let unused = core::mem::replace(&mut state.id, request);
+        state.manager.destroy(unused)?;
+        state.manager.set_uid(request, UID)?;
+        state.make_stream(hello)?;
+        let manager = Arc::clone(&state.manager);
+        state.stream.as_mut().ok_or(libc::ENOTCONN)?.queues.connect(&manager, request)?;
+        let parameters = state.parameters()?;
+        manager.accept(request, Some(&parameters), Ece::default())?;
+        state.phase = Phase::Answering;
+        self.watch_stream(&mut state);
+        Ok(())
+    }
+}
+
+fn unspecified(family: c_int) -> SocketAddr {
+    let ip = if family == libc::AF_INET6 {
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED)
+    } else {
+        IpAddr::V4(Ipv4Addr::UNSPECIFIED)
+    };
+    (ip, 0).into()
+}
+
+impl State {
+    fn check_family(&self, address: SocketAddr) -> Result<(), c_int> {
+        let is_ours = address.is_ipv6() == (self.family == libc::AF_INET6);
+        if is_ours { Ok(()) } else { Err(libc::EAFNOSUPPORT) }
+    }
+
+    /// Of a socket without an address: as the other end of a name.
+    pub(super) fn unnamed(&self) -> SocketAddr {
+        unspecified(self.family)
+    }
+
+    /// The first step towards a connection.
+    fn begin(&mut self, address: SocketAddr) -> Result<(), c_int> {
+        self.check_family(address)?;
+        self.manager.resolve_addr(self.id, None, address, PATIENCE)?;
+        (self.phase, self.error) = (Phase::Resolving, 0);
+        Ok(())
+    }
+
+    /// Makes the stream; of the other side, what it has said.
+    fn make_stream(&mut self, hello: Hello) -> Result<(), c_int> {
+        let mut queues = self.make_queues()?;
+        queues.start(&self.manager, self.id)?;
+        self.stream = Some(Stream::new(queues, hello, self.options.mappings));
+        Ok(())
+    }
+
+    fn make_queues(&self) -> Result<Queues, c_int> {
+        let path = self.manager.route(self.id)?.path.ok_or(libc::ENETUNREACH)?;
+        if path.device.guid == 0 {
+            return Err(libc::ENODEV); // To librdmacm it is none.
+        }
+        Queues::create(Domain::of(path.device)?, self.options.shape())
+    }
+
+    /// What the other side is told.
+    fn parameters(&self) -> Result<Parameters, c_int> {
+        let stream = self.stream.as_ref().ok_or(libc::ENOTCONN)?;
+        let shape = stream.queues.shape();
+        let hello = Hello {
+            slots: shape.receive_slots,
+            length: shape.receive_length,
+            mappings: self.options.mappings,
+        };
+        let mut parameters = Parameters {
+            retry_count: RETRIES,
+            rnr_retry_count: RETRIES,
+            qp_num: stream.queues.number(),
+            ..Parameters::default()
+        };
+        parameters.private_data.extend(hello.encode());
+        Ok(parameters)
+    }
+
+    /// Takes the next request, if there is none yet. Whether there is one.
+    pub(super) fn has_request(&mut self) -> bool {
+        while self.requests.is_none() {
+            let Ok(event) = self.channel.take() else { return false };
+            if let (Kind::ConnectRequest, Some(id)) = (event.kind, event.request) {
+                self.requests = Some(Request { id, hello: said(&event.details) });
+            }
+        }
+        true
+    }
+
+    pub(super) fn forget_request(&mut self) {
+        if let Some(request) = self.requests.take() {
+            let _ = self.manager.destroy(request.id); // It may have gone by itself, which is as good.
+        }
+    }
+
+    /// Takes what the connection manager has to tell. Whether there was anything.
+    pub(super) fn hear(&mut self) -> bool {
+        if self.phase == Phase::Listening {
+            return self.requests.is_none() && self.has_request();
+        }
+        let mut has_changed = false;
+        while let Ok(event) = self.channel.take() {
+            has_changed = true;
+            if let Err(error) = self.on_event(&event) {
+                self.give_up(error);
+            }
+        }
+        has_changed
+    }
+
+    fn on_event(&mut self, event: &Event) -> Result<(), c_int> {
+        match (self.phase, event.kind) {
+            (Phase::Resolving, Kind::AddrResolved) => {
+                self.manager.resolve_route(self.id)?;
+                self.phase = Phase::Routing;
+            }
+            (Phase::Routing, Kind::RouteResolved) => self.ask()?,
+            (Phase::Asking, Kind::ConnectResponse) => self.agree(&event.details)?,
+            (Phase::Answering, Kind::Established) => self.open(),
+            (
+                Phase::Answering,
+                Kind::Rejected | Kind::Unreachable | Kind::Disconnected | Kind::DeviceRemoval,
+            )
+            | (Phase::Connected, Kind::Disconnected | Kind::DeviceRemoval) => self.lose(),
+            (Phase::Resolving | Phase::Routing | Phase::Asking, kind) => {
+                return Err(match kind {
+                    Kind::AddrError if event.status == -libc::ETIMEDOUT => libc::EHOSTUNREACH,
+                    Kind::AddrError if event.status < 0 => -event.status,
+                    Kind::Rejected => libc::ECONNREFUSED,
+                    Kind::Unreachable => libc::ETIMEDOUT,
+                    Kind::DeviceRemoval => libc::ENETDOWN,
+                    _ => return Ok(()),
+                });
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Asks the listener. What it has room for is not known yet: as much as we have.
+    fn ask(&mut self) -> Result<(), c_int> {
+        let shape = self.options.shape();
+        self.make_stream(Hello { slots: shape.receive_slots, length: shape.receive_length, mappings: 0 })?;
+        let parameters = self.parameters()?;
+        self.manager.connect(self.id, &parameters, Ece::default())?;
+        self.phase = Phase::Asking;
+        Ok(())
+    }
+
+    /// The listener has agreed, and said what it has room for.
+    fn agree(&mut self, details: &Details) -> Result<(), c_int> {
+        let Some(hello) = said(details) else {
+            log::info!("an rsocket's connection is given up: the listener is not one of this kind");
+            let _ = self.manager.reject(self.id, CONSUMER_DEFINED, &[]);
+            return Err(libc::ECONNREFUSED);
+        };
+        let stream = self.stream.take().ok_or(libc::ENOTCONN)?;
+        let stream = self.stream.insert(Stream::new(stream.queues, hello, self.options.mappings));
+        stream.queues.connect(&self.manager, self.id)?;
+        self.manager.accept(self.id, None, Ece::default())?;
+        self.open();
+        Ok(())
+    }
+
+    /// Both sides are ready.
+    fn open(&mut self) {
+        self.phase = Phase::Connected;
+        if let Some(stream) = &mut self.stream {
+            stream.open();
+        }
+    }
+
+    /// There will be no connection; another may be asked for.
+    pub(super) fn give_up(&mut self, error: c_int) {
+        self.error = error;
+        self.unmap_all();
+        self.stream = None;
+        if self.is_connected() {
+            self.phase = Phase::Over;
+            return;
+        }
+        self.phase = Phase::Idle;
+        let id = self.manager.create(&self.channel, UID, PortSpace::Tcp, ibv_qp_type::IBV_QPT_RC);
+        match id {
+            Ok(id) => {
+                let former = core::mem::replace(&mut self.id, id);
+                let _ = self.manager.destroy(former); // It may have gone with its device.
+            }
+            // The next attempt says so.
+            Err(error) => log::debug!("an rsocket has no id any more: error {error}"),
+        }
+        let _ = self.pass_on_options(); // Options were taken before.
+    }
+}
+
+/// What the other side has said of itself.
+fn said(details: &Details) -> Option<Hello> {
+    match details {
+        Details::Connection(parameters) => Hello::decode(&parameters.private_data),
+        _ => None,
+    }
+}

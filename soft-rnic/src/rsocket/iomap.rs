@@ -1,0 +1,161 @@
+//! Memory of a program that the other side of its connection writes to directly: `riomap` and its like.
+
+use std::ffi::c_int;
+
+use super::message::{Kind, Mapping};
+use super::queues::{Piece, Region};
+use super::socket::{Phase, Socket, State, Wait};
+use super::stream::Pieces;
+use super::wait::Deadline;
+
+/// Memory that is mapped.
+pub(super) struct Mapped {
+    region: Region,
+    base: usize,
+    length: usize,
+    /// What it begins with for the other side; none if that may not write to it.
+    offset: Option<u64>,
+}
+
+impl Mapped {
+    fn overlaps(&self, offset: u64, length: u64) -> bool {
+        self.offset.is_some_and(|own| offset < own + self.length as u64 && own < offset + length)
+    }
+}
+
+impl Socket {
+    /// Maps memory, and tells the other side if it may write there; returns the offset. Without one, it is the address. Waits while the
+    /// other side has much to hear of earlier ones.
+    ///
+    /// # Safety
+    ///
+    /// - The range is the device's to use until it is unmapped or the rsocket closed.
+    pub(super) unsafe fn map(
+        &self,
+        piece: Piece,
+        is_remote: bool,
+        offset: Option<i64>,
+    ) -> Result<i64, c_int> {
+        let chosen = offset.unwrap_or(piece.base.addr() as i64);
+        let start = u64::try_from(chosen).map_err(|_| libc::EINVAL)?;
+        let length = piece.length as u64;
+        if length == 0 || start.checked_add(length).is_none_or(|end| i64::try_from(end).is_err()) {
+            return Err(libc::EINVAL);
+        }
+        let deadline = Deadline::after(self.locked().options.send_timeout);
+        let offset = is_remote.then_some(start);
+        // SAFETY: the caller's promise.
+        self.attempt(Wait::Usually, deadline, |state| unsafe { state.map(piece, offset) })?;
+        Ok(chosen)
+    }
+
+    /// Takes memory back: the other side may not write there any more.
+    pub(super) fn unmap(&self, base: usize, length: usize) -> Result<(), c_int> {
+        let mut state = self.locked();
+        let state = &mut *state;
+        let place = state.mapped.iter().position(|mapped| (mapped.base, mapped.length) == (base, length));
+        let (place, stream) = place.zip(state.stream.as_mut()).ok_or(libc::EINVAL)?;
+        if let Some(offset) = state.mapped[place].offset.take() {
+            stream.tell(Kind::Unmap, &offset.to_le_bytes());
+        }
+        // If that fails, the program may try again.
+        stream.queues.deregister(&state.mapped[place].region)?;
+        state.mapped.swap_remove(place);
+        Ok(())
+    }
+
+    /// Writes to memory that the other side has mapped at this offset. It is there before what is sent next.
+    ///
+    /// # Safety
+    ///
+    /// - The piece is readable.
+    pub(super) unsafe fn write_to(&self, piece: Piece, offset: i64, flags: c_int) -> Result<usize, c_int> {
+        let start = u64::try_from(offset).map_err(|_| libc::EINVAL)?;
+        if flags & (libc::MSG_OOB | libc::MSG_ZEROCOPY) != 0 {
+            return Err(libc::EOPNOTSUPP);
+        }
+        let wait = if flags & libc::MSG_DONTWAIT != 0 { Wait::Never } else { Wait::Usually };
+        let pieces = [piece];
+        let mut pieces = Pieces::new(&pieces)?;
+        let deadline = Deadline::after(self.locked().options.send_timeout);
+        let mut total = 0;
+        let written = self.attempt(wait, deadline, |state| {
+            let stream = match state.live_stream() {
+                Ok(stream) => stream,
+                Err(error) => return error.map(Err),
+            };
+            let at = start + total as u64;
+            let Some(to) = stream.mapping(at, pieces.left() as u64) else { return Some(Err(libc::EINVAL)) };
+            // SAFETY: the caller's promise.
+            total += unsafe { stream.write_to(&to, at, &mut pieces) };
+            (pieces.left() == 0).then_some(Ok(()))
+        });
+        if total > 0 { Ok(total) } else { written.map(|()| 0) }
+    }
+}
+
+impl State {
+    /// `None`: the other side has not even heard of earlier ones.
+    ///
+    /// # Safety
+    ///
+    /// - As of [`Socket::map`].
+    unsafe fn map(&mut self, piece: Piece, offset: Option<u64>) -> Option<Result<(), c_int>> {
+        let is_connected = matches!(self.phase, Phase::Answering | Phase::Connected);
+        let Some(stream) = self.stream.as_mut().filter(|_| is_connected) else {
+            return Some(Err(libc::ENOTCONN));
+        };
+        let (base, length) = (piece.base.addr(), piece.length);
+        if let Some(start) = offset {
+            let remote = self.mapped.iter().filter(|mapped| mapped.offset.is_some()).count();
+            if self.mapped.iter().any(|mapped| mapped.overlaps(start, length as u64)) {
+                return Some(Err(libc::EINVAL));
+            }
+            if remote >= stream.their_mappings.into() {
+                return Some(Err(libc::ENOMEM));
+            }
+            if stream.has_much_to_tell() {
+                return None;
+            }
+        }
+        // SAFETY: the caller's promise.
+        let (region, rkey) = match unsafe { stream.queues.register(piece, offset.is_some()) } {
+            Ok(registered) => registered,
+            Err(error) => return Some(Err(error)),
+        };
+        self.mapped.push(Mapped { region, base, length, offset });
+        if let Some(offset) = offset {
+            let mapping = Mapping { offset, length: length as u64, address: base as u64, rkey };
+            stream.tell(Kind::Map, &mapping.encode());
+        }
+        Some(Ok(()))
+    }
+
+    /// The stream, if it can be written to; no error if it will be.
+    fn live_stream(&mut self) -> Result<&mut super::stream::Stream, Option<c_int>> {
+        match self.phase {
+            Phase::Connected if self.writes_no_more => Err(Some(libc::EPIPE)),
+            Phase::Connected => self.stream.as_mut().ok_or(Some(libc::ENOTCONN)),
+            Phase::Over => Err(Some(match core::mem::take(&mut self.error) {
+                0 => libc::EPIPE,
+                error => error,
+            })),
+            Phase::Resolving | Phase::Routing | Phase::Asking | Phase::Answering => Err(None),
+            Phase::Idle | Phase::Listening | Phase::Closed => Err(Some(libc::ENOTCONN)),
+        }
+    }
+
+    /// The connection ends, and with it all mappings.
+    pub(super) fn unmap_all(&mut self) {
+        let Some(stream) = &self.stream else { return };
+        for mapped in self.mapped.drain(..) {
+            if let Err(error) = stream.queues.deregister(&mapped.region) {
+                log::warn!(
+                    "{} bytes at {:#x} that an rsocket had mapped are still the device's: error {error}",
+                    mapped.length,
+                    mapped.base
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,390 @@
+//! An rsocket: what state it is in, and who waits for it.
+
+use std::ffi::c_int;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, POLLRDHUP};
+use rdma_mummy_sys::types::ibv_qp_type;
+use rustix::event::epoll;
+
+use super::connect::Request;
+use super::iomap::Mapped;
+use super::options::Options;
+use super::stream::Stream;
+use super::wait::{self, Bell, Bells, Deadline};
+use crate::cm::{Channel, IdNumber, Manager, PortSpace};
+use crate::platform::errno;
+use crate::platform::fork::{Descriptor, Generation};
+
+/// What ids are called here: each has a channel of its own, so that nobody asks.
+pub(super) const UID: u64 = 1;
+
+/// How long somebody who waits looks again and again before he sleeps.
+const SPIN: Duration = Duration::from_micros(10);
+
+/// How long an end may take without `SO_LINGER`. What was written is on its way already: only a peer that is stopped takes
+/// time.
+pub(super) const LINGER: Duration = Duration::from_secs(2);
+
+/// What an rsocket is in the middle of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Nothing: there is no connection, or none any more.
+    Idle,
+    Listening,
+    /// On its way to a connection: the address, the route, the other side's answer.
+    Resolving,
+    Routing,
+    Asking,
+    /// It has accepted, and the other side has not said that it is ready.
+    Answering,
+    Connected,
+    /// The connection has ended.
+    Over,
+    /// The program has closed it; others may still wait for it.
+    Closed,
+}
+
+/// How closely to look at what has happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Look {
+    /// At completions: that makes no system call.
+    Quickly,
+    /// At everything. The event that made the descriptor readable is taken.
+    Thoroughly,
+    /// At everything, after the descriptor was made to tell of what comes from now on: an event stays, and ends the sleep.
+    BeforeSleep,
+}
+
+/// Whether a call waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wait {
+    Never,
+    /// Unless the rsocket is non-blocking.
+    Usually,
+    Always,
+}
+
+/// What changes.
+pub(super) struct State {
+    pub(super) manager: Arc<Manager>,
+    pub(super) channel: Arc<Channel>,
+    pub(super) id: IdNumber,
+    pub(super) family: c_int,
+    pub(super) phase: Phase,
+    pub(super) options: Options,
+    pub(super) stream: Option<Stream>,
+    /// Of a listener: who has asked for a connection.
+    pub(super) requests: Option<Request>,
+    /// What `SO_ERROR` says.
+    pub(super) error: c_int,
+    /// The stream was cut off, and who reads has not been told: whoever else was, he must not take that for its end.
+    pub(super) is_cut_off: bool,
+    /// The program wants to read, or write, no more.
+    pub(super) reads_no_more: bool,
+    pub(super) writes_no_more: bool,
+    pub(super) mapped: Vec<Mapped>,
+    pub(super) bells: Bells,
+}
+
+/// An rsocket. Its number is that of a descriptor which is readable when there is something to see to.
+pub(super) struct Socket {
+    epoll: Descriptor,
+    pub(super) process: Generation,
+    state: Mutex<State>,
+}
+
+impl Socket {
+    /// A new one: unconnected, or that of a connection request.
+    pub(super) fn create(manager: Arc<Manager>, family: c_int, options: Options) -> Result<Self, c_int> {
+        let refused = |error: io::Error| errno::refused("rsocket", &error);
+        let epoll = Descriptor::open(|| epoll::create(epoll::CreateFlags::CLOEXEC)).map_err(refused)?;
+        let channel = manager.channel().map_err(refused)?;
+        wait::make_nonblocking(channel.descriptor())?;
+        let id = manager.create(&channel, UID, PortSpace::Tcp, ibv_qp_type::IBV_QPT_RC)?;
+        let state = State {
+            manager,
+            channel,
+            id,
+            family,
+            phase: Phase::Idle,
+            options,
+            stream: None,
+            requests: None,
+            error: 0,
+            is_cut_off: false,
+            reads_no_more: false,
+            writes_no_more: false,
+            mapped: Vec::new(),
+            bells: Bells::default(),
+        };
+        let socket = Self { epoll, process: Generation::current(), state: Mutex::new(state) };
+        socket.watch(socket.locked().channel.descriptor())?;
+        Ok(socket)
+    }
+
+    /// By what the program knows it.
+    pub(super) fn number(&self) -> RawFd {
+        self.epoll.as_fd().as_raw_fd()
+    }
+
+    pub(super) fn locked(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes the rsocket's descriptor readable when this one is.
+    pub(super) fn watch(&self, fd: RawFd) -> Result<(), c_int> {
+        // SAFETY: the caller has it open; it is not -1.
+        let file = unsafe { BorrowedFd::borrow_raw(fd) };
+        let data = epoll::EventData::new_u64(0);
+        let added = self.epoll.get().and_then(|epoll| epoll::add(epoll, file, data, epoll::EventFlags::IN));
+        added.map_err(|error| errno::refused("epoll_ctl", &error.into()))
+    }
+
+    /// Sees to what has happened, besides the descriptors that only now are made.
+    fn progress(&self, state: &mut State, look: Look) {
+        let had_stream = state.stream.is_some();
+        if state.progress(look) {
+            state.bells.ring();
+        }
+        if !had_stream && state.stream.is_some() {
+            self.watch_stream(state);
+        }
+    }
+
+    /// A stream was made: its completions wake whoever waits.
+    pub(super) fn watch_stream(&self, state: &mut State) {
+        let watched = state.stream.as_ref().map_or(Ok(()), |stream| self.watch(stream.queues.descriptor()));
+        if let Err(error) = watched {
+            state.give_up(error);
+        }
+    }
+
+    /// Tries until it is done, or must not wait any longer (`EAGAIN`).
+    pub(super) fn attempt<T>(
+        &self,
+        wait: Wait,
+        deadline: Deadline,
+        mut attempt: impl FnMut(&mut State) -> Option<Result<T, c_int>>,
+    ) -> Result<T, c_int> {
+        let mut state = self.locked();
+        let mut once = |state: &mut State, look: Look| {
+            self.progress(state, look);
+            if state.phase == Phase::Closed {
+                return Some(Err(libc::EBADF));
+            }
+            attempt(state)
+        };
+        if let Some(result) = once(&mut state, Look::Quickly) {
+            return result;
+        }
+        loop {
+            if let Some(result) = once(&mut state, Look::Thoroughly) {
+                return result;
+            }
+            let waits = match wait {
+                Wait::Never => false,
+                Wait::Usually => !state.options.is_nonblocking,
+                Wait::Always => true,
+            };
+            if !waits || deadline.has_passed() {
+                return Err(libc::EAGAIN);
+            }
+            let end = Instant::now() + SPIN;
+            while Instant::now() < end {
+                drop(state);
+                std::thread::yield_now();
+                state = self.locked();
+                if let Some(result) = once(&mut state, Look::Quickly) {
+                    return result;
+                }
+            }
+            if let Some(result) = once(&mut state, Look::BeforeSleep) {
+                return result;
+            }
+            let bell = Bell::own()?;
+            state.bells.hang(&bell);
+            drop(state);
+            let mut fds = vec![libc::pollfd { fd: self.number(), events: POLLIN, revents: 0 }];
+            let slept = wait::sleep(&mut fds, &bell, deadline);
+            state = self.locked();
+            state.bells.take_down(&bell);
+            if let Err(error) = slept {
+                return once(&mut state, Look::Thoroughly).unwrap_or(Err(error));
+            }
+        }
+    }
+
+    /// What of these it has, of what can be polled for.
+    pub(super) fn ready(&self, events: i16, look: Look) -> i16 {
+        let mut state = self.locked();
+        self.progress(&mut state, look);
+        state.ready() & (events | POLLERR | POLLHUP | libc::POLLNVAL)
+    }
+
+    /// For `rpoll`: rings this bell when something changes, until it is taken down.
+    pub(super) fn hang(&self, bell: &Arc<Bell>) {
+        self.locked().bells.hang(bell);
+    }
+
+    pub(super) fn take_down(&self, bell: &Arc<Bell>) {
+        self.locked().bells.take_down(bell);
+    }
+
+    /// Closes it for the program: sends the stream's end, and waits for as long as it may linger.
+    pub(super) fn close(&self) -> Result<(), c_int> {
+        let linger = self.locked().options.linger;
+        let mut result = Ok(());
+        if linger != Some(Duration::ZERO) {
+            let until = Deadline::after(Some(linger.unwrap_or(LINGER)));
+            let flushed = self.flush(until);
+            if flushed == Err(libc::EAGAIN) && linger.is_some() {
+                result = flushed;
+            }
+        }
+        let mut state = self.locked();
+        if state.phase == Phase::Closed {
+            return Err(libc::EBADF);
+        }
+        state.close();
+        state.bells.ring();
+        result
+    }
+
+    /// Ends it, whose number is another's by now.
+    pub(super) fn abandon(&self) {
+        let mut state = self.locked();
+        if state.phase != Phase::Closed {
+            state.close();
+        }
+        state.bells.ring();
+    }
+
+    /// Sends the stream's end, and waits until the other side has all.
+    pub(super) fn flush(&self, deadline: Deadline) -> Result<(), c_int> {
+        self.attempt(Wait::Always, deadline, |state| match state.phase {
+            Phase::Answering => None,
+            Phase::Connected => {
+                let stream = state.stream.as_mut()?;
+                stream.end();
+                (stream.is_flushed() || stream.is_broken()).then_some(Ok(()))
+            }
+            _ => Some(Ok(())),
+        })
+    }
+}
+
+impl State {
+    /// Sees to what the device has done, and the connection manager has to tell. Whether anything has changed, or others who sleep
+    /// have to arm their descriptor again.
+    fn progress(&mut self, look: Look) -> bool {
+        let mut has_changed = self.stream.as_mut().is_some_and(|stream| {
+            let was_told = look == Look::Thoroughly && stream.queues.disarm();
+            if look == Look::BeforeSleep {
+                stream.queues.arm();
+            }
+            stream.progress() || was_told
+        });
+        // Before a connection there is no hurry, and besides it something has gone wrong.
+        let quiet = self.phase == Phase::Connected && !self.is_broken();
+        if self.phase != Phase::Closed && (look != Look::Quickly || !quiet) {
+            has_changed |= self.hear();
+        }
+        if self.is_broken() && self.phase == Phase::Connected {
+            self.lose();
+            has_changed = true;
+        }
+        has_changed
+    }
+
+    fn is_broken(&self) -> bool {
+        self.stream.as_ref().is_some_and(Stream::is_broken)
+    }
+
+    /// The connection has ended. It is an error if the other side has not said that it sends no more.
+    pub(super) fn lose(&mut self) {
+        if let Some(stream) = &mut self.stream {
+            // What came before is still there.
+            stream.progress();
+            if !stream.has_ended() {
+                (self.error, self.is_cut_off) = (libc::ECONNRESET, true);
+            }
+        }
+        self.phase = Phase::Over;
+    }
+
+    /// Whether there is, or was, a connection.
+    pub(super) fn is_connected(&self) -> bool {
+        matches!(self.phase, Phase::Answering | Phase::Connected | Phase::Over)
+    }
+
+    pub(super) fn is_connecting(&self) -> bool {
+        matches!(self.phase, Phase::Resolving | Phase::Routing | Phase::Asking)
+    }
+
+    /// All that poll(2) says of a stream socket.
+    fn ready(&mut self) -> i16 {
+        let has_request = self.phase == Phase::Listening && self.has_request();
+        let stream = self.stream.as_ref();
+        let failed = if self.error != 0 { POLLERR } else { 0 };
+        match self.phase {
+            Phase::Closed => libc::POLLNVAL,
+            // As TCP: an unconnected one is at an end.
+            Phase::Idle => failed | POLLHUP | POLLOUT,
+            Phase::Listening if has_request => POLLIN | libc::POLLRDNORM,
+            Phase::Listening | Phase::Resolving | Phase::Routing | Phase::Asking => failed,
+            Phase::Answering | Phase::Connected | Phase::Over => {
+                let is_over = self.phase == Phase::Over;
+                let is_lost = is_over && !stream.is_some_and(Stream::has_ended);
+                let has_ended = is_over || self.reads_no_more || stream.is_some_and(Stream::has_ended);
+                let is_readable = has_ended || stream.is_some_and(Stream::is_readable);
+                let is_writable =
+                    is_over || self.phase == Phase::Connected && stream.is_some_and(Stream::is_writable);
+                let mut ready = failed;
+                if is_readable {
+                    ready |= POLLIN | libc::POLLRDNORM;
+                }
+                if has_ended {
+                    ready |= POLLRDHUP;
+                }
+                // As with TCP: that the other side has closed it all is no more than that it sends no more.
+                if has_ended && self.writes_no_more || is_lost {
+                    ready |= POLLHUP;
+                }
+                if is_writable || self.writes_no_more {
+                    ready |= POLLOUT | libc::POLLWRNORM;
+                }
+                ready
+            }
+        }
+    }
+
+    /// This side's address, and the other's.
+    pub(super) fn addresses(&self) -> Result<(Option<SocketAddr>, Option<SocketAddr>), c_int> {
+        let route = self.manager.route(self.id)?;
+        Ok((route.source, route.destination))
+    }
+
+    fn close(&mut self) {
+        self.phase = Phase::Closed;
+        self.forget_request();
+        // The other side hears of the end of the connection after all that was sent.
+        if let Err(error) = self.manager.destroy(self.id) {
+            log::debug!("the id of an rsocket was gone already: error {error}");
+        }
+        self.unmap_all();
+        self.stream = None;
+    }
+}
+
+impl Drop for State {
+    fn drop(&mut self) {
+        if self.phase != Phase::Closed {
+            self.close();
+        }
+    }
+}

@@ -1,0 +1,427 @@
+//! A connection's two streams of bytes.
+
+use std::collections::VecDeque;
+use std::ffi::c_int;
+
+use super::message::{Hello, Kind, Mapping, Note};
+use super::queues::{Done, Piece, Queues};
+use super::window::Window;
+use crate::platform::copy::copy_unordered;
+
+/// What has come in and was not read yet.
+struct Received {
+    slot: u16,
+    start: u32,
+    length: u32,
+}
+
+/// Both directions. Nothing happens here by itself: who wants something calls [`progress`](Self::progress).
+pub(super) struct Stream {
+    pub(super) queues: Queues,
+    window: Window,
+    /// How long a message may be.
+    message: u32,
+    /// Slots that can be sent from.
+    free: Vec<u16>,
+    received: VecDeque<Received>,
+    /// How far the program has got with its end of the stream.
+    end: End,
+    /// The other side sends no more.
+    has_ended: bool,
+    /// The queue pair can do no more, or the other side has said what it cannot.
+    is_broken: bool,
+    /// The other side is ready to receive.
+    is_open: bool,
+    /// What is to be told of our memory before anything else.
+    untold: VecDeque<(Kind, Vec<u8>)>,
+    /// Memory of the other side, and how many ranges it may have there.
+    mappings: Vec<Mapping>,
+    most_mappings: u16,
+    /// How many ranges of ours the other side takes note of.
+    pub(super) their_mappings: u16,
+}
+
+/// Of our direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Open,
+    /// It is to be told, as soon as there is room.
+    Wanted,
+    Told,
+}
+
+impl Stream {
+    /// The streams of a queue pair whose other side has said this.
+    pub(super) fn new(queues: Queues, hello: Hello, most_mappings: u16) -> Self {
+        let shape = queues.shape();
+        Self {
+            window: Window::new(shape.receive_slots, hello.slots),
+            message: shape.send_length.min(hello.length),
+            free: (0..shape.send_slots).rev().collect(),
+            received: VecDeque::with_capacity(shape.receive_slots.into()),
+            end: End::Open,
+            has_ended: false,
+            is_broken: false,
+            is_open: false,
+            untold: VecDeque::new(),
+            mappings: Vec::new(),
+            most_mappings,
+            their_mappings: hello.mappings,
+            queues,
+        }
+    }
+
+    /// How long a message may be.
+    pub(super) fn message(&self) -> u32 {
+        self.message
+    }
+
+    pub(super) fn is_readable(&self) -> bool {
+        !self.received.is_empty()
+    }
+
+    pub(super) fn is_writable(&self) -> bool {
+        self.untold.is_empty() && self.can_send_bytes()
+    }
+
+    fn can_send_bytes(&self) -> bool {
+        self.window.has_room_for_data() && !self.free.is_empty() && self.queues.has_room() && !self.is_broken
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.has_ended
+    }
+
+    pub(super) fn is_broken(&self) -> bool {
+        self.is_broken
+    }
+
+    /// Whether all that was written, the end included, is where the other side finds it.
+    pub(super) fn is_flushed(&self) -> bool {
+        self.end != End::Wanted && !self.queues.is_busy()
+    }
+
+    /// Looks at what the device has done, and does what follows. Whether that was anything.
+    pub(super) fn progress(&mut self) -> bool {
+        let mut batch = [const { None }; 32];
+        let mut has_changed = false;
+        while !self.is_broken {
+            let count = self.queues.poll(&mut batch);
+            for done in batch[..count].iter_mut().filter_map(Option::take) {
+                self.handle(done);
+            }
+            has_changed |= count != 0;
+            if count < batch.len() {
+                break;
+            }
+        }
+        self.settle();
+        has_changed
+    }
+
+    fn handle(&mut self, done: Done) {
+        match done {
+            Done::Sent(slot) => self.free.extend(slot),
+            Done::Failed => self.is_broken = true,
+            Done::Received { slot, length, bits } => {
+                let is_possible = Note::decode(bits).is_some_and(|note| self.take(note, slot, length));
+                if !is_possible {
+                    log::warn!(
+                        "the other side of an rsocket sent what it cannot ({bits:#x}, {length} bytes)"
+                    );
+                    self.is_broken = true;
+                }
+            }
+        }
+    }
+
+    /// A message has come in; `false` if it cannot be.
+    fn take(&mut self, note: Note, slot: u16, length: u32) -> bool {
+        if self.has_ended && note.kind == Kind::Data || !self.window.gain(note.credits) {
+            return false;
+        }
+        let is_possible = match note.kind {
+            Kind::Data if length != 0 => {
+                self.received.push_back(Received { slot, start: 0, length });
+                return true;
+            }
+            Kind::Data => true,
+            Kind::Credit => length == 0,
+            Kind::End => {
+                self.has_ended |= length == 0;
+                length == 0
+            }
+            Kind::Map => Mapping::decode(&self.bytes(slot, length)).is_some_and(|mapping| {
+                let has_room = self.mappings.len() < self.most_mappings.into();
+                self.mappings.extend(has_room.then_some(mapping));
+                has_room
+            }),
+            Kind::Unmap => <[u8; 8]>::try_from(&self.bytes(slot, length)[..]).is_ok_and(|offset| {
+                let offset = u64::from_le_bytes(offset);
+                self.mappings.retain(|mapping| mapping.offset != offset);
+                true
+            }),
+        };
+        self.give_back(slot);
+        is_possible
+    }
+
+    /// The first bytes of a slot that was received into, as many as any message of ours but data has.
+    fn bytes(&self, slot: u16, length: u32) -> Vec<u8> {
+        let length = (length as usize).min(Mapping::LEN + 1);
+        let length = length.min(self.queues.shape().receive_length as usize);
+        let mut bytes = vec![0; length];
+        // SAFETY: the slot is this long, and the program's: no receive is posted there.
+        unsafe { copy_unordered(bytes.as_mut_ptr(), self.queues.receive_slot(slot), length) };
+        bytes
+    }
+
+    /// A slot was read, and can be received into again.
+    fn give_back(&mut self, slot: u16) {
+        let is_posted = self.queues.receive(slot).is_ok();
+        self.is_broken |= !(is_posted && self.window.owe());
+    }
+
+    /// Says what is to be said.
+    fn settle(&mut self) {
+        let can_send = |this: &Self| !this.is_broken && this.window.has_room() && this.queues.has_room();
+        while self.is_open && self.can_send_bytes() {
+            let Some((kind, bytes)) = self.untold.pop_front() else { break };
+            let Some(slot) = self.free.pop() else { break }; // There is one.
+            // SAFETY: the slot is as long as a message, and nobody's.
+            unsafe { copy_unordered(self.queues.send_slot(slot), bytes.as_ptr(), bytes.len()) };
+            self.say(kind, Some((slot, bytes.len() as u32)));
+        }
+        if self.end == End::Wanted && self.untold.is_empty() && can_send(self) {
+            self.say(Kind::End, None);
+            self.end = End::Told;
+        }
+        if self.is_open && self.window.is_due() && can_send(self) {
+            self.say(Kind::Credit, None);
+        }
+    }
+
+    /// Sends a message for which there is room.
+    fn say(&mut self, kind: Kind, bytes: Option<(u16, u32)>) {
+        let note = Note { kind, credits: self.window.send() };
+        self.is_broken |= self.queues.send(note, bytes).is_err();
+    }
+
+    /// No more is written.
+    pub(super) fn end(&mut self) {
+        if self.end == End::Open {
+            self.end = End::Wanted;
+        }
+        self.settle();
+    }
+
+    /// Sends as much as there is room for; how much.
+    ///
+    /// # Safety
+    ///
+    /// - The pieces are readable.
+    pub(super) unsafe fn write(&mut self, pieces: &mut Pieces<'_>) -> usize {
+        let before = pieces.left();
+        while pieces.left() != 0 {
+            let is_writable = self.is_writable() || self.progress() && self.is_writable();
+            if !is_writable {
+                break;
+            }
+            let Some(slot) = self.free.pop() else { break };
+            // SAFETY: the caller's promise; the slot is as long as a message, and nobody's.
+            let length = unsafe { pieces.copy_to(self.queues.send_slot(slot), self.message as usize) };
+            self.say(Kind::Data, Some((slot, length as u32)));
+        }
+        self.hasten();
+        before - pieces.left()
+    }
+
+    /// The program may not call again for long, and the device need not have begun. Who sleeps for what is seen here wakes all the
+    /// same: the event of it stays.
+    fn hasten(&mut self) {
+        if self.queues.is_busy() {
+            self.progress();
+        }
+    }
+
+    /// Takes, or copies, as much as there is and fits; how much.
+    ///
+    /// # Safety
+    ///
+    /// - The pieces are writable.
+    pub(super) unsafe fn read(&mut self, pieces: &mut Pieces<'_>, peek: bool) -> usize {
+        let before = pieces.left();
+        let mut next = 0;
+        while pieces.left() != 0 {
+            let Some(received) = self.received.get_mut(next) else { break };
+            let from = self.queues.receive_slot(received.slot).wrapping_add(received.start as usize);
+            // SAFETY: the caller's promise; the slot holds so many bytes, and no receive is posted there.
+            let length = unsafe { pieces.copy_from(from, received.length as usize) } as u32;
+            if peek {
+                next += 1;
+                continue;
+            }
+            received.start += length;
+            received.length -= length;
+            if received.length == 0 {
+                let slot = received.slot;
+                self.received.pop_front();
+                self.give_back(slot);
+            }
+        }
+        self.settle();
+        before - pieces.left()
+    }
+
+    /// Tells the other side of memory, before anything that is written from now on.
+    pub(super) fn tell(&mut self, kind: Kind, bytes: &[u8]) {
+        assert!(bytes.len() <= self.message as usize, "the shortest message is longer");
+        self.untold.push_back((kind, bytes.to_vec()));
+        self.settle();
+    }
+
+    /// Whether more than all that the other side takes note of has yet to be told, as it does not listen.
+    pub(super) fn has_much_to_tell(&self) -> bool {
+        self.untold.len() > 2 * usize::from(self.their_mappings)
+    }
+
+    /// The other side is ready: from now on messages may be sent.
+    pub(super) fn open(&mut self) {
+        self.is_open = true;
+        self.settle();
+    }
+
+    /// Where the other side has its memory of these offsets.
+    pub(super) fn mapping(&self, offset: u64, length: u64) -> Option<Mapping> {
+        self.mappings.iter().copied().find(|mapping| mapping.find(offset, length).is_some())
+    }
+
+    /// Writes as much as there is room for to memory of the other side; how much.
+    ///
+    /// # Safety
+    ///
+    /// - The pieces are readable.
+    pub(super) unsafe fn write_to(&mut self, to: &Mapping, offset: u64, pieces: &mut Pieces<'_>) -> usize {
+        let before = pieces.left();
+        while pieces.left() != 0 {
+            let has_room = |this: &Self| !this.free.is_empty() && this.queues.has_room() && !this.is_broken;
+            let has_room = has_room(self) || self.progress() && has_room(self);
+            if !has_room {
+                break;
+            }
+            let at = offset + (before - pieces.left()) as u64;
+            let Some(address) = to.find(at, pieces.left() as u64) else { break };
+            let Some(slot) = self.free.pop() else { break };
+            let most = self.queues.shape().send_length as usize;
+            // SAFETY: the caller's promise; the slot is this long, and nobody's.
+            let length = unsafe { pieces.copy_to(self.queues.send_slot(slot), most) } as u32;
+            self.is_broken |= self.queues.write(slot, length, to, address).is_err();
+        }
+        self.hasten();
+        before - pieces.left()
+    }
+}
+
+/// What is left of a vector.
+pub(super) struct Pieces<'a> {
+    pieces: &'a [Piece],
+    /// How much of the first one is done.
+    done: usize,
+    left: usize,
+}
+
+impl<'a> Pieces<'a> {
+    /// # Errors
+    ///
+    /// All together are longer than anything can be (`EINVAL`), or one is nowhere (`EFAULT`).
+    pub(super) fn new(pieces: &'a [Piece]) -> Result<Self, c_int> {
+        let left = pieces.iter().try_fold(0_usize, |sum, piece| sum.checked_add(piece.length));
+        let left = left.filter(|left| isize::try_from(*left).is_ok()).ok_or(libc::EINVAL)?;
+        if pieces.iter().any(|piece| piece.base.is_null() && piece.length != 0) {
+            return Err(libc::EFAULT);
+        }
+        Ok(Self { pieces, done: 0, left })
+    }
+
+    pub(super) fn left(&self) -> usize {
+        self.left
+    }
+
+    /// Goes on by as many bytes as there are and are wanted, piece by piece: where each is, and how far it is from the start.
+    fn take(&mut self, wanted: usize, mut copy: impl FnMut(*mut u8, usize, usize)) -> usize {
+        let mut taken = 0;
+        while let [first, rest @ ..] = self.pieces {
+            let length = (first.length - self.done).min(wanted - taken);
+            copy(first.base.wrapping_add(self.done), taken, length);
+            taken += length;
+            self.done += length;
+            if self.done < first.length {
+                break;
+            }
+            (self.pieces, self.done) = (rest, 0);
+        }
+        self.left -= taken;
+        taken
+    }
+
+    /// # Safety
+    ///
+    /// - So many bytes are writable, and those of the pieces readable.
+    unsafe fn copy_to(&mut self, to: *mut u8, most: usize) -> usize {
+        // SAFETY: the caller's promise.
+        self.take(most, |piece, at, length| unsafe { copy_unordered(to.add(at), piece, length) })
+    }
+
+    /// # Safety
+    ///
+    /// - So many bytes are readable, and those of the pieces writable.
+    unsafe fn copy_from(&mut self, from: *const u8, most: usize) -> usize {
+        // SAFETY: the caller's promise.
+        self.take(most, |piece, at, length| unsafe { copy_unordered(piece, from.add(at), length) })
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn piece(bytes: &mut [u8]) -> Piece {
+        Piece { base: bytes.as_mut_ptr(), length: bytes.len() }
+    }
+
+    #[test]
+    fn vectors_are_gone_through_piece_by_piece() {
+        let nothing = Piece { base: std::ptr::null_mut(), length: 0 };
+        for most in 1..12 {
+            let (mut a, mut b, mut to) = (*b"stream", *b" of", [0; 9]);
+            let from = [nothing, piece(&mut a), nothing, piece(&mut b), nothing];
+            let mut from = Pieces::new(&from).expect("they are short");
+            let (mut c, mut d) = ([0; 2], [0; 9]);
+            let back = [piece(&mut c), piece(&mut d)];
+            let mut back = Pieces::new(&back).expect("they are short");
+            let (place, mut at) = (to.as_mut_ptr(), 0);
+            while from.left() != 0 {
+                // SAFETY: what is left of the pieces is as much as what is left of the place, and all is here.
+                unsafe {
+                    let taken = from.copy_to(place.add(at), most);
+                    assert_eq!(taken, most.min(9 - at));
+                    assert_eq!(back.copy_from(place.add(at), taken), taken);
+                    at += taken;
+                }
+            }
+            assert_eq!((at, back.left(), &to), (9, 2, b"stream of"));
+            assert_eq!((&c, &d[..7]), (b"st", &b"ream of"[..]));
+        }
+    }
+
+    #[test]
+    fn vectors_that_cannot_be_are_refused() {
+        let huge = Piece { base: std::ptr::dangling_mut(), length: usize::MAX };
+        let nowhere = Piece { base: std::ptr::null_mut(), length: 1 };
+        let refused = |pieces: &[Piece]| Pieces::new(pieces).err();
+        assert_eq!(refused(&[huge]), Some(libc::EINVAL));
+        assert_eq!(refused(&[huge, huge]), Some(libc::EINVAL));
+        assert_eq!(refused(&[nowhere]), Some(libc::EFAULT));
+        assert_eq!(refused(&[]), None);
+    }
+}

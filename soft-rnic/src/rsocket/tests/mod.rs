@@ -1,0 +1,187 @@
+//! The functions, called as C programs call them.
+
+mod bytes;
+mod calls;
+mod connections;
+mod hostile;
+mod mappings;
+mod polling;
+
+use std::ffi::{c_int, c_long};
+use std::mem;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use libc::{sockaddr, sockaddr_storage, socklen_t};
+use rdma_mummy_sys::RdmaCm;
+
+use crate::rdmacm::socket_address;
+use crate::verbs::testing::{errno, table as verbs_table};
+
+/// What something is waited for at most that must come.
+const PATIENCE_MS: c_int = 20_000;
+
+fn cm() -> &'static RdmaCm {
+    const TABLE: RdmaCm = crate::rdmacm::table();
+    verbs_table();
+    &TABLE
+}
+
+/// A call's result, or its error number.
+fn outcome(result: isize) -> Result<usize, c_int> {
+    usize::try_from(result).map_err(|_| errno())
+}
+
+fn result(result: c_int) -> Result<c_int, c_int> {
+    if result < 0 { Err(errno()) } else { Ok(result) }
+}
+
+fn c_address(address: SocketAddr) -> (sockaddr_storage, socklen_t) {
+    // SAFETY: integers.
+    let mut c = unsafe { mem::zeroed() };
+    // SAFETY: the place is a local.
+    unsafe { socket_address::write(address, &raw mut c) };
+    let length =
+        if address.is_ipv4() { size_of::<libc::sockaddr_in>() } else { size_of::<libc::sockaddr_in6>() };
+    (c, length as socklen_t)
+}
+
+/// An rsocket, closed when this is dropped.
+#[derive(Debug)]
+struct Sock(c_int);
+
+impl Sock {
+    fn new(domain: c_int) -> Self {
+        // SAFETY: it takes numbers.
+        Self(result(unsafe { (cm().rsocket)(domain, libc::SOCK_STREAM, 0) }).expect("an rsocket"))
+    }
+
+    fn bind(&self, address: SocketAddr) -> Result<c_int, c_int> {
+        let (c, length) = c_address(address);
+        // SAFETY: the address is a local.
+        result(unsafe { (cm().rbind)(self.0, (&raw const c).cast(), length) })
+    }
+
+    fn connect(&self, address: SocketAddr) -> Result<c_int, c_int> {
+        let (c, length) = c_address(address);
+        // SAFETY: the address is a local.
+        result(unsafe { (cm().rconnect)(self.0, (&raw const c).cast(), length) })
+    }
+
+    fn listen(&self, backlog: c_int) -> Result<c_int, c_int> {
+        // SAFETY: it takes numbers.
+        result(unsafe { (cm().rlisten)(self.0, backlog) })
+    }
+
+    fn accept(&self) -> Result<Self, c_int> {
+        // SAFETY: it may be told of no place.
+        result(unsafe { (cm().raccept)(self.0, std::ptr::null_mut(), std::ptr::null_mut()) }).map(Self)
+    }
+
+    fn send(&self, bytes: &[u8], flags: c_int) -> Result<usize, c_int> {
+        // SAFETY: the bytes are there.
+        outcome(unsafe { (cm().rsend)(self.0, bytes.as_ptr().cast(), bytes.len(), flags) })
+    }
+
+    fn receive(&self, bytes: &mut [u8], flags: c_int) -> Result<usize, c_int> {
+        // SAFETY: the place is there.
+        outcome(unsafe { (cm().rrecv)(self.0, bytes.as_mut_ptr().cast(), bytes.len(), flags) })
+    }
+
+    fn shut_down(&self, how: c_int) -> Result<c_int, c_int> {
+        // SAFETY: it takes numbers.
+        result(unsafe { (cm().rshutdown)(self.0, how) })
+    }
+
+    fn close(self) -> Result<c_int, c_int> {
+        let number = self.0;
+        mem::forget(self);
+        // SAFETY: it takes a number.
+        result(unsafe { (cm().rclose)(number) })
+    }
+
+    /// This side's address, or the other's.
+    fn name(&self, is_peer: bool) -> Result<SocketAddr, c_int> {
+        // SAFETY: integers.
+        let mut c: sockaddr_storage = unsafe { mem::zeroed() };
+        let mut length = size_of_val(&c) as socklen_t;
+        let get = if is_peer { cm().rgetpeername } else { cm().rgetsockname };
+        // SAFETY: the places are locals.
+        unsafe {
+            result(get(self.0, (&raw mut c).cast::<sockaddr>(), &raw mut length))?;
+            Ok(socket_address::read((&raw const c).cast()).expect("an address"))
+        }
+    }
+
+    fn set(&self, level: c_int, name: c_int, value: c_int) -> Result<c_int, c_int> {
+        let value = &raw const value;
+        // SAFETY: the value is a local.
+        result(unsafe { (cm().rsetsockopt)(self.0, level, name, value.cast(), 4) })
+    }
+
+    fn get(&self, level: c_int, name: c_int) -> Result<c_int, c_int> {
+        let (mut value, mut length) = (0, 4);
+        // SAFETY: the places are locals.
+        result(unsafe { (cm().rgetsockopt)(self.0, level, name, (&raw mut value).cast(), &raw mut length) })?;
+        assert_eq!(length, 4);
+        Ok(value)
+    }
+
+    fn control(&self, command: c_int, argument: c_int) -> Result<c_int, c_int> {
+        // SAFETY: it takes numbers.
+        result(unsafe { super::rfcntl(self.0, command, c_long::from(argument)) })
+    }
+
+    fn make_nonblocking(&self) {
+        assert_eq!(self.control(libc::F_SETFL, libc::O_NONBLOCK), Ok(0));
+    }
+
+    /// What it has of these, within this time.
+    fn poll(&self, events: i16, milliseconds: c_int) -> i16 {
+        let mut fd = libc::pollfd { fd: self.0, events, revents: 0 };
+        // SAFETY: one entry.
+        let ready = result(unsafe { (cm().rpoll)(&raw mut fd, 1, milliseconds) }).expect("it can be polled");
+        assert_eq!(ready, c_int::from(fd.revents != 0));
+        fd.revents
+    }
+}
+
+impl Drop for Sock {
+    fn drop(&mut self) {
+        // SAFETY: it takes a number.
+        let closed = unsafe { (cm().rclose)(self.0) };
+        assert!(closed == 0 || std::thread::panicking());
+    }
+}
+
+fn any(domain: c_int) -> SocketAddr {
+    let ip: IpAddr =
+        if domain == libc::AF_INET { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() };
+    (ip, 0).into()
+}
+
+/// A listener at a port of its own.
+fn listener(domain: c_int) -> (Sock, SocketAddr) {
+    let listener = Sock::new(domain);
+    listener.bind(any(domain)).expect("a free port");
+    listener.listen(16).expect("it can listen");
+    let address = listener.name(false).expect("it has one");
+    (listener, address)
+}
+
+/// Both ends of a connection; what is to be done to them before, first.
+fn pair_with(prepare: impl Fn(&Sock)) -> (Sock, Sock) {
+    let (listener, address) = listener(libc::AF_INET);
+    prepare(&listener);
+    let active = Sock::new(libc::AF_INET);
+    prepare(&active);
+    let passive = std::thread::scope(|scope| {
+        let accepted = scope.spawn(|| listener.accept());
+        active.connect(address).expect("there is a listener");
+        accepted.join().expect("no panic").expect("a connection")
+    });
+    (active, passive)
+}
+
+fn pair() -> (Sock, Sock) {
+    pair_with(|_| ())
+}

@@ -1,0 +1,159 @@
+//! Who may send how much: no message is sent for which the other side has no receive.
+//!
+//! A side begins with as many *credits* as the other has receives, and each message takes one. What the other has posted anew
+//! it says along with its own messages, and by a message of its own when that is a quarter of all its receives.
+//!
+//! Such messages need credits, too: data leave the last [`RESERVE`] to them. Between two messages from the other side, at
+//! most all of one's receives are used up, which makes four such messages; and there is one end of a stream. So who
+//! has read something can always say so.
+
+/// The credits that data leave to other messages.
+pub(super) const RESERVE: u32 = 8;
+
+/// One side's view.
+#[derive(Debug)]
+pub(super) struct Window {
+    /// The other side's receives, and how many of them are free.
+    theirs: u32,
+    credits: u32,
+    /// Our receives, and how many of them the other side does not know to be free again.
+    ours: u32,
+    owed: u32,
+}
+
+impl Window {
+    pub(super) fn new(ours: u16, theirs: u16) -> Self {
+        Self { theirs: theirs.into(), credits: theirs.into(), ours: ours.into(), owed: 0 }
+    }
+
+    pub(super) fn has_room_for_data(&self) -> bool {
+        self.credits > RESERVE
+    }
+
+    pub(super) fn has_room(&self) -> bool {
+        self.credits > 0
+    }
+
+    /// A message is sent; it says that so many receives were posted.
+    pub(super) fn send(&mut self) -> u16 {
+        self.credits -= 1;
+        let owed = self.owed.min(u16::MAX.into());
+        self.owed -= owed;
+        owed as u16
+    }
+
+    /// The other side has posted so many; `false` if it cannot have.
+    #[must_use]
+    pub(super) fn gain(&mut self, credits: u16) -> bool {
+        self.credits += u32::from(credits);
+        self.credits <= self.theirs
+    }
+
+    /// A receive was posted anew; `false` if the other side sends without credits.
+    #[must_use]
+    pub(super) fn owe(&mut self) -> bool {
+        self.owed += 1;
+        self.owed <= self.ours
+    }
+
+    /// Whether the other side is to be told of receives now.
+    pub(super) fn is_due(&self) -> bool {
+        self.owed >= self.ours / 4
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::super::message::LEAST_SLOTS;
+    use super::*;
+
+    /// A side that sends as much as it can and reads when it is told to.
+    struct Side {
+        window: Window,
+        /// Messages in its receives: whether they are data, and what they say.
+        received: std::collections::VecDeque<(bool, u16)>,
+        data: u32,
+    }
+
+    fn send(from: &mut Side, to: &mut Side, is_data: bool) {
+        let credits = from.window.send();
+        to.received.push_back((is_data, credits));
+        assert!(to.received.len() as u32 <= to.window.ours, "no receive");
+    }
+
+    /// Takes what has come in; data stay in their receives unless they are read.
+    fn read(side: &mut Side, other: &mut Side, most: usize) {
+        let mut unread = 0;
+        while let Some(&(is_data, credits)) = side.received.get(unread) {
+            assert!(side.window.gain(credits));
+            side.received[unread].1 = 0;
+            if is_data && side.data as usize >= most {
+                unread += 1;
+                continue;
+            }
+            side.received.remove(unread);
+            side.data += u32::from(is_data);
+            assert!(side.window.owe());
+            if side.window.is_due() {
+                assert!(side.window.has_room(), "what was read can always be told");
+                send(side, other, false);
+            }
+        }
+        side.data = 0;
+    }
+
+    /// Whatever the order of reading and writing: nobody sends without a receive, no credit gets lost, and in the end both can
+    /// send again.
+    #[test]
+    fn nobody_is_stuck_or_overrun() {
+        let mut random = 1_u64;
+        let mut next = move |below: u64| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (random >> 33) % below
+        };
+        for (one, two) in [(LEAST_SLOTS, LEAST_SLOTS), (16, 200), (64, 17), (128, 128)] {
+            let side = |ours, theirs| Side {
+                window: Window::new(ours, theirs),
+                received: std::collections::VecDeque::new(),
+                data: 0,
+            };
+            let mut sides = [side(one, two), side(two, one)];
+            let rounds = if cfg!(miri) { 200 } else { 20_000 };
+            for _ in 0..rounds {
+                let [a, b] = &mut sides;
+                let (from, to) = if next(2) == 0 { (a, b) } else { (b, a) };
+                match next(3) {
+                    0 => read(from, to, next(40) as usize),
+                    _ => {
+                        for _ in 0..next(200) {
+                            if from.window.has_room_for_data() {
+                                send(from, to, true);
+                            }
+                        }
+                    }
+                }
+            }
+            for _ in 0..8 {
+                let [a, b] = &mut sides;
+                read(a, b, usize::MAX);
+                read(b, a, usize::MAX);
+            }
+            for side in &sides {
+                assert!(side.window.has_room_for_data(), "{:?}", side.window);
+            }
+            let total = |a: &Window, b: &Window| (a.credits + b.owed, b.ours);
+            let [a, b] = &sides;
+            assert_eq!(total(&a.window, &b.window).0, total(&a.window, &b.window).1);
+            assert_eq!(total(&b.window, &a.window).0, total(&b.window, &a.window).1);
+        }
+    }
+
+    #[test]
+    fn more_than_there_are_receives_cannot_be() {
+        let mut window = Window::new(16, 16);
+        assert!(!window.gain(1));
+        let mut window = Window::new(16, 16);
+        assert!((0..16).all(|_| window.owe()));
+        assert!(!window.owe());
+    }
+}

@@ -1,0 +1,269 @@
+//! Memory windows: what lies between a request and its execution, and what a peer says that it has invalidated.
+
+use std::ptr;
+
+use rdma_mummy_sys::types::*;
+use rdma_mummy_sys::verbs;
+
+use crate::shared::slot::Delivery;
+use crate::verbs::bench::*;
+use crate::verbs::memory_window::mw_of;
+use crate::verbs::testing::{errno, table};
+
+const RC: ibv_qp_type = ibv_qp_type::IBV_QPT_RC;
+const REFUSED: ibv_wc_status = ibv_wc_status::IBV_WC_REM_ACCESS_ERR;
+
+/// A domain with a region that windows are bound to.
+struct Ground<'a> {
+    bench: &'a Bench,
+    pd: *mut ibv_pd,
+    mr: *mut ibv_mr,
+}
+
+impl<'a> Ground<'a> {
+    fn of(bench: &'a Bench, pd: *mut ibv_pd) -> Self {
+        let access = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE | ibv_access_flags::IBV_ACCESS_MW_BIND;
+        // SAFETY: the domain is live, and so is the memory, until this is ended.
+        let mr = unsafe { verbs::ibv_reg_mr(table(), pd, bench.memory.cast(), SIZE, access.0 as i32) };
+        assert!(!mr.is_null(), "errno {}", errno());
+        Self { bench, pd, mr }
+    }
+
+    fn window(&self, mw_type: ibv_mw_type) -> *mut ibv_mw {
+        // SAFETY: the domain is live.
+        let mw = unsafe { verbs::ibv_alloc_mw(self.pd, mw_type) };
+        assert!(!mw.is_null(), "errno {}", errno());
+        mw
+    }
+
+    /// Posts a request that binds the window to the first word of the memory.
+    fn bind(&self, qp: *mut ibv_qp, wr_id: u64, mw: *mut ibv_mw, rkey: u32) {
+        let access = ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0;
+        let bind_info =
+            ibv_mw_bind_info { mr: self.mr, addr: self.bench.at(0), length: 8, mw_access_flags: access };
+        let posted = self.bench.send(qp, wr_id, 0, |wr| {
+            wr.opcode = ibv_wr_opcode::IBV_WR_BIND_MW;
+            wr.__bindgen_anon_2.bind_mw = ibv_send_wr__bindgen_ty_4__bindgen_ty_1 { mw, rkey, bind_info };
+        });
+        assert_eq!(posted, 0);
+    }
+
+    /// A window that is bound to the queue pair, and its key.
+    fn bound(&self, qp: *mut ibv_qp) -> (*mut ibv_mw, u32) {
+        let mw = self.window(ibv_mw_type::IBV_MW_TYPE_2);
+        let key = next(mw);
+        self.bind(qp, 90, mw, key);
+        assert_eq!(self.bench.results(), [(90, SUCCESS)]);
+        (mw, key)
+    }
+
+    /// What becomes of a write by a key.
+    fn write(&self, qp: *mut ibv_qp, rkey: u32) -> ibv_wc_status {
+        let remote_addr = self.bench.at(0);
+        let posted = self.bench.send(qp, 91, 8, |wr| {
+            wr.opcode = ibv_wr_opcode::IBV_WR_RDMA_WRITE;
+            wr.wr.rdma = ibv_send_wr__bindgen_ty_2__bindgen_ty_1 { remote_addr, rkey };
+        });
+        assert_eq!(posted, 0);
+        let [(91, status)] = self.bench.results()[..] else { panic!("one completion") };
+        status
+    }
+
+    fn end(self) {
+        // SAFETY: nothing uses it any more.
+        assert_eq!(unsafe { (table().ibv_dereg_mr)(self.mr) }, 0);
+    }
+}
+
+/// The key that a window of type 2 can be bound with next.
+fn next(mw: *mut ibv_mw) -> u32 {
+    // SAFETY: the window lives.
+    verbs::ibv_inc_rkey(unsafe { (*mw).rkey })
+}
+
+fn dealloc(mw: *mut ibv_mw) {
+    // SAFETY: the window lives, and is not used any more.
+    assert_eq!(unsafe { verbs::ibv_dealloc_mw(mw) }, 0);
+}
+
+fn send_with_inv(bench: &Bench, qp: *mut ibv_qp, wr_id: u64, key: u32) {
+    let posted = bench.send(qp, wr_id, 8, |wr| {
+        wr.opcode = ibv_wr_opcode::IBV_WR_SEND_WITH_INV;
+        wr.__bindgen_anon_1.invalidate_rkey = key;
+    });
+    assert_eq!(posted, 0);
+}
+
+/// An empty message takes the next receive and says that it has invalidated a key. Who maps the segment can say so.
+fn lie(qp: *mut ibv_qp, key: u32) {
+    let state = inner(qp);
+    let (segment, card) = (state.rnic.node().segment(), state.card());
+    let slots = card.slots.check().expect("a receive queue");
+    let index = state.entry().cursor() % slots.count();
+    let slot = segment.slot(&slots, index).expect("a slot");
+    let claim = slot.header.claim(0).expect("a receive");
+    let wc_flags = ibv_wc_flags::IBV_WC_WITH_INV.0 as u8;
+    assert!(slot.header.finish(claim, &Delivery { wc_flags, imm_data: key, ..Delivery::default() }));
+    state.entry().set_cursor(slots.next(index));
+    segment.completion_queue(card.recv_cq).expect("a queue").announce(card.source, false);
+}
+
+/// The only completion: its status, and the key that it says was invalidated.
+fn told(bench: &Bench) -> (ibv_wc_status, Option<u32>) {
+    let [wc] = bench.poll()[..] else { panic!("one completion") };
+    let with_inv = wc.wc_flags & ibv_wc_flags::IBV_WC_WITH_INV.0 != 0;
+    // SAFETY: any number is a key; the flag says whether this is meant as one.
+    let key = unsafe { wc.__bindgen_anon_1.invalidated_rkey };
+    (wc.status, with_inv.then_some(key))
+}
+
+#[test]
+fn what_was_bound_anew_before_the_poll_stays() {
+    let bench = Bench::new(16);
+    let ground = Ground::of(&bench, bench.pd);
+    let [one, other] = bench.pair(RC);
+    let (mw, key) = ground.bound(other);
+    (1..=3).for_each(|id| assert_eq!(bench.receive(other, id, 64), 0));
+    send_with_inv(&bench, one, 10, key);
+    // The same key again: the program may choose it. Once more, and both messages are still to be polled.
+    ground.bind(other, 11, mw, key);
+    send_with_inv(&bench, one, 12, key);
+    ground.bind(other, 13, mw, key);
+    let mut results = bench.results();
+    results.sort_unstable_by_key(|result| result.0);
+    assert_eq!(results, [1, 2, 10, 11, 12, 13].map(|id| (id, SUCCESS)));
+    assert_eq!(ground.write(one, key), SUCCESS);
+    // Of those two messages nothing is left that a later one could refer to.
+    lie(other, key);
+    assert_eq!(told(&bench), (SUCCESS, Some(key)));
+    assert_eq!(ground.write(one, key), REFUSED);
+    destroy(one);
+    destroy(other);
+    dealloc(mw);
+    ground.end();
+}
+
+#[test]
+fn what_a_peer_says_that_it_has_invalidated_is_so() {
+    let bench = Bench::new(16);
+    let ground = Ground::of(&bench, bench.pd);
+    let [one, other] = bench.pair(RC);
+    let (mw, key) = ground.bound(other);
+    (1..=2).for_each(|id| assert_eq!(bench.receive(other, id, 64), 0));
+    // Of nobody, or not any more: it is so.
+    lie(other, key ^ 1);
+    assert_eq!(told(&bench), (SUCCESS, Some(key ^ 1)));
+    assert_eq!(ground.write(one, key), SUCCESS);
+    // Of this pair: it is made so.
+    lie(other, key);
+    assert_eq!(told(&bench), (SUCCESS, Some(key)));
+    assert_eq!(ground.write(one, key), REFUSED);
+    destroy(one);
+    destroy(other);
+    dealloc(mw);
+    ground.end();
+}
+
+#[test]
+fn what_a_peer_may_not_invalidate_stays_whatever_it_says() {
+    let bench = Bench::new(16);
+    let ground = Ground::of(&bench, bench.pd);
+    let elsewhere = Ground::of(&bench, bench.opened.pd());
+    let user = bench.pair(RC);
+    let neighbour = bench.qp_of(elsewhere.pd, RC, ptr::null_mut());
+    let neighbours_peer = bench.qp(RC, ptr::null_mut());
+    bench.connect([neighbours_peer, neighbour]);
+    let (of_another_pair, pairs_key) = ground.bound(user[1]);
+    let (of_another_domain, domains_key) = elsewhere.bound(neighbour);
+    // SAFETY: the region lives.
+    let regions_key = unsafe { (*bench.mr).rkey };
+    let of_type_1 = ground.window(ibv_mw_type::IBV_MW_TYPE_1);
+    let type_1_key = next(of_type_1);
+    ground.bind(user[1], 92, of_type_1, type_1_key);
+    assert_eq!(bench.results(), [(92, SUCCESS)]);
+    for key in [pairs_key, domains_key, regions_key, type_1_key] {
+        let [one, other] = bench.pair(RC);
+        assert_eq!(bench.receive(other, 1, 64), 0);
+        lie(other, key);
+        assert_eq!(told(&bench).0, ibv_wc_status::IBV_WC_REM_INV_REQ_ERR, "{key:#x}");
+        assert_eq!(inner(other).state(), ibv_qp_state::IBV_QPS_ERR);
+        destroy(one);
+        destroy(other);
+    }
+    for (ground, qp, key) in [
+        (&ground, user[0], pairs_key),
+        (&elsewhere, neighbours_peer, domains_key),
+        (&ground, user[0], regions_key),
+        (&ground, user[0], type_1_key),
+    ] {
+        assert_eq!(ground.write(qp, key), SUCCESS, "{key:#x}");
+    }
+    [user[0], user[1], neighbour, neighbours_peer].into_iter().for_each(destroy);
+    [of_another_pair, of_another_domain, of_type_1].into_iter().for_each(dealloc);
+    let pd = elsewhere.pd;
+    [ground, elsewhere].into_iter().for_each(Ground::end);
+    // SAFETY: nothing of it is left.
+    assert_eq!(unsafe { (table().ibv_dealloc_pd)(pd) }, 0);
+}
+
+/// A connection's end is the end of what its peer has to tell.
+#[test]
+fn a_new_connection_knows_nothing_of_what_the_last_one_invalidated() {
+    let bench = Bench::new(16);
+    let ground = Ground::of(&bench, bench.pd);
+    let [one, other] = bench.pair(RC);
+    let (mw, key) = ground.bound(other);
+    assert_eq!(bench.receive(other, 1, 64), 0);
+    send_with_inv(&bench, one, 10, key);
+    for qp in [one, other] {
+        assert_eq!(modify(qp, in_state(ibv_qp_state::IBV_QPS_RESET)), 0);
+    }
+    bench.results();
+    bench.connect([one, other]);
+    ground.bind(other, 11, mw, key);
+    assert_eq!(bench.results(), [(11, SUCCESS)]);
+    assert_eq!(bench.receive(other, 2, 64), 0);
+    lie(other, key);
+    assert_eq!(told(&bench), (SUCCESS, Some(key)));
+    assert_eq!(ground.write(one, key), REFUSED);
+    destroy(one);
+    destroy(other);
+    dealloc(mw);
+    ground.end();
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "minutes; thousands of windows")]
+fn a_request_binds_the_window_that_it_was_posted_for_and_no_other() {
+    let bench = Bench::new(16);
+    let ground = Ground::of(&bench, bench.pd);
+    let [one, other] = bench.pair(RC);
+    let first = ground.window(ibv_mw_type::IBV_MW_TYPE_2);
+    // SAFETY: the window lives.
+    let index = unsafe { mw_of(first) }.index();
+    // There is no receive yet, and the request behind has to wait.
+    assert_eq!(bench.send(one, 10, 8, |_| {}), 0);
+    ground.bind(one, 11, first, next(first));
+    let key = next(first);
+    dealloc(first);
+    // Indices come back in turn: after as many as there are at rest and at a time, in all tests.
+    let second = (0..10_000).find_map(|_| {
+        let mw = ground.window(ibv_mw_type::IBV_MW_TYPE_2);
+        // SAFETY: the window lives.
+        let found = unsafe { mw_of(mw) }.index() == index;
+        if !found {
+            dealloc(mw);
+        }
+        found.then_some(mw)
+    });
+    let second = second.expect("the index comes back");
+    assert_eq!(bench.receive(other, 1, 64), 0);
+    let mut results = bench.wait_for(3);
+    results.sort_unstable_by_key(|result| result.0);
+    assert_eq!(results, [(1, SUCCESS), (10, SUCCESS), (11, ibv_wc_status::IBV_WC_MW_BIND_ERR)]);
+    assert!(inner(one).rnic.regions().read(key).is_none());
+    destroy(one);
+    destroy(other);
+    dealloc(second);
+    ground.end();
+}

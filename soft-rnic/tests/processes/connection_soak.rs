@@ -1,0 +1,400 @@
+//! Two processes that connect, accept, reject and disconnect at random, and are killed and stopped at random moments: whoever
+//! survives is told of the end of all that it had with the dead, and has nothing left of it.
+//!
+//! A *worker* listens, and does what chance says with ids to the other worker and to itself. This process tells each of the
+//! other's port, kills or stops one of them, and has the survivor let go of everything and count.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use libtest_mimic::{Failed, Trial};
+use rustix::process::Signal;
+
+use crate::cm::{Channel, Counts, Event, Id, Kind, warm_up};
+use crate::role::{Role, fabric, say, told};
+use crate::soak::{Chance, number};
+
+/// How many calls (connects, accepts, rejects, disconnects) both make, unless `SOFT_RNIC_SOAK` says, which counts moments; what
+/// chance is drawn from, unless `SOFT_RNIC_SEED` does.
+const CALLS: u64 = 10_000;
+const CALLS_A_MOMENT: u64 = 100;
+/// No round takes that long.
+const PATIENCE: Duration = Duration::from_secs(40);
+/// What a worker does in a round.
+const ACTIONS: u32 = 2500;
+/// Ids of a worker.
+const IDS: usize = 48;
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![Trial::test("soak::connections_of_those_who_are_killed_and_stopped", soak)]
+}
+
+/// Calls that have succeeded.
+#[derive(Clone, Copy, Debug, Default)]
+struct Calls([u64; 4]);
+
+const CONNECT: usize = 0;
+const ACCEPT: usize = 1;
+const REJECT: usize = 2;
+const DISCONNECT: usize = 3;
+
+impl Calls {
+    fn sum(self) -> u64 {
+        self.0.iter().sum()
+    }
+}
+
+/// What an id waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// An event.
+    Waits,
+    /// Somebody has asked for a connection.
+    Requested,
+    Established,
+    /// To be destroyed.
+    Over,
+}
+
+struct Worker {
+    channel: Channel,
+    listener: Id,
+    port: u16,
+    peer: Option<u16>,
+    ids: HashMap<Id, State>,
+    chance: Chance,
+    calls: Calls,
+}
+
+/// Plays a worker.
+pub(crate) fn worker(arguments: &[String]) {
+    warm_up();
+    let channel = Channel::new();
+    let listener = channel.id();
+    let port = listener.listen(0, 64);
+    let seed = arguments[0].parse().expect("a number");
+    let (ids, calls) = (HashMap::new(), Calls::default());
+    let mut worker = Worker { channel, listener, port, peer: None, ids, chance: Chance(seed), calls };
+    let before = Counts::now();
+    say(&format!("port {port}"));
+    while let Some(line) = told() {
+        let mut words = line.split(' ');
+        match words.next().unwrap_or_default() {
+            "peer" => worker.peer = words.next().map(|port| port.parse().expect("a port")),
+            "run" => {
+                for action in 0..ACTIONS {
+                    worker.act();
+                    if action % 50 == 0 {
+                        worker.report();
+                    }
+                }
+                worker.report();
+                say("ran");
+            }
+            // The other one is dead.
+            "rest" => {
+                worker.hear_all_ends();
+                worker.destroy_all();
+                before.expect();
+                say("clean");
+            }
+            "end" => {
+                worker.destroy_all();
+                worker.listener.destroy();
+                worker.channel.destroy();
+                say("ended");
+                return;
+            }
+            other => panic!("{other}?"),
+        }
+    }
+}
+
+impl Worker {
+    fn report(&mut self) {
+        let [connects, accepts, rejects, disconnects] = core::mem::take(&mut self.calls).0;
+        say(&format!("calls {connects} {accepts} {rejects} {disconnects}"));
+    }
+
+    /// Notes a call. What the other side does in the meantime may have been in its way.
+    fn note(&mut self, kind: usize, result: Result<(), i32>) {
+        match result {
+            Ok(()) => self.calls.0[kind] += 1,
+            Err(error) => {
+                assert!([libc::EINVAL, libc::ENOTCONN].contains(&error), "call {kind}: error {error}")
+            }
+        }
+    }
+
+    /// Does one thing.
+    fn act(&mut self) {
+        while let Some(event) = self.channel.event(Duration::ZERO) {
+            self.hear(&event);
+        }
+        let choice = self.chance.below(10);
+        match choice {
+            0..3 if self.ids.len() < IDS => self.open(),
+            3..5 => {
+                if let Some(id) = self.any(State::Requested) {
+                    if self.chance.below(4) == 0
+                        && let Err(error) = id.make_qp()
+                    {
+                        assert_eq!(error, libc::EINVAL, "who has asked may have gone away");
+                    }
+                    let accepted = id.accept(b"welcome");
+                    self.note(ACCEPT, accepted);
+                    self.ids.insert(id, if accepted.is_ok() { State::Waits } else { State::Over });
+                }
+            }
+            5 => {
+                if let Some(id) = self.any(State::Requested) {
+                    self.note(REJECT, id.reject(b"no"));
+                    self.ids.insert(id, State::Over);
+                }
+            }
+            6..8 => {
+                if let Some(id) = self.any(State::Established) {
+                    self.note(DISCONNECT, id.disconnect());
+                    self.ids.insert(id, State::Waits);
+                }
+            }
+            8 => {
+                if let Some(id) = self.any(State::Over) {
+                    self.destroy(id);
+                }
+            }
+            // Whatever it waits for.
+            _ if self.chance.below(8) == 0 || self.ids.len() >= IDS => {
+                let states = [State::Waits, State::Requested, State::Established, State::Over];
+                let state = states[self.chance.below(4) as usize];
+                if let Some(id) = self.any(state) {
+                    self.destroy(id);
+                }
+            }
+            _ => {
+                if let Some(event) = self.channel.event(Duration::from_millis(1)) {
+                    self.hear(&event);
+                }
+            }
+        }
+    }
+
+    /// An id in a state.
+    fn any(&mut self, state: State) -> Option<Id> {
+        let mut there: Vec<_> = self.ids.iter().filter(|(_, of)| **of == state).map(|(id, _)| *id).collect();
+        if there.is_empty() {
+            return None;
+        }
+        let chosen = self.chance.below(there.len() as u64) as usize;
+        Some(there.swap_remove(chosen))
+    }
+
+    fn open(&mut self) {
+        let port = self.peer.filter(|_| self.chance.below(5) > 0).unwrap_or(self.port);
+        let id = self.channel.id();
+        id.resolve_addr(port).expect("it is this host's");
+        self.ids.insert(id, State::Waits);
+    }
+
+    fn destroy(&mut self, id: Id) {
+        self.ids.remove(&id);
+        id.destroy();
+    }
+
+    /// Every id whose other end is not here is told of its end, but for requests: they have no events before they are accepted.
+    fn hear_all_ends(&mut self) {
+        let begin = Instant::now();
+        loop {
+            while let Some(event) = self.channel.event(Duration::from_millis(1)) {
+                self.hear(&event);
+            }
+            let ends: Vec<_> = self.ids.keys().map(|id| id.ports()).collect();
+            let is_left = |id: &Id, state: State| {
+                let (here, there) = id.ports();
+                !matches!(state, State::Over | State::Requested) && !ends.contains(&(there, here))
+            };
+            let left: Vec<_> = self.ids.iter().filter(|(id, state)| is_left(id, **state)).collect();
+            if left.is_empty() {
+                return;
+            }
+            assert!(begin.elapsed() < PATIENCE / 4, "nobody tells of the end of {left:?}");
+        }
+    }
+
+    fn destroy_all(&mut self) {
+        for id in core::mem::take(&mut self.ids).into_keys() {
+            id.destroy();
+        }
+        // Requests that were not taken.
+        while let Some(event) = self.channel.event(Duration::ZERO) {
+            assert_eq!(event.kind, Kind::RDMA_CM_EVENT_CONNECT_REQUEST, "of an id that is not there");
+            event.id.destroy();
+        }
+    }
+
+    fn hear(&mut self, event: &Event) {
+        let id = event.id;
+        let known = self.ids.contains_key(&id);
+        assert!(
+            known || event.kind == Kind::RDMA_CM_EVENT_CONNECT_REQUEST,
+            "{event:?} of an id that is not there"
+        );
+        let state = match event.kind {
+            Kind::RDMA_CM_EVENT_ADDR_RESOLVED => {
+                id.resolve_route().expect("its address is known");
+                State::Waits
+            }
+            Kind::RDMA_CM_EVENT_ROUTE_RESOLVED => {
+                if self.chance.below(4) == 0 {
+                    id.make_qp().expect("a queue pair");
+                }
+                let asked = id.connect(b"hello");
+                self.note(CONNECT, asked);
+                State::Waits
+            }
+            Kind::RDMA_CM_EVENT_CONNECT_REQUEST => {
+                assert!(event.data.starts_with(b"hello"), "{event:?}");
+                State::Requested
+            }
+            Kind::RDMA_CM_EVENT_CONNECT_RESPONSE => {
+                assert!(event.data.starts_with(b"welcome"), "{event:?}");
+                // The other side may be gone by now.
+                if id.establish().is_ok() { State::Established } else { State::Over }
+            }
+            Kind::RDMA_CM_EVENT_ESTABLISHED => State::Established,
+            Kind::RDMA_CM_EVENT_REJECTED => {
+                assert!([4, 8, 28].contains(&event.status), "{event:?}");
+                State::Over
+            }
+            Kind::RDMA_CM_EVENT_CONNECT_ERROR | Kind::RDMA_CM_EVENT_UNREACHABLE => State::Over,
+            Kind::RDMA_CM_EVENT_DISCONNECTED => {
+                if self.ids.get(&id) == Some(&State::Established) {
+                    self.note(DISCONNECT, id.disconnect());
+                }
+                State::Over
+            }
+            Kind::RDMA_CM_EVENT_TIMEWAIT_EXIT => State::Over,
+            _ => panic!("{event:?}"),
+        };
+        self.ids.insert(id, state);
+    }
+}
+
+/// The two workers.
+struct Pair {
+    fabric: String,
+    chance: Chance,
+    workers: [Role; 2],
+    ports: [u16; 2],
+    calls: Calls,
+}
+
+impl Pair {
+    fn worker(fabric: &str, chance: &mut Chance) -> (Role, u16) {
+        let seed = chance.next();
+        let variables =
+            [("SOFT_RNIC_FABRIC", fabric), ("SOFT_RNIC_TIME_SCALE", "0.01"), ("SOFT_RNIC_TEST_ALARM", "300")];
+        let role = Role::start(&format!("cm-worker {seed}"), &variables);
+        let port = role.hear();
+        let port = port.strip_prefix("port ").and_then(|port| port.parse().ok()).expect("a port");
+        (role, port)
+    }
+
+    /// Waits until a worker says this; counts the calls that it tells of until then.
+    fn wait_for(&mut self, side: usize, what: &str) -> Result<(), Failed> {
+        let begin = Instant::now();
+        loop {
+            let line = self.workers[side].hear_within(PATIENCE.saturating_sub(begin.elapsed()));
+            let line = line.map_err(|error| format!("worker {side} does not say {what:?}: {error}"))?;
+            if line == what {
+                return Ok(());
+            }
+            self.count(&line);
+        }
+    }
+
+    /// What a worker had said that is dead now.
+    fn count_rest(&mut self, side: usize) {
+        while let Ok(line) = self.workers[side].hear_within(Duration::from_millis(1)) {
+            self.count(&line);
+        }
+    }
+
+    fn count(&mut self, line: &str) {
+        let Some(numbers) = line.strip_prefix("calls ") else { return };
+        let numbers = numbers.split(' ').map(|number| number.parse::<u64>().expect("a number"));
+        self.calls.0.iter_mut().zip(numbers).for_each(|(sum, number)| *sum += number);
+    }
+
+    fn round(&mut self) -> Result<bool, Failed> {
+        for side in 0..2 {
+            let peer = self.ports[1 - side];
+            self.workers[side].tell(&format!("peer {peer}"));
+            self.workers[side].tell("run");
+        }
+        std::thread::sleep(Duration::from_millis(self.chance.below(150)));
+        let side = self.chance.below(2) as usize;
+        if self.chance.below(3) == 0 {
+            let worker = &self.workers[side];
+            worker.signal(Signal::STOP);
+            std::thread::sleep(Duration::from_millis(self.chance.below(40)));
+            worker.signal(Signal::CONT);
+            self.wait_for(0, "ran")?;
+            self.wait_for(1, "ran")?;
+            return Ok(false);
+        }
+        if let Some(status) = self.workers[side].child.try_wait()? {
+            return Err(format!("worker {side} has ended by itself: {status}").into());
+        }
+        self.workers[side].signal(Signal::KILL);
+        self.workers[side].wait_dead();
+        self.count_rest(side);
+        self.wait_for(1 - side, "ran")?;
+        self.workers[1 - side].tell("rest");
+        self.wait_for(1 - side, "clean")?;
+        (self.workers[side], self.ports[side]) = Self::worker(&self.fabric, &mut self.chance);
+        Ok(true)
+    }
+}
+
+fn soak() -> Result<(), Failed> {
+    let seed = number("SOFT_RNIC_SEED").unwrap_or_else(|| u64::from(std::process::id()));
+    let wanted = number("SOFT_RNIC_SOAK").map_or(CALLS, |moments| moments * CALLS_A_MOMENT);
+    let result = soak_from(seed, wanted);
+    result.map_err(|error| {
+        let message = error.message().unwrap_or("failed").to_owned();
+        format!("seed {seed} (SOFT_RNIC_SEED): {message}").into()
+    })
+}
+
+fn soak_from(seed: u64, wanted: u64) -> Result<(), Failed> {
+    println!("seed {seed}");
+    let begin = Instant::now();
+    let fabric = fabric();
+    let mut chance = Chance(seed);
+    let (one, port) = Pair::worker(&fabric, &mut chance);
+    let (other, other_port) = Pair::worker(&fabric, &mut chance);
+    let (workers, ports) = ([one, other], [port, other_port]);
+    let mut pair = Pair { fabric, chance, workers, ports, calls: Calls::default() };
+    let (mut kills, mut rounds) = (0, 0);
+    while pair.calls.sum() < wanted || kills < 5 {
+        kills += u32::from(pair.round()?);
+        rounds += 1;
+    }
+    for side in 0..2 {
+        pair.workers[side].tell("end");
+        pair.wait_for(side, "ended")?;
+    }
+    let Pair { fabric, workers, calls, .. } = pair;
+    workers.into_iter().for_each(Role::finish);
+    let names = std::fs::read_to_string("/proc/net/unix")?;
+    let left: Vec<_> = names.lines().filter(|line| line.contains(&format!("soft-rnic/{fabric}"))).collect();
+    if !left.is_empty() {
+        return Err(format!("names are left: {left:?}").into());
+    }
+    println!("{calls:?} in {rounds} rounds, {kills} kills, {:?}", begin.elapsed());
+    if calls.0.iter().any(|count| *count < wanted / 50) {
+        return Err(format!("too few of some kind: {calls:?}").into());
+    }
+    Ok(())
+}

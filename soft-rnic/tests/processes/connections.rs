@@ -1,0 +1,458 @@
+//! Connections between two processes of which one is stopped, killed, or ends, at each step: what the other is told, and that
+//! nothing is left.
+//!
+//! A *side* does what it is told: `active` connects, `passive` listens.
+
+use std::time::Duration;
+
+use libtest_mimic::{Failed, Trial};
+use rdma_mummy_sys::types::rdma_cm_event_type as Kind;
+use rustix::process::Signal;
+
+use crate::cm::{Channel, Counts, Event, Id, PATIENCE, good_way, warm_up};
+use crate::role::{Role, fabric, say, told};
+
+const PORT: u16 = 7471;
+/// For what must not happen.
+const SHORT: Duration = Duration::from_millis(150);
+/// Reasons of a rejection.
+const INVALID_SERVICE_ID: i32 = 8;
+const CONSUMER_DEFINED: i32 = 28;
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let mut trials = vec![
+        Trial::test("connections::a_whole_life_between_two_processes", whole_life),
+        Trial::test("connections::a_rejection_comes_before_the_end_of_who_rejects", reject_and_die),
+        Trial::test("connections::a_process_that_ends_disconnects", end_by_itself),
+        Trial::test("connections::nobody_listens", nobody_listens),
+        Trial::test("connections::a_forked_child_is_shut_out_and_its_parent_goes_on", forks),
+        Trial::test("connections::a_port_that_moves_is_found", moving_port),
+    ];
+    for step in Step::ALL {
+        for victim in [Side::Active, Side::Passive] {
+            let (name, of) = (step.name(), victim.name());
+            trials
+                .push(Trial::test(format!("connections::{of}_killed_{name}"), move || killed(step, victim)));
+            trials.push(Trial::test(format!("connections::{of}_stopped_{name}"), move || {
+                stopped(step, victim)
+            }));
+        }
+    }
+    trials
+}
+
+/// How far a connection has come.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Step {
+    /// One listens, and the other knows the way.
+    Resolved,
+    /// The passive program has the request.
+    Requested,
+    /// It has accepted it. The active program has not looked yet.
+    Accepted,
+    Established,
+    /// The active program has disconnected, and the passive one has heard of it.
+    Disconnected,
+}
+
+impl Step {
+    const ALL: [Self; 5] =
+        [Self::Resolved, Self::Requested, Self::Accepted, Self::Established, Self::Disconnected];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Resolved => "before_it_is_asked",
+            Self::Requested => "when_it_was_asked",
+            Self::Accepted => "when_it_was_answered",
+            Self::Established => "when_they_are_connected",
+            Self::Disconnected => "when_they_part",
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Active,
+    Passive,
+}
+
+impl Side {
+    fn name(self) -> &'static str {
+        if self == Self::Active { "active" } else { "passive" }
+    }
+}
+
+/// Plays one side.
+pub(crate) fn side() {
+    warm_up();
+    let before = Counts::now();
+    let channel = Channel::new();
+    let (mut listener, mut id): (Option<Id>, Option<Id>) = (None, None);
+    let report = |event: Option<Event>| match event {
+        Some(Event { kind, status, data, .. }) => {
+            let text = String::from_utf8_lossy(&data).trim_end_matches('\0').to_owned();
+            say(&format!("event {} {status} {text}", kind.0));
+        }
+        None => say("nothing"),
+    };
+    let done = |result: Result<(), i32>| match result {
+        Ok(()) => say("done"),
+        Err(error) => say(&format!("error {error}")),
+    };
+    while let Some(line) = told() {
+        let mut words = line.split(' ');
+        let (word, argument) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+        let has = || id.expect("an id");
+        match word {
+            "listen" => {
+                let new = channel.id();
+                new.listen(PORT, 8);
+                listener = Some(new);
+                say("done");
+            }
+            "resolve" => {
+                let new = channel.id();
+                good_way(channel, new, PORT);
+                new.make_qp().expect("a queue pair");
+                id = Some(new);
+                say("done");
+            }
+            "request" => {
+                let event = channel.expect(Kind::RDMA_CM_EVENT_CONNECT_REQUEST);
+                event.id.make_qp().expect("a queue pair");
+                id = Some(event.id);
+                report(Some(event));
+            }
+            "connect" => done(has().connect(argument.as_bytes())),
+            "accept" => done(has().accept(argument.as_bytes())),
+            "reject" => done(has().reject(argument.as_bytes())),
+            "disconnect" => done(has().disconnect()),
+            "event" => report(channel.event(PATIENCE)),
+            "none" => report(channel.event(SHORT)),
+            "count" => {
+                let all = soft_rnic::statistics().expect("a device is open").identifiers;
+                say(&format!("count {} {} {}", all.count, all.listening, all.connected));
+            }
+            "fork" => say(&format!("forked {}", forked(channel, has()))),
+            "destroy" => {
+                id.take().expect("an id").destroy();
+                say("done");
+            }
+            "judge" => {
+                let request = channel.expect(Kind::RDMA_CM_EVENT_CONNECT_REQUEST);
+                request.id.reject(argument.as_bytes()).expect("it can be rejected");
+                // SAFETY: it ends the process.
+                unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+            }
+            "exit" => std::process::exit(0),
+            "end" => {
+                id.take().into_iter().chain(listener.take()).for_each(Id::destroy);
+                channel.destroy();
+                // The other end's process is dead by now.
+                before.expect();
+                say("clean");
+                return;
+            }
+            other => panic!("{other}?"),
+        }
+    }
+}
+
+/// Two sides.
+struct Pair {
+    active: Role,
+    passive: Role,
+}
+
+fn start(fabric: &str) -> Role {
+    // Ids that nobody answers do not outlast a test.
+    Role::start("cm-side", &[("SOFT_RNIC_FABRIC", fabric), ("SOFT_RNIC_TIME_SCALE", "1")])
+}
+
+/// Has a side do something, and checks what it says.
+#[track_caller]
+fn order(role: &mut Role, line: &str, answer: &str) {
+    role.tell(line);
+    let said = role.hear();
+    assert!(said.starts_with(answer), "{line}: {said:?}, not {answer:?}");
+}
+
+/// Has a side wait for an event with this status and data.
+#[track_caller]
+fn expect(role: &mut Role, kind: Kind, status: i32, data: &str) {
+    role.tell("event");
+    let said = role.hear();
+    assert_eq!(
+        said.trim_end(),
+        format!("event {} {status} {data}", kind.0).trim_end(),
+        "{kind:?} was wanted"
+    );
+}
+
+impl Pair {
+    fn new() -> Self {
+        let fabric = fabric();
+        Self { active: start(&fabric), passive: start(&fabric) }
+    }
+
+    fn side(&mut self, side: Side) -> &mut Role {
+        if side == Side::Active { &mut self.active } else { &mut self.passive }
+    }
+
+    /// Brings a connection to a step, from nothing.
+    fn bring_to(&mut self, step: Step) {
+        order(&mut self.passive, "listen", "done");
+        order(&mut self.active, "resolve", "done");
+        self.go_on(Step::Resolved, step);
+    }
+
+    fn go_on(&mut self, from: Step, to: Step) {
+        let steps = |step| from < step && step <= to;
+        if steps(Step::Requested) {
+            order(&mut self.active, "connect hello", "done");
+            order(&mut self.passive, "request", "event 4 0 hello");
+        }
+        if steps(Step::Accepted) {
+            order(&mut self.passive, "accept welcome", "done");
+        }
+        if steps(Step::Established) {
+            expect(&mut self.active, Kind::RDMA_CM_EVENT_ESTABLISHED, 0, "welcome");
+            expect(&mut self.passive, Kind::RDMA_CM_EVENT_ESTABLISHED, 0, "");
+        }
+        if steps(Step::Disconnected) {
+            order(&mut self.active, "disconnect", "done");
+            expect(&mut self.passive, Kind::RDMA_CM_EVENT_DISCONNECTED, 0, "");
+        }
+    }
+
+    /// From both having parted to the end of both.
+    fn end(mut self) {
+        order(&mut self.passive, "disconnect", "done");
+        expect(&mut self.active, Kind::RDMA_CM_EVENT_DISCONNECTED, 0, "");
+        for side in [Side::Active, Side::Passive] {
+            order(self.side(side), "destroy", "done");
+        }
+        self.active.finish();
+        order(&mut self.passive, "end", "clean");
+        self.passive.finish();
+    }
+}
+
+fn whole_life() -> Result<(), Failed> {
+    let mut pair = Pair::new();
+    pair.bring_to(Step::Disconnected);
+    pair.end();
+    Ok(())
+}
+
+fn killed(step: Step, victim: Side) -> Result<(), Failed> {
+    let mut pair = Pair::new();
+    pair.bring_to(step);
+    pair.side(victim).signal(Signal::KILL);
+    pair.side(victim).wait_dead();
+    let survivor = pair.side(if victim == Side::Active { Side::Passive } else { Side::Active });
+    match (step, victim) {
+        (Step::Resolved, Side::Active) => order(survivor, "none", "nothing"),
+        (Step::Resolved, Side::Passive) => {
+            order(survivor, "connect hello", "done");
+            expect(survivor, Kind::RDMA_CM_EVENT_REJECTED, INVALID_SERVICE_ID, "");
+        }
+        (Step::Requested, Side::Active) => {
+            // A request that was not accepted has no events, as in life. Either its end has been heard, or it comes after the answer.
+            survivor.tell("accept welcome");
+            let said = survivor.hear();
+            if said.starts_with("done") {
+                expect(survivor, Kind::RDMA_CM_EVENT_REJECTED, CONSUMER_DEFINED, "");
+            } else {
+                assert!(said.starts_with("error"), "accepted the dead: {said}");
+            }
+        }
+        (Step::Requested, Side::Passive) => {
+            expect(survivor, Kind::RDMA_CM_EVENT_REJECTED, CONSUMER_DEFINED, "");
+        }
+        (Step::Accepted, Side::Active) => {
+            expect(survivor, Kind::RDMA_CM_EVENT_REJECTED, CONSUMER_DEFINED, "");
+        }
+        (Step::Accepted, Side::Passive) => {
+            // The answer had come. Either the end has not been heard when it is taken, or there is nobody to establish it with,
+            // and that is all that is told (as librdmacm has it).
+            survivor.tell("event");
+            let said = survivor.hear();
+            if said.starts_with("event 9 0 welcome") {
+                expect(survivor, Kind::RDMA_CM_EVENT_DISCONNECTED, 0, "");
+            } else {
+                assert!(said.starts_with("event 6 -"), "neither established nor an error: {said}");
+            }
+            order(survivor, "none", "nothing");
+        }
+        (Step::Established, _) => expect(survivor, Kind::RDMA_CM_EVENT_DISCONNECTED, 0, ""),
+        (Step::Disconnected, Side::Active) => {
+            survivor.tell("disconnect");
+            let _ = survivor.hear();
+        }
+        (Step::Disconnected, Side::Passive) => {
+            expect(survivor, Kind::RDMA_CM_EVENT_DISCONNECTED, 0, "");
+        }
+    }
+    order(survivor, "end", "clean");
+    Ok(())
+}
+
+fn stopped(step: Step, victim: Side) -> Result<(), Failed> {
+    let mut pair = Pair::new();
+    pair.bring_to(step);
+    pair.side(victim).signal(Signal::STOP);
+    pair.side(victim).wait_stopped();
+    let other = pair.side(if victim == Side::Active { Side::Passive } else { Side::Active });
+    // What the other does next neither waits nor fails, and nothing comes of it before the first goes on.
+    let next = match (step, victim) {
+        (Step::Resolved, Side::Active) | (Step::Accepted, _) => None,
+        (Step::Resolved, Side::Passive) => Some("connect hello"),
+        (Step::Requested, Side::Active) => Some("accept welcome"),
+        (Step::Requested, Side::Passive) => None,
+        (Step::Established, _) => Some("disconnect"),
+        (Step::Disconnected, Side::Active) => Some("disconnect"),
+        (Step::Disconnected, Side::Passive) => None,
+    };
+    if let Some(next) = next {
+        order(other, next, "done");
+    }
+    let answered = step == Step::Accepted && victim == Side::Passive;
+    if !answered {
+        order(other, "none", "nothing");
+    }
+    pair.side(victim).signal(Signal::CONT);
+    match (step, victim) {
+        (Step::Resolved, Side::Passive) => {
+            order(&mut pair.passive, "request", "event 4 0 hello");
+            pair.go_on(Step::Requested, Step::Disconnected);
+        }
+        (Step::Requested, Side::Active) => pair.go_on(Step::Accepted, Step::Disconnected),
+        (Step::Established, _) => {
+            let (first, second) = if victim == Side::Passive {
+                (&mut pair.passive, &mut pair.active)
+            } else {
+                (&mut pair.active, &mut pair.passive)
+            };
+            expect(first, Kind::RDMA_CM_EVENT_DISCONNECTED, 0, "");
+            order(first, "disconnect", "done");
+            expect(second, Kind::RDMA_CM_EVENT_DISCONNECTED, 0, "");
+            for role in [first, second] {
+                order(role, "destroy", "done");
+            }
+            pair.active.finish();
+            order(&mut pair.passive, "end", "clean");
+            return Ok(());
+        }
+        (Step::Disconnected, Side::Active) => {
+            expect(&mut pair.active, Kind::RDMA_CM_EVENT_DISCONNECTED, 0, "");
+            order(&mut pair.active, "destroy", "done");
+            pair.active.finish();
+            order(&mut pair.passive, "end", "clean");
+            return Ok(());
+        }
+        _ => pair.go_on(step, Step::Disconnected),
+    }
+    pair.end();
+    Ok(())
+}
+
+fn reject_and_die() -> Result<(), Failed> {
+    for _ in 0..5 {
+        let mut pair = Pair::new();
+        pair.bring_to(Step::Resolved);
+        pair.passive.tell("judge not-today");
+        // They have not met before.
+        order(&mut pair.active, "connect hello", "done");
+        expect(&mut pair.active, Kind::RDMA_CM_EVENT_REJECTED, CONSUMER_DEFINED, "not-today");
+        pair.passive.wait_dead();
+        order(&mut pair.active, "end", "clean");
+    }
+    Ok(())
+}
+
+/// A program that ends without a word has destroyed its ids.
+fn end_by_itself() -> Result<(), Failed> {
+    for victim in [Side::Active, Side::Passive] {
+        let mut pair = Pair::new();
+        pair.bring_to(Step::Established);
+        pair.side(victim).tell("exit");
+        pair.side(victim).wait_dead();
+        let survivor = pair.side(if victim == Side::Active { Side::Passive } else { Side::Active });
+        expect(survivor, Kind::RDMA_CM_EVENT_DISCONNECTED, 0, "");
+        order(survivor, "end", "clean");
+    }
+    Ok(())
+}
+
+/// What a forked child is told of its parent's ids: what does not fail with `EIO`, and `out` if there is nothing.
+fn forked(channel: Channel, id: Id) -> String {
+    // SAFETY: this process has threads, but the child uses none of their locks: what it calls fails at once.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let results = [channel.try_id().map(drop), id.connect(b"child"), id.disconnect(), id.try_destroy()];
+        let wrong = results.iter().position(|result| *result != Err(libc::EIO));
+        // SAFETY: the child ends here; nothing of the parent's is touched.
+        unsafe { libc::_exit(wrong.map_or(0, |at| at as i32 + 1)) };
+    }
+    let mut status = 0;
+    // SAFETY: this process's child.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    if status == 0 { "out".into() } else { format!("status {status:#x}") }
+}
+
+/// A child of one side is shut out, at each step; its parent, and the other side, notice nothing of its end.
+fn forks() -> Result<(), Failed> {
+    for side in [Side::Active, Side::Passive] {
+        let mut pair = Pair::new();
+        pair.bring_to(Step::Requested);
+        order(pair.side(side), "fork", "forked out");
+        pair.go_on(Step::Requested, Step::Accepted);
+        order(pair.side(side), "fork", "forked out");
+        pair.go_on(Step::Accepted, Step::Established);
+        order(pair.side(side), "fork", "forked out");
+        for (side, count) in [(Side::Active, "count 1 0 1"), (Side::Passive, "count 2 1 1")] {
+            order(pair.side(side), "none", "nothing");
+            order(pair.side(side), "count", count);
+        }
+        pair.go_on(Step::Established, Step::Disconnected);
+        pair.end();
+    }
+    Ok(())
+}
+
+fn nobody_listens() -> Result<(), Failed> {
+    let mut active = start(&fabric());
+    for _ in 0..3 {
+        order(&mut active, "resolve", "done");
+        order(&mut active, "connect hello", "done");
+        expect(&mut active, Kind::RDMA_CM_EVENT_REJECTED, INVALID_SERVICE_ID, "");
+        order(&mut active, "destroy", "done");
+    }
+    order(&mut active, "end", "clean");
+    Ok(())
+}
+
+/// One listens after another at the same port: who has found the first finds the second.
+fn moving_port() -> Result<(), Failed> {
+    let fabric = fabric();
+    let mut active = start(&fabric);
+    for kill in [true, false, true] {
+        let mut passive = start(&fabric);
+        order(&mut passive, "listen", "done");
+        order(&mut active, "resolve", "done");
+        order(&mut active, "connect hello", "done");
+        order(&mut passive, "request", "event 4 0 hello");
+        order(&mut passive, "reject no", "done");
+        expect(&mut active, Kind::RDMA_CM_EVENT_REJECTED, CONSUMER_DEFINED, "no");
+        order(&mut active, "destroy", "done");
+        if kill {
+            passive.signal(Signal::KILL);
+            passive.wait_dead();
+        } else {
+            passive.finish();
+        }
+    }
+    order(&mut active, "end", "clean");
+    Ok(())
+}
