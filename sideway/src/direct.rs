@@ -16,7 +16,6 @@ use std::io;
 use rdma_mummy_sys::LoadError;
 
 use crate::ibverbs::Unsupported;
-use crate::ibverbs::device_context::DeviceContext;
 
 /// A device has no direct verbs.
 #[derive(Debug, thiserror::Error)]
@@ -49,7 +48,7 @@ pub enum DirectVerbsError {
 
 impl DirectVerbsError {
     #[cold]
-    pub(crate) fn library(context: &DeviceContext, vendor: &'static str, source: &LoadError) -> Self {
-        Self::Library { vendor, device: context.name(), source: source.clone() }
+    pub(crate) fn library(device: String, vendor: &'static str, source: &LoadError) -> Self {
+        Self::Library { vendor, device, source: source.clone() }
     }
 }

@@ -52,8 +52,8 @@
 //!
 //! # Direct verbs
 //!
-//! What a vendor's own library adds is in plug-ins, each behind a feature: `mlx5` (dynamically connected transport, dma-buf
-//! through the data-direct engine, compressed completions) and `efa` (scalable reliable datagrams). A library or a device that
+//! What a vendor's own library adds is in plug-ins, each behind a feature: `mlx5` (dynamically connected transport, memory
+//! keys over many regions, copies by the device, dma-buf through the data-direct engine, compressed completions) and `efa` (scalable reliable datagrams). A library or a device that
 //! is not there says so. Without these features nothing of them is compiled.
 //!
 //! # What is safe
@@ -90,6 +90,7 @@ pub mod memory;
 #[cfg(feature = "mlx5")]
 pub mod mlx5;
 pub mod provider;
+pub mod rdmacm;
 
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]

@@ -1,5 +1,5 @@
 //! What the documents say is there is there: the table of C's verbs in `docs/migrating.md` has every function of libibverbs and
-//! leads to items that exist, and the feature table of `README.md` names tests that exist.
+//! librdmacm and leads to items that exist, and the feature table of `README.md` names tests that exist.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -68,17 +68,37 @@ fn verbs(document: &str) -> Vec<(Vec<String>, String)> {
     found
 }
 
+/// The functions in the table of a library.
+fn exported(table: &str) -> Vec<String> {
+    let tables = read("rdma-mummy-sys/src/bindings/tables.rs");
+    let (_, functions) = tables.split_once(table).unwrap_or_else(|| panic!("no table {table}"));
+    let functions = functions.split("library_table!").next().unwrap_or_default();
+    let names = functions.lines().filter_map(|line| line.split_once(" fn ")?.1.split('(').next());
+    names.map(str::to_owned).collect()
+}
+
+/// The functions that librdmacm exports, and those that its headers have inline.
+fn functions_of_librdmacm() -> BTreeSet<String> {
+    let inlines = read("rdma-mummy-sys/src/bindings/inlines.txt");
+    let inline = inlines.lines().filter_map(|line| line.strip_prefix("rdma/")?.split_once(' '));
+    // The header's helper begins otherwise.
+    let inline = inline.map(|(_, name)| name.trim()).filter(|name| name.starts_with("rdma_"));
+    let mut all: BTreeSet<_> = inline.map(str::to_owned).collect();
+    assert!(all.len() > 10, "only {all:?} are inline");
+    all.extend(exported("RdmaCm, \"librdmacm.so.1\""));
+    assert!(all.len() > 80, "only {} functions were found", all.len());
+    all
+}
+
 /// The functions that libibverbs exports, and those that its header has inline.
 fn functions_of_libibverbs() -> BTreeSet<String> {
-    let tables = read("rdma-mummy-sys/src/bindings/tables.rs");
-    let (_, verbs) = tables.split_once("Verbs, \"libibverbs.so.1\"").expect("the table of libibverbs");
-    let verbs = verbs.split("library_table!").next().unwrap_or_default();
-    let exported = verbs.lines().filter_map(|line| line.split_once(" fn ")?.1.split('(').next());
+    let exported = exported("Verbs, \"libibverbs.so.1\"");
     let inlines = read("rdma-mummy-sys/src/bindings/inlines.txt");
     let inline = inlines.lines().filter_map(|line| line.strip_prefix("infiniband/verbs.h "));
     // With two underscores, or another prefix, it is a helper of the header's.
     let public = |name: &&str| name.starts_with("ibv_") || name.ends_with("_to_ibv_rate");
-    let all: BTreeSet<_> = exported.chain(inline.map(str::trim)).filter(public).map(str::to_owned).collect();
+    let names = exported.iter().map(String::as_str).chain(inline.map(str::trim));
+    let all: BTreeSet<_> = names.filter(public).map(str::to_owned).collect();
     assert!(all.len() > 150, "only {} functions were found", all.len());
     all
 }
@@ -90,7 +110,8 @@ fn every_path_of_the_migration_notes_exists() {
     let mut missing = Vec::new();
     for heading in ["## From C", "## From the `ibverbs` crate", "## From `async-rdma`"] {
         for row in rows(&document, heading) {
-            let is_path = |path: &&str| path.starts_with("ibverbs::") || path.starts_with("memory::");
+            let modules = ["ibverbs::", "memory::", "mlx5::", "rdmacm::"];
+            let is_path = |path: &&str| modules.iter().any(|module| path.starts_with(module));
             let paths: Vec<_> = code(row[1]).filter(is_path).collect();
             checked += paths.len();
             missing.extend(paths.into_iter().filter(|path| !items.contains(*path)));
@@ -115,6 +136,30 @@ fn every_function_of_libibverbs_is_in_the_migration_notes_once() {
             assert!(seen.insert(name.clone()), "{name} is there twice");
         }
     }
+    let missing: Vec<_> = functions.difference(&seen).collect();
+    assert!(missing.is_empty(), "docs/migrating.md lacks {missing:?}");
+}
+
+#[test]
+fn every_function_of_librdmacm_is_in_the_migration_notes_once() {
+    let document = read("docs/migrating.md");
+    let functions = functions_of_librdmacm();
+    let mut seen = BTreeSet::new();
+    let mut found = 0;
+    for row in rows(&document, "### Connection manager").into_iter().skip(2) {
+        found += 1;
+        assert!(
+            row[1].contains("`rdmacm::")
+                || row[1].contains("`ibverbs::")
+                || row[1].starts_with("not wrapped"),
+            "{row:?}"
+        );
+        for name in code(row[0]) {
+            assert!(functions.contains(name), "librdmacm has no {name}");
+            assert!(seen.insert(name.to_owned()), "{name} is there twice");
+        }
+    }
+    assert!(found > 20, "only {found} rows were found");
     let missing: Vec<_> = functions.difference(&seen).collect();
     assert!(missing.is_empty(), "docs/migrating.md lacks {missing:?}");
 }
@@ -176,7 +221,11 @@ fn what_sideway_calls_is_not_said_to_be_left_out() {
 #[test]
 fn what_sideway_calls_is_named_in_its_documentation() {
     let Mentions { called, documented } = Mentions::of_sideway();
-    let functions = functions_of_libibverbs();
+    let functions: BTreeSet<_> = functions_of_libibverbs()
+        .into_iter()
+        .chain(functions_of_librdmacm())
+        .filter(|name| name.contains('_'))
+        .collect();
     let silent: Vec<_> =
         functions.iter().filter(|name| called.contains(*name) && !documented.contains(*name)).collect();
     assert!(silent.is_empty(), "no documentation of sideway names {silent:?}: who knows C looks for them");

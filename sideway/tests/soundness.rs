@@ -76,7 +76,7 @@ macro_rules! assert_not_send {
 
 // Libraries hold a lock from the start of a poll or a list to its end, and locks belong to threads.
 #[cfg(feature = "mlx5")]
-assert_not_send!(sideway::mlx5::DcPostSendGuard<'static>);
+assert_not_send!(sideway::mlx5::DcPostSendGuard<'static>, sideway::mlx5::DirectPostSendGuard<'static>);
 assert_not_send!(
     ExtendedPoller<'static>,
     GenericPoller<'static>,

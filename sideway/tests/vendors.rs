@@ -84,3 +84,12 @@ fn a_provider_without_the_library_names_it() {
         assert!(matches!(source, LoadError::NotProvided { library: named, .. } if named == library));
     }
 }
+
+/// A provider without a vendor's library opens nothing by it.
+#[test]
+fn without_its_library_nothing_is_opened_for_mlx5() {
+    let devices = DeviceList::from_provider(sideway::soft::provider()).unwrap();
+    let error = mlx5::DirectVerbs::open(&devices.first().unwrap()).unwrap_err();
+    assert!(matches!(&error, DirectVerbsError::Library { vendor: "mlx5", .. }), "{error}");
+    assert!(error.to_string().starts_with("no direct verbs of mlx5 for device soft0: "), "{error}");
+}

@@ -38,7 +38,7 @@ impl DirectVerbs {
         const WHAT: &str = "direct verbs of EFA";
         const VERB: &str = "efadv_query_device";
         let lib = context.provider().efadv();
-        let lib = lib.map_err(|error| DirectVerbsError::library(context, "EFA", error))?;
+        let lib = lib.map_err(|error| DirectVerbsError::library(context.name(), "EFA", error))?;
         let query = lib.efadv_query_device();
         let query = query.map_err(|symbol| Unsupported::missing(context, WHAT, symbol))?;
         let mut raw = efadv_device_attr::default();

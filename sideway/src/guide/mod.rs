@@ -8,6 +8,10 @@ pub mod providers {}
 #[doc = include_str!("connecting.md")]
 pub mod connecting {}
 
+/// The connection manager: servers and clients, by IP address and port.
+#[doc = include_str!("connections.md")]
+pub mod connections {}
+
 /// Posting lists of work requests.
 #[doc = include_str!("posting.md")]
 pub mod posting {}

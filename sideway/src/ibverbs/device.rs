@@ -284,6 +284,15 @@ impl Device<'_> {
     }
 }
 
+/// What the plug-ins of direct verbs need of a device.
+#[cfg(feature = "mlx5")]
+impl Device<'_> {
+    /// The device of C, which lives as long as this, and whose it is.
+    pub(crate) fn parts(&self) -> (NonNull<ibv_device>, Provider) {
+        (self.device, self.provider)
+    }
+}
+
 impl fmt::Debug for Device<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Device").field(&self.name()).finish()

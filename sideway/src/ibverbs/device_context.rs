@@ -19,10 +19,12 @@
 //! # fn main() {}
 //! ```
 
+use std::any::Any;
 use std::fmt;
 use std::io;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use rdma_mummy_sys::types::{ibv_context, ibv_device_attr_ex, ibv_gid, ibv_gid_entry, ibv_port_attr};
 use rdma_mummy_sys::{Provider, verbs};
@@ -46,6 +48,21 @@ struct Inner {
     context: NonNull<ibv_context>,
     provider: Provider,
     quirks: Quirks,
+    /// What keeps the context open where another library opened it, and closes it.
+    keeper: Option<Keeper>,
+}
+
+/// Something that keeps a context open. A panic elsewhere cannot leave it half done.
+pub(crate) type Keeper = Arc<dyn Any + Send + Sync + UnwindSafe + RefUnwindSafe>;
+
+/// A context that closes when everybody else is done with it.
+#[derive(Clone, Default)]
+pub(crate) struct WeakDeviceContext(Weak<Inner>);
+
+impl WeakDeviceContext {
+    pub(crate) fn upgrade(&self) -> Option<DeviceContext> {
+        self.0.upgrade().map(DeviceContext)
+    }
 }
 
 // SAFETY: verbs on one context may be called from any thread, several at a time.
@@ -105,11 +122,37 @@ impl DeviceContext {
     /// `context` was opened with the functions of `provider`, nothing else closes it, and it stays open
     /// until this handle closes it.
     pub unsafe fn from_raw(context: NonNull<ibv_context>, provider: Provider) -> Self {
+        // SAFETY: the caller's promises.
+        unsafe { Self::new(context, provider, None) }
+    }
+
+    /// A context that is another's to close.
+    ///
+    /// # Safety
+    ///
+    /// `context` was opened with the functions of `provider`, and stays open as long as `keeper` lives.
+    pub(crate) unsafe fn kept_open(
+        context: NonNull<ibv_context>,
+        provider: Provider,
+        keeper: Keeper,
+    ) -> Self {
+        // SAFETY: the caller's promises.
+        unsafe { Self::new(context, provider, Some(keeper)) }
+    }
+
+    /// # Safety
+    ///
+    /// `context` was opened with the functions of `provider`, and stays open as long as `keeper` lives, or until this closes it.
+    unsafe fn new(context: NonNull<ibv_context>, provider: Provider, keeper: Option<Keeper>) -> Self {
         // SAFETY: the caller gives an open context.
         let attr = unsafe { query_device(context, provider) };
         // What is right with every device, where it is not known which one this is.
         let quirks = attr.map_or(Quirks::ALL, |attr| Quirks::of(&attr));
-        Self(Arc::new(Inner { context, provider, quirks }))
+        Self(Arc::new(Inner { context, provider, quirks, keeper }))
+    }
+
+    pub(crate) fn downgrade(&self) -> WeakDeviceContext {
+        WeakDeviceContext(Arc::downgrade(&self.0))
     }
 
     /// The C object. Using it is as unsafe as in C, and it must not be closed.
@@ -333,7 +376,10 @@ impl Eq for DeviceContext {}
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // SAFETY: the context is open, and everything made from it held this `Inner` and is gone.
+        if self.keeper.is_some() {
+            return;
+        }
+        // SAFETY: the context is open and this one's, and everything made from it held this `Inner` and is gone.
         let result = unsafe { (self.provider.verbs().ibv_close_device)(self.context.as_ptr()) };
         if let Err(error) = check(result) {
             log::error!("ibv_close_device failed: {error}");

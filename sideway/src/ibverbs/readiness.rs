@@ -10,13 +10,13 @@ use rustix::io::Errno;
 
 /// When a wait is over.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Deadline(Option<Instant>);
+pub(crate) struct Deadline(Option<Instant>);
 
 impl Deadline {
-    pub(super) const NEVER: Self = Self(None);
+    pub(crate) const NEVER: Self = Self(None);
 
     /// So much from now; what no clock reaches is never.
-    pub(super) fn after(timeout: Duration) -> Self {
+    pub(crate) fn after(timeout: Duration) -> Self {
         Self(Instant::now().checked_add(timeout))
     }
 
@@ -32,14 +32,14 @@ impl Deadline {
 /// # Safety
 ///
 /// The descriptor stays open while the result is used.
-pub(super) unsafe fn descriptor<'a>(fd: RawFd) -> Option<BorrowedFd<'a>> {
+pub(crate) unsafe fn descriptor<'a>(fd: RawFd) -> Option<BorrowedFd<'a>> {
     // -1 is what no descriptor can be.
     // SAFETY: the caller's promise.
     (fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(fd) })
 }
 
 /// Waits until there is something to say about one of the descriptors; false if the time is over first.
-pub(super) fn wait(fds: &[BorrowedFd<'_>], deadline: Deadline) -> io::Result<bool> {
+pub(crate) fn wait(fds: &[BorrowedFd<'_>], deadline: Deadline) -> io::Result<bool> {
     let Some(first) = fds.first() else { return Ok(false) };
     let second = fds.get(1).unwrap_or(first);
     loop {
@@ -55,13 +55,13 @@ pub(super) fn wait(fds: &[BorrowedFd<'_>], deadline: Deadline) -> io::Result<boo
 }
 
 /// Makes reads of a descriptor wait, or fail with `EAGAIN` instead.
-pub(super) fn set_nonblocking(fd: BorrowedFd<'_>, nonblocking: bool) -> io::Result<()> {
+pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>, nonblocking: bool) -> io::Result<()> {
     let mut flags = fcntl_getfl(fd)?;
     flags.set(OFlags::NONBLOCK, nonblocking);
     Ok(fcntl_setfl(fd, flags)?)
 }
 
 /// Whether a verb's failure means that the device is no more.
-pub(super) fn is_device_gone(error: &io::Error) -> bool {
+pub(crate) fn is_device_gone(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EIO | libc::ENODEV))
 }

@@ -68,6 +68,11 @@ use super::{Unsupported, check};
 ///
 /// It is posted to through `&mut`, so by one thread at a time. It lives as long as this, or a queue pair that takes receives
 /// from it, does; then it is destroyed (`ibv_destroy_srq`).
+///
+/// A queue pair that goes takes its completions with it, and with them the receives that it had taken from here and that nobody has
+/// polled: their memory would be missing from then on. So before a queue pair is dropped it goes to the error state, the event
+/// [`QueuePairLastWqeReached`](super::event::AsyncEventType::QueuePairLastWqeReached) is waited for (SoftRoCE before Linux 6.12 never
+/// says it), and its completion queue is polled until it is empty.
 pub struct SharedReceiveQueue {
     inner: Arc<SrqInner>,
     list: ReceiveList,
@@ -211,13 +216,13 @@ impl SharedReceiveQueueBuilder {
             Some(ends) => self.create_xrc(id, &mut attr, ends)?,
         };
         let srq = NonNull::new(srq).ok_or_else(|| self.error(io::Error::last_os_error()))?;
-        let mut inner = SrqInner { srq, id, pd: self.pd.clone(), xrc: None };
-        if let Some(ends) = &self.xrc {
-            let mut number = 0;
-            // SAFETY: the queue lives, and the result is this function's own.
-            check(unsafe { verbs::ibv_get_srq_num(srq.as_ptr(), &raw mut number) })
+        // With its ends before its number: a queue that cannot be destroyed keeps them.
+        let xrc = self.xrc.clone().map(|ends| Xrc { number: 0, _ends: ends });
+        let mut inner = SrqInner { srq, id, pd: self.pd.clone(), xrc };
+        if let Some(Xrc { number, .. }) = &mut inner.xrc {
+            // SAFETY: the queue lives, and the result is its handle's own.
+            check(unsafe { verbs::ibv_get_srq_num(srq.as_ptr(), number) })
                 .map_err(|source| CreateSharedReceiveQueueError::Number { source })?;
-            inner.xrc = Some(Xrc { number, _ends: ends.clone() });
         }
         let inner = Arc::new(inner);
         // SAFETY: the context is open; the operation is in every release's struct.

@@ -18,7 +18,7 @@ pub struct Unsupported {
     pub verb: &'static str,
     /// What there is not.
     pub capability: Cow<'static, str>,
-    /// The device's name.
+    /// The device's name; empty where it is the library alone that lacks it.
     pub device: String,
     /// The symbol that the library is too old to have, if that is why.
     pub missing: Option<Box<MissingSymbol>>,
@@ -32,7 +32,13 @@ impl Unsupported {
         verb: &'static str,
         capability: impl Into<Cow<'static, str>>,
     ) -> Self {
-        Self { verb, capability: capability.into(), device: context.name(), missing: None }
+        Self::of(context.name(), verb, capability)
+    }
+
+    /// The same of a device that is not open.
+    #[cold]
+    pub(crate) fn of(device: String, verb: &'static str, capability: impl Into<Cow<'static, str>>) -> Self {
+        Self { verb, capability: capability.into(), device, missing: None }
     }
 
     /// The library lacks the function.
@@ -42,7 +48,30 @@ impl Unsupported {
         capability: impl Into<Cow<'static, str>>,
         symbol: MissingSymbol,
     ) -> Self {
-        Self { missing: Some(Box::new(symbol)), ..Self::new(context, symbol.name, capability) }
+        Self::missing_of(context.name(), capability, symbol)
+    }
+
+    /// The same of a device that is not open.
+    #[cold]
+    pub(crate) fn missing_of(
+        device: String,
+        capability: impl Into<Cow<'static, str>>,
+        symbol: MissingSymbol,
+    ) -> Self {
+        Self { missing: Some(Box::new(symbol)), ..Self::of(device, symbol.name, capability) }
+    }
+
+    /// The library lacks the function, whichever device it would be called for.
+    #[cold]
+    pub(crate) fn of_library(capability: &'static str, symbol: MissingSymbol) -> Self {
+        let (verb, capability) = (symbol.name, capability.into());
+        Self { verb, capability, device: String::new(), missing: Some(Box::new(symbol)) }
+    }
+
+    /// The library refused, whichever device it was called for.
+    #[cold]
+    pub(crate) fn of_call(verb: &'static str, capability: &'static str) -> Self {
+        Self { verb, capability: capability.into(), device: String::new(), missing: None }
     }
 
     /// Whether an error number of a verb means that it, or what it was asked for, is not there.
@@ -56,7 +85,9 @@ impl std::fmt::Display for Unsupported {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { verb, capability, device, missing } = self;
         match missing {
+            None if device.is_empty() => write!(f, "the system has no {capability} ({verb})"),
             None => write!(f, "device {device} has no {capability} ({verb})"),
+            Some(symbol) if device.is_empty() => write!(f, "the library has no {capability}: {symbol}"),
             Some(symbol) => write!(f, "device {device} has no {capability} here: {symbol}"),
         }
     }

@@ -2,14 +2,21 @@
 
 use std::fmt;
 use std::io;
+use std::ptr::NonNull;
 
 use rdma_mummy_sys::Mlx5dv;
 use rdma_mummy_sys::types::{
-    mlx5dv_context, mlx5dv_context_comp_mask as M, mlx5dv_context_flags as F, mlx5dv_cqe_comp_res_format,
+    mlx5dv_context, mlx5dv_context_attr, mlx5dv_context_attr_flags, mlx5dv_context_comp_mask as M,
+    mlx5dv_context_flags as F, mlx5dv_cqe_comp_res_format,
 };
 
-use super::CqeFormats;
+use super::crypto::WRAPPED;
+use super::{
+    BlockSizes, CqeFormats, CrcTypes, CryptoCapabilities, CryptoEngines, CryptoFlags, GuardTypes,
+    SignatureCapabilities, SignatureTypes,
+};
 use crate::direct::DirectVerbsError;
+use crate::ibverbs::device::Device;
 use crate::ibverbs::device_context::DeviceContext;
 use crate::ibverbs::{Unsupported, check};
 
@@ -33,9 +40,8 @@ impl DirectVerbs {
     ///
     /// `man mlx5dv_is_supported`
     pub fn of(context: &DeviceContext) -> Result<Self, DirectVerbsError> {
-        const WHAT: &str = "direct verbs of mlx5";
         let lib = context.provider().mlx5dv();
-        let lib = lib.map_err(|error| DirectVerbsError::library(context, "mlx5", error))?;
+        let lib = lib.map_err(|error| DirectVerbsError::library(context.name(), "mlx5", error))?;
         let is_supported = lib.mlx5dv_is_supported();
         let is_supported = is_supported.map_err(|symbol| Unsupported::missing(context, WHAT, symbol))?;
         // SAFETY: the context is open, so its device lives; the field is in every release's struct. The library works on the
@@ -44,6 +50,45 @@ impl DirectVerbs {
             return Err(Unsupported::new(context, "mlx5dv_is_supported", WHAT).into());
         }
         Ok(Self { context: context.clone(), lib })
+    }
+
+    /// Opens an mlx5 device (`mlx5dv_open_device`), with the access to it (DEVX) that [memory keys](super::MKey) and
+    /// encryption need: by the manual pages, where [`Device::open`] may do as well. The context is
+    /// [like any other](Self::context).
+    ///
+    /// # Errors
+    ///
+    /// What [`of`](Self::of) says; or the device cannot be opened, for want of rights for instance.
+    ///
+    /// # References
+    ///
+    /// `man mlx5dv_open_device`
+    pub fn open(device: &Device<'_>) -> Result<Self, DirectVerbsError> {
+        const VERB: &str = "mlx5dv_open_device";
+        let ((raw, provider), name) = (device.parts(), device.name());
+        let lib = provider.mlx5dv();
+        let lib = lib.map_err(|error| DirectVerbsError::library(name.clone(), "mlx5", error))?;
+        let missing = |symbol| Unsupported::missing_of(name.clone(), WHAT, symbol);
+        let is_supported = lib.mlx5dv_is_supported().map_err(missing)?;
+        let open = lib.mlx5dv_open_device().map_err(missing)?;
+        // SAFETY: the device belongs to a list that lives. The library works on the same libibverbs, which the provider has seen to.
+        if !unsafe { is_supported(raw.as_ptr()) } {
+            return Err(Unsupported::of(name, "mlx5dv_is_supported", WHAT).into());
+        }
+        let flags = mlx5dv_context_attr_flags::MLX5DV_CONTEXT_FLAGS_DEVX.0;
+        let mut attr = mlx5dv_context_attr { flags, ..Default::default() };
+        // SAFETY: as above, and the attributes are initialised.
+        let context = unsafe { open(raw.as_ptr(), &raw mut attr) };
+        let Some(context) = NonNull::new(context) else {
+            let source = io::Error::last_os_error();
+            if Unsupported::is_meant_by(&source) {
+                return Err(Unsupported::of(name, VERB, "contexts for memory keys (DEVX)").into());
+            }
+            return Err(DirectVerbsError::Failed { verb: VERB, device: name, source });
+        };
+        // SAFETY: the context was opened just now with this provider, and nothing else owns it.
+        let context = unsafe { DeviceContext::from_raw(context, provider) };
+        Ok(Self { context, lib })
     }
 
     /// The device.
@@ -81,6 +126,8 @@ impl fmt::Debug for DirectVerbs {
     }
 }
 
+const WHAT: &str = "direct verbs of mlx5";
+
 /// What is asked for. A library answers with what it knows of it.
 const ASKED: u64 = {
     let masks = [
@@ -88,8 +135,10 @@ const ASKED: u64 = {
         M::MLX5DV_CONTEXT_MASK_CLOCK_INFO_UPDATE,
         M::MLX5DV_CONTEXT_MASK_DC_ODP_CAPS,
         M::MLX5DV_CONTEXT_MASK_NUM_LAG_PORTS,
+        M::MLX5DV_CONTEXT_MASK_SIGNATURE_OFFLOAD,
         M::MLX5DV_CONTEXT_MASK_DCI_STREAMS,
         M::MLX5DV_CONTEXT_MASK_WR_MEMCPY_LENGTH,
+        M::MLX5DV_CONTEXT_MASK_CRYPTO_OFFLOAD,
         M::MLX5DV_CONTEXT_MASK_MAX_DC_RD_ATOM,
         M::MLX5DV_CONTEXT_MASK_OOO_RECV_WRS,
     ];
@@ -202,7 +251,33 @@ impl DeviceCapabilities {
         self.told(M::MLX5DV_CONTEXT_MASK_NUM_LAG_PORTS, self.0.num_lag_ports)
     }
 
-    /// How many bytes the device copies in one request of its own copying, at most.
+    /// The signatures of blocks that a [memory key](super::BlockSignature) can have.
+    pub fn signatures(&self) -> Option<SignatureCapabilities> {
+        let caps = self.0.sig_caps;
+        let signatures = SignatureCapabilities {
+            block_sizes: BlockSizes::from_bits_retain(caps.block_size),
+            types: SignatureTypes::from_bits_retain(caps.block_prot),
+            guards: GuardTypes::from_bits_retain(caps.t10dif_bg),
+            crcs: CrcTypes::from_bits_retain(caps.crc_type),
+        };
+        self.told(M::MLX5DV_CONTEXT_MASK_SIGNATURE_OFFLOAD, signatures)
+    }
+
+    /// What a [memory key](super::Crypto) can encrypt.
+    pub fn crypto(&self) -> Option<CryptoCapabilities> {
+        let caps = self.0.crypto_caps;
+        let crypto = CryptoCapabilities {
+            failed_selftests: caps.failed_selftests,
+            engines: CryptoEngines::from_bits_retain(caps.crypto_engines),
+            wrapped_import: caps.wrapped_import_method & WRAPPED != 0,
+            log_max_num_deks: caps.log_max_num_deks,
+            flags: CryptoFlags::from_bits_retain(caps.flags),
+        };
+        self.told(M::MLX5DV_CONTEXT_MASK_CRYPTO_OFFLOAD, crypto)
+    }
+
+    /// How many bytes the device [copies](crate::ibverbs::queue_pair::WorkRequestHandle::setup_memcpy) in one request, at most; 0 where
+    /// it does not.
     pub fn max_wr_memcpy_length(&self) -> Option<usize> {
         self.told(M::MLX5DV_CONTEXT_MASK_WR_MEMCPY_LENGTH, self.0.max_wr_memcpy_length)
     }

@@ -4,7 +4,7 @@
 //!
 //! What the unsafe code here relies on, and where it comes from:
 //!
-//! - `qp` is what `mlx5dv_qp_ex_from_ibv_qp_ex` made of the pair, which [`DcSendQueue`] keeps alive through its `queue`.
+//! - `operations` is of the pair, which [`DcSendQueue`] keeps alive through its `queue`: the head of `operations.rs`.
 //! - `wr_set_dc_addr` is not null, and with `streams` neither is `wr_set_dc_addr_stream`: [`DcInitiatorBuilder::build`] looks
 //!   when it makes the pair. A library that makes a pair with streams has a struct that is long enough for the latter.
 //! - Every request that is in the list has its address: [`DcPostSendGuard`] appends none without, and sets it right after the
@@ -22,13 +22,14 @@ use rdma_mummy_sys::types::{
 };
 use rdma_mummy_sys::{field, mlx5dv};
 
-use super::queue_pair::dc_operations;
-use super::{CreateQueuePairError, DciStreams, DirectVerbs, QueuePairCreateFlags};
+use super::operations::{self, HasOwn, Operations, Own, Token};
+use super::queue_pair::{dc_operations, incomplete};
+use super::{CreateQueuePairError, DciStreams, DirectOperationFlags, DirectVerbs, QueuePairCreateFlags};
 use crate::ibverbs::address_handle::AddressHandle;
 use crate::ibverbs::queue_pair::{
-    self, About, Bare, Borrows, Build, ExtendedPostSendGuard, ExtendedSendQueue, PostSendError,
-    PostSendGuard, QueuePair, QueuePairBuilder, QueuePairControl, QueuePairType, ReceiveQueue, Request,
-    ScatterGatherEntry, SendQueue, Step, WorkRequestFlags, WorkRequestHandle,
+    About, Bare, Borrows, Build, ExtendedPostSendGuard, ExtendedSendQueue, PostSendError, PostSendGuard,
+    QueuePair, QueuePairBuilder, QueuePairControl, QueuePairType, ReceiveQueue, Request, ScatterGatherEntry,
+    SendQueue, Step, WorkRequestFlags, WorkRequestHandle,
 };
 use crate::ibverbs::{Unsupported, check};
 
@@ -62,6 +63,7 @@ pub struct DcInitiatorBuilder {
     direct: DirectVerbs,
     description: QueuePairBuilder,
     flags: QueuePairCreateFlags,
+    operations: DirectOperationFlags,
     streams: Option<DciStreams>,
 }
 
@@ -76,7 +78,8 @@ impl DirectVerbs {
             .setup_max_recv_sge(0);
         description.complete_in_one();
         let flags = QueuePairCreateFlags::empty();
-        DcInitiatorBuilder { direct: self.clone(), description, flags, streams: None }
+        let operations = DirectOperationFlags::empty();
+        DcInitiatorBuilder { direct: self.clone(), description, flags, operations, streams: None }
     }
 }
 
@@ -95,8 +98,15 @@ impl DcInitiatorBuilder {
         self
     }
 
+    /// The operations of mlx5's own that the initiator will send, besides the description's: an initiator can have
+    /// [copies](DirectOperationFlags::Memcpy) and [raw requests](DirectOperationFlags::RawWqe).
+    pub fn setup_direct_send_ops_flags(&mut self, operations: DirectOperationFlags) -> &mut Self {
+        self.operations = operations;
+        self
+    }
+
     fn attributes(&self) -> mlx5dv_qp_init_attr {
-        let mut own = self.direct.qp_attributes(self.flags);
+        let mut own = self.direct.qp_attributes(self.flags, self.operations);
         own.comp_mask |= u64::from(M::MLX5DV_QP_INIT_ATTR_MASK_DC.0);
         own.dc_init_attr.dc_type = mlx5dv_dc_type::MLX5DV_DCTYPE_DCI;
         if let Some(DciStreams { log_num_concurrent, log_num_errored }) = self.streams {
@@ -121,8 +131,8 @@ impl DcInitiatorBuilder {
     pub fn build(&self) -> Result<DcInitiator, CreateQueuePairError> {
         self.direct.is_mine(&self.description)?;
         let of_ex = self.direct.as_raw().mlx5dv_qp_ex_from_ibv_qp_ex();
-        let of_ex =
-            of_ex.map_err(|symbol| Unsupported::missing(self.direct.context(), "DC initiators", symbol))?;
+        of_ex.map_err(|symbol| Unsupported::missing(self.direct.context(), "DC initiators", symbol))?;
+        let max_memcpy = operations::max_memcpy(&self.direct, self.operations)?;
         let mut own = self.attributes();
         let create = |attr: &mut ibv_qp_init_attr_ex| {
             attr.srq = ptr::null_mut();
@@ -138,11 +148,9 @@ impl DcInitiatorBuilder {
         let mut pair =
             unsafe { self.description.build_ex_by(QueuePairType::DcInitiator, operations, create)? };
         pair.split().0.set_overwrites_when_full();
-        let to_ex = self.direct.context().provider().verbs().ibv_qp_to_qp_ex();
-        let to_ex = to_ex.map_err(|_| incomplete("ibv_qp_to_qp_ex"))?;
-        // SAFETY: the pair lives and is an extended one of mlx5, of which there is a struct, as `build_ex_by` has found.
-        let qp = NonNull::new(unsafe { of_ex(to_ex(pair.control().as_raw().as_ptr())) });
-        let qp = qp.ok_or_else(|| incomplete("mlx5dv_qp_ex_from_ibv_qp_ex"))?;
+        // SAFETY: the pair was made just now, with these operations.
+        let operations = unsafe { Operations::of(&self.direct, &pair, self.operations, max_memcpy)? };
+        let qp = operations.qp;
         let streams = self.streams.is_some();
         // SAFETY: as above; the field is as old as the function.
         let set = unsafe {
@@ -157,12 +165,11 @@ impl DcInitiatorBuilder {
             return Err(incomplete("wr_set_dc_addr_stream"));
         }
         let (queue, receive) = pair.into_split();
-        Ok(DcInitiator { send: DcSendQueue { queue, direct: self.direct.clone(), qp, streams }, receive })
+        Ok(DcInitiator {
+            send: DcSendQueue { queue, direct: self.direct.clone(), operations, streams },
+            receive,
+        })
     }
-}
-
-fn incomplete(operation: &'static str) -> CreateQueuePairError {
-    queue_pair::CreateQueuePairError::Incomplete { operation }.into()
 }
 
 /// A DC initiator. It posts like every pair, but that each request [names its target](WorkRequestHandle::setup_dc_address); it
@@ -195,11 +202,11 @@ impl QueuePair for DcInitiator {
 pub struct DcSendQueue {
     queue: ExtendedSendQueue,
     direct: DirectVerbs,
-    qp: NonNull<mlx5dv_qp_ex>,
+    operations: Operations,
     streams: bool,
 }
 
-// SAFETY: `qp` is a part of the queue's pair, and used by the queue's one owner.
+// SAFETY: `operations` is about a part of the queue's pair, and used by the queue's one owner.
 unsafe impl Send for DcSendQueue {}
 // SAFETY: `&self` does not reach it.
 unsafe impl Sync for DcSendQueue {}
@@ -261,8 +268,8 @@ impl SendQueue for DcSendQueue {
     #[inline]
     fn start_post_send(&mut self) -> DcPostSendGuard<'_> {
         let context = self.queue.control().context().as_raw().as_ptr();
-        let (qp, streams) = (self.qp, self.streams);
-        DcPostSendGuard { list: self.queue.start_post_send(), qp, streams, context, to: None, refused: None }
+        let (own, streams) = (Own::new(self.operations), self.streams);
+        DcPostSendGuard { list: self.queue.start_post_send(), own, streams, context, to: None }
     }
 
     fn control(&self) -> &QueuePairControl {
@@ -285,13 +292,18 @@ struct Target {
 #[derive(Debug)]
 pub struct DcPostSendGuard<'queue> {
     list: ExtendedPostSendGuard<'queue>,
-    qp: NonNull<mlx5dv_qp_ex>,
+    own: Own,
     streams: bool,
     context: *mut ibv_context,
     /// Where the request goes that is being built.
     to: Option<Target>,
-    /// Why the list cannot be posted.
-    refused: Option<PostSendError>,
+}
+
+impl<'queue> HasOwn<'queue> for DcPostSendGuard<'queue> {
+    #[inline]
+    fn parts(&mut self, _: Token) -> (&mut ExtendedPostSendGuard<'queue>, &mut Own) {
+        (&mut self.list, &mut self.own)
+    }
 }
 
 impl<'guard, 'queue> WorkRequestHandle<'guard, DcPostSendGuard<'queue>> {
@@ -333,25 +345,25 @@ impl<'queue> DcPostSendGuard<'queue> {
     /// Appends a request with its buffer, and sets its address.
     #[inline(always)]
     fn append_with(&mut self, request: &Request, append: impl FnOnce(&mut ExtendedPostSendGuard<'queue>)) {
-        let (Some(index), None) = (self.list.sound(), self.refused) else { return };
+        let (Some(index), None) = (self.list.sound(), self.own.refused) else { return };
         let Some(to) = self.to.take() else {
-            self.refused = Some(PostSendError::MissingDestination { index, operation: request.kind() });
+            self.own.refused = Some(PostSendError::MissingDestination { index, operation: request.kind() });
             return;
         };
         // SAFETY: the handle lives (head of this file); the field is in every release's struct.
         if unsafe { (*to.ah.as_ptr()).context } != self.context {
-            self.refused = Some(PostSendError::OtherContext { index });
+            self.own.refused = Some(PostSendError::OtherContext { index });
             return;
         }
         if to.stream.is_some() && !self.streams {
-            self.refused = Some(PostSendError::NoStreams { index });
+            self.own.refused = Some(PostSendError::NoStreams { index });
             return;
         }
         append(&mut self.list);
         if self.list.sound().is_none() {
             return;
         }
-        let (qp, ah) = (self.qp.as_ptr(), to.ah.as_ptr());
+        let (qp, ah) = (self.own.qp(), to.ah.as_ptr());
         // SAFETY: the list is open, the request is in it and waits for its address alone (head of this file).
         unsafe {
             match to.stream {
@@ -374,11 +386,9 @@ impl PostSendGuard for DcPostSendGuard<'_> {
 
     #[inline]
     fn post(self) -> Result<(), PostSendError> {
-        match self.refused {
-            // The list is dropped, and so aborted.
-            Some(error) => Err(error),
-            None => self.list.post(),
-        }
+        // A list that is refused is dropped, and so aborted.
+        self.own.verdict(&self.list)?;
+        self.list.post()
     }
 }
 

@@ -6,6 +6,10 @@
 //!   with RDMA and atomics, without a queue pair for each of them. See [`DcInitiatorBuilder`] and [`DcTargetBuilder`].
 //! - [**Options of queue pairs**](DirectVerbs::create_qp_builder) of every type: [`QueuePairCreateFlags`].
 //! - [**Options of completion queues**](DirectVerbs::create_cq_builder): compressed completions, and their size.
+//! - [**Memory keys**](MKey) over pieces of several regions, in a list or interleaved, with the signatures of blocks and
+//!   encryption on the way; configured by requests of a [`DirectQueuePair`].
+//! - [**Copies by the device**](crate::ibverbs::queue_pair::WorkRequestHandle::setup_memcpy), and
+//!   [requests in its own format](crate::ibverbs::queue_pair::WorkRequestHandle::setup_raw_wqe).
 //! - [**dma-buf through the data-direct engine**](DirectVerbs::reg_dmabuf_mr): memory of a GPU, past the root complex.
 //! - [What the device can do](DirectVerbs::query_device).
 //!
@@ -32,18 +36,39 @@
 //! `man mlx5dv`, and the pages of each function.
 
 mod completion;
+mod crypto;
 mod device;
 mod initiator;
+mod layout;
 mod memory;
+mod mkey;
+mod operations;
+mod pair;
 mod queue_pair;
+mod signature;
 mod target;
 
 pub use completion::{CompletionQueueBuilder, CqeFormats, CqeSize, CreateCompletionQueueError};
+pub use crypto::{
+    AesXtsKey, Crypto, CryptoCapabilities, CryptoEngines, CryptoFlags, DataEncryptionKey,
+    DataEncryptionKeyError, DataEncryptionKeyState, DestroyDataEncryptionKeyError, SignatureCryptoOrder,
+};
 pub use device::{
     ContextFlags, CqeCompression, DciStreams, DeviceCapabilities, DirectVerbs, OutOfOrderReceives,
     QueryDeviceError,
 };
 pub use initiator::{DcInitiator, DcInitiatorBuilder, DcPostSendGuard, DcSendQueue, ResetStreamError};
+pub use layout::{InterleavedEntry, MKeyConfiguration};
 pub use memory::{DataDirectPathError, DmabufAccess, DmabufRange, RegisterDmabufError};
+pub use mkey::{
+    CheckMKeyError, CreateMKeyError, DestroyMKeyError, MKey, MKeyFlags, SignatureError, SignatureErrorType,
+};
+pub use operations::{DirectGuard, DirectOperationFlags, DirectRequestError};
+pub use pair::{DirectPostSendGuard, DirectQueuePair, DirectSendQueue};
 pub use queue_pair::{CreateQueuePairError, QueuePairBuilder, QueuePairCreateFlags};
+pub use signature::{
+    BlockSignature, BlockSize, BlockSizes, Crc, CrcType, CrcTypes, GuardType, GuardTypes, Signature,
+    SignatureCapabilities, SignatureDomain, SignatureMask, SignatureSeed, SignatureTypes, T10Dif,
+    T10DifFlags,
+};
 pub use target::{DcTarget, DcTargetBuilder};

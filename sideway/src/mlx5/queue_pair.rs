@@ -8,7 +8,8 @@ use rdma_mummy_sys::types::{
     mlx5dv_qp_init_attr_mask as M,
 };
 
-use super::DirectVerbs;
+use super::operations::{self, Operations};
+use super::{DirectOperationFlags, DirectQueuePair, DirectVerbs, QueryDeviceError};
 use crate::ibverbs::Unsupported;
 use crate::ibverbs::queue_pair::{self, ExtendedQueuePair, QueuePair, QueuePairType, SendOperationFlags};
 
@@ -37,6 +38,7 @@ pub struct QueuePairBuilder {
     direct: DirectVerbs,
     description: queue_pair::QueuePairBuilder,
     flags: QueuePairCreateFlags,
+    operations: DirectOperationFlags,
 }
 
 impl DirectVerbs {
@@ -46,15 +48,24 @@ impl DirectVerbs {
             direct: self.clone(),
             description: description.clone(),
             flags: QueuePairCreateFlags::empty(),
+            operations: DirectOperationFlags::empty(),
         }
     }
 
-    /// What a pair is made with that has these flags.
-    pub(super) fn qp_attributes(&self, flags: QueuePairCreateFlags) -> mlx5dv_qp_init_attr {
+    /// What a pair is made with that has these flags and operations.
+    pub(super) fn qp_attributes(
+        &self,
+        flags: QueuePairCreateFlags,
+        operations: DirectOperationFlags,
+    ) -> mlx5dv_qp_init_attr {
         let mut attr = mlx5dv_qp_init_attr::default();
         if !flags.is_empty() {
             attr.comp_mask = u64::from(M::MLX5DV_QP_INIT_ATTR_MASK_QP_CREATE_FLAGS.0);
             attr.create_flags = flags.bits();
+        }
+        if !operations.is_empty() {
+            attr.comp_mask |= u64::from(M::MLX5DV_QP_INIT_ATTR_MASK_SEND_OPS_FLAGS.0);
+            attr.send_ops_flags = operations.bits();
         }
         attr
     }
@@ -103,8 +114,19 @@ impl QueuePairBuilder {
         self
     }
 
+    /// The operations of mlx5's own that a pair of [`build_direct`](Self::build_direct) will send, besides those of the description.
+    /// Reliably connected pairs can have all of them, others requests in the device's own format alone.
+    ///
+    /// How many entries the layout of a memory key can have, the description's inline data say
+    /// ([`setup_max_inline_data`](queue_pair::QueuePairBuilder::setup_max_inline_data)).
+    pub fn setup_direct_send_ops_flags(&mut self, operations: DirectOperationFlags) -> &mut Self {
+        self.operations = operations;
+        self
+    }
+
     /// Makes the pair for `ibv_wr_*` (`mlx5dv_create_qp`). It takes neither inline data nor requests without a buffer, as no
-    /// extended pair of mlx5 does here.
+    /// extended pair of mlx5 does here; and it posts nothing of
+    /// [mlx5's own](Self::setup_direct_send_ops_flags), which is what [`build_direct`](Self::build_direct) is for.
     ///
     /// # Errors
     ///
@@ -115,12 +137,44 @@ impl QueuePairBuilder {
     ///
     /// `man mlx5dv_create_qp`
     pub fn build_ex(&self) -> Result<ExtendedQueuePair, CreateQueuePairError> {
+        self.make(DirectOperationFlags::empty())
+    }
+
+    /// Makes the same with the [operations of mlx5's own](Self::setup_direct_send_ops_flags) (`mlx5dv_create_qp`).
+    ///
+    /// # Errors
+    ///
+    /// The device does not have the options or the operations ([`Unsupported`]), or what
+    /// [`build_ex`](queue_pair::QueuePairBuilder::build_ex) says.
+    ///
+    /// # References
+    ///
+    /// `man mlx5dv_create_qp`, `man mlx5dv_wr_post`
+    pub fn build_direct(&self) -> Result<DirectQueuePair, CreateQueuePairError> {
+        const WHAT: &str = "queue pairs with requests of mlx5's own";
+        let of_ex = self.direct.as_raw().mlx5dv_qp_ex_from_ibv_qp_ex();
+        of_ex.map_err(|symbol| Unsupported::missing(self.direct.context(), WHAT, symbol))?;
+        let max_memcpy = operations::max_memcpy(&self.direct, self.operations)?;
+        let pair = self.make(self.operations)?;
+        // SAFETY: the pair was made just now, with these operations.
+        let operations = unsafe { Operations::of(&self.direct, &pair, self.operations, max_memcpy)? };
+        Ok(DirectQueuePair::new(pair, operations))
+    }
+
+    fn make(
+        &self,
+        direct_operations: DirectOperationFlags,
+    ) -> Result<ExtendedQueuePair, CreateQueuePairError> {
         self.direct.is_mine(&self.description)?;
         let (qp_type, operations) = self.description.type_and_operations();
-        let mut own = self.direct.qp_attributes(self.flags);
+        let mut own = self.direct.qp_attributes(self.flags, direct_operations);
         let create = |attr: &mut ibv_qp_init_attr_ex| {
             self.direct.create_qp(&self.description, attr, &mut own, || {
-                format!("queue pairs of type {qp_type} with {:?}", self.flags)
+                let besides = match direct_operations {
+                    none if none.is_empty() => String::new(),
+                    some => format!(" and {some:?}"),
+                };
+                format!("queue pairs of type {qp_type} with {:?}{besides}", self.flags)
             })
         };
         // SAFETY: the pair is of that type, and made of the attributes as they are, in the context of the description.
@@ -144,6 +198,9 @@ pub enum CreateQueuePairError {
     /// A DC target has no receive queue of its own.
     #[error("a DC target needs a shared receive queue (`setup_srq`)")]
     MissingSharedReceiveQueue,
+    /// How much the device copies is not known.
+    #[error(transparent)]
+    Capabilities(#[from] QueryDeviceError),
     /// What is described is wrong, or the library made a pair that is not what it should be.
     #[error(transparent)]
     Description(#[from] queue_pair::CreateQueuePairError),
@@ -160,4 +217,9 @@ pub enum CreateQueuePairError {
 /// The operations of a DC initiator: those that were asked for, or all.
 pub(super) fn dc_operations(asked: Option<SendOperationFlags>) -> SendOperationFlags {
     asked.unwrap_or(SendOperationFlags::of_type(QueuePairType::DcInitiator))
+}
+
+/// The library made a pair that lacks an operation which it was made with.
+pub(super) fn incomplete(operation: &'static str) -> CreateQueuePairError {
+    queue_pair::CreateQueuePairError::Incomplete { operation }.into()
 }

@@ -4,7 +4,7 @@ use rdma_mummy_sys::types::{
     ibv_qp_init_attr_ex, mlx5dv_dc_type, mlx5dv_qp_init_attr, mlx5dv_qp_init_attr_mask as M,
 };
 
-use super::{CreateQueuePairError, DirectVerbs, QueuePairCreateFlags};
+use super::{CreateQueuePairError, DirectOperationFlags, DirectVerbs, QueuePairCreateFlags};
 use crate::ibverbs::device_context::DeviceContext;
 use crate::ibverbs::queue_pair::{
     ModifyQueuePairError, QueryQueuePairError, QueuePairAttribute, QueuePairAttributeMask, QueuePairBuilder,
@@ -65,7 +65,7 @@ impl DcTargetBuilder {
     }
 
     fn attributes(&self) -> mlx5dv_qp_init_attr {
-        let mut own = self.direct.qp_attributes(self.flags);
+        let mut own = self.direct.qp_attributes(self.flags, DirectOperationFlags::empty());
         own.comp_mask |= u64::from(M::MLX5DV_QP_INIT_ATTR_MASK_DC.0);
         own.dc_init_attr.dc_type = mlx5dv_dc_type::MLX5DV_DCTYPE_DCT;
         own.dc_init_attr.__bindgen_anon_1.dct_access_key = self.access_key;

@@ -1,10 +1,11 @@
 //! Devices, their attributes, ports and addresses.
 
 use std::fs;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use sideway::ibverbs::address::{Gid, GidType};
-use sideway::ibverbs::connect::{ChoosePathError, LocalPath};
+use sideway::ibverbs::connect::{ChoosePathError, FindAddressError, LocalPath};
 use sideway::ibverbs::device::FindDeviceError;
 use sideway::ibverbs::port::PortState;
 use sideway::ibverbs::queue_pair::CreateQueuePairError;
@@ -24,6 +25,8 @@ pub(crate) fn cases(suite: &mut Suite) {
         a_gid_index_out_of_range_is_an_error,
         a_path_is_chosen_and_explained,
         a_path_by_a_wrong_index_is_an_error,
+        a_device_is_found_by_its_address,
+        an_address_of_no_device_is_explained,
         contexts_are_told_apart,
         a_device_outlives_its_list,
         devices_of_two_providers_are_open_at_once,
@@ -170,6 +173,42 @@ fn a_path_by_a_wrong_index_is_an_error(rig: &Rig) -> Outcome {
     };
     let error = LocalPath::choose(&context, rig.port, Some(empty)).unwrap_err();
     assert!(matches!(error, ChoosePathError::EmptyGid { .. }), "{error}");
+    Ok(())
+}
+
+/// Every address of the port that stands for an address of an interface leads back to it, or to one with the same address.
+fn a_device_is_found_by_its_address(rig: &Rig) -> Outcome {
+    let (list, context) = (rig.list(), rig.open());
+    let mut tried = 0;
+    for entry in context.query_gid_table().unwrap() {
+        if entry.port_num() != u32::from(rig.port) || entry.gid_type() != GidType::RoceV2 {
+            continue;
+        }
+        let Some(ip) = entry.gid().to_ipv4_mapped() else { continue };
+        for address in [SocketAddr::from((ip, 18515)), SocketAddr::from((ip.to_ipv6_mapped(), 0))] {
+            let (found, path) = list.open_by_address(address).unwrap();
+            assert_eq!(path.gid(), Some(entry.gid()), "{}", path.reason());
+            let own = found.query_gid(path.port_num(), u32::from(path.gid_index().unwrap())).unwrap();
+            assert_eq!(own, entry.gid());
+            assert!(path.reason().contains(&format!("it stands for {ip}")), "{}", path.reason());
+        }
+        tried += 1;
+    }
+    if tried == 0 {
+        skip!("the port has no RoCE version 2 GID of an IPv4 address");
+    }
+    Ok(())
+}
+
+fn an_address_of_no_device_is_explained(rig: &Rig) -> Outcome {
+    // Of a range that is for documentation: nobody has it.
+    let error = rig.list().open_by_address(([192, 0, 2, 77], 1).into()).unwrap_err();
+    let FindAddressError::NoGid { interface, seen, .. } = &error else { panic!("{error}") };
+    assert_eq!(*interface, None);
+    assert!(seen.iter().any(|seen| seen.starts_with(&format!("{} port ", rig.name))), "{error}");
+    assert!(error.to_string().contains("no RDMA port has a GID for 192.0.2.77"), "{error}");
+    let error = rig.list().open_by_address(([0, 0, 0, 0], 1).into()).unwrap_err();
+    assert!(matches!(error, FindAddressError::NoAddress { .. }), "{error}");
     Ok(())
 }
 

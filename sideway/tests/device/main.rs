@@ -15,6 +15,9 @@ mod support;
 #[macro_use]
 mod harness;
 mod allocations;
+mod cm_connecting;
+mod cm_limits;
+mod cm_site;
 mod completion;
 mod connect;
 mod data;
@@ -75,6 +78,8 @@ fn run() -> ExitCode {
     extras::cases(&mut suite);
     lifetimes::cases(&mut suite);
     threads::cases(&mut suite);
+    cm_connecting::cases(&mut suite);
+    cm_limits::cases(&mut suite);
     allocations::cases(&mut suite);
     harness::run(suite)
 }

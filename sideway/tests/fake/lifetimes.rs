@@ -14,7 +14,7 @@ use super::support::flavour::{CqFlavour, QpFlavour};
 use super::{SIGNALED, Setup};
 
 /// All orders of `n` things.
-fn permutations(n: usize) -> Vec<Vec<usize>> {
+pub(super) fn permutations(n: usize) -> Vec<Vec<usize>> {
     if n == 0 {
         return vec![vec![]];
     }

@@ -7,6 +7,10 @@
 mod support;
 
 mod allocations;
+mod cm_errors;
+mod cm_events;
+mod cm_races;
+mod cm_synchronous;
 mod control;
 #[cfg(all(feature = "mlx5", feature = "efa"))]
 mod direct;
@@ -23,6 +27,7 @@ mod pool;
 mod post;
 mod provided;
 mod regions;
+mod xrc;
 
 use sideway::ibverbs::AccessFlags;
 use sideway::ibverbs::completion::CompletionQueueBuilder;

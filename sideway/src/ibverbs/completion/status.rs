@@ -144,6 +144,13 @@ c_enum! {
         Receive = O::IBV_WC_RECV.0,
         /// A peer's RDMA WRITE with immediate data arrived.
         ReceiveWithImmediate = O::IBV_WC_RECV_RDMA_WITH_IMM.0,
+        /// What the first of a driver's own requests does: on mlx5, a memory key was configured
+        /// (`mlx5::MKeyConfiguration`).
+        Driver1 = O::IBV_WC_DRIVER1.0,
+        /// The second: on mlx5, a request in the device's own format.
+        Driver2 = O::IBV_WC_DRIVER2.0,
+        /// The third: on mlx5, the device copied memory.
+        Driver3 = O::IBV_WC_DRIVER3.0,
         /// Not told: after an error a device only says which request failed and why.
         NotTold = u32::MAX,
     }

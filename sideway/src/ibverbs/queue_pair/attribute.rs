@@ -83,7 +83,7 @@ impl QueuePairAttribute {
         Self { attr: ibv_qp_attr::default(), mask: QueuePairAttributeMask::empty() }
     }
 
-    pub(super) fn from_parts(attr: ibv_qp_attr, mask: QueuePairAttributeMask) -> Self {
+    pub(crate) fn from_parts(attr: ibv_qp_attr, mask: QueuePairAttributeMask) -> Self {
         Self { attr, mask }
     }
 

@@ -23,7 +23,8 @@ use std::ptr::{self, NonNull};
 use rdma_mummy_sys::types::{ibv_qp, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wr_opcode};
 
 use super::post::sealed::{About, Build, Step};
-use super::post::{Borrows, Failure, PostSendError, PostSendGuard, ScatterGatherEntry};
+use super::post::{Borrows, PostSendGuard, ScatterGatherEntry};
+use super::post_error::{Failure, PostSendError};
 use super::receive::{NoRoom, ReceiveQueue, array, index_of};
 use super::work_request::{Bare, BareOperation, Destination, Elsewhere, Operation, Place, Possible, Request};
 use super::{

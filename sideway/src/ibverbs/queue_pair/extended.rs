@@ -28,11 +28,14 @@ use std::mem::ManuallyDrop;
 use std::num::NonZeroU32;
 use std::ptr::NonNull;
 
+#[cfg(feature = "mlx5")]
+use rdma_mummy_sys::types::ibv_send_flags;
 use rdma_mummy_sys::types::{ibv_data_buf, ibv_qp_ex, ibv_sge};
 use rdma_mummy_sys::{qp_ex_op, verbs};
 
 use super::post::sealed::{About, Build, Step};
-use super::post::{Borrows, Failure, PostSendError, PostSendGuard, ScatterGatherEntry};
+use super::post::{Borrows, PostSendGuard, ScatterGatherEntry};
+use super::post_error::{Failure, PostSendError};
 use super::receive::ReceiveQueue;
 use super::work_request::{Bare, BareOperation, Destination, Elsewhere, Operation, Place, Possible, Request};
 use super::{CreateQueuePairError, Halves, QueuePairControl, SendOperationFlags, SendQueue, Shared};
@@ -253,6 +256,40 @@ impl ExtendedPostSendGuard<'_> {
     #[inline(always)]
     pub(crate) fn sound(&self) -> Option<usize> {
         if self.failure.is_some() { None } else { Some(self.count) }
+    }
+
+    /// What the list is built for.
+    pub(crate) fn queue(&self) -> &ExtendedSendQueue {
+        self.queue
+    }
+
+    /// Whether the pair was made for these operations, and has them.
+    pub(crate) fn can(&self, operations: SendOperationFlags) -> bool {
+        self.queue.usable.contains(operations)
+    }
+
+    /// Appends a request that `append` writes, by an operation that this file does not know. `inline`: the library is to take what
+    /// the request names for a part of it.
+    ///
+    /// # Safety
+    ///
+    /// `append` appends one whole request to the list of the pair that it is given.
+    pub(crate) unsafe fn append_by(
+        &mut self,
+        wr_id: u64,
+        flags: super::WorkRequestFlags,
+        inline: bool,
+        append: impl FnOnce(*mut ibv_qp_ex),
+    ) {
+        let inline = if inline { ibv_send_flags::IBV_SEND_INLINE.0 } else { 0 };
+        let qp = self.qp.as_ptr();
+        // SAFETY: a list is open (head of this file); the fields are for the caller to set.
+        unsafe {
+            (*qp).wr_id = wr_id;
+            (*qp).wr_flags = flags.raw() | inline;
+        }
+        self.count += 1;
+        append(qp);
     }
 }
 

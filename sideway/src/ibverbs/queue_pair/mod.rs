@@ -30,6 +30,7 @@ mod extended;
 mod generic;
 mod modify;
 mod post;
+mod post_error;
 mod receive;
 mod slices;
 mod state;
@@ -51,9 +52,10 @@ pub use modify::ModifyQueuePairError;
 #[cfg(feature = "mlx5")]
 pub(crate) use post::sealed::{About, Build, Step};
 pub use post::{
-    Borrows, DatagramHandle, FlushPlacement, FlushSelectivity, LocalBufferHandle, PostSendError,
-    PostSendGuard, ReadBufferHandle, ScatterGatherEntry, WorkRequestHandle,
+    Borrows, DatagramHandle, FlushPlacement, FlushSelectivity, LocalBufferHandle, PostSendGuard,
+    ReadBufferHandle, ScatterGatherEntry, WorkRequestHandle,
 };
+pub use post_error::PostSendError;
 pub(crate) use receive::{NoRoom, ReceiveList};
 pub use receive::{PostRecvError, PostRecvGuard, ReceiveQueue, RecvWorkRequestHandle};
 pub use slices::{AttachPoolError, PooledPostRecvGuard, PooledPostSendGuard, PooledRecvWorkRequestHandle};

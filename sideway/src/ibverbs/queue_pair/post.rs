@@ -1,15 +1,13 @@
 //! Building lists of work requests to send.
 
-use std::io::{self, IoSlice};
+use std::io::IoSlice;
 use std::mem::ManuallyDrop;
 
 use rdma_mummy_sys::types::{ibv_context, ibv_sge};
 use sealed::Step;
 
-use super::work_request::{
-    Address, Bare, BareOperation, Destination, DestinationKind, Operation, Remote, Request,
-};
-use super::{WorkRequestFlags, WorkRequestOperationType};
+use super::work_request::{Address, Bare, BareOperation, Destination, Operation, Remote, Request};
+use super::{PostSendError, WorkRequestFlags};
 use crate::ibverbs::address_handle::AddressHandle;
 use crate::ibverbs::memory_window::{MemoryWindow, MemoryWindowBindInfo};
 
@@ -350,6 +348,10 @@ impl<'guard, G> WorkRequestHandle<'guard, G> {
     pub(crate) fn guard(&mut self) -> &mut G {
         self.guard
     }
+
+    pub(crate) fn into_parts(self) -> (&'guard mut G, u64, WorkRequestFlags) {
+        (self.guard, self.wr_id, self.flags)
+    }
 }
 
 /// A datagram, whose kind is to be chosen.
@@ -438,7 +440,8 @@ impl<G: PostSendGuard> LocalBufferHandle<'_, G> {
     ///   this process's at `addr`: the library copies them there. It is not in regions of
     ///   [dma-bufs](crate::ibverbs::protection_domain::ProtectionDomain::reg_dmabuf_mr), of
     ///   [device memory](crate::ibverbs::protection_domain::ProtectionDomain::reg_dm_mr), and with
-    ///   [addresses of their own](crate::ibverbs::protection_domain::ProtectionDomain::reg_mr_iova). A pair does not, if it
+    ///   [addresses of their own](crate::ibverbs::protection_domain::ProtectionDomain::reg_mr_iova), nor behind memory keys of
+    ///   mlx5 (`mlx5::MKey`), whose addresses begin at 0. A pair does not, if it
     ///   was made with `mlx5::QueuePairCreateFlags::DisableScatterToCqe` (feature `mlx5`), or with `MLX5_SCATTER_TO_CQE=0` in the
     ///   environment.
     ///
@@ -484,247 +487,5 @@ impl<G: PostSendGuard> LocalBufferHandle<'_, G> {
         let mut this = ManuallyDrop::new(self);
         let Self { guard, request } = &mut *this;
         guard.append_inline_list(Step(()), *request, list);
-    }
-}
-
-/// Why a list cannot be posted, found while it was built.
-///
-/// Only what is known there: to find out more would be a call, and a loop that may call keeps less in registers.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Failure {
-    /// There is no such operation, or no place for it, or for its inline data.
-    Refused {
-        operation: WorkRequestOperationType,
-        to: DestinationKind,
-        inline: usize,
-    },
-    TooManyEntries {
-        given: usize,
-        limit: u32,
-    },
-    /// What the request names is of another context.
-    OtherContext,
-    /// Requests bind windows of type 2.
-    WindowOfType1,
-    /// There is no such operation without a buffer, or no place for it.
-    NotThere {
-        operation: WorkRequestOperationType,
-    },
-    /// There is no place for a request without a buffer.
-    NoPlace,
-    /// The library must not be given requests that safe code makes.
-    FullQueueUnnoticed,
-    /// Its value does not fit into the request.
-    NoInline {
-        given: usize,
-        limit: u32,
-    },
-}
-
-impl Failure {
-    #[inline(always)]
-    pub(super) const fn of(request: &Request, inline: usize) -> Self {
-        Self::Refused { operation: request.operation.kind(), to: request.to.kind(), inline }
-    }
-}
-
-/// A list of work requests could not be posted.
-///
-/// It owns nothing, so that a result of posting costs no more than its comparison.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum PostSendError {
-    /// The queue pair was not made for this operation, or its type does not have it.
-    #[error(
-        "work request {index}: the queue pair cannot {operation}; name it in `setup_send_ops_flags`, and check \
-         that the queue pair's type has it"
-    )]
-    UnsupportedOperation {
-        /// Which work request of the list, from 0.
-        index: usize,
-        /// The operation.
-        operation: WorkRequestOperationType,
-    },
-    /// The queue pair's peer is not enough to say where the request goes, and the request does not, or otherwise than this type
-    /// needs.
-    #[error(
-        "work request {index}: a {operation} of this queue pair needs a destination; name it before the operation \
-         (`setup_ud_address` of a datagram, `setup_xrc_srqn` of an extended reliable connection, or that of its type)"
-    )]
-    MissingDestination {
-        /// Which work request of the list, from 0.
-        index: usize,
-        /// The operation.
-        operation: WorkRequestOperationType,
-    },
-    /// The request says where it goes, and the queue pair's type does not have such destinations.
-    #[error(
-        "work request {index}: a {operation} of this queue pair goes to its peer; it takes no other destination"
-    )]
-    UnexpectedDestination {
-        /// Which work request of the list, from 0.
-        index: usize,
-        /// The operation.
-        operation: WorkRequestOperationType,
-    },
-    /// What the request names, an address handle, or a memory window or its region, belongs to another open device than the queue
-    /// pair.
-    #[error("work request {index}: what it names was made from another context than the queue pair")]
-    OtherContext {
-        /// Which work request of the list, from 0.
-        index: usize,
-    },
-    /// The memory window is of type 1.
-    #[error("work request {index}: a memory window of type 1 is bound by `MemoryWindow::bind`")]
-    WindowOfType1 {
-        /// Which work request of the list, from 0.
-        index: usize,
-    },
-    /// The request has no buffer, and the queue pair's library finds out that its queue is full only after it has begun to write over
-    /// an outstanding request, so that safe code must not fill it: an extended pair of mlx5.
-    #[error(
-        "work request {index} has no buffer: extended queue pairs of this device do not notice in time that they are full; \
-         promise a place for it (`setup_sge_list` of an empty list, which is unsafe), or post it to a classic one \
-         (`QueuePairBuilder::build`)"
-    )]
-    FullQueueUnnoticed {
-        /// Which work request of the list, from 0.
-        index: usize,
-    },
-    /// The request names a stream, and the DC initiator was made without streams.
-    #[cfg(feature = "mlx5")]
-    #[error("work request {index} names a stream; the DC initiator was made without (`setup_streams`)")]
-    NoStreams {
-        /// Which work request of the list, from 0.
-        index: usize,
-    },
-    /// The slice is of another pool than the list's.
-    #[error("work request {index}: a slice of another pool than the one that the list was attached to")]
-    ForeignSlice {
-        /// Which work request of the list, from 0.
-        index: usize,
-    },
-    /// The list is longer than the send queue.
-    #[error("more than {limit} work requests in one list: the send queue (max_send_wr) holds no more")]
-    TooManyWorkRequests {
-        /// How many the queue holds.
-        limit: usize,
-    },
-    /// More pieces of memory than the queue pair was made for.
-    #[error(
-        "work request {index}: {given} scatter/gather entries; the queue pair's limit (max_send_sge) is {limit}"
-    )]
-    TooManyScatterGatherEntries {
-        /// Which work request of the list, from 0.
-        index: usize,
-        /// How many there were.
-        given: usize,
-        /// How many there may be.
-        limit: usize,
-    },
-    /// More inline data than the queue pair was made for.
-    #[error(
-        "work request {index}: {given} bytes of inline data; the queue pair's limit (max_inline_data) is {limit}"
-    )]
-    InlineDataTooLong {
-        /// Which work request of the list, from 0.
-        index: usize,
-        /// How many bytes there were.
-        given: usize,
-        /// How many there may be.
-        limit: usize,
-    },
-    /// The queue is full (`ENOMEM`; from some libraries `ENOSPC`): poll completions, then post again.
-    #[error("the send queue is full ({}){}", Errno(*.errno), At(*.index))]
-    NotEnoughResources {
-        /// The first work request that was not posted, where the device says; those before it were.
-        index: Option<usize>,
-        /// The library's error number.
-        errno: i32,
-    },
-    /// A work request is not valid (`EINVAL`), or the queue pair is not in a state to send.
-    #[error("invalid work request, or the queue pair is not ready to send ({}){}", Errno(*.errno), At(*.index))]
-    InvalidWorkRequest {
-        /// The first work request that was not posted, where the device says; those before it were.
-        index: Option<usize>,
-        /// The library's error number.
-        errno: i32,
-    },
-    /// The library refused for another reason.
-    #[error("posting failed: {}{}", Errno(*.errno), At(*.index))]
-    Ibverbs {
-        /// The first work request that was not posted, where the device says; those before it were.
-        index: Option<usize>,
-        /// The library's error number.
-        errno: i32,
-    },
-}
-
-/// An error number in words.
-pub(super) struct Errno(pub(super) i32);
-
-impl std::fmt::Display for Errno {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        io::Error::from_raw_os_error(self.0).fmt(f)
-    }
-}
-
-/// Where a list broke off.
-pub(super) struct At(pub(super) Option<usize>);
-
-impl std::fmt::Display for At {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.0 {
-            Some(index) => write!(f, " at work request {index}; those before it were posted"),
-            None => f.write_str("; the device does not say how much of the list was posted"),
-        }
-    }
-}
-
-impl PostSendError {
-    #[cold]
-    pub(super) fn from_errno(result: core::ffi::c_int, index: Option<usize>) -> Self {
-        match crate::ibverbs::os_error(result).raw_os_error().unwrap_or(result) {
-            errno @ (libc::ENOMEM | libc::ENOSPC) => Self::NotEnoughResources { index, errno },
-            errno @ libc::EINVAL => Self::InvalidWorkRequest { index, errno },
-            errno => Self::Ibverbs { index, errno },
-        }
-    }
-
-    /// The first work request of the list, from 0, that is to blame or was not posted, where it is known.
-    pub fn bad_work_request(&self) -> Option<usize> {
-        match self {
-            #[cfg(feature = "mlx5")]
-            Self::NoStreams { index } => Some(*index),
-            Self::UnsupportedOperation { index, .. }
-            | Self::MissingDestination { index, .. }
-            | Self::UnexpectedDestination { index, .. }
-            | Self::OtherContext { index }
-            | Self::WindowOfType1 { index }
-            | Self::FullQueueUnnoticed { index }
-            | Self::ForeignSlice { index }
-            | Self::TooManyScatterGatherEntries { index, .. }
-            | Self::InlineDataTooLong { index, .. } => Some(*index),
-            Self::TooManyWorkRequests { limit } => Some(*limit),
-            Self::NotEnoughResources { index, .. }
-            | Self::InvalidWorkRequest { index, .. }
-            | Self::Ibverbs { index, .. } => *index,
-        }
-    }
-
-    /// How many work requests of the list were posted all the same: none where the list was refused before it
-    /// reached the device, those before the bad one where the device names it, and `None` where it does not say.
-    pub fn posted(&self) -> Option<usize> {
-        match self {
-            Self::NotEnoughResources { index, .. }
-            | Self::InvalidWorkRequest { index, .. }
-            | Self::Ibverbs { index, .. } => *index,
-            _ => Some(0),
-        }
-    }
-
-    /// Whether polling completions makes room and posting again may succeed.
-    pub fn is_queue_full(&self) -> bool {
-        matches!(self, Self::NotEnoughResources { .. })
     }
 }

@@ -11,7 +11,7 @@ use std::ptr::{self, NonNull};
 use rdma_mummy_sys::types::{ibv_qp, ibv_recv_wr, ibv_sge, ibv_srq};
 
 use super::post::sealed::About;
-use super::post::{At, Errno};
+use super::post_error::{At, Errno};
 use super::{CreateQueuePairError, QueuePairControl, ScatterGatherEntry, Shared};
 
 /// The receiving half of a queue pair.

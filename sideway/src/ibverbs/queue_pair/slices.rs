@@ -15,7 +15,8 @@ use std::io::IoSlice;
 use std::mem::ManuallyDrop;
 
 use super::post::sealed::{About, Build, Step};
-use super::post::{Borrows, LocalBufferHandle, PostSendError, PostSendGuard, ReadBufferHandle};
+use super::post::{Borrows, LocalBufferHandle, PostSendGuard, ReadBufferHandle};
+use super::post_error::PostSendError;
 use super::work_request::{Bare, Request};
 use super::{PostRecvError, PostRecvGuard, ScatterGatherEntry, WorkRequestFlags};
 use crate::memory::pool::{NO_REQUEST, Piece, Position, place_of};

@@ -9,7 +9,7 @@ use rdma_mummy_sys::types::{
     ibv_ah, ibv_context, ibv_mw, ibv_mw_bind_info, ibv_mw_type, ibv_send_flags as F, ibv_wr_opcode as O,
 };
 
-use super::post::{Failure, PostSendError};
+use super::post_error::{Failure, PostSendError};
 use super::{QueuePairType, SendOperationFlags};
 
 c_flags! {

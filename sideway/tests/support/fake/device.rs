@@ -10,7 +10,7 @@ use sideway::sys::Verbs;
 use sideway::sys::types::*;
 
 use super::{
-    World, completion, events, extras, objects, posting, provided, queue_pair, refuses, regions, world,
+    World, completion, events, extras, objects, posting, provided, queue_pair, refuses, regions, world, xrc,
 };
 
 pub(super) fn table() -> Verbs {
@@ -129,6 +129,7 @@ pub(super) unsafe extern "C" fn open_device(_: *mut ibv_device) -> *mut ibv_cont
     verbs.context.async_fd = world.lies.async_fd.unwrap_or_else(events::async_fd);
     extras::install(&mut verbs);
     regions::install(&mut verbs);
+    xrc::install(&mut verbs);
     if !world.lies.no_extended_verbs {
         verbs.context.abi_compat = ptr::without_provenance_mut(usize::MAX);
     }
@@ -146,9 +147,10 @@ pub(super) unsafe extern "C" fn open_device(_: *mut ibv_device) -> *mut ibv_cont
     unsafe { &raw mut (*context).verbs.context }
 }
 
-unsafe extern "C" fn close_device(context: *mut ibv_context) -> c_int {
+pub(super) unsafe extern "C" fn close_device(context: *mut ibv_context) -> c_int {
     // SAFETY: the context is open.
     let world = unsafe { world_of(context) };
+    world.check(!world.cm.owns(context), "a context that librdmacm opened was closed");
     if !world.dies("context") {
         return world.lies.destroy;
     }

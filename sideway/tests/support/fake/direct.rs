@@ -13,7 +13,7 @@ use super::completion::{self, Cq};
 use super::device::{reg_mr, world_of};
 use super::posting::{self, set_dc_addr};
 use super::queue_pair::{Driver, Qp, View, new_qp};
-use super::{World, refuses, set_errno};
+use super::{World, keys, refuses, set_errno};
 
 /// What the functions were called with last.
 #[derive(Debug, Default)]
@@ -44,6 +44,8 @@ pub struct QpArguments {
     pub dc_type: u32,
     /// The key of a target; of an initiator, the streams in its first two bytes.
     pub dc_union: u64,
+    /// Of mlx5's own.
+    pub own_ops: u64,
 }
 
 /// Where a request of a DC initiator went.
@@ -78,7 +80,7 @@ pub(super) unsafe fn provider(name: &'static str, verbs: Verbs) -> Provider {
         mlx5dv_reg_dmabuf_mr: Some(reg_dmabuf_mr),
         mlx5dv_get_data_direct_sysfs_path: Some(data_direct_path),
         mlx5dv_dci_stream_id_reset: Some(stream_id_reset),
-        ..Mlx5dv::unsupported()
+        ..keys::add_to(Mlx5dv::unsupported())
     };
     let efadv = Efadv {
         efadv_query_device: Some(query_efa),
@@ -90,7 +92,9 @@ pub(super) unsafe fn provider(name: &'static str, verbs: Verbs) -> Provider {
         ..Efadv::unsupported()
     };
     // SAFETY: the caller's promise; these functions do what the real ones do, as far as a caller can rely on it.
-    unsafe { Provider::from_tables_with_direct(name, verbs, None, Some(mlx5dv), Some(efadv)) }
+    unsafe {
+        Provider::from_tables_with_direct(name, verbs, Some(super::cm::table()), Some(mlx5dv), Some(efadv))
+    }
 }
 
 /// Libraries that can tell whose the device is, and have nothing that came later.
@@ -106,7 +110,15 @@ pub(super) unsafe fn old_provider(name: &'static str, verbs: Verbs) -> Provider 
     };
     let efadv = Efadv { efadv_query_device: Some(query_efa), ..Efadv::unsupported() };
     // SAFETY: as above.
-    unsafe { Provider::from_tables_with_direct(name, verbs, None, Some(mlx5dv), Some(efadv)) }
+    unsafe {
+        Provider::from_tables_with_direct(
+            name,
+            verbs,
+            Some(super::cm::old_table()),
+            Some(mlx5dv),
+            Some(efadv),
+        )
+    }
 }
 
 fn note<T>(place: &Mutex<Option<T>>, value: T) {
@@ -132,8 +144,21 @@ unsafe extern "C" fn query_mlx5(context: *mut ibv_context, attr: *mut mlx5dv_con
         let world = own(context);
         use mlx5dv_context_comp_mask as M;
         // What this library knows of what was asked for.
-        let known = M::MLX5DV_CONTEXT_MASK_CQE_COMPRESION.0 | M::MLX5DV_CONTEXT_MASK_DCI_STREAMS.0;
+        let known = M::MLX5DV_CONTEXT_MASK_CQE_COMPRESION.0
+            | M::MLX5DV_CONTEXT_MASK_DCI_STREAMS.0
+            | M::MLX5DV_CONTEXT_MASK_SIGNATURE_OFFLOAD.0
+            | M::MLX5DV_CONTEXT_MASK_CRYPTO_OFFLOAD.0
+            | if world.has("max_wr_memcpy_length") { M::MLX5DV_CONTEXT_MASK_WR_MEMCPY_LENGTH.0 } else { 0 };
         (*attr).comp_mask &= u64::from(known);
+        (*attr).max_wr_memcpy_length = world.lies.max_memcpy;
+        (*attr).sig_caps = mlx5dv_sig_caps { block_size: 1 << 3, block_prot: 3, t10dif_bg: 1, crc_type: 6 };
+        (*attr).crypto_caps = mlx5dv_crypto_caps {
+            failed_selftests: 0,
+            crypto_engines: 6,
+            wrapped_import_method: 1,
+            log_max_num_deks: 5,
+            flags: 3,
+        };
         (*attr).flags = u64::from(mlx5dv_context_flags::MLX5DV_CONTEXT_FLAGS_CQE_128B_PAD.0);
         (*attr).cqe_comp_caps = mlx5dv_cqe_comp_caps { max_num: 64, supported_format: 3 };
         (*attr).dci_streams_caps =
@@ -160,6 +185,7 @@ unsafe extern "C" fn create_mlx5_qp(
             create_flags: (*own_attr).create_flags,
             dc_type: dc.dc_type.0,
             dc_union: dc.__bindgen_anon_1.dct_access_key,
+            own_ops: (*own_attr).send_ops_flags,
         };
         note(&world.direct.qp, arguments);
         if let Some(null) = refuses(world.lies.direct) {
@@ -178,6 +204,9 @@ unsafe extern "C" fn create_mlx5_qp(
             (*qp).dv.wr_set_dc_addr = world.has("wr_set_dc_addr").then_some(wr_set_dc_addr as _);
             let streams = has(M::MLX5DV_QP_INIT_ATTR_MASK_DCI_STREAMS) && world.has("wr_set_dc_addr_stream");
             (*qp).dv.wr_set_dc_addr_stream = streams.then_some(wr_set_dc_addr_stream as _);
+        }
+        if has(M::MLX5DV_QP_INIT_ATTR_MASK_SEND_OPS_FLAGS) {
+            keys::install(&mut (*qp).dv, arguments.own_ops, &world);
         }
         posting::install(&raw mut (*qp).ex, arguments.send_ops, &world);
         qp.cast()
@@ -323,6 +352,7 @@ unsafe extern "C" fn create_efa_qp(
             create_flags: 0,
             dc_type: 0,
             dc_union: 0,
+            own_ops: 0,
         };
         note(&world.direct.qp, arguments);
         if let Some(null) = refuses(world.lies.direct) {

@@ -7,17 +7,21 @@
 //!   opened once and closed, every request gets one buffer, objects go in the right order, ...) is checked,
 //!   and [`Fake`] fails the test that broke one.
 
+pub mod cm;
 mod completion;
 mod device;
 #[cfg(all(feature = "mlx5", feature = "efa"))]
 pub mod direct;
 mod events;
 mod extras;
+#[cfg(all(feature = "mlx5", feature = "efa"))]
+pub mod keys;
 mod objects;
 mod posting;
 mod provided;
 mod queue_pair;
 mod regions;
+mod xrc;
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -89,6 +93,10 @@ pub struct Lies {
     pub queried_state: Option<u32>,
     /// Every function of domains, groups, options, imports, flows and counters.
     pub extras: i32,
+    /// `ibv_open_xrcd`, `ibv_open_qp`.
+    pub xrc: i32,
+    /// `ibv_get_srq_num`.
+    pub srq_number: i32,
     /// `ibv_reg_buf_mr`, `ibv_reg_mr_ex`.
     pub register: i32,
     /// `ibv_export_buf_dmabuf_fd`.
@@ -119,8 +127,38 @@ pub struct Lies {
     /// `efadv_query_device`, when it does.
     pub efadv_query_device: i32,
     pub stream_reset: i32,
+    pub dek_query: i32,
+    pub mkey_check: i32,
+    /// How many bytes an mlx5 device copies at once.
+    pub max_memcpy: usize,
     /// What an EFA device can do.
     pub efa_capabilities: u32,
+    /// `rdma_create_event_channel`.
+    pub cm_channel: i32,
+    /// The descriptor of every event channel.
+    pub cm_channel_fd: Option<i32>,
+    /// `rdma_create_id`.
+    pub cm_create: i32,
+    /// Every function of an identifier.
+    pub cm: i32,
+    pub cm_get_event: i32,
+    /// `rdma_get_cm_event` succeeds, and gives out nothing.
+    pub cm_null_event: bool,
+    pub cm_ack: i32,
+    /// Identifiers get no device, as those of one whose node GUID is 0.
+    pub cm_no_guid: bool,
+    /// `rdma_get_devices` names a second device.
+    pub cm_two_devices: bool,
+    /// No event comes of itself.
+    pub cm_silent: bool,
+    /// `rdma_disconnect` succeeds, and no event says so.
+    pub cm_no_goodbye: bool,
+    /// `rdma_leave_multicast` fails, and has freed the membership.
+    pub cm_leave: i32,
+    /// `rdma_get_devices`.
+    pub cm_devices: i32,
+    /// What `rdma_getaddrinfo` returns, and `errno`.
+    pub cm_getaddrinfo: (i32, i32),
 }
 
 /// Where a list broke off, as the library says.
@@ -149,11 +187,14 @@ pub struct World {
     /// So many calls of `ibv_dereg_mr` are answered with `EBUSY`.
     pub refused_deregistrations: AtomicI64,
     pub destroyed: Mutex<Vec<&'static str>>,
+    /// The keys that requests were to invalidate.
+    pub invalidated: Mutex<Vec<u32>>,
     keys: AtomicU64,
     pub extras: extras::Extras,
     pub regions: regions::Regions,
     pub provided: provided::Provided,
     pub objects: objects::Objects,
+    pub xrc: xrc::Xrc,
     /// The descriptor that a context was imported by.
     pub imported_descriptor: Mutex<Option<i32>>,
     /// Calls of `ibv_ack_cq_events`.
@@ -164,8 +205,11 @@ pub struct World {
     pub async_events: Mutex<VecDeque<(u32, usize)>>,
     /// The elements of the events that were acknowledged.
     pub async_acknowledged: Mutex<Vec<usize>>,
+    pub cm: cm::Cm,
     #[cfg(all(feature = "mlx5", feature = "efa"))]
     pub direct: direct::Direct,
+    #[cfg(all(feature = "mlx5", feature = "efa"))]
+    pub own: keys::Keys,
 }
 
 impl World {
@@ -275,7 +319,8 @@ pub fn provider() -> Provider {
     static PROVIDER: OnceLock<Provider> = OnceLock::new();
     // SAFETY: the functions do what those of libibverbs do, as far as a caller can rely on it.
     #[cfg(not(all(feature = "mlx5", feature = "efa")))]
-    return *PROVIDER.get_or_init(|| unsafe { Provider::from_tables("fake", device::table(), None) });
+    return *PROVIDER
+        .get_or_init(|| unsafe { Provider::from_tables("fake", device::table(), Some(cm::table())) });
     // SAFETY: as above.
     #[cfg(all(feature = "mlx5", feature = "efa"))]
     *PROVIDER.get_or_init(|| unsafe { direct::provider("fake", device::table()) })
@@ -311,7 +356,8 @@ pub fn old_provider() -> Provider {
     };
     // SAFETY: as above.
     #[cfg(not(all(feature = "mlx5", feature = "efa")))]
-    return *PROVIDER.get_or_init(|| unsafe { Provider::from_tables("old fake", table(), None) });
+    return *PROVIDER
+        .get_or_init(|| unsafe { Provider::from_tables("old fake", table(), Some(cm::old_table())) });
     // SAFETY: as above.
     #[cfg(all(feature = "mlx5", feature = "efa"))]
     *PROVIDER.get_or_init(|| unsafe { direct::old_provider("old fake", table()) })

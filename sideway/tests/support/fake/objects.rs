@@ -1,12 +1,14 @@
 //! Address handles and shared receive queues.
 
 use std::ffi::c_int;
+use std::ptr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sideway::sys::Verbs;
 use sideway::sys::types::*;
 
+use super::completion::Cq;
 use super::device::world_of;
 use super::{World, refuses};
 
@@ -99,30 +101,42 @@ unsafe extern "C" fn destroy_ah(ah: *mut ibv_ah) -> c_int {
 
 /// A shared receive queue.
 #[repr(C)]
-struct Srq {
+pub(super) struct Srq {
     srq: ibv_srq,
     attr: Mutex<ibv_srq_attr>,
+    /// Of an XRC domain: where its receives complete, and its number.
+    pub(super) completes_at: *mut ibv_cq,
+    pub(super) number: u32,
 }
 
 unsafe extern "C" fn create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> *mut ibv_srq {
     // SAFETY: the domain lives and the attributes are valid.
     unsafe {
         let world = world_of((*pd).context);
-        if let Some(null) = refuses(world.lies.create_srq) {
-            return null;
-        }
-        if let Some(granted) = world.lies.granted {
-            (*init).attr.max_wr = granted;
-            (*init).attr.max_sge = granted;
-        }
-        world.born();
-        let (context, srq_context) = ((*pd).context, (*init).srq_context);
-        world.check(!srq_context.is_null(), "a shared receive queue has a number");
-        let srq = ibv_srq { context, srq_context, pd, ..ibv_srq::default() };
-        let srq = Box::into_raw(Box::new(Srq { srq, attr: Mutex::new((*init).attr) })).cast();
-        world.uses(pd, srq);
-        srq
+        new_srq(&world, pd, &mut *init).cast()
     }
+}
+
+/// # Safety
+///
+/// The domain lives.
+pub(super) unsafe fn new_srq(world: &World, pd: *mut ibv_pd, init: &mut ibv_srq_init_attr) -> *mut Srq {
+    if let Some(null) = refuses(world.lies.create_srq) {
+        return null;
+    }
+    if let Some(granted) = world.lies.granted {
+        init.attr.max_wr = granted;
+        init.attr.max_sge = granted;
+    }
+    world.born();
+    // SAFETY: the caller's domain.
+    let (context, srq_context) = (unsafe { (*pd).context }, init.srq_context);
+    world.check(!srq_context.is_null(), "a shared receive queue has a number");
+    let srq = ibv_srq { context, srq_context, pd, ..ibv_srq::default() };
+    let attr = Mutex::new(init.attr);
+    let srq = Box::into_raw(Box::new(Srq { srq, attr, completes_at: ptr::null_mut(), number: 0 }));
+    world.uses(pd, srq);
+    srq
 }
 
 /// # Safety
@@ -168,8 +182,13 @@ unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
         return world.lies.destroy;
     }
     world.goes(srq, "shared receive queue");
-    // SAFETY: nothing uses the queue any more.
-    drop(unsafe { Box::from_raw(srq.cast::<Srq>()) });
+    // SAFETY: nothing uses the queue any more; where its receives complete is still there.
+    unsafe {
+        let srq = Box::from_raw(srq.cast::<Srq>());
+        if !srq.completes_at.is_null() {
+            Cq::of(srq.completes_at).1.remove_user();
+        }
+    }
     0
 }
 

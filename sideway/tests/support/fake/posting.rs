@@ -19,8 +19,12 @@ pub(super) struct List {
     unsignaled: u64,
     /// Where its datagrams go: handle, number and key.
     datagrams: Vec<(usize, u32, u32)>,
+    /// The queues that its requests are for, of an extended reliable connection.
+    queues: Vec<u32>,
     /// The last request waits for its destination.
     nowhere: bool,
+    /// The last request waits for so many setters.
+    setters: u8,
 }
 
 /// More than any test posts at once.
@@ -34,7 +38,9 @@ impl List {
             requests: Vec::with_capacity(CAPACITY),
             unsignaled: 0,
             datagrams: Vec::new(),
+            queues: Vec::new(),
             nowhere: false,
+            setters: 0,
         }
     }
 
@@ -48,7 +54,9 @@ impl List {
         self.requests.clear();
         self.unsignaled = 0;
         self.datagrams.clear();
+        self.queues.clear();
         self.nowhere = false;
+        self.setters = 0;
     }
 }
 
@@ -73,6 +81,12 @@ fn completed(opcode: ibv_wr_opcode) -> ibv_wc_opcode {
 fn is_datagram(qp: *mut ibv_qp) -> bool {
     // SAFETY: the pair lives.
     unsafe { (*qp).qp_type == ibv_qp_type::IBV_QPT_UD || (*qp.cast::<Qp>()).driver == Driver::Srd }
+}
+
+/// Whether its requests name a queue at the other end.
+fn goes_by_number(qp: *mut ibv_qp) -> bool {
+    // SAFETY: the pair lives.
+    unsafe { (*qp).qp_type == ibv_qp_type::IBV_QPT_XRC_SEND }
 }
 
 fn is_signaled(flags: u32) -> bool {
@@ -125,6 +139,10 @@ pub(super) unsafe extern "C" fn post_send(
             // SAFETY: every request of a datagram pair has its address.
             let to = unsafe { wr.wr.ud };
             world.goes_to(to.ah.addr(), to.remote_qpn, to.remote_qkey);
+        }
+        if goes_by_number(qp) {
+            // SAFETY: every request of such a pair has its number.
+            world.goes_to_queue(unsafe { wr.qp_type.xrc.remote_srqn });
         }
         world.posted.fetch_add(1, Relaxed);
         if is_signaled(wr.send_flags) {
@@ -203,7 +221,7 @@ pub(super) unsafe fn install(qp: *mut ibv_qp_ex, asked: u64, world: &World) {
         )*};
     }
     set!(wr_start, wr_complete, wr_abort, wr_set_sge, wr_set_sge_list);
-    set!(wr_set_inline_data, wr_set_inline_data_list, wr_set_ud_addr);
+    set!(wr_set_inline_data, wr_set_inline_data_list, wr_set_ud_addr, wr_set_xrc_srqn);
     macro_rules! set_asked {
         ($($flag:ident => $member:ident),*) => {
             $(if asked & u64::from(ibv_qp_create_send_ops_flags::$flag.0) != 0 { set!($member); })*
@@ -233,10 +251,12 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     let View { world, mut list, send_cq, .. } = unsafe { Qp::of(qp.cast()) };
     world.check(list.open, "ibv_wr_complete without an open list");
     world.check(!list.waiting, "ibv_wr_complete with a request that has no buffer");
-    world.check(!list.nowhere, "ibv_wr_complete with a datagram that has no address");
+    world.check(!list.nowhere, "ibv_wr_complete with a request that does not say where it goes");
+    world.check(list.setters == 0, "ibv_wr_complete with a request that has fewer setters than announced");
     for (ah, number, key) in &list.datagrams {
         world.goes_to(*ah, *number, *key);
     }
+    list.queues.iter().for_each(|number| world.goes_to_queue(*number));
     if world.lies.wr_complete == 0 {
         world.posted.fetch_add(list.requests.len() as u64 + list.unsignaled, Relaxed);
         for wc in &list.requests {
@@ -264,7 +284,8 @@ unsafe fn operation(qp: *mut ibv_qp_ex, opcode: ibv_wr_opcode) {
     world.check(list.open, "an operation without an open list");
     world.check(!list.waiting, "an operation before the last one had its buffer");
     world.check(!list.nowhere, "an operation before the last one had its address");
-    list.nowhere = is_datagram(qp.cast()) || driver == Driver::DcInitiator;
+    world.check(list.setters == 0, "an operation before the last one had its setters");
+    list.nowhere = is_datagram(qp.cast()) || goes_by_number(qp.cast()) || driver == Driver::DcInitiator;
     world.check(flags & ibv_send_flags::IBV_SEND_INLINE.0 == 0, "IBV_SEND_INLINE on an extended pair");
     list.waiting = true;
     match is_signaled(flags) {
@@ -273,6 +294,36 @@ unsafe fn operation(qp: *mut ibv_qp_ex, opcode: ibv_wr_opcode) {
         }
         _ => list.unsignaled += 1,
     }
+}
+
+/// An operation of mlx5's own, which waits for nothing but its setters; whether it was said to be inline.
+#[cfg(all(feature = "mlx5", feature = "efa"))]
+pub(super) unsafe fn own_operation(qp: *mut ibv_qp, opcode: ibv_wc_opcode, setters: u8) -> bool {
+    let ex: *mut ibv_qp_ex = qp.cast();
+    // SAFETY: the pair lives, and these fields are the caller's to write before an operation.
+    let (wr_id, flags) = unsafe { ((*ex).wr_id, (*ex).wr_flags) };
+    // SAFETY: the pair lives.
+    let View { world, mut list, number, .. } = unsafe { Qp::of(qp) };
+    world.check(list.open, "an operation without an open list");
+    world.check(
+        !list.waiting && !list.nowhere && list.setters == 0,
+        "an operation before the last one was whole",
+    );
+    list.setters = setters;
+    match is_signaled(flags) {
+        true if list.requests.len() < CAPACITY => list.requests.push(completion(wr_id, opcode, number)),
+        _ => list.unsignaled += 1,
+    }
+    flags & ibv_send_flags::IBV_SEND_INLINE.0 != 0
+}
+
+/// A setter of the operation that was begun last.
+#[cfg(all(feature = "mlx5", feature = "efa"))]
+pub(super) unsafe fn own_setter(qp: *mut ibv_qp) {
+    // SAFETY: the pair lives.
+    let View { world, mut list, .. } = unsafe { Qp::of(qp) };
+    world.check(list.open && list.setters > 0, "a setter for no request");
+    list.setters = list.setters.saturating_sub(1);
 }
 
 macro_rules! operations {
@@ -295,11 +346,13 @@ operations! {
 }
 
 /// It has no buffer.
-unsafe extern "C" fn wr_local_inv(qp: *mut ibv_qp_ex, _: u32) {
+unsafe extern "C" fn wr_local_inv(qp: *mut ibv_qp_ex, key: u32) {
     // SAFETY: the caller's promises.
     unsafe { operation(qp, ibv_wr_opcode::IBV_WR_LOCAL_INV) };
     // SAFETY: the pair lives.
-    unsafe { Qp::of(qp.cast()) }.list.waiting = false;
+    let View { world, mut list, .. } = unsafe { Qp::of(qp.cast()) };
+    list.waiting = false;
+    world.invalidated.lock().unwrap().push(key);
 }
 
 /// The buffer of the request that was begun last.
@@ -320,6 +373,14 @@ unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, remote_
     world.check(list.open && list.nowhere && is_datagram(qp.cast()), "an address for no datagram");
     list.nowhere = false;
     list.datagrams.push((ah.addr(), remote_qpn, remote_qkey));
+}
+
+unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, remote_srqn: u32) {
+    // SAFETY: the pair lives.
+    let View { world, mut list, .. } = unsafe { Qp::of(qp.cast()) };
+    world.check(list.open && list.nowhere && goes_by_number(qp.cast()), "a queue's number for no request");
+    list.nowhere = false;
+    list.queues.push(remote_srqn);
 }
 
 /// The target of the request that was begun last, of a DC initiator.

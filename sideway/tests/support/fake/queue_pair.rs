@@ -105,6 +105,31 @@ pub(super) unsafe fn new_qp(world: Arc<World>, pd: *mut ibv_pd, attr: &mut ibv_q
     qp
 }
 
+/// A handle of a target: one that is there, by its number, or a new one.
+///
+/// # Safety
+///
+/// Context and domain are open.
+pub(super) unsafe fn new_target(
+    world: Arc<World>,
+    context: *mut ibv_context,
+    xrcd: *mut ibv_xrcd,
+    number: Option<u32>,
+) -> *mut ibv_qp {
+    world.born();
+    let mut ex = ibv_qp_ex::default();
+    ex.qp_base.context = context;
+    ex.qp_base.qp_type = ibv_qp_type::IBV_QPT_XRC_RECV;
+    let number = number.unwrap_or_else(|| world.number());
+    ex.qp_base.qp_num = number;
+    let (state, list, cap) = (Mutex::new(0), Mutex::new(List::new()), ibv_qp_cap::default());
+    let qp =
+        Qp { ex, world: Arc::clone(&world), cap, state, list, driver: Driver::None, dv: Default::default() };
+    let qp = Box::into_raw(Box::new(qp)).cast();
+    world.is_target(qp, number, xrcd);
+    qp
+}
+
 pub(super) unsafe extern "C" fn create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> *mut ibv_qp {
     // SAFETY: the domain lives, and so do the queues in the attributes.
     unsafe {
@@ -122,6 +147,12 @@ pub(super) unsafe extern "C" fn create_qp_ex(
         let world = world_of(context);
         if let Some(null) = refuses(world.lies.create_qp_ex) {
             return null;
+        }
+        if (*attr).qp_type == ibv_qp_type::IBV_QPT_XRC_RECV {
+            let by_domain = (*attr).comp_mask == ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_XRCD.0;
+            let alone = (*attr).send_cq.is_null() && (*attr).recv_cq.is_null() && (*attr).srq.is_null();
+            world.check(by_domain && alone, "a target has an XRC domain and no queues");
+            return new_target(world, context, (*attr).xrcd, None);
         }
         let qp = new_qp(Arc::clone(&world), (*attr).pd, &mut *attr.cast());
         posting::install(&raw mut (*qp).ex, (*attr).send_ops_flags, &world);
@@ -144,10 +175,12 @@ pub(super) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
         return world.lies.destroy;
     }
     world.leaves_no_group(qp);
-    // SAFETY: as above; nothing uses the pair any more.
+    world.is_no_target(qp);
+    // SAFETY: as above; nothing uses the pair any more. A target has no queues.
     unsafe {
-        Cq::of(send_cq).1.remove_user();
-        Cq::of(recv_cq).1.remove_user();
+        for cq in [send_cq, recv_cq].into_iter().filter(|cq| !cq.is_null()) {
+            Cq::of(cq).1.remove_user();
+        }
         drop(Box::from_raw(qp.cast::<Qp>()));
     }
     0

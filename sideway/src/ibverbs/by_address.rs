@@ -1,0 +1,261 @@
+//! The device, the port and the GID that stand for an address of this host.
+
+use std::fs;
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+
+use super::address::{Gid, GidEntry, GidType};
+use super::connect::{ChoosePathError, LocalPath};
+use super::device::{DeviceList, FindDeviceError};
+use super::device_context::DeviceContext;
+use super::port::{LinkLayer, PortAttr, PortState};
+
+impl DeviceList {
+    /// Opens the device of which a port has the address `local`, such as a socket is told by
+    /// [`local_addr`](std::net::TcpStream::local_addr): what the system's routes chose for TCP is then what RDMA uses. The
+    /// socket's port number means nothing here. [`LocalPath::reason`] says what was found.
+    ///
+    /// On Ethernet the address is one of the port's GIDs, of which RoCE version 2 comes first. On InfiniBand it is that of an IPoIB
+    /// interface of the port.
+    ///
+    /// ```
+    /// # #[cfg(feature = "soft")] {
+    /// # use sideway::ibverbs::device::DeviceList;
+    /// # let list = DeviceList::from_provider(sideway::soft::provider())?;
+    /// let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+    /// let (context, path) = list.open_by_address(listener.local_addr()?)?;
+    /// println!("{} port {}, {}", context.name(), path.port_num(), path.reason());
+    /// # }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// No port has the address, or none of those that have it is active. The error says which interface has the address, and on
+    /// which there are devices: the usual reason is an address on a bridge or a bond above the device's own interface.
+    pub fn open_by_address(&self, local: SocketAddr) -> Result<(DeviceContext, LocalPath), FindAddressError> {
+        let wanted = Wanted::of(local)?;
+        if self.is_empty() {
+            return Err(FindAddressError::NoDevice(FindDeviceError::NoDevice));
+        }
+        let (mut best, mut seen): (Option<Found>, _) = (None, Vec::new());
+        for device in self.iter() {
+            let name = device.name();
+            // One that does not answer is named, if no other is fit.
+            let found = device
+                .open()
+                .map_err(|error| error.to_string())
+                .and_then(|context| Found::among(context, &wanted, &mut seen));
+            match found {
+                Ok(Some(found)) if best.as_ref().is_none_or(|best| found.merit() > best.merit()) => {
+                    best = Some(found);
+                }
+                Ok(_) => {}
+                Err(reason) => seen.push(format!("{name} could not be asked: {reason}")),
+            }
+        }
+        match best {
+            Some(found) => found.settle(&wanted),
+            None => Err(FindAddressError::NoGid {
+                address: wanted.ip,
+                interface: wanted.interface.map(|interface| interface.name),
+                seen,
+            }),
+        }
+    }
+}
+
+/// What is looked for.
+struct Wanted {
+    ip: IpAddr,
+    /// The index of the interface that a link-local address is one of; 0 if it is not known.
+    scope: u32,
+    gid: Gid,
+    interface: Option<Interface>,
+}
+
+/// An interface of this host.
+struct Interface {
+    name: String,
+    /// The port's own GID, which the last 16 bytes of an IPoIB interface's hardware address are.
+    port_gid: Option<Gid>,
+}
+
+impl Wanted {
+    fn of(local: SocketAddr) -> Result<Self, FindAddressError> {
+        let ip = local.ip().to_canonical();
+        if ip.is_unspecified() || ip.is_multicast() {
+            return Err(FindAddressError::NoAddress { address: ip });
+        }
+        let (gid, scope) = match (ip, local) {
+            (IpAddr::V4(ip), _) => (Gid::from(ip.to_ipv6_mapped()), 0),
+            (IpAddr::V6(ip), SocketAddr::V6(local)) => (Gid::from(ip), local.scope_id()),
+            (IpAddr::V6(ip), SocketAddr::V4(_)) => (Gid::from(ip), 0),
+        };
+        let interface = if_addrs::get_if_addrs()
+            .unwrap_or_default()
+            .into_iter()
+            .find(|interface| interface.ip() == ip && (scope == 0 || interface.index == Some(scope)))
+            .map(|interface| Interface { port_gid: port_gid(&interface.name), name: interface.name });
+        Ok(Self { ip, scope, gid, interface })
+    }
+
+    /// Whether an entry of a GID table is the address.
+    fn is(&self, entry: &GidEntry) -> bool {
+        let ifindex = entry.ndev_ifindex();
+        entry.gid() == self.gid && (self.scope == 0 || ifindex == 0 || ifindex == self.scope)
+    }
+
+    /// Whether an entry of a GID table is the port below the interface that has the address.
+    fn is_below(&self, entry: &GidEntry) -> bool {
+        self.interface.as_ref().and_then(|interface| interface.port_gid) == Some(entry.gid())
+    }
+
+    fn describe(&self) -> String {
+        match &self.interface {
+            Some(interface) => format!("it stands for {} of {}", self.ip, interface.name),
+            None => format!("it stands for {}", self.ip),
+        }
+    }
+}
+
+fn port_gid(interface: &str) -> Option<Gid> {
+    let text = fs::read_to_string(Path::new("/sys/class/net").join(interface).join("address")).ok()?;
+    parse_port_gid(text.trim())
+}
+
+/// Of a hardware address as sysfs prints it; an IPoIB interface's has 20 bytes.
+fn parse_port_gid(text: &str) -> Option<Gid> {
+    let bytes: Vec<u8> =
+        text.split(':').map(|byte| u8::from_str_radix(byte, 16)).collect::<Result<_, _>>().ok()?;
+    match bytes.len() {
+        20 => Some(Gid { raw: bytes[4..].try_into().ok()? }),
+        _ => None,
+    }
+}
+
+/// A port that has the address.
+struct Found {
+    context: DeviceContext,
+    port_num: u8,
+    port: PortAttr,
+    entry: GidEntry,
+}
+
+impl Found {
+    /// The best port of a device; what the device has else goes into `seen`.
+    fn among(
+        context: DeviceContext,
+        wanted: &Wanted,
+        seen: &mut Vec<String>,
+    ) -> Result<Option<Self>, String> {
+        let table = context.query_gid_table().map_err(|error| error.to_string())?;
+        let ports = context.query_device().map_err(|error| error.to_string())?.phys_port_cnt();
+        let mut best: Option<Self> = None;
+        for port_num in 1..=ports {
+            let port = context.query_port(port_num).map_err(|error| error.to_string())?;
+            let entries = || table.iter().filter(|entry| entry.port_num() == u32::from(port_num));
+            let infiniband = port.link_layer() == LinkLayer::InfiniBand;
+            let fit = |entry: &&GidEntry| if infiniband { wanted.is_below(entry) } else { wanted.is(entry) };
+            for entry in entries().filter(fit) {
+                let found = Self { context: context.clone(), port_num, port, entry: *entry };
+                if best.as_ref().is_none_or(|best| found.merit() > best.merit()) {
+                    best = Some(found);
+                }
+            }
+            let mut on: Vec<String> = entries().filter_map(|entry| entry.netdev_name().ok()).collect();
+            on.sort();
+            on.dedup();
+            let on = if on.is_empty() { "no interface".to_owned() } else { on.join(", ") };
+            seen.push(format!("{} port {port_num} is on {on}", context.name()));
+        }
+        Ok(best)
+    }
+
+    fn merit(&self) -> (bool, bool) {
+        (self.port.port_state() == PortState::Active, self.entry.gid_type() == GidType::RoceV2)
+    }
+
+    fn settle(self, wanted: &Wanted) -> Result<(DeviceContext, LocalPath), FindAddressError> {
+        let Self { context, port_num, port, entry } = self;
+        if port.port_state() != PortState::Active {
+            let (device, state) = (context.name(), port.port_state());
+            return Err(ChoosePathError::PortNotActive { device, port_num, state }.into());
+        }
+        let path = if port.link_layer() == LinkLayer::InfiniBand {
+            // Within the subnet the LID is enough; a port that wants a global header is given GID 0, as everywhere.
+            LocalPath::choose(&context, port_num, None)?
+        } else {
+            LocalPath::of(port_num, &port, Some(entry), wanted.describe())
+        };
+        Ok((context, path))
+    }
+}
+
+/// No device has the address.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FindAddressError {
+    /// An address of no interface.
+    #[error("{address} is no address of one interface: give that of a connected socket, or of the interface")]
+    NoAddress {
+        /// What was asked for.
+        address: IpAddr,
+    },
+    /// There is no device at all.
+    #[error(transparent)]
+    NoDevice(FindDeviceError),
+    /// None of the devices has it.
+    #[error(
+        "no RDMA port has a GID for {address}, {}; {}: give the address to the device's own interface (not to a bridge or \
+         bond above it), or name the device",
+        .interface.as_ref().map_or("which no interface of this host has".into(), |name| format!("an address of {name}")),
+        .seen.join(", ")
+    )]
+    NoGid {
+        /// What was asked for.
+        address: IpAddr,
+        /// The interface that has it.
+        interface: Option<String>,
+        /// What devices there are, in words.
+        seen: Vec<String>,
+    },
+    /// The port that has it is not fit for use.
+    #[error(transparent)]
+    Path(#[from] ChoosePathError),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ipoib_address_ends_with_the_ports_gid() {
+        let text = "80:00:10:87:fe:80:00:00:00:00:00:00:00:02:c9:03:00:31:78:f2";
+        let gid = parse_port_gid(text).unwrap();
+        assert_eq!(gid.to_string(), "fe80:0000:0000:0000:0002:c903:0031:78f2");
+        for other in ["", "00:11:22:33:44:55", "zz", &text[..57]] {
+            assert_eq!(parse_port_gid(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_link_local_address_is_one_of_its_interface() {
+        let entry =
+            |ifindex| GidEntry::from_parts("fe80::1".parse().unwrap(), 1, 0, GidType::RoceV2, ifindex);
+        let wanted = Wanted::of("[fe80::1%7]:80".parse().unwrap()).unwrap();
+        assert!(wanted.is(&entry(7)) && !wanted.is(&entry(8)));
+        assert!(wanted.is(&entry(0)), "a device that does not say is believed");
+        let mapped = Wanted::of("[::ffff:192.0.2.1]:80".parse().unwrap()).unwrap();
+        assert_eq!(mapped.ip.to_string(), "192.0.2.1");
+        assert_eq!(mapped.gid.to_ipv4_mapped(), Some([192, 0, 2, 1].into()));
+    }
+
+    #[test]
+    fn what_stands_for_no_interface_is_refused() {
+        for text in ["0.0.0.0:1", "[::]:1", "224.0.0.1:1", "[ff02::1]:1", "[::ffff:0.0.0.0]:1"] {
+            let error = Wanted::of(text.parse().unwrap()).err().unwrap();
+            assert!(error.to_string().contains("is no address of one interface"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! The local port, and the address that it is used under.
+
+use std::net::Ipv4Addr;
+
+use super::address::{Gid, GidEntry, GidType};
+use super::device::is_soft;
+use super::device_context::{DeviceContext, QueryGidError, QueryGidTableError, QueryPortError};
+use super::port::{LinkLayer, Mtu, PortAttr, PortState};
+
+/// The local port and the address that it is used under.
+#[derive(Clone, Debug)]
+pub struct LocalPath {
+    pub(super) port_num: u8,
+    pub(super) lid: u16,
+    pub(super) mtu: Mtu,
+    pub(super) link_layer: LinkLayer,
+    pub(super) gid_index: Option<u8>,
+    pub(super) gid: Option<Gid>,
+    pub(super) grh_required: bool,
+    pub(super) reason: String,
+}
+
+impl LocalPath {
+    /// Chooses the address of a port: the GID at `gid_index` where one is given, else what usually works.
+    ///
+    /// On Ethernet that is a RoCE version 2 GID that stands for an IPv4 address, else one of a routable IPv6
+    /// address, else a link-local one, version 1 last. On InfiniBand it is the LID, with GID 0 where the port
+    /// asks for global routing headers.
+    ///
+    /// # Errors
+    ///
+    /// The port is not there or not active, or the GID index is out of range or empty.
+    pub fn choose(
+        context: &DeviceContext,
+        port_num: u8,
+        gid_index: Option<u8>,
+    ) -> Result<Self, ChoosePathError> {
+        let device = context.name();
+        let port = context.query_port(port_num).map_err(|source| {
+            let ports = context.query_device().map_or(0, |attr| attr.phys_port_cnt());
+            ChoosePathError::NoSuchPort { device: device.clone(), port_num, ports, source }
+        })?;
+        if port.port_state() != PortState::Active {
+            return Err(ChoosePathError::PortNotActive { device, port_num, state: port.port_state() });
+        }
+        let ethernet = port.link_layer() == LinkLayer::Ethernet;
+        let (entry, reason) = match gid_index {
+            Some(index) => {
+                let length = port.gid_tbl_len();
+                (Some(named_gid(context, &device, port_num, index, length)?), "it was asked for".to_owned())
+            }
+            None if ethernet => best_gid(context, &device, port_num)?,
+            None if port.is_grh_required() => (
+                Some(context.query_gid_ex(port_num, 0)?),
+                "the port asks for global routing headers".to_owned(),
+            ),
+            None => (None, format!("InfiniBand on one subnet is addressed by LID ({})", port.lid())),
+        };
+        Ok(Self::of(port_num, &port, entry, reason))
+    }
+
+    /// The address of a port that was chosen for `reason`.
+    pub(super) fn of(port_num: u8, port: &PortAttr, entry: Option<GidEntry>, reason: String) -> Self {
+        Self {
+            port_num,
+            lid: port.lid(),
+            mtu: port.active_mtu(),
+            link_layer: port.link_layer(),
+            gid_index: entry.and_then(|entry| u8::try_from(entry.gid_index()).ok()),
+            gid: entry.map(|entry| entry.gid()),
+            grh_required: port.is_grh_required(),
+            reason: match entry {
+                Some(entry) => {
+                    format!(
+                        "GID index {} ({}, {}): {reason}",
+                        entry.gid_index(),
+                        entry.gid(),
+                        entry.gid_type()
+                    )
+                }
+                None => reason,
+            },
+        }
+    }
+
+    /// The port, from 1.
+    pub fn port_num(&self) -> u8 {
+        self.port_num
+    }
+
+    /// The port's LID; 0 on Ethernet.
+    pub fn lid(&self) -> u16 {
+        self.lid
+    }
+
+    /// The port's active MTU.
+    pub fn mtu(&self) -> Mtu {
+        self.mtu
+    }
+
+    /// What the port is plugged into.
+    pub fn link_layer(&self) -> LinkLayer {
+        self.link_layer
+    }
+
+    /// The index of the GID that is used, if one is.
+    pub fn gid_index(&self) -> Option<u8> {
+        self.gid_index
+    }
+
+    /// The GID that is used, if one is.
+    pub fn gid(&self) -> Option<Gid> {
+        self.gid
+    }
+
+    /// Why this address, in words.
+    pub fn reason(&self) -> &str {
+        &self.reason
+    }
+}
+
+fn named_gid(
+    context: &DeviceContext,
+    device: &str,
+    port_num: u8,
+    index: u8,
+    length: i32,
+) -> Result<GidEntry, ChoosePathError> {
+    if i32::from(index) >= length {
+        return Err(ChoosePathError::GidIndexOutOfRange { device: device.into(), port_num, index, length });
+    }
+    match context.query_gid_ex(port_num, u32::from(index)) {
+        Ok(entry) if !entry.gid().is_zero() => Ok(entry),
+        Ok(_) => Err(ChoosePathError::EmptyGid { device: device.into(), port_num, index }),
+        Err(error) if error.source.raw_os_error() == Some(libc::ENODATA) => {
+            Err(ChoosePathError::EmptyGid { device: device.into(), port_num, index })
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn best_gid(
+    context: &DeviceContext,
+    device: &str,
+    port_num: u8,
+) -> Result<(Option<GidEntry>, String), ChoosePathError> {
+    let table = context.query_gid_table()?;
+    let best = table
+        .iter()
+        .filter(|entry| entry.port_num() == u32::from(port_num) && !entry.gid().is_zero())
+        .max_by_key(|entry| (merit(entry), std::cmp::Reverse(entry.gid_index())))
+        .ok_or_else(|| ChoosePathError::NoGid { device: device.into(), port_num })?;
+    let version =
+        if best.gid_type() == GidType::RoceV2 { "routable RoCEv2" } else { "the port has no RoCEv2" };
+    let kind = match best.gid().to_ipv4_mapped() {
+        Some(address) if address != Ipv4Addr::UNSPECIFIED => format!("IPv4 address {address}"),
+        _ if best.gid().is_unicast_link_local() => {
+            "link-local only: peers must be on the same segment".into()
+        }
+        _ => "global IPv6 address".into(),
+    };
+    Ok((Some(*best), format!("{version}, {kind}")))
+}
+
+/// The better a GID, the more it can reach.
+fn merit(entry: &GidEntry) -> (bool, u8) {
+    let scope = match entry.gid() {
+        gid if gid.to_ipv4_mapped().is_some() => 2,
+        gid if gid.is_unicast_link_local() => 0,
+        _ => 1,
+    };
+    // A routable address on version 1 reaches no further than a link-local one on version 2.
+    (entry.gid_type() == GidType::RoceV2, scope)
+}
+
+/// No address could be chosen.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ChoosePathError {
+    /// The device has no such port.
+    #[error("{device} has no port {port_num}: its ports are 1 to {ports} ({source})")]
+    NoSuchPort {
+        /// The device.
+        device: String,
+        /// What was asked for.
+        port_num: u8,
+        /// How many ports there are.
+        ports: u8,
+        /// What the library said.
+        source: QueryPortError,
+    },
+    /// Nothing is plugged in, or nobody has configured the port.
+    #[error("port {port_num} of {device} is {state}, not Active: {}", remedy(device, PORT_REMEDIES))]
+    PortNotActive {
+        /// The device.
+        device: String,
+        /// The port.
+        port_num: u8,
+        /// Its state.
+        state: PortState,
+    },
+    /// The GID table is shorter.
+    #[error("GID index {index} is out of range: port {port_num} of {device} has {} of them, from 0; `show_gids` lists them", (*.length).max(0))]
+    GidIndexOutOfRange {
+        /// The device.
+        device: String,
+        /// The port.
+        port_num: u8,
+        /// What was asked for.
+        index: u8,
+        /// The length of the table.
+        length: i32,
+    },
+    /// The entry of the GID table is empty.
+    #[error(
+        "GID index {index} of port {port_num} of {device} is empty; `show_gids` lists those that are not"
+    )]
+    EmptyGid {
+        /// The device.
+        device: String,
+        /// The port.
+        port_num: u8,
+        /// What was asked for.
+        index: u8,
+    },
+    /// The port has no address at all.
+    #[error("port {port_num} of {device} has no GID: {}", remedy(device, GID_REMEDIES))]
+    NoGid {
+        /// The device.
+        device: String,
+        /// The port.
+        port_num: u8,
+    },
+    /// The GID table could not be read.
+    #[error(transparent)]
+    Table(#[from] QueryGidTableError),
+    /// An entry of the GID table could not be read.
+    #[error(transparent)]
+    Gid(#[from] QueryGidError),
+}
+
+/// What helps a port that is not active: of hardware, of a software device.
+const PORT_REMEDIES: [&str; 2] = [
+    "bring its network interface up (`ip link set DEV up`) or check the cable and the subnet manager",
+    "a fault rule took it down (`port_down`, see SOFT_RNIC_FAULTS)",
+];
+
+/// The same for one without an address.
+const GID_REMEDIES: [&str; 2] = [
+    "give its network interface an address (`ip addr add`)",
+    "a fault rule took them away (`no_gids`, see SOFT_RNIC_FAULTS)",
+];
+
+fn remedy(device: &str, [of_hardware, of_software]: [&'static str; 2]) -> &'static str {
+    if is_soft(device) { of_software } else { of_hardware }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ipv4_gid_of_version_2_is_preferred() {
+        let entry = |gid: &str, index, kind| GidEntry::from_parts(gid.parse().unwrap(), 1, index, kind, 0);
+        let ranked = [
+            entry("fe80::1", 0, GidType::RoceV1),
+            entry("::ffff:10.0.0.1", 2, GidType::RoceV1),
+            entry("fe80::1", 1, GidType::RoceV2),
+            entry("2001:db8::1", 4, GidType::RoceV2),
+            entry("::ffff:10.0.0.1", 3, GidType::RoceV2),
+        ];
+        assert!(ranked.is_sorted_by_key(merit));
+    }
+}

@@ -1,0 +1,453 @@
+//! Operations of mlx5's own: which ones a queue pair has, and those that need nothing but memory.
+//!
+//! # Safety
+//!
+//! What the unsafe code here and in `layout.rs` relies on, and where it comes from:
+//!
+//! - `qp` of [`Operations`] is what `mlx5dv_qp_ex_from_ibv_qp_ex` made of the pair, which the queue keeps alive.
+//! - What `has` names is not null: [`Operations::of`] looks when the pair is made. The fields that it looks at are there, as a
+//!   library refuses to make a pair with operations that it does not know.
+//! - `wr_set_mkey_crypto` is the one that no flag tells of. It came with the keys for encryption, and a request that calls it has one.
+//! - Nobody else builds a list of the pair, and one is open: the guard wraps an `ExtendedPostSendGuard`, which is the only one.
+//! - A request is appended as a whole: an operation and, of a key's configuration, as many setters as were announced.
+
+use std::mem::offset_of;
+use std::ptr::NonNull;
+
+use rdma_mummy_sys::types::{ibv_qp_ex, mlx5dv_qp_create_send_ops_flags as F, mlx5dv_qp_ex};
+use rdma_mummy_sys::{field, mlx5dv};
+
+use super::queue_pair::incomplete;
+use super::{CreateQueuePairError, DirectVerbs, InterleavedEntry, MKeyFlags};
+use crate::ibverbs::Unsupported;
+use crate::ibverbs::device_context::DeviceContext;
+use crate::ibverbs::queue_pair::{
+    ExtendedPostSendGuard, PostSendError, PostSendGuard, QueuePair, SendQueue, WorkRequestFlags,
+    WorkRequestHandle,
+};
+
+c_flags! {
+    /// The operations of mlx5's own that a queue pair can send (`mlx5dv_qp_create_send_ops_flags`).
+    pub struct DirectOperationFlags(u64) {
+        /// [Interleaved memory behind a key](WorkRequestHandle::setup_mr_interleaved).
+        MrInterleaved = F::MLX5DV_QP_EX_WITH_MR_INTERLEAVED.0,
+        /// [A list of memory behind a key](WorkRequestHandle::setup_mr_list).
+        MrList = F::MLX5DV_QP_EX_WITH_MR_LIST.0,
+        /// [All that a key has](WorkRequestHandle::setup_mkey_configure).
+        MKeyConfigure = F::MLX5DV_QP_EX_WITH_MKEY_CONFIGURE.0,
+        /// [Requests in the device's own format](WorkRequestHandle::setup_raw_wqe).
+        RawWqe = F::MLX5DV_QP_EX_WITH_RAW_WQE.0,
+        /// [Copies by the device](WorkRequestHandle::setup_memcpy).
+        Memcpy = F::MLX5DV_QP_EX_WITH_MEMCPY.0,
+    }
+}
+
+/// What a pair has of them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Operations {
+    pub(super) qp: NonNull<mlx5dv_qp_ex>,
+    has: DirectOperationFlags,
+    max_memcpy: usize,
+}
+
+/// How many bytes the device copies in one request, or that it copies none; asked before a pair is made.
+pub(super) fn max_memcpy(
+    direct: &DirectVerbs,
+    asked: DirectOperationFlags,
+) -> Result<usize, CreateQueuePairError> {
+    if !asked.contains(DirectOperationFlags::Memcpy) {
+        return Ok(0);
+    }
+    match direct.query_device()?.max_wr_memcpy_length() {
+        None | Some(0) => {
+            Err(Unsupported::new(direct.context(), "mlx5dv_wr_memcpy", "copies by the device").into())
+        }
+        Some(max) => Ok(max),
+    }
+}
+
+impl Operations {
+    /// Those of a pair that was made with `asked`.
+    ///
+    /// # Safety
+    ///
+    /// `mlx5dv_create_qp` made the pair just now, with these as its `send_ops_flags`.
+    pub(super) unsafe fn of(
+        direct: &DirectVerbs,
+        pair: &impl QueuePair,
+        asked: DirectOperationFlags,
+        max_memcpy: usize,
+    ) -> Result<Self, CreateQueuePairError> {
+        let of_ex = direct.as_raw().mlx5dv_qp_ex_from_ibv_qp_ex();
+        let of_ex = of_ex.map_err(|_| incomplete("mlx5dv_qp_ex_from_ibv_qp_ex"))?;
+        let to_ex = direct.context().provider().verbs().ibv_qp_to_qp_ex();
+        let to_ex = to_ex.map_err(|_| incomplete("ibv_qp_to_qp_ex"))?;
+        // SAFETY: the pair lives and is an extended one of mlx5, of which there is a struct: else it had not been made.
+        let qp = NonNull::new(unsafe { of_ex(to_ex(pair.control().as_raw().as_ptr())) });
+        let qp = qp.ok_or_else(|| incomplete("mlx5dv_qp_ex_from_ibv_qp_ex"))?;
+        macro_rules! look {
+            ($($flag:ident: $($member:ident),+;)+) => {$(
+                if asked.contains(DirectOperationFlags::$flag) {
+                    $(
+                        let place = offset_of!(mlx5dv_qp_ex, $member);
+                        // SAFETY: the library made a pair with the operation, so that its struct has the field.
+                        let there = unsafe { field::read(qp.as_ptr(), place, |qp| &qp.$member) }.is_some();
+                        if !there {
+                            return Err(incomplete(stringify!($member)));
+                        }
+                    )+
+                }
+            )+};
+        }
+        look! {
+            MrInterleaved: wr_mr_interleaved;
+            MrList: wr_mr_list;
+            MKeyConfigure: wr_mkey_configure, wr_set_mkey_access_flags, wr_set_mkey_layout_list,
+                wr_set_mkey_layout_interleaved, wr_set_mkey_sig_block;
+            RawWqe: wr_raw_wqe;
+            Memcpy: wr_memcpy;
+        }
+        Ok(Self { qp, has: asked, max_memcpy })
+    }
+}
+
+/// What a list has of mlx5's own requests.
+#[derive(Debug)]
+pub struct Own {
+    operations: Operations,
+    /// How many places of the queue its requests take beyond one each.
+    further: usize,
+    /// Why the list cannot be posted.
+    pub(super) refused: Option<PostSendError>,
+}
+
+impl Own {
+    pub(super) fn new(operations: Operations) -> Self {
+        Self { operations, further: 0, refused: None }
+    }
+
+    /// What the list is built in.
+    #[inline(always)]
+    pub(super) fn qp(&self) -> *mut mlx5dv_qp_ex {
+        self.operations.qp.as_ptr()
+    }
+
+    /// Why the list cannot be posted, if that is for what is known here.
+    pub(super) fn verdict(&self, list: &ExtendedPostSendGuard<'_>) -> Result<(), PostSendError> {
+        if let Some(error) = self.refused {
+            return Err(error);
+        }
+        match list.sound() {
+            Some(count) if self.further > 0 => within(list, count + self.further),
+            // A list that failed says so itself, and so does one that is too long by itself.
+            _ => Ok(()),
+        }
+    }
+}
+
+/// That so many requests fit into the queue.
+fn within(list: &ExtendedPostSendGuard<'_>, requests: usize) -> Result<(), PostSendError> {
+    let limit = list.queue().control().capability().max_send_wr as usize;
+    if requests <= limit { Ok(()) } else { Err(PostSendError::TooManyWorkRequests { limit }) }
+}
+
+/// What only this crate can make: a bound of a generic function reaches a sealed trait's methods, too.
+#[derive(Clone, Copy, Debug)]
+pub struct Token(());
+
+/// A list whose pair may have operations of mlx5's own.
+pub trait HasOwn<'queue> {
+    fn parts(&mut self, token: Token) -> (&mut ExtendedPostSendGuard<'queue>, &mut Own);
+}
+
+/// A list of a queue pair that may have [operations of mlx5's own](DirectOperationFlags): of a
+/// [`DirectQueuePair`](super::DirectQueuePair), or a [`DcInitiator`](super::DcInitiator), which has the copies and the raw requests.
+#[diagnostic::on_unimplemented(
+    message = "a list of this queue pair takes no requests of mlx5's own",
+    note = "`mlx5::QueuePairBuilder::build_direct` makes a pair whose lists do"
+)]
+pub trait DirectGuard<'queue>: PostSendGuard + HasOwn<'queue> {}
+
+impl<'queue, G: PostSendGuard + HasOwn<'queue>> DirectGuard<'queue> for G {}
+
+/// Why a request is not appended.
+pub(super) enum Refusal {
+    /// What it names is of another context.
+    OtherContext,
+    Of(DirectRequestError),
+}
+
+impl From<DirectRequestError> for Refusal {
+    fn from(reason: DirectRequestError) -> Self {
+        Self::Of(reason)
+    }
+}
+
+/// A request of mlx5's own that is to be appended.
+pub(super) struct OwnRequest<'list, 'queue> {
+    list: &'list mut ExtendedPostSendGuard<'queue>,
+    own: &'list mut Own,
+    wr_id: u64,
+    flags: WorkRequestFlags,
+}
+
+impl<'list, 'queue> OwnRequest<'list, 'queue> {
+    pub(super) fn of<G: DirectGuard<'queue>>(handle: WorkRequestHandle<'list, G>) -> Self {
+        let (guard, wr_id, flags) = handle.into_parts();
+        let (list, own) = guard.parts(Token(()));
+        Self { list, own, wr_id, flags }
+    }
+
+    /// The context that the pair belongs to.
+    pub(super) fn context(&self) -> &DeviceContext {
+        self.list.queue().control().context()
+    }
+
+    pub(super) fn list(&self) -> &ExtendedPostSendGuard<'queue> {
+        self.list
+    }
+
+    /// Appends the request, unless the list has failed, or the pair has no such operation, or `check` finds something, or there is
+    /// no place for it.
+    ///
+    /// # Safety
+    ///
+    /// - If the pair has `operation` and `check` has found nothing, `append` appends one whole request, which takes at most
+    ///   `places` places.
+    /// - The queue has as many.
+    pub(super) unsafe fn append(
+        self,
+        operation: DirectOperationFlags,
+        places: usize,
+        check: impl FnOnce(&Operations) -> Result<(), Refusal>,
+        append: impl FnOnce(*mut mlx5dv_qp_ex),
+    ) {
+        let operations = self.own.operations;
+        let check = |index| {
+            let missing = (!operations.has.contains(operation))
+                .then_some(DirectRequestError::UnsupportedOperation { operation });
+            let found = missing.map_or_else(|| check(&operations), |missing| Err(Refusal::Of(missing)));
+            found.map_err(|refusal| match refusal {
+                Refusal::Of(reason) => PostSendError::Direct { index, reason },
+                Refusal::OtherContext => PostSendError::OtherContext { index },
+            })
+        };
+        // A library that lays memory out behind a key takes the layout for inline data. It ignores that of other requests.
+        let inline = operation.intersects(LAYOUTS);
+        // SAFETY: the caller's promises; an operation that is called is there.
+        unsafe { self.append_with(places, inline, check, |_| append(operations.qp.as_ptr())) }
+    }
+
+    /// The same, by an operation of libibverbs.
+    ///
+    /// # Safety
+    ///
+    /// As [`append`](Self::append).
+    pub(super) unsafe fn append_with(
+        self,
+        places: usize,
+        inline: bool,
+        check: impl FnOnce(usize) -> Result<(), PostSendError>,
+        append: impl FnOnce(*mut ibv_qp_ex),
+    ) {
+        let Self { list, own, wr_id, flags } = self;
+        let (Some(index), None) = (list.sound(), own.refused) else { return };
+        if let Err(error) = check(index).and_then(|()| within(list, index + own.further + places)) {
+            own.refused = Some(error);
+            return;
+        }
+        own.further += places - 1;
+        // SAFETY: the caller's promise.
+        unsafe { list.append_by(wr_id, flags, inline, append) };
+    }
+}
+
+const LAYOUTS: DirectOperationFlags = DirectOperationFlags::MrInterleaved
+    .union(DirectOperationFlags::MrList)
+    .union(DirectOperationFlags::MKeyConfigure);
+
+/// The size of a place in a send queue, of which a request takes as many as it needs.
+const PLACE: usize = 64;
+
+/// The longest request that a control segment can state.
+const LONGEST: usize = 0x3f * 16;
+
+#[repr(align(64))]
+struct Aligned([u8; LONGEST]);
+
+/// How many bytes a request in the device's own format says that it has, if it is long enough to say.
+fn stated_length(wqe: &[u8]) -> Option<usize> {
+    // The second word of the control segment: the pair's number, and in its last six bits the length in units of 16 bytes.
+    let word = wqe.get(4..8)?;
+    Some(usize::from(word[3] & 0x3f) * 16)
+}
+
+impl<'guard, G> WorkRequestHandle<'guard, G> {
+    /// Lets the device copy `length` bytes from `src_addr` to `dest_addr`, both in registered memory of this side
+    /// (`mlx5dv_wr_memcpy`): at most [as many as it can](super::DeviceCapabilities::max_wr_memcpy_length) in one request. A request
+    /// behind it that needs the bytes at `dest_addr` has to be [fenced](WorkRequestFlags::Fence).
+    ///
+    /// Reliably connected pairs and DC initiators have it, which were made
+    /// [for it](DirectOperationFlags::Memcpy); one of an initiator needs no target. It completes as
+    /// [`Driver3`](crate::ibverbs::completion::WorkCompletionOperationType::Driver3).
+    ///
+    /// **Not run on hardware.**
+    ///
+    /// # Safety
+    ///
+    /// - From the call of [`post`](PostSendGuard::post), unless its error says that this request was not
+    ///   [posted](PostSendError::posted), until the request's completion has been polled, or that of a later request of the same queue,
+    ///   or the memory has been [deregistered](crate::ibverbs::memory_region::MemoryRegion::close): both ranges stay allocated
+    ///   and, as far as their keys are right, registered; nobody writes to either; and no Rust reference to the bytes at `dest_addr` is
+    ///   used.
+    /// - The send queue has a place for the request: fewer than
+    ///   [`max_send_wr`](crate::ibverbs::queue_pair::QueuePairCapability::max_send_wr) are outstanding.
+    ///
+    /// # Errors
+    ///
+    /// [`post`](PostSendGuard::post) says it: [`DirectRequestError::UnsupportedOperation`], [`DirectRequestError::MemcpyLength`].
+    ///
+    /// # References
+    ///
+    /// `man mlx5dv_wr_post`
+    pub unsafe fn setup_memcpy<'queue>(
+        self,
+        dest_lkey: u32,
+        dest_addr: u64,
+        src_lkey: u32,
+        src_addr: u64,
+        length: usize,
+    ) where
+        G: DirectGuard<'queue>,
+    {
+        let check = |of: &Operations| match length {
+            given if (1..=of.max_memcpy).contains(&given) => Ok(()),
+            given => Err(Refusal::Of(DirectRequestError::MemcpyLength { given, limit: of.max_memcpy })),
+        };
+        // SAFETY: one request, for which the caller promises memory and place; the operation is there (head of this file).
+        unsafe {
+            OwnRequest::of(self).append(DirectOperationFlags::Memcpy, 1, check, |qp| {
+                mlx5dv::mlx5dv_wr_memcpy(qp, dest_lkey, dest_addr, src_lkey, src_addr, length);
+            });
+        }
+    }
+
+    /// A request in the device's own format (`mlx5dv_wr_raw_wqe`), from its control segment on. The library sets its index and its
+    /// signature; all else is the program's, the flags too: those of the handle make no difference. It is copied now.
+    ///
+    /// Pairs of every type have it that were made [for it](DirectOperationFlags::RawWqe); the address of one that needs an address is in
+    /// the request. It completes, if its control segment says so, as
+    /// [`Driver2`](crate::ibverbs::completion::WorkCompletionOperationType::Driver2), with the handle's `wr_id`.
+    ///
+    /// **Not run on hardware.**
+    ///
+    /// # Safety
+    ///
+    /// - It is a request that the device takes from this pair, with the pair's number.
+    /// - What the contract of the same request says goes for the memory that it names, if this crate can make it
+    ///   ([`setup_sge`](crate::ibverbs::queue_pair::LocalBufferHandle::setup_sge),
+    ///   [`setup_mr_list`](WorkRequestHandle::setup_mr_list), [`setup_memcpy`](WorkRequestHandle::setup_memcpy)); and if not, until
+    ///   the device is done with it the memory stays allocated, nobody writes to it, and no Rust reference to what is written is used.
+    /// - The send queue has a place for each 64 bytes of it.
+    ///
+    /// # Errors
+    ///
+    /// [`post`](PostSendGuard::post) says it: [`DirectRequestError::UnsupportedOperation`],
+    /// [`DirectRequestError::RawLength`] if it is not as long as its control segment says.
+    ///
+    /// # References
+    ///
+    /// `man mlx5dv_wr_post`
+    pub unsafe fn setup_raw_wqe<'queue>(self, wqe: &[u8])
+    where
+        G: DirectGuard<'queue>,
+    {
+        let check = |_: &Operations| match stated_length(wqe) {
+            Some(stated) if stated == wqe.len() => Ok(()),
+            stated => Err(Refusal::Of(DirectRequestError::RawLength { given: wqe.len(), stated })),
+        };
+        let places = wqe.len().div_ceil(PLACE).max(1);
+        // SAFETY: one request, which the caller answers for; the library reads as many bytes as it says that it has, which
+        // are there; the operation is, too (head of this file).
+        unsafe {
+            OwnRequest::of(self).append(DirectOperationFlags::RawWqe, places, check, |qp| {
+                // The library reads words of it.
+                let mut aligned = Aligned([0; LONGEST]);
+                aligned.0[..wqe.len()].copy_from_slice(wqe);
+                mlx5dv::mlx5dv_wr_raw_wqe(qp, (&raw const aligned).cast());
+            });
+        }
+    }
+}
+
+/// A request of mlx5's own cannot be posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DirectRequestError {
+    /// The queue pair was not made for this operation.
+    #[error("the queue pair was made without {operation:?}; name it in `setup_direct_send_ops_flags`")]
+    UnsupportedOperation {
+        /// The operation.
+        operation: DirectOperationFlags,
+    },
+    /// The device copies fewer bytes in one request, and at least one.
+    #[error("a copy of {given} bytes; the device copies 1 to {limit} (max_wr_memcpy_length)")]
+    MemcpyLength {
+        /// How many there were.
+        given: usize,
+        /// How many there may be.
+        limit: usize,
+    },
+    /// A request in the device's own format that has another length than its control segment says.
+    #[error("a raw request of {given} bytes, whose control segment says {}", Stated(*.stated))]
+    RawLength {
+        /// How many there were.
+        given: usize,
+        /// How many it says; `None` if it has no control segment.
+        stated: Option<usize>,
+    },
+    /// More pieces of memory than the key was made for.
+    #[error("a layout of {given} entries; the memory key has room for {limit} (max_entries)")]
+    TooManyEntries {
+        /// How many there were; of an interleaved layout one more than pieces.
+        given: usize,
+        /// How many there may be.
+        limit: u16,
+    },
+    /// A step of an interleaved layout that is longer than what is counted.
+    #[error(
+        "entry {entry} of an interleaved layout takes and skips {given} bytes; together there may be {}",
+        InterleavedEntry::LONGEST
+    )]
+    InterleavedTooLong {
+        /// Which entry, from 0.
+        entry: usize,
+        /// How many bytes it takes and skips.
+        given: u64,
+    },
+    /// The key was made without what is configured.
+    #[error("the memory key was made without {missing:?}")]
+    KeyWithout {
+        /// What is missing.
+        missing: MKeyFlags,
+    },
+    /// A signature in neither domain is none: leave it out, or reset what the key has.
+    #[error("a signature in neither the memory's nor the wire's domain")]
+    NoSignature,
+}
+
+/// A length, if there is one.
+struct Stated(Option<usize>);
+
+impl std::fmt::Display for Stated {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            Some(stated) => stated.fmt(f),
+            None => f.write_str("nothing, as it is shorter than that"),
+        }
+    }
+}
+
+// The result of posting is no longer for it.
+#[cfg(target_pointer_width = "64")]
+const _: () = assert!(size_of::<PostSendError>() == 32);

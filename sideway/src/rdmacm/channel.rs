@@ -1,0 +1,409 @@
+//! Event channels: where the events of many identifiers come out.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::{self, NonNull};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rdma_mummy_sys::types::{rdma_cm_event, rdma_cm_event_type, rdma_cm_id, rdma_event_channel};
+use rdma_mummy_sys::{LoadError, Provider, RdmaCm};
+use rustix::event::{EventfdFlags, eventfd};
+
+use super::event::{Contents, Event};
+use super::identifier::{CreateIdentifierError, Identifier, IdentifierState, Inner, PortSpace};
+use super::multicast::Membership;
+use crate::ibverbs::check;
+use crate::ibverbs::readiness::{self, Deadline};
+use crate::provider::{ProviderError, default_provider};
+
+/// An event channel (`rdma_event_channel`): the events of many identifiers.
+///
+/// A handle: clones stand for the same channel, which goes (`rdma_destroy_event_channel`) with its last handle and its last
+/// identifier. It may be used from several threads at a time: each event is given out once, to whoever asks first. Its
+/// descriptor is made non-blocking.
+#[derive(Clone)]
+pub struct EventChannel(pub(super) Arc<ChannelInner>);
+
+/// What the channel's handles and its identifiers share: the channel itself.
+pub(super) struct ChannelInner {
+    channel: NonNull<rdma_event_channel>,
+    provider: Provider,
+    lib: &'static RdmaCm,
+    /// Held by whoever calls the library for the channel or for an identifier of it: see [`lock`](Self::lock).
+    library: Mutex<()>,
+    closing: Mutex<Closing>,
+}
+
+#[derive(Debug, Default)]
+struct Closing {
+    closed: bool,
+    /// Wakes those who sleep; made by the first of them.
+    bell: Option<Arc<OwnedFd>>,
+}
+
+// SAFETY: the library is only called for the channel and its identifiers under the channel's lock.
+unsafe impl Send for ChannelInner {}
+// SAFETY: as above.
+unsafe impl Sync for ChannelInner {}
+
+impl ChannelInner {
+    pub(super) fn as_raw(&self) -> NonNull<rdma_event_channel> {
+        self.channel
+    }
+
+    pub(super) fn provider(&self) -> Provider {
+        self.provider
+    }
+
+    pub(super) fn lib(&self) -> &'static RdmaCm {
+        self.lib
+    }
+
+    /// Until this is dropped, nobody else takes an event, or calls the library for an identifier of this channel.
+    ///
+    /// The library writes into an identifier (its addresses, its device) both when a function is called for it and when an
+    /// event of it is taken, whoever takes it; and an event that was taken is acknowledged before the lock is given back, so that
+    /// whoever holds the lock finds none outstanding. Nothing under it sleeps: the channel is non-blocking. Destroying an
+    /// identifier does sleep until its events are acknowledged, and goes without the lock.
+    pub(super) fn lock(&self) -> MutexGuard<'_, ()> {
+        self.library.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel lives, so its descriptor is open; `EventChannel::create` has seen that it is one.
+        unsafe { BorrowedFd::borrow_raw((*self.channel.as_ptr()).fd) }
+    }
+
+    fn closing(&self) -> MutexGuard<'_, Closing> {
+        self.closing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn check_open(&self) -> Result<(), GetEventError> {
+        if self.closing().closed { Err(GetEventError::Closed) } else { Ok(()) }
+    }
+
+    /// What wakes a sleeper when the channel is closed.
+    fn bell(&self) -> Result<Arc<OwnedFd>, GetEventError> {
+        let mut closing = self.closing();
+        if closing.closed {
+            return Err(GetEventError::Closed);
+        }
+        if let Some(bell) = &closing.bell {
+            return Ok(Arc::clone(bell));
+        }
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|error| GetEventError::Rdmacm { call: "eventfd", source: error.into() })?;
+        Ok(Arc::clone(closing.bell.insert(Arc::new(bell))))
+    }
+
+    /// Takes an event, if there is one. `Ok(None)` is one of an identifier whose last handle is gone.
+    fn take(self: &Arc<Self>) -> io::Result<Option<Event>> {
+        let taken = {
+            let _lock = self.lock();
+            let mut raw = ptr::null_mut();
+            // SAFETY: the channel lives and is locked, and the place is this function's own.
+            check(unsafe { (self.lib.rdma_get_cm_event)(self.channel.as_ptr(), &raw mut raw) })?;
+            let raw = NonNull::new(raw).ok_or_else(|| io::Error::from_raw_os_error(libc::ENODATA))?;
+            // SAFETY: the event was got just now, and the channel is locked.
+            let taken = unsafe { self.translate(raw) };
+            // SAFETY: this is its one acknowledgement, and it is not used after that.
+            if let Err(error) = check(unsafe { (self.lib.rdma_ack_cm_event)(raw.as_ptr()) }) {
+                log::error!("rdma_ack_cm_event failed: {error}");
+            }
+            if let Taken::Left(id, membership) = &taken {
+                // SAFETY: the identifier lives, and the channel is locked. A failure is logged; nobody waits for it.
+                let _ = unsafe { self.leave(id, membership) };
+            }
+            taken
+        };
+        // Identifiers are dropped here at the earliest: that waits until their events are acknowledged.
+        match taken {
+            Taken::Event(event) => Ok(Some(event)),
+            Taken::Orphan(id) => {
+                // SAFETY: the library made it with the event, nobody else knows it, and the event is acknowledged.
+                if let Err(error) = check(unsafe { (self.lib.rdma_destroy_id)(id) }) {
+                    log::error!("rdma_destroy_id failed for a request that nobody takes: {error}");
+                }
+                Ok(None)
+            }
+            Taken::Left(..) | Taken::Nobodys => Ok(None),
+        }
+    }
+
+    /// Leaves a multicast group whose join was answered.
+    ///
+    /// # Safety
+    ///
+    /// The identifier is of this channel, which is locked.
+    pub(super) unsafe fn leave(&self, id: &Identifier, membership: &Membership) -> io::Result<()> {
+        // SAFETY: the identifier lives, and its channel is locked.
+        let left = unsafe { membership.leave(self.lib, id.as_raw().as_ptr()) };
+        // A device that was taken away is such a reason, and no events come any more; but of those that wait, nobody can say.
+        let waits = || readiness::wait(&[self.descriptor()], Deadline::after(Duration::ZERO)).unwrap_or(true);
+        if left.is_err() && id.state() != IdentifierState::DeviceRemoved && waits() {
+            log::error!(
+                "no more events are taken from a channel with an identifier that cannot leave a group"
+            );
+            id.0.progress().stranded = true;
+            self.close();
+        }
+        left
+    }
+
+    /// As [`EventChannel::close`].
+    pub(super) fn close(&self) {
+        let mut closing = self.closing();
+        closing.closed = true;
+        if let Some(bell) = &closing.bell {
+            // The counter cannot overflow: a full one is readable, and that is all that matters.
+            let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// Copies an event, and finds its identifier.
+    ///
+    /// # Safety
+    ///
+    /// The event was got from this channel and is not acknowledged: so what it names lives. The channel is locked.
+    unsafe fn translate(self: &Arc<Self>, raw: NonNull<rdma_cm_event>) -> Taken {
+        // SAFETY: the event lives, and is copied: the struct is plain data.
+        let event = unsafe { raw.read() };
+        let is_request =
+            event.event == rdma_cm_event_type::RDMA_CM_EVENT_CONNECT_REQUEST && !event.listen_id.is_null();
+        let whose = if is_request { event.listen_id } else { event.id };
+        // SAFETY: the identifier lives: the library destroys it only after the acknowledgement.
+        let Some(owner) = (unsafe { Inner::of(whose) }) else {
+            if is_request && !event.id.is_null() {
+                // What it inherited from the one who listened would lead further events of it nowhere.
+                // SAFETY: the new identifier lives, and nobody else knows it.
+                unsafe { (&raw mut (*event.id).context).write(ptr::null_mut()) };
+                return Taken::Orphan(event.id);
+            }
+            return Taken::Nobodys;
+        };
+        // SAFETY: the event is not acknowledged, and is of this identifier, whose kind the new one inherits.
+        let mut contents = unsafe { Contents::copy(&event, owner.is_datagram()) };
+        let owner = Identifier(owner);
+        if let Some(left) = owner.note_answer(&mut contents) {
+            return Taken::Left(owner, left);
+        }
+        let Some(new) = NonNull::new(event.id).filter(|_| is_request) else {
+            owner.note_event(contents.event_type);
+            return Taken::Event(Event { contents, id: owner, listener: None });
+        };
+        // SAFETY: the library made it with the event, nobody else knows it, and the channel is locked.
+        let id = unsafe { Identifier::adopt(self, new) };
+        id.note_event(contents.event_type);
+        Taken::Event(Event { contents, id, listener: Some(owner) })
+    }
+}
+
+/// What became of an event.
+#[allow(clippy::large_enum_variant)] // It lives for a moment, and allocates nothing.
+enum Taken {
+    Event(Event),
+    /// A request to somebody who does not listen any more: its identifier.
+    Orphan(*mut rdma_cm_id),
+    /// Of a multicast group that its identifier is to leave now.
+    Left(Identifier, Box<Membership>),
+    /// Of an identifier that is being destroyed.
+    Nobodys,
+}
+
+impl Drop for ChannelInner {
+    fn drop(&mut self) {
+        // SAFETY: the channel lives, and its handles and all its identifiers, which held this, are gone.
+        unsafe { (self.lib.rdma_destroy_event_channel)(self.channel.as_ptr()) };
+    }
+}
+
+impl EventChannel {
+    /// A channel of the [default provider](default_provider) (`rdma_create_event_channel`).
+    ///
+    /// # Errors
+    ///
+    /// There is no provider, it has no librdmacm, or the system has no connection manager: its module `rdma_ucm` is not loaded,
+    /// or there is no RDMA device.
+    ///
+    /// # References
+    ///
+    /// `man rdma_create_event_channel`
+    pub fn new() -> Result<Self, CreateEventChannelError> {
+        Self::from_provider(default_provider()?)
+    }
+
+    /// A channel of this provider.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new).
+    pub fn from_provider(provider: Provider) -> Result<Self, CreateEventChannelError> {
+        let lib = provider.rdmacm().map_err(|error| CreateEventChannelError::Library(error.clone()))?;
+        // SAFETY: there is no condition.
+        let channel = unsafe { (lib.rdma_create_event_channel)() };
+        let channel = NonNull::new(channel)
+            .ok_or_else(|| CreateEventChannelError::Rdmacm { source: io::Error::last_os_error() })?;
+        let (library, closing) = (Mutex::default(), Mutex::default());
+        let inner = Arc::new(ChannelInner { channel, provider, lib, library, closing });
+        // SAFETY: the channel lives, and has this field in every release.
+        let fd = unsafe { readiness::descriptor((*channel.as_ptr()).fd) };
+        // So that a wait can end by a timeout, and nobody sleeps while he holds the lock.
+        let made = match fd {
+            Some(fd) => readiness::set_nonblocking(fd, true),
+            None => Err(io::Error::from_raw_os_error(libc::EBADF)),
+        };
+        made.map_err(|source| CreateEventChannelError::Rdmacm { source })?;
+        Ok(Self(inner))
+    }
+
+    /// An identifier of this channel (`rdma_create_id`).
+    ///
+    /// # Errors
+    ///
+    /// The port space is unknown, or there are too many identifiers.
+    ///
+    /// # References
+    ///
+    /// `man rdma_create_id`
+    pub fn create_id(&self, port_space: PortSpace) -> Result<Identifier, CreateIdentifierError> {
+        Identifier::create(&self.0, port_space)
+    }
+
+    /// Sleeps until there is an event, and takes it (`rdma_get_cm_event`). Signals do not end it.
+    ///
+    /// The event is acknowledged (`rdma_ack_cm_event`) before this returns. One of an identifier whose last handle is gone is
+    /// passed over, and a request to a listener that is gone is rejected.
+    ///
+    /// # Errors
+    ///
+    /// The channel is [closed](Self::close), or the library refuses.
+    ///
+    /// # References
+    ///
+    /// `man rdma_get_cm_event`
+    pub fn get_cm_event(&self) -> Result<Event, GetEventError> {
+        loop {
+            // Without a deadline there is an event or an error.
+            if let Some(event) = self.wait_until(Deadline::NEVER)? {
+                return Ok(event);
+            }
+        }
+    }
+
+    /// Sleeps until there is an event, at most so long, and takes it; `None` if the time is over. Signals do not end it.
+    ///
+    /// # Errors
+    ///
+    /// As [`get_cm_event`](Self::get_cm_event).
+    pub fn get_cm_event_timeout(&self, timeout: Duration) -> Result<Option<Event>, GetEventError> {
+        self.wait_until(Deadline::after(timeout))
+    }
+
+    /// Takes an event if there is one, without sleeping.
+    ///
+    /// # Errors
+    ///
+    /// As [`get_cm_event`](Self::get_cm_event).
+    pub fn try_get_cm_event(&self) -> Result<Option<Event>, GetEventError> {
+        self.0.check_open()?;
+        loop {
+            match self.0.take() {
+                Ok(Some(event)) => return Ok(Some(event)),
+                Ok(None) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(source) => return Err(GetEventError::Rdmacm { call: "rdma_get_cm_event", source }),
+            }
+        }
+    }
+
+    fn wait_until(&self, deadline: Deadline) -> Result<Option<Event>, GetEventError> {
+        loop {
+            if let Some(event) = self.try_get_cm_event()? {
+                return Ok(Some(event));
+            }
+            let bell = self.0.bell()?;
+            let ready = readiness::wait(&[self.as_fd(), bell.as_fd()], deadline);
+            if !ready.map_err(|source| GetEventError::Rdmacm { call: "poll", source })? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Gives out no more events: whoever waits for one, or asks, is told so. Identifiers stay as they are.
+    pub fn close(&self) {
+        self.0.close();
+    }
+
+    /// The libraries that the channel, and every identifier of it, belongs to.
+    pub fn provider(&self) -> Provider {
+        self.0.provider
+    }
+
+    /// The C object. Using it is as unsafe as in C, and it must not be destroyed.
+    pub fn as_raw(&self) -> NonNull<rdma_event_channel> {
+        self.0.channel
+    }
+}
+
+impl AsFd for EventChannel {
+    /// Readable while there are events. Do not read it, only ask; after [`close`](Self::close) it says nothing new.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.descriptor()
+    }
+}
+
+impl PartialEq for EventChannel {
+    /// The same channel.
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for EventChannel {}
+
+impl fmt::Debug for EventChannel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EventChannel").field("provider", &self.0.provider).finish_non_exhaustive()
+    }
+}
+
+/// An event channel could not be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CreateEventChannelError {
+    /// There is no provider.
+    #[error(transparent)]
+    Provider(#[from] ProviderError),
+    /// The provider has no librdmacm.
+    #[error(transparent)]
+    Library(LoadError),
+    /// The library refused.
+    #[error(
+        "rdma_create_event_channel failed: {source}; it needs an RDMA device, the module rdma_ucm \
+         (`modprobe rdma_ucm`), permission for /dev/infiniband/rdma_cm, and a free descriptor (`ulimit -n`)"
+    )]
+    Rdmacm {
+        /// What the library said.
+        source: io::Error,
+    },
+}
+
+/// No event could be taken.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum GetEventError {
+    /// The channel was [closed](EventChannel::close).
+    #[error("the event channel was closed")]
+    Closed,
+    /// The library, or the system, refused.
+    #[error("cannot get an event of the connection manager: {call} failed: {source}")]
+    Rdmacm {
+        /// What was called.
+        call: &'static str,
+        /// What it said.
+        source: io::Error,
+    },
+}

@@ -1,0 +1,207 @@
+//! The devices of the connection manager: contexts that librdmacm opened, and keeps open.
+
+use std::fmt;
+use std::io;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use rdma_mummy_sys::types::ibv_context;
+use rdma_mummy_sys::{LoadError, Provider, RdmaCm};
+
+use super::identifier::{Identifier, NoDevice};
+use crate::ibverbs::device_context::{DeviceContext, WeakDeviceContext};
+use crate::provider::{ProviderError, default_provider};
+
+/// The devices that librdmacm has open (`rdma_get_devices`), of the [default provider](default_provider). The list is freed
+/// (`rdma_free_devices`) when the last context of it has gone.
+///
+/// # Errors
+///
+/// There is no provider, it has no librdmacm, or the library refuses.
+///
+/// # References
+///
+/// `man rdma_get_devices`
+pub fn get_devices() -> Result<Vec<DeviceContext>, GetDevicesError> {
+    get_devices_of(default_provider()?)
+}
+
+/// The same, of this provider.
+///
+/// # Errors
+///
+/// As [`get_devices`].
+pub fn get_devices_of(provider: Provider) -> Result<Vec<DeviceContext>, GetDevicesError> {
+    let lib = provider.rdmacm().map_err(|error| GetDevicesError::Library(error.clone()))?;
+    let mut kept = kept();
+    let list = List::get(provider, lib).map_err(|source| GetDevicesError::Rdmacm { source })?;
+    let living = living(&kept, provider);
+    let known = |context| living.iter().find_map(|list| list.find(context));
+    let mut is_new = false;
+    let contexts = list.entries.iter().map(|entry| {
+        known(entry.context).unwrap_or_else(|| {
+            is_new = true;
+            list.context(entry)
+        })
+    });
+    let contexts = contexts.collect();
+    if is_new {
+        kept.push(Kept::new(&list));
+    }
+    Ok(contexts)
+}
+
+impl Identifier {
+    /// The device that it goes by: to make a protection domain, completion queues and a queue pair of.
+    ///
+    /// librdmacm opened the context, and closes it: not this handle, nor what is made of it. While either lives the device stays open,
+    /// whether the identifier does or not (by a list of `rdma_get_devices`, which opens all devices of the machine). Identifiers of one device
+    /// have the same context, and can share domains and queues.
+    ///
+    /// # Errors
+    ///
+    /// There is no device yet, or librdmacm names none although there is one ([`NoDevice::NoGuid`]).
+    pub fn get_device_context(&self) -> Result<DeviceContext, GetDeviceContextError> {
+        let (provider, lib) = (self.provider(), self.lib());
+        let mut kept = kept();
+        let verbs = self.device()?;
+        if let Some(context) = living(&kept, provider).iter().find_map(|list| list.find(verbs)) {
+            return Ok(context);
+        }
+        let list = List::get(provider, lib).map_err(|source| GetDeviceContextError::Rdmacm { source })?;
+        let context = list.find(verbs).ok_or(GetDeviceContextError::Gone)?;
+        kept.push(Kept::new(&list));
+        Ok(context)
+    }
+}
+
+/// A list that keeps a context open.
+struct Kept {
+    list: Weak<List>,
+    /// One of several devices stays for ever. When librdmacm (rdma-core 38 to 64 at least) frees the last list that names a device that was
+    /// taken away, it frees the device, and goes on to compare it with the rest of the list.
+    _for_ever: Option<Arc<List>>,
+}
+
+impl Kept {
+    fn new(list: &Arc<List>) -> Self {
+        let _for_ever = (list.entries.len() > 1).then(|| Arc::clone(list));
+        Self { list: Arc::downgrade(list), _for_ever }
+    }
+}
+
+/// The lists that keep a context open: there are no more than contexts, as those that have gone are forgotten.
+fn kept() -> MutexGuard<'static, Vec<Kept>> {
+    static KEPT: Mutex<Vec<Kept>> = Mutex::new(Vec::new());
+    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+    kept.retain(|kept| kept.list.strong_count() > 0);
+    kept
+}
+
+fn living(kept: &[Kept], provider: Provider) -> Vec<Arc<List>> {
+    kept.iter().filter_map(|kept| kept.list.upgrade()).filter(|list| list.provider == provider).collect()
+}
+
+/// What `rdma_get_devices` returned. While it is not freed, librdmacm keeps its devices open.
+///
+/// The manual says that they stay open as long as the library is loaded. Later releases (rdma-core 38 and up) close a device that was taken
+/// away as soon as neither an identifier nor such a list refers to it.
+struct List {
+    list: NonNull<*mut ibv_context>,
+    entries: Vec<Entry>,
+    provider: Provider,
+    lib: &'static RdmaCm,
+}
+
+struct Entry {
+    context: NonNull<ibv_context>,
+    /// The handle that was made of it, if it lives: one for all, so that little is asked of the device more than once.
+    made: Mutex<WeakDeviceContext>,
+}
+
+// SAFETY: the list is only read, and freed by its one owner.
+unsafe impl Send for List {}
+// SAFETY: as above.
+unsafe impl Sync for List {}
+
+impl List {
+    fn get(provider: Provider, lib: &'static RdmaCm) -> io::Result<Arc<Self>> {
+        let mut count = 0;
+        // SAFETY: the place is this function's own.
+        let list = unsafe { (lib.rdma_get_devices)(&raw mut count) };
+        let list = NonNull::new(list).ok_or_else(io::Error::last_os_error)?;
+        let mut entries = Vec::new();
+        for index in 0..usize::try_from(count).unwrap_or(0) {
+            // SAFETY: the library returned so many contexts, and a null after them.
+            match NonNull::new(unsafe { list.add(index).read() }) {
+                Some(context) => entries.push(Entry { context, made: Mutex::default() }),
+                None => break,
+            }
+        }
+        Ok(Arc::new(Self { list, entries, provider, lib }))
+    }
+
+    fn find(self: &Arc<Self>, context: NonNull<ibv_context>) -> Option<DeviceContext> {
+        self.entries.iter().find(|entry| entry.context == context).map(|entry| self.context(entry))
+    }
+
+    fn context(self: &Arc<Self>, entry: &Entry) -> DeviceContext {
+        let mut made = entry.made.lock().unwrap_or_else(PoisonError::into_inner);
+        made.upgrade().unwrap_or_else(|| {
+            // SAFETY: the library has it open, and keeps it open while the list is not freed; nothing else closes it.
+            let context =
+                unsafe { DeviceContext::kept_open(entry.context, self.provider, Arc::clone(self) as _) };
+            *made = context.downgrade();
+            context
+        })
+    }
+}
+
+impl Drop for List {
+    fn drop(&mut self) {
+        // SAFETY: it is the library's own list, and the contexts that were made of it held this.
+        unsafe { (self.lib.rdma_free_devices)(self.list.as_ptr()) };
+    }
+}
+
+impl fmt::Debug for List {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("List").field("entries", &self.entries.len()).finish_non_exhaustive()
+    }
+}
+
+/// The devices are not known.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum GetDevicesError {
+    /// There is no provider.
+    #[error(transparent)]
+    Provider(#[from] ProviderError),
+    /// The provider has no librdmacm.
+    #[error(transparent)]
+    Library(LoadError),
+    /// The library refused.
+    #[error("rdma_get_devices failed: {source}")]
+    Rdmacm {
+        /// What the library said.
+        source: io::Error,
+    },
+}
+
+/// There is no context of an identifier's device.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum GetDeviceContextError {
+    /// The identifier has no device.
+    #[error(transparent)]
+    NoDevice(#[from] NoDevice),
+    /// The device was taken away.
+    #[error("the identifier's device was removed; drop the identifier")]
+    Gone,
+    /// The library refused to list its devices, by which they are kept open.
+    #[error("rdma_get_devices failed: {source}; it opens all RDMA devices of the machine")]
+    Rdmacm {
+        /// What the library said.
+        source: io::Error,
+    },
+}

@@ -1,0 +1,548 @@
+//! What the connection manager says: events, as values.
+
+use std::fmt;
+use std::io;
+
+use rdma_mummy_sys::types::{rdma_cm_event, rdma_cm_event_type as E, rdma_conn_param, rdma_ud_param};
+
+use super::address::{Address, perhaps};
+use super::identifier::Identifier;
+use crate::ibverbs::address::{AddressHandleAttribute, Gid};
+
+c_enum! {
+    /// What happened (`rdma_cm_event_type`). A type that this crate has never heard of is passed through.
+    pub struct EventType(u32) {
+        /// The address is resolved, and a device belongs to it.
+        AddressResolved = E::RDMA_CM_EVENT_ADDR_RESOLVED.0,
+        /// The address could not be resolved.
+        AddressError = E::RDMA_CM_EVENT_ADDR_ERROR.0,
+        /// The route is resolved.
+        RouteResolved = E::RDMA_CM_EVENT_ROUTE_RESOLVED.0,
+        /// The route could not be resolved.
+        RouteError = E::RDMA_CM_EVENT_ROUTE_ERROR.0,
+        /// Somebody wants to connect: the event's identifier is a new one.
+        ConnectRequest = E::RDMA_CM_EVENT_CONNECT_REQUEST.0,
+        /// The peer has accepted; [`establish`](Identifier::establish) once the queue pair is ready.
+        ConnectResponse = E::RDMA_CM_EVENT_CONNECT_RESPONSE.0,
+        /// The connection could not be made.
+        ConnectError = E::RDMA_CM_EVENT_CONNECT_ERROR.0,
+        /// The peer does not answer.
+        Unreachable = E::RDMA_CM_EVENT_UNREACHABLE.0,
+        /// The peer does not want to, or nobody listens there.
+        Rejected = E::RDMA_CM_EVENT_REJECTED.0,
+        /// The connection is there; of datagrams, the peer's queue pair is known.
+        Established = E::RDMA_CM_EVENT_ESTABLISHED.0,
+        /// The connection is no more.
+        Disconnected = E::RDMA_CM_EVENT_DISCONNECTED.0,
+        /// The device was taken away: the identifier, and all that was made of the device, have to be dropped.
+        DeviceRemoval = E::RDMA_CM_EVENT_DEVICE_REMOVAL.0,
+        /// The multicast group is joined.
+        MulticastJoin = E::RDMA_CM_EVENT_MULTICAST_JOIN.0,
+        /// The multicast group could not be joined, or is gone.
+        MulticastError = E::RDMA_CM_EVENT_MULTICAST_ERROR.0,
+        /// The network address has moved to another device.
+        AddressChange = E::RDMA_CM_EVENT_ADDR_CHANGE.0,
+        /// The queue pair of a connection that was closed may be used again.
+        TimewaitExit = E::RDMA_CM_EVENT_TIMEWAIT_EXIT.0,
+        /// The addresses that were [asked for](Identifier::resolve_addrinfo) are there.
+        AddressInfoResolved = E::RDMA_CM_EVENT_ADDRINFO_RESOLVED.0,
+        /// The addresses that were asked for could not be found.
+        AddressInfoError = E::RDMA_CM_EVENT_ADDRINFO_ERROR.0,
+        /// The program itself [wrote](Identifier::write_user_event) it.
+        User = E::RDMA_CM_EVENT_USER.0,
+        /// The library's own.
+        Internal = E::RDMA_CM_EVENT_INTERNAL.0,
+    }
+}
+display_as_debug!(EventType);
+
+/// The status of an event: 0, a negative error number, or a number that depends on the transport.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct EventStatus(i32);
+
+impl EventStatus {
+    /// A status as C has it.
+    pub const fn from_raw(raw: i32) -> Self {
+        Self(raw)
+    }
+
+    /// The status as C has it.
+    pub const fn raw(self) -> i32 {
+        self.0
+    }
+
+    /// Whether nothing went wrong.
+    pub const fn is_success(self) -> bool {
+        self.0 == 0
+    }
+
+    /// The error, if it is a negative error number.
+    pub fn error(self) -> Option<io::Error> {
+        (self.0 < 0).then(|| io::Error::from_raw_os_error(self.0.saturating_neg()))
+    }
+}
+
+impl fmt::Display for EventStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.error() {
+            Some(error) => error.fmt(f),
+            None => write!(f, "status {}", self.0),
+        }
+    }
+}
+
+c_enum! {
+    /// Why a connection was rejected, on InfiniBand and RoCE (the IBTA's table of REJ reasons). Others pass through.
+    pub struct RejectReason(u32) {
+        /// The peer has no queue pair left.
+        NoQueuePair = 1,
+        /// It has no resources left.
+        NoResources = 3,
+        /// An answer of this side's did not come in time.
+        Timeout = 4,
+        /// The peer does not do that.
+        UnsupportedRequest = 5,
+        /// There is no such connection any more.
+        InvalidCommunicationId = 6,
+        /// The connection's instance is another one.
+        InvalidCommunicationInstance = 7,
+        /// Nobody listens at that port.
+        InvalidServiceId = 8,
+        /// The listener's transport is another one.
+        InvalidTransportServiceType = 9,
+        /// The peer still has a connection to the same queue pair.
+        StaleConnection = 10,
+        /// The peer's port has another GID.
+        PrimaryRemotePortGidRejected = 12,
+        /// The peer's port has another LID.
+        PrimaryRemotePortLidRejected = 13,
+        /// The connection manager is elsewhere.
+        PortAndCmRedirection = 24,
+        /// The port is elsewhere.
+        PortRedirection = 25,
+        /// The path's MTU is too large.
+        InvalidPathMtu = 26,
+        /// Too few responder resources.
+        InsufficientResponderResources = 27,
+        /// The peer's program has said no: [`private_data`](Event::private_data) may say more.
+        ConsumerReject = 28,
+        /// The retry count for a receiver that is not ready is not accepted.
+        RnrRetryCountReject = 29,
+        /// The peer knows the connection's identifier already.
+        DuplicateLocalCommunicationId = 30,
+        /// The version of the protocol is another one.
+        InvalidClassVersion = 31,
+        /// The flow label is not accepted.
+        InvalidFlowLabel = 32,
+        /// The vendor's options (ECE) are not accepted.
+        VendorOptionNotSupported = 35,
+    }
+}
+display_as_debug!(RejectReason);
+
+/// Copies private data that came with an event; most events have none, and allocate nothing.
+///
+/// # Safety
+///
+/// `from` is null, or readable for `length` bytes.
+unsafe fn copy_private_data(from: *const core::ffi::c_void, length: u8) -> Box<[u8]> {
+    if from.is_null() || length == 0 {
+        return Box::default();
+    }
+    // SAFETY: the caller's promise; nobody writes to it meanwhile, as it is the event's own.
+    unsafe { std::slice::from_raw_parts(from.cast::<u8>(), length.into()) }.into()
+}
+
+/// What the peer says of a connection (`rdma_conn_param`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ConnectionInfo {
+    /// How many reads and atomics of the peer's this side may have to answer at a time.
+    pub responder_resources: u8,
+    /// How many reads and atomics this side may have outstanding.
+    pub initiator_depth: u8,
+    /// Whether the sender has flow control.
+    pub flow_control: bool,
+    /// How often to send again what was not acknowledged; only said in a request.
+    pub retry_count: u8,
+    /// How often to send again to a receiver that was not ready; 7 is for ever.
+    pub rnr_retry_count: u8,
+    /// Whether the peer's queue pair has a shared receive queue.
+    pub srq: bool,
+    /// The number of the peer's queue pair.
+    pub qp_num: u32,
+}
+
+/// Where the peer's datagrams go (`rdma_ud_param`).
+#[derive(Clone, Copy, Debug)]
+pub struct DatagramInfo {
+    /// The peer's address, to [make an address handle](crate::ibverbs::protection_domain::ProtectionDomain::create_ah) of.
+    pub address: AddressHandleAttribute,
+    /// The number of the peer's queue pair.
+    pub qp_num: u32,
+    /// The key that datagrams to it need.
+    pub qkey: u32,
+}
+
+/// A multicast group that was joined.
+#[derive(Clone, Copy, Debug)]
+pub struct MulticastInfo {
+    /// The group's address, to [make an address handle](crate::ibverbs::protection_domain::ProtectionDomain::create_ah) of.
+    pub address: AddressHandleAttribute,
+    /// The queue pair number of every group.
+    pub qp_num: u32,
+    /// The key that datagrams to the group need.
+    pub qkey: u32,
+    /// What was given when the group was [joined](Identifier::join_multicast).
+    pub context: usize,
+}
+
+impl MulticastInfo {
+    /// The group's GID, to [attach](crate::ibverbs::queue_pair::QueuePairControl::attach_mcast) the queue pair to.
+    pub fn gid(&self) -> Gid {
+        self.address.grh_dest_gid().unwrap_or_default()
+    }
+
+    /// The group's local identifier, likewise: 0 but on InfiniBand.
+    pub fn lid(&self) -> u16 {
+        self.address.dest_lid()
+    }
+}
+
+/// What an event has beside its type and status.
+#[derive(Clone, Copy)]
+pub(super) enum Parameters {
+    Nothing,
+    Connection(ConnectionInfo),
+    Datagram(DatagramInfo),
+    Multicast(MulticastInfo),
+    MulticastFailure { context: usize },
+    User { argument: u64 },
+}
+
+/// The contents of an event of C's, copied out.
+pub(super) struct Contents {
+    pub(super) event_type: EventType,
+    pub(super) status: EventStatus,
+    pub(super) parameters: Parameters,
+    pub(super) private_data: Box<[u8]>,
+}
+
+impl Contents {
+    /// Reads no more than its type says is there.
+    ///
+    /// # Safety
+    ///
+    /// The event was got from the library and is not acknowledged, and is one of an identifier for datagrams if `datagram`
+    /// says so.
+    pub(super) unsafe fn copy(raw: &rdma_cm_event, datagram: bool) -> Self {
+        let event_type = EventType::from_raw(raw.event.0);
+        let status = EventStatus(raw.status);
+        // SAFETY: the whole union is initialised, whichever member was meant, and these are integers and pointers.
+        let (conn, ud, arg) = unsafe { (raw.param.conn, raw.param.ud, raw.param.arg) };
+        let (parameters, has_data) = match event_type {
+            EventType::ConnectRequest | EventType::ConnectResponse | EventType::Established => {
+                let parameters = match datagram {
+                    true => Parameters::Datagram(DatagramInfo::new(&ud)),
+                    false => Parameters::Connection(ConnectionInfo::new(&conn)),
+                };
+                (parameters, true)
+            }
+            EventType::Rejected | EventType::Disconnected => (Parameters::Nothing, true),
+            // The pointer is what the program gave to the join, whatever length stands beside it.
+            EventType::MulticastJoin => (Parameters::Multicast(MulticastInfo::new(&ud)), false),
+            EventType::MulticastError => {
+                (Parameters::MulticastFailure { context: ud.private_data.addr() }, false)
+            }
+            EventType::User => (Parameters::User { argument: arg }, false),
+            // Of an unknown type nobody knows which member is meant.
+            _ => (Parameters::Nothing, false),
+        };
+        let private_data = if has_data {
+            // The data is in both members at the same place.
+            // SAFETY: these types have private data, as many bytes as is said; the event lives.
+            unsafe { copy_private_data(conn.private_data, conn.private_data_len) }
+        } else {
+            Box::default()
+        };
+        Self { event_type, status, parameters, private_data }
+    }
+
+    /// What was given to the library when a multicast group was joined.
+    pub(super) fn multicast_context(&mut self) -> Option<&mut usize> {
+        match &mut self.parameters {
+            Parameters::Multicast(multicast) => Some(&mut multicast.context),
+            Parameters::MulticastFailure { context } => Some(context),
+            _ => None,
+        }
+    }
+}
+
+const _: () = {
+    use core::mem::offset_of;
+    assert!(offset_of!(rdma_conn_param, private_data) == offset_of!(rdma_ud_param, private_data));
+    assert!(offset_of!(rdma_conn_param, private_data_len) == offset_of!(rdma_ud_param, private_data_len));
+};
+
+impl ConnectionInfo {
+    fn new(conn: &rdma_conn_param) -> Self {
+        Self {
+            responder_resources: conn.responder_resources,
+            initiator_depth: conn.initiator_depth,
+            flow_control: conn.flow_control != 0,
+            retry_count: conn.retry_count,
+            rnr_retry_count: conn.rnr_retry_count,
+            srq: conn.srq != 0,
+            qp_num: conn.qp_num,
+        }
+    }
+}
+
+impl DatagramInfo {
+    fn new(ud: &rdma_ud_param) -> Self {
+        let address = AddressHandleAttribute::from_raw(ud.ah_attr);
+        Self { address, qp_num: ud.qp_num, qkey: ud.qkey }
+    }
+}
+
+impl MulticastInfo {
+    fn new(ud: &rdma_ud_param) -> Self {
+        let DatagramInfo { address, qp_num, qkey } = DatagramInfo::new(ud);
+        Self { address, qp_num, qkey, context: ud.private_data.addr() }
+    }
+}
+
+/// Something that happened to an identifier (`rdma_cm_event`); it is acknowledged already.
+///
+/// It is a value: everything in it is copied, and the identifier that it names lives as long as the event does.
+pub struct Event {
+    pub(super) contents: Contents,
+    pub(super) id: Identifier,
+    pub(super) listener: Option<Identifier>,
+}
+
+impl Event {
+    /// What happened.
+    pub fn event_type(&self) -> EventType {
+        self.contents.event_type
+    }
+
+    /// How it went.
+    pub fn status(&self) -> EventStatus {
+        self.contents.status
+    }
+
+    /// To which identifier. Of a [`ConnectRequest`](EventType::ConnectRequest) it is a new one, and whoever wants the
+    /// connection keeps it: when its last handle is dropped, this one among them, the request is rejected.
+    pub fn cm_id(&self) -> &Identifier {
+        &self.id
+    }
+
+    /// The same, with the event given up.
+    pub fn into_cm_id(self) -> Identifier {
+        self.id
+    }
+
+    /// The identifier that listened, of a [`ConnectRequest`](EventType::ConnectRequest).
+    pub fn listener_id(&self) -> Option<&Identifier> {
+        self.listener.as_ref()
+    }
+
+    /// The peer's private data: of a request, a response, an established connection, a rejection or a disconnection.
+    ///
+    /// InfiniBand and RoCE carry it in a field of fixed length, so zeros may follow what the peer gave.
+    pub fn private_data(&self) -> &[u8] {
+        &self.contents.private_data
+    }
+
+    /// What the peer says of the connection: in a request, a response, and where the connection is established.
+    pub fn connection(&self) -> Option<&ConnectionInfo> {
+        match &self.contents.parameters {
+            Parameters::Connection(connection) => Some(connection),
+            _ => None,
+        }
+    }
+
+    /// Where datagrams to the peer go, of an identifier for datagrams. In a request the fields say where it came from.
+    pub fn datagram(&self) -> Option<&DatagramInfo> {
+        match &self.contents.parameters {
+            Parameters::Datagram(datagram) => Some(datagram),
+            _ => None,
+        }
+    }
+
+    /// The multicast group that was joined.
+    pub fn multicast(&self) -> Option<&MulticastInfo> {
+        match &self.contents.parameters {
+            Parameters::Multicast(multicast) => Some(multicast),
+            _ => None,
+        }
+    }
+
+    /// What was given when the multicast group was [joined](Identifier::join_multicast), also where that failed.
+    pub fn multicast_context(&self) -> Option<usize> {
+        match &self.contents.parameters {
+            Parameters::Multicast(multicast) => Some(multicast.context),
+            Parameters::MulticastFailure { context } => Some(*context),
+            _ => None,
+        }
+    }
+
+    /// What the program [wrote](Identifier::write_user_event), of an event of its own.
+    pub fn user_argument(&self) -> Option<u64> {
+        match &self.contents.parameters {
+            Parameters::User { argument } => Some(*argument),
+            _ => None,
+        }
+    }
+
+    /// Why the peer rejected the connection, if the transport says it by a number of its own (InfiniBand, RoCE).
+    pub fn reject_reason(&self) -> Option<RejectReason> {
+        let rejected = self.event_type() == EventType::Rejected;
+        u32::try_from(self.status().raw()).ok().filter(|_| rejected).map(RejectReason::from_raw)
+    }
+
+    /// What went wrong, if the event says so: by its type, or by its status.
+    pub fn error(&self) -> Option<EventError> {
+        let status = self.status();
+        let local = || self.id.local_addr();
+        let peer = || self.id.peer_addr();
+        Some(match self.event_type() {
+            EventType::AddressError => EventError::Address { local: local(), peer: peer(), status },
+            EventType::RouteError => EventError::Route { local: local(), peer: peer(), status },
+            EventType::Unreachable => EventError::Unreachable { peer: peer(), status },
+            EventType::ConnectError => EventError::Connect { peer: peer(), status },
+            EventType::Rejected => EventError::Rejected {
+                peer: peer(),
+                status,
+                reason: self.reject_reason(),
+                private_data: self.private_data().to_vec(),
+            },
+            EventType::DeviceRemoval => EventError::DeviceRemoved { local: local() },
+            EventType::MulticastError => EventError::Multicast { local: local(), status },
+            EventType::AddressInfoError => EventError::AddressInfo { status },
+            _ if status.is_success() => return None,
+            event_type => EventError::Other { event_type, status },
+        })
+    }
+}
+
+impl fmt::Debug for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut out = f.debug_struct("Event");
+        out.field("event_type", &self.event_type())
+            .field("status", &self.status().raw())
+            .field("id", &self.id);
+        match &self.contents.parameters {
+            Parameters::Nothing => {}
+            Parameters::Connection(info) => _ = out.field("connection", info),
+            Parameters::Datagram(info) => _ = out.field("datagram", info),
+            Parameters::Multicast(info) => _ = out.field("multicast", info),
+            Parameters::MulticastFailure { context } => _ = out.field("context", context),
+            Parameters::User { argument } => _ = out.field("argument", argument),
+        }
+        out.field("private_data", &self.private_data()).finish()
+    }
+}
+
+/// What an event says went wrong.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum EventError {
+    /// The address was not resolved.
+    #[error(
+        "cannot resolve the address {}{}: {status}",
+        perhaps(.peer),
+        from(.local)
+    )]
+    Address {
+        /// The local address, if one was given.
+        local: Option<Address>,
+        /// The peer's address.
+        peer: Option<Address>,
+        /// Why: `ETIMEDOUT` where nobody answered, for instance.
+        status: EventStatus,
+    },
+    /// The route was not resolved.
+    #[error("cannot resolve the route to {}{}: {status}", perhaps(.peer), from(.local))]
+    Route {
+        /// The local address.
+        local: Option<Address>,
+        /// The peer's address.
+        peer: Option<Address>,
+        /// Why.
+        status: EventStatus,
+    },
+    /// The peer does not answer.
+    #[error("{} does not answer: {status}", perhaps(.peer))]
+    Unreachable {
+        /// The peer's address.
+        peer: Option<Address>,
+        /// Why: an error number, or the status of a datagram service's answer.
+        status: EventStatus,
+    },
+    /// The peer does not want to.
+    #[error(
+        "{} rejected the connection: {}",
+        perhaps(.peer),
+        why(.reason, .status)
+    )]
+    Rejected {
+        /// The peer's address.
+        peer: Option<Address>,
+        /// The status as it came.
+        status: EventStatus,
+        /// The reason, where the transport has numbers for them.
+        reason: Option<RejectReason>,
+        /// What the peer's program has to say about it; zeros may follow.
+        private_data: Vec<u8>,
+    },
+    /// The connection was not made.
+    #[error("the connection to {} failed: {status}", perhaps(.peer))]
+    Connect {
+        /// The peer's address.
+        peer: Option<Address>,
+        /// Why.
+        status: EventStatus,
+    },
+    /// The device was taken away.
+    #[error("the device of {} was removed; drop the identifier and all that was made of the device", perhaps(.local))]
+    DeviceRemoved {
+        /// The local address.
+        local: Option<Address>,
+    },
+    /// The multicast group was not joined, or is gone.
+    #[error("the multicast group could not be joined{}: {status}", from(.local))]
+    Multicast {
+        /// The local address.
+        local: Option<Address>,
+        /// Why.
+        status: EventStatus,
+    },
+    /// The names were not resolved.
+    #[error("the names could not be resolved: {status}")]
+    AddressInfo {
+        /// Why.
+        status: EventStatus,
+    },
+    /// An event that means no failure by its type came with a status.
+    #[error("the event {event_type} came with {status}")]
+    Other {
+        /// What happened.
+        event_type: EventType,
+        /// How it went.
+        status: EventStatus,
+    },
+}
+
+/// Where from, if that is known.
+fn from(source: &Option<Address>) -> String {
+    source.as_ref().map_or_else(String::new, |source| format!(" from {source}"))
+}
+
+fn why(reason: &Option<RejectReason>, status: &EventStatus) -> String {
+    match reason {
+        Some(RejectReason::InvalidServiceId) => "nobody listens there (InvalidServiceId)".to_owned(),
+        Some(reason) => reason.to_string(),
+        None => status.to_string(),
+    }
+}

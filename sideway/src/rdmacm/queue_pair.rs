@@ -1,0 +1,195 @@
+//! The attributes of an identifier's queue pair, and the options of its vendor.
+
+use std::io;
+
+use rdma_mummy_sys::types::{ibv_ece, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_state};
+
+use super::identifier::{Identifier, IdentifierState, NoDevice, NoDeviceOr};
+use crate::ibverbs::Unsupported;
+use crate::ibverbs::ece::Ece;
+use crate::ibverbs::queue_pair::{
+    ModifyQueuePairError, QueuePair, QueuePairAttribute, QueuePairAttributeMask, QueuePairState,
+    QueuePairType,
+};
+
+/// Bits of the mask that are the kernel's own, which some kernels let through, and `ibv_modify_qp` refuses.
+const KERNELS_OWN: u32 = ibv_qp_attr_mask::IBV_QP_RATE_LIMIT.0 - (ibv_qp_attr_mask::IBV_QP_DEST_QPN.0 << 1);
+
+const _: () = assert!(KERNELS_OWN == 0x01e0_0000);
+
+impl Identifier {
+    /// The attributes that bring the identifier's queue pair to a state (`rdma_init_qp_attr`): `Init` once there is a device; `ReadyToReceive`
+    /// and `ReadyToSend` with a request, or with the peer's response.
+    ///
+    /// # Errors
+    ///
+    /// The identifier has not come that far, or the library is too old ([`Unsupported`]).
+    ///
+    /// # References
+    ///
+    /// `man rdma_init_qp_attr`
+    pub fn get_qp_attr(
+        &self,
+        state: QueuePairState,
+    ) -> Result<QueuePairAttribute, GetQueuePairAttributeError> {
+        let init = self.lib().rdma_init_qp_attr();
+        let init = init.map_err(|symbol| Unsupported::of_library(ATTRIBUTES, symbol))?;
+        let mut attr = ibv_qp_attr { qp_state: ibv_qp_state(state.raw()), ..ibv_qp_attr::default() };
+        let mut mask = 0;
+        let result = self.call_with_device(None, |_, id| {
+            // SAFETY: the identifier lives, has a device, and is called for alone; both places are this function's own.
+            unsafe { init(id, &raw mut attr, &raw mut mask) }
+        });
+        match result {
+            Ok(()) => {
+                let mask = QueuePairAttributeMask::from_bits_retain(mask as u32 & !KERNELS_OWN);
+                Ok(QueuePairAttribute::from_parts(attr, mask))
+            }
+            Err(NoDeviceOr::NoDevice(lacking)) => Err(lacking.into()),
+            Err(NoDeviceOr::Rdmacm(source)) if Unsupported::is_meant_by(&source) => {
+                Err(Unsupported::of_call("rdma_init_qp_attr", ATTRIBUTES).into())
+            }
+            Err(NoDeviceOr::Rdmacm(source)) => Err(GetQueuePairAttributeError::Rdmacm {
+                queue_pair: state,
+                identifier: self.state(),
+                source,
+            }),
+        }
+    }
+
+    /// Brings a queue pair to a state, with [the attributes](Self::get_qp_attr) that the identifier has for it.
+    ///
+    /// Before `ReadyToReceive` it is brought to `Init` once more, as librdmacm does: what the peer may do in this side's memory is agreed upon
+    /// with the request and its answer, so that before them the attributes allow it nothing. Of a datagram pair, the states after `Init` need
+    /// nothing of the identifier's.
+    ///
+    /// # Errors
+    ///
+    /// There are no attributes for the state, or the pair does not take them.
+    pub fn modify_qp<Q: QueuePair>(
+        &self,
+        qp: &mut Q,
+        state: QueuePairState,
+    ) -> Result<(), ModifyByIdentifierError> {
+        let is_datagram = qp.qp_type() == QueuePairType::UnreliableDatagram;
+        let attr = if is_datagram && state != QueuePairState::Init {
+            let mut attr = QueuePairAttribute::new();
+            attr.setup_state(state);
+            if state == QueuePairState::ReadyToSend {
+                attr.setup_sq_psn(0);
+            }
+            attr
+        } else {
+            if state == QueuePairState::ReadyToReceive {
+                qp.modify(&self.get_qp_attr(QueuePairState::Init)?)?;
+            }
+            self.get_qp_attr(state)?
+        };
+        Ok(qp.modify(&attr)?)
+    }
+
+    /// The vendor's options to tell the peer (`rdma_set_local_ece`), before connecting or accepting: see [`ece`](crate::ibverbs::ece).
+    /// An answer is of the vendor whom the request named, whatever is said here.
+    ///
+    /// # Errors
+    ///
+    /// The library is too old ([`Unsupported`]), or refuses.
+    ///
+    /// # References
+    ///
+    /// `man rdma_set_local_ece`
+    pub fn set_local_ece(&self, ece: Ece) -> Result<(), ConnectionEceError> {
+        let set = self.lib().rdma_set_local_ece();
+        let set = set.map_err(|symbol| Unsupported::of_library(ECE, symbol))?;
+        let mut raw = ibv_ece { vendor_id: ece.vendor_id, options: ece.options, comp_mask: 0 };
+        // SAFETY: the identifier lives, and is called for alone; the options outlive the call.
+        let result = self.call(None, |_, id| unsafe { set(id, &raw mut raw) });
+        result.map_err(|source| self.ece_error("rdma_set_local_ece", source))
+    }
+
+    /// The vendor's options that the peer told (`rdma_get_remote_ece`), with its request or its response: see [`ece`](crate::ibverbs::ece).
+    /// All zero if it told none.
+    ///
+    /// # Errors
+    ///
+    /// The library is too old ([`Unsupported`]), or refuses.
+    ///
+    /// # References
+    ///
+    /// `man rdma_get_remote_ece`
+    pub fn get_remote_ece(&self) -> Result<Ece, ConnectionEceError> {
+        let get = self.lib().rdma_get_remote_ece();
+        let get = get.map_err(|symbol| Unsupported::of_library(ECE, symbol))?;
+        let mut raw = ibv_ece::default();
+        // SAFETY: the identifier lives, and is called for alone; the place is this function's own.
+        let result = self.call(None, |_, id| unsafe { get(id, &raw mut raw) });
+        result.map_err(|source| self.ece_error("rdma_get_remote_ece", source))?;
+        Ok(Ece { vendor_id: raw.vendor_id, options: raw.options })
+    }
+
+    #[cold]
+    fn ece_error(&self, call: &'static str, source: io::Error) -> ConnectionEceError {
+        match Unsupported::is_meant_by(&source) {
+            true => Unsupported::of_call(call, ECE).into(),
+            false => ConnectionEceError::Rdmacm { call, state: self.state(), source },
+        }
+    }
+}
+
+const ATTRIBUTES: &str = "attributes for queue pairs made elsewhere";
+const ECE: &str = "enhanced connection establishment";
+
+/// There are no attributes for a queue pair.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum GetQueuePairAttributeError {
+    /// The library has no such function.
+    #[error(transparent)]
+    Unsupported(#[from] Unsupported),
+    /// There is no device.
+    #[error(transparent)]
+    NoDevice(#[from] NoDevice),
+    /// The library refused.
+    #[error(
+        "rdma_init_qp_attr failed for the state {queue_pair:?}, of an identifier that is {identifier}: {source}"
+    )]
+    Rdmacm {
+        /// The state that was asked for.
+        queue_pair: QueuePairState,
+        /// How far the identifier had come.
+        identifier: IdentifierState,
+        /// What the library said.
+        source: io::Error,
+    },
+}
+
+/// A queue pair did not come to a state.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ModifyByIdentifierError {
+    /// There are no attributes.
+    #[error(transparent)]
+    Attribute(#[from] GetQueuePairAttributeError),
+    /// The pair does not take them.
+    #[error(transparent)]
+    Modify(#[from] ModifyQueuePairError),
+}
+
+/// The vendor's options were not told.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectionEceError {
+    /// The library has no such function.
+    #[error(transparent)]
+    Unsupported(#[from] Unsupported),
+    /// The library refused.
+    #[error("{call} failed, of an identifier that is {state}: {source}")]
+    Rdmacm {
+        /// What was called.
+        call: &'static str,
+        /// How far the identifier had come.
+        state: IdentifierState,
+        /// What the library said.
+        source: io::Error,
+    },
+}
