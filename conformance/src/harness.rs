@@ -4,11 +4,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use rdma_mummy_sys::Provider;
-use test_harness::Terms;
 pub(crate) use test_harness::{Outcome, Skip};
+use test_harness::{Terms, remark};
 
 use crate::cases;
-use crate::kit::{Device, Flavour, devices, set_variable};
+use crate::kit::{Cm, Device, Flavour, devices, set_variable};
+use crate::page;
 use crate::table::{self, Column};
 
 /// Names the device to use.
@@ -65,10 +66,10 @@ pub(crate) struct Rig {
     pub(crate) provider: Provider,
     pub(crate) name: String,
     pub(crate) peer: Option<String>,
-    pub(crate) softroce: Option<SoftRoce>,
+    softroce: Option<SoftRoce>,
     pub(crate) target: Target,
     /// Whether to run what the device is known to fail (`--include-ignored`).
-    pub(crate) try_all: bool,
+    try_all: bool,
 }
 
 impl Rig {
@@ -129,23 +130,47 @@ impl Rig {
         }
     }
 
+    /// The provider's connection manager.
+    pub(crate) fn cm(&self) -> Result<Cm, Skip> {
+        let cm = Cm::of(self.provider).map_err(Skip)?;
+        match cm.channel() {
+            Ok(_) => Ok(cm),
+            Err(error) => Err(Skip(format!("the system has no connection manager (error {error})"))),
+        }
+    }
+
     /// Skips the case on SoftRoCE, of any release.
     pub(crate) fn not_softroce(&self, reason: &str) -> Outcome {
-        if self.softroce.is_some() && !self.try_all {
-            Err(Skip(format!("SoftRoCE {reason}")))
-        } else {
-            Ok(())
-        }
+        remark(format!("SoftRoCE {reason}"));
+        self.skips(self.softroce.is_some(), format!("SoftRoCE {reason}"))
     }
 
     /// Skips the case on this release of SoftRoCE.
     pub(crate) fn not_on(&self, release: SoftRoce, reason: &str) -> Outcome {
-        if self.softroce == Some(release) { self.not_softroce(reason) } else { Ok(()) }
+        remark(format!("SoftRoCE ({release:?}) {reason}"));
+        self.skips(self.softroce == Some(release), format!("SoftRoCE {reason}"))
+    }
+
+    fn skips(&self, excused: bool, reason: String) -> Outcome {
+        if excused && !self.try_all { Err(Skip(reason)) } else { Ok(()) }
+    }
+
+    /// Skips the case on the system's devices, whichever they are, and even where all are tried: it would end the program.
+    pub(crate) fn not_on_system(&self, reason: &str) -> Outcome {
+        remark(reason.to_owned());
+        if self.target == Target::System { Err(Skip(reason.to_owned())) } else { Ok(()) }
     }
 
     /// The right answer, and SoftRoCE's where it is known to give another.
     pub(crate) fn expects<T>(&self, right: T, softroce: T) -> T {
+        remark("SoftRoCE answers otherwise".to_owned());
         if self.softroce.is_some() { softroce } else { right }
+    }
+
+    /// The right answer, and that of this release of SoftRoCE.
+    pub(crate) fn expects_of<T>(&self, release: SoftRoce, right: T, softroce: T) -> T {
+        remark(format!("SoftRoCE ({release:?}) answers otherwise"));
+        if self.softroce == Some(release) { softroce } else { right }
     }
 
     /// Skips the case where extended posting on SoftRoCE loses inline data or lengths of a list.
@@ -180,7 +205,14 @@ pub fn run(target: Target) -> ExitCode {
     let (code, told) = cases::all().run_and_tell(&arguments, &rig, terms);
     let column = rig.ok().and_then(|rig| if rig.try_all { None } else { rig.column() });
     match (column, told) {
-        (Some(column), Some(told)) => table::check(column, &told),
+        (Some(column), Some(told)) => {
+            if arguments.nocapture {
+                page::print(&told);
+            }
+            let on_softroce = matches!(column, Column::RoceOld | Column::RoceNew);
+            let (page, table) = (page::holds(&told, on_softroce), table::holds(column, &told));
+            if page && table { code } else { ExitCode::FAILURE }
+        }
         _ => code,
     }
 }

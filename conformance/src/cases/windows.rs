@@ -1,5 +1,5 @@
-//! Memory windows: bound, bound anew, invalidated here and by the peer (`man ibv_alloc_mw`, `man ibv_bind_mw`,
-//! `man ibv_post_send`, `man ibv_wr_post`; IBTA chapter 10, memory windows).
+//! Memory windows: made, bound, bound anew, and what they allow (`man ibv_alloc_mw`, `man ibv_bind_mw`, `man ibv_post_send`,
+//! `man ibv_wr_post`; IBTA chapter 10, memory windows).
 
 use libc::{EBUSY, EINVAL, EPERM};
 use rdma_mummy_sys::types::ibv_access_flags as Access;
@@ -7,23 +7,21 @@ use rdma_mummy_sys::types::ibv_device_cap_flags as Cap;
 use rdma_mummy_sys::types::ibv_mw_type as Type;
 use rdma_mummy_sys::types::ibv_qp_create_send_ops_flags as Ops;
 use rdma_mummy_sys::types::ibv_qp_state as State;
-use rdma_mummy_sys::types::ibv_wc_flags as WcFlags;
 use rdma_mummy_sys::types::ibv_wc_opcode as WcOpcode;
 use rdma_mummy_sys::types::ibv_wc_status as Status;
 
 use crate::harness::{Outcome, Rig, Skip, SoftRoce, Suite};
 use crate::kit::{
-    Buf, EVERYTHING, Flavour, Mw, Node, Options, Part, Place, Remote, Wc, Wr, next_key, pair, pair_at,
-    pattern,
+    Buf, EVERYTHING, Flavour, Mw, Node, Options, Part, Place, Remote, Wr, next_key, pair, pair_at, pattern,
 };
 
-const ONE: Type = Type::IBV_MW_TYPE_1;
-const TWO: Type = Type::IBV_MW_TYPE_2;
+pub(super) const ONE: Type = Type::IBV_MW_TYPE_1;
+pub(super) const TWO: Type = Type::IBV_MW_TYPE_2;
 const READ: u32 = Access::IBV_ACCESS_REMOTE_READ.0;
-const WRITE: u32 = Access::IBV_ACCESS_REMOTE_WRITE.0;
+pub(super) const WRITE: u32 = Access::IBV_ACCESS_REMOTE_WRITE.0;
 const ATOMIC: u32 = Access::IBV_ACCESS_REMOTE_ATOMIC.0;
 const LOCAL_WRITE: u32 = Access::IBV_ACCESS_LOCAL_WRITE.0;
-const BINDS: u32 = Access::IBV_ACCESS_MW_BIND.0;
+pub(super) const BINDS: u32 = Access::IBV_ACCESS_MW_BIND.0;
 const ZERO_BASED: u32 = Access::IBV_ACCESS_ZERO_BASED.0;
 
 pub(crate) fn cases(suite: &mut Suite) {
@@ -44,7 +42,6 @@ pub(crate) fn cases(suite: &mut Suite) {
         a_deallocated_windows_key_is_dead,
         a_windows_key_is_no_local_key,
         two_windows_of_a_region_have_their_own_permissions,
-        a_window_of_type_1_is_not_invalidated,
         a_window_outlives_the_reset_of_its_pair,
         a_window_of_type_2_loses_its_pair,
     );
@@ -65,18 +62,7 @@ pub(crate) fn cases(suite: &mut Suite) {
         a_bound_window_of_type_2_is_not_bound_again,
         a_window_of_type_2_is_not_bound_to_nothing,
         a_window_of_type_2_is_good_for_its_own_pair_only,
-        a_window_is_invalidated,
-        an_unknown_key_is_not_invalidated,
-        a_regions_key_is_not_invalidated,
-        a_message_invalidates_a_window,
-        a_long_message_invalidates_a_window,
-        a_window_is_bound_again_and_again,
-        a_message_that_invalidates_nothing_fails,
-        a_message_does_not_invalidate_a_region,
         what_is_sent_behind_a_binding_finds_it,
-        what_is_sent_behind_an_invalidation_finds_it,
-        a_fenced_invalidation_waits_for_a_read,
-        requests_about_windows_are_flushed,
     );
 }
 
@@ -104,13 +90,13 @@ fn options(flavour: Flavour) -> Options {
 }
 
 /// A pair, of whose second the windows are.
-fn nodes(rig: &Rig, mw_type: Type, flavour: Flavour) -> Result<(Node, Node), Skip> {
+pub(super) fn nodes(rig: &Rig, mw_type: Type, flavour: Flavour) -> Result<(Node, Node), Skip> {
     has(rig, mw_type)?;
     Ok(pair(rig, &options(flavour)))
 }
 
 /// Binds a new window of type 1.
-fn bound_one(node: &Node, part: &Part) -> Mw {
+pub(super) fn bound_one(node: &Node, part: &Part) -> Mw {
     let mw = Mw::new(&node.pd, ONE).unwrap();
     bind_one(node, &mw, part);
     mw
@@ -123,33 +109,33 @@ fn bind_one(node: &Node, mw: &Mw, part: &Part) {
 }
 
 /// Binds a window of type 2 under its next key.
-fn bind_two(node: &Node, mw: &Mw, part: &Part) {
+pub(super) fn bind_two(node: &Node, mw: &Mw, part: &Part) {
     let rkey = next_key(mw.rkey());
     let wc = node.done(Wr::bind(78, mw, rkey, part));
     assert_eq!(wc.opcode, WcOpcode::IBV_WC_BIND_MW);
     mw.set_rkey(rkey);
 }
 
-fn bound_two(node: &Node, part: &Part) -> Mw {
+pub(super) fn bound_two(node: &Node, part: &Part) -> Mw {
     let mw = Mw::new(&node.pd, TWO).unwrap();
     bind_two(node, &mw, part);
     mw
 }
 
 /// A place in the second node's memory, by a window's key.
-fn through(mw: &Mw, node: &Node, offset: usize) -> Remote {
+pub(super) fn through(mw: &Mw, node: &Node, offset: usize) -> Remote {
     Remote { addr: node.mr.addr(offset), rkey: mw.rkey() }
 }
 
 /// The first node writes by a window into the second, and it arrives.
-fn writes(a: &Node, b: &Node, to: Remote, offset: usize, seed: u8) {
+pub(super) fn writes(a: &Node, b: &Node, to: Remote, offset: usize, seed: u8) {
     a.mr.buf.set(0, &pattern(seed, 64));
     a.done(Wr::write(1, to).sge(a.mr.at(0, 64)));
     assert_eq!(b.mr.buf.get(offset, 64), pattern(seed, 64));
 }
 
 /// The key does not lead there, and nothing is written.
-fn is_refused(a: &Node, b: &Node, to: Remote, offset: usize) {
+pub(super) fn is_refused(a: &Node, b: &Node, to: Remote, offset: usize) {
     let before = b.mr.buf.get(offset, 64);
     a.mr.buf.set(0, &pattern(0xb1, 64));
     assert_eq!(a.fails(Wr::write(9, to).sge(a.mr.at(0, 64))), Status::IBV_WC_REM_ACCESS_ERR);
@@ -157,25 +143,16 @@ fn is_refused(a: &Node, b: &Node, to: Remote, offset: usize) {
 }
 
 /// What a request about a window of this side fails with: a later SoftRoCE says of everything local that it was flushed.
-fn local(rig: &Rig, right: Status) -> Status {
-    if rig.softroce == Some(SoftRoce::New) { Status::IBV_WC_WR_FLUSH_ERR } else { right }
-}
-
-/// The key that a message has invalidated. SoftRoCE hands on the kernel's number of the flag, which is another's here.
-fn invalidated(rig: &Rig, wc: &Wc) -> Option<u32> {
-    const OF_KERNEL: u32 = 1 << 2;
-    match rig.softroce {
-        Some(_) => (wc.flags & OF_KERNEL != 0).then(|| wc.imm.to_be()),
-        None => wc.invalidated,
-    }
+pub(super) fn local(rig: &Rig, right: Status) -> Status {
+    rig.expects_of(SoftRoce::New, right, Status::IBV_WC_WR_FLUSH_ERR)
 }
 
 /// A type 1 binding does not come to be: refused in the call, or by the completion.
-fn bind_one_fails(rig: &Rig, node: &Node, part: &Part) {
+fn bind_one_fails(node: &Node, part: &Part) {
     let mw = Mw::new(&node.pd, ONE).unwrap();
     if mw.bind(&node.qp, 5, part) == 0 {
         let wc = node.send_cq.one();
-        assert_eq!((wc.id, wc.status), (5, local(rig, Status::IBV_WC_MW_BIND_ERR)));
+        assert_eq!((wc.id, wc.status), (5, Status::IBV_WC_MW_BIND_ERR));
     }
 }
 
@@ -276,7 +253,7 @@ fn a_window_is_unbound_without_a_region(rig: &Rig) -> Outcome {
 /// IBTA o10-36.2.2: a window of type 1 has virtual addresses.
 fn a_window_of_type_1_cannot_be_zero_based(rig: &Rig) -> Outcome {
     let (_a, b) = nodes(rig, ONE, Flavour::Classic)?;
-    bind_one_fails(rig, &b, &Part::of(&b.mr, 0, 4096, WRITE | ZERO_BASED));
+    bind_one_fails(&b, &Part::of(&b.mr, 0, 4096, WRITE | ZERO_BASED));
     Ok(())
 }
 
@@ -353,14 +330,6 @@ fn two_windows_of_a_region_have_their_own_permissions(rig: &Rig) -> Outcome {
     a.done(Wr::read(2, through(&reads, &b, 4096)).sge(a.mr.at(512, 64)));
     assert_eq!(a.mr.buf.get(512, 64), pattern(8, 64));
     is_refused(&a, &b, through(&reads, &b, 4096), 4096);
-    Ok(())
-}
-
-/// IBTA o10-37.2.26: only windows of type 2 are invalidated.
-fn a_window_of_type_1_is_not_invalidated(rig: &Rig) -> Outcome {
-    let (_a, b) = nodes(rig, ONE, Flavour::Classic)?;
-    let mw = bound_one(&b, &Part::of(&b.mr, 0, 4096, WRITE));
-    assert_eq!(b.fails(Wr::local_inv(1, mw.rkey())), local(rig, Status::IBV_WC_LOC_QP_OP_ERR));
     Ok(())
 }
 
@@ -579,114 +548,6 @@ fn a_window_of_type_2_is_good_for_its_own_pair_only(rig: &Rig, flavour: Flavour)
     Ok(())
 }
 
-/// `IBV_WR_LOCAL_INV`; after it the window can be bound again.
-fn a_window_is_invalidated(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (a, b) = nodes(rig, TWO, flavour)?;
-    let mr = b.pd.reg(&Buf::new(4096), EVERYTHING | BINDS).unwrap();
-    let mw = bound_two(&b, &Part::of(&mr, 0, 4096, WRITE));
-    let old = Remote { addr: mr.addr(0), rkey: mw.rkey() };
-    a.done(Wr::write(1, old).sge(a.mr.at(0, 64)));
-    assert_eq!(b.done(Wr::local_inv(2, mw.rkey())).opcode, WcOpcode::IBV_WC_LOCAL_INV);
-    assert_eq!(mr.dereg(), 0);
-    bind_two(&b, &mw, &Part::of(&b.mr, 0, 4096, WRITE));
-    writes(&a, &b, through(&mw, &b, 0), 0, 20);
-    assert_eq!(a.fails(Wr::write(3, old).sge(a.mr.at(0, 64))), Status::IBV_WC_REM_ACCESS_ERR);
-    Ok(())
-}
-
-fn an_unknown_key_is_not_invalidated(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (_a, b) = nodes(rig, TWO, flavour)?;
-    let mw = bound_two(&b, &Part::of(&b.mr, 0, 4096, WRITE));
-    let unknown = next_key(next_key(mw.rkey()));
-    assert_eq!(b.fails(Wr::local_inv(1, unknown)), local(rig, Status::IBV_WC_LOC_QP_OP_ERR));
-    Ok(())
-}
-
-/// Only what requests register is invalidated (IBTA chapter 10, memory invalidation): no region of `ibv_reg_mr`.
-fn a_regions_key_is_not_invalidated(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (_a, b) = nodes(rig, TWO, flavour)?;
-    assert_eq!(b.fails(Wr::local_inv(1, b.mr.rkey())), local(rig, Status::IBV_WC_LOC_QP_OP_ERR));
-    Ok(())
-}
-
-/// `IBV_WR_SEND_WITH_INV`: the receiver is told the key, `IBV_WC_WITH_INV` says so.
-fn a_message_invalidates_a_window(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (a, b) = nodes(rig, TWO, flavour)?;
-    let mw = bound_two(&b, &Part::of(&b.mr, 0, 4096, WRITE));
-    let key = through(&mw, &b, 0);
-    writes(&a, &b, key, 0, 21);
-    b.recv(3, 8192, 64);
-    a.mr.buf.set(0, &pattern(22, 48));
-    assert_eq!(a.done(Wr::send_inv(1, key.rkey).sge(a.mr.at(0, 48))).opcode, WcOpcode::IBV_WC_SEND);
-    let wc = b.recv_cq.ok();
-    assert_eq!((wc.id, wc.len, wc.opcode), (3, 48, WcOpcode::IBV_WC_RECV));
-    assert!(!wc.has(WcFlags::IBV_WC_WITH_IMM), "{wc:?}");
-    assert_eq!(invalidated(rig, &wc), Some(key.rkey));
-    assert_eq!(b.mr.buf.get(8192, 48), pattern(22, 48));
-    is_refused(&a, &b, key, 0);
-    Ok(())
-}
-
-fn a_long_message_invalidates_a_window(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (a, b) = nodes(rig, TWO, flavour)?;
-    let mw = bound_two(&b, &Part::of(&b.mr, 0, 4096, WRITE));
-    let key = through(&mw, &b, 0);
-    // Into two entries.
-    let list = [b.mr.at(8192, 3000), b.mr.at(16384, 3000)];
-    b.qp.recv(crate::kit::Recv::new(3).list(&list));
-    a.mr.buf.set(0, &pattern(23, 5000));
-    a.done(Wr::send_inv(1, key.rkey).sge(a.mr.at(0, 5000)));
-    let wc = b.recv_cq.ok();
-    assert_eq!((wc.id, wc.len, invalidated(rig, &wc)), (3, 5000, Some(key.rkey)));
-    assert_eq!(b.mr.buf.get(16384, 2000), pattern(23, 5000)[3000..]);
-    is_refused(&a, &b, key, 0);
-    Ok(())
-}
-
-fn a_window_is_bound_again_and_again(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (a, b) = nodes(rig, TWO, flavour)?;
-    let mw = Mw::new(&b.pd, TWO).unwrap();
-    // More often than there are keys.
-    for round in 0..300_usize {
-        let offset = round % 8 * 512;
-        bind_two(&b, &mw, &Part::of(&b.mr, offset, 64, WRITE));
-        writes(&a, &b, through(&mw, &b, offset), offset, round as u8);
-        if round % 2 == 0 {
-            b.recv(4, 32768, 8);
-            a.done(Wr::send_inv(1, mw.rkey()));
-            assert_eq!(invalidated(rig, &b.recv_cq.ok()), Some(mw.rkey()));
-        } else {
-            b.done(Wr::local_inv(2, mw.rkey()));
-        }
-    }
-    Ok(())
-}
-
-/// The responder's receive ends with an error, and its pair with it.
-fn invalidation_fails(a: &Node, b: &Node, key: u32) {
-    b.recv(3, 8192, 64);
-    a.post(Wr::send_inv(1, key).sge(a.mr.at(0, 48)));
-    let wc = b.recv_cq.one();
-    assert_eq!(wc.id, 3);
-    assert_eq!(wc.status, Status::IBV_WC_REM_INV_REQ_ERR);
-    assert!(b.qp.reaches(State::IBV_QPS_ERR));
-    // The message itself may have been acknowledged before.
-    assert_eq!(a.send_cq.one().id, 1);
-}
-
-fn a_message_that_invalidates_nothing_fails(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (a, b) = nodes(rig, TWO, flavour)?;
-    let mw = bound_two(&b, &Part::of(&b.mr, 0, 4096, WRITE));
-    invalidation_fails(&a, &b, next_key(mw.rkey()));
-    Ok(())
-}
-
-fn a_message_does_not_invalidate_a_region(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (a, b) = nodes(rig, TWO, flavour)?;
-    invalidation_fails(&a, &b, b.mr.rkey());
-    Ok(())
-}
-
 /// IBTA chapter 10, ordering: a binding is done before the requests behind it begin.
 fn what_is_sent_behind_a_binding_finds_it(rig: &Rig, flavour: Flavour) -> Outcome {
     let (a, b) = nodes(rig, TWO, flavour)?;
@@ -698,45 +559,5 @@ fn what_is_sent_behind_a_binding_finds_it(rig: &Rig, flavour: Flavour) -> Outcom
     assert_eq!(a.recv_cq.ok().id, 5);
     writes(&a, &b, Remote { addr: b.mr.addr(0), rkey }, 0, 24);
     assert_eq!(b.send_cq.ok().id, 2);
-    Ok(())
-}
-
-/// The same for an invalidation.
-fn what_is_sent_behind_an_invalidation_finds_it(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (a, b) = nodes(rig, TWO, flavour)?;
-    let mw = bound_two(&b, &Part::of(&b.mr, 0, 4096, WRITE));
-    let key = through(&mw, &b, 0);
-    a.recv(5, 1024, 64);
-    b.qp.post(&[Wr::local_inv(1, mw.rkey()).quiet(), Wr::send(2).sge(b.mr.at(8192, 64))]).unwrap();
-    assert_eq!(a.recv_cq.ok().id, 5);
-    assert_eq!(b.send_cq.ok().id, 2);
-    is_refused(&a, &b, key, 0);
-    Ok(())
-}
-
-/// `man ibv_post_send`, `IBV_SEND_FENCE`.
-fn a_fenced_invalidation_waits_for_a_read(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (a, b) = nodes(rig, TWO, flavour)?;
-    let mw = bound_two(&b, &Part::of(&b.mr, 0, 4096, WRITE));
-    a.mr.buf.set(0, &pattern(25, 4096));
-    b.qp.post(&[Wr::read(1, a.mr.remote(0)).sge(b.mr.at(8192, 4096)), Wr::local_inv(2, mw.rkey()).fenced()])
-        .unwrap();
-    assert_eq!((b.send_cq.ok().id, b.send_cq.ok().id), (1, 2));
-    assert_eq!(b.mr.buf.get(8192, 4096), pattern(25, 4096));
-    Ok(())
-}
-
-fn requests_about_windows_are_flushed(rig: &Rig, flavour: Flavour) -> Outcome {
-    let (_a, b) = nodes(rig, TWO, flavour)?;
-    let mw = bound_two(&b, &Part::of(&b.mr, 0, 4096, WRITE));
-    b.go(State::IBV_QPS_ERR);
-    let other = Mw::new(&b.pd, TWO).unwrap();
-    let part = Part::of(&b.mr, 0, 4096, WRITE);
-    let requests = [Wr::local_inv(1, mw.rkey()), Wr::bind(2, &other, next_key(other.rkey()), &part)];
-    b.qp.post(&requests).unwrap();
-    for id in [1, 2] {
-        let wc = b.send_cq.one();
-        assert_eq!((wc.id, wc.status), (id, Status::IBV_WC_WR_FLUSH_ERR));
-    }
     Ok(())
 }

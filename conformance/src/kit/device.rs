@@ -7,7 +7,7 @@ use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::{Provider, Verbs, verbs};
 
 use super::raw::{Raw, errno};
-use super::{Channel, Cq, CqInit, Event, Pd};
+use super::{Channel, CmId, Cq, CqInit, Event, Pd};
 
 /// Sets an environment variable for the library that is loaded next.
 pub(crate) fn set_variable(name: &str, value: &str) {
@@ -96,10 +96,15 @@ struct DeviceInner {
     raw: Raw<ibv_context>,
     provider: Provider,
     name: String,
+    /// Of a context that librdmacm has opened, and closes.
+    of_cm: Option<CmId>,
 }
 
 impl Drop for DeviceInner {
     fn drop(&mut self) {
+        if self.of_cm.is_some() {
+            self.raw.forget();
+        }
         // SAFETY: it lives, and nothing that was made with it does: those hold a reference to it.
         self.raw.drop(|context| unsafe { (self.provider.verbs().ibv_close_device)(context) });
     }
@@ -116,13 +121,23 @@ impl Device {
             device.map(|device| Raw::new("a context", unsafe { (lib.ibv_open_device)(*device) }))
         })?;
         let raw = context.unwrap_or(Err(libc::ENODEV))?;
-        Ok(Self(Arc::new(DeviceInner { raw, provider, name: wanted.to_owned() })))
+        Ok(Self(Arc::new(DeviceInner { raw, provider, name: wanted.to_owned(), of_cm: None })))
     }
 
     /// Takes over another context of this device, which the library has just made.
     pub(super) fn of_raw(&self, context: *mut ibv_context) -> Result<Self, i32> {
         let raw = Raw::new("an imported context", context)?;
-        Ok(Self(Arc::new(DeviceInner { raw, provider: self.0.provider, name: self.0.name.clone() })))
+        let (provider, name) = (self.0.provider, self.0.name.clone());
+        Ok(Self(Arc::new(DeviceInner { raw, provider, name, of_cm: None })))
+    }
+
+    /// The context of an identifier of the connection manager, which is not closed here.
+    pub(super) fn of_cm(id: &CmId, context: *mut ibv_context) -> Self {
+        let provider = id.provider();
+        // SAFETY: the context lives as long as the identifier, which the result holds, and so does its device.
+        let name = unsafe { name(provider.verbs(), (*context).device) };
+        let raw = Raw::new("a context of librdmacm", context).unwrap();
+        Self(Arc::new(DeviceInner { raw, provider, name, of_cm: Some(id.clone()) }))
     }
 
     /// What the list says about the devices.

@@ -13,6 +13,7 @@
 //!   posting and polling, which are locked here by [`Qp`] and [`Cq`].
 
 mod absent;
+mod cm;
 mod cq;
 mod device;
 mod domain;
@@ -29,6 +30,7 @@ mod wr;
 mod xrc;
 
 pub(crate) use absent::{is_absent, operation_name, port_state_name, rate};
+pub(crate) use cm::{Cm, CmChannel, CmId, Hints, Info, Kind, Pair, Param, Request, Seen, Side, Site, Space};
 pub(crate) use cq::{Channel, Cq, CqInit, STANDARD, Wc};
 pub(crate) use device::{Device, devices, event_name, lists_without_count, set_variable, status_name};
 pub(crate) use domain::{ImportedMr, Parent, Td, close, duplicate, other_descriptor};

@@ -162,6 +162,18 @@ impl Node {
     }
 
     fn build(device: &Device, pd: Pd, options: &Options, srq: Option<&Srq>, recv_cq: Option<&Cq>) -> Self {
+        Self::made(device, pd, options, srq, recv_cq, Qp::new)
+    }
+
+    /// A node whose pair this function makes.
+    pub(super) fn made(
+        device: &Device,
+        pd: Pd,
+        options: &Options,
+        srq: Option<&Srq>,
+        recv_cq: Option<&Cq>,
+        make: impl FnOnce(&Pd, &QpInit) -> Result<Qp, i32>,
+    ) -> Self {
         let send_cq = Cq::of(device, options.cqe, options.flavour, None);
         let recv_cq = recv_cq.cloned().unwrap_or_else(|| Cq::of(device, options.cqe, options.flavour, None));
         let mut cap = options.cap;
@@ -177,7 +189,7 @@ impl Node {
             create_flags: options.create_flags,
             ..QpInit::new(options.qp_type, &send_cq, &recv_cq)
         };
-        let qp = Qp::new(&pd, &init).unwrap();
+        let qp = make(&pd, &init).unwrap();
         let mr = pd.reg(&Buf::new(options.bytes), options.region).unwrap();
         let gid = device.find_gid().unwrap();
         Self { qp, send_cq, recv_cq, mr, pd, device: device.clone(), gid, options: options.clone() }

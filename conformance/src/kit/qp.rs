@@ -7,7 +7,7 @@ use rdma_mummy_sys::verbs;
 
 use super::raw::{PATIENCE, Raw, until};
 use super::wr::{Data, index};
-use super::{Ah, Cq, Device, Flavour, Pd, Recv, Srq, Wr, Xrcd};
+use super::{Ah, CmId, Cq, Device, Flavour, Pd, Recv, Srq, Wr, Xrcd};
 
 /// The operations that extended pairs of a type can be asked for here.
 fn operations(qp_type: ibv_qp_type, more: ibv_qp_create_send_ops_flags) -> u64 {
@@ -86,12 +86,23 @@ struct QpInner {
     device: Device,
     _domains: (Option<Pd>, Option<Xrcd>),
     _queues: (Option<Cq>, Option<Cq>, Option<Srq>),
+    /// Of a pair that librdmacm has made, and destroys.
+    of_cm: Option<CmId>,
 }
 
 impl Drop for QpInner {
     fn drop(&mut self) {
-        // SAFETY: it lives.
-        self.raw.drop(|qp| unsafe { (self.device.lib().ibv_destroy_qp)(qp) });
+        self.raw.drop(|qp| self.destroy(qp));
+    }
+}
+
+impl QpInner {
+    fn destroy(&self, qp: *mut ibv_qp) -> i32 {
+        match &self.of_cm {
+            Some(id) => id.destroy_qp(),
+            // SAFETY: it lives: `Raw` calls this once.
+            None => unsafe { (self.device.lib().ibv_destroy_qp)(qp) },
+        }
     }
 }
 
@@ -187,6 +198,29 @@ impl Qp {
             device: device.clone(),
             _domains: (pd.cloned(), init.xrcd.clone()),
             _queues: (init.send_cq.clone(), init.recv_cq.clone(), init.srq.clone()),
+            of_cm: None,
+        })))
+    }
+
+    /// Takes over a pair that librdmacm has just made for an identifier.
+    pub(super) fn of_cm(
+        id: &CmId,
+        device: &Device,
+        qp: *mut ibv_qp,
+        granted: ibv_qp_cap,
+        pd: Option<Pd>,
+        init: &QpInit,
+    ) -> Result<Self, i32> {
+        Ok(Self(Arc::new(QpInner {
+            raw: Raw::new("a queue pair of an identifier", qp)?,
+            granted,
+            flavour: Flavour::Classic,
+            posting: Mutex::new(()),
+            handles: Mutex::default(),
+            device: device.clone(),
+            _domains: (pd, None),
+            _queues: (init.send_cq.clone(), init.recv_cq.clone(), init.srq.clone()),
+            of_cm: Some(id.clone()),
         })))
     }
 
@@ -214,6 +248,7 @@ impl Qp {
             device: device.clone(),
             _domains: (None, Some(xrcd.clone())),
             _queues: (None, None, None),
+            of_cm: None,
         })))
     }
 
@@ -246,8 +281,7 @@ impl Qp {
     }
 
     pub(crate) fn destroy(&self) -> i32 {
-        // SAFETY: it lives.
-        self.0.raw.end(|qp| unsafe { (self.0.device.lib().ibv_destroy_qp)(qp) })
+        self.0.raw.end(|qp| self.0.destroy(qp))
     }
 
     /// Leaves the pair to the end of its context.

@@ -6,7 +6,7 @@ use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::verbs;
 
 use super::raw::Raw;
-use super::{Cq, Device, Pd, Recv, Xrcd};
+use super::{CmId, Cq, Device, Pd, Recv, Xrcd};
 
 /// A shared receive queue.
 #[derive(Clone, Debug)]
@@ -19,6 +19,8 @@ struct SrqInner {
     device: Device,
     _pd: Option<Pd>,
     _xrc: (Option<Xrcd>, Option<Cq>),
+    /// Of a queue that librdmacm has made, and destroys.
+    of_cm: Option<CmId>,
 }
 
 /// How a queue is asked for by `ibv_create_srq_ex`.
@@ -36,8 +38,11 @@ pub(crate) struct SrqInit<'a> {
 
 impl Drop for SrqInner {
     fn drop(&mut self) {
-        // SAFETY: it lives, and no queue pair that uses it does: those hold a reference to it.
-        self.raw.drop(|srq| unsafe { (self.device.lib().ibv_destroy_srq)(srq) });
+        self.raw.drop(|srq| match &self.of_cm {
+            Some(id) => id.destroy_srq(),
+            // SAFETY: it lives, and no queue pair that uses it does: those hold a reference to it.
+            None => unsafe { (self.device.lib().ibv_destroy_srq)(srq) },
+        });
     }
 }
 
@@ -54,6 +59,25 @@ impl Srq {
             device: pd.device().clone(),
             _pd: Some(pd.clone()),
             _xrc: (None, None),
+            of_cm: None,
+        })))
+    }
+
+    /// Takes over a queue that librdmacm has just made for an identifier.
+    pub(super) fn of_cm(
+        id: &CmId,
+        device: &Device,
+        srq: *mut ibv_srq,
+        granted: ibv_srq_attr,
+        pd: Option<Pd>,
+    ) -> Result<Self, i32> {
+        Ok(Self(Arc::new(SrqInner {
+            raw: Raw::new("a shared receive queue of an identifier", srq)?,
+            granted,
+            device: device.clone(),
+            _pd: pd,
+            _xrc: (None, None),
+            of_cm: Some(id.clone()),
         })))
     }
 
@@ -82,6 +106,7 @@ impl Srq {
             device: device.clone(),
             _pd: init.pd.cloned(),
             _xrc: (init.xrcd.cloned(), init.cq.cloned()),
+            of_cm: None,
         })))
     }
 

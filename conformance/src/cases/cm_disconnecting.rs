@@ -1,0 +1,275 @@
+//! The end of connections (`man rdma_disconnect`, `man rdma_destroy_id`).
+
+use std::time::Duration;
+
+use libc::EINVAL;
+use rdma_mummy_sys::types::ibv_qp_state as State;
+use rdma_mummy_sys::types::ibv_wc_status as Status;
+
+use crate::harness::{Outcome, Rig, Suite};
+use crate::kit::{CmChannel, CmId, Kind, Node, Pair, Param, Recv, Seen, Site, Space, Wr};
+
+pub(crate) fn cases(suite: &mut Suite) {
+    cases!(suite:
+        the_active_side_disconnects,
+        the_passive_side_disconnects,
+        both_sides_disconnect_at_once,
+        disconnecting_flushes_what_is_outstanding,
+        the_other_side_s_pair_is_its_own,
+        a_pair_of_the_program_s_own_is_left_alone,
+        a_side_that_is_disconnected_may_say_so_again,
+        who_is_not_connected_does_not_disconnect,
+        a_side_that_is_destroyed_disconnects_the_other,
+        a_passive_side_that_is_destroyed_disconnects_the_other,
+        a_connection_outlives_its_listener,
+        both_sides_may_go_at_once,
+        the_time_of_waiting_ends,
+        the_end_of_the_wait_is_not_waited_for,
+        a_request_that_was_withdrawn_is_not_accepted,
+        a_connection_that_was_not_established_ends_with_its_identifier,
+        the_events_of_one_end_do_not_come_twice,
+        a_port_connects_again_and_again,
+    );
+}
+
+const TCP: Space = Space::RDMA_PS_TCP;
+
+/// How long a connection may linger: the kernel waits for packets that are still under way.
+const LINGER: Duration = Duration::from_secs(20);
+
+fn pair(rig: &Rig) -> Result<Pair, crate::harness::Skip> {
+    Ok(Site::of(rig)?.pair(&Site::options()))
+}
+
+/// The next event that is not the end of a wait.
+fn disconnected(channel: &CmChannel, id: &CmId) -> Seen {
+    let seen = channel.expect(Kind::RDMA_CM_EVENT_DISCONNECTED);
+    assert!(seen.is_for(id));
+    assert_eq!(seen.status, 0, "{seen:?}");
+    seen
+}
+
+/// One side ends the connection, the other follows.
+fn end(first: (&CmId, &CmChannel), second: (&CmId, &CmChannel)) {
+    first.0.disconnect().unwrap();
+    disconnected(second.1, second.0);
+    second.0.disconnect().unwrap();
+    disconnected(first.1, first.0);
+}
+
+fn in_error(node: &Node) {
+    assert_eq!(node.qp.state(), State::IBV_QPS_ERR);
+}
+
+/// "After successfully disconnecting, an RDMA_CM_EVENT_DISCONNECTED event will be generated on both sides of the connection."
+fn the_active_side_disconnects(rig: &Rig) -> Outcome {
+    let pair = pair(rig)?;
+    end((&pair.client.id, &pair.client.channel), (&pair.server, &pair.listener.channel));
+    in_error(&pair.client_node);
+    in_error(&pair.server_node);
+    Ok(())
+}
+
+fn the_passive_side_disconnects(rig: &Rig) -> Outcome {
+    let pair = pair(rig)?;
+    end((&pair.server, &pair.listener.channel), (&pair.client.id, &pair.client.channel));
+    in_error(&pair.client_node);
+    in_error(&pair.server_node);
+    Ok(())
+}
+
+/// "This routine should be called by both the client and server side of a connection."
+fn both_sides_disconnect_at_once(rig: &Rig) -> Outcome {
+    let pair = pair(rig)?;
+    pair.client.id.disconnect().unwrap();
+    pair.server.disconnect().unwrap();
+    disconnected(&pair.client.channel, &pair.client.id);
+    disconnected(&pair.listener.channel, &pair.server);
+    Ok(())
+}
+
+/// "... transitions any associated QP to the error state, which will flush any posted work requests to the completion queue."
+fn disconnecting_flushes_what_is_outstanding(rig: &Rig) -> Outcome {
+    let pair = pair(rig)?;
+    let node = &pair.client_node;
+    for id in 0..3 {
+        node.qp.recv(Recv::new(id).sge(node.mr.at(0, 8)));
+    }
+    pair.client.id.disconnect().unwrap();
+    in_error(node);
+    for id in 0..3 {
+        let wc = node.recv_cq.one();
+        assert_eq!((wc.id, wc.status), (id, Status::IBV_WC_WR_FLUSH_ERR));
+    }
+    node.post(Wr::send(9).sge(node.mr.at(0, 8)));
+    assert_eq!(node.send_cq.one().status, Status::IBV_WC_WR_FLUSH_ERR);
+    Ok(())
+}
+
+/// The event alone moves nothing: the program disconnects when it is ready to.
+fn the_other_side_s_pair_is_its_own(rig: &Rig) -> Outcome {
+    let pair = pair(rig)?;
+    pair.client.id.disconnect().unwrap();
+    disconnected(&pair.listener.channel, &pair.server);
+    assert_eq!(pair.server_node.qp.state(), State::IBV_QPS_RTS);
+    pair.server.disconnect().unwrap();
+    in_error(&pair.server_node);
+    Ok(())
+}
+
+fn a_pair_of_the_program_s_own_is_left_alone(rig: &Rig) -> Outcome {
+    let site = Site::of(rig)?;
+    let request = site.request(TCP, &Param::nowhere());
+    let node = request.server.own_node(&Site::options());
+    node.init();
+    request.server.accept(Some(&Param::of(node.qp.num()))).unwrap();
+    request.client.channel.expect_good(Kind::RDMA_CM_EVENT_CONNECT_RESPONSE);
+    request.client.id.establish().unwrap();
+    request.listener.channel.expect_good(Kind::RDMA_CM_EVENT_ESTABLISHED);
+    end((&request.server, &request.listener.channel), (&request.client.id, &request.client.channel));
+    assert_eq!(node.qp.state(), State::IBV_QPS_INIT);
+    Ok(())
+}
+
+fn a_side_that_is_disconnected_may_say_so_again(rig: &Rig) -> Outcome {
+    let pair = pair(rig)?;
+    end((&pair.client.id, &pair.client.channel), (&pair.server, &pair.listener.channel));
+    assert_eq!((pair.client.id.disconnect(), pair.server.disconnect()), (Ok(()), Ok(())));
+    Ok(())
+}
+
+fn who_is_not_connected_does_not_disconnect(rig: &Rig) -> Outcome {
+    let site = Site::of(rig)?;
+    assert_eq!(site.side(TCP).id.disconnect(), Err(EINVAL), "new");
+    assert_eq!(site.bound(TCP).id.disconnect(), Err(EINVAL), "bound");
+    assert_eq!(site.resolved(TCP, site.at(7471)).id.disconnect(), Err(EINVAL), "resolved");
+    Ok(())
+}
+
+fn a_side_that_is_destroyed_disconnects_the_other(rig: &Rig) -> Outcome {
+    let Pair { client_node, server, client, listener, server_node, .. } = pair(rig)?;
+    drop(client_node);
+    client.id.destroy().unwrap();
+    disconnected(&listener.channel, &server);
+    server.disconnect().unwrap();
+    in_error(&server_node);
+    assert!(client.channel.is_quiet(), "an event of an identifier that is gone");
+    Ok(())
+}
+
+fn a_passive_side_that_is_destroyed_disconnects_the_other(rig: &Rig) -> Outcome {
+    let Pair { client_node, server, client, server_node, .. } = pair(rig)?;
+    drop(server_node);
+    server.destroy().unwrap();
+    disconnected(&client.channel, &client.id);
+    client.id.disconnect().unwrap();
+    in_error(&client_node);
+    Ok(())
+}
+
+fn a_connection_outlives_its_listener(rig: &Rig) -> Outcome {
+    let pair = pair(rig)?;
+    pair.listener.id.destroy().unwrap();
+    pair.talks();
+    end((&pair.client.id, &pair.client.channel), (&pair.server, &pair.listener.channel));
+    Ok(())
+}
+
+fn both_sides_may_go_at_once(rig: &Rig) -> Outcome {
+    let pair = pair(rig)?;
+    let (client, server) = (pair.client.id.clone(), pair.server.clone());
+    let channels = [pair.client.channel.clone(), pair.listener.channel.clone()];
+    drop((pair.client_node, pair.server_node));
+    let other = std::thread::spawn(move || client.destroy());
+    server.destroy().unwrap();
+    other.join().unwrap().unwrap();
+    assert!(channels.iter().all(CmChannel::is_quiet), "an event of an identifier that is gone");
+    Ok(())
+}
+
+/// `man rdma_get_cm_event`: RDMA_CM_EVENT_TIMEWAIT_EXIT: "The QP associated with a connection has exited its timewait state and
+/// is now ready to be re-used."
+fn the_time_of_waiting_ends(rig: &Rig) -> Outcome {
+    let pair = pair(rig)?;
+    end((&pair.client.id, &pair.client.channel), (&pair.server, &pair.listener.channel));
+    for (channel, id) in [(&pair.client.channel, &pair.client.id), (&pair.listener.channel, &pair.server)] {
+        let seen = channel.expect_within(LINGER, Kind::RDMA_CM_EVENT_TIMEWAIT_EXIT);
+        assert!(seen.is_for(id));
+        assert_eq!(seen.status, 0, "{seen:?}");
+    }
+    Ok(())
+}
+
+fn the_end_of_the_wait_is_not_waited_for(rig: &Rig) -> Outcome {
+    let pair = pair(rig)?;
+    end((&pair.client.id, &pair.client.channel), (&pair.server, &pair.listener.channel));
+    let Pair { client_node, server_node, client, server, listener, .. } = pair;
+    drop((client_node, server_node));
+    client.id.destroy().unwrap();
+    server.destroy().unwrap();
+    let channels = [client.channel, listener.channel];
+    assert!(
+        !channels.iter().any(|channel| channel.is_ready(Duration::from_secs(3))),
+        "identifiers that are gone"
+    );
+    Ok(())
+}
+
+fn a_request_that_was_withdrawn_is_not_accepted(rig: &Rig) -> Outcome {
+    let site = Site::of(rig)?;
+    let request = site.request(TCP, &Param::nowhere());
+    request.client.id.destroy().unwrap();
+    // What comes after the withdrawal has arrived.
+    let other = site.resolved(TCP, site.at(request.listener.id.src_port()));
+    other.id.connect(Some(&Param::nowhere())).unwrap();
+    let seen = request.listener.channel.expect_good(Kind::RDMA_CM_EVENT_CONNECT_REQUEST);
+    assert_eq!(request.server.accept(Some(&Param::nowhere())), Err(EINVAL));
+    assert_eq!(seen.request().dst_port(), other.id.src_port());
+    assert!(request.listener.channel.is_quiet(), "the program has not taken the identifier on yet");
+    Ok(())
+}
+
+fn a_connection_that_was_not_established_ends_with_its_identifier(rig: &Rig) -> Outcome {
+    let site = Site::of(rig)?;
+    let request = site.request(TCP, &Param::nowhere());
+    request.server.accept(Some(&Param::nowhere())).unwrap();
+    request.client.channel.expect_good(Kind::RDMA_CM_EVENT_CONNECT_RESPONSE);
+    request.client.id.destroy().unwrap();
+    let seen = request.listener.channel.expect(Kind::RDMA_CM_EVENT_REJECTED);
+    assert!(seen.is_for(&request.server));
+    assert_eq!(seen.status, BY_THE_CONSUMER, "{seen:?}");
+    Ok(())
+}
+
+/// IBTA chapter 12, reasons of rejections: the program on the other side said no, or ended its identifier.
+const BY_THE_CONSUMER: i32 = 28;
+
+fn the_events_of_one_end_do_not_come_twice(rig: &Rig) -> Outcome {
+    let pair = pair(rig)?;
+    end((&pair.client.id, &pair.client.channel), (&pair.server, &pair.listener.channel));
+    for channel in [&pair.client.channel, &pair.listener.channel] {
+        channel.expect_within(LINGER, Kind::RDMA_CM_EVENT_TIMEWAIT_EXIT);
+        assert!(!channel.is_ready(Duration::from_millis(200)));
+    }
+    Ok(())
+}
+
+fn a_port_connects_again_and_again(rig: &Rig) -> Outcome {
+    let site = Site::of(rig)?;
+    let listener = site.listener(TCP);
+    for _ in 0..10 {
+        let client = site.bound(TCP);
+        client.resolve(site.at(listener.id.src_port()));
+        let node = client.id.node(&Site::options());
+        client.id.connect(Some(&Param::of(0))).unwrap();
+        let server = listener.channel.expect_good(Kind::RDMA_CM_EVENT_CONNECT_REQUEST).request();
+        let server_node = server.node(&Site::options());
+        server.accept(Some(&Param::of(0))).unwrap();
+        client.channel.expect_good(Kind::RDMA_CM_EVENT_ESTABLISHED);
+        listener.channel.expect_good(Kind::RDMA_CM_EVENT_ESTABLISHED);
+        end((&client.id, &client.channel), (&server, &listener.channel));
+        drop((node, server_node));
+        server.destroy().unwrap();
+    }
+    Ok(())
+}

@@ -1,0 +1,301 @@
+//! What extended reliable connections are made of: domains, shared receive queues with a number, initiators and targets
+//! (`man ibv_open_xrcd`, `man ibv_create_srq_ex`, `man ibv_get_srq_num`, `man ibv_open_qp`; IBTA annex A14, extended reliable connected
+//! transport service).
+
+use libc::{EBADF, EBUSY, EINVAL, O_CREAT, O_EXCL};
+use rdma_mummy_sys::types::ibv_qp_attr_mask as Mask;
+use rdma_mummy_sys::types::ibv_qp_state as State;
+use rdma_mummy_sys::types::ibv_qp_type as Type;
+use rdma_mummy_sys::types::ibv_srq_type as SrqType;
+use rdma_mummy_sys::types::ibv_wc_status as Status;
+
+use super::xrc::{Connection, Receiver, connected, device, init, options};
+use crate::harness::{Outcome, Rig, Suite};
+use crate::kit::{Change, Flavour, Inode, Node, Options, Qp, QpInit, Recv, Srq, SrqInit, Wr, Xrcd};
+
+pub(crate) fn cases(suite: &mut Suite) {
+    cases!(suite:
+        a_domain_of_no_file_is_made,
+        a_file_has_one_domain,
+        a_domain_that_is_not_there_is_not_opened,
+        an_exclusive_domain_is_made_once,
+        the_last_reference_ends_a_domain,
+        a_bad_descriptor_is_refused,
+        a_domain_without_its_attributes_is_refused,
+        a_domain_in_use_is_busy,
+        a_queue_has_a_number,
+        a_queue_without_its_parts_is_refused,
+        a_queue_tells_and_changes_its_attributes,
+        a_queue_keeps_its_completion_queue_and_domains_busy,
+        a_basic_queue_is_made_by_the_extended_call,
+        a_pair_without_its_domain_is_refused,
+        an_initiator_goes_its_way,
+        a_target_goes_its_way,
+        no_pair_takes_receives,
+        an_opened_pair_is_the_same_pair,
+        an_opened_pair_outlives_the_first_handle,
+        a_pair_that_is_not_there_is_not_opened,
+    );
+}
+
+fn a_domain_of_no_file_is_made(rig: &Rig) -> Outcome {
+    let device = device(rig)?;
+    let (first, second) = (Xrcd::private(&device).unwrap(), Xrcd::private(&device).unwrap());
+    // Nobody else can have one of these, so it is no contradiction to want it exclusively.
+    let third = Xrcd::open(&device, -1, O_CREAT | O_EXCL).unwrap();
+    assert_eq!((first.close(), second.close(), third.close()), (0, 0, 0));
+    Ok(())
+}
+
+/// `man ibv_open_xrcd`: "associated with the inode", whichever descriptor leads to it, and in whichever context.
+fn a_file_has_one_domain(rig: &Rig) -> Outcome {
+    let (device, other, file) = (device(rig)?, rig.open(), Inode::new());
+    let made = Xrcd::open(&device, file.fd(), O_CREAT).unwrap();
+    let again = file.again();
+    let opened = Xrcd::open(&other, again.fd(), 0).unwrap();
+    // It is there, so the flag has no effect.
+    let third = Xrcd::open(&other, again.fd(), O_CREAT).unwrap();
+    assert_eq!((made.close(), opened.close(), third.close()), (0, 0, 0));
+    Ok(())
+}
+
+fn a_domain_that_is_not_there_is_not_opened(rig: &Rig) -> Outcome {
+    let (device, file, other) = (device(rig)?, Inode::new(), Inode::new());
+    assert!(Xrcd::open(&device, file.fd(), 0).is_err());
+    let _made = Xrcd::open(&device, other.fd(), O_CREAT).unwrap();
+    assert!(Xrcd::open(&device, file.fd(), 0).is_err(), "another file's is another domain");
+    Ok(())
+}
+
+fn an_exclusive_domain_is_made_once(rig: &Rig) -> Outcome {
+    let (device, file) = (device(rig)?, Inode::new());
+    let made = Xrcd::open(&device, file.fd(), O_CREAT | O_EXCL).unwrap();
+    assert!(Xrcd::open(&device, file.fd(), O_CREAT | O_EXCL).is_err());
+    assert!(Xrcd::open(&rig.open(), file.again().fd(), O_CREAT | O_EXCL).is_err());
+    assert_eq!(made.close(), 0);
+    Xrcd::open(&device, file.fd(), O_CREAT | O_EXCL).unwrap();
+    Ok(())
+}
+
+fn the_last_reference_ends_a_domain(rig: &Rig) -> Outcome {
+    let (device, file) = (device(rig)?, Inode::new());
+    let first = Xrcd::open(&device, file.fd(), O_CREAT).unwrap();
+    let second = Xrcd::open(&device, file.fd(), 0).unwrap();
+    assert_eq!(first.close(), 0);
+    // The second reference keeps it, and so does this one.
+    let third = Xrcd::open(&device, file.fd(), 0).unwrap();
+    assert_eq!((second.close(), third.close()), (0, 0));
+    assert!(Xrcd::open(&device, file.fd(), 0).is_err());
+    Ok(())
+}
+
+fn a_bad_descriptor_is_refused(rig: &Rig) -> Outcome {
+    assert_eq!(Xrcd::open(&device(rig)?, 1 << 20, O_CREAT).err(), Some(EBADF));
+    Ok(())
+}
+
+/// `man ibv_open_xrcd`: the mask says which fields are valid, and both are needed.
+fn a_domain_without_its_attributes_is_refused(rig: &Rig) -> Outcome {
+    let device = device(rig)?;
+    for mask in [0, 1, 2] {
+        assert_eq!(Xrcd::with(&device, mask, -1, O_CREAT).err(), Some(EINVAL), "mask {mask}");
+    }
+    Ok(())
+}
+
+/// `man ibv_open_xrcd`: "may fail if any other resource is still associated with the XRCD being closed".
+fn a_domain_in_use_is_busy(rig: &Rig) -> Outcome {
+    let device = device(rig)?;
+    let xrcd = Xrcd::private(&device).unwrap();
+    let target = Qp::target(&xrcd).unwrap();
+    assert_eq!(xrcd.close(), EBUSY);
+    let receiver = Receiver::new(&device, &xrcd, Flavour::Classic);
+    assert_eq!(target.destroy(), 0);
+    assert_eq!(xrcd.close(), EBUSY);
+    assert_eq!(receiver.srq.destroy(), 0);
+    assert_eq!(xrcd.close(), 0);
+    Ok(())
+}
+
+fn a_queue_has_a_number(rig: &Rig) -> Outcome {
+    let device = device(rig)?;
+    let xrcd = Xrcd::private(&device).unwrap();
+    let [first, second] = [(); 2].map(|()| Receiver::new(&device, &xrcd, Flavour::Classic));
+    assert_ne!(first.number, second.number);
+    assert!(first.number < 1 << 24 && second.number < 1 << 24, "they travel in 24 bits");
+    Ok(())
+}
+
+/// `man ibv_create_srq_ex`: a queue of this type has a domain of each kind and a completion queue.
+fn a_queue_without_its_parts_is_refused(rig: &Rig) -> Outcome {
+    let device = device(rig)?;
+    let (pd, cq, xrcd) = (device.pd(), device.cq(16), Xrcd::private(&device).unwrap());
+    let whole = init(&pd, &xrcd, &cq);
+    let refused = |init: SrqInit<'_>, what: &str| {
+        let made = Srq::extended(&device, init);
+        assert!(made.is_err(), "without {what}");
+    };
+    refused(SrqInit { pd: None, ..whole }, "a protection domain");
+    refused(SrqInit { xrcd: None, ..whole }, "an XRC domain");
+    refused(SrqInit { cq: None, ..whole }, "a completion queue");
+    refused(SrqInit { comp_mask: 1 << 31, ..whole }, "knowing the mask");
+    Srq::extended(&device, whole).unwrap();
+    Ok(())
+}
+
+fn a_queue_tells_and_changes_its_attributes(rig: &Rig) -> Outcome {
+    let device = device(rig)?;
+    let receiver = Receiver::new(&device, &Xrcd::private(&device).unwrap(), Flavour::Classic);
+    let granted = receiver.srq.granted();
+    assert!(granted.max_wr >= 16 && granted.max_sge >= 2, "{granted:?}");
+    // A limit that is reached already is announced at once, and gone.
+    (0..4).for_each(|id| receiver.recv(id, 0, 64));
+    assert_eq!(receiver.srq.set_limit(3), 0);
+    let told = receiver.srq.query().unwrap();
+    assert_eq!((told.max_wr, told.max_sge, told.srq_limit), (granted.max_wr, granted.max_sge, 3));
+    assert_eq!(receiver.srq.set_limit(granted.max_wr + 1), EINVAL);
+    Ok(())
+}
+
+fn a_queue_keeps_its_completion_queue_and_domains_busy(rig: &Rig) -> Outcome {
+    let device = device(rig)?;
+    let (pd, cq, xrcd) = (device.pd(), device.cq(16), Xrcd::private(&device).unwrap());
+    let srq = Srq::extended(&device, init(&pd, &xrcd, &cq)).unwrap();
+    assert_eq!((cq.destroy(), pd.dealloc(), xrcd.close()), (EBUSY, EBUSY, EBUSY));
+    assert_eq!(srq.destroy(), 0);
+    assert_eq!((cq.destroy(), pd.dealloc(), xrcd.close()), (0, 0, 0));
+    Ok(())
+}
+
+/// `man ibv_create_srq_ex`: "supporting both basic and xrc modes"; a basic queue belongs to pairs.
+fn a_basic_queue_is_made_by_the_extended_call(rig: &Rig) -> Outcome {
+    let device = device(rig)?;
+    let pd = device.pd();
+    let basic = SrqInit { pd: Some(&pd), max_wr: 4, max_sge: 1, ..SrqInit::default() };
+    let typed = SrqInit { srq_type: Some(SrqType::IBV_SRQT_BASIC), ..basic };
+    for init in [basic, typed] {
+        let srq = Srq::extended(&device, init).unwrap();
+        let options = Options::rc(Flavour::Classic);
+        let b = Node::with_queues(&device, &options, Some((&pd, &srq)), None);
+        let a = Node::new(&device, &options);
+        a.connect(&b.peer());
+        b.connect(&a.peer());
+        srq.recv(&[Recv::new(5).sge(b.mr.at(0, 64))]).unwrap();
+        a.done(Wr::send(6).sge(a.mr.at(0, 64)));
+        assert_eq!(b.recv_cq.ok().id, 5);
+    }
+    Ok(())
+}
+
+/// `man ibv_create_qp_ex`: the protection domain is the initiator's, the XRC domain the target's.
+fn a_pair_without_its_domain_is_refused(rig: &Rig) -> Outcome {
+    let device = device(rig)?;
+    let cq = device.cq(16);
+    let initiator = QpInit::new(Type::IBV_QPT_XRC_SEND, &cq, &cq);
+    assert!(Qp::make(&device, None, &initiator).is_err(), "an initiator without a protection domain");
+    let target = QpInit { send_cq: None, recv_cq: None, ..QpInit::new(Type::IBV_QPT_XRC_RECV, &cq, &cq) };
+    assert!(Qp::make(&device, None, &target).is_err(), "a target without an XRC domain");
+    Ok(())
+}
+
+/// IBTA 11.2.5.2 with annex A14: an initiator has what a requester needs, and nothing of a responder.
+fn an_initiator_goes_its_way(rig: &Rig) -> Outcome {
+    let device = device(rig)?;
+    let xrcd = Xrcd::private(&device).unwrap();
+    let connection = Connection::new(&device, Qp::target(&xrcd).unwrap(), &options(Flavour::Classic));
+    let qp = &connection.initiator;
+    let to_rtr = connection.to_rtr(qp, connection.target.num());
+    let to_rts = connection.to_rts(qp);
+    goes(qp, [connection.to_init(), to_rtr, to_rts]);
+    assert_eq!(qp.modify(Change::to(State::IBV_QPS_RESET)), 0);
+    assert_eq!(qp.modify(connection.to_init()), 0);
+    let responders = to_rtr.with(Mask::IBV_QP_MIN_RNR_TIMER, |attr| attr.min_rnr_timer = 1);
+    assert_eq!(qp.modify(responders), EINVAL, "the timer is the responder's");
+    Ok(())
+}
+
+/// Likewise: a target has what a responder needs.
+fn a_target_goes_its_way(rig: &Rig) -> Outcome {
+    let device = device(rig)?;
+    let xrcd = Xrcd::private(&device).unwrap();
+    let connection = Connection::new(&device, Qp::target(&xrcd).unwrap(), &options(Flavour::Classic));
+    let qp = &connection.target;
+    let to_rtr = connection.to_rtr(qp, connection.initiator.num());
+    let to_rts = connection.to_rts(qp);
+    goes(qp, [connection.to_init(), to_rtr, to_rts]);
+    let told = qp.query(Mask::IBV_QP_STATE.0 | Mask::IBV_QP_DEST_QPN.0).unwrap();
+    assert_eq!(told.0.dest_qp_num, connection.initiator.num());
+    assert_eq!(qp.modify(Change::to(State::IBV_QPS_RESET)), 0);
+    for change in [connection.to_init(), to_rtr] {
+        assert_eq!(qp.modify(change), 0);
+    }
+    let requesters = to_rts.with(Mask::IBV_QP_RETRY_CNT, |attr| attr.retry_cnt = 1);
+    assert_eq!(qp.modify(requesters), EINVAL, "the count is the requester's");
+    Ok(())
+}
+
+/// Each step is refused without any one of its attributes, and taken with all of them.
+fn goes(qp: &Qp, steps: [Change; 3]) {
+    for step in steps {
+        for bit in (0..32).map(|bit| 1 << bit).filter(|bit| step.mask & bit != 0) {
+            if bit != Mask::IBV_QP_STATE.0 {
+                let without = step.without(rdma_mummy_sys::types::ibv_qp_attr_mask(bit));
+                assert_eq!(qp.modify(without), EINVAL, "{:?} without {bit:#x}", step.attr.qp_state);
+            }
+        }
+        assert_eq!(qp.modify(step), 0, "{:?}", step.attr.qp_state);
+        assert_eq!(qp.state(), step.attr.qp_state);
+    }
+}
+
+/// Receives come from shared queues alone.
+fn no_pair_takes_receives(rig: &Rig) -> Outcome {
+    let (_xrcd, receiver, connection) = connected(rig, &options(Flavour::Classic))?;
+    for qp in [&connection.initiator, &connection.target] {
+        let posted = qp.recv_list(&[Recv::new(1).sge(receiver.mr.at(0, 64))]);
+        assert!(posted.is_err(), "an XRC pair has no receive queue");
+    }
+    Ok(())
+}
+
+/// `man ibv_open_qp`: an existing pair is opened, by number and type, within its domain.
+fn an_opened_pair_is_the_same_pair(rig: &Rig) -> Outcome {
+    let (xrcd, receiver, connection) = connected(rig, &options(Flavour::Classic))?;
+    let opened = Qp::open(&xrcd, connection.target.num(), Type::IBV_QPT_XRC_RECV).unwrap();
+    assert_eq!(opened.num(), connection.target.num());
+    assert_eq!(opened.state(), State::IBV_QPS_RTS);
+    assert_eq!(opened.modify(Change::to(State::IBV_QPS_ERR)), 0);
+    assert_eq!(connection.target.state(), State::IBV_QPS_ERR);
+    receiver.recv(1, 0, 64);
+    assert_eq!(opened.destroy(), 0);
+    Ok(())
+}
+
+/// `man ibv_open_qp`: destroying "closes the opened QP and destroys the underlying QP if it has no other references".
+fn an_opened_pair_outlives_the_first_handle(rig: &Rig) -> Outcome {
+    let opts = options(Flavour::Classic).impatient();
+    let (xrcd, receiver, connection) = connected(rig, &opts)?;
+    let opened = Qp::open(&xrcd, connection.target.num(), Type::IBV_QPT_XRC_RECV).unwrap();
+    assert_eq!(connection.target.destroy(), 0);
+    assert_eq!(opened.state(), State::IBV_QPS_RTS);
+    receiver.recv(1, 0, 64);
+    connection.done(Wr::send(2).sge(connection.mr.at(0, 16)), &receiver);
+    assert_eq!(receiver.cq.ok().qp_num, opened.num());
+    assert_eq!(opened.destroy(), 0);
+    let status = connection.fails(Wr::send(3).sge(connection.mr.at(0, 16)), receiver.number, false);
+    assert_eq!(status, Status::IBV_WC_RETRY_EXC_ERR, "nobody answers");
+    Ok(())
+}
+
+/// `man ibv_open_qp`: it fails for a pair "that does not exist within the xrcd with the specified qp_num and qp_type".
+fn a_pair_that_is_not_there_is_not_opened(rig: &Rig) -> Outcome {
+    let (xrcd, _receiver, connection) = connected(rig, &options(Flavour::Classic))?;
+    let (target, recv) = (connection.target.num(), Type::IBV_QPT_XRC_RECV);
+    assert!(Qp::open(&xrcd, connection.initiator.num(), recv).is_err(), "an initiator");
+    assert!(Qp::open(&xrcd, target ^ 0x3f_0000, recv).is_err(), "nobody's number");
+    assert!(Qp::open(&xrcd, target, Type::IBV_QPT_RC).is_err(), "another type");
+    let elsewhere = Xrcd::private(&device(rig)?).unwrap();
+    assert!(Qp::open(&elsewhere, target, recv).is_err(), "another domain");
+    assert_eq!(connection.target.state(), State::IBV_QPS_RTS);
+    Ok(())
+}

@@ -1,0 +1,202 @@
+//! Two sides that meet: identifiers in the states in which cases need them.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
+
+use super::super::{Flavour, Node, Options};
+use super::{Cm, CmChannel, CmId, Kind, Param, Seen, Space};
+use crate::harness::{Rig, Skip};
+
+/// How long an address or a route may take, in milliseconds.
+pub(crate) const MILLISECONDS: i32 = 4000;
+
+/// Where identifiers of a rig meet.
+#[derive(Clone, Debug)]
+pub(crate) struct Site {
+    pub(crate) cm: Cm,
+    /// The address of the device.
+    pub(crate) ip: IpAddr,
+    /// The device's name.
+    pub(crate) device: String,
+    pub(crate) gid: [u8; 16],
+}
+
+/// An identifier and the channel of its events.
+#[derive(Clone, Debug)]
+pub(crate) struct Side {
+    pub(crate) id: CmId,
+    pub(crate) channel: CmChannel,
+}
+
+/// A listener, and a side whose request has arrived there.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) server: CmId,
+    pub(crate) seen: Seen,
+    pub(crate) client: Side,
+    pub(crate) listener: Side,
+}
+
+/// Two connected sides, with nodes whose queue pairs the library made and moved.
+#[derive(Debug)]
+pub(crate) struct Pair {
+    pub(crate) client_node: Node,
+    pub(crate) server_node: Node,
+    pub(crate) client_seen: Seen,
+    pub(crate) server_seen: Seen,
+    pub(crate) server: CmId,
+    pub(crate) client: Side,
+    pub(crate) listener: Side,
+}
+
+/// The address that a GID is.
+fn ip(gid: [u8; 16]) -> IpAddr {
+    let ip = Ipv6Addr::from(gid);
+    ip.to_ipv4_mapped().map_or(IpAddr::V6(ip), IpAddr::V4)
+}
+
+impl Site {
+    /// The rig's device.
+    pub(crate) fn of(rig: &Rig) -> Result<Self, Skip> {
+        let cm = rig.cm()?;
+        let (gid, _) = rig.open().find_gid().unwrap();
+        Ok(Self { cm, ip: ip(gid), device: rig.name.clone(), gid })
+    }
+
+    /// The rig's other device.
+    pub(crate) fn of_peer(rig: &Rig) -> Result<Self, Skip> {
+        let cm = rig.cm()?;
+        let device = rig.open_peer()?;
+        let (gid, _) = device.find_gid().unwrap();
+        Ok(Self { cm, ip: ip(gid), device: device.name().to_owned(), gid })
+    }
+
+    pub(crate) fn at(&self, port: u16) -> SocketAddr {
+        SocketAddr::new(self.ip, port)
+    }
+
+    /// An IPv6 address of the device, with any port; a link-local one names its network interface.
+    pub(crate) fn ipv6(&self, rig: &Rig) -> Option<SocketAddr> {
+        let device = rig.open();
+        let gids = (0..8).filter_map(|index| Some((index, device.gid(1, index).ok()?)));
+        let (index, gid) =
+            gids.into_iter().find(|(_, gid)| *gid != [0; 16] && matches!(ip(*gid), IpAddr::V6(_)))?;
+        let entry = device.gid_ex(1, index as u32, 0).ok()?;
+        Some(SocketAddrV6::new(gid.into(), 0, 0, entry.ndev_ifindex).into())
+    }
+
+    /// An address that nobody has: of the device's own network, or, where that is loopback's, which all belongs to this host, of one
+    /// that is for documents.
+    pub(crate) fn nobody(&self) -> Option<SocketAddr> {
+        let IpAddr::V4(ip) = self.ip else { return None };
+        let [a, b, c, _] = if ip.is_loopback() { [192, 0, 2, 0] } else { ip.octets() };
+        Some(([a, b, c, 250], 7471).into())
+    }
+
+    pub(crate) fn channel(&self) -> CmChannel {
+        self.cm.channel().unwrap()
+    }
+
+    /// An identifier with a channel of its own.
+    pub(crate) fn side(&self, space: Space) -> Side {
+        let channel = self.channel();
+        Side { id: channel.id(space, 0).unwrap(), channel }
+    }
+
+    /// An identifier that is bound to the device and a port that the library chose.
+    pub(crate) fn bound(&self, space: Space) -> Side {
+        let side = self.side(space);
+        side.id.bind(self.at(0)).unwrap();
+        side
+    }
+
+    /// An identifier that listens at the device's address.
+    pub(crate) fn listener(&self, space: Space) -> Side {
+        let side = self.bound(space);
+        side.id.listen(16).unwrap();
+        side
+    }
+
+    /// An identifier that knows the way to an address.
+    pub(crate) fn resolved(&self, space: Space, to: SocketAddr) -> Side {
+        let side = self.side(space);
+        side.resolve(to);
+        side
+    }
+
+    /// A request for a connection, of a side without a queue pair.
+    pub(crate) fn request(&self, space: Space, param: &Param) -> Request {
+        let listener = self.listener(space);
+        let client = self.resolved(space, self.at(listener.id.src_port()));
+        client.id.connect(Some(param)).unwrap();
+        let seen = listener.channel.expect_good(Kind::RDMA_CM_EVENT_CONNECT_REQUEST);
+        Request::of(seen, client, listener)
+    }
+
+    /// A connection of these nodes, as the library makes it.
+    pub(crate) fn pair(&self, options: &Options) -> Pair {
+        self.pair_with(options, &Param { qp_num: 0, ..Param::of(0) }, self)
+    }
+
+    /// A connection from this site to another.
+    pub(crate) fn pair_with(&self, options: &Options, param: &Param, to: &Self) -> Pair {
+        let listener = to.listener(Space::RDMA_PS_TCP);
+        let client = self.resolved(Space::RDMA_PS_TCP, to.at(listener.id.src_port()));
+        let client_node = client.id.node(options);
+        client.id.connect(Some(param)).unwrap();
+        let seen = listener.channel.expect_good(Kind::RDMA_CM_EVENT_CONNECT_REQUEST);
+        let request = Request::of(seen, client, listener);
+        request.accepted(client_node, options, param)
+    }
+
+    /// Reliable pairs, posted to classically.
+    pub(crate) fn options() -> Options {
+        Options::rc(Flavour::Classic)
+    }
+}
+
+impl Side {
+    /// Address and route.
+    pub(crate) fn resolve(&self, to: SocketAddr) {
+        self.id.resolve_addr(None, to, MILLISECONDS).unwrap();
+        assert!(self.channel.expect_good(Kind::RDMA_CM_EVENT_ADDR_RESOLVED).is_for(&self.id));
+        self.id.resolve_route(MILLISECONDS).unwrap();
+        assert!(self.channel.expect_good(Kind::RDMA_CM_EVENT_ROUTE_RESOLVED).is_for(&self.id));
+    }
+}
+
+impl Request {
+    /// What an event says, with both sides.
+    pub(crate) fn of(mut seen: Seen, client: Side, listener: Side) -> Self {
+        let server = seen.new.take().expect("a request has a new identifier");
+        Self { server, seen, client, listener }
+    }
+
+    /// Accepts by a node that the library makes and moves.
+    pub(crate) fn accepted(self, client_node: Node, options: &Options, param: &Param) -> Pair {
+        let Self { server, client, listener, .. } = self;
+        let server_node = server.node(options);
+        server.accept(Some(param)).unwrap();
+        let client_seen = client.channel.expect_good(Kind::RDMA_CM_EVENT_ESTABLISHED);
+        let server_seen = listener.channel.expect_good(Kind::RDMA_CM_EVENT_ESTABLISHED);
+        Pair { client_node, server_node, client_seen, server_seen, server, client, listener }
+    }
+}
+
+impl Pair {
+    /// Messages both ways.
+    pub(crate) fn talks(&self) {
+        use super::super::{Wr, pattern};
+        for (n, (from, to)) in
+            [(&self.client_node, &self.server_node), (&self.server_node, &self.client_node)]
+                .into_iter()
+                .enumerate()
+        {
+            to.recv(7, 0, 256);
+            from.mr.buf.set(1024, &pattern(n as u8, 200));
+            from.done(Wr::send(8).sge(from.mr.at(1024, 200)));
+            let wc = to.recv_cq.ok();
+            assert_eq!((wc.id, wc.len), (7, 200));
+            assert_eq!(to.mr.buf.get(0, 200), pattern(n as u8, 200));
+        }
+    }
+}
