@@ -1,5 +1,8 @@
-//! Finding devices.
+//! Finding devices, and addresses.
 
+use std::net::{SocketAddr, ToSocketAddrs};
+
+use sideway::Provider;
 use sideway::ibverbs::device::{Device, DeviceList, FindDeviceError};
 use sideway::provider::ProviderChoice;
 
@@ -12,6 +15,15 @@ use crate::program::{Failure, note};
 ///
 /// The variable names no provider, or the library cannot be used.
 pub fn list() -> Result<DeviceList, Failure> {
+    Ok(DeviceList::from_provider(provider()?)?)
+}
+
+/// The library of [`list`]'s devices.
+///
+/// # Errors
+///
+/// As [`list`].
+pub fn provider() -> Result<Provider, Failure> {
     let choice = ProviderChoice::from_environment()?.unwrap_or(ProviderChoice::Auto);
     let selection = choice.select()?;
     if let Some(reason) = selection.fallback() {
@@ -20,7 +32,7 @@ pub fn list() -> Result<DeviceList, Failure> {
              memory, never of hardware (SIDEWAY_PROVIDER=system refuses instead)"
         ));
     }
-    Ok(DeviceList::from_provider(selection.provider())?)
+    Ok(selection.provider())
 }
 
 /// The device of this name, or the first there is.
@@ -49,4 +61,16 @@ pub fn all<'list>(
         None if devices.is_empty() => Err(FindDeviceError::NoDevice),
         None => Ok(devices.iter().collect()),
     }
+}
+
+/// The first address of this name.
+///
+/// # Errors
+///
+/// There is none.
+pub fn resolve(name: &str, port: u16) -> Result<SocketAddr, Failure> {
+    let mut found = (name, port)
+        .to_socket_addrs()
+        .map_err(|error| Failure::setup(format_args!("cannot find an address of {name}: {error}")))?;
+    found.next().ok_or_else(|| Failure::setup(format_args!("{name} has no address")))
 }

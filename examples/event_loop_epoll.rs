@@ -63,7 +63,8 @@ fn event_loop() -> Result<(), Failure> {
     let (mut wake_ups, mut ready) = (0u64, Vec::with_capacity(2));
     while !crew.is_done() {
         ready.clear();
-        if epoll::wait(&epoll, spare_capacity(&mut ready), Some(&PATIENCE))? == 0 {
+        let wait = || epoll::wait(&epoll, spare_capacity(&mut ready), Some(&PATIENCE));
+        if rustix::io::retry_on_intr(wait)? == 0 {
             return Err(Failure::work("nothing happened for 30 s"));
         }
         for found in ready.drain(..) {

@@ -6,6 +6,8 @@
 //! `cargo xtask softroce --suite` runs them over SoftRoCE.
 
 mod common;
+#[path = "interop/connections.rs"]
+mod connections;
 #[path = "interop/listing.rs"]
 mod listing;
 #[path = "interop/ping_pong.rs"]
@@ -30,7 +32,7 @@ use place::Place;
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Needs {
     Nothing,
-    /// A program of ibverbs-utils.
+    /// A program of ibverbs-utils, or of rdmacm-utils.
     C(&'static str),
     /// Extended reliable connections.
     Xrc,
@@ -77,8 +79,9 @@ impl Test {
             Needs::Kernel if place.is_some_and(|place| place.is_soft) => {
                 Some("the kernel does not know a software device".to_owned())
             }
-            Needs::C(program) | Needs::XrcAndC(program) if common::on_path(program).is_none() => {
-                Some(format!("there is no `{program}` on the PATH (Debian: ibverbs-utils)"))
+            Needs::C(program) | Needs::XrcAndC(program) if common::c_program(program).is_none() => {
+                let package = if program.starts_with("ibv_") { "ibverbs-utils" } else { "rdmacm-utils" };
+                Some(format!("there is no `{program}` in C on the PATH (Debian: {package})"))
             }
             Needs::Guest if place.is_some_and(|place| !place.is_guest) => {
                 Some("it needs the known network of `cargo xtask softroce`".to_owned())
@@ -108,6 +111,7 @@ fn run() -> ExitCode {
     ping_pong::add(&mut tests);
     xsrq::add(&mut tests);
     refusals::add(&mut tests);
+    connections::add(&mut tests);
     let trials = tests.into_iter().map(|test| trial(test, &place, required)).collect();
 
     test_harness::conclude(&arguments, &libtest_mimic::run(&arguments, trials), required)

@@ -38,6 +38,31 @@ fn no_library_is_an_error_that_names_what_is_missing() {
 }
 
 #[test]
+fn programs_of_the_connection_manager_name_what_is_missing() {
+    for (name, arguments) in [
+        ("rping", &["-s"][..]),
+        ("rping", &["-c", "-a", "127.0.0.1"]),
+        ("cmtime", &[]),
+        ("cmtime", &["-s", "127.0.0.1"]),
+        ("many_clients", &[]),
+    ] {
+        let line = without_library(name, arguments).error(2).unwrap();
+        assert!(line.contains("libibverbs.so.1") && line.contains("/nonexistent"), "{name}: {line}");
+    }
+    for (name, arguments, expected) in [
+        ("rping", &[][..], "--server"),
+        ("rping", &["-s", "-c", "-a", "127.0.0.1"], "cannot be used with"),
+        ("rping", &["-c"], "--address"),
+        ("rping", &["-s", "-S", "25"], "25 is not in 26..=65535"),
+        ("cmtime", &["-c", "0"], "0 is not in 1.."),
+        ("many_clients", &["-n", "0"], "0 is not in 1..=100000"),
+    ] {
+        let line = without_library(name, arguments).error(2).unwrap();
+        assert!(line.contains(expected), "{name} {arguments:?}: {line}");
+    }
+}
+
+#[test]
 fn arguments_are_judged_before_a_library_is_looked_for() {
     for name in PING_PONGS {
         for (arguments, expected) in [

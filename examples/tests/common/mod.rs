@@ -33,6 +33,14 @@ pub(crate) fn on_path(name: &str) -> Option<PathBuf> {
     env::split_paths(&folders).map(|folder| folder.join(name)).find(|path| path.is_file())
 }
 
+/// A program in C, which may have the name of one of ours.
+pub(crate) fn c_program(name: &str) -> Option<PathBuf> {
+    let ours = example(name).ok();
+    let folders = env::var_os("PATH")?;
+    let mut found = env::split_paths(&folders).map(|folder| folder.join(name)).filter(|path| path.is_file());
+    found.find(|path| Some(path) != ours.as_ref())
+}
+
 /// What a program said and how it ended.
 #[derive(Debug)]
 pub(crate) struct Output {
@@ -55,6 +63,17 @@ impl Output {
         match line.and_then(|line| line.strip_prefix("error: ")) {
             Some(line) if self.code == Some(code) && self.stdout.is_empty() => Ok(line.to_owned()),
             _ => Err(format!("exit code {code} and one line on stderr were expected: {self}")),
+        }
+    }
+}
+
+impl Output {
+    /// The line on stderr that says why it failed, if it did with this code.
+    pub(crate) fn error_line(&self, code: i32) -> Result<String, String> {
+        let line = self.stderr.lines().rev().find_map(|line| line.strip_prefix("error: "));
+        match line {
+            Some(line) if self.code == Some(code) => Ok(line.to_owned()),
+            _ => Err(format!("exit code {code} and a reason were expected: {self}")),
         }
     }
 }
@@ -114,6 +133,11 @@ impl Running {
             }
             thread::sleep(Duration::from_millis(10));
         }
+    }
+
+    /// Whether it has said this on stdout by now.
+    pub(crate) fn has_said(&self, words: &str) -> bool {
+        self.stdout.text().contains(words)
     }
 
     /// Waits until it ends by itself, which it must.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::env;
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
 use std::sync::{Mutex, PoisonError};
 
 use sideway::ibverbs::address::Gid;
@@ -17,6 +17,8 @@ pub(crate) struct Place {
     pub(crate) device: String,
     pub(crate) gid_index: String,
     pub(crate) gid: Gid,
+    /// An IP address of the device, for the connection manager.
+    pub(crate) address: String,
     /// Whether it has extended reliable connections.
     pub(crate) has_xrc: bool,
     /// Whether it is a software device, which the kernel does not know.
@@ -50,6 +52,7 @@ impl Place {
             is_own: ProviderChoice::Soft.select().is_ok_and(|soft| soft.provider() == context.provider()),
             gid_index: gid_index.to_string(),
             gid,
+            address: address(gid, context.is_soft()),
             is_guest: env::var("SOFTROCE_RDMA_CORE").is_ok_and(|place| place != "host"),
             ports: Mutex::default(),
         })
@@ -67,6 +70,15 @@ impl Place {
             }
         }
     }
+}
+
+/// That of the guest, or of this host; else of the GID, which has it where it is one of RoCE v2.
+fn address(gid: Gid, is_soft: bool) -> String {
+    if is_soft {
+        return Ipv4Addr::LOCALHOST.to_string();
+    }
+    let address = Ipv6Addr::from(gid.raw);
+    env::var("SOFTROCE_ADDRESS").unwrap_or_else(|_| address.to_canonical().to_string())
 }
 
 /// Whether somebody listens on a TCP port, found out without disturbing them.

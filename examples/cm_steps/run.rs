@@ -1,0 +1,355 @@
+//! Connections that are made together, step by step.
+//!
+//! The thread that goes through the steps takes the events as well. With one thread, it does the work, too; with more, these do it meanwhile.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use sideway::ibverbs::completion::GenericCompletionQueue;
+use sideway::ibverbs::protection_domain::ProtectionDomain;
+use sideway::ibverbs::queue_pair::{GenericQueuePair, QueuePair, QueuePairState};
+use sideway::rdmacm::{ConnectionParameter, Event, EventChannel, Identifier};
+
+use super::steps::{Step, Times};
+use crate::program::Failure;
+
+/// What a run is about.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// How many connections.
+    pub connections: u32,
+    /// How many threads do the work.
+    pub threads: u32,
+    /// How long an address or a route may take to be found.
+    pub timeout: Duration,
+    /// How often to look for an address or a route again.
+    pub retries: u32,
+    /// Connections without queue pairs: the number that the first pretends to have.
+    pub pretended: Option<u32>,
+}
+
+/// Where a client's connections go.
+#[derive(Clone, Copy, Debug)]
+pub struct Route {
+    /// The address to bind to.
+    pub source: Option<SocketAddr>,
+    /// The server.
+    pub server: SocketAddr,
+}
+
+/// What a side does.
+#[derive(Clone, Copy)]
+pub(super) struct Role {
+    /// Where it connects to; `None` of a server.
+    pub(super) route: Option<Route>,
+    /// Something that is to be done for a connection.
+    pub(super) work: fn(&Run<'_>, Job) -> Result<(), Failure>,
+    /// Something has happened to one.
+    pub(super) event: fn(&Run<'_>, &Event) -> Result<(), Failure>,
+}
+
+/// A connection, perhaps not yet.
+#[derive(Default)]
+pub struct Member {
+    id: Mutex<Option<Identifier>>,
+    qp: Mutex<Option<GenericQueuePair>>,
+    pub(super) times: Times,
+    pub(super) attempts: AtomicU32,
+}
+
+impl Member {
+    pub(super) fn id(&self) -> MutexGuard<'_, Option<Identifier>> {
+        self.id.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn qp(&self) -> MutexGuard<'_, Option<GenericQueuePair>> {
+        self.qp.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Its identifier.
+    pub(super) fn with_id<T>(
+        &self,
+        work: impl FnOnce(&Identifier) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        match &*self.id() {
+            Some(id) => work(id),
+            None => Err(Failure::work("a connection has no identifier")),
+        }
+    }
+
+    /// Does a step, and takes its time.
+    pub(super) fn timed<T>(&self, step: Step, work: impl FnOnce() -> T) -> T {
+        self.times.start(step);
+        let result = work();
+        self.times.end(step);
+        result
+    }
+}
+
+/// What all runs have in common.
+pub struct Shared {
+    /// Where events come from.
+    pub channel: EventChannel,
+    verbs: OnceLock<(ProtectionDomain, GenericCompletionQueue)>,
+    opening: Mutex<()>,
+}
+
+impl Shared {
+    /// With nothing made of a device yet.
+    pub fn new(channel: EventChannel) -> Self {
+        Self { channel, verbs: OnceLock::new(), opening: Mutex::new(()) }
+    }
+
+    /// What all connections share of the device, made with the first of them.
+    pub(super) fn verbs(
+        &self,
+        id: &Identifier,
+    ) -> Result<&(ProtectionDomain, GenericCompletionQueue), Failure> {
+        if let Some(verbs) = self.verbs.get() {
+            return Ok(verbs);
+        }
+        let _opening = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(verbs) = self.verbs.get() {
+            return Ok(verbs);
+        }
+        let context = id.get_device_context()?;
+        let verbs = (context.alloc_pd()?, context.create_cq_builder().setup_cqe(1).build_generic()?);
+        Ok(self.verbs.get_or_init(|| verbs))
+    }
+
+    /// A queue pair of an identifier's device.
+    pub(super) fn create_qp(&self, id: &Identifier) -> Result<GenericQueuePair, Failure> {
+        let (pd, cq) = self.verbs(id)?;
+        let mut builder = pd.create_qp_builder();
+        builder.setup_max_send_wr(1).setup_max_recv_wr(1).setup_max_send_sge(1).setup_max_recv_sge(1);
+        Ok(builder.setup_sq_sig_all(true).setup_send_cq(cq).setup_recv_cq(cq).build_generic()?)
+    }
+}
+
+/// What the connections share that are made together.
+pub struct Run<'shared> {
+    /// What it is about.
+    pub plan: Plan,
+    pub(super) shared: &'shared Shared,
+    pub(super) role: Role,
+    pub(super) members: Vec<Member>,
+    /// Of all connections together.
+    pub(super) times: Times,
+    /// How many connections are done with a step.
+    completed: [AtomicU32; Step::COUNT],
+    pub(super) requests: AtomicUsize,
+    pub(super) hung_up: AtomicU32,
+    next_pretended: AtomicU32,
+    jobs: Jobs,
+    failed: AtomicBool,
+    failure: Mutex<Option<Failure>>,
+}
+
+impl<'shared> Run<'shared> {
+    /// So many connections, of which there is nothing yet.
+    pub(super) fn new(plan: Plan, role: Role, shared: &'shared Shared) -> Self {
+        Self {
+            plan,
+            shared,
+            role,
+            members: (0..plan.connections).map(|_| Member::default()).collect(),
+            times: Times::default(),
+            completed: Default::default(),
+            requests: AtomicUsize::new(0),
+            hung_up: AtomicU32::new(0),
+            next_pretended: AtomicU32::new(plan.pretended.unwrap_or_default()),
+            jobs: Jobs::default(),
+            failed: AtomicBool::new(false),
+            failure: Mutex::new(None),
+        }
+    }
+
+    /// Goes through the steps, beside the threads that do the work.
+    ///
+    /// # Errors
+    ///
+    /// What fails first in any of them.
+    pub(super) fn go(&self, steps: impl FnOnce() -> Result<(), Failure>) -> Result<(), Failure> {
+        thread::scope(|scope| {
+            if !self.is_alone() {
+                for _ in 0..self.plan.threads {
+                    scope.spawn(|| {
+                        while let Some(job) = self.jobs.take() {
+                            self.note((self.role.work)(self, job));
+                        }
+                    });
+                }
+            }
+            let result = steps();
+            self.note(result);
+            self.jobs.end();
+        });
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).take().map_or(Ok(()), Err)
+    }
+
+    /// Whether who goes through the steps does the work, too.
+    fn is_alone(&self) -> bool {
+        self.plan.threads == 1
+    }
+
+    /// Remembers the first failure.
+    fn note(&self, result: Result<(), Failure>) {
+        if let Err(failure) = result {
+            self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(failure);
+            self.failed.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Gives the threads something to do.
+    pub fn give(&self, job: Job) {
+        self.jobs.give(job);
+    }
+
+    /// A connection is done with a step; how many are.
+    pub fn done(&self, step: Step) -> u32 {
+        self.completed[step as usize].fetch_add(1, Ordering::AcqRel) + 1
+    }
+
+    /// Takes events until all are done with a step.
+    ///
+    /// # Errors
+    ///
+    /// Something fails.
+    pub(super) fn wait_for(&self, step: Step) -> Result<(), Failure> {
+        let channel = &self.shared.channel;
+        loop {
+            if self.is_alone() {
+                while let Some(job) = self.jobs.next() {
+                    (self.role.work)(self, job)?;
+                }
+            }
+            if self.completed[step as usize].load(Ordering::Acquire) >= self.plan.connections {
+                return Ok(());
+            }
+            if self.failed.load(Ordering::Relaxed) {
+                // What it was is remembered already.
+                return Err(Failure::Finished);
+            }
+            // Alone, nothing but an event leads on; else a thread may, and is looked after again and again, as C does.
+            let event = match self.is_alone() {
+                true => Some(channel.get_cm_event().map_err(Failure::work)?),
+                false => channel.try_get_cm_event().map_err(Failure::work)?,
+            };
+            match event {
+                Some(event) => (self.role.event)(self, &event)?,
+                None => thread::yield_now(),
+            }
+        }
+    }
+
+    /// What the peer is told of a connection's queue pair, or of one that is only pretended.
+    pub(super) fn parameter(&self, member: &Member, retries: u8) -> ConnectionParameter {
+        let mut parameter = ConnectionParameter::new();
+        parameter.setup_retry_count(retries).setup_rnr_retry_count(0);
+        match &*member.qp() {
+            Some(qp) => parameter.setup_queue_pair(qp.control()),
+            None => parameter.setup_qp_number(self.next_pretended.fetch_add(1, Ordering::Relaxed)),
+        };
+        parameter
+    }
+
+    /// Brings a connection's queue pair to a state; the two halves of it are steps of their own.
+    pub(super) fn modify(&self, member: &Member, state: QueuePairState) -> Result<(), Failure> {
+        let (attr, modify) = match state {
+            QueuePairState::Init => (Step::InitQpAttr, Step::InitQp),
+            QueuePairState::ReadyToReceive => (Step::RtrQpAttr, Step::RtrQp),
+            _ => (Step::RtsQpAttr, Step::RtsQp),
+        };
+        let attributes = member.with_id(|id| Ok(member.timed(attr, || id.get_qp_attr(state))?))?;
+        member.timed(modify, || match &mut *member.qp() {
+            Some(qp) => qp.modify(&attributes).map_err(Failure::work),
+            None => Ok(()),
+        })?;
+        self.done(modify);
+        Ok(())
+    }
+}
+
+/// Something to do for a connection of this number.
+#[derive(Clone, Copy, Debug)]
+pub struct Job {
+    /// What.
+    pub task: Task,
+    /// For which connection.
+    pub member: usize,
+}
+
+/// What the threads do.
+#[derive(Clone, Copy, Debug)]
+pub enum Task {
+    /// Looks for the address.
+    ResolveAddr,
+    /// Looks for the route.
+    ResolveRoute,
+    /// Makes a queue pair.
+    CreateQp,
+    /// Brings it to `Init`.
+    Init,
+    /// The peer has accepted.
+    Establish,
+    /// The peer wants to connect.
+    Accept,
+    /// Hangs up.
+    Disconnect,
+    /// The peer has hung up.
+    HangUp,
+}
+
+/// What is to be done, in order.
+#[derive(Default)]
+struct Jobs {
+    waiting: Mutex<(VecDeque<Job>, bool)>,
+    more: Condvar,
+}
+
+impl Jobs {
+    fn waiting(&self) -> MutexGuard<'_, (VecDeque<Job>, bool)> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn give(&self, job: Job) {
+        let mut waiting = self.waiting();
+        waiting.0.push_back(job);
+        let was_empty = waiting.0.len() == 1;
+        drop(waiting);
+        if was_empty {
+            self.more.notify_one();
+        }
+    }
+
+    /// Sleeps until there is something; `None` at the end.
+    fn take(&self) -> Option<Job> {
+        let mut waiting = self.waiting();
+        loop {
+            if let Some(job) = waiting.0.pop_front() {
+                if !waiting.0.is_empty() {
+                    self.more.notify_one();
+                }
+                return Some(job);
+            }
+            if waiting.1 {
+                return None;
+            }
+            waiting = self.more.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Without sleeping.
+    fn next(&self) -> Option<Job> {
+        self.waiting().0.pop_front()
+    }
+
+    fn end(&self) {
+        self.waiting().1 = true;
+        self.more.notify_all();
+    }
+}

@@ -1,0 +1,82 @@
+//! How client and server agree on when the next step comes: by bytes over TCP, as rdma-core's do.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+
+use crate::program::Failure;
+
+use super::steps::Step;
+
+/// The way to the other side.
+#[derive(Debug)]
+pub struct Sync(TcpStream);
+
+impl Sync {
+    /// To a server; `None` if it is of an earlier release, and does not listen.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be asked.
+    pub fn connect(server: SocketAddr) -> Result<Option<Self>, Failure> {
+        match TcpStream::connect(server) {
+            Ok(stream) => Self::new(stream).map(Some),
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused => Ok(None),
+            Err(error) => Err(Failure::setup(format_args!("cannot connect to {server} by TCP: {error}"))),
+        }
+    }
+
+    /// From a client that is there already.
+    ///
+    /// # Errors
+    ///
+    /// It is gone again.
+    pub fn accept(listener: &TcpListener) -> Result<Self, Failure> {
+        Self::new(listener.accept()?.0)
+    }
+
+    fn new(stream: TcpStream) -> Result<Self, Failure> {
+        stream.set_nodelay(true)?;
+        Ok(Self(stream))
+    }
+
+    /// The client: everything is ready for what comes after a step, or for the first; waits until the server is, too.
+    ///
+    /// # Errors
+    ///
+    /// The server is gone, or elsewhere.
+    pub fn propose(&mut self, after: Option<Step>) -> Result<(), Failure> {
+        self.0.write_all(&[number(after)]).map_err(lost)?;
+        self.expect(after)
+    }
+
+    /// The server: the same, the other way round.
+    ///
+    /// # Errors
+    ///
+    /// The client is gone, or elsewhere.
+    pub fn agree(&mut self, after: Option<Step>) -> Result<(), Failure> {
+        self.expect(after)?;
+        self.0.write_all(&[number(after)]).map_err(lost)
+    }
+
+    fn expect(&mut self, after: Option<Step>) -> Result<(), Failure> {
+        let mut byte = [0];
+        self.0.read_exact(&mut byte).map_err(lost)?;
+        if byte == [number(after)] {
+            return Ok(());
+        }
+        Err(Failure::work(format_args!(
+            "the other side is after step {}, and this one after step {}: is it of another release?",
+            byte[0],
+            number(after)
+        )))
+    }
+}
+
+fn number(after: Option<Step>) -> u8 {
+    after.map_or(0, |step| step as u8)
+}
+
+fn lost(error: io::Error) -> Failure {
+    Failure::work(format_args!("the other side is gone: {error}"))
+}

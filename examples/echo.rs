@@ -1,0 +1,202 @@
+//! Messages to and fro: how many, how fast, how late.
+//!
+//! ```sh
+//! echo server 127.0.0.1:7000
+//! echo client 127.0.0.1:7000 --size 4096 --in-flight 16
+//! echo client 127.0.0.1:7000 --grid
+//! ```
+
+use std::collections::VecDeque;
+use std::io::ErrorKind;
+use std::process::ExitCode;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use clap::{Args, Parser, Subcommand};
+use hdrhistogram::Histogram;
+use rdma_examples::program::{self, Failure, say};
+use trespass::{Builder, Config, Event, Key, Kind, SeqPacket, Worker};
+
+/// Room for the largest messages of the grid, each way.
+const BUFFER: usize = 32 << 20;
+const GRID_SIZES: [usize; 6] = [128, 4 << 10, 32 << 10, 256 << 10, 1 << 20, 8 << 20];
+const GRID_IN_FLIGHT: [usize; 5] = [1, 4, 16, 64, 256];
+
+/// Sends messages to and fro, over RDMA, or over TCP where there is none.
+#[derive(Parser)]
+struct Arguments {
+    #[command(subcommand)]
+    role: Role,
+}
+
+#[derive(Subcommand)]
+enum Role {
+    /// Sends back what comes, to any number of clients.
+    Server {
+        /// Where to listen.
+        addr: String,
+        /// How long to keep each message, in microseconds.
+        #[arg(long, default_value_t = 0)]
+        delay_us: u64,
+        /// Ends when so many clients are gone.
+        #[arg(long)]
+        clients: Option<usize>,
+    },
+    /// Sends, and measures what comes back.
+    Client(Client),
+}
+
+#[derive(Args)]
+struct Client {
+    /// Where the server listens.
+    addr: String,
+    /// Bytes of a message.
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(..=16 << 20))]
+    size: u32,
+    /// Messages that are on their way at a time.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    in_flight: u32,
+    /// How long to send, in seconds.
+    #[arg(long, default_value_t = 1.0)]
+    duration: f64,
+    /// Goes through a grid of sizes and messages on their way, for that long each.
+    #[arg(long)]
+    grid: bool,
+}
+
+fn main() -> ExitCode {
+    program::run(|| match program::arguments::<Arguments>()?.role {
+        Role::Server { addr, delay_us, clients } => serve(&addr, Duration::from_micros(delay_us), clients),
+        Role::Client(client) => measure(&client),
+    })
+}
+
+fn config() -> Result<Config, Failure> {
+    Ok(Builder::new().sndbuf(BUFFER).rcvbuf(BUFFER).build()?)
+}
+
+fn serve(addr: &str, delay: Duration, clients: Option<usize>) -> Result<(), Failure> {
+    let mut listener = config()?.bind(addr)?;
+    say(format_args!("listening at {}", listener.local_addr()?))?;
+    let mut serving = Vec::new();
+    while clients.is_none_or(|clients| serving.len() < clients) {
+        let (packets, peer) = listener.accept_seq_packet()?;
+        say(format_args!("{peer} is here, over {}", packets.transport()))?;
+        serving.push(thread::spawn(move || match echo(packets, delay) {
+            Ok(count) => program::note(format_args!("{peer} is gone after {count} messages")),
+            Err(error) => program::note(format_args!("{peer}: {error}")),
+        }));
+        // Threads that have ended need not be waited for, but where their number counts.
+        if clients.is_none() {
+            serving.retain(|thread| !thread.is_finished());
+        }
+    }
+    for thread in serving {
+        thread.join().map_err(|_| Failure::work("a client's thread panicked"))?;
+    }
+    Ok(())
+}
+
+/// Until the client is gone.
+fn echo(mut packets: SeqPacket, delay: Duration) -> std::io::Result<u64> {
+    let (mut message, mut count) = (vec![0; 16 << 20], 0);
+    loop {
+        let len = match packets.recv(&mut message) {
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(count),
+            len => len?,
+        };
+        if !delay.is_zero() {
+            thread::sleep(delay);
+        }
+        packets.send(&message[..len])?;
+        count += 1;
+    }
+}
+
+fn measure(client: &Client) -> Result<(), Failure> {
+    let mut worker = Worker::new(&config()?)?;
+    let key = connect(&mut worker, &client.addr)?;
+    say(format_args!("connected over {}", worker.transport(key)?))?;
+    if let Some(reason) = worker.fallback_reason(key)? {
+        say(format_args!("no RDMA: {reason}"))?;
+    }
+    let duration = Duration::try_from_secs_f64(client.duration)?;
+    let cells: Vec<(usize, usize)> = if client.grid {
+        GRID_SIZES.iter().flat_map(|size| GRID_IN_FLIGHT.map(|in_flight| (*size, in_flight))).collect()
+    } else {
+        vec![(client.size as usize, client.in_flight as usize)]
+    };
+    say(format_args!(
+        "{:>9} {:>9} {:>10} {:>9} {:>9} {:>9}",
+        "bytes", "in flight", "QPS", "Gb/s", "P90 us", "P99 us"
+    ))?;
+    for (size, in_flight) in cells {
+        let cell = run(&mut worker, key, size, in_flight, duration)?;
+        let qps = cell.latencies.len() as f64 / cell.took.as_secs_f64();
+        say(format_args!(
+            "{size:>9} {in_flight:>9} {qps:>10.0} {:>9.3} {:>9.1} {:>9.1}",
+            qps * size as f64 * 8.0 / 1e9,
+            cell.latencies.value_at_quantile(0.90) as f64 / 1e3,
+            cell.latencies.value_at_quantile(0.99) as f64 / 1e3,
+        ))?;
+    }
+    Ok(())
+}
+
+fn connect(worker: &mut Worker, addr: &str) -> Result<Key, Failure> {
+    let wanted = worker.connect(addr, Kind::SeqPacket)?;
+    let mut events = Vec::new();
+    loop {
+        worker.poll(&mut events, None)?;
+        for event in events.drain(..) {
+            match event {
+                Event::Connected { key } if key == wanted => return Ok(key),
+                Event::Failed { error, .. } => return Err(Failure::setup(error)),
+                _ => (),
+            }
+        }
+    }
+}
+
+/// What came of one size and number in flight.
+struct Cell {
+    latencies: Histogram<u64>,
+    took: Duration,
+}
+
+/// Keeps so many messages on their way until time is up, then waits for the last of them.
+fn run(
+    worker: &mut Worker,
+    key: Key,
+    size: usize,
+    in_flight: usize,
+    duration: Duration,
+) -> Result<Cell, Failure> {
+    let (message, mut answer) = (vec![0x5a; size], vec![0; size]);
+    let mut latencies = Histogram::new_with_bounds(1, 60_000_000_000, 3).map_err(Failure::work)?;
+    let (mut under_way, mut events) = (VecDeque::with_capacity(in_flight), Vec::new());
+    let began = Instant::now();
+    while began.elapsed() < duration || !under_way.is_empty() {
+        while under_way.len() < in_flight && began.elapsed() < duration {
+            match worker.send(key, &message) {
+                Ok(()) => under_way.push_back(Instant::now()),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => return Err(Failure::work(error)),
+            }
+        }
+        worker.poll(&mut events, None)?;
+        events.clear();
+        loop {
+            match worker.recv(key, &mut answer) {
+                Ok(len) if len == size => {
+                    let sent = under_way.pop_front().ok_or_else(|| Failure::work("an answer to nothing"))?;
+                    latencies.saturating_record(sent.elapsed().as_nanos() as u64);
+                }
+                Ok(len) => return Err(Failure::work(format_args!("{len} bytes came back of {size}"))),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => return Err(Failure::work(error)),
+            }
+        }
+    }
+    Ok(Cell { latencies, took: began.elapsed() })
+}

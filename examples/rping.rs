@@ -1,0 +1,377 @@
+//! Reads and writes in a peer that the connection manager led to. Either side can be rdma-core's `rping`.
+//!
+//! ```text
+//! $ cargo run --example rping -- -s -v                            # on one side
+//! $ cargo run --example rping -- -c -a 127.0.0.1 -v -V -C 3       # on the other
+//! ping data: rdma-ping-0: ABCDEFGHIJKLMNOPQRSTUVWXYZ[\]^_`abcdefghijklmnopqr
+//! ...
+//! ```
+//!
+//! The client says where its text is; the server reads it there, and says so. The client says where an answer may go; the server
+//! writes the same text there, and says so.
+//!
+//! Connections come from [`Listener`] and [`Connector`]. Then each side sleeps until something completes or the peer hangs up: both are
+//! descriptors. None of this is unsafe: buffers are slices of pools, those that the peer may read and write among them.
+#![forbid(unsafe_code)]
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::process::ExitCode;
+use std::thread;
+use std::time::Duration;
+
+use clap::Parser;
+use rdma_examples::devices;
+use rdma_examples::pingdata::{Place, read_text, text};
+use rdma_examples::pingpong::{RECEIVE, SEND, report};
+use rdma_examples::program::{self, Failure, note, say};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use sideway::Provider;
+use sideway::ibverbs::AccessFlags;
+use sideway::ibverbs::completion::{CompletionChannel, GenericCompletionQueue, Notify, WorkCompletionStatus};
+use sideway::ibverbs::device_context::DeviceContext;
+use sideway::ibverbs::queue_pair::{GenericQueuePair, PostSendGuard, QueuePair, WorkRequestFlags};
+use sideway::memory::{Pool, Slice};
+use sideway::rdmacm::{
+    Connection, ConnectionParameter, ConnectionRequest, Connector, EventChannel, EventType, Identifier,
+    Listener, PortSpace,
+};
+
+/// Reads and writes in a peer that the connection manager led to. Either side can be rdma-core's rping.
+#[derive(Clone, Parser)]
+struct Arguments {
+    /// Be the server
+    #[arg(short, long, required_unless_present = "client", conflicts_with = "client")]
+    server: bool,
+
+    /// Be the client
+    #[arg(short, long, requires = "address")]
+    client: bool,
+
+    /// The address to listen at, or the server's name or address
+    #[arg(short, long)]
+    address: Option<String>,
+
+    /// The client's own address
+    #[arg(short = 'I', long, value_name = "ADDRESS", conflicts_with = "server")]
+    source: Option<IpAddr>,
+
+    /// The server's port
+    #[arg(short, long, default_value_t = 7174)]
+    port: u16,
+
+    /// The number of pings; 0 is no end
+    #[arg(short = 'C', long, default_value_t = 0)]
+    count: u64,
+
+    /// The size of a ping, in bytes; a server reads no more than it has room for
+    #[arg(short = 'S', long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(26..=65535))]
+    size: u32,
+
+    /// Say what was sent, and what was read
+    #[arg(short, long)]
+    verbose: bool,
+
+    /// Check what comes back
+    #[arg(short = 'V', long)]
+    validate: bool,
+
+    /// Serve many clients, one after the other and at a time, until killed
+    #[arg(short = 'P', long, conflicts_with = "client")]
+    persistent: bool,
+
+    /// Say what happens
+    #[arg(short, long)]
+    debug: bool,
+
+    /// Make queue pairs without the connection manager, which is done anyway
+    #[arg(short)]
+    q: bool,
+}
+
+/// How long an address or a route may take to be found.
+const RESOLUTION: Duration = Duration::from_secs(2);
+
+/// How much of a side's may be outstanding: C's number.
+const DEPTH: u32 = 16;
+
+/// The `wr_id` of reads and writes in the peer's memory.
+const IN_PEER: u64 = 3;
+
+fn main() -> ExitCode {
+    program::run(|| {
+        let arguments: Arguments = program::arguments()?;
+        let provider = devices::provider()?;
+        if arguments.server { serve(&arguments, provider) } else { ping(&arguments, provider) }
+    })
+}
+
+fn serve(arguments: &Arguments, provider: Provider) -> Result<(), Failure> {
+    let address = match &arguments.address {
+        Some(name) => devices::resolve(name, arguments.port)?,
+        None => SocketAddr::from((Ipv4Addr::UNSPECIFIED, arguments.port)),
+    };
+    let id = identifier(provider)?;
+    id.bind_addr(address)?;
+    let listener = Listener::with_id(id, 3)?;
+    arguments.tell(format_args!("listening at {address}"));
+    if !arguments.persistent {
+        return serve_one(arguments, listener.get_request().map_err(Failure::work)?);
+    }
+    loop {
+        let request = listener.get_request().map_err(Failure::work)?;
+        let arguments = arguments.clone();
+        thread::spawn(move || match serve_one(&arguments, request) {
+            Ok(()) | Err(Failure::Finished) => {}
+            Err(Failure::Setup(reason) | Failure::Work(reason)) => note(format_args!("error: {reason}")),
+        });
+    }
+}
+
+fn serve_one(arguments: &Arguments, request: ConnectionRequest) -> Result<(), Failure> {
+    arguments.tell(format_args!("wants to connect: {:?}", request.id()));
+    let mut line = Line::new(&request.get_device_context()?)?;
+    request.prepare(&mut line.qp)?;
+    line.receive()?;
+    let connection = request.accept(&mut line.qp, &ConnectionParameter::new()).map_err(Failure::work)?;
+    arguments.tell("connected");
+    let mut room = Room::new(&line, arguments.size)?;
+    while let Some(again) = line.answer(arguments, &connection, room)? {
+        room = again;
+    }
+    note("server DISCONNECT EVENT...");
+    // The answer to the client's; if that has gone altogether, there is nobody to answer.
+    let _ = connection.id().disconnect();
+    Ok(())
+}
+
+fn ping(arguments: &Arguments, provider: Provider) -> Result<(), Failure> {
+    let name = arguments.address.as_deref().unwrap_or_default();
+    let server = devices::resolve(name, arguments.port)?;
+    let source = arguments.source.map(|source| (source, 0).into());
+    let connector = Connector::with_id(identifier(provider)?, source, server, RESOLUTION)?;
+    arguments.tell(format_args!("{server} is resolved: {:?}", connector.id()));
+    let mut line = Line::new(&connector.get_device_context()?)?;
+    connector.prepare(&mut line.qp)?;
+    line.receive()?;
+    // Before the connection: the server may use it as soon as it knows of it.
+    let (mut source, sink) = (Room::new(&line, arguments.size)?, Room::new(&line, arguments.size)?);
+    let connection = connector.connect(&mut line.qp, &ConnectionParameter::new()).map_err(Failure::work)?;
+    arguments.tell("connected");
+    let pings = if arguments.count == 0 { u64::MAX } else { arguments.count };
+    for number in 0..pings {
+        let sent = text(number, arguments.size as usize);
+        source.slice.copy_from_slice(0, &sent)?;
+        for room in [&source, &sink] {
+            line.send(room.place(arguments.size))?;
+            match line.wait(&connection, &room.pool)? {
+                Done::Received(_) => {}
+                Done::HungUp => {
+                    return Err(Failure::work(format_args!("the server hung up in ping {number}")));
+                }
+                Done::InPeer(_) => return Err(unexpected("a read or write")),
+            }
+        }
+        let came_back = read_text(&sink.slice)?;
+        if arguments.validate && came_back[..] != sent[..sent.len() - 1] {
+            return Err(Failure::work(format_args!("data mismatch! in ping {number}")));
+        }
+        if arguments.verbose {
+            say(format_args!("ping data: {}", String::from_utf8_lossy(&came_back)))?;
+        }
+    }
+    connection.disconnect().map_err(Failure::work)?;
+    note("client DISCONNECT EVENT...");
+    Ok(())
+}
+
+fn identifier(provider: Provider) -> Result<Identifier, Failure> {
+    Ok(EventChannel::from_provider(provider)?.create_id(PortSpace::Tcp)?)
+}
+
+impl Arguments {
+    fn tell(&self, line: impl std::fmt::Display) {
+        if self.debug {
+            note(line);
+        }
+    }
+}
+
+/// A buffer for what is read and written, in memory that the peer may read and write as well.
+struct Room {
+    pool: Pool,
+    slice: Slice,
+}
+
+impl Room {
+    fn new(line: &Line, size: u32) -> Result<Self, Failure> {
+        let access = AccessFlags::LocalWrite | AccessFlags::RemoteRead | AccessFlags::RemoteWrite;
+        let mut builder = line.qp.control().pd().create_pool_builder();
+        let pool = builder.setup_access(access).setup_slices(size as usize, 1).build()?;
+        let slice = pool.take().ok_or_else(|| Failure::setup("a new pool is empty"))?;
+        Ok(Self { pool, slice })
+    }
+
+    /// What the peer is told of it.
+    fn place(&self, size: u32) -> Place {
+        Place { addr: self.slice.addr(), rkey: self.pool.rkey(), size }
+    }
+}
+
+/// What was waited for.
+enum Done {
+    Received(Place),
+    InPeer(Slice),
+    HungUp,
+}
+
+/// A queue pair and what belongs to it.
+struct Line {
+    qp: GenericQueuePair,
+    cq: GenericCompletionQueue,
+    channel: CompletionChannel,
+    messages: Pool,
+}
+
+impl Line {
+    fn new(context: &DeviceContext) -> Result<Self, Failure> {
+        let pd = context.alloc_pd()?;
+        let channel = context.create_comp_channel()?;
+        let cq =
+            context.create_cq_builder().setup_cqe(DEPTH * 2).setup_comp_channel(&channel).build_generic()?;
+        let mut builder = pd.create_qp_builder();
+        builder.setup_send_cq(&cq).setup_recv_cq(&cq).setup_max_send_wr(DEPTH).setup_max_recv_wr(2);
+        let messages = pd.create_pool_builder().setup_slices(Place::BYTES, DEPTH as usize).build()?;
+        Ok(Self { qp: builder.build_generic()?, cq, channel, messages })
+    }
+
+    fn take(&self) -> Result<Slice, Failure> {
+        self.messages.take().ok_or_else(|| Failure::work("no slice is free, though they were counted"))
+    }
+
+    fn receive(&mut self) -> Result<(), Failure> {
+        let slice = self.take()?;
+        let mut list = self.messages.attach_recv(self.qp.start_post_recv())?;
+        list.construct_wr(RECEIVE).setup_slice(slice);
+        list.post().map_err(Failure::work)
+    }
+
+    fn send(&mut self, place: Place) -> Result<(), Failure> {
+        let mut slice = self.take()?;
+        slice.copy_from_slice(0, &place.to_bytes())?;
+        let mut list = self.messages.attach(self.qp.start_post_send())?;
+        list.construct_wr(SEND, WorkRequestFlags::Signaled).setup_send().setup_slice(slice);
+        list.post().map_err(Failure::work)
+    }
+
+    /// One ping of the client's: reads its text, and writes it where it wants it. False if it has hung up.
+    fn answer(
+        &mut self,
+        arguments: &Arguments,
+        connection: &Connection,
+        room: Room,
+    ) -> Result<Option<Room>, Failure> {
+        let Room { pool, mut slice } = room;
+        let source = match self.wait(connection, &pool)? {
+            Done::Received(place) => place,
+            Done::HungUp => return Ok(None),
+            Done::InPeer(_) => return Err(unexpected("a read or write")),
+        };
+        if source.size > arguments.size {
+            return Err(Failure::work(format_args!(
+                "the client's pings have {} bytes, and there is room for {} (-S)",
+                source.size, arguments.size
+            )));
+        }
+        slice.set_len(source.size as usize)?;
+        let mut list = pool.attach(self.qp.start_post_send())?;
+        let read = list.construct_wr(IN_PEER, WorkRequestFlags::Signaled);
+        read.setup_read(source.rkey, source.addr).setup_slice(slice);
+        list.post().map_err(Failure::work)?;
+        let mut slice = self.wait_in_peer(connection, &pool)?;
+        let text = read_text(&slice)?;
+        if arguments.verbose {
+            say(format_args!("server ping data: {}", String::from_utf8_lossy(&text)))?;
+        }
+        self.send(Place::default())?;
+
+        let Done::Received(sink) = self.wait(connection, &pool)? else {
+            return Err(unexpected("the end of the connection"));
+        };
+        // With the zero, if there is one.
+        slice.set_len((text.len() + 1).min(source.size as usize).min(sink.size as usize))?;
+        let mut list = pool.attach(self.qp.start_post_send())?;
+        let write = list.construct_wr(IN_PEER, WorkRequestFlags::Signaled);
+        write.setup_write(sink.rkey, sink.addr).setup_slice(slice);
+        list.post().map_err(Failure::work)?;
+        let slice = self.wait_in_peer(connection, &pool)?;
+        self.send(Place::default())?;
+        Ok(Some(Room { pool, slice }))
+    }
+
+    fn wait_in_peer(&mut self, connection: &Connection, pool: &Pool) -> Result<Slice, Failure> {
+        match self.wait(connection, pool)? {
+            Done::InPeer(slice) => Ok(slice),
+            Done::Received(_) => Err(unexpected("a message")),
+            Done::HungUp => Err(unexpected("the end of the connection")),
+        }
+    }
+
+    /// Sleeps until the peer has sent something, a read or write in its memory is done, or it has hung up.
+    fn wait(&mut self, connection: &Connection, room: &Pool) -> Result<Done, Failure> {
+        let events = connection.id().event_channel();
+        loop {
+            // Armed, so that what completes after this look makes an event.
+            if let Some(done) = self.poll(room)? {
+                if let Done::Received(_) = done {
+                    self.receive()?;
+                }
+                return Ok(done);
+            }
+            let mut ready = [PollFd::new(&self.channel, PollFlags::IN), PollFd::new(&events, PollFlags::IN)];
+            match poll(&mut ready, None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(Failure::work(format_args!("poll failed: {error}"))),
+            }
+            self.channel.try_next().map_err(Failure::work)?;
+            while let Some(event) = events.try_get_cm_event().map_err(Failure::work)? {
+                match (event.event_type(), event.error()) {
+                    (EventType::Disconnected, _) => return Ok(Done::HungUp),
+                    (_, Some(error)) => return Err(Failure::work(error)),
+                    (_, None) => {}
+                }
+            }
+        }
+    }
+
+    /// What has completed, if anything has that is waited for.
+    fn poll(&mut self, room: &Pool) -> Result<Option<Done>, Failure> {
+        let mut poller = self.cq.arm(Notify::Any).map_err(Failure::work)?;
+        while let Some(wc) = poller.next() {
+            if wc.status() != WorkCompletionStatus::Success {
+                return Err(report::failed(&wc));
+            }
+            if let Some(returned) = room.reclaim(&wc) {
+                return Ok(Some(Done::InPeer(returned.slice)));
+            }
+            let returned = self.messages.reclaim(&wc).ok_or_else(|| report::unknown(wc.wr_id()))?;
+            if returned.wr_id == RECEIVE {
+                let mut bytes = [0; Place::BYTES];
+                if returned.byte_len != Some(Place::BYTES as u32) {
+                    return Err(Failure::work(format_args!(
+                        "a message of {:?} bytes came",
+                        returned.byte_len
+                    )));
+                }
+                returned.slice.copy_to_slice(0, &mut bytes)?;
+                return Ok(Some(Done::Received(Place::from_bytes(bytes))));
+            }
+        }
+        poller.finish().map_err(Failure::work)?;
+        Ok(None)
+    }
+}
+
+fn unexpected(what: &str) -> Failure {
+    Failure::work(format_args!("{what} came in the middle of a ping"))
+}

@@ -1,0 +1,100 @@
+//! The programs over trespass, each against itself.
+
+mod common;
+
+use std::fs;
+
+use common::{Output, Running, example, run_with};
+
+const TCP: [(&str, &str); 1] = [("TRESPASS_TRANSPORT", "tcp")];
+
+/// A server at a port of its own, and that.
+fn server(name: &str, arguments: &[&str]) -> (Running, String) {
+    let mut server = Running::start(&example(name).unwrap(), arguments, &TCP).unwrap();
+    let mut addr = None;
+    server
+        .wait_for("said where it listens", |text| {
+            addr = text.lines().find_map(|line| line.strip_prefix("listening at ")).map(str::to_owned);
+            addr.is_some()
+        })
+        .unwrap();
+    (server, addr.unwrap())
+}
+
+fn client(name: &str, arguments: &[&str]) -> Output {
+    run_with(&example(name).unwrap(), arguments, &TCP).unwrap()
+}
+
+#[test]
+fn hello_says_hello_and_what_carried_it() {
+    let (server, addr) = server("hello", &["server", "127.0.0.1:0"]);
+    let greeting = client("hello", &["client", &addr]).ok().unwrap();
+    assert!(greeting.starts_with("hello, world, over TCP\nno RDMA: "), "{greeting}");
+    assert!(greeting.contains("TRESPASS_TRANSPORT"), "{greeting}");
+    let guest = server.finish().unwrap().ok().unwrap();
+    assert!(guest.contains("world was here from 127.0.0.1:") && guest.contains("over TCP"), "{guest}");
+}
+
+/// The rows that it measured: bytes, in flight, QPS, Gb/s, P90, P99.
+fn rows(text: &str) -> Vec<Vec<f64>> {
+    text.lines().filter_map(|line| line.split_whitespace().map(|word| word.parse().ok()).collect()).collect()
+}
+
+#[test]
+fn echo_measures_what_comes_back() {
+    let (server, addr) = server("echo", &["server", "127.0.0.1:0", "--clients", "2", "--delay-us", "2000"]);
+    let text = client("echo", &["client", &addr, "--size", "5000", "--in-flight", "3", "--duration", "0.3"])
+        .ok()
+        .unwrap();
+    assert!(text.starts_with("connected over TCP\nno RDMA: "), "{text}");
+    let [row] = &rows(&text)[..] else { panic!("{text}") };
+    assert_eq!(row[..2], [5000.0, 3.0]);
+    assert!(row[2] > 0.0 && row[2] <= 500.0, "2 ms each make 500 a second at most: {text}");
+    assert!(row[4] >= 2000.0, "each takes 2 ms at least: {text}");
+    let empty = client("echo", &["client", &addr, "--size", "0", "--duration", "0.05"]).ok().unwrap();
+    assert_eq!(rows(&empty).len(), 1, "{empty}");
+    let output = server.finish().unwrap();
+    assert_eq!(output.stderr.matches("is gone after").count(), 2, "{output}");
+}
+
+#[test]
+fn echo_goes_through_its_grid() {
+    let (server, addr) = server("echo", &["server", "127.0.0.1:0", "--clients", "1"]);
+    let text = client("echo", &["client", &addr, "--grid", "--duration", "0.05"]).ok().unwrap();
+    let rows = rows(&text);
+    assert_eq!(rows.len(), 6 * 5, "{text}");
+    assert!(rows.iter().all(|row| row[2] > 0.0), "{text}");
+    server.finish().unwrap().ok().unwrap();
+}
+
+#[test]
+fn a_copied_file_is_the_file() {
+    let folder = std::env::temp_dir().join(format!("trespass-file-copy-{}", std::process::id()));
+    fs::create_dir(&folder).unwrap();
+    let (from, to) = (folder.join("from"), folder.join("to"));
+    for len in [0, 1, 262_144, 5_000_001] {
+        let bytes: Vec<u8> = (0..len as u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+        fs::write(&from, &bytes).unwrap();
+        let (server, addr) = server("file_copy", &["receive", "127.0.0.1:0", to.to_str().unwrap()]);
+        let text = client("file_copy", &["send", &addr, from.to_str().unwrap()]).ok().unwrap();
+        assert!(text.starts_with(&format!("sent {len} bytes in ")) && text.ends_with("over TCP\n"), "{text}");
+        server.finish().unwrap().ok().unwrap();
+        assert!(fs::read(&to).unwrap() == bytes, "{len} bytes");
+    }
+    fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn what_is_wrong_takes_one_line() {
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    for name in ["hello", "echo"] {
+        let line = client(name, &["client", &nobody]).error(2).unwrap();
+        assert!(line.contains(&nobody) && line.contains("refused"), "{name}: {line}");
+    }
+    let line = client("file_copy", &["send", &nobody, "/nonexistent/file"]).error(2).unwrap();
+    assert!(line.contains("/nonexistent/file"), "{line}");
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = taken.local_addr().unwrap().to_string();
+    let line = client("hello", &["server", &addr]).error(2).unwrap();
+    assert!(line.contains(&addr) && line.contains("ss -ltnp"), "{line}");
+}
