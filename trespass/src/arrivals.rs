@@ -1,0 +1,164 @@
+//! Handshakes that are under way on a thread that does other things: a listener's, or a worker's.
+//!
+//! Each costs one socket and one message's memory, and there are only so many. When there is no room for one more, the one that has
+//! taken longest makes room, if it has had its chance: whoever is slow, or means no good, keeps nobody out.
+
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use mio::net::TcpStream;
+use mio::{Interest, Registry, Token};
+
+use crate::builder::Config;
+use crate::drivers::Path;
+use crate::error::ConnectError;
+use crate::handshake::{Attempt, Bootstrap};
+use crate::lane::Lane;
+use crate::pool::Pool;
+use crate::wire::Kind;
+
+/// How long each may take whoever else comes.
+const CHANCE: Duration = Duration::from_millis(200);
+
+/// How often it is looked at once whether data comes through by RDMA, and how long it is waited between two looks after that.
+const LOOKS: u32 = 200;
+const NAP: Duration = Duration::from_millis(1);
+
+/// A handshake that is under way.
+pub(crate) struct Arrival {
+    socket: TcpStream,
+    peer: SocketAddr,
+    kind: Kind,
+    began: Instant,
+    /// `None`: TCP is not yet connected.
+    shaking: Option<Bootstrap<Path>>,
+    /// How often it was looked whether data comes through by RDMA, and when to look again.
+    looks: u32,
+    look_at: Option<Instant>,
+}
+
+impl Arrival {
+    /// Of a client that was accepted.
+    pub(crate) fn accepted(
+        socket: std::net::TcpStream,
+        peer: SocketAddr,
+        kind: Kind,
+        config: &Config,
+        pool: &Pool,
+    ) -> io::Result<Self> {
+        let began = Instant::now();
+        config.prepare(&socket)?;
+        socket.set_nonblocking(true)?;
+        let (terms, path) = config.offer(kind, socket.local_addr()?, pool);
+        let shaking = Some(Bootstrap::server(terms, path, began));
+        Ok(Self { socket: TcpStream::from_std(socket), peer, kind, began, shaking, looks: 0, look_at: None })
+    }
+
+    /// Of a client of one's own.
+    pub(crate) fn connecting(peer: SocketAddr, kind: Kind) -> io::Result<Self> {
+        Ok(Self {
+            socket: TcpStream::connect(peer)?,
+            peer,
+            kind,
+            began: Instant::now(),
+            shaking: None,
+            looks: 0,
+            look_at: None,
+        })
+    }
+
+    pub(crate) fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// When it has had its chance.
+    pub(crate) fn chance(&self) -> Instant {
+        self.began + CHANCE
+    }
+
+    /// When to go on with it in any case.
+    pub(crate) fn deadline(&mut self, config: &Config) -> Instant {
+        match &mut self.shaking {
+            Some(shaking) => {
+                let deadline = shaking.wants().deadline;
+                self.look_at.map_or(deadline, |look_at| look_at.min(deadline))
+            }
+            None => self.began + config.handshake_deadline,
+        }
+    }
+
+    /// When to look whether data comes through by RDMA, if that is what it waits for.
+    pub(crate) fn look_at(&self) -> Option<Instant> {
+        self.look_at
+    }
+
+    pub(crate) fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
+        registry.register(&mut self.socket, token, Interest::READABLE | Interest::WRITABLE)
+    }
+
+    pub(crate) fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
+        registry.deregister(&mut self.socket)
+    }
+
+    /// Goes on as far as it can without waiting.
+    pub(crate) fn progress(
+        &mut self,
+        config: &Config,
+        pool: &Pool,
+        now: Instant,
+    ) -> Poll<io::Result<Agreement>> {
+        let address = self.peer;
+        if self.shaking.is_none() {
+            match self.connect(config, pool, now) {
+                Poll::Ready(Ok(())) => (),
+                Poll::Ready(Err(source)) => {
+                    return Poll::Ready(Err(ConnectError::Tcp { address, source }.into()));
+                }
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+        let Some(shaking) = &mut self.shaking else { return Poll::Pending };
+        let result = shaking.progress(&mut self.socket);
+        self.look_at = None;
+        if result.is_pending() && shaking.wants().path {
+            // Usually it takes microseconds.
+            self.look_at = Some(if self.looks < LOOKS { now } else { now + NAP });
+            self.looks += 1;
+        }
+        result.map(|result| {
+            result.map(Agreement).map_err(|source| ConnectError::Handshake { address, source }.into())
+        })
+    }
+
+    /// Sees whether TCP is connected by now.
+    fn connect(&mut self, config: &Config, pool: &Pool, now: Instant) -> Poll<io::Result<()>> {
+        if let Some(error) = self.socket.take_error()? {
+            return Poll::Ready(Err(error));
+        }
+        match self.socket.peer_addr() {
+            Ok(_) => (),
+            Err(error) if error.kind() == ErrorKind::NotConnected => {
+                let late = now >= self.began + config.handshake_deadline;
+                return if late { Poll::Ready(Err(ErrorKind::TimedOut.into())) } else { Poll::Pending };
+            }
+            Err(error) => return Poll::Ready(Err(error)),
+        }
+        self.socket.set_nodelay(true)?;
+        let attempt = Attempt::first()?;
+        let (terms, path) = config.offer(self.kind, self.socket.local_addr()?, pool);
+        self.shaking = Some(Bootstrap::client(terms, attempt, path, self.began));
+        Poll::Ready(Ok(()))
+    }
+
+    /// Makes a connection of it. It is not registered any more.
+    pub(crate) fn finish(self, agreement: Agreement, config: &Config, pool: &Pool) -> io::Result<Lane> {
+        let socket = std::net::TcpStream::from(self.socket);
+        config.prepare(&socket)?;
+        Lane::new(socket, agreement.0, config, pool)
+    }
+}
+
+/// What both sides have agreed on.
+pub(crate) struct Agreement(crate::handshake::Established<Path>);

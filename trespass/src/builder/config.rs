@@ -1,0 +1,178 @@
+//! A configuration: every parameter with its start value. Only [`Builder::build`](super::Builder::build) makes one for use.
+
+use std::time::Duration;
+
+use crate::environment::{DeviceName, TRANSPORT};
+use crate::handshake::{Cause, Terms, Unavailable};
+use crate::wire::{Features, Kind, Limits, MINOR, Policy};
+
+const MIB: usize = 1 << 20;
+
+/// What [`Builder::build`](super::Builder::build) has found to be consistent. It can be used for any number of connections and listeners.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    // Frames and messages.
+    pub(crate) slot_size: u32,
+    pub(crate) rx_slots: u32,
+    pub(crate) reserve: u32,
+    pub(crate) eager_max: u32,
+    pub(crate) max_msg: u64,
+    pub(crate) rcvbuf: usize,
+    pub(crate) sndbuf: usize,
+    pub(crate) coalescing: bool,
+    pub(crate) inline: u32,
+    // Rendezvous.
+    pub(crate) rendezvous: bool,
+    pub(crate) max_rts: u16,
+    pub(crate) rd_atomic: u8,
+    pub(crate) read_piece: u32,
+    pub(crate) staged_block: u32,
+    pub(crate) registrations: usize,
+    // Memory.
+    pub(crate) pool_initial: usize,
+    pub(crate) pool_prewarm: usize,
+    pub(crate) pool_max: usize,
+    pub(crate) pool_high_water: u8,
+    pub(crate) huge_pages: bool,
+    pub(crate) shared_receive: Option<SharedReceive>,
+    // Which way.
+    pub(crate) policy: Policy,
+    pub(crate) policy_of_environment: bool,
+    pub(crate) device: Option<DeviceName>,
+    pub(crate) gid_index: Option<u8>,
+    pub(crate) path_mtu: Option<u16>,
+    pub(crate) traffic_class: u8,
+    pub(crate) service_level: u8,
+    pub(crate) hop_limit: u8,
+    pub(crate) ack_timeout: u8,
+    pub(crate) retry_count: u8,
+    pub(crate) rnr_retry: u8,
+    pub(crate) min_rnr_timer: u8,
+    // Time.
+    pub(crate) probe_timeout: Duration,
+    pub(crate) handshake_deadline: Duration,
+    pub(crate) linger: Duration,
+    pub(crate) keepalive: Option<Duration>,
+    pub(crate) spin: Duration,
+    pub(crate) trace_interval: Option<Duration>,
+    // Listening, and what the peer is told.
+    pub(crate) backlog: u32,
+    pub(crate) bind_patience: Duration,
+    pub(crate) user_data: Vec<u8>,
+}
+
+/// A receive queue that connections share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SharedReceive {
+    pub(crate) slots: u32,
+    pub(crate) connections: u32,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            slot_size: 8 << 10,
+            rx_slots: 64,
+            reserve: 2,
+            eager_max: 64 << 10,
+            max_msg: Limits::MAX_MSG,
+            rcvbuf: MIB,
+            sndbuf: MIB,
+            coalescing: true,
+            inline: 256,
+            rendezvous: true,
+            max_rts: 16,
+            rd_atomic: 16,
+            read_piece: 1 << 20,
+            staged_block: 256 << 10,
+            registrations: 64 * MIB,
+            pool_initial: 64 * MIB,
+            pool_prewarm: 4 * MIB,
+            pool_max: 1024 * MIB,
+            pool_high_water: 80,
+            huge_pages: false,
+            shared_receive: None,
+            policy: Policy::Auto,
+            policy_of_environment: false,
+            device: None,
+            gid_index: None,
+            path_mtu: None,
+            traffic_class: 0,
+            service_level: 0,
+            hop_limit: 64,
+            ack_timeout: 14,
+            retry_count: 7,
+            rnr_retry: 7,
+            min_rnr_timer: 12,
+            probe_timeout: Duration::from_millis(300),
+            handshake_deadline: Duration::from_secs(5),
+            linger: Duration::from_secs(1),
+            keepalive: Some(Duration::from_secs(5)),
+            spin: Duration::from_micros(20),
+            trace_interval: Some(Duration::from_secs(20)),
+            backlog: 1024,
+            bind_patience: Duration::ZERO,
+            user_data: Vec::new(),
+        }
+    }
+}
+
+impl Config {
+    /// What this side brings to a handshake.
+    pub(crate) fn terms(&self, kind: Kind) -> Terms {
+        let mut features = Features::default();
+        for (wanted, feature) in [
+            (self.rendezvous, Features::READ),
+            (self.coalescing, Features::COALESCE),
+            (self.shared_receive.is_some(), Features::SHARED_RECEIVE),
+        ] {
+            if wanted {
+                features = features.with(feature);
+            }
+        }
+        Terms {
+            kind,
+            policy: self.policy,
+            features,
+            limits: self.limits(),
+            user_data: self.user_data.clone(),
+            probe_timeout: self.probe_timeout,
+            deadline: self.handshake_deadline,
+            minor: MINOR,
+        }
+    }
+
+    /// What this side can take.
+    pub(crate) fn limits(&self) -> Limits {
+        Limits {
+            slot_size: self.slot_size,
+            rx_slots: self.rx_slots,
+            eager_max: self.eager_max,
+            max_rts: self.max_rts,
+            rd_atomic_in: self.rd_atomic,
+            rd_atomic_out: self.rd_atomic,
+            max_msg: self.max_msg,
+        }
+    }
+
+    /// Why no data path is even looked for, if that is so.
+    pub(crate) fn without_rdma(&self) -> Option<Unavailable> {
+        if self.policy == Policy::TcpOnly {
+            let detail = if self.policy_of_environment { format!("{TRANSPORT}=tcp") } else { String::new() };
+            return Some(Unavailable::new(Cause::TcpOnly, detail));
+        }
+        (!cfg!(feature = "rdma")).then(|| Unavailable::new(Cause::BuiltWithout, ""))
+    }
+
+    /// Bytes of the receive slots: of one connection, or of all that share them.
+    pub(crate) fn receive_bytes(&self) -> u64 {
+        let slots = self.shared_receive.map_or(self.rx_slots, |shared| shared.slots);
+        u64::from(slots) * u64::from(self.slot_size)
+    }
+}
+
+/// The least pool that one connection can live on: its receive slots, as many again to send from, and one block for rendezvous.
+pub(super) fn least_pool(config: &Config) -> u64 {
+    let sending = u64::from(config.rx_slots) * u64::from(config.slot_size);
+    config.receive_bytes() + sending + u64::from(config.staged_block)
+}

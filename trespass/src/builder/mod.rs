@@ -1,0 +1,209 @@
+//! Every parameter, and what is refused.
+
+mod check;
+mod config;
+
+#[cfg(test)]
+pub(crate) mod tests;
+
+use std::time::Duration;
+
+pub use config::Config;
+pub(crate) use config::SharedReceive;
+
+use crate::environment::{DeviceName, Environment};
+use crate::error::ConfigError;
+use crate::wire::Policy;
+
+/// All parameters of connections and listeners. Every one has a start value that suits most programs.
+///
+/// A wrong configuration is refused here, not when it is used: [`build`](Self::build) names the parameter, its value, the bound, and
+/// what to do.
+///
+/// ```
+/// use std::time::Duration;
+/// use trespass::{Builder, Policy};
+///
+/// let config = Builder::new()
+///     .policy(Policy::TcpOnly)
+///     .linger(Duration::from_secs(3))
+///     .build()?;
+/// let error = Builder::new().rx_slots(4).build().unwrap_err();
+/// assert_eq!(error.parameter(), "rx_slots");
+/// # let _ = config;
+/// # Ok::<(), trespass::ConfigError>(())
+/// ```
+///
+/// # The environment
+///
+/// A person can override a program's choice: `TRESPASS_DEV` (`NAME` or `NAME:PORT`), `TRESPASS_GID_INDEX`, and `TRESPASS_TRANSPORT`
+/// (`auto`, `rdma` or `tcp`). `TRESPASS_LOG` (`off`, `error`, `warn`, `info`, `debug` or `trace`) writes what happens to the standard
+/// error output, if the program has no `tracing` subscriber of its own by then. A value that cannot be is an error, too.
+#[derive(Clone, Debug, Default)]
+pub struct Builder {
+    config: Config,
+    device: Option<String>,
+}
+
+/// Methods that set the field of their name.
+macro_rules! setters {
+    ($($(#[$doc:meta])* $name:ident: $type:ty;)*) => {
+        impl Builder {
+            $(
+                $(#[$doc])*
+                #[must_use]
+                pub fn $name(mut self, $name: $type) -> Self {
+                    self.config.$name = $name;
+                    self
+                }
+            )*
+        }
+    };
+}
+
+setters! {
+    /// Bytes of a receive slot, and so of the longest frame: a power of two from 512 to 64 KiB. Start value: 8 KiB.
+    slot_size: u32;
+    /// Receive slots of a connection: 16 to 32768. Times [`slot_size`](Self::slot_size) it is the memory of an idle connection. Start
+    /// value: 64.
+    rx_slots: u32;
+    /// Slots of the peer's that only control frames may use: 2 up to a quarter of [`rx_slots`](Self::rx_slots). Start value: 2.
+    reserve: u32;
+    /// Messages above this are read by the receiver out of the sender's memory, where RDMA carries them. Start value: 64 KiB.
+    eager_max: u32;
+    /// The longest message that is taken or sent: up to 1 GiB, which is the start value.
+    max_msg: u64;
+    /// Bytes that are taken in before the program reads them. Above it the peer has to wait. Start value: 1 MiB.
+    rcvbuf: usize;
+    /// Bytes that a program may write before they are sent. Above it the program has to wait. Start value: 1 MiB.
+    sndbuf: usize;
+    /// Whether several short messages may share a frame while others are in flight. Start value: yes.
+    coalescing: bool;
+    /// Messages up to this are given to the device with the request, if it can do that; it need not read them itself. Start value: 256.
+    inline: u32;
+    /// Whether the receiver may read long messages out of the sender's memory. Start value: yes.
+    rendezvous: bool;
+    /// Long messages that may wait to be read at a time: 1 to 1024. Start value: 16.
+    max_rts: u16;
+    /// RDMA READs in flight at a time, each way; less, if the device can do less. Start value: 16.
+    rd_atomic: u8;
+    /// Bytes of one RDMA READ: a multiple of 4 KiB up to 1 MiB, which is the start value.
+    read_piece: u32;
+    /// Bytes of the pieces into which a long message is copied if it is not registered: a power of two from
+    /// [`slot_size`](Self::slot_size), and from 4 KiB, to 1 MiB. Start value: 256 KiB.
+    staged_block: u32;
+    /// Bytes of programs' memory that may stay registered between messages. Start value: 64 MiB. Nothing is registered but the pool so
+    /// far, so this changes nothing yet.
+    registrations: usize;
+    /// Bytes that the pool allocates at once. Start value: 64 MiB.
+    pool_initial: usize;
+    /// Bytes of them that are touched and registered before the first use: at most [`pool_initial`](Self::pool_initial). Start value:
+    /// 4 MiB.
+    pool_prewarm: usize;
+    /// Bytes that the pool never exceeds: at least 8 MiB. When it is empty, senders wait. Start value: 1 GiB.
+    pool_max: usize;
+    /// Percent of [`pool_max`](Self::pool_max) at which the pool tells of it: 1 to 100. Start value: 80.
+    pool_high_water: u8;
+    /// Whether the pool asks for huge pages. Start value: no.
+    huge_pages: bool;
+    /// Whether RDMA may, must or must not be used. `TRESPASS_TRANSPORT` goes before it. Start value: [`Policy::Auto`].
+    policy: Policy;
+    /// Which entry of the port's GID table is used; `None` is the one that is the socket's address. `TRESPASS_GID_INDEX` goes before it.
+    gid_index: Option<u8>;
+    /// The path's MTU: 256, 512, 1024, 2048 or 4096; `None` is the lesser one of both ports'.
+    path_mtu: Option<u16>;
+    /// The traffic class, of which the upper six bits are the DSCP. Start value: 0.
+    traffic_class: u8;
+    /// The service level (InfiniBand), or the priority: 0 to 15. Start value: 0.
+    service_level: u8;
+    /// Routers that a packet may pass: at least 1. Start value: 64.
+    hop_limit: u8;
+    /// How long the device waits for an acknowledgement, as the verbs have it: 4.096 us times 2 to this power; 1 to 22. Start value: 14
+    /// (67 ms).
+    ack_timeout: u8;
+    /// How often the device tries again: 0 to 7. Start value: 7.
+    retry_count: u8;
+    /// How often it tries again where no receive is posted: 0 to 7, and 7 is without end. In normal operation that never happens. Start
+    /// value: 7.
+    rnr_retry: u8;
+    /// How long it then waits, as the verbs have it: 0 to 31. Start value: 12 (0.64 ms).
+    min_rnr_timer: u8;
+    /// How long the data path may take to prove itself before TCP is used: at least 1 ms, less than
+    /// [`handshake_deadline`](Self::handshake_deadline). Start value: 300 ms.
+    probe_timeout: Duration;
+    /// How long a connection may take to come about: 10 ms to 10 minutes. Start value: 5 s.
+    handshake_deadline: Duration;
+    /// How long closing may wait for what is not yet sent: up to an hour. Start value: 1 s.
+    linger: Duration;
+    /// How long a connection may be silent before it is tried: 100 ms to a day; `None` is never. Start value: 5 s.
+    keepalive: Option<Duration>;
+    /// How long a waiting thread looks for completions before it sleeps: up to 1 s. Start value: 20 us. It sleeps at
+    /// once so far, so this changes nothing yet.
+    spin: Duration;
+    /// How often the state of connections is summed up in the trace: at least 1 s; `None` is never. Start value: 20 s.
+    trace_interval: Option<Duration>;
+    /// Clients that may wait to be accepted: 1 to 65535; the system may lower it. Start value: 1024.
+    backlog: u32;
+    /// How long to try again to listen at a port that is taken: up to an hour. Start value: not at all.
+    bind_patience: Duration;
+}
+
+impl Builder {
+    /// Everything at its start value.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The device, `NAME` or `NAME:PORT`, instead of the one with the socket's address. `TRESPASS_DEV` goes before it.
+    #[must_use]
+    pub fn device(mut self, device: impl Into<String>) -> Self {
+        self.device = Some(device.into());
+        self
+    }
+
+    /// Lets all connections of a worker share so many receive slots, and admits so many connections at a time. An idle connection then
+    /// costs hardly any memory. The windows of all of them together, [`rx_slots`](Self::rx_slots) each, must not exceed the slots, so
+    /// that a peer never finds none.
+    #[must_use]
+    pub fn shared_receive(mut self, slots: u32, connections: u32) -> Self {
+        self.config.shared_receive = Some(SharedReceive { slots, connections });
+        self
+    }
+
+    /// Bytes that the peer's program gets to know with the connection: up to 1024.
+    #[must_use]
+    pub fn user_data(mut self, user_data: impl Into<Vec<u8>>) -> Self {
+        self.config.user_data = user_data.into();
+        self
+    }
+
+    /// Checks everything, with what the environment says.
+    ///
+    /// # Errors
+    ///
+    /// A parameter is out of its range, or does not go together with another, or a variable of the environment has a value that it cannot
+    /// have.
+    pub fn build(self) -> Result<Config, ConfigError> {
+        let environment = Environment::of_process()?;
+        if let Some(level) = environment.log {
+            crate::log::begin(level);
+        }
+        self.build_in(&environment)
+    }
+
+    /// As [`Self::build`], in this environment.
+    pub(crate) fn build_in(self, environment: &Environment) -> Result<Config, ConfigError> {
+        let Self { mut config, device } = self;
+        config.device = device.map(|text| DeviceName::parse("device", &text)).transpose()?;
+        if let Some(device) = &environment.device {
+            config.device = Some(device.clone());
+        }
+        config.gid_index = environment.gid_index.or(config.gid_index);
+        if let Some(policy) = environment.transport {
+            config.policy = policy;
+            config.policy_of_environment = true;
+        }
+        check::check(&config)?;
+        Ok(config)
+    }
+}

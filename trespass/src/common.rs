@@ -1,0 +1,199 @@
+//! The calls that [`Stream`](crate::Stream) and [`SeqPacket`](crate::SeqPacket) have in common.
+
+macro_rules! common {
+    ($type:ident) => {
+        impl $type {
+            /// The peer's address.
+            ///
+            /// # Errors
+            ///
+            /// None: it is a result as [`std::net`] has it.
+            pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+                Ok(self.0.lane.about.peer)
+            }
+
+            /// This side's address.
+            ///
+            /// # Errors
+            ///
+            /// None: it is a result as [`std::net`] has it.
+            pub fn local_addr(&self) -> io::Result<SocketAddr> {
+                Ok(self.0.lane.about.local)
+            }
+
+            /// What carries the connection.
+            #[must_use]
+            pub fn transport(&self) -> Transport {
+                self.0.lane.about.transport()
+            }
+
+            /// Why it is not RDMA that carries it, if it is not.
+            #[must_use]
+            pub fn fallback_reason(&self) -> Option<&FallbackReason> {
+                self.0.lane.about.fallback.as_ref()
+            }
+
+            /// What the connection has done so far.
+            #[must_use]
+            pub fn stats(&self) -> Stats {
+                self.0.lane.stats()
+            }
+
+            /// The pool that its memory comes from.
+            #[must_use]
+            pub fn pool(&self) -> &Pool {
+                &self.0.lane.pool
+            }
+
+            /// Ends one direction, or both. What was written still goes out, and the peer sees the end behind it; what the peer goes
+            /// on sending after the end of this side's reading is thrown away.
+            ///
+            /// # Errors
+            ///
+            /// None: it is a result as [`std::net`] has it.
+            pub fn shutdown(&mut self, how: Shutdown) -> io::Result<()> {
+                let connection = &mut self.0.lane.connection;
+                if matches!(how, Shutdown::Write | Shutdown::Both) {
+                    connection.shutdown_write();
+                }
+                if matches!(how, Shutdown::Read | Shutdown::Both) {
+                    connection.shutdown_read();
+                }
+                self.0.changed();
+                Ok(())
+            }
+
+            /// Whether calls return [`WouldBlock`](io::ErrorKind::WouldBlock) instead of waiting.
+            ///
+            /// # Errors
+            ///
+            /// None: it is a result as [`std::net`] has it.
+            pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
+                self.0.patience.set_nonblocking(nonblocking);
+                Ok(())
+            }
+
+            /// How long a call waits for something to arrive; `None` is for ever. When the time is up it fails as one of [`std::net`] does.
+            ///
+            /// # Errors
+            ///
+            /// A time of zero is refused.
+            pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+                self.0.patience.set(Side::Read, timeout)
+            }
+
+            /// What [`set_read_timeout`](Self::set_read_timeout) has set.
+            ///
+            /// # Errors
+            ///
+            /// None: it is a result as [`std::net`] has it.
+            pub fn read_timeout(&self) -> io::Result<Option<Duration>> {
+                Ok(self.0.patience.get(Side::Read))
+            }
+
+            /// How long a call waits for room; `None` is for ever.
+            ///
+            /// # Errors
+            ///
+            /// A time of zero is refused.
+            pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+                self.0.patience.set(Side::Write, timeout)
+            }
+
+            /// What [`set_write_timeout`](Self::set_write_timeout) has set.
+            ///
+            /// # Errors
+            ///
+            /// None: it is a result as [`std::net`] has it.
+            pub fn write_timeout(&self) -> io::Result<Option<Duration>> {
+                Ok(self.0.patience.get(Side::Write))
+            }
+
+            /// How long dropping may wait until what was written is on its way. Zero resets the connection at once; `None` is what the
+            /// configuration says.
+            ///
+            /// # Errors
+            ///
+            /// None: it is a result as [`std::net`] has it.
+            pub fn set_linger(&self, linger: Option<Duration>) -> io::Result<()> {
+                self.0.linger.set(linger.unwrap_or_else(|| self.0.lane.linger()));
+                Ok(())
+            }
+
+            /// Takes in what has arrived, sends what is left to send, and says what calls would find.
+            ///
+            /// # Errors
+            ///
+            /// The system does not say what has arrived. A connection that has failed is no error here: it is readable and writable, and
+            /// the calls say why.
+            pub fn readiness(&mut self) -> io::Result<Readiness> {
+                self.0.readiness()
+            }
+
+            /// What the program waits for: for nothing else does the [descriptor](#impl-AsFd-for-Stream) become readable for long. At
+            /// first it is both.
+            pub fn set_interest(&mut self, interest: Readiness) {
+                self.0.set_interest(interest);
+            }
+
+            /// A block of the connection's pool, of at least so many bytes, to be filled and given to
+            /// [`send_buf`](Self::send_buf). What is in it at first is left from others.
+            ///
+            /// # Errors
+            ///
+            /// [`WouldBlock`](io::ErrorKind::WouldBlock): the pool has none now; drop some, or wait.
+            /// [`InvalidInput`](io::ErrorKind::InvalidInput): no block is that large.
+            pub fn buffer(&self, len: usize) -> io::Result<Block> {
+                crate::buffers::take(&self.0.lane.pool, len)
+            }
+
+            /// Sends the first `len` bytes of a block without a copy. It comes back by [`completion`](Self::completion).
+            ///
+            /// # Errors
+            ///
+            /// As a write; the block comes back with the error.
+            pub fn send_buf(&mut self, block: Block, len: usize) -> Result<Ticket, SendRefused> {
+                let mut block = Some(block);
+                let taken = self.0.call(Side::Write, |lane| lane.send_block(&mut block, len));
+                match (taken, block) {
+                    (Ok(ticket), _) => Ok(ticket),
+                    (Err(error), Some(block)) => Err(SendRefused { error, block }),
+                    (Err(error), None) => unreachable!("a block that was taken was refused: {error}"),
+                }
+            }
+
+            /// A block that was lent and has come back. They come with other calls; this one does not wait, nor look for more.
+            pub fn completion(&mut self) -> Option<Completion> {
+                self.0.lane.completion()
+            }
+        }
+
+        /// The descriptor to wait for, with `poll`, `epoll`, kqueue or what is built on them. It is not the socket's: nothing is to be
+        /// done with it but to wait until it is *readable*.
+        ///
+        /// It is readable when there is something to read, or, after a call to write was refused, when there is room; never
+        /// writable. It may also be readable for nothing, so the connection should be in non-blocking mode. Level-triggered or
+        /// edge-triggered: when it is, make the calls that the program is interested in until they would block.
+        #[cfg(unix)]
+        impl std::os::fd::AsFd for $type {
+            fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+                self.0.descriptor()
+            }
+        }
+
+        #[cfg(unix)]
+        impl std::os::fd::AsRawFd for $type {
+            fn as_raw_fd(&self) -> std::os::fd::RawFd {
+                self.0.descriptor().as_raw_fd()
+            }
+        }
+
+        impl fmt::Debug for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!(stringify!($type), "({})"), self.0.lane.about)
+            }
+        }
+    };
+}
+
+pub(crate) use common;

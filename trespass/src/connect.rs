@@ -1,0 +1,220 @@
+//! From a configuration to connections and listeners.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
+
+use crate::builder::{Builder, Config};
+use crate::drivers::Path;
+use crate::error::{AcceptError, ConnectError};
+use crate::handshake::{Attempt, Bootstrap, Terms, Unavailable};
+use crate::lane::Lane;
+use crate::listener::Listener;
+use crate::pool::{HugePages, Pool, PoolConfig};
+use crate::seq_packet::SeqPacket;
+use crate::stream::Stream;
+use crate::wire::Kind;
+
+/// How long to wait at first before it is tried again to listen at a port that is taken, and at most.
+const FIRST_NAP: Duration = Duration::from_millis(10);
+const LONGEST_NAP: Duration = Duration::from_secs(1);
+
+impl Builder {
+    /// Connects a stream: [`build`](Self::build), then [`Config::connect`].
+    ///
+    /// # Errors
+    ///
+    /// As both.
+    pub fn connect(self, addr: impl ToSocketAddrs) -> io::Result<Stream> {
+        self.build()?.connect(addr)
+    }
+
+    /// Connects for messages: [`build`](Self::build), then [`Config::connect_seq_packet`].
+    ///
+    /// # Errors
+    ///
+    /// As both.
+    pub fn connect_seq_packet(self, addr: impl ToSocketAddrs) -> io::Result<SeqPacket> {
+        self.build()?.connect_seq_packet(addr)
+    }
+
+    /// Listens: [`build`](Self::build), then [`Config::bind`].
+    ///
+    /// # Errors
+    ///
+    /// As both.
+    pub fn bind(self, addr: impl ToSocketAddrs) -> io::Result<Listener> {
+        self.build()?.bind(addr)
+    }
+}
+
+impl Config {
+    /// Connects a stream with the first of the addresses that takes it.
+    ///
+    /// # Errors
+    ///
+    /// A [`ConnectError`], as an [`io::Error`] of the kind that [`std::net`] gives: the address names no host, nobody listens there, or
+    /// not a program of this protocol, or there is no RDMA and it is required.
+    pub fn connect(&self, addr: impl ToSocketAddrs) -> io::Result<Stream> {
+        Stream::new(self.lane(addr, Kind::Stream)?)
+    }
+
+    /// Connects for messages with the first of the addresses that takes it.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](Self::connect).
+    pub fn connect_seq_packet(&self, addr: impl ToSocketAddrs) -> io::Result<SeqPacket> {
+        SeqPacket::new(self.lane(addr, Kind::SeqPacket)?)
+    }
+
+    /// Listens at the first of the addresses that can be listened at.
+    ///
+    /// # Errors
+    ///
+    /// An [`AcceptError`], as an [`io::Error`] of the kind that [`std::net`] gives.
+    pub fn bind(&self, addr: impl ToSocketAddrs) -> io::Result<Listener> {
+        Listener::new(self.listen(addr)?, self)
+    }
+
+    fn lane(&self, addr: impl ToSocketAddrs, kind: Kind) -> io::Result<Lane> {
+        let pool = pool_of(self)?;
+        let mut last = None;
+        for address in addr.to_socket_addrs().map_err(ConnectError::Resolve)? {
+            match self.lane_to(address, kind, &pool) {
+                Ok(lane) => return Ok(lane),
+                Err(error) => last = Some(error),
+            }
+        }
+        Err(last.unwrap_or_else(no_address))
+    }
+
+    fn lane_to(&self, address: SocketAddr, kind: Kind, pool: &Pool) -> io::Result<Lane> {
+        let began = Instant::now();
+        let socket = TcpStream::connect_timeout(&address, self.handshake_deadline)
+            .and_then(|socket| self.prepare(&socket).map(|()| socket))
+            .map_err(|source| ConnectError::Tcp { address, source })?;
+        let (terms, path) = self.offer(kind, socket.local_addr()?, pool);
+        let shaking = Bootstrap::client(terms, Attempt::first()?, path, began);
+        let established =
+            shaking.run(&socket).map_err(|source| ConnectError::Handshake { address, source })?;
+        socket.set_nonblocking(true)?;
+        Lane::new(socket, established, self, pool)
+    }
+
+    /// A socket that listens, and does not block.
+    pub(crate) fn listen(&self, addr: impl ToSocketAddrs) -> io::Result<TcpListener> {
+        let until = Instant::now() + self.bind_patience;
+        let addresses: Vec<SocketAddr> = addr.to_socket_addrs()?.collect();
+        let mut nap = FIRST_NAP;
+        loop {
+            let mut last = None;
+            for address in &addresses {
+                match self.listen_at(*address) {
+                    Ok(listener) => return Ok(listener),
+                    Err(source) => last = Some(AcceptError::Bind { address: *address, source }),
+                }
+            }
+            let error = last.map_or_else(no_address, io::Error::from);
+            let left = until.saturating_duration_since(Instant::now());
+            if error.kind() != io::ErrorKind::AddrInUse || left.is_zero() {
+                return Err(error);
+            }
+            tracing::info!(%error, "trying again in {nap:?}");
+            thread::sleep(nap.min(left));
+            nap = (nap * 2).min(LONGEST_NAP);
+        }
+    }
+
+    fn listen_at(&self, address: SocketAddr) -> io::Result<TcpListener> {
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+        // Elsewhere this would take the port away from whoever has it.
+        #[cfg(unix)]
+        socket.set_reuse_address(true)?;
+        socket.bind(&address.into())?;
+        socket.listen(i32::try_from(self.backlog).unwrap_or(i32::MAX))?;
+        socket.set_nonblocking(true)?;
+        Ok(socket.into())
+    }
+
+    /// What every connection's socket is set to.
+    pub(crate) fn prepare(&self, socket: &TcpStream) -> io::Result<()> {
+        socket.set_nodelay(true)?;
+        if let Some(idle) = self.keepalive {
+            // The system counts in seconds.
+            let idle = idle.max(Duration::from_secs(1));
+            SockRef::from(socket)
+                .set_tcp_keepalive(&TcpKeepalive::new().with_time(idle).with_interval(idle))?;
+        }
+        Ok(())
+    }
+
+    /// What this side brings to the handshake over a socket with that address, and what RDMA can do for that.
+    pub(crate) fn offer(
+        &self,
+        kind: Kind,
+        local: SocketAddr,
+        pool: &Pool,
+    ) -> (Terms, Result<Path, Unavailable>) {
+        let mut terms = self.terms(kind);
+        let path = match self.without_rdma() {
+            Some(reason) => Err(reason),
+            None => self.path(&mut terms, local, pool),
+        };
+        (terms, path)
+    }
+
+    #[cfg(feature = "rdma")]
+    fn path(&self, terms: &mut Terms, local: SocketAddr, pool: &Pool) -> Result<Path, Unavailable> {
+        use crate::drivers::rc::{Parameters, find};
+        use crate::handshake::Cause;
+
+        let refused = |error: &dyn std::fmt::Display| Unavailable::new(Cause::Resources, error.to_string());
+        let place = find(local, self.device.as_ref(), self.gid_index)?;
+        pool.register(place.device.domain()).map_err(|error| refused(&error))?;
+        place.limit(&mut terms.limits);
+        Ok(Path::new(place, Parameters::of(self), pool.clone()))
+    }
+
+    #[cfg(not(feature = "rdma"))]
+    fn path(&self, _: &mut Terms, _: SocketAddr, _: &Pool) -> Result<Path, Unavailable> {
+        Err(Unavailable::new(crate::handshake::Cause::BuiltWithout, ""))
+    }
+
+    fn pool_config(&self) -> PoolConfig {
+        PoolConfig {
+            slot_size: self.slot_size as usize,
+            initial: self.pool_initial,
+            prewarm: self.pool_prewarm,
+            max: self.pool_max,
+            high_water: self.pool_high_water,
+            huge_pages: if self.huge_pages { HugePages::Wanted } else { HugePages::Never },
+        }
+    }
+}
+
+fn no_address() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidInput,
+        "the address names no host: there is nothing to connect with, or to listen at",
+    )
+}
+
+/// The process's pools: all connections whose configurations want the same pool share it.
+static POOLS: Mutex<Vec<(PoolConfig, Pool)>> = Mutex::new(Vec::new());
+
+/// The pool that a configuration wants.
+pub(crate) fn pool_of(config: &Config) -> io::Result<Pool> {
+    let wanted = config.pool_config();
+    let mut pools = POOLS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, pool)) = pools.iter().find(|(config, _)| *config == wanted) {
+        return Ok(pool.clone());
+    }
+    let pool = Pool::new(&wanted).map_err(|error| io::Error::new(io::ErrorKind::OutOfMemory, error))?;
+    pools.push((wanted, pool.clone()));
+    Ok(pool)
+}

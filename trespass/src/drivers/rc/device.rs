@@ -1,0 +1,289 @@
+//! Which device, which port, and under which address: as the socket's own address says, or as the program or the environment
+//! names it.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use sideway::ibverbs::connect::{ChoosePathError, FindAddressError, LocalPath};
+use sideway::ibverbs::device::{DeviceList, FindDeviceError, GetDeviceListError};
+use sideway::ibverbs::device_context::DeviceContext;
+use sideway::ibverbs::event::{AsyncElement, AsyncEventType, AsyncEvents};
+use sideway::ibverbs::protection_domain::ProtectionDomain;
+
+use crate::environment::DeviceName;
+use crate::handshake::{Cause, Unavailable};
+use crate::wire;
+
+/// How long an answer holds: many connections at once ask for the same address, and looking through all devices opens each.
+const HOLDS: Duration = Duration::from_secs(1);
+
+/// A device that this process has opened, for all of its connections.
+///
+/// It stays open as long as the process: pools are registered in its domain, and these outlive connections. One that has failed is
+/// [not used](Device::listen) for new connections, which open it anew.
+#[derive(Debug)]
+pub(crate) struct Device {
+    name: String,
+    context: DeviceContext,
+    domain: ProtectionDomain,
+    events: AsyncEvents,
+    pub(super) most: Most,
+}
+
+/// What a device can do at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Most {
+    /// Completions of a completion queue.
+    pub(super) completions: u32,
+    /// Work requests of one of a queue pair's queues.
+    pub(super) work_requests: u32,
+    /// READs that a queue pair answers at a time.
+    pub(super) reads_in: u8,
+    /// READs that a queue pair has under way at a time.
+    pub(super) reads_out: u8,
+}
+
+impl Device {
+    /// The domain in which the memory of its connections is registered.
+    pub(crate) fn domain(&self) -> &ProtectionDomain {
+        &self.domain
+    }
+
+    /// Its name.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether it is a software device, which may work only while it is polled.
+    pub(super) fn is_soft(&self) -> bool {
+        self.context.is_soft()
+    }
+
+    pub(super) fn context(&self) -> &DeviceContext {
+        &self.context
+    }
+
+    /// Reads what the device has said without being asked, and tells it on. What the cached answers were taken from is seen to.
+    pub(crate) fn listen(&self) {
+        known().listen(self);
+    }
+
+    fn open(context: DeviceContext) -> Result<Self, Unavailable> {
+        let resources = |error: &dyn std::fmt::Display| Unavailable::new(Cause::Resources, error.to_string());
+        let attr = context.query_device().map_err(|error| resources(&error))?;
+        let domain = context.alloc_pd().map_err(|error| resources(&error))?;
+        let events = context.async_events().map_err(|error| resources(&error))?;
+        let most = Most {
+            completions: u32::try_from(attr.max_cqe()).unwrap_or(0),
+            work_requests: u32::try_from(attr.max_qp_wr()).unwrap_or(0),
+            reads_in: attr.max_qp_rd_atom().clamp(0, 255) as u8,
+            reads_out: attr.max_qp_init_rd_atom().clamp(0, 255) as u8,
+        };
+        Ok(Self { name: context.name(), context, domain, events, most })
+    }
+}
+
+/// A port of an open device, and the address that it is used under.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    pub(crate) device: Arc<Device>,
+    pub(crate) path: LocalPath,
+}
+
+impl Place {
+    /// The device and the port, and why these, in words.
+    pub(crate) fn describe(&self) -> String {
+        format!("{} port {}, {}", self.device.name, self.path.port_num(), self.path.reason())
+    }
+
+    /// No more than the device can do. To be applied before the limits are told to the peer.
+    pub(crate) fn limit(&self, limits: &mut wire::Limits) {
+        limits.rd_atomic_in = limits.rd_atomic_in.min(self.device.most.reads_in);
+        limits.rd_atomic_out = limits.rd_atomic_out.min(self.device.most.reads_out);
+    }
+}
+
+/// What somebody looks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Wanted {
+    ip: IpAddr,
+    /// The interface of a link-local address.
+    scope: u32,
+    device: Option<DeviceName>,
+    gid_index: Option<u8>,
+}
+
+/// An answer.
+#[derive(Debug)]
+struct Known {
+    wanted: Wanted,
+    place: Place,
+    at: Instant,
+}
+
+#[derive(Debug)]
+struct AllKnown {
+    devices: Vec<Arc<Device>>,
+    places: Vec<Known>,
+}
+
+impl AllKnown {
+    /// Takes the device's events: after them an answer may be another, and a device that has failed is not used for new connections.
+    fn listen(&mut self, device: &Device) {
+        let mut failed = false;
+        loop {
+            let event = match device.events.try_next() {
+                Ok(Some(event)) => event,
+                Ok(None) => break,
+                Err(error) => {
+                    tracing::warn!(device = device.name, %error, "the device says nothing more");
+                    failed = true;
+                    break;
+                }
+            };
+            let (kind, element) = (event.event_type(), event.element());
+            tracing::info!(device = device.name, event = %kind, ?element, "the device reports");
+            failed |= kind == AsyncEventType::DeviceFatal;
+            if !matches!(element, AsyncElement::QueuePair { .. }) {
+                self.places.retain(|known| !std::ptr::eq(&*known.place.device, device));
+            }
+        }
+        if failed {
+            self.places.retain(|known| !std::ptr::eq(&*known.place.device, device));
+            self.devices.retain(|known| !std::ptr::eq(&**known, device));
+        }
+    }
+}
+
+fn known() -> MutexGuard<'static, AllKnown> {
+    static KNOWN: Mutex<AllKnown> = Mutex::new(AllKnown { devices: Vec::new(), places: Vec::new() });
+    KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Finds what serves the socket with the address `local`: the named device, if one is named, else the one whose port has the address.
+/// A GID index counts for either.
+pub(crate) fn find(
+    local: SocketAddr,
+    device: Option<&DeviceName>,
+    gid_index: Option<u8>,
+) -> Result<Place, Unavailable> {
+    let scope = match local {
+        SocketAddr::V6(local) => local.scope_id(),
+        SocketAddr::V4(_) => 0,
+    };
+    let wanted = Wanted { ip: local.ip().to_canonical(), scope, device: device.cloned(), gid_index };
+    // Whoever comes meanwhile waits for the answer instead of looking as well.
+    let mut known = known();
+    for device in known.devices.clone() {
+        known.listen(&device);
+    }
+    known.places.retain(|known| known.at.elapsed() < HOLDS);
+    if let Some(known) = known.places.iter().find(|known| known.wanted == wanted) {
+        return Ok(known.place.clone());
+    }
+    let list = DeviceList::new()?;
+    let place = match device {
+        Some(name) => named(&mut known.devices, &list, name, gid_index),
+        None => by_address(&mut known.devices, &list, local, gid_index),
+    }?;
+    known.places.push(Known { wanted, place: place.clone(), at: Instant::now() });
+    Ok(place)
+}
+
+fn named(
+    devices: &mut Vec<Arc<Device>>,
+    list: &DeviceList,
+    name: &DeviceName,
+    gid_index: Option<u8>,
+) -> Result<Place, Unavailable> {
+    let listed = list.find(&name.name)?;
+    let device = match devices.iter().find(|device| device.name == name.name) {
+        Some(device) => Arc::clone(device),
+        None => {
+            let opened = listed.open();
+            kept(devices, opened.map_err(|error| Unavailable::new(Cause::Resources, error.to_string()))?)?
+        }
+    };
+    let path = match name.port {
+        Some(port) => LocalPath::choose(&device.context, port, gid_index)?,
+        None => first_active(&device.context, gid_index)?,
+    };
+    Ok(Place { device, path })
+}
+
+/// The first port that can be used; if there is none, what is wrong with the first.
+fn first_active(context: &DeviceContext, gid_index: Option<u8>) -> Result<LocalPath, Unavailable> {
+    let ports = context.query_device().map_or(1, |attr| attr.phys_port_cnt()).max(1);
+    let first = match LocalPath::choose(context, 1, gid_index) {
+        Ok(path) => return Ok(path),
+        Err(error) => error,
+    };
+    (2..=ports).find_map(|port| LocalPath::choose(context, port, gid_index).ok()).ok_or_else(|| first.into())
+}
+
+fn by_address(
+    devices: &mut Vec<Arc<Device>>,
+    list: &DeviceList,
+    local: SocketAddr,
+    gid_index: Option<u8>,
+) -> Result<Place, Unavailable> {
+    let (context, path) = list.open_by_address(local)?;
+    let device = match devices.iter().find(|device| device.name == context.name()) {
+        // The context that was opened to look is closed again.
+        Some(device) => Arc::clone(device),
+        None => kept(devices, context)?,
+    };
+    let path = match gid_index {
+        Some(_) => LocalPath::choose(&device.context, path.port_num(), gid_index)?,
+        None => path,
+    };
+    Ok(Place { device, path })
+}
+
+fn kept(devices: &mut Vec<Arc<Device>>, context: DeviceContext) -> Result<Arc<Device>, Unavailable> {
+    let device = Arc::new(Device::open(context)?);
+    devices.push(Arc::clone(&device));
+    Ok(device)
+}
+
+impl From<GetDeviceListError> for Unavailable {
+    fn from(error: GetDeviceListError) -> Self {
+        let cause = match &error {
+            GetDeviceListError::Provider(_) => Cause::NoLibrary,
+            _ => Cause::NoDevice,
+        };
+        Self::new(cause, error.to_string())
+    }
+}
+
+impl From<FindDeviceError> for Unavailable {
+    fn from(error: FindDeviceError) -> Self {
+        let cause = match &error {
+            FindDeviceError::NoDevice => Cause::NoDevice,
+            _ => Cause::DeviceNotFound,
+        };
+        Self::new(cause, error.to_string())
+    }
+}
+
+impl From<ChoosePathError> for Unavailable {
+    fn from(error: ChoosePathError) -> Self {
+        let cause = match &error {
+            ChoosePathError::NoSuchPort { .. } => Cause::DeviceNotFound,
+            ChoosePathError::PortNotActive { .. } => Cause::PortNotActive,
+            _ => Cause::NoGid,
+        };
+        Self::new(cause, error.to_string())
+    }
+}
+
+impl From<FindAddressError> for Unavailable {
+    fn from(error: FindAddressError) -> Self {
+        match error {
+            FindAddressError::NoDevice(error) => error.into(),
+            FindAddressError::Path(error) => error.into(),
+            error => Self::new(Cause::NoGid, error.to_string()),
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! Frames over a reliable connected queue pair.
+//!
+//! - [`device`] finds the device, the port and the address for a socket; a device is opened once a process.
+//! - [`pair`] is a queue pair with its completion queue, and what was posted to it.
+//! - [`path`] makes one, connects it, and proves that data comes through it: what the handshake asks for.
+//! - [`link`] turns what the protocol gives into work requests, and completions into what the protocol takes; [`request`] is such a request.
+//!
+//! # Memory
+//!
+//! One rule keeps the device from memory that belongs to somebody else: a block that a request names is moved into the [`pair`]'s
+//! queues before the request is posted, and comes out of them only when the request's own completion, or a later one of the same queue,
+//! has been polled. Where that never comes the block is forgotten, not freed.
+
+mod device;
+mod link;
+mod pair;
+mod path;
+mod pooled;
+mod request;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use device::{Device, find};
+pub(crate) use link::Rc;
+pub(crate) use path::{Parameters, Path};
+
+use crate::protocol::Block;
+
+/// A block that a device can reach.
+///
+/// # Safety
+///
+/// From [`address`](Self::address) on there is memory of as many bytes as [`bytes`](Block::bytes) has, at that place until the block is
+/// dropped, wherever the block is moved; nobody else uses it until then.
+pub(crate) unsafe trait DeviceBlock: Block {
+    /// The first byte.
+    fn address(&self) -> *mut u8;
+
+    /// The key for requests of this side, if the memory is registered.
+    fn lkey(&self) -> Option<u32>;
+}

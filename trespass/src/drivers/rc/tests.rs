@@ -1,0 +1,245 @@
+//! Two connections in one process, over soft0: the real handshake over a loopback socket, then frames over real queue pairs.
+//!
+//! Nothing is ever sent to a receive that is not posted: every queue pair here is made with an `rnr_retry` of 0, so one such frame
+//! would end its connection.
+//!
+//! The device's mode is the process's, so the same cases run in deferred mode in a process of their own ([`deferred`]). Fault rules are the
+//! process's, too, so the cases take turns.
+
+mod carry;
+mod ends;
+mod fallback;
+
+use std::net::{TcpListener, TcpStream};
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use mio::{Events, Poll as Set, Token};
+use sideway::soft::{self, faults};
+
+use super::{Parameters, Path, Rc, find};
+use crate::builder::{Builder, Config};
+use crate::drivers::Driver;
+use crate::handshake::{Attempt, Bootstrap, Established, Unavailable};
+use crate::pool::{Block, Pool, PoolConfig};
+use crate::protocol::{self, Connection, Event, Link, Setup};
+use crate::wire::Kind;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+const MODE: &str = "SOFT_RNIC_MODE";
+
+/// One case at a time; without rules before and after.
+struct Turn(#[allow(dead_code)] MutexGuard<'static, ()>);
+
+fn turn() -> Turn {
+    static TURN: Mutex<()> = Mutex::new(());
+    static DEVICES: OnceLock<()> = OnceLock::new();
+    let guard = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    DEVICES.get_or_init(|| {
+        let mut config = soft::Config::from_env().expect("a valid environment");
+        config.fabric = format!("trespass-{}", std::process::id());
+        config.time_scale = 0.01;
+        sideway::set_default_provider(soft::provider_with(config).expect("the first to list devices"));
+    });
+    faults::clear();
+    Turn(guard)
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        faults::clear();
+    }
+}
+
+fn rules(text: &str) {
+    faults::set(faults::parse(text).expect("valid rules"), 1).expect("rules");
+}
+
+/// The other cases again, where work is done when completions are polled, as on hardware.
+#[test]
+#[cfg_attr(miri, ignore = "starts a process")]
+fn deferred() {
+    let args = ["drivers::rc::tests::", "--skip", "tests::deferred", "--test-threads=1"];
+    let told = run_again(
+        Command::new(std::env::current_exe().expect("this program")).args(args).env(MODE, "deferred"),
+    );
+    assert!(told.contains("carry::") && !told.contains(" 0 passed"), "{told}");
+}
+
+/// What leaves the device broken, in a process of its own.
+#[test]
+#[cfg_attr(miri, ignore = "starts a process")]
+fn a_device_that_fails() {
+    let args = ["ends::a_device_that_fails_ends_the_connection_and_keeps_what_it_has", "--ignored"];
+    let told = run_again(Command::new(std::env::current_exe().expect("this program")).args(args));
+    assert!(told.contains(" 1 passed"), "{told}");
+}
+
+fn run_again(command: &mut Command) -> String {
+    let output = command.output().expect("started");
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{told}");
+    told
+}
+
+fn config() -> Builder {
+    Builder::new().rnr_retry(0).keepalive(None)
+}
+
+fn pool() -> Pool {
+    let mut config = PoolConfig::default();
+    (config.initial, config.prewarm, config.max) = (8 << 20, 0, 64 << 20);
+    Pool::new(&config).expect("memory")
+}
+
+/// One side of a connection.
+struct Side {
+    rc: Rc<Block>,
+    connection: Connection<Block>,
+    pool: Pool,
+    events: Vec<Event<Block>>,
+    set: Set,
+}
+
+impl Side {
+    fn turn(&mut self) {
+        self.sleep(Duration::ZERO);
+        self.go_on();
+    }
+
+    /// Until the system reports something.
+    fn sleep(&mut self, patience: Duration) {
+        let mut reports = Events::with_capacity(8);
+        self.set.poll(&mut reports, Some(patience)).expect("reports");
+        reports.iter().for_each(|report| Driver::<Pool>::on_event(&mut self.rc, report));
+    }
+
+    fn go_on(&mut self) {
+        let now = Instant::now();
+        if self.connection.next_deadline().is_some_and(|deadline| now >= deadline) {
+            self.connection.tick(now);
+        }
+        self.rc.turn(&mut self.connection, &mut self.pool, now);
+        self.events.extend(std::iter::from_fn(|| self.connection.take_event()));
+    }
+
+    fn failure(&self) -> Option<&protocol::Cause> {
+        self.connection.failure()
+    }
+}
+
+type Handshake = Bootstrap<Path<Pool>>;
+
+fn sockets() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let client = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
+    let (server, _) = listener.accept().expect("accepted");
+    for socket in [&client, &server] {
+        socket.set_nonblocking(true).expect("a socket");
+    }
+    (client, server)
+}
+
+/// What there is of RDMA for a socket.
+fn path(socket: &TcpStream, config: &Config, pool: &Pool) -> Result<Path<Pool>, Unavailable> {
+    let local = socket.local_addr().expect("connected");
+    let place = find(local, config.device.as_ref(), config.gid_index)?;
+    pool.register(place.device.domain()).expect("the only domain");
+    Ok(Path::new(place, Parameters::of(config), pool.clone()))
+}
+
+fn handshakes(kind: Kind, here: &Config, there: &Config, pools: [&Pool; 2]) -> [(TcpStream, Handshake); 2] {
+    let (client, server) = sockets();
+    let now = Instant::now();
+    let attempt = Attempt::first().expect("random numbers");
+    let ours = Bootstrap::client(here.terms(kind), attempt, path(&client, here, pools[0]), now);
+    let theirs = Bootstrap::server(there.terms(kind), path(&server, there, pools[1]), now);
+    [(client, ours), (server, theirs)]
+}
+
+/// Drives both sides to the end.
+fn shake(sides: &mut [(TcpStream, Handshake); 2]) -> [Established<Path<Pool>>; 2] {
+    let mut ends = [None, None];
+    let until = Instant::now() + PATIENCE;
+    while ends.iter().any(Option::is_none) {
+        assert!(Instant::now() < until, "the handshake does not end");
+        for ((socket, side), end) in sides.iter_mut().zip(&mut ends) {
+            if end.is_none()
+                && let Poll::Ready(result) = side.progress(&mut &*socket)
+            {
+                *end = Some(result.expect("a connection"));
+            }
+        }
+    }
+    ends.map(|end| end.expect("all have ended"))
+}
+
+/// Connects two sides by RDMA.
+fn connected_with(kind: Kind, config: Builder, change: impl Fn(&mut Setup)) -> [Side; 2] {
+    let config = config.build().expect("a valid configuration");
+    let pools = [pool(), pool()];
+    let mut sides = handshakes(kind, &config, &config, [&pools[0], &pools[1]]);
+    let established = shake(&mut sides);
+    let sockets = sides.map(|(socket, _)| socket);
+    let mut parts = established.into_iter().zip(sockets).zip(pools);
+    std::array::from_fn(|_| {
+        let ((established, socket), pool) = parts.next().expect("two sides");
+        let agreed = established.agreed;
+        let path = established.path.unwrap_or_else(|reason| panic!("{reason}"));
+        let mut setup = agreed.setup(&config, Link::Rc);
+        change(&mut setup);
+        let mut connection = Connection::new(&setup).expect("a valid setup");
+        connection.tick(Instant::now());
+        let mut rc = Rc::new(path, socket).expect("a queue pair");
+        let set = Set::new().expect("a set");
+        Driver::<Pool>::register(&mut rc, set.registry(), Token(0)).expect("registered");
+        Side { rc, connection, pool, events: Vec::new(), set }
+    })
+}
+
+fn connected(kind: Kind) -> [Side; 2] {
+    connected_with(kind, config(), |_| ())
+}
+
+/// Has both sides take turns until something is so.
+fn until(sides: &mut [Side; 2], what: &str, mut is_so: impl FnMut(&mut [Side; 2]) -> bool) {
+    let give_up = Instant::now() + PATIENCE;
+    loop {
+        sides.iter_mut().for_each(Side::turn);
+        if is_so(sides) {
+            return;
+        }
+        assert!(
+            Instant::now() < give_up,
+            "{what}: {:?}",
+            sides.each_ref().map(|side| side.failure().cloned())
+        );
+    }
+}
+
+/// Bytes that are nowhere the same.
+fn pattern(len: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    (0..len)
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state as u8
+        })
+        .collect()
+}
+
+/// Nothing of a connection is left: no block, no queue pair.
+fn nothing_is_left(pools: [Pool; 2]) {
+    for pool in pools {
+        pool.flush();
+        assert_eq!(pool.stats().in_use, 0, "{pool:?}");
+    }
+    if let Some(statistics) = soft::statistics() {
+        assert_eq!(statistics.queue_pairs, []);
+        assert_eq!(statistics.completion_queues, 0);
+    }
+}

@@ -1,0 +1,241 @@
+//! What is sent arrives: all sizes around each border, both ways, with and without READ, with a reader that stops.
+
+use std::io::IoSlice;
+
+use super::*;
+use crate::protocol::CallError;
+
+/// Around the end of a header, of inline data, of a slot, of what goes without READ, of a staged block, of a READ.
+fn sizes() -> Vec<usize> {
+    let borders: [usize; 10] = [1, 48, 240, 256, 8176, 8192, 2 * 8176, 64 << 10, 256 << 10, 1 << 20];
+    borders.into_iter().flat_map(|border| [border - 1, border, border + 1]).collect()
+}
+
+fn blocked<T>(result: Result<T, CallError>) -> Option<T> {
+    match result {
+        Ok(value) => Some(value),
+        Err(CallError::Blocked(_)) => None,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// What one side writes, and reads.
+#[derive(Default)]
+struct Bytes {
+    given: Vec<u8>,
+    written: usize,
+    taken: Vec<u8>,
+}
+
+fn stream_both_ways(mut sides: [Side; 2]) -> [Side; 2] {
+    let mut bytes = [Bytes::default(), Bytes::default()];
+    for (index, size) in sizes().into_iter().enumerate() {
+        for (side, bytes) in bytes.iter_mut().enumerate() {
+            *bytes = Bytes { given: pattern(size, (2 * index + side) as u64), ..Bytes::default() };
+        }
+        let mut buffer = vec![0; 100_000];
+        until(&mut sides, "bytes both ways", |sides| {
+            for (side, bytes) in sides.iter_mut().zip(&mut bytes) {
+                let rest = [IoSlice::new(&bytes.given[bytes.written..])];
+                if bytes.written < bytes.given.len() {
+                    bytes.written += blocked(side.connection.write(&rest, &mut side.pool)).unwrap_or(0);
+                }
+                if let Some(count) = blocked(side.connection.read(&mut buffer)) {
+                    bytes.taken.extend_from_slice(&buffer[..count]);
+                }
+            }
+            bytes.iter().all(|bytes| bytes.taken.len() >= size)
+        });
+        let [here, there] = &bytes;
+        assert!(here.given == there.taken && there.given == here.taken, "{size} bytes");
+    }
+    sides
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn a_stream_carries_all_sizes_both_ways() {
+    let _turn = turn();
+    let sides = stream_both_ways(connected(Kind::Stream));
+    for side in &sides {
+        let counters = side.connection.counters();
+        assert!(counters.reads > 0, "the large ones are read: {counters:?}");
+        assert!(
+            Driver::<Pool>::system_calls(&side.rc) < counters.frames_sent + counters.reads,
+            "a doorbell for several"
+        );
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn a_stream_without_reads_carries_all_sizes_both_ways() {
+    let _turn = turn();
+    let sides = stream_both_ways(connected_with(Kind::Stream, config().rendezvous(false), |_| ()));
+    assert_eq!(sides[0].connection.counters().reads, 0);
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn without_inline_data_heads_are_sent_from_memory() {
+    let _turn = turn();
+    drop(stream_both_ways(connected_with(Kind::Stream, config().inline(0), |_| ())));
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn few_slots_are_enough() {
+    let _turn = turn();
+    let config = config().rx_slots(16).slot_size(512);
+    drop(stream_both_ways(connected_with(Kind::Stream, config, |setup| {
+        (setup.rcvbuf, setup.sndbuf) = (4096, 4096)
+    })));
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn messages_keep_their_boundaries_both_ways() {
+    let _turn = turn();
+    let mut sides = connected(Kind::SeqPacket);
+    let sizes: Vec<usize> = sizes().into_iter().filter(|size| *size < 1 << 20).collect();
+    let (mut sent, mut received) = ([0, 0], [0, 0]);
+    let mut buffer = vec![0; 1 << 20];
+    until(&mut sides, "messages both ways", |sides| {
+        for (side, connection) in sides.iter_mut().enumerate() {
+            while sent[side] < sizes.len() {
+                let message = pattern(sizes[sent[side]], (2 * sent[side] + side) as u64);
+                let Side { connection, pool, .. } = connection;
+                if blocked(connection.send(&[IoSlice::new(&message)], pool)).is_none() {
+                    break;
+                }
+                sent[side] += 1;
+            }
+            while let Some(len) = blocked(connection.connection.recv(&mut buffer)) {
+                let len = len.expect("nobody has closed");
+                let expected = pattern(sizes[received[side]], (2 * received[side] + 1 - side) as u64);
+                assert!(buffer[..len] == expected, "message {} of {len} bytes", received[side]);
+                received[side] += 1;
+            }
+        }
+        received == [sizes.len(); 2]
+    });
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn blocks_go_without_a_copy_and_come_back_once() {
+    let _turn = turn();
+    let mut sides = connected(Kind::SeqPacket);
+    let mut tickets = Vec::new();
+    let sizes = [1, 200, 8000, 8192, 65_536, 200_000];
+    for (index, size) in sizes.into_iter().enumerate() {
+        let Side { connection, pool, .. } = &mut sides[0];
+        let mut block = pool.take_staged(size).expect("memory");
+        block.bytes_mut()[..size].copy_from_slice(&pattern(size, index as u64));
+        tickets.push(connection.send_block(block, size).map_err(|(_, error)| error).expect("taken"));
+    }
+    let (mut received, mut buffer) = (0, vec![0; 1 << 20]);
+    until(&mut sides, "blocks", |sides| {
+        while let Some(len) = blocked(sides[1].connection.recv(&mut buffer)) {
+            let len = len.expect("nobody has closed");
+            assert!(buffer[..len] == pattern(sizes[received], received as u64), "block {received}");
+            received += 1;
+        }
+        sides[0].events.len() == sizes.len()
+    });
+    assert_eq!(received, sizes.len());
+    let mut back: Vec<_> = sides[0]
+        .events
+        .iter()
+        .map(|event| match event {
+            Event::Returned { ticket, sent: true, .. } => *ticket,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    back.sort();
+    assert_eq!(back, tickets);
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn a_reader_that_stops_stops_the_writer_and_nothing_is_lost() {
+    let _turn = turn();
+    let mut sides = connected(Kind::Stream);
+    let given = pattern(16 << 20, 1);
+    let mut written = 0;
+    // Until the writer is refused, and nothing moves any more.
+    let mut refused = 0;
+    until(&mut sides, "back-pressure", |sides| {
+        let Side { connection, pool, .. } = &mut sides[0];
+        match blocked(connection.write(&[IoSlice::new(&given[written..])], pool)) {
+            Some(count) => (written, refused) = (written + count, 0),
+            None => refused += 1,
+        }
+        refused > 100
+    });
+    assert!(written < given.len() / 2, "{written} bytes went nowhere");
+    let held = sides.each_ref().map(|side| side.pool.stats().in_use);
+    assert!(held.iter().all(|held| *held < 6 << 20), "{held:?}");
+    let (mut taken, mut buffer) = (Vec::new(), vec![0; 70_000]);
+    until(&mut sides, "the rest", |sides| {
+        if written < given.len() {
+            let Side { connection, pool, .. } = &mut sides[0];
+            written += blocked(connection.write(&[IoSlice::new(&given[written..])], pool)).unwrap_or(0);
+        }
+        while let Some(count) = blocked(sides[1].connection.read(&mut buffer)) {
+            taken.extend_from_slice(&buffer[..count]);
+        }
+        taken.len() == given.len()
+    });
+    assert!(taken == given);
+}
+
+/// Who sleeps until the system reports something misses nothing: a byte goes to and fro between two threads, each of which takes a turn, and
+/// sleeps if that has brought nothing.
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn who_sleeps_is_woken() {
+    let _turn = turn();
+    const ROUNDS: u32 = 300;
+    let [here, there] = connected(Kind::Stream);
+    let play = |mut side: Side, begins: bool| {
+        let (mut mine, mut rounds, mut byte) = (begins, 0, [0]);
+        let give_up = Instant::now() + PATIENCE;
+        while rounds < ROUNDS {
+            if mine {
+                let Side { connection, pool, .. } = &mut side;
+                mine = blocked(connection.write(&[IoSlice::new(&[7])], pool)).is_none();
+            }
+            side.go_on();
+            if blocked(side.connection.read(&mut byte)).is_some() {
+                (mine, rounds) = (true, rounds + 1);
+                continue;
+            }
+            assert!(Instant::now() < give_up, "round {rounds}");
+            side.sleep(PATIENCE);
+        }
+        // The last byte's way back.
+        if mine && !begins {
+            let Side { connection, pool, .. } = &mut side;
+            let _ = connection.write(&[IoSlice::new(&[7])], pool);
+        }
+        side.turn();
+        side
+    };
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| play(there, false));
+        let here = play(here, true);
+        let there = other.join().expect("no panic");
+        assert!(here.failure().is_none() && there.failure().is_none());
+    });
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn silence_is_probed() {
+    let _turn = turn();
+    let keepalive = protocol::Keepalive { idle: Duration::from_millis(1), patience: PATIENCE };
+    let mut sides = connected_with(Kind::Stream, config(), |setup| setup.keepalive = Some(keepalive));
+    until(&mut sides, "probes", |sides| sides.iter().all(|side| side.connection.counters().probes >= 3));
+    assert!(sides.iter().all(|side| side.failure().is_none()));
+}

@@ -1,0 +1,126 @@
+//! What stands in the way of RDMA is told, and both sides use TCP.
+
+use super::*;
+use crate::environment::DeviceName;
+use crate::handshake::{Cause, Side as Which};
+
+fn find_named(name: &str, port: Option<u8>, gid_index: Option<u8>) -> Result<String, Unavailable> {
+    let device = DeviceName { name: name.to_owned(), port };
+    let local = "127.0.0.1:1".parse().expect("an address");
+    find(local, Some(&device), gid_index).map(|place| place.describe())
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn the_socket_s_address_names_the_device() {
+    let _turn = turn();
+    let place = find("127.0.0.1:1".parse().expect("an address"), None, None).expect("soft0");
+    let words = place.describe();
+    assert!(words.starts_with("soft0 port 1, GID index ") && words.contains("127.0.0.1"), "{words}");
+    let again = find("127.0.0.1:2".parse().expect("an address"), None, None).expect("soft0");
+    assert!(std::sync::Arc::ptr_eq(&place.device, &again.device), "it is opened once");
+    let named = find_named("soft0", Some(1), None).expect("soft0");
+    assert!(named.starts_with("soft0 port 1, GID index "), "{named}");
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn what_is_not_there_is_told() {
+    let _turn = turn();
+    let cases = [
+        (find_named("mlx5_9", None, None), Cause::DeviceNotFound, "mlx5_9"),
+        (find_named("soft0", Some(7), None), Cause::DeviceNotFound, "port 7"),
+        (find_named("soft0", None, Some(250)), Cause::NoGid, "250"),
+    ];
+    for (found, cause, word) in cases {
+        let error = found.expect_err("there is no such thing");
+        assert_eq!(error.cause, cause, "{}", error.detail);
+        assert!(error.detail.contains(word), "{}", error.detail);
+    }
+    let elsewhere =
+        find("192.0.2.77:1".parse().expect("an address"), None, None).expect_err("nobody's address");
+    assert_eq!(elsewhere.cause, Cause::NoGid);
+    assert!(elsewhere.detail.contains("192.0.2.77"), "{}", elsewhere.detail);
+}
+
+/// Both sides end with TCP, for this reason on the client's side; nothing is left of the queue pairs.
+fn falls_back(here: Builder, there: Builder) -> [crate::handshake::FallbackReason; 2] {
+    let (here, there) = (here.build().expect("valid"), there.build().expect("valid"));
+    let pools = [pool(), pool()];
+    let mut sides = handshakes(Kind::Stream, &here, &there, [&pools[0], &pools[1]]);
+    let reasons = shake(&mut sides).map(|end| end.path.map(drop).expect_err("no RDMA"));
+    drop(sides);
+    nothing_is_left(pools);
+    reasons
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn a_side_without_the_device_has_both_use_tcp() {
+    let _turn = turn();
+    let [ours, theirs] = falls_back(config().device("mlx5_9"), config());
+    assert_eq!((ours.side(), ours.cause()), (Which::Local, Cause::DeviceNotFound));
+    assert_eq!((theirs.side(), theirs.cause()), (Which::Peer, Cause::DeviceNotFound));
+    let [ours, theirs] = falls_back(config(), config().gid_index(Some(250)));
+    assert_eq!((ours.side(), ours.cause()), (Which::Peer, Cause::NoGid));
+    assert_eq!((theirs.side(), theirs.cause()), (Which::Local, Cause::NoGid));
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn a_port_that_goes_down_is_noticed_at_once() {
+    let _turn = turn();
+    let ask = || find("127.0.0.1:1".parse().expect("an address"), None, None);
+    ask().expect("soft0");
+    faults::port_down(0, 1).expect("down");
+    assert_eq!(ask().expect_err("it is down").cause, Cause::PortNotActive);
+    faults::port_up(0, 1).expect("up");
+    ask().expect("soft0");
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn a_path_on_which_nothing_comes_through_is_not_used() {
+    let _turn = turn();
+    for (rule, cause) in [
+        // Neither an answer nor an error within the time.
+        ("delay=20s opcode=send", Cause::ProbeTimedOut),
+        ("status=retry_exc_err opcode=send nth=1", Cause::ProbeFailed),
+        ("qp_fatal opcode=send nth=1", Cause::ProbeFailed),
+        ("errno=ENOMEM call=create_qp", Cause::Resources),
+        ("errno=EINVAL call=modify_qp nth=1", Cause::Connect),
+    ] {
+        rules(rule);
+        let short = || config().probe_timeout(Duration::from_millis(100));
+        let reasons = falls_back(short(), short());
+        let causes = reasons.each_ref().map(|reason| reason.cause());
+        assert!(causes.contains(&cause), "{rule}: {reasons:?}");
+        faults::clear();
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn more_than_the_device_has_is_refused_with_the_numbers() {
+    let _turn = turn();
+    let [ours, _] = falls_back(config().rx_slots(32_768).slot_size(512), config());
+    assert_eq!(ours.cause(), Cause::Resources);
+    assert!(ours.detail().contains("32768 receive slots"), "{}", ours.detail());
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn without_memory_for_the_receives_tcp_is_used() {
+    let _turn = turn();
+    let config = config().build().expect("valid");
+    let mut small = PoolConfig::default();
+    (small.initial, small.prewarm, small.max) = (0, 0, PoolConfig::LEAST_MAX);
+    let pools = [pool(), Pool::new(&small).expect("memory")];
+    let mut taken = Vec::new();
+    taken.extend(std::iter::from_fn(|| pools[1].take(8192)));
+    let mut sides = handshakes(Kind::Stream, &config, &config, [&pools[0], &pools[1]]);
+    let reasons = shake(&mut sides).map(|end| end.path.map(drop).expect_err("no RDMA"));
+    assert_eq!(reasons[1].cause(), Cause::Resources, "{reasons:?}");
+    drop((sides, taken));
+    nothing_is_left(pools);
+}

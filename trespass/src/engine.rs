@@ -1,0 +1,293 @@
+//! One connection of its own: what [`Stream`](crate::Stream) and [`SeqPacket`](crate::SeqPacket) are made of.
+//!
+//! Every call is the same: try; if that has to wait, take a turn and try again; then sleep until the system reports something,
+//! and so on. There is no thread but the program's. A writer that waits receives meanwhile, and a reader that waits sends.
+
+use std::cell::Cell;
+use std::io;
+use std::ops::{Deref, DerefMut};
+use std::time::{Duration, Instant};
+
+use mio::Token;
+
+use crate::lane::{Lane, Refused};
+use crate::protocol::CallError;
+use crate::readiness::{Bell, Lamp, Readiness, Until};
+
+/// The only connection's key in its set.
+const CONNECTION: Token = Token(0);
+
+/// Which way a call goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    /// To the program.
+    Read,
+    /// From the program.
+    Write,
+}
+
+/// How calls wait.
+#[derive(Debug, Default)]
+pub(crate) struct Patience {
+    nonblocking: Cell<bool>,
+    read: Cell<Option<Duration>>,
+    write: Cell<Option<Duration>>,
+}
+
+impl Patience {
+    pub(crate) fn set_nonblocking(&self, nonblocking: bool) {
+        self.nonblocking.set(nonblocking);
+    }
+
+    pub(crate) fn is_nonblocking(&self) -> bool {
+        self.nonblocking.get()
+    }
+
+    pub(crate) fn set(&self, side: Side, timeout: Option<Duration>) -> io::Result<()> {
+        if timeout.is_some_and(|timeout| timeout.is_zero()) {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "a timeout of zero is none: set_nonblocking(true) makes calls that do not wait, and None waits for ever",
+            ));
+        }
+        self.cell(side).set(timeout);
+        Ok(())
+    }
+
+    pub(crate) fn get(&self, side: Side) -> Option<Duration> {
+        self.cell(side).get()
+    }
+
+    fn cell(&self, side: Side) -> &Cell<Option<Duration>> {
+        match side {
+            Side::Read => &self.read,
+            Side::Write => &self.write,
+        }
+    }
+}
+
+/// A connection, what reports its events, and how its calls wait.
+pub(crate) struct Engine {
+    pub(crate) lane: Lane,
+    pub(crate) patience: Patience,
+    pub(crate) linger: Cell<Duration>,
+    bell: Bell,
+    lamp: Lamp,
+}
+
+impl Engine {
+    pub(crate) fn new(mut lane: Lane) -> io::Result<Self> {
+        let bell = Bell::new(1)?;
+        lane.register(&bell, CONNECTION)?;
+        let linger = Cell::new(lane.linger());
+        Ok(Self { lane, patience: Patience::default(), linger, bell, lamp: Lamp::default() })
+    }
+
+    /// Tries until it need not wait, or must not.
+    pub(crate) fn call<T>(
+        &mut self,
+        side: Side,
+        mut attempt: impl FnMut(&mut Lane) -> Result<T, Refused>,
+    ) -> io::Result<T> {
+        let outcome = match attempt(&mut self.lane) {
+            Err(Refused::Blocked) => self.wait_for(side, attempt),
+            Err(Refused::Failed(error)) => Err(error),
+            Ok(value) => {
+                self.lane.post();
+                Ok(value)
+            }
+        };
+        // A program that is never told to wait still has to hear of it when the system takes more.
+        let left_behind = outcome.is_ok() && self.patience.is_nonblocking() && !self.lane.is_flushed();
+        if left_behind && matches!(self.sleep(Until::Now), Ok(true)) {
+            self.lane.turn();
+        }
+        if side == Side::Write {
+            let refused = matches!(&outcome, Err(error) if error.kind() == io::ErrorKind::WouldBlock);
+            self.lamp.write_was(refused);
+        }
+        self.show();
+        outcome
+    }
+
+    fn wait_for<T>(
+        &mut self,
+        side: Side,
+        mut attempt: impl FnMut(&mut Lane) -> Result<T, Refused>,
+    ) -> io::Result<T> {
+        let patience = if self.patience.nonblocking.get() {
+            Until::Now
+        } else {
+            Until::Event.or(self.patience.get(side).and_then(|timeout| Instant::now().checked_add(timeout)))
+        };
+        loop {
+            self.lane.turn();
+            match attempt(&mut self.lane) {
+                Err(Refused::Blocked) => (),
+                Err(Refused::Failed(error)) => return Err(error),
+                Ok(value) => {
+                    self.lane.post();
+                    return Ok(value);
+                }
+            }
+            if !self.sleep(patience)? && patience.is_over() {
+                return Err(waited_enough(patience));
+            }
+        }
+    }
+
+    /// Sleeps until something happens. Whether something did.
+    fn sleep(&mut self, patience: Until) -> io::Result<bool> {
+        let awake = !self.lane.may_sleep(&self.bell);
+        let until = if awake { Until::Now } else { patience.or(self.lane.next_deadline()) };
+        let (lane, mut happened) = (&mut self.lane, awake);
+        self.bell.wait(until, |event| {
+            lane.on_event(event);
+            happened = true;
+        })?;
+        self.lamp.silenced();
+        Ok(happened)
+    }
+
+    /// Makes the program's descriptor show what a call would find.
+    fn show(&mut self) {
+        if self.bell.is_handed_out() && self.lamp.show(self.lane.readiness()) {
+            self.bell.ring();
+        }
+    }
+
+    /// After a write: what it took is on its way when it returns, if it may wait.
+    pub(crate) fn sent<T>(&mut self, taken: T) -> io::Result<T> {
+        // It was taken, so it counts; that time is up, or the connection broken, is for the next call to tell.
+        if !self.patience.is_nonblocking()
+            && !self.lane.is_flushed()
+            && let Err(error) = self.flush()
+        {
+            tracing::trace!(connection = %self.lane.about, %error, "taken, and not yet on its way");
+        }
+        Ok(taken)
+    }
+
+    /// What a call would find now.
+    pub(crate) fn readiness(&mut self) -> io::Result<Readiness> {
+        loop {
+            self.lane.turn();
+            if !self.sleep(Until::Now)? {
+                break;
+            }
+        }
+        let ready = self.lane.readiness();
+        self.lamp.write_was(!ready.writable);
+        self.show();
+        Ok(ready)
+    }
+
+    pub(crate) fn set_interest(&mut self, interest: Readiness) {
+        self.lamp.set_interest(interest);
+        self.show();
+    }
+
+    /// Something was changed that may have to be sent.
+    pub(crate) fn changed(&mut self) {
+        self.lane.post();
+        self.show();
+    }
+
+    #[cfg(unix)]
+    pub(crate) fn descriptor(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.bell.hand_out()
+    }
+
+    /// Waits until all that was written is on its way.
+    pub(crate) fn flush(&mut self) -> io::Result<()> {
+        self.lane.connection.flush();
+        self.call(Side::Write, |lane| {
+            lane.post();
+            match lane.connection.failure() {
+                Some(cause) => {
+                    let error = CallError::Failed(cause.clone());
+                    Err(lane.refused(Side::Write, error))
+                }
+                None if lane.is_flushed() => Ok(()),
+                None => Err(Refused::Blocked),
+            }
+        })
+    }
+}
+
+/// As [`std::net`] fails where time is up: with one kind on Windows, and another elsewhere.
+fn waited_enough(patience: Until) -> io::Error {
+    match patience {
+        Until::Deadline(_) if cfg!(windows) => io::ErrorKind::TimedOut.into(),
+        _ => io::ErrorKind::WouldBlock.into(),
+    }
+}
+
+impl Engine {
+    /// Closes, and waits no longer than it lingers until what was written is on its way.
+    fn close(&mut self) {
+        let linger = self.linger.get();
+        if linger.is_zero() {
+            return self.lane.abort();
+        }
+        let patience = Until::Event.or(Instant::now().checked_add(linger));
+        self.lane.close();
+        loop {
+            self.lane.turn();
+            if self.lane.is_over() {
+                return;
+            }
+            match self.sleep(patience) {
+                Ok(happened) if happened || !patience.is_over() => (),
+                Ok(_) => break,
+                Err(error) => {
+                    tracing::warn!(connection = %self.lane.about, %error, "cannot wait for its end");
+                    break;
+                }
+            }
+        }
+        tracing::debug!(connection = %self.lane.about, "the peer did not take all within {linger:?}");
+        self.lane.abort();
+    }
+}
+
+/// Owns an engine, and closes its connection at the end, unless that goes on elsewhere.
+pub(crate) struct Owner(Option<Box<Engine>>);
+
+impl Owner {
+    pub(crate) fn new(lane: Lane) -> io::Result<Self> {
+        Ok(Self(Some(Box::new(Engine::new(lane)?))))
+    }
+
+    /// Gives up the connection's own set: another one will report its events.
+    pub(crate) fn into_lane(mut self) -> io::Result<Lane> {
+        let Engine { mut lane, bell, .. } = *self.0.take().expect(OWNED);
+        lane.deregister(&bell)?;
+        Ok(lane)
+    }
+}
+
+/// Only `into_lane` takes it, and ends its owner.
+const OWNED: &str = "an owner has its engine as long as it lives";
+
+impl Deref for Owner {
+    type Target = Engine;
+
+    fn deref(&self) -> &Engine {
+        self.0.as_ref().expect(OWNED)
+    }
+}
+
+impl DerefMut for Owner {
+    fn deref_mut(&mut self) -> &mut Engine {
+        self.0.as_mut().expect(OWNED)
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        if let Some(engine) = &mut self.0 {
+            engine.close();
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! What goes wrong before there is a connection. Every one of these is an [`io::Error`] too, of the kind that `std::net` would give.
+
+use std::io;
+use std::net::SocketAddr;
+
+use crate::handshake::HandshakeError;
+
+/// A configuration that is refused: by [`Builder::build`](crate::Builder::build), or because of the environment.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{parameter} = {value} is refused: it must be {bound}; {remedy}")]
+pub struct ConfigError {
+    parameter: &'static str,
+    value: String,
+    bound: String,
+    remedy: String,
+}
+
+impl ConfigError {
+    pub(crate) fn new(
+        parameter: &'static str,
+        value: impl Into<String>,
+        bound: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Self {
+        Self { parameter, value: value.into(), bound: bound.into(), remedy: remedy.into() }
+    }
+
+    /// The builder's method, or the environment's variable.
+    pub fn parameter(&self) -> &str {
+        self.parameter
+    }
+
+    /// What it was set to.
+    pub fn value(&self) -> &str {
+        &self.value
+    }
+
+    /// What it may be set to.
+    pub fn bound(&self) -> &str {
+        &self.bound
+    }
+
+    /// What to do.
+    pub fn remedy(&self) -> &str {
+        &self.remedy
+    }
+}
+
+impl From<ConfigError> for io::Error {
+    fn from(error: ConfigError) -> Self {
+        Self::new(io::ErrorKind::InvalidInput, error)
+    }
+}
+
+/// Why there is no connection to an address.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The configuration is refused.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The address names no host.
+    #[error("the address cannot be resolved: {0}")]
+    Resolve(#[source] io::Error),
+    /// TCP did not connect.
+    #[error("TCP did not connect to {address}: {source}")]
+    Tcp {
+        /// Where to.
+        address: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// TCP connected, but the two sides came to no agreement.
+    #[error("no connection to {address}: {source}")]
+    Handshake {
+        /// Where to.
+        address: SocketAddr,
+        /// Why.
+        source: HandshakeError,
+    },
+}
+
+impl ConnectError {
+    /// The kind that `std::net` would give for the like.
+    pub fn kind(&self) -> io::ErrorKind {
+        match self {
+            Self::Config(_) => io::ErrorKind::InvalidInput,
+            Self::Resolve(source) | Self::Tcp { source, .. } => source.kind(),
+            Self::Handshake { source, .. } => source.kind(),
+        }
+    }
+}
+
+impl From<ConnectError> for io::Error {
+    fn from(error: ConnectError) -> Self {
+        Self::new(error.kind(), error)
+    }
+}
+
+/// Why a listener does not listen, or has not accepted. What is wrong with one client ([`AcceptError::Handshake`]) is not the
+/// listener's end: the next call accepts the next.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AcceptError {
+    /// The configuration is refused.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The address cannot be listened at.
+    #[error("cannot listen at {address}: {source}{}", busy(.source))]
+    Bind {
+        /// Where.
+        address: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// TCP does not accept.
+    #[error("accepting failed: {0}")]
+    Tcp(#[source] io::Error),
+    /// A client came, but the two sides came to no agreement.
+    #[error("no connection with {peer}: {source}")]
+    Handshake {
+        /// The client.
+        peer: SocketAddr,
+        /// Why.
+        source: HandshakeError,
+    },
+}
+
+/// What to do about a port that is taken.
+fn busy(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::AddrInUse => {
+            "; see who listens there (`ss -ltnp`), choose another port, or let `Builder::bind_patience` wait for it"
+        }
+        _ => "",
+    }
+}
+
+impl AcceptError {
+    /// The kind that `std::net` would give for the like.
+    pub fn kind(&self) -> io::ErrorKind {
+        match self {
+            Self::Config(_) => io::ErrorKind::InvalidInput,
+            Self::Bind { source, .. } | Self::Tcp(source) => source.kind(),
+            Self::Handshake { source, .. } => source.kind(),
+        }
+    }
+}
+
+impl From<AcceptError> for io::Error {
+    fn from(error: AcceptError) -> Self {
+        Self::new(error.kind(), error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::handshake::{Cause, Side, Step, Unavailable};
+    use crate::wire::{Kind, RejectReason, WireError};
+
+    const ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 7);
+
+    fn handshake_errors() -> Vec<(HandshakeError, io::ErrorKind)> {
+        use HandshakeError as E;
+        let step = Step::Hello;
+        let reason = Unavailable::new(Cause::NoDevice, "").on(Side::Peer);
+        let rejected = E::Rejected { reason: RejectReason::Busy, text: "later".into(), major: 1, minor: 0 };
+        vec![
+            (E::Malformed(WireError::Type(9)), io::ErrorKind::InvalidData),
+            (rejected, io::ErrorKind::ConnectionRefused),
+            (E::Kind { own: Kind::Stream, peer: Kind::SeqPacket }, io::ErrorKind::InvalidData),
+            (E::Role("client"), io::ErrorKind::InvalidData),
+            (E::RdmaRequired { by: Side::Local, reason }, io::ErrorKind::Unsupported),
+            (E::TimedOut { step, after: Duration::from_secs(5) }, io::ErrorKind::TimedOut),
+            (E::Closed { step }, io::ErrorKind::ConnectionReset),
+            (E::Io { step, source: io::ErrorKind::BrokenPipe.into() }, io::ErrorKind::BrokenPipe),
+        ]
+    }
+
+    /// Who looks for the words of an error finds them as a heading.
+    #[test]
+    fn what_goes_wrong_is_in_the_documentation() {
+        let text = include_str!("../../docs/troubleshooting.md");
+        let headings: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("### ")).collect();
+        let refused = HandshakeError::Malformed(WireError::Magic(*b"HTTP"));
+        let version = HandshakeError::Malformed(WireError::Version { major: 2, minor: 0 });
+        let busy = AcceptError::Bind { address: ADDRESS, source: io::ErrorKind::AddrInUse.into() };
+        let mut messages: Vec<String> = handshake_errors()
+            .into_iter()
+            // The peer's own words, TCP's, and what no peer of this project sends.
+            .filter(|(error, _)| {
+                use HandshakeError as E;
+                matches!(
+                    error,
+                    E::Kind { .. } | E::RdmaRequired { .. } | E::TimedOut { .. } | E::Closed { .. }
+                )
+            })
+            .map(|(error, _)| error.to_string())
+            .collect();
+        let config = ConfigError::new("rx_slots", "3", "at least 16", "set 16");
+        messages.extend([refused.to_string(), version.to_string(), busy.to_string(), config.to_string()]);
+        assert_eq!(messages.len(), 8);
+        for message in messages {
+            assert!(headings.iter().any(|heading| message.contains(heading)), "{message}");
+        }
+    }
+
+    /// Of the fitting kind, and the error itself can be had back.
+    #[test]
+    fn every_error_is_an_io_error() {
+        for (error, kind) in handshake_errors() {
+            let connect: io::Error = ConnectError::Handshake { address: ADDRESS, source: error }.into();
+            assert_eq!(connect.kind(), kind);
+            let inner = connect.get_ref().and_then(|inner| inner.downcast_ref::<ConnectError>());
+            assert!(matches!(inner, Some(ConnectError::Handshake { .. })), "{inner:?}");
+        }
+        for (error, kind) in handshake_errors() {
+            let accept: io::Error = AcceptError::Handshake { peer: ADDRESS, source: error }.into();
+            assert_eq!(accept.kind(), kind);
+        }
+        let config = || ConfigError::new("rx_slots", "3", "at least 16", "set 16");
+        assert_eq!(io::Error::from(config()).kind(), io::ErrorKind::InvalidInput);
+        assert_eq!(io::Error::from(ConnectError::from(config())).kind(), io::ErrorKind::InvalidInput);
+        assert_eq!(io::Error::from(AcceptError::from(config())).kind(), io::ErrorKind::InvalidInput);
+        let refused = || io::ErrorKind::ConnectionRefused.into();
+        let tcp = ConnectError::Tcp { address: ADDRESS, source: refused() };
+        assert_eq!(io::Error::from(tcp).kind(), io::ErrorKind::ConnectionRefused);
+        let busy = AcceptError::Bind { address: ADDRESS, source: io::ErrorKind::AddrInUse.into() };
+        assert!(busy.to_string().contains("`ss -ltnp`"), "{busy}");
+        assert_eq!(io::Error::from(busy).kind(), io::ErrorKind::AddrInUse);
+    }
+
+    #[test]
+    fn a_configuration_error_says_everything() {
+        let error = ConfigError::new("rx_slots", "3", "at least 16", "set 16");
+        assert_eq!(error.to_string(), "rx_slots = 3 is refused: it must be at least 16; set 16");
+        assert_eq!((error.parameter(), error.value()), ("rx_slots", "3"));
+        assert_eq!((error.bound(), error.remedy()), ("at least 16", "set 16"));
+    }
+}

@@ -1,0 +1,167 @@
+//! What both sides have agreed on, and what of it the protocol needs to know.
+
+use super::{Attempt, Terms};
+use crate::builder::Config;
+use crate::protocol::{self, Keepalive, Link, Setup};
+use crate::wire::{Features, Hello, Kind, Limits};
+
+/// What both sides have agreed on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Agreed {
+    /// The attempt, and this side of it.
+    pub(crate) attempt: Attempt,
+    /// The minor version that both speak.
+    pub(crate) minor: u8,
+    /// What it carries.
+    pub(crate) kind: Kind,
+    /// What both can do.
+    pub(crate) features: Features,
+    /// What this side can take.
+    pub(crate) own: Limits,
+    /// What the peer can take, and this side makes use of.
+    pub(crate) peer: Limits,
+    /// What the peer's program wanted to be known: foreign bytes.
+    pub(crate) user_data: Vec<u8>,
+}
+
+impl Agreed {
+    /// Puts together what both sides have said.
+    pub(super) fn new(attempt: Attempt, own: &Terms, peer: &Hello, user_data: Vec<u8>) -> Self {
+        let mut features = own.features.and(peer.features);
+        let used = usable(&own.limits, &peer.limits);
+        if reads(&own.limits).min(reads(&used)) == 0 {
+            features = features.without(Features::READ);
+        }
+        Self {
+            attempt,
+            minor: own.minor.min(peer.minor),
+            kind: own.kind,
+            features,
+            own: own.limits,
+            peer: used,
+            user_data,
+        }
+    }
+
+    /// What the protocol needs to know. Whatever the peer has said, the protocol takes it.
+    pub(crate) fn setup(&self, config: &Config, link: Link) -> Setup {
+        let kind = match self.kind {
+            Kind::Stream => protocol::Kind::Stream,
+            Kind::SeqPacket => protocol::Kind::SeqPacket,
+        };
+        Setup {
+            own: limits(&self.own),
+            peer: limits(&self.peer),
+            read: link == Link::Rc && self.features.has(Features::READ),
+            coalesce: self.features.has(Features::COALESCE),
+            rcvbuf: config.rcvbuf,
+            sndbuf: config.sndbuf,
+            stage: config.staged_block as usize,
+            read_piece: config.read_piece as usize,
+            linger: config.linger,
+            keepalive: config
+                .keepalive
+                .filter(|_| link == Link::Rc)
+                .map(|idle| Keepalive { idle, patience: idle }),
+            ..Setup::new(kind, link)
+        }
+    }
+}
+
+/// What this side makes use of: frames are never longer than its own slots, for its buffers are made for those, and its queues hold as
+/// many rendezvous as it admits itself.
+fn usable(own: &Limits, peer: &Limits) -> Limits {
+    Limits {
+        slot_size: peer.slot_size.min(own.slot_size),
+        max_rts: peer.max_rts.min(own.max_rts),
+        rd_atomic_in: peer.rd_atomic_in.min(own.rd_atomic_out),
+        rd_atomic_out: peer.rd_atomic_out.min(own.rd_atomic_in),
+        ..*peer
+    }
+}
+
+/// READs that can be under way at all.
+fn reads(limits: &Limits) -> u16 {
+    limits.max_rts.min(limits.rd_atomic_in.into()).min(limits.rd_atomic_out.into())
+}
+
+fn limits(told: &Limits) -> protocol::Limits {
+    protocol::Limits {
+        slot_size: told.slot_size,
+        rx_slots: told.rx_slots,
+        eager_max: told.eager_max,
+        max_msg: told.max_msg,
+        rd_atomic: told.rd_atomic_in.min(told.rd_atomic_out).into(),
+        max_rts: told.max_rts.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::fake::ATTEMPT;
+    use super::*;
+    use crate::builder::tests::{ALLOWED, build};
+    use crate::handshake::{Cause, Unavailable};
+    use crate::wire::properties;
+    use crate::wire::{Policy, Role};
+
+    proptest! {
+        /// No HELLO that can be read, against no configuration that can be built, makes a connection impossible.
+        #[test]
+        fn whatever_the_peer_says_the_protocol_takes(
+            peer in properties::limits(), features: u64, which in 0..ALLOWED.len(),
+        ) {
+            let config = build(ALLOWED[which]).expect("allowed");
+            for kind in [Kind::Stream, Kind::SeqPacket] {
+                let own = config.terms(kind);
+                let hello = Hello {
+                    minor: 0,
+                    features: Features(features),
+                    conn_id: ATTEMPT.conn_id,
+                    generation: 0,
+                    role: Role::Server,
+                    kind,
+                    policy: Policy::Auto,
+                    limits: peer,
+                    path: Err(Unavailable::new(Cause::NoDevice, "")),
+                    user_data: Vec::new(),
+                };
+                let agreed = Agreed::new(ATTEMPT, &own, &hello, Vec::new());
+                for link in [Link::Rc, Link::Tcp] {
+                    let setup = agreed.setup(&config, link);
+                    prop_assert_eq!(setup.check(), Ok(()), "{:?}", setup);
+                    prop_assert!(setup.peer.slot_size <= setup.own.slot_size.min(peer.slot_size));
+                }
+            }
+        }
+    }
+
+    /// A device that answers no READ is sent none.
+    #[test]
+    fn without_atomics_there_are_no_reads() {
+        let config = build(|b| b).expect("allowed");
+        let own = config.terms(Kind::Stream);
+        let change: [fn(&mut Limits); 4] =
+            [|_| {}, |l| l.rd_atomic_in = 0, |l| l.rd_atomic_out = 0, |l| l.max_rts = 0];
+        for (index, change) in change.into_iter().enumerate() {
+            let mut limits = own.limits;
+            change(&mut limits);
+            let hello = Hello {
+                minor: 0,
+                features: own.features,
+                conn_id: 0,
+                generation: 0,
+                role: Role::Client,
+                kind: Kind::Stream,
+                policy: Policy::Auto,
+                limits,
+                path: Err(Unavailable::new(Cause::NoDevice, "")),
+                user_data: Vec::new(),
+            };
+            let agreed = Agreed::new(ATTEMPT, &own, &hello, Vec::new());
+            assert_eq!(agreed.features.has(Features::READ), index == 0);
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! How a handshake fails.
+
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+use super::reason::{FallbackReason, Side};
+use crate::wire::{Kind, RejectReason, WireError};
+
+/// What a side is waiting for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Step {
+    /// The peer's HELLO.
+    Hello,
+    /// The proof of the data path.
+    Probe,
+    /// The peer's READY.
+    Ready,
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Hello => "the peer's HELLO",
+            Self::Probe => "the proof of the data path",
+            Self::Ready => "the peer's READY",
+        })
+    }
+}
+
+/// Why there is no connection though TCP connected.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HandshakeError {
+    /// What the peer sent cannot be.
+    #[error("the handshake failed: {0}")]
+    Malformed(#[from] WireError),
+    /// The peer does not want the connection.
+    #[error("the peer (version {major}.{minor}) rejected the connection: {text}")]
+    Rejected {
+        /// Why.
+        reason: RejectReason,
+        /// In its own words.
+        text: String,
+        /// Its major version.
+        major: u8,
+        /// Its minor version.
+        minor: u8,
+    },
+    /// One side wants bytes and the other messages.
+    #[error("this side wants to carry {own}, and the peer {peer}; use the same type on both sides")]
+    Kind {
+        /// What this side wants.
+        own: Kind,
+        /// What the peer wants.
+        peer: Kind,
+    },
+    /// Both are clients, or both are servers.
+    #[error("the peer is a {0} too; a listener is needed on one side, and a connecting program on the other")]
+    Role(&'static str),
+    /// RDMA is required, and there is none.
+    #[error("{by} requires RDMA, and there is none: {reason}")]
+    RdmaRequired {
+        /// Who requires it.
+        by: Side,
+        /// Why there is none.
+        reason: FallbackReason,
+    },
+    /// It took too long.
+    #[error(
+        "no connection within {after:?}: still waiting for {step}; is a trespass program at the other end, and is it running?"
+    )]
+    TimedOut {
+        /// What was waited for.
+        step: Step,
+        /// How long.
+        after: Duration,
+    },
+    /// The peer closed the TCP connection.
+    #[error(
+        "the peer closed the connection where {step} was due; it may have ended, or not be a trespass program"
+    )]
+    Closed {
+        /// What was waited for.
+        step: Step,
+    },
+    /// TCP failed.
+    #[error("TCP failed while waiting for {step}: {source}")]
+    Io {
+        /// What was waited for.
+        step: Step,
+        /// How.
+        source: io::Error,
+    },
+}
+
+impl HandshakeError {
+    /// The kind that `std::net` would give for the like.
+    pub fn kind(&self) -> io::ErrorKind {
+        match self {
+            Self::Malformed(_) | Self::Kind { .. } | Self::Role(_) => io::ErrorKind::InvalidData,
+            Self::Rejected { .. } => io::ErrorKind::ConnectionRefused,
+            Self::RdmaRequired { .. } => io::ErrorKind::Unsupported,
+            Self::TimedOut { .. } => io::ErrorKind::TimedOut,
+            Self::Closed { .. } => io::ErrorKind::ConnectionReset,
+            Self::Io { source, .. } => source.kind(),
+        }
+    }
+}
+
+impl From<HandshakeError> for io::Error {
+    fn from(error: HandshakeError) -> Self {
+        Self::new(error.kind(), error)
+    }
+}

@@ -1,0 +1,188 @@
+//! A data path that is none, for tests: it fails where it is told to.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use super::{Agreed, Attempt, Cause, DataPath, Terms, Unavailable};
+use crate::wire::{Endpoint, Features, Kind, Limits, LinkLayer, MINOR, Policy, Probe, Role};
+
+/// What goes wrong on one side.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Faults {
+    pub(super) prepare: bool,
+    pub(super) connect: bool,
+    pub(super) probe: Broken,
+}
+
+/// How the proof goes wrong.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Broken {
+    #[default]
+    Not,
+    /// The device reports an error.
+    Fails,
+    /// What is sent never comes, and nobody says so.
+    Lost,
+    /// The device reports an error when everything has come: the other side sees nothing wrong.
+    Late,
+}
+
+/// What is between the two sides.
+#[derive(Debug, Default)]
+pub(super) struct Air {
+    to_client: VecDeque<Vec<u8>>,
+    to_server: VecDeque<Vec<u8>>,
+    /// Paths that were made and not dropped.
+    pub(super) live: usize,
+}
+
+impl Air {
+    /// Something that an earlier attempt has left.
+    pub(super) fn leave(&mut self, to: Role, bytes: Vec<u8>) {
+        match to {
+            Role::Client => self.to_client.push_back(bytes),
+            Role::Server => self.to_server.push_back(bytes),
+        }
+    }
+
+    fn take(&mut self, to: Role) -> Option<Vec<u8>> {
+        match to {
+            Role::Client => self.to_client.pop_front(),
+            Role::Server => self.to_server.pop_front(),
+        }
+    }
+}
+
+/// One side's data path.
+#[derive(Debug)]
+pub(super) struct FakePath {
+    air: Rc<RefCell<Air>>,
+    faults: Faults,
+    attempt: Option<Attempt>,
+    sent: bool,
+}
+
+impl FakePath {
+    pub(super) fn new(air: &Rc<RefCell<Air>>, faults: Faults) -> Self {
+        air.borrow_mut().live += 1;
+        Self { air: Rc::clone(air), faults, attempt: None, sent: false }
+    }
+
+    fn send(&mut self, from: Attempt) {
+        if !self.sent && self.faults.probe != Broken::Lost {
+            self.air.borrow_mut().leave(other(from.role), probe(from, from.role).encode().to_vec());
+        }
+        self.sent = true;
+    }
+
+    fn has_come(&self, attempt: Attempt) -> bool {
+        let expected = probe(attempt, other(attempt.role));
+        while let Some(bytes) = self.air.borrow_mut().take(attempt.role) {
+            if expected.is(&bytes) {
+                return true;
+            }
+        }
+        false
+    }
+}
+
+impl Drop for FakePath {
+    fn drop(&mut self) {
+        self.air.borrow_mut().live -= 1;
+    }
+}
+
+impl DataPath for FakePath {
+    fn prepare(&mut self, attempt: Attempt) -> Result<Endpoint, Unavailable> {
+        self.attempt = Some(attempt);
+        if self.faults.prepare {
+            return Err(Unavailable::new(Cause::Resources, "out of memory"));
+        }
+        Ok(endpoint(attempt.role))
+    }
+
+    fn connect(&mut self, peer: &Endpoint, agreed: &Agreed) -> Result<(), Unavailable> {
+        let attempt = self.attempt.expect("prepared first");
+        assert_eq!(agreed.attempt, attempt);
+        assert_eq!(*peer, endpoint(other(attempt.role)));
+        if self.faults.connect {
+            return Err(Unavailable::new(Cause::Connect, "no way"));
+        }
+        Ok(())
+    }
+
+    fn probe(&mut self, _: Instant) -> Poll<Result<(), Unavailable>> {
+        let attempt = self.attempt.expect("prepared first");
+        if self.faults.probe == Broken::Fails {
+            return Poll::Ready(Err(Unavailable::new(Cause::ProbeFailed, "status 12")));
+        }
+        if attempt.role == Role::Client {
+            self.send(attempt);
+        }
+        if !self.sent || attempt.role == Role::Client {
+            if !self.has_come(attempt) {
+                return Poll::Pending;
+            }
+            self.send(attempt);
+        }
+        // A server's own probe is acknowledged if it has come.
+        match self.faults.probe {
+            Broken::Lost => Poll::Pending,
+            Broken::Late => Poll::Ready(Err(Unavailable::new(Cause::ProbeFailed, "status 5"))),
+            _ => Poll::Ready(Ok(())),
+        }
+    }
+}
+
+pub(super) fn other(role: Role) -> Role {
+    match role {
+        Role::Client => Role::Server,
+        Role::Server => Role::Client,
+    }
+}
+
+fn probe(attempt: Attempt, role: Role) -> Probe {
+    Probe { conn_id: attempt.conn_id, generation: attempt.generation, role }
+}
+
+pub(super) fn endpoint(role: Role) -> Endpoint {
+    let qp_num = if role == Role::Client { 0x11 } else { 0x22 };
+    Endpoint {
+        qp_num,
+        psn: qp_num + 1,
+        gid: [qp_num as u8; 16],
+        lid: 0,
+        mtu: 3,
+        link_layer: LinkLayer::Ethernet,
+        service_level: 0,
+        traffic_class: 0,
+        device: 7,
+    }
+}
+
+pub(super) fn terms(policy: Policy) -> Terms {
+    Terms {
+        kind: Kind::Stream,
+        policy,
+        features: Features::READ.with(Features::COALESCE),
+        limits: Limits {
+            slot_size: 8192,
+            rx_slots: 64,
+            eager_max: 65536,
+            max_rts: 16,
+            rd_atomic_in: 16,
+            rd_atomic_out: 16,
+            max_msg: 1 << 30,
+        },
+        user_data: Vec::new(),
+        probe_timeout: Duration::from_millis(300),
+        deadline: Duration::from_secs(5),
+        minor: MINOR,
+    }
+}
+
+pub(super) const ATTEMPT: Attempt =
+    Attempt { conn_id: 0x1234_5678_9abc_def0, generation: 3, role: Role::Client };

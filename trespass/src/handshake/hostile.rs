@@ -1,0 +1,302 @@
+//! A peer that says anything, to either side of a handshake.
+//!
+//! What must hold: nothing panics, nothing goes on for ever, there is never memory for more than one message, and RDMA is used only by a
+//! side that has it and after a whole HELLO and READY have come.
+//!
+//! The input: one byte of choices ([`Choices`]), then pieces, each a length (8 bits) and so many bytes, or what is left of the
+//! input. A piece is what one read gives; or, if so chosen, the body of a message that gets a valid beginning and checksum, since
+//! no fuzzer guesses those. `trespass/fuzz` feeds it from libFuzzer; the tests here from seeded random bytes and from the corpus.
+
+use std::collections::VecDeque;
+use std::io::{ErrorKind, Read, Write};
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use super::{Agreed, Attempt, Bootstrap, Cause, DataPath, Terms, Unavailable};
+use crate::wire::{
+    Endpoint, Features, Kind, Limits, LinkLayer, MAJOR, MAX_MESSAGE, MINOR, PREAMBLE, Policy, Role, checksum,
+};
+
+/// Calls after which a side must have ended: each takes a piece, or finds that there is none.
+const CALLS: usize = 5000;
+
+/// Runs one input. Panics if something is amiss.
+#[cfg(fuzzing)]
+pub fn hostile_handshake(data: &[u8]) {
+    run(data);
+}
+
+fn run(data: &[u8]) {
+    let Some((&choices, pieces)) = data.split_first() else { return };
+    let choices = Choices(choices);
+    let mut stream = Script::new(choices, pieces);
+    let path = choices.has_device().then_some(Willing).ok_or(Unavailable::new(Cause::NoDevice, ""));
+    let (now, attempt) = (Instant::now(), Attempt { conn_id: 0, generation: 0, role: Role::Client });
+    let mut side = match choices.role() {
+        Role::Client => Bootstrap::client(choices.terms(), attempt, path, now),
+        Role::Server => Bootstrap::server(choices.terms(), path, now),
+    };
+    for _ in 0..CALLS {
+        let poll = side.progress(&mut stream);
+        assert!(side.incoming_capacity() <= MAX_MESSAGE, "{}", side.incoming_capacity());
+        if let Poll::Ready(result) = poll {
+            if let Ok(established) = result {
+                assert!(established.path.is_err() || choices.has_device());
+                assert!(stream.given >= 2 * PREAMBLE, "agreed on nothing");
+            }
+            return;
+        }
+    }
+    panic!("it goes on for ever");
+}
+
+/// What the first byte says.
+#[derive(Clone, Copy)]
+struct Choices(u8);
+
+impl Choices {
+    fn role(self) -> Role {
+        if self.0 & 1 == 0 { Role::Server } else { Role::Client }
+    }
+
+    fn has_device(self) -> bool {
+        self.0 & 2 != 0
+    }
+
+    /// Whether pieces become messages.
+    fn frames(self) -> bool {
+        self.0 & 4 != 0
+    }
+
+    fn terms(self) -> Terms {
+        let policy = [Policy::Auto, Policy::RequireRdma, Policy::TcpOnly][usize::from(self.0 >> 3) % 3];
+        Terms {
+            kind: if self.0 & 0x80 == 0 { Kind::Stream } else { Kind::SeqPacket },
+            policy,
+            features: Features::KNOWN,
+            limits: Limits {
+                slot_size: 8192,
+                rx_slots: 64,
+                eager_max: 65536,
+                max_rts: 16,
+                rd_atomic_in: 16,
+                rd_atomic_out: 16,
+                max_msg: 1 << 30,
+            },
+            user_data: Vec::new(),
+            probe_timeout: Duration::from_millis(300),
+            deadline: Duration::from_secs(600),
+            minor: MINOR,
+        }
+    }
+}
+
+/// A data path that always works.
+struct Willing;
+
+impl DataPath for Willing {
+    fn prepare(&mut self, _: Attempt) -> Result<Endpoint, Unavailable> {
+        let gid = [1; 16];
+        let link_layer = LinkLayer::Ethernet;
+        let (service_level, traffic_class, device) = (0, 0, 0);
+        Ok(Endpoint {
+            qp_num: 1,
+            psn: 1,
+            gid,
+            lid: 0,
+            mtu: 3,
+            link_layer,
+            service_level,
+            traffic_class,
+            device,
+        })
+    }
+
+    fn connect(&mut self, peer: &Endpoint, agreed: &Agreed) -> Result<(), Unavailable> {
+        assert!(peer.qp_num < 1 << 24 && peer.psn < 1 << 24 && (1..=5).contains(&peer.mtu));
+        assert!(agreed.peer.slot_size.is_power_of_two() && agreed.peer.rx_slots >= 16);
+        assert!(
+            u64::from(agreed.peer.eager_max) <= agreed.peer.max_msg && agreed.peer.max_msg <= Limits::MAX_MSG
+        );
+        Ok(())
+    }
+
+    fn probe(&mut self, _: Instant) -> Poll<Result<(), Unavailable>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// A socket that gives one piece after the other, and then its end.
+struct Script {
+    pieces: VecDeque<Vec<u8>>,
+    pause: bool,
+    given: usize,
+}
+
+impl Script {
+    fn new(choices: Choices, mut data: &[u8]) -> Self {
+        let mut pieces = VecDeque::new();
+        while let Some((&len, rest)) = data.split_first() {
+            let (piece, rest) = rest.split_at(usize::from(len).min(rest.len()));
+            pieces.push_back(if choices.frames() { framed(piece) } else { piece.to_vec() });
+            data = rest;
+        }
+        Self { pieces, pause: false, given: 0 }
+    }
+}
+
+/// A message of the type and with the length of the fixed part that the piece begins with.
+fn framed(piece: &[u8]) -> Vec<u8> {
+    let [kind, units, body @ ..] = piece else { return piece.to_vec() };
+    let mut bytes = b"TRSP".to_vec();
+    bytes.extend_from_slice(&[kind % 6, MAJOR, 0, units % 20]);
+    bytes.extend_from_slice(&((PREAMBLE + body.len()) as u32).to_le_bytes());
+    bytes.extend_from_slice(&[0; 4]);
+    bytes.extend_from_slice(body);
+    let crc = checksum(&bytes);
+    bytes[12..PREAMBLE].copy_from_slice(&crc.to_le_bytes());
+    bytes
+}
+
+impl Read for Script {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        self.pause = !self.pause;
+        if self.pause {
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        while self.pieces.front().is_some_and(Vec::is_empty) {
+            self.pieces.pop_front();
+        }
+        let Some(piece) = self.pieces.front_mut() else { return Ok(0) };
+        let len = piece.len().min(into.len());
+        into[..len].copy_from_slice(&piece[..len]);
+        piece.drain(..len);
+        self.given += len;
+        Ok(len)
+    }
+}
+
+impl Write for Script {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand_chacha::ChaCha8Rng;
+    use rand_chacha::rand_core::{Rng, SeedableRng};
+
+    use super::*;
+    use crate::wire::{Hello, Ready};
+
+    /// Whatever is found lies in the corpus from then on.
+    #[test]
+    fn what_fuzzing_found_stays_found() {
+        let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/fuzz/corpus/handshake");
+        let mut count = 0;
+        for entry in std::fs::read_dir(corpus).expect("the corpus is committed") {
+            run(&std::fs::read(entry.expect("an entry").path()).expect("a file"));
+            count += 1;
+        }
+        assert!(count >= 4, "{count} inputs");
+    }
+
+    #[test]
+    fn random_bytes_do_no_harm() {
+        let mut rng = ChaCha8Rng::seed_from_u64(6);
+        for round in 0..20_000 {
+            let mut data = vec![0; rng.next_u32() as usize % 700];
+            rng.fill_bytes(&mut data);
+            if round % 2 == 0
+                && let Some(first) = data.first_mut()
+            {
+                *first |= 4;
+            }
+            run(&data);
+        }
+    }
+
+    /// A handshake that goes well, as an input, in pieces.
+    pub(super) fn good(choices: u8) -> Vec<u8> {
+        let terms = Choices(choices).terms();
+        let role = super::super::fake::other(Choices(choices).role());
+        let hello = Hello {
+            minor: terms.minor,
+            features: terms.features,
+            conn_id: 0,
+            generation: 0,
+            role,
+            kind: terms.kind,
+            policy: Policy::Auto,
+            limits: terms.limits,
+            path: Willing.prepare(Attempt { conn_id: 0, generation: 0, role }),
+            user_data: b"fuzz".to_vec(),
+        };
+        let ready = Ready { conn_id: 0, generation: 0, role, verdict: Ok(()) };
+        let mut data = vec![choices];
+        for message in [hello.encode(), ready.encode()] {
+            let piece = match Choices(choices).frames() {
+                true => [&[message[4], message[7]], &message[PREAMBLE..]].concat(),
+                false => message,
+            };
+            data.push(piece.len() as u8);
+            data.extend(piece);
+        }
+        data
+    }
+
+    /// Good handshakes with a few bytes changed get further than noise.
+    #[test]
+    fn changed_handshakes_do_no_harm() {
+        let mut rng = ChaCha8Rng::seed_from_u64(7);
+        for _ in 0..20_000 {
+            let mut data = good(rng.next_u32() as u8);
+            for _ in 0..rng.next_u32() % 4 {
+                let at = rng.next_u32() as usize % data.len();
+                data[at] = rng.next_u32() as u8;
+            }
+            run(&data);
+        }
+    }
+
+    /// What the other tests change does go well, so that they reach the end.
+    #[test]
+    fn good_handshakes_end_well() {
+        for choices in [0b010, 0b011, 0b110, 0b111] {
+            let data = good(choices);
+            let mut stream = Script::new(Choices(choices), &data[1..]);
+            let attempt = Attempt { conn_id: 0, generation: 0, role: Role::Client };
+            let (terms, now) = (Choices(choices).terms(), Instant::now());
+            let mut side = match Choices(choices).role() {
+                Role::Client => Bootstrap::client(terms, attempt, Ok(Willing), now),
+                Role::Server => Bootstrap::server(terms, Ok(Willing), now),
+            };
+            let result = (0..10).find_map(|_| match side.progress(&mut stream) {
+                Poll::Ready(result) => Some(result),
+                Poll::Pending => None,
+            });
+            assert!(result.expect("an end").expect("a connection").path.is_ok());
+        }
+    }
+
+    /// Renews the corpus's beginnings: `cargo test -p trespass write_the_corpus -- --ignored`.
+    #[test]
+    #[ignore = "writes files"]
+    fn write_the_corpus() {
+        let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/fuzz/corpus/handshake");
+        std::fs::create_dir_all(corpus).expect("a directory");
+        for (name, choices) in [
+            ("good_client_raw", 0b011),
+            ("good_server_raw", 0b010),
+            ("good_client_framed", 0b111),
+            ("good_server_framed", 0b110),
+        ] {
+            std::fs::write(format!("{corpus}/{name}"), good(choices)).expect("written");
+        }
+    }
+}

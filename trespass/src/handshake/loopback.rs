@@ -1,0 +1,376 @@
+//! The handshake over real TCP: good peers, and such as send garbage, too much, too little, or too slowly.
+
+use std::cell::RefCell;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::rc::Rc;
+use std::task::Poll;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::fake::{ATTEMPT, Air, FakePath, Faults, terms};
+use super::{Bootstrap, Cause, HandshakeError, NoPath, Step, Terms, Transport, Unavailable};
+use crate::wire::{Message, Policy, Ready, Reject, RejectReason, Role, WireError};
+
+type Plain = Result<NoPath, Unavailable>;
+
+fn none() -> Plain {
+    Err(Unavailable::new(Cause::BuiltWithout, ""))
+}
+
+fn short(deadline: u64) -> Terms {
+    Terms { deadline: Duration::from_millis(deadline), ..terms(Policy::Auto) }
+}
+
+/// A listener, and a socket that is connected to it.
+fn pair() -> (TcpListener, TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let client = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
+    let (server, _) = listener.accept().expect("accepted");
+    (listener, client, server)
+}
+
+fn serve(stream: &TcpStream, terms: Terms) -> Result<super::Established<NoPath>, HandshakeError> {
+    Bootstrap::server(terms, none(), Instant::now()).run(stream)
+}
+
+fn connect(stream: &TcpStream, terms: Terms) -> Result<super::Established<NoPath>, HandshakeError> {
+    Bootstrap::client(terms, ATTEMPT, none(), Instant::now()).run(stream)
+}
+
+/// What follows the handshake at once is left in the socket for who comes next.
+#[test]
+fn blocking_both_sides_agree_and_nothing_is_read_beyond() {
+    let (_listener, mut client, mut server) = pair();
+    let other = thread::spawn(move || {
+        let established = connect(&client, terms(Policy::Auto)).expect("a connection");
+        client.write_all(b"the first frame").expect("sent");
+        established.agreed
+    });
+    let established = serve(&server, terms(Policy::Auto)).expect("a connection");
+    assert_eq!(established.transport(), Transport::Tcp);
+    let reason = established.path.expect_err("no path");
+    assert_eq!(reason.cause(), Cause::BuiltWithout);
+    let mut frame = [0; 15];
+    server.read_exact(&mut frame).expect("all of it");
+    assert_eq!(&frame, b"the first frame");
+    let agreed = other.join().expect("no panic");
+    assert_eq!(agreed.attempt.conn_id, established.agreed.attempt.conn_id);
+    assert_eq!(server.read_timeout().expect("a socket"), None);
+}
+
+/// Goes on with several sides in turn, as a worker does.
+fn drive(sides: &mut [(Bootstrap<FakePath>, TcpStream)]) -> Vec<Transport> {
+    for (_, stream) in sides.iter() {
+        stream.set_nonblocking(true).expect("a socket");
+    }
+    let mut ends: Vec<Option<Transport>> = vec![None; sides.len()];
+    let give_up = Instant::now() + Duration::from_secs(20);
+    while ends.iter().any(Option::is_none) {
+        assert!(Instant::now() < give_up, "{ends:?}");
+        for ((side, stream), end) in sides.iter_mut().zip(&mut ends) {
+            if end.is_none()
+                && let Poll::Ready(result) = side.progress(stream)
+            {
+                *end = Some(result.expect("a connection").transport());
+            }
+        }
+        thread::sleep(Duration::from_micros(50));
+    }
+    ends.into_iter().flatten().collect()
+}
+
+#[test]
+fn non_blocking_both_sides_go_on_in_one_thread() {
+    for (fails, expected) in [(false, Transport::Rdma), (true, Transport::Tcp)] {
+        let air: Rc<RefCell<Air>> = Rc::default();
+        let (_listener, client, server) = pair();
+        let faults = Faults { connect: fails, ..Faults::default() };
+        let now = Instant::now();
+        let here = Bootstrap::client(terms(Policy::Auto), ATTEMPT, Ok(FakePath::new(&air, faults)), now);
+        let path = Ok(FakePath::new(&air, Faults::default()));
+        let there = Bootstrap::server(terms(Policy::Auto), path, now);
+        assert_eq!(drive(&mut [(here, client), (there, server)]), [expected; 2]);
+    }
+}
+
+#[test]
+fn what_is_waited_for_is_said() {
+    let (_listener, client, mut server) = pair();
+    let now = Instant::now();
+    let mut here: Bootstrap<NoPath> = Bootstrap::client(terms(Policy::Auto), ATTEMPT, none(), now);
+    let wants = here.wants();
+    assert!(wants.write && !wants.path);
+    assert_eq!(wants.deadline, now + Duration::from_secs(5));
+    client.set_nonblocking(true).expect("a socket");
+    assert!(here.progress(&mut &client).is_pending());
+    assert!(!here.wants().write);
+    let hello = read_message(&mut server);
+    assert!(matches!(hello, Message::Hello(_)), "{hello:?}");
+}
+
+fn read_message(stream: &mut TcpStream) -> Message {
+    stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a socket");
+    let mut bytes = vec![0; 16];
+    stream.read_exact(&mut bytes).expect("a preamble");
+    let total = u32::from_le_bytes(bytes[8..12].try_into().expect("four"));
+    bytes.resize(total as usize, 0);
+    stream.read_exact(&mut bytes[16..]).expect("a body");
+    Message::decode(&bytes).expect("a message")
+}
+
+fn hello_bytes() -> Vec<u8> {
+    hello_bytes_of(ATTEMPT.conn_id)
+}
+
+fn hello_bytes_of(conn_id: u64) -> Vec<u8> {
+    let (now, attempt) = (Instant::now(), super::Attempt { conn_id, ..ATTEMPT });
+    let mut machine = super::machine::Machine::<NoPath>::client(terms(Policy::Auto), attempt, none(), now);
+    std::mem::take(machine.outgoing())
+}
+
+/// What a hostile client sends, whether it then closes, and what must come of it.
+struct Hostile {
+    name: &'static str,
+    sends: Vec<u8>,
+    closes: bool,
+    refused: fn(&HandshakeError) -> bool,
+    /// Whether it is told why.
+    told: Option<RejectReason>,
+}
+
+fn hostile() -> Vec<Hostile> {
+    let hello = hello_bytes();
+    let at = |at: usize, with: &[u8]| {
+        let mut bytes = hello.clone();
+        bytes[at..at + with.len()].copy_from_slice(with);
+        bytes
+    };
+    let ready = Ready { conn_id: 0, generation: 0, role: Role::Client, verdict: Ok(()) }.encode();
+    let reject = Reject::new(RejectReason::Busy, (0, 0), "no".into()).encode();
+    let case = |name, sends, closes, refused, told| Hostile { name, sends, closes, refused, told };
+    use HandshakeError as E;
+    vec![
+        case("nothing", vec![], true, |e| matches!(e, E::Closed { step: Step::Hello }), None),
+        case(
+            "another protocol",
+            b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec(),
+            false,
+            |e| matches!(e, E::Malformed(WireError::Magic(magic)) if magic == b"GET "),
+            None,
+        ),
+        case("zeros", vec![0; 8192], false, |e| matches!(e, E::Malformed(WireError::Magic(_))), None),
+        case("half a preamble", hello[..9].to_vec(), true, |e| matches!(e, E::Closed { .. }), None),
+        case("half a HELLO", hello[..50].to_vec(), true, |e| matches!(e, E::Closed { .. }), None),
+        case(
+            "too long",
+            at(8, &u32::MAX.to_le_bytes()),
+            false,
+            |e| matches!(e, E::Malformed(WireError::Length { total: u32::MAX, .. })),
+            Some(RejectReason::Malformed),
+        ),
+        case(
+            "too short",
+            at(8, &[8, 0, 0, 0]),
+            false,
+            |e| matches!(e, E::Malformed(WireError::Length { total: 8, .. })),
+            Some(RejectReason::Malformed),
+        ),
+        case(
+            "a bad checksum",
+            at(20, &[0xff]),
+            false,
+            |e| matches!(e, E::Malformed(WireError::Checksum { .. })),
+            Some(RejectReason::Malformed),
+        ),
+        case(
+            "READY first",
+            ready,
+            false,
+            |e| matches!(e, E::Malformed(WireError::Unexpected(_))),
+            Some(RejectReason::Malformed),
+        ),
+        case(
+            "HELLO twice",
+            [hello.clone(), hello.clone()].concat(),
+            false,
+            |e| matches!(e, E::Malformed(WireError::Unexpected(_))),
+            None,
+        ),
+        case(
+            "HELLO, then nothing",
+            hello.clone(),
+            true,
+            |e| matches!(e, E::Closed { step: Step::Ready }),
+            None,
+        ),
+        case("a rejection", reject, false, |e| matches!(e, E::Rejected { .. }), None),
+    ]
+}
+
+/// A listener lives on whatever comes, and tells those that it can tell.
+#[test]
+fn a_listener_outlives_hostile_clients() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("bound");
+    for case in hostile() {
+        let mut client = TcpStream::connect(address).expect("connected");
+        let (server, _) = listener.accept().expect("accepted");
+        client.write_all(&case.sends).expect("sent");
+        if case.closes {
+            client.shutdown(Shutdown::Write).expect("a socket");
+        }
+        let error = serve(&server, short(10_000)).expect_err(case.name);
+        assert!((case.refused)(&error), "{}: {error:?}", case.name);
+        drop(server);
+        if let Some(reason) = case.told {
+            let Message::Reject(reject) = read_message(&mut client) else { panic!("{}", case.name) };
+            assert_eq!(reject.reason, reason, "{}", case.name);
+        }
+    }
+    let client =
+        thread::spawn(move || connect(&TcpStream::connect(address).expect("connected"), short(10_000)));
+    let (server, _) = listener.accept().expect("accepted");
+    serve(&server, short(10_000)).expect("a good client is served");
+    client.join().expect("no panic").expect("a connection");
+}
+
+/// What a server sends, and what must come of it.
+type Refused = (&'static str, Vec<u8>, fn(&HandshakeError) -> bool);
+
+/// A client that meets something else than a listener of this kind says what it met.
+#[test]
+fn a_client_outlives_hostile_servers() {
+    use HandshakeError as E;
+    let own = Ready { conn_id: ATTEMPT.conn_id, generation: 3, role: Role::Server, verdict: Ok(()) }.encode();
+    let strange: Vec<u8> = (0..17).flat_map(|_| hello_bytes_of(ATTEMPT.conn_id ^ 1)).collect();
+    let cases: [Refused; 7] = [
+        ("nothing", vec![], |e| matches!(e, E::Closed { step: Step::Hello })),
+        (
+            "a web server",
+            b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec(),
+            |e| matches!(e, E::Malformed(WireError::Magic(magic)) if magic == b"HTTP"),
+        ),
+        (
+            "a mail server, which then waits",
+            b"220 ready\r\n".to_vec(),
+            |e| matches!(e, E::Malformed(WireError::Magic(magic)) if magic == b"220 "),
+        ),
+        ("READY first", own, |e| matches!(e, E::Malformed(WireError::Unexpected(_)))),
+        ("another client", hello_bytes(), |e| matches!(e, E::Role("client"))),
+        ("messages of other connections", strange, |e| matches!(e, E::Malformed(WireError::Unexpected(_)))),
+        ("half a HELLO", hello_bytes()[..40].to_vec(), |e| matches!(e, E::Closed { step: Step::Hello })),
+    ];
+    for (name, sends, refused) in cases {
+        let (_listener, client, mut server) = pair();
+        server.write_all(&sends).expect("sent");
+        server.shutdown(Shutdown::Write).expect("a socket");
+        let error = connect(&client, short(10_000)).expect_err(name);
+        assert!(refused(&error), "{name}: {error:?}");
+    }
+}
+
+/// A client that sends a byte now and then does not hold a server beyond its deadline.
+#[test]
+fn a_slow_client_is_dropped_at_the_deadline() {
+    let (_listener, mut client, server) = pair();
+    let slow = thread::spawn(move || {
+        for byte in hello_bytes() {
+            if client.write_all(&[byte]).is_err() {
+                break;
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        client
+    });
+    let error = serve(&server, short(300)).expect_err("too slow");
+    assert!(matches!(error, HandshakeError::TimedOut { step: Step::Hello, .. }), "{error:?}");
+    drop(server);
+    slow.join().expect("no panic");
+}
+
+#[test]
+fn a_silent_peer_is_dropped_at_the_deadline() {
+    let (_listener, client, server) = pair();
+    let error = serve(&server, short(50)).expect_err("nothing comes");
+    assert!(matches!(error, HandshakeError::TimedOut { step: Step::Hello, .. }), "{error:?}");
+    assert_eq!(std::io::Error::from(error).kind(), ErrorKind::TimedOut);
+    // The client hears of it.
+    let error = connect(&client, short(10_000)).expect_err("refused");
+    assert!(matches!(error, HandshakeError::Rejected { reason: RejectReason::TimedOut, .. }), "{error:?}");
+    let (_listener, client, _server) = pair();
+    let error = connect(&client, short(50)).expect_err("nothing comes");
+    assert!(matches!(error, HandshakeError::TimedOut { step: Step::Hello, .. }), "{error:?}");
+}
+
+/// Bytes that come one at a time are the same as bytes that come at once.
+#[test]
+fn a_dripping_client_is_served() {
+    let (_listener, mut client, server) = pair();
+    let dripping = thread::spawn(move || {
+        client.set_nodelay(true).expect("a socket");
+        for byte in hello_bytes() {
+            client.write_all(&[byte]).expect("sent");
+        }
+        let Message::Hello(hello) = read_message(&mut client) else { panic!("HELLO first") };
+        let Message::Ready(_) = read_message(&mut client) else { panic!("READY next") };
+        let verdict = Err(Unavailable::new(Cause::NoDevice, ""));
+        let ready =
+            Ready { conn_id: hello.conn_id, generation: hello.generation, role: Role::Client, verdict };
+        client.write_all(&ready.encode()).expect("sent");
+        client
+    });
+    serve(&server, terms(Policy::Auto)).expect("a connection");
+    dripping.join().expect("no panic");
+}
+
+/// A stream that takes one byte at a time, and nothing every other time; and gives nothing.
+struct Narrow {
+    turn: bool,
+    taken: Vec<u8>,
+}
+
+impl Read for Narrow {
+    fn read(&mut self, _: &mut [u8]) -> std::io::Result<usize> {
+        Err(ErrorKind::WouldBlock.into())
+    }
+}
+
+impl Write for Narrow {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.turn = !self.turn;
+        if self.turn {
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        self.taken.push(bytes[0]);
+        Ok(1)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_full_socket_loses_nothing() {
+    let mut narrow = Narrow { turn: false, taken: Vec::new() };
+    let mut client: Bootstrap<NoPath> =
+        Bootstrap::client(terms(Policy::Auto), ATTEMPT, none(), Instant::now());
+    while client.wants().write {
+        assert!(client.progress(&mut narrow).is_pending());
+    }
+    assert_eq!(narrow.taken, hello_bytes());
+}
+
+/// The policy's refusal needs no network.
+#[test]
+fn a_client_that_requires_rdma_and_has_none_says_so_at_once() {
+    let (_listener, client, _server) = pair();
+    let required = Terms { policy: Policy::RequireRdma, ..short(10_000) };
+    let error = connect(&client, required).expect_err("refused");
+    assert_eq!(
+        error.to_string(),
+        "this side requires RDMA, and there is none: this side was built without RDMA; build it with the feature `rdma`"
+    );
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+}

@@ -1,0 +1,462 @@
+//! What one side of a handshake does, as a machine: messages and time in, messages and a result out.
+//!
+//! Call order: [`Machine::client`] or [`Machine::server`]; then whenever something has happened [`Machine::received`],
+//! [`Machine::closed`] or [`Machine::tick`], and after each of them send what [`Machine::outgoing`] has and look at
+//! [`Machine::take_result`]. What is there to send when the result is an error is the peer's due: words.
+
+use std::task::Poll;
+use std::time::Instant;
+
+use super::error::{HandshakeError, Step};
+use super::reason::{Cause, FallbackReason, Side, Unavailable};
+use super::{Agreed, Attempt, DataPath, Established, Terms};
+use crate::wire::{
+    Endpoint, Features, Hello, MAJOR, MINOR, Message, Policy, Ready, Reject, RejectReason, Role, WireError,
+};
+
+/// Messages of earlier attempts that are ignored before it is assumed that the peer is not what it should be.
+const MAX_STALE: u32 = 16;
+
+/// One side of a handshake.
+pub(super) struct Machine<D> {
+    terms: Terms,
+    attempt: Attempt,
+    path: Result<D, Unavailable>,
+    /// Own endpoint, once the path is prepared.
+    endpoint: Option<Endpoint>,
+    step: Step,
+    agreed: Option<Agreed>,
+    peer_policy: Policy,
+    own_verdict: Option<Result<(), FallbackReason>>,
+    peer_verdict: Option<Result<(), FallbackReason>>,
+    outgoing: Vec<u8>,
+    started: Instant,
+    probe_until: Option<Instant>,
+    stale: u32,
+    result: Option<Result<Established<D>, HandshakeError>>,
+    over: bool,
+}
+
+impl<D: DataPath> Machine<D> {
+    /// Begins as the client: its HELLO is there to be sent.
+    pub(super) fn client(terms: Terms, attempt: Attempt, path: Result<D, Unavailable>, now: Instant) -> Self {
+        let mut machine = Self::new(terms, Attempt { role: Role::Client, ..attempt }, path, now);
+        machine.prepare();
+        match (&machine.path, machine.terms.policy) {
+            (Err(why), Policy::RequireRdma) => {
+                let reason = why.clone().on(Side::Local);
+                machine.finish(Err(HandshakeError::RdmaRequired { by: Side::Local, reason }));
+            }
+            _ => machine.say_hello(),
+        }
+        machine
+    }
+
+    /// Begins as the server: it waits for HELLO, and makes nothing before that has come.
+    pub(super) fn server(terms: Terms, path: Result<D, Unavailable>, now: Instant) -> Self {
+        Self::new(terms, Attempt { conn_id: 0, generation: 0, role: Role::Server }, path, now)
+    }
+
+    fn new(terms: Terms, attempt: Attempt, path: Result<D, Unavailable>, now: Instant) -> Self {
+        let path = match terms.policy {
+            Policy::TcpOnly => match path {
+                Err(why) if why.cause == Cause::TcpOnly => Err(why),
+                _ => Err(Unavailable::new(Cause::TcpOnly, "")),
+            },
+            _ => path,
+        };
+        Self {
+            terms,
+            attempt,
+            path,
+            endpoint: None,
+            step: Step::Hello,
+            agreed: None,
+            peer_policy: Policy::Auto,
+            own_verdict: None,
+            peer_verdict: None,
+            outgoing: Vec::new(),
+            started: now,
+            probe_until: None,
+            stale: 0,
+            result: None,
+            over: false,
+        }
+    }
+
+    /// What is waited for.
+    pub(super) fn step(&self) -> Step {
+        self.step
+    }
+
+    /// When [`Self::tick`] must be called at the latest. While the data path is tried it must be called often, too.
+    pub(super) fn deadline(&self) -> Instant {
+        let end = self.started + self.terms.deadline;
+        self.probe_until.map_or(end, |until| until.min(end))
+    }
+
+    /// The bytes that have gathered for the peer.
+    pub(super) fn outgoing(&mut self) -> &mut Vec<u8> {
+        &mut self.outgoing
+    }
+
+    /// How it ended; once.
+    pub(super) fn take_result(&mut self) -> Option<Result<Established<D>, HandshakeError>> {
+        self.result.take()
+    }
+
+    /// Whether it has ended.
+    pub(super) fn is_over(&self) -> bool {
+        self.over
+    }
+
+    /// A whole message has come, of which nothing is known.
+    pub(super) fn received(&mut self, bytes: &[u8], now: Instant) {
+        if self.over {
+            return;
+        }
+        let outcome = match Message::decode(bytes) {
+            Ok(Message::Hello(hello)) => self.hello(hello, now),
+            Ok(Message::Ready(ready)) => self.ready(ready),
+            Ok(Message::Reject(reject)) => {
+                return self.finish(Err(HandshakeError::Rejected {
+                    reason: reject.reason,
+                    text: reject.text,
+                    major: reject.own.0,
+                    minor: reject.own.1,
+                }));
+            }
+            Ok(Message::Probe(_)) => Err(WireError::Unexpected("a PROBE on the TCP connection").into()),
+            Err(error) => Err(error.into()),
+        };
+        match outcome {
+            Ok(()) => self.settle(),
+            Err(error) => self.reject(error),
+        }
+    }
+
+    /// What came is no message.
+    pub(super) fn malformed(&mut self, error: WireError) {
+        if !self.over {
+            self.reject(error.into());
+        }
+    }
+
+    /// The peer has closed TCP.
+    pub(super) fn closed(&mut self) {
+        if !self.over {
+            self.finish(Err(HandshakeError::Closed { step: self.step }));
+        }
+    }
+
+    /// TCP has failed, maybe before the last message was sent.
+    pub(super) fn failed(&mut self, source: std::io::Error) {
+        if !self.has_failed() {
+            self.finish(Err(HandshakeError::Io { step: self.step, source }));
+        }
+    }
+
+    /// The result was taken too early: something is still to be sent.
+    pub(super) fn put_back(&mut self, established: Established<D>) {
+        self.result = Some(Ok(established));
+    }
+
+    fn has_failed(&self) -> bool {
+        matches!(self.result, Some(Err(_)))
+    }
+
+    /// Time has passed, or something may have come over the data path.
+    pub(super) fn tick(&mut self, now: Instant) {
+        if self.has_failed() {
+            return;
+        }
+        if now >= self.started + self.terms.deadline {
+            return self.reject(HandshakeError::TimedOut { step: self.step, after: self.terms.deadline });
+        }
+        if let Some(verdict) = self.try_probe(now) {
+            self.say_ready(verdict.map_err(|why| why.on(Side::Local)));
+            self.settle();
+        }
+    }
+
+    // What may go wrong with the data path is recorded, and the path dropped, at once.
+
+    fn prepare(&mut self) {
+        let attempt = self.attempt;
+        match self.path.as_mut().map(|path| path.prepare(attempt)) {
+            Ok(Ok(endpoint)) => self.endpoint = Some(endpoint),
+            Ok(Err(why)) => self.path = Err(why),
+            Err(_) => {}
+        }
+    }
+
+    fn connect(&mut self, peer: &Endpoint, agreed: &Agreed) -> Result<(), Unavailable> {
+        let result = match &mut self.path {
+            Ok(path) => path.connect(peer, agreed),
+            Err(why) => Err(why.clone()),
+        };
+        if let Err(why) = &result {
+            self.path = Err(why.clone());
+        }
+        result
+    }
+
+    fn try_probe(&mut self, now: Instant) -> Option<Result<(), Unavailable>> {
+        let (until, path) = (self.probe_until?, self.path.as_mut().ok()?);
+        let verdict = match path.probe(now) {
+            Poll::Ready(verdict) => verdict,
+            Poll::Pending if now < until => return None,
+            Poll::Pending => {
+                let detail = format!("within {:?}", self.terms.probe_timeout);
+                Err(Unavailable::new(Cause::ProbeTimedOut, detail))
+            }
+        };
+        if let Err(why) = &verdict {
+            self.path = Err(why.clone());
+        }
+        Some(verdict)
+    }
+
+    // HELLO.
+
+    fn say_hello(&mut self) {
+        let path = match (self.endpoint, &self.path) {
+            (Some(endpoint), Ok(_)) => Ok(endpoint),
+            (_, Err(why)) => Err(why.clone()),
+            // The peer has none, so none was prepared.
+            (None, Ok(_)) => Err(Unavailable::new(Cause::PeerGaveUp, "")),
+        };
+        let hello = Hello {
+            minor: self.terms.minor,
+            features: self.terms.features,
+            conn_id: self.attempt.conn_id,
+            generation: self.attempt.generation,
+            role: self.attempt.role,
+            kind: self.terms.kind,
+            policy: self.terms.policy,
+            limits: self.terms.limits,
+            path,
+            user_data: self.terms.user_data.clone(),
+        };
+        self.outgoing.extend_from_slice(&hello.encode());
+    }
+
+    fn hello(&mut self, mut hello: Hello, now: Instant) -> Result<(), HandshakeError> {
+        if self.is_of_another(hello.conn_id, hello.generation) {
+            return self.ignore();
+        }
+        if self.agreed.is_some() {
+            return Err(WireError::Unexpected("a second HELLO").into());
+        }
+        self.check_role(hello.role)?;
+        if hello.kind != self.terms.kind {
+            return Err(HandshakeError::Kind { own: self.terms.kind, peer: hello.kind });
+        }
+        self.attempt =
+            Attempt { conn_id: hello.conn_id, generation: hello.generation, role: self.attempt.role };
+        self.peer_policy = hello.policy;
+        let user_data = std::mem::take(&mut hello.user_data);
+        let agreed = Agreed::new(self.attempt, &self.terms, &hello, user_data);
+        let verdict = match hello.path {
+            Ok(endpoint) => self.join(&endpoint, &agreed).map_err(|why| why.on(Side::Local)),
+            Err(why) => Err(self.why_neither(why)),
+        };
+        self.agreed = Some(agreed);
+        self.after_hello(verdict, now)
+    }
+
+    /// The peer has an endpoint: connects the own one with it.
+    fn join(&mut self, peer: &Endpoint, agreed: &Agreed) -> Result<(), Unavailable> {
+        if self.attempt.role == Role::Server {
+            self.prepare();
+        }
+        if let (Some(own), Ok(_)) = (self.endpoint, &self.path)
+            && own.link_layer != peer.link_layer
+        {
+            let detail = format!("{:?} here, {:?} there", own.link_layer, peer.link_layer);
+            self.path = Err(Unavailable::new(Cause::LinkLayer, detail));
+        }
+        self.connect(peer, agreed)
+    }
+
+    /// The peer has no endpoint. If this side has none either, that is what its program can do something about.
+    fn why_neither(&self, peer: Unavailable) -> FallbackReason {
+        match &self.path {
+            Err(why) => why.clone().on(Side::Local),
+            Ok(_) => peer.on(Side::Peer),
+        }
+    }
+
+    fn after_hello(
+        &mut self,
+        verdict: Result<(), FallbackReason>,
+        now: Instant,
+    ) -> Result<(), HandshakeError> {
+        let server = self.attempt.role == Role::Server;
+        match verdict {
+            Ok(()) => {
+                self.step = Step::Probe;
+                self.probe_until = Some(now + self.terms.probe_timeout);
+                if server {
+                    self.say_hello();
+                }
+            }
+            Err(reason) => {
+                self.require(&reason)?;
+                if server {
+                    self.say_hello();
+                }
+                self.say_ready(Err(reason));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_role(&self, peer: Role) -> Result<(), HandshakeError> {
+        match (self.attempt.role, peer) {
+            (Role::Client, Role::Client) => Err(HandshakeError::Role("client")),
+            (Role::Server, Role::Server) => Err(HandshakeError::Role("listener")),
+            _ => Ok(()),
+        }
+    }
+
+    // READY.
+
+    fn say_ready(&mut self, verdict: Result<(), FallbackReason>) {
+        self.probe_until = None;
+        self.step = Step::Ready;
+        let told = match &verdict {
+            Ok(()) => Ok(()),
+            Err(reason) if reason.side() == Side::Peer => Err(Unavailable::new(Cause::PeerGaveUp, "")),
+            Err(reason) => Err(Unavailable::new(reason.cause(), reason.detail())),
+        };
+        let Attempt { conn_id, generation, role } = self.attempt;
+        self.outgoing.extend_from_slice(&Ready { conn_id, generation, role, verdict: told }.encode());
+        self.own_verdict = Some(verdict);
+    }
+
+    fn ready(&mut self, ready: Ready) -> Result<(), HandshakeError> {
+        if self.is_of_another(ready.conn_id, ready.generation) {
+            return self.ignore();
+        }
+        if self.agreed.is_none() {
+            return Err(WireError::Unexpected("READY before HELLO").into());
+        }
+        if self.peer_verdict.is_some() {
+            return Err(WireError::Unexpected("a second READY").into());
+        }
+        self.check_role(ready.role)?;
+        let verdict = ready.verdict.map_err(|why| why.on(Side::Peer));
+        if let (Err(reason), None) = (&verdict, &self.own_verdict) {
+            // There is no use in trying on.
+            self.say_ready(Err(reason.clone()));
+        }
+        self.peer_verdict = Some(verdict);
+        Ok(())
+    }
+
+    // The end.
+
+    /// Ends it when both verdicts are known.
+    fn settle(&mut self) {
+        if self.own_verdict.is_none() || self.peer_verdict.is_none() {
+            return;
+        }
+        let (Some(own), Some(peer)) = (self.own_verdict.take(), self.peer_verdict.take()) else { return };
+        let Some(mut agreed) = self.agreed.take() else { return };
+        let gone = Err(Unavailable::new(Cause::Unknown(0), ""));
+        let path = match (own.and(peer), std::mem::replace(&mut self.path, gone)) {
+            (Ok(()), Ok(path)) => Ok(path),
+            (Ok(()), Err(why)) => Err(why.on(Side::Local)),
+            (Err(reason), _) => Err(reason),
+        };
+        // Both sides know both policies and both verdicts, so nothing more need be said.
+        let result = match path {
+            Ok(path) => Ok(Established { agreed, path: Ok(path) }),
+            Err(reason) => {
+                agreed.features = agreed.features.without(Features::READ);
+                self.require(&reason).map(|()| Established { agreed, path: Err(reason) })
+            }
+        };
+        self.finish(result);
+    }
+
+    /// There is no RDMA; whether that will do.
+    fn require(&self, reason: &FallbackReason) -> Result<(), HandshakeError> {
+        let by = match (self.terms.policy, self.peer_policy) {
+            (Policy::RequireRdma, _) => Side::Local,
+            (_, Policy::RequireRdma) => Side::Peer,
+            _ => return Ok(()),
+        };
+        Err(HandshakeError::RdmaRequired { by, reason: reason.clone() })
+    }
+
+    fn reject(&mut self, error: HandshakeError) {
+        if let Some(reject) = rejection(&error) {
+            self.outgoing.extend_from_slice(&reject.encode());
+        }
+        self.finish(Err(error));
+    }
+
+    fn finish(&mut self, result: Result<Established<D>, HandshakeError>) {
+        if result.is_err() {
+            self.path = Err(Unavailable::new(Cause::Unknown(0), ""));
+        }
+        self.probe_until = None;
+        self.over = true;
+        self.result = Some(result);
+    }
+
+    // Messages of other attempts.
+
+    /// A server does not know the attempt before HELLO has come.
+    fn is_of_another(&self, conn_id: u64, generation: u32) -> bool {
+        let known = self.attempt.role == Role::Client || self.agreed.is_some();
+        known && (conn_id, generation) != (self.attempt.conn_id, self.attempt.generation)
+    }
+
+    fn ignore(&mut self) -> Result<(), HandshakeError> {
+        self.stale += 1;
+        if self.stale > MAX_STALE {
+            return Err(WireError::Unexpected("messages of another attempt, again and again,").into());
+        }
+        Ok(())
+    }
+}
+
+/// What the peer is told. Nothing, if it does not speak this protocol or cannot hear.
+fn rejection(error: &HandshakeError) -> Option<Reject> {
+    let mut seen = (0, 0);
+    let (reason, text) = match error {
+        HandshakeError::Malformed(WireError::Magic(_))
+        | HandshakeError::Rejected { .. }
+        | HandshakeError::Closed { .. }
+        | HandshakeError::Io { .. } => return None,
+        &HandshakeError::Malformed(WireError::Version { major, minor }) => {
+            seen = (major, minor);
+            let text = format!(
+                "it speaks version {MAJOR}.{MINOR} of the protocol, and you {major}.{minor}; update the older one"
+            );
+            (RejectReason::Version, text)
+        }
+        HandshakeError::Malformed(wire) => {
+            (RejectReason::Malformed, format!("what you sent cannot be: {wire}"))
+        }
+        HandshakeError::Kind { own, peer } => {
+            let text = format!("it wants to carry {own}, and you {peer}; use the same type on both sides");
+            (RejectReason::Kind, text)
+        }
+        HandshakeError::Role(role) => (RejectReason::Role, format!("it is a {role} too")),
+        HandshakeError::RdmaRequired { by, reason } => {
+            let who = match by {
+                Side::Local => "it requires RDMA",
+                Side::Peer => "you require RDMA",
+            };
+            (RejectReason::RdmaRequired, format!("{who}, and there is none: {}", reason.said_to_the_peer()))
+        }
+        HandshakeError::TimedOut { step, after } => {
+            (RejectReason::TimedOut, format!("{step} did not come within {after:?}"))
+        }
+    };
+    Some(Reject::new(reason, seen, text))
+}

@@ -1,0 +1,395 @@
+//! One connection, what moves it, and what its program may know of it. Who owns a lane sees to its turns: a
+//! [`Stream`](crate::Stream) for one, or a [`Worker`](crate::Worker) for many.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io::{self, IoSlice};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mio::Token;
+use mio::event::Event as Report;
+
+use crate::buffers::{Completion, Part, RecvBuf, Returns, Ticket};
+use crate::builder::Config;
+use crate::drivers::{Driver, Path, Way};
+use crate::engine::Side;
+use crate::handshake::{Established, FallbackReason, Transport};
+use crate::pool::{Block, Pool};
+use crate::protocol::{CallError, Cause, Connection, Event, Link};
+use crate::readiness::{Bell, Readiness};
+use crate::stats::{Stats, Summary};
+use crate::wire::Kind;
+
+/// Why a call did nothing.
+#[derive(Debug)]
+pub(crate) enum Refused {
+    /// Not now.
+    Blocked,
+    /// Never.
+    Failed(io::Error),
+}
+
+/// Which connection it is.
+#[derive(Clone, Debug)]
+pub(crate) struct About {
+    pub(crate) local: SocketAddr,
+    pub(crate) peer: SocketAddr,
+    pub(crate) kind: Kind,
+    /// Why it is not RDMA that carries it, if it is not.
+    pub(crate) fallback: Option<FallbackReason>,
+}
+
+impl About {
+    pub(crate) fn transport(&self) -> Transport {
+        if self.fallback.is_some() { Transport::Tcp } else { Transport::Rdma }
+    }
+}
+
+impl fmt::Display for About {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} - {}", self.transport(), self.local, self.peer)
+    }
+}
+
+/// A connection and what moves it.
+pub(crate) struct Lane {
+    /// Dropped first: until then a device may have memory of the connection.
+    way: Way,
+    pub(crate) connection: Connection<Block>,
+    pub(crate) pool: Pool,
+    pub(crate) about: About,
+    pub(crate) returns: Arc<Returns>,
+    completions: VecDeque<Completion>,
+    linger: Duration,
+    sndbuf: usize,
+    /// The peer has sent its last.
+    heard_all: bool,
+    /// A call was told that the connection has failed.
+    told: bool,
+    sleeps: u64,
+    pool_empty: u64,
+    summary: Summary,
+}
+
+impl Lane {
+    /// A connection whose handshake is done. The socket is non-blocking.
+    pub(crate) fn new(
+        socket: TcpStream,
+        established: Established<Path>,
+        config: &Config,
+        pool: &Pool,
+    ) -> io::Result<Self> {
+        let (local, peer) = (socket.local_addr()?, socket.peer_addr()?);
+        let agreed = established.agreed;
+        let (way, link, fallback) = match established.path {
+            Ok(path) => (Way::over(path, socket)?, Link::Rc, None),
+            Err(reason) => (Way::tcp(socket), Link::Tcp, Some(reason)),
+        };
+        let setup = agreed.setup(config, link);
+        let about = About { local, peer, kind: agreed.kind, fallback };
+        about.tell();
+        Ok(Self {
+            connection: Connection::new(&setup)
+                .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?,
+            pool: pool.clone(),
+            about,
+            returns: Arc::default(),
+            way,
+            completions: VecDeque::new(),
+            linger: config.linger,
+            sndbuf: config.sndbuf,
+            heard_all: false,
+            told: false,
+            sleeps: 0,
+            pool_empty: 0,
+            summary: Summary::new(config.trace_interval),
+        })
+    }
+
+    // What moves it.
+
+    pub(crate) fn register(&mut self, bell: &Bell, token: Token) -> io::Result<()> {
+        self.returns.look_after(bell.clapper());
+        Driver::<Pool>::register(&mut self.way, bell.registry(), token)
+    }
+
+    pub(crate) fn deregister(&mut self, bell: &Bell) -> io::Result<()> {
+        Driver::<Pool>::deregister(&mut self.way, bell.registry())
+    }
+
+    pub(crate) fn on_event(&mut self, event: &Report) {
+        Driver::<Pool>::on_event(&mut self.way, event);
+    }
+
+    /// Receives and sends until nothing moves.
+    pub(crate) fn turn(&mut self) {
+        let now = Instant::now();
+        self.collect();
+        if self.connection.next_deadline().is_some_and(|deadline| now >= deadline) {
+            self.connection.tick(now);
+        }
+        self.way.turn(&mut self.connection, &mut self.pool, now);
+        self.hear();
+        if self.summary.is_due(now) {
+            let stats = self.stats();
+            self.summary.tell(now, stats, &self.about);
+        }
+    }
+
+    /// Sends what a call has left to be sent.
+    pub(crate) fn post(&mut self) {
+        self.collect();
+        self.way.post(&mut self.connection, &mut self.pool, Instant::now());
+        self.hear();
+    }
+
+    /// What the program no longer holds.
+    fn collect(&mut self) {
+        let charge = self.returns.take();
+        if charge > 0 {
+            self.connection.give_back(charge);
+        }
+    }
+
+    fn hear(&mut self) {
+        while let Some(event) = self.connection.take_event() {
+            match event {
+                Event::Returned { ticket, block, sent } => {
+                    self.completions.push_back(Completion { ticket: Ticket(ticket.0), block, sent });
+                }
+                Event::PeerClosed => self.heard_all = true,
+                Event::Failed(cause) => tracing::debug!(connection = %self.about, %cause, "failed"),
+                Event::Closed => tracing::trace!(connection = %self.about, "closed"),
+            }
+        }
+    }
+
+    /// Whether nothing is left to do before something happens; whatever that may be, it will ring.
+    pub(crate) fn may_sleep(&mut self, bell: &Bell) -> bool {
+        if Driver::<Pool>::is_starved(&self.way) {
+            self.pool_empty += 1;
+            self.pool.wake_when_free(bell.task());
+            // One may have come back just before.
+            self.turn();
+        }
+        if self.connection.slots_wanted() == 0 && !self.returns.ring_at_next() {
+            return false;
+        }
+        self.sleeps += 1;
+        true
+    }
+
+    /// Whether it waits for memory, or for the program to give some back.
+    pub(crate) fn is_hungry(&self) -> bool {
+        Driver::<Pool>::is_starved(&self.way) || self.connection.slots_wanted() == 0
+    }
+
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        let own = Driver::<Pool>::next_deadline(&self.way);
+        own.into_iter().chain(self.connection.next_deadline()).min()
+    }
+
+    /// Whether all that was written is on its way.
+    pub(crate) fn is_flushed(&self) -> bool {
+        Driver::<Pool>::is_flushed(&self.way) && !self.connection.has_unsent()
+    }
+
+    // What its program may know.
+
+    pub(crate) fn readiness(&self) -> Readiness {
+        Readiness { readable: self.connection.readable(), writable: self.connection.writable() }
+    }
+
+    pub(crate) fn completion(&mut self) -> Option<Completion> {
+        self.completions.pop_front()
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        let posts = Driver::<Pool>::system_calls(&self.way);
+        Stats::count(self.connection.counters(), posts, self.sleeps, self.pool_empty)
+    }
+
+    pub(crate) fn linger(&self) -> Duration {
+        self.linger
+    }
+
+    /// What a call that failed tells, with the kind that `std::net` has for it.
+    pub(crate) fn refused(&mut self, side: Side, error: CallError) -> Refused {
+        let kind = match &error {
+            CallError::Blocked(_) => return Refused::Blocked,
+            CallError::Failed(cause) => {
+                let kind = kind_of(cause);
+                let lost = matches!(kind, io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe);
+                // Over TCP the first call hears of the reset, and whoever writes on writes to nobody.
+                let again = std::mem::replace(&mut self.told, true);
+                if side == Side::Write && lost && (again || self.heard_all) {
+                    io::ErrorKind::BrokenPipe
+                } else {
+                    kind
+                }
+            }
+            CallError::ShutDown => io::ErrorKind::BrokenPipe,
+            _ => io::ErrorKind::InvalidInput,
+        };
+        Refused::Failed(io::Error::new(kind, error))
+    }
+
+    // The calls.
+
+    pub(crate) fn read(&mut self, buffer: &mut [u8]) -> Result<usize, Refused> {
+        self.connection.read(buffer).map_err(|error| self.refused(Side::Read, error))
+    }
+
+    pub(crate) fn write(&mut self, slices: &[IoSlice<'_>]) -> Result<usize, Refused> {
+        let written = self.connection.write(slices, &mut self.pool);
+        written.map_err(|error| self.refused(Side::Write, error))
+    }
+
+    /// What lies in one block. Nothing: the end.
+    pub(crate) fn recv_chunk(&mut self) -> Result<RecvBuf, Refused> {
+        match self.connection.recv_chunk(&mut self.pool) {
+            Ok(chunk) => {
+                let mut bytes = RecvBuf::new(&self.returns);
+                chunk.into_iter().for_each(|chunk| bytes.push(chunk));
+                Ok(bytes)
+            }
+            Err(error) => Err(self.refused(Side::Read, error)),
+        }
+    }
+
+    pub(crate) fn send(&mut self, slices: &[IoSlice<'_>]) -> Result<(), Refused> {
+        let sent = self.connection.send(slices, &mut self.pool);
+        sent.map_err(|error| self.refused(Side::Write, error))
+    }
+
+    pub(crate) fn send_part(&mut self, total: u64, slices: &[IoSlice<'_>]) -> Result<usize, Refused> {
+        let sent = self.connection.send_part(total, slices, &mut self.pool);
+        sent.map_err(|error| self.refused(Side::Write, error))
+    }
+
+    /// Takes the block only if it sends it.
+    pub(crate) fn send_block(&mut self, block: &mut Option<Block>, len: usize) -> Result<Ticket, Refused> {
+        let Some(lent) = block.take() else { return Err(Refused::Blocked) };
+        if len > lent.len() {
+            let words = format!("the first {len} bytes of a block of {}", lent.len());
+            *block = Some(lent);
+            return Err(Refused::Failed(io::Error::new(io::ErrorKind::InvalidInput, words)));
+        }
+        match self.connection.send_block(lent, len) {
+            Ok(ticket) => Ok(Ticket(ticket.0)),
+            Err((lent, error)) => {
+                *block = Some(lent);
+                Err(self.refused(Side::Write, error))
+            }
+        }
+    }
+
+    pub(crate) fn recv(&mut self, buffer: &mut [u8]) -> Result<usize, Refused> {
+        match self.connection.recv(buffer) {
+            Ok(Some(len)) => Ok(len),
+            Ok(None) => Err(no_more()),
+            Err(error) => Err(self.refused(Side::Read, error)),
+        }
+    }
+
+    /// As `recv`. `None`: the message is longer than the receive buffer, and fits `buffer`; it has to be received in parts.
+    pub(crate) fn recv_or_begin(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, Refused> {
+        match self.connection.recv(buffer) {
+            Ok(Some(len)) => Ok(Some(len)),
+            Ok(None) => Err(no_more()),
+            Err(CallError::AboveReceiveQuota { len, .. }) if len <= buffer.len() as u64 => Ok(None),
+            Err(CallError::AboveReceiveQuota { len, .. }) => {
+                Err(self.refused(Side::Read, CallError::BufferTooSmall { len, room: buffer.len() }))
+            }
+            Err(error) => Err(self.refused(Side::Read, error)),
+        }
+    }
+
+    pub(crate) fn recv_part(&mut self, buffer: &mut [u8]) -> Result<Part, Refused> {
+        match self.connection.recv_part(buffer) {
+            Ok(Some(part)) => Ok(part.into()),
+            Ok(None) => Err(no_more()),
+            Err(error) => Err(self.refused(Side::Read, error)),
+        }
+    }
+
+    /// A whole message.
+    pub(crate) fn recv_buf(&mut self) -> Result<RecvBuf, Refused> {
+        if !self.connection.message_complete() {
+            // Nothing can be taken whole, so this takes nothing, and says why.
+            return match self.connection.recv(&mut []) {
+                Ok(_) => Err(no_more()),
+                Err(error) => Err(self.refused(Side::Read, error)),
+            };
+        }
+        let mut message = RecvBuf::new(&self.returns);
+        loop {
+            match self.connection.recv_chunk(&mut self.pool) {
+                Ok(Some(chunk)) => {
+                    let last = chunk.last;
+                    message.push(chunk);
+                    if last {
+                        return Ok(message);
+                    }
+                }
+                Ok(None) => return Err(no_more()),
+                // Only the first piece may need a block of its own.
+                Err(error) => return Err(self.refused(Side::Read, error)),
+            }
+        }
+    }
+
+    pub(crate) fn sndbuf(&self) -> usize {
+        self.sndbuf
+    }
+
+    // Its end.
+
+    /// Lets what was written go, and takes nothing more.
+    pub(crate) fn close(&mut self) {
+        self.connection.shutdown_write();
+        self.connection.shutdown_read();
+    }
+
+    /// Whether nothing of it is left to be waited for. Over TCP the system takes care of what it has taken; over RDMA the peer's device must
+    /// have it.
+    pub(crate) fn is_over(&self) -> bool {
+        self.connection.failure().is_some() || self.connection.is_closed() || self.connection.is_delivered()
+    }
+
+    /// Ends it at once.
+    pub(crate) fn abort(&mut self) {
+        self.connection.abort();
+        self.turn();
+    }
+}
+
+impl About {
+    /// The one line of each connection's set-up.
+    fn tell(&self) {
+        match &self.fallback {
+            Some(reason) => tracing::info!(connection = %self, %reason, "no RDMA"),
+            None => tracing::info!(connection = %self, "RDMA"),
+        }
+    }
+}
+
+/// The peer has sent its last message.
+fn no_more() -> Refused {
+    Refused::Failed(io::Error::new(
+        io::ErrorKind::UnexpectedEof,
+        "the peer has closed its end, and all its messages were received",
+    ))
+}
+
+fn kind_of(cause: &Cause) -> io::ErrorKind {
+    match cause {
+        Cause::Protocol(_) => io::ErrorKind::InvalidData,
+        Cause::PeerReset | Cause::PeerGone | Cause::Completion { .. } => io::ErrorKind::ConnectionReset,
+        Cause::Aborted => io::ErrorKind::ConnectionAborted,
+        Cause::Io { kind, .. } => *kind,
+        Cause::Silent(_) | Cause::Linger(_) => io::ErrorKind::TimedOut,
+    }
+}

@@ -1,0 +1,148 @@
+//! Sockets that carry their bytes by RDMA where there is RDMA, and by TCP where there is none.
+//!
+//! Whoever knows [`std::net`] knows most of this crate: [`Listener`] and [`Stream`] are used as `TcpListener` and `TcpStream` are, and fail
+//! with the same kinds of error. Both sides need it: it begins on a TCP connection, tries whether RDMA works
+//! between the two, and tells which of them it became.
+//!
+//! ```
+//! use std::io::{Read, Write};
+//! use std::thread;
+//! use trespass::{Listener, Stream};
+//!
+//! # fn main() -> std::io::Result<()> {
+//! let mut listener = Listener::bind("127.0.0.1:0")?;
+//! let addr = listener.local_addr()?;
+//!
+//! let server = thread::spawn(move || -> std::io::Result<()> {
+//!     let (mut stream, peer) = listener.accept()?;
+//!     println!("{peer} is here, over {}", stream.transport());
+//!     let mut request = String::new();
+//!     stream.read_to_string(&mut request)?; // until the client has shut down its half
+//!     stream.write_all(request.to_uppercase().as_bytes())
+//! }); // dropped, it is closed, once what was written is on its way
+//!
+//! let mut stream = Stream::connect(addr)?;
+//! stream.write_all(b"hello")?;
+//! stream.shutdown(std::net::Shutdown::Write)?;
+//! let mut answer = String::new();
+//! stream.read_to_string(&mut answer)?;
+//! assert_eq!(answer, "HELLO");
+//! server.join().unwrap()
+//! # }
+//! ```
+//!
+//! # Messages
+//!
+//! A [`SeqPacket`] carries messages instead of bytes: each arrives whole, so that no program has to find their ends.
+//!
+//! ```
+//! # fn main() -> std::io::Result<()> {
+//! let mut listener = trespass::Listener::bind("127.0.0.1:0")?;
+//! let addr = listener.local_addr()?;
+//! let client = std::thread::spawn(move || -> std::io::Result<()> {
+//!     let mut packets = trespass::SeqPacket::connect(addr)?;
+//!     packets.send(b"one")?;
+//!     packets.send(b"two")
+//! });
+//!
+//! let (mut packets, _) = listener.accept_seq_packet()?;
+//! let mut message = [0; 1024];
+//! assert_eq!(packets.recv(&mut message)?, 3);
+//! assert_eq!(&message[..3], b"one");
+//! assert_eq!(packets.recv(&mut message)?, 3);
+//! assert_eq!(&message[..3], b"two");
+//! // Behind the last message there is no empty one, but the end.
+//! assert_eq!(packets.recv(&mut message).unwrap_err().kind(), std::io::ErrorKind::UnexpectedEof);
+//! client.join().unwrap()
+//! # }
+//! ```
+//!
+//! # Which way it goes
+//!
+//! [`Stream::transport`] says what carries a connection, and [`Stream::fallback_reason`] why it is not RDMA, if it is not. A
+//! [`Builder`] chooses ([`Policy`]), and so can whoever starts the program, by `TRESPASS_TRANSPORT`. Over both ways a program sees the
+//! same.
+//!
+//! ```no_run
+//! use trespass::{Builder, Policy};
+//!
+//! # fn main() -> std::io::Result<()> {
+//! let stream = Builder::new().policy(Policy::RequireRdma).connect("server.example:7000")?;
+//! # let _ = stream;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Waiting for many things
+//!
+//! - Calls wait, for ever or as long as [`Stream::set_read_timeout`] and [`Stream::set_write_timeout`] say.
+//! - Or they do not ([`Stream::set_nonblocking`]), and the program waits for the [descriptor](Stream#impl-AsFd-for-Stream) with what it has:
+//!   `poll`, `epoll`, mio. That the descriptor is *readable* means: make the calls you are interested in until they would
+//!   block. It is never writable; a program that waits for room waits for the same.
+//! - Or a [`Worker`] does it for many connections on one thread.
+//!
+//! # Without a copy
+//!
+//! Blocks of the connection's [`pool`] go out as they are: [`Stream::buffer`], [`Stream::send_buf`], and back by
+//! [`Stream::completion`]. What arrives can be had where it lies: [`Stream::recv_buf`].
+//!
+//! # What is different from `std::net`
+//!
+//! - There is no thread behind a connection, and most of the work is not the system's: bytes move while a call runs. A program that
+//!   makes no calls for a long time neither sends nor receives; its peer waits.
+//! - A connection belongs to one thread at a time, so there is no `try_clone`, and no `Read` for `&Stream`. Whoever reads on one
+//!   thread and writes on another has two connections, or a [`Worker`].
+//! - When the peer's program is killed, reading fails with [`ConnectionReset`](std::io::ErrorKind::ConnectionReset): the end of a stream is always one
+//!   that the peer has meant.
+//! - Dropping a connection waits until what was written is on its way, at most 1 s ([`Stream::set_linger`]).
+//! - A [`Listener`] shakes hands while it accepts: a client is connected when its server has accepted, or waits to accept.
+//!
+//! Without the feature `rdma` this is the same crate over TCP alone, with nothing of RDMA in it; both builds understand each other.
+
+mod arrivals;
+mod buffers;
+mod builder;
+mod common;
+mod connect;
+mod drivers;
+mod engine;
+mod environment;
+mod error;
+#[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "what queue pairs alone need"))]
+mod handshake;
+mod lane;
+mod listener;
+mod log;
+pub mod pool;
+#[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "what queue pairs alone need"))]
+mod protocol;
+mod readiness;
+mod seq_packet;
+#[cfg(test)]
+mod sim;
+mod stats;
+mod stream;
+#[cfg_attr(not(feature = "rdma"), allow(dead_code, unused_imports, reason = "what queue pairs alone need"))]
+mod wire;
+mod worker;
+
+pub use buffers::{Completion, Part, RecvBuf, SendRefused, Ticket};
+pub use builder::{Builder, Config};
+pub use error::{AcceptError, ConfigError, ConnectError};
+pub use handshake::{Cause, FallbackReason, HandshakeError, Side, Step, Transport};
+pub use listener::{Incoming, Listener};
+pub use pool::{Block, Pool, PoolConfig, PoolError, PoolStats};
+pub use readiness::Readiness;
+pub use seq_packet::SeqPacket;
+pub use stats::Stats;
+pub use stream::Stream;
+pub use wire::{Kind, Policy, RejectReason, WireError};
+pub use worker::{Event, Key, Worker};
+
+/// What the fuzz targets in `fuzz/` call.
+#[cfg(fuzzing)]
+pub mod testing {
+    pub use crate::handshake::hostile::hostile_handshake;
+    pub use crate::protocol::hostile::hostile_frames;
+    pub use crate::wire::hostile::hostile_message;
+}

@@ -1,0 +1,279 @@
+//! Accepting connections.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::fmt;
+use std::io::{self, ErrorKind};
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::task::Poll;
+use std::time::Instant;
+
+use mio::net::TcpListener;
+use mio::{Interest, Token};
+
+use crate::arrivals::Arrival;
+use crate::builder::{Builder, Config};
+use crate::connect::pool_of;
+use crate::lane::Lane;
+use crate::pool::Pool;
+use crate::readiness::{Bell, Until};
+use crate::seq_packet::SeqPacket;
+use crate::stream::Stream;
+use crate::wire::Kind;
+
+/// Handshakes that may be under way at a time. Whoever else comes waits in the system's queue.
+const ARRIVALS: usize = 128;
+
+/// The listening socket's key; arrivals have those below.
+const SOCKET: Token = Token(ARRIVALS);
+
+/// Accepts connections, used as [`std::net::TcpListener`] is.
+///
+/// All of its work is done in the calls to accept, on their thread. The handshakes of several clients go on side by side, each
+/// with a deadline ([`Builder::handshake_deadline`]), so that a client which says nothing, or nothing sensible, holds up nobody. What
+/// was wrong with a client is told to the trace; the listener goes on.
+///
+/// A listener accepts either streams or messages. A client of the other kind is rejected with words.
+pub struct Listener {
+    socket: TcpListener,
+    local: SocketAddr,
+    config: Config,
+    pool: Pool,
+    bell: Bell,
+    arrivals: Vec<Option<Arrival>>,
+    ready: VecDeque<Lane>,
+    nonblocking: Cell<bool>,
+    may_accept: bool,
+}
+
+impl Listener {
+    /// Listens, with everything at its start value.
+    ///
+    /// # Errors
+    ///
+    /// As [`std::net::TcpListener::bind`], and what the environment says is refused ([`Builder`]).
+    pub fn bind(addr: impl ToSocketAddrs) -> io::Result<Self> {
+        Builder::new().bind(addr)
+    }
+
+    pub(crate) fn new(socket: std::net::TcpListener, config: &Config) -> io::Result<Self> {
+        let local = socket.local_addr()?;
+        let mut socket = TcpListener::from_std(socket);
+        let bell = Bell::new(ARRIVALS)?;
+        bell.registry().register(&mut socket, SOCKET, Interest::READABLE)?;
+        Ok(Self {
+            socket,
+            local,
+            pool: pool_of(config)?,
+            config: config.clone(),
+            bell,
+            arrivals: Vec::new(),
+            ready: VecDeque::new(),
+            nonblocking: Cell::new(false),
+            may_accept: true,
+        })
+    }
+
+    /// Where it listens.
+    ///
+    /// # Errors
+    ///
+    /// None: it is a result as [`std::net`] has it.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.local)
+    }
+
+    /// Whether accepting returns [`WouldBlock`](ErrorKind::WouldBlock) instead of waiting. What it accepts waits in any case, until
+    /// it is told otherwise.
+    ///
+    /// # Errors
+    ///
+    /// None: it is a result as [`std::net`] has it.
+    pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
+        self.nonblocking.set(nonblocking);
+        Ok(())
+    }
+
+    /// Accepts a stream, and says whose.
+    ///
+    /// # Errors
+    ///
+    /// The system cannot accept, for want of descriptors for example. The next call may.
+    pub fn accept(&mut self) -> io::Result<(Stream, SocketAddr)> {
+        let lane = self.accept_kind(Kind::Stream)?;
+        let peer = lane.about.peer;
+        Ok((Stream::new(lane)?, peer))
+    }
+
+    /// Accepts a connection for messages, and says whose.
+    ///
+    /// # Errors
+    ///
+    /// As [`accept`](Self::accept).
+    pub fn accept_seq_packet(&mut self) -> io::Result<(SeqPacket, SocketAddr)> {
+        let lane = self.accept_kind(Kind::SeqPacket)?;
+        let peer = lane.about.peer;
+        Ok((SeqPacket::new(lane)?, peer))
+    }
+
+    /// Streams, one after the other, without end.
+    pub fn incoming(&mut self) -> Incoming<'_> {
+        Incoming(self)
+    }
+
+    fn accept_kind(&mut self, kind: Kind) -> io::Result<Lane> {
+        let outcome = self.wait_for(kind);
+        if self.bell.is_handed_out() && (self.may_accept || !self.ready.is_empty()) {
+            self.bell.ring();
+        }
+        outcome
+    }
+
+    fn wait_for(&mut self, kind: Kind) -> io::Result<Lane> {
+        loop {
+            self.take_in(kind)?;
+            if let Some(at) = self.ready.iter().position(|lane| lane.about.kind == kind)
+                && let Some(lane) = self.ready.remove(at)
+            {
+                return Ok(lane);
+            }
+            let nonblocking = self.nonblocking.get();
+            let until = if nonblocking { Until::Now } else { self.next_deadline().into() };
+            if !self.sleep(until)? && nonblocking {
+                return Err(ErrorKind::WouldBlock.into());
+            }
+        }
+    }
+
+    /// Sleeps, and goes on with those handshakes that something happened to. Whether something did.
+    fn sleep(&mut self, until: Until) -> io::Result<bool> {
+        let (mut happened, mut moved) = (false, [false; ARRIVALS]);
+        let may_accept = &mut self.may_accept;
+        self.bell.wait(until, |event| {
+            happened = true;
+            match event.token() {
+                SOCKET => *may_accept = true,
+                Token(at) => moved[at] = true,
+            }
+        })?;
+        let now = Instant::now();
+        for (at, moved) in moved.into_iter().enumerate().take(self.arrivals.len()) {
+            let late =
+                self.arrivals[at].as_mut().is_some_and(|arrival| arrival.deadline(&self.config) <= now);
+            if moved || late {
+                self.go_on(at);
+            }
+        }
+        Ok(happened)
+    }
+
+    /// Accepts whoever waits, as long as there is room.
+    fn take_in(&mut self, kind: Kind) -> io::Result<()> {
+        while self.may_accept {
+            let Some(at) = self.room() else { return Ok(()) };
+            let (socket, peer) = match self.socket.accept() {
+                Ok(accepted) => accepted,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    self.may_accept = false;
+                    break;
+                }
+                // Of a client that has gone again.
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::Interrupted) =>
+                {
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            let arrival = Arrival::accepted(socket.into(), peer, kind, &self.config, &self.pool)
+                .and_then(|mut arrival| arrival.register(self.bell.registry(), Token(at)).map(|()| arrival));
+            match arrival {
+                Ok(arrival) => self.arrivals[at] = Some(arrival),
+                Err(error) => tracing::debug!(%peer, %error, "cannot begin its handshake"),
+            }
+            self.go_on(at);
+        }
+        Ok(())
+    }
+
+    /// A place for one more, if there is one, or somebody has had his chance.
+    fn room(&mut self) -> Option<usize> {
+        if let Some(free) = self.arrivals.iter().position(Option::is_none) {
+            return Some(free);
+        }
+        if self.arrivals.len() < ARRIVALS {
+            self.arrivals.push(None);
+            return Some(self.arrivals.len() - 1);
+        }
+        let (slowest, chance) = (0..ARRIVALS)
+            .filter_map(|at| self.arrivals[at].as_ref().map(|arrival| (at, arrival.chance())))
+            .min_by_key(|(_, chance)| *chance)?;
+        (chance <= Instant::now()).then(|| {
+            if let Some(arrival) = self.leave(slowest) {
+                tracing::debug!(peer = %arrival.peer(), "makes room for others: its handshake takes too long");
+            }
+            slowest
+        })
+    }
+
+    fn leave(&mut self, at: usize) -> Option<Arrival> {
+        let mut arrival = self.arrivals[at].take()?;
+        if let Err(error) = arrival.deregister(self.bell.registry()) {
+            tracing::error!(%error, "a socket stays in the set of its listener");
+        }
+        Some(arrival)
+    }
+
+    /// Goes on with a handshake.
+    fn go_on(&mut self, at: usize) {
+        let Some(arrival) = &mut self.arrivals[at] else { return };
+        let peer = arrival.peer();
+        let Poll::Ready(result) = arrival.progress(&self.config, &self.pool, Instant::now()) else { return };
+        let Some(arrival) = self.leave(at) else { return };
+        match result.and_then(|agreement| arrival.finish(agreement, &self.config, &self.pool)) {
+            Ok(lane) => self.ready.push_back(lane),
+            Err(error) => tracing::info!(%peer, %error, "a client is not accepted"),
+        }
+    }
+
+    /// When something is to be done whatever happens.
+    fn next_deadline(&mut self) -> Option<Instant> {
+        let room =
+            self.may_accept.then(|| self.arrivals.iter().flatten().map(Arrival::chance).min()).flatten();
+        let late = self.arrivals.iter_mut().flatten().map(|arrival| arrival.deadline(&self.config)).min();
+        room.into_iter().chain(late).min()
+    }
+}
+
+/// The streams of [`Listener::incoming`].
+#[derive(Debug)]
+pub struct Incoming<'a>(&'a mut Listener);
+
+impl Iterator for Incoming<'_> {
+    type Item = io::Result<Stream>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        Some(self.0.accept().map(|(stream, _)| stream))
+    }
+}
+
+/// The descriptor to wait for: it is readable when a connection can be accepted, and may be so for nothing.
+#[cfg(unix)]
+impl std::os::fd::AsFd for Listener {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.bell.hand_out()
+    }
+}
+
+#[cfg(unix)]
+impl std::os::fd::AsRawFd for Listener {
+    fn as_raw_fd(&self) -> std::os::fd::RawFd {
+        std::os::fd::AsFd::as_fd(self).as_raw_fd()
+    }
+}
+
+impl fmt::Debug for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Listener({})", self.local)
+    }
+}

@@ -1,0 +1,125 @@
+//! A piece of a pool.
+
+use std::fmt;
+use std::ptr::NonNull;
+use std::slice;
+
+use super::cache;
+use super::chunk::Chunk;
+use super::core::Core;
+
+/// A block that is out, or in a thread's hands: what a `Block` is without its drop.
+#[derive(Clone, Copy)]
+pub(super) struct Raw {
+    pub(super) start: NonNull<u8>,
+    pub(super) chunk: NonNull<Chunk>,
+}
+
+/// A piece of a [`Pool`](super::Pool): its owner alone has its bytes. Dropping it, in whatever thread, gives it back.
+///
+/// The bytes are those that whoever had it before has left there: they are not zeroed.
+pub struct Block(Raw);
+
+// SAFETY: a block is the only way to its bytes, and giving it back from another thread is what `drop` is made for.
+unsafe impl Send for Block {}
+// SAFETY: a shared block gives shared bytes only.
+unsafe impl Sync for Block {}
+
+impl Block {
+    /// # Safety
+    ///
+    /// The block was lent just now, and nothing else will use it or give it back.
+    #[inline]
+    pub(super) unsafe fn new(raw: Raw) -> Self {
+        Self(raw)
+    }
+
+    #[inline]
+    fn chunk(&self) -> &Chunk {
+        // SAFETY: a chunk lives as long as one of its blocks is out.
+        unsafe { self.0.chunk.as_ref() }
+    }
+
+    /// How many bytes there are.
+    #[expect(clippy::len_without_is_empty, reason = "no block is empty")]
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.chunk().block_size()
+    }
+
+    /// The bytes.
+    #[inline]
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the bytes are this block's alone, were zeroed when they were made, and stay as long as the block is out.
+        unsafe { slice::from_raw_parts(self.0.start.as_ptr(), self.len()) }
+    }
+
+    /// The bytes, to be written.
+    #[inline]
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `bytes`, and the block is borrowed exclusively.
+        unsafe { slice::from_raw_parts_mut(self.0.start.as_ptr(), self.len()) }
+    }
+
+    /// The first byte, for a device, and as a peer names it if it may read the block ([`rkey`](Self::rkey)).
+    ///
+    /// Who has a device write there keeps the block, and looks at no byte of it, until that is over: with the completion, or the end
+    /// of the queue pair. Dropping the block earlier would give the memory to somebody else meanwhile.
+    #[inline]
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.0.start.as_ptr()
+    }
+
+    /// The key for requests of this side, if the pool has a domain.
+    #[inline]
+    pub fn lkey(&self) -> Option<u32> {
+        self.chunk().lkey()
+    }
+
+    /// The key with which a peer may read the block: there is none for slots, nor without a domain.
+    ///
+    /// It goes for all blocks of the same chunk, so a peer that has it can read those, too.
+    #[inline]
+    pub fn rkey(&self) -> Option<u32> {
+        self.chunk().rkey()
+    }
+}
+
+impl AsRef<[u8]> for Block {
+    #[inline]
+    fn as_ref(&self) -> &[u8] {
+        self.bytes()
+    }
+}
+
+impl AsMut<[u8]> for Block {
+    #[inline]
+    fn as_mut(&mut self) -> &mut [u8] {
+        self.bytes_mut()
+    }
+}
+
+impl Drop for Block {
+    #[inline]
+    fn drop(&mut self) {
+        if !cache::push(self.chunk().slots_of(), self.0) {
+            give_back(self.0);
+        }
+    }
+}
+
+/// Out of line, so that a drop is small.
+#[inline(never)]
+fn give_back(raw: Raw) {
+    // SAFETY: the block is out, so its chunk lives, and with it the core; `raw` is not used again.
+    unsafe {
+        let core = raw.chunk.as_ref().core;
+        Core::give_back(core, cache::excess(core).chain([raw]));
+    }
+}
+
+impl fmt::Debug for Block {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Block({:p}, {} bytes)", self.0.start, self.len())
+    }
+}

@@ -1,0 +1,214 @@
+//! The slots that a thread keeps, so that taking one and giving it back is a matter of that thread alone.
+//!
+//! A thread that takes slots of a pool has a cache of them; what other threads drop goes to the pool's shared part. `CURRENT` is
+//! the cache that the thread has used last, so the common case is one comparison; `OWNED` are all, and ends with the thread.
+//! Larger blocks are not kept: moving 64 KiB costs a thousand times what the lock does.
+
+use std::cell::{Cell, RefCell, UnsafeCell};
+use std::iter;
+use std::mem::MaybeUninit;
+use std::ptr;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
+
+use super::block::Raw;
+use super::core::Core;
+
+/// How many slots a thread keeps at most: as many as a connection receives and replaces in a turn when it is busy.
+pub(super) const MOST: usize = 64;
+
+/// What one thread keeps of one pool.
+pub(super) struct Cache {
+    /// Which pool's. It lives while `len` is not 0; its address is its own as long as `weak` is there.
+    core: *const Core,
+    weak: Weak<Core>,
+    capacity: usize,
+    /// How many of the slots are there. Written by its own thread alone; others read it for their statistics.
+    len: AtomicUsize,
+    slots: UnsafeCell<[MaybeUninit<Raw>; MOST]>,
+}
+
+// SAFETY: `slots` is only touched through `CURRENT` and `OWNED`, that is, by the thread that the cache belongs to; what is in
+// there is Send, as a block is. Other threads have the cache for its `len`, which is atomic.
+unsafe impl Send for Cache {}
+// SAFETY: as above.
+unsafe impl Sync for Cache {}
+
+/// No pool's: nothing is ever in it.
+static NONE: Cache = Cache {
+    core: ptr::dangling(),
+    weak: Weak::new(),
+    capacity: 0,
+    len: AtomicUsize::new(0),
+    slots: UnsafeCell::new([const { MaybeUninit::uninit() }; MOST]),
+};
+
+thread_local! {
+    /// `NONE`, or one of `OWNED`. It has no drop, so it can be asked for to the thread's last breath.
+    static CURRENT: Cell<*const Cache> = const { Cell::new(&raw const NONE) };
+    static OWNED: Owned = const { Owned(RefCell::new(Vec::new())) };
+}
+
+/// All caches of a thread.
+struct Owned(RefCell<Vec<Arc<Cache>>>);
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        CURRENT.set(&raw const NONE);
+        self.0.take().iter().for_each(|cache| cache.end());
+    }
+}
+
+#[inline]
+fn with_current<R>(with: impl FnOnce(&Cache) -> R) -> R {
+    // SAFETY: `NONE` is always there; another cache is in this thread's `OWNED`, out of which it is taken after `CURRENT` was
+    // changed. Nothing that is called with it does that.
+    with(unsafe { &*CURRENT.get() })
+}
+
+/// Takes a slot of a pool out of this thread's cache.
+#[inline]
+pub(super) fn pop(core: *const Core) -> Option<Raw> {
+    with_current(|cache| if cache.core == core { cache.pop(0) } else { None })
+}
+
+/// Puts a slot back into this thread's cache, if that is of the pool that the block is a slot of, and has room.
+/// If it was put there, the caller must not use it any more.
+#[inline]
+pub(super) fn push(slots_of: *const Core, raw: Raw) -> bool {
+    with_current(|cache| {
+        // SAFETY: it is the core of the block's own pool, which lives as long as the block is out.
+        cache.core == slots_of && !unsafe { (*slots_of).is_pressed() } && cache.push(raw)
+    })
+}
+
+/// Puts a slot that was lent just now into this thread's cache, which [`attach`] said is the pool's and which has room.
+pub(super) fn keep(raw: Raw) {
+    let kept = with_current(|cache| cache.push(raw));
+    debug_assert!(kept, "the cache has room for half its capacity when it is empty");
+}
+
+/// What this thread should give back along with the block that it is giving back: all, if the pool wants it; half, if its cache
+/// is full.
+///
+/// # Safety
+///
+/// The pool lives until the iterator has ended.
+pub(super) unsafe fn excess(core: *const Core) -> impl Iterator<Item = Raw> {
+    // SAFETY: the caller says that the pool lives.
+    let pressed = unsafe { (*core).is_pressed() };
+    let keep = with_current(|cache| match cache.len.load(Relaxed) {
+        _ if pressed => 0,
+        len if len == cache.capacity => len / 2,
+        _ => MOST,
+    });
+    iter::from_fn(move || with_current(|cache| if cache.core == core { cache.pop(keep) } else { None }))
+}
+
+/// Has this thread's cache of a pool be the current one, and makes it if there is none. There may be none: a pool has only so
+/// many, and a thread that is ending has none.
+pub(super) fn attach(core: &Arc<Core>) -> bool {
+    if with_current(|cache| cache.core == Arc::as_ptr(core)) {
+        return true;
+    }
+    let attached = OWNED.try_with(|owned| {
+        let mut caches = owned.0.borrow_mut();
+        if let Some(cache) = caches.iter().find(|cache| cache.core == Arc::as_ptr(core)) {
+            CURRENT.set(Arc::as_ptr(cache));
+            return Some(Vec::new());
+        }
+        let cache = core.add_cache()?;
+        CURRENT.set(Arc::as_ptr(&cache));
+        let others = caches.clone();
+        caches.push(cache);
+        Some(others)
+    });
+    let Ok(Some(others)) = attached else { return false };
+    // Not within the borrow: a pool may end by this, and with it what the program has left there.
+    others.iter().filter(|cache| cache.is_of_the_past()).for_each(disown);
+    true
+}
+
+/// Ends a cache of this thread, which is not the current one.
+fn disown(cache: &Arc<Cache>) {
+    // This may be the thread's end, which does the same.
+    let _ = OWNED.try_with(|owned| owned.0.borrow_mut().retain(|known| !Arc::ptr_eq(known, cache)));
+    cache.end();
+}
+
+/// Gives back what this thread keeps of a pool.
+pub(super) fn flush(core: &Arc<Core>) {
+    let cache = OWNED
+        .try_with(|owned| owned.0.borrow().iter().find(|cache| cache.core == Arc::as_ptr(core)).cloned());
+    if let Ok(Some(cache)) = cache {
+        cache.empty();
+    }
+}
+
+impl Cache {
+    pub(super) fn new(core: &Arc<Core>, capacity: usize) -> Self {
+        Self {
+            core: Arc::as_ptr(core),
+            weak: Arc::downgrade(core),
+            capacity: capacity.min(MOST),
+            len: AtomicUsize::new(0),
+            slots: UnsafeCell::new([const { MaybeUninit::uninit() }; MOST]),
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len.load(Relaxed)
+    }
+
+    fn slot(&self, at: usize) -> *mut MaybeUninit<Raw> {
+        debug_assert!(at < MOST);
+        // SAFETY: `at` is less than some `len`, or than the capacity, neither of which is more than there are.
+        unsafe { self.slots.get().cast::<MaybeUninit<Raw>>().add(at) }
+    }
+
+    /// Takes one out, if there are more than `keep`. Only its own thread calls this.
+    #[inline]
+    fn pop(&self, keep: usize) -> Option<Raw> {
+        let len = self.len.load(Relaxed);
+        if len <= keep {
+            return None;
+        }
+        self.len.store(len - 1, Relaxed);
+        // SAFETY: `push` has filled it when it made `len` what it was, and no other thread touches it.
+        Some(unsafe { (*self.slot(len - 1)).assume_init() })
+    }
+
+    /// Puts one in, if there is room. Only its own thread calls this.
+    #[inline]
+    fn push(&self, raw: Raw) -> bool {
+        let len = self.len.load(Relaxed);
+        if len >= self.capacity {
+            return false;
+        }
+        // SAFETY: within the slots, which no other thread touches.
+        unsafe { (*self.slot(len)).write(raw) };
+        self.len.store(len + 1, Relaxed);
+        true
+    }
+
+    /// Whether nobody takes blocks of the pool any more.
+    fn is_of_the_past(&self) -> bool {
+        self.weak.upgrade().is_none_or(|core| core.is_closed())
+    }
+
+    /// Gives everything back. Only its own thread calls this.
+    fn empty(&self) {
+        if self.len() > 0 {
+            // SAFETY: blocks of it are out, so the pool lives, and each is given back once.
+            unsafe { Core::give_back(self.core, iter::from_fn(|| self.pop(0))) };
+        }
+    }
+
+    /// Gives everything back, and is no cache of the pool any more. Only its own thread calls this, and `CURRENT` is another.
+    fn end(&self) {
+        self.empty();
+        if let Some(core) = self.weak.upgrade() {
+            core.remove_cache(self);
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! A large piece of memory, and what its blocks have in common.
+
+use std::mem::ManuallyDrop;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+
+use super::Cause;
+use super::classes::{Class, Kind};
+use super::core::Core;
+use super::memory::{Domain, Memory, Region};
+
+/// Says of the lower 32 bits of a word that they are a key.
+const IS_KEY: u64 = 1 << 32;
+
+/// Memory that is carved into blocks of one class. What is said here of the class changes only while no block is out.
+pub(super) struct Chunk {
+    memory: ManuallyDrop<Memory>,
+    region: Mutex<Option<Registered>>,
+    /// Its place among the pool's chunks.
+    pub(super) index: usize,
+    /// The pool's core, which lives as long as a block is out.
+    pub(super) core: *const Core,
+    /// The core once more if the blocks are slots, which threads keep; else null.
+    slots_of: AtomicPtr<Core>,
+    block_size: AtomicUsize,
+    class: AtomicUsize,
+    lkey: AtomicU64,
+    rkey: AtomicU64,
+}
+
+/// A registration, and what for.
+#[derive(Debug)]
+pub(super) struct Registered {
+    region: Region,
+    kind: Kind,
+}
+
+impl Registered {
+    pub(super) fn new(chunk: &Chunk, domain: &Domain, kind: Kind) -> Result<Self, Cause> {
+        Ok(Self { region: Region::register(&chunk.memory, domain, kind)?, kind })
+    }
+}
+
+// SAFETY: the raw pointers are to the core, which is Sync, and used only as the field says; all else is Send and Sync.
+unsafe impl Send for Chunk {}
+// SAFETY: as above.
+unsafe impl Sync for Chunk {}
+
+impl Chunk {
+    pub(super) fn new(memory: Memory, index: usize, core: *const Core) -> Self {
+        Self {
+            memory: ManuallyDrop::new(memory),
+            region: Mutex::new(None),
+            index,
+            core,
+            slots_of: AtomicPtr::new(ptr::null_mut()),
+            block_size: AtomicUsize::new(0),
+            class: AtomicUsize::new(0),
+            lkey: AtomicU64::new(0),
+            rkey: AtomicU64::new(0),
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.memory.len()
+    }
+
+    /// Says what its blocks are from now on. No block is out.
+    pub(super) fn become_class(&self, class: Class, slot_size: usize) {
+        let slots_of = if class == Class::SLOT { self.core.cast_mut() } else { ptr::null_mut() };
+        self.slots_of.store(slots_of, Relaxed);
+        self.block_size.store(class.size(slot_size), Relaxed);
+        self.class.store(class.index(), Relaxed);
+    }
+
+    #[inline]
+    pub(super) fn slots_of(&self) -> *const Core {
+        self.slots_of.load(Relaxed)
+    }
+
+    #[inline]
+    pub(super) fn block_size(&self) -> usize {
+        self.block_size.load(Relaxed)
+    }
+
+    pub(super) fn class(&self) -> Class {
+        Class(self.class.load(Relaxed) as u8)
+    }
+
+    /// The first byte of the block at an offset. The whole block lies in the chunk.
+    pub(super) fn block(&self, offset: u32) -> NonNull<u8> {
+        debug_assert!(offset as usize + self.block_size() <= self.len());
+        // SAFETY: offsets are those of the free list, which `State::carve` fills with what is within the memory.
+        unsafe { self.memory.start().add(offset as usize) }
+    }
+
+    pub(super) fn offset(&self, start: NonNull<u8>) -> u32 {
+        (start.as_ptr().addr() - self.memory.start().as_ptr().addr()) as u32
+    }
+
+    /// Makes all of the memory be there. No block is out.
+    pub(super) fn touch(&self) {
+        for offset in (0..self.len()).step_by(4096) {
+            // SAFETY: within the memory, of which nobody else has any part; it is zeroed, and stays so.
+            unsafe { self.memory.start().add(offset).write_volatile(0) };
+        }
+    }
+
+    #[inline]
+    pub(super) fn lkey(&self) -> Option<u32> {
+        key(self.lkey.load(Relaxed))
+    }
+
+    /// There is none for slots: no peer may read them.
+    #[inline]
+    pub(super) fn rkey(&self) -> Option<u32> {
+        key(self.rkey.load(Relaxed))
+    }
+
+    pub(super) fn is_registered_for(&self, kind: Kind) -> bool {
+        self.lock_region().as_ref().is_some_and(|registered| registered.kind == kind)
+    }
+
+    /// Has it registered for what a kind needs, and only that. No block is out.
+    pub(super) fn register(&self, domain: &Domain, kind: Kind) -> Result<(), Cause> {
+        if self.is_registered_for(kind) {
+            return Ok(());
+        }
+        self.deregister()?;
+        self.publish(Registered::new(self, domain, kind)?);
+        Ok(())
+    }
+
+    /// Lets the blocks have the keys, also those that are out. It had no registration.
+    pub(super) fn publish(&self, registered: Registered) {
+        let Registered { region, kind } = &registered;
+        self.lkey.store(IS_KEY | u64::from(region.lkey()), Relaxed);
+        self.rkey.store(if *kind == Kind::Staged { IS_KEY | u64::from(region.rkey()) } else { 0 }, Relaxed);
+        *self.lock_region() = Some(registered);
+    }
+
+    /// On failure it is registered as before.
+    pub(super) fn deregister(&self) -> Result<(), Cause> {
+        let mut place = self.lock_region();
+        let Some(Registered { region, kind }) = place.take() else { return Ok(()) };
+        if let Err((region, cause)) = region.end() {
+            *place = Some(Registered { region, kind });
+            return Err(cause);
+        }
+        self.lkey.store(0, Relaxed);
+        self.rkey.store(0, Relaxed);
+        Ok(())
+    }
+
+    fn lock_region(&self) -> std::sync::MutexGuard<'_, Option<Registered>> {
+        self.region.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[inline]
+fn key(word: u64) -> Option<u32> {
+    (word & IS_KEY != 0).then_some(word as u32)
+}
+
+impl Drop for Chunk {
+    fn drop(&mut self) {
+        match self.deregister() {
+            // SAFETY: this is the drop; no block is out, and no device has the memory.
+            Ok(()) => unsafe { ManuallyDrop::drop(&mut self.memory) },
+            Err(cause) => {
+                tracing::error!("{} bytes of a pool stay registered, and are leaked: {cause}", self.len());
+                // The domain has to stay, too.
+                let _kept = ManuallyDrop::new(self.lock_region().take());
+            }
+        }
+    }
+}

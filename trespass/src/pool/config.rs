@@ -1,0 +1,111 @@
+//! What a pool is asked for, checked before anything is made.
+
+use super::PoolError;
+use super::classes::{CHUNK_UNIT, LARGEST_SLOT, SMALLEST_SLOT};
+
+/// Whether the memory is to lie in huge pages of 2 MiB, which the system's administrator has to have set aside.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum HugePages {
+    /// No. It is the default: what was set aside is mostly meant for some other program.
+    #[default]
+    Never,
+    /// If there are some left; ordinary pages otherwise, and always for a software device, whose fast path takes no huge ones.
+    Wanted,
+    /// Or there is no memory. Without the feature `rdma` there are never any.
+    Required,
+}
+
+/// What a pool is made of. Sizes are in bytes; memory comes in multiples of 2 MiB.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PoolConfig {
+    /// The smallest class's size: what a connection receives into. 8 KiB.
+    pub slot_size: usize,
+    /// Made at once: mapped, but neither there nor registered until it is needed. 64 MiB.
+    pub initial: usize,
+    /// Of the initial memory, what is touched, and registered, at once. 4 MiB.
+    pub prewarm: usize,
+    /// The pool never has more. 1 GiB.
+    pub max: usize,
+    /// Whether the memory is to lie in huge pages.
+    pub huge_pages: HugePages,
+    /// At how many per cent of `max` in use the high-water callbacks are called. 80.
+    pub high_water: u8,
+}
+
+impl Default for PoolConfig {
+    fn default() -> Self {
+        Self {
+            slot_size: 8 << 10,
+            initial: 64 << 20,
+            prewarm: 4 << 20,
+            max: 1 << 30,
+            huge_pages: HugePages::Never,
+            high_water: 80,
+        }
+    }
+}
+
+impl PoolConfig {
+    /// The least that `max` may be: room for a piece of each kind of memory, and some to spare.
+    pub const LEAST_MAX: usize = 4 * CHUNK_UNIT;
+
+    /// Whether a pool can be made so.
+    ///
+    /// # Errors
+    ///
+    /// It cannot, and the error says which value is why.
+    pub fn check(&self) -> Result<(), PoolError> {
+        let Self { slot_size, initial, prewarm, max, high_water, .. } = *self;
+        if !(SMALLEST_SLOT..=LARGEST_SLOT).contains(&slot_size) || !slot_size.is_multiple_of(64) {
+            return Err(PoolError::SlotSize { slot_size });
+        }
+        if max < Self::LEAST_MAX {
+            return Err(PoolError::MaxTooSmall { max });
+        }
+        if initial > max {
+            return Err(PoolError::InitialAboveMax { initial, max });
+        }
+        if prewarm > initial {
+            return Err(PoolError::PrewarmAboveInitial { prewarm, initial });
+        }
+        if !(1..=100).contains(&high_water) {
+            return Err(PoolError::HighWater { high_water });
+        }
+        #[cfg(not(feature = "rdma"))]
+        if self.huge_pages == HugePages::Required {
+            return Err(PoolError::NoHugePages);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_can_be_made() {
+        PoolConfig::default().check().unwrap();
+    }
+
+    #[test]
+    fn each_wrong_value_is_named() {
+        let wrong = |change: fn(&mut PoolConfig), word: &str| {
+            let mut config = PoolConfig::default();
+            change(&mut config);
+            let text = config.check().unwrap_err().to_string();
+            assert!(text.contains(word), "{text}");
+        };
+        wrong(|config| config.prewarm = config.initial + 1, "prewarm 67108865");
+        wrong(|config| config.initial = config.max + 1, "initial 1073741825");
+        wrong(|config| (config.max, config.initial, config.prewarm) = (8_388_607, 0, 0), "8388607");
+        wrong(|config| config.slot_size = 8191, "8191");
+        wrong(|config| config.slot_size = 0, "slot size 0");
+        wrong(|config| config.slot_size = 65_600, "65600");
+        wrong(|config| config.high_water = 0, "0 %");
+        wrong(|config| config.high_water = 101, "101 %");
+        #[cfg(not(feature = "rdma"))]
+        wrong(|config| config.huge_pages = HugePages::Required, "huge pages");
+    }
+}

@@ -1,0 +1,382 @@
+//! What the handles of a pool share: lending, taking back, and growing.
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use super::block::Raw;
+use super::cache::{self, Cache};
+use super::chunk::Chunk;
+use super::classes::{CHUNK_UNIT, Class};
+use super::config::{HugePages, PoolConfig};
+use super::high_water::{Effects, Marks, Watcher};
+use super::memory::{Domain, Memory};
+use super::state::{Limits, Purpose, State};
+use super::stats::{ClassStats, PoolStats};
+use super::{Cause, PoolError};
+
+/// After the system has refused memory, or the device its registration, it is not asked again for so long.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Of the maximum, what the caches of all threads together may hold.
+const CACHED_PART: usize = 4;
+
+pub(super) struct Core {
+    pub(super) limits: Limits,
+    huge_pages: HugePages,
+    /// How many slots a thread's cache may hold, and how many such threads there may be.
+    cache_capacity: usize,
+    most_caches: usize,
+    /// Somebody has found the pool empty, or it is closed: what is dropped goes to the shared part.
+    pressed: AtomicBool,
+    state: Mutex<State>,
+    /// Held by whoever makes or registers chunks, which takes long; before `state`, never after it. What it guards is what
+    /// chunks are registered with.
+    growth: Mutex<Option<Domain>>,
+}
+
+impl Core {
+    /// Makes what is to be there at once. The configuration was checked.
+    pub(super) fn new(config: &PoolConfig, domain: Option<Domain>) -> Result<Arc<Self>, PoolError> {
+        let max = config.max / CHUNK_UNIT * CHUNK_UNIT;
+        let reserve = (max / 8 / CHUNK_UNIT * CHUNK_UNIT).max(CHUNK_UNIT);
+        // At least eight threads have a cache, and it is worth having.
+        let cache_capacity = (max / CACHED_PART / 8 / config.slot_size).clamp(4, cache::MOST);
+        let state = State::new(Marks::new(max, config.high_water));
+        let core = Arc::new(Self {
+            limits: Limits { max, reserve, slot_size: config.slot_size },
+            huge_pages: config.huge_pages,
+            cache_capacity,
+            most_caches: max / CACHED_PART / (cache_capacity * config.slot_size),
+            pressed: AtomicBool::new(false),
+            state: Mutex::new(state),
+            growth: Mutex::new(domain),
+        });
+        core.begin(config)?;
+        Ok(core)
+    }
+
+    fn begin(&self, config: &PoolConfig) -> Result<(), PoolError> {
+        let domain = self.lock_growth();
+        let prewarmed = config.prewarm.next_multiple_of(CHUNK_UNIT).min(self.limits.max);
+        let slots = (prewarmed / 2).next_multiple_of(CHUNK_UNIT);
+        for (class, bytes) in [(Class::SLOT, slots), (Class::MIDDLE, prewarmed - slots)] {
+            for len in pieces(bytes, self.limits.large_chunk()) {
+                let chunk = self.make(len, domain.as_ref())?;
+                chunk.touch();
+                self.register(&chunk, domain.as_ref(), class)?;
+                self.lock().carve(chunk.index, class, &self.limits);
+            }
+        }
+        let initial = config.initial.next_multiple_of(CHUNK_UNIT).min(self.limits.max);
+        // None larger than a reserve, so that each fits either kind.
+        for len in pieces(initial - prewarmed, self.limits.large_chunk().min(self.limits.reserve)) {
+            self.make(len, domain.as_ref())?;
+        }
+        Ok(())
+    }
+
+    /// Makes a chunk that is spare, and not yet counted.
+    fn make(&self, len: usize, domain: Option<&Domain>) -> Result<Arc<Chunk>, PoolError> {
+        self.lock().made += len;
+        self.make_counted(len, domain).map_err(|source| PoolError::Memory { bytes: len, source })
+    }
+
+    /// Makes a chunk that is counted already; if there is none it is not counted any more.
+    fn make_counted(&self, len: usize, domain: Option<&Domain>) -> Result<Arc<Chunk>, Cause> {
+        let memory = Memory::make(len, self.huge_pages, domain);
+        let mut state = self.lock();
+        match memory {
+            Ok(memory) => {
+                let chunk = Arc::new(Chunk::new(memory, state.entries.len(), self));
+                state.add(chunk.clone());
+                Ok(chunk)
+            }
+            Err(cause) => {
+                state.made -= len;
+                Err(cause)
+            }
+        }
+    }
+
+    fn register(&self, chunk: &Chunk, domain: Option<&Domain>, class: Class) -> Result<(), PoolError> {
+        let Some(domain) = domain else { return Ok(()) };
+        let bytes = chunk.len();
+        chunk.register(domain, class.kind()).map_err(|source| PoolError::Register { bytes, source })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock_growth(&self) -> MutexGuard<'_, Option<Domain>> {
+        self.growth.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[inline]
+    pub(super) fn is_pressed(&self) -> bool {
+        self.pressed.load(Relaxed)
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.lock().closed
+    }
+
+    /// Lends a block that is not in this thread's cache as it is, of a class or of one that can stand in for it.
+    #[inline(never)]
+    pub(super) fn lend(self: &Arc<Self>, class: Class) -> Option<Raw> {
+        let cached = class == Class::SLOT && cache::attach(self);
+        if cached && let Some(raw) = cache::pop(Arc::as_ptr(self)) {
+            return Some(raw);
+        }
+        if let Some(raw) = self.lend_free(class, cached) {
+            return Some(raw);
+        }
+        while self.more(class) {
+            if let Some(raw) = self.lend_free(class, cached) {
+                return Some(raw);
+            }
+            // Other threads have taken all of it.
+        }
+        if let Some(raw) = class.and_larger().skip(1).find_map(|class| self.lend_free(class, false)) {
+            return Some(raw);
+        }
+        self.lock().counts[class.index()].empty += 1;
+        self.pressed.store(true, Relaxed);
+        None
+    }
+
+    /// Lends a block that is free, and, if this thread's cache is empty and the pool's, some more for that.
+    fn lend_free(self: &Arc<Self>, class: Class, cached: bool) -> Option<Raw> {
+        let mut state = self.lock();
+        let raw = state.lend(class)?;
+        if cached {
+            // A thread does not keep what others will soon be short of.
+            let more = (self.cache_capacity / 2).min(state.counts[class.index()].free / 4);
+            (0..more).filter_map(|_| state.lend(class)).for_each(cache::keep);
+        }
+        if state.kept.is_none() {
+            state.kept = Some(self.clone());
+        }
+        let effects = self.after_change(&mut state);
+        drop(state);
+        if let Some(effects) = effects {
+            effects.run();
+        }
+        Some(raw)
+    }
+
+    /// Takes blocks back. The pool may end by that.
+    ///
+    /// # Safety
+    ///
+    /// `core` is the pool of the blocks, each of which was lent, and is used by nobody any more; the first comes without asking
+    /// others whether there is a pool.
+    pub(super) unsafe fn give_back(core: *const Self, raws: impl IntoIterator<Item = Raw>) {
+        // SAFETY: blocks are out, so `kept` keeps the pool until it is dropped with the effects. The reference is not used after that.
+        let effects = unsafe { (*core).take_back(raws) };
+        if let Some(effects) = effects {
+            effects.run();
+        }
+    }
+
+    /// # Safety
+    ///
+    /// As `give_back`.
+    unsafe fn take_back(&self, raws: impl IntoIterator<Item = Raw>) -> Option<Effects> {
+        let mut state = self.lock();
+        let mut chunks = Vec::new();
+        for raw in raws {
+            // SAFETY: the caller's promise.
+            chunks.extend(unsafe { state.take_back(raw) });
+        }
+        if !state.closed && self.is_pressed() {
+            self.pressed.store(false, Relaxed);
+        }
+        let effects = self.after_change(&mut state);
+        if effects.is_none() && chunks.is_empty() && state.waiting.is_empty() {
+            return None;
+        }
+        let wakers = std::mem::take(&mut state.waiting);
+        Some(Effects { wakers, chunks, ..effects.unwrap_or_default() })
+    }
+
+    /// What a change of what is out has for effects.
+    fn after_change(&self, state: &mut State) -> Option<Effects> {
+        let in_use = state.in_use(self.limits.slot_size);
+        state.most_in_use = state.most_in_use.max(in_use);
+        let told = state.marks.cross(in_use);
+        let kept = if state.lent() == 0 { state.kept.take() } else { None };
+        if told.is_none() && kept.is_none() {
+            return None;
+        }
+        let watchers = if told.is_some() { state.watchers.clone() } else { Vec::new() };
+        Some(Effects { told, watchers, kept, ..Effects::default() })
+    }
+
+    /// Has there be more free blocks of a class. Memory that is there comes first: it is touched, and registered.
+    fn more(&self, class: Class) -> bool {
+        let domain = self.lock_growth();
+        let mut state = self.lock();
+        // Another thread may have grown the pool meanwhile.
+        if state.counts[class.index()].free > 0 || state.recarve(class, &self.limits) {
+            return true;
+        }
+        if state.ask_again.is_none_or(|at| Instant::now() >= at) {
+            let spare = state.reserve_spare(class, &self.limits);
+            drop(state);
+            if spare.is_some_and(|chunk| self.settle(&chunk, domain.as_ref(), class)) {
+                return true;
+            }
+            if self.grow(domain.as_ref(), class) {
+                return true;
+            }
+            state = self.lock();
+        }
+        let Some(chunk) = state.reserve_other(class, &self.limits) else { return false };
+        drop(state);
+        self.settle(&chunk, domain.as_ref(), class)
+    }
+
+    /// Makes another chunk, if there may be one.
+    fn grow(&self, domain: Option<&Domain>, class: Class) -> bool {
+        let Some(len) = self.lock().reserve_new(class, &self.limits) else { return false };
+        match self.make_counted(len, domain) {
+            Ok(chunk) => self.settle(&chunk, domain, class),
+            Err(source) => self.was_refused(&PoolError::Memory { bytes: len, source }),
+        }
+    }
+
+    /// Has a chunk that nobody uses be blocks of a class.
+    fn settle(&self, chunk: &Chunk, domain: Option<&Domain>, class: Class) -> bool {
+        match self.register(chunk, domain, class) {
+            Ok(()) => {
+                self.lock().carve(chunk.index, class, &self.limits);
+                true
+            }
+            Err(error) => {
+                self.lock().entries[chunk.index].purpose = Purpose::Spare;
+                self.was_refused(&error)
+            }
+        }
+    }
+
+    #[cold]
+    fn was_refused(&self, error: &PoolError) -> bool {
+        tracing::warn!("the pool does not grow: {error}");
+        let mut state = self.lock();
+        state.refused += 1;
+        state.ask_again = Some(Instant::now() + PAUSE);
+        false
+    }
+
+    /// Registers all that is in use or prewarmed, and from now on all that comes into use.
+    #[cfg(feature = "rdma")]
+    pub(super) fn register_with(&self, domain: &Domain) -> Result<(), PoolError> {
+        let mut place = self.lock_growth();
+        match &*place {
+            // Both live, so they are one if their addresses are.
+            Some(known) if known.as_raw() == domain.as_raw() => return Ok(()),
+            Some(_) => return Err(PoolError::OtherDomain),
+            None => {}
+        }
+        let carved: Vec<_> = self
+            .lock()
+            .entries
+            .iter()
+            .filter_map(|entry| match entry.purpose {
+                Purpose::Blocks(class) => Some((entry.chunk.clone()?, class)),
+                _ => None,
+            })
+            .collect();
+        for (at, (chunk, class)) in carved.iter().enumerate() {
+            if let Err(error) = self.register(chunk, Some(domain), *class) {
+                for (chunk, _) in &carved[..at] {
+                    if let Err(cause) = chunk.deregister() {
+                        tracing::error!("{} bytes of a pool stay registered: {cause}", chunk.len());
+                    }
+                }
+                return Err(error);
+            }
+        }
+        *place = Some(domain.clone());
+        Ok(())
+    }
+
+    #[cfg(feature = "rdma")]
+    pub(super) fn domain(&self) -> Option<Domain> {
+        self.lock_growth().clone()
+    }
+
+    /// A cache for this thread, if there are not too many.
+    pub(super) fn add_cache(self: &Arc<Self>) -> Option<Arc<Cache>> {
+        let mut state = self.lock();
+        if state.closed || state.caches.len() >= self.most_caches {
+            return None;
+        }
+        let cache = Arc::new(Cache::new(self, self.cache_capacity));
+        state.caches.push(cache.clone());
+        Some(cache)
+    }
+
+    pub(super) fn remove_cache(&self, cache: &Cache) {
+        self.lock().caches.retain(|known| !std::ptr::eq(&**known, cache));
+    }
+
+    pub(super) fn watch(&self, watcher: Watcher) {
+        self.lock().watchers.push(watcher);
+    }
+
+    pub(super) fn wait(&self, waker: &Waker) {
+        // Cloning and dropping one is the program's code.
+        let mut waker = Some(waker.clone());
+        let mut state = self.lock();
+        let is_new = |new: &Waker| !state.waiting.iter().any(|known| known.will_wake(new));
+        if let Some(new) = waker.take_if(|new| is_new(new)) {
+            state.waiting.push(new);
+        }
+        drop(state);
+        self.pressed.store(true, Relaxed);
+    }
+
+    /// Nobody has a handle any more.
+    pub(super) fn close(self: &Arc<Self>) {
+        let chunks = self.lock().close();
+        self.pressed.store(true, Relaxed);
+        drop(chunks);
+        cache::flush(self);
+    }
+
+    pub(super) fn stats(&self) -> PoolStats {
+        let state = self.lock();
+        let slot_size = self.limits.slot_size;
+        let cached = state.cached();
+        let registered = |chunk: &Arc<Chunk>| chunk.lkey().map_or(0, |_| chunk.len());
+        let class = |n: usize| {
+            let (class, count) = (Class(n as u8), state.counts[n]);
+            let kept = if class == Class::SLOT { cached } else { 0 };
+            ClassStats {
+                size: class.size(slot_size),
+                blocks: count.blocks,
+                in_use: (count.blocks - count.free).saturating_sub(kept),
+                empty: count.empty,
+            }
+        };
+        PoolStats {
+            made: state.made,
+            max: self.limits.max,
+            registered: state.entries.iter().filter_map(|entry| entry.chunk.as_ref()).map(registered).sum(),
+            in_use: state.in_use(slot_size),
+            cached: cached * slot_size,
+            most_in_use: state.most_in_use,
+            refused: state.refused,
+            classes: std::array::from_fn(class),
+        }
+    }
+}
+
+/// Divides so many bytes into pieces of at most so many.
+fn pieces(bytes: usize, most: usize) -> impl Iterator<Item = usize> {
+    (0..bytes).step_by(most).map(move |at| most.min(bytes - at))
+}

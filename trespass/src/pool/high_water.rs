@@ -1,0 +1,110 @@
+//! Telling the program that the pool is nearly all in use, and when it is not any more.
+
+use std::sync::Arc;
+use std::task::Waker;
+
+use super::chunk::Chunk;
+use super::core::Core;
+
+/// More of a pool is in use than its high-water mark, or no longer so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HighWater {
+    /// Whether the mark was reached; else it is a tenth of the maximum below the mark again.
+    pub above: bool,
+    /// Bytes in use.
+    pub in_use: usize,
+    /// Bytes that there can be.
+    pub max: usize,
+    /// How many such events there were before: of two that threads report at the same time, the greater one is the later.
+    pub turn: u64,
+}
+
+/// What is called then.
+pub(super) type Watcher = Arc<dyn Fn(HighWater) + Send + Sync>;
+
+/// The marks, and on which side of them we are.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Marks {
+    max: usize,
+    high: usize,
+    low: usize,
+    above: bool,
+    turn: u64,
+}
+
+impl Marks {
+    pub(super) fn new(max: usize, per_cent: u8) -> Self {
+        let hundredth = |n: usize| (max as u128 * n as u128 / 100) as usize;
+        let per_cent = usize::from(per_cent);
+        Self {
+            max,
+            high: hundredth(per_cent).max(1),
+            low: hundredth(per_cent.saturating_sub(10)),
+            above: false,
+            turn: 0,
+        }
+    }
+
+    /// What is to be told, if anything is. At the lower mark itself it is below: so it is for a mark of at most 10 % when nothing is in
+    /// use.
+    pub(super) fn cross(&mut self, in_use: usize) -> Option<HighWater> {
+        let above = if self.above { in_use > self.low } else { in_use >= self.high };
+        if above == self.above {
+            return None;
+        }
+        let told = HighWater { above, in_use, max: self.max, turn: self.turn };
+        (self.above, self.turn) = (above, self.turn + 1);
+        Some(told)
+    }
+}
+
+/// What is left to do after a change of the shared part, when its lock is no longer held.
+#[must_use]
+#[derive(Default)]
+pub(super) struct Effects {
+    pub(super) wakers: Vec<Waker>,
+    pub(super) told: Option<HighWater>,
+    pub(super) watchers: Vec<Watcher>,
+    pub(super) chunks: Vec<Arc<Chunk>>,
+    pub(super) kept: Option<Arc<Core>>,
+}
+
+impl Effects {
+    pub(super) fn run(self) {
+        let Self { wakers, told, watchers, chunks, kept } = self;
+        wakers.into_iter().for_each(Waker::wake);
+        if let Some(told) = told {
+            watchers.iter().for_each(|watcher| watcher(told));
+        }
+        // Ends registrations, and frees memory.
+        drop((chunks, kept));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_told_once_for_each_crossing() {
+        let mut marks = Marks::new(1000, 80);
+        let mut cross = |in_use| marks.cross(in_use).map(|told| (told.above, told.turn));
+        assert_eq!(cross(799), None);
+        assert_eq!(cross(800), Some((true, 0)));
+        for in_use in [799, 1000, 701, 800] {
+            assert_eq!(cross(in_use), None, "{in_use}");
+        }
+        assert_eq!(cross(700), Some((false, 1)));
+        assert_eq!(cross(799), None);
+        assert_eq!(cross(1000), Some((true, 2)));
+    }
+
+    #[test]
+    fn a_low_mark_is_left_when_nothing_is_in_use() {
+        let mut marks = Marks::new(1000, 1);
+        assert!(marks.cross(10).unwrap().above);
+        assert_eq!(marks.cross(1), None);
+        assert!(!marks.cross(0).unwrap().above);
+    }
+}

@@ -1,0 +1,261 @@
+//! The memory that messages travel in.
+//!
+//! A [`Pool`] makes memory in large chunks, carves them into blocks of a few sizes, and lends these. It has what [`PoolConfig::initial`]
+//! says at once, grows when it has to, and never has more than [`PoolConfig::max`]. A pool that is empty is not an error: there is
+//! no block now, so whoever wanted one waits, and with it the peer ([`Pool::wake_when_free`]).
+//!
+//! ```
+//! use trespass::pool::{Pool, PoolConfig};
+//!
+//! let mut config = PoolConfig::default();
+//! config.max = 64 << 20;
+//! let pool = Pool::new(&config)?;
+//! let mut block = pool.take(5).ok_or("nothing is left now")?;
+//! block.bytes_mut()[..5].copy_from_slice(b"hello");
+//! assert_eq!(pool.stats().in_use, block.len());
+//! drop(block);
+//! assert_eq!(pool.stats().in_use, 0);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Sizes
+//!
+//! Slots ([`PoolConfig::slot_size`]) carry frames. Blocks of 64 KiB, 256 KiB and 1 MiB are staged: a peer may be told their key, and
+//! read them. Slots lie in memory that no peer can read, as what they hold came from other peers. Neither kind takes the last
+//! eighth of the maximum from the other.
+//!
+//! # Threads
+//!
+//! A pool is shared by cloning it. A thread that takes slots keeps some (at most 64, and all threads together at most a quarter of the
+//! maximum), so taking and dropping one there needs no lock and no atomic operation. A block may be dropped in any thread. A
+//! thread that goes to sleep for long calls [`Pool::flush`].
+//!
+//! # Devices
+//!
+//! With the feature `rdma` a pool has one protection domain, from the start (`Pool::with_domain`), or from when the
+//! first connection comes that needs it (`Pool::register`); until then it is memory like any other.
+
+mod block;
+mod cache;
+mod chunk;
+mod classes;
+mod config;
+mod core;
+#[cfg(feature = "rdma")]
+mod exposed;
+mod high_water;
+mod lending;
+#[cfg_attr(feature = "rdma", path = "memory_registered.rs")]
+#[cfg_attr(not(feature = "rdma"), path = "memory_plain.rs")]
+mod memory;
+mod state;
+mod stats;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::sync::Arc;
+use std::task::Waker;
+
+#[cfg(feature = "rdma")]
+use sideway::ibverbs::protection_domain::ProtectionDomain;
+
+pub use self::block::Block;
+use self::classes::Class;
+pub use self::classes::LARGEST_BLOCK;
+pub use self::config::{HugePages, PoolConfig};
+use self::core::Core;
+pub use self::high_water::HighWater;
+pub use self::stats::{ClassStats, PoolStats};
+
+/// Why the system, or a device, does not give what was asked for.
+type Cause = Box<dyn std::error::Error + Send + Sync>;
+
+/// Memory for messages. Clones are the same pool.
+///
+/// When the last clone is gone the memory is freed, but for chunks of which a block is still out: these follow.
+#[derive(Clone)]
+pub struct Pool {
+    core: Arc<Core>,
+    _handle: Arc<Handle>,
+}
+
+/// Closes the pool when the last clone is gone. Blocks have none, but keep the core.
+struct Handle(Arc<Core>);
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+impl Pool {
+    /// Makes a pool that no device knows of, yet.
+    ///
+    /// # Errors
+    ///
+    /// The configuration contradicts itself, or there is no such memory.
+    pub fn new(config: &PoolConfig) -> Result<Self, PoolError> {
+        config.check()?;
+        let core = Core::new(config, None)?;
+        Ok(Self { _handle: Arc::new(Handle(core.clone())), core })
+    }
+
+    /// Makes a pool whose memory is registered in a protection domain.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new), or what is prewarmed cannot be registered.
+    #[cfg(feature = "rdma")]
+    pub fn with_domain(config: &PoolConfig, domain: &ProtectionDomain) -> Result<Self, PoolError> {
+        config.check()?;
+        let core = Core::new(config, Some(domain.clone()))?;
+        Ok(Self { _handle: Arc::new(Handle(core.clone())), core })
+    }
+
+    /// Has the memory be registered in a protection domain: all of which blocks were made, now, also those that are out; and
+    /// the rest when it is needed. Nothing happens if it is that already.
+    ///
+    /// # Errors
+    ///
+    /// The pool has another domain, or the memory cannot be registered. Then it is as before.
+    #[cfg(feature = "rdma")]
+    pub fn register(&self, domain: &ProtectionDomain) -> Result<(), PoolError> {
+        self.core.register_with(domain)
+    }
+
+    /// The protection domain that the memory is registered in.
+    #[cfg(feature = "rdma")]
+    pub fn domain(&self) -> Option<ProtectionDomain> {
+        self.core.domain()
+    }
+
+    /// Takes a block of at least `size` bytes: a slot, if that is enough. None if there is none now, and there cannot be more; nor are
+    /// there any of more than [`LARGEST_BLOCK`] bytes.
+    #[inline]
+    pub fn take(&self, size: usize) -> Option<Block> {
+        let raw = if size <= self.slot_size() {
+            cache::pop(Arc::as_ptr(&self.core)).or_else(|| self.core.lend(Class::SLOT))
+        } else {
+            self.core.lend(Class::staged(size)?)
+        };
+        // SAFETY: it was lent just now, or was in this thread's cache, which is the same.
+        raw.map(|raw| unsafe { Block::new(raw) })
+    }
+
+    /// As [`take`](Self::take), but never a slot: a block that a peer may read, when it is told the key.
+    pub fn take_staged(&self, size: usize) -> Option<Block> {
+        let raw = self.core.lend(Class::staged(size)?)?;
+        // SAFETY: it was lent just now.
+        Some(unsafe { Block::new(raw) })
+    }
+
+    /// How many bytes a slot has.
+    #[inline]
+    pub fn slot_size(&self) -> usize {
+        self.core.limits.slot_size
+    }
+
+    /// Has a waker be woken, once, when blocks come back. Whoever has found the pool empty calls this, then takes once more, as one
+    /// may have come back in between, and sleeps only then.
+    pub fn wake_when_free(&self, waker: &Waker) {
+        self.core.wait(waker);
+    }
+
+    /// Has a function be called when the pool reaches its high-water mark, and when it has a tenth of the maximum more left
+    /// again. It is called by the thread that takes or gives back a block then, without any lock held, and so may use the pool.
+    /// It must not panic, as a drop may call it.
+    ///
+    /// What threads keep is not in use. They look at the mark when they go to the shared part, so it may be passed by some slots
+    /// when it is told.
+    pub fn on_high_water(&self, call: impl Fn(HighWater) + Send + Sync + 'static) {
+        self.core.watch(Arc::new(call));
+    }
+
+    /// Gives what this thread keeps to all threads.
+    pub fn flush(&self) {
+        cache::flush(&self.core);
+    }
+
+    /// What there is, and what is in use.
+    pub fn stats(&self) -> PoolStats {
+        self.core.stats()
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Pool").field(&self.stats()).finish()
+    }
+}
+
+/// There is no such pool.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PoolError {
+    /// What is to be prewarmed is part of what is there at first.
+    #[error(
+        "the pool's prewarm {prewarm} is more than its initial {initial} bytes; prewarm less, or begin with more"
+    )]
+    PrewarmAboveInitial {
+        /// Bytes to be prewarmed.
+        prewarm: usize,
+        /// Bytes to be there at first.
+        initial: usize,
+    },
+    /// It would begin with more than it may have.
+    #[error("the pool's initial {initial} is more than its max {max} bytes; begin with less, or allow more")]
+    InitialAboveMax {
+        /// Bytes to be there at first.
+        initial: usize,
+        /// Bytes that there may be.
+        max: usize,
+    },
+    /// Such a pool would have no room for each kind of memory.
+    #[error("the pool's max of {max} bytes is too small: the least is {} bytes", PoolConfig::LEAST_MAX)]
+    MaxTooSmall {
+        /// Bytes that there may be.
+        max: usize,
+    },
+    /// Slots are not so small, so large, or so odd.
+    #[error(
+        "the slot size {slot_size} is not a multiple of 64 from {} to {}",
+        classes::SMALLEST_SLOT,
+        classes::LARGEST_SLOT
+    )]
+    SlotSize {
+        /// Bytes of a slot.
+        slot_size: usize,
+    },
+    /// The mark is not in the pool.
+    #[error("the high-water mark of {high_water} % is not from 1 % to 100 %")]
+    HighWater {
+        /// Per cent of the maximum.
+        high_water: u8,
+    },
+    /// They were required.
+    #[error("without the feature `rdma` there are no huge pages: do not require them")]
+    NoHugePages,
+    /// The system has none.
+    #[error("there is no memory of {bytes} bytes for the pool: {source}")]
+    Memory {
+        /// How many were to be made.
+        bytes: usize,
+        /// Why not.
+        source: Cause,
+    },
+    /// The device does not take it.
+    #[error("{bytes} bytes of the pool cannot be registered: {source}")]
+    Register {
+        /// How many were to be registered.
+        bytes: usize,
+        /// Why not.
+        source: Cause,
+    },
+    /// Nothing can be registered without one.
+    #[error("the pool has no protection domain, so no device can reach the memory")]
+    NoDomain,
+    /// A pool has one domain.
+    #[error("the pool is registered in another protection domain; make another pool for this one")]
+    OtherDomain,
+}

@@ -1,0 +1,534 @@
+//! Blocks are nobody else's, there are never too many, and none is lost.
+
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Mutex, mpsc};
+use std::task::Wake;
+use std::thread;
+
+use proptest::prelude::*;
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+
+use super::classes::{CHUNK_UNIT, CLASSES};
+use super::*;
+
+const KIB: usize = 1 << 10;
+const MIB: usize = 1 << 20;
+const SIZES: [usize; CLASSES] = [8 * KIB, 64 * KIB, 256 * KIB, MIB];
+
+/// Of so many bytes, of which none are there at first.
+fn pool(max: usize) -> Pool {
+    Pool::new(&config(0, 0, max)).unwrap()
+}
+
+fn config(initial: usize, prewarm: usize, max: usize) -> PoolConfig {
+    PoolConfig { initial, prewarm, max, ..PoolConfig::default() }
+}
+
+fn take_all(pool: &Pool, size: usize) -> Vec<Block> {
+    std::iter::from_fn(|| pool.take(size)).collect()
+}
+
+/// Marks both ends of a block, and the middle.
+fn sign(block: &mut Block, mark: u64) {
+    for at in places(block) {
+        block.bytes_mut()[at..at + 8].copy_from_slice(&mark.to_le_bytes());
+    }
+}
+
+fn is_signed(block: &Block, mark: u64) -> bool {
+    places(block).iter().all(|&at| block.bytes()[at..at + 8] == mark.to_le_bytes())
+}
+
+fn places(block: &Block) -> [usize; 3] {
+    [0, block.len() / 2, block.len() - 8]
+}
+
+const _: () = {
+    const fn crosses_threads<T: Send + Sync>() {}
+    crosses_threads::<Pool>();
+    crosses_threads::<Block>();
+};
+
+#[test]
+fn a_block_is_of_the_smallest_class_that_has_room() {
+    let pool = pool(16 * MIB);
+    for (size, len) in [
+        (0, SIZES[0]),
+        (8192, SIZES[0]),
+        (8193, SIZES[1]),
+        (65536, SIZES[1]),
+        (65537, SIZES[2]),
+        (262_144, SIZES[2]),
+        (262_145, SIZES[3]),
+        (MIB, SIZES[3]),
+    ] {
+        assert_eq!(pool.take(size).unwrap().len(), len, "{size}");
+    }
+    assert_eq!(pool.take_staged(1).unwrap().len(), SIZES[1]);
+    assert!(pool.take(LARGEST_BLOCK + 1).is_none());
+    assert!(pool.take_staged(usize::MAX).is_none());
+}
+
+#[test]
+fn slots_are_of_any_size_that_the_configuration_has() {
+    for slot_size in [256, 320, 4096, 5056, 64 * KIB] {
+        let pool = Pool::new(&PoolConfig { slot_size, ..config(0, 0, 8 * MIB) }).unwrap();
+        let block = pool.take(1).unwrap();
+        assert_eq!((block.len(), block.as_ptr().addr() % 64), (slot_size, 0));
+        assert_eq!(pool.stats().classes[0].blocks, CHUNK_UNIT / slot_size);
+        assert_eq!(pool.take_staged(1).unwrap().len(), 64 * KIB);
+    }
+}
+
+#[test]
+fn new_memory_is_zeroed() {
+    let pool = pool(8 * MIB);
+    assert!(pool.take(1).unwrap().bytes().iter().all(|&byte| byte == 0));
+    assert!(pool.take(64 * KIB).unwrap().bytes().iter().all(|&byte| byte == 0));
+}
+
+#[test]
+fn what_is_initial_is_made_at_once_and_what_is_prewarmed_is_carved() {
+    let pool = Pool::new(&config(20 * MIB, 6 * MIB, 64 * MIB)).unwrap();
+    let stats = pool.stats();
+    assert_eq!((stats.made, stats.max, stats.in_use, stats.registered), (20 * MIB, 64 * MIB, 0, 0));
+    // An odd piece is the slots'.
+    assert_eq!(stats.classes.map(|class| class.blocks), [4 * MIB / SIZES[0], 0, 2 * MIB / SIZES[2], 0]);
+    // What is initial is used up before the pool grows.
+    let slots: Vec<_> = (0..16 * MIB / SIZES[0]).map(|_| pool.take(1).unwrap()).collect();
+    assert_eq!(pool.stats().made, 20 * MIB);
+    drop(slots);
+    // Odd sizes are rounded to whole chunks, and never beyond the maximum.
+    let stats = Pool::new(&config(9 * MIB, 3 * MIB, 9 * MIB + 5)).unwrap().stats();
+    assert_eq!((stats.made, stats.max), (8 * MIB, 8 * MIB));
+}
+
+#[test]
+fn it_grows_to_its_maximum_and_not_beyond() {
+    let max = 32 * MIB;
+    let pool = pool(max);
+    assert_eq!(pool.stats().made, 0);
+    let mut before = 0;
+    let mut slots = Vec::new();
+    while let Some(slot) = pool.take(1) {
+        slots.push(slot);
+        if cfg!(miri) && slots.len() % 64 != 1 {
+            continue;
+        }
+        let made = pool.stats().made;
+        assert!(made >= before && made <= max && made < before + 5 * MIB, "{made} after {before}");
+        before = made;
+    }
+    // An eighth is the staged blocks'.
+    assert_eq!(slots.len(), 28 * MIB / SIZES[0]);
+    let staged = take_all(&pool, MIB);
+    assert_eq!((staged.len(), pool.stats().made), (4, max));
+    let stats = pool.stats();
+    assert_eq!((stats.empty(), stats.classes[0].empty, stats.classes[3].empty), (2, 1, 1));
+    assert_eq!((stats.in_use, stats.most_in_use), (max, max));
+}
+
+#[test]
+fn slots_have_their_reserve_too() {
+    let pool = pool(8 * MIB);
+    let staged = take_all(&pool, 256 * KIB);
+    assert_eq!(staged.len(), 24);
+    assert_eq!(take_all(&pool, 1).len(), 2 * MIB / SIZES[0]);
+}
+
+#[test]
+fn an_empty_pool_has_blocks_again_when_some_come_back() {
+    let pool = pool(8 * MIB);
+    let mut slots = take_all(&pool, 1);
+    for round in 1..4 {
+        assert!(pool.take(1).is_none());
+        drop(slots.pop());
+        slots.push(pool.take(1).unwrap());
+        assert_eq!(pool.stats().empty(), 1 + round);
+    }
+    drop(slots);
+    assert_eq!(pool.stats().in_use, 0);
+}
+
+#[test]
+fn a_larger_staged_block_stands_in_for_a_smaller_one_and_never_for_a_slot() {
+    let pool = pool(8 * MIB);
+    let mut large = take_all(&pool, MIB);
+    assert_eq!(large.len(), 6);
+    drop(large.pop());
+    assert_eq!(pool.take(64 * KIB).unwrap().len(), MIB);
+    let slots = take_all(&pool, 1);
+    assert_eq!(slots.len(), 256);
+    assert!(slots.iter().all(|slot| slot.len() == SIZES[0]));
+}
+
+#[test]
+fn memory_that_nobody_uses_serves_another_class_or_kind() {
+    let pool = pool(8 * MIB);
+    // Each time all of it but the reserve, which stays what it was.
+    for _ in 0..if cfg!(miri) { 1 } else { 3 } {
+        for size in SIZES.into_iter().chain(SIZES.into_iter().rev()) {
+            let blocks = take_all(&pool, size);
+            assert_eq!(blocks.len() * size, 6 * MIB, "{size}");
+            drop(blocks);
+            pool.flush();
+        }
+    }
+    assert_eq!((pool.stats().in_use, pool.stats().cached, pool.stats().made), (0, 0, 8 * MIB));
+}
+
+#[test]
+fn a_thread_keeps_some_slots_and_gives_them_back_when_it_is_told_or_ends() {
+    let pool = pool(64 * MIB);
+    drop(pool.take(1));
+    let kept = pool.stats().cached;
+    assert!(kept > 0 && kept <= cache::MOST * SIZES[0]);
+    assert_eq!(pool.stats().in_use, 0);
+    pool.flush();
+    assert_eq!(pool.stats().cached, 0);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let slots: Vec<_> = (0..100).map(|_| pool.take(1).unwrap()).collect();
+            assert_eq!(pool.stats().in_use, 100 * SIZES[0]);
+            drop(slots);
+            assert!((1..=cache::MOST * SIZES[0]).contains(&pool.stats().cached));
+        });
+    });
+    // The scope does not wait for what a thread does after its closure.
+    while pool.stats().cached > 0 {
+        thread::yield_now();
+    }
+    assert_eq!(pool.stats().in_use, 0);
+}
+
+#[test]
+fn only_so_many_threads_keep_slots() {
+    let pool = pool(8 * MIB);
+    let (ready, end) = (mpsc::channel(), Mutex::new(()));
+    let guard = end.lock().unwrap();
+    thread::scope(|scope| {
+        for _ in 0..12 {
+            let (ready, pool, end) = (ready.0.clone(), &pool, &end);
+            scope.spawn(move || {
+                assert!(pool.take(1).is_some());
+                ready.send(()).unwrap();
+                drop(end.lock());
+            });
+        }
+        (0..12).for_each(|_| ready.1.recv().unwrap());
+        let stats = pool.stats();
+        assert_eq!(stats.in_use, 0);
+        assert!(stats.cached > 0 && stats.cached <= 2 * MIB, "{stats:?}");
+        assert_eq!(pool.core.stats().cached, stats.cached);
+        drop(guard);
+    });
+}
+
+#[test]
+fn two_pools_of_a_thread_do_not_mix() {
+    let (one, two) = (pool(8 * MIB), pool(8 * MIB));
+    let mut blocks = Vec::new();
+    for n in 0..200_u64 {
+        for (at, pool) in [&one, &two].into_iter().enumerate() {
+            let mut block = pool.take(1).unwrap();
+            sign(&mut block, 2 * n + at as u64);
+            blocks.push((block, 2 * n + at as u64));
+        }
+        if n % 3 == 0 {
+            let (block, mark) = blocks.swap_remove(n as usize % blocks.len());
+            assert!(is_signed(&block, mark));
+        }
+    }
+    assert_eq!(one.stats().in_use + two.stats().in_use, blocks.len() * SIZES[0]);
+    assert!(blocks.iter().all(|(block, mark)| is_signed(block, *mark)));
+    drop(blocks);
+    assert_eq!((one.stats().in_use, two.stats().in_use), (0, 0));
+}
+
+#[test]
+fn blocks_outlive_the_pool() {
+    let pool = pool(8 * MIB);
+    let mut blocks: Vec<_> = SIZES.iter().map(|&size| pool.take(size).unwrap()).collect();
+    drop(pool.clone());
+    drop(pool);
+    for (n, block) in blocks.iter_mut().enumerate() {
+        sign(block, n as u64);
+    }
+    let here = blocks.split_off(2);
+    thread::spawn(move || {
+        assert!(blocks.iter().enumerate().all(|(n, block)| is_signed(block, n as u64)));
+    })
+    .join()
+    .unwrap();
+    assert!(is_signed(&here[1], 3));
+}
+
+#[test]
+fn a_thread_that_kept_slots_of_a_pool_that_is_gone_gives_them_up_for_the_next_pool() {
+    let (to_thread, tasks) = mpsc::channel::<Pool>();
+    let (done, from_thread) = mpsc::channel();
+    let worker = thread::spawn(move || {
+        for pool in tasks {
+            drop(pool.take(1));
+            drop(pool);
+            done.send(()).unwrap();
+        }
+    });
+    let first = pool(8 * MIB);
+    let core = Arc::downgrade(&first.core);
+    to_thread.send(first.clone()).unwrap();
+    from_thread.recv().unwrap();
+    drop(first);
+    assert_eq!(core.strong_count(), 1, "what the thread keeps");
+    to_thread.send(pool(8 * MIB)).unwrap();
+    from_thread.recv().unwrap();
+    assert_eq!(core.strong_count(), 0);
+    drop(to_thread);
+    worker.join().unwrap();
+}
+
+#[test]
+fn the_high_water_mark_is_told_without_a_lock() {
+    let pool = pool(10 * MIB);
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let (seen, again) = (told.clone(), pool.clone());
+    // A pool that its own callback keeps is never closed: not so here, as the callback lets go of it.
+    let again = Mutex::new(Some(again));
+    pool.on_high_water(move |high| {
+        let mut again = again.lock().unwrap();
+        if let Some(pool) = &*again {
+            // What may wait for a lock of the pool's would do so for ever.
+            drop((pool.take(1), pool.stats()));
+            pool.flush();
+        }
+        if !high.above {
+            *again = None;
+        }
+        seen.lock().unwrap().push((high.above, high.in_use / MIB, high.max / MIB, high.turn));
+    });
+    let mut blocks: Vec<_> = (0..8).map(|_| pool.take(MIB).unwrap()).collect();
+    assert_eq!(*told.lock().unwrap(), [(true, 8, 10, 0)]);
+    blocks.truncate(7);
+    assert_eq!(told.lock().unwrap().len(), 2);
+    assert_eq!(told.lock().unwrap()[1], (false, 7, 10, 1));
+    blocks.push(pool.take(MIB).unwrap());
+    assert_eq!(told.lock().unwrap()[2], (true, 8, 10, 2));
+}
+
+struct Count(AtomicUsize);
+
+impl Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, SeqCst);
+    }
+}
+
+#[test]
+fn who_waits_is_woken_once_when_a_block_comes_back() {
+    let pool = pool(8 * MIB);
+    let count = Arc::new(Count(AtomicUsize::new(0)));
+    let waker = Waker::from(count.clone());
+    let mut slots = take_all(&pool, 1);
+    pool.wake_when_free(&waker);
+    pool.wake_when_free(&waker);
+    assert!(pool.take(1).is_none());
+    assert_eq!(count.0.load(SeqCst), 0);
+    // In another thread, and into no cache.
+    let slot = slots.pop();
+    thread::scope(|scope| drop(scope.spawn(|| drop(slot)).join()));
+    assert_eq!(count.0.load(SeqCst), 1);
+    assert!(pool.take(1).is_some());
+    drop(slots);
+    assert_eq!(count.0.load(SeqCst), 1);
+}
+
+#[test]
+fn nobody_waits_while_a_running_thread_keeps_what_is_free() {
+    let pool = pool(8 * MIB);
+    let mut slots = take_all(&pool, 1);
+    // Into this thread's cache: so that is asked to give it up.
+    slots.truncate(slots.len() - 3);
+    let _ = (pool.take(1), pool.take(1));
+    let count = Arc::new(Count(AtomicUsize::new(0)));
+    pool.wake_when_free(&Waker::from(count.clone()));
+    drop(slots.pop());
+    assert_eq!((count.0.load(SeqCst), pool.stats().cached), (1, 0));
+}
+
+/// What a script does.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Take(usize),
+    TakeStaged(usize),
+    Give(usize),
+    GiveElsewhere(usize),
+    Flush,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => (0..20_usize * KIB).prop_map(Step::Take),
+        2 => (0..LARGEST_BLOCK + 1).prop_map(Step::Take),
+        1 => (0..LARGEST_BLOCK + 1).prop_map(Step::TakeStaged),
+        5 => any::<usize>().prop_map(Step::Give),
+        1 => any::<usize>().prop_map(Step::GiveElsewhere),
+        1 => Just(Step::Flush),
+    ]
+}
+
+/// A pool beside a list of what it has lent.
+struct Oracle {
+    pool: Pool,
+    max: usize,
+    out: Vec<(Block, u64)>,
+    mark: u64,
+}
+
+impl Oracle {
+    fn run(&mut self, step: Step) {
+        match step {
+            Step::Take(size) => self.took(size, 0, self.pool.take(size)),
+            Step::TakeStaged(size) => self.took(size, SIZES[1], self.pool.take_staged(size)),
+            Step::Give(n) => drop(self.pick(n)),
+            Step::GiveElsewhere(n) => {
+                let block = self.pick(n);
+                thread::scope(|scope| drop(scope.spawn(|| drop(block)).join()));
+            }
+            Step::Flush => self.pool.flush(),
+        }
+        let stats = self.pool.stats();
+        assert!(stats.made <= self.max);
+        assert_eq!(stats.in_use, self.out.iter().map(|(block, _)| block.len()).sum::<usize>());
+        let of_class = |size| self.out.iter().filter(|(block, _)| block.len() == size).count();
+        assert_eq!(stats.classes.map(|class| class.in_use), SIZES.map(of_class));
+        if matches!(step, Step::Flush) {
+            assert_eq!(stats.cached, 0);
+        }
+    }
+
+    fn took(&mut self, size: usize, least: usize, block: Option<Block>) {
+        let Some(mut block) = block else {
+            // It is empty only when it may not grow, for this kind at least.
+            assert!(self.pool.stats().made > self.max - 2 * MIB - self.max / 8);
+            return;
+        };
+        assert!(block.len() >= size.max(least));
+        let range = |block: &Block| block.as_ptr().addr()..block.as_ptr().addr() + block.len();
+        let new = range(&block);
+        for (other, _) in &self.out {
+            let old = range(other);
+            assert!(new.end <= old.start || old.end <= new.start, "{new:?} overlaps {old:?}");
+        }
+        self.mark += 1;
+        sign(&mut block, self.mark);
+        self.out.push((block, self.mark));
+    }
+
+    fn pick(&mut self, n: usize) -> Option<Block> {
+        let at = n.checked_rem(self.out.len())?;
+        let (block, mark) = self.out.swap_remove(at);
+        assert!(is_signed(&block, mark));
+        Some(block)
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: if cfg!(miri) { 2 } else { 200 },
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn blocks_never_overlap_and_the_counts_are_right(
+        max in 4_usize..12,
+        initial in 0_usize..4,
+        prewarm in 0_usize..4,
+        steps in prop::collection::vec(step(), if cfg!(miri) { 0..60 } else { 0..600 }),
+    ) {
+        let max = max * 2 * MIB;
+        let config = config(initial * 2 * MIB, prewarm.min(initial) * 2 * MIB, max);
+        let mut oracle = Oracle { pool: Pool::new(&config).unwrap(), max, out: Vec::new(), mark: 0 };
+        steps.into_iter().for_each(|step| oracle.run(step));
+        prop_assert!(oracle.out.iter().all(|(block, mark)| is_signed(block, *mark)));
+        oracle.out.clear();
+        prop_assert_eq!(oracle.pool.stats().in_use, 0);
+    }
+}
+
+/// Threads that take, give, and pass one another blocks; each block is signed by who took it.
+#[test]
+fn threads_share_a_pool() {
+    const THREADS: usize = 4;
+    let rounds = if cfg!(miri) { 120 } else { 50_000 };
+    let pool = pool(16 * MIB);
+    let woken = Arc::new(Count(AtomicUsize::new(0)));
+    let (senders, receivers): (Vec<_>, Vec<_>) = (0..THREADS).map(|_| mpsc::sync_channel(50)).unzip();
+    let empty = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        for (n, receiver) in receivers.into_iter().enumerate() {
+            let (senders, pool, empty, woken) = (senders.clone(), &pool, &empty, &woken);
+            scope.spawn(move || {
+                let mut random = ChaCha8Rng::seed_from_u64(n as u64);
+                let mut held: Vec<(Block, u64)> = Vec::new();
+                for round in 0..rounds {
+                    let size = [1, 1, 1, 1, 10 * KIB, 100 * KIB, MIB][random.next_u32() as usize % 7];
+                    let mark = (n * rounds + round) as u64;
+                    match pool.take(size) {
+                        Some(mut block) => {
+                            sign(&mut block, mark);
+                            held.push((block, mark));
+                        }
+                        None => {
+                            empty.fetch_add(1, SeqCst);
+                            pool.wake_when_free(&Waker::from(woken.clone()));
+                        }
+                    }
+                    // Now and then many are held, and then all are given away.
+                    let most = if round % 1000 < 500 { 20 } else { 150 };
+                    while held.len() > most || (round % 97 == 0 && !held.is_empty()) {
+                        let at = random.next_u32() as usize % held.len();
+                        let (block, mark) = held.swap_remove(at);
+                        assert!(is_signed(&block, mark));
+                        if random.next_u32() % 3 == 0 {
+                            let to = random.next_u32() as usize % THREADS;
+                            // A full channel gives it back, to be dropped here.
+                            drop(senders[to].try_send((block, mark)));
+                        }
+                    }
+                    receiver.try_iter().for_each(|(block, mark)| assert!(is_signed(&block, mark)));
+                }
+                drop(senders);
+                assert!(held.iter().all(|(block, mark)| is_signed(block, *mark)));
+            });
+        }
+        drop(senders);
+    });
+    while pool.stats().cached > 0 {
+        thread::yield_now();
+    }
+    let stats = pool.stats();
+    assert_eq!((stats.in_use, stats.made <= 16 * MIB), (0, true));
+    assert_eq!(stats.classes.map(|class| class.in_use), [0; CLASSES]);
+    assert_eq!(stats.empty(), empty.load(SeqCst) as u64);
+    if !cfg!(miri) {
+        assert!(stats.empty() > 0 && woken.0.load(SeqCst) > 0, "the pool was never empty: {stats:?}");
+    }
+}
+
+#[test]
+fn ten_thousand_pools_leave_nothing_behind() {
+    let rounds = if cfg!(miri) { 3 } else { 10_000 };
+    let cores: Vec<_> = (0..rounds)
+        .map(|_| {
+            let pool = pool(8 * MIB);
+            let block = pool.take(1).unwrap();
+            let core = Arc::downgrade(&pool.core);
+            drop(pool);
+            drop(block);
+            core
+        })
+        .collect();
+    assert!(cores.iter().all(|core| core.strong_count() == 0));
+}

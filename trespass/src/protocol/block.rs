@@ -1,0 +1,116 @@
+//! Memory that frames lie in, as the protocol sees it.
+
+/// A piece of memory that belongs to one owner at a time.
+///
+/// The protocol holds a block only while neither device nor peer writes to it: a driver hands it in when a
+/// receive or a READ has completed, and gets it back as part of a [`Transmit`](super::Transmit). Moving the handle does not move the
+/// memory. Dropping it gives the memory back to where it came from.
+pub(crate) trait Block: Send {
+    /// All of its memory; its length is the block's size.
+    fn bytes(&self) -> &[u8];
+
+    /// All of its memory, to write to.
+    fn bytes_mut(&mut self) -> &mut [u8];
+
+    /// Where a peer can READ the first byte of it, if it can.
+    fn remote(&self) -> Option<Remote> {
+        None
+    }
+}
+
+/// Where blocks come from.
+pub(crate) trait Blocks {
+    /// What it gives.
+    type Block: Block;
+
+    /// A block of at least `size` bytes. `None`: there is none now; whoever asked waits (back-pressure), nothing fails.
+    fn take(&mut self, size: usize) -> Option<Self::Block>;
+}
+
+/// The address and key under which a peer READs a block's first byte.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Remote {
+    /// Address in the owner's memory.
+    pub(crate) addr: u64,
+    /// Key of the region.
+    pub(crate) rkey: u32,
+}
+
+/// A range of the peer's memory, as an RTS tells it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Segment {
+    /// First byte.
+    pub(crate) addr: u64,
+    /// Number of bytes.
+    pub(crate) len: u32,
+    /// Key of the region.
+    pub(crate) rkey: u32,
+}
+
+/// Blocks for tests: a bounded count of vectors, counted while out.
+#[cfg(test)]
+pub(crate) mod testing {
+    use super::{Block, Blocks, Remote};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+    /// A vector that tells its source when it is dropped.
+    #[derive(Debug)]
+    pub(crate) struct VecBlock {
+        bytes: Vec<u8>,
+        addr: u64,
+        out: Arc<AtomicUsize>,
+    }
+
+    impl Drop for VecBlock {
+        fn drop(&mut self) {
+            self.out.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    impl Block for VecBlock {
+        fn bytes(&self) -> &[u8] {
+            &self.bytes
+        }
+
+        fn bytes_mut(&mut self) -> &mut [u8] {
+            &mut self.bytes
+        }
+
+        fn remote(&self) -> Option<Remote> {
+            Some(Remote { addr: self.addr, rkey: 7 })
+        }
+    }
+
+    static NEXT_ADDR: AtomicU64 = AtomicU64::new(0x1_0000_0000);
+
+    /// Gives vectors, at most `most` at a time.
+    pub(crate) struct VecBlocks {
+        pub(crate) most: usize,
+        out: Arc<AtomicUsize>,
+    }
+
+    impl VecBlocks {
+        pub(crate) fn new(most: usize) -> Self {
+            VecBlocks { most, out: Arc::default() }
+        }
+
+        /// How many are alive.
+        pub(crate) fn out(&self) -> usize {
+            self.out.load(Ordering::Relaxed)
+        }
+    }
+
+    impl Blocks for VecBlocks {
+        type Block = VecBlock;
+
+        fn take(&mut self, size: usize) -> Option<VecBlock> {
+            if self.out() >= self.most {
+                return None;
+            }
+            self.out.fetch_add(1, Ordering::Relaxed);
+            let addr = NEXT_ADDR.fetch_add(1 << 24, Ordering::Relaxed);
+            Some(VecBlock { bytes: vec![0; size], addr, out: Arc::clone(&self.out) })
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! The end of a connection: FIN and FIN_ACK each way, linger, RESET.
+
+use std::time::{Duration, Instant};
+
+use super::fault::{Cause, ProtocolError};
+
+/// One direction's end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Half {
+    Open,
+    /// FIN is wanted, once all before it is gone.
+    Wanted,
+    Fin,
+    Acked,
+}
+
+/// How far the end has come.
+#[derive(Debug)]
+pub(crate) struct Closing {
+    /// This side's direction: FIN sent, FIN_ACK received.
+    outward: Half,
+    /// The peer's: FIN received, FIN_ACK sent.
+    inward: Half,
+    linger: Duration,
+    deadline: Option<Instant>,
+    closed: bool,
+    failed: Option<Cause>,
+    /// A RESET is to tell the peer of it.
+    reset_due: bool,
+}
+
+impl Closing {
+    pub(crate) fn new(linger: Duration) -> Self {
+        Closing {
+            outward: Half::Open,
+            inward: Half::Open,
+            linger,
+            deadline: None,
+            closed: false,
+            failed: None,
+            reset_due: false,
+        }
+    }
+
+    /// No more is written; FIN goes after the last frame.
+    pub(crate) fn shut(&mut self) {
+        self.outward = self.outward.max(Half::Wanted);
+    }
+
+    /// Both halves end, within the linger time.
+    #[cfg_attr(
+        not(test),
+        allow(dead_code, reason = "the sockets wait by themselves, until all is delivered")
+    )]
+    pub(crate) fn close(&mut self, now: Instant) {
+        self.shut();
+        self.deadline.get_or_insert(now + self.linger);
+    }
+
+    pub(crate) fn is_shut(&self) -> bool {
+        self.outward > Half::Open
+    }
+
+    pub(crate) fn fin_due(&self) -> bool {
+        self.outward == Half::Wanted
+    }
+
+    pub(crate) fn fin_sent(&mut self) {
+        self.outward = Half::Fin;
+    }
+
+    pub(crate) fn fin_received(&mut self) {
+        self.inward = Half::Fin;
+    }
+
+    /// FIN_ACK is due as soon as all before the peer's FIN is in this side's memory.
+    pub(crate) fn fin_ack_due(&self, all_read: bool) -> bool {
+        self.inward == Half::Fin && all_read
+    }
+
+    pub(crate) fn fin_ack_sent(&mut self) {
+        self.inward = Half::Acked;
+    }
+
+    /// FIN_ACK came.
+    pub(crate) fn fin_ack_received(&mut self) -> Result<(), ProtocolError> {
+        if self.outward != Half::Fin {
+            return Err(ProtocolError::StrayFinAck);
+        }
+        self.outward = Half::Acked;
+        Ok(())
+    }
+
+    /// Whether this side has sent its last frame.
+    pub(crate) fn said_all(&self) -> bool {
+        self.outward >= Half::Fin && self.inward == Half::Acked
+    }
+
+    /// Whether the peer has sent its last frame.
+    pub(crate) fn heard_all(&self) -> bool {
+        self.outward == Half::Acked && self.inward >= Half::Fin
+    }
+
+    /// Both sides have said and heard all, and nothing is in flight. True once.
+    pub(crate) fn settle(&mut self, in_flight: usize) -> bool {
+        let over =
+            !self.closed && self.failed.is_none() && self.said_all() && self.heard_all() && in_flight == 0;
+        if over {
+            self.closed = true;
+            self.deadline = None;
+        }
+        over
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    /// The connection ends by `cause`; the first counts. Gives whether this was the first.
+    pub(crate) fn fail(&mut self, cause: Cause, tell_peer: bool) -> bool {
+        if self.closed || self.failed.is_some() {
+            return false;
+        }
+        self.failed = Some(cause);
+        self.reset_due = tell_peer;
+        true
+    }
+
+    pub(crate) fn failed(&self) -> Option<&Cause> {
+        self.failed.as_ref()
+    }
+
+    pub(crate) fn reset_due(&self) -> bool {
+        self.reset_due
+    }
+
+    pub(crate) fn reset_sent(&mut self) {
+        self.reset_due = false;
+    }
+
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.deadline.filter(|_| self.failed.is_none() && !self.closed)
+    }
+
+    /// The linger time is over.
+    pub(crate) fn expired(&self, now: Instant) -> Option<Cause> {
+        self.deadline().filter(|deadline| now >= *deadline).map(|_| Cause::Linger(self.linger))
+    }
+}

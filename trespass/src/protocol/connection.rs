@@ -1,0 +1,651 @@
+//! One connection: what the program and the driver call, and what goes out next.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::time::Instant;
+
+#[cfg(test)]
+use super::block::Segment;
+use super::block::{Block, Blocks};
+use super::close::Closing;
+use super::credit::Credits;
+use super::fault::{CallError, Cause, InvalidSetup, ProtocolError};
+use super::frame::{COALESCED, FrameType, HEADER_LEN, Head, Header};
+use super::incoming::{Chunk, Incoming, Part, Read};
+use super::keepalive::Prober;
+use super::outgoing::Outgoing;
+use super::send_queue::Done;
+use super::setup::{Link, Setup};
+
+/// Names a lent block until its event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Ticket(pub(crate) u64);
+
+/// A frame to send.
+#[derive(Debug)]
+pub(crate) enum Frame<B> {
+    /// At most 64 bytes, in no block: sent inline, or from memory of the driver.
+    Short(Head),
+    /// Bytes `start..end` of the block.
+    Whole { block: B, start: usize, end: usize },
+    /// `head`, and behind it the first `len` bytes of a lent block.
+    Gather { head: Head, block: B, len: usize, ticket: Option<Ticket> },
+}
+
+impl<B: Block> Frame<B> {
+    /// Its bytes: the second part follows the first.
+    pub(crate) fn parts(&self) -> (&[u8], &[u8]) {
+        match self {
+            Frame::Short(head) => (head.bytes(), &[]),
+            Frame::Whole { block, start, end } => (&block.bytes()[*start..*end], &[]),
+            Frame::Gather { head, block, len, .. } => (head.bytes(), &block.bytes()[..*len]),
+        }
+    }
+
+    /// Number of its bytes.
+    pub(crate) fn len(&self) -> usize {
+        let (head, body) = self.parts();
+        head.len() + body.len()
+    }
+}
+
+/// What the driver is to post.
+#[derive(Debug)]
+pub(crate) enum Transmit<B> {
+    /// A frame: one SEND.
+    Send(Frame<B>),
+    /// A READ of the peer's memory.
+    Read(Read<B>),
+    /// Nothing that the peer's program notices, but whose completion shows that the peer is there: a WRITE of no bytes.
+    Probe,
+}
+
+/// What the program is to hear of.
+#[derive(Debug)]
+pub(crate) enum Event<B> {
+    /// A lent block comes back. `sent`: the peer has all of it; else the connection failed first.
+    Returned { ticket: Ticket, block: B, sent: bool },
+    /// The peer will send no more.
+    PeerClosed,
+    /// The connection failed.
+    Failed(Cause),
+    /// Both sides have closed, and everything has arrived.
+    Closed,
+}
+
+/// What has happened so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Counters {
+    pub(crate) frames_sent: u64,
+    pub(crate) frames_received: u64,
+    /// Payload of DATA frames.
+    pub(crate) bytes_sent: u64,
+    /// Bytes that the peer was told to READ.
+    pub(crate) bytes_told: u64,
+    /// Payload of DATA frames.
+    pub(crate) bytes_received: u64,
+    /// Frames sent that were nothing but credits.
+    pub(crate) credits_sent: u64,
+    /// READs posted.
+    pub(crate) reads: u64,
+    /// Bytes that READs brought.
+    pub(crate) bytes_read: u64,
+    pub(crate) probes: u64,
+}
+
+/// A connection.
+pub(crate) struct Connection<B> {
+    link: Link,
+    receive_payload: usize,
+    credits: Credits,
+    outgoing: Outgoing<B>,
+    incoming: Incoming<B>,
+    closing: Closing,
+    prober: Prober,
+    events: VecDeque<Event<B>>,
+    next_ticket: u64,
+    read_agreed: bool,
+    coalesce_agreed: bool,
+    wants_memory: bool,
+    /// Failed, and nothing of it is with a device any more.
+    drained: bool,
+    counters: Counters,
+}
+
+impl<B: Block> Connection<B> {
+    /// A connection whose handshake is done.
+    pub(crate) fn new(setup: &Setup) -> Result<Self, InvalidSetup> {
+        setup.check()?;
+        Ok(Connection {
+            link: setup.link,
+            receive_payload: setup.receive_payload(),
+            credits: Credits::new(setup.link, setup.own.rx_slots, setup.peer.rx_slots),
+            outgoing: Outgoing::new(setup),
+            incoming: Incoming::new(setup),
+            closing: Closing::new(setup.linger),
+            prober: Prober::new(setup.keepalive),
+            events: VecDeque::new(),
+            next_ticket: 0,
+            read_agreed: setup.read,
+            coalesce_agreed: setup.coalesce,
+            wants_memory: false,
+            drained: false,
+            counters: Counters::default(),
+        })
+    }
+
+    /// The same with all cumulative totals begun at `start`, to test their wrap.
+    #[cfg(test)]
+    pub(crate) fn starting_at(setup: &Setup, start: u32) -> Result<Self, InvalidSetup> {
+        let mut connection = Connection::new(setup)?;
+        connection.credits = Credits::starting_at(start, setup.link, setup.own.rx_slots, setup.peer.rx_slots);
+        connection.outgoing.start_at(start);
+        connection.incoming.start_at(start);
+        Ok(connection)
+    }
+
+    /// For simulators: the bytes that a READ of the peer brings. `None`: the range is not, or no longer, the peer's to read.
+    #[cfg(test)]
+    pub(crate) fn source_bytes(&self, range: Segment) -> Option<&[u8]> {
+        self.outgoing.source_bytes(range)
+    }
+
+    /// Credits, for invariants: (the peer's receives that this side may still use, receives posted here and unused).
+    #[cfg(test)]
+    pub(crate) fn credits(&self) -> (u32, u32) {
+        (self.credits.left(), self.credits.outstanding())
+    }
+
+    // The program: giving
+
+    /// Stream: copies as many bytes as there is room for.
+    pub(crate) fn write(
+        &mut self,
+        slices: &[IoSlice<'_>],
+        blocks: &mut impl Blocks<Block = B>,
+    ) -> Result<usize, CallError> {
+        self.check_writing()?;
+        self.outgoing.write(slices, blocks)
+    }
+
+    /// SeqPacket: copies a message, all of it or nothing.
+    pub(crate) fn send(
+        &mut self,
+        slices: &[IoSlice<'_>],
+        blocks: &mut impl Blocks<Block = B>,
+    ) -> Result<(), CallError> {
+        self.check_writing()?;
+        self.outgoing.send(slices, blocks)
+    }
+
+    /// SeqPacket: copies the next bytes of a message of `total` bytes, as many as there is room for. Until all of it was given, no other
+    /// message can be sent.
+    pub(crate) fn send_part(
+        &mut self,
+        total: u64,
+        slices: &[IoSlice<'_>],
+        blocks: &mut impl Blocks<Block = B>,
+    ) -> Result<usize, CallError> {
+        self.check_writing()?;
+        self.outgoing.send_part(total, slices, blocks)
+    }
+
+    /// Sends the first `len` bytes of a block: a message, or bytes of the stream. The block comes back by [`Event::Returned`].
+    pub(crate) fn send_block(&mut self, block: B, len: usize) -> Result<Ticket, (B, CallError)> {
+        if let Err(error) = self.check_writing() {
+            return Err((block, error));
+        }
+        let ticket = Ticket(self.next_ticket);
+        self.outgoing.send_block(block, len, ticket)?;
+        self.next_ticket += 1;
+        Ok(ticket)
+    }
+
+    /// Holds back what does not fill a frame until uncorked, flushed or shut down.
+    #[cfg_attr(not(test), allow(dead_code, reason = "the sockets have no cork yet"))]
+    pub(crate) fn cork(&mut self, corked: bool) {
+        self.outgoing.cork(corked);
+    }
+
+    /// What was given goes as soon as it can.
+    pub(crate) fn flush(&mut self) {
+        self.outgoing.close_tail();
+    }
+
+    /// Whether something that was given has not been taken by the driver: for want of credits, of memory, or of room.
+    pub(crate) fn has_unsent(&self) -> bool {
+        self.closing.failed().is_none() && !self.outgoing.is_empty()
+    }
+
+    /// Whether the peer needs nothing more of this side's memory: everything is acknowledged, and read, and its end was told.
+    pub(crate) fn is_delivered(&self) -> bool {
+        !self.closing.fin_due()
+            && self.outgoing.is_empty()
+            && self.outgoing.in_flight() == 0
+            && self.outgoing.unread() == 0
+    }
+
+    /// Whether a call to give more would do something other than block. (For want of memory it may still.)
+    pub(crate) fn writable(&self) -> bool {
+        self.check_writing().is_err() || self.outgoing.writable()
+    }
+
+    fn check_writing(&self) -> Result<(), CallError> {
+        match self.closing.failed() {
+            Some(cause) => Err(CallError::Failed(cause.clone())),
+            None if self.closing.is_shut() => Err(CallError::ShutDown),
+            None => Ok(()),
+        }
+    }
+
+    // The program: taking
+
+    /// Stream: takes bytes. 0: the peer has sent all that it will.
+    pub(crate) fn read(&mut self, buffer: &mut [u8]) -> Result<usize, CallError> {
+        let result = self.incoming.read(buffer);
+        self.taken(result)
+    }
+
+    /// SeqPacket: takes the message at the front, whole. `None`: the peer has sent all that it will.
+    pub(crate) fn recv(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, CallError> {
+        let result = self.incoming.recv(buffer);
+        self.taken(result)
+    }
+
+    /// SeqPacket: takes what is here of the message at the front. `None`: the peer has sent all that it will.
+    pub(crate) fn recv_part(&mut self, buffer: &mut [u8]) -> Result<Option<Part>, CallError> {
+        let result = self.incoming.recv_part(buffer);
+        self.taken(result)
+    }
+
+    /// Takes the bytes at the front with the block that they lie in; for a message of several blocks, the next of them. `None`: the peer has
+    /// sent all that it will.
+    pub(crate) fn recv_chunk(
+        &mut self,
+        blocks: &mut impl Blocks<Block = B>,
+    ) -> Result<Option<Chunk<B>>, CallError> {
+        let result = self.incoming.chunk(blocks);
+        self.taken(result)
+    }
+
+    /// The program no longer holds what [`Chunk::charge`] counts.
+    pub(crate) fn give_back(&mut self, charge: usize) {
+        self.incoming.give_back(charge);
+        self.replace_slots();
+    }
+
+    /// SeqPacket: the length of the message at the front, of which all or a part is here.
+    #[cfg(test)]
+    pub(crate) fn message_len(&self) -> Option<u64> {
+        self.incoming.message_len()
+    }
+
+    /// SeqPacket: whether the message at the front can be taken whole.
+    pub(crate) fn message_complete(&self) -> bool {
+        self.incoming.message_complete()
+    }
+
+    /// Whether a call to take something would do something other than block.
+    pub(crate) fn readable(&self) -> bool {
+        self.closing.failed().is_some() || self.incoming.readable()
+    }
+
+    /// What has arrived is given even after a failure; then the failure is told instead of "nothing yet".
+    fn taken<T>(&mut self, result: Result<T, CallError>) -> Result<T, CallError> {
+        self.replace_slots();
+        match (&result, self.closing.failed()) {
+            (Err(CallError::Blocked(_)), Some(cause)) => Err(CallError::Failed(cause.clone())),
+            _ => result,
+        }
+    }
+
+    fn replace_slots(&mut self) {
+        if self.incoming.may_hold_more() {
+            self.credits.release();
+        }
+    }
+
+    // The program: ending
+
+    /// No more will be given. The peer sees the end after all that was given. Within a message given in parts there is no such end: it aborts.
+    pub(crate) fn shutdown_write(&mut self) {
+        if self.outgoing.parts_left().is_some() {
+            return self.abort();
+        }
+        self.outgoing.close_tail();
+        self.closing.shut();
+    }
+
+    /// No more will be taken: what is here and what comes is dropped.
+    pub(crate) fn shutdown_read(&mut self) {
+        self.incoming.discard();
+        self.replace_slots();
+    }
+
+    /// Ends both halves: what was given still goes, for at most the linger time.
+    #[cfg_attr(
+        not(test),
+        allow(dead_code, reason = "the sockets wait by themselves, until all is delivered")
+    )]
+    pub(crate) fn close(&mut self, now: Instant) {
+        self.shutdown_write();
+        self.shutdown_read();
+        self.closing.close(now);
+    }
+
+    /// Ends at once; the peer is told by RESET if that can go.
+    pub(crate) fn abort(&mut self) {
+        self.fail(Cause::Aborted, true);
+    }
+
+    /// Why it failed, if it did.
+    pub(crate) fn failure(&self) -> Option<&Cause> {
+        self.closing.failed()
+    }
+
+    /// Whether both sides have closed it, in good order.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closing.is_closed()
+    }
+
+    fn fail(&mut self, cause: Cause, tell_peer: bool) {
+        if self.closing.fail(cause.clone(), tell_peer) {
+            self.events.push_back(Event::Failed(cause));
+        }
+    }
+
+    // The driver: in
+
+    /// Receives to post now. TCP: 0 when nothing is to be read from the socket for now.
+    pub(crate) fn slots_wanted(&self) -> usize {
+        if self.closing.failed().is_some() || self.closing.is_closed() {
+            return 0;
+        }
+        self.credits.wanted() as usize
+    }
+
+    /// `n` receives were posted.
+    pub(crate) fn slots_posted(&mut self, n: usize) {
+        self.credits.post(n as u32);
+    }
+
+    /// TCP: the length of the frame that begins with this header, checked; the block that it is read to must hold as much.
+    pub(crate) fn frame_len(&self, header: &[u8; HEADER_LEN]) -> Result<usize, ProtocolError> {
+        let len = Header::decode(header)?.payload_len();
+        if len > self.receive_payload {
+            return Err(ProtocolError::FrameTooLong { len, most: self.receive_payload });
+        }
+        Ok(HEADER_LEN + len)
+    }
+
+    /// A frame has arrived: the first `len` bytes of `block`. A block that is not kept is given back: it should be posted again at once, for
+    /// then its slot needs nothing of the pool. On an error the connection has failed, and the peer will be told.
+    pub(crate) fn received(&mut self, block: B, len: usize) -> Result<Option<B>, ProtocolError> {
+        if self.closing.failed().is_some() || self.closing.is_closed() {
+            return Ok(Some(block));
+        }
+        let result = self.take_frame(block, len);
+        if let Err(error) = &result {
+            self.fail(Cause::Protocol(*error), true);
+        }
+        result
+    }
+
+    fn take_frame(&mut self, block: B, len: usize) -> Result<Option<B>, ProtocolError> {
+        let frame = &block.bytes()[..len.min(block.bytes().len())];
+        let header = Header::decode(frame)?;
+        let payload = HEADER_LEN..frame.len();
+        if header.payload_len() != payload.len() {
+            let said = header.payload_len() as u32;
+            return Err(ProtocolError::Length { kind: header.kind, said, came: payload.len() });
+        }
+        if payload.len() > self.receive_payload {
+            return Err(ProtocolError::FrameTooLong { len: payload.len(), most: self.receive_payload });
+        }
+        if header.flags & COALESCED != 0 && !self.coalesce_agreed {
+            return Err(ProtocolError::Flags { kind: header.kind, flags: header.flags });
+        }
+        if self.closing.heard_all() {
+            return Err(ProtocolError::AfterFin { kind: header.kind });
+        }
+        self.credits.receive(&header)?;
+        self.prober.heard();
+        self.counters.frames_received += 1;
+        let kept = match header.kind {
+            FrameType::Data => {
+                self.counters.bytes_received += payload.len() as u64;
+                self.incoming.data(&header, block, payload)?
+            }
+            FrameType::Rts if self.read_agreed => {
+                self.incoming.source(&header, &frame[HEADER_LEN..])?;
+                Some(block)
+            }
+            _ => {
+                self.take_control(&header)?;
+                Some(block)
+            }
+        };
+        if self.incoming.may_hold_more() {
+            self.credits.release();
+        } else if kept.is_none() {
+            self.credits.withhold();
+        }
+        self.settle();
+        Ok(kept)
+    }
+
+    fn take_control(&mut self, header: &Header) -> Result<(), ProtocolError> {
+        match header.kind {
+            FrameType::Credit if self.link == Link::Rc => {}
+            FrameType::Rfin if self.read_agreed => {
+                for _ in 0..self.outgoing.rfin(header.len)? {
+                    let returned = self.outgoing.source_read();
+                    self.give(returned, true);
+                }
+            }
+            FrameType::Fin => {
+                self.incoming.fin()?;
+                self.closing.fin_received();
+                self.events.push_back(Event::PeerClosed);
+            }
+            FrameType::FinAck => self.closing.fin_ack_received()?,
+            FrameType::Reset => self.fail(Cause::PeerReset, false),
+            kind => return Err(ProtocolError::NotAgreed { kind }),
+        }
+        Ok(())
+    }
+
+    /// Something posted has completed.
+    pub(crate) fn done(&mut self, done: Done<B>) {
+        match done {
+            Done::Sent { block, ticket } => {
+                let returned = self.outgoing.sent(block, ticket);
+                self.give(returned, self.closing.failed().is_none());
+                self.settle();
+            }
+            // A READ that a failure ended may have brought nothing: what its block holds is not the peer's data.
+            Done::Read { .. } if self.closing.failed().is_some() => {}
+            Done::Read { id, block } => {
+                self.prober.heard();
+                self.incoming.read_done(id, block);
+            }
+            Done::Probe => self.prober.answered(),
+        }
+    }
+
+    fn give(&mut self, returned: Option<(Ticket, B)>, sent: bool) {
+        if let Some((ticket, block)) = returned {
+            self.events.push_back(Event::Returned { ticket, block, sent });
+        }
+    }
+
+    fn settle(&mut self) {
+        if self.closing.settle(self.outgoing.in_flight()) {
+            self.events.push_back(Event::Closed);
+        }
+    }
+
+    /// The link has failed, or its peer is gone.
+    pub(crate) fn failed(&mut self, cause: Cause) {
+        self.fail(cause, false);
+        self.closing.reset_sent();
+    }
+
+    /// After a failure: nothing of this connection is with a device or can be read by the peer any more, and all completions were
+    /// handed in. Every lent block comes back.
+    pub(crate) fn drained(&mut self) {
+        self.drained = true;
+        while let Some(returned) = self.outgoing.abandon() {
+            self.give(returned, false);
+        }
+    }
+
+    /// Time has passed.
+    pub(crate) fn tick(&mut self, now: Instant) {
+        if let Some(cause) = self.closing.expired(now) {
+            self.fail(cause, true);
+        }
+        if self.closing.failed().is_some() || self.closing.is_closed() {
+            return;
+        }
+        if let Some(cause) = self.prober.tick(now, self.outgoing.in_flight() > 0) {
+            self.fail(cause, false);
+        }
+    }
+
+    /// When to call `tick` next.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        if self.closing.failed().is_some() || self.closing.is_closed() {
+            return None;
+        }
+        [self.closing.deadline(), self.prober.deadline()].into_iter().flatten().min()
+    }
+
+    /// What the program is to hear of next.
+    pub(crate) fn take_event(&mut self) -> Option<Event<B>> {
+        self.events.pop_front()
+    }
+
+    /// Memory that counts against the receive buffer: queued, and held by the program.
+    #[cfg(test)]
+    pub(crate) fn receive_charges(&self) -> (usize, usize) {
+        self.incoming.charges()
+    }
+
+    /// What has happened so far.
+    pub(crate) fn counters(&self) -> Counters {
+        Counters { bytes_told: self.outgoing.told_bytes(), ..self.counters }
+    }
+
+    /// Whether the last `transmit` ended for want of a block.
+    pub(crate) fn wants_memory(&self) -> bool {
+        self.wants_memory
+    }
+
+    // The driver: out
+
+    /// The next thing to post, given that `room` more can be. `None`: nothing now.
+    pub(crate) fn transmit(
+        &mut self,
+        now: Instant,
+        blocks: &mut impl Blocks<Block = B>,
+        room: usize,
+    ) -> Option<Transmit<B>> {
+        self.wants_memory = false;
+        if room == 0 || self.closing.is_closed() {
+            return None;
+        }
+        if self.closing.failed().is_some() {
+            return self.reset();
+        }
+        if let Some(frame) = self.answer() {
+            return Some(Transmit::Send(frame));
+        }
+        let mut blocks = Asked { blocks, refused: &mut self.wants_memory };
+        if let Some(read) = self.incoming.next_read(&mut blocks) {
+            self.counters.reads += 1;
+            self.counters.bytes_read += u64::from(read.from.len);
+            return Some(Transmit::Read(read));
+        }
+        if let Some(frame) = self.outgoing.next_frame(&mut self.credits, &mut blocks) {
+            let returned = self.outgoing.cut_up();
+            self.give(returned, true);
+            self.counters.frames_sent += 1;
+            // Of the frames of data an RTS alone needs no block.
+            let told = matches!(frame, Frame::Short(_));
+            self.counters.bytes_sent += if told { 0 } else { (frame.len() - HEADER_LEN) as u64 };
+            return Some(Transmit::Send(frame));
+        }
+        if let Some(frame) = self.end_or_credit() {
+            return Some(Transmit::Send(frame));
+        }
+        self.prober.take(now).then(|| {
+            self.counters.probes += 1;
+            Transmit::Probe
+        })
+    }
+
+    fn reset(&mut self) -> Option<Transmit<B>> {
+        if !self.closing.reset_due() || !self.credits.allows_reset() || self.closing.said_all() {
+            return None;
+        }
+        self.closing.reset_sent();
+        Some(Transmit::Send(self.control(FrameType::Reset, 0)))
+    }
+
+    /// RFIN, and FIN_ACK once all was read.
+    fn answer(&mut self) -> Option<Frame<B>> {
+        if !self.credits.allows_control() {
+            return None;
+        }
+        if let Some(total) = self.incoming.rfin_due() {
+            self.incoming.rfin_sent();
+            return Some(self.control(FrameType::Rfin, total));
+        }
+        if self.closing.fin_ack_due(self.incoming.all_read()) {
+            self.closing.fin_ack_sent();
+            return Some(self.control(FrameType::FinAck, 0));
+        }
+        None
+    }
+
+    /// FIN once all was sent, and all sources were read: so RFIN never follows a side's last frame, after which that side grants no more.
+    /// CREDIT if nothing else has carried the credits that are due.
+    fn end_or_credit(&mut self) -> Option<Frame<B>> {
+        if !self.credits.allows_control() {
+            return None;
+        }
+        if self.closing.fin_due() && self.outgoing.is_empty() && self.outgoing.unread() == 0 {
+            self.closing.fin_sent();
+            return Some(self.control(FrameType::Fin, 0));
+        }
+        if self.credits.credit_due() && !self.closing.said_all() {
+            self.counters.credits_sent += 1;
+            return Some(self.control(FrameType::Credit, 0));
+        }
+        None
+    }
+
+    fn control(&mut self, kind: FrameType, len: u32) -> Frame<B> {
+        let (seq, credit_total) = self.credits.spend();
+        self.outgoing.count_control();
+        self.counters.frames_sent += 1;
+        Frame::Short(Head::new(&Header { kind, flags: 0, count: 0, seq, credit_total, len }))
+    }
+}
+
+/// Blocks that remember whether there were none.
+struct Asked<'a, P> {
+    blocks: &'a mut P,
+    refused: &'a mut bool,
+}
+
+impl<P: Blocks> Blocks for Asked<'_, P> {
+    type Block = P::Block;
+
+    fn take(&mut self, size: usize) -> Option<P::Block> {
+        let block = self.blocks.take(size);
+        *self.refused |= block.is_none();
+        block
+    }
+}

@@ -1,0 +1,342 @@
+//! Credits: one is one posted receive. All totals are cumulative and wrap at 2^32.
+//!
+//! Frames of data leave the last [`RESERVE`] credits alone, so that CREDIT, RFIN, FIN, FIN_ACK and RESET always get through. Why that
+//! cannot stall, even when both sides' programs have stopped reading and both windows are closed:
+//!
+//! 1. A frame without data brings no memory to hold, so its receive is replaced at once, whatever the quota says. It then is *owed*.
+//! 2. The last credit is spent only on a frame that grants something new. So after both sides have spent all they had, each finds
+//!    in the other's last frame at least one credit.
+//! 3. A side that owes [`RETURNED`] credits to a peer that knows of fewer than it needs for the reserve sends CREDIT. With a reserve of
+//!    3 a side may spend two credits before it needs an answer, and those two make the peer owe the answer.
+//! 4. One CREDIT makes a peer owe one credit, fewer than `RETURNED`: so CREDITs answering CREDITs become half as many each time, and end.
+//!    (BLOCKED is answered at once, but only data carries it.)
+//!
+//! With a reserve of 2 this has no solution: either one frame must be answered by a CREDIT, which is a frame (they would never end), or
+//! two frames empty both sides at once.
+
+use super::fault::ProtocolError;
+use super::frame::{BLOCKED, Header};
+use super::setup::Link;
+
+/// Credits that frames of data never use.
+pub(crate) const RESERVE: u32 = 3;
+/// Credits of frames without data that are told to a peer whose window is closed.
+const RETURNED: u32 = 2;
+
+/// Both directions' credits.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Credits {
+    counted: bool,
+    /// Frames sent to the peer.
+    sent: u32,
+    /// Receives that the peer has granted.
+    granted: u32,
+    /// Most receives that the peer can have posted.
+    peer_slots: u32,
+    /// Receives posted here.
+    posted: u32,
+    /// Frames received.
+    received: u32,
+    /// Receives granted to the peer.
+    announced: u32,
+    own_slots: u32,
+    /// Receives used by data and not to be replaced before the program has read.
+    withheld: u32,
+    peer_blocked: bool,
+}
+
+impl Credits {
+    /// Each side has granted all its slots in the handshake. Those of this side are still to be posted.
+    pub(crate) fn new(link: Link, own_slots: u32, peer_slots: u32) -> Self {
+        Credits::starting_at(0, link, own_slots, peer_slots)
+    }
+
+    /// The same with all totals begun at `start`, for tests of their wrap.
+    pub(crate) fn starting_at(start: u32, link: Link, own_slots: u32, peer_slots: u32) -> Self {
+        Credits {
+            counted: link == Link::Rc,
+            sent: start,
+            granted: start.wrapping_add(peer_slots),
+            peer_slots,
+            posted: start,
+            received: start,
+            announced: start.wrapping_add(own_slots),
+            own_slots,
+            withheld: 0,
+            peer_blocked: false,
+        }
+    }
+
+    /// Whether the link has credits.
+    pub(crate) fn is_counted(&self) -> bool {
+        self.counted
+    }
+
+    /// Frames that can still be sent.
+    pub(crate) fn left(&self) -> u32 {
+        self.granted.wrapping_sub(self.sent)
+    }
+
+    /// Whether a frame of data may go.
+    pub(crate) fn allows_data(&self) -> bool {
+        !self.counted || self.left() > RESERVE
+    }
+
+    /// Whether a frame without data may go.
+    pub(crate) fn allows_control(&self) -> bool {
+        !self.counted || self.left() > 1 || (self.left() == 1 && self.owed() > 0)
+    }
+
+    /// Whether anything at all may go: RESET, after which nothing needs a credit.
+    pub(crate) fn allows_reset(&self) -> bool {
+        !self.counted || self.left() > 0
+    }
+
+    /// Counts a frame to the peer: its number, and the total that it grants.
+    pub(crate) fn spend(&mut self) -> (u32, u32) {
+        debug_assert!(!self.counted || self.left() > 0);
+        let seq = self.sent;
+        self.sent = self.sent.wrapping_add(1);
+        if !self.counted {
+            return (seq, 0);
+        }
+        self.announced = self.announced.wrapping_add(self.owed());
+        self.peer_blocked &= self.known() <= RESERVE;
+        (seq, self.announced)
+    }
+
+    /// Counts a frame from the peer: its number, what it grants, whether the peer is blocked.
+    pub(crate) fn receive(&mut self, header: &Header) -> Result<(), ProtocolError> {
+        let Header { seq, credit_total: total, flags, .. } = *header;
+        if seq != self.received {
+            return Err(ProtocolError::Sequence { expected: self.received, came: seq });
+        }
+        if self.counted && self.known() == 0 {
+            return Err(ProtocolError::Overdrawn { granted: self.announced });
+        }
+        let impossible =
+            ProtocolError::Grant { total, granted: self.granted, sent: self.sent, most: self.peer_slots };
+        if self.counted {
+            let left = total.wrapping_sub(self.sent);
+            if left < self.left() || left > self.peer_slots {
+                return Err(impossible);
+            }
+            self.granted = total;
+        } else if total != 0 {
+            return Err(impossible);
+        }
+        self.received = self.received.wrapping_add(1);
+        self.peer_blocked = flags & BLOCKED != 0 || (self.peer_blocked && !header.kind.is_data());
+        Ok(())
+    }
+
+    /// Receives posted and not used.
+    pub(crate) fn outstanding(&self) -> u32 {
+        self.posted.wrapping_sub(self.received)
+    }
+
+    /// Receives posted that the peer does not know of.
+    pub(crate) fn owed(&self) -> u32 {
+        let owed = self.posted.wrapping_sub(self.announced) as i32;
+        owed.max(0) as u32
+    }
+
+    /// Receives that the peer knows of and has not used, as far as this side has seen.
+    fn known(&self) -> u32 {
+        self.announced.wrapping_sub(self.received)
+    }
+
+    /// Receives to post now. TCP has none: some, or none while the last ones are withheld.
+    pub(crate) fn wanted(&self) -> u32 {
+        if !self.counted {
+            return if self.withheld > 0 { 0 } else { self.own_slots };
+        }
+        self.own_slots.saturating_sub(self.outstanding().saturating_add(self.withheld))
+    }
+
+    /// `n` receives were posted.
+    pub(crate) fn post(&mut self, n: u32) {
+        self.posted = self.posted.wrapping_add(n);
+        debug_assert!(!self.counted || self.outstanding() <= self.own_slots);
+    }
+
+    /// The last frame's receive is not replaced for now.
+    pub(crate) fn withhold(&mut self) {
+        self.withheld += 1;
+    }
+
+    /// All receives may be replaced again.
+    pub(crate) fn release(&mut self) {
+        self.withheld = 0;
+    }
+
+    /// Whether a CREDIT should go, should nothing else: half the slots are owed; or the peer said with its last data that it has more,
+    /// and would be let go on; or it may be unable to send, and a CREDIT of its own did not by itself make that so.
+    pub(crate) fn credit_due(&self) -> bool {
+        let owed = self.owed();
+        if !self.counted || owed == 0 {
+            return false;
+        }
+        let opens = self.outstanding() > RESERVE;
+        let blocked = self.peer_blocked && opens;
+        let data_stopped = owed >= RETURNED && opens && self.known() <= RESERVE;
+        let reserve_used = owed >= RETURNED && self.known() + RETURNED <= RESERVE;
+        owed >= self.own_slots / 2 || blocked || data_stopped || reserve_used
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{HashSet, VecDeque};
+
+    use super::*;
+    use crate::protocol::frame::FrameType;
+
+    const SLOTS: u32 = 16;
+
+    fn pair(start: u32) -> [Credits; 2] {
+        let credits = || Credits::starting_at(start, Link::Rc, SLOTS, SLOTS);
+        let mut pair = [credits(), credits()];
+        pair.iter_mut().for_each(|side| side.post(SLOTS));
+        pair
+    }
+
+    fn header(kind: FrameType, flags: u8, (seq, credit_total): (u32, u32)) -> Header {
+        Header { kind, flags, count: 0, seq, credit_total, len: 0 }
+    }
+
+    /// `from` sends data until only the reserve is left, and `to` replaces none of it.
+    fn close_window(from: &mut Credits, to: &mut Credits, last_flags: u8) {
+        while from.allows_data() {
+            let flags = if from.left() == RESERVE + 1 { last_flags } else { 0 };
+            to.receive(&header(FrameType::Data, flags, from.spend())).unwrap();
+            to.withhold();
+            assert_eq!(to.wanted(), 0);
+        }
+        assert_eq!(from.left(), RESERVE);
+    }
+
+    /// A state of two sides whose programs do not read: what each has yet to say that is not data, and what is on its way.
+    #[derive(Clone, PartialEq, Eq, Hash)]
+    struct Stalled {
+        sides: [Credits; 2],
+        to_say: [u32; 2],
+        wires: [VecDeque<(u32, u32)>; 2],
+    }
+
+    impl Stalled {
+        fn next(&self) -> Vec<Stalled> {
+            let mut next = Vec::new();
+            for side in 0..2 {
+                let mut say = |credit: bool| {
+                    let mut state = self.clone();
+                    state.to_say[side] -= u32::from(!credit);
+                    let spent = state.sides[side].spend();
+                    state.wires[1 - side].push_back(spent);
+                    next.push(state);
+                };
+                if self.sides[side].allows_control() {
+                    if self.to_say[side] > 0 {
+                        say(false);
+                    }
+                    if self.sides[side].credit_due() {
+                        say(true);
+                    }
+                }
+                if let Some(spent) = self.wires[side].front() {
+                    let mut state = self.clone();
+                    state.wires[side].pop_front();
+                    state.sides[side].receive(&header(FrameType::Rfin, 0, *spent)).unwrap();
+                    assert_eq!(state.sides[side].wanted(), 1, "what brings no data is replaced at once");
+                    state.sides[side].post(1);
+                    next.push(state);
+                }
+            }
+            next
+        }
+    }
+
+    /// Every order of events: both sides' windows are closed to data, and both have more to say than the reserve. None gets stuck, and there
+    /// are finitely many states, so that it also ends.
+    #[test]
+    fn what_is_not_data_never_stalls_and_ends() {
+        for (first, second) in [(0, 5), (1, 1), (2, 3), (4, 4), (5, 3)] {
+            let mut sides = pair(u32::MAX - 17);
+            let [a, b] = &mut sides;
+            close_window(a, b, 0);
+            close_window(b, a, 0);
+            let start = Stalled { sides, to_say: [first, second], wires: Default::default() };
+            let mut seen = HashSet::from([start.clone()]);
+            let mut open = vec![start];
+            let mut ends = 0;
+            while let Some(state) = open.pop() {
+                let next = state.next();
+                if next.is_empty() {
+                    assert_eq!(state.to_say, [0, 0], "stuck: {:?}", state.sides);
+                    ends += 1;
+                }
+                open.extend(next.into_iter().filter(|state| seen.insert(state.clone())));
+                assert!(seen.len() < 200_000, "it never ends");
+            }
+            assert!(ends > 0);
+        }
+    }
+
+    /// A peer that has used its credits is let go on as soon as that helps, though half the slots are not free.
+    #[test]
+    fn a_peer_whose_window_is_closed_hears_of_few_credits() {
+        for (flags, due_from) in [(BLOCKED, 1), (0, 2)] {
+            let [mut a, mut b] = pair(0);
+            close_window(&mut a, &mut b, flags);
+            b.release();
+            for posted in 1..=3 {
+                b.post(1);
+                assert_eq!(b.credit_due(), posted >= due_from, "{flags} {posted}");
+            }
+            let spent = b.spend();
+            a.receive(&header(FrameType::Credit, 0, spent)).unwrap();
+            assert!(a.allows_data() && !b.credit_due());
+        }
+    }
+
+    #[test]
+    fn a_peer_with_an_open_window_hears_when_half_is_owed() {
+        let [mut a, mut b] = pair(u32::MAX - 5);
+        for sent in 1..=SLOTS / 2 {
+            assert!(!b.credit_due());
+            b.receive(&header(FrameType::Data, 0, a.spend())).unwrap();
+            b.post(1);
+            assert_eq!(b.owed(), sent);
+        }
+        assert!(b.credit_due());
+        assert!(!a.credit_due());
+        a.receive(&header(FrameType::Credit, 0, b.spend())).unwrap();
+        assert_eq!(a.left(), SLOTS);
+        a.post(1);
+        assert!(!a.credit_due() && !b.credit_due(), "a CREDIT is not answered");
+    }
+
+    /// What was granted, less what was used, is what is posted and told; also while the totals wrap.
+    #[test]
+    fn credits_are_conserved_over_the_wrap() {
+        let [mut a, mut b] = pair(u32::MAX - 100);
+        let mut wrapped = false;
+        for turn in 0..300u32 {
+            let sent = 1 + turn % 7;
+            for _ in 0..sent {
+                assert!(a.allows_data());
+                b.receive(&header(FrameType::Data, 0, a.spend())).unwrap();
+            }
+            assert_eq!(b.wanted(), sent);
+            b.post(sent);
+            assert_eq!(a.left() + b.owed(), b.outstanding());
+            assert_eq!(b.outstanding(), SLOTS);
+            let spent = b.spend();
+            wrapped |= spent.1 < 1000;
+            a.receive(&header(FrameType::Data, 0, spent)).unwrap();
+            a.post(1);
+            assert_eq!(a.left(), SLOTS);
+        }
+        assert!(wrapped);
+    }
+}

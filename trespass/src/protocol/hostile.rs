@@ -1,0 +1,287 @@
+//! A peer whose frames say anything, to a connection whose program reads and writes.
+//!
+//! What must hold: nothing panics, a frame that cannot be is an error and the end of the connection, the protocol never asks for more
+//! READs than was agreed, and all memory comes back.
+//!
+//! The input: one byte of choices (1 messages, 2 TCP, 4 READ), then steps of one byte and what belongs to it: an even one is a frame,
+//! whose number is set right unless its bit 7 is set, followed by its length (8 bits) and so many bytes; an odd one is an act
+//! of the program or of the driver. `trespass/fuzz` feeds it from libFuzzer; the tests here from seeded random bytes.
+
+use std::io::IoSlice;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::frame::HEADER_LEN;
+use super::{Block, Blocks, Connection, Done, Kind, Link, Remote, SendQueue, Setup, Transmit};
+
+/// Bytes of a slot, and of every block that is asked for in excess of it.
+const SLOT: u32 = 512;
+
+/// Runs one input. Panics if something is amiss.
+#[cfg(fuzzing)]
+pub fn hostile_frames(data: &[u8]) {
+    run(data);
+}
+
+/// Returns whether the connection has lived to the end.
+fn run(data: &[u8]) -> bool {
+    let Some((&choices, mut steps)) = data.split_first() else { return true };
+    let mut side = Side::new(choices);
+    while let Some((&step, rest)) = steps.split_first() {
+        steps = rest;
+        if step % 2 == 1 {
+            side.act(step >> 1);
+            continue;
+        }
+        let Some((&len, rest)) = steps.split_first() else { break };
+        let (frame, rest) = rest.split_at(usize::from(len).min(rest.len()));
+        steps = rest;
+        side.arrive(frame, step & 0x80 == 0);
+    }
+    let alive = side.connection.failure().is_none();
+    side.end();
+    alive
+}
+
+/// A connection, its driver and its program.
+struct Side {
+    connection: Connection<Piece>,
+    memory: Memory,
+    queue: SendQueue<Piece>,
+    posted: Vec<u64>,
+    /// Frames that were handed in.
+    frames: u32,
+    reads: usize,
+    most_reads: usize,
+    link: Link,
+    now: Instant,
+}
+
+impl Side {
+    fn new(choices: u8) -> Self {
+        let kind = if choices & 1 == 0 { Kind::Stream } else { Kind::SeqPacket };
+        let link = if choices & 2 == 0 { Link::Rc } else { Link::Tcp };
+        let mut setup = Setup::new(kind, link);
+        setup.read = link == Link::Rc && choices & 4 != 0;
+        for limits in [&mut setup.own, &mut setup.peer] {
+            (limits.slot_size, limits.rx_slots, limits.max_msg) = (SLOT, 16, 1 << 16);
+        }
+        (setup.rcvbuf, setup.sndbuf, setup.stage, setup.read_piece) = (4096, 4096, 4096, 4096);
+        let mut connection = Connection::new(&setup).expect("a good setup");
+        connection.slots_posted(connection.slots_wanted());
+        let (memory, queue) = (Memory::default(), SendQueue::new(64));
+        let now = Instant::now();
+        Self {
+            connection,
+            memory,
+            queue,
+            posted: Vec::new(),
+            frames: 0,
+            reads: 0,
+            most_reads: setup.reads(),
+            link,
+            now,
+        }
+    }
+
+    fn arrive(&mut self, frame: &[u8], numbered: bool) {
+        let failed = self.connection.failure().is_some();
+        let mut block = self.memory.take(frame.len().max(SLOT as usize)).expect("there is enough");
+        block.bytes_mut()[..frame.len()].copy_from_slice(frame);
+        if numbered && frame.len() >= HEADER_LEN {
+            block.bytes_mut()[4..8].copy_from_slice(&self.frames.to_le_bytes());
+        }
+        match self.connection.received(block, frame.len()) {
+            Ok(_) => self.frames = self.frames.wrapping_add(1),
+            Err(_) => assert!(!failed && self.connection.failure().is_some(), "an error is the end"),
+        }
+        let wanted = self.connection.slots_wanted();
+        if self.link == Link::Rc {
+            assert!(wanted <= 16, "{wanted} slots wanted");
+            self.connection.slots_posted(wanted);
+        }
+    }
+
+    fn act(&mut self, act: u8) {
+        let mut buffer = [0; 700];
+        match act % 8 {
+            0 => drop(self.connection.read(&mut buffer)),
+            1 => drop(self.connection.recv_part(&mut buffer)),
+            2 => self
+                .connection
+                .write(&[IoSlice::new(&buffer[..usize::from(act)])], &mut self.memory)
+                .map_or((), drop),
+            3 => drop(self.connection.send(&[IoSlice::new(&buffer[..usize::from(act)])], &mut self.memory)),
+            4 => self.complete(),
+            5 => self.connection.shutdown_write(),
+            6 => self.connection.tick(self.now),
+            _ => self.connection.flush(),
+        }
+        self.turn();
+    }
+
+    fn turn(&mut self) {
+        for _ in 0..200 {
+            let room = self.queue.room();
+            let Some(transmit) = self.connection.transmit(self.now, &mut self.memory, room) else { return };
+            if let Transmit::Read(read) = &transmit {
+                assert!(read.from.len > 0);
+                self.reads += 1;
+                assert!(self.reads <= self.most_reads, "{} READs at once", self.reads);
+            }
+            self.posted.push(self.queue.push(transmit, true).0);
+        }
+        panic!("it sends without end");
+    }
+
+    fn complete(&mut self) {
+        for id in std::mem::take(&mut self.posted) {
+            let Some(done) = self.queue.complete(id) else { continue };
+            if matches!(done, Done::Read { .. }) {
+                self.reads -= 1;
+            }
+            self.connection.done(done);
+        }
+        while self.connection.take_event().is_some() {}
+    }
+
+    /// The link goes.
+    fn end(mut self) {
+        self.connection.abort();
+        self.turn();
+        while let Some(done) = self.queue.drain() {
+            self.connection.done(done);
+        }
+        self.connection.drained();
+        while self.connection.take_event().is_some() {}
+        let lent = Arc::clone(&self.memory.out);
+        drop(self);
+        assert_eq!(Arc::strong_count(&lent), 1, "memory that does not come back");
+    }
+}
+
+/// Memory that counts what is out by its references.
+#[derive(Default)]
+struct Memory {
+    out: Arc<()>,
+}
+
+struct Piece {
+    bytes: Vec<u8>,
+    _out: Arc<()>,
+}
+
+impl Blocks for Memory {
+    type Block = Piece;
+
+    fn take(&mut self, size: usize) -> Option<Piece> {
+        // 64 KiB is the longest message, and what TCP may bring in one frame.
+        assert!(size <= 1 << 19, "a block of {size} bytes");
+        Some(Piece { bytes: vec![0; size], _out: Arc::clone(&self.out) })
+    }
+}
+
+impl Block for Piece {
+    fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+
+    fn remote(&self) -> Option<Remote> {
+        Some(Remote { addr: 4096, rkey: 1 })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand_chacha::ChaCha8Rng;
+    use rand_chacha::rand_core::{Rng, SeedableRng};
+
+    use super::super::Segment;
+    use super::super::frame::{FIRST, FrameType, Header, LAST, encode_segment};
+    use super::*;
+
+    /// A frame as a step of an input.
+    fn step(choices: u8, kind: FrameType, flags: u8, count: u16, payload: &[u8]) -> Vec<u8> {
+        let len = payload.len() as u32;
+        let credit_total = if choices & 2 == 0 { 16 } else { 0 };
+        let header = Header { kind, flags, count, seq: 0, credit_total, len };
+        [&[0, (HEADER_LEN + payload.len()) as u8][..], &header.encode(), payload].concat()
+    }
+
+    /// Frames that a good peer sends: data, a source to read, and its end.
+    fn good(choices: u8) -> Vec<u8> {
+        let mut steps = vec![choices, 1, 2 << 1 | 1, 3 << 1 | 1];
+        steps.extend(step(choices, FrameType::Data, FIRST | LAST, 0, b"hello"));
+        steps.extend([1, 1 << 1 | 1]);
+        if choices & 6 == 4 {
+            let segment = Segment { addr: 4096, len: 2000, rkey: 7 };
+            let mut payload = 2000_u64.to_le_bytes().to_vec();
+            payload.extend(encode_segment(segment));
+            steps.extend(step(choices, FrameType::Rts, FIRST | LAST, 1, &payload));
+            steps.extend([4 << 1 | 1, 4 << 1 | 1, 1, 1 << 1 | 1]);
+        }
+        steps.extend(step(choices, FrameType::Fin, 0, 0, &[]));
+        steps.extend([1, 1 << 1 | 1]);
+        steps
+    }
+
+    /// What the other tests change does go well.
+    #[test]
+    fn good_frames_are_taken() {
+        for choices in 0..8 {
+            assert!(run(&good(choices)), "{choices}");
+        }
+    }
+
+    #[test]
+    fn changed_frames_do_no_harm() {
+        let mut rng = ChaCha8Rng::seed_from_u64(9);
+        let mut alive = 0;
+        for _ in 0..20_000 {
+            let mut data = good(rng.next_u32() as u8 % 8);
+            for _ in 0..rng.next_u32() % 4 {
+                let at = 1 + rng.next_u32() as usize % (data.len() - 1);
+                data[at] = rng.next_u32() as u8;
+            }
+            alive += usize::from(run(&data));
+        }
+        assert!((2_000..19_000).contains(&alive), "{alive} lived on: the changes are too bold, or too timid");
+    }
+
+    #[test]
+    fn random_bytes_do_no_harm() {
+        let mut rng = ChaCha8Rng::seed_from_u64(10);
+        for _ in 0..20_000 {
+            let mut data = vec![0; rng.next_u32() as usize % 300];
+            rng.fill_bytes(&mut data);
+            run(&data);
+        }
+    }
+
+    /// Whatever is found lies in the corpus from then on.
+    #[test]
+    fn what_fuzzing_found_stays_found() {
+        let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/fuzz/corpus/frames");
+        let mut count = 0;
+        for entry in std::fs::read_dir(corpus).expect("the corpus is committed") {
+            run(&std::fs::read(entry.expect("an entry").path()).expect("a file"));
+            count += 1;
+        }
+        assert!(count >= 8, "{count} inputs");
+    }
+
+    /// Renews the corpus's beginnings: `cargo test -p trespass write_the_corpus -- --ignored`.
+    #[test]
+    #[ignore = "writes files"]
+    fn write_the_corpus() {
+        let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/fuzz/corpus/frames");
+        std::fs::create_dir_all(corpus).expect("a directory");
+        for choices in 0..8 {
+            std::fs::write(format!("{corpus}/good_{choices}"), good(choices)).expect("written");
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! What the program takes of what arrived.
+
+use super::{Bytes, Chunk, Incoming, Item, Part, Progress};
+use crate::protocol::block::{Block, Blocks};
+use crate::protocol::fault::{Blocked, CallError};
+use crate::protocol::frame;
+use crate::protocol::setup::Kind;
+
+impl<B: Block> Incoming<B> {
+    /// Whether a call to receive would do something other than block.
+    pub(crate) fn readable(&self) -> bool {
+        match self.kind {
+            Kind::Stream => self.ready > 0 || self.at_end(),
+            Kind::SeqPacket => {
+                self.complete > 0
+                    || self.at_end()
+                    || self.too_long().is_some()
+                    || (self.taking.is_some() && self.ready > 0)
+            }
+        }
+    }
+
+    /// Whether all was taken and nothing follows.
+    pub(crate) fn at_end(&self) -> bool {
+        (self.fin || self.discarding) && self.items.is_empty()
+    }
+
+    pub(super) fn front_total(&self) -> u64 {
+        self.items.front().map_or(0, |item| item.total)
+    }
+
+    /// The length of the message at the front if it can only be taken in parts.
+    fn too_long(&self) -> Option<u64> {
+        // Nothing of it here: that it is too long is told when there is a part to take, else readiness would promise what is not.
+        if self.taking.is_some() || self.kind == Kind::Stream || self.ready == 0 {
+            return None;
+        }
+        let item = self.items.front()?;
+        let stuck = self.complete == 0 && self.arriving.is_some() && self.queued >= 2 * self.quota;
+        (item.total > self.quota as u64 || stuck).then_some(item.total)
+    }
+
+    /// The length of the message at the front, if it has begun to arrive.
+    pub(crate) fn message_len(&self) -> Option<u64> {
+        if self.kind == Kind::Stream {
+            return None;
+        }
+        match &self.items.front()?.bytes {
+            Bytes::Batch { block, at, end, .. } => {
+                Some(frame::batched_message(&block.bytes()[..*end], *at)?.0.len() as u64)
+            }
+            _ => Some(self.front_total()),
+        }
+    }
+
+    /// Whether the message at the front can be taken whole.
+    pub(crate) fn message_complete(&self) -> bool {
+        self.complete > 0
+    }
+
+    /// Bytes of the stream. 0: the peer has sent all that it will.
+    pub(crate) fn read(&mut self, buffer: &mut [u8]) -> Result<usize, CallError> {
+        if self.kind != Kind::Stream {
+            return Err(CallError::WrongKind);
+        }
+        if buffer.is_empty() || self.at_end() {
+            return Ok(0);
+        }
+        if self.ready == 0 {
+            return Err(CallError::Blocked(Blocked::Nothing));
+        }
+        let mut done = 0;
+        while done < buffer.len() && self.ready > 0 {
+            done += self.take_bytes(&mut buffer[done..]).0;
+        }
+        Ok(done)
+    }
+
+    /// The message at the front, whole. `None`: the peer has sent all that it will.
+    pub(crate) fn recv(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, CallError> {
+        self.check_messages()?;
+        if self.at_end() {
+            return Ok(None);
+        }
+        if self.complete == 0 {
+            return Err(match self.too_long() {
+                Some(len) => CallError::AboveReceiveQuota { len, quota: self.quota as u64 },
+                None => CallError::Blocked(Blocked::Nothing),
+            });
+        }
+        let len = self.message_len().unwrap_or(0);
+        if len > buffer.len() as u64 {
+            return Err(CallError::BufferTooSmall { len, room: buffer.len() });
+        }
+        let mut done = 0;
+        loop {
+            let (n, last) = self.take_bytes(&mut buffer[done..]);
+            done += n;
+            if last {
+                return Ok(Some(done));
+            }
+        }
+    }
+
+    /// As much of the message at the front as is here and fits. `None`: the peer has sent all that it will.
+    pub(crate) fn recv_part(&mut self, buffer: &mut [u8]) -> Result<Option<Part>, CallError> {
+        if self.kind != Kind::SeqPacket {
+            return Err(CallError::WrongKind);
+        }
+        if self.taking.is_none() && self.at_end() {
+            return Ok(None);
+        }
+        if self.ready == 0 {
+            return Err(CallError::Blocked(Blocked::Nothing));
+        }
+        let total = self.message_len().unwrap_or(0);
+        let mut message = self.taking.unwrap_or(Progress { total, got: 0 });
+        if buffer.is_empty() && total > 0 {
+            return Ok(Some(Part { len: 0, last: false, total: message.total }));
+        }
+        let (mut len, mut last) = (0, false);
+        while !last && self.ready > 0 && (len < buffer.len() || message.total == 0) {
+            let (n, ends) = self.take_bytes(&mut buffer[len..]);
+            len += n;
+            last = ends;
+        }
+        message.got += len as u64;
+        self.taking = (!last).then_some(message);
+        Ok(Some(Part { len, last, total: message.total }))
+    }
+
+    fn check_messages(&self) -> Result<(), CallError> {
+        match self.taking {
+            _ if self.kind != Kind::SeqPacket => Err(CallError::WrongKind),
+            Some(message) => Err(CallError::PartOpen { left: message.total - message.got }),
+            None => Ok(()),
+        }
+    }
+
+    /// Copies from the item at the front, which is ready, and drops it when it is used up. Tells whether a message ended.
+    fn take_bytes(&mut self, buffer: &mut [u8]) -> (usize, bool) {
+        let Some(item) = self.items.front_mut() else { return (0, true) };
+        let (len, over, ended) = match &mut item.bytes {
+            Bytes::Here { block, at, end } => {
+                let len = (*end - *at).min(buffer.len());
+                buffer[..len].copy_from_slice(&block.bytes()[*at..*at + len]);
+                *at += len;
+                (len, at == end, at == end && item.last)
+            }
+            Bytes::Batch { block, at, skip, end, left } => {
+                let bytes = &block.bytes()[..*end];
+                let Some((range, next)) = frame::batched_message(bytes, *at) else { return (0, true) };
+                let from = range.start + *skip;
+                let len = (range.end - from).min(buffer.len());
+                buffer[..len].copy_from_slice(&bytes[from..from + len]);
+                *skip += len;
+                let ended = from + len == range.end;
+                if ended {
+                    (*at, *skip) = (next, 0);
+                    *left -= 1;
+                }
+                (len, *left == 0, ended)
+            }
+            Bytes::Wanted(_) | Bytes::Reading { .. } | Bytes::Nothing => (0, true, item.last),
+        };
+        if ended {
+            self.complete -= 1;
+        }
+        if over {
+            self.pop();
+        }
+        (len, ended)
+    }
+
+    fn pop(&mut self) -> Option<Item<B>> {
+        let item = self.items.pop_front()?;
+        self.queued -= item.charge;
+        self.ready -= 1;
+        self.next_wanted -= 1;
+        Some(item)
+    }
+
+    /// The bytes at the front with the block that they lie in. A message of a COALESCED frame that is not its last is copied to a block of
+    /// its own.
+    pub(crate) fn chunk(
+        &mut self,
+        blocks: &mut impl Blocks<Block = B>,
+    ) -> Result<Option<Chunk<B>>, CallError> {
+        if self.taking.is_none() && self.at_end() {
+            return Ok(None);
+        }
+        if self.ready == 0 {
+            return Err(CallError::Blocked(Blocked::Nothing));
+        }
+        if let Some(chunk) = self.copied_chunk(blocks)? {
+            return Ok(Some(chunk));
+        }
+        let total = self.message_len().unwrap_or(0);
+        let Some(item) = self.pop() else { return Err(CallError::Blocked(Blocked::Nothing)) };
+        let (block, range) = match item.bytes {
+            Bytes::Here { block, at, end } => (block, at..end),
+            Bytes::Batch { block, at, skip, end, .. } => {
+                let message = frame::batched_message(&block.bytes()[..end], at);
+                let range = message.map_or(at..at, |(range, _)| range.start + skip..range.end);
+                (block, range)
+            }
+            _ => return Err(CallError::Blocked(Blocked::Nothing)),
+        };
+        let mut first = item.first;
+        if self.kind == Kind::SeqPacket {
+            first = self.taking.is_none();
+            let mut message = self.taking.unwrap_or(Progress { total, got: 0 });
+            message.got += range.len() as u64;
+            self.taking = (!item.last).then_some(message);
+            self.complete -= usize::from(item.last);
+        }
+        self.held += item.charge;
+        Ok(Some(Chunk { block, range, charge: item.charge, first, last: item.last }))
+    }
+
+    fn copied_chunk(&mut self, blocks: &mut impl Blocks<Block = B>) -> Result<Option<Chunk<B>>, CallError> {
+        let Some(Item { bytes: Bytes::Batch { block, at, skip, end, left }, .. }) = self.items.front_mut()
+        else {
+            return Ok(None);
+        };
+        let Some((range, next)) = frame::batched_message(&block.bytes()[..*end], *at) else {
+            return Ok(None);
+        };
+        if *left == 1 {
+            return Ok(None);
+        }
+        let rest = range.start + *skip..range.end;
+        let len = rest.len();
+        let mut copy = blocks.take(len.max(1)).ok_or(CallError::Blocked(Blocked::Memory))?;
+        copy.bytes_mut()[..len].copy_from_slice(&block.bytes()[rest]);
+        (*at, *skip) = (next, 0);
+        *left -= 1;
+        self.complete -= 1;
+        let charge = copy.bytes().len();
+        self.held += charge;
+        let first = self.taking.take().is_none();
+        Ok(Some(Chunk { block: copy, range: 0..len, charge, first, last: true }))
+    }
+}

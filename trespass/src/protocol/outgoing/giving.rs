@@ -1,0 +1,364 @@
+//! What the program gives: copied into frames to be, or lent.
+
+use std::io::IoSlice;
+
+use super::{Item, LENT_MAX, Message, Outgoing, Packed, Packing, TOTAL_LEN};
+use crate::protocol::block::{Block, Blocks};
+use crate::protocol::connection::Ticket;
+use crate::protocol::fault::{Blocked, CallError};
+use crate::protocol::frame::{self, FIRST, HEADER_LEN, LAST, SOURCE_MAX};
+use crate::protocol::setup::Kind;
+
+impl<B: Block> Outgoing<B> {
+    /// Bytes of a stream: as many as there is room for.
+    pub(crate) fn write(
+        &mut self,
+        slices: &[IoSlice<'_>],
+        blocks: &mut impl Blocks<Block = B>,
+    ) -> Result<usize, CallError> {
+        if self.kind != Kind::Stream {
+            return Err(CallError::WrongKind);
+        }
+        let mut slices = Slices::new(slices);
+        let wanted = slices.left;
+        let blocked = self.append(&mut slices, None, self.quota, blocks);
+        self.accepted(wanted - slices.left, blocked)
+    }
+
+    /// A message: all of it or nothing.
+    pub(crate) fn send(
+        &mut self,
+        slices: &[IoSlice<'_>],
+        blocks: &mut impl Blocks<Block = B>,
+    ) -> Result<(), CallError> {
+        let mut slices = Slices::new(slices);
+        let len = slices.left;
+        self.check_message(len as u64)?;
+        if len > self.quota {
+            return Err(CallError::AboveSendQuota { len: len as u64, quota: self.quota as u64 });
+        }
+        if self.add_to_batch(&mut slices) {
+            return Ok(());
+        }
+        if self.charge > 0 && self.charge + len > self.quota {
+            self.refused = len;
+            // Who is to wait for room must not wait for what he has corked.
+            self.close_tail();
+            return Err(CallError::Blocked(Blocked::SendQuota));
+        }
+        let before = self.items.len();
+        self.close_tail();
+        let blocked = if len <= self.payload {
+            self.push_whole(&mut slices, blocks)
+        } else {
+            let message = Message { total: len as u64, left: len as u64 };
+            self.append(&mut slices, Some(message), usize::MAX, blocks)
+        };
+        match blocked {
+            None => self.refused = 0,
+            Some(blocked) => {
+                self.truncate(before);
+                return Err(CallError::Blocked(blocked));
+            }
+        }
+        Ok(())
+    }
+
+    /// The next bytes of a message of `total`: as many as there is room for.
+    pub(crate) fn send_part(
+        &mut self,
+        total: u64,
+        slices: &[IoSlice<'_>],
+        blocks: &mut impl Blocks<Block = B>,
+    ) -> Result<usize, CallError> {
+        let message = match self.parts {
+            Some(message) if message.total != total => {
+                return Err(CallError::PartOpen { left: message.left });
+            }
+            Some(message) => message,
+            None => {
+                self.check_message(total)?;
+                if total == 0 {
+                    return self.send(&[], blocks).map(|()| 0);
+                }
+                Message { total, left: total }
+            }
+        };
+        let mut slices = Slices::new(slices);
+        let wanted = slices.left;
+        if wanted as u64 > message.left {
+            return Err(CallError::PartTooLong { len: wanted as u64, left: message.left });
+        }
+        if self.parts.is_none() {
+            self.close_tail();
+        }
+        let blocked = self.append(&mut slices, Some(message), self.quota, blocks);
+        let accepted = wanted - slices.left;
+        if accepted > 0 {
+            let left = message.left - accepted as u64;
+            self.parts = (left > 0).then_some(Message { left, ..message });
+        }
+        self.accepted(accepted, blocked)
+    }
+
+    /// The first `len` bytes of a block of the program, without a copy where that can be.
+    pub(crate) fn send_block(&mut self, block: B, len: usize, ticket: Ticket) -> Result<(), (B, CallError)> {
+        let len = len.min(block.bytes().len());
+        if self.kind == Kind::SeqPacket
+            && let Err(error) = self.check_message(len as u64)
+        {
+            return Err((block, error));
+        }
+        if self.lent >= LENT_MAX {
+            return Err((block, CallError::Blocked(Blocked::SendQuota)));
+        }
+        self.close_tail();
+        self.lent += 1;
+        let readable = self.read && len as u64 <= SOURCE_MAX && block.remote().is_some();
+        self.items.push_back(if len <= self.payload {
+            Item::Lent { block, len, ticket }
+        } else if readable {
+            let flags = if self.kind == Kind::SeqPacket { FIRST | LAST } else { 0 };
+            Item::Source { block, len, ticket: Some(ticket), flags, total: len as u64 }
+        } else {
+            Item::Cut { block, len, at: 0, ticket }
+        });
+        Ok(())
+    }
+
+    /// Holds back what does not fill a frame, or no longer does.
+    #[cfg_attr(not(test), allow(dead_code, reason = "the sockets have no cork yet"))]
+    pub(crate) fn cork(&mut self, corked: bool) {
+        self.corked = corked;
+        if !corked {
+            self.close_tail();
+        }
+    }
+
+    /// What was given goes as soon as it can, and nothing is added to its last frame.
+    pub(crate) fn close_tail(&mut self) {
+        if let Some(Item::Packed(tail)) = self.items.back_mut() {
+            tail.open = false;
+        }
+    }
+
+    /// Whether there is room to give more.
+    pub(crate) fn writable(&self) -> bool {
+        self.charge < self.quota
+            && (self.refused == 0 || self.charge == 0 || self.charge + self.refused <= self.quota)
+    }
+
+    /// Bytes of a message given in parts that have not been given.
+    pub(crate) fn parts_left(&self) -> Option<u64> {
+        self.parts.map(|message| message.left)
+    }
+
+    fn check_message(&self, len: u64) -> Result<(), CallError> {
+        if self.kind != Kind::SeqPacket {
+            return Err(CallError::WrongKind);
+        }
+        if let Some(Message { left, .. }) = self.parts {
+            return Err(CallError::PartOpen { left });
+        }
+        if len > self.max_msg {
+            return Err(CallError::MessageTooLong { len, most: self.max_msg });
+        }
+        Ok(())
+    }
+
+    fn accepted(&self, accepted: usize, blocked: Option<Blocked>) -> Result<usize, CallError> {
+        match blocked {
+            Some(blocked) if accepted == 0 => Err(CallError::Blocked(blocked)),
+            _ => Ok(accepted),
+        }
+    }
+
+    /// Adds a small message to the frame that is being filled, if there is one and it fits.
+    fn add_to_batch(&mut self, slices: &mut Slices<'_>) -> bool {
+        let Some(Item::Packed(Packed { block, end, limit, open: true, what: Packing::Batch { count, .. } })) =
+            self.items.back_mut()
+        else {
+            return false;
+        };
+        let next = *end + frame::batched_len(slices.left);
+        if next > *limit || *count == u16::MAX {
+            return false;
+        }
+        *count += 1;
+        put_batched(block, *end, next, slices);
+        *end = next;
+        true
+    }
+
+    /// A message that fits one frame; more may be added to it if it leaves room.
+    fn push_whole(
+        &mut self,
+        slices: &mut Slices<'_>,
+        blocks: &mut impl Blocks<Block = B>,
+    ) -> Option<Blocked> {
+        let len = slices.left;
+        let end = HEADER_LEN + frame::batched_len(len);
+        let size = if self.coalesce { self.tail_size.max(HEADER_LEN + len) } else { HEADER_LEN + len };
+        let Some(mut block) = blocks.take(size) else { return Some(Blocked::Memory) };
+        let limit = block.bytes().len().min(HEADER_LEN + self.payload);
+        let packed = if self.coalesce && end <= limit {
+            put_batched(&mut block, HEADER_LEN, end, slices);
+            Packed { block, end, limit, open: true, what: Packing::Batch { count: 1, first_len: len } }
+        } else {
+            slices.copy_to(&mut block.bytes_mut()[HEADER_LEN..HEADER_LEN + len]);
+            let what = Packing::Bytes { flags: FIRST | LAST, total: false };
+            Packed { block, end: HEADER_LEN + len, limit, open: false, what }
+        };
+        self.charge += packed.block.bytes().len();
+        self.items.push_back(Item::Packed(packed));
+        None
+    }
+
+    /// Copies bytes of a stream or of a message into frames, until they are used up, the blocks with copied data reach `quota`, or there is no
+    /// memory.
+    fn append(
+        &mut self,
+        slices: &mut Slices<'_>,
+        mut message: Option<Message>,
+        quota: usize,
+        blocks: &mut impl Blocks<Block = B>,
+    ) -> Option<Blocked> {
+        while slices.left > 0 {
+            if self.fill_tail(slices, &mut message) {
+                continue;
+            }
+            if self.charge >= quota {
+                self.close_tail();
+                return Some(Blocked::SendQuota);
+            }
+            if self.read
+                && slices.left > self.eager_max
+                && self.push_source(slices, &mut message, quota, blocks)
+            {
+                continue;
+            }
+            let first = message.is_some_and(|message| message.left == message.total);
+            let prefix = if first { TOTAL_LEN } else { 0 };
+            let size = (HEADER_LEN + prefix + slices.left).min(HEADER_LEN + self.payload).max(self.tail_size);
+            let Some(mut block) = blocks.take(size) else { return Some(Blocked::Memory) };
+            if let (Some(message), true) = (message, first) {
+                block.bytes_mut()[HEADER_LEN..HEADER_LEN + TOTAL_LEN]
+                    .copy_from_slice(&message.total.to_le_bytes());
+            }
+            self.charge += block.bytes().len();
+            let limit = block.bytes().len().min(HEADER_LEN + self.payload);
+            let what = Packing::Bytes { flags: if first { FIRST } else { 0 }, total: first };
+            self.items.push_back(Item::Packed(Packed {
+                block,
+                end: HEADER_LEN + prefix,
+                limit,
+                open: true,
+                what,
+            }));
+        }
+        None
+    }
+
+    /// Copies into the frame at the end of the queue, if it takes bytes and has room.
+    fn fill_tail(&mut self, slices: &mut Slices<'_>, message: &mut Option<Message>) -> bool {
+        let Some(Item::Packed(Packed { block, end, limit, open, what: Packing::Bytes { flags, .. } })) =
+            self.items.back_mut()
+        else {
+            return false;
+        };
+        if !*open || end == limit {
+            return false;
+        }
+        let len = slices.copy_to(&mut block.bytes_mut()[*end..*limit]);
+        *end += len;
+        if let Some(message) = message {
+            message.left -= len as u64;
+            if message.left == 0 {
+                *flags |= LAST;
+            }
+            *open = message.left > 0;
+        }
+        *open &= end < limit;
+        true
+    }
+
+    /// Copies into a block that the peer will read. Without such a block the bytes go by DATA.
+    fn push_source(
+        &mut self,
+        slices: &mut Slices<'_>,
+        message: &mut Option<Message>,
+        quota: usize,
+        blocks: &mut impl Blocks<Block = B>,
+    ) -> bool {
+        let room = quota.saturating_sub(self.charge).max(self.tail_size);
+        let len = slices.left.min(self.stage).min(room);
+        let Some(mut block) = blocks.take(len) else { return false };
+        if block.remote().is_none() {
+            self.read = false;
+            return false;
+        }
+        self.close_tail();
+        slices.copy_to(&mut block.bytes_mut()[..len]);
+        self.charge += block.bytes().len();
+        let (mut flags, mut total) = (0, 0);
+        if let Some(message) = message {
+            flags |= if message.left == message.total { FIRST } else { 0 };
+            message.left -= len as u64;
+            flags |= if message.left == 0 { LAST } else { 0 };
+            total = message.total;
+        }
+        self.items.push_back(Item::Source { block, len, ticket: None, flags, total });
+        true
+    }
+
+    /// Takes back what a call that could not be finished has added.
+    fn truncate(&mut self, len: usize) {
+        while self.items.len() > len {
+            match self.items.pop_back() {
+                Some(Item::Packed(Packed { block, .. }) | Item::Source { block, .. }) => {
+                    self.charge -= block.bytes().len();
+                }
+                _ => break,
+            }
+        }
+    }
+}
+
+/// Copies a message to `at..next` of a batch: its length, itself, zeros.
+fn put_batched<B: Block>(block: &mut B, at: usize, next: usize, slices: &mut Slices<'_>) {
+    let entry = &mut block.bytes_mut()[at..next];
+    let len = slices.left;
+    entry[..4].copy_from_slice(&(len as u32).to_le_bytes());
+    slices.copy_to(&mut entry[4..4 + len]);
+    entry[4 + len..].fill(0);
+}
+
+/// Bytes of the program that are still to be copied.
+struct Slices<'a> {
+    slices: &'a [IoSlice<'a>],
+    at: usize,
+    left: usize,
+}
+
+impl<'a> Slices<'a> {
+    fn new(slices: &'a [IoSlice<'a>]) -> Self {
+        Slices { slices, at: 0, left: slices.iter().map(|slice| slice.len()).sum() }
+    }
+
+    /// Copies what fits.
+    fn copy_to(&mut self, buffer: &mut [u8]) -> usize {
+        let mut done = 0;
+        while let [slice, rest @ ..] = self.slices {
+            let len = (slice.len() - self.at).min(buffer.len() - done);
+            buffer[done..done + len].copy_from_slice(&slice[self.at..self.at + len]);
+            done += len;
+            self.at += len;
+            if self.at < slice.len() {
+                break;
+            }
+            (self.slices, self.at) = (rest, 0);
+        }
+        self.left -= done;
+        done
+    }
+}

@@ -1,0 +1,90 @@
+//! What was posted to a send queue and has not completed: it owns the blocks until then.
+
+use std::collections::VecDeque;
+
+use super::block::Block;
+use super::connection::{Frame, Ticket, Transmit};
+
+/// What completed; to be handed to [`Connection::done`](super::Connection::done).
+#[derive(Debug)]
+pub(crate) enum Done<B> {
+    /// A frame was sent: its block, if it had one, and whose it is.
+    Sent { block: Option<B>, ticket: Option<Ticket> },
+    /// A READ has filled its block.
+    Read { id: u64, block: B },
+    /// A probe came back.
+    Probe,
+}
+
+impl<B: Block> From<Transmit<B>> for Done<B> {
+    /// What the completion of `transmit` gives back, for drivers whose sends complete at once.
+    fn from(transmit: Transmit<B>) -> Self {
+        match transmit {
+            Transmit::Send(Frame::Short(_)) => Done::Sent { block: None, ticket: None },
+            Transmit::Send(Frame::Whole { block, .. }) => Done::Sent { block: Some(block), ticket: None },
+            Transmit::Send(Frame::Gather { block, ticket, .. }) => Done::Sent { block: Some(block), ticket },
+            Transmit::Read(read) => Done::Read { id: read.id, block: read.into },
+            Transmit::Probe => Done::Probe,
+        }
+    }
+}
+
+/// The work requests of one queue pair, oldest first. A signalled completion completes all before it.
+pub(crate) struct SendQueue<B> {
+    entries: VecDeque<Done<B>>,
+    depth: usize,
+    /// Work request ids count from 0; this is that of the entry at the front.
+    first: u64,
+    unsignalled: usize,
+}
+
+impl<B: Block> SendQueue<B> {
+    /// For a send queue of `depth` work requests.
+    pub(crate) fn new(depth: usize) -> Self {
+        SendQueue { entries: VecDeque::with_capacity(depth), depth, first: 0, unsignalled: 0 }
+    }
+
+    /// How many more can be posted.
+    pub(crate) fn room(&self) -> usize {
+        self.depth - self.entries.len()
+    }
+
+    /// Whether nothing is under way.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Takes what is being posted. Gives the work request's id, and whether it must be signalled: a READ and a probe always, every
+    /// quarter of the queue, and the last of a turn, so that nothing is left without a completion to come. Call it only with room.
+    pub(crate) fn push(&mut self, transmit: Transmit<B>, last_of_turn: bool) -> (u64, bool) {
+        debug_assert!(self.room() > 0);
+        let id = self.first + self.entries.len() as u64;
+        self.unsignalled += 1;
+        let signal = last_of_turn
+            || !matches!(transmit, Transmit::Send(_))
+            || self.unsignalled >= (self.depth / 4).max(1)
+            || self.room() == 1;
+        if signal {
+            self.unsignalled = 0;
+        }
+        self.entries.push_back(Done::from(transmit));
+        (id, signal)
+    }
+
+    /// The work request `id` has completed, and with it all before it: gives them back one by one, then `None`.
+    pub(crate) fn complete(&mut self, id: u64) -> Option<Done<B>> {
+        if id < self.first {
+            return None;
+        }
+        let done = self.entries.pop_front()?;
+        self.first += 1;
+        Some(done)
+    }
+
+    /// The queue pair is in the error state and drained: nothing is touched any more. Gives back what was under way, one by one.
+    pub(crate) fn drain(&mut self) -> Option<Done<B>> {
+        let done = self.entries.pop_front()?;
+        self.first += 1;
+        Some(done)
+    }
+}

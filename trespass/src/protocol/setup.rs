@@ -1,0 +1,187 @@
+//! What both sides agreed on, and what one side chose for itself.
+
+use std::time::Duration;
+
+use super::credit::RESERVE;
+use super::fault::InvalidSetup;
+use super::frame::HEADER_LEN;
+
+/// Largest payload of a frame on a TCP stream; with its header it fills a block of 256 KiB.
+pub(crate) const TCP_FRAME_MAX: usize = 256 * 1024 - HEADER_LEN;
+/// Smallest slot that can be agreed.
+pub(crate) const SLOT_MIN: u32 = 512;
+/// Largest slot that can be agreed.
+pub(crate) const SLOT_MAX: u32 = 1024 * 1024;
+/// Fewest receives of a connection.
+pub(crate) const RX_SLOTS_MIN: u32 = 16;
+/// Most receives of a connection.
+pub(crate) const RX_SLOTS_MAX: u32 = 32768;
+
+/// Bytes or messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A stream of bytes.
+    Stream,
+    /// Messages with boundaries.
+    SeqPacket,
+}
+
+/// What carries the frames.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Link {
+    /// A reliable connected queue pair: a frame is a SEND and uses one posted receive, hence credits.
+    Rc,
+    /// A TCP stream: frames one after the other; its own window paces them, hence no credits.
+    Tcp,
+}
+
+/// What one side told in its HELLO.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Limits {
+    /// Bytes of a receive slot, header included.
+    pub(crate) slot_size: u32,
+    /// Receives that it keeps posted, all granted from the start.
+    pub(crate) rx_slots: u32,
+    /// Largest message (or write) that goes by DATA where READ is agreed.
+    pub(crate) eager_max: u32,
+    /// Largest message.
+    pub(crate) max_msg: u64,
+    /// READs that it can have, or serve, at once. The smaller of both sides counts.
+    pub(crate) rd_atomic: u32,
+    /// Sources told and not read. The smaller of both sides counts.
+    pub(crate) max_rts: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            slot_size: 8192,
+            rx_slots: 64,
+            eager_max: 64 * 1024,
+            max_msg: 1 << 30,
+            rd_atomic: 16,
+            max_rts: 16,
+        }
+    }
+}
+
+/// When to ask whether the peer is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Keepalive {
+    /// Silence before a probe.
+    pub(crate) idle: Duration,
+    /// How long a probe may take before the peer counts as dead.
+    pub(crate) patience: Duration,
+}
+
+/// All that a connection needs to know.
+#[derive(Debug, Clone)]
+pub(crate) struct Setup {
+    /// Bytes or messages; both sides the same.
+    pub(crate) kind: Kind,
+    /// What carries the frames.
+    pub(crate) link: Link,
+    /// This side's.
+    pub(crate) own: Limits,
+    /// The peer's.
+    pub(crate) peer: Limits,
+    /// Both sides can have large data read (RTS, READ, RFIN). Never on TCP.
+    pub(crate) read: bool,
+    /// Both sides know COALESCED.
+    pub(crate) coalesce: bool,
+    /// Memory that may lie received and unread, or with the program, before receiving stops.
+    pub(crate) rcvbuf: usize,
+    /// Memory that may hold copied, unsent data.
+    pub(crate) sndbuf: usize,
+    /// Frames in flight from which on small writes are gathered instead of sent at once.
+    pub(crate) low_water: usize,
+    /// Largest block for staged data.
+    pub(crate) stage: usize,
+    /// Most bytes of a READ.
+    pub(crate) read_piece: usize,
+    /// How long a close may take.
+    pub(crate) linger: Duration,
+    /// Probes, if any. Never on TCP, where the kernel's do it.
+    pub(crate) keepalive: Option<Keepalive>,
+}
+
+impl Setup {
+    /// The start values, for a link without READ.
+    pub(crate) fn new(kind: Kind, link: Link) -> Self {
+        Setup {
+            kind,
+            link,
+            own: Limits::default(),
+            peer: Limits::default(),
+            read: false,
+            coalesce: true,
+            rcvbuf: 1 << 20,
+            sndbuf: 1 << 20,
+            low_water: 8,
+            stage: 256 * 1024,
+            read_piece: 256 * 1024,
+            linger: Duration::from_secs(1),
+            keepalive: None,
+        }
+    }
+
+    /// Refuses what cannot work. What came from the peer is checked like the rest.
+    pub(crate) fn check(&self) -> Result<(), InvalidSetup> {
+        let range = |name, value: u64, least: u64, most: u64| {
+            if (least..=most).contains(&value) {
+                Ok(())
+            } else {
+                Err(InvalidSetup { name, value, least, most })
+            }
+        };
+        for limits in [&self.own, &self.peer] {
+            range("slot_size", limits.slot_size.into(), SLOT_MIN.into(), SLOT_MAX.into())?;
+            range("rx_slots", limits.rx_slots.into(), RX_SLOTS_MIN.into(), RX_SLOTS_MAX.into())?;
+            range("max_msg", limits.max_msg, 1, 1 << 40)?;
+            if self.read {
+                range("rd_atomic", limits.rd_atomic.into(), 1, 1 << 16)?;
+                range("max_rts", limits.max_rts.into(), 1, 1024)?;
+            }
+        }
+        range("rcvbuf", self.rcvbuf as u64, u64::from(self.own.slot_size) * 2, 1 << 40)?;
+        range("sndbuf", self.sndbuf as u64, u64::from(self.peer.slot_size) * 2, 1 << 40)?;
+        range("low_water", self.low_water as u64, 1, 1 << 16)?;
+        range("stage", self.stage as u64, 4096, 16 << 20)?;
+        range("read_piece", self.read_piece as u64, 4096, 16 << 20)?;
+        range("read", u64::from(self.read), 0, u64::from(self.link == Link::Rc))?;
+        Ok(())
+    }
+
+    /// Largest payload of a frame to the peer.
+    pub(crate) fn send_payload(&self) -> usize {
+        match self.link {
+            Link::Rc => self.peer.slot_size as usize - HEADER_LEN,
+            Link::Tcp => TCP_FRAME_MAX,
+        }
+    }
+
+    /// Largest payload of a frame from the peer.
+    pub(crate) fn receive_payload(&self) -> usize {
+        match self.link {
+            Link::Rc => self.own.slot_size as usize - HEADER_LEN,
+            Link::Tcp => TCP_FRAME_MAX,
+        }
+    }
+
+    /// Largest message in either direction.
+    pub(crate) fn max_msg(&self) -> u64 {
+        self.own.max_msg.min(self.peer.max_msg)
+    }
+
+    /// READs that this side may have outstanding.
+    pub(crate) fn reads(&self) -> usize {
+        self.own.rd_atomic.min(self.peer.rd_atomic) as usize
+    }
+
+    /// Sources that either side may have told and not yet released.
+    pub(crate) fn max_rts(&self) -> usize {
+        self.own.max_rts.min(self.peer.max_rts) as usize
+    }
+}
+
+const _: () = assert!(RX_SLOTS_MIN > 2 * RESERVE);

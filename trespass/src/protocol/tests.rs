@@ -1,0 +1,212 @@
+//! Two connections that hand each other their frames.
+
+mod close;
+mod flow;
+mod hostile;
+mod random;
+mod transfer;
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::time::{Duration, Instant};
+
+use super::block::testing::{VecBlock, VecBlocks};
+use super::*;
+
+/// A side: its connection, its memory, its end of the link.
+struct Side {
+    connection: Connection<VecBlock>,
+    blocks: VecBlocks,
+    queue: SendQueue<VecBlock>,
+    events: Vec<Event<VecBlock>>,
+    /// Frames on their way to this side.
+    wire: VecDeque<Vec<u8>>,
+    /// Of the work requests posted, oldest first: id, and the range that a READ reads.
+    posted: VecDeque<(u64, Option<Segment>)>,
+    /// Receives posted and unused.
+    receives: usize,
+    slot: usize,
+    rc: bool,
+}
+
+impl Side {
+    fn new(setup: &Setup, start: u32) -> Self {
+        let mut side = Side {
+            connection: Connection::starting_at(setup, start).unwrap(),
+            blocks: VecBlocks::new(100_000),
+            queue: SendQueue::new(128),
+            events: Vec::new(),
+            wire: VecDeque::new(),
+            posted: VecDeque::new(),
+            receives: 0,
+            slot: setup.own.slot_size as usize,
+            rc: setup.link == Link::Rc,
+        };
+        side.post();
+        side
+    }
+
+    fn post(&mut self) {
+        if self.rc {
+            let n = self.connection.slots_wanted();
+            self.receives += n;
+            self.connection.slots_posted(n);
+        }
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<usize, CallError> {
+        self.connection.write(&[IoSlice::new(bytes)], &mut self.blocks)
+    }
+
+    fn send(&mut self, bytes: &[u8]) -> Result<(), CallError> {
+        self.connection.send(&[IoSlice::new(bytes)], &mut self.blocks)
+    }
+
+    fn recv(&mut self) -> Option<Vec<u8>> {
+        let mut buffer = vec![0; self.connection.message_len()? as usize];
+        let len = self.connection.recv(&mut buffer).ok()??;
+        buffer.truncate(len);
+        Some(buffer)
+    }
+
+    fn read_all(&mut self) -> Vec<u8> {
+        let (mut all, mut buffer) = (Vec::new(), [0; 3000]);
+        while let Ok(len @ 1..) = self.connection.read(&mut buffer) {
+            all.extend_from_slice(&buffer[..len]);
+        }
+        all
+    }
+
+    fn lend(&mut self, bytes: &[u8]) -> Ticket {
+        let mut block = self.blocks.take(bytes.len().max(1)).unwrap();
+        block.bytes_mut()[..bytes.len()].copy_from_slice(bytes);
+        self.connection.send_block(block, bytes.len()).unwrap()
+    }
+
+    /// Takes the next thing to post and puts it on the link.
+    fn transmit(&mut self, peer: &mut Side, now: Instant, last_of_turn: bool) -> bool {
+        let room = self.queue.room();
+        let Some(transmit) = self.connection.transmit(now, &mut self.blocks, room) else { return false };
+        let mut range = None;
+        match &transmit {
+            Transmit::Send(frame) => {
+                let (head, body) = frame.parts();
+                peer.wire.push_back([head, body].concat());
+            }
+            Transmit::Read(read) => range = Some(read.from),
+            Transmit::Probe => {}
+        }
+        let (id, _) = self.queue.push(transmit, last_of_turn);
+        self.posted.push_back((id, range));
+        true
+    }
+
+    /// Takes a frame off the link.
+    fn deliver(&mut self) -> bool {
+        let Some(frame) = self.wire.pop_front() else { return false };
+        if self.rc {
+            assert!(self.receives > 0, "receiver not ready");
+            assert!(frame.len() <= self.slot, "a frame longer than the slot");
+            self.receives -= 1;
+        }
+        self.feed(&frame).unwrap();
+        true
+    }
+
+    /// Hands in a frame.
+    fn feed(&mut self, frame: &[u8]) -> Result<(), ProtocolError> {
+        let mut block = VecBlocks::new(1).take(frame.len().max(self.slot)).unwrap();
+        block.bytes_mut()[..frame.len()].copy_from_slice(frame);
+        let again = self.connection.received(block, frame.len())?;
+        if again.is_some() && self.rc && self.connection.slots_wanted() > 0 {
+            self.receives += 1;
+            self.connection.slots_posted(1);
+        }
+        Ok(())
+    }
+
+    /// The oldest thing posted completes.
+    fn complete(&mut self, peer: &Side) -> bool {
+        let Some((id, range)) = self.posted.pop_front() else { return false };
+        let mut done = self.queue.complete(id).unwrap();
+        if let (Done::Read { block, .. }, Some(range)) = (&mut done, range) {
+            let bytes = peer.connection.source_bytes(range).expect("a READ of what is the peer's to read");
+            block.bytes_mut()[..bytes.len()].copy_from_slice(bytes);
+        }
+        self.connection.done(done);
+        while let Some(event) = self.connection.take_event() {
+            self.events.push(event);
+        }
+        true
+    }
+
+    fn take_events(&mut self) -> Vec<Event<VecBlock>> {
+        while let Some(event) = self.connection.take_event() {
+            self.events.push(event);
+        }
+        std::mem::take(&mut self.events)
+    }
+
+    fn closed(&mut self) -> bool {
+        self.take_events().iter().any(|event| matches!(event, Event::Closed))
+    }
+}
+
+/// Both sides.
+struct Pair {
+    a: Side,
+    b: Side,
+    now: Instant,
+}
+
+fn setup(kind: Kind) -> Setup {
+    let mut setup = Setup::new(kind, Link::Rc);
+    setup.read = true;
+    setup
+}
+
+impl Pair {
+    fn new(setup: &Setup) -> Self {
+        Pair { a: Side::new(setup, 0), b: Side::new(setup, 0), now: Instant::now() }
+    }
+
+    /// One turn of both sides. Gives whether anything moved.
+    fn turn(&mut self) -> bool {
+        let mut moved = false;
+        for swap in [false, true] {
+            let (from, to) = if swap { (&mut self.b, &mut self.a) } else { (&mut self.a, &mut self.b) };
+            from.post();
+            while from.transmit(to, self.now, true) {
+                moved = true;
+            }
+            while to.deliver() {
+                moved = true;
+            }
+            while from.complete(to) {
+                moved = true;
+            }
+        }
+        moved
+    }
+
+    /// Turns until nothing moves; that must come.
+    fn settle(&mut self) {
+        for _ in 0..10_000 {
+            if !self.turn() {
+                return;
+            }
+        }
+        panic!("the sides go on for ever");
+    }
+
+    fn pass(&mut self, time: Duration) {
+        self.now += time;
+        self.a.connection.tick(self.now);
+        self.b.connection.tick(self.now);
+        self.settle();
+    }
+}
+
+fn bytes(len: usize, seed: u8) -> Vec<u8> {
+    (0..len).map(|i| (i.wrapping_mul(31) as u8) ^ (i >> 8) as u8 ^ seed).collect()
+}

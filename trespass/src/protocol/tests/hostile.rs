@@ -1,0 +1,291 @@
+//! What a peer does against the protocol: a typed error, a connection that has failed, a RESET, no memory kept.
+
+use proptest::prelude::*;
+
+use super::frame::{COALESCED, FIRST, FrameType, Header, LAST, encode_segment};
+use super::*;
+
+const NONE: Header = Header { kind: FrameType::Data, flags: 0, count: 0, seq: 0, credit_total: 64, len: 0 };
+
+/// A peer that can say anything; it numbers its frames and sets their length unless told otherwise.
+struct Liar {
+    side: Side,
+    seq: u32,
+}
+
+impl Liar {
+    fn to(kind: Kind) -> Self {
+        Liar { side: Side::new(&setup(kind), 0), seq: 0 }
+    }
+
+    fn say(&mut self, header: Header, payload: &[u8]) -> Result<(), ProtocolError> {
+        let len = if header.len == 0 { payload.len() as u32 } else { header.len };
+        let header = Header { seq: header.seq.wrapping_add(self.seq), len, ..header };
+        self.seq += 1;
+        self.side.receives -= 1;
+        let result = self.side.feed(&[&header.encode(), payload].concat());
+        self.side.post();
+        result
+    }
+
+    fn data(&mut self, flags: u8, payload: &[u8]) -> Result<(), ProtocolError> {
+        self.say(Header { flags, ..NONE }, payload)
+    }
+
+    fn rts(&mut self, flags: u8, total: Option<u64>, bytes: u32) -> Result<(), ProtocolError> {
+        let mut payload = Vec::new();
+        payload.extend(total.map(u64::to_le_bytes).into_iter().flatten());
+        payload.extend(u64::from(bytes).to_le_bytes());
+        payload.extend(encode_segment(Segment { addr: 4096, len: bytes, rkey: 1 }));
+        self.say(Header { kind: FrameType::Rts, flags, count: 1, ..NONE }, &payload)
+    }
+
+    fn bare(&mut self, kind: FrameType) -> Result<(), ProtocolError> {
+        self.say(Header { kind, ..NONE }, &[])
+    }
+}
+
+/// The error that `lie` gives; with it the connection has failed, and says so to both sides, and hears nothing more.
+fn caught(kind: Kind, lie: impl FnOnce(&mut Liar) -> Result<(), ProtocolError>) -> ProtocolError {
+    let mut liar = Liar::to(kind);
+    let error = lie(&mut liar).unwrap_err();
+    let connection = &mut liar.side.connection;
+    assert_eq!(connection.failure(), Some(&Cause::Protocol(error)));
+    assert_eq!(connection.slots_wanted(), 0);
+    let mut reset = None;
+    while let Some(transmit) = connection.transmit(Instant::now(), &mut liar.side.blocks, 16) {
+        assert!(reset.is_none(), "only a RESET follows");
+        let Transmit::Send(frame) = transmit else { panic!("{transmit:?}") };
+        reset = Some(frame.parts().0[0]);
+    }
+    assert_eq!(reset, Some(FrameType::Reset as u8));
+    assert_eq!(liar.data(0, b"more"), Ok(()), "ignored");
+    error
+}
+
+#[test]
+fn lengths_and_numbers() {
+    use Kind::Stream;
+    use ProtocolError as E;
+    assert_eq!(caught(Stream, |liar| liar.side.feed(&[1; 15])), E::ShortFrame { len: 15 });
+    let said = |len| move |liar: &mut Liar| liar.say(Header { len, ..NONE }, b"abc");
+    assert!(matches!(caught(Stream, said(2)), E::Length { said: 2, came: 3, .. }));
+    assert!(matches!(caught(Stream, said(u32::MAX)), E::Length { came: 3, .. }));
+    let long = |liar: &mut Liar| liar.data(0, &[0; 8177]);
+    assert_eq!(caught(Stream, long), E::FrameTooLong { len: 8177, most: 8176 });
+    let skips = |liar: &mut Liar| liar.say(Header { seq: 1, ..NONE }, b"x");
+    assert_eq!(caught(Stream, skips), E::Sequence { expected: 0, came: 1 });
+    let again = |liar: &mut Liar| {
+        liar.data(0, b"x")?;
+        liar.say(Header { seq: u32::MAX, ..NONE }, b"x")
+    };
+    assert_eq!(caught(Stream, again), E::Sequence { expected: 1, came: 0 });
+    assert_eq!(caught(Stream, |liar| liar.data(0, b"")), E::Empty);
+    assert!(matches!(caught(Stream, |liar| liar.data(16, b"x")), E::Flags { flags: 16, .. }));
+    let batch = |liar: &mut Liar| liar.say(Header { flags: COALESCED, count: 1, ..NONE }, &[0; 8]);
+    assert!(matches!(caught(Stream, batch), E::Flags { flags: COALESCED, .. }));
+}
+
+#[test]
+fn grants() {
+    use ProtocolError as E;
+    let grants = |credit_total| move |liar: &mut Liar| liar.say(Header { credit_total, ..NONE }, b"x");
+    for total in [63, 65, 0, u32::MAX] {
+        let error = caught(Kind::Stream, grants(total));
+        assert_eq!(error, E::Grant { total, granted: 64, sent: 0, most: 64 });
+    }
+    let overdraws = |liar: &mut Liar| {
+        for _ in 0..64 {
+            liar.data(0, b"x")?;
+        }
+        liar.side.receives += 1;
+        liar.data(0, b"x")
+    };
+    assert_eq!(caught(Kind::Stream, overdraws), E::Overdrawn { granted: 64 });
+}
+
+#[test]
+fn messages() {
+    use Kind::SeqPacket;
+    use ProtocolError as E;
+    let total = |total: u64, rest: &[u8]| [&total.to_le_bytes(), rest].concat();
+    assert_eq!(caught(SeqPacket, |liar| liar.data(0, b"x")), E::NotBegun);
+    assert_eq!(caught(SeqPacket, |liar| liar.data(LAST, b"x")), E::NotBegun);
+    assert!(matches!(caught(SeqPacket, |liar| liar.data(FIRST, b"x")), E::Length { said: 8, came: 1, .. }));
+    let most = 1 << 30;
+    let huge = |liar: &mut Liar| liar.data(FIRST, &total(most + 1, b"x"));
+    assert_eq!(caught(SeqPacket, huge), E::MessageTooLong { total: most + 1, most });
+    let within = |flags| {
+        move |liar: &mut Liar| {
+            liar.data(FIRST, &total(10, b"12345"))?;
+            liar.data(flags, &total(10, b"12345"))
+        }
+    };
+    assert_eq!(caught(SeqPacket, within(FIRST)), E::BeganWithin { got: 5, total: 10 });
+    assert_eq!(caught(SeqPacket, within(FIRST | LAST)), E::BeganWithin { got: 5, total: 10 });
+    let batch_within = |liar: &mut Liar| {
+        liar.data(FIRST, &total(10, b"12345"))?;
+        liar.say(Header { flags: COALESCED, count: 1, ..NONE }, &[0; 8])
+    };
+    assert_eq!(caught(SeqPacket, batch_within), E::BeganWithin { got: 5, total: 10 });
+    let ends = |flags, rest: &'static [u8]| {
+        move |liar: &mut Liar| {
+            liar.data(FIRST, &total(10, b"12345"))?;
+            liar.data(flags, rest)
+        }
+    };
+    assert_eq!(caught(SeqPacket, ends(LAST, b"1234")), E::MessageLength { total: 10, got: 9 });
+    assert_eq!(caught(SeqPacket, ends(LAST, b"123456")), E::MessageLength { total: 10, got: 11 });
+    assert_eq!(caught(SeqPacket, ends(0, b"12345")), E::MessageLength { total: 10, got: 10 });
+    assert_eq!(caught(SeqPacket, ends(0, b"")), E::Empty);
+    let end_within = |liar: &mut Liar| {
+        liar.data(FIRST, &total(10, b"12345"))?;
+        liar.bare(FrameType::Fin)
+    };
+    assert_eq!(caught(SeqPacket, end_within), E::BeganWithin { got: 5, total: 10 });
+    let batch = |liar: &mut Liar| liar.say(Header { flags: COALESCED, count: 2, ..NONE }, &[0; 8]);
+    assert!(matches!(caught(SeqPacket, batch), E::Batch { count: 2, at: 8, .. }));
+}
+
+#[test]
+fn sources() {
+    use Kind::{SeqPacket, Stream};
+    use ProtocolError as E;
+    let many = |liar: &mut Liar| (0..17).try_for_each(|_| liar.rts(0, None, 100_000));
+    assert_eq!(caught(Stream, many), E::TooManySources { most: 16 });
+    let large = |liar: &mut Liar| liar.rts(0, None, (16 << 20) + 1);
+    assert!(matches!(caught(Stream, large), E::SourceTooLong { .. }));
+    let beyond = |liar: &mut Liar| liar.rts(FIRST, Some(99_999), 100_000);
+    assert_eq!(caught(SeqPacket, beyond), E::MessageLength { total: 99_999, got: 100_000 });
+    let rfin = |len| move |liar: &mut Liar| liar.say(Header { kind: FrameType::Rfin, len, ..NONE }, &[]);
+    for total in [1, u32::MAX] {
+        assert_eq!(caught(Stream, rfin(total)), E::ReadTotal { total, told: 0, read: 0 });
+    }
+    let not_told = |liar: &mut Liar| {
+        liar.side.lend(&bytes(100_000, 1));
+        liar.side.connection.transmit(Instant::now(), &mut liar.side.blocks, 1).unwrap();
+        rfin(2)(liar)
+    };
+    assert_eq!(caught(Stream, not_told), E::ReadTotal { total: 2, told: 1, read: 0 });
+}
+
+#[test]
+fn the_end() {
+    use FrameType::{Data, Fin, FinAck, Rts};
+    use Kind::Stream;
+    use ProtocolError as E;
+    let after = |kind: FrameType| {
+        move |liar: &mut Liar| {
+            liar.bare(Fin)?;
+            match kind {
+                Data => liar.data(0, b"x"),
+                Rts => liar.rts(0, None, 1),
+                kind => liar.bare(kind),
+            }
+        }
+    };
+    for kind in [Data, Rts, Fin] {
+        assert_eq!(caught(Stream, after(kind)), E::AfterFin { kind });
+    }
+    assert_eq!(caught(Stream, after(FinAck)), E::StrayFinAck);
+    assert_eq!(caught(Stream, |liar| liar.bare(FinAck)), E::StrayFinAck);
+    let early = |liar: &mut Liar| {
+        liar.side.lend(&bytes(100_000, 1));
+        liar.side.connection.shutdown_write();
+        while liar.side.connection.transmit(Instant::now(), &mut liar.side.blocks, 1).is_some() {}
+        liar.bare(FinAck)
+    };
+    assert_eq!(caught(Stream, early), E::StrayFinAck, "FIN waits for the source to be read");
+    let after_all = |liar: &mut Liar| {
+        liar.side.connection.shutdown_write();
+        while liar.side.connection.transmit(Instant::now(), &mut liar.side.blocks, 1).is_some() {}
+        liar.bare(FinAck)?;
+        liar.bare(Fin)?;
+        liar.bare(FrameType::Credit)
+    };
+    let mut liar = Liar::to(Stream);
+    assert_eq!(after_all(&mut liar), Err(E::AfterFin { kind: FrameType::Credit }));
+}
+
+#[test]
+fn what_was_not_agreed() {
+    let mut setup = Setup::new(Kind::SeqPacket, Link::Tcp);
+    let refuse = |setup: &Setup, kind: FrameType, count: u16, credit_total: u32| {
+        let mut side = Side::new(setup, 0);
+        let payload = if kind == FrameType::Rts { 24 } else { 0 };
+        let len = if kind == FrameType::Rfin { 1 } else { payload };
+        let header = Header { kind, flags: 0, count, seq: 0, credit_total, len };
+        let mut frame = header.encode().to_vec();
+        frame.resize(16 + payload as usize, 1);
+        side.feed(&frame).unwrap_err()
+    };
+    for (kind, count) in [(FrameType::Credit, 0), (FrameType::Rts, 1), (FrameType::Rfin, 0)] {
+        assert_eq!(refuse(&setup, kind, count, 0), ProtocolError::NotAgreed { kind });
+    }
+    let granted = refuse(&setup, FrameType::Fin, 0, 1);
+    assert!(matches!(granted, ProtocolError::Grant { total: 1, .. }));
+    setup.link = Link::Rc;
+    let rts = refuse(&setup, FrameType::Rts, 1, 64);
+    assert_eq!(rts, ProtocolError::NotAgreed { kind: FrameType::Rts });
+    setup.coalesce = false;
+    let mut side = Side::new(&setup, 0);
+    let header = Header { flags: COALESCED, count: 1, len: 8, ..NONE };
+    let error = side.feed(&[&header.encode()[..], &[0; 8]].concat()).unwrap_err();
+    assert_eq!(error, ProtocolError::Flags { kind: FrameType::Data, flags: COALESCED });
+}
+
+#[test]
+fn frame_len_is_checked_before_memory_is_taken() {
+    let connection = Connection::<VecBlock>::new(&Setup::new(Kind::Stream, Link::Tcp)).unwrap();
+    let most = setup::TCP_FRAME_MAX;
+    let header = |len| Header { len, credit_total: 0, ..NONE }.encode();
+    assert_eq!(connection.frame_len(&header(most as u32)), Ok(most + 16));
+    let error = connection.frame_len(&header(u32::MAX)).unwrap_err();
+    assert_eq!(error, ProtocolError::FrameTooLong { len: u32::MAX as usize, most });
+}
+
+#[test]
+fn impossible_setups_are_refused() {
+    let refuse = |change: &dyn Fn(&mut Setup)| {
+        let mut setup = setup(Kind::Stream);
+        change(&mut setup);
+        Connection::<VecBlock>::new(&setup).err().map(|error| error.name)
+    };
+    assert_eq!(refuse(&|_| {}), None);
+    assert_eq!(refuse(&|setup| setup.peer.slot_size = 511), Some("slot_size"));
+    assert_eq!(refuse(&|setup| setup.own.rx_slots = 15), Some("rx_slots"));
+    assert_eq!(refuse(&|setup| setup.peer.rx_slots = u32::MAX), Some("rx_slots"));
+    assert_eq!(refuse(&|setup| setup.peer.max_rts = 0), Some("max_rts"));
+    assert_eq!(refuse(&|setup| setup.rcvbuf = 0), Some("rcvbuf"));
+    assert_eq!(refuse(&|setup| setup.link = Link::Tcp), Some("read"));
+}
+
+/// Frames that are nearly right, so that they come far.
+fn frames() -> impl Strategy<Value = Vec<(u8, u8, u16, u32, Vec<u8>)>> {
+    let kind = prop_oneof![4 => Just(1u8), 2 => Just(3u8), 2 => 1u8..13];
+    let flags = prop_oneof![6 => 0u8..4, 2 => Just(COALESCED), 1 => any::<u8>()];
+    let total = prop_oneof![3 => Just(64u32), 1 => any::<u32>()];
+    let small = proptest::collection::vec(prop_oneof![4 => Just(0u8), 1 => any::<u8>()], 0..64);
+    proptest::collection::vec((kind, flags, 0u16..3, total, small), 1..40)
+}
+
+proptest! {
+    /// Any frames in any order: no panic, and memory within the bounds.
+    #[test]
+    fn any_frames(frames in frames(), seq_packet in any::<bool>()) {
+        let kind = if seq_packet { Kind::SeqPacket } else { Kind::Stream };
+        let mut side = Side::new(&setup(kind), 0);
+        for (seq, (kind, flags, count, credit_total, payload)) in (0..).zip(frames) {
+            let mut frame = Header { flags, count, seq, credit_total, len: payload.len() as u32, ..NONE }.encode();
+            frame[0] = kind;
+            let _ = side.feed(&[&frame, &payload[..]].concat());
+            side.post();
+            while side.connection.transmit(Instant::now(), &mut side.blocks, 100).is_some() {}
+            prop_assert!(side.connection.receive_charges().0 <= (1 << 20) + 64 * 8192);
+            let mut buffer = [0; 40];
+            let _ = side.connection.recv(&mut buffer);
+            let _ = side.connection.recv_part(&mut buffer[..7]);
+            let _ = side.connection.read(&mut buffer[..9]);
+        }
+    }
+}

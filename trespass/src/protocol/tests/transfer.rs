@@ -1,0 +1,339 @@
+//! What is given arrives, whole and in order.
+
+use super::*;
+
+#[test]
+fn a_stream_gives_the_bytes_in_order_both_ways() {
+    for read in [false, true] {
+        let mut setup = setup(Kind::Stream);
+        setup.read = read;
+        let mut pair = Pair::new(&setup);
+        let (to_b, to_a) = (bytes(300_000, 1), bytes(200_000, 2));
+        assert_eq!(pair.a.write(&to_b), Ok(to_b.len()));
+        assert_eq!(pair.b.write(&to_a), Ok(to_a.len()));
+        let (mut at_b, mut at_a) = (Vec::new(), Vec::new());
+        for _ in 0..200 {
+            pair.turn();
+            at_a.extend(pair.a.read_all());
+            at_b.extend(pair.b.read_all());
+        }
+        assert!(at_b == to_b && at_a == to_a);
+        assert_eq!(pair.b.connection.counters().reads > 0, read);
+        drop(pair.a.connection);
+        assert_eq!(pair.a.blocks.out(), 0);
+    }
+}
+
+/// Messages around every border of the formats: one frame, one frame with a length in front, fragments, sources.
+#[test]
+fn messages_keep_their_boundaries() {
+    let borders = [8160, 8164, 8168, 8172, 8176, 8184, 16_344, 65_536, 262_144, 262_144 + 65_536];
+    let mut sizes = vec![0, 1, 3, 4, 5, 7, 64, 4000, 4076];
+    sizes.extend(borders.iter().flat_map(|border| border - 9..border + 9));
+    sizes.extend([0, 3, 1_000_000]);
+    for read in [false, true] {
+        for link in [Link::Rc, Link::Tcp] {
+            let mut setup = setup(Kind::SeqPacket);
+            (setup.link, setup.read) = (link, read && link == Link::Rc);
+            let mut pair = Pair::new(&setup);
+            let (mut given, mut taken) = (0, 0);
+            while taken < sizes.len() {
+                while given < sizes.len() && pair.a.send(&bytes(sizes[given], given as u8)).is_ok() {
+                    given += 1;
+                }
+                pair.settle();
+                let before = taken;
+                while let Some(message) = pair.b.recv() {
+                    assert_eq!(message.len(), sizes[taken], "message {taken}");
+                    assert!(message == bytes(sizes[taken], taken as u8), "message {taken}");
+                    taken += 1;
+                }
+                assert!(taken > before, "stuck at message {taken} of {given} given");
+            }
+        }
+    }
+}
+
+#[test]
+fn small_messages_share_frames_while_others_are_under_way() {
+    let mut pair = Pair::new(&setup(Kind::SeqPacket));
+    for i in 0..1000 {
+        pair.a.send(&bytes(i % 100, i as u8)).unwrap();
+    }
+    pair.settle();
+    let frames = pair.a.connection.counters().frames_sent;
+    assert!(frames < 20, "{frames}");
+    for i in 0..1000 {
+        assert_eq!(pair.b.recv().unwrap(), bytes(i % 100, i as u8));
+    }
+    // Alone, a message goes at once, and without what COALESCED adds.
+    pair.a.send(b"hello").unwrap();
+    assert!(pair.a.transmit(&mut pair.b, pair.now, true));
+    assert_eq!(pair.b.wire[0].len(), frame::HEADER_LEN + 5);
+    assert_eq!(pair.b.wire[0][1], frame::FIRST | frame::LAST);
+}
+
+#[test]
+fn a_corked_side_sends_when_uncorked_and_full_frames_before() {
+    let mut pair = Pair::new(&setup(Kind::Stream));
+    pair.a.connection.cork(true);
+    pair.a.write(&bytes(100, 1)).unwrap();
+    pair.settle();
+    assert_eq!(pair.a.connection.counters().frames_sent, 0);
+    pair.a.write(&bytes(10_000, 1)).unwrap();
+    pair.settle();
+    assert_eq!(pair.a.connection.counters().bytes_sent, 8176);
+    pair.a.connection.cork(false);
+    pair.settle();
+    assert_eq!(pair.a.connection.counters().bytes_sent, 10_100);
+    pair.a.connection.cork(true);
+    pair.a.write(b"x").unwrap();
+    pair.a.connection.flush();
+    pair.settle();
+    assert_eq!(pair.a.connection.counters().bytes_sent, 10_101);
+}
+
+#[test]
+fn lent_blocks_arrive_and_come_back_once() {
+    for (kind, read, link) in [
+        (Kind::Stream, true, Link::Rc),
+        (Kind::Stream, false, Link::Rc),
+        (Kind::SeqPacket, true, Link::Rc),
+        (Kind::SeqPacket, false, Link::Rc),
+        (Kind::SeqPacket, false, Link::Tcp),
+    ] {
+        let mut setup = setup(kind);
+        (setup.read, setup.link) = (read, link);
+        let mut pair = Pair::new(&setup);
+        let sizes = [1, 5000, 8176, 8177, 70_000, 600_000];
+        let tickets = sizes.map(|size| pair.a.lend(&bytes(size, size as u8)));
+        let mut returned = Vec::new();
+        let mut got = Vec::new();
+        for _ in 0..20 {
+            pair.settle();
+            for event in pair.a.take_events() {
+                let Event::Returned { ticket, sent: true, block } = event else { panic!("{event:?}") };
+                let size = sizes[tickets.iter().position(|each| *each == ticket).unwrap()];
+                assert!(block.bytes()[..size] == bytes(size, size as u8), "a lent block is not changed");
+                returned.push(ticket);
+            }
+            match kind {
+                Kind::Stream => got.extend(pair.b.read_all()),
+                Kind::SeqPacket => got.extend(std::iter::from_fn(|| pair.b.recv()).flatten()),
+            }
+        }
+        let wanted: Vec<u8> = sizes.iter().flat_map(|size| bytes(*size, *size as u8)).collect();
+        let (sent, got_b) = (pair.a.connection.counters(), pair.b.connection.counters());
+        let told = if read { 8177 + 70_000 + 600_000 } else { 0 };
+        assert_eq!((sent.bytes_told, got_b.bytes_read), (told, told));
+        assert!(sent.bytes_sent >= wanted.len() as u64 - told && sent.bytes_sent == got_b.bytes_received);
+        assert!(got == wanted);
+        returned.sort();
+        assert_eq!(returned, tickets);
+    }
+}
+
+#[test]
+fn chunks_keep_their_memory_until_given_back() {
+    let mut setup = setup(Kind::SeqPacket);
+    setup.rcvbuf = 16 * 8192;
+    let mut pair = Pair::new(&setup);
+    for i in 0..3 {
+        pair.a.send(&bytes(10 + i, i as u8)).unwrap();
+    }
+    pair.a.send(&bytes(100_000, 9)).unwrap();
+    pair.settle();
+    let mut held = 0;
+    for i in 0..3 {
+        let chunk = pair.b.connection.recv_chunk(&mut pair.b.blocks).unwrap().unwrap();
+        assert!(chunk.first && chunk.last);
+        assert_eq!(chunk.block.bytes()[chunk.range.clone()], bytes(10 + i, i as u8));
+        held += chunk.charge;
+        assert_eq!(pair.b.connection.receive_charges().1, held);
+    }
+    pair.b.connection.give_back(held);
+    let mut message = Vec::new();
+    loop {
+        let chunk = pair.b.connection.recv_chunk(&mut pair.b.blocks).unwrap().unwrap();
+        assert_eq!(chunk.first, message.is_empty());
+        message.extend_from_slice(&chunk.block.bytes()[chunk.range.clone()]);
+        pair.b.connection.give_back(chunk.charge);
+        if chunk.last {
+            break;
+        }
+        pair.settle();
+    }
+    assert!(message == bytes(100_000, 9));
+    assert_eq!(pair.b.connection.receive_charges(), (0, 0));
+}
+
+#[test]
+fn parts_stream_a_message_above_every_buffer() {
+    for read in [false, true] {
+        let mut setup = setup(Kind::SeqPacket);
+        (setup.read, setup.sndbuf, setup.rcvbuf) = (read, 100_000, 100_000);
+        let mut pair = Pair::new(&setup);
+        let message = bytes(3_000_000, 5);
+        let refused = pair.a.send(&message);
+        assert_eq!(refused, Err(CallError::AboveSendQuota { len: 3_000_000, quota: 100_000 }));
+        pair.a.send(b"before").unwrap();
+        let (mut given, mut got, mut last) = (0, Vec::new(), false);
+        pair.settle();
+        assert_eq!(pair.b.recv().unwrap(), b"before");
+        let mut buffer = vec![0; 70_000];
+        while !last {
+            while given < message.len() {
+                let end = (given + 90_000).min(message.len());
+                let slices = [IoSlice::new(&message[given..end])];
+                match pair.a.connection.send_part(3_000_000, &slices, &mut pair.a.blocks) {
+                    Ok(n) => given += n,
+                    Err(CallError::Blocked(_)) => break,
+                    Err(error) => panic!("{error}"),
+                }
+                if given < message.len() {
+                    assert!(matches!(pair.a.send(b"within"), Err(CallError::PartOpen { .. })));
+                }
+            }
+            pair.settle();
+            if got.is_empty() {
+                let refused = pair.b.connection.recv(&mut buffer);
+                assert_eq!(refused, Err(CallError::AboveReceiveQuota { len: 3_000_000, quota: 100_000 }));
+            }
+            assert!(pair.b.connection.readable());
+            while let Ok(Some(part)) = pair.b.connection.recv_part(&mut buffer) {
+                assert_eq!(part.total, 3_000_000);
+                got.extend_from_slice(&buffer[..part.len]);
+                last = part.last;
+                if last {
+                    break;
+                }
+            }
+        }
+        assert!(got == message);
+        pair.a.send(b"after").unwrap();
+        pair.settle();
+        assert_eq!(pair.b.recv().unwrap(), b"after");
+    }
+}
+
+#[test]
+fn small_parts_make_one_message() {
+    let mut pair = Pair::new(&setup(Kind::SeqPacket));
+    for (i, part) in [&b"one"[..], b"", b"two", b"three"].into_iter().enumerate() {
+        let sent = pair.a.connection.send_part(11, &[IoSlice::new(part)], &mut pair.a.blocks);
+        assert_eq!(sent, Ok(part.len()));
+        if i == 2 {
+            pair.settle();
+        }
+    }
+    let over = pair.a.connection.send_part(2, &[IoSlice::new(b"abc")], &mut pair.a.blocks);
+    assert_eq!(over, Err(CallError::PartTooLong { len: 3, left: 2 }));
+    assert_eq!(pair.a.connection.send_part(4, &[IoSlice::new(b"full")], &mut pair.a.blocks), Ok(4));
+    assert_eq!(pair.a.connection.send_part(0, &[], &mut pair.a.blocks), Ok(0));
+    pair.settle();
+    assert_eq!(pair.b.recv().unwrap(), b"onetwothree");
+    assert_eq!(pair.b.recv().unwrap(), b"full");
+    assert_eq!(pair.b.recv().unwrap(), b"");
+}
+
+#[test]
+fn a_message_that_does_not_fit_the_buffer_stays() {
+    let mut pair = Pair::new(&setup(Kind::SeqPacket));
+    pair.a.send(b"12345").unwrap();
+    pair.settle();
+    let mut buffer = [0; 5];
+    let refused = pair.b.connection.recv(&mut buffer[..4]);
+    assert_eq!(refused, Err(CallError::BufferTooSmall { len: 5, room: 4 }));
+    assert_eq!(pair.b.connection.recv(&mut buffer), Ok(Some(5)));
+    assert!(matches!(pair.b.connection.read(&mut buffer), Err(CallError::WrongKind)));
+    assert!(matches!(pair.a.write(b"x"), Err(CallError::WrongKind)));
+}
+
+#[test]
+fn a_pool_without_memory_blocks_and_loses_nothing() {
+    let mut pair = Pair::new(&setup(Kind::SeqPacket));
+    pair.a.send(b"first").unwrap();
+    pair.a.blocks.most = 5;
+    assert_eq!(pair.a.send(&bytes(60_000, 1)), Err(CallError::Blocked(Blocked::Memory)));
+    pair.settle();
+    assert_eq!(pair.a.blocks.out(), 0, "what a refused call took is given back");
+    pair.a.blocks.most = 1000;
+    pair.a.send(&bytes(60_000, 1)).unwrap();
+    pair.settle();
+    assert_eq!(pair.b.recv().unwrap(), b"first");
+    assert!(pair.b.recv().unwrap() == bytes(60_000, 1));
+    // A READ waits for memory as well.
+    pair.b.blocks.most = 0;
+    pair.a.send(&bytes(90_000, 2)).unwrap();
+    pair.settle();
+    assert!(pair.b.connection.wants_memory() && pair.b.recv().is_none());
+    pair.b.blocks.most = 10;
+    pair.settle();
+    assert!(pair.b.recv().unwrap() == bytes(90_000, 2));
+}
+
+/// Every frame as it stands on the wire. A change here is a change of the protocol's major version.
+#[test]
+fn golden_frames() {
+    let mut pair = Pair::new(&setup(Kind::SeqPacket));
+    let header = |kind: u8, flags: u8, count: u8, seq: u8, total: u8, len: [u8; 2]| {
+        [kind, flags, count, 0, seq, 0, 0, 0, total, 0, 0, 0, len[0], len[1], 0, 0].to_vec()
+    };
+    let frames = |from: &mut Side, to: &mut Side, now: Instant| -> Vec<Vec<u8>> {
+        from.post();
+        while from.transmit(to, now, true) {}
+        let frames = to.wire.iter().cloned().collect();
+        while to.deliver() {}
+        while from.complete(to) {}
+        frames
+    };
+    let now = pair.now;
+
+    pair.a.send(b"hi").unwrap();
+    let alone = [header(1, 3, 0, 0, 64, [2, 0]), b"hi".to_vec()].concat();
+    assert_eq!(frames(&mut pair.a, &mut pair.b, now), [alone]);
+
+    pair.a.send(b"a").unwrap();
+    pair.a.send(b"bcdef").unwrap();
+    let messages = b"\x01\0\0\0a\0\0\0\x05\0\0\0bcdef\0\0\0\0\0\0\0".to_vec();
+    let batch = [header(1, 4, 2, 1, 64, [24, 0]), messages].concat();
+    assert_eq!(frames(&mut pair.a, &mut pair.b, now), [batch]);
+
+    let long = bytes(20_000, 1);
+    pair.a.send(&long).unwrap();
+    let first = [&header(1, 1, 0, 2, 64, [0xf0, 0x1f])[..], &20_000u64.to_le_bytes(), &long[..8168]].concat();
+    let middle = [&header(1, 0, 0, 3, 64, [0xf0, 0x1f])[..], &long[8168..16_344]].concat();
+    let last = [&header(1, 2, 0, 4, 64, [0x48, 0x0e])[..], &long[16_344..]].concat();
+    assert!(frames(&mut pair.a, &mut pair.b, now) == [first, middle, last]);
+
+    // Two sources, of 256 KiB and of 128 KiB: the first RTS has the message's total, and the second not.
+    pair.a.send(&bytes(0x6_0000, 1)).unwrap();
+    let told = frames(&mut pair.a, &mut pair.b, now);
+    let starts = |frame: &[u8], header: Vec<u8>, rest: &[u8]| frame.starts_with(&[&header, rest].concat());
+    assert!(starts(&told[0], header(3, 1, 1, 5, 64, [32, 0]), b"\0\0\x06\0\0\0\0\0\0\0\x04\0\0\0\0\0"));
+    assert_eq!(told[0][40..], *b"\0\0\x04\0\x07\0\0\0");
+    assert!(starts(&told[1], header(3, 2, 1, 6, 64, [24, 0]), b"\0\0\x02\0\0\0\0\0"));
+    assert_eq!(told[1][32..], *b"\0\0\x02\0\x07\0\0\0");
+    let addr = u64::from_le_bytes(told[1][24..32].try_into().unwrap());
+    assert!(pair.a.connection.source_bytes(Segment { addr, len: 0x2_0000, rkey: 7 }).is_some());
+    assert!(pair.a.connection.source_bytes(Segment { addr, len: 0x2_0001, rkey: 7 }).is_none());
+
+    // The READs, and then RFIN for both, which also grants the seven receives that were used.
+    assert!(frames(&mut pair.b, &mut pair.a, now).is_empty());
+    assert_eq!(frames(&mut pair.b, &mut pair.a, now), [header(4, 0, 0, 0, 71, [2, 0])]);
+
+    pair.a.connection.shutdown_write();
+    assert_eq!(frames(&mut pair.a, &mut pair.b, now), [header(9, 0, 0, 7, 65, [0, 0])]);
+    assert_eq!(frames(&mut pair.b, &mut pair.a, now), [header(10, 0, 0, 1, 72, [0, 0])]);
+    pair.b.connection.abort();
+    assert_eq!(frames(&mut pair.b, &mut pair.a, now), [header(11, 0, 0, 2, 72, [0, 0])]);
+
+    // CREDIT, once half the receives are owed.
+    let mut pair = Pair::new(&setup(Kind::SeqPacket));
+    for _ in 0..32 {
+        pair.a.send(b"x").unwrap();
+        assert!(frames(&mut pair.b, &mut pair.a, now).is_empty());
+        frames(&mut pair.a, &mut pair.b, now);
+    }
+    assert_eq!(frames(&mut pair.b, &mut pair.a, now), [header(2, 0, 0, 0, 96, [0, 0])]);
+}

@@ -1,0 +1,140 @@
+//! Messages.
+
+use std::fmt;
+use std::io::{self, IoSlice};
+use std::net::{Shutdown, SocketAddr, ToSocketAddrs};
+use std::time::Duration;
+
+use crate::buffers::{Completion, Part, RecvBuf, SendRefused, Ticket};
+use crate::builder::Builder;
+use crate::common::common;
+use crate::engine::{Owner, Side};
+use crate::handshake::{FallbackReason, Transport};
+use crate::lane::Lane;
+use crate::pool::{Block, Pool};
+use crate::readiness::Readiness;
+use crate::stats::Stats;
+
+/// Messages with boundaries: each arrives whole, in order, once, or the connection fails.
+///
+/// A message may have 0 bytes to 1 GiB, or what [`Builder::max_msg`](crate::Builder::max_msg) says on either side. When the peer has closed its end, and all its messages
+/// were received, calls to receive fail with [`UnexpectedEof`](io::ErrorKind::UnexpectedEof): a length of 0 is an empty message.
+///
+/// Everything else is as of a [`Stream`](crate::Stream).
+///
+/// # Messages larger than the buffers
+///
+/// A call that may wait sends and receives messages of any size. In non-blocking mode a call does all or nothing, which it cannot
+/// do for a message that is larger than the send or receive buffer: it says so, and [`send_part`](Self::send_part) and
+/// [`recv_part`](Self::recv_part) go through such a message piece by piece.
+pub struct SeqPacket(pub(crate) Owner);
+
+common!(SeqPacket);
+
+impl SeqPacket {
+    /// Connects, with everything at its start value.
+    ///
+    /// # Errors
+    ///
+    /// As [`Stream::connect`](crate::Stream::connect).
+    pub fn connect(addr: impl ToSocketAddrs) -> io::Result<Self> {
+        Builder::new().connect_seq_packet(addr)
+    }
+
+    pub(crate) fn new(lane: Lane) -> io::Result<Self> {
+        Owner::new(lane).map(Self)
+    }
+
+    /// Sends a message.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidInput`](io::ErrorKind::InvalidInput): the message is larger than both sides take, or than can be sent without
+    /// waiting; nothing was sent. Otherwise as [`TcpStream`](std::net::TcpStream)'s `write`.
+    pub fn send(&mut self, message: &[u8]) -> io::Result<()> {
+        self.send_vectored(&[IoSlice::new(message)])
+    }
+
+    /// Sends one message that lies in several places.
+    ///
+    /// # Errors
+    ///
+    /// As [`send`](Self::send).
+    pub fn send_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<()> {
+        let total: usize = slices.iter().map(|slice| slice.len()).sum();
+        if !self.0.patience.is_nonblocking() && total > self.0.lane.sndbuf() {
+            return self.send_in_parts(total as u64, slices);
+        }
+        self.0.call(Side::Write, |lane| lane.send(slices))?;
+        self.0.sent(())
+    }
+
+    fn send_in_parts(&mut self, total: u64, slices: &[IoSlice<'_>]) -> io::Result<()> {
+        for slice in slices {
+            let mut rest = &slice[..];
+            while !rest.is_empty() {
+                let sent = self.send_part(total, rest)?;
+                rest = &rest[sent..];
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends the next bytes of a message of `total` bytes. How many were taken; the message is sent when all were. Until then no
+    /// other one can be.
+    ///
+    /// # Errors
+    ///
+    /// As [`send`](Self::send), and it is more than is left of the message.
+    pub fn send_part(&mut self, total: u64, part: &[u8]) -> io::Result<usize> {
+        let taken = self.0.call(Side::Write, |lane| lane.send_part(total, &[IoSlice::new(part)]))?;
+        self.0.sent(taken)
+    }
+
+    /// Receives a message, and says how long it is.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidInput`](io::ErrorKind::InvalidInput): the buffer is too small, or the message is too large to be received
+    /// without waiting; it stays where it is, and the error says how long it is. [`UnexpectedEof`](io::ErrorKind::UnexpectedEof): the
+    /// peer has sent its last. Otherwise as [`TcpStream`](std::net::TcpStream)'s `read`.
+    pub fn recv(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.0.patience.is_nonblocking() {
+            return self.0.call(Side::Read, |lane| lane.recv(buffer));
+        }
+        match self.0.call(Side::Read, |lane| lane.recv_or_begin(buffer))? {
+            Some(len) => Ok(len),
+            None => self.recv_in_parts(buffer),
+        }
+    }
+
+    /// The message is longer than the receive buffer, and not than the program's.
+    fn recv_in_parts(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let mut got = 0;
+        loop {
+            let part = self.recv_part(&mut buffer[got..])?;
+            got += part.len;
+            if part.last {
+                return Ok(got);
+            }
+        }
+    }
+
+    /// Receives what is there of a message, or the next part of it.
+    ///
+    /// # Errors
+    ///
+    /// As [`recv`](Self::recv), but for the sizes.
+    pub fn recv_part(&mut self, buffer: &mut [u8]) -> io::Result<Part> {
+        self.0.call(Side::Read, |lane| lane.recv_part(buffer))
+    }
+
+    /// Takes a message in the blocks in which it lies, without a copy.
+    ///
+    /// # Errors
+    ///
+    /// As [`recv`](Self::recv).
+    pub fn recv_buf(&mut self) -> io::Result<RecvBuf> {
+        self.0.call(Side::Read, Lane::recv_buf)
+    }
+}

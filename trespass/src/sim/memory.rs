@@ -1,0 +1,246 @@
+//! The memory of one end: blocks that a device can be given, and what the device may read of them.
+//!
+//! A block knows who may touch it now. Whoever touches it out of turn is a fault, which is kept (a
+//! `Drop` cannot say it) until the world asks after each step.
+
+use crate::protocol::{Block, Blocks, Remote};
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// What a freed or fresh block holds, so that stale reading shows.
+const POISON: u8 = 0xdd;
+
+/// Who may touch a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Use {
+    /// The connection or the program: anything.
+    Local,
+    /// Posted to be sent: it may be read, neither changed nor freed.
+    Sending,
+    /// Posted to be received into or to be the target of a READ: it may not be touched at all.
+    Receiving,
+}
+
+/// What others may READ of a block, and since when it may not change.
+struct Exposed {
+    rkey: u32,
+    bytes: Arc<[u8]>,
+}
+
+#[derive(Default)]
+struct State {
+    uses: HashMap<u64, Use>,
+    exposed: HashMap<u64, Exposed>,
+    /// Of blocks that an RTS told of and whose RFIN has not come.
+    promised: HashSet<u64>,
+    spare: HashMap<usize, Vec<Box<[u8]>>>,
+    next: u64,
+    bytes_out: usize,
+    most_out: usize,
+    max: usize,
+    refusing: bool,
+    refused: u64,
+    faults: Vec<String>,
+}
+
+/// The memory of one end. Clones are the same memory.
+#[derive(Clone, Default)]
+pub(super) struct Memory {
+    state: Arc<Mutex<State>>,
+    /// Bytes of it that this handle leaves to others.
+    leaves: usize,
+}
+
+/// One block. Its address on the wire is its number in the upper half, never used twice.
+pub(super) struct SimBlock {
+    id: u64,
+    bytes: Box<[u8]>,
+    memory: Memory,
+}
+
+impl Memory {
+    /// Memory that gives out at most `max` bytes at a time.
+    pub(super) fn new(max: usize) -> Self {
+        let memory = Self::default();
+        memory.state().max = max;
+        memory
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// A block of `size` bytes, if the limit allows and it does not refuse just now.
+    pub(super) fn block(&self, size: usize) -> Option<SimBlock> {
+        let mut state = self.state();
+        if state.refusing || state.bytes_out + size + self.leaves > state.max {
+            state.refused += 1;
+            return None;
+        }
+        state.next += 1;
+        state.bytes_out += size;
+        state.most_out = state.most_out.max(state.bytes_out);
+        let id = state.next;
+        state.uses.insert(id, Use::Local);
+        let spare = state.spare.get_mut(&size).and_then(Vec::pop);
+        let bytes = spare.unwrap_or_else(|| vec![POISON; size].into_boxed_slice());
+        Some(SimBlock { id, bytes, memory: self.clone() })
+    }
+
+    /// The same memory for data to be sent, which leaves the last `bytes` to what is received. Without that, two peers whose memory is
+    /// full of what the other is to read wait for each other for ever.
+    pub(super) fn for_sending(&self, bytes: usize) -> Self {
+        Self { state: Arc::clone(&self.state), leaves: bytes }
+    }
+
+    /// Refuses every block from now on, or no longer.
+    pub(super) fn refuse(&self, refusing: bool) {
+        self.state().refusing = refusing;
+    }
+
+    /// How often a block was refused.
+    pub(super) fn refused(&self) -> u64 {
+        self.state().refused
+    }
+
+    /// Bytes given out now, and the most that ever were.
+    pub(super) fn out(&self) -> (usize, usize) {
+        let state = self.state();
+        (state.bytes_out, state.most_out)
+    }
+
+    /// The first fault, if there was one.
+    pub(super) fn fault(&self) -> Option<String> {
+        self.state().faults.first().cloned()
+    }
+
+    /// A peer's device reads `len` bytes at `addr`: only what is exposed now, with its key.
+    pub(super) fn remote_read(&self, addr: u64, rkey: u32, len: usize) -> Result<Vec<u8>, String> {
+        let state = self.state();
+        let (id, start) = (addr >> 32, (addr & 0xffff_ffff) as usize);
+        let exposed = state.exposed.get(&id).ok_or_else(|| {
+            format!("READ of {len} bytes at {addr:#x}: that block is freed, given back or was never told of")
+        })?;
+        if exposed.rkey != rkey {
+            return Err(format!("READ at {addr:#x} with key {rkey:#x}: its key is {:#x}", exposed.rkey));
+        }
+        let bytes = exposed.bytes.get(start..start + len).ok_or_else(|| {
+            format!("READ of {len} bytes at {addr:#x}: the block has {}", exposed.bytes.len())
+        })?;
+        Ok(bytes.to_vec())
+    }
+
+    /// An RTS has told the peer of the block at `addr`.
+    pub(super) fn promise(&self, addr: u64) {
+        self.state().promised.insert(addr >> 32);
+    }
+
+    /// The RFIN for the block at `addr` has come, or the connection is no more.
+    pub(super) fn absolve(&self, addr: u64) {
+        self.state().promised.remove(&(addr >> 32));
+    }
+
+    /// The connection is no more: nobody reads here.
+    pub(super) fn absolve_all(&self) {
+        self.state().promised.clear();
+    }
+}
+
+impl SimBlock {
+    pub(super) fn id(&self) -> u64 {
+        self.id
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// The device writes what it received.
+    pub(super) fn land(&mut self, at: usize, bytes: &[u8]) {
+        self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+
+    /// The device or the connection has it from now on.
+    pub(super) fn hand(&self, r#use: Use) {
+        self.memory.hand(self.id, r#use);
+    }
+}
+
+impl Block for SimBlock {
+    /// A fault while it is posted to receive.
+    fn bytes(&self) -> &[u8] {
+        let mut state = self.memory.state();
+        if state.uses[&self.id] == Use::Receiving {
+            state.faults.push(format!("block {} is read while it is posted to receive", self.id));
+        }
+        drop(state);
+        &self.bytes
+    }
+
+    /// A fault while it is posted or a peer may read it.
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        let mut state = self.memory.state();
+        let r#use = state.uses[&self.id];
+        if r#use != Use::Local {
+            state.faults.push(format!("block {} is written to while it is {:?}", self.id, r#use));
+        }
+        if state.promised.contains(&self.id) {
+            state.faults.push(format!("block {} is written to before the peer's RFIN", self.id));
+        }
+        // What is not promised is the program's again: a later RTS tells of the new contents.
+        state.exposed.remove(&self.id);
+        drop(state);
+        &mut self.bytes
+    }
+
+    /// Where a peer reads it: its address and key.
+    fn remote(&self) -> Option<Remote> {
+        let mut state = self.memory.state();
+        let rkey = (self.id as u32).wrapping_mul(0x9e37_79b9) | 1;
+        state.exposed.entry(self.id).or_insert_with(|| Exposed { rkey, bytes: self.bytes[..].into() });
+        Some(Remote { addr: self.id << 32, rkey })
+    }
+}
+
+impl Memory {
+    /// Says who has block `id` from now on: for a block that its owner does not show.
+    pub(super) fn hand(&self, id: u64, r#use: Use) {
+        let mut state = self.state();
+        let before = state.uses.insert(id, r#use);
+        if r#use != Use::Local && before != Some(Use::Local) {
+            state.faults.push(format!("block {id} is posted ({:?}) while it is {before:?}", r#use));
+        }
+    }
+}
+
+impl Blocks for Memory {
+    type Block = SimBlock;
+
+    fn take(&mut self, size: usize) -> Option<SimBlock> {
+        self.block(size)
+    }
+}
+
+impl std::fmt::Debug for SimBlock {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "block {} of {} bytes", self.id, self.bytes.len())
+    }
+}
+
+impl Drop for SimBlock {
+    fn drop(&mut self) {
+        let mut state = self.memory.state();
+        let r#use = state.uses.remove(&self.id);
+        if r#use != Some(Use::Local) {
+            state.faults.push(format!("block {} is freed while it is {:?}", self.id, r#use));
+        }
+        if state.promised.contains(&self.id) {
+            state.faults.push(format!("block {} is freed before the peer's RFIN", self.id));
+        }
+        state.exposed.remove(&self.id);
+        state.bytes_out -= self.bytes.len();
+        let mut bytes = std::mem::take(&mut self.bytes);
+        bytes.fill(POISON);
+        state.spare.entry(bytes.len()).or_default().push(bytes);
+    }
+}

@@ -1,0 +1,48 @@
+//! The simulator: two connections, a modelled link between them, virtual time and one seed.
+//!
+//! Nothing here knows a thread, a socket or a clock. A run is a loop of steps; each step lets chance
+//! choose who does something: a program writes or reads, a driver takes completions or posts, a
+//! device carries work out, time passes. The oracle beside it knows what was sent and checks what
+//! arrives; the link and the memory check what devices and memory are asked to do.
+//!
+//! A failure prints its seed and step; `TRESPASS_SIM_SEED=<seed> cargo test -p trespass <test>`
+//! repeats that run alone. `TRESPASS_SIM_STEPS=<n>` runs each test until it has made `n` steps.
+
+mod chance;
+mod contents;
+mod end;
+mod invariants;
+mod link;
+mod memory;
+mod oracle;
+mod plan;
+mod program;
+mod tcp;
+mod watch;
+mod world;
+
+use chance::Chance;
+use std::str::FromStr;
+use world::Tally;
+
+/// Runs `run` with one seed after the other until it has made `budget` steps, and gives the sum of what happened.
+fn explore(budget: u64, run: impl Fn(u64, Chance) -> Tally) -> Tally {
+    let mut sum = Tally::default();
+    if let Some(seed) = variable("TRESPASS_SIM_SEED") {
+        sum.add(&run(seed, Chance::new(seed)));
+        eprintln!("seed {seed}: {sum:?}");
+        return sum;
+    }
+    let budget = variable("TRESPASS_SIM_STEPS").unwrap_or(budget);
+    let mut seed = 0;
+    while sum.steps < budget {
+        seed += 1;
+        sum.add(&run(seed, Chance::new(seed)));
+    }
+    sum
+}
+
+fn variable<T: FromStr>(name: &str) -> Option<T> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
+}

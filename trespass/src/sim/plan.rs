@@ -1,0 +1,201 @@
+//! What a run is like: all its numbers, chosen by its seed within what a test allows.
+
+use super::chance::Chance;
+use super::watch::HEADER;
+use crate::protocol::{self, Keepalive, Kind, Limits, Setup};
+
+/// How the two ends are joined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    Rc,
+    Tcp,
+}
+
+/// Bytes in order, or messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shape {
+    Stream,
+    Messages,
+}
+
+/// How a program reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reader {
+    /// Whenever it is its turn.
+    Eager,
+    /// Once in a while.
+    Slow,
+    /// Not at all, until the world makes it.
+    Stopped,
+}
+
+/// What a program does.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Habits {
+    pub(super) writes: bool,
+    pub(super) reader: Reader,
+    /// Sends blocks of its own rather than copies, once in so many times; 0 = never.
+    pub(super) zero_copy: usize,
+    /// Takes received blocks rather than copies and holds them, once in so many times; 0 = never.
+    pub(super) holds: usize,
+    /// Sends and receives messages in parts, once in so many times; 0 = never.
+    pub(super) parts: usize,
+    /// Corks and uncorks.
+    pub(super) corks: bool,
+    pub(super) largest: usize,
+}
+
+/// All numbers of a run.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    pub(super) way: Way,
+    pub(super) shape: Shape,
+    /// What each end told the other.
+    pub(super) limits: [Limits; 2],
+    /// Whether both sides may READ, and know COALESCED.
+    pub(super) reads: bool,
+    pub(super) coalesce: bool,
+    pub(super) rcvbuf: usize,
+    pub(super) sndbuf: usize,
+    pub(super) low_water: usize,
+    pub(super) stage: usize,
+    pub(super) send_depth: usize,
+    /// Memory that each end has.
+    pub(super) pool: usize,
+    /// Where the cumulative totals of each direction begin.
+    pub(super) first_total: u32,
+    pub(super) keepalive: Option<Keepalive>,
+    pub(super) tcp_buffer: usize,
+    pub(super) habits: [Habits; 2],
+}
+
+impl Plan {
+    /// Any plan.
+    pub(super) fn any(chance: &mut Chance) -> Self {
+        let limits = [any_limits(chance), any_limits(chance)];
+        let habits = [Habits::any(chance), Habits::any(chance)];
+        let way = chance.one_of(&[Way::Rc, Way::Rc, Way::Rc, Way::Tcp]);
+        Self {
+            way,
+            shape: chance.one_of(&[Shape::Stream, Shape::Messages]),
+            limits,
+            reads: way == Way::Rc && !chance.one_in(4),
+            coalesce: !chance.one_in(4),
+            rcvbuf: chance.one_of(&[16 << 10, 64 << 10, 256 << 10, 1 << 20]),
+            sndbuf: chance.one_of(&[16 << 10, 64 << 10, 256 << 10, 1 << 20]),
+            low_water: chance.one_of(&[1, 2, 8]),
+            stage: chance.one_of(&[4096, 16_384, 262_144]),
+            send_depth: chance.one_of(&[24, 40, 82]),
+            pool: 64 << 20,
+            // Most runs pass the wrap early, others never come near it.
+            first_total: chance.one_of(&[0, u32::MAX - 70, u32::MAX - 200, i32::MAX as u32 - 90]),
+            keepalive: None,
+            tcp_buffer: chance.one_of(&[100, 700, 4096, 65_536]),
+            habits,
+        }
+    }
+
+    pub(super) fn way(mut self, way: Way) -> Self {
+        self.way = way;
+        self.reads &= way == Way::Rc;
+        self
+    }
+
+    pub(super) fn shape(mut self, shape: Shape) -> Self {
+        self.shape = shape;
+        self
+    }
+
+    /// Changes what both programs do.
+    pub(super) fn both(mut self, change: impl Fn(&mut Habits)) -> Self {
+        self.habits.iter_mut().for_each(change);
+        self
+    }
+
+    /// What the connection of `end` is told.
+    pub(super) fn setup(&self, end: usize) -> Setup {
+        let kind = match self.shape {
+            Shape::Stream => Kind::Stream,
+            Shape::Messages => Kind::SeqPacket,
+        };
+        let link = match self.way {
+            Way::Rc => protocol::Link::Rc,
+            Way::Tcp => protocol::Link::Tcp,
+        };
+        Setup {
+            own: self.limits[end],
+            peer: self.limits[1 - end],
+            read: self.reads,
+            coalesce: self.coalesce,
+            rcvbuf: self.rcvbuf.max(2 * self.limits[end].slot_size as usize),
+            sndbuf: self.sndbuf.max(2 * self.limits[1 - end].slot_size as usize),
+            low_water: self.low_water,
+            stage: self.stage,
+            read_piece: self.stage,
+            keepalive: self.keepalive,
+            ..Setup::new(kind, link)
+        }
+    }
+
+    /// Memory that receiving may take at `end` beside its posted receives: what it may hold (a message that has begun may go over the
+    /// quota), a READ and a frame.
+    pub(super) fn receiving(&self, end: usize) -> usize {
+        2 * self.limits[end].slot_size as usize + 2 * self.setup(end).rcvbuf + self.stage
+    }
+
+    /// A size that `end` sends: often one at which the protocol changes its way, or one off.
+    pub(super) fn size(&self, end: usize, chance: &mut Chance) -> usize {
+        let largest = self.habits[end].largest;
+        let slot = self.limits[1 - end].slot_size as usize;
+        let eager = self.limits.iter().map(|limits| limits.eager_max as usize).min().unwrap_or(0);
+        let payload = slot - HEADER;
+        let stage = self.stage;
+        let borders = [
+            1,
+            8,
+            48,
+            220,
+            payload - 8,
+            payload,
+            slot,
+            2 * payload - 8,
+            2 * payload,
+            eager,
+            stage,
+            stage + payload,
+        ];
+        let size = match chance.within(0..10) {
+            0..=3 => chance.within(1..65),
+            4..=6 => chance.one_of(&borders) + chance.within(0..3) - 1,
+            7..=8 => chance.within(1..65_536),
+            _ => chance.within(1..largest + 1),
+        };
+        size.min(largest)
+    }
+}
+
+fn any_limits(chance: &mut Chance) -> Limits {
+    let slot_size = chance.one_of(&[512, 1024, 4096, 8192]);
+    Limits {
+        slot_size,
+        rx_slots: chance.one_of(&[16, 17, 24, 64]),
+        eager_max: chance.one_of(&[slot_size, 4 * slot_size, 65_536]),
+        rd_atomic: chance.one_of(&[1, 2, 16]),
+        max_rts: chance.one_of(&[1, 2, 16]),
+        ..Limits::default()
+    }
+}
+
+impl Habits {
+    fn any(chance: &mut Chance) -> Self {
+        Self {
+            writes: !chance.one_in(6),
+            reader: chance.one_of(&[Reader::Eager, Reader::Eager, Reader::Slow]),
+            zero_copy: chance.one_of(&[0, 1, 2, 5]),
+            holds: chance.one_of(&[0, 2, 5]),
+            parts: chance.one_of(&[0, 2, 5]),
+            corks: chance.one_in(3),
+            largest: chance.one_of(&[300, 20_000, 300_000, 4 << 20]),
+        }
+    }
+}

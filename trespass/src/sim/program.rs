@@ -1,0 +1,383 @@
+//! What a program does with its connection: it writes what the oracle gives it and shows the oracle
+//! what it reads. Each action is one call, as chance has it.
+
+use super::chance::Chance;
+use super::end::{End, Outcome};
+use super::memory::SimBlock;
+use super::oracle::Oracle;
+use super::plan::{Plan, Reader, Shape};
+use crate::protocol::{Block, Blocked, CallError, Chunk};
+use std::collections::VecDeque;
+use std::io::IoSlice;
+
+/// What a program is in the middle of.
+#[derive(Default)]
+pub(super) struct Program {
+    /// Of a message that is being sent in parts: how much of it is sent, and its length.
+    sending: Option<(u64, u64)>,
+    /// It shuts its direction down as soon as no message is half sent.
+    pub(super) shuts: bool,
+    shut: bool,
+    /// Sizes that it sends, and then no more.
+    pub(super) script: Option<VecDeque<usize>>,
+    /// The messages that it received, by their lengths.
+    pub(super) log: Vec<u64>,
+    /// It writes no more.
+    pub(super) done_writing: bool,
+    /// The reader does as the world says, not as its habits do.
+    pub(super) reader: Option<Reader>,
+    /// Received blocks that it has not given back.
+    held: Vec<Held>,
+    /// It is taking a message in parts.
+    taking: bool,
+    scratch: Vec<u8>,
+}
+
+/// A received block with what it held when it was taken.
+struct Held {
+    chunk: Chunk<SimBlock>,
+    sum: u32,
+}
+
+/// Everything that one action touches.
+pub(super) struct Turn<'a> {
+    pub(super) plan: &'a Plan,
+    pub(super) chance: &'a mut Chance,
+    pub(super) end: &'a mut End,
+    /// Of what this end writes, and of what it reads.
+    pub(super) out: &'a mut Oracle,
+    pub(super) into: &'a mut Oracle,
+}
+
+impl Program {
+    /// One action, whichever.
+    pub(super) fn act(&mut self, turn: &mut Turn, which: usize) {
+        self.shut_if_due(turn);
+        let habits = turn.plan.habits[which];
+        let reader = self.reader.unwrap_or(habits.reader);
+        let read = match reader {
+            Reader::Eager => turn.chance.one_in(2),
+            Reader::Slow => turn.chance.one_in(12),
+            Reader::Stopped => false,
+        };
+        if !self.held.is_empty() && turn.chance.one_in(4) {
+            self.let_go(turn);
+        }
+        if read {
+            self.read(turn, which);
+        } else if habits.corks && turn.chance.one_in(8) {
+            let on = turn.chance.one_in(3);
+            turn.end.connection.cork(on);
+        } else if habits.writes {
+            self.write(turn, which);
+        }
+    }
+
+    fn shut_if_due(&mut self, turn: &mut Turn) {
+        let said_all = self.script.as_ref().is_none_or(VecDeque::is_empty);
+        if self.shuts && !self.shut && self.sending.is_none() && said_all {
+            (self.shut, self.done_writing) = (true, true);
+            turn.end.connection.shutdown_write();
+            turn.out.close();
+        }
+    }
+
+    /// Reads, gives back and completes what it has begun, and begins nothing new.
+    pub(super) fn finish(&mut self, turn: &mut Turn, which: usize) {
+        self.shut_if_due(turn);
+        match turn.chance.within(0..4) {
+            0 => self.let_go(turn),
+            1 if self.script.is_some() => self.follow_script(turn, which),
+            1 => self.go_on_sending(turn),
+            _ => self.read(turn, which),
+        }
+    }
+
+    /// Whether it keeps a received block.
+    pub(super) fn holds(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    /// Whether it has sent whole messages only.
+    pub(super) fn is_between_messages(&self) -> bool {
+        self.sending.is_none()
+    }
+
+    /// Makes `scratch` at least so long. It never shrinks: to fill it anew each time would cost more than all else.
+    fn scratch(&mut self, len: usize) {
+        if self.scratch.len() < len {
+            self.scratch = vec![0; len];
+        }
+    }
+
+    /// One call that writes what the script has next.
+    fn follow_script(&mut self, turn: &mut Turn, which: usize) {
+        if self.sending.is_some() {
+            return self.go_on_sending(turn);
+        }
+        let Some(size) = self.script.as_mut().and_then(VecDeque::pop_front) else { return };
+        let before = turn.out.given();
+        self.write_size(turn, which, size);
+        let given = (turn.out.given() - before) as usize;
+        let left = match turn.plan.shape {
+            Shape::Stream => size - given,
+            Shape::Messages => size * usize::from(given == 0),
+        };
+        // An empty write to a stream gives nothing, and is done.
+        if left > 0 || (given == 0 && turn.plan.shape == Shape::Messages) {
+            self.script.get_or_insert_default().push_front(left);
+        }
+    }
+
+    /// One call that writes.
+    pub(super) fn write(&mut self, turn: &mut Turn, which: usize) {
+        if self.done_writing || self.shuts {
+            return self.go_on_sending(turn);
+        }
+        let size = turn.plan.size(which, turn.chance);
+        self.write_size(turn, which, size);
+    }
+
+    fn write_size(&mut self, turn: &mut Turn, which: usize, size: usize) {
+        let habits = turn.plan.habits[which];
+        let zero_copy = habits.zero_copy > 0 && turn.chance.one_in(habits.zero_copy);
+        if self.sending.is_some() {
+            self.go_on_sending(turn);
+        } else if zero_copy && size > 0 {
+            self.send_block(turn, size);
+        } else if turn.plan.shape == Shape::Stream {
+            self.write_stream(turn, size);
+        } else if habits.parts > 0 && turn.chance.one_in(habits.parts) {
+            self.begin_parts(turn, size as u64);
+        } else {
+            self.send_message(turn, size);
+        }
+    }
+
+    fn write_stream(&mut self, turn: &mut Turn, size: usize) {
+        self.scratch(size);
+        turn.out.fill_stream(&mut self.scratch[..size]);
+        let slices = split(&self.scratch[..size], turn.chance);
+        match turn.end.write(&slices) {
+            Outcome::Done(len) => {
+                assert!(len <= size, "write took {len} of {size} bytes");
+                assert!(
+                    len > 0 || size == 0,
+                    "write took nothing of {size} bytes and did not say that it is blocked"
+                );
+                turn.out.wrote(len);
+            }
+            Outcome::Refused(error) => panic!("write of {size} bytes is refused: {error}"),
+            other => blocked_or_dead(turn.end, &other),
+        }
+    }
+
+    fn send_message(&mut self, turn: &mut Turn, size: usize) {
+        self.scratch(size);
+        turn.out.fill_message(0, &mut self.scratch[..size]);
+        let slices = split(&self.scratch[..size], turn.chance);
+        match turn.end.send(&slices) {
+            Outcome::Done(()) => turn.out.sent(size as u64),
+            Outcome::Refused(CallError::AboveSendQuota { .. }) => self.begin_parts(turn, size as u64),
+            Outcome::Refused(error) => panic!("send of {size} bytes is refused: {error}"),
+            other => blocked_or_dead(turn.end, &other),
+        }
+    }
+
+    fn begin_parts(&mut self, turn: &mut Turn, size: u64) {
+        let part = turn.chance.within(0..size.min(100_000) as usize + 1);
+        self.scratch(part);
+        turn.out.fill_message(0, &mut self.scratch[..part]);
+        match turn.end.send_part(size, &self.scratch[..part]) {
+            Outcome::Done(len) => {
+                assert!(len <= part, "send_part took {len} of {part} bytes");
+                turn.out.sent(size);
+                self.sending = Some((len as u64, size)).filter(|(done, all)| done < all);
+            }
+            Outcome::Refused(error) => panic!("send_part of {size} bytes is refused: {error}"),
+            other => blocked_or_dead(turn.end, &other),
+        }
+    }
+
+    fn go_on_sending(&mut self, turn: &mut Turn) {
+        let Some((done, all)) = self.sending else { return };
+        let part = turn.chance.within(1..(all - done).min(100_000) as usize + 1);
+        self.scratch(part);
+        turn.out.fill_rest(done, &mut self.scratch[..part]);
+        match turn.end.send_part(all, &self.scratch[..part]) {
+            Outcome::Done(len) => {
+                assert!(len <= part, "send_part took {len} of {part} bytes");
+                self.sending = Some((done + len as u64, all)).filter(|(done, all)| done < all);
+            }
+            Outcome::Refused(error) => panic!("send_part of {all} bytes is refused: {error}"),
+            other => blocked_or_dead(turn.end, &other),
+        }
+    }
+
+    fn send_block(&mut self, turn: &mut Turn, size: usize) {
+        let Some(mut block) = turn.end.sending.block(size.next_multiple_of(64)) else { return };
+        match turn.plan.shape {
+            Shape::Stream => turn.out.fill_stream(&mut block.bytes_mut()[..size]),
+            Shape::Messages => turn.out.fill_message(0, &mut block.bytes_mut()[..size]),
+        }
+        match (turn.end.send_block(block, size), turn.plan.shape) {
+            (Outcome::Done(()), Shape::Stream) => turn.out.wrote(size),
+            (Outcome::Done(()), Shape::Messages) => turn.out.sent(size as u64),
+            (Outcome::Refused(error), _) => panic!("send_block of {size} bytes is refused: {error}"),
+            (other, _) => blocked_or_dead(turn.end, &other),
+        }
+    }
+
+    /// One call that reads.
+    pub(super) fn read(&mut self, turn: &mut Turn, which: usize) {
+        let habits = turn.plan.habits[which];
+        if habits.holds > 0 && self.held.len() < 64 && turn.chance.one_in(habits.holds) {
+            self.take(turn);
+        } else if turn.plan.shape == Shape::Stream {
+            self.read_stream(turn);
+        } else if self.taking || (habits.parts > 0 && turn.chance.one_in(habits.parts)) {
+            self.receive_part(turn);
+        } else {
+            self.receive(turn);
+        }
+    }
+
+    fn read_stream(&mut self, turn: &mut Turn) {
+        let size = turn.chance.one_of(&[1, 7, 64, 1000, 5000, 70_000, 1 << 20]);
+        self.scratch(size);
+        let readable = turn.end.connection.readable();
+        let outcome = turn.end.read(&mut self.scratch[..size]);
+        assert!(readable || !matches!(outcome, Outcome::Done(_)), "I8: {outcome:?} of what is not readable");
+        match outcome {
+            Outcome::Done(0) => turn.into.end(),
+            Outcome::Done(len) => turn.into.read(&self.scratch[..len]),
+            other => nothing_or_dead(turn.end, &other),
+        }
+    }
+
+    fn receive(&mut self, turn: &mut Turn) {
+        let size = turn.chance.one_of(&[0, 1, 1000, 4 << 20]);
+        self.scratch(size);
+        let readable = turn.end.connection.readable();
+        let outcome = turn.end.recv(&mut self.scratch[..size]);
+        assert!(readable || !matches!(outcome, Outcome::Done(_)), "I8: {outcome:?} of what is not readable");
+        match outcome {
+            Outcome::Done(None) => turn.into.end(),
+            Outcome::Done(Some(len)) => {
+                turn.into.received(&self.scratch[..len], true);
+                self.log.push(len as u64);
+            }
+            Outcome::Refused(CallError::BufferTooSmall { len, room }) => {
+                assert_eq!(
+                    Some(len),
+                    turn.into.next_len(),
+                    "I5: the message at the front has another length"
+                );
+                assert!(len > room as u64, "{len} bytes do not fit {room}");
+            }
+            Outcome::Refused(CallError::AboveReceiveQuota { .. }) => self.receive_part(turn),
+            other => nothing_or_dead(turn.end, &other),
+        }
+    }
+
+    fn receive_part(&mut self, turn: &mut Turn) {
+        let size = turn.chance.one_of(&[1, 100, 5000, 300_000]);
+        self.scratch(size);
+        match turn.end.recv_part(&mut self.scratch[..size]) {
+            Outcome::Done(None) => turn.into.end(),
+            Outcome::Done(Some(part)) => {
+                assert_eq!(
+                    Some(part.total),
+                    turn.into.next_len(),
+                    "I5: the message at the front has another length"
+                );
+                self.taking = !part.last;
+                turn.into.received(&self.scratch[..part.len], part.last);
+                self.log.extend(part.last.then_some(part.total));
+            }
+            other => nothing_or_dead(turn.end, &other),
+        }
+    }
+
+    /// Takes a block and keeps it.
+    fn take(&mut self, turn: &mut Turn) {
+        match turn.end.recv_chunk() {
+            Outcome::Done(None) => turn.into.end(),
+            Outcome::Done(Some(chunk)) => {
+                let bytes = &chunk.block.bytes()[chunk.range.clone()];
+                match turn.plan.shape {
+                    Shape::Stream => turn.into.read(bytes),
+                    Shape::Messages => {
+                        assert_eq!(chunk.first, !self.taking, "I5: a message begins at another place");
+                        self.taking = !chunk.last;
+                        self.log.extend(turn.into.next_len().filter(|_| chunk.last));
+                        turn.into.received(bytes, chunk.last);
+                    }
+                }
+                let sum = crc32fast::hash(bytes);
+                self.held.push(Held { chunk, sum });
+            }
+            Outcome::Blocked(Blocked::Memory) => {}
+            other => nothing_or_dead(turn.end, &other),
+        }
+    }
+
+    /// Gives one of the kept blocks back.
+    pub(super) fn let_go(&mut self, turn: &mut Turn) {
+        if self.held.is_empty() {
+            return;
+        }
+        let Held { chunk, sum } = self.held.swap_remove(turn.chance.within(0..self.held.len()));
+        let now = crc32fast::hash(&chunk.block.bytes()[chunk.range.clone()]);
+        assert_eq!(now, sum, "I10: block {} changed while the program had it", chunk.block.id());
+        drop(chunk.block);
+        turn.end.connection.give_back(chunk.charge);
+    }
+
+    /// Drops all that it keeps: it is no more.
+    pub(super) fn drop_all(&mut self) {
+        self.held.clear();
+    }
+}
+
+/// A call to write did nothing: then the connection must say that one would.
+fn blocked_or_dead<T: std::fmt::Debug>(end: &End, outcome: &Outcome<T>) {
+    match outcome {
+        Outcome::Blocked(Blocked::Memory) => {}
+        Outcome::Blocked(Blocked::SendQuota) => {
+            assert!(
+                !end.connection.writable(),
+                "I8: a write is blocked and the connection says that it is writable"
+            );
+        }
+        Outcome::Dead(_) => assert!(end.connection.writable(), "I8: dead and not writable"),
+        other => panic!("a call to write gives {other:?}"),
+    }
+}
+
+/// The same for a call to read.
+fn nothing_or_dead<T: std::fmt::Debug>(end: &End, outcome: &Outcome<T>) {
+    match outcome {
+        Outcome::Blocked(Blocked::Nothing) => {
+            assert!(
+                !end.connection.readable(),
+                "I8: nothing to read and the connection says that it is readable"
+            );
+        }
+        Outcome::Dead(_) => assert!(end.connection.readable(), "I8: dead and not readable"),
+        other => panic!("a call to read gives {other:?}"),
+    }
+}
+
+/// The same bytes in one to four pieces.
+fn split<'a>(bytes: &'a [u8], chance: &mut Chance) -> Vec<IoSlice<'a>> {
+    let mut left = bytes;
+    let mut pieces = Vec::new();
+    for _ in 0..chance.within(0..4) {
+        let (piece, rest) = left.split_at(chance.within(0..left.len() + 1));
+        pieces.push(IoSlice::new(piece));
+        left = rest;
+    }
+    pieces.push(IoSlice::new(left));
+    pieces
+}

@@ -1,0 +1,97 @@
+//! The modelled TCP stream: two pipes of bounded size, whose bytes come in pieces of any length.
+
+use super::chance::Chance;
+
+#[derive(Default)]
+struct Pipe {
+    /// Written and not on the way yet.
+    sending: Vec<u8>,
+    /// Arrived and not read.
+    arrived: Vec<u8>,
+    /// The writer will write no more.
+    closed: bool,
+}
+
+/// Two pipes; pipe `n` is written to by end `n`.
+pub(super) struct Tcp {
+    pipes: [Pipe; 2],
+    buffer: usize,
+    cut: bool,
+    reset: bool,
+}
+
+/// What a read of the socket gives.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Read {
+    Bytes(Vec<u8>),
+    Nothing,
+    End,
+    Reset,
+}
+
+impl Tcp {
+    /// `buffer` bytes fit in each socket buffer.
+    pub(super) fn new(buffer: usize) -> Self {
+        Self { pipes: Default::default(), buffer, cut: false, reset: false }
+    }
+
+    /// Writes what fits; `None` after a reset.
+    pub(super) fn write(&mut self, end: usize, bytes: &[u8]) -> Option<usize> {
+        if self.reset {
+            return None;
+        }
+        let pipe = &mut self.pipes[end];
+        let len = bytes.len().min(self.buffer - pipe.sending.len());
+        pipe.sending.extend_from_slice(&bytes[..len]);
+        Some(len)
+    }
+
+    /// Reads up to `most` bytes, or fewer as chance has it.
+    pub(super) fn read(&mut self, end: usize, most: usize, chance: &mut Chance) -> Read {
+        if self.reset {
+            return Read::Reset;
+        }
+        let pipe = &mut self.pipes[1 - end];
+        let len = pipe.arrived.len().min(most);
+        if len == 0 {
+            let ended = pipe.closed && pipe.sending.is_empty();
+            return if ended { Read::End } else { Read::Nothing };
+        }
+        let len = if chance.one_in(2) { len } else { chance.within(1..len + 1) };
+        Read::Bytes(take(&mut pipe.arrived, len))
+    }
+
+    /// Moves some bytes of the pipe of `end`. False: there was nothing to move.
+    pub(super) fn step(&mut self, end: usize, chance: &mut Chance) -> bool {
+        let pipe = &mut self.pipes[end];
+        let most = pipe.sending.len().min(self.buffer - pipe.arrived.len());
+        if most == 0 || self.cut {
+            return false;
+        }
+        let len = if chance.one_in(2) { most } else { chance.within(1..most + 1) };
+        let bytes = take(&mut pipe.sending, len);
+        pipe.arrived.extend_from_slice(&bytes);
+        true
+    }
+
+    /// `shutdown(SHUT_WR)`.
+    pub(super) fn close(&mut self, end: usize) {
+        self.pipes[end].closed = true;
+    }
+
+    /// One end is killed: the kernel resets the stream for the other.
+    pub(super) fn reset(&mut self) {
+        self.reset = true;
+    }
+
+    /// Nothing passes any more.
+    pub(super) fn cut(&mut self) {
+        self.cut = true;
+    }
+}
+
+/// The first `len` bytes.
+fn take(pipe: &mut Vec<u8>, len: usize) -> Vec<u8> {
+    let rest = pipe.split_off(len);
+    std::mem::replace(pipe, rest)
+}

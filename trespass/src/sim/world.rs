@@ -1,0 +1,515 @@
+//! Two ends, what joins them, time, and one step after the other.
+
+use super::chance::Chance;
+use super::end::{End, Ending, Wire};
+use super::link::{Depths, Link};
+use super::oracle::Oracle;
+use super::plan::{Plan, Reader, Way};
+use super::program::{Program, Turn};
+use super::tcp::Tcp;
+use super::watch::Watch;
+use std::time::{Duration, Instant};
+
+/// What is counted over a run, so that a test can show that it met what it is about.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Tally {
+    pub(super) steps: u64,
+    pub(super) bytes: u64,
+    pub(super) messages: u64,
+    pub(super) frames: u64,
+    /// Frames by type.
+    pub(super) kinds: [u64; 12],
+    pub(super) blocked: u64,
+    pub(super) coalesced: u64,
+    pub(super) reserve: u64,
+    pub(super) wraps: u64,
+    pub(super) tickets: u64,
+    /// Blocks that a dry pool refused.
+    pub(super) refused: u64,
+    /// Ends that failed.
+    pub(super) failures: u64,
+}
+
+impl Tally {
+    pub(super) fn add(&mut self, other: &Tally) {
+        let Tally {
+            steps,
+            bytes,
+            messages,
+            frames,
+            kinds,
+            blocked,
+            coalesced,
+            reserve,
+            wraps,
+            tickets,
+            refused,
+            failures,
+        } = other;
+        self.steps += steps;
+        self.bytes += bytes;
+        self.messages += messages;
+        self.frames += frames;
+        self.kinds.iter_mut().zip(kinds).for_each(|(sum, kind)| *sum += kind);
+        self.blocked += blocked;
+        self.coalesced += coalesced;
+        self.reserve += reserve;
+        self.wraps += wraps;
+        self.tickets += tickets;
+        self.refused += refused;
+        self.failures += failures;
+    }
+}
+
+/// One run.
+pub(super) struct World {
+    pub(super) seed: u64,
+    pub(super) chance: Chance,
+    pub(super) plan: Plan,
+    pub(super) ends: [End; 2],
+    pub(super) programs: [Program; 2],
+    /// Oracle `n` knows what end `n` writes.
+    pub(super) oracles: [Oracle; 2],
+    pub(super) wire: Wire,
+    pub(super) now: Instant,
+    began: Instant,
+    pub(super) steps: u64,
+}
+
+impl World {
+    /// A world as `plan` has it. The driver of each end has posted its receives, as the handshake demands.
+    pub(super) fn new(seed: u64, chance: Chance, plan: Plan) -> Self {
+        let ends = [End::new(0, &plan), End::new(1, &plan)];
+        let slots = plan.limits.map(|limits| limits.rx_slots);
+        let wire = match plan.way {
+            Way::Tcp => Wire::Tcp(Tcp::new(plan.tcp_buffer)),
+            Way::Rc => {
+                let reads = plan.limits.iter().map(|limits| limits.rd_atomic).min().unwrap_or(0);
+                let depths = Depths {
+                    send: plan.send_depth,
+                    receive: slots.map(|slots| slots as usize),
+                    reads: reads as usize,
+                };
+                let memories = [ends[0].memory.clone(), ends[1].memory.clone()];
+                Wire::Rc(Link::new(depths, memories).into(), Watch::new(plan.first_total, slots).into())
+            }
+        };
+        let now = Instant::now();
+        let mut world = Self {
+            seed,
+            chance,
+            ends,
+            programs: Default::default(),
+            oracles: [Oracle::new(seed, 0), Oracle::new(seed, 1)],
+            wire,
+            now,
+            began: now,
+            steps: 0,
+            plan,
+        };
+        for end in &mut world.ends {
+            end.begin(&mut world.wire, now);
+        }
+        world
+    }
+
+    /// Any one thing happens.
+    pub(super) fn step(&mut self) {
+        self.steps += 1;
+        let end = self.chance.within(0..2);
+        match self.chance.within(0..100) {
+            0..30 => self.program(end),
+            30..60 => self.drive(end),
+            60..98 => {
+                self.carry(end);
+            }
+            _ => self.pass_time(),
+        }
+        self.check();
+    }
+
+    pub(super) fn steps(&mut self, count: u64) {
+        for _ in 0..count {
+            self.step();
+        }
+    }
+
+    /// The program of `end` does one thing.
+    pub(super) fn program(&mut self, end: usize) {
+        self.with(end, |program, turn| program.act(turn, end));
+    }
+
+    /// The program of `end` makes one call that reads, whatever its habits.
+    pub(super) fn read(&mut self, end: usize) {
+        self.with(end, |program, turn| program.read(turn, end));
+    }
+
+    /// The program of `end` makes one call that writes, whatever its habits.
+    pub(super) fn write(&mut self, end: usize) {
+        self.with(end, |program, turn| program.write(turn, end));
+    }
+
+    pub(super) fn with<R>(
+        &mut self,
+        end: usize,
+        act: impl FnOnce(&mut Program, &mut Turn) -> R,
+    ) -> Option<R> {
+        if self.ends[end].killed {
+            return None;
+        }
+        let [a, b] = &mut self.oracles;
+        let (out, into) = if end == 0 { (a, b) } else { (b, a) };
+        let mut turn =
+            Turn { plan: &self.plan, chance: &mut self.chance, end: &mut self.ends[end], out, into };
+        Some(act(&mut self.programs[end], &mut turn))
+    }
+
+    /// The driver of `end` takes a turn.
+    pub(super) fn drive(&mut self, end: usize) {
+        self.ends[end].turn(&mut self.wire, self.now, &mut self.chance);
+    }
+
+    /// The link carries something of `end`. False: there was nothing.
+    pub(super) fn carry(&mut self, end: usize) -> bool {
+        match &mut self.wire {
+            Wire::Rc(link, _) => link.step(end, self.now, &mut self.chance),
+            Wire::Tcp(tcp) => tcp.step(end, &mut self.chance),
+        }
+    }
+
+    fn pass_time(&mut self) {
+        let micros = self.chance.one_of(&[1, 10, 100, 1000]);
+        self.let_pass(Duration::from_micros(micros));
+    }
+
+    /// So much time passes, and whoever has a deadline in it hears.
+    pub(super) fn let_pass(&mut self, time: Duration) {
+        self.now += time;
+        for end in self.ends.iter_mut().filter(|end| !end.killed) {
+            if end.connection.next_deadline().is_some_and(|deadline| deadline <= self.now) {
+                end.connection.tick(self.now);
+            }
+        }
+    }
+
+    /// Goes to the next moment at which something is due. False: nothing ever is.
+    pub(super) fn skip_to_deadline(&mut self) -> bool {
+        let alive = self.ends.iter().filter(|end| !end.killed);
+        let mut due: Vec<_> = alive.filter_map(|end| end.connection.next_deadline()).collect();
+        if let Wire::Rc(link, _) = &self.wire {
+            due.extend((0..2).filter_map(|end| link.gives_up_at(end)));
+        }
+        let Some(next) = due.into_iter().min() else { return false };
+        self.let_pass(next.saturating_duration_since(self.now));
+        true
+    }
+
+    pub(super) fn elapsed(&self) -> Duration {
+        self.now - self.began
+    }
+
+    /// What memory has seen.
+    pub(super) fn check(&self) {
+        for (which, end) in self.ends.iter().enumerate() {
+            if let Some(fault) = end.memory.fault() {
+                panic!("I10: {which}: {fault}");
+            }
+        }
+    }
+
+    /// `end` is killed at once, with all that it has. The kernel closes its socket.
+    pub(super) fn kill(&mut self, end: usize) {
+        self.ends[end].killed = true;
+        self.programs[end].drop_all();
+        match &mut self.wire {
+            Wire::Rc(link, _) => link.kill(end),
+            Wire::Tcp(tcp) => tcp.reset(),
+        }
+        self.ends[end].memory.absolve_all();
+    }
+
+    /// The kernel tells `end` that its peer's process is gone.
+    pub(super) fn tell_of_peer(&mut self, end: usize) {
+        self.ends[end].hears_that_peer_is_gone(&mut self.wire, &mut self.chance);
+    }
+
+    /// Lets everything come to rest. Both programs read what comes and write no more; what was accepted
+    /// must arrive.
+    pub(super) fn settle(&mut self) {
+        for (end, program) in self.programs.iter_mut().enumerate() {
+            program.reader = Some(Reader::Eager);
+            program.done_writing = true;
+            self.ends[end].connection.cork(false);
+        }
+        self.until("all that was accepted has arrived", |world| (0..2).all(|end| world.has_arrived(end)));
+        for end in 0..2 {
+            while self.programs[end].holds() {
+                self.with(end, |program, turn| program.let_go(turn));
+            }
+        }
+        self.rest();
+    }
+
+    /// Steps in which both programs read and finish what they have begun, until `done`.
+    pub(super) fn until(&mut self, what: &str, done: impl Fn(&World) -> bool) {
+        self.repeat(what, done, |world, end| {
+            world.with(end, |program, turn| program.finish(turn, end));
+        });
+    }
+
+    /// Steps in which `reader` only reads and its peer only writes, until `done`.
+    pub(super) fn until_one(&mut self, what: &str, reader: usize, done: impl Fn(&World) -> bool) {
+        self.repeat(what, done, |world, end| {
+            world.with(end, |program, turn| match end == reader {
+                true => program.read(turn, end),
+                false => program.write(turn, end),
+            });
+            world.with(reader, |program, turn| program.let_go(turn));
+        });
+    }
+
+    /// Steps in which the programs act only on what readiness tells, until all that was accepted has arrived.
+    pub(super) fn finish_by_readiness(&mut self) {
+        let done = |world: &World| (0..2).all(|end| world.has_arrived(end));
+        self.programs.iter_mut().for_each(|program| program.done_writing = true);
+        self.ends.iter_mut().for_each(|end| end.connection.cork(false));
+        self.repeat("readiness lets all arrive", done, |world, end| {
+            if world.ends[end].connection.readable() {
+                world.read(end);
+            }
+            if world.ends[end].connection.writable() {
+                world.write(end);
+            }
+            world.with(end, |program, turn| program.let_go(turn));
+        });
+    }
+
+    /// Both ends carry `script` out, one forwards and one backwards, and shut down. Gives what their programs saw.
+    pub(super) fn perform(&mut self, script: &[usize]) -> Vec<(Vec<u64>, u64, bool, Option<Ending>)> {
+        self.programs[0].script = Some(script.iter().copied().collect());
+        self.programs[1].script = Some(script.iter().rev().copied().collect());
+        self.shut(0);
+        self.shut(1);
+        self.until_closed();
+        let saw = |end: usize| {
+            let into = &self.oracles[1 - end];
+            (
+                self.programs[end].log.clone(),
+                into.arrived().0,
+                into.has_ended(),
+                self.ends[end].ending.clone(),
+            )
+        };
+        vec![saw(0), saw(1)]
+    }
+
+    /// The program of `end` shuts its direction down when its message is finished.
+    pub(super) fn shut(&mut self, end: usize) {
+        self.programs[end].shuts = true;
+    }
+
+    /// Steps until both ends are closed, and both programs have seen the other's end.
+    pub(super) fn until_closed(&mut self) {
+        for end in 0..2 {
+            self.ends[end].connection.cork(false);
+            self.programs[end].reader = Some(Reader::Eager);
+        }
+        let done = |world: &World| world.is_over() && world.oracles.iter().all(Oracle::has_ended);
+        self.until("both ends are closed", done);
+        let endings = self.ends.iter().map(|end| end.ending.clone());
+        assert!(endings.into_iter().all(|ending| ending == Some(Ending::Closed)), "I14: {}", self.state());
+    }
+
+    /// The program of `end` closes and does nothing more; the other's does nothing, and its driver perhaps nothing either. Steps until
+    /// `end` is gone.
+    pub(super) fn close(&mut self, end: usize) {
+        let peer_drives = self.chance.one_in(2);
+        self.programs[end].drop_all();
+        self.oracles[end].close();
+        self.ends[end].connection.close(self.now);
+        let mut idle = 0;
+        while !self.ends[end].is_gone() {
+            self.steps += 1;
+            self.drive(end);
+            if peer_drives {
+                self.drive(1 - end);
+            }
+            let before = self.progress();
+            let carried = self.carry(end) | self.carry(1 - end);
+            idle = if carried || self.progress() != before { 0 } else { idle + 1 };
+            self.check();
+            if idle > 60 && self.ends[end].ending.is_none() {
+                idle = 0;
+                assert!(self.skip_to_deadline(), "I14: a close has no end: {}", self.state());
+            }
+            assert!(idle < 1000, "I14: {end} has ended and does not go: {}", self.state());
+        }
+    }
+
+    /// Steps until both ends are over. If `tell`, the kernel tells each that its peer is gone, at some time.
+    pub(super) fn until_over(&mut self, tell: bool) {
+        self.repeat("both ends are over", World::is_over, |world, end| {
+            world.with(end, |program, turn| program.act(turn, end));
+            if tell && world.ends[1 - end].is_gone() && world.chance.one_in(20) {
+                world.tell_of_peer(end);
+            }
+        });
+    }
+
+    /// Steps in which `act` is what the programs do, until `done`.
+    fn repeat(&mut self, what: &str, done: impl Fn(&World) -> bool, act: impl Fn(&mut World, usize)) {
+        let mut idle = 0;
+        let mut before = None;
+        let began = self.steps;
+        while !done(self) {
+            self.steps += 1;
+            let end = self.chance.within(0..2);
+            act(self, end);
+            self.drive(end);
+            let carried = self.carry(end);
+            self.check();
+            assert!(self.steps - began < 1_000_000, "I6: no end to it before {what}: {}", self.state());
+            let progress = Some(self.progress());
+            idle = if progress == before && !carried { idle + 1 } else { 0 };
+            before = progress;
+            if idle > 400 {
+                idle = 200;
+                assert!(self.skip_to_deadline(), "I6: stuck before {what}: {}", self.state());
+            }
+        }
+    }
+
+    /// All that `end` has given has arrived, and it has given whole messages.
+    fn has_arrived(&self, end: usize) -> bool {
+        self.programs[end].is_between_messages() && self.oracles[end].is_complete()
+    }
+
+    /// Nobody does anything more, and what is under way arrives.
+    pub(super) fn rest(&mut self) {
+        let mut idle = 0;
+        let began = self.steps;
+        while idle < 40 {
+            self.steps += 1;
+            assert!(
+                self.steps - began < 100_000,
+                "I2: frames without end while nobody does anything: {}",
+                self.state()
+            );
+            let end = (self.steps % 2) as usize;
+            let before = self.progress();
+            self.drive(end);
+            let idle_now = match &self.wire {
+                Wire::Rc(link, _) => link.is_idle(0) && link.is_idle(1),
+                // What a stopped reader leaves in the socket buffers stays there.
+                Wire::Tcp(_) => self.progress() == before,
+            };
+            let carried = self.carry(end);
+            idle = if idle_now && !carried { idle + 1 } else { 0 };
+            self.check();
+        }
+    }
+
+    /// At rest both ends must agree on their credit.
+    pub(super) fn check_credit(&self) {
+        if let Wire::Rc(link, watch) = &self.wire {
+            watch.at_rest(link, self.plan.limits.map(|limits| limits.rx_slots));
+        }
+    }
+
+    /// At rest, but perhaps not read.
+    pub(super) fn check_blocked(&self) {
+        if let Wire::Rc(_, watch) = &self.wire {
+            watch.told_the_blocked();
+        }
+    }
+
+    /// The queue pair of `end` breaks.
+    pub(super) fn break_queue_pair(&mut self, end: usize) {
+        if let Wire::Rc(link, _) = &mut self.wire {
+            link.fail(end);
+        }
+    }
+
+    /// Nothing passes between the ends any more.
+    pub(super) fn cut(&mut self) {
+        match &mut self.wire {
+            Wire::Rc(link, _) => link.cut(),
+            Wire::Tcp(tcp) => tcp.cut(),
+        }
+    }
+
+    /// Both ends are over: closed, failed or killed.
+    pub(super) fn is_over(&self) -> bool {
+        self.ends.iter().all(|end| end.is_gone())
+    }
+
+    /// Drops both connections. Every block must be back.
+    pub(super) fn bury(mut self) -> Tally {
+        let tally = self.tally();
+        if let Wire::Rc(link, _) = &mut self.wire {
+            link.destroy(0);
+            link.destroy(1);
+        }
+        for end in 0..2 {
+            self.programs[end].drop_all();
+            let memory = self.ends[end].bury();
+            self.check();
+            assert_eq!(memory.out().0, 0, "I14: {end}: bytes of blocks that are not given back");
+        }
+        tally
+    }
+
+    fn progress(&self) -> (u64, u64, u64, u64, u64) {
+        let moved = self.ends.iter().map(|end| end.moved()).sum();
+        let [(a, b), (c, d)] = [self.oracles[0].arrived(), self.oracles[1].arrived()];
+        (a, b, c, d, moved)
+    }
+
+    /// How things stand, for a failure.
+    pub(super) fn state(&self) -> String {
+        let ends = self.ends.iter().map(|end| format!("\n  {}", end.state())).collect::<String>();
+        let wire = match &self.wire {
+            Wire::Rc(link, watch) => format!("{} {watch:?}", link.state()),
+            Wire::Tcp(_) => "TCP".into(),
+        };
+        format!("\n  {:?}{ends}\n  {wire}\n  {:?}", self.plan, self.oracles)
+    }
+
+    pub(super) fn tally(&self) -> Tally {
+        let mut tally = Tally { steps: self.steps, ..Tally::default() };
+        for (oracle, end) in self.oracles.iter().zip(&self.ends) {
+            let (bytes, messages) = oracle.arrived();
+            tally.bytes += bytes;
+            tally.messages += messages;
+            tally.tickets += end.tickets_done;
+            tally.refused += end.memory.refused();
+            tally.failures += u64::from(matches!(end.ending, Some(Ending::Failed(_))));
+        }
+        if let Wire::Rc(link, watch) = &self.wire {
+            tally.frames = link.delivered;
+            for book in &watch.books {
+                tally.kinds.iter_mut().zip(book.kinds).for_each(|(sum, kind)| *sum += kind);
+                tally.blocked += book.blocked;
+                tally.coalesced += book.coalesced;
+                tally.reserve += book.reserve;
+                tally.wraps += book.wraps;
+            }
+        }
+        tally
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let test = std::thread::current().name().unwrap_or("").to_owned();
+            eprintln!(
+                "seed {}, step {} ({:?} of virtual time). Again: TRESPASS_SIM_SEED={} cargo test -p trespass {test}",
+                self.seed,
+                self.steps,
+                self.elapsed(),
+                self.seed,
+            );
+        }
+    }
+}

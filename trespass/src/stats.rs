@@ -1,0 +1,98 @@
+//! What a connection has done so far.
+
+use std::time::{Duration, Instant};
+
+use crate::protocol::Counters;
+
+/// What a connection has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Bytes of the program that went out, with the lengths of gathered messages.
+    pub bytes_sent: u64,
+    /// Bytes for the program that came in, with the lengths of gathered messages.
+    pub bytes_received: u64,
+    /// Frames that went out.
+    pub frames_sent: u64,
+    /// Frames that came in.
+    pub frames_received: u64,
+    /// Frames among those that went out which only told the peer that it may send more.
+    pub credits_sent: u64,
+    /// RDMA READs that were posted.
+    pub reads: u64,
+    /// How often a driver asked the system, or rang a device's doorbell, to move something.
+    pub posts: u64,
+    /// How often the connection slept.
+    pub sleeps: u64,
+    /// How often there was no block of the pool for it.
+    pub pool_empty: u64,
+}
+
+impl Stats {
+    pub(crate) fn count(counters: Counters, posts: u64, sleeps: u64, pool_empty: u64) -> Self {
+        Self {
+            bytes_sent: counters.bytes_sent,
+            bytes_received: counters.bytes_received + counters.bytes_read,
+            frames_sent: counters.frames_sent,
+            frames_received: counters.frames_received,
+            credits_sent: counters.credits_sent,
+            reads: counters.reads,
+            posts,
+            sleeps,
+            pool_empty,
+        }
+    }
+
+    /// What came since.
+    fn since(self, earlier: Self) -> Self {
+        Self {
+            bytes_sent: self.bytes_sent - earlier.bytes_sent,
+            bytes_received: self.bytes_received - earlier.bytes_received,
+            frames_sent: self.frames_sent - earlier.frames_sent,
+            frames_received: self.frames_received - earlier.frames_received,
+            credits_sent: self.credits_sent - earlier.credits_sent,
+            reads: self.reads - earlier.reads,
+            posts: self.posts - earlier.posts,
+            sleeps: self.sleeps - earlier.sleeps,
+            pool_empty: self.pool_empty - earlier.pool_empty,
+        }
+    }
+}
+
+/// Tells the trace now and then what a connection does. Nothing wakes up for it: an idle connection says nothing.
+#[derive(Debug)]
+pub(crate) struct Summary {
+    every: Option<Duration>,
+    due: Option<Instant>,
+    told: Stats,
+}
+
+impl Summary {
+    pub(crate) fn new(every: Option<Duration>) -> Self {
+        Self { every, due: None, told: Stats::default() }
+    }
+
+    /// Whether it is time to tell.
+    pub(crate) fn is_due(&mut self, now: Instant) -> bool {
+        let Some(every) = self.every else { return false };
+        let due = *self.due.get_or_insert_with(|| now + every);
+        now >= due
+    }
+
+    pub(crate) fn tell(&mut self, now: Instant, stats: Stats, connection: &impl std::fmt::Display) {
+        let news = stats.since(self.told);
+        (self.told, self.due) = (stats, self.every.map(|every| now + every));
+        tracing::debug!(
+            %connection,
+            sent = news.bytes_sent,
+            received = news.bytes_received,
+            frames_sent = news.frames_sent,
+            frames_received = news.frames_received,
+            posts = news.posts,
+            sleeps = news.sleeps,
+            pool_empty = news.pool_empty,
+            "in the last {:?}",
+            self.every.unwrap_or_default(),
+        );
+    }
+}

@@ -1,0 +1,303 @@
+//! HELLO: who one is, and what one can do.
+
+use super::WireError;
+use super::endpoint::Endpoint;
+use super::limits::Limits;
+use super::preamble::{self, PREAMBLE, Writer};
+use super::reader::{Reader, shortened, text};
+use super::tlv::{self, MAX_USER_DATA, Tlvs};
+use crate::handshake::{Cause, Unavailable};
+
+/// Length of the fixed part without the preamble.
+///
+/// ```text
+/// 16 features u64 | 24 connection u64 | 32 generation u32 | 36 role u8 | 37 kind u8 | 38 policy u8 | 39 0 u8
+/// 40 slot_size u32 | 44 rx_slots u32 | 48 eager_max u32 | 52 max_rts u16 | 54 rd_atomic in u8 | 55 out u8 | 56 max_msg u64 | 64 TLVs
+/// ```
+const FIXED: usize = 48;
+
+/// Which side of a connection one is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Role {
+    /// It has connected.
+    Client,
+    /// It has accepted.
+    Server,
+}
+
+/// What a connection carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Bytes, without boundaries.
+    Stream,
+    /// Messages, whose boundaries are kept.
+    SeqPacket,
+}
+
+/// Whether a connection may, must or must not use RDMA.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Policy {
+    /// RDMA where both sides have it and it works, else TCP.
+    #[default]
+    Auto,
+    /// RDMA, or no connection.
+    RequireRdma,
+    /// TCP, whatever there is.
+    TcpOnly,
+}
+
+/// What one side can do beyond what all can: a set of bits, of which both sides use what both know.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Features(pub(crate) u64);
+
+impl Features {
+    /// Long messages by RDMA READ of the receiver.
+    pub(crate) const READ: Self = Self(1 << 0);
+    /// Several short messages in one frame.
+    pub(crate) const COALESCE: Self = Self(1 << 1);
+    /// This side's receives come from a queue that connections share.
+    pub(crate) const SHARED_RECEIVE: Self = Self(1 << 2);
+    // 3 one-sided operations, 4 authentication, 5 several paths, 6 channels, 7 resuming: reserved.
+
+    /// All that this version knows.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) const KNOWN: Self = Self(Self::READ.0 | Self::COALESCE.0 | Self::SHARED_RECEIVE.0);
+
+    pub(crate) fn and(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
+    pub(crate) fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
+    pub(crate) fn with(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    pub(crate) fn has(self, other: Self) -> bool {
+        self.and(other) == other
+    }
+}
+
+// Frozen.
+const _: () = {
+    assert!(FIXED + PREAMBLE == 64);
+    assert!(Features::READ.0 == 1 && Features::COALESCE.0 == 2 && Features::SHARED_RECEIVE.0 == 4);
+    assert!(Role::Client.number() == 1 && Role::Server.number() == 2);
+    assert!(Kind::Stream.number() == 1 && Kind::SeqPacket.number() == 2);
+    assert!(Policy::Auto.number() == 0 && Policy::RequireRdma.number() == 1 && Policy::TcpOnly.number() == 2);
+};
+
+/// HELLO.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Hello {
+    /// The sender's minor version.
+    pub(crate) minor: u8,
+    /// What the sender can do.
+    pub(crate) features: Features,
+    /// The connection: a random number of the client's, which the server repeats.
+    pub(crate) conn_id: u64,
+    /// The attempt at this connection, which the server repeats too.
+    pub(crate) generation: u32,
+    /// Which side the sender is.
+    pub(crate) role: Role,
+    /// What it wants to carry.
+    pub(crate) kind: Kind,
+    /// What it wants of RDMA.
+    pub(crate) policy: Policy,
+    /// What it can take.
+    pub(crate) limits: Limits,
+    /// Its queue pair, or why it has none.
+    pub(crate) path: Result<Endpoint, Unavailable>,
+    /// What its program wants the peer to know.
+    pub(crate) user_data: Vec<u8>,
+}
+
+impl Hello {
+    /// The message in bytes.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        self.encode_with(&[], &[])
+    }
+
+    /// As a newer minor version would send it: with more in its fixed part, and with other TLVs.
+    pub(super) fn encode_with(&self, more_fixed: &[u8], more_tlvs: &[(u16, &[u8])]) -> Vec<u8> {
+        let mut writer = Writer::new(preamble::HELLO, self.minor);
+        writer
+            .put(&self.features.0.to_le_bytes())
+            .put(&self.conn_id.to_le_bytes())
+            .put(&self.generation.to_le_bytes())
+            .put(&[self.role.number(), self.kind.number(), self.policy.number(), 0]);
+        self.limits.put(&mut writer);
+        writer.put(more_fixed).end_of_fixed();
+        for (kind, value) in more_tlvs {
+            tlv::put(&mut writer, *kind, value);
+        }
+        match &self.path {
+            Ok(endpoint) => endpoint.put(&mut writer),
+            Err(why) => {
+                let mut value = why.cause.code().to_le_bytes().to_vec();
+                value.extend_from_slice(shortened(&why.detail).as_bytes());
+                tlv::put(&mut writer, tlv::UNAVAILABLE, &value);
+            }
+        }
+        if !self.user_data.is_empty() {
+            assert!(self.user_data.len() <= MAX_USER_DATA, "checked where it is configured");
+            tlv::put(&mut writer, tlv::USER_DATA, &self.user_data);
+        }
+        writer.finish()
+    }
+
+    pub(super) fn decode(minor: u8, body: &[u8], fixed: usize) -> Result<Self, WireError> {
+        let (head, tlvs) = body.split_at_checked(fixed).ok_or(WireError::Short("HELLO"))?;
+        let mut reader = Reader::new(head, "HELLO");
+        let features = Features(reader.u64()?);
+        let (conn_id, generation) = (reader.u64()?, reader.u32()?);
+        let role = Role::from_number(reader.u8()?)?;
+        let kind = Kind::from_number(reader.u8()?)?;
+        let policy = Policy::from_number(reader.u8()?)?;
+        reader.u8()?;
+        let limits = Limits::decode(&mut reader)?;
+        let options = Options::decode(tlvs)?;
+        let path = options.path();
+        let user_data = options.user_data.unwrap_or_default();
+        Ok(Self {
+            minor,
+            features,
+            conn_id,
+            generation,
+            role,
+            kind,
+            policy,
+            limits,
+            path,
+            user_data: user_data.to_vec(),
+        })
+    }
+}
+
+/// The TLVs of a HELLO.
+#[derive(Default)]
+struct Options<'a> {
+    endpoint: Option<Endpoint>,
+    unavailable: Option<Unavailable>,
+    user_data: Option<&'a [u8]>,
+}
+
+impl<'a> Options<'a> {
+    fn decode(list: &'a [u8]) -> Result<Self, WireError> {
+        let mut options = Self::default();
+        for entry in Tlvs::new(list) {
+            match entry? {
+                (tlv::ENDPOINT, value) => {
+                    once(&mut options.endpoint, Endpoint::decode(value)?, "endpoint")?;
+                }
+                (tlv::UNAVAILABLE, value) => {
+                    once(&mut options.unavailable, unavailable(value)?, "reason for having no endpoint")?;
+                }
+                (tlv::USER_DATA, value) if value.len() > MAX_USER_DATA => {
+                    return Err(WireError::Value {
+                        field: "length of the user data",
+                        value: value.len() as u64,
+                        bound: "at most 1024",
+                    });
+                }
+                (tlv::USER_DATA, value) => once(&mut options.user_data, value, "user data")?,
+                // Of a newer version, or reserved.
+                _ => {}
+            }
+        }
+        Ok(options)
+    }
+
+    fn path(&self) -> Result<Endpoint, Unavailable> {
+        self.endpoint.ok_or_else(|| {
+            self.unavailable
+                .clone()
+                .unwrap_or(Unavailable { cause: Cause::Unknown(0), detail: String::new() })
+        })
+    }
+}
+
+fn once<T>(place: &mut Option<T>, value: T, what: &'static str) -> Result<(), WireError> {
+    match place.replace(value) {
+        None => Ok(()),
+        Some(_) => Err(WireError::Twice(what)),
+    }
+}
+
+fn unavailable(value: &[u8]) -> Result<Unavailable, WireError> {
+    let mut reader = Reader::new(value, "reason for having no endpoint");
+    let cause = Cause::from_code(reader.u16()?);
+    Ok(Unavailable { cause, detail: text(reader.rest()) })
+}
+
+impl Role {
+    pub(super) const fn number(self) -> u8 {
+        match self {
+            Self::Client => 1,
+            Self::Server => 2,
+        }
+    }
+
+    pub(super) fn from_number(number: u8) -> Result<Self, WireError> {
+        match number {
+            1 => Ok(Self::Client),
+            2 => Ok(Self::Server),
+            _ => Err(WireError::Value {
+                field: "role",
+                value: number.into(),
+                bound: "1 (client) or 2 (server)",
+            }),
+        }
+    }
+}
+
+impl Kind {
+    const fn number(self) -> u8 {
+        match self {
+            Self::Stream => 1,
+            Self::SeqPacket => 2,
+        }
+    }
+
+    fn from_number(number: u8) -> Result<Self, WireError> {
+        match number {
+            1 => Ok(Self::Stream),
+            2 => Ok(Self::SeqPacket),
+            _ => Err(WireError::Value {
+                field: "kind",
+                value: number.into(),
+                bound: "1 (Stream) or 2 (SeqPacket)",
+            }),
+        }
+    }
+}
+
+impl std::fmt::Display for Kind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Stream => "bytes (Stream)",
+            Self::SeqPacket => "messages (SeqPacket)",
+        })
+    }
+}
+
+impl Policy {
+    const fn number(self) -> u8 {
+        match self {
+            Self::Auto => 0,
+            Self::RequireRdma => 1,
+            Self::TcpOnly => 2,
+        }
+    }
+
+    fn from_number(number: u8) -> Result<Self, WireError> {
+        match number {
+            0 => Ok(Self::Auto),
+            1 => Ok(Self::RequireRdma),
+            2 => Ok(Self::TcpOnly),
+            _ => Err(WireError::Value { field: "policy", value: number.into(), bound: "0, 1 or 2" }),
+        }
+    }
+}

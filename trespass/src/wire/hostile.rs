@@ -1,0 +1,98 @@
+//! One message of the handshake, of any bytes.
+//!
+//! What must hold: it is refused, or read; what is read is written so that it is read as the same again; and reading keeps no more
+//! than the message had.
+//!
+//! The input is the message; its checksum is set right, since no fuzzer guesses that.
+
+use super::preamble::checksum;
+use super::{Hello, MAX_MESSAGE, Message, PREAMBLE, Ready};
+
+/// Runs one input. Panics if something is amiss.
+#[cfg(fuzzing)]
+pub fn hostile_message(data: &[u8]) {
+    run(data);
+}
+
+fn run(data: &[u8]) {
+    let _ = Message::decode(data);
+    if data.len() < PREAMBLE || data.len() > MAX_MESSAGE {
+        return;
+    }
+    let mut bytes = data.to_vec();
+    let len = bytes.len() as u32;
+    bytes[8..12].copy_from_slice(&len.to_le_bytes());
+    let crc = checksum(&bytes);
+    bytes[12..PREAMBLE].copy_from_slice(&crc.to_le_bytes());
+    let Ok(message) = Message::decode(&bytes) else { return };
+    let again = match &message {
+        Message::Hello(hello) => {
+            assert!(hello.user_data.len() <= bytes.len());
+            hello.encode()
+        }
+        Message::Reject(reject) => reject.encode(),
+        Message::Ready(ready) => ready.encode(),
+        Message::Probe(probe) => probe.encode().to_vec(),
+    };
+    let again = Message::decode(&again).expect("what is written can be read");
+    assert_eq!(without_words(again), without_words(message));
+}
+
+/// Words that were cut off in the midst of a character lose a few bytes more when they are written again.
+fn without_words(mut message: Message) -> Message {
+    match &mut message {
+        Message::Hello(Hello { path: Err(why), .. }) | Message::Ready(Ready { verdict: Err(why), .. }) => {
+            why.detail.clear();
+        }
+        Message::Reject(reject) => reject.text.clear(),
+        _ => {}
+    }
+    message
+}
+
+#[cfg(test)]
+mod tests {
+    use rand_chacha::ChaCha8Rng;
+    use rand_chacha::rand_core::{Rng, SeedableRng};
+
+    use super::super::golden;
+    use super::*;
+
+    /// Whatever is found lies in the corpus from then on.
+    #[test]
+    fn what_fuzzing_found_stays_found() {
+        let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/fuzz/corpus/messages");
+        let mut count = 0;
+        for entry in std::fs::read_dir(corpus).expect("the corpus is committed") {
+            run(&std::fs::read(entry.expect("an entry").path()).expect("a file"));
+            count += 1;
+        }
+        assert!(count >= 4, "{count} inputs");
+    }
+
+    #[test]
+    fn changed_messages_do_no_harm() {
+        let mut rng = ChaCha8Rng::seed_from_u64(8);
+        let messages: Vec<_> = golden::one_of_each().into_iter().map(|(_, bytes)| bytes).collect();
+        for _ in 0..50_000 {
+            let mut data = messages[rng.next_u32() as usize % messages.len()].clone();
+            for _ in 0..rng.next_u32() % 4 {
+                let at = rng.next_u32() as usize % data.len();
+                data[at] = rng.next_u32() as u8;
+            }
+            data.truncate(data.len() - (rng.next_u32() as usize % 40).saturating_sub(30));
+            run(&data);
+        }
+    }
+
+    /// Renews the corpus's beginnings: `cargo test -p trespass write_the_corpus -- --ignored`.
+    #[test]
+    #[ignore = "writes files"]
+    fn write_the_corpus() {
+        let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/fuzz/corpus/messages");
+        std::fs::create_dir_all(corpus).expect("a directory");
+        for (name, bytes) in golden::one_of_each() {
+            std::fs::write(format!("{corpus}/{name}"), bytes).expect("written");
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! What both sides say to each other before the first frame: the messages of the handshake, in bytes.
+//!
+//! Every message begins with the same 16 bytes, which no version ever changes ([`Preamble`]), so that peers of any two versions can
+//! at least tell each other why they do not understand one another ([`Reject`]):
+//!
+//! ```text
+//!  0  magic        "TRSP"
+//!  4  type         u8    HELLO 1, REJECT 2, READY 3, PROBE 4
+//!  5  major        u8
+//!  6  minor        u8
+//!  7  header       u8    length of the fixed part in units of 8 bytes, these 16 included
+//!  8  total        u32   length of the whole message, at most 4096
+//! 12  crc          u32   CRC-32 of the whole message but these four bytes
+//! ```
+//!
+//! All numbers are little endian. A newer minor version may append to the fixed part, to a TLV's value and to the list of TLVs; an
+//! older one skips what it does not know. Everything that is foreign is checked before it is used, and nothing is allocated for a
+//! message that claims to be longer than [`MAX_MESSAGE`].
+
+mod control;
+mod endpoint;
+mod hello;
+mod limits;
+mod preamble;
+mod reader;
+mod tlv;
+
+#[cfg(test)]
+mod golden;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod hostile;
+#[cfg(test)]
+pub(crate) mod properties;
+
+pub(crate) use control::{Probe, Ready, Reject};
+pub(crate) use endpoint::{Endpoint, LinkLayer, device_hash};
+pub(crate) use hello::{Features, Hello, Role};
+pub(crate) use limits::Limits;
+pub(crate) use preamble::{MAJOR, MAX_MESSAGE, MINOR, PREAMBLE, Preamble};
+pub(crate) use tlv::MAX_USER_DATA;
+
+#[cfg(any(test, fuzzing))]
+pub(crate) use preamble::checksum;
+
+pub use control::RejectReason;
+pub use hello::{Kind, Policy};
+
+/// A message of the handshake.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Message {
+    /// Who one is, and what one can do.
+    Hello(Hello),
+    /// Why there will be no connection.
+    Reject(Reject),
+    /// Whether one's own half of the data path works.
+    Ready(Ready),
+    /// What goes over the data path to prove it.
+    Probe(Probe),
+}
+
+impl Message {
+    /// Reads a whole message, of which nothing is known.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, WireError> {
+        let (preamble, body) = Preamble::open(bytes)?;
+        let fixed = preamble.header_len() - PREAMBLE;
+        match preamble.kind() {
+            preamble::REJECT => Reject::decode(body, fixed).map(Self::Reject),
+            _ if preamble.major() != MAJOR => {
+                Err(WireError::Version { major: preamble.major(), minor: preamble.minor() })
+            }
+            preamble::HELLO => Hello::decode(preamble.minor(), body, fixed).map(Self::Hello),
+            preamble::READY => Ready::decode(body, fixed).map(Self::Ready),
+            preamble::PROBE => Probe::decode(body, fixed).map(Self::Probe),
+            unknown => Err(WireError::Type(unknown)),
+        }
+    }
+}
+
+/// What is wrong with a message of the handshake.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WireError {
+    /// The peer speaks another protocol.
+    #[error(
+        "the peer does not speak this protocol: it began with {0:02x?} instead of \"TRSP\"; is that the right port?"
+    )]
+    Magic([u8; 4]),
+    /// The message is longer or shorter than any can be.
+    #[error("a message of {total} bytes with {header} fixed ones is impossible; at most 4096 are allowed")]
+    Length {
+        /// What the message says of its whole length.
+        total: u32,
+        /// What it says of the length of its fixed part.
+        header: u32,
+    },
+    /// The checksum is another one.
+    #[error("the checksum of a message is {found:#010x}, and its bytes give {computed:#010x}")]
+    Checksum {
+        /// What the message says.
+        found: u32,
+        /// What its bytes give.
+        computed: u32,
+    },
+    /// The peer is of another major version.
+    #[error(
+        "the peer speaks version {major}.{minor} of the protocol, and this side {MAJOR}.{MINOR}; update the older one"
+    )]
+    Version {
+        /// Its major version.
+        major: u8,
+        /// Its minor version.
+        minor: u8,
+    },
+    /// A message of no known type.
+    #[error("messages of type {0} do not exist")]
+    Type(u8),
+    /// The message ends before what must be there.
+    #[error("a message ends in the midst of its {0}")]
+    Short(&'static str),
+    /// Something is there twice that is there at most once.
+    #[error("a message has its {0} twice")]
+    Twice(&'static str),
+    /// A field has a value that it must not have.
+    #[error("{field} = {value} in the peer's message must be {bound}")]
+    Value {
+        /// The field.
+        field: &'static str,
+        /// What is there.
+        value: u64,
+        /// What may be there.
+        bound: &'static str,
+    },
+    /// The message is none that may come now.
+    #[error("{0} came where it must not")]
+    Unexpected(&'static str),
+}

@@ -1,0 +1,51 @@
+//! The list at the end of HELLO: `type u16 | length u16 | value`, filled up with zeros to a multiple of 8 bytes.
+
+use super::WireError;
+use super::preamble::Writer;
+use super::reader::Reader;
+
+/// How a queue pair is reached: [`Endpoint`](super::Endpoint).
+pub(super) const ENDPOINT: u16 = 1;
+/// Why there is no endpoint: a cause (u16), and words.
+pub(super) const UNAVAILABLE: u16 = 2;
+/// What the program wants its peer to know.
+pub(super) const USER_DATA: u16 = 3;
+/// Reserved for authentication; never sent.
+pub(super) const AUTH: u16 = 4;
+
+/// The most that a program may send along with HELLO.
+pub(crate) const MAX_USER_DATA: usize = 1024;
+
+// Frozen, like the types of the messages.
+const _: () = assert!(ENDPOINT == 1 && UNAVAILABLE == 2 && USER_DATA == 3 && AUTH == 4);
+
+/// Appends an entry.
+pub(super) fn put(writer: &mut Writer, kind: u16, value: &[u8]) {
+    let len = u16::try_from(value.len()).expect("values are bounded far below 64 KiB");
+    writer.put(&kind.to_le_bytes()).put(&len.to_le_bytes()).put(value).pad();
+}
+
+/// The entries of a list.
+pub(super) struct Tlvs<'a>(Reader<'a>);
+
+impl<'a> Tlvs<'a> {
+    pub(super) fn new(bytes: &'a [u8]) -> Self {
+        Self(Reader::new(bytes, "list of options"))
+    }
+
+    fn entry(&mut self) -> Result<(u16, &'a [u8]), WireError> {
+        let kind = self.0.u16()?;
+        let len = usize::from(self.0.u16()?);
+        let value = self.0.slice(len)?;
+        self.0.slice((4 + len).next_multiple_of(8) - (4 + len))?;
+        Ok((kind, value))
+    }
+}
+
+impl<'a> Iterator for Tlvs<'a> {
+    type Item = Result<(u16, &'a [u8]), WireError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        (!self.0.is_empty()).then(|| self.entry())
+    }
+}

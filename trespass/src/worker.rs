@@ -1,0 +1,882 @@
+//! Many connections on one thread.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::fmt;
+use std::io::{self, ErrorKind, IoSlice};
+use std::net::{Shutdown, SocketAddr, ToSocketAddrs};
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use mio::net::TcpListener;
+use mio::{Interest, Token};
+
+use crate::arrivals::Arrival;
+use crate::buffers::{self, Completion, Part, RecvBuf, SendRefused, Ticket};
+use crate::builder::Config;
+use crate::connect::pool_of;
+use crate::handshake::{FallbackReason, Transport};
+use crate::lane::{Lane, Refused};
+use crate::pool::{Block, Pool};
+use crate::readiness::{Bell, Lamp, Readiness, Until};
+use crate::seq_packet::SeqPacket;
+use crate::stats::Stats;
+use crate::stream::Stream;
+use crate::wire::Kind;
+
+/// Handshakes that may be under way at a time.
+const ARRIVALS: usize = 1024;
+
+/// Events of the system that are taken at a time.
+const REPORTS: usize = 256;
+
+/// Names something of a worker: a connection, or a listener. Keys of what is gone are never used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key {
+    index: u32,
+    generation: u32,
+}
+
+/// What a worker has to tell.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Event {
+    /// A client has come.
+    Accepted {
+        /// Where.
+        listener: Key,
+        /// The connection.
+        key: Key,
+        /// Whose it is.
+        peer: SocketAddr,
+    },
+    /// A connection of the worker's own has come about.
+    Connected {
+        /// Which.
+        key: Key,
+    },
+    /// A connection of the worker's own has not come about, or a listener cannot accept. The key of the connection is no more.
+    Failed {
+        /// Which.
+        key: Key,
+        /// Why.
+        error: io::Error,
+    },
+    /// Calls would find something. It is told at every [`poll`](Worker::poll) until they have.
+    Ready {
+        /// Of which connection.
+        key: Key,
+        /// Which calls.
+        readiness: Readiness,
+    },
+    /// A block that was lent comes back.
+    Completed {
+        /// Of which connection.
+        key: Key,
+        /// The block.
+        completion: Completion,
+    },
+}
+
+/// Many connections on one thread, which share what can be shared: what is waited for, and the pool.
+///
+/// A worker does everything in [`poll`](Self::poll): it sends what calls have left since, takes in what has arrived, goes on with
+/// handshakes, and says what has become of it. Its other calls never wait, and cost no system call: what they send goes with the
+/// next poll.
+///
+/// ```
+/// use trespass::{Builder, Event, Kind, Worker};
+///
+/// // Echoes messages until the first client is gone.
+/// fn serve(worker: &mut Worker) -> std::io::Result<()> {
+///     let (mut events, mut message) = (Vec::new(), vec![0; 4096]);
+///     loop {
+///         worker.poll(&mut events, None)?;
+///         for event in events.drain(..) {
+///             let Event::Ready { key, readiness } = event else { continue };
+///             while readiness.readable {
+///                 match worker.recv(key, &mut message) {
+///                     Ok(len) => worker.send(key, &message[..len])?,
+///                     Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
+///                     Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(worker.close(key)),
+///                     Err(error) => return Err(error),
+///                 }
+///             }
+///         }
+///     }
+/// }
+///
+/// # fn main() -> std::io::Result<()> {
+/// let mut worker = Worker::new(&Builder::new().build()?)?;
+/// let listener = worker.listen("127.0.0.1:0", Kind::SeqPacket)?;
+/// let addr = worker.local_addr(listener)?;
+/// let client = std::thread::spawn(move || -> std::io::Result<Vec<u8>> {
+///     let mut echo = trespass::SeqPacket::connect(addr)?;
+///     echo.send(b"hello")?;
+///     let mut answer = vec![0; 100];
+///     let len = echo.recv(&mut answer)?;
+///     Ok(answer[..len].to_vec())
+/// });
+/// serve(&mut worker)?;
+/// assert_eq!(client.join().unwrap()?, b"hello");
+/// # Ok(())
+/// # }
+/// ```
+pub struct Worker {
+    bell: Bell,
+    config: Config,
+    pool: Pool,
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    arrivals: usize,
+    /// Connections that calls or the system have done something to, to be given a turn.
+    dirty: Vec<u32>,
+    /// Connections that calls would find something of when it was last looked.
+    hot: Vec<u32>,
+    /// Connections that wait for memory, or for the program to give some back: the bell rings for it.
+    hungry: Vec<u32>,
+    timers: BinaryHeap<Reverse<(Instant, Key)>>,
+    told: VecDeque<Event>,
+}
+
+struct Slot {
+    generation: u32,
+    what: What,
+    dirty: bool,
+    hot: bool,
+    hungry: bool,
+}
+
+enum What {
+    Nothing,
+    Listening {
+        socket: TcpListener,
+        kind: Kind,
+        may_accept: bool,
+    },
+    Arriving {
+        arrival: Box<Arrival>,
+        listener: Option<Key>,
+    },
+    Open {
+        lane: Box<Lane>,
+        lamp: Lamp,
+    },
+    /// The program has closed it; what was written still has to go.
+    Closing {
+        lane: Box<Lane>,
+        until: Instant,
+    },
+}
+
+impl Worker {
+    /// A worker without connections.
+    ///
+    /// # Errors
+    ///
+    /// The system has no descriptors, or no memory for the pool.
+    pub fn new(config: &Config) -> io::Result<Self> {
+        Ok(Self {
+            bell: Bell::new(REPORTS)?,
+            pool: pool_of(config)?,
+            config: config.clone(),
+            slots: Vec::new(),
+            free: Vec::new(),
+            arrivals: 0,
+            dirty: Vec::new(),
+            hot: Vec::new(),
+            hungry: Vec::new(),
+            timers: BinaryHeap::new(),
+            told: VecDeque::new(),
+        })
+    }
+
+    // What there is.
+
+    /// Listens. Who comes is told by [`Event::Accepted`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Config::bind`].
+    pub fn listen(&mut self, addr: impl ToSocketAddrs, kind: Kind) -> io::Result<Key> {
+        let mut socket = TcpListener::from_std(self.config.listen(addr)?);
+        let key = self.vacancy();
+        self.bell.registry().register(&mut socket, token(key.index), Interest::READABLE)?;
+        self.slot(key.index).what = What::Listening { socket, kind, may_accept: true };
+        self.soil(key.index);
+        Ok(key)
+    }
+
+    /// Connects with the first of the addresses. What comes of it is told by [`Event::Connected`] or [`Event::Failed`].
+    ///
+    /// # Errors
+    ///
+    /// The address names no host, or there is no socket for it.
+    pub fn connect(&mut self, addr: impl ToSocketAddrs, kind: Kind) -> io::Result<Key> {
+        let address = addr.to_socket_addrs()?.next();
+        let address =
+            address.ok_or_else(|| io::Error::new(ErrorKind::InvalidInput, "the address names no host"))?;
+        let arrival = Arrival::connecting(address, kind)?;
+        self.arrive(arrival, None)
+    }
+
+    /// Takes over a stream.
+    ///
+    /// # Errors
+    ///
+    /// The system cannot wait for it here; it is closed then.
+    pub fn add(&mut self, stream: Stream) -> io::Result<Key> {
+        let lane = stream.0.into_lane()?;
+        self.open(lane)
+    }
+
+    /// Takes over a connection for messages.
+    ///
+    /// # Errors
+    ///
+    /// The system cannot wait for it here; it is closed then.
+    pub fn add_seq_packet(&mut self, packets: SeqPacket) -> io::Result<Key> {
+        let lane = packets.0.into_lane()?;
+        self.open(lane)
+    }
+
+    /// Closes a connection, or a listener: the key is no more. What was written still goes out, with the next polls; after the linger
+    /// time the connection is reset.
+    pub fn close(&mut self, key: Key) {
+        if !self.has(key) {
+            return;
+        }
+        let slot = self.slot(key.index);
+        // Else the calls that still have the key would go on.
+        slot.generation = slot.generation.wrapping_add(1);
+        match std::mem::replace(&mut slot.what, What::Nothing) {
+            What::Open { mut lane, .. } => {
+                lane.close();
+                let until = Instant::now() + lane.linger();
+                let generation = slot.generation;
+                slot.what = What::Closing { lane, until };
+                self.timers.push(Reverse((until, Key { index: key.index, generation })));
+                self.soil(key.index);
+            }
+            other => {
+                slot.what = other;
+                self.remove(key.index);
+            }
+        }
+    }
+
+    /// Where a listener listens, or this side's end of a connection is.
+    ///
+    /// # Errors
+    ///
+    /// There is no such key, or no connection yet.
+    pub fn local_addr(&self, key: Key) -> io::Result<SocketAddr> {
+        match self.what(key)? {
+            What::Listening { socket, .. } => socket.local_addr(),
+            _ => Ok(self.lane(key)?.about.local),
+        }
+    }
+
+    /// Where the peer's end of a connection is.
+    ///
+    /// # Errors
+    ///
+    /// There is no such connection.
+    pub fn peer_addr(&self, key: Key) -> io::Result<SocketAddr> {
+        Ok(self.lane(key)?.about.peer)
+    }
+
+    /// What carries a connection.
+    ///
+    /// # Errors
+    ///
+    /// There is no such connection.
+    pub fn transport(&self, key: Key) -> io::Result<Transport> {
+        Ok(self.lane(key)?.about.transport())
+    }
+
+    /// Why it is not RDMA that carries a connection, if it is not.
+    ///
+    /// # Errors
+    ///
+    /// There is no such connection.
+    pub fn fallback_reason(&self, key: Key) -> io::Result<Option<&FallbackReason>> {
+        Ok(self.lane(key)?.about.fallback.as_ref())
+    }
+
+    /// What a connection has done so far.
+    ///
+    /// # Errors
+    ///
+    /// There is no such connection.
+    pub fn stats(&self, key: Key) -> io::Result<Stats> {
+        Ok(self.lane(key)?.stats())
+    }
+
+    /// The pool of the worker's connections.
+    #[must_use]
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    // What is done with it.
+
+    /// As [`Stream`]'s `read`, without waiting.
+    ///
+    /// # Errors
+    ///
+    /// As `read`, and [`NotConnected`](ErrorKind::NotConnected): there is no such connection.
+    pub fn read(&mut self, key: Key, buffer: &mut [u8]) -> io::Result<usize> {
+        self.take(key, |lane| lane.read(buffer))
+    }
+
+    /// As [`Stream`]'s `write`, without waiting.
+    ///
+    /// # Errors
+    ///
+    /// As `write`, and [`NotConnected`](ErrorKind::NotConnected): there is no such connection.
+    pub fn write(&mut self, key: Key, bytes: &[u8]) -> io::Result<usize> {
+        self.write_vectored(key, &[IoSlice::new(bytes)])
+    }
+
+    /// As [`Stream`]'s `write_vectored`, without waiting.
+    ///
+    /// # Errors
+    ///
+    /// As [`write`](Self::write).
+    pub fn write_vectored(&mut self, key: Key, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.give(key, |lane| lane.write(slices))
+    }
+
+    /// As [`SeqPacket::send`], without waiting.
+    ///
+    /// # Errors
+    ///
+    /// As it, and [`NotConnected`](ErrorKind::NotConnected): there is no such connection.
+    pub fn send(&mut self, key: Key, message: &[u8]) -> io::Result<()> {
+        self.send_vectored(key, &[IoSlice::new(message)])
+    }
+
+    /// As [`SeqPacket::send_vectored`], without waiting.
+    ///
+    /// # Errors
+    ///
+    /// As [`send`](Self::send).
+    pub fn send_vectored(&mut self, key: Key, slices: &[IoSlice<'_>]) -> io::Result<()> {
+        self.give(key, |lane| lane.send(slices))
+    }
+
+    /// As [`SeqPacket::send_part`], without waiting.
+    ///
+    /// # Errors
+    ///
+    /// As [`send`](Self::send).
+    pub fn send_part(&mut self, key: Key, total: u64, part: &[u8]) -> io::Result<usize> {
+        self.give(key, |lane| lane.send_part(total, &[IoSlice::new(part)]))
+    }
+
+    /// As [`SeqPacket::recv`], without waiting.
+    ///
+    /// # Errors
+    ///
+    /// As it, and [`NotConnected`](ErrorKind::NotConnected): there is no such connection.
+    pub fn recv(&mut self, key: Key, buffer: &mut [u8]) -> io::Result<usize> {
+        self.take(key, |lane| lane.recv(buffer))
+    }
+
+    /// As [`SeqPacket::recv_part`], without waiting.
+    ///
+    /// # Errors
+    ///
+    /// As [`recv`](Self::recv).
+    pub fn recv_part(&mut self, key: Key, buffer: &mut [u8]) -> io::Result<Part> {
+        self.take(key, |lane| lane.recv_part(buffer))
+    }
+
+    /// Takes a message, or what lies in one block of a stream, without a copy and without waiting.
+    ///
+    /// # Errors
+    ///
+    /// As [`recv`](Self::recv), or [`read`](Self::read).
+    pub fn recv_buf(&mut self, key: Key) -> io::Result<RecvBuf> {
+        self.take(key, |lane| match lane.about.kind {
+            Kind::Stream => lane.recv_chunk(),
+            Kind::SeqPacket => lane.recv_buf(),
+        })
+    }
+
+    /// A block of the worker's pool, of at least so many bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`WouldBlock`](ErrorKind::WouldBlock): the pool has none now. [`InvalidInput`](ErrorKind::InvalidInput): no block is that
+    /// large.
+    pub fn buffer(&self, len: usize) -> io::Result<Block> {
+        buffers::take(&self.pool, len)
+    }
+
+    /// Sends the first `len` bytes of a block without a copy. It comes back by [`Event::Completed`].
+    ///
+    /// # Errors
+    ///
+    /// As [`send`](Self::send); the block comes back with the error.
+    pub fn send_buf(&mut self, key: Key, block: Block, len: usize) -> Result<Ticket, SendRefused> {
+        let mut block = Some(block);
+        let taken = self.give(key, |lane| lane.send_block(&mut block, len));
+        match (taken, block) {
+            (Ok(ticket), _) => Ok(ticket),
+            (Err(error), Some(block)) => Err(SendRefused { error, block }),
+            (Err(error), None) => unreachable!("a block that was taken was refused: {error}"),
+        }
+    }
+
+    /// As [`Stream::shutdown`].
+    ///
+    /// # Errors
+    ///
+    /// There is no such connection.
+    pub fn shutdown(&mut self, key: Key, how: Shutdown) -> io::Result<()> {
+        let (lane, _) = self.member(key)?;
+        if matches!(how, Shutdown::Write | Shutdown::Both) {
+            lane.connection.shutdown_write();
+        }
+        if matches!(how, Shutdown::Read | Shutdown::Both) {
+            lane.connection.shutdown_read();
+        }
+        self.soil(key.index);
+        Ok(())
+    }
+
+    /// What of a connection is to be told. At first it is both.
+    ///
+    /// # Errors
+    ///
+    /// There is no such connection.
+    pub fn set_interest(&mut self, key: Key, interest: Readiness) -> io::Result<()> {
+        self.member(key)?.1.set_interest(interest);
+        self.heat(key.index);
+        Ok(())
+    }
+
+    /// Does all there is to do, waits for more if there is nothing to tell, at most so long (`None` is for ever), and appends what there
+    /// is to tell to `events`.
+    ///
+    /// # Errors
+    ///
+    /// The system cannot wait.
+    pub fn poll(&mut self, events: &mut Vec<Event>, timeout: Option<Duration>) -> io::Result<()> {
+        let patience = Until::from(timeout.and_then(|timeout| Instant::now().checked_add(timeout)));
+        loop {
+            self.work();
+            let before = events.len();
+            self.tell(events);
+            let has_news = events.len() > before;
+            let until = if has_news || !self.dirty.is_empty() { Until::Now } else { self.until(patience) };
+            self.report(until)?;
+            if has_news || (self.dirty.is_empty() && patience.is_over()) {
+                return Ok(());
+            }
+            self.work();
+            self.tell(events);
+            if events.len() > before || patience.is_over() {
+                return Ok(());
+            }
+        }
+    }
+
+    // How it does it.
+
+    fn until(&self, patience: Until) -> Until {
+        patience.or(self.timers.peek().map(|Reverse((at, _))| *at))
+    }
+
+    /// Takes the system's events, and sleeps if it may.
+    fn report(&mut self, until: Until) -> io::Result<()> {
+        let (slots, dirty) = (&mut self.slots, &mut self.dirty);
+        let rang = self.bell.wait(until, |event| {
+            let index = event.token().0;
+            let Some(slot) = slots.get_mut(index) else { return };
+            match &mut slot.what {
+                What::Open { lane, .. } | What::Closing { lane, .. } => lane.on_event(event),
+                What::Listening { may_accept, .. } => *may_accept = true,
+                What::Arriving { .. } | What::Nothing => (),
+            }
+            if !std::mem::replace(&mut slot.dirty, true) {
+                dirty.push(index as u32);
+            }
+        })?;
+        if rang {
+            for index in std::mem::take(&mut self.hungry) {
+                self.slot(index).hungry = false;
+                self.soil(index);
+            }
+        }
+        let now = Instant::now();
+        while let Some(Reverse((_, key))) = self.timers.peek().copied().filter(|Reverse((at, _))| *at <= now)
+        {
+            self.timers.pop();
+            if self.has(key) {
+                self.soil(key.index);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives everything that something happened to a turn.
+    fn work(&mut self) {
+        let mut dirty = std::mem::take(&mut self.dirty);
+        for index in dirty.drain(..) {
+            self.slot(index).dirty = false;
+            match &mut self.slot(index).what {
+                What::Nothing => (),
+                What::Listening { .. } => self.take_in(index),
+                What::Arriving { .. } => self.go_on(index),
+                What::Open { .. } => self.turn(index),
+                What::Closing { .. } => self.wind_up(index),
+            }
+        }
+        // Turns may have made others dirty; those wait for the next round.
+        dirty.append(&mut self.dirty);
+        self.dirty = dirty;
+    }
+
+    fn turn(&mut self, index: u32) {
+        let key = self.key(index);
+        let slot = &mut self.slots[index as usize];
+        let What::Open { lane, .. } = &mut slot.what else { return };
+        lane.turn();
+        let sated = lane.may_sleep(&self.bell);
+        if lane.is_hungry() && !std::mem::replace(&mut slot.hungry, true) {
+            self.hungry.push(index);
+        }
+        if let Some(at) = lane.next_deadline() {
+            self.timers.push(Reverse((at, key)));
+        }
+        while let Some(completion) = lane.completion() {
+            self.told.push_back(Event::Completed { key, completion });
+        }
+        if !sated {
+            self.soil(index);
+        }
+        self.heat(index);
+    }
+
+    /// Lets a closed connection go when it may.
+    fn wind_up(&mut self, index: u32) {
+        let What::Closing { lane, until } = &mut self.slot(index).what else { return };
+        lane.turn();
+        if !lane.is_over() {
+            if Instant::now() < *until {
+                return;
+            }
+            lane.abort();
+        }
+        self.remove(index);
+    }
+
+    /// Tells what there is to tell.
+    fn tell(&mut self, events: &mut Vec<Event>) {
+        events.extend(self.told.drain(..));
+        let mut hot = std::mem::take(&mut self.hot);
+        hot.retain(|index| {
+            let key = self.key(*index);
+            let slot = self.slot(*index);
+            if let What::Open { lane, lamp } = &slot.what {
+                let readiness = lamp.wanted(lane.readiness());
+                if !readiness.is_none() {
+                    events.push(Event::Ready { key, readiness });
+                    return true;
+                }
+            }
+            slot.hot = false;
+            false
+        });
+        self.hot = hot;
+    }
+
+    /// Accepts whoever waits, as long as there is room.
+    fn take_in(&mut self, index: u32) {
+        let listener = self.key(index);
+        while self.arrivals < ARRIVALS || self.make_room() {
+            let What::Listening { socket, kind, may_accept } = &mut self.slot(index).what else { return };
+            if !*may_accept {
+                return;
+            }
+            let kind = *kind;
+            let error = match socket.accept() {
+                Ok((socket, peer)) => {
+                    let arrival = Arrival::accepted(socket.into(), peer, kind, &self.config, &self.pool);
+                    if let Err(error) = arrival.and_then(|arrival| self.arrive(arrival, Some(listener))) {
+                        tracing::debug!(%peer, %error, "cannot begin its handshake");
+                    }
+                    continue;
+                }
+                Err(error) => error,
+            };
+            match error.kind() {
+                ErrorKind::ConnectionAborted | ErrorKind::Interrupted => (),
+                ErrorKind::WouldBlock => *may_accept = false,
+                // Such as want of descriptors: tried again with the next client, or when one has gone.
+                _ => {
+                    *may_accept = false;
+                    self.told.push_back(Event::Failed { key: listener, error });
+                }
+            }
+        }
+        // It goes on when the slowest has had its chance.
+        if let Some(at) = self.slowest().map(|(_, at)| at) {
+            self.timers.push(Reverse((at, listener)));
+        }
+    }
+
+    fn slowest(&self) -> Option<(u32, Instant)> {
+        let arriving = self.slots.iter().enumerate().filter_map(|(index, slot)| match &slot.what {
+            What::Arriving { arrival, listener: Some(_) } => Some((index as u32, arrival.chance())),
+            _ => None,
+        });
+        arriving.min_by_key(|(_, chance)| *chance)
+    }
+
+    fn make_room(&mut self) -> bool {
+        match self.slowest() {
+            Some((index, chance)) if chance <= Instant::now() => {
+                self.remove(index);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn arrive(&mut self, mut arrival: Arrival, listener: Option<Key>) -> io::Result<Key> {
+        let key = self.vacancy();
+        if let Err(error) = arrival.register(self.bell.registry(), token(key.index)) {
+            self.free.push(key.index);
+            return Err(error);
+        }
+        self.timers.push(Reverse((arrival.deadline(&self.config), key)));
+        self.slot(key.index).what = What::Arriving { arrival: Box::new(arrival), listener };
+        self.arrivals += 1;
+        self.soil(key.index);
+        Ok(key)
+    }
+
+    fn go_on(&mut self, index: u32) {
+        let key = self.key(index);
+        let slot = &mut self.slots[index as usize];
+        let What::Arriving { arrival, listener } = &mut slot.what else { return };
+        let (peer, listener) = (arrival.peer(), *listener);
+        let Poll::Ready(result) = arrival.progress(&self.config, &self.pool, Instant::now()) else {
+            self.timers.extend(arrival.look_at().map(|at| Reverse((at, key))));
+            return;
+        };
+        self.arrivals -= 1;
+        let What::Arriving { mut arrival, .. } = std::mem::replace(&mut slot.what, What::Nothing) else {
+            return;
+        };
+        let opened = arrival
+            .deregister(self.bell.registry())
+            .and(result)
+            .and_then(|agreement| arrival.finish(agreement, &self.config, &self.pool))
+            .and_then(|lane| self.put(index, lane));
+        match (opened, listener) {
+            (Ok(()), Some(listener)) => self.told.push_back(Event::Accepted { listener, key, peer }),
+            (Ok(()), None) => self.told.push_back(Event::Connected { key }),
+            (Err(error), listener) => {
+                match listener {
+                    Some(_) => tracing::info!(%peer, %error, "a client is not accepted"),
+                    None => self.told.push_back(Event::Failed { key, error }),
+                }
+                self.vacate(index);
+            }
+        }
+    }
+
+    // Its slots.
+
+    fn open(&mut self, lane: Lane) -> io::Result<Key> {
+        let key = self.vacancy();
+        match self.put(key.index, lane) {
+            Ok(()) => Ok(key),
+            Err(error) => {
+                self.vacate(key.index);
+                Err(error)
+            }
+        }
+    }
+
+    fn put(&mut self, index: u32, mut lane: Lane) -> io::Result<()> {
+        lane.register(&self.bell, token(index))?;
+        self.slot(index).what = What::Open { lane: Box::new(lane), lamp: Lamp::default() };
+        self.soil(index);
+        Ok(())
+    }
+
+    /// A free slot's key.
+    fn vacancy(&mut self) -> Key {
+        let index = self.free.pop().unwrap_or_else(|| {
+            let slot = Slot { generation: 0, what: What::Nothing, dirty: false, hot: false, hungry: false };
+            self.slots.push(slot);
+            self.slots.len() as u32 - 1
+        });
+        self.key(index)
+    }
+
+    /// Empties a slot, whatever is in it.
+    fn remove(&mut self, index: u32) {
+        let registry = self.bell.registry();
+        let gone = match &mut self.slots[index as usize].what {
+            What::Listening { socket, .. } => registry.deregister(socket),
+            What::Arriving { arrival, .. } => {
+                self.arrivals -= 1;
+                arrival.deregister(registry)
+            }
+            What::Open { lane, .. } | What::Closing { lane, .. } => lane.deregister(&self.bell),
+            What::Nothing => Ok(()),
+        };
+        if let Err(error) = gone {
+            tracing::error!(%error, "a socket stays in the set of its worker");
+        }
+        self.vacate(index);
+    }
+
+    fn vacate(&mut self, index: u32) {
+        let slot = self.slot(index);
+        slot.what = What::Nothing;
+        slot.generation = slot.generation.wrapping_add(1);
+        self.free.push(index);
+    }
+
+    fn slot(&mut self, index: u32) -> &mut Slot {
+        &mut self.slots[index as usize]
+    }
+
+    fn key(&self, index: u32) -> Key {
+        Key { index, generation: self.slots[index as usize].generation }
+    }
+
+    fn has(&self, key: Key) -> bool {
+        self.slots.get(key.index as usize).is_some_and(|slot| slot.generation == key.generation)
+    }
+
+    fn what(&self, key: Key) -> io::Result<&What> {
+        if !self.has(key) {
+            return Err(no_connection());
+        }
+        Ok(&self.slots[key.index as usize].what)
+    }
+
+    fn lane(&self, key: Key) -> io::Result<&Lane> {
+        match self.what(key)? {
+            What::Open { lane, .. } => Ok(lane),
+            _ => Err(no_connection()),
+        }
+    }
+
+    fn member(&mut self, key: Key) -> io::Result<(&mut Lane, &mut Lamp)> {
+        if !self.has(key) {
+            return Err(no_connection());
+        }
+        match &mut self.slot(key.index).what {
+            What::Open { lane, lamp } => Ok((lane, lamp)),
+            _ => Err(no_connection()),
+        }
+    }
+
+    /// A call that takes from a connection. What that makes room for goes with the next poll.
+    fn take<T>(&mut self, key: Key, call: impl FnOnce(&mut Lane) -> Result<T, Refused>) -> io::Result<T> {
+        let (lane, _) = self.member(key)?;
+        let taken = call(lane);
+        self.soil(key.index);
+        taken.map_err(told)
+    }
+
+    /// A call that gives to a connection. If there is no room, sending what it has may make some.
+    fn give<T>(&mut self, key: Key, mut call: impl FnMut(&mut Lane) -> Result<T, Refused>) -> io::Result<T> {
+        let (lane, lamp) = self.member(key)?;
+        let given = match call(lane) {
+            Err(Refused::Blocked) => {
+                lane.post();
+                call(lane)
+            }
+            given => given,
+        };
+        lamp.write_was(matches!(given, Err(Refused::Blocked)));
+        self.soil(key.index);
+        given.map_err(told)
+    }
+
+    /// Has it be given a turn.
+    fn soil(&mut self, index: u32) {
+        if !std::mem::replace(&mut self.slot(index).dirty, true) {
+            self.dirty.push(index);
+        }
+    }
+
+    /// Has it be looked at when there is something to tell.
+    fn heat(&mut self, index: u32) {
+        if !std::mem::replace(&mut self.slot(index).hot, true) {
+            self.hot.push(index);
+        }
+    }
+}
+
+fn token(index: u32) -> Token {
+    Token(index as usize)
+}
+
+fn told(refused: Refused) -> io::Error {
+    match refused {
+        Refused::Blocked => ErrorKind::WouldBlock.into(),
+        Refused::Failed(error) => error,
+    }
+}
+
+fn no_connection() -> io::Error {
+    io::Error::new(
+        ErrorKind::NotConnected,
+        "the worker has no such connection: it was closed, or is not yet there",
+    )
+}
+
+/// The descriptor to wait for: it is readable when there is something for [`poll`](Worker::poll) to do, and may be so for nothing. What
+/// calls have left to be sent is not waited for: poll once, without waiting, before each wait.
+#[cfg(unix)]
+impl std::os::fd::AsFd for Worker {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.bell.hand_out()
+    }
+}
+
+#[cfg(unix)]
+impl std::os::fd::AsRawFd for Worker {
+    fn as_raw_fd(&self) -> std::os::fd::RawFd {
+        std::os::fd::AsFd::as_fd(self).as_raw_fd()
+    }
+}
+
+impl fmt::Debug for Worker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let used = self.slots.len() - self.free.len();
+        write!(f, "Worker({used} connections and listeners, {} of them on their way)", self.arrivals)
+    }
+}
+
+impl Drop for Worker {
+    /// Closes all, and waits until what was written is on its way, no longer than the linger time in all.
+    fn drop(&mut self) {
+        for index in 0..self.slots.len() as u32 {
+            self.close(self.key(index));
+        }
+        let until = Instant::now() + self.config.linger;
+        self.work();
+        while self.slots.iter().any(|slot| matches!(slot.what, What::Closing { .. }))
+            && Instant::now() < until
+        {
+            if let Err(error) = self.report(self.until(Until::Deadline(until))) {
+                tracing::warn!(%error, "cannot wait for the end of a worker's connections");
+                break;
+            }
+            self.work();
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! The hot path of the protocol allocates nothing: shown by counting the allocations of messages, streams, rendezvous and lent blocks between two
+//! connections, once their queues have their size. No harness, for nothing else may allocate meanwhile.
+
+// The protocol's own unit tests come along with it, and are of no use without the harness.
+#![allow(unused_imports)]
+
+#[path = "../src/protocol/mod.rs"]
+#[allow(dead_code)]
+mod protocol;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use protocol::{Block, Blocks, Connection, Event, Kind, Link, Remote, SendQueue, Setup, Transmit};
+
+struct Counting;
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: every call is handed on to the system's allocator as it came; the counter is apart from the memory.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promise about `layout` is the one that `System` asks for.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: `memory` came from `System` with this layout, by the caller's promise and `alloc` above.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// A block that goes back to its pool.
+struct Piece {
+    bytes: Option<Box<[u8]>>,
+    home: Arc<Mutex<Vec<Box<[u8]>>>>,
+}
+
+impl Block for Piece {
+    fn bytes(&self) -> &[u8] {
+        self.bytes.as_ref().unwrap()
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        self.bytes.as_mut().unwrap()
+    }
+
+    fn remote(&self) -> Option<Remote> {
+        Some(Remote { addr: self.bytes().as_ptr() as u64, rkey: 1 })
+    }
+}
+
+impl Drop for Piece {
+    fn drop(&mut self) {
+        self.home.lock().unwrap().extend(self.bytes.take());
+    }
+}
+
+/// Blocks of 8 KiB and of 256 KiB, all made at the start.
+struct Pool {
+    small: Arc<Mutex<Vec<Box<[u8]>>>>,
+    large: Arc<Mutex<Vec<Box<[u8]>>>>,
+}
+
+impl Pool {
+    fn new() -> Self {
+        let make = |n: usize, size: usize| {
+            Arc::new(Mutex::new((0..n).map(|_| vec![0; size].into_boxed_slice()).collect::<Vec<_>>()))
+        };
+        Pool { small: make(600, 8192), large: make(40, 256 * 1024) }
+    }
+}
+
+impl Blocks for Pool {
+    type Block = Piece;
+
+    fn take(&mut self, size: usize) -> Option<Piece> {
+        let home = if size <= 8192 { &self.small } else { &self.large };
+        let bytes = home.lock().unwrap().pop()?;
+        Some(Piece { bytes: Some(bytes), home: Arc::clone(home) })
+    }
+}
+
+struct Side {
+    connection: Connection<Piece>,
+    pool: Pool,
+    queue: SendQueue<Piece>,
+    posted: VecDeque<u64>,
+    returned: Option<Piece>,
+}
+
+impl Side {
+    fn new(setup: &Setup) -> Self {
+        let mut connection = Connection::new(setup).unwrap();
+        connection.slots_posted(connection.slots_wanted());
+        let posted = VecDeque::with_capacity(128);
+        Side { connection, pool: Pool::new(), queue: SendQueue::new(128), posted, returned: None }
+    }
+
+    /// Sends all that can go straight into the peer, and completes it.
+    fn turn(&mut self, peer: &mut Side, now: Instant) {
+        self.connection.slots_posted(self.connection.slots_wanted());
+        while let Some(transmit) = self.connection.transmit(now, &mut self.pool, self.queue.room()) {
+            if let Transmit::Send(frame) = &transmit {
+                let (head, body) = frame.parts();
+                let mut block = peer.pool.take(8192).unwrap();
+                block.bytes_mut()[..head.len()].copy_from_slice(head);
+                block.bytes_mut()[head.len()..frame.len()].copy_from_slice(body);
+                let again = peer.connection.received(block, frame.len()).unwrap();
+                if again.is_some() && peer.connection.slots_wanted() > 0 {
+                    peer.connection.slots_posted(1);
+                }
+            }
+            self.posted.push_back(self.queue.push(transmit, true).0);
+        }
+        while let Some(id) = self.posted.pop_front() {
+            while let Some(done) = self.queue.complete(id) {
+                self.connection.done(done);
+            }
+        }
+        while let Some(event) = self.connection.take_event() {
+            match event {
+                Event::Returned { block, sent: true, .. } => self.returned = Some(block),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Piece {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "a block of {} bytes", self.bytes().len())
+    }
+}
+
+/// Runs `round` often, and counts the allocations once it has run some times.
+fn count(name: &str, setup: &Setup, mut round: impl FnMut(&mut Side, &mut Side, Instant)) {
+    let (mut a, mut b, now) = (Side::new(setup), Side::new(setup), Instant::now());
+    (0..100).for_each(|_| round(&mut a, &mut b, now));
+    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    (0..1000).for_each(|_| round(&mut a, &mut b, now));
+    let allocations = ALLOCATIONS.load(Ordering::Relaxed) - before;
+    let sent = a.connection.counters();
+    println!(
+        "{name}: {allocations} allocations; {} frames and {} READs",
+        sent.frames_sent,
+        b.connection.counters().reads
+    );
+    assert_eq!(allocations, 0, "{name}");
+    assert!(sent.frames_sent >= 1100);
+}
+
+/// A round of `burst` messages of `size` bytes.
+fn messages(size: usize, burst: usize) -> impl FnMut(&mut Side, &mut Side, Instant) {
+    let (payload, mut buffer) = (vec![7; size], vec![0; size]);
+    move |a, b, now| {
+        for _ in 0..burst {
+            a.connection.send(&[IoSlice::new(&payload)], &mut a.pool).unwrap();
+        }
+        for _ in 0..4 {
+            a.turn(b, now);
+            b.turn(a, now);
+        }
+        for _ in 0..burst {
+            assert_eq!(b.connection.recv(&mut buffer), Ok(Some(size)));
+        }
+        b.turn(a, now);
+    }
+}
+
+fn main() {
+    let payload = vec![7; 1 << 20];
+    let mut buffer = vec![0; 1 << 20];
+    let mut setup = Setup::new(Kind::SeqPacket, Link::Rc);
+    setup.read = true;
+
+    count("a message of 64 bytes", &setup, messages(64, 1));
+    count("64 messages of 64 bytes at once", &setup, messages(64, 64));
+    count("a message of 60,000 bytes", &setup, messages(60_000, 1));
+    count("a message of 1 MiB, staged", &setup, messages(1 << 20, 1));
+
+    count("a lent block of 256 KiB", &setup, |a, b, now| {
+        let block = a.returned.take().or_else(|| a.pool.take(256 * 1024)).unwrap();
+        a.connection.send_block(block, 256 * 1024).map_err(|(_, error)| error).unwrap();
+        a.turn(b, now);
+        b.turn(a, now);
+        b.turn(a, now);
+        a.turn(b, now);
+        let chunk = b.connection.recv_chunk(&mut b.pool).unwrap().unwrap();
+        assert!(chunk.last);
+        b.connection.give_back(chunk.charge);
+        assert!(a.returned.is_some());
+    });
+
+    setup.kind = Kind::Stream;
+    count("a stream both ways", &setup, |a, b, now| {
+        a.connection.write(&[IoSlice::new(&payload[..100_000])], &mut a.pool).unwrap();
+        b.connection.write(&[IoSlice::new(&payload[..10_000])], &mut b.pool).unwrap();
+        for _ in 0..4 {
+            a.turn(b, now);
+            b.turn(a, now);
+            let _ = a.connection.read(&mut buffer);
+            let _ = b.connection.read(&mut buffer);
+        }
+    });
+}

@@ -1,0 +1,138 @@
+//! I14: what closes arrives, in bounded time, and leaves nothing behind.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::Shutdown;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use test_harness::{Outcome, cases};
+
+use super::rig::{LONG, Rig, bytes, greet};
+
+pub(crate) fn add(suite: &mut test_harness::Suite<Rig>) {
+    cases!(suite: i14_a_thousand_connections_leave_nothing_behind, i14_all_that_was_written_arrives_before_the_end,
+        i14_close_waits_no_longer_than_it_lingers, a_linger_of_zero_resets, both_may_close_at_once,
+        who_closed_one_end_closes_the_other);
+}
+
+/// How many descriptors and threads this process has.
+fn held() -> (usize, usize) {
+    let count = |directory: &str| std::fs::read_dir(directory).unwrap().count();
+    (count("/proc/self/fd"), count("/proc/self/task"))
+}
+
+fn i14_a_thousand_connections_leave_nothing_behind(rig: &Rig) -> Outcome {
+    // A pool of its own: no other configuration has this maximum.
+    let builder = rig.builder().pool_max(77 << 20);
+    let mut listener = builder.clone().bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    let serving = thread::spawn(move || {
+        for _ in 0..1001 {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.set_read_timeout(Some(LONG)).unwrap();
+            let mut got = [0; 5];
+            stream.read_exact(&mut got).unwrap();
+            stream.write_all(&got).unwrap();
+            // Some close first here, and some there.
+            if got[0] % 2 == 0 {
+                assert_eq!(stream.read(&mut got).unwrap(), 0);
+            }
+        }
+        listener
+    });
+    let pool = std::cell::RefCell::new(None);
+    let once = |round: usize| {
+        let mut stream = builder.clone().connect(addr).unwrap();
+        pool.replace(Some(stream.pool().clone()));
+        stream.set_read_timeout(Some(LONG)).unwrap();
+        stream.write_all(&[round as u8; 5]).unwrap();
+        let mut got = [0; 5];
+        stream.read_exact(&mut got).unwrap();
+        assert_eq!(got, [round as u8; 5]);
+        if round.is_multiple_of(3) {
+            stream.shutdown(Shutdown::Write).unwrap();
+        }
+    };
+    once(0);
+    let before = held();
+    for round in 1..=1000 {
+        once(round);
+    }
+    let listener = serving.join().unwrap();
+    let (descriptors, threads) = held();
+    assert!(descriptors <= before.0 + 8 && threads <= before.1, "{before:?} before, {:?} after", held());
+    drop(listener);
+    let pool = pool.take().unwrap();
+    assert_eq!(pool.stats().in_use, 0, "{:?}", pool.stats());
+    Ok(())
+}
+
+fn i14_all_that_was_written_arrives_before_the_end(rig: &Rig) -> Outcome {
+    for len in [0, 1, 10_000, 900_000] {
+        let (client, mut server) = rig.streams();
+        let sent = bytes(len as u64, len);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut client = client;
+                client.write_all(&sent).unwrap();
+                // Something that it never reads must not cost the other end anything.
+            });
+            let mut got = Vec::new();
+            server.read_to_end(&mut got).unwrap();
+            assert!(got == sent, "{} of {len} bytes", got.len());
+        });
+    }
+    Ok(())
+}
+
+fn i14_close_waits_no_longer_than_it_lingers(rig: &Rig) -> Outcome {
+    let (mut client, server) = rig.streams();
+    client.set_nonblocking(true).unwrap();
+    while client.write(&[1; 100_000]).is_ok() {}
+    let linger = Duration::from_millis(200);
+    client.set_linger(Some(linger)).unwrap();
+    let before = Instant::now();
+    drop(client);
+    let took = before.elapsed();
+    assert!(took >= linger, "a peer that reads nothing was given {took:?}");
+    assert!(took < linger + Duration::from_secs(20), "{took:?}");
+    drop(server);
+    Ok(())
+}
+
+fn a_linger_of_zero_resets(rig: &Rig) -> Outcome {
+    let (mut client, mut server) = rig.streams();
+    greet(&mut client, &mut server);
+    client.set_linger(Some(Duration::ZERO)).unwrap();
+    drop(client);
+    assert_eq!(server.read(&mut [0; 8]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+    Ok(())
+}
+
+fn both_may_close_at_once(rig: &Rig) -> Outcome {
+    for _ in 0..50 {
+        let (client, server) = rig.streams();
+        let other = thread::spawn(move || drop(server));
+        drop(client);
+        other.join().unwrap();
+    }
+    Ok(())
+}
+
+fn who_closed_one_end_closes_the_other(rig: &Rig) -> Outcome {
+    let (mut client, mut server) = rig.streams();
+    greet(&mut client, &mut server);
+    drop(client);
+    assert_eq!(server.read(&mut [0; 8]).unwrap(), 0);
+    // As over TCP: the first write may still be taken, one of the next is refused.
+    let deadline = Instant::now() + LONG;
+    let error = loop {
+        match server.write(b"into the void") {
+            Ok(_) => assert!(Instant::now() < deadline, "a closed peer takes everything"),
+            Err(error) => break error.kind(),
+        }
+        thread::sleep(Duration::from_millis(1));
+    };
+    assert!(matches!(error, ErrorKind::BrokenPipe | ErrorKind::ConnectionReset), "{error:?}");
+    Ok(())
+}

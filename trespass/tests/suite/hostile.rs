@@ -1,0 +1,153 @@
+//! What a listener and a connection get from those who mean no good.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use test_harness::{Outcome, cases};
+
+use super::rig::{LONG, Rig, below, bytes, greet, random};
+
+pub(crate) fn add(suite: &mut test_harness::Suite<Rig>) {
+    cases!(suite: garbage_costs_a_listener_nothing, the_silent_do_not_keep_others_out,
+        a_client_of_something_else_is_told_so, garbage_in_a_connection_ends_that_connection);
+}
+
+/// What a client sends that is not one of ours.
+fn garbage(seed: u64) -> Vec<u8> {
+    let mut random = random(seed);
+    let mut bytes = bytes(seed, 1 + below(&mut random, 5000));
+    match seed % 5 {
+        0 => (),
+        1 => bytes.iter_mut().zip(b"TRSP").for_each(|(byte, magic)| *byte = *magic),
+        2 => {
+            // A HELLO with a length that nothing has.
+            bytes.resize(64, 0);
+            bytes[..16].copy_from_slice(b"TRSP\x01\x01\x00\x02\xff\xff\xff\x7f\0\0\0\0");
+        }
+        3 => bytes = b"GET / HTTP/1.1\r\n\r\n".to_vec(),
+        _ => bytes.truncate(3),
+    }
+    bytes
+}
+
+/// Serves one greeting, whatever else comes.
+fn still_serves(rig: &Rig, listener: &mut trespass::Listener, addr: SocketAddr) {
+    thread::scope(|scope| {
+        let connecting = scope.spawn(|| rig.builder().connect(addr).unwrap());
+        let (mut server, _) = listener.accept().unwrap();
+        let mut client = connecting.join().unwrap();
+        greet(&mut client, &mut server);
+    });
+}
+
+fn garbage_costs_a_listener_nothing(rig: &Rig) -> Outcome {
+    let (mut listener, addr) = rig.listener();
+    for round in 0..20 {
+        let hostile: Vec<TcpStream> = (0..5)
+            .map(|at| {
+                let mut stream = TcpStream::connect(addr).unwrap();
+                stream.write_all(&garbage(round * 5 + at)).unwrap();
+                match at {
+                    0 => stream.shutdown(Shutdown::Write).unwrap(),
+                    1 => drop(stream.try_clone().unwrap()),
+                    _ => (),
+                }
+                stream
+            })
+            .collect();
+        still_serves(rig, &mut listener, addr);
+        if round % 2 == 0 {
+            drop(hostile);
+        }
+    }
+    Ok(())
+}
+
+fn the_silent_do_not_keep_others_out(rig: &Rig) -> Outcome {
+    let (mut listener, addr) = rig.listener();
+    // More than a listener minds at a time; they say nothing, or too little, and stay.
+    let silent: Vec<TcpStream> = (0..300)
+        .map(|at| {
+            let mut stream = TcpStream::connect(addr).unwrap();
+            if at % 2 == 0 {
+                stream.write_all(b"TRSP\x01").unwrap();
+            }
+            stream
+        })
+        .collect();
+    let before = Instant::now();
+    for _ in 0..3 {
+        still_serves(rig, &mut listener, addr);
+    }
+    assert!(before.elapsed() < LONG, "{:?}", before.elapsed());
+    drop(silent);
+    still_serves(rig, &mut listener, addr);
+    Ok(())
+}
+
+fn a_client_of_something_else_is_told_so(rig: &Rig) -> Outcome {
+    let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = other.local_addr().unwrap();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            let (mut stream, _) = other.accept().unwrap();
+            stream.write_all(b"220 mail.example ESMTP at your service\r\n").unwrap();
+            let _ = stream.read(&mut [0; 4096]);
+        });
+        let error = rig.builder().connect(addr).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidData);
+        assert!(error.to_string().contains("220 ") || error.to_string().contains("TRSP"), "{error}");
+    });
+    Ok(())
+}
+
+/// Passes the handshake on between a client and a server, and then says what it likes to the server.
+fn garbage_in_a_connection_ends_that_connection(rig: &Rig) -> Outcome {
+    let (mut listener, addr) = rig.listener();
+    for seed in 0..20 {
+        let middle = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let there = middle.local_addr().unwrap();
+        thread::scope(|scope| {
+            let connecting = scope.spawn(move || rig.builder().connect(there).unwrap());
+            scope.spawn(move || {
+                let (client, _) = middle.accept().unwrap();
+                let server = TcpStream::connect(addr).unwrap();
+                let (mut from_server, mut to_client) =
+                    (server.try_clone().unwrap(), client.try_clone().unwrap());
+                thread::scope(|scope| {
+                    scope.spawn(move || {
+                        let _ = std::io::copy(&mut from_server, &mut to_client);
+                        let _ = to_client.shutdown(Shutdown::Both);
+                    });
+                    let (mut from_client, mut to_server) = (client, server);
+                    from_client.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+                    let mut buffer = [0; 4096];
+                    while let Ok(count @ 1..) = from_client.read(&mut buffer) {
+                        to_server.write_all(&buffer[..count]).unwrap();
+                    }
+                    let _ = to_server.write_all(&bytes(seed, 4096));
+                    let _ = to_server.shutdown(Shutdown::Write);
+                });
+            });
+            let (mut server, _) = listener.accept().unwrap();
+            let client = connecting.join().unwrap();
+            server.set_read_timeout(Some(LONG)).unwrap();
+            let mut buffer = [0; 5000];
+            let error = loop {
+                match server.read(&mut buffer) {
+                    Ok(count) => assert!(count > 0, "garbage is no orderly end"),
+                    Err(error) => break error,
+                }
+            };
+            assert!(
+                matches!(error.kind(), ErrorKind::InvalidData | ErrorKind::ConnectionReset),
+                "seed {seed}: {error}"
+            );
+            drop(client);
+        });
+    }
+    still_serves(rig, &mut listener, addr);
+    Ok(())
+}

@@ -1,0 +1,45 @@
+//! Cases that hold over every transport.
+//!
+//! Each transport has a test program of a few lines that names it ([`Target`]). A case gets a [`Rig`], which makes
+//! listeners and connections of that transport, and sees that it is that transport which they got.
+
+mod close;
+mod death;
+mod hostile;
+mod idle;
+mod messages;
+mod parity;
+mod ready;
+mod rig;
+mod single;
+mod streams;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use test_harness::{Suite, Terms};
+
+use rig::Rig;
+pub(crate) use rig::Target;
+
+/// How long a case may take. Everything in a case that waits has a shorter limit of its own.
+const CASE_LIMIT: Duration = Duration::from_secs(if cfg!(target_arch = "aarch64") { 240 } else { 120 });
+
+/// Runs the cases that the arguments choose over that transport. A child that a case made does its part, and nothing else.
+pub(crate) fn run(target: Target) -> ExitCode {
+    if let Some(part) = death::part_of_child() {
+        return part;
+    }
+    let mut suite = Suite::<Rig>::default();
+    streams::add(&mut suite);
+    messages::add(&mut suite);
+    single::add(&mut suite);
+    ready::add(&mut suite);
+    close::add(&mut suite);
+    death::add(&mut suite);
+    hostile::add(&mut suite);
+    idle::add(&mut suite);
+    parity::add(&mut suite);
+    let terms = Terms { required: true, limit: CASE_LIMIT, advice: "" };
+    suite.run(&test_harness::arguments(), &Ok(Rig::new(target)), terms)
+}

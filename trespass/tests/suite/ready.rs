@@ -1,0 +1,374 @@
+//! I8: programs that wait for the connection's descriptor, by `poll`, `epoll` (level- and edge-triggered) and mio, never sleep
+//! over something that they could do.
+
+use std::io::{ErrorKind, Read, Write};
+use std::os::fd::AsRawFd;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use mio::unix::SourceFd;
+use mio::{Interest, Token};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use test_harness::{Outcome, cases};
+use trespass::{Readiness, Stream};
+
+use super::rig::{LONG, Rig, below, bytes, greet, random};
+
+pub(crate) fn add(suite: &mut test_harness::Suite<Rig>) {
+    cases!(suite: i8_level_triggered_epoll, i8_edge_triggered_epoll, i8_mio, i8_poll,
+        i8_what_lies_here_already_is_shown, i8_room_to_write_is_shown_to_who_was_refused,
+        i8_room_found_while_reading_is_an_edge_of_its_own, i8_arrivals_found_while_writing_are_shown,
+        what_nobody_waits_for_is_not_shown, nothing_to_do_is_not_shown, readiness_is_what_calls_find,
+        a_listener_is_waited_for);
+}
+
+/// Sleeps until the descriptor is ready. Whether it is.
+trait Sleeper {
+    fn of(stream: &Stream) -> Self;
+    fn sleep(&mut self, limit: Duration) -> bool;
+}
+
+struct Epoll {
+    set: rustix::fd::OwnedFd,
+}
+
+fn epoll_set(stream: &Stream, flags: epoll::EventFlags) -> Epoll {
+    let set = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+    epoll::add(&set, stream, epoll::EventData::new_u64(1), epoll::EventFlags::IN | flags).unwrap();
+    Epoll { set }
+}
+
+fn timespec(limit: Duration) -> Timespec {
+    Timespec::try_from(limit).unwrap()
+}
+
+impl Epoll {
+    fn wait(&mut self, limit: Duration) -> bool {
+        let mut events =
+            [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 4];
+        !epoll::wait(&self.set, &mut events[..], Some(&timespec(limit))).unwrap().eq(&0)
+    }
+}
+
+struct Level(Epoll);
+struct Edge(Epoll);
+struct Mio(mio::Poll);
+struct Poll(i32);
+
+impl Sleeper for Level {
+    fn of(stream: &Stream) -> Self {
+        Self(epoll_set(stream, epoll::EventFlags::empty()))
+    }
+
+    fn sleep(&mut self, limit: Duration) -> bool {
+        self.0.wait(limit)
+    }
+}
+
+impl Sleeper for Edge {
+    fn of(stream: &Stream) -> Self {
+        Self(epoll_set(stream, epoll::EventFlags::ET))
+    }
+
+    fn sleep(&mut self, limit: Duration) -> bool {
+        self.0.wait(limit)
+    }
+}
+
+impl Sleeper for Mio {
+    fn of(stream: &Stream) -> Self {
+        let poll = mio::Poll::new().unwrap();
+        poll.registry()
+            .register(&mut SourceFd(&stream.as_raw_fd()), Token(3), Interest::READABLE | Interest::WRITABLE)
+            .unwrap();
+        Self(poll)
+    }
+
+    fn sleep(&mut self, limit: Duration) -> bool {
+        let mut events = mio::Events::with_capacity(4);
+        self.0.poll(&mut events, Some(limit)).unwrap();
+        !events.is_empty()
+    }
+}
+
+impl Sleeper for Poll {
+    fn of(stream: &Stream) -> Self {
+        Self(stream.as_raw_fd())
+    }
+
+    fn sleep(&mut self, limit: Duration) -> bool {
+        is_readable_raw(self.0, limit)
+    }
+}
+
+fn is_readable_raw(fd: i32, limit: Duration) -> bool {
+    // mio's set of one: it borrows no descriptor that it could outlive.
+    let mut poll = mio::Poll::new().unwrap();
+    poll.registry().register(&mut SourceFd(&fd), Token(0), Interest::READABLE).unwrap();
+    let mut events = mio::Events::with_capacity(1);
+    poll.poll(&mut events, Some(limit)).unwrap();
+    !events.is_empty()
+}
+
+/// As `poll(2)` sees it.
+fn is_readable(stream: &Stream, limit: Duration) -> bool {
+    let mut fds = [PollFd::new(stream, PollFlags::IN)];
+    poll(&mut fds, Some(&timespec(limit))).unwrap() == 1
+}
+
+/// Sends and receives, going on until each call would block, and sleeps only on the descriptor.
+fn pump<S: Sleeper>(mut stream: Stream, seed: u64, out: &[u8], len: usize) -> Vec<u8> {
+    stream.set_nonblocking(true).unwrap();
+    let mut sleeper = S::of(&stream);
+    let mut random = random(seed);
+    let (mut sent, mut got, mut buffer) = (0, Vec::with_capacity(len), vec![0; 300_000]);
+    while sent < out.len() || got.len() < len {
+        while sent < out.len() {
+            let end = out.len().min(sent + 1 + below(&mut random, 200_000));
+            match stream.write(&out[sent..end]) {
+                Ok(count) => sent += count,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        while got.len() < len {
+            let room = (1 + below(&mut random, buffer.len())).min(len - got.len());
+            match stream.read(&mut buffer[..room]) {
+                Ok(0) => panic!("the end after {} of {len}", got.len()),
+                Ok(count) => got.extend_from_slice(&buffer[..count]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        if sent < out.len() || got.len() < len {
+            let slept = sleeper.sleep(LONG);
+            assert!(slept, "asleep with {sent} of {} sent and {} of {len} received", out.len(), got.len());
+        }
+    }
+    // The other side may still wait for what this one has only put into its own buffers.
+    stream.set_nonblocking(false).unwrap();
+    stream.write_all(b".").unwrap();
+    stream.read_exact(&mut [0]).unwrap();
+    got
+}
+
+fn pumps<S: Sleeper + 'static>(rig: &Rig) -> Outcome {
+    for seed in 0..4 {
+        let (client, server) = rig.streams();
+        let (there, back) = (bytes(seed, 3_000_000), bytes(seed + 50, 2_000_000));
+        thread::scope(|scope| {
+            let serving = scope.spawn(|| pump::<S>(server, seed, &back, there.len()));
+            assert!(pump::<S>(client, seed + 9, &there, back.len()) == back);
+            assert!(serving.join().unwrap() == there);
+        });
+    }
+    Ok(())
+}
+
+fn i8_level_triggered_epoll(rig: &Rig) -> Outcome {
+    pumps::<Level>(rig)
+}
+
+fn i8_edge_triggered_epoll(rig: &Rig) -> Outcome {
+    pumps::<Edge>(rig)
+}
+
+fn i8_mio(rig: &Rig) -> Outcome {
+    pumps::<Mio>(rig)
+}
+
+fn i8_poll(rig: &Rig) -> Outcome {
+    pumps::<Poll>(rig)
+}
+
+fn i8_what_lies_here_already_is_shown(rig: &Rig) -> Outcome {
+    let (mut client, mut server) = rig.streams();
+    client.write_all(b"0123456789").unwrap();
+    // All ten are here now; the socket below is empty, and the descriptor has never been asked for.
+    let mut two = [0; 2];
+    server.read_exact(&mut two).unwrap();
+    assert!(is_readable(&server, LONG));
+    server.set_nonblocking(true).unwrap();
+    let mut edge = Edge::of(&server);
+    assert!(edge.sleep(LONG));
+    for _ in 0..4 {
+        assert!(is_readable(&server, LONG), "there are bytes left");
+        server.read_exact(&mut two).unwrap();
+    }
+    assert_eq!(server.read(&mut two).unwrap_err().kind(), ErrorKind::WouldBlock);
+    assert!(!is_readable(&server, Duration::ZERO));
+    client.write_all(b"x").unwrap();
+    assert!(edge.sleep(LONG) && is_readable(&server, LONG));
+    Ok(())
+}
+
+/// Writes until it is refused.
+fn fill(stream: &mut Stream) -> usize {
+    let (piece, mut total) = (vec![1; 100_000], 0);
+    loop {
+        match stream.write(&piece) {
+            Ok(count) => total += count,
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::WouldBlock);
+                return total;
+            }
+        }
+    }
+}
+
+fn i8_room_to_write_is_shown_to_who_was_refused(rig: &Rig) -> Outcome {
+    let (mut client, mut server) = rig.streams();
+    client.set_nonblocking(true).unwrap();
+    let mut edge = Edge::of(&client);
+    let total = fill(&mut client);
+    while edge.sleep(Duration::from_millis(50)) {}
+    thread::scope(|scope| {
+        scope.spawn(|| server.read_exact(&mut vec![0; total]).unwrap());
+        // A few reports may come before there is room: each of them is followed by a call.
+        let deadline = Instant::now() + LONG;
+        while client.write(b"x").is_err() {
+            assert!(edge.sleep(LONG) && Instant::now() < deadline);
+        }
+        flush(&mut client);
+    });
+    Ok(())
+}
+
+fn i8_room_found_while_reading_is_an_edge_of_its_own(rig: &Rig) -> Outcome {
+    let (mut client, mut server) = rig.streams();
+    client.set_nonblocking(true).unwrap();
+    let mut edge = Edge::of(&client);
+    server.write_all(b"to be read later").unwrap();
+    let total = fill(&mut client);
+    while edge.sleep(Duration::from_millis(50)) {}
+    // Bytes lie here unread; then room comes, and it is a call to read that finds it.
+    thread::scope(|scope| {
+        scope.spawn(|| server.read_exact(&mut vec![0; total]).unwrap());
+        let (mut buffer, deadline) = ([0; 64], Instant::now() + LONG);
+        loop {
+            while client.read(&mut buffer).is_ok() {}
+            assert!(edge.sleep(LONG) && Instant::now() < deadline, "asleep though there is room");
+            while client.read(&mut buffer).is_ok() {}
+            if client.write(b"x").is_ok() {
+                break;
+            }
+        }
+        flush(&mut client);
+    });
+    Ok(())
+}
+
+/// Puts on its way what the writer was allowed to leave in its own memory.
+fn flush(stream: &mut Stream) {
+    stream.set_nonblocking(false).unwrap();
+    stream.flush().unwrap();
+    stream.set_nonblocking(true).unwrap();
+}
+
+fn i8_arrivals_found_while_writing_are_shown(rig: &Rig) -> Outcome {
+    let (mut client, mut server) = rig.streams();
+    client.set_nonblocking(true).unwrap();
+    let mut edge = Edge::of(&client);
+    assert_eq!(client.read(&mut [0; 1]).unwrap_err().kind(), ErrorKind::WouldBlock);
+    for round in 0..50 {
+        // The reader was told to wait. What comes is taken in by a call that writes until it is refused.
+        server.write_all(b"news").unwrap();
+        let total = fill(&mut client);
+        assert!(edge.sleep(LONG), "round {round}: asleep though there are news");
+        let mut news = [0; 4];
+        let deadline = Instant::now() + LONG;
+        let mut got = 0;
+        while got < 4 {
+            match client.read(&mut news[got..]) {
+                Ok(count) => got += count,
+                Err(_) => assert!(edge.sleep(LONG) && Instant::now() < deadline),
+            }
+        }
+        assert_eq!(client.read(&mut news).unwrap_err().kind(), ErrorKind::WouldBlock);
+        thread::scope(|scope| {
+            scope.spawn(|| server.read_exact(&mut vec![0; total]).unwrap());
+            flush(&mut client);
+        });
+    }
+    Ok(())
+}
+
+fn what_nobody_waits_for_is_not_shown(rig: &Rig) -> Outcome {
+    let (mut client, mut server) = rig.streams();
+    server.write_all(b"unread").unwrap();
+    client.set_nonblocking(true).unwrap();
+    client.set_interest(Readiness::WRITE);
+    let total = fill(&mut client);
+    // Level-triggered: not a single report is left once the call was refused, though there are bytes to be read.
+    while is_readable(&client, Duration::from_millis(50)) {
+        assert_eq!(client.write(b"x").unwrap_err().kind(), ErrorKind::WouldBlock);
+    }
+    thread::scope(|scope| {
+        scope.spawn(|| server.read_exact(&mut vec![0; total]).unwrap());
+        while client.write(b"x").is_err() {
+            assert!(is_readable(&client, LONG));
+        }
+        flush(&mut client);
+    });
+    client.set_interest(Readiness::BOTH);
+    client.read_exact(&mut [0; 6]).unwrap();
+    Ok(())
+}
+
+fn nothing_to_do_is_not_shown(rig: &Rig) -> Outcome {
+    let (mut client, mut server) = rig.streams();
+    for stream in [&mut client, &mut server] {
+        stream.set_nonblocking(true).unwrap();
+        let _ = is_readable(stream, Duration::ZERO);
+        assert_eq!(stream.read(&mut [0; 1]).unwrap_err().kind(), ErrorKind::WouldBlock);
+        assert!(!is_readable(stream, Duration::from_millis(20)), "idle, and shown as ready");
+    }
+    Ok(())
+}
+
+fn readiness_is_what_calls_find(rig: &Rig) -> Outcome {
+    let (mut client, mut server) = rig.streams();
+    assert_eq!(client.readiness().unwrap(), Readiness::WRITE);
+    greet(&mut client, &mut server);
+    server.write_all(b"x").unwrap();
+    assert!(is_readable(&client, LONG));
+    let deadline = Instant::now() + LONG;
+    while client.readiness().unwrap() != Readiness::BOTH {
+        assert!(Instant::now() < deadline);
+    }
+    client.read_exact(&mut [0]).unwrap();
+    client.set_nonblocking(true).unwrap();
+    fill(&mut client);
+    assert_eq!(client.readiness().unwrap(), Readiness::NONE);
+    drop(server);
+    let deadline = Instant::now() + LONG;
+    while !client.readiness().unwrap().readable {
+        assert!(is_readable(&client, LONG) && Instant::now() < deadline, "the end is something to read");
+    }
+    Ok(())
+}
+
+fn a_listener_is_waited_for(rig: &Rig) -> Outcome {
+    let (mut listener, addr) = rig.listener();
+    listener.set_nonblocking(true).unwrap();
+    let mut poll = mio::Poll::new().unwrap();
+    poll.registry().register(&mut SourceFd(&listener.as_raw_fd()), Token(0), Interest::READABLE).unwrap();
+    assert_eq!(listener.accept().unwrap_err().kind(), ErrorKind::WouldBlock);
+    let mut events = mio::Events::with_capacity(4);
+    thread::scope(|scope| {
+        let connecting: Vec<_> =
+            (0..5).map(|_| scope.spawn(|| rig.builder().connect(addr).unwrap())).collect();
+        let mut accepted = Vec::new();
+        while accepted.len() < connecting.len() {
+            poll.poll(&mut events, Some(LONG)).unwrap();
+            assert!(!events.is_empty(), "asleep with {} accepted", accepted.len());
+            while let Ok((stream, _)) = listener.accept() {
+                accepted.push(stream);
+            }
+        }
+        for client in connecting {
+            client.join().unwrap();
+        }
+    });
+    Ok(())
+}

@@ -1,0 +1,149 @@
+//! Listeners and connections of one transport, and what cases send over them.
+
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::thread;
+use std::time::Duration;
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+use test_harness::{Outcome, skip};
+use trespass::{Builder, Listener, Policy, SeqPacket, Stream, Transport};
+
+/// Longer than anything takes that works.
+pub(crate) const LONG: Duration = Duration::from_secs(60);
+
+/// What carries the cases' connections.
+#[allow(dead_code, reason = "each test program has one of them")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// TCP alone.
+    Tcp,
+    /// Queue pairs of the software device; one frame without a receive would end its connection.
+    Soft,
+}
+
+/// Makes connections of one transport.
+#[derive(Clone, Debug)]
+pub(crate) struct Rig {
+    target: Target,
+}
+
+impl Rig {
+    pub(crate) fn new(target: Target) -> Self {
+        Self { target }
+    }
+
+    /// What the connections of this rig are made with.
+    pub(crate) fn builder(&self) -> Builder {
+        match self.target {
+            Target::Tcp => Builder::new().policy(Policy::TcpOnly),
+            Target::Soft => Builder::new().policy(Policy::RequireRdma).rnr_retry(0),
+        }
+    }
+
+    pub(crate) fn listener(&self) -> (Listener, SocketAddr) {
+        let listener = self.builder().bind("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr().unwrap();
+        (listener, addr)
+    }
+
+    /// The connecting and the accepted end of a connection; no call on them waits for ever.
+    pub(crate) fn streams(&self) -> (Stream, Stream) {
+        self.streams_of(self.builder(), self.builder())
+    }
+
+    /// The same, each end with a configuration of its own.
+    pub(crate) fn streams_of(&self, client: Builder, server: Builder) -> (Stream, Stream) {
+        let mut listener = server.bind("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr().unwrap();
+        let (client, server) =
+            accept_while(|| client.connect(addr).unwrap(), move || listener.accept().unwrap().0);
+        for stream in [&client, &server] {
+            self.check(stream.transport());
+            stream.set_read_timeout(Some(LONG)).unwrap();
+            stream.set_write_timeout(Some(LONG)).unwrap();
+        }
+        (client, server)
+    }
+
+    /// The same for messages.
+    pub(crate) fn packets(&self) -> (SeqPacket, SeqPacket) {
+        self.packets_with(|builder| builder)
+    }
+
+    pub(crate) fn packets_with(&self, set: impl Fn(Builder) -> Builder) -> (SeqPacket, SeqPacket) {
+        let listener = set(self.builder()).bind("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr().unwrap();
+        let (client, server) = accept_while(
+            || set(self.builder()).connect_seq_packet(addr).unwrap(),
+            move || {
+                let mut listener = listener;
+                listener.accept_seq_packet().unwrap().0
+            },
+        );
+        for packets in [&client, &server] {
+            self.check(packets.transport());
+            packets.set_read_timeout(Some(LONG)).unwrap();
+            packets.set_write_timeout(Some(LONG)).unwrap();
+        }
+        (client, server)
+    }
+
+    /// Skips what is known not to hold over queue pairs so far.
+    pub(crate) fn not_over_queue_pairs_yet(&self, why: &str) -> Outcome {
+        match self.target {
+            Target::Tcp => Ok(()),
+            Target::Soft => skip!("not over queue pairs yet: {why}"),
+        }
+    }
+
+    fn check(&self, transport: Transport) {
+        match self.target {
+            Target::Tcp => assert_eq!(transport, Transport::Tcp),
+            Target::Soft => assert_eq!(transport, Transport::Rdma),
+        }
+    }
+}
+
+/// Connects here while another thread accepts.
+fn accept_while<C, S: Send + 'static>(
+    connect: impl FnOnce() -> C,
+    accept: impl FnOnce() -> S + Send + 'static,
+) -> (C, S) {
+    let accepting = thread::spawn(accept);
+    let client = connect();
+    (client, accepting.join().unwrap())
+}
+
+/// A generator that gives the same for the same seed, whatever version of whatever library.
+pub(crate) fn random(seed: u64) -> ChaCha8Rng {
+    ChaCha8Rng::seed_from_u64(seed)
+}
+
+/// So many bytes that belong to that seed.
+pub(crate) fn bytes(seed: u64, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    random(seed).fill_bytes(&mut bytes);
+    bytes
+}
+
+/// A number below `bound`.
+pub(crate) fn below(random: &mut ChaCha8Rng, bound: usize) -> usize {
+    (random.next_u64() % bound as u64) as usize
+}
+
+/// Sends `to_peer` and receives as many bytes as the peer sends; both threads end.
+pub(crate) fn read_exactly(stream: &mut Stream, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    stream.read_exact(&mut bytes).unwrap();
+    bytes
+}
+
+/// A byte to the peer and one back: both know then that the other has come so far.
+pub(crate) fn greet(one: &mut Stream, other: &mut Stream) {
+    one.write_all(b"?").unwrap();
+    assert_eq!(read_exactly(other, 1), b"?");
+    other.write_all(b"!").unwrap();
+    assert_eq!(read_exactly(one, 1), b"!");
+}

@@ -1,0 +1,136 @@
+//! I7: one thread is enough, for both ends, for a listener and its clients, and for a worker.
+
+use std::io::{ErrorKind, Read, Write};
+use std::time::{Duration, Instant};
+
+use test_harness::{Outcome, cases};
+use trespass::{Event, Kind, Worker};
+
+use super::rig::{LONG, Rig, bytes};
+
+pub(crate) fn add(suite: &mut test_harness::Suite<Rig>) {
+    cases!(suite: i7_both_ends_on_one_thread, i7_a_worker_serves_many_connections, a_worker_adopts_a_stream,
+        a_worker_says_what_became_of_a_connection_it_could_not_make);
+}
+
+fn i7_both_ends_on_one_thread(rig: &Rig) -> Outcome {
+    let (mut client, mut server) = rig.streams();
+    client.set_nonblocking(true).unwrap();
+    server.set_nonblocking(true).unwrap();
+    let sent = bytes(1, 8 << 20);
+    let (mut out, mut got, mut buffer) = (0, Vec::new(), vec![0; 100_000]);
+    let deadline = Instant::now() + LONG;
+    while got.len() < sent.len() {
+        assert!(Instant::now() < deadline);
+        match client.write(&sent[out..]) {
+            Ok(count) => out += count,
+            Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+        }
+        match server.read(&mut buffer) {
+            Ok(count) => got.extend_from_slice(&buffer[..count]),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+        }
+    }
+    assert!(got == sent);
+    Ok(())
+}
+
+/// Echoes what comes on every connection that its listener gets, and has its own clients send through each of them.
+fn i7_a_worker_serves_many_connections(rig: &Rig) -> Outcome {
+    const CLIENTS: usize = 50;
+    const ROUNDS: usize = 20;
+    let mut worker = Worker::new(&rig.builder().build().unwrap()).unwrap();
+    let listener = worker.listen("127.0.0.1:0", Kind::SeqPacket).unwrap();
+    let addr = worker.local_addr(listener).unwrap();
+    let clients: Vec<_> = (0..CLIENTS).map(|_| worker.connect(addr, Kind::SeqPacket).unwrap()).collect();
+    let mut rounds = vec![0; CLIENTS];
+    let (mut events, mut buffer) = (Vec::new(), vec![0; 10_000]);
+    let deadline = Instant::now() + LONG;
+    let message =
+        |client: usize, round: usize| bytes((client * 1000 + round) as u64, 1 + (client * round * 37) % 9000);
+    while rounds.iter().any(|round| *round < ROUNDS) {
+        assert!(Instant::now() < deadline, "{rounds:?}");
+        worker.poll(&mut events, Some(Duration::from_millis(500))).unwrap();
+        for event in events.drain(..) {
+            match event {
+                Event::Accepted { listener: from, .. } => assert_eq!(from, listener),
+                Event::Connected { key } => {
+                    let client = clients.iter().position(|client| *client == key).unwrap();
+                    worker.send(key, &message(client, 0)).unwrap();
+                }
+                Event::Failed { key, error } => panic!("{key:?}: {error}"),
+                Event::Ready { key, readiness } if readiness.readable => loop {
+                    let len = match worker.recv(key, &mut buffer) {
+                        Ok(len) => len,
+                        Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                        Err(error) => panic!("{error}"),
+                    };
+                    let Some(client) = clients.iter().position(|client| *client == key) else {
+                        worker.send(key, &buffer[..len]).unwrap();
+                        continue;
+                    };
+                    assert!(buffer[..len] == message(client, rounds[client]));
+                    rounds[client] += 1;
+                    if rounds[client] < ROUNDS {
+                        worker.send(key, &message(client, rounds[client])).unwrap();
+                    }
+                },
+                _ => (),
+            }
+        }
+    }
+    for client in clients {
+        worker.close(client);
+        assert_eq!(worker.recv(client, &mut buffer).unwrap_err().kind(), ErrorKind::NotConnected);
+    }
+    Ok(())
+}
+
+fn a_worker_adopts_a_stream(rig: &Rig) -> Outcome {
+    let (mut client, mut server) = rig.streams();
+    // What is here already, and what is still on its way, both go with the stream.
+    client.write_all(b"before").unwrap();
+    let mut first = [0; 1];
+    server.read_exact(&mut first).unwrap();
+    let mut worker = Worker::new(&rig.builder().build().unwrap()).unwrap();
+    let key = worker.add(server).unwrap();
+    client.write_all(b" and after").unwrap();
+    let (mut events, mut got, mut buffer) = (Vec::new(), first.to_vec(), [0; 64]);
+    let deadline = Instant::now() + LONG;
+    while got.len() < 16 {
+        assert!(Instant::now() < deadline);
+        worker.poll(&mut events, Some(Duration::from_millis(500))).unwrap();
+        for event in events.drain(..) {
+            assert!(matches!(event, Event::Ready { key: ready, .. } if ready == key));
+            while let Ok(len) = worker.read(key, &mut buffer) {
+                got.extend_from_slice(&buffer[..len]);
+            }
+        }
+    }
+    assert_eq!(got, b"before and after");
+    worker.write(key, b"thanks").unwrap();
+    worker.poll(&mut events, Some(Duration::ZERO)).unwrap();
+    let mut thanks = [0; 6];
+    client.read_exact(&mut thanks).unwrap();
+    assert_eq!(&thanks, b"thanks");
+    Ok(())
+}
+
+fn a_worker_says_what_became_of_a_connection_it_could_not_make(rig: &Rig) -> Outcome {
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let mut worker = Worker::new(&rig.builder().build().unwrap()).unwrap();
+    let wanted = worker.connect(nobody, Kind::Stream).unwrap();
+    let mut events = Vec::new();
+    let deadline = Instant::now() + LONG;
+    while events.is_empty() {
+        assert!(Instant::now() < deadline);
+        worker.poll(&mut events, Some(Duration::from_millis(500))).unwrap();
+    }
+    match events.pop() {
+        Some(Event::Failed { key, error }) => {
+            assert_eq!((key, error.kind()), (wanted, ErrorKind::ConnectionRefused));
+        }
+        other => panic!("{other:?}"),
+    }
+    Ok(())
+}

@@ -1,0 +1,322 @@
+//! Bytes: I4, I6, the halves, and what is written in pieces.
+
+use std::io::{self, ErrorKind, IoSlice, Read, Write};
+use std::net::Shutdown;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use test_harness::{Outcome, cases};
+use trespass::Stream;
+
+use super::rig::{LONG, Rig, below, bytes, greet, random, read_exactly};
+
+pub(crate) fn add(suite: &mut test_harness::Suite<Rig>) {
+    cases!(suite: bytes_go_both_ways, i4_bytes_arrive_as_they_were_sent, i4_a_vectored_write_is_its_pieces_in_a_row,
+        i6_two_blocked_writers_resume_when_either_reads, a_peer_that_does_not_read_stops_the_writer,
+        a_half_that_is_shut_down_ends_and_the_other_goes_on, reading_is_over_after_shutdown_read,
+        a_read_waits_no_longer_than_its_timeout, a_write_waits_no_longer_than_its_timeout,
+        buffers_of_the_pool_go_without_a_copy, what_arrives_can_be_kept, counters_count,
+        an_empty_pool_makes_the_peer_wait_and_breaks_nothing);
+}
+
+fn bytes_go_both_ways(rig: &Rig) -> Outcome {
+    let (mut client, mut server) = rig.streams();
+    assert_eq!(client.peer_addr().unwrap(), server.local_addr().unwrap());
+    assert_eq!(client.local_addr().unwrap(), server.peer_addr().unwrap());
+    greet(&mut client, &mut server);
+    greet(&mut server, &mut client);
+    Ok(())
+}
+
+/// Sends pieces of random sizes while it reads others, pausing now and then.
+fn exchange(mut stream: Stream, seed: u64, out: &[u8], len: usize) -> Vec<u8> {
+    let mut random = random(seed);
+    let (mut sent, mut got) = (0, Vec::with_capacity(len));
+    let mut buffer = vec![0; 1 << 20];
+    stream.set_nonblocking(true).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while sent < out.len() || got.len() < len {
+        assert!(Instant::now() < deadline, "{sent} of {} sent, {} of {len} received", out.len(), got.len());
+        let mut moved = false;
+        if sent < out.len() {
+            let most = 1 << [4, 10, 16, 21][below(&mut random, 4)];
+            let piece = &out[sent..out.len().min(sent + 1 + below(&mut random, most))];
+            match stream.write(piece) {
+                Ok(count) => (sent, moved) = (sent + count, true),
+                Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+            }
+        }
+        let room = 1 + below(&mut random, buffer.len());
+        match stream.read(&mut buffer[..room]) {
+            Ok(0) => break,
+            Ok(count) => {
+                got.extend_from_slice(&buffer[..count]);
+                moved = true;
+            }
+            Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+        }
+        if !moved || below(&mut random, 64) == 0 {
+            thread::sleep(Duration::from_micros(below(&mut random, 500) as u64));
+        }
+    }
+    stream.set_nonblocking(false).unwrap();
+    // Whoever is done first stays until the other is.
+    stream.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(stream.read(&mut buffer).unwrap(), 0);
+    got
+}
+
+fn i4_bytes_arrive_as_they_were_sent(rig: &Rig) -> Outcome {
+    for seed in 0..6 {
+        let (client, server) = rig.streams();
+        let mut random = random(seed);
+        let (to_server, to_client) =
+            (bytes(seed * 2, below(&mut random, 4 << 20)), bytes(seed * 2 + 1, below(&mut random, 4 << 20)));
+        let (there, back) = thread::scope(|scope| {
+            let serving = scope.spawn(|| exchange(server, seed + 100, &to_client, to_server.len()));
+            let back = exchange(client, seed + 200, &to_server, to_client.len());
+            (serving.join().unwrap(), back)
+        });
+        assert!(there == to_server && back == to_client, "seed {seed}");
+    }
+    Ok(())
+}
+
+fn i4_a_vectored_write_is_its_pieces_in_a_row(rig: &Rig) -> Outcome {
+    let (mut client, mut server) = rig.streams();
+    let mut random = random(7);
+    for round in 0..50 {
+        let pieces: Vec<Vec<u8>> = (0..below(&mut random, 12))
+            .map(|at| bytes(round * 100 + at as u64, below(&mut random, 5000)))
+            .collect();
+        let whole = pieces.concat();
+        let mut sent = 0;
+        while sent < whole.len() {
+            let mut skip = sent;
+            let slices: Vec<IoSlice<'_>> = pieces
+                .iter()
+                .map(|piece| {
+                    let from = skip.min(piece.len());
+                    skip -= from;
+                    IoSlice::new(&piece[from..])
+                })
+                .collect();
+            sent += client.write_vectored(&slices).unwrap();
+        }
+        assert_eq!(read_exactly(&mut server, whole.len()), whole);
+    }
+    Ok(())
+}
+
+/// Writes until it would have to wait.
+fn fill(stream: &mut Stream) -> usize {
+    stream.set_nonblocking(true).unwrap();
+    let (piece, mut total) = (vec![0x5a; 100_000], 0);
+    let outcome = loop {
+        match stream.write(&piece) {
+            Ok(count) => total += count,
+            Err(error) => break error.kind(),
+        }
+        assert!(total < 1 << 30, "a peer that reads nothing takes a gigabyte");
+    };
+    stream.set_nonblocking(false).unwrap();
+    assert_eq!(outcome, ErrorKind::WouldBlock);
+    total
+}
+
+/// What a writer was allowed to leave in its own memory goes on its way while the other end reads.
+fn flush_and_read(from: &mut Stream, to: &mut Stream, len: usize) -> Vec<u8> {
+    thread::scope(|scope| {
+        scope.spawn(|| from.flush().unwrap());
+        read_exactly(to, len)
+    })
+}
+
+fn i6_two_blocked_writers_resume_when_either_reads(rig: &Rig) -> Outcome {
+    let (mut client, mut server) = rig.streams();
+    // Until neither takes more from the other: each turn of one may make room at the other.
+    let (mut to_server, mut to_client) = (0, 0);
+    loop {
+        let (there, back) = (fill(&mut client), fill(&mut server));
+        (to_server, to_client) = (to_server + there, to_client + back);
+        if there + back == 0 {
+            break;
+        }
+    }
+    thread::scope(|scope| {
+        let writing = scope.spawn(|| {
+            client.write_all(&[1; 100_000]).unwrap();
+            read_exactly(&mut client, to_client)
+        });
+        let got = read_exactly(&mut server, to_server + 100_000);
+        assert_eq!(got[to_server..], [1; 100_000]);
+        server.flush().unwrap();
+        assert!(writing.join().unwrap().iter().all(|byte| *byte == 0x5a));
+    });
+    Ok(())
+}
+
+fn a_peer_that_does_not_read_stops_the_writer(rig: &Rig) -> Outcome {
+    let (mut client, mut server) = rig.streams();
+    let total = fill(&mut client);
+    assert!(total > 0);
+    // What it holds is bounded: both quotas, and what the system's sockets hold.
+    assert!(total < 64 << 20, "{total} bytes were taken for a peer that does not read");
+    assert!(flush_and_read(&mut client, &mut server, total) == vec![0x5a; total]);
+    greet(&mut client, &mut server);
+    Ok(())
+}
+
+fn a_half_that_is_shut_down_ends_and_the_other_goes_on(rig: &Rig) -> Outcome {
+    rig.not_over_queue_pairs_yet(
+        "one thread has both ends, and the end of a half waits for its writer to call again",
+    )?;
+    let (mut client, mut server) = rig.streams();
+    client.write_all(b"the last words").unwrap();
+    client.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(client.write(b"more").unwrap_err().kind(), ErrorKind::BrokenPipe);
+    let mut words = String::new();
+    server.read_to_string(&mut words).unwrap();
+    assert_eq!(words, "the last words");
+    assert_eq!(server.read(&mut [0; 8]).unwrap(), 0, "the end stays the end");
+    server.write_all(&bytes(1, 300_000)).unwrap();
+    drop(server);
+    let mut answer = Vec::new();
+    client.read_to_end(&mut answer).unwrap();
+    assert_eq!(answer, bytes(1, 300_000));
+    Ok(())
+}
+
+fn reading_is_over_after_shutdown_read(rig: &Rig) -> Outcome {
+    let (mut client, mut server) = rig.streams();
+    client.shutdown(Shutdown::Read).unwrap();
+    assert_eq!(client.read(&mut [0; 8]).unwrap(), 0);
+    client.write_all(b"still").unwrap();
+    assert_eq!(read_exactly(&mut server, 5), b"still");
+    Ok(())
+}
+
+/// What std calls it when time is up.
+pub(crate) fn time_is_up(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
+}
+
+fn a_read_waits_no_longer_than_its_timeout(rig: &Rig) -> Outcome {
+    let (mut client, mut server) = rig.streams();
+    let limit = Duration::from_millis(60);
+    client.set_read_timeout(Some(limit)).unwrap();
+    assert_eq!(client.read_timeout().unwrap(), Some(limit));
+    let before = Instant::now();
+    assert!(time_is_up(&client.read(&mut [0; 8]).unwrap_err()));
+    assert!(before.elapsed() >= limit);
+    greet(&mut server, &mut client);
+    let error = client.set_read_timeout(Some(Duration::ZERO)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    Ok(())
+}
+
+fn a_write_waits_no_longer_than_its_timeout(rig: &Rig) -> Outcome {
+    rig.not_over_queue_pairs_yet(
+        "one thread has both ends, and the end of a half waits for its writer to call again",
+    )?;
+    let (mut client, mut server) = rig.streams();
+    let total = fill(&mut client);
+    let limit = Duration::from_millis(60);
+    client.set_write_timeout(Some(limit)).unwrap();
+    let before = Instant::now();
+    assert!(time_is_up(&client.write(&[0x5a; 100_000]).unwrap_err()));
+    assert!(before.elapsed() >= limit);
+    // What it had taken by then is not lost, and may go on the way later.
+    client.set_write_timeout(Some(LONG)).unwrap();
+    client.shutdown(Shutdown::Write).unwrap();
+    let mut rest = Vec::new();
+    thread::scope(|scope| {
+        scope.spawn(|| client.flush().unwrap());
+        server.read_to_end(&mut rest).unwrap();
+    });
+    assert!(rest.len() >= total && rest.iter().all(|byte| *byte == 0x5a));
+    Ok(())
+}
+
+fn buffers_of_the_pool_go_without_a_copy(rig: &Rig) -> Outcome {
+    let (mut client, mut server) = rig.streams();
+    for len in [1, 1000, 70_000] {
+        let mut buffer = client.buffer(len).unwrap();
+        buffer.bytes_mut()[..len].copy_from_slice(&bytes(len as u64, len));
+        client.send_buf(buffer, len).unwrap();
+        assert_eq!(read_exactly(&mut server, len), bytes(len as u64, len));
+    }
+    Ok(())
+}
+
+fn what_arrives_can_be_kept(rig: &Rig) -> Outcome {
+    rig.not_over_queue_pairs_yet(
+        "one thread has both ends, and the end of a half waits for its writer to call again",
+    )?;
+    let (mut client, mut server) = rig.streams();
+    let sent = bytes(3, 200_000);
+    client.write_all(&sent).unwrap();
+    client.shutdown(Shutdown::Write).unwrap();
+    let (mut kept, mut len) = (Vec::new(), 0);
+    while len < sent.len() {
+        let part = server.recv_buf().unwrap();
+        assert!(!part.is_empty());
+        len += part.len();
+        kept.push(part);
+    }
+    let got: Vec<u8> =
+        kept.iter().flat_map(|part| part.chunks().flatten().copied().collect::<Vec<u8>>()).collect();
+    assert!(got == sent, "what is kept changes");
+    drop(kept);
+    assert!(server.recv_buf().unwrap().is_empty(), "the end is an empty buffer");
+    Ok(())
+}
+
+fn counters_count(rig: &Rig) -> Outcome {
+    let (mut client, mut server) = rig.streams();
+    client.write_all(&[7; 50_000]).unwrap();
+    read_exactly(&mut server, 50_000);
+    let (sent, received) = (client.stats(), server.stats());
+    assert_eq!((sent.bytes_sent, received.bytes_received), (50_000, 50_000));
+    assert!(sent.frames_sent > 0 && received.frames_received > 0);
+    assert_eq!((sent.bytes_received, received.bytes_sent), (0, 0));
+    Ok(())
+}
+
+/// A program that keeps what it receives until its pool, the least there is, has nothing left. The other end has a pool of its own.
+fn an_empty_pool_makes_the_peer_wait_and_breaks_nothing(rig: &Rig) -> Outcome {
+    let least = rig.builder().pool_max(8 << 20).pool_initial(8 << 20).pool_prewarm(0).rcvbuf(16 << 20);
+    let (mut client, mut server) = rig.streams_of(rig.builder(), least);
+    let sent = bytes(12, 24 << 20);
+    thread::scope(|scope| {
+        scope.spawn(|| client.write_all(&sent).unwrap());
+        // With the last block in the program's hands nothing can come. Another thread sees that, and gives them all back.
+        let (kept, total, over) = (Mutex::new(Vec::new()), AtomicUsize::new(0), AtomicBool::new(false));
+        let (kept, total, over) = (&kept, &total, &over);
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                while !over.load(Ordering::Relaxed) {
+                    let before = total.load(Ordering::Relaxed);
+                    thread::sleep(Duration::from_millis(100));
+                    if total.load(Ordering::Relaxed) == before {
+                        let stalled = std::mem::take(&mut *kept.lock().unwrap());
+                        drop(stalled);
+                    }
+                }
+            });
+            let mut got = Vec::with_capacity(sent.len());
+            while got.len() < sent.len() {
+                let part = server.recv_buf().unwrap();
+                part.chunks().for_each(|chunk| got.extend_from_slice(chunk));
+                kept.lock().unwrap().push(part);
+                total.store(got.len(), Ordering::Relaxed);
+            }
+            over.store(true, Ordering::Relaxed);
+            assert!(got == sent);
+        });
+    });
+    assert!(server.pool().stats().empty() > 0, "the pool was never empty: {:?}", server.pool().stats());
+    Ok(())
+}

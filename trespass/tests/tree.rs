@@ -1,0 +1,45 @@
+//! Without the feature `rdma` nothing of RDMA is in the tree.
+
+use std::process::Command;
+
+/// The names of the crates that a user of trespass gets.
+fn tree(flags: &[&str]) -> Vec<String> {
+    let output = Command::new(env!("CARGO"))
+        .args([
+            "tree",
+            "--offline",
+            "--locked",
+            "-p",
+            "trespass",
+            "-e",
+            "normal,build",
+            "--prefix",
+            "none",
+            "--format",
+            "{p}",
+        ])
+        .args(flags)
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.lines().filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect()
+}
+
+#[test]
+fn without_the_feature_rdma_nothing_of_rdma_is_there() {
+    const OF_RDMA: [&str; 3] = ["sideway", "rdma-mummy-sys", "soft-rnic"];
+    for target in ["x86_64-unknown-linux-gnu", "x86_64-pc-windows-gnu", "aarch64-apple-darwin"] {
+        let names = tree(&["--no-default-features", "--target", target]);
+        assert!(names.iter().any(|name| name == "mio"), "{target}: {names:?}");
+        for name in OF_RDMA {
+            assert!(!names.iter().any(|found| found == name), "{target}: {name} in {names:?}");
+        }
+    }
+    // And with it they are found, by the same way of looking.
+    let names = tree(&["--target", "x86_64-unknown-linux-gnu"]);
+    for name in &OF_RDMA[..2] {
+        assert!(names.iter().any(|found| found == name), "no {name} in {names:?}");
+    }
+}
