@@ -12,20 +12,33 @@ use std::process::{Command, ExitCode, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-/// A shared object: its name, the package that it is made of, and the script that gives its symbols their
-/// versions, below the workspace's folder.
+/// A shared object: its name, the script that gives its symbols their versions, below the workspace's folder, and what it
+/// is made of.
 struct Library {
     soname: &'static str,
-    package: &'static str,
     version_script: &'static str,
+    made_of: Source,
 }
 
-/// librdmacm.so.1 is to come beside it; until then the system's works on ours.
-const LIBRARIES: [Library; 1] = [Library {
-    soname: "libibverbs.so.1",
-    package: "soft-rnic-c-abi",
-    version_script: "soft-rnic/c-abi/src/libibverbs/libibverbs.map",
-}];
+enum Source {
+    /// The static library of this package.
+    Package(&'static str),
+    /// A file of assembly that jumps to another library, made before and found beside it.
+    Jumps { file: &'static str, to: &'static str },
+}
+
+const LIBRARIES: [Library; 2] = [
+    Library {
+        soname: "libibverbs.so.1",
+        version_script: "soft-rnic/c-abi/src/libibverbs/libibverbs.map",
+        made_of: Source::Package("soft-rnic-c-abi"),
+    },
+    Library {
+        soname: "librdmacm.so.1",
+        version_script: "soft-rnic/c-abi/src/librdmacm/librdmacm.map",
+        made_of: Source::Jumps { file: "soft-rnic/c-abi/src/librdmacm/forward.S", to: "libibverbs.so.1" },
+    },
+];
 
 /// What Rust's standard library needs of the system's.
 const NEEDED: [&str; 6] = ["-Wl,--as-needed", "-lgcc_s", "-lpthread", "-ldl", "-lm", "-lc"];
@@ -50,8 +63,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     std::fs::create_dir_all(&out)
         .with_context(|| format!("cannot make {}: choose another --out", out.display()))?;
     for library in &LIBRARIES {
-        let archive = archive(root, args, library.package)?;
-        link(root, library, &archive, &out)?;
+        link(root, args, library, &out)?;
         println!("soft-libs: {}", out.join(library.soname).display());
     }
     Ok(ExitCode::SUCCESS)
@@ -94,17 +106,25 @@ fn archive(root: &Path, args: &Args, package: &str) -> Result<PathBuf> {
 }
 
 /// Makes the shared object, beside its name and then in its place: a program that runs keeps the old one.
-fn link(root: &Path, library: &Library, archive: &Path, out: &Path) -> Result<()> {
+fn link(root: &Path, args: &Args, library: &Library, out: &Path) -> Result<()> {
     let soname = library.soname;
     let new = out.join(format!(".{soname}.{}", std::process::id()));
     let compiler = env::var_os("CC").unwrap_or_else(|| "cc".into());
     let mut command = Command::new(&compiler);
     command.arg("-shared").arg("-o").arg(&new).arg(format!("-Wl,-soname,{soname}"));
     command.arg(format!("-Wl,--version-script={}", root.join(library.version_script).display()));
-    command.arg("-Wl,--whole-archive").arg(archive).arg("-Wl,--no-whole-archive");
     // Nothing undefined, nothing bound late, and never unloaded: its threads run its code.
     command.args(["-Wl,--gc-sections", "-Wl,-z,defs", "-Wl,-z,now", "-Wl,-z,relro", "-Wl,-z,nodelete"]);
-    let status = command.args(NEEDED).status().with_context(|| {
+    match library.made_of {
+        Source::Package(package) => {
+            let archive = archive(root, args, package)?;
+            command.arg("-Wl,--whole-archive").arg(archive).arg("-Wl,--no-whole-archive").args(NEEDED);
+        }
+        Source::Jumps { file, to } => {
+            command.arg("-nostdlib").arg(root.join(file)).arg(out.join(to)).arg("-Wl,-rpath,$ORIGIN");
+        }
+    }
+    let status = command.status().with_context(|| {
         format!(
             "cannot run `{}` to link {soname}: install a C compiler (package gcc), or name one in CC",
             compiler.display()

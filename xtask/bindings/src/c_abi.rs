@@ -1,6 +1,9 @@
-//! What `libibverbs.so.1` of the software device exports: every public function
-//! in its default version, and the private names that the providers of rdma-core
-//! import, release by release.
+//! What `libibverbs.so.1` and `librdmacm.so.1` of the software device export: every
+//! public function in its default version, and of libibverbs the private names that
+//! the providers of rdma-core import, release by release.
+//!
+//! Both are one program: `libibverbs.so.1` has the functions of librdmacm as well,
+//! under names and a version of its own, and `librdmacm.so.1` jumps there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -13,9 +16,14 @@ use crate::c_lib::MINUS_ONE;
 use crate::symbols::{Symbol, ordinal};
 use crate::tables::prototype;
 
-const LIBRARY: &str = "libibverbs.so.1";
+const VERBS: &str = "libibverbs.so.1";
+const RDMACM: &str = "librdmacm.so.1";
 /// Where the files are, below the workspace's folder.
 const FOLDER: &str = "soft-rnic/c-abi/src/libibverbs";
+const RDMACM_FOLDER: &str = "soft-rnic/c-abi/src/librdmacm";
+/// What the names of librdmacm's functions begin with in our `libibverbs.so.1`, and the node that they are in.
+const FORWARD: &str = "soft_rnic_";
+const FORWARD_NODE: &str = "SOFT_RNIC_RDMACM";
 /// Every release's private names; what is in it stays, the pinned release's are added.
 const PRIVATE_NAMES: &str = "private.txt";
 const PRIVATE_NODE: &str = "IBVERBS_PRIVATE_";
@@ -38,57 +46,83 @@ pub(crate) fn generate(
         private.add(&text)?;
     }
     let c_header = header.trim_end().replacen("//", "/*", 1) + " */\n\n";
+    let verbs_script =
+        version_script(&c_header, symbols, VERBS) + &forwarded(symbols) + &private.version_nodes();
     let files = [
-        ("exports.rs", exports(header, functions, symbols)?),
-        ("private.s", private.assembly(&c_header)),
-        ("libibverbs.map", version_script(&c_header, symbols, &private)),
-        (PRIVATE_NAMES, private.text()),
+        (FOLDER, "exports.rs", exports(header, functions, symbols, VERBS)?),
+        (FOLDER, "private.s", private.assembly(&c_header)),
+        (FOLDER, "libibverbs.map", verbs_script),
+        (FOLDER, PRIVATE_NAMES, private.text()),
+        (RDMACM_FOLDER, "exports.rs", exports(header, functions, symbols, RDMACM)?),
+        (RDMACM_FOLDER, "forwards.s", forwards(&c_header, symbols)),
+        (RDMACM_FOLDER, "librdmacm.map", version_script(&c_header, symbols, RDMACM)),
     ];
-    Ok(files.into_iter().map(|(name, text)| (format!("{FOLDER}/{name}"), text)).collect())
+    Ok(files.into_iter().map(|(folder, name, text)| (format!("{folder}/{name}"), text)).collect())
 }
 
-fn is_public(name: &str, symbol: &Symbol) -> bool {
-    symbol.library == LIBRARY && !symbol.version.is_empty() && name != symbol.version
+fn is_public(library: &str, name: &str, symbol: &Symbol) -> bool {
+    symbol.library == library && !symbol.version.is_empty() && name != symbol.version
 }
 
 /// One line a function that the table has.
-fn exports(header: &str, functions: &[ForeignItemFn], symbols: &BTreeMap<String, Symbol>) -> Result<String> {
-    let (mut required, mut optional) = (String::new(), String::new());
+fn exports(
+    header: &str,
+    functions: &[ForeignItemFn],
+    symbols: &BTreeMap<String, Symbol>,
+    library: &str,
+) -> Result<String> {
+    let (mut required, mut optional, mut variadic) = (String::new(), String::new(), String::new());
     for function in functions {
         let name = function.sig.ident.to_string();
-        let Some(symbol) = symbols.get(&name).filter(|symbol| is_public(&name, symbol)) else { continue };
-        if function.sig.variadic.is_some() {
-            bail!("{name} takes any number of arguments, which the export has no way to pass on");
+        let Some(symbol) = symbols.get(&name).filter(|symbol| is_public(library, &name, symbol)) else {
+            continue;
+        };
+        if BY_HAND.contains(&&*name) {
+            continue;
         }
-        let _ = if symbol.is_required() {
+        let failure = failure(library, &name);
+        let _ = if function.sig.variadic.is_some() {
+            // Only a function that looks at no argument can leave the others out.
+            writeln!(variadic, "        {failure} => {};", prototype(function).replace(", ...", ""))
+        } else if symbol.is_required() {
             writeln!(required, "        {};", prototype(function))
         } else {
-            writeln!(optional, "        {} => {};", failure(&name), prototype(function))
+            writeln!(optional, "        {failure} => {};", prototype(function))
         };
     }
     if required.is_empty() {
-        bail!("no function of {LIBRARY} is both declared and exported");
+        bail!("no function of {library} is both declared and exported");
     }
+    let prefix = if library == RDMACM { FORWARD } else { "" };
     Ok(format!(
-        "{header}//! The functions that programs call.\n\nuse core::ffi::*;\n\nuse rdma_mummy_sys::types::*;\n\n\
-         exports! {{\n    required {{\n{required}    }}\n    optional {{\n{optional}    }}\n}}\n"
+        "{header}//! The functions that programs call.\n\nuse core::ffi::*;\n\n{}use rdma_mummy_sys::types::*;\n\n\
+         exports! {{\n    super::TABLE, {prefix:?};\n    required {{\n{required}    }}\n    \
+         optional {{\n{optional}    }}\n    refused {{\n{variadic}    }}\n}}\n",
+        if library == RDMACM { LIBC_TYPES } else { "" },
     ))
 }
 
+/// Functions with any number of arguments that do something: their crate defines them itself.
+const BY_HAND: [&str; 1] = ["rfcntl"];
+
+/// What of the prototypes of librdmacm the crate of the bindings has of libc.
+const LIBC_TYPES: &str =
+    "use libc::{epoll_event, fd_set, iovec, msghdr, nfds_t, off_t, pollfd, sockaddr, socklen_t, timeval};\n";
+
 /// What the function returns, if that is an `int`, to say that it failed.
-fn failure(name: &str) -> &'static str {
+fn failure(library: &str, name: &str) -> &'static str {
     match name {
+        _ if library == RDMACM => "-1",
         "ibv_query_qp_data_in_order" => "0",
         _ if MINUS_ONE.contains(&name) => "-1",
         _ => "libc::EOPNOTSUPP",
     }
 }
 
-/// The nodes, oldest first, each with the public functions whose default version it is. The private
-/// names bring their version along: a script cannot put one name into two nodes.
-fn version_script(header: &str, symbols: &BTreeMap<String, Symbol>, private: &PrivateNames) -> String {
+/// The nodes, oldest first, each with the public functions whose default version it is.
+fn version_script(header: &str, symbols: &BTreeMap<String, Symbol>, library: &str) -> String {
     let mut nodes: BTreeMap<Vec<u32>, (&str, Vec<&str>)> = BTreeMap::new();
-    for (name, symbol) in symbols.iter().filter(|(name, symbol)| is_public(name, symbol)) {
+    for (name, symbol) in symbols.iter().filter(|(name, symbol)| is_public(library, name, symbol)) {
         let node = nodes.entry(ordinal(&symbol.version)).or_insert((&symbol.version, Vec::new()));
         node.1.push(name);
     }
@@ -105,10 +139,24 @@ fn version_script(header: &str, symbols: &BTreeMap<String, Symbol>, private: &Pr
         let _ = write!(text, "}}{before};\n\n");
         before = format!(" {version}");
     }
-    for number in private.numbers() {
-        let _ = writeln!(text, "{PRIVATE_NODE}{number} {{\n}};");
+    text.truncate(text.trim_end().len());
+    text + "\n"
+}
+
+/// The node in which `librdmacm.so.1` finds what it jumps to.
+fn forwarded(symbols: &BTreeMap<String, Symbol>) -> String {
+    let names = symbols.iter().filter(|(name, symbol)| is_public(RDMACM, name, symbol));
+    let names: String = names.map(|(name, _)| format!("        {FORWARD}{name};\n")).collect();
+    if names.is_empty() {
+        return String::new();
     }
-    text
+    format!("\n{FORWARD_NODE} {{\n    global:\n{names}}};\n")
+}
+
+/// One line a function of librdmacm, for the macro of `forward.S`.
+fn forwards(header: &str, symbols: &BTreeMap<String, Symbol>) -> String {
+    let names = symbols.iter().filter(|(name, symbol)| is_public(RDMACM, name, symbol));
+    header.to_owned() + &names.map(|(name, _)| format!("    forward {name}\n")).collect::<String>()
 }
 
 /// The private names, each with the numbers of the nodes that have it.
@@ -147,6 +195,13 @@ impl PrivateNames {
 
     fn numbers(&self) -> BTreeSet<u32> {
         self.names.values().flatten().copied().collect()
+    }
+
+    /// Their nodes in the version script, which are empty: the private names bring their version along,
+    /// because a script cannot put one name into two nodes.
+    fn version_nodes(&self) -> String {
+        let nodes = self.numbers().into_iter().map(|number| format!("{PRIVATE_NODE}{number} {{\n}};\n"));
+        "\n".to_owned() + &nodes.collect::<String>()
     }
 
     fn text(&self) -> String {
@@ -207,9 +262,42 @@ mod tests {
     }
 
     #[test]
+    fn librdmacm_is_a_jump_for_each_name() {
+        let symbol =
+            |version: &str| Symbol { library: RDMACM.into(), version: version.into(), since: "1".into() };
+        let symbols = BTreeMap::from([
+            ("RDMACM_1.0".to_owned(), symbol("RDMACM_1.0")),
+            ("rdma_listen".to_owned(), symbol("RDMACM_1.0")),
+            ("rfcntl".to_owned(), symbol("RDMACM_1.0")),
+        ]);
+        assert_eq!(forwards("", &symbols), "    forward rdma_listen\n    forward rfcntl\n");
+        assert_eq!(
+            forwarded(&symbols),
+            "\nSOFT_RNIC_RDMACM {\n    global:\n        soft_rnic_rdma_listen;\n        soft_rnic_rfcntl;\n};\n"
+        );
+        let functions = [
+            syn::parse_quote!(
+                pub fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int;
+            ),
+            syn::parse_quote!(
+                pub fn rfcntl(socket: c_int, cmd: c_int, ...) -> c_int;
+            ),
+        ];
+        let text = exports("", &functions, &symbols, RDMACM).unwrap();
+        assert!(
+            text.contains("        fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int;\n"),
+            "{text}"
+        );
+        assert!(
+            !text.contains("rfcntl"),
+            "it takes as many arguments as it likes, and is written by hand: {text}"
+        );
+    }
+
+    #[test]
     fn each_name_is_in_the_node_of_its_default_version() {
         let symbol =
-            |version: &str| Symbol { library: LIBRARY.into(), version: version.into(), since: "1".into() };
+            |version: &str| Symbol { library: VERBS.into(), version: version.into(), since: "1".into() };
         let symbols = BTreeMap::from([
             ("IBVERBS_1.1".to_owned(), symbol("IBVERBS_1.1")),
             ("ibv_open_device".to_owned(), symbol("IBVERBS_1.1")),
@@ -219,7 +307,7 @@ mod tests {
         ]);
         let private = PrivateNames::parse("execute_ioctl 34\n").unwrap();
         assert_eq!(
-            version_script("", &symbols, &private),
+            version_script("", &symbols, VERBS) + &private.version_nodes(),
             "IBVERBS_1.0 {\n    global:\n        ibv_rate_to_mult;\n    local:\n        *;\n};\n\n\
              IBVERBS_1.1 {\n    global:\n        ibv_open_device;\n} IBVERBS_1.0;\n\n\
              IBVERBS_1.10 {\n    global:\n        ibv_import_pd;\n} IBVERBS_1.1;\n\n\

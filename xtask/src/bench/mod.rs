@@ -5,6 +5,7 @@
 //! stands the ratio of one program to itself from the same run.
 
 mod callgrind;
+mod cm;
 mod document;
 mod overhead;
 mod perftest;
@@ -44,6 +45,8 @@ enum What {
     Soft(soft::Args),
     /// stride-perf against perftest, over the software device
     Perftest(perftest::Args),
+    /// Connections through the connection manager
+    Cm(cm::Args),
 }
 
 #[derive(clap::Args)]
@@ -67,6 +70,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
         What::Overhead(args) => overhead::run(root, args),
         What::Soft(args) => soft::run(root, args),
         What::Perftest(args) => perftest::run(root, args),
+        What::Cm(args) => cm::run(root, args),
     }
 }
 

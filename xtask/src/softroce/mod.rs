@@ -70,6 +70,16 @@ pub(crate) struct PlaceArgs {
 }
 
 impl PlaceArgs {
+    /// The guest's name.
+    pub(crate) fn rdma_core(&self) -> &'static str {
+        if self.host { "host" } else { self.rdma_core.name() }
+    }
+
+    /// What names it on the command line.
+    pub(crate) fn flag(&self) -> String {
+        if self.host { "--host".to_owned() } else { format!("--rdma-core {}", self.rdma_core()) }
+    }
+
     /// The place, the programs for it (not built yet) and a job that lacks only its command.
     pub(crate) fn prepare(&self, root: &Path, profile: Profile) -> Result<(Place, Programs, Job)> {
         let folders = Folders::new(root)?;

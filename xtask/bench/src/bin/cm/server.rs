@@ -1,0 +1,165 @@
+//! The side that answers.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use anyhow::{Context, Result, bail, ensure};
+use sideway::ibverbs::completion::GenericCompletionQueue;
+use sideway::ibverbs::protection_domain::ProtectionDomain;
+use sideway::ibverbs::queue_pair::{GenericQueuePair, QueuePair, QueuePairState};
+use sideway::rdmacm::{ConnectionParameter, EventChannel, EventType, Identifier, PortSpace};
+
+/// Where everybody is.
+pub(crate) const HERE: Ipv4Addr = Ipv4Addr::LOCALHOST;
+
+/// What queue pairs of a process share.
+pub(crate) struct Verbs {
+    pd: ProtectionDomain,
+    cq: GenericCompletionQueue,
+}
+
+impl Verbs {
+    pub(crate) fn new(id: &Identifier) -> Result<Self> {
+        let context = id.get_device_context()?;
+        Ok(Self { pd: context.alloc_pd()?, cq: context.create_cq_builder().setup_cqe(1).build_generic()? })
+    }
+
+    pub(crate) fn create_qp(&self) -> Result<GenericQueuePair> {
+        let mut builder = self.pd.create_qp_builder();
+        builder.setup_send_cq(&self.cq).setup_recv_cq(&self.cq).setup_max_send_wr(1).setup_max_recv_wr(1);
+        Ok(builder.build_generic()?)
+    }
+}
+
+/// Answers until standard input ends. Says its port; then `batch` whenever so many more are established, and `ready` when as many have
+/// gone again.
+pub(crate) fn serve(batch: u32) -> Result<()> {
+    let channel = EventChannel::new()?;
+    let listener = channel.create_id(PortSpace::Tcp)?;
+    listener.bind_addr(SocketAddr::from((HERE, 0)))?;
+    listener.listen(1024)?;
+    say(&listener.local_port().context("a bound identifier has a port")?.to_string())?;
+    end_with_parent(std::process::exit);
+    let mut verbs = None;
+    let mut guests: HashMap<u32, (GenericQueuePair, Identifier)> = HashMap::new();
+    let (mut established, mut gone) = (0, 0);
+    loop {
+        let event = channel.get_cm_event()?;
+        match event.event_type() {
+            EventType::ConnectRequest => {
+                let id = event.into_cm_id();
+                if verbs.is_none() {
+                    verbs = Some(Verbs::new(&id)?);
+                }
+                let mut qp = verbs.as_ref().context("they were just made")?.create_qp()?;
+                id.modify_qp(&mut qp, QueuePairState::Init)?;
+                id.modify_qp(&mut qp, QueuePairState::ReadyToReceive)?;
+                id.modify_qp(&mut qp, QueuePairState::ReadyToSend)?;
+                id.accept(ConnectionParameter::new().setup_queue_pair(qp.control()))?;
+                id.setup_context(qp.qp_number());
+                guests.insert(qp.qp_number(), (qp, id));
+            }
+            EventType::Established => {
+                established += 1;
+                if established == batch {
+                    established = 0;
+                    say("batch")?;
+                }
+            }
+            EventType::Disconnected => {
+                let id = event.into_cm_id();
+                id.disconnect()?;
+                let number = id.get_context::<u32>().context("every guest has one")?;
+                drop(guests.remove(&number));
+                gone += 1;
+                if gone == batch {
+                    gone = 0;
+                    say("ready")?;
+                }
+            }
+            _ => event.error().map_or(Ok(()), Err)?,
+        }
+    }
+}
+
+/// Ends this process when the one that started it has gone.
+pub(crate) fn end_with_parent(end: fn(i32) -> !) {
+    std::thread::spawn(move || {
+        let mut line = String::new();
+        while std::io::stdin().read_line(&mut line).is_ok_and(|bytes| bytes > 0) {}
+        end(0)
+    });
+}
+
+pub(crate) fn say(word: &str) -> Result<()> {
+    let mut stdout = std::io::stdout().lock();
+    writeln!(stdout, "{word}")?;
+    Ok(stdout.flush()?)
+}
+
+/// This program again, as another process.
+pub(crate) struct Server {
+    child: Child,
+    to: Option<ChildStdin>,
+    from: BufReader<ChildStdout>,
+    pub(crate) port: u16,
+}
+
+impl Server {
+    pub(crate) fn start(kind: &str, batch: u32) -> Result<Self> {
+        let mut server = Self::run(&["serve", kind, &batch.to_string()])?;
+        server.port = server.word()?.parse()?;
+        Ok(server)
+    }
+
+    pub(crate) fn run(arguments: &[&str]) -> Result<Self> {
+        let mut child = Command::new(std::env::current_exe()?)
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let to = child.stdin.take();
+        let from = BufReader::new(child.stdout.take().context("a pipe")?);
+        Ok(Self { child, to, from, port: 0 })
+    }
+
+    /// What it says next.
+    pub(crate) fn word(&mut self) -> Result<String> {
+        let mut line = String::new();
+        ensure!(self.from.read_line(&mut line)? > 0, "the other process has ended");
+        Ok(line.trim_end().to_owned())
+    }
+
+    pub(crate) fn tell(&mut self, word: &str) -> Result<()> {
+        let to = self.to.as_mut().context("a pipe")?;
+        writeln!(to, "{word}")?;
+        Ok(to.flush()?)
+    }
+
+    /// Waits until it has the whole batch.
+    pub(crate) fn has_all(&mut self) -> Result<()> {
+        self.expect("batch")
+    }
+
+    /// Waits until nothing is left of it.
+    pub(crate) fn is_ready(&mut self) -> Result<()> {
+        self.expect("ready")
+    }
+
+    fn expect(&mut self, word: &str) -> Result<()> {
+        match self.word()? {
+            said if said == word => Ok(()),
+            said => bail!("the other process said {said}, not {word}"),
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It ends with its standard input.
+        drop(self.to.take());
+        let _ = self.child.wait();
+    }
+}

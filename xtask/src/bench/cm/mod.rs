@@ -1,0 +1,86 @@
+//! `cargo xtask bench cm`: what connections through the connection manager cost: over the software device, against the kernel's TCP,
+//! and with few or many of them there already; and in SoftRoCE's guest, our cmtime against rdma-core's, step by step.
+
+mod rows;
+mod softroce;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use super::document::{Section, today};
+use super::programs::Programs;
+use crate::softroce::PlaceArgs;
+
+#[derive(clap::Args)]
+pub(super) struct Args {
+    #[command(subcommand)]
+    what: What,
+    /// Print the result without writing docs/performance.md
+    #[arg(long, global = true)]
+    dry_run: bool,
+}
+
+#[derive(clap::Subcommand)]
+enum What {
+    /// Over the software device
+    Soft(Soft),
+    /// Our cmtime against rdma-core's, over SoftRoCE in a guest
+    Softroce(Softroce),
+}
+
+#[derive(clap::Args)]
+pub(super) struct Soft {
+    /// How often each thing is measured, in turn with what it is compared with
+    #[arg(long, default_value_t = 11, value_parser = clap::value_parser!(u32).range(3..))]
+    pairs: u32,
+    /// Take the programs as they were built last
+    #[arg(long)]
+    no_build: bool,
+}
+
+#[derive(clap::Args)]
+pub(super) struct Softroce {
+    #[command(flatten)]
+    place: PlaceArgs,
+    /// How often each program runs, in turn with the other
+    #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(3..))]
+    pairs: u32,
+    /// How many connections a run makes
+    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(10..=1000))]
+    connections: u32,
+}
+
+pub(super) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
+    match &args.what {
+        What::Soft(soft) => over_soft(root, soft, args.dry_run),
+        What::Softroce(softroce) => softroce::run(root, softroce, args.dry_run),
+    }
+}
+
+fn over_soft(root: &Path, args: &Soft, dry_run: bool) -> Result<ExitCode> {
+    let programs = if args.no_build { Programs::as_they_are(root) } else { Programs::build(root)? };
+    let body =
+        format!("{}\n{}", rows::against_tcp(&programs, args.pairs)?, rows::crowded(&programs, args.pairs)?);
+    println!("{body}");
+    if !dry_run {
+        let intro = format!(
+            "{}, {} processors. Client and server are two processes; a connection counts when the server has it. Through the \
+             connection manager that is an identifier, its address and route, a queue pair on each side, and the handshake. Medians of \
+             {} turns; a bound that is missed is marked.\n\n    cargo xtask bench cm soft --pairs {}",
+            today(),
+            std::thread::available_parallelism()?,
+            args.pairs,
+            args.pairs
+        );
+        Section {
+            name: "cm soft",
+            title: "Connections over the software device",
+            intro: &intro,
+            body: &body,
+        }
+        .write(root)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,115 @@
+//! Connections over the software device.
+
+use std::fmt::Write as _;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::bench::programs::Programs;
+use crate::bench::soft::statistics::median;
+
+/// The rate of connections, times that of TCP.
+const RATE: f64 = 0.3;
+
+/// The cost of one where there are many, times the cost where there are few.
+const CROWDED: f64 = 1.5;
+
+/// How connections come, and what `xtask/bench/src/bin/cm` is told.
+const ROWS: [(&str, &[&str]); 4] = [
+    ("one after the other; TCP's server says when it has accepted", &["answered", "200"]),
+    ("one after the other; TCP's client goes on when its own side is done", &["tcp", "1", "200"]),
+    ("16 at a time", &["tcp", "16", "400"]),
+    ("128 at a time", &["tcp", "128", "400"]),
+];
+
+/// A figure of ours, the reference's, and the reference's again, from one turn.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Turn {
+    ours: f64,
+    reference: f64,
+    again: f64,
+}
+
+pub(super) fn against_tcp(programs: &Programs, pairs: u32) -> Result<String> {
+    let mut table = String::from(
+        "| connections | us each | TCP: connect and accept, us | rate, times TCP's | TCP against itself | at least |\n\
+         | --- | ---: | ---: | ---: | ---: | ---: |\n",
+    );
+    for (title, arguments) in ROWS {
+        let said = run(programs, arguments, pairs)?;
+        let turns = turns(&said, "sample", pairs)?;
+        let rate = median(turns.iter().map(|turn| turn.reference / turn.ours).collect());
+        let verdict = if rate < RATE { " **missed**" } else { "" };
+        writeln!(
+            table,
+            "| {title} | {:.1} | {:.1} | {rate:.2}{verdict} | {:.2} | {RATE:.2} |",
+            micro(&turns, |turn| turn.ours),
+            micro(&turns, |turn| turn.reference),
+            median(turns.iter().map(|turn| turn.reference / turn.again).collect()),
+        )?;
+    }
+    Ok(table)
+}
+
+pub(super) fn crowded(programs: &Programs, pairs: u32) -> Result<String> {
+    let said = run(programs, &["ids", "10", "10000", "100"], pairs)?;
+    let mut table = String::from(
+        "| one more connection | us where there are 10,000 | us where there are 10 | times | 10 against 10 | at most |\n\
+         | --- | ---: | ---: | ---: | ---: | ---: |\n",
+    );
+    for (title, name) in [("to make it", "sample"), ("to end it", "ending")] {
+        let turns = turns(&said, name, pairs)?;
+        let times = median(turns.iter().map(|turn| turn.ours / turn.reference).collect());
+        let verdict = if times > CROWDED { " **missed**" } else { "" };
+        writeln!(
+            table,
+            "| {title} | {:.1} | {:.1} | {times:.2}{verdict} | {:.2} | {CROWDED:.2} |",
+            micro(&turns, |turn| turn.ours),
+            micro(&turns, |turn| turn.reference),
+            median(turns.iter().map(|turn| turn.again / turn.reference).collect()),
+        )?;
+    }
+    Ok(table)
+}
+
+fn micro(turns: &[Turn], value: fn(&Turn) -> f64) -> f64 {
+    median(turns.iter().map(value).collect()) / 1000.0
+}
+
+/// Lines `NAME OURS REFERENCE REFERENCE`.
+fn turns(said: &str, name: &str, pairs: u32) -> Result<Vec<Turn>> {
+    let mut turns = Vec::new();
+    for line in said.lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [first, ours, reference, again] = words[..] else { bail!("unexpected output: {line}") };
+        if first == name {
+            let number = |word: &str| word.parse().with_context(|| format!("not a number in: {line}"));
+            turns.push(Turn { ours: number(ours)?, reference: number(reference)?, again: number(again)? });
+        }
+    }
+    ensure!(turns.len() == pairs as usize, "{} turns instead of {pairs}: {said}", turns.len());
+    Ok(turns)
+}
+
+fn run(programs: &Programs, arguments: &[&str], pairs: u32) -> Result<String> {
+    let mut command = Command::new(programs.path("cm"));
+    command.args(arguments).arg(pairs.to_string());
+    programs.over_the_device(&mut command);
+    let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output()?;
+    ensure!(output.status.success(), "{command:?} failed ({})", output.status);
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn turns_are_told_apart_by_their_names() {
+        let said = "sample 3 1 2\nending 6 5 4\nsample 9 8 7\n";
+        let found = turns(said, "sample", 2).unwrap();
+        assert_eq!(found[1], Turn { ours: 9.0, reference: 8.0, again: 7.0 });
+        assert_eq!(turns(said, "ending", 1).unwrap().len(), 1);
+        assert!(turns(said, "ending", 2).is_err() && turns("what", "ending", 0).is_err());
+    }
+}
