@@ -3,6 +3,7 @@
 mod common;
 
 use std::fs;
+use std::path::Path;
 
 use common::{Output, Running, example, run_with};
 
@@ -97,4 +98,37 @@ fn what_is_wrong_takes_one_line() {
     let addr = taken.local_addr().unwrap().to_string();
     let line = client("hello", &["server", &addr]).error(2).unwrap();
     assert!(line.contains(&addr) && line.contains("ss -ltnp"), "{line}");
+}
+
+#[test]
+fn a_store_keeps_what_it_is_given() {
+    for name in ["store_tcp", "store"] {
+        let (server, addr) = server(name, &["server", "127.0.0.1:0"]);
+        let ask = |request: &[&str]| client(name, &[&["client", &addr], request].concat()).ok().unwrap();
+        assert_eq!(ask(&["get", "colour"]), "\n");
+        assert_eq!(ask(&["set", "colour", "light", "green"]), "ok\n");
+        assert_eq!(ask(&["get", "colour"]), "light green\n");
+        assert!(ask(&["forget", "colour"]).starts_with("neither "));
+        drop(server);
+    }
+}
+
+/// The difference that the documentation shows is that between the two programs.
+#[test]
+fn the_documented_difference_is_what_it_takes() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let read = |path: &str| fs::read_to_string(root.join(path)).unwrap();
+    let document = read("../docs/moving-from-tcp.md");
+    let (_, rest) = document.split_once("```diff\n").unwrap();
+    let (diff, _) = rest.split_once("```").unwrap();
+    // Less what goes, the one is the other less what comes. The comments on top tell of the one and the other.
+    let without = |path: &str, sign: char| {
+        let mut others = diff.lines().filter_map(|line| line.strip_prefix(sign)).peekable();
+        let text = read(path);
+        let kept = text.lines().filter(|line| !line.starts_with("//!") && others.next_if_eq(line).is_none());
+        let kept: Vec<_> = kept.map(str::to_owned).collect();
+        assert_eq!(others.next(), None, "a line that {path} has not, or not there");
+        kept
+    };
+    assert_eq!(without("store_tcp.rs", '-'), without("store.rs", '+'));
 }
