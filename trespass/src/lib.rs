@@ -97,6 +97,16 @@
 //! - Dropping a connection waits until what was written is on its way, at most 1 s ([`Stream::set_linger`]).
 //! - A [`Listener`] shakes hands while it accepts: a client is connected when its server has accepted, or waits to accept.
 //!
+//! # What a peer can do
+//!
+//! - Whatever it sends is checked before it is believed. One that breaks the protocol loses its connection, and all others go on. One that
+//!   does not read stops who writes to it; one that writes without an end fills the receive buffer ([`Builder::rcvbuf`]), and no more.
+//! - Nothing is encrypted, and nobody proves who they are: as with plain TCP, the network has to be trusted, or to be made so below.
+//! - Over RDMA a peer reads long messages out of this process's pool. The key that it is told for that is the pool's, of a few megabytes at a
+//!   time: with the means of an attacker it reads what else waits there to be read, for other peers, too, as long as its connection lives. It
+//!   can write nothing, and what was received is never readable. Who serves peers that must not see each other's data
+//!   switches that off ([`Builder::rendezvous`]); messages then go in frames.
+//!
 //! Without the feature `rdma` this is the same crate over TCP alone, with nothing of RDMA in it; both builds understand each other.
 
 mod arrivals;
