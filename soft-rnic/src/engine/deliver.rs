@@ -22,8 +22,8 @@ use crate::shared::completion::CqEntry;
 use crate::shared::entry::{MrCard, MrEntry, kind, notice};
 use crate::shared::gate::Pass;
 use crate::shared::mark::{Mark, settle};
-use crate::shared::segment::{MAX_SGE, Slot};
-use crate::shared::slot::{Claim, Delivery, EAGER, Room};
+use crate::shared::segment::{MAX_SGE, Slot, Slots};
+use crate::shared::slot::{Claim, Delivery, EAGER, Room, claim_first};
 use crate::sync::Relaxed;
 
 /// Bytes before a datagram's payload: the global route header.
@@ -94,32 +94,17 @@ impl Qp {
 
     /// Claims the receive that the message goes to.
     pub(super) fn take_receive<'a>(&self, peer: &'a Peer, after: &mut After) -> Result<Taken<'a>, Stop> {
-        let segment = peer.link.segment();
         let card = &peer.card;
         if let Some(srq) = card.srq.checked_sub(1) {
             return self.take_shared_receive(peer, srq, after);
         }
         let slots = peer.slots.as_ref().ok_or(Stop::Refused(Refused::Operation))?;
-        let count = slots.count();
-        let ordered = u32::from(card.qp_type) != ibv_qp_type::IBV_QPT_UD.0;
-        let first = peer.entry().cursor() % count;
         // A connected queue pair has one sender, who takes slot after slot; datagrams come from many.
-        let (mut step, mut twice) = (0, false);
-        while step < if ordered { 1 } else { count } {
-            let index = (first + step) % count;
-            let slot = segment.slot(slots, index).ok_or(Stop::Refused(Refused::Operation))?;
-            if step > 0 && !twice && slot.header.is_posted() {
-                // Those before it may have been posted just now, too: one sender's datagrams stay in order.
-                (step, twice) = (0, true);
-                continue;
-            }
-            if let Some(claim) = slot.header.claim(peer.link.number()) {
-                peer.entry().set_cursor((index + 1) % count);
-                return Ok(Taken { slot, claim, index, pd: card.pd });
-            }
-            step += 1;
-        }
-        Err(Stop::NoReceive)
+        let datagram = u32::from(card.qp_type) == ibv_qp_type::IBV_QPT_UD.0;
+        let among = if datagram { slots.count() } else { 1 };
+        let taken = take_first(peer, slots, peer.entry().cursor(), among, card.pd)?;
+        peer.entry().set_cursor(slots.next(taken.index));
+        Ok(taken)
     }
 
     fn take_shared_receive<'a>(
@@ -132,23 +117,15 @@ impl Qp {
         let entry = segment.shared_queue(srq).ok_or(Stop::Refused(Refused::Operation))?;
         let (_, card) = entry.read().ok_or(Stop::Refused(Refused::Operation))?;
         let slots = card.slots.check().ok_or(Stop::Refused(Refused::Operation))?;
-        let count = slots.count();
         if !entry.has_available() {
             return Err(Stop::NoReceive);
         }
-        let first = entry.hint() % count;
-        for step in 0..count {
-            let index = (first + step) % count;
-            let slot = segment.slot(&slots, index).ok_or(Stop::Refused(Refused::Operation))?;
-            if let Some(claim) = slot.header.claim(peer.link.number()) {
-                entry.set_hint((index + 1) % count);
-                if entry.take_available() {
-                    after.ring(&peer.link, Doorbell::Srq(srq));
-                }
-                return Ok(Taken { slot, claim, index, pd: card.pd });
-            }
+        let taken = take_first(peer, &slots, entry.hint(), slots.count(), card.pd)?;
+        entry.set_hint(slots.next(taken.index));
+        if entry.take_available() {
+            after.ring(&peer.link, Doorbell::Srq(srq));
         }
-        Err(Stop::NoReceive)
+        Ok(taken)
     }
 
     /// Puts the payload where the receive says; true if it lies in the slot, for the owner to scatter.
@@ -267,7 +244,7 @@ impl Qp {
         reach(Step::BeforeAnnounce);
         let segment = peer.link.segment();
         let card = &peer.card;
-        if card.srq != 0 {
+        if card.ring_words != 0 {
             let pushed =
                 segment.ring(card.ring_offset, card.ring_words).is_some_and(|ring| ring.push(taken.index));
             if !pushed {
@@ -381,6 +358,19 @@ impl Qp {
         let by_system = card.access & kind::OWNER_ONLY == 0 && link.vm().is_some();
         Some(if by_system { Place::There(there) } else { Place::Ask })
     }
+}
+
+/// Claims the first receive that is posted among so many slots from this one on.
+#[inline]
+fn take_first<'a>(peer: &'a Peer, slots: &Slots, first: u32, among: u32, pd: u32) -> Result<Taken<'a>, Stop> {
+    let segment = peer.link.segment();
+    let first = first % slots.count();
+    let index = |step| (first + step) % slots.count();
+    let header = |step| segment.slot(slots, index(step)).map(|slot| slot.header);
+    let (step, claim) = claim_first(among, peer.link.number(), header).ok_or(Stop::NoReceive)?;
+    let index = index(step);
+    let slot = segment.slot(slots, index).ok_or(Stop::Refused(Refused::Operation))?;
+    Ok(Taken { slot, claim, index, pd })
 }
 
 /// Where a range of a peer's region is mapped here, with the rights that are needed.

@@ -1,5 +1,6 @@
 //! Queue pairs and shared receive queues.
 
+mod arrivals;
 pub(crate) mod attributes;
 pub(crate) mod lane;
 pub(crate) mod modify;
@@ -24,14 +25,14 @@ use std::time::Instant;
 use rdma_mummy_sys::types::{
     ibv_event_type, ibv_qp, ibv_qp_cap, ibv_qp_state, ibv_qp_type, ibv_wc_opcode, ibv_wr_opcode,
 };
-use spin::mutex::SpinMutex;
+use spin::mutex::{SpinMutex, SpinMutexGuard};
 
 use crate::engine::call::Left;
 use crate::engine::multicast::Member;
 use crate::engine::peer::Peer;
 use crate::engine::wait::Wait;
 use crate::faults::injected::Injected;
-use crate::node::{HeapRange, Link, Node, QpNumber, Revoked};
+use crate::node::{Link, QpNumber, Revoked};
 use crate::objects::acks::Acks;
 use crate::objects::completion::Cq;
 use crate::objects::context::{Context, Counted};
@@ -40,10 +41,10 @@ use crate::objects::held::Held as Used;
 use crate::objects::protection_domain::Pd;
 use crate::objects::rnic::Rnic;
 use crate::objects::xrc_domain::Xrcd;
-use crate::shared::entry::{QpCard, QpEntry, notice};
+use crate::shared::entry::{QpCard, QpEntry, SlotsCard, notice};
 use crate::shared::gate::Keeper;
 use crate::shared::mark::Mark;
-use crate::shared::segment::ring_bytes;
+use arrivals::Arrivals;
 use attributes::Attributes;
 use lane::Laned;
 use post_ex::{Builder, Posting};
@@ -101,23 +102,46 @@ pub(crate) struct Qp {
     counted: Counted,
 }
 
-/// Where receives come from.
-enum Receiving {
+/// Where receives come from, and how it is known which message is the next.
+struct Receiving {
+    from: Receives,
+    /// If messages do not come to one receive after the other.
+    arrivals: Option<Arrivals>,
+}
+
+enum Receives {
     Own(Spin<ReceiveQueue>),
-    Shared { srq: Used<Srq>, ring: Pages, ring_words: u32, head: Spin<u32> },
+    Shared(Used<Srq>),
 }
 
-/// Pages of the heap.
-struct Pages {
-    node: Arc<Node>,
-    range: Option<HeapRange>,
-    offset: u64,
-}
+impl Receiving {
+    fn own(&self) -> Option<&Spin<ReceiveQueue>> {
+        match &self.from {
+            Receives::Own(queue) => Some(queue),
+            Receives::Shared(_) => None,
+        }
+    }
 
-impl Drop for Pages {
-    fn drop(&mut self) {
-        if let Some(range) = self.range.take() {
-            self.node.heap().free(range);
+    fn shared(&self) -> Option<&Used<Srq>> {
+        match &self.from {
+            Receives::Own(_) => None,
+            Receives::Shared(srq) => Some(srq),
+        }
+    }
+
+    fn queue(&self) -> SpinMutexGuard<'_, ReceiveQueue, spin::Yield> {
+        match &self.from {
+            Receives::Own(queue) => queue.lock(),
+            Receives::Shared(srq) => srq.queue(),
+        }
+    }
+
+    /// Tells peers where receives are, and where to say that a message has come.
+    fn show(&self, card: &mut QpCard, slots: SlotsCard) {
+        card.slots = slots;
+        card.srq = self.shared().map_or(0, |srq| srq.index() + 1);
+        if let Some(arrivals) = &self.arrivals {
+            arrivals.show(card);
         }
     }
 }
@@ -229,16 +253,15 @@ impl Qp {
         let counted = counted.map_err(io::Error::from_raw_os_error)?;
         let receiving = match &plan.srq {
             None => {
-                let queue =
-                    ReceiveQueue::new(Arc::clone(node), plan.caps.max_recv_wr, plan.caps.max_recv_sge)?;
-                Receiving::Own(Spin::new(queue))
+                let (max_wr, max_sge) = (plan.caps.max_recv_wr, plan.caps.max_recv_sge);
+                let queue = ReceiveQueue::new(Arc::clone(node), max_wr, max_sge)?;
+                let many_send = plan.qp_type == ibv_qp_type::IBV_QPT_UD;
+                let arrivals = many_send.then(|| Arrivals::new(node, max_wr)).transpose()?;
+                Receiving { from: Receives::Own(Spin::new(queue)), arrivals }
             }
             Some(srq) => {
-                let ring_words = srq.max_wr().next_power_of_two();
-                let ring = node.heap().alloc(ring_bytes(ring_words))?;
-                let offset = ring.offset;
-                let ring = Pages { node: Arc::clone(node), range: Some(ring), offset };
-                Receiving::Shared { srq: Used::new(srq), ring, ring_words, head: Spin::new(0) }
+                let arrivals = Some(Arrivals::new(node, srq.max_wr())?);
+                Receiving { from: Receives::Shared(Used::new(srq)), arrivals }
             }
         };
         let number = node.new_qp_number()?;
@@ -322,10 +345,7 @@ impl Qp {
 
     /// How many receives can have ended that were not polled, at most.
     fn max_receives(&self) -> u32 {
-        match &self.receiving {
-            Receiving::Own(_) => self.caps.max_recv_wr,
-            Receiving::Shared { srq, .. } => srq.max_wr(),
-        }
+        self.receiving.shared().map_or(self.caps.max_recv_wr, |srq| srq.max_wr())
     }
 
     /// What the queue pair uses may go before the last reference to it, which a service thread may have for a moment.
@@ -333,9 +353,7 @@ impl Qp {
         self.pd.release();
         self.send_cq.release();
         self.recv_cq.release();
-        if let Receiving::Shared { srq, .. } = &self.receiving {
-            srq.release();
-        }
+        self.receiving.shared().into_iter().for_each(Used::release);
         self.xrcd.iter().for_each(Used::release);
     }
 
@@ -447,7 +465,7 @@ impl Qp {
 
     /// Tells the program that its shared receive queue runs low.
     pub(crate) fn raise_srq_limit(&self) {
-        if let Receiving::Shared { srq, .. } = &self.receiving {
+        if let Some(srq) = self.receiving.shared() {
             Used::get(srq).raise_limit();
         }
     }
@@ -480,7 +498,7 @@ impl Qp {
         let life = (word >> STATE.count_ones()) + 1;
         if word & STATE == ibv_qp_state::IBV_QPS_ERR.0 && self.flushed.swap(life, Ordering::AcqRel) != life {
             self.flush_receives();
-            if matches!(self.receiving, Receiving::Shared { .. }) {
+            if self.receiving.shared().is_some() {
                 self.raise(ibv_event_type::IBV_EVENT_QP_LAST_WQE_REACHED);
             }
         }

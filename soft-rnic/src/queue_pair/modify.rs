@@ -10,9 +10,8 @@ use rdma_mummy_sys::types::{
 };
 
 use super::attributes::Attributes;
-use super::{Qp, Receiving, SendAttributes, transition};
+use super::{Qp, SendAttributes, transition};
 use crate::engine::datagram::gid_words;
-use crate::objects::held::Held as Used;
 use crate::shared::entry::SlotsCard;
 use crate::shared::gate::Pass;
 
@@ -160,10 +159,7 @@ impl Qp {
         *attributes = changed;
         let sent = self.send_attributes(&changed);
         // Before the card's lock, which a poll takes while it holds this one.
-        let slots = match &self.receiving {
-            Receiving::Own(queue) => queue.lock().card(),
-            Receiving::Shared { .. } => SlotsCard::default(),
-        };
+        let slots = self.receiving.own().map_or_else(SlotsCard::default, |queue| queue.lock().card());
         let port = self.context.device().port(changed.port_num.into());
         let link_up = port.is_none_or(|port| port.state() == ibv_port_state::IBV_PORT_ACTIVE);
         self.publish(|card| {
@@ -184,13 +180,8 @@ impl Qp {
             card.link_up = link_up;
             card.local_gid = sent.local_gid;
             card.remote_gid = sent.remote_gid;
-            card.slots = slots;
             card.xrcd = self.xrcd.as_ref().map_or([0; 2], |xrcd| xrcd.id());
-            if let Receiving::Shared { srq, ring, ring_words, .. } = &self.receiving {
-                card.srq = srq.index() + 1;
-                card.ring_offset = ring.offset;
-                card.ring_words = *ring_words;
-            }
+            self.receiving.show(card, slots);
         });
         Ok(())
     }
@@ -254,10 +245,7 @@ impl Qp {
         init.sq_sig_all = self.sq_sig_all.into();
         init.send_cq = self.send_cq.handle();
         init.recv_cq = self.recv_cq.handle();
-        init.srq = match &self.receiving {
-            Receiving::Own(_) => core::ptr::null_mut(),
-            Receiving::Shared { srq, .. } => Used::get(srq).handle(),
-        };
+        init.srq = self.receiving.shared().map_or(core::ptr::null_mut(), |srq| srq.handle());
         Ok(())
     }
 }

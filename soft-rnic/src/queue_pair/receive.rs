@@ -8,9 +8,9 @@ use rdma_mummy_sys::types::{
     ibv_access_flags, ibv_qp_state, ibv_qp_type, ibv_recv_wr, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status,
 };
 
+use super::Qp;
 use super::receive_queue::{ReceiveQueue, Received};
 use super::route::Route;
-use super::{Qp, Receiving};
 use crate::engine::datagram::gid_of;
 use crate::engine::deliver::GRH;
 use crate::engine::gather::Gathered;
@@ -39,7 +39,7 @@ impl Qp {
         mut wr: *mut ibv_recv_wr,
     ) -> Result<(), (i32, *mut ibv_recv_wr)> {
         self.context.check_process().map_err(|error| (error, wr))?;
-        let Receiving::Own(queue) = &self.receiving else { return Err((libc::EINVAL, wr)) };
+        let Some(queue) = self.receiving.own() else { return Err((libc::EINVAL, wr)) };
         if self.is_xrc() {
             return Err((libc::EINVAL, wr));
         }
@@ -101,17 +101,11 @@ impl Qp {
 
     /// How many completions a poll would find.
     pub(crate) fn receives_waiting(&self) -> usize {
-        match &self.receiving {
-            Receiving::Own(queue) => {
-                let (posted, done) = queue.lock().count();
-                (done + if self.is_flushing() { posted } else { 0 }) as usize
-            }
-            Receiving::Shared { .. } => {
-                let mut pending = Vec::new();
-                self.pending_shared(&mut pending);
-                pending.len()
-            }
-        }
+        let mut pending = Vec::new();
+        self.pending_arrivals(&mut pending);
+        let (posted, done) = self.receiving.own().map_or((0, 0), |queue| queue.lock().count());
+        let come = if self.receiving.arrivals.is_some() { pending.len() } else { done as usize };
+        come + if self.is_flushing() { posted as usize } else { 0 }
     }
 
     /// What the rules of faults make of a receive: its status, and whether the queue pair has failed.
@@ -148,42 +142,37 @@ impl Qp {
 
     /// The next receive completion, and whether it ends the queue pair; and where the one after it comes to.
     fn next_receive(self: &Arc<Self>, next: &mut Option<NonNull<SlotHeader>>) -> Option<(Cqe, bool)> {
-        match &self.receiving {
-            Receiving::Own(queue) => {
-                let mut queue = queue.lock();
-                let in_order = self.qp_type != ibv_qp_type::IBV_QPT_UD;
-                if let Some(received) = queue.oldest(in_order) {
-                    let reported = self.report(&queue, &received, self.number.qpn);
-                    queue.consume(received.slot);
-                    *next = in_order.then(|| queue.next_message());
-                    return Some(reported);
-                }
-                if !self.is_flushing() || self.is_behind_requests() {
-                    return None;
-                }
-                queue.take_back().map(|wr_id| (self.flushed(wr_id), false))
-            }
-            Receiving::Shared { srq, ring, ring_words, head } => {
-                let ring = self.rnic.node().segment().ring(ring.offset, *ring_words)?;
-                let mut head = head.lock();
-                // A number that names no finished receive of this queue pair is a peer's mistake: it is skipped.
-                for _ in 0..=*ring_words {
-                    let slot = ring.pop(&mut head)?;
-                    let mut queue = srq.queue();
-                    let received =
-                        queue.at(slot).filter(|received| received.delivery.queue_pair == self.number.index);
-                    if let Some(received) = received {
-                        let others = self.receives_for_others();
-                        let through =
-                            if others { queue.source(slot)[0] as u32 & 0xff_ffff } else { self.number.qpn };
-                        let reported = self.report(&queue, &received, through);
-                        queue.consume(slot);
-                        return Some(reported);
-                    }
-                }
-                None
-            }
+        let reported = match &self.receiving.arrivals {
+            Some(arrivals) => arrivals.take(|slot| self.take_arrival(slot)),
+            None => self.take_oldest(next),
+        };
+        if reported.is_some() || !self.is_flushing() || self.is_behind_requests() {
+            return reported;
         }
+        let taken_back = self.receiving.own()?.lock().take_back();
+        taken_back.map(|wr_id| (self.flushed(wr_id), false))
+    }
+
+    /// The next receive of those that are filled one after the other.
+    #[inline]
+    fn take_oldest(self: &Arc<Self>, next: &mut Option<NonNull<SlotHeader>>) -> Option<(Cqe, bool)> {
+        let mut queue = self.receiving.queue();
+        let received = queue.oldest()?;
+        let reported = self.report(&queue, &received, self.number.qpn);
+        queue.consume(received.slot);
+        *next = Some(queue.next_message());
+        Some(reported)
+    }
+
+    /// A receive that a peer says has been filled. A number that names no finished receive of this queue pair is its mistake.
+    fn take_arrival(self: &Arc<Self>, slot: u32) -> Option<(Cqe, bool)> {
+        let mut queue = self.receiving.queue();
+        let received = self.arrival(&queue, slot)?;
+        let others = self.receives_for_others();
+        let through = if others { queue.source(slot)[0] as u32 & 0xff_ffff } else { self.number.qpn };
+        let reported = self.report(&queue, &received, through);
+        queue.consume(slot);
+        Some(reported)
     }
 
     /// In the error state, receives that nobody has claimed are flushed.
@@ -257,10 +246,7 @@ impl Qp {
         let lane = self.rnic.node().lane(self.number.index as usize);
         let mark = self.rnic.node().local_mark(lane.index());
         let mut gathered = Gathered::default();
-        let pd = match &self.receiving {
-            Receiving::Own(_) => self.pd.number(),
-            Receiving::Shared { srq, .. } => srq.pd().number(),
-        };
+        let pd = self.domain_of_receives();
         let entries = queue.entries(received.slot);
         let result = self.gather_entries(entries, pd, byte_len, true, mark, &mut gathered).and_then(|()| {
             settle();
@@ -290,10 +276,7 @@ impl Qp {
     fn scatter_shortly(&self, queue: &ReceiveQueue, received: &Received, byte_len: u64) -> bool {
         let [entry] = queue.entries(received.slot) else { return false };
         let Some((region, pass, card)) = self.rnic.regions().read(entry.lkey) else { return false };
-        let pd = match &self.receiving {
-            Receiving::Own(_) => self.pd.number(),
-            Receiving::Shared { srq, .. } => srq.pd().number(),
-        };
+        let pd = self.domain_of_receives();
         let allowed = card.pd == pd && card.access & ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 != 0;
         let fits = byte_len <= u64::from(entry.length).min(EAGER as u64);
         let Some(at) = card.pointer(entry.addr, byte_len).filter(|_| allowed && fits) else { return false };
@@ -307,6 +290,11 @@ impl Qp {
         }
         mark.clear();
         holds
+    }
+
+    #[inline]
+    fn domain_of_receives(&self) -> u32 {
+        self.receiving.shared().map_or_else(|| self.pd.number(), |srq| srq.pd().number())
     }
 
     /// What a datagram says of its way.
@@ -330,7 +318,7 @@ impl Qp {
 
     /// Lets polls take back what nobody has claimed.
     pub(super) fn flush_receives(&self) {
-        if let Receiving::Own(queue) = &self.receiving {
+        if let Some(queue) = self.receiving.own() {
             // What has come was announced, and what is claimed will be, or comes back.
             let (posted, _) = queue.lock().count();
             self.announce_flushed(posted);
@@ -346,65 +334,55 @@ impl Qp {
     /// Drops everything that was posted to or came into the receive queue. Nobody touches it any more.
     pub(super) fn forget_receives(&self) {
         self.windows.forget_untold();
-        match &self.receiving {
-            Receiving::Own(queue) => {
-                let mut queue = queue.lock();
-                let (posted, done) = queue.count();
-                let flushed = if self.flushed.swap(0, Ordering::AcqRel) != 0 { posted } else { 0 };
-                queue.clear();
-                self.recv_cq.forget(done + flushed);
-            }
-            Receiving::Shared { srq, ring, ring_words, head } => {
-                let Some(ring) = self.rnic.node().segment().ring(ring.offset, *ring_words) else { return };
-                let mut head = head.lock();
-                let mut dropped = 0;
-                // What was delivered and not polled is lost, and its receives are used up.
-                for _ in 0..=*ring_words {
-                    let Some(slot) = ring.pop(&mut head) else { break };
-                    let mut queue = srq.queue();
-                    if queue
-                        .at(slot)
-                        .is_some_and(|received| received.delivery.queue_pair == self.number.index)
-                    {
-                        queue.consume(slot);
-                        dropped += 1;
-                    }
-                }
-                // Whatever peers made of the ring ends here; one that was never used is no memory yet.
-                if *head != 0 {
-                    ring.reset();
-                    *head = 0;
-                }
-                self.recv_cq.forget(dropped);
-            }
+        if let Some(arrivals) = &self.receiving.arrivals {
+            // What was delivered and not polled is lost, and its receives are used up.
+            while arrivals.take(|slot| self.drop_arrival(slot)).is_some() {}
+            arrivals.clear();
         }
+        if let Some(queue) = self.receiving.own() {
+            let mut queue = queue.lock();
+            let (posted, done) = queue.count();
+            let flushed = if self.flushed.swap(0, Ordering::AcqRel) != 0 { posted } else { 0 };
+            queue.clear();
+            self.recv_cq.forget(done + flushed);
+        }
+    }
+
+    fn arrival(&self, queue: &ReceiveQueue, slot: u32) -> Option<Received> {
+        let own = self.receiving.own().is_some();
+        queue.at(slot).filter(|received| own || received.delivery.queue_pair == self.number.index)
+    }
+
+    fn drop_arrival(&self, slot: u32) -> Option<()> {
+        let mut queue = self.receiving.queue();
+        self.arrival(&queue, slot)?;
+        queue.consume(slot);
+        self.recv_cq.forget(1);
+        Some(())
     }
 
     /// A peer that had this number in our segment is dead: what it had claimed is offered again.
     pub(crate) fn link_gone(self: &Arc<Self>, link: u16) {
         let entry = self.entry();
-        let left = match &self.receiving {
-            // Whatever it had finished is complete, whether it could say so or not. The first that it had claimed, and not
-            // finished, is the next that a message takes.
-            Receiving::Own(queue) => {
-                let mut next = None;
-                let recovering = |slot| *next.get_or_insert_with(|| entry.set_cursor(slot));
-                queue.lock().recover(link, |_| true, recovering)
-            }
-            Receiving::Shared { .. } => {
-                let mut pending = Vec::new();
-                self.pending_shared(&mut pending);
-                !pending.is_empty()
-            }
-        };
-        if left {
+        let mut told = Vec::new();
+        self.pending_arrivals(&mut told);
+        let left = self.receiving.own().is_some_and(|queue| {
+            // Whatever it had finished is complete, whether it could say so or not. The first that it had claimed, and not finished, is
+            // the next that a message takes.
+            let arrivals = self.receiving.arrivals.as_ref();
+            let complete = |slot| arrivals.is_none_or(|arrivals| told.contains(&slot) || arrivals.push(slot));
+            let mut next = None;
+            let recovering = |slot| *next.get_or_insert_with(|| entry.set_cursor(slot));
+            queue.lock().recover(link, complete, recovering)
+        });
+        if left || !told.is_empty() {
             self.recv_cq.look_at(self.source());
         }
     }
 
     /// A peer has left a claim to this process: the receive is the next that a message takes.
     pub(crate) fn offer_anew(self: &Arc<Self>, slot: u32, claim: Claim) {
-        let Receiving::Own(queue) = &self.receiving else { return };
+        let Some(queue) = self.receiving.own() else { return };
         let entry = self.entry();
         if queue.lock().offer_anew(slot, claim, || entry.set_cursor(slot)) && self.is_flushing() {
             // The flush has stopped at it.
@@ -412,12 +390,17 @@ impl Qp {
         }
     }
 
-    /// The numbers of the slots that this queue pair has been told of and has not polled.
+    /// Adds the numbers of the slots that this queue pair has been told of and has not polled.
+    fn pending_arrivals(&self, pending: &mut Vec<u32>) {
+        if let Some(arrivals) = &self.receiving.arrivals {
+            arrivals.pending(pending);
+        }
+    }
+
+    /// The same, of a shared receive queue.
     pub(super) fn pending_shared(&self, pending: &mut Vec<u32>) {
-        if let Receiving::Shared { ring, ring_words, head, .. } = &self.receiving
-            && let Some(ring) = self.rnic.node().segment().ring(ring.offset, *ring_words)
-        {
-            pending.extend(ring.pending(*head.lock()));
+        if self.receiving.shared().is_some() {
+            self.pending_arrivals(pending);
         }
     }
 

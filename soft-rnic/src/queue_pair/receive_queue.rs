@@ -154,41 +154,14 @@ impl ReceiveQueue {
         None
     }
 
-    /// The oldest receive that has come to its end, of a queue that one queue pair uses alone. `in_order`: a message
-    /// does not overtake another (connected queue pairs have one sender). It stays until
+    /// The oldest receive, if it has come to its end: of a queue whose receives are filled one after the other. It stays until
     /// [`consume`](Self::consume).
-    pub(crate) fn oldest(&mut self, in_order: bool) -> Option<Received> {
-        let (found, passed) = self.look_for_oldest(in_order)?;
-        if passed == 0 {
-            return Some(self.received(found));
-        }
-        // One that was passed may have come to its end before the one that was found did: one sender's datagrams stay in
-        // order. A second look sees it.
-        self.look_for_oldest(in_order).map(|(found, _)| self.received(found))
+    #[inline]
+    pub(crate) fn oldest(&self) -> Option<Received> {
+        self.at(self.head)
     }
 
-    /// The first in the queue that has come to its end, and how many before it have not.
-    fn look_for_oldest(&mut self, in_order: bool) -> Option<(u32, u32)> {
-        let mut index = self.head;
-        let mut passed = 0;
-        for _ in 0..self.card.count {
-            if passed >= self.outstanding {
-                break;
-            }
-            match self.slot(index).header.holder() {
-                Holder::Done { .. } => return Some((index, passed)),
-                // What came out of order has left it behind.
-                Holder::Free if index == self.head => self.head = self.next(index),
-                Holder::Free => {}
-                _ if in_order => return None,
-                _ => passed += 1,
-            }
-            index = self.next(index);
-        }
-        None
-    }
-
-    /// What came into a slot, if something did: of a shared queue, where a queue pair's ring names the slot.
+    /// What came into a slot, if something did: of other queues, where a sender tells its number.
     pub(crate) fn at(&self, index: u32) -> Option<Received> {
         let there =
             index < self.card.count && matches!(self.slot(index).header.holder(), Holder::Done { .. });
@@ -328,7 +301,7 @@ mod tests {
     }
 
     fn oldest(queue: &mut ReceiveQueue) -> Option<u64> {
-        let received = queue.oldest(false)?;
+        let received = queue.oldest()?;
         queue.consume(received.slot);
         Some(received.wr_id)
     }
@@ -361,22 +334,18 @@ mod tests {
     #[test]
     fn what_came_out_of_order_hides_nothing() {
         let mut queue = queue(4);
-        (0..3).for_each(|number| post(&mut queue, number));
-        let finish = |queue: &ReceiveQueue, slots: &[u32]| {
-            let claims: Vec<_> = slots.iter().map(|slot| (slot, queue.slot(*slot).header.claim(1))).collect();
-            for (slot, claim) in claims {
-                let claim = claim.expect("it was posted");
-                assert!(queue.slot(*slot).header.finish(claim, &Delivery::default()));
-            }
-        };
-        finish(&queue, &[1]);
-        assert_eq!(oldest(&mut queue), Some(1));
-        finish(&queue, &[0]);
-        assert_eq!(oldest(&mut queue), Some(0));
-        // The hole that was left is at the head now.
-        finish(&queue, &[2]);
-        assert_eq!(oldest(&mut queue), Some(2));
-        assert_eq!(oldest(&mut queue), None);
+        (0..4).for_each(|number| post(&mut queue, number));
+        for slot in [2, 1] {
+            let header = queue.slot(slot).header;
+            let claim = header.claim(1).expect("it was posted");
+            assert_eq!(queue.at(slot).map(|received| received.wr_id), None);
+            assert!(header.finish(claim, &Delivery::default()));
+            assert_eq!(queue.at(slot).map(|received| received.wr_id), Some(slot.into()));
+            queue.consume(slot);
+        }
+        // Behind a receive that is outstanding there is room, and the holes are no end.
+        post(&mut queue, 4);
+        assert_eq!(std::iter::from_fn(|| queue.take_back()).collect::<Vec<_>>(), [0, 4, 3]);
         assert_eq!(queue.outstanding, 0);
     }
 }

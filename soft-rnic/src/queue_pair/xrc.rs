@@ -13,7 +13,7 @@ use rdma_mummy_sys::types::{
     ibv_access_flags, ibv_event_type, ibv_qp, ibv_qp_cap, ibv_qp_state, ibv_qp_type,
 };
 
-use super::{Plan, Qp, Receiving, Srq};
+use super::{Plan, Qp, Srq};
 use crate::faults::{Opcode, Seen};
 use crate::objects::acks::Acks;
 use crate::objects::completion::Cq;
@@ -21,6 +21,7 @@ use crate::objects::context::Context;
 use crate::objects::event::{Element, Event};
 use crate::objects::held::Held as Used;
 use crate::objects::xrc_domain::Xrcd;
+use crate::shared::entry::SlotsCard;
 
 /// The type of what receives for a shared queue. No program can ask for it.
 pub(crate) const RECEIVER: ibv_qp_type = ibv_qp_type(0x7f);
@@ -108,11 +109,7 @@ impl Qp {
             card.source = made.source();
             card.link_up = true;
             card.xrcd = xrcd.id();
-            if let Receiving::Shared { srq, ring, ring_words, .. } = &made.receiving {
-                card.srq = srq.index() + 1;
-                card.ring_offset = ring.offset;
-                card.ring_words = *ring_words;
-            }
+            made.receiving.show(card, SlotsCard::default());
         });
         Ok(made)
     }

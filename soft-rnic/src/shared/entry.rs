@@ -224,7 +224,8 @@ pub(crate) struct QpCard {
     pub(crate) slots: SlotsCard,
     /// The shared receive queue's index plus one; 0 if it has its own.
     pub(crate) srq: u32,
-    /// The ring of slot numbers, if the receive queue is shared: an [`super::ring::IndexRing`] of `ring_words` words.
+    /// The ring of slot numbers, if its messages do not fill one slot after the other: an [`super::ring::IndexRing`] of `ring_words`
+    /// words; 0 if there is none.
     pub(crate) ring_words: u32,
     pub(crate) ring_offset: u64,
     pub(crate) recv_cq: u32,

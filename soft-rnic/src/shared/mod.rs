@@ -11,7 +11,7 @@
 //! - A [`MarkCell`](mark::MarkCell) is written by one peer at a time: what it touches at this moment.
 //! - A [`slot`](slot) of a receive queue changes hands by compare-and-swap and says who holds it.
 //! - A [call](call::Turn) changes hands in the same way, and with it the receive that it is for.
-//! - An [`IndexRing`](ring::IndexRing) has one producer and one consumer.
+//! - An [`IndexRing`](ring::IndexRing) has any number of producers and one consumer.
 //! - [`Ready`](completion::CqEntry) bits are hints to look: set after the fact, taken before looking.
 
 pub(crate) mod call;

@@ -17,7 +17,7 @@ use crate::platform::memory::Memory;
 use crate::sync::{Acquire, AtomicU32, AtomicU64};
 
 /// Changes with every change of the layout or of what a word means: peers of other versions do not talk.
-pub(crate) const LAYOUT_VERSION: u64 = 7;
+pub(crate) const LAYOUT_VERSION: u64 = 8;
 
 /// Miri has no sparse memory.
 const fn sized(real: usize, small: usize) -> usize {

@@ -126,17 +126,20 @@ impl SlotHeader {
     }
 
     /// Peer: takes a posted slot, if it is one.
-    #[inline]
+    #[cfg(any(test, fuzzing))]
     pub(crate) fn claim(&self, link: u16) -> Option<Claim> {
-        let posted = self.state.load(Relaxed);
-        if posted & TAG != POSTED {
-            return None;
-        }
+        self.accept(self.offer()?, link)
+    }
+
+    /// Peer: takes a slot that was seen posted, if it still is.
+    #[inline]
+    pub(crate) fn accept(&self, Offer(posted): Offer, link: u16) -> Option<Claim> {
         let claimed = posted & !(TAG | LINK << LINK_SHIFT) | CLAIMED | u64::from(link) << LINK_SHIFT;
         self.state.compare_exchange(posted, claimed, AcqRel, Relaxed).ok().map(|_| Claim(claimed))
     }
 
-    /// Peer: sees a posted slot without taking it. What the owner has written about it can be seen then, too.
+    /// Peer: sees a posted slot without taking it. What the owner has written about it can be seen then, too, and whatever it has
+    /// posted before.
     #[inline]
     pub(crate) fn offer(&self) -> Option<Offer> {
         let posted = self.state.load(Acquire);
@@ -157,12 +160,6 @@ impl SlotHeader {
     pub(crate) fn room(&self) -> Room {
         let room = self.room.load(Relaxed);
         Room { bytes: room as u32, entries: (room >> 32) as u32, flags: self.flags.load(Relaxed) }
-    }
-
-    /// Peer: whether the slot can be claimed. Whatever was posted before it can be seen then, too.
-    #[inline]
-    pub(crate) fn is_posted(&self) -> bool {
-        self.state.load(Acquire) & TAG == POSTED
     }
 
     /// Whether the slot is held under this very claim.
@@ -251,4 +248,30 @@ impl SlotHeader {
         let posted = state & !(TAG | LINK << LINK_SHIFT) | POSTED;
         held && self.state.compare_exchange(state, posted, AcqRel, Relaxed).is_ok()
     }
+}
+
+/// Peer: claims the first of so many slots that is posted, and how many are before it. They are in the order in which they are posted.
+#[inline]
+pub(crate) fn claim_first<'a>(
+    count: u32,
+    link: u16,
+    slot: impl Fn(u32) -> Option<&'a SlotHeader>,
+) -> Option<(u32, Claim)> {
+    let (mut step, mut again) = (0, false);
+    while step < count {
+        let slot = slot(step)?;
+        if let Some(offer) = slot.offer() {
+            if step > 0 && !again {
+                // Those before it may have been posted after they were looked at, and before it was: from here on they can be seen.
+                (step, again) = (0, true);
+                continue;
+            }
+            // Not what is posted by now: the look again was for this offer.
+            if let Some(claim) = slot.accept(offer, link) {
+                return Some((step, claim));
+            }
+        }
+        step += 1;
+    }
+    None
 }

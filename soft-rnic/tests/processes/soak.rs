@@ -462,7 +462,7 @@ impl Round {
         let next = self.next_received[kind];
         // Datagrams are lost; others come once and in order.
         let in_turn = if kind == DATAGRAM { sequence >= next } else { sequence == next };
-        assert!(in_turn, "message {sequence} of kind {kind} came instead of {next}");
+        assert!(in_turn, "message {sequence} of kind {kind} came instead of {next}, to receive {}", wc.wr_id);
         assert_eq!(wc.byte_len as usize, len + header, "message {sequence} of kind {kind} is whole");
         self.check(at + 8, len - 8, byte(kind, sequence), &format!("message {sequence} of kind {kind}"));
         self.next_received[kind] = sequence + 1;

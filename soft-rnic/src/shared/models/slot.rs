@@ -4,7 +4,7 @@ use loom::sync::Arc;
 use loom::thread;
 
 use super::{Life, Memory, explore, how_many, spawn};
-use crate::shared::slot::{Delivery, Holder, Room, SlotHeader};
+use crate::shared::slot::{Delivery, Holder, Room, SlotHeader, claim_first};
 
 /// A receive: its slot, and the memory that it describes.
 struct Receive {
@@ -292,5 +292,47 @@ fn a_list_is_given_back_or_taken_back() {
         peer.join().unwrap();
         let late = two.0[early..].iter().take_while(|receive| take_back(receive)).count();
         assert_eq!(early + late, 2, "none stays behind");
+    });
+}
+
+/// Of receives that are posted one after the other, a sender takes the first, whenever it looks.
+#[test]
+fn the_first_posted_is_claimed() {
+    in_order(|two| claim_first(2, 1, |slot| Some(&two.0[slot as usize].slot)).map(|(slot, _)| slot));
+}
+
+/// A second look is for the offer that was seen: what is posted by now may not be the first.
+#[test]
+#[should_panic(expected = "not the first")]
+fn claiming_what_was_not_seen_is_missed() {
+    in_order(|Two([first, second])| {
+        if first.slot.claim(1).is_some() {
+            return Some(0);
+        }
+        if matches!(second.slot.holder(), Holder::Posted) {
+            return first.slot.claim(1).map(|_| 0);
+        }
+        second.slot.claim(1).map(|_| 1)
+    });
+}
+
+fn in_order(take: fn(&Two) -> Option<u32>) {
+    explore(move |turns| {
+        let two =
+            Two(core::array::from_fn(|_| Receive { slot: SlotHeader::default(), memory: Memory::new() }));
+        let two = Arc::new(two);
+        let owner = thread::spawn({
+            let two = two.clone();
+            move || {
+                two.0[0].post(1);
+                turns.at(1);
+                two.0[1].post(2);
+            }
+        });
+        turns.at(0);
+        let taken = take(&two);
+        assert!(taken.is_none_or(|taken| taken == 0), "not the first");
+        owner.join().unwrap();
+        assert!(taken.is_some() || take(&two) == Some(0));
     });
 }

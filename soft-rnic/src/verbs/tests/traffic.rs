@@ -6,6 +6,7 @@ use std::ptr;
 use rdma_mummy_sys::types::*;
 use rdma_mummy_sys::verbs;
 
+use crate::shared::slot::Delivery;
 use crate::verbs::bench::*;
 use crate::verbs::testing::table;
 
@@ -155,6 +156,62 @@ fn datagrams_bring_their_header_or_are_lost() {
     assert_eq!(bench.send(pair[0], 5, 8, address(QKEY)), 0);
     assert_eq!(bench.results(), [3, 4, 5].map(|wr_id| (wr_id, SUCCESS)));
     pair.into_iter().for_each(destroy);
+    // SAFETY: nobody uses it any more.
+    assert_eq!(unsafe { (table().ibv_destroy_ah)(ah) }, 0);
+}
+
+/// A sender that has claimed a receive gives it back, or dies: an earlier receive than those that were filled meanwhile.
+#[test]
+fn datagrams_come_in_order_though_a_receive_comes_back() {
+    let bench = Bench::new(16);
+    let [one, other] = bench.pair(UD);
+    let mut attr = bench.ah_attr();
+    // SAFETY: the domain is live; the address handle until it is destroyed.
+    let ah = unsafe { (table().ibv_create_ah)(bench.pd, &raw mut attr) };
+    assert!(!ah.is_null());
+    let remote_qpn = number(other);
+    let send = |length: u32| {
+        let sent = bench.send(one, 9, length, |wr| {
+            wr.wr.ud = ibv_send_wr__bindgen_ty_2__bindgen_ty_3 { ah, remote_qpn, remote_qkey: QKEY };
+        });
+        assert_eq!(sent, 0);
+    };
+    let come = || {
+        let all = bench.poll().into_iter().filter(|wc| wc.opcode == ibv_wc_opcode::IBV_WC_RECV);
+        all.map(|wc| wc.byte_len - 40).collect::<Vec<_>>()
+    };
+    let state = inner(other);
+    let slots = state.card().slots.check().expect("a receive queue");
+    const GUEST: u16 = 5;
+    for dies in [false, true] {
+        (0..4).for_each(|wr_id| assert_eq!(bench.receive(other, wr_id, 100), 0));
+        let index = state.entry().cursor();
+        let held = state.rnic.node().segment().slot(&slots, index).expect("a slot").header;
+        let claim = held.claim(GUEST).expect("it was posted");
+        send(8);
+        send(16);
+        if dies {
+            state.link_gone(GUEST);
+        } else {
+            state.entry().set_cursor(index);
+            assert!(held.unclaim(claim));
+        }
+        send(24);
+        send(32);
+        assert_eq!(come(), [8, 16, 24, 32]);
+    }
+    // A datagram is complete, whether its sender could say so or not.
+    assert_eq!(bench.receive(other, 1, 100), 0);
+    let index = state.entry().cursor();
+    let held = state.rnic.node().segment().slot(&slots, index).expect("a slot").header;
+    let claim = held.claim(GUEST).expect("it was posted");
+    assert!(held.finish(claim, &Delivery { eager: true, byte_len: 48, ..Delivery::default() }));
+    assert_eq!(come(), []);
+    state.link_gone(GUEST);
+    assert_eq!(come(), [8]);
+    state.link_gone(GUEST);
+    assert_eq!(come(), []);
+    [one, other].into_iter().for_each(destroy);
     // SAFETY: nobody uses it any more.
     assert_eq!(unsafe { (table().ibv_destroy_ah)(ah) }, 0);
 }
