@@ -274,14 +274,19 @@ impl Counts {
     #[track_caller]
     pub(crate) fn expect_no_more(&self) {
         let list = |counts: &Self| {
-            let Resources { descriptors, threads, mappings, heap_pages } = counts.resources;
+            let Resources { threads, mappings, heap_pages, .. } = counts.resources;
             let Self { queue_pairs, completion_queues, regions, contexts, identifiers, .. } = *counts;
             let objects = [queue_pairs, completion_queues, regions, contexts].into_iter().chain(identifiers);
-            let resources = [descriptors as u64, threads as u64, mappings as u64, heap_pages];
+            let resources = [threads as u64, mappings as u64, heap_pages];
             resources.into_iter().chain(objects.map(u64::from)).collect::<Vec<_>>()
         };
+        let is_no_more = |now: &Self| {
+            let had = |kind| self.resources.descriptors.get(kind).copied().unwrap_or(0);
+            now.resources.descriptors.iter().all(|(kind, count)| *count <= had(kind))
+                && list(now).iter().zip(list(self)).all(|(now, then)| *now <= then)
+        };
         let begin = Instant::now();
-        while !list(&Self::now()).iter().zip(list(self)).all(|(now, then)| *now <= then) {
+        while !is_no_more(&Self::now()) {
             assert!(begin.elapsed() < PATIENCE, "there is {:?}, there was {self:?}", Self::now());
             std::thread::sleep(Duration::from_millis(2));
         }

@@ -10,6 +10,7 @@ use rustix::process::Signal;
 
 use crate::cm::{Counts, cm};
 use crate::role::{PATIENCE, Role, fabric, run, say, told};
+use crate::soak::Resources;
 
 const PORT: u16 = 7500;
 /// What is sent at once.
@@ -119,6 +120,18 @@ fn rsocket() -> i32 {
     socket
 }
 
+/// Sleeps, so that this thread has what it is woken by. It keeps that until it ends, and whether it sleeps in its first connection is
+/// a matter of who comes first.
+fn have_a_bell() {
+    let events = || Resources::now().descriptors.get("anon_inode:[eventfd]").copied().unwrap_or(0);
+    let before = events();
+    // A time that is over before it is looked at is not slept.
+    while events() == before {
+        // SAFETY: there is no entry.
+        assert_eq!(unsafe { (cm().rpoll)(std::ptr::null_mut(), 0, 10) }, 0, "error {}", error());
+    }
+}
+
 /// Plays one side: makes so many connections, one after the other.
 pub(crate) fn side(arguments: &[String]) {
     let [role, does, times] = arguments else { panic!("{arguments:?}?") };
@@ -129,6 +142,7 @@ pub(crate) fn side(arguments: &[String]) {
     let (c, length) = address();
     let c = (&raw const c).cast();
     let listens = role == "listen";
+    have_a_bell();
     // What stays once a process has had one: a context, a group of ports.
     let listener = rsocket();
     // SAFETY: the address is a local; no other place is told of.

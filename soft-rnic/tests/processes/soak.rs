@@ -4,7 +4,7 @@
 //! shared one, datagrams, writes and reads, all with data that are checked. This process tells two workers of each other,
 //! stops and continues one of them, or kills it and starts another; the survivor has to notice, to give everything back, and to go on.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ptr;
 use std::time::{Duration, Instant};
 
@@ -213,7 +213,7 @@ fn soak() -> Result<(), Failed> {
 /// What a process has that can be left over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Resources {
-    pub(crate) descriptors: usize,
+    pub(crate) descriptors: BTreeMap<String, usize>,
     pub(crate) threads: usize,
     pub(crate) mappings: usize,
     pub(crate) heap_pages: u64,
@@ -225,7 +225,7 @@ impl Resources {
         let maps = std::fs::read_to_string("/proc/self/maps").expect("a process can see its own");
         let mappings = maps.lines().filter(|line| line.contains("soft-rnic")).count();
         Self {
-            descriptors: count("/proc/self/fd"),
+            descriptors: descriptors(),
             threads: count("/proc/self/task"),
             mappings,
             heap_pages: heap_pages(),
@@ -246,6 +246,23 @@ impl Resources {
             std::thread::sleep(Duration::from_millis(2));
         }
     }
+}
+
+/// How many descriptors of each kind are open, without the folder that is read for it. One that is closed in the meantime is none.
+fn descriptors() -> BTreeMap<String, usize> {
+    let own = format!("/proc/{}/fd", std::process::id());
+    let mut kinds = BTreeMap::new();
+    for file in std::fs::read_dir("/proc/self/fd").expect("a process can see its own").flatten() {
+        let Ok(target) = std::fs::read_link(file.path()) else { continue };
+        let target = target.to_string_lossy();
+        if target != own {
+            // Sockets and pipes have numbers: `socket:[4711]`.
+            let kind = target.trim_end_matches(']').trim_end_matches(|c: char| c.is_ascii_digit());
+            let kind = kind.strip_suffix(":[").unwrap_or(&target);
+            *kinds.entry(kind.to_owned()).or_default() += 1;
+        }
+    }
+    kinds
 }
 
 /// Pages of the own segment's heap that have content. The heap is the last 16 GiB of it.
