@@ -379,7 +379,10 @@ impl Service {
     /// A guest's connection manager says something. `false` if it cannot be the one who it says it is.
     pub(crate) fn hear_letter(&mut self, guest: &mut Guest, from: u16, letter: &[u8]) -> bool {
         match &mut guest.voice {
-            Voice::Heard { block } if *block == from => self.state.tell_letter(from, letter),
+            Voice::Heard { block } if *block == from => {
+                self.state.tell_letter(from, letter);
+                self.vigil.begin(Instant::now());
+            }
             Voice::Held { block, letters } if *block == from => {
                 letters.push(letter.into());
                 if letters.len() >= HELD {

@@ -32,6 +32,7 @@ mod tests;
 mod timers;
 mod traffic;
 mod views;
+mod vigil;
 
 use std::io;
 use std::sync::atomic::AtomicBool;

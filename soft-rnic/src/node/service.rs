@@ -21,6 +21,7 @@ use super::peers::{Call, Redial};
 use super::ports::Door;
 use super::questions::Question;
 use super::views::Retired;
+use super::vigil::Vigil;
 use crate::platform::fork::Descriptor;
 use crate::platform::socket::Room;
 use crate::platform::threads;
@@ -40,6 +41,7 @@ pub(crate) const TURN: usize = 64;
 const MILLISECOND: i64 = 1_000_000;
 /// In seconds: as long as is slept at a time.
 const LONG: i64 = 86_400;
+const NONE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 /// How often mappings that were taken away are looked after.
 const LOOK_AFTER: Duration = Duration::from_millis(1);
 
@@ -70,6 +72,7 @@ pub(crate) struct Service {
     pub(crate) redials: Vec<Redial>,
     pub(crate) counting: Option<Counting>,
     pub(crate) retired: Vec<Retired>,
+    pub(crate) vigil: Vigil,
     pub(crate) buffer: Box<[u8]>,
     /// For what guests say.
     pub(crate) room: Option<Box<Room<REQUEST>>>,
@@ -93,6 +96,7 @@ pub(crate) fn spawn(state: Arc<State>) -> io::Result<JoinHandle<()>> {
         redials: Vec::new(),
         counting: None,
         retired: Vec::new(),
+        vigil: Vigil::default(),
         buffer: vec![0; REPLY].into(),
         room: None,
     };
@@ -139,8 +143,8 @@ impl Service {
     }
 
     /// Until something happens, or the next time comes; or, if that is some time off, nearly until then.
-    fn sleep(&self, events: &mut Vec<Event>) -> rustix::io::Result<()> {
-        let now = Instant::now();
+    fn sleep(&mut self, events: &mut Vec<Event>) -> rustix::io::Result<()> {
+        let mut now = Instant::now();
         let times = [
             self.state.timers.earliest(),
             self.state.alarm.time(),
@@ -148,7 +152,17 @@ impl Service {
             self.redials.iter().map(|redial| redial.when).min(),
             (!self.retired.is_empty()).then(|| now + LOOK_AFTER),
         ];
-        let mut timeout = times.into_iter().flatten().min().map(|when| {
+        let first = times.into_iter().flatten().min();
+        while self.vigil.lasts(now) {
+            let is_due = first.is_some_and(|when| when <= now);
+            if is_due || !self.state.common.mailbox.check() || self.look(events, Some(&NONE))? {
+                return Ok(());
+            }
+            std::thread::yield_now();
+            let before = core::mem::replace(&mut now, Instant::now());
+            self.vigil.gave_way(now - before, now);
+        }
+        let mut timeout = first.map(|when| {
             let left = when.saturating_duration_since(now);
             Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() }
         });
@@ -161,12 +175,19 @@ impl Service {
             }
             Some(time) => {
                 let _ = poll(&mut [PollFd::new(&*self.epoll, PollFlags::IN)], Some(time));
-                (time.tv_sec, time.tv_nsec) = (0, 0);
+                *time = NONE;
             }
         }
-        let waited =
-            epoll::wait(&*self.epoll, rustix::buffer::spare_capacity(events), timeout.as_ref()).map(drop);
-        waited.or_else(|error| if error == rustix::io::Errno::INTR { Ok(()) } else { Err(error) })
+        self.look(events, timeout.as_ref()).map(drop)
+    }
+
+    /// What has happened, or happens within a time. False if nothing has.
+    fn look(&self, events: &mut Vec<Event>, timeout: Option<&Timespec>) -> rustix::io::Result<bool> {
+        match epoll::wait(&*self.epoll, rustix::buffer::spare_capacity(events), timeout) {
+            Ok(count) => Ok(count > 0),
+            Err(rustix::io::Errno::INTR) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     fn handle(&mut self, token: u64) {
