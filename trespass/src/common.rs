@@ -59,7 +59,7 @@ macro_rules! common {
                 if matches!(how, Shutdown::Read | Shutdown::Both) {
                     connection.shutdown_read();
                 }
-                self.0.changed();
+                self.0.shut();
                 Ok(())
             }
 

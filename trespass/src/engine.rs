@@ -193,6 +193,12 @@ impl Engine {
         self.show();
     }
 
+    /// A half was shut down. The program may never call again, so the end goes as far as it can.
+    pub(crate) fn shut(&mut self) {
+        self.lane.turn();
+        self.show();
+    }
+
     #[cfg(unix)]
     pub(crate) fn descriptor(&self) -> std::os::fd::BorrowedFd<'_> {
         self.bell.hand_out()

@@ -91,20 +91,15 @@ impl Closing {
         Ok(())
     }
 
-    /// Whether this side has sent its last frame.
-    pub(crate) fn said_all(&self) -> bool {
-        self.outward >= Half::Fin && self.inward == Half::Acked
+    /// Whether both sides have said and heard all. Until then each goes on granting credits: the peer may have sources to read, and then to
+    /// say so, after this side's last word.
+    pub(crate) fn all_is_said(&self) -> bool {
+        self.outward == Half::Acked && self.inward == Half::Acked
     }
 
-    /// Whether the peer has sent its last frame.
-    pub(crate) fn heard_all(&self) -> bool {
-        self.outward == Half::Acked && self.inward >= Half::Fin
-    }
-
-    /// Both sides have said and heard all, and nothing is in flight. True once.
-    pub(crate) fn settle(&mut self, in_flight: usize) -> bool {
-        let over =
-            !self.closed && self.failed.is_none() && self.said_all() && self.heard_all() && in_flight == 0;
+    /// All is said, and nothing is in flight, or will ever arrive. True once.
+    pub(crate) fn settle(&mut self) -> bool {
+        let over = !self.closed && self.failed.is_none() && self.all_is_said();
         if over {
             self.closed = true;
             self.deadline = None;

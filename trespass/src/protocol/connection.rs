@@ -212,9 +212,9 @@ impl<B: Block> Connection<B> {
         self.outgoing.close_tail();
     }
 
-    /// Whether something that was given has not been taken by the driver: for want of credits, of memory, or of room.
+    /// Whether something that was given, or the end of it, has not been taken by the driver: for want of credits, of memory, or of room.
     pub(crate) fn has_unsent(&self) -> bool {
-        self.closing.failed().is_none() && !self.outgoing.is_empty()
+        self.closing.failed().is_none() && (!self.outgoing.is_empty() || self.closing.fin_due())
     }
 
     /// Whether the peer needs nothing more of this side's memory: everything is acknowledged, and read, and its end was told.
@@ -405,9 +405,6 @@ impl<B: Block> Connection<B> {
         if header.flags & COALESCED != 0 && !self.coalesce_agreed {
             return Err(ProtocolError::Flags { kind: header.kind, flags: header.flags });
         }
-        if self.closing.heard_all() {
-            return Err(ProtocolError::AfterFin { kind: header.kind });
-        }
         self.credits.receive(&header)?;
         self.prober.heard();
         self.counters.frames_received += 1;
@@ -448,8 +445,10 @@ impl<B: Block> Connection<B> {
                 self.closing.fin_received();
                 self.events.push_back(Event::PeerClosed);
             }
+            // Whoever acknowledges the end has read all before it, and has said so.
+            FrameType::FinAck if self.outgoing.unread() > 0 => return Err(ProtocolError::StrayFinAck),
             FrameType::FinAck => self.closing.fin_ack_received()?,
-            FrameType::Reset => self.fail(Cause::PeerReset, false),
+            FrameType::Reset => self.lose(Cause::PeerReset),
             kind => return Err(ProtocolError::NotAgreed { kind }),
         }
         Ok(())
@@ -480,14 +479,27 @@ impl<B: Block> Connection<B> {
     }
 
     fn settle(&mut self) {
-        if self.closing.settle(self.outgoing.in_flight()) {
+        if self.outgoing.in_flight() == 0 {
+            self.close_if_all_is_said();
+        }
+    }
+
+    fn close_if_all_is_said(&mut self) {
+        if self.closing.settle() {
             self.events.push_back(Event::Closed);
         }
     }
 
+    /// The link is of no use any more. If all is said, what is lost is at most the device's word that the peer has the last of it, and a
+    /// peer that has it may be gone before its device can say so: that is the end, and no failure.
+    fn lose(&mut self, cause: Cause) {
+        self.close_if_all_is_said();
+        self.fail(cause, false);
+    }
+
     /// The link has failed, or its peer is gone.
     pub(crate) fn failed(&mut self, cause: Cause) {
-        self.fail(cause, false);
+        self.lose(cause);
         self.closing.reset_sent();
     }
 
@@ -509,7 +521,7 @@ impl<B: Block> Connection<B> {
             return;
         }
         if let Some(cause) = self.prober.tick(now, self.outgoing.in_flight() > 0) {
-            self.fail(cause, false);
+            self.lose(cause);
         }
     }
 
@@ -586,7 +598,7 @@ impl<B: Block> Connection<B> {
     }
 
     fn reset(&mut self) -> Option<Transmit<B>> {
-        if !self.closing.reset_due() || !self.credits.allows_reset() || self.closing.said_all() {
+        if !self.closing.reset_due() || !self.credits.allows_reset() || self.closing.all_is_said() {
             return None;
         }
         self.closing.reset_sent();
@@ -609,17 +621,17 @@ impl<B: Block> Connection<B> {
         None
     }
 
-    /// FIN once all was sent, and all sources were read: so RFIN never follows a side's last frame, after which that side grants no more.
-    /// CREDIT if nothing else has carried the credits that are due.
+    /// FIN once all was sent; the peer may have sources of this side still to read. CREDIT if nothing else has carried the credits that
+    /// are due.
     fn end_or_credit(&mut self) -> Option<Frame<B>> {
         if !self.credits.allows_control() {
             return None;
         }
-        if self.closing.fin_due() && self.outgoing.is_empty() && self.outgoing.unread() == 0 {
+        if self.closing.fin_due() && self.outgoing.is_empty() {
             self.closing.fin_sent();
             return Some(self.control(FrameType::Fin, 0));
         }
-        if self.credits.credit_due() && !self.closing.said_all() {
+        if self.credits.credit_due() && !self.closing.all_is_said() {
             self.counters.credits_sent += 1;
             return Some(self.control(FrameType::Credit, 0));
         }

@@ -199,6 +199,18 @@ impl Pair {
         panic!("the sides go on for ever");
     }
 
+    /// The same, with a device of `a` that says nothing.
+    fn settle_but_for_completions_of_a(&mut self) {
+        let mut moved = true;
+        while moved {
+            self.a.post();
+            self.b.post();
+            moved =
+                self.a.transmit(&mut self.b, self.now, true) | self.b.transmit(&mut self.a, self.now, true);
+            moved |= self.a.deliver() | self.b.deliver() | self.b.complete(&self.a);
+        }
+    }
+
     fn pass(&mut self, time: Duration) {
         self.now += time;
         self.a.connection.tick(self.now);

@@ -312,6 +312,7 @@ fn i14_close_is_bounded_and_loses_nothing() {
         world.bury()
     });
     assert!(sum.kinds[FIN_ACK as usize] > 20 && sum.bytes > 0 && sum.messages > 0, "{sum:?}");
+    assert!(sum.early_fins > 5, "no side ended while its peer had still to read: {sum:?}");
 }
 
 #[test]

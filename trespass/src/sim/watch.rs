@@ -97,6 +97,8 @@ pub(super) struct Books {
     /// Frames sent that were BLOCKED, and messages that were sent coalesced.
     pub(super) blocked: u64,
     pub(super) coalesced: u64,
+    /// FINs sent with sources that the peer had still to read.
+    pub(super) early_fins: u64,
 }
 
 /// The books of both ends.
@@ -142,6 +144,7 @@ impl Watch {
         book.kinds[usize::from(header.kind)] += 1;
         book.blocked += u64::from(header.flags & BLOCKED != 0);
         book.coalesced += u64::from(header.flags & COALESCED != 0);
+        book.early_fins += u64::from(header.kind == FIN && !book.promised.is_empty());
         if header.kind == RTS {
             let ranges = ranges(&header, frame);
             ranges.iter().for_each(|range| memory.promise(range.addr));

@@ -23,6 +23,8 @@ pub(super) struct Tally {
     pub(super) coalesced: u64,
     pub(super) reserve: u64,
     pub(super) wraps: u64,
+    /// FINs that went before the peer had read all.
+    pub(super) early_fins: u64,
     pub(super) tickets: u64,
     /// Blocks that a dry pool refused.
     pub(super) refused: u64,
@@ -42,6 +44,7 @@ impl Tally {
             coalesced,
             reserve,
             wraps,
+            early_fins,
             tickets,
             refused,
             failures,
@@ -55,6 +58,7 @@ impl Tally {
         self.coalesced += coalesced;
         self.reserve += reserve;
         self.wraps += wraps;
+        self.early_fins += early_fins;
         self.tickets += tickets;
         self.refused += refused;
         self.failures += failures;
@@ -493,6 +497,7 @@ impl World {
                 tally.coalesced += book.coalesced;
                 tally.reserve += book.reserve;
                 tally.wraps += book.wraps;
+                tally.early_fins += book.early_fins;
             }
         }
         tally

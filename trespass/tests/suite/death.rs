@@ -1,4 +1,4 @@
-//! I9: the peer's process is killed at random moments; whatever was pending completes, once.
+//! I9: the peer's process ends at random moments, by a signal or by itself; whatever was pending completes, once.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
@@ -7,34 +7,40 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use test_harness::{Outcome, cases};
-use trespass::Completion;
+use trespass::{Completion, Stream};
 
 use super::rig::{LONG, Rig, Target, below, random};
 
 pub(crate) fn add(suite: &mut test_harness::Suite<Rig>) {
     cases!(suite: i9_a_killed_peer_ends_every_call, i9_a_killed_peer_ends_a_blocked_reader_and_writer,
-        i9_every_ticket_completes_once);
+        i9_every_ticket_completes_once, i9_a_peer_that_exits_ends_every_call, i9_a_peer_that_panics_says_that_it_is_over);
 }
+
+/// How long it may take until a call tells that the peer's process is no more: the system knows at once.
+const NOTICED: Duration = Duration::from_secs(20);
 
 /// What a child process does: `PART ADDR`, with the rig's own target.
 const CHILD: &str = "TRESPASS_SUITE_CHILD";
 
 /// The child's part, if this process is one.
-pub(crate) fn part_of_child() -> Option<ExitCode> {
+pub(crate) fn part_of_child(target: Target) -> Option<ExitCode> {
     let order = std::env::var(CHILD).ok()?;
     let (part, addr) = order.split_once(' ').expect("a part and an address");
     let addr: SocketAddr = addr.parse().expect("an address");
-    let builder = Rig::new(Target::Tcp).builder();
+    let builder = Rig::new(target).builder();
     let mut buffer = vec![0; 1 << 20];
     match part {
-        // Sends and receives until it is killed.
-        "talk" => {
+        // Sends and receives until it is killed, or for some time.
+        "talk" => talk(&mut builder.connect(addr).unwrap(), &mut buffer, LONG),
+        "exit" => {
             let mut stream = builder.connect(addr).unwrap();
-            stream.set_nonblocking(true).unwrap();
-            loop {
-                let _ = stream.write(&buffer);
-                let _ = stream.read(&mut buffer);
-            }
+            talk(&mut stream, &mut buffer, Duration::from_millis(30));
+            std::process::exit(3);
+        }
+        "panic" => {
+            let mut stream = builder.connect(addr).unwrap();
+            talk(&mut stream, &mut buffer, Duration::from_millis(30));
+            panic!("as it was told");
         }
         // Connects, and no more.
         "stand" => {
@@ -52,6 +58,16 @@ pub(crate) fn part_of_child() -> Option<ExitCode> {
             }
         }
         other => panic!("a child with the part {other:?}"),
+    }
+    Some(ExitCode::SUCCESS)
+}
+
+fn talk(stream: &mut Stream, buffer: &mut [u8], time: Duration) {
+    stream.set_nonblocking(true).unwrap();
+    let until = Instant::now() + time;
+    while Instant::now() < until {
+        let _ = stream.write(buffer);
+        let _ = stream.read(buffer);
     }
 }
 
@@ -89,7 +105,6 @@ fn is_death(kind: ErrorKind) -> bool {
 }
 
 fn i9_a_killed_peer_ends_every_call(rig: &Rig) -> Outcome {
-    rig.not_over_queue_pairs_yet("how children end is not gone through over queue pairs")?;
     let (mut listener, addr) = rig.listener();
     let mut random = random(9);
     for round in 0..15 {
@@ -100,45 +115,86 @@ fn i9_a_killed_peer_ends_every_call(rig: &Rig) -> Outcome {
             thread::sleep(delay);
             peer.kill();
         });
-        stream.set_read_timeout(Some(LONG)).unwrap();
-        stream.set_write_timeout(Some(LONG)).unwrap();
-        let mut buffer = vec![0; 100_000];
-        let deadline = Instant::now() + LONG;
-        let error = loop {
-            assert!(Instant::now() < deadline, "round {round}: nobody noticed");
-            match stream.read(&mut buffer) {
-                Ok(0) => panic!("round {round}: a killed peer is no orderly end"),
-                Ok(count) => {
-                    if let Err(error) = stream.write(&buffer[..count]) {
-                        break error;
-                    }
+        echo_until_it_breaks(&mut stream, &format!("round {round}"));
+        killer.join().unwrap();
+    }
+    Ok(())
+}
+
+/// Sends back what comes until the connection breaks, and sees that it stays broken.
+fn echo_until_it_breaks(stream: &mut Stream, round: &str) {
+    let mut buffer = vec![0; 100_000];
+    let error = echo(stream, &mut buffer).unwrap_or_else(|| panic!("{round}: what is no orderly end ends"));
+    assert!(is_death(error.kind()), "{round}: {error}");
+    loop {
+        match stream.read(&mut buffer) {
+            Ok(0) => panic!("{round}: the end of a broken connection"),
+            Ok(_) => (),
+            Err(error) => break assert!(is_death(error.kind()), "{round}: {error}"),
+        }
+    }
+    assert!(is_death(stream.write(&buffer).unwrap_err().kind()));
+}
+
+/// Sends back what comes. What ends it; nothing is the peer's orderly end.
+fn echo(stream: &mut Stream, buffer: &mut [u8]) -> Option<std::io::Error> {
+    stream.set_read_timeout(Some(NOTICED)).unwrap();
+    stream.set_write_timeout(Some(NOTICED)).unwrap();
+    let deadline = Instant::now() + NOTICED;
+    loop {
+        assert!(Instant::now() < deadline, "nobody noticed");
+        match stream.read(buffer) {
+            Ok(0) => return None,
+            Ok(count) => {
+                if let Err(error) = stream.write(&buffer[..count]) {
+                    return Some(error);
                 }
-                Err(error) => break error,
+            }
+            Err(error) => return Some(error),
+        }
+    }
+}
+
+fn i9_a_peer_that_exits_ends_every_call(rig: &Rig) -> Outcome {
+    let (mut listener, addr) = rig.listener();
+    for round in 0..5 {
+        let _peer = Peer::start("exit", addr);
+        let (mut stream, _) = listener.accept().unwrap();
+        echo_until_it_breaks(&mut stream, &format!("round {round}"));
+    }
+    Ok(())
+}
+
+/// What a panic unwinds is dropped, and so closed: all that was written arrives, as after any close.
+fn i9_a_peer_that_panics_says_that_it_is_over(rig: &Rig) -> Outcome {
+    let (mut listener, addr) = rig.listener();
+    for round in 0..5 {
+        let _peer = Peer::start("panic", addr);
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut buffer = vec![0; 100_000];
+        // Echoes that it no longer takes may fail before its end is read.
+        if let Some(error) = echo(&mut stream, &mut buffer) {
+            assert!(is_death(error.kind()), "round {round}: {error}");
+        }
+        let deadline = Instant::now() + NOTICED;
+        let error = loop {
+            assert!(Instant::now() < deadline, "round {round}: a peer that is gone takes everything");
+            if let Err(error) = stream.write(&buffer) {
+                break error;
             }
         };
-        killer.join().unwrap();
         assert!(is_death(error.kind()), "round {round}: {error}");
-        // It stays so.
-        loop {
-            match stream.read(&mut buffer) {
-                Ok(0) => panic!("round {round}: the end of a broken connection"),
-                Ok(_) => (),
-                Err(error) => break assert!(is_death(error.kind()), "round {round}: {error}"),
-            }
-        }
-        assert!(is_death(stream.write(&buffer).unwrap_err().kind()));
     }
     Ok(())
 }
 
 fn i9_a_killed_peer_ends_a_blocked_reader_and_writer(rig: &Rig) -> Outcome {
-    rig.not_over_queue_pairs_yet("how children end is not gone through over queue pairs")?;
     let (mut listener, addr) = rig.listener();
     for writes in [false, true] {
         let mut peer = Peer::start("stand", addr);
         let (mut stream, _) = listener.accept().unwrap();
-        stream.set_read_timeout(Some(LONG)).unwrap();
-        stream.set_write_timeout(Some(LONG)).unwrap();
+        stream.set_read_timeout(Some(NOTICED)).unwrap();
+        stream.set_write_timeout(Some(NOTICED)).unwrap();
         let waiting = thread::spawn(move || {
             if writes {
                 stream.write_all(&vec![0; 256 << 20]).unwrap_err()
@@ -156,7 +212,6 @@ fn i9_a_killed_peer_ends_a_blocked_reader_and_writer(rig: &Rig) -> Outcome {
 }
 
 fn i9_every_ticket_completes_once(rig: &Rig) -> Outcome {
-    rig.not_over_queue_pairs_yet("how children end is not gone through over queue pairs")?;
     let (mut listener, addr) = rig.listener();
     let mut random = random(99);
     for round in 0..8 {
@@ -169,7 +224,7 @@ fn i9_every_ticket_completes_once(rig: &Rig) -> Outcome {
             peer.kill();
         });
         let (mut given, mut came, mut failed) = (Vec::new(), Vec::new(), false);
-        let deadline = Instant::now() + LONG;
+        let deadline = Instant::now() + NOTICED;
         let collect = |packets: &mut trespass::SeqPacket, came: &mut Vec<_>| {
             while let Some(Completion { ticket, .. }) = packets.completion() {
                 came.push(ticket);

@@ -27,7 +27,7 @@ const CASE_LIMIT: Duration = Duration::from_secs(if cfg!(target_arch = "aarch64"
 
 /// Runs the cases that the arguments choose over that transport. A child that a case made does its part, and nothing else.
 pub(crate) fn run(target: Target) -> ExitCode {
-    if let Some(part) = death::part_of_child() {
+    if let Some(part) = death::part_of_child(target) {
         return part;
     }
     let mut suite = Suite::<Rig>::default();

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
-use test_harness::{Outcome, skip};
 use trespass::{Builder, Listener, Policy, SeqPacket, Stream, Transport};
 
 /// Longer than anything takes that works.
@@ -88,14 +87,6 @@ impl Rig {
             packets.set_write_timeout(Some(LONG)).unwrap();
         }
         (client, server)
-    }
-
-    /// Skips what is known not to hold over queue pairs so far.
-    pub(crate) fn not_over_queue_pairs_yet(&self, why: &str) -> Outcome {
-        match self.target {
-            Target::Tcp => Ok(()),
-            Target::Soft => skip!("not over queue pairs yet: {why}"),
-        }
     }
 
     fn check(&self, transport: Transport) {

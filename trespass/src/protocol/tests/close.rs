@@ -181,3 +181,116 @@ fn an_end_within_a_message_in_parts_aborts() {
     assert_eq!(pair.a.connection.failure(), Some(&Cause::Aborted));
     assert_eq!(pair.b.connection.failure(), Some(&Cause::PeerReset));
 }
+
+/// FIN is told while the peer has still to READ; the end is the end only after what it brings.
+#[test]
+fn fin_goes_while_sources_are_unread() {
+    let mut pair = Pair::new(&setup(Kind::Stream));
+    pair.b.blocks.most = 0;
+    pair.a.write(&bytes(200_000, 1)).unwrap();
+    pair.a.connection.shutdown_write();
+    pair.settle();
+    assert!(matches!(pair.b.take_events()[..], [Event::PeerClosed]));
+    assert!(!pair.a.connection.has_unsent() && !pair.a.connection.is_delivered());
+    assert_eq!(pair.b.connection.read(&mut [0; 8]), Err(CallError::Blocked(Blocked::Nothing)));
+    pair.b.connection.shutdown_write();
+    pair.settle();
+    assert!(!pair.a.closed() && !pair.b.closed(), "its FIN cannot be acknowledged yet");
+    pair.b.blocks.most = 100_000;
+    pair.settle();
+    assert!(pair.b.read_all() == bytes(200_000, 1));
+    assert_eq!(pair.b.connection.read(&mut [0; 8]), Ok(0));
+    assert!(pair.a.closed() && pair.b.closed());
+    assert_eq!(pair.a.blocks.out(), 0);
+}
+
+/// The peer has three credits left when it hears the last word, and has to say twelve times that it has read a source.
+#[test]
+fn credits_are_granted_until_the_end_is_acknowledged() {
+    for answered_before in [false, true] {
+        let mut setup = setup(Kind::Stream);
+        (setup.rcvbuf, setup.sndbuf) = (16 * 8192, 64 * 8192);
+        (setup.own.rx_slots, setup.peer.rx_slots) = (16, 16);
+        let mut pair = Pair::new(&setup);
+        while pair.b.connection.credits().0 > 3 {
+            pair.b.write(&bytes(8176, 1)).unwrap();
+            pair.settle();
+        }
+        let filled = 8176 * pair.b.connection.counters().frames_sent as usize;
+        if answered_before {
+            pair.b.connection.shutdown_write();
+            pair.settle();
+        }
+        pair.b.blocks.most = 0;
+        for seed in 0..12 {
+            pair.a.lend(&bytes(70_000, seed));
+        }
+        pair.a.connection.shutdown_write();
+        pair.b.connection.shutdown_write();
+        pair.settle();
+        assert!(!pair.a.connection.has_unsent(), "all is told, and the end of it");
+        // One READ at a time: each is told of by itself.
+        let (before, mut got, mut rounds) = (pair.b.connection.counters().frames_sent, 0, 0);
+        pair.b.blocks.most = 1;
+        while got < 12 * 70_000 {
+            pair.settle();
+            got += pair.b.read_all().len();
+            rounds += 1;
+            assert!(rounds < 1000, "{got} bytes, answered before: {answered_before}");
+        }
+        pair.settle();
+        assert_eq!(pair.a.read_all().len(), filled);
+        assert!(pair.a.closed() && pair.b.closed(), "answered before: {answered_before}");
+        assert!(pair.b.connection.counters().frames_sent - before > 12);
+        assert_eq!((pair.a.blocks.out(), pair.b.blocks.out()), (0, 0));
+    }
+}
+
+/// Both have said and heard all, and the device never says that the peer has the last of it.
+fn with_the_last_word_under_way() -> Pair {
+    let mut pair = Pair::new(&setup(Kind::Stream));
+    pair.a.write(b"all there is").unwrap();
+    pair.a.connection.shutdown_write();
+    pair.settle();
+    pair.b.read_all();
+    pair.b.connection.shutdown_write();
+    pair.settle_but_for_completions_of_a();
+    pair
+}
+
+#[test]
+fn a_peer_that_goes_away_after_the_last_word_has_closed() {
+    let gone = Cause::Completion { what: "sending", status: 12, vendor: 0 };
+    for cause in [gone, Cause::PeerGone, Cause::Io { what: "sending", kind: std::io::ErrorKind::Other }] {
+        let mut pair = with_the_last_word_under_way();
+        assert!(pair.b.closed() && !pair.a.closed());
+        pair.a.connection.failed(cause.clone());
+        pair.a.connection.failed(cause);
+        let closed = pair.a.take_events().iter().filter(|event| matches!(event, Event::Closed)).count();
+        assert_eq!((closed, pair.a.connection.failure()), (1, None));
+        assert_eq!(pair.a.write(b"x"), Err(CallError::ShutDown));
+        assert_eq!(pair.a.connection.read(&mut [0; 8]), Ok(0));
+        // What the driver still has comes back as ever.
+        while let Some(done) = pair.a.queue.drain() {
+            pair.a.connection.done(done);
+        }
+        assert!(pair.a.take_events().is_empty());
+        assert!(!pair.a.transmit(&mut pair.b, pair.now, true), "nothing follows the end");
+        assert_eq!(pair.a.blocks.out(), 0);
+    }
+}
+
+#[test]
+fn a_peer_that_goes_away_before_the_last_word_has_failed() {
+    let mut pair = Pair::new(&setup(Kind::Stream));
+    pair.a.connection.shutdown_write();
+    pair.settle();
+    // It has acknowledged this side's end, and not told its own.
+    pair.a.connection.failed(Cause::PeerGone);
+    assert_eq!(pair.a.connection.failure(), Some(&Cause::PeerGone));
+    let mut pair = with_the_last_word_under_way();
+    // The program does not wait for the device's word.
+    pair.a.connection.abort();
+    assert_eq!(pair.a.connection.failure(), Some(&Cause::Aborted));
+    assert!(!pair.a.transmit(&mut pair.b, pair.now, true), "a RESET would follow the last word");
+}

@@ -195,16 +195,23 @@ fn the_end() {
         while liar.side.connection.transmit(Instant::now(), &mut liar.side.blocks, 1).is_some() {}
         liar.bare(FinAck)
     };
-    assert_eq!(caught(Stream, early), E::StrayFinAck, "FIN waits for the source to be read");
-    let after_all = |liar: &mut Liar| {
-        liar.side.connection.shutdown_write();
-        while liar.side.connection.transmit(Instant::now(), &mut liar.side.blocks, 1).is_some() {}
-        liar.bare(FinAck)?;
-        liar.bare(Fin)?;
-        liar.bare(FrameType::Credit)
-    };
-    let mut liar = Liar::to(Stream);
-    assert_eq!(after_all(&mut liar), Err(E::AfterFin { kind: FrameType::Credit }));
+    assert_eq!(caught(Stream, early), E::StrayFinAck, "who acknowledges the end has read all before it");
+    for kind in [Fin, FinAck, Data, Rts] {
+        let after_all = |liar: &mut Liar| {
+            liar.side.connection.shutdown_write();
+            while liar.side.connection.transmit(Instant::now(), &mut liar.side.blocks, 1).is_some() {}
+            liar.bare(FinAck)?;
+            liar.bare(Fin)?;
+            liar.bare(FrameType::Credit).expect("credits are granted until all is acknowledged");
+            match kind {
+                Data => liar.data(0, b"x"),
+                Rts => liar.rts(0, None, 1),
+                kind => liar.bare(kind),
+            }
+        };
+        let expected = if kind == FinAck { E::StrayFinAck } else { E::AfterFin { kind } };
+        assert_eq!(caught(Stream, after_all), expected);
+    }
 }
 
 #[test]
