@@ -24,7 +24,7 @@ fn held() -> (usize, usize) {
 fn i14_a_thousand_connections_leave_nothing_behind(rig: &Rig) -> Outcome {
     // A pool of its own: no other configuration has this maximum.
     let builder = rig.builder().pool_max(77 << 20);
-    let mut listener = builder.clone().bind("127.0.0.1:0").unwrap();
+    let mut listener = builder.clone().bind(rig.anywhere()).unwrap();
     let addr = listener.local_addr().unwrap();
     let serving = thread::spawn(move || {
         for _ in 0..1001 {

@@ -27,7 +27,7 @@ pub(crate) fn part_of_child(target: Target) -> Option<ExitCode> {
     let order = std::env::var(CHILD).ok()?;
     let (part, addr) = order.split_once(' ').expect("a part and an address");
     let addr: SocketAddr = addr.parse().expect("an address");
-    let builder = Rig::new(target).builder();
+    let builder = Rig::new(target, addr.ip()).builder();
     let mut buffer = vec![0; 1 << 20];
     match part {
         // Sends and receives until it is killed, or for some time.

@@ -75,10 +75,10 @@ fn i18_a_waiting_listener_sleeps(rig: &Rig) -> Outcome {
 
 fn i18_a_waiting_worker_sleeps(rig: &Rig) -> Outcome {
     let (send, receive) = std::sync::mpsc::channel();
-    let config = rig.builder().build().unwrap();
+    let (config, at) = (rig.builder().build().unwrap(), rig.anywhere());
     let serving = thread::spawn(move || {
         let mut worker = Worker::new(&config).unwrap();
-        let listener = worker.listen("127.0.0.1:0", Kind::Stream).unwrap();
+        let listener = worker.listen(at, Kind::Stream).unwrap();
         send.send((own_number(), worker.local_addr(listener).unwrap())).unwrap();
         let (mut events, mut accepted) = (Vec::new(), 0);
         while accepted < 11 {

@@ -14,6 +14,7 @@ mod rig;
 mod single;
 mod streams;
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -23,10 +24,18 @@ use rig::Rig;
 pub(crate) use rig::Target;
 
 /// How long a case may take. Everything in a case that waits has a shorter limit of its own.
-const CASE_LIMIT: Duration = Duration::from_secs(if cfg!(target_arch = "aarch64") { 240 } else { 120 });
+pub(crate) const CASE_LIMIT: Duration =
+    Duration::from_secs(if cfg!(target_arch = "aarch64") { 240 } else { 120 });
 
-/// Runs the cases that the arguments choose over that transport. A child that a case made does its part, and nothing else.
+/// Runs the cases that the arguments choose over a transport that every host has.
+#[allow(dead_code, reason = "not every test program's transport is one")]
 pub(crate) fn run(target: Target) -> ExitCode {
+    run_at(target, &Ok(Ipv4Addr::LOCALHOST.into()), Terms { required: true, limit: CASE_LIMIT, advice: "" })
+}
+
+/// Runs them at an address of the host, if there is one for that transport. A child that a case made does its part, and nothing
+/// else.
+pub(crate) fn run_at(target: Target, host: &Result<IpAddr, String>, terms: Terms<'_>) -> ExitCode {
     if let Some(part) = death::part_of_child(target) {
         return part;
     }
@@ -40,6 +49,6 @@ pub(crate) fn run(target: Target) -> ExitCode {
     hostile::add(&mut suite);
     idle::add(&mut suite);
     parity::add(&mut suite);
-    let terms = Terms { required: true, limit: CASE_LIMIT, advice: "" };
-    suite.run(&test_harness::arguments(), &Ok(Rig::new(target)), terms)
+    let rig = host.clone().map(|host| Rig::new(target, host));
+    suite.run(&test_harness::arguments(), &rig, terms)
 }

@@ -1,7 +1,7 @@
 //! Listeners and connections of one transport, and what cases send over them.
 
 use std::io::{Read, Write};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::thread;
 use std::time::Duration;
 
@@ -20,29 +20,38 @@ pub(crate) enum Target {
     Tcp,
     /// Queue pairs of the software device; one frame without a receive would end its connection.
     Soft,
+    /// Queue pairs of the system's devices.
+    System,
 }
 
 /// Makes connections of one transport.
 #[derive(Clone, Debug)]
 pub(crate) struct Rig {
     target: Target,
+    /// Where listeners are: the address says which device it is.
+    host: IpAddr,
 }
 
 impl Rig {
-    pub(crate) fn new(target: Target) -> Self {
-        Self { target }
+    pub(crate) fn new(target: Target, host: IpAddr) -> Self {
+        Self { target, host }
+    }
+
+    /// A port that is free, at the rig's address.
+    pub(crate) fn anywhere(&self) -> SocketAddr {
+        SocketAddr::new(self.host, 0)
     }
 
     /// What the connections of this rig are made with.
     pub(crate) fn builder(&self) -> Builder {
         match self.target {
             Target::Tcp => Builder::new().policy(Policy::TcpOnly),
-            Target::Soft => Builder::new().policy(Policy::RequireRdma).rnr_retry(0),
+            Target::Soft | Target::System => Builder::new().policy(Policy::RequireRdma).rnr_retry(0),
         }
     }
 
     pub(crate) fn listener(&self) -> (Listener, SocketAddr) {
-        let listener = self.builder().bind("127.0.0.1:0").unwrap();
+        let listener = self.builder().bind(self.anywhere()).unwrap();
         let addr = listener.local_addr().unwrap();
         (listener, addr)
     }
@@ -54,7 +63,7 @@ impl Rig {
 
     /// The same, each end with a configuration of its own.
     pub(crate) fn streams_of(&self, client: Builder, server: Builder) -> (Stream, Stream) {
-        let mut listener = server.bind("127.0.0.1:0").unwrap();
+        let mut listener = server.bind(self.anywhere()).unwrap();
         let addr = listener.local_addr().unwrap();
         let (client, server) =
             accept_while(|| client.connect(addr).unwrap(), move || listener.accept().unwrap().0);
@@ -72,7 +81,7 @@ impl Rig {
     }
 
     pub(crate) fn packets_with(&self, set: impl Fn(Builder) -> Builder) -> (SeqPacket, SeqPacket) {
-        let listener = set(self.builder()).bind("127.0.0.1:0").unwrap();
+        let listener = set(self.builder()).bind(self.anywhere()).unwrap();
         let addr = listener.local_addr().unwrap();
         let (client, server) = accept_while(
             || set(self.builder()).connect_seq_packet(addr).unwrap(),
@@ -92,7 +101,7 @@ impl Rig {
     fn check(&self, transport: Transport) {
         match self.target {
             Target::Tcp => assert_eq!(transport, Transport::Tcp),
-            Target::Soft => assert_eq!(transport, Transport::Rdma),
+            Target::Soft | Target::System => assert_eq!(transport, Transport::Rdma),
         }
     }
 }

@@ -40,7 +40,7 @@ fn i7_a_worker_serves_many_connections(rig: &Rig) -> Outcome {
     const CLIENTS: usize = 50;
     const ROUNDS: usize = 20;
     let mut worker = Worker::new(&rig.builder().build().unwrap()).unwrap();
-    let listener = worker.listen("127.0.0.1:0", Kind::SeqPacket).unwrap();
+    let listener = worker.listen(rig.anywhere(), Kind::SeqPacket).unwrap();
     let addr = worker.local_addr(listener).unwrap();
     let clients: Vec<_> = (0..CLIENTS).map(|_| worker.connect(addr, Kind::SeqPacket).unwrap()).collect();
     let mut rounds = vec![0; CLIENTS];

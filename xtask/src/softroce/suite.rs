@@ -16,10 +16,11 @@ use super::shell;
 use super::vm::{Ending, Report};
 
 /// The packages whose tests use a device.
-const PACKAGES: &[&str] = &["sideway", "conformance", "stride", "rdma-examples"];
+const PACKAGES: &[&str] = &["sideway", "conformance", "stride", "rdma-examples", "trespass"];
 
 /// Test programs of these packages that bring a device of their own and need no guest.
-const NATIVE: &[&str] = &["soft_inline", "soft_deferred"];
+const NATIVE: &[&str] =
+    &["soft_inline", "soft_deferred", "soft", "tcp", "pool_device", "allocations", "environment", "tree"];
 
 /// After this many seconds a test program counts as stuck.
 const PROGRAM_LIMIT: u32 = 600;
