@@ -37,7 +37,12 @@ impl Rig {
     pub(crate) fn builder(&self) -> Builder {
         match self.target {
             Target::Tcp => Builder::new().policy(Policy::TcpOnly),
-            Target::Soft => Builder::new().policy(Policy::RequireRdma).rnr_retry(0),
+            // A busy machine may take its time, and there is nothing to fall back to.
+            Target::Soft => Builder::new()
+                .policy(Policy::RequireRdma)
+                .rnr_retry(0)
+                .probe_timeout(Duration::from_secs(20))
+                .handshake_deadline(LONG),
         }
     }
 
