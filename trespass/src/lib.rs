@@ -94,7 +94,8 @@
 //!   thread and writes on another has two connections, or a [`Worker`].
 //! - When the peer's program is killed, reading fails with [`ConnectionReset`](std::io::ErrorKind::ConnectionReset): the end of a stream is always one
 //!   that the peer has meant.
-//! - Dropping a connection waits until what was written is on its way, at most 1 s ([`Stream::set_linger`]).
+//! - Dropping a connection waits until what was written is on its way, at most 1 s ([`Stream::set_linger`]). Over RDMA large pieces are
+//!   read by the peer where they lie, so it waits until the peer has read them: a thread that has both ends shuts down, and reads, before it drops.
 //! - A [`Listener`] shakes hands while it accepts: a client is connected when its server has accepted, or waits to accept.
 //!
 //! # What a peer can do

@@ -865,7 +865,10 @@ impl Drop for Worker {
     /// Closes all, and waits until what was written is on its way, no longer than the linger time in all.
     fn drop(&mut self) {
         for index in 0..self.slots.len() as u32 {
-            self.close(self.key(index));
+            // What the program has closed is on its way out already.
+            if !matches!(self.slot(index).what, What::Nothing | What::Closing { .. }) {
+                self.close(self.key(index));
+            }
         }
         let until = Instant::now() + self.config.linger;
         self.work();

@@ -2,16 +2,18 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use test_harness::{Outcome, cases};
+use trespass::Worker;
 
 use super::rig::{LONG, Rig, bytes, greet};
 
 pub(crate) fn add(suite: &mut test_harness::Suite<Rig>) {
     cases!(suite: i14_a_thousand_connections_leave_nothing_behind, i14_all_that_was_written_arrives_before_the_end,
-        i14_close_waits_no_longer_than_it_lingers, a_linger_of_zero_resets, both_may_close_at_once,
+        i14_a_close_lets_the_peer_read_what_is_large, i14_close_waits_no_longer_than_it_lingers, a_linger_of_zero_resets, both_may_close_at_once,
         who_closed_one_end_closes_the_other);
 }
 
@@ -80,6 +82,36 @@ fn i14_all_that_was_written_arrives_before_the_end(rig: &Rig) -> Outcome {
             let mut got = Vec::new();
             server.read_to_end(&mut got).unwrap();
             assert!(got == sent, "{} of {len} bytes", got.len());
+        });
+    }
+    Ok(())
+}
+
+/// The peer begins to read when all has been written and closed, of a connection of its own and of a worker's.
+fn i14_a_close_lets_the_peer_read_what_is_large(rig: &Rig) -> Outcome {
+    let sent = bytes(14, 300_000);
+    for of_worker in [false, true] {
+        let (mut client, mut server) = rig.streams_of(rig.builder().linger(LONG), rig.builder());
+        thread::scope(|scope| {
+            let (closed, has_closed) = mpsc::channel();
+            let sent = &sent;
+            scope.spawn(move || {
+                if of_worker {
+                    let mut worker = Worker::new(&rig.builder().linger(LONG).build().unwrap()).unwrap();
+                    let key = worker.add(client).unwrap();
+                    assert_eq!(worker.write(key, sent).unwrap(), sent.len());
+                    worker.close(key);
+                    closed.send(()).unwrap();
+                } else {
+                    client.write_all(sent).unwrap();
+                    closed.send(()).unwrap();
+                }
+            });
+            has_closed.recv().unwrap();
+            thread::sleep(Duration::from_millis(50));
+            let mut got = Vec::new();
+            server.read_to_end(&mut got).unwrap();
+            assert!(got == *sent, "{} bytes, of a worker: {of_worker}", got.len());
         });
     }
     Ok(())

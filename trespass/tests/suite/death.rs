@@ -80,7 +80,7 @@ impl Peer {
         let child = Command::new(program)
             .env(CHILD, format!("{part} {addr}"))
             .stdin(Stdio::null())
-            .stderr(Stdio::null())
+            .stderr(if part == "panic" { Stdio::null() } else { Stdio::inherit() })
             .spawn()
             .unwrap();
         Self(child)

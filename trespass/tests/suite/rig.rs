@@ -46,7 +46,12 @@ impl Rig {
     pub(crate) fn builder(&self) -> Builder {
         match self.target {
             Target::Tcp => Builder::new().policy(Policy::TcpOnly),
-            Target::Soft | Target::System => Builder::new().policy(Policy::RequireRdma).rnr_retry(0),
+            // A busy machine may take its time, and there is nothing to fall back to.
+            Target::Soft | Target::System => Builder::new()
+                .policy(Policy::RequireRdma)
+                .rnr_retry(0)
+                .probe_timeout(Duration::from_secs(20))
+                .handshake_deadline(LONG),
         }
     }
 

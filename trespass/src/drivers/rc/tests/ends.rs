@@ -44,6 +44,34 @@ fn closing_brings_all_that_was_written_before() {
     end(sides);
 }
 
+/// All is said and heard, and the device gives up on the last frame: its peer has closed, and is gone.
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn a_last_acknowledgement_that_is_lost_is_no_failure() {
+    let _turn = turn();
+    let mut sides = connected(Kind::Stream);
+    sides[0].connection.shutdown_write();
+    until(&mut sides, "the answer to FIN", |sides| sides[0].connection.counters().frames_received == 1);
+    let [mut here, mut there] = sides;
+    there.connection.shutdown_write();
+    let give_up = Instant::now() + PATIENCE;
+    there.turn();
+    while !Driver::<Pool>::is_flushed(&there.rc) {
+        assert!(Instant::now() < give_up, "{:?}", there.failure());
+        there.turn();
+    }
+    // The next frame is what answers that.
+    rules("status=retry_exc_err opcode=send nth=1");
+    while !here.rc.is_over() {
+        assert!(Instant::now() < give_up, "{:?}", here.failure());
+        here.turn();
+    }
+    assert_eq!(here.failure(), None);
+    assert!(here.connection.is_closed() && matches!(here.events.last(), Some(Event::Closed)));
+    assert_eq!(here.connection.read(&mut [0; 8]), Ok(0));
+    end([here, there]);
+}
+
 #[test]
 #[cfg_attr(miri, ignore = "opens sockets")]
 fn aborting_tells_the_peer() {
