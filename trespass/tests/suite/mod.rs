@@ -7,6 +7,7 @@ mod close;
 mod death;
 mod hostile;
 mod idle;
+mod memory;
 mod messages;
 mod parity;
 mod ready;
@@ -39,6 +40,7 @@ pub(crate) fn run(target: Target) -> ExitCode {
     death::add(&mut suite);
     hostile::add(&mut suite);
     idle::add(&mut suite);
+    memory::add(&mut suite);
     parity::add(&mut suite);
     let terms = Terms { required: true, limit: CASE_LIMIT, advice: "" };
     suite.run(&test_harness::arguments(), &Ok(Rig::new(target)), terms)
