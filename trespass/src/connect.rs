@@ -14,7 +14,7 @@ use crate::error::{AcceptError, ConnectError};
 use crate::handshake::{Attempt, Bootstrap, Terms, Unavailable};
 use crate::lane::Lane;
 use crate::listener::Listener;
-use crate::pool::{HugePages, Pool, PoolConfig};
+use crate::pool::{Pool, PoolConfig};
 use crate::seq_packet::SeqPacket;
 use crate::stream::Stream;
 use crate::wire::Kind;
@@ -184,17 +184,6 @@ impl Config {
     fn path(&self, _: &mut Terms, _: SocketAddr, _: &Pool) -> Result<Path, Unavailable> {
         Err(Unavailable::new(crate::handshake::Cause::BuiltWithout, ""))
     }
-
-    fn pool_config(&self) -> PoolConfig {
-        PoolConfig {
-            slot_size: self.slot_size as usize,
-            initial: self.pool_initial,
-            prewarm: self.pool_prewarm,
-            max: self.pool_max,
-            high_water: self.pool_high_water,
-            huge_pages: if self.huge_pages { HugePages::Wanted } else { HugePages::Never },
-        }
-    }
 }
 
 fn no_address() -> io::Error {
@@ -209,7 +198,7 @@ static POOLS: Mutex<Vec<(PoolConfig, Pool)>> = Mutex::new(Vec::new());
 
 /// The pool that a configuration wants.
 pub(crate) fn pool_of(config: &Config) -> io::Result<Pool> {
-    let wanted = config.pool_config();
+    let wanted = config.pool();
     let mut pools = POOLS.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((_, pool)) = pools.iter().find(|(config, _)| *config == wanted) {
         return Ok(pool.clone());

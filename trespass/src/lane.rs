@@ -17,7 +17,7 @@ use crate::drivers::{Driver, Path, Way};
 use crate::engine::Side;
 use crate::handshake::{Established, FallbackReason, Transport};
 use crate::pool::{Block, Pool};
-use crate::protocol::{CallError, Cause, Connection, Event, Link};
+use crate::protocol::{Blocked, CallError, Cause, Connection, Event, Link};
 use crate::readiness::{Bell, Readiness};
 use crate::stats::{Stats, Summary};
 use crate::wire::Kind;
@@ -68,6 +68,9 @@ pub(crate) struct Lane {
     heard_all: bool,
     /// A call was told that the connection has failed.
     told: bool,
+    /// What calls wait for memory, and how often some had come back when that was last asked.
+    short: [bool; 2],
+    returns_seen: u64,
     sleeps: u64,
     pool_empty: u64,
     summary: Summary,
@@ -102,6 +105,8 @@ impl Lane {
             sndbuf: config.sndbuf,
             heard_all: false,
             told: false,
+            short: [false; 2],
+            returns_seen: 0,
             sleeps: 0,
             pool_empty: 0,
             summary: Summary::new(config.trace_interval),
@@ -174,6 +179,11 @@ impl Lane {
             // One may have come back just before.
             self.turn();
         }
+        if self.short != [false; 2] && self.pool.wake_when_more(bell.task(), &mut self.returns_seen) {
+            // Some has come back since a call was refused: the next one may find it.
+            self.short = [false; 2];
+            return false;
+        }
         if self.connection.slots_wanted() == 0 && !self.returns.ring_at_next() {
             return false;
         }
@@ -183,7 +193,9 @@ impl Lane {
 
     /// Whether it waits for memory, or for the program to give some back.
     pub(crate) fn is_hungry(&self) -> bool {
-        Driver::<Pool>::is_starved(&self.way) || self.connection.slots_wanted() == 0
+        Driver::<Pool>::is_starved(&self.way)
+            || self.short != [false; 2]
+            || self.connection.slots_wanted() == 0
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
@@ -199,7 +211,11 @@ impl Lane {
     // What its program may know.
 
     pub(crate) fn readiness(&self) -> Readiness {
-        Readiness { readable: self.connection.readable(), writable: self.connection.writable() }
+        let [no_read, no_write] = self.short.map(|short| short && self.connection.failure().is_none());
+        Readiness {
+            readable: self.connection.readable() && !no_read,
+            writable: self.connection.writable() && !no_write,
+        }
     }
 
     pub(crate) fn completion(&mut self) -> Option<Completion> {
@@ -218,7 +234,12 @@ impl Lane {
     /// What a call that failed tells, with the kind that `std::net` has for it.
     pub(crate) fn refused(&mut self, side: Side, error: CallError) -> Refused {
         let kind = match &error {
-            CallError::Blocked(_) => return Refused::Blocked,
+            CallError::Blocked(why) => {
+                let short = *why == Blocked::Memory;
+                self.pool_empty += u64::from(short);
+                self.short[side as usize] = short;
+                return Refused::Blocked;
+            }
             CallError::Failed(cause) => {
                 let kind = kind_of(cause);
                 let lost = matches!(kind, io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe);
@@ -242,31 +263,34 @@ impl Lane {
         self.connection.read(buffer).map_err(|error| self.refused(Side::Read, error))
     }
 
+    /// Of a call that may need memory.
+    fn took<T>(&mut self, side: Side, result: Result<T, CallError>) -> Result<T, Refused> {
+        self.short[side as usize] = false;
+        result.map_err(|error| self.refused(side, error))
+    }
+
     pub(crate) fn write(&mut self, slices: &[IoSlice<'_>]) -> Result<usize, Refused> {
         let written = self.connection.write(slices, &mut self.pool);
-        written.map_err(|error| self.refused(Side::Write, error))
+        self.took(Side::Write, written)
     }
 
     /// What lies in one block. Nothing: the end.
     pub(crate) fn recv_chunk(&mut self) -> Result<RecvBuf, Refused> {
-        match self.connection.recv_chunk(&mut self.pool) {
-            Ok(chunk) => {
-                let mut bytes = RecvBuf::new(&self.returns);
-                chunk.into_iter().for_each(|chunk| bytes.push(chunk));
-                Ok(bytes)
-            }
-            Err(error) => Err(self.refused(Side::Read, error)),
-        }
+        let taken = self.connection.recv_chunk(&mut self.pool);
+        let chunk = self.took(Side::Read, taken)?;
+        let mut bytes = RecvBuf::new(&self.returns);
+        chunk.into_iter().for_each(|chunk| bytes.push(chunk));
+        Ok(bytes)
     }
 
     pub(crate) fn send(&mut self, slices: &[IoSlice<'_>]) -> Result<(), Refused> {
         let sent = self.connection.send(slices, &mut self.pool);
-        sent.map_err(|error| self.refused(Side::Write, error))
+        self.took(Side::Write, sent)
     }
 
     pub(crate) fn send_part(&mut self, total: u64, slices: &[IoSlice<'_>]) -> Result<usize, Refused> {
         let sent = self.connection.send_part(total, slices, &mut self.pool);
-        sent.map_err(|error| self.refused(Side::Write, error))
+        self.took(Side::Write, sent)
     }
 
     /// Takes the block only if it sends it.
@@ -326,17 +350,17 @@ impl Lane {
         }
         let mut message = RecvBuf::new(&self.returns);
         loop {
-            match self.connection.recv_chunk(&mut self.pool) {
-                Ok(Some(chunk)) => {
+            let taken = self.connection.recv_chunk(&mut self.pool);
+            // Only the first piece may need a block of its own.
+            match self.took(Side::Read, taken)? {
+                Some(chunk) => {
                     let last = chunk.last;
                     message.push(chunk);
                     if last {
                         return Ok(message);
                     }
                 }
-                Ok(None) => return Err(no_more()),
-                // Only the first piece may need a block of its own.
-                Err(error) => return Err(self.refused(Side::Read, error)),
+                None => return Err(no_more()),
             }
         }
     }

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use protocol::{Block, Blocks, Connection, Event, Kind, Link, Remote, SendQueue, Setup, Transmit};
+use protocol::{Block, Blocks, Connection, Event, Kind, Link, Purpose, Remote, SendQueue, Setup, Transmit};
 
 struct Counting;
 
@@ -82,7 +82,7 @@ impl Pool {
 impl Blocks for Pool {
     type Block = Piece;
 
-    fn take(&mut self, size: usize) -> Option<Piece> {
+    fn take(&mut self, size: usize, _: Purpose) -> Option<Piece> {
         let home = if size <= 8192 { &self.small } else { &self.large };
         let bytes = home.lock().unwrap().pop()?;
         Some(Piece { bytes: Some(bytes), home: Arc::clone(home) })
@@ -111,7 +111,7 @@ impl Side {
         while let Some(transmit) = self.connection.transmit(now, &mut self.pool, self.queue.room()) {
             if let Transmit::Send(frame) = &transmit {
                 let (head, body) = frame.parts();
-                let mut block = peer.pool.take(8192).unwrap();
+                let mut block = peer.pool.take(8192, Purpose::Receive).unwrap();
                 block.bytes_mut()[..head.len()].copy_from_slice(head);
                 block.bytes_mut()[head.len()..frame.len()].copy_from_slice(body);
                 let again = peer.connection.received(block, frame.len()).unwrap();
@@ -188,7 +188,7 @@ fn main() {
     count("a message of 1 MiB, staged", &setup, messages(1 << 20, 1));
 
     count("a lent block of 256 KiB", &setup, |a, b, now| {
-        let block = a.returned.take().or_else(|| a.pool.take(256 * 1024)).unwrap();
+        let block = a.returned.take().or_else(|| a.pool.take(256 * 1024, Purpose::Send)).unwrap();
         a.connection.send_block(block, 256 * 1024).map_err(|(_, error)| error).unwrap();
         a.turn(b, now);
         b.turn(a, now);

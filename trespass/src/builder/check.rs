@@ -4,10 +4,10 @@ use std::fmt::Debug;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::config::{Config, SharedReceive, least_pool};
+use super::config::{Config, SharedReceive};
 use crate::environment::TRANSPORT;
 use crate::error::ConfigError;
-use crate::pool::{LARGEST_BLOCK, PoolConfig};
+use crate::pool::LARGEST_BLOCK;
 use crate::wire::{Limits, MAX_USER_DATA, Policy};
 
 type Checked = Result<(), ConfigError>;
@@ -111,10 +111,15 @@ fn pool(c: &Config) -> Checked {
     must(c.pool_initial <= c.pool_max, "pool_initial", c.pool_initial, || {
         (format!("at most pool_max, {}", c.pool_max), "lower it, or raise pool_max".into())
     })?;
-    let least = least_pool(c).max(PoolConfig::LEAST_MAX as u64);
-    must(c.pool_max as u64 >= least, "pool_max", c.pool_max, || {
-        let bound = format!("at least {least}, which one connection and the pool's own division need");
-        (bound, "raise it, or lower slot_size, rx_slots or staged_block".into())
+    let pool = c.pool();
+    let least = pool.least_max();
+    must(c.pool_max >= least, "pool_max", c.pool_max, || {
+        let bound = format!(
+            "at least {least}, since receiving has {} bytes of slots and {} bytes of larger blocks for itself, and sending {} bytes of \
+             slots",
+            pool.receive_slots, pool.receive_staged, pool.send_slots
+        );
+        (bound, "raise it, or lower rcvbuf, sndbuf, rx_slots, slot_size or read_piece".into())
     })?;
     within("pool_high_water", c.pool_high_water, 1..=100)
 }

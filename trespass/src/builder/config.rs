@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use crate::environment::{DeviceName, TRANSPORT};
 use crate::handshake::{Cause, Terms, Unavailable};
+use crate::pool::{HugePages, PoolConfig};
+use crate::protocol::{self, Link, Setup};
 use crate::wire::{Features, Kind, Limits, MINOR, Policy};
 
 const MIB: usize = 1 << 20;
@@ -164,15 +166,35 @@ impl Config {
         (!cfg!(feature = "rdma")).then(|| Unavailable::new(Cause::BuiltWithout, ""))
     }
 
-    /// Bytes of the receive slots: of one connection, or of all that share them.
-    pub(crate) fn receive_bytes(&self) -> u64 {
-        let slots = self.shared_receive.map_or(self.rx_slots, |shared| shared.slots);
-        u64::from(slots) * u64::from(self.slot_size)
+    /// The pool that its connections share.
+    pub(crate) fn pool(&self) -> PoolConfig {
+        let standing = |slots: u32| slots as usize * self.slot_size as usize;
+        let one = self.needs();
+        // Slots that connections share are there however many connections there are.
+        let shared = self.shared_receive.map_or(0, |shared| standing(shared.slots));
+        PoolConfig {
+            slot_size: self.slot_size as usize,
+            initial: self.pool_initial,
+            prewarm: self.pool_prewarm,
+            max: self.pool_max,
+            huge_pages: if self.huge_pages { HugePages::Wanted } else { HugePages::Never },
+            send_slots: ENDS * one.send_slots(),
+            receive_slots: ENDS * one.receive_slots() + shared,
+            receive_staged: ENDS * one.receive_staged(),
+            receive_margin: ENDS * (one.receive_slots() - standing(self.rx_slots)),
+            high_water: self.pool_high_water,
+        }
+    }
+
+    /// What a connection needs memory for.
+    fn needs(&self) -> Setup {
+        let mut setup = Setup::new(protocol::Kind::Stream, Link::Rc);
+        (setup.own.slot_size, setup.own.rx_slots) = (self.slot_size, self.rx_slots);
+        setup.peer = setup.own;
+        (setup.rcvbuf, setup.sndbuf, setup.read_piece) = (self.rcvbuf, self.sndbuf, self.read_piece as usize);
+        setup
     }
 }
 
-/// The least pool that one connection can live on: its receive slots, as many again to send from, and one block for rendezvous.
-pub(super) fn least_pool(config: &Config) -> u64 {
-    let sending = u64::from(config.rx_slots) * u64::from(config.slot_size);
-    config.receive_bytes() + sending + u64::from(config.staged_block)
-}
+/// Both ends of a connection may be in one process, and share its pool.
+const ENDS: usize = 2;

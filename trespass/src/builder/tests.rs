@@ -6,7 +6,7 @@ use super::{Builder, Config};
 use crate::environment::{DeviceName, Environment};
 use crate::error::ConfigError;
 use crate::handshake::Cause;
-use crate::pool::{LARGEST_BLOCK, PoolConfig};
+use crate::pool::LARGEST_BLOCK;
 use crate::wire::{Features, Hello, Kind, Message, Policy, Role};
 
 pub(crate) type Set = fn(Builder) -> Builder;
@@ -17,6 +17,12 @@ pub(crate) fn build(set: Set) -> Result<Config, ConfigError> {
 
 const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
+}
+
+/// As little memory as there can be.
+fn tiny(b: Builder) -> Builder {
+    let b = b.slot_size(512).rx_slots(16).eager_max(1024).rcvbuf(1024).sndbuf(1024).staged_block(4096);
+    b.read_piece(4096).pool_initial(0).pool_prewarm(0)
 }
 
 /// What is refused, and the parameter that the refusal names.
@@ -56,7 +62,8 @@ const REFUSED: &[(&str, &str, Set)] = &[
     ("pool_prewarm", "67108865", |b| b.pool_prewarm((64 << 20) + 1)),
     ("pool_prewarm", "1", |b| b.pool_initial(0).pool_prewarm(1)),
     ("pool_initial", "67108864", |b| b.pool_max(32 << 20)),
-    ("pool_max", "8388607", |b| b.pool_max((8 << 20) - 1).pool_initial(0).pool_prewarm(0)),
+    ("pool_max", "23068671", |b| b.pool_max((22 << 20) - 1).pool_initial(0).pool_prewarm(0)),
+    ("pool_max", "8388607", |b| tiny(b).pool_max((8 << 20) - 1)),
     ("pool_max", "16777216", |b| b.pool_max(16 << 20).pool_initial(0).pool_prewarm(0).rx_slots(1024)),
     ("pool_max", "1073741824", |b| b.shared_receive(1 << 20, 10)),
     ("pool_high_water", "0", |b| b.pool_high_water(0)),
@@ -117,7 +124,8 @@ pub(crate) const ALLOWED: &[Set] = &[
     |b| b.pool_prewarm(64 << 20),
     |b| b.pool_initial(0).pool_prewarm(0),
     |b| b.pool_initial(1 << 30),
-    |b| b.pool_max(8 << 20).pool_initial(0).pool_prewarm(0),
+    |b| b.pool_max(22 << 20).pool_initial(0).pool_prewarm(0),
+    |b| tiny(b).pool_max(8 << 20),
     |b| b.shared_receive(1024, 16),
     |b| b.shared_receive(1024, 64).rx_slots(16),
     |b| b.path_mtu(Some(4096)).traffic_class(255).service_level(15).hop_limit(1),
@@ -156,15 +164,7 @@ fn i20_what_is_allowed_can_be_said() {
 fn i20_what_is_allowed_has_a_pool() {
     for (index, set) in ALLOWED.iter().enumerate() {
         let config = build(*set).unwrap_or_else(|error| panic!("{index}: {error}"));
-        let pool = PoolConfig {
-            slot_size: config.slot_size as usize,
-            initial: config.pool_initial,
-            prewarm: config.pool_prewarm,
-            max: config.pool_max,
-            high_water: config.pool_high_water,
-            ..PoolConfig::default()
-        };
-        pool.check().unwrap_or_else(|error| panic!("{index}: {error}"));
+        config.pool().check().unwrap_or_else(|error| panic!("{index}: {error}"));
         assert!(config.staged_block as usize <= LARGEST_BLOCK && config.read_piece as usize <= LARGEST_BLOCK);
     }
 }
@@ -183,6 +183,11 @@ fn a_refusal_says_what_to_do() {
     assert_eq!(
         text(|b| b.pool_prewarm(1 << 30)),
         "pool_prewarm = 1073741824 is refused: it must be at most pool_initial, 67108864; lower it, or raise pool_initial"
+    );
+    assert_eq!(
+        text(|b| b.pool_max(16 << 20).pool_initial(0).pool_prewarm(0)),
+        "pool_max = 16777216 is refused: it must be at least 23068672, since receiving has 7372800 bytes of slots and 5242880 bytes of \
+         larger blocks for itself, and sending 2129920 bytes of slots; raise it, or lower rcvbuf, sndbuf, rx_slots, slot_size or read_piece"
     );
     assert_eq!(
         text(|b| b.shared_receive(1000, 16)),

@@ -102,7 +102,8 @@ impl AsMut<[u8]> for Block {
 impl Drop for Block {
     #[inline]
     fn drop(&mut self) {
-        if !cache::push(self.chunk().slots_of(), self.0) {
+        let chunk = self.chunk();
+        if !cache::push(chunk.slots_of(), chunk.class().side(), self.0) {
             give_back(self.0);
         }
     }

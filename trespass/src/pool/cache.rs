@@ -12,20 +12,32 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
 use super::block::Raw;
+use super::classes::Side;
 use super::core::Core;
 
-/// How many slots a thread keeps at most: as many as a connection receives and replaces in a turn when it is busy.
+/// How many slots of either side a thread keeps at most: as many as a connection receives and replaces in a turn when it is busy.
 pub(super) const MOST: usize = 64;
 
 /// What one thread keeps of one pool.
 pub(super) struct Cache {
-    /// Which pool's. It lives while `len` is not 0; its address is its own as long as `weak` is there.
+    /// Which pool's. It lives while a `len` is not 0; its address is its own as long as `weak` is there.
     core: *const Core,
     weak: Weak<Core>,
     capacity: usize,
-    /// How many of the slots are there. Written by its own thread alone; others read it for their statistics.
+    /// Those that are sent from, and those that are received into.
+    sides: [Stack; 2],
+}
+
+struct Stack {
+    /// How many of the slots are there. Written by the cache's own thread alone; others read it for their statistics.
     len: AtomicUsize,
     slots: UnsafeCell<[MaybeUninit<Raw>; MOST]>,
+}
+
+impl Stack {
+    const fn empty() -> Self {
+        Self { len: AtomicUsize::new(0), slots: UnsafeCell::new([const { MaybeUninit::uninit() }; MOST]) }
+    }
 }
 
 // SAFETY: `slots` is only touched through `CURRENT` and `OWNED`, that is, by the thread that the cache belongs to; what is in
@@ -35,13 +47,8 @@ unsafe impl Send for Cache {}
 unsafe impl Sync for Cache {}
 
 /// No pool's: nothing is ever in it.
-static NONE: Cache = Cache {
-    core: ptr::dangling(),
-    weak: Weak::new(),
-    capacity: 0,
-    len: AtomicUsize::new(0),
-    slots: UnsafeCell::new([const { MaybeUninit::uninit() }; MOST]),
-};
+static NONE: Cache =
+    Cache { core: ptr::dangling(), weak: Weak::new(), capacity: 0, sides: [const { Stack::empty() }; 2] };
 
 thread_local! {
     /// `NONE`, or one of `OWNED`. It has no drop, so it can be asked for to the thread's last breath.
@@ -68,23 +75,23 @@ fn with_current<R>(with: impl FnOnce(&Cache) -> R) -> R {
 
 /// Takes a slot of a pool out of this thread's cache.
 #[inline]
-pub(super) fn pop(core: *const Core) -> Option<Raw> {
-    with_current(|cache| if cache.core == core { cache.pop(0) } else { None })
+pub(super) fn pop(core: *const Core, side: Side) -> Option<Raw> {
+    with_current(|cache| if cache.core == core { cache.pop(side, 0) } else { None })
 }
 
 /// Puts a slot back into this thread's cache, if that is of the pool that the block is a slot of, and has room.
 /// If it was put there, the caller must not use it any more.
 #[inline]
-pub(super) fn push(slots_of: *const Core, raw: Raw) -> bool {
+pub(super) fn push(slots_of: *const Core, side: Side, raw: Raw) -> bool {
     with_current(|cache| {
         // SAFETY: it is the core of the block's own pool, which lives as long as the block is out.
-        cache.core == slots_of && !unsafe { (*slots_of).is_pressed() } && cache.push(raw)
+        cache.core == slots_of && !unsafe { (*slots_of).is_pressed() } && cache.push(side, raw)
     })
 }
 
 /// Puts a slot that was lent just now into this thread's cache, which [`attach`] said is the pool's and which has room.
-pub(super) fn keep(raw: Raw) {
-    let kept = with_current(|cache| cache.push(raw));
+pub(super) fn keep(side: Side, raw: Raw) {
+    let kept = with_current(|cache| cache.push(side, raw));
     debug_assert!(kept, "the cache has room for half its capacity when it is empty");
 }
 
@@ -97,12 +104,17 @@ pub(super) fn keep(raw: Raw) {
 pub(super) unsafe fn excess(core: *const Core) -> impl Iterator<Item = Raw> {
     // SAFETY: the caller says that the pool lives.
     let pressed = unsafe { (*core).is_pressed() };
-    let keep = with_current(|cache| match cache.len.load(Relaxed) {
-        _ if pressed => 0,
-        len if len == cache.capacity => len / 2,
-        _ => MOST,
-    });
-    iter::from_fn(move || with_current(|cache| if cache.core == core { cache.pop(keep) } else { None }))
+    let excess_of = move |side: Side| {
+        let keep = with_current(|cache| match cache.len_of(side) {
+            _ if pressed => 0,
+            len if len == cache.capacity => len / 2,
+            _ => MOST,
+        });
+        iter::from_fn(move || {
+            with_current(|cache| if cache.core == core { cache.pop(side, keep) } else { None })
+        })
+    };
+    excess_of(Side::Sending).chain(excess_of(Side::Receiving))
 }
 
 /// Has this thread's cache of a pool be the current one, and makes it if there is none. There may be none: a pool has only so
@@ -151,43 +163,46 @@ impl Cache {
             core: Arc::as_ptr(core),
             weak: Arc::downgrade(core),
             capacity: capacity.min(MOST),
-            len: AtomicUsize::new(0),
-            slots: UnsafeCell::new([const { MaybeUninit::uninit() }; MOST]),
+            sides: [const { Stack::empty() }; 2],
         }
     }
 
     pub(super) fn len(&self) -> usize {
-        self.len.load(Relaxed)
+        self.len_of(Side::Sending) + self.len_of(Side::Receiving)
     }
 
-    fn slot(&self, at: usize) -> *mut MaybeUninit<Raw> {
+    fn len_of(&self, side: Side) -> usize {
+        self.sides[side as usize].len.load(Relaxed)
+    }
+
+    fn slot(&self, side: Side, at: usize) -> *mut MaybeUninit<Raw> {
         debug_assert!(at < MOST);
         // SAFETY: `at` is less than some `len`, or than the capacity, neither of which is more than there are.
-        unsafe { self.slots.get().cast::<MaybeUninit<Raw>>().add(at) }
+        unsafe { self.sides[side as usize].slots.get().cast::<MaybeUninit<Raw>>().add(at) }
     }
 
     /// Takes one out, if there are more than `keep`. Only its own thread calls this.
     #[inline]
-    fn pop(&self, keep: usize) -> Option<Raw> {
-        let len = self.len.load(Relaxed);
+    fn pop(&self, side: Side, keep: usize) -> Option<Raw> {
+        let len = self.len_of(side);
         if len <= keep {
             return None;
         }
-        self.len.store(len - 1, Relaxed);
+        self.sides[side as usize].len.store(len - 1, Relaxed);
         // SAFETY: `push` has filled it when it made `len` what it was, and no other thread touches it.
-        Some(unsafe { (*self.slot(len - 1)).assume_init() })
+        Some(unsafe { (*self.slot(side, len - 1)).assume_init() })
     }
 
     /// Puts one in, if there is room. Only its own thread calls this.
     #[inline]
-    fn push(&self, raw: Raw) -> bool {
-        let len = self.len.load(Relaxed);
+    fn push(&self, side: Side, raw: Raw) -> bool {
+        let len = self.len_of(side);
         if len >= self.capacity {
             return false;
         }
         // SAFETY: within the slots, which no other thread touches.
-        unsafe { (*self.slot(len)).write(raw) };
-        self.len.store(len + 1, Relaxed);
+        unsafe { (*self.slot(side, len)).write(raw) };
+        self.sides[side as usize].len.store(len + 1, Relaxed);
         true
     }
 
@@ -200,7 +215,12 @@ impl Cache {
     fn empty(&self) {
         if self.len() > 0 {
             // SAFETY: blocks of it are out, so the pool lives, and each is given back once.
-            unsafe { Core::give_back(self.core, iter::from_fn(|| self.pop(0))) };
+            unsafe {
+                Core::give_back(
+                    self.core,
+                    iter::from_fn(|| self.pop(Side::Sending, 0).or_else(|| self.pop(Side::Receiving, 0))),
+                )
+            };
         }
     }
 

@@ -68,7 +68,7 @@ impl Chunk {
 
     /// Says what its blocks are from now on. No block is out.
     pub(super) fn become_class(&self, class: Class, slot_size: usize) {
-        let slots_of = if class == Class::SLOT { self.core.cast_mut() } else { ptr::null_mut() };
+        let slots_of = if class.is_slot() { self.core.cast_mut() } else { ptr::null_mut() };
         self.slots_of.store(slots_of, Relaxed);
         self.block_size.store(class.size(slot_size), Relaxed);
         self.class.store(class.index(), Relaxed);
@@ -84,6 +84,7 @@ impl Chunk {
         self.block_size.load(Relaxed)
     }
 
+    #[inline]
     pub(super) fn class(&self) -> Class {
         Class(self.class.load(Relaxed) as u8)
     }
@@ -112,7 +113,7 @@ impl Chunk {
         key(self.lkey.load(Relaxed))
     }
 
-    /// There is none for slots: no peer may read them.
+    /// There is none for slots, nor for what is received into: no peer may read them.
     #[inline]
     pub(super) fn rkey(&self) -> Option<u32> {
         key(self.rkey.load(Relaxed))
@@ -136,7 +137,7 @@ impl Chunk {
     pub(super) fn publish(&self, registered: Registered) {
         let Registered { region, kind } = &registered;
         self.lkey.store(IS_KEY | u64::from(region.lkey()), Relaxed);
-        self.rkey.store(if *kind == Kind::Staged { IS_KEY | u64::from(region.rkey()) } else { 0 }, Relaxed);
+        self.rkey.store(if *kind == Kind::Told { IS_KEY | u64::from(region.rkey()) } else { 0 }, Relaxed);
         *self.lock_region() = Some(registered);
     }
 

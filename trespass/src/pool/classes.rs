@@ -5,8 +5,11 @@
 //! a larger class would never be asked for; 256 KiB, in between, is where copying and transfer overlap well. Steps of four waste
 //! no more than three quarters of a block, where steps of sixteen would waste almost all.
 //!
-//! A peer that was told a key can read all that the key is for. So slots, which hold what other peers have sent, lie in memory
-//! that no peer can read, and staged blocks lie elsewhere.
+//! A peer that was told a key can read all that the key is for. So what holds what other peers have sent, slots and all that is
+//! received into, lies in memory that no peer can read, and staged blocks that are sent from lie elsewhere.
+//!
+//! What is sent from and what is received into are never of one chunk: each side has its own classes, so that neither can take, or cut
+//! up, what the other needs.
 
 /// What memory is made in multiples of: a huge page, and as many blocks of each staged class as fit it without a rest.
 pub(super) const CHUNK_UNIT: usize = 2 << 20;
@@ -23,44 +26,84 @@ pub(super) const LARGEST_SLOT: usize = 64 << 10;
 /// The classes beyond the slots.
 const STAGED: [usize; 3] = [64 << 10, 256 << 10, 1 << 20];
 
-/// How many classes there are.
-pub(super) const CLASSES: usize = 1 + STAGED.len();
+/// How many sizes of blocks there are.
+pub(super) const SIZES: usize = 1 + STAGED.len();
+
+/// How many classes there are: all sizes, for either side.
+pub(super) const CLASSES: usize = 2 * SIZES;
+
+/// What has a part of the pool of its own: slots and staged blocks of either side.
+pub(super) const GROUPS: usize = 4;
 
 /// The largest block that there is.
 pub const LARGEST_BLOCK: usize = 1 << 20;
 
-/// A class, by the order of sizes.
+/// What a block is taken for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    /// By the program, or for what it sends.
+    Sending,
+    /// For what arrives.
+    Receiving,
+}
+
+/// A class, by the order of sizes: first those that are sent from, then those that are received into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Class(pub(super) u8);
 
 impl Class {
-    pub(super) const SLOT: Self = Self(0);
     /// What prewarmed staged memory is carved into.
     pub(super) const MIDDLE: Self = Self(2);
 
+    #[inline]
+    pub(super) fn slot(side: Side) -> Self {
+        Self(side as u8 * SIZES as u8)
+    }
+
+    /// Its place among the sizes.
+    fn step(self) -> usize {
+        usize::from(self.0) % SIZES
+    }
+
+    #[inline]
+    pub(super) fn side(self) -> Side {
+        if usize::from(self.0) < SIZES { Side::Sending } else { Side::Receiving }
+    }
+
+    #[inline]
+    pub(super) fn is_slot(self) -> bool {
+        self.step() == 0
+    }
+
     pub(super) fn size(self, slot_size: usize) -> usize {
-        match self.0 {
+        match self.step() {
             0 => slot_size,
-            n => STAGED[usize::from(n) - 1],
+            n => STAGED[n - 1],
         }
     }
 
     /// The staged class that has room for so much.
-    pub(super) fn staged(size: usize) -> Option<Self> {
-        STAGED.iter().position(|&staged| size <= staged).map(|at| Self(at as u8 + 1))
+    pub(super) fn staged(size: usize, side: Side) -> Option<Self> {
+        STAGED.iter().position(|&staged| size <= staged).map(|at| Self(Self::slot(side).0 + at as u8 + 1))
     }
 
     pub(super) fn kind(self) -> Kind {
-        if self == Self::SLOT { Kind::Slots } else { Kind::Staged }
+        if self.is_slot() || self.side() == Side::Receiving { Kind::Private } else { Kind::Told }
+    }
+
+    /// Whose part of the pool it is of.
+    pub(super) fn group(self) -> usize {
+        2 * self.side() as usize + usize::from(!self.is_slot())
     }
 
     pub(super) fn index(self) -> usize {
         self.0.into()
     }
 
-    /// This class, and those that can stand in for it: larger ones of the same kind.
+    /// This class, and those that can stand in for it: larger ones of the same group.
     pub(super) fn and_larger(self) -> impl Iterator<Item = Self> {
-        let end = if self == Self::SLOT { 1 } else { CLASSES as u8 };
+        let of_its_side = Self::slot(self.side()).0 + SIZES as u8;
+        let end = if self.is_slot() { self.0 + 1 } else { of_its_side };
         (self.0..end).map(Self)
     }
 }
@@ -69,7 +112,7 @@ impl Class {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// The device writes.
-    Slots,
+    Private,
     /// The device writes, and a peer may read.
-    Staged,
+    Told,
 }

@@ -1,7 +1,9 @@
 //! What a pool is asked for, checked before anything is made.
 
 use super::PoolError;
-use super::classes::{CHUNK_UNIT, LARGEST_SLOT, SMALLEST_SLOT};
+use super::classes::{CHUNK_UNIT, GROUPS, LARGEST_SLOT, SMALLEST_SLOT};
+use super::core::CACHED_PART;
+use super::state::large_chunk;
 
 /// Whether the memory is to lie in huge pages of 2 MiB, which the system's administrator has to have set aside.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -29,6 +31,14 @@ pub struct PoolConfig {
     pub max: usize,
     /// Whether the memory is to lie in huge pages.
     pub huge_pages: HugePages,
+    /// Of `max`, slots that receiving does not get; an eighth of `max` at least. None.
+    pub send_slots: usize,
+    /// Of `max`, slots that nothing but receiving gets, besides those that threads keep. None.
+    pub receive_slots: usize,
+    /// Of `max`, staged blocks that nothing but receiving gets. None.
+    pub receive_staged: usize,
+    /// Of `receive_slots`, what receives that stay posted leave to what arrives. None.
+    pub receive_margin: usize,
     /// At how many per cent of `max` in use the high-water callbacks are called. 80.
     pub high_water: u8,
 }
@@ -41,6 +51,10 @@ impl Default for PoolConfig {
             prewarm: 4 << 20,
             max: 1 << 30,
             huge_pages: HugePages::Never,
+            send_slots: 0,
+            receive_slots: 0,
+            receive_staged: 0,
+            receive_margin: 0,
             high_water: 80,
         }
     }
@@ -49,6 +63,37 @@ impl Default for PoolConfig {
 impl PoolConfig {
     /// The least that `max` may be: room for a piece of each kind of memory, and some to spare.
     pub const LEAST_MAX: usize = 4 * CHUNK_UNIT;
+
+    /// More than any machine has.
+    const MOST_ASKED: usize = usize::MAX / 4;
+
+    /// What no other group of blocks takes from each, of a pool with this maximum (a multiple of 2 MiB): what was asked for it, and an
+    /// eighth at least, but nothing for receiving if nothing was asked for that.
+    pub(super) fn parts(&self, max: usize) -> [usize; GROUPS] {
+        let eighth = (max / 8 / CHUNK_UNIT * CHUNK_UNIT).max(CHUNK_UNIT);
+        let sending = eighth.max(self.send_slots.next_multiple_of(CHUNK_UNIT));
+        // A group that lacks less than a chunk may find only chunks that are larger than what it lacks.
+        let whole = |bytes: usize| match bytes {
+            0 => 0,
+            bytes => bytes.max(max / 8).next_multiple_of(CHUNK_UNIT) + large_chunk(max) - CHUNK_UNIT,
+        };
+        // What sleeping threads keep is nobody's.
+        let slots = match self.receive_slots {
+            0 => 0,
+            bytes => bytes.max(max / 8) + max / CACHED_PART,
+        };
+        [sending, eighth, whole(slots), whole(self.receive_staged)]
+    }
+
+    /// The least that `max` may be for what is asked for receiving.
+    #[must_use]
+    pub fn least_max(&self) -> usize {
+        let fits = |max: &usize| self.parts(*max).into_iter().sum::<usize>() <= *max;
+        let asked = self.send_slots + self.receive_slots + self.receive_staged;
+        let begin = asked.max(Self::LEAST_MAX).next_multiple_of(CHUNK_UNIT);
+        // Of each chunk more, less than all goes to the parts.
+        (begin..).step_by(CHUNK_UNIT).find(fits).unwrap_or(usize::MAX)
+    }
 
     /// Whether a pool can be made so.
     ///
@@ -60,8 +105,26 @@ impl PoolConfig {
         if !(SMALLEST_SLOT..=LARGEST_SLOT).contains(&slot_size) || !slot_size.is_multiple_of(64) {
             return Err(PoolError::SlotSize { slot_size });
         }
+        let asked = [self.send_slots, self.receive_slots, self.receive_staged].into_iter();
+        if asked.fold(0, usize::saturating_add) > Self::MOST_ASKED {
+            return Err(PoolError::NoRoomToReceive {
+                max,
+                least: usize::MAX,
+                slots: self.receive_slots,
+                staged: self.receive_staged,
+            });
+        }
         if max < Self::LEAST_MAX {
             return Err(PoolError::MaxTooSmall { max });
+        }
+        let least = self.least_max();
+        if max < least {
+            return Err(PoolError::NoRoomToReceive {
+                max,
+                least,
+                slots: self.receive_slots,
+                staged: self.receive_staged,
+            });
         }
         if initial > max {
             return Err(PoolError::InitialAboveMax { initial, max });

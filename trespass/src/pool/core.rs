@@ -8,24 +8,24 @@ use std::time::{Duration, Instant};
 use super::block::Raw;
 use super::cache::{self, Cache};
 use super::chunk::Chunk;
-use super::classes::{CHUNK_UNIT, Class};
+use super::classes::{CHUNK_UNIT, Class, SIZES, Side};
 use super::config::{HugePages, PoolConfig};
 use super::high_water::{Effects, Marks, Watcher};
 use super::memory::{Domain, Memory};
-use super::state::{Limits, Purpose, State};
+use super::state::{Count, Limits, Purpose, State};
 use super::stats::{ClassStats, PoolStats};
 use super::{Cause, PoolError};
 
 /// After the system has refused memory, or the device its registration, it is not asked again for so long.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Of the maximum, what the caches of all threads together may hold.
-const CACHED_PART: usize = 4;
+/// Of the maximum, what the caches of all threads together may hold, of slots of either side.
+pub(super) const CACHED_PART: usize = 8;
 
 pub(super) struct Core {
     pub(super) limits: Limits,
     huge_pages: HugePages,
-    /// How many slots a thread's cache may hold, and how many such threads there may be.
+    /// How many slots of either side a thread's cache may hold, and how many such threads there may be.
     cache_capacity: usize,
     most_caches: usize,
     /// Somebody has found the pool empty, or it is closed: what is dropped goes to the shared part.
@@ -40,15 +40,19 @@ impl Core {
     /// Makes what is to be there at once. The configuration was checked.
     pub(super) fn new(config: &PoolConfig, domain: Option<Domain>) -> Result<Arc<Self>, PoolError> {
         let max = config.max / CHUNK_UNIT * CHUNK_UNIT;
-        let reserve = (max / 8 / CHUNK_UNIT * CHUNK_UNIT).max(CHUNK_UNIT);
         // At least eight threads have a cache, and it is worth having.
-        let cache_capacity = (max / CACHED_PART / 8 / config.slot_size).clamp(4, cache::MOST);
+        let cache_capacity = (max / CACHED_PART / 16 / config.slot_size).clamp(4, cache::MOST);
         let state = State::new(Marks::new(max, config.high_water));
         let core = Arc::new(Self {
-            limits: Limits { max, reserve, slot_size: config.slot_size },
+            limits: Limits {
+                max,
+                parts: config.parts(max),
+                margin: config.receive_margin,
+                slot_size: config.slot_size,
+            },
             huge_pages: config.huge_pages,
             cache_capacity,
-            most_caches: max / CACHED_PART / (cache_capacity * config.slot_size),
+            most_caches: max / CACHED_PART / (2 * cache_capacity * config.slot_size),
             pressed: AtomicBool::new(false),
             state: Mutex::new(state),
             growth: Mutex::new(domain),
@@ -61,7 +65,9 @@ impl Core {
         let domain = self.lock_growth();
         let prewarmed = config.prewarm.next_multiple_of(CHUNK_UNIT).min(self.limits.max);
         let slots = (prewarmed / 2).next_multiple_of(CHUNK_UNIT);
-        for (class, bytes) in [(Class::SLOT, slots), (Class::MIDDLE, prewarmed - slots)] {
+        // What connections need first, in a pool that has connections.
+        let side = if config.receive_slots > 0 { Side::Receiving } else { Side::Sending };
+        for (class, bytes) in [(Class::slot(side), slots), (Class::MIDDLE, prewarmed - slots)] {
             for len in pieces(bytes, self.limits.large_chunk()) {
                 let chunk = self.make(len, domain.as_ref())?;
                 chunk.touch();
@@ -70,8 +76,7 @@ impl Core {
             }
         }
         let initial = config.initial.next_multiple_of(CHUNK_UNIT).min(self.limits.max);
-        // None larger than a reserve, so that each fits either kind.
-        for len in pieces(initial - prewarmed, self.limits.large_chunk().min(self.limits.reserve)) {
+        for len in pieces(initial - prewarmed, self.limits.large_chunk()) {
             self.make(len, domain.as_ref())?;
         }
         Ok(())
@@ -126,8 +131,8 @@ impl Core {
     /// Lends a block that is not in this thread's cache as it is, of a class or of one that can stand in for it.
     #[inline(never)]
     pub(super) fn lend(self: &Arc<Self>, class: Class) -> Option<Raw> {
-        let cached = class == Class::SLOT && cache::attach(self);
-        if cached && let Some(raw) = cache::pop(Arc::as_ptr(self)) {
+        let cached = class.is_slot() && cache::attach(self);
+        if cached && let Some(raw) = cache::pop(Arc::as_ptr(self), class.side()) {
             return Some(raw);
         }
         if let Some(raw) = self.lend_free(class, cached) {
@@ -147,6 +152,14 @@ impl Core {
         None
     }
 
+    /// Lends a slot to be posted as long as its connection is there, if that leaves enough for what arrives.
+    pub(super) fn lend_standing(self: &Arc<Self>) -> Option<Raw> {
+        if !self.lock().has_room_for_standing(&self.limits) {
+            return None;
+        }
+        self.lend(Class::slot(Side::Receiving))
+    }
+
     /// Lends a block that is free, and, if this thread's cache is empty and the pool's, some more for that.
     fn lend_free(self: &Arc<Self>, class: Class, cached: bool) -> Option<Raw> {
         let mut state = self.lock();
@@ -154,7 +167,7 @@ impl Core {
         if cached {
             // A thread does not keep what others will soon be short of.
             let more = (self.cache_capacity / 2).min(state.counts[class.index()].free / 4);
-            (0..more).filter_map(|_| state.lend(class)).for_each(cache::keep);
+            (0..more).filter_map(|_| state.lend(class)).for_each(|raw| cache::keep(class.side(), raw));
         }
         if state.kept.is_none() {
             state.kept = Some(self.clone());
@@ -328,7 +341,8 @@ impl Core {
         self.lock().watchers.push(watcher);
     }
 
-    pub(super) fn wait(&self, waker: &Waker) {
+    /// Gives how often something has come back so far: later returns wake the waker.
+    pub(super) fn wait(&self, waker: &Waker) -> u64 {
         // Cloning and dropping one is the program's code.
         let mut waker = Some(waker.clone());
         let mut state = self.lock();
@@ -336,8 +350,10 @@ impl Core {
         if let Some(new) = waker.take_if(|new| is_new(new)) {
             state.waiting.push(new);
         }
+        let returns = state.returns;
         drop(state);
         self.pressed.store(true, Relaxed);
+        returns
     }
 
     /// Nobody has a handle any more.
@@ -354,13 +370,14 @@ impl Core {
         let cached = state.cached();
         let registered = |chunk: &Arc<Chunk>| chunk.lkey().map_or(0, |_| chunk.len());
         let class = |n: usize| {
-            let (class, count) = (Class(n as u8), state.counts[n]);
-            let kept = if class == Class::SLOT { cached } else { 0 };
+            let (class, [sending, receiving]) = (Class(n as u8), [state.counts[n], state.counts[n + SIZES]]);
+            let kept = if class.is_slot() { cached } else { 0 };
+            let out = |count: &Count| count.blocks - count.free;
             ClassStats {
                 size: class.size(slot_size),
-                blocks: count.blocks,
-                in_use: (count.blocks - count.free).saturating_sub(kept),
-                empty: count.empty,
+                blocks: sending.blocks + receiving.blocks,
+                in_use: (out(&sending) + out(&receiving)).saturating_sub(kept),
+                empty: sending.empty + receiving.empty,
             }
         };
         PoolStats {

@@ -1,7 +1,7 @@
 //! A pool as the protocol sees it.
 
-use super::{Block, Pool};
-use crate::protocol::{self, Remote};
+use super::{Block, Pool, Side};
+use crate::protocol::{self, Purpose, Remote};
 
 impl protocol::Block for Block {
     #[inline]
@@ -25,7 +25,11 @@ impl protocol::Blocks for Pool {
     type Block = Block;
 
     #[inline]
-    fn take(&mut self, size: usize) -> Option<Block> {
-        Self::take(self, size)
+    fn take(&mut self, size: usize, purpose: Purpose) -> Option<Block> {
+        match purpose {
+            Purpose::Send => self.take_for(size, Side::Sending),
+            Purpose::Receive => self.take_for(size, Side::Receiving),
+            Purpose::Stand => self.take_standing().filter(|block| block.len() >= size),
+        }
     }
 }

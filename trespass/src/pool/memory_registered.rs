@@ -50,8 +50,8 @@ impl Region {
     /// The chunk that has the memory keeps it as long as the region, and leaks it if the region cannot be ended.
     pub(super) fn register(memory: &Memory, domain: &Domain, kind: Kind) -> Result<Self, Cause> {
         let access = match kind {
-            Kind::Slots => AccessFlags::LocalWrite,
-            Kind::Staged => AccessFlags::LocalWrite | AccessFlags::RemoteRead,
+            Kind::Private => AccessFlags::LocalWrite,
+            Kind::Told => AccessFlags::LocalWrite | AccessFlags::RemoteRead,
         };
         // SAFETY: `Chunk` frees the memory after the region has ended, or never. The device writes only to what a request of this
         // side names, and who makes such a request owns the block meanwhile (`Block::as_ptr`), so nobody has a reference.

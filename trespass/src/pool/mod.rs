@@ -26,7 +26,7 @@
 //!
 //! # Threads
 //!
-//! A pool is shared by cloning it. A thread that takes slots keeps some (at most 64, and all threads together at most a quarter of the
+//! A pool is shared by cloning it. A thread that takes slots keeps some (at most 64, and all threads together at most an eighth of the
 //! maximum), so taking and dropping one there needs no lock and no atomic operation. A block may be dropped in any thread. A
 //! thread that goes to sleep for long calls [`Pool::flush`].
 //!
@@ -63,6 +63,7 @@ use sideway::ibverbs::protection_domain::ProtectionDomain;
 pub use self::block::Block;
 use self::classes::Class;
 pub use self::classes::LARGEST_BLOCK;
+pub(crate) use self::classes::Side;
 pub use self::config::{HugePages, PoolConfig};
 use self::core::Core;
 pub use self::high_water::HighWater;
@@ -134,18 +135,30 @@ impl Pool {
     /// there any of more than [`LARGEST_BLOCK`] bytes.
     #[inline]
     pub fn take(&self, size: usize) -> Option<Block> {
+        self.take_for(size, Side::Sending)
+    }
+
+    /// As [`take`](Self::take), for either side.
+    #[inline]
+    pub(crate) fn take_for(&self, size: usize, side: Side) -> Option<Block> {
         let raw = if size <= self.slot_size() {
-            cache::pop(Arc::as_ptr(&self.core)).or_else(|| self.core.lend(Class::SLOT))
+            cache::pop(Arc::as_ptr(&self.core), side).or_else(|| self.core.lend(Class::slot(side)))
         } else {
-            self.core.lend(Class::staged(size)?)
+            self.core.lend(Class::staged(size, side)?)
         };
         // SAFETY: it was lent just now, or was in this thread's cache, which is the same.
         raw.map(|raw| unsafe { Block::new(raw) })
     }
 
+    /// A slot to receive into as long as a connection is there. None if what arrives would then find too little.
+    pub(crate) fn take_standing(&self) -> Option<Block> {
+        // SAFETY: it was lent just now.
+        self.core.lend_standing().map(|raw| unsafe { Block::new(raw) })
+    }
+
     /// As [`take`](Self::take), but never a slot: a block that a peer may read, when it is told the key.
     pub fn take_staged(&self, size: usize) -> Option<Block> {
-        let raw = self.core.lend(Class::staged(size)?)?;
+        let raw = self.core.lend(Class::staged(size, Side::Sending)?)?;
         // SAFETY: it was lent just now.
         Some(unsafe { Block::new(raw) })
     }
@@ -160,6 +173,12 @@ impl Pool {
     /// may have come back in between, and sleeps only then.
     pub fn wake_when_free(&self, waker: &Waker) {
         self.core.wait(waker);
+    }
+
+    /// The same. Whether something has come back since `seen`, which is what the last call saw: then it is worth a try.
+    pub(crate) fn wake_when_more(&self, waker: &Waker, seen: &mut u64) -> bool {
+        let returns = self.core.wait(waker);
+        std::mem::replace(seen, returns) != returns
     }
 
     /// Has a function be called when the pool reaches its high-water mark, and when it has a tenth of the maximum more left
@@ -216,6 +235,21 @@ pub enum PoolError {
     MaxTooSmall {
         /// Bytes that there may be.
         max: usize,
+    },
+    /// What receiving is to have for itself does not fit.
+    #[error(
+        "the pool's max of {max} bytes is too small: receiving has {slots} bytes of slots and {staged} bytes of larger blocks for \
+         itself, and so the least is {least} bytes"
+    )]
+    NoRoomToReceive {
+        /// Bytes that there may be.
+        max: usize,
+        /// What there must be.
+        least: usize,
+        /// Of them, for slots.
+        slots: usize,
+        /// Of them, for larger blocks.
+        staged: usize,
     },
     /// Slots are not so small, so large, or so odd.
     #[error(

@@ -8,7 +8,7 @@ use std::time::Instant;
 use super::block::Raw;
 use super::cache::Cache;
 use super::chunk::Chunk;
-use super::classes::{CHUNK_UNIT, CLASSES, Class, Kind, LARGE_CHUNK, LARGEST_CHUNK};
+use super::classes::{CHUNK_UNIT, CLASSES, Class, GROUPS, LARGE_CHUNK, LARGEST_CHUNK, Side};
 use super::core::Core;
 use super::high_water::{Marks, Watcher};
 
@@ -18,8 +18,8 @@ pub(super) struct State {
     pub(super) counts: [Count; CLASSES],
     /// Bytes of chunks, also of one that is being made.
     pub(super) made: usize,
-    /// Of these, what slots and staged blocks were carved out of.
-    carved: [usize; 2],
+    /// Of these, what was carved into blocks, group by group.
+    carved: [usize; GROUPS],
     /// Bytes that are out: in use, or in a thread's cache.
     lent: usize,
     pub(super) most_in_use: usize,
@@ -31,6 +31,8 @@ pub(super) struct State {
     pub(super) marks: Marks,
     pub(super) watchers: Vec<Watcher>,
     pub(super) waiting: Vec<Waker>,
+    /// How often something came back to be lent to anybody.
+    pub(super) returns: u64,
     pub(super) closed: bool,
     /// Keeps the pool as long as something is out.
     pub(super) kept: Option<Arc<Core>>,
@@ -71,6 +73,14 @@ impl Entry {
         matches!(self.purpose, Purpose::Blocks(_)) && self.free.len() == self.blocks
     }
 
+    /// Whose blocks it has, if it has any.
+    fn group(&self) -> Option<usize> {
+        match self.purpose {
+            Purpose::Blocks(class) => Some(class.group()),
+            Purpose::Spare | Purpose::Busy => None,
+        }
+    }
+
     fn len(&self) -> usize {
         self.chunk.as_ref().map_or(0, |chunk| chunk.len())
     }
@@ -80,15 +90,19 @@ impl Entry {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     pub(super) max: usize,
-    /// Of the maximum, what neither kind of memory takes from the other, so that staging goes on however many slots wait, and the
-    /// other way round.
-    pub(super) reserve: usize,
+    /// Of the maximum, what no other group takes from a group. What is in none of these parts is for whoever comes first.
+    pub(super) parts: [usize; GROUPS],
+    /// Bytes of slots that standing receives leave to what arrives.
+    pub(super) margin: usize,
     pub(super) slot_size: usize,
 }
 
 impl Limits {
-    fn left(&self, carved: usize) -> usize {
-        (self.max - self.reserve).saturating_sub(carved)
+    /// How much more a group may have.
+    fn left(&self, carved: &[usize; GROUPS], group: usize) -> usize {
+        let others = (0..GROUPS).filter(|other| *other != group);
+        let kept: usize = others.map(|other| self.parts[other].max(carved[other])).sum();
+        self.max.saturating_sub(kept + carved[group])
     }
 
     /// An eighth of what there is, so that there are some hundred chunks and not more however large the pool is: each is a file and a
@@ -99,8 +113,14 @@ impl Limits {
 
     /// No chunk is larger.
     pub(super) fn large_chunk(&self) -> usize {
-        LARGE_CHUNK.max(self.max / 64 / CHUNK_UNIT * CHUNK_UNIT).min(LARGEST_CHUNK)
+        large_chunk(self.max)
     }
+}
+
+/// No chunk of a pool with this maximum is larger.
+pub(super) fn large_chunk(max: usize) -> usize {
+    let most = LARGE_CHUNK.max(max / 64 / CHUNK_UNIT * CHUNK_UNIT).min(LARGEST_CHUNK);
+    (max / 8 / CHUNK_UNIT * CHUNK_UNIT).clamp(CHUNK_UNIT, most)
 }
 
 impl State {
@@ -154,6 +174,7 @@ impl State {
         let (entry, count) = (&mut self.entries[chunk.index], &mut self.counts[chunk.class().index()]);
         debug_assert!(entry.free.len() < entry.blocks, "a block was given back twice");
         self.lent -= chunk.block_size();
+        self.returns += 1;
         count.free += 1;
         count.first = count.first.min(chunk.index);
         entry.free.push(chunk.offset(raw.start));
@@ -168,9 +189,20 @@ impl State {
         idle.filter_map(|entry| entry.chunk.take()).collect()
     }
 
-    /// Carves another of the same kind's chunks, of which nothing is out.
+    /// Whether receives may be posted that stay as long as their connection, as they leave enough for what arrives.
+    pub(super) fn has_room_for_standing(&self, limits: &Limits) -> bool {
+        let class = Class::slot(Side::Receiving);
+        let (group, count) = (class.group(), self.counts[class.index()]);
+        let out = (count.blocks - count.free) * limits.slot_size;
+        let most = self.carved[group] + limits.left(&self.carved, group);
+        out + limits.slot_size + limits.margin <= most
+    }
+
+    /// Carves another of the same group's chunks, of which nothing is out.
     pub(super) fn recarve(&mut self, class: Class, limits: &Limits) -> bool {
-        let Some(at) = self.whole(class.kind()) else { return false };
+        let group = class.group();
+        let whole = |entry: &Entry| matches!(entry.group(), Some(of) if of == group) && entry.is_whole();
+        let Some(at) = self.entries.iter().position(whole) else { return false };
         self.uncarve(at);
         self.carve(at, class, limits);
         true
@@ -178,26 +210,30 @@ impl State {
 
     /// A chunk that nobody uses, to be registered for the class: it is busy from now on.
     pub(super) fn reserve_spare(&mut self, class: Class, limits: &Limits) -> Option<Arc<Chunk>> {
-        let left = limits.left(self.carved[class.kind() as usize]);
+        let left = limits.left(&self.carved, class.group());
         let at =
             self.entries.iter().position(|entry| entry.purpose == Purpose::Spare && entry.len() <= left)?;
         self.occupy(at)
     }
 
-    /// As `reserve_spare`, a chunk of the other kind of which nothing is out.
+    /// As `reserve_spare`, a chunk of another group of which nothing is out.
     pub(super) fn reserve_other(&mut self, class: Class, limits: &Limits) -> Option<Arc<Chunk>> {
-        let other = if class.kind() == Kind::Slots { Kind::Staged } else { Kind::Slots };
-        let at = self.whole(other)?;
-        if self.entries[at].len() > limits.left(self.carved[class.kind() as usize]) {
-            return None;
-        }
+        let group = class.group();
+        let at = self.entries.iter().position(|entry| {
+            let Some(other) = entry.group().filter(|other| *other != group && entry.is_whole()) else {
+                return false;
+            };
+            let mut carved = self.carved;
+            carved[other] -= entry.len();
+            entry.len() <= limits.left(&carved, group)
+        })?;
         self.uncarve(at);
         self.occupy(at)
     }
 
     /// How large a new chunk for the class may be; it counts from now on.
     pub(super) fn reserve_new(&mut self, class: Class, limits: &Limits) -> Option<usize> {
-        let left = limits.left(self.carved[class.kind() as usize]).min(limits.max - self.made);
+        let left = limits.left(&self.carved, class.group()).min(limits.max - self.made);
         let len = limits.next_chunk(self.made).min(left / CHUNK_UNIT * CHUNK_UNIT);
         self.made += len;
         (len > 0).then_some(len)
@@ -209,7 +245,7 @@ impl State {
         self.entries.push(Entry { chunk: Some(chunk), purpose: Purpose::Spare, free: Vec::new(), blocks: 0 });
     }
 
-    /// Has a chunk, whose registration fits the class's kind, consist of free blocks.
+    /// Has a chunk, whose registration is that of the class's kind, consist of free blocks.
     pub(super) fn carve(&mut self, at: usize, class: Class, limits: &Limits) {
         let entry = &mut self.entries[at];
         let Some(chunk) = &entry.chunk else { return };
@@ -220,18 +256,11 @@ impl State {
         entry.free.clear();
         // The first one is taken first.
         entry.free.extend((0..entry.blocks).rev().map(|n| (n * size) as u32));
-        self.carved[class.kind() as usize] += chunk.len();
+        self.carved[class.group()] += chunk.len();
         let count = &mut self.counts[class.index()];
         count.blocks += entry.blocks;
         count.free += entry.blocks;
         count.first = count.first.min(at);
-    }
-
-    /// A chunk of a kind all of whose blocks are here.
-    fn whole(&self, kind: Kind) -> Option<usize> {
-        self.entries.iter().position(|entry| {
-            matches!(entry.purpose, Purpose::Blocks(class) if class.kind() == kind) && entry.is_whole()
-        })
     }
 
     /// Takes the blocks of a whole chunk away.
@@ -241,7 +270,7 @@ impl State {
         let count = &mut self.counts[class.index()];
         count.blocks -= entry.blocks;
         count.free -= entry.blocks;
-        self.carved[class.kind() as usize] -= entry.len();
+        self.carved[class.group()] -= entry.len();
         entry.free.clear();
         (entry.blocks, entry.purpose) = (0, Purpose::Spare);
     }

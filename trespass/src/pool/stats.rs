@@ -1,6 +1,6 @@
 //! What a pool says of itself.
 
-use super::classes::CLASSES;
+use super::classes::SIZES;
 
 /// What a pool has, and what is in use. Bytes are those of whole blocks.
 ///
@@ -23,8 +23,8 @@ pub struct PoolStats {
     pub most_in_use: usize,
     /// How often the pool was to grow, and the system had no memory, or the device did not register it.
     pub refused: u64,
-    /// Class by class, the slots first.
-    pub classes: [ClassStats; CLASSES],
+    /// Size by size, the slots first; what is sent from, and what is received into, together.
+    pub classes: [ClassStats; SIZES],
 }
 
 /// What there is of a class of blocks.

@@ -9,12 +9,12 @@ use proptest::prelude::*;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-use super::classes::{CHUNK_UNIT, CLASSES};
+use super::classes::CHUNK_UNIT;
 use super::*;
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
-const SIZES: [usize; CLASSES] = [8 * KIB, 64 * KIB, 256 * KIB, MIB];
+const SIZES: [usize; 4] = [8 * KIB, 64 * KIB, 256 * KIB, MIB];
 
 /// Of so many bytes, of which none are there at first.
 fn pool(max: usize) -> Pool {
@@ -135,6 +135,78 @@ fn slots_have_their_reserve_too() {
     let staged = take_all(&pool, 256 * KIB);
     assert_eq!(staged.len(), 24);
     assert_eq!(take_all(&pool, 1).len(), 2 * MIB / SIZES[0]);
+}
+
+/// Of so many bytes, some for receiving alone.
+fn shared(max: usize) -> PoolConfig {
+    let initial = if max > 100 * MIB { max / 2 } else { 0 };
+    PoolConfig {
+        receive_slots: 3 * MIB,
+        receive_staged: 5 * MIB / 2,
+        receive_margin: MIB,
+        send_slots: MIB,
+        ..config(initial, 0, max)
+    }
+}
+
+/// Whatever the sizes of chunks, and whatever was taken before.
+#[test]
+fn what_is_sent_leaves_receiving_its_part_and_the_other_way_round() {
+    let least = shared(64 * MIB).least_max();
+    assert!(shared(least).check().is_ok() && shared(least - 1).check().is_err());
+    let sizes = if cfg!(miri) { vec![least] } else { vec![least, least + 4 * MIB, 50 * MIB, 170 * MIB] };
+    for max in sizes {
+        for (first, second) in [(Side::Sending, Side::Receiving), (Side::Receiving, Side::Sending)] {
+            let pool = Pool::new(&shared(max)).unwrap();
+            // One block in every chunk, as far as that goes, and then all of it.
+            let take = |side, size| std::iter::from_fn(|| pool.take_for(size, side)).collect::<Vec<_>>();
+            let mut taken: Vec<_> = SIZES.into_iter().flat_map(|size| take(first, size)).collect();
+            let mut at = 0;
+            taken.retain(|_| {
+                at += 1;
+                at % 7 == 0
+            });
+            taken.extend(SIZES.into_iter().flat_map(|size| take(first, size)));
+            let slots = take(second, 1).len() * SIZES[0];
+            let staged = take(second, MIB).len() * MIB;
+            match second {
+                Side::Receiving => assert!(slots >= 3 * MIB && staged >= 2 * MIB, "{max}: {slots}, {staged}"),
+                Side::Sending => assert!(slots >= 2 * MIB && staged >= 2 * MIB, "{max}: {slots}, {staged}"),
+            }
+            drop((taken, slots));
+        }
+    }
+}
+
+#[test]
+fn receives_that_stay_posted_leave_something_for_what_arrives() {
+    let pool = Pool::new(&shared(shared(64 * MIB).least_max())).unwrap();
+    let sent: Vec<_> = SIZES.into_iter().flat_map(|size| take_all(&pool, size)).collect();
+    let standing: Vec<_> = std::iter::from_fn(|| pool.take_standing()).collect();
+    assert!(standing.len() * SIZES[0] >= 2 * MIB, "{}", standing.len());
+    let arriving: Vec<_> = std::iter::from_fn(|| pool.take_for(1, Side::Receiving)).collect();
+    assert!(arriving.len() * SIZES[0] >= MIB, "{}", arriving.len());
+    drop((sent, standing));
+}
+
+#[test]
+fn no_peer_reads_what_is_received_into_and_each_side_keeps_its_own_slots() {
+    let pool = Pool::new(&shared(64 * MIB)).unwrap();
+    let places = |side| pool.take_for(1, side).unwrap().as_ptr().addr() / CHUNK_UNIT;
+    let (sent, received) = (places(Side::Sending), places(Side::Receiving));
+    assert_ne!(sent, received, "one chunk has slots of both sides");
+    // Out of this thread's cache, without asking the shared part.
+    assert_eq!((places(Side::Sending), places(Side::Receiving)), (sent, received));
+    assert_eq!(pool.stats().in_use, 0);
+}
+
+#[test]
+fn a_pool_that_cannot_keep_what_receiving_needs_is_refused_with_the_numbers() {
+    let text = shared(10 * MIB).check().unwrap_err().to_string();
+    assert!(text.contains("max of 10485760") && text.contains("slots") && text.contains("3145728"), "{text}");
+    assert!(text.contains(&shared(10 * MIB).least_max().to_string()), "{text}");
+    let endless = PoolConfig { receive_slots: usize::MAX, ..shared(64 * MIB) };
+    assert!(endless.check().is_err());
 }
 
 #[test]
@@ -510,7 +582,7 @@ fn threads_share_a_pool() {
     }
     let stats = pool.stats();
     assert_eq!((stats.in_use, stats.made <= 16 * MIB), (0, true));
-    assert_eq!(stats.classes.map(|class| class.in_use), [0; CLASSES]);
+    assert_eq!(stats.classes.map(|class| class.in_use), [0; 4]);
     assert_eq!(stats.empty(), empty.load(SeqCst) as u64);
     if !cfg!(miri) {
         assert!(stats.empty() > 0 && woken.0.load(SeqCst) > 0, "the pool was never empty: {stats:?}");

@@ -18,13 +18,31 @@ pub(crate) trait Block: Send {
     }
 }
 
+/// What a block is taken for.
+///
+/// What is sent must never use up what receiving needs: two sides whose memory is full of what they send would wait for each other,
+/// each for a block to receive into. So receiving has a part of the memory that nothing else gets ([`Setup::receive_slots`] and
+/// [`Setup::receive_staged`](super::Setup::receive_staged) say how much), and who sends has to wait earlier.
+///
+/// [`Setup::receive_slots`]: super::Setup::receive_slots
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// The program's, or for what it sends. It may be long until it comes back: until the peer's program reads.
+    Send,
+    /// For what arrives; also for the few things that have to go out for others to come back.
+    Receive,
+    /// A receive that is posted as long as its connection is there, for connections that are being made.
+    #[cfg_attr(not(feature = "rdma"), expect(dead_code, reason = "no receives are posted without RDMA"))]
+    Stand,
+}
+
 /// Where blocks come from.
 pub(crate) trait Blocks {
     /// What it gives.
     type Block: Block;
 
     /// A block of at least `size` bytes. `None`: there is none now; whoever asked waits (back-pressure), nothing fails.
-    fn take(&mut self, size: usize) -> Option<Self::Block>;
+    fn take(&mut self, size: usize, purpose: Purpose) -> Option<Self::Block>;
 }
 
 /// The address and key under which a peer READs a block's first byte.
@@ -50,7 +68,7 @@ pub(crate) struct Segment {
 /// Blocks for tests: a bounded count of vectors, counted while out.
 #[cfg(test)]
 pub(crate) mod testing {
-    use super::{Block, Blocks, Remote};
+    use super::{Block, Blocks, Purpose, Remote};
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -104,7 +122,7 @@ pub(crate) mod testing {
     impl Blocks for VecBlocks {
         type Block = VecBlock;
 
-        fn take(&mut self, size: usize) -> Option<VecBlock> {
+        fn take(&mut self, size: usize, _: Purpose) -> Option<VecBlock> {
             if self.out() >= self.most {
                 return None;
             }

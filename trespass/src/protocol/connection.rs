@@ -6,7 +6,7 @@ use std::time::Instant;
 
 #[cfg(test)]
 use super::block::Segment;
-use super::block::{Block, Blocks};
+use super::block::{Block, Blocks, Purpose};
 use super::close::Closing;
 use super::credit::Credits;
 use super::fault::{CallError, Cause, InvalidSetup, ProtocolError};
@@ -655,8 +655,8 @@ struct Asked<'a, P> {
 impl<P: Blocks> Blocks for Asked<'_, P> {
     type Block = P::Block;
 
-    fn take(&mut self, size: usize) -> Option<P::Block> {
-        let block = self.blocks.take(size);
+    fn take(&mut self, size: usize, purpose: Purpose) -> Option<P::Block> {
+        let block = self.blocks.take(size, purpose);
         *self.refused |= block.is_none();
         block
     }

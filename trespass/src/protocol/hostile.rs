@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::frame::HEADER_LEN;
-use super::{Block, Blocks, Connection, Done, Kind, Link, Remote, SendQueue, Setup, Transmit};
+use super::{Block, Blocks, Connection, Done, Kind, Link, Purpose, Remote, SendQueue, Setup, Transmit};
 
 /// Bytes of a slot, and of every block that is asked for in excess of it.
 const SLOT: u32 = 512;
@@ -86,7 +86,8 @@ impl Side {
 
     fn arrive(&mut self, frame: &[u8], numbered: bool) {
         let failed = self.connection.failure().is_some();
-        let mut block = self.memory.take(frame.len().max(SLOT as usize)).expect("there is enough");
+        let mut block =
+            self.memory.take(frame.len().max(SLOT as usize), Purpose::Receive).expect("there is enough");
         block.bytes_mut()[..frame.len()].copy_from_slice(frame);
         if numbered && frame.len() >= HEADER_LEN {
             block.bytes_mut()[4..8].copy_from_slice(&self.frames.to_le_bytes());
@@ -174,7 +175,7 @@ struct Piece {
 impl Blocks for Memory {
     type Block = Piece;
 
-    fn take(&mut self, size: usize) -> Option<Piece> {
+    fn take(&mut self, size: usize, _: Purpose) -> Option<Piece> {
         // 64 KiB is the longest message, and what TCP may bring in one frame.
         assert!(size <= 1 << 19, "a block of {size} bytes");
         Some(Piece { bytes: vec![0; size], _out: Arc::clone(&self.out) })

@@ -5,7 +5,7 @@ mod taking;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use super::block::{Block, Blocks, Segment};
+use super::block::{Block, Blocks, Purpose, Segment};
 use super::fault::ProtocolError;
 use super::frame::{self, COALESCED, FIRST, FrameType, Header, LAST};
 use super::setup::{Kind, Setup};
@@ -100,6 +100,8 @@ pub(crate) struct Incoming<B> {
     max_msg: u64,
     quota: usize,
     piece: usize,
+    /// Size of a block that there is sooner or later.
+    slot: usize,
     max_rts: u32,
     max_reads: usize,
     /// Items at the front whose bytes are here.
@@ -135,6 +137,7 @@ impl<B: Block> Incoming<B> {
             max_msg: setup.max_msg(),
             quota: setup.rcvbuf,
             piece: setup.read_piece,
+            slot: setup.own.slot_size as usize,
             max_rts: setup.max_rts() as u32,
             max_reads: setup.reads(),
             ready: 0,
@@ -338,7 +341,12 @@ impl<B: Block> Incoming<B> {
         if self.reads_under_way() >= self.max_reads || !self.may_read() {
             return None;
         }
-        let into = blocks.take(from.len as usize)?;
+        // Slots are what receiving has for itself: where there is no larger block it goes on with these, bit by bit.
+        let slot = self.slot;
+        let into = blocks
+            .take(from.len as usize, Purpose::Receive)
+            .or_else(|| blocks.take(slot.min(from.len as usize), Purpose::Receive))?;
+        let from = self.cut_wanted(from, into.bytes().len());
         let id = self.reads_sent;
         self.reads_sent += 1;
         let item = &mut self.items[self.next_wanted];
@@ -350,6 +358,22 @@ impl<B: Block> Incoming<B> {
             self.next_wanted += 1;
         }
         Some(Read { id, into, from })
+    }
+
+    /// Leaves what does not fit `room` of the range that is wanted next for the next READ. What is left for this one.
+    fn cut_wanted(&mut self, from: Segment, room: usize) -> Segment {
+        let Some(rest) = (from.len as usize).checked_sub(room).filter(|rest| *rest > 0) else { return from };
+        let item = &mut self.items[self.next_wanted];
+        let behind = Item {
+            bytes: Bytes::Wanted(Segment { addr: from.addr + room as u64, len: rest as u32, ..from }),
+            charge: 0,
+            first: false,
+            last: std::mem::take(&mut item.last),
+            total: 0,
+            ends_source: std::mem::take(&mut item.ends_source),
+        };
+        self.items.insert(self.next_wanted + 1, behind);
+        Segment { len: room as u32, ..from }
     }
 
     /// READs posted and not completed.

@@ -43,7 +43,7 @@ mod tests;
 // Drivers without a device, and tests, use some of them only.
 #[allow(unused_imports)]
 pub(crate) use self::{
-    block::{Block, Blocks, Remote, Segment},
+    block::{Block, Blocks, Purpose, Remote, Segment},
     connection::{Connection, Counters, Event, Frame, Ticket, Transmit},
     fault::{Blocked, CallError, Cause, InvalidSetup, ProtocolError},
     incoming::{Chunk, Part, Read},

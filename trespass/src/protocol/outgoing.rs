@@ -4,7 +4,7 @@ mod giving;
 
 use std::collections::VecDeque;
 
-use super::block::{Block, Blocks, Segment};
+use super::block::{Block, Blocks, Purpose, Segment};
 use super::connection::{Frame, Ticket};
 use super::credit::{Credits, RESERVE};
 use super::fault::ProtocolError;
@@ -84,6 +84,8 @@ pub(crate) struct Outgoing<B> {
     /// What the last call that was refused for the quota wanted to add.
     refused: usize,
     lent: usize,
+    /// The last block that was to be lent was refused, as there were too many.
+    lent_refused: bool,
     in_flight: usize,
     corked: bool,
     parts: Option<Message>,
@@ -114,6 +116,7 @@ impl<B: Block> Outgoing<B> {
             charge: 0,
             refused: 0,
             lent: 0,
+            lent_refused: false,
             in_flight: 0,
             corked: false,
             parts: None,
@@ -180,7 +183,9 @@ impl<B: Block> Outgoing<B> {
             Item::Cut { block, len, at, .. } => {
                 let prefix = if self.kind == Kind::SeqPacket && *at == 0 { TOTAL_LEN } else { 0 };
                 let part = (*len - *at).min(self.payload - prefix);
-                Some((cut(block, *at, part, prefix, *len, blocks)?, part + prefix))
+                // The program may have lent all that there is to send from. One frame after the other goes nevertheless.
+                let alone = self.in_flight == 0;
+                Some((cut(block, *at, part, prefix, *len, alone, blocks)?, part + prefix))
             }
             _ => None,
         };
@@ -329,9 +334,12 @@ fn cut<B: Block>(
     len: usize,
     prefix: usize,
     total: usize,
+    alone: bool,
     blocks: &mut impl Blocks<Block = B>,
 ) -> Option<B> {
-    let mut block = blocks.take(HEADER_LEN + prefix + len)?;
+    let size = HEADER_LEN + prefix + len;
+    let block = blocks.take(size, Purpose::Send);
+    let mut block = block.or_else(|| alone.then(|| blocks.take(size, Purpose::Receive)).flatten())?;
     let payload = &mut block.bytes_mut()[HEADER_LEN..];
     payload[..prefix].copy_from_slice(&(total as u64).to_le_bytes()[..prefix]);
     payload[prefix..prefix + len].copy_from_slice(&from.bytes()[at..at + len]);

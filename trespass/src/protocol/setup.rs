@@ -152,6 +152,30 @@ impl Setup {
         Ok(())
     }
 
+    /// Bytes of slots that receiving may use at a time over a queue pair.
+    ///
+    /// A receive is posted anew for each frame that is kept as long as less than `rcvbuf` is kept, and for a message that is to be taken
+    /// whole (at most `rcvbuf` long) as long as less than twice that is, as its frames may be half empty. So posted and kept are at
+    /// most `rx_slots` and `2 * rcvbuf`, and a slot, for the last frame may go beyond. READs begin within the same bounds, and go slot
+    /// by slot where there is nothing larger; the last may go beyond by a piece. The other slot beside is for what must go out so that
+    /// something comes back: the heads of frames without inline data, or a lent block that is copied frame by frame.
+    pub(crate) fn receive_slots(&self) -> usize {
+        (self.own.rx_slots as usize + 2) * self.own.slot_size as usize + 2 * self.rcvbuf + self.read_piece
+    }
+
+    /// Bytes of larger blocks that receiving may use at a time over TCP, where a frame lies in one block: what is kept, as over a queue
+    /// pair, a frame that is arriving, and one of a lent block that is copied frame by frame.
+    pub(crate) fn receive_staged(&self) -> usize {
+        2 * self.rcvbuf + 2 * (TCP_FRAME_MAX + HEADER_LEN)
+    }
+
+    /// Bytes of slots that sending needs at least: a message that is sent whole is copied whole, in slots where there is nothing
+    /// larger.
+    pub(crate) fn send_slots(&self) -> usize {
+        let slot = self.peer.slot_size as usize;
+        (self.sndbuf.div_ceil(slot - HEADER_LEN) + 1) * slot
+    }
+
     /// Largest payload of a frame to the peer.
     pub(crate) fn send_payload(&self) -> usize {
         match self.link {

@@ -78,7 +78,7 @@ impl Side {
     }
 
     fn lend(&mut self, bytes: &[u8]) -> Ticket {
-        let mut block = self.blocks.take(bytes.len().max(1)).unwrap();
+        let mut block = self.blocks.take(bytes.len().max(1), Purpose::Send).unwrap();
         block.bytes_mut()[..bytes.len()].copy_from_slice(bytes);
         self.connection.send_block(block, bytes.len()).unwrap()
     }
@@ -115,7 +115,7 @@ impl Side {
 
     /// Hands in a frame.
     fn feed(&mut self, frame: &[u8]) -> Result<(), ProtocolError> {
-        let mut block = VecBlocks::new(1).take(frame.len().max(self.slot)).unwrap();
+        let mut block = VecBlocks::new(1).take(frame.len().max(self.slot), Purpose::Receive).unwrap();
         block.bytes_mut()[..frame.len()].copy_from_slice(frame);
         let again = self.connection.received(block, frame.len())?;
         if again.is_some() && self.rc && self.connection.slots_wanted() > 0 {

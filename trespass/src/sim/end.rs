@@ -7,8 +7,8 @@ use super::plan::Plan;
 use super::tcp::{Read, Tcp};
 use super::watch::{HEADER, Header, Watch};
 use crate::protocol::{
-    self, Block, Blocked, CallError, Cause, Chunk, Connection, Done, Event, Frame, Kind, Part, SendQueue,
-    Setup, Ticket, Transmit,
+    self, Block, Blocked, CallError, Cause, Chunk, Connection, Done, Event, Frame, Kind, Part, Purpose,
+    SendQueue, Setup, Ticket, Transmit,
 };
 use std::collections::HashMap;
 use std::io::IoSlice;
@@ -42,8 +42,6 @@ pub(super) struct End {
     which: usize,
     pub(super) connection: Connection<SimBlock>,
     pub(super) memory: Memory,
-    /// The same for the program's calls that send.
-    pub(super) sending: Memory,
     queue: SendQueue<SimBlock>,
     slot_size: usize,
     /// Tickets that have not completed, with their blocks.
@@ -69,12 +67,11 @@ pub(super) struct End {
 impl End {
     pub(super) fn new(which: usize, plan: &Plan) -> Self {
         let setup = plan.setup(which);
-        let memory = Memory::new(plan.pool);
+        let memory = Memory::new(plan.pool, plan.kept(which));
         let connection = Connection::starting_at(&setup, plan.first_total);
         Self {
             which,
             connection: connection.expect("a plan that works"),
-            sending: memory.for_sending(plan.receiving(which)),
             memory,
             queue: SendQueue::new(plan.send_depth),
             slot_size: plan.limits[which].slot_size as usize,
@@ -215,7 +212,11 @@ impl End {
         let wanted = self.connection.slots_wanted().min(most);
         let mut posted = 0;
         while posted < wanted {
-            let Some(block) = self.spare.take().or_else(|| self.memory.block(self.slot_size)) else { break };
+            let Some(block) =
+                self.spare.take().or_else(|| self.memory.block(self.slot_size, Purpose::Receive))
+            else {
+                break;
+            };
             link.post_receive(self.which, block);
             posted += 1;
         }
@@ -297,7 +298,7 @@ impl End {
         if self.connection.slots_wanted() == 0 {
             return false;
         }
-        let Some(mut block) = self.memory.block(self.partial.len()) else { return false };
+        let Some(mut block) = self.memory.block(self.partial.len(), Purpose::Receive) else { return false };
         block.land(0, &self.partial);
         let len = self.partial.len();
         self.receives(block, len);
@@ -403,15 +404,15 @@ impl End {
     // The program
 
     pub(super) fn write(&mut self, slices: &[IoSlice]) -> Outcome<usize> {
-        outcome(self.connection.write(slices, &mut self.sending))
+        outcome(self.connection.write(slices, &mut self.memory))
     }
 
     pub(super) fn send(&mut self, slices: &[IoSlice]) -> Outcome<()> {
-        outcome(self.connection.send(slices, &mut self.sending))
+        outcome(self.connection.send(slices, &mut self.memory))
     }
 
     pub(super) fn send_part(&mut self, total: u64, bytes: &[u8]) -> Outcome<usize> {
-        outcome(self.connection.send_part(total, &[IoSlice::new(bytes)], &mut self.sending))
+        outcome(self.connection.send_part(total, &[IoSlice::new(bytes)], &mut self.memory))
     }
 
     pub(super) fn send_block(&mut self, block: SimBlock, len: usize) -> Outcome<()> {

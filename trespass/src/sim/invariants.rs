@@ -145,6 +145,65 @@ fn i06_blocked_writers_resume_when_either_side_reads() {
     assert!(sum.bytes > 100_000 && sum.messages > 100, "{sum:?}");
 }
 
+/// Both ends write until their memory, the least that a connection can be made with, takes no more; only then they read. Whether all
+/// arrives, or how they are stuck.
+fn full_on_both_sides(seed: u64, mut chance: Chance, purposes: bool) -> (Option<String>, Tally) {
+    let mut plan = Plan::any(&mut chance).both(|habits| {
+        habits.writes = true;
+        habits.reader = Reader::Stopped;
+        habits.corks = false;
+        // Lent blocks do not count against the send buffer: the memory alone stops who lends.
+        habits.zero_copy = habits.zero_copy.clamp(1, 2);
+        habits.largest = habits.largest.clamp(20_000, 40_000);
+    });
+    if chance.one_in(2) {
+        // Of what must all be read by the peer nothing goes, and makes room, before that can.
+        plan = plan.both(|habits| habits.smallest = 17 << 10);
+    }
+    plan.rcvbuf = plan.rcvbuf.min(64 << 10);
+    plan.sndbuf = plan.sndbuf.min(64 << 10);
+    plan.limits.iter_mut().for_each(|limits| limits.eager_max = limits.eager_max.min(16 << 10));
+    plan.pool = plan.least_pool();
+    plan.purposes = purposes;
+    let pieces = plan.way == Way::Rc && chance.one_in(2);
+    // A side's own slots are never smaller than what it sends.
+    let slot = plan.limits.iter().map(|limits| limits.slot_size).max().unwrap_or(0);
+    let mut world = World::new(seed, chance, plan);
+    for end in 0..2 {
+        if pieces {
+            world.ends[end].memory.in_pieces(slot as usize);
+        }
+    }
+    let full = |world: &World| world.ends.iter().all(|end| end.memory.refused() > 100);
+    while world.steps < 10_000 && !full(&world) {
+        world.steps(20);
+    }
+    world.rest();
+    // What reading makes room for is taken by what is sent.
+    world.programs.iter_mut().for_each(|program| program.reader = Some(Reader::Slow));
+    world.steps(4000);
+    let arrives = world.arrives();
+    if arrives {
+        world.settle();
+        return (None, world.bury());
+    }
+    (Some(world.state()), world.tally())
+}
+
+#[test]
+fn i06_both_sides_full_of_what_they_send_go_on() {
+    let sum = explore(300_000, |seed, chance| {
+        let (stuck, tally) = full_on_both_sides(seed, chance, true);
+        assert_eq!(stuck, None, "I6: seed {seed}: both sides wait for memory");
+        tally
+    });
+    assert!(sum.refused > 1000 && sum.bytes > 1 << 20 && sum.kinds[RTS as usize] > 100, "{sum:?}");
+    // Where what is sent may take everything, they wait for each other: the runs above are such that they could.
+    let stuck =
+        (1..=60).filter(|&seed| full_on_both_sides(seed, Chance::new(seed), false).0.is_some()).count();
+    assert!(stuck > 5, "{stuck} of 60 runs need the memory that is kept for receiving");
+}
+
 #[test]
 fn i08_readiness_tells_of_every_change() {
     // Programs that act only when readiness says so, as an edge-triggered user does: until they are blocked.
@@ -320,7 +379,7 @@ fn i15_a_dry_pool_only_delays() {
     let sum = explore(60_000, |seed, mut chance| {
         let mut plan = Plan::any(&mut chance).both(|habits| habits.largest = 100_000);
         let receives = plan.limits.map(|limits| (limits.rx_slots * limits.slot_size) as usize);
-        plan.pool = (0..2).map(|end| receives[end] + plan.receiving(end)).max().unwrap_or(0) + (200 << 10);
+        plan.pool = plan.least_pool();
         let mut world = World::new(seed, chance, plan);
         for _ in 0..30 {
             let dry = world.chance.one_in(2);

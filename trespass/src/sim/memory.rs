@@ -3,7 +3,7 @@
 //! A block knows who may touch it now. Whoever touches it out of turn is a fault, which is kept (a
 //! `Drop` cannot say it) until the world asks after each step.
 
-use crate::protocol::{Block, Blocks, Remote};
+use crate::protocol::{Block, Blocks, Purpose, Remote};
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -36,6 +36,12 @@ struct State {
     spare: HashMap<usize, Vec<Box<[u8]>>>,
     next: u64,
     bytes_out: usize,
+    /// Of them, what was taken to be sent.
+    sending_out: usize,
+    /// What is only for receiving.
+    kept: usize,
+    /// No block for receiving is larger, though others may be.
+    largest: Option<usize>,
     most_out: usize,
     max: usize,
     refusing: bool,
@@ -47,23 +53,27 @@ struct State {
 #[derive(Clone, Default)]
 pub(super) struct Memory {
     state: Arc<Mutex<State>>,
-    /// Bytes of it that this handle leaves to others.
-    leaves: usize,
 }
 
 /// One block. Its address on the wire is its number in the upper half, never used twice.
 pub(super) struct SimBlock {
     id: u64,
     bytes: Box<[u8]>,
+    purpose: Purpose,
     memory: Memory,
 }
 
 impl Memory {
-    /// Memory that gives out at most `max` bytes at a time.
-    pub(super) fn new(max: usize) -> Self {
+    /// Memory that gives out at most `max` bytes at a time, of which nothing but receiving gets `kept`.
+    pub(super) fn new(max: usize, kept: usize) -> Self {
         let memory = Self::default();
-        memory.state().max = max;
+        (memory.state().max, memory.state().kept) = (max, kept);
         memory
+    }
+
+    /// Gives nothing larger for receiving, as if all else were in pieces.
+    pub(super) fn in_pieces(&self, largest: usize) {
+        self.state().largest = Some(largest);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -71,26 +81,24 @@ impl Memory {
     }
 
     /// A block of `size` bytes, if the limit allows and it does not refuse just now.
-    pub(super) fn block(&self, size: usize) -> Option<SimBlock> {
+    pub(super) fn block(&self, size: usize, purpose: Purpose) -> Option<SimBlock> {
         let mut state = self.state();
-        if state.refusing || state.bytes_out + size + self.leaves > state.max {
+        let sends = purpose == Purpose::Send;
+        let too_much = sends && state.sending_out + size + state.kept > state.max;
+        let too_large = !sends && state.largest.is_some_and(|largest| size > largest);
+        if state.refusing || too_much || too_large || state.bytes_out + size > state.max {
             state.refused += 1;
             return None;
         }
         state.next += 1;
         state.bytes_out += size;
+        state.sending_out += if sends { size } else { 0 };
         state.most_out = state.most_out.max(state.bytes_out);
         let id = state.next;
         state.uses.insert(id, Use::Local);
         let spare = state.spare.get_mut(&size).and_then(Vec::pop);
         let bytes = spare.unwrap_or_else(|| vec![POISON; size].into_boxed_slice());
-        Some(SimBlock { id, bytes, memory: self.clone() })
-    }
-
-    /// The same memory for data to be sent, which leaves the last `bytes` to what is received. Without that, two peers whose memory is
-    /// full of what the other is to read wait for each other for ever.
-    pub(super) fn for_sending(&self, bytes: usize) -> Self {
-        Self { state: Arc::clone(&self.state), leaves: bytes }
+        Some(SimBlock { id, bytes, purpose, memory: self.clone() })
     }
 
     /// Refuses every block from now on, or no longer.
@@ -216,8 +224,8 @@ impl Memory {
 impl Blocks for Memory {
     type Block = SimBlock;
 
-    fn take(&mut self, size: usize) -> Option<SimBlock> {
-        self.block(size)
+    fn take(&mut self, size: usize, purpose: Purpose) -> Option<SimBlock> {
+        self.block(size, purpose)
     }
 }
 
@@ -239,6 +247,7 @@ impl Drop for SimBlock {
         }
         state.exposed.remove(&self.id);
         state.bytes_out -= self.bytes.len();
+        state.sending_out -= if self.purpose == Purpose::Send { self.bytes.len() } else { 0 };
         let mut bytes = std::mem::take(&mut self.bytes);
         bytes.fill(POISON);
         state.spare.entry(bytes.len()).or_default().push(bytes);

@@ -42,6 +42,7 @@ pub(super) struct Habits {
     pub(super) parts: usize,
     /// Corks and uncorks.
     pub(super) corks: bool,
+    pub(super) smallest: usize,
     pub(super) largest: usize,
 }
 
@@ -62,6 +63,8 @@ pub(super) struct Plan {
     pub(super) send_depth: usize,
     /// Memory that each end has.
     pub(super) pool: usize,
+    /// What is sent leaves to receiving what that needs.
+    pub(super) purposes: bool,
     /// Where the cumulative totals of each direction begin.
     pub(super) first_total: u32,
     pub(super) keepalive: Option<Keepalive>,
@@ -87,6 +90,7 @@ impl Plan {
             stage: chance.one_of(&[4096, 16_384, 262_144]),
             send_depth: chance.one_of(&[24, 40, 82]),
             pool: 64 << 20,
+            purposes: true,
             // Most runs pass the wrap early, others never come near it.
             first_total: chance.one_of(&[0, u32::MAX - 70, u32::MAX - 200, i32::MAX as u32 - 90]),
             keepalive: None,
@@ -137,10 +141,20 @@ impl Plan {
         }
     }
 
-    /// Memory that receiving may take at `end` beside its posted receives: what it may hold (a message that has begun may go over the
-    /// quota), a READ and a frame.
-    pub(super) fn receiving(&self, end: usize) -> usize {
-        2 * self.limits[end].slot_size as usize + 2 * self.setup(end).rcvbuf + self.stage
+    /// Memory that nothing but receiving gets at `end`.
+    pub(super) fn kept(&self, end: usize) -> usize {
+        if !self.purposes {
+            return 0;
+        }
+        match self.way {
+            Way::Rc => self.setup(end).receive_slots(),
+            Way::Tcp => self.setup(end).receive_staged(),
+        }
+    }
+
+    /// The least memory with which the builder makes a connection: what it needs to receive, and to send a message whole.
+    pub(super) fn least_pool(&self) -> usize {
+        (0..2).map(|end| self.kept(end).max(1) + self.setup(end).send_slots()).max().unwrap_or(0)
     }
 
     /// A size that `end` sends: often one at which the protocol changes its way, or one off.
@@ -170,7 +184,7 @@ impl Plan {
             7..=8 => chance.within(1..65_536),
             _ => chance.within(1..largest + 1),
         };
-        size.min(largest)
+        size.clamp(self.habits[end].smallest, largest)
     }
 }
 
@@ -195,6 +209,7 @@ impl Habits {
             holds: chance.one_of(&[0, 2, 5]),
             parts: chance.one_of(&[0, 2, 5]),
             corks: chance.one_in(3),
+            smallest: 0,
             largest: chance.one_of(&[300, 20_000, 300_000, 4 << 20]),
         }
     }

@@ -6,7 +6,7 @@ use super::end::{End, Outcome};
 use super::memory::SimBlock;
 use super::oracle::Oracle;
 use super::plan::{Plan, Reader, Shape};
-use crate::protocol::{Block, Blocked, CallError, Chunk};
+use crate::protocol::{Block, Blocked, CallError, Chunk, Purpose};
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
@@ -215,7 +215,7 @@ impl Program {
     }
 
     fn send_block(&mut self, turn: &mut Turn, size: usize) {
-        let Some(mut block) = turn.end.sending.block(size.next_multiple_of(64)) else { return };
+        let Some(mut block) = turn.end.memory.block(size.next_multiple_of(64), Purpose::Send) else { return };
         match turn.plan.shape {
             Shape::Stream => turn.out.fill_stream(&mut block.bytes_mut()[..size]),
             Shape::Messages => turn.out.fill_message(0, &mut block.bytes_mut()[..size]),

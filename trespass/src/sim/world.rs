@@ -312,6 +312,30 @@ impl World {
         self.programs[end].shuts = true;
     }
 
+    /// Whether all that was accepted arrives when both programs read, and write no more.
+    pub(super) fn arrives(&mut self) -> bool {
+        for (end, program) in self.programs.iter_mut().enumerate() {
+            program.reader = Some(Reader::Eager);
+            program.done_writing = true;
+            self.ends[end].connection.cork(false);
+        }
+        let mut idle = 0;
+        while !(0..2).all(|end| self.has_arrived(end)) {
+            self.steps += 1;
+            let end = self.chance.within(0..2);
+            let before = self.progress();
+            self.with(end, |program, turn| program.finish(turn, end));
+            self.drive(end);
+            let carried = self.carry(end);
+            self.check();
+            idle = if self.progress() == before && !carried { idle + 1 } else { 0 };
+            if idle > 1000 {
+                return false;
+            }
+        }
+        true
+    }
+
     /// Steps until both ends are closed, and both programs have seen the other's end.
     pub(super) fn until_closed(&mut self) {
         for end in 0..2 {

@@ -7,6 +7,7 @@ mod close;
 mod death;
 mod hostile;
 mod idle;
+mod memory;
 mod messages;
 mod parity;
 mod ready;
@@ -48,6 +49,7 @@ pub(crate) fn run_at(target: Target, host: &Result<IpAddr, String>, terms: Terms
     death::add(&mut suite);
     hostile::add(&mut suite);
     idle::add(&mut suite);
+    memory::add(&mut suite);
     parity::add(&mut suite);
     let rig = host.clone().map(|host| Rig::new(target, host));
     suite.run(&test_harness::arguments(), &rig, terms)

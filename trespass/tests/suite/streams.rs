@@ -2,8 +2,6 @@
 
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::net::Shutdown;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -17,8 +15,7 @@ pub(crate) fn add(suite: &mut test_harness::Suite<Rig>) {
         i6_two_blocked_writers_resume_when_either_reads, a_peer_that_does_not_read_stops_the_writer,
         a_half_that_is_shut_down_ends_and_the_other_goes_on, reading_is_over_after_shutdown_read,
         a_read_waits_no_longer_than_its_timeout, a_write_waits_no_longer_than_its_timeout,
-        buffers_of_the_pool_go_without_a_copy, what_arrives_can_be_kept, counters_count,
-        an_empty_pool_makes_the_peer_wait_and_breaks_nothing);
+        buffers_of_the_pool_go_without_a_copy, what_arrives_can_be_kept, counters_count);
 }
 
 fn bytes_go_both_ways(rig: &Rig) -> Outcome {
@@ -273,41 +270,5 @@ fn counters_count(rig: &Rig) -> Outcome {
     assert_eq!((sent.bytes_sent, received.bytes_received), (50_000, 50_000));
     assert!(sent.frames_sent > 0 && received.frames_received > 0);
     assert_eq!((sent.bytes_received, received.bytes_sent), (0, 0));
-    Ok(())
-}
-
-/// A program that keeps what it receives until its pool, the least there is, has nothing left. The other end has a pool of its own.
-fn an_empty_pool_makes_the_peer_wait_and_breaks_nothing(rig: &Rig) -> Outcome {
-    let least = rig.builder().pool_max(8 << 20).pool_initial(8 << 20).pool_prewarm(0).rcvbuf(16 << 20);
-    let (mut client, mut server) = rig.streams_of(rig.builder(), least);
-    let sent = bytes(12, 24 << 20);
-    thread::scope(|scope| {
-        scope.spawn(|| client.write_all(&sent).unwrap());
-        // With the last block in the program's hands nothing can come. Another thread sees that, and gives them all back.
-        let (kept, total, over) = (Mutex::new(Vec::new()), AtomicUsize::new(0), AtomicBool::new(false));
-        let (kept, total, over) = (&kept, &total, &over);
-        thread::scope(|scope| {
-            scope.spawn(move || {
-                while !over.load(Ordering::Relaxed) {
-                    let before = total.load(Ordering::Relaxed);
-                    thread::sleep(Duration::from_millis(100));
-                    if total.load(Ordering::Relaxed) == before {
-                        let stalled = std::mem::take(&mut *kept.lock().unwrap());
-                        drop(stalled);
-                    }
-                }
-            });
-            let mut got = Vec::with_capacity(sent.len());
-            while got.len() < sent.len() {
-                let part = server.recv_buf().unwrap();
-                part.chunks().for_each(|chunk| got.extend_from_slice(chunk));
-                kept.lock().unwrap().push(part);
-                total.store(got.len(), Ordering::Relaxed);
-            }
-            over.store(true, Ordering::Relaxed);
-            assert!(got == sent);
-        });
-    });
-    assert!(server.pool().stats().empty() > 0, "the pool was never empty: {:?}", server.pool().stats());
     Ok(())
 }

@@ -18,7 +18,7 @@ use super::pair::{DRAIN, Heads, Pair, RECEIVE};
 use super::path::Path;
 use super::request::Payload;
 use crate::drivers::Driver;
-use crate::protocol::{Blocks, Cause, Connection, Done, Frame, Transmit};
+use crate::protocol::{Blocks, Cause, Connection, Done, Frame, Purpose, Transmit};
 
 /// How long a RESET may take to be acknowledged before the queue pair is stopped.
 const PARTING: Duration = Duration::from_millis(100);
@@ -200,7 +200,7 @@ impl<B: DeviceBlock> Rc<B> {
             (wanted, &mut self.spare, &mut self.starved, self.slot_size);
         let posted = self.pair.post_receives(|| {
             left = left.checked_sub(1)?;
-            let block = spare.pop().or_else(|| blocks.take(slot_size));
+            let block = spare.pop().or_else(|| blocks.take(slot_size, Purpose::Receive));
             *starved |= block.is_none();
             block
         });
@@ -291,7 +291,7 @@ impl<B: DeviceBlock> Rc<B> {
             if !time_is_up {
                 return;
             }
-            self.pair.forget(|size| blocks.take(size), |done| connection.done(done));
+            self.pair.forget(|size| blocks.take(size, Purpose::Send), |done| connection.done(done));
         }
         self.spare.clear();
         connection.drained();

@@ -13,7 +13,7 @@ use super::device::Place;
 use super::path::Parameters;
 use super::{Device, DeviceBlock};
 use crate::handshake::{Cause, Unavailable};
-use crate::protocol::{Blocks, Done, SendQueue};
+use crate::protocol::{Blocks, Done, Purpose, SendQueue};
 
 /// Marks the work requests that are receives, whose numbers count from 0 like those of the sends.
 pub(super) const RECEIVE: u64 = 1 << 63;
@@ -225,7 +225,7 @@ impl<B: DeviceBlock> Heads<B> {
     /// Sees that there is memory for them. False: the pool has none now.
     pub(super) fn prepare(&mut self, blocks: &mut impl Blocks<Block = B>) -> bool {
         if self.block.is_none() {
-            self.block = blocks.take(self.places * HEAD);
+            self.block = blocks.take(self.places * HEAD, Purpose::Receive);
         }
         self.block.is_some()
     }

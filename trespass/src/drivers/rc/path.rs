@@ -15,7 +15,7 @@ use super::device::Place;
 use super::pair::{PROBE, Pair, RECEIVE};
 use crate::builder::Config;
 use crate::handshake::{Agreed, Attempt, Cause, DataPath, Unavailable};
-use crate::protocol::Blocks;
+use crate::protocol::{Blocks, Purpose};
 use crate::wire::{self, Endpoint, Probe, Role, device_hash};
 
 /// What a queue pair is made and connected with.
@@ -175,7 +175,7 @@ impl<B: DeviceBlock> Made<B> {
         parameters: &Parameters,
     ) -> Result<(), Unavailable> {
         let slot_size = parameters.slot_size as usize;
-        self.pair.post_receives(|| blocks.take(slot_size)).map_err(|error| failed(&error))?;
+        self.pair.post_receives(|| blocks.take(slot_size, Purpose::Stand)).map_err(|error| failed(&error))?;
         let (posted, wanted) = (self.pair.receives.len(), parameters.rx_slots as usize);
         if posted < wanted {
             let detail =

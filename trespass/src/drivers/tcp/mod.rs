@@ -19,7 +19,7 @@ use socket2::SockRef;
 use self::reader::{AHEAD, Reader, Sink};
 use super::Driver;
 use crate::protocol::frame::HEADER_LEN;
-use crate::protocol::{Block, Blocks, Cause, Connection, Done, Frame, ProtocolError, Transmit};
+use crate::protocol::{Block, Blocks, Cause, Connection, Done, Frame, ProtocolError, Purpose, Transmit};
 
 /// Frames, and bytes of them, that are taken from the connection before the system has taken any of them.
 const FRAMES: usize = 32;
@@ -301,7 +301,7 @@ impl<P: Blocks> Sink for Incoming<'_, P> {
         if self.connection.slots_wanted() == 0 {
             return Ok(None);
         }
-        let block = self.blocks.take(len);
+        let block = self.blocks.take(len, Purpose::Receive);
         *self.starved |= block.is_none();
         Ok(block.map(|block| (block, len)))
     }

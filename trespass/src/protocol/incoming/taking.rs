@@ -1,7 +1,7 @@
 //! What the program takes of what arrived.
 
 use super::{Bytes, Chunk, Incoming, Item, Part, Progress};
-use crate::protocol::block::{Block, Blocks};
+use crate::protocol::block::{Block, Blocks, Purpose};
 use crate::protocol::fault::{Blocked, CallError};
 use crate::protocol::frame;
 use crate::protocol::setup::Kind;
@@ -231,7 +231,8 @@ impl<B: Block> Incoming<B> {
         }
         let rest = range.start + *skip..range.end;
         let len = rest.len();
-        let mut copy = blocks.take(len.max(1)).ok_or(CallError::Blocked(Blocked::Memory))?;
+        let mut copy =
+            blocks.take(len.max(1), Purpose::Receive).ok_or(CallError::Blocked(Blocked::Memory))?;
         copy.bytes_mut()[..len].copy_from_slice(&block.bytes()[rest]);
         (*at, *skip) = (next, 0);
         *left -= 1;

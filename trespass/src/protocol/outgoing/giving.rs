@@ -3,7 +3,7 @@
 use std::io::IoSlice;
 
 use super::{Item, LENT_MAX, Message, Outgoing, Packed, Packing, TOTAL_LEN};
-use crate::protocol::block::{Block, Blocks};
+use crate::protocol::block::{Block, Blocks, Purpose};
 use crate::protocol::connection::Ticket;
 use crate::protocol::fault::{Blocked, CallError};
 use crate::protocol::frame::{self, FIRST, HEADER_LEN, LAST, SOURCE_MAX};
@@ -48,11 +48,15 @@ impl<B: Block> Outgoing<B> {
         }
         let before = self.items.len();
         self.close_tail();
-        let blocked = if len <= self.payload {
-            self.push_whole(&mut slices, blocks)
-        } else {
-            let message = Message { total: len as u64, left: len as u64 };
-            self.append(&mut slices, Some(message), usize::MAX, blocks)
+        let blocked =
+            if len <= self.payload { self.push_whole(&mut slices, blocks) } else { Some(Blocked::Memory) };
+        let blocked = match blocked {
+            // In several frames, if it does not fit one, or there is no block for that one.
+            Some(_) if len > self.payload.min(self.tail_size) => {
+                let message = Message { total: len as u64, left: len as u64 };
+                self.append(&mut slices, Some(message), usize::MAX, blocks)
+            }
+            blocked => blocked,
         };
         match blocked {
             None => self.refused = 0,
@@ -109,7 +113,8 @@ impl<B: Block> Outgoing<B> {
         {
             return Err((block, error));
         }
-        if self.lent >= LENT_MAX {
+        self.lent_refused = self.lent >= LENT_MAX;
+        if self.lent_refused {
             return Err((block, CallError::Blocked(Blocked::SendQuota)));
         }
         self.close_tail();
@@ -145,6 +150,7 @@ impl<B: Block> Outgoing<B> {
     /// Whether there is room to give more.
     pub(crate) fn writable(&self) -> bool {
         self.charge < self.quota
+            && !(self.lent_refused && self.lent >= LENT_MAX)
             && (self.refused == 0 || self.charge == 0 || self.charge + self.refused <= self.quota)
     }
 
@@ -199,7 +205,7 @@ impl<B: Block> Outgoing<B> {
         let len = slices.left;
         let end = HEADER_LEN + frame::batched_len(len);
         let size = if self.coalesce { self.tail_size.max(HEADER_LEN + len) } else { HEADER_LEN + len };
-        let Some(mut block) = blocks.take(size) else { return Some(Blocked::Memory) };
+        let Some(mut block) = blocks.take(size, Purpose::Send) else { return Some(Blocked::Memory) };
         let limit = block.bytes().len().min(HEADER_LEN + self.payload);
         let packed = if self.coalesce && end <= limit {
             put_batched(&mut block, HEADER_LEN, end, slices);
@@ -240,7 +246,11 @@ impl<B: Block> Outgoing<B> {
             let first = message.is_some_and(|message| message.left == message.total);
             let prefix = if first { TOTAL_LEN } else { 0 };
             let size = (HEADER_LEN + prefix + slices.left).min(HEADER_LEN + self.payload).max(self.tail_size);
-            let Some(mut block) = blocks.take(size) else { return Some(Blocked::Memory) };
+            let block = blocks.take(size, Purpose::Send);
+            // Over TCP a frame is as large as a block; where there is only a small one left, so is the frame.
+            let block = block
+                .or_else(|| (size > self.tail_size).then(|| blocks.take(self.tail_size, Purpose::Send))?);
+            let Some(mut block) = block else { return Some(Blocked::Memory) };
             if let (Some(message), true) = (message, first) {
                 block.bytes_mut()[HEADER_LEN..HEADER_LEN + TOTAL_LEN]
                     .copy_from_slice(&message.total.to_le_bytes());
@@ -292,9 +302,10 @@ impl<B: Block> Outgoing<B> {
     ) -> bool {
         let room = quota.saturating_sub(self.charge).max(self.tail_size);
         let len = slices.left.min(self.stage).min(room);
-        let Some(mut block) = blocks.take(len) else { return false };
+        let Some(mut block) = blocks.take(len, Purpose::Send) else { return false };
         if block.remote().is_none() {
-            self.read = false;
+            // A slot, which no peer may read, if there is only room for so little; else no block may be read.
+            self.read &= len <= self.tail_size;
             return false;
         }
         self.close_tail();

@@ -147,7 +147,7 @@ impl World {
 
     fn lend(&mut self, side: usize, bytes: &[u8]) {
         let own = self.side(side);
-        let Some(mut block) = own.blocks.take(bytes.len()) else { return };
+        let Some(mut block) = own.blocks.take(bytes.len(), Purpose::Send) else { return };
         block.bytes_mut()[..bytes.len()].copy_from_slice(bytes);
         if let Ok(ticket) = own.connection.send_block(block, bytes.len()) {
             assert!(self.given[side].lent.insert(ticket));

@@ -1,0 +1,117 @@
+//! I15: memory is bounded, and where there is none left somebody waits, and nothing breaks.
+
+use std::io::{ErrorKind, Read, Write};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use test_harness::{Outcome, cases};
+use trespass::{Builder, Stream};
+
+use super::rig::{LONG, Rig, bytes};
+
+pub(crate) fn add(suite: &mut test_harness::Suite<Rig>) {
+    cases!(suite: i15_an_empty_pool_makes_the_peers_wait_and_breaks_nothing,
+        i6_both_ends_full_of_what_they_send_go_on);
+}
+
+/// The least pool that can be made for connections with the start values of all else.
+fn least(rig: &Rig) -> Builder {
+    let builder = |bytes| rig.builder().pool_max(bytes).pool_initial(0).pool_prewarm(0);
+    assert!(builder((22 << 20) - 1).build().is_err(), "there are smaller ones");
+    builder(22 << 20)
+}
+
+/// A program that keeps what it receives on many connections until their pool, the least there is, has nothing left. The other ends have
+/// a pool of their own.
+fn i15_an_empty_pool_makes_the_peers_wait_and_breaks_nothing(rig: &Rig) -> Outcome {
+    const CONNECTIONS: usize = 24;
+    let sent = bytes(12, 2 << 20);
+    let least = || least(rig).rx_slots(16);
+    let (clients, mut servers): (Vec<_>, Vec<_>) =
+        (0..CONNECTIONS).map(|_| rig.streams_of(rig.builder(), least())).unzip();
+    let pool = servers[0].pool().clone();
+    thread::scope(|scope| {
+        for mut client in clients {
+            let sent = &sent;
+            scope.spawn(move || client.write_all(sent).unwrap());
+        }
+        servers.iter_mut().for_each(|server| server.set_nonblocking(true).unwrap());
+        let (mut got, mut kept, mut quiet) = (vec![Vec::new(); CONNECTIONS], Vec::new(), 0);
+        let deadline = Instant::now() + LONG;
+        while got.iter().any(|got| got.len() < sent.len()) {
+            assert!(Instant::now() < deadline, "{:?}", pool.stats());
+            let before = kept.len();
+            let open = servers.iter_mut().zip(&mut got).filter(|(_, got)| got.len() < sent.len());
+            for (server, got) in open {
+                match server.recv_buf() {
+                    Ok(part) => {
+                        part.chunks().for_each(|chunk| got.extend_from_slice(chunk));
+                        kept.push(part);
+                    }
+                    Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+                }
+            }
+            // With the last block in the program's hands nothing can come. It gives them all back then.
+            quiet = if kept.len() == before { quiet + 1 } else { 0 };
+            if quiet > 20 {
+                kept.clear();
+            } else if quiet > 0 {
+                thread::sleep(Duration::from_millis(5));
+            }
+        }
+        assert!(got.iter().all(|got| *got == sent));
+    });
+    assert!(pool.stats().empty() > 0, "the pool was never empty: {:?}", pool.stats());
+    Ok(())
+}
+
+/// Has a stream be given more of `data`, of which `given` bytes were given before, by a copy or, every second time, in a lent block.
+fn give(stream: &mut Stream, data: &[u8], given: &mut usize, lends: bool) {
+    let left = &data[*given % data.len()..];
+    if !lends {
+        *given += stream.write(left).unwrap_or(0);
+    } else if let Ok(mut block) = stream.buffer(left.len()) {
+        block.bytes_mut()[..left.len()].copy_from_slice(left);
+        *given += stream.send_buf(block, left.len()).map_or(0, |_| left.len());
+    }
+}
+
+/// Both ends share the least pool that can be made, and write until nothing goes before either reads: what is sent leaves what receiving
+/// needs.
+fn i6_both_ends_full_of_what_they_send_go_on(rig: &Rig) -> Outcome {
+    for size in [100, 8000, 65_536, 65_537, 300_000, 1 << 20] {
+        let (one, other) = rig.streams_of(least(rig), least(rig));
+        let (mut ends, data, mut given) = ([one, other], bytes(size as u64, size), [0; 2]);
+        ends.iter().for_each(|stream| stream.set_nonblocking(true).unwrap());
+        let empty = ends[0].pool().stats().empty();
+        let (mut round, mut quiet) = (0, 0);
+        while quiet < 20 {
+            let before = given;
+            for (stream, given) in ends.iter_mut().zip(&mut given) {
+                give(stream, &data, given, round % 2 == 0);
+            }
+            round += 1;
+            quiet = if given == before { quiet + 1 } else { 0 };
+        }
+        if size > 65_536 {
+            assert!(ends[0].pool().stats().empty() > empty, "{size}: {given:?} did not fill the pool");
+        }
+        let (mut taken, mut buffer) = ([0; 2], vec![0; 1 << 20]);
+        let deadline = Instant::now() + LONG;
+        while taken != [given[1], given[0]] {
+            assert!(
+                Instant::now() < deadline,
+                "{size}: {taken:?} of {given:?}, {:?}",
+                ends[0].pool().stats()
+            );
+            for (stream, taken) in ends.iter_mut().zip(&mut taken) {
+                let len = stream.read(&mut buffer).unwrap_or(0);
+                let expected = data.iter().cycle().skip(*taken % size).take(len);
+                assert!(expected.eq(&buffer[..len]), "{size}: other bytes at {taken}");
+                *taken += len;
+                while stream.completion().is_some() {}
+            }
+        }
+    }
+    Ok(())
+}
