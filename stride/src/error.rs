@@ -60,6 +60,19 @@ pub enum Error {
     Poll(#[from] PollCompletionQueueError),
     /// A message was not delivered.
     Completion(#[from] CompletionError),
+    /// There is no such GID index.
+    #[error(
+        "-x {given} is above the last index that a GID table can have, 255: give one of those that show_gids lists"
+    )]
+    GidIndex {
+        /// What the user gave.
+        given: u32,
+    },
+    /// No connection of trespass came about.
+    #[error(transparent)]
+    Messages(io::Error),
+    /// Trespass refuses the configuration.
+    Config(#[from] trespass::ConfigError),
     /// The table has nowhere to go.
     #[error("cannot write the table to standard output: {0}")]
     Output(#[from] io::Error),

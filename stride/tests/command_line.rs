@@ -50,8 +50,21 @@ fn flags_that_do_not_go_together_are_refused() {
 }
 
 #[test]
+fn messages_that_cannot_be_are_refused() {
+    refused("msg bw -s 0", &["-s 0", "1 byte"]);
+    refused("msg bw --api pool -s 5M", &["-s 5242880", "1048576", "--api copy"]);
+    refused("msg bw --api pool -a --max-msg-size 8M", &["--max-msg-size 8388608", "1048576"]);
+    refused("msg bw --api pool -t 1025", &["-t 1025", "1024"]);
+    refused("msg lat -s 2000M", &["1073741824"]);
+    refused("msg lat -n 4", &["-n 4", "5"]);
+    refused("msg lat -i 1", &["-i 1", "-d"]);
+    refused("msg bw -l 2", &["-l"]);
+    refused("msg bw --transport ib", &["'ib'", "rdma"]);
+}
+
+#[test]
 fn help_and_version_are_on_standard_output() {
-    for flags in ["--help", "write bw --help", "write lat -h", "--version"] {
+    for flags in ["--help", "write bw --help", "write lat -h", "msg bw -h", "msg lat --help", "--version"] {
         let ended = run(flags).succeeded();
         assert!(!ended.stdout.is_empty() && ended.stderr.is_empty(), "{ended:#?}");
     }

@@ -33,6 +33,12 @@ macro_rules! common {
                 self.0.lane.about.fallback.as_ref()
             }
 
+            /// The name of the RDMA device that carries it, if it is one.
+            #[must_use]
+            pub fn device(&self) -> Option<&str> {
+                self.0.lane.device()
+            }
+
             /// What the connection has done so far.
             #[must_use]
             pub fn stats(&self) -> Stats {
@@ -165,6 +171,15 @@ macro_rules! common {
             /// A block that was lent and has come back. They come with other calls; this one does not wait, nor look for more.
             pub fn completion(&mut self) -> Option<Completion> {
                 self.0.lane.completion()
+            }
+
+            /// Waits for a lent block to come back, as long as a write may take. `None`: nothing is lent.
+            ///
+            /// # Errors
+            ///
+            /// As a write. When the connection has failed its blocks come back all the same.
+            pub fn next_completion(&mut self) -> io::Result<Option<Completion>> {
+                self.0.call(Side::Write, Lane::next_completion)
             }
         }
 

@@ -62,6 +62,8 @@ pub(crate) struct Lane {
     pub(crate) about: About,
     pub(crate) returns: Arc<Returns>,
     completions: VecDeque<Completion>,
+    /// Blocks that have not come back yet.
+    lent: usize,
     linger: Duration,
     sndbuf: usize,
     /// The peer has sent its last.
@@ -101,6 +103,7 @@ impl Lane {
             returns: Arc::default(),
             way,
             completions: VecDeque::new(),
+            lent: 0,
             linger: config.linger,
             sndbuf: config.sndbuf,
             heard_all: false,
@@ -162,6 +165,7 @@ impl Lane {
         while let Some(event) = self.connection.take_event() {
             match event {
                 Event::Returned { ticket, block, sent } => {
+                    self.lent -= 1;
                     self.completions.push_back(Completion { ticket: Ticket(ticket.0), block, sent });
                 }
                 Event::PeerClosed => self.heard_all = true,
@@ -220,6 +224,18 @@ impl Lane {
 
     pub(crate) fn completion(&mut self) -> Option<Completion> {
         self.completions.pop_front()
+    }
+
+    /// The same, where it may be waited for. `None`: nothing is lent.
+    pub(crate) fn next_completion(&mut self) -> Result<Option<Completion>, Refused> {
+        match self.completion() {
+            None if self.lent > 0 => Err(Refused::Blocked),
+            found => Ok(found),
+        }
+    }
+
+    pub(crate) fn device(&self) -> Option<&str> {
+        self.way.device()
     }
 
     pub(crate) fn stats(&self) -> Stats {
@@ -302,7 +318,10 @@ impl Lane {
             return Err(Refused::Failed(io::Error::new(io::ErrorKind::InvalidInput, words)));
         }
         match self.connection.send_block(lent, len) {
-            Ok(ticket) => Ok(Ticket(ticket.0)),
+            Ok(ticket) => {
+                self.lent += 1;
+                Ok(Ticket(ticket.0))
+            }
             Err((lent, error)) => {
                 *block = Some(lent);
                 Err(self.refused(Side::Write, error))

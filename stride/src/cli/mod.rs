@@ -37,6 +37,60 @@ pub enum OperationArgs {
         #[command(subcommand)]
         measure: MeasureArgs,
     },
+    /// Messages of trespass, which RDMA or TCP carries.
+    #[command(name = "msg", visible_alias = "messages")]
+    Messages {
+        /// What is measured.
+        #[command(subcommand)]
+        measure: MessagesArgs,
+    },
+}
+
+/// What is measured of messages.
+#[derive(Clone, Debug, Subcommand)]
+pub enum MessagesArgs {
+    /// Bandwidth and message rate, until the receiving program has the last message.
+    #[command(name = "bw", visible_alias = "bandwidth", after_help = PROVIDERS)]
+    Bandwidth(MessageArgs),
+    /// Half the round trip of a ping-pong of the two programs.
+    #[command(name = "lat", visible_alias = "latency", after_help = PROVIDERS)]
+    Latency(MessageArgs),
+}
+
+/// The flags of a test of messages.
+#[derive(Clone, Debug, Args)]
+pub struct MessageArgs {
+    /// The flags that every test has.
+    #[command(flatten)]
+    pub run: RunArgs,
+
+    /// What carries the messages: rdma where both sides have it, else tcp, or one of them alone
+    #[arg(long, value_name = "KIND", default_value = "auto")]
+    pub transport: TransportArg,
+
+    /// The calls that send and receive
+    #[arg(long, value_name = "KIND", default_value = "copy")]
+    pub api: ApiArg,
+}
+
+/// What carries messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum TransportArg {
+    /// RDMA where both sides have it, else TCP
+    Auto,
+    /// RDMA, or nothing
+    Rdma,
+    /// TCP
+    Tcp,
+}
+
+/// The calls that send and receive messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ApiArg {
+    /// Out of and into the program's own memory
+    Copy,
+    /// In blocks of trespass's pool, which nothing is copied to or from
+    Pool,
 }
 
 /// What is measured.
@@ -90,7 +144,7 @@ pub enum CallsArg {
 
 /// The flags that every test has.
 #[derive(Clone, Debug, Args)]
-pub struct CommonArgs {
+pub struct RunArgs {
     /// Host name or address of the server; without it, this side is the server
     #[arg(value_name = "SERVER")]
     pub server: Option<String>,
@@ -99,7 +153,7 @@ pub struct CommonArgs {
     #[arg(long, conflicts_with = "server")]
     pub loopback: bool,
 
-    /// RDMA device [default: the first one with an active port]
+    /// RDMA device [default: the first one with an active port; of msg: the one with this side's address]
     #[arg(short, long, value_name = "NAME")]
     pub device: Option<String>,
 
@@ -110,14 +164,6 @@ pub struct CommonArgs {
     /// Index in the port's GID table [default: the best one, and stderr says why]
     #[arg(short = 'x', long, value_name = "INDEX")]
     pub gid_index: Option<u32>,
-
-    /// Memory of the messages [default: shared over a software device, else malloc]
-    #[arg(long, value_name = "KIND")]
-    pub buffer: Option<BufferArg>,
-
-    /// Calls that post and poll [default: perftest's choice for the device]
-    #[arg(long, value_name = "KIND")]
-    pub calls: Option<CallsArg>,
 
     /// TCP port of the control connection; 0 makes the server choose
     #[arg(short, long, value_name = "PORT", default_value_t = crate::plan::DEFAULT_PORT)]
@@ -135,13 +181,29 @@ pub struct CommonArgs {
     #[arg(short, long)]
     pub all_sizes: bool,
 
-    /// The last size of --all-sizes [default: 8M]
+    /// The last size of --all-sizes [default: 8M; of msg --api pool: 1M]
     #[arg(long, value_name = "BYTES")]
     pub max_msg_size: Option<Size>,
 
-    /// Messages under way at a time [default: 128 for bandwidth, 1 for latency]
+    /// Messages under way at a time [default: 128 for bandwidth, 1 for latency; of msg --api pool: 16]
     #[arg(short, long, value_name = "COUNT")]
     pub tx_depth: Option<u32>,
+}
+
+/// The flags of a test of queue pairs.
+#[derive(Clone, Debug, Args)]
+pub struct CommonArgs {
+    /// The flags that every test has.
+    #[command(flatten)]
+    pub run: RunArgs,
+
+    /// Memory of the messages [default: shared over a software device, else malloc]
+    #[arg(long, value_name = "KIND")]
+    pub buffer: Option<BufferArg>,
+
+    /// Calls that post and poll [default: perftest's choice for the device]
+    #[arg(long, value_name = "KIND")]
+    pub calls: Option<CallsArg>,
 
     /// Messages handed to the device by one doorbell (bandwidth only) [default: 1]
     #[arg(short = 'l', long, value_name = "COUNT")]

@@ -1,10 +1,10 @@
-//! One end of the control connection.
+//! One end of the connection over which the two sides agree, whatever carries it.
 
 use std::io::{self, Read};
 use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
-use super::{ControlError, FrameError, Kind, Liveness, Message, read_frame, write_frame};
+use super::{ControlError, Frame, FrameError, Kind, Liveness, Message, read_frame, write_frame};
 
 /// How long a peer may take to say its first word, and to take a message off our hands.
 const WORD_LIMIT: Duration = Duration::from_secs(5);
@@ -15,17 +15,63 @@ const STEP_LIMIT: Duration = Duration::from_secs(60);
 /// How long a peer may take to read why this side gave up.
 const LINGER_LIMIT: Duration = Duration::from_millis(500);
 
+/// What carries frames.
+pub trait Wire {
+    /// Sends a frame.
+    ///
+    /// # Errors
+    ///
+    /// The peer does not take it, or is gone.
+    fn write(&mut self, kind: Kind, payload: &[u8]) -> io::Result<()>;
+
+    /// Receives a frame, within a time.
+    ///
+    /// # Errors
+    ///
+    /// There was none, or it is none.
+    fn read(&mut self, limit: Option<Duration>) -> Result<Frame, FrameError>;
+
+    /// Waits a moment for the peer to take what it was sent last.
+    ///
+    /// # Errors
+    ///
+    /// The peer is gone.
+    fn linger(&mut self) -> io::Result<()>;
+}
+
+impl Wire for TcpStream {
+    fn write(&mut self, kind: Kind, payload: &[u8]) -> io::Result<()> {
+        self.set_write_timeout(Some(WORD_LIMIT))?;
+        write_frame(self, kind, payload)
+    }
+
+    fn read(&mut self, limit: Option<Duration>) -> Result<Frame, FrameError> {
+        read_frame(&mut Timed { stream: self, deadline: limit.map(|limit| Instant::now() + limit) })
+    }
+
+    /// Takes what the peer still sends, for a moment: a connection that is closed with something unread takes
+    /// along what the peer has not read either.
+    fn linger(&mut self) -> io::Result<()> {
+        self.shutdown(Shutdown::Write)?;
+        let mut stream = Timed { stream: self, deadline: Some(Instant::now() + LINGER_LIMIT) };
+        let mut unread = [0; 4096];
+        while stream.read(&mut unread)? > 0 {}
+        Ok(())
+    }
+}
+
 /// One end of the control connection.
 #[derive(Debug)]
-pub struct Link {
-    stream: TcpStream,
+pub struct Link<W = TcpStream> {
+    wire: W,
     peer: String,
     heard: bool,
 }
 
-impl Link {
-    pub(super) fn new(stream: TcpStream, peer: String) -> Self {
-        Self { stream, peer, heard: false }
+impl<W: Wire> Link<W> {
+    /// Over this, with a peer of this name.
+    pub fn new(wire: W, peer: String) -> Self {
+        Self { wire, peer, heard: false }
     }
 
     /// Who is at the other end, for people.
@@ -33,26 +79,21 @@ impl Link {
         &self.peer
     }
 
+    /// What carries it.
+    pub fn wire(&mut self) -> &mut W {
+        &mut self.wire
+    }
+
     /// Sends a message.
     pub fn send(&mut self, message: &Message) -> Result<(), ControlError> {
         let payload = serde_json::to_vec(message).map_err(|error| self.malformed(error.to_string()))?;
-        self.write(Kind::Message, &payload).map_err(|error| self.write_failed(error))
+        self.wire.write(Kind::Message, &payload).map_err(|error| self.write_failed(error))
     }
 
     /// Sends why this side gives up, as far as the peer still listens.
     pub fn fail(&mut self, reason: &str) {
         // The peer may be gone, and then nobody needs to be told.
-        let _ = self.write(Kind::Failure, reason.as_bytes()).and_then(|()| self.linger());
-    }
-
-    /// Takes what the peer still sends, for a moment: a connection that is closed with something unread takes
-    /// along what the peer has not read either.
-    fn linger(&mut self) -> io::Result<()> {
-        self.stream.shutdown(Shutdown::Write)?;
-        let mut stream = Timed { stream: &self.stream, deadline: Some(Instant::now() + LINGER_LIMIT) };
-        let mut unread = [0; 4096];
-        while stream.read(&mut unread)? > 0 {}
-        Ok(())
+        let _ = self.wire.write(Kind::Failure, reason.as_bytes()).and_then(|()| self.wire.linger());
     }
 
     /// Receives a message of the set-up.
@@ -79,28 +120,18 @@ impl Link {
         self.malformed(format!("`{}` in place of `{expected}`", message.name()))
     }
 
+    /// The error for a connection that carries nothing any more.
+    pub fn lost(&self, error: io::Error) -> ControlError {
+        ControlError::lost(self.peer.clone(), error)
+    }
+
     /// The error for a message with impossible content.
     pub fn malformed(&self, what: String) -> ControlError {
         ControlError::Malformed { peer: self.peer.clone(), what }
     }
 
-    /// Looks whether the peer is there, without waiting.
-    pub fn check(&mut self) -> Result<(), ControlError> {
-        match Liveness::of(&self.stream) {
-            Ok(Liveness::Alive) => Ok(()),
-            Ok(Liveness::Ended) => Err(ControlError::Gone { peer: self.peer.clone(), source: None }),
-            Ok(Liveness::Failed) => match self.receive() {
-                Ok(message) => Err(self.unexpected(&message, "failure")),
-                Err(error) => Err(error),
-            },
-            Err(error) => Err(ControlError::lost(self.peer.clone(), error)),
-        }
-    }
-
     fn receive_within(&mut self, limit: Option<Duration>) -> Result<Message, ControlError> {
-        let deadline = limit.map(|limit| Instant::now() + limit);
-        let mut stream = Timed { stream: &self.stream, deadline };
-        let frame = read_frame(&mut stream).map_err(|error| self.read_failed(error, limit))?;
+        let frame = self.wire.read(limit).map_err(|error| self.read_failed(error, limit))?;
         self.heard = true;
         match frame.kind {
             Kind::Failure => Err(self.peer_failed(&frame.payload)),
@@ -133,10 +164,20 @@ impl Link {
             _ => ControlError::lost(self.peer.clone(), error),
         }
     }
+}
 
-    fn write(&mut self, kind: Kind, payload: &[u8]) -> io::Result<()> {
-        self.stream.set_write_timeout(Some(WORD_LIMIT))?;
-        write_frame(&mut self.stream, kind, payload)
+impl Link {
+    /// Looks whether the peer is there, without waiting.
+    pub fn check(&mut self) -> Result<(), ControlError> {
+        match Liveness::of(&self.wire) {
+            Ok(Liveness::Alive) => Ok(()),
+            Ok(Liveness::Ended) => Err(ControlError::Gone { peer: self.peer.clone(), source: None }),
+            Ok(Liveness::Failed) => match self.receive() {
+                Ok(message) => Err(self.unexpected(&message, "failure")),
+                Err(error) => Err(error),
+            },
+            Err(error) => Err(ControlError::lost(self.peer.clone(), error)),
+        }
     }
 }
 

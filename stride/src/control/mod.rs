@@ -11,6 +11,9 @@
 //!   Done                          <->     Done           nobody needs the other's memory any more
 //! ```
 //!
+//! Messages of trespass are measured over the connection that the two sides agree on: each of these words is one
+//! message of it, there are no resources, and `Ready` alone is left out.
+//!
 //! Either side may send a failure in place of any message. Frames carry a magic number and the protocol's
 //! version, so that a peer of another release and a stranger on the port are told apart.
 
@@ -18,12 +21,14 @@ mod error;
 mod frame;
 mod link;
 mod message;
+mod packets;
 mod socket;
 
 pub use error::ControlError;
 pub use frame::{
     Frame, FrameError, HEADER_LENGTH, Kind, MAGIC, MAX_PAYLOAD, VERSION, read_frame, write_frame,
 };
-pub use link::Link;
+pub use link::{Link, Wire};
 pub use message::{Greeting, Message, Resources};
+pub use packets::Packets;
 pub use socket::{Listener, Liveness, connect};

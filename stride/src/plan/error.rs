@@ -71,6 +71,35 @@ pub enum PlanError {
         /// What the user gave.
         given: u32,
     },
+    /// Messages of trespass are not that long, or no block of its pool is.
+    #[error(
+        "{flag} {given} is above the longest message, {limit}: give {flag} {limit} or less{}",
+        if *limit < (1 << 30) { ", or --api copy" } else { "" }
+    )]
+    MessageTooLong {
+        /// The flag that gave the size.
+        flag: &'static str,
+        /// The size.
+        given: u64,
+        /// The longest.
+        limit: u64,
+    },
+    /// A connection of trespass takes fewer blocks at a time.
+    #[error(
+        "-t {given} is above the blocks that a connection takes at a time, {limit}: give -t {limit} or less"
+    )]
+    TooManyBlocks {
+        /// Messages under way.
+        given: u32,
+        /// The limit.
+        limit: u32,
+    },
+    /// Messages find their device by this side's address.
+    #[error("-i {given} of which device? Name it with -d, or leave -i out")]
+    PortWithoutDevice {
+        /// The port.
+        given: u8,
+    },
     /// The device's queue pairs are shorter.
     #[error("-t {given} is above max_qp_wr of {device}, {limit}: give -t {limit} or less")]
     DepthAboveQueuePair {

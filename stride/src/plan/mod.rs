@@ -9,14 +9,17 @@ mod differences;
 mod error;
 mod inline;
 mod limits;
+mod messages;
 mod rules;
 mod sizes;
 mod test_plan;
 
 use sideway::memory::BufferKind;
+use trespass::Policy;
 
 use crate::cli::{
-    BufferArg, CallsArg, Cli, CommonArgs, DefinitionArg, LatencyArgs, MeasureArgs, OperationArgs, Size,
+    ApiArg, BufferArg, CallsArg, Cli, CommonArgs, DefinitionArg, LatencyArgs, MeasureArgs, MessageArgs,
+    MessagesArgs, OperationArgs, RunArgs, Size, TransportArg,
 };
 
 pub use calls::Calls;
@@ -26,13 +29,10 @@ pub use inline::default_inline_size;
 pub use limits::DeviceLimits;
 pub use rules::{LEAST_ITERATIONS, MODERATED_SIZE_LIMIT};
 pub use sizes::Sizes;
-pub use test_plan::{LatencyDefinition, Measure, Operation, TestPlan};
+pub use test_plan::{Api, LARGEST_BLOCK, LatencyDefinition, Measure, Operation, TestPlan};
 
 /// perftest's port of the control connection.
 pub const DEFAULT_PORT: u16 = 18515;
-
-/// The last size of `--all-sizes`, unless the user names another.
-pub const DEFAULT_MAX_SIZE: u64 = 8 << 20;
 
 /// Which side of the test this process is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,6 +60,8 @@ pub struct LocalOptions {
     pub calls: Option<Calls>,
     /// TCP port of the control connection.
     pub tcp_port: u16,
+    /// What may carry messages of trespass.
+    pub transport: Policy,
 }
 
 /// All that the command line asks for, found possible as far as no device is needed to tell.
@@ -78,17 +80,63 @@ pub struct Plan {
 impl Plan {
     /// Judges a command line.
     pub fn new(cli: Cli) -> Result<Self, PlanError> {
-        let OperationArgs::Write { measure } = cli.operation;
-        let (measure, args) = match measure {
-            MeasureArgs::Bandwidth(common) => (Measure::Bandwidth, common),
-            MeasureArgs::Latency(LatencyArgs { common, definition }) => {
-                (Measure::Latency(definition.into()), common)
+        match cli.operation {
+            OperationArgs::Write { measure: MeasureArgs::Bandwidth(args) } => {
+                Self::of_pairs(Measure::Bandwidth, &args)
             }
+            OperationArgs::Write { measure: MeasureArgs::Latency(LatencyArgs { common, definition }) } => {
+                Self::of_pairs(Measure::Latency(definition.into()), &common)
+            }
+            OperationArgs::Messages { measure: MessagesArgs::Bandwidth(args) } => {
+                Self::of_messages(Measure::Bandwidth, &args)
+            }
+            OperationArgs::Messages { measure: MessagesArgs::Latency(args) } => {
+                Self::of_messages(Measure::Latency(LatencyDefinition::PingPong), &args)
+            }
+        }
+    }
+
+    fn of_pairs(measure: Measure, args: &CommonArgs) -> Result<Self, PlanError> {
+        let test = TestPlan {
+            post_list: args.post_list.unwrap_or(1),
+            cq_mod: args.cq_mod,
+            inline_size: args.inline_size,
+            ..test_plan(Operation::Write, measure, &args.run)
         };
-        let test = test_plan(Operation::Write, measure, &args);
         test.validate()?;
-        let warnings = warnings(&args, &test);
-        Ok(Self { role: role(&args), local: local_options(&args)?, test, warnings })
+        let (buffer, calls) = (args.buffer.map(BufferKind::from), args.calls.map(Calls::from));
+        let local = LocalOptions { buffer, calls, ..local_options(&args.run)? };
+        let mut warnings = size_warnings(&args.run);
+        warnings.extend(moderation_warnings(&test));
+        Ok(Self { role: role(&args.run), local, test, warnings })
+    }
+
+    fn of_messages(measure: Measure, args: &MessageArgs) -> Result<Self, PlanError> {
+        let test = test_plan(Operation::Messages(args.api.into()), measure, &args.run);
+        test.validate()?;
+        let local = LocalOptions { transport: args.transport.into(), ..local_options(&args.run)? };
+        let mut warnings = size_warnings(&args.run);
+        warnings.extend(messages::warnings(&args.run, &test, &local)?);
+        Ok(Self { role: role(&args.run), local, test, warnings })
+    }
+}
+
+impl From<TransportArg> for Policy {
+    fn from(arg: TransportArg) -> Self {
+        match arg {
+            TransportArg::Auto => Self::Auto,
+            TransportArg::Rdma => Self::RequireRdma,
+            TransportArg::Tcp => Self::TcpOnly,
+        }
+    }
+}
+
+impl From<ApiArg> for Api {
+    fn from(arg: ApiArg) -> Self {
+        match arg {
+            ApiArg::Copy => Self::Copy,
+            ApiArg::Pool => Self::Pool,
+        }
     }
 }
 
@@ -119,7 +167,7 @@ impl From<CallsArg> for Calls {
     }
 }
 
-fn role(args: &CommonArgs) -> Role {
+fn role(args: &RunArgs) -> Role {
     match &args.server {
         Some(server) => Role::Client(server.clone()),
         None if args.loopback => Role::Loopback,
@@ -127,35 +175,33 @@ fn role(args: &CommonArgs) -> Role {
     }
 }
 
-fn local_options(args: &CommonArgs) -> Result<LocalOptions, PlanError> {
+fn local_options(args: &RunArgs) -> Result<LocalOptions, PlanError> {
     let ib_port = match args.ib_port.map(u8::try_from) {
         None => None,
         Some(Ok(port @ 1..)) => Some(port),
         Some(_) => return Err(PlanError::NoSuchPortNumber { given: args.ib_port.unwrap_or_default() }),
     };
     let (device, gid_index) = (args.device.clone(), args.gid_index);
-    let buffer = args.buffer.map(BufferKind::from);
-    let calls = args.calls.map(Calls::from);
-    Ok(LocalOptions { device, ib_port, gid_index, buffer, calls, tcp_port: args.port })
+    Ok(LocalOptions { device, ib_port, gid_index, tcp_port: args.port, ..LocalOptions::default() })
 }
 
-fn test_plan(operation: Operation, measure: Measure, args: &CommonArgs) -> TestPlan {
+fn test_plan(operation: Operation, measure: Measure, args: &RunArgs) -> TestPlan {
     let size = args.msg_size.map_or(measure.default_size(), |Size(size)| size);
-    let max = args.max_msg_size.map_or(DEFAULT_MAX_SIZE, |Size(size)| size);
+    let max = args.max_msg_size.map_or(operation.default_max_size(), |Size(size)| size);
     TestPlan {
         operation,
         measure,
         sizes: if args.all_sizes { Sizes::PowersOfTwo { max } } else { Sizes::One { size } },
         iterations: args.iters.unwrap_or(measure.default_iterations()),
-        tx_depth: args.tx_depth.unwrap_or(measure.default_tx_depth()),
-        post_list: args.post_list.unwrap_or(1),
-        cq_mod: args.cq_mod,
-        inline_size: args.inline_size,
+        tx_depth: args.tx_depth.unwrap_or(operation.default_tx_depth(measure)),
+        post_list: 1,
+        cq_mod: None,
+        inline_size: None,
     }
 }
 
-/// What was given to no effect, and what may mislead.
-fn warnings(args: &CommonArgs, test: &TestPlan) -> Vec<String> {
+/// Sizes that were given to no effect.
+fn size_warnings(args: &RunArgs) -> Vec<String> {
     let mut warnings = Vec::new();
     if let (true, Some(Size(size))) = (args.all_sizes, args.msg_size) {
         warnings.push(format!("-s {size} has no effect with -a: leave one of them out"));
@@ -163,6 +209,12 @@ fn warnings(args: &CommonArgs, test: &TestPlan) -> Vec<String> {
     if let (false, Some(Size(size))) = (args.all_sizes, args.max_msg_size) {
         warnings.push(format!("--max-msg-size {size} has no effect without -a: add -a, or use -s"));
     }
+    warnings
+}
+
+/// Moderation that was given to no effect, or may mislead.
+fn moderation_warnings(test: &TestPlan) -> Vec<String> {
+    let mut warnings = Vec::new();
     if let (Measure::Latency(_), Some(cq_mod @ 2..)) = (test.measure, test.cq_mod) {
         warnings.push(format!("-Q {cq_mod} has no effect on latency: every message is completed"));
     }

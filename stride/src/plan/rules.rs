@@ -1,6 +1,6 @@
 //! perftest's rules: what follows from what was asked for, and what cannot be asked for.
 
-use super::{Measure, PlanError, Sizes, TestPlan};
+use super::{Measure, Operation, PlanError, Sizes, TestPlan};
 
 /// Fewer messages give no figure worth printing.
 pub const LEAST_ITERATIONS: u64 = 5;
@@ -40,6 +40,9 @@ impl TestPlan {
     /// A plan that arrives from the peer is checked by this too.
     pub fn validate(&self) -> Result<(), PlanError> {
         self.validate_counts()?;
+        if let Operation::Messages(api) = self.operation {
+            self.validate_messages(api)?;
+        }
         match self.measure {
             Measure::Bandwidth => self.validate_post_list(),
             Measure::Latency(_) if self.post_list > 1 => {

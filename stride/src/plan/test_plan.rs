@@ -6,12 +6,27 @@ use serde::{Deserialize, Serialize};
 
 use super::Sizes;
 
-/// What the queue pairs do.
+/// Bytes of the largest block of trespass's pool.
+pub const LARGEST_BLOCK: u64 = trespass::pool::LARGEST_BLOCK as u64;
+
+/// What carries the bytes of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Operation {
     /// RDMA write.
     Write,
+    /// Messages of trespass.
+    Messages(Api),
+}
+
+/// The calls that send and receive messages of trespass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Api {
+    /// Out of and into the program's own memory.
+    Copy,
+    /// In blocks of trespass's pool.
+    Pool,
 }
 
 /// What counts as the latency of a message.
@@ -60,10 +75,31 @@ impl Measure {
     }
 }
 
+impl Operation {
+    /// The last size of `--all-sizes`: perftest's, or the largest block of trespass's pool.
+    pub fn default_max_size(self) -> u64 {
+        match self {
+            Self::Write | Self::Messages(Api::Copy) => 8 << 20,
+            Self::Messages(Api::Pool) => LARGEST_BLOCK,
+        }
+    }
+
+    /// How many messages are under way. Blocks that are used again while the processor's caches have them are the fastest, so
+    /// there are few.
+    pub fn default_tx_depth(self, measure: Measure) -> u32 {
+        match self {
+            Self::Messages(Api::Pool) => measure.default_tx_depth().min(16),
+            Self::Write | Self::Messages(Api::Copy) => measure.default_tx_depth(),
+        }
+    }
+}
+
 impl fmt::Display for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Write => f.write_str("write"),
+            Self::Messages(Api::Copy) => f.write_str("messages (--api copy)"),
+            Self::Messages(Api::Pool) => f.write_str("messages (--api pool)"),
         }
     }
 }
@@ -83,7 +119,7 @@ impl fmt::Display for Measure {
 /// Fields hold what was asked for; the methods (in `rules`) say what follows from it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TestPlan {
-    /// What the queue pairs do.
+    /// What carries the bytes of a message.
     pub operation: Operation,
     /// What is measured.
     pub measure: Measure,

@@ -6,4 +6,4 @@ mod table;
 
 pub use output::Output;
 pub use row::{BandwidthRow, LatencyRow, Row};
-pub use table::{heading, line};
+pub use table::{heading, line, software};

@@ -4,7 +4,6 @@ use std::fmt;
 use std::io::{self, Write};
 
 use super::{Row, heading, line};
-use crate::device::LocalDevice;
 use crate::plan::TestPlan;
 
 /// The two streams of a side.
@@ -24,10 +23,9 @@ impl Output {
         Self { table: Box::new(io::sink()), notes: Box::new(io::sink()) }
     }
 
-    /// Prints the table's heading.
-    pub fn heading(&mut self, test: &TestPlan, device: &LocalDevice) -> io::Result<()> {
-        let software = device.is_soft.then_some(device.limits.device.as_str());
-        self.table_line(&heading(test, software))
+    /// Prints the table's heading, and what else the figures have to be read with.
+    pub fn heading(&mut self, test: &TestPlan, over: Option<String>) -> io::Result<()> {
+        self.table_line(&heading(test, over.as_deref()))
     }
 
     /// Prints a row as soon as it is known.

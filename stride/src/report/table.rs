@@ -4,32 +4,47 @@
 //! its columns are separated by spaces.
 
 use super::{BandwidthRow, LatencyRow, Row};
-use crate::plan::{LatencyDefinition, Measure, TestPlan};
+use crate::plan::{LatencyDefinition, Measure, Operation, TestPlan};
 
-/// The lines before the first row: what is measured, that it is software if the device of this name is, and
-/// the columns.
-pub fn heading(test: &TestPlan, software: Option<&str>) -> String {
-    let operation = test.operation;
+/// The lines before the first row: what is measured, over what if that has to be said, and the columns.
+pub fn heading(test: &TestPlan, over: Option<&str>) -> String {
+    let subject = match test.operation {
+        Operation::Write => "RDMA write".to_owned(),
+        Operation::Messages(_) => format!("trespass {}", test.operation),
+    };
     let (what, columns) = match test.measure {
         Measure::Bandwidth => (
-            "bandwidth: all bytes / (last completion - first post)".to_owned(),
+            format!("bandwidth: all bytes / {}", duration(test.operation)),
             bandwidth_columns(["#bytes", "iterations", "Gb/s", "Mpps"]),
         ),
         Measure::Latency(definition) => (
-            format!("latency in us: {}", defined(definition)),
+            format!("latency in us: {}", defined(test.operation, definition)),
             latency_columns(["#bytes", "iterations", "min", "avg", "p50", "p99", "p99.9", "max"]),
         ),
     };
-    let over = software.map(|device| {
-        format!("# over {device}, a software device: figures of this host's processors and memory\n")
-    });
-    format!("# RDMA {operation} {what}\n{}{columns}", over.unwrap_or_default())
+    let over = over.map(|over| format!("# over {over}\n"));
+    format!("# {subject} {what}\n{}{columns}", over.unwrap_or_default())
 }
 
-fn defined(definition: LatencyDefinition) -> &'static str {
-    match definition {
-        LatencyDefinition::PingPong => "half the round trip of a ping-pong (--latency pingpong, as perftest)",
-        LatencyDefinition::Completion => "from the post to the completion (--latency completion)",
+/// What has to be said of a software device.
+pub fn software(device: &str) -> String {
+    format!("{device}, a software device: figures of this host's processors and memory")
+}
+
+fn duration(operation: Operation) -> &'static str {
+    match operation {
+        Operation::Write => "(last completion - first post)",
+        Operation::Messages(_) => "(the receiving program's answer to the last - first send)",
+    }
+}
+
+fn defined(operation: Operation, definition: LatencyDefinition) -> &'static str {
+    match (operation, definition) {
+        (Operation::Messages(_), _) => "half the round trip of a ping-pong of the two programs",
+        (_, LatencyDefinition::PingPong) => {
+            "half the round trip of a ping-pong (--latency pingpong, as perftest)"
+        }
+        (_, LatencyDefinition::Completion) => "from the post to the completion (--latency completion)",
     }
 }
 
@@ -72,7 +87,7 @@ fn latency_columns([size, iterations, min, avg, p50, p99, p99_9, max]: [&str; 8]
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{Operation, Sizes};
+    use crate::plan::{Api, Sizes};
 
     fn test(measure: Measure) -> TestPlan {
         TestPlan {
@@ -137,7 +152,7 @@ mod tests {
     #[test]
     fn a_software_device_is_named_as_such() {
         for measure in [Measure::Bandwidth, Measure::Latency(LatencyDefinition::PingPong)] {
-            let text = heading(&test(measure), Some("soft0"));
+            let text = heading(&test(measure), Some(&software("soft0")));
             let lines: Vec<_> = text.lines().collect();
             assert_eq!(
                 lines[1],
@@ -146,6 +161,25 @@ mod tests {
             let plain: Vec<_> = [&lines[..1], &lines[2..]].concat();
             assert_eq!(plain.join("\n"), heading(&test(measure), None));
         }
+    }
+
+    #[test]
+    fn messages_say_what_carries_them_and_when_they_count() {
+        let test = |measure| TestPlan { operation: Operation::Messages(Api::Pool), ..test(measure) };
+        let text = heading(&test(Measure::Bandwidth), Some("TCP"));
+        assert_eq!(
+            text.lines().take(2).collect::<Vec<_>>(),
+            [
+                "# trespass messages (--api pool) bandwidth: all bytes / (the receiving program's answer to the last - \
+                 first send)",
+                "# over TCP"
+            ]
+        );
+        let text = heading(&test(Measure::Latency(LatencyDefinition::PingPong)), Some("TCP"));
+        assert!(
+            text.contains("latency in us: half the round trip of a ping-pong of the two programs"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -7,6 +7,7 @@
 mod bandwidth;
 mod completion;
 mod latency;
+mod messages;
 mod notes;
 mod side;
 mod watch;
@@ -14,6 +15,7 @@ mod writer;
 
 pub use completion::CompletionError;
 use completion::Completions;
+pub use messages::Messages;
 use notes::Notes;
 pub use side::{Side, Workload};
 pub use watch::Watch;

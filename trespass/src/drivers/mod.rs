@@ -84,6 +84,15 @@ impl Way {
         Ok(Self::Rc(Box::new(rc)))
     }
 
+    /// The RDMA device, if it is one that moves them.
+    pub(crate) fn device(&self) -> Option<&str> {
+        match self {
+            Self::Tcp(_) => None,
+            #[cfg(feature = "rdma")]
+            Self::Rc(rc) => Some(rc.device()),
+        }
+    }
+
     /// There is no such thing.
     #[cfg(not(feature = "rdma"))]
     pub(crate) fn over(path: Path, _: std::net::TcpStream) -> io::Result<Self> {

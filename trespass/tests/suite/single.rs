@@ -4,13 +4,41 @@ use std::io::{ErrorKind, Read, Write};
 use std::time::{Duration, Instant};
 
 use test_harness::{Outcome, cases};
-use trespass::{Event, Kind, Worker};
+use trespass::{Event, Kind, Transport, Worker};
 
 use super::rig::{LONG, Rig, bytes};
 
 pub(crate) fn add(suite: &mut test_harness::Suite<Rig>) {
     cases!(suite: i7_both_ends_on_one_thread, i7_a_worker_serves_many_connections, a_worker_adopts_a_stream,
-        a_worker_says_what_became_of_a_connection_it_could_not_make);
+        a_worker_says_what_became_of_a_connection_it_could_not_make, a_lent_block_is_waited_for);
+}
+
+fn a_lent_block_is_waited_for(rig: &Rig) -> Outcome {
+    let (mut client, mut server) = rig.packets();
+    assert_eq!(client.device().is_some(), client.transport() == Transport::Rdma);
+    assert!(client.next_completion().unwrap().is_none(), "nothing is lent");
+    // One frame, and what the peer reads out of the block.
+    for len in [100, 200_000] {
+        let reader = std::thread::spawn(move || {
+            let received = server.recv_buf().unwrap().len();
+            (server, received)
+        });
+        let block = client.buffer(len).unwrap();
+        let ticket = client.send_buf(block, len).unwrap();
+        let completion = client.next_completion().unwrap().unwrap();
+        assert!(completion.ticket == ticket && completion.sent, "{completion:?}");
+        assert!(client.next_completion().unwrap().is_none(), "it came back once");
+        let received;
+        (server, received) = reader.join().unwrap();
+        assert_eq!(received, len);
+    }
+    // What can never be sent comes back all the same, and the waiting ends.
+    drop(server);
+    let block = client.buffer(200_000).unwrap();
+    if client.send_buf(block, 200_000).is_ok() {
+        assert!(client.next_completion().unwrap().is_some());
+    }
+    Ok(())
 }
 
 fn i7_both_ends_on_one_thread(rig: &Rig) -> Outcome {

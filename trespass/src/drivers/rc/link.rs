@@ -90,6 +90,11 @@ impl<B: DeviceBlock> Rc<B> {
         self.phase == Phase::Over
     }
 
+    /// The device's name.
+    pub(crate) fn device(&self) -> &str {
+        self.pair.place.device.name()
+    }
+
     /// What carries it, in words.
     pub(crate) fn describe(&self) -> String {
         let Pair { qp, heads, place, .. } = &self.pair;

@@ -1,0 +1,58 @@
+//! What holds for messages of trespass alone.
+
+use trespass::Policy;
+
+use super::test_plan::LARGEST_BLOCK;
+use super::{Api, LocalOptions, Measure, Operation, PlanError, Sizes, TestPlan};
+use crate::cli::RunArgs;
+
+/// Messages that one side may have lent to a connection at a time.
+const LENT_LIMIT: u32 = 1024;
+
+/// The longest message that trespass takes.
+const LONGEST: u64 = 1 << 30;
+
+impl TestPlan {
+    /// Refuses what no connection of trespass could do.
+    pub(super) fn validate_messages(&self, api: Api) -> Result<(), PlanError> {
+        let limit = if api == Api::Pool { LARGEST_BLOCK } else { LONGEST };
+        let given = match self.sizes {
+            Sizes::One { size } => size,
+            Sizes::PowersOfTwo { max } => max,
+        };
+        if given > limit {
+            let flag = if matches!(self.sizes, Sizes::One { .. }) { "-s" } else { "--max-msg-size" };
+            return Err(PlanError::MessageTooLong { flag, given, limit });
+        }
+        if api == Api::Pool && self.tx_depth > LENT_LIMIT {
+            return Err(PlanError::TooManyBlocks { given: self.tx_depth, limit: LENT_LIMIT });
+        }
+        Ok(())
+    }
+}
+
+/// What was given to no effect.
+pub(super) fn warnings(
+    args: &RunArgs,
+    test: &TestPlan,
+    local: &LocalOptions,
+) -> Result<Vec<String>, PlanError> {
+    if let (Some(given), None) = (local.ib_port, &local.device) {
+        return Err(PlanError::PortWithoutDevice { given });
+    }
+    let mut warnings = Vec::new();
+    if let (Operation::Messages(Api::Copy), Some(depth)) = (test.operation, args.tx_depth) {
+        warnings.push(format!(
+            "-t {depth} has no effect on --api copy: the connection's buffers say how many messages are under way"
+        ));
+    }
+    if let (Operation::Messages(Api::Pool), Measure::Latency(_), Some(depth @ 2..)) =
+        (test.operation, test.measure, args.tx_depth)
+    {
+        warnings.push(format!("-t {depth} has no effect on latency: there is one message under way"));
+    }
+    if local.transport == Policy::TcpOnly && (local.device.is_some() || local.gid_index.is_some()) {
+        warnings.push("-d and -x have no effect with --transport tcp: leave them out".to_owned());
+    }
+    Ok(warnings)
+}

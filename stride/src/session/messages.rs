@@ -1,0 +1,183 @@
+//! Tests of trespass: both sides agree over the connection that is measured, which comes about by trespass's own handshake.
+
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use sideway::provider::set_default_provider;
+use trespass::{Builder, Config, Listener, Policy, SeqPacket};
+
+use super::steps;
+use crate::control::{ControlError, Link, Message, Packets};
+use crate::device;
+use crate::error::Error;
+use crate::plan::{LARGEST_BLOCK, LocalOptions, Operation, Plan, Role, TestPlan};
+use crate::report::{Output, software};
+use crate::statistics::Timer;
+use crate::workload::Messages;
+
+/// Room for arriving messages: four of the longest that can be taken without a copy.
+const RECEIVE_BUFFER: usize = 4 * LARGEST_BLOCK as usize;
+
+/// Runs the plan on the side that it says.
+pub(super) fn run(plan: &Plan, output: &mut Output) -> Result<(), Error> {
+    if plan.local.transport != Policy::TcpOnly {
+        set_default_provider(device::provider(output)?);
+    }
+    let config = config(&plan.local)?;
+    let session = Session { test: &plan.test, timer: Timer::new() };
+    let port = plan.local.tcp_port;
+    match &plan.role {
+        Role::Server => {
+            let listener = listen(&config, &["[::]", "0.0.0.0"], port)?;
+            output.note(format_args!("waiting for a client on TCP port {}", listener.local_addr()?.port()));
+            let accepted = accept(listener)?;
+            session.serve(accepted, output)
+        }
+        Role::Client(host) => session.connect(&config, host, port, output),
+        Role::Loopback => {
+            let listener = listen(&config, &["127.0.0.1"], 0)?;
+            let (port, gone) = (listener.local_addr()?.port(), AtomicBool::new(false));
+            steps::both(
+                |output| {
+                    let accepted = accept_unless(listener, &gone)?;
+                    session.serve(accepted, output)
+                },
+                |output| {
+                    let done = session.connect(&config, "127.0.0.1", port, output);
+                    gone.store(true, Ordering::Relaxed);
+                    done
+                },
+                output,
+            )
+        }
+    }
+}
+
+fn config(local: &LocalOptions) -> Result<Config, Error> {
+    let mut builder = Builder::new().policy(local.transport).rcvbuf(RECEIVE_BUFFER);
+    if let Some(device) = &local.device {
+        builder = match local.ib_port {
+            Some(port) => builder.device(format!("{device}:{port}")),
+            None => builder.device(device),
+        };
+    }
+    if let Some(index) = local.gid_index {
+        let index = u8::try_from(index).map_err(|_| Error::GidIndex { given: index })?;
+        builder = builder.gid_index(Some(index));
+    }
+    Ok(builder.build()?)
+}
+
+/// Listens at the first of these that the system has.
+fn listen(config: &Config, hosts: &[&str], port: u16) -> Result<Listener, Error> {
+    let mut last = None;
+    for host in hosts {
+        match config.bind(format!("{host}:{port}")) {
+            Ok(listener) => return Ok(listener),
+            Err(error) => last = Some(last.unwrap_or(error)),
+        }
+    }
+    let source = last.unwrap_or_else(|| ErrorKind::InvalidInput.into());
+    Err(Error::Messages(source))
+}
+
+/// A client, and where it is.
+type Accepted = (SeqPacket, SocketAddr);
+
+fn accept(mut listener: Listener) -> Result<Accepted, Error> {
+    Ok(listener.accept_seq_packet().map_err(ControlError::Accept)?)
+}
+
+/// The same, where the client is of this process, and may be gone without having come.
+fn accept_unless(mut listener: Listener, gone: &AtomicBool) -> Result<Accepted, Error> {
+    listener.set_nonblocking(true)?;
+    loop {
+        match listener.accept_seq_packet() {
+            Err(error) if error.kind() == ErrorKind::WouldBlock && !gone.load(Ordering::Relaxed) => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            accepted => return Ok(accepted.map_err(ControlError::Accept)?),
+        }
+    }
+}
+
+/// One side's part of a test.
+struct Session<'a> {
+    test: &'a TestPlan,
+    timer: Timer,
+}
+
+impl Session<'_> {
+    fn serve(&self, (socket, peer): Accepted, output: &mut Output) -> Result<(), Error> {
+        output.note(format_args!("serving {peer}"));
+        let link = Link::new(Packets::new(socket), peer.to_string());
+        steps::over(link, output, |link, output| self.server(link, output))
+    }
+
+    fn connect(&self, config: &Config, host: &str, port: u16, output: &mut Output) -> Result<(), Error> {
+        let socket = config.connect_seq_packet((host, port)).map_err(Error::Messages)?;
+        let link = Link::new(Packets::new(socket), format!("{host}:{port}"));
+        steps::over(link, output, |link, output| self.client(link, output))
+    }
+
+    fn client(&self, link: &mut Link<Packets>, output: &mut Output) -> Result<(), Error> {
+        steps::request(link, self.test, output)?;
+        output.note(describe(&link.wire().socket, self.test));
+        output.heading(self.test, Some(over(&link.wire().socket)))?;
+        let mut messages = Messages::new(self.test, &self.timer);
+        for size in self.test.sizes.iter() {
+            steps::begin(link, size)?;
+            let row = messages.measure(size, link)?;
+            link.send(&Message::Row(row))?;
+            output.row(&row)?;
+        }
+        steps::finish(link)
+    }
+
+    fn server(&self, link: &mut Link<Packets>, output: &mut Output) -> Result<(), Error> {
+        let test = steps::requested(link, self.test, output)?;
+        if !matches!(test.operation, Operation::Messages(_)) {
+            return Err(link
+                .malformed(format!("a request for {}, by the way of `msg`", test.operation))
+                .into());
+        }
+        link.send(&Message::Accept(steps::greeting(self.test)))?;
+        output.note(describe(&link.wire().socket, &test));
+        output.heading(&test, Some(over(&link.wire().socket)))?;
+        let mut messages = Messages::new(&test, &self.timer);
+        for size in test.sizes.iter() {
+            steps::begin(link, size)?;
+            messages.answer(size, link)?;
+            output.row(&steps::receive_row(link)?)?;
+        }
+        steps::finish(link)
+    }
+}
+
+/// What is going to be measured and what carries it, in one line.
+fn describe(socket: &SeqPacket, test: &TestPlan) -> String {
+    let TestPlan { operation, measure, sizes, iterations, .. } = test;
+    let mut line = format!(
+        "{operation} {measure} of {sizes} bytes, {iterations} iterations, over {}",
+        socket.transport()
+    );
+    if let Some(device) = socket.device() {
+        line += &format!(" ({device})");
+    }
+    if let Some(reason) = socket.fallback_reason() {
+        line += &format!(": no RDMA, as {reason}");
+    }
+    line
+}
+
+/// What carries it, for the table.
+fn over(socket: &SeqPacket) -> String {
+    match socket.device() {
+        // Software devices are named so everywhere.
+        Some(device) if device.starts_with("soft") => software(device),
+        Some(device) => format!("{}, {device}", socket.transport()),
+        None => socket.transport().to_string(),
+    }
+}

@@ -1,0 +1,23 @@
+//! A run, from the plan to the last row.
+
+mod messages;
+mod pairs;
+mod steps;
+
+use crate::error::Error;
+use crate::plan::{Operation, Plan};
+use crate::report::Output;
+
+/// This release of stride-perf, for people.
+const RELEASE: &str = env!("CARGO_PKG_VERSION");
+
+/// Runs the plan on the side that it says.
+pub fn run(plan: &Plan, output: &mut Output) -> Result<(), Error> {
+    for warning in &plan.warnings {
+        output.note(format_args!("warning: {warning}"));
+    }
+    match plan.test.operation {
+        Operation::Write => pairs::run(plan, output),
+        Operation::Messages(_) => messages::run(plan, output),
+    }
+}

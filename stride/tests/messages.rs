@@ -1,0 +1,149 @@
+//! `stride-perf msg`: messages of trespass, over software devices and over TCP.
+
+mod common;
+
+use std::process::Command;
+
+use common::{Ended, Running, command};
+
+/// The program over a software device, unless the flags say TCP.
+fn soft(flags: &str) -> Command {
+    let mut command = command(flags);
+    command.env("SIDEWAY_PROVIDER", "soft").env_remove("TRESPASS_TRANSPORT").env_remove("TRESPASS_DEV");
+    command
+}
+
+#[track_caller]
+fn run(flags: &str) -> Ended {
+    Running::start(&mut soft(flags)).end()
+}
+
+/// A server that listens, and its port.
+fn server(flags: &str) -> (Running, String) {
+    let mut server = Running::start(&mut soft(&format!("{flags} -p 0")));
+    let waiting = server.await_line("waiting for a client on TCP port");
+    (server, waiting.rsplit(' ').next().unwrap().to_owned())
+}
+
+/// Runs a server and a client; what both printed.
+#[track_caller]
+fn pair(of_server: &str, of_client: &str) -> (Ended, Ended) {
+    let (server, port) = server(of_server);
+    let client = run(&format!("{of_client} 127.0.0.1 -p {port}")).succeeded();
+    (server.end().succeeded(), client)
+}
+
+#[track_caller]
+fn is_bandwidth(row: &[f64], size: f64, iterations: f64) {
+    let [bytes, count, gigabits, messages] = row[..] else { panic!("{row:?}") };
+    assert_eq!((bytes, count), (size, iterations), "{row:?}");
+    assert!(gigabits > 0.0 && messages > 0.0, "{row:?}");
+}
+
+#[track_caller]
+fn is_latency(row: &[f64], size: f64, iterations: f64) {
+    let [bytes, count, min, avg, p50, p99, p99_9, max] = row[..] else { panic!("{row:?}") };
+    assert_eq!((bytes, count), (size, iterations), "{row:?}");
+    assert!(min > 0.0 && [min, p50, p99, p99_9, max].is_sorted(), "{row:?}");
+    assert!((min..=max).contains(&avg), "{row:?}");
+}
+
+#[test]
+fn both_interfaces_are_measured_over_both_transports() {
+    for api in ["copy", "pool"] {
+        for (transport, over) in [("rdma", "# over soft0, a software device"), ("tcp", "# over TCP")] {
+            let flags = format!("--loopback --api {api} --transport {transport} -n 30");
+            let bw = run(&format!("msg bw {flags}")).succeeded();
+            is_bandwidth(&bw.rows()[0], 65536.0, 30.0);
+            let lat = run(&format!("msg lat {flags}")).succeeded();
+            is_latency(&lat.rows()[0], 2.0, 30.0);
+            for ended in [bw, lat] {
+                assert!(ended.stdout.contains(&format!("messages (--api {api})")), "{ended:#?}");
+                assert!(ended.stdout.contains(over), "{ended:#?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn all_sizes_go_through_frames_sources_and_parts() {
+    for (api, last) in [("copy", 23), ("pool", 20)] {
+        let ended = run(&format!("msg bw --loopback -a -n 5 --api {api}")).succeeded();
+        let rows = ended.rows();
+        assert_eq!(rows.len(), last, "{ended:#?}");
+        rows.iter().zip(1..).for_each(|(row, power)| is_bandwidth(row, 2f64.powi(power), 5.0));
+    }
+    let ended = run("msg lat --loopback -a --max-msg-size 256K -n 5 --transport tcp --api pool").succeeded();
+    assert_eq!(ended.rows().len(), 18, "{ended:#?}");
+}
+
+#[test]
+fn a_depth_of_one_waits_for_each_block() {
+    for size in ["64", "200000"] {
+        let ended = run(&format!("msg bw --loopback --api pool -t 1 -n 40 -s {size}")).succeeded();
+        is_bandwidth(&ended.rows()[0], size.parse().unwrap(), 40.0);
+    }
+}
+
+#[test]
+fn server_and_client_print_the_same_and_the_clients_parameters_count() {
+    let (server, client) = pair("msg bw", "msg lat -n 20 -s 300");
+    assert_eq!(server.stdout, client.stdout);
+    is_latency(&client.rows()[0], 300.0, 20.0);
+    for ended in [&server, &client] {
+        assert!(ended.stderr.contains("measure lat (ping-pong) (the server has bw)"), "{ended:#?}");
+        assert!(ended.stderr.contains("over RDMA (soft0)"), "{ended:#?}");
+    }
+}
+
+#[test]
+fn a_side_without_rdma_is_told_of() {
+    let (serving, client) = pair("msg bw --transport tcp", "msg bw -n 20");
+    for ended in [&serving, &client] {
+        assert!(ended.stdout.contains("# over TCP\n"), "{ended:#?}");
+        assert!(ended.stderr.contains("no RDMA, as "), "{ended:#?}");
+    }
+    let (mut listening, port) = server("msg bw --transport tcp");
+    let client = run(&format!("msg bw --transport rdma 127.0.0.1 -p {port}"));
+    assert!(client.refused().contains("RDMA"), "{client:#?}");
+    listening.kill();
+}
+
+#[test]
+fn a_named_device_is_used_or_missed() {
+    let ended = run("msg lat --loopback -n 5 -d soft0 -i 1").succeeded();
+    assert!(ended.stdout.contains("soft0"), "{ended:#?}");
+    let ended = run("msg lat --loopback -n 5 -d no_such_0 --transport rdma");
+    assert!(ended.refused().contains("no_such_0"), "{ended:#?}");
+}
+
+#[test]
+fn the_other_kind_of_test_is_told_from_this_one() {
+    let (listening, port) = server("write bw");
+    let client = run(&format!("msg bw 127.0.0.1 -p {port}"));
+    assert_eq!(client.status.code(), Some(common::FAILURE), "{client:#?}");
+    client.complaint();
+    let server = listening.end();
+    assert!(server.complaint().contains("does not speak stride-perf's protocol"), "{server:#?}");
+}
+
+#[test]
+fn a_peer_that_dies_is_noticed() {
+    for (transport, api) in [("rdma", "copy"), ("rdma", "pool"), ("tcp", "copy")] {
+        let (mut listening, port) = server("msg bw");
+        let flags =
+            format!("msg bw 127.0.0.1 -p {port} -n 100000000 -s 1000 --transport {transport} --api {api}");
+        let client = Running::start(&mut soft(&flags));
+        listening.await_line("iterations");
+        listening.kill();
+        let client = client.end();
+        assert!(client.complaint().contains(&format!("127.0.0.1:{port} closed")), "{client:#?}");
+    }
+}
+
+#[test]
+fn nobody_there_is_said_in_one_line() {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let ended = run(&format!("msg bw 127.0.0.1 -p {port}"));
+    assert!(ended.refused().contains(&port.to_string()), "{ended:#?}");
+}
