@@ -23,7 +23,7 @@ fn address() -> Result<IpAddr, String> {
     let provider = ProviderChoice::System.select().map_err(|error| error.to_string())?.provider();
     let devices = DeviceList::from_provider(provider).map_err(|error| error.to_string())?;
     let mut seen = Vec::new();
-    for device in &devices {
+    for device in devices.iter() {
         let path = device
             .open()
             .map_err(|error| error.to_string())
