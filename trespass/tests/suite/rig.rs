@@ -42,6 +42,10 @@ impl Rig {
         }
     }
 
+    pub(crate) fn is_tcp(&self) -> bool {
+        self.target == Target::Tcp
+    }
+
     pub(crate) fn listener(&self) -> (Listener, SocketAddr) {
         let listener = self.builder().bind("127.0.0.1:0").unwrap();
         let addr = listener.local_addr().unwrap();
