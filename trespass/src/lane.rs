@@ -429,7 +429,7 @@ fn no_more() -> Refused {
 
 fn kind_of(cause: &Cause) -> io::ErrorKind {
     match cause {
-        Cause::Protocol(_) => io::ErrorKind::InvalidData,
+        Cause::Protocol(_) | Cause::StrayCompletion { .. } => io::ErrorKind::InvalidData,
         Cause::PeerReset | Cause::PeerGone | Cause::Completion { .. } => io::ErrorKind::ConnectionReset,
         Cause::Aborted => io::ErrorKind::ConnectionAborted,
         Cause::Io { kind, .. } => *kind,

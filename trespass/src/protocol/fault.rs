@@ -81,6 +81,9 @@ pub(crate) enum Cause {
     /// Work of a device completed with an error.
     #[error("{what} failed with the completion status {status} (vendor error {vendor:#x})")]
     Completion { what: &'static str, status: u32, vendor: u32 },
+    /// A device said that work has completed which it was not given, or had completed before.
+    #[error("the device says that {what} number {id} has completed, which is not under way")]
+    StrayCompletion { what: &'static str, id: u64 },
     /// A system call on the link failed.
     #[error("{what} failed: {kind}")]
     Io { what: &'static str, kind: std::io::ErrorKind },

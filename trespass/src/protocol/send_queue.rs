@@ -71,9 +71,15 @@ impl<B: Block> SendQueue<B> {
         (id, signal)
     }
 
-    /// The work request `id` has completed, and with it all before it: gives them back one by one, then `None`.
+    /// Whether the work request `id` is under way, so that it can complete.
+    pub(crate) fn has(&self, id: u64) -> bool {
+        id.checked_sub(self.first).is_some_and(|at| at < self.entries.len() as u64)
+    }
+
+    /// The work request `id` has completed, and with it all before it: gives them back one by one, then `None`. Of one that was never
+    /// posted, or has completed before, nothing: a device that says so cannot be believed about the others either.
     pub(crate) fn complete(&mut self, id: u64) -> Option<Done<B>> {
-        if id < self.first {
+        if !self.has(id) {
             return None;
         }
         let done = self.entries.pop_front()?;

@@ -11,7 +11,7 @@ use super::rig::{LONG, Rig, bytes};
 
 pub(crate) fn add(suite: &mut test_harness::Suite<Rig>) {
     cases!(suite: i15_an_empty_pool_makes_the_peers_wait_and_breaks_nothing,
-        i6_both_ends_full_of_what_they_send_go_on);
+        i6_both_ends_full_of_what_they_send_go_on, i15_an_idle_connection_has_its_receives_and_no_more);
 }
 
 /// The least pool that can be made for connections with the start values of all else.
@@ -112,6 +112,30 @@ fn i6_both_ends_full_of_what_they_send_go_on(rig: &Rig) -> Outcome {
                 while stream.completion().is_some() {}
             }
         }
+    }
+    Ok(())
+}
+
+/// Over queue pairs the posted receives, 64 of 8 KiB; over TCP nothing. What is registered for that is an eighth more at most, as memory
+/// comes in chunks.
+fn i15_an_idle_connection_has_its_receives_and_no_more(rig: &Rig) -> Outcome {
+    const CONNECTIONS: usize = 64;
+    let config = || rig.builder().pool_max(250 << 20).pool_initial(0).pool_prewarm(0);
+    let streams: Vec<_> = (0..CONNECTIONS).map(|_| rig.streams_of(config(), config())).collect();
+    let stats = streams[0].0.pool().stats();
+    let (ends, idle) = (2 * CONNECTIONS, if rig.is_tcp() { 0 } else { 512 << 10 });
+    println!(
+        "an idle connection's end has {} bytes, and {} are registered for it",
+        stats.in_use / ends,
+        stats.registered / ends
+    );
+    assert_eq!(stats.in_use, ends * idle, "{stats:?}");
+    // The chunk that was made last may be an eighth of all, and hardly used.
+    let registered = ends * idle * 9 / 8 + if idle > 0 { 2 << 20 } else { 0 };
+    assert!(stats.registered <= registered, "{} bytes are registered: {stats:?}", stats.registered);
+    // They are not only there.
+    for (mut one, mut other) in streams {
+        super::rig::greet(&mut one, &mut other);
     }
     Ok(())
 }

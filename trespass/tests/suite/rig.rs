@@ -55,6 +55,10 @@ impl Rig {
         }
     }
 
+    pub(crate) fn is_tcp(&self) -> bool {
+        self.target == Target::Tcp
+    }
+
     pub(crate) fn listener(&self) -> (Listener, SocketAddr) {
         let listener = self.builder().bind(self.anywhere()).unwrap();
         let addr = listener.local_addr().unwrap();

@@ -95,6 +95,14 @@ impl<B: DeviceBlock> Rc<B> {
         self.pair.place.device.name()
     }
 
+    /// Has the device say that something has completed which the pair does not know of.
+    #[cfg(test)]
+    pub(super) fn post_stray(&mut self, id: u64) {
+        let mut list = self.pair.qp.start_post_send();
+        drop(list.construct_wr(id, WorkRequestFlags::Signaled).setup_write(0, 0));
+        list.post().expect("posted");
+    }
+
     /// What carries it, in words.
     pub(crate) fn describe(&self) -> String {
         let Pair { qp, heads, place, .. } = &self.pair;
@@ -144,7 +152,7 @@ impl<B: DeviceBlock> Rc<B> {
 
     /// Takes what has completed. Whether anything had.
     fn reap(&mut self, connection: &mut Connection<B>) -> bool {
-        let Pair { cq, receives, sends, completed, .. } = &mut self.pair;
+        let Pair { cq, receives, sends, posted, completed, .. } = &mut self.pair;
         let mut poller = match cq.start_poll() {
             Ok(poller) => poller,
             Err(error) => {
@@ -169,9 +177,7 @@ impl<B: DeviceBlock> Rc<B> {
             }
             if is_receive {
                 let Some(block) = receives.complete(id) else {
-                    tracing::error!(id, "a receive completed that was not posted, or out of its turn");
-                    connection.failed(Cause::Io { what: "receiving", kind: io::ErrorKind::InvalidData });
-                    self.broken = true;
+                    stray(&mut self.broken, connection, "the receive", id & !RECEIVE);
                     continue;
                 };
                 if status == WorkCompletionStatus::Success {
@@ -179,6 +185,10 @@ impl<B: DeviceBlock> Rc<B> {
                     // On an error the connection has failed, and says so.
                     self.spare.extend(connection.received(block, len).ok().flatten());
                 }
+                continue;
+            }
+            if !sends.has(id) || id >= *posted {
+                stray(&mut self.broken, connection, "the send", id);
                 continue;
             }
             while let Some(done) = sends.complete(id) {
@@ -410,6 +420,14 @@ fn break_down<B: DeviceBlock>(
 ) {
     tracing::warn!(%error, "{what} failed");
     connection.failed(Cause::Io { what, kind: io::ErrorKind::Other });
+    *broken = true;
+}
+
+/// The device says that something has completed which it does not have: nothing that it says can be believed.
+#[cold]
+fn stray<B: DeviceBlock>(broken: &mut bool, connection: &mut Connection<B>, what: &'static str, id: u64) {
+    tracing::error!(id, "{what} is not under way, and the device says that it has completed");
+    connection.failed(Cause::StrayCompletion { what, id });
     *broken = true;
 }
 

@@ -160,6 +160,9 @@ fn a_send_queue_signals_its_quarters_reads_and_the_end_of_a_turn() {
     assert_eq!(queue.room(), 6);
     assert_eq!(queue.push(frame(), false), (4, false));
     assert_eq!(std::iter::from_fn(|| queue.complete(1)).count(), 0, "only what came before it");
+    // Neither what was never posted nor what has completed can complete.
+    assert!(queue.has(4) && !queue.has(5) && !queue.has(1) && !queue.has(u64::MAX));
+    assert!([5, u64::MAX, 1].into_iter().all(|id| queue.complete(id).is_none()));
     assert_eq!(std::iter::from_fn(|| queue.drain()).count(), 3);
     assert!(queue.is_empty());
 }

@@ -85,6 +85,33 @@ fn aborting_tells_the_peer() {
     end(sides);
 }
 
+/// Beyond what was posted, a second time, and of the other queue: each ends the connection by its name, and all that was lent comes back.
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn a_completion_of_what_is_not_under_way_ends_the_connection() {
+    let _turn = turn();
+    for (id, told) in
+        [(1 << 20, ("the send", 1 << 20)), (0, ("the send", 0)), (1 << 63 | 7, ("the receive", 7))]
+    {
+        let mut sides = connected(Kind::Stream);
+        give(&mut sides[0], &pattern(10_000, 1));
+        until(&mut sides, "sent", |sides| sides[0].connection.is_delivered());
+        sides[0].rc.post_stray(id);
+        // Posted behind it: it is not done with before its own completion has come.
+        let Side { connection, pool, .. } = &mut sides[0];
+        let block = pool.take(5000).expect("memory");
+        let ticket = connection.send_block(block, 5000).map_err(|(_, error)| error).expect("taken");
+        until(&mut sides, "the end", |sides| sides.iter().all(|side| side.rc.is_over()));
+        let (what, id) = told;
+        assert_eq!(sides[0].failure(), Some(&Cause::StrayCompletion { what, id }));
+        assert_eq!(sides[1].failure(), Some(&Cause::PeerGone));
+        let returned =
+            |event: &Event<Block>| matches!(event, Event::Returned { ticket: of, .. } if *of == ticket);
+        assert_eq!(sides[0].events.iter().filter(|event| returned(event)).count(), 1);
+        end(sides);
+    }
+}
+
 /// Whatever one side was doing when it vanished, the other is told, and gets back what it has lent, exactly once.
 #[test]
 #[cfg_attr(miri, ignore = "opens sockets")]
