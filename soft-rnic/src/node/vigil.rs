@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 
 /// So long.
 const AWAKE: Duration = Duration::from_micros(50);
-/// Whoever was let run meanwhile and has kept the processor for so long has work of its own: it is wanted.
-const TAKEN: Duration = Duration::from_micros(100);
-/// Nobody stays awake for so long then: the next time might take as long as a time slice.
-const REST: Duration = Duration::from_millis(200);
+/// Whoever was let run meanwhile and has kept the processor for so long, a time slice, has work of its own. Those who make connections
+/// seldom do.
+const TAKEN: Duration = Duration::from_millis(1);
+/// Nobody stays awake for so long then, as the next time might cost a time slice, too.
+const REST: Duration = Duration::from_millis(100);
 
 /// Until when the service thread looks, again and again, instead of sleeping.
 #[derive(Debug, Default)]
