@@ -12,7 +12,7 @@ use crate::kit::{
 };
 use crate::role::{self, Role, say, told};
 
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(20);
 const TIMING: Timing = Timing { timeout: 10, retry_cnt: 2 };
 const RECEIVES: u64 = 6;
 /// Room of a receive.
