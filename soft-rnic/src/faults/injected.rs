@@ -171,6 +171,9 @@ fn end_at(step: Step) {
             // SAFETY: stopping this process touches no memory.
             unsafe { libc::kill(libc::getpid(), libc::SIGSTOP) };
         }
-        End::Pause(time) => std::thread::sleep(time),
+        End::Pause(time) => {
+            log::debug!("a fault rule holds this thread up (pause={step})");
+            std::thread::sleep(time);
+        }
     }
 }

@@ -15,6 +15,8 @@ pub(crate) const MARK: &str = "SOFT_RNIC_FAULTS_TEST_CHILD";
 pub(crate) fn child(test: &str, variables: &[(&str, &str)]) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", test, "--include-ignored", "--nocapture"]);
+    // With one, as on a machine of one processor, a test's name is written in front of the first line of its own.
+    command.arg("--test-threads=2");
     command.env(MARK, "1").env("SOFT_RNIC_FABRIC", format!("faults-child-{}", std::process::id()));
     command
         .envs(variables.iter().copied())

@@ -243,7 +243,7 @@ impl Id {
 }
 
 /// What there is of a process, that connections might leave behind.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) struct Counts {
     resources: Resources,
     queue_pairs: u32,
@@ -270,33 +270,19 @@ impl Counts {
         }
     }
 
-    /// Waits until there is no more of anything than there was, when something may have been on its way out.
+    /// Waits until there is no more of anything than there was: the ends of peers are noticed in the background.
     #[track_caller]
     pub(crate) fn expect_no_more(&self) {
-        let list = |counts: &Self| {
-            let Resources { threads, mappings, heap_pages, .. } = counts.resources;
+        let objects = |counts: &Self| {
             let Self { queue_pairs, completion_queues, regions, contexts, identifiers, .. } = *counts;
-            let objects = [queue_pairs, completion_queues, regions, contexts].into_iter().chain(identifiers);
-            let resources = [threads as u64, mappings as u64, heap_pages];
-            resources.into_iter().chain(objects.map(u64::from)).collect::<Vec<_>>()
+            [queue_pairs, completion_queues, regions, contexts].into_iter().chain(identifiers)
         };
         let is_no_more = |now: &Self| {
-            let had = |kind| self.resources.descriptors.get(kind).copied().unwrap_or(0);
-            now.resources.descriptors.iter().all(|(kind, count)| *count <= had(kind))
-                && list(now).iter().zip(list(self)).all(|(now, then)| *now <= then)
+            now.resources.are_no_more_than(&self.resources)
+                && objects(now).zip(objects(self)).all(|(now, then)| now <= then)
         };
         let begin = Instant::now();
         while !is_no_more(&Self::now()) {
-            assert!(begin.elapsed() < PATIENCE, "there is {:?}, there was {self:?}", Self::now());
-            std::thread::sleep(Duration::from_millis(2));
-        }
-    }
-
-    /// Waits until it is as it was: the ends of peers are noticed in the background.
-    #[track_caller]
-    pub(crate) fn expect(&self) {
-        let begin = Instant::now();
-        while Self::now() != *self {
             assert!(begin.elapsed() < PATIENCE, "there is {:?}, there was {self:?}", Self::now());
             std::thread::sleep(Duration::from_millis(2));
         }

@@ -95,7 +95,7 @@ pub(crate) fn worker(arguments: &[String]) {
             "rest" => {
                 worker.hear_all_ends();
                 worker.destroy_all();
-                before.expect();
+                before.expect_no_more();
                 say("clean");
             }
             "end" => {

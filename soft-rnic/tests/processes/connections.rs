@@ -149,7 +149,7 @@ pub(crate) fn side() {
                 id.take().into_iter().chain(listener.take()).for_each(Id::destroy);
                 channel.destroy();
                 // The other end's process is dead by now.
-                before.expect();
+                before.expect_no_more();
                 say("clean");
                 return;
             }

@@ -14,7 +14,7 @@ use crate::kit::{Address, Device, Memory, Timing, dereg, lib, post_shared, rkey,
 use crate::role::{self, Role, say, told};
 use crate::soak::Resources;
 
-pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 pub(crate) const TIMING: Timing = Timing { timeout: 12, retry_cnt: 3 };
 pub(crate) const LEN: usize = 100_000;
 /// What a side can take at first.

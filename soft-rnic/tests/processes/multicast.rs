@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use crate::kit::{Address, Cq, Device, Memory, Qp, Timing, dereg, lib, route};
 use crate::role::{self, Role, say, told};
 
-const PATIENCE: Duration = Duration::from_secs(8);
+const PATIENCE: Duration = Duration::from_secs(20);
 const TIMING: Timing = Timing { timeout: 10, retry_cnt: 2 };
 /// Before a datagram's payload.
 const GRH: usize = 40;

@@ -6,6 +6,7 @@
 use std::fmt;
 use std::ptr;
 use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
@@ -18,7 +19,7 @@ use crate::role::{self, Role, say, told};
 
 /// How long a call waits, in milliseconds; and what it may take on a busy machine.
 const BOUND: &str = "80";
-const SLACK: Duration = Duration::from_secs(3);
+const SLACK: Duration = Duration::from_secs(15);
 
 /// Bytes of a message: more than travel within a slot, more than one call moves.
 const LEN: usize = 100_000;
@@ -115,17 +116,22 @@ pub(crate) fn trials() -> Vec<Trial> {
             trials.push(Trial::test(name, move || {
                 ["direct", "vm"].iter().try_for_each(|path| {
                     let way = if *path == "direct" { "auto" } else { path };
-                    let role = format!("without {path} {call} {operation}");
-                    role::run(&role, &[("SOFT_RNIC_PATH", way), ("SOFT_RNIC_REVOKE_MS", bound_of(call))])
+                    let role =
+                        |time: Duration| format!("without {path} {call} {operation} {}", time.as_millis());
+                    role::run_within(Duration::from_secs(1), role, |_| {
+                        vec![("SOFT_RNIC_PATH", way.into()), ("SOFT_RNIC_REVOKE_MS", bound_of(call).into())]
+                    })
                 })
             }));
         }
         let name = format!("revocation::{call}_during_{operation}_by_a_thread");
         trials.push(Trial::test(name, move || {
             ["before_mark", "before_copy", "mid_copy"].iter().try_for_each(|step| {
-                let pause = format!("pause={step}:400ms");
-                let role = format!("threads {call} {operation} {step}");
-                role::run(&role, &[("SOFT_RNIC_FAULTS", &pause), ("SOFT_RNIC_REVOKE_MS", bound_of(call))])
+                let role = |time: Duration| format!("threads {call} {operation} {step} {}", time.as_millis());
+                role::run_within(Duration::from_millis(400), role, |time| {
+                    let pause = format!("pause={step}:{}ms", time.as_millis());
+                    vec![("SOFT_RNIC_FAULTS", pause), ("SOFT_RNIC_REVOKE_MS", bound_of(call).into())]
+                })
             })
         }));
     }
@@ -179,7 +185,7 @@ impl Owner {
         }
         let (other, window) = (Memory::private(LEN), window(device, call));
         let other_mr = if window.is_null() { ptr::null_mut() } else { other.register(device) };
-        let (qp, posted, patience) = (Some(qp), false, Duration::from_millis(100));
+        let (qp, posted, patience) = (Some(qp), false, Duration::from_millis(150));
         Self { memory, other, mr, cq, srq, qp, receives, window, other_mr, posted, patience }
     }
 
@@ -334,7 +340,7 @@ impl Owner {
                     assert!(whole || wc.status == ibv_wc_status::IBV_WC_WR_FLUSH_ERR, "{:?}", wc.status);
                     next += 1;
                 }
-                None if begin.elapsed() > Duration::from_millis(150) => {
+                None if begin.elapsed() > self.patience => {
                     assert_eq!(next, WARM, "the receives behind one that is under way are flushed after it");
                     return libc::EBUSY;
                 }
@@ -434,10 +440,11 @@ pub(crate) fn owner(arguments: &[String]) {
 
 /// The sender closes all its descriptors in the midst of a copy, and lives: that its connection has ended says nothing.
 pub(crate) fn owner_of_one_without(arguments: &[String]) {
-    let [path, call, operation] = arguments else { panic!("three arguments") };
+    let [path, call, operation, time] = arguments else { panic!("four arguments") };
     let device = Device::open();
     let mut owner = Owner::new(device, call, operation, path == "direct");
-    let mut sender = Role::start("sender", &[("SOFT_RNIC_TEST_CRASH", "pause=mid_copy:1s"), (CLOSES, "1")]);
+    let pause = format!("pause=mid_copy:{time}ms");
+    let mut sender = Role::start("sender", &[("SOFT_RNIC_TEST_CRASH", &pause), (CLOSES, "1")]);
     sender.tell(&format!("{path} {operation} {}", owner.address(device)));
     let address: Address = sender.hear().parse().expect("an address");
     owner.connect(&address);
@@ -445,12 +452,13 @@ pub(crate) fn owner_of_one_without(arguments: &[String]) {
     assert_eq!(sender.hear(), "warm");
     owner.take_warm();
     owner.memory.fill(0);
+    let held_up = HeldUp::now(time);
     sender.tell("fire");
     assert_eq!(sender.hear(), "closed");
     for _ in 0..2 {
-        assert_eq!(owner.call_in_time(call), libc::EBUSY, "the sender lives, and is at it");
+        held_up.check(owner.call_in_time(call) == libc::EBUSY, "the sender lives, and is at it");
     }
-    until(call, SLACK, || (owner.call_in_time(call) == 0).then_some(()));
+    until(call, held_up.time + SLACK, || (owner.call_in_time(call) == 0).then_some(()));
     owner.memory.map_anew();
     owner.memory.fill(0xa5);
     sender.hear();
@@ -463,10 +471,62 @@ pub(crate) fn owner_of_one_without(arguments: &[String]) {
 /// Set where the sender is to close its descriptors.
 const CLOSES: &str = "SOFT_RNIC_TEST_CLOSES";
 
-/// Closes all descriptors but those of the kit, a moment from now, and says so.
+/// A time for which a thread is held up in the midst of a transfer, from when it has got there.
+struct HeldUp {
+    since: Instant,
+    time: Duration,
+}
+
+impl HeldUp {
+    /// The thread gets there some time after this, and so leaves not before the time is over, counted from now.
+    fn now(time: &str) -> Self {
+        let milliseconds = time.parse().expect("a number");
+        Self { since: Instant::now(), time: Duration::from_millis(milliseconds) }
+    }
+
+    /// Checks what must hold as long as the thread is held up. Where it does not, and the thread may be gone by now, nothing was shown.
+    #[track_caller]
+    fn check(&self, holds: bool, what: &str) {
+        if !holds && self.since.elapsed() >= self.time {
+            role::end_too_late();
+        }
+        assert!(holds, "{what}");
+    }
+}
+
+/// Hears when a thread of this process is held up.
+struct Ear;
+
+static IS_HELD_UP: AtomicBool = AtomicBool::new(false);
+
+impl log::Log for Ear {
+    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        if record.args().to_string().starts_with("a fault rule holds this thread up") {
+            IS_HELD_UP.store(true, Ordering::Release);
+        }
+    }
+
+    fn flush(&self) {}
+}
+
+fn listen_for_held_up() {
+    log::set_logger(&Ear).expect("nobody else logs");
+    log::set_max_level(log::LevelFilter::Debug);
+}
+
+fn wait_until_held_up() {
+    until("somebody is held up", SLACK, || IS_HELD_UP.load(Ordering::Acquire).then_some(()));
+}
+
+/// Closes all descriptors but those of the kit, as soon as a thread is held up, and says so.
 fn close_soon() {
+    listen_for_held_up();
     std::thread::spawn(|| {
-        std::thread::sleep(Duration::from_millis(200));
+        wait_until_held_up();
         // SAFETY: what the device makes of it is what is tested; this thread has no descriptors of its own.
         assert_eq!(unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) }, 0);
         say("closed");
@@ -522,7 +582,8 @@ fn maps_peer() -> Option<()> {
 
 /// The same in one process: a thread dawdles in the midst of a transfer.
 pub(crate) fn threads(arguments: &[String]) {
-    let [call, operation, step] = arguments else { panic!("three arguments") };
+    let [call, operation, step, time] = arguments else { panic!("four arguments") };
+    listen_for_held_up();
     let device = Device::open();
     let mut owner = Owner::new(device, call, operation, false);
     let channel = device.channel();
@@ -541,22 +602,23 @@ pub(crate) fn threads(arguments: &[String]) {
     // SAFETY: as above.
     unsafe impl<T> Send for Anywhere<T> {}
     let what = Anywhere((qp, source.sge(mr, 0, LEN), to, opcode(operation)));
+    let held_up = HeldUp::now(time);
     let thread = std::thread::spawn(move || {
         let Anywhere((qp, sge, to, opcode)) = { what };
         assert_eq!(qp.post(WARM, opcode, sge, &to, ptr::null_mut()), 0);
     });
-    std::thread::sleep(Duration::from_millis(100));
-    assert!(!thread.is_finished(), "the thread dawdles");
+    wait_until_held_up();
     if owner.receives && call == "flush" {
         // No messages came before.
-        flush_own(&owner, step);
+        flush_own(&owner, step, &held_up);
     } else if step != "before_mark" {
-        assert_eq!(owner.call_in_time(call), libc::EBUSY, "a thread may still touch the memory");
-        until(call, SLACK, || (owner.call_in_time(call) == 0).then_some(()));
+        let busy = owner.call_in_time(call) == libc::EBUSY;
+        held_up.check(busy, "a thread may still touch the memory");
+        until(call, held_up.time + SLACK, || (owner.call_in_time(call) == 0).then_some(()));
     } else {
         owner.patience = SLACK - Duration::from_secs(1);
         assert_eq!(owner.call_in_time(call), 0, "nobody can touch the memory");
-        assert!(!thread.is_finished(), "the thread dawdles yet");
+        held_up.check(!thread.is_finished(), "the thread dawdles yet");
     }
     owner.memory.map_anew();
     owner.memory.fill(0xa5);
@@ -572,13 +634,13 @@ pub(crate) fn threads(arguments: &[String]) {
     owner.give_up(device, call);
 }
 
-fn flush_own(owner: &Owner, step: &str) {
+fn flush_own(owner: &Owner, step: &str, held_up: &HeldUp) {
     assert_eq!(owner.qp().modify(ibv_qp_state::IBV_QPS_ERR), 0);
     if step != "before_mark" {
         std::thread::sleep(Duration::from_millis(50));
-        assert!(owner.cq.poll().is_none(), "the receive that is under way is not flushed");
+        held_up.check(owner.cq.poll().is_none(), "the receive that is under way is not flushed");
     }
     for id in 0..RECEIVES {
-        assert_eq!(owner.cq.one("a flushed receive", SLACK).wr_id, id);
+        assert_eq!(owner.cq.one("a flushed receive", held_up.time + SLACK).wr_id, id);
     }
 }

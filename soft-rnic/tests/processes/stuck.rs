@@ -14,7 +14,7 @@ use rdma_mummy_sys::types::*;
 use crate::kit::{Address, Cq, Device, Memory, Qp, Timing, dereg, rkey, until};
 use crate::role::{self, Role, say, told};
 
-const PATIENCE: Duration = Duration::from_secs(8);
+const PATIENCE: Duration = Duration::from_secs(20);
 const RECEIVES: u64 = 3;
 /// Of a message, and of a receive: more than goes without the owner, and several pages.
 const ROOM: usize = 40_960;

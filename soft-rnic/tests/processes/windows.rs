@@ -10,7 +10,7 @@ use rdma_mummy_sys::verbs;
 use crate::kit::{Address, Cq, Device, Memory, Qp, Timing, dereg};
 use crate::role::{self, Role, say, told};
 
-const SLACK: Duration = Duration::from_secs(5);
+const SLACK: Duration = Duration::from_secs(20);
 const TIMING: Timing = Timing { timeout: 16, retry_cnt: 3 };
 /// Bytes of the window, and of what is written there.
 const LEN: usize = 100_000;

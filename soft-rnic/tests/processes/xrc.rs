@@ -13,7 +13,7 @@ use rdma_mummy_sys::verbs;
 use crate::kit::{Device, Memory, Qp, dereg, lib, post_shared, route, until};
 use crate::role::{self, Role, say, told};
 
-const PATIENCE: Duration = Duration::from_secs(8);
+const PATIENCE: Duration = Duration::from_secs(20);
 const ROOM: usize = 8192;
 
 pub(crate) fn trials() -> Vec<Trial> {

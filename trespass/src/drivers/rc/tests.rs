@@ -84,8 +84,9 @@ fn run_again(command: &mut Command) -> String {
     told
 }
 
+/// A handshake has as long as a busy machine may need.
 fn config() -> Builder {
-    Builder::new().rnr_retry(0).keepalive(None)
+    Builder::new().rnr_retry(0).keepalive(None).handshake_deadline(PATIENCE).probe_timeout(PATIENCE / 2)
 }
 
 fn pool() -> Pool {
