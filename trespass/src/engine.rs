@@ -1,7 +1,7 @@
 //! One connection of its own: what [`Stream`](crate::Stream) and [`SeqPacket`](crate::SeqPacket) are made of.
 //!
-//! Every call is the same: try; if that has to wait, take a turn and try again; then sleep until the system reports something,
-//! and so on. There is no thread but the program's. A writer that waits receives meanwhile, and a reader that waits sends.
+//! Every call is the same: try; if that has to wait, look for completions for a while ([`Builder::spin`](crate::Builder::spin)); take a
+//! turn and try again; then sleep until the system reports something, and so on. There is no thread but the program's. A writer that waits receives meanwhile, and a reader that waits sends.
 
 use std::cell::Cell;
 use std::io;
@@ -16,6 +16,9 @@ use crate::readiness::{Bell, Lamp, Readiness, Until};
 
 /// The only connection's key in its set.
 const CONNECTION: Token = Token(0);
+
+/// Between two looks at the clock, so many for completions.
+const LOOKS: u32 = 16;
 
 /// Which way a call goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,6 +124,9 @@ impl Engine {
             Until::Event.or(self.patience.get(side).and_then(|timeout| Instant::now().checked_add(timeout)))
         };
         loop {
+            if let Some(outcome) = self.spin(patience, &mut attempt) {
+                return outcome;
+            }
             self.lane.turn();
             match attempt(&mut self.lane) {
                 Err(Refused::Blocked) => (),
@@ -134,6 +140,38 @@ impl Engine {
                 return Err(waited_enough(patience));
             }
         }
+    }
+
+    /// Looks for completions for a while, before a turn has the next one make an event and the thread sleeps: both cost more than what is
+    /// waited for, where that comes soon. What came of the call, if that is known then.
+    fn spin<T>(
+        &mut self,
+        patience: Until,
+        attempt: &mut impl FnMut(&mut Lane) -> Result<T, Refused>,
+    ) -> Option<io::Result<T>> {
+        if self.lane.spin.is_zero() || matches!(patience, Until::Now) {
+            return None;
+        }
+        let mut now = Instant::now();
+        let mut until = now + self.lane.spin;
+        while now < until && !patience.is_over_at(now) && !self.lane.is_late(now) {
+            for _ in 0..LOOKS {
+                if !self.lane.look(now) {
+                    std::hint::spin_loop();
+                    continue;
+                }
+                match attempt(&mut self.lane) {
+                    Err(Refused::Blocked) => until = now + self.lane.spin,
+                    Err(Refused::Failed(error)) => return Some(Err(error)),
+                    Ok(value) => {
+                        self.lane.post();
+                        return Some(Ok(value));
+                    }
+                }
+            }
+            now = Instant::now();
+        }
+        None
     }
 
     /// Sleeps until something happens. Whether something did.

@@ -65,6 +65,8 @@ pub(crate) struct Lane {
     /// Blocks that have not come back yet.
     lent: usize,
     linger: Duration,
+    /// How long a thread that waits looks for completions before it sleeps.
+    pub(crate) spin: Duration,
     sndbuf: usize,
     /// The peer has sent its last.
     heard_all: bool,
@@ -105,6 +107,8 @@ impl Lane {
             completions: VecDeque::new(),
             lent: 0,
             linger: config.linger,
+            // What TCP brings, the system alone can say.
+            spin: if link == Link::Rc { config.spin } else { Duration::ZERO },
             sndbuf: config.sndbuf,
             heard_all: false,
             told: false,
@@ -144,6 +148,21 @@ impl Lane {
             let stats = self.stats();
             self.summary.tell(now, stats, &self.about);
         }
+    }
+
+    /// Looks for completions, and does what comes of them. Whether anything did.
+    pub(crate) fn look(&mut self, now: Instant) -> bool {
+        self.collect();
+        let moved = self.way.look(&mut self.connection, &mut self.pool, now);
+        if moved {
+            self.hear();
+        }
+        moved
+    }
+
+    /// Whether a turn has something to do besides moving frames.
+    pub(crate) fn is_late(&self, now: Instant) -> bool {
+        self.next_deadline().is_some_and(|deadline| now >= deadline)
     }
 
     /// Sends what a call has left to be sent.

@@ -184,7 +184,16 @@ impl Until {
     pub(crate) fn is_over(self) -> bool {
         match self {
             Self::Now => true,
-            Self::Deadline(deadline) => Instant::now() >= deadline,
+            Self::Deadline(_) => self.is_over_at(Instant::now()),
+            Self::Event => false,
+        }
+    }
+
+    /// Whether it is that late now.
+    pub(crate) fn is_over_at(self, now: Instant) -> bool {
+        match self {
+            Self::Now => true,
+            Self::Deadline(deadline) => now >= deadline,
             Self::Event => false,
         }
     }

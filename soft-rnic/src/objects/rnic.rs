@@ -1,7 +1,7 @@
 //! The device's part of this process: one for all contexts.
 
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Once, PoisonError, Weak};
 
 use super::completion::{Cq, MODERATED};
 use super::context::Context;
@@ -15,9 +15,13 @@ use crate::config::{Config, Limits, Path};
 use crate::faults;
 use crate::node::{Doorbell, Found, Handler, Identity, Link, Node, PortGid, Settings};
 use crate::platform::errno;
+use crate::platform::exit::at_exit;
 use crate::queue_pair::{Qp, Srq};
 use crate::shared::segment::{MAX_COMPLETION_QUEUES, MAX_QUEUE_PAIRS, MAX_SHARED_QUEUES};
 use crate::status::{OpenDevice, QueuePairs, Statistics, Traffic};
+
+/// What it has to say at the end of the process is arranged for.
+static LAST_WORDS: Once = Once::new();
 
 static CURRENT: Mutex<Weak<Rnic>> = Mutex::new(Weak::new());
 
@@ -52,6 +56,7 @@ impl Rnic {
             io::Error::from_raw_os_error(libc::EINVAL)
         })?;
         let rnic = Arc::new(Self::start(setup)?);
+        LAST_WORDS.call_once(|| at_exit(process_ends));
         let handler: Weak<Self> = Arc::downgrade(&rnic);
         rnic.node.set_handler(handler);
         *current = Arc::downgrade(&rnic);
@@ -283,9 +288,9 @@ impl Handler for Rnic {
     }
 }
 
-impl Drop for Rnic {
-    /// The last context is closed: says how messages went, which nothing else shows of a program.
-    fn drop(&mut self) {
+impl Rnic {
+    /// Says how messages went, which nothing else shows of a program that has ended.
+    fn tell_traffic(&self) {
         let (peers, former) = self.node.traffic();
         let sum =
             |of: fn(&Traffic) -> u64| of(&former) + peers.iter().map(|peer| of(&peer.traffic)).sum::<u64>();
@@ -297,4 +302,22 @@ impl Drop for Rnic {
             sum(|traffic| traffic.call.messages),
         );
     }
+}
+
+impl Drop for Rnic {
+    /// The last context is closed.
+    fn drop(&mut self) {
+        self.tell_traffic();
+    }
+}
+
+/// The process ends, and has a context open. What else it has ends with it.
+extern "C" fn process_ends() {
+    // Whoever makes or looks for it at this moment never comes to it.
+    let Some(rnic) = CURRENT.try_lock().ok().and_then(|current| current.upgrade()) else { return };
+    if !rnic.node.is_forked() {
+        rnic.tell_traffic();
+    }
+    // Other threads may still be at work with it.
+    std::mem::forget(rnic);
 }

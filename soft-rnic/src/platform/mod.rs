@@ -4,6 +4,7 @@ pub(crate) mod clock;
 pub(crate) mod command;
 pub(crate) mod copy;
 pub(crate) mod errno;
+pub(crate) mod exit;
 pub(crate) mod fork;
 pub(crate) mod mappings;
 pub(crate) mod memory;

@@ -139,8 +139,8 @@ setters! {
     linger: Duration;
     /// How long a connection may be silent before it is tried: 100 ms to a day; `None` is never. Start value: 5 s.
     keepalive: Option<Duration>;
-    /// How long a waiting thread looks for completions before it sleeps: up to 1 s. Start value: 20 us. It sleeps at
-    /// once so far, so this changes nothing yet.
+    /// How long a call that waits looks for completions before it sleeps: up to 1 s; zero is not at all. It begins anew with each
+    /// completion. Start value: 20 us. Over TCP, and in a [`Worker`](crate::Worker), threads sleep at once.
     spin: Duration;
     /// How often the state of connections is summed up in the trace: at least 1 s; `None` is never. Start value: 20 s.
     trace_interval: Option<Duration>;

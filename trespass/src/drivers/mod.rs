@@ -4,6 +4,7 @@
 //! takes from it what is to go, in turns:
 //!
 //! - [`turn`](Driver::turn) does both until neither moves any more; it never sleeps;
+//! - [`look`](Driver::look) does so once, and only where that needs no call of the system, for a thread that looks again at once;
 //! - [`post`](Driver::post) only sends: the end of a call that wrote, so that one call costs one write (or one doorbell);
 //! - [`on_event`](Driver::on_event) is told what the system reported of what was [registered](Driver::register): a driver asks
 //!   for edges, and remembers them until it has looked.
@@ -35,6 +36,12 @@ pub(crate) trait Driver<P: Blocks> {
 
     /// Receives and sends until nothing moves.
     fn turn(&mut self, connection: &mut Connection<P::Block>, blocks: &mut P, now: Instant);
+
+    /// Receives and sends what the system need not report, and has it report nothing: a look of one who does not sleep yet. Whether
+    /// anything moved.
+    fn look(&mut self, _: &mut Connection<P::Block>, _: &mut P, _now: Instant) -> bool {
+        false
+    }
 
     /// Sends until nothing moves.
     fn post(&mut self, connection: &mut Connection<P::Block>, blocks: &mut P, now: Instant);
@@ -133,6 +140,10 @@ impl Driver<Pool> for Way {
 
     fn turn(&mut self, connection: &mut Connection<Block>, pool: &mut Pool, now: Instant) {
         whichever!(self.turn(connection, pool, now));
+    }
+
+    fn look(&mut self, connection: &mut Connection<Block>, pool: &mut Pool, now: Instant) -> bool {
+        whichever!(self.look(connection, pool, now))
     }
 
     fn post(&mut self, connection: &mut Connection<Block>, pool: &mut Pool, now: Instant) {

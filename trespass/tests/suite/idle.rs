@@ -6,12 +6,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use test_harness::{Outcome, cases};
-use trespass::{Kind, Worker};
+use trespass::{Kind, Transport, Worker};
 
 use super::rig::{LONG, Rig, greet};
 
 pub(crate) fn add(suite: &mut test_harness::Suite<Rig>) {
-    cases!(suite: i18_a_blocked_reader_sleeps, i18_a_waiting_listener_sleeps, i18_a_waiting_worker_sleeps);
+    cases!(suite: i18_a_blocked_reader_sleeps, i18_a_waiting_listener_sleeps, i18_a_waiting_worker_sleeps,
+        i18_who_spins_does_not_sleep_for_what_comes_soon);
 }
 
 /// The number of the thread that asks.
@@ -42,6 +43,40 @@ fn sees_it_asleep(thread: u32) {
         // It may not have fallen asleep yet; but it must, once.
         assert!(Instant::now() < deadline, "an idle thread ran {} times in 0.7 s", after - before);
     }
+}
+
+/// How often a client slept in a ping-pong of so many rounds, where a call that waits spins so long.
+fn sleeps_of_a_ping_pong(rig: &Rig, rounds: u64, spin: Duration) -> (u64, Transport) {
+    let (mut client, mut server) = rig.packets_with(|builder| builder.spin(spin));
+    let before = client.stats().sleeps;
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            for _ in 0..rounds {
+                server.recv(&mut [0; 64]).unwrap();
+                server.send(&[0; 64]).unwrap();
+            }
+        });
+        for _ in 0..rounds {
+            client.send(&[0; 64]).unwrap();
+            client.recv(&mut [0; 64]).unwrap();
+        }
+    });
+    (client.stats().sleeps - before, client.transport())
+}
+
+/// What the system alone can say is slept for all the same.
+fn i18_who_spins_does_not_sleep_for_what_comes_soon(rig: &Rig) -> Outcome {
+    const ROUNDS: u64 = 100;
+    let (spun, transport) = sleeps_of_a_ping_pong(rig, ROUNDS, Duration::from_secs(1));
+    let (slept, _) = sleeps_of_a_ping_pong(rig, ROUNDS, Duration::ZERO);
+    assert!(slept > 0, "nobody slept without spinning");
+    if transport == Transport::Rdma {
+        // The other thread may have been kept from running for a second, but not again and again.
+        assert!(spun < ROUNDS / 4, "slept {spun} times of {ROUNDS}");
+    } else {
+        assert!(spun > 0, "nobody slept over TCP");
+    }
+    Ok(())
 }
 
 fn i18_a_blocked_reader_sleeps(rig: &Rig) -> Outcome {

@@ -13,6 +13,7 @@ mod programs;
 mod report;
 mod samples;
 mod soft;
+mod trespass;
 
 use std::io;
 use std::path::Path;
@@ -47,6 +48,8 @@ enum What {
     Perftest(perftest::Args),
     /// Connections through the connection manager
     Cm(cm::Args),
+    /// trespass against perftest and against itself over TCP, over the software device
+    Trespass(trespass::Args),
 }
 
 #[derive(clap::Args)]
@@ -71,6 +74,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
         What::Soft(args) => soft::run(root, args),
         What::Perftest(args) => perftest::run(root, args),
         What::Cm(args) => cm::run(root, args),
+        What::Trespass(args) => trespass::run(root, args),
     }
 }
 

@@ -273,6 +273,19 @@ impl<B: DeviceBlock> Rc<B> {
         true
     }
 
+    /// Takes what has completed, posts what is wanted. Whether there was anything.
+    fn step<P: Blocks<Block = B>>(
+        &mut self,
+        connection: &mut Connection<B>,
+        blocks: &mut P,
+        now: Instant,
+    ) -> bool {
+        let mut moved = self.reap(connection);
+        moved |= self.replenish(connection, blocks);
+        moved |= self.send(connection, blocks, now);
+        moved
+    }
+
     /// Whether nothing keeps the queue pair any more.
     fn may_end(&mut self, connection: &Connection<B>, now: Instant) -> bool {
         let told = self.broken || self.pair.sends.is_empty();
@@ -344,10 +357,7 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for Rc<P::Block> {
         self.begin(connection);
         self.take_events(connection);
         while matches!(self.phase, Phase::Open | Phase::Parting { .. }) {
-            let mut moved = self.reap(connection);
-            moved |= self.replenish(connection, blocks);
-            moved |= self.send(connection, blocks, now);
-            if moved {
+            if self.step(connection, blocks, now) {
                 continue;
             }
             if replace(&mut self.anchor_ended, false)
@@ -372,6 +382,12 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for Rc<P::Block> {
         if let Phase::Draining { until } = self.phase {
             self.drain(connection, blocks, now >= until);
         }
+    }
+
+    /// Leaves what is to end to a turn.
+    fn look(&mut self, connection: &mut Connection<P::Block>, blocks: &mut P, now: Instant) -> bool {
+        self.begin(connection);
+        self.phase == Phase::Open && !self.broken && self.step(connection, blocks, now)
     }
 
     /// Sends until nothing moves.

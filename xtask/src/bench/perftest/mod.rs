@@ -5,7 +5,7 @@
 //! perftest has against itself is noise. Both move their payload the same way, which the device counts.
 
 mod instructions;
-mod pair;
+pub(super) mod pair;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -96,17 +96,10 @@ impl<'a> Pairs<'a> {
 
     fn once(&self, run: Run, under: Option<Command>) -> Result<(String, Ways)> {
         let port = free_port()?;
-        let log = |side| self.programs.folder().join(format!("bench-{side}.{}.log", std::process::id()));
-        let mut server = Running::start(self.command(run, None, 0, port), log("server"))?;
-        while !listens(port) {
-            server.check()?;
-            std::thread::sleep(Duration::from_millis(2));
-        }
         let mut client = self.command(run, under, 1, port);
         client.arg("127.0.0.1");
-        let client = Running::start(client, log("client"))?;
-        let (said, answered) = (client.finish()?, server.finish()?);
-        Ok((said.0, Ways::parse(&(said.1 + &answered.1))?))
+        let (said, noted) = converse(self.programs, self.command(run, None, 0, port), client, port)?;
+        Ok((said, Ways::parse(&noted)?))
     }
 
     fn command(&self, run: Run, under: Option<Command>, side: usize, port: u16) -> Command {
@@ -140,6 +133,24 @@ impl<'a> Pairs<'a> {
         command.env("SOFT_RNIC_LOG", "info").stdin(Stdio::null());
         command
     }
+}
+
+/// Runs a server, and a client as soon as the server listens: what the client said, and what both noted on standard error.
+pub(in crate::bench) fn converse(
+    programs: &Programs,
+    server: Command,
+    client: Command,
+    port: u16,
+) -> Result<(String, String)> {
+    let log = |side| programs.folder().join(format!("bench-{side}.{}.log", std::process::id()));
+    let mut server = Running::start(server, log("server"))?;
+    while !listens(port) {
+        server.check()?;
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let client = Running::start(client, log("client"))?;
+    let (said, answered) = (client.finish()?, server.finish()?);
+    Ok((said.0, said.1 + &answered.1))
 }
 
 /// A process that ends in time, or is ended.
@@ -195,10 +206,10 @@ impl Drop for Running {
 }
 
 /// Two files in shared memory, which perftest maps instead of allocating.
-struct Files([PathBuf; 2]);
+pub(in crate::bench) struct Files(pub(in crate::bench) [PathBuf; 2]);
 
 impl Files {
-    fn new() -> Result<Self> {
+    pub(in crate::bench) fn new() -> Result<Self> {
         let path = |side| PathBuf::from(format!("/dev/shm/xtask-bench.{}.{side}", std::process::id()));
         let files = Self([path(0), path(1)]);
         for file in &files.0 {
@@ -217,7 +228,7 @@ impl Drop for Files {
     }
 }
 
-fn free_port() -> Result<u16> {
+pub(in crate::bench) fn free_port() -> Result<u16> {
     Ok(std::net::TcpListener::bind(("0.0.0.0", 0))?.local_addr()?.port())
 }
 

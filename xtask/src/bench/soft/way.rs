@@ -78,6 +78,19 @@ impl Ways {
     }
 }
 
+impl Ways {
+    /// The way that most went, where it is the row's business to say and not to choose it.
+    pub(in crate::bench) fn most(self) -> String {
+        let Self { own, direct, vm, call } = self;
+        let ways = [(own, Way::Own), (direct, Way::Direct), (vm, Way::Vm)];
+        match ways.into_iter().max_by_key(|(count, _)| *count) {
+            Some((count, way)) if count > 200 && count > call => way.to_string(),
+            _ if call > 200 => "the owner's thread".to_owned(),
+            _ => Way::Slot.to_string(),
+        }
+    }
+}
+
 impl fmt::Display for Way {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -106,6 +119,10 @@ mod tests {
         assert!(ways.must_be(Way::Vm, "row").is_err() && ways.must_be(Way::Slot, "row").is_err());
         assert!(Ways::parse(&said(5000, 5000)).unwrap().must_be(Way::Direct, "row").is_err());
         assert!(Ways::parse("nothing").is_err());
+        assert_eq!(
+            (ways.most(), Ways { direct: 3, ..Ways::default() }.most()),
+            ("direct".into(), "receive slot".into())
+        );
     }
 
     #[test]

@@ -1,0 +1,172 @@
+//! What is run on either side of a comparison.
+
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+use crate::bench::perftest::pair::{Files, converse, free_port};
+use crate::bench::programs::Programs;
+use crate::bench::soft::way::{Way, Ways};
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Measure {
+    Bandwidth,
+    Latency,
+}
+
+/// Whose messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tool {
+    /// perftest's: `ib_send_lat` and `ib_write_bw`, which poll.
+    Perftest,
+    /// trespass's over queue pairs, in the program's memory.
+    Copy,
+    /// trespass's over queue pairs, in blocks of the pool.
+    Pool,
+    /// trespass's over TCP, in the program's memory.
+    Tcp,
+}
+
+/// Which way payload goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Carrier {
+    Soft(Way),
+    /// Which of the device's ways it is, is for the device to choose.
+    AnyWay,
+    Sockets,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Run {
+    pub(super) tool: Tool,
+    pub(super) measure: Measure,
+    pub(super) carrier: Carrier,
+    pub(super) size: u64,
+    pub(super) iterations: u64,
+}
+
+impl Run {
+    /// Messages a microsecond, or microseconds, and which way they went.
+    pub(super) fn figure(self, programs: &Programs, files: &Files) -> Result<(f64, Option<Ways>)> {
+        let mut attempt = 1;
+        loop {
+            let (figure, ways) = self.once(programs, files).with_context(|| format!("{self:?}"))?;
+            match self.check(ways) {
+                Ok(()) => return Ok((figure, ways)),
+                Err(error) if attempt == 5 => return Err(error),
+                // The peer's memory came to be mapped late.
+                Err(error) => eprintln!("bench trespass: {error:#}; again"),
+            }
+            attempt += 1;
+        }
+    }
+
+    fn check(self, ways: Option<Ways>) -> Result<()> {
+        match (self.carrier, ways) {
+            (Carrier::Soft(Way::Slot), Some(ways)) => ways.must_be(Way::Slot, "a short message"),
+            (Carrier::Soft(way), Some(ways)) => ways.must_mostly_be(way),
+            (Carrier::AnyWay, Some(_)) | (Carrier::Sockets, None) => Ok(()),
+            (carrier, ways) => bail!("{carrier:?} was to carry it, and the device says {ways:?}"),
+        }
+        .with_context(|| format!("{self:?}"))
+    }
+
+    fn once(self, programs: &Programs, files: &Files) -> Result<(f64, Option<Ways>)> {
+        let port = free_port()?;
+        let mut client = self.command(programs, files, 1, port);
+        client.arg("127.0.0.1");
+        let (said, noted) = converse(programs, self.command(programs, files, 0, port), client, port)?;
+        let ways = if self.carrier == Carrier::Sockets { None } else { Some(Ways::parse(&noted)?) };
+        Ok((self.read(&said)?, ways))
+    }
+
+    fn command(self, programs: &Programs, files: &Files, side: usize, port: u16) -> Command {
+        let mut command = match (self.tool, self.measure) {
+            (Tool::Perftest, Measure::Bandwidth) => Command::new("/usr/bin/ib_write_bw"),
+            (Tool::Perftest, Measure::Latency) => Command::new("/usr/bin/ib_send_lat"),
+            _ => Command::new(programs.path("stride-perf")),
+        };
+        match (self.tool, self.measure) {
+            (Tool::Perftest, measure) => {
+                command.arg("-F");
+                if measure == Measure::Bandwidth {
+                    // Without the column of the peak, which takes the time of each message.
+                    command.arg("-N");
+                }
+                if self.carrier != Carrier::Soft(Way::Vm) {
+                    command.arg(format!("--mmap={}", files.0[side].display())).env("SOFT_RNIC_SHM", "1");
+                }
+            }
+            (_, Measure::Bandwidth) => _ = command.args(["msg", "bw"]),
+            (_, Measure::Latency) => _ = command.args(["msg", "lat"]),
+        }
+        match self.tool {
+            Tool::Perftest => {}
+            Tool::Copy => _ = command.args(["--transport", "rdma", "--api", "copy"]),
+            Tool::Pool => _ = command.args(["--transport", "rdma", "--api", "pool"]),
+            Tool::Tcp => _ = command.args(["--transport", "tcp", "--api", "copy"]),
+        }
+        let (size, iterations) = (self.size.to_string(), self.iterations.to_string());
+        command.args(["-s", &size, "-n", &iterations, "-p", &port.to_string()]);
+        programs.over_the_device(&mut command);
+        command.env_remove("TRESPASS_TRANSPORT").env("SOFT_RNIC_LOG", "info").stdin(Stdio::null());
+        command
+    }
+
+    /// The rate, or the median, in the row of the client's table.
+    fn read(self, said: &str) -> Result<f64> {
+        let column = match (self.tool, self.measure) {
+            (Tool::Perftest, _) | (_, Measure::Latency) => 4,
+            _ => 3,
+        };
+        let (size, iterations) = (self.size.to_string(), self.iterations.to_string());
+        for line in said.lines() {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            if words.first() == Some(&size.as_str()) && words.get(1) == Some(&iterations.as_str()) {
+                let value = words.get(column).and_then(|word| word.parse().ok()).filter(|value| *value > 0.0);
+                return value.with_context(|| format!("not a measurement: {line}"));
+            }
+        }
+        bail!("nothing was measured: {said}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_row_of_the_size_is_read_from_both_tools_tables() {
+        let run = |tool, measure| Run { tool, measure, carrier: Carrier::AnyWay, size: 64, iterations: 1000 };
+        let ours =
+            "# words\n#bytes       iterations\n64               1000      1.0      2.0      3.0      4.0\n";
+        assert_eq!(run(Tool::Copy, Measure::Latency).read(ours).unwrap(), 3.0);
+        assert_eq!(run(Tool::Tcp, Measure::Bandwidth).read(ours).unwrap(), 2.0);
+        assert_eq!(run(Tool::Perftest, Measure::Bandwidth).read(ours).unwrap(), 3.0);
+        assert!(run(Tool::Copy, Measure::Latency).read("64 999 1 2 3 4").is_err());
+        assert!(run(Tool::Copy, Measure::Latency).read("64 1000 1 2 0 4").is_err());
+    }
+
+    #[test]
+    fn what_went_another_way_is_no_figure() {
+        let run = Run {
+            tool: Tool::Pool,
+            measure: Measure::Bandwidth,
+            carrier: Carrier::Soft(Way::Direct),
+            size: 64,
+            iterations: 1000,
+        };
+        let ways = |direct: u32, vm: u32| {
+            let line = format!(
+                "soft-rnic: info: payload of messages: 0 within the process, {direct} by shared memory, {vm} by process_vm, 0 by the owner"
+            );
+            Some(Ways::parse(&line).unwrap())
+        };
+        assert!(run.check(ways(1000, 3)).is_ok());
+        assert!(run.check(ways(1000, 300)).is_err() && run.check(None).is_err());
+        assert!(Run { carrier: Carrier::Sockets, ..run }.check(None).is_ok());
+        assert!(Run { carrier: Carrier::Sockets, ..run }.check(ways(1, 0)).is_err());
+        assert!(Run { carrier: Carrier::Soft(Way::Slot), ..run }.check(ways(1000, 0)).is_err());
+    }
+}
