@@ -20,7 +20,7 @@ use crate::queue_pair::{Qp, Srq};
 use crate::shared::segment::{MAX_COMPLETION_QUEUES, MAX_QUEUE_PAIRS, MAX_SHARED_QUEUES};
 use crate::status::{OpenDevice, QueuePairs, Statistics, Traffic};
 
-/// What it has to say at the end of the process is arranged for.
+/// What it has to say at the end of the process is arranged for, where somebody listens.
 static LAST_WORDS: Once = Once::new();
 
 static CURRENT: Mutex<Weak<Rnic>> = Mutex::new(Weak::new());
@@ -56,7 +56,9 @@ impl Rnic {
             io::Error::from_raw_os_error(libc::EINVAL)
         })?;
         let rnic = Arc::new(Self::start(setup)?);
-        LAST_WORDS.call_once(|| at_exit(process_ends));
+        if log::log_enabled!(log::Level::Info) {
+            LAST_WORDS.call_once(|| at_exit(process_ends));
+        }
         let handler: Weak<Self> = Arc::downgrade(&rnic);
         rnic.node.set_handler(handler);
         *current = Arc::downgrade(&rnic);
