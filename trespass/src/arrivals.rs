@@ -22,10 +22,6 @@ use crate::wire::Kind;
 /// How long each may take whoever else comes.
 const CHANCE: Duration = Duration::from_millis(200);
 
-/// How often it is looked at once whether data comes through by RDMA, and how long it is waited between two looks after that.
-const LOOKS: u32 = 200;
-const NAP: Duration = Duration::from_millis(1);
-
 /// A handshake that is under way.
 pub(crate) struct Arrival {
     socket: TcpStream,
@@ -34,9 +30,6 @@ pub(crate) struct Arrival {
     began: Instant,
     /// `None`: TCP is not yet connected.
     shaking: Option<Bootstrap<Path>>,
-    /// How often it was looked whether data comes through by RDMA, and when to look again.
-    looks: u32,
-    look_at: Option<Instant>,
 }
 
 impl Arrival {
@@ -53,20 +46,12 @@ impl Arrival {
         socket.set_nonblocking(true)?;
         let (terms, path) = config.offer(kind, socket.local_addr()?, pool);
         let shaking = Some(Bootstrap::server(terms, path, began));
-        Ok(Self { socket: TcpStream::from_std(socket), peer, kind, began, shaking, looks: 0, look_at: None })
+        Ok(Self { socket: TcpStream::from_std(socket), peer, kind, began, shaking })
     }
 
     /// Of a client of one's own.
     pub(crate) fn connecting(peer: SocketAddr, kind: Kind) -> io::Result<Self> {
-        Ok(Self {
-            socket: TcpStream::connect(peer)?,
-            peer,
-            kind,
-            began: Instant::now(),
-            shaking: None,
-            looks: 0,
-            look_at: None,
-        })
+        Ok(Self { socket: TcpStream::connect(peer)?, peer, kind, began: Instant::now(), shaking: None })
     }
 
     pub(crate) fn peer(&self) -> SocketAddr {
@@ -81,17 +66,9 @@ impl Arrival {
     /// When to go on with it in any case.
     pub(crate) fn deadline(&mut self, config: &Config) -> Instant {
         match &mut self.shaking {
-            Some(shaking) => {
-                let deadline = shaking.wants().deadline;
-                self.look_at.map_or(deadline, |look_at| look_at.min(deadline))
-            }
+            Some(shaking) => shaking.wants().deadline,
             None => self.began + config.handshake_deadline,
         }
-    }
-
-    /// When to look whether data comes through by RDMA, if that is what it waits for.
-    pub(crate) fn look_at(&self) -> Option<Instant> {
-        self.look_at
     }
 
     pub(crate) fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
@@ -102,12 +79,14 @@ impl Arrival {
         registry.deregister(&mut self.socket)
     }
 
-    /// Goes on as far as it can without waiting.
+    /// Goes on as far as it can without waiting. What it waits for then is reported under the key that its socket has.
     pub(crate) fn progress(
         &mut self,
         config: &Config,
         pool: &Pool,
         now: Instant,
+        registry: &Registry,
+        token: Token,
     ) -> Poll<io::Result<Agreement>> {
         let address = self.peer;
         if self.shaking.is_none() {
@@ -120,16 +99,27 @@ impl Arrival {
             }
         }
         let Some(shaking) = &mut self.shaking else { return Poll::Pending };
-        let result = shaking.progress(&mut self.socket);
-        self.look_at = None;
-        if result.is_pending() && shaking.wants().path {
-            // Usually it takes microseconds.
-            self.look_at = Some(if self.looks < LOOKS { now } else { now + NAP });
-            self.looks += 1;
+        loop {
+            let result = shaking.progress(&mut self.socket);
+            if result.is_pending()
+                && let Some(path) = shaking.probing()
+            {
+                match path.watch(registry, token) {
+                    // From now on what comes is reported; it may have come just before.
+                    Ok(true) => continue,
+                    Ok(false) => {}
+                    // The path is given up when its time is over.
+                    Err(error) => tracing::debug!(peer = %address, %error, "completions are not reported"),
+                }
+            }
+            return result.map(|result| {
+                let mut established = result.map_err(|source| ConnectError::Handshake { address, source })?;
+                if let Ok(path) = &mut established.path {
+                    path.unwatch(registry)?;
+                }
+                Ok(Agreement(established))
+            });
         }
-        result.map(|result| {
-            result.map(Agreement).map_err(|source| ConnectError::Handshake { address, source }.into())
-        })
     }
 
     /// Sees whether TCP is connected by now.

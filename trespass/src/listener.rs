@@ -228,7 +228,10 @@ impl Listener {
     fn go_on(&mut self, at: usize) {
         let Some(arrival) = &mut self.arrivals[at] else { return };
         let peer = arrival.peer();
-        let Poll::Ready(result) = arrival.progress(&self.config, &self.pool, Instant::now()) else { return };
+        let (now, registry) = (Instant::now(), self.bell.registry());
+        let Poll::Ready(result) = arrival.progress(&self.config, &self.pool, now, registry, Token(at)) else {
+            return;
+        };
         let Some(arrival) = self.leave(at) else { return };
         match result.and_then(|agreement| arrival.finish(agreement, &self.config, &self.pool)) {
             Ok(lane) => self.ready.push_back(lane),

@@ -665,8 +665,11 @@ impl Worker {
         let slot = &mut self.slots[index as usize];
         let What::Arriving { arrival, listener } = &mut slot.what else { return };
         let (peer, listener) = (arrival.peer(), *listener);
-        let Poll::Ready(result) = arrival.progress(&self.config, &self.pool, Instant::now()) else {
-            self.timers.extend(arrival.look_at().map(|at| Reverse((at, key))));
+        let (now, registry) = (Instant::now(), self.bell.registry());
+        let Poll::Ready(result) = arrival.progress(&self.config, &self.pool, now, registry, token(index))
+        else {
+            // The time to try the path is shorter than that for everything.
+            self.timers.push(Reverse((arrival.deadline(&self.config), key)));
             return;
         };
         self.arrivals -= 1;

@@ -77,6 +77,11 @@ impl<D: DataPath> Bootstrap<D> {
         }
     }
 
+    /// The data path, while it is tried.
+    pub(crate) fn probing(&mut self) -> Option<&mut D> {
+        if self.wants().path { self.machine.path() } else { None }
+    }
+
     /// Goes on as far as it can without waiting; the socket is non-blocking. The result comes once.
     pub(crate) fn progress(
         &mut self,

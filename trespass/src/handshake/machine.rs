@@ -84,6 +84,11 @@ impl<D: DataPath> Machine<D> {
         }
     }
 
+    /// The data path, if there may be one.
+    pub(super) fn path(&mut self) -> Option<&mut D> {
+        self.path.as_mut().ok()
+    }
+
     /// What is waited for.
     pub(super) fn step(&self) -> Step {
         self.step

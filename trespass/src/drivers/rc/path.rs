@@ -1,11 +1,16 @@
 //! What the handshake asks of a queue pair: to be made, to be connected, and to show that data comes through it.
 
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
 use std::task::Poll;
 use std::time::Instant;
 
+use mio::unix::SourceFd;
+use mio::{Interest, Registry, Token};
+
 use sideway::ibverbs::AccessFlags;
 use sideway::ibverbs::address::Gid;
-use sideway::ibverbs::completion::WorkCompletionStatus;
+use sideway::ibverbs::completion::{Notify, WorkCompletionStatus};
 use sideway::ibverbs::connect::{ConnectError, ConnectOptions, Endpoint as Reached, LocalPath, connect};
 use sideway::ibverbs::port::{LinkLayer, Mtu};
 use sideway::ibverbs::queue_pair::{PostSendGuard, QueuePair, WorkRequestFlags};
@@ -73,6 +78,8 @@ struct Made<B: DeviceBlock> {
     sent: bool,
     /// The peer's probe has come.
     heard: bool,
+    /// What completes is reported, and the completion queue is to tell of the next.
+    watched: bool,
 }
 
 impl<P: Blocks<Block: DeviceBlock>> Path<P> {
@@ -83,6 +90,32 @@ impl<P: Blocks<Block: DeviceBlock>> Path<P> {
 
     pub(super) fn slot_size(&self) -> usize {
         self.parameters.slot_size as usize
+    }
+
+    /// Has the system report under that key what completes, while it is tried. Whether that was not so already: then something may have
+    /// completed just before.
+    pub(crate) fn watch(&mut self, registry: &Registry, token: Token) -> io::Result<bool> {
+        let Some(made) = &mut self.made else { return Ok(false) };
+        let channel = made.pair.channel.as_fd().as_raw_fd();
+        if !made.watched {
+            registry.register(&mut SourceFd(&channel), token, Interest::READABLE)?;
+            made.watched = true;
+        } else if !made.take_events()? {
+            return Ok(false);
+        }
+        made.pair.cq.arm(Notify::Any).map(drop).map_err(io::Error::other)?;
+        Ok(true)
+    }
+
+    /// Ends that.
+    pub(crate) fn unwatch(&mut self, registry: &Registry) -> io::Result<()> {
+        match &mut self.made {
+            Some(made) if made.watched => {
+                made.watched = false;
+                registry.deregister(&mut SourceFd(&made.pair.channel.as_fd().as_raw_fd()))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// What has proved to work.
@@ -114,7 +147,7 @@ impl<P: Blocks<Block: DeviceBlock>> DataPath for Path<P> {
             traffic_class: self.parameters.traffic_class,
             device: device_hash(self.place.device.name()),
         };
-        self.made = Some(Made { pair, attempt, own, sent: false, heard: false });
+        self.made = Some(Made { pair, attempt, own, sent: false, heard: false, watched: false });
         Ok(told)
     }
 
@@ -168,6 +201,15 @@ impl<P: Blocks<Block: DeviceBlock>> DataPath for Path<P> {
 }
 
 impl<B: DeviceBlock> Made<B> {
+    /// Takes what the channel reports. Whether there was anything: then the queue tells of nothing more.
+    fn take_events(&mut self) -> io::Result<bool> {
+        let mut told = false;
+        while self.pair.channel.try_next().map_err(io::Error::other)?.is_some() {
+            told = true;
+        }
+        Ok(told)
+    }
+
     /// Posts a block for every receive slot, before the peer can send anything.
     fn fill(
         &mut self,
