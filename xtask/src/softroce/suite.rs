@@ -19,8 +19,17 @@ use super::vm::{Ending, Report};
 const PACKAGES: &[&str] = &["sideway", "conformance", "stride", "rdma-examples", "trespass"];
 
 /// Test programs of these packages that bring a device of their own and need no guest.
-const NATIVE: &[&str] =
-    &["soft_inline", "soft_deferred", "soft", "tcp", "pool_device", "allocations", "environment", "tree"];
+const NATIVE: &[&str] = &[
+    "soft_inline",
+    "soft_deferred",
+    "soft",
+    "tcp",
+    "pool_device",
+    "allocations",
+    "environment",
+    "tree",
+    "messages",
+];
 
 /// Test programs that are run where they are named: they take as long as all others together where the guest is emulated.
 const LONG: &[&str] = &["rdma"];
