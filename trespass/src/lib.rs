@@ -115,6 +115,8 @@ mod buffers;
 mod builder;
 mod common;
 mod connect;
+#[cfg(test)]
+mod corpus;
 mod drivers;
 mod engine;
 mod environment;

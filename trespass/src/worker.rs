@@ -1,31 +1,31 @@
-//! Many connections on one thread.
+//! Many connections on one thread: what there is, and the turns that it is given. What a program does with a connection is in [`calls`],
+//! how connections come about in [`arriving`].
+
+mod arriving;
+mod calls;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::fmt;
-use std::io::{self, ErrorKind, IoSlice};
-use std::net::{Shutdown, SocketAddr, ToSocketAddrs};
-use std::task::Poll;
+use std::io::{self, ErrorKind};
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 use mio::net::TcpListener;
 use mio::{Interest, Token};
 
 use crate::arrivals::Arrival;
-use crate::buffers::{self, Completion, Part, RecvBuf, SendRefused, Ticket};
+use crate::buffers::Completion;
 use crate::builder::Config;
 use crate::connect::pool_of;
 use crate::handshake::{FallbackReason, Transport};
-use crate::lane::{Lane, Refused};
-use crate::pool::{Block, Pool};
+use crate::lane::Lane;
+use crate::pool::Pool;
 use crate::readiness::{Bell, Lamp, Readiness, Until};
 use crate::seq_packet::SeqPacket;
 use crate::stats::Stats;
 use crate::stream::Stream;
 use crate::wire::Kind;
-
-/// Handshakes that may be under way at a time.
-const ARRIVALS: usize = 1024;
 
 /// Events of the system that are taken at a time.
 const REPORTS: usize = 256;
@@ -319,145 +319,6 @@ impl Worker {
         &self.pool
     }
 
-    // What is done with it.
-
-    /// As [`Stream`]'s `read`, without waiting.
-    ///
-    /// # Errors
-    ///
-    /// As `read`, and [`NotConnected`](ErrorKind::NotConnected): there is no such connection.
-    pub fn read(&mut self, key: Key, buffer: &mut [u8]) -> io::Result<usize> {
-        self.take(key, |lane| lane.read(buffer))
-    }
-
-    /// As [`Stream`]'s `write`, without waiting.
-    ///
-    /// # Errors
-    ///
-    /// As `write`, and [`NotConnected`](ErrorKind::NotConnected): there is no such connection.
-    pub fn write(&mut self, key: Key, bytes: &[u8]) -> io::Result<usize> {
-        self.write_vectored(key, &[IoSlice::new(bytes)])
-    }
-
-    /// As [`Stream`]'s `write_vectored`, without waiting.
-    ///
-    /// # Errors
-    ///
-    /// As [`write`](Self::write).
-    pub fn write_vectored(&mut self, key: Key, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        self.give(key, |lane| lane.write(slices))
-    }
-
-    /// As [`SeqPacket::send`], without waiting.
-    ///
-    /// # Errors
-    ///
-    /// As it, and [`NotConnected`](ErrorKind::NotConnected): there is no such connection.
-    pub fn send(&mut self, key: Key, message: &[u8]) -> io::Result<()> {
-        self.send_vectored(key, &[IoSlice::new(message)])
-    }
-
-    /// As [`SeqPacket::send_vectored`], without waiting.
-    ///
-    /// # Errors
-    ///
-    /// As [`send`](Self::send).
-    pub fn send_vectored(&mut self, key: Key, slices: &[IoSlice<'_>]) -> io::Result<()> {
-        self.give(key, |lane| lane.send(slices))
-    }
-
-    /// As [`SeqPacket::send_part`], without waiting.
-    ///
-    /// # Errors
-    ///
-    /// As [`send`](Self::send).
-    pub fn send_part(&mut self, key: Key, total: u64, part: &[u8]) -> io::Result<usize> {
-        self.give(key, |lane| lane.send_part(total, &[IoSlice::new(part)]))
-    }
-
-    /// As [`SeqPacket::recv`], without waiting.
-    ///
-    /// # Errors
-    ///
-    /// As it, and [`NotConnected`](ErrorKind::NotConnected): there is no such connection.
-    pub fn recv(&mut self, key: Key, buffer: &mut [u8]) -> io::Result<usize> {
-        self.take(key, |lane| lane.recv(buffer))
-    }
-
-    /// As [`SeqPacket::recv_part`], without waiting.
-    ///
-    /// # Errors
-    ///
-    /// As [`recv`](Self::recv).
-    pub fn recv_part(&mut self, key: Key, buffer: &mut [u8]) -> io::Result<Part> {
-        self.take(key, |lane| lane.recv_part(buffer))
-    }
-
-    /// Takes a message, or what lies in one block of a stream, without a copy and without waiting.
-    ///
-    /// # Errors
-    ///
-    /// As [`recv`](Self::recv), or [`read`](Self::read).
-    pub fn recv_buf(&mut self, key: Key) -> io::Result<RecvBuf> {
-        self.take(key, |lane| match lane.about.kind {
-            Kind::Stream => lane.recv_chunk(),
-            Kind::SeqPacket => lane.recv_buf(),
-        })
-    }
-
-    /// A block of the worker's pool, of at least so many bytes.
-    ///
-    /// # Errors
-    ///
-    /// [`WouldBlock`](ErrorKind::WouldBlock): the pool has none now. [`InvalidInput`](ErrorKind::InvalidInput): no block is that
-    /// large.
-    pub fn buffer(&self, len: usize) -> io::Result<Block> {
-        buffers::take(&self.pool, len)
-    }
-
-    /// Sends the first `len` bytes of a block without a copy. It comes back by [`Event::Completed`].
-    ///
-    /// # Errors
-    ///
-    /// As [`send`](Self::send); the block comes back with the error.
-    pub fn send_buf(&mut self, key: Key, block: Block, len: usize) -> Result<Ticket, SendRefused> {
-        let mut block = Some(block);
-        let taken = self.give(key, |lane| lane.send_block(&mut block, len));
-        match (taken, block) {
-            (Ok(ticket), _) => Ok(ticket),
-            (Err(error), Some(block)) => Err(SendRefused { error, block }),
-            (Err(error), None) => unreachable!("a block that was taken was refused: {error}"),
-        }
-    }
-
-    /// As [`Stream::shutdown`].
-    ///
-    /// # Errors
-    ///
-    /// There is no such connection.
-    pub fn shutdown(&mut self, key: Key, how: Shutdown) -> io::Result<()> {
-        let (lane, _) = self.member(key)?;
-        if matches!(how, Shutdown::Write | Shutdown::Both) {
-            lane.connection.shutdown_write();
-        }
-        if matches!(how, Shutdown::Read | Shutdown::Both) {
-            lane.connection.shutdown_read();
-        }
-        self.soil(key.index);
-        Ok(())
-    }
-
-    /// What of a connection is to be told. At first it is both.
-    ///
-    /// # Errors
-    ///
-    /// There is no such connection.
-    pub fn set_interest(&mut self, key: Key, interest: Readiness) -> io::Result<()> {
-        self.member(key)?.1.set_interest(interest);
-        self.heat(key.index);
-        Ok(())
-    }
-
     /// Does all there is to do, waits for more if there is nothing to tell, at most so long (`None` is for ever), and appends what there
     /// is to tell to `events`.
     ///
@@ -594,106 +455,6 @@ impl Worker {
         self.hot = hot;
     }
 
-    /// Accepts whoever waits, as long as there is room.
-    fn take_in(&mut self, index: u32) {
-        let listener = self.key(index);
-        while self.arrivals < ARRIVALS || self.make_room() {
-            let What::Listening { socket, kind, may_accept } = &mut self.slot(index).what else { return };
-            if !*may_accept {
-                return;
-            }
-            let kind = *kind;
-            let error = match socket.accept() {
-                Ok((socket, peer)) => {
-                    let arrival = Arrival::accepted(socket.into(), peer, kind, &self.config, &self.pool);
-                    if let Err(error) = arrival.and_then(|arrival| self.arrive(arrival, Some(listener))) {
-                        tracing::debug!(%peer, %error, "cannot begin its handshake");
-                    }
-                    continue;
-                }
-                Err(error) => error,
-            };
-            match error.kind() {
-                ErrorKind::ConnectionAborted | ErrorKind::Interrupted => (),
-                ErrorKind::WouldBlock => *may_accept = false,
-                // Such as want of descriptors: tried again with the next client, or when one has gone.
-                _ => {
-                    *may_accept = false;
-                    self.told.push_back(Event::Failed { key: listener, error });
-                }
-            }
-        }
-        // It goes on when the slowest has had its chance.
-        if let Some(at) = self.slowest().map(|(_, at)| at) {
-            self.timers.push(Reverse((at, listener)));
-        }
-    }
-
-    fn slowest(&self) -> Option<(u32, Instant)> {
-        let arriving = self.slots.iter().enumerate().filter_map(|(index, slot)| match &slot.what {
-            What::Arriving { arrival, listener: Some(_) } => Some((index as u32, arrival.chance())),
-            _ => None,
-        });
-        arriving.min_by_key(|(_, chance)| *chance)
-    }
-
-    fn make_room(&mut self) -> bool {
-        match self.slowest() {
-            Some((index, chance)) if chance <= Instant::now() => {
-                self.remove(index);
-                true
-            }
-            _ => false,
-        }
-    }
-
-    fn arrive(&mut self, mut arrival: Arrival, listener: Option<Key>) -> io::Result<Key> {
-        let key = self.vacancy();
-        if let Err(error) = arrival.register(self.bell.registry(), token(key.index)) {
-            self.free.push(key.index);
-            return Err(error);
-        }
-        self.timers.push(Reverse((arrival.deadline(&self.config), key)));
-        self.slot(key.index).what = What::Arriving { arrival: Box::new(arrival), listener };
-        self.arrivals += 1;
-        self.soil(key.index);
-        Ok(key)
-    }
-
-    fn go_on(&mut self, index: u32) {
-        let key = self.key(index);
-        let slot = &mut self.slots[index as usize];
-        let What::Arriving { arrival, listener } = &mut slot.what else { return };
-        let (peer, listener) = (arrival.peer(), *listener);
-        let (now, registry) = (Instant::now(), self.bell.registry());
-        let Poll::Ready(result) = arrival.progress(&self.config, &self.pool, now, registry, token(index))
-        else {
-            // The time to try the path is shorter than that for everything.
-            self.timers.push(Reverse((arrival.deadline(&self.config), key)));
-            return;
-        };
-        self.arrivals -= 1;
-        let What::Arriving { mut arrival, .. } = std::mem::replace(&mut slot.what, What::Nothing) else {
-            return;
-        };
-        let opened = arrival
-            .deregister(self.bell.registry())
-            .and(result)
-            .and_then(|agreement| arrival.finish(agreement, &self.config, &self.pool))
-            .and_then(|lane| self.put(index, lane));
-        match (opened, listener) {
-            (Ok(()), Some(listener)) => self.told.push_back(Event::Accepted { listener, key, peer }),
-            (Ok(()), None) => self.told.push_back(Event::Connected { key }),
-            (Err(error), listener) => {
-                match listener {
-                    Some(_) => tracing::info!(%peer, %error, "a client is not accepted"),
-                    None => self.told.push_back(Event::Failed { key, error }),
-                }
-                self.vacate(index);
-            }
-        }
-    }
-
     // Its slots.
 
     fn open(&mut self, lane: Lane) -> io::Result<Key> {
@@ -785,29 +546,6 @@ impl Worker {
         }
     }
 
-    /// A call that takes from a connection. What that makes room for goes with the next poll.
-    fn take<T>(&mut self, key: Key, call: impl FnOnce(&mut Lane) -> Result<T, Refused>) -> io::Result<T> {
-        let (lane, _) = self.member(key)?;
-        let taken = call(lane);
-        self.soil(key.index);
-        taken.map_err(told)
-    }
-
-    /// A call that gives to a connection. If there is no room, sending what it has may make some.
-    fn give<T>(&mut self, key: Key, mut call: impl FnMut(&mut Lane) -> Result<T, Refused>) -> io::Result<T> {
-        let (lane, lamp) = self.member(key)?;
-        let given = match call(lane) {
-            Err(Refused::Blocked) => {
-                lane.post();
-                call(lane)
-            }
-            given => given,
-        };
-        lamp.write_was(matches!(given, Err(Refused::Blocked)));
-        self.soil(key.index);
-        given.map_err(told)
-    }
-
     /// Has it be given a turn.
     fn soil(&mut self, index: u32) {
         if !std::mem::replace(&mut self.slot(index).dirty, true) {
@@ -825,13 +563,6 @@ impl Worker {
 
 fn token(index: u32) -> Token {
     Token(index as usize)
-}
-
-fn told(refused: Refused) -> io::Error {
-    match refused {
-        Refused::Blocked => ErrorKind::WouldBlock.into(),
-        Refused::Failed(error) => error,
-    }
 }
 
 fn no_connection() -> io::Error {

@@ -4,6 +4,9 @@
 // The protocol's own unit tests come along with it, and are of no use without the harness.
 #![allow(unused_imports)]
 
+#[path = "../src/corpus.rs"]
+#[allow(dead_code)]
+mod corpus;
 #[path = "../src/protocol/mod.rs"]
 #[allow(dead_code)]
 mod protocol;

@@ -192,18 +192,13 @@ mod tests {
     use rand_chacha::rand_core::{Rng, SeedableRng};
 
     use super::*;
+    use crate::corpus;
     use crate::wire::{Hello, Ready};
 
     /// Whatever is found lies in the corpus from then on.
     #[test]
     fn what_fuzzing_found_stays_found() {
-        let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/fuzz/corpus/handshake");
-        let mut count = 0;
-        for entry in std::fs::read_dir(corpus).expect("the corpus is committed") {
-            run(&std::fs::read(entry.expect("an entry").path()).expect("a file"));
-            count += 1;
-        }
-        assert!(count >= 4, "{count} inputs");
+        corpus::replay("handshake", 4, run);
     }
 
     #[test]
@@ -288,15 +283,12 @@ mod tests {
     #[test]
     #[ignore = "writes files"]
     fn write_the_corpus() {
-        let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/fuzz/corpus/handshake");
-        std::fs::create_dir_all(corpus).expect("a directory");
-        for (name, choices) in [
+        let names = [
             ("good_client_raw", 0b011),
             ("good_server_raw", 0b010),
             ("good_client_framed", 0b111),
             ("good_server_framed", 0b110),
-        ] {
-            std::fs::write(format!("{corpus}/{name}"), good(choices)).expect("written");
-        }
+        ];
+        corpus::write("handshake", names.map(|(name, choices)| (name, good(choices))));
     }
 }

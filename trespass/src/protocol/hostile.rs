@@ -204,6 +204,7 @@ mod tests {
     use super::super::Segment;
     use super::super::frame::{FIRST, FrameType, Header, LAST, encode_segment};
     use super::*;
+    use crate::corpus;
 
     /// A frame as a step of an input.
     fn step(choices: u8, kind: FrameType, flags: u8, count: u16, payload: &[u8]) -> Vec<u8> {
@@ -266,23 +267,13 @@ mod tests {
     /// Whatever is found lies in the corpus from then on.
     #[test]
     fn what_fuzzing_found_stays_found() {
-        let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/fuzz/corpus/frames");
-        let mut count = 0;
-        for entry in std::fs::read_dir(corpus).expect("the corpus is committed") {
-            run(&std::fs::read(entry.expect("an entry").path()).expect("a file"));
-            count += 1;
-        }
-        assert!(count >= 8, "{count} inputs");
+        corpus::replay("frames", 8, |data| _ = run(data));
     }
 
     /// Renews the corpus's beginnings: `cargo test -p trespass write_the_corpus -- --ignored`.
     #[test]
     #[ignore = "writes files"]
     fn write_the_corpus() {
-        let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/fuzz/corpus/frames");
-        std::fs::create_dir_all(corpus).expect("a directory");
-        for choices in 0..8 {
-            std::fs::write(format!("{corpus}/good_{choices}"), good(choices)).expect("written");
-        }
+        corpus::write("frames", (0..8).map(|choices| (format!("good_{choices}"), good(choices))));
     }
 }

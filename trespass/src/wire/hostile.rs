@@ -57,17 +57,12 @@ mod tests {
 
     use super::super::golden;
     use super::*;
+    use crate::corpus;
 
     /// Whatever is found lies in the corpus from then on.
     #[test]
     fn what_fuzzing_found_stays_found() {
-        let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/fuzz/corpus/messages");
-        let mut count = 0;
-        for entry in std::fs::read_dir(corpus).expect("the corpus is committed") {
-            run(&std::fs::read(entry.expect("an entry").path()).expect("a file"));
-            count += 1;
-        }
-        assert!(count >= 4, "{count} inputs");
+        corpus::replay("messages", 4, run);
     }
 
     #[test]
@@ -89,10 +84,6 @@ mod tests {
     #[test]
     #[ignore = "writes files"]
     fn write_the_corpus() {
-        let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/fuzz/corpus/messages");
-        std::fs::create_dir_all(corpus).expect("a directory");
-        for (name, bytes) in golden::one_of_each() {
-            std::fs::write(format!("{corpus}/{name}"), bytes).expect("written");
-        }
+        corpus::write("messages", golden::one_of_each());
     }
 }

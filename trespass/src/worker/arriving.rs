@@ -1,0 +1,114 @@
+//! How a worker's connections come about: handshakes, those of its listeners' clients and its own.
+
+use std::cmp::Reverse;
+use std::io::{self, ErrorKind};
+use std::task::Poll;
+use std::time::Instant;
+
+use super::{Event, Key, What, Worker, token};
+use crate::arrivals::Arrival;
+
+/// Handshakes that may be under way at a time.
+const ARRIVALS: usize = 1024;
+
+impl Worker {
+    /// Accepts whoever waits, as long as there is room.
+    pub(super) fn take_in(&mut self, index: u32) {
+        let listener = self.key(index);
+        while self.arrivals < ARRIVALS || self.make_room() {
+            let What::Listening { socket, kind, may_accept } = &mut self.slot(index).what else { return };
+            if !*may_accept {
+                return;
+            }
+            let kind = *kind;
+            let error = match socket.accept() {
+                Ok((socket, peer)) => {
+                    let arrival = Arrival::accepted(socket.into(), peer, kind, &self.config, &self.pool);
+                    if let Err(error) = arrival.and_then(|arrival| self.arrive(arrival, Some(listener))) {
+                        tracing::debug!(%peer, %error, "cannot begin its handshake");
+                    }
+                    continue;
+                }
+                Err(error) => error,
+            };
+            match error.kind() {
+                ErrorKind::ConnectionAborted | ErrorKind::Interrupted => (),
+                ErrorKind::WouldBlock => *may_accept = false,
+                // Such as want of descriptors: tried again with the next client, or when one has gone.
+                _ => {
+                    *may_accept = false;
+                    self.told.push_back(Event::Failed { key: listener, error });
+                }
+            }
+        }
+        // It goes on when the slowest has had its chance.
+        if let Some(at) = self.slowest().map(|(_, at)| at) {
+            self.timers.push(Reverse((at, listener)));
+        }
+    }
+
+    pub(super) fn slowest(&self) -> Option<(u32, Instant)> {
+        let arriving = self.slots.iter().enumerate().filter_map(|(index, slot)| match &slot.what {
+            What::Arriving { arrival, listener: Some(_) } => Some((index as u32, arrival.chance())),
+            _ => None,
+        });
+        arriving.min_by_key(|(_, chance)| *chance)
+    }
+
+    fn make_room(&mut self) -> bool {
+        match self.slowest() {
+            Some((index, chance)) if chance <= Instant::now() => {
+                self.remove(index);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    pub(super) fn arrive(&mut self, mut arrival: Arrival, listener: Option<Key>) -> io::Result<Key> {
+        let key = self.vacancy();
+        if let Err(error) = arrival.register(self.bell.registry(), token(key.index)) {
+            self.free.push(key.index);
+            return Err(error);
+        }
+        self.timers.push(Reverse((arrival.deadline(&self.config), key)));
+        self.slot(key.index).what = What::Arriving { arrival: Box::new(arrival), listener };
+        self.arrivals += 1;
+        self.soil(key.index);
+        Ok(key)
+    }
+
+    pub(super) fn go_on(&mut self, index: u32) {
+        let key = self.key(index);
+        let slot = &mut self.slots[index as usize];
+        let What::Arriving { arrival, listener } = &mut slot.what else { return };
+        let (peer, listener) = (arrival.peer(), *listener);
+        let (now, registry) = (Instant::now(), self.bell.registry());
+        let Poll::Ready(result) = arrival.progress(&self.config, &self.pool, now, registry, token(index))
+        else {
+            // The time to try the path is shorter than that for everything.
+            self.timers.push(Reverse((arrival.deadline(&self.config), key)));
+            return;
+        };
+        self.arrivals -= 1;
+        let What::Arriving { mut arrival, .. } = std::mem::replace(&mut slot.what, What::Nothing) else {
+            return;
+        };
+        let opened = arrival
+            .deregister(self.bell.registry())
+            .and(result)
+            .and_then(|agreement| arrival.finish(agreement, &self.config, &self.pool))
+            .and_then(|lane| self.put(index, lane));
+        match (opened, listener) {
+            (Ok(()), Some(listener)) => self.told.push_back(Event::Accepted { listener, key, peer }),
+            (Ok(()), None) => self.told.push_back(Event::Connected { key }),
+            (Err(error), listener) => {
+                match listener {
+                    Some(_) => tracing::info!(%peer, %error, "a client is not accepted"),
+                    None => self.told.push_back(Event::Failed { key, error }),
+                }
+                self.vacate(index);
+            }
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! What a program does with a worker's connections.
+
+use std::io::{self, ErrorKind, IoSlice};
+use std::net::Shutdown;
+
+use super::{Key, Worker};
+use crate::buffers::{self, Part, RecvBuf, SendRefused, Ticket};
+use crate::lane::{Lane, Refused};
+use crate::pool::Block;
+use crate::readiness::Readiness;
+use crate::wire::Kind;
+
+impl Worker {
+    /// As [`Stream`](crate::Stream)'s `read`, without waiting.
+    ///
+    /// # Errors
+    ///
+    /// As `read`, and [`NotConnected`](ErrorKind::NotConnected): there is no such connection.
+    pub fn read(&mut self, key: Key, buffer: &mut [u8]) -> io::Result<usize> {
+        self.take(key, |lane| lane.read(buffer))
+    }
+
+    /// As [`Stream`](crate::Stream)'s `write`, without waiting.
+    ///
+    /// # Errors
+    ///
+    /// As `write`, and [`NotConnected`](ErrorKind::NotConnected): there is no such connection.
+    pub fn write(&mut self, key: Key, bytes: &[u8]) -> io::Result<usize> {
+        self.write_vectored(key, &[IoSlice::new(bytes)])
+    }
+
+    /// As [`Stream`](crate::Stream)'s `write_vectored`, without waiting.
+    ///
+    /// # Errors
+    ///
+    /// As [`write`](Self::write).
+    pub fn write_vectored(&mut self, key: Key, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.give(key, |lane| lane.write(slices))
+    }
+
+    /// As [`SeqPacket::send`](crate::SeqPacket::send), without waiting.
+    ///
+    /// # Errors
+    ///
+    /// As it, and [`NotConnected`](ErrorKind::NotConnected): there is no such connection.
+    pub fn send(&mut self, key: Key, message: &[u8]) -> io::Result<()> {
+        self.send_vectored(key, &[IoSlice::new(message)])
+    }
+
+    /// As [`SeqPacket::send_vectored`](crate::SeqPacket::send_vectored), without waiting.
+    ///
+    /// # Errors
+    ///
+    /// As [`send`](Self::send).
+    pub fn send_vectored(&mut self, key: Key, slices: &[IoSlice<'_>]) -> io::Result<()> {
+        self.give(key, |lane| lane.send(slices))
+    }
+
+    /// As [`SeqPacket::send_part`](crate::SeqPacket::send_part), without waiting.
+    ///
+    /// # Errors
+    ///
+    /// As [`send`](Self::send).
+    pub fn send_part(&mut self, key: Key, total: u64, part: &[u8]) -> io::Result<usize> {
+        self.give(key, |lane| lane.send_part(total, &[IoSlice::new(part)]))
+    }
+
+    /// As [`SeqPacket::recv`](crate::SeqPacket::recv), without waiting.
+    ///
+    /// # Errors
+    ///
+    /// As it, and [`NotConnected`](ErrorKind::NotConnected): there is no such connection.
+    pub fn recv(&mut self, key: Key, buffer: &mut [u8]) -> io::Result<usize> {
+        self.take(key, |lane| lane.recv(buffer))
+    }
+
+    /// As [`SeqPacket::recv_part`](crate::SeqPacket::recv_part), without waiting.
+    ///
+    /// # Errors
+    ///
+    /// As [`recv`](Self::recv).
+    pub fn recv_part(&mut self, key: Key, buffer: &mut [u8]) -> io::Result<Part> {
+        self.take(key, |lane| lane.recv_part(buffer))
+    }
+
+    /// Takes a message, or what lies in one block of a stream, without a copy and without waiting.
+    ///
+    /// # Errors
+    ///
+    /// As [`recv`](Self::recv), or [`read`](Self::read).
+    pub fn recv_buf(&mut self, key: Key) -> io::Result<RecvBuf> {
+        self.take(key, |lane| match lane.about.kind {
+            Kind::Stream => lane.recv_chunk(),
+            Kind::SeqPacket => lane.recv_buf(),
+        })
+    }
+
+    /// A block of the worker's pool, of at least so many bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`WouldBlock`](ErrorKind::WouldBlock): the pool has none now. [`InvalidInput`](ErrorKind::InvalidInput): no block is that
+    /// large.
+    pub fn buffer(&self, len: usize) -> io::Result<Block> {
+        buffers::take(&self.pool, len)
+    }
+
+    /// Sends the first `len` bytes of a block without a copy. It comes back by [`Event::Completed`](crate::Event::Completed).
+    ///
+    /// # Errors
+    ///
+    /// As [`send`](Self::send); the block comes back with the error.
+    pub fn send_buf(&mut self, key: Key, block: Block, len: usize) -> Result<Ticket, SendRefused> {
+        let mut block = Some(block);
+        let taken = self.give(key, |lane| lane.send_block(&mut block, len));
+        match (taken, block) {
+            (Ok(ticket), _) => Ok(ticket),
+            (Err(error), Some(block)) => Err(SendRefused { error, block }),
+            (Err(error), None) => unreachable!("a block that was taken was refused: {error}"),
+        }
+    }
+
+    /// As [`Stream::shutdown`](crate::Stream::shutdown).
+    ///
+    /// # Errors
+    ///
+    /// There is no such connection.
+    pub fn shutdown(&mut self, key: Key, how: Shutdown) -> io::Result<()> {
+        let (lane, _) = self.member(key)?;
+        if matches!(how, Shutdown::Write | Shutdown::Both) {
+            lane.connection.shutdown_write();
+        }
+        if matches!(how, Shutdown::Read | Shutdown::Both) {
+            lane.connection.shutdown_read();
+        }
+        self.soil(key.index);
+        Ok(())
+    }
+
+    /// What of a connection is to be told. At first it is both.
+    ///
+    /// # Errors
+    ///
+    /// There is no such connection.
+    pub fn set_interest(&mut self, key: Key, interest: Readiness) -> io::Result<()> {
+        self.member(key)?.1.set_interest(interest);
+        self.heat(key.index);
+        Ok(())
+    }
+
+    /// A call that takes from a connection. What that makes room for goes with the next poll.
+    fn take<T>(&mut self, key: Key, call: impl FnOnce(&mut Lane) -> Result<T, Refused>) -> io::Result<T> {
+        let (lane, _) = self.member(key)?;
+        let taken = call(lane);
+        self.soil(key.index);
+        taken.map_err(told)
+    }
+
+    /// A call that gives to a connection. If there is no room, sending what it has may make some.
+    fn give<T>(&mut self, key: Key, mut call: impl FnMut(&mut Lane) -> Result<T, Refused>) -> io::Result<T> {
+        let (lane, lamp) = self.member(key)?;
+        let given = match call(lane) {
+            Err(Refused::Blocked) => {
+                lane.post();
+                call(lane)
+            }
+            given => given,
+        };
+        lamp.write_was(matches!(given, Err(Refused::Blocked)));
+        self.soil(key.index);
+        given.map_err(told)
+    }
+}
+
+fn told(refused: Refused) -> io::Error {
+    match refused {
+        Refused::Blocked => ErrorKind::WouldBlock.into(),
+        Refused::Failed(error) => error,
+    }
+}
