@@ -10,7 +10,7 @@ pub(in crate::bench) fn median(mut values: Vec<f64>) -> f64 {
     }
 }
 
-/// A geometric mean of ratios, and the 95 % bootstrap interval around it.
+/// A figure of what was measured, as a rule the geometric mean of ratios, and the 95 % bootstrap interval around it.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::bench) struct Interval {
     pub(in crate::bench) mean: f64,
@@ -18,26 +18,26 @@ pub(in crate::bench) struct Interval {
     pub(in crate::bench) high: f64,
 }
 
-/// Draws as many rounds as there are, with replacement, 10,000 times. A round is the ratios of all sizes that were taken
-/// together, which noise strikes together.
+/// Of ratios. A round is the ratios of all sizes that were taken together, which noise strikes together.
 pub(in crate::bench) fn bootstrap(rounds: &[Vec<f64>]) -> Interval {
     let logs: Vec<f64> =
         rounds.iter().map(|round| round.iter().map(|r| r.ln()).sum::<f64>() / round.len() as f64).collect();
-    let count = logs.len();
-    let mean = |logs: &mut dyn Iterator<Item = f64>| (logs.sum::<f64>() / count as f64).exp();
+    interval(&logs, |drawn| (drawn.iter().copied().sum::<f64>() / drawn.len() as f64).exp())
+}
+
+/// What `figure` says of `rounds`, and of as many of them drawn with replacement, 10,000 times.
+pub(in crate::bench) fn interval<T: Copy>(rounds: &[T], figure: impl Fn(&[T]) -> f64) -> Interval {
     let mut random = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut draws: Vec<f64> = (0..10_000)
-        .map(|_| {
-            mean(&mut (0..count).map(|_| {
-                random ^= random << 13;
-                random ^= random >> 7;
-                random ^= random << 17;
-                logs[(random % count as u64) as usize]
-            }))
-        })
-        .collect();
-    draws.sort_by(f64::total_cmp);
-    Interval { mean: mean(&mut logs.iter().copied()), low: draws[250], high: draws[9749] }
+    let mut draw = |_: &T| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        rounds[(random % rounds.len() as u64) as usize]
+    };
+    let mut figures: Vec<f64> =
+        (0..10_000).map(|_| figure(&rounds.iter().map(&mut draw).collect::<Vec<T>>())).collect();
+    figures.sort_by(f64::total_cmp);
+    Interval { mean: figure(rounds), low: figures[250], high: figures[9749] }
 }
 
 #[cfg(test)]
