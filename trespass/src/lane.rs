@@ -17,8 +17,9 @@ use crate::drivers::{Driver, Path, Way};
 use crate::engine::Side;
 use crate::handshake::{Established, FallbackReason, Transport};
 use crate::pool::{Block, Pool};
-use crate::protocol::{Blocked, CallError, Cause, Connection, Event, Link};
+use crate::protocol::{self, Blocked, CallError, Cause, Connection, Event, Link};
 use crate::readiness::{Bell, Readiness};
+use crate::spin::Spin;
 use crate::stats::{Stats, Summary};
 use crate::wire::Kind;
 
@@ -66,8 +67,12 @@ pub(crate) struct Lane {
     lent: usize,
     linger: Duration,
     /// How long a thread that waits looks for completions before it sleeps.
-    pub(crate) spin: Duration,
+    pub(crate) spin: Spin,
     sndbuf: usize,
+    /// What is copied goes in pieces of this size, which the peer reads.
+    pub(crate) piece: Option<usize>,
+    /// When somebody last looked at the clock: what a call sends at once dates nothing else than what a turn found to be due.
+    clock: Instant,
     /// The peer has sent its last.
     heard_all: bool,
     /// A call was told that the connection has failed.
@@ -108,8 +113,10 @@ impl Lane {
             lent: 0,
             linger: config.linger,
             // What TCP brings, the system alone can say.
-            spin: if link == Link::Rc { config.spin } else { Duration::ZERO },
+            spin: Spin::new(if link == Link::Rc { config.spin } else { Duration::ZERO }),
             sndbuf: config.sndbuf,
+            piece: setup.read.then_some(setup.stage),
+            clock: Instant::now(),
             heard_all: false,
             told: false,
             short: [false; 2],
@@ -138,6 +145,7 @@ impl Lane {
     /// Receives and sends until nothing moves.
     pub(crate) fn turn(&mut self) {
         let now = Instant::now();
+        self.clock = now;
         self.collect();
         if self.connection.next_deadline().is_some_and(|deadline| now >= deadline) {
             self.connection.tick(now);
@@ -150,10 +158,10 @@ impl Lane {
         }
     }
 
-    /// Looks for completions, and does what comes of them. Whether anything did.
-    pub(crate) fn look(&mut self, now: Instant) -> bool {
-        self.collect();
-        let moved = self.way.look(&mut self.connection, &mut self.pool, now);
+    /// Moves what the system need not report, then looks for completions: the second of them alone if not `all`. Whether anything did.
+    pub(crate) fn look(&mut self, all: bool) -> bool {
+        let all = self.collect() || all;
+        let moved = self.way.look(&mut self.connection, &mut self.pool, self.clock, all);
         if moved {
             self.hear();
         }
@@ -168,16 +176,17 @@ impl Lane {
     /// Sends what a call has left to be sent.
     pub(crate) fn post(&mut self) {
         self.collect();
-        self.way.post(&mut self.connection, &mut self.pool, Instant::now());
+        self.way.post(&mut self.connection, &mut self.pool, self.clock);
         self.hear();
     }
 
-    /// What the program no longer holds.
-    fn collect(&mut self) {
+    /// What the program no longer holds. Whether there was any.
+    fn collect(&mut self) -> bool {
         let charge = self.returns.take();
         if charge > 0 {
             self.connection.give_back(charge);
         }
+        charge > 0
     }
 
     fn hear(&mut self) {
@@ -304,6 +313,22 @@ impl Lane {
         result.map_err(|error| self.refused(side, error))
     }
 
+    /// Sends a few bytes at once, from where they are, if that can be.
+    fn send_short(&mut self, kind: protocol::Kind, slices: &[IoSlice<'_>]) -> bool {
+        let [bytes] = slices else { return false };
+        let sent = self.way.send_short(&mut self.connection, kind, bytes);
+        self.short[Side::Write as usize] &= !sent;
+        sent
+    }
+
+    /// As `write`, for one whose calls post what they have written.
+    pub(crate) fn write_now(&mut self, slices: &[IoSlice<'_>]) -> Result<usize, Refused> {
+        match slices {
+            [bytes] if self.send_short(protocol::Kind::Stream, slices) => Ok(bytes.len()),
+            _ => self.write(slices),
+        }
+    }
+
     pub(crate) fn write(&mut self, slices: &[IoSlice<'_>]) -> Result<usize, Refused> {
         let written = self.connection.write(slices, &mut self.pool);
         self.took(Side::Write, written)
@@ -316,6 +341,11 @@ impl Lane {
         let mut bytes = RecvBuf::new(&self.returns);
         chunk.into_iter().for_each(|chunk| bytes.push(chunk));
         Ok(bytes)
+    }
+
+    /// As `send`, for one whose calls post what they have written.
+    pub(crate) fn send_now(&mut self, slices: &[IoSlice<'_>]) -> Result<(), Refused> {
+        if self.send_short(protocol::Kind::SeqPacket, slices) { Ok(()) } else { self.send(slices) }
     }
 
     pub(crate) fn send(&mut self, slices: &[IoSlice<'_>]) -> Result<(), Refused> {
@@ -356,9 +386,15 @@ impl Lane {
         }
     }
 
-    /// As `recv`. `None`: the message is longer than the receive buffer, and fits `buffer`; it has to be received in parts.
-    pub(crate) fn recv_or_begin(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, Refused> {
+    /// As `recv`. `None`: the message fits `buffer`, and is to be received in parts: it is longer than the receive buffer, or than a piece, of
+    /// which one is here.
+    pub(crate) fn recv_or_begin(
+        &mut self,
+        buffer: &mut [u8],
+        piece: usize,
+    ) -> Result<Option<usize>, Refused> {
         match self.connection.recv(buffer) {
+            Err(CallError::Blocked(_)) if self.connection.begins_with(piece, buffer.len()) => Ok(None),
             Ok(Some(len)) => Ok(Some(len)),
             Ok(None) => Err(no_more()),
             Err(CallError::AboveReceiveQuota { len, .. }) if len <= buffer.len() as u64 => Ok(None),

@@ -133,6 +133,7 @@ mod readiness;
 mod seq_packet;
 #[cfg(test)]
 mod sim;
+mod spin;
 mod stats;
 mod stream;
 #[cfg_attr(not(feature = "rdma"), allow(dead_code, unused_imports, reason = "what queue pairs alone need"))]

@@ -21,9 +21,6 @@ const SLOT_SIZE: RangeInclusive<u64> = 512..=64 * KIB;
 /// The largest block of the pool.
 const BLOCK: u64 = LARGEST_BLOCK as u64;
 
-/// Bytes of a slot that are not payload.
-const FRAME_HEADER: u64 = 16;
-
 /// Checks everything, and tells of the first thing that is wrong.
 pub(super) fn check(config: &Config) -> Checked {
     frames(config)?;
@@ -47,7 +44,7 @@ fn frames(c: &Config) -> Checked {
     must(u64::from(c.eager_max) <= c.max_msg, "eager_max", c.eager_max, || {
         (format!("at most max_msg, {}", c.max_msg), "lower it, or raise max_msg".into())
     })?;
-    let least = (u64::from(c.slot_size) - FRAME_HEADER).min(c.max_msg);
+    let least = c.least_eager_max();
     must(u64::from(c.eager_max) >= least, "eager_max", c.eager_max, || {
         let bound = format!(
             "at least {least}, since what fits into a slot of {} is never read by the peer",

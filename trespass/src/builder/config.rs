@@ -70,13 +70,16 @@ pub(crate) struct SharedReceive {
     pub(crate) connections: u32,
 }
 
+/// Bytes of a frame's header, in front of what fits into a slot.
+const FRAME_HEADER: u64 = 16;
+
 impl Default for Config {
     fn default() -> Self {
         Self {
             slot_size: 8 << 10,
             rx_slots: 64,
             reserve: 2,
-            eager_max: 64 << 10,
+            eager_max: 16 << 10,
             max_msg: Limits::MAX_MSG,
             rcvbuf: MIB,
             sndbuf: MIB,
@@ -110,7 +113,7 @@ impl Default for Config {
             handshake_deadline: Duration::from_secs(5),
             linger: Duration::from_secs(1),
             keepalive: Some(Duration::from_secs(5)),
-            spin: Duration::from_micros(20),
+            spin: Duration::from_micros(200),
             trace_interval: Some(Duration::from_secs(20)),
             backlog: 1024,
             bind_patience: Duration::ZERO,
@@ -142,6 +145,11 @@ impl Config {
             deadline: self.handshake_deadline,
             minor: MINOR,
         }
+    }
+
+    /// What fits into a slot is never read by the peer.
+    pub(super) fn least_eager_max(&self) -> u64 {
+        u64::from(self.slot_size).saturating_sub(FRAME_HEADER).min(self.max_msg)
     }
 
     /// What this side can take.

@@ -43,6 +43,7 @@ use crate::wire::Policy;
 pub struct Builder {
     config: Config,
     device: Option<String>,
+    eager_max: Option<u32>,
 }
 
 /// Methods that set the field of their name.
@@ -69,8 +70,6 @@ setters! {
     rx_slots: u32;
     /// Slots of the peer's that only control frames may use: 2 up to a quarter of [`rx_slots`](Self::rx_slots). Start value: 2.
     reserve: u32;
-    /// Messages above this are read by the receiver out of the sender's memory, where RDMA carries them. Start value: 64 KiB.
-    eager_max: u32;
     /// The longest message that is taken or sent: up to 1 GiB, which is the start value.
     max_msg: u64;
     /// Bytes that are taken in before the program reads them. Above it the peer has to wait. Start value: 1 MiB.
@@ -139,8 +138,9 @@ setters! {
     linger: Duration;
     /// How long a connection may be silent before it is tried: 100 ms to a day; `None` is never. Start value: 5 s.
     keepalive: Option<Duration>;
-    /// How long a call that waits looks for completions before it sleeps: up to 1 s; zero is not at all. It begins anew with each
-    /// completion. Start value: 20 us. Over TCP, and in a [`Worker`](crate::Worker), threads sleep at once.
+    /// How long a call that waits looks for completions before it sleeps, at most: up to 1 s; zero is not at all. It begins anew with each
+    /// completion. How long it is within that is learnt: who waits for long, as a rule, soon sleeps at once. Start value: 200 us. Over TCP,
+    /// and in a [`Worker`](crate::Worker), threads sleep at once.
     spin: Duration;
     /// How often the state of connections is summed up in the trace: at least 1 s; `None` is never. Start value: 20 s.
     trace_interval: Option<Duration>;
@@ -160,6 +160,14 @@ impl Builder {
     #[must_use]
     pub fn device(mut self, device: impl Into<String>) -> Self {
         self.device = Some(device.into());
+        self
+    }
+
+    /// Messages above this are read by the receiver out of the sender's memory, where RDMA carries them. Start value: 16 KiB, or what fits into
+    /// a slot if that is more.
+    #[must_use]
+    pub fn eager_max(mut self, eager_max: u32) -> Self {
+        self.eager_max = Some(eager_max);
         self
     }
 
@@ -195,7 +203,9 @@ impl Builder {
 
     /// As [`Self::build`], in this environment.
     pub(crate) fn build_in(self, environment: &Environment) -> Result<Config, ConfigError> {
-        let Self { mut config, device } = self;
+        let Self { mut config, device, eager_max } = self;
+        let suits = || config.least_eager_max().max(config.eager_max.into()).min(config.max_msg) as u32;
+        config.eager_max = eager_max.unwrap_or_else(suits);
         config.device = device.map(|text| DeviceName::parse("device", &text)).transpose()?;
         if let Some(device) = &environment.device {
             config.device = Some(device.clone());

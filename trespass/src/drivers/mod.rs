@@ -21,7 +21,7 @@ use mio::{Registry, Token};
 
 use self::tcp::Tcp;
 use crate::pool::{Block, Pool};
-use crate::protocol::{Blocks, Connection};
+use crate::protocol::{Blocks, Connection, Kind};
 
 /// Moves the frames of one connection.
 pub(crate) trait Driver<P: Blocks> {
@@ -37,9 +37,14 @@ pub(crate) trait Driver<P: Blocks> {
     /// Receives and sends until nothing moves.
     fn turn(&mut self, connection: &mut Connection<P::Block>, blocks: &mut P, now: Instant);
 
-    /// Receives and sends what the system need not report, and has it report nothing: a look of one who does not sleep yet. Whether
-    /// anything moved.
-    fn look(&mut self, _: &mut Connection<P::Block>, _: &mut P, _now: Instant) -> bool {
+    /// A look of one who does not sleep yet: sends if `all` is to be done, and takes what has come that the system need not report. It has the
+    /// system report nothing. Whether anything moved; then there may be more to do.
+    fn look(&mut self, _: &mut Connection<P::Block>, _: &mut P, _now: Instant, _all: bool) -> bool {
+        false
+    }
+
+    /// Sends a few bytes of the program from where they are, if nothing is before them and that can be done now.
+    fn send_short(&mut self, _: &mut Connection<P::Block>, _kind: Kind, _bytes: &[u8]) -> bool {
         false
     }
 
@@ -142,8 +147,12 @@ impl Driver<Pool> for Way {
         whichever!(self.turn(connection, pool, now));
     }
 
-    fn look(&mut self, connection: &mut Connection<Block>, pool: &mut Pool, now: Instant) -> bool {
-        whichever!(self.look(connection, pool, now))
+    fn look(&mut self, connection: &mut Connection<Block>, pool: &mut Pool, now: Instant, all: bool) -> bool {
+        whichever!(self.look(connection, pool, now, all))
+    }
+
+    fn send_short(&mut self, connection: &mut Connection<Block>, kind: Kind, bytes: &[u8]) -> bool {
+        whichever!(self.send_short(connection, kind, bytes))
     }
 
     fn post(&mut self, connection: &mut Connection<Block>, pool: &mut Pool, now: Instant) {

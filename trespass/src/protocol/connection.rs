@@ -15,7 +15,7 @@ use super::incoming::{Chunk, Incoming, Part, Read};
 use super::keepalive::Prober;
 use super::outgoing::Outgoing;
 use super::send_queue::Done;
-use super::setup::{Link, Setup};
+use super::setup::{Kind, Link, Setup};
 
 /// Names a lent block until its event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -190,6 +190,20 @@ impl<B: Block> Connection<B> {
         self.outgoing.send_part(total, slices, blocks)
     }
 
+    /// The header of a frame that goes at once, with `len` bytes behind it that are nowhere but in the program's memory: a message, or bytes of
+    /// the stream. The driver has room for it. `None`: they have to be given by [`send`](Self::send) or [`write`](Self::write), which say why,
+    /// if that cannot be.
+    #[inline]
+    pub(crate) fn begin_short(&mut self, kind: Kind, len: usize) -> Option<[u8; HEADER_LEN]> {
+        if !self.closing.is_untouched() || (kind == Kind::Stream && len == 0) {
+            return None;
+        }
+        let header = self.outgoing.begin_short(kind, len, &mut self.credits)?;
+        self.counters.frames_sent += 1;
+        self.counters.bytes_sent += len as u64;
+        Some(header)
+    }
+
     /// Sends the first `len` bytes of a block: a message, or bytes of the stream. The block comes back by [`Event::Returned`].
     pub(crate) fn send_block(&mut self, block: B, len: usize) -> Result<Ticket, (B, CallError)> {
         if let Err(error) = self.check_writing() {
@@ -278,6 +292,11 @@ impl<B: Block> Connection<B> {
     #[cfg(test)]
     pub(crate) fn message_len(&self) -> Option<u64> {
         self.incoming.message_len()
+    }
+
+    /// SeqPacket: whether there is something of a message that is longer than this, and no longer than that.
+    pub(crate) fn begins_with(&self, more_than: usize, at_most: usize) -> bool {
+        self.incoming.begins_with(more_than as u64, at_most as u64)
     }
 
     /// SeqPacket: whether the message at the front can be taken whole.
@@ -534,6 +553,7 @@ impl<B: Block> Connection<B> {
     }
 
     /// What the program is to hear of next.
+    #[inline]
     pub(crate) fn take_event(&mut self) -> Option<Event<B>> {
         self.events.pop_front()
     }
@@ -555,6 +575,16 @@ impl<B: Block> Connection<B> {
     }
 
     // The driver: out
+
+    /// Whether [`transmit`](Self::transmit) has nothing, as far as can be said at once.
+    #[inline]
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.outgoing.is_empty()
+            && self.incoming.is_quiet()
+            && self.closing.is_untouched()
+            && !self.credits.credit_due()
+            && !self.prober.is_due()
+    }
 
     /// The next thing to post, given that `room` more can be. `None`: nothing now.
     pub(crate) fn transmit(

@@ -136,6 +136,7 @@ impl Credits {
     }
 
     /// Receives posted that the peer does not know of.
+    #[inline]
     pub(crate) fn owed(&self) -> u32 {
         let owed = self.posted.wrapping_sub(self.announced) as i32;
         owed.max(0) as u32
@@ -172,9 +173,10 @@ impl Credits {
 
     /// Whether a CREDIT should go, should nothing else: half the slots are owed; or the peer said with its last data that it has more,
     /// and would be let go on; or it may be unable to send, and a CREDIT of its own did not by itself make that so.
+    #[inline]
     pub(crate) fn credit_due(&self) -> bool {
         let owed = self.owed();
-        if !self.counted || owed == 0 {
+        if owed == 0 || !self.counted {
             return false;
         }
         let opens = self.outstanding() > RESERVE;

@@ -416,6 +416,12 @@ impl<B: Block> Incoming<B> {
         self.settle();
     }
 
+    /// Whether nothing is to be read, nor is the peer to be told what was.
+    #[inline]
+    pub(crate) fn is_quiet(&self) -> bool {
+        !self.rfin_due && self.next_wanted == self.items.len()
+    }
+
     /// Sources read in all, if the peer has not been told.
     pub(crate) fn rfin_due(&self) -> Option<u32> {
         self.rfin_due.then_some(self.sources_read)

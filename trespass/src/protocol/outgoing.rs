@@ -129,6 +129,7 @@ impl<B: Block> Outgoing<B> {
     // What goes to the peer
 
     /// Whether everything given was handed to the link.
+    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.items.is_empty()
     }
@@ -167,6 +168,30 @@ impl<B: Block> Outgoing<B> {
     /// A frame without data is handed to the link.
     pub(crate) fn count_control(&mut self) {
         self.in_flight += 1;
+    }
+
+    /// Begins a frame of its own for `len` bytes that the program still has: a message, or bytes of a stream. `None`: they have to be given, as
+    /// others are before them, or they may not go now.
+    #[inline]
+    pub(crate) fn begin_short(
+        &mut self,
+        kind: Kind,
+        len: usize,
+        credits: &mut Credits,
+    ) -> Option<[u8; HEADER_LEN]> {
+        let alone = self.items.is_empty() && self.parts.is_none() && !self.corked && self.writable();
+        if !alone
+            || kind != self.kind
+            || self.in_flight >= self.low_water
+            || len > self.payload
+            || !credits.allows_data()
+        {
+            return None;
+        }
+        self.in_flight += 1;
+        let flags = if kind == Kind::SeqPacket { FIRST | LAST } else { 0 };
+        let (seq, credit_total) = credits.spend();
+        Some(Header { kind: FrameType::Data, flags, count: 0, seq, credit_total, len: len as u32 }.encode())
     }
 
     /// The next frame, if there is one, and it may go.

@@ -71,6 +71,15 @@ impl<B: Block> SendQueue<B> {
         (id, signal)
     }
 
+    /// The same for a frame that was begun by itself. It is signalled.
+    pub(crate) fn push_short(&mut self) -> u64 {
+        debug_assert!(self.room() > 0);
+        let id = self.first + self.entries.len() as u64;
+        self.unsignalled = 0;
+        self.entries.push_back(Done::Sent { block: None, ticket: None });
+        id
+    }
+
     /// Whether the work request `id` is under way, so that it can complete.
     pub(crate) fn has(&self, id: u64) -> bool {
         id.checked_sub(self.first).is_some_and(|at| at < self.entries.len() as u64)

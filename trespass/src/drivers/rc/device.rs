@@ -28,6 +28,8 @@ pub(crate) struct Device {
     context: DeviceContext,
     domain: ProtectionDomain,
     events: AsyncEvents,
+    /// A software device may work only while it is polled.
+    pub(super) is_soft: bool,
     pub(super) most: Most,
 }
 
@@ -55,11 +57,6 @@ impl Device {
         &self.name
     }
 
-    /// Whether it is a software device, which may work only while it is polled.
-    pub(super) fn is_soft(&self) -> bool {
-        self.context.is_soft()
-    }
-
     pub(super) fn context(&self) -> &DeviceContext {
         &self.context
     }
@@ -80,7 +77,7 @@ impl Device {
             reads_in: attr.max_qp_rd_atom().clamp(0, 255) as u8,
             reads_out: attr.max_qp_init_rd_atom().clamp(0, 255) as u8,
         };
-        Ok(Self { name: context.name(), context, domain, events, most })
+        Ok(Self { name: context.name(), is_soft: context.is_soft(), context, domain, events, most })
     }
 }
 

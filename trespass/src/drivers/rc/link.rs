@@ -1,6 +1,6 @@
 //! The driver of a connection over a queue pair: its turns, and its end.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::mem::replace;
 use std::net::Shutdown;
 use std::os::fd::{AsFd, AsRawFd};
@@ -18,7 +18,8 @@ use super::pair::{DRAIN, Heads, Pair, RECEIVE};
 use super::path::Path;
 use super::request::Payload;
 use crate::drivers::Driver;
-use crate::protocol::{Blocks, Cause, Connection, Done, Frame, Purpose, Transmit};
+use crate::protocol::frame::HEADER_LEN;
+use crate::protocol::{Blocks, Cause, Connection, Done, Frame, Kind, Purpose, Transmit};
 
 /// How long a RESET may take to be acknowledged before the queue pair is stopped.
 const PARTING: Duration = Duration::from_millis(100);
@@ -206,6 +207,7 @@ impl<B: DeviceBlock> Rc<B> {
     }
 
     /// Posts the receives that are wanted. Whether there were any.
+    #[inline]
     fn replenish<P: Blocks<Block = B>>(&mut self, connection: &mut Connection<B>, blocks: &mut P) -> bool {
         let wanted = connection.slots_wanted();
         if wanted == 0 || self.broken {
@@ -231,16 +233,25 @@ impl<B: DeviceBlock> Rc<B> {
         }
     }
 
-    /// Posts what the connection has to send, with one doorbell. Whether there was anything.
+    /// Posts what the connection has to send, with one doorbell. Whether there was anything: as a rule there is nothing, and that is soon
+    /// said.
+    #[inline]
     fn send<P: Blocks<Block = B>>(
         &mut self,
         connection: &mut Connection<B>,
         blocks: &mut P,
         now: Instant,
     ) -> bool {
-        if self.broken {
-            return false;
-        }
+        let nothing = self.held.is_none() && connection.is_quiet();
+        !nothing && !self.broken && self.send_all(connection, blocks, now)
+    }
+
+    fn send_all<P: Blocks<Block = B>>(
+        &mut self,
+        connection: &mut Connection<B>,
+        blocks: &mut P,
+        now: Instant,
+    ) -> bool {
         let Self { pair: Pair { qp, sends, posted, heads, .. }, held, starved, .. } = self;
         let mut pull = |room, heads: &mut Heads<B>| {
             let mut source =
@@ -384,10 +395,46 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for Rc<P::Block> {
         }
     }
 
-    /// Leaves what is to end to a turn.
-    fn look(&mut self, connection: &mut Connection<P::Block>, blocks: &mut P, now: Instant) -> bool {
+    /// Leaves what is to end to a turn. What has come is for the program first: what it makes room for is posted by the next look.
+    fn look(
+        &mut self,
+        connection: &mut Connection<P::Block>,
+        blocks: &mut P,
+        now: Instant,
+        all: bool,
+    ) -> bool {
         self.begin(connection);
-        self.phase == Phase::Open && !self.broken && self.step(connection, blocks, now)
+        if self.phase != Phase::Open || self.broken {
+            return false;
+        }
+        let mut moved = false;
+        if all {
+            moved |= self.replenish(connection, blocks);
+            moved |= self.send(connection, blocks, now);
+        }
+        moved | self.reap(connection)
+    }
+
+    fn send_short(&mut self, connection: &mut Connection<P::Block>, kind: Kind, bytes: &[u8]) -> bool {
+        self.begin(connection);
+        let Self { pair: Pair { qp, sends, posted, heads, .. }, .. } = self;
+        let may = self.phase == Phase::Open && !self.broken && self.held.is_none();
+        if !may || sends.room() == 0 || HEADER_LEN + bytes.len() > heads.inline {
+            return false;
+        }
+        let Some(header) = connection.begin_short(kind, bytes.len()) else { return false };
+        let mut list = qp.start_post_send();
+        let request = list.construct_wr(sends.push_short(), WorkRequestFlags::Signaled).setup_send();
+        request.setup_inline_data_list(&[IoSlice::new(&header), IoSlice::new(bytes)]);
+        self.doorbells += 1;
+        match list.post() {
+            Ok(()) => *posted += 1,
+            Err(error) => {
+                *posted += error.posted().unwrap_or(1) as u64;
+                break_down(&mut self.broken, connection, "posting", &error);
+            }
+        }
+        true
     }
 
     /// Sends until nothing moves.
@@ -403,7 +450,7 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for Rc<P::Block> {
 
     /// What was posted needs nothing more of this side, but for a device that does its work when its completions are polled.
     fn is_flushed(&self) -> bool {
-        let done = !self.pair.place.device.is_soft() || self.pair.sends.is_empty();
+        let done = !self.pair.place.device.is_soft || self.pair.sends.is_empty();
         self.phase == Phase::Over || (done && self.held.is_none() && !self.starved)
     }
 
@@ -459,7 +506,7 @@ struct Source<'a, P: Blocks> {
 impl<P: Blocks<Block: DeviceBlock>> Source<'_, P> {
     /// The next thing, if it can be posted now.
     fn pull(&mut self, room: usize, heads: &mut Heads<P::Block>) -> Option<Transmit<P::Block>> {
-        if room == 0 {
+        if room == 0 || (self.held.is_none() && self.connection.is_quiet()) {
             return None;
         }
         let next = self.held.take().or_else(|| self.connection.transmit(self.now, self.blocks, room));

@@ -53,6 +53,12 @@ impl<B: Block> Incoming<B> {
         }
     }
 
+    /// Whether there is something of a message that is longer than this, and no longer than that.
+    pub(crate) fn begins_with(&self, more_than: u64, at_most: u64) -> bool {
+        let total = self.front_total();
+        self.ready > 0 && self.taking.is_none() && total > more_than && total <= at_most
+    }
+
     /// Whether the message at the front can be taken whole.
     pub(crate) fn message_complete(&self) -> bool {
         self.complete > 0
@@ -91,6 +97,9 @@ impl<B: Block> Incoming<B> {
         let len = self.message_len().unwrap_or(0);
         if len > buffer.len() as u64 {
             return Err(CallError::BufferTooSmall { len, room: buffer.len() });
+        }
+        if let Some(len) = self.take_one_piece(buffer) {
+            return Ok(Some(len));
         }
         let mut done = 0;
         loop {
@@ -172,6 +181,21 @@ impl<B: Block> Incoming<B> {
         (len, ended)
     }
 
+    /// The message at the front if it is in one frame alone, as most are. It fits.
+    #[inline]
+    fn take_one_piece(&mut self, buffer: &mut [u8]) -> Option<usize> {
+        let Some(Item { bytes: Bytes::Here { block, at, end }, last: true, .. }) = self.items.front() else {
+            return None;
+        };
+        let bytes = &block.bytes()[*at..*end];
+        let len = bytes.len();
+        buffer[..len].copy_from_slice(bytes);
+        self.complete -= 1;
+        drop(self.pop());
+        Some(len)
+    }
+
+    #[inline]
     fn pop(&mut self) -> Option<Item<B>> {
         let item = self.items.pop_front()?;
         self.queued -= item.charge;
