@@ -305,8 +305,9 @@ impl Owner {
 
     /// Gives up the connection's own set: another one will report its events.
     pub(crate) fn into_lane(mut self) -> io::Result<Lane> {
-        let Engine { mut lane, bell, .. } = *self.0.take().expect(OWNED);
+        let Engine { mut lane, bell, linger, .. } = *self.0.take().expect(OWNED);
         lane.deregister(&bell)?;
+        lane.set_linger(linger.get());
         Ok(lane)
     }
 }

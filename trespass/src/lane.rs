@@ -266,6 +266,10 @@ impl Lane {
         self.linger
     }
 
+    pub(crate) fn set_linger(&mut self, linger: Duration) {
+        self.linger = linger;
+    }
+
     /// What a call that failed tells, with the kind that `std::net` has for it.
     pub(crate) fn refused(&mut self, side: Side, error: CallError) -> Refused {
         let kind = match &error {

@@ -241,7 +241,7 @@ impl Worker {
     }
 
     /// Closes a connection, or a listener: the key is no more. What was written still goes out, with the next polls; after the linger
-    /// time the connection is reset.
+    /// time, which is the stream's own where that has one ([`Stream::set_linger`]), the connection is reset.
     pub fn close(&mut self, key: Key) {
         if !self.has(key) {
             return;
@@ -251,7 +251,11 @@ impl Worker {
         slot.generation = slot.generation.wrapping_add(1);
         match std::mem::replace(&mut slot.what, What::Nothing) {
             What::Open { mut lane, .. } => {
-                lane.close();
+                if lane.linger().is_zero() {
+                    lane.abort();
+                } else {
+                    lane.close();
+                }
                 let until = Instant::now() + lane.linger();
                 let generation = slot.generation;
                 slot.what = What::Closing { lane, until };
@@ -596,7 +600,7 @@ impl fmt::Debug for Worker {
 }
 
 impl Drop for Worker {
-    /// Closes all, and waits until what was written is on its way, no longer than the linger time in all.
+    /// Closes all, and waits until what was written is on its way, no longer than the longest linger time.
     fn drop(&mut self) {
         for index in 0..self.slots.len() as u32 {
             // What the program has closed is on its way out already.
@@ -604,7 +608,11 @@ impl Drop for Worker {
                 self.close(self.key(index));
             }
         }
-        let until = Instant::now() + self.config.linger;
+        let until = self.slots.iter().filter_map(|slot| match &slot.what {
+            What::Closing { until, .. } => Some(*until),
+            _ => None,
+        });
+        let until = until.max().unwrap_or_else(Instant::now);
         self.work();
         while self.slots.iter().any(|slot| matches!(slot.what, What::Closing { .. }))
             && Instant::now() < until

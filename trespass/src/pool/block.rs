@@ -34,6 +34,11 @@ impl Block {
         Self(raw)
     }
 
+    /// A block that no pool has, and no device can reach.
+    pub(super) fn of_its_own(memory: Vec<u8>) -> Self {
+        Self(Chunk::alone(memory.into()))
+    }
+
     #[inline]
     fn chunk(&self) -> &Chunk {
         // SAFETY: a chunk lives as long as one of its blocks is out.
@@ -112,9 +117,14 @@ impl Drop for Block {
 /// Out of line, so that a drop is small.
 #[inline(never)]
 fn give_back(raw: Raw) {
-    // SAFETY: the block is out, so its chunk lives, and with it the core; `raw` is not used again.
+    // SAFETY: the block is out, so its chunk lives.
+    let core = unsafe { raw.chunk.as_ref() }.core;
+    if core.is_null() {
+        // SAFETY: a chunk without a core is its only block's; `raw` is not used again.
+        return unsafe { Chunk::free(raw.chunk) };
+    }
+    // SAFETY: the block is out, so the core lives; `raw` is not used again.
     unsafe {
-        let core = raw.chunk.as_ref().core;
         Core::give_back(core, cache::excess(core).chain([raw]));
     }
 }

@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
 use super::Cause;
+use super::adopted::Adopted;
+use super::block::Raw;
 use super::classes::{Class, Kind};
 use super::core::Core;
 use super::memory::{Domain, Memory, Region};
@@ -13,13 +15,35 @@ use super::memory::{Domain, Memory, Region};
 /// Says of the lower 32 bits of a word that they are a key.
 const IS_KEY: u64 = 1 << 32;
 
+/// What a chunk lies in.
+pub(super) enum Bytes {
+    Made(Memory),
+    Adopted(Adopted),
+}
+
+impl Bytes {
+    pub(super) fn start(&self) -> NonNull<u8> {
+        match self {
+            Self::Made(memory) => memory.start(),
+            Self::Adopted(memory) => memory.start(),
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Made(memory) => memory.len(),
+            Self::Adopted(memory) => memory.len(),
+        }
+    }
+}
+
 /// Memory that is carved into blocks of one class. What is said here of the class changes only while no block is out.
 pub(super) struct Chunk {
-    memory: ManuallyDrop<Memory>,
+    memory: ManuallyDrop<Bytes>,
     region: Mutex<Option<Registered>>,
     /// Its place among the pool's chunks.
     pub(super) index: usize,
-    /// The pool's core, which lives as long as a block is out.
+    /// The pool's core, which lives as long as a block is out; null if the chunk is a block that no pool has.
     pub(super) core: *const Core,
     /// The core once more if the blocks are slots, which threads keep; else null.
     slots_of: AtomicPtr<Core>,
@@ -49,6 +73,28 @@ unsafe impl Sync for Chunk {}
 
 impl Chunk {
     pub(super) fn new(memory: Memory, index: usize, core: *const Core) -> Self {
+        Self::of(Bytes::Made(memory), index, core)
+    }
+
+    /// A block that no pool has. Whoever gives it back frees the chunk ([`free`](Self::free)).
+    pub(super) fn alone(memory: Adopted) -> Raw {
+        let chunk = Self::of(Bytes::Adopted(memory), 0, ptr::null());
+        chunk.block_size.store(chunk.len(), Relaxed);
+        let start = chunk.memory.start();
+        Raw { start, chunk: NonNull::from(Box::leak(Box::new(chunk))) }
+    }
+
+    /// Frees the chunk of a block that no pool has.
+    ///
+    /// # Safety
+    ///
+    /// It is from [`alone`](Self::alone), and nobody uses it any more.
+    pub(super) unsafe fn free(chunk: NonNull<Self>) {
+        // SAFETY: `alone` has made it a box, and this is the caller's last use of it.
+        drop(unsafe { Box::from_raw(chunk.as_ptr()) });
+    }
+
+    fn of(memory: Bytes, index: usize, core: *const Core) -> Self {
         Self {
             memory: ManuallyDrop::new(memory),
             region: Mutex::new(None),

@@ -32,4 +32,9 @@ impl protocol::Blocks for Pool {
             Purpose::Stand => self.take_standing().filter(|block| block.len() >= size),
         }
     }
+
+    /// The pool may be empty for good, as what it lent is with the device; so this is memory of its own.
+    fn replace(&mut self, lost: &Block) -> Option<Block> {
+        Some(Block::of_its_own(lost.bytes().to_vec()))
+    }
 }

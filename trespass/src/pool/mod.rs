@@ -35,6 +35,7 @@
 //! With the feature `rdma` a pool has one protection domain, from the start (`Pool::with_domain`), or from when the
 //! first connection comes that needs it (`Pool::register`); until then it is memory like any other.
 
+mod adopted;
 mod block;
 mod cache;
 mod chunk;

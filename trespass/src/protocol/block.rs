@@ -43,6 +43,14 @@ pub(crate) trait Blocks {
 
     /// A block of at least `size` bytes. `None`: there is none now; whoever asked waits (back-pressure), nothing fails.
     fn take(&mut self, size: usize, purpose: Purpose) -> Option<Self::Block>;
+
+    /// A copy of a block that a device never gives back, for whoever has lent it. There should always be one.
+    #[cfg_attr(not(feature = "rdma"), expect(dead_code, reason = "nothing is lost without a device"))]
+    fn replace(&mut self, lost: &Self::Block) -> Option<Self::Block> {
+        let mut copy = self.take(lost.bytes().len(), Purpose::Send)?;
+        copy.bytes_mut()[..lost.bytes().len()].copy_from_slice(lost.bytes());
+        Some(copy)
+    }
 }
 
 /// The address and key under which a peer READs a block's first byte.

@@ -319,7 +319,7 @@ impl<B: DeviceBlock> Rc<B> {
             if !time_is_up {
                 return;
             }
-            self.pair.forget(|size| blocks.take(size, Purpose::Send), |done| connection.done(done));
+            self.pair.forget(|lost| blocks.replace(lost), |done| connection.done(done));
         }
         self.spare.clear();
         connection.drained();

@@ -129,16 +129,14 @@ impl<B: DeviceBlock> Pair<B> {
     }
 
     /// Gives up what has not come back: the device may still use it, so its memory must never be anything else. Whoever has lent a block
-    /// gets a copy, as far as there is memory for one.
-    pub(super) fn forget(&mut self, mut copy: impl FnMut(usize) -> Option<B>, mut each: impl FnMut(Done<B>)) {
+    /// gets a copy.
+    pub(super) fn forget(&mut self, mut copy: impl FnMut(&B) -> Option<B>, mut each: impl FnMut(Done<B>)) {
         let (receives, sends) = (self.receives.posted.len(), self.posted - self.completed);
         self.receives.posted.drain(..).for_each(std::mem::forget);
         while let Some(mut done) = self.sends.drain() {
             if let Done::Sent { block: Some(block), ticket: Some(_) } = &mut done
-                && let Some(mut fresh) = copy(block.bytes().len())
+                && let Some(fresh) = copy(block)
             {
-                let len = block.bytes().len();
-                fresh.bytes_mut()[..len].copy_from_slice(block.bytes());
                 std::mem::forget(std::mem::replace(block, fresh));
                 each(done);
             } else {
