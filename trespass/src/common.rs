@@ -168,6 +168,21 @@ macro_rules! common {
                 }
             }
 
+            /// Sends several blocks without a copy, of each the first so many bytes, in their order: as one message, or as bytes of the
+            /// stream. What is short goes in one frame, as far as the device takes so many pieces at a time; what is long is read by
+            /// the peer where it lies. There is no bound for a message but the agreed one, as there is for a block; at most 1024
+            /// blocks may be lent at a time.
+            ///
+            /// The blocks are taken out of the vector, which can be filled again. Each comes back by
+            /// [`completion`](Self::completion), under the one ticket.
+            ///
+            /// # Errors
+            ///
+            /// As a write; the blocks are still in the vector then.
+            pub fn send_blocks(&mut self, blocks: &mut Vec<(Block, usize)>) -> io::Result<Ticket> {
+                self.0.call(Side::Write, |lane| lane.send_blocks(blocks))
+            }
+
             /// A block that was lent and has come back. They come with other calls; this one does not wait, nor look for more.
             pub fn completion(&mut self) -> Option<Completion> {
                 self.0.lane.completion()

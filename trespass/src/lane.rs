@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io::{self, IoSlice};
 use std::net::{SocketAddr, TcpStream};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -17,7 +18,7 @@ use crate::drivers::{Driver, Path, Way};
 use crate::engine::Side;
 use crate::handshake::{Established, FallbackReason, Transport};
 use crate::pool::{Block, Pool};
-use crate::protocol::{Blocked, CallError, Cause, Connection, Event, Link};
+use crate::protocol::{self, Blocked, CallError, Cause, Connection, Event, Link, Setup};
 use crate::readiness::{Bell, Readiness};
 use crate::stats::{Stats, Summary};
 use crate::wire::Kind;
@@ -53,6 +54,13 @@ impl fmt::Display for About {
     }
 }
 
+/// Blocks that were lent together: the protocol has a ticket for each of them, the program has the first.
+struct Lot {
+    tickets: Range<u64>,
+    /// How many have not come back.
+    left: usize,
+}
+
 /// A connection and what moves it.
 pub(crate) struct Lane {
     /// Dropped first: until then a device may have memory of the connection.
@@ -62,6 +70,8 @@ pub(crate) struct Lane {
     pub(crate) about: About,
     pub(crate) returns: Arc<Returns>,
     completions: VecDeque<Completion>,
+    /// What was lent several blocks at a time, oldest first.
+    lots: VecDeque<Lot>,
     /// Blocks that have not come back yet.
     lent: usize,
     linger: Duration,
@@ -94,7 +104,7 @@ impl Lane {
             Ok(path) => (Way::over(path, socket)?, Link::Rc, None),
             Err(reason) => (Way::tcp(socket), Link::Tcp, Some(reason)),
         };
-        let setup = agreed.setup(config, link);
+        let setup = Setup { gather: way.gather(), ..agreed.setup(config, link) };
         let about = About { local, peer, kind: agreed.kind, fallback };
         about.tell();
         Ok(Self {
@@ -105,6 +115,7 @@ impl Lane {
             returns: Arc::default(),
             way,
             completions: VecDeque::new(),
+            lots: VecDeque::new(),
             lent: 0,
             linger: config.linger,
             // What TCP brings, the system alone can say.
@@ -185,13 +196,27 @@ impl Lane {
             match event {
                 Event::Returned { ticket, block, sent } => {
                     self.lent -= 1;
-                    self.completions.push_back(Completion { ticket: Ticket(ticket.0), block, sent });
+                    let (ticket, left) = self.returned(ticket);
+                    self.completions.push_back(Completion { ticket, block, sent, left });
                 }
                 Event::PeerClosed => self.heard_all = true,
                 Event::Failed(cause) => tracing::debug!(connection = %self.about, %cause, "failed"),
                 Event::Closed => tracing::trace!(connection = %self.about, "closed"),
             }
         }
+    }
+
+    /// The program's ticket of a block that has come back, and how many others that is still for.
+    fn returned(&mut self, protocol::Ticket(number): protocol::Ticket) -> (Ticket, usize) {
+        let behind = self.lots.partition_point(|lot| lot.tickets.start <= number);
+        let lot = behind.checked_sub(1).and_then(|at| self.lots.get_mut(at));
+        let Some(lot) = lot.filter(|lot| lot.tickets.contains(&number)) else { return (Ticket(number), 0) };
+        lot.left -= 1;
+        let told = (Ticket(lot.tickets.start), lot.left);
+        while self.lots.front().is_some_and(|lot| lot.left == 0) {
+            self.lots.pop_front();
+        }
+        told
     }
 
     /// Whether nothing is left to do before something happens; whatever that may be, it will ring.
@@ -349,6 +374,25 @@ impl Lane {
                 *block = Some(lent);
                 Err(self.refused(Side::Write, error))
             }
+        }
+    }
+
+    /// Takes the blocks out of the vector only if it sends them.
+    pub(crate) fn send_blocks(&mut self, blocks: &mut Vec<(Block, usize)>) -> Result<Ticket, Refused> {
+        if let Some((block, len)) = blocks.iter().find(|(block, len)| *len > block.len()) {
+            let words = format!("the first {len} bytes of a block of {}", block.len());
+            return Err(Refused::Failed(io::Error::new(io::ErrorKind::InvalidInput, words)));
+        }
+        let count = blocks.len();
+        match self.connection.send_blocks(blocks) {
+            Ok(protocol::Ticket(first)) => {
+                self.lent += count;
+                if count > 1 {
+                    self.lots.push_back(Lot { tickets: first..first + count as u64, left: count });
+                }
+                Ok(Ticket(first))
+            }
+            Err(error) => Err(self.refused(Side::Write, error)),
         }
     }
 

@@ -14,6 +14,7 @@ use super::frame::{COALESCED, FrameType, HEADER_LEN, Head, Header};
 use super::incoming::{Chunk, Incoming, Part, Read};
 use super::keepalive::Prober;
 use super::outgoing::Outgoing;
+use super::pieces::{Piece, Pieces};
 use super::send_queue::Done;
 use super::setup::{Link, Setup};
 
@@ -28,24 +29,36 @@ pub(crate) enum Frame<B> {
     Short(Head),
     /// Bytes `start..end` of the block.
     Whole { block: B, start: usize, end: usize },
-    /// `head`, and behind it the first `len` bytes of a lent block.
-    Gather { head: Head, block: B, len: usize, ticket: Option<Ticket> },
+    /// `head`, and behind it bytes of lent blocks.
+    Gather { head: Head, pieces: Pieces<B> },
 }
 
 impl<B: Block> Frame<B> {
-    /// Its bytes: the second part follows the first.
-    pub(crate) fn parts(&self) -> (&[u8], &[u8]) {
+    /// Where its header is, and what of it lies there with it.
+    fn head(&self) -> &[u8] {
         match self {
-            Frame::Short(head) => (head.bytes(), &[]),
-            Frame::Whole { block, start, end } => (&block.bytes()[*start..*end], &[]),
-            Frame::Gather { head, block, len, .. } => (head.bytes(), &block.bytes()[..*len]),
+            Frame::Short(head) | Frame::Gather { head, .. } => head.bytes(),
+            Frame::Whole { block, start, end } => &block.bytes()[*start..*end],
         }
+    }
+
+    fn pieces(&self) -> Option<&Pieces<B>> {
+        if let Frame::Gather { pieces, .. } = self { Some(pieces) } else { None }
+    }
+
+    /// Its bytes, part by part.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = &[u8]> {
+        let pieces = self.pieces().into_iter().flat_map(Pieces::iter);
+        std::iter::once(self.head()).chain(pieces.map(Piece::bytes))
     }
 
     /// Number of its bytes.
     pub(crate) fn len(&self) -> usize {
-        let (head, body) = self.parts();
-        head.len() + body.len()
+        self.head().len() + self.pieces().map_or(0, Pieces::len)
+    }
+
+    fn is_rts(&self) -> bool {
+        self.head()[0] == FrameType::Rts as u8
     }
 }
 
@@ -192,13 +205,46 @@ impl<B: Block> Connection<B> {
 
     /// Sends the first `len` bytes of a block: a message, or bytes of the stream. The block comes back by [`Event::Returned`].
     pub(crate) fn send_block(&mut self, block: B, len: usize) -> Result<Ticket, (B, CallError)> {
-        if let Err(error) = self.check_writing() {
-            return Err((block, error));
+        let len = len.min(block.bytes().len());
+        let may = self.check_writing().and_then(|()| self.outgoing.check_lending(1, len as u64));
+        match may {
+            Ok(()) => Ok(self.lend(std::iter::once((block, len)), usize::from(len > 0), len as u64)),
+            Err(error) => Err((block, error)),
         }
-        let ticket = Ticket(self.next_ticket);
-        self.outgoing.send_block(block, len, ticket)?;
-        self.next_ticket += 1;
-        Ok(ticket)
+    }
+
+    /// Sends the first bytes of several blocks: one message, or bytes of the stream. Each comes back by an event of its own; the tickets
+    /// count on from the first, which is given. What is refused stays in the list.
+    pub(crate) fn send_blocks(&mut self, blocks: &mut Vec<(B, usize)>) -> Result<Ticket, CallError> {
+        self.check_writing()?;
+        let (mut full, mut total) = (0, 0);
+        for (block, len) in &mut *blocks {
+            *len = block.bytes().len().min(*len);
+            full += usize::from(*len > 0);
+            total += *len as u64;
+        }
+        self.outgoing.check_lending(blocks.len(), total)?;
+        Ok(self.lend(blocks.drain(..), full, total))
+    }
+
+    /// Lends blocks, `full` of which have something to send. Gives the first one's ticket.
+    fn lend(&mut self, blocks: impl Iterator<Item = (B, usize)>, full: usize, total: u64) -> Ticket {
+        let (first, next, events) = (self.next_ticket, &mut self.next_ticket, &mut self.events);
+        // What has nothing to send is in no frame, but for the one of an empty message.
+        let goes = |piece: &Piece<B>| piece.len > 0 || (full == 0 && piece.ticket == Some(Ticket(first)));
+        let whole_message = self.outgoing.has_messages();
+        let pieces = blocks.filter_map(|(block, len)| {
+            let ticket = Ticket(*next);
+            *next += 1;
+            let piece = Piece { block, len, ticket: Some(ticket) };
+            if goes(&piece) && (len > 0 || whole_message) {
+                return Some(piece);
+            }
+            events.push_back(Event::Returned { ticket, block: piece.block, sent: true });
+            None
+        });
+        self.outgoing.lend(pieces, full, total);
+        Ticket(first)
     }
 
     /// Holds back what does not fill a frame until uncorked, flushed or shut down.
@@ -436,8 +482,7 @@ impl<B: Block> Connection<B> {
             FrameType::Credit if self.link == Link::Rc => {}
             FrameType::Rfin if self.read_agreed => {
                 for _ in 0..self.outgoing.rfin(header.len)? {
-                    let returned = self.outgoing.source_read();
-                    self.give(returned, true);
+                    self.outgoing.source_read(giving(&mut self.events, true));
                 }
             }
             FrameType::Fin => {
@@ -457,9 +502,9 @@ impl<B: Block> Connection<B> {
     /// Something posted has completed.
     pub(crate) fn done(&mut self, done: Done<B>) {
         match done {
-            Done::Sent { block, ticket } => {
-                let returned = self.outgoing.sent(block, ticket);
-                self.give(returned, self.closing.failed().is_none());
+            Done::Sent(pieces) => {
+                let sent = self.closing.failed().is_none();
+                self.outgoing.sent(pieces, giving(&mut self.events, sent));
                 self.settle();
             }
             // A READ that a failure ended may have brought nothing: what its block holds is not the peer's data.
@@ -469,12 +514,6 @@ impl<B: Block> Connection<B> {
                 self.incoming.read_done(id, block);
             }
             Done::Probe => self.prober.answered(),
-        }
-    }
-
-    fn give(&mut self, returned: Option<(Ticket, B)>, sent: bool) {
-        if let Some((ticket, block)) = returned {
-            self.events.push_back(Event::Returned { ticket, block, sent });
         }
     }
 
@@ -507,9 +546,7 @@ impl<B: Block> Connection<B> {
     /// handed in. Every lent block comes back.
     pub(crate) fn drained(&mut self) {
         self.drained = true;
-        while let Some(returned) = self.outgoing.abandon() {
-            self.give(returned, false);
-        }
+        self.outgoing.abandon(giving(&mut self.events, false));
     }
 
     /// Time has passed.
@@ -580,12 +617,9 @@ impl<B: Block> Connection<B> {
             return Some(Transmit::Read(read));
         }
         if let Some(frame) = self.outgoing.next_frame(&mut self.credits, &mut blocks) {
-            let returned = self.outgoing.cut_up();
-            self.give(returned, true);
+            self.outgoing.cut_up(giving(&mut self.events, true));
             self.counters.frames_sent += 1;
-            // Of the frames of data an RTS alone needs no block.
-            let told = matches!(frame, Frame::Short(_));
-            self.counters.bytes_sent += if told { 0 } else { (frame.len() - HEADER_LEN) as u64 };
+            self.counters.bytes_sent += if frame.is_rts() { 0 } else { (frame.len() - HEADER_LEN) as u64 };
             return Some(Transmit::Send(frame));
         }
         if let Some(frame) = self.end_or_credit() {
@@ -644,6 +678,11 @@ impl<B: Block> Connection<B> {
         self.counters.frames_sent += 1;
         Frame::Short(Head::new(&Header { kind, flags: 0, count: 0, seq, credit_total, len }))
     }
+}
+
+/// Gives lent blocks back to the program.
+fn giving<B>(events: &mut VecDeque<Event<B>>, sent: bool) -> impl FnMut(Ticket, B) {
+    move |ticket, block| events.push_back(Event::Returned { ticket, block, sent })
 }
 
 /// Blocks that remember whether there were none.

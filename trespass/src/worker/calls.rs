@@ -120,6 +120,16 @@ impl Worker {
         }
     }
 
+    /// As [`Stream::send_blocks`](crate::Stream::send_blocks), without waiting. Each block comes back by
+    /// [`Event::Completed`](crate::Event::Completed).
+    ///
+    /// # Errors
+    ///
+    /// As [`send`](Self::send); the blocks are still in the vector then.
+    pub fn send_blocks(&mut self, key: Key, blocks: &mut Vec<(Block, usize)>) -> io::Result<Ticket> {
+        self.give(key, |lane| lane.send_blocks(blocks))
+    }
+
     /// As [`Stream::shutdown`](crate::Stream::shutdown).
     ///
     /// # Errors

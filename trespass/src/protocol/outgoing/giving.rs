@@ -2,11 +2,11 @@
 
 use std::io::IoSlice;
 
-use super::{Item, LENT_MAX, Message, Outgoing, Packed, Packing, TOTAL_LEN};
+use super::{Item, LENT_MAX, Message, Outgoing, Packed, Packing, Place, TOTAL_LEN};
 use crate::protocol::block::{Block, Blocks, Purpose};
-use crate::protocol::connection::Ticket;
 use crate::protocol::fault::{Blocked, CallError};
-use crate::protocol::frame::{self, FIRST, HEADER_LEN, LAST, SOURCE_MAX};
+use crate::protocol::frame::{self, FIRST, HEADER_LEN, LAST, SEGMENTS_MAX, SOURCE_MAX};
+use crate::protocol::pieces::{Piece, Pieces};
 use crate::protocol::setup::Kind;
 
 impl<B: Block> Outgoing<B> {
@@ -105,30 +105,84 @@ impl<B: Block> Outgoing<B> {
         self.accepted(accepted, blocked)
     }
 
-    /// The first `len` bytes of a block of the program, without a copy where that can be.
-    pub(crate) fn send_block(&mut self, block: B, len: usize, ticket: Ticket) -> Result<(), (B, CallError)> {
-        let len = len.min(block.bytes().len());
-        if self.kind == Kind::SeqPacket
-            && let Err(error) = self.check_message(len as u64)
-        {
-            return Err((block, error));
+    /// Whether there are messages, not bytes.
+    pub(crate) fn has_messages(&self) -> bool {
+        self.kind == Kind::SeqPacket
+    }
+
+    /// Whether so many blocks can be lent, with so many bytes in all.
+    pub(crate) fn check_lending(&mut self, count: usize, len: u64) -> Result<(), CallError> {
+        if self.has_messages() {
+            self.check_message(len)?;
         }
-        self.lent_refused = self.lent >= LENT_MAX;
-        if self.lent_refused {
-            return Err((block, CallError::Blocked(Blocked::SendQuota)));
+        if !(1..=LENT_MAX).contains(&count) {
+            return Err(CallError::BlockCount { count, most: LENT_MAX });
         }
+        self.lent_refused = if self.lent + count > LENT_MAX { count } else { 0 };
+        if self.lent_refused > 0 { Err(CallError::Blocked(Blocked::SendQuota)) } else { Ok(()) }
+    }
+
+    /// Blocks of the program, `full` of which have bytes, `total` in all; they go without a copy where that can be. As many as fit go in
+    /// one frame, and as many as an RTS has ranges in one RTS.
+    pub(crate) fn lend(&mut self, pieces: impl Iterator<Item = Piece<B>>, full: usize, total: u64) {
         self.close_tail();
-        self.lent += 1;
-        let readable = self.read && len as u64 <= SOURCE_MAX && block.remote().is_some();
-        self.items.push_back(if len <= self.payload {
-            Item::Lent { block, len, ticket }
-        } else if readable {
-            let flags = if self.kind == Kind::SeqPacket { FIRST | LAST } else { 0 };
-            Item::Source { block, len, ticket: Some(ticket), flags, total: len as u64 }
-        } else {
-            Item::Cut { block, len, at: 0, ticket }
-        });
-        Ok(())
+        let before = self.items.len();
+        let in_one_frame = total <= self.payload as u64 && full <= self.gather;
+        let prefix = if self.has_messages() && !in_one_frame { TOTAL_LEN } else { 0 };
+        for piece in pieces {
+            self.lent += 1;
+            let room = |first: bool| self.payload - if first { prefix } else { 0 };
+            let (first, second) = (room(self.items.len() <= before), room(self.items.len() <= before + 1));
+            if self.items.len() > before && self.can_join(&piece, second) {
+                if let Some(Item::Lent { pieces, .. } | Item::Source { pieces, .. }) = self.items.back_mut() {
+                    pieces.push(piece, &mut self.lists);
+                }
+                continue;
+            }
+            let message = Place { flags: 0, total };
+            self.items.push_back(if piece.len <= first {
+                Item::Lent { pieces: piece.into(), message }
+            } else if self.is_readable(&piece) {
+                Item::Source { pieces: piece.into(), message }
+            } else {
+                Item::Cut { piece, at: 0, message }
+            });
+        }
+        if self.has_messages() {
+            self.mark(before);
+        }
+    }
+
+    fn is_readable(&self, piece: &Piece<B>) -> bool {
+        self.read && piece.len as u64 <= SOURCE_MAX && piece.block.remote().is_some()
+    }
+
+    /// Whether it can go with what is last in the queue, which has room for so many bytes if it is a frame.
+    fn can_join(&self, piece: &Piece<B>, room: usize) -> bool {
+        match self.items.back() {
+            Some(Item::Lent { pieces, .. }) => {
+                pieces.count() < self.gather && pieces.len() + piece.len <= room
+            }
+            Some(Item::Source { pieces, .. }) => {
+                pieces.count() < SEGMENTS_MAX
+                    && (pieces.len() + piece.len) as u64 <= SOURCE_MAX
+                    && self.is_readable(piece)
+            }
+            _ => false,
+        }
+    }
+
+    /// What was appended since is a message.
+    fn mark(&mut self, before: usize) {
+        let last = self.items.len() - 1;
+        for (at, flag) in [(before, FIRST), (last, LAST)] {
+            if let Some(
+                Item::Lent { message, .. } | Item::Source { message, .. } | Item::Cut { message, .. },
+            ) = self.items.get_mut(at)
+            {
+                message.flags |= flag;
+            }
+        }
     }
 
     /// Holds back what does not fill a frame, or no longer does.
@@ -150,7 +204,7 @@ impl<B: Block> Outgoing<B> {
     /// Whether there is room to give more.
     pub(crate) fn writable(&self) -> bool {
         self.charge < self.quota
-            && !(self.lent_refused && self.lent >= LENT_MAX)
+            && (self.lent_refused == 0 || self.lent + self.lent_refused <= LENT_MAX)
             && (self.refused == 0 || self.charge == 0 || self.charge + self.refused <= self.quota)
     }
 
@@ -318,7 +372,8 @@ impl<B: Block> Outgoing<B> {
             flags |= if message.left == 0 { LAST } else { 0 };
             total = message.total;
         }
-        self.items.push_back(Item::Source { block, len, ticket: None, flags, total });
+        let message = Place { flags, total };
+        self.items.push_back(Item::Source { pieces: Pieces::own(block, len), message });
         true
     }
 
@@ -326,8 +381,9 @@ impl<B: Block> Outgoing<B> {
     fn truncate(&mut self, len: usize) {
         while self.items.len() > len {
             match self.items.pop_back() {
-                Some(Item::Packed(Packed { block, .. }) | Item::Source { block, .. }) => {
-                    self.charge -= block.bytes().len();
+                Some(Item::Packed(Packed { block, .. })) => self.charge -= block.bytes().len(),
+                Some(Item::Source { pieces, .. }) => {
+                    self.charge -= pieces.iter().map(|piece| piece.block.bytes().len()).sum::<usize>();
                 }
                 _ => break,
             }

@@ -156,6 +156,56 @@ fn blocks_go_without_a_copy_and_come_back_once() {
     assert_eq!(back, tickets);
 }
 
+/// Together, in one request as far as it takes them, and in more: with and without inline data.
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn several_blocks_are_one_message() {
+    let _turn = turn();
+    for inline in [256, 0] {
+        let mut sides = connected_with(Kind::SeqPacket, config().inline(inline), |_| ());
+        assert_eq!(sides[0].rc.gather(), protocol::GATHER_MAX);
+        let lists: [&[usize]; 6] =
+            [&[10, 0, 20], &[1000; 7], &[1000; 8], &[100, 200_000, 7], &[70_000; 20], &[0]];
+        let mut blocks = Vec::new();
+        for (seed, list) in lists.iter().enumerate() {
+            let Side { connection, pool, .. } = &mut sides[0];
+            for (at, len) in list.iter().enumerate() {
+                let mut block = pool.take(*len).expect("memory");
+                block.bytes_mut()[..*len].copy_from_slice(&pattern(*len, (100 * seed + at) as u64));
+                blocks.push((block, *len));
+            }
+            connection.send_blocks(&mut blocks).expect("taken");
+        }
+        let (mut received, mut got, mut buffer) = (0, Vec::new(), vec![0; 2 << 20]);
+        let count: usize = lists.iter().map(|list| list.len()).sum();
+        until(&mut sides, "blocks", |sides| {
+            while received < lists.len() {
+                let Some(part) = blocked(sides[1].connection.recv_part(&mut buffer)) else { break };
+                let part = part.expect("nobody has closed");
+                let (seed, list) = (received, lists[received]);
+                let pieces = list.iter().enumerate().map(|(at, len)| pattern(*len, (100 * seed + at) as u64));
+                let wanted = pieces.collect::<Vec<_>>().concat();
+                // What is longer than the receive buffer comes in parts.
+                let at = got.len();
+                got.extend_from_slice(&buffer[..part.len]);
+                assert!(got[at..] == wanted[at..got.len()], "message {seed} from {at} on");
+                if part.last {
+                    assert_eq!(got.len(), wanted.len());
+                    got.clear();
+                    received += 1;
+                }
+            }
+            sides[0].events.len() == count
+        });
+        assert_eq!(received, lists.len());
+        let returned = |event: &Event<Block>| matches!(event, Event::Returned { sent: true, .. });
+        assert!(sides[0].events.iter().all(returned));
+        let frames = sides[0].connection.counters();
+        assert_eq!(frames.bytes_told, 200_000 + 20 * 70_000, "what is long is read");
+        assert!(frames.frames_sent - frames.credits_sent <= 1 + 1 + 2 + 3 + 2 + 1, "{frames:?}");
+    }
+}
+
 #[test]
 #[cfg_attr(miri, ignore = "opens sockets")]
 fn a_reader_that_stops_stops_the_writer_and_nothing_is_lost() {
