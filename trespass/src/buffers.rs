@@ -35,7 +35,7 @@ pub(crate) fn take(pool: &Pool, len: usize) -> io::Result<Block> {
     pool.take(len).ok_or_else(|| {
         if len > LARGEST_BLOCK {
             let words = format!(
-                "no block has {len} bytes: the largest has {LARGEST_BLOCK}; send it in several, or by a copy"
+                "no block has {len} bytes: the largest has {LARGEST_BLOCK}; send several by send_blocks, or send a copy"
             );
             io::Error::new(io::ErrorKind::InvalidInput, words)
         } else {

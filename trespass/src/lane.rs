@@ -425,6 +425,16 @@ impl Lane {
         }
     }
 
+    /// What lies in one block of a message.
+    pub(crate) fn recv_part_buf(&mut self) -> Result<(RecvBuf, Part), Refused> {
+        let taken = self.connection.recv_chunk(&mut self.pool);
+        let Some(chunk) = self.took(Side::Read, taken)? else { return Err(no_more()) };
+        let part = Part { len: chunk.range.len(), last: chunk.last, total: chunk.total };
+        let mut bytes = RecvBuf::new(&self.returns);
+        bytes.push(chunk);
+        Ok((bytes, part))
+    }
+
     /// A whole message.
     pub(crate) fn recv_buf(&mut self) -> Result<RecvBuf, Refused> {
         if !self.connection.message_complete() {

@@ -5,8 +5,10 @@ use std::net::Shutdown;
 
 use super::{Key, Worker};
 use crate::buffers::{self, Part, RecvBuf, SendRefused, Ticket};
+use crate::engine::Side;
 use crate::lane::{Lane, Refused};
 use crate::pool::Block;
+use crate::protocol::CallError;
 use crate::readiness::Readiness;
 use crate::wire::Kind;
 
@@ -92,6 +94,18 @@ impl Worker {
         self.take(key, |lane| match lane.about.kind {
             Kind::Stream => lane.recv_chunk(),
             Kind::SeqPacket => lane.recv_buf(),
+        })
+    }
+
+    /// As [`SeqPacket::recv_part_buf`](crate::SeqPacket::recv_part_buf), without waiting.
+    ///
+    /// # Errors
+    ///
+    /// As [`recv`](Self::recv), and [`InvalidInput`](ErrorKind::InvalidInput): the connection is a stream.
+    pub fn recv_part_buf(&mut self, key: Key) -> io::Result<(RecvBuf, Part)> {
+        self.take(key, |lane| match lane.about.kind {
+            Kind::Stream => Err(lane.refused(Side::Read, CallError::WrongKind)),
+            Kind::SeqPacket => lane.recv_part_buf(),
         })
     }
 

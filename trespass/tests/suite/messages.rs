@@ -16,7 +16,7 @@ pub(crate) fn add(suite: &mut test_harness::Suite<Rig>) {
         a_gathered_message_is_one, a_message_larger_than_the_buffer_stays, a_message_goes_in_parts,
         a_message_above_the_quota_is_refused_without_blocking, a_message_above_the_limit_is_refused,
         the_end_comes_after_the_last_message, messages_are_received_without_a_copy, a_stream_is_not_taken_for_messages,
-        several_blocks_are_one_message, a_worker_sends_several_blocks_as_one_message, a_message_may_be_larger_than_any_block);
+        a_message_of_any_length_is_received_without_a_copy, several_blocks_are_one_message, a_worker_sends_several_blocks_as_one_message, a_message_may_be_larger_than_any_block);
 }
 
 /// Both ends send so many messages of random sizes and check what they get.
@@ -323,6 +323,36 @@ fn a_message_may_be_larger_than_any_block(rig: &Rig) -> Outcome {
         assert_eq!(server.recv(&mut buffer).unwrap(), wanted.len());
     });
     assert!(buffer == wanted);
+    Ok(())
+}
+
+/// Twice what there is of a receive buffer: none of its parts is kept for long.
+fn a_message_of_any_length_is_received_without_a_copy(rig: &Rig) -> Outcome {
+    let (mut client, mut server) = rig.packets();
+    let sent = bytes(77, (2 << 20) + 5);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            client.send(&sent).unwrap();
+            client.send(b"next").unwrap();
+        });
+        let error = server.recv_buf().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+        let mut got = Vec::new();
+        loop {
+            let (bytes, part) = server.recv_part_buf().unwrap();
+            assert_eq!((bytes.len(), part.total), (part.len, sent.len() as u64));
+            bytes.chunks().for_each(|chunk| got.extend_from_slice(chunk));
+            if part.last {
+                break;
+            }
+            if got.len() == part.len {
+                let error = server.recv_buf().unwrap_err();
+                assert!(error.to_string().contains("under way in parts"), "{error}");
+            }
+        }
+        assert!(got == sent);
+        assert_eq!(server.recv_buf().unwrap().to_vec(), b"next");
+    });
     Ok(())
 }
 
