@@ -126,6 +126,17 @@ macro_rules! common {
                 Ok(())
             }
 
+            /// Whether what does not fill a frame is held back, so that small pieces go together, as with `TCP_CORK`: until this is switched
+            /// off again, until a flush, or for 200 ms. Time counts while calls run. What is full goes at once; so does a
+            /// message where the two sides do not put several into a frame ([`Builder::coalescing`](crate::Builder::coalescing)).
+            ///
+            /// # Errors
+            ///
+            /// None: it is a result as [`std::net`] has it.
+            pub fn set_cork(&mut self, corked: bool) -> io::Result<()> {
+                self.0.cork(corked)
+            }
+
             /// Takes in what has arrived, sends what is left to send, and says what calls would find.
             ///
             /// # Errors

@@ -197,11 +197,13 @@ impl Engine {
     /// After a write: what it took is on its way when it returns, if it may wait.
     pub(crate) fn sent<T>(&mut self, taken: T) -> io::Result<T> {
         // It was taken, so it counts; that time is up, or the connection broken, is for the next call to tell.
-        if !self.patience.is_nonblocking()
-            && !self.lane.is_flushed()
-            && let Err(error) = self.flush()
-        {
-            tracing::trace!(connection = %self.lane.about, %error, "taken, and not yet on its way");
+        if !self.patience.is_nonblocking() && !self.lane.is_flushed() {
+            if !self.lane.connection.is_corked() {
+                self.lane.connection.flush();
+            }
+            if let Err(error) = self.see_off() {
+                tracing::trace!(connection = %self.lane.about, %error, "taken, and not yet on its way");
+            }
         }
         Ok(taken)
     }
@@ -231,6 +233,15 @@ impl Engine {
         self.show();
     }
 
+    /// Holds back what does not fill a frame, or no longer does.
+    pub(crate) fn cork(&mut self, corked: bool) -> io::Result<()> {
+        self.call(Side::Write, |lane| {
+            lane.connection.cork(corked);
+            Ok(())
+        })?;
+        self.sent(())
+    }
+
     /// A half was shut down. The program may never call again, so the end goes as far as it can.
     pub(crate) fn shut(&mut self) {
         self.lane.turn();
@@ -245,6 +256,11 @@ impl Engine {
     /// Waits until all that was written is on its way.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         self.lane.connection.flush();
+        self.see_off()
+    }
+
+    /// Waits until all is on its way but for what the program holds back.
+    fn see_off(&mut self) -> io::Result<()> {
         self.call(Side::Write, |lane| {
             lane.post();
             match lane.connection.failure() {

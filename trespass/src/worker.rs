@@ -45,6 +45,8 @@ pub enum Event {
     Accepted {
         /// Where.
         listener: Key,
+        /// The listener's [tag](Worker::set_tag), which is the connection's as well until that has one of its own.
+        tag: u64,
         /// The connection.
         key: Key,
         /// Whose it is.
@@ -54,11 +56,15 @@ pub enum Event {
     Connected {
         /// Which.
         key: Key,
+        /// Its [tag](Worker::set_tag).
+        tag: u64,
     },
     /// A connection of the worker's own has not come about, or a listener cannot accept. The key of the connection is no more.
     Failed {
         /// Which.
         key: Key,
+        /// Its [tag](Worker::set_tag).
+        tag: u64,
         /// Why.
         error: io::Error,
     },
@@ -66,6 +72,8 @@ pub enum Event {
     Ready {
         /// Of which connection.
         key: Key,
+        /// Its [tag](Worker::set_tag).
+        tag: u64,
         /// Which calls.
         readiness: Readiness,
     },
@@ -73,6 +81,8 @@ pub enum Event {
     Completed {
         /// Of which connection.
         key: Key,
+        /// Its [tag](Worker::set_tag).
+        tag: u64,
         /// The block.
         completion: Completion,
     },
@@ -93,7 +103,7 @@ pub enum Event {
 ///     loop {
 ///         worker.poll(&mut events, None)?;
 ///         for event in events.drain(..) {
-///             let Event::Ready { key, readiness } = event else { continue };
+///             let Event::Ready { key, readiness, .. } = event else { continue };
 ///             while readiness.readable {
 ///                 match worker.recv(key, &mut message) {
 ///                     Ok(len) => worker.send(key, &message[..len])?,
@@ -141,6 +151,8 @@ pub struct Worker {
 
 struct Slot {
     generation: u32,
+    /// The program's.
+    tag: u64,
     what: What,
     dirty: bool,
     hot: bool,
@@ -308,6 +320,28 @@ impl Worker {
         Ok(self.lane(key)?.about.fallback.as_ref())
     }
 
+    /// Gives a connection, or a listener, a number of the program's own, which all of its events have: an index of what the program
+    /// keeps for it, for example. At first it is 0, or that of the listener which has accepted the connection.
+    ///
+    /// # Errors
+    ///
+    /// There is no such connection, nor listener.
+    pub fn set_tag(&mut self, key: Key, tag: u64) -> io::Result<()> {
+        self.what(key)?;
+        self.slot(key.index).tag = tag;
+        Ok(())
+    }
+
+    /// The number of [`set_tag`](Self::set_tag).
+    ///
+    /// # Errors
+    ///
+    /// There is no such connection, nor listener.
+    pub fn tag(&self, key: Key) -> io::Result<u64> {
+        self.what(key)?;
+        Ok(self.slots[key.index as usize].tag)
+    }
+
     /// What a connection has done so far.
     ///
     /// # Errors
@@ -418,7 +452,7 @@ impl Worker {
             self.timers.push(Reverse((at, key)));
         }
         while let Some(completion) = lane.completion() {
-            self.told.push_back(Event::Completed { key, completion });
+            self.told.push_back(Event::Completed { key, tag: slot.tag, completion });
         }
         if !sated {
             self.soil(index);
@@ -449,7 +483,7 @@ impl Worker {
             if let What::Open { lane, lamp } = &slot.what {
                 let readiness = lamp.wanted(lane.readiness());
                 if !readiness.is_none() {
-                    events.push(Event::Ready { key, readiness });
+                    events.push(Event::Ready { key, tag: slot.tag, readiness });
                     return true;
                 }
             }
@@ -482,7 +516,8 @@ impl Worker {
     /// A free slot's key.
     fn vacancy(&mut self) -> Key {
         let index = self.free.pop().unwrap_or_else(|| {
-            let slot = Slot { generation: 0, what: What::Nothing, dirty: false, hot: false, hungry: false };
+            let slot =
+                Slot { generation: 0, tag: 0, what: What::Nothing, dirty: false, hot: false, hungry: false };
             self.slots.push(slot);
             self.slots.len() as u32 - 1
         });
@@ -511,6 +546,7 @@ impl Worker {
         let slot = self.slot(index);
         slot.what = What::Nothing;
         slot.generation = slot.generation.wrapping_add(1);
+        slot.tag = 0;
         self.free.push(index);
     }
 

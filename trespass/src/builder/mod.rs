@@ -13,6 +13,7 @@ pub(crate) use config::SharedReceive;
 
 use crate::environment::{DeviceName, Environment};
 use crate::error::ConfigError;
+use crate::pool::Pool;
 use crate::wire::Policy;
 
 /// All parameters of connections and listeners. Every one has a start value that suits most programs.
@@ -160,6 +161,27 @@ impl Builder {
     #[must_use]
     pub fn device(mut self, device: impl Into<String>) -> Self {
         self.device = Some(device.into());
+        self
+    }
+
+    /// A pool of the program's own, for several listeners, workers and connections whose configurations differ, or for these alone. It was
+    /// made with what [`Config::pool_config`] says, or has more for each part; what else is said of the pool here does not count. Without
+    /// it, all connections of the process that want the same pool share it.
+    ///
+    /// ```
+    /// use trespass::{Builder, Pool};
+    ///
+    /// let builder = Builder::new().rcvbuf(256 << 10);
+    /// let pool = Pool::new(&builder.clone().build()?.pool_config())?;
+    /// let listener = builder.clone().pool(pool.clone()).bind("127.0.0.1:0")?;
+    /// let worker = trespass::Worker::new(&builder.pool(pool.clone()).build()?)?;
+    /// assert!(*worker.pool() == pool);
+    /// # drop(listener);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn pool(mut self, pool: Pool) -> Self {
+        self.config.given_pool = Some(pool);
         self
     }
 

@@ -23,6 +23,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 pub(super) const CACHED_PART: usize = 8;
 
 pub(super) struct Core {
+    pub(super) config: PoolConfig,
     pub(super) limits: Limits,
     huge_pages: HugePages,
     /// How many slots of either side a thread's cache may hold, and how many such threads there may be.
@@ -44,6 +45,7 @@ impl Core {
         let cache_capacity = (max / CACHED_PART / 16 / config.slot_size).clamp(4, cache::MOST);
         let state = State::new(Marks::new(max, config.high_water));
         let core = Arc::new(Self {
+            config: config.clone(),
             limits: Limits {
                 max,
                 parts: config.parts(max),

@@ -197,11 +197,25 @@ impl Pool {
         cache::flush(&self.core);
     }
 
+    /// What it was made with.
+    pub fn config(&self) -> &PoolConfig {
+        &self.core.config
+    }
+
     /// What there is, and what is in use.
     pub fn stats(&self) -> PoolStats {
         self.core.stats()
     }
 }
+
+/// Whether both are the same pool.
+impl PartialEq for Pool {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.core, &other.core)
+    }
+}
+
+impl Eq for Pool {}
 
 impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

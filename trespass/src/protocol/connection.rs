@@ -247,10 +247,13 @@ impl<B: Block> Connection<B> {
         Ticket(first)
     }
 
-    /// Holds back what does not fill a frame until uncorked, flushed or shut down.
-    #[cfg_attr(not(test), allow(dead_code, reason = "the sockets have no cork yet"))]
+    /// Holds back what does not fill a frame until uncorked, flushed or shut down, or for 200 ms.
     pub(crate) fn cork(&mut self, corked: bool) {
         self.outgoing.cork(corked);
+    }
+
+    pub(crate) fn is_corked(&self) -> bool {
+        self.outgoing.is_corked()
     }
 
     /// What was given goes as soon as it can.
@@ -258,9 +261,10 @@ impl<B: Block> Connection<B> {
         self.outgoing.close_tail();
     }
 
-    /// Whether something that was given, or the end of it, has not been taken by the driver: for want of credits, of memory, or of room.
+    /// Whether something that was given, or the end of it, has not been taken by the driver: for want of credits, of memory, or of room; not
+    /// if the program holds it back itself.
     pub(crate) fn has_unsent(&self) -> bool {
-        self.closing.failed().is_none() && (!self.outgoing.is_empty() || self.closing.fin_due())
+        self.closing.failed().is_none() && (self.outgoing.has_unsent() || self.closing.fin_due())
     }
 
     /// Whether the peer needs nothing more of this side's memory: everything is acknowledged, and read, and its end was told.
@@ -557,6 +561,7 @@ impl<B: Block> Connection<B> {
         if self.closing.failed().is_some() || self.closing.is_closed() {
             return;
         }
+        self.outgoing.tick(now);
         if let Some(cause) = self.prober.tick(now, self.outgoing.in_flight() > 0) {
             self.lose(cause);
         }
@@ -567,7 +572,8 @@ impl<B: Block> Connection<B> {
         if self.closing.failed().is_some() || self.closing.is_closed() {
             return None;
         }
-        [self.closing.deadline(), self.prober.deadline()].into_iter().flatten().min()
+        let cork = self.outgoing.cork_ends();
+        [self.closing.deadline(), self.prober.deadline(), cork].into_iter().flatten().min()
     }
 
     /// What the program is to hear of next.
@@ -616,7 +622,7 @@ impl<B: Block> Connection<B> {
             self.counters.bytes_read += u64::from(read.from.len);
             return Some(Transmit::Read(read));
         }
-        if let Some(frame) = self.outgoing.next_frame(&mut self.credits, &mut blocks) {
+        if let Some(frame) = self.outgoing.next_frame(now, &mut self.credits, &mut blocks) {
             self.outgoing.cut_up(giving(&mut self.events, true));
             self.counters.frames_sent += 1;
             self.counters.bytes_sent += if frame.is_rts() { 0 } else { (frame.len() - HEADER_LEN) as u64 };

@@ -3,6 +3,7 @@
 mod giving;
 
 use std::collections::VecDeque;
+use std::time::{Duration, Instant};
 
 use super::block::{Block, Blocks, Purpose, Segment};
 use super::connection::{Frame, Ticket};
@@ -18,6 +19,8 @@ use super::setup::{Kind, Setup};
 pub(crate) const LENT_MAX: usize = 1024;
 /// Where the bytes of the first message of a batch lie: behind the header and its length.
 const BATCH_FIRST: usize = HEADER_LEN + 4;
+/// How long a cork holds back at most what does not fill a frame.
+pub(crate) const CORK: Duration = Duration::from_millis(200);
 /// Bytes of the `total` in front of a message that does not fit one frame.
 const TOTAL_LEN: usize = 8;
 /// Most bytes of an RTS.
@@ -102,6 +105,8 @@ pub(crate) struct Outgoing<B> {
     lent_refused: usize,
     in_flight: usize,
     corked: bool,
+    /// When what the cork holds back goes all the same.
+    cork_ends: Option<Instant>,
     parts: Option<Message>,
     /// Sources that the peer has read.
     released: u32,
@@ -135,6 +140,7 @@ impl<B: Block> Outgoing<B> {
             lent_refused: 0,
             in_flight: 0,
             corked: false,
+            cork_ends: None,
             parts: None,
             released: 0,
             sources: 0,
@@ -147,6 +153,24 @@ impl<B: Block> Outgoing<B> {
     /// Whether everything given was handed to the link.
     pub(crate) fn is_empty(&self) -> bool {
         self.items.is_empty()
+    }
+
+    /// Whether something is to be handed to the link that the program does not hold back itself.
+    pub(crate) fn has_unsent(&self) -> bool {
+        let held = self.corked && self.is_filling();
+        !(self.items.is_empty() || held)
+    }
+
+    /// When what a cork holds back goes all the same.
+    pub(crate) fn cork_ends(&self) -> Option<Instant> {
+        self.cork_ends
+    }
+
+    /// Lets what a cork has held back for long enough go.
+    pub(crate) fn tick(&mut self, now: Instant) {
+        if self.cork_ends.is_some_and(|end| now >= end) {
+            self.close_tail();
+        }
     }
 
     /// Frames handed to the link and not completed.
@@ -188,10 +212,11 @@ impl<B: Block> Outgoing<B> {
     /// The next frame, if there is one, and it may go.
     pub(crate) fn next_frame(
         &mut self,
+        now: Instant,
         credits: &mut Credits,
         blocks: &mut impl Blocks<Block = B>,
     ) -> Option<Frame<B>> {
-        if !credits.allows_data() || self.held_back() {
+        if !credits.allows_data() || self.held_back(now) {
             return None;
         }
         // The program may have lent all that there is to send from. One frame after the other goes nevertheless.
@@ -246,9 +271,17 @@ impl<B: Block> Outgoing<B> {
     }
 
     /// Small writes gather in the last frame while enough others are under way to keep the link busy, or the program wants it so.
-    fn held_back(&self) -> bool {
-        let open = matches!(self.items.front(), Some(Item::Packed(Packed { open: true, .. })));
-        open && self.items.len() == 1 && (self.corked || self.in_flight >= self.low_water)
+    fn held_back(&mut self, now: Instant) -> bool {
+        if self.corked && self.is_filling() {
+            self.cork_ends.get_or_insert(now + CORK);
+            return true;
+        }
+        self.is_filling() && self.in_flight >= self.low_water
+    }
+
+    /// Whether the only frame is one that more may be added to.
+    fn is_filling(&self) -> bool {
+        self.items.len() == 1 && matches!(self.items.front(), Some(Item::Packed(Packed { open: true, .. })))
     }
 
     /// The lent block in front if all of it was copied to frames: it goes back to the program at once.

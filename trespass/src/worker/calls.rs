@@ -144,6 +144,17 @@ impl Worker {
         self.give(key, |lane| lane.send_blocks(blocks))
     }
 
+    /// As [`Stream::set_cork`](crate::Stream::set_cork).
+    ///
+    /// # Errors
+    ///
+    /// There is no such connection.
+    pub fn set_cork(&mut self, key: Key, corked: bool) -> io::Result<()> {
+        self.member(key)?.0.connection.cork(corked);
+        self.soil(key.index);
+        Ok(())
+    }
+
     /// As [`Stream::shutdown`](crate::Stream::shutdown).
     ///
     /// # Errors

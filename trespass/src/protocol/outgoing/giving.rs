@@ -185,8 +185,7 @@ impl<B: Block> Outgoing<B> {
         }
     }
 
-    /// Holds back what does not fill a frame, or no longer does.
-    #[cfg_attr(not(test), allow(dead_code, reason = "the sockets have no cork yet"))]
+    /// Holds back what does not fill a frame, for [`CORK`](super::CORK) at most, or no longer does.
     pub(crate) fn cork(&mut self, corked: bool) {
         self.corked = corked;
         if !corked {
@@ -194,11 +193,16 @@ impl<B: Block> Outgoing<B> {
         }
     }
 
+    pub(crate) fn is_corked(&self) -> bool {
+        self.corked
+    }
+
     /// What was given goes as soon as it can, and nothing is added to its last frame.
     pub(crate) fn close_tail(&mut self) {
         if let Some(Item::Packed(tail)) = self.items.back_mut() {
             tail.open = false;
         }
+        self.cork_ends = None;
     }
 
     /// Whether there is room to give more.

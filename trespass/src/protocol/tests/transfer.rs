@@ -93,6 +93,29 @@ fn a_corked_side_sends_when_uncorked_and_full_frames_before() {
     assert_eq!(pair.a.connection.counters().bytes_sent, 10_101);
 }
 
+/// Held back for no longer than that, also where something is added again and again; counted from when it could have gone.
+#[test]
+fn a_cork_ends_by_itself() {
+    let mut pair = Pair::new(&setup(Kind::SeqPacket));
+    pair.a.connection.cork(true);
+    assert_eq!(pair.a.connection.next_deadline(), None);
+    for _ in 0..3 {
+        pair.a.send(b"one").unwrap();
+        assert!(pair.a.connection.has_unsent() || pair.a.connection.is_corked());
+        pair.settle();
+        let end = pair.a.connection.next_deadline().expect("a time at which it goes");
+        assert_eq!(end, pair.now + outgoing::CORK);
+        pair.pass(outgoing::CORK / 2);
+        pair.a.send(b"more").unwrap();
+        pair.settle();
+        assert_eq!((pair.a.connection.next_deadline(), pair.b.recv()), (Some(end), None));
+        assert!(!pair.a.connection.has_unsent(), "the program holds it back itself");
+        pair.pass(outgoing::CORK / 2);
+        assert_eq!(pair.a.connection.next_deadline(), None);
+        assert_eq!([pair.b.recv(), pair.b.recv()], [Some(b"one".to_vec()), Some(b"more".to_vec())]);
+    }
+}
+
 #[test]
 fn lent_blocks_arrive_and_come_back_once() {
     for (kind, read, link) in [
