@@ -196,6 +196,7 @@ impl Lane {
             match event {
                 Event::Returned { ticket, block, sent } => {
                     self.lent -= 1;
+                    block.returned();
                     let (ticket, left) = self.returned(ticket);
                     self.completions.push_back(Completion { ticket, block, sent, left });
                 }
@@ -365,12 +366,14 @@ impl Lane {
             *block = Some(lent);
             return Err(Refused::Failed(io::Error::new(io::ErrorKind::InvalidInput, words)));
         }
+        self.before_lending(&lent);
         match self.connection.send_block(lent, len) {
             Ok(ticket) => {
                 self.lent += 1;
                 Ok(Ticket(ticket.0))
             }
             Err((lent, error)) => {
+                lent.returned();
                 *block = Some(lent);
                 Err(self.refused(Side::Write, error))
             }
@@ -384,6 +387,7 @@ impl Lane {
             return Err(Refused::Failed(io::Error::new(io::ErrorKind::InvalidInput, words)));
         }
         let count = blocks.len();
+        blocks.iter().for_each(|(block, _)| self.before_lending(block));
         match self.connection.send_blocks(blocks) {
             Ok(protocol::Ticket(first)) => {
                 self.lent += count;
@@ -392,7 +396,17 @@ impl Lane {
                 }
                 Ok(Ticket(first))
             }
-            Err(error) => Err(self.refused(Side::Write, error)),
+            Err(error) => {
+                blocks.iter().for_each(|(block, _)| block.returned());
+                Err(self.refused(Side::Write, error))
+            }
+        }
+    }
+
+    /// What the program has made itself is registered while a device may need it.
+    fn before_lending(&self, block: &Block) {
+        if self.about.fallback.is_none() {
+            block.lend();
         }
     }
 

@@ -185,6 +185,7 @@ impl Config {
             receive_slots: ENDS * one.receive_slots() + shared,
             receive_staged: ENDS * one.receive_staged(),
             receive_margin: ENDS * (one.receive_slots() - standing(self.rx_slots)),
+            registrations: self.registrations,
             high_water: self.pool_high_water,
         }
     }

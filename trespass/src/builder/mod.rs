@@ -93,8 +93,8 @@ setters! {
     /// Bytes of the pieces into which a long message is copied if it is not registered: a power of two from
     /// [`slot_size`](Self::slot_size), and from 4 KiB, to 1 MiB. Start value: 256 KiB.
     staged_block: u32;
-    /// Bytes of programs' memory that may stay registered between messages. Start value: 64 MiB. Nothing is registered but the pool so
-    /// far, so this changes nothing yet.
+    /// Bytes of programs' memory ([`Pool::adopt`]) that stay registered while they are not being sent; beyond that what was sent the
+    /// longest ago is registered anew when it is sent again. Start value: 64 MiB.
     registrations: usize;
     /// Bytes that the pool allocates at once. Start value: 64 MiB.
     pool_initial: usize;

@@ -33,6 +33,14 @@ impl From<Vec<u8>> for Adopted {
     }
 }
 
+impl From<Adopted> for Vec<u8> {
+    fn from(adopted: Adopted) -> Self {
+        let adopted = ManuallyDrop::new(adopted);
+        // SAFETY: these are the parts of the vector that was taken apart, and the drop does not put it together again.
+        unsafe { Self::from_raw_parts(adopted.start.as_ptr(), adopted.len, adopted.capacity) }
+    }
+}
+
 impl Drop for Adopted {
     fn drop(&mut self) {
         // SAFETY: these are the parts of the vector that `from` took apart, and this is the only time that it is put together.

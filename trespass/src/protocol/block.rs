@@ -12,6 +12,11 @@ pub(crate) trait Block: Send {
     /// All of its memory, to write to.
     fn bytes_mut(&mut self) -> &mut [u8];
 
+    /// Whether a device can take it from where it lies. What it cannot is copied; over TCP there is no device.
+    fn is_reachable(&self) -> bool {
+        true
+    }
+
     /// Where a peer can READ the first byte of it, if it can.
     fn remote(&self) -> Option<Remote> {
         None

@@ -13,7 +13,7 @@ use super::fault::{CallError, Cause, InvalidSetup, ProtocolError};
 use super::frame::{COALESCED, FrameType, HEADER_LEN, Head, Header};
 use super::incoming::{Chunk, Incoming, Part, Read};
 use super::keepalive::Prober;
-use super::outgoing::Outgoing;
+use super::outgoing::{Load, Outgoing};
 use super::pieces::{Piece, Pieces};
 use super::send_queue::Done;
 use super::setup::{Link, Setup};
@@ -206,9 +206,9 @@ impl<B: Block> Connection<B> {
     /// Sends the first `len` bytes of a block: a message, or bytes of the stream. The block comes back by [`Event::Returned`].
     pub(crate) fn send_block(&mut self, block: B, len: usize) -> Result<Ticket, (B, CallError)> {
         let len = len.min(block.bytes().len());
-        let may = self.check_writing().and_then(|()| self.outgoing.check_lending(1, len as u64));
-        match may {
-            Ok(()) => Ok(self.lend(std::iter::once((block, len)), usize::from(len > 0), len as u64)),
+        let load = self.outgoing.weigh(std::iter::once((&block, len)));
+        match self.check_writing().and_then(|()| self.outgoing.check_lending(&load)) {
+            Ok(()) => Ok(self.lend(std::iter::once((block, len)), &load)),
             Err(error) => Err((block, error)),
         }
     }
@@ -217,33 +217,27 @@ impl<B: Block> Connection<B> {
     /// count on from the first, which is given. What is refused stays in the list.
     pub(crate) fn send_blocks(&mut self, blocks: &mut Vec<(B, usize)>) -> Result<Ticket, CallError> {
         self.check_writing()?;
-        let (mut full, mut total) = (0, 0);
-        for (block, len) in &mut *blocks {
-            *len = block.bytes().len().min(*len);
-            full += usize::from(*len > 0);
-            total += *len as u64;
-        }
-        self.outgoing.check_lending(blocks.len(), total)?;
-        Ok(self.lend(blocks.drain(..), full, total))
+        blocks.iter_mut().for_each(|(block, len)| *len = block.bytes().len().min(*len));
+        let load = self.outgoing.weigh(blocks.iter().map(|(block, len)| (block, *len)));
+        self.outgoing.check_lending(&load)?;
+        Ok(self.lend(blocks.drain(..), &load))
     }
 
-    /// Lends blocks, `full` of which have something to send. Gives the first one's ticket.
-    fn lend(&mut self, blocks: impl Iterator<Item = (B, usize)>, full: usize, total: u64) -> Ticket {
+    /// Lends blocks. Gives the first one's ticket.
+    fn lend(&mut self, blocks: impl Iterator<Item = (B, usize)>, load: &Load) -> Ticket {
         let (first, next, events) = (self.next_ticket, &mut self.next_ticket, &mut self.events);
         // What has nothing to send is in no frame, but for the one of an empty message.
-        let goes = |piece: &Piece<B>| piece.len > 0 || (full == 0 && piece.ticket == Some(Ticket(first)));
-        let whole_message = self.outgoing.has_messages();
+        let empty_message = load.full == 0 && self.outgoing.has_messages();
         let pieces = blocks.filter_map(|(block, len)| {
             let ticket = Ticket(*next);
             *next += 1;
-            let piece = Piece { block, len, ticket: Some(ticket) };
-            if goes(&piece) && (len > 0 || whole_message) {
-                return Some(piece);
+            if len > 0 || (empty_message && ticket.0 == first) {
+                return Some(Piece { block, len, ticket: Some(ticket) });
             }
-            events.push_back(Event::Returned { ticket, block: piece.block, sent: true });
+            events.push_back(Event::Returned { ticket, block, sent: true });
             None
         });
-        self.outgoing.lend(pieces, full, total);
+        self.outgoing.lend(pieces, load);
         Ticket(first)
     }
 

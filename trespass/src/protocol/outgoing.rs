@@ -2,18 +2,21 @@
 
 mod giving;
 
+pub(crate) use giving::Load;
+
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use super::block::{Block, Blocks, Purpose, Segment};
+use super::block::{Block, Blocks, Purpose, Remote, Segment};
 use super::connection::{Frame, Ticket};
 use super::credit::{Credits, RESERVE};
 use super::fault::ProtocolError;
 use super::frame::{
     self, BLOCKED, COALESCED, FIRST, FrameType, HEADER_LEN, Head, Header, LAST, SEGMENT_LEN, SEGMENTS_MAX,
+    SOURCE_MAX,
 };
 use super::pieces::{Lists, Piece, Pieces};
-use super::setup::{Kind, Setup};
+use super::setup::{Kind, Link, Setup};
 
 /// Most lent blocks that may wait or be under way at once.
 pub(crate) const LENT_MAX: usize = 1024;
@@ -33,7 +36,8 @@ enum Item<B> {
     /// Lent blocks that fit one frame.
     Lent { pieces: Pieces<B>, message: Place },
     /// Blocks that the peer will read.
-    Source { pieces: Pieces<B>, message: Place },
+    /// One block may be too long for one RTS, and is told of in several: from `at` on is what has not been.
+    Source { pieces: Pieces<B>, at: usize, message: Place },
     /// A lent block that does not fit one frame and cannot be read by the peer: copied into frames as they go.
     Cut { piece: Piece<B>, at: usize, message: Place },
 }
@@ -78,8 +82,8 @@ struct Message {
 /// The queue.
 pub(crate) struct Outgoing<B> {
     items: VecDeque<Item<B>>,
-    /// Sources of which the peer knows.
-    told: VecDeque<Pieces<B>>,
+    /// Sources of which the peer knows. A block that is told of in several is with the last of them.
+    told: VecDeque<Option<Pieces<B>>>,
     lists: Lists<B>,
     kind: Kind,
     coalesce: bool,
@@ -89,6 +93,8 @@ pub(crate) struct Outgoing<B> {
     tail_size: usize,
     eager_max: usize,
     stage: usize,
+    /// The system takes what is sent, from wherever it lies.
+    tcp: bool,
     /// READ is agreed on, and the blocks can be read by a peer.
     read: bool,
     max_rts: usize,
@@ -128,6 +134,7 @@ impl<B: Block> Outgoing<B> {
             tail_size: setup.peer.slot_size as usize,
             eager_max: setup.peer.eager_max.min(setup.own.eager_max) as usize,
             stage: setup.stage,
+            tcp: setup.link == Link::Tcp,
             read: setup.read,
             max_rts: setup.max_rts(),
             gather: setup.gather,
@@ -181,7 +188,11 @@ impl<B: Block> Outgoing<B> {
     /// For simulators: the bytes that a READ of the peer brings, if the range was told and not yet released.
     #[cfg(test)]
     pub(crate) fn source_bytes(&self, range: Segment) -> Option<&[u8]> {
-        self.told.iter().flat_map(Pieces::iter).find_map(|piece| {
+        let begun = match self.items.front() {
+            Some(Item::Source { pieces, at: 1.., .. }) => Some(pieces),
+            _ => None,
+        };
+        self.told.iter().flatten().chain(begun).flat_map(Pieces::iter).find_map(|piece| {
             let remote = piece.block.remote().filter(|remote| remote.rkey == range.rkey)?;
             let at = usize::try_from(range.addr.checked_sub(remote.addr)?).ok()?;
             piece.bytes().get(at..at.checked_add(range.len as usize)?)
@@ -223,7 +234,7 @@ impl<B: Block> Outgoing<B> {
         let mut spare = Spare { blocks, alone: self.in_flight == 0 };
         let own = match self.items.front()? {
             Item::Source { .. } if self.told.len() >= self.max_rts => return None,
-            Item::Source { pieces, message } => match rts_len(pieces, message) {
+            Item::Source { pieces, at, message } => match Rts::of(pieces, *at, message).len() {
                 ..=Head::MAX => None,
                 len => Some(spare.take(len)?),
             },
@@ -235,7 +246,12 @@ impl<B: Block> Outgoing<B> {
         };
         self.in_flight += 1;
         let stops = credits.left() <= RESERVE + 1;
-        let more = self.items.len() > 1 || matches!(self.items[0], Item::Cut { .. });
+        let more = self.items.len() > 1
+            || match &self.items[0] {
+                Item::Cut { .. } => true,
+                Item::Source { pieces, at, message } => !Rts::of(pieces, *at, message).ends,
+                Item::Packed(_) | Item::Lent { .. } => false,
+            };
         let blocked = if stops && more && credits.is_counted() { BLOCKED } else { 0 };
         let mut header = |kind, flags, count, len: usize| {
             let (seq, credit_total) = credits.spend();
@@ -256,14 +272,21 @@ impl<B: Block> Outgoing<B> {
                 head.push(&message.total.to_le_bytes()[..message.prefix()]);
                 Frame::Gather { head, pieces }
             }
-            Item::Source { pieces, message } => {
-                let frame = source_frame(&pieces, message, own, header);
+            Item::Source { pieces, at, message } => {
+                let rts = Rts::of(&pieces, at, &message);
+                let (len, ends) = (rts.bytes, rts.ends);
+                let frame = rts.into_frame(own, header);
                 if let Frame::Whole { block, .. } = &frame {
                     self.charge += block.bytes().len();
                 }
                 self.sources = self.sources.wrapping_add(1);
-                self.told_bytes += pieces.len() as u64;
-                self.told.push_back(pieces);
+                self.told_bytes += len as u64;
+                if ends {
+                    self.told.push_back(Some(pieces));
+                } else {
+                    self.told.push_back(None);
+                    self.items.push_front(Item::Source { pieces, at: at + len, message });
+                }
                 frame
             }
             Item::Cut { .. } => unreachable!("cut above"),
@@ -313,7 +336,7 @@ impl<B: Block> Outgoing<B> {
 
     /// Takes the oldest source, which was read. Gives lent blocks back.
     pub(crate) fn source_read(&mut self, each: impl FnMut(Ticket, B)) {
-        if let Some(told) = self.told.pop_front() {
+        if let Some(Some(told)) = self.told.pop_front() {
             self.release(told, each);
         }
     }
@@ -332,7 +355,7 @@ impl<B: Block> Outgoing<B> {
     /// The link is dead and no device touches anything: takes all that waits, oldest first. Gives lent blocks back.
     pub(crate) fn abandon(&mut self, mut each: impl FnMut(Ticket, B)) {
         while let Some(told) = self.told.pop_front() {
-            self.release(told, &mut each);
+            told.into_iter().for_each(|told| self.release(told, &mut each));
         }
         while let Some(item) = self.items.pop_front() {
             match item {
@@ -422,37 +445,64 @@ impl Cut {
     }
 }
 
-/// Bytes of the RTS for these pieces.
-fn rts_len<B: Block>(pieces: &Pieces<B>, message: &Place) -> usize {
-    HEADER_LEN + message.prefix() + 8 + pieces.count() * SEGMENT_LEN
+/// An RTS: for all of the pieces, or for what fits one of a block that is too long.
+struct Rts<'a, B> {
+    pieces: &'a Pieces<B>,
+    at: usize,
+    /// Bytes that it tells of, and whether nothing is left to be told then.
+    bytes: usize,
+    ends: bool,
+    message: Place,
 }
 
-/// The RTS for these pieces: a short frame, or where it is too long for one, in a block.
-fn source_frame<B: Block>(
-    pieces: &Pieces<B>,
-    message: Place,
-    own: Option<B>,
-    header: impl FnOnce(FrameType, u8, u16, usize) -> Header,
-) -> Frame<B> {
-    let len = rts_len(pieces, &message);
-    let header = header(FrameType::Rts, message.flags, pieces.count() as u16, len - HEADER_LEN);
-    let (mut rts, mut end) = ([0; RTS_MAX], 0);
-    let mut put = |bytes: &[u8]| {
-        rts[end..end + bytes.len()].copy_from_slice(bytes);
-        end += bytes.len();
-    };
-    put(&header.encode());
-    put(&message.total.to_le_bytes()[..message.prefix()]);
-    put(&(pieces.len() as u64).to_le_bytes());
-    for piece in pieces.iter() {
-        let remote = piece.block.remote().unwrap_or(super::block::Remote { addr: 0, rkey: 0 });
-        put(&frame::encode_segment(Segment { addr: remote.addr, len: piece.len as u32, rkey: remote.rkey }));
+impl<'a, B: Block> Rts<'a, B> {
+    fn of(pieces: &'a Pieces<B>, at: usize, message: &Place) -> Self {
+        let left = pieces.len() - at;
+        let bytes = left.min(SOURCE_MAX as usize);
+        let (ends, mut flags) = (bytes == left, message.flags);
+        if at > 0 {
+            flags &= !FIRST;
+        }
+        if !ends {
+            flags &= !LAST;
+        }
+        Self { pieces, at, bytes, ends, message: Place { flags, ..*message } }
     }
-    match own {
-        None => Frame::Short(Head::of(&rts[..len])),
-        Some(mut block) => {
-            block.bytes_mut()[..len].copy_from_slice(&rts[..len]);
-            Frame::Whole { block, start: 0, end: len }
+
+    /// Bytes of it.
+    fn len(&self) -> usize {
+        HEADER_LEN + self.message.prefix() + 8 + self.pieces.count() * SEGMENT_LEN
+    }
+
+    /// A short frame, or, where it is too long for that, one in a block.
+    fn into_frame(
+        self,
+        own: Option<B>,
+        header: impl FnOnce(FrameType, u8, u16, usize) -> Header,
+    ) -> Frame<B> {
+        let Self { pieces, at, message, .. } = self;
+        let len = self.len();
+        let header = header(FrameType::Rts, message.flags, pieces.count() as u16, len - HEADER_LEN);
+        let (mut rts, mut end) = ([0; RTS_MAX], 0);
+        let mut put = |bytes: &[u8]| {
+            rts[end..end + bytes.len()].copy_from_slice(bytes);
+            end += bytes.len();
+        };
+        put(&header.encode());
+        put(&message.total.to_le_bytes()[..message.prefix()]);
+        put(&(self.bytes as u64).to_le_bytes());
+        for piece in pieces.iter() {
+            let Remote { addr, rkey } = piece.block.remote().unwrap_or(Remote { addr: 0, rkey: 0 });
+            // Only what is alone is told of from somewhere, and not to its end.
+            let len = (piece.len - at).min(self.bytes) as u32;
+            put(&frame::encode_segment(Segment { addr: addr + at as u64, len, rkey }));
+        }
+        match own {
+            None => Frame::Short(Head::of(&rts[..len])),
+            Some(mut block) => {
+                block.bytes_mut()[..len].copy_from_slice(&rts[..len]);
+                Frame::Whole { block, start: 0, end: len }
+            }
         }
     }
 }

@@ -16,7 +16,8 @@ pub(crate) fn add(suite: &mut test_harness::Suite<Rig>) {
         a_gathered_message_is_one, a_message_larger_than_the_buffer_stays, a_message_goes_in_parts,
         a_message_above_the_quota_is_refused_without_blocking, a_message_above_the_limit_is_refused,
         the_end_comes_after_the_last_message, messages_are_received_without_a_copy, a_stream_is_not_taken_for_messages,
-        a_message_of_any_length_is_received_without_a_copy, several_blocks_are_one_message, a_worker_sends_several_blocks_as_one_message, a_message_may_be_larger_than_any_block);
+        a_message_of_any_length_is_received_without_a_copy, several_blocks_are_one_message, memory_of_the_programs_own_goes_without_a_copy,
+        a_worker_sends_several_blocks_as_one_message, a_message_may_be_larger_than_any_block);
 }
 
 /// Both ends send so many messages of random sizes and check what they get.
@@ -353,6 +354,45 @@ fn a_message_of_any_length_is_received_without_a_copy(rig: &Rig) -> Outcome {
         assert!(got == sent);
         assert_eq!(server.recv_buf().unwrap().to_vec(), b"next");
     });
+    Ok(())
+}
+
+fn memory_of_the_programs_own_goes_without_a_copy(rig: &Rig) -> Outcome {
+    // A pool of its own: no other configuration has this maximum.
+    let (mut client, mut server) = rig.packets_with(|builder| builder.pool_max(79 << 20));
+    // One is longer than what a peer is told to read at a time.
+    for (round, len) in [100, 200_000, 200_000, 17 << 20].into_iter().enumerate() {
+        let sent = bytes(round as u64, len);
+        let at = sent.as_ptr();
+        let block = client.pool().adopt(sent);
+        let mut head = client.buffer(4).unwrap();
+        head.bytes_mut()[..4].copy_from_slice(b"head");
+        let mut buffer = vec![0; len + 4];
+        let completions: Vec<_> = thread::scope(|scope| {
+            scope.spawn(|| assert_eq!(server.recv(&mut buffer).unwrap(), len + 4));
+            client.send_blocks(&mut vec![(head, 4), (block, len)]).unwrap();
+            std::iter::from_fn(|| client.next_completion().unwrap()).take(2).collect()
+        });
+        assert!(buffer[..4] == *b"head" && buffer[4..] == bytes(round as u64, len));
+        let back = completions.into_iter().find_map(|each| each.block.into_vec().ok()).unwrap();
+        assert_eq!((back.as_ptr(), back.len()), (at, len), "the same memory");
+    }
+    let adopted = client.pool().stats().adopted;
+    assert_eq!((adopted.made, adopted.registered), (if rig.is_tcp() { 0 } else { 3 }, 0), "{adopted:?}");
+    // The same again and again is registered once.
+    let mut block = client.pool().adopt(bytes(9, 300_000));
+    let mut buffer = vec![0; 300_000];
+    for _ in 0..5 {
+        block = thread::scope(|scope| {
+            scope.spawn(|| assert_eq!(server.recv(&mut buffer).unwrap(), 300_000));
+            client.send_buf(block, 300_000).unwrap();
+            client.next_completion().unwrap().unwrap().block
+        });
+        assert!(buffer == bytes(9, 300_000));
+    }
+    let adopted = client.pool().stats().adopted;
+    assert_eq!(adopted.made, if rig.is_tcp() { 0 } else { 4 }, "{adopted:?}");
+    assert_eq!(adopted.reused, if rig.is_tcp() { 0 } else { 4 }, "{adopted:?}");
     Ok(())
 }
 

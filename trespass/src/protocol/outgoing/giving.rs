@@ -9,6 +9,16 @@ use crate::protocol::frame::{self, FIRST, HEADER_LEN, LAST, SEGMENTS_MAX, SOURCE
 use crate::protocol::pieces::{Piece, Pieces};
 use crate::protocol::setup::Kind;
 
+/// Blocks that are to be lent together, in sum.
+pub(crate) struct Load {
+    count: usize,
+    /// Those that have bytes.
+    pub(crate) full: usize,
+    total: u64,
+    /// Whether one frame has all of them.
+    in_one_frame: bool,
+}
+
 impl<B: Block> Outgoing<B> {
     /// Bytes of a stream: as many as there is room for.
     pub(crate) fn write(
@@ -110,10 +120,26 @@ impl<B: Block> Outgoing<B> {
         self.kind == Kind::SeqPacket
     }
 
-    /// Whether so many blocks can be lent, with so many bytes in all.
-    pub(crate) fn check_lending(&mut self, count: usize, len: u64) -> Result<(), CallError> {
+    /// What blocks are in sum, of each so many bytes.
+    pub(crate) fn weigh<'a>(&self, blocks: impl Iterator<Item = (&'a B, usize)>) -> Load
+    where
+        B: 'a,
+    {
+        let mut load = Load { count: 0, full: 0, total: 0, in_one_frame: true };
+        for (block, len) in blocks {
+            load.count += 1;
+            load.full += usize::from(len > 0);
+            load.total += len as u64;
+            load.in_one_frame &= self.is_reachable(block, len);
+        }
+        load.in_one_frame &= load.total <= self.payload as u64 && load.full <= self.gather;
+        load
+    }
+
+    /// Whether they can be lent.
+    pub(crate) fn check_lending(&mut self, &Load { count, total, .. }: &Load) -> Result<(), CallError> {
         if self.has_messages() {
-            self.check_message(len)?;
+            self.check_message(total)?;
         }
         if !(1..=LENT_MAX).contains(&count) {
             return Err(CallError::BlockCount { count, most: LENT_MAX });
@@ -122,13 +148,12 @@ impl<B: Block> Outgoing<B> {
         if self.lent_refused > 0 { Err(CallError::Blocked(Blocked::SendQuota)) } else { Ok(()) }
     }
 
-    /// Blocks of the program, `full` of which have bytes, `total` in all; they go without a copy where that can be. As many as fit go in
-    /// one frame, and as many as an RTS has ranges in one RTS.
-    pub(crate) fn lend(&mut self, pieces: impl Iterator<Item = Piece<B>>, full: usize, total: u64) {
+    /// Blocks of the program go without a copy where that can be. As many as fit go in one frame, and as many as an RTS has ranges in one
+    /// RTS.
+    pub(crate) fn lend(&mut self, pieces: impl Iterator<Item = Piece<B>>, load: &Load) {
         self.close_tail();
         let before = self.items.len();
-        let in_one_frame = total <= self.payload as u64 && full <= self.gather;
-        let prefix = if self.has_messages() && !in_one_frame { TOTAL_LEN } else { 0 };
+        let prefix = if self.has_messages() && !load.in_one_frame { TOTAL_LEN } else { 0 };
         for piece in pieces {
             self.lent += 1;
             let room = |first: bool| self.payload - if first { prefix } else { 0 };
@@ -139,11 +164,11 @@ impl<B: Block> Outgoing<B> {
                 }
                 continue;
             }
-            let message = Place { flags: 0, total };
-            self.items.push_back(if piece.len <= first {
+            let message = Place { flags: 0, total: load.total };
+            self.items.push_back(if piece.len <= first && self.is_reachable(&piece.block, piece.len) {
                 Item::Lent { pieces: piece.into(), message }
             } else if self.is_readable(&piece) {
-                Item::Source { pieces: piece.into(), message }
+                Item::Source { pieces: piece.into(), at: 0, message }
             } else {
                 Item::Cut { piece, at: 0, message }
             });
@@ -153,15 +178,22 @@ impl<B: Block> Outgoing<B> {
         }
     }
 
+    /// Whether so many bytes of a block can go from where they lie.
+    fn is_reachable(&self, block: &B, len: usize) -> bool {
+        self.tcp || len == 0 || block.is_reachable()
+    }
+
     fn is_readable(&self, piece: &Piece<B>) -> bool {
-        self.read && piece.len as u64 <= SOURCE_MAX && piece.block.remote().is_some()
+        self.read && piece.block.remote().is_some()
     }
 
     /// Whether it can go with what is last in the queue, which has room for so many bytes if it is a frame.
     fn can_join(&self, piece: &Piece<B>, room: usize) -> bool {
         match self.items.back() {
             Some(Item::Lent { pieces, .. }) => {
-                pieces.count() < self.gather && pieces.len() + piece.len <= room
+                pieces.count() < self.gather
+                    && pieces.len() + piece.len <= room
+                    && self.is_reachable(&piece.block, piece.len)
             }
             Some(Item::Source { pieces, .. }) => {
                 pieces.count() < SEGMENTS_MAX
@@ -377,7 +409,7 @@ impl<B: Block> Outgoing<B> {
             total = message.total;
         }
         let message = Place { flags, total };
-        self.items.push_back(Item::Source { pieces: Pieces::own(block, len), message });
+        self.items.push_back(Item::Source { pieces: Pieces::own(block, len), at: 0, message });
         true
     }
 

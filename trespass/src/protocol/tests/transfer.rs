@@ -452,6 +452,45 @@ fn a_message_of_many_blocks_is_several_sources() {
     }
 }
 
+/// A block that is longer than what one RTS may tell of is told of in several, and comes back after the last.
+#[test]
+fn a_block_longer_than_a_source_is_several_sources() {
+    for kind in [Kind::Stream, Kind::SeqPacket] {
+        let mut pair = Pair::new(&setup(kind));
+        let sent = bytes((40 << 20) + 3, 5);
+        let ticket = pair.a.lend(&sent);
+        let frames = frames_of(&mut pair);
+        let (flags, prefix) = if kind == Kind::Stream { ([0; 3], 0) } else { ([1, 0, 2], 8) };
+        let told: Vec<_> = frames.iter().map(|frame| (frame[0], frame[1], frame[2], frame.len())).collect();
+        assert_eq!(told, [(3, flags[0], 1, 40 + prefix), (3, flags[1], 1, 40), (3, flags[2], 1, 40)]);
+        let (mut got, mut buffer) = (Vec::new(), vec![0; 1 << 20]);
+        while got.len() < sent.len() {
+            assert!(pair.a.take_events().is_empty(), "it is still being read");
+            for _ in 0..8 {
+                pair.settle();
+                match kind {
+                    Kind::Stream => got.extend(pair.b.read_all()),
+                    Kind::SeqPacket => {
+                        while let Ok(Some(part)) = pair.b.connection.recv_part(&mut buffer) {
+                            got.extend_from_slice(&buffer[..part.len]);
+                        }
+                    }
+                }
+                if got.len() == sent.len() {
+                    break;
+                }
+            }
+        }
+        assert!(got == sent);
+        pair.settle();
+        let events = pair.a.take_events();
+        assert!(
+            matches!(events[..], [Event::Returned { ticket: of, sent: true, .. }] if of == ticket),
+            "{events:?}"
+        );
+    }
+}
+
 /// Whatever the sizes, around each at which the way changes.
 #[test]
 fn gathered_blocks_arrive_over_every_link() {

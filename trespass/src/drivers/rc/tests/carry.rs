@@ -156,6 +156,64 @@ fn blocks_go_without_a_copy_and_come_back_once() {
     assert_eq!(back, tickets);
 }
 
+/// Memory of the program's own: registered when it is first lent, kept so within the bound, the longest unused ended first; and what is
+/// short, or cannot be registered, is copied.
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn adopted_memory_goes_as_it_is_and_stays_registered_within_the_bound() {
+    let _turn = turn();
+    let mut sides = connected(Kind::SeqPacket);
+    let mut pool = PoolConfig::default();
+    (pool.initial, pool.prewarm, pool.max, pool.registrations) = (8 << 20, 0, 64 << 20, 250_000);
+    let pool = Pool::new(&pool).expect("memory");
+    pool.register(&sides[0].pool.domain().expect("a device's")).expect("registered");
+    let send = |sides: &mut [Side; 2], block: Block| {
+        let (len, wanted) = (block.len(), block.bytes().to_vec());
+        block.lend();
+        sides[0].connection.send_block(block, len).map_err(|(_, error)| error).expect("taken");
+        let mut buffer = vec![0; len];
+        let mut came = false;
+        until(sides, "a block", |sides| {
+            came |= blocked(sides[1].connection.recv(&mut buffer)).is_some();
+            came && !sides[0].events.is_empty()
+        });
+        assert!(buffer == wanted);
+        let Some(Event::Returned { block, sent: true, .. }) = sides[0].events.pop() else { panic!("lost") };
+        block.returned();
+        block
+    };
+    let told = |pool: &Pool| {
+        let adopted = pool.stats().adopted;
+        (adopted.registered, adopted.made, adopted.reused, adopted.ended)
+    };
+    let [one, two, three] = [1, 2, 3].map(|seed| pool.adopt(pattern(100_000, seed)));
+    let one = send(&mut sides, one);
+    assert_eq!(sides[0].connection.counters().bytes_told, 100_000, "it was read where it lies");
+    let one = send(&mut sides, one);
+    assert_eq!(told(&pool), (100_000, 1, 1, 0));
+    let (two, one) = (send(&mut sides, two), send(&mut sides, one));
+    assert_eq!(told(&pool), (200_000, 2, 2, 0));
+    let three = send(&mut sides, three);
+    assert_eq!(told(&pool), (200_000, 3, 2, 1));
+    assert_eq!([&one, &two, &three].map(|block| block.lkey().is_some()), [true, false, true]);
+    // What is longer than the bound is registered only while it is lent, and what has ended, not at all.
+    let large = send(&mut sides, pool.adopt(pattern(400_000, 4)));
+    assert_eq!((told(&pool), large.lkey()), ((200_000, 4, 2, 2), None));
+    let two = send(&mut sides, two);
+    assert!(two.into_vec().expect("a vector") == pattern(100_000, 2));
+    drop(send(&mut sides, one));
+    assert_eq!((told(&pool), three.lkey().is_some()), ((100_000, 6, 2, 3), true));
+    // Short, and without a device: copied.
+    let before = sides[0].connection.counters().bytes_told;
+    for block in [pool.adopt(pattern(9000, 5)), pool.adopt(pattern(10, 6)), pool.adopt(Vec::new())] {
+        assert_eq!(send(&mut sides, block).lkey(), None);
+    }
+    let nowhere = Pool::new(&PoolConfig::default()).expect("memory");
+    send(&mut sides, nowhere.adopt(pattern(100_000, 7)));
+    assert_eq!(sides[0].connection.counters().bytes_told, before);
+    assert_eq!(told(&pool), (100_000, 6, 2, 3));
+}
+
 /// Together, in one request as far as it takes them, and in more: with and without inline data.
 #[test]
 #[cfg_attr(miri, ignore = "opens sockets")]
