@@ -10,6 +10,7 @@ mod carry;
 mod ends;
 mod fallback;
 
+use std::io::ErrorKind;
 use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -118,7 +119,10 @@ impl Side {
     /// Until the system reports something.
     fn sleep(&mut self, patience: Duration) {
         let mut reports = Events::with_capacity(8);
-        self.set.poll(&mut reports, Some(patience)).expect("reports");
+        // Interrupted where the process was stopped meanwhile; the next turn looks again.
+        if let Err(error) = self.set.poll(&mut reports, Some(patience)) {
+            assert_eq!(error.kind(), ErrorKind::Interrupted);
+        }
         reports.iter().for_each(|report| Driver::<Pool>::on_event(&mut self.rc, report));
     }
 
