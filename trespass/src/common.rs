@@ -39,6 +39,13 @@ macro_rules! common {
                 self.0.lane.device()
             }
 
+            /// What the peer's program wanted to be known with the connection ([`Builder::user_data`](crate::Builder::user_data)): bytes of
+            /// a stranger, 1024 at most.
+            #[must_use]
+            pub fn peer_user_data(&self) -> &[u8] {
+                &self.0.lane.peer_user_data
+            }
+
             /// What the connection has done so far.
             #[must_use]
             pub fn stats(&self) -> Stats {

@@ -68,6 +68,8 @@ pub(crate) struct Lane {
     pub(crate) connection: Connection<Block>,
     pub(crate) pool: Pool,
     pub(crate) about: About,
+    /// What the peer's program wanted to be known.
+    pub(crate) peer_user_data: Vec<u8>,
     pub(crate) returns: Arc<Returns>,
     completions: VecDeque<Completion>,
     /// What was lent several blocks at a time, oldest first.
@@ -112,6 +114,7 @@ impl Lane {
                 .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?,
             pool: pool.clone(),
             about,
+            peer_user_data: agreed.user_data,
             returns: Arc::default(),
             way,
             completions: VecDeque::new(),

@@ -320,6 +320,15 @@ impl Worker {
         Ok(self.lane(key)?.about.fallback.as_ref())
     }
 
+    /// As [`Stream::peer_user_data`].
+    ///
+    /// # Errors
+    ///
+    /// There is no such connection.
+    pub fn peer_user_data(&self, key: Key) -> io::Result<&[u8]> {
+        Ok(&self.lane(key)?.peer_user_data)
+    }
+
     /// Gives a connection, or a listener, a number of the program's own, which all of its events have: an index of what the program
     /// keeps for it, for example. At first it is 0, or that of the listener which has accepted the connection.
     ///

@@ -194,7 +194,7 @@ impl Builder {
         self
     }
 
-    /// Bytes that the peer's program gets to know with the connection: up to 1024.
+    /// Bytes that the peer's program gets to know with the connection ([`Stream::peer_user_data`](crate::Stream::peer_user_data)): up to 1024.
     #[must_use]
     pub fn user_data(mut self, user_data: impl Into<Vec<u8>>) -> Self {
         self.config.user_data = user_data.into();

@@ -11,7 +11,7 @@ use super::rig::{LONG, Rig, bytes};
 pub(crate) fn add(suite: &mut test_harness::Suite<Rig>) {
     cases!(suite: i7_both_ends_on_one_thread, i7_a_worker_serves_many_connections, a_worker_adopts_a_stream,
         a_worker_says_what_became_of_a_connection_it_could_not_make, events_have_the_programs_tag,
-        a_pool_of_the_programs_own_serves_all, a_lent_block_is_waited_for);
+        a_pool_of_the_programs_own_serves_all, what_programs_say_with_a_connection_is_heard, a_lent_block_is_waited_for);
 }
 
 fn a_lent_block_is_waited_for(rig: &Rig) -> Outcome {
@@ -39,6 +39,17 @@ fn a_lent_block_is_waited_for(rig: &Rig) -> Outcome {
     if client.send_buf(block, 200_000).is_ok() {
         assert!(client.next_completion().unwrap().is_some());
     }
+    // So do all of several, and none twice; what is refused is not lent.
+    let (mut client, server) = rig.packets();
+    let mut blocks: Vec<_> =
+        [10, 200_000, 8000].into_iter().map(|len| (client.buffer(len).unwrap(), len)).collect();
+    let ticket = client.send_blocks(&mut blocks).unwrap();
+    drop(server);
+    for left in [2, 1, 0] {
+        let completion = client.next_completion().unwrap().unwrap();
+        assert_eq!((completion.ticket, completion.left), (ticket, left));
+    }
+    assert!(client.next_completion().unwrap().is_none());
     Ok(())
 }
 
@@ -114,6 +125,15 @@ fn a_pool_of_the_programs_own_serves_all(rig: &Rig) -> Outcome {
     drop((client, server, worker));
     pool.flush();
     assert_eq!(pool.stats().in_use, 0, "{:?}", pool.stats());
+    Ok(())
+}
+
+fn what_programs_say_with_a_connection_is_heard(rig: &Rig) -> Outcome {
+    let (client, server) = rig.streams_of(rig.builder().user_data(*b"of the client"), rig.builder());
+    assert_eq!((client.peer_user_data(), server.peer_user_data()), (&b""[..], &b"of the client"[..]));
+    let mut worker = Worker::new(&rig.builder().build().unwrap()).unwrap();
+    let key = worker.add(server).unwrap();
+    assert_eq!(worker.peer_user_data(key).unwrap(), b"of the client");
     Ok(())
 }
 
