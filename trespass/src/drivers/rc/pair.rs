@@ -191,26 +191,23 @@ fn make(
     receives: u32,
     inline: u32,
 ) -> Result<GenericQueuePair, CreateQueuePairError> {
-    let mut entries = (1 + GATHER_MAX as u32).min(device.most.entries).max(ENTRIES_MIN);
+    let entries = (1 + GATHER_MAX as u32).min(device.most.entries).max(ENTRIES_MIN);
     let mut builder = device.domain().create_qp_builder();
     builder
         .setup_send_cq(cq)
         .setup_recv_cq(cq)
         .setup_max_send_wr(sends)
         .setup_max_recv_wr(receives)
-        .setup_max_send_sge(entries)
         .setup_max_recv_sge(1)
         .setup_send_ops_flags(
             SendOperationFlags::Send | SendOperationFlags::Write | SendOperationFlags::Read,
         );
     let mut inline = inline;
     loop {
-        match builder.setup_max_inline_data(inline).build_generic() {
-            // Some devices have less than they say in a queue that is deep, or with inline data.
-            Err(_) if entries > ENTRIES_MIN => {
-                entries = ENTRIES_MIN;
-                builder.setup_max_send_sge(entries);
-            }
+        builder.setup_max_inline_data(inline);
+        // Less of the one may leave room for the other.
+        let made = builder.setup_max_send_sge(entries).build_generic();
+        match made.or_else(|_| builder.setup_max_send_sge(ENTRIES_MIN).build_generic()) {
             Err(error) if inline == 0 => return Err(error),
             Err(_) => inline = if inline > HEAD as u32 { HEAD as u32 } else { 0 },
             Ok(qp) => return Ok(qp),

@@ -198,11 +198,11 @@ fn connected_with(kind: Kind, config: Builder, change: impl Fn(&mut Setup)) -> [
         let ((established, socket), pool) = parts.next().expect("two sides");
         let agreed = established.agreed;
         let path = established.path.unwrap_or_else(|reason| panic!("{reason}"));
-        let mut setup = agreed.setup(&config, Link::Rc);
+        let mut rc = Rc::new(path, socket).expect("a queue pair");
+        let mut setup = Setup { gather: rc.gather(), ..agreed.setup(&config, Link::Rc) };
         change(&mut setup);
         let mut connection = Connection::new(&setup).expect("a valid setup");
         connection.tick(Instant::now());
-        let mut rc = Rc::new(path, socket).expect("a queue pair");
         let set = Set::new().expect("a set");
         Driver::<Pool>::register(&mut rc, set.registry(), Token(0)).expect("registered");
         Side { rc, connection, pool, events: Vec::new(), set }

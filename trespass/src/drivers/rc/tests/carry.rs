@@ -264,6 +264,36 @@ fn several_blocks_are_one_message() {
     }
 }
 
+/// A device that refuses so many pieces to a request has two, and as much inline data as before; then each block is a frame.
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn a_device_that_takes_few_pieces_gets_more_frames() {
+    let _turn = turn();
+    rules("errno=EINVAL call=create_qp first=1");
+    let mut sides = connected(Kind::SeqPacket);
+    let mut gathers = sides.each_ref().map(|side| side.rc.gather());
+    let few = usize::from(gathers[1] == 1);
+    let inline = sides.each_ref().map(|side| side.rc.describe().contains("256 bytes inline"));
+    gathers.sort_unstable();
+    assert_eq!((gathers, inline), ([1, protocol::GATHER_MAX], [true, true]));
+    let Side { connection, pool, .. } = &mut sides[few];
+    let mut blocks = (0..3).map(|seed| {
+        let mut block = pool.take(2000).expect("memory");
+        block.bytes_mut()[..2000].copy_from_slice(&pattern(2000, seed));
+        (block, 2000)
+    });
+    connection.send_blocks(&mut blocks.by_ref().collect()).expect("taken");
+    let (mut buffer, mut came) = (vec![0; 6000], None);
+    until(&mut sides, "three blocks", |sides| {
+        came = came.or_else(|| blocked(sides[1 - few].connection.recv(&mut buffer)));
+        came.is_some() && sides[few].events.len() == 3
+    });
+    assert_eq!(came, Some(Some(6000)));
+    assert!(buffer == [0, 1, 2].map(|seed| pattern(2000, seed)).concat());
+    let sent = sides[few].connection.counters();
+    assert_eq!(sent.frames_sent - sent.credits_sent, 3);
+}
+
 #[test]
 #[cfg_attr(miri, ignore = "opens sockets")]
 fn a_reader_that_stops_stops_the_writer_and_nothing_is_lost() {
