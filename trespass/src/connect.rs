@@ -198,7 +198,10 @@ static POOLS: Mutex<Vec<(PoolConfig, Pool)>> = Mutex::new(Vec::new());
 
 /// The pool that a configuration wants.
 pub(crate) fn pool_of(config: &Config) -> io::Result<Pool> {
-    let wanted = config.pool();
+    if let Some(pool) = &config.given_pool {
+        return Ok(pool.clone());
+    }
+    let wanted = config.pool_config();
     let mut pools = POOLS.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((_, pool)) = pools.iter().find(|(config, _)| *config == wanted) {
         return Ok(pool.clone());

@@ -220,9 +220,13 @@ impl Engine {
         if !self.patience.is_nonblocking()
             && !self.lane.is_flushed()
             && !(self.lane.look(false) && self.lane.is_flushed())
-            && let Err(error) = self.flush()
         {
-            tracing::trace!(connection = %self.lane.about, %error, "taken, and not yet on its way");
+            if !self.lane.connection.is_corked() {
+                self.lane.connection.flush();
+            }
+            if let Err(error) = self.see_off() {
+                tracing::trace!(connection = %self.lane.about, %error, "taken, and not yet on its way");
+            }
         }
         Ok(taken)
     }
@@ -252,6 +256,15 @@ impl Engine {
         self.show();
     }
 
+    /// Holds back what does not fill a frame, or no longer does.
+    pub(crate) fn cork(&mut self, corked: bool) -> io::Result<()> {
+        self.call(Side::Write, |lane| {
+            lane.connection.cork(corked);
+            Ok(())
+        })?;
+        self.sent(())
+    }
+
     /// A half was shut down. The program may never call again, so the end goes as far as it can.
     pub(crate) fn shut(&mut self) {
         self.lane.turn();
@@ -266,6 +279,11 @@ impl Engine {
     /// Waits until all that was written is on its way.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         self.lane.connection.flush();
+        self.see_off()
+    }
+
+    /// Waits until all is on its way but for what the program holds back.
+    fn see_off(&mut self) -> io::Result<()> {
         self.call(Side::Write, |lane| {
             lane.post();
             match lane.connection.failure() {
@@ -326,8 +344,9 @@ impl Owner {
 
     /// Gives up the connection's own set: another one will report its events.
     pub(crate) fn into_lane(mut self) -> io::Result<Lane> {
-        let Engine { mut lane, bell, .. } = *self.0.take().expect(OWNED);
+        let Engine { mut lane, bell, linger, .. } = *self.0.take().expect(OWNED);
         lane.deregister(&bell)?;
+        lane.set_linger(linger.get());
         Ok(lane)
     }
 }

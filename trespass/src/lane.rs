@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io::{self, IoSlice};
 use std::net::{SocketAddr, TcpStream};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -17,7 +18,7 @@ use crate::drivers::{Driver, Path, Way};
 use crate::engine::Side;
 use crate::handshake::{Established, FallbackReason, Transport};
 use crate::pool::{Block, Pool};
-use crate::protocol::{self, Blocked, CallError, Cause, Connection, Event, Link};
+use crate::protocol::{self, Blocked, CallError, Cause, Connection, Event, Link, Setup};
 use crate::readiness::{Bell, Readiness};
 use crate::spin::Spin;
 use crate::stats::{Stats, Summary};
@@ -54,6 +55,13 @@ impl fmt::Display for About {
     }
 }
 
+/// Blocks that were lent together: the protocol has a ticket for each of them, the program has the first.
+struct Lot {
+    tickets: Range<u64>,
+    /// How many have not come back.
+    left: usize,
+}
+
 /// A connection and what moves it.
 pub(crate) struct Lane {
     /// Dropped first: until then a device may have memory of the connection.
@@ -61,8 +69,12 @@ pub(crate) struct Lane {
     pub(crate) connection: Connection<Block>,
     pub(crate) pool: Pool,
     pub(crate) about: About,
+    /// What the peer's program wanted to be known.
+    pub(crate) peer_user_data: Vec<u8>,
     pub(crate) returns: Arc<Returns>,
     completions: VecDeque<Completion>,
+    /// What was lent several blocks at a time, oldest first.
+    lots: VecDeque<Lot>,
     /// Blocks that have not come back yet.
     lent: usize,
     linger: Duration,
@@ -99,7 +111,7 @@ impl Lane {
             Ok(path) => (Way::over(path, socket)?, Link::Rc, None),
             Err(reason) => (Way::tcp(socket), Link::Tcp, Some(reason)),
         };
-        let setup = agreed.setup(config, link);
+        let setup = Setup { gather: way.gather(), ..agreed.setup(config, link) };
         let about = About { local, peer, kind: agreed.kind, fallback };
         about.tell();
         Ok(Self {
@@ -107,9 +119,11 @@ impl Lane {
                 .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?,
             pool: pool.clone(),
             about,
+            peer_user_data: agreed.user_data,
             returns: Arc::default(),
             way,
             completions: VecDeque::new(),
+            lots: VecDeque::new(),
             lent: 0,
             linger: config.linger,
             // What TCP brings, the system alone can say.
@@ -194,13 +208,28 @@ impl Lane {
             match event {
                 Event::Returned { ticket, block, sent } => {
                     self.lent -= 1;
-                    self.completions.push_back(Completion { ticket: Ticket(ticket.0), block, sent });
+                    block.returned();
+                    let (ticket, left) = self.returned(ticket);
+                    self.completions.push_back(Completion { ticket, block, sent, left });
                 }
                 Event::PeerClosed => self.heard_all = true,
                 Event::Failed(cause) => tracing::debug!(connection = %self.about, %cause, "failed"),
                 Event::Closed => tracing::trace!(connection = %self.about, "closed"),
             }
         }
+    }
+
+    /// The program's ticket of a block that has come back, and how many others that is still for.
+    fn returned(&mut self, protocol::Ticket(number): protocol::Ticket) -> (Ticket, usize) {
+        let behind = self.lots.partition_point(|lot| lot.tickets.start <= number);
+        let lot = behind.checked_sub(1).and_then(|at| self.lots.get_mut(at));
+        let Some(lot) = lot.filter(|lot| lot.tickets.contains(&number)) else { return (Ticket(number), 0) };
+        lot.left -= 1;
+        let told = (Ticket(lot.tickets.start), lot.left);
+        while self.lots.front().is_some_and(|lot| lot.left == 0) {
+            self.lots.pop_front();
+        }
+        told
     }
 
     /// Whether nothing is left to do before something happens; whatever that may be, it will ring.
@@ -273,6 +302,10 @@ impl Lane {
 
     pub(crate) fn linger(&self) -> Duration {
         self.linger
+    }
+
+    pub(crate) fn set_linger(&mut self, linger: Duration) {
+        self.linger = linger;
     }
 
     /// What a call that failed tells, with the kind that `std::net` has for it.
@@ -366,15 +399,47 @@ impl Lane {
             *block = Some(lent);
             return Err(Refused::Failed(io::Error::new(io::ErrorKind::InvalidInput, words)));
         }
+        self.before_lending(&lent);
         match self.connection.send_block(lent, len) {
             Ok(ticket) => {
                 self.lent += 1;
                 Ok(Ticket(ticket.0))
             }
             Err((lent, error)) => {
+                lent.returned();
                 *block = Some(lent);
                 Err(self.refused(Side::Write, error))
             }
+        }
+    }
+
+    /// Takes the blocks out of the vector only if it sends them.
+    pub(crate) fn send_blocks(&mut self, blocks: &mut Vec<(Block, usize)>) -> Result<Ticket, Refused> {
+        if let Some((block, len)) = blocks.iter().find(|(block, len)| *len > block.len()) {
+            let words = format!("the first {len} bytes of a block of {}", block.len());
+            return Err(Refused::Failed(io::Error::new(io::ErrorKind::InvalidInput, words)));
+        }
+        let count = blocks.len();
+        blocks.iter().for_each(|(block, _)| self.before_lending(block));
+        match self.connection.send_blocks(blocks) {
+            Ok(protocol::Ticket(first)) => {
+                self.lent += count;
+                if count > 1 {
+                    self.lots.push_back(Lot { tickets: first..first + count as u64, left: count });
+                }
+                Ok(Ticket(first))
+            }
+            Err(error) => {
+                blocks.iter().for_each(|(block, _)| block.returned());
+                Err(self.refused(Side::Write, error))
+            }
+        }
+    }
+
+    /// What the program has made itself is registered while a device may need it.
+    fn before_lending(&self, block: &Block) {
+        if self.about.fallback.is_none() {
+            block.lend();
         }
     }
 
@@ -411,6 +476,16 @@ impl Lane {
             Ok(None) => Err(no_more()),
             Err(error) => Err(self.refused(Side::Read, error)),
         }
+    }
+
+    /// What lies in one block of a message.
+    pub(crate) fn recv_part_buf(&mut self) -> Result<(RecvBuf, Part), Refused> {
+        let taken = self.connection.recv_chunk(&mut self.pool);
+        let Some(chunk) = self.took(Side::Read, taken)? else { return Err(no_more()) };
+        let part = Part { len: chunk.range.len(), last: chunk.last, total: chunk.total };
+        let mut bytes = RecvBuf::new(&self.returns);
+        bytes.push(chunk);
+        Ok((bytes, part))
     }
 
     /// A whole message.

@@ -27,6 +27,9 @@ use crate::stats::Stats;
 /// A call that may wait sends and receives messages of any size. In non-blocking mode a call does all or nothing, which it cannot
 /// do for a message that is larger than the send or receive buffer: it says so, and [`send_part`](Self::send_part) and
 /// [`recv_part`](Self::recv_part) go through such a message piece by piece.
+///
+/// Without a copy a message of any size goes out from several blocks ([`send_blocks`](Self::send_blocks)), and comes in block by block
+/// ([`recv_part_buf`](Self::recv_part_buf)).
 pub struct SeqPacket(pub(crate) Owner);
 
 common!(SeqPacket);
@@ -139,5 +142,15 @@ impl SeqPacket {
     /// As [`recv`](Self::recv).
     pub fn recv_buf(&mut self) -> io::Result<RecvBuf> {
         self.0.call(Side::Read, Lane::recv_buf)
+    }
+
+    /// Takes the next part of a message in the block in which it lies, without a copy: so a message of any length can be had that way,
+    /// also one that is longer than the receive buffer, as long as what was taken of it is dropped again.
+    ///
+    /// # Errors
+    ///
+    /// As [`recv_part`](Self::recv_part).
+    pub fn recv_part_buf(&mut self) -> io::Result<(RecvBuf, Part)> {
+        self.0.call(Side::Read, Lane::recv_part_buf)
     }
 }

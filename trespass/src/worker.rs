@@ -45,6 +45,8 @@ pub enum Event {
     Accepted {
         /// Where.
         listener: Key,
+        /// The listener's [tag](Worker::set_tag), which is the connection's as well until that has one of its own.
+        tag: u64,
         /// The connection.
         key: Key,
         /// Whose it is.
@@ -54,11 +56,15 @@ pub enum Event {
     Connected {
         /// Which.
         key: Key,
+        /// Its [tag](Worker::set_tag).
+        tag: u64,
     },
     /// A connection of the worker's own has not come about, or a listener cannot accept. The key of the connection is no more.
     Failed {
         /// Which.
         key: Key,
+        /// Its [tag](Worker::set_tag).
+        tag: u64,
         /// Why.
         error: io::Error,
     },
@@ -66,6 +72,8 @@ pub enum Event {
     Ready {
         /// Of which connection.
         key: Key,
+        /// Its [tag](Worker::set_tag).
+        tag: u64,
         /// Which calls.
         readiness: Readiness,
     },
@@ -73,6 +81,8 @@ pub enum Event {
     Completed {
         /// Of which connection.
         key: Key,
+        /// Its [tag](Worker::set_tag).
+        tag: u64,
         /// The block.
         completion: Completion,
     },
@@ -93,7 +103,7 @@ pub enum Event {
 ///     loop {
 ///         worker.poll(&mut events, None)?;
 ///         for event in events.drain(..) {
-///             let Event::Ready { key, readiness } = event else { continue };
+///             let Event::Ready { key, readiness, .. } = event else { continue };
 ///             while readiness.readable {
 ///                 match worker.recv(key, &mut message) {
 ///                     Ok(len) => worker.send(key, &message[..len])?,
@@ -141,6 +151,8 @@ pub struct Worker {
 
 struct Slot {
     generation: u32,
+    /// The program's.
+    tag: u64,
     what: What,
     dirty: bool,
     hot: bool,
@@ -241,7 +253,7 @@ impl Worker {
     }
 
     /// Closes a connection, or a listener: the key is no more. What was written still goes out, with the next polls; after the linger
-    /// time the connection is reset.
+    /// time, which is the stream's own where that has one ([`Stream::set_linger`]), the connection is reset.
     pub fn close(&mut self, key: Key) {
         if !self.has(key) {
             return;
@@ -251,7 +263,11 @@ impl Worker {
         slot.generation = slot.generation.wrapping_add(1);
         match std::mem::replace(&mut slot.what, What::Nothing) {
             What::Open { mut lane, .. } => {
-                lane.close();
+                if lane.linger().is_zero() {
+                    lane.abort();
+                } else {
+                    lane.close();
+                }
                 let until = Instant::now() + lane.linger();
                 let generation = slot.generation;
                 slot.what = What::Closing { lane, until };
@@ -302,6 +318,37 @@ impl Worker {
     /// There is no such connection.
     pub fn fallback_reason(&self, key: Key) -> io::Result<Option<&FallbackReason>> {
         Ok(self.lane(key)?.about.fallback.as_ref())
+    }
+
+    /// As [`Stream::peer_user_data`].
+    ///
+    /// # Errors
+    ///
+    /// There is no such connection.
+    pub fn peer_user_data(&self, key: Key) -> io::Result<&[u8]> {
+        Ok(&self.lane(key)?.peer_user_data)
+    }
+
+    /// Gives a connection, or a listener, a number of the program's own, which all of its events have: an index of what the program
+    /// keeps for it, for example. At first it is 0, or that of the listener which has accepted the connection.
+    ///
+    /// # Errors
+    ///
+    /// There is no such connection, nor listener.
+    pub fn set_tag(&mut self, key: Key, tag: u64) -> io::Result<()> {
+        self.what(key)?;
+        self.slot(key.index).tag = tag;
+        Ok(())
+    }
+
+    /// The number of [`set_tag`](Self::set_tag).
+    ///
+    /// # Errors
+    ///
+    /// There is no such connection, nor listener.
+    pub fn tag(&self, key: Key) -> io::Result<u64> {
+        self.what(key)?;
+        Ok(self.slots[key.index as usize].tag)
     }
 
     /// What a connection has done so far.
@@ -414,7 +461,7 @@ impl Worker {
             self.timers.push(Reverse((at, key)));
         }
         while let Some(completion) = lane.completion() {
-            self.told.push_back(Event::Completed { key, completion });
+            self.told.push_back(Event::Completed { key, tag: slot.tag, completion });
         }
         if !sated {
             self.soil(index);
@@ -445,7 +492,7 @@ impl Worker {
             if let What::Open { lane, lamp } = &slot.what {
                 let readiness = lamp.wanted(lane.readiness());
                 if !readiness.is_none() {
-                    events.push(Event::Ready { key, readiness });
+                    events.push(Event::Ready { key, tag: slot.tag, readiness });
                     return true;
                 }
             }
@@ -478,7 +525,8 @@ impl Worker {
     /// A free slot's key.
     fn vacancy(&mut self) -> Key {
         let index = self.free.pop().unwrap_or_else(|| {
-            let slot = Slot { generation: 0, what: What::Nothing, dirty: false, hot: false, hungry: false };
+            let slot =
+                Slot { generation: 0, tag: 0, what: What::Nothing, dirty: false, hot: false, hungry: false };
             self.slots.push(slot);
             self.slots.len() as u32 - 1
         });
@@ -507,6 +555,7 @@ impl Worker {
         let slot = self.slot(index);
         slot.what = What::Nothing;
         slot.generation = slot.generation.wrapping_add(1);
+        slot.tag = 0;
         self.free.push(index);
     }
 
@@ -596,7 +645,7 @@ impl fmt::Debug for Worker {
 }
 
 impl Drop for Worker {
-    /// Closes all, and waits until what was written is on its way, no longer than the linger time in all.
+    /// Closes all, and waits until what was written is on its way, no longer than the longest linger time.
     fn drop(&mut self) {
         for index in 0..self.slots.len() as u32 {
             // What the program has closed is on its way out already.
@@ -604,7 +653,11 @@ impl Drop for Worker {
                 self.close(self.key(index));
             }
         }
-        let until = Instant::now() + self.config.linger;
+        let until = self.slots.iter().filter_map(|slot| match &slot.what {
+            What::Closing { until, .. } => Some(*until),
+            _ => None,
+        });
+        let until = until.max().unwrap_or_else(Instant::now);
         self.work();
         while self.slots.iter().any(|slot| matches!(slot.what, What::Closing { .. }))
             && Instant::now() < until

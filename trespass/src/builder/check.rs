@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::config::{Config, SharedReceive};
 use crate::environment::TRANSPORT;
 use crate::error::ConfigError;
-use crate::pool::LARGEST_BLOCK;
+use crate::pool::{LARGEST_BLOCK, PoolConfig};
 use crate::wire::{Limits, MAX_USER_DATA, Policy};
 
 type Checked = Result<(), ConfigError>;
@@ -102,13 +102,16 @@ fn shared_receive(c: &Config) -> Checked {
 }
 
 fn pool(c: &Config) -> Checked {
+    if let Some(pool) = &c.given_pool {
+        return given_pool(&c.pool_config(), pool.config());
+    }
     must(c.pool_prewarm <= c.pool_initial, "pool_prewarm", c.pool_prewarm, || {
         (format!("at most pool_initial, {}", c.pool_initial), "lower it, or raise pool_initial".into())
     })?;
     must(c.pool_initial <= c.pool_max, "pool_initial", c.pool_initial, || {
         (format!("at most pool_max, {}", c.pool_max), "lower it, or raise pool_max".into())
     })?;
-    let pool = c.pool();
+    let pool = c.pool_config();
     let least = pool.least_max();
     must(c.pool_max >= least, "pool_max", c.pool_max, || {
         let bound = format!(
@@ -119,6 +122,20 @@ fn pool(c: &Config) -> Checked {
         (bound, "raise it, or lower rcvbuf, sndbuf, rx_slots, slot_size or read_piece".into())
     })?;
     within("pool_high_water", c.pool_high_water, 1..=100)
+}
+
+/// A pool of the program's own has what the connections need.
+fn given_pool(needed: &PoolConfig, given: &PoolConfig) -> Checked {
+    let parts =
+        |pool: &PoolConfig| [pool.send_slots, pool.receive_slots, pool.receive_staged, pool.receive_margin];
+    let enough = parts(given).iter().zip(parts(needed)).all(|(given, needed)| *given >= needed);
+    let text = |pool: &PoolConfig| {
+        let (size, receive) = (pool.slot_size, pool.receive_slots);
+        format!("one with slots of {size} bytes, {receive} bytes of which are to be received into")
+    };
+    must(given.slot_size == needed.slot_size && enough, "pool", text(given), || {
+        (text(needed), "make it with what Config::pool_config says of this configuration".into())
+    })
 }
 
 fn route(c: &Config) -> Checked {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::environment::{DeviceName, TRANSPORT};
 use crate::handshake::{Cause, Terms, Unavailable};
-use crate::pool::{HugePages, PoolConfig};
+use crate::pool::{HugePages, Pool, PoolConfig};
 use crate::protocol::{self, Link, Setup};
 use crate::wire::{Features, Kind, Limits, MINOR, Policy};
 
@@ -36,6 +36,7 @@ pub struct Config {
     pub(crate) pool_max: usize,
     pub(crate) pool_high_water: u8,
     pub(crate) huge_pages: bool,
+    pub(crate) given_pool: Option<Pool>,
     pub(crate) shared_receive: Option<SharedReceive>,
     // Which way.
     pub(crate) policy: Policy,
@@ -96,6 +97,7 @@ impl Default for Config {
             pool_max: 1024 * MIB,
             pool_high_water: 80,
             huge_pages: false,
+            given_pool: None,
             shared_receive: None,
             policy: Policy::Auto,
             policy_of_environment: false,
@@ -174,8 +176,9 @@ impl Config {
         (!cfg!(feature = "rdma")).then(|| Unavailable::new(Cause::BuiltWithout, ""))
     }
 
-    /// The pool that its connections share.
-    pub(crate) fn pool(&self) -> PoolConfig {
+    /// The pool that its connections share: what a pool that is made for them ([`Builder::pool`](super::Builder::pool)) must have at least.
+    #[must_use]
+    pub fn pool_config(&self) -> PoolConfig {
         let standing = |slots: u32| slots as usize * self.slot_size as usize;
         let one = self.needs();
         // Slots that connections share are there however many connections there are.
@@ -190,6 +193,7 @@ impl Config {
             receive_slots: ENDS * one.receive_slots() + shared,
             receive_staged: ENDS * one.receive_staged(),
             receive_margin: ENDS * (one.receive_slots() - standing(self.rx_slots)),
+            registrations: self.registrations,
             high_water: self.pool_high_water,
         }
     }

@@ -13,6 +13,7 @@ pub(crate) use config::SharedReceive;
 
 use crate::environment::{DeviceName, Environment};
 use crate::error::ConfigError;
+use crate::pool::Pool;
 use crate::wire::Policy;
 
 /// All parameters of connections and listeners. Every one has a start value that suits most programs.
@@ -91,8 +92,8 @@ setters! {
     /// Bytes of the pieces into which a long message is copied if it is not registered: a power of two from
     /// [`slot_size`](Self::slot_size), and from 4 KiB, to 1 MiB. Start value: 256 KiB.
     staged_block: u32;
-    /// Bytes of programs' memory that may stay registered between messages. Start value: 64 MiB. Nothing is registered but the pool so
-    /// far, so this changes nothing yet.
+    /// Bytes of programs' memory ([`Pool::adopt`]) that stay registered while they are not being sent; beyond that what was sent the
+    /// longest ago is registered anew when it is sent again. Start value: 64 MiB.
     registrations: usize;
     /// Bytes that the pool allocates at once. Start value: 64 MiB.
     pool_initial: usize;
@@ -171,6 +172,27 @@ impl Builder {
         self
     }
 
+    /// A pool of the program's own, for several listeners, workers and connections whose configurations differ, or for these alone. It was
+    /// made with what [`Config::pool_config`] says, or has more for each part; what else is said of the pool here does not count. Without
+    /// it, all connections of the process that want the same pool share it.
+    ///
+    /// ```
+    /// use trespass::{Builder, Pool};
+    ///
+    /// let builder = Builder::new().rcvbuf(256 << 10);
+    /// let pool = Pool::new(&builder.clone().build()?.pool_config())?;
+    /// let listener = builder.clone().pool(pool.clone()).bind("127.0.0.1:0")?;
+    /// let worker = trespass::Worker::new(&builder.pool(pool.clone()).build()?)?;
+    /// assert!(*worker.pool() == pool);
+    /// # drop(listener);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn pool(mut self, pool: Pool) -> Self {
+        self.config.given_pool = Some(pool);
+        self
+    }
+
     /// Lets all connections of a worker share so many receive slots, and admits so many connections at a time. An idle connection then
     /// costs hardly any memory. The windows of all of them together, [`rx_slots`](Self::rx_slots) each, must not exceed the slots, so
     /// that a peer never finds none.
@@ -180,7 +202,7 @@ impl Builder {
         self
     }
 
-    /// Bytes that the peer's program gets to know with the connection: up to 1024.
+    /// Bytes that the peer's program gets to know with the connection ([`Stream::peer_user_data`](crate::Stream::peer_user_data)): up to 1024.
     #[must_use]
     pub fn user_data(mut self, user_data: impl Into<Vec<u8>>) -> Self {
         self.config.user_data = user_data.into();

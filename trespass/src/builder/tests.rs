@@ -6,7 +6,7 @@ use super::{Builder, Config};
 use crate::environment::{DeviceName, Environment};
 use crate::error::ConfigError;
 use crate::handshake::Cause;
-use crate::pool::LARGEST_BLOCK;
+use crate::pool::{LARGEST_BLOCK, Pool, PoolConfig};
 use crate::wire::{Features, Hello, Kind, Message, Policy, Role};
 
 pub(crate) type Set = fn(Builder) -> Builder;
@@ -66,6 +66,9 @@ const REFUSED: &[(&str, &str, Set)] = &[
     ("pool_max", "8388607", |b| tiny(b).pool_max((8 << 20) - 1)),
     ("pool_max", "16777216", |b| b.pool_max(16 << 20).pool_initial(0).pool_prewarm(0).rx_slots(1024)),
     ("pool_max", "1073741824", |b| b.shared_receive(1 << 20, 10)),
+    ("pool", "one with slots of 8192 bytes, 0 bytes of which are to be received into", |b| {
+        b.pool(Pool::new(&PoolConfig::default()).unwrap())
+    }),
     ("pool_high_water", "0", |b| b.pool_high_water(0)),
     ("pool_high_water", "101", |b| b.pool_high_water(101)),
     ("shared_receive", "0 slots for 1 connections", |b| b.shared_receive(0, 1)),
@@ -129,6 +132,10 @@ pub(crate) const ALLOWED: &[Set] = &[
     |b| b.pool_max(22 << 20).pool_initial(0).pool_prewarm(0),
     |b| tiny(b).pool_max(8 << 20),
     |b| b.shared_receive(1024, 16),
+    |b| {
+        let pool = b.clone().build_in(&Environment::default()).unwrap().pool_config();
+        b.rcvbuf(100_000).pool_max(0).pool(Pool::new(&pool).unwrap())
+    },
     |b| b.shared_receive(1024, 64).rx_slots(16),
     |b| b.path_mtu(Some(4096)).traffic_class(255).service_level(15).hop_limit(1),
     |b| b.ack_timeout(22).retry_count(0).rnr_retry(0).min_rnr_timer(31),
@@ -166,7 +173,9 @@ fn i20_what_is_allowed_can_be_said() {
 fn i20_what_is_allowed_has_a_pool() {
     for (index, set) in ALLOWED.iter().enumerate() {
         let config = build(*set).unwrap_or_else(|error| panic!("{index}: {error}"));
-        config.pool().check().unwrap_or_else(|error| panic!("{index}: {error}"));
+        let pool =
+            config.given_pool.as_ref().map_or_else(|| config.pool_config(), |pool| pool.config().clone());
+        pool.check().unwrap_or_else(|error| panic!("{index}: {error}"));
         assert!(config.staged_block as usize <= LARGEST_BLOCK && config.read_piece as usize <= LARGEST_BLOCK);
     }
 }

@@ -21,7 +21,7 @@ use mio::{Registry, Token};
 
 use self::tcp::Tcp;
 use crate::pool::{Block, Pool};
-use crate::protocol::{Blocks, Connection, Kind};
+use crate::protocol::{Blocks, Connection, GATHER_MAX, Kind};
 
 /// Moves the frames of one connection.
 pub(crate) trait Driver<P: Blocks> {
@@ -94,6 +94,15 @@ impl Way {
         let rc = rc::Rc::new(path, socket).ok_or_else(|| io::Error::other("no queue pair was made"))?;
         tracing::info!("RDMA activated: {}", rc.describe());
         Ok(Self::Rc(Box::new(rc)))
+    }
+
+    /// Lent blocks that one frame can have.
+    pub(crate) fn gather(&self) -> usize {
+        match self {
+            Self::Tcp(_) => GATHER_MAX,
+            #[cfg(feature = "rdma")]
+            Self::Rc(rc) => rc.gather(),
+        }
     }
 
     /// The RDMA device, if it is one that moves them.

@@ -35,6 +35,8 @@ pub(crate) struct Chunk<B> {
     pub(crate) first: bool,
     /// SeqPacket: it ends a message.
     pub(crate) last: bool,
+    /// SeqPacket: bytes of the whole message.
+    pub(crate) total: u64,
 }
 
 /// A READ to post.

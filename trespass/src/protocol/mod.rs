@@ -34,6 +34,7 @@ pub(crate) mod hostile;
 mod incoming;
 mod keepalive;
 mod outgoing;
+pub(crate) mod pieces;
 mod send_queue;
 pub(crate) mod setup;
 
@@ -47,6 +48,7 @@ pub(crate) use self::{
     connection::{Connection, Counters, Event, Frame, Ticket, Transmit},
     fault::{Blocked, CallError, Cause, InvalidSetup, ProtocolError},
     incoming::{Chunk, Part, Read},
+    pieces::{Piece, Pieces},
     send_queue::{Done, SendQueue},
-    setup::{Keepalive, Kind, Limits, Link, Setup},
+    setup::{GATHER_MAX, Keepalive, Kind, Limits, Link, Setup},
 };

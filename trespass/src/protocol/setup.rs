@@ -17,6 +17,9 @@ pub(crate) const RX_SLOTS_MIN: u32 = 16;
 /// Most receives of a connection.
 pub(crate) const RX_SLOTS_MAX: u32 = 32768;
 
+/// Most lent blocks that one frame has.
+pub(crate) const GATHER_MAX: usize = 7;
+
 /// Bytes or messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -99,6 +102,8 @@ pub(crate) struct Setup {
     pub(crate) stage: usize,
     /// Most bytes of a READ.
     pub(crate) read_piece: usize,
+    /// Lent blocks that a frame may have beside its header: what the device takes in one request.
+    pub(crate) gather: usize,
     /// How long a close may take.
     pub(crate) linger: Duration,
     /// Probes, if any. Never on TCP, where the kernel's do it.
@@ -120,6 +125,7 @@ impl Setup {
             low_water: 8,
             stage: 256 * 1024,
             read_piece: 256 * 1024,
+            gather: GATHER_MAX,
             linger: Duration::from_secs(1),
             keepalive: None,
         }
@@ -148,6 +154,7 @@ impl Setup {
         range("low_water", self.low_water as u64, 1, 1 << 16)?;
         range("stage", self.stage as u64, 4096, 16 << 20)?;
         range("read_piece", self.read_piece as u64, 4096, 16 << 20)?;
+        range("gather", self.gather as u64, 1, GATHER_MAX as u64)?;
         range("read", u64::from(self.read), 0, u64::from(self.link == Link::Rc))?;
         Ok(())
     }
@@ -158,7 +165,7 @@ impl Setup {
     /// whole (at most `rcvbuf` long) as long as less than twice that is, as its frames may be half empty. So posted and kept are at
     /// most `rx_slots` and `2 * rcvbuf`, and a slot, for the last frame may go beyond. READs begin within the same bounds, and go slot
     /// by slot where there is nothing larger; the last may go beyond by a piece. The other slot beside is for what must go out so that
-    /// something comes back: the heads of frames without inline data, or a lent block that is copied frame by frame.
+    /// something comes back: the heads of frames without inline data, a lent block that is copied frame by frame, or an RTS of many ranges.
     pub(crate) fn receive_slots(&self) -> usize {
         (self.own.rx_slots as usize + 2) * self.own.slot_size as usize + 2 * self.rcvbuf + self.read_piece
     }

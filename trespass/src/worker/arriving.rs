@@ -14,7 +14,7 @@ const ARRIVALS: usize = 1024;
 impl Worker {
     /// Accepts whoever waits, as long as there is room.
     pub(super) fn take_in(&mut self, index: u32) {
-        let listener = self.key(index);
+        let (listener, tag) = (self.key(index), self.slot(index).tag);
         while self.arrivals < ARRIVALS || self.make_room() {
             let What::Listening { socket, kind, may_accept } = &mut self.slot(index).what else { return };
             if !*may_accept {
@@ -37,7 +37,7 @@ impl Worker {
                 // Such as want of descriptors: tried again with the next client, or when one has gone.
                 _ => {
                     *may_accept = false;
-                    self.told.push_back(Event::Failed { key: listener, error });
+                    self.told.push_back(Event::Failed { key: listener, tag, error });
                 }
             }
         }
@@ -91,6 +91,7 @@ impl Worker {
             return;
         };
         self.arrivals -= 1;
+        let own = slot.tag;
         let What::Arriving { mut arrival, .. } = std::mem::replace(&mut slot.what, What::Nothing) else {
             return;
         };
@@ -100,12 +101,16 @@ impl Worker {
             .and_then(|agreement| arrival.finish(agreement, &self.config, &self.pool))
             .and_then(|lane| self.put(index, lane));
         match (opened, listener) {
-            (Ok(()), Some(listener)) => self.told.push_back(Event::Accepted { listener, key, peer }),
-            (Ok(()), None) => self.told.push_back(Event::Connected { key }),
+            (Ok(()), Some(listener)) => {
+                let tag = self.tag(listener).unwrap_or(own);
+                self.slot(index).tag = tag;
+                self.told.push_back(Event::Accepted { listener, tag, key, peer });
+            }
+            (Ok(()), None) => self.told.push_back(Event::Connected { key, tag: own }),
             (Err(error), listener) => {
                 match listener {
                     Some(_) => tracing::info!(%peer, %error, "a client is not accepted"),
-                    None => self.told.push_back(Event::Failed { key, error }),
+                    None => self.told.push_back(Event::Failed { key, tag: own, error }),
                 }
                 self.vacate(index);
             }

@@ -40,6 +40,8 @@ pub(super) struct Most {
     pub(super) completions: u32,
     /// Work requests of one of a queue pair's queues.
     pub(super) work_requests: u32,
+    /// Pieces of memory that one of them can be about.
+    pub(super) entries: u32,
     /// READs that a queue pair answers at a time.
     pub(super) reads_in: u8,
     /// READs that a queue pair has under way at a time.
@@ -74,6 +76,7 @@ impl Device {
         let most = Most {
             completions: u32::try_from(attr.max_cqe()).unwrap_or(0),
             work_requests: u32::try_from(attr.max_qp_wr()).unwrap_or(0),
+            entries: u32::try_from(attr.max_sge()).unwrap_or(0),
             reads_in: attr.max_qp_rd_atom().clamp(0, 255) as u8,
             reads_out: attr.max_qp_init_rd_atom().clamp(0, 255) as u8,
         };

@@ -19,7 +19,7 @@ use super::path::Path;
 use super::request::Payload;
 use crate::drivers::Driver;
 use crate::protocol::frame::HEADER_LEN;
-use crate::protocol::{Blocks, Cause, Connection, Done, Frame, Kind, Purpose, Transmit};
+use crate::protocol::{Blocks, Cause, Connection, Done, Frame, GATHER_MAX, Kind, Purpose, Transmit};
 
 /// How long a RESET may take to be acknowledged before the queue pair is stopped.
 const PARTING: Duration = Duration::from_millis(100);
@@ -94,6 +94,12 @@ impl<B: DeviceBlock> Rc<B> {
     /// The device's name.
     pub(crate) fn device(&self) -> &str {
         self.pair.place.device.name()
+    }
+
+    /// Lent blocks that one frame can have, beside its head.
+    pub(crate) fn gather(&self) -> usize {
+        let entries = self.pair.qp.control().capability().max_send_sge as usize;
+        entries.saturating_sub(1).clamp(1, GATHER_MAX)
     }
 
     /// Has the device say that something has completed which the pair does not know of.
@@ -330,7 +336,7 @@ impl<B: DeviceBlock> Rc<B> {
             if !time_is_up {
                 return;
             }
-            self.pair.forget(|size| blocks.take(size, Purpose::Send), |done| connection.done(done));
+            self.pair.forget(|lost| blocks.replace(lost), |done| connection.done(done));
         }
         self.spare.clear();
         connection.drained();

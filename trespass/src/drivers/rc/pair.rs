@@ -13,7 +13,7 @@ use super::device::Place;
 use super::path::Parameters;
 use super::{Device, DeviceBlock};
 use crate::handshake::{Cause, Unavailable};
-use crate::protocol::{Blocks, Done, Purpose, SendQueue};
+use crate::protocol::{Blocks, Done, GATHER_MAX, Piece, Purpose, SendQueue};
 
 /// Marks the work requests that are receives, whose numbers count from 0 like those of the sends.
 pub(super) const RECEIVE: u64 = 1 << 63;
@@ -23,6 +23,8 @@ pub(super) const PROBE: u64 = 1 << 62;
 pub(super) const HEAD: usize = 64;
 /// Send requests beside those that use the peer's receives at one time: control frames, and READs.
 const SENDS_BESIDE: u32 = 2;
+/// A header, and what it is about.
+const ENTRIES_MIN: u32 = 2;
 /// How long a queue pair that was stopped may take to give everything back.
 pub(super) const DRAIN: Duration = Duration::from_millis(500);
 const NAP: Duration = Duration::from_micros(50);
@@ -129,21 +131,20 @@ impl<B: DeviceBlock> Pair<B> {
     }
 
     /// Gives up what has not come back: the device may still use it, so its memory must never be anything else. Whoever has lent a block
-    /// gets a copy, as far as there is memory for one.
-    pub(super) fn forget(&mut self, mut copy: impl FnMut(usize) -> Option<B>, mut each: impl FnMut(Done<B>)) {
+    /// gets a copy.
+    pub(super) fn forget(&mut self, mut copy: impl FnMut(&B) -> Option<B>, mut each: impl FnMut(Done<B>)) {
         let (receives, sends) = (self.receives.posted.len(), self.posted - self.completed);
         self.receives.posted.drain(..).for_each(std::mem::forget);
+        let mut rescue = |piece: &mut Piece<B>| {
+            let fresh = if piece.ticket.is_some() { copy(&piece.block) } else { None };
+            fresh.map(|fresh| std::mem::forget(std::mem::replace(&mut piece.block, fresh))).is_some()
+        };
         while let Some(mut done) = self.sends.drain() {
-            if let Done::Sent { block: Some(block), ticket: Some(_) } = &mut done
-                && let Some(mut fresh) = copy(block.bytes().len())
-            {
-                let len = block.bytes().len();
-                fresh.bytes_mut()[..len].copy_from_slice(block.bytes());
-                std::mem::forget(std::mem::replace(block, fresh));
-                each(done);
-            } else {
-                std::mem::forget(done);
-            }
+            let rescued = match &mut done {
+                Done::Sent(Some(pieces)) => pieces.iter_mut().all(&mut rescue),
+                _ => false,
+            };
+            if rescued { each(done) } else { std::mem::forget(done) }
         }
         std::mem::forget(self.heads.block.take());
         (self.posted, self.completed, self.probing) = (0, 0, false);
@@ -182,7 +183,7 @@ fn fits(device: &Device, sends: u32, receives: u32) -> Result<(), Unavailable> {
     Ok(())
 }
 
-/// Makes a queue pair, with less inline data if the device has not so much.
+/// Makes a queue pair, with fewer pieces to a request, and with less inline data, if the device has not so much.
 fn make(
     device: &Device,
     cq: &GenericCompletionQueue,
@@ -190,21 +191,23 @@ fn make(
     receives: u32,
     inline: u32,
 ) -> Result<GenericQueuePair, CreateQueuePairError> {
+    let entries = (1 + GATHER_MAX as u32).min(device.most.entries).max(ENTRIES_MIN);
     let mut builder = device.domain().create_qp_builder();
     builder
         .setup_send_cq(cq)
         .setup_recv_cq(cq)
         .setup_max_send_wr(sends)
         .setup_max_recv_wr(receives)
-        // A header, and what it is about.
-        .setup_max_send_sge(2)
         .setup_max_recv_sge(1)
         .setup_send_ops_flags(
             SendOperationFlags::Send | SendOperationFlags::Write | SendOperationFlags::Read,
         );
     let mut inline = inline;
     loop {
-        match builder.setup_max_inline_data(inline).build_generic() {
+        builder.setup_max_inline_data(inline);
+        // Less of the one may leave room for the other.
+        let made = builder.setup_max_send_sge(entries).build_generic();
+        match made.or_else(|_| builder.setup_max_send_sge(ENTRIES_MIN).build_generic()) {
             Err(error) if inline == 0 => return Err(error),
             Err(_) => inline = if inline > HEAD as u32 { HEAD as u32 } else { 0 },
             Ok(qp) => return Ok(qp),

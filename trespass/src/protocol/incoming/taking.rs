@@ -61,7 +61,7 @@ impl<B: Block> Incoming<B> {
 
     /// Whether the message at the front can be taken whole.
     pub(crate) fn message_complete(&self) -> bool {
-        self.complete > 0
+        self.complete > 0 && self.taking.is_none()
     }
 
     /// Bytes of the stream. 0: the peer has sent all that it will.
@@ -230,16 +230,17 @@ impl<B: Block> Incoming<B> {
             }
             _ => return Err(CallError::Blocked(Blocked::Nothing)),
         };
-        let mut first = item.first;
+        let (mut first, mut whole) = (item.first, 0);
         if self.kind == Kind::SeqPacket {
             first = self.taking.is_none();
             let mut message = self.taking.unwrap_or(Progress { total, got: 0 });
             message.got += range.len() as u64;
+            whole = message.total;
             self.taking = (!item.last).then_some(message);
             self.complete -= usize::from(item.last);
         }
         self.held += item.charge;
-        Ok(Some(Chunk { block, range, charge: item.charge, first, last: item.last }))
+        Ok(Some(Chunk { block, range, charge: item.charge, first, last: item.last, total: whole }))
     }
 
     fn copied_chunk(&mut self, blocks: &mut impl Blocks<Block = B>) -> Result<Option<Chunk<B>>, CallError> {
@@ -253,6 +254,7 @@ impl<B: Block> Incoming<B> {
         if *left == 1 {
             return Ok(None);
         }
+        let total = range.len() as u64;
         let rest = range.start + *skip..range.end;
         let len = rest.len();
         let mut copy =
@@ -264,6 +266,6 @@ impl<B: Block> Incoming<B> {
         let charge = copy.bytes().len();
         self.held += charge;
         let first = self.taking.take().is_none();
-        Ok(Some(Chunk { block: copy, range: 0..len, charge, first, last: true }))
+        Ok(Some(Chunk { block: copy, range: 0..len, charge, first, last: true, total }))
     }
 }
