@@ -13,7 +13,7 @@ use mio::event::Event as Report;
 
 use crate::buffers::{Completion, Part, RecvBuf, Returns, Ticket};
 use crate::builder::Config;
-use crate::drivers::{Driver, Path, Way};
+use crate::drivers::{Completed, Driver, Path, Way};
 use crate::engine::Side;
 use crate::handshake::{Established, FallbackReason, Transport};
 use crate::pool::{Block, Pool};
@@ -133,6 +133,16 @@ impl Lane {
 
     pub(crate) fn on_event(&mut self, event: &Report) {
         Driver::<Pool>::on_event(&mut self.way, event);
+    }
+
+    /// Something of it has completed at its worker's desk.
+    pub(crate) fn completed(&mut self, completed: Completed) {
+        self.way.completed(&mut self.connection, completed);
+    }
+
+    /// Its worker's desk is of no use any more.
+    pub(crate) fn cut_off(&mut self, error: &io::Error) {
+        self.way.cut_off(&mut self.connection, error);
     }
 
     /// Receives and sends until nothing moves.

@@ -80,6 +80,16 @@ impl NoPath {
     pub(crate) fn unwatch(&mut self, _: &mio::Registry) -> std::io::Result<()> {
         match *self {}
     }
+
+    /// As what there is of RDMA has it.
+    pub(crate) fn completed(&mut self, _: crate::drivers::Completed) {
+        match *self {}
+    }
+
+    /// As what there is of RDMA has it.
+    pub(crate) fn cut_off(&mut self, _: &std::io::Error) {
+        match *self {}
+    }
 }
 
 #[cfg(any(test, not(feature = "rdma")))]

@@ -9,6 +9,7 @@
 mod carry;
 mod ends;
 mod fallback;
+mod workers;
 
 use std::net::{TcpListener, TcpStream};
 use std::process::Command;
