@@ -163,6 +163,10 @@ impl Config {
         seat: Option<Seat>,
     ) -> (Terms, Result<Path, Unavailable>) {
         let mut terms = self.terms(kind);
+        if seat.is_none() {
+            // It shares with nobody.
+            terms.first_slots = None;
+        }
         let path = match self.without_rdma() {
             Some(reason) => Err(reason),
             None => self.path(&mut terms, local, pool, seat),

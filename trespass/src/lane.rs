@@ -241,6 +241,11 @@ impl Lane {
         Driver::<Pool>::is_flushed(&self.way) && !self.connection.has_unsent()
     }
 
+    #[cfg(test)]
+    pub(crate) fn way(&mut self) -> &mut Way {
+        &mut self.way
+    }
+
     // What its program may know.
 
     pub(crate) fn readiness(&self) -> Readiness {

@@ -592,6 +592,13 @@ impl Worker {
         self.slots.get(key.index as usize).is_some_and(|slot| slot.generation == key.generation)
     }
 
+    /// What moves the frames of a connection.
+    #[cfg(test)]
+    pub(crate) fn way(&mut self, key: Key) -> &mut crate::drivers::Way {
+        let (lane, _) = self.member(key).expect("open");
+        lane.way()
+    }
+
     fn what(&self, key: Key) -> io::Result<&What> {
         if !self.has(key) {
             return Err(no_connection());

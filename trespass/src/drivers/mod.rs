@@ -80,7 +80,7 @@ pub(crate) type Seat = rc::Seat<Block>;
 #[cfg(not(feature = "rdma"))]
 pub(crate) use no_desk::{Completed, Desk, Seat};
 #[cfg(feature = "rdma")]
-pub(crate) use rc::Completed;
+pub(crate) type Completed = rc::Completed<Block>;
 
 /// What the handshake tries.
 #[cfg(feature = "rdma")]

@@ -137,6 +137,8 @@ pub(crate) struct Terms {
     pub(crate) features: Features,
     /// What it can take.
     pub(crate) limits: Limits,
+    /// Receive slots that it begins with, if not with all.
+    pub(crate) first_slots: Option<u32>,
     /// What its program wants the peer to know.
     pub(crate) user_data: Vec<u8>,
     /// How long the data path may take to prove itself.

@@ -7,8 +7,9 @@
 //! - a pair whose owner goes is *buried*: it is stopped, its completions are taken as they come, and only then it is destroyed, with
 //!   what it holds.
 //!
-//! A worker has one thread, so nobody ever waits for the lock of its desk. It is taken once for all that has completed, and where pairs
-//! come and go; it is there because connections may be given to other threads, and with them what leads to the desk.
+//! A worker has one thread, so nobody ever waits for the lock of its desk. It is taken once for all that has completed, where pairs come
+//! and go, and where one that shares is given receives; it is there because connections may be given to other threads, and with them what
+//! leads to the desk.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -21,9 +22,11 @@ use sideway::ibverbs::completion::{CompletionChannel, GenericCompletionQueue, No
 use sideway::ibverbs::queue_pair::{QueuePair, QueuePairTable};
 
 use super::device::Place;
+use super::ledger::Lease;
 use super::number::{self, GENERATIONS, Request};
 use super::pair::{DRAIN, Pair};
 use super::path::Parameters;
+use super::shelf::Shelf;
 use super::{Device, DeviceBlock};
 use crate::handshake::{Cause, Unavailable};
 
@@ -34,18 +37,30 @@ pub(super) const NAP: Duration = Duration::from_micros(50);
 /// The same, of a thread that has other things to do.
 const LONG_NAP: Duration = Duration::from_millis(1);
 
+/// What has completed.
+pub(super) enum What<B> {
+    /// A send, or the probe, or a receive of the pair's own.
+    Own(Request),
+    /// A receive of those that pairs share, at this place, if it was under way.
+    Shared(u32, Option<B>),
+    /// One of those that were promised to others.
+    Overdrawn,
+}
+
 /// A work request that has completed.
-pub(crate) struct Completed {
-    pub(super) request: Request,
+pub(crate) struct Completed<B> {
+    pub(super) what: What<B>,
     pub(super) status: WorkCompletionStatus,
     pub(super) vendor: u32,
     /// Bytes received.
     pub(super) len: usize,
 }
 
-/// A completion queue with its channel, and the pairs that complete into it.
+/// A completion queue with its channel, the pairs that complete into it, and what they share.
 pub(super) struct Hub<B: DeviceBlock> {
     members: Members<B>,
+    /// The receives that they share, if they do, and as long as there is one that does.
+    shelf: Option<Shelf<B>>,
     cq: GenericCompletionQueue,
     channel: CompletionChannel,
     device: Arc<Device>,
@@ -59,7 +74,7 @@ pub(super) struct Hub<B: DeviceBlock> {
 
 enum Members<B: DeviceBlock> {
     /// Whatever completes is its.
-    One,
+    One(Lease),
     Many(Many<B>),
 }
 
@@ -79,6 +94,7 @@ struct Member<B: DeviceBlock> {
     generation: u32,
     /// Completions that may come of it at a time.
     needs: u32,
+    lease: Lease,
     owner: Owner<B>,
 }
 
@@ -98,12 +114,18 @@ impl<B: DeviceBlock> Hub<B> {
         builder.setup_cqe(room).setup_comp_channel(&channel);
         let cq = builder.build_generic().map_err(|error| refused(&error))?;
         let device = Arc::clone(device);
-        Ok(Self { members, cq, channel, device, armed: false, may_have_event: true, broken: false })
+        let shelf = None;
+        Ok(Self { members, shelf, cq, channel, device, armed: false, may_have_event: true, broken: false })
     }
 
     /// For a pair of its own.
-    pub(super) fn of_one(place: &Place, room: u32) -> Result<Self, Unavailable> {
-        Self::new(place, room, Members::One)
+    pub(super) fn of_one(place: &Place, parameters: &Parameters) -> Result<Self, Unavailable> {
+        let room = Pair::<B>::completions(parameters, false);
+        let mut hub = Self::new(place, room, Members::One(Lease::default()))?;
+        if parameters.shares_alone {
+            hub.shelf = Some(Shelf::new(&place.device, parameters.rx_slots)?);
+        }
+        Ok(hub)
     }
 
     fn of_many(place: &Place) -> Result<Self, Unavailable> {
@@ -115,6 +137,48 @@ impl<B: DeviceBlock> Hub<B> {
 
     pub(super) fn cq(&self) -> &GenericCompletionQueue {
         &self.cq
+    }
+
+    pub(super) fn shelf(&self) -> Option<&Shelf<B>> {
+        self.shelf.as_ref()
+    }
+
+    /// What a pair may use of the receives that are shared.
+    fn lease(&mut self, pair: u32) -> Option<(&mut Lease, &mut Shelf<B>)> {
+        let lease = match &mut self.members {
+            Members::One(lease) => lease,
+            Members::Many(many) => &mut many.pairs.get_mut(pair)?.lease,
+        };
+        Some((lease, self.shelf.as_mut()?))
+    }
+
+    /// Makes a pair certain of so many shared receives. Else how many there can be in all.
+    pub(super) fn admit(&mut self, pair: u32, first: u32) -> Result<(), u32> {
+        let Some((lease, shelf)) = self.lease(pair) else { return Ok(()) };
+        if shelf.ledger.admit(lease, first) { Ok(()) } else { Err(shelf.ledger.size()) }
+    }
+
+    /// Shared receives that a pair may use.
+    pub(super) fn held(&mut self, pair: u32) -> u32 {
+        self.lease(pair).map_or(0, |(lease, _)| lease.held())
+    }
+
+    /// Gives a pair so many more shared receives, as far as there is room for it, and blocks. How many.
+    pub(super) fn share(
+        &mut self,
+        pair: u32,
+        wanted: u32,
+        blocks: impl FnMut() -> Option<B>,
+    ) -> io::Result<u32> {
+        let Some((lease, shelf)) = self.lease(pair) else { return Ok(0) };
+        let mut count = shelf.ledger.allows(lease, wanted);
+        let missing = shelf.ledger.missing(count);
+        if missing > 0 {
+            let posted = shelf.post(missing, blocks)?;
+            count = count.saturating_sub(missing - posted);
+        }
+        shelf.ledger.grant(lease, count);
+        Ok(count)
     }
 
     /// Has the system report completions under that key.
@@ -152,64 +216,99 @@ impl<B: DeviceBlock> Hub<B> {
 
     /// Takes what has completed, and gives each to the seat whose it is. Whether anything had.
     #[inline]
-    pub(super) fn reap(&mut self, mut each: impl FnMut(u32, Completed)) -> io::Result<bool> {
-        let mut poller = self.cq.start_poll().map_err(io::Error::other)?;
+    pub(super) fn reap(&mut self, mut each: impl FnMut(u32, Completed<B>)) -> io::Result<bool> {
+        let Self { cq, members, shelf, .. } = self;
+        let mut poller = cq.start_poll().map_err(io::Error::other)?;
         let mut any = false;
         while let Some(completion) = poller.next() {
             any = true;
             let (generation, request) = number::parse(completion.wr_id());
+            let mut found = members.find(completion.qp_num().unwrap_or(0));
+            let what = match (request, shelf.as_mut()) {
+                (Request::Receive(place), Some(shelf)) => {
+                    shelf.taken(generation, place, found.as_mut().map(|found| &mut *found.lease))
+                }
+                _ => What::Own(request),
+            };
+            // The generation of a shared receive is its place's.
+            let is_its =
+                |found: &Found<'_, B>| found.generation == generation || !matches!(what, What::Own(_));
+            let Some(found) = found.filter(is_its) else {
+                tracing::debug!(generation, "a completion of a queue pair that is gone");
+                continue;
+            };
             let completed = Completed {
-                request,
+                what,
                 status: completion.status(),
                 vendor: completion.vendor_err(),
                 len: completion.byte_len().unwrap_or(0) as usize,
             };
-            match &mut self.members {
-                Members::One => each(0, completed),
-                Members::Many(many) => {
-                    many.hand_on(completion.qp_num().unwrap_or(0), generation, completed, &mut each);
-                }
+            match found.owner {
+                None => each(0, completed),
+                Some(Owner::Seat(seat)) => each(*seat, completed),
+                Some(Owner::Nobody(pair)) => pair.take_back(completed, drop),
             }
         }
         poller.finish().map_err(io::Error::other)?;
+        self.shelf.as_mut().map_or(Ok(()), Shelf::post_again)?;
         Ok(any)
     }
-}
 
-impl<B: DeviceBlock> Many<B> {
-    #[inline]
-    fn hand_on(
-        &mut self,
-        pair: u32,
-        generation: u32,
-        completed: Completed,
-        each: &mut impl FnMut(u32, Completed),
-    ) {
-        match self.pairs.get_mut(pair) {
-            Some(member) if member.generation == generation => match &mut member.owner {
-                Owner::Seat(seat) => each(*seat, completed),
-                Owner::Nobody(pair) => pair.take_back(&completed, drop),
-            },
-            _ => tracing::debug!(pair, generation, "a completion of a queue pair that is gone"),
+    /// Takes note of what the device says of buried pairs, before it is seen whether anything of them is left.
+    fn listen(&mut self) {
+        let Members::Many(Many { pairs, buried, .. }) = &mut self.members else { return };
+        for (number, _) in buried {
+            if let Some(Member { owner: Owner::Nobody(pair), .. }) = pairs.get_mut(*number) {
+                pair.hear();
+            }
         }
     }
 
-    /// Destroys what is buried and has given everything back, and gives up what will not.
+    /// Destroys what is buried and has given everything back, and gives up what will not. What nobody shares any more goes with the last.
     fn clear(&mut self, now: Instant) {
-        let Self { pairs, buried, used, .. } = self;
+        let Self { members: Members::Many(Many { pairs, buried, used, .. }), shelf, .. } = self else {
+            return;
+        };
         buried.retain(|(number, until)| {
             let Some(Member { owner: Owner::Nobody(pair), .. }) = pairs.get_mut(*number) else {
                 return false;
             };
-            if !pair.finish(drop) {
+            if !pair.is_free() {
                 if now < *until {
                     return true;
                 }
-                pair.forget(|_| None, drop);
+                pair.give_up();
             }
-            *used -= pairs.remove(*number).map_or(0, |member| member.needs);
+            if let Some(Member { needs, lease, .. }) = pairs.remove(*number) {
+                *used -= needs;
+                shelf.iter_mut().for_each(|shelf| shelf.ledger.leave(lease));
+            }
             false
         });
+        if pairs.is_empty() {
+            *shelf = None;
+        }
+    }
+}
+
+/// What a completion's queue pair is.
+struct Found<'a, B: DeviceBlock> {
+    lease: &'a mut Lease,
+    generation: u32,
+    /// Nobody else completes here.
+    owner: Option<&'a mut Owner<B>>,
+}
+
+impl<B: DeviceBlock> Members<B> {
+    #[inline]
+    fn find(&mut self, pair: u32) -> Option<Found<'_, B>> {
+        match self {
+            Self::One(lease) => Some(Found { lease, generation: 0, owner: None }),
+            Self::Many(many) => {
+                let Member { lease, generation, owner, .. } = many.pairs.get_mut(pair)?;
+                Some(Found { lease, generation: *generation, owner: Some(owner) })
+            }
+        }
     }
 }
 
@@ -219,12 +318,11 @@ impl<B: DeviceBlock> Drop for Hub<B> {
         while let Members::Many(Many { buried, .. }) = &self.members
             && !buried.is_empty()
         {
+            self.listen();
             if let Err(error) = self.reap(|_, _| ()) {
                 tracing::debug!(%error, "what is left on a completion queue cannot be polled");
             }
-            if let Members::Many(many) = &mut self.members {
-                many.clear(Instant::now());
-            }
+            self.clear(Instant::now());
             std::thread::sleep(NAP);
         }
     }
@@ -282,15 +380,17 @@ impl<B: DeviceBlock> Desk<B> {
 
     /// Gives whatever has completed to the seat whose it is, until there is nothing more; and sees to what is buried. Whether anything
     /// had completed. With an error it is of no use to any of its pairs any more; that is said once.
-    pub(crate) fn reap(&self, each: impl FnMut(u32, Completed)) -> io::Result<bool> {
+    pub(crate) fn reap(&self, each: impl FnMut(u32, Completed<B>)) -> io::Result<bool> {
         let mut hub = self.lock();
         let Some(hub) = hub.as_mut() else { return Ok(false) };
+        let has_buried = matches!(&hub.members, Members::Many(many) if !many.buried.is_empty());
+        if has_buried {
+            hub.listen();
+        }
         let reaped = if hub.broken { Ok(false) } else { hub.take_events().and_then(|_| hub.reap(each)) };
         hub.broken |= reaped.is_err();
-        if let Members::Many(many) = &mut hub.members
-            && !many.buried.is_empty()
-        {
-            many.clear(Instant::now());
+        if has_buried {
+            hub.clear(Instant::now());
         }
         reaped
     }
@@ -325,16 +425,22 @@ impl<B: DeviceBlock> Desk<B> {
             Some(hub) => hub,
             none => none.insert(Hub::of_many(place)?),
         };
-        let needs = Pair::<B>::completions(parameters);
-        if hub.broken || !Arc::ptr_eq(&hub.device, &place.device) || !hub.make_room(needs) {
+        let needs = Pair::<B>::completions(parameters, parameters.shared_receives.is_some());
+        if hub.broken || !Arc::ptr_eq(&hub.device, &place.device) {
             return Ok(None);
         }
-        let Hub { cq, members: Members::Many(many), .. } = hub else { return Ok(None) };
+        if let (None, Some(size)) = (&hub.shelf, parameters.shared_receives) {
+            hub.shelf = Some(Shelf::new(&place.device, size)?);
+        }
+        if !hub.make_room(needs) {
+            return Ok(None);
+        }
+        let Hub { cq, shelf, members: Members::Many(many), .. } = hub else { return Ok(None) };
         many.generation = (many.generation + 1) % GENERATIONS;
         let generation = many.generation;
-        let pair = Pair::new(place, parameters, cq, generation)?;
-        let member = Member { generation, needs, owner: Owner::Seat(seat) };
-        many.pairs.insert(pair.qp.qp_number(), member);
+        let pair = Pair::new(place, parameters, cq, shelf.as_ref(), generation)?;
+        let (lease, owner) = (Lease::default(), Owner::Seat(seat));
+        many.pairs.insert(pair.qp.qp_number(), Member { generation, needs, lease, owner });
         many.used += needs;
         Ok(Some(Box::new(pair)))
     }
@@ -346,17 +452,37 @@ impl<B: DeviceBlock> Desk<B> {
         let mut hub = self.lock();
         let Some(Hub { members: Members::Many(many), .. }) = hub.as_mut() else {
             debug_assert!(false, "a pair is buried where it was made");
-            return pair.forget(|_| None, drop);
+            return pair.give_up();
         };
         match many.pairs.get_mut(number) {
             Some(member) => member.owner = Owner::Nobody(pair),
-            None => return pair.forget(|_| None, drop),
+            None => return pair.give_up(),
         }
-        let now = Instant::now();
-        many.buried.push((number, now + DRAIN));
-        if many.buried.len() == 1 {
-            many.clear(now);
-        }
+        many.buried.push((number, Instant::now() + DRAIN));
+    }
+
+    /// As [`Hub::admit`].
+    pub(super) fn admit(&self, pair: u32, first: u32) -> Result<(), u32> {
+        self.lock().as_mut().map_or(Ok(()), |hub| hub.admit(pair, first))
+    }
+
+    /// As [`Hub::held`].
+    pub(super) fn held(&self, pair: u32) -> u32 {
+        self.lock().as_mut().map_or(0, |hub| hub.held(pair))
+    }
+
+    /// As [`Hub::share`].
+    pub(super) fn share(&self, pair: u32, wanted: u32, blocks: impl FnMut() -> Option<B>) -> io::Result<u32> {
+        self.lock().as_mut().map_or(Ok(0), |hub| hub.share(pair, wanted, blocks))
+    }
+
+    /// Of shared receives: how many are posted, how many are promised, and how many there can be.
+    #[cfg(test)]
+    pub(crate) fn shared(&self) -> Option<[u32; 3]> {
+        let hub = self.lock();
+        let ledger = &hub.as_ref()?.shelf.as_ref()?.ledger;
+        let (posted, promised) = ledger.totals();
+        Some([posted, promised, ledger.size()])
     }
 
     /// Pairs that are there, and those of them that are buried.
@@ -373,7 +499,8 @@ impl<B: DeviceBlock> Hub<B> {
     /// Sees that so many more completions may come at a time.
     fn make_room(&mut self, more: u32) -> bool {
         let Members::Many(many) = &mut self.members else { return false };
-        let wanted = many.used.saturating_add(more);
+        let shared = self.shelf.as_ref().map_or(0, |shelf| shelf.ledger.size());
+        let wanted = many.used.saturating_add(more).saturating_add(shared);
         let most = self.device.most.completions;
         if wanted <= many.room {
             return true;

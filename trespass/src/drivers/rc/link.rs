@@ -12,10 +12,10 @@ use sideway::ibverbs::completion::WorkCompletionStatus;
 use sideway::ibverbs::queue_pair::{PostSendGuard, QueuePair, WorkRequestFlags};
 
 use super::DeviceBlock;
-use super::hub::Completed;
+use super::hub::{Completed, What};
 use super::number::{self, Request};
 use super::pair::{DRAIN, Heads, Home, Kept, Pair};
-use super::path::Path;
+use super::path::{Early, Path, Proved};
 use super::request::Payload;
 use crate::drivers::Driver;
 use crate::protocol::{Blocks, Cause, Connection, Done, Frame, Purpose, Transmit};
@@ -48,7 +48,7 @@ pub(crate) struct Rc<B: DeviceBlock> {
     held: Option<Transmit<B>>,
     /// What has completed before its first turn; gone with that, when the receives that the handshake has granted are told to the
     /// connection.
-    early: Option<Vec<Completed>>,
+    early: Option<Early<B>>,
     /// The peer's socket is closed, or broken.
     anchor_ended: bool,
     /// There was no block.
@@ -63,9 +63,9 @@ impl<B: DeviceBlock> Rc<B> {
     /// Goes on with what the handshake has proved. `socket` is the one that it went over, and non-blocking.
     pub(crate) fn new<P: Blocks<Block = B>>(path: Path<P>, socket: std::net::TcpStream) -> Option<Self> {
         let slot_size = path.slot_size();
-        let (pair, early) = path.into_pair()?;
+        let Proved { pair, early } = path.into_proved()?;
         Some(Self {
-            spare: Vec::with_capacity(pair.receives.len()),
+            spare: Vec::with_capacity(early.first),
             pair,
             anchor: TcpStream::from_std(socket),
             slot_size,
@@ -98,6 +98,16 @@ impl<B: DeviceBlock> Rc<B> {
         list.post().expect("posted");
     }
 
+    /// Sends bytes that are no frame, and for which there may be no receive, so many times.
+    #[cfg(test)]
+    pub(super) fn send_raw(&mut self, times: usize) {
+        for _ in 0..times {
+            let mut list = self.pair.qp.start_post_send();
+            list.construct_wr(0, WorkRequestFlags::empty()).setup_send().setup_inline_data(b"no frame");
+            list.post().expect("posted");
+        }
+    }
+
     /// What carries it, in words.
     pub(crate) fn describe(&self) -> String {
         let Pair { qp, heads, place, .. } = &*self.pair;
@@ -115,14 +125,14 @@ impl<B: DeviceBlock> Rc<B> {
     /// Before anything is received: the receives that the handshake has granted are posted.
     fn begin(&mut self, connection: &mut Connection<B>) {
         let Some(early) = self.early.take() else { return };
-        connection.slots_posted(self.pair.receives.len());
-        early.into_iter().for_each(|completed| self.completed(connection, completed));
+        connection.slots_posted(early.first);
+        early.completed.into_iter().for_each(|completed| self.completed(connection, completed));
     }
 
     /// Takes note of what has completed. A worker hands on what is this one's.
-    pub(crate) fn completed(&mut self, connection: &mut Connection<B>, completed: Completed) {
+    pub(crate) fn completed(&mut self, connection: &mut Connection<B>, completed: Completed<B>) {
         self.begin(connection);
-        take(&mut self.pair, &mut self.spare, &mut self.broken, connection, &completed);
+        take(&mut self.pair, &mut self.spare, &mut self.broken, connection, completed);
     }
 
     /// The worker's completion queue is of no use any more.
@@ -150,7 +160,7 @@ impl<B: DeviceBlock> Rc<B> {
     fn reap(&mut self, connection: &mut Connection<B>) -> bool {
         let Self { pair, spare, broken, .. } = self;
         let (pair, Home::Own(hub)) = pair.parts() else { return false };
-        match hub.reap(|_, completed| take(pair, spare, broken, connection, &completed)) {
+        match hub.reap(|_, completed| take(pair, spare, broken, connection, completed)) {
             Ok(any) => any,
             Err(error) => {
                 break_down(broken, connection, "polling completions", &error);
@@ -165,10 +175,8 @@ impl<B: DeviceBlock> Rc<B> {
         if wanted == 0 || self.broken {
             return false;
         }
-        let (mut left, spare, starved, slot_size) =
-            (wanted, &mut self.spare, &mut self.starved, self.slot_size);
-        let posted = self.pair.post_receives(|| {
-            left = left.checked_sub(1)?;
+        let (spare, starved, slot_size) = (&mut self.spare, &mut self.starved, self.slot_size);
+        let posted = self.pair.post_receives(wanted, || {
             let block = spare.pop().or_else(|| blocks.take(slot_size, Purpose::Receive));
             *starved |= block.is_none();
             block
@@ -176,6 +184,10 @@ impl<B: DeviceBlock> Rc<B> {
         match posted {
             Ok(count) => {
                 connection.slots_posted(count);
+                if self.pair.shares && !self.starved {
+                    // Others had posted enough, or there is room for no more.
+                    self.spare.clear();
+                }
                 count > 0
             }
             Err(error) => {
@@ -390,33 +402,40 @@ fn take<B: DeviceBlock>(
     spare: &mut Vec<B>,
     broken: &mut bool,
     connection: &mut Connection<B>,
-    completed: &Completed,
+    completed: Completed<B>,
 ) {
-    let Completed { request, status, vendor, len } = *completed;
+    let Completed { what: completed, status, vendor, len } = completed;
     let is_good = status == WorkCompletionStatus::Success;
     if !is_good {
         *broken = true;
-        let what = if matches!(request, Request::Receive(_)) { "receiving" } else { "sending" };
+        let is_receive = !matches!(completed, What::Own(Request::Send(_) | Request::Probe));
+        let what = if is_receive { "receiving" } else { "sending" };
         // The first says why; what is flushed behind it does not.
         connection.failed(Cause::Completion { what, status: status.raw(), vendor });
     }
-    match request {
-        Request::Receive(count) => match pair.receives.complete(count) {
-            // On an error the connection has failed, and says so.
-            Some(block) if is_good => spare.extend(connection.received(block, len).ok().flatten()),
-            Some(_) => (),
-            None => stray(broken, connection, "the receive", count.into()),
-        },
-        Request::Send(count) if pair.has_sent(count) => {
+    let (block, number) = match completed {
+        What::Own(Request::Receive(count)) => (pair.receives.complete(count), count),
+        What::Shared(place, block) => (block, place),
+        What::Overdrawn => return connection.overdrawn(),
+        What::Own(Request::Probe) => return stray(broken, connection, "the probe", 0),
+        What::Own(Request::Send(count)) if !pair.has_sent(count) => {
+            return stray(broken, connection, "the send", count.into());
+        }
+        What::Own(Request::Send(count)) => {
             while let Some(done) = pair.sent(count) {
                 // READs have completions of their own, so what failed is this one: it has brought nothing.
                 if is_good || !matches!(done, Done::Read { .. }) {
                     connection.done(done);
                 }
             }
+            return;
         }
-        Request::Send(count) => stray(broken, connection, "the send", count.into()),
-        Request::Probe => stray(broken, connection, "the probe", 0),
+    };
+    match block {
+        // On an error the connection has failed, and says so.
+        Some(block) if is_good => spare.extend(connection.received(block, len).ok().flatten()),
+        Some(_) => (),
+        None => stray(broken, connection, "the receive", number.into()),
     }
 }
 

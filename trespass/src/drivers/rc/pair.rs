@@ -1,6 +1,7 @@
 //! A queue pair, and the blocks that the device has.
 
 use std::collections::VecDeque;
+use std::io;
 use std::ops::{Deref, DerefMut};
 use std::time::{Duration, Instant};
 
@@ -9,11 +10,13 @@ use sideway::ibverbs::queue_pair::{
     CreateQueuePairError, GenericQueuePair, PostRecvError, PostRecvGuard, QueuePair, QueuePairAttribute,
     QueuePairState, ScatterGatherEntry, SendOperationFlags,
 };
+use sideway::ibverbs::srq::SharedReceiveQueue;
 
 use super::device::Place;
-use super::hub::{Completed, Desk, Hub, NAP, Seat};
+use super::hub::{Completed, Desk, Hub, NAP, Seat, What};
 use super::number::{self, Request};
 use super::path::Parameters;
+use super::shelf::Shelf;
 use super::{Device, DeviceBlock};
 use crate::handshake::{Cause, Unavailable};
 use crate::protocol::{Blocks, Done, Purpose, SendQueue};
@@ -39,6 +42,10 @@ pub(super) struct Pair<B: DeviceBlock> {
     /// The probe is posted and has not completed.
     pub(super) probing: bool,
     pub(super) heads: Heads<B>,
+    /// Its receives are shared with others, and it may have used some.
+    pub(super) shares: bool,
+    /// The device has said that it takes no more of them: what it has taken has completed.
+    heard: bool,
     /// It is in the error state.
     pub(super) stopped: bool,
     pub(super) place: Place,
@@ -50,39 +57,55 @@ impl<B: DeviceBlock> Pair<B> {
         place: &Place,
         parameters: &Parameters,
         cq: &GenericCompletionQueue,
+        shelf: Option<&Shelf<B>>,
         generation: u32,
     ) -> Result<Self, Unavailable> {
         let device = &*place.device;
         let (depth, receives) = depths(parameters);
-        let qp = make(device, cq, depth, receives, parameters.inline)
+        let srq = shelf.map(Shelf::srq);
+        let qp = make(device, cq, srq, depth, receives, parameters.inline)
             .map_err(|error| Unavailable::new(Cause::Resources, format!("{}: {error}", device.name())))?;
         let inline = (qp.control().capability().max_inline_data as usize).min(parameters.inline as usize);
         Ok(Self {
             qp,
             generation,
-            receives: Receives::new(receives as usize),
+            receives: Receives::new(if srq.is_none() { receives as usize } else { 0 }),
             sends: SendQueue::new(depth as usize),
             posted: 0,
             completed: 0,
             probing: false,
             heads: Heads { block: None, places: depth as usize, inline },
+            shares: false,
+            heard: false,
             stopped: false,
             place: place.clone(),
         })
     }
 
-    /// How many completions may come of one at a time.
-    pub(super) fn completions(parameters: &Parameters) -> u32 {
+    /// How many completions may come of one at a time, without those of receives that it shares with others.
+    pub(super) fn completions(parameters: &Parameters, shares: bool) -> u32 {
         let (depth, receives) = depths(parameters);
-        depth + receives
+        if shares { depth } else { depth + receives }
     }
 
-    /// Posts blocks to receive into, as long as there are any and there is a place. How many.
-    pub(super) fn post_receives(
-        &mut self,
-        blocks: impl FnMut() -> Option<B>,
-    ) -> Result<usize, PostRecvError> {
-        self.receives.post(self.qp.start_post_recv(), self.generation, blocks)
+    /// Takes note of what the device says of the receives that it shares.
+    pub(super) fn hear(&mut self) {
+        if self.shares && !self.heard {
+            self.heard = self.place.device.is_done_sharing(self.qp.qp_number());
+        }
+    }
+
+    /// Whether it can be destroyed: the device has nothing of it any more. It was heard before all that has completed was polled.
+    pub(super) fn is_free(&mut self) -> bool {
+        self.finish(drop) && (self.heard || !self.shares)
+    }
+
+    /// Time is up: gives up what has not come back.
+    pub(super) fn give_up(&mut self) {
+        // Of shared receives, what was not said may never be: all that this pair has taken has completed by now.
+        if !self.finish(drop) {
+            self.forget(|_| None, drop);
+        }
     }
 
     /// Brings it to the error state: what was posted completes, and nothing of the peer's is answered any more.
@@ -111,12 +134,13 @@ impl<B: DeviceBlock> Pair<B> {
     }
 
     /// Takes back what the device is done with, after [`stop`](Self::stop); what was sent is handed on.
-    pub(super) fn take_back(&mut self, completed: &Completed, mut each: impl FnMut(Done<B>)) {
+    pub(super) fn take_back(&mut self, completed: Completed<B>, mut each: impl FnMut(Done<B>)) {
         let flushed = completed.status != WorkCompletionStatus::Success;
-        match completed.request {
-            Request::Receive(count) => drop(self.receives.complete(count)),
-            Request::Probe => self.probing = false,
-            Request::Send(count) => {
+        match completed.what {
+            What::Shared(..) | What::Overdrawn => (),
+            What::Own(Request::Receive(count)) => drop(self.receives.complete(count)),
+            What::Own(Request::Probe) => self.probing = false,
+            What::Own(Request::Send(count)) => {
                 while let Some(done) = self.sent(count) {
                     // READs have completions of their own, so this one's is what failed: it has brought nothing.
                     if !(flushed && matches!(done, Done::Read { .. })) {
@@ -127,7 +151,7 @@ impl<B: DeviceBlock> Pair<B> {
         }
     }
 
-    /// Whether the device has nothing of it any more. What was never posted is handed on then.
+    /// Whether the device has nothing of it any more, but of what is shared. What was never posted is handed on then.
     pub(super) fn finish(&mut self, mut each: impl FnMut(Done<B>)) -> bool {
         let all = self.receives.is_empty() && self.completed >= self.posted && !self.probing;
         while all && let Some(done) = self.sends.drain() {
@@ -191,14 +215,60 @@ impl<B: DeviceBlock> Kept<B> {
         {
             return Ok(Self { pair: Some(pair), home: Home::Shared(desk.clone()) });
         }
-        let hub = Hub::of_one(place, Pair::<B>::completions(parameters))?;
-        let pair = Pair::new(place, parameters, hub.cq(), 0)?;
+        let hub = Hub::of_one(place, parameters)?;
+        let pair = Pair::new(place, parameters, hub.cq(), hub.shelf(), 0)?;
         Ok(Self { pair: Some(Box::new(pair)), home: Home::Own(Box::new(hub)) })
     }
 
     /// Both.
     pub(super) fn parts(&mut self) -> (&mut Pair<B>, &mut Home<B>) {
         (self.pair.as_mut().expect(KEPT), &mut self.home)
+    }
+
+    /// Makes it certain of so many receives, if they are shared. Else how many there can be in all.
+    pub(super) fn admit(&mut self, first: u32) -> Result<(), u32> {
+        let number = self.qp.qp_number();
+        self.shares = self.receives.room == 0;
+        match &mut self.home {
+            Home::Own(hub) => hub.admit(number, first),
+            Home::Shared(desk) => desk.admit(number, first),
+        }
+    }
+
+    /// Receives that are there for it.
+    pub(super) fn held(&mut self) -> usize {
+        if !self.shares {
+            return self.receives.len();
+        }
+        let number = self.qp.qp_number();
+        match &mut self.home {
+            Home::Own(hub) => hub.held(number) as usize,
+            Home::Shared(desk) => desk.held(number) as usize,
+        }
+    }
+
+    /// Posts so many receives, or has so many of those that are shared, as far as there is room and there are blocks. How many.
+    pub(super) fn post_receives(
+        &mut self,
+        wanted: usize,
+        mut blocks: impl FnMut() -> Option<B>,
+    ) -> io::Result<usize> {
+        let Self { pair: Some(pair), home } = self else { return Ok(0) };
+        if !pair.shares {
+            let mut left = wanted;
+            let blocks = || {
+                left = left.checked_sub(1)?;
+                blocks()
+            };
+            let list = pair.qp.start_post_recv();
+            return pair.receives.post(list, pair.generation, blocks).map_err(io::Error::other);
+        }
+        let (number, wanted) = (pair.qp.qp_number(), u32::try_from(wanted).unwrap_or(u32::MAX));
+        let posted = match home {
+            Home::Own(hub) => hub.share(number, wanted, blocks),
+            Home::Shared(desk) => desk.share(number, wanted, blocks),
+        };
+        posted.map(|posted| posted as usize)
     }
 
     /// The hub that is its alone.
@@ -236,13 +306,14 @@ impl<B: DeviceBlock> Drop for Kept<B> {
         pair.stop();
         let until = Instant::now() + DRAIN;
         loop {
+            pair.hear();
             // If it fails, it goes on failing until time is up.
-            let _ = hub.reap(|_, completed| pair.take_back(&completed, drop));
-            if pair.finish(drop) {
+            let _ = hub.reap(|_, completed| pair.take_back(completed, drop));
+            if pair.is_free() {
                 return;
             }
             if Instant::now() >= until {
-                return pair.forget(|_| None, drop);
+                return pair.give_up();
             }
             std::thread::sleep(NAP);
         }
@@ -276,6 +347,7 @@ fn fits(device: &Device, sends: u32, receives: u32) -> Result<(), Unavailable> {
 fn make(
     device: &Device,
     cq: &GenericCompletionQueue,
+    srq: Option<&SharedReceiveQueue>,
     sends: u32,
     receives: u32,
     inline: u32,
@@ -285,13 +357,16 @@ fn make(
         .setup_send_cq(cq)
         .setup_recv_cq(cq)
         .setup_max_send_wr(sends)
-        .setup_max_recv_wr(receives)
+        .setup_max_recv_wr(if srq.is_none() { receives } else { 0 })
         // A header, and what it is about.
         .setup_max_send_sge(2)
         .setup_max_recv_sge(1)
         .setup_send_ops_flags(
             SendOperationFlags::Send | SendOperationFlags::Write | SendOperationFlags::Read,
         );
+    if let Some(srq) = srq {
+        builder.setup_srq(srq);
+    }
     let mut inline = inline;
     loop {
         match builder.setup_max_inline_data(inline).build_generic() {

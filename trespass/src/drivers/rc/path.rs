@@ -15,7 +15,7 @@ use sideway::ibverbs::queue_pair::{PostSendGuard, QueuePair, WorkRequestFlags};
 
 use super::DeviceBlock;
 use super::device::Place;
-use super::hub::{Completed, Seat};
+use super::hub::{Completed, Seat, What};
 use super::number::{self, Request};
 use super::pair::{Kept, Pair};
 use crate::builder::Config;
@@ -28,6 +28,10 @@ use crate::wire::{self, Endpoint, Probe, Role, device_hash};
 pub(crate) struct Parameters {
     pub(crate) slot_size: u32,
     pub(crate) rx_slots: u32,
+    /// Receives of the queue that a worker's connections share, if they do.
+    pub(crate) shared_receives: Option<u32>,
+    /// One that shares with nobody has such a queue all the same.
+    pub(crate) shares_alone: bool,
     /// READs under way at a time.
     pub(crate) reads: u8,
     pub(crate) inline: u32,
@@ -47,6 +51,8 @@ impl Parameters {
         Self {
             slot_size: config.slot_size,
             rx_slots: config.rx_slots,
+            shared_receives: config.srq.then_some(config.srq_size),
+            shares_alone: config.srq_alone,
             reads: config.rd_atomic,
             inline: config.inline,
             path_mtu: config.path_mtu,
@@ -77,9 +83,25 @@ struct Made<B: DeviceBlock> {
     /// What the peer was told.
     own: Reached,
     /// What has come of the connection itself: the peer may know before this side that the path works.
-    early: Vec<Completed>,
+    early: Vec<Completed<B>>,
+    /// Receives that the peer knows of when it begins.
+    first: usize,
     /// What completes is reported, and the completion queue is to tell of the next.
     watched: bool,
+}
+
+/// A pair that works, and what there is of its connection.
+pub(super) struct Proved<B: DeviceBlock> {
+    pub(super) pair: Kept<B>,
+    pub(super) early: Early<B>,
+}
+
+/// What there is of a connection when its handshake is done.
+pub(super) struct Early<B> {
+    /// Receives that were granted.
+    pub(super) first: usize,
+    /// What has completed since.
+    pub(super) completed: Vec<Completed<B>>,
 }
 
 /// How far the path is tried.
@@ -131,7 +153,7 @@ impl<P: Blocks<Block: DeviceBlock>> Path<P> {
     }
 
     /// Something has completed, and a worker hands it on.
-    pub(crate) fn completed(&mut self, completed: Completed) {
+    pub(crate) fn completed(&mut self, completed: Completed<P::Block>) {
         if let Some(made) = &mut self.made {
             made.completed(completed);
         }
@@ -147,8 +169,9 @@ impl<P: Blocks<Block: DeviceBlock>> Path<P> {
     }
 
     /// What has proved to work, and what has come of the connection meanwhile.
-    pub(super) fn into_pair(self) -> Option<(Kept<P::Block>, Vec<Completed>)> {
-        self.made.map(|made| (made.pair, made.early))
+    pub(super) fn into_proved(self) -> Option<Proved<P::Block>> {
+        self.made
+            .map(|Made { pair, early, first, .. }| Proved { pair, early: Early { completed: early, first } })
     }
 
     fn mtu(&self) -> Mtu {
@@ -176,7 +199,7 @@ impl<P: Blocks<Block: DeviceBlock>> DataPath for Path<P> {
             device: device_hash(self.place.device.name()),
         };
         let trial = Trial { attempt, sent: false, heard: false, failed: None };
-        self.made = Some(Made { pair, trial, own, early: Vec::new(), watched: false });
+        self.made = Some(Made { pair, trial, own, early: Vec::new(), first: 0, watched: false });
         Ok(told)
     }
 
@@ -208,6 +231,8 @@ impl<P: Blocks<Block: DeviceBlock>> DataPath for Path<P> {
             hop_limit: parameters.hop_limit,
             ..ConnectOptions::default()
         };
+        // From now on it may take what others share with it.
+        made.begin_with(agreed.first_slots.0)?;
         let connection = connect(&mut made.pair.qp, &self.place.path, &made.own, &remote, &options)?;
         made.fill(&mut self.blocks, parameters)?;
         tracing::debug!(
@@ -230,15 +255,28 @@ impl<P: Blocks<Block: DeviceBlock>> DataPath for Path<P> {
 }
 
 impl<B: DeviceBlock> Made<B> {
-    /// Posts a block for every receive slot, before the peer can send anything.
+    /// Sees that there is room for the receives that the peer will know of.
+    fn begin_with(&mut self, first: u32) -> Result<(), Unavailable> {
+        self.first = first as usize;
+        self.pair.admit(first).map_err(|size| {
+            let words = format!(
+                "the shared receive queue of {size} has no room for another connection's {first} receives; raise srq_size"
+            );
+            Unavailable::new(Cause::Resources, words)
+        })
+    }
+
+    /// Posts a block for every receive that the peer will know of, before it can send anything.
     fn fill(
         &mut self,
         blocks: &mut impl Blocks<Block = B>,
         parameters: &Parameters,
     ) -> Result<(), Unavailable> {
-        let slot_size = parameters.slot_size as usize;
-        self.pair.post_receives(|| blocks.take(slot_size, Purpose::Stand)).map_err(|error| failed(&error))?;
-        let (posted, wanted) = (self.pair.receives.len(), parameters.rx_slots as usize);
+        let (slot_size, wanted) = (parameters.slot_size as usize, self.first);
+        let missing = wanted - self.pair.held().min(wanted);
+        let posted = self.pair.post_receives(missing, || blocks.take(slot_size, Purpose::Stand));
+        posted.map_err(|error| failed(&error))?;
+        let posted = self.pair.held();
         if posted < wanted {
             let detail =
                 format!("the pool has room for {posted} of {wanted} receive slots of {slot_size} bytes now");
@@ -305,26 +343,28 @@ impl<B: DeviceBlock> Made<B> {
         self.trial.failed.take().map_or(Ok(()), Err)
     }
 
-    fn completed(&mut self, completed: Completed) {
-        if self.is_proved() {
+    fn completed(&mut self, completed: Completed<B>) {
+        if !self.is_proved() {
+            self.trial.heed(&mut self.pair, completed);
+        } else if self.early.len() <= self.first {
+            // One that sends more than it was granted fills no memory, and ends its connection by the first that is too many.
             self.early.push(completed);
-        } else {
-            self.trial.heed(&mut self.pair, &completed);
         }
     }
 }
 
 impl Trial {
-    fn heed<B: DeviceBlock>(&mut self, pair: &mut Pair<B>, completed: &Completed) {
-        let block = match completed.request {
-            Request::Receive(count) => pair.receives.complete(count),
-            Request::Probe => {
+    fn heed<B: DeviceBlock>(&mut self, pair: &mut Pair<B>, completed: Completed<B>) {
+        let Completed { what, status, vendor, len } = completed;
+        let block = match what {
+            What::Own(Request::Receive(count)) => pair.receives.complete(count),
+            What::Shared(_, block) => block,
+            What::Own(Request::Probe) => {
                 pair.probing = false;
                 None
             }
-            Request::Send(_) => None,
+            What::Own(Request::Send(_)) | What::Overdrawn => None,
         };
-        let Completed { status, vendor, len, .. } = *completed;
         if status != WorkCompletionStatus::Success {
             let hint = status.hint().unwrap_or("no more is known");
             // The first says why; what is flushed behind it does not.

@@ -29,6 +29,9 @@ impl Both {
     fn poll(&mut self) {
         for (worker, told) in self.workers.iter_mut().zip(&mut self.told) {
             worker.poll(told, Some(Duration::ZERO)).expect("polled");
+            if let Some([posted, promised, size]) = worker.desk.shared() {
+                assert!(promised <= posted && posted <= size, "{promised} of {posted} of {size}");
+            }
         }
     }
 
@@ -42,6 +45,7 @@ impl Both {
 
     /// Makes so many connections more.
     fn connect(&mut self, count: usize) {
+        self.told.iter_mut().for_each(Vec::clear);
         let addr = self.workers[1].local_addr(self.listener).expect("bound");
         let first = self.ends.len();
         let keys: Vec<Key> =
@@ -134,7 +138,13 @@ fn a_worker_goes_on_where_its_completion_queue_cannot_grow() {
 #[cfg_attr(miri, ignore = "opens sockets")]
 fn what_one_connection_has_left_is_not_the_next_one_s() {
     let _turn = turn();
-    let mut both = Both::new([config().linger(Duration::ZERO), config().linger(Duration::ZERO)]);
+    for srq in [false, true] {
+        what_one_has_left(&|| config().linger(Duration::ZERO).srq(srq));
+    }
+}
+
+fn what_one_has_left(config: &dyn Fn() -> Builder) {
+    let mut both = Both::new([config(), config()]);
     both.connect(3);
     for round in 0..40 {
         let [ours, theirs] = both.ends.remove(round % 3);
@@ -177,5 +187,119 @@ fn a_completion_queue_that_fails_ends_all_its_connections() {
         dead.len() == 2 * ends.len()
     });
     faults::clear();
+    both.end();
+}
+
+/// Receives that are shared: windows begin small, grow under a peer that has more to send, and are told of only as they are posted.
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn connections_of_a_worker_share_receives() {
+    let _turn = turn();
+    let sharing = || config().srq(true).rendezvous(false);
+    let mut both = Both::new([sharing(), sharing()]);
+    both.connect(20);
+    let statistics = soft::statistics().expect("a device");
+    assert_eq!((statistics.completion_queues, statistics.shared_receive_queues), (2, 2));
+    for worker in &both.workers {
+        assert_eq!(worker.desk.shared().map(|[posted, promised, _]| (posted, promised)), Some((100, 100)));
+        // Both workers have one pool.
+        let idle = worker.pool().stats().in_use / 40;
+        assert!(idle <= 32 << 10, "{idle} bytes an idle connection");
+    }
+    for len in [1, 4000, 5000, 60_000] {
+        both.exchange(0, len);
+        both.exchange(1, len);
+    }
+    both.exchange(0, 600_000);
+    let [_, promised, _] = both.workers[1].desk.shared().expect("shared");
+    assert!(promised > 20 * 10, "{promised} receives for 20 connections that were busy");
+    // All goes with the last of them, though the workers stay.
+    let ends = std::mem::take(&mut both.ends);
+    for [ours, theirs] in ends {
+        both.workers[0].close(ours);
+        both.workers[1].close(theirs);
+    }
+    both.until("closed", |both| both.workers.iter().all(|worker| worker.desk.pairs() == (0, 0)));
+    for worker in &both.workers {
+        worker.pool().flush();
+        assert_eq!((worker.desk.shared(), worker.pool().stats().in_use), (None, 0));
+    }
+    both.connect(2);
+    both.exchange(1, 5000);
+    both.end();
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn who_shares_receives_and_who_does_not_understand_each_other() {
+    let _turn = turn();
+    for sharing in [[true, false], [false, true]] {
+        for rendezvous in [true, false] {
+            let mut both = Both::new(sharing.map(|srq| config().srq(srq).rendezvous(rendezvous)));
+            both.connect(5);
+            let shared = both.workers.each_ref().map(|worker| worker.desk.shared().is_some());
+            assert_eq!(shared, sharing);
+            for len in [1, 4096, 8192, 50_000, 700_000] {
+                both.exchange(0, len);
+                both.exchange(1, len);
+            }
+            both.end();
+        }
+    }
+}
+
+/// The queue is as small as it can be for its connections: all that they send at a time arrives all the same, nobody is cut off, and one
+/// more has no room.
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn a_full_shared_receive_queue_makes_peers_wait() {
+    let _turn = turn();
+    let sharing = || config().srq(true).srq_size(64).rendezvous(false);
+    let mut both = Both::new([sharing(), sharing()]);
+    both.connect(12);
+    both.exchange(0, 400_000);
+    both.exchange(1, 400_000);
+    let addr = both.workers[1].local_addr(both.listener).expect("bound");
+    let one_more = both.workers[0].connect(addr, Kind::SeqPacket).expect("begun");
+    both.until("connected", |both| {
+        both.told[0].drain(..).any(|told| matches!(told, Told::Connected { key } if key == one_more))
+    });
+    let reason = both.workers[0].fallback_reason(one_more).expect("open").expect("TCP").clone();
+    assert_eq!(reason.cause(), crate::handshake::Cause::Resources);
+    assert!(reason.detail().contains("srq_size"), "{}", reason.detail());
+    // When one has gone there is.
+    let [ours, theirs] = both.ends.pop().expect("twelve");
+    both.workers[0].close(ours);
+    both.workers[1].close(theirs);
+    both.until("gone", |both| both.workers.iter().all(|worker| worker.desk.pairs() == (11, 0)));
+    both.connect(1);
+    both.exchange(0, 100_000);
+    both.end();
+}
+
+/// A peer that uses receives which others were told of ends its own connection; the others' are posted again, and they go on.
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn who_uses_the_receives_of_others_ends_alone() {
+    let _turn = turn();
+    let sharing = || config().srq(true);
+    let mut both = Both::new([sharing(), sharing()]);
+    both.connect(4);
+    let [bad, theirs] = both.ends.remove(1);
+    match both.workers[0].way(bad) {
+        crate::drivers::Way::Rc(rc) => rc.send_raw(12),
+        crate::drivers::Way::Tcp(_) => panic!("RDMA"),
+    }
+    both.until("dead", |both| match both.workers[1].recv(theirs, &mut [0; 8]) {
+        Err(error) => error.kind() == ErrorKind::InvalidData,
+        Ok(_) => panic!("it was no message"),
+    });
+    both.workers[1].close(theirs);
+    both.workers[0].close(bad);
+    both.until("gone", |both| both.workers.iter().all(|worker| worker.desk.pairs() == (3, 0)));
+    let [posted, promised, _] = both.workers[1].desk.shared().expect("shared");
+    assert!(promised == 15 && posted >= 15, "{promised} of {posted}");
+    both.exchange(0, 20_000);
+    both.exchange(1, 20_000);
     both.end();
 }
