@@ -12,7 +12,7 @@ use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
 
 use crate::builder::Config;
-use crate::drivers::Path;
+use crate::drivers::{Completed, Path, Seat};
 use crate::error::ConnectError;
 use crate::handshake::{Attempt, Bootstrap};
 use crate::lane::Lane;
@@ -28,6 +28,8 @@ pub(crate) struct Arrival {
     peer: SocketAddr,
     kind: Kind,
     began: Instant,
+    /// Where it completes, if it is a worker's and has not yet got there.
+    seat: Option<Seat>,
     /// `None`: TCP is not yet connected.
     shaking: Option<Bootstrap<Path>>,
 }
@@ -40,18 +42,34 @@ impl Arrival {
         kind: Kind,
         config: &Config,
         pool: &Pool,
+        seat: Option<Seat>,
     ) -> io::Result<Self> {
         let began = Instant::now();
         config.prepare(&socket)?;
         socket.set_nonblocking(true)?;
-        let (terms, path) = config.offer(kind, socket.local_addr()?, pool);
+        let (terms, path) = config.offer(kind, socket.local_addr()?, pool, seat);
         let shaking = Some(Bootstrap::server(terms, path, began));
-        Ok(Self { socket: TcpStream::from_std(socket), peer, kind, began, shaking })
+        Ok(Self { socket: TcpStream::from_std(socket), peer, kind, began, seat: None, shaking })
     }
 
     /// Of a client of one's own.
-    pub(crate) fn connecting(peer: SocketAddr, kind: Kind) -> io::Result<Self> {
-        Ok(Self { socket: TcpStream::connect(peer)?, peer, kind, began: Instant::now(), shaking: None })
+    pub(crate) fn connecting(peer: SocketAddr, kind: Kind, seat: Seat) -> io::Result<Self> {
+        let (socket, began) = (TcpStream::connect(peer)?, Instant::now());
+        Ok(Self { socket, peer, kind, began, seat: Some(seat), shaking: None })
+    }
+
+    /// Something of its path has completed at the worker's desk.
+    pub(crate) fn completed(&mut self, completed: Completed) {
+        if let Some(path) = self.shaking.as_mut().and_then(Bootstrap::path) {
+            path.completed(completed);
+        }
+    }
+
+    /// The worker's desk is of no use any more.
+    pub(crate) fn cut_off(&mut self, error: &io::Error) {
+        if let Some(path) = self.shaking.as_mut().and_then(Bootstrap::path) {
+            path.cut_off(error);
+        }
     }
 
     pub(crate) fn peer(&self) -> SocketAddr {
@@ -137,7 +155,7 @@ impl Arrival {
         }
         self.socket.set_nodelay(true)?;
         let attempt = Attempt::first()?;
-        let (terms, path) = config.offer(self.kind, self.socket.local_addr()?, pool);
+        let (terms, path) = config.offer(self.kind, self.socket.local_addr()?, pool, self.seat.take());
         self.shaking = Some(Bootstrap::client(terms, attempt, path, self.began));
         Poll::Ready(Ok(()))
     }

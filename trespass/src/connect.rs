@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
 
 use crate::builder::{Builder, Config};
-use crate::drivers::Path;
+use crate::drivers::{Path, Seat};
 use crate::error::{AcceptError, ConnectError};
 use crate::handshake::{Attempt, Bootstrap, Terms, Unavailable};
 use crate::lane::Lane;
@@ -98,7 +98,7 @@ impl Config {
         let socket = TcpStream::connect_timeout(&address, self.handshake_deadline)
             .and_then(|socket| self.prepare(&socket).map(|()| socket))
             .map_err(|source| ConnectError::Tcp { address, source })?;
-        let (terms, path) = self.offer(kind, socket.local_addr()?, pool);
+        let (terms, path) = self.offer(kind, socket.local_addr()?, pool, None);
         let shaking = Bootstrap::client(terms, Attempt::first()?, path, began);
         let established =
             shaking.run(&socket).map_err(|source| ConnectError::Handshake { address, source })?;
@@ -153,23 +153,35 @@ impl Config {
         Ok(())
     }
 
-    /// What this side brings to the handshake over a socket with that address, and what RDMA can do for that.
+    /// What this side brings to the handshake over a socket with that address, and what RDMA can do for that: for a worker's connection,
+    /// at its seat.
     pub(crate) fn offer(
         &self,
         kind: Kind,
         local: SocketAddr,
         pool: &Pool,
+        seat: Option<Seat>,
     ) -> (Terms, Result<Path, Unavailable>) {
         let mut terms = self.terms(kind);
+        if seat.is_none() {
+            // It shares with nobody.
+            terms.first_slots = None;
+        }
         let path = match self.without_rdma() {
             Some(reason) => Err(reason),
-            None => self.path(&mut terms, local, pool),
+            None => self.path(&mut terms, local, pool, seat),
         };
         (terms, path)
     }
 
     #[cfg(feature = "rdma")]
-    fn path(&self, terms: &mut Terms, local: SocketAddr, pool: &Pool) -> Result<Path, Unavailable> {
+    fn path(
+        &self,
+        terms: &mut Terms,
+        local: SocketAddr,
+        pool: &Pool,
+        seat: Option<Seat>,
+    ) -> Result<Path, Unavailable> {
         use crate::drivers::rc::{Parameters, find};
         use crate::handshake::Cause;
 
@@ -177,11 +189,11 @@ impl Config {
         let place = find(local, self.device.as_ref(), self.gid_index)?;
         pool.register(place.device.domain()).map_err(|error| refused(&error))?;
         place.limit(&mut terms.limits);
-        Ok(Path::new(place, Parameters::of(self), pool.clone()))
+        Ok(Path::new(place, Parameters::of(self), pool.clone()).at(seat))
     }
 
     #[cfg(not(feature = "rdma"))]
-    fn path(&self, _: &mut Terms, _: SocketAddr, _: &Pool) -> Result<Path, Unavailable> {
+    fn path(&self, _: &mut Terms, _: SocketAddr, _: &Pool, _: Option<Seat>) -> Result<Path, Unavailable> {
         Err(Unavailable::new(crate::handshake::Cause::BuiltWithout, ""))
     }
 }

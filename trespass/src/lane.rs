@@ -14,7 +14,7 @@ use mio::event::Event as Report;
 
 use crate::buffers::{Completion, Part, RecvBuf, Returns, Ticket};
 use crate::builder::Config;
-use crate::drivers::{Driver, Path, Way};
+use crate::drivers::{Completed, Driver, Path, Way};
 use crate::engine::Side;
 use crate::handshake::{Established, FallbackReason, Transport};
 use crate::pool::{Block, Pool};
@@ -156,6 +156,16 @@ impl Lane {
         Driver::<Pool>::on_event(&mut self.way, event);
     }
 
+    /// Something of it has completed at its worker's desk.
+    pub(crate) fn completed(&mut self, completed: Completed) {
+        self.way.completed(&mut self.connection, completed);
+    }
+
+    /// Its worker's desk is of no use any more.
+    pub(crate) fn cut_off(&mut self, error: &io::Error) {
+        self.way.cut_off(&mut self.connection, error);
+    }
+
     /// Receives and sends until nothing moves.
     pub(crate) fn turn(&mut self) {
         let now = Instant::now();
@@ -267,6 +277,11 @@ impl Lane {
     /// Whether all that was written is on its way.
     pub(crate) fn is_flushed(&self) -> bool {
         Driver::<Pool>::is_flushed(&self.way) && !self.connection.has_unsent()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn way(&mut self) -> &mut Way {
+        &mut self.way
     }
 
     // What its program may know.

@@ -18,6 +18,7 @@ use crate::arrivals::Arrival;
 use crate::buffers::Completion;
 use crate::builder::Config;
 use crate::connect::pool_of;
+use crate::drivers::Desk;
 use crate::handshake::{FallbackReason, Transport};
 use crate::lane::Lane;
 use crate::pool::Pool;
@@ -29,6 +30,10 @@ use crate::wire::Kind;
 
 /// Events of the system that are taken at a time.
 const REPORTS: usize = 256;
+/// Under which the system reports what completes at the desk.
+const DESK: Token = Token(usize::MAX - 1);
+/// How often everything may have a turn before the program hears of it: peers that never stop do not hold it up.
+const ROUNDS: u32 = 16;
 
 /// Names something of a worker: a connection, or a listener. Keys of what is gone are never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -88,7 +93,9 @@ pub enum Event {
     },
 }
 
-/// Many connections on one thread, which share what can be shared: what is waited for, and the pool.
+/// Many connections on one thread, which share what can be shared: what is waited for, the pool, and, over RDMA, the completion queue.
+///
+/// Streams that come with all of their own ([`add`](Self::add)) keep their completion queue.
 ///
 /// A worker does everything in [`poll`](Self::poll): it sends what calls have left since, takes in what has arrived, goes on with
 /// handshakes, and says what has become of it. Its other calls never wait, and cost no system call: what they send goes with the
@@ -136,6 +143,8 @@ pub struct Worker {
     bell: Bell,
     config: Config,
     pool: Pool,
+    /// Where queue pairs complete.
+    pub(crate) desk: Desk,
     slots: Vec<Slot>,
     free: Vec<u32>,
     arrivals: usize,
@@ -192,6 +201,7 @@ impl Worker {
             bell: Bell::new(REPORTS)?,
             pool: pool_of(config)?,
             config: config.clone(),
+            desk: Desk::default(),
             slots: Vec::new(),
             free: Vec::new(),
             arrivals: 0,
@@ -228,8 +238,9 @@ impl Worker {
         let address = addr.to_socket_addrs()?.next();
         let address =
             address.ok_or_else(|| io::Error::new(ErrorKind::InvalidInput, "the address names no host"))?;
-        let arrival = Arrival::connecting(address, kind)?;
-        self.arrive(arrival, None)
+        let key = self.vacancy();
+        let arrival = Arrival::connecting(address, kind, self.desk.seat(key.index));
+        self.arrive(key, arrival, None)
     }
 
     /// Takes over a stream.
@@ -395,13 +406,16 @@ impl Worker {
     // How it does it.
 
     fn until(&self, patience: Until) -> Until {
-        patience.or(self.timers.peek().map(|Reverse((at, _))| *at))
+        patience.or(self.timers.peek().map(|Reverse((at, _))| *at)).or(self.desk.next_deadline())
     }
 
     /// Takes the system's events, and sleeps if it may.
     fn report(&mut self, until: Until) -> io::Result<()> {
-        let (slots, dirty) = (&mut self.slots, &mut self.dirty);
+        let (slots, dirty, desk) = (&mut self.slots, &mut self.dirty, &self.desk);
         let rang = self.bell.wait(until, |event| {
+            if event.token() == DESK {
+                return desk.on_event();
+            }
             let index = event.token().0;
             let Some(slot) = slots.get_mut(index) else { return };
             match &mut slot.what {
@@ -430,9 +444,64 @@ impl Worker {
         Ok(())
     }
 
-    /// Gives everything that something happened to a turn.
+    /// Takes what has completed, and gives everything that something happened to a turn, until nothing more does. What completes then is
+    /// reported.
     fn work(&mut self) {
+        for _ in 0..ROUNDS {
+            let moved = self.reap() | self.give_turns();
+            if !moved && !self.arm() {
+                return;
+            }
+        }
+        // Who waits for the descriptor is to come back soon.
+        self.bell.ring();
+    }
+
+    /// Hands what has completed to whose it is. Whether anything had.
+    fn reap(&mut self) -> bool {
+        let (slots, dirty) = (&mut self.slots, &mut self.dirty);
+        let reaped = self.desk.reap(|seat, completed| {
+            let Some(slot) = slots.get_mut(seat as usize) else { return };
+            match &mut slot.what {
+                What::Open { lane, .. } | What::Closing { lane, .. } => lane.completed(completed),
+                What::Arriving { arrival, .. } => arrival.completed(completed),
+                What::Listening { .. } | What::Nothing => debug_assert!(false, "who goes leaves its seat"),
+            }
+            if !std::mem::replace(&mut slot.dirty, true) {
+                dirty.push(seat);
+            }
+        });
+        reaped.unwrap_or_else(|error| {
+            self.cut_off(&error);
+            true
+        })
+    }
+
+    /// Has the next completion be reported. Whether one may have come just before.
+    fn arm(&mut self) -> bool {
+        self.desk.arm().unwrap_or_else(|error| {
+            self.cut_off(&error);
+            true
+        })
+    }
+
+    /// The desk is of no use any more, and whoever completes there neither.
+    fn cut_off(&mut self, error: &io::Error) {
+        tracing::error!(%error, "a worker's completion queue has failed");
+        for index in 0..self.slots.len() as u32 {
+            match &mut self.slot(index).what {
+                What::Open { lane, .. } | What::Closing { lane, .. } => lane.cut_off(error),
+                What::Arriving { arrival, .. } => arrival.cut_off(error),
+                What::Listening { .. } | What::Nothing => continue,
+            }
+            self.soil(index);
+        }
+    }
+
+    /// Gives everything that something happened to a turn. Whether there was anything.
+    fn give_turns(&mut self) -> bool {
         let mut dirty = std::mem::take(&mut self.dirty);
+        let any = !dirty.is_empty();
         for index in dirty.drain(..) {
             self.slot(index).dirty = false;
             match &mut self.slot(index).what {
@@ -446,6 +515,7 @@ impl Worker {
         // Turns may have made others dirty; those wait for the next round.
         dirty.append(&mut self.dirty);
         self.dirty = dirty;
+        any
     }
 
     fn turn(&mut self, index: u32) {
@@ -569,6 +639,13 @@ impl Worker {
 
     fn has(&self, key: Key) -> bool {
         self.slots.get(key.index as usize).is_some_and(|slot| slot.generation == key.generation)
+    }
+
+    /// What moves the frames of a connection.
+    #[cfg(test)]
+    pub(crate) fn way(&mut self, key: Key) -> &mut crate::drivers::Way {
+        let (lane, _) = self.member(key).expect("open");
+        lane.way()
     }
 
     fn what(&self, key: Key) -> io::Result<&What> {

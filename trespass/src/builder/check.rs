@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::config::{Config, SharedReceive};
+use super::config::Config;
 use crate::environment::TRANSPORT;
 use crate::error::ConfigError;
 use crate::pool::{LARGEST_BLOCK, PoolConfig};
@@ -18,6 +18,8 @@ const HOUR: Duration = Duration::from_secs(3600);
 
 /// What the pool's slots may be; peers' may be larger.
 const SLOT_SIZE: RangeInclusive<u64> = 512..=64 * KIB;
+/// What a shared receive queue may hold: what one connection may have granted at least.
+const SRQ_SIZE: RangeInclusive<u32> = 64..=1 << 20;
 /// The largest block of the pool.
 const BLOCK: u64 = LARGEST_BLOCK as u64;
 
@@ -26,7 +28,6 @@ pub(super) fn check(config: &Config) -> Checked {
     frames(config)?;
     quotas(config)?;
     rendezvous(config)?;
-    shared_receive(config)?;
     pool(config)?;
     route(config)?;
     times(config)?;
@@ -40,6 +41,7 @@ fn frames(c: &Config) -> Checked {
     must(c.reserve >= 2 && c.reserve <= most, "reserve", c.reserve, || {
         (format!("from 2 to {most}, a quarter of rx_slots"), "leave it at 2, or raise rx_slots".into())
     })?;
+    within("srq_size", c.srq_size, SRQ_SIZE)?;
     within("max_msg", c.max_msg, 1..=Limits::MAX_MSG)?;
     must(u64::from(c.eager_max) <= c.max_msg, "eager_max", c.eager_max, || {
         (format!("at most max_msg, {}", c.max_msg), "lower it, or raise max_msg".into())
@@ -85,20 +87,6 @@ fn rendezvous(c: &Config) -> Checked {
     )?;
     power_of_two("staged_block", c.staged_block.into(), u64::from(c.slot_size).max(4 * KIB)..=BLOCK)?;
     within("registrations", c.registrations as u64, 0..=1 << 46)
-}
-
-fn shared_receive(c: &Config) -> Checked {
-    let Some(SharedReceive { slots, connections }) = c.shared_receive else { return Ok(()) };
-    let value = format!("{slots} slots for {connections} connections");
-    must(slots >= 1 && connections >= 1, "shared_receive", &value, || {
-        ("at least one slot and one connection".into(), "do not call it if slots are not to be shared".into())
-    })?;
-    let windows = u64::from(connections) * u64::from(c.rx_slots);
-    must(windows <= slots.into(), "shared_receive", &value, || {
-        let bound =
-            format!("at least {windows} slots, since each connection's window is rx_slots, {}", c.rx_slots);
-        (bound, "raise the slots, admit fewer connections, or lower rx_slots".into())
-    })
 }
 
 fn pool(c: &Config) -> Checked {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::environment::{DeviceName, TRANSPORT};
 use crate::handshake::{Cause, Terms, Unavailable};
 use crate::pool::{HugePages, Pool, PoolConfig};
-use crate::protocol::{self, Link, Setup};
+use crate::protocol::{self, FIRST_SLOTS_MIN, Link, Setup};
 use crate::wire::{Features, Kind, Limits, MINOR, Policy};
 
 const MIB: usize = 1 << 20;
@@ -37,7 +37,9 @@ pub struct Config {
     pub(crate) pool_high_water: u8,
     pub(crate) huge_pages: bool,
     pub(crate) given_pool: Option<Pool>,
-    pub(crate) shared_receive: Option<SharedReceive>,
+    pub(crate) srq: bool,
+    pub(crate) srq_size: u32,
+    pub(crate) srq_alone: bool,
     // Which way.
     pub(crate) policy: Policy,
     pub(crate) policy_of_environment: bool,
@@ -64,12 +66,9 @@ pub struct Config {
     pub(crate) user_data: Vec<u8>,
 }
 
-/// A receive queue that connections share.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SharedReceive {
-    pub(crate) slots: u32,
-    pub(crate) connections: u32,
-}
+/// Bytes of a slot, where connections have their own and where they share.
+pub(super) const SLOT: u32 = 8 << 10;
+pub(super) const SHARED_SLOT: u32 = 4 << 10;
 
 /// Bytes of a frame's header, in front of what fits into a slot.
 const FRAME_HEADER: u64 = 16;
@@ -77,7 +76,7 @@ const FRAME_HEADER: u64 = 16;
 impl Default for Config {
     fn default() -> Self {
         Self {
-            slot_size: 8 << 10,
+            slot_size: SLOT,
             rx_slots: 64,
             reserve: 2,
             eager_max: 16 << 10,
@@ -98,7 +97,9 @@ impl Default for Config {
             pool_high_water: 80,
             huge_pages: false,
             given_pool: None,
-            shared_receive: None,
+            srq: false,
+            srq_size: 16 << 10,
+            srq_alone: false,
             policy: Policy::Auto,
             policy_of_environment: false,
             device: None,
@@ -127,11 +128,11 @@ impl Default for Config {
 impl Config {
     /// What this side brings to a handshake.
     pub(crate) fn terms(&self, kind: Kind) -> Terms {
-        let mut features = Features::default();
+        let mut features = Features::WINDOWS;
         for (wanted, feature) in [
             (self.rendezvous, Features::READ),
             (self.coalescing, Features::COALESCE),
-            (self.shared_receive.is_some(), Features::SHARED_RECEIVE),
+            (self.srq, Features::SHARED_RECEIVE),
         ] {
             if wanted {
                 features = features.with(feature);
@@ -142,6 +143,7 @@ impl Config {
             policy: self.policy,
             features,
             limits: self.limits(),
+            first_slots: self.srq.then_some(FIRST_SLOTS_MIN),
             user_data: self.user_data.clone(),
             probe_timeout: self.probe_timeout,
             deadline: self.handshake_deadline,
@@ -182,7 +184,7 @@ impl Config {
         let standing = |slots: u32| slots as usize * self.slot_size as usize;
         let one = self.needs();
         // Slots that connections share are there however many connections there are.
-        let shared = self.shared_receive.map_or(0, |shared| standing(shared.slots));
+        let shared = if self.srq { standing(self.srq_size) } else { 0 };
         PoolConfig {
             slot_size: self.slot_size as usize,
             initial: self.pool_initial,
@@ -190,7 +192,7 @@ impl Config {
             max: self.pool_max,
             huge_pages: if self.huge_pages { HugePages::Wanted } else { HugePages::Never },
             send_slots: ENDS * one.send_slots(),
-            receive_slots: ENDS * one.receive_slots() + shared,
+            receive_slots: ENDS * (one.receive_slots() + shared),
             receive_staged: ENDS * one.receive_staged(),
             receive_margin: ENDS * (one.receive_slots() - standing(self.rx_slots)),
             registrations: self.registrations,

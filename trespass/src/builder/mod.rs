@@ -9,7 +9,6 @@ pub(crate) mod tests;
 use std::time::Duration;
 
 pub use config::Config;
-pub(crate) use config::SharedReceive;
 
 use crate::environment::{DeviceName, Environment};
 use crate::error::ConfigError;
@@ -45,6 +44,7 @@ pub struct Builder {
     config: Config,
     device: Option<String>,
     eager_max: Option<u32>,
+    slot_size: Option<u32>,
 }
 
 /// Methods that set the field of their name.
@@ -64,11 +64,26 @@ macro_rules! setters {
 }
 
 setters! {
-    /// Bytes of a receive slot, and so of the longest frame: a power of two from 512 to 64 KiB. Start value: 8 KiB.
-    slot_size: u32;
-    /// Receive slots of a connection: 16 to 32768. Times [`slot_size`](Self::slot_size) it is the memory of an idle connection. Start
-    /// value: 64.
+    /// Receive slots of a connection: 16 to 32768. Times [`slot_size`](Self::slot_size) it is the memory of an idle connection, unless
+    /// connections [share](Self::srq) them. Start value: 64.
     rx_slots: u32;
+    /// Whether all connections of a [`Worker`](crate::Worker) receive from one shared receive queue. Start value: no.
+    ///
+    /// A connection then begins with 5 receive slots, which it is certain of as long as it is there: 20 KiB at the slots of 4 KiB that are
+    /// the start value of [`slot_size`](Self::slot_size) then. It is given more, up to [`rx_slots`](Self::rx_slots), while its peer has
+    /// more to send than that, as far as the queue has room; what it does not use any more it is not given again. No peer is ever told of
+    /// a slot that is not posted. Where the queue is full, who sends much waits, and who sends little does not notice.
+    ///
+    /// It is for many connections of which few do something at a time. A connection that has all that it may ever need from the start is
+    /// faster at first. The peer need not do the same. A peer that breaks the protocol may use slots that others were told of: its
+    /// connection ends, and what they send meanwhile is sent again by their devices ([`rnr_retry`](Self::rnr_retry)).
+    ///
+    /// A [`Stream`](crate::Stream) and a [`SeqPacket`](crate::SeqPacket) have all their slots for themselves, from the start: with fewer
+    /// a thread that has both ends could not write before it reads. Over TCP this changes nothing.
+    srq: bool;
+    /// Slots that a shared receive queue may hold: 64 to 1048576; less, if the device has less. A worker takes a fifth as many connections
+    /// at most; the next one has no room, and uses TCP, if it may. The pool keeps as much memory for receiving. Start value: 16384.
+    srq_size: u32;
     /// Slots of the peer's that only control frames may use: 2 up to a quarter of [`rx_slots`](Self::rx_slots). Start value: 2.
     reserve: u32;
     /// The longest message that is taken or sent: up to 1 GiB, which is the start value.
@@ -193,12 +208,19 @@ impl Builder {
         self
     }
 
-    /// Lets all connections of a worker share so many receive slots, and admits so many connections at a time. An idle connection then
-    /// costs hardly any memory. The windows of all of them together, [`rx_slots`](Self::rx_slots) each, must not exceed the slots, so
-    /// that a peer never finds none.
+    /// For tests: streams have a shared receive queue too, each its own.
+    #[doc(hidden)]
     #[must_use]
-    pub fn shared_receive(mut self, slots: u32, connections: u32) -> Self {
-        self.config.shared_receive = Some(SharedReceive { slots, connections });
+    pub fn __srq_alone(mut self, srq_alone: bool) -> Self {
+        self.config.srq_alone = srq_alone;
+        self
+    }
+
+    /// Bytes of a receive slot, and so of the longest frame: a power of two from 512 to 64 KiB. Start value: 8 KiB, or 4 KiB where
+    /// connections [share](Self::srq) them.
+    #[must_use]
+    pub fn slot_size(mut self, slot_size: u32) -> Self {
+        self.slot_size = Some(slot_size);
         self
     }
 
@@ -225,9 +247,10 @@ impl Builder {
 
     /// As [`Self::build`], in this environment.
     pub(crate) fn build_in(self, environment: &Environment) -> Result<Config, ConfigError> {
-        let Self { mut config, device, eager_max } = self;
-        let suits = || config.least_eager_max().max(config.eager_max.into()).min(config.max_msg) as u32;
-        config.eager_max = eager_max.unwrap_or_else(suits);
+        let Self { mut config, device, eager_max, slot_size } = self;
+        config.slot_size = slot_size.unwrap_or(if config.srq { config::SHARED_SLOT } else { config::SLOT });
+        let suits = config.least_eager_max().max(config.eager_max.into()).min(config.max_msg) as u32;
+        config.eager_max = eager_max.unwrap_or(suits);
         config.device = device.map(|text| DeviceName::parse("device", &text)).transpose()?;
         if let Some(device) = &environment.device {
             config.device = Some(device.clone());

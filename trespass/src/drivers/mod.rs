@@ -9,6 +9,8 @@
 //! - [`on_event`](Driver::on_event) is told what the system reported of what was [registered](Driver::register): a driver asks
 //!   for edges, and remembers them until it has looked.
 
+#[cfg(not(feature = "rdma"))]
+mod no_desk;
 #[cfg(feature = "rdma")]
 pub(crate) mod rc;
 pub(crate) mod tcp;
@@ -75,6 +77,16 @@ pub(crate) enum Way {
     Rc(Box<rc::Rc<Block>>),
 }
 
+/// Where the queue pairs of a worker complete, whose a completion is, and what has completed.
+#[cfg(feature = "rdma")]
+pub(crate) type Desk = rc::Desk<Block>;
+#[cfg(feature = "rdma")]
+pub(crate) type Seat = rc::Seat<Block>;
+#[cfg(not(feature = "rdma"))]
+pub(crate) use no_desk::{Completed, Desk, Seat};
+#[cfg(feature = "rdma")]
+pub(crate) type Completed = rc::Completed<Block>;
+
 /// What the handshake tries.
 #[cfg(feature = "rdma")]
 pub(crate) type Path = rc::Path<Pool>;
@@ -102,6 +114,26 @@ impl Way {
             Self::Tcp(_) => GATHER_MAX,
             #[cfg(feature = "rdma")]
             Self::Rc(rc) => rc.gather(),
+        }
+    }
+
+    /// Something of it has completed at the worker's desk.
+    #[cfg_attr(not(feature = "rdma"), allow(unused_variables))]
+    pub(crate) fn completed(&mut self, connection: &mut Connection<Block>, completed: Completed) {
+        match self {
+            Self::Tcp(_) => debug_assert!(false, "a socket completes nothing"),
+            #[cfg(feature = "rdma")]
+            Self::Rc(rc) => rc.completed(connection, completed),
+        }
+    }
+
+    /// The worker's desk is of no use any more.
+    #[cfg_attr(not(feature = "rdma"), allow(unused_variables))]
+    pub(crate) fn cut_off(&mut self, connection: &mut Connection<Block>, error: &io::Error) {
+        match self {
+            Self::Tcp(_) => (),
+            #[cfg(feature = "rdma")]
+            Self::Rc(rc) => rc.cut_off(connection, error),
         }
     }
 

@@ -132,7 +132,7 @@ impl<B: Block> Connection<B> {
         Ok(Connection {
             link: setup.link,
             receive_payload: setup.receive_payload(),
-            credits: Credits::new(setup.link, setup.own.rx_slots, setup.peer.rx_slots),
+            credits: Credits::new(setup.link, setup.own.window(), setup.peer.window()),
             outgoing: Outgoing::new(setup),
             incoming: Incoming::new(setup),
             closing: Closing::new(setup.linger),
@@ -151,7 +151,7 @@ impl<B: Block> Connection<B> {
     #[cfg(test)]
     pub(crate) fn starting_at(setup: &Setup, start: u32) -> Result<Self, InvalidSetup> {
         let mut connection = Connection::new(setup)?;
-        connection.credits = Credits::starting_at(start, setup.link, setup.own.rx_slots, setup.peer.rx_slots);
+        connection.credits = Credits::starting_at(start, setup.link, setup.own.window(), setup.peer.window());
         connection.outgoing.start_at(start);
         connection.incoming.start_at(start);
         Ok(connection)
@@ -452,6 +452,12 @@ impl<B: Block> Connection<B> {
             self.fail(Cause::Protocol(*error), true);
         }
         result
+    }
+
+    /// A frame has arrived for which there was no receive of this connection's. It is lost, and with it the connection.
+    pub(crate) fn overdrawn(&mut self) {
+        let granted = self.credits.announced();
+        self.fail(Cause::Protocol(ProtocolError::Overdrawn { granted }), true);
     }
 
     fn take_frame(&mut self, block: B, len: usize) -> Result<Option<B>, ProtocolError> {

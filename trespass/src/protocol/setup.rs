@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::credit::RESERVE;
+use super::credit::{FIRST_SLOTS_MIN, RESERVE, Window};
 use super::fault::InvalidSetup;
 use super::frame::HEADER_LEN;
 
@@ -43,8 +43,10 @@ pub(crate) enum Link {
 pub(crate) struct Limits {
     /// Bytes of a receive slot, header included.
     pub(crate) slot_size: u32,
-    /// Receives that it keeps posted, all granted from the start.
+    /// Receives that it has posted at most.
     pub(crate) rx_slots: u32,
+    /// Receives that are granted from the start, if it is not all of them.
+    pub(crate) first_slots: Option<u32>,
     /// Largest message (or write) that goes by DATA where READ is agreed.
     pub(crate) eager_max: u32,
     /// Largest message.
@@ -60,11 +62,19 @@ impl Default for Limits {
         Limits {
             slot_size: 8192,
             rx_slots: 64,
+            first_slots: None,
             eager_max: 64 * 1024,
             max_msg: 1 << 30,
             rd_atomic: 16,
             max_rts: 16,
         }
+    }
+}
+
+impl Limits {
+    /// What is granted, at first and ever.
+    pub(crate) fn window(&self) -> Window {
+        Window { first: self.first_slots.unwrap_or(self.rx_slots), most: self.rx_slots }
     }
 }
 
@@ -143,6 +153,8 @@ impl Setup {
         for limits in [&self.own, &self.peer] {
             range("slot_size", limits.slot_size.into(), SLOT_MIN.into(), SLOT_MAX.into())?;
             range("rx_slots", limits.rx_slots.into(), RX_SLOTS_MIN.into(), RX_SLOTS_MAX.into())?;
+            let (first, most) = (limits.window().first, limits.rx_slots);
+            range("first_slots", first.into(), FIRST_SLOTS_MIN.into(), most.into())?;
             range("max_msg", limits.max_msg, 1, 1 << 40)?;
             if self.read {
                 range("rd_atomic", limits.rd_atomic.into(), 1, 1 << 16)?;

@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind};
 use std::task::Poll;
 use std::time::Instant;
 
-use super::{Event, Key, What, Worker, token};
+use super::{DESK, Event, Key, What, Worker, token};
 use crate::arrivals::Arrival;
 
 /// Handshakes that may be under way at a time.
@@ -23,8 +23,11 @@ impl Worker {
             let kind = *kind;
             let error = match socket.accept() {
                 Ok((socket, peer)) => {
-                    let arrival = Arrival::accepted(socket.into(), peer, kind, &self.config, &self.pool);
-                    if let Err(error) = arrival.and_then(|arrival| self.arrive(arrival, Some(listener))) {
+                    let key = self.vacancy();
+                    let seat = self.desk.seat(key.index);
+                    let arrival =
+                        Arrival::accepted(socket.into(), peer, kind, &self.config, &self.pool, Some(seat));
+                    if let Err(error) = self.arrive(key, arrival, Some(listener)) {
                         tracing::debug!(%peer, %error, "cannot begin its handshake");
                     }
                     continue;
@@ -65,12 +68,24 @@ impl Worker {
         }
     }
 
-    pub(super) fn arrive(&mut self, mut arrival: Arrival, listener: Option<Key>) -> io::Result<Key> {
-        let key = self.vacancy();
-        if let Err(error) = arrival.register(self.bell.registry(), token(key.index)) {
-            self.free.push(key.index);
-            return Err(error);
-        }
+    /// Has a handshake go on in a slot that is free.
+    pub(super) fn arrive(
+        &mut self,
+        key: Key,
+        arrival: io::Result<Arrival>,
+        listener: Option<Key>,
+    ) -> io::Result<Key> {
+        let registered = arrival.and_then(|mut arrival| {
+            arrival.register(self.bell.registry(), token(key.index))?;
+            Ok(arrival)
+        });
+        let mut arrival = match registered {
+            Ok(arrival) => arrival,
+            Err(error) => {
+                self.free.push(key.index);
+                return Err(error);
+            }
+        };
         self.timers.push(Reverse((arrival.deadline(&self.config), key)));
         self.slot(key.index).what = What::Arriving { arrival: Box::new(arrival), listener };
         self.arrivals += 1;
@@ -78,7 +93,15 @@ impl Worker {
         Ok(key)
     }
 
+    /// Goes on with a handshake. It may have made the first queue pair, and with it the desk.
     pub(super) fn go_on(&mut self, index: u32) {
+        self.shake(index);
+        if let Err(error) = self.desk.register(self.bell.registry(), DESK) {
+            self.cut_off(&error);
+        }
+    }
+
+    fn shake(&mut self, index: u32) {
         let key = self.key(index);
         let slot = &mut self.slots[index as usize];
         let What::Arriving { arrival, listener } = &mut slot.what else { return };

@@ -20,6 +20,8 @@ pub(crate) enum Target {
     Tcp,
     /// Queue pairs of the software device; one frame without a receive would end its connection.
     Soft,
+    /// The same, whose receives are shared.
+    SoftShared,
     /// Queue pairs of the system's devices.
     System,
 }
@@ -47,12 +49,19 @@ impl Rig {
         match self.target {
             Target::Tcp => Builder::new().policy(Policy::TcpOnly),
             // A busy machine may take its time, and there is nothing to fall back to.
-            Target::Soft | Target::System => Builder::new()
+            Target::Soft | Target::SoftShared | Target::System => Builder::new()
                 .policy(Policy::RequireRdma)
                 .rnr_retry(0)
                 .probe_timeout(Duration::from_secs(20))
-                .handshake_deadline(LONG),
+                .handshake_deadline(LONG)
+                .srq(self.shares_receives())
+                .__srq_alone(self.shares_receives())
+                .srq_size(1024),
         }
+    }
+
+    pub(crate) fn shares_receives(&self) -> bool {
+        self.target == Target::SoftShared
     }
 
     pub(crate) fn is_tcp(&self) -> bool {
@@ -110,7 +119,7 @@ impl Rig {
     fn check(&self, transport: Transport) {
         match self.target {
             Target::Tcp => assert_eq!(transport, Transport::Tcp),
-            Target::Soft | Target::System => assert_eq!(transport, Transport::Rdma),
+            Target::Soft | Target::SoftShared | Target::System => assert_eq!(transport, Transport::Rdma),
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Frames over a reliable connected queue pair.
 //!
 //! - [`device`] finds the device, the port and the address for a socket; a device is opened once a process.
-//! - [`pair`] is a queue pair with its completion queue, and what was posted to it.
+//! - [`pair`] is a queue pair, and what was posted to it; [`hub`] is where completions come from, for one pair or for all of a worker's.
+//!   With it may be a receive queue that they share: [`shelf`] is that queue, [`ledger`] says who may use how much of it.
 //! - [`path`] makes one, connects it, and proves that data comes through it: what the handshake asks for.
 //! - [`link`] turns what the protocol gives into work requests, and completions into what the protocol takes; [`request`] is such a request.
 //!
@@ -12,15 +13,20 @@
 //! has been polled. Where that never comes the block is forgotten, not freed.
 
 mod device;
+mod hub;
+mod ledger;
 mod link;
+mod number;
 mod pair;
 mod path;
 mod pooled;
 mod request;
+mod shelf;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use device::{Device, find};
+pub(crate) use hub::{Completed, Desk, Seat};
 pub(crate) use link::Rc;
 pub(crate) use path::{Parameters, Path};
 

@@ -1,23 +1,23 @@
 //! What the handshake asks of a queue pair: to be made, to be connected, and to show that data comes through it.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
 use std::task::Poll;
 use std::time::Instant;
 
-use mio::unix::SourceFd;
-use mio::{Interest, Registry, Token};
+use mio::{Registry, Token};
 
 use sideway::ibverbs::AccessFlags;
 use sideway::ibverbs::address::Gid;
-use sideway::ibverbs::completion::{Notify, WorkCompletionStatus};
+use sideway::ibverbs::completion::WorkCompletionStatus;
 use sideway::ibverbs::connect::{ConnectError, ConnectOptions, Endpoint as Reached, LocalPath, connect};
 use sideway::ibverbs::port::{LinkLayer, Mtu};
 use sideway::ibverbs::queue_pair::{PostSendGuard, QueuePair, WorkRequestFlags};
 
 use super::DeviceBlock;
 use super::device::Place;
-use super::pair::{PROBE, Pair, RECEIVE};
+use super::hub::{Completed, Seat, What};
+use super::number::{self, Request};
+use super::pair::{Kept, Pair};
 use crate::builder::Config;
 use crate::handshake::{Agreed, Attempt, Cause, DataPath, Unavailable};
 use crate::protocol::{Blocks, Purpose};
@@ -28,6 +28,10 @@ use crate::wire::{self, Endpoint, Probe, Role, device_hash};
 pub(crate) struct Parameters {
     pub(crate) slot_size: u32,
     pub(crate) rx_slots: u32,
+    /// Receives of the queue that a worker's connections share, if they do.
+    pub(crate) shared_receives: Option<u32>,
+    /// One that shares with nobody has such a queue all the same.
+    pub(crate) shares_alone: bool,
     /// READs under way at a time.
     pub(crate) reads: u8,
     pub(crate) inline: u32,
@@ -47,6 +51,8 @@ impl Parameters {
         Self {
             slot_size: config.slot_size,
             rx_slots: config.rx_slots,
+            shared_receives: config.srq.then_some(config.srq_size),
+            shares_alone: config.srq_alone,
             reads: config.rd_atomic,
             inline: config.inline,
             path_mtu: config.path_mtu,
@@ -66,61 +72,106 @@ pub(crate) struct Path<P: Blocks<Block: DeviceBlock>> {
     place: Place,
     parameters: Parameters,
     blocks: P,
+    /// Where it is to complete, if a worker makes it.
+    seat: Option<Seat<P::Block>>,
     made: Option<Made<P::Block>>,
 }
 
 struct Made<B: DeviceBlock> {
-    pair: Pair<B>,
-    attempt: Attempt,
+    pair: Kept<B>,
+    trial: Trial,
     /// What the peer was told.
     own: Reached,
+    /// What has come of the connection itself: the peer may know before this side that the path works.
+    early: Vec<Completed<B>>,
+    /// Receives that the peer knows of when it begins.
+    first: usize,
+    /// What completes is reported, and the completion queue is to tell of the next.
+    watched: bool,
+}
+
+/// A pair that works, and what there is of its connection.
+pub(super) struct Proved<B: DeviceBlock> {
+    pub(super) pair: Kept<B>,
+    pub(super) early: Early<B>,
+}
+
+/// What there is of a connection when its handshake is done.
+pub(super) struct Early<B> {
+    /// Receives that were granted.
+    pub(super) first: usize,
+    /// What has completed since.
+    pub(super) completed: Vec<Completed<B>>,
+}
+
+/// How far the path is tried.
+struct Trial {
+    attempt: Attempt,
     /// This side's probe was sent; the pair knows whether it was acknowledged.
     sent: bool,
     /// The peer's probe has come.
     heard: bool,
-    /// What completes is reported, and the completion queue is to tell of the next.
-    watched: bool,
+    /// It does not work.
+    failed: Option<Unavailable>,
 }
 
 impl<P: Blocks<Block: DeviceBlock>> Path<P> {
     /// Nothing is made yet. The blocks are registered in the domain of the place's device.
     pub(crate) fn new(place: Place, parameters: Parameters, blocks: P) -> Self {
-        Self { place, parameters, blocks, made: None }
+        Self { place, parameters, blocks, seat: None, made: None }
+    }
+
+    /// The same, to complete where a worker hears of it, if there is room.
+    pub(crate) fn at(self, seat: Option<Seat<P::Block>>) -> Self {
+        Self { seat, ..self }
     }
 
     pub(super) fn slot_size(&self) -> usize {
         self.parameters.slot_size as usize
     }
 
-    /// Has the system report under that key what completes, while it is tried. Whether that was not so already: then something may have
-    /// completed just before.
+    /// Has the system report under that key what completes, while it is tried, if nobody else does. Whether that was not so already:
+    /// then something may have completed just before.
     pub(crate) fn watch(&mut self, registry: &Registry, token: Token) -> io::Result<bool> {
-        let Some(made) = &mut self.made else { return Ok(false) };
-        let channel = made.pair.channel.as_fd().as_raw_fd();
-        if !made.watched {
-            registry.register(&mut SourceFd(&channel), token, Interest::READABLE)?;
-            made.watched = true;
-        } else if !made.take_events()? {
-            return Ok(false);
+        let Some(Made { pair, watched, .. }) = &mut self.made else { return Ok(false) };
+        let Some(hub) = pair.own_hub() else { return Ok(false) };
+        if !std::mem::replace(watched, true) {
+            hub.register(registry, token)?;
         }
-        made.pair.cq.arm(Notify::Any).map(drop).map_err(io::Error::other)?;
-        Ok(true)
+        hub.on_event();
+        hub.take_events()?;
+        hub.arm()
     }
 
     /// Ends that.
     pub(crate) fn unwatch(&mut self, registry: &Registry) -> io::Result<()> {
-        match &mut self.made {
-            Some(made) if made.watched => {
-                made.watched = false;
-                registry.deregister(&mut SourceFd(&made.pair.channel.as_fd().as_raw_fd()))
-            }
+        let Some(Made { pair, watched, .. }) = &mut self.made else { return Ok(()) };
+        match pair.own_hub() {
+            Some(hub) if std::mem::replace(watched, false) => hub.deregister(registry),
             _ => Ok(()),
         }
     }
 
-    /// What has proved to work.
-    pub(super) fn into_pair(self) -> Option<Pair<P::Block>> {
-        self.made.map(|made| made.pair)
+    /// Something has completed, and a worker hands it on.
+    pub(crate) fn completed(&mut self, completed: Completed<P::Block>) {
+        if let Some(made) = &mut self.made {
+            made.completed(completed);
+        }
+    }
+
+    /// The worker's completion queue is of no use any more.
+    pub(crate) fn cut_off(&mut self, error: &io::Error) {
+        if let Some(Made { trial, pair, .. }) = &mut self.made
+            && pair.own_hub().is_none()
+        {
+            trial.failed = Some(failed(error));
+        }
+    }
+
+    /// What has proved to work, and what has come of the connection meanwhile.
+    pub(super) fn into_proved(self) -> Option<Proved<P::Block>> {
+        self.made
+            .map(|Made { pair, early, first, .. }| Proved { pair, early: Early { completed: early, first } })
     }
 
     fn mtu(&self) -> Mtu {
@@ -131,7 +182,7 @@ impl<P: Blocks<Block: DeviceBlock>> Path<P> {
 
 impl<P: Blocks<Block: DeviceBlock>> DataPath for Path<P> {
     fn prepare(&mut self, attempt: Attempt) -> Result<Endpoint, Unavailable> {
-        let pair = Pair::new(&self.place, &self.parameters)?;
+        let pair = Kept::new(&self.place, &self.parameters, self.seat.as_ref())?;
         let random =
             getrandom::u32().map_err(|error| Unavailable::new(Cause::Resources, error.to_string()))?;
         let own = Reached::new(&pair.qp, &self.place.path, random);
@@ -147,7 +198,8 @@ impl<P: Blocks<Block: DeviceBlock>> DataPath for Path<P> {
             traffic_class: self.parameters.traffic_class,
             device: device_hash(self.place.device.name()),
         };
-        self.made = Some(Made { pair, attempt, own, sent: false, heard: false, watched: false });
+        let trial = Trial { attempt, sent: false, heard: false, failed: None };
+        self.made = Some(Made { pair, trial, own, early: Vec::new(), first: 0, watched: false });
         Ok(told)
     }
 
@@ -179,6 +231,8 @@ impl<P: Blocks<Block: DeviceBlock>> DataPath for Path<P> {
             hop_limit: parameters.hop_limit,
             ..ConnectOptions::default()
         };
+        // From now on it may take what others share with it.
+        made.begin_with(agreed.first_slots.0)?;
         let connection = connect(&mut made.pair.qp, &self.place.path, &made.own, &remote, &options)?;
         made.fill(&mut self.blocks, parameters)?;
         tracing::debug!(
@@ -201,24 +255,28 @@ impl<P: Blocks<Block: DeviceBlock>> DataPath for Path<P> {
 }
 
 impl<B: DeviceBlock> Made<B> {
-    /// Takes what the channel reports. Whether there was anything: then the queue tells of nothing more.
-    fn take_events(&mut self) -> io::Result<bool> {
-        let mut told = false;
-        while self.pair.channel.try_next().map_err(io::Error::other)?.is_some() {
-            told = true;
-        }
-        Ok(told)
+    /// Sees that there is room for the receives that the peer will know of.
+    fn begin_with(&mut self, first: u32) -> Result<(), Unavailable> {
+        self.first = first as usize;
+        self.pair.admit(first).map_err(|size| {
+            let words = format!(
+                "the shared receive queue of {size} has no room for another connection's {first} receives; raise srq_size"
+            );
+            Unavailable::new(Cause::Resources, words)
+        })
     }
 
-    /// Posts a block for every receive slot, before the peer can send anything.
+    /// Posts a block for every receive that the peer will know of, before it can send anything.
     fn fill(
         &mut self,
         blocks: &mut impl Blocks<Block = B>,
         parameters: &Parameters,
     ) -> Result<(), Unavailable> {
-        let slot_size = parameters.slot_size as usize;
-        self.pair.post_receives(|| blocks.take(slot_size, Purpose::Stand)).map_err(|error| failed(&error))?;
-        let (posted, wanted) = (self.pair.receives.len(), parameters.rx_slots as usize);
+        let (slot_size, wanted) = (parameters.slot_size as usize, self.first);
+        let missing = wanted - self.pair.held().min(wanted);
+        let posted = self.pair.post_receives(missing, || blocks.take(slot_size, Purpose::Stand));
+        posted.map_err(|error| failed(&error))?;
+        let posted = self.pair.held();
         if posted < wanted {
             let detail =
                 format!("the pool has room for {posted} of {wanted} receive slots of {slot_size} bytes now");
@@ -233,28 +291,33 @@ impl<B: DeviceBlock> Made<B> {
         blocks: &mut impl Blocks<Block = B>,
         parameters: &Parameters,
     ) -> Result<bool, Unavailable> {
-        if self.attempt.role == Role::Client && !self.sent {
+        if self.trial.attempt.role == Role::Client && !self.trial.sent {
             self.send_probe(blocks)?;
         }
         self.look()?;
         self.fill(blocks, parameters)?;
-        if self.heard && !self.sent {
+        if self.trial.heard && !self.trial.sent {
             self.send_probe(blocks)?;
             self.look()?;
         }
-        Ok(self.heard && self.sent && !self.pair.probing)
+        Ok(self.is_proved())
+    }
+
+    fn is_proved(&self) -> bool {
+        self.trial.heard && self.trial.sent && !self.pair.probing
     }
 
     fn send_probe(&mut self, blocks: &mut impl Blocks<Block = B>) -> Result<(), Unavailable> {
-        let Attempt { conn_id, generation, role } = self.attempt;
+        let Attempt { conn_id, generation, role } = self.trial.attempt;
         let bytes = Probe { conn_id, generation, role }.encode();
-        let pair = &mut self.pair;
+        let pair = &mut *self.pair;
         let inline = bytes.len() <= pair.heads.inline;
         if !inline && !pair.heads.prepare(blocks) {
             return Err(Unavailable::new(Cause::Resources, "the pool has no room for headers now"));
         }
         let mut list = pair.qp.start_post_send();
-        let send = list.construct_wr(PROBE, WorkRequestFlags::Signaled).setup_send();
+        let id = number::number(pair.generation, Request::Probe);
+        let send = list.construct_wr(id, WorkRequestFlags::Signaled).setup_send();
         if inline {
             send.setup_inline_data(&bytes);
         } else {
@@ -265,36 +328,58 @@ impl<B: DeviceBlock> Made<B> {
         }
         // If the device does not say that it was not posted, it was.
         let posted = list.post();
-        self.sent = true;
+        self.trial.sent = true;
         pair.probing = !matches!(&posted, Err(error) if error.posted() == Some(0));
         posted.map_err(|error| failed(&error))
     }
 
+    /// Takes what has completed, unless a worker does. Fails if the path has.
     fn look(&mut self) -> Result<(), Unavailable> {
+        let mut come = Vec::new();
+        if let Some(hub) = self.pair.own_hub() {
+            hub.reap(|_, completed| come.push(completed)).map_err(|error| failed(&error))?;
+        }
+        come.into_iter().for_each(|completed| self.completed(completed));
+        self.trial.failed.take().map_or(Ok(()), Err)
+    }
+
+    fn completed(&mut self, completed: Completed<B>) {
+        if !self.is_proved() {
+            self.trial.heed(&mut self.pair, completed);
+        } else if self.early.len() <= self.first {
+            // One that sends more than it was granted fills no memory, and ends its connection by the first that is too many.
+            self.early.push(completed);
+        }
+    }
+}
+
+impl Trial {
+    fn heed<B: DeviceBlock>(&mut self, pair: &mut Pair<B>, completed: Completed<B>) {
+        let Completed { what, status, vendor, len } = completed;
+        let block = match what {
+            What::Own(Request::Receive(count)) => pair.receives.complete(count),
+            What::Shared(_, block) => block,
+            What::Own(Request::Probe) => {
+                pair.probing = false;
+                None
+            }
+            What::Own(Request::Send(_)) | What::Overdrawn => None,
+        };
+        if status != WorkCompletionStatus::Success {
+            let hint = status.hint().unwrap_or("no more is known");
+            // The first says why; what is flushed behind it does not.
+            self.failed.get_or_insert(failed(&format_args!("{status}, vendor error {vendor:#x}: {hint}")));
+            return;
+        }
+        let Some(block) = block else { return };
         let Attempt { conn_id, generation, role } = self.attempt;
         let other = if role == Role::Client { Role::Server } else { Role::Client };
-        let expected = Probe { conn_id, generation, role: other };
-        let Pair { cq, receives, probing, .. } = &mut self.pair;
-        let mut poller = cq.start_poll().map_err(|error| failed(&error))?;
-        while let Some(completion) = poller.next() {
-            let (id, status) = (completion.wr_id(), completion.status());
-            let block = if id & RECEIVE != 0 { receives.complete(id) } else { None };
-            *probing &= id != PROBE;
-            if status != WorkCompletionStatus::Success {
-                let vendor = completion.vendor_err();
-                let hint = status.hint().unwrap_or("no more is known");
-                let detail = format!("{status}, vendor error {vendor:#x}: {hint}");
-                return Err(Unavailable::new(Cause::ProbeFailed, detail));
-            }
-            let Some(block) = block else { continue };
-            let len = (completion.byte_len().unwrap_or(0) as usize).min(block.bytes().len());
-            if expected.is(&block.bytes()[..len]) {
-                self.heard = true;
-            } else {
-                tracing::debug!("something else than the probe has come over a queue pair: {len} bytes");
-            }
+        let len = len.min(block.bytes().len());
+        if (Probe { conn_id, generation, role: other }).is(&block.bytes()[..len]) {
+            self.heard = true;
+        } else {
+            tracing::debug!("something else than the probe has come over a queue pair: {len} bytes");
         }
-        poller.finish().map_err(|error| failed(&error))
     }
 }
 

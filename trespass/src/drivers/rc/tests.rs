@@ -9,6 +9,7 @@
 mod carry;
 mod ends;
 mod fallback;
+mod workers;
 
 use std::io::ErrorKind;
 use std::net::{TcpListener, TcpStream};
