@@ -198,7 +198,7 @@ fn connect(connections: usize, addr: SocketAddr, config: &Config, before: Option
         worker.poll(&mut events, Some(Duration::from_secs(1))).unwrap();
         for event in events.drain(..) {
             match event {
-                Event::Connected { key } => {
+                Event::Connected { key, .. } => {
                     assert_eq!(worker.transport(key).unwrap(), Transport::Rdma);
                     connected += 1;
                 }
