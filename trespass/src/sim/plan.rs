@@ -81,6 +81,7 @@ impl Plan {
     pub(super) fn any(chance: &mut Chance) -> Self {
         let limits = [any_limits(chance), any_limits(chance)];
         let habits = [Habits::any(chance), Habits::any(chance)];
+        let is_large = habits.iter().any(|habits| habits.largest > 1 << 20);
         let way = chance.one_of(&[Way::Rc, Way::Rc, Way::Rc, Way::Tcp]);
         Self {
             way,
@@ -100,7 +101,8 @@ impl Plan {
             // Most runs pass the wrap early, others never come near it.
             first_total: chance.one_of(&[0, u32::MAX - 70, u32::MAX - 200, i32::MAX as u32 - 90]),
             keepalive: None,
-            tcp_buffer: chance.one_of(&[100, 700, 4096, 65_536]),
+            // Through a pipe of few bytes megabytes take more steps than a run has.
+            tcp_buffer: chance.one_of(&[100, 700, 4096, 65_536]).max(if is_large { 4096 } else { 0 }),
             habits,
         }
     }
