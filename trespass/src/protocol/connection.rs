@@ -458,6 +458,7 @@ impl<B: Block> Connection<B> {
     pub(crate) fn done(&mut self, done: Done<B>) {
         match done {
             Done::Sent { block, ticket } => {
+                self.prober.worked();
                 let returned = self.outgoing.sent(block, ticket);
                 self.give(returned, self.closing.failed().is_none());
                 self.settle();
