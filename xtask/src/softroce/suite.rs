@@ -29,6 +29,7 @@ const NATIVE: &[&str] = &[
     "environment",
     "tree",
     "messages",
+    "faults",
 ];
 
 /// Test programs that are run where they are named: they take as long as all others together where the guest is emulated.
