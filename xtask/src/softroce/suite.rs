@@ -30,6 +30,7 @@ const NATIVE: &[&str] = &[
     "tree",
     "messages",
     "faults",
+    "soak",
 ];
 
 /// Test programs that are run where they are named: they take as long as all others together where the guest is emulated.
