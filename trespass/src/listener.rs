@@ -212,6 +212,8 @@ impl Listener {
                 }
                 Err(error) => return Err(error),
             };
+            // Another one than before, if the device has failed that the other was registered with.
+            self.pool = pool_of(&self.config)?;
             let arrival = Arrival::accepted(socket.into(), peer, kind, &self.config, &self.pool)
                 .and_then(|mut arrival| arrival.register(self.bell.registry(), Token(at)).map(|()| arrival));
             match arrival {

@@ -483,12 +483,20 @@ fn a_process_that_ends_in_the_midst_of_a_message_is_noticed(rig: &Rig) -> Outcom
     Ok(())
 }
 
-/// The last case: what the device has then is lost, and so is the pool that was registered with it.
+/// The last case: what the device has then is lost.
 fn a_device_that_fails_ends_what_it_carries(rig: &Rig) -> Outcome {
     faults::clear();
-    ends_messages(rig, &fragile(rig).pool_max(85 << 20), "device_fatal opcode=send nth=50");
-    // Whoever comes next, with a pool that no device knows, gets the device anew.
-    let [mut client, mut server] = streams(rig, &builder(rig).pool_max(86 << 20));
+    let mut listener = builder(rig).bind(rig.anywhere()).unwrap();
+    listener.set_accept_timeout(Some(LONG)).unwrap();
+    let addr = listener.local_addr().unwrap();
+    ends_messages(rig, &fragile(rig), "device_fatal opcode=send nth=50");
+    // Whoever comes next gets the device anew, and memory that it knows; also from who was there before.
+    let [mut client, mut server] = streams(rig, &fragile(rig));
+    greet(&mut client, &mut server);
+    let (mut client, mut server) = thread::scope(|scope| {
+        let accepting = scope.spawn(|| listener.accept().unwrap().0);
+        (builder(rig).connect(addr).unwrap(), accepting.join().unwrap())
+    });
     greet(&mut client, &mut server);
     Ok(())
 }

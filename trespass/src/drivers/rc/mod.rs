@@ -20,7 +20,7 @@ mod request;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use device::{Device, find};
+pub(crate) use device::{Device, find, listen};
 pub(crate) use link::Rc;
 pub(crate) use path::{Parameters, Path};
 
