@@ -29,6 +29,8 @@ const NATIVE: &[&str] = &[
     "environment",
     "tree",
     "messages",
+    "faults",
+    "soak",
 ];
 
 /// Test programs that are run where they are named: they take as long as all others together where the guest is emulated.

@@ -25,7 +25,7 @@ mod shelf;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use device::{Device, find};
+pub(crate) use device::{Device, find, listen};
 pub(crate) use hub::{Completed, Desk, Seat};
 pub(crate) use link::Rc;
 pub(crate) use path::{Parameters, Path};

@@ -110,6 +110,9 @@ impl World {
         if self.given[side].parts.is_some() {
             return self.give_part(side);
         }
+        if self.below(4) == 0 && self.give_short(side, &bytes) {
+            return;
+        }
         match self.below(5) {
             0 if self.below(2) == 0 => self.lend_together(side, &bytes),
             0 => self.lend(side, &bytes),
@@ -128,6 +131,19 @@ impl World {
                 Err(error) => panic!("{error}"),
             },
         }
+    }
+
+    fn give_short(&mut self, side: usize, bytes: &[u8]) -> bool {
+        let (a, b) = (&mut self.pair.a, &mut self.pair.b);
+        let (own, peer) = if side == 0 { (a, b) } else { (b, a) };
+        let sent = own.send_short(peer, self.kind, bytes);
+        if sent {
+            match self.kind {
+                Kind::Stream => self.given[side].bytes.extend(bytes),
+                Kind::SeqPacket => self.given[side].messages.push_back(bytes.to_vec()),
+            }
+        }
+        sent
     }
 
     fn give_part(&mut self, side: usize) {
