@@ -138,6 +138,8 @@ pub struct Worker {
     slots: Vec<Slot>,
     free: Vec<u32>,
     arrivals: usize,
+    /// Connections that the program has closed, and that are not yet gone.
+    closing: usize,
     /// Connections that calls or the system have done something to, to be given a turn.
     dirty: Vec<u32>,
     /// Connections that calls would find something of when it was last looked.
@@ -193,6 +195,7 @@ impl Worker {
             slots: Vec::new(),
             free: Vec::new(),
             arrivals: 0,
+            closing: 0,
             dirty: Vec::new(),
             hot: Vec::new(),
             hungry: Vec::new(),
@@ -266,6 +269,7 @@ impl Worker {
                 let until = Instant::now() + lane.linger();
                 let generation = slot.generation;
                 slot.what = What::Closing { lane, until };
+                self.closing += 1;
                 self.timers.push(Reverse((until, Key { index: key.index, generation })));
                 self.soil(key.index);
             }
@@ -558,6 +562,7 @@ impl Worker {
     /// Empties a slot, whatever is in it.
     fn remove(&mut self, index: u32) {
         let registry = self.bell.registry();
+        self.closing -= usize::from(matches!(self.slots[index as usize].what, What::Closing { .. }));
         let gone = match &mut self.slots[index as usize].what {
             What::Listening { socket, .. } => registry.deregister(socket),
             What::Arriving { arrival, .. } => {
@@ -683,9 +688,7 @@ impl Drop for Worker {
         }
         let until = Instant::now() + self.config.linger;
         self.work();
-        while self.slots.iter().any(|slot| matches!(slot.what, What::Closing { .. }))
-            && Instant::now() < until
-        {
+        while self.closing > 0 && Instant::now() < until {
             if let Err(error) = self.report(self.until(Until::Deadline(until))) {
                 tracing::warn!(%error, "cannot wait for the end of a worker's connections");
                 break;

@@ -34,6 +34,7 @@ pub(crate) mod frame;
 pub(crate) mod hostile;
 mod incoming;
 mod keepalive;
+mod ledger;
 mod outgoing;
 mod send_queue;
 pub(crate) mod setup;
@@ -49,6 +50,7 @@ pub(crate) use self::{
     credit::FIRST_SLOTS_MIN,
     fault::{Blocked, CallError, Cause, InvalidSetup, ProtocolError},
     incoming::{Chunk, Part, Read},
+    ledger::{Lease, Ledger},
     send_queue::{Done, SendQueue},
     setup::{Keepalive, Kind, Limits, Link, Setup},
 };
