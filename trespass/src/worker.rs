@@ -598,7 +598,7 @@ impl Worker {
     }
 
     /// What moves the frames of a connection.
-    #[cfg(test)]
+    #[cfg(all(test, feature = "rdma"))]
     pub(crate) fn way(&mut self, key: Key) -> &mut crate::drivers::Way {
         let (lane, _) = self.member(key).expect("open");
         lane.way()
