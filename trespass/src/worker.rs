@@ -153,6 +153,8 @@ pub struct Worker {
 struct Slot {
     generation: u32,
     what: What,
+    /// The first of its timers: a later one waits until this is over, so that turns make no more of them.
+    due: Option<Instant>,
     dirty: bool,
     hot: bool,
     hungry: bool,
@@ -395,6 +397,7 @@ impl Worker {
         {
             self.timers.pop();
             if self.has(key) {
+                self.slot(key.index).due = None;
                 self.soil(key.index);
             }
         }
@@ -484,7 +487,10 @@ impl Worker {
         if lane.is_hungry() && !std::mem::replace(&mut slot.hungry, true) {
             self.hungry.push(index);
         }
-        if let Some(at) = lane.next_deadline() {
+        if let Some(at) = lane.next_deadline()
+            && slot.due.is_none_or(|due| at < due)
+        {
+            slot.due = Some(at);
             self.timers.push(Reverse((at, key)));
         }
         while let Some(completion) = lane.completion() {
@@ -552,7 +558,14 @@ impl Worker {
     /// A free slot's key.
     fn vacancy(&mut self) -> Key {
         let index = self.free.pop().unwrap_or_else(|| {
-            let slot = Slot { generation: 0, what: What::Nothing, dirty: false, hot: false, hungry: false };
+            let slot = Slot {
+                generation: 0,
+                what: What::Nothing,
+                due: None,
+                dirty: false,
+                hot: false,
+                hungry: false,
+            };
             self.slots.push(slot);
             self.slots.len() as u32 - 1
         });
@@ -581,6 +594,7 @@ impl Worker {
     fn vacate(&mut self, index: u32) {
         let slot = self.slot(index);
         slot.what = What::Nothing;
+        slot.due = None;
         slot.generation = slot.generation.wrapping_add(1);
         self.free.push(index);
     }
