@@ -284,7 +284,7 @@ impl Lane {
         Driver::<Pool>::is_flushed(&self.way) && !self.connection.has_unsent()
     }
 
-    #[cfg(test)]
+    #[cfg(all(test, feature = "rdma"))]
     pub(crate) fn way(&mut self) -> &mut Way {
         &mut self.way
     }

@@ -2,7 +2,7 @@
 //!
 //! - [`device`] finds the device, the port and the address for a socket; a device is opened once a process.
 //! - [`pair`] is a queue pair, and what was posted to it; [`hub`] is where completions come from, for one pair or for all of a worker's.
-//!   With it may be a receive queue that they share: [`shelf`] is that queue, [`ledger`] says who may use how much of it.
+//!   With it may be a receive queue that they share: [`shelf`] is that queue, a [`Ledger`](crate::protocol::Ledger) says who may use how much of it.
 //! - [`path`] makes one, connects it, and proves that data comes through it: what the handshake asks for.
 //! - [`link`] turns what the protocol gives into work requests, and completions into what the protocol takes; [`request`] is such a request.
 //!
@@ -14,7 +14,6 @@
 
 mod device;
 mod hub;
-mod ledger;
 mod link;
 mod number;
 mod pair;

@@ -41,6 +41,7 @@ impl World {
         let mut pick = |choices: &[usize]| choices[rng.next_u32() as usize % choices.len()];
         setup.own.slot_size = pick(&[512, 600, 1024, 8192]) as u32;
         setup.own.rx_slots = pick(&[16, 17, 20, 64]) as u32;
+        setup.own.first_slots = [None, None, Some(5), Some(8)][pick(&[0, 1, 2, 3])];
         setup.own.eager_max = pick(&[0, 1000, 5000]) as u32;
         setup.own.rd_atomic = pick(&[1, 2, 16]) as u32;
         setup.own.max_rts = pick(&[1, 2, 16]) as u32;
