@@ -6,6 +6,7 @@
 
 use std::collections::HashSet;
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
+use std::marker::PhantomData;
 use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::thread;
@@ -61,8 +62,8 @@ impl Plan {
 /// How it ended for one end.
 #[derive(Debug)]
 pub(crate) struct Ended<E> {
-    /// Not closed before the other end has come as far; what has failed is closed at once, as nothing moves without calls.
-    pub(crate) _end: Option<E>,
+    /// It was closed.
+    pub(crate) _end: PhantomData<E>,
     /// Nothing: all was said and heard.
     pub(crate) error: Option<io::Error>,
     /// What had come: messages, or bytes.
@@ -207,7 +208,9 @@ impl Talker {
             self.back(&completion);
         }
         assert!(self.lent.is_empty(), "{:?} never came back", self.lent);
-        Ended { _end: error.is_none().then_some(self.end), error, got: self.got, lent: self.came_back }
+        // What is written may still be here: closing waits until it is on its way.
+        self.end.set_linger(Some(patience.limit)).unwrap();
+        Ended { _end: closed(self.end), error, got: self.got, lent: self.came_back }
     }
 }
 
@@ -264,7 +267,8 @@ pub(crate) fn bytes(mut end: Stream, out: Plan, into: Plan, patience: Patience) 
             Err(error) => break Some(error),
         }
     };
-    Ended { _end: error.is_none().then_some(end), error, got, lent: 0 }
+    end.set_linger(Some(patience.limit)).unwrap();
+    Ended { _end: closed(end), error, got, lent: 0 }
 }
 
 /// Both ends of a connection at once, in threads of their own.
@@ -278,6 +282,11 @@ pub(crate) fn both<E: Send, O: Send>(
         let here = talk(client, to_server, to_client);
         [here, there.join().expect("the other end's thread has failed")]
     })
+}
+
+fn closed<E>(end: E) -> PhantomData<E> {
+    drop(end);
+    PhantomData
 }
 
 /// Whether this is how a connection that has failed says so.

@@ -34,7 +34,7 @@ const NATIVE: &[&str] = &[
 ];
 
 /// Test programs that are run where they are named: they take as long as all others together where the guest is emulated.
-const LONG: &[&str] = &["rdma"];
+const LONG: &[&str] = &["rdma", "netem"];
 
 /// After this many seconds a test program counts as stuck.
 const PROGRAM_LIMIT: u32 = 1200;
