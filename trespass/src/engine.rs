@@ -221,11 +221,9 @@ impl Engine {
     /// After a write: what it took is on its way when it returns, if it may wait.
     pub(crate) fn sent<T>(&mut self, taken: T) -> io::Result<T> {
         // It was taken, so it counts; that time is up, or the connection broken, is for the next call to tell.
+        let Self { patience, lane, .. } = self;
         // As a rule one look says that it is.
-        if !self.patience.is_nonblocking()
-            && !self.lane.is_flushed()
-            && !(self.lane.look(false) && self.lane.is_flushed())
-        {
+        if !(patience.is_nonblocking() || lane.is_flushed() || lane.look(false) && lane.is_flushed()) {
             if !self.lane.connection.is_corked() {
                 self.lane.connection.flush();
             }
