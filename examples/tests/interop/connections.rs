@@ -123,8 +123,10 @@ fn persistent(place: &Place, server: Player, client: Player) -> Result<(), Strin
     let _serving = serve(place, "rping", server, port, "-s -P -a ADDRESS -p PORT")?;
     let call = || call(place, "rping", client, port, "-c -V -v -C 20 -a ADDRESS -p PORT")?.ok();
     let mut said = vec![call()?, call()?];
+    // C's server keeps the last request alone until its thread has taken it, so of two at once it may lose one.
+    let at_once = if server == Ours { 3 } else { 1 };
     thread::scope(|scope| {
-        let calls: Vec<_> = (0..3).map(|_| scope.spawn(call)).collect();
+        let calls: Vec<_> = (0..at_once).map(|_| scope.spawn(call)).collect();
         for call in calls {
             said.push(call.join().map_err(|_| "a call panicked".to_owned())??);
         }
