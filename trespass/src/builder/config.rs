@@ -38,6 +38,7 @@ pub struct Config {
     pub(crate) huge_pages: bool,
     pub(crate) shared_receive: Option<SharedReceive>,
     // Which way.
+    pub(crate) bootstrap: Bootstrap,
     pub(crate) policy: Policy,
     pub(crate) policy_of_environment: bool,
     pub(crate) device: Option<DeviceName>,
@@ -61,6 +62,17 @@ pub struct Config {
     pub(crate) backlog: u32,
     pub(crate) bind_patience: Duration,
     pub(crate) user_data: Vec<u8>,
+}
+
+/// How a connection begins, and a listener is reached. Both sides must begin alike.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Bootstrap {
+    /// With a TCP connection, over which both sides try RDMA, and which carries the bytes where that does not work.
+    #[default]
+    Tcp,
+    /// With the connection manager of RDMA (rdma_cm), for networks where that is the only way: iWARP, InfiniBand without a port that TCP
+    /// may use. RDMA carries the bytes, or there is no connection. Its ports are not those of TCP.
+    RdmaCm,
 }
 
 /// A receive queue that connections share.
@@ -94,6 +106,7 @@ impl Default for Config {
             pool_high_water: 80,
             huge_pages: false,
             shared_receive: None,
+            bootstrap: Bootstrap::Tcp,
             policy: Policy::Auto,
             policy_of_environment: false,
             device: None,

@@ -8,8 +8,8 @@ pub(crate) mod tests;
 
 use std::time::Duration;
 
-pub use config::Config;
 pub(crate) use config::SharedReceive;
+pub use config::{Bootstrap, Config};
 
 use crate::environment::{DeviceName, Environment};
 use crate::error::ConfigError;
@@ -110,6 +110,9 @@ setters! {
     huge_pages: bool;
     /// Whether RDMA may, must or must not be used. `TRESPASS_TRANSPORT` goes before it. Start value: [`Policy::Auto`].
     policy: Policy;
+    /// How connections begin. With [`Bootstrap::RdmaCm`] the route says which device, port and GID are used, so nothing else may. Start
+    /// value: [`Bootstrap::Tcp`].
+    bootstrap: Bootstrap;
     /// Which entry of the port's GID table is used; `None` is the one that is the socket's address. `TRESPASS_GID_INDEX` goes before it.
     gid_index: Option<u8>;
     /// The path's MTU: 256, 512, 1024, 2048 or 4096; `None` is the lesser one of both ports'.

@@ -91,6 +91,14 @@ impl Way {
         Ok(Self::Rc(Box::new(rc)))
     }
 
+    /// Over a queue pair that the connection manager has connected.
+    #[cfg(feature = "rdma")]
+    pub(crate) fn managed(managed: rc::Managed<Pool>, line: rc::Line) -> Self {
+        let rc = rc::Rc::managed(managed, line);
+        tracing::info!("RDMA activated: {}", rc.describe());
+        Self::Rc(Box::new(rc))
+    }
+
     /// The RDMA device, if it is one that moves them.
     pub(crate) fn device(&self) -> Option<&str> {
         match self {

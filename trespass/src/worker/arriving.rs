@@ -16,14 +16,15 @@ impl Worker {
     pub(super) fn take_in(&mut self, index: u32) {
         let listener = self.key(index);
         while self.arrivals < ARRIVALS || self.make_room() {
-            let What::Listening { socket, kind, may_accept } = &mut self.slot(index).what else { return };
+            let What::Listening { door, kind, may_accept } = &mut self.slot(index).what else { return };
             if !*may_accept {
                 return;
             }
             let kind = *kind;
-            let error = match socket.accept() {
-                Ok((socket, peer)) => {
-                    let arrival = Arrival::accepted(socket.into(), peer, kind, &self.config, &self.pool);
+            let error = match door.accept() {
+                Ok(visitor) => {
+                    let peer = visitor.peer();
+                    let arrival = Arrival::accepted(visitor, kind, &self.config, &self.pool);
                     if let Err(error) = arrival.and_then(|arrival| self.arrive(arrival, Some(listener))) {
                         tracing::debug!(%peer, %error, "cannot begin its handshake");
                     }
@@ -97,7 +98,7 @@ impl Worker {
         let opened = arrival
             .deregister(self.bell.registry())
             .and(result)
-            .and_then(|agreement| arrival.finish(agreement, &self.config, &self.pool))
+            .and_then(|()| arrival.finish(&self.config, &self.pool))
             .and_then(|lane| self.put(index, lane));
         match (opened, listener) {
             (Ok(()), Some(listener)) => self.told.push_back(Event::Accepted { listener, key, peer }),

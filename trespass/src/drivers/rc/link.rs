@@ -1,19 +1,19 @@
 //! The driver of a connection over a queue pair: its turns, and its end.
 
 use std::io;
-use std::mem::replace;
-use std::net::Shutdown;
+use std::mem::{replace, take};
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant};
 
 use mio::event::Event;
-use mio::net::TcpStream;
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
 use sideway::ibverbs::completion::{Notify, WorkCompletionStatus};
 use sideway::ibverbs::queue_pair::{PostSendGuard, QueuePair, WorkRequestFlags};
 
 use super::DeviceBlock;
+use super::anchor::{Anchor, Line};
+use super::managed::{Early, Managed};
 use super::pair::{DRAIN, Heads, Pair, RECEIVE};
 use super::path::Path;
 use super::request::Payload;
@@ -36,14 +36,16 @@ enum Phase {
     Over,
 }
 
-/// One connection's queue pair, and the socket that it began on, whose end is the peer's end.
+/// One connection's queue pair, and what it began with, whose end is the peer's end.
 pub(crate) struct Rc<B: DeviceBlock> {
     pair: Pair<B>,
-    anchor: TcpStream,
+    anchor: Anchor,
     slot_size: usize,
     phase: Phase,
     /// Blocks of frames that were not kept, to be posted again.
     spare: Vec<B>,
+    /// What came at the end of the handshake.
+    early: Early<B>,
     /// Taken from the connection, and not posted for want of memory.
     held: Option<Transmit<B>>,
     /// The receives that the handshake has granted are told to the connection.
@@ -52,8 +54,6 @@ pub(crate) struct Rc<B: DeviceBlock> {
     armed: bool,
     /// The channel may have an event.
     may_have_event: bool,
-    /// The peer's socket is closed, or broken.
-    anchor_ended: bool,
     /// There was no block.
     starved: bool,
     /// The queue pair is of no use any more.
@@ -66,22 +66,32 @@ impl<B: DeviceBlock> Rc<B> {
     /// Goes on with what the handshake has proved. `socket` is the one that it went over, and non-blocking.
     pub(crate) fn new<P: Blocks<Block = B>>(path: Path<P>, socket: std::net::TcpStream) -> Option<Self> {
         let slot_size = path.slot_size();
-        let pair = path.into_pair()?;
-        Some(Self {
-            spare: Vec::with_capacity(pair.receives.len()),
+        Some(Self::of(path.into_pair()?, Early::new(), slot_size, Anchor::of_socket(socket)))
+    }
+
+    /// The same of a connection of the connection manager's.
+    pub(crate) fn managed<P: Blocks<Block = B>>(managed: Managed<P>, line: Line) -> Self {
+        let slot_size = managed.slot_size();
+        let (pair, early) = managed.into_pair();
+        Self::of(pair, early, slot_size, Anchor::Line(line))
+    }
+
+    fn of(pair: Pair<B>, early: Early<B>, slot_size: usize, anchor: Anchor) -> Self {
+        Self {
+            spare: Vec::with_capacity(pair.receives.len() + early.len()),
             pair,
-            anchor: TcpStream::from_std(socket),
+            anchor,
             slot_size,
+            early,
             phase: Phase::Open,
             held: None,
             begun: false,
             armed: false,
             may_have_event: true,
-            anchor_ended: false,
             starved: false,
             broken: false,
             doorbells: 0,
-        })
+        }
     }
 
     /// Whether the device has nothing of it any more.
@@ -92,7 +102,7 @@ impl<B: DeviceBlock> Rc<B> {
 
     /// The device's name.
     pub(crate) fn device(&self) -> &str {
-        self.pair.place.device.name()
+        self.pair.device.name()
     }
 
     /// Has the device say that something has completed which the pair does not know of.
@@ -105,11 +115,11 @@ impl<B: DeviceBlock> Rc<B> {
 
     /// What carries it, in words.
     pub(crate) fn describe(&self) -> String {
-        let Pair { qp, heads, place, .. } = &self.pair;
+        let Pair { qp, heads, whence, .. } = &self.pair;
         let capability = qp.control().capability();
         format!(
             "{}, queue pair {:#x}, {} bytes inline, {} sends and {} receives deep",
-            place.describe(),
+            whence,
             qp.qp_number(),
             heads.inline,
             capability.max_send_wr,
@@ -117,10 +127,14 @@ impl<B: DeviceBlock> Rc<B> {
         )
     }
 
-    /// Before anything is received: the receives that the handshake has granted are posted.
+    /// Before anything is received: the receives that the handshake has granted are posted, or were used since.
     fn begin(&mut self, connection: &mut Connection<B>) {
         if !replace(&mut self.begun, true) {
-            connection.slots_posted(self.pair.receives.len());
+            connection.slots_posted(self.pair.receives.len() + self.early.len());
+            for (block, len) in take(&mut self.early) {
+                // On an error the connection has failed, and says so.
+                self.spare.extend(connection.received(block, len).ok().flatten());
+            }
         }
     }
 
@@ -325,30 +339,28 @@ impl<B: DeviceBlock> Rc<B> {
         connection.drained();
         self.phase = Phase::Over;
         // The peer is to hear of it also if this side's program does nothing for a long time.
-        if let Err(error) = self.anchor.shutdown(Shutdown::Both) {
-            tracing::trace!(%error, "the socket of a connection was gone already");
-        }
+        self.anchor.end();
     }
 }
 
 impl<P: Blocks<Block: DeviceBlock>> Driver<P> for Rc<P::Block> {
-    /// Has the system report completions, and the end of the socket.
+    /// Has the system report completions, and the end of what it began with.
     fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
-        registry.register(&mut self.anchor, token, Interest::READABLE)?;
+        self.anchor.register(registry, token)?;
         let channel = self.pair.channel.as_fd().as_raw_fd();
         registry.register(&mut SourceFd(&channel), token, Interest::READABLE)
     }
 
     /// Has it report no more.
     fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
-        registry.deregister(&mut self.anchor)?;
+        self.anchor.deregister(registry)?;
         registry.deregister(&mut SourceFd(&self.pair.channel.as_fd().as_raw_fd()))
     }
 
-    /// Takes note of a report. Both descriptors have one key; the channel's never ends, and of the socket only the end matters.
+    /// Takes note of a report. Both descriptors have one key; the channel's never ends, and of the other only the end matters.
     fn on_event(&mut self, event: &Event) {
         self.may_have_event = true;
-        self.anchor_ended |= event.is_read_closed() || event.is_error();
+        self.anchor.on_event(event);
     }
 
     /// Receives and sends until nothing moves. Then the next completion makes an event.
@@ -360,10 +372,7 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for Rc<P::Block> {
             if self.step(connection, blocks, now) {
                 continue;
             }
-            if replace(&mut self.anchor_ended, false)
-                && connection.failure().is_none()
-                && !connection.is_closed()
-            {
+            if self.anchor.has_ended() && connection.failure().is_none() && !connection.is_closed() {
                 // Whatever the peer had sent before is here: it does not close before that is acknowledged.
                 connection.failed(Cause::PeerGone);
                 self.broken = true;
@@ -371,7 +380,7 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for Rc<P::Block> {
             if self.may_end(connection, now) {
                 if self.broken {
                     // What it has to say may say why.
-                    self.pair.place.device.listen();
+                    self.pair.device.listen();
                 }
                 self.pair.stop();
                 self.phase = Phase::Draining { until: now + DRAIN };
@@ -403,7 +412,7 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for Rc<P::Block> {
 
     /// What was posted needs nothing more of this side, but for a device that does its work when its completions are polled.
     fn is_flushed(&self) -> bool {
-        let done = !self.pair.place.device.is_soft() || self.pair.sends.is_empty();
+        let done = !self.pair.device.is_soft() || self.pair.sends.is_empty();
         self.phase == Phase::Over || (done && self.held.is_none() && !self.starved)
     }
 

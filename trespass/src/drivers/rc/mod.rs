@@ -3,6 +3,8 @@
 //! - [`device`] finds the device, the port and the address for a socket; a device is opened once a process.
 //! - [`pair`] is a queue pair with its completion queue, and what was posted to it.
 //! - [`path`] makes one, connects it, and proves that data comes through it: what the handshake asks for.
+//! - [`managed`] does the same for a connection of the connection manager's.
+//! - [`anchor`] is what a connection began with, and keeps: its end is the peer's end.
 //! - [`link`] turns what the protocol gives into work requests, and completions into what the protocol takes; [`request`] is such a request.
 //!
 //! # Memory
@@ -11,8 +13,10 @@
 //! queues before the request is posted, and comes out of them only when the request's own completion, or a later one of the same queue,
 //! has been polled. Where that never comes the block is forgotten, not freed.
 
+mod anchor;
 mod device;
 mod link;
+mod managed;
 mod pair;
 mod path;
 mod pooled;
@@ -20,8 +24,10 @@ mod request;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use device::{Device, find};
+pub(crate) use anchor::Line;
+pub(crate) use device::{Device, find, named_device};
 pub(crate) use link::Rc;
+pub(crate) use managed::Managed;
 pub(crate) use path::{Parameters, Path};
 
 use crate::protocol::Block;

@@ -1,15 +1,20 @@
 //! A queue pair, its completion queue, and the blocks that the device has.
 
 use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sideway::ibverbs::completion::{CompletionChannel, GenericCompletionQueue, WorkCompletionStatus};
+use mio::unix::SourceFd;
+use mio::{Interest, Registry, Token};
+
+use sideway::ibverbs::completion::{CompletionChannel, GenericCompletionQueue, Notify, WorkCompletionStatus};
 use sideway::ibverbs::queue_pair::{
     CreateQueuePairError, GenericQueuePair, PostRecvError, PostRecvGuard, QueuePair, QueuePairAttribute,
     QueuePairState, ScatterGatherEntry, SendOperationFlags,
 };
 
-use super::device::Place;
 use super::path::Parameters;
 use super::{Device, DeviceBlock};
 use crate::handshake::{Cause, Unavailable};
@@ -17,7 +22,7 @@ use crate::protocol::{Blocks, Done, Purpose, SendQueue};
 
 /// Marks the work requests that are receives, whose numbers count from 0 like those of the sends.
 pub(super) const RECEIVE: u64 = 1 << 63;
-/// The number of the request that tries the path, before any other is sent.
+/// Marks the requests of the handshake, before any other is sent.
 pub(super) const PROBE: u64 = 1 << 62;
 /// Bytes of a place for what is sent from no block.
 pub(super) const HEAD: usize = 64;
@@ -39,23 +44,33 @@ pub(super) struct Pair<B: DeviceBlock> {
     /// Sends posted so far, and those of them that came out of `sends` since.
     pub(super) posted: u64,
     pub(super) completed: u64,
-    /// The probe is posted and has not completed.
-    pub(super) probing: bool,
+    /// Requests of the handshake that are posted and have not completed.
+    pub(super) probes: usize,
+    /// What they send, as long as there are any.
+    pub(super) said: Vec<B>,
     pub(super) heads: Heads<B>,
     /// It is in the error state.
     pub(super) stopped: bool,
-    pub(super) place: Place,
+    pub(super) device: Arc<Device>,
+    /// The device and the port, and why these, in words.
+    pub(super) whence: String,
+    /// During the handshake: what completes is reported, and the completion queue is to tell of the next.
+    watched: bool,
 }
 
 impl<B: DeviceBlock> Pair<B> {
-    /// Makes them, in the reset state.
-    pub(super) fn new(place: &Place, parameters: &Parameters) -> Result<Self, Unavailable> {
-        let device = &*place.device;
+    /// Makes them, in the reset state, with room for as many receives as the parameters say, and for those of the handshake.
+    pub(super) fn new(
+        device: &Arc<Device>,
+        whence: String,
+        parameters: &Parameters,
+        more: u32,
+    ) -> Result<Self, Unavailable> {
         let refused = |error: &dyn std::fmt::Display| {
             Unavailable::new(Cause::Resources, format!("{}: {error}", device.name()))
         };
-        let receives = parameters.rx_slots;
-        let depth = receives + SENDS_BESIDE + u32::from(parameters.reads);
+        let receives = parameters.rx_slots + more;
+        let depth = parameters.rx_slots + SENDS_BESIDE + u32::from(parameters.reads);
         fits(device, depth, receives)?;
         let channel = device.context().create_comp_channel().map_err(|error| refused(&error))?;
         let mut builder = device.context().create_cq_builder();
@@ -71,11 +86,67 @@ impl<B: DeviceBlock> Pair<B> {
             sends: SendQueue::new(depth as usize),
             posted: 0,
             completed: 0,
-            probing: false,
+            probes: 0,
+            said: Vec::new(),
             heads: Heads { block: None, places: depth as usize, inline },
             stopped: false,
-            place: place.clone(),
+            device: Arc::clone(device),
+            whence,
+            watched: false,
         })
+    }
+
+    /// Has the system report under that key what completes. Whether that was not so already: then something may have completed just
+    /// before.
+    pub(super) fn watch(&mut self, registry: &Registry, token: Token) -> io::Result<bool> {
+        if !self.watched {
+            let channel = self.channel.as_fd().as_raw_fd();
+            registry.register(&mut SourceFd(&channel), token, Interest::READABLE)?;
+            self.watched = true;
+        } else if !self.take_events()? {
+            return Ok(false);
+        }
+        self.cq.arm(Notify::Any).map(drop).map_err(io::Error::other)?;
+        Ok(true)
+    }
+
+    /// Ends that.
+    pub(super) fn unwatch(&mut self, registry: &Registry) -> io::Result<()> {
+        if !std::mem::replace(&mut self.watched, false) {
+            return Ok(());
+        }
+        registry.deregister(&mut SourceFd(&self.channel.as_fd().as_raw_fd()))
+    }
+
+    /// Takes what the channel reports. Whether there was anything: then the queue tells of nothing more.
+    fn take_events(&mut self) -> io::Result<bool> {
+        let mut told = false;
+        while self.channel.try_next().map_err(io::Error::other)?.is_some() {
+            told = true;
+        }
+        Ok(told)
+    }
+
+    /// Posts receives until there are so many, of this size.
+    pub(super) fn fill(
+        &mut self,
+        blocks: &mut impl Blocks<Block = B>,
+        wanted: usize,
+        slot_size: usize,
+    ) -> Result<(), Unavailable> {
+        let mut left = wanted.saturating_sub(self.receives.len());
+        let posted = self.post_receives(|| {
+            left = left.checked_sub(1)?;
+            blocks.take(slot_size, Purpose::Stand)
+        });
+        posted.map_err(|error| Unavailable::new(Cause::ProbeFailed, error.to_string()))?;
+        let posted = self.receives.len();
+        if posted < wanted {
+            let detail =
+                format!("the pool has room for {posted} of {wanted} receive slots of {slot_size} bytes now");
+            return Err(Unavailable::new(Cause::Resources, detail));
+        }
+        Ok(())
     }
 
     /// Posts blocks to receive into, as long as there are any and there is a place. How many.
@@ -104,8 +175,8 @@ impl<B: DeviceBlock> Pair<B> {
                 let id = completion.wr_id();
                 if id & RECEIVE != 0 {
                     drop(self.receives.complete(id));
-                } else if id == PROBE {
-                    self.probing = false;
+                } else if id & PROBE != 0 {
+                    self.probes = self.probes.saturating_sub(1);
                 } else {
                     let flushed = completion.status() != WorkCompletionStatus::Success;
                     while let Some(done) = self.sends.complete(id) {
@@ -118,7 +189,7 @@ impl<B: DeviceBlock> Pair<B> {
                 }
             }
         }
-        let all = self.receives.is_empty() && self.completed >= self.posted && !self.probing;
+        let all = self.receives.is_empty() && self.completed >= self.posted && self.probes == 0;
         while all && let Some(done) = self.sends.drain() {
             // It was never posted.
             if !matches!(done, Done::Read { .. }) {
@@ -145,8 +216,9 @@ impl<B: DeviceBlock> Pair<B> {
                 std::mem::forget(done);
             }
         }
+        self.said.drain(..).for_each(std::mem::forget);
         std::mem::forget(self.heads.block.take());
-        (self.posted, self.completed, self.probing) = (0, 0, false);
+        (self.posted, self.completed, self.probes) = (0, 0, 0);
         let qp = self.qp.qp_number();
         tracing::error!(qp, receives, sends, "work requests never completed: their memory is lost");
     }

@@ -1,16 +1,14 @@
 //! What the handshake asks of a queue pair: to be made, to be connected, and to show that data comes through it.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
 use std::task::Poll;
 use std::time::Instant;
 
-use mio::unix::SourceFd;
-use mio::{Interest, Registry, Token};
+use mio::{Registry, Token};
 
 use sideway::ibverbs::AccessFlags;
 use sideway::ibverbs::address::Gid;
-use sideway::ibverbs::completion::{Notify, WorkCompletionStatus};
+use sideway::ibverbs::completion::WorkCompletionStatus;
 use sideway::ibverbs::connect::{ConnectError, ConnectOptions, Endpoint as Reached, LocalPath, connect};
 use sideway::ibverbs::port::{LinkLayer, Mtu};
 use sideway::ibverbs::queue_pair::{PostSendGuard, QueuePair, WorkRequestFlags};
@@ -20,7 +18,7 @@ use super::device::Place;
 use super::pair::{PROBE, Pair, RECEIVE};
 use crate::builder::Config;
 use crate::handshake::{Agreed, Attempt, Cause, DataPath, Unavailable};
-use crate::protocol::{Blocks, Purpose};
+use crate::protocol::Blocks;
 use crate::wire::{self, Endpoint, Probe, Role, device_hash};
 
 /// What a queue pair is made and connected with.
@@ -78,8 +76,6 @@ struct Made<B: DeviceBlock> {
     sent: bool,
     /// The peer's probe has come.
     heard: bool,
-    /// What completes is reported, and the completion queue is to tell of the next.
-    watched: bool,
 }
 
 impl<P: Blocks<Block: DeviceBlock>> Path<P> {
@@ -92,30 +88,14 @@ impl<P: Blocks<Block: DeviceBlock>> Path<P> {
         self.parameters.slot_size as usize
     }
 
-    /// Has the system report under that key what completes, while it is tried. Whether that was not so already: then something may have
-    /// completed just before.
+    /// As [`Pair::watch`].
     pub(crate) fn watch(&mut self, registry: &Registry, token: Token) -> io::Result<bool> {
-        let Some(made) = &mut self.made else { return Ok(false) };
-        let channel = made.pair.channel.as_fd().as_raw_fd();
-        if !made.watched {
-            registry.register(&mut SourceFd(&channel), token, Interest::READABLE)?;
-            made.watched = true;
-        } else if !made.take_events()? {
-            return Ok(false);
-        }
-        made.pair.cq.arm(Notify::Any).map(drop).map_err(io::Error::other)?;
-        Ok(true)
+        self.made.as_mut().map_or(Ok(false), |made| made.pair.watch(registry, token))
     }
 
     /// Ends that.
     pub(crate) fn unwatch(&mut self, registry: &Registry) -> io::Result<()> {
-        match &mut self.made {
-            Some(made) if made.watched => {
-                made.watched = false;
-                registry.deregister(&mut SourceFd(&made.pair.channel.as_fd().as_raw_fd()))
-            }
-            _ => Ok(()),
-        }
+        self.made.as_mut().map_or(Ok(()), |made| made.pair.unwatch(registry))
     }
 
     /// What has proved to work.
@@ -131,7 +111,7 @@ impl<P: Blocks<Block: DeviceBlock>> Path<P> {
 
 impl<P: Blocks<Block: DeviceBlock>> DataPath for Path<P> {
     fn prepare(&mut self, attempt: Attempt) -> Result<Endpoint, Unavailable> {
-        let pair = Pair::new(&self.place, &self.parameters)?;
+        let pair = Pair::new(&self.place.device, self.place.describe(), &self.parameters, 0)?;
         let random =
             getrandom::u32().map_err(|error| Unavailable::new(Cause::Resources, error.to_string()))?;
         let own = Reached::new(&pair.qp, &self.place.path, random);
@@ -147,7 +127,7 @@ impl<P: Blocks<Block: DeviceBlock>> DataPath for Path<P> {
             traffic_class: self.parameters.traffic_class,
             device: device_hash(self.place.device.name()),
         };
-        self.made = Some(Made { pair, attempt, own, sent: false, heard: false, watched: false });
+        self.made = Some(Made { pair, attempt, own, sent: false, heard: false });
         Ok(told)
     }
 
@@ -201,30 +181,13 @@ impl<P: Blocks<Block: DeviceBlock>> DataPath for Path<P> {
 }
 
 impl<B: DeviceBlock> Made<B> {
-    /// Takes what the channel reports. Whether there was anything: then the queue tells of nothing more.
-    fn take_events(&mut self) -> io::Result<bool> {
-        let mut told = false;
-        while self.pair.channel.try_next().map_err(io::Error::other)?.is_some() {
-            told = true;
-        }
-        Ok(told)
-    }
-
     /// Posts a block for every receive slot, before the peer can send anything.
     fn fill(
         &mut self,
         blocks: &mut impl Blocks<Block = B>,
         parameters: &Parameters,
     ) -> Result<(), Unavailable> {
-        let slot_size = parameters.slot_size as usize;
-        self.pair.post_receives(|| blocks.take(slot_size, Purpose::Stand)).map_err(|error| failed(&error))?;
-        let (posted, wanted) = (self.pair.receives.len(), parameters.rx_slots as usize);
-        if posted < wanted {
-            let detail =
-                format!("the pool has room for {posted} of {wanted} receive slots of {slot_size} bytes now");
-            return Err(Unavailable::new(Cause::Resources, detail));
-        }
-        Ok(())
+        self.pair.fill(blocks, parameters.rx_slots as usize, parameters.slot_size as usize)
     }
 
     /// Whether both sides' probes have come through.
@@ -242,7 +205,7 @@ impl<B: DeviceBlock> Made<B> {
             self.send_probe(blocks)?;
             self.look()?;
         }
-        Ok(self.heard && self.sent && !self.pair.probing)
+        Ok(self.heard && self.sent && self.pair.probes == 0)
     }
 
     fn send_probe(&mut self, blocks: &mut impl Blocks<Block = B>) -> Result<(), Unavailable> {
@@ -260,13 +223,13 @@ impl<B: DeviceBlock> Made<B> {
         } else {
             // SAFETY: nothing else is under way.
             let head = unsafe { pair.heads.write(0, &bytes) };
-            // SAFETY: the pair keeps the heads, and nobody writes to them, until `probing` is over. The send queue is empty.
+            // SAFETY: the pair keeps the heads, and nobody writes to them, until `probes` have completed. The send queue is empty.
             unsafe { send.setup_sge_list(&[head]) };
         }
         // If the device does not say that it was not posted, it was.
         let posted = list.post();
         self.sent = true;
-        pair.probing = !matches!(&posted, Err(error) if error.posted() == Some(0));
+        pair.probes = usize::from(!matches!(&posted, Err(error) if error.posted() == Some(0)));
         posted.map_err(|error| failed(&error))
     }
 
@@ -274,12 +237,12 @@ impl<B: DeviceBlock> Made<B> {
         let Attempt { conn_id, generation, role } = self.attempt;
         let other = if role == Role::Client { Role::Server } else { Role::Client };
         let expected = Probe { conn_id, generation, role: other };
-        let Pair { cq, receives, probing, .. } = &mut self.pair;
+        let Pair { cq, receives, probes, .. } = &mut self.pair;
         let mut poller = cq.start_poll().map_err(|error| failed(&error))?;
         while let Some(completion) = poller.next() {
             let (id, status) = (completion.wr_id(), completion.status());
             let block = if id & RECEIVE != 0 { receives.complete(id) } else { None };
-            *probing &= id != PROBE;
+            *probes -= usize::from(id == PROBE && *probes > 0);
             if status != WorkCompletionStatus::Success {
                 let vendor = completion.vendor_err();
                 let hint = status.hint().unwrap_or("no more is known");
