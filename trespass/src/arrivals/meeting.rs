@@ -229,7 +229,9 @@ impl Meeting {
                 self.id.resolve_route(left)?;
             }
             EventType::RouteResolved => self.ask(config, pool)?,
-            EventType::ConnectResponse => self.hear_answer(event)?,
+            EventType::ConnectResponse => self.hear_answer(event, false)?,
+            // Of a client by iWARP, whose devices connect queue pairs themselves.
+            EventType::Established if self.role == Role::Client => self.hear_answer(event, true)?,
             EventType::Established => self.established = true,
             EventType::Rejected => self.rejected(event, left, config, registry)?,
             EventType::Disconnected => self.gone = true,
@@ -255,15 +257,20 @@ impl Meeting {
         Ok(())
     }
 
-    /// The server has accepted: the client connects its queue pair, and speaks.
-    fn hear_answer(&mut self, event: &rdmacm::Event) -> Result<(), Trouble> {
+    /// The server has accepted: the client connects its queue pair, unless it is, and speaks.
+    fn hear_answer(&mut self, event: &rdmacm::Event, is_connected: bool) -> Result<(), Trouble> {
+        if self.said {
+            return Ok(());
+        }
         self.exchange.hailed(event.private_data())?;
         let Some(pair) = &mut self.pair else {
             return Err(CmError::Failed("the peer has answered what it was not asked".into()).into());
         };
         pair.post(self.exchange.receives(), true)?;
-        pair.connect(&self.id)?;
-        self.id.establish().map_err(|error| CmError::Failed(error.to_string()))?;
+        if !is_connected {
+            pair.connect(&self.id)?;
+            self.id.establish().map_err(|error| CmError::Failed(error.to_string()))?;
+        }
         self.established = true;
         self.step = Step::Hello;
         pair.send(&self.exchange.hello_bytes(), self.exchange.piece())?;
@@ -420,13 +427,13 @@ impl Meeting {
     }
 
     pub(super) fn finish(self, config: &Config, pool: &Pool) -> io::Result<Lane> {
-        let Self { pair, id, channel, peer, agreed, .. } = self;
+        let Self { pair, id, channel, peer, agreed, gone, .. } = self;
         let (Some(pair), Some(agreed)) = (pair, agreed) else {
             return Err(io::ErrorKind::NotConnected.into());
         };
         let local = id.local_addr().and_then(|local| local.ip());
         let local = local.ok_or(io::ErrorKind::AddrNotAvailable)?;
-        Lane::managed(pair, Line::new(id, channel), agreed, (local, peer), config, pool)
+        Lane::managed(pair, Line::new(id, channel, gone), agreed, (local, peer), config, pool)
     }
 }
 

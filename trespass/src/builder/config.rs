@@ -70,8 +70,9 @@ pub enum Bootstrap {
     /// With a TCP connection, over which both sides try RDMA, and which carries the bytes where that does not work.
     #[default]
     Tcp,
-    /// With the connection manager of RDMA (rdma_cm), for networks where that is the only way: iWARP, InfiniBand without a port that TCP
-    /// may use. RDMA carries the bytes, or there is no connection. Its ports are not those of TCP.
+    /// With the connection manager of RDMA (rdma_cm): for iWARP, which knows no other way, for InfiniBand, and for whoever wants no TCP.
+    /// RDMA carries the bytes, or there is no connection. Its ports are not those of TCP, its addresses are those of the interfaces that
+    /// RDMA devices have.
     RdmaCm,
 }
 

@@ -13,18 +13,18 @@ use sideway::rdmacm::{self, ConnectionParameter, Connector, EventError, Synchron
 use sideway::soft::{self, faults};
 use test_harness::{Outcome, cases};
 use trespass::{
-    Bootstrap, Builder, CmError, ConnectError, HandshakeError, Listener, Policy, RejectReason, Step,
-    WireError,
+    Bootstrap, Builder, Cause, CmError, ConnectError, HandshakeError, Listener, Policy, RejectReason, Side,
+    Step, WireError,
 };
 
 use super::rig::{LONG, Rig, below, bytes, greet, random};
 
 pub(crate) fn add(suite: &mut test_harness::Suite<Rig>) {
     cases!(suite: garbage_with_a_request_costs_a_listener_nothing, another_version_is_told_so,
-        who_asks_and_says_no_more_is_given_up, a_hello_that_is_none_ends_that_connection,
+        who_asks_and_says_no_more_is_given_up, the_silent_do_not_keep_others_out, a_hello_that_is_none_ends_that_connection,
         a_server_of_something_else_is_told_so, a_server_that_does_not_answer_is_given_up,
         a_rejection_in_words_is_told, nothing_is_left_of_connections_and_of_strangers,
-        what_the_network_does_to_requests_is_survived, a_number_that_the_peer_remembers_is_not_used);
+        what_the_network_does_to_requests_is_survived, what_the_device_does_is_told, a_number_that_the_peer_remembers_is_not_used);
 }
 
 /// Bytes of a message that begins as every one does, with so many units of 8 bytes in its fixed part.
@@ -204,6 +204,22 @@ fn who_asks_and_says_no_more_is_given_up(rig: &Rig) -> Outcome {
         before.elapsed()
     });
     assert!(took >= deadline / 3, "it had only {took:?}");
+    Ok(())
+}
+
+fn the_silent_do_not_keep_others_out(rig: &Rig) -> Outcome {
+    let (mut listener, addr) = rig.listener();
+    // More than a listener minds at a time; they have made themselves known, and stay.
+    let silent = serving(rig, &mut listener, || {
+        (0..200).map(|_| ask(addr, &hail(1, 1, [7; 8], 64)).unwrap()).collect::<Vec<_>>()
+    });
+    let before = Instant::now();
+    for _ in 0..3 {
+        serving(rig, &mut listener, || ());
+    }
+    assert!(before.elapsed() < LONG, "{:?}", before.elapsed());
+    drop(silent);
+    serving(rig, &mut listener, || ());
     Ok(())
 }
 
@@ -394,6 +410,53 @@ fn what_the_network_does_to_requests_is_survived(rig: &Rig) -> Outcome {
         drop(client);
         assert_eq!(io::Read::read(&mut server, &mut [0; 8]).unwrap(), 0, "{rule}");
     }
+    Ok(())
+}
+
+/// There is nothing to fall back to, so what would be a reason for TCP is an error, and the listener goes on.
+fn what_the_device_does_is_told(rig: &Rig) -> Outcome {
+    if !rig.is_soft() {
+        test_harness::skip!("the device is not one that fails when it is told to");
+    }
+    let (mut listener, addr) = rig.listener();
+    let refused = |rule: &str, listener: &mut Listener| {
+        let _rules = Rules::set(rule);
+        thread::scope(|scope| {
+            let client = scope.spawn(|| rig.builder().connect(addr).unwrap_err());
+            listener.set_nonblocking(true).unwrap();
+            while !client.is_finished() {
+                assert_eq!(listener.accept().map(drop).unwrap_err().kind(), ErrorKind::WouldBlock);
+                thread::sleep(Duration::from_millis(1));
+            }
+            listener.set_nonblocking(false).unwrap();
+            client.join().unwrap()
+        })
+    };
+    for (rule, cause) in [
+        ("errno=ENOMEM call=create_qp", Cause::Resources),
+        ("errno=EINVAL call=modify_qp nth=1", Cause::Connect),
+        ("status=retry_exc_err opcode=send nth=1", Cause::ProbeFailed),
+    ] {
+        let error = refused(rule, &mut listener);
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{rule}: {error}");
+        let ConnectError::Handshake { source: HandshakeError::RdmaRequired { reason, .. }, .. } =
+            failure(&error)
+        else {
+            panic!("{rule}: {error:?}")
+        };
+        assert_eq!((reason.side(), reason.cause()), (Side::Local, cause), "{rule}");
+        serving(rig, &mut listener, || ());
+    }
+    // The second to bring up its queue pair is the server, which says so.
+    let error = refused("errno=EINVAL call=modify_qp nth=2", &mut listener);
+    let ConnectError::Handshake { source: HandshakeError::Rejected { reason, text, .. }, .. } =
+        failure(&error)
+    else {
+        panic!("{error:?}")
+    };
+    assert_eq!(*reason, RejectReason::RdmaRequired);
+    assert!(text.contains("it could not connect its queue pair"), "{text}");
+    serving(rig, &mut listener, || ());
     Ok(())
 }
 

@@ -48,11 +48,18 @@ impl Anchor {
         }
     }
 
-    /// Whether the peer's end has been seen since this was asked last.
+    /// Looks what was reported. To be called before completions are polled: what the peer had sent before its end is found by that then.
+    pub(super) fn look(&mut self) {
+        if let Self::Line(line) = self {
+            line.look();
+        }
+    }
+
+    /// Whether the peer's end was found since this was asked last.
     pub(super) fn has_ended(&mut self) -> bool {
         match self {
             Self::Socket { ended, .. } => replace(ended, false),
-            Self::Line(line) => line.has_ended(),
+            Self::Line(line) => replace(&mut line.ended, false),
         }
     }
 
@@ -78,33 +85,34 @@ pub(crate) struct Line {
     id: Identifier,
     channel: EventChannel,
     may_have_event: bool,
+    ended: bool,
 }
 
 impl Line {
-    /// Of a connection that is established, or just about to be.
-    pub(crate) fn new(id: Identifier, channel: EventChannel) -> Self {
-        Self { id, channel, may_have_event: true }
+    /// Of a connection that was established, and may have ended since.
+    pub(crate) fn new(id: Identifier, channel: EventChannel, ended: bool) -> Self {
+        Self { id, channel, may_have_event: true, ended }
     }
 
-    fn has_ended(&mut self) -> bool {
+    fn look(&mut self) {
         if !replace(&mut self.may_have_event, false) {
-            return false;
+            return;
         }
-        let mut ended = false;
         loop {
             match self.channel.try_get_cm_event() {
                 Ok(Some(event)) => {
                     tracing::trace!(event = %event.event_type(), "the connection manager reports");
                     // That its number may be used again says nothing of a queue pair that is to be destroyed.
-                    ended |= matches!(
+                    self.ended |= matches!(
                         event.event_type(),
                         EventType::Disconnected | EventType::DeviceRemoval | EventType::ConnectError
                     );
                 }
-                Ok(None) => return ended,
+                Ok(None) => return,
                 Err(error) => {
                     tracing::warn!(%error, "the connection manager says nothing more");
-                    return true;
+                    self.ended = true;
+                    return;
                 }
             }
         }

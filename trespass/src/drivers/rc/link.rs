@@ -368,6 +368,7 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for Rc<P::Block> {
         self.starved = false;
         self.begin(connection);
         self.take_events(connection);
+        self.anchor.look();
         while matches!(self.phase, Phase::Open | Phase::Parting { .. }) {
             if self.step(connection, blocks, now) {
                 continue;

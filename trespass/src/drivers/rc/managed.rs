@@ -61,6 +61,10 @@ impl<P: Blocks<Block: DeviceBlock>> Managed<P> {
         // What the peer may do in this side's memory is known now.
         for state in [QueuePairState::Init, QueuePairState::ReadyToReceive, QueuePairState::ReadyToSend] {
             let mut attributes = id.get_qp_attr(state).map_err(|error| unconnected(&error))?;
+            // By iWARP the device does that itself when the connection is made.
+            if attributes.state().is_none() {
+                continue;
+            }
             // What is this side's alone to say, where the transport has it.
             let parameters = &self.parameters;
             if attributes.min_rnr_timer().is_some() {
