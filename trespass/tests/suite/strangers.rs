@@ -3,6 +3,7 @@
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -21,7 +22,7 @@ use super::rig::{LONG, Rig, below, bytes, greet, random};
 
 pub(crate) fn add(suite: &mut test_harness::Suite<Rig>) {
     cases!(suite: garbage_with_a_request_costs_a_listener_nothing, another_version_is_told_so,
-        who_asks_and_says_no_more_is_given_up, the_silent_do_not_keep_others_out, a_hello_that_is_none_ends_that_connection,
+        who_asks_and_says_no_more_is_given_up, the_silent_do_not_keep_others_out, who_hangs_up_behind_its_hello_is_noticed, a_hello_that_is_none_ends_that_connection,
         a_server_of_something_else_is_told_so, a_server_that_does_not_answer_is_given_up,
         a_rejection_in_words_is_told, nothing_is_left_of_connections_and_of_strangers,
         what_the_network_does_to_requests_is_survived, what_the_device_does_is_told, a_number_that_the_peer_remembers_is_not_used);
@@ -219,6 +220,79 @@ fn the_silent_do_not_keep_others_out(rig: &Rig) -> Outcome {
     }
     assert!(before.elapsed() < LONG, "{:?}", before.elapsed());
     drop(silent);
+    serving(rig, &mut listener, || ());
+    Ok(())
+}
+
+/// The HELLO that such a HAIL is of.
+fn hello(conn_id: [u8; 8]) -> Vec<u8> {
+    let mut body = vec![3, 0, 0, 0, 0, 0, 0, 0];
+    body.extend_from_slice(&conn_id);
+    body.extend_from_slice(&[0, 0, 0, 0, 1, 1, 0, 0]);
+    for limit in [8192_u32, 64, 65536] {
+        body.extend_from_slice(&limit.to_le_bytes());
+    }
+    body.extend_from_slice(&[16, 0, 8, 8]);
+    body.extend_from_slice(&(1_u64 << 30).to_le_bytes());
+    message(1, 1, 8, &body)
+}
+
+/// All that a handshake needs is there, and the client is gone before the listener has looked: a connection that is accepted then is
+/// over, which its first call tells.
+fn who_hangs_up_behind_its_hello_is_noticed(rig: &Rig) -> Outcome {
+    let (mut listener, addr) = rig.listener();
+    listener.set_nonblocking(true).unwrap();
+    let ((connected, is_connected), (go, goes)) = (mpsc::channel(), mpsc::channel());
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut connector = Connector::resolve(addr, LONG).unwrap();
+            connector.set_timeout(Some(LONG));
+            let context = connector.get_device_context().unwrap();
+            let mut raw = raw(&context);
+            connector.prepare(&mut raw.qp).unwrap();
+            // For the listener's HELLO, which nobody looks at.
+            let pool = raw.qp.control().pd().create_pool_builder().setup_slices(8192, 1).build().unwrap();
+            let mut receives = pool.attach_recv(raw.qp.start_post_recv()).unwrap();
+            receives.construct_wr(1).setup_slice(pool.take().unwrap());
+            receives.post().unwrap();
+            let hail = hail(1, 1, [7; 8], 64);
+            let mut parameter = ConnectionParameter::new();
+            parameter.setup_private_data(&hail);
+            let connection = connector.connect(&mut raw.qp, &parameter).unwrap();
+            connected.send(()).unwrap();
+            goes.recv().unwrap();
+            raw.say(&hello([7; 8]));
+            drop(connection);
+            connected.send(()).unwrap();
+            // The queue pair and its memory stay as long as they are written to.
+            goes.recv().unwrap();
+        });
+        let deadline = Instant::now() + LONG;
+        while is_connected.try_recv().is_err() {
+            assert!(Instant::now() < deadline);
+            assert_eq!(listener.accept().map(drop).unwrap_err().kind(), ErrorKind::WouldBlock);
+        }
+        go.send(()).unwrap();
+        is_connected.recv().unwrap();
+        // A device that works when it is polled may not have sent it before its client was gone: then there is no connection.
+        let until = Instant::now() + Duration::from_secs(1);
+        let accepted = loop {
+            match listener.accept() {
+                Ok((stream, _)) => break Some(stream),
+                Err(_) if Instant::now() > until => break None,
+                Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+            }
+        };
+        go.send(()).unwrap();
+        let is_inline = soft::statistics().is_some_and(|told| told.mode == soft::Mode::Inline);
+        assert!(accepted.is_some() || !is_inline, "a device that works at once has sent it");
+        if let Some(mut stream) = accepted {
+            stream.set_read_timeout(Some(LONG)).unwrap();
+            let error = io::Read::read(&mut stream, &mut [0; 8]).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
+        }
+    });
+    listener.set_nonblocking(false).unwrap();
     serving(rig, &mut listener, || ());
     Ok(())
 }
