@@ -156,7 +156,7 @@ fn connect(worker: &mut Worker, addr: &str) -> Result<Key, Failure> {
         worker.poll(&mut events, None)?;
         for event in events.drain(..) {
             match event {
-                Event::Connected { key } if key == wanted => return Ok(key),
+                Event::Connected { key, .. } if key == wanted => return Ok(key),
                 Event::Failed { error, .. } => return Err(Failure::setup(error)),
                 _ => (),
             }

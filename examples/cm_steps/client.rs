@@ -12,9 +12,6 @@ use super::sync::Sync;
 use super::{Plan, Shared};
 use crate::program::{Failure, say};
 
-/// The context of an identifier: its connection's number.
-pub(super) struct Number(pub(super) usize);
-
 /// Makes and ends connections: one to warm up, then all of them with queue pairs, then all without.
 ///
 /// # Errors
@@ -81,17 +78,21 @@ fn steps(run: &Run<'_>, sync: &mut Sync) -> Result<(), Failure> {
 }
 
 pub(super) fn create_ids(run: &Run<'_>) -> Result<(), Failure> {
+    let mut ids = Vec::with_capacity(run.members.len());
     run.times.start(Step::CreateId);
     for (number, member) in run.members.iter().enumerate() {
         let id = member.timed(Step::CreateId, || {
             let id = run.shared.channel.create_id(PortSpace::Tcp)?;
-            id.setup_context(Number(number));
+            id.setup_user_data(number as u64);
             Ok::<_, Failure>(id)
         })?;
         member.times.start_with(Step::FullConnect, Step::CreateId);
-        *member.id() = Some(id);
+        ids.push(id);
     }
     run.times.end(Step::CreateId);
+    for (member, id) in run.members.iter().zip(ids) {
+        *member.id() = Some(id);
+    }
     Ok(())
 }
 
@@ -126,9 +127,9 @@ pub(super) fn destroy_qps(run: &Run<'_>) {
 }
 
 pub(super) fn destroy_ids(run: &Run<'_>) {
+    let ids: Vec<_> = run.members.iter().map(|member| member.id().take()).collect();
     run.times.start(Step::DestroyId);
-    for member in &run.members {
-        let id = member.id().take();
+    for (member, id) in run.members.iter().zip(ids) {
         member.timed(Step::DestroyId, || drop(id));
     }
     run.times.end(Step::DestroyId);
@@ -189,12 +190,12 @@ pub(super) fn create_qp(run: &Run<'_>, member: &Member) -> Result<(), Failure> {
 }
 
 fn handle(run: &Run<'_>, event: &Event) -> Result<(), Failure> {
-    let Some(number) = event.cm_id().get_context::<Number>() else { return Ok(()) };
-    if is_resolved(run, event, number.0)? {
+    let member = event.cm_id().user_data() as usize;
+    if is_resolved(run, event, member)? {
         return Ok(());
     }
     match event.event_type() {
-        EventType::ConnectResponse => run.give(Job { task: Task::Establish, member: number.0 }),
+        EventType::ConnectResponse => run.give(Job { task: Task::Establish, member }),
         // Each side hangs up; when the server has, the client need not know.
         _ => event.error().map_or(Ok(()), |error| Err(Failure::work(error)))?,
     }

@@ -5,10 +5,10 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-use sideway::ibverbs::queue_pair::{GenericQueuePair, QueuePair, QueuePairState};
+use sideway::ibverbs::queue_pair::{BasicQueuePair, QueuePair, QueuePairState};
 use sideway::rdmacm::{ConnectionParameter, Event, EventType, Identifier};
 
-use super::client::{Number, bind, create_ids, destroy_ids, is_resolved, resolve_addr, resolve_route, route};
+use super::client::{bind, create_ids, destroy_ids, is_resolved, resolve_addr, resolve_route, route};
 use super::run::{Role, Route, Run};
 use super::steps::{self, Step};
 use super::{Plan, Shared};
@@ -83,7 +83,7 @@ fn go_through(run: &Run<'_>) -> Result<(), Failure> {
 }
 
 /// A queue pair that takes receives, as `rdma_create_qp` makes it.
-fn create_qp(shared: &Shared, id: &Identifier) -> Result<GenericQueuePair, Failure> {
+fn create_qp(shared: &Shared, id: &Identifier) -> Result<BasicQueuePair, Failure> {
     let mut qp = shared.create_qp(id)?;
     id.modify_qp(&mut qp, QueuePairState::Init)?;
     Ok(qp)
@@ -91,11 +91,11 @@ fn create_qp(shared: &Shared, id: &Identifier) -> Result<GenericQueuePair, Failu
 
 fn handle(run: &Run<'_>, event: &Event) -> Result<(), Failure> {
     let id = event.cm_id();
-    let Some(number) = id.get_context::<Number>() else { return Ok(()) };
-    if is_resolved(run, event, number.0)? {
+    let number = id.user_data() as usize;
+    if is_resolved(run, event, number)? {
         return Ok(());
     }
-    let Some(member) = run.members.get(number.0) else { return Ok(()) };
+    let Some(member) = run.members.get(number) else { return Ok(()) };
     let step = match event.event_type() {
         EventType::ConnectResponse => {
             if let Some(qp) = &mut *member.qp() {
@@ -114,10 +114,7 @@ fn handle(run: &Run<'_>, event: &Event) -> Result<(), Failure> {
 }
 
 /// The connections that are there, by the numbers of their queue pairs.
-type Guests = Mutex<HashMap<u32, (GenericQueuePair, Identifier)>>;
-
-/// The context of a guest's identifier.
-struct Guest(u32);
+type Guests = Mutex<HashMap<u32, (BasicQueuePair, Identifier)>>;
 
 /// Answers whoever wants to connect, until it is killed.
 ///
@@ -159,7 +156,7 @@ fn accept_all(shared: &Shared, guests: &Guests, requests: Receiver<Identifier>) 
         let number = qp.qp_number();
         let mut parameter = ConnectionParameter::new();
         parameter.setup_queue_pair(qp.control());
-        id.setup_context(Guest(number));
+        id.setup_user_data(number.into());
         // Before the answer, after which the client may hang up.
         guests.lock().unwrap_or_else(PoisonError::into_inner).insert(number, (qp, id.clone()));
         Ok(id.accept(&parameter)?)
@@ -175,8 +172,8 @@ fn end_all(guests: &Guests, goodbyes: Receiver<Identifier>) {
     for id in goodbyes {
         // The client may have gone before it is answered.
         let _ = id.disconnect();
-        let Some(number) = id.get_context::<Guest>() else { continue };
-        let gone = guests.lock().unwrap_or_else(PoisonError::into_inner).remove(&number.0);
+        let number = id.user_data() as u32;
+        let gone = guests.lock().unwrap_or_else(PoisonError::into_inner).remove(&number);
         drop(gone);
     }
 }

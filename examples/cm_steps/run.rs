@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use sideway::ibverbs::completion::GenericCompletionQueue;
 use sideway::ibverbs::protection_domain::ProtectionDomain;
-use sideway::ibverbs::queue_pair::{GenericQueuePair, QueuePair, QueuePairState};
+use sideway::ibverbs::queue_pair::{BasicQueuePair, QueuePair, QueuePairState};
 use sideway::rdmacm::{ConnectionParameter, Event, EventChannel, Identifier};
 
 use super::steps::{Step, Times};
@@ -56,7 +56,7 @@ pub(super) struct Role {
 #[derive(Default)]
 pub struct Member {
     id: Mutex<Option<Identifier>>,
-    qp: Mutex<Option<GenericQueuePair>>,
+    qp: Mutex<Option<BasicQueuePair>>,
     pub(super) times: Times,
     pub(super) attempts: AtomicU32,
 }
@@ -66,7 +66,7 @@ impl Member {
         self.id.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn qp(&self) -> MutexGuard<'_, Option<GenericQueuePair>> {
+    pub(super) fn qp(&self) -> MutexGuard<'_, Option<BasicQueuePair>> {
         self.qp.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -122,11 +122,11 @@ impl Shared {
     }
 
     /// A queue pair of an identifier's device.
-    pub(super) fn create_qp(&self, id: &Identifier) -> Result<GenericQueuePair, Failure> {
+    pub(super) fn create_qp(&self, id: &Identifier) -> Result<BasicQueuePair, Failure> {
         let (pd, cq) = self.verbs(id)?;
         let mut builder = pd.create_qp_builder();
         builder.setup_max_send_wr(1).setup_max_recv_wr(1).setup_max_send_sge(1).setup_max_recv_sge(1);
-        Ok(builder.setup_sq_sig_all(true).setup_send_cq(cq).setup_recv_cq(cq).build_generic()?)
+        Ok(builder.setup_sq_sig_all(true).setup_send_cq(cq).setup_recv_cq(cq).build()?)
     }
 }
 

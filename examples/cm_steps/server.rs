@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use sideway::ibverbs::queue_pair::QueuePairState;
 use sideway::rdmacm::{Event, EventType};
 
-use super::client::{Number, create_qp, destroy_ids, destroy_qps, table};
+use super::client::{create_qp, destroy_ids, destroy_qps, table};
 use super::run::{Job, Role, Run, Task};
 use super::steps::Step;
 use super::sync::Sync;
@@ -77,7 +77,7 @@ fn handle(run: &Run<'_>, event: &Event) -> Result<(), Failure> {
             // Who is one too many is rejected, as the event is dropped.
             let Some(member) = run.members.get(number) else { return Ok(()) };
             let id = event.cm_id().clone();
-            id.setup_context(Number(number));
+            id.setup_user_data(number as u64);
             *member.id() = Some(id);
             run.give(Job { task: Task::Accept, member: number });
         }
@@ -87,12 +87,11 @@ fn handle(run: &Run<'_>, event: &Event) -> Result<(), Failure> {
             }
         }
         EventType::Disconnected => {
-            let Some(number) = event.cm_id().get_context::<Number>() else { return Ok(()) };
             if run.hung_up.fetch_add(1, Ordering::AcqRel) == 0 {
                 say("\tDisconnecting")?;
                 run.times.start(Step::Disconnect);
             }
-            run.give(Job { task: Task::HangUp, member: number.0 });
+            run.give(Job { task: Task::HangUp, member: event.cm_id().user_data() as usize });
         }
         _ => event.error().map_or(Ok(()), |error| Err(Failure::work(error)))?,
     }

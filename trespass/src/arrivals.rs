@@ -19,6 +19,7 @@ use self::meeting::Meeting;
 use self::tcp::Shaking;
 use crate::builder::{Bootstrap, Config};
 use crate::door::Visitor;
+use crate::drivers::{Completed, Seat};
 use crate::lane::Lane;
 use crate::pool::Pool;
 use crate::wire::Kind;
@@ -45,11 +46,17 @@ macro_rules! whichever {
 }
 
 impl Arrival {
-    /// Of a client that has come.
-    pub(crate) fn accepted(visitor: Visitor, kind: Kind, config: &Config, pool: &Pool) -> io::Result<Self> {
+    /// Of a client that has come: to a worker, if there is a seat.
+    pub(crate) fn accepted(
+        visitor: Visitor,
+        kind: Kind,
+        config: &Config,
+        pool: &Pool,
+        seat: Option<Seat>,
+    ) -> io::Result<Self> {
         Ok(match visitor {
             Visitor::Tcp(socket, peer) => {
-                Self::Tcp(Box::new(Shaking::accepted(socket, peer, kind, config, pool)?))
+                Self::Tcp(Box::new(Shaking::accepted(socket, peer, kind, config, pool, seat)?))
             }
             #[cfg(feature = "rdma")]
             Visitor::RdmaCm(request, peer) => {
@@ -58,8 +65,13 @@ impl Arrival {
         })
     }
 
-    /// Of a client of one's own.
-    pub(crate) fn connecting(peer: SocketAddr, kind: Kind, config: &Config) -> io::Result<Self> {
+    /// Of a client of one's own: a worker's, if there is a seat.
+    pub(crate) fn connecting(
+        peer: SocketAddr,
+        kind: Kind,
+        config: &Config,
+        seat: Option<Seat>,
+    ) -> io::Result<Self> {
         match config.bootstrap {
             #[cfg(feature = "rdma")]
             Bootstrap::RdmaCm => Ok(Self::RdmaCm(Box::new(Meeting::connecting(peer, kind, config)?))),
@@ -68,7 +80,25 @@ impl Arrival {
                 let source = crate::error::CmError::built_without();
                 Err(crate::error::ConnectError::RdmaCm { address: peer, source }.into())
             }
-            Bootstrap::Tcp => Ok(Self::Tcp(Box::new(Shaking::connecting(peer, kind)?))),
+            Bootstrap::Tcp => Ok(Self::Tcp(Box::new(Shaking::connecting(peer, kind, seat)?))),
+        }
+    }
+
+    /// Something of it has completed at the worker's desk.
+    pub(crate) fn completed(&mut self, completed: Completed) {
+        match self {
+            Self::Tcp(way) => way.completed(completed),
+            #[cfg(feature = "rdma")]
+            Self::RdmaCm(_) => debug_assert!(false, "it has a completion queue of its own"),
+        }
+    }
+
+    /// The worker's desk is of no use any more.
+    pub(crate) fn cut_off(&mut self, error: &io::Error) {
+        match self {
+            Self::Tcp(way) => way.cut_off(error),
+            #[cfg(feature = "rdma")]
+            Self::RdmaCm(_) => (),
         }
     }
 

@@ -11,11 +11,12 @@ use crate::pool::{Block, LARGEST_BLOCK, Pool};
 use crate::protocol::{self, Chunk};
 use crate::readiness::Clapper;
 
-/// Names a block that was lent to a connection until it comes back by a [`Completion`]. The tickets of a connection count upwards.
+/// Names what was lent to a connection until it comes back by a [`Completion`]: a block, or several that went together. The tickets of a
+/// connection count upwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub(crate) u64);
 
-/// A block that was lent comes back. There is exactly one for each ticket, whatever becomes of the connection.
+/// A block that was lent comes back. There is exactly one for each block, whatever becomes of the connection.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Completion {
@@ -25,6 +26,8 @@ pub struct Completion {
     pub block: Block,
     /// Whether its bytes went out: over RDMA the peer's memory has them, over TCP the system's. Else the connection failed first.
     pub sent: bool,
+    /// How many blocks of the same ticket are still to come back, in whatever order: with 0 the ticket is done with.
+    pub left: usize,
 }
 
 /// A block of a pool, for a program.
@@ -32,7 +35,7 @@ pub(crate) fn take(pool: &Pool, len: usize) -> io::Result<Block> {
     pool.take(len).ok_or_else(|| {
         if len > LARGEST_BLOCK {
             let words = format!(
-                "no block has {len} bytes: the largest has {LARGEST_BLOCK}; send it in several, or by a copy"
+                "no block has {len} bytes: the largest has {LARGEST_BLOCK}; send several by send_blocks, or send a copy"
             );
             io::Error::new(io::ErrorKind::InvalidInput, words)
         } else {

@@ -39,6 +39,13 @@ macro_rules! common {
                 self.0.lane.device()
             }
 
+            /// What the peer's program wanted to be known with the connection ([`Builder::user_data`](crate::Builder::user_data)): bytes of
+            /// a stranger, 1024 at most.
+            #[must_use]
+            pub fn peer_user_data(&self) -> &[u8] {
+                &self.0.lane.peer_user_data
+            }
+
             /// What the connection has done so far.
             #[must_use]
             pub fn stats(&self) -> Stats {
@@ -126,6 +133,17 @@ macro_rules! common {
                 Ok(())
             }
 
+            /// Whether what does not fill a frame is held back, so that small pieces go together, as with `TCP_CORK`: until this is switched
+            /// off again, until a flush, or for 200 ms. Time counts while calls run. What is full goes at once; so does a
+            /// message where the two sides do not put several into a frame ([`Builder::coalescing`](crate::Builder::coalescing)).
+            ///
+            /// # Errors
+            ///
+            /// None: it is a result as [`std::net`] has it.
+            pub fn set_cork(&mut self, corked: bool) -> io::Result<()> {
+                self.0.cork(corked)
+            }
+
             /// Takes in what has arrived, sends what is left to send, and says what calls would find.
             ///
             /// # Errors
@@ -166,6 +184,21 @@ macro_rules! common {
                     (Err(error), Some(block)) => Err(SendRefused { error, block }),
                     (Err(error), None) => unreachable!("a block that was taken was refused: {error}"),
                 }
+            }
+
+            /// Sends several blocks without a copy, of each the first so many bytes, in their order: as one message, or as bytes of the
+            /// stream. What is short goes in one frame, as far as the device takes so many pieces at a time; what is long is read by
+            /// the peer where it lies. There is no bound for a message but the agreed one, as there is for a block; at most 1024
+            /// blocks may be lent at a time.
+            ///
+            /// The blocks are taken out of the vector, which can be filled again. Each comes back by
+            /// [`completion`](Self::completion), under the one ticket.
+            ///
+            /// # Errors
+            ///
+            /// As a write; the blocks are still in the vector then.
+            pub fn send_blocks(&mut self, blocks: &mut Vec<(Block, usize)>) -> io::Result<Ticket> {
+                self.0.call(Side::Write, |lane| lane.send_blocks(blocks))
             }
 
             /// A block that was lent and has come back. They come with other calls; this one does not wait, nor look for more.

@@ -13,7 +13,7 @@ use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
 use crate::arrivals::Arrival;
 use crate::builder::{Bootstrap, Builder, Config};
 use crate::door::Door;
-use crate::drivers::Path;
+use crate::drivers::{Path, Seat};
 #[cfg(not(feature = "rdma"))]
 use crate::error::CmError;
 use crate::error::{AcceptError, ConnectError};
@@ -111,7 +111,7 @@ impl Config {
     fn lane_by_events(&self, address: SocketAddr, kind: Kind, pool: &Pool) -> io::Result<Lane> {
         const ONLY: Token = Token(0);
         let mut bell = Bell::new(1)?;
-        let mut arrival = Arrival::connecting(address, kind, self)?;
+        let mut arrival = Arrival::connecting(address, kind, self, None)?;
         arrival.register(bell.registry(), ONLY)?;
         loop {
             let outcome = arrival.progress(self, pool, Instant::now(), bell.registry(), ONLY);
@@ -128,7 +128,7 @@ impl Config {
         let socket = TcpStream::connect_timeout(&address, self.handshake_deadline)
             .and_then(|socket| self.prepare(&socket).map(|()| socket))
             .map_err(|source| ConnectError::Tcp { address, source })?;
-        let (terms, path) = self.offer(kind, socket.local_addr()?, pool);
+        let (terms, path) = self.offer(kind, socket.local_addr()?, pool, None);
         let shaking = OverTcp::client(terms, Attempt::first()?, path, began);
         let established =
             shaking.run(&socket).map_err(|source| ConnectError::Handshake { address, source })?;
@@ -198,23 +198,35 @@ impl Config {
         Ok(())
     }
 
-    /// What this side brings to the handshake over a socket with that address, and what RDMA can do for that.
+    /// What this side brings to the handshake over a socket with that address, and what RDMA can do for that: for a worker's connection,
+    /// at its seat.
     pub(crate) fn offer(
         &self,
         kind: Kind,
         local: SocketAddr,
         pool: &Pool,
+        seat: Option<Seat>,
     ) -> (Terms, Result<Path, Unavailable>) {
         let mut terms = self.terms(kind);
+        if seat.is_none() {
+            // It shares with nobody.
+            terms.first_slots = None;
+        }
         let path = match self.without_rdma() {
             Some(reason) => Err(reason),
-            None => self.path(&mut terms, local, pool),
+            None => self.path(&mut terms, local, pool, seat),
         };
         (terms, path)
     }
 
     #[cfg(feature = "rdma")]
-    fn path(&self, terms: &mut Terms, local: SocketAddr, pool: &Pool) -> Result<Path, Unavailable> {
+    fn path(
+        &self,
+        terms: &mut Terms,
+        local: SocketAddr,
+        pool: &Pool,
+        seat: Option<Seat>,
+    ) -> Result<Path, Unavailable> {
         use crate::drivers::rc::{Parameters, find};
         use crate::handshake::Cause;
 
@@ -222,11 +234,11 @@ impl Config {
         let place = find(local, self.device.as_ref(), self.gid_index)?;
         pool.register(place.device.domain()).map_err(|error| refused(&error))?;
         place.device.limit(&mut terms.limits);
-        Ok(Path::new(place, Parameters::of(self), pool.clone()))
+        Ok(Path::new(place, Parameters::of(self), pool.clone()).at(seat))
     }
 
     #[cfg(not(feature = "rdma"))]
-    fn path(&self, _: &mut Terms, _: SocketAddr, _: &Pool) -> Result<Path, Unavailable> {
+    fn path(&self, _: &mut Terms, _: SocketAddr, _: &Pool, _: Option<Seat>) -> Result<Path, Unavailable> {
         Err(Unavailable::new(crate::handshake::Cause::BuiltWithout, ""))
     }
 }
@@ -243,7 +255,10 @@ static POOLS: Mutex<Vec<(PoolConfig, Pool)>> = Mutex::new(Vec::new());
 
 /// The pool that a configuration wants.
 pub(crate) fn pool_of(config: &Config) -> io::Result<Pool> {
-    let wanted = config.pool();
+    if let Some(pool) = &config.given_pool {
+        return Ok(pool.clone());
+    }
+    let wanted = config.pool_config();
     let mut pools = POOLS.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((_, pool)) = pools.iter().find(|(config, _)| *config == wanted) {
         return Ok(pool.clone());

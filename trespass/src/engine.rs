@@ -123,45 +123,57 @@ impl Engine {
         } else {
             Until::Event.or(self.patience.get(side).and_then(|timeout| Instant::now().checked_add(timeout)))
         };
-        loop {
-            if let Some(outcome) = self.spin(patience, &mut attempt) {
-                return outcome;
+        let (since, mut slept) = (Instant::now(), false);
+        let outcome = loop {
+            let now = if slept { Instant::now() } else { since };
+            if let Some(outcome) = self.spin(now, patience, &mut attempt) {
+                break outcome;
             }
             self.lane.turn();
             match attempt(&mut self.lane) {
                 Err(Refused::Blocked) => (),
-                Err(Refused::Failed(error)) => return Err(error),
+                Err(Refused::Failed(error)) => break Err(error),
                 Ok(value) => {
                     self.lane.post();
-                    return Ok(value);
+                    break Ok(value);
                 }
             }
-            if !self.sleep(patience)? && patience.is_over() {
-                return Err(waited_enough(patience));
+            slept = true;
+            match self.sleep(patience) {
+                Err(error) => break Err(error),
+                Ok(false) if patience.is_over() => break Err(waited_enough(patience)),
+                Ok(_) => (),
             }
+        };
+        if slept {
+            self.lane.spin.slept(since.elapsed());
         }
+        outcome
     }
 
     /// Looks for completions for a while, before a turn has the next one make an event and the thread sleeps: both cost more than what is
     /// waited for, where that comes soon. What came of the call, if that is known then.
     fn spin<T>(
         &mut self,
+        mut now: Instant,
         patience: Until,
         attempt: &mut impl FnMut(&mut Lane) -> Result<T, Refused>,
     ) -> Option<io::Result<T>> {
-        if self.lane.spin.is_zero() || matches!(patience, Until::Now) {
+        let time = self.lane.spin.time();
+        if time.is_zero() || matches!(patience, Until::Now) {
             return None;
         }
-        let mut now = Instant::now();
-        let mut until = now + self.lane.spin;
+        let (mut until, mut all) = (now + time, true);
         while now < until && !patience.is_over_at(now) && !self.lane.is_late(now) {
             for _ in 0..LOOKS {
-                if !self.lane.look(now) {
-                    std::hint::spin_loop();
+                if !self.lane.look(all) {
+                    // No pause of the processor's here: it would be longer than the look.
+                    all = false;
                     continue;
                 }
+                all = true;
                 match attempt(&mut self.lane) {
-                    Err(Refused::Blocked) => until = now + self.lane.spin,
+                    Err(Refused::Blocked) => until = now + time,
                     Err(Refused::Failed(error)) => return Some(Err(error)),
                     Ok(value) => {
                         self.lane.post();
@@ -194,14 +206,27 @@ impl Engine {
         }
     }
 
+    /// How much a call had better move at a time, so that the peer has its part in it meanwhile. One that may be given up when its time is
+    /// over moves all or nothing.
+    pub(crate) fn piece(&self, side: Side) -> usize {
+        let whole = self.patience.is_nonblocking() || self.patience.get(side).is_some();
+        self.lane.piece.filter(|_| !whole).unwrap_or(usize::MAX)
+    }
+
     /// After a write: what it took is on its way when it returns, if it may wait.
     pub(crate) fn sent<T>(&mut self, taken: T) -> io::Result<T> {
         // It was taken, so it counts; that time is up, or the connection broken, is for the next call to tell.
+        // As a rule one look says that it is.
         if !self.patience.is_nonblocking()
             && !self.lane.is_flushed()
-            && let Err(error) = self.flush()
+            && !(self.lane.look(false) && self.lane.is_flushed())
         {
-            tracing::trace!(connection = %self.lane.about, %error, "taken, and not yet on its way");
+            if !self.lane.connection.is_corked() {
+                self.lane.connection.flush();
+            }
+            if let Err(error) = self.see_off() {
+                tracing::trace!(connection = %self.lane.about, %error, "taken, and not yet on its way");
+            }
         }
         Ok(taken)
     }
@@ -231,6 +256,15 @@ impl Engine {
         self.show();
     }
 
+    /// Holds back what does not fill a frame, or no longer does.
+    pub(crate) fn cork(&mut self, corked: bool) -> io::Result<()> {
+        self.call(Side::Write, |lane| {
+            lane.connection.cork(corked);
+            Ok(())
+        })?;
+        self.sent(())
+    }
+
     /// A half was shut down. The program may never call again, so the end goes as far as it can.
     pub(crate) fn shut(&mut self) {
         self.lane.turn();
@@ -245,6 +279,11 @@ impl Engine {
     /// Waits until all that was written is on its way.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         self.lane.connection.flush();
+        self.see_off()
+    }
+
+    /// Waits until all is on its way but for what the program holds back.
+    fn see_off(&mut self) -> io::Result<()> {
         self.call(Side::Write, |lane| {
             lane.post();
             match lane.connection.failure() {
@@ -305,8 +344,9 @@ impl Owner {
 
     /// Gives up the connection's own set: another one will report its events.
     pub(crate) fn into_lane(mut self) -> io::Result<Lane> {
-        let Engine { mut lane, bell, .. } = *self.0.take().expect(OWNED);
+        let Engine { mut lane, bell, linger, .. } = *self.0.take().expect(OWNED);
         lane.deregister(&bell)?;
+        lane.set_linger(linger.get());
         Ok(lane)
     }
 }

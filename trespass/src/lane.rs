@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io::{self, IoSlice};
 use std::net::{SocketAddr, TcpStream};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,12 +14,13 @@ use mio::event::Event as Report;
 
 use crate::buffers::{Completion, Part, RecvBuf, Returns, Ticket};
 use crate::builder::Config;
-use crate::drivers::{Driver, Path, Way};
+use crate::drivers::{Completed, Driver, Path, Way};
 use crate::engine::Side;
 use crate::handshake::{Agreed, Established, FallbackReason, Transport};
 use crate::pool::{Block, Pool};
-use crate::protocol::{Blocked, CallError, Cause, Connection, Event, Link};
+use crate::protocol::{self, Blocked, CallError, Cause, Connection, Event, Link, Setup};
 use crate::readiness::{Bell, Readiness};
+use crate::spin::Spin;
 use crate::stats::{Stats, Summary};
 use crate::wire::Kind;
 
@@ -53,6 +55,13 @@ impl fmt::Display for About {
     }
 }
 
+/// Blocks that were lent together: the protocol has a ticket for each of them, the program has the first.
+struct Lot {
+    tickets: Range<u64>,
+    /// How many have not come back.
+    left: usize,
+}
+
 /// A connection and what moves it.
 pub(crate) struct Lane {
     /// Dropped first: until then a device may have memory of the connection.
@@ -60,14 +69,22 @@ pub(crate) struct Lane {
     pub(crate) connection: Connection<Block>,
     pub(crate) pool: Pool,
     pub(crate) about: About,
+    /// What the peer's program wanted to be known.
+    pub(crate) peer_user_data: Vec<u8>,
     pub(crate) returns: Arc<Returns>,
     completions: VecDeque<Completion>,
+    /// What was lent several blocks at a time, oldest first.
+    lots: VecDeque<Lot>,
     /// Blocks that have not come back yet.
     lent: usize,
     linger: Duration,
     /// How long a thread that waits looks for completions before it sleeps.
-    pub(crate) spin: Duration,
+    pub(crate) spin: Spin,
     sndbuf: usize,
+    /// What is copied goes in pieces of this size, which the peer reads.
+    pub(crate) piece: Option<usize>,
+    /// When somebody last looked at the clock: what a call sends at once dates nothing else than what a turn found to be due.
+    clock: Instant,
     /// The peer has sent its last.
     heard_all: bool,
     /// A call was told that the connection has failed.
@@ -119,21 +136,25 @@ impl Lane {
         config: &Config,
         pool: &Pool,
     ) -> io::Result<Self> {
-        let setup = agreed.setup(config, link);
+        let setup = Setup { gather: way.gather(), ..agreed.setup(config, link) };
         about.tell();
         Ok(Self {
             connection: Connection::new(&setup)
                 .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?,
             pool: pool.clone(),
             about,
+            peer_user_data: agreed.user_data,
             returns: Arc::default(),
             way,
             completions: VecDeque::new(),
+            lots: VecDeque::new(),
             lent: 0,
             linger: config.linger,
             // What TCP brings, the system alone can say.
-            spin: if link == Link::Rc { config.spin } else { Duration::ZERO },
+            spin: Spin::new(if link == Link::Rc { config.spin } else { Duration::ZERO }),
             sndbuf: config.sndbuf,
+            piece: setup.read.then_some(setup.stage),
+            clock: Instant::now(),
             heard_all: false,
             told: false,
             short: [false; 2],
@@ -159,9 +180,20 @@ impl Lane {
         Driver::<Pool>::on_event(&mut self.way, event);
     }
 
+    /// Something of it has completed at its worker's desk.
+    pub(crate) fn completed(&mut self, completed: Completed) {
+        self.way.completed(&mut self.connection, completed);
+    }
+
+    /// Its worker's desk is of no use any more.
+    pub(crate) fn cut_off(&mut self, error: &io::Error) {
+        self.way.cut_off(&mut self.connection, error);
+    }
+
     /// Receives and sends until nothing moves.
     pub(crate) fn turn(&mut self) {
         let now = Instant::now();
+        self.clock = now;
         self.collect();
         if self.connection.next_deadline().is_some_and(|deadline| now >= deadline) {
             self.connection.tick(now);
@@ -174,10 +206,10 @@ impl Lane {
         }
     }
 
-    /// Looks for completions, and does what comes of them. Whether anything did.
-    pub(crate) fn look(&mut self, now: Instant) -> bool {
-        self.collect();
-        let moved = self.way.look(&mut self.connection, &mut self.pool, now);
+    /// Moves what the system need not report, then looks for completions: the second of them alone if not `all`. Whether anything did.
+    pub(crate) fn look(&mut self, all: bool) -> bool {
+        let all = self.collect() || all;
+        let moved = self.way.look(&mut self.connection, &mut self.pool, self.clock, all);
         if moved {
             self.hear();
         }
@@ -192,16 +224,17 @@ impl Lane {
     /// Sends what a call has left to be sent.
     pub(crate) fn post(&mut self) {
         self.collect();
-        self.way.post(&mut self.connection, &mut self.pool, Instant::now());
+        self.way.post(&mut self.connection, &mut self.pool, self.clock);
         self.hear();
     }
 
-    /// What the program no longer holds.
-    fn collect(&mut self) {
+    /// What the program no longer holds. Whether there was any.
+    fn collect(&mut self) -> bool {
         let charge = self.returns.take();
         if charge > 0 {
             self.connection.give_back(charge);
         }
+        charge > 0
     }
 
     fn hear(&mut self) {
@@ -209,13 +242,28 @@ impl Lane {
             match event {
                 Event::Returned { ticket, block, sent } => {
                     self.lent -= 1;
-                    self.completions.push_back(Completion { ticket: Ticket(ticket.0), block, sent });
+                    block.returned();
+                    let (ticket, left) = self.returned(ticket);
+                    self.completions.push_back(Completion { ticket, block, sent, left });
                 }
                 Event::PeerClosed => self.heard_all = true,
                 Event::Failed(cause) => tracing::debug!(connection = %self.about, %cause, "failed"),
                 Event::Closed => tracing::trace!(connection = %self.about, "closed"),
             }
         }
+    }
+
+    /// The program's ticket of a block that has come back, and how many others that is still for.
+    fn returned(&mut self, protocol::Ticket(number): protocol::Ticket) -> (Ticket, usize) {
+        let behind = self.lots.partition_point(|lot| lot.tickets.start <= number);
+        let lot = behind.checked_sub(1).and_then(|at| self.lots.get_mut(at));
+        let Some(lot) = lot.filter(|lot| lot.tickets.contains(&number)) else { return (Ticket(number), 0) };
+        lot.left -= 1;
+        let told = (Ticket(lot.tickets.start), lot.left);
+        while self.lots.front().is_some_and(|lot| lot.left == 0) {
+            self.lots.pop_front();
+        }
+        told
     }
 
     /// Whether nothing is left to do before something happens; whatever that may be, it will ring.
@@ -255,6 +303,11 @@ impl Lane {
         Driver::<Pool>::is_flushed(&self.way) && !self.connection.has_unsent()
     }
 
+    #[cfg(test)]
+    pub(crate) fn way(&mut self) -> &mut Way {
+        &mut self.way
+    }
+
     // What its program may know.
 
     pub(crate) fn readiness(&self) -> Readiness {
@@ -288,6 +341,10 @@ impl Lane {
 
     pub(crate) fn linger(&self) -> Duration {
         self.linger
+    }
+
+    pub(crate) fn set_linger(&mut self, linger: Duration) {
+        self.linger = linger;
     }
 
     /// What a call that failed tells, with the kind that `std::net` has for it.
@@ -328,6 +385,22 @@ impl Lane {
         result.map_err(|error| self.refused(side, error))
     }
 
+    /// Sends a few bytes at once, from where they are, if that can be.
+    fn send_short(&mut self, kind: protocol::Kind, slices: &[IoSlice<'_>]) -> bool {
+        let [bytes] = slices else { return false };
+        let sent = self.way.send_short(&mut self.connection, kind, bytes);
+        self.short[Side::Write as usize] &= !sent;
+        sent
+    }
+
+    /// As `write`, for one whose calls post what they have written.
+    pub(crate) fn write_now(&mut self, slices: &[IoSlice<'_>]) -> Result<usize, Refused> {
+        match slices {
+            [bytes] if self.send_short(protocol::Kind::Stream, slices) => Ok(bytes.len()),
+            _ => self.write(slices),
+        }
+    }
+
     pub(crate) fn write(&mut self, slices: &[IoSlice<'_>]) -> Result<usize, Refused> {
         let written = self.connection.write(slices, &mut self.pool);
         self.took(Side::Write, written)
@@ -340,6 +413,11 @@ impl Lane {
         let mut bytes = RecvBuf::new(&self.returns);
         chunk.into_iter().for_each(|chunk| bytes.push(chunk));
         Ok(bytes)
+    }
+
+    /// As `send`, for one whose calls post what they have written.
+    pub(crate) fn send_now(&mut self, slices: &[IoSlice<'_>]) -> Result<(), Refused> {
+        if self.send_short(protocol::Kind::SeqPacket, slices) { Ok(()) } else { self.send(slices) }
     }
 
     pub(crate) fn send(&mut self, slices: &[IoSlice<'_>]) -> Result<(), Refused> {
@@ -360,15 +438,47 @@ impl Lane {
             *block = Some(lent);
             return Err(Refused::Failed(io::Error::new(io::ErrorKind::InvalidInput, words)));
         }
+        self.before_lending(&lent);
         match self.connection.send_block(lent, len) {
             Ok(ticket) => {
                 self.lent += 1;
                 Ok(Ticket(ticket.0))
             }
             Err((lent, error)) => {
+                lent.returned();
                 *block = Some(lent);
                 Err(self.refused(Side::Write, error))
             }
+        }
+    }
+
+    /// Takes the blocks out of the vector only if it sends them.
+    pub(crate) fn send_blocks(&mut self, blocks: &mut Vec<(Block, usize)>) -> Result<Ticket, Refused> {
+        if let Some((block, len)) = blocks.iter().find(|(block, len)| *len > block.len()) {
+            let words = format!("the first {len} bytes of a block of {}", block.len());
+            return Err(Refused::Failed(io::Error::new(io::ErrorKind::InvalidInput, words)));
+        }
+        let count = blocks.len();
+        blocks.iter().for_each(|(block, _)| self.before_lending(block));
+        match self.connection.send_blocks(blocks) {
+            Ok(protocol::Ticket(first)) => {
+                self.lent += count;
+                if count > 1 {
+                    self.lots.push_back(Lot { tickets: first..first + count as u64, left: count });
+                }
+                Ok(Ticket(first))
+            }
+            Err(error) => {
+                blocks.iter().for_each(|(block, _)| block.returned());
+                Err(self.refused(Side::Write, error))
+            }
+        }
+    }
+
+    /// What the program has made itself is registered while a device may need it.
+    fn before_lending(&self, block: &Block) {
+        if self.about.fallback.is_none() {
+            block.lend();
         }
     }
 
@@ -380,9 +490,15 @@ impl Lane {
         }
     }
 
-    /// As `recv`. `None`: the message is longer than the receive buffer, and fits `buffer`; it has to be received in parts.
-    pub(crate) fn recv_or_begin(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, Refused> {
+    /// As `recv`. `None`: the message fits `buffer`, and is to be received in parts: it is longer than the receive buffer, or than a piece, of
+    /// which one is here.
+    pub(crate) fn recv_or_begin(
+        &mut self,
+        buffer: &mut [u8],
+        piece: usize,
+    ) -> Result<Option<usize>, Refused> {
         match self.connection.recv(buffer) {
+            Err(CallError::Blocked(_)) if self.connection.begins_with(piece, buffer.len()) => Ok(None),
             Ok(Some(len)) => Ok(Some(len)),
             Ok(None) => Err(no_more()),
             Err(CallError::AboveReceiveQuota { len, .. }) if len <= buffer.len() as u64 => Ok(None),
@@ -399,6 +515,16 @@ impl Lane {
             Ok(None) => Err(no_more()),
             Err(error) => Err(self.refused(Side::Read, error)),
         }
+    }
+
+    /// What lies in one block of a message.
+    pub(crate) fn recv_part_buf(&mut self) -> Result<(RecvBuf, Part), Refused> {
+        let taken = self.connection.recv_chunk(&mut self.pool);
+        let Some(chunk) = self.took(Side::Read, taken)? else { return Err(no_more()) };
+        let part = Part { len: chunk.range.len(), last: chunk.last, total: chunk.total };
+        let mut bytes = RecvBuf::new(&self.returns);
+        bytes.push(chunk);
+        Ok((bytes, part))
     }
 
     /// A whole message.

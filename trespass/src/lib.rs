@@ -86,8 +86,10 @@
 //!
 //! # Without a copy
 //!
-//! Blocks of the connection's [`pool`] go out as they are: [`Stream::buffer`], [`Stream::send_buf`], and back by
-//! [`Stream::completion`]. What arrives can be had where it lies: [`Stream::recv_buf`].
+//! Blocks of the connection's [`pool`] go out as they are, one or several as one message: [`Stream::buffer`],
+//! [`Stream::send_buf`], [`Stream::send_blocks`], and back by [`Stream::completion`]. What arrives can be had where it lies:
+//! [`Stream::recv_buf`], and [`SeqPacket::recv_part_buf`] where it is larger than the receive buffer. Memory that is not of the
+//! pool becomes a block by [`Pool::adopt`].
 //!
 //! # What is different from `std::net`
 //!
@@ -137,6 +139,7 @@ mod readiness;
 mod seq_packet;
 #[cfg(test)]
 mod sim;
+mod spin;
 mod stats;
 mod stream;
 #[cfg_attr(not(feature = "rdma"), allow(dead_code, unused_imports, reason = "what queue pairs alone need"))]

@@ -185,7 +185,7 @@ impl Listener {
                 Err(error) => return Err(error),
             };
             let peer = visitor.peer();
-            let arrival = Arrival::accepted(visitor, kind, &self.config, &self.pool)
+            let arrival = Arrival::accepted(visitor, kind, &self.config, &self.pool, None)
                 .and_then(|mut arrival| arrival.register(self.bell.registry(), Token(at)).map(|()| arrival));
             match arrival {
                 Ok(arrival) => self.arrivals[at] = Some(arrival),

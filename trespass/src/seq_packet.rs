@@ -27,6 +27,9 @@ use crate::stats::Stats;
 /// A call that may wait sends and receives messages of any size. In non-blocking mode a call does all or nothing, which it cannot
 /// do for a message that is larger than the send or receive buffer: it says so, and [`send_part`](Self::send_part) and
 /// [`recv_part`](Self::recv_part) go through such a message piece by piece.
+///
+/// Without a copy a message of any size goes out from several blocks ([`send_blocks`](Self::send_blocks)), and comes in block by block
+/// ([`recv_part_buf`](Self::recv_part_buf)).
 pub struct SeqPacket(pub(crate) Owner);
 
 common!(SeqPacket);
@@ -62,18 +65,20 @@ impl SeqPacket {
     /// As [`send`](Self::send).
     pub fn send_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<()> {
         let total: usize = slices.iter().map(|slice| slice.len()).sum();
-        if !self.0.patience.is_nonblocking() && total > self.0.lane.sndbuf() {
-            return self.send_in_parts(total as u64, slices);
+        let piece = self.0.piece(Side::Write);
+        if !self.0.patience.is_nonblocking() && total > piece.min(self.0.lane.sndbuf()) {
+            return self.send_in_parts(total as u64, piece, slices);
         }
-        self.0.call(Side::Write, |lane| lane.send(slices))?;
+        self.0.call(Side::Write, |lane| lane.send_now(slices))?;
         self.0.sent(())
     }
 
-    fn send_in_parts(&mut self, total: u64, slices: &[IoSlice<'_>]) -> io::Result<()> {
+    /// The peer has the first pieces while the next are copied.
+    fn send_in_parts(&mut self, total: u64, piece: usize, slices: &[IoSlice<'_>]) -> io::Result<()> {
         for slice in slices {
             let mut rest = &slice[..];
             while !rest.is_empty() {
-                let sent = self.send_part(total, rest)?;
+                let sent = self.send_part(total, &rest[..rest.len().min(piece)])?;
                 rest = &rest[sent..];
             }
         }
@@ -102,13 +107,14 @@ impl SeqPacket {
         if self.0.patience.is_nonblocking() {
             return self.0.call(Side::Read, |lane| lane.recv(buffer));
         }
-        match self.0.call(Side::Read, |lane| lane.recv_or_begin(buffer))? {
+        let piece = self.0.piece(Side::Read);
+        match self.0.call(Side::Read, |lane| lane.recv_or_begin(buffer, piece))? {
             Some(len) => Ok(len),
             None => self.recv_in_parts(buffer),
         }
     }
 
-    /// The message is longer than the receive buffer, and not than the program's.
+    /// The message fits the program's buffer, and is longer than the receive buffer, or the first of it is here.
     fn recv_in_parts(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let mut got = 0;
         loop {
@@ -136,5 +142,15 @@ impl SeqPacket {
     /// As [`recv`](Self::recv).
     pub fn recv_buf(&mut self) -> io::Result<RecvBuf> {
         self.0.call(Side::Read, Lane::recv_buf)
+    }
+
+    /// Takes the next part of a message in the block in which it lies, without a copy: so a message of any length can be had that way,
+    /// also one that is longer than the receive buffer, as long as what was taken of it is dropped again.
+    ///
+    /// # Errors
+    ///
+    /// As [`recv_part`](Self::recv_part).
+    pub fn recv_part_buf(&mut self) -> io::Result<(RecvBuf, Part)> {
+        self.0.call(Side::Read, Lane::recv_part_buf)
     }
 }

@@ -31,7 +31,7 @@ pub struct Stats {
 impl Stats {
     pub(crate) fn count(counters: Counters, posts: u64, sleeps: u64, pool_empty: u64) -> Self {
         Self {
-            bytes_sent: counters.bytes_sent,
+            bytes_sent: counters.bytes_sent + counters.bytes_told,
             bytes_received: counters.bytes_received + counters.bytes_read,
             frames_sent: counters.frames_sent,
             frames_received: counters.frames_received,

@@ -86,11 +86,13 @@ impl Read for Stream {
 
 impl Write for Stream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.write_vectored(&[IoSlice::new(bytes)])
+        // The peer has the first pieces while the next are copied.
+        let piece = self.0.piece(Side::Write);
+        self.write_vectored(&[IoSlice::new(&bytes[..bytes.len().min(piece)])])
     }
 
     fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        let written = self.0.call(Side::Write, |lane| lane.write(slices))?;
+        let written = self.0.call(Side::Write, |lane| lane.write_now(slices))?;
         self.0.sent(written)
     }
 

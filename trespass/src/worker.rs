@@ -18,6 +18,7 @@ use crate::buffers::Completion;
 use crate::builder::Config;
 use crate::connect::pool_of;
 use crate::door::Door;
+use crate::drivers::Desk;
 use crate::handshake::{FallbackReason, Transport};
 use crate::lane::Lane;
 use crate::pool::Pool;
@@ -29,6 +30,10 @@ use crate::wire::Kind;
 
 /// Events of the system that are taken at a time.
 const REPORTS: usize = 256;
+/// Under which the system reports what completes at the desk.
+const DESK: Token = Token(usize::MAX - 1);
+/// How often everything may have a turn before the program hears of it: peers that never stop do not hold it up.
+const ROUNDS: u32 = 16;
 
 /// Names something of a worker: a connection, or a listener. Keys of what is gone are never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -45,6 +50,8 @@ pub enum Event {
     Accepted {
         /// Where.
         listener: Key,
+        /// The listener's [tag](Worker::set_tag), which is the connection's as well until that has one of its own.
+        tag: u64,
         /// The connection.
         key: Key,
         /// Whose it is.
@@ -54,11 +61,15 @@ pub enum Event {
     Connected {
         /// Which.
         key: Key,
+        /// Its [tag](Worker::set_tag).
+        tag: u64,
     },
     /// A connection of the worker's own has not come about, or a listener cannot accept. The key of the connection is no more.
     Failed {
         /// Which.
         key: Key,
+        /// Its [tag](Worker::set_tag).
+        tag: u64,
         /// Why.
         error: io::Error,
     },
@@ -66,6 +77,8 @@ pub enum Event {
     Ready {
         /// Of which connection.
         key: Key,
+        /// Its [tag](Worker::set_tag).
+        tag: u64,
         /// Which calls.
         readiness: Readiness,
     },
@@ -73,12 +86,16 @@ pub enum Event {
     Completed {
         /// Of which connection.
         key: Key,
+        /// Its [tag](Worker::set_tag).
+        tag: u64,
         /// The block.
         completion: Completion,
     },
 }
 
-/// Many connections on one thread, which share what can be shared: what is waited for, and the pool.
+/// Many connections on one thread, which share what can be shared: what is waited for, the pool, and, over RDMA, the completion queue.
+///
+/// Streams that come with all of their own ([`add`](Self::add)) keep their completion queue.
 ///
 /// A worker does everything in [`poll`](Self::poll): it sends what calls have left since, takes in what has arrived, goes on with
 /// handshakes, and says what has become of it. Its other calls never wait, and cost no system call: what they send goes with the
@@ -93,7 +110,7 @@ pub enum Event {
 ///     loop {
 ///         worker.poll(&mut events, None)?;
 ///         for event in events.drain(..) {
-///             let Event::Ready { key, readiness } = event else { continue };
+///             let Event::Ready { key, readiness, .. } = event else { continue };
 ///             while readiness.readable {
 ///                 match worker.recv(key, &mut message) {
 ///                     Ok(len) => worker.send(key, &message[..len])?,
@@ -126,6 +143,8 @@ pub struct Worker {
     bell: Bell,
     config: Config,
     pool: Pool,
+    /// Where queue pairs complete.
+    pub(crate) desk: Desk,
     slots: Vec<Slot>,
     free: Vec<u32>,
     arrivals: usize,
@@ -141,6 +160,8 @@ pub struct Worker {
 
 struct Slot {
     generation: u32,
+    /// The program's.
+    tag: u64,
     what: What,
     dirty: bool,
     hot: bool,
@@ -180,6 +201,7 @@ impl Worker {
             bell: Bell::new(REPORTS)?,
             pool: pool_of(config)?,
             config: config.clone(),
+            desk: Desk::default(),
             slots: Vec::new(),
             free: Vec::new(),
             arrivals: 0,
@@ -216,8 +238,9 @@ impl Worker {
         let address = addr.to_socket_addrs()?.next();
         let address =
             address.ok_or_else(|| io::Error::new(ErrorKind::InvalidInput, "the address names no host"))?;
-        let arrival = Arrival::connecting(address, kind, &self.config)?;
-        self.arrive(arrival, None)
+        let key = self.vacancy();
+        let arrival = Arrival::connecting(address, kind, &self.config, Some(self.desk.seat(key.index)));
+        self.arrive(key, arrival, None)
     }
 
     /// Takes over a stream.
@@ -241,7 +264,7 @@ impl Worker {
     }
 
     /// Closes a connection, or a listener: the key is no more. What was written still goes out, with the next polls; after the linger
-    /// time the connection is reset.
+    /// time, which is the stream's own where that has one ([`Stream::set_linger`]), the connection is reset.
     pub fn close(&mut self, key: Key) {
         if !self.has(key) {
             return;
@@ -251,7 +274,11 @@ impl Worker {
         slot.generation = slot.generation.wrapping_add(1);
         match std::mem::replace(&mut slot.what, What::Nothing) {
             What::Open { mut lane, .. } => {
-                lane.close();
+                if lane.linger().is_zero() {
+                    lane.abort();
+                } else {
+                    lane.close();
+                }
                 let until = Instant::now() + lane.linger();
                 let generation = slot.generation;
                 slot.what = What::Closing { lane, until };
@@ -304,6 +331,37 @@ impl Worker {
         Ok(self.lane(key)?.about.fallback.as_ref())
     }
 
+    /// As [`Stream::peer_user_data`].
+    ///
+    /// # Errors
+    ///
+    /// There is no such connection.
+    pub fn peer_user_data(&self, key: Key) -> io::Result<&[u8]> {
+        Ok(&self.lane(key)?.peer_user_data)
+    }
+
+    /// Gives a connection, or a listener, a number of the program's own, which all of its events have: an index of what the program
+    /// keeps for it, for example. At first it is 0, or that of the listener which has accepted the connection.
+    ///
+    /// # Errors
+    ///
+    /// There is no such connection, nor listener.
+    pub fn set_tag(&mut self, key: Key, tag: u64) -> io::Result<()> {
+        self.what(key)?;
+        self.slot(key.index).tag = tag;
+        Ok(())
+    }
+
+    /// The number of [`set_tag`](Self::set_tag).
+    ///
+    /// # Errors
+    ///
+    /// There is no such connection, nor listener.
+    pub fn tag(&self, key: Key) -> io::Result<u64> {
+        self.what(key)?;
+        Ok(self.slots[key.index as usize].tag)
+    }
+
     /// What a connection has done so far.
     ///
     /// # Errors
@@ -348,13 +406,16 @@ impl Worker {
     // How it does it.
 
     fn until(&self, patience: Until) -> Until {
-        patience.or(self.timers.peek().map(|Reverse((at, _))| *at))
+        patience.or(self.timers.peek().map(|Reverse((at, _))| *at)).or(self.desk.next_deadline())
     }
 
     /// Takes the system's events, and sleeps if it may.
     fn report(&mut self, until: Until) -> io::Result<()> {
-        let (slots, dirty) = (&mut self.slots, &mut self.dirty);
+        let (slots, dirty, desk) = (&mut self.slots, &mut self.dirty, &self.desk);
         let rang = self.bell.wait(until, |event| {
+            if event.token() == DESK {
+                return desk.on_event();
+            }
             let index = event.token().0;
             let Some(slot) = slots.get_mut(index) else { return };
             match &mut slot.what {
@@ -383,9 +444,64 @@ impl Worker {
         Ok(())
     }
 
-    /// Gives everything that something happened to a turn.
+    /// Takes what has completed, and gives everything that something happened to a turn, until nothing more does. What completes then is
+    /// reported.
     fn work(&mut self) {
+        for _ in 0..ROUNDS {
+            let moved = self.reap() | self.give_turns();
+            if !moved && !self.arm() {
+                return;
+            }
+        }
+        // Who waits for the descriptor is to come back soon.
+        self.bell.ring();
+    }
+
+    /// Hands what has completed to whose it is. Whether anything had.
+    fn reap(&mut self) -> bool {
+        let (slots, dirty) = (&mut self.slots, &mut self.dirty);
+        let reaped = self.desk.reap(|seat, completed| {
+            let Some(slot) = slots.get_mut(seat as usize) else { return };
+            match &mut slot.what {
+                What::Open { lane, .. } | What::Closing { lane, .. } => lane.completed(completed),
+                What::Arriving { arrival, .. } => arrival.completed(completed),
+                What::Listening { .. } | What::Nothing => debug_assert!(false, "who goes leaves its seat"),
+            }
+            if !std::mem::replace(&mut slot.dirty, true) {
+                dirty.push(seat);
+            }
+        });
+        reaped.unwrap_or_else(|error| {
+            self.cut_off(&error);
+            true
+        })
+    }
+
+    /// Has the next completion be reported. Whether one may have come just before.
+    fn arm(&mut self) -> bool {
+        self.desk.arm().unwrap_or_else(|error| {
+            self.cut_off(&error);
+            true
+        })
+    }
+
+    /// The desk is of no use any more, and whoever completes there neither.
+    fn cut_off(&mut self, error: &io::Error) {
+        tracing::error!(%error, "a worker's completion queue has failed");
+        for index in 0..self.slots.len() as u32 {
+            match &mut self.slot(index).what {
+                What::Open { lane, .. } | What::Closing { lane, .. } => lane.cut_off(error),
+                What::Arriving { arrival, .. } => arrival.cut_off(error),
+                What::Listening { .. } | What::Nothing => continue,
+            }
+            self.soil(index);
+        }
+    }
+
+    /// Gives everything that something happened to a turn. Whether there was anything.
+    fn give_turns(&mut self) -> bool {
         let mut dirty = std::mem::take(&mut self.dirty);
+        let any = !dirty.is_empty();
         for index in dirty.drain(..) {
             self.slot(index).dirty = false;
             match &mut self.slot(index).what {
@@ -399,6 +515,7 @@ impl Worker {
         // Turns may have made others dirty; those wait for the next round.
         dirty.append(&mut self.dirty);
         self.dirty = dirty;
+        any
     }
 
     fn turn(&mut self, index: u32) {
@@ -414,7 +531,7 @@ impl Worker {
             self.timers.push(Reverse((at, key)));
         }
         while let Some(completion) = lane.completion() {
-            self.told.push_back(Event::Completed { key, completion });
+            self.told.push_back(Event::Completed { key, tag: slot.tag, completion });
         }
         if !sated {
             self.soil(index);
@@ -445,7 +562,7 @@ impl Worker {
             if let What::Open { lane, lamp } = &slot.what {
                 let readiness = lamp.wanted(lane.readiness());
                 if !readiness.is_none() {
-                    events.push(Event::Ready { key, readiness });
+                    events.push(Event::Ready { key, tag: slot.tag, readiness });
                     return true;
                 }
             }
@@ -478,7 +595,8 @@ impl Worker {
     /// A free slot's key.
     fn vacancy(&mut self) -> Key {
         let index = self.free.pop().unwrap_or_else(|| {
-            let slot = Slot { generation: 0, what: What::Nothing, dirty: false, hot: false, hungry: false };
+            let slot =
+                Slot { generation: 0, tag: 0, what: What::Nothing, dirty: false, hot: false, hungry: false };
             self.slots.push(slot);
             self.slots.len() as u32 - 1
         });
@@ -507,6 +625,7 @@ impl Worker {
         let slot = self.slot(index);
         slot.what = What::Nothing;
         slot.generation = slot.generation.wrapping_add(1);
+        slot.tag = 0;
         self.free.push(index);
     }
 
@@ -520,6 +639,13 @@ impl Worker {
 
     fn has(&self, key: Key) -> bool {
         self.slots.get(key.index as usize).is_some_and(|slot| slot.generation == key.generation)
+    }
+
+    /// What moves the frames of a connection.
+    #[cfg(test)]
+    pub(crate) fn way(&mut self, key: Key) -> &mut crate::drivers::Way {
+        let (lane, _) = self.member(key).expect("open");
+        lane.way()
     }
 
     fn what(&self, key: Key) -> io::Result<&What> {
@@ -596,7 +722,7 @@ impl fmt::Debug for Worker {
 }
 
 impl Drop for Worker {
-    /// Closes all, and waits until what was written is on its way, no longer than the linger time in all.
+    /// Closes all, and waits until what was written is on its way, no longer than the longest linger time.
     fn drop(&mut self) {
         for index in 0..self.slots.len() as u32 {
             // What the program has closed is on its way out already.
@@ -604,7 +730,11 @@ impl Drop for Worker {
                 self.close(self.key(index));
             }
         }
-        let until = Instant::now() + self.config.linger;
+        let until = self.slots.iter().filter_map(|slot| match &slot.what {
+            What::Closing { until, .. } => Some(*until),
+            _ => None,
+        });
+        let until = until.max().unwrap_or_else(Instant::now);
         self.work();
         while self.slots.iter().any(|slot| matches!(slot.what, What::Closing { .. }))
             && Instant::now() < until

@@ -113,10 +113,12 @@ impl Side {
         self.connection.slots_posted(self.connection.slots_wanted());
         while let Some(transmit) = self.connection.transmit(now, &mut self.pool, self.queue.room()) {
             if let Transmit::Send(frame) = &transmit {
-                let (head, body) = frame.parts();
                 let mut block = peer.pool.take(8192, Purpose::Receive).unwrap();
-                block.bytes_mut()[..head.len()].copy_from_slice(head);
-                block.bytes_mut()[head.len()..frame.len()].copy_from_slice(body);
+                let mut end = 0;
+                for part in frame.parts() {
+                    block.bytes_mut()[end..end + part.len()].copy_from_slice(part);
+                    end += part.len();
+                }
                 let again = peer.connection.received(block, frame.len()).unwrap();
                 if again.is_some() && peer.connection.slots_wanted() > 0 {
                     peer.connection.slots_posted(1);
@@ -201,6 +203,34 @@ fn main() {
         assert!(chunk.last);
         b.connection.give_back(chunk.charge);
         assert!(a.returned.is_some());
+    });
+
+    let mut blocks = Vec::with_capacity(3);
+    count("a head, and two blocks of 256 KiB", &setup, |a, b, now| {
+        for len in [100, 256 * 1024, 256 * 1024] {
+            blocks.push((a.pool.take(len, Purpose::Send).unwrap(), len));
+        }
+        a.connection.send_blocks(&mut blocks).unwrap();
+        for _ in 0..4 {
+            a.turn(b, now);
+            b.turn(a, now);
+        }
+        assert_eq!(b.connection.recv(&mut buffer), Ok(Some(100 + 512 * 1024)));
+        drop(a.returned.take());
+        b.turn(a, now);
+    });
+    count("three short blocks in a frame", &setup, |a, b, now| {
+        for len in [100, 200, 300] {
+            blocks.push((a.pool.take(len, Purpose::Send).unwrap(), len));
+        }
+        a.connection.send_blocks(&mut blocks).unwrap();
+        for _ in 0..2 {
+            a.turn(b, now);
+            b.turn(a, now);
+        }
+        assert_eq!(b.connection.recv(&mut buffer), Ok(Some(600)));
+        drop(a.returned.take());
+        b.turn(a, now);
     });
 
     setup.kind = Kind::Stream;

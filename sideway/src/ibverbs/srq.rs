@@ -85,6 +85,8 @@ pub(crate) struct SrqInner {
     id: SharedReceiveQueueId,
     pd: ProtectionDomain,
     xrc: Option<Xrc>,
+    /// It was closed.
+    destroyed: bool,
 }
 
 /// What a queue of an XRC domain has beside.
@@ -140,13 +142,21 @@ impl SrqInner {
     pub(crate) fn is_xrc(&self) -> bool {
         self.xrc.is_some()
     }
+
+    /// Destroys it, once. Nobody else has it.
+    fn destroy(&mut self) -> io::Result<()> {
+        if !self.destroyed {
+            // SAFETY: the queue lives, and its handle and every queue pair that uses it are gone, or this is the handle's own call.
+            check(unsafe { (self.context().provider().verbs().ibv_destroy_srq)(self.srq.as_ptr()) })?;
+            self.destroyed = true;
+        }
+        Ok(())
+    }
 }
 
 impl Drop for SrqInner {
     fn drop(&mut self) {
-        // SAFETY: the queue lives, and its handle and every queue pair that uses it are gone.
-        let result = unsafe { (self.context().provider().verbs().ibv_destroy_srq)(self.srq.as_ptr()) };
-        if let Err(error) = check(result) {
+        if let Err(error) = self.destroy() {
             log::error!("ibv_destroy_srq failed: {error}");
             // The queue is still there, so what it depends on has to stay.
             std::mem::forget((self.pd.clone(), self.xrc.clone()));
@@ -218,7 +228,7 @@ impl SharedReceiveQueueBuilder {
         let srq = NonNull::new(srq).ok_or_else(|| self.error(io::Error::last_os_error()))?;
         // With its ends before its number: a queue that cannot be destroyed keeps them.
         let xrc = self.xrc.clone().map(|ends| Xrc { number: 0, _ends: ends });
-        let mut inner = SrqInner { srq, id, pd: self.pd.clone(), xrc };
+        let mut inner = SrqInner { srq, id, pd: self.pd.clone(), xrc, destroyed: false };
         if let Some(Xrc { number, .. }) = &mut inner.xrc {
             // SAFETY: the queue lives, and the result is its handle's own.
             check(unsafe { verbs::ibv_get_srq_num(srq.as_ptr(), number) })
@@ -331,6 +341,24 @@ impl SharedReceiveQueue {
     /// The C object. Using it is as unsafe as in C, and it must not be destroyed.
     pub fn as_raw(&self) -> NonNull<ibv_srq> {
         self.inner.srq
+    }
+
+    /// Destroys it now (`ibv_destroy_srq`), and says how that went, which a drop only logs.
+    ///
+    /// # Errors
+    ///
+    /// A queue pair that takes receives from it is still there, or the device does not let go of it. It stays, and comes back with the
+    /// error: the memory that was posted must not be freed.
+    ///
+    /// # References
+    ///
+    /// `man ibv_create_srq`
+    pub fn close(mut self) -> Result<(), CloseSharedReceiveQueueError> {
+        let destroyed = match Arc::get_mut(&mut self.inner) {
+            Some(inner) => inner.destroy(),
+            None => Err(io::Error::from_raw_os_error(libc::EBUSY)),
+        };
+        destroyed.map_err(|source| CloseSharedReceiveQueueError { queue: self, source })
     }
 
     pub(super) fn shared(&self) -> Arc<SrqInner> {
@@ -517,6 +545,16 @@ pub enum ModifySharedReceiveQueueError {
         /// What the library said.
         source: io::Error,
     },
+}
+
+/// A shared receive queue could not be destroyed.
+#[derive(Debug, thiserror::Error)]
+#[error("ibv_destroy_srq failed: {source}; the shared receive queue stays")]
+pub struct CloseSharedReceiveQueueError {
+    /// The queue, still there.
+    pub queue: SharedReceiveQueue,
+    /// What the library said; `EBUSY` if a queue pair uses it.
+    pub source: io::Error,
 }
 
 /// The attributes of a shared receive queue could not be read.

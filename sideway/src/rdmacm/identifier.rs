@@ -5,6 +5,7 @@ use std::fmt;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use rdma_mummy_sys::types::{ibv_context, ibv_qp_type, rdma_cm_id, rdma_ib_addr, rdma_port_space as P};
@@ -112,6 +113,7 @@ pub(super) struct Inner {
     /// Locked before the channel's own lock, by whoever calls the library for the identifier.
     channel: Mutex<Arc<ChannelInner>>,
     progress: Mutex<Progress>,
+    user_data: AtomicU64,
     user_context: Mutex<Option<Arc<dyn Any + Send + Sync>>>,
 }
 
@@ -150,6 +152,7 @@ impl Inner {
                 groups: Vec::new(),
                 stranded: false,
             }),
+            user_data: AtomicU64::new(0),
             user_context: Mutex::default(),
         });
         // SAFETY: as above; nobody else knows the identifier.
@@ -271,8 +274,9 @@ impl Identifier {
         port_space: PortSpace,
     ) -> Result<Self, CreateIdentifierError> {
         let mut id = ptr::null_mut();
-        let _lock = channel.lock();
-        // SAFETY: the channel lives and is locked, and the place is this function's own.
+        // Of an identifier that nobody knows yet no event comes, so this needs no lock: the library asks the kernel for one, and touches
+        // nothing of the channel's.
+        // SAFETY: the channel lives, and the place is this function's own.
         let result = check(unsafe {
             (channel.lib().rdma_create_id)(
                 channel.as_raw().as_ptr(),
@@ -424,6 +428,17 @@ impl Identifier {
     /// How far it has come, as far as its events have been taken.
     pub fn state(&self) -> IdentifierState {
         self.0.progress().state
+    }
+
+    /// Gives it a number of the program's, as a rule where it has more about it: [`user_data`](Self::user_data) of the identifier in an event
+    /// tells it. That is C's `context` where it need not be a pointer, and costs nothing.
+    pub fn setup_user_data(&self, user_data: u64) {
+        self.0.user_data.store(user_data, Relaxed);
+    }
+
+    /// The number that the program gave it last; 0 if it gave none. An identifier that came with a request has none.
+    pub fn user_data(&self) -> u64 {
+        self.0.user_data.load(Relaxed)
     }
 
     /// Gives it a value of the program's, in place of the one that it had.

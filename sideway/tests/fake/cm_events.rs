@@ -488,6 +488,16 @@ fn a_value_of_the_programs_goes_with_the_identifier() {
 }
 
 #[test]
+fn a_number_of_the_programs_goes_with_the_identifier() {
+    let (_fake, channel) = lying(|_| {});
+    let id = channel.create_id(PortSpace::Tcp).unwrap();
+    assert_eq!(id.user_data(), 0);
+    id.setup_user_data(7);
+    id.setup_context("beside it");
+    assert_eq!(id.clone().user_data(), 7);
+}
+
+#[test]
 fn names_are_looked_up() {
     let (_fake, channel) = lying(|_| {});
     let mut hints = AddressInfoHints::new();

@@ -382,6 +382,19 @@ fn a_shared_receive_queue_goes_after_its_pairs() {
 }
 
 #[test]
+fn closing_a_shared_receive_queue_says_how_it_went() {
+    let fake = Fake::new();
+    let (setup, srq) = sharing::<BasicQueuePair>(&fake);
+    let error = srq.close().unwrap_err();
+    assert_eq!(error.source.raw_os_error(), Some(libc::EBUSY), "a pair uses it");
+    assert!(fake.world.destroyed.lock().unwrap().is_empty(), "the library was not asked");
+    drop(setup);
+    error.queue.close().unwrap();
+    let closed = fake.world.destroyed.lock().unwrap().iter().filter(|what| **what == "srq").count();
+    assert_eq!(closed, 1);
+}
+
+#[test]
 fn a_shared_receive_queue_of_another_context_is_refused() {
     let fake = Fake::new();
     let (context, srq) = (fake.context(), fake.pd().create_srq_builder().build().unwrap());

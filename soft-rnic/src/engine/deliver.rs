@@ -383,9 +383,7 @@ pub(super) fn mapped(
     length: u64,
     writes: bool,
 ) -> Option<*mut u8> {
-    const SHARED: u32 =
-        ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0 | ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0;
-    if card.share == 0 || (writes && card.access & SHARED == 0) {
+    if card.share == 0 || (writes && card.access & ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 == 0) {
         return None;
     }
     let direction = if writes { Direction::Write } else { Direction::Read };

@@ -138,13 +138,14 @@ struct Registration {
 pub(super) struct Shared {
     node: Arc<Node>,
     id: ShareId,
+    /// Peers may map it for writing: what they may then write there, and by which requests, is the region's to say.
     writable: bool,
 }
 
 impl Shared {
     /// A window of a region that lies there.
     pub(super) fn of_window(node: &Arc<Node>, id: ShareId, access: u32) -> Self {
-        let writable = access & (REMOTE_WRITE | REMOTE_ATOMIC) != 0;
+        let writable = access & LOCAL_WRITE != 0;
         node.shares().note_access(id, true, writable);
         Self { node: Arc::clone(node), id, writable }
     }
@@ -163,7 +164,7 @@ impl Shared {
                 None => return Ok(None),
             },
         };
-        let writable = access & (REMOTE_WRITE | REMOTE_ATOMIC) != 0;
+        let writable = access & LOCAL_WRITE != 0;
         node.shares().note_access(id, true, writable);
         Ok(Some(Self { node: Arc::clone(node), id, writable }))
     }

@@ -185,7 +185,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "BYTES")]
     pub max_msg_size: Option<Size>,
 
-    /// Messages under way at a time [default: 128 for bandwidth, 1 for latency; of msg --api pool: 16]
+    /// Messages under way at a time [default: 128 for bandwidth, 1 for latency; of msg --api pool: 2 to 16, for 2 MiB]
     #[arg(short, long, value_name = "COUNT")]
     pub tx_depth: Option<u32>,
 }

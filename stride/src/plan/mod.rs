@@ -188,12 +188,13 @@ fn local_options(args: &RunArgs) -> Result<LocalOptions, PlanError> {
 fn test_plan(operation: Operation, measure: Measure, args: &RunArgs) -> TestPlan {
     let size = args.msg_size.map_or(measure.default_size(), |Size(size)| size);
     let max = args.max_msg_size.map_or(operation.default_max_size(), |Size(size)| size);
+    let sizes = if args.all_sizes { Sizes::PowersOfTwo { max } } else { Sizes::One { size } };
     TestPlan {
         operation,
         measure,
-        sizes: if args.all_sizes { Sizes::PowersOfTwo { max } } else { Sizes::One { size } },
+        sizes,
         iterations: args.iters.unwrap_or(measure.default_iterations()),
-        tx_depth: args.tx_depth.unwrap_or(operation.default_tx_depth(measure)),
+        tx_depth: args.tx_depth.unwrap_or(operation.default_tx_depth(measure, sizes)),
         post_list: 1,
         cq_mod: None,
         inline_size: None,

@@ -85,10 +85,16 @@ impl Operation {
     }
 
     /// How many messages are under way. Blocks that are used again while the processor's caches have them are the fastest, so
-    /// there are few.
-    pub fn default_tx_depth(self, measure: Measure) -> u32 {
+    /// there are few: 2 MiB of them, if messages have one size, but at least two.
+    pub fn default_tx_depth(self, measure: Measure, sizes: Sizes) -> u32 {
         match self {
-            Self::Messages(Api::Pool) => measure.default_tx_depth().min(16),
+            Self::Messages(Api::Pool) => {
+                let few = match sizes {
+                    Sizes::One { size } => ((2 << 20) / size.max(1)).clamp(2, 16) as u32,
+                    Sizes::PowersOfTwo { .. } => 16,
+                };
+                measure.default_tx_depth().min(few)
+            }
             Self::Write | Self::Messages(Api::Copy) => measure.default_tx_depth(),
         }
     }

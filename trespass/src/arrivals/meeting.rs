@@ -334,7 +334,7 @@ impl Meeting {
         let (port, local) = (self.id.port().unwrap_or(0), self.id.local_addr());
         let local = local.map_or_else(String::new, |local| format!(" from {local}"));
         let whence = format!("{} port {port}, on the route to {}{local}", device.name(), self.peer);
-        Managed::new(&device, whence, Parameters::of(config), pool.clone())
+        Managed::new(&device, &whence, Parameters::of(config), pool.clone())
     }
 
     // What both sides say over the queue pair.
@@ -345,15 +345,12 @@ impl Meeting {
         let (exchange, agreed) = (&mut self.exchange, &mut self.agreed);
         let (mut any, mut outcome) = (false, Ok(()));
         let looked = pair.look(|piece| {
-            if agreed.is_some() || outcome.is_err() {
-                return false;
-            }
             any = true;
             match exchange.heard(piece) {
                 Ok(found) => *agreed = found,
                 Err(error) => outcome = Err(error),
             }
-            true
+            agreed.is_some() || outcome.is_err()
         });
         // What was heard may say why nothing comes any more.
         outcome?;

@@ -9,7 +9,7 @@ use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
 
 use crate::builder::Config;
-use crate::drivers::Path;
+use crate::drivers::{Completed, Path, Seat};
 use crate::error::ConnectError;
 use crate::handshake::{Attempt, Established, OverTcp};
 use crate::lane::Lane;
@@ -22,6 +22,8 @@ pub(crate) struct Shaking {
     peer: SocketAddr,
     kind: Kind,
     began: Instant,
+    /// Where it completes, if it is a worker's and has not yet got there.
+    seat: Option<Seat>,
     /// `None`: TCP is not yet connected.
     shaking: Option<OverTcp<Path>>,
     established: Option<Established<Path>>,
@@ -35,19 +37,35 @@ impl Shaking {
         kind: Kind,
         config: &Config,
         pool: &Pool,
+        seat: Option<Seat>,
     ) -> io::Result<Self> {
         let began = Instant::now();
         config.prepare(&socket)?;
         socket.set_nonblocking(true)?;
-        let (terms, path) = config.offer(kind, socket.local_addr()?, pool);
+        let (terms, path) = config.offer(kind, socket.local_addr()?, pool, seat);
         let shaking = Some(OverTcp::server(terms, path, began));
-        Ok(Self { socket: TcpStream::from_std(socket), peer, kind, began, shaking, established: None })
+        let socket = TcpStream::from_std(socket);
+        Ok(Self { socket, peer, kind, began, seat: None, shaking, established: None })
     }
 
     /// Of a client of one's own.
-    pub(super) fn connecting(peer: SocketAddr, kind: Kind) -> io::Result<Self> {
-        let socket = TcpStream::connect(peer)?;
-        Ok(Self { socket, peer, kind, began: Instant::now(), shaking: None, established: None })
+    pub(super) fn connecting(peer: SocketAddr, kind: Kind, seat: Option<Seat>) -> io::Result<Self> {
+        let (socket, began) = (TcpStream::connect(peer)?, Instant::now());
+        Ok(Self { socket, peer, kind, began, seat, shaking: None, established: None })
+    }
+
+    /// Something of its path has completed at the worker's desk.
+    pub(super) fn completed(&mut self, completed: Completed) {
+        if let Some(path) = self.shaking.as_mut().and_then(OverTcp::path) {
+            path.completed(completed);
+        }
+    }
+
+    /// The worker's desk is of no use any more.
+    pub(super) fn cut_off(&mut self, error: &io::Error) {
+        if let Some(path) = self.shaking.as_mut().and_then(OverTcp::path) {
+            path.cut_off(error);
+        }
     }
 
     pub(super) fn peer(&self) -> SocketAddr {
@@ -133,7 +151,7 @@ impl Shaking {
         }
         self.socket.set_nodelay(true)?;
         let attempt = Attempt::first()?;
-        let (terms, path) = config.offer(self.kind, self.socket.local_addr()?, pool);
+        let (terms, path) = config.offer(self.kind, self.socket.local_addr()?, pool, self.seat.take());
         self.shaking = Some(OverTcp::client(terms, attempt, path, self.began));
         Poll::Ready(Ok(()))
     }

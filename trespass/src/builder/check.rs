@@ -4,10 +4,10 @@ use std::fmt::Debug;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::config::{Bootstrap, Config, SharedReceive};
+use super::config::{Bootstrap, Config};
 use crate::environment::{DEVICE, GID_INDEX, TRANSPORT};
 use crate::error::ConfigError;
-use crate::pool::LARGEST_BLOCK;
+use crate::pool::{LARGEST_BLOCK, PoolConfig};
 use crate::wire::{Limits, MAX_USER_DATA, Policy};
 
 type Checked = Result<(), ConfigError>;
@@ -18,18 +18,16 @@ const HOUR: Duration = Duration::from_secs(3600);
 
 /// What the pool's slots may be; peers' may be larger.
 const SLOT_SIZE: RangeInclusive<u64> = 512..=64 * KIB;
+/// What a shared receive queue may hold: what one connection may have granted at least.
+const SRQ_SIZE: RangeInclusive<u32> = 64..=1 << 20;
 /// The largest block of the pool.
 const BLOCK: u64 = LARGEST_BLOCK as u64;
-
-/// Bytes of a slot that are not payload.
-const FRAME_HEADER: u64 = 16;
 
 /// Checks everything, and tells of the first thing that is wrong.
 pub(super) fn check(config: &Config) -> Checked {
     frames(config)?;
     quotas(config)?;
     rendezvous(config)?;
-    shared_receive(config)?;
     pool(config)?;
     route(config)?;
     bootstrap(config)?;
@@ -44,11 +42,12 @@ fn frames(c: &Config) -> Checked {
     must(c.reserve >= 2 && c.reserve <= most, "reserve", c.reserve, || {
         (format!("from 2 to {most}, a quarter of rx_slots"), "leave it at 2, or raise rx_slots".into())
     })?;
+    within("srq_size", c.srq_size, SRQ_SIZE)?;
     within("max_msg", c.max_msg, 1..=Limits::MAX_MSG)?;
     must(u64::from(c.eager_max) <= c.max_msg, "eager_max", c.eager_max, || {
         (format!("at most max_msg, {}", c.max_msg), "lower it, or raise max_msg".into())
     })?;
-    let least = (u64::from(c.slot_size) - FRAME_HEADER).min(c.max_msg);
+    let least = c.least_eager_max();
     must(u64::from(c.eager_max) >= least, "eager_max", c.eager_max, || {
         let bound = format!(
             "at least {least}, since what fits into a slot of {} is never read by the peer",
@@ -91,28 +90,17 @@ fn rendezvous(c: &Config) -> Checked {
     within("registrations", c.registrations as u64, 0..=1 << 46)
 }
 
-fn shared_receive(c: &Config) -> Checked {
-    let Some(SharedReceive { slots, connections }) = c.shared_receive else { return Ok(()) };
-    let value = format!("{slots} slots for {connections} connections");
-    must(slots >= 1 && connections >= 1, "shared_receive", &value, || {
-        ("at least one slot and one connection".into(), "do not call it if slots are not to be shared".into())
-    })?;
-    let windows = u64::from(connections) * u64::from(c.rx_slots);
-    must(windows <= slots.into(), "shared_receive", &value, || {
-        let bound =
-            format!("at least {windows} slots, since each connection's window is rx_slots, {}", c.rx_slots);
-        (bound, "raise the slots, admit fewer connections, or lower rx_slots".into())
-    })
-}
-
 fn pool(c: &Config) -> Checked {
+    if let Some(pool) = &c.given_pool {
+        return given_pool(&c.pool_config(), pool.config());
+    }
     must(c.pool_prewarm <= c.pool_initial, "pool_prewarm", c.pool_prewarm, || {
         (format!("at most pool_initial, {}", c.pool_initial), "lower it, or raise pool_initial".into())
     })?;
     must(c.pool_initial <= c.pool_max, "pool_initial", c.pool_initial, || {
         (format!("at most pool_max, {}", c.pool_max), "lower it, or raise pool_max".into())
     })?;
-    let pool = c.pool();
+    let pool = c.pool_config();
     let least = pool.least_max();
     must(c.pool_max >= least, "pool_max", c.pool_max, || {
         let bound = format!(
@@ -123,6 +111,20 @@ fn pool(c: &Config) -> Checked {
         (bound, "raise it, or lower rcvbuf, sndbuf, rx_slots, slot_size or read_piece".into())
     })?;
     within("pool_high_water", c.pool_high_water, 1..=100)
+}
+
+/// A pool of the program's own has what the connections need.
+fn given_pool(needed: &PoolConfig, given: &PoolConfig) -> Checked {
+    let parts =
+        |pool: &PoolConfig| [pool.send_slots, pool.receive_slots, pool.receive_staged, pool.receive_margin];
+    let enough = parts(given).iter().zip(parts(needed)).all(|(given, needed)| *given >= needed);
+    let text = |pool: &PoolConfig| {
+        let (size, receive) = (pool.slot_size, pool.receive_slots);
+        format!("one with slots of {size} bytes, {receive} bytes of which are to be received into")
+    };
+    must(given.slot_size == needed.slot_size && enough, "pool", text(given), || {
+        (text(needed), "make it with what Config::pool_config says of this configuration".into())
+    })
 }
 
 fn route(c: &Config) -> Checked {
@@ -163,6 +165,10 @@ fn bootstrap(c: &Config) -> Checked {
     must(c.policy != Policy::TcpOnly, name, value, || {
         let bound = "another one, since a connection that begins by rdma_cm has no TCP connection".into();
         (bound, "choose Bootstrap::Tcp, or let it be RDMA".into())
+    })?;
+    must(!c.srq, "srq", true, || {
+        let bound = "left out, since a connection that begins by rdma_cm has its receives for itself".into();
+        (bound, "leave it out, or choose Bootstrap::Tcp".into())
     })?;
     let start = Config::default();
     let by_route = |name, value: Option<String>| {

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::environment::{DeviceName, TRANSPORT};
 use crate::handshake::{Cause, Terms, Unavailable};
-use crate::pool::{HugePages, PoolConfig};
-use crate::protocol::{self, Link, Setup};
+use crate::pool::{HugePages, Pool, PoolConfig};
+use crate::protocol::{self, FIRST_SLOTS_MIN, Link, Setup};
 use crate::wire::{Features, Kind, Limits, MINOR, Policy};
 
 const MIB: usize = 1 << 20;
@@ -36,7 +36,10 @@ pub struct Config {
     pub(crate) pool_max: usize,
     pub(crate) pool_high_water: u8,
     pub(crate) huge_pages: bool,
-    pub(crate) shared_receive: Option<SharedReceive>,
+    pub(crate) given_pool: Option<Pool>,
+    pub(crate) srq: bool,
+    pub(crate) srq_size: u32,
+    pub(crate) srq_alone: bool,
     // Which way.
     pub(crate) bootstrap: Bootstrap,
     pub(crate) policy: Policy,
@@ -76,20 +79,20 @@ pub enum Bootstrap {
     RdmaCm,
 }
 
-/// A receive queue that connections share.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SharedReceive {
-    pub(crate) slots: u32,
-    pub(crate) connections: u32,
-}
+/// Bytes of a slot, where connections have their own and where they share.
+pub(super) const SLOT: u32 = 8 << 10;
+pub(super) const SHARED_SLOT: u32 = 4 << 10;
+
+/// Bytes of a frame's header, in front of what fits into a slot.
+const FRAME_HEADER: u64 = 16;
 
 impl Default for Config {
     fn default() -> Self {
         Self {
-            slot_size: 8 << 10,
+            slot_size: SLOT,
             rx_slots: 64,
             reserve: 2,
-            eager_max: 64 << 10,
+            eager_max: 16 << 10,
             max_msg: Limits::MAX_MSG,
             rcvbuf: MIB,
             sndbuf: MIB,
@@ -106,7 +109,10 @@ impl Default for Config {
             pool_max: 1024 * MIB,
             pool_high_water: 80,
             huge_pages: false,
-            shared_receive: None,
+            given_pool: None,
+            srq: false,
+            srq_size: 16 << 10,
+            srq_alone: false,
             bootstrap: Bootstrap::Tcp,
             policy: Policy::Auto,
             policy_of_environment: false,
@@ -124,7 +130,7 @@ impl Default for Config {
             handshake_deadline: Duration::from_secs(5),
             linger: Duration::from_secs(1),
             keepalive: Some(Duration::from_secs(5)),
-            spin: Duration::from_micros(20),
+            spin: Duration::from_micros(200),
             trace_interval: Some(Duration::from_secs(20)),
             backlog: 1024,
             bind_patience: Duration::ZERO,
@@ -136,11 +142,11 @@ impl Default for Config {
 impl Config {
     /// What this side brings to a handshake.
     pub(crate) fn terms(&self, kind: Kind) -> Terms {
-        let mut features = Features::default();
+        let mut features = Features::WINDOWS;
         for (wanted, feature) in [
             (self.rendezvous, Features::READ),
             (self.coalescing, Features::COALESCE),
-            (self.shared_receive.is_some(), Features::SHARED_RECEIVE),
+            (self.srq, Features::SHARED_RECEIVE),
         ] {
             if wanted {
                 features = features.with(feature);
@@ -151,11 +157,17 @@ impl Config {
             policy: self.policy,
             features,
             limits: self.limits(),
+            first_slots: self.srq.then_some(FIRST_SLOTS_MIN),
             user_data: self.user_data.clone(),
             probe_timeout: self.probe_timeout,
             deadline: self.handshake_deadline,
             minor: MINOR,
         }
+    }
+
+    /// What fits into a slot is never read by the peer.
+    pub(super) fn least_eager_max(&self) -> u64 {
+        u64::from(self.slot_size).saturating_sub(FRAME_HEADER).min(self.max_msg)
     }
 
     /// What this side can take.
@@ -180,12 +192,13 @@ impl Config {
         (!cfg!(feature = "rdma")).then(|| Unavailable::new(Cause::BuiltWithout, ""))
     }
 
-    /// The pool that its connections share.
-    pub(crate) fn pool(&self) -> PoolConfig {
+    /// The pool that its connections share: what a pool that is made for them ([`Builder::pool`](super::Builder::pool)) must have at least.
+    #[must_use]
+    pub fn pool_config(&self) -> PoolConfig {
         let standing = |slots: u32| slots as usize * self.slot_size as usize;
         let one = self.needs();
         // Slots that connections share are there however many connections there are.
-        let shared = self.shared_receive.map_or(0, |shared| standing(shared.slots));
+        let shared = if self.srq { standing(self.srq_size) } else { 0 };
         PoolConfig {
             slot_size: self.slot_size as usize,
             initial: self.pool_initial,
@@ -193,9 +206,10 @@ impl Config {
             max: self.pool_max,
             huge_pages: if self.huge_pages { HugePages::Wanted } else { HugePages::Never },
             send_slots: ENDS * one.send_slots(),
-            receive_slots: ENDS * one.receive_slots() + shared,
+            receive_slots: ENDS * (one.receive_slots() + shared),
             receive_staged: ENDS * one.receive_staged(),
             receive_margin: ENDS * (one.receive_slots() - standing(self.rx_slots)),
+            registrations: self.registrations,
             high_water: self.pool_high_water,
         }
     }

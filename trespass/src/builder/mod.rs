@@ -8,11 +8,11 @@ pub(crate) mod tests;
 
 use std::time::Duration;
 
-pub(crate) use config::SharedReceive;
 pub use config::{Bootstrap, Config};
 
 use crate::environment::{DeviceName, Environment};
 use crate::error::ConfigError;
+use crate::pool::Pool;
 use crate::wire::Policy;
 
 /// All parameters of connections and listeners. Every one has a start value that suits most programs.
@@ -43,6 +43,8 @@ use crate::wire::Policy;
 pub struct Builder {
     config: Config,
     device: Option<String>,
+    eager_max: Option<u32>,
+    slot_size: Option<u32>,
 }
 
 /// Methods that set the field of their name.
@@ -62,15 +64,29 @@ macro_rules! setters {
 }
 
 setters! {
-    /// Bytes of a receive slot, and so of the longest frame: a power of two from 512 to 64 KiB. Start value: 8 KiB.
-    slot_size: u32;
-    /// Receive slots of a connection: 16 to 32768. Times [`slot_size`](Self::slot_size) it is the memory of an idle connection. Start
-    /// value: 64.
+    /// Receive slots of a connection: 16 to 32768. Times [`slot_size`](Self::slot_size) it is the memory of an idle connection, unless
+    /// connections [share](Self::srq) them. Start value: 64.
     rx_slots: u32;
+    /// Whether all connections of a [`Worker`](crate::Worker) receive from one shared receive queue. Start value: no.
+    ///
+    /// A connection then begins with 5 receive slots, which it is certain of as long as it is there: 20 KiB at the slots of 4 KiB that are
+    /// the start value of [`slot_size`](Self::slot_size) then. It is given more, up to [`rx_slots`](Self::rx_slots), while its peer has
+    /// more to send than that, as far as the queue has room; what it does not use any more it is not given again. No peer is ever told of
+    /// a slot that is not posted. Where the queue is full, who sends much waits, and who sends little does not notice.
+    ///
+    /// It is for many connections of which few do something at a time. A connection that has all that it may ever need from the start is
+    /// faster at first. The peer need not do the same. A peer that breaks the protocol may use slots that others were told of: its
+    /// connection ends, and what they send meanwhile is sent again by their devices ([`rnr_retry`](Self::rnr_retry)).
+    ///
+    /// A [`Stream`](crate::Stream) and a [`SeqPacket`](crate::SeqPacket) have all their slots for themselves, from the start: with fewer
+    /// a thread that has both ends could not write before it reads. Over TCP this changes nothing. With [`Bootstrap::RdmaCm`] it is
+    /// refused.
+    srq: bool;
+    /// Slots that a shared receive queue may hold: 64 to 1048576; less, if the device has less. A worker takes a fifth as many connections
+    /// at most; the next one has no room, and uses TCP, if it may. The pool keeps as much memory for receiving. Start value: 16384.
+    srq_size: u32;
     /// Slots of the peer's that only control frames may use: 2 up to a quarter of [`rx_slots`](Self::rx_slots). Start value: 2.
     reserve: u32;
-    /// Messages above this are read by the receiver out of the sender's memory, where RDMA carries them. Start value: 64 KiB.
-    eager_max: u32;
     /// The longest message that is taken or sent: up to 1 GiB, which is the start value.
     max_msg: u64;
     /// Bytes that are taken in before the program reads them. Above it the peer has to wait. Start value: 1 MiB.
@@ -92,8 +108,8 @@ setters! {
     /// Bytes of the pieces into which a long message is copied if it is not registered: a power of two from
     /// [`slot_size`](Self::slot_size), and from 4 KiB, to 1 MiB. Start value: 256 KiB.
     staged_block: u32;
-    /// Bytes of programs' memory that may stay registered between messages. Start value: 64 MiB. Nothing is registered but the pool so
-    /// far, so this changes nothing yet.
+    /// Bytes of programs' memory ([`Pool::adopt`]) that stay registered while they are not being sent; beyond that what was sent the
+    /// longest ago is registered anew when it is sent again. Start value: 64 MiB.
     registrations: usize;
     /// Bytes that the pool allocates at once. Start value: 64 MiB.
     pool_initial: usize;
@@ -110,8 +126,9 @@ setters! {
     huge_pages: bool;
     /// Whether RDMA may, must or must not be used. `TRESPASS_TRANSPORT` goes before it. Start value: [`Policy::Auto`].
     policy: Policy;
-    /// How connections begin. With [`Bootstrap::RdmaCm`] the route says which device, port and GID are used, so nothing else may. Start
-    /// value: [`Bootstrap::Tcp`].
+    /// How connections begin. With [`Bootstrap::RdmaCm`] the route says which device, port and GID are used, so nothing else may; and every
+    /// connection has its completion queue and its receives for itself, a [`Worker`](crate::Worker)'s too. Start value:
+    /// [`Bootstrap::Tcp`].
     bootstrap: Bootstrap;
     /// Which entry of the port's GID table is used; `None` is the one that is the socket's address. `TRESPASS_GID_INDEX` goes before it.
     gid_index: Option<u8>;
@@ -142,8 +159,9 @@ setters! {
     linger: Duration;
     /// How long a connection may be silent before it is tried: 100 ms to a day; `None` is never. Start value: 5 s.
     keepalive: Option<Duration>;
-    /// How long a call that waits looks for completions before it sleeps: up to 1 s; zero is not at all. It begins anew with each
-    /// completion. Start value: 20 us. Over TCP, and in a [`Worker`](crate::Worker), threads sleep at once.
+    /// How long a call that waits looks for completions before it sleeps, at most: up to 1 s; zero is not at all. It begins anew with each
+    /// completion. How long it is within that is learnt: who waits for long, as a rule, soon sleeps at once. Start value: 200 us. Over TCP,
+    /// and in a [`Worker`](crate::Worker), threads sleep at once.
     spin: Duration;
     /// How often the state of connections is summed up in the trace: at least 1 s; `None` is never. Start value: 20 s.
     trace_interval: Option<Duration>;
@@ -166,16 +184,52 @@ impl Builder {
         self
     }
 
-    /// Lets all connections of a worker share so many receive slots, and admits so many connections at a time. An idle connection then
-    /// costs hardly any memory. The windows of all of them together, [`rx_slots`](Self::rx_slots) each, must not exceed the slots, so
-    /// that a peer never finds none.
+    /// Messages above this are read by the receiver out of the sender's memory, where RDMA carries them. Start value: 16 KiB, or what fits into
+    /// a slot if that is more.
     #[must_use]
-    pub fn shared_receive(mut self, slots: u32, connections: u32) -> Self {
-        self.config.shared_receive = Some(SharedReceive { slots, connections });
+    pub fn eager_max(mut self, eager_max: u32) -> Self {
+        self.eager_max = Some(eager_max);
         self
     }
 
-    /// Bytes that the peer's program gets to know with the connection: up to 1024.
+    /// A pool of the program's own, for several listeners, workers and connections whose configurations differ, or for these alone. It was
+    /// made with what [`Config::pool_config`] says, or has more for each part; what else is said of the pool here does not count. Without
+    /// it, all connections of the process that want the same pool share it.
+    ///
+    /// ```
+    /// use trespass::{Builder, Pool};
+    ///
+    /// let builder = Builder::new().rcvbuf(256 << 10);
+    /// let pool = Pool::new(&builder.clone().build()?.pool_config())?;
+    /// let listener = builder.clone().pool(pool.clone()).bind("127.0.0.1:0")?;
+    /// let worker = trespass::Worker::new(&builder.pool(pool.clone()).build()?)?;
+    /// assert!(*worker.pool() == pool);
+    /// # drop(listener);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn pool(mut self, pool: Pool) -> Self {
+        self.config.given_pool = Some(pool);
+        self
+    }
+
+    /// For tests: streams have a shared receive queue too, each its own.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn __srq_alone(mut self, srq_alone: bool) -> Self {
+        self.config.srq_alone = srq_alone;
+        self
+    }
+
+    /// Bytes of a receive slot, and so of the longest frame: a power of two from 512 to 64 KiB. Start value: 8 KiB, or 4 KiB where
+    /// connections [share](Self::srq) them.
+    #[must_use]
+    pub fn slot_size(mut self, slot_size: u32) -> Self {
+        self.slot_size = Some(slot_size);
+        self
+    }
+
+    /// Bytes that the peer's program gets to know with the connection ([`Stream::peer_user_data`](crate::Stream::peer_user_data)): up to 1024.
     #[must_use]
     pub fn user_data(mut self, user_data: impl Into<Vec<u8>>) -> Self {
         self.config.user_data = user_data.into();
@@ -198,7 +252,10 @@ impl Builder {
 
     /// As [`Self::build`], in this environment.
     pub(crate) fn build_in(self, environment: &Environment) -> Result<Config, ConfigError> {
-        let Self { mut config, device } = self;
+        let Self { mut config, device, eager_max, slot_size } = self;
+        config.slot_size = slot_size.unwrap_or(if config.srq { config::SHARED_SLOT } else { config::SLOT });
+        let suits = config.least_eager_max().max(config.eager_max.into()).min(config.max_msg) as u32;
+        config.eager_max = eager_max.unwrap_or(suits);
         config.device = device.map(|text| DeviceName::parse("device", &text)).transpose()?;
         if let Some(device) = &environment.device {
             config.device = Some(device.clone());

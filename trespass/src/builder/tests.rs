@@ -6,7 +6,7 @@ use super::{Builder, Config};
 use crate::environment::{DeviceName, Environment};
 use crate::error::ConfigError;
 use crate::handshake::Cause;
-use crate::pool::LARGEST_BLOCK;
+use crate::pool::{LARGEST_BLOCK, Pool, PoolConfig};
 use crate::wire::{Features, Hello, Kind, Message, Policy, Role};
 
 pub(crate) type Set = fn(Builder) -> Builder;
@@ -38,15 +38,15 @@ const REFUSED: &[(&str, &str, Set)] = &[
     ("reserve", "17", |b| b.reserve(17)),
     ("reserve", "5", |b| b.rx_slots(16).reserve(5)),
     ("eager_max", "1048577", |b| b.eager_max((1 << 20) + 1).max_msg(1 << 20)),
-    ("eager_max", "65536", |b| b.max_msg(65535)),
+    ("eager_max", "65536", |b| b.eager_max(65536).max_msg(65535)),
     ("eager_max", "8175", |b| b.eager_max(8175)),
     ("eager_max", "65519", |b| b.slot_size(64 << 10).eager_max(65519)),
     ("max_msg", "0", |b| b.max_msg(0)),
     ("max_msg", "1073741825", |b| b.max_msg((1 << 30) + 1)),
     ("inline", "8193", |b| b.inline(8193)),
-    ("rcvbuf", "65535", |b| b.rcvbuf(65535)),
+    ("rcvbuf", "16383", |b| b.rcvbuf(16383)),
     ("rcvbuf", "1073741825", |b| b.rcvbuf((1 << 30) + 1)),
-    ("sndbuf", "65535", |b| b.sndbuf(65535)),
+    ("sndbuf", "16383", |b| b.sndbuf(16383)),
     ("sndbuf", "0", |b| b.sndbuf(0)),
     ("max_rts", "0", |b| b.max_rts(0)),
     ("max_rts", "1025", |b| b.max_rts(1025)),
@@ -65,15 +65,14 @@ const REFUSED: &[(&str, &str, Set)] = &[
     ("pool_max", "23068671", |b| b.pool_max((22 << 20) - 1).pool_initial(0).pool_prewarm(0)),
     ("pool_max", "8388607", |b| tiny(b).pool_max((8 << 20) - 1)),
     ("pool_max", "16777216", |b| b.pool_max(16 << 20).pool_initial(0).pool_prewarm(0).rx_slots(1024)),
-    ("pool_max", "1073741824", |b| b.shared_receive(1 << 20, 10)),
+    ("pool", "one with slots of 8192 bytes, 0 bytes of which are to be received into", |b| {
+        b.pool(Pool::new(&PoolConfig::default()).unwrap())
+    }),
+    ("pool_max", "1073741824", |b| b.srq(true).srq_size(1 << 17)),
     ("pool_high_water", "0", |b| b.pool_high_water(0)),
     ("pool_high_water", "101", |b| b.pool_high_water(101)),
-    ("shared_receive", "0 slots for 1 connections", |b| b.shared_receive(0, 1)),
-    ("shared_receive", "64 slots for 0 connections", |b| b.shared_receive(64, 0)),
-    ("shared_receive", "1023 slots for 16 connections", |b| b.shared_receive(1023, 16)),
-    ("shared_receive", "4294967295 slots for 4294967295 connections", |b| {
-        b.shared_receive(u32::MAX, u32::MAX)
-    }),
+    ("srq_size", "63", |b| b.srq_size(63)),
+    ("srq_size", "1048577", |b| b.srq_size((1 << 20) + 1)),
     ("device", "\"\"", |b| b.device("")),
     ("device", "\"mlx5_0:0\"", |b| b.device("mlx5_0:0")),
     ("path_mtu", "1500", |b| b.path_mtu(Some(1500))),
@@ -119,6 +118,8 @@ pub(crate) const ALLOWED: &[Set] = &[
     |b| b.eager_max(8176),
     |b| b.eager_max(1).max_msg(1),
     |b| b.max_msg(65536),
+    |b| b.max_msg(100),
+    |b| b.slot_size(64 << 10),
     |b| b.rcvbuf(65536).sndbuf(65536),
     |b| b.inline(0),
     |b| b.pool_prewarm(64 << 20),
@@ -126,8 +127,13 @@ pub(crate) const ALLOWED: &[Set] = &[
     |b| b.pool_initial(1 << 30),
     |b| b.pool_max(22 << 20).pool_initial(0).pool_prewarm(0),
     |b| tiny(b).pool_max(8 << 20),
-    |b| b.shared_receive(1024, 16),
-    |b| b.shared_receive(1024, 64).rx_slots(16),
+    |b| {
+        let pool = b.clone().build_in(&Environment::default()).unwrap().pool_config();
+        b.rcvbuf(100_000).pool_max(0).pool(Pool::new(&pool).unwrap())
+    },
+    |b| b.srq(true),
+    |b| b.srq(true).srq_size(64).rx_slots(16).slot_size(8 << 10),
+    |b| b.srq(true).srq_size(1 << 16).pool_max(2 << 30),
     |b| b.path_mtu(Some(4096)).traffic_class(255).service_level(15).hop_limit(1),
     |b| b.ack_timeout(22).retry_count(0).rnr_retry(0).min_rnr_timer(31),
     |b| b.handshake_deadline(ms(10)).probe_timeout(ms(9)),
@@ -144,6 +150,7 @@ fn i20_what_is_allowed_can_be_said() {
         let config = build(*set).unwrap_or_else(|error| panic!("{index}: {error}"));
         let terms = config.terms(Kind::SeqPacket);
         let hello = Hello {
+            first_slots: None,
             minor: terms.minor,
             features: terms.features,
             conn_id: 1,
@@ -164,7 +171,9 @@ fn i20_what_is_allowed_can_be_said() {
 fn i20_what_is_allowed_has_a_pool() {
     for (index, set) in ALLOWED.iter().enumerate() {
         let config = build(*set).unwrap_or_else(|error| panic!("{index}: {error}"));
-        config.pool().check().unwrap_or_else(|error| panic!("{index}: {error}"));
+        let pool =
+            config.given_pool.as_ref().map_or_else(|| config.pool_config(), |pool| pool.config().clone());
+        pool.check().unwrap_or_else(|error| panic!("{index}: {error}"));
         assert!(config.staged_block as usize <= LARGEST_BLOCK && config.read_piece as usize <= LARGEST_BLOCK);
     }
 }
@@ -188,11 +197,6 @@ fn a_refusal_says_what_to_do() {
         text(|b| b.pool_max(16 << 20).pool_initial(0).pool_prewarm(0)),
         "pool_max = 16777216 is refused: it must be at least 23068672, since receiving has 7372800 bytes of slots and 5242880 bytes of \
          larger blocks for itself, and sending 2129920 bytes of slots; raise it, or lower rcvbuf, sndbuf, rx_slots, slot_size or read_piece"
-    );
-    assert_eq!(
-        text(|b| b.shared_receive(1000, 16)),
-        "shared_receive = 1000 slots for 16 connections is refused: it must be at least 1024 slots, since each connection's window is \
-         rx_slots, 64; raise the slots, admit fewer connections, or lower rx_slots"
     );
 }
 
@@ -253,13 +257,14 @@ fn by_rdma_cm_the_route_decides() {
     {
         by_cm(set).expect("allowed");
     }
-    let refused: [(&str, &str, Set); 6] = [
+    let refused: [(&str, &str, Set); 7] = [
         ("policy", "TcpOnly", |b| b.policy(Policy::TcpOnly)),
         ("device", "mlx5_0:1", |b| b.device("mlx5_0:1")),
         ("gid_index", "3", |b| b.gid_index(Some(3))),
         ("path_mtu", "1024", |b| b.path_mtu(Some(1024))),
         ("service_level", "1", |b| b.service_level(1)),
         ("hop_limit", "1", |b| b.hop_limit(1)),
+        ("srq", "true", |b| b.srq(true)),
     ];
     for (parameter, value, set) in refused {
         let error = by_cm(set).expect_err(parameter);
@@ -280,12 +285,22 @@ fn without_rdma_there_is_no_connection_manager() {
     assert!(error.to_string().contains("feature `rdma`"), "{error}");
 }
 
+/// The start value of one parameter follows from another, unless the program says otherwise.
+#[test]
+fn shared_slots_are_small_unless_they_are_chosen() {
+    let slots = |set: Set| build(set).expect("allowed").slot_size;
+    assert_eq!([slots(|b| b), slots(|b| b.srq(true))], [8 << 10, 4 << 10]);
+    assert_eq!(slots(|b| b.slot_size(8 << 10).srq(true)), 8 << 10);
+    let first = |set: Set| build(set).expect("allowed").terms(Kind::Stream).first_slots;
+    assert_eq!([first(|b| b), first(|b| b.srq(true))], [None, Some(5)]);
+}
+
 #[test]
 fn features_are_what_is_configured() {
     let features = |set: Set| build(set).expect("allowed").terms(Kind::Stream).features;
-    let both = Features::READ.with(Features::COALESCE);
+    let both = Features::READ.with(Features::COALESCE).with(Features::WINDOWS);
     assert_eq!(features(|b| b), both);
-    assert_eq!(features(|b| b.rendezvous(false)), Features::COALESCE);
-    assert_eq!(features(|b| b.coalescing(false)), Features::READ);
-    assert_eq!(features(|b| b.shared_receive(64, 1)), both.with(Features::SHARED_RECEIVE));
+    assert_eq!(features(|b| b.rendezvous(false)), both.without(Features::READ));
+    assert_eq!(features(|b| b.coalescing(false)), both.without(Features::COALESCE));
+    assert_eq!(features(|b| b.srq(true)), both.with(Features::SHARED_RECEIVE));
 }

@@ -9,6 +9,8 @@
 //! - [`on_event`](Driver::on_event) is told what the system reported of what was [registered](Driver::register): a driver asks
 //!   for edges, and remembers them until it has looked.
 
+#[cfg(not(feature = "rdma"))]
+mod no_desk;
 #[cfg(feature = "rdma")]
 pub(crate) mod rc;
 pub(crate) mod tcp;
@@ -21,7 +23,7 @@ use mio::{Registry, Token};
 
 use self::tcp::Tcp;
 use crate::pool::{Block, Pool};
-use crate::protocol::{Blocks, Connection};
+use crate::protocol::{Blocks, Connection, GATHER_MAX, Kind};
 
 /// Moves the frames of one connection.
 pub(crate) trait Driver<P: Blocks> {
@@ -37,9 +39,14 @@ pub(crate) trait Driver<P: Blocks> {
     /// Receives and sends until nothing moves.
     fn turn(&mut self, connection: &mut Connection<P::Block>, blocks: &mut P, now: Instant);
 
-    /// Receives and sends what the system need not report, and has it report nothing: a look of one who does not sleep yet. Whether
-    /// anything moved.
-    fn look(&mut self, _: &mut Connection<P::Block>, _: &mut P, _now: Instant) -> bool {
+    /// A look of one who does not sleep yet: sends if `all` is to be done, and takes what has come that the system need not report. It has the
+    /// system report nothing. Whether anything moved; then there may be more to do.
+    fn look(&mut self, _: &mut Connection<P::Block>, _: &mut P, _now: Instant, _all: bool) -> bool {
+        false
+    }
+
+    /// Sends a few bytes of the program from where they are, if nothing is before them and that can be done now.
+    fn send_short(&mut self, _: &mut Connection<P::Block>, _kind: Kind, _bytes: &[u8]) -> bool {
         false
     }
 
@@ -70,6 +77,16 @@ pub(crate) enum Way {
     Rc(Box<rc::Rc<Block>>),
 }
 
+/// Where the queue pairs of a worker complete, whose a completion is, and what has completed.
+#[cfg(feature = "rdma")]
+pub(crate) type Desk = rc::Desk<Block>;
+#[cfg(feature = "rdma")]
+pub(crate) type Seat = rc::Seat<Block>;
+#[cfg(not(feature = "rdma"))]
+pub(crate) use no_desk::{Completed, Desk, Seat};
+#[cfg(feature = "rdma")]
+pub(crate) type Completed = rc::Completed<Block>;
+
 /// What the handshake tries.
 #[cfg(feature = "rdma")]
 pub(crate) type Path = rc::Path<Pool>;
@@ -97,6 +114,35 @@ impl Way {
         let rc = rc::Rc::managed(managed, line);
         tracing::info!("RDMA activated: {}", rc.describe());
         Self::Rc(Box::new(rc))
+    }
+
+    /// Lent blocks that one frame can have.
+    pub(crate) fn gather(&self) -> usize {
+        match self {
+            Self::Tcp(_) => GATHER_MAX,
+            #[cfg(feature = "rdma")]
+            Self::Rc(rc) => rc.gather(),
+        }
+    }
+
+    /// Something of it has completed at the worker's desk.
+    #[cfg_attr(not(feature = "rdma"), allow(unused_variables))]
+    pub(crate) fn completed(&mut self, connection: &mut Connection<Block>, completed: Completed) {
+        match self {
+            Self::Tcp(_) => debug_assert!(false, "a socket completes nothing"),
+            #[cfg(feature = "rdma")]
+            Self::Rc(rc) => rc.completed(connection, completed),
+        }
+    }
+
+    /// The worker's desk is of no use any more.
+    #[cfg_attr(not(feature = "rdma"), allow(unused_variables))]
+    pub(crate) fn cut_off(&mut self, connection: &mut Connection<Block>, error: &io::Error) {
+        match self {
+            Self::Tcp(_) => (),
+            #[cfg(feature = "rdma")]
+            Self::Rc(rc) => rc.cut_off(connection, error),
+        }
     }
 
     /// The RDMA device, if it is one that moves them.
@@ -150,8 +196,12 @@ impl Driver<Pool> for Way {
         whichever!(self.turn(connection, pool, now));
     }
 
-    fn look(&mut self, connection: &mut Connection<Block>, pool: &mut Pool, now: Instant) -> bool {
-        whichever!(self.look(connection, pool, now))
+    fn look(&mut self, connection: &mut Connection<Block>, pool: &mut Pool, now: Instant, all: bool) -> bool {
+        whichever!(self.look(connection, pool, now, all))
+    }
+
+    fn send_short(&mut self, connection: &mut Connection<Block>, kind: Kind, bytes: &[u8]) -> bool {
+        whichever!(self.send_short(connection, kind, bytes))
     }
 
     fn post(&mut self, connection: &mut Connection<Block>, pool: &mut Pool, now: Instant) {

@@ -20,6 +20,8 @@ pub(crate) struct Agreed {
     pub(crate) own: Limits,
     /// What the peer can take, and this side makes use of.
     pub(crate) peer: Limits,
+    /// Receive slots that this side begins with, and the peer.
+    pub(crate) first_slots: (u32, u32),
     /// What the peer's program wanted to be known: foreign bytes.
     pub(crate) user_data: Vec<u8>,
 }
@@ -32,7 +34,12 @@ impl Agreed {
         if reads(&own.limits).min(reads(&used)) == 0 {
             features = features.without(Features::READ);
         }
+        // A side that does not know of it takes it that all are there.
+        let first = |limits: &Limits, first: Option<u32>| {
+            first.filter(|_| features.has(Features::WINDOWS)).unwrap_or(limits.rx_slots)
+        };
         Self {
+            first_slots: (first(&own.limits, own.first_slots), first(&used, peer.first_slots)),
             attempt,
             minor: own.minor.min(peer.minor),
             kind: own.kind,
@@ -50,8 +57,8 @@ impl Agreed {
             Kind::SeqPacket => protocol::Kind::SeqPacket,
         };
         Setup {
-            own: limits(&self.own),
-            peer: limits(&self.peer),
+            own: limits(&self.own, self.first_slots.0),
+            peer: limits(&self.peer, self.first_slots.1),
             read: link == Link::Rc && self.features.has(Features::READ),
             coalesce: self.features.has(Features::COALESCE),
             rcvbuf: config.rcvbuf,
@@ -85,10 +92,11 @@ fn reads(limits: &Limits) -> u16 {
     limits.max_rts.min(limits.rd_atomic_in.into()).min(limits.rd_atomic_out.into())
 }
 
-fn limits(told: &Limits) -> protocol::Limits {
+fn limits(told: &Limits, first_slots: u32) -> protocol::Limits {
     protocol::Limits {
         slot_size: told.slot_size,
         rx_slots: told.rx_slots,
+        first_slots: Some(first_slots),
         eager_max: told.eager_max,
         max_msg: told.max_msg,
         rd_atomic: told.rd_atomic_in.min(told.rd_atomic_out).into(),
@@ -117,6 +125,7 @@ mod tests {
             for kind in [Kind::Stream, Kind::SeqPacket] {
                 let own = config.terms(kind);
                 let hello = Hello {
+                    first_slots: None,
                     minor: 0,
                     features: Features(features),
                     conn_id: ATTEMPT.conn_id,
@@ -149,6 +158,7 @@ mod tests {
             let mut limits = own.limits;
             change(&mut limits);
             let hello = Hello {
+                first_slots: None,
                 minor: 0,
                 features: own.features,
                 conn_id: 0,

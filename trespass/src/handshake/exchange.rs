@@ -74,6 +74,7 @@ impl Exchange {
             kind: self.terms.kind,
             policy: self.terms.policy,
             limits: self.terms.limits,
+            first_slots: self.terms.first_slots,
             path: Err(Unavailable::unsaid()),
             user_data: self.terms.user_data.clone(),
         }

@@ -284,6 +284,7 @@ fn stale_messages_are_bounded() {
 fn hello(role: Role, conn_id: u64, generation: u32) -> Hello {
     let terms = terms(Policy::Auto);
     Hello {
+        first_slots: None,
         minor: terms.minor,
         features: terms.features,
         conn_id,

@@ -165,6 +165,7 @@ pub(super) fn endpoint(role: Role) -> Endpoint {
 
 pub(super) fn terms(policy: Policy) -> Terms {
     Terms {
+        first_slots: None,
         kind: Kind::Stream,
         policy,
         features: Features::READ.with(Features::COALESCE),

@@ -71,6 +71,7 @@ impl Choices {
     fn terms(self) -> Terms {
         let policy = [Policy::Auto, Policy::RequireRdma, Policy::TcpOnly][usize::from(self.0 >> 3) % 3];
         Terms {
+            first_slots: None,
             kind: if self.0 & 0x80 == 0 { Kind::Stream } else { Kind::SeqPacket },
             policy,
             features: Features::KNOWN,
@@ -221,6 +222,7 @@ mod tests {
         let terms = Choices(choices).terms();
         let role = super::super::fake::other(Choices(choices).role());
         let hello = Hello {
+            first_slots: None,
             minor: terms.minor,
             features: terms.features,
             conn_id: 0,

@@ -61,6 +61,7 @@ fn run(data: &[u8]) -> bool {
 fn side(choices: u8) -> Exchange {
     let slot_size = if choices & 2 == 0 { 8192 } else { 512 };
     let terms = Terms {
+        first_slots: None,
         kind: Kind::Stream,
         policy: Policy::Auto,
         features: Features::KNOWN,

@@ -237,6 +237,7 @@ impl<D: DataPath> Machine<D> {
             kind: self.terms.kind,
             policy: self.terms.policy,
             limits: self.terms.limits,
+            first_slots: self.terms.first_slots,
             path,
             user_data: self.terms.user_data.clone(),
         };

@@ -85,6 +85,16 @@ impl NoPath {
     pub(crate) fn unwatch(&mut self, _: &mio::Registry) -> std::io::Result<()> {
         match *self {}
     }
+
+    /// As what there is of RDMA has it.
+    pub(crate) fn completed(&mut self, _: crate::drivers::Completed) {
+        match *self {}
+    }
+
+    /// As what there is of RDMA has it.
+    pub(crate) fn cut_off(&mut self, _: &std::io::Error) {
+        match *self {}
+    }
 }
 
 #[cfg(any(test, not(feature = "rdma")))]
@@ -132,6 +142,8 @@ pub(crate) struct Terms {
     pub(crate) features: Features,
     /// What it can take.
     pub(crate) limits: Limits,
+    /// Receive slots that it begins with, if not with all.
+    pub(crate) first_slots: Option<u32>,
     /// What its program wants the peer to know.
     pub(crate) user_data: Vec<u8>,
     /// How long the data path may take to prove itself.

@@ -77,6 +77,11 @@ impl<D: DataPath> OverTcp<D> {
         }
     }
 
+    /// The data path, if there may be one.
+    pub(crate) fn path(&mut self) -> Option<&mut D> {
+        self.machine.path()
+    }
+
     /// The data path, while it is tried.
     pub(crate) fn probing(&mut self) -> Option<&mut D> {
         if self.wants().path { self.machine.path() } else { None }

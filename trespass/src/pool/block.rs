@@ -1,12 +1,15 @@
 //! A piece of a pool.
 
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::slice;
+use std::sync::Arc;
 
 use super::cache;
 use super::chunk::Chunk;
 use super::core::Core;
+use super::registrations::Registrations;
 
 /// A block that is out, or in a thread's hands: what a `Block` is without its drop.
 #[derive(Clone, Copy)]
@@ -34,6 +37,42 @@ impl Block {
         Self(raw)
     }
 
+    /// A block that no pool has. No device can reach it, but for registrations.
+    pub(super) fn adopted(memory: Vec<u8>, registrations: Option<Arc<Registrations>>) -> Self {
+        Self(Chunk::alone(memory.into(), registrations))
+    }
+
+    /// It is about to be lent: a device is to reach it, if it can.
+    pub(crate) fn lend(&self) {
+        if let Some(registrations) = self.chunk().registrations() {
+            registrations.lend(self.chunk());
+        }
+    }
+
+    /// It has come back.
+    pub(crate) fn returned(&self) {
+        if let Some(registrations) = self.chunk().registrations() {
+            registrations.returned(self.chunk());
+        }
+    }
+
+    /// The vector that was [adopted](super::Pool::adopt).
+    ///
+    /// # Errors
+    ///
+    /// The block comes back: it is of a pool's own memory, or the device does not let it go.
+    pub fn into_vec(self) -> Result<Vec<u8>, Self> {
+        if !self.chunk().core.is_null() {
+            return Err(self);
+        }
+        let raw = ManuallyDrop::new(self).0;
+        // SAFETY: a chunk without a core is its only block's, which is not dropped, nor used again unless it comes back.
+        unsafe { Chunk::reclaim(raw.chunk) }.map_err(|cause| {
+            tracing::error!("adopted memory stays registered, and with its block: {cause}");
+            Self(raw)
+        })
+    }
+
     #[inline]
     fn chunk(&self) -> &Chunk {
         // SAFETY: a chunk lives as long as one of its blocks is out.
@@ -41,7 +80,7 @@ impl Block {
     }
 
     /// How many bytes there are.
-    #[expect(clippy::len_without_is_empty, reason = "no block is empty")]
+    #[expect(clippy::len_without_is_empty, reason = "none is empty but who has adopted nothing")]
     #[inline]
     pub fn len(&self) -> usize {
         self.chunk().block_size()
@@ -70,7 +109,8 @@ impl Block {
         self.0.start.as_ptr()
     }
 
-    /// The key for requests of this side, if the pool has a domain.
+    /// The key for requests of this side, if the memory is registered: that of a pool is if it has a domain, and what was adopted, if it is
+    /// being sent, or was before.
     #[inline]
     pub fn lkey(&self) -> Option<u32> {
         self.chunk().lkey()
@@ -112,9 +152,14 @@ impl Drop for Block {
 /// Out of line, so that a drop is small.
 #[inline(never)]
 fn give_back(raw: Raw) {
-    // SAFETY: the block is out, so its chunk lives, and with it the core; `raw` is not used again.
+    // SAFETY: the block is out, so its chunk lives.
+    let core = unsafe { raw.chunk.as_ref() }.core;
+    if core.is_null() {
+        // SAFETY: a chunk without a core is its only block's; `raw` is not used again.
+        return unsafe { Chunk::free(raw.chunk) };
+    }
+    // SAFETY: the block is out, so the core lives; `raw` is not used again.
     unsafe {
-        let core = raw.chunk.as_ref().core;
         Core::give_back(core, cache::excess(core).chain([raw]));
     }
 }

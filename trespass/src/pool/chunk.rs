@@ -3,23 +3,50 @@
 use std::mem::ManuallyDrop;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::Cause;
+use super::adopted::Adopted;
+use super::block::Raw;
 use super::classes::{Class, Kind};
 use super::core::Core;
 use super::memory::{Domain, Memory, Region};
+use super::registrations::Registrations;
 
 /// Says of the lower 32 bits of a word that they are a key.
 const IS_KEY: u64 = 1 << 32;
 
+/// What a chunk lies in.
+pub(super) enum Bytes {
+    Made(Memory),
+    Adopted(Adopted),
+}
+
+impl Bytes {
+    pub(super) fn start(&self) -> NonNull<u8> {
+        match self {
+            Self::Made(memory) => memory.start(),
+            Self::Adopted(memory) => memory.start(),
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Made(memory) => memory.len(),
+            Self::Adopted(memory) => memory.len(),
+        }
+    }
+}
+
 /// Memory that is carved into blocks of one class. What is said here of the class changes only while no block is out.
 pub(super) struct Chunk {
-    memory: ManuallyDrop<Memory>,
+    memory: ManuallyDrop<Bytes>,
     region: Mutex<Option<Registered>>,
+    /// Of a block that no pool has: who registers it.
+    registrations: Option<Arc<Registrations>>,
     /// Its place among the pool's chunks.
     pub(super) index: usize,
-    /// The pool's core, which lives as long as a block is out.
+    /// The pool's core, which lives as long as a block is out; null if the chunk is a block that no pool has.
     pub(super) core: *const Core,
     /// The core once more if the blocks are slots, which threads keep; else null.
     slots_of: AtomicPtr<Core>,
@@ -49,9 +76,63 @@ unsafe impl Sync for Chunk {}
 
 impl Chunk {
     pub(super) fn new(memory: Memory, index: usize, core: *const Core) -> Self {
+        Self::of(Bytes::Made(memory), index, core)
+    }
+
+    /// A block that no pool has. Whoever gives it back frees the chunk ([`free`](Self::free)).
+    pub(super) fn alone(memory: Adopted, registrations: Option<Arc<Registrations>>) -> Raw {
+        let mut chunk = Self::of(Bytes::Adopted(memory), 0, ptr::null());
+        chunk.registrations = registrations;
+        chunk.block_size.store(chunk.len(), Relaxed);
+        let start = chunk.memory.start();
+        Raw { start, chunk: NonNull::from(Box::leak(Box::new(chunk))) }
+    }
+
+    /// Frees the chunk of a block that no pool has.
+    ///
+    /// # Safety
+    ///
+    /// It is from [`alone`](Self::alone), and nobody uses it any more.
+    pub(super) unsafe fn free(chunk: NonNull<Self>) {
+        // SAFETY: `alone` has made it a box, and this is the caller's last use of it.
+        let chunk = unsafe { Box::from_raw(chunk.as_ptr()) };
+        let ended = chunk.registrations.as_ref().map_or(Ok(()), |registrations| registrations.end(&chunk));
+        if let Err(cause) = ended {
+            tracing::debug!("adopted memory is still registered: {cause}");
+        }
+        // What is registered even now, its drop leaks.
+        drop(chunk);
+    }
+
+    /// Takes the memory of a block that no pool has, and frees the chunk. It comes back if the device does not let it go.
+    ///
+    /// # Safety
+    ///
+    /// As of [`free`](Self::free), unless it comes back.
+    pub(super) unsafe fn reclaim(chunk: NonNull<Self>) -> Result<Vec<u8>, Cause> {
+        // SAFETY: the caller's promise, as in `free`.
+        let mut chunk = ManuallyDrop::new(unsafe { Box::from_raw(chunk.as_ptr()) });
+        if let Some(registrations) = &chunk.registrations {
+            registrations.end(&chunk)?;
+        }
+        let memory = std::mem::replace(&mut *chunk.memory, Bytes::Adopted(Vec::new().into()));
+        drop(ManuallyDrop::into_inner(chunk));
+        match memory {
+            Bytes::Adopted(memory) => Ok(memory.into()),
+            Bytes::Made(_) => unreachable!("a chunk of its own has adopted memory"),
+        }
+    }
+
+    /// Who registers it, if it is a block that no pool has.
+    pub(super) fn registrations(&self) -> Option<&Registrations> {
+        self.registrations.as_deref()
+    }
+
+    fn of(memory: Bytes, index: usize, core: *const Core) -> Self {
         Self {
             memory: ManuallyDrop::new(memory),
             region: Mutex::new(None),
+            registrations: None,
             index,
             core,
             slots_of: AtomicPtr::new(ptr::null_mut()),

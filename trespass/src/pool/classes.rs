@@ -2,7 +2,7 @@
 //!
 //! Slots are for frames: sent, and received into. They are many and short-lived, so each thread keeps some. The staged classes are
 //! what a peer READs and is READ into. 64 KiB is the least that a rendezvous pays for, and 1 MiB the piece of a READ, so that
-//! a larger class would never be asked for; 256 KiB, in between, is where copying and transfer overlap well. Steps of four waste
+//! a larger class would never be asked for (who has more to send lends several, or memory of his own); 256 KiB, in between, is where copying and transfer overlap well. Steps of four waste
 //! no more than three quarters of a block, where steps of sixteen would waste almost all.
 //!
 //! A peer that was told a key can read all that the key is for. So what holds what other peers have sent, slots and all that is

@@ -39,6 +39,8 @@ pub struct PoolConfig {
     pub receive_staged: usize,
     /// Of `receive_slots`, what receives that stay posted leave to what arrives. None.
     pub receive_margin: usize,
+    /// Bytes of [adopted](super::Pool::adopt) memory that stay registered while they are not being sent. 64 MiB.
+    pub registrations: usize,
     /// At how many per cent of `max` in use the high-water callbacks are called. 80.
     pub high_water: u8,
 }
@@ -55,6 +57,7 @@ impl Default for PoolConfig {
             receive_slots: 0,
             receive_staged: 0,
             receive_margin: 0,
+            registrations: 64 << 20,
             high_water: 80,
         }
     }

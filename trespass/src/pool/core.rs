@@ -12,6 +12,7 @@ use super::classes::{CHUNK_UNIT, Class, SIZES, Side};
 use super::config::{HugePages, PoolConfig};
 use super::high_water::{Effects, Marks, Watcher};
 use super::memory::{Domain, Memory};
+use super::registrations::Registrations;
 use super::state::{Count, Limits, Purpose, State};
 use super::stats::{ClassStats, PoolStats};
 use super::{Cause, PoolError};
@@ -23,7 +24,9 @@ const PAUSE: Duration = Duration::from_secs(1);
 pub(super) const CACHED_PART: usize = 8;
 
 pub(super) struct Core {
+    pub(super) config: PoolConfig,
     pub(super) limits: Limits,
+    pub(super) registrations: Arc<Registrations>,
     huge_pages: HugePages,
     /// How many slots of either side a thread's cache may hold, and how many such threads there may be.
     cache_capacity: usize,
@@ -44,12 +47,14 @@ impl Core {
         let cache_capacity = (max / CACHED_PART / 16 / config.slot_size).clamp(4, cache::MOST);
         let state = State::new(Marks::new(max, config.high_water));
         let core = Arc::new(Self {
+            config: config.clone(),
             limits: Limits {
                 max,
                 parts: config.parts(max),
                 margin: config.receive_margin,
                 slot_size: config.slot_size,
             },
+            registrations: Arc::new(Registrations::new(config.registrations, domain.clone())),
             huge_pages: config.huge_pages,
             cache_capacity,
             most_caches: max / CACHED_PART / (2 * cache_capacity * config.slot_size),
@@ -314,6 +319,7 @@ impl Core {
             }
         }
         *place = Some(domain.clone());
+        self.registrations.set_domain(domain);
         Ok(())
     }
 
@@ -388,6 +394,7 @@ impl Core {
             cached: cached * slot_size,
             most_in_use: state.most_in_use,
             refused: state.refused,
+            adopted: self.registrations.stats(),
             classes: std::array::from_fn(class),
         }
     }

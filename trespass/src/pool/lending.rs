@@ -15,6 +15,11 @@ impl protocol::Block for Block {
     }
 
     #[inline]
+    fn is_reachable(&self) -> bool {
+        self.lkey().is_some()
+    }
+
+    #[inline]
     fn remote(&self) -> Option<Remote> {
         let addr = self.as_ptr().addr() as u64;
         self.rkey().map(|rkey| Remote { addr, rkey })
@@ -31,5 +36,10 @@ impl protocol::Blocks for Pool {
             Purpose::Receive => self.take_for(size, Side::Receiving),
             Purpose::Stand => self.take_standing().filter(|block| block.len() >= size),
         }
+    }
+
+    /// The pool may be empty for good, as what it lent is with the device; so this is memory of its own.
+    fn replace(&mut self, lost: &Block) -> Option<Block> {
+        Some(Block::adopted(lost.bytes().to_vec(), None))
     }
 }

@@ -5,7 +5,7 @@ use std::io;
 use std::ptr::NonNull;
 
 use super::config::HugePages;
-use super::{Cause, classes::Kind};
+use super::{Cause, chunk::Bytes, classes::Kind};
 
 /// There is nothing to register with.
 #[derive(Clone, Debug, PartialEq)]
@@ -61,7 +61,7 @@ impl Drop for Memory {
 pub(super) enum Region {}
 
 impl Region {
-    pub(super) fn register(_: &Memory, domain: &Domain, _: Kind) -> Result<Self, Cause> {
+    pub(super) fn register(_: &Bytes, domain: &Domain, _: Kind) -> Result<Self, Cause> {
         match *domain {}
     }
 

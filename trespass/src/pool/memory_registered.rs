@@ -11,7 +11,7 @@ use sideway::ibverbs::protection_domain::ProtectionDomain;
 use sideway::memory::{Buffer, BufferKind};
 
 use super::config::HugePages;
-use super::{Cause, classes::Kind};
+use super::{Cause, chunk::Bytes, classes::Kind};
 
 /// What chunks are registered with.
 pub(super) type Domain = ProtectionDomain;
@@ -48,14 +48,14 @@ pub(super) struct Region(MemoryRegion);
 
 impl Region {
     /// The chunk that has the memory keeps it as long as the region, and leaks it if the region cannot be ended.
-    pub(super) fn register(memory: &Memory, domain: &Domain, kind: Kind) -> Result<Self, Cause> {
+    pub(super) fn register(bytes: &Bytes, domain: &Domain, kind: Kind) -> Result<Self, Cause> {
         let access = match kind {
             Kind::Private => AccessFlags::LocalWrite,
             Kind::Told => AccessFlags::LocalWrite | AccessFlags::RemoteRead,
         };
         // SAFETY: `Chunk` frees the memory after the region has ended, or never. The device writes only to what a request of this
         // side names, and who makes such a request owns the block meanwhile (`Block::as_ptr`), so nobody has a reference.
-        let region = unsafe { domain.reg_mr(memory.0.as_ptr(), memory.len(), access) }?;
+        let region = unsafe { domain.reg_mr(bytes.start().as_ptr(), bytes.len(), access) }?;
         Ok(Self(region))
     }
 

@@ -35,6 +35,7 @@
 //! With the feature `rdma` a pool has one protection domain, from the start (`Pool::with_domain`), or from when the
 //! first connection comes that needs it (`Pool::register`); until then it is memory like any other.
 
+mod adopted;
 mod block;
 mod cache;
 mod chunk;
@@ -48,6 +49,7 @@ mod lending;
 #[cfg_attr(feature = "rdma", path = "memory_registered.rs")]
 #[cfg_attr(not(feature = "rdma"), path = "memory_plain.rs")]
 mod memory;
+mod registrations;
 mod state;
 mod stats;
 #[cfg(test)]
@@ -67,7 +69,7 @@ pub(crate) use self::classes::Side;
 pub use self::config::{HugePages, PoolConfig};
 use self::core::Core;
 pub use self::high_water::HighWater;
-pub use self::stats::{ClassStats, PoolStats};
+pub use self::stats::{AdoptedStats, ClassStats, PoolStats};
 
 /// Why the system, or a device, does not give what was asked for.
 type Cause = Box<dyn std::error::Error + Send + Sync>;
@@ -163,6 +165,28 @@ impl Pool {
         Some(unsafe { Block::new(raw) })
     }
 
+    /// Makes a block of memory that the program has, as it is: it can be sent as any other, of any length, and comes back the same;
+    /// [`Block::into_vec`] makes a vector of it again. It is not of the pool's memory, and no part of [`PoolConfig::max`].
+    ///
+    /// Over RDMA it is registered when it is first sent, unless it is so short that a copy costs less. It stays registered when it has
+    /// come back, so that sending it again costs nothing more, within [`PoolConfig::registrations`]: it pays to adopt memory that is sent more
+    /// than once. Until its registration ends, a peer that it was told to can read it, as with all that is sent from.
+    ///
+    /// ```
+    /// use trespass::{Pool, PoolConfig};
+    ///
+    /// let pool = Pool::new(&PoolConfig::default())?;
+    /// let mut block = pool.adopt(vec![7; 3 << 20]);
+    /// block.bytes_mut()[0] = 8;
+    /// assert_eq!(block.len(), 3 << 20);
+    /// let bytes = block.into_vec().map_err(|_| "a block of the pool's own memory")?;
+    /// assert_eq!(bytes[..2], [8, 7]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn adopt(&self, bytes: Vec<u8>) -> Block {
+        Block::adopted(bytes, Some(self.core.registrations.clone()))
+    }
+
     /// How many bytes a slot has.
     #[inline]
     pub fn slot_size(&self) -> usize {
@@ -196,11 +220,25 @@ impl Pool {
         cache::flush(&self.core);
     }
 
+    /// What it was made with.
+    pub fn config(&self) -> &PoolConfig {
+        &self.core.config
+    }
+
     /// What there is, and what is in use.
     pub fn stats(&self) -> PoolStats {
         self.core.stats()
     }
 }
+
+/// Whether both are the same pool.
+impl PartialEq for Pool {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.core, &other.core)
+    }
+}
+
+impl Eq for Pool {}
 
 impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -23,8 +23,26 @@ pub struct PoolStats {
     pub most_in_use: usize,
     /// How often the pool was to grow, and the system had no memory, or the device did not register it.
     pub refused: u64,
+    /// Memory that programs have handed over, which is in none of the other numbers.
+    pub adopted: AdoptedStats,
     /// Size by size, the slots first; what is sent from, and what is received into, together.
     pub classes: [ClassStats; SIZES],
+}
+
+/// What became of memory that was [adopted](super::Pool::adopt).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct AdoptedStats {
+    /// Bytes that a device can reach now.
+    pub registered: usize,
+    /// How often some were registered.
+    pub made: u64,
+    /// How often some were sent that still were registered.
+    pub reused: u64,
+    /// How often a registration ended to make room for others.
+    pub ended: u64,
+    /// How often the device did not register some, so that they were copied.
+    pub refused: u64,
 }
 
 /// What there is of a class of blocks.

@@ -604,3 +604,30 @@ fn ten_thousand_pools_leave_nothing_behind() {
         .collect();
     assert!(cores.iter().all(|core| core.strong_count() == 0));
 }
+
+/// It is the vector's memory, before and after; nothing of it is the pool's.
+#[test]
+fn adopted_memory_is_a_block_and_a_vector_again() {
+    let pool = Pool::new(&PoolConfig { initial: 0, prewarm: 0, ..PoolConfig::default() }).unwrap();
+    for len in [0, 1, 100_000] {
+        let mut bytes = Vec::with_capacity(len + 7);
+        bytes.resize(len, 3);
+        let at = bytes.as_ptr();
+        let mut block = pool.adopt(bytes);
+        assert_eq!((block.len(), block.as_ptr().cast_const()), (len, at));
+        assert_eq!((block.lkey(), block.rkey()), (None, None));
+        block.bytes_mut().fill(9);
+        let back = block.into_vec().unwrap();
+        assert_eq!((back.as_ptr(), back.len(), back.capacity()), (at, len, len + 7));
+        assert!(back.iter().all(|byte| *byte == 9));
+        drop(pool.adopt(back));
+    }
+    assert_eq!((pool.stats().made, pool.stats().in_use), (0, 0));
+    let own = pool.take(100).unwrap().into_vec().unwrap_err();
+    assert_eq!(own.len(), pool.slot_size());
+    // It needs no pool.
+    let block = pool.adopt(vec![1; 5000]);
+    drop(own);
+    drop(pool);
+    assert_eq!(thread::spawn(|| block.into_vec().unwrap()).join().unwrap(), [1; 5000]);
+}

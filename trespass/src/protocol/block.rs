@@ -12,6 +12,11 @@ pub(crate) trait Block: Send {
     /// All of its memory, to write to.
     fn bytes_mut(&mut self) -> &mut [u8];
 
+    /// Whether a device can take it from where it lies. What it cannot is copied; over TCP there is no device.
+    fn is_reachable(&self) -> bool {
+        true
+    }
+
     /// Where a peer can READ the first byte of it, if it can.
     fn remote(&self) -> Option<Remote> {
         None
@@ -43,6 +48,14 @@ pub(crate) trait Blocks {
 
     /// A block of at least `size` bytes. `None`: there is none now; whoever asked waits (back-pressure), nothing fails.
     fn take(&mut self, size: usize, purpose: Purpose) -> Option<Self::Block>;
+
+    /// A copy of a block that a device never gives back, for whoever has lent it. There should always be one.
+    #[cfg_attr(not(feature = "rdma"), expect(dead_code, reason = "nothing is lost without a device"))]
+    fn replace(&mut self, lost: &Self::Block) -> Option<Self::Block> {
+        let mut copy = self.take(lost.bytes().len(), Purpose::Send)?;
+        copy.bytes_mut()[..lost.bytes().len()].copy_from_slice(lost.bytes());
+        Some(copy)
+    }
 }
 
 /// The address and key under which a peer READs a block's first byte.

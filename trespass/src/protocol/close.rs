@@ -57,6 +57,12 @@ impl Closing {
         self.deadline.get_or_insert(now + self.linger);
     }
 
+    /// Whether nothing of the end has begun, and nothing has failed.
+    #[inline]
+    pub(crate) fn is_untouched(&self) -> bool {
+        self.outward == Half::Open && self.inward == Half::Open && !self.closed && self.failed.is_none()
+    }
+
     pub(crate) fn is_shut(&self) -> bool {
         self.outward > Half::Open
     }

@@ -13,9 +13,10 @@ use super::fault::{CallError, Cause, InvalidSetup, ProtocolError};
 use super::frame::{COALESCED, FrameType, HEADER_LEN, Head, Header};
 use super::incoming::{Chunk, Incoming, Part, Read};
 use super::keepalive::Prober;
-use super::outgoing::Outgoing;
+use super::outgoing::{Load, Outgoing};
+use super::pieces::{Piece, Pieces};
 use super::send_queue::Done;
-use super::setup::{Link, Setup};
+use super::setup::{Kind, Link, Setup};
 
 /// Names a lent block until its event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -28,24 +29,36 @@ pub(crate) enum Frame<B> {
     Short(Head),
     /// Bytes `start..end` of the block.
     Whole { block: B, start: usize, end: usize },
-    /// `head`, and behind it the first `len` bytes of a lent block.
-    Gather { head: Head, block: B, len: usize, ticket: Option<Ticket> },
+    /// `head`, and behind it bytes of lent blocks.
+    Gather { head: Head, pieces: Pieces<B> },
 }
 
 impl<B: Block> Frame<B> {
-    /// Its bytes: the second part follows the first.
-    pub(crate) fn parts(&self) -> (&[u8], &[u8]) {
+    /// Where its header is, and what of it lies there with it.
+    fn head(&self) -> &[u8] {
         match self {
-            Frame::Short(head) => (head.bytes(), &[]),
-            Frame::Whole { block, start, end } => (&block.bytes()[*start..*end], &[]),
-            Frame::Gather { head, block, len, .. } => (head.bytes(), &block.bytes()[..*len]),
+            Frame::Short(head) | Frame::Gather { head, .. } => head.bytes(),
+            Frame::Whole { block, start, end } => &block.bytes()[*start..*end],
         }
+    }
+
+    fn pieces(&self) -> Option<&Pieces<B>> {
+        if let Frame::Gather { pieces, .. } = self { Some(pieces) } else { None }
+    }
+
+    /// Its bytes, part by part.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = &[u8]> {
+        let pieces = self.pieces().into_iter().flat_map(Pieces::iter);
+        std::iter::once(self.head()).chain(pieces.map(Piece::bytes))
     }
 
     /// Number of its bytes.
     pub(crate) fn len(&self) -> usize {
-        let (head, body) = self.parts();
-        head.len() + body.len()
+        self.head().len() + self.pieces().map_or(0, Pieces::len)
+    }
+
+    fn is_rts(&self) -> bool {
+        self.head()[0] == FrameType::Rts as u8
     }
 }
 
@@ -119,7 +132,7 @@ impl<B: Block> Connection<B> {
         Ok(Connection {
             link: setup.link,
             receive_payload: setup.receive_payload(),
-            credits: Credits::new(setup.link, setup.own.rx_slots, setup.peer.rx_slots),
+            credits: Credits::new(setup.link, setup.own.window(), setup.peer.window()),
             outgoing: Outgoing::new(setup),
             incoming: Incoming::new(setup),
             closing: Closing::new(setup.linger),
@@ -138,7 +151,7 @@ impl<B: Block> Connection<B> {
     #[cfg(test)]
     pub(crate) fn starting_at(setup: &Setup, start: u32) -> Result<Self, InvalidSetup> {
         let mut connection = Connection::new(setup)?;
-        connection.credits = Credits::starting_at(start, setup.link, setup.own.rx_slots, setup.peer.rx_slots);
+        connection.credits = Credits::starting_at(start, setup.link, setup.own.window(), setup.peer.window());
         connection.outgoing.start_at(start);
         connection.incoming.start_at(start);
         Ok(connection)
@@ -190,21 +203,65 @@ impl<B: Block> Connection<B> {
         self.outgoing.send_part(total, slices, blocks)
     }
 
-    /// Sends the first `len` bytes of a block: a message, or bytes of the stream. The block comes back by [`Event::Returned`].
-    pub(crate) fn send_block(&mut self, block: B, len: usize) -> Result<Ticket, (B, CallError)> {
-        if let Err(error) = self.check_writing() {
-            return Err((block, error));
+    /// The header of a frame that goes at once, with `len` bytes behind it that are nowhere but in the program's memory: a message, or bytes of
+    /// the stream. The driver has room for it. `None`: they have to be given by [`send`](Self::send) or [`write`](Self::write), which say why,
+    /// if that cannot be.
+    #[inline]
+    pub(crate) fn begin_short(&mut self, kind: Kind, len: usize) -> Option<[u8; HEADER_LEN]> {
+        if !self.closing.is_untouched() || (kind == Kind::Stream && len == 0) {
+            return None;
         }
-        let ticket = Ticket(self.next_ticket);
-        self.outgoing.send_block(block, len, ticket)?;
-        self.next_ticket += 1;
-        Ok(ticket)
+        let header = self.outgoing.begin_short(kind, len, &mut self.credits)?;
+        self.counters.frames_sent += 1;
+        self.counters.bytes_sent += len as u64;
+        Some(header)
     }
 
-    /// Holds back what does not fill a frame until uncorked, flushed or shut down.
-    #[cfg_attr(not(test), allow(dead_code, reason = "the sockets have no cork yet"))]
+    /// Sends the first `len` bytes of a block: a message, or bytes of the stream. The block comes back by [`Event::Returned`].
+    pub(crate) fn send_block(&mut self, block: B, len: usize) -> Result<Ticket, (B, CallError)> {
+        let len = len.min(block.bytes().len());
+        let load = self.outgoing.weigh(std::iter::once((&block, len)));
+        match self.check_writing().and_then(|()| self.outgoing.check_lending(&load)) {
+            Ok(()) => Ok(self.lend(std::iter::once((block, len)), &load)),
+            Err(error) => Err((block, error)),
+        }
+    }
+
+    /// Sends the first bytes of several blocks: one message, or bytes of the stream. Each comes back by an event of its own; the tickets
+    /// count on from the first, which is given. What is refused stays in the list.
+    pub(crate) fn send_blocks(&mut self, blocks: &mut Vec<(B, usize)>) -> Result<Ticket, CallError> {
+        self.check_writing()?;
+        blocks.iter_mut().for_each(|(block, len)| *len = block.bytes().len().min(*len));
+        let load = self.outgoing.weigh(blocks.iter().map(|(block, len)| (block, *len)));
+        self.outgoing.check_lending(&load)?;
+        Ok(self.lend(blocks.drain(..), &load))
+    }
+
+    /// Lends blocks. Gives the first one's ticket.
+    fn lend(&mut self, blocks: impl Iterator<Item = (B, usize)>, load: &Load) -> Ticket {
+        let (first, next, events) = (self.next_ticket, &mut self.next_ticket, &mut self.events);
+        // What has nothing to send is in no frame, but for the one of an empty message.
+        let empty_message = load.full == 0 && self.outgoing.has_messages();
+        let pieces = blocks.filter_map(|(block, len)| {
+            let ticket = Ticket(*next);
+            *next += 1;
+            if len > 0 || (empty_message && ticket.0 == first) {
+                return Some(Piece { block, len, ticket: Some(ticket) });
+            }
+            events.push_back(Event::Returned { ticket, block, sent: true });
+            None
+        });
+        self.outgoing.lend(pieces, load);
+        Ticket(first)
+    }
+
+    /// Holds back what does not fill a frame until uncorked, flushed or shut down, or for 200 ms.
     pub(crate) fn cork(&mut self, corked: bool) {
         self.outgoing.cork(corked);
+    }
+
+    pub(crate) fn is_corked(&self) -> bool {
+        self.outgoing.is_corked()
     }
 
     /// What was given goes as soon as it can.
@@ -212,9 +269,10 @@ impl<B: Block> Connection<B> {
         self.outgoing.close_tail();
     }
 
-    /// Whether something that was given, or the end of it, has not been taken by the driver: for want of credits, of memory, or of room.
+    /// Whether something that was given, or the end of it, has not been taken by the driver: for want of credits, of memory, or of room; not
+    /// if the program holds it back itself.
     pub(crate) fn has_unsent(&self) -> bool {
-        self.closing.failed().is_none() && (!self.outgoing.is_empty() || self.closing.fin_due())
+        self.closing.failed().is_none() && (self.outgoing.has_unsent() || self.closing.fin_due())
     }
 
     /// Whether the peer needs nothing more of this side's memory: everything is acknowledged, and read, and its end was told.
@@ -278,6 +336,11 @@ impl<B: Block> Connection<B> {
     #[cfg(test)]
     pub(crate) fn message_len(&self) -> Option<u64> {
         self.incoming.message_len()
+    }
+
+    /// SeqPacket: whether there is something of a message that is longer than this, and no longer than that.
+    pub(crate) fn begins_with(&self, more_than: usize, at_most: usize) -> bool {
+        self.incoming.begins_with(more_than as u64, at_most as u64)
     }
 
     /// SeqPacket: whether the message at the front can be taken whole.
@@ -391,6 +454,12 @@ impl<B: Block> Connection<B> {
         result
     }
 
+    /// A frame has arrived for which there was no receive of this connection's. It is lost, and with it the connection.
+    pub(crate) fn overdrawn(&mut self) {
+        let granted = self.credits.announced();
+        self.fail(Cause::Protocol(ProtocolError::Overdrawn { granted }), true);
+    }
+
     fn take_frame(&mut self, block: B, len: usize) -> Result<Option<B>, ProtocolError> {
         let frame = &block.bytes()[..len.min(block.bytes().len())];
         let header = Header::decode(frame)?;
@@ -436,8 +505,7 @@ impl<B: Block> Connection<B> {
             FrameType::Credit if self.link == Link::Rc => {}
             FrameType::Rfin if self.read_agreed => {
                 for _ in 0..self.outgoing.rfin(header.len)? {
-                    let returned = self.outgoing.source_read();
-                    self.give(returned, true);
+                    self.outgoing.source_read(giving(&mut self.events, true));
                 }
             }
             FrameType::Fin => {
@@ -457,9 +525,9 @@ impl<B: Block> Connection<B> {
     /// Something posted has completed.
     pub(crate) fn done(&mut self, done: Done<B>) {
         match done {
-            Done::Sent { block, ticket } => {
-                let returned = self.outgoing.sent(block, ticket);
-                self.give(returned, self.closing.failed().is_none());
+            Done::Sent(pieces) => {
+                let sent = self.closing.failed().is_none();
+                self.outgoing.sent(pieces, giving(&mut self.events, sent));
                 self.settle();
             }
             // A READ that a failure ended may have brought nothing: what its block holds is not the peer's data.
@@ -469,12 +537,6 @@ impl<B: Block> Connection<B> {
                 self.incoming.read_done(id, block);
             }
             Done::Probe => self.prober.answered(),
-        }
-    }
-
-    fn give(&mut self, returned: Option<(Ticket, B)>, sent: bool) {
-        if let Some((ticket, block)) = returned {
-            self.events.push_back(Event::Returned { ticket, block, sent });
         }
     }
 
@@ -507,9 +569,7 @@ impl<B: Block> Connection<B> {
     /// handed in. Every lent block comes back.
     pub(crate) fn drained(&mut self) {
         self.drained = true;
-        while let Some(returned) = self.outgoing.abandon() {
-            self.give(returned, false);
-        }
+        self.outgoing.abandon(giving(&mut self.events, false));
     }
 
     /// Time has passed.
@@ -520,6 +580,7 @@ impl<B: Block> Connection<B> {
         if self.closing.failed().is_some() || self.closing.is_closed() {
             return;
         }
+        self.outgoing.tick(now);
         if let Some(cause) = self.prober.tick(now, self.outgoing.in_flight() > 0) {
             self.lose(cause);
         }
@@ -530,10 +591,12 @@ impl<B: Block> Connection<B> {
         if self.closing.failed().is_some() || self.closing.is_closed() {
             return None;
         }
-        [self.closing.deadline(), self.prober.deadline()].into_iter().flatten().min()
+        let cork = self.outgoing.cork_ends();
+        [self.closing.deadline(), self.prober.deadline(), cork].into_iter().flatten().min()
     }
 
     /// What the program is to hear of next.
+    #[inline]
     pub(crate) fn take_event(&mut self) -> Option<Event<B>> {
         self.events.pop_front()
     }
@@ -555,6 +618,16 @@ impl<B: Block> Connection<B> {
     }
 
     // The driver: out
+
+    /// Whether [`transmit`](Self::transmit) has nothing, as far as can be said at once.
+    #[inline]
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.outgoing.is_empty()
+            && self.incoming.is_quiet()
+            && self.closing.is_untouched()
+            && !self.credits.credit_due()
+            && !self.prober.is_due()
+    }
 
     /// The next thing to post, given that `room` more can be. `None`: nothing now.
     pub(crate) fn transmit(
@@ -579,13 +652,10 @@ impl<B: Block> Connection<B> {
             self.counters.bytes_read += u64::from(read.from.len);
             return Some(Transmit::Read(read));
         }
-        if let Some(frame) = self.outgoing.next_frame(&mut self.credits, &mut blocks) {
-            let returned = self.outgoing.cut_up();
-            self.give(returned, true);
+        if let Some(frame) = self.outgoing.next_frame(now, &mut self.credits, &mut blocks) {
+            self.outgoing.cut_up(giving(&mut self.events, true));
             self.counters.frames_sent += 1;
-            // Of the frames of data an RTS alone needs no block.
-            let told = matches!(frame, Frame::Short(_));
-            self.counters.bytes_sent += if told { 0 } else { (frame.len() - HEADER_LEN) as u64 };
+            self.counters.bytes_sent += if frame.is_rts() { 0 } else { (frame.len() - HEADER_LEN) as u64 };
             return Some(Transmit::Send(frame));
         }
         if let Some(frame) = self.end_or_credit() {
@@ -644,6 +714,11 @@ impl<B: Block> Connection<B> {
         self.counters.frames_sent += 1;
         Frame::Short(Head::new(&Header { kind, flags: 0, count: 0, seq, credit_total, len }))
     }
+}
+
+/// Gives lent blocks back to the program.
+fn giving<B>(events: &mut VecDeque<Event<B>>, sent: bool) -> impl FnMut(Ticket, B) {
+    move |ticket, block| events.push_back(Event::Returned { ticket, block, sent })
 }
 
 /// Blocks that remember whether there were none.

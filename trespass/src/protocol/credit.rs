@@ -13,6 +13,15 @@
 //!
 //! With a reserve of 2 this has no solution: either one frame must be answered by a CREDIT, which is a frame (they would never end), or
 //! two frames empty both sides at once.
+//!
+//! # Windows
+//!
+//! A side may begin with fewer receives than it will ever have posted ([`Window`]), so that who says little costs little. Its window
+//! doubles when the peer's last data says that it has more ([`BLOCKED`]). What is granted cannot be taken back, but it need not be granted
+//! again: a window of which a peer has not asked for more in [`CALM`] times its receives is halved, and gets there as its credits are used.
+//!
+//! A window must be [`FIRST_SLOTS_MIN`] at least. With one receive less, data and a CREDIT would leave a peer nothing to send data with,
+//! and the one credit that it is owed is no reason for a CREDIT (4.).
 
 use super::fault::ProtocolError;
 use super::frame::{BLOCKED, Header};
@@ -22,6 +31,18 @@ use super::setup::Link;
 pub(crate) const RESERVE: u32 = 3;
 /// Credits of frames without data that are told to a peer whose window is closed.
 const RETURNED: u32 = 2;
+
+/// The fewest receives that a window may have: the reserve, and as much for data as makes them be told.
+pub(crate) const FIRST_SLOTS_MIN: u32 = RESERVE + RETURNED;
+/// A window is halved after frames of data for so many times its receives that were all of what the peer had.
+const CALM: u32 = 8;
+
+/// How many receives a side grants: at first, and ever.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Window {
+    pub(crate) first: u32,
+    pub(crate) most: u32,
+}
 
 /// Both directions' credits.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -39,29 +60,35 @@ pub(crate) struct Credits {
     received: u32,
     /// Receives granted to the peer.
     announced: u32,
-    own_slots: u32,
+    /// Receives to have posted now.
+    window: u32,
+    own: (u32, u32),
+    /// Frames of data since the peer last had more, or the window last changed.
+    calm: u32,
     /// Receives used by data and not to be replaced before the program has read.
     withheld: u32,
     peer_blocked: bool,
 }
 
 impl Credits {
-    /// Each side has granted all its slots in the handshake. Those of this side are still to be posted.
-    pub(crate) fn new(link: Link, own_slots: u32, peer_slots: u32) -> Self {
-        Credits::starting_at(0, link, own_slots, peer_slots)
+    /// Each side has granted its first slots in the handshake. Those of this side are still to be posted.
+    pub(crate) fn new(link: Link, own: Window, peer: Window) -> Self {
+        Credits::starting_at(0, link, own, peer)
     }
 
     /// The same with all totals begun at `start`, for tests of their wrap.
-    pub(crate) fn starting_at(start: u32, link: Link, own_slots: u32, peer_slots: u32) -> Self {
+    pub(crate) fn starting_at(start: u32, link: Link, own: Window, peer: Window) -> Self {
         Credits {
             counted: link == Link::Rc,
             sent: start,
-            granted: start.wrapping_add(peer_slots),
-            peer_slots,
+            granted: start.wrapping_add(peer.first),
+            peer_slots: peer.most,
             posted: start,
             received: start,
-            announced: start.wrapping_add(own_slots),
-            own_slots,
+            announced: start.wrapping_add(own.first),
+            window: own.first,
+            own: (own.first, own.most),
+            calm: 0,
             withheld: 0,
             peer_blocked: false,
         }
@@ -126,8 +153,30 @@ impl Credits {
             return Err(impossible);
         }
         self.received = self.received.wrapping_add(1);
+        if header.kind.is_data() {
+            self.adapt(flags & BLOCKED != 0);
+        }
         self.peer_blocked = flags & BLOCKED != 0 || (self.peer_blocked && !header.kind.is_data());
         Ok(())
+    }
+
+    /// Makes the window one for a peer that has more than it, or that has not had for long.
+    fn adapt(&mut self, has_more: bool) {
+        let (first, most) = self.own;
+        self.calm += 1;
+        if has_more {
+            self.window = self.window.saturating_mul(2).min(most);
+        } else if self.calm / CALM >= self.window {
+            self.window = (self.window / 2).max(first);
+        } else {
+            return;
+        }
+        self.calm = 0;
+    }
+
+    /// The total that this side has granted.
+    pub(crate) fn announced(&self) -> u32 {
+        self.announced
     }
 
     /// Receives posted and not used.
@@ -136,6 +185,7 @@ impl Credits {
     }
 
     /// Receives posted that the peer does not know of.
+    #[inline]
     pub(crate) fn owed(&self) -> u32 {
         let owed = self.posted.wrapping_sub(self.announced) as i32;
         owed.max(0) as u32
@@ -149,15 +199,15 @@ impl Credits {
     /// Receives to post now. TCP has none: some, or none while the last ones are withheld.
     pub(crate) fn wanted(&self) -> u32 {
         if !self.counted {
-            return if self.withheld > 0 { 0 } else { self.own_slots };
+            return if self.withheld > 0 { 0 } else { self.window };
         }
-        self.own_slots.saturating_sub(self.outstanding().saturating_add(self.withheld))
+        self.window.saturating_sub(self.outstanding().saturating_add(self.withheld))
     }
 
     /// `n` receives were posted.
     pub(crate) fn post(&mut self, n: u32) {
         self.posted = self.posted.wrapping_add(n);
-        debug_assert!(!self.counted || self.outstanding() <= self.own_slots);
+        debug_assert!(!self.counted || self.outstanding() <= self.own.1);
     }
 
     /// The last frame's receive is not replaced for now.
@@ -172,16 +222,19 @@ impl Credits {
 
     /// Whether a CREDIT should go, should nothing else: half the slots are owed; or the peer said with its last data that it has more,
     /// and would be let go on; or it may be unable to send, and a CREDIT of its own did not by itself make that so.
+    #[inline]
     pub(crate) fn credit_due(&self) -> bool {
         let owed = self.owed();
-        if !self.counted || owed == 0 {
+        if owed == 0 || !self.counted {
             return false;
         }
         let opens = self.outstanding() > RESERVE;
         let blocked = self.peer_blocked && opens;
         let data_stopped = owed >= RETURNED && opens && self.known() <= RESERVE;
         let reserve_used = owed >= RETURNED && self.known() + RETURNED <= RESERVE;
-        owed >= self.own_slots / 2 || blocked || data_stopped || reserve_used
+        // Of what the window has: the driver may have had no room for all of it.
+        let window = self.window.min(self.outstanding().saturating_add(self.withheld).max(self.own.0));
+        owed >= window / 2 || blocked || data_stopped || reserve_used
     }
 }
 
@@ -194,11 +247,15 @@ mod tests {
 
     const SLOTS: u32 = 16;
 
-    fn pair(start: u32) -> [Credits; 2] {
-        let credits = || Credits::starting_at(start, Link::Rc, SLOTS, SLOTS);
+    fn pair_of(start: u32, window: Window) -> [Credits; 2] {
+        let credits = || Credits::starting_at(start, Link::Rc, window, window);
         let mut pair = [credits(), credits()];
-        pair.iter_mut().for_each(|side| side.post(SLOTS));
+        pair.iter_mut().for_each(|side| side.post(window.first));
         pair
+    }
+
+    fn pair(start: u32) -> [Credits; 2] {
+        pair_of(start, Window { first: SLOTS, most: SLOTS })
     }
 
     fn header(kind: FrameType, flags: u8, (seq, credit_total): (u32, u32)) -> Header {
@@ -256,12 +313,55 @@ mod tests {
         }
     }
 
+    impl Stalled {
+        /// As `next`, with data to say, whose receives are replaced at once.
+        fn next_of_data(&self) -> Vec<Stalled> {
+            let mut next = Vec::new();
+            for side in 0..2 {
+                let credits = &self.sides[side];
+                let says_data = self.to_say[side] > 0 && credits.allows_data();
+                let says_credit = credits.credit_due() && credits.allows_control();
+                for data in [true, false] {
+                    if !(if data { says_data } else { says_credit }) {
+                        continue;
+                    }
+                    let mut state = self.clone();
+                    state.to_say[side] -= u32::from(data);
+                    let stops = data && credits.left() <= RESERVE + 1 && state.to_say[side] > 0;
+                    let (seq, total) = state.sides[side].spend();
+                    // The flags travel in the number, which has room for them here.
+                    let marks = u32::from(data) << 30 | u32::from(stops) << 29;
+                    state.wires[1 - side].push_back((seq | marks, total));
+                    next.push(state);
+                }
+                if let Some((marked, total)) = self.wires[side].front().copied() {
+                    let mut state = self.clone();
+                    state.wires[side].pop_front();
+                    let kind = if marked & 1 << 30 != 0 { FrameType::Data } else { FrameType::Credit };
+                    let flags = if marked & 1 << 29 != 0 { BLOCKED } else { 0 };
+                    let spent = (marked & !(3 << 29), total);
+                    state.sides[side].receive(&header(kind, flags, spent)).unwrap();
+                    let wanted = state.sides[side].wanted();
+                    state.sides[side].post(wanted);
+                    next.push(state);
+                }
+            }
+            next
+        }
+    }
+
     /// Every order of events: both sides' windows are closed to data, and both have more to say than the reserve. None gets stuck, and there
     /// are finitely many states, so that it also ends.
     #[test]
     fn what_is_not_data_never_stalls_and_ends() {
+        for slots in [SLOTS, FIRST_SLOTS_MIN] {
+            what_is_not_data_goes_on(slots);
+        }
+    }
+
+    fn what_is_not_data_goes_on(slots: u32) {
         for (first, second) in [(0, 5), (1, 1), (2, 3), (4, 4), (5, 3)] {
-            let mut sides = pair(u32::MAX - 17);
+            let mut sides = pair_of(u32::MAX - 17, Window { first: slots, most: slots });
             let [a, b] = &mut sides;
             close_window(a, b, 0);
             close_window(b, a, 0);
@@ -280,6 +380,54 @@ mod tests {
             }
             assert!(ends > 0);
         }
+    }
+
+    /// Data both ways, taken at once, each in every order with what answers it, through the least windows: either side can send again, and
+    /// when nobody has anything to send, nothing is sent.
+    #[test]
+    fn the_least_windows_never_stall() {
+        let least = Window { first: FIRST_SLOTS_MIN, most: FIRST_SLOTS_MIN };
+        let start = Stalled { sides: pair_of(0, least), to_say: [6, 6], wires: Default::default() };
+        let mut seen = HashSet::from([start.clone()]);
+        let mut open = vec![start];
+        let mut ends = 0;
+        while let Some(state) = open.pop() {
+            let next = state.next_of_data();
+            if next.is_empty() {
+                assert_eq!(state.to_say, [0, 0], "stuck: {:?}", state.sides);
+                assert!(state.sides.iter().all(Credits::allows_data), "stuck: {:?}", state.sides);
+                ends += 1;
+            }
+            open.extend(next.into_iter().filter(|state| seen.insert(state.clone())));
+            assert!(seen.len() < 500_000, "it never ends");
+        }
+        assert!(ends > 0);
+    }
+
+    /// A window grows while the peer has more than it holds, and becomes small again under a peer that has not.
+    #[test]
+    fn a_window_grows_with_use_and_shrinks_without() {
+        let [mut a, mut b] = pair_of(u32::MAX - 1000, Window { first: FIRST_SLOTS_MIN, most: 64 });
+        let mut say = |flags: u8| {
+            assert!(a.allows_data());
+            b.receive(&header(FrameType::Data, flags, a.spend())).unwrap();
+            let wanted = b.wanted();
+            b.post(wanted);
+            while b.credit_due() {
+                a.receive(&header(FrameType::Credit, 0, b.spend())).unwrap();
+                a.post(1);
+            }
+            (b.window, b.outstanding())
+        };
+        let grown: Vec<u32> = (0..5).map(|_| say(BLOCKED).0).collect();
+        assert_eq!(grown, [10, 20, 40, 64, 64]);
+        let mut frames = 0;
+        while say(0) != (FIRST_SLOTS_MIN, FIRST_SLOTS_MIN) {
+            frames += 1;
+            assert!(frames < 2 * CALM * 64, "it never becomes small");
+        }
+        assert!(frames > CALM * 64, "at once");
+        assert_eq!(say(BLOCKED), (10, 10));
     }
 
     /// A peer that has used its credits is let go on as soon as that helps, though half the slots are not free.

@@ -124,6 +124,9 @@ pub(crate) enum CallError {
     /// `send_part` was given other bytes than it had announced.
     #[error("a part of {len} bytes for a message of which {left} bytes are left")]
     PartTooLong { len: u64, left: u64 },
+    /// Blocks that can never be lent at once.
+    #[error("a list of {count} blocks; lend from 1 to {most} at once")]
+    BlockCount { count: usize, most: usize },
     /// A call for messages on a connection of bytes, or the reverse.
     #[error("a call for messages on a connection of bytes, or the reverse")]
     WrongKind,

@@ -158,8 +158,13 @@ impl Head {
     pub(crate) const MAX: usize = 64;
 
     pub(crate) fn new(header: &Header) -> Self {
+        Head::of(&header.encode())
+    }
+
+    /// These bytes.
+    pub(crate) fn of(bytes: &[u8]) -> Self {
         let mut head = Head { bytes: [0; Head::MAX], len: 0 };
-        head.push(&header.encode());
+        head.push(bytes);
         head
     }
 

@@ -116,9 +116,20 @@ impl Side {
             4 => self.complete(),
             5 => self.connection.shutdown_write(),
             6 => self.connection.tick(self.now),
+            _ if act >= 64 => self.lend(act),
             _ => self.connection.flush(),
         }
         self.turn();
+    }
+
+    /// Blocks of the program: some that go in one frame, some that the peer is to read, some that can do neither.
+    fn lend(&mut self, act: u8) {
+        let block = |n: u8| {
+            let len = [0, 40, 700, 5000][usize::from((act >> 3).wrapping_add(n) % 4)];
+            self.memory.take(len, Purpose::Send).map(|block| (block, len))
+        };
+        let mut blocks: Vec<_> = (0..1 + act % 5).filter_map(block).collect();
+        drop(self.connection.send_blocks(&mut blocks));
     }
 
     fn turn(&mut self) {
@@ -216,15 +227,17 @@ mod tests {
 
     /// Frames that a good peer sends: data, a source to read, and its end.
     fn good(choices: u8) -> Vec<u8> {
-        let mut steps = vec![choices, 1, 2 << 1 | 1, 3 << 1 | 1];
+        let mut steps = vec![choices, 1, 2 << 1 | 1, 3 << 1 | 1, 71 << 1 | 1, 127 << 1 | 1];
         steps.extend(step(choices, FrameType::Data, FIRST | LAST, 0, b"hello"));
         steps.extend([1, 1 << 1 | 1]);
         if choices & 6 == 4 {
-            let segment = Segment { addr: 4096, len: 2000, rkey: 7 };
-            let mut payload = 2000_u64.to_le_bytes().to_vec();
-            payload.extend(encode_segment(segment));
-            steps.extend(step(choices, FrameType::Rts, FIRST | LAST, 1, &payload));
-            steps.extend([4 << 1 | 1, 4 << 1 | 1, 1, 1 << 1 | 1]);
+            for (count, len) in [(1, 2000), (3, 700)] {
+                let segment = Segment { addr: 4096, len, rkey: 7 };
+                let mut payload = u64::from(count * len).to_le_bytes().to_vec();
+                (0..count).for_each(|_| payload.extend(encode_segment(segment)));
+                steps.extend(step(choices, FrameType::Rts, FIRST | LAST, count as u16, &payload));
+                steps.extend([4 << 1 | 1, 4 << 1 | 1, 1, 1 << 1 | 1]);
+            }
         }
         steps.extend(step(choices, FrameType::Fin, 0, 0, &[]));
         steps.extend([1, 1 << 1 | 1]);

@@ -35,6 +35,8 @@ pub(crate) struct Chunk<B> {
     pub(crate) first: bool,
     /// SeqPacket: it ends a message.
     pub(crate) last: bool,
+    /// SeqPacket: bytes of the whole message.
+    pub(crate) total: u64,
 }
 
 /// A READ to post.
@@ -414,6 +416,12 @@ impl<B: Block> Incoming<B> {
             self.source_read();
         }
         self.settle();
+    }
+
+    /// Whether nothing is to be read, nor is the peer to be told what was.
+    #[inline]
+    pub(crate) fn is_quiet(&self) -> bool {
+        !self.rfin_due && self.next_wanted == self.items.len()
     }
 
     /// Sources read in all, if the peer has not been told.

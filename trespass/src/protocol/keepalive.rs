@@ -52,6 +52,12 @@ impl Prober {
         None
     }
 
+    /// Whether the next probe waits to go.
+    #[inline]
+    pub(crate) fn is_due(&self) -> bool {
+        self.due
+    }
+
     /// Whether a probe goes now.
     pub(crate) fn take(&mut self, now: Instant) -> bool {
         let due = std::mem::take(&mut self.due);

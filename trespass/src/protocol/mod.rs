@@ -4,7 +4,8 @@
 //!
 //! 1. what completed: [`Connection::received`] for each frame, [`Connection::done`] for each [`Done`] that its [`SendQueue`] gives back;
 //! 2. receives: post [`Connection::slots_wanted`] blocks, as far as the pool gives them, and say so by [`Connection::slots_posted`].
-//!    Before the peer may send its first frame, all `rx_slots` must be posted, for the handshake has granted them;
+//!    Before the peer may send its first frame, all that the handshake has granted must be posted: the `rx_slots`, or `first_slots`.
+//!    Later ones may be posted as there is room, but so many always have to be possible;
 //! 3. [`Connection::transmit`] until it gives `None`, each to be posted in that order. Pull one ahead of what is posted: the last of the
 //!    turn must be signalled ([`SendQueue::push`]);
 //! 4. [`Connection::take_event`] until `None`; [`Connection::readable`] and [`Connection::writable`] then tell what to wake;
@@ -34,6 +35,7 @@ pub(crate) mod hostile;
 mod incoming;
 mod keepalive;
 mod outgoing;
+pub(crate) mod pieces;
 mod send_queue;
 pub(crate) mod setup;
 
@@ -45,8 +47,10 @@ mod tests;
 pub(crate) use self::{
     block::{Block, Blocks, Purpose, Remote, Segment},
     connection::{Connection, Counters, Event, Frame, Ticket, Transmit},
+    credit::FIRST_SLOTS_MIN,
     fault::{Blocked, CallError, Cause, InvalidSetup, ProtocolError},
     incoming::{Chunk, Part, Read},
+    pieces::{Piece, Pieces},
     send_queue::{Done, SendQueue},
-    setup::{Keepalive, Kind, Limits, Link, Setup},
+    setup::{GATHER_MAX, Keepalive, Kind, Limits, Link, Setup},
 };

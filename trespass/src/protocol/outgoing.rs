@@ -2,32 +2,58 @@
 
 mod giving;
 
-use std::collections::VecDeque;
+pub(crate) use giving::Load;
 
-use super::block::{Block, Blocks, Purpose, Segment};
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use super::block::{Block, Blocks, Purpose, Remote, Segment};
 use super::connection::{Frame, Ticket};
 use super::credit::{Credits, RESERVE};
 use super::fault::ProtocolError;
-use super::frame::{self, BLOCKED, COALESCED, FIRST, FrameType, HEADER_LEN, Head, Header, LAST};
-use super::setup::{Kind, Setup};
+use super::frame::{
+    self, BLOCKED, COALESCED, FIRST, FrameType, HEADER_LEN, Head, Header, LAST, SEGMENT_LEN, SEGMENTS_MAX,
+    SOURCE_MAX,
+};
+use super::pieces::{Lists, Piece, Pieces};
+use super::setup::{Kind, Link, Setup};
 
 /// Most lent blocks that may wait or be under way at once.
 pub(crate) const LENT_MAX: usize = 1024;
 /// Where the bytes of the first message of a batch lie: behind the header and its length.
 const BATCH_FIRST: usize = HEADER_LEN + 4;
+/// How long a cork holds back at most what does not fill a frame.
+pub(crate) const CORK: Duration = Duration::from_millis(200);
 /// Bytes of the `total` in front of a message that does not fit one frame.
 const TOTAL_LEN: usize = 8;
+/// Most bytes of an RTS.
+const RTS_MAX: usize = HEADER_LEN + TOTAL_LEN + 8 + SEGMENTS_MAX * SEGMENT_LEN;
 
 /// A frame to be.
 enum Item<B> {
     /// Copied bytes, with room for the header in front of them.
     Packed(Packed<B>),
-    /// A lent block that fits one frame.
-    Lent { block: B, len: usize, ticket: Ticket },
-    /// A block that the peer will read.
-    Source { block: B, len: usize, ticket: Option<Ticket>, flags: u8, total: u64 },
+    /// Lent blocks that fit one frame.
+    Lent { pieces: Pieces<B>, message: Place },
+    /// Blocks that the peer will read.
+    /// One block may be too long for one RTS, and is told of in several: from `at` on is what has not been.
+    Source { pieces: Pieces<B>, at: usize, message: Place },
     /// A lent block that does not fit one frame and cannot be read by the peer: copied into frames as they go.
-    Cut { block: B, len: usize, at: usize, ticket: Ticket },
+    Cut { piece: Piece<B>, at: usize, message: Place },
+}
+
+/// What of a message an item is: whether the first of it, and the last, and how long the message is. Of a stream, nothing.
+#[derive(Debug, Clone, Copy, Default)]
+struct Place {
+    flags: u8,
+    total: u64,
+}
+
+impl Place {
+    /// What stands in front of the bytes: the total, in the first frame of a message that has several.
+    fn prefix(&self) -> usize {
+        if self.flags & (FIRST | LAST) == FIRST { TOTAL_LEN } else { 0 }
+    }
 }
 
 struct Packed<B> {
@@ -46,14 +72,6 @@ enum Packing {
     Batch { count: u16, first_len: usize },
 }
 
-/// A source of which the peer knows.
-struct Told<B> {
-    block: B,
-    #[cfg_attr(not(test), expect(dead_code, reason = "simulators alone serve READs"))]
-    len: usize,
-    ticket: Option<Ticket>,
-}
-
 /// A message that is being given in parts.
 #[derive(Debug, Clone, Copy)]
 struct Message {
@@ -64,7 +82,9 @@ struct Message {
 /// The queue.
 pub(crate) struct Outgoing<B> {
     items: VecDeque<Item<B>>,
-    told: VecDeque<Told<B>>,
+    /// Sources of which the peer knows. A block that is told of in several is with the last of them.
+    told: VecDeque<Option<Pieces<B>>>,
+    lists: Lists<B>,
     kind: Kind,
     coalesce: bool,
     /// Largest payload of a frame.
@@ -73,9 +93,12 @@ pub(crate) struct Outgoing<B> {
     tail_size: usize,
     eager_max: usize,
     stage: usize,
+    /// The system takes what is sent, from wherever it lies.
+    tcp: bool,
     /// READ is agreed on, and the blocks can be read by a peer.
     read: bool,
     max_rts: usize,
+    gather: usize,
     max_msg: u64,
     quota: usize,
     low_water: usize,
@@ -84,10 +107,12 @@ pub(crate) struct Outgoing<B> {
     /// What the last call that was refused for the quota wanted to add.
     refused: usize,
     lent: usize,
-    /// The last block that was to be lent was refused, as there were too many.
-    lent_refused: bool,
+    /// How many blocks were to be lent when that was last refused, as there are too many; else 0.
+    lent_refused: usize,
     in_flight: usize,
     corked: bool,
+    /// When what the cork holds back goes all the same.
+    cork_ends: Option<Instant>,
     parts: Option<Message>,
     /// Sources that the peer has read.
     released: u32,
@@ -102,23 +127,27 @@ impl<B: Block> Outgoing<B> {
         Outgoing {
             items: VecDeque::new(),
             told: VecDeque::new(),
+            lists: Lists::default(),
             kind: setup.kind,
             coalesce: setup.coalesce,
             payload: setup.send_payload(),
             tail_size: setup.peer.slot_size as usize,
             eager_max: setup.peer.eager_max.min(setup.own.eager_max) as usize,
             stage: setup.stage,
+            tcp: setup.link == Link::Tcp,
             read: setup.read,
             max_rts: setup.max_rts(),
+            gather: setup.gather,
             max_msg: setup.max_msg(),
             quota: setup.sndbuf,
             low_water: setup.low_water,
             charge: 0,
             refused: 0,
             lent: 0,
-            lent_refused: false,
+            lent_refused: 0,
             in_flight: 0,
             corked: false,
+            cork_ends: None,
             parts: None,
             released: 0,
             sources: 0,
@@ -129,8 +158,27 @@ impl<B: Block> Outgoing<B> {
     // What goes to the peer
 
     /// Whether everything given was handed to the link.
+    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.items.is_empty()
+    }
+
+    /// Whether something is to be handed to the link that the program does not hold back itself.
+    pub(crate) fn has_unsent(&self) -> bool {
+        let held = self.corked && self.is_filling();
+        !(self.items.is_empty() || held)
+    }
+
+    /// When what a cork holds back goes all the same.
+    pub(crate) fn cork_ends(&self) -> Option<Instant> {
+        self.cork_ends
+    }
+
+    /// Lets what a cork has held back for long enough go.
+    pub(crate) fn tick(&mut self, now: Instant) {
+        if self.cork_ends.is_some_and(|end| now >= end) {
+            self.close_tail();
+        }
     }
 
     /// Frames handed to the link and not completed.
@@ -141,10 +189,14 @@ impl<B: Block> Outgoing<B> {
     /// For simulators: the bytes that a READ of the peer brings, if the range was told and not yet released.
     #[cfg(test)]
     pub(crate) fn source_bytes(&self, range: Segment) -> Option<&[u8]> {
-        self.told.iter().find_map(|told| {
-            let remote = told.block.remote().filter(|remote| remote.rkey == range.rkey)?;
+        let begun = match self.items.front() {
+            Some(Item::Source { pieces, at: 1.., .. }) => Some(pieces),
+            _ => None,
+        };
+        self.told.iter().flatten().chain(begun).flat_map(Pieces::iter).find_map(|piece| {
+            let remote = piece.block.remote().filter(|remote| remote.rkey == range.rkey)?;
             let at = usize::try_from(range.addr.checked_sub(remote.addr)?).ok()?;
-            told.block.bytes()[..told.len].get(at..at.checked_add(range.len as usize)?)
+            piece.bytes().get(at..at.checked_add(range.len as usize)?)
         })
     }
 
@@ -169,98 +221,132 @@ impl<B: Block> Outgoing<B> {
         self.in_flight += 1;
     }
 
+    /// Begins a frame of its own for `len` bytes that the program still has: a message, or bytes of a stream. `None`: they have to be given, as
+    /// others are before them, or they may not go now.
+    #[inline]
+    pub(crate) fn begin_short(
+        &mut self,
+        kind: Kind,
+        len: usize,
+        credits: &mut Credits,
+    ) -> Option<[u8; HEADER_LEN]> {
+        let alone = self.items.is_empty() && self.parts.is_none() && !self.corked && self.writable();
+        if !alone
+            || kind != self.kind
+            || self.in_flight >= self.low_water
+            || len > self.payload
+            || !credits.allows_data()
+        {
+            return None;
+        }
+        self.in_flight += 1;
+        let flags = if kind == Kind::SeqPacket { FIRST | LAST } else { 0 };
+        let (seq, credit_total) = credits.spend();
+        Some(Header { kind: FrameType::Data, flags, count: 0, seq, credit_total, len: len as u32 }.encode())
+    }
+
     /// The next frame, if there is one, and it may go.
     pub(crate) fn next_frame(
         &mut self,
+        now: Instant,
         credits: &mut Credits,
         blocks: &mut impl Blocks<Block = B>,
     ) -> Option<Frame<B>> {
-        if !credits.allows_data() || self.held_back() {
+        if !credits.allows_data() || self.held_back(now) {
             return None;
         }
-        let cut = match self.items.front_mut()? {
+        // The program may have lent all that there is to send from. One frame after the other goes nevertheless.
+        let mut spare = Spare { blocks, alone: self.in_flight == 0 };
+        let own = match self.items.front()? {
             Item::Source { .. } if self.told.len() >= self.max_rts => return None,
-            Item::Cut { block, len, at, .. } => {
-                let prefix = if self.kind == Kind::SeqPacket && *at == 0 { TOTAL_LEN } else { 0 };
-                let part = (*len - *at).min(self.payload - prefix);
-                // The program may have lent all that there is to send from. One frame after the other goes nevertheless.
-                let alone = self.in_flight == 0;
-                Some((cut(block, *at, part, prefix, *len, alone, blocks)?, part + prefix))
+            Item::Source { pieces, at, message } => match Rts::of(pieces, *at, message).len() {
+                ..=Head::MAX => None,
+                len => Some(spare.take(len)?),
+            },
+            Item::Cut { piece, at, message } => {
+                let cut = Cut::of(piece, *at, message, self.payload);
+                Some(cut.copy(piece, *at, message.total, &mut spare)?)
             }
             _ => None,
         };
         self.in_flight += 1;
         let stops = credits.left() <= RESERVE + 1;
-        let more = self.items.len() > 1 || matches!(self.items[0], Item::Cut { .. });
+        let more = self.items.len() > 1
+            || match &self.items[0] {
+                Item::Cut { .. } => true,
+                Item::Source { pieces, at, message } => !Rts::of(pieces, *at, message).ends,
+                Item::Packed(_) | Item::Lent { .. } => false,
+            };
         let blocked = if stops && more && credits.is_counted() { BLOCKED } else { 0 };
         let mut header = |kind, flags, count, len: usize| {
             let (seq, credit_total) = credits.spend();
             Header { kind, flags: flags | blocked, count, seq, credit_total, len: len as u32 }
         };
-        if let Some((block, len)) = cut {
-            return Some(self.cut_frame(block, len, header));
+        if let Some(Item::Cut { piece, at, message }) = self.items.front_mut() {
+            let block = own?;
+            let cut = Cut::of(piece, *at, message, self.payload);
+            *at += cut.len;
+            self.charge += block.bytes().len();
+            return Some(cut.into_frame(block, header));
         }
         Some(match self.items.pop_front()? {
             Item::Packed(packed) => packed.into_frame(header),
-            Item::Lent { block, len, ticket } => {
-                let flags = if self.kind == Kind::SeqPacket { FIRST | LAST } else { 0 };
-                let head = Head::new(&header(FrameType::Data, flags, 0, len));
-                Frame::Gather { head, block, len, ticket: Some(ticket) }
+            Item::Lent { pieces, message } => {
+                let len = message.prefix() + pieces.len();
+                let mut head = Head::new(&header(FrameType::Data, message.flags, 0, len));
+                head.push(&message.total.to_le_bytes()[..message.prefix()]);
+                Frame::Gather { head, pieces }
             }
-            Item::Source { block, len, ticket, flags, total } => {
-                let head = source_head(&block, len, flags, total, header);
+            Item::Source { pieces, at, message } => {
+                let rts = Rts::of(&pieces, at, &message);
+                let (len, ends) = (rts.bytes, rts.ends);
+                let frame = rts.into_frame(own, header);
+                if let Frame::Whole { block, .. } = &frame {
+                    self.charge += block.bytes().len();
+                }
                 self.sources = self.sources.wrapping_add(1);
                 self.told_bytes += len as u64;
-                self.told.push_back(Told { block, len, ticket });
-                Frame::Short(head)
+                if ends {
+                    self.told.push_back(Some(pieces));
+                } else {
+                    self.told.push_back(None);
+                    self.items.push_front(Item::Source { pieces, at: at + len, message });
+                }
+                frame
             }
             Item::Cut { .. } => unreachable!("cut above"),
         })
     }
 
     /// Small writes gather in the last frame while enough others are under way to keep the link busy, or the program wants it so.
-    fn held_back(&self) -> bool {
-        let open = matches!(self.items.front(), Some(Item::Packed(Packed { open: true, .. })));
-        open && self.items.len() == 1 && (self.corked || self.in_flight >= self.low_water)
+    fn held_back(&mut self, now: Instant) -> bool {
+        if self.corked && self.is_filling() {
+            self.cork_ends.get_or_insert(now + CORK);
+            return true;
+        }
+        self.is_filling() && self.in_flight >= self.low_water
     }
 
-    /// The piece of `Cut` in front that was copied to `block`.
-    fn cut_frame(
-        &mut self,
-        mut block: B,
-        payload: usize,
-        header: impl FnOnce(FrameType, u8, u16, usize) -> Header,
-    ) -> Frame<B> {
-        let mut flags = 0;
-        if let Some(Item::Cut { len, at, .. }) = self.items.front_mut() {
-            let prefix = if self.kind == Kind::SeqPacket && *at == 0 { TOTAL_LEN } else { 0 };
-            flags |= if *at == 0 { FIRST } else { 0 };
-            *at += payload - prefix;
-            flags |= if at == len { LAST } else { 0 };
-        }
-        if self.kind == Kind::Stream {
-            flags = 0;
-        }
-        self.charge += block.bytes().len();
-        let header = header(FrameType::Data, flags, 0, payload);
-        block.bytes_mut()[..HEADER_LEN].copy_from_slice(&header.encode());
-        Frame::Whole { block, start: 0, end: HEADER_LEN + payload }
+    /// Whether the only frame is one that more may be added to.
+    fn is_filling(&self) -> bool {
+        self.items.len() == 1 && matches!(self.items.front(), Some(Item::Packed(Packed { open: true, .. })))
     }
 
     /// The lent block in front if all of it was copied to frames: it goes back to the program at once.
-    pub(crate) fn cut_up(&mut self) -> Option<(Ticket, B)> {
-        if !matches!(self.items.front(), Some(Item::Cut { len, at, .. }) if at == len) {
-            return None;
+    pub(crate) fn cut_up(&mut self, each: impl FnMut(Ticket, B)) {
+        if matches!(self.items.front(), Some(Item::Cut { piece, at, .. }) if *at == piece.len)
+            && let Some(Item::Cut { piece, .. }) = self.items.pop_front()
+        {
+            self.release(piece.into(), each);
         }
-        let Some(Item::Cut { block, ticket, .. }) = self.items.pop_front() else { return None };
-        self.lent -= 1;
-        Some((ticket, block))
     }
 
-    /// A frame has completed. Gives a lent block back.
-    pub(crate) fn sent(&mut self, block: Option<B>, ticket: Option<Ticket>) -> Option<(Ticket, B)> {
+    /// A frame has completed. Gives lent blocks back.
+    pub(crate) fn sent(&mut self, pieces: Option<Pieces<B>>, each: impl FnMut(Ticket, B)) {
         self.in_flight -= 1;
-        self.release(block?, ticket)
+        if let Some(pieces) = pieces {
+            self.release(pieces, each);
+        }
     }
 
     /// The peer says that it has read `total` sources in all: how many that releases.
@@ -273,37 +359,36 @@ impl<B: Block> Outgoing<B> {
         Ok(newly)
     }
 
-    /// Takes the oldest source, which was read. Gives a lent block back.
-    pub(crate) fn source_read(&mut self) -> Option<(Ticket, B)> {
-        let told = self.told.pop_front()?;
-        self.release(told.block, told.ticket)
+    /// Takes the oldest source, which was read. Gives lent blocks back.
+    pub(crate) fn source_read(&mut self, each: impl FnMut(Ticket, B)) {
+        if let Some(Some(told)) = self.told.pop_front() {
+            self.release(told, each);
+        }
     }
 
-    fn release(&mut self, block: B, ticket: Option<Ticket>) -> Option<(Ticket, B)> {
-        match ticket {
+    fn release(&mut self, pieces: Pieces<B>, mut each: impl FnMut(Ticket, B)) {
+        let (lent, charge) = (&mut self.lent, &mut self.charge);
+        pieces.part(&mut self.lists, |Piece { block, ticket, .. }| match ticket {
             Some(ticket) => {
-                self.lent -= 1;
-                Some((ticket, block))
+                *lent -= 1;
+                each(ticket, block);
             }
-            None => {
-                self.charge -= block.bytes().len();
-                None
-            }
-        }
+            None => *charge -= block.bytes().len(),
+        });
     }
 
-    /// The link is dead and no device touches anything: takes what waits, oldest first. `None`: that was all.
-    pub(crate) fn abandon(&mut self) -> Option<Option<(Ticket, B)>> {
-        if let Some(told) = self.told.pop_front() {
-            return Some(self.release(told.block, told.ticket));
+    /// The link is dead and no device touches anything: takes all that waits, oldest first. Gives lent blocks back.
+    pub(crate) fn abandon(&mut self, mut each: impl FnMut(Ticket, B)) {
+        while let Some(told) = self.told.pop_front() {
+            told.into_iter().for_each(|told| self.release(told, &mut each));
         }
-        Some(match self.items.pop_front()? {
-            Item::Packed(Packed { block, .. }) => self.release(block, None),
-            Item::Lent { block, ticket, .. } | Item::Cut { block, ticket, .. } => {
-                self.release(block, Some(ticket))
+        while let Some(item) = self.items.pop_front() {
+            match item {
+                Item::Packed(Packed { block, end, .. }) => self.release(Pieces::own(block, end), &mut each),
+                Item::Lent { pieces, .. } | Item::Source { pieces, .. } => self.release(pieces, &mut each),
+                Item::Cut { piece, .. } => self.release(piece.into(), &mut each),
             }
-            Item::Source { block, ticket, .. } => self.release(block, ticket),
-        })
+        }
     }
 }
 
@@ -327,39 +412,122 @@ impl<B: Block> Packed<B> {
     }
 }
 
-/// Copies a piece of a lent block to a frame of its own.
-fn cut<B: Block>(
-    from: &B,
-    at: usize,
-    len: usize,
-    prefix: usize,
-    total: usize,
+/// Blocks for frames of the connection's own.
+struct Spare<'a, P> {
+    blocks: &'a mut P,
+    /// Nothing else is under way.
     alone: bool,
-    blocks: &mut impl Blocks<Block = B>,
-) -> Option<B> {
-    let size = HEADER_LEN + prefix + len;
-    let block = blocks.take(size, Purpose::Send);
-    let mut block = block.or_else(|| alone.then(|| blocks.take(size, Purpose::Receive)).flatten())?;
-    let payload = &mut block.bytes_mut()[HEADER_LEN..];
-    payload[..prefix].copy_from_slice(&(total as u64).to_le_bytes()[..prefix]);
-    payload[prefix..prefix + len].copy_from_slice(&from.bytes()[at..at + len]);
-    Some(block)
 }
 
-/// The RTS for the first `len` bytes of a block.
-fn source_head<B: Block>(
-    block: &B,
+impl<P: Blocks> Spare<'_, P> {
+    fn take(&mut self, size: usize) -> Option<P::Block> {
+        let block = self.blocks.take(size, Purpose::Send);
+        block.or_else(|| self.alone.then(|| self.blocks.take(size, Purpose::Receive)).flatten())
+    }
+}
+
+/// The next frame of a lent block that is copied frame by frame: how much of it, and what is in front of that.
+struct Cut {
     len: usize,
+    prefix: usize,
     flags: u8,
-    total: u64,
-    header: impl FnOnce(FrameType, u8, u16, usize) -> Header,
-) -> Head {
-    let remote = block.remote().unwrap_or(super::block::Remote { addr: 0, rkey: 0 });
-    let segment = frame::encode_segment(Segment { addr: remote.addr, len: len as u32, rkey: remote.rkey });
-    let prefix = if flags & (FIRST | LAST) == FIRST { TOTAL_LEN } else { 0 };
-    let mut head = Head::new(&header(FrameType::Rts, flags, 1, prefix + 8 + segment.len()));
-    head.push(&total.to_le_bytes()[..prefix]);
-    head.push(&(len as u64).to_le_bytes());
-    head.push(&segment);
-    head
+}
+
+impl Cut {
+    fn of<B>(piece: &Piece<B>, at: usize, message: &Place, payload: usize) -> Self {
+        let mut flags = message.flags & if at == 0 { FIRST | LAST } else { LAST };
+        let left = piece.len - at;
+        if left > payload {
+            flags &= !LAST;
+        }
+        let prefix = Place { flags, ..*message }.prefix();
+        Self { len: left.min(payload - prefix), prefix, flags }
+    }
+
+    /// Copies it to a block, behind where the header will be.
+    fn copy<P: Blocks>(
+        &self,
+        piece: &Piece<P::Block>,
+        at: usize,
+        total: u64,
+        spare: &mut Spare<'_, P>,
+    ) -> Option<P::Block> {
+        let mut block = spare.take(HEADER_LEN + self.prefix + self.len)?;
+        let payload = &mut block.bytes_mut()[HEADER_LEN..];
+        payload[..self.prefix].copy_from_slice(&total.to_le_bytes()[..self.prefix]);
+        payload[self.prefix..self.prefix + self.len].copy_from_slice(&piece.bytes()[at..at + self.len]);
+        Some(block)
+    }
+
+    fn into_frame<B: Block>(
+        self,
+        mut block: B,
+        header: impl FnOnce(FrameType, u8, u16, usize) -> Header,
+    ) -> Frame<B> {
+        let header = header(FrameType::Data, self.flags, 0, self.prefix + self.len);
+        block.bytes_mut()[..HEADER_LEN].copy_from_slice(&header.encode());
+        Frame::Whole { block, start: 0, end: HEADER_LEN + self.prefix + self.len }
+    }
+}
+
+/// An RTS: for all of the pieces, or for what fits one of a block that is too long.
+struct Rts<'a, B> {
+    pieces: &'a Pieces<B>,
+    at: usize,
+    /// Bytes that it tells of, and whether nothing is left to be told then.
+    bytes: usize,
+    ends: bool,
+    message: Place,
+}
+
+impl<'a, B: Block> Rts<'a, B> {
+    fn of(pieces: &'a Pieces<B>, at: usize, message: &Place) -> Self {
+        let left = pieces.len() - at;
+        let bytes = left.min(SOURCE_MAX as usize);
+        let (ends, mut flags) = (bytes == left, message.flags);
+        if at > 0 {
+            flags &= !FIRST;
+        }
+        if !ends {
+            flags &= !LAST;
+        }
+        Self { pieces, at, bytes, ends, message: Place { flags, ..*message } }
+    }
+
+    /// Bytes of it.
+    fn len(&self) -> usize {
+        HEADER_LEN + self.message.prefix() + 8 + self.pieces.count() * SEGMENT_LEN
+    }
+
+    /// A short frame, or, where it is too long for that, one in a block.
+    fn into_frame(
+        self,
+        own: Option<B>,
+        header: impl FnOnce(FrameType, u8, u16, usize) -> Header,
+    ) -> Frame<B> {
+        let Self { pieces, at, message, .. } = self;
+        let len = self.len();
+        let header = header(FrameType::Rts, message.flags, pieces.count() as u16, len - HEADER_LEN);
+        let (mut rts, mut end) = ([0; RTS_MAX], 0);
+        let mut put = |bytes: &[u8]| {
+            rts[end..end + bytes.len()].copy_from_slice(bytes);
+            end += bytes.len();
+        };
+        put(&header.encode());
+        put(&message.total.to_le_bytes()[..message.prefix()]);
+        put(&(self.bytes as u64).to_le_bytes());
+        for piece in pieces.iter() {
+            let Remote { addr, rkey } = piece.block.remote().unwrap_or(Remote { addr: 0, rkey: 0 });
+            // Only what is alone is told of from somewhere, and not to its end.
+            let len = (piece.len - at).min(self.bytes) as u32;
+            put(&frame::encode_segment(Segment { addr: addr + at as u64, len, rkey }));
+        }
+        match own {
+            None => Frame::Short(Head::of(&rts[..len])),
+            Some(mut block) => {
+                block.bytes_mut()[..len].copy_from_slice(&rts[..len]);
+                Frame::Whole { block, start: 0, end: len }
+            }
+        }
+    }
 }

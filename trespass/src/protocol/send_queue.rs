@@ -3,13 +3,14 @@
 use std::collections::VecDeque;
 
 use super::block::Block;
-use super::connection::{Frame, Ticket, Transmit};
+use super::connection::{Frame, Transmit};
+use super::pieces::Pieces;
 
 /// What completed; to be handed to [`Connection::done`](super::Connection::done).
 #[derive(Debug)]
 pub(crate) enum Done<B> {
-    /// A frame was sent: its block, if it had one, and whose it is.
-    Sent { block: Option<B>, ticket: Option<Ticket> },
+    /// A frame was sent: its blocks, if it had any.
+    Sent(Option<Pieces<B>>),
     /// A READ has filled its block.
     Read { id: u64, block: B },
     /// A probe came back.
@@ -20,9 +21,9 @@ impl<B: Block> From<Transmit<B>> for Done<B> {
     /// What the completion of `transmit` gives back, for drivers whose sends complete at once.
     fn from(transmit: Transmit<B>) -> Self {
         match transmit {
-            Transmit::Send(Frame::Short(_)) => Done::Sent { block: None, ticket: None },
-            Transmit::Send(Frame::Whole { block, .. }) => Done::Sent { block: Some(block), ticket: None },
-            Transmit::Send(Frame::Gather { block, ticket, .. }) => Done::Sent { block: Some(block), ticket },
+            Transmit::Send(Frame::Short(_)) => Done::Sent(None),
+            Transmit::Send(Frame::Whole { block, end, .. }) => Done::Sent(Some(Pieces::own(block, end))),
+            Transmit::Send(Frame::Gather { pieces, .. }) => Done::Sent(Some(pieces)),
             Transmit::Read(read) => Done::Read { id: read.id, block: read.into },
             Transmit::Probe => Done::Probe,
         }
@@ -69,6 +70,15 @@ impl<B: Block> SendQueue<B> {
         }
         self.entries.push_back(Done::from(transmit));
         (id, signal)
+    }
+
+    /// The same for a frame that was begun by itself. It is signalled.
+    pub(crate) fn push_short(&mut self) -> u64 {
+        debug_assert!(self.room() > 0);
+        let id = self.first + self.entries.len() as u64;
+        self.unsignalled = 0;
+        self.entries.push_back(Done::Sent(None));
+        id
     }
 
     /// Whether the work request `id` is under way, so that it can complete.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::credit::RESERVE;
+use super::credit::{FIRST_SLOTS_MIN, RESERVE, Window};
 use super::fault::InvalidSetup;
 use super::frame::HEADER_LEN;
 
@@ -16,6 +16,9 @@ pub(crate) const SLOT_MAX: u32 = 1024 * 1024;
 pub(crate) const RX_SLOTS_MIN: u32 = 16;
 /// Most receives of a connection.
 pub(crate) const RX_SLOTS_MAX: u32 = 32768;
+
+/// Most lent blocks that one frame has.
+pub(crate) const GATHER_MAX: usize = 7;
 
 /// Bytes or messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,8 +43,10 @@ pub(crate) enum Link {
 pub(crate) struct Limits {
     /// Bytes of a receive slot, header included.
     pub(crate) slot_size: u32,
-    /// Receives that it keeps posted, all granted from the start.
+    /// Receives that it has posted at most.
     pub(crate) rx_slots: u32,
+    /// Receives that are granted from the start, if it is not all of them.
+    pub(crate) first_slots: Option<u32>,
     /// Largest message (or write) that goes by DATA where READ is agreed.
     pub(crate) eager_max: u32,
     /// Largest message.
@@ -57,11 +62,19 @@ impl Default for Limits {
         Limits {
             slot_size: 8192,
             rx_slots: 64,
+            first_slots: None,
             eager_max: 64 * 1024,
             max_msg: 1 << 30,
             rd_atomic: 16,
             max_rts: 16,
         }
+    }
+}
+
+impl Limits {
+    /// What is granted, at first and ever.
+    pub(crate) fn window(&self) -> Window {
+        Window { first: self.first_slots.unwrap_or(self.rx_slots), most: self.rx_slots }
     }
 }
 
@@ -99,6 +112,8 @@ pub(crate) struct Setup {
     pub(crate) stage: usize,
     /// Most bytes of a READ.
     pub(crate) read_piece: usize,
+    /// Lent blocks that a frame may have beside its header: what the device takes in one request.
+    pub(crate) gather: usize,
     /// How long a close may take.
     pub(crate) linger: Duration,
     /// Probes, if any. Never on TCP, where the kernel's do it.
@@ -120,6 +135,7 @@ impl Setup {
             low_water: 8,
             stage: 256 * 1024,
             read_piece: 256 * 1024,
+            gather: GATHER_MAX,
             linger: Duration::from_secs(1),
             keepalive: None,
         }
@@ -137,6 +153,8 @@ impl Setup {
         for limits in [&self.own, &self.peer] {
             range("slot_size", limits.slot_size.into(), SLOT_MIN.into(), SLOT_MAX.into())?;
             range("rx_slots", limits.rx_slots.into(), RX_SLOTS_MIN.into(), RX_SLOTS_MAX.into())?;
+            let (first, most) = (limits.window().first, limits.rx_slots);
+            range("first_slots", first.into(), FIRST_SLOTS_MIN.into(), most.into())?;
             range("max_msg", limits.max_msg, 1, 1 << 40)?;
             if self.read {
                 range("rd_atomic", limits.rd_atomic.into(), 1, 1 << 16)?;
@@ -148,6 +166,7 @@ impl Setup {
         range("low_water", self.low_water as u64, 1, 1 << 16)?;
         range("stage", self.stage as u64, 4096, 16 << 20)?;
         range("read_piece", self.read_piece as u64, 4096, 16 << 20)?;
+        range("gather", self.gather as u64, 1, GATHER_MAX as u64)?;
         range("read", u64::from(self.read), 0, u64::from(self.link == Link::Rc))?;
         Ok(())
     }
@@ -158,7 +177,7 @@ impl Setup {
     /// whole (at most `rcvbuf` long) as long as less than twice that is, as its frames may be half empty. So posted and kept are at
     /// most `rx_slots` and `2 * rcvbuf`, and a slot, for the last frame may go beyond. READs begin within the same bounds, and go slot
     /// by slot where there is nothing larger; the last may go beyond by a piece. The other slot beside is for what must go out so that
-    /// something comes back: the heads of frames without inline data, or a lent block that is copied frame by frame.
+    /// something comes back: the heads of frames without inline data, a lent block that is copied frame by frame, or an RTS of many ranges.
     pub(crate) fn receive_slots(&self) -> usize {
         (self.own.rx_slots as usize + 2) * self.own.slot_size as usize + 2 * self.rcvbuf + self.read_piece
     }

@@ -83,6 +83,17 @@ impl Side {
         self.connection.send_block(block, bytes.len()).unwrap()
     }
 
+    /// Blocks of these bytes, lent together. Gives the first one's ticket.
+    fn lend_together(&mut self, pieces: &[&[u8]]) -> Ticket {
+        let lent = |bytes: &&[u8]| {
+            let mut block = self.blocks.take(bytes.len().max(1), Purpose::Send).unwrap();
+            block.bytes_mut()[..bytes.len()].copy_from_slice(bytes);
+            (block, bytes.len())
+        };
+        let mut blocks = pieces.iter().map(lent).collect();
+        self.connection.send_blocks(&mut blocks).unwrap()
+    }
+
     /// Takes the next thing to post and puts it on the link.
     fn transmit(&mut self, peer: &mut Side, now: Instant, last_of_turn: bool) -> bool {
         let room = self.queue.room();
@@ -90,8 +101,7 @@ impl Side {
         let mut range = None;
         match &transmit {
             Transmit::Send(frame) => {
-                let (head, body) = frame.parts();
-                peer.wire.push_back([head, body].concat());
+                peer.wire.push_back(frame.parts().collect::<Vec<_>>().concat());
             }
             Transmit::Read(read) => range = Some(read.from),
             Transmit::Probe => {}

@@ -44,6 +44,7 @@ pub(super) struct End {
     pub(super) memory: Memory,
     queue: SendQueue<SimBlock>,
     slot_size: usize,
+    gather: usize,
     /// Tickets that have not completed, with their blocks.
     tickets: HashMap<Ticket, u64>,
     pub(super) tickets_given: u64,
@@ -68,6 +69,7 @@ impl End {
     pub(super) fn new(which: usize, plan: &Plan) -> Self {
         let setup = plan.setup(which);
         let memory = Memory::new(plan.pool, plan.kept(which));
+        memory.keep_private(plan.private);
         let connection = Connection::starting_at(&setup, plan.first_total);
         Self {
             which,
@@ -75,6 +77,7 @@ impl End {
             memory,
             queue: SendQueue::new(plan.send_depth),
             slot_size: plan.limits[which].slot_size as usize,
+            gather: setup.gather,
             tickets: HashMap::new(),
             tickets_given: 0,
             tickets_done: 0,
@@ -247,8 +250,13 @@ impl End {
             Transmit::Send(frame) => {
                 let bytes = frame_bytes(frame);
                 watch.sends(self.which, &bytes, &self.memory);
-                if let Frame::Whole { block, .. } | Frame::Gather { block, .. } = frame {
-                    block.hand(Use::Sending);
+                match frame {
+                    Frame::Short(_) => (),
+                    Frame::Whole { block, .. } => block.hand(Use::Sending),
+                    Frame::Gather { pieces, .. } => {
+                        assert!(pieces.count() <= self.gather, "{} pieces in a frame", pieces.count());
+                        pieces.iter().for_each(|piece| piece.block.hand(Use::Sending));
+                    }
                 }
                 Work::Send(bytes)
             }
@@ -427,6 +435,25 @@ impl End {
         }
     }
 
+    /// What is refused is still in the list.
+    pub(super) fn send_blocks(&mut self, blocks: &mut Vec<(SimBlock, usize)>) -> Outcome<()> {
+        let ids: Vec<_> = blocks.iter().map(|(block, _)| block.id()).collect();
+        match self.connection.send_blocks(blocks) {
+            Ok(Ticket(first)) => {
+                assert!(blocks.is_empty(), "blocks that were taken are left");
+                self.tickets_given += ids.len() as u64;
+                for (ticket, id) in (first..).map(Ticket).zip(ids) {
+                    assert_eq!(self.tickets.insert(ticket, id), None, "I9: {ticket:?} is given twice");
+                }
+                Outcome::Done(())
+            }
+            Err(error) => {
+                assert_eq!(blocks.len(), ids.len(), "blocks that were refused are gone");
+                outcome(Err(error))
+            }
+        }
+    }
+
     pub(super) fn read(&mut self, buffer: &mut [u8]) -> Outcome<usize> {
         outcome(self.connection.read(buffer))
     }
@@ -466,16 +493,17 @@ fn outcome<T>(result: Result<T, CallError>) -> Outcome<T> {
 
 /// The frame as it stands on the wire.
 fn frame_bytes(frame: &Frame<SimBlock>) -> Vec<u8> {
-    let (head, body) = frame.parts();
-    [head, body].concat()
+    frame.parts().collect::<Vec<_>>().concat()
 }
 
 /// A device does not touch the block of `done` any more.
 fn release(memory: &Memory, done: &Done<SimBlock>) {
     match done {
-        Done::Sent { block: Some(block), .. } | Done::Read { block, .. } => {
-            memory.hand(block.id(), Use::Local)
+        Done::Sent(pieces) => {
+            let pieces = pieces.iter().flat_map(|pieces| pieces.iter());
+            pieces.for_each(|piece| memory.hand(piece.block.id(), Use::Local));
         }
-        Done::Sent { block: None, .. } | Done::Probe => {}
+        Done::Read { block, .. } => memory.hand(block.id(), Use::Local),
+        Done::Probe => {}
     }
 }

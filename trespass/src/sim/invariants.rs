@@ -102,7 +102,7 @@ fn i05_messages_keep_their_boundaries() {
         run(seed, chance, plan, 3000).bury()
     });
     assert!(sum.messages > 500 && sum.tickets > 0, "{sum:?}");
-    assert!(sum.coalesced > 0 && sum.kinds[RTS as usize] > 0, "{sum:?}");
+    assert!(sum.coalesced > 0 && sum.kinds[RTS as usize] > 0 && sum.gathered > 0, "{sum:?}");
 }
 
 #[test]
@@ -335,7 +335,7 @@ fn i11_send_queues_never_overflow() {
 
 #[test]
 fn i14_close_is_bounded_and_loses_nothing() {
-    let sum = explore(60_000, |seed, mut chance| {
+    let sum = explore(120_000, |seed, mut chance| {
         let plan = Plan::any(&mut chance);
         let steps = chance.within(0..1500) as u64;
         let mut world = World::new(seed, chance, plan);
@@ -434,13 +434,13 @@ fn i17_reads_stay_within_what_was_told() {
         plan.stage = 4096;
         run(seed, chance, plan, 2000).bury()
     });
-    assert!(sum.kinds[RTS as usize] > 100, "{sum:?}");
+    assert!(sum.kinds[RTS as usize] > 100 && sum.gathered > 10, "{sum:?}");
 }
 
 #[test]
 fn i20_a_setup_that_cannot_work_is_refused() {
     type Spoil = fn(&mut Setup);
-    let spoilt: [(&str, Spoil); 8] = [
+    let spoilt: [(&str, Spoil); 10] = [
         ("slot_size", |setup| setup.own.slot_size = 511),
         ("slot_size", |setup| setup.peer.slot_size = u32::MAX),
         ("rx_slots", |setup| setup.own.rx_slots = 15),
@@ -449,6 +449,8 @@ fn i20_a_setup_that_cannot_work_is_refused() {
         ("rcvbuf", |setup| setup.rcvbuf = 100),
         ("sndbuf", |setup| setup.sndbuf = 0),
         ("stage", |setup| setup.stage = 0),
+        ("gather", |setup| setup.gather = 0),
+        ("gather", |setup| setup.gather = 8),
     ];
     for (name, spoil) in spoilt {
         let mut setup = Plan::any(&mut Chance::new(1)).way(Way::Rc).setup(0);

@@ -40,6 +40,8 @@ struct State {
     sending_out: usize,
     /// What is only for receiving.
     kept: usize,
+    /// Blocks up to this size can be read by no peer, as they are not registered for that.
+    private: usize,
     /// No block for receiving is larger, though others may be.
     largest: Option<usize>,
     most_out: usize,
@@ -69,6 +71,11 @@ impl Memory {
         let memory = Self::default();
         (memory.state().max, memory.state().kept) = (max, kept);
         memory
+    }
+
+    /// Has blocks up to this size be read by no peer.
+    pub(super) fn keep_private(&self, size: usize) {
+        self.state().private = size;
     }
 
     /// Gives nothing larger for receiving, as if all else were in pieces.
@@ -201,9 +208,12 @@ impl Block for SimBlock {
         &mut self.bytes
     }
 
-    /// Where a peer reads it: its address and key.
+    /// Where a peer reads it, if it may: its address and key.
     fn remote(&self) -> Option<Remote> {
         let mut state = self.memory.state();
+        if self.bytes.len() <= state.private {
+            return None;
+        }
         let rkey = (self.id as u32).wrapping_mul(0x9e37_79b9) | 1;
         state.exposed.entry(self.id).or_insert_with(|| Exposed { rkey, bytes: self.bytes[..].into() });
         Some(Remote { addr: self.id << 32, rkey })

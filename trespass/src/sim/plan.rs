@@ -61,6 +61,10 @@ pub(super) struct Plan {
     pub(super) low_water: usize,
     pub(super) stage: usize,
     pub(super) send_depth: usize,
+    /// Lent blocks in a frame.
+    pub(super) gather: usize,
+    /// Blocks up to this size can be read by no peer.
+    pub(super) private: usize,
     /// Memory that each end has.
     pub(super) pool: usize,
     /// What is sent leaves to receiving what that needs.
@@ -89,6 +93,8 @@ impl Plan {
             low_water: chance.one_of(&[1, 2, 8]),
             stage: chance.one_of(&[4096, 16_384, 262_144]),
             send_depth: chance.one_of(&[24, 40, 82]),
+            gather: chance.one_of(&[1, 2, 7]),
+            private: chance.one_of(&[0, 512]),
             pool: 64 << 20,
             purposes: true,
             // Most runs pass the wrap early, others never come near it.
@@ -136,6 +142,7 @@ impl Plan {
             low_water: self.low_water,
             stage: self.stage,
             read_piece: self.stage,
+            gather: self.gather,
             keepalive: self.keepalive,
             ..Setup::new(kind, link)
         }

@@ -143,7 +143,9 @@ impl Program {
         let zero_copy = habits.zero_copy > 0 && turn.chance.one_in(habits.zero_copy);
         if self.sending.is_some() {
             self.go_on_sending(turn);
-        } else if zero_copy && size > 0 {
+        } else if zero_copy && turn.chance.one_in(2) {
+            self.send_blocks(turn, size);
+        } else if zero_copy {
             self.send_block(turn, size);
         } else if turn.plan.shape == Shape::Stream {
             self.write_stream(turn, size);
@@ -215,7 +217,7 @@ impl Program {
     }
 
     fn send_block(&mut self, turn: &mut Turn, size: usize) {
-        let Some(mut block) = turn.end.memory.block(size.next_multiple_of(64), Purpose::Send) else { return };
+        let Some(mut block) = turn.end.memory.block(room(size), Purpose::Send) else { return };
         match turn.plan.shape {
             Shape::Stream => turn.out.fill_stream(&mut block.bytes_mut()[..size]),
             Shape::Messages => turn.out.fill_message(0, &mut block.bytes_mut()[..size]),
@@ -224,6 +226,32 @@ impl Program {
             (Outcome::Done(()), Shape::Stream) => turn.out.wrote(size),
             (Outcome::Done(()), Shape::Messages) => turn.out.sent(size as u64),
             (Outcome::Refused(error), _) => panic!("send_block of {size} bytes is refused: {error}"),
+            (other, _) => blocked_or_dead(turn.end, &other),
+        }
+    }
+
+    /// The same bytes from several blocks, some of which may have none.
+    fn send_blocks(&mut self, turn: &mut Turn, size: usize) {
+        self.scratch(size);
+        match turn.plan.shape {
+            Shape::Stream => turn.out.fill_stream(&mut self.scratch[..size]),
+            Shape::Messages => turn.out.fill_message(0, &mut self.scratch[..size]),
+        }
+        let (mut blocks, mut left) = (Vec::new(), &self.scratch[..size]);
+        for more in (0..turn.chance.one_of(&[1, 2, 3, 9, 40])).rev() {
+            // The last has what is left.
+            let most = left.len().checked_div(more);
+            let len = most.map_or(left.len(), |most| turn.chance.within(0..most + 1));
+            let (piece, rest) = left.split_at(len);
+            let Some(mut block) = turn.end.memory.block(room(len), Purpose::Send) else { return };
+            block.bytes_mut()[..len].copy_from_slice(piece);
+            blocks.push((block, len));
+            left = rest;
+        }
+        match (turn.end.send_blocks(&mut blocks), turn.plan.shape) {
+            (Outcome::Done(()), Shape::Stream) => turn.out.wrote(size),
+            (Outcome::Done(()), Shape::Messages) => turn.out.sent(size as u64),
+            (Outcome::Refused(error), _) => panic!("send_blocks of {size} bytes is refused: {error}"),
             (other, _) => blocked_or_dead(turn.end, &other),
         }
     }
@@ -338,6 +366,11 @@ impl Program {
     pub(super) fn drop_all(&mut self) {
         self.held.clear();
     }
+}
+
+/// The size of a block for so many bytes.
+fn room(len: usize) -> usize {
+    len.next_multiple_of(64).max(64)
 }
 
 /// A call to write did nothing: then the connection must say that one would.

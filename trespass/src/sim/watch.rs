@@ -97,6 +97,8 @@ pub(super) struct Books {
     /// Frames sent that were BLOCKED, and messages that were sent coalesced.
     pub(super) blocked: u64,
     pub(super) coalesced: u64,
+    /// RTS sent with several ranges.
+    pub(super) gathered: u64,
     /// FINs sent with sources that the peer had still to read.
     pub(super) early_fins: u64,
 }
@@ -146,6 +148,7 @@ impl Watch {
         book.coalesced += u64::from(header.flags & COALESCED != 0);
         book.early_fins += u64::from(header.kind == FIN && !book.promised.is_empty());
         if header.kind == RTS {
+            book.gathered += u64::from(header.count > 1);
             let ranges = ranges(&header, frame);
             ranges.iter().for_each(|range| memory.promise(range.addr));
             book.promised.push_back(ranges);

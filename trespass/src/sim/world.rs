@@ -23,6 +23,8 @@ pub(super) struct Tally {
     pub(super) coalesced: u64,
     pub(super) reserve: u64,
     pub(super) wraps: u64,
+    /// RTS frames of several ranges.
+    pub(super) gathered: u64,
     /// FINs that went before the peer had read all.
     pub(super) early_fins: u64,
     pub(super) tickets: u64,
@@ -44,6 +46,7 @@ impl Tally {
             coalesced,
             reserve,
             wraps,
+            gathered,
             early_fins,
             tickets,
             refused,
@@ -58,6 +61,7 @@ impl Tally {
         self.coalesced += coalesced;
         self.reserve += reserve;
         self.wraps += wraps;
+        self.gathered += gathered;
         self.early_fins += early_fins;
         self.tickets += tickets;
         self.refused += refused;
@@ -521,6 +525,7 @@ impl World {
                 tally.coalesced += book.coalesced;
                 tally.reserve += book.reserve;
                 tally.wraps += book.wraps;
+                tally.gathered += book.gathered;
                 tally.early_fins += book.early_fins;
             }
         }

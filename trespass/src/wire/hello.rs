@@ -7,6 +7,7 @@ use super::preamble::{self, PREAMBLE, Writer};
 use super::reader::{Reader, shortened, text};
 use super::tlv::{self, MAX_USER_DATA, Tlvs};
 use crate::handshake::{Cause, Unavailable};
+use crate::protocol::FIRST_SLOTS_MIN;
 
 /// Length of the fixed part without the preamble.
 ///
@@ -58,10 +59,13 @@ impl Features {
     /// This side's receives come from a queue that connections share.
     pub(crate) const SHARED_RECEIVE: Self = Self(1 << 2);
     // 3 one-sided operations, 4 authentication, 5 several paths, 6 channels, 7 resuming: reserved.
+    /// The other side may begin with fewer receives than it can have posted, and says with how many.
+    pub(crate) const WINDOWS: Self = Self(1 << 8);
 
     /// All that this version knows.
     #[cfg(any(test, fuzzing))]
-    pub(crate) const KNOWN: Self = Self(Self::READ.0 | Self::COALESCE.0 | Self::SHARED_RECEIVE.0);
+    pub(crate) const KNOWN: Self =
+        Self(Self::READ.0 | Self::COALESCE.0 | Self::SHARED_RECEIVE.0 | Self::WINDOWS.0);
 
     pub(crate) fn and(self, other: Self) -> Self {
         Self(self.0 & other.0)
@@ -84,6 +88,7 @@ impl Features {
 const _: () = {
     assert!(FIXED + PREAMBLE == 64);
     assert!(Features::READ.0 == 1 && Features::COALESCE.0 == 2 && Features::SHARED_RECEIVE.0 == 4);
+    assert!(Features::WINDOWS.0 == 256);
     assert!(Role::Client.number() == 1 && Role::Server.number() == 2);
     assert!(Kind::Stream.number() == 1 && Kind::SeqPacket.number() == 2);
     assert!(Policy::Auto.number() == 0 && Policy::RequireRdma.number() == 1 && Policy::TcpOnly.number() == 2);
@@ -108,6 +113,8 @@ pub(crate) struct Hello {
     pub(crate) policy: Policy,
     /// What it can take.
     pub(crate) limits: Limits,
+    /// Receive slots that it begins with, if not with all. It counts where both sides have [`Features::WINDOWS`].
+    pub(crate) first_slots: Option<u32>,
     /// Its queue pair, or why it has none.
     pub(crate) path: Result<Endpoint, Unavailable>,
     /// What its program wants the peer to know.
@@ -143,6 +150,9 @@ impl Hello {
                 tlv::put(&mut writer, tlv::UNAVAILABLE, &value);
             }
         }
+        if let Some(first) = self.first_slots {
+            tlv::put(&mut writer, tlv::FIRST_SLOTS, &first.to_le_bytes());
+        }
         if !self.user_data.is_empty() {
             assert!(self.user_data.len() <= MAX_USER_DATA, "checked where it is configured");
             tlv::put(&mut writer, tlv::USER_DATA, &self.user_data);
@@ -162,6 +172,14 @@ impl Hello {
         let limits = Limits::decode(&mut reader)?;
         let options = Options::decode(tlvs)?;
         let path = options.path();
+        let first_slots = options.first_slots;
+        if first_slots.is_some_and(|first| !(FIRST_SLOTS_MIN..=limits.rx_slots).contains(&first)) {
+            return Err(WireError::Value {
+                field: "first_slots",
+                value: first_slots.unwrap_or(0).into(),
+                bound: "between 5 and rx_slots",
+            });
+        }
         let user_data = options.user_data.unwrap_or_default();
         Ok(Self {
             minor,
@@ -172,6 +190,7 @@ impl Hello {
             kind,
             policy,
             limits,
+            first_slots,
             path,
             user_data: user_data.to_vec(),
         })
@@ -183,6 +202,7 @@ impl Hello {
 struct Options<'a> {
     endpoint: Option<Endpoint>,
     unavailable: Option<Unavailable>,
+    first_slots: Option<u32>,
     user_data: Option<&'a [u8]>,
 }
 
@@ -196,6 +216,10 @@ impl<'a> Options<'a> {
                 }
                 (tlv::UNAVAILABLE, value) => {
                     once(&mut options.unavailable, unavailable(value)?, "reason for having no endpoint")?;
+                }
+                (tlv::FIRST_SLOTS, value) => {
+                    let first = Reader::new(value, "first slots").u32()?;
+                    once(&mut options.first_slots, first, "number of first slots")?;
                 }
                 (tlv::USER_DATA, value) if value.len() > MAX_USER_DATA => {
                     return Err(WireError::Value {

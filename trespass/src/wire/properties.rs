@@ -5,6 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::handshake::{Cause, Unavailable};
+use crate::protocol::FIRST_SLOTS_MIN;
 
 pub(crate) fn limits() -> impl Strategy<Value = Limits> {
     let sizes = (9_u32..=20, 16_u32..=32768, 1_u64..=Limits::MAX_MSG, any::<u32>());
@@ -58,18 +59,22 @@ fn hello() -> impl Strategy<Value = Hello> {
     let policy = prop_oneof![Just(Policy::Auto), Just(Policy::RequireRdma), Just(Policy::TcpOnly)];
     let path = prop_oneof![endpoint().prop_map(Ok), unavailable().prop_map(Err)];
     let who = (any::<u8>(), any::<u64>(), any::<u64>(), any::<u32>(), role());
-    (who, kind, policy, limits(), path, vec(any::<u8>(), 0..=MAX_USER_DATA)).prop_map(
-        |((minor, features, conn_id, generation, role), kind, policy, limits, path, user_data)| Hello {
-            minor,
-            features: Features(features),
-            conn_id,
-            generation,
-            role,
-            kind,
-            policy,
-            limits,
-            path,
-            user_data,
+    let first = proptest::option::of(FIRST_SLOTS_MIN..=16);
+    (who, kind, policy, (limits(), first), path, vec(any::<u8>(), 0..=MAX_USER_DATA)).prop_map(
+        |((minor, features, conn_id, generation, role), kind, policy, (limits, first), path, user_data)| {
+            Hello {
+                first_slots: first,
+                minor,
+                features: Features(features),
+                conn_id,
+                generation,
+                role,
+                kind,
+                policy,
+                limits,
+                path,
+                user_data,
+            }
         },
     )
 }

@@ -12,12 +12,14 @@ pub(super) const UNAVAILABLE: u16 = 2;
 pub(super) const USER_DATA: u16 = 3;
 /// Reserved for authentication; never sent.
 pub(super) const AUTH: u16 = 4;
+/// How many receives the sender begins with (u32), if not with all.
+pub(super) const FIRST_SLOTS: u16 = 5;
 
 /// The most that a program may send along with HELLO.
 pub(crate) const MAX_USER_DATA: usize = 1024;
 
 // Frozen, like the types of the messages.
-const _: () = assert!(ENDPOINT == 1 && UNAVAILABLE == 2 && USER_DATA == 3 && AUTH == 4);
+const _: () = assert!(ENDPOINT == 1 && UNAVAILABLE == 2 && USER_DATA == 3 && AUTH == 4 && FIRST_SLOTS == 5);
 
 /// Appends an entry.
 pub(super) fn put(writer: &mut Writer, kind: u16, value: &[u8]) {

@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind};
 use std::task::Poll;
 use std::time::Instant;
 
-use super::{Event, Key, What, Worker, token};
+use super::{DESK, Event, Key, What, Worker, token};
 use crate::arrivals::Arrival;
 
 /// Handshakes that may be under way at a time.
@@ -14,7 +14,7 @@ const ARRIVALS: usize = 1024;
 impl Worker {
     /// Accepts whoever waits, as long as there is room.
     pub(super) fn take_in(&mut self, index: u32) {
-        let listener = self.key(index);
+        let (listener, tag) = (self.key(index), self.slot(index).tag);
         while self.arrivals < ARRIVALS || self.make_room() {
             let What::Listening { door, kind, may_accept } = &mut self.slot(index).what else { return };
             if !*may_accept {
@@ -23,9 +23,10 @@ impl Worker {
             let kind = *kind;
             let error = match door.accept() {
                 Ok(visitor) => {
-                    let peer = visitor.peer();
-                    let arrival = Arrival::accepted(visitor, kind, &self.config, &self.pool);
-                    if let Err(error) = arrival.and_then(|arrival| self.arrive(arrival, Some(listener))) {
+                    let (key, peer) = (self.vacancy(), visitor.peer());
+                    let seat = self.desk.seat(key.index);
+                    let arrival = Arrival::accepted(visitor, kind, &self.config, &self.pool, Some(seat));
+                    if let Err(error) = self.arrive(key, arrival, Some(listener)) {
                         tracing::debug!(%peer, %error, "cannot begin its handshake");
                     }
                     continue;
@@ -38,7 +39,7 @@ impl Worker {
                 // Such as want of descriptors: tried again with the next client, or when one has gone.
                 _ => {
                     *may_accept = false;
-                    self.told.push_back(Event::Failed { key: listener, error });
+                    self.told.push_back(Event::Failed { key: listener, tag, error });
                 }
             }
         }
@@ -66,12 +67,24 @@ impl Worker {
         }
     }
 
-    pub(super) fn arrive(&mut self, mut arrival: Arrival, listener: Option<Key>) -> io::Result<Key> {
-        let key = self.vacancy();
-        if let Err(error) = arrival.register(self.bell.registry(), token(key.index)) {
-            self.free.push(key.index);
-            return Err(error);
-        }
+    /// Has a handshake go on in a slot that is free.
+    pub(super) fn arrive(
+        &mut self,
+        key: Key,
+        arrival: io::Result<Arrival>,
+        listener: Option<Key>,
+    ) -> io::Result<Key> {
+        let registered = arrival.and_then(|mut arrival| {
+            arrival.register(self.bell.registry(), token(key.index))?;
+            Ok(arrival)
+        });
+        let mut arrival = match registered {
+            Ok(arrival) => arrival,
+            Err(error) => {
+                self.free.push(key.index);
+                return Err(error);
+            }
+        };
         self.timers.push(Reverse((arrival.deadline(&self.config), key)));
         self.slot(key.index).what = What::Arriving { arrival: Box::new(arrival), listener };
         self.arrivals += 1;
@@ -79,7 +92,15 @@ impl Worker {
         Ok(key)
     }
 
+    /// Goes on with a handshake. It may have made the first queue pair, and with it the desk.
     pub(super) fn go_on(&mut self, index: u32) {
+        self.shake(index);
+        if let Err(error) = self.desk.register(self.bell.registry(), DESK) {
+            self.cut_off(&error);
+        }
+    }
+
+    fn shake(&mut self, index: u32) {
         let key = self.key(index);
         let slot = &mut self.slots[index as usize];
         let What::Arriving { arrival, listener } = &mut slot.what else { return };
@@ -92,6 +113,7 @@ impl Worker {
             return;
         };
         self.arrivals -= 1;
+        let own = slot.tag;
         let What::Arriving { mut arrival, .. } = std::mem::replace(&mut slot.what, What::Nothing) else {
             return;
         };
@@ -101,12 +123,16 @@ impl Worker {
             .and_then(|()| arrival.finish(&self.config, &self.pool))
             .and_then(|lane| self.put(index, lane));
         match (opened, listener) {
-            (Ok(()), Some(listener)) => self.told.push_back(Event::Accepted { listener, key, peer }),
-            (Ok(()), None) => self.told.push_back(Event::Connected { key }),
+            (Ok(()), Some(listener)) => {
+                let tag = self.tag(listener).unwrap_or(own);
+                self.slot(index).tag = tag;
+                self.told.push_back(Event::Accepted { listener, tag, key, peer });
+            }
+            (Ok(()), None) => self.told.push_back(Event::Connected { key, tag: own }),
             (Err(error), listener) => {
                 match listener {
                     Some(_) => tracing::info!(%peer, %error, "a client is not accepted"),
-                    None => self.told.push_back(Event::Failed { key, error }),
+                    None => self.told.push_back(Event::Failed { key, tag: own, error }),
                 }
                 self.vacate(index);
             }

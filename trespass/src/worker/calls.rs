@@ -5,8 +5,10 @@ use std::net::Shutdown;
 
 use super::{Key, Worker};
 use crate::buffers::{self, Part, RecvBuf, SendRefused, Ticket};
+use crate::engine::Side;
 use crate::lane::{Lane, Refused};
 use crate::pool::Block;
+use crate::protocol::CallError;
 use crate::readiness::Readiness;
 use crate::wire::Kind;
 
@@ -95,6 +97,18 @@ impl Worker {
         })
     }
 
+    /// As [`SeqPacket::recv_part_buf`](crate::SeqPacket::recv_part_buf), without waiting.
+    ///
+    /// # Errors
+    ///
+    /// As [`recv`](Self::recv), and [`InvalidInput`](ErrorKind::InvalidInput): the connection is a stream.
+    pub fn recv_part_buf(&mut self, key: Key) -> io::Result<(RecvBuf, Part)> {
+        self.take(key, |lane| match lane.about.kind {
+            Kind::Stream => Err(lane.refused(Side::Read, CallError::WrongKind)),
+            Kind::SeqPacket => lane.recv_part_buf(),
+        })
+    }
+
     /// A block of the worker's pool, of at least so many bytes.
     ///
     /// # Errors
@@ -118,6 +132,27 @@ impl Worker {
             (Err(error), Some(block)) => Err(SendRefused { error, block }),
             (Err(error), None) => unreachable!("a block that was taken was refused: {error}"),
         }
+    }
+
+    /// As [`Stream::send_blocks`](crate::Stream::send_blocks), without waiting. Each block comes back by
+    /// [`Event::Completed`](crate::Event::Completed).
+    ///
+    /// # Errors
+    ///
+    /// As [`send`](Self::send); the blocks are still in the vector then.
+    pub fn send_blocks(&mut self, key: Key, blocks: &mut Vec<(Block, usize)>) -> io::Result<Ticket> {
+        self.give(key, |lane| lane.send_blocks(blocks))
+    }
+
+    /// As [`Stream::set_cork`](crate::Stream::set_cork).
+    ///
+    /// # Errors
+    ///
+    /// There is no such connection.
+    pub fn set_cork(&mut self, key: Key, corked: bool) -> io::Result<()> {
+        self.member(key)?.0.connection.cork(corked);
+        self.soil(key.index);
+        Ok(())
     }
 
     /// As [`Stream::shutdown`](crate::Stream::shutdown).

@@ -13,8 +13,8 @@ use super::rig::{LONG, Rig, bytes, greet};
 
 pub(crate) fn add(suite: &mut test_harness::Suite<Rig>) {
     cases!(suite: i14_a_thousand_connections_leave_nothing_behind, i14_all_that_was_written_arrives_before_the_end,
-        i14_a_close_lets_the_peer_read_what_is_large, i14_close_waits_no_longer_than_it_lingers, a_linger_of_zero_resets, both_may_close_at_once,
-        who_closed_one_end_closes_the_other);
+        i14_a_close_lets_the_peer_read_what_is_large, i14_close_waits_no_longer_than_it_lingers, a_linger_of_zero_resets, a_worker_lingers_as_the_stream_was_told,
+        both_may_close_at_once, who_closed_one_end_closes_the_other);
 }
 
 /// How many descriptors and threads this process has.
@@ -138,6 +138,34 @@ fn a_linger_of_zero_resets(rig: &Rig) -> Outcome {
     client.set_linger(Some(Duration::ZERO)).unwrap();
     drop(client);
     assert_eq!(server.read(&mut [0; 8]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+    Ok(())
+}
+
+/// What a stream was told of its linger time goes with it: zero is a reset, and a long one outlasts the worker's own.
+fn a_worker_lingers_as_the_stream_was_told(rig: &Rig) -> Outcome {
+    let worker = || Worker::new(&rig.builder().linger(Duration::ZERO).build().unwrap()).unwrap();
+    let (mut client, mut server) = rig.streams();
+    greet(&mut client, &mut server);
+    client.set_linger(Some(Duration::ZERO)).unwrap();
+    let mut one = worker();
+    let key = one.add(client).unwrap();
+    one.close(key);
+    assert_eq!(server.read(&mut [0; 8]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+
+    let sent = bytes(15, 900_000);
+    let (client, mut server) = rig.streams();
+    client.set_linger(Some(LONG)).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut worker = worker();
+            let key = worker.add(client).unwrap();
+            assert_eq!(worker.write(key, &sent).unwrap(), sent.len());
+        });
+        thread::sleep(Duration::from_millis(50));
+        let mut got = Vec::new();
+        server.read_to_end(&mut got).unwrap();
+        assert!(got == sent, "{} bytes", got.len());
+    });
     Ok(())
 }
 

@@ -16,9 +16,10 @@ pub(crate) fn add(suite: &mut test_harness::Suite<Rig>) {
 
 /// The least pool that can be made for connections with the start values of all else.
 fn least(rig: &Rig) -> Builder {
-    let builder = |bytes| rig.builder().pool_max(bytes).pool_initial(0).pool_prewarm(0);
-    assert!(builder((22 << 20) - 1).build().is_err(), "there are smaller ones");
-    builder(22 << 20)
+    let builder = |mib: usize| rig.builder().pool_max(mib << 20).pool_initial(0).pool_prewarm(0);
+    let least = (8..100).step_by(2).find(|mib| builder(*mib).build().is_ok()).unwrap();
+    assert_eq!(least, if rig.shares_receives() { 38 } else { 22 });
+    builder(least)
 }
 
 /// A program that keeps what it receives on many connections until their pool, the least there is, has nothing left. The other ends have
@@ -116,14 +117,19 @@ fn i6_both_ends_full_of_what_they_send_go_on(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// Over queue pairs the posted receives, 64 of 8 KiB; over TCP nothing. What is registered for that is an eighth more at most, as memory
+/// Over queue pairs the posted receives, 64 of 8 KiB, or of 4 KiB where they may be shared; over TCP nothing. What is registered for that is an eighth more at most, as memory
 /// comes in chunks.
 fn i15_an_idle_connection_has_its_receives_and_no_more(rig: &Rig) -> Outcome {
     const CONNECTIONS: usize = 64;
     let config = || rig.builder().pool_max(250 << 20).pool_initial(0).pool_prewarm(0);
     let streams: Vec<_> = (0..CONNECTIONS).map(|_| rig.streams_of(config(), config())).collect();
     let stats = streams[0].0.pool().stats();
-    let (ends, idle) = (2 * CONNECTIONS, if rig.is_tcp() { 0 } else { 512 << 10 });
+    let idle = match (rig.is_tcp(), rig.shares_receives()) {
+        (true, _) => 0,
+        (_, true) => 256 << 10,
+        (_, false) => 512 << 10,
+    };
+    let ends = 2 * CONNECTIONS;
     println!(
         "an idle connection's end has {} bytes, and {} are registered for it",
         stats.in_use / ends,

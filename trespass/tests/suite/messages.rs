@@ -6,16 +6,18 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use test_harness::{Outcome, cases};
-use trespass::SeqPacket;
+use trespass::{Block, Completion, Event, Pool, SeqPacket, Ticket, Worker};
 
 use super::CASE_LIMIT;
-use super::rig::{Rig, below, bytes, random};
+use super::rig::{LONG, Rig, below, bytes, random};
 
 pub(crate) fn add(suite: &mut test_harness::Suite<Rig>) {
     cases!(suite: i5_messages_keep_their_boundaries, i5_sizes_around_every_border, many_small_messages_at_once,
         a_gathered_message_is_one, a_message_larger_than_the_buffer_stays, a_message_goes_in_parts,
         a_message_above_the_quota_is_refused_without_blocking, a_message_above_the_limit_is_refused,
-        the_end_comes_after_the_last_message, messages_are_received_without_a_copy, a_stream_is_not_taken_for_messages);
+        the_end_comes_after_the_last_message, messages_are_received_without_a_copy, a_stream_is_not_taken_for_messages,
+        a_message_of_any_length_is_received_without_a_copy, several_blocks_are_one_message, memory_of_the_programs_own_goes_without_a_copy,
+        a_worker_sends_several_blocks_as_one_message, a_message_may_be_larger_than_any_block);
 }
 
 /// Both ends send so many messages of random sizes and check what they get.
@@ -223,6 +225,174 @@ fn messages_are_received_without_a_copy(rig: &Rig) -> Outcome {
             assert!(got.chunks().flatten().eq(message.iter()));
         }
     });
+    Ok(())
+}
+
+/// A block of the connection's pool for each piece.
+fn filled(pool: &Pool, pieces: &[Vec<u8>]) -> Vec<(Block, usize)> {
+    let block = |piece: &Vec<u8>| {
+        let mut block = pool.take(piece.len()).unwrap();
+        block.bytes_mut()[..piece.len()].copy_from_slice(piece);
+        (block, piece.len())
+    };
+    pieces.iter().map(block).collect()
+}
+
+/// Completions of one ticket: each tells how many follow, the last that none does.
+fn count_down(completions: &[Completion], ticket: Ticket, count: usize) {
+    let told: Vec<_> = completions.iter().map(|each| (each.ticket, each.sent, each.left)).collect();
+    let wanted: Vec<_> = (0..count).rev().map(|left| (ticket, true, left)).collect();
+    assert_eq!(told, wanted);
+}
+
+fn several_blocks_are_one_message(rig: &Rig) -> Outcome {
+    let (mut client, mut server) = rig.packets();
+    let sizes: [&[usize]; 7] =
+        [&[10, 5], &[0, 0, 7], &[8176, 1], &[100, 300_000], &[90_000, 60, 90_000], &[1000; 40], &[0]];
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut buffer = vec![0; 1 << 20];
+            for (seed, list) in sizes.iter().enumerate() {
+                let wanted: Vec<u8> = list.iter().flat_map(|len| bytes(seed as u64, *len)).collect();
+                // Every other one without a copy.
+                if seed % 2 == 0 {
+                    let message = server.recv_buf().unwrap();
+                    assert!(message.to_vec() == wanted, "message {seed}");
+                } else {
+                    assert_eq!(server.recv(&mut buffer).unwrap(), wanted.len());
+                    assert!(buffer[..wanted.len()] == wanted, "message {seed}");
+                }
+            }
+        });
+        for (seed, list) in sizes.iter().enumerate() {
+            let pieces: Vec<_> = list.iter().map(|len| bytes(seed as u64, *len)).collect();
+            let mut blocks = filled(client.pool(), &pieces);
+            let ticket = client.send_blocks(&mut blocks).unwrap();
+            assert!(blocks.is_empty());
+            let completions: Vec<_> =
+                std::iter::from_fn(|| client.next_completion().unwrap()).take(list.len()).collect();
+            count_down(&completions, ticket, list.len());
+        }
+    });
+    let mut none = Vec::new();
+    assert_eq!(client.send_blocks(&mut none).unwrap_err().kind(), ErrorKind::InvalidInput);
+    let mut beyond = filled(client.pool(), &[vec![1]]);
+    beyond[0].1 = beyond[0].0.len() + 1;
+    assert_eq!(client.send_blocks(&mut beyond).unwrap_err().kind(), ErrorKind::InvalidInput);
+    assert_eq!(beyond.len(), 1, "what is refused stays");
+    Ok(())
+}
+
+fn a_worker_sends_several_blocks_as_one_message(rig: &Rig) -> Outcome {
+    let (client, mut server) = rig.packets();
+    let mut worker = Worker::new(&rig.builder().build().unwrap()).unwrap();
+    let key = worker.add_seq_packet(client).unwrap();
+    let pieces = [bytes(1, 20), bytes(2, 150_000), bytes(3, 3000)];
+    let wanted = pieces.concat();
+    let mut blocks = filled(worker.pool(), &pieces);
+    let ticket = worker.send_blocks(key, &mut blocks).unwrap();
+    let got = thread::spawn(move || server.recv_buf().unwrap().to_vec());
+    let (mut events, mut completions) = (Vec::new(), Vec::new());
+    let deadline = Instant::now() + LONG;
+    while completions.len() < 3 {
+        assert!(Instant::now() < deadline, "{completions:?}");
+        worker.poll(&mut events, Some(Duration::from_millis(20))).unwrap();
+        completions.extend(events.drain(..).filter_map(|event| match event {
+            Event::Completed { completion, .. } => Some(completion),
+            _ => None,
+        }));
+    }
+    count_down(&completions, ticket, 3);
+    assert!(got.join().unwrap() == wanted);
+    Ok(())
+}
+
+/// 24 MiB of blocks of 1 MiB, which the peer receives in parts, as it has not so much memory for what arrives.
+fn a_message_may_be_larger_than_any_block(rig: &Rig) -> Outcome {
+    let (mut client, mut server) = rig.packets();
+    let pieces: Vec<_> = (0..24).map(|seed| bytes(seed, 1 << 20)).collect();
+    let wanted = pieces.concat();
+    let mut blocks = filled(client.pool(), &pieces);
+    let mut buffer = vec![0; wanted.len()];
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let ticket = client.send_blocks(&mut blocks).unwrap();
+            let completions: Vec<_> =
+                std::iter::from_fn(|| client.next_completion().unwrap()).take(24).collect();
+            count_down(&completions, ticket, 24);
+        });
+        assert_eq!(server.recv(&mut buffer).unwrap(), wanted.len());
+    });
+    assert!(buffer == wanted);
+    Ok(())
+}
+
+/// Twice what there is of a receive buffer: none of its parts is kept for long.
+fn a_message_of_any_length_is_received_without_a_copy(rig: &Rig) -> Outcome {
+    let (mut client, mut server) = rig.packets();
+    let sent = bytes(77, (2 << 20) + 5);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            client.send(&sent).unwrap();
+            client.send(b"next").unwrap();
+        });
+        let error = server.recv_buf().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+        let mut got = Vec::new();
+        loop {
+            let (bytes, part) = server.recv_part_buf().unwrap();
+            assert_eq!((bytes.len(), part.total), (part.len, sent.len() as u64));
+            bytes.chunks().for_each(|chunk| got.extend_from_slice(chunk));
+            if part.last {
+                break;
+            }
+            if got.len() == part.len {
+                let error = server.recv_buf().unwrap_err();
+                assert!(error.to_string().contains("under way in parts"), "{error}");
+            }
+        }
+        assert!(got == sent);
+        assert_eq!(server.recv_buf().unwrap().to_vec(), b"next");
+    });
+    Ok(())
+}
+
+fn memory_of_the_programs_own_goes_without_a_copy(rig: &Rig) -> Outcome {
+    // A pool of its own: no other configuration has this maximum.
+    let (mut client, mut server) = rig.packets_with(|builder| builder.pool_max(79 << 20));
+    // One is longer than what a peer is told to read at a time.
+    for (round, len) in [100, 200_000, 200_000, 17 << 20].into_iter().enumerate() {
+        let sent = bytes(round as u64, len);
+        let at = sent.as_ptr();
+        let block = client.pool().adopt(sent);
+        let mut head = client.buffer(4).unwrap();
+        head.bytes_mut()[..4].copy_from_slice(b"head");
+        let mut buffer = vec![0; len + 4];
+        let completions: Vec<_> = thread::scope(|scope| {
+            scope.spawn(|| assert_eq!(server.recv(&mut buffer).unwrap(), len + 4));
+            client.send_blocks(&mut vec![(head, 4), (block, len)]).unwrap();
+            std::iter::from_fn(|| client.next_completion().unwrap()).take(2).collect()
+        });
+        assert!(buffer[..4] == *b"head" && buffer[4..] == bytes(round as u64, len));
+        let back = completions.into_iter().find_map(|each| each.block.into_vec().ok()).unwrap();
+        assert_eq!((back.as_ptr(), back.len()), (at, len), "the same memory");
+    }
+    let adopted = client.pool().stats().adopted;
+    assert_eq!((adopted.made, adopted.registered), (if rig.is_tcp() { 0 } else { 3 }, 0), "{adopted:?}");
+    // The same again and again is registered once.
+    let mut block = client.pool().adopt(bytes(9, 300_000));
+    let mut buffer = vec![0; 300_000];
+    for _ in 0..5 {
+        block = thread::scope(|scope| {
+            scope.spawn(|| assert_eq!(server.recv(&mut buffer).unwrap(), 300_000));
+            client.send_buf(block, 300_000).unwrap();
+            client.next_completion().unwrap().unwrap().block
+        });
+        assert!(buffer == bytes(9, 300_000));
+    }
+    let adopted = client.pool().stats().adopted;
+    assert_eq!(adopted.made, if rig.is_tcp() { 0 } else { 4 }, "{adopted:?}");
+    assert_eq!(adopted.reused, if rig.is_tcp() { 0 } else { 4 }, "{adopted:?}");
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 //! I8: programs that wait for the connection's descriptor, by `poll`, `epoll` (level- and edge-triggered) and mio, never sleep
 //! over something that they could do.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::AsRawFd;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -38,6 +38,16 @@ fn epoll_set(stream: &Stream, flags: epoll::EventFlags) -> Epoll {
     Epoll { set }
 }
 
+/// Waits, once more where the process was stopped meanwhile: for Linux that is an interruption without any handler.
+fn again<T>(mut wait: impl FnMut() -> io::Result<T>) -> T {
+    loop {
+        match wait() {
+            Err(error) if error.kind() == ErrorKind::Interrupted => (),
+            outcome => return outcome.unwrap(),
+        }
+    }
+}
+
 fn timespec(limit: Duration) -> Timespec {
     Timespec::try_from(limit).unwrap()
 }
@@ -46,7 +56,7 @@ impl Epoll {
     fn wait(&mut self, limit: Duration) -> bool {
         let mut events =
             [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 4];
-        !epoll::wait(&self.set, &mut events[..], Some(&timespec(limit))).unwrap().eq(&0)
+        again(|| Ok(epoll::wait(&self.set, &mut events[..], Some(&timespec(limit)))?)) > 0
     }
 }
 
@@ -86,7 +96,7 @@ impl Sleeper for Mio {
 
     fn sleep(&mut self, limit: Duration) -> bool {
         let mut events = mio::Events::with_capacity(4);
-        self.0.poll(&mut events, Some(limit)).unwrap();
+        again(|| self.0.poll(&mut events, Some(limit)));
         !events.is_empty()
     }
 }
@@ -106,14 +116,14 @@ fn is_readable_raw(fd: i32, limit: Duration) -> bool {
     let mut poll = mio::Poll::new().unwrap();
     poll.registry().register(&mut SourceFd(&fd), Token(0), Interest::READABLE).unwrap();
     let mut events = mio::Events::with_capacity(1);
-    poll.poll(&mut events, Some(limit)).unwrap();
+    again(|| poll.poll(&mut events, Some(limit)));
     !events.is_empty()
 }
 
 /// As `poll(2)` sees it.
 fn is_readable(stream: &Stream, limit: Duration) -> bool {
     let mut fds = [PollFd::new(stream, PollFlags::IN)];
-    poll(&mut fds, Some(&timespec(limit))).unwrap() == 1
+    again(|| Ok(poll(&mut fds, Some(&timespec(limit)))?)) == 1
 }
 
 /// Sends and receives, going on until each call would block, and sleeps only on the descriptor.
@@ -360,7 +370,7 @@ fn a_listener_is_waited_for(rig: &Rig) -> Outcome {
             (0..5).map(|_| scope.spawn(|| rig.builder().connect(addr).unwrap())).collect();
         let mut accepted = Vec::new();
         while accepted.len() < connecting.len() {
-            poll.poll(&mut events, Some(LONG)).unwrap();
+            again(|| poll.poll(&mut events, Some(LONG)));
             assert!(!events.is_empty(), "asleep with {} accepted", accepted.len());
             while let Ok((stream, _)) = listener.accept() {
                 accepted.push(stream);

@@ -22,6 +22,8 @@ pub(crate) enum Target {
     Tcp,
     /// Queue pairs of the software device; one frame without a receive would end its connection.
     Soft,
+    /// The same, whose receives are shared.
+    SoftShared,
     /// Queue pairs of the system's devices.
     System,
     /// The same two, for connections that begin with the connection manager.
@@ -57,8 +59,15 @@ impl Rig {
         match self.target {
             Target::Tcp => Builder::new().policy(Policy::TcpOnly),
             Target::Soft | Target::System => patient().policy(Policy::RequireRdma),
+            Target::SoftShared => {
+                patient().policy(Policy::RequireRdma).srq(true).__srq_alone(true).srq_size(1024)
+            }
             Target::SoftByCm | Target::SystemByCm => patient().bootstrap(Bootstrap::RdmaCm),
         }
+    }
+
+    pub(crate) fn shares_receives(&self) -> bool {
+        self.target == Target::SoftShared
     }
 
     /// Whether connections begin with the connection manager.
@@ -68,7 +77,7 @@ impl Rig {
 
     /// Whether the devices are this process's own.
     pub(crate) fn is_soft(&self) -> bool {
-        matches!(self.target, Target::Soft | Target::SoftByCm)
+        matches!(self.target, Target::Soft | Target::SoftShared | Target::SoftByCm)
     }
 
     /// An address at which somebody listens who is none of this crate's, as long as the second value lives.

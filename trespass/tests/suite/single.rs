@@ -4,13 +4,14 @@ use std::io::{ErrorKind, Read, Write};
 use std::time::{Duration, Instant};
 
 use test_harness::{Outcome, cases};
-use trespass::{Event, Kind, Transport, Worker};
+use trespass::{Event, Kind, Pool, Transport, Worker};
 
 use super::rig::{LONG, Rig, bytes};
 
 pub(crate) fn add(suite: &mut test_harness::Suite<Rig>) {
     cases!(suite: i7_both_ends_on_one_thread, i7_a_worker_serves_many_connections, a_worker_adopts_a_stream,
-        a_worker_says_what_became_of_a_connection_it_could_not_make, a_lent_block_is_waited_for);
+        a_worker_says_what_became_of_a_connection_it_could_not_make, events_have_the_programs_tag,
+        a_pool_of_the_programs_own_serves_all, what_programs_say_with_a_connection_is_heard, a_lent_block_is_waited_for);
 }
 
 fn a_lent_block_is_waited_for(rig: &Rig) -> Outcome {
@@ -38,6 +39,102 @@ fn a_lent_block_is_waited_for(rig: &Rig) -> Outcome {
     if client.send_buf(block, 200_000).is_ok() {
         assert!(client.next_completion().unwrap().is_some());
     }
+    // So do all of several, and none twice; what is refused is not lent.
+    let (mut client, server) = rig.packets();
+    let mut blocks: Vec<_> =
+        [10, 200_000, 8000].into_iter().map(|len| (client.buffer(len).unwrap(), len)).collect();
+    let ticket = client.send_blocks(&mut blocks).unwrap();
+    drop(server);
+    for left in [2, 1, 0] {
+        let completion = client.next_completion().unwrap().unwrap();
+        assert_eq!((completion.ticket, completion.left), (ticket, left));
+    }
+    assert!(client.next_completion().unwrap().is_none());
+    Ok(())
+}
+
+/// Of the listener until the connection has one of its own; of a connection that fails, too; and nothing of it is left to the next.
+fn events_have_the_programs_tag(rig: &Rig) -> Outcome {
+    let mut worker = Worker::new(&rig.builder().build().unwrap()).unwrap();
+    let listener = worker.listen(rig.anywhere(), Kind::Stream).unwrap();
+    worker.set_tag(listener, 7).unwrap();
+    let addr = worker.local_addr(listener).unwrap();
+    let client = worker.connect(addr, Kind::Stream).unwrap();
+    worker.set_tag(client, 8).unwrap();
+    let (mut events, mut accepted, mut connected, mut ready) = (Vec::new(), None, false, false);
+    let deadline = Instant::now() + LONG;
+    while !ready {
+        assert!(Instant::now() < deadline, "{accepted:?} {connected}");
+        worker.poll(&mut events, Some(Duration::from_millis(500))).unwrap();
+        for event in events.drain(..) {
+            match event {
+                Event::Accepted { tag, key, .. } => {
+                    assert_eq!((tag, worker.tag(key).unwrap()), (7, 7));
+                    worker.set_tag(key, 9).unwrap();
+                    accepted = Some(key);
+                }
+                Event::Connected { tag, key } => {
+                    assert_eq!((tag, key), (8, client));
+                    worker.write(client, b"x").unwrap();
+                    connected = true;
+                }
+                Event::Ready { tag, key, .. } => {
+                    // What was told together with the connection has the tag that it had then.
+                    assert!((tag == 9 || tag == 7) && Some(key) == accepted, "{tag} {key:?}");
+                    ready = tag == 9;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    let gone = accepted.unwrap();
+    worker.close(gone);
+    assert_eq!(worker.set_tag(gone, 1).unwrap_err().kind(), ErrorKind::NotConnected);
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let wanted = worker.connect(nobody, Kind::Stream).unwrap();
+    assert_eq!(worker.tag(wanted).unwrap(), 0);
+    worker.set_tag(wanted, 10).unwrap();
+    loop {
+        assert!(Instant::now() < deadline);
+        worker.poll(&mut events, Some(Duration::from_millis(500))).unwrap();
+        let failed = events.drain(..).find_map(|event| match event {
+            Event::Failed { tag, key, .. } => Some((tag, key)),
+            _ => None,
+        });
+        if let Some(failed) = failed {
+            assert_eq!(failed, (10, wanted));
+            return Ok(());
+        }
+    }
+}
+
+fn a_pool_of_the_programs_own_serves_all(rig: &Rig) -> Outcome {
+    let other = |builder: trespass::Builder| builder.sndbuf(200_000).rcvbuf(200_000);
+    let pool = Pool::new(&rig.builder().build().unwrap().pool_config()).unwrap();
+    let (mut client, mut server) =
+        rig.streams_of(rig.builder().pool(pool.clone()), other(rig.builder()).pool(pool.clone()));
+    assert!(*client.pool() == pool && *server.pool() == pool);
+    let worker = Worker::new(&rig.builder().pool(pool.clone()).build().unwrap()).unwrap();
+    assert!(*worker.pool() == pool);
+    // A block of one is one of all.
+    let mut block = worker.buffer(50_000).unwrap();
+    block.bytes_mut()[..50_000].copy_from_slice(&bytes(1, 50_000));
+    client.send_buf(block, 50_000).unwrap();
+    let mut got = vec![0; 50_000];
+    server.read_exact(&mut got).unwrap();
+    assert!(got == bytes(1, 50_000));
+    drop((client, server, worker));
+    pool.flush();
+    assert_eq!(pool.stats().in_use, 0, "{:?}", pool.stats());
+    Ok(())
+}
+
+fn what_programs_say_with_a_connection_is_heard(rig: &Rig) -> Outcome {
+    let (client, server) = rig.streams_of(rig.builder().user_data(*b"of the client"), rig.builder());
+    assert_eq!((client.peer_user_data(), server.peer_user_data()), (&b""[..], &b"of the client"[..]));
+    let mut worker = Worker::new(&rig.builder().build().unwrap()).unwrap();
+    let key = worker.add(server).unwrap();
+    assert_eq!(worker.peer_user_data(key).unwrap(), b"of the client");
     Ok(())
 }
 
@@ -82,12 +179,12 @@ fn i7_a_worker_serves_many_connections(rig: &Rig) -> Outcome {
         for event in events.drain(..) {
             match event {
                 Event::Accepted { listener: from, .. } => assert_eq!(from, listener),
-                Event::Connected { key } => {
+                Event::Connected { key, .. } => {
                     let client = clients.iter().position(|client| *client == key).unwrap();
                     worker.send(key, &message(client, 0)).unwrap();
                 }
-                Event::Failed { key, error } => panic!("{key:?}: {error}"),
-                Event::Ready { key, readiness } if readiness.readable => loop {
+                Event::Failed { key, error, .. } => panic!("{key:?}: {error}"),
+                Event::Ready { key, readiness, .. } if readiness.readable => loop {
                     let len = match worker.recv(key, &mut buffer) {
                         Ok(len) => len,
                         Err(error) if error.kind() == ErrorKind::WouldBlock => break,
@@ -155,7 +252,7 @@ fn a_worker_says_what_became_of_a_connection_it_could_not_make(rig: &Rig) -> Out
         worker.poll(&mut events, Some(Duration::from_millis(500))).unwrap();
     }
     match events.pop() {
-        Some(Event::Failed { key, error }) => {
+        Some(Event::Failed { key, error, .. }) => {
             assert_eq!((key, error.kind()), (wanted, ErrorKind::ConnectionRefused));
         }
         other => panic!("{other:?}"),

@@ -15,7 +15,7 @@ pub(crate) fn add(suite: &mut test_harness::Suite<Rig>) {
         i6_two_blocked_writers_resume_when_either_reads, a_peer_that_does_not_read_stops_the_writer,
         a_half_that_is_shut_down_ends_and_the_other_goes_on, reading_is_over_after_shutdown_read,
         a_read_waits_no_longer_than_its_timeout, a_write_waits_no_longer_than_its_timeout,
-        buffers_of_the_pool_go_without_a_copy, what_arrives_can_be_kept, counters_count);
+        a_cork_holds_back_small_writes, buffers_of_the_pool_go_without_a_copy, several_buffers_go_in_a_row, what_arrives_can_be_kept, counters_count);
 }
 
 fn bytes_go_both_ways(rig: &Rig) -> Outcome {
@@ -239,6 +239,64 @@ fn buffers_of_the_pool_go_without_a_copy(rig: &Rig) -> Outcome {
         client.send_buf(buffer, len).unwrap();
         assert_eq!(read_exactly(&mut server, len), bytes(len as u64, len));
     }
+    Ok(())
+}
+
+fn a_cork_holds_back_small_writes(rig: &Rig) -> Outcome {
+    let (mut client, mut server) = rig.streams();
+    let frames = |client: &Stream| client.stats().frames_sent - client.stats().credits_sent;
+    greet(&mut client, &mut server);
+    let before = frames(&client);
+    client.set_cork(true).unwrap();
+    let began = Instant::now();
+    (0..100).for_each(|_| client.write_all(b"ten bytes.").unwrap());
+    // Time is the only other thing that lets them go.
+    let held = frames(&client) == before;
+    assert!(held || began.elapsed() >= Duration::from_millis(200));
+    client.set_cork(false).unwrap();
+    assert_eq!(read_exactly(&mut server, 1000), b"ten bytes.".repeat(100));
+    assert!(!held || frames(&client) == before + 1);
+    // A flush, and time.
+    client.set_cork(true).unwrap();
+    client.write_all(b"flushed").unwrap();
+    client.flush().unwrap();
+    assert_eq!(read_exactly(&mut server, 7), b"flushed");
+    client.write_all(b"late").unwrap();
+    client.set_read_timeout(Some(Duration::from_millis(400))).unwrap();
+    assert!(time_is_up(&client.read(&mut [0; 1]).unwrap_err()), "a call that waits lets it go");
+    server.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    assert_eq!(read_exactly(&mut server, 4), b"late");
+    // What is full is not held back, and the end lets all go.
+    let long = bytes(5, 100_003);
+    client.write_all(&long).unwrap();
+    client.shutdown(Shutdown::Write).unwrap();
+    let mut got = Vec::new();
+    server.read_to_end(&mut got).unwrap();
+    assert!(got == long);
+    Ok(())
+}
+
+fn several_buffers_go_in_a_row(rig: &Rig) -> Outcome {
+    let (mut client, mut server) = rig.streams();
+    for sizes in [&[1, 2, 3][..], &[0, 0], &[9000, 0, 200_000, 5], &[8000; 30]] {
+        let mut blocks = Vec::new();
+        for (seed, len) in sizes.iter().enumerate() {
+            let mut block = client.buffer(*len).unwrap();
+            block.bytes_mut()[..*len].copy_from_slice(&bytes(seed as u64, *len));
+            blocks.push((block, *len));
+        }
+        let ticket = client.send_blocks(&mut blocks).unwrap();
+        let wanted: Vec<u8> =
+            sizes.iter().enumerate().flat_map(|(seed, len)| bytes(seed as u64, *len)).collect();
+        thread::scope(|scope| {
+            scope.spawn(|| assert!(read_exactly(&mut server, wanted.len()) == wanted));
+            for left in (0..sizes.len()).rev() {
+                let completion = client.next_completion().unwrap().unwrap();
+                assert_eq!((completion.ticket, completion.left), (ticket, left));
+            }
+        });
+    }
+    assert!(client.next_completion().unwrap().is_none());
     Ok(())
 }
 

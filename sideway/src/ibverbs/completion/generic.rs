@@ -120,6 +120,7 @@ impl GenericPoller<'_> {
     /// # Errors
     ///
     /// The device failed.
+    #[inline]
     pub fn finish(self) -> Result<(), PollCompletionQueueError> {
         match self {
             Self::Basic(poller) => poller.finish(),

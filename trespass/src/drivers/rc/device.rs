@@ -1,6 +1,7 @@
 //! Which device, which port, and under which address: as the socket's own address says, or as the program or the environment
 //! names it.
 
+use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -28,6 +29,10 @@ pub(crate) struct Device {
     context: DeviceContext,
     domain: ProtectionDomain,
     events: AsyncEvents,
+    /// A software device may work only while it is polled.
+    pub(super) is_soft: bool,
+    /// The numbers of queue pairs that take nothing more of what they share with others.
+    done_sharing: Mutex<HashSet<u32>>,
     pub(super) most: Most,
 }
 
@@ -38,6 +43,10 @@ pub(super) struct Most {
     pub(super) completions: u32,
     /// Work requests of one of a queue pair's queues.
     pub(super) work_requests: u32,
+    /// Pieces of memory that one of them can be about.
+    pub(super) entries: u32,
+    /// Receives of a shared receive queue.
+    pub(super) shared_receives: u32,
     /// READs that a queue pair answers at a time.
     pub(super) reads_in: u8,
     /// READs that a queue pair has under way at a time.
@@ -55,11 +64,6 @@ impl Device {
         &self.name
     }
 
-    /// Whether it is a software device, which may work only while it is polled.
-    pub(super) fn is_soft(&self) -> bool {
-        self.context.is_soft()
-    }
-
     pub(super) fn context(&self) -> &DeviceContext {
         &self.context
     }
@@ -75,6 +79,13 @@ impl Device {
         known().listen(self);
     }
 
+    /// Whether the device has said that this queue pair, which was stopped, takes no receive of those that it shares any more. It says
+    /// so once, and this forgets it.
+    pub(super) fn is_done_sharing(&self, qp_number: u32) -> bool {
+        self.listen();
+        self.done_sharing.lock().unwrap_or_else(PoisonError::into_inner).remove(&qp_number)
+    }
+
     fn open(context: DeviceContext) -> Result<Self, Unavailable> {
         let resources = |error: &dyn std::fmt::Display| Unavailable::new(Cause::Resources, error.to_string());
         let attr = context.query_device().map_err(|error| resources(&error))?;
@@ -83,10 +94,13 @@ impl Device {
         let most = Most {
             completions: u32::try_from(attr.max_cqe()).unwrap_or(0),
             work_requests: u32::try_from(attr.max_qp_wr()).unwrap_or(0),
+            entries: u32::try_from(attr.max_sge()).unwrap_or(0),
+            shared_receives: u32::try_from(attr.max_srq_wr()).unwrap_or(0),
             reads_in: attr.max_qp_rd_atom().clamp(0, 255) as u8,
             reads_out: attr.max_qp_init_rd_atom().clamp(0, 255) as u8,
         };
-        Ok(Self { name: context.name(), context, domain, events, most })
+        let (name, is_soft) = (context.name(), context.is_soft());
+        Ok(Self { name, is_soft, context, domain, events, done_sharing: Mutex::default(), most })
     }
 }
 
@@ -143,6 +157,12 @@ impl AllKnown {
                 }
             };
             let (kind, element) = (event.event_type(), event.element());
+            if let (AsyncEventType::QueuePairLastWqeReached, AsyncElement::QueuePair { qp_num }) =
+                (kind, element)
+            {
+                device.done_sharing.lock().unwrap_or_else(PoisonError::into_inner).insert(qp_num);
+                continue;
+            }
             tracing::info!(device = device.name, event = %kind, ?element, "the device reports");
             failed |= kind == AsyncEventType::DeviceFatal;
             if !matches!(element, AsyncElement::QueuePair { .. }) {

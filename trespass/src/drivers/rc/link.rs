@@ -1,24 +1,24 @@
 //! The driver of a connection over a queue pair: its turns, and its end.
 
-use std::io;
-use std::mem::{replace, take};
-use std::os::fd::{AsFd, AsRawFd};
+use std::io::{self, IoSlice};
 use std::time::{Duration, Instant};
 
 use mio::event::Event;
-use mio::unix::SourceFd;
-use mio::{Interest, Registry, Token};
-use sideway::ibverbs::completion::{Notify, WorkCompletionStatus};
+use mio::{Registry, Token};
+use sideway::ibverbs::completion::WorkCompletionStatus;
 use sideway::ibverbs::queue_pair::{PostSendGuard, QueuePair, WorkRequestFlags};
 
 use super::DeviceBlock;
 use super::anchor::{Anchor, Line};
-use super::managed::{Early, Managed};
-use super::pair::{DRAIN, Heads, Pair, RECEIVE};
-use super::path::Path;
+use super::hub::{Completed, What};
+use super::managed::Managed;
+use super::number::{self, Request};
+use super::pair::{DRAIN, Heads, Home, Kept, Pair};
+use super::path::{Early, Path, Proved};
 use super::request::Payload;
 use crate::drivers::Driver;
-use crate::protocol::{Blocks, Cause, Connection, Done, Frame, Purpose, Transmit};
+use crate::protocol::frame::HEADER_LEN;
+use crate::protocol::{Blocks, Cause, Connection, Done, Frame, GATHER_MAX, Kind, Purpose, Transmit};
 
 /// How long a RESET may take to be acknowledged before the queue pair is stopped.
 const PARTING: Duration = Duration::from_millis(100);
@@ -38,22 +38,17 @@ enum Phase {
 
 /// One connection's queue pair, and what it began with, whose end is the peer's end.
 pub(crate) struct Rc<B: DeviceBlock> {
-    pair: Pair<B>,
+    pair: Kept<B>,
     anchor: Anchor,
     slot_size: usize,
     phase: Phase,
     /// Blocks of frames that were not kept, to be posted again.
     spare: Vec<B>,
-    /// What came at the end of the handshake.
-    early: Early<B>,
     /// Taken from the connection, and not posted for want of memory.
     held: Option<Transmit<B>>,
-    /// The receives that the handshake has granted are told to the connection.
-    begun: bool,
-    /// The completion queue makes an event with the next completion, or has made it.
-    armed: bool,
-    /// The channel may have an event.
-    may_have_event: bool,
+    /// What has completed before its first turn; gone with that, when the receives that the handshake has granted are told to the
+    /// connection.
+    early: Option<Early<B>>,
     /// There was no block.
     starved: bool,
     /// The queue pair is of no use any more.
@@ -66,28 +61,24 @@ impl<B: DeviceBlock> Rc<B> {
     /// Goes on with what the handshake has proved. `socket` is the one that it went over, and non-blocking.
     pub(crate) fn new<P: Blocks<Block = B>>(path: Path<P>, socket: std::net::TcpStream) -> Option<Self> {
         let slot_size = path.slot_size();
-        Some(Self::of(path.into_pair()?, Early::new(), slot_size, Anchor::of_socket(socket)))
+        Some(Self::of(path.into_proved()?, slot_size, Anchor::of_socket(socket)))
     }
 
     /// The same of a connection of the connection manager's.
     pub(crate) fn managed<P: Blocks<Block = B>>(managed: Managed<P>, line: Line) -> Self {
         let slot_size = managed.slot_size();
-        let (pair, early) = managed.into_pair();
-        Self::of(pair, early, slot_size, Anchor::Line(line))
+        Self::of(managed.into_proved(), slot_size, Anchor::Line(line))
     }
 
-    fn of(pair: Pair<B>, early: Early<B>, slot_size: usize, anchor: Anchor) -> Self {
+    fn of(Proved { pair, early }: Proved<B>, slot_size: usize, anchor: Anchor) -> Self {
         Self {
-            spare: Vec::with_capacity(pair.receives.len() + early.len()),
+            spare: Vec::with_capacity(early.first),
             pair,
             anchor,
             slot_size,
-            early,
             phase: Phase::Open,
             held: None,
-            begun: false,
-            armed: false,
-            may_have_event: true,
+            early: Some(early),
             starved: false,
             broken: false,
             doorbells: 0,
@@ -105,6 +96,12 @@ impl<B: DeviceBlock> Rc<B> {
         self.pair.device.name()
     }
 
+    /// Lent blocks that one frame can have, beside its head.
+    pub(crate) fn gather(&self) -> usize {
+        let entries = self.pair.qp.control().capability().max_send_sge as usize;
+        entries.saturating_sub(1).clamp(1, GATHER_MAX)
+    }
+
     /// Has the device say that something has completed which the pair does not know of.
     #[cfg(test)]
     pub(super) fn post_stray(&mut self, id: u64) {
@@ -113,9 +110,19 @@ impl<B: DeviceBlock> Rc<B> {
         list.post().expect("posted");
     }
 
+    /// Sends bytes that are no frame, and for which there may be no receive, so many times.
+    #[cfg(test)]
+    pub(super) fn send_raw(&mut self, times: usize) {
+        for _ in 0..times {
+            let mut list = self.pair.qp.start_post_send();
+            list.construct_wr(0, WorkRequestFlags::empty()).setup_send().setup_inline_data(b"no frame");
+            list.post().expect("posted");
+        }
+    }
+
     /// What carries it, in words.
     pub(crate) fn describe(&self) -> String {
-        let Pair { qp, heads, whence, .. } = &self.pair;
+        let Pair { qp, heads, whence, .. } = &*self.pair;
         let capability = qp.control().capability();
         format!(
             "{}, queue pair {:#x}, {} bytes inline, {} sends and {} receives deep",
@@ -127,108 +134,62 @@ impl<B: DeviceBlock> Rc<B> {
         )
     }
 
-    /// Before anything is received: the receives that the handshake has granted are posted, or were used since.
+    /// Before anything is received: the receives that the handshake has granted are posted.
     fn begin(&mut self, connection: &mut Connection<B>) {
-        if !replace(&mut self.begun, true) {
-            connection.slots_posted(self.pair.receives.len() + self.early.len());
-            for (block, len) in take(&mut self.early) {
-                // On an error the connection has failed, and says so.
-                self.spare.extend(connection.received(block, len).ok().flatten());
-            }
+        let Some(early) = self.early.take() else { return };
+        connection.slots_posted(early.first);
+        early.completed.into_iter().for_each(|completed| self.completed(connection, completed));
+    }
+
+    /// Takes note of what has completed. A worker hands on what is this one's.
+    pub(crate) fn completed(&mut self, connection: &mut Connection<B>, completed: Completed<B>) {
+        self.begin(connection);
+        take(&mut self.pair, &mut self.spare, &mut self.broken, connection, completed);
+    }
+
+    /// The worker's completion queue is of no use any more.
+    pub(crate) fn cut_off(&mut self, connection: &mut Connection<B>, error: &io::Error) {
+        if self.pair.own_hub().is_none() {
+            break_down(&mut self.broken, connection, "waiting for completions", error);
         }
     }
 
-    fn take_events(&mut self, connection: &mut Connection<B>) {
-        if !replace(&mut self.may_have_event, false) {
-            return;
-        }
-        loop {
-            match self.pair.channel.try_next() {
-                Ok(Some(_)) => self.armed = false,
-                Ok(None) => return,
-                Err(error) => {
-                    return break_down(&mut self.broken, connection, "waiting for completions", &error);
-                }
-            }
-        }
+    /// What must work of its own hub, if it has one. A worker sees to the other.
+    fn hub<T: Default>(
+        &mut self,
+        connection: &mut Connection<B>,
+        what: &'static str,
+        call: impl FnOnce(&mut super::hub::Hub<B>) -> io::Result<T>,
+    ) -> T {
+        let Some(hub) = self.pair.own_hub() else { return T::default() };
+        call(hub).unwrap_or_else(|error| {
+            break_down(&mut self.broken, connection, what, &error);
+            T::default()
+        })
     }
 
-    /// Has the next completion make an event. Whether that was not so already: then one may have come just before.
-    fn arm(&mut self, connection: &mut Connection<B>) -> bool {
-        if replace(&mut self.armed, true) {
-            return false;
-        }
-        if let Err(error) = self.pair.cq.arm(Notify::Any).map(drop) {
-            break_down(&mut self.broken, connection, "arming the completion queue", &error);
-        }
-        true
-    }
-
-    /// Takes what has completed. Whether anything had.
+    /// Takes what has completed, unless a worker does. Whether anything had.
     fn reap(&mut self, connection: &mut Connection<B>) -> bool {
-        let Pair { cq, receives, sends, posted, completed, .. } = &mut self.pair;
-        let mut poller = match cq.start_poll() {
-            Ok(poller) => poller,
+        let Self { pair, spare, broken, .. } = self;
+        let (pair, Home::Own(hub)) = pair.parts() else { return false };
+        match hub.reap(|_, completed| take(pair, spare, broken, connection, completed)) {
+            Ok(any) => any,
             Err(error) => {
-                break_down(&mut self.broken, connection, "polling completions", &error);
-                return false;
-            }
-        };
-        let mut any = false;
-        while let Some(completion) = poller.next() {
-            any = true;
-            let (id, status) = (completion.wr_id(), completion.status());
-            let is_receive = id & RECEIVE != 0;
-            if status != WorkCompletionStatus::Success {
-                self.broken = true;
-                let what = if is_receive { "receiving" } else { "sending" };
-                // The first says why; what is flushed behind it does not.
-                connection.failed(Cause::Completion {
-                    what,
-                    status: status.raw(),
-                    vendor: completion.vendor_err(),
-                });
-            }
-            if is_receive {
-                let Some(block) = receives.complete(id) else {
-                    stray(&mut self.broken, connection, "the receive", id & !RECEIVE);
-                    continue;
-                };
-                if status == WorkCompletionStatus::Success {
-                    let len = completion.byte_len().unwrap_or(0) as usize;
-                    // On an error the connection has failed, and says so.
-                    self.spare.extend(connection.received(block, len).ok().flatten());
-                }
-                continue;
-            }
-            if !sends.has(id) || id >= *posted {
-                stray(&mut self.broken, connection, "the send", id);
-                continue;
-            }
-            while let Some(done) = sends.complete(id) {
-                *completed += 1;
-                // READs have completions of their own, so what failed is this one: it has brought nothing.
-                if status == WorkCompletionStatus::Success || !matches!(done, Done::Read { .. }) {
-                    connection.done(done);
-                }
+                break_down(broken, connection, "polling completions", &error);
+                false
             }
         }
-        if let Err(error) = poller.finish() {
-            break_down(&mut self.broken, connection, "polling completions", &error);
-        }
-        any
     }
 
     /// Posts the receives that are wanted. Whether there were any.
+    #[inline]
     fn replenish<P: Blocks<Block = B>>(&mut self, connection: &mut Connection<B>, blocks: &mut P) -> bool {
         let wanted = connection.slots_wanted();
         if wanted == 0 || self.broken {
             return false;
         }
-        let (mut left, spare, starved, slot_size) =
-            (wanted, &mut self.spare, &mut self.starved, self.slot_size);
-        let posted = self.pair.post_receives(|| {
-            left = left.checked_sub(1)?;
+        let (spare, starved, slot_size) = (&mut self.spare, &mut self.starved, self.slot_size);
+        let posted = self.pair.post_receives(wanted, || {
             let block = spare.pop().or_else(|| blocks.take(slot_size, Purpose::Receive));
             *starved |= block.is_none();
             block
@@ -236,6 +197,10 @@ impl<B: DeviceBlock> Rc<B> {
         match posted {
             Ok(count) => {
                 connection.slots_posted(count);
+                if self.pair.shares && !self.starved {
+                    // Others had posted enough, or there is room for no more.
+                    self.spare.clear();
+                }
                 count > 0
             }
             Err(error) => {
@@ -245,17 +210,27 @@ impl<B: DeviceBlock> Rc<B> {
         }
     }
 
-    /// Posts what the connection has to send, with one doorbell. Whether there was anything.
+    /// Posts what the connection has to send, with one doorbell. Whether there was anything: as a rule there is nothing, and that is soon
+    /// said.
+    #[inline]
     fn send<P: Blocks<Block = B>>(
         &mut self,
         connection: &mut Connection<B>,
         blocks: &mut P,
         now: Instant,
     ) -> bool {
-        if self.broken {
-            return false;
-        }
-        let Self { pair: Pair { qp, sends, posted, heads, .. }, held, starved, .. } = self;
+        let nothing = self.held.is_none() && connection.is_quiet();
+        !nothing && !self.broken && self.send_all(connection, blocks, now)
+    }
+
+    fn send_all<P: Blocks<Block = B>>(
+        &mut self,
+        connection: &mut Connection<B>,
+        blocks: &mut P,
+        now: Instant,
+    ) -> bool {
+        let Self { pair, held, starved, .. } = self;
+        let Pair { qp, generation, sends, posted, heads, .. } = &mut **pair;
         let mut pull = |room, heads: &mut Heads<B>| {
             let mut source =
                 Source { connection: &mut *connection, blocks: &mut *blocks, now, held, starved };
@@ -268,9 +243,10 @@ impl<B: DeviceBlock> Rc<B> {
             let payload = Payload::of(&transmit);
             let (id, signalled) = sends.push(transmit, next.is_none());
             let flags = if signalled { WorkRequestFlags::Signaled } else { WorkRequestFlags::empty() };
+            let request = list.construct_wr(number::number(*generation, Request::Send(id as u32)), flags);
             // SAFETY: `sends` keeps the blocks until it is told that they are done with, and holds no more requests than there are
             // places.
-            unsafe { payload.append(list.construct_wr(id, flags), id, heads) };
+            unsafe { payload.append(request, id, heads) };
             count += 1;
             match next {
                 Some(next) => transmit = next,
@@ -329,11 +305,12 @@ impl<B: DeviceBlock> Rc<B> {
         if let Some(transmit) = self.held.take() {
             connection.done(Done::from(transmit));
         }
-        if !self.pair.drain(|done| connection.done(done)) {
+        self.reap(connection);
+        if !self.pair.finish(|done| connection.done(done)) {
             if !time_is_up {
                 return;
             }
-            self.pair.forget(|size| blocks.take(size, Purpose::Send), |done| connection.done(done));
+            self.pair.forget(|lost| blocks.replace(lost), |done| connection.done(done));
         }
         self.spare.clear();
         connection.drained();
@@ -347,27 +324,28 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for Rc<P::Block> {
     /// Has the system report completions, and the end of what it began with.
     fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
         self.anchor.register(registry, token)?;
-        let channel = self.pair.channel.as_fd().as_raw_fd();
-        registry.register(&mut SourceFd(&channel), token, Interest::READABLE)
+        self.pair.own_hub().map_or(Ok(()), |hub| hub.register(registry, token))
     }
 
     /// Has it report no more.
     fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
         self.anchor.deregister(registry)?;
-        registry.deregister(&mut SourceFd(&self.pair.channel.as_fd().as_raw_fd()))
+        self.pair.own_hub().map_or(Ok(()), |hub| hub.deregister(registry))
     }
 
     /// Takes note of a report. Both descriptors have one key; the channel's never ends, and of the other only the end matters.
     fn on_event(&mut self, event: &Event) {
-        self.may_have_event = true;
+        if let Some(hub) = self.pair.own_hub() {
+            hub.on_event();
+        }
         self.anchor.on_event(event);
     }
 
-    /// Receives and sends until nothing moves. Then the next completion makes an event.
+    /// Receives and sends until nothing moves. Then the next completion makes an event; what a worker has to do with that it does itself.
     fn turn(&mut self, connection: &mut Connection<P::Block>, blocks: &mut P, now: Instant) {
         self.starved = false;
         self.begin(connection);
-        self.take_events(connection);
+        self.hub(connection, "waiting for completions", |hub| hub.take_events());
         self.anchor.look();
         while matches!(self.phase, Phase::Open | Phase::Parting { .. }) {
             if self.step(connection, blocks, now) {
@@ -385,7 +363,7 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for Rc<P::Block> {
                 }
                 self.pair.stop();
                 self.phase = Phase::Draining { until: now + DRAIN };
-            } else if !self.arm(connection) {
+            } else if !self.hub(connection, "arming the completion queue", |hub| hub.arm()) && !self.broken {
                 return;
             }
         }
@@ -394,10 +372,47 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for Rc<P::Block> {
         }
     }
 
-    /// Leaves what is to end to a turn.
-    fn look(&mut self, connection: &mut Connection<P::Block>, blocks: &mut P, now: Instant) -> bool {
+    /// Leaves what is to end to a turn. What has come is for the program first: what it makes room for is posted by the next look.
+    fn look(
+        &mut self,
+        connection: &mut Connection<P::Block>,
+        blocks: &mut P,
+        now: Instant,
+        all: bool,
+    ) -> bool {
         self.begin(connection);
-        self.phase == Phase::Open && !self.broken && self.step(connection, blocks, now)
+        if self.phase != Phase::Open || self.broken {
+            return false;
+        }
+        let mut moved = false;
+        if all {
+            moved |= self.replenish(connection, blocks);
+            moved |= self.send(connection, blocks, now);
+        }
+        moved | self.reap(connection)
+    }
+
+    fn send_short(&mut self, connection: &mut Connection<P::Block>, kind: Kind, bytes: &[u8]) -> bool {
+        self.begin(connection);
+        let may = self.phase == Phase::Open && !self.broken && self.held.is_none();
+        let Pair { qp, generation, sends, posted, heads, .. } = &mut *self.pair;
+        if !may || sends.room() == 0 || HEADER_LEN + bytes.len() > heads.inline {
+            return false;
+        }
+        let Some(header) = connection.begin_short(kind, bytes.len()) else { return false };
+        let mut list = qp.start_post_send();
+        let id = number::number(*generation, Request::Send(sends.push_short() as u32));
+        let request = list.construct_wr(id, WorkRequestFlags::Signaled).setup_send();
+        request.setup_inline_data_list(&[IoSlice::new(&header), IoSlice::new(bytes)]);
+        self.doorbells += 1;
+        match list.post() {
+            Ok(()) => *posted += 1,
+            Err(error) => {
+                *posted += error.posted().unwrap_or(1) as u64;
+                break_down(&mut self.broken, connection, "posting", &error);
+            }
+        }
+        true
     }
 
     /// Sends until nothing moves.
@@ -413,7 +428,7 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for Rc<P::Block> {
 
     /// What was posted needs nothing more of this side, but for a device that does its work when its completions are polled.
     fn is_flushed(&self) -> bool {
-        let done = !self.pair.device.is_soft() || self.pair.sends.is_empty();
+        let done = !self.pair.device.is_soft || self.pair.sends.is_empty();
         self.phase == Phase::Over || (done && self.held.is_none() && !self.starved)
     }
 
@@ -433,6 +448,49 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for Rc<P::Block> {
     /// Each list of requests is one doorbell.
     fn system_calls(&self) -> u64 {
         self.doorbells
+    }
+}
+
+/// Takes note of what has completed.
+fn take<B: DeviceBlock>(
+    pair: &mut Pair<B>,
+    spare: &mut Vec<B>,
+    broken: &mut bool,
+    connection: &mut Connection<B>,
+    completed: Completed<B>,
+) {
+    let Completed { what: completed, status, vendor, len } = completed;
+    let is_good = status == WorkCompletionStatus::Success;
+    if !is_good {
+        *broken = true;
+        let is_receive = !matches!(completed, What::Own(Request::Send(_) | Request::Probe));
+        let what = if is_receive { "receiving" } else { "sending" };
+        // The first says why; what is flushed behind it does not.
+        connection.failed(Cause::Completion { what, status: status.raw(), vendor });
+    }
+    let (block, number) = match completed {
+        What::Own(Request::Receive(count)) => (pair.receives.complete(count), count),
+        What::Received(number, block) => (block, number),
+        What::Overdrawn => return connection.overdrawn(),
+        What::Own(Request::Probe) => return stray(broken, connection, "the probe", 0),
+        What::Own(Request::Send(count)) if !pair.has_sent(count) => {
+            return stray(broken, connection, "the send", count.into());
+        }
+        What::Own(Request::Send(count)) => {
+            while let Some(done) = pair.sent(count) {
+                // READs have completions of their own, so what failed is this one: it has brought nothing.
+                if is_good || !matches!(done, Done::Read { .. }) {
+                    connection.done(done);
+                }
+            }
+            return;
+        }
+    };
+    match block {
+        // On an error the connection has failed, and says so.
+        Some(block) if is_good => spare.extend(connection.received(block, len).ok().flatten()),
+        Some(_) => (),
+        None => stray(broken, connection, "the receive", number.into()),
     }
 }
 
@@ -469,7 +527,7 @@ struct Source<'a, P: Blocks> {
 impl<P: Blocks<Block: DeviceBlock>> Source<'_, P> {
     /// The next thing, if it can be posted now.
     fn pull(&mut self, room: usize, heads: &mut Heads<P::Block>) -> Option<Transmit<P::Block>> {
-        if room == 0 {
+        if room == 0 || (self.held.is_none() && self.connection.is_quiet()) {
             return None;
         }
         let next = self.held.take().or_else(|| self.connection.transmit(self.now, self.blocks, room));

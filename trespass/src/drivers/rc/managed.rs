@@ -6,41 +6,43 @@ use std::sync::Arc;
 
 use mio::{Registry, Token};
 
-use sideway::ibverbs::completion::WorkCompletionStatus;
 use sideway::ibverbs::queue_pair::{
     PostSendGuard, QueuePair, QueuePairControl, QueuePairState, ScatterGatherEntry, WorkRequestFlags,
 };
 use sideway::rdmacm::Identifier;
 
-use super::pair::{PROBE, Pair, RECEIVE};
+use super::hub::{Completed, What};
+use super::number::{self, Request};
+use super::pair::{Home, Kept, Pair};
+use super::path::{Early, Proved};
 use super::{Device, DeviceBlock, Parameters};
 use crate::handshake::{Cause, Unavailable};
 use crate::protocol::{Block, Blocks, Purpose};
 use crate::wire::MAX_MESSAGE;
 
-/// Frames that came before their connection was there, and their lengths.
-pub(super) type Early<B> = VecDeque<(B, usize)>;
-
-/// A queue pair on its way to a [`link`](super::link::Rc).
+/// A queue pair on its way to a [`link`](super::link::Rc). It has a completion queue of its own, a worker's too.
 pub(crate) struct Managed<P: Blocks<Block: DeviceBlock>> {
-    pair: Pair<P::Block>,
+    pair: Kept<P::Block>,
     parameters: Parameters,
     blocks: P,
-    /// What came behind the peer's last message.
-    early: Early<P::Block>,
+    /// What has come and was not heard.
+    come: VecDeque<Completed<P::Block>>,
+    /// The handshake has heard all that it wants to: what comes is the connection's.
+    heard_all: bool,
 }
 
 impl<P: Blocks<Block: DeviceBlock>> Managed<P> {
     /// Makes it, in the reset state. The blocks are registered in the device's domain.
     pub(crate) fn new(
         device: &Arc<Device>,
-        whence: String,
+        whence: &str,
         parameters: Parameters,
         blocks: P,
     ) -> Result<Self, Unavailable> {
-        let pieces = MAX_MESSAGE.div_ceil(parameters.slot_size as usize) as u32;
-        let pair = Pair::new(device, whence, &parameters, pieces)?;
-        Ok(Self { pair, parameters, blocks, early: VecDeque::new() })
+        let handshake_slots = MAX_MESSAGE.div_ceil(parameters.slot_size as usize) as u32;
+        let parameters = Parameters { handshake_slots, ..parameters };
+        let pair = Kept::new(device, whence, &parameters, None)?;
+        Ok(Self { pair, parameters, blocks, come: VecDeque::new(), heard_all: false })
     }
 
     pub(crate) fn control(&self) -> &QueuePairControl {
@@ -98,7 +100,7 @@ impl<P: Blocks<Block: DeviceBlock>> Managed<P> {
 
     /// Sends a message of the handshake in pieces of so many bytes, which are not more than a slot.
     pub(crate) fn send(&mut self, message: &[u8], piece: usize) -> Result<(), Unavailable> {
-        let Pair { qp, said, probes, .. } = &mut self.pair;
+        let Pair { qp, generation, said, probes, .. } = &mut *self.pair;
         let (first, piece) = (said.len(), piece.clamp(1, self.parameters.slot_size as usize));
         for bytes in message.chunks(piece) {
             let block = self.blocks.take(self.parameters.slot_size as usize, Purpose::Receive);
@@ -109,12 +111,12 @@ impl<P: Blocks<Block: DeviceBlock>> Managed<P> {
             said.push(block);
         }
         let mut list = qp.start_post_send();
-        for (index, (block, bytes)) in said[first..].iter().zip(message.chunks(piece)).enumerate() {
+        for (block, bytes) in said[first..].iter().zip(message.chunks(piece)) {
             // Memory that is not registered has no key: the device refuses 0.
             let lkey = block.lkey().unwrap_or(0);
             let entry = ScatterGatherEntry::new(lkey, block.address() as u64, bytes.len() as u32);
-            let send =
-                list.construct_wr(PROBE | (first + index) as u64, WorkRequestFlags::Signaled).setup_send();
+            let id = number::number(*generation, Request::Probe);
+            let send = list.construct_wr(id, WorkRequestFlags::Signaled).setup_send();
             // SAFETY: the pair keeps the block in `said` as long as any such request is under way, or forgets it; it stays where it is
             // (`DeviceBlock`), and nobody writes to it. The send queue has room for more pieces than a message has.
             unsafe { send.setup_sge_list(&[entry]) };
@@ -130,47 +132,47 @@ impl<P: Blocks<Block: DeviceBlock>> Managed<P> {
         self.pair.probes == 0
     }
 
-    /// Looks for what has come. Each piece is shown to `hear`, which says whether it is one of the handshake's; if not it is the first of
-    /// the connection's frames, and so are those behind it.
+    /// Looks for what has come. The pieces are shown to `hear` until it says that this was all: what is behind is the connection's.
     pub(crate) fn look(&mut self, mut hear: impl FnMut(&[u8]) -> bool) -> Result<(), Unavailable> {
-        let Pair { cq, receives, probes, said, .. } = &mut self.pair;
-        let mut poller = cq.start_poll().map_err(|error| failed(&error))?;
-        while let Some(completion) = poller.next() {
-            let (id, status) = (completion.wr_id(), completion.status());
-            let block = if id & RECEIVE != 0 { receives.complete(id) } else { None };
-            if id & RECEIVE == 0 && id & PROBE != 0 {
-                *probes = probes.saturating_sub(1);
-                if *probes == 0 {
-                    said.clear();
+        let (pair, hub) = self.pair.parts();
+        let (come, mut failure) = (&mut self.come, None);
+        if let Home::Own(hub) = hub {
+            let reaped = hub.reap(|_, completed| {
+                let completed = pair.settle(completed);
+                match completed.failure() {
+                    // The first says why; what is flushed behind it does not.
+                    Some(why) => {
+                        failure.get_or_insert(why);
+                    }
+                    None if matches!(completed.what, What::Received(..)) => come.push_back(completed),
+                    None => (),
                 }
-            }
-            if status != WorkCompletionStatus::Success {
-                let vendor = completion.vendor_err();
-                let hint = status.hint().unwrap_or("no more is known");
-                let detail = format!("{status}, vendor error {vendor:#x}: {hint}");
-                return Err(Unavailable::new(Cause::ProbeFailed, detail));
-            }
-            let Some(block) = block else { continue };
-            let len = (completion.byte_len().unwrap_or(0) as usize).min(block.bytes().len());
-            if !self.early.is_empty() || !hear(&block.bytes()[..len]) {
-                self.early.push_back((block, len));
-            }
+            });
+            reaped.map_err(|error| failed(&error))?;
         }
-        poller.finish().map_err(|error| failed(&error))
+        while !self.heard_all
+            && let Some(Completed { what, len, .. }) = come.pop_front()
+        {
+            let What::Received(_, Some(block)) = what else { continue };
+            self.heard_all = hear(&block.bytes()[..len.min(block.bytes().len())]);
+        }
+        failure.map_or(Ok(()), Err)
     }
 
-    /// As [`Pair::watch`].
+    /// As [`Kept::watch`].
     pub(crate) fn watch(&mut self, registry: &Registry, token: Token) -> io::Result<bool> {
         self.pair.watch(registry, token)
     }
 
-    /// Ends that.
+    /// As [`Kept::unwatch`].
     pub(crate) fn unwatch(&mut self, registry: &Registry) -> io::Result<()> {
         self.pair.unwatch(registry)
     }
 
-    pub(super) fn into_pair(self) -> (Pair<P::Block>, Early<P::Block>) {
-        (self.pair, self.early)
+    /// What works now, and what has come of the connection.
+    pub(super) fn into_proved(self) -> Proved<P::Block> {
+        let first = self.parameters.rx_slots as usize;
+        Proved { pair: self.pair, early: Early { first, completed: self.come.into() } }
     }
 }
 

@@ -8,14 +8,15 @@ use mio::{Registry, Token};
 
 use sideway::ibverbs::AccessFlags;
 use sideway::ibverbs::address::Gid;
-use sideway::ibverbs::completion::WorkCompletionStatus;
 use sideway::ibverbs::connect::{ConnectError, ConnectOptions, Endpoint as Reached, LocalPath, connect};
 use sideway::ibverbs::port::{LinkLayer, Mtu};
 use sideway::ibverbs::queue_pair::{PostSendGuard, QueuePair, WorkRequestFlags};
 
 use super::DeviceBlock;
 use super::device::Place;
-use super::pair::{PROBE, Pair, RECEIVE};
+use super::hub::{Completed, Seat, What};
+use super::number::{self, Request};
+use super::pair::Kept;
 use crate::builder::Config;
 use crate::handshake::{Agreed, Attempt, Cause, DataPath, Unavailable};
 use crate::protocol::Blocks;
@@ -26,6 +27,12 @@ use crate::wire::{self, Endpoint, Probe, Role, device_hash};
 pub(crate) struct Parameters {
     pub(crate) slot_size: u32,
     pub(crate) rx_slots: u32,
+    /// Receives beside those, for a handshake that goes over the queue pair.
+    pub(crate) handshake_slots: u32,
+    /// Receives of the queue that a worker's connections share, if they do.
+    pub(crate) shared_receives: Option<u32>,
+    /// One that shares with nobody has such a queue all the same.
+    pub(crate) shares_alone: bool,
     /// READs under way at a time.
     pub(crate) reads: u8,
     pub(crate) inline: u32,
@@ -45,6 +52,9 @@ impl Parameters {
         Self {
             slot_size: config.slot_size,
             rx_slots: config.rx_slots,
+            handshake_slots: 0,
+            shared_receives: config.srq.then_some(config.srq_size),
+            shares_alone: config.srq && config.srq_alone,
             reads: config.rd_atomic,
             inline: config.inline,
             path_mtu: config.path_mtu,
@@ -64,43 +74,92 @@ pub(crate) struct Path<P: Blocks<Block: DeviceBlock>> {
     place: Place,
     parameters: Parameters,
     blocks: P,
+    /// Where it is to complete, if a worker makes it.
+    seat: Option<Seat<P::Block>>,
     made: Option<Made<P::Block>>,
 }
 
 struct Made<B: DeviceBlock> {
-    pair: Pair<B>,
-    attempt: Attempt,
+    pair: Kept<B>,
+    trial: Trial,
     /// What the peer was told.
     own: Reached,
+    /// What has come of the connection itself: the peer may know before this side that the path works.
+    early: Vec<Completed<B>>,
+    /// Receives that the peer knows of when it begins.
+    first: usize,
+}
+
+/// A pair that works, and what there is of its connection.
+pub(super) struct Proved<B: DeviceBlock> {
+    pub(super) pair: Kept<B>,
+    pub(super) early: Early<B>,
+}
+
+/// What there is of a connection when its handshake is done.
+pub(super) struct Early<B> {
+    /// Receives that were granted.
+    pub(super) first: usize,
+    /// What has completed since, and is out of the pair's queues.
+    pub(super) completed: Vec<Completed<B>>,
+}
+
+/// How far the path is tried.
+struct Trial {
+    attempt: Attempt,
     /// This side's probe was sent; the pair knows whether it was acknowledged.
     sent: bool,
     /// The peer's probe has come.
     heard: bool,
+    /// It does not work.
+    failed: Option<Unavailable>,
 }
 
 impl<P: Blocks<Block: DeviceBlock>> Path<P> {
     /// Nothing is made yet. The blocks are registered in the domain of the place's device.
     pub(crate) fn new(place: Place, parameters: Parameters, blocks: P) -> Self {
-        Self { place, parameters, blocks, made: None }
+        Self { place, parameters, blocks, seat: None, made: None }
+    }
+
+    /// The same, to complete where a worker hears of it, if there is room.
+    pub(crate) fn at(self, seat: Option<Seat<P::Block>>) -> Self {
+        Self { seat, ..self }
     }
 
     pub(super) fn slot_size(&self) -> usize {
         self.parameters.slot_size as usize
     }
 
-    /// As [`Pair::watch`].
+    /// As [`Kept::watch`].
     pub(crate) fn watch(&mut self, registry: &Registry, token: Token) -> io::Result<bool> {
         self.made.as_mut().map_or(Ok(false), |made| made.pair.watch(registry, token))
     }
 
-    /// Ends that.
+    /// As [`Kept::unwatch`].
     pub(crate) fn unwatch(&mut self, registry: &Registry) -> io::Result<()> {
         self.made.as_mut().map_or(Ok(()), |made| made.pair.unwatch(registry))
     }
 
-    /// What has proved to work.
-    pub(super) fn into_pair(self) -> Option<Pair<P::Block>> {
-        self.made.map(|made| made.pair)
+    /// Something has completed, and a worker hands it on.
+    pub(crate) fn completed(&mut self, completed: Completed<P::Block>) {
+        if let Some(made) = &mut self.made {
+            made.completed(completed);
+        }
+    }
+
+    /// The worker's completion queue is of no use any more.
+    pub(crate) fn cut_off(&mut self, error: &io::Error) {
+        if let Some(Made { trial, pair, .. }) = &mut self.made
+            && pair.own_hub().is_none()
+        {
+            trial.failed = Some(failed(error));
+        }
+    }
+
+    /// What has proved to work, and what has come of the connection meanwhile.
+    pub(super) fn into_proved(self) -> Option<Proved<P::Block>> {
+        self.made
+            .map(|Made { pair, early, first, .. }| Proved { pair, early: Early { completed: early, first } })
     }
 
     fn mtu(&self) -> Mtu {
@@ -111,7 +170,8 @@ impl<P: Blocks<Block: DeviceBlock>> Path<P> {
 
 impl<P: Blocks<Block: DeviceBlock>> DataPath for Path<P> {
     fn prepare(&mut self, attempt: Attempt) -> Result<Endpoint, Unavailable> {
-        let pair = Pair::new(&self.place.device, self.place.describe(), &self.parameters, 0)?;
+        let Place { device, .. } = &self.place;
+        let pair = Kept::new(device, &self.place.describe(), &self.parameters, self.seat.as_ref())?;
         let random =
             getrandom::u32().map_err(|error| Unavailable::new(Cause::Resources, error.to_string()))?;
         let own = Reached::new(&pair.qp, &self.place.path, random);
@@ -127,7 +187,8 @@ impl<P: Blocks<Block: DeviceBlock>> DataPath for Path<P> {
             traffic_class: self.parameters.traffic_class,
             device: device_hash(self.place.device.name()),
         };
-        self.made = Some(Made { pair, attempt, own, sent: false, heard: false });
+        let trial = Trial { attempt, sent: false, heard: false, failed: None };
+        self.made = Some(Made { pair, trial, own, early: Vec::new(), first: 0 });
         Ok(told)
     }
 
@@ -159,10 +220,12 @@ impl<P: Blocks<Block: DeviceBlock>> DataPath for Path<P> {
             hop_limit: parameters.hop_limit,
             ..ConnectOptions::default()
         };
+        // From now on it may take what others share with it.
+        made.begin_with(agreed.first_slots.0)?;
         let connection = connect(&mut made.pair.qp, &self.place.path, &made.own, &remote, &options)?;
         made.fill(&mut self.blocks, parameters)?;
         tracing::debug!(
-            place = %self.place.describe(), qp = made.own.qp_number, peer = peer.qp_num, %connection,
+            place = made.pair.whence, qp = made.own.qp_number, peer = peer.qp_num, %connection,
             inline = made.pair.heads.inline, "queue pair connected"
         );
         Ok(())
@@ -181,13 +244,24 @@ impl<P: Blocks<Block: DeviceBlock>> DataPath for Path<P> {
 }
 
 impl<B: DeviceBlock> Made<B> {
-    /// Posts a block for every receive slot, before the peer can send anything.
+    /// Sees that there is room for the receives that the peer will know of.
+    fn begin_with(&mut self, first: u32) -> Result<(), Unavailable> {
+        self.first = first as usize;
+        self.pair.admit(first).map_err(|size| {
+            let words = format!(
+                "the shared receive queue of {size} has no room for another connection's {first} receives; raise srq_size"
+            );
+            Unavailable::new(Cause::Resources, words)
+        })
+    }
+
+    /// Posts a block for every receive that the peer will know of, before it can send anything.
     fn fill(
         &mut self,
         blocks: &mut impl Blocks<Block = B>,
         parameters: &Parameters,
     ) -> Result<(), Unavailable> {
-        self.pair.fill(blocks, parameters.rx_slots as usize, parameters.slot_size as usize)
+        self.pair.fill(blocks, self.first, parameters.slot_size as usize)
     }
 
     /// Whether both sides' probes have come through.
@@ -196,28 +270,33 @@ impl<B: DeviceBlock> Made<B> {
         blocks: &mut impl Blocks<Block = B>,
         parameters: &Parameters,
     ) -> Result<bool, Unavailable> {
-        if self.attempt.role == Role::Client && !self.sent {
+        if self.trial.attempt.role == Role::Client && !self.trial.sent {
             self.send_probe(blocks)?;
         }
         self.look()?;
         self.fill(blocks, parameters)?;
-        if self.heard && !self.sent {
+        if self.trial.heard && !self.trial.sent {
             self.send_probe(blocks)?;
             self.look()?;
         }
-        Ok(self.heard && self.sent && self.pair.probes == 0)
+        Ok(self.is_proved())
+    }
+
+    fn is_proved(&self) -> bool {
+        self.trial.heard && self.trial.sent && self.pair.probes == 0
     }
 
     fn send_probe(&mut self, blocks: &mut impl Blocks<Block = B>) -> Result<(), Unavailable> {
-        let Attempt { conn_id, generation, role } = self.attempt;
+        let Attempt { conn_id, generation, role } = self.trial.attempt;
         let bytes = Probe { conn_id, generation, role }.encode();
-        let pair = &mut self.pair;
+        let pair = &mut *self.pair;
         let inline = bytes.len() <= pair.heads.inline;
         if !inline && !pair.heads.prepare(blocks) {
             return Err(Unavailable::new(Cause::Resources, "the pool has no room for headers now"));
         }
         let mut list = pair.qp.start_post_send();
-        let send = list.construct_wr(PROBE, WorkRequestFlags::Signaled).setup_send();
+        let id = number::number(pair.generation, Request::Probe);
+        let send = list.construct_wr(id, WorkRequestFlags::Signaled).setup_send();
         if inline {
             send.setup_inline_data(&bytes);
         } else {
@@ -228,36 +307,49 @@ impl<B: DeviceBlock> Made<B> {
         }
         // If the device does not say that it was not posted, it was.
         let posted = list.post();
-        self.sent = true;
+        self.trial.sent = true;
         pair.probes = usize::from(!matches!(&posted, Err(error) if error.posted() == Some(0)));
         posted.map_err(|error| failed(&error))
     }
 
+    /// Takes what has completed, unless a worker does. Fails if the path has.
     fn look(&mut self) -> Result<(), Unavailable> {
+        let mut come = Vec::new();
+        if let Some(hub) = self.pair.own_hub() {
+            hub.reap(|_, completed| come.push(completed)).map_err(|error| failed(&error))?;
+        }
+        come.into_iter().for_each(|completed| self.completed(completed));
+        self.trial.failed.take().map_or(Ok(()), Err)
+    }
+
+    fn completed(&mut self, completed: Completed<B>) {
+        let is_proved = self.is_proved();
+        let completed = self.pair.settle(completed);
+        if !is_proved {
+            self.trial.heed(completed);
+        } else if self.early.len() <= self.first {
+            // One that sends more than it was granted fills no memory, and ends its connection by the first that is too many.
+            self.early.push(completed);
+        }
+    }
+}
+
+impl Trial {
+    fn heed<B: DeviceBlock>(&mut self, completed: Completed<B>) {
+        if let Some(failure) = completed.failure() {
+            // The first says why; what is flushed behind it does not.
+            self.failed.get_or_insert(failure);
+            return;
+        }
+        let Completed { what: What::Received(_, Some(block)), len, .. } = completed else { return };
         let Attempt { conn_id, generation, role } = self.attempt;
         let other = if role == Role::Client { Role::Server } else { Role::Client };
-        let expected = Probe { conn_id, generation, role: other };
-        let Pair { cq, receives, probes, .. } = &mut self.pair;
-        let mut poller = cq.start_poll().map_err(|error| failed(&error))?;
-        while let Some(completion) = poller.next() {
-            let (id, status) = (completion.wr_id(), completion.status());
-            let block = if id & RECEIVE != 0 { receives.complete(id) } else { None };
-            *probes -= usize::from(id == PROBE && *probes > 0);
-            if status != WorkCompletionStatus::Success {
-                let vendor = completion.vendor_err();
-                let hint = status.hint().unwrap_or("no more is known");
-                let detail = format!("{status}, vendor error {vendor:#x}: {hint}");
-                return Err(Unavailable::new(Cause::ProbeFailed, detail));
-            }
-            let Some(block) = block else { continue };
-            let len = (completion.byte_len().unwrap_or(0) as usize).min(block.bytes().len());
-            if expected.is(&block.bytes()[..len]) {
-                self.heard = true;
-            } else {
-                tracing::debug!("something else than the probe has come over a queue pair: {len} bytes");
-            }
+        let len = len.min(block.bytes().len());
+        if (Probe { conn_id, generation, role: other }).is(&block.bytes()[..len]) {
+            self.heard = true;
+        } else {
+            tracing::debug!("something else than the probe has come over a queue pair: {len} bytes");
         }
-        poller.finish().map_err(|error| failed(&error))
     }
 }
 

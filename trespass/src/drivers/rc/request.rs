@@ -8,7 +8,7 @@ use sideway::ibverbs::queue_pair::{PostSendGuard, ScatterGatherEntry, WorkReques
 use super::DeviceBlock;
 use super::pair::Heads;
 use crate::protocol::frame::Head;
-use crate::protocol::{Frame, Segment, Transmit};
+use crate::protocol::{Frame, GATHER_MAX, Pieces, Segment, Transmit};
 
 /// Bytes in a block.
 #[derive(Clone, Copy)]
@@ -19,6 +19,8 @@ pub(super) struct Piece {
 }
 
 impl Piece {
+    const NONE: Self = Self { lkey: 0, address: std::ptr::null(), len: 0 };
+
     fn of(block: &impl DeviceBlock, start: usize, end: usize) -> Self {
         let end = end.min(block.bytes().len());
         let start = start.min(end);
@@ -43,11 +45,37 @@ impl Piece {
     }
 }
 
+/// What a frame has behind its head. Pieces without bytes are left out: to some devices a length of 0 is 2 GiB.
+pub(super) struct List {
+    pieces: [Piece; GATHER_MAX],
+    count: usize,
+}
+
+impl List {
+    fn of<B: DeviceBlock>(pieces: &Pieces<B>) -> Self {
+        let mut list = Self { pieces: [Piece::NONE; GATHER_MAX], count: 0 };
+        let full = pieces.iter().filter(|piece| piece.len > 0);
+        for (place, piece) in list.pieces.iter_mut().zip(full) {
+            *place = Piece::of(&piece.block, 0, piece.len);
+            list.count += 1;
+        }
+        list
+    }
+
+    fn pieces(&self) -> &[Piece] {
+        &self.pieces[..self.count]
+    }
+
+    fn len(&self) -> usize {
+        self.pieces().iter().map(|piece| piece.len).sum()
+    }
+}
+
 /// What a request is made of, while the block that it is of is on its way to the send queue.
 pub(super) enum Payload {
     Short(Head),
     Whole(Piece),
-    Gather(Head, Piece),
+    Gather(Head, List),
     Read { from: Segment, into: Piece },
     Probe,
 }
@@ -57,9 +85,7 @@ impl Payload {
         match transmit {
             Transmit::Send(Frame::Short(head)) => Self::Short(*head),
             Transmit::Send(Frame::Whole { block, start, end }) => Self::Whole(Piece::of(block, *start, *end)),
-            Transmit::Send(Frame::Gather { head, block, len, .. }) => {
-                Self::Gather(*head, Piece::of(block, 0, *len))
-            }
+            Transmit::Send(Frame::Gather { head, pieces }) => Self::Gather(*head, List::of(pieces)),
             Transmit::Read(read) => {
                 Self::Read { from: read.from, into: Piece::of(&read.into, 0, read.from.len as usize) }
             }
@@ -96,18 +122,24 @@ impl Payload {
             }
             // SAFETY: the block is there, and stays as it is, until the request has completed.
             Self::Whole(piece) => unsafe { request.setup_send().setup_sge_list(&[piece.entry()]) },
-            Self::Gather(head, piece) if head.bytes().len() + piece.len <= heads.inline => {
-                // SAFETY: the block is there, and stays as it is.
-                let body = unsafe { piece.bytes() };
-                request
-                    .setup_send()
-                    .setup_inline_data_list(&[IoSlice::new(head.bytes()), IoSlice::new(body)]);
+            Self::Gather(head, list) if head.bytes().len() + list.len() <= heads.inline => {
+                let mut slices = [IoSlice::new(&[]); 1 + GATHER_MAX];
+                slices[0] = IoSlice::new(head.bytes());
+                for (slice, piece) in slices[1..].iter_mut().zip(list.pieces()) {
+                    // SAFETY: the block is there, and stays as it is.
+                    *slice = IoSlice::new(unsafe { piece.bytes() });
+                }
+                request.setup_send().setup_inline_data_list(&slices[..=list.count]);
             }
-            Self::Gather(head, piece) => {
+            Self::Gather(head, list) => {
                 // SAFETY: the caller has a place for it.
                 let head = unsafe { heads.write(id, head.bytes()) };
+                let mut entries = [head; 1 + GATHER_MAX];
+                for (entry, piece) in entries[1..].iter_mut().zip(list.pieces()) {
+                    *entry = piece.entry();
+                }
                 // SAFETY: as for a head, and for a whole block.
-                unsafe { request.setup_send().setup_sge_list(&[head, piece.entry()]) };
+                unsafe { request.setup_send().setup_sge_list(&entries[..=list.count]) };
             }
             Self::Read { from, into } => {
                 // SAFETY: the block is there until the request has completed, and nobody looks at it.

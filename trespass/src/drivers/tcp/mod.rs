@@ -19,10 +19,15 @@ use socket2::SockRef;
 use self::reader::{AHEAD, Reader, Sink};
 use super::Driver;
 use crate::protocol::frame::HEADER_LEN;
-use crate::protocol::{Block, Blocks, Cause, Connection, Done, Frame, ProtocolError, Purpose, Transmit};
+use crate::protocol::{
+    Block, Blocks, Cause, Connection, Done, Frame, GATHER_MAX, ProtocolError, Purpose, Transmit,
+};
 
 /// Frames, and bytes of them, that are taken from the connection before the system has taken any of them.
 const FRAMES: usize = 32;
+/// Parts of frames that go in one system call: those of a frame, at least.
+const PARTS: usize = 2 * FRAMES;
+const _: () = assert!(PARTS > GATHER_MAX);
 const BYTES: usize = 256 * 1024;
 
 /// Where a report is due again although the socket was not emptied, or filled, to the end.
@@ -176,16 +181,11 @@ impl<B: Block> Tcp<B> {
 
     /// One system call, without a signal where the peer is gone.
     fn write(&mut self) -> io::Result<usize> {
-        let mut slices = [IoSlice::new(&[]); 2 * FRAMES];
+        let mut slices = [IoSlice::new(&[]); PARTS];
         let mut count = 0;
-        for frame in &self.out {
-            let (head, body) = frame.parts();
-            for part in [head, body] {
-                if !part.is_empty() {
-                    slices[count] = IoSlice::new(part);
-                    count += 1;
-                }
-            }
+        for (slice, part) in slices.iter_mut().zip(self.out.iter().flat_map(Frame::parts)) {
+            *slice = IoSlice::new(part);
+            count += 1;
         }
         let mut slices = &mut slices[..count];
         IoSlice::advance_slices(&mut slices, self.sent);

@@ -53,9 +53,15 @@ impl<B: Block> Incoming<B> {
         }
     }
 
+    /// Whether there is something of a message that is longer than this, and no longer than that.
+    pub(crate) fn begins_with(&self, more_than: u64, at_most: u64) -> bool {
+        let total = self.front_total();
+        self.ready > 0 && self.taking.is_none() && total > more_than && total <= at_most
+    }
+
     /// Whether the message at the front can be taken whole.
     pub(crate) fn message_complete(&self) -> bool {
-        self.complete > 0
+        self.complete > 0 && self.taking.is_none()
     }
 
     /// Bytes of the stream. 0: the peer has sent all that it will.
@@ -91,6 +97,9 @@ impl<B: Block> Incoming<B> {
         let len = self.message_len().unwrap_or(0);
         if len > buffer.len() as u64 {
             return Err(CallError::BufferTooSmall { len, room: buffer.len() });
+        }
+        if let Some(len) = self.take_one_piece(buffer) {
+            return Ok(Some(len));
         }
         let mut done = 0;
         loop {
@@ -172,6 +181,21 @@ impl<B: Block> Incoming<B> {
         (len, ended)
     }
 
+    /// The message at the front if it is in one frame alone, as most are. It fits.
+    #[inline]
+    fn take_one_piece(&mut self, buffer: &mut [u8]) -> Option<usize> {
+        let Some(Item { bytes: Bytes::Here { block, at, end }, last: true, .. }) = self.items.front() else {
+            return None;
+        };
+        let bytes = &block.bytes()[*at..*end];
+        let len = bytes.len();
+        buffer[..len].copy_from_slice(bytes);
+        self.complete -= 1;
+        drop(self.pop());
+        Some(len)
+    }
+
+    #[inline]
     fn pop(&mut self) -> Option<Item<B>> {
         let item = self.items.pop_front()?;
         self.queued -= item.charge;
@@ -206,16 +230,17 @@ impl<B: Block> Incoming<B> {
             }
             _ => return Err(CallError::Blocked(Blocked::Nothing)),
         };
-        let mut first = item.first;
+        let (mut first, mut whole) = (item.first, 0);
         if self.kind == Kind::SeqPacket {
             first = self.taking.is_none();
             let mut message = self.taking.unwrap_or(Progress { total, got: 0 });
             message.got += range.len() as u64;
+            whole = message.total;
             self.taking = (!item.last).then_some(message);
             self.complete -= usize::from(item.last);
         }
         self.held += item.charge;
-        Ok(Some(Chunk { block, range, charge: item.charge, first, last: item.last }))
+        Ok(Some(Chunk { block, range, charge: item.charge, first, last: item.last, total: whole }))
     }
 
     fn copied_chunk(&mut self, blocks: &mut impl Blocks<Block = B>) -> Result<Option<Chunk<B>>, CallError> {
@@ -229,6 +254,7 @@ impl<B: Block> Incoming<B> {
         if *left == 1 {
             return Ok(None);
         }
+        let total = range.len() as u64;
         let rest = range.start + *skip..range.end;
         let len = rest.len();
         let mut copy =
@@ -240,6 +266,6 @@ impl<B: Block> Incoming<B> {
         let charge = copy.bytes().len();
         self.held += charge;
         let first = self.taking.take().is_none();
-        Ok(Some(Chunk { block: copy, range: 0..len, charge, first, last: true }))
+        Ok(Some(Chunk { block: copy, range: 0..len, charge, first, last: true, total }))
     }
 }

@@ -2,12 +2,22 @@
 
 use std::io::IoSlice;
 
-use super::{Item, LENT_MAX, Message, Outgoing, Packed, Packing, TOTAL_LEN};
+use super::{Item, LENT_MAX, Message, Outgoing, Packed, Packing, Place, TOTAL_LEN};
 use crate::protocol::block::{Block, Blocks, Purpose};
-use crate::protocol::connection::Ticket;
 use crate::protocol::fault::{Blocked, CallError};
-use crate::protocol::frame::{self, FIRST, HEADER_LEN, LAST, SOURCE_MAX};
+use crate::protocol::frame::{self, FIRST, HEADER_LEN, LAST, SEGMENTS_MAX, SOURCE_MAX};
+use crate::protocol::pieces::{Piece, Pieces};
 use crate::protocol::setup::Kind;
+
+/// Blocks that are to be lent together, in sum.
+pub(crate) struct Load {
+    count: usize,
+    /// Those that have bytes.
+    pub(crate) full: usize,
+    total: u64,
+    /// Whether one frame has all of them.
+    in_one_frame: bool,
+}
 
 impl<B: Block> Outgoing<B> {
     /// Bytes of a stream: as many as there is room for.
@@ -105,34 +115,109 @@ impl<B: Block> Outgoing<B> {
         self.accepted(accepted, blocked)
     }
 
-    /// The first `len` bytes of a block of the program, without a copy where that can be.
-    pub(crate) fn send_block(&mut self, block: B, len: usize, ticket: Ticket) -> Result<(), (B, CallError)> {
-        let len = len.min(block.bytes().len());
-        if self.kind == Kind::SeqPacket
-            && let Err(error) = self.check_message(len as u64)
-        {
-            return Err((block, error));
-        }
-        self.lent_refused = self.lent >= LENT_MAX;
-        if self.lent_refused {
-            return Err((block, CallError::Blocked(Blocked::SendQuota)));
-        }
-        self.close_tail();
-        self.lent += 1;
-        let readable = self.read && len as u64 <= SOURCE_MAX && block.remote().is_some();
-        self.items.push_back(if len <= self.payload {
-            Item::Lent { block, len, ticket }
-        } else if readable {
-            let flags = if self.kind == Kind::SeqPacket { FIRST | LAST } else { 0 };
-            Item::Source { block, len, ticket: Some(ticket), flags, total: len as u64 }
-        } else {
-            Item::Cut { block, len, at: 0, ticket }
-        });
-        Ok(())
+    /// Whether there are messages, not bytes.
+    pub(crate) fn has_messages(&self) -> bool {
+        self.kind == Kind::SeqPacket
     }
 
-    /// Holds back what does not fill a frame, or no longer does.
-    #[cfg_attr(not(test), allow(dead_code, reason = "the sockets have no cork yet"))]
+    /// What blocks are in sum, of each so many bytes.
+    pub(crate) fn weigh<'a>(&self, blocks: impl Iterator<Item = (&'a B, usize)>) -> Load
+    where
+        B: 'a,
+    {
+        let mut load = Load { count: 0, full: 0, total: 0, in_one_frame: true };
+        for (block, len) in blocks {
+            load.count += 1;
+            load.full += usize::from(len > 0);
+            load.total += len as u64;
+            load.in_one_frame &= self.is_reachable(block, len);
+        }
+        load.in_one_frame &= load.total <= self.payload as u64 && load.full <= self.gather;
+        load
+    }
+
+    /// Whether they can be lent.
+    pub(crate) fn check_lending(&mut self, &Load { count, total, .. }: &Load) -> Result<(), CallError> {
+        if self.has_messages() {
+            self.check_message(total)?;
+        }
+        if !(1..=LENT_MAX).contains(&count) {
+            return Err(CallError::BlockCount { count, most: LENT_MAX });
+        }
+        self.lent_refused = if self.lent + count > LENT_MAX { count } else { 0 };
+        if self.lent_refused > 0 { Err(CallError::Blocked(Blocked::SendQuota)) } else { Ok(()) }
+    }
+
+    /// Blocks of the program go without a copy where that can be. As many as fit go in one frame, and as many as an RTS has ranges in one
+    /// RTS.
+    pub(crate) fn lend(&mut self, pieces: impl Iterator<Item = Piece<B>>, load: &Load) {
+        self.close_tail();
+        let before = self.items.len();
+        let prefix = if self.has_messages() && !load.in_one_frame { TOTAL_LEN } else { 0 };
+        for piece in pieces {
+            self.lent += 1;
+            let room = |first: bool| self.payload - if first { prefix } else { 0 };
+            let (first, second) = (room(self.items.len() <= before), room(self.items.len() <= before + 1));
+            if self.items.len() > before && self.can_join(&piece, second) {
+                if let Some(Item::Lent { pieces, .. } | Item::Source { pieces, .. }) = self.items.back_mut() {
+                    pieces.push(piece, &mut self.lists);
+                }
+                continue;
+            }
+            let message = Place { flags: 0, total: load.total };
+            self.items.push_back(if piece.len <= first && self.is_reachable(&piece.block, piece.len) {
+                Item::Lent { pieces: piece.into(), message }
+            } else if self.is_readable(&piece) {
+                Item::Source { pieces: piece.into(), at: 0, message }
+            } else {
+                Item::Cut { piece, at: 0, message }
+            });
+        }
+        if self.has_messages() {
+            self.mark(before);
+        }
+    }
+
+    /// Whether so many bytes of a block can go from where they lie.
+    fn is_reachable(&self, block: &B, len: usize) -> bool {
+        self.tcp || len == 0 || block.is_reachable()
+    }
+
+    fn is_readable(&self, piece: &Piece<B>) -> bool {
+        self.read && piece.block.remote().is_some()
+    }
+
+    /// Whether it can go with what is last in the queue, which has room for so many bytes if it is a frame.
+    fn can_join(&self, piece: &Piece<B>, room: usize) -> bool {
+        match self.items.back() {
+            Some(Item::Lent { pieces, .. }) => {
+                pieces.count() < self.gather
+                    && pieces.len() + piece.len <= room
+                    && self.is_reachable(&piece.block, piece.len)
+            }
+            Some(Item::Source { pieces, .. }) => {
+                pieces.count() < SEGMENTS_MAX
+                    && (pieces.len() + piece.len) as u64 <= SOURCE_MAX
+                    && self.is_readable(piece)
+            }
+            _ => false,
+        }
+    }
+
+    /// What was appended since is a message.
+    fn mark(&mut self, before: usize) {
+        let last = self.items.len() - 1;
+        for (at, flag) in [(before, FIRST), (last, LAST)] {
+            if let Some(
+                Item::Lent { message, .. } | Item::Source { message, .. } | Item::Cut { message, .. },
+            ) = self.items.get_mut(at)
+            {
+                message.flags |= flag;
+            }
+        }
+    }
+
+    /// Holds back what does not fill a frame, for [`CORK`](super::CORK) at most, or no longer does.
     pub(crate) fn cork(&mut self, corked: bool) {
         self.corked = corked;
         if !corked {
@@ -140,17 +225,22 @@ impl<B: Block> Outgoing<B> {
         }
     }
 
+    pub(crate) fn is_corked(&self) -> bool {
+        self.corked
+    }
+
     /// What was given goes as soon as it can, and nothing is added to its last frame.
     pub(crate) fn close_tail(&mut self) {
         if let Some(Item::Packed(tail)) = self.items.back_mut() {
             tail.open = false;
         }
+        self.cork_ends = None;
     }
 
     /// Whether there is room to give more.
     pub(crate) fn writable(&self) -> bool {
         self.charge < self.quota
-            && !(self.lent_refused && self.lent >= LENT_MAX)
+            && (self.lent_refused == 0 || self.lent + self.lent_refused <= LENT_MAX)
             && (self.refused == 0 || self.charge == 0 || self.charge + self.refused <= self.quota)
     }
 
@@ -318,7 +408,8 @@ impl<B: Block> Outgoing<B> {
             flags |= if message.left == 0 { LAST } else { 0 };
             total = message.total;
         }
-        self.items.push_back(Item::Source { block, len, ticket: None, flags, total });
+        let message = Place { flags, total };
+        self.items.push_back(Item::Source { pieces: Pieces::own(block, len), at: 0, message });
         true
     }
 
@@ -326,8 +417,9 @@ impl<B: Block> Outgoing<B> {
     fn truncate(&mut self, len: usize) {
         while self.items.len() > len {
             match self.items.pop_back() {
-                Some(Item::Packed(Packed { block, .. }) | Item::Source { block, .. }) => {
-                    self.charge -= block.bytes().len();
+                Some(Item::Packed(Packed { block, .. })) => self.charge -= block.bytes().len(),
+                Some(Item::Source { pieces, .. }) => {
+                    self.charge -= pieces.iter().map(|piece| piece.block.bytes().len()).sum::<usize>();
                 }
                 _ => break,
             }

@@ -56,7 +56,7 @@ fn caught(kind: Kind, lie: impl FnOnce(&mut Liar) -> Result<(), ProtocolError>) 
     while let Some(transmit) = connection.transmit(Instant::now(), &mut liar.side.blocks, 16) {
         assert!(reset.is_none(), "only a RESET follows");
         let Transmit::Send(frame) = transmit else { panic!("{transmit:?}") };
-        reset = Some(frame.parts().0[0]);
+        reset = frame.parts().next().map(|head| head[0]);
     }
     assert_eq!(reset, Some(FrameType::Reset as u8));
     assert_eq!(liar.data(0, b"more"), Ok(()), "ignored");
@@ -167,6 +167,57 @@ fn sources() {
         rfin(2)(liar)
     };
     assert_eq!(caught(Stream, not_told), E::ReadTotal { total: 2, told: 1, read: 0 });
+}
+
+/// RTS of several ranges: what they say in all must be what they say one by one, and none may be empty, or lie beyond what there is.
+#[test]
+fn sources_of_several_ranges() {
+    use ProtocolError as E;
+    let rts = |count: u16, bytes: u64, ranges: &[(u64, u32)]| {
+        let mut payload = bytes.to_le_bytes().to_vec();
+        ranges.iter().for_each(|&(addr, len)| payload.extend(encode_segment(Segment { addr, len, rkey: 1 })));
+        move |liar: &mut Liar| liar.say(Header { kind: FrameType::Rts, count, ..NONE }, &payload)
+    };
+    let refused = |lie| caught(Kind::Stream, lie);
+    assert!(matches!(refused(rts(0, 0, &[])), E::Count { count: 0, .. }));
+    assert!(matches!(refused(rts(17, 17, &[(4096, 1); 17])), E::Count { count: 17, .. }));
+    assert!(matches!(refused(rts(3, 2, &[(4096, 1); 2])), E::Length { said: 56, came: 40, .. }));
+    assert!(matches!(refused(rts(1, 2, &[(4096, 1); 2])), E::Length { said: 24, came: 40, .. }));
+    assert!(matches!(refused(rts(2, 3, &[(4096, 1); 2])), E::Source { bytes: 3, segments: 2, sum: 2 }));
+    assert!(matches!(refused(rts(2, 1, &[(4096, 1), (4096, 0)])), E::Source { .. }));
+    // As 32-bit numbers they would be 0 in all.
+    let halves = rts(2, 0, &[(4096, 1 << 31); 2]);
+    assert!(matches!(refused(halves), E::Source { bytes: 0, sum: 0x1_0000_0000, .. }));
+    let most = rts(16, 16 * u64::from(u32::MAX), &[(4096, u32::MAX); 16]);
+    assert!(matches!(caught(Kind::Stream, most), E::SourceTooLong { .. }));
+    let wraps = rts(2, 20, &[(4096, 10), (u64::MAX - 5, 10)]);
+    assert!(matches!(caught(Kind::Stream, wraps), E::Source { .. }));
+}
+
+/// Ranges of one byte each are no way to a victim's memory: each READ takes a block, and blocks are counted.
+#[test]
+fn ranges_of_one_byte_are_read_within_the_quota() {
+    let mut liar = Liar::to(Kind::Stream);
+    let mut payload = 16_u64.to_le_bytes().to_vec();
+    (0..16).for_each(|_| payload.extend(encode_segment(Segment { addr: 4096, len: 1, rkey: 1 })));
+    for _ in 0..16 {
+        liar.say(Header { kind: FrameType::Rts, count: 16, ..NONE }, &payload).unwrap();
+    }
+    let side = &mut liar.side;
+    let mut reads = 0;
+    loop {
+        let Some(transmit) = side.connection.transmit(Instant::now(), &mut side.blocks, 100) else { break };
+        if let Transmit::Read(read) = transmit {
+            reads += 1;
+            side.connection.done(Done::Read { id: read.id, block: read.into });
+        }
+        assert!(side.connection.receive_charges().0 <= (1 << 20) + 8192);
+    }
+    assert_eq!(reads, 256);
+    assert!(matches!(
+        liar.say(Header { kind: FrameType::Rts, count: 16, ..NONE }, &payload[..40]),
+        Err(ProtocolError::Length { .. })
+    ));
 }
 
 #[test]

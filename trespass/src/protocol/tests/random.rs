@@ -50,6 +50,7 @@ impl World {
         setup.rcvbuf = pick(&[16_384, 20_000, 100_000]);
         setup.sndbuf = pick(&[16_384, 20_000, 100_000]);
         setup.low_water = pick(&[1, 2, 8]);
+        setup.gather = pick(&[1, 3, 7]);
         setup.stage = pick(&[4096, 16_384, 65_536]);
         let start = [0, u32::MAX - 40][pick(&[0, 1])];
         let largest = setup.rcvbuf.min(setup.sndbuf);
@@ -110,7 +111,8 @@ impl World {
             return self.give_part(side);
         }
         match self.below(5) {
-            0 if !bytes.is_empty() => self.lend(side, &bytes),
+            0 if self.below(2) == 0 => self.lend_together(side, &bytes),
+            0 => self.lend(side, &bytes),
             1 if self.kind == Kind::SeqPacket && !bytes.is_empty() => {
                 self.given[side].parts = Some((bytes, 0));
                 self.give_part(side);
@@ -145,16 +147,39 @@ impl World {
         }
     }
 
+    /// Lends blocks together: their bytes are cut anywhere, some may have none.
+    fn lend_together(&mut self, side: usize, bytes: &[u8]) {
+        let (mut blocks, mut left) = (Vec::new(), bytes);
+        for last in (0..1 + self.below(20)).rev().map(|more| more == 0) {
+            let (piece, rest) = left.split_at(if last { left.len() } else { self.below(left.len() + 1) });
+            let Some(mut block) = self.side(side).blocks.take(piece.len().max(1), Purpose::Send) else {
+                return;
+            };
+            block.bytes_mut()[..piece.len()].copy_from_slice(piece);
+            blocks.push((block, piece.len()));
+            left = rest;
+        }
+        let count = blocks.len() as u64;
+        if let Ok(Ticket(first)) = self.side(side).connection.send_blocks(&mut blocks) {
+            assert!((first..first + count).all(|ticket| self.given[side].lent.insert(Ticket(ticket))));
+            self.lent(side, bytes);
+        }
+    }
+
+    fn lent(&mut self, side: usize, bytes: &[u8]) {
+        match self.kind {
+            Kind::Stream => self.given[side].bytes.extend(bytes),
+            Kind::SeqPacket => self.given[side].messages.push_back(bytes.to_vec()),
+        }
+    }
+
     fn lend(&mut self, side: usize, bytes: &[u8]) {
         let own = self.side(side);
-        let Some(mut block) = own.blocks.take(bytes.len(), Purpose::Send) else { return };
+        let Some(mut block) = own.blocks.take(bytes.len().max(1), Purpose::Send) else { return };
         block.bytes_mut()[..bytes.len()].copy_from_slice(bytes);
         if let Ok(ticket) = own.connection.send_block(block, bytes.len()) {
             assert!(self.given[side].lent.insert(ticket));
-            match self.kind {
-                Kind::Stream => self.given[side].bytes.extend(bytes),
-                Kind::SeqPacket => self.given[side].messages.push_back(bytes.to_vec()),
-            }
+            self.lent(side, bytes);
         }
     }
 

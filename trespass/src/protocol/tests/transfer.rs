@@ -93,6 +93,29 @@ fn a_corked_side_sends_when_uncorked_and_full_frames_before() {
     assert_eq!(pair.a.connection.counters().bytes_sent, 10_101);
 }
 
+/// Held back for no longer than that, also where something is added again and again; counted from when it could have gone.
+#[test]
+fn a_cork_ends_by_itself() {
+    let mut pair = Pair::new(&setup(Kind::SeqPacket));
+    pair.a.connection.cork(true);
+    assert_eq!(pair.a.connection.next_deadline(), None);
+    for _ in 0..3 {
+        pair.a.send(b"one").unwrap();
+        assert!(pair.a.connection.has_unsent() || pair.a.connection.is_corked());
+        pair.settle();
+        let end = pair.a.connection.next_deadline().expect("a time at which it goes");
+        assert_eq!(end, pair.now + outgoing::CORK);
+        pair.pass(outgoing::CORK / 2);
+        pair.a.send(b"more").unwrap();
+        pair.settle();
+        assert_eq!((pair.a.connection.next_deadline(), pair.b.recv()), (Some(end), None));
+        assert!(!pair.a.connection.has_unsent(), "the program holds it back itself");
+        pair.pass(outgoing::CORK / 2);
+        assert_eq!(pair.a.connection.next_deadline(), None);
+        assert_eq!([pair.b.recv(), pair.b.recv()], [Some(b"one".to_vec()), Some(b"more".to_vec())]);
+    }
+}
+
 #[test]
 fn lent_blocks_arrive_and_come_back_once() {
     for (kind, read, link) in [
@@ -336,4 +359,242 @@ fn golden_frames() {
         frames(&mut pair.a, &mut pair.b, now);
     }
     assert_eq!(frames(&mut pair.b, &mut pair.a, now), [header(2, 0, 0, 0, 96, [0, 0])]);
+}
+
+/// All that `a` sends in one turn, as it stands on the wire.
+fn frames_of(pair: &mut Pair) -> Vec<Vec<u8>> {
+    while pair.a.transmit(&mut pair.b, pair.now, true) {}
+    pair.b.wire.iter().cloned().collect()
+}
+
+fn header(kind: u8, flags: u8, count: u8, seq: u8, len: u32) -> Vec<u8> {
+    let [l0, l1, l2, l3] = len.to_le_bytes();
+    vec![kind, flags, count, 0, seq, 0, 0, 0, 64, 0, 0, 0, l0, l1, l2, l3]
+}
+
+/// The bytes on the wire: what is short is one frame, whose header alone is not of the blocks.
+#[test]
+fn blocks_that_fit_a_frame_go_in_one() {
+    let mut pair = Pair::new(&setup(Kind::SeqPacket));
+    pair.a.lend_together(&[b"head", b"", b"body", b"tail"]);
+    let frames = frames_of(&mut pair);
+    assert_eq!(frames, [[header(1, 3, 0, 0, 12), b"headbodytail".to_vec()].concat()]);
+    pair.settle();
+    assert_eq!(pair.b.recv().unwrap(), b"headbodytail");
+    let back = pair.a.take_events();
+    assert_eq!(back.len(), 4, "{back:?}");
+}
+
+/// As many blocks as the device takes in a request; a message that does not fit says in front how long it is.
+#[test]
+fn blocks_beyond_what_a_request_takes_go_in_several_frames() {
+    let mut setup = setup(Kind::SeqPacket);
+    setup.gather = 2;
+    let mut pair = Pair::new(&setup);
+    pair.a.lend_together(&[b"a", b"b", b"c"]);
+    let total = [3, 0, 0, 0, 0, 0, 0, 0].as_slice();
+    let frames = frames_of(&mut pair);
+    assert_eq!(
+        frames,
+        [[&header(1, 1, 0, 0, 10)[..], total, b"ab"].concat(), [&header(1, 2, 0, 1, 1)[..], b"c"].concat()]
+    );
+    pair.settle();
+    assert_eq!(pair.b.recv().unwrap(), b"abc");
+}
+
+/// What is long is one source of several ranges; here in a block, as it is too long for a short frame. Golden, as for any version 1.0.
+#[test]
+fn long_blocks_are_one_source() {
+    let mut pair = Pair::new(&setup(Kind::SeqPacket));
+    let parts = [bytes(70_000, 1), bytes(9000, 2), bytes(1, 3)];
+    pair.a.lend_together(&parts.each_ref().map(Vec::as_slice));
+    let frames = frames_of(&mut pair);
+    let [rts] = &frames[..] else { panic!("{} frames", frames.len()) };
+    assert_eq!(rts[..16], header(3, 3, 3, 0, 8 + 3 * 16));
+    assert_eq!(rts[16..24], 79_001_u64.to_le_bytes());
+    let lens: Vec<_> = rts[24..].chunks(16).map(|range| range[8..12].to_vec()).collect();
+    assert_eq!(lens, [70_000_u32, 9000, 1].map(|len| len.to_le_bytes().to_vec()));
+    assert!(rts[24..].chunks(16).all(|range| range[12..] == [7, 0, 0, 0]));
+    pair.settle();
+    assert!(pair.b.recv().unwrap() == parts.concat());
+    assert_eq!(pair.a.connection.counters().bytes_told, 79_001);
+    assert_eq!(pair.a.take_events().len(), 3);
+}
+
+/// Not more than an RTS may have: 16 ranges, and 16 MiB. The first says how long the message is.
+#[test]
+fn a_message_of_many_blocks_is_several_sources() {
+    for (count, size, ranges) in [(40, 10_000, vec![16, 16, 8]), (5, 5 << 20, vec![3, 2])] {
+        let mut pair = Pair::new(&setup(Kind::SeqPacket));
+        let parts: Vec<_> = (0..count).map(|seed| bytes(size, seed)).collect();
+        let first = pair.a.lend_together(&parts.iter().map(Vec::as_slice).collect::<Vec<_>>());
+        let frames = frames_of(&mut pair);
+        assert_eq!(frames.iter().map(|frame| usize::from(frame[2])).collect::<Vec<_>>(), ranges);
+        assert_eq!(frames[0][16..24], (u64::from(count) * size as u64).to_le_bytes());
+        assert!(frames.iter().all(|frame| frame[0] == 3 && frame.len() <= 512));
+        let (mut got, mut buffer) = (Vec::new(), vec![0; 1 << 20]);
+        let mut came = Vec::new();
+        while got.len() < usize::from(count) * size {
+            pair.settle();
+            while let Ok(Some(part)) = pair.b.connection.recv_part(&mut buffer) {
+                got.extend_from_slice(&buffer[..part.len]);
+            }
+            came.extend(pair.a.take_events());
+        }
+        assert!(got == parts.concat());
+        pair.settle();
+        came.extend(pair.a.take_events());
+        let tickets = came.iter().map(|event| match event {
+            Event::Returned { ticket, sent: true, .. } => ticket.0,
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(tickets.collect::<Vec<_>>(), (first.0..first.0 + u64::from(count)).collect::<Vec<_>>());
+    }
+}
+
+/// A block that is longer than what one RTS may tell of is told of in several, and comes back after the last.
+#[test]
+fn a_block_longer_than_a_source_is_several_sources() {
+    for kind in [Kind::Stream, Kind::SeqPacket] {
+        let mut pair = Pair::new(&setup(kind));
+        let sent = bytes((40 << 20) + 3, 5);
+        let ticket = pair.a.lend(&sent);
+        let frames = frames_of(&mut pair);
+        let (flags, prefix) = if kind == Kind::Stream { ([0; 3], 0) } else { ([1, 0, 2], 8) };
+        let told: Vec<_> = frames.iter().map(|frame| (frame[0], frame[1], frame[2], frame.len())).collect();
+        assert_eq!(told, [(3, flags[0], 1, 40 + prefix), (3, flags[1], 1, 40), (3, flags[2], 1, 40)]);
+        let (mut got, mut buffer) = (Vec::new(), vec![0; 1 << 20]);
+        while got.len() < sent.len() {
+            assert!(pair.a.take_events().is_empty(), "it is still being read");
+            for _ in 0..8 {
+                pair.settle();
+                match kind {
+                    Kind::Stream => got.extend(pair.b.read_all()),
+                    Kind::SeqPacket => {
+                        while let Ok(Some(part)) = pair.b.connection.recv_part(&mut buffer) {
+                            got.extend_from_slice(&buffer[..part.len]);
+                        }
+                    }
+                }
+                if got.len() == sent.len() {
+                    break;
+                }
+            }
+        }
+        assert!(got == sent);
+        pair.settle();
+        let events = pair.a.take_events();
+        assert!(
+            matches!(events[..], [Event::Returned { ticket: of, sent: true, .. }] if of == ticket),
+            "{events:?}"
+        );
+    }
+}
+
+/// Whatever the sizes, around each at which the way changes.
+#[test]
+fn gathered_blocks_arrive_over_every_link() {
+    for (kind, read, link) in [
+        (Kind::Stream, true, Link::Rc),
+        (Kind::Stream, false, Link::Rc),
+        (Kind::SeqPacket, true, Link::Rc),
+        (Kind::SeqPacket, false, Link::Rc),
+        (Kind::SeqPacket, false, Link::Tcp),
+        (Kind::Stream, false, Link::Tcp),
+    ] {
+        let mut setup = setup(kind);
+        (setup.read, setup.link) = (read, link);
+        let mut pair = Pair::new(&setup);
+        let sizes = [0, 1, 8168, 8169, 8176, 8177, 30_000];
+        for first in sizes {
+            for second in sizes {
+                for third in [0, 5, 8176, 20_000] {
+                    let parts = [bytes(first, 1), bytes(second, 2), bytes(third, 3)];
+                    pair.a.lend_together(&parts.each_ref().map(Vec::as_slice));
+                    pair.settle();
+                    let wanted = parts.concat();
+                    match kind {
+                        Kind::Stream => assert!(pair.b.read_all() == wanted, "{first} {second} {third}"),
+                        Kind::SeqPacket => {
+                            assert!(pair.b.recv().as_ref() == Some(&wanted), "{first} {second} {third}");
+                        }
+                    }
+                    pair.settle();
+                    assert_eq!(pair.a.take_events().len(), 3);
+                }
+            }
+        }
+        assert_eq!(pair.a.blocks.out(), 0);
+    }
+}
+
+/// One that old peers send as well: each block an RTS of its own, within one message.
+#[test]
+fn a_message_of_single_ranges_is_the_same_message() {
+    let mut pair = Pair::new(&setup(Kind::SeqPacket));
+    let (one, two) = (bytes(40_000, 1), bytes(50_000, 2));
+    let mut tell = |seq, flags, bytes: &[u8], total: &[u8]| {
+        let mut block = pair.a.blocks.take(bytes.len(), Purpose::Send).unwrap();
+        block.bytes_mut().copy_from_slice(bytes);
+        let Remote { addr, rkey } = block.remote().unwrap();
+        let segment = frame::encode_segment(Segment { addr, len: bytes.len() as u32, rkey });
+        let len = (total.len() + 24) as u32;
+        let told = (bytes.len() as u64).to_le_bytes();
+        pair.b.receives -= 1;
+        pair.b.feed(&[&header(3, flags, 1, seq, len)[..], total, &told, &segment].concat()).unwrap();
+        block
+    };
+    let blocks = [tell(0, 1, &one, &90_000_u64.to_le_bytes()), tell(1, 2, &two, &[])];
+    while pair.b.transmit(&mut pair.a, pair.now, true) {}
+    while let Some((id, range)) = pair.b.posted.pop_front() {
+        let mut done = pair.b.queue.complete(id).unwrap();
+        if let (Done::Read { block, .. }, Some(range)) = (&mut done, range) {
+            let from = blocks.iter().find_map(|from| {
+                let at = range.addr.checked_sub(from.remote()?.addr)? as usize;
+                from.bytes().get(at..at + range.len as usize)
+            });
+            block.bytes_mut()[..range.len as usize].copy_from_slice(from.expect("what was told"));
+        }
+        pair.b.connection.done(done);
+        while pair.b.transmit(&mut pair.a, pair.now, true) {}
+    }
+    assert!(pair.b.recv().unwrap() == [one, two].concat());
+}
+
+#[test]
+fn lists_that_can_never_be_lent_are_refused() {
+    let mut pair = Pair::new(&setup(Kind::SeqPacket));
+    assert_eq!(
+        pair.a.connection.send_blocks(&mut Vec::new()),
+        Err(CallError::BlockCount { count: 0, most: 1024 })
+    );
+    let mut many: Vec<_> = (0..1025).map(|_| (pair.a.blocks.take(1, Purpose::Send).unwrap(), 1)).collect();
+    let refused = pair.a.connection.send_blocks(&mut many);
+    assert_eq!(refused, Err(CallError::BlockCount { count: 1025, most: 1024 }));
+    // As many as there may be at all, and with one that is under way they have to wait.
+    many.pop();
+    pair.a.lend(b"x");
+    let refused = pair.a.connection.send_blocks(&mut many);
+    assert_eq!(refused, Err(CallError::Blocked(Blocked::SendQuota)));
+    assert!(many.len() == 1024 && !pair.a.connection.writable());
+    pair.settle();
+    assert!(pair.a.connection.writable());
+    pair.a.connection.send_blocks(&mut many).unwrap();
+    assert!(many.is_empty());
+}
+
+/// Nothing to send of a stream's block is no frame: an empty one would be against the protocol.
+#[test]
+fn an_empty_block_of_a_stream_comes_straight_back() {
+    let mut pair = Pair::new(&setup(Kind::Stream));
+    let ticket = pair.a.lend(b"");
+    pair.settle();
+    assert!(
+        matches!(pair.a.take_events()[..], [Event::Returned { ticket: of, sent: true, .. }] if of == ticket)
+    );
+    assert_eq!(pair.b.connection.failure(), None);
+    let mut pair = Pair::new(&setup(Kind::SeqPacket));
+    pair.a.lend(b"");
+    pair.settle();
+    assert_eq!(pair.b.recv().unwrap(), b"");
 }

@@ -156,6 +156,144 @@ fn blocks_go_without_a_copy_and_come_back_once() {
     assert_eq!(back, tickets);
 }
 
+/// Memory of the program's own: registered when it is first lent, kept so within the bound, the longest unused ended first; and what is
+/// short, or cannot be registered, is copied.
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn adopted_memory_goes_as_it_is_and_stays_registered_within_the_bound() {
+    let _turn = turn();
+    let mut sides = connected(Kind::SeqPacket);
+    let mut pool = PoolConfig::default();
+    (pool.initial, pool.prewarm, pool.max, pool.registrations) = (8 << 20, 0, 64 << 20, 250_000);
+    let pool = Pool::new(&pool).expect("memory");
+    pool.register(&sides[0].pool.domain().expect("a device's")).expect("registered");
+    let send = |sides: &mut [Side; 2], block: Block| {
+        let (len, wanted) = (block.len(), block.bytes().to_vec());
+        block.lend();
+        sides[0].connection.send_block(block, len).map_err(|(_, error)| error).expect("taken");
+        let mut buffer = vec![0; len];
+        let mut came = false;
+        until(sides, "a block", |sides| {
+            came |= blocked(sides[1].connection.recv(&mut buffer)).is_some();
+            came && !sides[0].events.is_empty()
+        });
+        assert!(buffer == wanted);
+        let Some(Event::Returned { block, sent: true, .. }) = sides[0].events.pop() else { panic!("lost") };
+        block.returned();
+        block
+    };
+    let told = |pool: &Pool| {
+        let adopted = pool.stats().adopted;
+        (adopted.registered, adopted.made, adopted.reused, adopted.ended)
+    };
+    let [one, two, three] = [1, 2, 3].map(|seed| pool.adopt(pattern(100_000, seed)));
+    let one = send(&mut sides, one);
+    assert_eq!(sides[0].connection.counters().bytes_told, 100_000, "it was read where it lies");
+    let one = send(&mut sides, one);
+    assert_eq!(told(&pool), (100_000, 1, 1, 0));
+    let (two, one) = (send(&mut sides, two), send(&mut sides, one));
+    assert_eq!(told(&pool), (200_000, 2, 2, 0));
+    let three = send(&mut sides, three);
+    assert_eq!(told(&pool), (200_000, 3, 2, 1));
+    assert_eq!([&one, &two, &three].map(|block| block.lkey().is_some()), [true, false, true]);
+    // What is longer than the bound is registered only while it is lent, and what has ended, not at all.
+    let large = send(&mut sides, pool.adopt(pattern(400_000, 4)));
+    assert_eq!((told(&pool), large.lkey()), ((200_000, 4, 2, 2), None));
+    let two = send(&mut sides, two);
+    assert!(two.into_vec().expect("a vector") == pattern(100_000, 2));
+    drop(send(&mut sides, one));
+    assert_eq!((told(&pool), three.lkey().is_some()), ((100_000, 6, 2, 3), true));
+    // Short, and without a device: copied.
+    let before = sides[0].connection.counters().bytes_told;
+    for block in [pool.adopt(pattern(9000, 5)), pool.adopt(pattern(10, 6)), pool.adopt(Vec::new())] {
+        assert_eq!(send(&mut sides, block).lkey(), None);
+    }
+    let nowhere = Pool::new(&PoolConfig::default()).expect("memory");
+    send(&mut sides, nowhere.adopt(pattern(100_000, 7)));
+    assert_eq!(sides[0].connection.counters().bytes_told, before);
+    assert_eq!(told(&pool), (100_000, 6, 2, 3));
+}
+
+/// Together, in one request as far as it takes them, and in more: with and without inline data.
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn several_blocks_are_one_message() {
+    let _turn = turn();
+    for inline in [256, 0] {
+        let mut sides = connected_with(Kind::SeqPacket, config().inline(inline), |_| ());
+        assert_eq!(sides[0].rc.gather(), protocol::GATHER_MAX);
+        let lists: [&[usize]; 6] =
+            [&[10, 0, 20], &[1000; 7], &[1000; 8], &[100, 200_000, 7], &[70_000; 20], &[0]];
+        let mut blocks = Vec::new();
+        for (seed, list) in lists.iter().enumerate() {
+            let Side { connection, pool, .. } = &mut sides[0];
+            for (at, len) in list.iter().enumerate() {
+                let mut block = pool.take(*len).expect("memory");
+                block.bytes_mut()[..*len].copy_from_slice(&pattern(*len, (100 * seed + at) as u64));
+                blocks.push((block, *len));
+            }
+            connection.send_blocks(&mut blocks).expect("taken");
+        }
+        let (mut received, mut got, mut buffer) = (0, Vec::new(), vec![0; 2 << 20]);
+        let count: usize = lists.iter().map(|list| list.len()).sum();
+        until(&mut sides, "blocks", |sides| {
+            while received < lists.len() {
+                let Some(part) = blocked(sides[1].connection.recv_part(&mut buffer)) else { break };
+                let part = part.expect("nobody has closed");
+                let (seed, list) = (received, lists[received]);
+                let pieces = list.iter().enumerate().map(|(at, len)| pattern(*len, (100 * seed + at) as u64));
+                let wanted = pieces.collect::<Vec<_>>().concat();
+                // What is longer than the receive buffer comes in parts.
+                let at = got.len();
+                got.extend_from_slice(&buffer[..part.len]);
+                assert!(got[at..] == wanted[at..got.len()], "message {seed} from {at} on");
+                if part.last {
+                    assert_eq!(got.len(), wanted.len());
+                    got.clear();
+                    received += 1;
+                }
+            }
+            sides[0].events.len() == count
+        });
+        assert_eq!(received, lists.len());
+        let returned = |event: &Event<Block>| matches!(event, Event::Returned { sent: true, .. });
+        assert!(sides[0].events.iter().all(returned));
+        let frames = sides[0].connection.counters();
+        assert_eq!(frames.bytes_told, 200_000 + 20 * 70_000, "what is long is read");
+        assert!(frames.frames_sent - frames.credits_sent <= 1 + 1 + 2 + 3 + 2 + 1, "{frames:?}");
+    }
+}
+
+/// A device that refuses so many pieces to a request has two, and as much inline data as before; then each block is a frame.
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn a_device_that_takes_few_pieces_gets_more_frames() {
+    let _turn = turn();
+    rules("errno=EINVAL call=create_qp first=1");
+    let mut sides = connected(Kind::SeqPacket);
+    let mut gathers = sides.each_ref().map(|side| side.rc.gather());
+    let few = usize::from(gathers[1] == 1);
+    let inline = sides.each_ref().map(|side| side.rc.describe().contains("256 bytes inline"));
+    gathers.sort_unstable();
+    assert_eq!((gathers, inline), ([1, protocol::GATHER_MAX], [true, true]));
+    let Side { connection, pool, .. } = &mut sides[few];
+    let mut blocks = (0..3).map(|seed| {
+        let mut block = pool.take(2000).expect("memory");
+        block.bytes_mut()[..2000].copy_from_slice(&pattern(2000, seed));
+        (block, 2000)
+    });
+    connection.send_blocks(&mut blocks.by_ref().collect()).expect("taken");
+    let (mut buffer, mut came) = (vec![0; 6000], None);
+    until(&mut sides, "three blocks", |sides| {
+        came = came.or_else(|| blocked(sides[1 - few].connection.recv(&mut buffer)));
+        came.is_some() && sides[few].events.len() == 3
+    });
+    assert_eq!(came, Some(Some(6000)));
+    assert!(buffer == [0, 1, 2].map(|seed| pattern(2000, seed)).concat());
+    let sent = sides[few].connection.counters();
+    assert_eq!(sent.frames_sent - sent.credits_sent, 3);
+}
+
 #[test]
 #[cfg_attr(miri, ignore = "opens sockets")]
 fn a_reader_that_stops_stops_the_writer_and_nothing_is_lost() {

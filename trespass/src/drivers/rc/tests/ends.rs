@@ -224,29 +224,7 @@ fn a_frame_without_a_receive_would_be_noticed() {
 #[ignore = "leaves the device broken: `a_device_that_fails` runs it in a process of its own"]
 fn a_device_that_fails_ends_the_connection_and_keeps_what_it_has() {
     let _turn = turn();
-    let keepalive =
-        protocol::Keepalive { idle: Duration::from_millis(5), patience: Duration::from_millis(200) };
-    let mut sides = connected_with(Kind::Stream, config(), |setup| setup.keepalive = Some(keepalive));
-    let Side { connection, pool, .. } = &mut sides[0];
-    let mut block = pool.take_staged(20_000).expect("memory");
-    block.bytes_mut()[..20_000].copy_from_slice(&pattern(20_000, 1));
-    let lent = connection.send_block(block, 20_000).map_err(|(_, error)| error).expect("taken");
-    rules("delay=20s opcode=send");
-    sides[0].turn();
-    faults::device_fatal(0).expect("a device");
-    until(&mut sides, "the end", |sides| sides.iter().all(|side| side.rc.is_over()));
-    assert!(sides.iter().all(|side| side.failure().is_some()));
-    let back: Vec<_> = sides[0]
-        .events
-        .iter()
-        .filter_map(|event| match event {
-            Event::Returned { ticket, block, sent } => {
-                Some((*ticket, block.bytes()[..20_000].to_vec(), *sent))
-            }
-            _ => None,
-        })
-        .collect();
-    assert_eq!(back, [(lent, pattern(20_000, 1), false)]);
+    let sides = a_device_fails_with_a_block_lent(|_| ());
     let pools = sides.each_ref().map(|side| side.pool.clone());
     drop(sides);
     let lost = pools.map(|pool| pool.stats().in_use);
@@ -255,4 +233,42 @@ fn a_device_that_fails_ends_the_connection_and_keeps_what_it_has() {
     // Whoever comes next gets it anew.
     let sides = connected(Kind::Stream);
     assert!(sides.iter().all(|side| side.failure().is_none()));
+}
+
+/// The same while there is nothing in the pool to copy it to.
+#[test]
+#[ignore = "leaves the device broken: `a_device_that_fails` runs it in a process of its own"]
+fn what_is_lent_comes_back_to_an_empty_pool() {
+    let _turn = turn();
+    let mut taken = Vec::new();
+    drop(a_device_fails_with_a_block_lent(|pool| {
+        for size in [1 << 20, 256 << 10, 64 << 10, 1] {
+            taken.extend(std::iter::from_fn(|| pool.take(size)));
+        }
+        assert!(pool.take(20_000).is_none() && taken.len() > 1000);
+    }));
+}
+
+/// Of both sides, the first has a block with the device when that fails; it comes back once, as it was.
+fn a_device_fails_with_a_block_lent(before: impl FnOnce(&Pool)) -> [Side; 2] {
+    let keepalive =
+        protocol::Keepalive { idle: Duration::from_millis(5), patience: Duration::from_millis(200) };
+    let mut sides = connected_with(Kind::Stream, config(), |setup| setup.keepalive = Some(keepalive));
+    let Side { connection, pool, .. } = &mut sides[0];
+    // Not told of, but sent: the device has it.
+    let mut block = pool.take(8000).expect("memory");
+    block.bytes_mut()[..8000].copy_from_slice(&pattern(8000, 1));
+    let lent = connection.send_block(block, 8000).map_err(|(_, error)| error).expect("taken");
+    rules("delay=20s opcode=send");
+    sides[0].turn();
+    before(&sides[0].pool);
+    faults::device_fatal(0).expect("a device");
+    until(&mut sides, "the end", |sides| sides.iter().all(|side| side.rc.is_over()));
+    assert!(sides.iter().all(|side| side.failure().is_some()));
+    let back = sides[0].events.iter().filter_map(|event| match event {
+        Event::Returned { ticket, block, sent } => Some((*ticket, block.bytes()[..8000].to_vec(), *sent)),
+        _ => None,
+    });
+    assert_eq!(back.collect::<Vec<_>>(), [(lent, pattern(8000, 1), false)]);
+    sides
 }

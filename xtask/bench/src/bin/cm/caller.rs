@@ -41,7 +41,7 @@ impl Caller {
         while self.connected < goal {
             while self.made.len() < goal.min(self.connected + window) {
                 let id = self.channel.create_id(PortSpace::Tcp)?;
-                id.setup_context(self.made.len());
+                id.setup_user_data(self.made.len() as u64);
                 id.resolve_addr(None, self.server, RESOLUTION)?;
                 self.made.push((None, id));
             }
@@ -53,8 +53,7 @@ impl Caller {
     /// What comes next, for one of them.
     fn step(&mut self) -> Result<()> {
         let event = self.channel.get_cm_event()?;
-        let number = event.cm_id().get_context::<usize>().context("every identifier has one")?;
-        let (qp, id) = &mut self.made[*number];
+        let (qp, id) = &mut self.made[event.cm_id().user_data() as usize];
         match event.event_type() {
             EventType::AddressResolved => id.resolve_route(RESOLUTION)?,
             EventType::RouteResolved => {

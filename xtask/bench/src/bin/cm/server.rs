@@ -58,7 +58,7 @@ pub(crate) fn serve(batch: u32) -> Result<()> {
                 id.modify_qp(&mut qp, QueuePairState::ReadyToReceive)?;
                 id.modify_qp(&mut qp, QueuePairState::ReadyToSend)?;
                 id.accept(ConnectionParameter::new().setup_queue_pair(qp.control()))?;
-                id.setup_context(qp.qp_number());
+                id.setup_user_data(qp.qp_number().into());
                 guests.insert(qp.qp_number(), (qp, id));
             }
             EventType::Established => {
@@ -71,8 +71,7 @@ pub(crate) fn serve(batch: u32) -> Result<()> {
             EventType::Disconnected => {
                 let id = event.into_cm_id();
                 id.disconnect()?;
-                let number = id.get_context::<u32>().context("every guest has one")?;
-                drop(guests.remove(&number));
+                drop(guests.remove(&u32::try_from(id.user_data())?));
                 gone += 1;
                 if gone == batch {
                     gone = 0;

@@ -1,0 +1,215 @@
+//! Who may have how many of the receives that connections share: the books of a shared receive queue, without the queue.
+//!
+//! A connection has a [`Lease`]: the receives that it may use, told to its peer or about to be. The sum of all leases is never more than
+//! what is posted, so no peer ever finds none. Each is certain of its first few: so many are kept free for it even when it has fewer.
+//! What is beyond goes to whoever asks, but to nobody more than is free then: the fuller the queue, the less each may have, and
+//! those who have more are given nothing new until they have used it up.
+
+/// The books.
+#[derive(Clone, Debug)]
+pub(crate) struct Ledger {
+    /// Receives that there can be.
+    size: u32,
+    /// Receives that are posted.
+    posted: u32,
+    /// The sum of the leases.
+    promised: u32,
+    /// The sum of what each lease has, or is certain of, if that is more.
+    reserved: u32,
+}
+
+/// One connection's.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Lease {
+    held: u32,
+    /// What it is certain of.
+    first: u32,
+}
+
+impl Lease {
+    /// Receives that it may use.
+    pub(crate) fn held(&self) -> u32 {
+        self.held
+    }
+
+    fn reserved(&self) -> u32 {
+        self.held.max(self.first)
+    }
+}
+
+impl Ledger {
+    pub(crate) fn new(size: u32) -> Self {
+        Self { size, posted: 0, promised: 0, reserved: 0 }
+    }
+
+    pub(crate) fn size(&self) -> u32 {
+        self.size
+    }
+
+    /// Receives posted, and the sum of the leases.
+    #[cfg(test)]
+    pub(crate) fn totals(&self) -> (u32, u32) {
+        (self.posted, self.promised)
+    }
+
+    /// Makes a connection certain of so many. Whether there is room for it.
+    pub(crate) fn admit(&mut self, lease: &mut Lease, first: u32) -> bool {
+        let certain = Lease { held: lease.held, first: first.max(lease.first) };
+        let more = certain.reserved() - lease.reserved();
+        if more > self.size - self.reserved {
+            return false;
+        }
+        self.reserved += more;
+        *lease = certain;
+        true
+    }
+
+    /// How many of `wanted` more it may have now.
+    pub(crate) fn allows(&self, lease: &Lease, wanted: u32) -> u32 {
+        let free = self.size - self.reserved;
+        let most = lease.first.saturating_add(free);
+        wanted.min(most.saturating_sub(lease.held))
+    }
+
+    /// How many must be posted before so many more are promised.
+    pub(crate) fn missing(&self, more: u32) -> u32 {
+        (self.promised + more).saturating_sub(self.posted)
+    }
+
+    /// So many were posted.
+    pub(crate) fn post(&mut self, count: u32) {
+        self.posted += count;
+    }
+
+    /// Promises so many more, which it [allows](Self::allows), and none of which is missing.
+    pub(crate) fn grant(&mut self, lease: &mut Lease, count: u32) {
+        let before = lease.reserved();
+        lease.held += count;
+        self.promised += count;
+        self.reserved += lease.reserved() - before;
+        debug_assert!(self.promised <= self.posted && self.reserved <= self.size, "{self:?} {lease:?}");
+    }
+
+    /// One was used. Whether it was this one's to use.
+    pub(crate) fn spend(&mut self, lease: &mut Lease) -> bool {
+        self.posted = self.posted.saturating_sub(1);
+        if lease.held == 0 {
+            return false;
+        }
+        let before = lease.reserved();
+        lease.held -= 1;
+        self.promised -= 1;
+        self.reserved -= before - lease.reserved();
+        true
+    }
+
+    /// One was used by nobody that has a lease.
+    pub(crate) fn lose(&mut self) {
+        self.posted = self.posted.saturating_sub(1);
+    }
+
+    /// The connection has gone, and its peer uses none any more.
+    pub(crate) fn leave(&mut self, lease: Lease) {
+        self.promised -= lease.held;
+        self.reserved -= lease.reserved();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand_chacha::ChaCha8Rng;
+    use rand_chacha::rand_core::{Rng, SeedableRng};
+
+    /// Gives it what it may have, as a driver does.
+    fn replenish(ledger: &mut Ledger, lease: &mut Lease, wanted: u32) -> u32 {
+        let count = ledger.allows(lease, wanted);
+        ledger.post(ledger.missing(count));
+        ledger.grant(lease, count);
+        count
+    }
+
+    #[test]
+    fn everybody_is_certain_of_the_first_ones() {
+        let mut ledger = Ledger::new(20);
+        let mut leases = [Lease::default(); 4];
+        assert!(leases.iter_mut().all(|lease| ledger.admit(lease, 5)));
+        assert!(!ledger.admit(&mut Lease::default(), 1), "there is no room for a fifth");
+        for lease in &mut leases {
+            assert_eq!(replenish(&mut ledger, lease, 64), 5);
+        }
+        assert_eq!(ledger.totals(), (20, 20));
+        assert!(ledger.spend(&mut leases[2]));
+        assert_eq!(replenish(&mut ledger, &mut leases[1], 1), 0, "it is kept for who has used it");
+        assert_eq!(replenish(&mut ledger, &mut leases[2], 1), 1);
+    }
+
+    #[test]
+    fn what_is_free_is_shared_by_those_who_ask() {
+        let mut ledger = Ledger::new(105);
+        let (mut one, mut other) = (Lease::default(), Lease::default());
+        assert!(ledger.admit(&mut one, 5) && ledger.admit(&mut other, 5));
+        assert_eq!(replenish(&mut ledger, &mut one, 60), 60);
+        // 40 are free.
+        assert_eq!(replenish(&mut ledger, &mut other, 64), 45);
+        assert_eq!(replenish(&mut ledger, &mut one, 1), 0);
+        // What one does not get again, the other may have.
+        for _ in 0..50 {
+            assert!(ledger.spend(&mut one));
+        }
+        assert_eq!(replenish(&mut ledger, &mut other, 10), 10);
+        ledger.leave(other);
+        let (posted, promised) = ledger.totals();
+        assert_eq!((posted, promised), (65, one.held()), "receives stay posted, for whoever asks next");
+        assert_eq!(ledger.missing(40), 0);
+    }
+
+    #[test]
+    fn who_uses_what_is_not_its_own_is_told_apart() {
+        let mut ledger = Ledger::new(10);
+        let (mut one, mut other) = (Lease::default(), Lease::default());
+        assert!(ledger.admit(&mut one, 5) && ledger.admit(&mut other, 5));
+        assert_eq!(replenish(&mut ledger, &mut one, 5), 5);
+        assert!(!ledger.spend(&mut other));
+        assert_eq!(ledger.missing(0), 1, "it has to be posted again at once");
+    }
+
+    /// Whatever connections do: promises are posted, and everybody gets at least what it is certain of.
+    #[test]
+    fn promises_never_exceed_what_is_posted() {
+        for seed in 0..200 {
+            let mut rng = ChaCha8Rng::seed_from_u64(seed);
+            let mut below = |n: u32| rng.next_u32() % n;
+            let first = 5 + below(4);
+            let mut ledger = Ledger::new(first * 4 + below(200));
+            let mut leases: Vec<Lease> = Vec::new();
+            for _ in 0..500 {
+                match below(8) {
+                    0 => {
+                        let mut lease = Lease::default();
+                        if ledger.admit(&mut lease, first) {
+                            leases.push(lease);
+                        }
+                    }
+                    1 if !leases.is_empty() => {
+                        ledger.leave(leases.swap_remove(below(leases.len() as u32) as usize));
+                    }
+                    step if !leases.is_empty() => {
+                        let at = below(leases.len() as u32) as usize;
+                        if step < 5 {
+                            let wanted = below(64);
+                            replenish(&mut ledger, &mut leases[at], wanted);
+                            assert!(leases[at].held() >= first.min(wanted));
+                        } else if leases[at].held() > 0 {
+                            assert!(ledger.spend(&mut leases[at]));
+                        }
+                    }
+                    _ => (),
+                }
+                let (posted, promised) = ledger.totals();
+                assert_eq!(promised, leases.iter().map(Lease::held).sum::<u32>());
+                assert!(promised <= posted && posted <= ledger.size(), "{ledger:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! Connections of workers, which complete in one queue for each worker.
+
+use std::collections::{HashMap, HashSet};
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+
+use super::*;
+use crate::handshake::Transport;
+use crate::worker::{Event as Told, Key, Worker};
+
+/// Two workers that one thread polls, and their connections: the ends of the one, and of the other.
+struct Both {
+    workers: [Worker; 2],
+    listener: Key,
+    ends: Vec<[Key; 2]>,
+    told: [Vec<Told>; 2],
+}
+
+impl Both {
+    fn new(configs: [Builder; 2]) -> Self {
+        let mut workers = configs.map(|config| {
+            let config = config.pool_initial(0).pool_prewarm(0).build().expect("valid");
+            Worker::new(&config).expect("a worker")
+        });
+        let listener = workers[1].listen("127.0.0.1:0", Kind::SeqPacket).expect("a port");
+        Self { workers, listener, ends: Vec::new(), told: Default::default() }
+    }
+
+    fn poll(&mut self) {
+        for (worker, told) in self.workers.iter_mut().zip(&mut self.told) {
+            worker.poll(told, Some(Duration::ZERO)).expect("polled");
+            if let Some([posted, promised, size]) = worker.desk.shared() {
+                assert!(promised <= posted && posted <= size, "{promised} of {posted} of {size}");
+            }
+        }
+    }
+
+    fn until(&mut self, what: &str, mut is_so: impl FnMut(&mut Self) -> bool) {
+        let give_up = Instant::now() + PATIENCE;
+        while !is_so(self) {
+            assert!(Instant::now() < give_up, "{what}: {:?}", self.told);
+            self.poll();
+        }
+    }
+
+    /// Makes so many connections more.
+    fn connect(&mut self, count: usize) {
+        self.told.iter_mut().for_each(Vec::clear);
+        let addr = self.workers[1].local_addr(self.listener).expect("bound");
+        let first = self.ends.len();
+        let keys: Vec<Key> =
+            (0..count).map(|_| self.workers[0].connect(addr, Kind::SeqPacket).expect("begun")).collect();
+        let (mut connected, mut accepted) = (0, HashMap::<SocketAddr, Key>::new());
+        self.until("connected", |both| {
+            for told in both.told.iter_mut().flat_map(|told| told.drain(..)) {
+                match told {
+                    Told::Connected { .. } => connected += 1,
+                    Told::Accepted { key, peer, .. } => drop(accepted.insert(peer, key)),
+                    Told::Failed { error, .. } => panic!("{error}"),
+                    _ => (),
+                }
+            }
+            connected == count && accepted.len() == count
+        });
+        for key in keys {
+            assert_eq!(self.workers[0].transport(key).expect("open"), Transport::Rdma);
+            let local = self.workers[0].local_addr(key).expect("open");
+            self.ends.push([key, accepted[&local]]);
+        }
+        assert_eq!(self.ends.len(), first + count);
+    }
+
+    /// A message of every connection from one worker to the other, all under way at a time.
+    fn exchange(&mut self, from: usize, len: usize) {
+        let ends = self.ends.clone();
+        let given: Vec<_> = (0..ends.len()).map(|at| pattern(len, at as u64 + 7)).collect();
+        for (end, given) in ends.iter().zip(&given) {
+            self.workers[from].send(end[from], given).expect("taken");
+        }
+        let mut buffer = vec![0; len];
+        for (end, given) in ends.iter().zip(&given) {
+            self.until("arrived", |both| match both.workers[1 - from].recv(end[1 - from], &mut buffer) {
+                Ok(count) => count == len,
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::WouldBlock, "{error}");
+                    false
+                }
+            });
+            assert!(buffer == *given);
+        }
+        self.told.iter_mut().for_each(Vec::clear);
+    }
+
+    fn end(self) {
+        let pools = self.workers.each_ref().map(|worker| worker.pool().clone());
+        drop(self);
+        nothing_is_left(pools);
+    }
+}
+
+fn queues() -> u32 {
+    soft::statistics().expect("a device").completion_queues
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn connections_of_a_worker_share_a_completion_queue() {
+    let _turn = turn();
+    let mut both = Both::new([config(), config()]);
+    both.connect(1);
+    both.exchange(0, 100);
+    assert_eq!(queues(), 2);
+    // More than the queue has room for at first.
+    both.connect(30);
+    assert_eq!(queues(), 2);
+    for len in [1, 5000, 60_000, 300_000] {
+        both.exchange(0, len);
+        both.exchange(1, len);
+    }
+    both.end();
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn a_worker_goes_on_where_its_completion_queue_cannot_grow() {
+    let _turn = turn();
+    rules("errno=EOPNOTSUPP call=resize_cq");
+    let mut both = Both::new([config(), config()]);
+    both.connect(20);
+    assert!(queues() > 2, "the last ones have queues of their own");
+    both.exchange(0, 5000);
+    both.exchange(1, 300_000);
+    both.end();
+}
+
+/// What was under way when a connection was closed completes for nobody else, whoever has its place, or its queue pair's number, then.
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn what_one_connection_has_left_is_not_the_next_one_s() {
+    let _turn = turn();
+    for srq in [false, true] {
+        what_one_has_left(&|| config().linger(Duration::ZERO).srq(srq));
+    }
+}
+
+fn what_one_has_left(config: &dyn Fn() -> Builder) {
+    let mut both = Both::new([config(), config()]);
+    both.connect(3);
+    for round in 0..40 {
+        let [ours, theirs] = both.ends.remove(round % 3);
+        both.workers[0].send(ours, &pattern(200_000, 1)).expect("taken");
+        both.workers[1].send(theirs, &pattern(3000, 2)).expect("taken");
+        if round % 2 == 0 {
+            both.poll();
+        }
+        both.workers[round % 2].close([ours, theirs][round % 2]);
+        both.connect(1);
+        both.exchange(round % 2, 2000);
+        both.workers[1 - round % 2].close([ours, theirs][1 - round % 2]);
+    }
+    both.until("buried", |both| both.workers.iter().all(|worker| worker.desk.pairs() == (3, 0)));
+    both.end();
+}
+
+/// A worker whose completion queue fails says so on each of its connections.
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn a_completion_queue_that_fails_ends_all_its_connections() {
+    let _turn = turn();
+    let mut both = Both::new([config(), config()]);
+    both.connect(3);
+    both.exchange(0, 100);
+    rules("errno=EIO call=req_notify_cq");
+    let ends = both.ends.clone();
+    both.workers[0].send(ends[0][0], b"x").expect("taken");
+    let mut dead = HashSet::new();
+    both.until("all have failed", |both| {
+        for (index, worker) in both.workers.iter_mut().enumerate() {
+            for end in &ends {
+                if let Err(error) = worker.recv(end[index], &mut [0; 8])
+                    && error.kind() != ErrorKind::WouldBlock
+                {
+                    dead.insert((index, end[index]));
+                }
+            }
+        }
+        dead.len() == 2 * ends.len()
+    });
+    faults::clear();
+    both.end();
+}
+
+/// Receives that are shared: windows begin small, grow under a peer that has more to send, and are told of only as they are posted.
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn connections_of_a_worker_share_receives() {
+    let _turn = turn();
+    let sharing = || config().srq(true).rendezvous(false);
+    let mut both = Both::new([sharing(), sharing()]);
+    both.connect(20);
+    let statistics = soft::statistics().expect("a device");
+    assert_eq!((statistics.completion_queues, statistics.shared_receive_queues), (2, 2));
+    for worker in &both.workers {
+        assert_eq!(worker.desk.shared().map(|[posted, promised, _]| (posted, promised)), Some((100, 100)));
+        // Both workers have one pool.
+        let idle = worker.pool().stats().in_use / 40;
+        assert!(idle <= 32 << 10, "{idle} bytes an idle connection");
+    }
+    for len in [1, 4000, 5000, 60_000] {
+        both.exchange(0, len);
+        both.exchange(1, len);
+    }
+    both.exchange(0, 600_000);
+    let [_, promised, _] = both.workers[1].desk.shared().expect("shared");
+    assert!(promised > 20 * 10, "{promised} receives for 20 connections that were busy");
+    // All goes with the last of them, though the workers stay.
+    let ends = std::mem::take(&mut both.ends);
+    for [ours, theirs] in ends {
+        both.workers[0].close(ours);
+        both.workers[1].close(theirs);
+    }
+    both.until("closed", |both| both.workers.iter().all(|worker| worker.desk.pairs() == (0, 0)));
+    for worker in &both.workers {
+        worker.pool().flush();
+        assert_eq!((worker.desk.shared(), worker.pool().stats().in_use), (None, 0));
+    }
+    both.connect(2);
+    both.exchange(1, 5000);
+    both.end();
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn who_shares_receives_and_who_does_not_understand_each_other() {
+    let _turn = turn();
+    for sharing in [[true, false], [false, true]] {
+        for rendezvous in [true, false] {
+            let mut both = Both::new(sharing.map(|srq| config().srq(srq).rendezvous(rendezvous)));
+            both.connect(5);
+            let shared = both.workers.each_ref().map(|worker| worker.desk.shared().is_some());
+            assert_eq!(shared, sharing);
+            for len in [1, 4096, 8192, 50_000, 700_000] {
+                both.exchange(0, len);
+                both.exchange(1, len);
+            }
+            both.end();
+        }
+    }
+}
+
+/// The queue is as small as it can be for its connections: all that they send at a time arrives all the same, nobody is cut off, and one
+/// more has no room.
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn a_full_shared_receive_queue_makes_peers_wait() {
+    let _turn = turn();
+    let sharing = || config().srq(true).srq_size(64).rendezvous(false);
+    let mut both = Both::new([sharing(), sharing()]);
+    both.connect(12);
+    both.exchange(0, 400_000);
+    both.exchange(1, 400_000);
+    let addr = both.workers[1].local_addr(both.listener).expect("bound");
+    let one_more = both.workers[0].connect(addr, Kind::SeqPacket).expect("begun");
+    both.until("connected", |both| {
+        both.told[0].drain(..).any(|told| matches!(told, Told::Connected { key, .. } if key == one_more))
+    });
+    let reason = both.workers[0].fallback_reason(one_more).expect("open").expect("TCP").clone();
+    assert_eq!(reason.cause(), crate::handshake::Cause::Resources);
+    assert!(reason.detail().contains("srq_size"), "{}", reason.detail());
+    // When one has gone there is.
+    let [ours, theirs] = both.ends.pop().expect("twelve");
+    both.workers[0].close(ours);
+    both.workers[1].close(theirs);
+    both.until("gone", |both| both.workers.iter().all(|worker| worker.desk.pairs() == (11, 0)));
+    both.connect(1);
+    both.exchange(0, 100_000);
+    both.end();
+}
+
+/// A peer that uses receives which others were told of ends its own connection; the others' are posted again, and they go on.
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn who_uses_the_receives_of_others_ends_alone() {
+    let _turn = turn();
+    let sharing = || config().srq(true);
+    let mut both = Both::new([sharing(), sharing()]);
+    both.connect(4);
+    let [bad, theirs] = both.ends.remove(1);
+    match both.workers[0].way(bad) {
+        crate::drivers::Way::Rc(rc) => rc.send_raw(12),
+        crate::drivers::Way::Tcp(_) => panic!("RDMA"),
+    }
+    both.until("dead", |both| match both.workers[1].recv(theirs, &mut [0; 8]) {
+        Err(error) => error.kind() == ErrorKind::InvalidData,
+        Ok(_) => panic!("it was no message"),
+    });
+    both.workers[1].close(theirs);
+    both.workers[0].close(bad);
+    both.until("gone", |both| both.workers.iter().all(|worker| worker.desk.pairs() == (3, 0)));
+    let [posted, promised, _] = both.workers[1].desk.shared().expect("shared");
+    assert!(promised == 15 && posted >= 15, "{promised} of {posted}");
+    both.exchange(0, 20_000);
+    both.exchange(1, 20_000);
+    both.end();
+}

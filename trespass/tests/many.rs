@@ -1,0 +1,256 @@
+//! Very many connections at once, between two processes over soft0, whose workers share receives: each carries data, costs little, and
+//! leaves nothing behind. One frame without a receive would end its connection (`rnr_retry` 0).
+
+use std::io::{BufRead, BufReader, ErrorKind, Lines};
+use std::net::SocketAddr;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Once;
+use std::time::{Duration, Instant};
+
+use sideway::soft;
+use trespass::{Builder, Config, Event, Key, Kind, Policy, Transport, Worker};
+
+/// How many connections the other process is to serve, as the last of its rounds.
+const CONNECTIONS: &str = "TRESPASS_MANY";
+/// Longer than anything takes that works.
+const LONG: Duration = Duration::from_secs(300);
+/// Handshakes under way at a time.
+const AT_ONCE: usize = 256;
+/// What an idle connection may cost: bytes of the pool.
+const IDLE: usize = 32 << 10;
+
+fn config(connections: usize) -> Config {
+    static DEVICES: Once = Once::new();
+    DEVICES.call_once(|| {
+        let mut config = soft::Config::from_env().expect("a valid environment");
+        config.time_scale = 0.01;
+        sideway::set_default_provider(soft::provider_with(config).expect("no device is listed yet"));
+    });
+    let size = (5 * connections + 1024).min(1 << 16) as u32;
+    let builder = Builder::new().srq(true).srq_size(size).policy(Policy::RequireRdma).rnr_retry(0);
+    let builder = builder.pool_initial(0).pool_prewarm(0).keepalive(None).trace_interval(None);
+    let builder = builder.handshake_deadline(LONG).probe_timeout(LONG / 2).linger(LONG);
+    builder.build().expect("a valid configuration")
+}
+
+/// What a process has.
+#[derive(Debug, PartialEq, Eq)]
+struct Has {
+    queue_pairs: u32,
+    completion_queues: u32,
+    shared_receive_queues: u32,
+    /// Files and sockets, without those of the pool's memory: the pool stays.
+    descriptors: usize,
+}
+
+impl Has {
+    fn now() -> Self {
+        let statistics = soft::statistics().expect("a device is open");
+        Self {
+            queue_pairs: statistics.queue_pairs.iter().map(|pairs| pairs.count).sum(),
+            completion_queues: statistics.completion_queues,
+            shared_receive_queues: statistics.shared_receive_queues,
+            descriptors: descriptors().iter().filter(|what| !what.starts_with("/memfd:sideway")).count(),
+        }
+    }
+}
+
+/// Sees that an open connection costs no more than it may, and that all of them share what they should.
+fn see_that_they_are_cheap(worker: &Worker, connections: usize, before: &Has) {
+    let (pool, has) = (worker.pool().stats(), Has::now());
+    let (used, registered) = (pool.in_use / connections, pool.registered / connections);
+    eprintln!("{connections} connections: {used} bytes in use each, {registered} registered; {has:?}");
+    assert!(used <= IDLE, "{pool:?}");
+    // Memory comes in chunks, which are an eighth of all at most.
+    assert!(pool.registered <= connections * IDLE * 9 / 8 + (4 << 20), "{pool:?}");
+    assert_eq!(has.queue_pairs, connections as u32);
+    assert_eq!((has.completion_queues, has.shared_receive_queues), (1, 1));
+    assert!(has.descriptors <= before.descriptors + connections + 8, "a socket each: {has:?}");
+}
+
+/// Sees that what a worker has had is gone with it, and its regions are the pool's.
+fn see_that_nothing_is_left(worker: Worker, before: Option<&Has>) -> Has {
+    let pool = worker.pool().clone();
+    drop(worker);
+    pool.flush();
+    let stats = pool.stats();
+    assert_eq!(stats.in_use, 0, "{stats:?}");
+    assert_eq!(soft::statistics().expect("a device").regions.bytes, stats.registered as u64);
+    let has = Has::now();
+    if let Some(before) = before {
+        assert_eq!(&has, before, "{:#?}", descriptors());
+    }
+    assert_eq!((has.queue_pairs, has.completion_queues, has.shared_receive_queues), (0, 0, 0));
+    has
+}
+
+/// What the descriptors of this process are.
+fn descriptors() -> Vec<String> {
+    let open = std::fs::read_dir("/proc/self/fd").expect("Linux");
+    let what = open.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
+    what.map(|what| what.to_string_lossy().into_owned()).collect()
+}
+
+fn message(connection: usize) -> [u8; 64] {
+    let mut message = [connection as u8; 64];
+    message[..8].copy_from_slice(&(connection as u64).to_le_bytes());
+    message
+}
+
+/// Echoes until so many connections have come, and gone.
+fn serve(connections: usize, config: &Config, before: Option<&Has>) -> Has {
+    let mut worker = Worker::new(config).unwrap();
+    let listener = worker.listen("127.0.0.1:0", Kind::SeqPacket).unwrap();
+    println!("\nlistening {}", worker.local_addr(listener).unwrap());
+    let (mut accepted, mut echoed, mut gone) = (0, 0, 0);
+    let (mut events, mut buffer, deadline) = (Vec::new(), [0; 256], Instant::now() + LONG);
+    while gone < connections {
+        assert!(Instant::now() < deadline, "{accepted} accepted, {echoed} echoed, {gone} gone");
+        worker.poll(&mut events, Some(Duration::from_secs(1))).unwrap();
+        for event in events.drain(..) {
+            match event {
+                Event::Accepted { .. } => accepted += 1,
+                Event::Failed { error, .. } => panic!("{error}"),
+                Event::Ready { key, .. } => loop {
+                    match worker.recv(key, &mut buffer) {
+                        Ok(len) => {
+                            worker.send(key, &buffer[..len]).unwrap();
+                            echoed += 1;
+                            if let (Some(before), true) = (before, echoed == connections) {
+                                see_that_they_are_cheap(&worker, connections, before);
+                            }
+                        }
+                        Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                        Err(error) => {
+                            assert_eq!(error.kind(), ErrorKind::UnexpectedEof, "{error}");
+                            worker.close(key);
+                            gone += 1;
+                            break;
+                        }
+                    }
+                },
+                _ => (),
+            }
+        }
+    }
+    see_that_nothing_is_left(worker, before)
+}
+
+/// The other process.
+#[test]
+#[ignore = "run by the other tests, as the other process"]
+fn serve_many() {
+    let connections = std::env::var(CONNECTIONS).expect("who runs this says how many").parse().unwrap();
+    let config = config(connections);
+    // The first round makes what stays: the device, and what leads to the other process.
+    let before = serve(1, &config, None);
+    serve(connections, &config, Some(&before));
+    println!("\nnothing is left");
+}
+
+struct Other {
+    process: Child,
+    words: Lines<BufReader<ChildStdout>>,
+}
+
+impl Other {
+    fn start(connections: usize) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--ignored", "--exact", "serve_many", "--nocapture"]);
+        let mut process =
+            command.env(CONNECTIONS, connections.to_string()).stdout(Stdio::piped()).spawn().unwrap();
+        let words = BufReader::new(process.stdout.take().unwrap()).lines();
+        Self { process, words }
+    }
+
+    /// The rest of the line that begins so.
+    fn says(&mut self, begin: &str) -> String {
+        let mut said = String::new();
+        for line in self.words.by_ref() {
+            let line = line.unwrap();
+            if let Some(rest) = line.strip_prefix(begin) {
+                return rest.trim().to_owned();
+            }
+            said = said + &line + "\n";
+        }
+        panic!("it did not say {begin:?}: {said}")
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Connects so many times, sends through each while all are open, and closes.
+fn connect(connections: usize, addr: SocketAddr, config: &Config, before: Option<&Has>) -> Has {
+    let mut worker = Worker::new(config).unwrap();
+    let (mut keys, mut connected) = (Vec::<Key>::new(), 0);
+    let (mut events, mut buffer, deadline) = (Vec::new(), [0; 256], Instant::now() + LONG);
+    let began = Instant::now();
+    while connected < connections {
+        assert!(Instant::now() < deadline, "{connected} of {} have connected", keys.len());
+        while keys.len() < connections && keys.len() - connected < AT_ONCE {
+            keys.push(worker.connect(addr, Kind::SeqPacket).unwrap());
+        }
+        worker.poll(&mut events, Some(Duration::from_secs(1))).unwrap();
+        for event in events.drain(..) {
+            match event {
+                Event::Connected { key, .. } => {
+                    assert_eq!(worker.transport(key).unwrap(), Transport::Rdma);
+                    connected += 1;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    let opened = began.elapsed();
+    if let Some(before) = before {
+        see_that_they_are_cheap(&worker, connections, before);
+    }
+    keys.iter().enumerate().for_each(|(number, key)| worker.send(*key, &message(number)).unwrap());
+    let numbers: std::collections::HashMap<_, _> =
+        keys.iter().enumerate().map(|(number, key)| (*key, number)).collect();
+    let mut echoed = 0;
+    while echoed < connections {
+        assert!(Instant::now() < deadline, "{echoed} of {connections} were answered");
+        worker.poll(&mut events, Some(Duration::from_secs(1))).unwrap();
+        for event in events.drain(..) {
+            let Event::Ready { key, .. } = event else { panic!("{event:?}") };
+            if let Ok(len) = worker.recv(key, &mut buffer) {
+                assert_eq!(buffer[..len], message(numbers[&key]));
+                echoed += 1;
+            }
+        }
+    }
+    let answered = began.elapsed();
+    keys.into_iter().for_each(|key| worker.close(key));
+    let has = see_that_nothing_is_left(worker, before);
+    eprintln!("opened after {opened:?}, all answered after {answered:?}, closed after {:?}", began.elapsed());
+    has
+}
+
+fn many(connections: usize) {
+    let config = config(connections);
+    let mut other = Other::start(connections);
+    let addr = |other: &mut Other| other.says("listening ").parse().unwrap();
+    let first = addr(&mut other);
+    let before = connect(1, first, &config, None);
+    let second = addr(&mut other);
+    connect(connections, second, &config, Some(&before));
+    other.says("nothing is left");
+    assert!(other.process.wait().unwrap().success());
+}
+
+#[test]
+fn two_hundred_connections_at_once() {
+    many(200);
+}
+
+#[test]
+#[ignore = "takes minutes, and 10,100 descriptors in each of two processes"]
+fn ten_thousand_connections_at_once() {
+    many(10_000);
+}

@@ -1,0 +1,10 @@
+//! The suite over queue pairs of the software device that receive from shared receive queues, in this process and in those that cases start.
+
+mod suite;
+
+fn main() -> std::process::ExitCode {
+    let mut config = sideway::soft::Config::from_env().expect("a valid environment");
+    config.time_scale = 0.01;
+    sideway::set_default_provider(sideway::soft::provider_with(config).expect("no device is listed yet"));
+    suite::run(suite::Target::SoftShared)
+}
