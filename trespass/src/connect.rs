@@ -253,11 +253,20 @@ fn no_address() -> io::Error {
 /// The process's pools: all connections whose configurations want the same pool share it.
 static POOLS: Mutex<Vec<(PoolConfig, Pool)>> = Mutex::new(Vec::new());
 
+/// The device of this domain has failed: whoever wants a pool from now on gets another one.
+#[cfg(feature = "rdma")]
+pub(crate) fn forget_pools_of(domain: &sideway::ibverbs::protection_domain::ProtectionDomain) {
+    let mut pools = POOLS.lock().unwrap_or_else(PoisonError::into_inner);
+    pools.retain(|(_, pool)| pool.domain().is_none_or(|known| known.as_raw() != domain.as_raw()));
+}
+
 /// The pool that a configuration wants.
 pub(crate) fn pool_of(config: &Config) -> io::Result<Pool> {
     if let Some(pool) = &config.given_pool {
         return Ok(pool.clone());
     }
+    #[cfg(feature = "rdma")]
+    crate::drivers::rc::listen();
     let wanted = config.pool_config();
     let mut pools = POOLS.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((_, pool)) = pools.iter().find(|(config, _)| *config == wanted) {

@@ -61,6 +61,15 @@ impl Patience {
         self.cell(side).get()
     }
 
+    /// How long a call that begins now waits.
+    pub(crate) fn begin(&self, side: Side) -> Until {
+        if self.nonblocking.get() {
+            Until::Now
+        } else {
+            Until::Event.or(self.get(side).and_then(|timeout| Instant::now().checked_add(timeout)))
+        }
+    }
+
     fn cell(&self, side: Side) -> &Cell<Option<Duration>> {
         match side {
             Side::Read => &self.read,
@@ -118,11 +127,7 @@ impl Engine {
         side: Side,
         mut attempt: impl FnMut(&mut Lane) -> Result<T, Refused>,
     ) -> io::Result<T> {
-        let patience = if self.patience.nonblocking.get() {
-            Until::Now
-        } else {
-            Until::Event.or(self.patience.get(side).and_then(|timeout| Instant::now().checked_add(timeout)))
-        };
+        let patience = self.patience.begin(side);
         let (since, mut slept) = (Instant::now(), false);
         let outcome = loop {
             let now = if slept { Instant::now() } else { since };
@@ -216,11 +221,9 @@ impl Engine {
     /// After a write: what it took is on its way when it returns, if it may wait.
     pub(crate) fn sent<T>(&mut self, taken: T) -> io::Result<T> {
         // It was taken, so it counts; that time is up, or the connection broken, is for the next call to tell.
+        let Self { patience, lane, .. } = self;
         // As a rule one look says that it is.
-        if !self.patience.is_nonblocking()
-            && !self.lane.is_flushed()
-            && !(self.lane.look(false) && self.lane.is_flushed())
-        {
+        if !(patience.is_nonblocking() || lane.is_flushed() || lane.look(false) && lane.is_flushed()) {
             if !self.lane.connection.is_corked() {
                 self.lane.connection.flush();
             }
@@ -299,7 +302,7 @@ impl Engine {
 }
 
 /// As [`std::net`] fails where time is up: with one kind on Windows, and another elsewhere.
-fn waited_enough(patience: Until) -> io::Error {
+pub(crate) fn waited_enough(patience: Until) -> io::Error {
     match patience {
         Until::Deadline(_) if cfg!(windows) => io::ErrorKind::TimedOut.into(),
         _ => io::ErrorKind::WouldBlock.into(),

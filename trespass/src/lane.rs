@@ -138,9 +138,12 @@ impl Lane {
     ) -> io::Result<Self> {
         let setup = Setup { gather: way.gather(), ..agreed.setup(config, link) };
         about.tell();
+        let mut connection =
+            Connection::new(&setup).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+        // From now on there are deadlines.
+        connection.tick(Instant::now());
         Ok(Self {
-            connection: Connection::new(&setup)
-                .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?,
+            connection,
             pool: pool.clone(),
             about,
             peer_user_data: agreed.user_data,
@@ -196,6 +199,8 @@ impl Lane {
         self.clock = now;
         self.collect();
         if self.connection.next_deadline().is_some_and(|deadline| now >= deadline) {
+            // A program that has made no calls for long has not seen yet what came in time.
+            self.way.look(&mut self.connection, &mut self.pool, now, false);
             self.connection.tick(now);
         }
         self.way.turn(&mut self.connection, &mut self.pool, now);
@@ -303,7 +308,7 @@ impl Lane {
         Driver::<Pool>::is_flushed(&self.way) && !self.connection.has_unsent()
     }
 
-    #[cfg(test)]
+    #[cfg(all(test, feature = "rdma"))]
     pub(crate) fn way(&mut self) -> &mut Way {
         &mut self.way
     }

@@ -1,12 +1,11 @@
 //! Accepting connections.
 
-use std::cell::Cell;
 use std::collections::VecDeque;
 use std::fmt;
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::task::Poll;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use mio::Token;
 
@@ -14,6 +13,7 @@ use crate::arrivals::Arrival;
 use crate::builder::{Builder, Config};
 use crate::connect::pool_of;
 use crate::door::Door;
+use crate::engine::{Patience, Side, waited_enough};
 use crate::lane::Lane;
 use crate::pool::Pool;
 use crate::readiness::{Bell, Until};
@@ -42,7 +42,7 @@ pub struct Listener {
     bell: Bell,
     arrivals: Vec<Option<Arrival>>,
     ready: VecDeque<Lane>,
-    nonblocking: Cell<bool>,
+    patience: Patience,
     may_accept: bool,
 }
 
@@ -68,7 +68,7 @@ impl Listener {
             bell,
             arrivals: Vec::new(),
             ready: VecDeque::new(),
-            nonblocking: Cell::new(false),
+            patience: Patience::default(),
             may_accept: true,
         })
     }
@@ -89,15 +89,36 @@ impl Listener {
     ///
     /// None: it is a result as [`std::net`] has it.
     pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
-        self.nonblocking.set(nonblocking);
+        self.patience.set_nonblocking(nonblocking);
         Ok(())
+    }
+
+    /// How long accepting waits for a client whose handshake is done; `None`, as at the start, is for ever. When the time is up it fails as
+    /// a read does whose time is up ([`Stream::set_read_timeout`]), and nobody is lost: who is in the middle of a handshake then is for the
+    /// next call. What it accepts waits for ever in any case, until it is told otherwise.
+    ///
+    /// # Errors
+    ///
+    /// A time of zero is refused.
+    pub fn set_accept_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.patience.set(Side::Read, timeout)
+    }
+
+    /// What [`set_accept_timeout`](Self::set_accept_timeout) has set.
+    ///
+    /// # Errors
+    ///
+    /// None: it is a result as [`std::net`] has it.
+    pub fn accept_timeout(&self) -> io::Result<Option<Duration>> {
+        Ok(self.patience.get(Side::Read))
     }
 
     /// Accepts a stream, and says whose.
     ///
     /// # Errors
     ///
-    /// The system cannot accept, for want of descriptors for example. The next call may.
+    /// The system cannot accept, for want of descriptors for example; nobody has come in time
+    /// ([`set_accept_timeout`](Self::set_accept_timeout)). The next call may.
     pub fn accept(&mut self) -> io::Result<(Stream, SocketAddr)> {
         let lane = self.accept_kind(Kind::Stream)?;
         let peer = lane.about.peer;
@@ -129,6 +150,8 @@ impl Listener {
     }
 
     fn wait_for(&mut self, kind: Kind) -> io::Result<Lane> {
+        let patience = self.patience.begin(Side::Read);
+        let mut looks_again = true;
         loop {
             self.take_in(kind)?;
             if let Some(at) = self.ready.iter().position(|lane| lane.about.kind == kind)
@@ -136,11 +159,15 @@ impl Listener {
             {
                 return Ok(lane);
             }
-            let nonblocking = self.nonblocking.get();
-            let until = if nonblocking { Until::Now } else { self.next_deadline().into() };
-            if !self.sleep(until)? && nonblocking {
-                return Err(ErrorKind::WouldBlock.into());
+            if !looks_again {
+                return Err(waited_enough(patience));
             }
+            // When time is up there is a last look at what has happened. What goes on happening, of clients that are never done, is
+            // no reason to look for longer.
+            let over = patience.is_over();
+            let until = patience.or(self.next_deadline());
+            let happened = self.sleep(until)?;
+            looks_again = !over || happened && matches!(patience, Until::Now);
         }
     }
 
@@ -185,6 +212,8 @@ impl Listener {
                 Err(error) => return Err(error),
             };
             let peer = visitor.peer();
+            // Another one than before, if the device has failed that the other was registered with.
+            self.pool = pool_of(&self.config)?;
             let arrival = Arrival::accepted(visitor, kind, &self.config, &self.pool, None)
                 .and_then(|mut arrival| arrival.register(self.bell.registry(), Token(at)).map(|()| arrival));
             match arrival {

@@ -148,6 +148,8 @@ pub struct Worker {
     slots: Vec<Slot>,
     free: Vec<u32>,
     arrivals: usize,
+    /// Connections that the program has closed, and that are not yet gone.
+    closing: usize,
     /// Connections that calls or the system have done something to, to be given a turn.
     dirty: Vec<u32>,
     /// Connections that calls would find something of when it was last looked.
@@ -163,6 +165,8 @@ struct Slot {
     /// The program's.
     tag: u64,
     what: What,
+    /// The first of its timers: a later one waits until this is over, so that turns make no more of them.
+    due: Option<Instant>,
     dirty: bool,
     hot: bool,
     hungry: bool,
@@ -205,6 +209,7 @@ impl Worker {
             slots: Vec::new(),
             free: Vec::new(),
             arrivals: 0,
+            closing: 0,
             dirty: Vec::new(),
             hot: Vec::new(),
             hungry: Vec::new(),
@@ -282,6 +287,7 @@ impl Worker {
                 let until = Instant::now() + lane.linger();
                 let generation = slot.generation;
                 slot.what = What::Closing { lane, until };
+                self.closing += 1;
                 self.timers.push(Reverse((until, Key { index: key.index, generation })));
                 self.soil(key.index);
             }
@@ -438,6 +444,7 @@ impl Worker {
         {
             self.timers.pop();
             if self.has(key) {
+                self.slot(key.index).due = None;
                 self.soil(key.index);
             }
         }
@@ -527,7 +534,10 @@ impl Worker {
         if lane.is_hungry() && !std::mem::replace(&mut slot.hungry, true) {
             self.hungry.push(index);
         }
-        if let Some(at) = lane.next_deadline() {
+        if let Some(at) = lane.next_deadline()
+            && slot.due.is_none_or(|due| at < due)
+        {
+            slot.due = Some(at);
             self.timers.push(Reverse((at, key)));
         }
         while let Some(completion) = lane.completion() {
@@ -595,8 +605,15 @@ impl Worker {
     /// A free slot's key.
     fn vacancy(&mut self) -> Key {
         let index = self.free.pop().unwrap_or_else(|| {
-            let slot =
-                Slot { generation: 0, tag: 0, what: What::Nothing, dirty: false, hot: false, hungry: false };
+            let slot = Slot {
+                generation: 0,
+                tag: 0,
+                what: What::Nothing,
+                due: None,
+                dirty: false,
+                hot: false,
+                hungry: false,
+            };
             self.slots.push(slot);
             self.slots.len() as u32 - 1
         });
@@ -606,6 +623,7 @@ impl Worker {
     /// Empties a slot, whatever is in it.
     fn remove(&mut self, index: u32) {
         let registry = self.bell.registry();
+        self.closing -= usize::from(matches!(self.slots[index as usize].what, What::Closing { .. }));
         let gone = match &mut self.slots[index as usize].what {
             What::Listening { door, .. } => door.deregister(registry),
             What::Arriving { arrival, .. } => {
@@ -624,6 +642,7 @@ impl Worker {
     fn vacate(&mut self, index: u32) {
         let slot = self.slot(index);
         slot.what = What::Nothing;
+        slot.due = None;
         slot.generation = slot.generation.wrapping_add(1);
         slot.tag = 0;
         self.free.push(index);
@@ -642,7 +661,7 @@ impl Worker {
     }
 
     /// What moves the frames of a connection.
-    #[cfg(test)]
+    #[cfg(all(test, feature = "rdma"))]
     pub(crate) fn way(&mut self, key: Key) -> &mut crate::drivers::Way {
         let (lane, _) = self.member(key).expect("open");
         lane.way()
@@ -736,9 +755,7 @@ impl Drop for Worker {
         });
         let until = until.max().unwrap_or_else(Instant::now);
         self.work();
-        while self.slots.iter().any(|slot| matches!(slot.what, What::Closing { .. }))
-            && Instant::now() < until
-        {
+        while self.closing > 0 && Instant::now() < until {
             if let Err(error) = self.report(self.until(Until::Deadline(until))) {
                 tracing::warn!(%error, "cannot wait for the end of a worker's connections");
                 break;

@@ -43,7 +43,8 @@ impl Waiting<'_> {
     fn with_descriptors(&self) -> Vec<libc::pollfd> {
         let mut all = self.fds.to_vec();
         for (place, socket) in &self.sockets {
-            all[*place] = libc::pollfd { fd: socket.number(), events: libc::POLLIN, revents: 0 };
+            let fd = socket.sleeps_on(all[*place].events);
+            all[*place] = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         }
         all
     }

@@ -226,6 +226,13 @@ impl Socket {
         state.ready() & (events | POLLERR | POLLHUP | libc::POLLNVAL)
     }
 
+    /// What `rpoll` sleeps on, for these events; -1 is nothing. A listener's descriptor is readable for as long as somebody waits to be
+    /// accepted: who does not ask for that would be woken again and again.
+    pub(super) fn sleeps_on(&self, events: i16) -> RawFd {
+        let asks = events & (POLLIN | libc::POLLRDNORM) != 0;
+        if asks || self.locked().phase != Phase::Listening { self.number() } else { -1 }
+    }
+
     /// For `rpoll`: rings this bell when something changes, until it is taken down.
     pub(super) fn hang(&self, bell: &Arc<Bell>) {
         self.locked().bells.hang(bell);

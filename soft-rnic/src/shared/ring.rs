@@ -26,6 +26,12 @@ pub(crate) struct IndexRing<'a> {
 }
 
 /// How often a producer looks for the end of the ring before it believes that somebody moves it about.
+///
+/// Each look in vain is another producer's success: a number was written, or the tail moved behind one. Between two successes of its own
+/// a producer delivers a whole message, which takes longer than ten looks; and a look lasts some nanoseconds, so that being put to sleep in
+/// it costs one. That many in vain take hundreds of processors that all send to one queue pair of datagrams (any other has one producer), or somebody
+/// who writes where he should not. Then the receive that was filled is never told of: the harm is to the memory's owner, whom that process can
+/// harm as it likes.
 const TRIES: usize = 64;
 
 impl<'a> IndexRing<'a> {

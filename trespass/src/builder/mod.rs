@@ -83,7 +83,7 @@ setters! {
     /// refused.
     srq: bool;
     /// Slots that a shared receive queue may hold: 64 to 1048576; less, if the device has less. A worker takes a fifth as many connections
-    /// at most; the next one has no room, and uses TCP, if it may. The pool keeps as much memory for receiving. Start value: 16384.
+    /// at most, or half of that while others have much more than that under way; one more has no room, and uses TCP, if it may. The pool keeps as much memory for receiving. Start value: 16384.
     srq_size: u32;
     /// Slots of the peer's that only control frames may use: 2 up to a quarter of [`rx_slots`](Self::rx_slots). Start value: 2.
     reserve: u32;

@@ -147,6 +147,33 @@ mod tests {
         }
     }
 
+    /// What a side begins with counts where both know of that; else each has all granted, as ever.
+    #[test]
+    fn a_peer_that_knows_no_windows_has_all_receives_from_the_start() {
+        let config = build(|b| b.srq(true)).expect("allowed");
+        let own = config.terms(Kind::Stream);
+        for (knows, expected) in [(true, (5, 7)), (false, (64, 64))] {
+            let features = if knows { own.features } else { own.features.without(Features::WINDOWS) };
+            let hello = Hello {
+                first_slots: Some(7),
+                minor: 0,
+                features,
+                conn_id: 0,
+                generation: 0,
+                role: Role::Client,
+                kind: Kind::Stream,
+                policy: Policy::Auto,
+                limits: own.limits,
+                path: Err(Unavailable::new(Cause::NoDevice, "")),
+                user_data: Vec::new(),
+            };
+            let agreed = Agreed::new(ATTEMPT, &own, &hello, Vec::new());
+            assert_eq!(agreed.first_slots, expected);
+            let setup = agreed.setup(&config, Link::Rc);
+            assert_eq!((setup.own.first_slots, setup.peer.first_slots), (Some(expected.0), Some(expected.1)));
+        }
+    }
+
     /// A device that answers no READ is sent none.
     #[test]
     fn without_atomics_there_are_no_reads() {

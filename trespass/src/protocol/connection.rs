@@ -526,6 +526,7 @@ impl<B: Block> Connection<B> {
     pub(crate) fn done(&mut self, done: Done<B>) {
         match done {
             Done::Sent(pieces) => {
+                self.prober.worked();
                 let sent = self.closing.failed().is_none();
                 self.outgoing.sent(pieces, giving(&mut self.events, sent));
                 self.settle();

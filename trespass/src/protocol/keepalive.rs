@@ -16,16 +16,26 @@ pub(crate) struct Prober {
     look_at: Option<Instant>,
     /// By when the probe under way must be answered.
     answer_by: Option<Instant>,
+    /// There is no probe under way, but sends that stand for one.
+    for_work: bool,
 }
 
 impl Prober {
     pub(crate) fn new(keepalive: Option<Keepalive>) -> Self {
-        Prober { keepalive, heard: true, due: false, look_at: None, answer_by: None }
+        Prober { keepalive, heard: true, due: false, look_at: None, answer_by: None, for_work: false }
     }
 
     /// The peer gave a sign of life.
     pub(crate) fn heard(&mut self) {
         self.heard = true;
+        self.worked();
+    }
+
+    /// A send has completed.
+    pub(crate) fn worked(&mut self) {
+        if std::mem::take(&mut self.for_work) {
+            self.answer_by = None;
+        }
     }
 
     /// The probe came back. Silence counts on from when it was sent.
@@ -37,7 +47,8 @@ impl Prober {
         self.answer_by.or(self.look_at)
     }
 
-    /// `busy`: sends are under way, whose completion, or error, tells as much as a probe's.
+    /// `busy`: sends are under way, whose completion, or error, tells as much as a probe's. So they have as long: a device that has stopped
+    /// telling anything tells no error either.
     pub(crate) fn tick(&mut self, now: Instant, busy: bool) -> Option<Cause> {
         let keepalive = self.keepalive?;
         if let Some(answer_by) = self.answer_by {
@@ -46,8 +57,12 @@ impl Prober {
         if self.look_at.is_some_and(|look_at| now < look_at) {
             return None;
         }
-        let silent = self.look_at.is_some() && !std::mem::take(&mut self.heard) && !busy;
-        self.due |= silent;
+        let silent = self.look_at.is_some() && !std::mem::take(&mut self.heard);
+        self.due |= silent && !busy;
+        if silent && busy {
+            self.for_work = true;
+            self.answer_by = Some(now + keepalive.patience);
+        }
         self.look_at = Some(now + keepalive.idle);
         None
     }

@@ -34,6 +34,7 @@ pub(crate) mod frame;
 pub(crate) mod hostile;
 mod incoming;
 mod keepalive;
+mod ledger;
 mod outgoing;
 pub(crate) mod pieces;
 mod send_queue;
@@ -50,6 +51,7 @@ pub(crate) use self::{
     credit::FIRST_SLOTS_MIN,
     fault::{Blocked, CallError, Cause, InvalidSetup, ProtocolError},
     incoming::{Chunk, Part, Read},
+    ledger::{Lease, Ledger},
     pieces::{Piece, Pieces},
     send_queue::{Done, SendQueue},
     setup::{GATHER_MAX, Keepalive, Kind, Limits, Link, Setup},

@@ -111,6 +111,17 @@ impl Side {
         true
     }
 
+    /// Sends bytes that are in no block, as drivers do where they can.
+    fn send_short(&mut self, peer: &mut Side, kind: Kind, bytes: &[u8]) -> bool {
+        if self.queue.room() == 0 {
+            return false;
+        }
+        let Some(header) = self.connection.begin_short(kind, bytes.len()) else { return false };
+        peer.wire.push_back([&header, bytes].concat());
+        self.posted.push_back((self.queue.push_short(), None));
+        true
+    }
+
     /// Takes a frame off the link.
     fn deliver(&mut self) -> bool {
         let Some(frame) = self.wire.pop_front() else { return false };

@@ -4,6 +4,7 @@ use super::chance::Chance;
 use super::link::{Link, Work};
 use super::memory::{Memory, SimBlock, Use};
 use super::plan::Plan;
+use super::shared::Shared;
 use super::tcp::{Read, Tcp};
 use super::watch::{HEADER, Header, Watch};
 use crate::protocol::{
@@ -43,6 +44,8 @@ pub(super) struct End {
     pub(super) connection: Connection<SimBlock>,
     pub(super) memory: Memory,
     queue: SendQueue<SimBlock>,
+    /// What it shares its receives with, if it does.
+    shared: Option<Shared>,
     slot_size: usize,
     gather: usize,
     /// Tickets that have not completed, with their blocks.
@@ -76,6 +79,7 @@ impl End {
             connection: connection.expect("a plan that works"),
             memory,
             queue: SendQueue::new(plan.send_depth),
+            shared: plan.shared.map(|more| Shared::new(more, plan.limits[which].window().first)),
             slot_size: plan.limits[which].slot_size as usize,
             gather: setup.gather,
             tickets: HashMap::new(),
@@ -155,6 +159,7 @@ impl End {
             _ if self.torn_down => {}
             Wire::Rc(link, watch) => {
                 self.take_completions(link, watch, most, chance);
+                self.shared.iter_mut().for_each(|shared| shared.stir(chance));
                 let most = if chance.one_in(8) { chance.within(0..4) } else { usize::MAX };
                 self.post_receives(link, watch, most);
                 self.post_sends(link, watch, now);
@@ -181,6 +186,7 @@ impl End {
     fn take_received(&mut self, link: &mut Link, watch: &mut Watch) -> bool {
         let Some((block, len)) = link.poll_received(self.which) else { return false };
         watch.receives(self.which, &block.bytes()[..len], &self.memory);
+        self.shared.iter_mut().for_each(Shared::spend);
         self.spare = self.receives(block, len);
         true
     }
@@ -213,6 +219,7 @@ impl End {
 
     fn post_receives(&mut self, link: &mut Link, watch: &mut Watch, most: usize) {
         let wanted = self.connection.slots_wanted().min(most);
+        let wanted = self.shared.as_ref().map_or(wanted, |shared| shared.allows(wanted));
         let mut posted = 0;
         while posted < wanted {
             let Some(block) =
@@ -224,6 +231,7 @@ impl End {
             posted += 1;
         }
         self.spare = None;
+        self.shared.iter_mut().for_each(|shared| shared.grant(posted));
         watch.posts(self.which, posted);
         self.connection.slots_posted(posted);
     }

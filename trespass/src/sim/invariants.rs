@@ -32,6 +32,21 @@ fn crowded(chance: &mut Chance) -> Plan {
     plan
 }
 
+/// Windows that begin small, over receives of which others have most.
+#[test]
+fn i01_shared_receives_suffice() {
+    let sum = explore(60_000, |seed, mut chance| {
+        let mut plan = crowded(&mut chance);
+        plan.shared = Some(chance.one_of(&[0, 3, 30]));
+        plan.limits.iter_mut().for_each(|limits| limits.first_slots = Some(chance.one_of(&[5, 6])));
+        run(seed, chance, plan, 4000).bury()
+    });
+    assert!(
+        sum.frames > 1000 && sum.blocked > 0 && sum.kinds[CREDIT as usize] > 0,
+        "nothing was scarce: {sum:?}"
+    );
+}
+
 /// Large blocks, which the peer reads.
 fn large(chance: &mut Chance) -> Plan {
     let mut plan = Plan::any(chance).way(Way::Rc).both(|habits| {
@@ -335,7 +350,7 @@ fn i11_send_queues_never_overflow() {
 
 #[test]
 fn i14_close_is_bounded_and_loses_nothing() {
-    let sum = explore(120_000, |seed, mut chance| {
+    let sum = explore(150_000, |seed, mut chance| {
         let plan = Plan::any(&mut chance);
         let steps = chance.within(0..1500) as u64;
         let mut world = World::new(seed, chance, plan);
@@ -410,7 +425,7 @@ fn i15_a_dry_pool_only_delays() {
 
 #[test]
 fn i16_tcp_and_rdma_do_the_same() {
-    let sum = explore(40_000, |seed, mut chance| {
+    let sum = explore(250_000, |seed, mut chance| {
         let plan = Plan::any(&mut chance);
         let script: Vec<usize> = (0..chance.within(1..60)).map(|_| plan.size(0, &mut chance)).collect();
         let mut tally = Tally::default();

@@ -17,6 +17,7 @@ mod memory;
 mod oracle;
 mod plan;
 mod program;
+mod shared;
 mod tcp;
 mod watch;
 mod world;

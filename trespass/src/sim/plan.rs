@@ -53,6 +53,8 @@ pub(super) struct Plan {
     pub(super) shape: Shape,
     /// What each end told the other.
     pub(super) limits: [Limits; 2],
+    /// Where receives are shared: so many there are beyond what each connection is certain of.
+    pub(super) shared: Option<u32>,
     /// Whether both sides may READ, and know COALESCED.
     pub(super) reads: bool,
     pub(super) coalesce: bool,
@@ -79,13 +81,19 @@ pub(super) struct Plan {
 impl Plan {
     /// Any plan.
     pub(super) fn any(chance: &mut Chance) -> Self {
-        let limits = [any_limits(chance), any_limits(chance)];
+        let mut limits = [any_limits(chance), any_limits(chance)];
+        let shared = chance.one_of(&[None, None, Some(0), Some(20), Some(200)]);
+        if shared.is_some() {
+            limits.iter_mut().for_each(|limits| limits.first_slots = limits.first_slots.or(Some(5)));
+        }
         let habits = [Habits::any(chance), Habits::any(chance)];
+        let is_large = habits.iter().any(|habits| habits.largest > 1 << 20);
         let way = chance.one_of(&[Way::Rc, Way::Rc, Way::Rc, Way::Tcp]);
         Self {
             way,
             shape: chance.one_of(&[Shape::Stream, Shape::Messages]),
             limits,
+            shared,
             reads: way == Way::Rc && !chance.one_in(4),
             coalesce: !chance.one_in(4),
             rcvbuf: chance.one_of(&[16 << 10, 64 << 10, 256 << 10, 1 << 20]),
@@ -100,7 +108,8 @@ impl Plan {
             // Most runs pass the wrap early, others never come near it.
             first_total: chance.one_of(&[0, u32::MAX - 70, u32::MAX - 200, i32::MAX as u32 - 90]),
             keepalive: None,
-            tcp_buffer: chance.one_of(&[100, 700, 4096, 65_536]),
+            // Through a pipe of few bytes megabytes take more steps than a run has.
+            tcp_buffer: chance.one_of(&[100, 700, 4096, 65_536]).max(if is_large { 4096 } else { 0 }),
             habits,
         }
     }
@@ -200,6 +209,7 @@ fn any_limits(chance: &mut Chance) -> Limits {
     Limits {
         slot_size,
         rx_slots: chance.one_of(&[16, 17, 24, 64]),
+        first_slots: chance.one_of(&[None, None, Some(5), Some(9)]),
         eager_max: chance.one_of(&[slot_size, 4 * slot_size, 65_536]),
         rd_atomic: chance.one_of(&[1, 2, 16]),
         max_rts: chance.one_of(&[1, 2, 16]),

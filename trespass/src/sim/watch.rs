@@ -110,7 +110,7 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// All totals begin at `first`; each end has granted all its `slots` before the first frame.
+    /// All totals begin at `first`; each end has granted so many `slots` before the first frame.
     pub(super) fn new(first: u32, slots: [u32; 2]) -> Self {
         let book = |end: usize| Books {
             sent: first,
@@ -216,14 +216,14 @@ impl Watch {
         }
     }
 
-    /// Nothing is under way, and programs may have stopped reading: a peer that said it is blocked knows of every receive that would let
-    /// it go on.
+    /// Nothing is under way, and programs may have stopped reading: a peer that said it is blocked, and knows of nothing that would let it go
+    /// on, has not been kept in the dark.
     pub(super) fn told_the_blocked(&self) {
         for (end, book) in self.books.iter().enumerate() {
             let owed = book.posted.wrapping_sub(book.told);
             let opens = book.posted.wrapping_sub(book.received) as i32 > RESERVE;
             assert!(
-                !(book.hears_blocked && opens && owed > 0),
+                !(book.hears_blocked && opens && owed > 0 && self.window(1 - end) <= RESERVE as u32),
                 "I6: {end} owes {owed} credits to a peer that is blocked"
             );
         }

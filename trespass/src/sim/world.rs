@@ -99,7 +99,10 @@ impl World {
                     reads: reads as usize,
                 };
                 let memories = [ends[0].memory.clone(), ends[1].memory.clone()];
-                Wire::Rc(Link::new(depths, memories).into(), Watch::new(plan.first_total, slots).into())
+                {
+                    let first = plan.limits.map(|limits| limits.window().first);
+                    Wire::Rc(Link::new(depths, memories).into(), Watch::new(plan.first_total, first).into())
+                }
             }
         };
         let now = Instant::now();

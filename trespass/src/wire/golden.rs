@@ -130,6 +130,28 @@ fn hello_over_the_queue_pair() {
 }
 
 #[test]
+fn hello_that_begins_with_few_receives() {
+    let hello = Hello {
+        features: Features::SHARED_RECEIVE.with(Features::WINDOWS),
+        first_slots: Some(5),
+        path: Err(Unavailable::new(Cause::TcpOnly, "so")),
+        user_data: Vec::new(),
+        ..hello()
+    };
+    let golden = "
+        54525350 01 01 00 08 50000000 81142833
+        0401000000000000 0102030405060708 090a0b0c 01 02 01 00
+        00200000 40000000 00000100 1000 08 04 0000004000000000
+        0200 0400 0100 736f 0500 0400 05000000";
+    assert_golden(&hello.encode(), golden, Message::Hello(hello.clone()));
+    for wrong in [0, 4, 65, u32::MAX] {
+        let error =
+            Message::decode(&Hello { first_slots: Some(wrong), ..hello.clone() }.encode()).unwrap_err();
+        assert!(matches!(error, WireError::Value { field: "first_slots", .. }), "{wrong}: {error}");
+    }
+}
+
+#[test]
 fn reject() {
     let reject = Reject { reason: RejectReason::Version, own: (1, 0), seen: (2, 3), text: "update".into() };
     let golden = "54525350 02 01 00 03 20000000 98200953 0100 01 00 02 03 0600 757064617465 0000";

@@ -1,17 +1,20 @@
 //! I18: who waits does nothing. What is counted is how often the system had to run the thread, not time: a thread that made a
-//! system call was run.
+//! system call was run. And what a process that waits uses of the processors' time.
 
 use std::io::{Read, Write};
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::time::{ClockId, clock_gettime};
 use test_harness::{Outcome, cases};
-use trespass::{Kind, Transport, Worker};
+use trespass::{Event, Kind, Transport, Worker};
 
 use super::rig::{LONG, Rig, greet};
 
 pub(crate) fn add(suite: &mut test_harness::Suite<Rig>) {
     cases!(suite: i18_a_blocked_reader_sleeps, i18_a_waiting_listener_sleeps, i18_a_waiting_worker_sleeps,
+        i18_fifty_idle_connections_use_no_time,
         i18_who_spins_does_not_sleep_for_what_comes_soon);
 }
 
@@ -83,7 +86,7 @@ fn i18_a_blocked_reader_sleeps(rig: &Rig) -> Outcome {
     let (mut client, mut server) = rig.streams();
     greet(&mut client, &mut server);
     thread::scope(|scope| {
-        let (tell, told) = std::sync::mpsc::channel();
+        let (tell, told) = mpsc::channel();
         scope.spawn(move || {
             tell.send(own_number()).unwrap();
             server.read_exact(&mut [0; 1]).unwrap();
@@ -97,7 +100,7 @@ fn i18_a_blocked_reader_sleeps(rig: &Rig) -> Outcome {
 fn i18_a_waiting_listener_sleeps(rig: &Rig) -> Outcome {
     let (mut listener, addr) = rig.listener();
     thread::scope(|scope| {
-        let (tell, told) = std::sync::mpsc::channel();
+        let (tell, told) = mpsc::channel();
         scope.spawn(move || {
             tell.send(own_number()).unwrap();
             listener.accept().unwrap();
@@ -109,7 +112,7 @@ fn i18_a_waiting_listener_sleeps(rig: &Rig) -> Outcome {
 }
 
 fn i18_a_waiting_worker_sleeps(rig: &Rig) -> Outcome {
-    let (send, receive) = std::sync::mpsc::channel();
+    let (send, receive) = mpsc::channel();
     let (config, at) = (rig.builder().build().unwrap(), rig.anywhere());
     let serving = thread::spawn(move || {
         let mut worker = Worker::new(&config).unwrap();
@@ -120,8 +123,8 @@ fn i18_a_waiting_worker_sleeps(rig: &Rig) -> Outcome {
             worker.poll(&mut events, None).unwrap();
             for event in events.drain(..) {
                 match event {
-                    trespass::Event::Accepted { .. } => accepted += 1,
-                    trespass::Event::Ready { key, .. } => worker.close(key),
+                    Event::Accepted { .. } => accepted += 1,
+                    Event::Ready { key, .. } => worker.close(key),
                     event => panic!("{event:?}"),
                 }
             }
@@ -135,4 +138,86 @@ fn i18_a_waiting_worker_sleeps(rig: &Rig) -> Outcome {
     rig.builder().connect(addr).unwrap();
     serving.join().unwrap();
     Ok(())
+}
+
+/// Time of the processors that this process has had, all its threads and what the system did for them.
+fn own_time() -> Duration {
+    clock_gettime(ClockId::ProcessCPUTime).try_into().expect("a time")
+}
+
+/// Both ends of fifty connections, in two workers that wait, while nothing is said. What they use is what this process uses: time that it is
+/// not given does not count, so others may be as busy as they like.
+fn i18_fifty_idle_connections_use_no_time(rig: &Rig) -> Outcome {
+    const CONNECTIONS: usize = 50;
+    const WATCHED: Duration = Duration::from_secs(2);
+    // Without probes; and with those that there are if nothing is said of them.
+    for (keepalive, most) in [(None, 5), (Some(Duration::from_secs(5)), 100)] {
+        let config = rig.builder().keepalive(keepalive).build().unwrap();
+        let (send, receive) = mpsc::channel();
+        let addr = {
+            let (config, at) = (config.clone(), rig.anywhere());
+            let (tell, told) = mpsc::channel();
+            let tell_end = send.clone();
+            thread::spawn(move || {
+                let mut worker = Worker::new(&config).unwrap();
+                let listener = worker.listen(at, Kind::Stream).unwrap();
+                tell.send(worker.local_addr(listener).unwrap()).unwrap();
+                wait_for(&mut worker, CONNECTIONS + 1, &tell_end);
+            });
+            told.recv().unwrap()
+        };
+        let clients = thread::spawn({
+            let config = config.clone();
+            move || {
+                let mut worker = Worker::new(&config).unwrap();
+                for _ in 0..CONNECTIONS {
+                    worker.connect(addr, Kind::Stream).unwrap();
+                }
+                wait_for(&mut worker, CONNECTIONS, &send);
+            }
+        });
+        // Its end ends the server, and that the clients.
+        let last = config.connect(addr).unwrap();
+        (0..2).for_each(|_| receive.recv_timeout(LONG).expect("all are connected"));
+        let settled = Instant::now() + LONG;
+        loop {
+            let before = own_time();
+            thread::sleep(Duration::from_millis(300));
+            if own_time() - before < Duration::from_millis(1) {
+                break;
+            }
+            assert!(Instant::now() < settled, "it does not come to rest");
+        }
+        let before = own_time();
+        thread::sleep(WATCHED);
+        let used = own_time() - before;
+        println!(
+            "{CONNECTIONS} idle connections, keepalive {keepalive:?}: {used:?} of a processor in {WATCHED:?}"
+        );
+        assert!(used < Duration::from_millis(most), "{used:?} in {WATCHED:?} with keepalive {keepalive:?}");
+        drop(last);
+        clients.join().unwrap();
+    }
+    Ok(())
+}
+
+/// Has a worker's connections come about, says so, and waits for the end of one.
+fn wait_for(worker: &mut Worker, connections: usize, told: &mpsc::Sender<()>) {
+    let (mut events, mut connected) = (Vec::new(), 0);
+    loop {
+        worker.poll(&mut events, None).unwrap();
+        for event in events.drain(..) {
+            match event {
+                Event::Accepted { .. } | Event::Connected { .. } => {
+                    connected += 1;
+                    if connected == connections {
+                        told.send(()).unwrap();
+                    }
+                }
+                Event::Ready { readiness, .. } if readiness.readable => return,
+                Event::Ready { .. } => (),
+                event => panic!("{event:?}"),
+            }
+        }
+    }
 }

@@ -28,8 +28,9 @@ fn i15_an_empty_pool_makes_the_peers_wait_and_breaks_nothing(rig: &Rig) -> Outco
     const CONNECTIONS: usize = 24;
     let sent = bytes(12, 2 << 20);
     let least = || least(rig).rx_slots(16);
+    // Clients close as soon as they have written; the server takes its time.
     let (clients, mut servers): (Vec<_>, Vec<_>) =
-        (0..CONNECTIONS).map(|_| rig.streams_of(rig.builder(), least())).unzip();
+        (0..CONNECTIONS).map(|_| rig.streams_of(rig.builder().linger(LONG), least())).unzip();
     let pool = servers[0].pool().clone();
     thread::scope(|scope| {
         for mut client in clients {

@@ -2,7 +2,9 @@
 //! over something that they could do.
 
 use std::io::{self, ErrorKind, Read, Write};
+use std::net::TcpStream;
 use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -13,13 +15,15 @@ use test_harness::{Outcome, cases};
 use trespass::{Readiness, Stream};
 
 use super::rig::{LONG, Rig, below, bytes, greet, random};
+use super::streams::time_is_up;
 
 pub(crate) fn add(suite: &mut test_harness::Suite<Rig>) {
     cases!(suite: i8_level_triggered_epoll, i8_edge_triggered_epoll, i8_mio, i8_poll,
         i8_what_lies_here_already_is_shown, i8_room_to_write_is_shown_to_who_was_refused,
         i8_room_found_while_reading_is_an_edge_of_its_own, i8_arrivals_found_while_writing_are_shown,
         what_nobody_waits_for_is_not_shown, nothing_to_do_is_not_shown, readiness_is_what_calls_find,
-        a_listener_is_waited_for);
+        a_listener_is_waited_for, a_listener_waits_no_longer_than_its_timeout,
+        who_comes_with_nothing_to_say_does_not_make_a_listener_wait);
 }
 
 /// Sleeps until the descriptor is ready. Whether it is.
@@ -379,6 +383,57 @@ fn a_listener_is_waited_for(rig: &Rig) -> Outcome {
         for client in connecting {
             client.join().unwrap();
         }
+    });
+    Ok(())
+}
+
+fn a_listener_waits_no_longer_than_its_timeout(rig: &Rig) -> Outcome {
+    let (mut listener, addr) = rig.listener();
+    assert_eq!(listener.accept_timeout().unwrap(), None);
+    let error = listener.set_accept_timeout(Some(Duration::ZERO)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    let limit = Duration::from_millis(60);
+    listener.set_accept_timeout(Some(limit)).unwrap();
+    assert_eq!(listener.accept_timeout().unwrap(), Some(limit));
+    let before = Instant::now();
+    assert!(time_is_up(&listener.accept().unwrap_err()));
+    assert!(before.elapsed() >= limit);
+    assert!(time_is_up(&listener.incoming().next().unwrap().unwrap_err()));
+    // Whoever is in the middle of a handshake when time is up is not lost, however often it is.
+    listener.set_accept_timeout(Some(Duration::from_micros(50))).unwrap();
+    thread::scope(|scope| {
+        let connecting = scope.spawn(|| rig.builder().connect(addr).unwrap());
+        let deadline = Instant::now() + LONG;
+        let mut server = loop {
+            match listener.accept() {
+                Ok((server, _)) => break server,
+                Err(error) => assert!(time_is_up(&error) && Instant::now() < deadline, "{error}"),
+            }
+        };
+        // The timeout is the listener's.
+        assert_eq!(server.read_timeout().unwrap(), None);
+        greet(&mut connecting.join().unwrap(), &mut server);
+    });
+    Ok(())
+}
+
+/// Something happens all the time, and never a connection.
+fn who_comes_with_nothing_to_say_does_not_make_a_listener_wait(rig: &Rig) -> Outcome {
+    let (mut listener, addr) = rig.listener();
+    listener.set_accept_timeout(Some(Duration::from_millis(100))).unwrap();
+    let enough = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !enough.load(Ordering::Relaxed) {
+                drop(TcpStream::connect(addr));
+            }
+        });
+        let before = Instant::now();
+        let outcome = listener.accept();
+        let took = before.elapsed();
+        enough.store(true, Ordering::Relaxed);
+        assert!(time_is_up(&outcome.unwrap_err()));
+        assert!(took < LONG / 2, "{took:?}");
     });
     Ok(())
 }

@@ -31,10 +31,12 @@ const NATIVE: &[&str] = &[
     "environment",
     "tree",
     "messages",
+    "faults",
+    "soak",
 ];
 
 /// Test programs that are run where they are named: they take as long as all others together where the guest is emulated.
-const LONG: &[&str] = &["rdma", "rdma_by_cm"];
+const LONG: &[&str] = &["rdma", "rdma_by_cm", "netem"];
 
 /// After this many seconds a test program counts as stuck.
 const PROGRAM_LIMIT: u32 = 1200;

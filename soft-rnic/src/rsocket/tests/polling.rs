@@ -81,6 +81,41 @@ fn nobody_sleeps_through_what_another_has_seen() {
     }
 }
 
+/// Time of a processor that this thread has had.
+fn own_time() -> Duration {
+    // SAFETY: integers.
+    let mut time: libc::timespec = unsafe { mem::zeroed() };
+    // SAFETY: the place is a local.
+    assert_eq!(unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) }, 0);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// Room to write, of which a listener never has any.
+#[test]
+#[cfg_attr(miri, ignore = "there are no descriptors")]
+fn who_does_not_ask_for_requests_sleeps_though_there_are_some() {
+    let (listener, address) = listener(libc::AF_INET);
+    let clients = [(); 3].map(|()| {
+        let client = Sock::new(libc::AF_INET);
+        client.make_nonblocking();
+        assert_eq!(client.connect(address), Err(libc::EINPROGRESS));
+        client
+    });
+    // Their requests are sent by whoever looks at them; one is taken by the look, the others wait.
+    let until = Instant::now() + Duration::from_millis(PATIENCE_MS as u64);
+    while listener.poll(libc::POLLIN, 0) == 0 {
+        clients.iter().for_each(|client| _ = client.poll(libc::POLLOUT, 10));
+        assert!(Instant::now() < until, "nobody asks");
+    }
+    clients.iter().for_each(|client| _ = client.poll(libc::POLLOUT, 50));
+    let (begin, before) = (Instant::now(), own_time());
+    assert_eq!(listener.poll(libc::POLLOUT, 1000), 0);
+    assert!(begin.elapsed() >= Duration::from_secs(1));
+    let used = own_time() - before;
+    assert!(used < Duration::from_millis(50), "a thread that sleeps for a second has worked for {used:?}");
+    assert_eq!(listener.poll(libc::POLLIN | libc::POLLOUT, 0), libc::POLLIN);
+}
+
 #[test]
 #[cfg_attr(miri, ignore = "there are no descriptors")]
 fn sets_are_as_of_select() {

@@ -12,6 +12,7 @@ use sideway::ibverbs::device_context::DeviceContext;
 use sideway::ibverbs::event::{AsyncElement, AsyncEventType, AsyncEvents};
 use sideway::ibverbs::protection_domain::ProtectionDomain;
 
+use crate::connect::forget_pools_of;
 use crate::environment::DeviceName;
 use crate::handshake::{Cause, Unavailable};
 use crate::wire;
@@ -143,6 +144,12 @@ struct AllKnown {
 }
 
 impl AllKnown {
+    fn listen_to_all(&mut self) {
+        for device in self.devices.clone() {
+            self.listen(&device);
+        }
+    }
+
     /// Takes the device's events: after them an answer may be another, and a device that has failed is not used for new connections.
     fn listen(&mut self, device: &Device) {
         let mut failed = false;
@@ -172,6 +179,7 @@ impl AllKnown {
         if failed {
             self.places.retain(|known| !std::ptr::eq(&*known.place.device, device));
             self.devices.retain(|known| !std::ptr::eq(&**known, device));
+            forget_pools_of(&device.domain);
         }
     }
 }
@@ -179,6 +187,11 @@ impl AllKnown {
 fn known() -> MutexGuard<'static, AllKnown> {
     static KNOWN: Mutex<AllKnown> = Mutex::new(AllKnown { devices: Vec::new(), places: Vec::new() });
     KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Reads what all devices have said without being asked.
+pub(crate) fn listen() {
+    known().listen_to_all();
 }
 
 /// Finds what serves the socket with the address `local`: the named device, if one is named, else the one whose port has the address.
@@ -195,9 +208,7 @@ pub(crate) fn find(
     let wanted = Wanted { ip: local.ip().to_canonical(), scope, device: device.cloned(), gid_index };
     // Whoever comes meanwhile waits for the answer instead of looking as well.
     let mut known = known();
-    for device in known.devices.clone() {
-        known.listen(&device);
-    }
+    known.listen_to_all();
     known.places.retain(|known| known.at.elapsed() < HOLDS);
     if let Some(known) = known.places.iter().find(|known| known.wanted == wanted) {
         return Ok(known.place.clone());
@@ -239,9 +250,7 @@ fn opened(devices: &mut Vec<Arc<Device>>, list: &DeviceList, name: &str) -> Resu
 /// queue pairs are made of.
 pub(crate) fn named_device(name: &str) -> Result<Arc<Device>, Unavailable> {
     let mut known = known();
-    for device in known.devices.clone() {
-        known.listen(&device);
-    }
+    known.listen_to_all();
     if let Some(device) = known.devices.iter().find(|device| device.name == name) {
         return Ok(Arc::clone(device));
     }

@@ -21,13 +21,13 @@ use mio::{Interest, Registry, Token};
 use sideway::ibverbs::completion::{CompletionChannel, GenericCompletionQueue, Notify, WorkCompletionStatus};
 use sideway::ibverbs::queue_pair::{QueuePair, QueuePairTable};
 
-use super::ledger::Lease;
 use super::number::{self, GENERATIONS, Request};
 use super::pair::{DRAIN, Pair};
 use super::path::Parameters;
 use super::shelf::Shelf;
 use super::{Device, DeviceBlock};
 use crate::handshake::{Cause, Unavailable};
+use crate::protocol::Lease;
 
 /// Completions that a worker's queue has room for at first. It grows with the connections.
 const FIRST_ROOM: u32 = 1024;

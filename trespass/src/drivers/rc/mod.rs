@@ -2,7 +2,7 @@
 //!
 //! - [`device`] finds the device, the port and the address for a socket; a device is opened once a process.
 //! - [`pair`] is a queue pair, and what was posted to it; [`hub`] is where completions come from, for one pair or for all of a worker's.
-//!   With it may be a receive queue that they share: [`shelf`] is that queue, [`ledger`] says who may use how much of it.
+//!   With it may be a receive queue that they share: [`shelf`] is that queue, a [`Ledger`](crate::protocol::Ledger) says who may use how much of it.
 //! - [`path`] makes one, connects it, and proves that data comes through it: what the handshake asks for.
 //! - [`managed`] does the same for a connection of the connection manager's.
 //! - [`anchor`] is what a connection began with, and keeps: its end is the peer's end.
@@ -17,7 +17,6 @@
 mod anchor;
 mod device;
 mod hub;
-mod ledger;
 mod link;
 mod managed;
 mod number;
@@ -30,7 +29,7 @@ mod shelf;
 mod tests;
 
 pub(crate) use anchor::Line;
-pub(crate) use device::{Device, find, named_device};
+pub(crate) use device::{Device, find, listen, named_device};
 pub(crate) use hub::{Completed, Desk, Seat};
 pub(crate) use link::Rc;
 pub(crate) use managed::Managed;

@@ -10,9 +10,9 @@ use sideway::ibverbs::srq::SharedReceiveQueue;
 use super::DeviceBlock;
 use super::device::Device;
 use super::hub::What;
-use super::ledger::{Lease, Ledger};
 use super::number::{self, GENERATIONS, Request};
 use crate::handshake::{Cause, Unavailable};
+use crate::protocol::{Lease, Ledger};
 
 /// A shared receive queue, and who may use how much of it.
 pub(super) struct Shelf<B: DeviceBlock> {

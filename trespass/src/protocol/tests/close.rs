@@ -154,6 +154,32 @@ fn a_peer_that_is_silent_is_probed_and_given_up() {
     assert_eq!(pair.b.connection.failure(), Some(&Cause::Silent(patience)));
 }
 
+/// Sends that are under way stand for a probe, and are waited for no longer.
+#[test]
+fn a_device_that_says_nothing_of_what_it_sends_is_given_up() {
+    let mut setup = setup(Kind::Stream);
+    let (idle, patience) = (Duration::from_secs(5), Duration::from_secs(2));
+    setup.keepalive = Some(Keepalive { idle, patience });
+    for completes in [true, false] {
+        let mut pair = Pair::new(&setup);
+        pair.pass(Duration::ZERO);
+        pair.a.write(b"on its way").unwrap();
+        assert!(pair.a.transmit(&mut pair.b, pair.now, true));
+        for _ in 0..2 {
+            pair.now += idle;
+            pair.a.connection.tick(pair.now);
+        }
+        assert_eq!(pair.a.connection.counters().probes, 0);
+        assert_eq!(pair.a.connection.next_deadline(), Some(pair.now + patience));
+        if completes {
+            assert!(pair.a.complete(&pair.b));
+        }
+        pair.now += patience;
+        pair.a.connection.tick(pair.now);
+        assert_eq!(pair.a.connection.failure(), (!completes).then_some(&Cause::Silent(patience)));
+    }
+}
+
 #[test]
 fn dropped_sources_count_as_read_in_their_order() {
     let mut pair = Pair::new(&setup(Kind::Stream));

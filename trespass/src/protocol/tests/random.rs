@@ -41,6 +41,7 @@ impl World {
         let mut pick = |choices: &[usize]| choices[rng.next_u32() as usize % choices.len()];
         setup.own.slot_size = pick(&[512, 600, 1024, 8192]) as u32;
         setup.own.rx_slots = pick(&[16, 17, 20, 64]) as u32;
+        setup.own.first_slots = [None, None, Some(5), Some(8)][pick(&[0, 1, 2, 3])];
         setup.own.eager_max = pick(&[0, 1000, 5000]) as u32;
         setup.own.rd_atomic = pick(&[1, 2, 16]) as u32;
         setup.own.max_rts = pick(&[1, 2, 16]) as u32;
@@ -110,6 +111,9 @@ impl World {
         if self.given[side].parts.is_some() {
             return self.give_part(side);
         }
+        if self.below(4) == 0 && self.give_short(side, &bytes) {
+            return;
+        }
         match self.below(5) {
             0 if self.below(2) == 0 => self.lend_together(side, &bytes),
             0 => self.lend(side, &bytes),
@@ -128,6 +132,19 @@ impl World {
                 Err(error) => panic!("{error}"),
             },
         }
+    }
+
+    fn give_short(&mut self, side: usize, bytes: &[u8]) -> bool {
+        let (a, b) = (&mut self.pair.a, &mut self.pair.b);
+        let (own, peer) = if side == 0 { (a, b) } else { (b, a) };
+        let sent = own.send_short(peer, self.kind, bytes);
+        if sent {
+            match self.kind {
+                Kind::Stream => self.given[side].bytes.extend(bytes),
+                Kind::SeqPacket => self.given[side].messages.push_back(bytes.to_vec()),
+            }
+        }
+        sent
     }
 
     fn give_part(&mut self, side: usize) {

@@ -2,8 +2,9 @@
 //!
 //! A connection has a [`Lease`]: the receives that it may use, told to its peer or about to be. The sum of all leases is never more than
 //! what is posted, so no peer ever finds none. Each is certain of its first few: so many are kept free for it even when it has fewer.
-//! What is beyond goes to whoever asks, but to nobody more than is free then: the fuller the queue, the less each may have, and
-//! those who have more are given nothing new until they have used it up.
+//! Of what is beyond, one half is for connections that are still to come, as what is promised cannot be taken back. The other goes to whoever
+//! asks, but nobody has more of it than is left of it then: the fuller the queue, the less each may have, and those who have more
+//! are given nothing new until they have used it up.
 
 /// The books.
 #[derive(Clone, Debug)]
@@ -14,8 +15,10 @@ pub(crate) struct Ledger {
     posted: u32,
     /// The sum of the leases.
     promised: u32,
-    /// The sum of what each lease has, or is certain of, if that is more.
-    reserved: u32,
+    /// The sum of what each lease is certain of.
+    certain: u32,
+    /// The sum of what each lease has beyond that.
+    beyond: u32,
 }
 
 /// One connection's.
@@ -32,14 +35,14 @@ impl Lease {
         self.held
     }
 
-    fn reserved(&self) -> u32 {
-        self.held.max(self.first)
+    fn beyond(&self) -> u32 {
+        self.held.saturating_sub(self.first)
     }
 }
 
 impl Ledger {
     pub(crate) fn new(size: u32) -> Self {
-        Self { size, posted: 0, promised: 0, reserved: 0 }
+        Self { size, posted: 0, promised: 0, certain: 0, beyond: 0 }
     }
 
     pub(crate) fn size(&self) -> u32 {
@@ -52,23 +55,23 @@ impl Ledger {
         (self.posted, self.promised)
     }
 
-    /// Makes a connection certain of so many. Whether there is room for it.
+    /// Makes a new connection certain of so many. Whether there is room for it.
     pub(crate) fn admit(&mut self, lease: &mut Lease, first: u32) -> bool {
-        let certain = Lease { held: lease.held, first: first.max(lease.first) };
-        let more = certain.reserved() - lease.reserved();
-        if more > self.size - self.reserved {
+        if first > self.size - self.certain - self.beyond {
             return false;
         }
-        self.reserved += more;
-        *lease = certain;
+        self.certain += first;
+        *lease = Lease { held: 0, first };
         true
     }
 
     /// How many of `wanted` more it may have now.
     pub(crate) fn allows(&self, lease: &Lease, wanted: u32) -> u32 {
-        let free = self.size - self.reserved;
-        let most = lease.first.saturating_add(free);
-        wanted.min(most.saturating_sub(lease.held))
+        let certain = lease.first.saturating_sub(lease.held);
+        let left = ((self.size - self.certain) / 2).saturating_sub(self.beyond);
+        // So many that it does not have more than is left after that.
+        let beyond = left.saturating_sub(lease.beyond()) / 2;
+        wanted.min(certain + beyond)
     }
 
     /// How many must be posted before so many more are promised.
@@ -83,11 +86,14 @@ impl Ledger {
 
     /// Promises so many more, which it [allows](Self::allows), and none of which is missing.
     pub(crate) fn grant(&mut self, lease: &mut Lease, count: u32) {
-        let before = lease.reserved();
+        let before = lease.beyond();
         lease.held += count;
         self.promised += count;
-        self.reserved += lease.reserved() - before;
-        debug_assert!(self.promised <= self.posted && self.reserved <= self.size, "{self:?} {lease:?}");
+        self.beyond += lease.beyond() - before;
+        debug_assert!(
+            self.promised <= self.posted && self.certain + self.beyond <= self.size,
+            "{self:?} {lease:?}"
+        );
     }
 
     /// One was used. Whether it was this one's to use.
@@ -96,10 +102,10 @@ impl Ledger {
         if lease.held == 0 {
             return false;
         }
-        let before = lease.reserved();
+        let before = lease.beyond();
         lease.held -= 1;
         self.promised -= 1;
-        self.reserved -= before - lease.reserved();
+        self.beyond -= before - lease.beyond();
         true
     }
 
@@ -111,7 +117,8 @@ impl Ledger {
     /// The connection has gone, and its peer uses none any more.
     pub(crate) fn leave(&mut self, lease: Lease) {
         self.promised -= lease.held;
-        self.reserved -= lease.reserved();
+        self.certain -= lease.first;
+        self.beyond -= lease.beyond();
     }
 }
 
@@ -149,19 +156,33 @@ mod tests {
         let mut ledger = Ledger::new(105);
         let (mut one, mut other) = (Lease::default(), Lease::default());
         assert!(ledger.admit(&mut one, 5) && ledger.admit(&mut other, 5));
-        assert_eq!(replenish(&mut ledger, &mut one, 60), 60);
-        // 40 are free.
-        assert_eq!(replenish(&mut ledger, &mut other, 64), 45);
-        assert_eq!(replenish(&mut ledger, &mut one, 1), 0);
+        // Of 95 that nobody is certain of, 47 are for those who are there.
+        assert_eq!(replenish(&mut ledger, &mut one, 60), 5 + 23);
+        assert_eq!(replenish(&mut ledger, &mut one, 60), 0);
+        assert_eq!(replenish(&mut ledger, &mut other, 60), 5 + 12);
         // What one does not get again, the other may have.
-        for _ in 0..50 {
+        for _ in 0..20 {
             assert!(ledger.spend(&mut one));
         }
-        assert_eq!(replenish(&mut ledger, &mut other, 10), 10);
+        assert_eq!(replenish(&mut ledger, &mut other, 60), 10);
         ledger.leave(other);
         let (posted, promised) = ledger.totals();
-        assert_eq!((posted, promised), (65, one.held()), "receives stay posted, for whoever asks next");
-        assert_eq!(ledger.missing(40), 0);
+        assert_eq!((posted, promised), (35, one.held()), "receives stay posted, for whoever asks next");
+        assert_eq!(ledger.missing(27), 0);
+    }
+
+    /// However much those who are there would like.
+    #[test]
+    fn who_comes_finds_room_while_others_are_busy() {
+        let mut ledger = Ledger::new(200);
+        let mut busy = [Lease::default(); 4];
+        for lease in &mut busy {
+            assert!(ledger.admit(lease, 5));
+            while replenish(&mut ledger, lease, 1000) > 0 {}
+        }
+        let mut more = [Lease::default(); 18];
+        assert!(more.iter_mut().all(|lease| ledger.admit(lease, 5)), "{ledger:?}");
+        assert!(more.iter_mut().all(|lease| replenish(&mut ledger, lease, 5) == 5), "{ledger:?}");
     }
 
     #[test]

@@ -1,0 +1,532 @@
+//! Two processes that talk over soft0 by connections of random sizes, both ways, are killed at random moments and start anew. What was
+//! delivered is at each moment the beginning of what was sent, and of connections that came to their end both sides have the other's hash; whoever
+//! survives hears of the end of all that it had with the dead, in time, and has nothing left of it.
+//!
+//!     TRESPASS_SOAK_SECONDS=600 cargo test -p trespass --test soak -- --ignored --nocapture as_long_as_is_asked_for
+
+#[allow(dead_code, reason = "cases of other suites use the rest")]
+#[path = "suite/rig.rs"]
+mod rig;
+#[allow(dead_code, reason = "the suite over faults uses the rest")]
+#[path = "suite/traffic.rs"]
+mod traffic;
+
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr};
+use std::os::fd::AsFd;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::Rng;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use sideway::soft;
+use trespass::{Builder, Listener, SeqPacket, Stream, Transport};
+
+use rig::{Rig, Target, below, random};
+use traffic::{fill, is_failure};
+
+/// What a process of the soak is to do: `serve STREAMS MESSAGES`, two ports, or `call` the same, and a seed.
+const PART: &str = "TRESPASS_SOAK_PART";
+/// What each line of such a process begins with. It may follow words of the harness.
+const TOLD: &str = "told: ";
+/// Threads of the calling process, half of which send messages.
+const CALLERS: u64 = 4;
+/// How long anything takes at most: a connection, a part of one, an end.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+#[test]
+fn ten_seconds_of_kills_and_reconnects() {
+    soak(Duration::from_secs(10));
+}
+
+#[test]
+#[ignore = "takes ten minutes, or as many seconds as TRESPASS_SOAK_SECONDS says"]
+fn as_long_as_is_asked_for() {
+    let seconds = std::env::var("TRESPASS_SOAK_SECONDS").map_or(600, |text| text.parse().expect("a number"));
+    soak(Duration::from_secs(seconds));
+}
+
+/// What the processes that were killed, and those that were not, have told.
+#[derive(Debug, Default)]
+struct Sum {
+    /// Connections that came to their end, and those that broke.
+    whole: AtomicU64,
+    broken: AtomicU64,
+    /// What was received, and compared.
+    bytes: AtomicU64,
+}
+
+fn soak(time: Duration) {
+    let seed = std::env::var("TRESPASS_SOAK_SEED").map_or(1, |text| text.parse().expect("a number"));
+    let (mut random, sum, until) = (random(seed), &Sum::default(), Instant::now() + time);
+    thread::scope(|scope| {
+        let start = |part: String| Process::start(scope, part, sum);
+        let mut server = start("serve 0 0".to_owned());
+        let ports = server.ports();
+        let mut caller = start(format!("call {ports} {seed}"));
+        let mut kills = [0; 2];
+        while Instant::now() < until {
+            thread::sleep(Duration::from_millis(100 + below(&mut random, 1400) as u64));
+            let which = below(&mut random, 2);
+            kills[which] += 1;
+            if which == 0 {
+                server.kill();
+                server = start(format!("serve {ports}"));
+                assert_eq!(server.ports(), ports);
+            } else {
+                caller.kill();
+                caller = start(format!("call {ports} {}", random.next_u64() >> 1));
+            }
+        }
+        // The last ones go on until each has something to show.
+        caller.end();
+        server.end();
+        let [whole, broken, bytes] =
+            [&sum.whole, &sum.broken, &sum.bytes].map(|count| count.load(Ordering::Relaxed));
+        println!(
+            "{time:?}, seed {seed}: the server was killed {} times and the caller {} times; {whole} ends of connections had all, {broken} \
+             broke; {bytes} bytes were received, and all are those that were sent",
+            kills[0], kills[1]
+        );
+        assert!(whole > 0 && bytes > 0, "nothing came to its end");
+        assert!(broken > 0 || kills == [0; 2], "kills broke nothing");
+    });
+}
+
+/// A process of the soak, seen from outside.
+struct Process {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    ports: Receiver<String>,
+}
+
+impl Process {
+    fn start<'scope>(scope: &'scope thread::Scope<'scope, '_>, part: String, sum: &'scope Sum) -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--ignored", "--exact", "part_of_a_process", "--nocapture"])
+            .env(PART, &part)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (stdin, stdout) = (child.stdin.take(), child.stdout.take().unwrap());
+        let (tell, ports) = channel();
+        // Ends with the process.
+        scope.spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                let Some((_, told)) = line.split_once(TOLD) else { continue };
+                let (what, rest) = told.split_once(' ').expect("a word, and more");
+                match what {
+                    // Who asked may not be waiting any more.
+                    "ports" => drop(tell.send(rest.to_owned())),
+                    "whole" | "broken" => {
+                        let count = if what == "whole" { &sum.whole } else { &sum.broken };
+                        count.fetch_add(1, Ordering::Relaxed);
+                        sum.bytes.fetch_add(rest.parse::<u64>().expect("a number"), Ordering::Relaxed);
+                    }
+                    _ => println!("{part}: {told}"),
+                }
+            }
+        });
+        Self { child, stdin, ports }
+    }
+
+    fn ports(&self) -> String {
+        self.ports.recv_timeout(PATIENCE).expect("it listens")
+    }
+
+    /// SIGKILL, in the midst of whatever it does.
+    fn kill(&mut self) {
+        assert_eq!(self.child.try_wait().unwrap(), None, "a process has ended by itself");
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Has it come to an end, in which it counts what it has left.
+    fn end(&mut self) {
+        drop(self.stdin.take());
+        let until = Instant::now() + 3 * PATIENCE;
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return assert!(status.success(), "{status}");
+            }
+            assert!(Instant::now() < until, "a process does not end");
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+// Within a process of the soak.
+
+static ENDS: AtomicBool = AtomicBool::new(false);
+
+fn say(words: &str) {
+    println!("{TOLD}{words}");
+}
+
+#[test]
+#[ignore = "what the processes do that the soak starts"]
+fn part_of_a_process() {
+    let Ok(part) = std::env::var(PART) else { return println!("nobody has started this process as a part") };
+    let mut config = soft::Config::from_env().expect("a valid environment");
+    config.time_scale = 0.01;
+    sideway::set_default_provider(soft::provider_with(config).expect("no device is listed yet"));
+    thread::spawn(|| {
+        let _ = io::stdin().read(&mut [0]);
+        ENDS.store(true, Ordering::Relaxed);
+    });
+    let words: Vec<&str> = part.split(' ').collect();
+    let numbers: Vec<u64> = words[1..].iter().map(|word| word.parse().expect("a number")).collect();
+    let at = |port: u64| SocketAddr::from((Ipv4Addr::LOCALHOST, port as u16));
+    if words[0] == "serve" {
+        serve(at(numbers[0]), at(numbers[1]))
+    } else {
+        call(&numbers, at)
+    }
+    let statistics = soft::statistics().expect("a device was used");
+    assert_eq!(statistics.queue_pairs, [], "queue pairs are left");
+    assert_eq!(statistics.completion_queues, 0, "completion queues are left");
+}
+
+fn builder() -> Builder {
+    // What a process that was killed had bound is free at once; a server that starts anew finds it so in time.
+    Rig::new(Target::Soft, Ipv4Addr::LOCALHOST.into()).builder().bind_patience(PATIENCE).backlog(128)
+}
+
+fn serve(streams: SocketAddr, messages: SocketAddr) {
+    let [streams, messages] = [streams, messages].map(|addr| builder().bind(addr).unwrap());
+    let port = |listener: &Listener| listener.local_addr().unwrap().port();
+    say(&format!("ports {} {}", port(&streams), port(&messages)));
+    let pool = thread::scope(|scope| {
+        scope.spawn(|| accept(messages, |listener| listener.accept_seq_packet().map(|end| End::from(end.0))));
+        accept(streams, |listener| listener.accept().map(|end| End::from(end.0)))
+    });
+    assert_eq!(pool.expect("somebody has come").stats().in_use, 0, "blocks are left");
+}
+
+/// Accepts until it is told to end, and serves everybody to the end.
+fn accept(
+    mut listener: Listener,
+    accept: impl Fn(&mut Listener) -> io::Result<End>,
+) -> Option<trespass::Pool> {
+    let (mut serving, mut pool) = (Vec::<JoinHandle<()>>::new(), None);
+    listener.set_accept_timeout(Some(Duration::from_millis(50))).unwrap();
+    while !ENDS.load(Ordering::Relaxed) {
+        match accept(&mut listener) {
+            Ok(end) => {
+                pool = Some(end.pool());
+                serving.push(thread::spawn(move || answer(end)));
+            }
+            Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock, "{error}"),
+        }
+        let (over, still): (Vec<_>, Vec<_>) = serving.drain(..).partition(JoinHandle::is_finished);
+        over.into_iter().for_each(|thread| thread.join().expect("a connection's thread has failed"));
+        serving = still;
+    }
+    serving.into_iter().for_each(|thread| thread.join().expect("a connection's thread has failed"));
+    pool
+}
+
+/// The server's part of a connection: the client says first what is to come, and what it wants.
+fn answer(mut end: End) {
+    let mut hello = [0; 24];
+    let mut got = 0;
+    let outcome = loop {
+        match end.read(&mut hello[got..]) {
+            Ok(0) => break Err(ErrorKind::UnexpectedEof.into()),
+            Ok(count) => got += count,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => end.sleep(),
+            Err(error) => break Err(error),
+        }
+        if got == hello.len() {
+            break Ok(());
+        }
+    };
+    match outcome {
+        Ok(()) => {
+            let [seed, to_server, to_client] =
+                [0, 8, 16].map(|at| u64::from_le_bytes(hello[at..at + 8].try_into().expect("eight bytes")));
+            report(talk(&mut end, [seed + 1, seed], [to_client, to_server]));
+        }
+        // Killed before it has said anything.
+        Err(error) => {
+            assert!(is_failure(&error), "{error}");
+            say("broken 0");
+        }
+    }
+}
+
+fn call(numbers: &[u64], at: impl Fn(u64) -> SocketAddr) {
+    let (done, dones) = channel();
+    for caller in 0..CALLERS {
+        let (is_stream, random, done) = (caller % 2 == 0, random(numbers[2] + caller), done.clone());
+        let addr = at(numbers[if is_stream { 0 } else { 1 }]);
+        thread::spawn(move || call_again_and_again(is_stream, addr, random, &done));
+    }
+    drop(done);
+    let mut pools = Vec::new();
+    for caller in 0..CALLERS {
+        pools.push(dones.recv().unwrap_or_else(|_| panic!("caller {caller} has failed")));
+    }
+    assert_eq!(pools[0].stats().in_use, 0, "blocks are left");
+}
+
+fn call_again_and_again(
+    is_stream: bool,
+    addr: SocketAddr,
+    mut random: ChaCha8Rng,
+    done: &Sender<trespass::Pool>,
+) {
+    let (mut pool, mut found) = (None, Instant::now());
+    while !ENDS.load(Ordering::Relaxed) || pool.is_none() {
+        let connected = if is_stream {
+            builder().connect(addr).map(End::from)
+        } else {
+            builder().connect_seq_packet(addr).map(End::from)
+        };
+        let mut end = match connected {
+            Ok(end) => end,
+            // The server starts anew, or ends in the middle of a handshake.
+            Err(error) => {
+                assert!(found.elapsed() < PATIENCE, "no server for {PATIENCE:?}: {error}");
+                thread::sleep(Duration::from_millis(5));
+                continue;
+            }
+        };
+        pool = Some(end.pool());
+        let most = [100, 20_000, 1_000_000, 6_000_000][below(&mut random, 4)];
+        let [seed, to_server, to_client] =
+            [random.next_u64() >> 1, below(&mut random, most) as u64, below(&mut random, most) as u64];
+        let hello: Vec<u8> =
+            [seed, to_server, to_client].iter().flat_map(|word| word.to_le_bytes()).collect();
+        // A connection takes so little at once, or is broken.
+        match end.write(&hello) {
+            Ok(count) => {
+                assert_eq!(count, hello.len());
+                report(talk(&mut end, [seed, seed + 1], [to_server, to_client]));
+            }
+            Err(error) => assert!(is_failure(&error), "{error}"),
+        }
+        found = Instant::now();
+    }
+    done.send(pool.expect("a connection")).expect("somebody waits for it");
+}
+
+fn report((got, outcome): (u64, io::Result<()>)) {
+    match outcome {
+        Ok(()) => say(&format!("whole {got}")),
+        Err(error) => {
+            assert!(is_failure(&error), "{:?}: {error}", error.kind());
+            say(&format!("broken {got}"));
+        }
+    }
+}
+
+/// One end of either kind. Calls do not wait.
+enum End {
+    Bytes(Stream),
+    Messages(SeqPacket, Vec<u8>),
+}
+
+impl From<Stream> for End {
+    fn from(stream: Stream) -> Self {
+        assert_eq!(stream.transport(), Transport::Rdma);
+        stream.set_nonblocking(true).unwrap();
+        Self::Bytes(stream)
+    }
+}
+
+impl From<SeqPacket> for End {
+    fn from(packets: SeqPacket) -> Self {
+        assert_eq!(packets.transport(), Transport::Rdma);
+        packets.set_nonblocking(true).unwrap();
+        Self::Messages(packets, vec![0; LONGEST])
+    }
+}
+
+/// Of a message, or a write.
+const LONGEST: usize = 300_000;
+
+impl End {
+    fn pool(&self) -> trespass::Pool {
+        match self {
+            Self::Bytes(stream) => stream.pool().clone(),
+            Self::Messages(packets, _) => packets.pool().clone(),
+        }
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Bytes(stream) => stream.write(bytes),
+            Self::Messages(packets, _) => packets.send(bytes).map(|()| bytes.len()),
+        }
+    }
+
+    /// Of messages: one, which fits by what its sender was told. Nothing: the end.
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Bytes(stream) => stream.read(bytes),
+            Self::Messages(packets, buffer) => match packets.recv(buffer) {
+                Ok(len) => {
+                    bytes[..len].copy_from_slice(&buffer[..len]);
+                    Ok(len)
+                }
+                Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(0),
+                Err(error) => Err(error),
+            },
+        }
+    }
+
+    fn shut_down(&mut self) -> io::Result<()> {
+        match self {
+            Self::Bytes(stream) => stream.shutdown(Shutdown::Write),
+            Self::Messages(packets, _) => packets.shutdown(Shutdown::Write),
+        }
+    }
+
+    /// Until a call may find something. The system tells of the end of the other process, too.
+    fn sleep(&self) {
+        let fd = match self {
+            Self::Bytes(stream) => stream.as_fd(),
+            Self::Messages(packets, _) => packets.as_fd(),
+        };
+        let timeout = Timespec::try_from(PATIENCE).expect("a time");
+        let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+        let ready = poll(&mut fds, Some(&timeout)).expect("it can be polled");
+        assert!(ready == 1, "asleep for {PATIENCE:?}");
+    }
+}
+
+/// Sends the bytes of one seed with their hash behind them, and receives those of the other, at once. What was received, and how it ended.
+fn talk(end: &mut End, [out, into]: [u64; 2], [to_send, to_get]: [u64; 2]) -> (u64, io::Result<()>) {
+    let mut talk = Talk {
+        random: random(out),
+        out: Direction::new(out, to_send),
+        into: Direction::new(into, to_get),
+        piece: Vec::new(),
+        buffer: vec![0; LONGEST],
+        expected: vec![0; LONGEST],
+        told_end: false,
+        has_ended: false,
+    };
+    loop {
+        match talk.go_on(end) {
+            Ok(true) => return (talk.into.at, Ok(())),
+            Ok(false) => end.sleep(),
+            Err(error) => return (talk.into.at, Err(error)),
+        }
+    }
+}
+
+/// Bytes of a seed, and behind them the hash of all of them.
+struct Direction {
+    seed: u64,
+    len: u64,
+    at: u64,
+    hash: crc32fast::Hasher,
+}
+
+const HASH: u64 = 4;
+
+impl Direction {
+    fn new(seed: u64, len: u64) -> Self {
+        Self { seed, len, at: 0, hash: crc32fast::Hasher::new() }
+    }
+
+    fn is_over(&self) -> bool {
+        self.at == self.len + HASH
+    }
+
+    fn left(&self) -> usize {
+        (self.len + HASH - self.at) as usize
+    }
+
+    /// What comes next. It moves on by [`Self::took`].
+    fn next(&self, bytes: &mut [u8]) {
+        let of_seed = bytes.len().min((self.len.saturating_sub(self.at)) as usize);
+        let (bytes, of_hash) = bytes.split_at_mut(of_seed);
+        fill(self.seed, self.at as usize, bytes);
+        if !of_hash.is_empty() {
+            let mut hash = self.hash.clone();
+            hash.update(bytes);
+            let skipped = (self.at + bytes.len() as u64 - self.len) as usize;
+            of_hash.copy_from_slice(&hash.finalize().to_le_bytes()[skipped..][..of_hash.len()]);
+        }
+    }
+
+    /// These went, or came.
+    fn took(&mut self, bytes: &[u8]) {
+        let of_seed = bytes.len().min((self.len.saturating_sub(self.at)) as usize);
+        self.hash.update(&bytes[..of_seed]);
+        self.at += bytes.len() as u64;
+    }
+}
+
+struct Talk {
+    random: ChaCha8Rng,
+    out: Direction,
+    into: Direction,
+    /// What goes next, if it was refused before.
+    piece: Vec<u8>,
+    buffer: Vec<u8>,
+    expected: Vec<u8>,
+    told_end: bool,
+    has_ended: bool,
+}
+
+impl Talk {
+    /// Goes on until every call would have to wait. Whether all was said and heard.
+    fn go_on(&mut self, end: &mut End) -> io::Result<bool> {
+        while !self.out.is_over() {
+            if self.piece.is_empty() {
+                let most = [50, 9000, 70_000, LONGEST][below(&mut self.random, 4)];
+                self.piece.resize((1 + below(&mut self.random, most)).min(self.out.left()).min(LONGEST), 0);
+                self.out.next(&mut self.piece);
+            }
+            match end.write(&self.piece) {
+                Ok(count) => {
+                    self.out.took(&self.piece[..count]);
+                    self.piece.drain(..count);
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
+            }
+        }
+        if self.out.is_over() && !std::mem::replace(&mut self.told_end, true) {
+            end.shut_down()?;
+        }
+        while !self.has_ended {
+            match end.read(&mut self.buffer) {
+                Ok(0) => {
+                    assert!(self.into.is_over(), "an orderly end after {} bytes", self.into.at);
+                    self.has_ended = true;
+                }
+                Ok(count) => {
+                    assert!(count <= self.into.left(), "more than was sent");
+                    let (got, expected) = (&self.buffer[..count], &mut self.expected[..count]);
+                    self.into.next(expected);
+                    assert!(
+                        got == expected,
+                        "other bytes than were sent, or another hash, from {} on",
+                        self.into.at
+                    );
+                    self.into.took(got);
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(self.told_end && self.has_ended)
+    }
+}

@@ -1,0 +1,296 @@
+//! Random traffic both ways over one connection, until both ends have everything or the connection breaks.
+//!
+//! An end takes what comes apart byte for byte while it comes: what was delivered is at each moment the beginning of what was sent. It
+//! sleeps on the connection's descriptor alone, so a wake-up that is lost is one that ends the case. Whatever was lent must
+//! come back, once.
+
+use std::collections::HashSet;
+use std::io::{self, ErrorKind, IoSlice, Read, Write};
+use std::marker::PhantomData;
+use std::net::Shutdown;
+use std::os::fd::AsFd;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use trespass::{Completion, Readiness, SeqPacket, Stream, Ticket};
+
+use super::rig::{below, random};
+
+/// Bytes of one seed, from any place on.
+pub(crate) fn fill(seed: u64, at: usize, bytes: &mut [u8]) {
+    let word = |at: usize| {
+        let mut x = seed.wrapping_add((at as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (x ^ x >> 31).to_le_bytes()
+    };
+    let skipped = at % 8;
+    let (first, rest) = bytes.split_at_mut(bytes.len().min((8 - skipped) % 8));
+    first.copy_from_slice(&word(at / 8)[skipped..][..first.len()]);
+    let at = (at + first.len()) / 8;
+    for (index, chunk) in rest.chunks_mut(8).enumerate() {
+        chunk.copy_from_slice(&word(at + index)[..chunk.len()]);
+    }
+}
+
+/// What one end sends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    pub(crate) seed: u64,
+    /// Messages, or writes of a stream.
+    pub(crate) count: usize,
+    /// No message is longer.
+    pub(crate) most: usize,
+}
+
+impl Plan {
+    fn message(&self, at: usize) -> Vec<u8> {
+        let mut random = random(self.seed.wrapping_mul(1_000_003) + at as u64);
+        let most = [40, 300, 9000, 70_000, 400_000][below(&mut random, 5)].min(self.most);
+        let mut bytes = vec![0; below(&mut random, most)];
+        fill(self.seed + at as u64, 0, &mut bytes);
+        bytes
+    }
+
+    /// All of it in a row.
+    fn stream(&self) -> Vec<u8> {
+        (0..self.count).flat_map(|at| self.message(at)).collect()
+    }
+}
+
+/// How it ended for one end.
+#[derive(Debug)]
+pub(crate) struct Ended<E> {
+    /// It was closed.
+    pub(crate) _end: PhantomData<E>,
+    /// Nothing: all was said and heard.
+    pub(crate) error: Option<io::Error>,
+    /// What had come: messages, or bytes.
+    pub(crate) got: usize,
+    /// Blocks that were lent, and came back.
+    pub(crate) lent: usize,
+}
+
+/// How long things may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patience {
+    /// Everything.
+    pub(crate) limit: Duration,
+    /// A sleep that nothing ends: then the calls are made all the same. They notice a peer that is silent, which no descriptor tells of. Where
+    /// this is the limit, all wake-ups have to come.
+    pub(crate) nap: Duration,
+}
+
+impl Patience {
+    /// Sleeps until a call may find something.
+    fn sleep(self, end: &impl AsFd, begin: Instant, what: &dyn Fn() -> String) {
+        let mut fds = [PollFd::new(end, PollFlags::IN)];
+        let timeout = Timespec::try_from(self.nap).expect("a time");
+        let ready = poll(&mut fds, Some(&timeout)).expect("it can be polled");
+        assert!(ready == 1 || begin.elapsed() < self.limit, "asleep: {}", what());
+    }
+}
+
+struct Talker {
+    end: SeqPacket,
+    out: Plan,
+    into: Plan,
+    sent: usize,
+    got: usize,
+    /// The message that is sent next, if it was refused before.
+    next: Option<Vec<u8>>,
+    lent: HashSet<Ticket>,
+    came_back: usize,
+    has_ended: bool,
+    buffer: Vec<u8>,
+}
+
+impl Talker {
+    /// Goes on until every call would have to wait. Whether all was said and heard.
+    fn go_on(&mut self) -> io::Result<bool> {
+        self.give()?;
+        self.take()?;
+        while let Some(completion) = self.end.completion() {
+            self.back(&completion);
+        }
+        Ok(self.sent == self.out.count && self.has_ended)
+    }
+
+    fn give(&mut self) -> io::Result<()> {
+        while self.sent < self.out.count {
+            let message = self.next.take().unwrap_or_else(|| self.out.message(self.sent));
+            match self.give_one(&message) {
+                Ok(()) => self.sent += 1,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    self.next = Some(message);
+                    return Ok(());
+                }
+                Err(error) => return Err(error),
+            }
+            if self.sent == self.out.count {
+                self.end.shutdown(Shutdown::Write)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// In each of the three ways in turn.
+    fn give_one(&mut self, message: &[u8]) -> io::Result<()> {
+        match self.sent % 3 {
+            0 => self.end.send(message),
+            1 => {
+                let (head, body) = message.split_at(message.len().min(9));
+                self.end.send_vectored(&[IoSlice::new(head), IoSlice::new(&[]), IoSlice::new(body)])
+            }
+            _ => {
+                let mut block = self.end.buffer(message.len().max(1))?;
+                block.bytes_mut()[..message.len()].copy_from_slice(message);
+                let ticket = self.end.send_buf(block, message.len()).map_err(|refused| refused.error)?;
+                assert!(self.lent.insert(ticket), "{ticket:?} was given twice");
+                Ok(())
+            }
+        }
+    }
+
+    fn take(&mut self) -> io::Result<()> {
+        while !self.has_ended {
+            let taken = if self.got.is_multiple_of(2) {
+                self.end.recv(&mut self.buffer).map(|len| self.buffer[..len].to_vec())
+            } else {
+                self.end.recv_buf().map(|message| message.to_vec())
+            };
+            match taken {
+                Ok(message) => {
+                    let expected = self.into.message(self.got);
+                    assert!(
+                        message == expected,
+                        "message {} of {} bytes, and not {}",
+                        self.got,
+                        message.len(),
+                        expected.len()
+                    );
+                    self.got += 1;
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
+                    assert_eq!(self.got, self.into.count, "an orderly end before the last message");
+                    self.has_ended = true;
+                    self.end.set_interest(Readiness::WRITE);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn back(&mut self, completion: &Completion) {
+        assert!(self.lent.remove(&completion.ticket), "{:?} came back twice", completion.ticket);
+        self.came_back += 1;
+    }
+
+    fn run(mut self, patience: Patience) -> Ended<SeqPacket> {
+        let begin = Instant::now();
+        self.end.set_nonblocking(true).unwrap();
+        let error = loop {
+            match self.go_on() {
+                Ok(true) => break None,
+                Ok(false) => patience.sleep(&self.end, begin, &|| {
+                    let Self { sent, out, got, into, .. } = &self;
+                    format!("{sent} of {} messages sent and {got} of {} received", out.count, into.count)
+                }),
+                Err(error) => break Some(error),
+            }
+        };
+        self.end.set_nonblocking(false).unwrap();
+        self.end.set_write_timeout(Some(patience.limit)).unwrap();
+        while let Some(completion) = self.end.next_completion().expect("what was lent comes back in time") {
+            self.back(&completion);
+        }
+        assert!(self.lent.is_empty(), "{:?} never came back", self.lent);
+        // What is written may still be here: closing waits until it is on its way.
+        self.end.set_linger(Some(patience.limit)).unwrap();
+        Ended { _end: closed(self.end), error, got: self.got, lent: self.came_back }
+    }
+}
+
+/// Messages: sends those of one plan and receives those of the other.
+pub(crate) fn messages(end: SeqPacket, out: Plan, into: Plan, patience: Patience) -> Ended<SeqPacket> {
+    let (next, lent, buffer) = (None, HashSet::new(), vec![0; 400_000]);
+    let talker =
+        Talker { end, out, into, sent: 0, got: 0, next, lent, came_back: 0, has_ended: false, buffer };
+    talker.run(patience)
+}
+
+/// The same of a stream, in pieces of random sizes.
+pub(crate) fn bytes(mut end: Stream, out: Plan, into: Plan, patience: Patience) -> Ended<Stream> {
+    let (begin, given, expected) = (Instant::now(), out.stream(), into.stream());
+    let (mut random, mut buffer) = (random(out.seed), vec![0; 100_000]);
+    let (mut sent, mut got, mut told_end, mut has_ended) = (0, 0, false, false);
+    end.set_nonblocking(true).unwrap();
+    let mut go_on = |end: &mut Stream, got: &mut usize| -> io::Result<bool> {
+        while sent < given.len() {
+            let piece = &given[sent..given.len().min(sent + 1 + below(&mut random, out.most))];
+            match end.write(piece) {
+                Ok(count) => sent += count,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
+            }
+        }
+        if sent == given.len() && !std::mem::replace(&mut told_end, true) {
+            end.shutdown(Shutdown::Write)?;
+        }
+        while !has_ended {
+            let room = 1 + below(&mut random, buffer.len());
+            match end.read(&mut buffer[..room]) {
+                Ok(0) => {
+                    assert_eq!(*got, expected.len(), "an orderly end before the last byte");
+                    has_ended = true;
+                    end.set_interest(Readiness::WRITE);
+                }
+                Ok(count) => {
+                    assert!(expected[*got..].starts_with(&buffer[..count]), "other bytes at {got}");
+                    *got += count;
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(told_end && has_ended)
+    };
+    let error = loop {
+        match go_on(&mut end, &mut got) {
+            Ok(true) => break None,
+            Ok(false) => {
+                patience.sleep(&end, begin, &|| format!("{got} of {} bytes received", expected.len()));
+            }
+            Err(error) => break Some(error),
+        }
+    };
+    end.set_linger(Some(patience.limit)).unwrap();
+    Ended { _end: closed(end), error, got, lent: 0 }
+}
+
+/// Both ends of a connection at once, in threads of their own.
+pub(crate) fn both<E: Send, O: Send>(
+    [client, server]: [E; 2],
+    [to_server, to_client]: [Plan; 2],
+    talk: impl Fn(E, Plan, Plan) -> O + Sync,
+) -> [O; 2] {
+    thread::scope(|scope| {
+        let there = scope.spawn(|| talk(server, to_client, to_server));
+        let here = talk(client, to_server, to_client);
+        [here, there.join().expect("the other end's thread has failed")]
+    })
+}
+
+fn closed<E>(end: E) -> PhantomData<E> {
+    drop(end);
+    PhantomData
+}
+
+/// Whether this is how a connection that has failed says so.
+pub(crate) fn is_failure(error: &io::Error) -> bool {
+    use ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, InvalidData, Other, TimedOut};
+    matches!(error.kind(), ConnectionReset | BrokenPipe | ConnectionAborted | TimedOut | InvalidData | Other)
+}
