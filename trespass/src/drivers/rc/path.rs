@@ -162,6 +162,12 @@ impl<P: Blocks<Block: DeviceBlock>> Path<P> {
             .map(|Made { pair, early, first, .. }| Proved { pair, early: Early { completed: early, first } })
     }
 
+    /// Whether something of the connection itself has come.
+    #[cfg(test)]
+    pub(super) fn has_early(&self) -> bool {
+        self.made.as_ref().is_some_and(|made| !made.early.is_empty())
+    }
+
     fn mtu(&self) -> Mtu {
         let wanted = self.parameters.path_mtu.and_then(|bytes| Mtu::from_bytes(bytes.into()));
         wanted.map_or(self.place.path.mtu(), |wanted| wanted.min(self.place.path.mtu()))
