@@ -274,9 +274,8 @@ impl Identifier {
         port_space: PortSpace,
     ) -> Result<Self, CreateIdentifierError> {
         let mut id = ptr::null_mut();
-        // Of an identifier that nobody knows yet no event comes, so this needs no lock: the library asks the kernel for one, and touches
-        // nothing of the channel's.
-        // SAFETY: the channel lives, and the place is this function's own.
+        let _lock = channel.lock();
+        // SAFETY: the channel lives and is locked, and the place is this function's own.
         let result = check(unsafe {
             (channel.lib().rdma_create_id)(
                 channel.as_raw().as_ptr(),
