@@ -3,7 +3,7 @@
 //! A worker's hub finds whose a completion is by the queue pair's number. Numbers come back when their pair is gone, and what was
 //! posted may complete when its owner has gone. So
 //!
-//! - the numbers of work requests have the pair's generation ([`number`](super::number)): what an earlier pair has left is dropped;
+//! - the numbers of work requests have the pair's generation ([`number`]): what an earlier pair has left is dropped;
 //! - a pair whose owner goes is *buried*: it is stopped, its completions are taken as they come, and only then it is destroyed, with
 //!   what it holds.
 //!
