@@ -4,6 +4,7 @@
 //! echo server 127.0.0.1:7000
 //! echo client 127.0.0.1:7000 --size 4096 --in-flight 16
 //! echo client 127.0.0.1:7000 --grid
+//! echo server 10.0.0.1:7000 --bootstrap rdma_cm
 //! ```
 
 use std::collections::VecDeque;
@@ -14,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, Parser, Subcommand};
 use hdrhistogram::Histogram;
-use rdma_examples::program::{self, Failure, say};
+use rdma_examples::program::{self, Bootstrap, Failure, say};
 use trespass::{Builder, Config, Event, Key, Kind, SeqPacket, Worker};
 
 /// Room for the largest messages of the grid, each way.
@@ -25,6 +26,9 @@ const GRID_IN_FLIGHT: [usize; 5] = [1, 4, 16, 64, 256];
 /// Sends messages to and fro, over RDMA, or over TCP where there is none.
 #[derive(Parser)]
 struct Arguments {
+    /// How connections begin; the same on both sides.
+    #[arg(long, value_enum, default_value_t, global = true)]
+    bootstrap: Bootstrap,
     #[command(subcommand)]
     role: Role,
 }
@@ -65,18 +69,20 @@ struct Client {
 }
 
 fn main() -> ExitCode {
-    program::run(|| match program::arguments::<Arguments>()?.role {
-        Role::Server { addr, delay_us, clients } => serve(&addr, Duration::from_micros(delay_us), clients),
-        Role::Client(client) => measure(&client),
+    program::run(|| {
+        let Arguments { bootstrap, role } = program::arguments()?;
+        let config = Builder::new().bootstrap(bootstrap.into()).sndbuf(BUFFER).rcvbuf(BUFFER).build()?;
+        match role {
+            Role::Server { addr, delay_us, clients } => {
+                serve(&config, &addr, Duration::from_micros(delay_us), clients)
+            }
+            Role::Client(client) => measure(&config, &client),
+        }
     })
 }
 
-fn config() -> Result<Config, Failure> {
-    Ok(Builder::new().sndbuf(BUFFER).rcvbuf(BUFFER).build()?)
-}
-
-fn serve(addr: &str, delay: Duration, clients: Option<usize>) -> Result<(), Failure> {
-    let mut listener = config()?.bind(addr)?;
+fn serve(config: &Config, addr: &str, delay: Duration, clients: Option<usize>) -> Result<(), Failure> {
+    let mut listener = config.bind(addr)?;
     say(format_args!("listening at {}", listener.local_addr()?))?;
     let mut serving = Vec::new();
     while clients.is_none_or(|clients| serving.len() < clients) {
@@ -113,8 +119,8 @@ fn echo(mut packets: SeqPacket, delay: Duration) -> std::io::Result<u64> {
     }
 }
 
-fn measure(client: &Client) -> Result<(), Failure> {
-    let mut worker = Worker::new(&config()?)?;
+fn measure(config: &Config, client: &Client) -> Result<(), Failure> {
+    let mut worker = Worker::new(config)?;
     let key = connect(&mut worker, &client.addr)?;
     say(format_args!("connected over {}", worker.transport(key)?))?;
     if let Some(reason) = worker.fallback_reason(key)? {

@@ -3,18 +3,22 @@
 //! ```sh
 //! hello server 127.0.0.1:7000
 //! hello client 127.0.0.1:7000
+//! hello --bootstrap rdma_cm server 10.0.0.1:7000
 //! ```
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use rdma_examples::program::{self, Failure};
-use trespass::{Listener, Stream};
+use rdma_examples::program::{self, Bootstrap, Failure};
+use trespass::{Builder, Stream};
 
 /// Says hello over RDMA, or over TCP where there is none.
 #[derive(Parser)]
 struct Arguments {
+    /// How the connection begins; the same on both sides.
+    #[arg(long, value_enum, default_value_t, global = true)]
+    bootstrap: Bootstrap,
     #[command(subcommand)]
     role: Role,
 }
@@ -34,14 +38,18 @@ enum Role {
 }
 
 fn main() -> ExitCode {
-    program::run(|| match program::arguments::<Arguments>()?.role {
-        Role::Server { addr } => serve(&addr),
-        Role::Client { addr } => greet(&addr),
+    program::run(|| {
+        let Arguments { bootstrap, role } = program::arguments()?;
+        let builder = Builder::new().bootstrap(bootstrap.into());
+        match role {
+            Role::Server { addr } => serve(builder, &addr),
+            Role::Client { addr } => greet(builder, &addr),
+        }
     })
 }
 
-fn serve(addr: &str) -> Result<(), Failure> {
-    let mut listener = Listener::bind(addr)?;
+fn serve(builder: Builder, addr: &str) -> Result<(), Failure> {
+    let mut listener = builder.bind(addr)?;
     println!("listening at {}", listener.local_addr()?);
     let (mut stream, peer) = listener.accept()?;
     let name = line(&mut stream)?;
@@ -50,8 +58,8 @@ fn serve(addr: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-fn greet(addr: &str) -> Result<(), Failure> {
-    let mut stream = Stream::connect(addr)?;
+fn greet(builder: Builder, addr: &str) -> Result<(), Failure> {
+    let mut stream = builder.connect(addr)?;
     stream.write_all(b"world\n")?;
     println!("{}, over {}", line(&mut stream)?, stream.transport());
     if let Some(reason) = stream.fallback_reason() {

@@ -78,6 +78,26 @@ pub fn parse<A: clap::Parser>(
     })
 }
 
+/// How the connections of a program over trespass begin.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Bootstrap {
+    /// With a TCP connection.
+    #[default]
+    Tcp,
+    /// With the connection manager of RDMA.
+    #[value(name = "rdma_cm")]
+    RdmaCm,
+}
+
+impl From<Bootstrap> for trespass::Bootstrap {
+    fn from(bootstrap: Bootstrap) -> Self {
+        match bootstrap {
+            Bootstrap::Tcp => Self::Tcp,
+            Bootstrap::RdmaCm => Self::RdmaCm,
+        }
+    }
+}
+
 /// Writes a line to stdout.
 ///
 /// # Errors

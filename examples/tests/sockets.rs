@@ -9,9 +9,16 @@ use common::{Output, Running, example, run_with};
 
 const TCP: [(&str, &str); 1] = [("TRESPASS_TRANSPORT", "tcp")];
 
+/// Over the software device, which has a connection manager of its own.
+const SOFT: [(&str, &str); 1] = [("SIDEWAY_PROVIDER", "soft")];
+
 /// A server at a port of its own, and that.
 fn server(name: &str, arguments: &[&str]) -> (Running, String) {
-    let mut server = Running::start(&example(name).unwrap(), arguments, &TCP).unwrap();
+    server_in(name, arguments, &TCP)
+}
+
+fn server_in(name: &str, arguments: &[&str], variables: &[(&str, &str)]) -> (Running, String) {
+    let mut server = Running::start(&example(name).unwrap(), arguments, variables).unwrap();
     let mut addr = None;
     server
         .wait_for("said where it listens", |text| {
@@ -34,6 +41,23 @@ fn hello_says_hello_and_what_carried_it() {
     assert!(greeting.contains("TRESPASS_TRANSPORT"), "{greeting}");
     let guest = server.finish().unwrap().ok().unwrap();
     assert!(guest.contains("world was here from 127.0.0.1:") && guest.contains("over TCP"), "{guest}");
+}
+
+#[test]
+fn both_begin_by_rdma_cm_where_they_are_told_to() {
+    const BY_CM: [&str; 2] = ["--bootstrap", "rdma_cm"];
+    let client = |name: &str, arguments: &[&str]| {
+        run_with(&example(name).unwrap(), &[arguments, &BY_CM].concat(), &SOFT).unwrap().ok().unwrap()
+    };
+    let (server, addr) = server_in("hello", &[&BY_CM[..], &["server", "127.0.0.1:0"]].concat(), &SOFT);
+    assert_eq!(client("hello", &["client", &addr]), "hello, world, over RDMA\n");
+    let guest = server.finish().unwrap().ok().unwrap();
+    assert!(guest.contains("world was here from 127.0.0.1:") && guest.contains("over RDMA"), "{guest}");
+    let arguments = [&["server", "127.0.0.1:0", "--clients", "1"], &BY_CM[..]].concat();
+    let (server, addr) = server_in("echo", &arguments, &SOFT);
+    let text = client("echo", &["client", &addr, "--duration", "0.05"]);
+    assert!(text.starts_with("connected over RDMA\n") && rows(&text).len() == 1, "{text}");
+    server.finish().unwrap().ok().unwrap();
 }
 
 /// The rows that it measured: bytes, in flight, QPS, Gb/s, P90, P99.

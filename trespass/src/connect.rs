@@ -1,20 +1,27 @@
 //! From a configuration to connections and listeners.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::{Mutex, PoisonError};
+use std::task::Poll;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use mio::Token;
 use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
 
-use crate::builder::{Builder, Config};
+use crate::arrivals::Arrival;
+use crate::builder::{Bootstrap, Builder, Config};
+use crate::door::Door;
 use crate::drivers::{Path, Seat};
+#[cfg(not(feature = "rdma"))]
+use crate::error::CmError;
 use crate::error::{AcceptError, ConnectError};
-use crate::handshake::{Attempt, Bootstrap, Terms, Unavailable};
+use crate::handshake::{Attempt, OverTcp, Terms, Unavailable};
 use crate::lane::Lane;
 use crate::listener::Listener;
 use crate::pool::{Pool, PoolConfig};
+use crate::readiness::{Bell, Until};
 use crate::seq_packet::SeqPacket;
 use crate::stream::Stream;
 use crate::wire::Kind;
@@ -94,20 +101,43 @@ impl Config {
     }
 
     fn lane_to(&self, address: SocketAddr, kind: Kind, pool: &Pool) -> io::Result<Lane> {
+        match self.bootstrap {
+            Bootstrap::Tcp => self.lane_by_tcp(address, kind, pool),
+            Bootstrap::RdmaCm => self.lane_by_events(address, kind, pool),
+        }
+    }
+
+    /// Goes through with what is made for threads that do other things meanwhile.
+    fn lane_by_events(&self, address: SocketAddr, kind: Kind, pool: &Pool) -> io::Result<Lane> {
+        const ONLY: Token = Token(0);
+        let mut bell = Bell::new(1)?;
+        let mut arrival = Arrival::connecting(address, kind, self, None)?;
+        arrival.register(bell.registry(), ONLY)?;
+        loop {
+            let outcome = arrival.progress(self, pool, Instant::now(), bell.registry(), ONLY);
+            if let Poll::Ready(result) = outcome {
+                arrival.deregister(bell.registry())?;
+                return result.and_then(|()| arrival.finish(self, pool));
+            }
+            bell.wait(Until::Deadline(arrival.deadline(self)), |_| ())?;
+        }
+    }
+
+    fn lane_by_tcp(&self, address: SocketAddr, kind: Kind, pool: &Pool) -> io::Result<Lane> {
         let began = Instant::now();
         let socket = TcpStream::connect_timeout(&address, self.handshake_deadline)
             .and_then(|socket| self.prepare(&socket).map(|()| socket))
             .map_err(|source| ConnectError::Tcp { address, source })?;
         let (terms, path) = self.offer(kind, socket.local_addr()?, pool, None);
-        let shaking = Bootstrap::client(terms, Attempt::first()?, path, began);
+        let shaking = OverTcp::client(terms, Attempt::first()?, path, began);
         let established =
             shaking.run(&socket).map_err(|source| ConnectError::Handshake { address, source })?;
         socket.set_nonblocking(true)?;
         Lane::new(socket, established, self, pool)
     }
 
-    /// A socket that listens, and does not block.
-    pub(crate) fn listen(&self, addr: impl ToSocketAddrs) -> io::Result<TcpListener> {
+    /// What listens, and does not block.
+    pub(crate) fn listen(&self, addr: impl ToSocketAddrs) -> io::Result<Door> {
         let until = Instant::now() + self.bind_patience;
         let addresses: Vec<SocketAddr> = addr.to_socket_addrs()?.collect();
         let mut nap = FIRST_NAP;
@@ -115,8 +145,8 @@ impl Config {
             let mut last = None;
             for address in &addresses {
                 match self.listen_at(*address) {
-                    Ok(listener) => return Ok(listener),
-                    Err(source) => last = Some(AcceptError::Bind { address: *address, source }),
+                    Ok(door) => return Ok(door),
+                    Err(error) => last = Some(error),
                 }
             }
             let error = last.map_or_else(no_address, io::Error::from);
@@ -130,7 +160,22 @@ impl Config {
         }
     }
 
-    fn listen_at(&self, address: SocketAddr) -> io::Result<TcpListener> {
+    fn listen_at(&self, address: SocketAddr) -> Result<Door, AcceptError> {
+        match self.bootstrap {
+            #[cfg(feature = "rdma")]
+            Bootstrap::RdmaCm => crate::door::Listening::at(address, self.backlog)
+                .map(Door::RdmaCm)
+                .map_err(|source| AcceptError::RdmaCm { address, source }),
+            #[cfg(not(feature = "rdma"))]
+            Bootstrap::RdmaCm => Err(AcceptError::RdmaCm { address, source: CmError::built_without() }),
+            Bootstrap::Tcp => self
+                .socket_at(address)
+                .map(|socket| Door::Tcp(mio::net::TcpListener::from_std(socket)))
+                .map_err(|source| AcceptError::Bind { address, source }),
+        }
+    }
+
+    fn socket_at(&self, address: SocketAddr) -> io::Result<std::net::TcpListener> {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
         // Elsewhere this would take the port away from whoever has it.
         #[cfg(unix)]
@@ -188,7 +233,7 @@ impl Config {
         let refused = |error: &dyn std::fmt::Display| Unavailable::new(Cause::Resources, error.to_string());
         let place = find(local, self.device.as_ref(), self.gid_index)?;
         pool.register(place.device.domain()).map_err(|error| refused(&error))?;
-        place.limit(&mut terms.limits);
+        place.device.limit(&mut terms.limits);
         Ok(Path::new(place, Parameters::of(self), pool.clone()).at(seat))
     }
 

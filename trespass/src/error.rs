@@ -70,7 +70,15 @@ pub enum ConnectError {
         /// What the system said.
         source: io::Error,
     },
-    /// TCP connected, but the two sides came to no agreement.
+    /// The connection manager did not connect, where the connection begins with it.
+    #[error("rdma_cm did not connect to {address}: {source}")]
+    RdmaCm {
+        /// Where to.
+        address: SocketAddr,
+        /// What it said.
+        source: CmError,
+    },
+    /// TCP connected, or the connection manager, but the two sides came to no agreement.
     #[error("no connection to {address}: {source}")]
     Handshake {
         /// Where to.
@@ -86,6 +94,7 @@ impl ConnectError {
         match self {
             Self::Config(_) => io::ErrorKind::InvalidInput,
             Self::Resolve(source) | Self::Tcp { source, .. } => source.kind(),
+            Self::RdmaCm { source, .. } => source.kind(),
             Self::Handshake { source, .. } => source.kind(),
         }
     }
@@ -112,6 +121,14 @@ pub enum AcceptError {
         address: SocketAddr,
         /// What the system said.
         source: io::Error,
+    },
+    /// The address cannot be listened at by the connection manager.
+    #[error("cannot listen at {address} by rdma_cm: {source}")]
+    RdmaCm {
+        /// Where.
+        address: SocketAddr,
+        /// What it said.
+        source: CmError,
     },
     /// TCP does not accept.
     #[error("accepting failed: {0}")]
@@ -142,6 +159,7 @@ impl AcceptError {
         match self {
             Self::Config(_) => io::ErrorKind::InvalidInput,
             Self::Bind { source, .. } | Self::Tcp(source) => source.kind(),
+            Self::RdmaCm { source, .. } => source.kind(),
             Self::Handshake { source, .. } => source.kind(),
         }
     }
@@ -150,6 +168,56 @@ impl AcceptError {
 impl From<AcceptError> for io::Error {
     fn from(error: AcceptError) -> Self {
         Self::new(error.kind(), error)
+    }
+}
+
+/// What the connection manager of RDMA did not do. As text it says what, with which address, and what to do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CmError {
+    /// There is none that can be used.
+    #[error("there is no connection manager of RDMA: {0}")]
+    NotThere(String),
+    /// No RDMA device has the address, or leads to it.
+    #[error(
+        "no RDMA device leads there: {0}; see `rdma link` for the interfaces that have one, and `ip route get`"
+    )]
+    NoDevice(String),
+    /// Somebody else listens at the port.
+    #[error(
+        "{0}; see who has it (`rdma resource show cm_id`), choose another port, or let `Builder::bind_patience` wait for it"
+    )]
+    InUse(String),
+    /// Nobody listens there, or whoever does has rejected the request without words.
+    #[error(
+        "{0}; is a program there that listens by rdma_cm (`Bootstrap::RdmaCm`)? One that listens by TCP does not"
+    )]
+    Refused(String),
+    /// The peer's connection manager does not answer.
+    #[error("{0}; does the peer's RDMA device reach this one's network?")]
+    Unreachable(String),
+    /// Something else failed.
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl CmError {
+    /// Where [`Builder::build`](crate::Builder::build) refuses it already.
+    #[cfg(not(feature = "rdma"))]
+    pub(crate) fn built_without() -> Self {
+        Self::NotThere("this program was built without RDMA; build it with the feature `rdma`".into())
+    }
+
+    /// The kind that `std::net` would give for the like.
+    pub fn kind(&self) -> io::ErrorKind {
+        match self {
+            Self::NotThere(_) => io::ErrorKind::Unsupported,
+            Self::NoDevice(_) => io::ErrorKind::AddrNotAvailable,
+            Self::InUse(_) => io::ErrorKind::AddrInUse,
+            Self::Refused(_) => io::ErrorKind::ConnectionRefused,
+            Self::Unreachable(_) => io::ErrorKind::TimedOut,
+            Self::Failed(_) => io::ErrorKind::Other,
+        }
     }
 }
 
@@ -202,7 +270,12 @@ mod tests {
             .collect();
         let config = ConfigError::new("rx_slots", "3", "at least 16", "set 16");
         messages.extend([refused.to_string(), version.to_string(), busy.to_string(), config.to_string()]);
-        assert_eq!(messages.len(), 8);
+        let manager = |error: fn(String) -> CmError| error("so".into()).to_string();
+        messages.extend(
+            [CmError::NotThere, CmError::NoDevice, CmError::InUse, CmError::Refused, CmError::Unreachable]
+                .map(manager),
+        );
+        assert_eq!(messages.len(), 13);
         for message in messages {
             assert!(headings.iter().any(|heading| message.contains(heading)), "{message}");
         }
@@ -220,6 +293,22 @@ mod tests {
         for (error, kind) in handshake_errors() {
             let accept: io::Error = AcceptError::Handshake { peer: ADDRESS, source: error }.into();
             assert_eq!(accept.kind(), kind);
+        }
+        use io::ErrorKind as K;
+        type Of = fn(String) -> CmError;
+        let managers: [(Of, K); 6] = [
+            (CmError::NotThere, K::Unsupported),
+            (CmError::NoDevice, K::AddrNotAvailable),
+            (CmError::InUse, K::AddrInUse),
+            (CmError::Refused, K::ConnectionRefused),
+            (CmError::Unreachable, K::TimedOut),
+            (CmError::Failed, K::Other),
+        ];
+        for (error, kind) in managers {
+            let source = error("so".into());
+            let connect = ConnectError::RdmaCm { address: ADDRESS, source: source.clone() };
+            assert_eq!(io::Error::from(connect).kind(), kind);
+            assert_eq!(io::Error::from(AcceptError::RdmaCm { address: ADDRESS, source }).kind(), kind);
         }
         let config = || ConfigError::new("rx_slots", "3", "at least 16", "set 16");
         assert_eq!(io::Error::from(config()).kind(), io::ErrorKind::InvalidInput);

@@ -16,7 +16,7 @@ use crate::buffers::{Completion, Part, RecvBuf, Returns, Ticket};
 use crate::builder::Config;
 use crate::drivers::{Completed, Driver, Path, Way};
 use crate::engine::Side;
-use crate::handshake::{Established, FallbackReason, Transport};
+use crate::handshake::{Agreed, Established, FallbackReason, Transport};
 use crate::pool::{Block, Pool};
 use crate::protocol::{self, Blocked, CallError, Cause, Connection, Event, Link, Setup};
 use crate::readiness::{Bell, Readiness};
@@ -106,13 +106,37 @@ impl Lane {
         pool: &Pool,
     ) -> io::Result<Self> {
         let (local, peer) = (socket.local_addr()?, socket.peer_addr()?);
-        let agreed = established.agreed;
+        let (kind, agreed) = (established.agreed.kind, established.agreed);
         let (way, link, fallback) = match established.path {
             Ok(path) => (Way::over(path, socket)?, Link::Rc, None),
             Err(reason) => (Way::tcp(socket), Link::Tcp, Some(reason)),
         };
+        Self::of(way, link, agreed, About { local, peer, kind, fallback }, config, pool)
+    }
+
+    /// One that the connection manager has made.
+    #[cfg(feature = "rdma")]
+    pub(crate) fn managed(
+        managed: crate::drivers::rc::Managed<Pool>,
+        line: crate::drivers::rc::Line,
+        agreed: Agreed,
+        (local, peer): (SocketAddr, SocketAddr),
+        config: &Config,
+        pool: &Pool,
+    ) -> io::Result<Self> {
+        let about = About { local, peer, kind: agreed.kind, fallback: None };
+        Self::of(Way::managed(managed, line), Link::Rc, agreed, about, config, pool)
+    }
+
+    fn of(
+        way: Way,
+        link: Link,
+        agreed: Agreed,
+        about: About,
+        config: &Config,
+        pool: &Pool,
+    ) -> io::Result<Self> {
         let setup = Setup { gather: way.gather(), ..agreed.setup(config, link) };
-        let about = About { local, peer, kind: agreed.kind, fallback };
         about.tell();
         let mut connection =
             Connection::new(&setup).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;

@@ -73,6 +73,9 @@
 //! # }
 //! ```
 //!
+//! Where there is no TCP, or shall be none, a connection begins with RDMA's own connection manager: [`Builder::bootstrap`] with
+//! [`Bootstrap::RdmaCm`], on both sides. RDMA carries it then, or there is no connection.
+//!
 //! # Waiting for many things
 //!
 //! - Calls wait, for ever or as long as [`Stream::set_read_timeout`] and [`Stream::set_write_timeout`] say.
@@ -119,6 +122,7 @@ mod common;
 mod connect;
 #[cfg(test)]
 mod corpus;
+mod door;
 mod drivers;
 mod engine;
 mod environment;
@@ -143,8 +147,8 @@ mod wire;
 mod worker;
 
 pub use buffers::{Completion, Part, RecvBuf, SendRefused, Ticket};
-pub use builder::{Builder, Config};
-pub use error::{AcceptError, ConfigError, ConnectError};
+pub use builder::{Bootstrap, Builder, Config};
+pub use error::{AcceptError, CmError, ConfigError, ConnectError};
 pub use handshake::{Cause, FallbackReason, HandshakeError, Side, Step, Transport};
 pub use listener::{Incoming, Listener};
 pub use pool::{Block, Pool, PoolConfig, PoolError, PoolStats};
@@ -159,6 +163,7 @@ pub use worker::{Event, Key, Worker};
 #[cfg(fuzzing)]
 pub mod testing {
     pub use crate::handshake::hostile::hostile_handshake;
+    pub use crate::handshake::hostile_manager::hostile_exchange;
     pub use crate::protocol::hostile::hostile_frames;
     pub use crate::wire::hostile::hostile_message;
 }

@@ -7,12 +7,12 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use mio::net::TcpListener;
-use mio::{Interest, Token};
+use mio::Token;
 
 use crate::arrivals::Arrival;
 use crate::builder::{Builder, Config};
 use crate::connect::pool_of;
+use crate::door::Door;
 use crate::engine::{Patience, Side, waited_enough};
 use crate::lane::Lane;
 use crate::pool::Pool;
@@ -24,10 +24,10 @@ use crate::wire::Kind;
 /// Handshakes that may be under way at a time. Whoever else comes waits in the system's queue.
 const ARRIVALS: usize = 128;
 
-/// The listening socket's key; arrivals have those below.
-const SOCKET: Token = Token(ARRIVALS);
+/// The key of what listens; arrivals have those below.
+const DOOR: Token = Token(ARRIVALS);
 
-/// Accepts connections, used as [`std::net::TcpListener`] is.
+/// Accepts connections, used as [`std::net::TcpListener`] is; also where they begin with rdma_cm ([`Builder::bootstrap`]).
 ///
 /// All of its work is done in the calls to accept, on their thread. The handshakes of several clients go on side by side, each
 /// with a deadline ([`Builder::handshake_deadline`]), so that a client which says nothing, or nothing sensible, holds up nobody. What
@@ -35,7 +35,7 @@ const SOCKET: Token = Token(ARRIVALS);
 ///
 /// A listener accepts either streams or messages. A client of the other kind is rejected with words.
 pub struct Listener {
-    socket: TcpListener,
+    door: Door,
     local: SocketAddr,
     config: Config,
     pool: Pool,
@@ -56,13 +56,12 @@ impl Listener {
         Builder::new().bind(addr)
     }
 
-    pub(crate) fn new(socket: std::net::TcpListener, config: &Config) -> io::Result<Self> {
-        let local = socket.local_addr()?;
-        let mut socket = TcpListener::from_std(socket);
+    pub(crate) fn new(mut door: Door, config: &Config) -> io::Result<Self> {
+        let local = door.local_addr()?;
         let bell = Bell::new(ARRIVALS)?;
-        bell.registry().register(&mut socket, SOCKET, Interest::READABLE)?;
+        door.register(bell.registry(), DOOR)?;
         Ok(Self {
-            socket,
+            door,
             local,
             pool: pool_of(config)?,
             config: config.clone(),
@@ -179,7 +178,7 @@ impl Listener {
         self.bell.wait(until, |event| {
             happened = true;
             match event.token() {
-                SOCKET => *may_accept = true,
+                DOOR => *may_accept = true,
                 Token(at) => moved[at] = true,
             }
         })?;
@@ -198,8 +197,8 @@ impl Listener {
     fn take_in(&mut self, kind: Kind) -> io::Result<()> {
         while self.may_accept {
             let Some(at) = self.room() else { return Ok(()) };
-            let (socket, peer) = match self.socket.accept() {
-                Ok(accepted) => accepted,
+            let visitor = match self.door.accept() {
+                Ok(visitor) => visitor,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     self.may_accept = false;
                     break;
@@ -212,9 +211,10 @@ impl Listener {
                 }
                 Err(error) => return Err(error),
             };
+            let peer = visitor.peer();
             // Another one than before, if the device has failed that the other was registered with.
             self.pool = pool_of(&self.config)?;
-            let arrival = Arrival::accepted(socket.into(), peer, kind, &self.config, &self.pool, None)
+            let arrival = Arrival::accepted(visitor, kind, &self.config, &self.pool, None)
                 .and_then(|mut arrival| arrival.register(self.bell.registry(), Token(at)).map(|()| arrival));
             match arrival {
                 Ok(arrival) => self.arrivals[at] = Some(arrival),
@@ -248,7 +248,7 @@ impl Listener {
     fn leave(&mut self, at: usize) -> Option<Arrival> {
         let mut arrival = self.arrivals[at].take()?;
         if let Err(error) = arrival.deregister(self.bell.registry()) {
-            tracing::error!(%error, "a socket stays in the set of its listener");
+            tracing::error!(%error, "a descriptor stays in the set of its listener");
         }
         Some(arrival)
     }
@@ -262,7 +262,7 @@ impl Listener {
             return;
         };
         let Some(arrival) = self.leave(at) else { return };
-        match result.and_then(|agreement| arrival.finish(agreement, &self.config, &self.pool)) {
+        match result.and_then(|()| arrival.finish(&self.config, &self.pool)) {
             Ok(lane) => self.ready.push_back(lane),
             Err(error) => tracing::info!(%peer, %error, "a client is not accepted"),
         }

@@ -11,13 +11,13 @@ use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-use mio::net::TcpListener;
-use mio::{Interest, Token};
+use mio::Token;
 
 use crate::arrivals::Arrival;
 use crate::buffers::Completion;
 use crate::builder::Config;
 use crate::connect::pool_of;
+use crate::door::Door;
 use crate::drivers::Desk;
 use crate::handshake::{FallbackReason, Transport};
 use crate::lane::Lane;
@@ -175,7 +175,7 @@ struct Slot {
 enum What {
     Nothing,
     Listening {
-        socket: TcpListener,
+        door: Box<Door>,
         kind: Kind,
         may_accept: bool,
     },
@@ -226,10 +226,10 @@ impl Worker {
     ///
     /// As [`Config::bind`].
     pub fn listen(&mut self, addr: impl ToSocketAddrs, kind: Kind) -> io::Result<Key> {
-        let mut socket = TcpListener::from_std(self.config.listen(addr)?);
+        let mut door = Box::new(self.config.listen(addr)?);
         let key = self.vacancy();
-        self.bell.registry().register(&mut socket, token(key.index), Interest::READABLE)?;
-        self.slot(key.index).what = What::Listening { socket, kind, may_accept: true };
+        door.register(self.bell.registry(), token(key.index))?;
+        self.slot(key.index).what = What::Listening { door, kind, may_accept: true };
         self.soil(key.index);
         Ok(key)
     }
@@ -244,7 +244,7 @@ impl Worker {
         let address =
             address.ok_or_else(|| io::Error::new(ErrorKind::InvalidInput, "the address names no host"))?;
         let key = self.vacancy();
-        let arrival = Arrival::connecting(address, kind, self.desk.seat(key.index));
+        let arrival = Arrival::connecting(address, kind, &self.config, Some(self.desk.seat(key.index)));
         self.arrive(key, arrival, None)
     }
 
@@ -305,7 +305,7 @@ impl Worker {
     /// There is no such key, or no connection yet.
     pub fn local_addr(&self, key: Key) -> io::Result<SocketAddr> {
         match self.what(key)? {
-            What::Listening { socket, .. } => socket.local_addr(),
+            What::Listening { door, .. } => door.local_addr(),
             _ => Ok(self.lane(key)?.about.local),
         }
     }
@@ -625,7 +625,7 @@ impl Worker {
         let registry = self.bell.registry();
         self.closing -= usize::from(matches!(self.slots[index as usize].what, What::Closing { .. }));
         let gone = match &mut self.slots[index as usize].what {
-            What::Listening { socket, .. } => registry.deregister(socket),
+            What::Listening { door, .. } => door.deregister(registry),
             What::Arriving { arrival, .. } => {
                 self.arrivals -= 1;
                 arrival.deregister(registry)

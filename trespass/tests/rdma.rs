@@ -1,13 +1,9 @@
 //! The suite over queue pairs of the system's devices, at the address of the first of them that has one.
 
 mod suite;
+mod system;
 
-use std::net::IpAddr;
 use std::process::ExitCode;
-
-use sideway::ibverbs::connect::LocalPath;
-use sideway::ibverbs::device::DeviceList;
-use sideway::provider::ProviderChoice;
 
 fn main() -> ExitCode {
     let terms = test_harness::Terms {
@@ -15,24 +11,5 @@ fn main() -> ExitCode {
         limit: suite::CASE_LIMIT,
         advice: "`cargo xtask softroce --suite --test rdma` runs them in a virtual machine with SoftRoCE.",
     };
-    suite::run_at(suite::Target::System, &address(), terms)
-}
-
-/// The IPv4 address that a device of the system has.
-fn address() -> Result<IpAddr, String> {
-    let provider = ProviderChoice::System.select().map_err(|error| error.to_string())?.provider();
-    let devices = DeviceList::from_provider(provider).map_err(|error| error.to_string())?;
-    let mut seen = Vec::new();
-    for device in devices.iter() {
-        let path = device
-            .open()
-            .map_err(|error| error.to_string())
-            .and_then(|context| LocalPath::choose(&context, 1, None).map_err(|error| error.to_string()));
-        match path.map(|path| path.gid().and_then(|gid| gid.to_ipv4_mapped())) {
-            Ok(Some(address)) => return Ok(address.into()),
-            Ok(None) => seen.push(format!("{} has no IPv4 address at port 1", device.name())),
-            Err(error) => seen.push(format!("{}: {error}", device.name())),
-        }
-    }
-    Err(if seen.is_empty() { "the system lists no RDMA device".to_owned() } else { seen.join("; ") })
+    suite::run_at(suite::Target::System, &system::address(), terms)
 }

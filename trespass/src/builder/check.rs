@@ -4,8 +4,8 @@ use std::fmt::Debug;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::config::Config;
-use crate::environment::TRANSPORT;
+use super::config::{Bootstrap, Config};
+use crate::environment::{DEVICE, GID_INDEX, TRANSPORT};
 use crate::error::ConfigError;
 use crate::pool::{LARGEST_BLOCK, PoolConfig};
 use crate::wire::{Limits, MAX_USER_DATA, Policy};
@@ -30,6 +30,7 @@ pub(super) fn check(config: &Config) -> Checked {
     rendezvous(config)?;
     pool(config)?;
     route(config)?;
+    bootstrap(config)?;
     times(config)?;
     listening(config)
 }
@@ -150,6 +151,48 @@ fn route(c: &Config) -> Checked {
     within("retry_count", c.retry_count, 0..=7)?;
     within("rnr_retry", c.rnr_retry, 0..=7)?;
     within("min_rnr_timer", c.min_rnr_timer, 0..=31)
+}
+
+/// What the connection manager decides is not decided twice.
+fn bootstrap(c: &Config) -> Checked {
+    if c.bootstrap == Bootstrap::Tcp {
+        return Ok(());
+    }
+    must(cfg!(feature = "rdma"), "bootstrap", "RdmaCm", || {
+        ("Tcp, since this program was built without RDMA".into(), "build it with the feature `rdma`".into())
+    })?;
+    let (name, value) = if c.policy_of_environment { (TRANSPORT, "tcp") } else { ("policy", "TcpOnly") };
+    must(c.policy != Policy::TcpOnly, name, value, || {
+        let bound = "another one, since a connection that begins by rdma_cm has no TCP connection".into();
+        (bound, "choose Bootstrap::Tcp, or let it be RDMA".into())
+    })?;
+    must(!c.srq, "srq", true, || {
+        let bound = "left out, since a connection that begins by rdma_cm has its receives for itself".into();
+        (bound, "leave it out, or choose Bootstrap::Tcp".into())
+    })?;
+    let start = Config::default();
+    let by_route = |name, value: Option<String>| {
+        let Some(value) = value else { return Ok(()) };
+        must(false, name, value, || {
+            let bound = "left out, since the route says it where a connection begins by rdma_cm".into();
+            (bound, format!("leave it out{}, or choose Bootstrap::Tcp", variable(name)))
+        })
+    };
+    by_route("device", c.device.as_ref().map(ToString::to_string))?;
+    by_route("gid_index", c.gid_index.map(|index| index.to_string()))?;
+    by_route("path_mtu", c.path_mtu.map(|mtu| mtu.to_string()))?;
+    let differs = |own: u8, start: u8| (own != start).then(|| own.to_string());
+    by_route("service_level", differs(c.service_level, start.service_level))?;
+    by_route("hop_limit", differs(c.hop_limit, start.hop_limit))
+}
+
+/// What the environment may have said in its place.
+fn variable(name: &str) -> String {
+    match name {
+        "device" => format!(", and unset {DEVICE}"),
+        "gid_index" => format!(", and unset {GID_INDEX}"),
+        _ => String::new(),
+    }
 }
 
 fn times(c: &Config) -> Checked {

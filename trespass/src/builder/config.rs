@@ -41,6 +41,7 @@ pub struct Config {
     pub(crate) srq_size: u32,
     pub(crate) srq_alone: bool,
     // Which way.
+    pub(crate) bootstrap: Bootstrap,
     pub(crate) policy: Policy,
     pub(crate) policy_of_environment: bool,
     pub(crate) device: Option<DeviceName>,
@@ -64,6 +65,18 @@ pub struct Config {
     pub(crate) backlog: u32,
     pub(crate) bind_patience: Duration,
     pub(crate) user_data: Vec<u8>,
+}
+
+/// How a connection begins, and a listener is reached. Both sides must begin alike.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Bootstrap {
+    /// With a TCP connection, over which both sides try RDMA, and which carries the bytes where that does not work.
+    #[default]
+    Tcp,
+    /// With the connection manager of RDMA (rdma_cm): for iWARP, which knows no other way, for InfiniBand, and for whoever wants no TCP.
+    /// RDMA carries the bytes, or there is no connection. Its ports are not those of TCP, its addresses are those of the interfaces that
+    /// RDMA devices have.
+    RdmaCm,
 }
 
 /// Bytes of a slot, where connections have their own and where they share.
@@ -100,6 +113,7 @@ impl Default for Config {
             srq: false,
             srq_size: 16 << 10,
             srq_alone: false,
+            bootstrap: Bootstrap::Tcp,
             policy: Policy::Auto,
             policy_of_environment: false,
             device: None,

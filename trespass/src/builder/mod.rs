@@ -8,7 +8,7 @@ pub(crate) mod tests;
 
 use std::time::Duration;
 
-pub use config::Config;
+pub use config::{Bootstrap, Config};
 
 use crate::environment::{DeviceName, Environment};
 use crate::error::ConfigError;
@@ -79,7 +79,8 @@ setters! {
     /// connection ends, and what they send meanwhile is sent again by their devices ([`rnr_retry`](Self::rnr_retry)).
     ///
     /// A [`Stream`](crate::Stream) and a [`SeqPacket`](crate::SeqPacket) have all their slots for themselves, from the start: with fewer
-    /// a thread that has both ends could not write before it reads. Over TCP this changes nothing.
+    /// a thread that has both ends could not write before it reads. Over TCP this changes nothing. With [`Bootstrap::RdmaCm`] it is
+    /// refused.
     srq: bool;
     /// Slots that a shared receive queue may hold: 64 to 1048576; less, if the device has less. A worker takes a fifth as many connections
     /// at most, or half of that while others have much more than that under way; one more has no room, and uses TCP, if it may. The pool keeps as much memory for receiving. Start value: 16384.
@@ -125,6 +126,10 @@ setters! {
     huge_pages: bool;
     /// Whether RDMA may, must or must not be used. `TRESPASS_TRANSPORT` goes before it. Start value: [`Policy::Auto`].
     policy: Policy;
+    /// How connections begin. With [`Bootstrap::RdmaCm`] the route says which device, port and GID are used, so nothing else may; and every
+    /// connection has its completion queue and its receives for itself, a [`Worker`](crate::Worker)'s too. Start value:
+    /// [`Bootstrap::Tcp`].
+    bootstrap: Bootstrap;
     /// Which entry of the port's GID table is used; `None` is the one that is the socket's address. `TRESPASS_GID_INDEX` goes before it.
     gid_index: Option<u8>;
     /// The path's MTU: 256, 512, 1024, 2048 or 4096; `None` is the lesser one of both ports'.

@@ -245,6 +245,46 @@ fn rdma_is_not_required_where_there_cannot_be_any() {
     }
 }
 
+/// What the route says is not said twice, and there is no TCP connection.
+#[cfg(feature = "rdma")]
+#[test]
+fn by_rdma_cm_the_route_decides() {
+    use super::Bootstrap;
+    let by_cm = |set: Set| set(Builder::new().bootstrap(Bootstrap::RdmaCm)).build_in(&Environment::default());
+    for set in
+        [|b| b, |b: Builder| b.policy(Policy::RequireRdma), |b: Builder| b.traffic_class(96).retry_count(3)]
+            as [Set; 3]
+    {
+        by_cm(set).expect("allowed");
+    }
+    let refused: [(&str, &str, Set); 7] = [
+        ("policy", "TcpOnly", |b| b.policy(Policy::TcpOnly)),
+        ("device", "mlx5_0:1", |b| b.device("mlx5_0:1")),
+        ("gid_index", "3", |b| b.gid_index(Some(3))),
+        ("path_mtu", "1024", |b| b.path_mtu(Some(1024))),
+        ("service_level", "1", |b| b.service_level(1)),
+        ("hop_limit", "1", |b| b.hop_limit(1)),
+        ("srq", "true", |b| b.srq(true)),
+    ];
+    for (parameter, value, set) in refused {
+        let error = by_cm(set).expect_err(parameter);
+        assert_eq!((error.parameter(), error.value()), (parameter, value), "{error}");
+        assert!(error.to_string().contains("rdma_cm"), "{error}");
+    }
+    let environment = Environment { transport: Some(Policy::TcpOnly), ..Environment::default() };
+    let error = Builder::new().bootstrap(Bootstrap::RdmaCm).build_in(&environment).expect_err("refused");
+    assert_eq!((error.parameter(), error.value()), ("TRESPASS_TRANSPORT", "tcp"));
+}
+
+#[cfg(not(feature = "rdma"))]
+#[test]
+fn without_rdma_there_is_no_connection_manager() {
+    let builder = Builder::new().bootstrap(super::Bootstrap::RdmaCm);
+    let error = builder.build_in(&Environment::default()).expect_err("refused");
+    assert_eq!((error.parameter(), error.value()), ("bootstrap", "RdmaCm"));
+    assert!(error.to_string().contains("feature `rdma`"), "{error}");
+}
+
 /// The start value of one parameter follows from another, unless the program says otherwise.
 #[test]
 fn shared_slots_are_small_unless_they_are_chosen() {

@@ -108,6 +108,14 @@ impl Way {
         Ok(Self::Rc(Box::new(rc)))
     }
 
+    /// Over a queue pair that the connection manager has connected.
+    #[cfg(feature = "rdma")]
+    pub(crate) fn managed(managed: rc::Managed<Pool>, line: rc::Line) -> Self {
+        let rc = rc::Rc::managed(managed, line);
+        tracing::info!("RDMA activated: {}", rc.describe());
+        Self::Rc(Box::new(rc))
+    }
+
     /// Lent blocks that one frame can have.
     pub(crate) fn gather(&self) -> usize {
         match self {

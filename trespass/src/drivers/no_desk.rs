@@ -7,7 +7,7 @@ use mio::{Registry, Token};
 
 /// There is nothing on it.
 #[derive(Clone, Default)]
-pub(crate) struct Desk;
+pub(crate) struct Desk(());
 
 /// There is nothing to sit at.
 pub(crate) struct Seat;

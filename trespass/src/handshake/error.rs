@@ -5,11 +5,17 @@ use std::io;
 use std::time::Duration;
 
 use super::reason::{FallbackReason, Side};
-use crate::wire::{Kind, RejectReason, WireError};
+use crate::wire::{Kind, Reject, RejectReason, WireError};
 
 /// What a side is waiting for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Step {
+    /// By the connection manager: the peer's address.
+    Address,
+    /// By the connection manager: a route to the peer.
+    Route,
+    /// By the connection manager: the peer's answer.
+    Answer,
     /// The peer's HELLO.
     Hello,
     /// The proof of the data path.
@@ -21,6 +27,9 @@ pub enum Step {
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::Address => "the device that leads to the peer's address",
+            Self::Route => "a route to the peer",
+            Self::Answer => "the peer's answer",
             Self::Hello => "the peer's HELLO",
             Self::Probe => "the proof of the data path",
             Self::Ready => "the peer's READY",
@@ -28,7 +37,7 @@ impl fmt::Display for Step {
     }
 }
 
-/// Why there is no connection though TCP connected.
+/// Why there is no connection though the peer was reached.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HandshakeError {
@@ -76,7 +85,7 @@ pub enum HandshakeError {
         /// How long.
         after: Duration,
     },
-    /// The peer closed the TCP connection.
+    /// The peer closed the connection.
     #[error(
         "the peer closed the connection where {step} was due; it may have ended, or not be a trespass program"
     )]
@@ -105,6 +114,13 @@ impl HandshakeError {
             Self::Closed { .. } => io::ErrorKind::ConnectionReset,
             Self::Io { source, .. } => source.kind(),
         }
+    }
+}
+
+impl From<Reject> for HandshakeError {
+    fn from(reject: Reject) -> Self {
+        let Reject { reason, own: (major, minor), text, .. } = reject;
+        Self::Rejected { reason, text, major, minor }
     }
 }
 

@@ -12,7 +12,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use super::{Agreed, Attempt, Bootstrap, Cause, DataPath, Terms, Unavailable};
+use super::{Agreed, Attempt, Cause, DataPath, OverTcp, Terms, Unavailable};
 use crate::wire::{
     Endpoint, Features, Kind, Limits, LinkLayer, MAJOR, MAX_MESSAGE, MINOR, PREAMBLE, Policy, Role, checksum,
 };
@@ -33,8 +33,8 @@ fn run(data: &[u8]) {
     let path = choices.has_device().then_some(Willing).ok_or(Unavailable::new(Cause::NoDevice, ""));
     let (now, attempt) = (Instant::now(), Attempt { conn_id: 0, generation: 0, role: Role::Client });
     let mut side = match choices.role() {
-        Role::Client => Bootstrap::client(choices.terms(), attempt, path, now),
-        Role::Server => Bootstrap::server(choices.terms(), path, now),
+        Role::Client => OverTcp::client(choices.terms(), attempt, path, now),
+        Role::Server => OverTcp::server(choices.terms(), path, now),
     };
     for _ in 0..CALLS {
         let poll = side.progress(&mut stream);
@@ -270,8 +270,8 @@ mod tests {
             let attempt = Attempt { conn_id: 0, generation: 0, role: Role::Client };
             let (terms, now) = (Choices(choices).terms(), Instant::now());
             let mut side = match Choices(choices).role() {
-                Role::Client => Bootstrap::client(terms, attempt, Ok(Willing), now),
-                Role::Server => Bootstrap::server(terms, Ok(Willing), now),
+                Role::Client => OverTcp::client(terms, attempt, Ok(Willing), now),
+                Role::Server => OverTcp::server(terms, Ok(Willing), now),
             };
             let result = (0..10).find_map(|_| match side.progress(&mut stream) {
                 Poll::Ready(result) => Some(result),

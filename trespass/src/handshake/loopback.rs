@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::fake::{ATTEMPT, Air, FakePath, Faults, terms};
-use super::{Bootstrap, Cause, HandshakeError, NoPath, Step, Terms, Transport, Unavailable};
+use super::{Cause, HandshakeError, NoPath, OverTcp, Step, Terms, Transport, Unavailable};
 use crate::wire::{Message, Policy, Ready, Reject, RejectReason, Role, WireError};
 
 type Plain = Result<NoPath, Unavailable>;
@@ -31,11 +31,11 @@ fn pair() -> (TcpListener, TcpStream, TcpStream) {
 }
 
 fn serve(stream: &TcpStream, terms: Terms) -> Result<super::Established<NoPath>, HandshakeError> {
-    Bootstrap::server(terms, none(), Instant::now()).run(stream)
+    OverTcp::server(terms, none(), Instant::now()).run(stream)
 }
 
 fn connect(stream: &TcpStream, terms: Terms) -> Result<super::Established<NoPath>, HandshakeError> {
-    Bootstrap::client(terms, ATTEMPT, none(), Instant::now()).run(stream)
+    OverTcp::client(terms, ATTEMPT, none(), Instant::now()).run(stream)
 }
 
 /// What follows the handshake at once is left in the socket for who comes next.
@@ -60,7 +60,7 @@ fn blocking_both_sides_agree_and_nothing_is_read_beyond() {
 }
 
 /// Goes on with several sides in turn, as a worker does.
-fn drive(sides: &mut [(Bootstrap<FakePath>, TcpStream)]) -> Vec<Transport> {
+fn drive(sides: &mut [(OverTcp<FakePath>, TcpStream)]) -> Vec<Transport> {
     for (_, stream) in sides.iter() {
         stream.set_nonblocking(true).expect("a socket");
     }
@@ -87,9 +87,9 @@ fn non_blocking_both_sides_go_on_in_one_thread() {
         let (_listener, client, server) = pair();
         let faults = Faults { connect: fails, ..Faults::default() };
         let now = Instant::now();
-        let here = Bootstrap::client(terms(Policy::Auto), ATTEMPT, Ok(FakePath::new(&air, faults)), now);
+        let here = OverTcp::client(terms(Policy::Auto), ATTEMPT, Ok(FakePath::new(&air, faults)), now);
         let path = Ok(FakePath::new(&air, Faults::default()));
-        let there = Bootstrap::server(terms(Policy::Auto), path, now);
+        let there = OverTcp::server(terms(Policy::Auto), path, now);
         assert_eq!(drive(&mut [(here, client), (there, server)]), [expected; 2]);
     }
 }
@@ -98,7 +98,7 @@ fn non_blocking_both_sides_go_on_in_one_thread() {
 fn what_is_waited_for_is_said() {
     let (_listener, client, mut server) = pair();
     let now = Instant::now();
-    let mut here: Bootstrap<NoPath> = Bootstrap::client(terms(Policy::Auto), ATTEMPT, none(), now);
+    let mut here: OverTcp<NoPath> = OverTcp::client(terms(Policy::Auto), ATTEMPT, none(), now);
     let wants = here.wants();
     assert!(wants.write && !wants.path);
     assert_eq!(wants.deadline, now + Duration::from_secs(5));
@@ -354,8 +354,7 @@ impl Write for Narrow {
 #[test]
 fn a_full_socket_loses_nothing() {
     let mut narrow = Narrow { turn: false, taken: Vec::new() };
-    let mut client: Bootstrap<NoPath> =
-        Bootstrap::client(terms(Policy::Auto), ATTEMPT, none(), Instant::now());
+    let mut client: OverTcp<NoPath> = OverTcp::client(terms(Policy::Auto), ATTEMPT, none(), Instant::now());
     while client.wants().write {
         assert!(client.progress(&mut narrow).is_pending());
     }

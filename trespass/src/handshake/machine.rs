@@ -11,7 +11,8 @@ use super::error::{HandshakeError, Step};
 use super::reason::{Cause, FallbackReason, Side, Unavailable};
 use super::{Agreed, Attempt, DataPath, Established, Terms};
 use crate::wire::{
-    Endpoint, Features, Hello, MAJOR, MINOR, Message, Policy, Ready, Reject, RejectReason, Role, WireError,
+    Endpoint, Features, Hello, Kind, MAJOR, MINOR, Message, Policy, Ready, Reject, RejectReason, Role,
+    WireError,
 };
 
 /// Messages of earlier attempts that are ignored before it is assumed that the peer is not what it should be.
@@ -124,13 +125,9 @@ impl<D: DataPath> Machine<D> {
             Ok(Message::Hello(hello)) => self.hello(hello, now),
             Ok(Message::Ready(ready)) => self.ready(ready),
             Ok(Message::Reject(reject)) => {
-                return self.finish(Err(HandshakeError::Rejected {
-                    reason: reject.reason,
-                    text: reject.text,
-                    major: reject.own.0,
-                    minor: reject.own.1,
-                }));
+                return self.finish(Err(reject.into()));
             }
+            Ok(Message::Hail(_)) => Err(WireError::Unexpected("a HAIL on the TCP connection").into()),
             Ok(Message::Probe(_)) => Err(WireError::Unexpected("a PROBE on the TCP connection").into()),
             Err(error) => Err(error.into()),
         };
@@ -254,10 +251,8 @@ impl<D: DataPath> Machine<D> {
         if self.agreed.is_some() {
             return Err(WireError::Unexpected("a second HELLO").into());
         }
-        self.check_role(hello.role)?;
-        if hello.kind != self.terms.kind {
-            return Err(HandshakeError::Kind { own: self.terms.kind, peer: hello.kind });
-        }
+        check_role(self.attempt.role, hello.role)?;
+        check_kind(self.terms.kind, hello.kind)?;
         self.attempt =
             Attempt { conn_id: hello.conn_id, generation: hello.generation, role: self.attempt.role };
         self.peer_policy = hello.policy;
@@ -318,14 +313,6 @@ impl<D: DataPath> Machine<D> {
         Ok(())
     }
 
-    fn check_role(&self, peer: Role) -> Result<(), HandshakeError> {
-        match (self.attempt.role, peer) {
-            (Role::Client, Role::Client) => Err(HandshakeError::Role("client")),
-            (Role::Server, Role::Server) => Err(HandshakeError::Role("listener")),
-            _ => Ok(()),
-        }
-    }
-
     // READY.
 
     fn say_ready(&mut self, verdict: Result<(), FallbackReason>) {
@@ -351,7 +338,7 @@ impl<D: DataPath> Machine<D> {
         if self.peer_verdict.is_some() {
             return Err(WireError::Unexpected("a second READY").into());
         }
-        self.check_role(ready.role)?;
+        check_role(self.attempt.role, ready.role)?;
         let verdict = ready.verdict.map_err(|why| why.on(Side::Peer));
         if let (Err(reason), None) = (&verdict, &self.own_verdict) {
             // There is no use in trying on.
@@ -370,7 +357,7 @@ impl<D: DataPath> Machine<D> {
         }
         let (Some(own), Some(peer)) = (self.own_verdict.take(), self.peer_verdict.take()) else { return };
         let Some(mut agreed) = self.agreed.take() else { return };
-        let gone = Err(Unavailable::new(Cause::Unknown(0), ""));
+        let gone = Err(Unavailable::unsaid());
         let path = match (own.and(peer), std::mem::replace(&mut self.path, gone)) {
             (Ok(()), Ok(path)) => Ok(path),
             (Ok(()), Err(why)) => Err(why.on(Side::Local)),
@@ -406,7 +393,7 @@ impl<D: DataPath> Machine<D> {
 
     fn finish(&mut self, result: Result<Established<D>, HandshakeError>) {
         if result.is_err() {
-            self.path = Err(Unavailable::new(Cause::Unknown(0), ""));
+            self.path = Err(Unavailable::unsaid());
         }
         self.probe_until = None;
         self.over = true;
@@ -430,8 +417,20 @@ impl<D: DataPath> Machine<D> {
     }
 }
 
+pub(super) fn check_role(own: Role, peer: Role) -> Result<(), HandshakeError> {
+    match (own, peer) {
+        (Role::Client, Role::Client) => Err(HandshakeError::Role("client")),
+        (Role::Server, Role::Server) => Err(HandshakeError::Role("listener")),
+        _ => Ok(()),
+    }
+}
+
+pub(super) fn check_kind(own: Kind, peer: Kind) -> Result<(), HandshakeError> {
+    if own == peer { Ok(()) } else { Err(HandshakeError::Kind { own, peer }) }
+}
+
 /// What the peer is told. Nothing, if it does not speak this protocol or cannot hear.
-fn rejection(error: &HandshakeError) -> Option<Reject> {
+pub(super) fn rejection(error: &HandshakeError) -> Option<Reject> {
     let mut seen = (0, 0);
     let (reason, text) = match error {
         HandshakeError::Malformed(WireError::Magic(_))

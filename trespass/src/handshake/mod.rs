@@ -16,13 +16,14 @@
 //! RDMA is used if both READYs say that it works, else TCP, on the same socket; so both sides always decide the same. Where a side has
 //! no endpoint nothing is tried: both send READY at once, which costs no round trip.
 //!
-//! [`machine`] decides, and knows neither sockets nor verbs nor clocks; [`bootstrap`] moves its bytes over TCP; what there is of
-//! RDMA is behind [`DataPath`].
+//! [`machine`] decides, and knows neither sockets nor verbs nor clocks; [`over_tcp`] moves its bytes over TCP; what there is of
+//! RDMA is behind [`DataPath`]. Where there is no TCP connection to begin with, but the connection manager's, it is [`exchange`].
 
 mod agreed;
-mod bootstrap;
 mod error;
+mod exchange;
 mod machine;
+mod over_tcp;
 mod reason;
 
 #[cfg(test)]
@@ -31,6 +32,8 @@ mod exhaustive;
 mod fake;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod hostile;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod hostile_manager;
 #[cfg(test)]
 mod loopback;
 #[cfg(test)]
@@ -40,7 +43,9 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 pub(crate) use agreed::Agreed;
-pub(crate) use bootstrap::Bootstrap;
+#[cfg(feature = "rdma")]
+pub(crate) use exchange::{Exchange, parting_words};
+pub(crate) use over_tcp::OverTcp;
 
 pub(crate) use reason::Unavailable;
 

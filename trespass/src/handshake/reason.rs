@@ -170,6 +170,11 @@ impl Unavailable {
         Self { cause, detail: detail.into() }
     }
 
+    /// Nothing is said of it.
+    pub(crate) fn unsaid() -> Self {
+        Self::new(Cause::Unknown(0), "")
+    }
+
     pub(crate) fn on(self, side: Side) -> FallbackReason {
         FallbackReason { side, cause: self.cause, detail: self.detail }
     }

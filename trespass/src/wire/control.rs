@@ -1,8 +1,8 @@
 //! The short messages: REJECT, READY and PROBE.
 
 use super::hello::Role;
-use super::preamble::{self, MAJOR, MINOR, PREAMBLE, Writer};
-use super::reader::{Reader, shortened, text};
+use super::preamble::{self, MAJOR, MAX_MESSAGE, MINOR, PREAMBLE, Writer};
+use super::reader::{Reader, shortened, shortened_to, text};
 use super::{Message, WireError};
 use crate::handshake::{Cause, Unavailable};
 
@@ -74,9 +74,17 @@ impl RejectReason {
 }
 
 impl Reject {
+    /// Length of the fixed part.
+    const FIXED: usize = PREAMBLE + 8;
+
     /// The message in bytes.
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let words = shortened(&self.text).as_bytes();
+        self.encode_within(MAX_MESSAGE)
+    }
+
+    /// The same with as many words as leave it no longer than that, which is more than the fixed part is.
+    pub(crate) fn encode_within(&self, limit: usize) -> Vec<u8> {
+        let words = shortened_to(&self.text, limit / 8 * 8 - Self::FIXED).as_bytes();
         let mut writer = Writer::new(preamble::REJECT, MINOR);
         writer
             .put(&self.reason.code().to_le_bytes())

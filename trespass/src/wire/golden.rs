@@ -57,6 +57,7 @@ pub(super) fn one_of_each() -> Vec<(&'static str, Vec<u8>)> {
         ("reject", Reject::new(RejectReason::Busy, (0, 0), "later".into()).encode()),
         ("ready", Ready { conn_id, generation, role, verdict: Ok(()) }.encode()),
         ("ready_without", Ready { conn_id, generation, role, verdict }.encode()),
+        ("hail", Hail::of(&hello(), hello().encode().len()).encode()),
         ("probe", Probe { conn_id, generation, role }.encode().to_vec()),
     ]
 }
@@ -99,6 +100,33 @@ fn hello_without_an_endpoint() {
         00200000 40000000 00000100 1000 08 04 0000004000000000
         0200 0400 0100 736f";
     assert_golden(&hello.encode(), golden, Message::Hello(hello));
+}
+
+#[test]
+fn hail() {
+    let hail = Hail::of(&hello(), hello().encode().len());
+    let golden = "
+        54525350 05 01 00 06 30000000 979738d7
+        0300000000000000 0102030405060708 090a0b0c 01 02 0d 00 4000 7800 00000000";
+    assert_golden(&hail.encode(), golden, Message::Hail(hail));
+    // As it comes with a request: in a field of fixed length.
+    let private = [hail.encode(), vec![0; 8]].concat();
+    assert_eq!((private.len(), Message::decode_private(&private)), (REQUEST_DATA, Ok(Message::Hail(hail))));
+    // A newer one's, with as much as there is room for.
+    let newer = Hail { minor: 3, ..hail }.encode_with(&[0xff; 8]);
+    assert_eq!(
+        (newer.len(), Message::decode_private(&newer)),
+        (REQUEST_DATA, Ok(Message::Hail(Hail { minor: 3, ..hail })))
+    );
+}
+
+/// What follows a HAIL names no queue pair, and no reason for having none.
+#[test]
+fn hello_over_the_queue_pair() {
+    let hello = Hello { path: Err(Unavailable::unsaid()), user_data: Vec::new(), ..hello() };
+    let bytes = hello.encode();
+    assert_eq!(bytes.len(), 64);
+    assert_eq!(Message::decode(&bytes), Ok(Message::Hello(hello)));
 }
 
 #[test]

@@ -142,6 +142,8 @@ impl Hello {
         }
         match &self.path {
             Ok(endpoint) => endpoint.put(&mut writer),
+            // What follows a HAIL needs none.
+            Err(why) if *why == Unavailable::unsaid() => {}
             Err(why) => {
                 let mut value = why.cause.code().to_le_bytes().to_vec();
                 value.extend_from_slice(shortened(&why.detail).as_bytes());
@@ -235,11 +237,7 @@ impl<'a> Options<'a> {
     }
 
     fn path(&self) -> Result<Endpoint, Unavailable> {
-        self.endpoint.ok_or_else(|| {
-            self.unavailable
-                .clone()
-                .unwrap_or(Unavailable { cause: Cause::Unknown(0), detail: String::new() })
-        })
+        self.endpoint.ok_or_else(|| self.unavailable.clone().unwrap_or_else(Unavailable::unsaid))
     }
 }
 
@@ -278,14 +276,14 @@ impl Role {
 }
 
 impl Kind {
-    const fn number(self) -> u8 {
+    pub(super) const fn number(self) -> u8 {
         match self {
             Self::Stream => 1,
             Self::SeqPacket => 2,
         }
     }
 
-    fn from_number(number: u8) -> Result<Self, WireError> {
+    pub(super) fn from_number(number: u8) -> Result<Self, WireError> {
         match number {
             1 => Ok(Self::Stream),
             2 => Ok(Self::SeqPacket),

@@ -16,6 +16,7 @@ pub fn hostile_message(data: &[u8]) {
 
 fn run(data: &[u8]) {
     let _ = Message::decode(data);
+    let _ = Message::decode_private(data);
     if data.len() < PREAMBLE || data.len() > MAX_MESSAGE {
         return;
     }
@@ -33,6 +34,7 @@ fn run(data: &[u8]) {
         Message::Reject(reject) => reject.encode(),
         Message::Ready(ready) => ready.encode(),
         Message::Probe(probe) => probe.encode().to_vec(),
+        Message::Hail(hail) => hail.encode(),
     };
     let again = Message::decode(&again).expect("what is written can be read");
     assert_eq!(without_words(again), without_words(message));

@@ -57,21 +57,7 @@ impl Limits {
 
     /// A peer may say what it likes; what is used must make sense.
     fn check(&self) -> Result<(), WireError> {
-        let must = |ok: bool, field, value: u64, bound| {
-            if ok { Ok(()) } else { Err(WireError::Value { field, value, bound }) }
-        };
-        must(
-            self.slot_size.is_power_of_two() && Self::SLOT_SIZE.contains(&self.slot_size),
-            "slot_size",
-            self.slot_size.into(),
-            "a power of two between 512 and 1048576",
-        )?;
-        must(
-            Self::RX_SLOTS.contains(&self.rx_slots),
-            "rx_slots",
-            self.rx_slots.into(),
-            "between 16 and 32768",
-        )?;
+        Self::check_slots(self.slot_size, self.rx_slots)?;
         must(
             (1..=Self::MAX_MSG).contains(&self.max_msg),
             "max_msg",
@@ -80,4 +66,19 @@ impl Limits {
         )?;
         must(u64::from(self.eager_max) <= self.max_msg, "eager_max", self.eager_max.into(), "at most max_msg")
     }
+
+    /// The same for the receive slots alone.
+    pub(super) fn check_slots(slot_size: u32, rx_slots: u32) -> Result<(), WireError> {
+        must(
+            slot_size.is_power_of_two() && Self::SLOT_SIZE.contains(&slot_size),
+            "slot_size",
+            slot_size.into(),
+            "a power of two between 512 and 1048576",
+        )?;
+        must(Self::RX_SLOTS.contains(&rx_slots), "rx_slots", rx_slots.into(), "between 16 and 32768")
+    }
+}
+
+fn must(ok: bool, field: &'static str, value: u64, bound: &'static str) -> Result<(), WireError> {
+    if ok { Ok(()) } else { Err(WireError::Value { field, value, bound }) }
 }

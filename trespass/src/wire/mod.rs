@@ -5,7 +5,7 @@
 //!
 //! ```text
 //!  0  magic        "TRSP"
-//!  4  type         u8    HELLO 1, REJECT 2, READY 3, PROBE 4
+//!  4  type         u8    HELLO 1, REJECT 2, READY 3, PROBE 4, HAIL 5
 //!  5  major        u8
 //!  6  minor        u8
 //!  7  header       u8    length of the fixed part in units of 8 bytes, these 16 included
@@ -19,6 +19,7 @@
 
 mod control;
 mod endpoint;
+mod hail;
 mod hello;
 mod limits;
 mod preamble;
@@ -34,6 +35,7 @@ pub(crate) mod properties;
 
 pub(crate) use control::{Probe, Ready, Reject};
 pub(crate) use endpoint::{Endpoint, LinkLayer, device_hash};
+pub(crate) use hail::Hail;
 pub(crate) use hello::{Features, Hello, Role};
 pub(crate) use limits::Limits;
 pub(crate) use preamble::{MAJOR, MAX_MESSAGE, MINOR, PREAMBLE, Preamble};
@@ -44,6 +46,11 @@ pub(crate) use preamble::checksum;
 
 pub use control::RejectReason;
 pub use hello::{Kind, Policy};
+
+/// What a request to the connection manager carries of a program's, over all transports.
+pub(crate) const REQUEST_DATA: usize = 56;
+/// What a rejection carries.
+pub(crate) const REJECT_DATA: usize = 148;
 
 /// A message of the handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,6 +63,8 @@ pub(crate) enum Message {
     Ready(Ready),
     /// What goes over the data path to prove it.
     Probe(Probe),
+    /// The beginning of a HELLO, by the connection manager.
+    Hail(Hail),
 }
 
 impl Message {
@@ -71,8 +80,19 @@ impl Message {
             preamble::HELLO => Hello::decode(preamble.minor(), body, fixed).map(Self::Hello),
             preamble::READY => Ready::decode(body, fixed).map(Self::Ready),
             preamble::PROBE => Probe::decode(body, fixed).map(Self::Probe),
+            preamble::HAIL => Hail::decode(preamble.minor(), body, fixed).map(Self::Hail),
             unknown => Err(WireError::Type(unknown)),
         }
+    }
+
+    /// Reads a message at the beginning of what has come with a connection: that is as long as its field, so anything may follow.
+    pub(crate) fn decode_private(data: &[u8]) -> Result<Self, WireError> {
+        if let Some(magic) = data.first_chunk() {
+            Preamble::check_magic(*magic)?;
+        }
+        let head = data.first_chunk().ok_or(WireError::Short("preamble"))?;
+        let total = Preamble::decode(head)?.total_len();
+        Self::decode(data.get(..total).ok_or(WireError::Short("body"))?)
     }
 }
 

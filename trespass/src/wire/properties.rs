@@ -106,13 +106,21 @@ proptest! {
     }
 
     #[test]
+    fn hail_is_read_as_it_was_written(hello in hello(), behind in vec(any::<u8>(), 0..20)) {
+        let hail = Hail::of(&hello, hello.encode().len());
+        let private = [hail.encode(), behind].concat();
+        prop_assert_eq!(Message::decode_private(&private), Ok(Message::Hail(hail)));
+    }
+
+    #[test]
     fn anything_is_refused_or_read(bytes in vec(any::<u8>(), 0..300)) {
         let _ = Message::decode(&bytes);
+        let _ = Message::decode_private(&bytes);
     }
 
     #[test]
     fn anything_in_a_valid_frame_is_refused_or_read(
-        kind in 0_u8..6, units in 0_u8..20, body in vec(any::<u8>(), 0..MAX_MESSAGE - PREAMBLE),
+        kind in 0_u8..7, units in 0_u8..20, body in vec(any::<u8>(), 0..MAX_MESSAGE - PREAMBLE),
     ) {
         let _ = Message::decode(&framed(kind, units, body));
     }

@@ -64,7 +64,12 @@ pub(super) fn text(bytes: &[u8]) -> String {
 
 /// As much of a text as may be sent, whole characters.
 pub(super) fn shortened(text: &str) -> &str {
-    let mut end = text.len().min(MAX_TEXT);
+    shortened_to(text, MAX_TEXT)
+}
+
+/// The same where less may be sent.
+pub(super) fn shortened_to(text: &str, most: usize) -> &str {
+    let mut end = text.len().min(MAX_TEXT).min(most);
     while !text.is_char_boundary(end) {
         end -= 1;
     }

@@ -16,17 +16,16 @@ impl Worker {
     pub(super) fn take_in(&mut self, index: u32) {
         let (listener, tag) = (self.key(index), self.slot(index).tag);
         while self.arrivals < ARRIVALS || self.make_room() {
-            let What::Listening { socket, kind, may_accept } = &mut self.slot(index).what else { return };
+            let What::Listening { door, kind, may_accept } = &mut self.slot(index).what else { return };
             if !*may_accept {
                 return;
             }
             let kind = *kind;
-            let error = match socket.accept() {
-                Ok((socket, peer)) => {
-                    let key = self.vacancy();
+            let error = match door.accept() {
+                Ok(visitor) => {
+                    let (key, peer) = (self.vacancy(), visitor.peer());
                     let seat = self.desk.seat(key.index);
-                    let arrival =
-                        Arrival::accepted(socket.into(), peer, kind, &self.config, &self.pool, Some(seat));
+                    let arrival = Arrival::accepted(visitor, kind, &self.config, &self.pool, Some(seat));
                     if let Err(error) = self.arrive(key, arrival, Some(listener)) {
                         tracing::debug!(%peer, %error, "cannot begin its handshake");
                     }
@@ -121,7 +120,7 @@ impl Worker {
         let opened = arrival
             .deregister(self.bell.registry())
             .and(result)
-            .and_then(|agreement| arrival.finish(agreement, &self.config, &self.pool))
+            .and_then(|()| arrival.finish(&self.config, &self.pool))
             .and_then(|lane| self.put(index, lane));
         match (opened, listener) {
             (Ok(()), Some(listener)) => {

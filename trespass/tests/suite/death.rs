@@ -22,6 +22,11 @@ const NOTICED: Duration = Duration::from_secs(20);
 /// What a child process does: `PART ADDR`, with the rig's own target.
 const CHILD: &str = "TRESPASS_SUITE_CHILD";
 
+/// Whether this process is one.
+pub(crate) fn is_child() -> bool {
+    std::env::var_os(CHILD).is_some()
+}
+
 /// The child's part, if this process is one.
 pub(crate) fn part_of_child(target: Target) -> Option<ExitCode> {
     let order = std::env::var(CHILD).ok()?;

@@ -13,6 +13,7 @@ mod parity;
 mod ready;
 mod rig;
 mod single;
+mod strangers;
 mod streams;
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -26,6 +27,13 @@ pub(crate) use rig::Target;
 
 /// How long a case may take, also in a virtual machine without hardware support. Everything in a case that waits has a shorter limit of its own.
 pub(crate) const CASE_LIMIT: Duration = Duration::from_secs(300);
+
+/// The software devices that this process sees, and the children of its cases: no others, whose comings and goings cost descriptors.
+#[allow(dead_code, reason = "not every test program's devices are software")]
+pub(crate) fn fabric() -> String {
+    let of = if death::is_child() { std::os::unix::process::parent_id() } else { std::process::id() };
+    format!("trespass-{of}")
+}
 
 /// Runs the cases that the arguments choose over a transport that every host has.
 #[allow(dead_code, reason = "not every test program's transport is one")]
@@ -46,7 +54,10 @@ pub(crate) fn run_at(target: Target, host: &Result<IpAddr, String>, terms: Terms
     ready::add(&mut suite);
     close::add(&mut suite);
     death::add(&mut suite);
-    hostile::add(&mut suite);
+    match target {
+        Target::SoftByCm | Target::SystemByCm => strangers::add(&mut suite),
+        _ => hostile::add(&mut suite),
+    }
     idle::add(&mut suite);
     memory::add(&mut suite);
     parity::add(&mut suite);

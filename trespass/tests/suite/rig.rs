@@ -1,13 +1,15 @@
 //! Listeners and connections of one transport, and what cases send over them.
 
+use std::any::Any;
 use std::io::{Read, Write};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::thread;
 use std::time::Duration;
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
-use trespass::{Builder, Listener, Policy, SeqPacket, Stream, Transport};
+use sideway::rdmacm;
+use trespass::{Bootstrap, Builder, Listener, Policy, SeqPacket, Stream, Transport};
 
 /// Longer than anything takes that works.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
@@ -24,6 +26,9 @@ pub(crate) enum Target {
     SoftShared,
     /// Queue pairs of the system's devices.
     System,
+    /// The same two, for connections that begin with the connection manager.
+    SoftByCm,
+    SystemByCm,
 }
 
 /// Makes connections of one transport.
@@ -46,22 +51,44 @@ impl Rig {
 
     /// What the connections of this rig are made with.
     pub(crate) fn builder(&self) -> Builder {
+        // A busy machine may take its time, and there is nothing to fall back to.
+        let patient = || {
+            let patient = Builder::new().rnr_retry(0).handshake_deadline(LONG);
+            patient.probe_timeout(Duration::from_secs(20))
+        };
         match self.target {
             Target::Tcp => Builder::new().policy(Policy::TcpOnly),
-            // A busy machine may take its time, and there is nothing to fall back to.
-            Target::Soft | Target::SoftShared | Target::System => Builder::new()
-                .policy(Policy::RequireRdma)
-                .rnr_retry(0)
-                .probe_timeout(Duration::from_secs(20))
-                .handshake_deadline(LONG)
-                .srq(self.shares_receives())
-                .__srq_alone(self.shares_receives())
-                .srq_size(1024),
+            Target::Soft | Target::System => patient().policy(Policy::RequireRdma),
+            Target::SoftShared => {
+                patient().policy(Policy::RequireRdma).srq(true).__srq_alone(true).srq_size(1024)
+            }
+            Target::SoftByCm | Target::SystemByCm => patient().bootstrap(Bootstrap::RdmaCm),
         }
     }
 
     pub(crate) fn shares_receives(&self) -> bool {
         self.target == Target::SoftShared
+    }
+
+    /// Whether connections begin with the connection manager.
+    pub(crate) fn is_by_cm(&self) -> bool {
+        matches!(self.target, Target::SoftByCm | Target::SystemByCm)
+    }
+
+    /// Whether the devices are this process's own.
+    pub(crate) fn is_soft(&self) -> bool {
+        matches!(self.target, Target::Soft | Target::SoftShared | Target::SoftByCm)
+    }
+
+    /// An address at which somebody listens who is none of this crate's, as long as the second value lives.
+    pub(crate) fn taken(&self) -> (SocketAddr, Box<dyn Any>) {
+        if self.is_by_cm() {
+            let listener = rdmacm::Listener::bind(self.anywhere(), 8).unwrap();
+            let addr = listener.local_addr().and_then(|addr| addr.ip()).unwrap();
+            return (addr, Box::new(listener));
+        }
+        let listener = TcpListener::bind(self.anywhere()).unwrap();
+        (listener.local_addr().unwrap(), Box::new(listener))
     }
 
     pub(crate) fn is_tcp(&self) -> bool {
@@ -119,7 +146,7 @@ impl Rig {
     fn check(&self, transport: Transport) {
         match self.target {
             Target::Tcp => assert_eq!(transport, Transport::Tcp),
-            Target::Soft | Target::SoftShared | Target::System => assert_eq!(transport, Transport::Rdma),
+            _ => assert_eq!(transport, Transport::Rdma),
         }
     }
 }

@@ -23,6 +23,8 @@ const NATIVE: &[&str] = &[
     "soft_inline",
     "soft_deferred",
     "soft",
+    "soft_by_cm",
+    "soft_by_cm_deferred",
     "tcp",
     "pool_device",
     "allocations",
@@ -34,7 +36,7 @@ const NATIVE: &[&str] = &[
 ];
 
 /// Test programs that are run where they are named: they take as long as all others together where the guest is emulated.
-const LONG: &[&str] = &["rdma", "netem"];
+const LONG: &[&str] = &["rdma", "rdma_by_cm", "netem"];
 
 /// After this many seconds a test program counts as stuck.
 const PROGRAM_LIMIT: u32 = 1200;

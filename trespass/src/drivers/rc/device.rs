@@ -69,6 +69,12 @@ impl Device {
         &self.context
     }
 
+    /// No more than the device can do. To be applied before the limits are told to the peer.
+    pub(crate) fn limit(&self, limits: &mut wire::Limits) {
+        limits.rd_atomic_in = limits.rd_atomic_in.min(self.most.reads_in);
+        limits.rd_atomic_out = limits.rd_atomic_out.min(self.most.reads_out);
+    }
+
     /// Reads what the device has said without being asked, and tells it on. What the cached answers were taken from is seen to.
     pub(crate) fn listen(&self) {
         known().listen(self);
@@ -110,12 +116,6 @@ impl Place {
     /// The device and the port, and why these, in words.
     pub(crate) fn describe(&self) -> String {
         format!("{} port {}, {}", self.device.name, self.path.port_num(), self.path.reason())
-    }
-
-    /// No more than the device can do. To be applied before the limits are told to the peer.
-    pub(crate) fn limit(&self, limits: &mut wire::Limits) {
-        limits.rd_atomic_in = limits.rd_atomic_in.min(self.device.most.reads_in);
-        limits.rd_atomic_out = limits.rd_atomic_out.min(self.device.most.reads_out);
     }
 }
 
@@ -228,19 +228,34 @@ fn named(
     name: &DeviceName,
     gid_index: Option<u8>,
 ) -> Result<Place, Unavailable> {
-    let listed = list.find(&name.name)?;
-    let device = match devices.iter().find(|device| device.name == name.name) {
-        Some(device) => Arc::clone(device),
-        None => {
-            let opened = listed.open();
-            kept(devices, opened.map_err(|error| Unavailable::new(Cause::Resources, error.to_string()))?)?
-        }
-    };
+    let device = opened(devices, list, &name.name)?;
     let path = match name.port {
         Some(port) => LocalPath::choose(&device.context, port, gid_index)?,
         None => first_active(&device.context, gid_index)?,
     };
     Ok(Place { device, path })
+}
+
+/// The device of this name, opened once.
+fn opened(devices: &mut Vec<Arc<Device>>, list: &DeviceList, name: &str) -> Result<Arc<Device>, Unavailable> {
+    let listed = list.find(name)?;
+    if let Some(device) = devices.iter().find(|device| device.name == name) {
+        return Ok(Arc::clone(device));
+    }
+    let opened = listed.open();
+    kept(devices, opened.map_err(|error| Unavailable::new(Cause::Resources, error.to_string()))?)
+}
+
+/// The device that the connection manager has named. A pool is registered in one domain, so it is not the manager's own handle of it that
+/// queue pairs are made of.
+pub(crate) fn named_device(name: &str) -> Result<Arc<Device>, Unavailable> {
+    let mut known = known();
+    known.listen_to_all();
+    if let Some(device) = known.devices.iter().find(|device| device.name == name) {
+        return Ok(Arc::clone(device));
+    }
+    let list = DeviceList::new()?;
+    opened(&mut known.devices, &list, name)
 }
 
 /// The first port that can be used; if there is none, what is wrong with the first.

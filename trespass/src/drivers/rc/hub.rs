@@ -3,7 +3,7 @@
 //! A worker's hub finds whose a completion is by the queue pair's number. Numbers come back when their pair is gone, and what was
 //! posted may complete when its owner has gone. So
 //!
-//! - the numbers of work requests have the pair's generation ([`number`](super::number)): what an earlier pair has left is dropped;
+//! - the numbers of work requests have the pair's generation ([`number`]): what an earlier pair has left is dropped;
 //! - a pair whose owner goes is *buried*: it is stopped, its completions are taken as they come, and only then it is destroyed, with
 //!   what it holds.
 //!
@@ -21,7 +21,6 @@ use mio::{Interest, Registry, Token};
 use sideway::ibverbs::completion::{CompletionChannel, GenericCompletionQueue, Notify, WorkCompletionStatus};
 use sideway::ibverbs::queue_pair::{QueuePair, QueuePairTable};
 
-use super::device::Place;
 use super::number::{self, GENERATIONS, Request};
 use super::pair::{DRAIN, Pair};
 use super::path::Parameters;
@@ -41,8 +40,8 @@ const LONG_NAP: Duration = Duration::from_millis(1);
 pub(super) enum What<B> {
     /// A send, or the probe, or a receive of the pair's own.
     Own(Request),
-    /// A receive of those that pairs share, at this place, if it was under way.
-    Shared(u32, Option<B>),
+    /// A receive that is out of its queue: its number there, and its block if it was under way.
+    Received(u32, Option<B>),
     /// One of those that were promised to others.
     Overdrawn,
 }
@@ -54,6 +53,18 @@ pub(crate) struct Completed<B> {
     pub(super) vendor: u32,
     /// Bytes received.
     pub(super) len: usize,
+}
+
+impl<B> Completed<B> {
+    /// What is wrong, if it has not come to a good end, while a path is tried.
+    pub(super) fn failure(&self) -> Option<Unavailable> {
+        let Self { status, vendor, .. } = self;
+        (*status != WorkCompletionStatus::Success).then(|| {
+            let hint = status.hint().unwrap_or("no more is known");
+            let detail = format!("{status}, vendor error {vendor:#x}: {hint}");
+            Unavailable::new(Cause::ProbeFailed, detail)
+        })
+    }
 }
 
 /// A completion queue with its channel, the pairs that complete into it, and what they share.
@@ -104,8 +115,7 @@ enum Owner<B: DeviceBlock> {
 }
 
 impl<B: DeviceBlock> Hub<B> {
-    fn new(place: &Place, room: u32, members: Members<B>) -> Result<Self, Unavailable> {
-        let device = &place.device;
+    fn new(device: &Arc<Device>, room: u32, members: Members<B>) -> Result<Self, Unavailable> {
         let refused = |error: &dyn std::fmt::Display| {
             Unavailable::new(Cause::Resources, format!("{}: {error}", device.name()))
         };
@@ -119,20 +129,20 @@ impl<B: DeviceBlock> Hub<B> {
     }
 
     /// For a pair of its own.
-    pub(super) fn of_one(place: &Place, parameters: &Parameters) -> Result<Self, Unavailable> {
+    pub(super) fn of_one(device: &Arc<Device>, parameters: &Parameters) -> Result<Self, Unavailable> {
         let room = Pair::<B>::completions(parameters, false);
-        let mut hub = Self::new(place, room, Members::One(Lease::default()))?;
+        let mut hub = Self::new(device, room, Members::One(Lease::default()))?;
         if parameters.shares_alone {
-            hub.shelf = Some(Shelf::new(&place.device, parameters.rx_slots)?);
+            hub.shelf = Some(Shelf::new(device, parameters.rx_slots)?);
         }
         Ok(hub)
     }
 
-    fn of_many(place: &Place) -> Result<Self, Unavailable> {
-        let room = FIRST_ROOM.min(place.device.most.completions);
+    fn of_many(device: &Arc<Device>) -> Result<Self, Unavailable> {
+        let room = FIRST_ROOM.min(device.most.completions);
         let (pairs, buried) = (QueuePairTable::new(), Vec::new());
         let many = Many { pairs, buried, generation: 0, room, used: 0, registered: false };
-        Self::new(place, room, Members::Many(many))
+        Self::new(device, room, Members::Many(many))
     }
 
     pub(super) fn cq(&self) -> &GenericCompletionQueue {
@@ -416,21 +426,22 @@ impl<B: DeviceBlock> Desk<B> {
     /// Makes a pair that completes here. `None`: it has to have a queue of its own, as there is no room, or this one is another device's.
     pub(super) fn make(
         &self,
-        place: &Place,
+        device: &Arc<Device>,
+        whence: &str,
         parameters: &Parameters,
         seat: u32,
     ) -> Result<Option<Box<Pair<B>>>, Unavailable> {
         let mut hub = self.lock();
         let hub = match &mut *hub {
             Some(hub) => hub,
-            none => none.insert(Hub::of_many(place)?),
+            none => none.insert(Hub::of_many(device)?),
         };
         let needs = Pair::<B>::completions(parameters, parameters.shared_receives.is_some());
-        if hub.broken || !Arc::ptr_eq(&hub.device, &place.device) {
+        if hub.broken || !Arc::ptr_eq(&hub.device, device) {
             return Ok(None);
         }
         if let (None, Some(size)) = (&hub.shelf, parameters.shared_receives) {
-            hub.shelf = Some(Shelf::new(&place.device, size)?);
+            hub.shelf = Some(Shelf::new(device, size)?);
         }
         if !hub.make_room(needs) {
             return Ok(None);
@@ -438,7 +449,7 @@ impl<B: DeviceBlock> Desk<B> {
         let Hub { cq, shelf, members: Members::Many(many), .. } = hub else { return Ok(None) };
         many.generation = (many.generation + 1) % GENERATIONS;
         let generation = many.generation;
-        let pair = Pair::new(place, parameters, cq, shelf.as_ref(), generation)?;
+        let pair = Pair::new(device, whence, parameters, cq, shelf.as_ref(), generation)?;
         let (lease, owner) = (Lease::default(), Owner::Seat(seat));
         many.pairs.insert(pair.qp.qp_number(), Member { generation, needs, lease, owner });
         many.used += needs;

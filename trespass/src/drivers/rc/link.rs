@@ -1,18 +1,17 @@
 //! The driver of a connection over a queue pair: its turns, and its end.
 
 use std::io::{self, IoSlice};
-use std::mem::replace;
-use std::net::Shutdown;
 use std::time::{Duration, Instant};
 
 use mio::event::Event;
-use mio::net::TcpStream;
-use mio::{Interest, Registry, Token};
+use mio::{Registry, Token};
 use sideway::ibverbs::completion::WorkCompletionStatus;
 use sideway::ibverbs::queue_pair::{PostSendGuard, QueuePair, WorkRequestFlags};
 
 use super::DeviceBlock;
+use super::anchor::{Anchor, Line};
 use super::hub::{Completed, What};
+use super::managed::Managed;
 use super::number::{self, Request};
 use super::pair::{DRAIN, Heads, Home, Kept, Pair};
 use super::path::{Early, Path, Proved};
@@ -37,10 +36,10 @@ enum Phase {
     Over,
 }
 
-/// One connection's queue pair, and the socket that it began on, whose end is the peer's end.
+/// One connection's queue pair, and what it began with, whose end is the peer's end.
 pub(crate) struct Rc<B: DeviceBlock> {
     pair: Kept<B>,
-    anchor: TcpStream,
+    anchor: Anchor,
     slot_size: usize,
     phase: Phase,
     /// Blocks of frames that were not kept, to be posted again.
@@ -50,8 +49,6 @@ pub(crate) struct Rc<B: DeviceBlock> {
     /// What has completed before its first turn; gone with that, when the receives that the handshake has granted are told to the
     /// connection.
     early: Option<Early<B>>,
-    /// The peer's socket is closed, or broken.
-    anchor_ended: bool,
     /// There was no block.
     starved: bool,
     /// The queue pair is of no use any more.
@@ -64,20 +61,28 @@ impl<B: DeviceBlock> Rc<B> {
     /// Goes on with what the handshake has proved. `socket` is the one that it went over, and non-blocking.
     pub(crate) fn new<P: Blocks<Block = B>>(path: Path<P>, socket: std::net::TcpStream) -> Option<Self> {
         let slot_size = path.slot_size();
-        let Proved { pair, early } = path.into_proved()?;
-        Some(Self {
+        Some(Self::of(path.into_proved()?, slot_size, Anchor::of_socket(socket)))
+    }
+
+    /// The same of a connection of the connection manager's.
+    pub(crate) fn managed<P: Blocks<Block = B>>(managed: Managed<P>, line: Line) -> Self {
+        let slot_size = managed.slot_size();
+        Self::of(managed.into_proved(), slot_size, Anchor::Line(line))
+    }
+
+    fn of(Proved { pair, early }: Proved<B>, slot_size: usize, anchor: Anchor) -> Self {
+        Self {
             spare: Vec::with_capacity(early.first),
             pair,
-            anchor: TcpStream::from_std(socket),
+            anchor,
             slot_size,
             phase: Phase::Open,
             held: None,
             early: Some(early),
-            anchor_ended: false,
             starved: false,
             broken: false,
             doorbells: 0,
-        })
+        }
     }
 
     /// Whether the device has nothing of it any more.
@@ -88,7 +93,7 @@ impl<B: DeviceBlock> Rc<B> {
 
     /// The device's name.
     pub(crate) fn device(&self) -> &str {
-        self.pair.place.device.name()
+        self.pair.device.name()
     }
 
     /// Lent blocks that one frame can have, beside its head.
@@ -117,11 +122,11 @@ impl<B: DeviceBlock> Rc<B> {
 
     /// What carries it, in words.
     pub(crate) fn describe(&self) -> String {
-        let Pair { qp, heads, place, .. } = &*self.pair;
+        let Pair { qp, heads, whence, .. } = &*self.pair;
         let capability = qp.control().capability();
         format!(
             "{}, queue pair {:#x}, {} bytes inline, {} sends and {} receives deep",
-            place.describe(),
+            whence,
             qp.qp_number(),
             heads.inline,
             capability.max_send_wr,
@@ -311,31 +316,29 @@ impl<B: DeviceBlock> Rc<B> {
         connection.drained();
         self.phase = Phase::Over;
         // The peer is to hear of it also if this side's program does nothing for a long time.
-        if let Err(error) = self.anchor.shutdown(Shutdown::Both) {
-            tracing::trace!(%error, "the socket of a connection was gone already");
-        }
+        self.anchor.end();
     }
 }
 
 impl<P: Blocks<Block: DeviceBlock>> Driver<P> for Rc<P::Block> {
-    /// Has the system report completions, and the end of the socket.
+    /// Has the system report completions, and the end of what it began with.
     fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
-        registry.register(&mut self.anchor, token, Interest::READABLE)?;
+        self.anchor.register(registry, token)?;
         self.pair.own_hub().map_or(Ok(()), |hub| hub.register(registry, token))
     }
 
     /// Has it report no more.
     fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
-        registry.deregister(&mut self.anchor)?;
+        self.anchor.deregister(registry)?;
         self.pair.own_hub().map_or(Ok(()), |hub| hub.deregister(registry))
     }
 
-    /// Takes note of a report. Both descriptors have one key; the channel's never ends, and of the socket only the end matters.
+    /// Takes note of a report. Both descriptors have one key; the channel's never ends, and of the other only the end matters.
     fn on_event(&mut self, event: &Event) {
         if let Some(hub) = self.pair.own_hub() {
             hub.on_event();
         }
-        self.anchor_ended |= event.is_read_closed() || event.is_error();
+        self.anchor.on_event(event);
     }
 
     /// Receives and sends until nothing moves. Then the next completion makes an event; what a worker has to do with that it does itself.
@@ -343,14 +346,12 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for Rc<P::Block> {
         self.starved = false;
         self.begin(connection);
         self.hub(connection, "waiting for completions", |hub| hub.take_events());
+        self.anchor.look();
         while matches!(self.phase, Phase::Open | Phase::Parting { .. }) {
             if self.step(connection, blocks, now) {
                 continue;
             }
-            if replace(&mut self.anchor_ended, false)
-                && connection.failure().is_none()
-                && !connection.is_closed()
-            {
+            if self.anchor.has_ended() && connection.failure().is_none() && !connection.is_closed() {
                 // Whatever the peer had sent before is here: it does not close before that is acknowledged.
                 connection.failed(Cause::PeerGone);
                 self.broken = true;
@@ -358,7 +359,7 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for Rc<P::Block> {
             if self.may_end(connection, now) {
                 if self.broken {
                     // What it has to say may say why.
-                    self.pair.place.device.listen();
+                    self.pair.device.listen();
                 }
                 self.pair.stop();
                 self.phase = Phase::Draining { until: now + DRAIN };
@@ -427,7 +428,7 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for Rc<P::Block> {
 
     /// What was posted needs nothing more of this side, but for a device that does its work when its completions are polled.
     fn is_flushed(&self) -> bool {
-        let done = !self.pair.place.device.is_soft || self.pair.sends.is_empty();
+        let done = !self.pair.device.is_soft || self.pair.sends.is_empty();
         self.phase == Phase::Over || (done && self.held.is_none() && !self.starved)
     }
 
@@ -469,7 +470,7 @@ fn take<B: DeviceBlock>(
     }
     let (block, number) = match completed {
         What::Own(Request::Receive(count)) => (pair.receives.complete(count), count),
-        What::Shared(place, block) => (block, place),
+        What::Received(number, block) => (block, number),
         What::Overdrawn => return connection.overdrawn(),
         What::Own(Request::Probe) => return stray(broken, connection, "the probe", 0),
         What::Own(Request::Send(count)) if !pair.has_sent(count) => {

@@ -4,6 +4,8 @@
 //! - [`pair`] is a queue pair, and what was posted to it; [`hub`] is where completions come from, for one pair or for all of a worker's.
 //!   With it may be a receive queue that they share: [`shelf`] is that queue, a [`Ledger`](crate::protocol::Ledger) says who may use how much of it.
 //! - [`path`] makes one, connects it, and proves that data comes through it: what the handshake asks for.
+//! - [`managed`] does the same for a connection of the connection manager's.
+//! - [`anchor`] is what a connection began with, and keeps: its end is the peer's end.
 //! - [`link`] turns what the protocol gives into work requests, and completions into what the protocol takes; [`request`] is such a request.
 //!
 //! # Memory
@@ -12,9 +14,11 @@
 //! queues before the request is posted, and comes out of them only when the request's own completion, or a later one of the same queue,
 //! has been polled. Where that never comes the block is forgotten, not freed.
 
+mod anchor;
 mod device;
 mod hub;
 mod link;
+mod managed;
 mod number;
 mod pair;
 mod path;
@@ -24,9 +28,11 @@ mod shelf;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use device::{Device, find, listen};
+pub(crate) use anchor::Line;
+pub(crate) use device::{Device, find, listen, named_device};
 pub(crate) use hub::{Completed, Desk, Seat};
 pub(crate) use link::Rc;
+pub(crate) use managed::Managed;
 pub(crate) use path::{Parameters, Path};
 
 use crate::protocol::Block;

@@ -10,7 +10,7 @@ pub(super) enum Request {
     Send(u32),
     /// A receive.
     Receive(u32),
-    /// What tries the path, before anything else is sent.
+    /// What the handshake sends, before anything else is sent.
     Probe,
 }
 

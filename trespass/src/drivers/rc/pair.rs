@@ -3,8 +3,10 @@
 use std::collections::VecDeque;
 use std::io;
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use mio::{Registry, Token};
 use sideway::ibverbs::completion::{GenericCompletionQueue, WorkCompletionStatus};
 use sideway::ibverbs::queue_pair::{
     CreateQueuePairError, GenericQueuePair, PostRecvError, PostRecvGuard, QueuePair, QueuePairAttribute,
@@ -12,7 +14,6 @@ use sideway::ibverbs::queue_pair::{
 };
 use sideway::ibverbs::srq::SharedReceiveQueue;
 
-use super::device::Place;
 use super::hub::{Completed, Desk, Hub, NAP, Seat, What};
 use super::number::{self, Request};
 use super::path::Parameters;
@@ -41,8 +42,10 @@ pub(super) struct Pair<B: DeviceBlock> {
     /// Sends posted so far, and those of them that came out of `sends` since.
     pub(super) posted: u64,
     pub(super) completed: u64,
-    /// The probe is posted and has not completed.
-    pub(super) probing: bool,
+    /// Sends of the handshake that are posted and have not completed.
+    pub(super) probes: usize,
+    /// What they send, if it is in blocks of their own, as long as there are any.
+    pub(super) said: Vec<B>,
     pub(super) heads: Heads<B>,
     /// Its receives are shared with others, and it may have used some.
     pub(super) shares: bool,
@@ -50,19 +53,21 @@ pub(super) struct Pair<B: DeviceBlock> {
     heard: bool,
     /// It is in the error state.
     pub(super) stopped: bool,
-    pub(super) place: Place,
+    pub(super) device: Arc<Device>,
+    /// The device and the port, and why these, in words.
+    pub(super) whence: String,
 }
 
 impl<B: DeviceBlock> Pair<B> {
     /// Makes it, in the reset state.
     pub(super) fn new(
-        place: &Place,
+        device: &Arc<Device>,
+        whence: &str,
         parameters: &Parameters,
         cq: &GenericCompletionQueue,
         shelf: Option<&Shelf<B>>,
         generation: u32,
     ) -> Result<Self, Unavailable> {
-        let device = &*place.device;
         let (depth, receives) = depths(parameters);
         let srq = shelf.map(Shelf::srq);
         let qp = make(device, cq, srq, depth, receives, parameters.inline)
@@ -75,12 +80,14 @@ impl<B: DeviceBlock> Pair<B> {
             sends: SendQueue::new(depth as usize),
             posted: 0,
             completed: 0,
-            probing: false,
+            probes: 0,
+            said: Vec::new(),
             heads: Heads { block: None, places: depth as usize, inline },
             shares: false,
             heard: false,
             stopped: false,
-            place: place.clone(),
+            device: Arc::clone(device),
+            whence: whence.to_owned(),
         })
     }
 
@@ -93,7 +100,7 @@ impl<B: DeviceBlock> Pair<B> {
     /// Takes note of what the device says of the receives that it shares.
     pub(super) fn hear(&mut self) {
         if self.shares && !self.heard {
-            self.heard = self.place.device.is_done_sharing(self.qp.qp_number());
+            self.heard = self.device.is_done_sharing(self.qp.qp_number());
         }
     }
 
@@ -135,13 +142,34 @@ impl<B: DeviceBlock> Pair<B> {
         self.sends.has(id) && id < self.posted
     }
 
+    /// A send of the handshake has completed.
+    fn acknowledged(&mut self) {
+        self.probes = self.probes.saturating_sub(1);
+        if self.probes == 0 {
+            self.said.clear();
+        }
+    }
+
+    /// Takes note of what has completed before the connection's first turn: it is out of the queues then, whatever becomes of the handshake.
+    pub(super) fn settle(&mut self, completed: Completed<B>) -> Completed<B> {
+        let what = match completed.what {
+            What::Own(Request::Receive(count)) => What::Received(count, self.receives.complete(count)),
+            What::Own(Request::Probe) => {
+                self.acknowledged();
+                completed.what
+            }
+            what => what,
+        };
+        Completed { what, ..completed }
+    }
+
     /// Takes back what the device is done with, after [`stop`](Self::stop); what was sent is handed on.
     pub(super) fn take_back(&mut self, completed: Completed<B>, mut each: impl FnMut(Done<B>)) {
         let flushed = completed.status != WorkCompletionStatus::Success;
         match completed.what {
-            What::Shared(..) | What::Overdrawn => (),
+            What::Received(..) | What::Overdrawn => (),
             What::Own(Request::Receive(count)) => drop(self.receives.complete(count)),
-            What::Own(Request::Probe) => self.probing = false,
+            What::Own(Request::Probe) => self.acknowledged(),
             What::Own(Request::Send(count)) => {
                 while let Some(done) = self.sent(count) {
                     // READs have completions of their own, so this one's is what failed: it has brought nothing.
@@ -155,7 +183,7 @@ impl<B: DeviceBlock> Pair<B> {
 
     /// Whether the device has nothing of it any more, but of what is shared. What was never posted is handed on then.
     pub(super) fn finish(&mut self, mut each: impl FnMut(Done<B>)) -> bool {
-        let all = self.receives.is_empty() && self.completed >= self.posted && !self.probing;
+        let all = self.receives.is_empty() && self.completed >= self.posted && self.probes == 0;
         while all && let Some(done) = self.sends.drain() {
             if !matches!(done, Done::Read { .. }) {
                 each(done);
@@ -180,8 +208,9 @@ impl<B: DeviceBlock> Pair<B> {
             };
             if rescued { each(done) } else { std::mem::forget(done) }
         }
+        self.said.drain(..).for_each(std::mem::forget);
         std::mem::forget(self.heads.block.take());
-        (self.posted, self.completed, self.probing) = (0, 0, false);
+        (self.posted, self.completed, self.probes) = (0, 0, 0);
         let qp = self.qp.qp_number();
         tracing::error!(qp, receives, sends, "work requests never completed: their memory is lost");
     }
@@ -192,6 +221,8 @@ pub(super) struct Kept<B: DeviceBlock> {
     /// Only its drop takes it.
     pair: Option<Box<Pair<B>>>,
     home: Home<B>,
+    /// During the handshake: what completes is reported, and the completion queue is to tell of the next.
+    watched: bool,
 }
 
 /// Where a pair completes.
@@ -205,20 +236,42 @@ pub(super) enum Home<B: DeviceBlock> {
 impl<B: DeviceBlock> Kept<B> {
     /// Makes it, in the reset state: at a worker's seat, if there is one and it has room, else with all that it needs.
     pub(super) fn new(
-        place: &Place,
+        device: &Arc<Device>,
+        whence: &str,
         parameters: &Parameters,
         seat: Option<&Seat<B>>,
     ) -> Result<Self, Unavailable> {
         let (depth, receives) = depths(parameters);
-        fits(&place.device, depth, receives)?;
+        fits(device, depth, receives)?;
         if let Some(Seat { desk, index }) = seat
-            && let Some(pair) = desk.make(place, parameters, *index)?
+            && let Some(pair) = desk.make(device, whence, parameters, *index)?
         {
-            return Ok(Self { pair: Some(pair), home: Home::Shared(desk.clone()) });
+            return Ok(Self { pair: Some(pair), home: Home::Shared(desk.clone()), watched: false });
         }
-        let hub = Hub::of_one(place, parameters)?;
-        let pair = Pair::new(place, parameters, hub.cq(), hub.shelf(), 0)?;
-        Ok(Self { pair: Some(Box::new(pair)), home: Home::Own(Box::new(hub)) })
+        let hub = Hub::of_one(device, parameters)?;
+        let pair = Pair::new(device, whence, parameters, hub.cq(), hub.shelf(), 0)?;
+        Ok(Self { pair: Some(Box::new(pair)), home: Home::Own(Box::new(hub)), watched: false })
+    }
+
+    /// Has the system report under that key what completes, if nobody else does. Whether that was not so already: then something may have
+    /// completed just before.
+    pub(super) fn watch(&mut self, registry: &Registry, token: Token) -> io::Result<bool> {
+        let Home::Own(hub) = &mut self.home else { return Ok(false) };
+        if !self.watched {
+            hub.register(registry, token)?;
+            self.watched = true;
+        }
+        hub.on_event();
+        hub.take_events()?;
+        hub.arm()
+    }
+
+    /// Ends that.
+    pub(super) fn unwatch(&mut self, registry: &Registry) -> io::Result<()> {
+        match &mut self.home {
+            Home::Own(hub) if std::mem::replace(&mut self.watched, false) => hub.deregister(registry),
+            _ => Ok(()),
+        }
     }
 
     /// Both.
@@ -254,7 +307,7 @@ impl<B: DeviceBlock> Kept<B> {
         wanted: usize,
         mut blocks: impl FnMut() -> Option<B>,
     ) -> io::Result<usize> {
-        let Self { pair: Some(pair), home } = self else { return Ok(0) };
+        let Self { pair: Some(pair), home, .. } = self else { return Ok(0) };
         if !pair.shares {
             let mut left = wanted;
             let blocks = || {
@@ -270,6 +323,25 @@ impl<B: DeviceBlock> Kept<B> {
             Home::Shared(desk) => desk.share(number, wanted, blocks),
         };
         posted.map(|posted| posted as usize)
+    }
+
+    /// Posts receives until there are so many for it, of this size.
+    pub(super) fn fill(
+        &mut self,
+        blocks: &mut impl Blocks<Block = B>,
+        wanted: usize,
+        slot_size: usize,
+    ) -> Result<(), Unavailable> {
+        let missing = wanted - self.held().min(wanted);
+        let posted = self.post_receives(missing, || blocks.take(slot_size, Purpose::Stand));
+        posted.map_err(|error| Unavailable::new(Cause::ProbeFailed, error.to_string()))?;
+        let posted = self.held();
+        if posted < wanted {
+            let detail =
+                format!("the pool has room for {posted} of {wanted} receive slots of {slot_size} bytes now");
+            return Err(Unavailable::new(Cause::Resources, detail));
+        }
+        Ok(())
     }
 
     /// The hub that is its alone.
@@ -323,8 +395,8 @@ impl<B: DeviceBlock> Drop for Kept<B> {
 
 /// Sends and receives that a pair has under way at most.
 fn depths(parameters: &Parameters) -> (u32, u32) {
-    let receives = parameters.rx_slots;
-    (receives + SENDS_BESIDE + u32::from(parameters.reads), receives)
+    let slots = parameters.rx_slots;
+    (slots + SENDS_BESIDE + u32::from(parameters.reads), slots + parameters.handshake_slots)
 }
 
 /// Completions of both queues must find room in one completion queue.

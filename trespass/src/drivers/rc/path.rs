@@ -8,7 +8,6 @@ use mio::{Registry, Token};
 
 use sideway::ibverbs::AccessFlags;
 use sideway::ibverbs::address::Gid;
-use sideway::ibverbs::completion::WorkCompletionStatus;
 use sideway::ibverbs::connect::{ConnectError, ConnectOptions, Endpoint as Reached, LocalPath, connect};
 use sideway::ibverbs::port::{LinkLayer, Mtu};
 use sideway::ibverbs::queue_pair::{PostSendGuard, QueuePair, WorkRequestFlags};
@@ -17,10 +16,10 @@ use super::DeviceBlock;
 use super::device::Place;
 use super::hub::{Completed, Seat, What};
 use super::number::{self, Request};
-use super::pair::{Kept, Pair};
+use super::pair::Kept;
 use crate::builder::Config;
 use crate::handshake::{Agreed, Attempt, Cause, DataPath, Unavailable};
-use crate::protocol::{Blocks, Purpose};
+use crate::protocol::Blocks;
 use crate::wire::{self, Endpoint, Probe, Role, device_hash};
 
 /// What a queue pair is made and connected with.
@@ -28,6 +27,8 @@ use crate::wire::{self, Endpoint, Probe, Role, device_hash};
 pub(crate) struct Parameters {
     pub(crate) slot_size: u32,
     pub(crate) rx_slots: u32,
+    /// Receives beside those, for a handshake that goes over the queue pair.
+    pub(crate) handshake_slots: u32,
     /// Receives of the queue that a worker's connections share, if they do.
     pub(crate) shared_receives: Option<u32>,
     /// One that shares with nobody has such a queue all the same.
@@ -51,8 +52,9 @@ impl Parameters {
         Self {
             slot_size: config.slot_size,
             rx_slots: config.rx_slots,
+            handshake_slots: 0,
             shared_receives: config.srq.then_some(config.srq_size),
-            shares_alone: config.srq_alone,
+            shares_alone: config.srq && config.srq_alone,
             reads: config.rd_atomic,
             inline: config.inline,
             path_mtu: config.path_mtu,
@@ -86,8 +88,6 @@ struct Made<B: DeviceBlock> {
     early: Vec<Completed<B>>,
     /// Receives that the peer knows of when it begins.
     first: usize,
-    /// What completes is reported, and the completion queue is to tell of the next.
-    watched: bool,
 }
 
 /// A pair that works, and what there is of its connection.
@@ -100,7 +100,7 @@ pub(super) struct Proved<B: DeviceBlock> {
 pub(super) struct Early<B> {
     /// Receives that were granted.
     pub(super) first: usize,
-    /// What has completed since.
+    /// What has completed since, and is out of the pair's queues.
     pub(super) completed: Vec<Completed<B>>,
 }
 
@@ -130,26 +130,14 @@ impl<P: Blocks<Block: DeviceBlock>> Path<P> {
         self.parameters.slot_size as usize
     }
 
-    /// Has the system report under that key what completes, while it is tried, if nobody else does. Whether that was not so already:
-    /// then something may have completed just before.
+    /// As [`Kept::watch`].
     pub(crate) fn watch(&mut self, registry: &Registry, token: Token) -> io::Result<bool> {
-        let Some(Made { pair, watched, .. }) = &mut self.made else { return Ok(false) };
-        let Some(hub) = pair.own_hub() else { return Ok(false) };
-        if !std::mem::replace(watched, true) {
-            hub.register(registry, token)?;
-        }
-        hub.on_event();
-        hub.take_events()?;
-        hub.arm()
+        self.made.as_mut().map_or(Ok(false), |made| made.pair.watch(registry, token))
     }
 
-    /// Ends that.
+    /// As [`Kept::unwatch`].
     pub(crate) fn unwatch(&mut self, registry: &Registry) -> io::Result<()> {
-        let Some(Made { pair, watched, .. }) = &mut self.made else { return Ok(()) };
-        match pair.own_hub() {
-            Some(hub) if std::mem::replace(watched, false) => hub.deregister(registry),
-            _ => Ok(()),
-        }
+        self.made.as_mut().map_or(Ok(()), |made| made.pair.unwatch(registry))
     }
 
     /// Something has completed, and a worker hands it on.
@@ -174,6 +162,12 @@ impl<P: Blocks<Block: DeviceBlock>> Path<P> {
             .map(|Made { pair, early, first, .. }| Proved { pair, early: Early { completed: early, first } })
     }
 
+    /// Whether something of the connection itself has come.
+    #[cfg(test)]
+    pub(super) fn has_early(&self) -> bool {
+        self.made.as_ref().is_some_and(|made| !made.early.is_empty())
+    }
+
     fn mtu(&self) -> Mtu {
         let wanted = self.parameters.path_mtu.and_then(|bytes| Mtu::from_bytes(bytes.into()));
         wanted.map_or(self.place.path.mtu(), |wanted| wanted.min(self.place.path.mtu()))
@@ -182,7 +176,8 @@ impl<P: Blocks<Block: DeviceBlock>> Path<P> {
 
 impl<P: Blocks<Block: DeviceBlock>> DataPath for Path<P> {
     fn prepare(&mut self, attempt: Attempt) -> Result<Endpoint, Unavailable> {
-        let pair = Kept::new(&self.place, &self.parameters, self.seat.as_ref())?;
+        let Place { device, .. } = &self.place;
+        let pair = Kept::new(device, &self.place.describe(), &self.parameters, self.seat.as_ref())?;
         let random =
             getrandom::u32().map_err(|error| Unavailable::new(Cause::Resources, error.to_string()))?;
         let own = Reached::new(&pair.qp, &self.place.path, random);
@@ -199,7 +194,7 @@ impl<P: Blocks<Block: DeviceBlock>> DataPath for Path<P> {
             device: device_hash(self.place.device.name()),
         };
         let trial = Trial { attempt, sent: false, heard: false, failed: None };
-        self.made = Some(Made { pair, trial, own, early: Vec::new(), first: 0, watched: false });
+        self.made = Some(Made { pair, trial, own, early: Vec::new(), first: 0 });
         Ok(told)
     }
 
@@ -236,7 +231,7 @@ impl<P: Blocks<Block: DeviceBlock>> DataPath for Path<P> {
         let connection = connect(&mut made.pair.qp, &self.place.path, &made.own, &remote, &options)?;
         made.fill(&mut self.blocks, parameters)?;
         tracing::debug!(
-            place = %self.place.describe(), qp = made.own.qp_number, peer = peer.qp_num, %connection,
+            place = made.pair.whence, qp = made.own.qp_number, peer = peer.qp_num, %connection,
             inline = made.pair.heads.inline, "queue pair connected"
         );
         Ok(())
@@ -272,17 +267,7 @@ impl<B: DeviceBlock> Made<B> {
         blocks: &mut impl Blocks<Block = B>,
         parameters: &Parameters,
     ) -> Result<(), Unavailable> {
-        let (slot_size, wanted) = (parameters.slot_size as usize, self.first);
-        let missing = wanted - self.pair.held().min(wanted);
-        let posted = self.pair.post_receives(missing, || blocks.take(slot_size, Purpose::Stand));
-        posted.map_err(|error| failed(&error))?;
-        let posted = self.pair.held();
-        if posted < wanted {
-            let detail =
-                format!("the pool has room for {posted} of {wanted} receive slots of {slot_size} bytes now");
-            return Err(Unavailable::new(Cause::Resources, detail));
-        }
-        Ok(())
+        self.pair.fill(blocks, self.first, parameters.slot_size as usize)
     }
 
     /// Whether both sides' probes have come through.
@@ -304,7 +289,7 @@ impl<B: DeviceBlock> Made<B> {
     }
 
     fn is_proved(&self) -> bool {
-        self.trial.heard && self.trial.sent && !self.pair.probing
+        self.trial.heard && self.trial.sent && self.pair.probes == 0
     }
 
     fn send_probe(&mut self, blocks: &mut impl Blocks<Block = B>) -> Result<(), Unavailable> {
@@ -323,13 +308,13 @@ impl<B: DeviceBlock> Made<B> {
         } else {
             // SAFETY: nothing else is under way.
             let head = unsafe { pair.heads.write(0, &bytes) };
-            // SAFETY: the pair keeps the heads, and nobody writes to them, until `probing` is over. The send queue is empty.
+            // SAFETY: the pair keeps the heads, and nobody writes to them, until `probes` have completed. The send queue is empty.
             unsafe { send.setup_sge_list(&[head]) };
         }
         // If the device does not say that it was not posted, it was.
         let posted = list.post();
         self.trial.sent = true;
-        pair.probing = !matches!(&posted, Err(error) if error.posted() == Some(0));
+        pair.probes = usize::from(!matches!(&posted, Err(error) if error.posted() == Some(0)));
         posted.map_err(|error| failed(&error))
     }
 
@@ -344,8 +329,10 @@ impl<B: DeviceBlock> Made<B> {
     }
 
     fn completed(&mut self, completed: Completed<B>) {
-        if !self.is_proved() {
-            self.trial.heed(&mut self.pair, completed);
+        let is_proved = self.is_proved();
+        let completed = self.pair.settle(completed);
+        if !is_proved {
+            self.trial.heed(completed);
         } else if self.early.len() <= self.first {
             // One that sends more than it was granted fills no memory, and ends its connection by the first that is too many.
             self.early.push(completed);
@@ -354,24 +341,13 @@ impl<B: DeviceBlock> Made<B> {
 }
 
 impl Trial {
-    fn heed<B: DeviceBlock>(&mut self, pair: &mut Pair<B>, completed: Completed<B>) {
-        let Completed { what, status, vendor, len } = completed;
-        let block = match what {
-            What::Own(Request::Receive(count)) => pair.receives.complete(count),
-            What::Shared(_, block) => block,
-            What::Own(Request::Probe) => {
-                pair.probing = false;
-                None
-            }
-            What::Own(Request::Send(_)) | What::Overdrawn => None,
-        };
-        if status != WorkCompletionStatus::Success {
-            let hint = status.hint().unwrap_or("no more is known");
+    fn heed<B: DeviceBlock>(&mut self, completed: Completed<B>) {
+        if let Some(failure) = completed.failure() {
             // The first says why; what is flushed behind it does not.
-            self.failed.get_or_insert(failed(&format_args!("{status}, vendor error {vendor:#x}: {hint}")));
+            self.failed.get_or_insert(failure);
             return;
         }
-        let Some(block) = block else { return };
+        let Completed { what: What::Received(_, Some(block)), len, .. } = completed else { return };
         let Attempt { conn_id, generation, role } = self.attempt;
         let other = if role == Role::Client { Role::Server } else { Role::Client };
         let len = len.min(block.bytes().len());

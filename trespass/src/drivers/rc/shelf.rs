@@ -106,7 +106,7 @@ impl<B: DeviceBlock> Shelf<B> {
 
     /// The receive at this place has completed, and with this lease whose it is, if it is anybody's.
     pub(super) fn taken(&mut self, generation: u32, index: u32, lease: Option<&mut Lease>) -> What<B> {
-        let Some(block) = self.take(generation, index) else { return What::Shared(index, None) };
+        let Some(block) = self.take(generation, index) else { return What::Received(index, None) };
         let had_right = match lease {
             Some(lease) => self.ledger.spend(lease),
             None => {
@@ -115,7 +115,7 @@ impl<B: DeviceBlock> Shelf<B> {
             }
         };
         if had_right {
-            return What::Shared(index, Some(block));
+            return What::Received(index, Some(block));
         }
         self.again.push(block);
         What::Overdrawn

@@ -24,7 +24,7 @@ use sideway::soft::{self, faults};
 use super::{Parameters, Path, Rc, find};
 use crate::builder::{Builder, Config};
 use crate::drivers::Driver;
-use crate::handshake::{Attempt, Bootstrap, Established, Unavailable};
+use crate::handshake::{Attempt, Established, OverTcp, Unavailable};
 use crate::pool::{Block, Pool, PoolConfig};
 use crate::protocol::{self, Connection, Event, Link, Setup};
 use crate::wire::Kind;
@@ -141,7 +141,7 @@ impl Side {
     }
 }
 
-type Handshake = Bootstrap<Path<Pool>>;
+type Handshake = OverTcp<Path<Pool>>;
 
 fn sockets() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -165,8 +165,8 @@ fn handshakes(kind: Kind, here: &Config, there: &Config, pools: [&Pool; 2]) -> [
     let (client, server) = sockets();
     let now = Instant::now();
     let attempt = Attempt::first().expect("random numbers");
-    let ours = Bootstrap::client(here.terms(kind), attempt, path(&client, here, pools[0]), now);
-    let theirs = Bootstrap::server(there.terms(kind), path(&server, there, pools[1]), now);
+    let ours = OverTcp::client(here.terms(kind), attempt, path(&client, here, pools[0]), now);
+    let theirs = OverTcp::server(there.terms(kind), path(&server, there, pools[1]), now);
     [(client, ours), (server, theirs)]
 }
 

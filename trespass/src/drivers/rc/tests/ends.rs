@@ -3,6 +3,8 @@
 use std::io::IoSlice;
 
 use super::*;
+use crate::drivers::rc::pair::DRAIN;
+use crate::handshake::DataPath;
 use crate::protocol::Cause;
 
 /// Drops both sides, and sees that nothing is left of them.
@@ -271,4 +273,35 @@ fn a_device_fails_with_a_block_lent(before: impl FnOnce(&Pool)) -> [Side; 2] {
     });
     assert_eq!(back.collect::<Vec<_>>(), [(lent, pattern(8000, 1), false)]);
     sides
+}
+
+/// The peer has begun, and this side does not: what has come already is no longer the device's, and goes back at once.
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn what_came_early_comes_back_where_a_handshake_is_given_up() {
+    let _turn = turn();
+    let config = config().build().expect("a valid configuration");
+    let pools = [pool(), pool()];
+    let mut sides = handshakes(Kind::Stream, &config, &config, [&pools[0], &pools[1]]);
+    let [here, there] = shake(&mut sides).map(|side| (side.path.expect("RDMA"), side.agreed));
+    let [(socket, _), _] = sides;
+    let (mut rc, mut path) = (Rc::new(here.0, socket).expect("a queue pair"), there.0);
+    let setup = Setup { gather: rc.gather(), ..here.1.setup(&config, Link::Rc) };
+    let mut connection = Connection::new(&setup).expect("a valid setup");
+    let mut pool = pools[0].clone();
+    assert_eq!(connection.write(&[IoSlice::new(b"early")], &mut pool), Ok(5));
+    let give_up = Instant::now() + PATIENCE;
+    loop {
+        rc.turn(&mut connection, &mut pool, Instant::now());
+        assert!(path.probe(Instant::now()).is_ready(), "it is proved");
+        if path.has_early() {
+            break;
+        }
+        assert!(Instant::now() < give_up, "nothing has come");
+    }
+    let began = Instant::now();
+    drop(path);
+    assert!(began.elapsed() < DRAIN, "what is waited for has come");
+    drop((rc, connection, pool));
+    nothing_is_left(pools);
 }

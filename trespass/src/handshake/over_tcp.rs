@@ -18,11 +18,11 @@ use crate::wire::{MAX_MESSAGE, PREAMBLE, Preamble, WireError};
 /// How long a blocking handshake sleeps between looks at the data path: at first not at all, since it is proved in microseconds.
 const YIELDS: u32 = 200;
 const NAP: Duration = Duration::from_micros(100);
-/// Reads and writes of one call of [`Bootstrap::progress`]: a peer that never stops does not hold up others.
+/// Reads and writes of one call of [`OverTcp::progress`]: a peer that never stops does not hold up others.
 const STEPS: u32 = 64;
 
 /// One side of a handshake on a TCP connection.
-pub(crate) struct Bootstrap<D> {
+pub(crate) struct OverTcp<D> {
     machine: Machine<D>,
     incoming: Incoming,
     sent: usize,
@@ -47,7 +47,7 @@ enum Moved {
     Nothing,
 }
 
-impl<D: DataPath> Bootstrap<D> {
+impl<D: DataPath> OverTcp<D> {
     /// Begins as the client of a connected socket.
     pub(crate) fn client(terms: Terms, attempt: Attempt, path: Result<D, Unavailable>, now: Instant) -> Self {
         Self::new(Machine::client(terms, attempt, path, now))

@@ -1,0 +1,356 @@
+//! The handshake of a connection that the connection manager makes: what both sides say, without queue pairs and clocks.
+//!
+//! ```text
+//! client                                             server
+//! request, with its HAIL ----------------------------->
+//!                                                    make a queue pair, connect it, post receives for the client's HELLO
+//!    <-------------------------- answer, with its HAIL
+//! connect the queue pair, post all receives
+//! HELLO ================== over RDMA =================>
+//!                                                    post all receives
+//!    <==================== over RDMA ================= HELLO
+//! ```
+//!
+//! There is nothing to choose, so there is no READY: RDMA carries the connection, or there is none. Each HELLO also proves that the way
+//! that it went works. It goes in pieces of a receive slot's size, for which the HAIL says how many receives to post: so none of those
+//! that the connection has granted is used.
+
+use super::error::HandshakeError;
+use super::machine::{check_kind, check_role, rejection};
+use super::{Agreed, Attempt, Terms, Unavailable};
+use crate::wire::{Hail, Hello, Limits, Message, REJECT_DATA, Role, WireError};
+
+/// One side of it.
+pub(crate) struct Exchange {
+    terms: Terms,
+    attempt: Attempt,
+    /// What the peer has said by the connection manager, until its HELLO is whole.
+    hail: Option<Hail>,
+    /// Bytes of the pieces in which HELLOs go, both ways.
+    piece: usize,
+    /// What has come of the peer's HELLO. Never more than its HAIL has said, nor than a message can have.
+    heard: Vec<u8>,
+}
+
+impl Exchange {
+    /// Begins as the client.
+    pub(crate) fn client(terms: Terms, attempt: Attempt) -> Self {
+        Self::new(terms, Attempt { role: Role::Client, ..attempt })
+    }
+
+    /// Begins as the server; it learns from the client which attempt it is.
+    pub(crate) fn server(terms: Terms) -> Self {
+        Self::new(terms, Attempt { conn_id: 0, generation: 0, role: Role::Server })
+    }
+
+    fn new(terms: Terms, attempt: Attempt) -> Self {
+        Self { terms, attempt, hail: None, piece: 0, heard: Vec::new() }
+    }
+
+    /// This side's limits, before they are told.
+    pub(crate) fn limits(&mut self) -> &mut Limits {
+        &mut self.terms.limits
+    }
+
+    /// What goes with the request, or with the answer to it.
+    pub(crate) fn hail(&self) -> Vec<u8> {
+        let hello = self.hello();
+        Hail::of(&hello, hello.encode().len()).encode()
+    }
+
+    /// What goes over the queue pair then, in [pieces](Self::piece).
+    pub(crate) fn hello_bytes(&self) -> Vec<u8> {
+        self.hello().encode()
+    }
+
+    fn hello(&self) -> Hello {
+        let Attempt { conn_id, generation, role } = self.attempt;
+        Hello {
+            minor: self.terms.minor,
+            features: self.terms.features,
+            conn_id,
+            generation,
+            role,
+            kind: self.terms.kind,
+            policy: self.terms.policy,
+            limits: self.terms.limits,
+            first_slots: self.terms.first_slots,
+            path: Err(Unavailable::unsaid()),
+            user_data: self.terms.user_data.clone(),
+        }
+    }
+
+    /// What has come with the request, or with the answer to it: nothing of that is known, not even where it ends.
+    pub(crate) fn hailed(&mut self, private_data: &[u8]) -> Result<(), HandshakeError> {
+        let hail = match Message::decode_private(private_data)? {
+            Message::Hail(hail) => hail,
+            Message::Reject(reject) => return Err(reject.into()),
+            _ => return Err(WireError::Unexpected("another message than HAIL").into()),
+        };
+        check_role(self.attempt.role, hail.role)?;
+        check_kind(self.terms.kind, hail.kind)?;
+        let Attempt { conn_id, generation, role } = self.attempt;
+        match role {
+            Role::Server => {
+                self.attempt = Attempt { conn_id: hail.conn_id, generation: hail.generation, role };
+            }
+            Role::Client if (hail.conn_id, hail.generation) != (conn_id, generation) => {
+                return Err(WireError::Unexpected("the answer to another attempt").into());
+            }
+            Role::Client => {}
+        }
+        self.piece = hail.slot_size.min(self.terms.limits.slot_size) as usize;
+        self.hail = Some(hail);
+        Ok(())
+    }
+
+    /// How many bytes go at a time, but for the last.
+    pub(crate) fn piece(&self) -> usize {
+        self.piece
+    }
+
+    /// How many receives the peer's HELLO takes.
+    pub(crate) fn receives(&self) -> usize {
+        self.hail.map_or(0, |hail| hail.hello.div_ceil(self.piece))
+    }
+
+    /// Something has come over the queue pair, of which nothing is known. When HELLO is whole, what was agreed on.
+    pub(crate) fn heard(&mut self, piece: &[u8]) -> Result<Option<Agreed>, HandshakeError> {
+        let Some(hail) = self.hail else {
+            return Err(WireError::Unexpected("something else than HELLO").into());
+        };
+        if self.heard.is_empty()
+            && let Ok(Message::Reject(reject)) = Message::decode(piece)
+        {
+            return Err(reject.into());
+        }
+        if piece.len() != self.piece.min(hail.hello - self.heard.len()) {
+            return Err(WireError::Value {
+                field: "length of a piece of HELLO",
+                value: piece.len() as u64,
+                bound: "a receive slot's, or what is left of the length that came before it",
+            }
+            .into());
+        }
+        self.heard.reserve_exact(hail.hello - self.heard.len());
+        self.heard.extend_from_slice(piece);
+        if self.heard.len() < hail.hello {
+            return Ok(None);
+        }
+        let message = std::mem::take(&mut self.heard);
+        self.hail = None;
+        match Message::decode(&message)? {
+            Message::Hello(mut hello) if Hail::of(&hello, message.len()) == hail => {
+                let user_data = std::mem::take(&mut hello.user_data);
+                Ok(Some(Agreed::new(self.attempt, &self.terms, &hello, user_data)))
+            }
+            Message::Hello(_) => {
+                Err(WireError::Unexpected("a HELLO that says something else than its HAIL").into())
+            }
+            _ => Err(WireError::Unexpected("another message than HELLO").into()),
+        }
+    }
+
+    /// Bytes that are kept of the peer's HELLO.
+    #[cfg(any(test, fuzzing))]
+    pub(super) fn capacity(&self) -> usize {
+        self.heard.capacity()
+    }
+}
+
+/// What the peer is told of this, by the connection manager or in one piece over the queue pair. Nothing, if it does not speak this
+/// protocol or cannot hear.
+pub(crate) fn parting_words(error: &HandshakeError) -> Option<Vec<u8>> {
+    rejection(error).map(|reject| reject.encode_within(REJECT_DATA))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fake::{ATTEMPT, terms};
+    use super::*;
+    use crate::wire::{Kind, MAJOR, MAX_MESSAGE, Policy, REQUEST_DATA, Reject, RejectReason, checksum};
+
+    fn pair() -> [Exchange; 2] {
+        [Exchange::client(terms(Policy::Auto), ATTEMPT), Exchange::server(terms(Policy::RequireRdma))]
+    }
+
+    /// As a field of the connection manager's has it.
+    fn carried(mut data: Vec<u8>, field: usize) -> Vec<u8> {
+        assert!(data.len() <= field, "{} bytes", data.len());
+        data.resize(field, 0);
+        data
+    }
+
+    /// Has both say all, and gives what they agreed on.
+    fn shake(sides: &mut [Exchange; 2]) -> Result<[Agreed; 2], HandshakeError> {
+        let [client, server] = sides;
+        server.hailed(&carried(client.hail(), REQUEST_DATA))?;
+        client.hailed(&carried(server.hail(), 196))?;
+        let there = say(client, server)?;
+        let here = say(server, client)?;
+        Ok([here, there])
+    }
+
+    fn say(from: &Exchange, to: &mut Exchange) -> Result<Agreed, HandshakeError> {
+        let receives = to.receives();
+        let hello = from.hello_bytes();
+        let pieces: Vec<_> = hello.chunks(from.piece()).collect();
+        assert_eq!(pieces.len(), receives);
+        let mut agreed = None;
+        for piece in pieces {
+            assert!(agreed.is_none());
+            agreed = to.heard(piece)?;
+            assert!(to.capacity() <= MAX_MESSAGE);
+        }
+        Ok(agreed.expect("it was whole"))
+    }
+
+    #[test]
+    fn both_sides_agree() {
+        let [here, there] = shake(&mut pair()).expect("an agreement");
+        assert_eq!((here.attempt.conn_id, here.attempt.role), (ATTEMPT.conn_id, Role::Client));
+        assert_eq!((there.attempt.conn_id, there.attempt.role), (ATTEMPT.conn_id, Role::Server));
+        assert_eq!((here.features, here.minor), (there.features, there.minor));
+    }
+
+    /// A HELLO that is longer than a slot goes in pieces, also where the slots of both sides differ.
+    #[test]
+    fn what_the_program_says_arrives_in_pieces() {
+        for sizes in [[512, 512], [512, 8192], [8192, 512], [8192, 8192]] {
+            let mut sides = pair();
+            for (index, (side, size)) in sides.iter_mut().zip(sizes).enumerate() {
+                side.terms.limits.slot_size = size;
+                side.terms.user_data = vec![index as u8 + 1; 1024];
+            }
+            let [here, there] = shake(&mut sides).expect("an agreement");
+            assert_eq!((here.user_data, there.user_data), (vec![2; 1024], vec![1; 1024]));
+        }
+    }
+
+    #[test]
+    fn another_minor_version_gets_along() {
+        let mut sides = pair();
+        sides[0].terms.minor = 7;
+        let [here, there] = shake(&mut sides).expect("an agreement");
+        assert_eq!((here.minor, there.minor), (0, 0));
+    }
+
+    /// What a peer of another major version says first, and what it is told.
+    #[test]
+    fn another_major_version_is_rejected_with_words() {
+        let [client, mut server] = pair();
+        let mut hail = client.hail();
+        hail[5] = MAJOR + 1;
+        let crc = checksum(&hail);
+        hail[12..16].copy_from_slice(&crc.to_le_bytes());
+        let error = server.hailed(&carried(hail, REQUEST_DATA)).expect_err("another version");
+        assert!(
+            matches!(error, HandshakeError::Malformed(WireError::Version { major, .. }) if major == MAJOR + 1)
+        );
+        let words = parting_words(&error).expect("every version reads them");
+        let mut client = client;
+        let error = client.hailed(&carried(words, REJECT_DATA)).expect_err("rejected");
+        let HandshakeError::Rejected { reason: RejectReason::Version, text, major: MAJOR, .. } = error else {
+            panic!("{error:?}")
+        };
+        assert_eq!(text, "it speaks version 1.0 of the protocol, and you 2.0; update the older one");
+    }
+
+    #[test]
+    fn the_other_kind_and_the_other_role_are_refused_before_anything_is_made() {
+        let [client, mut server] = pair();
+        server.terms.kind = Kind::SeqPacket;
+        let error = server.hailed(&client.hail()).expect_err("messages and bytes");
+        assert!(matches!(error, HandshakeError::Kind { .. }), "{error:?}");
+        let words = parting_words(&error).expect("words");
+        let Message::Reject(reject) = Message::decode(&words).expect("a message") else { panic!() };
+        assert!(reject.text.ends_with("use the same type on both sides"), "{}", reject.text);
+        let [mut one, other] = [pair(), pair()].map(|[client, _]| client);
+        assert!(matches!(one.hailed(&other.hail()), Err(HandshakeError::Role("client"))));
+    }
+
+    /// However much there is to be said, it fits a rejection.
+    #[test]
+    fn long_words_are_cut() {
+        let reject = Reject::new(RejectReason::RdmaRequired, (0, 0), "ä".repeat(400));
+        let bytes = reject.encode_within(REJECT_DATA);
+        assert!(bytes.len() <= REJECT_DATA);
+        let Ok(Message::Reject(read)) = Message::decode(&bytes) else { panic!("{bytes:02x?}") };
+        assert_eq!(read.text, "ä".repeat(60));
+    }
+
+    /// What a stranger sends with its request, and what must come of it.
+    #[test]
+    fn hostile_private_data_is_refused() {
+        let good = pair()[0].hail();
+        let with = |at: usize, byte: u8| {
+            let mut hail = good.clone();
+            hail[at] = byte;
+            let crc = checksum(&hail);
+            hail[12..16].copy_from_slice(&crc.to_le_bytes());
+            hail
+        };
+        use WireError as W;
+        type Refused = (&'static str, Vec<u8>, fn(&WireError) -> bool);
+        let cases: [Refused; 14] = [
+            ("nothing", vec![], |e| matches!(e, W::Short(_))),
+            ("three bytes", good[..3].to_vec(), |e| matches!(e, W::Short(_))),
+            ("zeros", vec![0; 56], |e| matches!(e, W::Magic([0, 0, 0, 0]))),
+            ("another protocol", b"GET / HTTP/1.1\r\n\r\n".to_vec(), |e| matches!(e, W::Magic(_))),
+            ("half a preamble", good[..12].to_vec(), |e| matches!(e, W::Short(_))),
+            ("half of it", good[..40].to_vec(), |e| matches!(e, W::Short(_))),
+            ("a changed byte", [&good[..20], &[0xff; 36]].concat(), |e| matches!(e, W::Checksum { .. })),
+            ("more than there is", with(8, 57), |e| matches!(e, W::Short(_))),
+            ("less than there must be", with(7, 2), |e| matches!(e, W::Short(_))),
+            ("no slot size", with(38, 255), |e| matches!(e, W::Value { field: "slot_size", .. })),
+            ("a slot of 2^31", with(38, 31), |e| matches!(e, W::Value { field: "slot_size", .. })),
+            ("no slots", with(40, 0), |e| matches!(e, W::Value { field: "rx_slots", .. })),
+            ("no HELLO", with(42, 0), |e| matches!(e, W::Value { field: "length of the HELLO", .. })),
+            ("a giant HELLO", with(43, 0xff), |e| matches!(e, W::Value { .. })),
+        ];
+        for (name, data, refused) in cases {
+            match pair()[1].hailed(&data) {
+                Err(HandshakeError::Malformed(error)) => assert!(refused(&error), "{name}: {error:?}"),
+                other => panic!("{name}: {other:?}"),
+            }
+        }
+    }
+
+    /// A HELLO that is not what its HAIL has said: longer, shorter, in other pieces, of something else.
+    #[test]
+    fn a_hello_is_what_its_hail_has_said() {
+        let begun = || {
+            let [client, mut server] = pair();
+            server.hailed(&client.hail()).expect("a HAIL");
+            (client.hello_bytes(), server)
+        };
+        let refused = |name: &str, pieces: &[&[u8]]| {
+            let (_, mut server) = begun();
+            let error = pieces.iter().find_map(|piece| match server.heard(piece) {
+                Err(error) => Some(error),
+                Ok(agreed) => {
+                    assert!(agreed.is_none(), "{name}");
+                    None
+                }
+            });
+            assert!(matches!(error, Some(HandshakeError::Malformed(_))), "{name}: {error:?}");
+        };
+        let (hello, _) = begun();
+        refused("nothing", &[&[]]);
+        refused("short", &[&hello[..hello.len() - 1]]);
+        refused("long", &[&[&hello[..], &[0]].concat()]);
+        refused("in halves", &[&hello[..32], &hello[32..]]);
+        let other = Exchange::client(terms(Policy::Auto), Attempt { generation: 9, ..ATTEMPT }).hello_bytes();
+        refused("of another attempt", &[&other]);
+        let mut terms = terms(Policy::Auto);
+        terms.limits.rx_slots = 32;
+        refused("with other limits", &[&Exchange::client(terms, ATTEMPT).hello_bytes()]);
+        let (hello, mut server) = begun();
+        server.heard(&hello).expect("a HELLO").expect("whole");
+        assert!(server.heard(&hello).is_err(), "twice");
+        // Words in its place are read, whatever was announced.
+        let (_, mut server) = begun();
+        let words = Reject::new(RejectReason::Busy, (0, 0), "later".into()).encode_within(REJECT_DATA);
+        assert!(matches!(server.heard(&words), Err(HandshakeError::Rejected { .. })));
+    }
+}

@@ -1,0 +1,12 @@
+//! The same where work is done when completions are polled, as on hardware.
+
+mod suite;
+
+fn main() -> std::process::ExitCode {
+    let mut config = sideway::soft::Config::from_env().expect("a valid environment");
+    config.time_scale = 0.01;
+    config.fabric = suite::fabric();
+    config.mode = sideway::soft::Mode::Deferred;
+    sideway::set_default_provider(sideway::soft::provider_with(config).expect("no device is listed yet"));
+    suite::run(suite::Target::SoftByCm)
+}
