@@ -23,6 +23,7 @@ const NATIVE: &[&str] = &[
     "soft_inline",
     "soft_deferred",
     "soft",
+    "soft_srq",
     "soft_by_cm",
     "soft_by_cm_deferred",
     "tcp",
@@ -32,6 +33,7 @@ const NATIVE: &[&str] = &[
     "tree",
     "messages",
     "faults",
+    "many",
     "soak",
 ];
 
