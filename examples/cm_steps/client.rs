@@ -127,9 +127,9 @@ pub(super) fn destroy_qps(run: &Run<'_>) {
 }
 
 pub(super) fn destroy_ids(run: &Run<'_>) {
-    let ids: Vec<_> = run.members.iter().map(|member| member.id().take()).collect();
     run.times.start(Step::DestroyId);
-    for (member, id) in run.members.iter().zip(ids) {
+    for member in &run.members {
+        let id = member.id().take();
         member.timed(Step::DestroyId, || drop(id));
     }
     run.times.end(Step::DestroyId);
