@@ -83,7 +83,7 @@ pub(crate) struct Lane {
     sndbuf: usize,
     /// What is copied goes in pieces of this size, which the peer reads.
     pub(crate) piece: Option<usize>,
-    /// When somebody last looked at the clock: what a call sends at once dates nothing else than what a turn found to be due.
+    /// When somebody last looked at the clock.
     clock: Instant,
     /// The peer has sent its last.
     heard_all: bool,
@@ -214,7 +214,8 @@ impl Lane {
     /// Moves what the system need not report, then looks for completions: the second of them alone if not `all`. Whether anything did.
     pub(crate) fn look(&mut self, all: bool) -> bool {
         let all = self.collect() || all;
-        let moved = self.way.look(&mut self.connection, &mut self.pool, self.clock, all);
+        let now = if all { self.date() } else { self.clock };
+        let moved = self.way.look(&mut self.connection, &mut self.pool, now, all);
         if moved {
             self.hear();
         }
@@ -229,8 +230,18 @@ impl Lane {
     /// Sends what a call has left to be sent.
     pub(crate) fn post(&mut self) {
         self.collect();
-        self.way.post(&mut self.connection, &mut self.pool, self.clock);
+        let now = self.date();
+        self.way.post(&mut self.connection, &mut self.pool, now);
         self.hear();
+    }
+
+    /// Now, for what is to be sent. Where nothing is, nothing is dated, and the clock is not asked.
+    #[inline]
+    fn date(&mut self) -> Instant {
+        if !self.connection.is_quiet() {
+            self.clock = Instant::now();
+        }
+        self.clock
     }
 
     /// What the program no longer holds. Whether there was any.

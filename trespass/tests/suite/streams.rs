@@ -15,7 +15,7 @@ pub(crate) fn add(suite: &mut test_harness::Suite<Rig>) {
         i6_two_blocked_writers_resume_when_either_reads, a_peer_that_does_not_read_stops_the_writer,
         a_half_that_is_shut_down_ends_and_the_other_goes_on, reading_is_over_after_shutdown_read,
         a_read_waits_no_longer_than_its_timeout, a_write_waits_no_longer_than_its_timeout,
-        a_cork_holds_back_small_writes, buffers_of_the_pool_go_without_a_copy, several_buffers_go_in_a_row, what_arrives_can_be_kept, counters_count);
+        a_cork_holds_back_small_writes, a_cork_counts_from_what_it_holds, buffers_of_the_pool_go_without_a_copy, several_buffers_go_in_a_row, what_arrives_can_be_kept, counters_count);
 }
 
 fn bytes_go_both_ways(rig: &Rig) -> Outcome {
@@ -318,6 +318,27 @@ fn what_arrives_can_be_kept(rig: &Rig) -> Outcome {
     drop(kept);
     assert!(server.recv_buf().unwrap().is_empty(), "the end is an empty buffer");
     Ok(())
+}
+
+/// Not from when the connection last had something to do.
+fn a_cork_counts_from_what_it_holds(rig: &Rig) -> Outcome {
+    let (mut client, _server) = rig.streams();
+    let deadline = Instant::now() + LONG;
+    loop {
+        thread::sleep(Duration::from_millis(300));
+        client.set_cork(true).unwrap();
+        let (sent, written) = (client.stats().frames_sent, Instant::now());
+        client.write_all(b"held").unwrap();
+        client.readiness().unwrap();
+        let held = client.stats().frames_sent == sent;
+        // Only what happened within the time says anything.
+        if written.elapsed() < Duration::from_millis(200) {
+            assert!(held, "it went at once");
+            return Ok(());
+        }
+        assert!(Instant::now() < deadline, "this machine is too busy to tell");
+        client.set_cork(false).unwrap();
+    }
 }
 
 fn counters_count(rig: &Rig) -> Outcome {
