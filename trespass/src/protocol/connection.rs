@@ -1,4 +1,6 @@
-//! One connection: what the program and the driver call, and what goes out next.
+//! One connection: what the program and the driver call. What goes out next is in [`transmitting`].
+
+mod transmitting;
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -6,7 +8,7 @@ use std::time::Instant;
 
 #[cfg(test)]
 use super::block::Segment;
-use super::block::{Block, Blocks, Purpose};
+use super::block::{Block, Blocks};
 use super::close::Closing;
 use super::credit::Credits;
 use super::fault::{CallError, Cause, InvalidSetup, ProtocolError};
@@ -617,123 +619,9 @@ impl<B: Block> Connection<B> {
     pub(crate) fn wants_memory(&self) -> bool {
         self.wants_memory
     }
-
-    // The driver: out
-
-    /// Whether [`transmit`](Self::transmit) has nothing, as far as can be said at once.
-    #[inline]
-    pub(crate) fn is_quiet(&self) -> bool {
-        self.outgoing.is_empty()
-            && self.incoming.is_quiet()
-            && self.closing.is_untouched()
-            && !self.credits.credit_due()
-            && !self.prober.is_due()
-    }
-
-    /// The next thing to post, given that `room` more can be. `None`: nothing now.
-    pub(crate) fn transmit(
-        &mut self,
-        now: Instant,
-        blocks: &mut impl Blocks<Block = B>,
-        room: usize,
-    ) -> Option<Transmit<B>> {
-        self.wants_memory = false;
-        if room == 0 || self.closing.is_closed() {
-            return None;
-        }
-        if self.closing.failed().is_some() {
-            return self.reset();
-        }
-        if let Some(frame) = self.answer() {
-            return Some(Transmit::Send(frame));
-        }
-        let mut blocks = Asked { blocks, refused: &mut self.wants_memory };
-        if let Some(read) = self.incoming.next_read(&mut blocks) {
-            self.counters.reads += 1;
-            self.counters.bytes_read += u64::from(read.from.len);
-            return Some(Transmit::Read(read));
-        }
-        if let Some(frame) = self.outgoing.next_frame(now, &mut self.credits, &mut blocks) {
-            self.outgoing.cut_up(giving(&mut self.events, true));
-            self.counters.frames_sent += 1;
-            self.counters.bytes_sent += if frame.is_rts() { 0 } else { (frame.len() - HEADER_LEN) as u64 };
-            return Some(Transmit::Send(frame));
-        }
-        if let Some(frame) = self.end_or_credit() {
-            return Some(Transmit::Send(frame));
-        }
-        self.prober.take(now).then(|| {
-            self.counters.probes += 1;
-            Transmit::Probe
-        })
-    }
-
-    fn reset(&mut self) -> Option<Transmit<B>> {
-        if !self.closing.reset_due() || !self.credits.allows_reset() || self.closing.all_is_said() {
-            return None;
-        }
-        self.closing.reset_sent();
-        Some(Transmit::Send(self.control(FrameType::Reset, 0)))
-    }
-
-    /// RFIN, and FIN_ACK once all was read.
-    fn answer(&mut self) -> Option<Frame<B>> {
-        if !self.credits.allows_control() {
-            return None;
-        }
-        if let Some(total) = self.incoming.rfin_due() {
-            self.incoming.rfin_sent();
-            return Some(self.control(FrameType::Rfin, total));
-        }
-        if self.closing.fin_ack_due(self.incoming.all_read()) {
-            self.closing.fin_ack_sent();
-            return Some(self.control(FrameType::FinAck, 0));
-        }
-        None
-    }
-
-    /// FIN once all was sent; the peer may have sources of this side still to read. CREDIT if nothing else has carried the credits that
-    /// are due.
-    fn end_or_credit(&mut self) -> Option<Frame<B>> {
-        if !self.credits.allows_control() {
-            return None;
-        }
-        if self.closing.fin_due() && self.outgoing.is_empty() {
-            self.closing.fin_sent();
-            return Some(self.control(FrameType::Fin, 0));
-        }
-        if self.credits.credit_due() && !self.closing.all_is_said() {
-            self.counters.credits_sent += 1;
-            return Some(self.control(FrameType::Credit, 0));
-        }
-        None
-    }
-
-    fn control(&mut self, kind: FrameType, len: u32) -> Frame<B> {
-        let (seq, credit_total) = self.credits.spend();
-        self.outgoing.count_control();
-        self.counters.frames_sent += 1;
-        Frame::Short(Head::new(&Header { kind, flags: 0, count: 0, seq, credit_total, len }))
-    }
 }
 
 /// Gives lent blocks back to the program.
 fn giving<B>(events: &mut VecDeque<Event<B>>, sent: bool) -> impl FnMut(Ticket, B) {
     move |ticket, block| events.push_back(Event::Returned { ticket, block, sent })
-}
-
-/// Blocks that remember whether there were none.
-struct Asked<'a, P> {
-    blocks: &'a mut P,
-    refused: &'a mut bool,
-}
-
-impl<P: Blocks> Blocks for Asked<'_, P> {
-    type Block = P::Block;
-
-    fn take(&mut self, size: usize, purpose: Purpose) -> Option<P::Block> {
-        let block = self.blocks.take(size, purpose);
-        *self.refused |= block.is_none();
-        block
-    }
 }
