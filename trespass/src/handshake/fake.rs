@@ -4,10 +4,10 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::{Agreed, Attempt, Cause, DataPath, Terms, Unavailable};
-use crate::wire::{Endpoint, Features, Kind, Limits, LinkLayer, MINOR, Policy, Probe, Role};
+use crate::wire::{Endpoint, Features, LinkLayer, Policy, Probe, Role};
 
 /// What goes wrong on one side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -164,25 +164,7 @@ pub(super) fn endpoint(role: Role) -> Endpoint {
 }
 
 pub(super) fn terms(policy: Policy) -> Terms {
-    Terms {
-        first_slots: None,
-        kind: Kind::Stream,
-        policy,
-        features: Features::READ.with(Features::COALESCE),
-        limits: Limits {
-            slot_size: 8192,
-            rx_slots: 64,
-            eager_max: 65536,
-            max_rts: 16,
-            rd_atomic_in: 16,
-            rd_atomic_out: 16,
-            max_msg: 1 << 30,
-        },
-        user_data: Vec::new(),
-        probe_timeout: Duration::from_millis(300),
-        deadline: Duration::from_secs(5),
-        minor: MINOR,
-    }
+    Terms { policy, features: Features::READ.with(Features::COALESCE), ..super::hostile::terms() }
 }
 
 pub(super) const ATTEMPT: Attempt =

@@ -71,24 +71,34 @@ impl Choices {
     fn terms(self) -> Terms {
         let policy = [Policy::Auto, Policy::RequireRdma, Policy::TcpOnly][usize::from(self.0 >> 3) % 3];
         Terms {
-            first_slots: None,
             kind: if self.0 & 0x80 == 0 { Kind::Stream } else { Kind::SeqPacket },
             policy,
-            features: Features::KNOWN,
-            limits: Limits {
-                slot_size: 8192,
-                rx_slots: 64,
-                eager_max: 65536,
-                max_rts: 16,
-                rd_atomic_in: 16,
-                rd_atomic_out: 16,
-                max_msg: 1 << 30,
-            },
-            user_data: Vec::new(),
-            probe_timeout: Duration::from_millis(300),
             deadline: Duration::from_secs(600),
-            minor: MINOR,
+            ..terms()
         }
+    }
+}
+
+/// What a side brings that has nothing special.
+pub(super) fn terms() -> Terms {
+    Terms {
+        first_slots: None,
+        kind: Kind::Stream,
+        policy: Policy::Auto,
+        features: Features::KNOWN,
+        limits: Limits {
+            slot_size: 8192,
+            rx_slots: 64,
+            eager_max: 65536,
+            max_rts: 16,
+            rd_atomic_in: 16,
+            rd_atomic_out: 16,
+            max_msg: 1 << 30,
+        },
+        user_data: Vec::new(),
+        probe_timeout: Duration::from_millis(300),
+        deadline: Duration::from_secs(5),
+        minor: MINOR,
     }
 }
 

@@ -6,13 +6,9 @@
 //! The input: one byte of choices, then pieces, each a length (16 bits) and so many bytes, or what is left. The first is the private
 //! data, the others come over the queue pair. Checksums are set right where chosen, since no fuzzer guesses those.
 
-use std::time::Duration;
-
+use super::Attempt;
 use super::exchange::{Exchange, parting_words};
-use super::{Attempt, Terms};
-use crate::wire::{
-    Features, Kind, Limits, MAX_MESSAGE, MINOR, Message, PREAMBLE, Policy, REJECT_DATA, Role, checksum,
-};
+use crate::wire::{MAX_MESSAGE, Message, PREAMBLE, REJECT_DATA, Role, checksum};
 
 /// Runs one input. Panics if something is amiss.
 #[cfg(fuzzing)]
@@ -60,25 +56,8 @@ fn run(data: &[u8]) -> bool {
 
 fn side(choices: u8) -> Exchange {
     let slot_size = if choices & 2 == 0 { 8192 } else { 512 };
-    let terms = Terms {
-        first_slots: None,
-        kind: Kind::Stream,
-        policy: Policy::Auto,
-        features: Features::KNOWN,
-        limits: Limits {
-            slot_size,
-            rx_slots: 64,
-            eager_max: 65536,
-            max_rts: 16,
-            rd_atomic_in: 16,
-            rd_atomic_out: 16,
-            max_msg: 1 << 30,
-        },
-        user_data: Vec::new(),
-        probe_timeout: Duration::from_millis(300),
-        deadline: Duration::from_secs(5),
-        minor: MINOR,
-    };
+    let mut terms = super::hostile::terms();
+    terms.limits.slot_size = slot_size;
     match choices & 1 {
         0 => Exchange::server(terms),
         _ => Exchange::client(terms, Attempt { conn_id: 0, generation: 0, role: Role::Client }),
