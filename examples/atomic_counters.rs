@@ -97,7 +97,7 @@ fn atomic_counters() -> Result<(), Failure> {
     let [counter, next_ticket] = [COUNTER, NEXT_TICKET].map(|at| Word { rkey, addr: addr + at as u64 });
     let work = |mut client: Client, pool: PoolBuilder| -> Result<(Vec<u64>, u64), Failure> {
         // A pool belongs to the thread that it was built on.
-        let pool = pool.build()?;
+        let pool = pool.build().map_err(Failure::work)?;
         for _ in 0..additions {
             client.fetch_add(&pool, counter, 1)?;
         }
