@@ -102,11 +102,9 @@ impl fmt::Display for IdentifierState {
 #[derive(Clone)]
 pub struct Identifier(pub(super) Arc<Inner>);
 
-/// The identifier, and what is known of it.
+/// The identifier, and what is known of it. C's `context` is a weak reference to this, given back once the identifier is destroyed.
 pub(super) struct Inner {
     id: NonNull<rdma_cm_id>,
-    /// What C's `context` points to: a weak reference to this, given back once the identifier is destroyed.
-    own: *const Self,
     lib: &'static RdmaCm,
     port_space: PortSpace,
     datagram: bool,
@@ -114,8 +112,10 @@ pub(super) struct Inner {
     channel: Mutex<Arc<ChannelInner>>,
     progress: Mutex<Progress>,
     user_data: AtomicU64,
-    user_context: Mutex<Option<Arc<dyn Any + Send + Sync>>>,
 }
+
+// With both counts, small enough for the lists that glibc keeps without merging: programs make and drop identifiers by the thousand.
+const _: () = assert!(size_of::<Inner>() + 2 * size_of::<usize>() <= 120);
 
 // SAFETY: the library is called for an identifier under its channel's lock, and its C struct is read under it.
 unsafe impl Send for Inner {}
@@ -130,6 +130,7 @@ pub(super) struct Progress {
     pub(super) groups: Vec<Box<Membership>>,
     /// The library has freed what events that wait may lead to: they stay where nobody takes them.
     pub(super) stranded: bool,
+    user_context: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 impl Inner {
@@ -140,23 +141,26 @@ impl Inner {
     unsafe fn new(channel: &Arc<ChannelInner>, id: NonNull<rdma_cm_id>) -> Arc<Self> {
         // SAFETY: the identifier lives, and nobody writes to it; the fields are in every release's struct.
         let (space, qp_type) = unsafe { ((*id.as_ptr()).ps, (*id.as_ptr()).qp_type) };
-        let inner = Arc::new_cyclic(|own| Self {
-            id,
-            own: Weak::into_raw(own.clone()),
-            lib: channel.lib(),
-            port_space: PortSpace::from_raw(space.0),
-            datagram: qp_type == ibv_qp_type::IBV_QPT_UD,
-            channel: Mutex::new(Arc::clone(channel)),
-            progress: Mutex::new(Progress {
-                state: IdentifierState::Idle,
-                groups: Vec::new(),
-                stranded: false,
-            }),
-            user_data: AtomicU64::new(0),
-            user_context: Mutex::default(),
+        let mut own = ptr::null();
+        let inner = Arc::new_cyclic(|weak| {
+            own = Weak::into_raw(weak.clone());
+            Self {
+                id,
+                lib: channel.lib(),
+                port_space: PortSpace::from_raw(space.0),
+                datagram: qp_type == ibv_qp_type::IBV_QPT_UD,
+                channel: Mutex::new(Arc::clone(channel)),
+                progress: Mutex::new(Progress {
+                    state: IdentifierState::Idle,
+                    groups: Vec::new(),
+                    stranded: false,
+                    user_context: None,
+                }),
+                user_data: AtomicU64::new(0),
+            }
         });
         // SAFETY: as above; nobody else knows the identifier.
-        unsafe { (&raw mut (*id.as_ptr()).context).write(inner.own.cast_mut().cast()) };
+        unsafe { (&raw mut (*id.as_ptr()).context).write(own.cast_mut().cast()) };
         inner
     }
 
@@ -250,11 +254,13 @@ impl Drop for Inner {
             // SAFETY: the identifier lives, and its channel is locked.
             stranded |= unsafe { membership.leave(lib, id) }.is_err();
         }
+        // SAFETY: the identifier lives, and nobody writes there after `new`.
+        let own = unsafe { (&raw const (*id).context).read() };
         // Whoever has taken an event of it acknowledges it before anything else, so this does not wait for long.
         // SAFETY: the identifier lives, and its last handle is gone.
         match check(unsafe { (lib.rdma_destroy_id)(id) }) {
             // SAFETY: it is the reference that `new` made; no event names the identifier any more.
-            Ok(()) => drop(unsafe { Weak::from_raw(self.own) }),
+            Ok(()) => drop(unsafe { Weak::from_raw(own.cast_const().cast::<Self>()) }),
             Err(error) => {
                 log::error!("rdma_destroy_id failed: {error}");
                 if stranded {
@@ -444,25 +450,22 @@ impl Identifier {
     pub fn setup_context<C: Any + Send + Sync>(&self, context: C) {
         let context: Arc<dyn Any + Send + Sync> = Arc::new(context);
         // What it had is dropped without the lock: it may have a handle of this identifier in it.
-        let had = self.user_context().replace(context);
+        let had = self.0.progress().user_context.replace(context);
         drop(had);
     }
 
     /// The value that the program gave it, if it has one of this type.
     pub fn get_context<C: Any + Send + Sync>(&self) -> Option<Arc<C>> {
-        self.user_context().clone()?.downcast().ok()
+        let context = self.0.progress().user_context.clone();
+        context?.downcast().ok()
     }
 
     /// Takes away the value that the program gave it.
     ///
     /// A value that holds a handle of the identifier keeps it alive until then.
     pub fn clear_context(&self) {
-        let had = self.user_context().take();
+        let had = self.0.progress().user_context.take();
         drop(had);
-    }
-
-    fn user_context(&self) -> MutexGuard<'_, Option<Arc<dyn Any + Send + Sync>>> {
-        self.0.user_context.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The local address (`rdma_get_local_addr`); `None` before it has one.
