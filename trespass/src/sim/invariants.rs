@@ -280,13 +280,15 @@ enum Fault {
     Break,
     /// Nothing passes any more; keepalive or work under way tells.
     Cut,
+    /// The same, and the devices tell nothing: keepalive alone does.
+    Mute,
     /// The program aborts.
     Abort,
 }
 
 #[test]
 fn i09_a_failure_completes_everything_once() {
-    let faults = [Fault::Kill, Fault::Break, Fault::Cut, Fault::Abort];
+    let faults = [Fault::Kill, Fault::Break, Fault::Cut, Fault::Mute, Fault::Abort];
     let sum = explore(60_000, |seed, mut chance| {
         let mut plan = Plan::any(&mut chance);
         plan.keepalive = Some(Keepalive { idle: Duration::from_secs(5), patience: Duration::from_secs(2) });
@@ -324,9 +326,10 @@ fn strike(world: &mut World, fault: Fault, end: usize) -> bool {
         Fault::Kill => world.kill(end),
         Fault::Break => world.break_queue_pair(end),
         Fault::Cut => world.cut(),
+        Fault::Mute => world.fall_mute(),
         Fault::Abort => world.ends[end].connection.abort(),
     }
-    fault != Fault::Cut
+    !matches!(fault, Fault::Cut | Fault::Mute)
 }
 
 /// After a failure no call blocks.

@@ -383,8 +383,10 @@ impl World {
         self.oracles[end].close();
         self.ends[end].connection.close(self.now);
         let mut idle = 0;
+        let began = self.steps;
         while !self.ends[end].is_gone() {
             self.steps += 1;
+            assert!(self.steps - began < 1_000_000, "I14: a close has no end: {}", self.state());
             self.drive(end);
             if peer_drives {
                 self.drive(1 - end);
@@ -489,6 +491,14 @@ impl World {
     pub(super) fn cut(&mut self) {
         match &mut self.wire {
             Wire::Rc(link, _) => link.cut(),
+            Wire::Tcp(tcp) => tcp.cut(),
+        }
+    }
+
+    /// The same, and no device says so.
+    pub(super) fn fall_mute(&mut self) {
+        match &mut self.wire {
+            Wire::Rc(link, _) => link.fall_mute(),
             Wire::Tcp(tcp) => tcp.cut(),
         }
     }
