@@ -1,5 +1,5 @@
 //! What the documents say is there is there: the table of C's verbs in `docs/migrating.md` has every function of libibverbs and
-//! librdmacm and leads to items that exist, and the feature table of `README.md` names tests that exist.
+//! librdmacm and leads to items that exist, and the feature tables of `README.md` and the invariants of `ARCHITECTURE.md` name tests that exist.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -236,9 +236,12 @@ fn exists(test: &str) -> bool {
     let Some((suite, name)) = test.split_once(' ') else { return false };
     let function = |folder: &str| {
         let (module, case) = name.rsplit_once("::").unwrap_or(("main", name));
-        let path = root().join(folder).join(module.replace("::", "/")).with_extension("rs");
-        let text = fs::read_to_string(path).unwrap_or_default();
-        text.contains(&format!("fn {case}(")) || text.contains(&format!("fn {case}<"))
+        // Unit tests may stand at the end of their file.
+        [Some(module), module.strip_suffix("::tests")].into_iter().flatten().any(|module| {
+            let path = root().join(folder).join(module.replace("::", "/")).with_extension("rs");
+            let text = fs::read_to_string(path).unwrap_or_default();
+            text.contains(&format!("fn {case}(")) || text.contains(&format!("fn {case}<"))
+        })
     };
     match suite {
         "device" => function("sideway/tests/device"),
@@ -274,6 +277,39 @@ fn every_row_of_the_feature_tables_names_tests_that_exist() {
         }
         assert!(count >= least, "only {count} tests are named {table}");
     }
+}
+
+#[test]
+fn every_invariant_of_trespass_is_shown_by_tests_that_exist() {
+    let document = read("ARCHITECTURE.md");
+    let table = rows(&document, "### trespass: the invariants");
+    for (row, number) in table.into_iter().skip(2).zip(1..) {
+        let [name, what, simulated, beyond] = row[..] else { panic!("a row has no four cells: {row:?}") };
+        assert_eq!(name, format!("I{number}"), "they are numbered in a row");
+        let tests = |cell| code(cell).filter(|text| text.starts_with("trespass "));
+        assert!(
+            tests(simulated).next().is_some() || simulated.starts_with("not yet"),
+            "{name}, {what}: no test"
+        );
+        for test in tests(simulated).chain(tests(beyond)) {
+            assert!(exists(test), "{name}: there is no test `{test}`");
+        }
+        // The other way round: what bears its number in the simulator is named.
+        let mentions = |case: &str| simulated.contains(&format!("::{case}`"));
+        for case in simulations().iter().filter(|case| case.starts_with(&format!("i{number:02}_"))) {
+            assert!(mentions(case), "{name} does not name {case}");
+        }
+    }
+    assert_eq!(rows(&document, "### trespass: the invariants").len(), 2 + 20);
+}
+
+/// The tests of trespass's simulators.
+fn simulations() -> Vec<String> {
+    let files = ["trespass/src/sim/invariants.rs", "trespass/src/handshake/exhaustive.rs"].map(read);
+    let names = files.iter().flat_map(|text| text.split("#[test]\nfn ").skip(1));
+    let names: Vec<_> = names.filter_map(|text| Some(text.split_once('(')?.0.to_owned())).collect();
+    assert!(names.len() > 25, "only {} were found", names.len());
+    names
 }
 
 #[test]

@@ -156,6 +156,8 @@ pub struct Worker {
     hungry: Vec<u32>,
     timers: BinaryHeap<Reverse<(Instant, Key)>>,
     told: VecDeque<Event>,
+    /// Looks since the system was last asked, of a worker that spins.
+    looks: u32,
 }
 
 struct Slot {
@@ -213,6 +215,7 @@ impl Worker {
             hungry: Vec::new(),
             timers: BinaryHeap::new(),
             told: VecDeque::new(),
+            looks: 0,
         })
     }
 
@@ -382,7 +385,7 @@ impl Worker {
     }
 
     /// Does all there is to do, waits for more if there is nothing to tell, at most so long (`None` is for ever), and appends what there
-    /// is to tell to `events`.
+    /// is to tell to `events`. It waits asleep, unless [`worker_spin`](crate::Builder::worker_spin) says otherwise.
     ///
     /// # Errors
     ///
@@ -390,6 +393,9 @@ impl Worker {
     pub fn poll(&mut self, events: &mut Vec<Event>, timeout: Option<Duration>) -> io::Result<()> {
         let patience = Until::from(timeout.and_then(|timeout| Instant::now().checked_add(timeout)));
         loop {
+            if self.spin(patience, events)? {
+                return Ok(());
+            }
             self.work();
             let before = events.len();
             self.tell(events);

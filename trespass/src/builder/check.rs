@@ -207,6 +207,7 @@ fn times(c: &Config) -> Checked {
         lasting("keepalive", keepalive, Duration::from_millis(100)..=24 * HOUR)?;
     }
     lasting("spin", c.spin, Duration::ZERO..=Duration::from_secs(1))?;
+    lasting("worker_spin", c.worker_spin, Duration::ZERO..=HOUR)?;
     if let Some(interval) = c.trace_interval {
         lasting("trace_interval", interval, Duration::from_secs(1)..=24 * HOUR)?;
     }

@@ -60,6 +60,7 @@ pub struct Config {
     pub(crate) linger: Duration,
     pub(crate) keepalive: Option<Duration>,
     pub(crate) spin: Duration,
+    pub(crate) worker_spin: Duration,
     pub(crate) trace_interval: Option<Duration>,
     // Listening, and what the peer is told.
     pub(crate) backlog: u32,
@@ -131,6 +132,7 @@ impl Default for Config {
             linger: Duration::from_secs(1),
             keepalive: Some(Duration::from_secs(5)),
             spin: Duration::from_micros(200),
+            worker_spin: Duration::ZERO,
             trace_interval: Some(Duration::from_secs(20)),
             backlog: 1024,
             bind_patience: Duration::ZERO,

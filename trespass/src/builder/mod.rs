@@ -160,9 +160,14 @@ setters! {
     /// How long a connection may be silent before it is tried: 100 ms to a day; `None` is never. Start value: 5 s.
     keepalive: Option<Duration>;
     /// How long a call that waits looks for completions before it sleeps, at most: up to 1 s; zero is not at all. It begins anew with each
-    /// completion. How long it is within that is learnt: who waits for long, as a rule, soon sleeps at once. Start value: 200 us. Over TCP,
-    /// and in a [`Worker`](crate::Worker), threads sleep at once.
+    /// completion. How long it is within that is learnt: who waits for long, as a rule, soon sleeps at once. Start value: 200 us. Over TCP
+    /// threads sleep at once; a [`Worker`](crate::Worker) has a [time of its own](Self::worker_spin).
     spin: Duration;
+    /// How long a [`Worker`](crate::Worker) looks for what there is to do before it sleeps: up to an hour, which is as good as always, for
+    /// a thread that has a processor for itself. It begins anew whenever something has happened, is not learnt, and counts over TCP too.
+    /// While it looks, completions make no event, and the system is asked once in a while; also in a poll that does not wait. A worker
+    /// whose descriptor the program has does not look. Start value: not at all.
+    worker_spin: Duration;
     /// How often the state of connections is summed up in the trace: at least 1 s; `None` is never. Start value: 20 s.
     trace_interval: Option<Duration>;
     /// Clients that may wait to be accepted: 1 to 65535; the system may lower it. Start value: 1024.

@@ -220,6 +220,31 @@ fn i06_both_sides_full_of_what_they_send_go_on() {
 }
 
 #[test]
+fn i07_no_second_thread_is_needed() {
+    // A driver takes a turn only with a call of its own program. One program only writes, the other only reads, in turns.
+    let sum = explore(60_000, |seed, mut chance| {
+        let mut plan = Plan::any(&mut chance).both(|habits| {
+            habits.writes = true;
+            habits.corks = false;
+            habits.largest = habits.largest.min(100_000);
+        });
+        plan.tcp_buffer = plan.tcp_buffer.max(4096);
+        let mut world = World::new(seed, chance, plan);
+        for _ in 0..20 {
+            let reader = world.chance.within(0..2);
+            let given = world.oracles[1 - reader].given();
+            world.until_one("the reader has what was given, and more is given", reader, |world| {
+                let (bytes, messages) = world.oracles[1 - reader].arrived();
+                bytes + messages >= given && world.oracles[1 - reader].given() > given
+            });
+        }
+        world.settle();
+        world.bury()
+    });
+    assert!(sum.bytes > 1 << 20 && sum.messages > 100 && sum.kinds[RTS as usize] > 0, "{sum:?}");
+}
+
+#[test]
 fn i08_readiness_tells_of_every_change() {
     // Programs that act only when readiness says so, as an edge-triggered user does: until they are blocked.
     let sum = explore(40_000, |seed, mut chance| {
@@ -255,13 +280,15 @@ enum Fault {
     Break,
     /// Nothing passes any more; keepalive or work under way tells.
     Cut,
+    /// The same, and the devices tell nothing: keepalive alone does.
+    Mute,
     /// The program aborts.
     Abort,
 }
 
 #[test]
 fn i09_a_failure_completes_everything_once() {
-    let faults = [Fault::Kill, Fault::Break, Fault::Cut, Fault::Abort];
+    let faults = [Fault::Kill, Fault::Break, Fault::Cut, Fault::Mute, Fault::Abort];
     let sum = explore(60_000, |seed, mut chance| {
         let mut plan = Plan::any(&mut chance);
         plan.keepalive = Some(Keepalive { idle: Duration::from_secs(5), patience: Duration::from_secs(2) });
@@ -299,9 +326,10 @@ fn strike(world: &mut World, fault: Fault, end: usize) -> bool {
         Fault::Kill => world.kill(end),
         Fault::Break => world.break_queue_pair(end),
         Fault::Cut => world.cut(),
+        Fault::Mute => world.fall_mute(),
         Fault::Abort => world.ends[end].connection.abort(),
     }
-    fault != Fault::Cut
+    !matches!(fault, Fault::Cut | Fault::Mute)
 }
 
 /// After a failure no call blocks.
@@ -477,7 +505,22 @@ fn i20_a_setup_that_cannot_work_is_refused() {
 }
 
 #[test]
-fn hours_of_silence_cost_probes_and_nothing_else() {
+fn i18_who_waits_has_nothing_to_do() {
+    // A driver sleeps where nothing is due and nothing comes: then it would sleep for ever, and it is right to.
+    let sum = explore(20_000, |seed, mut chance| {
+        let plan = Plan::any(&mut chance);
+        let mut world = run(seed, chance, plan, 500);
+        let frames = world.tally().frames;
+        assert_eq!(world.next_deadline(), None, "I18: seed {seed}: something is due at rest");
+        world.fall_silent(Duration::from_secs(60));
+        assert_eq!(world.tally().frames, frames, "I18: seed {seed}: frames without a reason");
+        world.bury()
+    });
+    assert!(sum.bytes > 100_000 && sum.messages > 100, "{sum:?}");
+}
+
+#[test]
+fn i18_hours_of_silence_cost_probes_and_nothing_else() {
     let sum = explore(20_000, |seed, mut chance| {
         let mut plan = Plan::any(&mut chance).way(Way::Rc);
         plan.keepalive = Some(Keepalive { idle: Duration::from_secs(30), patience: Duration::from_secs(10) });
@@ -509,4 +552,23 @@ fn hours_of_silence_cost_probes_and_nothing_else() {
         world.bury()
     });
     assert!(sum.failures > 0, "{sum:?}");
+}
+
+#[test]
+fn hours_of_talk_and_silence_break_nothing() {
+    let sum = explore(60_000, |seed, mut chance| {
+        let mut plan = Plan::any(&mut chance).both(|habits| habits.largest = habits.largest.min(20_000));
+        plan.keepalive = Some(Keepalive { idle: Duration::from_secs(30), patience: Duration::from_secs(10) });
+        let mut world = World::new(seed, chance, plan);
+        while world.elapsed() < Duration::from_secs(6 * 3600) {
+            let (talk, silence) = (world.chance.within(0..400) as u64, world.chance.within(1..1800) as u64);
+            world.steps(talk);
+            world.fall_silent(Duration::from_secs(silence));
+        }
+        world.settle();
+        world.check_credit();
+        assert!(world.ends.iter().all(|end| end.ending.is_none()), "seed {seed}: {}", world.state());
+        world.bury()
+    });
+    assert!(sum.bytes > 0 && sum.messages > 0 && sum.kinds[RTS as usize] > 0, "{sum:?}");
 }

@@ -72,12 +72,14 @@ pub(super) struct Link {
     depths: Depths,
     memories: [Memory; 2],
     cut: bool,
+    /// The devices try for ever, and tell nothing.
+    mute: bool,
     pub(super) delivered: u64,
 }
 
 impl Link {
     pub(super) fn new(depths: Depths, memories: [Memory; 2]) -> Self {
-        Self { ends: Default::default(), depths, memories, cut: false, delivered: 0 }
+        Self { ends: Default::default(), depths, memories, cut: false, mute: false, delivered: 0 }
     }
 
     /// `ibv_post_recv`.
@@ -131,12 +133,12 @@ impl Link {
     /// When the device gives up on its peer, if it waits for one.
     pub(super) fn gives_up_at(&self, end: usize) -> Option<Instant> {
         let pair = &self.ends[end];
-        pair.waiting_since.filter(|_| !pair.failed && !pair.gone).map(|since| since + RETRIES)
+        pair.waiting_since.filter(|_| !pair.failed && !pair.gone && !self.mute).map(|since| since + RETRIES)
     }
 
     fn wait_for_peer(&mut self, end: usize, now: Instant) -> bool {
         let since = *self.ends[end].waiting_since.get_or_insert(now);
-        if now >= since + RETRIES {
+        if now >= since + RETRIES && !self.mute {
             self.fail(end);
             return true;
         }
@@ -231,6 +233,11 @@ impl Link {
     /// Nothing passes any more.
     pub(super) fn cut(&mut self) {
         self.cut = true;
+    }
+
+    /// The same, and no device says so.
+    pub(super) fn fall_mute(&mut self) {
+        (self.cut, self.mute) = (true, true);
     }
 
     /// How things stand, for a failure.

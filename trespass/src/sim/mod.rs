@@ -6,7 +6,8 @@
 //! arrives; the link and the memory check what devices and memory are asked to do.
 //!
 //! A failure prints its seed and step; `TRESPASS_SIM_SEED=<seed> cargo test -p trespass <test>`
-//! repeats that run alone. `TRESPASS_SIM_STEPS=<n>` runs each test until it has made `n` steps.
+//! repeats that run alone. `TRESPASS_SIM_STEPS=<n>` runs each test until it has made `n` steps. How many steps and how much virtual
+//! time it was is printed (`--nocapture`); `.ci/run sim` adds that up.
 
 mod chance;
 mod contents;
@@ -24,6 +25,7 @@ mod world;
 
 use chance::Chance;
 use std::str::FromStr;
+use std::time::Duration;
 use world::Tally;
 
 /// Runs `run` with one seed after the other until it has made `budget` steps, and gives the sum of what happened.
@@ -40,7 +42,15 @@ fn explore(budget: u64, run: impl Fn(u64, Chance) -> Tally) -> Tally {
         seed += 1;
         sum.add(&run(seed, Chance::new(seed)));
     }
+    report(sum.steps, seed, sum.time);
     sum
+}
+
+/// Prints how much was simulated, as `.ci/run sim` reads it.
+pub(crate) fn report(steps: u64, runs: u64, time: Duration) {
+    let thread = std::thread::current();
+    let test = thread.name().and_then(|name| name.rsplit("::").next()).unwrap_or("?");
+    println!("simulated {test}: {steps} steps, {runs} runs, {} s of virtual time", time.as_secs());
 }
 
 fn variable<T: FromStr>(name: &str) -> Option<T> {

@@ -152,7 +152,8 @@ impl Plan {
             stage: self.stage,
             read_piece: self.stage,
             gather: self.gather,
-            keepalive: self.keepalive,
+            // As the handshake has it (`Agreed::setup`).
+            keepalive: self.keepalive.filter(|_| self.way == Way::Rc),
             ..Setup::new(kind, link)
         }
     }

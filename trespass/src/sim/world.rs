@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tally {
     pub(super) steps: u64,
+    /// Virtual time.
+    pub(super) time: Duration,
     pub(super) bytes: u64,
     pub(super) messages: u64,
     pub(super) frames: u64,
@@ -38,6 +40,7 @@ impl Tally {
     pub(super) fn add(&mut self, other: &Tally) {
         let Tally {
             steps,
+            time,
             bytes,
             messages,
             frames,
@@ -53,6 +56,7 @@ impl Tally {
             failures,
         } = other;
         self.steps += steps;
+        self.time += *time;
         self.bytes += bytes;
         self.messages += messages;
         self.frames += frames;
@@ -203,16 +207,32 @@ impl World {
         }
     }
 
-    /// Goes to the next moment at which something is due. False: nothing ever is.
-    pub(super) fn skip_to_deadline(&mut self) -> bool {
+    /// When something is due next, if ever.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
         let alive = self.ends.iter().filter(|end| !end.killed);
         let mut due: Vec<_> = alive.filter_map(|end| end.connection.next_deadline()).collect();
         if let Wire::Rc(link, _) = &self.wire {
             due.extend((0..2).filter_map(|end| link.gives_up_at(end)));
         }
-        let Some(next) = due.into_iter().min() else { return false };
+        due.into_iter().min()
+    }
+
+    /// Goes to the next moment at which something is due. False: nothing ever is.
+    pub(super) fn skip_to_deadline(&mut self) -> bool {
+        let Some(next) = self.next_deadline() else { return false };
         self.let_pass(next.saturating_duration_since(self.now));
         true
+    }
+
+    /// Nobody does anything for so long; what is due then happens.
+    pub(super) fn fall_silent(&mut self, time: Duration) {
+        let until = self.now + time;
+        self.rest();
+        while self.now < until {
+            let next = self.next_deadline().map_or(until, |next| next.min(until));
+            self.let_pass(next.saturating_duration_since(self.now).max(Duration::from_millis(1)));
+            self.rest();
+        }
     }
 
     pub(super) fn elapsed(&self) -> Duration {
@@ -363,8 +383,10 @@ impl World {
         self.oracles[end].close();
         self.ends[end].connection.close(self.now);
         let mut idle = 0;
+        let began = self.steps;
         while !self.ends[end].is_gone() {
             self.steps += 1;
+            assert!(self.steps - began < 1_000_000, "I14: a close has no end: {}", self.state());
             self.drive(end);
             if peer_drives {
                 self.drive(1 - end);
@@ -473,6 +495,14 @@ impl World {
         }
     }
 
+    /// The same, and no device says so.
+    pub(super) fn fall_mute(&mut self) {
+        match &mut self.wire {
+            Wire::Rc(link, _) => link.fall_mute(),
+            Wire::Tcp(tcp) => tcp.cut(),
+        }
+    }
+
     /// Both ends are over: closed, failed or killed.
     pub(super) fn is_over(&self) -> bool {
         self.ends.iter().all(|end| end.is_gone())
@@ -511,7 +541,7 @@ impl World {
     }
 
     pub(super) fn tally(&self) -> Tally {
-        let mut tally = Tally { steps: self.steps, ..Tally::default() };
+        let mut tally = Tally { steps: self.steps, time: self.elapsed(), ..Tally::default() };
         for (oracle, end) in self.oracles.iter().zip(&self.ends) {
             let (bytes, messages) = oracle.arrived();
             tally.bytes += bytes;

@@ -9,10 +9,54 @@ use crate::readiness::Until;
 
 /// How often everything may have a turn before the program hears of it: peers that never stop do not hold it up.
 const ROUNDS: u32 = 16;
+/// A worker that spins looks so often for completions before it asks the system, and the clock, once.
+const LOOKS: u32 = 64;
 
 impl Worker {
     pub(super) fn until(&self, patience: Until) -> Until {
         patience.or(self.timers.peek().map(|Reverse((at, _))| *at)).or(self.desk.next_deadline())
+    }
+
+    /// Looks for what there is to do, again and again, before the next completion is made an event and the thread sleeps: both cost more
+    /// than what is waited for, where that comes soon. Whether the poll is over.
+    pub(super) fn spin(&mut self, patience: Until, events: &mut Vec<Event>) -> io::Result<bool> {
+        let (before, time) = (events.len(), self.config.worker_spin);
+        // Who waits for the descriptor needs the next completion as an event.
+        if time.is_zero() || self.bell.is_handed_out() {
+            return Ok(false);
+        }
+        let mut now = Instant::now();
+        let (mut until, mut is_over) = (now + time, patience.is_over_at(now));
+        loop {
+            let moved = self.look()?;
+            self.tell(events);
+            if events.len() > before {
+                return Ok(true);
+            }
+            let asked = self.looks == 0;
+            if is_over && (asked || !moved) {
+                return Ok(true);
+            }
+            if moved {
+                until = now + time;
+            }
+            if asked {
+                now = Instant::now();
+                is_over = patience.is_over_at(now);
+                if now >= until {
+                    return Ok(false);
+                }
+            }
+        }
+    }
+
+    /// One look of a worker that spins. Whether anything had happened.
+    fn look(&mut self) -> io::Result<bool> {
+        self.looks = (self.looks + 1) % LOOKS;
+        if self.looks == 0 {
+            self.report(Until::Now)?;
+        }
+        Ok(self.reap() | self.give_turns())
     }
 
     /// Takes the system's events, and sleeps if it may.

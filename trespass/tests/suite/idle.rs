@@ -15,7 +15,8 @@ use super::rig::{LONG, Rig, greet};
 pub(crate) fn add(suite: &mut test_harness::Suite<Rig>) {
     cases!(suite: i18_a_blocked_reader_sleeps, i18_a_waiting_listener_sleeps, i18_a_waiting_worker_sleeps,
         i18_fifty_idle_connections_use_no_time,
-        i18_who_spins_does_not_sleep_for_what_comes_soon);
+        i18_who_spins_does_not_sleep_for_what_comes_soon, i18_a_worker_that_spins_does_not_sleep_for_what_comes_soon,
+        i18_a_worker_that_spins_sleeps_when_nothing_comes);
 }
 
 /// The number of the thread that asks.
@@ -82,6 +83,63 @@ fn i18_who_spins_does_not_sleep_for_what_comes_soon(rig: &Rig) -> Outcome {
     Ok(())
 }
 
+/// How often a thread went to sleep.
+fn sleeps(thread: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/self/task/{thread}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with("voluntary_ctxt_switches")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+/// How often a worker that echoes slept in a ping-pong of so many rounds, where it spins so long.
+fn sleeps_of_an_echo(rig: &Rig, rounds: u64, spin: Duration) -> u64 {
+    let (send, receive) = mpsc::channel();
+    let (config, at) = (rig.builder().worker_spin(spin).build().unwrap(), rig.anywhere());
+    let serving = thread::spawn(move || {
+        let mut worker = Worker::new(&config).unwrap();
+        let listener = worker.listen(at, Kind::SeqPacket).unwrap();
+        send.send(worker.local_addr(listener).unwrap()).unwrap();
+        let (mut events, mut echoed, mut before) = (Vec::new(), 0, 0);
+        loop {
+            worker.poll(&mut events, Some(LONG)).unwrap();
+            assert!(!events.is_empty(), "nothing came");
+            for event in events.drain(..) {
+                let Event::Ready { key, .. } = event else { continue };
+                while let Ok(len) = worker.recv(key, &mut [0; 64]) {
+                    worker.send(key, &[0; 64][..len]).unwrap();
+                    echoed += 1;
+                    if echoed == 1 {
+                        before = sleeps(own_number());
+                    }
+                }
+            }
+            if echoed == rounds {
+                let slept = sleeps(own_number()) - before;
+                // The last answer goes with the next poll.
+                worker.poll(&mut events, Some(Duration::ZERO)).unwrap();
+                return slept;
+            }
+        }
+    });
+    let mut client = rig.builder().connect_seq_packet(receive.recv().unwrap()).unwrap();
+    client.set_read_timeout(Some(LONG)).unwrap();
+    for _ in 0..rounds {
+        client.send(&[0; 64]).unwrap();
+        client.recv(&mut [0; 64]).unwrap();
+    }
+    serving.join().unwrap()
+}
+
+/// Over TCP as well: it is the system then that is asked.
+fn i18_a_worker_that_spins_does_not_sleep_for_what_comes_soon(rig: &Rig) -> Outcome {
+    const ROUNDS: u64 = 100;
+    let spun = sleeps_of_an_echo(rig, ROUNDS, Duration::from_secs(1));
+    let slept = sleeps_of_an_echo(rig, ROUNDS, Duration::ZERO);
+    println!("a worker slept {spun} times of {ROUNDS} where it spins, {slept} where not");
+    assert!(slept > 0, "nobody slept without spinning");
+    assert!(spun < ROUNDS / 4, "slept {spun} times of {ROUNDS}");
+    Ok(())
+}
+
 fn i18_a_blocked_reader_sleeps(rig: &Rig) -> Outcome {
     let (mut client, mut server) = rig.streams();
     greet(&mut client, &mut server);
@@ -112,8 +170,17 @@ fn i18_a_waiting_listener_sleeps(rig: &Rig) -> Outcome {
 }
 
 fn i18_a_waiting_worker_sleeps(rig: &Rig) -> Outcome {
+    a_waiting_worker_sleeps(rig, Duration::ZERO)
+}
+
+/// What comes then wakes it, the system's events and completions.
+fn i18_a_worker_that_spins_sleeps_when_nothing_comes(rig: &Rig) -> Outcome {
+    a_waiting_worker_sleeps(rig, Duration::from_millis(5))
+}
+
+fn a_waiting_worker_sleeps(rig: &Rig, spin: Duration) -> Outcome {
     let (send, receive) = mpsc::channel();
-    let (config, at) = (rig.builder().build().unwrap(), rig.anywhere());
+    let (config, at) = (rig.builder().worker_spin(spin).build().unwrap(), rig.anywhere());
     let serving = thread::spawn(move || {
         let mut worker = Worker::new(&config).unwrap();
         let listener = worker.listen(at, Kind::Stream).unwrap();

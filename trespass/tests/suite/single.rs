@@ -1,15 +1,18 @@
 //! I7: one thread is enough, for both ends, for a listener and its clients, and for a worker.
 
 use std::io::{ErrorKind, Read, Write};
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, poll};
 use test_harness::{Outcome, cases};
-use trespass::{Event, Kind, Pool, Transport, Worker};
+use trespass::{Event, Kind, Pool, SeqPacket, Transport, Worker};
 
 use super::rig::{LONG, Rig, bytes};
 
 pub(crate) fn add(suite: &mut test_harness::Suite<Rig>) {
-    cases!(suite: i7_both_ends_on_one_thread, i7_a_worker_serves_many_connections, a_worker_adopts_a_stream,
+    cases!(suite: i7_both_ends_on_one_thread, i7_a_worker_serves_many_connections,
+        i7_a_worker_that_spins_serves_many_connections, a_worker_that_spins_waits_no_longer_than_it_is_told, a_worker_adopts_a_stream,
         a_worker_says_what_became_of_a_connection_it_could_not_make, events_have_the_programs_tag,
         a_pool_of_the_programs_own_serves_all, what_programs_say_with_a_connection_is_heard, a_lent_block_is_waited_for);
 }
@@ -160,11 +163,57 @@ fn i7_both_ends_on_one_thread(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// Echoes what comes on every connection that its listener gets, and has its own clients send through each of them.
+/// As good as for ever.
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// Neither in a poll that does not wait nor in one that does; and a program that waits for its descriptor is woken.
+fn a_worker_that_spins_waits_no_longer_than_it_is_told(rig: &Rig) -> Outcome {
+    let mut worker = Worker::new(&rig.builder().worker_spin(HOUR).build().unwrap()).unwrap();
+    let (client, mut server) = rig.packets();
+    let key = worker.add_seq_packet(client).unwrap();
+    let mut events = Vec::new();
+    for wait in [0, 0, 30] {
+        let (began, wait) = (Instant::now(), Duration::from_millis(wait));
+        worker.poll(&mut events, Some(wait)).unwrap();
+        assert!(events.is_empty(), "{events:?}");
+        assert!((wait..LONG).contains(&began.elapsed()), "{:?} and not {wait:?}", began.elapsed());
+    }
+    server.send(b"x").unwrap();
+    worker.poll(&mut events, None).unwrap();
+    assert!(matches!(events[..], [Event::Ready { key: ready, .. }] if ready == key), "{events:?}");
+    assert_eq!(worker.recv(key, &mut [0; 64]).unwrap(), 1);
+    wakes_by_its_descriptor(&mut worker, &mut server);
+    Ok(())
+}
+
+/// A program that waits for the descriptor of `worker` hears of what `peer` sends.
+fn wakes_by_its_descriptor(worker: &mut Worker, peer: &mut SeqPacket) {
+    // Whoever asks for it is told to look once.
+    let _ = worker.as_fd();
+    let mut events = Vec::new();
+    worker.poll(&mut events, Some(Duration::ZERO)).unwrap();
+    assert!(events.is_empty(), "{events:?}");
+    peer.send(b"y").unwrap();
+    let timeout = LONG.try_into().unwrap();
+    assert_eq!(poll(&mut [PollFd::new(worker, PollFlags::IN)], Some(&timeout)).unwrap(), 1, "nobody rings");
+    worker.poll(&mut events, None).unwrap();
+    assert_eq!(events.len(), 1, "{events:?}");
+}
+
 fn i7_a_worker_serves_many_connections(rig: &Rig) -> Outcome {
+    a_worker_serves_many_connections(rig, Duration::ZERO)
+}
+
+/// The system's events are not forgotten over looking for completions: clients come, whose handshakes go on.
+fn i7_a_worker_that_spins_serves_many_connections(rig: &Rig) -> Outcome {
+    a_worker_serves_many_connections(rig, HOUR)
+}
+
+/// Echoes what comes on every connection that its listener gets, and has its own clients send through each of them.
+fn a_worker_serves_many_connections(rig: &Rig, spin: Duration) -> Outcome {
     const CLIENTS: usize = 50;
     const ROUNDS: usize = 20;
-    let mut worker = Worker::new(&rig.builder().build().unwrap()).unwrap();
+    let mut worker = Worker::new(&rig.builder().worker_spin(spin).build().unwrap()).unwrap();
     let listener = worker.listen(rig.anywhere(), Kind::SeqPacket).unwrap();
     let addr = worker.local_addr(listener).unwrap();
     let clients: Vec<_> = (0..CLIENTS).map(|_| worker.connect(addr, Kind::SeqPacket).unwrap()).collect();
