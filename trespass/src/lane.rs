@@ -14,6 +14,7 @@ use mio::event::Event as Report;
 
 use crate::buffers::{Completion, Part, RecvBuf, Returns, Ticket};
 use crate::builder::Config;
+use crate::connect::lasting;
 use crate::drivers::{Completed, Driver, Path, Way};
 use crate::engine::Side;
 use crate::handshake::{Agreed, Established, FallbackReason, Transport};
@@ -98,7 +99,7 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
-    /// A connection whose handshake is done. The socket is non-blocking.
+    /// A connection whose handshake is done. The socket is non-blocking; `pool` is for one over TCP.
     pub(crate) fn new(
         socket: TcpStream,
         established: Established<Path>,
@@ -107,9 +108,9 @@ impl Lane {
     ) -> io::Result<Self> {
         let (local, peer) = (socket.local_addr()?, socket.peer_addr()?);
         let (kind, agreed) = (established.agreed.kind, established.agreed);
-        let (way, link, fallback) = match established.path {
+        let ((way, pool), link, fallback) = match established.path {
             Ok(path) => (Way::over(path, socket)?, Link::Rc, None),
-            Err(reason) => (Way::tcp(socket), Link::Tcp, Some(reason)),
+            Err(reason) => ((Way::tcp(socket), lasting(pool, config)?), Link::Tcp, Some(reason)),
         };
         Self::of(way, link, agreed, About { local, peer, kind, fallback }, config, pool)
     }
@@ -122,10 +123,10 @@ impl Lane {
         agreed: Agreed,
         (local, peer): (SocketAddr, SocketAddr),
         config: &Config,
-        pool: &Pool,
     ) -> io::Result<Self> {
         let about = About { local, peer, kind: agreed.kind, fallback: None };
-        Self::of(Way::managed(managed, line), Link::Rc, agreed, about, config, pool)
+        let (way, pool) = Way::managed(managed, line);
+        Self::of(way, Link::Rc, agreed, about, config, pool)
     }
 
     fn of(
@@ -134,7 +135,7 @@ impl Lane {
         agreed: Agreed,
         about: About,
         config: &Config,
-        pool: &Pool,
+        pool: Pool,
     ) -> io::Result<Self> {
         let setup = Setup { gather: way.gather(), ..agreed.setup(config, link) };
         about.tell();
@@ -144,7 +145,7 @@ impl Lane {
         connection.tick(Instant::now());
         Ok(Self {
             connection,
-            pool: pool.clone(),
+            pool,
             about,
             peer_user_data: agreed.user_data,
             returns: Arc::default(),

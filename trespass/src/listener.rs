@@ -11,7 +11,7 @@ use mio::Token;
 
 use crate::arrivals::Arrival;
 use crate::builder::{Builder, Config};
-use crate::connect::pool_of;
+use crate::connect::{lasting, pool_of};
 use crate::door::Door;
 use crate::engine::{Patience, Side, waited_enough};
 use crate::lane::Lane;
@@ -212,8 +212,7 @@ impl Listener {
                 Err(error) => return Err(error),
             };
             let peer = visitor.peer();
-            // Another one than before, if the device has failed that the other was registered with.
-            self.pool = pool_of(&self.config)?;
+            self.pool = lasting(&self.pool, &self.config)?;
             let arrival = Arrival::accepted(visitor, kind, &self.config, &self.pool, None)
                 .and_then(|mut arrival| arrival.register(self.bell.registry(), Token(at)).map(|()| arrival));
             match arrival {

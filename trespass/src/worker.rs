@@ -141,6 +141,8 @@ pub struct Worker {
     bell: Bell,
     config: Config,
     pool: Pool,
+    /// That is the pool of connections over RDMA.
+    pool_is_settled: bool,
     /// Where queue pairs complete.
     pub(crate) desk: Desk,
     slots: Vec<Slot>,
@@ -202,6 +204,7 @@ impl Worker {
         Ok(Self {
             bell: Bell::new(REPORTS)?,
             pool: pool_of(config)?,
+            pool_is_settled: false,
             config: config.clone(),
             desk: Desk::default(),
             slots: Vec::new(),
@@ -375,10 +378,21 @@ impl Worker {
         Ok(self.lane(key)?.stats())
     }
 
-    /// The pool of the worker's connections.
+    /// The pool of the worker's connections. Where several devices carry them each has its own ([`pool_of`](Self::pool_of)), and this is
+    /// the first's; when that has failed it is the next one's. A block of any pool goes over any connection, but over another
+    /// device by a copy.
     #[must_use]
     pub fn pool(&self) -> &Pool {
         &self.pool
+    }
+
+    /// The pool of a connection.
+    ///
+    /// # Errors
+    ///
+    /// There is no such connection.
+    pub fn pool_of(&self, key: Key) -> io::Result<&Pool> {
+        Ok(&self.lane(key)?.pool)
     }
 
     /// Does all there is to do, waits for more if there is nothing to tell, at most so long (`None` is for ever), and appends what there
@@ -422,9 +436,19 @@ impl Worker {
 
     fn put(&mut self, index: u32, mut lane: Lane) -> io::Result<()> {
         lane.register(&self.bell, token(index))?;
+        self.settle_pool(&lane);
         self.slot(index).what = What::Open { lane: Box::new(lane), lamp: Lamp::default() };
         self.soil(index);
         Ok(())
+    }
+
+    /// Programs are to fill blocks that the device has which carries their connections.
+    fn settle_pool(&mut self, lane: &Lane) {
+        let over_rdma = lane.about.transport() == Transport::Rdma;
+        let is_better = self.pool.is_given_up() || over_rdma && !self.pool_is_settled;
+        if is_better && self.config.given_pool.is_none() && *lane.pool.config() == self.config.pool_config() {
+            (self.pool, self.pool_is_settled) = (lane.pool.clone(), over_rdma);
+        }
     }
 
     /// A free slot's key.

@@ -33,6 +33,8 @@ pub(super) struct Core {
     most_caches: usize,
     /// Somebody has found the pool empty, or it is closed: what is dropped goes to the shared part.
     pressed: AtomicBool,
+    /// The device has failed.
+    pub(super) given_up: AtomicBool,
     state: Mutex<State>,
     /// Held by whoever makes or registers chunks, which takes long; before `state`, never after it. What it guards is what
     /// chunks are registered with.
@@ -59,6 +61,7 @@ impl Core {
             cache_capacity,
             most_caches: max / CACHED_PART / (2 * cache_capacity * config.slot_size),
             pressed: AtomicBool::new(false),
+            given_up: AtomicBool::new(false),
             state: Mutex::new(state),
             growth: Mutex::new(domain),
         });
@@ -321,6 +324,14 @@ impl Core {
         *place = Some(domain.clone());
         self.registrations.set_domain(domain);
         Ok(())
+    }
+
+    /// The device of that domain has failed. Whether it is this pool's.
+    #[cfg(feature = "rdma")]
+    pub(super) fn give_up(&self, domain: &Domain) -> bool {
+        let is_its = self.lock_growth().as_ref().is_some_and(|known| known.as_raw() == domain.as_raw());
+        self.given_up.fetch_or(is_its, Relaxed);
+        is_its
     }
 
     #[cfg(feature = "rdma")]

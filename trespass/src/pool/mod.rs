@@ -33,7 +33,8 @@
 //! # Devices
 //!
 //! With the feature `rdma` a pool has one protection domain, from the start (`Pool::with_domain`), or from when the
-//! first connection comes that needs it (`Pool::register`); until then it is memory like any other.
+//! first connection comes that needs it (`Pool::register`); until then it is memory like any other. Connections over another device
+//! have another pool, which is made with the same configuration, unless the program has [given](crate::Builder::pool) them this one.
 
 mod adopted;
 mod block;
@@ -57,6 +58,7 @@ mod tests;
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::task::Waker;
 
 #[cfg(feature = "rdma")]
@@ -125,6 +127,17 @@ impl Pool {
     #[cfg(feature = "rdma")]
     pub fn register(&self, domain: &ProtectionDomain) -> Result<(), PoolError> {
         self.core.register_with(domain)
+    }
+
+    /// The device of that domain has failed. Whether it is this pool's.
+    #[cfg(feature = "rdma")]
+    pub(crate) fn give_up(&self, domain: &ProtectionDomain) -> bool {
+        self.core.give_up(domain)
+    }
+
+    /// Whether its device has failed: nothing of it can be registered any more.
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.core.given_up.load(Relaxed)
     }
 
     /// The protection domain that the memory is registered in.
