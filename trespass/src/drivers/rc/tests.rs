@@ -75,10 +75,11 @@ fn deferred() {
 #[cfg_attr(miri, ignore = "starts a process")]
 fn a_device_that_fails() {
     for case in [
-        "a_device_that_fails_ends_the_connection_and_keeps_what_it_has",
-        "what_is_lent_comes_back_to_an_empty_pool",
+        "ends::a_device_that_fails_ends_the_connection_and_keeps_what_it_has",
+        "ends::what_is_lent_comes_back_to_an_empty_pool",
+        "workers::a_worker_goes_on_when_its_device_is_opened_anew",
     ] {
-        let args = [&format!("ends::{case}"), "--ignored"];
+        let args = [case, "--ignored"];
         let told = run_again(Command::new(std::env::current_exe().expect("this program")).args(args));
         assert!(told.contains(" 1 passed"), "{case}: {told}");
     }
