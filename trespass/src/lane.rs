@@ -84,6 +84,8 @@ pub(crate) struct Lane {
     sndbuf: usize,
     /// What is copied goes in pieces of this size, which the peer reads.
     pub(crate) piece: Option<usize>,
+    /// What the device knows, if there is one.
+    domain: usize,
     /// When somebody last looked at the clock.
     clock: Instant,
     /// The peer has sent its last.
@@ -137,7 +139,8 @@ impl Lane {
         config: &Config,
         pool: Pool,
     ) -> io::Result<Self> {
-        let setup = Setup { gather: way.gather(), ..agreed.setup(config, link) };
+        let (gather, domain) = (way.gather(), pool.domain_id());
+        let setup = Setup { gather, domain, ..agreed.setup(config, link) };
         about.tell();
         let mut connection =
             Connection::new(&setup).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
@@ -158,6 +161,7 @@ impl Lane {
             spin: Spin::new(if link == Link::Rc { config.spin } else { Duration::ZERO }),
             sndbuf: config.sndbuf,
             piece: setup.read.then_some(setup.stage),
+            domain,
             clock: Instant::now(),
             heard_all: false,
             told: false,
@@ -495,7 +499,7 @@ impl Lane {
     /// What the program has made itself is registered while a device may need it.
     fn before_lending(&self, block: &Block) {
         if self.about.fallback.is_none() {
-            block.lend();
+            block.lend(self.domain);
         }
     }
 

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use sideway::soft;
-use trespass::{Builder, Policy, Stream, Transport};
+use trespass::{Block, Builder, Policy, Stream, Transport};
 
 /// Longer than anything takes that works.
 const LONG: Duration = Duration::from_secs(60);
@@ -64,4 +64,48 @@ fn each_device_carries_its_connections() {
         say(&mut client, &mut server);
         say(&mut server, &mut client);
     }
+}
+
+/// Fills a block, and what of it goes.
+fn filled(mut block: Block, len: usize) -> (Block, usize) {
+    block.bytes_mut()[..len].copy_from_slice(&bytes(len));
+    (block, len)
+}
+
+/// Its keys are good for nobody else: it is copied, and comes back as itself.
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn a_block_of_another_device_goes_by_a_copy() {
+    let (mut client, mut server) = connected(over("soft0"), over("soft0"));
+    let (elsewhere, _other_end) = connected(over("soft1"), over("soft1"));
+    let (own, foreign) = (client.pool().clone(), elsewhere.pool().clone());
+    assert!(foreign.take(100_000).unwrap().rkey().is_some(), "it is registered there");
+    for len in [100, 5000, 60_000, 300_000] {
+        let lists = [
+            vec![filled(foreign.take(len).unwrap(), len)],
+            vec![filled(foreign.adopt(vec![0; len]), len)],
+            vec![
+                filled(own.take(len).unwrap(), len),
+                filled(foreign.take(len).unwrap(), len),
+                filled(own.take(len).unwrap(), len),
+            ],
+        ];
+        for mut list in lists {
+            let lent: Vec<_> = list.iter().map(|(block, _)| block.as_ptr().addr()).collect();
+            let mut got = vec![0; len * list.len()];
+            thread::scope(|scope| {
+                scope.spawn(|| server.read_exact(&mut got).unwrap());
+                client.send_blocks(&mut list).unwrap();
+                let mut back = Vec::new();
+                while let Some(completion) = client.next_completion().unwrap() {
+                    assert!(completion.sent);
+                    back.push(completion.block.as_ptr().addr());
+                }
+                back.sort_by_key(|addr| lent.iter().position(|lent| lent == addr));
+                assert_eq!(back, lent);
+            });
+            assert!(got.chunks(len).all(|part| part == bytes(len)), "{len} bytes");
+        }
+    }
+    assert_eq!(foreign.stats().adopted.made, 0, "it need not be registered to be copied");
 }

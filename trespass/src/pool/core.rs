@@ -334,7 +334,6 @@ impl Core {
         is_its
     }
 
-    #[cfg(feature = "rdma")]
     pub(super) fn domain(&self) -> Option<Domain> {
         self.lock_growth().clone()
     }

@@ -146,6 +146,11 @@ impl Pool {
         self.core.domain()
     }
 
+    /// Names its domain, if it has one; else 0.
+    pub(crate) fn domain_id(&self) -> usize {
+        self.core.domain().as_ref().map_or(0, memory::identity)
+    }
+
     /// Takes a block of at least `size` bytes: a slot, if that is enough. None if there is none now, and there cannot be more; nor are
     /// there any of more than [`LARGEST_BLOCK`] bytes.
     #[inline]

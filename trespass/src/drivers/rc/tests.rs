@@ -201,7 +201,8 @@ fn connected_with(kind: Kind, config: Builder, change: impl Fn(&mut Setup)) -> [
         let agreed = established.agreed;
         let path = established.path.unwrap_or_else(|reason| panic!("{reason}"));
         let mut rc = Rc::new(path, socket).expect("a queue pair");
-        let mut setup = Setup { gather: rc.gather(), ..agreed.setup(&config, Link::Rc) };
+        let mut setup =
+            Setup { gather: rc.gather(), domain: pool.domain_id(), ..agreed.setup(&config, Link::Rc) };
         change(&mut setup);
         let mut connection = Connection::new(&setup).expect("a valid setup");
         connection.tick(Instant::now());
