@@ -143,8 +143,12 @@ impl Listener {
 
     fn accept_kind(&mut self, kind: Kind) -> io::Result<Lane> {
         let outcome = self.wait_for(kind);
-        if self.bell.is_handed_out() && (self.may_accept || !self.ready.is_empty()) {
-            self.bell.ring();
+        if self.bell.is_handed_out() {
+            if self.may_accept || !self.ready.is_empty() {
+                self.bell.ring();
+            }
+            let at = self.next_deadline();
+            self.bell.wake_at(at);
         }
         outcome
     }

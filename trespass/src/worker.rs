@@ -402,6 +402,16 @@ impl Worker {
     ///
     /// The system cannot wait.
     pub fn poll(&mut self, events: &mut Vec<Event>, timeout: Option<Duration>) -> io::Result<()> {
+        let polled = self.poll_for(events, timeout);
+        if self.bell.is_handed_out()
+            && let Until::Deadline(at) = self.until(Until::Event)
+        {
+            self.bell.wake_at(Some(at));
+        }
+        polled
+    }
+
+    fn poll_for(&mut self, events: &mut Vec<Event>, timeout: Option<Duration>) -> io::Result<()> {
         let patience = Until::from(timeout.and_then(|timeout| Instant::now().checked_add(timeout)));
         loop {
             self.work();
