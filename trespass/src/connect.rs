@@ -294,7 +294,7 @@ pub(crate) fn pool_over(
     let unavailable =
         |error: PoolError| Unavailable::new(crate::handshake::Cause::Resources, error.to_string());
     match at_hand.register(domain) {
-        Ok(()) => return Ok(at_hand.clone()),
+        Ok(()) => return able_to_send(at_hand.clone()),
         Err(PoolError::OtherDomain) if config.given_pool.is_none() => (),
         Err(error) => return Err(unavailable(error)),
     }
@@ -302,9 +302,20 @@ pub(crate) fn pool_over(
     let mut pools = pools();
     let known = pools.iter().find(|(config, pool)| *config == wanted && pool.register(domain).is_ok());
     if let Some((_, pool)) = known {
-        return Ok(pool.clone());
+        return able_to_send(pool.clone());
     }
     let pool = Pool::with_domain(&wanted, domain).map_err(unavailable)?;
     pools.push((wanted, pool.clone()));
+    able_to_send(pool)
+}
+
+/// Where the device registers nothing to send from, what is written would wait for it for ever. (A pool that is empty has some again.)
+#[cfg(feature = "rdma")]
+fn able_to_send(pool: Pool) -> Result<Pool, Unavailable> {
+    if pool.take(1).is_none() && pool.is_refused() {
+        let words =
+            "the device registers no memory to send from; raise the limit of locked memory (ulimit -l)";
+        return Err(Unavailable::new(crate::handshake::Cause::Resources, words));
+    }
     Ok(pool)
 }

@@ -112,7 +112,9 @@ impl Lane {
         let (kind, agreed) = (established.agreed.kind, established.agreed);
         let ((way, pool), link, fallback) = match established.path {
             Ok(path) => (Way::over(path, socket)?, Link::Rc, None),
-            Err(reason) => ((Way::tcp(socket), lasting(pool, config)?), Link::Tcp, Some(reason)),
+            Err(reason) => {
+                ((Way::tcp(socket), lasting(pool, config)?.without_device()), Link::Tcp, Some(reason))
+            }
         };
         Self::of(way, link, agreed, About { local, peer, kind, fallback }, config, pool)
     }
