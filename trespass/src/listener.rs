@@ -144,11 +144,13 @@ impl Listener {
     fn accept_kind(&mut self, kind: Kind) -> io::Result<Lane> {
         let outcome = self.wait_for(kind);
         if self.bell.is_handed_out() {
-            if self.may_accept || !self.ready.is_empty() {
+            let at = self.next_deadline();
+            let will_wake = self.bell.wake_at(at);
+            // Who has to wait for room is taken in when it is time.
+            let may_accept = self.may_accept && !(will_wake && self.is_full());
+            if may_accept || !self.ready.is_empty() {
                 self.bell.ring();
             }
-            let at = self.next_deadline();
-            self.bell.wake_at(at);
         }
         outcome
     }
@@ -246,6 +248,14 @@ impl Listener {
             }
             slowest
         })
+    }
+
+    /// Whether there is no room, and everybody is to have his chance yet.
+    fn is_full(&self) -> bool {
+        let now = Instant::now();
+        let waits =
+            |arrival: &Option<Arrival>| arrival.as_ref().is_some_and(|arrival| arrival.chance() > now);
+        self.arrivals.len() == ARRIVALS && self.arrivals.iter().all(waits)
     }
 
     fn leave(&mut self, at: usize) -> Option<Arrival> {

@@ -164,16 +164,16 @@ impl Bell {
     }
 
     /// Makes the set readable at that time, if the program has its descriptor. Where it will be earlier, that is enough: whoever looks then says
-    /// so again.
-    pub(crate) fn wake_at(&mut self, at: Option<Instant>) {
-        let Some(at) = at.filter(|at| self.is_handed_out() && self.alarm.is_none_or(|alarm| *at < alarm))
-        else {
-            return;
-        };
-        if let Err(error) = self.set_timer(at) {
-            tracing::debug!(%error, "what is due waits for the program's next call");
+    /// so again. Whether it will be.
+    pub(crate) fn wake_at(&mut self, at: Option<Instant>) -> bool {
+        let Some(at) = at.filter(|_| self.is_handed_out()) else { return false };
+        if self.alarm.is_none_or(|alarm| at < alarm) {
+            if let Err(error) = self.set_timer(at) {
+                tracing::debug!(%error, "what is due waits for the program's next call");
+            }
+            self.alarm = Some(at);
         }
-        self.alarm = Some(at);
+        self.timer.is_some()
     }
 
     fn set_timer(&mut self, at: Instant) -> io::Result<()> {

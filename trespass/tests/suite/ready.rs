@@ -24,7 +24,7 @@ pub(crate) fn add(suite: &mut test_harness::Suite<Rig>) {
         what_nobody_waits_for_is_not_shown, nothing_to_do_is_not_shown, readiness_is_what_calls_find,
         what_a_cork_holds_back_goes_in_time_for_who_waits_for_the_descriptor,
         a_worker_s_descriptor_shows_what_is_due, silent_peers_are_asked_for_who_waits_for_the_descriptor,
-        a_listener_s_descriptor_shows_who_is_late, a_listener_is_waited_for, a_listener_waits_no_longer_than_its_timeout,
+        a_listener_s_descriptor_shows_who_is_late, a_full_listener_is_shown_when_there_is_room, a_listener_is_waited_for, a_listener_waits_no_longer_than_its_timeout,
         who_comes_with_nothing_to_say_does_not_make_a_listener_wait);
 }
 
@@ -449,6 +449,38 @@ fn a_listener_s_descriptor_shows_who_is_late(rig: &Rig) -> Outcome {
             assert_eq!(listener.accept().map(drop).unwrap_err().kind(), ErrorKind::WouldBlock);
         }
     }
+    Ok(())
+}
+
+/// More clients than it minds at a time, who say nothing: until one has had its chance there is nothing that a call could do.
+fn a_full_listener_is_shown_when_there_is_room(rig: &Rig) -> Outcome {
+    if rig.is_by_cm() {
+        test_harness::skip!("who comes by the connection manager begins with what he has to say");
+    }
+    let (mut listener, addr) = rig.listener();
+    listener.set_nonblocking(true).unwrap();
+    let silent: Vec<_> = (0..200).map(|_| TcpStream::connect(addr).unwrap()).collect();
+    let (mut calls, began) = (0, Instant::now());
+    while began.elapsed() < Duration::from_millis(100) {
+        if is_readable_raw(listener.as_raw_fd(), Duration::from_millis(20)) {
+            assert_eq!(listener.accept().map(drop).unwrap_err().kind(), ErrorKind::WouldBlock);
+            calls += 1;
+        }
+    }
+    assert!(calls <= 20, "{calls} calls for nothing in {:?}", began.elapsed());
+    // Who has something to say comes in nevertheless.
+    thread::scope(|scope| {
+        let client = scope.spawn(|| rig.builder().connect(addr).unwrap());
+        let deadline = Instant::now() + LONG;
+        let mut server = loop {
+            assert!(is_readable_raw(listener.as_raw_fd(), LONG) && Instant::now() < deadline);
+            if let Ok((server, _)) = listener.accept() {
+                break server;
+            }
+        };
+        greet(&mut client.join().unwrap(), &mut server);
+    });
+    drop(silent);
     Ok(())
 }
 
