@@ -33,6 +33,9 @@ use crate::wire::Kind;
 const REPORTS: usize = 256;
 /// Under which the system reports what completes at the desk.
 const DESK: Token = Token(usize::MAX - 1);
+/// No connection lingers longer, whatever it was told: later times are more than a clock has.
+const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
 /// Names something of a worker: a connection, or a listener. Keys of what is gone are never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
@@ -285,7 +288,7 @@ impl Worker {
                 } else {
                     lane.close();
                 }
-                let until = Instant::now() + lane.linger();
+                let until = Instant::now() + lane.linger().min(LONGEST);
                 let generation = slot.generation;
                 slot.what = What::Closing { lane, until };
                 self.closing += 1;
@@ -621,5 +624,56 @@ impl Drop for Worker {
             }
             self.work();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::TcpStream;
+
+    use super::*;
+    use crate::builder::Builder;
+    use crate::wire::Policy;
+
+    fn worker() -> (Worker, Key, SocketAddr) {
+        let mut worker = Worker::new(&Builder::new().policy(Policy::TcpOnly).build().unwrap()).unwrap();
+        let listener = worker.listen("127.0.0.1:0", Kind::Stream).unwrap();
+        let addr = worker.local_addr(listener).unwrap();
+        (worker, listener, addr)
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "opens sockets")]
+    fn a_client_that_comes_byte_by_byte_costs_one_timer() {
+        let (mut worker, _, addr) = worker();
+        let mut client = TcpStream::connect(addr).unwrap();
+        client.set_nodelay(true).unwrap();
+        let mut events = Vec::new();
+        // The beginning of a message of 4096 bytes, and bytes of it.
+        let begun = [b"TRSP".as_slice(), &[1, 1, 0, 8], &4096_u32.to_le_bytes(), &[0; 500]].concat();
+        for byte in begun {
+            client.write_all(&[byte]).unwrap();
+            worker.poll(&mut events, Some(Duration::from_millis(1))).unwrap();
+        }
+        assert!(matches!(worker.slots[1].what, What::Arriving { .. }), "it is still to come");
+        assert!(worker.timers.len() <= 2, "{} timers", worker.timers.len());
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "opens sockets")]
+    fn a_connection_may_linger_for_ever() {
+        let (mut worker, _, addr) = worker();
+        let client = std::thread::spawn(move || {
+            let stream = Builder::new().policy(Policy::TcpOnly).connect(addr).unwrap();
+            stream.set_linger(Some(Duration::MAX)).unwrap();
+            stream
+        });
+        let mut events = Vec::new();
+        while !events.iter().any(|event| matches!(event, Event::Accepted { .. })) {
+            worker.poll(&mut events, Some(Duration::from_millis(20))).unwrap();
+        }
+        let key = worker.add(client.join().unwrap()).unwrap();
+        worker.close(key);
     }
 }
