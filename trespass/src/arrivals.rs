@@ -138,6 +138,10 @@ impl Arrival {
 
     /// Makes a connection of it, once that has come to a good end. It is not registered any more.
     pub(crate) fn finish(self, config: &Config, pool: &Pool) -> io::Result<Lane> {
-        whichever!(self, way => way.finish(config, pool))
+        match self {
+            Self::Tcp(way) => way.finish(config, pool),
+            #[cfg(feature = "rdma")]
+            Self::RdmaCm(way) => way.finish(config),
+        }
     }
 }

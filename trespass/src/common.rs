@@ -171,7 +171,9 @@ macro_rules! common {
                 crate::buffers::take(&self.0.lane.pool, len)
             }
 
-            /// Sends the first `len` bytes of a block without a copy. It comes back by [`completion`](Self::completion).
+            /// Sends the first `len` bytes of a block without a copy. It comes back by [`completion`](Self::completion). A block of any
+            /// pool may be sent; what is registered with another device than the one that carries the connection is copied as it
+            /// goes.
             ///
             /// # Errors
             ///

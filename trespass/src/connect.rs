@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -228,13 +228,11 @@ impl Config {
         seat: Option<Seat>,
     ) -> Result<Path, Unavailable> {
         use crate::drivers::rc::{Parameters, find};
-        use crate::handshake::Cause;
 
-        let refused = |error: &dyn std::fmt::Display| Unavailable::new(Cause::Resources, error.to_string());
         let place = find(local, self.device.as_ref(), self.gid_index)?;
-        pool.register(place.device.domain()).map_err(|error| refused(&error))?;
+        let pool = pool_over(place.device.domain(), pool, self)?;
         place.device.limit(&mut terms.limits);
-        Ok(Path::new(place, Parameters::of(self), pool.clone()).at(seat))
+        Ok(Path::new(place, Parameters::of(self), pool).at(seat))
     }
 
     #[cfg(not(feature = "rdma"))]
@@ -250,29 +248,74 @@ fn no_address() -> io::Error {
     )
 }
 
-/// The process's pools: all connections whose configurations want the same pool share it.
+/// The process's pools: all connections whose configurations want the same pool, over the same device or over none, share it.
 static POOLS: Mutex<Vec<(PoolConfig, Pool)>> = Mutex::new(Vec::new());
+
+fn pools() -> MutexGuard<'static, Vec<(PoolConfig, Pool)>> {
+    POOLS.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// The device of this domain has failed: whoever wants a pool from now on gets another one.
 #[cfg(feature = "rdma")]
 pub(crate) fn forget_pools_of(domain: &sideway::ibverbs::protection_domain::ProtectionDomain) {
-    let mut pools = POOLS.lock().unwrap_or_else(PoisonError::into_inner);
-    pools.retain(|(_, pool)| pool.domain().is_none_or(|known| known.as_raw() != domain.as_raw()));
+    let mut pools = pools();
+    pools.retain(|(_, pool)| !pool.give_up(domain));
 }
 
-/// The pool that a configuration wants.
+/// The pool that a configuration begins with: its first device's, if there is one.
 pub(crate) fn pool_of(config: &Config) -> io::Result<Pool> {
     if let Some(pool) = &config.given_pool {
         return Ok(pool.clone());
     }
-    #[cfg(feature = "rdma")]
-    crate::drivers::rc::listen();
     let wanted = config.pool_config();
-    let mut pools = POOLS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut pools = pools();
     if let Some((_, pool)) = pools.iter().find(|(config, _)| *config == wanted) {
         return Ok(pool.clone());
     }
     let pool = Pool::new(&wanted).map_err(|error| io::Error::new(io::ErrorKind::OutOfMemory, error))?;
     pools.push((wanted, pool.clone()));
+    Ok(pool)
+}
+
+/// The pool at hand, or, where its device has failed, the one that the configuration begins with now.
+pub(crate) fn lasting(at_hand: &Pool, config: &Config) -> io::Result<Pool> {
+    if at_hand.is_given_up() { pool_of(config) } else { Ok(at_hand.clone()) }
+}
+
+/// The pool of a configuration for connections over the device that has this domain: the one at hand, if it can be that, else the
+/// process's for that device. A pool of the program's own is never another.
+#[cfg(feature = "rdma")]
+pub(crate) fn pool_over(
+    domain: &sideway::ibverbs::protection_domain::ProtectionDomain,
+    at_hand: &Pool,
+    config: &Config,
+) -> Result<Pool, Unavailable> {
+    use crate::pool::PoolError;
+    let unavailable =
+        |error: PoolError| Unavailable::new(crate::handshake::Cause::Resources, error.to_string());
+    match at_hand.register(domain) {
+        Ok(()) => return able_to_send(at_hand.clone()),
+        Err(PoolError::OtherDomain) if config.given_pool.is_none() => (),
+        Err(error) => return Err(unavailable(error)),
+    }
+    let wanted = config.pool_config();
+    let mut pools = pools();
+    let known = pools.iter().find(|(config, pool)| *config == wanted && pool.register(domain).is_ok());
+    if let Some((_, pool)) = known {
+        return able_to_send(pool.clone());
+    }
+    let pool = Pool::with_domain(&wanted, domain).map_err(unavailable)?;
+    pools.push((wanted, pool.clone()));
+    able_to_send(pool)
+}
+
+/// Where the device registers nothing to send from, what is written would wait for it for ever. (A pool that is empty has some again.)
+#[cfg(feature = "rdma")]
+fn able_to_send(pool: Pool) -> Result<Pool, Unavailable> {
+    if pool.take(1).is_none() && pool.is_refused() {
+        let words =
+            "the device registers no memory to send from; raise the limit of locked memory (ulimit -l)";
+        return Err(Unavailable::new(crate::handshake::Cause::Resources, words));
+    }
     Ok(pool)
 }

@@ -206,9 +206,13 @@ impl Engine {
 
     /// Makes the program's descriptor show what a call would find.
     fn show(&mut self) {
-        if self.bell.is_handed_out() && self.lamp.show(self.lane.readiness()) {
+        if !self.bell.is_handed_out() {
+            return;
+        }
+        if self.lamp.show(self.lane.readiness()) {
             self.bell.ring();
         }
+        self.bell.wake_at(self.lane.next_deadline());
     }
 
     /// How much a call had better move at a time, so that the peer has its part in it meanwhile. One that may be given up when its time is

@@ -14,6 +14,7 @@ use mio::event::Event as Report;
 
 use crate::buffers::{Completion, Part, RecvBuf, Returns, Ticket};
 use crate::builder::Config;
+use crate::connect::lasting;
 use crate::drivers::{Completed, Driver, Path, Way};
 use crate::engine::Side;
 use crate::handshake::{Agreed, Established, FallbackReason, Transport};
@@ -83,6 +84,8 @@ pub(crate) struct Lane {
     sndbuf: usize,
     /// What is copied goes in pieces of this size, which the peer reads.
     pub(crate) piece: Option<usize>,
+    /// What the device knows, if there is one.
+    domain: usize,
     /// When somebody last looked at the clock.
     clock: Instant,
     /// The peer has sent its last.
@@ -98,7 +101,7 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
-    /// A connection whose handshake is done. The socket is non-blocking.
+    /// A connection whose handshake is done. The socket is non-blocking; `pool` is for one over TCP.
     pub(crate) fn new(
         socket: TcpStream,
         established: Established<Path>,
@@ -107,9 +110,11 @@ impl Lane {
     ) -> io::Result<Self> {
         let (local, peer) = (socket.local_addr()?, socket.peer_addr()?);
         let (kind, agreed) = (established.agreed.kind, established.agreed);
-        let (way, link, fallback) = match established.path {
+        let ((way, pool), link, fallback) = match established.path {
             Ok(path) => (Way::over(path, socket)?, Link::Rc, None),
-            Err(reason) => (Way::tcp(socket), Link::Tcp, Some(reason)),
+            Err(reason) => {
+                ((Way::tcp(socket), lasting(pool, config)?.without_device()), Link::Tcp, Some(reason))
+            }
         };
         Self::of(way, link, agreed, About { local, peer, kind, fallback }, config, pool)
     }
@@ -122,10 +127,10 @@ impl Lane {
         agreed: Agreed,
         (local, peer): (SocketAddr, SocketAddr),
         config: &Config,
-        pool: &Pool,
     ) -> io::Result<Self> {
         let about = About { local, peer, kind: agreed.kind, fallback: None };
-        Self::of(Way::managed(managed, line), Link::Rc, agreed, about, config, pool)
+        let (way, pool) = Way::managed(managed, line);
+        Self::of(way, Link::Rc, agreed, about, config, pool)
     }
 
     fn of(
@@ -134,9 +139,10 @@ impl Lane {
         agreed: Agreed,
         about: About,
         config: &Config,
-        pool: &Pool,
+        pool: Pool,
     ) -> io::Result<Self> {
-        let setup = Setup { gather: way.gather(), ..agreed.setup(config, link) };
+        let (gather, domain) = (way.gather(), pool.domain_id());
+        let setup = Setup { gather, domain, ..agreed.setup(config, link) };
         about.tell();
         let mut connection =
             Connection::new(&setup).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
@@ -144,7 +150,7 @@ impl Lane {
         connection.tick(Instant::now());
         Ok(Self {
             connection,
-            pool: pool.clone(),
+            pool,
             about,
             peer_user_data: agreed.user_data,
             returns: Arc::default(),
@@ -157,6 +163,7 @@ impl Lane {
             spin: Spin::new(if link == Link::Rc { config.spin } else { Duration::ZERO }),
             sndbuf: config.sndbuf,
             piece: setup.read.then_some(setup.stage),
+            domain,
             clock: Instant::now(),
             heard_all: false,
             told: false,
@@ -494,7 +501,7 @@ impl Lane {
     /// What the program has made itself is registered while a device may need it.
     fn before_lending(&self, block: &Block) {
         if self.about.fallback.is_none() {
-            block.lend();
+            block.lend(self.domain);
         }
     }
 

@@ -142,6 +142,7 @@ mod sim;
 mod spin;
 mod stats;
 mod stream;
+mod timer;
 #[cfg_attr(not(feature = "rdma"), allow(dead_code, unused_imports, reason = "what queue pairs alone need"))]
 mod wire;
 mod worker;

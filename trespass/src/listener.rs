@@ -11,7 +11,7 @@ use mio::Token;
 
 use crate::arrivals::Arrival;
 use crate::builder::{Builder, Config};
-use crate::connect::pool_of;
+use crate::connect::{lasting, pool_of};
 use crate::door::Door;
 use crate::engine::{Patience, Side, waited_enough};
 use crate::lane::Lane;
@@ -143,8 +143,14 @@ impl Listener {
 
     fn accept_kind(&mut self, kind: Kind) -> io::Result<Lane> {
         let outcome = self.wait_for(kind);
-        if self.bell.is_handed_out() && (self.may_accept || !self.ready.is_empty()) {
-            self.bell.ring();
+        if self.bell.is_handed_out() {
+            let at = self.next_deadline();
+            let will_wake = self.bell.wake_at(at);
+            // Who has to wait for room is taken in when it is time.
+            let may_accept = self.may_accept && !(will_wake && self.is_full());
+            if may_accept || !self.ready.is_empty() {
+                self.bell.ring();
+            }
         }
         outcome
     }
@@ -212,8 +218,7 @@ impl Listener {
                 Err(error) => return Err(error),
             };
             let peer = visitor.peer();
-            // Another one than before, if the device has failed that the other was registered with.
-            self.pool = pool_of(&self.config)?;
+            self.pool = lasting(&self.pool, &self.config)?;
             let arrival = Arrival::accepted(visitor, kind, &self.config, &self.pool, None)
                 .and_then(|mut arrival| arrival.register(self.bell.registry(), Token(at)).map(|()| arrival));
             match arrival {
@@ -243,6 +248,14 @@ impl Listener {
             }
             slowest
         })
+    }
+
+    /// Whether there is no room, and everybody is to have his chance yet.
+    fn is_full(&self) -> bool {
+        let now = Instant::now();
+        let waits =
+            |arrival: &Option<Arrival>| arrival.as_ref().is_some_and(|arrival| arrival.chance() > now);
+        self.arrivals.len() == ARRIVALS && self.arrivals.iter().all(waits)
     }
 
     fn leave(&mut self, at: usize) -> Option<Arrival> {

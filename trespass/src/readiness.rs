@@ -13,6 +13,9 @@
 //!   (an edge), and stays readable until a call has looked (a level);
 //! - before a call says `WouldBlock` it takes the set's events, then looks once more. What comes after that look is an event
 //!   of the set again.
+//!
+//! What is due at a time (a probe of a silent peer, the end of a cork) is done by calls, too. A program that has the descriptor need not
+//! make any before it is readable; so the set then has a timer ([`Bell::wake_at`]), on systems where a set can have one.
 
 use std::cell::Cell;
 use std::io;
@@ -22,6 +25,8 @@ use std::time::{Duration, Instant};
 
 use mio::event::Event;
 use mio::{Events, Poll, Registry, Token, Waker};
+
+use crate::timer::Timer;
 
 /// What may be done now, or what a program waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -59,8 +64,9 @@ impl Readiness {
     }
 }
 
-/// The bell's own key in its set.
+/// The bell's own key in its set, and the timer's.
 const BELL: Token = Token(usize::MAX);
+const TIMER: Token = Token(usize::MAX - 2);
 
 /// How many events are taken at a time. More are not lost: they stay in the set.
 const EVENTS: usize = 256;
@@ -94,6 +100,9 @@ pub(crate) struct Bell {
     task: std::task::Waker,
     /// Whether the program has the set's descriptor: else there is nobody to ring for.
     handed_out: Cell<bool>,
+    /// For the program, once it has the descriptor and something is due; and when it is set to, until that was taken.
+    timer: Option<Timer>,
+    alarm: Option<Instant>,
 }
 
 impl Bell {
@@ -107,6 +116,8 @@ impl Bell {
             clapper,
             events: Events::with_capacity(connections.clamp(4, EVENTS)),
             handed_out: Cell::new(false),
+            timer: None,
+            alarm: None,
         })
     }
 
@@ -138,7 +149,11 @@ impl Bell {
         }
         let mut rang = false;
         for event in &self.events {
-            if event.token() == BELL { rang = true } else { each(event) }
+            match event.token() {
+                BELL => rang = true,
+                TIMER => self.alarm = None,
+                _ => each(event),
+            }
         }
         Ok(rang)
     }
@@ -146,6 +161,27 @@ impl Bell {
     /// Whether the program may be waiting for the set's descriptor.
     pub(crate) fn is_handed_out(&self) -> bool {
         self.handed_out.get()
+    }
+
+    /// Makes the set readable at that time, if the program has its descriptor. Where it will be earlier, that is enough: whoever looks then says
+    /// so again. Whether it will be.
+    pub(crate) fn wake_at(&mut self, at: Option<Instant>) -> bool {
+        let Some(at) = at.filter(|_| self.is_handed_out()) else { return false };
+        if self.alarm.is_none_or(|alarm| at < alarm) {
+            if let Err(error) = self.set_timer(at) {
+                tracing::debug!(%error, "what is due waits for the program's next call");
+            }
+            self.alarm = Some(at);
+        }
+        self.timer.is_some()
+    }
+
+    fn set_timer(&mut self, at: Instant) -> io::Result<()> {
+        let timer = match &self.timer {
+            Some(timer) => timer,
+            None => self.timer.insert(Timer::new(self.poll.registry(), TIMER)?),
+        };
+        timer.set(at.saturating_duration_since(Instant::now()))
     }
 
     /// The set's descriptor, for the program. What came before is not known to it: the first time the bell rings.

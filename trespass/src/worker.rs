@@ -33,6 +33,9 @@ use crate::wire::Kind;
 const REPORTS: usize = 256;
 /// Under which the system reports what completes at the desk.
 const DESK: Token = Token(usize::MAX - 1);
+/// No connection lingers longer, whatever it was told: later times are more than a clock has.
+const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
 /// Names something of a worker: a connection, or a listener. Keys of what is gone are never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
@@ -141,6 +144,8 @@ pub struct Worker {
     bell: Bell,
     config: Config,
     pool: Pool,
+    /// That is the pool of connections over RDMA.
+    pool_is_settled: bool,
     /// Where queue pairs complete.
     pub(crate) desk: Desk,
     slots: Vec<Slot>,
@@ -204,6 +209,7 @@ impl Worker {
         Ok(Self {
             bell: Bell::new(REPORTS)?,
             pool: pool_of(config)?,
+            pool_is_settled: false,
             config: config.clone(),
             desk: Desk::default(),
             slots: Vec::new(),
@@ -285,7 +291,7 @@ impl Worker {
                 } else {
                     lane.close();
                 }
-                let until = Instant::now() + lane.linger();
+                let until = Instant::now() + lane.linger().min(LONGEST);
                 let generation = slot.generation;
                 slot.what = What::Closing { lane, until };
                 self.closing += 1;
@@ -378,10 +384,21 @@ impl Worker {
         Ok(self.lane(key)?.stats())
     }
 
-    /// The pool of the worker's connections.
+    /// The pool of the worker's connections. Where several devices carry them each has its own ([`pool_of`](Self::pool_of)), and this is
+    /// the first's; when that has failed it is the next one's. A block of any pool goes over any connection, but over another
+    /// device by a copy.
     #[must_use]
     pub fn pool(&self) -> &Pool {
         &self.pool
+    }
+
+    /// The pool of a connection.
+    ///
+    /// # Errors
+    ///
+    /// There is no such connection.
+    pub fn pool_of(&self, key: Key) -> io::Result<&Pool> {
+        Ok(&self.lane(key)?.pool)
     }
 
     /// Does all there is to do, waits for more if there is nothing to tell, at most so long (`None` is for ever), and appends what there
@@ -391,6 +408,16 @@ impl Worker {
     ///
     /// The system cannot wait.
     pub fn poll(&mut self, events: &mut Vec<Event>, timeout: Option<Duration>) -> io::Result<()> {
+        let polled = self.poll_for(events, timeout);
+        if self.bell.is_handed_out()
+            && let Until::Deadline(at) = self.until(Until::Event)
+        {
+            self.bell.wake_at(Some(at));
+        }
+        polled
+    }
+
+    fn poll_for(&mut self, events: &mut Vec<Event>, timeout: Option<Duration>) -> io::Result<()> {
         let patience = Until::from(timeout.and_then(|timeout| Instant::now().checked_add(timeout)));
         loop {
             if self.spin(patience, events)? {
@@ -428,9 +455,19 @@ impl Worker {
 
     fn put(&mut self, index: u32, mut lane: Lane) -> io::Result<()> {
         lane.register(&self.bell, token(index))?;
+        self.settle_pool(&lane);
         self.slot(index).what = What::Open { lane: Box::new(lane), lamp: Lamp::default() };
         self.soil(index);
         Ok(())
+    }
+
+    /// Programs are to fill blocks that the device has which carries their connections.
+    fn settle_pool(&mut self, lane: &Lane) {
+        let over_rdma = lane.about.transport() == Transport::Rdma;
+        let is_better = self.pool.is_given_up() || over_rdma && !self.pool_is_settled;
+        if is_better && self.config.given_pool.is_none() && *lane.pool.config() == self.config.pool_config() {
+            (self.pool, self.pool_is_settled) = (lane.pool.clone(), over_rdma);
+        }
     }
 
     /// A free slot's key.
@@ -593,5 +630,56 @@ impl Drop for Worker {
             }
             self.work();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::TcpStream;
+
+    use super::*;
+    use crate::builder::Builder;
+    use crate::wire::Policy;
+
+    fn worker() -> (Worker, Key, SocketAddr) {
+        let mut worker = Worker::new(&Builder::new().policy(Policy::TcpOnly).build().unwrap()).unwrap();
+        let listener = worker.listen("127.0.0.1:0", Kind::Stream).unwrap();
+        let addr = worker.local_addr(listener).unwrap();
+        (worker, listener, addr)
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "opens sockets")]
+    fn a_client_that_comes_byte_by_byte_costs_one_timer() {
+        let (mut worker, _, addr) = worker();
+        let mut client = TcpStream::connect(addr).unwrap();
+        client.set_nodelay(true).unwrap();
+        let mut events = Vec::new();
+        // The beginning of a message of 4096 bytes, and bytes of it.
+        let begun = [b"TRSP".as_slice(), &[1, 1, 0, 8], &4096_u32.to_le_bytes(), &[0; 500]].concat();
+        for byte in begun {
+            client.write_all(&[byte]).unwrap();
+            worker.poll(&mut events, Some(Duration::from_millis(1))).unwrap();
+        }
+        assert!(matches!(worker.slots[1].what, What::Arriving { .. }), "it is still to come");
+        assert!(worker.timers.len() <= 2, "{} timers", worker.timers.len());
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "opens sockets")]
+    fn a_connection_may_linger_for_ever() {
+        let (mut worker, _, addr) = worker();
+        let client = std::thread::spawn(move || {
+            let stream = Builder::new().policy(Policy::TcpOnly).connect(addr).unwrap();
+            stream.set_linger(Some(Duration::MAX)).unwrap();
+            stream
+        });
+        let mut events = Vec::new();
+        while !events.iter().any(|event| matches!(event, Event::Accepted { .. })) {
+            worker.poll(&mut events, Some(Duration::from_millis(20))).unwrap();
+        }
+        let key = worker.add(client.join().unwrap()).unwrap();
+        worker.close(key);
     }
 }

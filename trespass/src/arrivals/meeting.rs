@@ -16,6 +16,7 @@ use sideway::rdmacm::{
 };
 
 use crate::builder::Config;
+use crate::connect::pool_over;
 use crate::drivers::rc::{Line, Managed, Parameters, named_device};
 use crate::error::{CmError, ConnectError};
 use crate::handshake::{
@@ -328,13 +329,12 @@ impl Meeting {
         let context = self.id.get_device_context();
         let context = context.map_err(|error| Unavailable::new(Cause::NoDevice, error.to_string()))?;
         let device = named_device(&context.name())?;
-        let domain = pool.register(device.domain());
-        domain.map_err(|error| Unavailable::new(Cause::Resources, error.to_string()))?;
+        let pool = pool_over(device.domain(), pool, config)?;
         device.limit(self.exchange.limits());
         let (port, local) = (self.id.port().unwrap_or(0), self.id.local_addr());
         let local = local.map_or_else(String::new, |local| format!(" from {local}"));
         let whence = format!("{} port {port}, on the route to {}{local}", device.name(), self.peer);
-        Managed::new(&device, &whence, Parameters::of(config), pool.clone())
+        Managed::new(&device, &whence, Parameters::of(config), pool)
     }
 
     // What both sides say over the queue pair.
@@ -423,14 +423,14 @@ impl Meeting {
         })
     }
 
-    pub(super) fn finish(self, config: &Config, pool: &Pool) -> io::Result<Lane> {
+    pub(super) fn finish(self, config: &Config) -> io::Result<Lane> {
         let Self { pair, id, channel, peer, agreed, gone, .. } = self;
         let (Some(pair), Some(agreed)) = (pair, agreed) else {
             return Err(io::ErrorKind::NotConnected.into());
         };
         let local = id.local_addr().and_then(|local| local.ip());
         let local = local.ok_or(io::ErrorKind::AddrNotAvailable)?;
-        Lane::managed(pair, Line::new(id, channel, gone), agreed, (local, peer), config, pool)
+        Lane::managed(pair, Line::new(id, channel, gone), agreed, (local, peer), config)
     }
 }
 

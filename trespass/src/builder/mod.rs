@@ -116,7 +116,7 @@ setters! {
     /// Bytes of them that are touched and registered before the first use: at most [`pool_initial`](Self::pool_initial). Start value:
     /// 4 MiB.
     pool_prewarm: usize;
-    /// Bytes that the pool never exceeds. When it is empty, senders wait; what is received has a part of it for itself, enough for both
+    /// Bytes that the pool never exceeds (but for what is not registered where the device refuses to: as much again). Each device that carries connections has a pool. When it is empty, senders wait; what is received has a part of it for itself, enough for both
     /// ends of a connection, and an eighth at least. So it is at least 22 MiB at the start values of all else, and more for larger
     /// [`rcvbuf`](Self::rcvbuf), [`sndbuf`](Self::sndbuf) and [`rx_slots`](Self::rx_slots); never less than 8 MiB. Start value: 1 GiB.
     pool_max: usize;

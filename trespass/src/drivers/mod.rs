@@ -100,20 +100,22 @@ impl Way {
         Self::Tcp(Tcp::new(socket))
     }
 
-    /// Over what was tried and works.
+    /// Over what was tried and works, and the pool that its device knows.
     #[cfg(feature = "rdma")]
-    pub(crate) fn over(path: Path, socket: std::net::TcpStream) -> io::Result<Self> {
+    pub(crate) fn over(path: Path, socket: std::net::TcpStream) -> io::Result<(Self, Pool)> {
+        let pool = path.blocks().clone();
         let rc = rc::Rc::new(path, socket).ok_or_else(|| io::Error::other("no queue pair was made"))?;
         tracing::info!("RDMA activated: {}", rc.describe());
-        Ok(Self::Rc(Box::new(rc)))
+        Ok((Self::Rc(Box::new(rc)), pool))
     }
 
-    /// Over a queue pair that the connection manager has connected.
+    /// Over a queue pair that the connection manager has connected, and the pool that its device knows.
     #[cfg(feature = "rdma")]
-    pub(crate) fn managed(managed: rc::Managed<Pool>, line: rc::Line) -> Self {
+    pub(crate) fn managed(managed: rc::Managed<Pool>, line: rc::Line) -> (Self, Pool) {
+        let pool = managed.blocks().clone();
         let rc = rc::Rc::managed(managed, line);
         tracing::info!("RDMA activated: {}", rc.describe());
-        Self::Rc(Box::new(rc))
+        (Self::Rc(Box::new(rc)), pool)
     }
 
     /// Lent blocks that one frame can have.
@@ -156,7 +158,7 @@ impl Way {
 
     /// There is no such thing.
     #[cfg(not(feature = "rdma"))]
-    pub(crate) fn over(path: Path, _: std::net::TcpStream) -> io::Result<Self> {
+    pub(crate) fn over(path: Path, _: std::net::TcpStream) -> io::Result<(Self, Pool)> {
         match path {}
     }
 }

@@ -2,9 +2,10 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::fake::{ATTEMPT, Air, Broken, FakePath, Faults, terms};
+use super::machine::Machine;
 use super::world::{Loss, Outcome, World};
 use super::{Cause, FallbackReason, HandshakeError, Side, Transport, Unavailable};
 use crate::wire::{Hello, Kind, Policy, Probe, Ready, Reject, RejectReason, Role, WireError};
@@ -395,4 +396,22 @@ fn a_rejection_of_another_major_version_is_read() {
     let Some(Err(client)) = &world.client.outcome else { panic!("refused") };
     assert_eq!(client.to_string(), "the peer (version 9.4) rejected the connection: too old");
     assert_eq!(client.kind(), std::io::ErrorKind::ConnectionRefused);
+}
+
+/// What is left of a path may take a device's time to be taken down; the peer does not wait for that.
+#[test]
+fn the_peer_hears_before_the_path_is_taken_down() {
+    for policy in [Policy::Auto, Policy::RequireRdma] {
+        let air = Rc::new(RefCell::new(Air::default()));
+        let path = |faults| Ok(FakePath::new(&air, faults));
+        let now = Instant::now();
+        let mut client = Machine::client(terms(Policy::Auto), ATTEMPT, path(Faults::default()), now);
+        let mut server =
+            Machine::server(terms(policy), path(Faults { connect: true, ..Faults::default() }), now);
+        server.received(client.outgoing(), now);
+        assert!(!server.outgoing().is_empty(), "{policy:?}: the client is told");
+        assert_eq!(air.borrow().live, 2, "{policy:?}: and only then");
+        drop((client, server));
+        assert_eq!(air.borrow().live, 0, "{policy:?}");
+    }
 }

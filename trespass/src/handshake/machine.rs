@@ -23,6 +23,8 @@ pub(super) struct Machine<D> {
     terms: Terms,
     attempt: Attempt,
     path: Result<D, Unavailable>,
+    /// What was given up of it. Taking it down may wait for a device, so that comes last: when the peer has heard.
+    spent: Option<D>,
     /// Own endpoint, once the path is prepared.
     endpoint: Option<Endpoint>,
     step: Step,
@@ -70,6 +72,7 @@ impl<D: DataPath> Machine<D> {
             terms,
             attempt,
             path,
+            spent: None,
             endpoint: None,
             step: Step::Hello,
             agreed: None,
@@ -85,9 +88,9 @@ impl<D: DataPath> Machine<D> {
         }
     }
 
-    /// The data path, if there may be one.
+    /// The data path, if there is one, or was.
     pub(super) fn path(&mut self) -> Option<&mut D> {
-        self.path.as_mut().ok()
+        self.path.as_mut().ok().or(self.spent.as_mut())
     }
 
     /// What is waited for.
@@ -181,13 +184,19 @@ impl<D: DataPath> Machine<D> {
         }
     }
 
-    // What may go wrong with the data path is recorded, and the path dropped, at once.
+    // What may go wrong with the data path is recorded, and the path given up, at once.
+
+    fn give_up(&mut self, why: Unavailable) {
+        if let Ok(path) = std::mem::replace(&mut self.path, Err(why)) {
+            self.spent = Some(path);
+        }
+    }
 
     fn prepare(&mut self) {
         let attempt = self.attempt;
         match self.path.as_mut().map(|path| path.prepare(attempt)) {
             Ok(Ok(endpoint)) => self.endpoint = Some(endpoint),
-            Ok(Err(why)) => self.path = Err(why),
+            Ok(Err(why)) => self.give_up(why),
             Err(_) => {}
         }
     }
@@ -198,7 +207,7 @@ impl<D: DataPath> Machine<D> {
             Err(why) => Err(why.clone()),
         };
         if let Err(why) = &result {
-            self.path = Err(why.clone());
+            self.give_up(why.clone());
         }
         result
     }
@@ -214,7 +223,7 @@ impl<D: DataPath> Machine<D> {
             }
         };
         if let Err(why) = &verdict {
-            self.path = Err(why.clone());
+            self.give_up(why.clone());
         }
         Some(verdict)
     }
@@ -275,7 +284,7 @@ impl<D: DataPath> Machine<D> {
             && own.link_layer != peer.link_layer
         {
             let detail = format!("{:?} here, {:?} there", own.link_layer, peer.link_layer);
-            self.path = Err(Unavailable::new(Cause::LinkLayer, detail));
+            self.give_up(Unavailable::new(Cause::LinkLayer, detail));
         }
         self.connect(peer, agreed)
     }
@@ -361,7 +370,10 @@ impl<D: DataPath> Machine<D> {
         let path = match (own.and(peer), std::mem::replace(&mut self.path, gone)) {
             (Ok(()), Ok(path)) => Ok(path),
             (Ok(()), Err(why)) => Err(why.on(Side::Local)),
-            (Err(reason), _) => Err(reason),
+            (Err(reason), path) => {
+                self.spent = path.ok().or(self.spent.take());
+                Err(reason)
+            }
         };
         // Both sides know both policies and both verdicts, so nothing more need be said.
         let result = match path {
@@ -393,7 +405,7 @@ impl<D: DataPath> Machine<D> {
 
     fn finish(&mut self, result: Result<Established<D>, HandshakeError>) {
         if result.is_err() {
-            self.path = Err(Unavailable::unsaid());
+            self.give_up(Unavailable::unsaid());
         }
         self.probe_until = None;
         self.over = true;

@@ -42,11 +42,17 @@ impl Block {
         Self(Chunk::alone(memory.into(), registrations))
     }
 
-    /// It is about to be lent: a device is to reach it, if it can.
-    pub(crate) fn lend(&self) {
+    /// It is about to be lent: the device of this domain is to reach it, if it can.
+    pub(crate) fn lend(&self, domain: usize) {
         if let Some(registrations) = self.chunk().registrations() {
-            registrations.lend(self.chunk());
+            registrations.lend(self.chunk(), domain);
         }
+    }
+
+    /// Whether its memory is registered in this domain ([`Pool::domain_id`](super::Pool::domain_id)): its keys are good for nobody else.
+    #[inline]
+    pub(super) fn is_registered_in(&self, domain: usize) -> bool {
+        self.chunk().is_registered_in(domain)
     }
 
     /// It has come back.

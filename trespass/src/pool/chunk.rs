@@ -10,7 +10,7 @@ use super::adopted::Adopted;
 use super::block::Raw;
 use super::classes::{Class, Kind};
 use super::core::Core;
-use super::memory::{Domain, Memory, Region};
+use super::memory::{Domain, Memory, Region, identity};
 use super::registrations::Registrations;
 
 /// Says of the lower 32 bits of a word that they are a key.
@@ -54,6 +54,8 @@ pub(super) struct Chunk {
     class: AtomicUsize,
     lkey: AtomicU64,
     rkey: AtomicU64,
+    /// What `identity` says of the domain that the keys are good in.
+    domain: AtomicUsize,
 }
 
 /// A registration, and what for.
@@ -61,11 +63,12 @@ pub(super) struct Chunk {
 pub(super) struct Registered {
     region: Region,
     kind: Kind,
+    domain: usize,
 }
 
 impl Registered {
     pub(super) fn new(chunk: &Chunk, domain: &Domain, kind: Kind) -> Result<Self, Cause> {
-        Ok(Self { region: Region::register(&chunk.memory, domain, kind)?, kind })
+        Ok(Self { region: Region::register(&chunk.memory, domain, kind)?, kind, domain: identity(domain) })
     }
 }
 
@@ -140,6 +143,7 @@ impl Chunk {
             class: AtomicUsize::new(0),
             lkey: AtomicU64::new(0),
             rkey: AtomicU64::new(0),
+            domain: AtomicUsize::new(0),
         }
     }
 
@@ -200,6 +204,11 @@ impl Chunk {
         key(self.rkey.load(Relaxed))
     }
 
+    #[inline]
+    pub(super) fn is_registered_in(&self, domain: usize) -> bool {
+        self.domain.load(Relaxed) == domain && domain != 0
+    }
+
     pub(super) fn is_registered_for(&self, kind: Kind) -> bool {
         self.lock_region().as_ref().is_some_and(|registered| registered.kind == kind)
     }
@@ -216,7 +225,8 @@ impl Chunk {
 
     /// Lets the blocks have the keys, also those that are out. It had no registration.
     pub(super) fn publish(&self, registered: Registered) {
-        let Registered { region, kind } = &registered;
+        let Registered { region, kind, domain } = &registered;
+        self.domain.store(*domain, Relaxed);
         self.lkey.store(IS_KEY | u64::from(region.lkey()), Relaxed);
         self.rkey.store(if *kind == Kind::Told { IS_KEY | u64::from(region.rkey()) } else { 0 }, Relaxed);
         *self.lock_region() = Some(registered);
@@ -225,11 +235,12 @@ impl Chunk {
     /// On failure it is registered as before.
     pub(super) fn deregister(&self) -> Result<(), Cause> {
         let mut place = self.lock_region();
-        let Some(Registered { region, kind }) = place.take() else { return Ok(()) };
+        let Some(Registered { region, kind, domain }) = place.take() else { return Ok(()) };
         if let Err((region, cause)) = region.end() {
-            *place = Some(Registered { region, kind });
+            *place = Some(Registered { region, kind, domain });
             return Err(cause);
         }
+        self.domain.store(0, Relaxed);
         self.lkey.store(0, Relaxed);
         self.rkey.store(0, Relaxed);
         Ok(())

@@ -1,7 +1,7 @@
 //! What the handles of a pool share: lending, taking back, and growing.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use super::memory::{Domain, Memory};
 use super::registrations::Registrations;
 use super::state::{Count, Limits, Purpose, State};
 use super::stats::{ClassStats, PoolStats};
-use super::{Cause, PoolError};
+use super::{Cause, Pool, PoolError};
 
 /// After the system has refused memory, or the device its registration, it is not asked again for so long.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -33,6 +33,10 @@ pub(super) struct Core {
     most_caches: usize,
     /// Somebody has found the pool empty, or it is closed: what is dropped goes to the shared part.
     pressed: AtomicBool,
+    /// What the device does not register, for who needs no device: another pool, without one.
+    pub(super) plain: OnceLock<Pool>,
+    /// The device has failed.
+    pub(super) given_up: AtomicBool,
     state: Mutex<State>,
     /// Held by whoever makes or registers chunks, which takes long; before `state`, never after it. What it guards is what
     /// chunks are registered with.
@@ -59,6 +63,8 @@ impl Core {
             cache_capacity,
             most_caches: max / CACHED_PART / (2 * cache_capacity * config.slot_size),
             pressed: AtomicBool::new(false),
+            plain: OnceLock::new(),
+            given_up: AtomicBool::new(false),
             state: Mutex::new(state),
             growth: Mutex::new(domain),
         });
@@ -270,7 +276,9 @@ impl Core {
     fn settle(&self, chunk: &Chunk, domain: Option<&Domain>, class: Class) -> bool {
         match self.register(chunk, domain, class) {
             Ok(()) => {
-                self.lock().carve(chunk.index, class, &self.limits);
+                let mut state = self.lock();
+                state.carve(chunk.index, class, &self.limits);
+                state.registers_no_more = false;
                 true
             }
             Err(error) => {
@@ -285,8 +293,28 @@ impl Core {
         tracing::warn!("the pool does not grow: {error}");
         let mut state = self.lock();
         state.refused += 1;
+        state.registers_no_more |= matches!(error, PoolError::Register { .. });
         state.ask_again = Some(Instant::now() + PAUSE);
         false
+    }
+
+    /// Whether the device has refused to register memory, and has not done so since.
+    pub(super) fn is_refused(&self) -> bool {
+        self.lock().registers_no_more
+    }
+
+    /// While it is refused, memory that is not registered. Connections that need no device would wait for ever.
+    pub(super) fn plain(&self) -> Option<&Pool> {
+        let is_refused = self.is_refused();
+        if is_refused && self.plain.get().is_none() {
+            let config = PoolConfig { initial: 0, prewarm: 0, ..self.config.clone() };
+            // Nothing is made yet, and the configuration is a good one.
+            let made = Core::new(&config, None).map(Pool::of);
+            made.map(|pool| self.plain.set(pool))
+                .inspect_err(|error| tracing::warn!("no other pool: {error}"))
+                .ok();
+        }
+        self.plain.get().filter(|_| is_refused)
     }
 
     /// Registers all that is in use or prewarmed, and from now on all that comes into use.
@@ -323,7 +351,14 @@ impl Core {
         Ok(())
     }
 
+    /// The device of that domain has failed. Whether it is this pool's.
     #[cfg(feature = "rdma")]
+    pub(super) fn give_up(&self, domain: &Domain) -> bool {
+        let is_its = self.lock_growth().as_ref().is_some_and(|known| known.as_raw() == domain.as_raw());
+        self.given_up.fetch_or(is_its, Relaxed);
+        is_its
+    }
+
     pub(super) fn domain(&self) -> Option<Domain> {
         self.lock_growth().clone()
     }

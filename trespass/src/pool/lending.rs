@@ -15,8 +15,8 @@ impl protocol::Block for Block {
     }
 
     #[inline]
-    fn is_reachable(&self) -> bool {
-        self.lkey().is_some()
+    fn is_reachable(&self, domain: usize) -> bool {
+        self.is_registered_in(domain)
     }
 
     #[inline]

@@ -16,6 +16,11 @@ use super::{Cause, chunk::Bytes, classes::Kind};
 /// What chunks are registered with.
 pub(super) type Domain = ProtectionDomain;
 
+/// Names a domain, which lives as long as something is registered in it; never 0.
+pub(super) fn identity(domain: &Domain) -> usize {
+    domain.as_raw().as_ptr().addr()
+}
+
 /// Zeroed memory that begins at a page.
 pub(super) struct Memory(Buffer);
 

@@ -33,7 +33,8 @@
 //! # Devices
 //!
 //! With the feature `rdma` a pool has one protection domain, from the start (`Pool::with_domain`), or from when the
-//! first connection comes that needs it (`Pool::register`); until then it is memory like any other.
+//! first connection comes that needs it (`Pool::register`); until then it is memory like any other. Connections over another device
+//! have another pool, which is made with the same configuration, unless the program has [given](crate::Builder::pool) them this one.
 
 mod adopted;
 mod block;
@@ -57,6 +58,7 @@ mod tests;
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::task::Waker;
 
 #[cfg(feature = "rdma")]
@@ -81,6 +83,8 @@ type Cause = Box<dyn std::error::Error + Send + Sync>;
 pub struct Pool {
     core: Arc<Core>,
     _handle: Arc<Handle>,
+    /// Of a connection that needs no device.
+    needs_no_device: bool,
 }
 
 /// Closes the pool when the last clone is gone. Blocks have none, but keep the core.
@@ -100,8 +104,7 @@ impl Pool {
     /// The configuration contradicts itself, or there is no such memory.
     pub fn new(config: &PoolConfig) -> Result<Self, PoolError> {
         config.check()?;
-        let core = Core::new(config, None)?;
-        Ok(Self { _handle: Arc::new(Handle(core.clone())), core })
+        Core::new(config, None).map(Self::of)
     }
 
     /// Makes a pool whose memory is registered in a protection domain.
@@ -112,8 +115,29 @@ impl Pool {
     #[cfg(feature = "rdma")]
     pub fn with_domain(config: &PoolConfig, domain: &ProtectionDomain) -> Result<Self, PoolError> {
         config.check()?;
-        let core = Core::new(config, Some(domain.clone()))?;
-        Ok(Self { _handle: Arc::new(Handle(core.clone())), core })
+        Core::new(config, Some(domain.clone())).map(Self::of)
+    }
+
+    fn of(core: Arc<Core>) -> Self {
+        Self { _handle: Arc::new(Handle(core.clone())), core, needs_no_device: false }
+    }
+
+    /// The same pool, for a connection over TCP: where the device has refused to register more, and that is all that is missing, there is memory
+    /// beside it that no device knows.
+    pub(crate) fn without_device(self) -> Self {
+        Self { needs_no_device: true, ..self }
+    }
+
+    /// That memory, as far as it may be had through this handle.
+    #[cold]
+    fn plain(&self) -> Option<&Self> {
+        if self.needs_no_device { self.core.plain() } else { None }
+    }
+
+    /// Whether the device registers no more for now.
+    #[cfg(feature = "rdma")]
+    pub(crate) fn is_refused(&self) -> bool {
+        self.core.is_refused()
     }
 
     /// Has the memory be registered in a protection domain: all of which blocks were made, now, also those that are out; and
@@ -127,10 +151,26 @@ impl Pool {
         self.core.register_with(domain)
     }
 
+    /// The device of that domain has failed. Whether it is this pool's.
+    #[cfg(feature = "rdma")]
+    pub(crate) fn give_up(&self, domain: &ProtectionDomain) -> bool {
+        self.core.give_up(domain)
+    }
+
+    /// Whether its device has failed: nothing of it can be registered any more.
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.core.given_up.load(Relaxed)
+    }
+
     /// The protection domain that the memory is registered in.
     #[cfg(feature = "rdma")]
     pub fn domain(&self) -> Option<ProtectionDomain> {
         self.core.domain()
+    }
+
+    /// Names its domain, if it has one; else 0.
+    pub(crate) fn domain_id(&self) -> usize {
+        self.core.domain().as_ref().map_or(0, memory::identity)
     }
 
     /// Takes a block of at least `size` bytes: a slot, if that is enough. None if there is none now, and there cannot be more; nor are
@@ -149,7 +189,8 @@ impl Pool {
             self.core.lend(Class::staged(size, side)?)
         };
         // SAFETY: it was lent just now, or was in this thread's cache, which is the same.
-        raw.map(|raw| unsafe { Block::new(raw) })
+        let block = raw.map(|raw| unsafe { Block::new(raw) });
+        block.or_else(|| self.plain()?.take_for(size, side))
     }
 
     /// A slot to receive into as long as a connection is there. None if what arrives would then find too little.
@@ -196,12 +237,17 @@ impl Pool {
     /// Has a waker be woken, once, when blocks come back. Whoever has found the pool empty calls this, then takes once more, as one
     /// may have come back in between, and sleeps only then.
     pub fn wake_when_free(&self, waker: &Waker) {
-        self.core.wait(waker);
+        self.wait(waker);
+    }
+
+    /// How often something has come back so far: later returns wake the waker.
+    fn wait(&self, waker: &Waker) -> u64 {
+        self.core.wait(waker) + self.plain().map_or(0, |plain| plain.wait(waker))
     }
 
     /// The same. Whether something has come back since `seen`, which is what the last call saw: then it is worth a try.
     pub(crate) fn wake_when_more(&self, waker: &Waker, seen: &mut u64) -> bool {
-        let returns = self.core.wait(waker);
+        let returns = self.wait(waker);
         std::mem::replace(seen, returns) != returns
     }
 
@@ -218,6 +264,9 @@ impl Pool {
     /// Gives what this thread keeps to all threads.
     pub fn flush(&self) {
         cache::flush(&self.core);
+        if let Some(plain) = self.core.plain.get() {
+            cache::flush(&plain.core);
+        }
     }
 
     /// What it was made with.

@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::Cause;
 use super::chunk::Chunk;
 use super::classes::Kind;
-use super::memory::Domain;
+use super::memory::{Domain, identity};
 use super::stats::AdoptedStats;
 
 /// To copy less costs less than to register it.
@@ -57,17 +57,19 @@ impl Registrations {
         self.lock().stats
     }
 
-    /// A block is about to be lent. If it cannot be registered, or is not worth it, it stays as it is, and is copied.
-    pub(super) fn lend(&self, chunk: &Chunk) {
+    /// A block is about to be lent, to a connection over the device of this domain. If it cannot be registered, or is not worth it, it stays as
+    /// it is, and is copied; as is what is another device's.
+    pub(super) fn lend(&self, chunk: &Chunk, wanted: usize) {
         if chunk.len() < LEAST {
             return;
         }
         let mut state = self.lock();
+        let domain = state.domain.clone().filter(|domain| identity(domain) == wanted);
+        let Some(domain) = domain else { return };
         if state.remove(chunk) || chunk.lkey().is_some() {
             state.stats.reused += 1;
             return;
         }
-        let Some(domain) = state.domain.clone() else { return };
         let mut registered = chunk.register(&domain, Kind::Told);
         if registered.is_err() && !state.idle.is_empty() {
             state.shrink(0);

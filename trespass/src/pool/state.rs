@@ -25,6 +25,8 @@ pub(super) struct State {
     pub(super) most_in_use: usize,
     /// What was asked of the system and not given.
     pub(super) refused: u64,
+    /// The device has refused to register a chunk, and has registered none since.
+    pub(super) registers_no_more: bool,
     /// Not before then is it asked again.
     pub(super) ask_again: Option<Instant>,
     pub(super) caches: Vec<Arc<Cache>>,

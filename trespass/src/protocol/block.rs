@@ -12,8 +12,9 @@ pub(crate) trait Block: Send {
     /// All of its memory, to write to.
     fn bytes_mut(&mut self) -> &mut [u8];
 
-    /// Whether a device can take it from where it lies. What it cannot is copied; over TCP there is no device.
-    fn is_reachable(&self) -> bool {
+    /// Whether a device can take it from where it lies, if it knows what is registered in this domain. What it cannot is copied; over TCP
+    /// there is no device.
+    fn is_reachable(&self, _domain: usize) -> bool {
         true
     }
 

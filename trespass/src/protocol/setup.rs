@@ -114,6 +114,8 @@ pub(crate) struct Setup {
     pub(crate) read_piece: usize,
     /// Lent blocks that a frame may have beside its header: what the device takes in one request.
     pub(crate) gather: usize,
+    /// The domain of the device, as the blocks' registrations name it ([`Block::is_reachable`](super::Block::is_reachable)).
+    pub(crate) domain: usize,
     /// How long a close may take.
     pub(crate) linger: Duration,
     /// Probes, if any. Never on TCP, where the kernel's do it.
@@ -136,6 +138,7 @@ impl Setup {
             stage: 256 * 1024,
             read_piece: 256 * 1024,
             gather: GATHER_MAX,
+            domain: 0,
             linger: Duration::from_secs(1),
             keepalive: None,
         }

@@ -1,6 +1,5 @@
 //! How a worker's connections come about: handshakes, those of its listeners' clients and its own.
 
-use std::cmp::Reverse;
 use std::io::{self, ErrorKind};
 use std::task::Poll;
 use std::time::Instant;
@@ -45,7 +44,7 @@ impl Worker {
         }
         // It goes on when the slowest has had its chance.
         if let Some(at) = self.slowest().map(|(_, at)| at) {
-            self.timers.push(Reverse((at, listener)));
+            self.remind(index, at);
         }
     }
 
@@ -85,8 +84,9 @@ impl Worker {
                 return Err(error);
             }
         };
-        self.timers.push(Reverse((arrival.deadline(&self.config), key)));
+        let deadline = arrival.deadline(&self.config);
         self.slot(key.index).what = What::Arriving { arrival: Box::new(arrival), listener };
+        self.remind(key.index, deadline);
         self.arrivals += 1;
         self.soil(key.index);
         Ok(key)
@@ -109,8 +109,8 @@ impl Worker {
         let Poll::Ready(result) = arrival.progress(&self.config, &self.pool, now, registry, token(index))
         else {
             // The time to try the path is shorter than that for everything.
-            self.timers.push(Reverse((arrival.deadline(&self.config), key)));
-            return;
+            let deadline = arrival.deadline(&self.config);
+            return self.remind(index, deadline);
         };
         self.arrivals -= 1;
         let own = slot.tag;

@@ -119,7 +119,8 @@ impl Worker {
         buffers::take(&self.pool, len)
     }
 
-    /// Sends the first `len` bytes of a block without a copy. It comes back by [`Event::Completed`](crate::Event::Completed).
+    /// As [`Stream::send_buf`](crate::Stream::send_buf), without waiting. The block comes back by
+    /// [`Event::Completed`](crate::Event::Completed).
     ///
     /// # Errors
     ///

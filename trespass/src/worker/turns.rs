@@ -178,19 +178,28 @@ impl Worker {
         if lane.is_hungry() && !std::mem::replace(&mut slot.hungry, true) {
             self.hungry.push(index);
         }
-        if let Some(at) = lane.next_deadline()
-            && slot.due.is_none_or(|due| at < due)
-        {
-            slot.due = Some(at);
-            self.timers.push(Reverse((at, key)));
-        }
+        let deadline = lane.next_deadline();
         while let Some(completion) = lane.completion() {
             self.told.push_back(Event::Completed { key, tag: slot.tag, completion });
+        }
+        if let Some(at) = deadline {
+            self.remind(index, at);
         }
         if !sated {
             self.soil(index);
         }
         self.heat(index);
+    }
+
+    /// Has it be given a turn at that time, or earlier: where there is a timer already, the turn that it brings says so again. So there
+    /// is one for each slot, whoever makes however many events.
+    pub(super) fn remind(&mut self, index: u32, at: Instant) {
+        let key = self.key(index);
+        let slot = self.slot(index);
+        if slot.due.is_none_or(|due| at < due) {
+            slot.due = Some(at);
+            self.timers.push(Reverse((at, key)));
+        }
     }
 
     /// Lets a closed connection go when it may.

@@ -399,15 +399,15 @@ fn memory_of_the_programs_own_goes_without_a_copy(rig: &Rig) -> Outcome {
 fn a_stream_is_not_taken_for_messages(rig: &Rig) -> Outcome {
     let (mut listener, addr) = rig.listener();
     thread::scope(|scope| {
-        let connecting = scope.spawn(|| rig.builder().connect_seq_packet(addr).unwrap_err());
-        let connects = scope.spawn(|| {
-            thread::sleep(Duration::from_millis(50));
-            rig.builder().connect(addr).unwrap()
+        // Who is refused comes first: the listener works while it accepts.
+        let connecting = scope.spawn(|| {
+            let error = rig.builder().connect_seq_packet(addr).unwrap_err();
+            (error, rig.builder().connect(addr).unwrap())
         });
         let (stream, peer) = listener.accept().unwrap();
         assert_eq!(stream.peer_addr().unwrap(), peer);
-        assert_eq!(connects.join().unwrap().local_addr().unwrap(), peer);
-        let error = connecting.join().unwrap();
+        let (error, connected) = connecting.join().unwrap();
+        assert_eq!(connected.local_addr().unwrap(), peer);
         assert!(error.to_string().contains("message"), "{error}");
     });
     Ok(())

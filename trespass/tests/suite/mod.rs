@@ -5,6 +5,7 @@
 
 mod close;
 mod death;
+mod edges;
 mod hostile;
 mod idle;
 mod memory;
@@ -51,6 +52,7 @@ pub(crate) fn run_at(target: Target, host: &Result<IpAddr, String>, terms: Terms
     streams::add(&mut suite);
     messages::add(&mut suite);
     single::add(&mut suite);
+    edges::add(&mut suite);
     ready::add(&mut suite);
     close::add(&mut suite);
     death::add(&mut suite);

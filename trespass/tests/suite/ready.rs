@@ -12,7 +12,7 @@ use mio::unix::SourceFd;
 use mio::{Interest, Token};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use test_harness::{Outcome, cases};
-use trespass::{Readiness, Stream};
+use trespass::{Readiness, Stream, Worker};
 
 use super::rig::{LONG, Rig, below, bytes, greet, random};
 use super::streams::time_is_up;
@@ -22,7 +22,9 @@ pub(crate) fn add(suite: &mut test_harness::Suite<Rig>) {
         i8_what_lies_here_already_is_shown, i8_room_to_write_is_shown_to_who_was_refused,
         i8_room_found_while_reading_is_an_edge_of_its_own, i8_arrivals_found_while_writing_are_shown,
         what_nobody_waits_for_is_not_shown, nothing_to_do_is_not_shown, readiness_is_what_calls_find,
-        a_listener_is_waited_for, a_listener_waits_no_longer_than_its_timeout,
+        what_a_cork_holds_back_goes_in_time_for_who_waits_for_the_descriptor,
+        a_worker_s_descriptor_shows_what_is_due, silent_peers_are_asked_for_who_waits_for_the_descriptor,
+        a_listener_s_descriptor_shows_who_is_late, a_full_listener_is_shown_when_there_is_room, a_listener_is_waited_for, a_listener_waits_no_longer_than_its_timeout,
         who_comes_with_nothing_to_say_does_not_make_a_listener_wait);
 }
 
@@ -359,6 +361,126 @@ fn readiness_is_what_calls_find(rig: &Rig) -> Outcome {
     while !client.readiness().unwrap().readable {
         assert!(is_readable(&client, LONG) && Instant::now() < deadline, "the end is something to read");
     }
+    Ok(())
+}
+
+/// Makes calls when the descriptor is readable, and no others, until the peer has what was held back.
+fn until_it_has_come(server: &mut Stream, mut wakes: impl FnMut()) {
+    server.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+    let deadline = Instant::now() + LONG;
+    let mut got = [0; 4];
+    while let Err(error) = server.read(&mut got) {
+        assert!(time_is_up(&error), "{error}");
+        assert!(Instant::now() < deadline, "it never goes");
+        wakes();
+    }
+    assert_eq!(&got, b"held");
+}
+
+fn what_a_cork_holds_back_goes_in_time_for_who_waits_for_the_descriptor(rig: &Rig) -> Outcome {
+    let (mut client, mut server) = rig.streams();
+    client.set_nonblocking(true).unwrap();
+    let mut edge = Edge::of(&client);
+    client.set_cork(true).unwrap();
+    client.write_all(b"held").unwrap();
+    until_it_has_come(&mut server, || {
+        if edge.sleep(Duration::from_millis(20)) {
+            assert_eq!(client.read(&mut [0; 1]).unwrap_err().kind(), ErrorKind::WouldBlock);
+        }
+    });
+    Ok(())
+}
+
+fn a_worker_s_descriptor_shows_what_is_due(rig: &Rig) -> Outcome {
+    let (client, mut server) = rig.streams();
+    let mut worker = Worker::new(&rig.builder().build().unwrap()).unwrap();
+    let key = worker.add(client).unwrap();
+    let descriptor = worker.as_raw_fd();
+    worker.set_cork(key, true).unwrap();
+    assert_eq!(worker.write(key, b"held").unwrap(), 4);
+    let mut events = Vec::new();
+    worker.poll(&mut events, Some(Duration::ZERO)).unwrap();
+    until_it_has_come(&mut server, || {
+        if is_readable_raw(descriptor, Duration::from_millis(20)) {
+            worker.poll(&mut events, Some(Duration::ZERO)).unwrap();
+        }
+    });
+    Ok(())
+}
+
+/// Over TCP the system asks.
+fn silent_peers_are_asked_for_who_waits_for_the_descriptor(rig: &Rig) -> Outcome {
+    if rig.is_tcp() {
+        test_harness::skip!("over TCP the system asks");
+    }
+    let idle = Duration::from_millis(100);
+    let (mut client, _server) =
+        rig.streams_of(rig.builder().keepalive(Some(idle)), rig.builder().keepalive(None));
+    client.set_nonblocking(true).unwrap();
+    let mut edge = Edge::of(&client);
+    let (began, before, mut wakes) = (Instant::now(), client.stats().posts, 0);
+    while client.stats().posts < before + 3 {
+        assert!(edge.sleep(LONG), "nobody asks");
+        assert_eq!(client.read(&mut [0; 1]).unwrap_err().kind(), ErrorKind::WouldBlock);
+        wakes += 1;
+    }
+    // For each the time to look, and the answer; and what is shown at the beginning.
+    let most = 4 + 3 * (began.elapsed().as_millis() / idle.as_millis()) as u32;
+    assert!(wakes <= most, "{wakes} times in {:?}", began.elapsed());
+    Ok(())
+}
+
+/// A client that says nothing is given up when its time is over, though nothing happens then.
+fn a_listener_s_descriptor_shows_who_is_late(rig: &Rig) -> Outcome {
+    if rig.is_by_cm() {
+        test_harness::skip!("who comes by the connection manager begins with what he has to say");
+    }
+    let limit = Duration::from_millis(200);
+    let mut listener =
+        rig.builder().probe_timeout(limit / 2).handshake_deadline(limit).bind(rig.anywhere()).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let mut silent = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    silent.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+    let deadline = Instant::now() + LONG;
+    // The last word is a rejection; then it is over.
+    while !matches!(silent.read(&mut [0; 4096]), Ok(0)) {
+        assert!(Instant::now() < deadline, "it is kept for ever");
+        if is_readable_raw(listener.as_raw_fd(), Duration::from_millis(20)) {
+            assert_eq!(listener.accept().map(drop).unwrap_err().kind(), ErrorKind::WouldBlock);
+        }
+    }
+    Ok(())
+}
+
+/// More clients than it minds at a time, who say nothing: until one has had its chance there is nothing that a call could do.
+fn a_full_listener_is_shown_when_there_is_room(rig: &Rig) -> Outcome {
+    if rig.is_by_cm() {
+        test_harness::skip!("who comes by the connection manager begins with what he has to say");
+    }
+    let (mut listener, addr) = rig.listener();
+    listener.set_nonblocking(true).unwrap();
+    let silent: Vec<_> = (0..200).map(|_| TcpStream::connect(addr).unwrap()).collect();
+    let (mut calls, began) = (0, Instant::now());
+    while began.elapsed() < Duration::from_millis(100) {
+        if is_readable_raw(listener.as_raw_fd(), Duration::from_millis(20)) {
+            assert_eq!(listener.accept().map(drop).unwrap_err().kind(), ErrorKind::WouldBlock);
+            calls += 1;
+        }
+    }
+    assert!(calls <= 20, "{calls} calls for nothing in {:?}", began.elapsed());
+    // Who has something to say comes in nevertheless.
+    thread::scope(|scope| {
+        let client = scope.spawn(|| rig.builder().connect(addr).unwrap());
+        let deadline = Instant::now() + LONG;
+        let mut server = loop {
+            assert!(is_readable_raw(listener.as_raw_fd(), LONG) && Instant::now() < deadline);
+            if let Ok((server, _)) = listener.accept() {
+                break server;
+            }
+        };
+        greet(&mut client.join().unwrap(), &mut server);
+    });
+    drop(silent);
     Ok(())
 }
 

@@ -189,11 +189,6 @@ fn known() -> MutexGuard<'static, AllKnown> {
     KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Reads what all devices have said without being asked.
-pub(crate) fn listen() {
-    known().listen_to_all();
-}
-
 /// Finds what serves the socket with the address `local`: the named device, if one is named, else the one whose port has the address.
 /// A GID index counts for either.
 pub(crate) fn find(

@@ -433,8 +433,8 @@ impl<B: DeviceBlock> Desk<B> {
     ) -> Result<Option<Box<Pair<B>>>, Unavailable> {
         let mut hub = self.lock();
         let hub = match &mut *hub {
-            Some(hub) => hub,
-            none => none.insert(Hub::of_many(device)?),
+            Some(hub) if !hub.is_of_the_past(device) => hub,
+            place => place.insert(Hub::of_many(device)?),
         };
         let needs = Pair::<B>::completions(parameters, parameters.shared_receives.is_some());
         if hub.broken || !Arc::ptr_eq(&hub.device, device) {
@@ -507,6 +507,12 @@ impl<B: DeviceBlock> Desk<B> {
 }
 
 impl<B: DeviceBlock> Hub<B> {
+    /// Whether it is empty, and of no use to pairs of this device.
+    fn is_of_the_past(&self, device: &Arc<Device>) -> bool {
+        let is_empty = matches!(&self.members, Members::Many(many) if many.pairs.is_empty());
+        is_empty && (self.broken || !Arc::ptr_eq(&self.device, device))
+    }
+
     /// Sees that so many more completions may come at a time.
     fn make_room(&mut self, more: u32) -> bool {
         let Members::Many(many) = &mut self.members else { return false };

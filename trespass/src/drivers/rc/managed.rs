@@ -49,6 +49,11 @@ impl<P: Blocks<Block: DeviceBlock>> Managed<P> {
         self.pair.qp.control()
     }
 
+    /// Where its blocks come from.
+    pub(crate) fn blocks(&self) -> &P {
+        &self.blocks
+    }
+
     pub(crate) fn slot_size(&self) -> usize {
         self.parameters.slot_size as usize
     }

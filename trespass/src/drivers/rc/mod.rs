@@ -29,7 +29,7 @@ mod shelf;
 mod tests;
 
 pub(crate) use anchor::Line;
-pub(crate) use device::{Device, find, listen, named_device};
+pub(crate) use device::{Device, find, named_device};
 pub(crate) use hub::{Completed, Desk, Seat};
 pub(crate) use link::Rc;
 pub(crate) use managed::Managed;

@@ -126,6 +126,11 @@ impl<P: Blocks<Block: DeviceBlock>> Path<P> {
         Self { seat, ..self }
     }
 
+    /// Where its blocks come from.
+    pub(crate) fn blocks(&self) -> &P {
+        &self.blocks
+    }
+
     pub(super) fn slot_size(&self) -> usize {
         self.parameters.slot_size as usize
     }

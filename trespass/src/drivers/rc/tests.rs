@@ -75,10 +75,11 @@ fn deferred() {
 #[cfg_attr(miri, ignore = "starts a process")]
 fn a_device_that_fails() {
     for case in [
-        "a_device_that_fails_ends_the_connection_and_keeps_what_it_has",
-        "what_is_lent_comes_back_to_an_empty_pool",
+        "ends::a_device_that_fails_ends_the_connection_and_keeps_what_it_has",
+        "ends::what_is_lent_comes_back_to_an_empty_pool",
+        "workers::a_worker_goes_on_when_its_device_is_opened_anew",
     ] {
-        let args = [&format!("ends::{case}"), "--ignored"];
+        let args = [case, "--ignored"];
         let told = run_again(Command::new(std::env::current_exe().expect("this program")).args(args));
         assert!(told.contains(" 1 passed"), "{case}: {told}");
     }
@@ -200,7 +201,8 @@ fn connected_with(kind: Kind, config: Builder, change: impl Fn(&mut Setup)) -> [
         let agreed = established.agreed;
         let path = established.path.unwrap_or_else(|reason| panic!("{reason}"));
         let mut rc = Rc::new(path, socket).expect("a queue pair");
-        let mut setup = Setup { gather: rc.gather(), ..agreed.setup(&config, Link::Rc) };
+        let mut setup =
+            Setup { gather: rc.gather(), domain: pool.domain_id(), ..agreed.setup(&config, Link::Rc) };
         change(&mut setup);
         let mut connection = Connection::new(&setup).expect("a valid setup");
         connection.tick(Instant::now());

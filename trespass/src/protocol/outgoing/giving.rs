@@ -180,11 +180,11 @@ impl<B: Block> Outgoing<B> {
 
     /// Whether so many bytes of a block can go from where they lie.
     fn is_reachable(&self, block: &B, len: usize) -> bool {
-        self.tcp || len == 0 || block.is_reachable()
+        self.tcp || len == 0 || block.is_reachable(self.domain)
     }
 
     fn is_readable(&self, piece: &Piece<B>) -> bool {
-        self.read && piece.block.remote().is_some()
+        self.read && piece.block.is_reachable(self.domain) && piece.block.remote().is_some()
     }
 
     /// Whether it can go with what is last in the queue, which has room for so many bytes if it is a frame.

@@ -169,7 +169,7 @@ fn adopted_memory_goes_as_it_is_and_stays_registered_within_the_bound() {
     pool.register(&sides[0].pool.domain().expect("a device's")).expect("registered");
     let send = |sides: &mut [Side; 2], block: Block| {
         let (len, wanted) = (block.len(), block.bytes().to_vec());
-        block.lend();
+        block.lend(pool.domain_id());
         sides[0].connection.send_block(block, len).map_err(|(_, error)| error).expect("taken");
         let mut buffer = vec![0; len];
         let mut came = false;

@@ -286,7 +286,8 @@ fn what_came_early_comes_back_where_a_handshake_is_given_up() {
     let [here, there] = shake(&mut sides).map(|side| (side.path.expect("RDMA"), side.agreed));
     let [(socket, _), _] = sides;
     let (mut rc, mut path) = (Rc::new(here.0, socket).expect("a queue pair"), there.0);
-    let setup = Setup { gather: rc.gather(), ..here.1.setup(&config, Link::Rc) };
+    let setup =
+        Setup { gather: rc.gather(), domain: pools[0].domain_id(), ..here.1.setup(&config, Link::Rc) };
     let mut connection = Connection::new(&setup).expect("a valid setup");
     let mut pool = pools[0].clone();
     assert_eq!(connection.write(&[IoSlice::new(b"early")], &mut pool), Ok(5));

@@ -1,5 +1,7 @@
 //! What stands in the way of RDMA is told, and both sides use TCP.
 
+use std::io::{Read, Write};
+
 use super::*;
 use crate::environment::DeviceName;
 use crate::handshake::{Cause, Side as Which};
@@ -123,4 +125,66 @@ fn without_memory_for_the_receives_tcp_is_used() {
     assert_eq!(reasons[1].cause(), Cause::Resources, "{reasons:?}");
     drop((sides, taken));
     nothing_is_left(pools);
+}
+
+/// Bytes come through both ways of a connection whose pool begins with nothing; and whether that is over RDMA.
+fn comes_through(max: usize) -> Result<(), crate::handshake::FallbackReason> {
+    let wanted = pattern(3 << 20, 1);
+    // A pool of its own for each maximum.
+    let config = config().pool_initial(0).pool_prewarm(0).pool_max(max).build().expect("valid");
+    let mut listener = config.bind("127.0.0.1:0").expect("a port");
+    let addr = listener.local_addr().expect("bound");
+    let accepting = std::thread::spawn(move || listener.accept().expect("a client").0);
+    let mut ends = [config.connect(addr).expect("connected"), accepting.join().expect("accepted")];
+    for end in &ends {
+        end.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        end.set_write_timeout(Some(PATIENCE)).expect("a timeout");
+    }
+    for _ in 0..2 {
+        let (mut got, [here, there]) = (vec![0; wanted.len()], &mut ends);
+        std::thread::scope(|scope| {
+            scope.spawn(|| here.write_all(&wanted).expect("written"));
+            there.read_exact(&mut got).unwrap_or_else(|error| panic!("{error}: {:?}", there.pool().stats()));
+        });
+        assert!(got == wanted);
+        ends.reverse();
+    }
+    let reason = ends[0].fallback_reason().cloned();
+    if reason.is_some() {
+        ends[0].buffer(100_000).expect("memory that needs no device");
+    }
+    reason.map_or(Ok(()), Err)
+}
+
+/// Of a process that may lock no memory, or so little that there is nothing to send from.
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn where_the_device_registers_nothing_tcp_goes_on() {
+    let _turn = turn();
+    for registered in 0..2 {
+        rules(&format!("errno=ENOMEM call=reg_mr from={}", registered + 1));
+        let reason = comes_through((60 + 2 * registered) << 20).expect_err("no memory for RDMA");
+        assert_eq!(reason.cause(), Cause::Resources, "{reason}");
+        faults::clear();
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "starts a process")]
+fn where_the_device_registers_little_nothing_hangs() {
+    for regions in 1..=6 {
+        let args = ["fallback::with_few_regions", "--ignored"];
+        let mut command = Command::new(std::env::current_exe().expect("this program"));
+        let told = run_again(command.args(args).env("SOFT_RNIC_LIMITS", format!("max_mr={regions}")));
+        assert!(told.contains(" 1 passed"), "{told}");
+    }
+}
+
+#[test]
+#[ignore = "`where_the_device_registers_little_nothing_hangs` runs it in a process of its own"]
+fn with_few_regions() {
+    let _turn = turn();
+    if let Err(reason) = comes_through(64 << 20) {
+        assert_eq!(reason.cause(), Cause::Resources, "{reason}");
+    }
 }

@@ -303,3 +303,37 @@ fn who_uses_the_receives_of_others_ends_alone() {
     both.exchange(1, 20_000);
     both.end();
 }
+
+/// New connections have the device that was opened anew, memory that it knows, and the worker's one completion queue.
+#[test]
+#[ignore = "leaves the device broken: `a_device_that_fails` runs it in a process of its own"]
+fn a_worker_goes_on_when_its_device_is_opened_anew() {
+    let _turn = turn();
+    let patient = || config().keepalive(Some(Duration::from_millis(200))).linger(Duration::ZERO);
+    let mut both = Both::new([patient(), patient()]);
+    both.connect(2);
+    both.exchange(0, 100_000);
+    let before = both.workers.each_ref().map(|worker| worker.pool().clone());
+    faults::device_fatal(0).expect("a device");
+    for [ours, theirs] in std::mem::take(&mut both.ends) {
+        let mut dead = |index: usize, key| {
+            both.until("dead", |both| match both.workers[index].recv(key, &mut [0; 8]) {
+                Ok(_) => panic!("there was nothing to hear"),
+                Err(error) => error.kind() != ErrorKind::WouldBlock,
+            });
+            both.workers[index].close(key);
+        };
+        dead(0, ours);
+        dead(1, theirs);
+    }
+    both.until("gone", |both| both.workers.iter().all(|worker| worker.desk.pairs() == (0, 0)));
+    faults::clear();
+    both.connect(2);
+    for (index, worker) in both.workers.iter().enumerate() {
+        assert_eq!(worker.desk.pairs(), (2, 0), "at the worker's desk");
+        assert!(*worker.pool() != before[index], "the device does not know what the other had");
+        assert!(both.ends.iter().all(|end| worker.pool_of(end[index]).expect("open") == worker.pool()));
+    }
+    both.exchange(0, 300_000);
+    both.exchange(1, 5000);
+}

@@ -1,0 +1,171 @@
+//! What few programs do, and each may: nothing to read into, nothing to write, times without an end, an end with much before it.
+
+use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};
+use std::net::Shutdown;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use test_harness::{Outcome, cases};
+use trespass::{Event, Kind, Worker};
+
+use super::rig::{LONG, Rig, bytes, greet, read_exactly};
+
+pub(crate) fn add(suite: &mut test_harness::Suite<Rig>) {
+    cases!(suite: nothing_is_read_into_no_room, nothing_is_written_of_nothing, empty_messages_are_messages,
+        many_empty_slices_are_no_bytes, blocks_of_no_bytes_come_back, times_may_be_without_end,
+        a_half_ends_behind_all_that_was_taken_for_it);
+}
+
+/// Neither waits nor takes anything.
+fn nothing_is_read_into_no_room(rig: &Rig) -> Outcome {
+    let (mut client, mut server) = rig.streams();
+    let nothing = |server: &mut trespass::Stream| {
+        let before = Instant::now();
+        assert_eq!(server.read(&mut []).unwrap(), 0);
+        assert_eq!(server.read_vectored(&mut []).unwrap(), 0);
+        assert_eq!(
+            server.read_vectored(&mut [IoSliceMut::new(&mut []), IoSliceMut::new(&mut [])]).unwrap(),
+            0
+        );
+        assert!(before.elapsed() < LONG / 2, "it waits for what it has no room for");
+    };
+    nothing(&mut server);
+    client.write_all(b"abc").unwrap();
+    assert_eq!(read_exactly(&mut server, 1), b"a");
+    nothing(&mut server);
+    let (mut one, mut two) = ([0; 1], [0; 1]);
+    let mut parts = [IoSliceMut::new(&mut []), IoSliceMut::new(&mut one), IoSliceMut::new(&mut two)];
+    let count = server.read_vectored(&mut parts).unwrap();
+    assert_eq!([one[0], two[0]][..count], b"bc"[..count]);
+    Ok(())
+}
+
+fn nothing_is_written_of_nothing(rig: &Rig) -> Outcome {
+    let (mut client, mut server) = rig.streams();
+    for _ in 0..200 {
+        assert_eq!(client.write(&[]).unwrap(), 0);
+        assert_eq!(client.write_vectored(&[]).unwrap(), 0);
+        assert_eq!(client.write_vectored(&[IoSlice::new(&[]), IoSlice::new(&[])]).unwrap(), 0);
+    }
+    client.flush().unwrap();
+    greet(&mut client, &mut server);
+    client.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(server.read(&mut [0; 8]).unwrap(), 0);
+    Ok(())
+}
+
+fn empty_messages_are_messages(rig: &Rig) -> Outcome {
+    let (mut client, mut server) = rig.packets();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 0..300 {
+                match round % 3 {
+                    0 => client.send(&[]).unwrap(),
+                    1 => client.send_vectored(&[]).unwrap(),
+                    _ => assert_eq!(client.send_part(0, &[]).unwrap(), 0),
+                }
+            }
+            client.send(b"and one that is not").unwrap();
+        });
+        for round in 0..300 {
+            match round % 4 {
+                0 => assert_eq!(server.recv(&mut []).unwrap(), 0),
+                1 => assert!(server.recv_buf().unwrap().is_empty()),
+                2 => {
+                    let part = server.recv_part(&mut []).unwrap();
+                    assert_eq!((part.len, part.last, part.total), (0, true, 0));
+                }
+                _ => assert_eq!(server.recv(&mut [0; 8]).unwrap(), 0),
+            }
+        }
+        assert_eq!(server.recv(&mut []).unwrap_err().kind(), ErrorKind::InvalidInput);
+        assert_eq!(server.recv(&mut [0; 64]).unwrap(), 19);
+    });
+    Ok(())
+}
+
+fn many_empty_slices_are_no_bytes(rig: &Rig) -> Outcome {
+    let (mut client, mut server) = rig.streams();
+    let data = bytes(3, 10_000);
+    let mut slices = vec![IoSlice::new(&[]); 5000];
+    slices[17] = IoSlice::new(&data[..9]);
+    slices[4999] = IoSlice::new(&data[9..]);
+    assert_eq!(client.write_vectored(&slices).unwrap(), data.len());
+    assert!(read_exactly(&mut server, data.len()) == data);
+    Ok(())
+}
+
+fn blocks_of_no_bytes_come_back(rig: &Rig) -> Outcome {
+    let (mut client, mut server) = rig.streams();
+    let empty = client.pool().adopt(Vec::new());
+    client.send_buf(empty, 0).unwrap();
+    let block = client.buffer(100).unwrap();
+    client.send_buf(block, 0).unwrap();
+    for _ in 0..2 {
+        assert!(client.next_completion().unwrap().unwrap().sent);
+    }
+    greet(&mut client, &mut server);
+    let (mut client, mut server) = rig.packets();
+    let empty = client.pool().adopt(Vec::new());
+    client.send_buf(empty, 0).unwrap();
+    assert_eq!(server.recv(&mut []).unwrap(), 0);
+    assert!(client.next_completion().unwrap().unwrap().sent);
+    Ok(())
+}
+
+fn times_may_be_without_end(rig: &Rig) -> Outcome {
+    let (mut listener, addr) = rig.listener();
+    listener.set_accept_timeout(Some(Duration::MAX)).unwrap();
+    let (mut client, mut server) = thread::scope(|scope| {
+        let client = scope.spawn(|| rig.builder().connect(addr).unwrap());
+        let server = listener.accept().unwrap().0;
+        (client.join().unwrap(), server)
+    });
+    for stream in [&client, &server] {
+        stream.set_read_timeout(Some(Duration::MAX)).unwrap();
+        stream.set_write_timeout(Some(Duration::MAX)).unwrap();
+        stream.set_linger(Some(Duration::MAX)).unwrap();
+    }
+    greet(&mut client, &mut server);
+    let mut worker = Worker::new(&rig.builder().build().unwrap()).unwrap();
+    let key = worker.add(server).unwrap();
+    client.write_all(b"x").unwrap();
+    let mut events = Vec::new();
+    worker.poll(&mut events, Some(Duration::MAX)).unwrap();
+    assert!(matches!(events[..], [Event::Ready { key: ready, .. }] if ready == key));
+    worker.close(key);
+    worker.listen(rig.anywhere(), Kind::Stream).unwrap();
+    drop((worker, client));
+    Ok(())
+}
+
+/// The end is said before all has gone; the rest goes while its program waits for what the peer says.
+fn a_half_ends_behind_all_that_was_taken_for_it(rig: &Rig) -> Outcome {
+    let (mut client, mut server) = rig.streams();
+    client.set_nonblocking(true).unwrap();
+    let data = bytes(5, 64 << 20);
+    let mut taken = 0;
+    while taken < data.len() {
+        match client.write(&data[taken..]) {
+            Ok(count) => taken += count,
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::WouldBlock);
+                break;
+            }
+        }
+    }
+    assert!(taken < data.len(), "nobody reads");
+    client.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(client.write(b"x").unwrap_err().kind(), ErrorKind::BrokenPipe);
+    client.set_nonblocking(false).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut got = Vec::new();
+            server.read_to_end(&mut got).unwrap();
+            assert!(got == data[..taken], "{} of {taken} bytes", got.len());
+            server.write_all(b"all").unwrap();
+        });
+        assert_eq!(read_exactly(&mut client, 3), b"all");
+    });
+    Ok(())
+}
