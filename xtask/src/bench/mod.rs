@@ -13,6 +13,7 @@ mod programs;
 mod report;
 mod samples;
 mod soft;
+mod statistics;
 mod trespass;
 
 use std::io;

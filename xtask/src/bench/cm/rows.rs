@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::bench::programs::Programs;
-use crate::bench::soft::statistics::median;
+use crate::bench::statistics::median;
 
 /// The rate of connections, times that of TCP.
 const RATE: f64 = 0.3;

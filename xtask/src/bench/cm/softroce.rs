@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::Softroce;
 use crate::bench::document::{Section, today};
-use crate::bench::soft::statistics::{Interval, interval, median};
+use crate::bench::statistics::{Interval, interval, median};
 use crate::softroce::Profile;
 
 /// The script that runs in the guest.

@@ -17,8 +17,8 @@ use clap::ValueEnum;
 
 use super::document::{Section, today};
 use super::programs::{self, Programs};
-use super::soft::statistics::{bootstrap, median};
 use super::soft::way::Way;
+use super::statistics::{bootstrap, median};
 use pair::{Measure, Pairs, Run, Tool};
 
 /// Every fourth power of two of perftest's -a.

@@ -7,8 +7,8 @@ use anyhow::Result;
 use super::side::{Carrier, Measure, Run, Tool};
 use crate::bench::perftest::pair::Files;
 use crate::bench::programs::Programs;
-use crate::bench::soft::statistics::{bootstrap, median};
 use crate::bench::soft::way::{Way, Ways};
+use crate::bench::statistics::{bootstrap, median};
 
 /// A comparison.
 #[derive(Clone, Copy, Debug)]
