@@ -15,6 +15,7 @@ mod samples;
 mod soft;
 mod statistics;
 mod trespass;
+mod turns;
 
 use std::io;
 use std::path::Path;
