@@ -77,6 +77,50 @@ fn all_sizes_go_through_frames_sources_and_parts() {
     assert_eq!(ended.rows().len(), 18, "{ended:#?}");
 }
 
+#[track_caller]
+fn is_echo(row: &[f64], cell: [f64; 3]) {
+    let [bytes, count, in_flight, gigabits, p90, p99, rate] = row[..] else { panic!("{row:?}") };
+    assert_eq!([bytes, count, in_flight], cell, "{row:?}");
+    assert!(gigabits > 0.0 && rate > 0.0 && p90 > 0.0 && p90 <= p99, "{row:?}");
+    // As many are answered in a second as there are places, times how often one becomes free: within what its slowest tenth hides.
+    assert!(rate * p99 / 1e6 > 0.5 * in_flight.min(count / 2.0) || in_flight == 1.0, "{row:?}");
+}
+
+#[test]
+fn the_grid_has_each_size_with_each_number_of_requests_in_flight() {
+    let in_flight = [1.0, 4.0, 16.0, 64.0, 256.0];
+    for (flags, sizes) in [
+        ("--transport rdma", &[128.0, 4096.0, 32768.0, 262_144.0, 1_048_576.0, 8_388_608.0][..]),
+        ("--transport rdma --api pool", &[128.0, 4096.0, 32768.0, 262_144.0, 1_048_576.0]),
+        ("--transport tcp --max-msg-size 1M", &[128.0, 4096.0, 32768.0, 262_144.0, 1_048_576.0]),
+    ] {
+        let ended = run(&format!("msg grid --loopback {flags} -n 20")).succeeded();
+        let rows = ended.rows();
+        assert_eq!(rows.len(), sizes.len() * in_flight.len(), "{ended:#?}");
+        let cells = sizes.iter().flat_map(|size| in_flight.map(|in_flight| [*size, 20.0, in_flight]));
+        rows.iter().zip(cells).for_each(|(row, cell)| is_echo(row, cell));
+    }
+}
+
+#[test]
+fn one_cell_of_the_grid_is_chosen_by_size_and_depth() {
+    for api in ["copy", "pool"] {
+        let (server, client) = pair("msg grid", &format!("msg grid --api {api} -s 64 -t 512 -n 20000"));
+        assert_eq!(server.stdout, client.stdout);
+        let [row] = &client.rows()[..] else { panic!("{client:#?}") };
+        is_echo(row, [64.0, 20_000.0, 512.0]);
+    }
+}
+
+/// Both sides' buffers together hold a fraction of what is to be in flight.
+#[test]
+fn requests_that_do_not_fit_wait_for_room_without_stopping_the_answers() {
+    for transport in ["rdma", "tcp"] {
+        let flags = format!("msg grid --loopback --transport {transport} -s 4M -t 32 -n 64");
+        is_echo(&run(&flags).succeeded().rows()[0], [4_194_304.0, 64.0, 32.0]);
+    }
+}
+
 #[test]
 fn a_depth_of_one_waits_for_each_block() {
     for size in ["64", "200000"] {

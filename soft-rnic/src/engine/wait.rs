@@ -59,6 +59,7 @@ impl Qp {
 
     /// The receiver has no receive posted: after its timer the request is sent again, `rnr_retry` times.
     pub(crate) fn receiver_not_ready(&self, sending: &mut Sending, timer: u8) -> Outcome {
+        self.rnic.count_not_ready();
         let tries = sending.attributes.rnr_retry;
         let delay = Some(rnr_delay(timer));
         self.wait_for(sending, Reason::NotReady, delay, tries, ibv_wc_status::IBV_WC_RNR_RETRY_EXC_ERR)

@@ -19,6 +19,7 @@ use crate::platform::exit::at_exit;
 use crate::queue_pair::{Qp, Srq};
 use crate::shared::segment::{MAX_COMPLETION_QUEUES, MAX_QUEUE_PAIRS, MAX_SHARED_QUEUES};
 use crate::status::{OpenDevice, QueuePairs, Statistics, Traffic};
+use crate::sync::{PlainAtomicU64, Relaxed};
 
 /// What it has to say at the end of the process is arranged for, where somebody listens.
 static LAST_WORDS: Once = Once::new();
@@ -37,6 +38,8 @@ pub(crate) struct Rnic {
     xrc_domains: Domains,
     contexts: Mutex<Vec<Weak<Context>>>,
     ear: Ear,
+    /// How often a message of this process met a receiver without a receive.
+    not_ready: PlainAtomicU64,
 }
 
 impl Rnic {
@@ -106,6 +109,7 @@ impl Rnic {
             xrc_domains: Domains::default(),
             contexts: Mutex::default(),
             ear: Ear::default(),
+            not_ready: PlainAtomicU64::new(0),
         })
     }
 
@@ -303,6 +307,17 @@ impl Rnic {
             sum(|traffic| traffic.vm.messages),
             sum(|traffic| traffic.call.messages),
         );
+        log::info!("receivers that were not ready: {}", self.not_ready());
+    }
+
+    /// A message met a receiver without a receive.
+    pub(crate) fn count_not_ready(&self) {
+        self.not_ready.fetch_add(1, Relaxed);
+    }
+
+    /// How often that was.
+    pub(crate) fn not_ready(&self) -> u64 {
+        self.not_ready.load(Relaxed)
     }
 }
 

@@ -55,6 +55,11 @@ pub enum MessagesArgs {
     /// Half the round trip of a ping-pong of the two programs.
     #[command(name = "lat", visible_alias = "latency", after_help = PROVIDERS)]
     Latency(MessageArgs),
+    /// Requests, each with an answer of its size: from 128 bytes to 8 MiB, with 1 to 256 in flight over one connection.
+    ///
+    /// -s and -t choose one size and one number in flight. Unless -n says how many, there are 100000 requests of a size, of long ones fewer.
+    #[command(name = "grid", after_help = PROVIDERS)]
+    Grid(MessageArgs),
 }
 
 /// The flags of a test of messages.

@@ -15,6 +15,17 @@ pub enum PlanError {
         /// What the user gave.
         given: u64,
     },
+    /// No size of the grid to measure.
+    #[error(
+        "--max-msg-size {given} is below the first size of the grid, 128: give --max-msg-size 128 or more, or -s"
+    )]
+    BelowTheGrid {
+        /// What the user gave.
+        given: u64,
+    },
+    /// What is written is not answered.
+    #[error("write has no grid: measure msg grid")]
+    EchoOfWrites,
     /// Too few messages for a figure.
     #[error(
         "-n {given} is below the least number of iterations, {LEAST_ITERATIONS}: give -n {LEAST_ITERATIONS} or more"

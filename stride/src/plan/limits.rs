@@ -29,7 +29,7 @@ impl TestPlan {
         }
         let (flag, given) = match self.sizes {
             Sizes::One { size } => ("-s", size),
-            Sizes::PowersOfTwo { .. } => ("--max-msg-size", self.sizes.largest()),
+            Sizes::PowersOfTwo { .. } | Sizes::Grid { .. } => ("--max-msg-size", self.sizes.largest()),
         };
         if given > u64::from(limits.max_msg_sz) {
             let (port, limit) = (limits.port, limits.max_msg_sz);

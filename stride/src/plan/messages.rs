@@ -18,7 +18,7 @@ impl TestPlan {
         let limit = if api == Api::Pool { LARGEST_BLOCK } else { LONGEST };
         let given = match self.sizes {
             Sizes::One { size } => size,
-            Sizes::PowersOfTwo { max } => max,
+            Sizes::PowersOfTwo { max } | Sizes::Grid { max } => max,
         };
         if given > limit {
             let flag = if matches!(self.sizes, Sizes::One { .. }) { "-s" } else { "--max-msg-size" };
@@ -41,7 +41,8 @@ pub(super) fn warnings(
         return Err(PlanError::PortWithoutDevice { given });
     }
     let mut warnings = Vec::new();
-    if let (Operation::Messages(Api::Copy), Some(depth)) = (test.operation, args.tx_depth) {
+    let streams = !matches!(test.measure, Measure::Echo(_));
+    if let (Operation::Messages(Api::Copy), Some(depth), true) = (test.operation, args.tx_depth, streams) {
         warnings.push(format!(
             "-t {depth} has no effect on --api copy: the connection's buffers say how many messages are under way"
         ));

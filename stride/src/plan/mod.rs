@@ -6,6 +6,7 @@
 
 mod calls;
 mod differences;
+mod echo;
 mod error;
 mod inline;
 mod limits;
@@ -24,6 +25,7 @@ use crate::cli::{
 
 pub use calls::Calls;
 pub use differences::{Difference, differences};
+pub use echo::{Echo, InFlight};
 pub use error::PlanError;
 pub use inline::default_inline_size;
 pub use limits::DeviceLimits;
@@ -93,6 +95,10 @@ impl Plan {
             OperationArgs::Messages { measure: MessagesArgs::Latency(args) } => {
                 Self::of_messages(Measure::Latency(LatencyDefinition::PingPong), &args)
             }
+            OperationArgs::Messages { measure: MessagesArgs::Grid(args) } => {
+                let in_flight = args.run.tx_depth.map_or(InFlight::Grid, |count| InFlight::One { count });
+                Self::of_messages(Measure::Echo(Echo { in_flight, counted: args.run.iters.is_some() }), &args)
+            }
         }
     }
 
@@ -106,7 +112,7 @@ impl Plan {
         test.validate()?;
         let (buffer, calls) = (args.buffer.map(BufferKind::from), args.calls.map(Calls::from));
         let local = LocalOptions { buffer, calls, ..local_options(&args.run)? };
-        let mut warnings = size_warnings(&args.run);
+        let mut warnings = size_warnings(&args.run, &test);
         warnings.extend(moderation_warnings(&test));
         Ok(Self { role: role(&args.run), local, test, warnings })
     }
@@ -115,7 +121,7 @@ impl Plan {
         let test = test_plan(Operation::Messages(args.api.into()), measure, &args.run);
         test.validate()?;
         let local = LocalOptions { transport: args.transport.into(), ..local_options(&args.run)? };
-        let mut warnings = size_warnings(&args.run);
+        let mut warnings = size_warnings(&args.run, &test);
         warnings.extend(messages::warnings(&args.run, &test, &local)?);
         Ok(Self { role: role(&args.run), local, test, warnings })
     }
@@ -188,7 +194,11 @@ fn local_options(args: &RunArgs) -> Result<LocalOptions, PlanError> {
 fn test_plan(operation: Operation, measure: Measure, args: &RunArgs) -> TestPlan {
     let size = args.msg_size.map_or(measure.default_size(), |Size(size)| size);
     let max = args.max_msg_size.map_or(operation.default_max_size(), |Size(size)| size);
-    let sizes = if args.all_sizes { Sizes::PowersOfTwo { max } } else { Sizes::One { size } };
+    let sizes = match measure {
+        _ if args.all_sizes => Sizes::PowersOfTwo { max },
+        Measure::Echo(_) if args.msg_size.is_none() => Sizes::Grid { max },
+        _ => Sizes::One { size },
+    };
     TestPlan {
         operation,
         measure,
@@ -202,12 +212,12 @@ fn test_plan(operation: Operation, measure: Measure, args: &RunArgs) -> TestPlan
 }
 
 /// Sizes that were given to no effect.
-fn size_warnings(args: &RunArgs) -> Vec<String> {
+fn size_warnings(args: &RunArgs, test: &TestPlan) -> Vec<String> {
     let mut warnings = Vec::new();
     if let (true, Some(Size(size))) = (args.all_sizes, args.msg_size) {
         warnings.push(format!("-s {size} has no effect with -a: leave one of them out"));
     }
-    if let (false, Some(Size(size))) = (args.all_sizes, args.max_msg_size) {
+    if let (Sizes::One { .. }, Some(Size(size))) = (test.sizes, args.max_msg_size) {
         warnings.push(format!("--max-msg-size {size} has no effect without -a: add -a, or use -s"));
     }
     warnings

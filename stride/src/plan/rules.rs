@@ -21,7 +21,7 @@ impl TestPlan {
     pub fn completion_interval(&self) -> u32 {
         let single_large = matches!(self.sizes, Sizes::One { size } if size > MODERATED_SIZE_LIMIT);
         match (self.measure, self.cq_mod) {
-            (Measure::Latency(_), _) => 1,
+            (Measure::Latency(_) | Measure::Echo(_), _) => 1,
             (Measure::Bandwidth, None) if self.post_list > 1 => self.post_list,
             (Measure::Bandwidth, None) if single_large => 1,
             (Measure::Bandwidth, asked) => asked.unwrap_or(DEFAULT_COMPLETION_INTERVAL).min(self.depth()),
@@ -45,10 +45,10 @@ impl TestPlan {
         }
         match self.measure {
             Measure::Bandwidth => self.validate_post_list(),
-            Measure::Latency(_) if self.post_list > 1 => {
+            Measure::Latency(_) | Measure::Echo(_) if self.post_list > 1 => {
                 Err(PlanError::PostListInLatency { given: self.post_list })
             }
-            Measure::Latency(_) => Ok(()),
+            Measure::Latency(_) | Measure::Echo(_) => Ok(()),
         }
     }
 
@@ -56,12 +56,25 @@ impl TestPlan {
         match self.sizes {
             Sizes::One { size: 0 } => return Err(PlanError::ZeroSize),
             Sizes::PowersOfTwo { max: given @ ..2 } => return Err(PlanError::MaxSizeTooSmall { given }),
+            Sizes::Grid { max: given } if self.sizes.largest() == 0 => {
+                return Err(PlanError::BelowTheGrid { given });
+            }
             _ => {}
         }
         if self.iterations < LEAST_ITERATIONS {
             return Err(PlanError::TooFewIterations { given: self.iterations });
         }
-        let counts = [("-t", Some(self.tx_depth)), ("-l", Some(self.post_list)), ("-Q", self.cq_mod)];
+        let in_flight = match (self.measure, self.operation) {
+            (Measure::Echo(_), Operation::Write) => return Err(PlanError::EchoOfWrites),
+            (Measure::Echo(echo), _) => Some(echo.in_flight.largest()),
+            _ => None,
+        };
+        let counts = [
+            ("-t", Some(self.tx_depth)),
+            ("-t", in_flight),
+            ("-l", Some(self.post_list)),
+            ("-Q", self.cq_mod),
+        ];
         match counts.into_iter().find(|(_, count)| *count == Some(0)) {
             Some((flag, _)) => Err(PlanError::ZeroCount { flag }),
             None => Ok(()),

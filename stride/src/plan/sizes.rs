@@ -18,16 +18,27 @@ pub enum Sizes {
         /// No size is above this one.
         max: u64,
     },
+    /// Those of the table that messaging is compared by: 128 bytes, 4 KiB, 32 KiB, 256 KiB, 1 MiB and 8 MiB.
+    Grid {
+        /// No size is above this one.
+        max: u64,
+    },
 }
+
+const GRID: [u64; 6] = [128, 4 << 10, 32 << 10, 256 << 10, 1 << 20, 8 << 20];
 
 impl Sizes {
     /// The sizes, in ascending order.
     pub fn iter(self) -> impl Iterator<Item = u64> {
-        let (first, last) = match self {
-            Self::One { size } => (size, size),
-            Self::PowersOfTwo { max } => (2, max),
+        let (first, grid, last) = match self {
+            Self::One { size } => (Some(size), &[][..], size),
+            Self::PowersOfTwo { max } => (Some(2), &[][..], max),
+            Self::Grid { max } => (None, &GRID[..], max),
         };
-        std::iter::successors(Some(first), |size| size.checked_mul(2)).take_while(move |size| *size <= last)
+        let doubled = std::iter::successors(first, |size| size.checked_mul(2));
+        doubled
+            .take_while(move |size| *size <= last)
+            .chain(grid.iter().copied().filter(move |size| *size <= last))
     }
 
     /// The largest size that is measured; 0 if none is.
@@ -41,6 +52,7 @@ impl fmt::Display for Sizes {
         match self {
             Self::One { size } => write!(f, "{size}"),
             Self::PowersOfTwo { max } => write!(f, "2 to {max}"),
+            Self::Grid { .. } => write!(f, "{} to {}", GRID[0], self.largest()),
         }
     }
 }
@@ -59,6 +71,13 @@ mod tests {
         assert_eq!(of(8 << 20).len(), 23);
         assert_eq!(of(u64::MAX).len(), 63);
         assert_eq!(Sizes::PowersOfTwo { max: 1000 }.largest(), 512);
+    }
+
+    #[test]
+    fn the_grid_ends_at_or_below_its_maximum() {
+        assert_eq!(Sizes::Grid { max: 8 << 20 }.iter().collect::<Vec<_>>(), GRID);
+        assert_eq!(Sizes::Grid { max: 1 << 20 }.to_string(), "128 to 1048576");
+        assert_eq!(Sizes::Grid { max: 127 }.iter().count(), 0);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::Sizes;
+use super::{Echo, Sizes};
 
 /// Bytes of the largest block of trespass's pool.
 pub const LARGEST_BLOCK: u64 = trespass::pool::LARGEST_BLOCK as u64;
@@ -47,6 +47,8 @@ pub enum Measure {
     Bandwidth,
     /// Latency.
     Latency(LatencyDefinition),
+    /// Requests and their answers.
+    Echo(Echo),
 }
 
 impl Measure {
@@ -55,14 +57,16 @@ impl Measure {
         match self {
             Self::Bandwidth => 65536,
             Self::Latency(_) => 2,
+            Self::Echo(_) => 128,
         }
     }
 
-    /// perftest's number of messages for each size.
+    /// perftest's number of messages for each size; of requests more, as many are under way at a time.
     pub fn default_iterations(self) -> u64 {
         match self {
             Self::Bandwidth => 5000,
             Self::Latency(_) => 1000,
+            Self::Echo(_) => 100_000,
         }
     }
 
@@ -71,6 +75,7 @@ impl Measure {
         match self {
             Self::Bandwidth => 128,
             Self::Latency(_) => 1,
+            Self::Echo(echo) => echo.in_flight.largest(),
         }
     }
 }
@@ -87,15 +92,15 @@ impl Operation {
     /// How many messages are under way. Blocks that are used again while the processor's caches have them are the fastest, so
     /// there are few: 2 MiB of them, if messages have one size, but at least two.
     pub fn default_tx_depth(self, measure: Measure, sizes: Sizes) -> u32 {
-        match self {
-            Self::Messages(Api::Pool) => {
+        match (self, measure) {
+            (Self::Messages(Api::Pool), Measure::Bandwidth | Measure::Latency(_)) => {
                 let few = match sizes {
                     Sizes::One { size } => ((2 << 20) / size.max(1)).clamp(2, 16) as u32,
-                    Sizes::PowersOfTwo { .. } => 16,
+                    Sizes::PowersOfTwo { .. } | Sizes::Grid { .. } => 16,
                 };
                 measure.default_tx_depth().min(few)
             }
-            Self::Write | Self::Messages(Api::Copy) => measure.default_tx_depth(),
+            _ => measure.default_tx_depth(),
         }
     }
 }
@@ -116,6 +121,7 @@ impl fmt::Display for Measure {
             Self::Bandwidth => f.write_str("bw"),
             Self::Latency(LatencyDefinition::PingPong) => f.write_str("lat (ping-pong)"),
             Self::Latency(LatencyDefinition::Completion) => f.write_str("lat (completion)"),
+            Self::Echo(echo) => write!(f, "grid, {} requests in flight,", echo.in_flight),
         }
     }
 }

@@ -189,3 +189,46 @@ fn inline_sizes_are_perftests() {
     assert_eq!(default_inline_size(0x02c9), 220);
     assert_eq!(default_inline_size(0xff_ffff), 0);
 }
+
+fn messages(flags: &str) -> Result<Plan, PlanError> {
+    let words = ["stride-perf", "msg"].into_iter().chain(flags.split_whitespace());
+    Plan::new(cli::parse(words).unwrap_or_else(|usage| panic!("{flags}: {usage:?}")))
+}
+
+#[test]
+fn the_grid_is_all_of_it_or_what_was_chosen() {
+    let cells = |flags: &str| {
+        let test = messages(flags).unwrap().test;
+        let sizes: Vec<u64> = test.sizes.iter().collect();
+        (sizes, test.in_flight().collect::<Vec<_>>())
+    };
+    let sizes = [128, 4 << 10, 32 << 10, 256 << 10, 1 << 20, 8 << 20];
+    assert_eq!(cells("grid"), (sizes.to_vec(), vec![1, 4, 16, 64, 256]));
+    assert_eq!(cells("grid --api pool").0, sizes[..5]);
+    assert_eq!(cells("grid --max-msg-size 4K").0, sizes[..2]);
+    assert_eq!(cells("grid -s 100 -t 7"), (vec![100], vec![7]));
+    assert_eq!(cells("grid -a --max-msg-size 16").0, [2, 4, 8, 16]);
+    // What has no answers has no number in flight that anything follows from.
+    assert_eq!(cells("bw -t 9").1, [9]);
+}
+
+#[test]
+fn requests_are_as_many_as_were_asked_for_or_fewer_long_ones() {
+    let count = |flags: &str, size| messages(flags).unwrap().test.iterations_of(size, 4);
+    assert_eq!((count("grid", 128), count("grid", 8 << 20)), (100_000, 128));
+    assert_eq!((count("grid -n 5000", 128), count("grid -n 5000", 8 << 20)), (5000, 5000));
+    assert_eq!(count("lat -n 5000", 8 << 20), 5000);
+}
+
+#[test]
+fn the_depth_of_the_grid_counts_and_its_bounds_are_kept() {
+    assert!(messages("grid -t 512").unwrap().warnings.is_empty());
+    assert!(messages("grid --max-msg-size 1M").unwrap().warnings.is_empty());
+    assert!(!messages("bw -t 512").unwrap().warnings.is_empty());
+    let refused = |flags| messages(flags).expect_err(flags).to_string();
+    assert!(refused("grid --max-msg-size 127").contains("first size of the grid, 128"));
+    assert!(refused("grid -t 0").contains("-t 0"));
+    assert!(refused("grid --api pool -t 1025").contains("1024"));
+    let test = TestPlan { operation: Operation::Write, ..messages("grid").unwrap().test };
+    assert_eq!(test.validate(), Err(PlanError::EchoOfWrites));
+}

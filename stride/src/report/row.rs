@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::EchoRow;
 use crate::statistics::{BandwidthSummary, LatencySummary};
 
 /// What was measured with messages of one size.
@@ -12,6 +13,8 @@ pub enum Row {
     Bandwidth(BandwidthRow),
     /// Of a latency test.
     Latency(LatencyRow),
+    /// Of requests and their answers.
+    Echo(EchoRow),
 }
 
 /// Bandwidth and message rate with messages of one size.

@@ -3,7 +3,7 @@
 //! Lines that begin with `#` are the heading; every other line begins with the message size in bytes, and
 //! its columns are separated by spaces.
 
-use super::{BandwidthRow, LatencyRow, Row};
+use super::{BandwidthRow, LatencyRow, Row, echo};
 use crate::plan::{LatencyDefinition, Measure, Operation, TestPlan};
 
 /// The lines before the first row: what is measured, over what if that has to be said, and the columns.
@@ -21,6 +21,7 @@ pub fn heading(test: &TestPlan, over: Option<&str>) -> String {
             format!("latency in us: {}", defined(test.operation, definition)),
             latency_columns(["#bytes", "iterations", "min", "avg", "p50", "p99", "p99.9", "max"]),
         ),
+        Measure::Echo(_) => (echo::TITLE.to_owned(), echo::heading()),
     };
     let over = over.map(|over| format!("# over {over}\n"));
     format!("# {subject} {what}\n{}{columns}", over.unwrap_or_default())
@@ -68,11 +69,12 @@ pub fn line(row: &Row) -> String {
             let (size, iterations) = (size.to_string(), iterations.to_string());
             latency_columns([&size, &iterations, &min, &avg, &p50, &p99, &p99_9, &max])
         }
+        Row::Echo(ref row) => row.line(),
     }
 }
 
 /// More digits for a small number, as perftest has it: short messages over a slow device are not 0.
-fn gigabits(per_second: f64) -> String {
+pub(super) fn gigabits(per_second: f64) -> String {
     if per_second < 0.1 { format!("{per_second:.6}") } else { format!("{per_second:.4}") }
 }
 

@@ -12,7 +12,7 @@ use super::steps;
 use crate::control::{ControlError, Link, Message, Packets};
 use crate::device;
 use crate::error::Error;
-use crate::plan::{LARGEST_BLOCK, LocalOptions, Operation, Plan, Role, TestPlan};
+use crate::plan::{LARGEST_BLOCK, Measure, Operation, Plan, Role, TestPlan};
 use crate::report::{Output, software};
 use crate::statistics::Timer;
 use crate::workload::Messages;
@@ -20,12 +20,15 @@ use crate::workload::Messages;
 /// Room for arriving messages: four of the longest that can be taken without a copy.
 const RECEIVE_BUFFER: usize = 4 * LARGEST_BLOCK as usize;
 
+/// Room for requests that wait to be sent, at least.
+const SEND_BUFFER: usize = 1 << 20;
+
 /// Runs the plan on the side that it says.
 pub(super) fn run(plan: &Plan, output: &mut Output) -> Result<(), Error> {
     if plan.local.transport != Policy::TcpOnly {
         set_default_provider(device::provider(output)?);
     }
-    let config = config(&plan.local)?;
+    let config = config(plan)?;
     let session = Session { test: &plan.test, timer: Timer::new() };
     let port = plan.local.tcp_port;
     match &plan.role {
@@ -55,8 +58,13 @@ pub(super) fn run(plan: &Plan, output: &mut Output) -> Result<(), Error> {
     }
 }
 
-fn config(local: &LocalOptions) -> Result<Config, Error> {
+fn config(Plan { local, test, .. }: &Plan) -> Result<Config, Error> {
     let mut builder = Builder::new().policy(local.transport).rcvbuf(RECEIVE_BUFFER);
+    if let Measure::Echo(_) = test.measure {
+        // What is sent and received without waiting has to fit as a whole; with room for two, one moves while the other is filled.
+        let room = usize::try_from(test.sizes.largest().saturating_mul(2)).unwrap_or(usize::MAX);
+        builder = builder.sndbuf(room.max(SEND_BUFFER)).rcvbuf(room.max(RECEIVE_BUFFER));
+    }
     if let Some(device) = &local.device {
         builder = match local.ib_port {
             Some(port) => builder.device(format!("{device}:{port}")),
@@ -128,10 +136,12 @@ impl Session<'_> {
         output.heading(self.test, Some(over(&link.wire().socket)))?;
         let mut messages = Messages::new(self.test, &self.timer);
         for size in self.test.sizes.iter() {
-            steps::begin(link, size)?;
-            let row = messages.measure(size, link)?;
-            link.send(&Message::Row(row))?;
-            output.row(&row)?;
+            for in_flight in self.test.in_flight() {
+                steps::begin(link, size)?;
+                let row = messages.measure(size, in_flight, link)?;
+                link.send(&Message::Row(row))?;
+                output.row(&row)?;
+            }
         }
         steps::finish(link)
     }
@@ -148,9 +158,11 @@ impl Session<'_> {
         output.heading(&test, Some(over(&link.wire().socket)))?;
         let mut messages = Messages::new(&test, &self.timer);
         for size in test.sizes.iter() {
-            steps::begin(link, size)?;
-            messages.answer(size, link)?;
-            output.row(&steps::receive_row(link)?)?;
+            for in_flight in test.in_flight() {
+                steps::begin(link, size)?;
+                messages.answer(size, in_flight, link)?;
+                output.row(&steps::receive_row(link)?)?;
+            }
         }
         steps::finish(link)
     }

@@ -87,6 +87,11 @@ impl LatencyRecorder {
         }
     }
 
+    /// So many microseconds no more than this part of the samples took, where a tick has so many `nanoseconds`; 0 without samples.
+    pub fn percentile(&self, quantile: f64, nanoseconds: f64) -> f64 {
+        if self.is_empty() { 0.0 } else { self.quantile(quantile) as f64 * nanoseconds / 1000.0 }
+    }
+
     /// The middle of the bucket that holds the quantile, as far as that lies between the exact extremes.
     fn quantile(&self, quantile: f64) -> u64 {
         let value = self.histogram.value_at_quantile(quantile);
@@ -123,6 +128,10 @@ mod tests {
         for (figure, quantile) in [(summary.p50, 0.5), (summary.p99, 0.99), (summary.p99_9, 0.999)] {
             let exact = oracle(&sorted, quantile);
             assert!((figure - exact).abs() <= exact * 0.001, "{quantile}: {figure} for {exact}");
+            assert!(
+                (recorder.percentile(quantile, 1000.0) - figure).abs() <= exact * 1e-9,
+                "{quantile}: {figure}"
+            );
         }
     }
 
@@ -158,7 +167,7 @@ mod tests {
     #[test]
     fn nothing_recorded_is_zero() {
         let mut recorder = LatencyRecorder::new();
-        assert_eq!(recorder.summary(1.0).max, 0.0);
+        assert_eq!((recorder.summary(1.0).max, recorder.percentile(0.9, 1.0)), (0.0, 0.0));
         recorder.record(0);
         recorder.record(3);
         assert_eq!((recorder.len(), recorder.summary(1000.0).min), (2, 0.0));

@@ -1,13 +1,14 @@
 //! Messages of trespass, by either of its interfaces.
 
+use std::collections::VecDeque;
 use std::io;
 
-use trespass::{Block, SeqPacket};
+use trespass::{Block, SendRefused, SeqPacket};
 
 use crate::control::{Link, Packets};
 use crate::error::Error;
 use crate::plan::{Api, Measure, Operation, TestPlan};
-use crate::report::{BandwidthRow, LatencyRow, Row};
+use crate::report::{BandwidthRow, EchoRow, LatencyRow, Row};
 use crate::statistics::{BandwidthSummary, LatencyRecorder, Timer};
 
 /// One side of a test.
@@ -38,14 +39,19 @@ impl<'a> Messages<'a> {
         Self { test, timer, recorder: LatencyRecorder::new() }
     }
 
-    /// Measures messages of this size: the client's part.
+    /// Measures messages of this size, of requests so many under way: the client's part.
     ///
     /// # Errors
     ///
     /// The connection failed.
-    pub fn measure(&mut self, size: u64, link: &mut Link<Packets>) -> Result<Row, Error> {
+    pub fn measure(&mut self, size: u64, in_flight: u32, link: &mut Link<Packets>) -> Result<Row, Error> {
+        let iterations = self.test.iterations_of(size, in_flight);
         let socket = &mut link.wire().socket;
-        let done = self.client(size, socket);
+        let done = match self.test.measure {
+            Measure::Bandwidth => self.stream(size, iterations, socket),
+            Measure::Latency(_) => self.ping_pong(size, iterations, socket),
+            Measure::Echo(_) => self.ask(size, iterations, in_flight, socket),
+        };
         done.map_err(|error| link.lost(error).into())
     }
 
@@ -54,26 +60,29 @@ impl<'a> Messages<'a> {
     /// # Errors
     ///
     /// The connection failed.
-    pub fn answer(&mut self, size: u64, link: &mut Link<Packets>) -> Result<(), Error> {
+    pub fn answer(&mut self, size: u64, in_flight: u32, link: &mut Link<Packets>) -> Result<(), Error> {
+        let iterations = self.test.iterations_of(size, in_flight);
         let socket = &mut link.wire().socket;
-        let done = self.server(size, socket);
+        let done = self.server(size, iterations, socket);
         done.map_err(|error| link.lost(error).into())
     }
 
-    fn client(&mut self, size: u64, socket: &mut SeqPacket) -> io::Result<Row> {
-        let (iterations, timer) = (self.test.iterations, self.timer);
+    fn stream(&self, size: u64, iterations: u64, socket: &mut SeqPacket) -> io::Result<Row> {
         let mut sender = Sender::new(self.test, size, socket)?;
-        if self.test.measure == Measure::Bandwidth {
-            let start = timer.now();
-            for _ in 0..iterations {
-                sender.send(socket)?;
-            }
-            sender.receive_answer(socket)?;
-            let ticks = timer.now() - start;
-            sender.settle(socket)?;
-            let summary = BandwidthSummary::new(size, iterations, ticks, timer);
-            return Ok(Row::Bandwidth(BandwidthRow::new(size, iterations, summary)));
+        let start = self.timer.now();
+        for _ in 0..iterations {
+            sender.send(socket)?;
         }
+        sender.receive_answer(socket)?;
+        let ticks = self.timer.now() - start;
+        sender.settle(socket)?;
+        let summary = BandwidthSummary::new(size, iterations, ticks, self.timer);
+        Ok(Row::Bandwidth(BandwidthRow::new(size, iterations, summary)))
+    }
+
+    fn ping_pong(&mut self, size: u64, iterations: u64, socket: &mut SeqPacket) -> io::Result<Row> {
+        let timer = self.timer;
+        let mut sender = Sender::new(self.test, size, socket)?;
         self.recorder.clear();
         for _ in 0..iterations {
             let start = timer.now();
@@ -86,10 +95,55 @@ impl<'a> Messages<'a> {
         Ok(Row::Latency(LatencyRow::new(size, iterations, self.recorder.summary(half))))
     }
 
-    fn server(&mut self, size: u64, socket: &mut SeqPacket) -> io::Result<()> {
+    /// Sends whenever something is to be sent and there is room for it, and takes what answers there are. A request's time begins when the
+    /// one whose place it takes was answered: that the connection does not take it yet is part of it.
+    fn ask(&mut self, size: u64, iterations: u64, in_flight: u32, socket: &mut SeqPacket) -> io::Result<Row> {
+        let timer = self.timer;
+        let mut sender = Sender::new(self.test, size, socket)?;
+        self.recorder.clear();
+        // When the places of those under way became free, and those that are free.
+        let (mut under_way, mut free) = (VecDeque::new(), VecDeque::new());
+        let (mut unused, mut unsent, mut unanswered) = (in_flight, iterations, iterations);
+        let start = timer.now();
+        while unanswered > 0 {
+            socket.set_nonblocking(true)?;
+            while unsent > 0 && (unused > 0 || !free.is_empty()) && sender.try_send(socket)? {
+                under_way.push_back(free.pop_front().unwrap_or_else(|| {
+                    unused -= 1;
+                    start
+                }));
+                unsent -= 1;
+            }
+            // The first answer is waited for, others are taken if they are there.
+            socket.set_nonblocking(false)?;
+            while !under_way.is_empty() && sender.try_receive(socket)? {
+                let now = timer.now();
+                self.recorder.record(now - under_way.pop_front().unwrap_or(now));
+                free.push_back(now);
+                unanswered -= 1;
+                socket.set_nonblocking(true)?;
+            }
+        }
+        let ticks = timer.now() - start;
+        socket.set_nonblocking(false)?;
+        sender.settle(socket)?;
+        let rate = BandwidthSummary::new(size, iterations, ticks, timer);
+        let nanoseconds = timer.nanoseconds_per_tick();
+        Ok(Row::Echo(EchoRow {
+            size,
+            iterations,
+            in_flight,
+            gigabits_per_second: rate.gigabits_per_second,
+            p90: self.recorder.percentile(0.90, nanoseconds),
+            p99: self.recorder.percentile(0.99, nanoseconds),
+            requests_per_second: rate.million_messages_per_second * 1e6,
+        }))
+    }
+
+    fn server(&self, size: u64, iterations: u64, socket: &mut SeqPacket) -> io::Result<()> {
         let mut sender = Sender::new(self.test, size, socket)?;
         let answers = self.test.measure != Measure::Bandwidth;
-        for _ in 0..self.test.iterations {
+        for _ in 0..iterations {
             sender.receive(socket)?;
             if answers {
                 sender.send(socket)?;
@@ -108,7 +162,8 @@ impl Sender {
         let size = size as usize;
         let memory = match test.operation {
             Operation::Messages(Api::Pool) => {
-                let most = if test.measure == Measure::Bandwidth { test.depth() as usize } else { 2 };
+                let most =
+                    if matches!(test.measure, Measure::Latency(_)) { 2 } else { test.depth() as usize };
                 let mut free = Vec::with_capacity(most);
                 free.push(socket.buffer(size)?);
                 Memory::Pool { free, lent: 0, most }
@@ -131,6 +186,36 @@ impl Sender {
         }
     }
 
+    /// Whether there was room, and memory, for one more.
+    #[inline]
+    fn try_send(&mut self, socket: &mut SeqPacket) -> io::Result<bool> {
+        let sent = match &mut self.memory {
+            Memory::Own { send, .. } => socket.send(send),
+            Memory::Pool { free, lent, most } => {
+                let Some(block) = Self::block_now(free, lent, *most, self.size, socket) else {
+                    return Ok(false);
+                };
+                match socket.send_buf(block, self.size) {
+                    Ok(_) => {
+                        *lent += 1;
+                        Ok(())
+                    }
+                    Err(SendRefused { error, block, .. }) => {
+                        free.push(block);
+                        Err(error)
+                    }
+                }
+            }
+        };
+        done(sent)
+    }
+
+    /// Whether one was there.
+    #[inline]
+    fn try_receive(&mut self, socket: &mut SeqPacket) -> io::Result<bool> {
+        done(self.receive(socket))
+    }
+
     /// The block that came back last, which the caches have; a new one as long as there may be more.
     fn block(
         free: &mut Vec<Block>,
@@ -139,16 +224,7 @@ impl Sender {
         size: usize,
         socket: &mut SeqPacket,
     ) -> io::Result<Block> {
-        while let Some(done) = socket.completion() {
-            *lent -= 1;
-            free.push(done.block);
-        }
-        if let Some(block) = free.pop() {
-            return Ok(block);
-        }
-        if *lent < most
-            && let Ok(block) = socket.buffer(size)
-        {
+        if let Some(block) = Self::block_now(free, lent, most, size, socket) {
             return Ok(block);
         }
         let done = socket
@@ -156,6 +232,24 @@ impl Sender {
             .ok_or_else(|| io::Error::other("the pool has no block for a message"))?;
         *lent -= 1;
         Ok(done.block)
+    }
+
+    /// The same, if it need not be waited for.
+    fn block_now(
+        free: &mut Vec<Block>,
+        lent: &mut usize,
+        most: usize,
+        size: usize,
+        socket: &mut SeqPacket,
+    ) -> Option<Block> {
+        while let Some(done) = socket.completion() {
+            *lent -= 1;
+            free.push(done.block);
+        }
+        if free.is_empty() && *lent < most {
+            return socket.buffer(size).ok();
+        }
+        free.pop()
     }
 
     #[inline]
@@ -179,6 +273,15 @@ impl Sender {
     fn settle(&mut self, socket: &mut SeqPacket) -> io::Result<()> {
         while socket.next_completion()?.is_some() {}
         Ok(())
+    }
+}
+
+/// Whether it was done: what would have to wait was not.
+fn done(result: io::Result<()>) -> io::Result<bool> {
+    match result {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+        Err(error) => Err(error),
     }
 }
 

@@ -152,7 +152,7 @@ impl Workload {
     pub fn answer(&mut self, size: u64, watch: &mut Watch<'_>) -> Result<(), Error> {
         match self.test.measure {
             Measure::Latency(LatencyDefinition::PingPong) => self.run_latency(size, Part::Pong, watch),
-            Measure::Bandwidth | Measure::Latency(LatencyDefinition::Completion) => Ok(()),
+            _ => Ok(()),
         }
     }
 
@@ -209,7 +209,7 @@ fn access(test: &TestPlan) -> AccessFlags {
     let access = AccessFlags::LocalWrite | AccessFlags::RemoteWrite;
     match test.measure {
         Measure::Bandwidth => access | AccessFlags::RelaxedOrdering,
-        Measure::Latency(_) => access,
+        _ => access,
     }
 }
 
@@ -217,14 +217,14 @@ fn access(test: &TestPlan) -> AccessFlags {
 fn poll_batch(test: &TestPlan) -> u32 {
     match test.measure {
         Measure::Bandwidth => bandwidth::POLL_BATCH,
-        Measure::Latency(_) => 1,
+        _ => 1,
     }
 }
 
 fn inline_size(device: &LocalDevice, test: &TestPlan) -> u32 {
     let default = match test.measure {
-        Measure::Bandwidth => 0,
         Measure::Latency(_) => default_inline_size(device.vendor_id),
+        _ => 0,
     };
     test.inline_size.unwrap_or(default)
 }

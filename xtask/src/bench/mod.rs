@@ -13,7 +13,9 @@ mod programs;
 mod report;
 mod samples;
 mod soft;
+mod statistics;
 mod trespass;
+mod turns;
 
 use std::io;
 use std::path::Path;

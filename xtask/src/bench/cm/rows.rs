@@ -6,7 +6,8 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::bench::programs::Programs;
-use crate::bench::soft::statistics::median;
+use crate::bench::statistics::median;
+use crate::bench::turns::Turn;
 
 /// The rate of connections, times that of TCP.
 const RATE: f64 = 0.3;
@@ -21,14 +22,6 @@ const ROWS: [(&str, &[&str]); 4] = [
     ("16 at a time", &["tcp", "16", "400"]),
     ("128 at a time", &["tcp", "128", "400"]),
 ];
-
-/// A figure of ours, the reference's, and the reference's again, from one turn.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Turn {
-    ours: f64,
-    reference: f64,
-    again: f64,
-}
 
 pub(super) fn against_tcp(programs: &Programs, pairs: u32) -> Result<String> {
     let mut table = String::from(

@@ -17,8 +17,9 @@ use clap::ValueEnum;
 
 use super::document::{Section, today};
 use super::programs::{self, Programs};
-use super::soft::statistics::{bootstrap, median};
 use super::soft::way::Way;
+use super::statistics::median;
+use super::turns::{self, Better, Turn};
 use pair::{Measure, Pairs, Run, Tool};
 
 /// Every fourth power of two of perftest's -a.
@@ -145,11 +146,10 @@ impl Measure {
         }
     }
 
-    /// Above 1 where `this` is better than `that`.
-    fn better(self, this: f64, that: f64) -> f64 {
+    fn better(self) -> Better {
         match self {
-            Self::Bandwidth => this / that,
-            Self::Latency => that / this,
+            Self::Bandwidth => Better::More,
+            Self::Latency => Better::Less,
         }
     }
 
@@ -167,13 +167,6 @@ impl Measure {
     }
 }
 
-/// What was measured together.
-struct Turn {
-    perftest: f64,
-    stride: f64,
-    again: f64,
-}
-
 fn compare(programs: &Programs, measure: Measure, way: Way, args: &Args) -> Result<String> {
     let pairs = Pairs::new(programs)?;
     let (sizes, rounds, part): (&[u64], _, _) =
@@ -182,23 +175,14 @@ fn compare(programs: &Programs, measure: Measure, way: Way, args: &Args) -> Resu
     for round in 0..rounds {
         for (size, position) in sizes.iter().copied().zip(round..) {
             let iterations = (measure.iterations(way, size) / part).max(150);
-            let turn = turn(&pairs, position, Run { tool: Tool::Perftest, measure, way, size, iterations })?;
+            let turn = Turn::take(position, |ours| {
+                let tool = if ours { Tool::Stride } else { Tool::Perftest };
+                pairs.figure(Run { tool, measure, way, size, iterations })
+            })?;
             turns.entry(size).or_default().push(turn);
         }
     }
     report(measure, way, &turns)
-}
-
-/// perftest, stride-perf and perftest again; who is first changes from turn to turn.
-fn turn(pairs: &Pairs<'_>, position: u32, run: Run) -> Result<Turn> {
-    let mut figures = [0.0; 3];
-    for step in 0..3 {
-        let who = ((step + position) % 3) as usize;
-        let tool = if who == 1 { Tool::Stride } else { Tool::Perftest };
-        figures[who] = pairs.figure(Run { tool, ..run })?;
-    }
-    let [perftest, stride, again] = figures;
-    Ok(Turn { perftest, stride, again })
 }
 
 fn report(measure: Measure, way: Way, turns: &BTreeMap<u64, Vec<Turn>>) -> Result<String> {
@@ -206,25 +190,22 @@ fn report(measure: Measure, way: Way, turns: &BTreeMap<u64, Vec<Turn>>) -> Resul
         "| bytes | way of both | perftest | stride-perf | unit | stride-perf / perftest | perftest / perftest |\n\
          | ---: | --- | ---: | ---: | --- | ---: | ---: |\n",
     );
-    let ours = |turn: &Turn| measure.better(turn.stride, turn.perftest);
-    let noise = |turn: &Turn| measure.better(turn.again, turn.perftest);
+    let better = measure.better();
     for (size, turns) in turns {
         let column = |value: &dyn Fn(&Turn) -> f64| median(turns.iter().map(value).collect());
         writeln!(
             table,
             "| {size} | {way} | {:.3} | {:.3} | {} | {:.3} | {:.3} |",
-            column(&|turn| turn.perftest),
-            column(&|turn| turn.stride),
+            column(&|turn| turn.reference),
+            column(&|turn| turn.ours),
             measure.unit(),
-            column(&ours),
-            column(&noise)
+            column(&|turn| turn.times(better)),
+            column(&|turn| turn.noise(better))
         )?;
     }
     // Each turn stands by itself: between those of one size lie those of all others.
-    let all = |value: &dyn Fn(&Turn) -> f64| {
-        bootstrap(&turns.values().flatten().map(|turn| vec![value(turn)]).collect::<Vec<_>>())
-    };
-    let (ours, noise) = (all(&ours), all(&noise));
+    let all: Vec<Turn> = turns.values().flatten().copied().collect();
+    let (ours, noise) = turns::compare(&all, better);
     let verdict = if ours.high >= noise.low { "overlaps or beats it" } else { "**missed**" };
     writeln!(
         table,
@@ -241,7 +222,7 @@ mod tests {
     #[test]
     fn what_is_slower_than_the_noise_is_missed() {
         let turns = |stride: f64| {
-            let turn = move |noise: f64| Turn { perftest: 10.0, stride: stride * noise, again: 10.0 * noise };
+            let turn = move |noise: f64| Turn { reference: 10.0, ours: stride * noise, again: 10.0 * noise };
             BTreeMap::from([(2, vec![turn(1.0), turn(0.98)]), (8, vec![turn(1.01), turn(1.0)])])
         };
         let report = |measure, stride| report(measure, Way::Direct, &turns(stride)).unwrap();

@@ -4,7 +4,6 @@
 //! (`SOFT_RNIC_LOG=info`). A row whose two sides took different ways, or another one than it is for, is an error.
 
 mod rows;
-pub(super) mod statistics;
 pub(super) mod way;
 
 use std::path::Path;

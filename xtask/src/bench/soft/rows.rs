@@ -5,9 +5,9 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::statistics::median;
 use super::way::{Way, Ways};
 use crate::bench::programs::Programs;
+use crate::bench::statistics::median;
 
 /// A row of `xtask/bench/src/bin/soft`, and how many times its reference it may cost.
 struct Row {

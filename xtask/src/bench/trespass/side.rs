@@ -13,6 +13,8 @@ use crate::bench::soft::way::{Way, Ways};
 pub(super) enum Measure {
     Bandwidth,
     Latency,
+    /// Requests that are answered.
+    Rate,
 }
 
 /// Whose messages.
@@ -20,6 +22,8 @@ pub(super) enum Measure {
 pub(super) enum Tool {
     /// perftest's: `ib_send_lat` and `ib_write_bw`, which poll.
     Perftest,
+    /// trespass's over queue pairs, in the program's memory, so many requests in flight.
+    InFlight(u32),
     /// trespass's over queue pairs, in the program's memory.
     Copy,
     /// trespass's over queue pairs, in blocks of the pool.
@@ -37,6 +41,17 @@ pub(super) enum Carrier {
     Sockets,
 }
 
+/// What came of a run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ran {
+    /// Messages a microsecond, microseconds, or requests a second.
+    pub(super) figure: f64,
+    /// Which way payload went, where it was the device that carried it.
+    pub(super) ways: Option<Ways>,
+    /// How often a receiver was not ready.
+    pub(super) not_ready: u64,
+}
+
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Run {
     pub(super) tool: Tool,
@@ -47,13 +62,13 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// Messages a microsecond, or microseconds, and which way they went.
-    pub(super) fn figure(self, programs: &Programs, files: &Files) -> Result<(f64, Option<Ways>)> {
+    /// Runs a server and a client.
+    pub(super) fn run(self, programs: &Programs, files: &Files) -> Result<Ran> {
         let mut attempt = 1;
         loop {
-            let (figure, ways) = self.once(programs, files).with_context(|| format!("{self:?}"))?;
-            match self.check(ways) {
-                Ok(()) => return Ok((figure, ways)),
+            let ran = self.once(programs, files).with_context(|| format!("{self:?}"))?;
+            match self.check(ran.ways) {
+                Ok(()) => return Ok(ran),
                 Err(error) if attempt == 5 => return Err(error),
                 // The peer's memory came to be mapped late.
                 Err(error) => eprintln!("bench trespass: {error:#}; again"),
@@ -72,19 +87,21 @@ impl Run {
         .with_context(|| format!("{self:?}"))
     }
 
-    fn once(self, programs: &Programs, files: &Files) -> Result<(f64, Option<Ways>)> {
+    fn once(self, programs: &Programs, files: &Files) -> Result<Ran> {
         let port = free_port()?;
         let mut client = self.command(programs, files, 1, port);
         client.arg("127.0.0.1");
         let (said, noted) = converse(programs, self.command(programs, files, 0, port), client, port)?;
-        let ways = if self.carrier == Carrier::Sockets { None } else { Some(Ways::parse(&noted)?) };
-        Ok((self.read(&said)?, ways))
+        let soft = self.carrier != Carrier::Sockets;
+        let ways = soft.then(|| Ways::parse(&noted)).transpose()?;
+        let not_ready = if soft { not_ready(&noted)? } else { 0 };
+        Ok(Ran { figure: self.read(&said)?, ways, not_ready })
     }
 
     fn command(self, programs: &Programs, files: &Files, side: usize, port: u16) -> Command {
         let mut command = match (self.tool, self.measure) {
             (Tool::Perftest, Measure::Bandwidth) => Command::new("/usr/bin/ib_write_bw"),
-            (Tool::Perftest, Measure::Latency) => Command::new("/usr/bin/ib_send_lat"),
+            (Tool::Perftest, _) => Command::new("/usr/bin/ib_send_lat"),
             _ => Command::new(programs.path("stride-perf")),
         };
         match (self.tool, self.measure) {
@@ -100,10 +117,14 @@ impl Run {
             }
             (_, Measure::Bandwidth) => _ = command.args(["msg", "bw"]),
             (_, Measure::Latency) => _ = command.args(["msg", "lat"]),
+            (_, Measure::Rate) => _ = command.args(["msg", "grid"]),
         }
         match self.tool {
             Tool::Perftest => {}
             Tool::Copy => _ = command.args(["--transport", "rdma", "--api", "copy"]),
+            Tool::InFlight(count) => {
+                command.args(["--transport", "rdma", "--api", "copy", "-t", &count.to_string()]);
+            }
             Tool::Pool => _ = command.args(["--transport", "rdma", "--api", "pool"]),
             Tool::Tcp => _ = command.args(["--transport", "tcp", "--api", "copy"]),
         }
@@ -118,7 +139,8 @@ impl Run {
     fn read(self, said: &str) -> Result<f64> {
         let column = match (self.tool, self.measure) {
             (Tool::Perftest, _) | (_, Measure::Latency) => 4,
-            _ => 3,
+            (_, Measure::Bandwidth) => 3,
+            (_, Measure::Rate) => 6,
         };
         let (size, iterations) = (self.size.to_string(), self.iterations.to_string());
         for line in said.lines() {
@@ -130,6 +152,20 @@ impl Run {
         }
         bail!("nothing was measured: {said}")
     }
+}
+
+/// What the device counted, of both processes.
+fn not_ready(noted: &str) -> Result<u64> {
+    let counts: Vec<u64> = noted
+        .lines()
+        .filter_map(|line| {
+            line.split_once("soft-rnic: info: receivers that were not ready: ")?.1.parse().ok()
+        })
+        .collect();
+    if counts.is_empty() {
+        bail!("the device did not say how often a receiver was not ready: {noted}");
+    }
+    Ok(counts.iter().sum())
 }
 
 #[cfg(test)]
@@ -144,8 +180,17 @@ mod tests {
         assert_eq!(run(Tool::Copy, Measure::Latency).read(ours).unwrap(), 3.0);
         assert_eq!(run(Tool::Tcp, Measure::Bandwidth).read(ours).unwrap(), 2.0);
         assert_eq!(run(Tool::Perftest, Measure::Bandwidth).read(ours).unwrap(), 3.0);
+        let grid = "#bytes       iterations in-flight\n64               1000        16          1.0        2.0        3.0      123456\n";
+        assert_eq!(run(Tool::InFlight(16), Measure::Rate).read(grid).unwrap(), 123_456.0);
         assert!(run(Tool::Copy, Measure::Latency).read("64 999 1 2 3 4").is_err());
         assert!(run(Tool::Copy, Measure::Latency).read("64 1000 1 2 0 4").is_err());
+    }
+
+    #[test]
+    fn receivers_that_were_not_ready_are_those_of_both_sides() {
+        let said = |count: u64| format!("64 1000 1soft-rnic: info: receivers that were not ready: {count}\n");
+        assert_eq!(not_ready(&(said(0) + "words\n" + &said(3))).unwrap(), 3);
+        assert!(not_ready("words").is_err());
     }
 
     #[test]

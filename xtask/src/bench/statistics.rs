@@ -1,7 +1,7 @@
 //! Medians, and the interval of a geometric mean.
 
 /// The middle.
-pub(in crate::bench) fn median(mut values: Vec<f64>) -> f64 {
+pub(super) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     match values.len() {
         0 => f64::NAN,
@@ -12,21 +12,21 @@ pub(in crate::bench) fn median(mut values: Vec<f64>) -> f64 {
 
 /// A figure of what was measured, as a rule the geometric mean of ratios, and the 95 % bootstrap interval around it.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::bench) struct Interval {
-    pub(in crate::bench) mean: f64,
-    pub(in crate::bench) low: f64,
-    pub(in crate::bench) high: f64,
+pub(super) struct Interval {
+    pub(super) mean: f64,
+    pub(super) low: f64,
+    pub(super) high: f64,
 }
 
 /// Of ratios. A round is the ratios of all sizes that were taken together, which noise strikes together.
-pub(in crate::bench) fn bootstrap(rounds: &[Vec<f64>]) -> Interval {
+pub(super) fn bootstrap(rounds: &[Vec<f64>]) -> Interval {
     let logs: Vec<f64> =
         rounds.iter().map(|round| round.iter().map(|r| r.ln()).sum::<f64>() / round.len() as f64).collect();
     interval(&logs, |drawn| (drawn.iter().copied().sum::<f64>() / drawn.len() as f64).exp())
 }
 
 /// What `figure` says of `rounds`, and of as many of them drawn with replacement, 10,000 times.
-pub(in crate::bench) fn interval<T: Copy>(rounds: &[T], figure: impl Fn(&[T]) -> f64) -> Interval {
+pub(super) fn interval<T: Copy>(rounds: &[T], figure: impl Fn(&[T]) -> f64) -> Interval {
     let mut random = 0x9e37_79b9_7f4a_7c15_u64;
     let mut draw = |_: &T| {
         random ^= random << 13;

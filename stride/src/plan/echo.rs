@@ -1,0 +1,117 @@
+//! Requests and their answers: how many are under way, and how many there are.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Measure, TestPlan};
+
+/// The table that messaging is compared by: few under way for how late, many for how fast.
+const GRID: [u32; 5] = [1, 4, 16, 64, 256];
+
+/// Bytes of a size's requests, where their number was left open.
+const BYTES: u64 = 1 << 30;
+
+/// Percentiles want so many samples at least.
+const FEWEST: u64 = 128;
+
+/// Requests, each with an answer of its size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub struct Echo {
+    /// How many are under way at a time.
+    pub in_flight: InFlight,
+    /// Whether the user said how many there are: then that many, however long they are.
+    pub counted: bool,
+}
+
+/// How many requests are under way, one number after another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum InFlight {
+    /// One number.
+    One {
+        /// The number.
+        count: u32,
+    },
+    /// 1, 4, 16, 64, 256.
+    Grid,
+}
+
+impl TestPlan {
+    /// How many requests are under way, one number after another. Of what has no answers that is one number, which says nothing.
+    pub fn in_flight(&self) -> impl Iterator<Item = u32> {
+        let numbers = match self.measure {
+            Measure::Echo(echo) => echo.in_flight,
+            _ => InFlight::One { count: self.depth() },
+        };
+        numbers.iter()
+    }
+
+    /// Messages of this size.
+    pub fn iterations_of(&self, size: u64, in_flight: u32) -> u64 {
+        match self.measure {
+            Measure::Echo(echo) => echo.iterations(self.iterations, size, in_flight),
+            _ => self.iterations,
+        }
+    }
+}
+
+impl Echo {
+    /// Of `iterations` requests at most, those that messages of this size have.
+    fn iterations(self, iterations: u64, size: u64, in_flight: u32) -> u64 {
+        if self.counted {
+            return iterations;
+        }
+        iterations.min((BYTES / size.max(1)).max(FEWEST).max(2 * u64::from(in_flight)))
+    }
+}
+
+impl InFlight {
+    /// The numbers, in ascending order.
+    pub fn iter(self) -> impl Iterator<Item = u32> {
+        let (one, grid) = match self {
+            Self::One { count } => (Some(count), &[][..]),
+            Self::Grid => (None, &GRID[..]),
+        };
+        one.into_iter().chain(grid.iter().copied())
+    }
+
+    /// The largest of them.
+    pub fn largest(self) -> u32 {
+        self.iter().last().unwrap_or(0)
+    }
+}
+
+impl fmt::Display for InFlight {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::One { count } => write!(f, "{count}"),
+            Self::Grid => f.write_str("1 to 256"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_number_is_itself_and_the_grid_grows_by_four() {
+        assert_eq!(InFlight::One { count: 512 }.iter().collect::<Vec<_>>(), [512]);
+        let grid: Vec<u32> = InFlight::Grid.iter().collect();
+        assert_eq!((grid[0], InFlight::Grid.largest()), (1, 256));
+        assert!(grid.windows(2).all(|pair| pair[1] == 4 * pair[0]));
+    }
+
+    #[test]
+    fn long_requests_are_fewer_unless_they_were_counted() {
+        let open = Echo { in_flight: InFlight::Grid, counted: false };
+        assert_eq!(open.iterations(100_000, 128, 256), 100_000);
+        assert_eq!(open.iterations(100_000, 256 << 10, 4), 4096);
+        assert_eq!(open.iterations(100_000, 8 << 20, 16), 128);
+        assert_eq!(open.iterations(100_000, 8 << 20, 256), 512);
+        assert_eq!(open.iterations(50, 8 << 20, 256), 50);
+        assert_eq!(Echo { counted: true, ..open }.iterations(1000, 8 << 20, 256), 1000);
+    }
+}
