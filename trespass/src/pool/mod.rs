@@ -52,6 +52,7 @@ mod memory;
 mod registrations;
 mod state;
 mod stats;
+mod streaming;
 #[cfg(test)]
 mod tests;
 
