@@ -113,7 +113,7 @@ impl Sender {
                 free.push(socket.buffer(size)?);
                 Memory::Pool { free, lent: 0, most }
             }
-            // Written: else all of it is the system's one page of zeros, which some processors read slowly under many addresses.
+            // Written: else all of it would be the system's one page of zeros, which the nearest cache holds.
             _ => Memory::Own { send: vec![1; size], receive: vec![0; size] },
         };
         Ok(Self { size, memory })
