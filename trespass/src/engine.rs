@@ -152,6 +152,8 @@ impl Engine {
         };
         if slept {
             self.lane.spin.slept(since.elapsed());
+        } else {
+            self.lane.spin.found();
         }
         outcome
     }

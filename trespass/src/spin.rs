@@ -1,25 +1,36 @@
 //! How long a thread looks for completions before it sleeps.
 //!
 //! To sleep and be woken costs more than what is waited for, where that comes soon; to look for what does not come soon takes time from
-//! others for nothing. So the time is learnt: a wait that sleeping made longer than it had to be doubles it, and one that was long anyway
-//! halves it. Without that, two sides that once have slept would sleep for ever, as neither answers before the other does.
+//! others for nothing. So the time is learnt: a wait that sleeping made longer than it had to be has the next ones look for as long as they
+//! may, and one that was long anyway halves it, down to nothing. Without that, two sides that once have slept would sleep for ever, as
+//! neither answers before the other does.
+//!
+//! Where being woken takes longer than a thread may look, all waits of two such sides are long, each for the other's sake. So who no longer
+//! looks tries it once in a while, and more and more seldom as long as that finds nothing: if it does, the other side finds its answer
+//! soon, and looks as well.
 
 use std::time::Duration;
 
 /// What a thread begins with.
 const LEAST: Duration = Duration::from_micros(10);
 
+/// Waits between two tries of one that sleeps at once, at most.
+const SELDOM: u32 = 64;
+
 /// The time for one connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spin {
     now: Duration,
     most: Duration,
+    /// Waits that sleep at once between two that try, and those of them that are left.
+    pause: u32,
+    left: u32,
 }
 
 impl Spin {
     /// Never more than that; zero is never.
     pub(crate) fn new(most: Duration) -> Self {
-        Self { now: LEAST.min(most), most }
+        Self { now: LEAST.min(most), most, pause: 0, left: 0 }
     }
 
     /// How long to look now. Zero: sleep at once.
@@ -27,15 +38,28 @@ impl Spin {
         self.now
     }
 
+    /// What was waited for was found by looking.
+    #[inline]
+    pub(crate) fn found(&mut self) {
+        self.pause = 0;
+    }
+
     /// A wait that slept was over after so long.
     pub(crate) fn slept(&mut self, waited: Duration) {
-        self.now = if waited <= self.most {
-            (self.now * 2).clamp(LEAST.min(self.most), self.most)
-        } else if self.now > LEAST {
-            self.now / 2
+        if waited <= self.most {
+            (self.now, self.pause) = (self.most, 0);
+        } else if self.now.is_zero() {
+            self.left = self.left.saturating_sub(1);
+            if self.left == 0 {
+                self.now = self.most;
+            }
+        } else if self.pause == 0 && self.now > LEAST {
+            self.now /= 2;
         } else {
-            Duration::ZERO
-        };
+            self.now = Duration::ZERO;
+            self.pause = (self.pause * 2).clamp(1, SELDOM);
+            self.left = self.pause;
+        }
     }
 }
 
@@ -47,35 +71,49 @@ mod tests {
         Duration::from_micros(us)
     }
 
+    /// How long each of so many waits looks, all of them long.
+    fn long_waits(spin: &mut Spin, count: usize) -> Vec<Duration> {
+        let mut wait = || {
+            spin.slept(us(101));
+            spin.time()
+        };
+        (0..count).map(|_| wait()).collect()
+    }
+
     #[test]
     fn it_grows_where_looking_would_have_found_it_and_shrinks_where_not() {
         let mut spin = Spin::new(us(100));
         assert_eq!(spin.time(), us(10));
-        let grown = [20, 40, 80, 100, 100].map(us);
-        assert_eq!(
-            grown.map(|_| {
-                spin.slept(us(70));
-                spin.time()
-            }),
-            grown
-        );
+        spin.slept(us(70));
+        assert_eq!(spin.time(), us(100));
         let shrunk =
             [us(50), us(25), Duration::from_nanos(12_500), Duration::from_nanos(6250), Duration::ZERO];
-        assert_eq!(
-            shrunk.map(|_| {
-                spin.slept(us(101));
-                spin.time()
-            }),
-            shrunk
-        );
+        assert_eq!(long_waits(&mut spin, 5), shrunk);
         spin.slept(us(100));
-        assert_eq!(spin.time(), us(10), "one short wait and it looks again");
+        assert_eq!(spin.time(), us(100), "one short wait and it looks again");
+    }
+
+    #[test]
+    fn who_sleeps_at_once_tries_more_and_more_seldom() {
+        let mut spin = Spin::new(us(100));
+        let waits = long_waits(&mut spin, 1000);
+        let tries: Vec<usize> = (0..waits.len()).filter(|at| waits[*at] == us(100)).collect();
+        let between: Vec<usize> = tries.windows(2).map(|pair| pair[1] - pair[0] - 1).collect();
+        assert_eq!(between[..7], [2, 4, 8, 16, 32, 64, 64]);
+        // One that finds something has the next ones look as well, until several were for nothing.
+        while spin.time().is_zero() {
+            spin.slept(us(101));
+        }
+        spin.found();
+        assert_eq!(long_waits(&mut spin, 3), [us(50), us(25), Duration::from_nanos(12_500)]);
     }
 
     #[test]
     fn who_wants_none_has_none() {
         let mut spin = Spin::new(Duration::ZERO);
         spin.slept(Duration::ZERO);
+        spin.slept(us(1));
+        spin.slept(us(1));
         assert_eq!(spin.time(), Duration::ZERO);
         let mut little = Spin::new(us(3));
         assert_eq!(little.time(), us(3));

@@ -165,7 +165,7 @@ impl Qp {
         done
     }
 
-    fn may_read(&self, state: &Sending, peer: &Peer) -> bool {
+    pub(super) fn may_read(&self, state: &Sending, peer: &Peer) -> bool {
         self.qp_type == ibv_qp_type::IBV_QPT_RC
             && state.attributes.max_rd_atomic != 0
             && peer.card.max_dest_rd_atomic != 0

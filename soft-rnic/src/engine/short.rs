@@ -1,5 +1,6 @@
 //! The short way of the requests that nearly all are: an RDMA WRITE of one piece to memory that is mapped here, or that one call
-//! of the system reaches, and a SEND of one piece that fits into the receive's slot.
+//! of the system reaches, an RDMA READ of one piece from memory that is mapped here, and a SEND of one piece that fits into the receive's
+//! slot.
 //!
 //! They do what every transfer does (`connected.rs`, `deliver.rs`), in the same order. Whatever is out of the ordinary, a key
 //! that does not fit, a gate that has closed, a receive that is not there, ends the short way before anything is touched,
@@ -27,19 +28,43 @@ use crate::shared::gate::Pass;
 use crate::shared::mark::{Mark, settle};
 use crate::shared::slot::{Delivery, EAGER};
 
-const WRITE: u32 = ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0;
+/// What the peer allows, for a transfer this way.
+#[inline(always)]
+fn needed(direction: Direction) -> u32 {
+    match direction {
+        Direction::Write => ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0,
+        Direction::Read => ibv_access_flags::IBV_ACCESS_REMOTE_READ.0,
+    }
+}
 
-/// The one piece of a message, and the gate to look at again; inline data have none.
-struct Source<'a> {
+/// The one piece of a message on this side, and the gate to look at again; inline data have none.
+struct Piece<'a> {
     at: *const u8,
     len: usize,
+    /// An RDMA READ may fill it.
+    writable: bool,
     region: Option<(&'a Region, Pass, u32)>,
 }
 
-impl Source<'_> {
+impl Piece<'_> {
     #[inline]
     fn holds(&self) -> bool {
         self.region.is_none_or(|(region, pass, _)| region.holds(pass))
+    }
+
+    /// Moves all of it there, or from there.
+    ///
+    /// # Safety
+    ///
+    /// Both may be touched for its length, as the direction has it: what is written to is `writable`, or the peer's.
+    #[inline(always)]
+    unsafe fn copy(&self, direction: Direction, there: *mut u8) {
+        let (to, from) = match direction {
+            Direction::Write => (there, self.at),
+            Direction::Read => (self.at.cast_mut(), there.cast_const()),
+        };
+        // SAFETY: the caller's promise.
+        unsafe { copy::copy(to, from, self.len) }
     }
 }
 
@@ -60,11 +85,17 @@ impl Qp {
         if !peer.established || !peer.link.alive() || request.length > peer.longest.min(MAX_MESSAGE) {
             return false;
         }
-        let Some(source) = self.only_piece(posted) else { return false };
+        let Some(piece) = self.only_piece(posted) else { return false };
         let done = match request.opcode {
-            ibv_wr_opcode::IBV_WR_RDMA_WRITE => self.write_shortly(posted, &source, peer, lane, alone),
+            ibv_wr_opcode::IBV_WR_RDMA_WRITE => {
+                self.move_shortly(Direction::Write, posted, &piece, peer, lane, alone)
+            }
+            ibv_wr_opcode::IBV_WR_RDMA_READ => {
+                let may = piece.writable && self.may_read(state, peer);
+                may && self.move_shortly(Direction::Read, posted, &piece, peer, lane, false)
+            }
             ibv_wr_opcode::IBV_WR_SEND | ibv_wr_opcode::IBV_WR_SEND_WITH_IMM => {
-                self.send_shortly(posted, &source, peer, lane, after)
+                self.send_shortly(posted, &piece, peer, lane, after)
             }
             _ => false,
         };
@@ -75,15 +106,18 @@ impl Qp {
     }
 
     #[inline]
-    fn only_piece(&self, posted: &Posted<'_>) -> Option<Source<'_>> {
+    fn only_piece(&self, posted: &Posted<'_>) -> Option<Piece<'_>> {
         let request = posted.request;
         if request.payload == Payload::Inline {
-            return Some(Source { at: posted.inline, len: request.length as usize, region: None });
+            let (at, len) = (posted.inline, request.length as usize);
+            return Some(Piece { at, len, writable: false, region: None });
         }
         let [entry] = posted.entries else { return None };
         let (region, pass, card) = self.rnic.regions().read(entry.lkey)?;
         let at = card.pointer(entry.addr, request.length).filter(|_| card.pd == self.pd.number())?;
-        Some(Source { at, len: request.length as usize, region: Some((region, pass, entry.lkey >> 8)) })
+        let writable = card.access & ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 != 0;
+        let region = Some((region, pass, entry.lkey >> 8));
+        Some(Piece { at, len: request.length as usize, writable, region })
     }
 
     /// The marks of a lane, to be set.
@@ -97,7 +131,7 @@ impl Qp {
     fn mark<'a>(
         &'a self,
         peer: &'a Peer,
-        source: &Source<'_>,
+        source: &Piece<'_>,
         remote_region: u32,
         lane: &LaneGuard<'_>,
     ) -> Marks<'a> {
@@ -110,55 +144,64 @@ impl Qp {
     }
 
     #[inline(always)]
-    fn write_shortly(
+    fn move_shortly(
         &self,
+        direction: Direction,
         posted: &Posted<'_>,
-        source: &Source<'_>,
+        piece: &Piece<'_>,
         peer: &Peer,
         lane: &LaneGuard<'_>,
         alone: bool,
     ) -> bool {
-        if source.len == 0 || peer.card.access & WRITE == 0 {
+        if piece.len == 0 || peer.card.access & needed(direction) == 0 {
             return false;
         }
         if peer.link.is_own() {
-            self.write_own(posted, source, peer, lane)
+            self.move_own(direction, posted, piece, peer, lane)
         } else {
-            self.write_to_peer(posted, source, peer, lane, alone)
+            self.move_mapped(direction, posted, piece, peer, lane, alone)
         }
     }
 
     /// Within the process: by its private tables.
     #[inline]
-    fn write_own(&self, posted: &Posted<'_>, source: &Source<'_>, peer: &Peer, lane: &LaneGuard<'_>) -> bool {
+    fn move_own(
+        &self,
+        direction: Direction,
+        posted: &Posted<'_>,
+        piece: &Piece<'_>,
+        peer: &Peer,
+        lane: &LaneGuard<'_>,
+    ) -> bool {
         let request = posted.request;
         let Some((region, pass, card)) = self.rnic.regions().read(request.rkey) else { return false };
         let Some(there) = card.pointer(request.remote_addr, request.length) else { return false };
-        if card.pd != peer.card.pd || card.access & WRITE == 0 {
+        if card.pd != peer.card.pd || card.access & needed(direction) == 0 {
             return false;
         }
         reach(Step::BeforeMark);
-        let marks = self.mark(peer, source, Mark::NO_REGION, lane);
+        let marks = self.mark(peer, piece, Mark::NO_REGION, lane);
         // The source may lie in another region than the destination: the mark stands for both.
         marks.local.set(Mark::new(peer.index, Mark::ANY_REGION));
         settle();
-        if !region.holds(pass) || !peer.entry().holds(peer.pass) || !source.holds() {
+        if !region.holds(pass) || !peer.entry().holds(peer.pass) || !piece.holds() {
             return false;
         }
         reach(Step::BeforeCopy);
         // SAFETY: the marks are settled and all gates hold, so both sides may be touched; each lies within its region, or
         // in the send queue.
-        unsafe { copy::copy(there, source.at, source.len) };
-        peer.link.counters().add(lane, PathTaken::Own, source.len);
+        unsafe { piece.copy(direction, there) };
+        peer.link.counters().add(lane, PathTaken::Own, piece.len);
         true
     }
 
-    /// To memory of the peer.
+    /// To or from memory of the peer.
     #[inline(always)]
-    fn write_to_peer(
+    fn move_mapped(
         &self,
+        direction: Direction,
         posted: &Posted<'_>,
-        source: &Source<'_>,
+        piece: &Piece<'_>,
         peer: &Peer,
         lane: &LaneGuard<'_>,
         alone: bool,
@@ -169,32 +212,29 @@ impl Qp {
         let Some((pass, card)) = entry.read() else { return false };
         if pass.label() != request.rkey as u8
             || card.pd != peer.card.pd
-            || card.access & WRITE == 0
+            || card.access & needed(direction) == 0
             || !card.contains(request.remote_addr, request.length)
         {
             return false;
         }
         let (address, length) = (request.remote_addr, request.length);
-        let shared = if card.share == 0 {
-            None
-        } else {
-            shared_place(peer, lane, &card, address, length, Direction::Write)
-        };
+        let shared =
+            if card.share == 0 { None } else { shared_place(peer, lane, &card, address, length, direction) };
         let Some(there) = shared else {
             let there = card.address.wrapping_add(address.wrapping_sub(card.iova));
             let by_system = alone && card.access & kind::OWNER_ONLY == 0;
-            return by_system && self.write_by_system(source, peer, lane, (entry, pass, index), there);
+            return by_system && self.write_by_system(piece, peer, lane, (entry, pass, index), there);
         };
         reach(Step::BeforeMark);
-        let _marks = self.mark(peer, source, index, lane);
+        let _marks = self.mark(peer, piece, index, lane);
         settle();
-        if !entry.holds(pass) || !peer.entry().holds(peer.pass) || !source.holds() {
+        if !entry.holds(pass) || !peer.entry().holds(peer.pass) || !piece.holds() {
             return false;
         }
         reach(Step::BeforeCopy);
-        // SAFETY: as in `write_own`; the lane keeps the peer's memory mapped.
-        unsafe { copy::copy(there, source.at, source.len) };
-        peer.link.counters().add(lane, PathTaken::Direct, source.len);
+        // SAFETY: as in `move_own`; the lane keeps the peer's memory mapped.
+        unsafe { piece.copy(direction, there) };
+        peer.link.counters().add(lane, PathTaken::Direct, piece.len);
         true
     }
 
@@ -203,7 +243,7 @@ impl Qp {
     #[inline(always)]
     fn write_by_system(
         &self,
-        source: &Source<'_>,
+        source: &Piece<'_>,
         peer: &Peer,
         lane: &LaneGuard<'_>,
         (entry, pass, index): (&MrEntry, Pass, u32),
@@ -240,19 +280,19 @@ impl Qp {
     fn send_shortly(
         self: &Arc<Self>,
         posted: &Posted<'_>,
-        source: &Source<'_>,
+        piece: &Piece<'_>,
         peer: &Peer,
         lane: &LaneGuard<'_>,
         after: &mut After,
     ) -> bool {
         let Some(slots) = peer.slots.as_ref().filter(|_| peer.card.srq == 0) else { return false };
-        if source.len > EAGER {
+        if piece.len > EAGER {
             return false;
         }
         reach(Step::BeforeMark);
-        let _marks = self.mark(peer, source, Mark::NO_REGION, lane);
+        let _marks = self.mark(peer, piece, Mark::NO_REGION, lane);
         settle();
-        if !peer.entry().holds(peer.pass) || !source.holds() {
+        if !peer.entry().holds(peer.pass) || !piece.holds() {
             return false;
         }
         reach(Step::BeforeClaim);
@@ -260,14 +300,14 @@ impl Qp {
         let Some(slot) = peer.link.segment().slot(slots, index) else { return false };
         let Some(offer) = slot.header.offer() else { return false };
         let room = slot.header.room();
-        if source.len > room.bytes as usize || !entries_are_good(peer, &slot, room, source.len) {
+        if piece.len > room.bytes as usize || !entries_are_good(peer, &slot, room, piece.len) {
             return false;
         }
         reach(Step::BeforeCopy);
         // SAFETY: the source may be read, as the mark is settled and its gate holds; it is no longer than the eager bytes. Those
         // are read by the owner once the slot is done, and written by nobody else: the queue pair has one sender, and its owner
         // waits for the mark before it has another.
-        unsafe { copy::copy_unordered(slot.eager.as_ptr(), source.at, source.len) };
+        unsafe { copy::copy_unordered(slot.eager.as_ptr(), piece.at, piece.len) };
         reach(Step::BeforeFinish);
         let request = posted.request;
         let with_imm = request.opcode == ibv_wr_opcode::IBV_WR_SEND_WITH_IMM;
@@ -276,7 +316,7 @@ impl Qp {
             opcode: 0, // `IBV_WC_RECV`, counted from there.
             wc_flags: if with_imm { ibv_wc_flags::IBV_WC_WITH_IMM.0 as u8 } else { 0 },
             eager: true,
-            byte_len: source.len as u32,
+            byte_len: piece.len as u32,
             imm_data: request.imm_data,
             src_qp: self.number.qpn,
             queue_pair: peer.index,
@@ -286,7 +326,7 @@ impl Qp {
         }
         peer.entry().set_cursor(slots.next(index));
         let path = if peer.link.is_own() { PathTaken::Own } else { PathTaken::Slot };
-        peer.link.counters().add(lane, path, source.len);
+        peer.link.counters().add(lane, path, piece.len);
         reach(Step::BeforeAnnounce);
         self.announce(peer, request.has(ibv_send_flags::IBV_SEND_SOLICITED), after);
         true

@@ -168,7 +168,8 @@ impl Sender {
                 free.push(socket.buffer(size)?);
                 Memory::Pool { free, lent: 0, most }
             }
-            _ => Memory::Own { send: vec![0; size], receive: vec![0; size] },
+            // Written: else all of it would be the system's one page of zeros, which the nearest cache holds.
+            _ => Memory::Own { send: vec![1; size], receive: vec![0; size] },
         };
         Ok(Self { size, memory })
     }

@@ -106,6 +106,12 @@ impl Block {
         unsafe { slice::from_raw_parts_mut(self.0.start.as_ptr(), self.len()) }
     }
 
+    /// Whether what a peer reads of it, the peer's processor does.
+    #[inline]
+    pub(super) fn is_read_by_processors(&self) -> bool {
+        self.chunk().is_read_by_processors()
+    }
+
     /// The first byte, for a device, and as a peer names it if it may read the block ([`rkey`](Self::rkey)).
     ///
     /// Who has a device write there keeps the block, and looks at no byte of it, until that is over: with the completion, or the end

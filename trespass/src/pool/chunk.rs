@@ -2,7 +2,7 @@
 
 use std::mem::ManuallyDrop;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::Cause;
@@ -56,6 +56,8 @@ pub(super) struct Chunk {
     rkey: AtomicU64,
     /// What `identity` says of the domain that the keys are good in.
     domain: AtomicUsize,
+    /// Peers may read it, and there is no hardware that does it for them.
+    read_by_processors: AtomicBool,
 }
 
 /// A registration, and what for.
@@ -144,6 +146,7 @@ impl Chunk {
             lkey: AtomicU64::new(0),
             rkey: AtomicU64::new(0),
             domain: AtomicUsize::new(0),
+            read_by_processors: AtomicBool::new(false),
         }
     }
 
@@ -229,7 +232,13 @@ impl Chunk {
         self.domain.store(*domain, Relaxed);
         self.lkey.store(IS_KEY | u64::from(region.lkey()), Relaxed);
         self.rkey.store(if *kind == Kind::Told { IS_KEY | u64::from(region.rkey()) } else { 0 }, Relaxed);
+        self.read_by_processors.store(*kind == Kind::Told && region.is_soft(), Relaxed);
         *self.lock_region() = Some(registered);
+    }
+
+    #[inline]
+    pub(super) fn is_read_by_processors(&self) -> bool {
+        self.read_by_processors.load(Relaxed)
     }
 
     /// On failure it is registered as before.

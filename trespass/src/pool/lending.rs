@@ -1,6 +1,6 @@
 //! A pool as the protocol sees it.
 
-use super::{Block, Pool, Side};
+use super::{Block, Pool, Side, streaming};
 use crate::protocol::{self, Purpose, Remote};
 
 impl protocol::Block for Block {
@@ -12,6 +12,12 @@ impl protocol::Block for Block {
     #[inline]
     fn bytes_mut(&mut self) -> &mut [u8] {
         Self::bytes_mut(self)
+    }
+
+    fn stage(&mut self, at: usize, bytes: &[u8]) {
+        let past_caches = self.is_read_by_processors();
+        let to = &mut self.bytes_mut()[at..at + bytes.len()];
+        if past_caches { streaming::copy(to, bytes) } else { to.copy_from_slice(bytes) }
     }
 
     #[inline]

@@ -78,6 +78,10 @@ impl Region {
         match *self {}
     }
 
+    pub(super) fn is_soft(&self) -> bool {
+        match *self {}
+    }
+
     pub(super) fn end(self) -> Result<(), (Self, Cause)> {
         match self {}
     }

@@ -49,7 +49,10 @@ impl Memory {
 
 /// A chunk's registration.
 #[derive(Debug)]
-pub(super) struct Region(MemoryRegion);
+pub(super) struct Region {
+    region: MemoryRegion,
+    soft: bool,
+}
 
 impl Region {
     /// The chunk that has the memory keeps it as long as the region, and leaks it if the region cannot be ended.
@@ -61,19 +64,25 @@ impl Region {
         // SAFETY: `Chunk` frees the memory after the region has ended, or never. The device writes only to what a request of this
         // side names, and who makes such a request owns the block meanwhile (`Block::as_ptr`), so nobody has a reference.
         let region = unsafe { domain.reg_mr(bytes.start().as_ptr(), bytes.len(), access) }?;
-        Ok(Self(region))
+        Ok(Self { region, soft: domain.context().is_soft() })
     }
 
     pub(super) fn lkey(&self) -> u32 {
-        self.0.lkey()
+        self.region.lkey()
     }
 
     pub(super) fn rkey(&self) -> u32 {
-        self.0.rkey()
+        self.region.rkey()
+    }
+
+    /// Whether the device is software.
+    pub(super) fn is_soft(&self) -> bool {
+        self.soft
     }
 
     /// On failure it is still registered, and comes back.
     pub(super) fn end(self) -> Result<(), (Self, Cause)> {
-        self.0.close().map_err(|error| (Self(error.region), error.source.into()))
+        let Self { region, soft } = self;
+        region.close().map_err(|error| (Self { region: error.region, soft }, error.source.into()))
     }
 }

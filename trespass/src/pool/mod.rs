@@ -53,6 +53,7 @@ mod memory;
 mod registrations;
 mod state;
 mod stats;
+mod streaming;
 #[cfg(test)]
 mod tests;
 

@@ -12,6 +12,11 @@ pub(crate) trait Block: Send {
     /// All of its memory, to write to.
     fn bytes_mut(&mut self) -> &mut [u8];
 
+    /// Copies bytes that a peer is to READ to this place of it.
+    fn stage(&mut self, at: usize, bytes: &[u8]) {
+        self.bytes_mut()[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+
     /// Whether a device can take it from where it lies, if it knows what is registered in this domain. What it cannot is copied; over TCP
     /// there is no device.
     fn is_reachable(&self, _domain: usize) -> bool {

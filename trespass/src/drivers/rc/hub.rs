@@ -233,7 +233,7 @@ impl<B: DeviceBlock> Hub<B> {
         while let Some(completion) = poller.next() {
             any = true;
             let (generation, request) = number::parse(completion.wr_id());
-            let mut found = members.find(completion.qp_num().unwrap_or(0));
+            let mut found = members.find(|| completion.qp_num().unwrap_or(0));
             let what = match (request, shelf.as_mut()) {
                 (Request::Receive(place), Some(shelf)) => {
                     shelf.taken(generation, place, found.as_mut().map(|found| &mut *found.lease))
@@ -247,10 +247,11 @@ impl<B: DeviceBlock> Hub<B> {
                 tracing::debug!(generation, "a completion of a queue pair that is gone");
                 continue;
             };
+            let status = completion.status();
             let completed = Completed {
                 what,
-                status: completion.status(),
-                vendor: completion.vendor_err(),
+                status,
+                vendor: if status == WorkCompletionStatus::Success { 0 } else { completion.vendor_err() },
                 len: completion.byte_len().unwrap_or(0) as usize,
             };
             match found.owner {
@@ -260,7 +261,9 @@ impl<B: DeviceBlock> Hub<B> {
             }
         }
         poller.finish().map_err(io::Error::other)?;
-        self.shelf.as_mut().map_or(Ok(()), Shelf::post_again)?;
+        if any && let Some(shelf) = shelf {
+            shelf.post_again()?;
+        }
         Ok(any)
     }
 
@@ -310,12 +313,13 @@ struct Found<'a, B: DeviceBlock> {
 }
 
 impl<B: DeviceBlock> Members<B> {
+    /// The pair with this number, which is asked for only if there are several.
     #[inline]
-    fn find(&mut self, pair: u32) -> Option<Found<'_, B>> {
+    fn find(&mut self, pair: impl FnOnce() -> u32) -> Option<Found<'_, B>> {
         match self {
             Self::One(lease) => Some(Found { lease, generation: 0, owner: None }),
             Self::Many(many) => {
-                let Member { lease, generation, owner, .. } = many.pairs.get_mut(pair)?;
+                let Member { lease, generation, owner, .. } = many.pairs.get_mut(pair())?;
                 Some(Found { lease, generation: *generation, owner: Some(owner) })
             }
         }

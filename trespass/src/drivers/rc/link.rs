@@ -135,7 +135,16 @@ impl<B: DeviceBlock> Rc<B> {
     }
 
     /// Before anything is received: the receives that the handshake has granted are posted.
+    #[inline]
     fn begin(&mut self, connection: &mut Connection<B>) {
+        // Looked at before it is taken: who spins comes here each time.
+        if self.early.is_some() {
+            self.begin_once(connection);
+        }
+    }
+
+    #[cold]
+    fn begin_once(&mut self, connection: &mut Connection<B>) {
         let Some(early) = self.early.take() else { return };
         connection.slots_posted(early.first);
         early.completed.into_iter().for_each(|completed| self.completed(connection, completed));
@@ -418,6 +427,10 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for Rc<P::Block> {
     /// Sends until nothing moves.
     fn post(&mut self, connection: &mut Connection<P::Block>, blocks: &mut P, now: Instant) {
         self.begin(connection);
+        // What is quiet has not failed either.
+        if self.held.is_none() && !self.broken && connection.is_quiet() {
+            return;
+        }
         if self.phase == Phase::Open {
             self.send(connection, blocks, now);
         }

@@ -399,7 +399,7 @@ impl<B: Block> Outgoing<B> {
             return false;
         }
         self.close_tail();
-        slices.copy_to(&mut block.bytes_mut()[..len]);
+        slices.copy_each(len, |at, bytes| block.stage(at, bytes));
         self.charge += block.bytes().len();
         let (mut flags, mut total) = (0, 0);
         if let Some(message) = message {
@@ -450,10 +450,15 @@ impl<'a> Slices<'a> {
 
     /// Copies what fits.
     fn copy_to(&mut self, buffer: &mut [u8]) -> usize {
+        self.copy_each(buffer.len(), |at, bytes| buffer[at..at + bytes.len()].copy_from_slice(bytes))
+    }
+
+    /// Hands on so many bytes, piece by piece, each with how many were before it.
+    fn copy_each(&mut self, room: usize, mut put: impl FnMut(usize, &[u8])) -> usize {
         let mut done = 0;
         while let [slice, rest @ ..] = self.slices {
-            let len = (slice.len() - self.at).min(buffer.len() - done);
-            buffer[done..done + len].copy_from_slice(&slice[self.at..self.at + len]);
+            let len = (slice.len() - self.at).min(room - done);
+            put(done, &slice[self.at..self.at + len]);
             done += len;
             self.at += len;
             if self.at < slice.len() {
