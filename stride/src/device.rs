@@ -112,6 +112,10 @@ pub struct LocalDevice {
     pub path: LocalPath,
     /// What the device can do.
     pub limits: DeviceLimits,
+    /// What the device says of itself.
+    pub attr: DeviceAttr,
+    /// What the port says of itself.
+    pub port_attr: PortAttr,
     /// The vendor's number.
     pub vendor_id: u32,
     /// Whether it is a software device, whose figures are not hardware's.
@@ -169,7 +173,19 @@ impl Found {
         let buffer = options.buffer.unwrap_or_else(|| BufferKind::for_device(&context));
         let vendor_id = attr.vendor_id();
         let calls = options.calls.unwrap_or_else(|| Calls::default_for(vendor_id));
-        Ok(LocalDevice { context, port, path, limits, vendor_id, is_soft, buffer, calls, description })
+        Ok(LocalDevice {
+            context,
+            port,
+            path,
+            limits,
+            attr,
+            port_attr,
+            vendor_id,
+            is_soft,
+            buffer,
+            calls,
+            description,
+        })
     }
 }
 

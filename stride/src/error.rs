@@ -15,6 +15,8 @@ use crate::buffers::AllocationError;
 use crate::control::ControlError;
 use crate::device::DeviceError;
 use crate::plan::PlanError;
+use crate::report::ExpectationsError;
+use crate::result::FilesError;
 use crate::workload::CompletionError;
 
 /// Why there are no (more) figures. The text is for the user: what was asked for, the limit, the remedy.
@@ -24,6 +26,13 @@ use crate::workload::CompletionError;
 pub enum Error {
     /// The test cannot be run.
     Plan(#[from] PlanError),
+    /// A figure is expected that there will not be.
+    Expectations(#[from] ExpectationsError),
+    /// A file of results cannot be written.
+    Target(#[from] FilesError),
+    /// Some of the results could not be written.
+    #[error("{0}")]
+    Files(String),
     /// The two sides do not get on.
     Control(#[from] ControlError),
     /// The device or its port is not fit for use.

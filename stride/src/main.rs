@@ -14,7 +14,7 @@ const FAILURE: u8 = 2;
 fn main() -> ExitCode {
     let failure = match cli::parse(std::env::args_os()) {
         Ok(cli) => match run(cli) {
-            Ok(()) => return ExitCode::SUCCESS,
+            Ok(code) => return ExitCode::from(code),
             // Whoever reads the table has seen enough of it: no failure.
             Err(Error::Output(error)) if error.kind() == ErrorKind::BrokenPipe => return ExitCode::SUCCESS,
             Err(error) => format!("stride-perf: {}", error.one_line()),
@@ -30,7 +30,11 @@ fn main() -> ExitCode {
     ExitCode::from(FAILURE)
 }
 
-fn run(cli: cli::Cli) -> Result<(), Error> {
+/// What the process exits with.
+fn run(cli: cli::Cli) -> Result<u8, Error> {
+    let args = cli.output.clone();
     let plan = Plan::new(cli)?;
-    stride::session::run(&plan, &mut Output::standard())
+    let mut output = Output::of_run(&args, &plan, std::env::args_os().collect())?;
+    let done = stride::session::run(&plan, &mut output);
+    output.finish(done)
 }

@@ -42,10 +42,10 @@ fn is_bandwidth(row: &[f64], size: f64, iterations: f64) {
 
 #[track_caller]
 fn is_latency(row: &[f64], size: f64, iterations: f64) {
-    let [bytes, count, min, avg, p50, p99, p99_9, max] = row[..] else { panic!("{row:?}") };
+    let [bytes, count, min, avg, p50, p90, p99, p99_9, max, stdev] = row[..] else { panic!("{row:?}") };
     assert_eq!((bytes, count), (size, iterations), "{row:?}");
-    assert!(min > 0.0 && [min, p50, p99, p99_9, max].is_sorted(), "{row:?}");
-    assert!((min..=max).contains(&avg), "{row:?}");
+    assert!(min > 0.0 && [min, p50, p90, p99, p99_9, max].is_sorted(), "{row:?}");
+    assert!((min..=max).contains(&avg) && (0.0..=max - min).contains(&stdev), "{row:?}");
 }
 
 #[test]

@@ -2,11 +2,15 @@
 //!
 //! Nothing is judged here beyond syntax; [`plan`](crate::plan) decides what the values mean together.
 
+mod expectation;
+mod output;
 mod size;
 mod usage;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+pub use expectation::{Expectation, ExpectationError};
+pub use output::OutputArgs;
 pub use size::{Size, SizeError};
 pub use usage::{Usage, parse};
 
@@ -15,7 +19,9 @@ const PROVIDERS: &str = "\
 Environment:
   SIDEWAY_PROVIDER=system  the devices of rdma-core
   SIDEWAY_PROVIDER=soft    software devices: soft0 and so on
-  SIDEWAY_PROVIDER=auto    the former if there are any, else the latter, and stderr says so [default]";
+  SIDEWAY_PROVIDER=auto    the former if there are any, else the latter, and stderr says so [default]
+
+Exit codes: 0 all measured, 1 a figure is not as --expect-bw or --expect-p99 has it, 2 an error, 130 interrupted";
 
 /// Measures bandwidth and latency of RDMA, as perftest defines them.
 ///
@@ -26,6 +32,9 @@ pub struct Cli {
     /// What the queue pairs do.
     #[command(subcommand)]
     pub operation: OperationArgs,
+    /// What becomes of the figures.
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 /// The operation.

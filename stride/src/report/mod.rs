@@ -1,9 +1,12 @@
-//! What the user sees: one table on standard output, everything else on standard error.
+//! What the user sees: one table on standard output, everything else on standard error, and files for other programs.
 
+mod expectations;
 mod output;
 mod row;
 mod table;
 
-pub use output::Output;
+pub use expectations::{Expectations, ExpectationsError};
+pub use output::{MISSED, Output};
 pub use row::{BandwidthRow, LatencyRow, Row};
+pub(crate) use table::{defined, duration};
 pub use table::{heading, line, software};

@@ -1,47 +1,223 @@
-//! Where the table and the notes go.
+//! Where the table, the notes and the files of results go.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::io::{self, Write};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
-use super::{Row, heading, line};
-use crate::plan::TestPlan;
+use super::{Expectations, Row, heading, line};
+use crate::cli::OutputArgs;
+use crate::device::LocalDevice;
+use crate::error::Error;
+use crate::plan::{Plan, TestPlan};
+use crate::result::{
+    Connection, DeviceInfo, Distribution, Files, Parameters, PayloadPath, Peer, Record, SizeResult, Status,
+    Targets,
+};
 
-/// The two streams of a side.
-pub struct Output {
+/// What a run exits with where figures are not as expected.
+pub const MISSED: u8 = 1;
+
+/// The streams and files of a side. A copy of it is the same.
+#[derive(Clone)]
+pub struct Output(Arc<Mutex<Sheet>>);
+
+struct Sheet {
     table: Box<dyn Write + Send>,
     notes: Box<dyn Write + Send>,
+    book: Option<Book>,
+}
+
+/// What becomes of a run beside the table.
+struct Book {
+    record: Record,
+    began: Instant,
+    files: Files,
+    expectations: Expectations,
+    missed: bool,
+    /// The last failure to write a file, which the user has been told of.
+    failed: Option<String>,
+    moved: PayloadPath,
 }
 
 impl Output {
     /// The table on standard output, the notes on standard error.
     pub fn standard() -> Self {
-        Self { table: Box::new(io::stdout()), notes: Box::new(io::stderr()) }
+        Self::over(Box::new(io::stdout()), Box::new(io::stderr()), None)
     }
 
     /// Neither: for the second side in one process, which would only repeat the first.
     pub fn silent() -> Self {
-        Self { table: Box::new(io::sink()), notes: Box::new(io::sink()) }
+        Self::over(Box::new(io::sink()), Box::new(io::sink()), None)
+    }
+
+    /// Both, and the files that the user wants. Where standard output is for one of them, the table is with the notes.
+    ///
+    /// # Errors
+    ///
+    /// A file cannot be written, or an expectation is of something else.
+    pub fn of_run(args: &OutputArgs, plan: &Plan, words: Vec<OsString>) -> Result<Self, Error> {
+        let expectations = Expectations::new(args, &plan.test)?;
+        let targets = Targets::from(args);
+        let files = Files::new(&targets, plan.test.sizes.iter())?;
+        let words = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        let book = Book {
+            record: Record::new(words, plan.role.name()),
+            began: Instant::now(),
+            files,
+            expectations,
+            missed: false,
+            failed: None,
+            moved: PayloadPath::default(),
+        };
+        let table: Box<dyn Write + Send> =
+            if targets.take_standard_output() { Box::new(io::stderr()) } else { Box::new(io::stdout()) };
+        Ok(Self::over(table, Box::new(io::stderr()), Some(book)))
+    }
+
+    fn over(table: Box<dyn Write + Send>, notes: Box<dyn Write + Send>, book: Option<Book>) -> Self {
+        Self(Arc::new(Mutex::new(Sheet { table, notes, book })))
+    }
+
+    /// Whoever panicked while writing has written what it had.
+    fn sheet(&self) -> MutexGuard<'_, Sheet> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn keep(&self, keep: impl FnOnce(&mut Record)) {
+        if let Some(book) = &mut self.sheet().book {
+            keep(&mut book.record);
+        }
+    }
+
+    /// Keeps which device is used, and tells the user.
+    pub fn device(&mut self, device: &LocalDevice) {
+        self.keep(|record| record.device = Some(DeviceInfo::new(device)));
+        self.note(&device.description);
+    }
+
+    /// Keeps who is at the other end.
+    pub fn peer(&mut self, address: &str, version: Option<&str>) {
+        let (address, version) = (address.to_owned(), version.map(str::to_owned));
+        self.keep(|record| record.peer = Some(Peer { address, version }));
+    }
+
+    /// Keeps what carries the messages, and tells the user.
+    pub fn connection(&mut self, transport: &str, description: &str) {
+        let (transport, words) = (transport.to_owned(), description.to_owned());
+        self.keep(|record| record.connection = Some(Connection { transport, description: words }));
+        self.note(description);
     }
 
     /// Prints the table's heading, and what else the figures have to be read with.
     pub fn heading(&mut self, test: &TestPlan, over: Option<String>) -> io::Result<()> {
-        self.table_line(&heading(test, over.as_deref()))
+        let mut sheet = self.sheet();
+        if let Some(book) = &mut sheet.book {
+            book.record.parameters = Some(Parameters::new(test));
+            book.moved = PayloadPath::now();
+        }
+        sheet.table_line(&heading(test, over.as_deref()))
     }
 
     /// Prints a row as soon as it is known.
     pub fn row(&mut self, row: &Row) -> io::Result<()> {
-        self.table_line(&line(row))
+        self.measured(row, None)
+    }
+
+    /// Prints a row as soon as it is known, and writes all that is known of it to files.
+    pub fn measured(&mut self, row: &Row, histogram: Option<Distribution>) -> io::Result<()> {
+        let mut sheet = self.sheet();
+        let complaints = sheet.book.as_mut().map(|book| book.add(row, histogram)).unwrap_or_default();
+        let printed = sheet.table_line(&line(row));
+        complaints.iter().for_each(|complaint| sheet.note(complaint));
+        printed
     }
 
     /// Tells the user something beside the table, in one piece, as the other side may be writing to the same terminal. That
     /// nobody may be reading is no reason to stop.
     pub fn note(&mut self, note: impl fmt::Display) {
-        let _ = self.notes.write_all(format!("{note}\n").as_bytes());
+        let note = note.to_string();
+        let mut sheet = self.sheet();
+        if let Some(book) = &mut sheet.book {
+            book.record.notes.push(note.clone());
+        }
+        sheet.note(&note);
     }
 
+    /// Ends the run: writes what is known now to files. What the process exits with.
+    ///
+    /// # Errors
+    ///
+    /// Why the run ended early, or why a file could not be written.
+    pub fn finish(&mut self, done: Result<(), Error>) -> Result<u8, Error> {
+        let mut sheet = self.sheet();
+        let Some(mut book) = sheet.book.take() else { return done.map(|()| 0) };
+        let lines = book.finish(&done);
+        lines.iter().for_each(|line| sheet.note(line));
+        done?;
+        match book.failed {
+            Some(failed) => Err(Error::Files(failed)),
+            None if book.missed => Ok(MISSED),
+            None => Ok(0),
+        }
+    }
+}
+
+impl Sheet {
     fn table_line(&mut self, line: &str) -> io::Result<()> {
         writeln!(self.table, "{line}")?;
         self.table.flush()
+    }
+
+    fn note(&mut self, note: &str) {
+        let _ = self.notes.write_all(format!("{note}\n").as_bytes());
+    }
+}
+
+impl Book {
+    /// Adds a row; what the user should know of it.
+    fn add(&mut self, row: &Row, histogram: Option<Distribution>) -> Vec<String> {
+        let now = PayloadPath::now();
+        let payload_path = now.since(std::mem::replace(&mut self.moved, now));
+        self.record.results.push(SizeResult { payload_path, ..SizeResult::new(row, histogram) });
+        self.record.elapsed_s = self.began.elapsed().as_secs_f64();
+        let mut lines = self.expectations.check(row);
+        self.missed |= !lines.is_empty();
+        if let Err(error) = self.files.add(&self.record) {
+            // Once for each cause: a full disk is full for every row.
+            let text = error.to_string();
+            if self.failed.as_ref() != Some(&text) {
+                lines.push(format!("warning: {text}"));
+            }
+            self.failed = Some(text);
+        }
+        lines
+    }
+
+    /// Writes the end; what the user should know of it.
+    fn finish(&mut self, done: &Result<(), Error>) -> Vec<String> {
+        let lines = if done.is_ok() { self.expectations.unmet() } else { Vec::new() };
+        self.missed |= !lines.is_empty();
+        self.record.elapsed_s = self.began.elapsed().as_secs_f64();
+        (self.record.status, self.record.error) = match done {
+            Ok(()) => (Status::Finished, None),
+            Err(error) => (Status::Failed, Some(error.one_line())),
+        };
+        // What failed before may have been written now, but for lines, which are lost.
+        match self.files.finish(&self.record) {
+            Err(error) => self.failed = Some(error.to_string()),
+            Ok(()) if self.files.lost_none() => self.failed = None,
+            Ok(()) => {}
+        }
+        lines
+    }
+}
+
+impl From<&OutputArgs> for Targets {
+    fn from(args: &OutputArgs) -> Self {
+        let OutputArgs { json, jsonl, csv, hgrm, force, .. } = args.clone();
+        Self { json, jsonl, csv, hgrm, force }
     }
 }
 

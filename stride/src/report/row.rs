@@ -21,6 +21,8 @@ pub struct BandwidthRow {
     pub size: u64,
     /// Messages.
     pub iterations: u64,
+    /// How long they took.
+    pub seconds: f64,
     /// 10^9 bits each second.
     pub gigabits_per_second: f64,
     /// 10^6 messages each second.
@@ -38,28 +40,44 @@ pub struct LatencyRow {
     pub min: f64,
     /// The arithmetic mean.
     pub avg: f64,
+    /// The standard deviation.
+    pub stdev: f64,
     /// The median.
     pub p50: f64,
+    /// 90 of 100 samples are at most this.
+    pub p90: f64,
     /// 99 of 100 samples are at most this.
     pub p99: f64,
     /// 999 of 1000 samples are at most this.
     pub p99_9: f64,
+    /// 9999 of 10000 samples are at most this.
+    pub p99_99: f64,
     /// The greatest.
     pub max: f64,
+}
+
+impl Row {
+    /// Bytes of a message.
+    pub fn size(&self) -> u64 {
+        match self {
+            Self::Bandwidth(row) => row.size,
+            Self::Latency(row) => row.size,
+        }
+    }
 }
 
 impl BandwidthRow {
     /// A row for this summary.
     pub fn new(size: u64, iterations: u64, summary: BandwidthSummary) -> Self {
-        let BandwidthSummary { gigabits_per_second, million_messages_per_second } = summary;
-        Self { size, iterations, gigabits_per_second, million_messages_per_second }
+        let BandwidthSummary { seconds, gigabits_per_second, million_messages_per_second } = summary;
+        Self { size, iterations, seconds, gigabits_per_second, million_messages_per_second }
     }
 }
 
 impl LatencyRow {
     /// A row for this summary.
     pub fn new(size: u64, iterations: u64, summary: LatencySummary) -> Self {
-        let LatencySummary { min, avg, p50, p99, p99_9, max } = summary;
-        Self { size, iterations, min, avg, p50, p99, p99_9, max }
+        let LatencySummary { min, avg, stdev, p50, p90, p99, p99_9, p99_99, max } = summary;
+        Self { size, iterations, min, avg, stdev, p50, p90, p99, p99_9, p99_99, max }
     }
 }

@@ -19,7 +19,18 @@ pub fn heading(test: &TestPlan, over: Option<&str>) -> String {
         ),
         Measure::Latency(definition) => (
             format!("latency in us: {}", defined(test.operation, definition)),
-            latency_columns(["#bytes", "iterations", "min", "avg", "p50", "p99", "p99.9", "max"]),
+            latency_columns([
+                "#bytes",
+                "iterations",
+                "min",
+                "avg",
+                "p50",
+                "p90",
+                "p99",
+                "p99.9",
+                "max",
+                "stdev",
+            ]),
         ),
     };
     let over = over.map(|over| format!("# over {over}\n"));
@@ -31,14 +42,16 @@ pub fn software(device: &str) -> String {
     format!("{device}, a software device: figures of this host's processors and memory")
 }
 
-fn duration(operation: Operation) -> &'static str {
+/// From when to when the time of a bandwidth is taken.
+pub(crate) fn duration(operation: Operation) -> &'static str {
     match operation {
         Operation::Write => "(last completion - first post)",
         Operation::Messages(_) => "(the receiving program's answer to the last - first send)",
     }
 }
 
-fn defined(operation: Operation, definition: LatencyDefinition) -> &'static str {
+/// What counts as the latency of a message, in words.
+pub(crate) fn defined(operation: Operation, definition: LatencyDefinition) -> &'static str {
     match (operation, definition) {
         (Operation::Messages(_), _) => "half the round trip of a ping-pong of the two programs",
         (_, LatencyDefinition::PingPong) => {
@@ -56,17 +69,19 @@ pub fn line(row: &Row) -> String {
             iterations,
             gigabits_per_second,
             million_messages_per_second,
+            ..
         }) => bandwidth_columns([
             &size.to_string(),
             &iterations.to_string(),
             &gigabits(gigabits_per_second),
             &format!("{million_messages_per_second:.6}"),
         ]),
-        Row::Latency(LatencyRow { size, iterations, min, avg, p50, p99, p99_9, max }) => {
-            let [min, avg, p50, p99, p99_9, max] =
-                [min, avg, p50, p99, p99_9, max].map(|us| format!("{us:.3}"));
-            let (size, iterations) = (size.to_string(), iterations.to_string());
-            latency_columns([&size, &iterations, &min, &avg, &p50, &p99, &p99_9, &max])
+        Row::Latency(row) => {
+            let LatencyRow { min, avg, p50, p90, p99, p99_9, max, stdev, .. } = row;
+            let figures = [min, avg, p50, p90, p99, p99_9, max, stdev].map(|us| format!("{us:.3}"));
+            let [min, avg, p50, p90, p99, p99_9, max, stdev] = figures.each_ref().map(String::as_str);
+            let (size, iterations) = (row.size.to_string(), row.iterations.to_string());
+            latency_columns([&size, &iterations, min, avg, p50, p90, p99, p99_9, max, stdev])
         }
     }
 }
@@ -80,8 +95,12 @@ fn bandwidth_columns([size, iterations, gigabits, messages]: [&str; 4]) -> Strin
     format!("{size:<10} {iterations:>12} {gigabits:>12} {messages:>12}")
 }
 
-fn latency_columns([size, iterations, min, avg, p50, p99, p99_9, max]: [&str; 8]) -> String {
-    format!("{size:<10} {iterations:>12} {min:>10} {avg:>10} {p50:>10} {p99:>10} {p99_9:>10} {max:>10}")
+fn latency_columns([size, iterations, figures @ ..]: [&str; 10]) -> String {
+    let mut line = format!("{size:<10} {iterations:>12}");
+    for figure in figures {
+        line += &format!(" {figure:>10}");
+    }
+    line
 }
 
 #[cfg(test)]
@@ -109,6 +128,7 @@ mod tests {
                 Row::Bandwidth(BandwidthRow {
                     size,
                     iterations: 1_000_000,
+                    seconds: 1.0,
                     gigabits_per_second: gigabits,
                     million_messages_per_second: messages,
                 })
@@ -131,9 +151,12 @@ mod tests {
             iterations: 1000,
             min: 6.0,
             avg: 6.1234,
+            stdev: 0.0625,
             p50: 6.11,
+            p90: 6.5,
             p99: 6.84,
             p99_9: 7.2,
+            p99_99: 1000.0,
             max: 1234.5678,
         });
         let text =
@@ -142,8 +165,8 @@ mod tests {
             text,
             "\
 # RDMA write latency in us: half the round trip of a ping-pong (--latency pingpong, as perftest)
-#bytes       iterations        min        avg        p50        p99      p99.9        max
-65536              1000      6.000      6.123      6.110      6.840      7.200   1234.568"
+#bytes       iterations        min        avg        p50        p90        p99      p99.9        max      stdev
+65536              1000      6.000      6.123      6.110      6.500      6.840      7.200   1234.568      0.062"
         );
         let other = heading(&test(Measure::Latency(LatencyDefinition::Completion)), None);
         assert!(other.contains("from the post to the completion"), "{other}");
@@ -187,6 +210,7 @@ mod tests {
         let text = line(&Row::Bandwidth(BandwidthRow {
             size: u64::MAX,
             iterations: u64::MAX,
+            seconds: 1e15,
             gigabits_per_second: 1e15,
             million_messages_per_second: 1e15,
         }));

@@ -124,14 +124,14 @@ impl Session<'_> {
 
     fn client(&self, link: &mut Link<Packets>, output: &mut Output) -> Result<(), Error> {
         steps::request(link, self.test, output)?;
-        output.note(describe(&link.wire().socket, self.test));
+        tell(&link.wire().socket, self.test, output);
         output.heading(self.test, Some(over(&link.wire().socket)))?;
         let mut messages = Messages::new(self.test, &self.timer);
         for size in self.test.sizes.iter() {
             steps::begin(link, size)?;
             let row = messages.measure(size, link)?;
             link.send(&Message::Row(row))?;
-            output.row(&row)?;
+            output.measured(&row, messages.distribution())?;
         }
         steps::finish(link)
     }
@@ -144,7 +144,7 @@ impl Session<'_> {
                 .into());
         }
         link.send(&Message::Accept(steps::greeting(self.test)))?;
-        output.note(describe(&link.wire().socket, &test));
+        tell(&link.wire().socket, &test, output);
         output.heading(&test, Some(over(&link.wire().socket)))?;
         let mut messages = Messages::new(&test, &self.timer);
         for size in test.sizes.iter() {
@@ -154,6 +154,10 @@ impl Session<'_> {
         }
         steps::finish(link)
     }
+}
+
+fn tell(socket: &SeqPacket, test: &TestPlan, output: &mut Output) {
+    output.connection(&socket.transport().to_string(), &describe(socket, test));
 }
 
 /// What is going to be measured and what carries it, in one line.

@@ -13,7 +13,7 @@ use crate::workload::{Side, Watch, Workload};
 pub(super) fn run(plan: &Plan, output: &mut Output) -> Result<(), Error> {
     let device = LocalDevice::open(device::provider(output)?, &plan.local)?;
     plan.test.check(&device.limits)?;
-    output.note(&device.description);
+    output.device(&device);
     let session = Session { device: &device, test: &plan.test, timer: Timer::new() };
     match &plan.role {
         Role::Server => session.serve_one(plan.local.tcp_port, output),
@@ -64,14 +64,14 @@ impl Session<'_> {
     fn client(&self, link: &mut Link, output: &mut Output) -> Result<(), Error> {
         steps::request(link, self.test, output)?;
         let mut workload = self.set_up(self.test, link)?;
-        output.note(workload.description());
+        output.connection("RC", workload.description());
         output.heading(self.test, software(self.device))?;
         for size in self.test.sizes.iter() {
             workload.prepare(size);
             steps::begin(link, size)?;
             let row = workload.measure(size, &mut Watch::new(link, &self.timer))?;
             link.send(&Message::Row(row))?;
-            output.row(&row)?;
+            output.measured(&row, workload.distribution())?;
         }
         steps::finish(link)
     }
@@ -86,7 +86,7 @@ impl Session<'_> {
         test.check(&self.device.limits)?;
         link.send(&Message::Accept(steps::greeting(self.test)))?;
         let mut workload = self.set_up(&test, link)?;
-        output.note(workload.description());
+        output.connection("RC", workload.description());
         output.heading(&test, software(self.device))?;
         for size in test.sizes.iter() {
             workload.prepare(size);

@@ -53,7 +53,7 @@ pub(super) fn request<W: Wire>(
         Message::Accept(greeting) => greeting,
         other => return Err(link.unexpected(&other, "accept").into()),
     };
-    note_release(&theirs, output);
+    note_release(link.peer(), &theirs, output);
     note_differences(test, &theirs.test, output);
     Ok(())
 }
@@ -68,16 +68,17 @@ pub(super) fn requested<W: Wire>(
         Message::Request(greeting) => greeting,
         other => return Err(link.unexpected(&other, "request").into()),
     };
-    note_release(&theirs, output);
+    note_release(link.peer(), &theirs, output);
     theirs.test.validate()?;
     note_differences(&theirs.test, ours, output);
     Ok(theirs.test)
 }
 
 /// Two releases that speak the same protocol may still measure a little differently.
-fn note_release(theirs: &Greeting, output: &mut Output) {
+fn note_release(peer: &str, theirs: &Greeting, output: &mut Output) {
+    let release: String = theirs.release.chars().filter(char::is_ascii_graphic).take(40).collect();
+    output.peer(peer, Some(&release));
     if theirs.release != RELEASE {
-        let release: String = theirs.release.chars().filter(char::is_ascii_graphic).take(40).collect();
         output.note(format_args!("the peer is stride-perf {release}, this is {RELEASE}"));
     }
 }

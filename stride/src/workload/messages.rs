@@ -8,6 +8,7 @@ use crate::control::{Link, Packets};
 use crate::error::Error;
 use crate::plan::{Api, Measure, Operation, TestPlan};
 use crate::report::{BandwidthRow, LatencyRow, Row};
+use crate::result::Distribution;
 use crate::statistics::{BandwidthSummary, LatencyRecorder, Timer};
 
 /// One side of a test.
@@ -58,6 +59,12 @@ impl<'a> Messages<'a> {
         let socket = &mut link.wire().socket;
         let done = self.server(size, socket);
         done.map_err(|error| link.lost(error).into())
+    }
+
+    /// The latencies that were measured last, if this side measures any.
+    pub fn distribution(&self) -> Option<Distribution> {
+        let half = self.timer.nanoseconds_per_tick() / 2.0;
+        (self.test.measure != Measure::Bandwidth).then(|| self.recorder.distribution(half))
     }
 
     fn client(&mut self, size: u64, socket: &mut SeqPacket) -> io::Result<Row> {

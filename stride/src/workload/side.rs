@@ -17,6 +17,7 @@ use crate::device::{DeviceError, LocalDevice};
 use crate::error::Error;
 use crate::plan::{Calls, LatencyDefinition, Measure, TestPlan, default_inline_size};
 use crate::report::{BandwidthRow, LatencyRow, Row};
+use crate::result::Distribution;
 use crate::statistics::{BandwidthSummary, LatencyRecorder, Timer};
 
 /// A side whose queue pair is not connected yet.
@@ -135,13 +136,28 @@ impl Workload {
             let summary = BandwidthSummary::new(size, iterations, ticks, &self.timer);
             return Ok(Row::Bandwidth(BandwidthRow::new(size, iterations, summary)));
         };
-        let tick = self.timer.nanoseconds_per_tick();
-        let (part, tick) = match definition {
-            LatencyDefinition::PingPong => (Part::Ping, tick / 2.0),
-            LatencyDefinition::Completion => (Part::Complete, tick),
+        let part = match definition {
+            LatencyDefinition::PingPong => Part::Ping,
+            LatencyDefinition::Completion => Part::Complete,
         };
         self.run_latency(size, part, watch)?;
-        Ok(Row::Latency(LatencyRow::new(size, iterations, self.recorder.summary(tick))))
+        let summary = self.recorder.summary(self.sample_nanoseconds(definition));
+        Ok(Row::Latency(LatencyRow::new(size, iterations, summary)))
+    }
+
+    /// The latencies that were measured last, if this side measures any.
+    pub fn distribution(&self) -> Option<Distribution> {
+        let Measure::Latency(definition) = self.test.measure else { return None };
+        Some(self.recorder.distribution(self.sample_nanoseconds(definition)))
+    }
+
+    /// How many nanoseconds of latency a tick of a sample stands for.
+    fn sample_nanoseconds(&self, definition: LatencyDefinition) -> f64 {
+        let tick = self.timer.nanoseconds_per_tick();
+        match definition {
+            LatencyDefinition::PingPong => tick / 2.0,
+            LatencyDefinition::Completion => tick,
+        }
     }
 
     /// Answers messages of this size, where they want an answer: the server's part.
