@@ -14,6 +14,7 @@ use sideway::provider::ProviderError;
 use crate::buffers::AllocationError;
 use crate::control::ControlError;
 use crate::device::DeviceError;
+use crate::interrupt::Interrupted;
 use crate::plan::PlanError;
 use crate::report::ExpectationsError;
 use crate::result::FilesError;
@@ -33,6 +34,11 @@ pub enum Error {
     /// Some of the results could not be written.
     #[error("{0}")]
     Files(String),
+    /// Signals cannot be handled.
+    #[error("cannot have signals handled: {0}")]
+    Signals(io::Error),
+    /// This process was asked to end.
+    Interrupted(#[from] Interrupted),
     /// The two sides do not get on.
     Control(#[from] ControlError),
     /// The device or its port is not fit for use.
@@ -91,6 +97,16 @@ impl Error {
     /// Whether the peer knows already that the test is over.
     pub fn is_known_to_peer(&self) -> bool {
         matches!(self, Self::Control(error) if error.is_known_to_peer())
+    }
+
+    /// Whether this process was asked to end.
+    pub fn interrupted(&self) -> Option<Interrupted> {
+        match self {
+            Self::Interrupted(interrupted) | Self::Control(ControlError::Interrupted(interrupted)) => {
+                Some(*interrupted)
+            }
+            _ => None,
+        }
     }
 
     /// The text in one line, whatever the libraries below put into theirs.

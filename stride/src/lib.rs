@@ -14,6 +14,7 @@ pub mod cli;
 pub mod control;
 pub mod device;
 pub mod error;
+pub mod interrupt;
 pub mod plan;
 pub mod report;
 pub mod result;

@@ -91,7 +91,7 @@ fn server_and_client_print_the_same_and_the_clients_parameters_count() {
     assert_eq!(server.stdout, client.stdout);
     is_latency(&client.rows()[0], 300.0, 20.0);
     for ended in [&server, &client] {
-        assert!(ended.stderr.contains("measure lat (ping-pong) (the server has bw)"), "{ended:#?}");
+        assert!(ended.stderr.contains("  lat (ping-pong)  bw\n"), "{ended:#?}");
         assert!(ended.stderr.contains("over RDMA (soft0)"), "{ended:#?}");
     }
 }

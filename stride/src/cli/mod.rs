@@ -4,15 +4,17 @@
 
 mod expectation;
 mod output;
+mod serve;
 mod size;
 mod usage;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Subcommand, ValueEnum};
 
 pub use expectation::{Expectation, ExpectationError};
 pub use output::OutputArgs;
+pub use serve::{Command, ServeArgs};
 pub use size::{Size, SizeError};
-pub use usage::{Usage, parse};
+pub use usage::{Usage, command, parse};
 
 /// What chooses among devices, besides the flags.
 const PROVIDERS: &str = "\
@@ -23,17 +25,12 @@ Environment:
 
 Exit codes: 0 all measured, 1 a figure is not as --expect-bw or --expect-p99 has it, 2 an error, 130 interrupted";
 
-/// Measures bandwidth and latency of RDMA, as perftest defines them.
-///
-/// Without a server address this is the server: it waits for one client, whose parameters count.
-#[derive(Clone, Debug, Parser)]
-#[command(name = "stride-perf", version, disable_help_subcommand = true)]
+/// A side's part in one test.
+#[derive(Clone, Debug)]
 pub struct Cli {
     /// What the queue pairs do.
-    #[command(subcommand)]
     pub operation: OperationArgs,
     /// What becomes of the figures.
-    #[command(flatten)]
     pub output: OutputArgs,
 }
 

@@ -136,4 +136,15 @@ pub enum PlanError {
         /// What it can do.
         limit: u32,
     },
+    /// The server gives one client less memory.
+    #[error(
+        "the messages take {given} bytes, and the server gives a client {limit}: give a smaller -s or --max-msg-size, \
+         or the server a larger --max-memory"
+    )]
+    MoreThanServed {
+        /// What the test needs.
+        given: u64,
+        /// The server's limit.
+        limit: u64,
+    },
 }

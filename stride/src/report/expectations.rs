@@ -20,6 +20,12 @@ pub enum ExpectationsError {
         /// What to do instead.
         remedy: &'static str,
     },
+    /// Figures are the clients' to judge.
+    #[error("{flag} is for the side that knows the test: give it to the client")]
+    OfServer {
+        /// The flag.
+        flag: &'static str,
+    },
     /// No such messages are measured.
     #[error(
         "{flag} {size}:{limit} is about messages of {size} bytes, and the sizes are {sizes}: give one of them"
@@ -76,6 +82,17 @@ impl Expectations {
                 p99: limits("--expect-p99", &args.expect_p99, test)?,
             }),
         }
+    }
+
+    /// Refuses any, of a server that stays.
+    ///
+    /// # Errors
+    ///
+    /// There is one.
+    pub fn none(args: &OutputArgs) -> Result<(), ExpectationsError> {
+        let flags = [("--expect-bw", &args.expect_bw), ("--expect-p99", &args.expect_p99)];
+        let given = flags.into_iter().find(|(_, given)| !given.is_empty());
+        given.map_or(Ok(()), |(flag, _)| Err(ExpectationsError::OfServer { flag }))
     }
 
     /// Holds a row against the limits; a line for each that it misses.

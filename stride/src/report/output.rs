@@ -61,19 +61,43 @@ impl Output {
         let expectations = Expectations::new(args, &plan.test)?;
         let targets = Targets::from(args);
         let files = Files::new(&targets, plan.test.sizes.iter())?;
-        let words = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-        let book = Book {
-            record: Record::new(words, plan.role.name()),
-            began: Instant::now(),
-            files,
-            expectations,
-            missed: false,
-            failed: None,
-            moved: PayloadPath::default(),
+        let record = Record::new(in_text(words), plan.role.name());
+        let book = Book { expectations, ..Book::new(record, files) };
+        Ok(Self::over(table_of(&targets), Box::new(io::stderr()), Some(book)))
+    }
+
+    /// The streams of a server that stays.
+    ///
+    /// # Errors
+    ///
+    /// A file cannot be written, or is of one run.
+    pub fn of_server(args: &OutputArgs, words: Vec<OsString>) -> Result<Self, Error> {
+        Expectations::none(args)?;
+        let targets = Targets::from(args);
+        targets.check_many_runs()?;
+        let files = Files::new(&targets, std::iter::empty())?;
+        let book = Book::new(Record::new(in_text(words), "server"), files);
+        Ok(Self::over(table_of(&targets), Box::new(io::stderr()), Some(book)))
+    }
+
+    /// Those of one client of such a server: notes have the client's name, and the table comes in one piece if others are
+    /// served meanwhile.
+    pub fn of_client(&self, peer: &str, has_neighbours: bool) -> Self {
+        let notes = Box::new(Named { name: peer.to_owned() });
+        let sheet = self.sheet();
+        let Some(book) = &sheet.book else { return Self::silent() };
+        let run = Record {
+            device: book.record.device.clone(),
+            ..Record::new(book.record.command.clone(), "server")
         };
-        let table: Box<dyn Write + Send> =
-            if targets.take_standard_output() { Box::new(io::stderr()) } else { Box::new(io::stdout()) };
-        Ok(Self::over(table, Box::new(io::stderr()), Some(book)))
+        let table: Box<dyn Write + Send> = if book.files.take_standard_output() {
+            Box::new(io::sink())
+        } else if has_neighbours {
+            Box::new(InOnePiece(Vec::new()))
+        } else {
+            Box::new(Forgiving(io::stdout()))
+        };
+        Self::over(table, notes, Some(Book::new(run, book.files.shared())))
     }
 
     fn over(table: Box<dyn Write + Send>, notes: Box<dyn Write + Send>, book: Option<Book>) -> Self {
@@ -175,7 +199,79 @@ impl Sheet {
     }
 }
 
+fn in_text(words: Vec<OsString>) -> Vec<String> {
+    words.iter().map(|word| word.to_string_lossy().into_owned()).collect()
+}
+
+/// Where standard output is for a file of results, the table is with the notes.
+fn table_of(targets: &Targets) -> Box<dyn Write + Send> {
+    if targets.take_standard_output() { Box::new(io::stderr()) } else { Box::new(io::stdout()) }
+}
+
+/// Notes about one of several clients.
+struct Named {
+    name: String,
+}
+
+impl Write for Named {
+    fn write(&mut self, note: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(note);
+        let named: String = text.lines().map(|line| format!("{}: {line}\n", self.name)).collect();
+        io::stderr().write_all(named.as_bytes()).map(|()| note.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A server goes on when nobody reads its table any more.
+struct Forgiving<W>(W);
+
+impl<W: Write> Write for Forgiving<W> {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        let _ = self.0.write_all(text);
+        Ok(text.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let _ = self.0.flush();
+        Ok(())
+    }
+}
+
+/// A table that is printed when it is complete.
+struct InOnePiece(Vec<u8>);
+
+impl Write for InOnePiece {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        self.0.write(text)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Drop for InOnePiece {
+    fn drop(&mut self) {
+        let _ = io::stdout().lock().write_all(&self.0);
+    }
+}
+
 impl Book {
+    fn new(record: Record, files: Files) -> Self {
+        Self {
+            record,
+            began: Instant::now(),
+            files,
+            expectations: Expectations::default(),
+            missed: false,
+            failed: None,
+            moved: PayloadPath::default(),
+        }
+    }
+
     /// Adds a row; what the user should know of it.
     fn add(&mut self, row: &Row, histogram: Option<Distribution>) -> Vec<String> {
         let now = PayloadPath::now();
@@ -202,6 +298,7 @@ impl Book {
         self.record.elapsed_s = self.began.elapsed().as_secs_f64();
         (self.record.status, self.record.error) = match done {
             Ok(()) => (Status::Finished, None),
+            Err(error) if error.interrupted().is_some() => (Status::Interrupted, None),
             Err(error) => (Status::Failed, Some(error.one_line())),
         };
         // What failed before may have been written now, but for lines, which are lost.

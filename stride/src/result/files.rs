@@ -3,6 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::flat::csv_header;
 use super::replaced::Replaced;
@@ -48,6 +49,12 @@ pub enum FilesError {
     /// A format that standard output does not take.
     #[error("--hgrm - is not possible, as there may be several distributions: give a file")]
     HgrmOnStandardOutput,
+    /// A server that stays has many runs.
+    #[error("{flag} is of one run, and serve has many: give --jsonl, or give {flag} to the clients")]
+    OfOneRun {
+        /// The flag.
+        flag: &'static str,
+    },
     /// The file is there.
     #[error("{flag} {} exists: give another name, or --force to replace it", path.display())]
     Exists {
@@ -91,6 +98,12 @@ impl Targets {
     /// Whether standard output is one of them, so that the table cannot go there.
     pub fn take_standard_output(&self) -> bool {
         self.flags().iter().any(|(_, path)| path.is_some_and(|path| is_standard_output(path)))
+    }
+
+    /// Refuses what is of one run.
+    pub(crate) fn check_many_runs(&self) -> Result<(), FilesError> {
+        let of_one = self.flags().into_iter().find(|(flag, path)| *flag != Lines::FLAG && path.is_some());
+        of_one.map_or(Ok(()), |(flag, _)| Err(FilesError::OfOneRun { flag }))
     }
 
     fn check(&self) -> Result<(), FilesError> {
@@ -222,7 +235,8 @@ fn append_whole(file: &mut File, line: &str) -> io::Result<()> {
 pub struct Files {
     json: Option<Document>,
     csv: Option<Document>,
-    lines: Option<Lines>,
+    /// Several runs of one process may share them.
+    lines: Option<Arc<Mutex<Lines>>>,
     /// Whether a line or a distribution is missing, which is written but once.
     lost: bool,
     /// One for each message size, if any.
@@ -253,7 +267,8 @@ impl Files {
             files.hgrm = documents.collect::<Result<_, _>>()?;
         }
         // The last, as this one alone makes its file already.
-        files.lines = targets.jsonl.as_deref().map(|path| Lines::new(path, targets.force)).transpose()?;
+        let lines = targets.jsonl.as_deref().map(|path| Lines::new(path, targets.force)).transpose()?;
+        files.lines = lines.map(|lines| Arc::new(Mutex::new(lines)));
         Ok(files)
     }
 
@@ -263,8 +278,11 @@ impl Files {
     ///
     /// What was written before is as it was.
     pub fn add(&mut self, record: &Record) -> Result<(), FilesError> {
-        let appended = match (&mut self.lines, record.results.last()) {
-            (Some(lines), Some(last)) => lines.append(&FlatRow::new(record, last).to_json_line()),
+        let appended = match (&self.lines, record.results.last()) {
+            (Some(lines), Some(last)) => {
+                let line = FlatRow::new(record, last).to_json_line();
+                lines.lock().unwrap_or_else(PoisonError::into_inner).append(&line)
+            }
             _ => Ok(()),
         };
         let distribution = self.add_distribution(record);
@@ -277,6 +295,17 @@ impl Files {
     /// Whether every line and distribution is there.
     pub fn lost_none(&self) -> bool {
         !self.lost
+    }
+
+    /// Whether standard output is for the lines.
+    pub fn take_standard_output(&self) -> bool {
+        let lines = self.lines.as_ref().map(|lines| lines.lock().unwrap_or_else(PoisonError::into_inner));
+        lines.is_some_and(|lines| lines.file.is_none())
+    }
+
+    /// Those that another run of this process adds to as well: the lines alone.
+    pub fn shared(&self) -> Self {
+        Self { lines: self.lines.clone(), ..Self::default() }
     }
 
     fn add_distribution(&mut self, record: &Record) -> Result<(), FilesError> {

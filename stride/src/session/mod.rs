@@ -2,11 +2,14 @@
 
 mod messages;
 mod pairs;
+mod serve;
 mod steps;
 
 use crate::error::Error;
 use crate::plan::{Operation, Plan};
 use crate::report::Output;
+
+pub use serve::{ServeOptions, serve};
 
 /// This release of stride-perf, for people.
 const RELEASE: &str = env!("CARGO_PKG_VERSION");

@@ -26,10 +26,10 @@ pub(super) fn run(plan: &Plan, output: &mut Output) -> Result<(), Error> {
 }
 
 /// One side's part of a test.
-struct Session<'a> {
-    device: &'a LocalDevice,
-    test: &'a TestPlan,
-    timer: Timer,
+pub(super) struct Session<'a> {
+    pub(super) device: &'a LocalDevice,
+    pub(super) test: &'a TestPlan,
+    pub(super) timer: Timer,
 }
 
 impl Session<'_> {
@@ -78,6 +78,11 @@ impl Session<'_> {
 
     fn server(&self, link: &mut Link, output: &mut Output) -> Result<(), Error> {
         let test = steps::requested(link, self.test, output)?;
+        self.answer(&test, link, output)
+    }
+
+    /// Does what a client asked for.
+    pub(super) fn answer(&self, test: &TestPlan, link: &mut Link, output: &mut Output) -> Result<(), Error> {
         if test.operation != Operation::Write {
             return Err(link
                 .malformed(format!("a request for {}, by the way of `write`", test.operation))
@@ -85,9 +90,9 @@ impl Session<'_> {
         }
         test.check(&self.device.limits)?;
         link.send(&Message::Accept(steps::greeting(self.test)))?;
-        let mut workload = self.set_up(&test, link)?;
+        let mut workload = self.set_up(test, link)?;
         output.connection("RC", workload.description());
-        output.heading(&test, software(self.device))?;
+        output.heading(test, software(self.device))?;
         for size in test.sizes.iter() {
             workload.prepare(size);
             steps::begin(link, size)?;

@@ -50,6 +50,6 @@ impl<'a> Watch<'a> {
             return Ok(());
         }
         self.seen = now;
-        self.link.check()
+        self.link.glance().map(drop)
     }
 }

@@ -1,0 +1,106 @@
+//! Ctrl-C, at any time and on either side: what was measured is kept, and the other side is told.
+
+mod common;
+
+use std::process::Command;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use common::{Ended, FAILURE, Running, command};
+
+/// What shells say of a program that SIGINT ended.
+const INTERRUPTED: i32 = 130;
+
+/// A run ends in this time, even if it does not notice the signal by itself.
+const NOTICE: Duration = Duration::from_secs(15);
+
+fn soft(flags: &str) -> Command {
+    let mut command = command(flags);
+    command.env("SIDEWAY_PROVIDER", "soft").env_remove("TRESPASS_TRANSPORT").env_remove("TRESPASS_DEV");
+    command
+}
+
+fn server(flags: &str) -> (Running, String) {
+    let mut server = Running::start(&mut soft(&format!("{flags} -p 0")));
+    let waiting = server.await_line("waiting for a client on TCP port");
+    (server, waiting.rsplit(' ').next().unwrap().to_owned())
+}
+
+#[track_caller]
+fn is_interrupted(ended: &Ended) {
+    assert_eq!(ended.status.code(), Some(INTERRUPTED), "{ended:#?}");
+    assert_eq!(ended.complaint(), "stride-perf: interrupted", "{ended:#?}");
+}
+
+#[test]
+fn what_was_measured_so_far_is_kept() {
+    let path = std::env::temp_dir().join(format!("stride-signals-{}.json", std::process::id()));
+    let _ = std::fs::remove_file(&path);
+    // The sizes at the end take minutes.
+    for test in ["write bw", "write lat", "write lat --latency completion", "msg bw --transport tcp"] {
+        let flags = format!("{test} --loopback -a -n 20000 --json {} --force", path.display());
+        let running = Running::start(&mut soft(&flags));
+        while !path.exists() {
+            sleep(Duration::from_millis(50));
+        }
+        running.signal("INT");
+        let ended = running.end_within(NOTICE);
+        is_interrupted(&ended);
+        let document: serde_json::Value =
+            serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+        assert_eq!(
+            (&document["status"], &document["error"]),
+            (&"interrupted".into(), &serde_json::Value::Null)
+        );
+        let (results, rows) = (document["results"].as_array().unwrap(), ended.rows());
+        assert!(!rows.is_empty() && results.len() == rows.len(), "{ended:#?} {document}");
+        std::fs::remove_file(&path).unwrap();
+    }
+}
+
+#[test]
+fn a_side_that_waits_ends_at_once() {
+    for test in ["write bw", "msg bw --transport tcp"] {
+        let (waiting, _) = server(test);
+        let start = Instant::now();
+        waiting.signal("INT");
+        is_interrupted(&waiting.end_within(NOTICE));
+        assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    }
+    let (waiting, _) = server("write bw");
+    waiting.signal("TERM");
+    let ended = waiting.end_within(NOTICE);
+    assert_eq!(ended.status.code(), Some(143), "{ended:#?}");
+}
+
+#[test]
+fn the_other_side_is_told() {
+    for test in ["write bw -n 4000000000", "write lat -n 4000000000"] {
+        for interrupts_server in [false, true] {
+            let (mut serving, port) = server(test);
+            let client = Running::start(&mut soft(&format!("{test} 127.0.0.1 -p {port}")));
+            serving.await_line("RoCE");
+            sleep(Duration::from_millis(500));
+            let (interrupted, other) = if interrupts_server { (serving, client) } else { (client, serving) };
+            interrupted.signal("INT");
+            is_interrupted(&interrupted.end_within(NOTICE));
+            let other = other.end_within(NOTICE);
+            assert_eq!(other.status.code(), Some(FAILURE), "{other:#?}");
+            let complaint = other.complaint();
+            let causes = ["gave up: interrupted", "closed the control connection", "a message failed"];
+            assert!(causes.iter().any(|cause| complaint.contains(cause)), "{complaint}");
+        }
+    }
+}
+
+#[test]
+fn a_peer_that_is_stopped_is_noticed() {
+    let test = "write lat -n 4000000000";
+    let (mut serving, port) = server(test);
+    let client = Running::start(&mut soft(&format!("{test} 127.0.0.1 -p {port}")));
+    serving.await_line("RoCE");
+    sleep(Duration::from_millis(500));
+    serving.signal("STOP");
+    let ended = client.end_within(Duration::from_secs(30));
+    assert!(ended.complaint().contains("has not been heard of for 8 s"), "{ended:#?}");
+}
