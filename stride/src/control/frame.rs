@@ -15,7 +15,7 @@ use std::io::{self, Read, Write};
 pub const MAGIC: [u8; 4] = *b"STRD";
 
 /// The version of the protocol that this release speaks.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 
 /// The length of a header.
 pub const HEADER_LENGTH: usize = 12;
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn the_header_is_as_documented() {
-        assert_eq!(written(Kind::Message, b"ab"), b"STRD\x00\x01\x00\x01\x00\x00\x00\x02ab");
+        assert_eq!(written(Kind::Message, b"ab"), b"STRD\x00\x02\x00\x01\x00\x00\x00\x02ab");
     }
 
     #[test]

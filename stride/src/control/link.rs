@@ -60,6 +60,15 @@ impl Wire for TcpStream {
     }
 }
 
+/// What a glance at a peer that is there shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Glance {
+    /// It says nothing.
+    Silence,
+    /// It has sent a message, which nobody has taken.
+    Word,
+}
+
 /// One end of the control connection.
 #[derive(Debug)]
 pub struct Link<W = TcpStream> {
@@ -167,10 +176,16 @@ impl<W: Wire> Link<W> {
 }
 
 impl Link {
-    /// Looks whether the peer is there, without waiting.
-    pub fn check(&mut self) -> Result<(), ControlError> {
+    /// The error for a peer whose message was lost.
+    pub fn silent(&self) -> ControlError {
+        ControlError::MessageLost { peer: self.peer.clone() }
+    }
+
+    /// Looks whether the peer is there, and whether it has said something, without waiting.
+    pub fn glance(&mut self) -> Result<Glance, ControlError> {
         match Liveness::of(&self.wire) {
-            Ok(Liveness::Alive) => Ok(()),
+            Ok(Liveness::Alive) => Ok(Glance::Silence),
+            Ok(Liveness::Spoken) => Ok(Glance::Word),
             Ok(Liveness::Ended) => Err(ControlError::Gone { peer: self.peer.clone(), source: None }),
             Ok(Liveness::Failed) => match self.receive() {
                 Ok(message) => Err(self.unexpected(&message, "failure")),

@@ -127,6 +127,8 @@ fn watch_over(stream: &TcpStream) -> io::Result<()> {
 pub enum Liveness {
     /// The peer is there as far as one can tell.
     Alive,
+    /// The peer has sent a message.
+    Spoken,
     /// The peer has sent why it gives up.
     Failed,
     /// The connection has ended.
@@ -142,7 +144,12 @@ impl Liveness {
         stream.set_nonblocking(false)?;
         match seen {
             Ok(0) => Ok(Self::Ended),
-            Ok(HEADER_LENGTH) if matches!(parse_header(&header), Ok((Kind::Failure, _))) => Ok(Self::Failed),
+            Ok(HEADER_LENGTH) => Ok(match parse_header(&header) {
+                Ok((Kind::Failure, _)) => Self::Failed,
+                Ok((Kind::Message, _)) => Self::Spoken,
+                // Whoever reads it says what it is.
+                Err(_) => Self::Alive,
+            }),
             Ok(_) => Ok(Self::Alive),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Self::Alive),
             Err(error) => Err(error),

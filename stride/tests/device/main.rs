@@ -9,6 +9,7 @@ mod common;
 mod harness;
 mod input;
 mod measure;
+mod operations;
 mod peers;
 #[path = "../../../sideway/tests/support/suite.rs"]
 mod suite;
@@ -16,5 +17,7 @@ mod suite;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    suite::in_each_configuration(|| harness::run([measure::TESTS, input::TESTS, peers::TESTS].concat()))
+    suite::in_each_configuration(|| {
+        harness::run([measure::TESTS, operations::TESTS, input::TESTS, peers::TESTS].concat())
+    })
 }

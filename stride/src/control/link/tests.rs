@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::thread;
 
 use super::*;
-use crate::control::{Listener, MAX_PAYLOAD, VERSION, connect};
+use crate::control::{Glance, Listener, MAX_PAYLOAD, VERSION, connect};
 
 /// A link to a peer that writes `bytes` and then holds the connection until the link is dropped.
 fn link_to(bytes: Vec<u8>) -> (Link, thread::JoinHandle<Vec<u8>>) {
@@ -99,16 +99,16 @@ fn a_silent_peer_is_given_up() {
     let (mut link, _peer) = link_to(b"STRD".to_vec());
     let error = link.receive_within(Some(Duration::from_millis(100))).unwrap_err();
     assert!(matches!(error, ControlError::Silent { .. }), "{error}");
-    assert!(link.check().is_ok());
+    assert!(link.glance().is_ok());
 }
 
 #[test]
 fn a_dead_peer_is_noticed() {
     let (mut client, server) = pair();
-    assert!(client.check().is_ok());
+    assert!(client.glance().is_ok());
     drop(server);
     assert!(matches!(client.receive_result(), Err(ControlError::Gone { .. })));
-    assert!(matches!(client.check(), Err(ControlError::Gone { .. })));
+    assert!(matches!(client.glance(), Err(ControlError::Gone { .. })));
 }
 
 #[test]
@@ -116,11 +116,12 @@ fn a_glance_sees_failures_and_leaves_messages() {
     let (mut client, mut server) = pair();
     server.send(&Message::Ready).unwrap();
     thread::sleep(Duration::from_millis(50));
-    assert!(client.check().is_ok());
+    assert_eq!(client.glance().unwrap(), Glance::Word);
     assert_eq!(client.receive().unwrap(), Message::Ready);
+    assert_eq!(client.glance().unwrap(), Glance::Silence);
     server.fail("out of memory");
     thread::sleep(Duration::from_millis(50));
-    assert!(client.check().unwrap_err().to_string().contains("gave up: out of memory"));
+    assert!(client.glance().unwrap_err().to_string().contains("gave up: out of memory"));
 }
 
 #[test]
