@@ -2,13 +2,14 @@
 
 use std::io;
 
+use sideway::ibverbs::address_handle::CreateAddressHandleError;
 use sideway::ibverbs::completion::{CreateCompletionQueueError, PollCompletionQueueError};
 use sideway::ibverbs::connect::{ChoosePathError, ConnectError};
 use sideway::ibverbs::device::{FindDeviceError, GetDeviceListError, OpenDeviceError};
 use sideway::ibverbs::device_context::{QueryDeviceError, QueryPortError};
 use sideway::ibverbs::memory_region::RegisterMemoryRegionError;
 use sideway::ibverbs::protection_domain::AllocateProtectionDomainError;
-use sideway::ibverbs::queue_pair::{CreateQueuePairError, PostSendError};
+use sideway::ibverbs::queue_pair::{CreateQueuePairError, PostRecvError, PostSendError};
 use sideway::provider::ProviderError;
 
 use crate::buffers::AllocationError;
@@ -18,7 +19,7 @@ use crate::interrupt::Interrupted;
 use crate::plan::PlanError;
 use crate::report::ExpectationsError;
 use crate::result::FilesError;
-use crate::workload::CompletionError;
+use crate::workload::{CompletionError, ValidationError};
 
 /// Why there are no (more) figures. The text is for the user: what was asked for, the limit, the remedy.
 #[derive(Debug, thiserror::Error)]
@@ -69,12 +70,18 @@ pub enum Error {
     QueuePair(#[from] CreateQueuePairError),
     /// The queue pair cannot be connected.
     Connect(#[from] ConnectError),
+    /// There is no way to the peer.
+    AddressHandle(#[from] CreateAddressHandleError),
     /// The device does not take a message.
     PostSend(#[from] PostSendError),
+    /// The device does not take a receive.
+    PostRecv(#[from] PostRecvError),
     /// The completion queue failed.
     Poll(#[from] PollCompletionQueueError),
     /// A message was not delivered.
     Completion(#[from] CompletionError),
+    /// A message was delivered changed.
+    Validation(#[from] ValidationError),
     /// There is no such GID index.
     #[error(
         "-x {given} is above the last index that a GID table can have, 255: give one of those that show_gids lists"

@@ -87,8 +87,8 @@ mod tests {
         let text = wrong("stride-perf write bw --loopback host");
         assert!(text.contains("cannot be used with"), "{text}");
         assert!(!text.contains('\n'));
-        let text = wrong("stride-perf read bw");
-        assert!(text.contains("unrecognized subcommand 'read'"), "{text}");
+        let text = wrong("stride-perf swap bw");
+        assert!(text.contains("unrecognized subcommand 'swap'"), "{text}");
     }
 
     #[test]

@@ -97,6 +97,15 @@ pub enum ControlError {
         /// The system's words, unless the connection ended in order.
         source: Option<io::Error>,
     },
+    /// What the peer sent did not come.
+    #[error(
+        "nothing came from {peer} for 5 s: a message was lost, which this connection does not send again; measure once \
+         more, or with -c RC"
+    )]
+    MessageLost {
+        /// Host and port.
+        peer: String,
+    },
     /// The peer gave up, and said why.
     #[error("{peer} gave up: {reason}")]
     PeerFailed {

@@ -176,6 +176,11 @@ impl<W: Wire> Link<W> {
 }
 
 impl Link {
+    /// The error for a peer whose message was lost.
+    pub fn silent(&self) -> ControlError {
+        ControlError::MessageLost { peer: self.peer.clone() }
+    }
+
     /// Looks whether the peer is there, and whether it has said something, without waiting.
     pub fn glance(&mut self) -> Result<Glance, ControlError> {
         interrupt::check()?;

@@ -4,10 +4,12 @@
 //! client                                server
 //!   Request: the client's test     ->
 //!                                  <-     Accept: the server's own test
-//!   Resources                     <->     Resources      addresses of queue pair and memory
+//!   Resources                     <->     Resources      for each queue pair: its address, and that of its memory
 //!   Ready                         <->     Ready          both queue pairs can send
 //!   Begin                         <->     Begin          for each size: both are about to measure
-//!   Row                            ->                    for each size: what the client measured
+//!   Row                            ->                    for each size: what the client measured; if both measure,
+//!                                  <-     Row            the server, too
+//!   Arrived                       <->     Arrived        for each size, where it is asked: how many messages came
 //!   Done                          <->     Done           nobody needs the other's memory any more
 //! ```
 //!

@@ -72,6 +72,15 @@ impl BandwidthRow {
         let BandwidthSummary { seconds, gigabits_per_second, million_messages_per_second } = summary;
         Self { size, iterations, seconds, gigabits_per_second, million_messages_per_second }
     }
+
+    /// With what the peer measured at the same time. As perftest has it, the rates are added, and the messages are one side's.
+    pub fn with(self, peer: &Self) -> Self {
+        Self {
+            gigabits_per_second: self.gigabits_per_second + peer.gigabits_per_second,
+            million_messages_per_second: self.million_messages_per_second + peer.million_messages_per_second,
+            ..self
+        }
+    }
 }
 
 impl LatencyRow {

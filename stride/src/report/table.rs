@@ -8,13 +8,10 @@ use crate::plan::{LatencyDefinition, Measure, Operation, TestPlan};
 
 /// The lines before the first row: what is measured, over what if that has to be said, and the columns.
 pub fn heading(test: &TestPlan, over: Option<&str>) -> String {
-    let subject = match test.operation {
-        Operation::Write => "RDMA write".to_owned(),
-        Operation::Messages(_) => format!("trespass {}", test.operation),
-    };
+    let subject = test.operation.title();
     let (what, columns) = match test.measure {
         Measure::Bandwidth => (
-            format!("bandwidth: all bytes / {}", duration(test.operation)),
+            format!("{}: all bytes / {}", of_bandwidth(test), duration(test.operation)),
             bandwidth_columns(["#bytes", "iterations", "Gb/s", "Mpps"]),
         ),
         Measure::Latency(definition) => (
@@ -42,11 +39,20 @@ pub fn software(device: &str) -> String {
     format!("{device}, a software device: figures of this host's processors and memory")
 }
 
+fn of_bandwidth(test: &TestPlan) -> String {
+    let pairs = match test.queue_pairs {
+        1 => String::new(),
+        pairs => format!(" of {pairs} queue pairs"),
+    };
+    let both = if test.bidirectional { " both ways, added" } else { "" };
+    format!("bandwidth{pairs}{both}")
+}
+
 /// From when to when the time of a bandwidth is taken.
 pub(crate) fn duration(operation: Operation) -> &'static str {
     match operation {
-        Operation::Write => "(last completion - first post)",
         Operation::Messages(_) => "(the receiving program's answer to the last - first send)",
+        _ => "(last completion - first post)",
     }
 }
 
@@ -109,16 +115,7 @@ mod tests {
     use crate::plan::{Api, Sizes};
 
     fn test(measure: Measure) -> TestPlan {
-        TestPlan {
-            operation: Operation::Write,
-            measure,
-            sizes: Sizes::One { size: 2 },
-            iterations: 1000,
-            tx_depth: 1,
-            post_list: 1,
-            cq_mod: None,
-            inline_size: None,
-        }
+        TestPlan::new(Operation::Write, measure, Sizes::One { size: 2 })
     }
 
     #[test]

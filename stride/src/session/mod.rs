@@ -20,7 +20,7 @@ pub fn run(plan: &Plan, output: &mut Output) -> Result<(), Error> {
         output.note(format_args!("warning: {warning}"));
     }
     match plan.test.operation {
-        Operation::Write => pairs::run(plan, output),
         Operation::Messages(_) => messages::run(plan, output),
+        _ => pairs::run(plan, output),
     }
 }

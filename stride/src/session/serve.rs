@@ -143,7 +143,10 @@ impl Server<'_> {
     }
 
     fn check_memory(&self, test: &TestPlan) -> Result<(), PlanError> {
-        let (given, limit) = (BufferLayout::new(test.sizes.largest()).length(), self.options.max_memory);
+        let (given, limit) = (
+            BufferLayout::new(test.sizes.largest() + test.connection.header(), test.queue_pairs).length(),
+            self.options.max_memory,
+        );
         if given > limit { Err(PlanError::MoreThanServed { given, limit }) } else { Ok(()) }
     }
 }

@@ -9,6 +9,7 @@ mod common;
 mod harness;
 mod input;
 mod measure;
+mod operations;
 mod peers;
 mod serve;
 #[path = "../../../sideway/tests/support/suite.rs"]
@@ -18,6 +19,6 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     suite::in_each_configuration(|| {
-        harness::run([measure::TESTS, input::TESTS, peers::TESTS, serve::TESTS].concat())
+        harness::run([measure::TESTS, operations::TESTS, input::TESTS, peers::TESTS, serve::TESTS].concat())
     })
 }

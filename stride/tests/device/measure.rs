@@ -32,7 +32,7 @@ pub(crate) const TESTS: &[Test] = &[
 ];
 
 /// Runs a server and a client; what the server printed, and the client.
-fn pair(device: &Device, server: &str, client: &str) -> (Ended, Ended) {
+pub(crate) fn pair(device: &Device, server: &str, client: &str) -> (Ended, Ended) {
     let mut server = Running::start(&mut command(&device.flags(&format!("{server} -p 0"))));
     let waiting = server.await_line("waiting for a client on TCP port");
     let port = waiting.rsplit(' ').next().unwrap();
@@ -48,7 +48,7 @@ fn name_of_this_machine() -> &'static str {
 
 /// The one row of a loopback run.
 #[track_caller]
-fn row(device: &Device, flags: &str) -> Vec<f64> {
+pub(crate) fn row(device: &Device, flags: &str) -> Vec<f64> {
     let ended = run(&device.flags(&format!("{flags} --loopback"))).succeeded();
     let rows = ended.rows();
     assert_eq!(rows.len(), 1, "{ended:#?}");
@@ -57,7 +57,7 @@ fn row(device: &Device, flags: &str) -> Vec<f64> {
 
 /// Bandwidth and message rate are two views of one thing.
 #[track_caller]
-fn is_bandwidth(row: &[f64], size: f64, iterations: f64) {
+pub(crate) fn is_bandwidth(row: &[f64], size: f64, iterations: f64) {
     let [bytes, count, gigabits, messages] = row[..] else { panic!("{row:?}") };
     assert_eq!((bytes, count), (size, iterations), "{row:?}");
     assert!(gigabits > 0.0 && messages > 0.0, "{row:?}");
@@ -66,7 +66,7 @@ fn is_bandwidth(row: &[f64], size: f64, iterations: f64) {
 }
 
 #[track_caller]
-fn is_latency(row: &[f64], size: f64, iterations: f64) {
+pub(crate) fn is_latency(row: &[f64], size: f64, iterations: f64) {
     let [bytes, count, min, avg, p50, p90, p99, p99_9, max, stdev] = row[..] else { panic!("{row:?}") };
     assert_eq!((bytes, count), (size, iterations), "{row:?}");
     assert!(min > 0.0, "{row:?}");
@@ -180,7 +180,10 @@ fn a_device_is_found_and_explained(device: &Device) -> Outcome {
     let ended = run("write lat --loopback -n 5").succeeded();
     assert!(ended.stderr.contains("(the first with an active port)"), "{ended:#?}");
     assert!(!ended.stdout.contains("GID"), "{ended:#?}");
-    assert!(ended.stderr.contains("write lat (ping-pong), messages of 2 bytes, 5 iterations"), "{ended:#?}");
+    assert!(
+        ended.stderr.contains("write lat (ping-pong) over RC, messages of 2 bytes, 5 iterations"),
+        "{ended:#?}"
+    );
     let named = run(&device.flags("write lat --loopback -n 5")).succeeded();
     assert!(named.stderr.contains(&format!("device {} (as asked for)", device.name)), "{named:#?}");
     Outcome::Ran

@@ -119,8 +119,9 @@ fn a_glance_sees_failures_and_leaves_messages() {
     let (mut client, mut server) = pair();
     server.send(&Message::Ready).unwrap();
     thread::sleep(Duration::from_millis(50));
-    assert!(client.glance().is_ok());
+    assert_eq!(client.glance().unwrap(), Glance::Word);
     assert_eq!(client.receive().unwrap(), Message::Ready);
+    assert_eq!(client.glance().unwrap(), Glance::Silence);
     server.fail("out of memory");
     thread::sleep(Duration::from_millis(50));
     assert!(client.glance().unwrap_err().to_string().contains("gave up: out of memory"));
