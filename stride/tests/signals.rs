@@ -53,7 +53,42 @@ fn what_was_measured_so_far_is_kept() {
             (&"interrupted".into(), &serde_json::Value::Null)
         );
         let (results, rows) = (document["results"].as_array().unwrap(), ended.rows());
-        assert!(!rows.is_empty() && results.len() == rows.len(), "{ended:#?} {document}");
+        let interrupted = results.iter().filter(|result| result["interrupted"] == true).count();
+        assert!(!rows.is_empty() && results.len() == rows.len() + interrupted, "{ended:#?} {document}");
+        assert_eq!(interrupted, usize::from(ended.stdout.contains("\n# interrupted after ")), "{ended:#?}");
+        assert!(interrupted <= 1, "{test}: {ended:#?} {document}");
+        std::fs::remove_file(&path).unwrap();
+    }
+}
+
+/// One size that takes days: all that is known is what was seen meanwhile.
+#[test]
+fn seconds_are_seen_and_kept() {
+    let path = std::env::temp_dir().join(format!("stride-seconds-{}.json", std::process::id()));
+    for test in ["write bw -s 64", "write lat -s 64"] {
+        let flags = format!("{test} --loopback -n 4000000000 --json {} --force", path.display());
+        let mut running = Running::start(&mut soft(&flags));
+        for second in 1..=3 {
+            running.await_line(&format!("64 bytes, {second} s: "));
+        }
+        running.signal("INT");
+        let ended = running.end_within(NOTICE);
+        is_interrupted(&ended);
+        let document: serde_json::Value =
+            serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+        let result = &document["results"][0];
+        let intervals = result["intervals"].as_array().unwrap();
+        assert!((3..30).contains(&intervals.len()), "{document}");
+        let count = |value: &serde_json::Value| value["iterations"].as_u64().unwrap();
+        let seen: u64 = intervals.iter().map(count).sum();
+        // A second in which others had the processors may have none.
+        assert!(seen > 0 && seen <= count(result), "{document}");
+        assert_eq!(result["interrupted"], true);
+        let seconds: f64 = intervals.iter().map(|interval| interval["duration_s"].as_f64().unwrap()).sum();
+        assert!(
+            (intervals.len() as f64 * 0.9..intervals.len() as f64 * 1.5).contains(&seconds),
+            "{document}"
+        );
         std::fs::remove_file(&path).unwrap();
     }
 }

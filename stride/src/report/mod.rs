@@ -1,6 +1,7 @@
 //! What the user sees: one table on standard output, everything else on standard error, and files for other programs.
 
 mod expectations;
+mod live;
 mod output;
 mod row;
 mod table;

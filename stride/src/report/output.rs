@@ -2,10 +2,12 @@
 
 use std::ffi::OsString;
 use std::fmt;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::Instant;
 
+use super::live::{self, Live, SECOND};
 use super::{Expectations, Row, heading, line};
 use crate::cli::OutputArgs;
 use crate::device::LocalDevice;
@@ -15,6 +17,7 @@ use crate::result::{
     Connection, DeviceInfo, Distribution, Files, Parameters, PayloadPath, Peer, Record, SizeResult, Status,
     Targets,
 };
+use crate::workload::Progress;
 
 /// What a run exits with where figures are not as expected.
 pub const MISSED: u8 = 1;
@@ -27,6 +30,10 @@ struct Sheet {
     table: Box<dyn Write + Send>,
     notes: Box<dyn Write + Send>,
     book: Option<Book>,
+    /// Whether somebody sees the notes as they come.
+    is_terminal: bool,
+    /// Whether the last line of the terminal is one that changes.
+    has_status: bool,
 }
 
 /// What becomes of a run beside the table.
@@ -39,6 +46,8 @@ struct Book {
     /// The last failure to write a file, which the user has been told of.
     failed: Option<String>,
     moved: PayloadPath,
+    /// The size that is being measured here.
+    live: Option<Live>,
 }
 
 impl Output {
@@ -63,7 +72,9 @@ impl Output {
         let files = Files::new(&targets, plan.test.sizes.iter())?;
         let record = Record::new(in_text(words), plan.role.name());
         let book = Book { expectations, ..Book::new(record, files) };
-        Ok(Self::over(table_of(&targets), Box::new(io::stderr()), Some(book)))
+        let output = Self::over(table_of(&targets), Box::new(io::stderr()), Some(book));
+        output.sheet().is_terminal = io::stderr().is_terminal();
+        Ok(output)
     }
 
     /// The streams of a server that stays.
@@ -101,7 +112,8 @@ impl Output {
     }
 
     fn over(table: Box<dyn Write + Send>, notes: Box<dyn Write + Send>, book: Option<Book>) -> Self {
-        Self(Arc::new(Mutex::new(Sheet { table, notes, book })))
+        let sheet = Sheet { table, notes, book, is_terminal: false, has_status: false };
+        Self(Arc::new(Mutex::new(sheet)))
     }
 
     /// Whoever panicked while writing has written what it had.
@@ -144,6 +156,36 @@ impl Output {
         sheet.table_line(&heading(test, over.as_deref()))
     }
 
+    /// This side begins to measure messages of this size: it says how far it is, and once a second the user sees it.
+    pub fn begin(&mut self, size: u64, test: &TestPlan) -> Arc<Progress> {
+        let progress = Arc::new(Progress::new());
+        let mut sheet = self.sheet();
+        let Some(book) = &mut sheet.book else { return progress };
+        let mut live = Live::new(size, test, Arc::clone(&progress));
+        let (output, of_this) = (self.clone(), Arc::clone(&progress));
+        let ticker = thread::Builder::new().name("live".to_owned()).spawn(move || output.watch(&of_this));
+        live.ticker = ticker.ok().map(|ticker| ticker.thread().clone());
+        book.live = Some(live);
+        progress
+    }
+
+    /// Looks once a second, until it is over.
+    fn watch(&self, progress: &Arc<Progress>) {
+        let mut next = Instant::now() + SECOND;
+        loop {
+            thread::park_timeout(next.saturating_duration_since(Instant::now()));
+            let mut sheet = self.sheet();
+            let is_terminal = sheet.is_terminal;
+            let live = sheet.book.as_mut().and_then(|book| book.live.as_mut());
+            let Some(live) = live.filter(|live| Arc::ptr_eq(&live.progress, progress)) else { return };
+            if Instant::now() >= next {
+                next += SECOND;
+                let seen = live.tick(is_terminal);
+                sheet.status(&seen);
+            }
+        }
+    }
+
     /// Prints a row as soon as it is known.
     pub fn row(&mut self, row: &Row) -> io::Result<()> {
         self.measured(row, None)
@@ -177,6 +219,13 @@ impl Output {
     pub fn finish(&mut self, done: Result<(), Error>) -> Result<u8, Error> {
         let mut sheet = self.sheet();
         let Some(mut book) = sheet.book.take() else { return done.map(|()| 0) };
+        sheet.clear();
+        if matches!(&done, Err(error) if error.interrupted().is_some())
+            && let Some(words) = book.interrupt()
+        {
+            // Whoever no longer reads the table need not be told of that.
+            let _ = sheet.table_line(&words);
+        }
         let lines = book.finish(&done);
         lines.iter().for_each(|line| sheet.note(line));
         done?;
@@ -189,12 +238,32 @@ impl Output {
 }
 
 impl Sheet {
+    /// Shows what will be something else in a second; where nobody sees it change, it is a line of its own.
+    fn status(&mut self, text: &str) {
+        if self.is_terminal {
+            self.has_status = true;
+            let _ = self.notes.write_all(format!("\r\x1b[2K{text}").as_bytes());
+            let _ = self.notes.flush();
+        } else {
+            self.note(text);
+        }
+    }
+
+    /// Takes back what would have changed.
+    fn clear(&mut self) {
+        if std::mem::take(&mut self.has_status) {
+            let _ = self.notes.write_all(b"\r\x1b[2K");
+        }
+    }
+
     fn table_line(&mut self, line: &str) -> io::Result<()> {
+        self.clear();
         writeln!(self.table, "{line}")?;
         self.table.flush()
     }
 
     fn note(&mut self, note: &str) {
+        self.clear();
         let _ = self.notes.write_all(format!("{note}\n").as_bytes());
     }
 }
@@ -269,6 +338,7 @@ impl Book {
             missed: false,
             failed: None,
             moved: PayloadPath::default(),
+            live: None,
         }
     }
 
@@ -276,7 +346,8 @@ impl Book {
     fn add(&mut self, row: &Row, histogram: Option<Distribution>) -> Vec<String> {
         let now = PayloadPath::now();
         let payload_path = now.since(std::mem::replace(&mut self.moved, now));
-        self.record.results.push(SizeResult { payload_path, ..SizeResult::new(row, histogram) });
+        let intervals = self.end_live().map(|live| live.intervals).unwrap_or_default();
+        self.record.results.push(SizeResult { payload_path, intervals, ..SizeResult::new(row, histogram) });
         self.record.elapsed_s = self.began.elapsed().as_secs_f64();
         let mut lines = self.expectations.check(row);
         self.missed |= !lines.is_empty();
@@ -289,6 +360,24 @@ impl Book {
             self.failed = Some(text);
         }
         lines
+    }
+
+    /// What was seen while it was measured, which is over.
+    fn end_live(&mut self) -> Option<Live> {
+        let live = self.live.take()?;
+        live.ticker.as_ref().inspect(|ticker| ticker.unpark());
+        Some(live)
+    }
+
+    /// Keeps what is known of a size that the user did not let end; that in words.
+    fn interrupt(&mut self) -> Option<String> {
+        let size = self.end_live()?.interrupted()?;
+        let words = live::words(&size);
+        self.record.results.push(size);
+        if let Err(error) = self.files.add(&self.record) {
+            self.failed = Some(error.to_string());
+        }
+        Some(words)
     }
 
     /// Writes the end; what the user should know of it.

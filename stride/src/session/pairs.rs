@@ -99,7 +99,10 @@ impl Session<'_> {
             workload.prepare(size, parts)?;
             steps::begin(link, size)?;
             let own = match parts.measures {
-                true => Some(workload.measure(size, &mut Watch::new(link, &self.timer))?),
+                true => {
+                    let progress = output.begin(size, test);
+                    Some(workload.measure(size, &mut Watch::new(link, &self.timer).counting(&progress))?)
+                }
                 false => None,
             };
             if let Some(row) = own {

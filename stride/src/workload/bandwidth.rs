@@ -32,16 +32,18 @@ impl Job for Run<'_, '_> {
         let start = watch.now();
         let Some(receiver) = receiver.filter(|_| takes) else {
             while !stream.is_done() {
-                if stream.turn()? == 0 {
-                    watch.spin()?;
+                match stream.turn()? {
+                    0 => watch.spin()?,
+                    _ => watch.passed(stream.completed()),
                 }
             }
             return Ok(watch.now().saturating_sub(start));
         };
         let mut drain = Drain::new(receiver);
         while !stream.is_done() {
-            if drain.turn()? + stream.turn()? == 0 {
-                watch.spin()?;
+            match drain.turn()? + stream.turn()? {
+                0 => watch.spin()?,
+                _ => watch.passed(stream.completed()),
             }
         }
         Ok(watch.now().saturating_sub(start))
@@ -84,16 +86,23 @@ struct Stream<'a, Q, C, R> {
     lanes: Vec<Lane<'a, Q>>,
     request: R,
     completions: &'a mut C,
-    /// Messages that are not completed yet.
+    /// Messages of all queue pairs in all, and those that are not completed yet.
+    all: u64,
     left: u64,
 }
 
 impl<'a, Q: SendQueue, C: Completions, R: Request> Stream<'a, Q, C, R> {
     fn new(sender: Sender<'a, Q, C, R>, chain: Chain) -> Self {
         let Sender { outboxes, request, completions, .. } = sender;
-        let left = chain.iterations * outboxes.len() as u64;
+        let all = chain.iterations * outboxes.len() as u64;
         let lane = |outbox| Lane { outbox, chain: chain.clone(), completed: 0 };
-        Self { lanes: outboxes.into_iter().map(lane).collect(), request, completions, left }
+        Self { lanes: outboxes.into_iter().map(lane).collect(), request, completions, all, left: all }
+    }
+
+    /// Messages that are completed.
+    #[inline(always)]
+    fn completed(&self) -> u64 {
+        self.all - self.left
     }
 
     #[inline(always)]
@@ -104,7 +113,7 @@ impl<'a, Q: SendQueue, C: Completions, R: Request> Stream<'a, Q, C, R> {
     /// Fills the queues, and takes completions once; how many there were.
     #[inline(always)]
     fn turn(&mut self) -> Result<u32, Error> {
-        let Self { lanes, request, completions, left } = self;
+        let Self { lanes, request, completions, left, .. } = self;
         for Lane { outbox, chain, completed } in &mut *lanes {
             let end = chain.end(*completed);
             while chain.posted < end {

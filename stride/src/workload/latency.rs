@@ -93,6 +93,7 @@ fn sample<'link>(
             number += 1;
             message(number, watch)?;
             *end = watch.now();
+            watch.passed(number);
         }
         notes.count(count, recorder);
     }

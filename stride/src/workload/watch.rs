@@ -1,5 +1,6 @@
 //! Noticing, while spinning, that the peer is gone.
 
+use super::Progress;
 use crate::control::{ControlError, Glance, Link};
 use crate::statistics::Timer;
 
@@ -12,11 +13,15 @@ const PAUSE_NANOSECONDS: f64 = 100e6;
 /// So many looks, five seconds, are enough for an answer that is not lost.
 const ENOUGH_LOOKS: u32 = 50;
 
+/// Where nobody looks.
+static UNREAD: Progress = Progress::new();
+
 /// Looks now and then whether the peer still has its end of the control connection.
 #[derive(Debug)]
 pub struct Watch<'a> {
     link: &'a mut Link,
     timer: &'a Timer,
+    progress: &'a Progress,
     spins: u32,
     seen: u64,
     pause: u64,
@@ -32,7 +37,28 @@ impl<'a> Watch<'a> {
     /// A watch over this link.
     pub fn new(link: &'a mut Link, timer: &'a Timer) -> Self {
         let pause = (PAUSE_NANOSECONDS / timer.nanoseconds_per_tick()) as u64;
-        Self { link, timer, spins: 0, seen: timer.now(), pause, looks: 0, patience: u32::MAX, words: 0 }
+        Self {
+            link,
+            timer,
+            progress: &UNREAD,
+            spins: 0,
+            seen: timer.now(),
+            pause,
+            looks: 0,
+            patience: u32::MAX,
+            words: 0,
+        }
+    }
+
+    /// Has somebody else see how many messages are through.
+    pub fn counting(self, progress: &'a Progress) -> Self {
+        Self { progress, ..self }
+    }
+
+    /// Is called when so many messages are through.
+    #[inline(always)]
+    pub fn passed(&self, messages: u64) {
+        self.progress.set(messages);
     }
 
     /// The clock.
