@@ -1,14 +1,15 @@
 //! The memory that messages come from and go to, laid out as perftest's.
 //!
 //! A queue pair has two halves of memory, each of the largest message's size but at least a page: it sends
-//! from the first, and the peer writes into the second. Small messages move through one page of a half, so that
+//! from the first, or reads into it, and the peer reaches the second. Small messages move through one page of a half, so that
 //! neither side sends the same cache line again and again.
 //!
 //! # Safety
 //!
 //! The device and the peer write into this memory at any time once it is registered, so this module never
 //! makes a reference to it: bytes are read and written one at a time through raw pointers, as volatile. An
-//! access stays inside the allocation because every pointer is made by [`Flag::new`], which checks.
+//! access stays inside the allocation because every pointer is made by [`Flag::new`], which checks, or by
+//! [`Flag::behind`], between two that were.
 
 #![allow(unsafe_code)]
 
@@ -24,33 +25,40 @@ const CACHE_LINE: u64 = 64;
 #[error("{0}: give a smaller -s or --max-msg-size")]
 pub struct AllocationError(AllocateBufferError);
 
-/// Where messages lie within the memory of one queue pair.
+/// Where messages lie within the memory of a side's queue pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BufferLayout {
     half: u64,
     page: u64,
+    pairs: u32,
 }
 
 impl BufferLayout {
-    /// The layout for messages of up to `largest` bytes.
-    pub fn new(largest: u64) -> Self {
+    /// The layout for messages of up to `largest` bytes over so many queue pairs. The halves of all begin at cache lines.
+    pub fn new(largest: u64, pairs: u32) -> Self {
         let page = rustix::param::page_size() as u64;
-        Self { half: largest.max(page), page }
+        let half = largest.max(page).checked_next_multiple_of(CACHE_LINE).unwrap_or(u64::MAX);
+        Self { half, page, pairs }
     }
 
     /// Bytes in all.
     pub fn length(self) -> u64 {
-        self.half.saturating_mul(2)
+        self.half.saturating_mul(2).saturating_mul(self.pairs.into())
     }
 
-    /// Bytes of the half that the peer writes into.
+    /// Bytes of the half that the peer reaches.
     pub fn half(self) -> u64 {
         self.half
     }
 
-    /// Where the half that the peer writes into begins.
-    pub fn receive_offset(self) -> u64 {
-        self.half
+    /// Where the half that a queue pair sends from begins.
+    pub fn send_offset(self, pair: usize) -> u64 {
+        2 * self.half * pair as u64
+    }
+
+    /// Where the half of a queue pair begins that the peer reaches.
+    pub fn receive_offset(self, pair: usize) -> u64 {
+        self.send_offset(pair) + self.half
     }
 
     /// Allocates as many bytes, all of them in memory already.
@@ -75,6 +83,33 @@ impl BufferLayout {
     }
 }
 
+/// Writes bytes, of which `byte` says each by its place behind `offset`.
+///
+/// # Panics
+///
+/// If they are not all in the buffer.
+pub fn fill(buffer: &Buffer, offset: u64, length: u64, mut byte: impl FnMut(u64) -> u8) {
+    let Some(last) = length.checked_sub(1) else { return };
+    let (first, _) = (Flag::new(buffer, offset), Flag::new(buffer, offset + last));
+    (0..length).for_each(|place| first.behind(place).store(byte(place)));
+}
+
+/// The first byte, by its place behind `offset`, that is not what `byte` says, and what it is.
+///
+/// # Panics
+///
+/// If they are not all in the buffer.
+pub fn first_difference(
+    buffer: &Buffer,
+    offset: u64,
+    length: u64,
+    mut byte: impl FnMut(u64) -> u8,
+) -> Option<(u64, u8)> {
+    let last = length.checked_sub(1)?;
+    let (first, _) = (Flag::new(buffer, offset), Flag::new(buffer, offset + last));
+    (0..length).map(|place| (place, first.behind(place).load())).find(|(place, found)| *found != byte(*place))
+}
+
 /// The offsets of successive messages: one step further each time, then back to the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cycle {
@@ -90,6 +125,16 @@ impl Cycle {
         let offset = self.offset;
         self.offset = if offset + self.step >= self.end { 0 } else { offset + self.step };
         offset
+    }
+
+    /// The offset of message `number`, from 0, of those that a new cycle gives.
+    pub fn nth(self, number: u64) -> u64 {
+        self.step * (number % self.slots())
+    }
+
+    /// After how many messages it begins again.
+    pub fn slots(self) -> u64 {
+        self.end / self.step
     }
 
     /// Begins again.
@@ -119,6 +164,12 @@ impl<'a> Flag<'a> {
         Self { byte, _buffer: PhantomData }
     }
 
+    /// The byte so far behind it, which the callers have found in the buffer.
+    #[inline]
+    fn behind(self, place: u64) -> Self {
+        Self { byte: self.byte.wrapping_add(place as usize), ..self }
+    }
+
     /// Reads the byte, now.
     #[inline]
     pub fn load(self) -> u8 {
@@ -138,7 +189,7 @@ impl<'a> Flag<'a> {
 mod tests {
     use super::*;
 
-    const LAYOUT: BufferLayout = BufferLayout { half: 4096, page: 4096 };
+    const LAYOUT: BufferLayout = BufferLayout { half: 4096, page: 4096, pairs: 1 };
 
     fn offsets(size: u64, count: usize) -> Vec<u64> {
         let mut cycle = LAYOUT.cycle(size);
@@ -148,9 +199,18 @@ mod tests {
     #[test]
     fn each_half_holds_the_largest_message_and_at_least_a_page() {
         let page = rustix::param::page_size() as u64;
-        assert_eq!(BufferLayout::new(2).length(), 2 * page);
-        let large = BufferLayout::new(8 << 20);
-        assert_eq!((large.length(), large.receive_offset(), large.half()), (16 << 20, 8 << 20, 8 << 20));
+        assert_eq!(BufferLayout::new(2, 1).length(), 2 * page);
+        let large = BufferLayout::new(8 << 20, 1);
+        assert_eq!((large.length(), large.receive_offset(0), large.half()), (16 << 20, 8 << 20, 8 << 20));
+    }
+
+    #[test]
+    fn queue_pairs_do_not_share_memory() {
+        let layout = BufferLayout::new(12345, 3);
+        let half = layout.half();
+        assert_eq!((half, layout.length()), (12352, 6 * 12352));
+        let begins = (0..3).flat_map(|pair| [layout.send_offset(pair), layout.receive_offset(pair)]);
+        assert!(begins.eq((0..6).map(|index| index * half)));
     }
 
     #[test]
@@ -162,6 +222,34 @@ mod tests {
         assert_eq!(offsets(2048, 3), [0, 2048, 0]);
         // Seven slots of 576 bytes fit into the page.
         assert_eq!(offsets(520, 9)[6..], [3456, 0, 576]);
+    }
+
+    #[test]
+    fn any_message_of_a_cycle_is_known() {
+        for size in [2, 520, 2048, 4096, 9000] {
+            let cycle = LAYOUT.cycle(size);
+            let offsets = offsets(size, 200);
+            assert!((0..200).all(|number| cycle.nth(number) == offsets[number as usize]), "{size}");
+        }
+    }
+
+    #[test]
+    fn bytes_are_told_from_others() {
+        let buffer = BufferLayout::new(100, 1).allocate(BufferKind::Private).unwrap();
+        fill(&buffer, 10, 20, |place| place as u8 + 1);
+        assert_eq!(first_difference(&buffer, 10, 20, |place| place as u8 + 1), None);
+        assert_eq!((Flag::new(&buffer, 9).load(), Flag::new(&buffer, 30).load()), (0, 0));
+        Flag::new(&buffer, 17).store(77);
+        assert_eq!(first_difference(&buffer, 10, 20, |place| place as u8 + 1), Some((7, 77)));
+        assert_eq!(first_difference(&buffer, 10, 7, |place| place as u8 + 1), None);
+        assert_eq!(first_difference(&buffer, 10, 0, |_| 5), None);
+    }
+
+    #[test]
+    #[should_panic(expected = "is outside a buffer of")]
+    fn bytes_outside_are_refused() {
+        let buffer = BufferLayout::new(100, 1).allocate(BufferKind::Private).unwrap();
+        fill(&buffer, 1, buffer.len() as u64, |_| 0);
     }
 
     #[test]
@@ -188,8 +276,8 @@ mod tests {
     #[test]
     fn a_flag_reaches_to_the_last_byte() {
         for kind in [BufferKind::Private, BufferKind::Shared] {
-            let buffer = BufferLayout::new(5000).allocate(kind).unwrap();
-            let (before, last) = (Flag::new(&buffer, 9_998), Flag::new(&buffer, 9_999));
+            let buffer = BufferLayout::new(9990, 1).allocate(kind).unwrap();
+            let (before, last) = (Flag::new(&buffer, 20_094), Flag::new(&buffer, 20_095));
             assert_eq!(last.load(), 0);
             last.store(200);
             assert_eq!((before.load(), last.load()), (0, 200));
@@ -197,15 +285,15 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "outside a buffer of 10000")]
+    #[should_panic(expected = "outside a buffer of 20096")]
     fn a_flag_outside_is_refused() {
-        Flag::new(&BufferLayout::new(5000).allocate(BufferKind::Private).unwrap(), 10_000);
+        Flag::new(&BufferLayout::new(9990, 1).allocate(BufferKind::Private).unwrap(), 20_096);
     }
 
     #[test]
     fn more_than_there_is_is_an_error() {
         for kind in [BufferKind::Private, BufferKind::Shared] {
-            let error = BufferLayout::new(u64::MAX).allocate(kind).unwrap_err().to_string();
+            let error = BufferLayout::new(u64::MAX, 1).allocate(kind).unwrap_err().to_string();
             assert!(error.contains("cannot allocate 18446744073709551615 bytes"), "{error}");
             assert!(error.contains("give a smaller -s"), "{error}");
         }

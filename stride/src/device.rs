@@ -3,7 +3,7 @@
 use sideway::Provider;
 use sideway::ibverbs::connect::LocalPath;
 use sideway::ibverbs::device::{Device, DeviceList};
-use sideway::ibverbs::device_attr::DeviceAttr;
+use sideway::ibverbs::device_attr::{AtomicCapability, DeviceAttr};
 use sideway::ibverbs::device_context::DeviceContext;
 use sideway::ibverbs::port::{PortAttr, PortState};
 use sideway::memory::BufferKind;
@@ -112,6 +112,10 @@ pub struct LocalDevice {
     pub path: LocalPath,
     /// What the device can do.
     pub limits: DeviceLimits,
+    /// What the device says of itself.
+    pub attr: DeviceAttr,
+    /// What the port says of itself.
+    pub port_attr: PortAttr,
     /// The vendor's number.
     pub vendor_id: u32,
     /// Whether it is a software device, whose figures are not hardware's.
@@ -162,20 +166,42 @@ impl Found {
         let limits = DeviceLimits {
             device,
             port,
+            max_qp: limit(attr.max_qp()),
+            mtu: port_attr.active_mtu().bytes().unwrap_or(1024),
             max_qp_wr: limit(attr.max_qp_wr()),
             max_cqe: limit(attr.max_cqe()),
             max_msg_sz: port_attr.max_msg_sz(),
+            max_qp_rd_atom: small_limit(attr.max_qp_rd_atom()),
+            max_qp_init_rd_atom: small_limit(attr.max_qp_init_rd_atom()),
+            has_atomics: attr.atomic_cap() != AtomicCapability::None,
         };
         let buffer = options.buffer.unwrap_or_else(|| BufferKind::for_device(&context));
         let vendor_id = attr.vendor_id();
         let calls = options.calls.unwrap_or_else(|| Calls::default_for(vendor_id));
-        Ok(LocalDevice { context, port, path, limits, vendor_id, is_soft, buffer, calls, description })
+        Ok(LocalDevice {
+            context,
+            port,
+            path,
+            limits,
+            attr,
+            port_attr,
+            vendor_id,
+            is_soft,
+            buffer,
+            calls,
+            description,
+        })
     }
 }
 
 /// A limit that a device gives as a signed number.
 fn limit(value: i32) -> u32 {
     u32::try_from(value).unwrap_or(0)
+}
+
+/// The same, of what queue pairs are told in 8 bits.
+fn small_limit(value: i32) -> u8 {
+    u8::try_from(value.max(0)).unwrap_or(u8::MAX)
 }
 
 fn gid_index_in_table(given: u32, device: &str, port: u8, attr: &PortAttr) -> Result<u8, DeviceError> {

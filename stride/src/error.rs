@@ -2,20 +2,24 @@
 
 use std::io;
 
+use sideway::ibverbs::address_handle::CreateAddressHandleError;
 use sideway::ibverbs::completion::{CreateCompletionQueueError, PollCompletionQueueError};
 use sideway::ibverbs::connect::{ChoosePathError, ConnectError};
 use sideway::ibverbs::device::{FindDeviceError, GetDeviceListError, OpenDeviceError};
 use sideway::ibverbs::device_context::{QueryDeviceError, QueryPortError};
 use sideway::ibverbs::memory_region::RegisterMemoryRegionError;
 use sideway::ibverbs::protection_domain::AllocateProtectionDomainError;
-use sideway::ibverbs::queue_pair::{CreateQueuePairError, PostSendError};
+use sideway::ibverbs::queue_pair::{CreateQueuePairError, PostRecvError, PostSendError};
 use sideway::provider::ProviderError;
 
 use crate::buffers::AllocationError;
 use crate::control::ControlError;
 use crate::device::DeviceError;
+use crate::interrupt::Interrupted;
 use crate::plan::PlanError;
-use crate::workload::CompletionError;
+use crate::report::ExpectationsError;
+use crate::result::FilesError;
+use crate::workload::{CompletionError, ValidationError};
 
 /// Why there are no (more) figures. The text is for the user: what was asked for, the limit, the remedy.
 #[derive(Debug, thiserror::Error)]
@@ -24,6 +28,18 @@ use crate::workload::CompletionError;
 pub enum Error {
     /// The test cannot be run.
     Plan(#[from] PlanError),
+    /// A figure is expected that there will not be.
+    Expectations(#[from] ExpectationsError),
+    /// A file of results cannot be written.
+    Target(#[from] FilesError),
+    /// Some of the results could not be written.
+    #[error("{0}")]
+    Files(String),
+    /// Signals cannot be handled.
+    #[error("cannot have signals handled: {0}")]
+    Signals(io::Error),
+    /// This process was asked to end.
+    Interrupted(#[from] Interrupted),
     /// The two sides do not get on.
     Control(#[from] ControlError),
     /// The device or its port is not fit for use.
@@ -54,12 +70,18 @@ pub enum Error {
     QueuePair(#[from] CreateQueuePairError),
     /// The queue pair cannot be connected.
     Connect(#[from] ConnectError),
+    /// There is no way to the peer.
+    AddressHandle(#[from] CreateAddressHandleError),
     /// The device does not take a message.
     PostSend(#[from] PostSendError),
+    /// The device does not take a receive.
+    PostRecv(#[from] PostRecvError),
     /// The completion queue failed.
     Poll(#[from] PollCompletionQueueError),
     /// A message was not delivered.
     Completion(#[from] CompletionError),
+    /// A message was delivered changed.
+    Validation(#[from] ValidationError),
     /// There is no such GID index.
     #[error(
         "-x {given} is above the last index that a GID table can have, 255: give one of those that show_gids lists"
@@ -82,6 +104,16 @@ impl Error {
     /// Whether the peer knows already that the test is over.
     pub fn is_known_to_peer(&self) -> bool {
         matches!(self, Self::Control(error) if error.is_known_to_peer())
+    }
+
+    /// Whether this process was asked to end.
+    pub fn interrupted(&self) -> Option<Interrupted> {
+        match self {
+            Self::Interrupted(interrupted) | Self::Control(ControlError::Interrupted(interrupted)) => {
+                Some(*interrupted)
+            }
+            _ => None,
+        }
     }
 
     /// The text in one line, whatever the libraries below put into theirs.

@@ -3,8 +3,9 @@
 use std::io::ErrorKind;
 use std::process::ExitCode;
 
-use stride::cli::{self, Usage};
+use stride::cli::{self, Command, Usage};
 use stride::error::Error;
+use stride::interrupt::{self, Interrupted};
 use stride::plan::Plan;
 use stride::report::Output;
 
@@ -12,12 +13,15 @@ use stride::report::Output;
 const FAILURE: u8 = 2;
 
 fn main() -> ExitCode {
-    let failure = match cli::parse(std::env::args_os()) {
-        Ok(cli) => match run(cli) {
-            Ok(()) => return ExitCode::SUCCESS,
+    let failure = match cli::command(std::env::args_os()) {
+        Ok(command) => match run(command) {
+            Ok(code) => return ExitCode::from(code),
             // Whoever reads the table has seen enough of it: no failure.
             Err(Error::Output(error)) if error.kind() == ErrorKind::BrokenPipe => return ExitCode::SUCCESS,
-            Err(error) => format!("stride-perf: {}", error.one_line()),
+            Err(error) => {
+                eprintln!("stride-perf: {}", error.one_line());
+                return ExitCode::from(error.interrupted().map_or(FAILURE, Interrupted::exit_code));
+            }
         },
         Err(Usage::Asked(text)) => {
             print!("{text}");
@@ -30,7 +34,28 @@ fn main() -> ExitCode {
     ExitCode::from(FAILURE)
 }
 
-fn run(cli: cli::Cli) -> Result<(), Error> {
-    let plan = Plan::new(cli)?;
-    stride::session::run(&plan, &mut Output::standard())
+/// What the process exits with.
+fn run(command: Command) -> Result<u8, Error> {
+    let words = std::env::args_os().collect();
+    match command {
+        Command::Test(cli) => {
+            let args = cli.output.clone();
+            let plan = Plan::new(*cli)?;
+            let output = Output::of_run(&args, &plan, words)?;
+            until_the_end(output, |output| stride::session::run(&plan, output))
+        }
+        Command::Serve(args, files) => {
+            let output = Output::of_server(&files, words)?;
+            until_the_end(output, |output| stride::session::serve(&args.into(), output))
+        }
+    }
+}
+
+fn until_the_end(
+    mut output: Output,
+    run: impl FnOnce(&mut Output) -> Result<(), Error>,
+) -> Result<u8, Error> {
+    interrupt::watch(&output).map_err(Error::Signals)?;
+    let done = run(&mut output);
+    output.finish(done)
 }

@@ -50,6 +50,24 @@ fn flags_that_do_not_go_together_are_refused() {
 }
 
 #[test]
+fn what_an_operation_does_not_have_is_refused() {
+    refused("atomic bw -s 16", &["-s 16", "8 bytes", "leave it out"]);
+    refused("atomic lat -a", &["-a", "8 bytes"]);
+    refused("atomic bw --atomic-type xor", &["'xor'", "fetch-add", "compare-swap"]);
+    refused("read lat --latency pingpong", &["--latency pingpong", "read", "--latency completion"]);
+    refused("read bw -I 8", &["'-I'"]);
+    refused("read bw -o 256", &["256", "255"]);
+    refused("write bw -r 8", &["-r 8", "takes no receives", "--imm"]);
+    refused("send bw -r 0", &["-r 0", "give -r 1 or more"]);
+    refused("send lat -q 2", &["-q 2", "1", "leave -q out"]);
+    refused("send lat -b", &["-b", "leave -b out"]);
+    refused("write bw -q 16385", &["-q 16385", "16384"]);
+    refused("write bw -c UD", &["-c UD has no write", "-c UC"]);
+    refused("atomic bw -c uc", &["-c UC has no atomic fetch-add", "give -c RC"]);
+    refused("send bw -c DC", &["'DC'", "RC, UC, UD"]);
+}
+
+#[test]
 fn messages_that_cannot_be_are_refused() {
     refused("msg bw -s 0", &["-s 0", "1 byte"]);
     refused("msg bw --api pool -s 5M", &["-s 5242880", "1048576", "--api copy"]);
@@ -64,7 +82,17 @@ fn messages_that_cannot_be_are_refused() {
 
 #[test]
 fn help_and_version_are_on_standard_output() {
-    for flags in ["--help", "write bw --help", "write lat -h", "msg bw -h", "msg lat --help", "--version"] {
+    for flags in [
+        "--help",
+        "write bw --help",
+        "write lat -h",
+        "send bw -h",
+        "read lat -h",
+        "atomic bw --help",
+        "msg bw -h",
+        "msg lat --help",
+        "--version",
+    ] {
         let ended = run(flags).succeeded();
         assert!(!ended.stdout.is_empty() && ended.stderr.is_empty(), "{ended:#?}");
     }

@@ -44,8 +44,8 @@ fn the_memory_of_a_side_goes_when_the_device_lets_go_of_it() {
             assert_eq!(mapped(), before + 1);
             fake.world.refused_deregistrations.store(refusals, Relaxed);
             if connected {
-                let remote = side.resources();
-                drop(side.connect(remote, &test, &timer).unwrap());
+                let remotes = side.resources();
+                drop(side.connect(&remotes, &test, &timer).unwrap());
             } else {
                 drop(side);
             }

@@ -42,10 +42,10 @@ fn is_bandwidth(row: &[f64], size: f64, iterations: f64) {
 
 #[track_caller]
 fn is_latency(row: &[f64], size: f64, iterations: f64) {
-    let [bytes, count, min, avg, p50, p99, p99_9, max] = row[..] else { panic!("{row:?}") };
+    let [bytes, count, min, avg, p50, p90, p99, p99_9, max, stdev] = row[..] else { panic!("{row:?}") };
     assert_eq!((bytes, count), (size, iterations), "{row:?}");
-    assert!(min > 0.0 && [min, p50, p99, p99_9, max].is_sorted(), "{row:?}");
-    assert!((min..=max).contains(&avg), "{row:?}");
+    assert!(min > 0.0 && [min, p50, p90, p99, p99_9, max].is_sorted(), "{row:?}");
+    assert!((min..=max).contains(&avg) && (0.0..=max - min).contains(&stdev), "{row:?}");
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn server_and_client_print_the_same_and_the_clients_parameters_count() {
     assert_eq!(server.stdout, client.stdout);
     is_latency(&client.rows()[0], 300.0, 20.0);
     for ended in [&server, &client] {
-        assert!(ended.stderr.contains("measure lat (ping-pong) (the server has bw)"), "{ended:#?}");
+        assert!(ended.stderr.contains("  lat (ping-pong)  bw\n"), "{ended:#?}");
         assert!(ended.stderr.contains("over RDMA (soft0)"), "{ended:#?}");
     }
 }

@@ -2,40 +2,64 @@
 //!
 //! Nothing is judged here beyond syntax; [`plan`](crate::plan) decides what the values mean together.
 
+mod expectation;
+mod output;
+mod serve;
 mod size;
 mod usage;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Subcommand, ValueEnum};
 
+pub use expectation::{Expectation, ExpectationError};
+pub use output::OutputArgs;
+pub use serve::{Command, ServeArgs};
 pub use size::{Size, SizeError};
-pub use usage::{Usage, parse};
+pub use usage::{Usage, command, parse};
 
 /// What chooses among devices, besides the flags.
 const PROVIDERS: &str = "\
 Environment:
   SIDEWAY_PROVIDER=system  the devices of rdma-core
   SIDEWAY_PROVIDER=soft    software devices: soft0 and so on
-  SIDEWAY_PROVIDER=auto    the former if there are any, else the latter, and stderr says so [default]";
+  SIDEWAY_PROVIDER=auto    the former if there are any, else the latter, and stderr says so [default]
 
-/// Measures bandwidth and latency of RDMA, as perftest defines them.
-///
-/// Without a server address this is the server: it waits for one client, whose parameters count.
-#[derive(Clone, Debug, Parser)]
-#[command(name = "stride-perf", version, disable_help_subcommand = true)]
+Exit codes: 0 all measured, 1 a figure is not as --expect-bw or --expect-p99 has it, 2 an error, 130 interrupted";
+
+/// A side's part in one test.
+#[derive(Clone, Debug)]
 pub struct Cli {
     /// What the queue pairs do.
-    #[command(subcommand)]
     pub operation: OperationArgs,
+    /// What becomes of the figures.
+    pub output: OutputArgs,
 }
 
 /// The operation.
 #[derive(Clone, Debug, Subcommand)]
 pub enum OperationArgs {
-    /// RDMA write.
+    /// RDMA write, into the peer's memory.
     Write {
         /// What is measured.
         #[command(subcommand)]
-        measure: MeasureArgs,
+        measure: MeasureArgs<WriteArgs>,
+    },
+    /// Send, into the peer's receives.
+    Send {
+        /// What is measured.
+        #[command(subcommand)]
+        measure: MeasureArgs<SendArgs>,
+    },
+    /// RDMA read, from the peer's memory.
+    Read {
+        /// What is measured.
+        #[command(subcommand)]
+        measure: MeasureArgs<ReadArgs>,
+    },
+    /// Atomic operations on 8 bytes of the peer's memory.
+    Atomic {
+        /// What is measured.
+        #[command(subcommand)]
+        measure: MeasureArgs<AtomicArgs>,
     },
     /// Messages of trespass, which RDMA or TCP carries.
     #[command(name = "msg", visible_alias = "messages")]
@@ -98,26 +122,105 @@ pub enum ApiArg {
     Pool,
 }
 
-/// What is measured.
+/// What is measured, with the flags that only this kind of operation has.
 #[derive(Clone, Debug, Subcommand)]
-pub enum MeasureArgs {
+pub enum MeasureArgs<A: Args> {
     /// Bandwidth and message rate.
     #[command(name = "bw", visible_alias = "bandwidth", after_help = PROVIDERS)]
-    Bandwidth(CommonArgs),
+    Bandwidth(BandwidthArgs<A>),
     /// Latency.
     #[command(name = "lat", visible_alias = "latency", after_help = PROVIDERS)]
-    Latency(LatencyArgs),
+    Latency(LatencyArgs<A>),
+}
+
+/// The flags of a bandwidth test.
+#[derive(Clone, Debug, Args)]
+pub struct BandwidthArgs<A: Args> {
+    /// The flags that every test has.
+    #[command(flatten)]
+    pub common: CommonArgs,
+    /// The operation's own.
+    #[command(flatten)]
+    pub own: A,
 }
 
 /// The flags of a latency test.
 #[derive(Clone, Debug, Args)]
-pub struct LatencyArgs {
+pub struct LatencyArgs<A: Args> {
     /// The flags that every test has.
     #[command(flatten)]
     pub common: CommonArgs,
-    /// What counts as the latency of a message
-    #[arg(long = "latency", value_name = "DEFINITION", default_value = "pingpong")]
-    pub definition: DefinitionArg,
+    /// The operation's own.
+    #[command(flatten)]
+    pub own: A,
+    /// What counts as the latency of a message [default: pingpong where the peer can answer, else completion]
+    #[arg(long = "latency", value_name = "DEFINITION")]
+    pub definition: Option<DefinitionArg>,
+}
+
+/// The flags of writes.
+#[derive(Clone, Debug, Args)]
+pub struct WriteArgs {
+    /// With immediate data, which takes a receive of the peer's
+    #[arg(long, alias = "write_with_imm")]
+    pub imm: bool,
+
+    /// Receives posted at a time (with --imm) [default: 512]
+    #[arg(short, long, value_name = "COUNT")]
+    pub rx_depth: Option<u32>,
+
+    /// The largest message that is copied into the work request [default: 0 for bandwidth, perftest's
+    /// choice for the device for latency]
+    #[arg(short = 'I', long, alias = "inline_size", value_name = "BYTES")]
+    pub inline_size: Option<u32>,
+}
+
+/// The flags of sends.
+#[derive(Clone, Debug, Args)]
+pub struct SendArgs {
+    /// With immediate data
+    #[arg(long, alias = "send_with_imm")]
+    pub imm: bool,
+
+    /// Receives posted at a time [default: 512]
+    #[arg(short, long, value_name = "COUNT")]
+    pub rx_depth: Option<u32>,
+
+    /// The largest message that is copied into the work request [default: 0 for bandwidth, perftest's
+    /// choice for the device for latency]
+    #[arg(short = 'I', long, alias = "inline_size", value_name = "BYTES")]
+    pub inline_size: Option<u32>,
+}
+
+/// The flags of reads.
+#[derive(Clone, Debug, Args)]
+pub struct ReadArgs {
+    /// Reads under way at the peer's at a time [default: as many as both devices can]
+    #[arg(short, long = "outs", value_name = "COUNT")]
+    pub outstanding: Option<u8>,
+}
+
+/// The flags of atomic operations.
+#[derive(Clone, Debug, Args)]
+pub struct AtomicArgs {
+    /// Which operation
+    #[arg(short = 'A', long, alias = "atomic_type", value_name = "TYPE", default_value = "fetch-add")]
+    pub atomic_type: AtomicTypeArg,
+
+    /// Operations under way at the peer's at a time [default: as many as both devices can]
+    #[arg(short, long = "outs", value_name = "COUNT")]
+    pub outstanding: Option<u8>,
+}
+
+/// The atomic operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum AtomicTypeArg {
+    /// Adds to the peer's number
+    #[value(alias = "FETCH_AND_ADD")]
+    FetchAdd,
+    /// Replaces the peer's number if it is the one that is expected
+    #[value(alias = "CMP_AND_SWAP")]
+    CompareSwap,
 }
 
 /// What counts as the latency of a message.
@@ -127,6 +230,20 @@ pub enum DefinitionArg {
     Pingpong,
     /// From the post to the completion
     Completion,
+}
+
+/// How queue pairs are connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ConnectionArg {
+    /// Reliable connection
+    #[value(name = "RC")]
+    Rc,
+    /// Unreliable connection: writes and sends
+    #[value(name = "UC")]
+    Uc,
+    /// Unreliable datagrams: sends of up to the MTU
+    #[value(name = "UD")]
+    Ud,
 }
 
 /// Where the memory of the messages comes from.
@@ -174,11 +291,11 @@ pub struct RunArgs {
     #[arg(short, long, value_name = "PORT", default_value_t = crate::plan::DEFAULT_PORT)]
     pub port: u16,
 
-    /// Messages for each size [default: 5000 for bandwidth, 1000 for latency]
+    /// Messages for each size, of each queue pair [default: 5000 for bandwidth of writes and messages, else 1000]
     #[arg(short = 'n', long, value_name = "COUNT")]
     pub iters: Option<u64>,
 
-    /// Bytes of a message, with K or M if you like [default: 64K for bandwidth, 2 for latency]
+    /// Bytes of a message, with K or M if you like [default: 64K for bandwidth, 2 for latency; atomics are of 8]
     #[arg(short = 's', long, value_name = "BYTES")]
     pub msg_size: Option<Size>,
 
@@ -219,8 +336,19 @@ pub struct CommonArgs {
     #[arg(short = 'Q', long, value_name = "COUNT")]
     pub cq_mod: Option<u32>,
 
-    /// The largest message that is copied into the work request [default: 0 for bandwidth, perftest's
-    /// choice for the device for latency]
-    #[arg(short = 'I', long, value_name = "BYTES")]
-    pub inline_size: Option<u32>,
+    /// Queue pairs (bandwidth only) [default: 1]
+    #[arg(short, long, value_name = "COUNT")]
+    pub qp: Option<u32>,
+
+    /// How the queue pairs are connected
+    #[arg(short, long, value_name = "TYPE", default_value = "RC", ignore_case = true)]
+    pub connection: ConnectionArg,
+
+    /// Look whether what arrives is what was sent, when all of a size has: no part of the measurement
+    #[arg(long, alias = "data_validation")]
+    pub data_validation: bool,
+
+    /// Both sides measure at the same time, and the sum counts (bandwidth only)
+    #[arg(short, long)]
+    pub bidirectional: bool,
 }

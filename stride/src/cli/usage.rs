@@ -5,7 +5,8 @@ use std::ffi::OsString;
 use clap::Parser;
 use clap::error::ErrorKind;
 
-use super::Cli;
+use super::serve::Words;
+use super::{Cli, Command};
 
 /// Why there is no command line to act on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,13 +19,25 @@ pub enum Usage {
     Wrong(String),
 }
 
-/// Parses a command line, whose first word is the program's name.
+/// Parses the command line of a test, whose first word is the program's name.
 pub fn parse<I, T>(words: I) -> Result<Cli, Usage>
 where
     I: IntoIterator<Item = T>,
     T: Into<OsString> + Clone,
 {
-    Cli::try_parse_from(words).map_err(|error| {
+    match command(words)? {
+        Command::Test(cli) => Ok(*cli),
+        Command::Serve(..) => Err(Usage::Wrong("serve is no test".to_owned())),
+    }
+}
+
+/// Parses a command line, whose first word is the program's name.
+pub fn command<I, T>(words: I) -> Result<Command, Usage>
+where
+    I: IntoIterator<Item = T>,
+    T: Into<OsString> + Clone,
+{
+    Words::try_parse_from(words).map(Command::from).map_err(|error| {
         let text = error.render().to_string();
         match error.kind() {
             ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Usage::Asked(text),
@@ -74,8 +87,8 @@ mod tests {
         let text = wrong("stride-perf write bw --loopback host");
         assert!(text.contains("cannot be used with"), "{text}");
         assert!(!text.contains('\n'));
-        let text = wrong("stride-perf read bw");
-        assert!(text.contains("unrecognized subcommand 'read'"), "{text}");
+        let text = wrong("stride-perf swap bw");
+        assert!(text.contains("unrecognized subcommand 'swap'"), "{text}");
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use super::{FrameError, VERSION};
+use crate::interrupt::Interrupted;
 
 /// The control connection failed.
 #[derive(Debug, thiserror::Error)]
@@ -74,6 +75,20 @@ pub enum ControlError {
         /// How long it had.
         limit: Duration,
     },
+    /// The peer's connection stands, but nothing comes over it.
+    #[error(
+        "{peer} has not been heard of for {} s: its process is stopped, or the way to it is cut; look there",
+        .limit.as_secs()
+    )]
+    Dead {
+        /// Host and port.
+        peer: String,
+        /// How long.
+        limit: Duration,
+    },
+    /// This process was asked to end.
+    #[error(transparent)]
+    Interrupted(#[from] Interrupted),
     /// The peer is gone.
     #[error("{peer} closed the control connection{}; see what it printed", during(.source))]
     Gone {
@@ -81,6 +96,15 @@ pub enum ControlError {
         peer: String,
         /// The system's words, unless the connection ended in order.
         source: Option<io::Error>,
+    },
+    /// What the peer sent did not come.
+    #[error(
+        "nothing came from {peer} for 5 s: a message was lost, which this connection does not send again; measure once \
+         more, or with -c RC"
+    )]
+    MessageLost {
+        /// Host and port.
+        peer: String,
     },
     /// The peer gave up, and said why.
     #[error("{peer} gave up: {reason}")]
@@ -104,6 +128,8 @@ impl ControlError {
         match (error, limit) {
             (FrameError::Io(error), Some(limit)) if is_timeout(&error) => Self::Silent { peer, limit },
             (FrameError::Io(error), _) => Self::lost(peer, error),
+            (FrameError::Silence(limit), _) => Self::Dead { peer, limit },
+            (FrameError::Interrupted(interrupted), _) => Self::Interrupted(interrupted),
             (FrameError::Magic(got), _) => Self::Stranger { peer, got },
             (FrameError::Version(theirs), _) => Self::OtherVersion { peer, theirs },
             (error, _) => Self::Malformed { peer, what: error.to_string() },

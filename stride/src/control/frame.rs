@@ -10,12 +10,15 @@
 //! Numbers are big-endian. This layout of the header is the same in every version.
 
 use std::io::{self, Read, Write};
+use std::time::Duration;
+
+use crate::interrupt::Interrupted;
 
 /// The first bytes of every frame.
 pub const MAGIC: [u8; 4] = *b"STRD";
 
 /// The version of the protocol that this release speaks.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 
 /// The length of a header.
 pub const HEADER_LENGTH: usize = 12;
@@ -30,6 +33,8 @@ pub enum Kind {
     Message,
     /// Why the sender gives up, in words.
     Failure,
+    /// That the sender is there; `queued` if it has others to serve first.
+    Beat,
 }
 
 /// What one side sends at a time.
@@ -48,6 +53,12 @@ pub enum FrameError {
     /// The stream failed, timed out or ended.
     #[error(transparent)]
     Io(#[from] io::Error),
+    /// The peer has not said for so long that it is there.
+    #[error("nothing was heard for {} s", .0.as_secs())]
+    Silence(Duration),
+    /// This process was asked to end.
+    #[error(transparent)]
+    Interrupted(#[from] Interrupted),
     /// Something else is speaking.
     #[error("the first bytes are not a frame's: {0:02x?}")]
     Magic([u8; 4]),
@@ -67,11 +78,12 @@ impl Kind {
         match self {
             Self::Message => 1,
             Self::Failure => 2,
+            Self::Beat => 3,
         }
     }
 
     fn from_code(code: u16) -> Result<Self, FrameError> {
-        [Self::Message, Self::Failure]
+        [Self::Message, Self::Failure, Self::Beat]
             .into_iter()
             .find(|kind| kind.code() == code)
             .ok_or(FrameError::Kind(code))
@@ -145,7 +157,7 @@ mod tests {
 
     #[test]
     fn the_header_is_as_documented() {
-        assert_eq!(written(Kind::Message, b"ab"), b"STRD\x00\x01\x00\x01\x00\x00\x00\x02ab");
+        assert_eq!(written(Kind::Message, b"ab"), b"STRD\x00\x02\x00\x01\x00\x00\x00\x02ab");
     }
 
     #[test]

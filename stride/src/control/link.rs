@@ -1,19 +1,19 @@
 //! One end of the connection over which the two sides agree, whatever carries it.
 
-use std::io::{self, Read};
-use std::net::{Shutdown, TcpStream};
-use std::time::{Duration, Instant};
+use std::io;
+use std::time::Duration;
 
-use super::{ControlError, Frame, FrameError, Kind, Liveness, Message, read_frame, write_frame};
+use super::{ControlError, Frame, FrameError, Kind, Message, Tcp};
+use crate::interrupt;
 
 /// How long a peer may take to say its first word, and to take a message off our hands.
-const WORD_LIMIT: Duration = Duration::from_secs(5);
+pub(super) const WORD_LIMIT: Duration = Duration::from_secs(5);
 
 /// How long a peer may take for a step of the set-up, such as registering memory.
 const STEP_LIMIT: Duration = Duration::from_secs(60);
 
 /// How long a peer may take to read why this side gave up.
-const LINGER_LIMIT: Duration = Duration::from_millis(500);
+pub(super) const LINGER_LIMIT: Duration = Duration::from_millis(500);
 
 /// What carries frames.
 pub trait Wire {
@@ -31,6 +31,16 @@ pub trait Wire {
     /// There was none, or it is none.
     fn read(&mut self, limit: Option<Duration>) -> Result<Frame, FrameError>;
 
+    /// Waits until there is a frame, within a time. A peer that has others to serve first may take longer: `waiting` is
+    /// called then.
+    ///
+    /// # Errors
+    ///
+    /// There was none in time.
+    fn await_frame(&mut self, _: Option<Duration>, _waiting: &mut dyn FnMut()) -> Result<(), FrameError> {
+        Ok(())
+    }
+
     /// Waits a moment for the peer to take what it was sent last.
     ///
     /// # Errors
@@ -39,30 +49,18 @@ pub trait Wire {
     fn linger(&mut self) -> io::Result<()>;
 }
 
-impl Wire for TcpStream {
-    fn write(&mut self, kind: Kind, payload: &[u8]) -> io::Result<()> {
-        self.set_write_timeout(Some(WORD_LIMIT))?;
-        write_frame(self, kind, payload)
-    }
-
-    fn read(&mut self, limit: Option<Duration>) -> Result<Frame, FrameError> {
-        read_frame(&mut Timed { stream: self, deadline: limit.map(|limit| Instant::now() + limit) })
-    }
-
-    /// Takes what the peer still sends, for a moment: a connection that is closed with something unread takes
-    /// along what the peer has not read either.
-    fn linger(&mut self) -> io::Result<()> {
-        self.shutdown(Shutdown::Write)?;
-        let mut stream = Timed { stream: self, deadline: Some(Instant::now() + LINGER_LIMIT) };
-        let mut unread = [0; 4096];
-        while stream.read(&mut unread)? > 0 {}
-        Ok(())
-    }
+/// What a glance at a peer that is there shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Glance {
+    /// It says nothing.
+    Silence,
+    /// It has sent a message, which nobody has taken.
+    Word,
 }
 
 /// One end of the control connection.
 #[derive(Debug)]
-pub struct Link<W = TcpStream> {
+pub struct Link<W = Tcp> {
     wire: W,
     peer: String,
     heard: bool,
@@ -98,8 +96,17 @@ impl<W: Wire> Link<W> {
 
     /// Receives a message of the set-up.
     pub fn receive(&mut self) -> Result<Message, ControlError> {
-        let limit = if self.heard { STEP_LIMIT } else { WORD_LIMIT };
-        self.receive_within(Some(limit))
+        self.receive_within(Some(self.limit()))
+    }
+
+    /// Waits for the peer to have time for this side: `waiting` is called if it has others to serve first.
+    pub fn await_turn(&mut self, mut waiting: impl FnMut()) -> Result<(), ControlError> {
+        let limit = Some(self.limit());
+        self.wire.await_frame(limit, &mut waiting).map_err(|error| self.read_failed(error, limit))
+    }
+
+    fn limit(&self) -> Duration {
+        if self.heard { STEP_LIMIT } else { WORD_LIMIT }
     }
 
     /// Receives a message that comes when the peer has finished measuring.
@@ -134,6 +141,8 @@ impl<W: Wire> Link<W> {
         let frame = self.wire.read(limit).map_err(|error| self.read_failed(error, limit))?;
         self.heard = true;
         match frame.kind {
+            // Where beats are, they do not come so far.
+            Kind::Beat => Err(self.malformed("a beat in place of a message".to_owned())),
             Kind::Failure => Err(self.peer_failed(&frame.payload)),
             Kind::Message => {
                 serde_json::from_slice(&frame.payload).map_err(|error| self.malformed(error.to_string()))
@@ -167,34 +176,22 @@ impl<W: Wire> Link<W> {
 }
 
 impl Link {
-    /// Looks whether the peer is there, without waiting.
-    pub fn check(&mut self) -> Result<(), ControlError> {
-        match Liveness::of(&self.wire) {
-            Ok(Liveness::Alive) => Ok(()),
-            Ok(Liveness::Ended) => Err(ControlError::Gone { peer: self.peer.clone(), source: None }),
-            Ok(Liveness::Failed) => match self.receive() {
+    /// The error for a peer whose message was lost.
+    pub fn silent(&self) -> ControlError {
+        ControlError::MessageLost { peer: self.peer.clone() }
+    }
+
+    /// Looks whether the peer is there, and whether it has said something, without waiting.
+    pub fn glance(&mut self) -> Result<Glance, ControlError> {
+        interrupt::check()?;
+        match self.wire.peek() {
+            None => Ok(Glance::Silence),
+            Some(Ok(Frame { kind: Kind::Message, .. })) => Ok(Glance::Word),
+            Some(_) => match self.receive() {
                 Ok(message) => Err(self.unexpected(&message, "failure")),
                 Err(error) => Err(error),
             },
-            Err(error) => Err(ControlError::lost(self.peer.clone(), error)),
         }
-    }
-}
-
-/// A stream whose reads, all together, end by a deadline.
-struct Timed<'a> {
-    stream: &'a TcpStream,
-    deadline: Option<Instant>,
-}
-
-impl Read for Timed<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let left = self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        if left.is_some_and(|left| left.is_zero()) {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        self.stream.set_read_timeout(left)?;
-        self.stream.read(buffer)
     }
 }
 

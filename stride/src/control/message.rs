@@ -14,7 +14,7 @@ pub enum Message {
     Request(Greeting),
     /// The server will do so; what it was itself asked for.
     Accept(Greeting),
-    /// Where to write.
+    /// Where one of the sender's queue pairs is, and its memory.
     Resources(Resources),
     /// The sender's queue pair can send and receive.
     Ready,
@@ -23,8 +23,13 @@ pub enum Message {
         /// Bytes of a message.
         size: u64,
     },
-    /// What the client measured.
+    /// What the sender measured.
     Row(Row),
+    /// So many of the peer's messages arrived here, and they were as they should be if that was looked at.
+    Arrived {
+        /// Messages.
+        messages: u64,
+    },
     /// The sender needs the peer no more.
     Done,
 }
@@ -38,17 +43,19 @@ pub struct Greeting {
     pub test: TestPlan,
 }
 
-/// What the peer needs to write into the sender's memory.
+/// What the peer needs to reach the sender's memory and receives.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Resources {
     /// The queue pair's address.
     pub endpoint: Endpoint,
     /// The key to the memory.
     pub rkey: u32,
-    /// Where the peer may write.
+    /// Where the queue pair's memory for the peer begins.
     pub address: u64,
-    /// How many bytes it may write there.
+    /// How many bytes of it are the peer's.
     pub length: u64,
+    /// Reads and atomic operations that the queue pair answers at a time.
+    pub answered: u8,
 }
 
 impl Message {
@@ -61,6 +68,7 @@ impl Message {
             Self::Ready => "ready",
             Self::Begin { .. } => "begin",
             Self::Row(_) => "row",
+            Self::Arrived { .. } => "arrived",
             Self::Done => "done",
         }
     }

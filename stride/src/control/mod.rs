@@ -4,15 +4,19 @@
 //! client                                server
 //!   Request: the client's test     ->
 //!                                  <-     Accept: the server's own test
-//!   Resources                     <->     Resources      addresses of queue pair and memory
+//!   Resources                     <->     Resources      for each queue pair: its address, and that of its memory
 //!   Ready                         <->     Ready          both queue pairs can send
 //!   Begin                         <->     Begin          for each size: both are about to measure
-//!   Row                            ->                    for each size: what the client measured
+//!   Row                            ->                    for each size: what the client measured; if both measure,
+//!                                  <-     Row            the server, too
+//!   Arrived                       <->     Arrived        for each size, where it is asked: how many messages came
 //!   Done                          <->     Done           nobody needs the other's memory any more
 //! ```
 //!
 //! Messages of trespass are measured over the connection that the two sides agree on: each of these words is one
 //! message of it, there are no resources, and `Ready` alone is left out.
+//!
+//! Over TCP each side says once a second that it is there, measuring or not, so that the other one notices within seconds when it is not.
 //!
 //! Either side may send a failure in place of any message. Frames carry a magic number and the protocol's
 //! version, so that a peer of another release and a stranger on the port are told apart.
@@ -23,12 +27,15 @@ mod link;
 mod message;
 mod packets;
 mod socket;
+mod tcp;
 
 pub use error::ControlError;
 pub use frame::{
     Frame, FrameError, HEADER_LENGTH, Kind, MAGIC, MAX_PAYLOAD, VERSION, read_frame, write_frame,
 };
-pub use link::{Link, Wire};
+pub use link::{Glance, Link, Wire};
 pub use message::{Greeting, Message, Resources};
 pub use packets::Packets;
-pub use socket::{Listener, Liveness, connect};
+pub(crate) use socket::link;
+pub use socket::{Listener, connect};
+pub use tcp::Tcp;

@@ -7,8 +7,10 @@ use std::time::{Duration, Instant};
 
 use rustix::net::sockopt;
 
-use super::frame::{HEADER_LENGTH, Kind, parse_header};
-use super::{ControlError, Link};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::{ControlError, Link, Tcp};
+use crate::interrupt;
 
 /// How long one address may take to answer.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
@@ -18,6 +20,9 @@ const START_LIMIT: Duration = Duration::from_secs(1);
 
 /// How often the port is tried meanwhile.
 const START_PAUSE: Duration = Duration::from_millis(50);
+
+/// How often a server that waits for a client looks up.
+const ACCEPT_GLANCE: Duration = Duration::from_millis(100);
 
 /// Connects to a server. A refusal is believed after a second: both sides may have been started at once.
 ///
@@ -98,15 +103,41 @@ impl Listener {
 
     /// Waits for one client. A second one is refused from then on.
     pub fn accept(self) -> Result<Link, ControlError> {
-        let (stream, address) = self.socket.accept().map_err(ControlError::Accept)?;
+        loop {
+            if let Some((stream, peer)) = self.accept_within(ACCEPT_GLANCE)? {
+                return link(stream, peer);
+            }
+        }
+    }
+
+    /// The next client and its name, if one comes within a time.
+    ///
+    /// # Errors
+    ///
+    /// This process was asked to end, or the system has no room for clients.
+    pub fn accept_within(&self, limit: Duration) -> Result<Option<(TcpStream, String)>, ControlError> {
+        interrupt::check()?;
+        let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: limit.subsec_nanos().into() };
+        match poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&limit)) {
+            Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(None),
+            Ok(_) => {}
+            Err(error) => return Err(ControlError::Accept(error.into())),
+        }
+        let (stream, address) = match self.socket.accept() {
+            Ok(accepted) => accepted,
+            // It came, and was gone again.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => return Ok(None),
+            Err(error) => return Err(ControlError::Accept(error)),
+        };
         let ip = address.ip().to_canonical();
-        link(stream, SocketAddr::new(ip, address.port()).to_string())
+        Ok(Some((stream, SocketAddr::new(ip, address.port()).to_string())))
     }
 }
 
-fn link(stream: TcpStream, peer: String) -> Result<Link, ControlError> {
-    match watch_over(&stream) {
-        Ok(()) => Ok(Link::new(stream, peer)),
+/// One end of the control connection, over this stream.
+pub(crate) fn link(stream: TcpStream, peer: String) -> Result<Link, ControlError> {
+    match watch_over(&stream).and_then(|()| Tcp::new(stream)) {
+        Ok(tcp) => Ok(Link::new(tcp, peer)),
         Err(error) => Err(ControlError::lost(peer, error)),
     }
 }
@@ -120,32 +151,4 @@ fn watch_over(stream: &TcpStream) -> io::Result<()> {
     sockopt::set_tcp_keepcnt(stream, 5)?;
     sockopt::set_tcp_user_timeout(stream, 15_000)?;
     Ok(())
-}
-
-/// What a glance at the control connection shows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Liveness {
-    /// The peer is there as far as one can tell.
-    Alive,
-    /// The peer has sent why it gives up.
-    Failed,
-    /// The connection has ended.
-    Ended,
-}
-
-impl Liveness {
-    /// Looks without waiting and without taking anything from the stream.
-    pub(super) fn of(stream: &TcpStream) -> io::Result<Self> {
-        let mut header = [0; HEADER_LENGTH];
-        stream.set_nonblocking(true)?;
-        let seen = stream.peek(&mut header);
-        stream.set_nonblocking(false)?;
-        match seen {
-            Ok(0) => Ok(Self::Ended),
-            Ok(HEADER_LENGTH) if matches!(parse_header(&header), Ok((Kind::Failure, _))) => Ok(Self::Failed),
-            Ok(_) => Ok(Self::Alive),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Self::Alive),
-            Err(error) => Err(error),
-        }
-    }
 }

@@ -32,9 +32,15 @@ pub fn differences(client: &TestPlan, server: &TestPlan) -> Vec<Difference> {
             ("sizes (-s, -a, --max-msg-size)", plan.sizes.to_string()),
             ("iterations (-n)", plan.iterations.to_string()),
             ("depth (-t)", plan.tx_depth.to_string()),
+            ("connection (-c)", plan.connection.to_string()),
+            ("receive depth (-r)", value(plan.rx_depth)),
             ("post list (-l)", plan.post_list.to_string()),
             ("CQ moderation (-Q)", value(plan.cq_mod)),
             ("inline size (-I)", value(plan.inline_size)),
+            ("outstanding reads (-o)", value(plan.outstanding.map(u32::from))),
+            ("queue pairs (-q)", plan.queue_pairs.to_string()),
+            ("bidirectional (-b)", plan.bidirectional.to_string()),
+            ("data validation", plan.data_validation.to_string()),
         ]
     };
     let pairs = rows(client).into_iter().zip(rows(server));

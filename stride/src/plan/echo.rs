@@ -4,8 +4,6 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Measure, TestPlan};
-
 /// The table that messaging is compared by: few under way for how late, many for how fast.
 const GRID: [u32; 5] = [1, 4, 16, 64, 256];
 
@@ -38,28 +36,9 @@ pub enum InFlight {
     Grid,
 }
 
-impl TestPlan {
-    /// How many requests are under way, one number after another. Of what has no answers that is one number, which says nothing.
-    pub fn in_flight(&self) -> impl Iterator<Item = u32> {
-        let numbers = match self.measure {
-            Measure::Echo(echo) => echo.in_flight,
-            _ => InFlight::One { count: self.depth() },
-        };
-        numbers.iter()
-    }
-
-    /// Messages of this size.
-    pub fn iterations_of(&self, size: u64, in_flight: u32) -> u64 {
-        match self.measure {
-            Measure::Echo(echo) => echo.iterations(self.iterations, size, in_flight),
-            _ => self.iterations,
-        }
-    }
-}
-
 impl Echo {
     /// Of `iterations` requests at most, those that messages of this size have.
-    fn iterations(self, iterations: u64, size: u64, in_flight: u32) -> u64 {
+    pub(super) fn iterations(self, iterations: u64, size: u64, in_flight: u32) -> u64 {
         if self.counted {
             return iterations;
         }

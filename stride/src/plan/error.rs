@@ -1,6 +1,6 @@
 //! What cannot be run, and what to do instead.
 
-use super::LEAST_ITERATIONS;
+use super::{ATOMIC_SIZE, ConnectionType, LEAST_ITERATIONS, MOST_QUEUE_PAIRS, Operation};
 
 /// A test that cannot be run: the value, the limit and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -23,9 +23,12 @@ pub enum PlanError {
         /// What the user gave.
         given: u64,
     },
-    /// What is written is not answered.
-    #[error("write has no grid: measure msg grid")]
-    EchoOfWrites,
+    /// What queue pairs move has no answer.
+    #[error("{operation} has no grid: measure msg grid")]
+    EchoOfPairs {
+        /// The operation.
+        operation: Operation,
+    },
     /// Too few messages for a figure.
     #[error(
         "-n {given} is below the least number of iterations, {LEAST_ITERATIONS}: give -n {LEAST_ITERATIONS} or more"
@@ -111,25 +114,100 @@ pub enum PlanError {
         /// The port.
         given: u8,
     },
-    /// The device's queue pairs are shorter.
-    #[error("-t {given} is above max_qp_wr of {device}, {limit}: give -t {limit} or less")]
-    DepthAboveQueuePair {
-        /// Messages under way.
-        given: u32,
+    /// An atomic operation has one size.
+    #[error("{given} with atomic operations, which are of {ATOMIC_SIZE} bytes: leave it out")]
+    NotAtomicSize {
+        /// What the user gave, with its flag.
+        given: String,
+    },
+    /// The verbs have no such thing.
+    #[error(
+        "-c {connection} has no {operation}: give -c RC{}",
+        if *connection == ConnectionType::Ud && !operation.fetches() { ", or -c UC" } else { "" }
+    )]
+    NotOverConnection {
+        /// The type of the connection.
+        connection: ConnectionType,
+        /// The operation.
+        operation: Operation,
+    },
+    /// A datagram is one packet.
+    #[error(
+        "{flag} {given} is above the MTU of {device} port {port}, {limit}, which no datagram exceeds: give {flag} {limit} \
+         or less"
+    )]
+    SizeAboveMtu {
+        /// The flag that gave the size.
+        flag: &'static str,
+        /// The size.
+        given: u64,
         /// The device's name.
         device: String,
-        /// What it can do.
+        /// The port's number.
+        port: u8,
+        /// Its MTU.
         limit: u32,
     },
-    /// The device's completion queues are shorter.
-    #[error("-t {given} is above max_cqe of {device}, {limit}: give -t {limit} or less")]
-    DepthAboveCompletionQueue {
-        /// Messages under way.
+    /// Receives that nobody takes.
+    #[error("-r {given} with {operation}, which takes no receives: leave -r out, or add --imm")]
+    NoReceives {
+        /// What the user gave.
         given: u32,
+        /// The operation.
+        operation: Operation,
+    },
+    /// More queue pairs than perftest has.
+    #[error(
+        "-q {given} is above the most queue pairs of a test, {MOST_QUEUE_PAIRS}: give -q {MOST_QUEUE_PAIRS} or less"
+    )]
+    TooManyQueuePairs {
+        /// What the user gave.
+        given: u32,
+    },
+    /// Latency is measured on one queue pair.
+    #[error("-q {given} is above the limit of a latency test, 1: leave -q out, or measure bw")]
+    QueuePairsInLatency {
+        /// What the user gave.
+        given: u32,
+    },
+    /// Latency is that of one message at a time.
+    #[error("-b has no meaning in a latency test: leave -b out, or measure bw")]
+    BidirectionalLatency,
+    /// The peer cannot answer what it does not notice.
+    #[error(
+        "--latency pingpong with {operation}, of which the peer's program learns nothing: give --latency completion, or \
+         leave it out"
+    )]
+    NothingToAnswer {
+        /// The operation.
+        operation: Operation,
+    },
+    /// The device has no atomic operations.
+    #[error("{device} has no atomic operations (atomic_cap): choose another device with -d")]
+    NoAtomics {
+        /// The device's name.
+        device: String,
+    },
+    /// The device has less of something.
+    #[error(
+        "{flag} {given}{} is above {name} of {device}, {limit}: give {flag} {most} or less",
+        if *count > u64::from(*given) { format!(", {count} with all queue pairs,") } else { String::new() }
+    )]
+    AboveDevice {
+        /// The flag.
+        flag: &'static str,
+        /// Its value.
+        given: u32,
+        /// How many that makes.
+        count: u64,
+        /// The attribute of the device.
+        name: &'static str,
         /// The device's name.
         device: String,
         /// What it can do.
         limit: u32,
+        /// What may be given.
+        most: u32,
     },
     /// The port sends no such message.
     #[error(
@@ -146,5 +224,16 @@ pub enum PlanError {
         port: u8,
         /// What it can do.
         limit: u32,
+    },
+    /// The server gives one client less memory.
+    #[error(
+        "the messages take {given} bytes, and the server gives a client {limit}: give a smaller -s or --max-msg-size, \
+         or the server a larger --max-memory"
+    )]
+    MoreThanServed {
+        /// What the test needs.
+        given: u64,
+        /// The server's limit.
+        limit: u64,
     },
 }

@@ -1,6 +1,6 @@
 //! What a device can do, against what a test asks for.
 
-use super::{PlanError, Sizes, TestPlan};
+use super::{ConnectionType, Operation, PlanError, Sizes, TestPlan};
 
 /// What a device and its port can do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -9,32 +9,135 @@ pub struct DeviceLimits {
     pub device: String,
     /// The port's number.
     pub port: u8,
+    /// Queue pairs.
+    pub max_qp: u32,
     /// Work requests in a queue.
     pub max_qp_wr: u32,
     /// Entries of a completion queue.
     pub max_cqe: u32,
     /// Bytes of a message.
     pub max_msg_sz: u32,
+    /// Bytes of a packet.
+    pub mtu: u32,
+    /// Reads and atomic operations that a queue pair answers at a time.
+    pub max_qp_rd_atom: u8,
+    /// Reads and atomic operations that a queue pair has under way at a time.
+    pub max_qp_init_rd_atom: u8,
+    /// Whether it has atomic operations.
+    pub has_atomics: bool,
+}
+
+/// A count that a device limits: the flag with its value, how many that makes, the limit and its name.
+struct Limited {
+    flag: &'static str,
+    given: u32,
+    count: u64,
+    limit: u32,
+    name: &'static str,
 }
 
 impl TestPlan {
     /// Refuses what this device cannot run.
     pub fn check(&self, limits: &DeviceLimits) -> Result<(), PlanError> {
-        let (given, device) = (self.depth(), limits.device.clone());
-        if given > limits.max_qp_wr {
-            return Err(PlanError::DepthAboveQueuePair { given, device, limit: limits.max_qp_wr });
+        let device = || limits.device.clone();
+        if self.operation.is_atomic() && !limits.has_atomics {
+            return Err(PlanError::NoAtomics { device: device() });
         }
-        if given > limits.max_cqe {
-            return Err(PlanError::DepthAboveCompletionQueue { given, device, limit: limits.max_cqe });
+        for Limited { flag, given, count, limit, name } in self.limited(limits) {
+            if count > u64::from(limit) {
+                let most = match self.queue_pairs {
+                    pairs @ 2.. if count > u64::from(given) => limit / pairs,
+                    _ => limit,
+                };
+                return Err(PlanError::AboveDevice {
+                    flag,
+                    given,
+                    count,
+                    name,
+                    device: device(),
+                    limit,
+                    most,
+                });
+            }
         }
+        self.check_sizes(limits)
+    }
+
+    fn limited(&self, limits: &DeviceLimits) -> [Limited; 6] {
+        let pairs = self.queue_pairs;
+        let (send, receive) = (self.depth(), self.receive_depth());
+        let DeviceLimits { max_qp, max_qp_wr, max_cqe, max_qp_init_rd_atom, .. } = *limits;
+        let of_all = |given: u32| u64::from(given) * u64::from(pairs);
+        let outstanding = u32::from(self.outstanding.unwrap_or(0));
+        [
+            Limited { flag: "-q", given: pairs, count: pairs.into(), limit: max_qp, name: "max_qp" },
+            Limited { flag: "-t", given: send, count: send.into(), limit: max_qp_wr, name: "max_qp_wr" },
+            Limited {
+                flag: "-r",
+                given: receive,
+                count: receive.into(),
+                limit: max_qp_wr,
+                name: "max_qp_wr",
+            },
+            Limited { flag: "-t", given: send, count: of_all(send), limit: max_cqe, name: "max_cqe" },
+            Limited { flag: "-r", given: receive, count: of_all(receive), limit: max_cqe, name: "max_cqe" },
+            Limited {
+                flag: "-o",
+                given: outstanding,
+                count: outstanding.into(),
+                limit: max_qp_init_rd_atom.into(),
+                name: "max_qp_init_rd_atom",
+            },
+        ]
+    }
+
+    fn check_sizes(&self, limits: &DeviceLimits) -> Result<(), PlanError> {
         let (flag, given) = match self.sizes {
             Sizes::One { size } => ("-s", size),
             Sizes::PowersOfTwo { .. } | Sizes::Grid { .. } => ("--max-msg-size", self.sizes.largest()),
         };
+        let (device, port) = (limits.device.clone(), limits.port);
+        if self.connection == ConnectionType::Ud && given > u64::from(limits.mtu) {
+            return Err(PlanError::SizeAboveMtu { flag, given, device, port, limit: limits.mtu });
+        }
         if given > u64::from(limits.max_msg_sz) {
-            let (port, limit) = (limits.port, limits.max_msg_sz);
+            let limit = limits.max_msg_sz;
             return Err(PlanError::SizeAbovePort { flag, given, device, port, limit });
         }
         Ok(())
+    }
+
+    /// The same test with what this device can do, of what the user did not ask for: of datagrams, sizes up to the MTU, as
+    /// perftest has it.
+    pub fn fitted(&self, limits: &DeviceLimits, any_size: bool) -> Self {
+        let mtu = u64::from(limits.mtu);
+        let sizes = match self.sizes {
+            sizes if !any_size || self.connection != ConnectionType::Ud => sizes,
+            Sizes::One { size } => Sizes::One { size: size.min(mtu) },
+            Sizes::PowersOfTwo { max } => Sizes::PowersOfTwo { max: max.min(mtu) },
+            Sizes::Grid { max } => Sizes::Grid { max: max.min(mtu) },
+        };
+        let rx_depth = match self.rx_depth {
+            None if self.receive_depth() > limits.max_qp_wr => Some(limits.max_qp_wr),
+            asked => asked,
+        };
+        Self { sizes, rx_depth, ..self.clone() }
+    }
+
+    /// Reads and atomic operations that a queue pair has under way, at a peer that answers so many: as many as can be, unless
+    /// the user said how many.
+    pub fn outstanding(&self, limits: &DeviceLimits, answered: u8) -> u8 {
+        match self.operation {
+            operation if !operation.fetches() => 1,
+            _ => self.outstanding.unwrap_or(limits.max_qp_init_rd_atom).min(answered).max(1),
+        }
+    }
+
+    /// Reads and atomic operations of the peer that a queue pair answers at a time.
+    pub fn answered(&self, limits: &DeviceLimits) -> u8 {
+        match self.operation {
+            Operation::Read | Operation::FetchAdd | Operation::CompareSwap => limits.max_qp_rd_atom.max(1),
+            _ => 1,
+        }
     }
 }

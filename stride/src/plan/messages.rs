@@ -2,8 +2,7 @@
 
 use trespass::Policy;
 
-use super::test_plan::LARGEST_BLOCK;
-use super::{Api, LocalOptions, Measure, Operation, PlanError, Sizes, TestPlan};
+use super::{Api, LARGEST_BLOCK, LocalOptions, Measure, Operation, PlanError, Sizes, TestPlan};
 use crate::cli::RunArgs;
 
 /// Messages that one side may have lent to a connection at a time.

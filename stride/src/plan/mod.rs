@@ -5,12 +5,14 @@
 //! travels over the control connection and is validated again where it arrives.
 
 mod calls;
+mod cell;
 mod differences;
 mod echo;
 mod error;
 mod inline;
 mod limits;
 mod messages;
+mod operation;
 mod rules;
 mod sizes;
 mod test_plan;
@@ -19,19 +21,22 @@ use sideway::memory::BufferKind;
 use trespass::Policy;
 
 use crate::cli::{
-    ApiArg, BufferArg, CallsArg, Cli, CommonArgs, DefinitionArg, LatencyArgs, MeasureArgs, MessageArgs,
-    MessagesArgs, OperationArgs, RunArgs, Size, TransportArg,
+    ApiArg, AtomicArgs, AtomicTypeArg, BandwidthArgs, BufferArg, CallsArg, Cli, ConnectionArg, DefinitionArg,
+    LatencyArgs, MeasureArgs, MessageArgs, MessagesArgs, OperationArgs, ReadArgs, RunArgs, SendArgs, Size,
+    TransportArg, WriteArgs,
 };
 
 pub use calls::Calls;
+pub use cell::Cell;
 pub use differences::{Difference, differences};
 pub use echo::{Echo, InFlight};
 pub use error::PlanError;
 pub use inline::default_inline_size;
 pub use limits::DeviceLimits;
-pub use rules::{LEAST_ITERATIONS, MODERATED_SIZE_LIMIT};
+pub use operation::{ATOMIC_SIZE, Api, LARGEST_BLOCK, Operation};
+pub use rules::{LEAST_ITERATIONS, MODERATED_SIZE_LIMIT, MOST_QUEUE_PAIRS};
 pub use sizes::Sizes;
-pub use test_plan::{Api, LARGEST_BLOCK, LatencyDefinition, Measure, Operation, TestPlan};
+pub use test_plan::{ConnectionType, LatencyDefinition, Measure, Parts, TestPlan};
 
 /// perftest's port of the control connection.
 pub const DEFAULT_PORT: u16 = 18515;
@@ -64,6 +69,8 @@ pub struct LocalOptions {
     pub tcp_port: u16,
     /// What may carry messages of trespass.
     pub transport: Policy,
+    /// The user gave no size, so that it may be changed to what is possible.
+    pub any_size: bool,
 }
 
 /// All that the command line asks for, found possible as far as no device is needed to tell.
@@ -83,12 +90,10 @@ impl Plan {
     /// Judges a command line.
     pub fn new(cli: Cli) -> Result<Self, PlanError> {
         match cli.operation {
-            OperationArgs::Write { measure: MeasureArgs::Bandwidth(args) } => {
-                Self::of_pairs(Measure::Bandwidth, &args)
-            }
-            OperationArgs::Write { measure: MeasureArgs::Latency(LatencyArgs { common, definition }) } => {
-                Self::of_pairs(Measure::Latency(definition.into()), &common)
-            }
+            OperationArgs::Write { measure } => Self::of_pairs(measure),
+            OperationArgs::Send { measure } => Self::of_pairs(measure),
+            OperationArgs::Read { measure } => Self::of_pairs(measure),
+            OperationArgs::Atomic { measure } => Self::of_pairs(measure),
             OperationArgs::Messages { measure: MessagesArgs::Bandwidth(args) } => {
                 Self::of_messages(Measure::Bandwidth, &args)
             }
@@ -102,19 +107,31 @@ impl Plan {
         }
     }
 
-    fn of_pairs(measure: Measure, args: &CommonArgs) -> Result<Self, PlanError> {
-        let test = TestPlan {
-            post_list: args.post_list.unwrap_or(1),
-            cq_mod: args.cq_mod,
-            inline_size: args.inline_size,
-            ..test_plan(Operation::Write, measure, &args.run)
+    fn of_pairs<A: clap::Args + Asked>(measure: MeasureArgs<A>) -> Result<Self, PlanError> {
+        let (measure, common, own) = match measure {
+            MeasureArgs::Bandwidth(BandwidthArgs { common, own }) => (Measure::Bandwidth, common, own),
+            MeasureArgs::Latency(LatencyArgs { common, own, definition }) => {
+                let definition = definition.map_or(own.operation().default_latency(), Into::into);
+                (Measure::Latency(definition), common, own)
+            }
         };
+        let test = test_plan(own.operation(), measure, &common.run);
+        let test = own.complete(TestPlan {
+            post_list: common.post_list.unwrap_or(test.post_list),
+            cq_mod: common.cq_mod,
+            queue_pairs: common.qp.unwrap_or(test.queue_pairs),
+            bidirectional: common.bidirectional,
+            data_validation: common.data_validation,
+            connection: common.connection.into(),
+            ..test
+        })?;
         test.validate()?;
-        let (buffer, calls) = (args.buffer.map(BufferKind::from), args.calls.map(Calls::from));
-        let local = LocalOptions { buffer, calls, ..local_options(&args.run)? };
-        let mut warnings = size_warnings(&args.run, &test);
+        let (buffer, calls) = (common.buffer.map(BufferKind::from), common.calls.map(Calls::from));
+        let any_size = common.run.msg_size.is_none() && common.run.max_msg_size.is_none();
+        let local = LocalOptions { buffer, calls, any_size, ..local_options(&common.run)? };
+        let mut warnings = size_warnings(&common.run, &test);
         warnings.extend(moderation_warnings(&test));
-        Ok(Self { role: role(&args.run), local, test, warnings })
+        Ok(Self { role: role(&common.run), local, test, warnings })
     }
 
     fn of_messages(measure: Measure, args: &MessageArgs) -> Result<Self, PlanError> {
@@ -124,6 +141,64 @@ impl Plan {
         let mut warnings = size_warnings(&args.run, &test);
         warnings.extend(messages::warnings(&args.run, &test, &local)?);
         Ok(Self { role: role(&args.run), local, test, warnings })
+    }
+}
+
+/// The flags that only one kind of operation has.
+trait Asked {
+    /// What they choose.
+    fn operation(&self) -> Operation;
+    /// Says in a plan what else they ask for.
+    ///
+    /// # Errors
+    ///
+    /// Flags that do not go together.
+    fn complete(&self, test: TestPlan) -> Result<TestPlan, PlanError>;
+}
+
+impl Asked for WriteArgs {
+    fn operation(&self) -> Operation {
+        if self.imm { Operation::WriteImm } else { Operation::Write }
+    }
+
+    fn complete(&self, test: TestPlan) -> Result<TestPlan, PlanError> {
+        if let (Operation::Write, Some(given)) = (test.operation, self.rx_depth) {
+            return Err(PlanError::NoReceives { given, operation: test.operation });
+        }
+        Ok(TestPlan { inline_size: self.inline_size, rx_depth: self.rx_depth, ..test })
+    }
+}
+
+impl Asked for SendArgs {
+    fn operation(&self) -> Operation {
+        if self.imm { Operation::SendImm } else { Operation::Send }
+    }
+
+    fn complete(&self, test: TestPlan) -> Result<TestPlan, PlanError> {
+        Ok(TestPlan { inline_size: self.inline_size, rx_depth: self.rx_depth, ..test })
+    }
+}
+
+impl Asked for ReadArgs {
+    fn operation(&self) -> Operation {
+        Operation::Read
+    }
+
+    fn complete(&self, test: TestPlan) -> Result<TestPlan, PlanError> {
+        Ok(TestPlan { outstanding: self.outstanding, ..test })
+    }
+}
+
+impl Asked for AtomicArgs {
+    fn operation(&self) -> Operation {
+        match self.atomic_type {
+            AtomicTypeArg::FetchAdd => Operation::FetchAdd,
+            AtomicTypeArg::CompareSwap => Operation::CompareSwap,
+        }
+    }
+
+    fn complete(&self, test: TestPlan) -> Result<TestPlan, PlanError> {
+        Ok(TestPlan { outstanding: self.outstanding, ..test })
     }
 }
 
@@ -151,6 +226,16 @@ impl From<DefinitionArg> for LatencyDefinition {
         match arg {
             DefinitionArg::Pingpong => Self::PingPong,
             DefinitionArg::Completion => Self::Completion,
+        }
+    }
+}
+
+impl From<ConnectionArg> for ConnectionType {
+    fn from(arg: ConnectionArg) -> Self {
+        match arg {
+            ConnectionArg::Rc => Self::Rc,
+            ConnectionArg::Uc => Self::Uc,
+            ConnectionArg::Ud => Self::Ud,
         }
     }
 }
@@ -192,22 +277,18 @@ fn local_options(args: &RunArgs) -> Result<LocalOptions, PlanError> {
 }
 
 fn test_plan(operation: Operation, measure: Measure, args: &RunArgs) -> TestPlan {
-    let size = args.msg_size.map_or(measure.default_size(), |Size(size)| size);
+    let size = args.msg_size.map_or(operation.default_size(measure), |Size(size)| size);
     let max = args.max_msg_size.map_or(operation.default_max_size(), |Size(size)| size);
     let sizes = match measure {
         _ if args.all_sizes => Sizes::PowersOfTwo { max },
         Measure::Echo(_) if args.msg_size.is_none() => Sizes::Grid { max },
         _ => Sizes::One { size },
     };
+    let defaults = TestPlan::new(operation, measure, sizes);
     TestPlan {
-        operation,
-        measure,
-        sizes,
-        iterations: args.iters.unwrap_or(measure.default_iterations()),
-        tx_depth: args.tx_depth.unwrap_or(operation.default_tx_depth(measure, sizes)),
-        post_list: 1,
-        cq_mod: None,
-        inline_size: None,
+        iterations: args.iters.unwrap_or(defaults.iterations),
+        tx_depth: args.tx_depth.unwrap_or(defaults.tx_depth),
+        ..defaults
     }
 }
 

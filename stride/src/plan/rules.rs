@@ -1,12 +1,21 @@
 //! perftest's rules: what follows from what was asked for, and what cannot be asked for.
 
-use super::{Measure, Operation, PlanError, Sizes, TestPlan};
+use super::{ATOMIC_SIZE, ConnectionType, LatencyDefinition, Measure, Operation, PlanError, Sizes, TestPlan};
 
 /// Fewer messages give no figure worth printing.
 pub const LEAST_ITERATIONS: u64 = 5;
 
 /// Above this size one completion for many messages makes bandwidth less exact.
 pub const MODERATED_SIZE_LIMIT: u64 = 8192;
+
+/// perftest's most queue pairs.
+pub const MOST_QUEUE_PAIRS: u32 = 16384;
+
+/// perftest's receives of a queue pair.
+const DEFAULT_RX_DEPTH: u32 = 512;
+
+/// perftest's most receives, where messages without one are lost: as many as there are messages, up to here.
+const UNRELIABLE_RX_DEPTH: u32 = 16000;
 
 /// Messages for each completion of small messages.
 const DEFAULT_COMPLETION_INTERVAL: u32 = 100;
@@ -15,6 +24,22 @@ impl TestPlan {
     /// Messages under way at a time: never more than there are.
     pub fn depth(&self) -> u32 {
         u32::try_from(self.iterations).unwrap_or(u32::MAX).min(self.tx_depth)
+    }
+
+    /// Receives posted at a time: never more than there are messages; none where messages take none.
+    pub fn receive_depth(&self) -> u32 {
+        match self.operation.takes_receives() {
+            true => u32::try_from(self.iterations).unwrap_or(u32::MAX).min(self.rx_depth()),
+            false => 0,
+        }
+    }
+
+    fn rx_depth(&self) -> u32 {
+        match (self.rx_depth, self.connection.is_reliable()) {
+            (Some(asked), _) => asked,
+            (None, true) => DEFAULT_RX_DEPTH,
+            (None, false) => UNRELIABLE_RX_DEPTH,
+        }
     }
 
     /// Messages for each completion.
@@ -40,15 +65,16 @@ impl TestPlan {
     /// A plan that arrives from the peer is checked by this too.
     pub fn validate(&self) -> Result<(), PlanError> {
         self.validate_counts()?;
-        if let Operation::Messages(api) = self.operation {
-            self.validate_messages(api)?;
+        self.validate_connection()?;
+        match self.operation {
+            Operation::Messages(api) => self.validate_messages(api)?,
+            operation if operation.is_atomic() => self.validate_atomic()?,
+            _ => {}
         }
         match self.measure {
             Measure::Bandwidth => self.validate_post_list(),
-            Measure::Latency(_) | Measure::Echo(_) if self.post_list > 1 => {
-                Err(PlanError::PostListInLatency { given: self.post_list })
-            }
-            Measure::Latency(_) | Measure::Echo(_) => Ok(()),
+            Measure::Latency(definition) => self.validate_latency(definition),
+            Measure::Echo(_) => self.validate_single(),
         }
     }
 
@@ -64,21 +90,74 @@ impl TestPlan {
         if self.iterations < LEAST_ITERATIONS {
             return Err(PlanError::TooFewIterations { given: self.iterations });
         }
-        let in_flight = match (self.measure, self.operation) {
-            (Measure::Echo(_), Operation::Write) => return Err(PlanError::EchoOfWrites),
-            (Measure::Echo(echo), _) => Some(echo.in_flight.largest()),
+        let in_flight = match self.measure {
+            Measure::Echo(_) if self.operation.is_of_pairs() => {
+                return Err(PlanError::EchoOfPairs { operation: self.operation });
+            }
+            Measure::Echo(echo) => Some(echo.in_flight.largest()),
             _ => None,
         };
         let counts = [
             ("-t", Some(self.tx_depth)),
             ("-t", in_flight),
+            ("-r", self.rx_depth),
             ("-l", Some(self.post_list)),
             ("-Q", self.cq_mod),
+            ("-o", self.outstanding.map(u32::from)),
+            ("-q", Some(self.queue_pairs)),
         ];
         match counts.into_iter().find(|(_, count)| *count == Some(0)) {
             Some((flag, _)) => Err(PlanError::ZeroCount { flag }),
+            None if self.queue_pairs > MOST_QUEUE_PAIRS => {
+                Err(PlanError::TooManyQueuePairs { given: self.queue_pairs })
+            }
             None => Ok(()),
         }
+    }
+
+    /// What is there over each type of connection.
+    fn validate_connection(&self) -> Result<(), PlanError> {
+        let Self { operation, connection, .. } = *self;
+        let has = match connection {
+            ConnectionType::Rc => true,
+            ConnectionType::Uc => !operation.fetches(),
+            ConnectionType::Ud => matches!(operation, Operation::Send | Operation::SendImm),
+        };
+        if has { Ok(()) } else { Err(PlanError::NotOverConnection { connection, operation }) }
+    }
+
+    fn validate_atomic(&self) -> Result<(), PlanError> {
+        match self.sizes {
+            Sizes::One { size: ATOMIC_SIZE } => Ok(()),
+            Sizes::One { size } => Err(PlanError::NotAtomicSize { given: format!("-s {size}") }),
+            Sizes::PowersOfTwo { .. } | Sizes::Grid { .. } => {
+                Err(PlanError::NotAtomicSize { given: "-a".to_owned() })
+            }
+        }
+    }
+
+    fn validate_latency(&self, definition: LatencyDefinition) -> Result<(), PlanError> {
+        self.validate_single()?;
+        match definition {
+            LatencyDefinition::PingPong if self.operation.fetches() => {
+                Err(PlanError::NothingToAnswer { operation: self.operation })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Of a test that follows each message by itself.
+    fn validate_single(&self) -> Result<(), PlanError> {
+        if self.post_list > 1 {
+            return Err(PlanError::PostListInLatency { given: self.post_list });
+        }
+        if self.queue_pairs > 1 {
+            return Err(PlanError::QueuePairsInLatency { given: self.queue_pairs });
+        }
+        if self.bidirectional {
+            return Err(PlanError::BidirectionalLatency);
+        }
+        Ok(())
     }
 
     fn validate_post_list(&self) -> Result<(), PlanError> {

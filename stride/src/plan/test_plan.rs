@@ -4,36 +4,13 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Echo, Sizes};
-
-/// Bytes of the largest block of trespass's pool.
-pub const LARGEST_BLOCK: u64 = trespass::pool::LARGEST_BLOCK as u64;
-
-/// What carries the bytes of a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Operation {
-    /// RDMA write.
-    Write,
-    /// Messages of trespass.
-    Messages(Api),
-}
-
-/// The calls that send and receive messages of trespass.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Api {
-    /// Out of and into the program's own memory.
-    Copy,
-    /// In blocks of trespass's pool.
-    Pool,
-}
+use super::{Echo, Operation, Sizes};
 
 /// What counts as the latency of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LatencyDefinition {
-    /// Half the round trip of a ping-pong, each side seeing the message in its memory.
+    /// Half the round trip of a ping-pong, each side seeing the message in its memory, or by the receive that it takes.
     PingPong,
     /// From the post to the completion.
     Completion,
@@ -52,24 +29,6 @@ pub enum Measure {
 }
 
 impl Measure {
-    /// perftest's message size.
-    pub fn default_size(self) -> u64 {
-        match self {
-            Self::Bandwidth => 65536,
-            Self::Latency(_) => 2,
-            Self::Echo(_) => 128,
-        }
-    }
-
-    /// perftest's number of messages for each size; of requests more, as many are under way at a time.
-    pub fn default_iterations(self) -> u64 {
-        match self {
-            Self::Bandwidth => 5000,
-            Self::Latency(_) => 1000,
-            Self::Echo(_) => 100_000,
-        }
-    }
-
     /// perftest's number of messages under way.
     pub fn default_tx_depth(self) -> u32 {
         match self {
@@ -80,48 +39,13 @@ impl Measure {
     }
 }
 
-impl Operation {
-    /// The last size of `--all-sizes`: perftest's, or the largest block of trespass's pool.
-    pub fn default_max_size(self) -> u64 {
-        match self {
-            Self::Write | Self::Messages(Api::Copy) => 8 << 20,
-            Self::Messages(Api::Pool) => LARGEST_BLOCK,
-        }
-    }
-
-    /// How many messages are under way. Blocks that are used again while the processor's caches have them are the fastest, so
-    /// there are few: 2 MiB of them, if messages have one size, but at least two.
-    pub fn default_tx_depth(self, measure: Measure, sizes: Sizes) -> u32 {
-        match (self, measure) {
-            (Self::Messages(Api::Pool), Measure::Bandwidth | Measure::Latency(_)) => {
-                let few = match sizes {
-                    Sizes::One { size } => ((2 << 20) / size.max(1)).clamp(2, 16) as u32,
-                    Sizes::PowersOfTwo { .. } | Sizes::Grid { .. } => 16,
-                };
-                measure.default_tx_depth().min(few)
-            }
-            _ => measure.default_tx_depth(),
-        }
-    }
-}
-
-impl fmt::Display for Operation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Write => f.write_str("write"),
-            Self::Messages(Api::Copy) => f.write_str("messages (--api copy)"),
-            Self::Messages(Api::Pool) => f.write_str("messages (--api pool)"),
-        }
-    }
-}
-
 impl fmt::Display for Measure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Bandwidth => f.write_str("bw"),
             Self::Latency(LatencyDefinition::PingPong) => f.write_str("lat (ping-pong)"),
             Self::Latency(LatencyDefinition::Completion) => f.write_str("lat (completion)"),
-            Self::Echo(echo) => write!(f, "grid, {} requests in flight,", echo.in_flight),
+            Self::Echo(echo) => write!(f, "grid ({} in flight)", echo.in_flight),
         }
     }
 }
@@ -137,27 +61,140 @@ pub struct TestPlan {
     pub measure: Measure,
     /// The message sizes.
     pub sizes: Sizes,
-    /// Messages for each size.
+    /// Messages for each size, of each queue pair.
     pub iterations: u64,
-    /// Messages under way at a time.
+    /// Messages under way at a time, of each queue pair.
     pub tx_depth: u32,
+    /// Receives posted at a time, of each queue pair, if the user gave it.
+    pub rx_depth: Option<u32>,
     /// Messages handed to the device by one doorbell.
     pub post_list: u32,
     /// Messages for each completion, if the user gave it.
     pub cq_mod: Option<u32>,
     /// The largest message that is copied into the work request, if the user gave it.
     pub inline_size: Option<u32>,
+    /// Reads and atomic operations that a queue pair has under way at the peer's, if the user gave it.
+    pub outstanding: Option<u8>,
+    /// Queue pairs.
+    pub queue_pairs: u32,
+    /// Both sides measure at the same time.
+    pub bidirectional: bool,
+    /// What arrives is looked at, when all of a size has.
+    pub data_validation: bool,
+    /// How the queue pairs are connected.
+    pub connection: ConnectionType,
+}
+
+/// How queue pairs are connected, and what becomes of a message that is lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ConnectionType {
+    /// Reliable connection: it is sent again.
+    #[default]
+    Rc,
+    /// Unreliable connection: nobody hears of it.
+    Uc,
+    /// Unreliable datagrams: neither, and no message is longer than a packet.
+    Ud,
+}
+
+impl ConnectionType {
+    /// Whether all messages arrive.
+    pub fn is_reliable(self) -> bool {
+        self == Self::Rc
+    }
+
+    /// Bytes before each message that is received.
+    pub fn header(self) -> u64 {
+        if self == Self::Ud { 40 } else { 0 }
+    }
+}
+
+impl fmt::Display for ConnectionType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Rc => "RC",
+            Self::Uc => "UC",
+            Self::Ud => "UD",
+        })
+    }
+}
+
+/// What a side does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parts {
+    /// It measures.
+    pub measures: bool,
+    /// The peer measures, and this side answers as far as that needs it.
+    pub serves: bool,
+}
+
+impl TestPlan {
+    /// perftest's defaults for messages of these sizes.
+    pub fn new(operation: Operation, measure: Measure, sizes: Sizes) -> Self {
+        Self {
+            operation,
+            measure,
+            sizes,
+            iterations: operation.default_iterations(measure),
+            tx_depth: operation.default_tx_depth(measure, sizes),
+            rx_depth: None,
+            post_list: 1,
+            cq_mod: None,
+            inline_size: None,
+            outstanding: None,
+            queue_pairs: 1,
+            bidirectional: false,
+            data_validation: false,
+            connection: ConnectionType::Rc,
+        }
+    }
+}
+
+impl TestPlan {
+    /// Messages of one size, of all queue pairs.
+    pub fn messages(&self) -> u64 {
+        self.iterations.saturating_mul(self.queue_pairs.into())
+    }
+
+    /// Whether it is known how many messages arrived only if it is asked.
+    pub fn asks_what_arrived(&self) -> bool {
+        self.data_validation || !self.connection.is_reliable() && self.operation.takes_receives()
+    }
+
+    /// What the client does, or the server.
+    pub fn parts(&self, is_client: bool) -> Parts {
+        Parts { measures: is_client || self.bidirectional, serves: !is_client || self.bidirectional }
+    }
+
+    /// Whether the peer sends to a side with these parts.
+    pub fn messages_come_to(&self, parts: Parts) -> bool {
+        parts.serves || self.measure == Measure::Latency(LatencyDefinition::PingPong)
+    }
 }
 
 impl fmt::Display for TestPlan {
     /// All parameters, with what follows from them.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { operation, measure, sizes, iterations, post_list, .. } = self;
+        let Self { operation, measure, sizes, iterations, post_list, queue_pairs, connection, .. } = self;
         let (depth, interval) = (self.depth(), self.completion_interval());
         write!(
             f,
-            "{operation} {measure}, messages of {sizes} bytes, {iterations} iterations, depth {depth}, post list \
+            "{operation} {measure} over {connection}, messages of {sizes} bytes, {iterations} iterations, depth {depth}, post list \
              {post_list}, CQ moderation {interval}"
-        )
+        )?;
+        if self.operation.takes_receives() {
+            write!(f, ", receive depth {}", self.receive_depth())?;
+        }
+        if *queue_pairs > 1 {
+            write!(f, ", {queue_pairs} queue pairs")?;
+        }
+        if self.bidirectional {
+            f.write_str(", bidirectional")?;
+        }
+        if self.data_validation {
+            f.write_str(", data validation")?;
+        }
+        Ok(())
     }
 }

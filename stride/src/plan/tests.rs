@@ -4,8 +4,20 @@ use super::*;
 use crate::cli;
 
 fn plan(flags: &str) -> Result<Plan, PlanError> {
-    let words = ["stride-perf", "write"].into_iter().chain(flags.split_whitespace());
+    plan_of("write", flags)
+}
+
+fn plan_of(operation: &str, flags: &str) -> Result<Plan, PlanError> {
+    let words = ["stride-perf", operation].into_iter().chain(flags.split_whitespace());
     Plan::new(cli::parse(words).unwrap_or_else(|usage| panic!("{flags}: {usage:?}")))
+}
+
+fn test_of(operation: &str, flags: &str) -> TestPlan {
+    plan_of(operation, flags).unwrap_or_else(|error| panic!("{operation} {flags}: {error}")).test
+}
+
+fn refused_of(operation: &str, flags: &str) -> String {
+    plan_of(operation, flags).expect_err(flags).to_string()
 }
 
 fn test(flags: &str) -> TestPlan {
@@ -20,7 +32,7 @@ fn refused(flags: &str) -> String {
 fn defaults_are_perftests() {
     let bw = plan("bw").unwrap();
     assert_eq!(bw.role, Role::Server);
-    assert_eq!(bw.local, LocalOptions { tcp_port: 18515, ..LocalOptions::default() });
+    assert_eq!(bw.local, LocalOptions { tcp_port: 18515, any_size: true, ..LocalOptions::default() });
     assert_eq!(bw.test.sizes, Sizes::One { size: 65536 });
     assert_eq!((bw.test.iterations, bw.test.depth(), bw.test.post_list), (5000, 128, 1));
     assert_eq!(bw.test.inline_size, None);
@@ -93,10 +105,26 @@ fn flags_without_effect_are_named() {
     assert!(warned("bw -a -Q 5").is_empty());
 }
 
+/// Of a device that can do much.
+fn limits() -> DeviceLimits {
+    DeviceLimits {
+        device: "mlx5_0".to_owned(),
+        port: 1,
+        max_qp: 100_000,
+        mtu: 4096,
+        max_qp_wr: 32768,
+        max_cqe: 1 << 22,
+        max_msg_sz: 8 << 20,
+        max_qp_rd_atom: 16,
+        max_qp_init_rd_atom: 8,
+        has_atomics: true,
+    }
+}
+
 #[test]
 fn a_device_limits_the_plan() {
     let (device, port) = ("rxe0".to_owned(), 1);
-    let limits = DeviceLimits { device, port, max_qp_wr: 1000, max_cqe: 900, max_msg_sz: 8 << 20 };
+    let limits = DeviceLimits { max_qp_wr: 1000, max_cqe: 900, device, port, ..limits() };
     let refused = |flags: &str| test(flags).check(&limits).expect_err(flags).to_string();
     assert_eq!(test("bw -t 900").check(&limits), Ok(()));
     assert_eq!(test("bw -a").check(&limits), Ok(()));
@@ -148,10 +176,12 @@ fn the_announcements_lines_run_as_they_stand() {
 fn a_plan_says_what_follows_from_it() {
     assert_eq!(
         test("bw -a -n 50").to_string(),
-        "write bw, messages of 2 to 8388608 bytes, 50 iterations, depth 50, post list 1, CQ moderation 50"
+        "write bw over RC, messages of 2 to 8388608 bytes, 50 iterations, depth 50, post list 1, CQ moderation 50"
     );
     assert!(
-        test("lat").to_string().starts_with("write lat (ping-pong), messages of 2 bytes, 1000 iterations")
+        test("lat")
+            .to_string()
+            .starts_with("write lat (ping-pong) over RC, messages of 2 bytes, 1000 iterations")
     );
 }
 
@@ -186,8 +216,148 @@ fn calls_are_perftests_unless_asked_for() {
 
 #[test]
 fn inline_sizes_are_perftests() {
-    assert_eq!(default_inline_size(0x02c9), 220);
-    assert_eq!(default_inline_size(0xff_ffff), 0);
+    let of_mellanox = |operation| default_inline_size(operation, ConnectionType::Rc, 0x02c9);
+    assert_eq!(default_inline_size(Operation::Send, ConnectionType::Ud, 0x15b3), 188);
+    assert_eq!((of_mellanox(Operation::Write), of_mellanox(Operation::Send)), (220, 236));
+    assert_eq!((of_mellanox(Operation::WriteImm), of_mellanox(Operation::Read)), (220, 0));
+    assert_eq!(default_inline_size(Operation::Send, ConnectionType::Rc, 0xff_ffff), 0);
+}
+
+#[test]
+fn each_operation_has_its_own_flags() {
+    assert_eq!(test_of("write", "bw").operation, Operation::Write);
+    for flag in ["--imm", "--write_with_imm"] {
+        assert_eq!(test_of("write", &format!("lat {flag} -r 7")).operation, Operation::WriteImm);
+    }
+    assert_eq!(test_of("send", "bw").operation, Operation::Send);
+    assert_eq!(test_of("send", "bw --send_with_imm").operation, Operation::SendImm);
+    assert_eq!(test_of("atomic", "bw").operation, Operation::FetchAdd);
+    for kind in ["--atomic-type compare-swap", "--atomic_type CMP_AND_SWAP", "-A CMP_AND_SWAP"] {
+        assert_eq!(test_of("atomic", &format!("bw {kind}")).operation, Operation::CompareSwap);
+    }
+    assert_eq!(test_of("atomic", "lat --atomic_type=FETCH_AND_ADD").operation, Operation::FetchAdd);
+    for (operation, flags) in
+        [("read", "bw -I 8"), ("read", "lat --imm"), ("atomic", "bw -r 4"), ("send", "bw -o 2")]
+    {
+        let words = format!("stride-perf {operation} {flags}");
+        assert!(matches!(cli::parse(words.split_whitespace()), Err(cli::Usage::Wrong(_))), "{words}");
+    }
+    assert!(refused_of("write", "bw -r 4").contains("-r 4 with write, which takes no receives"));
+}
+
+#[test]
+fn sends_have_perftests_receives() {
+    assert_eq!(test_of("send", "bw").receive_depth(), 512);
+    assert_eq!(test_of("send", "bw -n 100").receive_depth(), 100);
+    assert_eq!(test_of("send", "lat -r 3").receive_depth(), 3);
+    assert_eq!(test_of("write", "bw --imm").receive_depth(), 512);
+    assert_eq!((test_of("write", "bw").receive_depth(), test_of("read", "bw").receive_depth()), (0, 0));
+    assert!(refused_of("send", "bw -r 0").starts_with("-r 0 is below"));
+}
+
+#[test]
+fn what_the_peer_does_not_notice_has_one_latency() {
+    for operation in ["read", "atomic"] {
+        assert_eq!(test_of(operation, "lat").measure, Measure::Latency(LatencyDefinition::Completion));
+        let text = refused_of(operation, "lat --latency pingpong");
+        assert!(text.contains("the peer's program learns nothing"), "{text}");
+    }
+}
+
+#[test]
+fn atomics_have_one_size() {
+    assert_eq!(test_of("atomic", "bw -s 8").sizes, Sizes::One { size: 8 });
+    assert!(
+        refused_of("atomic", "bw -s 16").starts_with("-s 16 with atomic operations, which are of 8 bytes")
+    );
+    assert!(refused_of("atomic", "lat -a").starts_with("-a with atomic operations"));
+    let limits = DeviceLimits { has_atomics: false, ..limits() };
+    let text = test_of("atomic", "bw").check(&limits).unwrap_err().to_string();
+    assert!(text.contains("mlx5_0 has no atomic operations"), "{text}");
+}
+
+#[test]
+fn reads_under_way_are_what_both_devices_can() {
+    let of = |flags: &str, answered| test_of("read", flags).outstanding(&limits(), answered);
+    assert_eq!((of("bw", 16), of("bw", 4), of("bw -o 2", 16), of("bw", 0)), (8, 4, 2, 1));
+    assert_eq!((test_of("read", "bw").answered(&limits()), test("bw").answered(&limits())), (16, 1));
+    assert_eq!(test("bw").outstanding(&limits(), 16), 1);
+    let text = test_of("read", "bw -o 9").check(&limits()).unwrap_err().to_string();
+    assert_eq!(text, "-o 9 is above max_qp_init_rd_atom of mlx5_0, 8: give -o 8 or less");
+    assert!(refused_of("read", "bw -o 0").starts_with("-o 0 is below"));
+}
+
+#[test]
+fn many_queue_pairs_share_the_completion_queue() {
+    assert_eq!(test("bw -q 16").queue_pairs, 16);
+    assert!(refused("bw -q 0").starts_with("-q 0 is below"));
+    assert!(refused("bw -q 16385").contains("the most queue pairs of a test, 16384"));
+    assert!(refused("lat -q 2").contains("the limit of a latency test, 1"));
+    let limits = DeviceLimits { max_qp: 100, max_cqe: 1000, ..limits() };
+    let refused = |test: TestPlan| test.check(&limits).unwrap_err().to_string();
+    assert_eq!(refused(test("bw -q 101")), "-q 101 is above max_qp of mlx5_0, 100: give -q 100 or less");
+    assert_eq!(
+        refused(test("bw -q 10")),
+        "-t 128, 1280 with all queue pairs, is above max_cqe of mlx5_0, 1000: give -t 100 or less"
+    );
+    assert!(
+        refused(test_of("send", "bw -q 2 -t 8"))
+            .starts_with("-r 512, 1024 with all queue pairs, is above max_cqe")
+    );
+}
+
+#[test]
+fn both_ways_is_of_bandwidth() {
+    assert!(test("bw -b").bidirectional);
+    assert!(test("bw -b -q 2").to_string().ends_with(", 2 queue pairs, bidirectional"));
+    assert!(refused("lat -b").starts_with("-b has no meaning in a latency test"));
+}
+
+#[test]
+fn each_connection_has_its_operations() {
+    for line in [
+        "write bw -c UC",
+        "write lat -c uc --imm",
+        "send bw -c UC",
+        "send lat -c UD",
+        "send bw --imm -c UD -s 64",
+    ] {
+        let (operation, flags) = line.split_once(' ').unwrap();
+        assert!(!test_of(operation, flags).connection.is_reliable(), "{line}");
+    }
+    assert_eq!(refused_of("write", "bw -c UD"), "-c UD has no write: give -c RC, or -c UC");
+    assert_eq!(refused_of("write", "bw --imm -c UD"), "-c UD has no write-imm: give -c RC, or -c UC");
+    assert_eq!(refused_of("read", "bw -c UC"), "-c UC has no read: give -c RC");
+    assert_eq!(refused_of("atomic", "lat -c UD"), "-c UD has no atomic fetch-add: give -c RC");
+}
+
+#[test]
+fn datagrams_are_packets() {
+    let of = |flags: &str| plan_of("send", flags).unwrap();
+    let fitted = |flags: &str| {
+        let plan = of(flags);
+        plan.test.fitted(&limits(), plan.local.any_size)
+    };
+    assert_eq!(fitted("bw -c UD").sizes, Sizes::One { size: 4096 });
+    assert_eq!(fitted("lat -c UD").sizes, Sizes::One { size: 2 });
+    assert_eq!(fitted("bw -c UD -a").sizes, Sizes::PowersOfTwo { max: 4096 });
+    assert_eq!(fitted("bw -c UC").sizes, Sizes::One { size: 65536 });
+    let text = fitted("bw -c UD -s 4097").check(&limits()).unwrap_err().to_string();
+    assert_eq!(
+        text,
+        "-s 4097 is above the MTU of mlx5_0 port 1, 4096, which no datagram exceeds: give -s 4096 or less"
+    );
+    let text = fitted("bw -c UD -a --max-msg-size 8K").check(&limits()).unwrap_err().to_string();
+    assert!(text.starts_with("--max-msg-size 8192 is above the MTU"), "{text}");
+}
+
+#[test]
+fn receives_of_what_may_be_lost_are_many() {
+    assert_eq!(test_of("send", "bw -c UD").receive_depth(), 1000);
+    assert_eq!(test_of("send", "bw -c UC -n 1000000").receive_depth(), 16000);
+    assert_eq!(test_of("send", "bw -c UC -r 9").receive_depth(), 9);
+    let limits = DeviceLimits { max_qp_wr: 4000, ..limits() };
+    assert_eq!(test_of("send", "bw -c UC -n 1000000").fitted(&limits, true).receive_depth(), 4000);
 }
 
 fn messages(flags: &str) -> Result<Plan, PlanError> {
@@ -200,21 +370,29 @@ fn the_grid_is_all_of_it_or_what_was_chosen() {
     let cells = |flags: &str| {
         let test = messages(flags).unwrap().test;
         let sizes: Vec<u64> = test.sizes.iter().collect();
-        (sizes, test.in_flight().collect::<Vec<_>>())
+        let cells: Vec<Cell> = test.cells().collect();
+        let in_flight: Vec<_> =
+            cells.iter().take_while(|cell| cell.size == sizes[0]).map(|cell| cell.in_flight).collect();
+        assert_eq!(cells.len(), sizes.len() * in_flight.len());
+        (sizes, in_flight)
     };
     let sizes = [128, 4 << 10, 32 << 10, 256 << 10, 1 << 20, 8 << 20];
-    assert_eq!(cells("grid"), (sizes.to_vec(), vec![1, 4, 16, 64, 256]));
+    assert_eq!(cells("grid"), (sizes.to_vec(), [1, 4, 16, 64, 256].map(Some).to_vec()));
     assert_eq!(cells("grid --api pool").0, sizes[..5]);
     assert_eq!(cells("grid --max-msg-size 4K").0, sizes[..2]);
-    assert_eq!(cells("grid -s 100 -t 7"), (vec![100], vec![7]));
+    assert_eq!(cells("grid -s 100 -t 7"), (vec![100], vec![Some(7)]));
     assert_eq!(cells("grid -a --max-msg-size 16").0, [2, 4, 8, 16]);
-    // What has no answers has no number in flight that anything follows from.
-    assert_eq!(cells("bw -t 9").1, [9]);
+    // What has no answers has no number in flight.
+    assert_eq!(cells("bw -t 9").1, [None]);
 }
 
 #[test]
 fn requests_are_as_many_as_were_asked_for_or_fewer_long_ones() {
-    let count = |flags: &str, size| messages(flags).unwrap().test.iterations_of(size, 4);
+    let count = |flags: &str, size| {
+        let test = messages(flags).unwrap().test;
+        let in_flight = matches!(test.measure, Measure::Echo(_)).then_some(4);
+        test.messages_of(Cell { size, in_flight })
+    };
     assert_eq!((count("grid", 128), count("grid", 8 << 20)), (100_000, 128));
     assert_eq!((count("grid -n 5000", 128), count("grid -n 5000", 8 << 20)), (5000, 5000));
     assert_eq!(count("lat -n 5000", 8 << 20), 5000);
@@ -229,6 +407,15 @@ fn the_depth_of_the_grid_counts_and_its_bounds_are_kept() {
     assert!(refused("grid --max-msg-size 127").contains("first size of the grid, 128"));
     assert!(refused("grid -t 0").contains("-t 0"));
     assert!(refused("grid --api pool -t 1025").contains("1024"));
-    let test = TestPlan { operation: Operation::Write, ..messages("grid").unwrap().test };
-    assert_eq!(test.validate(), Err(PlanError::EchoOfWrites));
+    // A peer may ask for what no command line can.
+    let grid = messages("grid").unwrap().test;
+    for operation in [Operation::Write, Operation::Send, Operation::Read, Operation::FetchAdd] {
+        let test = TestPlan { operation, ..grid.clone() };
+        assert_eq!(test.validate(), Err(PlanError::EchoOfPairs { operation }));
+    }
+    assert_eq!(
+        TestPlan { queue_pairs: 2, ..grid.clone() }.validate(),
+        Err(PlanError::QueuePairsInLatency { given: 2 })
+    );
+    assert_eq!(TestPlan { bidirectional: true, ..grid }.validate(), Err(PlanError::BidirectionalLatency));
 }

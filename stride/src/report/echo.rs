@@ -2,43 +2,42 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::{BandwidthRow, LatencyRow};
+
 /// What was measured with requests of one size, and so many of them under way.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EchoRow {
-    /// Bytes of a request, and of its answer.
-    pub size: u64,
-    /// Requests.
-    pub iterations: u64,
     /// Requests under way at a time.
     pub in_flight: u32,
-    /// 10^9 bits each second, of the requests alone.
-    pub gigabits_per_second: f64,
-    /// 90 of 100 requests were answered within so many microseconds.
-    pub p90: f64,
-    /// 99 of 100 requests were answered within so many microseconds.
-    pub p99: f64,
-    /// Requests that were answered each second.
-    pub requests_per_second: f64,
+    /// The requests alone: their answers come on top.
+    pub requests: BandwidthRow,
+    /// From when a request could be sent to its answer.
+    pub answers: LatencyRow,
 }
 
 impl EchoRow {
+    /// Requests that were answered each second.
+    pub fn requests_per_second(&self) -> f64 {
+        self.requests.million_messages_per_second * 1e6
+    }
+
     /// The row as a line.
     pub(super) fn line(&self) -> String {
-        let Self { size, iterations, in_flight, gigabits_per_second, p90, p99, requests_per_second } = *self;
+        let Self { in_flight, requests, answers } = self;
         columns([
-            &size.to_string(),
-            &iterations.to_string(),
+            &requests.size.to_string(),
+            &requests.iterations.to_string(),
             &in_flight.to_string(),
-            &super::table::gigabits(gigabits_per_second),
-            &format!("{p90:.3}"),
-            &format!("{p99:.3}"),
-            &format!("{requests_per_second:.0}"),
+            &super::table::gigabits(requests.gigabits_per_second),
+            &format!("{:.3}", answers.p90),
+            &format!("{:.3}", answers.p99),
+            &format!("{:.0}", self.requests_per_second()),
         ])
     }
 }
 
 /// What is measured, and how.
-pub(super) const TITLE: &str =
+pub(crate) const TITLE: &str =
     "requests and answers over one connection, us: from when a request could be sent to its answer";
 
 /// The names of the columns.
@@ -56,14 +55,21 @@ mod tests {
 
     #[test]
     fn the_table_is_this() {
+        let (size, iterations) = (128, 100_000);
         let row = EchoRow {
-            size: 128,
-            iterations: 100_000,
             in_flight: 256,
-            gigabits_per_second: 1.4706,
-            p90: 210.0,
-            p99: 256.25,
-            requests_per_second: 1_533_744.4,
+            requests: BandwidthRow {
+                size,
+                iterations,
+                seconds: 0.0652,
+                gigabits_per_second: 1.4706,
+                million_messages_per_second: 1.533_744_4,
+            },
+            answers: LatencyRow {
+                p90: 210.0,
+                p99: 256.25,
+                ..LatencyRow::new(size, iterations, Default::default())
+            },
         };
         assert_eq!(
             [heading(), row.line()].join("\n"),

@@ -1,11 +1,16 @@
-//! What the user sees: one table on standard output, everything else on standard error.
+//! What the user sees: one table on standard output, everything else on standard error, and files for other programs.
 
 mod echo;
+mod expectations;
+mod live;
 mod output;
 mod row;
 mod table;
 
 pub use echo::EchoRow;
-pub use output::Output;
+pub(crate) use echo::TITLE as ECHO;
+pub use expectations::{Expectations, ExpectationsError};
+pub use output::{MISSED, Output};
 pub use row::{BandwidthRow, LatencyRow, Row};
+pub(crate) use table::{defined, duration};
 pub use table::{heading, line, software};

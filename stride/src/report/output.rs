@@ -1,47 +1,409 @@
-//! Where the table and the notes go.
+//! Where the table, the notes and the files of results go.
 
+use std::ffi::OsString;
 use std::fmt;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Instant;
 
-use super::{Row, heading, line};
-use crate::plan::TestPlan;
+use super::live::{self, Live, SECOND};
+use super::{Expectations, Row, heading, line};
+use crate::cli::OutputArgs;
+use crate::device::LocalDevice;
+use crate::error::Error;
+use crate::plan::{Cell, Plan, TestPlan};
+use crate::result::{
+    Connection, DeviceInfo, Distribution, Files, Parameters, PayloadPath, Peer, Record, SizeResult, Status,
+    Targets,
+};
+use crate::workload::Progress;
 
-/// The two streams of a side.
-pub struct Output {
+/// What a run exits with where figures are not as expected.
+pub const MISSED: u8 = 1;
+
+/// The streams and files of a side. A copy of it is the same.
+#[derive(Clone)]
+pub struct Output(Arc<Mutex<Sheet>>);
+
+struct Sheet {
     table: Box<dyn Write + Send>,
     notes: Box<dyn Write + Send>,
+    book: Option<Book>,
+    /// Whether somebody sees the notes as they come.
+    is_terminal: bool,
+    /// Whether the last line of the terminal is one that changes.
+    has_status: bool,
+}
+
+/// What becomes of a run beside the table.
+struct Book {
+    record: Record,
+    began: Instant,
+    files: Files,
+    expectations: Expectations,
+    missed: bool,
+    /// The last failure to write a file, which the user has been told of.
+    failed: Option<String>,
+    moved: PayloadPath,
+    /// The size that is being measured here.
+    live: Option<Live>,
 }
 
 impl Output {
     /// The table on standard output, the notes on standard error.
     pub fn standard() -> Self {
-        Self { table: Box::new(io::stdout()), notes: Box::new(io::stderr()) }
+        Self::over(Box::new(io::stdout()), Box::new(io::stderr()), None)
     }
 
     /// Neither: for the second side in one process, which would only repeat the first.
     pub fn silent() -> Self {
-        Self { table: Box::new(io::sink()), notes: Box::new(io::sink()) }
+        Self::over(Box::new(io::sink()), Box::new(io::sink()), None)
+    }
+
+    /// Both, and the files that the user wants. Where standard output is for one of them, the table is with the notes.
+    ///
+    /// # Errors
+    ///
+    /// A file cannot be written, or an expectation is of something else.
+    pub fn of_run(args: &OutputArgs, plan: &Plan, words: Vec<OsString>) -> Result<Self, Error> {
+        let expectations = Expectations::new(args, &plan.test)?;
+        let targets = Targets::from(args);
+        let files = Files::new(&targets, plan.test.cells())?;
+        let record = Record::new(in_text(words), plan.role.name());
+        let book = Book { expectations, ..Book::new(record, files) };
+        let output = Self::over(table_of(&targets), Box::new(io::stderr()), Some(book));
+        output.sheet().is_terminal = io::stderr().is_terminal();
+        Ok(output)
+    }
+
+    /// The streams of a server that stays.
+    ///
+    /// # Errors
+    ///
+    /// A file cannot be written, or is of one run.
+    pub fn of_server(args: &OutputArgs, words: Vec<OsString>) -> Result<Self, Error> {
+        Expectations::none(args)?;
+        let targets = Targets::from(args);
+        targets.check_many_runs()?;
+        let files = Files::new(&targets, std::iter::empty())?;
+        let book = Book::new(Record::new(in_text(words), "server"), files);
+        Ok(Self::over(table_of(&targets), Box::new(io::stderr()), Some(book)))
+    }
+
+    /// Those of one client of such a server: notes have the client's name, and the table comes in one piece if others are
+    /// served meanwhile.
+    pub fn of_client(&self, peer: &str, has_neighbours: bool) -> Self {
+        let notes = Box::new(Named { name: peer.to_owned() });
+        let sheet = self.sheet();
+        let Some(book) = &sheet.book else { return Self::silent() };
+        let run = Record {
+            device: book.record.device.clone(),
+            ..Record::new(book.record.command.clone(), "server")
+        };
+        let table: Box<dyn Write + Send> = if book.files.take_standard_output() {
+            Box::new(io::sink())
+        } else if has_neighbours {
+            Box::new(InOnePiece(Vec::new()))
+        } else {
+            Box::new(Forgiving(io::stdout()))
+        };
+        Self::over(table, notes, Some(Book::new(run, book.files.shared())))
+    }
+
+    fn over(table: Box<dyn Write + Send>, notes: Box<dyn Write + Send>, book: Option<Book>) -> Self {
+        let sheet = Sheet { table, notes, book, is_terminal: false, has_status: false };
+        Self(Arc::new(Mutex::new(sheet)))
+    }
+
+    /// Whoever panicked while writing has written what it had.
+    fn sheet(&self) -> MutexGuard<'_, Sheet> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn keep(&self, keep: impl FnOnce(&mut Record)) {
+        if let Some(book) = &mut self.sheet().book {
+            keep(&mut book.record);
+        }
+    }
+
+    /// Keeps which device is used, and tells the user.
+    pub fn device(&mut self, device: &LocalDevice) {
+        self.keep(|record| record.device = Some(DeviceInfo::new(device)));
+        self.note(&device.description);
+    }
+
+    /// Keeps who is at the other end.
+    pub fn peer(&mut self, address: &str, version: Option<&str>) {
+        let (address, version) = (address.to_owned(), version.map(str::to_owned));
+        self.keep(|record| record.peer = Some(Peer { address, version }));
+    }
+
+    /// Keeps what carries the messages, and tells the user.
+    pub fn connection(&mut self, transport: &str, description: &str) {
+        let (transport, words) = (transport.to_owned(), description.to_owned());
+        self.keep(|record| record.connection = Some(Connection { transport, description: words }));
+        self.note(description);
     }
 
     /// Prints the table's heading, and what else the figures have to be read with.
     pub fn heading(&mut self, test: &TestPlan, over: Option<String>) -> io::Result<()> {
-        self.table_line(&heading(test, over.as_deref()))
+        let mut sheet = self.sheet();
+        if let Some(book) = &mut sheet.book {
+            book.record.parameters = Some(Parameters::new(test));
+            book.moved = PayloadPath::now();
+        }
+        sheet.table_line(&heading(test, over.as_deref()))
+    }
+
+    /// This side begins to measure these messages: it says how far it is, and once a second the user sees it.
+    pub fn begin(&mut self, cell: Cell, test: &TestPlan) -> Arc<Progress> {
+        let progress = Arc::new(Progress::new());
+        let mut sheet = self.sheet();
+        let Some(book) = &mut sheet.book else { return progress };
+        let mut live = Live::new(cell, test, Arc::clone(&progress));
+        let (output, of_this) = (self.clone(), Arc::clone(&progress));
+        let ticker = thread::Builder::new().name("live".to_owned()).spawn(move || output.watch(&of_this));
+        live.ticker = ticker.ok().map(|ticker| ticker.thread().clone());
+        book.live = Some(live);
+        progress
+    }
+
+    /// Looks once a second, until it is over.
+    fn watch(&self, progress: &Arc<Progress>) {
+        let mut next = Instant::now() + SECOND;
+        loop {
+            thread::park_timeout(next.saturating_duration_since(Instant::now()));
+            let mut sheet = self.sheet();
+            let is_terminal = sheet.is_terminal;
+            let live = sheet.book.as_mut().and_then(|book| book.live.as_mut());
+            let Some(live) = live.filter(|live| Arc::ptr_eq(&live.progress, progress)) else { return };
+            if Instant::now() >= next {
+                next += SECOND;
+                let seen = live.tick(is_terminal);
+                sheet.status(&seen);
+            }
+        }
     }
 
     /// Prints a row as soon as it is known.
     pub fn row(&mut self, row: &Row) -> io::Result<()> {
-        self.table_line(&line(row))
+        self.measured(row, None)
+    }
+
+    /// Prints a row as soon as it is known, and writes all that is known of it to files.
+    pub fn measured(&mut self, row: &Row, histogram: Option<Distribution>) -> io::Result<()> {
+        let mut sheet = self.sheet();
+        let complaints = sheet.book.as_mut().map(|book| book.add(row, histogram)).unwrap_or_default();
+        let printed = sheet.table_line(&line(row));
+        complaints.iter().for_each(|complaint| sheet.note(complaint));
+        printed
     }
 
     /// Tells the user something beside the table, in one piece, as the other side may be writing to the same terminal. That
     /// nobody may be reading is no reason to stop.
     pub fn note(&mut self, note: impl fmt::Display) {
-        let _ = self.notes.write_all(format!("{note}\n").as_bytes());
+        let note = note.to_string();
+        let mut sheet = self.sheet();
+        if let Some(book) = &mut sheet.book {
+            book.record.notes.push(note.clone());
+        }
+        sheet.note(&note);
+    }
+
+    /// Ends the run: writes what is known now to files. What the process exits with.
+    ///
+    /// # Errors
+    ///
+    /// Why the run ended early, or why a file could not be written.
+    pub fn finish(&mut self, done: Result<(), Error>) -> Result<u8, Error> {
+        let mut sheet = self.sheet();
+        let Some(mut book) = sheet.book.take() else { return done.map(|()| 0) };
+        sheet.clear();
+        if matches!(&done, Err(error) if error.interrupted().is_some())
+            && let Some(words) = book.interrupt()
+        {
+            // Whoever no longer reads the table need not be told of that.
+            let _ = sheet.table_line(&words);
+        }
+        let lines = book.finish(&done);
+        lines.iter().for_each(|line| sheet.note(line));
+        done?;
+        match book.failed {
+            Some(failed) => Err(Error::Files(failed)),
+            None if book.missed => Ok(MISSED),
+            None => Ok(0),
+        }
+    }
+}
+
+impl Sheet {
+    /// Shows what will be something else in a second; where nobody sees it change, it is a line of its own.
+    fn status(&mut self, text: &str) {
+        if self.is_terminal {
+            self.has_status = true;
+            let _ = self.notes.write_all(format!("\r\x1b[2K{text}").as_bytes());
+            let _ = self.notes.flush();
+        } else {
+            self.note(text);
+        }
+    }
+
+    /// Takes back what would have changed.
+    fn clear(&mut self) {
+        if std::mem::take(&mut self.has_status) {
+            let _ = self.notes.write_all(b"\r\x1b[2K");
+        }
     }
 
     fn table_line(&mut self, line: &str) -> io::Result<()> {
+        self.clear();
         writeln!(self.table, "{line}")?;
         self.table.flush()
+    }
+
+    fn note(&mut self, note: &str) {
+        self.clear();
+        let _ = self.notes.write_all(format!("{note}\n").as_bytes());
+    }
+}
+
+fn in_text(words: Vec<OsString>) -> Vec<String> {
+    words.iter().map(|word| word.to_string_lossy().into_owned()).collect()
+}
+
+/// Where standard output is for a file of results, the table is with the notes.
+fn table_of(targets: &Targets) -> Box<dyn Write + Send> {
+    if targets.take_standard_output() { Box::new(io::stderr()) } else { Box::new(io::stdout()) }
+}
+
+/// Notes about one of several clients.
+struct Named {
+    name: String,
+}
+
+impl Write for Named {
+    fn write(&mut self, note: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(note);
+        let named: String = text.lines().map(|line| format!("{}: {line}\n", self.name)).collect();
+        io::stderr().write_all(named.as_bytes()).map(|()| note.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A server goes on when nobody reads its table any more.
+struct Forgiving<W>(W);
+
+impl<W: Write> Write for Forgiving<W> {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        let _ = self.0.write_all(text);
+        Ok(text.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let _ = self.0.flush();
+        Ok(())
+    }
+}
+
+/// A table that is printed when it is complete.
+struct InOnePiece(Vec<u8>);
+
+impl Write for InOnePiece {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        self.0.write(text)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Drop for InOnePiece {
+    fn drop(&mut self) {
+        let _ = io::stdout().lock().write_all(&self.0);
+    }
+}
+
+impl Book {
+    fn new(record: Record, files: Files) -> Self {
+        Self {
+            record,
+            began: Instant::now(),
+            files,
+            expectations: Expectations::default(),
+            missed: false,
+            failed: None,
+            moved: PayloadPath::default(),
+            live: None,
+        }
+    }
+
+    /// Adds a row; what the user should know of it.
+    fn add(&mut self, row: &Row, histogram: Option<Distribution>) -> Vec<String> {
+        let now = PayloadPath::now();
+        let payload_path = now.since(std::mem::replace(&mut self.moved, now));
+        let intervals = self.end_live().map(|live| live.intervals).unwrap_or_default();
+        self.record.results.push(SizeResult { payload_path, intervals, ..SizeResult::new(row, histogram) });
+        self.record.elapsed_s = self.began.elapsed().as_secs_f64();
+        let mut lines = self.expectations.check(row);
+        self.missed |= !lines.is_empty();
+        if let Err(error) = self.files.add(&self.record) {
+            // Once for each cause: a full disk is full for every row.
+            let text = error.to_string();
+            if self.failed.as_ref() != Some(&text) {
+                lines.push(format!("warning: {text}"));
+            }
+            self.failed = Some(text);
+        }
+        lines
+    }
+
+    /// What was seen while it was measured, which is over.
+    fn end_live(&mut self) -> Option<Live> {
+        let live = self.live.take()?;
+        live.ticker.as_ref().inspect(|ticker| ticker.unpark());
+        Some(live)
+    }
+
+    /// Keeps what is known of a size that the user did not let end; that in words.
+    fn interrupt(&mut self) -> Option<String> {
+        let size = self.end_live()?.interrupted()?;
+        let words = live::words(&size);
+        self.record.results.push(size);
+        if let Err(error) = self.files.add(&self.record) {
+            self.failed = Some(error.to_string());
+        }
+        Some(words)
+    }
+
+    /// Writes the end; what the user should know of it.
+    fn finish(&mut self, done: &Result<(), Error>) -> Vec<String> {
+        let lines = if done.is_ok() { self.expectations.unmet() } else { Vec::new() };
+        self.missed |= !lines.is_empty();
+        self.record.elapsed_s = self.began.elapsed().as_secs_f64();
+        (self.record.status, self.record.error) = match done {
+            Ok(()) => (Status::Finished, None),
+            Err(error) if error.interrupted().is_some() => (Status::Interrupted, None),
+            Err(error) => (Status::Failed, Some(error.one_line())),
+        };
+        // What failed before may have been written now, but for lines, which are lost.
+        match self.files.finish(&self.record) {
+            Err(error) => self.failed = Some(error.to_string()),
+            Ok(()) if self.files.lost_none() => self.failed = None,
+            Ok(()) => {}
+        }
+        lines
+    }
+}
+
+impl From<&OutputArgs> for Targets {
+    fn from(args: &OutputArgs) -> Self {
+        let OutputArgs { json, jsonl, csv, hgrm, force, .. } = args.clone();
+        Self { json, jsonl, csv, hgrm, force }
     }
 }
 

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::EchoRow;
+use crate::plan::Cell;
 use crate::statistics::{BandwidthSummary, LatencySummary};
 
 /// What was measured with messages of one size.
@@ -24,6 +25,8 @@ pub struct BandwidthRow {
     pub size: u64,
     /// Messages.
     pub iterations: u64,
+    /// How long they took.
+    pub seconds: f64,
     /// 10^9 bits each second.
     pub gigabits_per_second: f64,
     /// 10^6 messages each second.
@@ -41,28 +44,54 @@ pub struct LatencyRow {
     pub min: f64,
     /// The arithmetic mean.
     pub avg: f64,
+    /// The standard deviation.
+    pub stdev: f64,
     /// The median.
     pub p50: f64,
+    /// 90 of 100 samples are at most this.
+    pub p90: f64,
     /// 99 of 100 samples are at most this.
     pub p99: f64,
     /// 999 of 1000 samples are at most this.
     pub p99_9: f64,
+    /// 9999 of 10000 samples are at most this.
+    pub p99_99: f64,
     /// The greatest.
     pub max: f64,
+}
+
+impl Row {
+    /// What it is about.
+    pub fn cell(&self) -> Cell {
+        match self {
+            Self::Bandwidth(row) => Cell { size: row.size, in_flight: None },
+            Self::Latency(row) => Cell { size: row.size, in_flight: None },
+            Self::Echo(row) => Cell { size: row.requests.size, in_flight: Some(row.in_flight) },
+        }
+    }
 }
 
 impl BandwidthRow {
     /// A row for this summary.
     pub fn new(size: u64, iterations: u64, summary: BandwidthSummary) -> Self {
-        let BandwidthSummary { gigabits_per_second, million_messages_per_second } = summary;
-        Self { size, iterations, gigabits_per_second, million_messages_per_second }
+        let BandwidthSummary { seconds, gigabits_per_second, million_messages_per_second } = summary;
+        Self { size, iterations, seconds, gigabits_per_second, million_messages_per_second }
+    }
+
+    /// With what the peer measured at the same time. As perftest has it, the rates are added, and the messages are one side's.
+    pub fn with(self, peer: &Self) -> Self {
+        Self {
+            gigabits_per_second: self.gigabits_per_second + peer.gigabits_per_second,
+            million_messages_per_second: self.million_messages_per_second + peer.million_messages_per_second,
+            ..self
+        }
     }
 }
 
 impl LatencyRow {
     /// A row for this summary.
     pub fn new(size: u64, iterations: u64, summary: LatencySummary) -> Self {
-        let LatencySummary { min, avg, p50, p99, p99_9, max } = summary;
-        Self { size, iterations, min, avg, p50, p99, p99_9, max }
+        let LatencySummary { min, avg, stdev, p50, p90, p99, p99_9, p99_99, max } = summary;
+        Self { size, iterations, min, avg, stdev, p50, p90, p99, p99_9, p99_99, max }
     }
 }

@@ -8,18 +8,26 @@ use crate::plan::{LatencyDefinition, Measure, Operation, TestPlan};
 
 /// The lines before the first row: what is measured, over what if that has to be said, and the columns.
 pub fn heading(test: &TestPlan, over: Option<&str>) -> String {
-    let subject = match test.operation {
-        Operation::Write => "RDMA write".to_owned(),
-        Operation::Messages(_) => format!("trespass {}", test.operation),
-    };
+    let subject = test.operation.title();
     let (what, columns) = match test.measure {
         Measure::Bandwidth => (
-            format!("bandwidth: all bytes / {}", duration(test.operation)),
+            format!("{}: all bytes / {}", of_bandwidth(test), duration(test.operation)),
             bandwidth_columns(["#bytes", "iterations", "Gb/s", "Mpps"]),
         ),
         Measure::Latency(definition) => (
             format!("latency in us: {}", defined(test.operation, definition)),
-            latency_columns(["#bytes", "iterations", "min", "avg", "p50", "p99", "p99.9", "max"]),
+            latency_columns([
+                "#bytes",
+                "iterations",
+                "min",
+                "avg",
+                "p50",
+                "p90",
+                "p99",
+                "p99.9",
+                "max",
+                "stdev",
+            ]),
         ),
         Measure::Echo(_) => (echo::TITLE.to_owned(), echo::heading()),
     };
@@ -32,14 +40,25 @@ pub fn software(device: &str) -> String {
     format!("{device}, a software device: figures of this host's processors and memory")
 }
 
-fn duration(operation: Operation) -> &'static str {
+fn of_bandwidth(test: &TestPlan) -> String {
+    let pairs = match test.queue_pairs {
+        1 => String::new(),
+        pairs => format!(" of {pairs} queue pairs"),
+    };
+    let both = if test.bidirectional { " both ways, added" } else { "" };
+    format!("bandwidth{pairs}{both}")
+}
+
+/// From when to when the time of a bandwidth is taken.
+pub(crate) fn duration(operation: Operation) -> &'static str {
     match operation {
-        Operation::Write => "(last completion - first post)",
         Operation::Messages(_) => "(the receiving program's answer to the last - first send)",
+        _ => "(last completion - first post)",
     }
 }
 
-fn defined(operation: Operation, definition: LatencyDefinition) -> &'static str {
+/// What counts as the latency of a message, in words.
+pub(crate) fn defined(operation: Operation, definition: LatencyDefinition) -> &'static str {
     match (operation, definition) {
         (Operation::Messages(_), _) => "half the round trip of a ping-pong of the two programs",
         (_, LatencyDefinition::PingPong) => {
@@ -57,17 +76,19 @@ pub fn line(row: &Row) -> String {
             iterations,
             gigabits_per_second,
             million_messages_per_second,
+            ..
         }) => bandwidth_columns([
             &size.to_string(),
             &iterations.to_string(),
             &gigabits(gigabits_per_second),
             &format!("{million_messages_per_second:.6}"),
         ]),
-        Row::Latency(LatencyRow { size, iterations, min, avg, p50, p99, p99_9, max }) => {
-            let [min, avg, p50, p99, p99_9, max] =
-                [min, avg, p50, p99, p99_9, max].map(|us| format!("{us:.3}"));
-            let (size, iterations) = (size.to_string(), iterations.to_string());
-            latency_columns([&size, &iterations, &min, &avg, &p50, &p99, &p99_9, &max])
+        Row::Latency(row) => {
+            let LatencyRow { min, avg, p50, p90, p99, p99_9, max, stdev, .. } = row;
+            let figures = [min, avg, p50, p90, p99, p99_9, max, stdev].map(|us| format!("{us:.3}"));
+            let [min, avg, p50, p90, p99, p99_9, max, stdev] = figures.each_ref().map(String::as_str);
+            let (size, iterations) = (row.size.to_string(), row.iterations.to_string());
+            latency_columns([&size, &iterations, min, avg, p50, p90, p99, p99_9, max, stdev])
         }
         Row::Echo(ref row) => row.line(),
     }
@@ -82,8 +103,12 @@ fn bandwidth_columns([size, iterations, gigabits, messages]: [&str; 4]) -> Strin
     format!("{size:<10} {iterations:>12} {gigabits:>12} {messages:>12}")
 }
 
-fn latency_columns([size, iterations, min, avg, p50, p99, p99_9, max]: [&str; 8]) -> String {
-    format!("{size:<10} {iterations:>12} {min:>10} {avg:>10} {p50:>10} {p99:>10} {p99_9:>10} {max:>10}")
+fn latency_columns([size, iterations, figures @ ..]: [&str; 10]) -> String {
+    let mut line = format!("{size:<10} {iterations:>12}");
+    for figure in figures {
+        line += &format!(" {figure:>10}");
+    }
+    line
 }
 
 #[cfg(test)]
@@ -92,16 +117,7 @@ mod tests {
     use crate::plan::{Api, Sizes};
 
     fn test(measure: Measure) -> TestPlan {
-        TestPlan {
-            operation: Operation::Write,
-            measure,
-            sizes: Sizes::One { size: 2 },
-            iterations: 1000,
-            tx_depth: 1,
-            post_list: 1,
-            cq_mod: None,
-            inline_size: None,
-        }
+        TestPlan::new(Operation::Write, measure, Sizes::One { size: 2 })
     }
 
     #[test]
@@ -111,6 +127,7 @@ mod tests {
                 Row::Bandwidth(BandwidthRow {
                     size,
                     iterations: 1_000_000,
+                    seconds: 1.0,
                     gigabits_per_second: gigabits,
                     million_messages_per_second: messages,
                 })
@@ -133,9 +150,12 @@ mod tests {
             iterations: 1000,
             min: 6.0,
             avg: 6.1234,
+            stdev: 0.0625,
             p50: 6.11,
+            p90: 6.5,
             p99: 6.84,
             p99_9: 7.2,
+            p99_99: 1000.0,
             max: 1234.5678,
         });
         let text =
@@ -144,8 +164,8 @@ mod tests {
             text,
             "\
 # RDMA write latency in us: half the round trip of a ping-pong (--latency pingpong, as perftest)
-#bytes       iterations        min        avg        p50        p99      p99.9        max
-65536              1000      6.000      6.123      6.110      6.840      7.200   1234.568"
+#bytes       iterations        min        avg        p50        p90        p99      p99.9        max      stdev
+65536              1000      6.000      6.123      6.110      6.500      6.840      7.200   1234.568      0.062"
         );
         let other = heading(&test(Measure::Latency(LatencyDefinition::Completion)), None);
         assert!(other.contains("from the post to the completion"), "{other}");
@@ -189,6 +209,7 @@ mod tests {
         let text = line(&Row::Bandwidth(BandwidthRow {
             size: u64::MAX,
             iterations: u64::MAX,
+            seconds: 1e15,
             gigabits_per_second: 1e15,
             million_messages_per_second: 1e15,
         }));

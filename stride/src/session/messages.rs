@@ -132,16 +132,15 @@ impl Session<'_> {
 
     fn client(&self, link: &mut Link<Packets>, output: &mut Output) -> Result<(), Error> {
         steps::request(link, self.test, output)?;
-        output.note(describe(&link.wire().socket, self.test));
+        tell(&link.wire().socket, self.test, output);
         output.heading(self.test, Some(over(&link.wire().socket)))?;
         let mut messages = Messages::new(self.test, &self.timer);
-        for size in self.test.sizes.iter() {
-            for in_flight in self.test.in_flight() {
-                steps::begin(link, size)?;
-                let row = messages.measure(size, in_flight, link)?;
-                link.send(&Message::Row(row))?;
-                output.row(&row)?;
-            }
+        for cell in self.test.cells() {
+            steps::begin(link, cell.size)?;
+            let progress = output.begin(cell, self.test);
+            let row = messages.measure(cell, &progress, link)?;
+            link.send(&Message::Row(row))?;
+            output.measured(&row, messages.distribution())?;
         }
         steps::finish(link)
     }
@@ -154,18 +153,20 @@ impl Session<'_> {
                 .into());
         }
         link.send(&Message::Accept(steps::greeting(self.test)))?;
-        output.note(describe(&link.wire().socket, &test));
+        tell(&link.wire().socket, &test, output);
         output.heading(&test, Some(over(&link.wire().socket)))?;
         let mut messages = Messages::new(&test, &self.timer);
-        for size in test.sizes.iter() {
-            for in_flight in test.in_flight() {
-                steps::begin(link, size)?;
-                messages.answer(size, in_flight, link)?;
-                output.row(&steps::receive_row(link)?)?;
-            }
+        for cell in test.cells() {
+            steps::begin(link, cell.size)?;
+            messages.answer(cell, link)?;
+            output.row(&steps::receive_row(link)?)?;
         }
         steps::finish(link)
     }
+}
+
+fn tell(socket: &SeqPacket, test: &TestPlan, output: &mut Output) {
+    output.connection(&socket.transport().to_string(), &describe(socket, test));
 }
 
 /// What is going to be measured and what carries it, in one line.

@@ -2,11 +2,14 @@
 
 mod messages;
 mod pairs;
+mod serve;
 mod steps;
 
 use crate::error::Error;
 use crate::plan::{Operation, Plan};
 use crate::report::Output;
+
+pub use serve::{ServeOptions, serve};
 
 /// This release of stride-perf, for people.
 const RELEASE: &str = env!("CARGO_PKG_VERSION");
@@ -17,7 +20,7 @@ pub fn run(plan: &Plan, output: &mut Output) -> Result<(), Error> {
         output.note(format_args!("warning: {warning}"));
     }
     match plan.test.operation {
-        Operation::Write => pairs::run(plan, output),
         Operation::Messages(_) => messages::run(plan, output),
+        _ => pairs::run(plan, output),
     }
 }

@@ -4,17 +4,18 @@ use super::steps;
 use crate::control::{ControlError, Link, Listener, Message, Resources, connect};
 use crate::device::{self, LocalDevice};
 use crate::error::Error;
-use crate::plan::{Operation, Plan, Role, TestPlan};
-use crate::report::Output;
+use crate::plan::{Plan, Role, TestPlan};
+use crate::report::{Output, Row};
 use crate::statistics::Timer;
 use crate::workload::{Side, Watch, Workload};
 
 /// Runs the plan on the side that it says.
 pub(super) fn run(plan: &Plan, output: &mut Output) -> Result<(), Error> {
     let device = LocalDevice::open(device::provider(output)?, &plan.local)?;
-    plan.test.check(&device.limits)?;
-    output.note(&device.description);
-    let session = Session { device: &device, test: &plan.test, timer: Timer::new() };
+    let test = plan.test.fitted(&device.limits, plan.local.any_size);
+    test.check(&device.limits)?;
+    output.device(&device);
+    let session = Session { device: &device, test: &test, timer: Timer::new() };
     match &plan.role {
         Role::Server => session.serve_one(plan.local.tcp_port, output),
         Role::Client(host) => {
@@ -26,10 +27,10 @@ pub(super) fn run(plan: &Plan, output: &mut Output) -> Result<(), Error> {
 }
 
 /// One side's part of a test.
-struct Session<'a> {
-    device: &'a LocalDevice,
-    test: &'a TestPlan,
-    timer: Timer,
+pub(super) struct Session<'a> {
+    pub(super) device: &'a LocalDevice,
+    pub(super) test: &'a TestPlan,
+    pub(super) timer: Timer,
 }
 
 impl Session<'_> {
@@ -63,53 +64,111 @@ impl Session<'_> {
 
     fn client(&self, link: &mut Link, output: &mut Output) -> Result<(), Error> {
         steps::request(link, self.test, output)?;
-        let mut workload = self.set_up(self.test, link)?;
-        output.note(workload.description());
-        output.heading(self.test, software(self.device))?;
-        for size in self.test.sizes.iter() {
-            workload.prepare(size);
-            steps::begin(link, size)?;
-            let row = workload.measure(size, &mut Watch::new(link, &self.timer))?;
-            link.send(&Message::Row(row))?;
-            output.row(&row)?;
-        }
-        steps::finish(link)
+        self.measure(self.test, true, link, output)
     }
 
     fn server(&self, link: &mut Link, output: &mut Output) -> Result<(), Error> {
         let test = steps::requested(link, self.test, output)?;
-        if test.operation != Operation::Write {
-            return Err(link
-                .malformed(format!("a request for {}, by the way of `write`", test.operation))
-                .into());
+        self.answer(&test, link, output)
+    }
+
+    /// Does what a client asked for.
+    pub(super) fn answer(&self, test: &TestPlan, link: &mut Link, output: &mut Output) -> Result<(), Error> {
+        if !test.operation.is_of_pairs() {
+            let what = format!("a request for {}, by the way of queue pairs", test.operation);
+            return Err(link.malformed(what).into());
         }
         test.check(&self.device.limits)?;
         link.send(&Message::Accept(steps::greeting(self.test)))?;
-        let mut workload = self.set_up(&test, link)?;
-        output.note(workload.description());
-        output.heading(&test, software(self.device))?;
-        for size in test.sizes.iter() {
-            workload.prepare(size);
+        self.measure(test, false, link, output)
+    }
+
+    /// Plays a side's parts, size by size.
+    fn measure(
+        &self,
+        test: &TestPlan,
+        is_client: bool,
+        link: &mut Link,
+        output: &mut Output,
+    ) -> Result<(), Error> {
+        let parts = test.parts(is_client);
+        let mut workload = self.set_up(test, link)?;
+        output.connection(&test.connection.to_string(), workload.description());
+        output.heading(test, software(self.device))?;
+        for cell in test.cells() {
+            let size = cell.size;
+            workload.prepare(size, parts)?;
             steps::begin(link, size)?;
-            workload.answer(size, &mut Watch::new(link, &self.timer))?;
-            output.row(&steps::receive_row(link)?)?;
+            let own = match parts.measures {
+                true => {
+                    let progress = output.begin(cell, test);
+                    Some(workload.measure(size, &mut Watch::new(link, &self.timer).counting(&progress))?)
+                }
+                false => None,
+            };
+            if let Some(row) = own {
+                link.send(&Message::Row(row))?;
+            }
+            let theirs = match parts.serves {
+                true => {
+                    workload.answer(&mut Watch::new(link, &self.timer))?;
+                    Some(steps::receive_row(link)?)
+                }
+                false => None,
+            };
+            if test.asks_what_arrived() {
+                tell_losses(workload.arrived(size)?, test, link, output)?;
+            }
+            let distribution = own.and_then(|_| workload.distribution());
+            output.measured(&sum(own, theirs, link)?, distribution)?;
         }
         steps::finish(link)
     }
 
-    /// Makes this side's queue pair and memory, and connects them to the peer's.
+    /// Makes this side's queue pairs and memory, and connects them to the peer's.
     fn set_up(&self, test: &TestPlan, link: &mut Link) -> Result<Workload, Error> {
         let side = Side::new(self.device, test)?;
-        let remote = match link.exchange(&Message::Resources(side.resources()))? {
-            Message::Resources(resources) => resources,
-            other => return Err(link.unexpected(&other, "resources").into()),
-        };
-        check_resources(&remote, &side, link)?;
-        let workload = side.connect(remote, test, &self.timer)?;
+        let mut remotes = Vec::new();
+        for own in side.resources() {
+            let remote = match link.exchange(&Message::Resources(own))? {
+                Message::Resources(resources) => resources,
+                other => return Err(link.unexpected(&other, "resources").into()),
+            };
+            check_resources(&remote, &side, link)?;
+            remotes.push(remote);
+        }
+        let workload = side.connect(&remotes, test, &self.timer)?;
         match link.exchange(&Message::Ready)? {
             Message::Ready => Ok(workload),
             other => Err(link.unexpected(&other, "ready").into()),
         }
+    }
+}
+
+/// Both sides tell each other how many messages arrived, and their users what did not.
+fn tell_losses(own: u64, test: &TestPlan, link: &mut Link, output: &mut Output) -> Result<(), Error> {
+    let theirs = match link.exchange(&Message::Arrived { messages: own })? {
+        Message::Arrived { messages } => messages,
+        other => return Err(link.unexpected(&other, "arrived").into()),
+    };
+    for (arrived, whose) in [(own, "the peer's"), (theirs, "this side's")] {
+        let all = test.messages();
+        if arrived < all {
+            output.note(format_args!(
+                "warning: {} of {all} messages were lost, {whose}: the figures are of what was sent; give more -r or less -t",
+                all - arrived
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// What one side measured; or both, at the same time: then they moved the same number of messages, and their rates are added.
+fn sum(own: Option<Row>, theirs: Option<Row>, link: &Link) -> Result<Row, ControlError> {
+    match (own, theirs) {
+        (Some(Row::Bandwidth(own)), Some(Row::Bandwidth(theirs))) => Ok(Row::Bandwidth(own.with(&theirs))),
+        (Some(row), None) | (None, Some(row)) => Ok(row),
+        _ => Err(link.malformed("a row of another kind".to_owned())),
     }
 }
 
@@ -118,7 +177,7 @@ fn software(device: &LocalDevice) -> Option<String> {
     device.is_soft.then(|| crate::report::software(&device.limits.device))
 }
 
-/// Refuses memory that is too short for the messages, before anything is written there.
+/// Refuses memory that is too short for the messages, before anything is done there.
 fn check_resources(remote: &Resources, side: &Side, link: &Link) -> Result<(), ControlError> {
     let needed = side.layout().half();
     if remote.length >= needed && remote.address.checked_add(remote.length).is_some() {

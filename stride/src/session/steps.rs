@@ -3,7 +3,7 @@
 use super::RELEASE;
 use crate::control::{ControlError, Greeting, Link, Message, Wire};
 use crate::error::Error;
-use crate::plan::{TestPlan, differences};
+use crate::plan::{Difference, TestPlan, differences};
 use crate::report::{Output, Row};
 
 /// Plays a part, and tells the peer if that fails.
@@ -49,11 +49,13 @@ pub(super) fn request<W: Wire>(
     test: &TestPlan,
     output: &mut Output,
 ) -> Result<(), Error> {
-    let theirs = match link.exchange(&Message::Request(greeting(test)))? {
+    link.send(&Message::Request(greeting(test)))?;
+    link.await_turn(|| output.note("the server has others to serve first: waiting"))?;
+    let theirs = match link.receive()? {
         Message::Accept(greeting) => greeting,
         other => return Err(link.unexpected(&other, "accept").into()),
     };
-    note_release(&theirs, output);
+    note_release(link.peer(), &theirs, output);
     note_differences(test, &theirs.test, output);
     Ok(())
 }
@@ -64,30 +66,48 @@ pub(super) fn requested<W: Wire>(
     ours: &TestPlan,
     output: &mut Output,
 ) -> Result<TestPlan, Error> {
+    let test = asked(link, output)?;
+    note_differences(&test, ours, output);
+    Ok(test)
+}
+
+/// The same, of a server that was asked for nothing itself.
+pub(super) fn asked<W: Wire>(link: &mut Link<W>, output: &mut Output) -> Result<TestPlan, Error> {
     let theirs = match link.receive()? {
         Message::Request(greeting) => greeting,
         other => return Err(link.unexpected(&other, "request").into()),
     };
-    note_release(&theirs, output);
+    note_release(link.peer(), &theirs, output);
     theirs.test.validate()?;
-    note_differences(&theirs.test, ours, output);
     Ok(theirs.test)
 }
 
 /// Two releases that speak the same protocol may still measure a little differently.
-fn note_release(theirs: &Greeting, output: &mut Output) {
+fn note_release(peer: &str, theirs: &Greeting, output: &mut Output) {
+    let release: String = theirs.release.chars().filter(char::is_ascii_graphic).take(40).collect();
+    output.peer(peer, Some(&release));
     if theirs.release != RELEASE {
-        let release: String = theirs.release.chars().filter(char::is_ascii_graphic).take(40).collect();
         output.note(format_args!("the peer is stride-perf {release}, this is {RELEASE}"));
     }
 }
 
+/// All that differs, in a table. The client's parameters count, so it is the server's that have to change for both to agree.
 fn note_differences(client: &TestPlan, server: &TestPlan, output: &mut Output) {
-    let found: Vec<_> = differences(client, server).iter().map(ToString::to_string).collect();
-    if !found.is_empty() {
-        output
-            .note(format_args!("the two sides' parameters differ; the client's count: {}", found.join(", ")));
+    let found = differences(client, server);
+    if found.is_empty() {
+        return;
     }
+    let rows = found.iter().map(|Difference { name, client, server }| [*name, client, server]);
+    let rows: Vec<_> = std::iter::once(["parameter", "client", "server"]).chain(rows).collect();
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let (names, clients) = (width(0), width(1));
+    let table =
+        rows.iter().map(|[name, client, server]| format!("\n  {name:names$}  {client:clients$}  {server}"));
+    output.note(format_args!(
+        "the two sides' parameters differ, and the client's count; give the server the client's, or run \
+         `stride-perf serve` there:{}",
+        table.collect::<String>()
+    ));
 }
 
 /// Waits until both sides are about to measure messages of this size.

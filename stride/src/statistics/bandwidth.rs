@@ -6,6 +6,8 @@ use super::Timer;
 /// to after the last completion.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BandwidthSummary {
+    /// How long they took.
+    pub seconds: f64,
     /// 10^9 bits each second.
     pub gigabits_per_second: f64,
     /// 10^6 messages each second.
@@ -21,6 +23,7 @@ impl BandwidthSummary {
     fn over(size: u64, messages: u64, nanoseconds: f64) -> Self {
         let messages_per_nanosecond = messages as f64 / nanoseconds;
         Self {
+            seconds: nanoseconds / 1e9,
             gigabits_per_second: messages_per_nanosecond * size as f64 * 8.0,
             million_messages_per_second: messages_per_nanosecond * 1000.0,
         }
@@ -37,6 +40,7 @@ mod tests {
         let summary = BandwidthSummary::over(1250, 1000, 1e6);
         assert!((summary.gigabits_per_second - 10.0).abs() < 1e-9, "{summary:?}");
         assert!((summary.million_messages_per_second - 1.0).abs() < 1e-9, "{summary:?}");
+        assert!((summary.seconds - 0.001).abs() < 1e-12, "{summary:?}");
     }
 
     #[test]

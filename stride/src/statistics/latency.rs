@@ -2,6 +2,8 @@
 
 use hdrhistogram::Histogram;
 
+use crate::result::Distribution;
+
 /// Bucket width: a recorded value is known to one part in a thousand.
 const SIGNIFICANT_DIGITS: u8 = 3;
 
@@ -20,18 +22,24 @@ pub struct LatencyRecorder {
 }
 
 /// What the samples come to, in microseconds.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LatencySummary {
     /// The least.
     pub min: f64,
     /// The arithmetic mean.
     pub avg: f64,
+    /// The standard deviation.
+    pub stdev: f64,
     /// The median.
     pub p50: f64,
+    /// 90 of 100 samples are at most this.
+    pub p90: f64,
     /// 99 of 100 samples are at most this.
     pub p99: f64,
     /// 999 of 1000 samples are at most this.
     pub p99_9: f64,
+    /// 9999 of 10000 samples are at most this.
+    pub p99_99: f64,
     /// The greatest.
     pub max: f64,
 }
@@ -73,23 +81,48 @@ impl LatencyRecorder {
     /// is a round trip and half of it counts. Without samples all figures are 0.
     pub fn summary(&self, nanoseconds: f64) -> LatencySummary {
         if self.is_empty() {
-            return LatencySummary { min: 0.0, avg: 0.0, p50: 0.0, p99: 0.0, p99_9: 0.0, max: 0.0 };
+            return LatencySummary::default();
         }
         let us = |ticks: f64| ticks * nanoseconds / 1000.0;
         let percentile = |quantile| us(self.quantile(quantile) as f64);
         LatencySummary {
             min: us(self.min as f64),
-            avg: us(self.sum as f64 / self.len() as f64),
+            avg: us(self.mean()),
+            stdev: us(self.deviation()),
             p50: percentile(0.50),
+            p90: percentile(0.90),
             p99: percentile(0.99),
             p99_9: percentile(0.999),
+            p99_99: percentile(0.9999),
             max: us(self.max as f64),
         }
     }
 
-    /// So many microseconds no more than this part of the samples took, where a tick has so many `nanoseconds`; 0 without samples.
-    pub fn percentile(&self, quantile: f64, nanoseconds: f64) -> f64 {
-        if self.is_empty() { 0.0 } else { self.quantile(quantile) as f64 * nanoseconds / 1000.0 }
+    /// All samples, of so many nanoseconds for each tick, as [`summary`](Self::summary) has it.
+    pub fn distribution(&self, nanoseconds: f64) -> Distribution {
+        let middle = |value| self.histogram.median_equivalent(value).clamp(self.min, self.max);
+        let us = |value| middle(value) as f64 * nanoseconds / 1000.0;
+        let buckets = self.histogram.iter_recorded();
+        Distribution {
+            buckets_us: buckets
+                .map(|bucket| (us(bucket.value_iterated_to()), bucket.count_at_value()))
+                .collect(),
+        }
+    }
+
+    fn mean(&self) -> f64 {
+        self.sum as f64 / self.len() as f64
+    }
+
+    /// From the histogram's buckets, about the exact mean.
+    fn deviation(&self) -> f64 {
+        let mean = self.mean();
+        let squares = self.histogram.iter_recorded().map(|bucket| {
+            let value =
+                self.histogram.median_equivalent(bucket.value_iterated_to()).clamp(self.min, self.max);
+            (value as f64 - mean).powi(2) * bucket.count_at_value() as f64
+        });
+        (squares.sum::<f64>() / self.len() as f64).sqrt()
     }
 
     /// The middle of the bucket that holds the quantile, as far as that lies between the exact extremes.
@@ -125,14 +158,27 @@ mod tests {
         assert_eq!(summary.max, sorted[sorted.len() - 1] as f64);
         let mean = sorted.iter().map(|n| *n as f64).sum::<f64>() / sorted.len() as f64;
         assert!((summary.avg / mean - 1.0).abs() < 1e-9, "{} {mean}", summary.avg);
-        for (figure, quantile) in [(summary.p50, 0.5), (summary.p99, 0.99), (summary.p99_9, 0.999)] {
+        let variance = sorted.iter().map(|n| (*n as f64 - mean).powi(2)).sum::<f64>() / sorted.len() as f64;
+        assert!(
+            (summary.stdev - variance.sqrt()).abs() <= mean * 0.001 + variance.sqrt() * 0.002,
+            "{summary:?}"
+        );
+        let figures = [
+            (summary.p50, 0.5),
+            (summary.p90, 0.9),
+            (summary.p99, 0.99),
+            (summary.p99_9, 0.999),
+            (summary.p99_99, 0.9999),
+        ];
+        for (figure, quantile) in figures {
             let exact = oracle(&sorted, quantile);
             assert!((figure - exact).abs() <= exact * 0.001, "{quantile}: {figure} for {exact}");
-            assert!(
-                (recorder.percentile(quantile, 1000.0) - figure).abs() <= exact * 1e-9,
-                "{quantile}: {figure}"
-            );
         }
+        let distribution = recorder.distribution(1000.0);
+        assert_eq!(distribution.count(), samples.len() as u64);
+        assert!(distribution.buckets_us.is_sorted_by(|a, b| a.0 < b.0), "{distribution:?}");
+        let (first, last) = (distribution.buckets_us[0].0, distribution.buckets_us.last().unwrap().0);
+        assert!(first >= summary.min && last <= summary.max, "{summary:?} {distribution:?}");
     }
 
     /// A small generator, so that a failure is the same next time (Marsaglia's xorshift).
@@ -167,7 +213,7 @@ mod tests {
     #[test]
     fn nothing_recorded_is_zero() {
         let mut recorder = LatencyRecorder::new();
-        assert_eq!((recorder.summary(1.0).max, recorder.percentile(0.9, 1.0)), (0.0, 0.0));
+        assert_eq!((recorder.summary(1.0).max, recorder.summary(1.0).p90), (0.0, 0.0));
         recorder.record(0);
         recorder.record(3);
         assert_eq!((recorder.len(), recorder.summary(1000.0).min), (2, 0.0));

@@ -4,6 +4,7 @@ use sideway::ibverbs::completion::{
     BasicCompletionQueue, ExtendedCompletionQueue, WorkCompletionOperationType, WorkCompletionStatus,
 };
 
+use super::post::Tag;
 use crate::error::Error;
 
 /// A message was not delivered.
@@ -18,7 +19,7 @@ pub struct CompletionError {
     pub status: WorkCompletionStatus,
     /// What it was: the device does not say, after an error, but only one kind is posted.
     pub opcode: WorkCompletionOperationType,
-    /// Its number: how many messages of this size were posted before it.
+    /// Its number: how many messages of this size were posted before it on its queue pair.
     pub wr_id: u64,
     /// The vendor's own error number.
     pub vendor_err: u32,
@@ -26,29 +27,41 @@ pub struct CompletionError {
 
 /// A completion queue of either flavour.
 pub(super) trait Completions {
-    /// Takes what is there, up to `batch` completions; how many that were.
+    /// Takes what is there, up to `batch` completions, and does something about each; how many that were.
     ///
     /// # Errors
     ///
-    /// The queue failed, or a message did.
-    fn poll(&mut self, batch: u32) -> Result<u32, Error>;
+    /// The queue failed, or a message did, or what is done about it.
+    fn poll(&mut self, batch: u32, each: impl FnMut(Tag) -> Result<(), Error>) -> Result<u32, Error>;
+}
+
+/// A completion queue for work requests of one kind.
+#[derive(Debug)]
+pub(super) struct OfKind<C> {
+    pub(super) queue: C,
+    pub(super) opcode: WorkCompletionOperationType,
 }
 
 /// The flavours' pollers have the same methods, but nothing in common that a function could be generic over.
 macro_rules! impl_completions {
     ($Queue:ty) => {
-        impl Completions for $Queue {
+        impl Completions for OfKind<$Queue> {
             #[inline(always)]
-            fn poll(&mut self, batch: u32) -> Result<u32, Error> {
-                let mut poller = self.start_poll()?;
+            fn poll(
+                &mut self,
+                batch: u32,
+                mut each: impl FnMut(Tag) -> Result<(), Error>,
+            ) -> Result<u32, Error> {
+                let mut poller = self.queue.start_poll()?;
                 for taken in 0..batch {
                     let Some(wc) = poller.next() else {
                         poller.finish()?;
                         return Ok(taken);
                     };
                     if wc.status() != WorkCompletionStatus::Success {
-                        return Err(failed(wc.status(), wc.wr_id(), wc.vendor_err()));
+                        return Err(failed(wc.status(), self.opcode, wc.wr_id(), wc.vendor_err()));
                     }
+                    each(Tag(wc.wr_id()))?;
                 }
                 Ok(batch)
             }
@@ -60,9 +73,13 @@ impl_completions!(BasicCompletionQueue);
 impl_completions!(ExtendedCompletionQueue);
 
 #[cold]
-fn failed(status: WorkCompletionStatus, wr_id: u64, vendor_err: u32) -> Error {
-    let opcode = WorkCompletionOperationType::RdmaWrite;
-    CompletionError { status, opcode, wr_id, vendor_err }.into()
+fn failed(
+    status: WorkCompletionStatus,
+    opcode: WorkCompletionOperationType,
+    wr_id: u64,
+    vendor_err: u32,
+) -> Error {
+    CompletionError { status, opcode, wr_id: Tag(wr_id).number(), vendor_err }.into()
 }
 
 #[cfg(test)]

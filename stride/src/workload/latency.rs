@@ -2,7 +2,9 @@
 
 use sideway::ibverbs::queue_pair::SendQueue;
 
-use super::{Completions, Job, Notes, Payload, Watch, Writer};
+use super::post::Inbox;
+use super::request::Request;
+use super::{Completions, Job, Notes, Receiver, Sender, Watch};
 use crate::buffers::Flag;
 use crate::error::Error;
 use crate::statistics::LatencyRecorder;
@@ -13,9 +15,9 @@ pub(super) const UNMARKED: u8 = 0;
 /// What a side does, message by message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
-    /// Sends, and waits for the answer to arrive in memory. A sample is the time from one post to the next.
+    /// Sends, and waits for the answer to arrive. A sample is the time from one post to the next.
     Ping,
-    /// Waits for a message to arrive in memory, and answers it.
+    /// Waits for a message to arrive, and answers it.
     Pong,
     /// Sends, and waits for the completion. A sample is the time from the post to the completion.
     Complete,
@@ -26,8 +28,6 @@ pub(super) enum Part {
 pub(super) struct Run<'a, 'link> {
     pub(super) part: Part,
     pub(super) iterations: u64,
-    /// Where incoming messages end in this side's memory.
-    pub(super) arrival: u64,
     pub(super) notes: &'a mut Notes,
     pub(super) recorder: &'a mut LatencyRecorder,
     pub(super) watch: &'a mut Watch<'link>,
@@ -35,28 +35,39 @@ pub(super) struct Run<'a, 'link> {
 
 impl Job for Run<'_, '_> {
     /// How many messages that were.
-    fn run(
+    fn run<Q: SendQueue, C: Completions>(
         self,
-        mut writer: Writer<'_, impl SendQueue, impl Payload>,
-        completions: &mut impl Completions,
+        sender: Sender<'_, Q, C, impl Request>,
+        receiver: Option<Receiver<'_, C>>,
     ) -> Result<u64, Error> {
-        let Self { part, iterations, arrival, notes, recorder, watch } = self;
-        let arrival = writer.flag(arrival);
+        let Self { part, iterations, notes, recorder, watch } = self;
+        let Sender { mut outboxes, mut request, completions, arrival } = sender;
+        let Some(outbox) = outboxes.first_mut() else { return Ok(0) };
         recorder.clear();
-        match part {
-            Part::Ping => sample(iterations, notes, recorder, watch, |number, watch| {
-                writer.post_marked(number, mark(number))?;
-                complete_one(completions, watch)?;
+        let mut post = |number, watch: &mut Watch<'_>| {
+            outbox.post_marked(&mut request, number, mark(number))?;
+            complete_one(completions, watch)
+        };
+        let receiver = receiver.map(|Receiver { inboxes, completions }| (inboxes, completions));
+        match (part, receiver) {
+            (Part::Complete, _) => sample(iterations, notes, recorder, watch, post),
+            (Part::Ping, None) => sample(iterations, notes, recorder, watch, |number, watch| {
+                post(number, watch)?;
                 wait_for(arrival, mark(number), watch)
             }),
-            Part::Complete => sample(iterations, notes, recorder, watch, |number, watch| {
-                writer.post_marked(number, mark(number))?;
-                complete_one(completions, watch)
-            }),
-            Part::Pong => (1..=iterations).try_for_each(|number| {
+            (Part::Ping, Some((mut inboxes, received))) => {
+                sample(iterations, notes, recorder, watch, |number, watch| {
+                    post(number, watch)?;
+                    take_one(&mut inboxes, received, watch)
+                })
+            }
+            (Part::Pong, None) => (1..=iterations).try_for_each(|number| {
                 wait_for(arrival, mark(number), watch)?;
-                writer.post_marked(number, mark(number))?;
-                complete_one(completions, watch)
+                post(number, watch)
+            }),
+            (Part::Pong, Some((mut inboxes, received))) => (1..=iterations).try_for_each(|number| {
+                take_one(&mut inboxes, received, watch)?;
+                post(number, watch)
             }),
         }?;
         Ok(iterations)
@@ -82,6 +93,7 @@ fn sample<'link>(
             number += 1;
             message(number, watch)?;
             *end = watch.now();
+            watch.passed(number);
         }
         notes.count(count, recorder);
     }
@@ -91,15 +103,31 @@ fn sample<'link>(
 /// Waits for the completion of the one message that is under way.
 #[inline(always)]
 fn complete_one(completions: &mut impl Completions, watch: &mut Watch<'_>) -> Result<(), Error> {
-    while completions.poll(1)? == 0 {
+    watch.begin();
+    while completions.poll(1, |_| Ok(()))? == 0 {
         watch.spin()?;
     }
     Ok(())
 }
 
+/// Waits for a message of the peer's to complete a receive, and posts another one.
+#[inline(always)]
+fn take_one(
+    inboxes: &mut [Inbox<'_>],
+    completions: &mut impl Completions,
+    watch: &mut Watch<'_>,
+) -> Result<(), Error> {
+    complete_one(completions, watch)?;
+    match inboxes {
+        [inbox] => Ok(inbox.take()?),
+        _ => Ok(()),
+    }
+}
+
 /// Waits until the last byte of the incoming message is there, which comes after all others.
 #[inline(always)]
 fn wait_for(arrival: Flag<'_>, mark: u8, watch: &mut Watch<'_>) -> Result<(), Error> {
+    watch.begin();
     while arrival.load() != mark {
         watch.spin()?;
     }
@@ -108,6 +136,6 @@ fn wait_for(arrival: Flag<'_>, mark: u8, watch: &mut Watch<'_>) -> Result<(), Er
 
 /// The mark of a message, which differs from the one before and from [`UNMARKED`] for the first.
 #[inline]
-fn mark(number: u64) -> u8 {
+pub(super) fn mark(number: u64) -> u8 {
     number as u8
 }

@@ -5,10 +5,12 @@ use std::io;
 
 use trespass::{Block, SendRefused, SeqPacket};
 
+use super::Progress;
 use crate::control::{Link, Packets};
 use crate::error::Error;
-use crate::plan::{Api, Measure, Operation, TestPlan};
+use crate::plan::{Api, Cell, Measure, Operation, TestPlan};
 use crate::report::{BandwidthRow, EchoRow, LatencyRow, Row};
+use crate::result::Distribution;
 use crate::statistics::{BandwidthSummary, LatencyRecorder, Timer};
 
 /// One side of a test.
@@ -17,6 +19,14 @@ pub struct Messages<'a> {
     test: &'a TestPlan,
     timer: &'a Timer,
     recorder: LatencyRecorder,
+}
+
+/// What is measured, and who sees how far it is.
+#[derive(Clone, Copy)]
+struct Load<'a> {
+    size: u64,
+    messages: u64,
+    progress: &'a Progress,
 }
 
 /// Sends and receives messages of one size.
@@ -39,71 +49,92 @@ impl<'a> Messages<'a> {
         Self { test, timer, recorder: LatencyRecorder::new() }
     }
 
-    /// Measures messages of this size, of requests so many under way: the client's part.
+    /// Measures these messages, and says to `progress` how many are through: the client's part.
     ///
     /// # Errors
     ///
     /// The connection failed.
-    pub fn measure(&mut self, size: u64, in_flight: u32, link: &mut Link<Packets>) -> Result<Row, Error> {
-        let iterations = self.test.iterations_of(size, in_flight);
+    pub fn measure(
+        &mut self,
+        cell: Cell,
+        progress: &Progress,
+        link: &mut Link<Packets>,
+    ) -> Result<Row, Error> {
+        let load = Load { size: cell.size, messages: self.test.messages_of(cell), progress };
         let socket = &mut link.wire().socket;
-        let done = match self.test.measure {
-            Measure::Bandwidth => self.stream(size, iterations, socket),
-            Measure::Latency(_) => self.ping_pong(size, iterations, socket),
-            Measure::Echo(_) => self.ask(size, iterations, in_flight, socket),
+        let done = match (self.test.measure, cell.in_flight) {
+            (Measure::Bandwidth, _) => self.stream(load, socket),
+            (Measure::Latency(_), _) => self.ping_pong(load, socket),
+            (Measure::Echo(_), in_flight) => self.ask(load, in_flight.unwrap_or(1), socket),
         };
         done.map_err(|error| link.lost(error).into())
     }
 
-    /// Answers messages of this size: the server's part.
+    /// Answers these messages: the server's part.
     ///
     /// # Errors
     ///
     /// The connection failed.
-    pub fn answer(&mut self, size: u64, in_flight: u32, link: &mut Link<Packets>) -> Result<(), Error> {
-        let iterations = self.test.iterations_of(size, in_flight);
+    pub fn answer(&mut self, cell: Cell, link: &mut Link<Packets>) -> Result<(), Error> {
+        let messages = self.test.messages_of(cell);
         let socket = &mut link.wire().socket;
-        let done = self.server(size, iterations, socket);
+        let done = self.server(cell.size, messages, socket);
         done.map_err(|error| link.lost(error).into())
     }
 
-    fn stream(&self, size: u64, iterations: u64, socket: &mut SeqPacket) -> io::Result<Row> {
+    /// The latencies that were measured last, if this side measures any.
+    pub fn distribution(&self) -> Option<Distribution> {
+        (self.test.measure != Measure::Bandwidth)
+            .then(|| self.recorder.distribution(self.sample_nanoseconds()))
+    }
+
+    /// How many nanoseconds of latency a tick of a sample stands for: a ping-pong's is of both ways.
+    fn sample_nanoseconds(&self) -> f64 {
+        let tick = self.timer.nanoseconds_per_tick();
+        match self.test.measure {
+            Measure::Latency(_) => tick / 2.0,
+            Measure::Bandwidth | Measure::Echo(_) => tick,
+        }
+    }
+
+    fn stream(&self, load: Load<'_>, socket: &mut SeqPacket) -> io::Result<Row> {
+        let Load { size, messages, progress } = load;
         let mut sender = Sender::new(self.test, size, socket)?;
         let start = self.timer.now();
-        for _ in 0..iterations {
+        for message in 1..=messages {
             sender.send(socket)?;
+            progress.set(message);
         }
         sender.receive_answer(socket)?;
         let ticks = self.timer.now() - start;
         sender.settle(socket)?;
-        let summary = BandwidthSummary::new(size, iterations, ticks, self.timer);
-        Ok(Row::Bandwidth(BandwidthRow::new(size, iterations, summary)))
+        Ok(Row::Bandwidth(self.bandwidth(size, messages, ticks)))
     }
 
-    fn ping_pong(&mut self, size: u64, iterations: u64, socket: &mut SeqPacket) -> io::Result<Row> {
-        let timer = self.timer;
+    fn ping_pong(&mut self, load: Load<'_>, socket: &mut SeqPacket) -> io::Result<Row> {
+        let (Load { size, messages, progress }, timer) = (load, self.timer);
         let mut sender = Sender::new(self.test, size, socket)?;
         self.recorder.clear();
-        for _ in 0..iterations {
+        for message in 1..=messages {
             let start = timer.now();
             sender.send(socket)?;
             sender.receive(socket)?;
             self.recorder.record(timer.now() - start);
+            progress.set(message);
         }
         sender.settle(socket)?;
-        let half = timer.nanoseconds_per_tick() / 2.0;
-        Ok(Row::Latency(LatencyRow::new(size, iterations, self.recorder.summary(half))))
+        Ok(Row::Latency(self.latency(size, messages)))
     }
 
     /// Sends whenever something is to be sent and there is room for it, and takes what answers there are. A request's time begins when the
     /// one whose place it takes was answered: that the connection does not take it yet is part of it.
-    fn ask(&mut self, size: u64, iterations: u64, in_flight: u32, socket: &mut SeqPacket) -> io::Result<Row> {
-        let timer = self.timer;
+    fn ask(&mut self, load: Load<'_>, in_flight: u32, socket: &mut SeqPacket) -> io::Result<Row> {
+        let (Load { size, messages, progress }, timer) = (load, self.timer);
         let mut sender = Sender::new(self.test, size, socket)?;
         self.recorder.clear();
         // When the places of those under way became free, and those that are free.
         let (mut under_way, mut free) = (VecDeque::new(), VecDeque::new());
-        let (mut unused, mut unsent, mut unanswered) = (in_flight, iterations, iterations);
+        let (mut unused, mut unsent, mut unanswered) = (in_flight, messages, messages);
         let start = timer.now();
         while unanswered > 0 {
             socket.set_nonblocking(true)?;
@@ -121,23 +152,23 @@ impl<'a> Messages<'a> {
                 self.recorder.record(now - under_way.pop_front().unwrap_or(now));
                 free.push_back(now);
                 unanswered -= 1;
+                progress.set(messages - unanswered);
                 socket.set_nonblocking(true)?;
             }
         }
         let ticks = timer.now() - start;
         socket.set_nonblocking(false)?;
         sender.settle(socket)?;
-        let rate = BandwidthSummary::new(size, iterations, ticks, timer);
-        let nanoseconds = timer.nanoseconds_per_tick();
-        Ok(Row::Echo(EchoRow {
-            size,
-            iterations,
-            in_flight,
-            gigabits_per_second: rate.gigabits_per_second,
-            p90: self.recorder.percentile(0.90, nanoseconds),
-            p99: self.recorder.percentile(0.99, nanoseconds),
-            requests_per_second: rate.million_messages_per_second * 1e6,
-        }))
+        let requests = self.bandwidth(size, messages, ticks);
+        Ok(Row::Echo(EchoRow { in_flight, requests, answers: self.latency(size, messages) }))
+    }
+
+    fn bandwidth(&self, size: u64, messages: u64, ticks: u64) -> BandwidthRow {
+        BandwidthRow::new(size, messages, BandwidthSummary::new(size, messages, ticks, self.timer))
+    }
+
+    fn latency(&self, size: u64, messages: u64) -> LatencyRow {
+        LatencyRow::new(size, messages, self.recorder.summary(self.sample_nanoseconds()))
     }
 
     fn server(&self, size: u64, iterations: u64, socket: &mut SeqPacket) -> io::Result<()> {

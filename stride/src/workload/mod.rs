@@ -5,18 +5,27 @@
 //! which waits long looks whether its peer is still there ([`Watch`]).
 
 mod bandwidth;
+mod chain;
+mod channel;
 mod completion;
 mod latency;
 mod messages;
 mod notes;
+mod post;
+mod progress;
+mod request;
+mod resources;
 mod side;
+mod validate;
 mod watch;
-mod writer;
 
+use chain::Chain;
+use channel::{Channel, Job, Receiver, Sender};
 pub use completion::CompletionError;
 use completion::Completions;
 pub use messages::Messages;
 use notes::Notes;
+pub use progress::Progress;
 pub use side::{Side, Workload};
+pub use validate::ValidationError;
 pub use watch::Watch;
-use writer::{Channel, Job, Message, Payload, Target, Writer};

@@ -1,34 +1,37 @@
-//! One side of a test: its queue pair, its memory, and what it does with them.
+//! One side of a test: its queue pairs, its memory, and what it does with them.
 
-use sideway::ibverbs::AccessFlags;
-use sideway::ibverbs::completion::GenericCompletionQueue;
-use sideway::ibverbs::connect::{ConnectOptions, Endpoint, connect};
+use sideway::ibverbs::address_handle::AddressHandle;
+use sideway::ibverbs::connect::{ConnectOptions, Endpoint, activate_ud, connect};
 use sideway::ibverbs::protection_domain::ProtectionDomain;
-use sideway::ibverbs::queue_pair::{
-    CreateQueuePairError, GenericQueuePair, QueuePairType, SendOperationFlags,
-};
+use sideway::ibverbs::queue_pair::GenericQueuePair;
 use sideway::memory::{BufferKind, RegisteredBuffer};
 
+use super::channel::{GenericEnds, Pair, receives};
 use super::latency::Part;
-use super::{Channel, Notes, Target, Watch, bandwidth, latency};
+use super::request::{Place, QKEY};
+use super::resources::{access, completion_queues, inline_size, queue_pair};
+use super::validate::{SWAP, Seeds, Validation, ValidationError, pattern};
+use super::{Chain, Channel, Notes, Watch, bandwidth, latency};
 use crate::buffers::BufferLayout;
 use crate::control::Resources;
-use crate::device::{DeviceError, LocalDevice};
+use crate::device::LocalDevice;
 use crate::error::Error;
-use crate::plan::{Calls, LatencyDefinition, Measure, TestPlan, default_inline_size};
+use crate::plan::{ConnectionType, LatencyDefinition, Measure, Operation, Parts, TestPlan};
 use crate::report::{BandwidthRow, LatencyRow, Row};
+use crate::result::Distribution;
 use crate::statistics::{BandwidthSummary, LatencyRecorder, Timer};
 
-/// A side whose queue pair is not connected yet.
+/// A side whose queue pairs are not connected yet.
 #[derive(Debug)]
 pub struct Side<'a> {
     device: &'a LocalDevice,
-    queue_pair: GenericQueuePair,
-    completions: GenericCompletionQueue,
+    pd: ProtectionDomain,
+    pairs: Vec<(GenericQueuePair, Endpoint)>,
+    ends: GenericEnds,
     memory: RegisteredBuffer,
     layout: BufferLayout,
-    endpoint: Endpoint,
     inline_size: u32,
+    answered: u8,
 }
 
 impl<'a> Side<'a> {
@@ -40,12 +43,18 @@ impl<'a> Side<'a> {
     pub fn new(device: &'a LocalDevice, test: &TestPlan) -> Result<Self, Error> {
         let inline_size = inline_size(device, test);
         let pd = device.context.alloc_pd()?;
-        let layout = BufferLayout::new(test.sizes.largest());
+        let largest = test.sizes.largest() + test.connection.header();
+        let layout = BufferLayout::new(largest, test.queue_pairs);
         let memory = pd.reg_buffer(layout.allocate(device.buffer)?, access(test))?;
-        let completions = completion_queue(device, test)?;
-        let queue_pair = queue_pair(device, &pd, &completions, test.depth(), inline_size)?;
-        let endpoint = Endpoint::new(&queue_pair, &device.path, packet_sequence_number());
-        Ok(Self { device, queue_pair, completions, memory, layout, endpoint, inline_size })
+        let ends = completion_queues(device, test)?;
+        let pair = |_| {
+            let queue_pair = queue_pair(device, &pd, &ends, test, inline_size)?;
+            let endpoint = Endpoint::new(&queue_pair, &device.path, packet_sequence_number());
+            Ok((queue_pair, endpoint))
+        };
+        let pairs = (0..test.queue_pairs).map(pair).collect::<Result<_, Error>>()?;
+        let answered = test.answered(&device.limits);
+        Ok(Self { device, pd, pairs, ends, memory, layout, inline_size, answered })
     }
 
     /// Where messages lie in the memory.
@@ -53,40 +62,76 @@ impl<'a> Side<'a> {
         self.layout
     }
 
-    /// What the peer needs to know.
-    pub fn resources(&self) -> Resources {
-        Resources {
-            endpoint: self.endpoint.clone(),
+    /// What the peer needs to know, queue pair by queue pair.
+    pub fn resources(&self) -> Vec<Resources> {
+        let of_pair = |(index, (_, endpoint)): (usize, &(_, Endpoint))| Resources {
+            endpoint: endpoint.clone(),
             rkey: self.memory.rkey(),
-            address: self.memory.as_ptr().addr() as u64 + self.layout.receive_offset(),
+            address: self.memory.as_ptr().addr() as u64 + self.layout.receive_offset(index),
             length: self.layout.half(),
-        }
+            answered: self.answered,
+        };
+        self.pairs.iter().enumerate().map(of_pair).collect()
     }
 
-    /// Connects the queue pair to the peer's.
+    /// Connects each queue pair to one of the peer's.
     ///
     /// # Errors
     ///
     /// There is no way to the peer.
-    pub fn connect(self, remote: Resources, test: &TestPlan, timer: &Timer) -> Result<Workload, Error> {
-        let Self { device, mut queue_pair, completions, memory, layout, endpoint, inline_size } = self;
-        let connection =
-            connect(&mut queue_pair, &device.path, &endpoint, &remote.endpoint, &ConnectOptions::default())?;
+    pub fn connect(self, remotes: &[Resources], test: &TestPlan, timer: &Timer) -> Result<Workload, Error> {
+        let Self { device, pd, pairs: own, ends, memory, layout, inline_size, answered } = self;
+        let calls = match own.first() {
+            Some((pair, _)) if pair.is_extended() => "ibv_wr_*",
+            _ => "ibv_post_send",
+        };
+        let (mut pairs, mut seeds) = (Vec::new(), Vec::new());
+        let (mut address, mut way) = (None, String::new());
+        for (index, ((mut queue_pair, endpoint), remote)) in own.into_iter().zip(remotes).enumerate() {
+            let options = ConnectOptions {
+                access_flags: access(test),
+                max_read_atomic: test.outstanding(&device.limits, remote.answered),
+                max_dest_read_atomic: answered,
+                ..ConnectOptions::default()
+            };
+            if test.connection == ConnectionType::Ud {
+                activate_ud(&mut queue_pair, &device.path, QKEY, endpoint.packet_seq_num, &options)?;
+                if address.is_none() {
+                    address = Some(datagram_address(device, &pd, remote, &options)?);
+                }
+                way = format!("datagrams from {}", device.path.reason());
+            } else {
+                let connection =
+                    connect(&mut queue_pair, &device.path, &endpoint, &remote.endpoint, &options)?;
+                way = connection.to_string();
+            }
+            if test.operation.fetches() {
+                way += &format!(", {} outstanding", options.max_read_atomic);
+            }
+            let place = Place {
+                local: memory.as_ptr().addr() as u64 + layout.send_offset(index),
+                remote: remote.address,
+                rkey: remote.rkey,
+                queue_pair: remote.endpoint.qp_number,
+            };
+            seeds.push(Seeds { own: seed(&endpoint), peer: seed(&remote.endpoint) });
+            pairs.push(Pair { queue_pair, place });
+        }
         let buffer = match memory.buffer().kind() {
             BufferKind::Shared => "shared",
             _ => "malloc",
         };
-        let calls = if queue_pair.is_extended() { "ibv_wr_*" } else { "ibv_post_send" };
         let description =
-            format!("{test}, inline up to {inline_size} bytes, by {calls}, buffer {buffer}; {connection}");
-        let target = Target { rkey: remote.rkey, address: remote.address };
-        let channel = Channel::new(queue_pair, completions, memory, target, inline_size);
+            format!("{test}, inline up to {inline_size} bytes, by {calls}, buffer {buffer}; {way}");
+        let channel = Channel::new(pairs, address, ends, memory, layout, test.operation, inline_size);
         let recorder = LatencyRecorder::new();
         Ok(Workload {
             description,
             test: test.clone(),
             channel,
             layout,
+            parts: Parts { measures: true, serves: true },
+            seeds,
             notes: Notes::new(),
             recorder,
             timer: timer.clone(),
@@ -101,6 +146,8 @@ pub struct Workload {
     test: TestPlan,
     channel: Channel,
     layout: BufferLayout,
+    parts: Parts,
+    seeds: Vec<Seeds>,
     notes: Notes,
     recorder: LatencyRecorder,
     timer: Timer,
@@ -112,17 +159,32 @@ impl Workload {
         &self.description
     }
 
-    /// Gets ready for messages of this size, before either side begins to measure them.
+    /// Gets ready for messages of this size, and for this side's parts, before either side begins to measure them.
+    ///
+    /// # Errors
+    ///
+    /// The device does not take a receive.
     ///
     /// # Panics
     ///
     /// If the plan has no such size.
-    pub fn prepare(&mut self, size: u64) {
-        self.channel.resize(size as u32);
-        self.channel.flag(self.layout.receive_offset() + size - 1).store(latency::UNMARKED);
+    pub fn prepare(&mut self, size: u64, parts: Parts) -> Result<(), Error> {
+        self.parts = parts;
+        let own = self.seeds.first().map_or(0, |seeds| seeds.own);
+        self.channel.resize(size as u32, |place| pattern(own, size, place));
+        if self.test.data_validation {
+            self.prepare_validation(size);
+        }
+        if self.test.operation == Operation::Write {
+            self.channel.flag(self.layout.receive_offset(0) + size - 1).store(latency::UNMARKED);
+        }
+        if self.test.operation.takes_receives() && self.test.messages_come_to(parts) {
+            self.channel.prepare_receives(&self.test)?;
+        }
+        Ok(())
     }
 
-    /// Measures messages of this size: the client's part.
+    /// Measures messages of this size: the client's part, and the server's too where both measure.
     ///
     /// # Errors
     ///
@@ -130,103 +192,112 @@ impl Workload {
     pub fn measure(&mut self, size: u64, watch: &mut Watch<'_>) -> Result<Row, Error> {
         let iterations = self.test.iterations;
         let Measure::Latency(definition) = self.test.measure else {
-            let chain = bandwidth::Chain::new(&self.test, self.layout.cycle(size));
-            let ticks = self.channel.run(bandwidth::Run { chain, watch })?;
-            let summary = BandwidthSummary::new(size, iterations, ticks, &self.timer);
-            return Ok(Row::Bandwidth(BandwidthRow::new(size, iterations, summary)));
+            let chain = Chain::new(&self.test, self.layout.cycle(size));
+            let takes = self.parts.serves && self.test.operation.takes_receives();
+            let ticks = self.channel.run(bandwidth::Run { chain, takes, watch })?;
+            let messages = self.test.messages();
+            let summary = BandwidthSummary::new(size, messages, ticks, &self.timer);
+            return Ok(Row::Bandwidth(BandwidthRow::new(size, messages, summary)));
         };
-        let tick = self.timer.nanoseconds_per_tick();
-        let (part, tick) = match definition {
-            LatencyDefinition::PingPong => (Part::Ping, tick / 2.0),
-            LatencyDefinition::Completion => (Part::Complete, tick),
+        let part = match definition {
+            LatencyDefinition::PingPong => Part::Ping,
+            LatencyDefinition::Completion => Part::Complete,
         };
-        self.run_latency(size, part, watch)?;
-        Ok(Row::Latency(LatencyRow::new(size, iterations, self.recorder.summary(tick))))
+        self.run_latency(part, watch)?;
+        let summary = self.recorder.summary(self.sample_nanoseconds(definition));
+        Ok(Row::Latency(LatencyRow::new(size, iterations, summary)))
     }
 
-    /// Answers messages of this size, where they want an answer: the server's part.
+    /// The latencies that were measured last, if this side measures any.
+    pub fn distribution(&self) -> Option<Distribution> {
+        let Measure::Latency(definition) = self.test.measure else { return None };
+        Some(self.recorder.distribution(self.sample_nanoseconds(definition)))
+    }
+
+    /// How many nanoseconds of latency a tick of a sample stands for.
+    fn sample_nanoseconds(&self, definition: LatencyDefinition) -> f64 {
+        let tick = self.timer.nanoseconds_per_tick();
+        match definition {
+            LatencyDefinition::PingPong => tick / 2.0,
+            LatencyDefinition::Completion => tick,
+        }
+    }
+
+    /// Answers messages, where they want an answer, or takes them, where they want to be taken: the server's part.
     ///
     /// # Errors
     ///
     /// A message failed, or the peer is gone.
-    pub fn answer(&mut self, size: u64, watch: &mut Watch<'_>) -> Result<(), Error> {
+    pub fn answer(&mut self, watch: &mut Watch<'_>) -> Result<(), Error> {
         match self.test.measure {
-            Measure::Latency(LatencyDefinition::PingPong) => self.run_latency(size, Part::Pong, watch),
-            _ => Ok(()),
+            Measure::Latency(LatencyDefinition::PingPong) => self.run_latency(Part::Pong, watch),
+            _ => {
+                let all_arrive = self.test.connection.is_reliable();
+                self.channel.run(bandwidth::Take { all_arrive, watch }).map(drop)
+            }
         }
     }
 
-    fn run_latency(&mut self, size: u64, part: Part, watch: &mut Watch<'_>) -> Result<(), Error> {
-        let Self { channel, notes, recorder, layout, test, .. } = self;
-        let arrival = layout.receive_offset() + size - 1;
-        channel.run(latency::Run { part, iterations: test.iterations, arrival, notes, recorder, watch })?;
+    /// How many of the peer's messages of this size took a receive, when all is over; and whether their bytes are as they
+    /// should be, if the test asks for that.
+    ///
+    /// # Errors
+    ///
+    /// They are not.
+    pub fn arrived(&self, size: u64) -> Result<u64, Error> {
+        let lost = self.channel.missing();
+        if self.test.data_validation {
+            if lost > 0 {
+                return Err(ValidationError::Lost { lost, size }.into());
+            }
+            let validation = self.validation(size);
+            (0..self.seeds.len()).try_for_each(|pair| {
+                let seeds = self.seeds[if validation.is_inline { 0 } else { pair }];
+                validation.verify(pair, seeds, self.parts)
+            })?;
+        }
+        Ok(self.test.messages() - lost)
+    }
+
+    fn validation(&self, size: u64) -> Validation<'_> {
+        let Self { test, layout, .. } = self;
+        let (cycle, _) = receives(test, *layout, size);
+        let is_inline = size <= u64::from(test.inline_size.unwrap_or(0)) && !test.operation.fetches();
+        let receives = (cycle, test.connection.header());
+        Validation { test, memory: self.channel.memory(), layout: *layout, size, is_inline, receives }
+    }
+
+    fn prepare_validation(&mut self, size: u64) {
+        if self.test.operation == Operation::CompareSwap {
+            self.channel.set_swap(SWAP.0, SWAP.1);
+        }
+        let validation = self.validation(size);
+        self.seeds.iter().enumerate().for_each(|(pair, seeds)| validation.prepare(pair, *seeds));
+    }
+
+    fn run_latency(&mut self, part: Part, watch: &mut Watch<'_>) -> Result<(), Error> {
+        if !self.test.connection.is_reliable() {
+            watch.expect_losses();
+        }
+        let Self { channel, notes, recorder, test, .. } = self;
+        channel.run(latency::Run { part, iterations: test.iterations, notes, recorder, watch })?;
         Ok(())
     }
 }
 
-fn completion_queue(device: &LocalDevice, test: &TestPlan) -> Result<GenericCompletionQueue, Error> {
-    let mut builder = device.context.create_cq_builder();
-    builder.setup_cqe(test.depth()).setup_poll_batch(poll_batch(test));
-    Ok(match device.calls {
-        Calls::Classic => builder.build()?.into(),
-        Calls::Extended => builder.build_generic()?,
-    })
-}
-
-fn queue_pair(
+/// Where datagrams go that are for this peer.
+fn datagram_address(
     device: &LocalDevice,
     pd: &ProtectionDomain,
-    queue: &GenericCompletionQueue,
-    depth: u32,
-    inline_size: u32,
-) -> Result<GenericQueuePair, Error> {
-    let mut builder = pd.create_qp_builder();
-    builder
-        .setup_qp_type(QueuePairType::ReliableConnection)
-        .setup_max_send_wr(depth)
-        .setup_max_recv_wr(1)
-        .setup_max_inline_data(inline_size)
-        .setup_send_ops_flags(SendOperationFlags::Write)
-        .setup_send_cq(queue)
-        .setup_recv_cq(queue);
-    let built = match device.calls {
-        Calls::Classic => builder.build().map(Into::into),
-        Calls::Extended => builder.build_generic(),
-    };
-    built.map_err(|error| match error {
-        // No device says how much it copies, other than by refusing.
-        CreateQueuePairError::Ibverbs { source, .. } if inline_size > 0 => {
-            let (given, device) = (inline_size, device.limits.device.clone());
-            DeviceError::QueuePairRefused { given, depth, device, reason: source.to_string() }.into()
-        }
-        error => error.into(),
-    })
+    remote: &Resources,
+    options: &ConnectOptions,
+) -> Result<AddressHandle, Error> {
+    Ok(pd.create_ah(&device.path.address_to(&remote.endpoint, options)?)?)
 }
 
-/// What may be done with the memory. The device may reorder its writes on the bus where only amounts matter,
-/// as perftest has it; who waits for the last byte needs it to come last.
-fn access(test: &TestPlan) -> AccessFlags {
-    let access = AccessFlags::LocalWrite | AccessFlags::RemoteWrite;
-    match test.measure {
-        Measure::Bandwidth => access | AccessFlags::RelaxedOrdering,
-        _ => access,
-    }
-}
-
-/// As many completions as perftest takes at a time.
-fn poll_batch(test: &TestPlan) -> u32 {
-    match test.measure {
-        Measure::Bandwidth => bandwidth::POLL_BATCH,
-        _ => 1,
-    }
-}
-
-fn inline_size(device: &LocalDevice, test: &TestPlan) -> u32 {
-    let default = match test.measure {
-        Measure::Latency(_) => default_inline_size(device.vendor_id),
-        _ => 0,
-    };
-    test.inline_size.unwrap_or(default)
+/// What a queue pair's bytes are made from, where they are looked at.
+fn seed(endpoint: &Endpoint) -> u64 {
+    u64::from(endpoint.qp_number) << 24 | u64::from(endpoint.packet_seq_num)
 }
 
 /// A start that differs from run to run, so that packets of an earlier connection are not taken for ours.

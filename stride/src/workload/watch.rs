@@ -1,6 +1,7 @@
 //! Noticing, while spinning, that the peer is gone.
 
-use crate::control::{ControlError, Link};
+use super::Progress;
+use crate::control::{ControlError, Glance, Link};
 use crate::statistics::Timer;
 
 /// The clock is looked at once in so many spins.
@@ -9,21 +10,55 @@ const SPINS: u32 = 1 << 12;
 /// The control connection is looked at once in so many nanoseconds.
 const PAUSE_NANOSECONDS: f64 = 100e6;
 
+/// So many looks, five seconds, are enough for an answer that is not lost.
+const ENOUGH_LOOKS: u32 = 50;
+
+/// Where nobody looks.
+static UNREAD: Progress = Progress::new();
+
 /// Looks now and then whether the peer still has its end of the control connection.
 #[derive(Debug)]
 pub struct Watch<'a> {
     link: &'a mut Link,
     timer: &'a Timer,
+    progress: &'a Progress,
     spins: u32,
     seen: u64,
     pause: u64,
+    /// Looks since the last wait began.
+    looks: u32,
+    /// How many may be in vain.
+    patience: u32,
+    /// Looks that found a word of the peer's, which it sends when it is done.
+    words: u32,
 }
 
 impl<'a> Watch<'a> {
     /// A watch over this link.
     pub fn new(link: &'a mut Link, timer: &'a Timer) -> Self {
         let pause = (PAUSE_NANOSECONDS / timer.nanoseconds_per_tick()) as u64;
-        Self { link, timer, spins: 0, seen: timer.now(), pause }
+        Self {
+            link,
+            timer,
+            progress: &UNREAD,
+            spins: 0,
+            seen: timer.now(),
+            pause,
+            looks: 0,
+            patience: u32::MAX,
+            words: 0,
+        }
+    }
+
+    /// Has somebody else see how many messages are through.
+    pub fn counting(self, progress: &'a Progress) -> Self {
+        Self { progress, ..self }
+    }
+
+    /// Is called when so many messages are through.
+    #[inline(always)]
+    pub fn passed(&self, messages: u64) {
+        self.progress.set(messages);
     }
 
     /// The clock.
@@ -32,15 +67,31 @@ impl<'a> Watch<'a> {
         self.timer.now()
     }
 
+    /// From now on, a wait that takes seconds fails: what it waits for may be lost.
+    pub fn expect_losses(&mut self) {
+        self.patience = ENOUGH_LOOKS;
+    }
+
+    /// Is called before each wait of a test that may wait for what is lost.
+    #[inline]
+    pub fn begin(&mut self) {
+        self.looks = 0;
+    }
+
     /// Is called each time that there was nothing to do.
     ///
     /// # Errors
     ///
-    /// The peer is gone, or has given up.
+    /// The peer is gone, or has given up; or this wait is one for something that was lost.
     #[inline]
     pub fn spin(&mut self) -> Result<(), ControlError> {
         self.spins = self.spins.wrapping_add(1);
         if self.spins.is_multiple_of(SPINS) { self.look() } else { Ok(()) }
+    }
+
+    /// Whether the peer has said so for a while that it is done: nothing of it is under way any more.
+    pub fn peer_is_done(&self) -> bool {
+        self.words > 1
     }
 
     #[cold]
@@ -50,6 +101,8 @@ impl<'a> Watch<'a> {
             return Ok(());
         }
         self.seen = now;
-        self.link.check()
+        self.looks = self.looks.saturating_add(1);
+        self.words += u32::from(self.link.glance()? == Glance::Word);
+        if self.looks > self.patience { Err(self.link.silent()) } else { Ok(()) }
     }
 }

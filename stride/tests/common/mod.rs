@@ -117,6 +117,13 @@ impl Running {
         let _ = self.child.0.kill();
     }
 
+    /// Sends a signal, by its name.
+    pub(crate) fn signal(&self, name: &str) {
+        let mut kill = Command::new("kill");
+        let status = kill.args(["-s", name, &self.child.0.id().to_string()]).status();
+        assert!(status.is_ok_and(|status| status.success()), "kill -s {name}");
+    }
+
     /// Waits for the end; a run that takes too long is killed, which counts as a failure.
     #[track_caller]
     pub(crate) fn end(self) -> Ended {

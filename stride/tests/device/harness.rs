@@ -26,6 +26,7 @@ pub(crate) struct Device {
     pub(crate) known: Vec<String>,
     pub(crate) max_qp_wr: u32,
     pub(crate) max_cqe: u32,
+    pub(crate) max_qp_init_rd_atom: u32,
     pub(crate) max_msg_sz: u64,
     pub(crate) gid_table_length: u32,
     /// Indices of the port's GID table that have a GID.
@@ -85,6 +86,7 @@ impl Device {
                     known,
                     max_qp_wr: attr.max_qp_wr().unsigned_abs(),
                     max_cqe: attr.max_cqe().unsigned_abs(),
+                    max_qp_init_rd_atom: attr.max_qp_init_rd_atom().unsigned_abs(),
                     max_msg_sz: port_attr.max_msg_sz().into(),
                     gid_table_length: port_attr.gid_tbl_len().unsigned_abs(),
                     gid_indices: here.map(|gid| gid.gid_index()).collect(),

@@ -9,12 +9,16 @@ mod common;
 mod harness;
 mod input;
 mod measure;
+mod operations;
 mod peers;
+mod serve;
 #[path = "../../../sideway/tests/support/suite.rs"]
 mod suite;
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    suite::in_each_configuration(|| harness::run([measure::TESTS, input::TESTS, peers::TESTS].concat()))
+    suite::in_each_configuration(|| {
+        harness::run([measure::TESTS, operations::TESTS, input::TESTS, peers::TESTS, serve::TESTS].concat())
+    })
 }

@@ -32,7 +32,7 @@ pub(crate) const TESTS: &[Test] = &[
 ];
 
 /// Runs a server and a client; what the server printed, and the client.
-fn pair(device: &Device, server: &str, client: &str) -> (Ended, Ended) {
+pub(crate) fn pair(device: &Device, server: &str, client: &str) -> (Ended, Ended) {
     let mut server = Running::start(&mut command(&device.flags(&format!("{server} -p 0"))));
     let waiting = server.await_line("waiting for a client on TCP port");
     let port = waiting.rsplit(' ').next().unwrap();
@@ -48,7 +48,7 @@ fn name_of_this_machine() -> &'static str {
 
 /// The one row of a loopback run.
 #[track_caller]
-fn row(device: &Device, flags: &str) -> Vec<f64> {
+pub(crate) fn row(device: &Device, flags: &str) -> Vec<f64> {
     let ended = run(&device.flags(&format!("{flags} --loopback"))).succeeded();
     let rows = ended.rows();
     assert_eq!(rows.len(), 1, "{ended:#?}");
@@ -57,7 +57,7 @@ fn row(device: &Device, flags: &str) -> Vec<f64> {
 
 /// Bandwidth and message rate are two views of one thing.
 #[track_caller]
-fn is_bandwidth(row: &[f64], size: f64, iterations: f64) {
+pub(crate) fn is_bandwidth(row: &[f64], size: f64, iterations: f64) {
     let [bytes, count, gigabits, messages] = row[..] else { panic!("{row:?}") };
     assert_eq!((bytes, count), (size, iterations), "{row:?}");
     assert!(gigabits > 0.0 && messages > 0.0, "{row:?}");
@@ -66,12 +66,12 @@ fn is_bandwidth(row: &[f64], size: f64, iterations: f64) {
 }
 
 #[track_caller]
-fn is_latency(row: &[f64], size: f64, iterations: f64) {
-    let [bytes, count, min, avg, p50, p99, p99_9, max] = row[..] else { panic!("{row:?}") };
+pub(crate) fn is_latency(row: &[f64], size: f64, iterations: f64) {
+    let [bytes, count, min, avg, p50, p90, p99, p99_9, max, stdev] = row[..] else { panic!("{row:?}") };
     assert_eq!((bytes, count), (size, iterations), "{row:?}");
     assert!(min > 0.0, "{row:?}");
-    assert!([min, p50, p99, p99_9, max].is_sorted(), "{row:?}");
-    assert!((min..=max).contains(&avg), "{row:?}");
+    assert!([min, p50, p90, p99, p99_9, max].is_sorted(), "{row:?}");
+    assert!((min..=max).contains(&avg) && (0.0..=max - min).contains(&stdev), "{row:?}");
 }
 
 fn loopback_bandwidth(device: &Device) -> Outcome {
@@ -180,7 +180,10 @@ fn a_device_is_found_and_explained(device: &Device) -> Outcome {
     let ended = run("write lat --loopback -n 5").succeeded();
     assert!(ended.stderr.contains("(the first with an active port)"), "{ended:#?}");
     assert!(!ended.stdout.contains("GID"), "{ended:#?}");
-    assert!(ended.stderr.contains("write lat (ping-pong), messages of 2 bytes, 5 iterations"), "{ended:#?}");
+    assert!(
+        ended.stderr.contains("write lat (ping-pong) over RC, messages of 2 bytes, 5 iterations"),
+        "{ended:#?}"
+    );
     let named = run(&device.flags("write lat --loopback -n 5")).succeeded();
     assert!(named.stderr.contains(&format!("device {} (as asked for)", device.name)), "{named:#?}");
     Outcome::Ran
@@ -289,10 +292,19 @@ fn the_clients_parameters_count(device: &Device) -> Outcome {
     let (server, client) = pair(device, "write bw -n 100 -s 4096", "write bw -n 70 -s 8K 127.0.0.1");
     for side in [&server, &client] {
         is_bandwidth(&side.rows()[0], 8192.0, 70.0);
-        let notes: Vec<_> = side.stderr.lines().filter(|line| line.contains("the client's count")).collect();
-        assert_eq!(notes.len(), 1, "{side:#?}");
-        assert!(notes[0].contains("iterations (-n) 70 (the server has 100)"), "{side:#?}");
-        assert!(notes[0].contains("8192 (the server has 4096)"), "{side:#?}");
+        let mut lines =
+            side.stderr.lines().skip_while(|line| !line.contains("and the client's count; give the server"));
+        let table: Vec<Vec<_>> =
+            lines.by_ref().skip(1).map(|line| line.split("  ").collect()).take(3).collect();
+        let cells = |row: &[&str]| {
+            row.iter().map(|cell| cell.trim()).filter(|cell| !cell.is_empty()).collect::<Vec<_>>().join("|")
+        };
+        let rows: Vec<_> = table.iter().map(|row| cells(row)).collect();
+        assert_eq!(
+            rows,
+            ["parameter|client|server", "sizes (-s, -a, --max-msg-size)|8192|4096", "iterations (-n)|70|100"],
+            "{side:#?}"
+        );
     }
     Outcome::Ran
 }
@@ -301,6 +313,6 @@ fn the_clients_test_counts(device: &Device) -> Outcome {
     let (server, client) = pair(device, "write bw", "write lat -n 20 127.0.0.1");
     assert_eq!(server.stdout, client.stdout);
     is_latency(&server.rows()[0], 2.0, 20.0);
-    assert!(server.stderr.contains("lat (ping-pong) (the server has bw)"), "{server:#?}");
+    assert!(server.stderr.contains("  lat (ping-pong)  bw\n"), "{server:#?}");
     Outcome::Ran
 }

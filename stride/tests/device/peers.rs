@@ -27,6 +27,18 @@ pub(crate) const TESTS: &[Test] = &[
     ("a_client_that_dies_is_noticed", a_client_that_dies_is_noticed),
     ("a_failed_message_is_explained", a_failed_message_is_explained),
     ("memory_that_is_too_short_is_refused", memory_that_is_too_short_is_refused),
+    ("changed_bytes_are_noticed", changed_bytes_are_noticed),
+];
+
+/// Of each way to wait for the peer, one.
+const OPERATIONS: [&str; 7] = [
+    "write bw",
+    "write lat",
+    "write lat --latency completion",
+    "send bw",
+    "send lat",
+    "read bw",
+    "send bw -b -q 2",
 ];
 
 /// A dead peer is noticed in this time, also by a side that only spins.
@@ -141,7 +153,7 @@ fn a_taken_tcp_port_is_named(device: &Device) -> Outcome {
 
 /// Kills one side in the midst of a test that would take days; the other ends by itself.
 fn survivor(device: &Device, test: &str, kill_server: bool) -> Ended {
-    let flags = format!("write {test} -n 4000000000");
+    let flags = format!("{test} -n 4000000000");
     let (mut server, port) = server(device, &flags);
     let client = Running::start(&mut command(&device.flags(&format!("{flags} 127.0.0.1 -p {port}"))));
     server.await_line("serving");
@@ -153,7 +165,7 @@ fn survivor(device: &Device, test: &str, kill_server: bool) -> Ended {
 }
 
 fn a_server_that_dies_is_noticed(device: &Device) -> Outcome {
-    for test in ["bw", "lat", "lat --latency completion"] {
+    for test in OPERATIONS {
         let ended = survivor(device, test, true);
         let line = ended.refused();
         assert!(
@@ -165,7 +177,7 @@ fn a_server_that_dies_is_noticed(device: &Device) -> Outcome {
 }
 
 fn a_client_that_dies_is_noticed(device: &Device) -> Outcome {
-    for test in ["bw", "lat", "lat --latency completion"] {
+    for test in OPERATIONS {
         let ended = survivor(device, test, false);
         let line = ended.refused();
         assert!(
@@ -196,12 +208,12 @@ fn serve_wrongly(
     let Message::Request(Greeting { test, .. }) = link.receive()? else { panic!("no request") };
     link.send(&Message::Accept(greeting(test.clone())))?;
     let side = Side::new(device, &test).unwrap();
-    let mut resources = side.resources();
+    let mut resources = side.resources().remove(0);
     wrong(&mut resources);
     let Message::Resources(remote) = link.exchange(&Message::Resources(resources))? else {
         panic!("no resources")
     };
-    let _workload = side.connect(remote, &test, &stride::statistics::Timer::new()).unwrap();
+    let _workload = side.connect(&[remote], &test, &stride::statistics::Timer::new()).unwrap();
     link.exchange(&Message::Ready)?;
     link.exchange(&Message::Begin { size: test.sizes.largest() })?;
     link.receive_result().map(drop)
@@ -223,4 +235,42 @@ fn memory_that_is_too_short_is_refused(device: &Device) -> Outcome {
     assert!(line.contains("65535 bytes") && line.contains("for messages of 65536"), "{line}");
     assert!(told.to_string().contains("65535 bytes"), "{told}");
     Outcome::Ran
+}
+
+/// Writes of which each goes 64 bytes too far arrive, and are not what was sent where they should be.
+fn changed_bytes_are_noticed(device: &Device) -> Outcome {
+    let listener = Listener::bind_local().unwrap();
+    let test = "write bw -s 64 -n 5 -q 2 --data-validation 127.0.0.1";
+    let flags = device.flags(&format!("{test} -p {}", listener.port()));
+    let client = Running::start(&mut command(&flags));
+    let options = LocalOptions { device: Some(device.name.clone()), ..LocalOptions::default() };
+    let local = LocalDevice::open(sideway::default_provider().unwrap(), &options).unwrap();
+    let mut link = listener.accept().unwrap();
+    let found = arrived_elsewhere(&local, &mut link);
+    assert!(found.contains("messages of 64 bytes arrived changed: byte 0"), "{found}");
+    assert!(found.contains("of queue pair 1"), "{found}");
+    link.fail(&found);
+    assert!(client.end().complaint().contains("arrived changed"), "the client says so, too");
+    Outcome::Ran
+}
+
+/// What a server finds whose second queue pair said of its memory that it is elsewhere.
+fn arrived_elsewhere(device: &LocalDevice, link: &mut Link) -> String {
+    let Message::Request(Greeting { test, .. }) = link.receive().unwrap() else { panic!("no request") };
+    link.send(&Message::Accept(greeting(test.clone()))).unwrap();
+    let side = Side::new(device, &test).unwrap();
+    let mut remotes = Vec::new();
+    for (mut resources, shift) in side.resources().into_iter().zip([0, 64]) {
+        resources.address += shift;
+        let Message::Resources(remote) = link.exchange(&Message::Resources(resources)).unwrap() else {
+            panic!("no resources")
+        };
+        remotes.push(remote);
+    }
+    let mut workload = side.connect(&remotes, &test, &stride::statistics::Timer::new()).unwrap();
+    link.exchange(&Message::Ready).unwrap();
+    workload.prepare(64, test.parts(false)).unwrap();
+    link.exchange(&Message::Begin { size: 64 }).unwrap();
+    assert!(matches!(link.receive_result().unwrap(), Message::Row(_)));
+    workload.arrived(64).unwrap_err().to_string()
 }

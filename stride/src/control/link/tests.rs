@@ -3,9 +3,12 @@
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener};
 use std::thread;
+use std::time::Instant;
 
 use super::*;
+use crate::control::tcp::{BEAT, SILENCE_LIMIT};
 use crate::control::{Listener, MAX_PAYLOAD, VERSION, connect};
+use crate::control::{read_frame, write_frame};
 
 /// A link to a peer that writes `bytes` and then holds the connection until the link is dropped.
 fn link_to(bytes: Vec<u8>) -> (Link, thread::JoinHandle<Vec<u8>>) {
@@ -99,16 +102,16 @@ fn a_silent_peer_is_given_up() {
     let (mut link, _peer) = link_to(b"STRD".to_vec());
     let error = link.receive_within(Some(Duration::from_millis(100))).unwrap_err();
     assert!(matches!(error, ControlError::Silent { .. }), "{error}");
-    assert!(link.check().is_ok());
+    assert!(link.glance().is_ok());
 }
 
 #[test]
 fn a_dead_peer_is_noticed() {
     let (mut client, server) = pair();
-    assert!(client.check().is_ok());
+    assert!(client.glance().is_ok());
     drop(server);
     assert!(matches!(client.receive_result(), Err(ControlError::Gone { .. })));
-    assert!(matches!(client.check(), Err(ControlError::Gone { .. })));
+    assert!(matches!(client.glance(), Err(ControlError::Gone { .. })));
 }
 
 #[test]
@@ -116,11 +119,12 @@ fn a_glance_sees_failures_and_leaves_messages() {
     let (mut client, mut server) = pair();
     server.send(&Message::Ready).unwrap();
     thread::sleep(Duration::from_millis(50));
-    assert!(client.check().is_ok());
+    assert_eq!(client.glance().unwrap(), Glance::Word);
     assert_eq!(client.receive().unwrap(), Message::Ready);
+    assert_eq!(client.glance().unwrap(), Glance::Silence);
     server.fail("out of memory");
     thread::sleep(Duration::from_millis(50));
-    assert!(client.check().unwrap_err().to_string().contains("gave up: out of memory"));
+    assert!(client.glance().unwrap_err().to_string().contains("gave up: out of memory"));
 }
 
 #[test]
@@ -167,4 +171,38 @@ fn a_taken_port_is_named() {
     let first = Listener::bind(0).unwrap();
     let text = Listener::bind(first.port()).unwrap_err().to_string();
     assert!(text.contains(&format!("TCP port {}", first.port())) && text.contains("with -p"), "{text}");
+}
+
+#[test]
+fn a_peer_that_is_stopped_is_noticed_and_one_that_is_busy_is_not() {
+    let (mut busy, _other) = pair();
+    // Of this one nothing comes after its first word, though its connection stands.
+    let (mut link, _peer) = link_to(frame(Kind::Message, b"\"ready\""));
+    let start = Instant::now();
+    assert_eq!(link.receive().unwrap(), Message::Ready);
+    let error = link.receive_result().unwrap_err();
+    assert!(error.to_string().contains("has not been heard of for 8 s"), "{error}");
+    assert!(start.elapsed() < SILENCE_LIMIT + 3 * BEAT, "{:?}", start.elapsed());
+    assert_eq!(busy.glance().unwrap(), Glance::Silence);
+}
+
+#[test]
+fn a_client_that_has_to_wait_is_told_so_and_waits() {
+    let (mut client, mut server) = pair();
+    server.wire().keep_waiting(true);
+    let waiting = thread::spawn(move || {
+        let mut told = 0;
+        client.wire.await_frame(Some(Duration::from_millis(1500)), &mut || told += 1).unwrap();
+        (told, client.receive().unwrap())
+    });
+    thread::sleep(Duration::from_secs(3));
+    server.send(&Message::Ready).unwrap();
+    assert_eq!(waiting.join().unwrap(), (1, Message::Ready));
+}
+
+#[test]
+fn beats_are_no_messages_and_take_no_room() {
+    let bytes = [frame(Kind::Beat, b""), frame(Kind::Beat, &[0; 100]), frame(Kind::Message, b"\"done\"")];
+    let (mut link, _peer) = link_to(bytes.concat());
+    assert_eq!(link.receive().unwrap(), Message::Done);
 }

@@ -4,8 +4,9 @@ use std::fmt::Write as _;
 use std::process::Command;
 
 use anyhow::{Result, bail};
+use clap::ValueEnum;
 
-use super::pair::{Measure, Pairs, Run, Tool};
+use super::pair::{Measure, Operation, Pairs, Run, Tool};
 use crate::bench::callgrind::{Counts, TimedLoop};
 use crate::bench::programs::Programs;
 use crate::bench::soft::way::Way;
@@ -20,15 +21,20 @@ const RUNS: u32 = 8;
 const SIZE: u64 = 64;
 
 /// The table, and what is missed.
-pub(super) fn compare(programs: &Programs) -> Result<String> {
+pub(super) fn compare(programs: &Programs, operations: &[Operation]) -> Result<String> {
     let pairs = Pairs::new(programs)?;
     let mut table = String::from(
-        "| 64-byte messages, direct | perftest | stride-perf | ratio | perftest, in all | stride-perf, in all | ratio |\n\
+        "| 64-byte messages (atomics: 8), direct | perftest | stride-perf | ratio | perftest, in all | stride-perf, in all | ratio |\n\
          | --- | ---: | ---: | ---: | ---: | ---: | ---: |\n",
     );
-    for (title, measure) in [("write bw", Measure::Bandwidth), ("write lat", Measure::Latency)] {
-        let a = count(programs, &pairs, Tool::Perftest, measure)?;
-        let b = count(programs, &pairs, Tool::Stride, measure)?;
+    let operations = if operations.is_empty() { Operation::value_variants() } else { operations };
+    let both = [Measure::Bandwidth, Measure::Latency];
+    for (operation, measure) in
+        operations.iter().flat_map(|operation| both.map(|measure| (*operation, measure)))
+    {
+        let title = format!("{} {}", operation.name(), measure.name());
+        let a = count(programs, &pairs, Tool::Perftest, operation, measure)?;
+        let b = count(programs, &pairs, Tool::Stride, operation, measure)?;
         let verdict = if b.own <= a.own { "" } else { " **missed**" };
         writeln!(
             table,
@@ -45,12 +51,19 @@ pub(super) fn compare(programs: &Programs) -> Result<String> {
 }
 
 /// By message. Of several counts, two must be the same.
-fn count(programs: &Programs, pairs: &Pairs<'_>, tool: Tool, measure: Measure) -> Result<TimedLoop> {
+fn count(
+    programs: &Programs,
+    pairs: &Pairs<'_>,
+    tool: Tool,
+    operation: Operation,
+    measure: Measure,
+) -> Result<TimedLoop> {
     let mut loops: Vec<TimedLoop> = Vec::new();
     let mut last = None;
     for _ in 0..RUNS {
         let run = |iterations| {
-            callgrind(programs, pairs, Run { tool, measure, way: Way::Direct, size: SIZE, iterations })
+            let (way, size) = (Way::Direct, operation.size(SIZE));
+            callgrind(programs, pairs, Run { tool, operation, measure, way, size, iterations })
         };
         let each = match measure {
             // Nothing waits here, and a poll is for many messages.
@@ -58,13 +71,13 @@ fn count(programs: &Programs, pairs: &Pairs<'_>, tool: Tool, measure: Measure) -
             // So many that the polls while the connection is made are few among them.
             Measure::Latency => run(5 * MESSAGES)?.more_than(&Counts::default(), 5 * MESSAGES),
         };
-        match each.timed_loop(&tool.program(programs, measure), &programs.library()) {
+        match each.timed_loop(&tool.program(programs, operation, measure), &programs.library()) {
             Ok(timed) if loops.iter().any(|known| (known.own - timed.own).abs() < 0.5) => return Ok(timed),
             Ok(timed) => loops.push(timed),
             Err(error) => last = Some(error),
         }
     }
-    bail!("{tool:?} {measure:?}: {RUNS} runs, and no two agree: {loops:?} {last:?}")
+    bail!("{tool:?} {operation:?} {measure:?}: {RUNS} runs, and no two agree: {loops:?} {last:?}")
 }
 
 fn callgrind(programs: &Programs, pairs: &Pairs<'_>, run: Run) -> Result<Counts> {

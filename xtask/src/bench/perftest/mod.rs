@@ -20,7 +20,7 @@ use super::programs::{self, Programs};
 use super::soft::way::Way;
 use super::statistics::median;
 use super::turns::{self, Better, Turn};
-use pair::{Measure, Pairs, Run, Tool};
+use pair::{Measure, Operation, Pairs, Run, Tool};
 
 /// Every fourth power of two of perftest's -a.
 const SIZES: [u64; 12] = [2, 8, 32, 128, 512, 2048, 8192, 32768, 131_072, 524_288, 2_097_152, 8_388_608];
@@ -31,6 +31,9 @@ pub(super) struct Args {
     /// What to measure: everything, or some of it
     #[arg(value_name = "PART")]
     parts: Vec<Part>,
+    /// Of which operations: of write where time is taken, of all where instructions are counted
+    #[arg(long, value_name = "OPERATION", value_delimiter = ',')]
+    operations: Vec<Operation>,
     /// How often each size is measured
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
@@ -69,16 +72,17 @@ pub(super) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
         }
     };
     let parts = if args.parts.is_empty() { Part::value_variants() } else { &args.parts };
+    let timed = if args.operations.is_empty() { &[Operation::Write] } else { &args.operations[..] };
     for part in parts {
-        let (title, body) = match part.measured() {
-            Some((measure, way)) => {
-                (format!("{}, both {way}", measure.title()), compare(&programs, measure, way, args)?)
-            }
-            None => ("instructions a message".to_owned(), instructions::compare(&programs)?),
+        let Some((measure, way)) = part.measured() else {
+            let body = instructions::compare(&programs, &args.operations)?;
+            part.publish(root, args, None, "instructions a message", &body)?;
+            continue;
         };
-        println!("{title}\n\n{body}");
-        if !args.dry_run && !args.quick {
-            part.section(root, args, &title, &body)?;
+        for operation in timed {
+            let title = format!("{} {}, both {way}", operation.name(), measure.title());
+            let body = compare(&programs, *operation, measure, way, args)?;
+            part.publish(root, args, Some(*operation), &title, &body)?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -100,8 +104,23 @@ impl Part {
         }
     }
 
-    fn section(self, root: &Path, args: &Args, what: &str, body: &str) -> Result<()> {
-        let name = format!("perftest {}", self.name());
+    /// Prints a table, and writes it down if it is one that counts.
+    fn publish(
+        self,
+        root: &Path,
+        args: &Args,
+        operation: Option<Operation>,
+        what: &str,
+        body: &str,
+    ) -> Result<()> {
+        println!("{what}\n\n{body}");
+        if args.dry_run || args.quick {
+            return Ok(());
+        }
+        let name = match operation {
+            None | Some(Operation::Write) => format!("perftest {}", self.name()),
+            Some(other) => format!("perftest {} --operations {}", self.name(), other.name()),
+        };
         let version = programs::first_line(Command::new("/usr/bin/ib_write_bw").arg("--version"));
         let (words, flags) = match self.measured() {
             Some(_) => (
@@ -134,8 +153,8 @@ impl Part {
 impl Measure {
     fn title(self) -> &'static str {
         match self {
-            Self::Bandwidth => "write bw",
-            Self::Latency => "write lat (median)",
+            Self::Bandwidth => "bw",
+            Self::Latency => "lat (median)",
         }
     }
 
@@ -167,17 +186,24 @@ impl Measure {
     }
 }
 
-fn compare(programs: &Programs, measure: Measure, way: Way, args: &Args) -> Result<String> {
+fn compare(
+    programs: &Programs,
+    operation: Operation,
+    measure: Measure,
+    way: Way,
+    args: &Args,
+) -> Result<String> {
     let pairs = Pairs::new(programs)?;
     let (sizes, rounds, part): (&[u64], _, _) =
         if args.quick { (&QUICK_SIZES, 1, 10) } else { (&SIZES, args.rounds, 1) };
+    let sizes = if operation == Operation::Atomic { &[8] } else { sizes };
     let mut turns: BTreeMap<u64, Vec<Turn>> = BTreeMap::new();
     for round in 0..rounds {
         for (size, position) in sizes.iter().copied().zip(round..) {
             let iterations = (measure.iterations(way, size) / part).max(150);
             let turn = Turn::take(position, |ours| {
                 let tool = if ours { Tool::Stride } else { Tool::Perftest };
-                pairs.figure(Run { tool, measure, way, size, iterations })
+                pairs.figure(Run { tool, operation, measure, way, size, iterations })
             })?;
             turns.entry(size).or_default().push(turn);
         }

@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
 
 use crate::bench::programs::Programs;
 use crate::bench::soft::way::{Way, Ways};
@@ -20,6 +21,32 @@ pub(super) enum Measure {
     Latency,
 }
 
+/// What carries the bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Operation {
+    Write,
+    Send,
+    Read,
+    Atomic,
+}
+
+impl Operation {
+    /// As both tools know it.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Write => "write",
+            Self::Send => "send",
+            Self::Read => "read",
+            Self::Atomic => "atomic",
+        }
+    }
+
+    /// The bytes of a message, where there is a choice.
+    pub(super) fn size(self, wanted: u64) -> u64 {
+        if self == Self::Atomic { 8 } else { wanted }
+    }
+}
+
 /// Whose program measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tool {
@@ -27,12 +54,21 @@ pub(super) enum Tool {
     Stride,
 }
 
+impl Measure {
+    /// As both tools know it.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Bandwidth => "bw",
+            Self::Latency => "lat",
+        }
+    }
+}
+
 impl Tool {
-    pub(super) fn program(self, programs: &Programs, measure: Measure) -> PathBuf {
-        match (self, measure) {
-            (Self::Stride, _) => programs.path("stride-perf"),
-            (Self::Perftest, Measure::Bandwidth) => "/usr/bin/ib_write_bw".into(),
-            (Self::Perftest, Measure::Latency) => "/usr/bin/ib_write_lat".into(),
+    pub(super) fn program(self, programs: &Programs, operation: Operation, measure: Measure) -> PathBuf {
+        match self {
+            Self::Stride => programs.path("stride-perf"),
+            Self::Perftest => format!("/usr/bin/ib_{}_{}", operation.name(), measure.name()).into(),
         }
     }
 }
@@ -41,6 +77,7 @@ impl Tool {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Run {
     pub(super) tool: Tool,
+    pub(super) operation: Operation,
     pub(super) measure: Measure,
     /// Which way the payload of both sides is to go.
     pub(super) way: Way,
@@ -103,7 +140,7 @@ impl<'a> Pairs<'a> {
     }
 
     fn command(&self, run: Run, under: Option<Command>, side: usize, port: u16) -> Command {
-        let program = run.tool.program(self.programs, run.measure);
+        let program = run.tool.program(self.programs, run.operation, run.measure);
         let mut command = match under {
             Some(mut under) => {
                 under.arg(&program);
@@ -112,8 +149,7 @@ impl<'a> Pairs<'a> {
             None => Command::new(&program),
         };
         match (run.tool, run.measure) {
-            (Tool::Stride, Measure::Bandwidth) => _ = command.args(["write", "bw"]),
-            (Tool::Stride, Measure::Latency) => _ = command.args(["write", "lat"]),
+            (Tool::Stride, measure) => _ = command.args([run.operation.name(), measure.name()]),
             // Without the column of the peak, which takes the time of each message.
             (Tool::Perftest, Measure::Bandwidth) => _ = command.args(["-F", "-N"]),
             (Tool::Perftest, Measure::Latency) => _ = command.arg("-F"),
@@ -128,7 +164,11 @@ impl<'a> Pairs<'a> {
             (Tool::Perftest, _) => {}
         }
         let (size, iterations) = (run.size.to_string(), run.iterations.to_string());
-        command.args(["-s", &size, "-n", &iterations, "-p", &port.to_string()]);
+        // perftest's atomics have one size, and no flag for it.
+        if run.operation != Operation::Atomic {
+            command.args(["-s", &size]);
+        }
+        command.args(["-n", &iterations, "-p", &port.to_string()]);
         self.programs.over_the_device(&mut command);
         command.env("SOFT_RNIC_LOG", "info").stdin(Stdio::null());
         command

@@ -1,0 +1,42 @@
+//! What becomes of the figures, beside the table.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::Expectation;
+
+/// Where results go, and what they have to be like.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Output")]
+pub struct OutputArgs {
+    /// Write everything that is known of the run to this file, as one JSON document; - is standard output
+    #[arg(long, value_name = "FILE", global = true)]
+    pub json: Option<PathBuf>,
+
+    /// Append a JSON object for each row to this file as it is measured; - is standard output
+    #[arg(long, value_name = "FILE", global = true)]
+    pub jsonl: Option<PathBuf>,
+
+    /// Write a header and a line for each row to this file; - is standard output
+    #[arg(long, value_name = "FILE", global = true)]
+    pub csv: Option<PathBuf>,
+
+    /// Write the distribution of latencies to this file, as HdrHistogram's tools read it; with more than one
+    /// message size, FILE.hgrm becomes FILE.BYTES.hgrm (of msg grid FILE.BYTES.INFLIGHT.hgrm)
+    #[arg(long, value_name = "FILE", global = true)]
+    pub hgrm: Option<PathBuf>,
+
+    /// Replace files that exist
+    #[arg(long, global = true)]
+    pub force: bool,
+
+    /// Exit with 1 if the bandwidth is below this: of every message size, or of one alone [BYTES:]GBPS
+    #[arg(long, value_name = "GBPS", global = true, allow_hyphen_values = true)]
+    pub expect_bw: Vec<Expectation>,
+
+    /// Exit with 1 if the 99th percentile of the latency is above this: of every message size, or of one alone
+    /// [BYTES:]US
+    #[arg(long, value_name = "US", global = true, allow_hyphen_values = true)]
+    pub expect_p99: Vec<Expectation>,
+}

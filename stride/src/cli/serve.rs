@@ -1,0 +1,81 @@
+//! A server that stays.
+
+use clap::{Args, Parser, Subcommand};
+
+use super::{BufferArg, CallsArg, Cli, OperationArgs, OutputArgs, PROVIDERS, Size};
+
+/// What the program is asked to do.
+#[derive(Clone, Debug)]
+pub enum Command {
+    /// To play a part in one test.
+    Test(Box<Cli>),
+    /// To serve clients until it is told to end.
+    Serve(ServeArgs, OutputArgs),
+}
+
+/// Measures bandwidth and latency of RDMA, as perftest defines them.
+///
+/// Without a server address this is the server: it waits for one client, whose parameters count. `serve` stays, and
+/// knows nothing of the tests in advance.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "stride-perf", version, disable_help_subcommand = true)]
+pub(super) struct Words {
+    #[command(subcommand)]
+    what: What,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum What {
+    #[command(flatten)]
+    Test(OperationArgs),
+    /// Serve clients, one after the other, until interrupted; each says what is measured.
+    #[command(after_help = PROVIDERS)]
+    Serve(ServeArgs),
+}
+
+/// The flags of a server that stays: what it uses, and how much of it.
+#[derive(Clone, Debug, Args)]
+pub struct ServeArgs {
+    /// RDMA device [default: the first one with an active port]
+    #[arg(short, long, value_name = "NAME")]
+    pub device: Option<String>,
+
+    /// Port of the device [default: the first active one]
+    #[arg(short, long, value_name = "NUMBER", value_parser = clap::value_parser!(u8).range(1..))]
+    pub ib_port: Option<u8>,
+
+    /// Index in the port's GID table [default: the best one, and stderr says why]
+    #[arg(short = 'x', long, value_name = "INDEX")]
+    pub gid_index: Option<u32>,
+
+    /// TCP port of the control connections; 0 makes the system choose
+    #[arg(short, long, value_name = "PORT", default_value_t = crate::plan::DEFAULT_PORT)]
+    pub port: u16,
+
+    /// Memory of the messages [default: shared over a software device, else malloc]
+    #[arg(long, value_name = "KIND")]
+    pub buffer: Option<BufferArg>,
+
+    /// Calls that post and poll [default: perftest's choice for the device]
+    #[arg(long, value_name = "KIND")]
+    pub calls: Option<CallsArg>,
+
+    /// Clients that are served at the same time; others wait, and are told so
+    #[arg(short, long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub jobs: u32,
+
+    /// Bytes that the messages of one client may take here
+    #[arg(long, value_name = "BYTES", default_value = "1024M")]
+    pub max_memory: Size,
+}
+
+impl From<Words> for Command {
+    fn from(Words { what, output }: Words) -> Self {
+        match what {
+            What::Test(operation) => Self::Test(Box::new(Cli { operation, output })),
+            What::Serve(args) => Self::Serve(args, output),
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! What a row of the table is about.
+
+use std::fmt;
+
+use super::{InFlight, Measure, TestPlan};
+
+/// Messages that are measured together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cell {
+    /// Bytes of a message.
+    pub size: u64,
+    /// Requests under way at a time, where there are answers.
+    pub in_flight: Option<u32>,
+}
+
+impl Cell {
+    /// What tells it from the others of a test, in the name of a file.
+    pub fn name(self) -> String {
+        match self.in_flight {
+            Some(in_flight) => format!("{}.{in_flight}", self.size),
+            None => self.size.to_string(),
+        }
+    }
+}
+
+impl fmt::Display for Cell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes", self.size)?;
+        self.in_flight.map_or(Ok(()), |in_flight| write!(f, ", {in_flight} in flight"))
+    }
+}
+
+impl TestPlan {
+    /// What is measured, in this order.
+    pub fn cells(&self) -> impl Iterator<Item = Cell> + use<> {
+        let in_flight = match self.measure {
+            Measure::Echo(echo) => Some(echo.in_flight),
+            Measure::Bandwidth | Measure::Latency(_) => None,
+        };
+        self.sizes.iter().flat_map(move |size| {
+            let numbers = in_flight.into_iter().flat_map(InFlight::iter).map(Some);
+            let no_number = in_flight.is_none().then_some(None);
+            numbers.chain(no_number).map(move |in_flight| Cell { size, in_flight })
+        })
+    }
+
+    /// Messages of a cell, of all queue pairs.
+    pub fn messages_of(&self, Cell { size, in_flight }: Cell) -> u64 {
+        match (self.measure, in_flight) {
+            (Measure::Echo(echo), Some(in_flight)) => echo.iterations(self.iterations, size, in_flight),
+            _ => self.messages(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cell_says_which_it_is() {
+        let plain = Cell { size: 64, in_flight: None };
+        assert_eq!((plain.to_string(), plain.name()), ("64 bytes".to_owned(), "64".to_owned()));
+        let echo = Cell { in_flight: Some(16), ..plain };
+        assert_eq!(
+            (echo.to_string(), echo.name()),
+            ("64 bytes, 16 in flight".to_owned(), "64.16".to_owned())
+        );
+    }
+}

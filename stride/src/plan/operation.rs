@@ -1,0 +1,169 @@
+//! What carries the bytes of a message, and what perftest's tools assume of each.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::{LatencyDefinition, Measure, Sizes};
+
+/// Bytes of the largest block of trespass's pool.
+pub const LARGEST_BLOCK: u64 = trespass::pool::LARGEST_BLOCK as u64;
+
+/// Bytes of an atomic operation: the verbs know no others.
+pub const ATOMIC_SIZE: u64 = 8;
+
+/// What carries the bytes of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Operation {
+    /// RDMA write.
+    Write,
+    /// RDMA write that completes a receive of the peer's.
+    WriteImm,
+    /// Send.
+    Send,
+    /// Send, with immediate data.
+    SendImm,
+    /// RDMA read.
+    Read,
+    /// Atomic fetch and add.
+    FetchAdd,
+    /// Atomic compare and swap.
+    CompareSwap,
+    /// Messages of trespass.
+    Messages(Api),
+}
+
+/// The calls that send and receive messages of trespass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Api {
+    /// Out of and into the program's own memory.
+    Copy,
+    /// In blocks of trespass's pool.
+    Pool,
+}
+
+impl Operation {
+    /// Whether it is one of queue pairs.
+    pub fn is_of_pairs(self) -> bool {
+        !matches!(self, Self::Messages(_))
+    }
+
+    /// Whether each message takes a receive of the peer's.
+    pub fn takes_receives(self) -> bool {
+        matches!(self, Self::Send | Self::SendImm | Self::WriteImm)
+    }
+
+    /// Whether it brings bytes of the peer's here, which the peer learns nothing of.
+    pub fn fetches(self) -> bool {
+        matches!(self, Self::Read) || self.is_atomic()
+    }
+
+    /// Whether it is an atomic operation.
+    pub fn is_atomic(self) -> bool {
+        matches!(self, Self::FetchAdd | Self::CompareSwap)
+    }
+
+    /// What counts as its latency, unless the user says so.
+    pub fn default_latency(self) -> LatencyDefinition {
+        if self.fetches() { LatencyDefinition::Completion } else { LatencyDefinition::PingPong }
+    }
+
+    /// perftest's message size.
+    pub fn default_size(self, measure: Measure) -> u64 {
+        match measure {
+            _ if self.is_atomic() => ATOMIC_SIZE,
+            Measure::Bandwidth => 65536,
+            Measure::Latency(_) => 2,
+            Measure::Echo(_) => 128,
+        }
+    }
+
+    /// perftest's number of messages for each size; of requests more, as many are under way at a time.
+    pub fn default_iterations(self, measure: Measure) -> u64 {
+        match (self, measure) {
+            (Self::Write | Self::WriteImm | Self::Messages(_), Measure::Bandwidth) => 5000,
+            (_, Measure::Echo(_)) => 100_000,
+            _ => 1000,
+        }
+    }
+
+    /// The last size of `--all-sizes`: perftest's, or the largest block of trespass's pool.
+    pub fn default_max_size(self) -> u64 {
+        match self {
+            Self::Messages(Api::Pool) => LARGEST_BLOCK,
+            _ => 8 << 20,
+        }
+    }
+
+    /// How many messages are under way. Blocks that are used again while the processor's caches have them are the fastest, so
+    /// there are few: 2 MiB of them, if messages have one size, but at least two.
+    pub fn default_tx_depth(self, measure: Measure, sizes: Sizes) -> u32 {
+        match (self, measure) {
+            (Self::Messages(Api::Pool), Measure::Bandwidth | Measure::Latency(_)) => {
+                let few = match sizes {
+                    Sizes::One { size } => ((2 << 20) / size.max(1)).clamp(2, 16) as u32,
+                    Sizes::PowersOfTwo { .. } | Sizes::Grid { .. } => 16,
+                };
+                measure.default_tx_depth().min(few)
+            }
+            _ => measure.default_tx_depth(),
+        }
+    }
+
+    /// What it is called in the heading of the table.
+    pub fn title(self) -> String {
+        match self {
+            Self::Write => "RDMA write".to_owned(),
+            Self::WriteImm => "RDMA write with immediate data".to_owned(),
+            Self::Read => "RDMA read".to_owned(),
+            Self::Messages(_) => format!("trespass {self}"),
+            _ => self.to_string(),
+        }
+    }
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Write => "write",
+            Self::WriteImm => "write-imm",
+            Self::Send => "send",
+            Self::SendImm => "send-imm",
+            Self::Read => "read",
+            Self::FetchAdd => "atomic fetch-add",
+            Self::CompareSwap => "atomic compare-swap",
+            Self::Messages(Api::Copy) => "messages (--api copy)",
+            Self::Messages(Api::Pool) => "messages (--api pool)",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_are_perftests() {
+        use Operation as O;
+        let latency = |operation: O| Measure::Latency(operation.default_latency());
+        for (operation, size, iterations) in
+            [(O::Write, 65536, 5000), (O::Send, 65536, 1000), (O::Read, 65536, 1000), (O::FetchAdd, 8, 1000)]
+        {
+            let measure = Measure::Bandwidth;
+            assert_eq!(
+                (operation.default_size(measure), operation.default_iterations(measure)),
+                (size, iterations)
+            );
+            assert_eq!(operation.default_iterations(latency(operation)), 1000);
+        }
+        assert_eq!(O::Send.default_size(latency(O::Send)), 2);
+        assert_eq!(O::CompareSwap.default_size(latency(O::CompareSwap)), 8);
+        // What the peer learns nothing of, it cannot answer.
+        for operation in [O::Read, O::FetchAdd, O::CompareSwap] {
+            assert_eq!(operation.default_latency(), LatencyDefinition::Completion);
+        }
+        assert_eq!(O::SendImm.default_latency(), LatencyDefinition::PingPong);
+    }
+}

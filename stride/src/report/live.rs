@@ -1,0 +1,178 @@
+//! What is seen of a message size while it is measured.
+
+use std::sync::Arc;
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+use crate::plan::{Cell, LatencyDefinition, Measure, TestPlan};
+use crate::result::{Interval, SizeResult};
+use crate::workload::Progress;
+
+/// How often progress is looked at.
+pub(super) const SECOND: Duration = Duration::from_secs(1);
+
+/// The bar of a terminal has so many places.
+const PLACES: u64 = 20;
+
+/// A message size that is being measured.
+#[derive(Debug)]
+pub(super) struct Live {
+    pub(super) progress: Arc<Progress>,
+    /// The thread that looks once a second, and is woken to notice that it is over.
+    pub(super) ticker: Option<Thread>,
+    cell: Cell,
+    messages: u64,
+    measure: Measure,
+    began: Instant,
+    /// Until when, and how many messages were through by then.
+    seen: (Duration, u64),
+    pub(super) intervals: Vec<Interval>,
+}
+
+impl Live {
+    pub(super) fn new(cell: Cell, test: &TestPlan, progress: Arc<Progress>) -> Self {
+        Self {
+            progress,
+            ticker: None,
+            cell,
+            messages: test.messages_of(cell),
+            measure: test.measure,
+            began: Instant::now(),
+            seen: (Duration::ZERO, 0),
+            intervals: Vec::new(),
+        }
+    }
+
+    /// Ends an interval: what is seen of it, in one line.
+    pub(super) fn tick(&mut self, is_terminal: bool) -> String {
+        let now = (self.began.elapsed(), self.progress.get());
+        let before = std::mem::replace(&mut self.seen, now);
+        let interval = self.interval(before, now);
+        self.intervals.push(interval);
+        let Interval { bw_gbps, msg_rate_mpps, .. } = interval;
+        let figures = format!("{bw_gbps:.4} Gb/s, {msg_rate_mpps:.6} Mpps");
+        if is_terminal {
+            let done = now.1.min(self.messages);
+            let places = (done * PLACES).checked_div(self.messages).unwrap_or(0) as usize;
+            let percent = (done * 100).checked_div(self.messages).unwrap_or(0);
+            let (bar, rest) = ("#".repeat(places), ".".repeat(PLACES as usize - places));
+            format!("{} [{bar}{rest}] {percent} %, {figures}", self.cell)
+        } else {
+            format!("{}, {:.0} s: {figures}", self.cell, now.0.as_secs_f64())
+        }
+    }
+
+    fn interval(&self, from: (Duration, u64), to: (Duration, u64)) -> Interval {
+        let duration = to.0.saturating_sub(from.0).as_secs_f64().max(1e-9);
+        let iterations = to.1.saturating_sub(from.1);
+        let rate = iterations as f64 / duration;
+        Interval {
+            start_s: from.0.as_secs_f64(),
+            duration_s: duration,
+            iterations,
+            bw_gbps: rate * self.cell.size as f64 * 8.0 / 1e9,
+            msg_rate_mpps: rate / 1e6,
+        }
+    }
+
+    /// What is known when the user ends it here; none if no message is through.
+    pub(super) fn interrupted(self) -> Option<SizeResult> {
+        let all = self.interval((Duration::ZERO, 0), (self.began.elapsed(), self.progress.get()));
+        let Interval { duration_s, iterations: iterations @ 1.., .. } = all else { return None };
+        let us = duration_s * 1e6 / iterations as f64;
+        let (bandwidth, average) = match self.measure {
+            // When each of several requests under way was sent, only the one who measures knows.
+            Measure::Bandwidth | Measure::Echo(_) => (true, None),
+            Measure::Latency(LatencyDefinition::PingPong) => (false, Some(us / 2.0)),
+            Measure::Latency(LatencyDefinition::Completion) => (false, Some(us)),
+        };
+        Some(SizeResult {
+            msg_bytes: self.cell.size,
+            in_flight: self.cell.in_flight,
+            iterations,
+            duration_s,
+            bw_gbps: bandwidth.then_some(all.bw_gbps),
+            msg_rate_mpps: bandwidth.then_some(all.msg_rate_mpps),
+            qps: self.cell.in_flight.map(|_| all.msg_rate_mpps * 1e6),
+            lat_us_avg: average,
+            interrupted: true,
+            intervals: self.intervals,
+            ..SizeResult::default()
+        })
+    }
+}
+
+/// That in words.
+pub(super) fn words(size: &SizeResult) -> String {
+    let figures = match (size.bw_gbps, size.msg_rate_mpps, size.lat_us_avg) {
+        (Some(bandwidth), Some(rate), _) => format!("{bandwidth:.4} Gb/s, {rate:.6} Mpps"),
+        (.., Some(average)) => format!("{average:.3} us on average"),
+        _ => "nothing".to_owned(),
+    };
+    let cell = Cell { size: size.msg_bytes, in_flight: size.in_flight };
+    format!("# interrupted after {} messages of {cell}: {figures}", size.iterations)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli;
+    use crate::plan::Plan;
+
+    fn live(flags: &str) -> Live {
+        of_test(&format!("write {flags}"))
+    }
+
+    /// The last row of a test.
+    fn of_test(test: &str) -> Live {
+        let words = format!("stride-perf {test}");
+        let test = Plan::new(cli::parse(words.split_whitespace()).unwrap()).unwrap().test;
+        Live::new(test.cells().last().unwrap(), &test, Arc::new(Progress::new()))
+    }
+
+    #[test]
+    fn an_interval_is_what_came_since_the_last() {
+        let mut live = live("bw -s 1250 -n 2000");
+        let at = Duration::from_secs;
+        let interval = live.interval((at(1), 500), (at(3), 1500));
+        assert_eq!((interval.start_s, interval.duration_s, interval.iterations), (1.0, 2.0, 1000));
+        assert!((interval.bw_gbps - 0.005).abs() < 1e-12 && (interval.msg_rate_mpps - 0.0005).abs() < 1e-12);
+        live.progress.set(500);
+        assert!(live.tick(true).starts_with("1250 bytes [#####...............] 25 %, "));
+        live.progress.set(2000);
+        assert!(live.tick(false).starts_with("1250 bytes, 0 s: "));
+        let counts: Vec<_> = live.intervals.iter().map(|interval| interval.iterations).collect();
+        assert_eq!(counts, [500, 1500]);
+    }
+
+    #[test]
+    fn what_was_through_is_kept_and_nothing_is_nothing() {
+        assert_eq!(live("bw").interrupted(), None);
+        let bandwidth = live("bw -s 64");
+        bandwidth.progress.set(7);
+        let size = bandwidth.interrupted().unwrap();
+        assert!(size.interrupted && size.bw_gbps.is_some() && size.lat_us_avg.is_none(), "{size:?}");
+        assert!(words(&size).starts_with("# interrupted after 7 messages of 64 bytes: "), "{size:?}");
+        let latency = live("lat -s 64");
+        latency.progress.set(7);
+        let size = latency.interrupted().unwrap();
+        assert!(size.bw_gbps.is_none() && size.lat_us_avg.is_some(), "{size:?}");
+        let requests = of_test("msg grid -s 1M");
+        requests.progress.set(512);
+        let size = requests.interrupted().unwrap();
+        assert!(
+            size.in_flight == Some(256) && size.qps.unwrap() > 0.0 && size.lat_us_avg.is_none(),
+            "{size:?}"
+        );
+        assert!(
+            words(&size).starts_with("# interrupted after 512 messages of 1048576 bytes, 256 in flight: ")
+        );
+    }
+
+    #[test]
+    fn requests_are_as_many_as_those_of_their_size() {
+        let mut live = of_test("msg grid -s 1M");
+        live.progress.set(512);
+        assert!(live.tick(true).starts_with("1048576 bytes, 256 in flight [##########..........] 50 %, "));
+    }
+}

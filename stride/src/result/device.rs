@@ -1,0 +1,99 @@
+//! The device of a side.
+
+use std::fs;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::device::LocalDevice;
+
+/// What figures depend on.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DeviceInfo {
+    /// Its name.
+    pub name: String,
+    /// Whether it is a software device, whose figures are those of the host's processors and memory.
+    pub is_software: bool,
+    /// What lists it: `system`, the devices of rdma-core, or `soft`.
+    pub provider: String,
+    /// The kernel's driver, where there is one.
+    pub driver: Option<String>,
+    /// The version of its firmware.
+    pub firmware: String,
+    /// The vendor's number.
+    pub vendor_id: u32,
+    /// The vendor's number of the part.
+    pub vendor_part_id: u32,
+    /// The revision of the hardware.
+    pub hardware_revision: u32,
+    /// The node of the memory that it is near to, where the system says it.
+    pub numa_node: Option<i64>,
+    /// The port's number.
+    pub port: u8,
+    /// `Ethernet` or `InfiniBand`.
+    pub link_layer: String,
+    /// How fast the port sends, where the device says it.
+    pub link_gbps: Option<f64>,
+    /// The port's width and speed, as the device says them.
+    pub link: String,
+    /// The largest packet of the port.
+    pub active_mtu_bytes: Option<u32>,
+    /// The index in the GID table, unless packets go by LID.
+    pub gid_index: Option<u8>,
+    /// The GID.
+    pub gid: Option<String>,
+    /// Its type, `RoCE v2` and so on.
+    pub gid_type: Option<String>,
+    /// In words: what was chosen and why.
+    pub description: String,
+}
+
+impl DeviceInfo {
+    /// Of this device.
+    pub fn new(device: &LocalDevice) -> Self {
+        let (attr, port) = (&device.attr, &device.port_attr);
+        let name = device.limits.device.clone();
+        let in_kernel = !device.is_soft;
+        Self {
+            is_software: device.is_soft,
+            provider: if device.is_soft { "soft" } else { "system" }.to_owned(),
+            driver: in_kernel.then(|| driver(&name)).flatten(),
+            firmware: attr.fw_ver(),
+            vendor_id: attr.vendor_id(),
+            vendor_part_id: attr.vendor_part_id(),
+            hardware_revision: attr.hw_ver(),
+            numa_node: in_kernel.then(|| numa_node(&name)).flatten(),
+            port: device.port,
+            link_layer: port.link_layer().to_string(),
+            link_gbps: device.context.query_port_speed(device.port).ok().map(|speed| speed.gbps()),
+            link: format!("{} {}", port.active_width(), port.active_speed()),
+            active_mtu_bytes: port.active_mtu().bytes(),
+            gid_index: device.path.gid_index(),
+            gid: device.path.gid().map(|gid| gid.to_string()),
+            gid_type: device.path.gid_index().and_then(|index| gid_type(device, index)),
+            description: device.description.clone(),
+            name,
+        }
+    }
+}
+
+fn gid_type(device: &LocalDevice, index: u8) -> Option<String> {
+    let entry = device.context.query_gid_ex(device.port, index.into()).ok()?;
+    Some(entry.gid_type().to_string())
+}
+
+/// Where the kernel describes a device.
+fn folder(name: &str) -> std::path::PathBuf {
+    Path::new("/sys/class/infiniband").join(name)
+}
+
+fn driver(name: &str) -> Option<String> {
+    let target = fs::read_link(folder(name).join("device/driver")).ok()?;
+    Some(target.file_name()?.to_string_lossy().into_owned())
+}
+
+/// -1, as the kernel has it, is no node.
+fn numa_node(name: &str) -> Option<i64> {
+    let text = fs::read_to_string(folder(name).join("device/numa_node")).ok()?;
+    text.trim().parse().ok().filter(|node| *node >= 0)
+}

@@ -1,0 +1,21 @@
+//! What is known of a run: the one structure that every file of results is written from.
+//!
+//! The names of its fields, as serde writes them, are those of the JSON document; `schema/result.schema.json` and
+//! `docs/stride-results.md` describe them, and tests hold the three together.
+
+mod device;
+mod files;
+mod flat;
+mod histogram;
+mod host;
+mod path;
+mod record;
+mod replaced;
+
+pub use device::DeviceInfo;
+pub use files::{Files, FilesError, Targets};
+pub use flat::{COLUMNS, FlatRow};
+pub use histogram::Distribution;
+pub use host::Host;
+pub(crate) use path::PayloadPath;
+pub use record::{Connection, Interval, Parameters, Peer, Record, SizeResult, Status, Tool};

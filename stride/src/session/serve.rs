@@ -1,0 +1,200 @@
+//! A server that stays: it knows nothing of the tests in advance, and outlives its clients.
+
+use std::net::TcpStream;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, Scope};
+use std::time::Duration;
+
+use super::pairs::Session;
+use super::steps;
+use crate::buffers::BufferLayout;
+use crate::cli::{ServeArgs, Size};
+use crate::control::{ControlError, Link, Listener, link};
+use crate::device::{self, LocalDevice};
+use crate::error::Error;
+use crate::plan::{LocalOptions, PlanError, TestPlan};
+use crate::report::Output;
+use crate::statistics::Timer;
+
+/// So many clients may be connected that are not served yet.
+const MOST_WAITING: u32 = 64;
+
+/// How often whoever waits looks up.
+const GLANCE: Duration = Duration::from_millis(100);
+
+/// What a server that stays uses, and how much of it.
+#[derive(Clone, Debug)]
+pub struct ServeOptions {
+    /// The device, and the TCP port.
+    pub local: LocalOptions,
+    /// Clients that are served at the same time.
+    pub jobs: u32,
+    /// Bytes that the messages of one client may take.
+    pub max_memory: u64,
+}
+
+impl From<ServeArgs> for ServeOptions {
+    fn from(args: ServeArgs) -> Self {
+        let ServeArgs { device, ib_port, gid_index, port, buffer, calls, jobs, max_memory: Size(max_memory) } =
+            args;
+        let (buffer, calls) = (buffer.map(Into::into), calls.map(Into::into));
+        let local = LocalOptions {
+            device,
+            ib_port,
+            gid_index,
+            buffer,
+            calls,
+            tcp_port: port,
+            ..LocalOptions::default()
+        };
+        Self { local, jobs, max_memory }
+    }
+}
+
+/// Serves clients until the process is asked to end.
+///
+/// # Errors
+///
+/// It was, or nobody can be served: no device, no port. What happens to a client concerns that client alone.
+pub fn serve(options: &ServeOptions, output: &mut Output) -> Result<(), Error> {
+    let device = LocalDevice::open(device::provider(output)?, &options.local)?;
+    output.device(&device);
+    let listener = Listener::bind(options.local.tcp_port)?;
+    let at_a_time = match options.jobs {
+        1 => "one after the other".to_owned(),
+        jobs => format!("{jobs} at a time"),
+    };
+    output.note(format_args!("waiting for clients on TCP port {}, {at_a_time}", listener.port()));
+    let server = Server {
+        device: &device,
+        options,
+        timer: Timer::new(),
+        served: Places::new(options.jobs),
+        connected: Places::new(options.jobs + MOST_WAITING),
+    };
+    thread::scope(|scope| server.accept_all(scope, &listener, output))
+}
+
+/// What all clients have in common.
+struct Server<'a> {
+    device: &'a LocalDevice,
+    options: &'a ServeOptions,
+    timer: Timer,
+    served: Places,
+    connected: Places,
+}
+
+impl Server<'_> {
+    fn accept_all<'scope>(
+        &'scope self,
+        scope: &'scope Scope<'scope, '_>,
+        listener: &Listener,
+        output: &mut Output,
+    ) -> Result<(), Error> {
+        loop {
+            let (stream, peer) = match listener.accept_within(GLANCE) {
+                Ok(Some(accepted)) => accepted,
+                Ok(None) => continue,
+                Err(error @ ControlError::Interrupted(_)) => return Err(error.into()),
+                // Such as too many files: with clients that end, there will be fewer.
+                Err(error) => {
+                    output.note(format_args!("warning: {error}"));
+                    thread::sleep(GLANCE);
+                    continue;
+                }
+            };
+            let Some(place) = self.connected.try_take() else {
+                self.turn_away(stream, peer, output);
+                continue;
+            };
+            let mut output = output.of_client(&peer, self.options.jobs > 1);
+            let client = thread::Builder::new().spawn_scoped(scope, move || {
+                let done = link(stream, peer).map_err(Error::from);
+                let done = done.and_then(|link| {
+                    steps::over(link, &mut output, |link, output| self.serve_one(link, output))
+                });
+                match output.finish(done) {
+                    Ok(_) => output.note("done"),
+                    Err(error) => output.note(error.one_line()),
+                }
+                drop(place);
+            });
+            if let Err(error) = client {
+                eprintln!("warning: no thread for a client: {error}");
+            }
+        }
+    }
+
+    fn turn_away(&self, stream: TcpStream, peer: String, output: &mut Output) {
+        output.note(format_args!("{peer}: turned away, as {MOST_WAITING} clients wait already"));
+        if let Ok(mut link) = link(stream, peer) {
+            link.fail(&format!("{MOST_WAITING} clients wait already; try again later"));
+        }
+    }
+
+    fn serve_one(&self, link: &mut Link, output: &mut Output) -> Result<(), Error> {
+        // Before anybody else has to wait for it: a client that never says what it wants keeps no place.
+        let test = steps::asked(link, output)?;
+        self.check_memory(&test)?;
+        let _place = self.served.take(link)?;
+        output.note(format_args!("serving {test}"));
+        let session = Session { device: self.device, test: &test, timer: self.timer.clone() };
+        session.answer(&test, link, output)
+    }
+
+    fn check_memory(&self, test: &TestPlan) -> Result<(), PlanError> {
+        let (given, limit) = (
+            BufferLayout::new(test.sizes.largest() + test.connection.header(), test.queue_pairs).length(),
+            self.options.max_memory,
+        );
+        if given > limit { Err(PlanError::MoreThanServed { given, limit }) } else { Ok(()) }
+    }
+}
+
+/// So many may be in at a time.
+struct Places {
+    free: Mutex<u32>,
+    freed: Condvar,
+}
+
+/// One of them, which is free again when this goes.
+struct Place<'a>(&'a Places);
+
+impl Places {
+    fn new(count: u32) -> Self {
+        Self { free: Mutex::new(count), freed: Condvar::new() }
+    }
+
+    fn free(&self) -> MutexGuard<'_, u32> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn try_take(&self) -> Option<Place<'_>> {
+        let mut free = self.free();
+        *free = free.checked_sub(1)?;
+        Some(Place(self))
+    }
+
+    /// Waits for a place, as long as the client does, which is told.
+    fn take(&self, link: &mut Link) -> Result<Place<'_>, ControlError> {
+        loop {
+            if let Some(place) = self.try_take() {
+                link.wire().keep_waiting(false);
+                return Ok(place);
+            }
+            link.wire().keep_waiting(true);
+            link.glance()?;
+            let free = self.free();
+            if *free == 0 {
+                drop(self.freed.wait_timeout(free, GLANCE));
+            }
+        }
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        *self.0.free() += 1;
+        self.0.freed.notify_one();
+    }
+}

@@ -1,0 +1,131 @@
+//! The order in which a queue pair's messages are posted.
+
+use super::post::Message;
+use crate::buffers::Cycle;
+use crate::plan::TestPlan;
+
+/// The order of messages: which are posted together, which ask for a completion, and where they lie.
+#[derive(Clone, Debug)]
+pub(super) struct Chain {
+    pub(super) iterations: u64,
+    depth: u64,
+    pub(super) list: u32,
+    interval: u64,
+    cycle: Cycle,
+    pub(super) posted: u64,
+    /// The number of the next message that asks for a completion.
+    signal: u64,
+}
+
+impl Chain {
+    /// The order that the plan asks for.
+    pub(super) fn new(test: &TestPlan, cycle: Cycle) -> Self {
+        let interval = u64::from(test.completion_interval());
+        let (iterations, depth) = (test.iterations, u64::from(test.depth()));
+        let signal = interval.min(iterations) - 1;
+        Self { iterations, depth, list: test.post_list, interval, cycle, posted: 0, signal }
+    }
+
+    /// How many messages may have been posted before a list begins, so many being completed.
+    #[inline]
+    pub(super) fn end(&self, completed: u64) -> u64 {
+        (completed + self.depth + 1).saturating_sub(u64::from(self.list)).min(self.iterations)
+    }
+
+    /// Begins a list: each list moves through the same memory, as perftest's chains do.
+    #[inline]
+    pub(super) fn begin_list(&mut self) {
+        if self.list > 1 {
+            self.cycle.restart();
+        }
+    }
+
+    /// The next message. The last of an interval asks for a completion, and so does the last of all.
+    #[inline]
+    pub(super) fn next(&mut self) -> Message {
+        let number = self.posted;
+        self.posted += 1;
+        let signaled = number == self.signal;
+        if signaled {
+            self.signal = (number + self.interval).min(self.iterations - 1);
+        }
+        Message { number, signaled, offset: self.cycle.advance() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::buffers::BufferLayout;
+    use crate::cli;
+    use crate::plan::Plan;
+
+    fn chain(flags: &str) -> Chain {
+        let words = format!("stride-perf write bw {flags}");
+        let test = Plan::new(cli::parse(words.split_whitespace()).unwrap()).unwrap().test;
+        let size = test.sizes.largest();
+        Chain::new(&test, BufferLayout::new(size, 1).cycle(size))
+    }
+
+    /// Runs a chain against a device that completes everything at once; the messages, list by list.
+    fn lists(mut chain: Chain) -> Vec<Vec<Message>> {
+        let (mut completed, mut lists) = (0, Vec::new());
+        while completed < chain.iterations {
+            let mut signaled = None;
+            let end = chain.end(completed);
+            while chain.posted < end {
+                chain.begin_list();
+                let list: Vec<_> = (0..chain.list).map(|_| chain.next()).collect();
+                signaled = list.iter().rfind(|message| message.signaled).or(signaled.as_ref()).copied();
+                lists.push(list);
+            }
+            assert!(chain.posted - completed <= chain.depth);
+            completed = signaled.unwrap_or_else(|| panic!("stuck at {completed} of {chain:?}")).number + 1;
+        }
+        lists
+    }
+
+    fn signaled(chain: Chain) -> Vec<u64> {
+        let all = lists(chain).into_iter().flatten();
+        all.filter(|message| message.signaled).map(|message| message.number).collect()
+    }
+
+    #[test]
+    fn every_interval_ends_with_a_completion_and_so_does_the_end() {
+        assert_eq!(signaled(chain("-s 64 -n 250 -t 128")), [99, 199, 249]);
+        assert_eq!(signaled(chain("-s 64 -n 12 -t 4 -Q 3")), [2, 5, 8, 11]);
+        assert_eq!(signaled(chain("-s 64K -n 5")), [0, 1, 2, 3, 4]);
+        assert_eq!(signaled(chain("-s 64 -n 5")), [4]);
+    }
+
+    #[test]
+    fn lists_are_whole_and_begin_at_the_same_place() {
+        let lists = lists(chain("-s 2 -n 640 -l 64 -t 128"));
+        assert_eq!(lists.len(), 10);
+        for list in &lists {
+            assert_eq!((list.len(), list[0].offset, list[1].offset), (64, 0, 64));
+            assert_eq!(list.iter().filter(|message| message.signaled).count(), 1);
+            assert!(list[63].signaled);
+        }
+    }
+
+    #[test]
+    fn single_messages_move_on_through_the_page() {
+        let offsets: Vec<_> =
+            lists(chain("-s 2K -n 5 -t 1")).into_iter().flatten().map(|message| message.offset).collect();
+        assert_eq!(offsets, [0, 2048, 0, 2048, 0]);
+    }
+
+    #[test]
+    fn every_combination_ends() {
+        for depth in [1, 2, 3, 7, 128] {
+            for interval in [1, 2, 3, 100] {
+                for iterations in [5, 6, 7, 100, 101, 1000] {
+                    let flags = format!("-s 64 -n {iterations} -t {depth} -Q {interval}");
+                    let count = lists(chain(&flags)).into_iter().flatten().count();
+                    assert_eq!(count, iterations, "{flags}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Posting work requests, and receives for the peer's.
+//!
+//! # Safety
+//!
+//! As in `request`; and memory that receives name is read by nobody while they are outstanding.
+
+#![allow(unsafe_code)]
+
+use sideway::ibverbs::queue_pair::{
+    PostRecvError, PostSendError, PostSendGuard, ReceiveQueue, SendQueue, WorkRequestFlags,
+};
+
+use super::request::{Place, Request};
+use crate::buffers::Cycle;
+
+/// The number of a work request, and which queue pair's it is, as its completion says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Tag(pub(super) u64);
+
+impl Tag {
+    const NUMBER_BITS: u32 = 48;
+
+    /// Of the first request of this queue pair.
+    pub(super) fn of_pair(pair: usize) -> Self {
+        Self((pair as u64) << Self::NUMBER_BITS)
+    }
+
+    /// Of a request of the same queue pair.
+    #[inline(always)]
+    fn with(self, number: u64) -> u64 {
+        self.0 | number
+    }
+
+    /// The queue pair.
+    #[inline(always)]
+    pub(super) fn pair(self) -> usize {
+        (self.0 >> Self::NUMBER_BITS) as usize
+    }
+
+    /// How many requests were posted before it.
+    #[inline(always)]
+    pub(super) fn number(self) -> u64 {
+        self.0 & ((1 << Self::NUMBER_BITS) - 1)
+    }
+}
+
+/// A message to be posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Message {
+    /// Comes back with the completion.
+    pub(super) number: u64,
+    /// Whether there is one.
+    pub(super) signaled: bool,
+    /// Where the message lies in this side's memory, and where in the peer's.
+    pub(super) offset: u64,
+}
+
+/// The sending half of a queue pair.
+#[derive(Debug)]
+pub(super) struct Outbox<'a, Q> {
+    pub(super) queue: &'a mut Q,
+    /// Where the first message lies.
+    pub(super) place: Place,
+    pub(super) tag: Tag,
+}
+
+impl<Q: SendQueue> Outbox<'_, Q> {
+    /// Posts a chain of `count` messages with one doorbell. `next` says which.
+    #[inline(always)]
+    pub(super) fn post(
+        &mut self,
+        request: &impl Request,
+        count: u32,
+        mut next: impl FnMut() -> Message,
+    ) -> Result<(), PostSendError> {
+        let Place { local, remote, .. } = self.place;
+        let mut guard = self.queue.start_post_send();
+        for _ in 0..count {
+            let Message { number, signaled, offset } = next();
+            let flags = if signaled { WorkRequestFlags::Signaled } else { WorkRequestFlags::empty() };
+            let place = Place { local: local + offset, remote: remote + offset, ..self.place };
+            request.build(guard.construct_wr(self.tag.with(number), flags), place, number);
+        }
+        guard.post()
+    }
+
+    /// Posts one message, the first in the memory, whose last byte is `mark`.
+    #[inline(always)]
+    pub(super) fn post_marked(
+        &mut self,
+        request: &mut impl Request,
+        number: u64,
+        mark: u8,
+    ) -> Result<(), PostSendError> {
+        request.mark(mark);
+        self.post(request, 1, || Message { number, signaled: true, offset: 0 })
+    }
+}
+
+/// The receives of a queue pair: as many as messages come, and no more at a time than fit.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Receives {
+    pub(super) lkey: u32,
+    /// Where the first message comes to.
+    pub(super) address: u64,
+    /// The longest message.
+    pub(super) length: u32,
+    /// How messages move on from there.
+    pub(super) cycle: Cycle,
+    /// How many messages are to come, and receives to be posted.
+    pub(super) awaited: u64,
+    /// How many there have been.
+    pub(super) posted: u64,
+    /// How many messages have taken one.
+    pub(super) taken: u64,
+    pub(super) tag: Tag,
+}
+
+/// The receiving half of a queue pair.
+#[derive(Debug)]
+pub(super) struct Inbox<'a> {
+    pub(super) queue: &'a mut ReceiveQueue,
+    pub(super) receives: &'a mut Receives,
+}
+
+impl Inbox<'_> {
+    /// A message has taken a receive: posts another one, as long as more are to come.
+    #[inline(always)]
+    pub(super) fn take(&mut self) -> Result<(), PostRecvError> {
+        self.receives.taken += 1;
+        self.post(1)
+    }
+
+    /// Posts so many receives, or as many as messages are still to come, in one list.
+    #[inline(always)]
+    pub(super) fn post(&mut self, count: u64) -> Result<(), PostRecvError> {
+        let receives = &mut *self.receives;
+        let end = receives.awaited.min(receives.posted + count);
+        if receives.posted == end {
+            return Ok(());
+        }
+        let mut guard = self.queue.start_post_recv();
+        while receives.posted < end {
+            let address = receives.address + receives.cycle.advance();
+            let request = guard.construct_wr(receives.tag.with(receives.posted));
+            // SAFETY: the memory outlives the queue pair, and nobody reads what is outstanding (head of this file). The device
+            // refuses what lies outside of the region.
+            unsafe { request.setup_sge(receives.lkey, address, receives.length) };
+            receives.posted += 1;
+        }
+        guard.post()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tag_tells_pair_and_number() {
+        for pair in [0, 1, 16383] {
+            for number in [0, 1, (1 << 48) - 1] {
+                let tag = Tag(Tag::of_pair(pair).with(number));
+                assert_eq!((tag.pair(), tag.number()), (pair, number));
+            }
+        }
+    }
+}

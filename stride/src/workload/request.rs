@@ -1,0 +1,288 @@
+//! What work requests say: each operation, with the bytes of each kind.
+//!
+//! # Safety
+//!
+//! The memory that a request names belongs to the [`Channel`](super::Channel), whose queue pairs go before it, and with them
+//! every outstanding request. Nobody writes to a message that is being sent: bandwidth tests do not write at all, and latency
+//! tests write the last byte of a message only after the completion of the one before has been polled. No Rust reference to
+//! the memory exists at all (`buffers`). An extended queue has a place for each request: no more are outstanding than it was
+//! made for ([`Chain`](super::Chain)).
+
+#![allow(unsafe_code)]
+
+use sideway::ibverbs::address_handle::AddressHandle;
+use sideway::ibverbs::queue_pair::{
+    Borrows, LocalBufferHandle, PostSendGuard, ReadBufferHandle, WorkRequestHandle,
+};
+
+use crate::buffers::Flag;
+
+/// Where a message lies on both sides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    /// In this side's memory.
+    pub(super) local: u64,
+    /// In the peer's.
+    pub(super) remote: u64,
+    /// The key to the peer's.
+    pub(super) rkey: u32,
+    /// The peer's queue pair, which datagrams name.
+    pub(super) queue_pair: u32,
+}
+
+/// What a test's requests say. Which operation and where its bytes are is asked once, before the loop that is measured.
+pub(super) trait Request {
+    /// Says it.
+    fn build<'queue, G: Borrows<'queue>>(
+        &'queue self,
+        request: WorkRequestHandle<'_, G>,
+        place: Place,
+        number: u64,
+    );
+
+    /// Makes this the last byte of the first message, if it is this side's to write.
+    fn mark(&mut self, mark: u8);
+}
+
+/// An operation that sends bytes.
+pub(super) trait Outgoing {
+    /// Chooses it.
+    fn choose<'guard, 'queue, G: Borrows<'queue>>(
+        &'queue self,
+        request: WorkRequestHandle<'guard, G>,
+        place: Place,
+        number: u64,
+    ) -> LocalBufferHandle<'guard, G>;
+}
+
+/// An operation that brings bytes here.
+pub(super) trait Incoming {
+    /// Chooses it.
+    fn choose<'guard, G: PostSendGuard>(
+        &self,
+        request: WorkRequestHandle<'guard, G>,
+        place: Place,
+    ) -> ReadBufferHandle<'guard, G>;
+}
+
+/// Where the bytes of messages that are sent come from.
+pub(super) trait Payload {
+    /// Gives a request the message at this address.
+    fn give(&self, request: LocalBufferHandle<'_, impl PostSendGuard>, address: u64);
+    /// Makes this the last byte of the first message.
+    fn mark(&mut self, mark: u8);
+}
+
+/// Sends messages.
+#[derive(Debug)]
+pub(super) struct Sends<V, P> {
+    pub(super) verb: V,
+    pub(super) payload: P,
+}
+
+impl<V: Outgoing, P: Payload> Request for Sends<V, P> {
+    #[inline(always)]
+    fn build<'queue, G: Borrows<'queue>>(
+        &'queue self,
+        request: WorkRequestHandle<'_, G>,
+        place: Place,
+        number: u64,
+    ) {
+        self.payload.give(self.verb.choose(request, place, number), place.local);
+    }
+
+    #[inline(always)]
+    fn mark(&mut self, mark: u8) {
+        self.payload.mark(mark);
+    }
+}
+
+/// Brings messages here.
+#[derive(Debug)]
+pub(super) struct Fetches<V> {
+    pub(super) verb: V,
+    pub(super) lkey: u32,
+    pub(super) size: u32,
+}
+
+impl<V: Incoming> Request for Fetches<V> {
+    #[inline(always)]
+    fn build<'queue, G: Borrows<'queue>>(
+        &'queue self,
+        request: WorkRequestHandle<'_, G>,
+        place: Place,
+        _: u64,
+    ) {
+        // SAFETY: the memory outlives the queue pair, and nobody here reads or writes it meanwhile (head of this file). The
+        // device refuses what lies outside of the region.
+        unsafe { self.verb.choose(request, place).setup_sge(self.lkey, place.local, self.size) }
+    }
+
+    /// The bytes are the peer's.
+    #[inline(always)]
+    fn mark(&mut self, _: u8) {}
+}
+
+/// A message that is copied into each work request.
+#[derive(Debug)]
+pub(super) struct Inline<'a>(pub(super) &'a mut [u8]);
+
+impl Payload for Inline<'_> {
+    #[inline(always)]
+    fn give(&self, request: LocalBufferHandle<'_, impl PostSendGuard>, _: u64) {
+        request.setup_inline_data(self.0);
+    }
+
+    #[inline(always)]
+    fn mark(&mut self, mark: u8) {
+        if let Some(last) = self.0.last_mut() {
+            *last = mark;
+        }
+    }
+}
+
+/// Messages in registered memory.
+#[derive(Debug)]
+pub(super) struct Registered<'a> {
+    pub(super) lkey: u32,
+    pub(super) size: u32,
+    /// The last byte of the first message.
+    pub(super) last: Flag<'a>,
+}
+
+impl Payload for Registered<'_> {
+    #[inline(always)]
+    fn give(&self, request: LocalBufferHandle<'_, impl PostSendGuard>, address: u64) {
+        // SAFETY: the memory outlives the queue pair, and nobody writes to the message meanwhile (head of this file). The
+        // device refuses what lies outside of the region.
+        unsafe { request.setup_sge(self.lkey, address, self.size) }
+    }
+
+    #[inline(always)]
+    fn mark(&mut self, mark: u8) {
+        self.last.store(mark);
+    }
+}
+
+/// RDMA write.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Write;
+
+/// RDMA write whose immediate data is the message's number.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WriteImm;
+
+/// Send.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Send;
+
+/// Send whose immediate data is the message's number.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SendImm;
+
+/// Send of a datagram.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SendTo<'a>(pub(super) &'a AddressHandle);
+
+/// Send of a datagram whose immediate data is the message's number.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SendImmTo<'a>(pub(super) &'a AddressHandle);
+
+/// What datagrams of a test come with.
+pub(super) const QKEY: u32 = 0x1111_1111;
+
+impl Outgoing for SendTo<'_> {
+    #[inline(always)]
+    fn choose<'guard, 'queue, G: Borrows<'queue>>(
+        &'queue self,
+        request: WorkRequestHandle<'guard, G>,
+        place: Place,
+        _: u64,
+    ) -> LocalBufferHandle<'guard, G> {
+        request.setup_ud_address(self.0, place.queue_pair, QKEY).setup_send()
+    }
+}
+
+impl Outgoing for SendImmTo<'_> {
+    #[inline(always)]
+    fn choose<'guard, 'queue, G: Borrows<'queue>>(
+        &'queue self,
+        request: WorkRequestHandle<'guard, G>,
+        place: Place,
+        number: u64,
+    ) -> LocalBufferHandle<'guard, G> {
+        request.setup_ud_address(self.0, place.queue_pair, QKEY).setup_send_imm(number as u32)
+    }
+}
+
+/// RDMA read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Read;
+
+/// Atomic fetch and add, of 1 as perftest has it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FetchAdd;
+
+/// Atomic compare and swap.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CompareSwap {
+    pub(super) compare: u64,
+    pub(super) swap: u64,
+}
+
+/// Verbs that send, each by one call.
+macro_rules! outgoing {
+    ($($Verb:ty: |$request:ident, $place:ident, $number:ident| $call:expr;)*) => {
+        $(impl Outgoing for $Verb {
+            #[inline(always)]
+            fn choose<'guard, 'queue, G: Borrows<'queue>>(
+                &'queue self,
+                $request: WorkRequestHandle<'guard, G>,
+                $place: Place,
+                $number: u64,
+            ) -> LocalBufferHandle<'guard, G> {
+                $call
+            }
+        })*
+    };
+}
+
+outgoing! {
+    Write: |request, place, _number| request.setup_write(place.rkey, place.remote);
+    WriteImm: |request, place, number| request.setup_write_imm(place.rkey, place.remote, number as u32);
+    Send: |request, _place, _number| request.setup_send();
+    SendImm: |request, _place, number| request.setup_send_imm(number as u32);
+}
+
+impl Incoming for Read {
+    #[inline(always)]
+    fn choose<'guard, G: PostSendGuard>(
+        &self,
+        request: WorkRequestHandle<'guard, G>,
+        place: Place,
+    ) -> ReadBufferHandle<'guard, G> {
+        request.setup_read(place.rkey, place.remote)
+    }
+}
+
+impl Incoming for FetchAdd {
+    #[inline(always)]
+    fn choose<'guard, G: PostSendGuard>(
+        &self,
+        request: WorkRequestHandle<'guard, G>,
+        place: Place,
+    ) -> ReadBufferHandle<'guard, G> {
+        request.setup_atomic_fetch_add(place.rkey, place.remote, 1)
+    }
+}
+
+impl Incoming for CompareSwap {
+    #[inline(always)]
+    fn choose<'guard, G: PostSendGuard>(
+        &self,
+        request: WorkRequestHandle<'guard, G>,
+        place: Place,
+    ) -> ReadBufferHandle<'guard, G> {
+        request.setup_atomic_compare_swap(place.rkey, place.remote, self.compare, self.swap)
+    }
+}

@@ -1,0 +1,147 @@
+//! What a side makes of its device.
+
+use sideway::ibverbs::AccessFlags;
+use sideway::ibverbs::completion::{GenericCompletionQueue, WorkCompletionOperationType};
+use sideway::ibverbs::protection_domain::ProtectionDomain;
+use sideway::ibverbs::queue_pair::{
+    CreateQueuePairError, GenericQueuePair, QueuePairType, SendOperationFlags,
+};
+
+use super::bandwidth::POLL_BATCH;
+use super::channel::{Ends, GenericEnds};
+use super::completion::OfKind;
+use crate::device::{DeviceError, LocalDevice};
+use crate::error::Error;
+use crate::plan::{Calls, ConnectionType, Measure, Operation, TestPlan, default_inline_size};
+
+/// One queue for all that is sent, and one for all that is received where anything is.
+pub(super) fn completion_queues(device: &LocalDevice, test: &TestPlan) -> Result<GenericEnds, Error> {
+    let of_all = |each: u32| each.saturating_mul(test.queue_pairs);
+    let mut builder = device.context.create_cq_builder();
+    builder.setup_cqe(of_all(test.depth())).setup_poll_batch(poll_batch(test));
+    let first = match device.calls {
+        Calls::Classic => builder.build()?.into(),
+        Calls::Extended => builder.build_generic()?,
+    };
+    let receives = test.operation.takes_receives();
+    builder.setup_cqe(of_all(test.receive_depth()));
+    let (opcode, received) = opcodes(test.operation);
+    // Both of one flavour.
+    Ok(match first {
+        GenericCompletionQueue::Basic(queue) => GenericEnds::Basic(Ends {
+            sent: OfKind { queue, opcode },
+            received: match receives {
+                true => Some(OfKind { queue: builder.build()?, opcode: received }),
+                false => None,
+            },
+        }),
+        GenericCompletionQueue::Extended(queue) => GenericEnds::Extended(Ends {
+            sent: OfKind { queue, opcode },
+            received: match receives {
+                true => Some(OfKind { queue: builder.build_ex()?, opcode: received }),
+                false => None,
+            },
+        }),
+    })
+}
+
+/// What completes on both sides.
+fn opcodes(operation: Operation) -> (WorkCompletionOperationType, WorkCompletionOperationType) {
+    use WorkCompletionOperationType as W;
+    match operation {
+        Operation::Write => (W::RdmaWrite, W::Receive),
+        Operation::WriteImm => (W::RdmaWrite, W::ReceiveWithImmediate),
+        Operation::Read => (W::RdmaRead, W::Receive),
+        Operation::FetchAdd => (W::FetchAndAdd, W::Receive),
+        Operation::CompareSwap => (W::CompareAndSwap, W::Receive),
+        Operation::Send | Operation::SendImm | Operation::Messages(_) => (W::Send, W::Receive),
+    }
+}
+
+pub(super) fn queue_pair(
+    device: &LocalDevice,
+    pd: &ProtectionDomain,
+    ends: &GenericEnds,
+    test: &TestPlan,
+    inline_size: u32,
+) -> Result<GenericQueuePair, Error> {
+    let depth = test.depth();
+    let mut builder = pd.create_qp_builder();
+    builder
+        .setup_qp_type(match test.connection {
+            ConnectionType::Rc => QueuePairType::ReliableConnection,
+            ConnectionType::Uc => QueuePairType::UnreliableConnection,
+            ConnectionType::Ud => QueuePairType::UnreliableDatagram,
+        })
+        .setup_max_send_wr(depth)
+        .setup_max_recv_wr(test.receive_depth().max(1))
+        .setup_max_inline_data(inline_size)
+        .setup_send_ops_flags(send_operations(test.operation));
+    match ends {
+        GenericEnds::Basic(Ends { sent, received }) => builder
+            .setup_send_cq(&sent.queue)
+            .setup_recv_cq(received.as_ref().map_or(&sent.queue, |received| &received.queue)),
+        GenericEnds::Extended(Ends { sent, received }) => builder
+            .setup_send_cq(&sent.queue)
+            .setup_recv_cq(received.as_ref().map_or(&sent.queue, |received| &received.queue)),
+    };
+    let built = match device.calls {
+        Calls::Classic => builder.build().map(Into::into),
+        Calls::Extended => builder.build_generic(),
+    };
+    built.map_err(|error| match error {
+        // No device says how much it copies, other than by refusing.
+        CreateQueuePairError::Ibverbs { source, .. } if inline_size > 0 => {
+            let (given, device) = (inline_size, device.limits.device.clone());
+            DeviceError::QueuePairRefused { given, depth, device, reason: source.to_string() }.into()
+        }
+        error => error.into(),
+    })
+}
+
+fn send_operations(operation: Operation) -> SendOperationFlags {
+    match operation {
+        Operation::Write => SendOperationFlags::Write,
+        Operation::WriteImm => SendOperationFlags::WriteWithImmediate,
+        Operation::Send | Operation::Messages(_) => SendOperationFlags::Send,
+        Operation::SendImm => SendOperationFlags::SendWithImmediate,
+        Operation::Read => SendOperationFlags::Read,
+        Operation::FetchAdd => SendOperationFlags::AtomicFetchAndAdd,
+        Operation::CompareSwap => SendOperationFlags::AtomicCompareAndSwap,
+    }
+}
+
+/// What may be done with the memory. The device may reorder its writes on the bus where only amounts matter, as perftest has it;
+/// who waits for the last byte needs it to come last.
+pub(super) fn access(test: &TestPlan) -> AccessFlags {
+    let access = AccessFlags::LocalWrite
+        | match test.operation {
+            Operation::Write | Operation::WriteImm => AccessFlags::RemoteWrite,
+            Operation::Read => AccessFlags::RemoteRead,
+            Operation::FetchAdd | Operation::CompareSwap => AccessFlags::RemoteAtomic,
+            Operation::Send | Operation::SendImm | Operation::Messages(_) => AccessFlags::empty(),
+        };
+    match (test.measure, test.operation) {
+        (Measure::Latency(_), Operation::Write) => access,
+        _ => access | AccessFlags::RelaxedOrdering,
+    }
+}
+
+/// As many completions as perftest takes at a time.
+fn poll_batch(test: &TestPlan) -> u32 {
+    match test.measure {
+        Measure::Latency(_) => 1,
+        _ => POLL_BATCH,
+    }
+}
+
+pub(super) fn inline_size(device: &LocalDevice, test: &TestPlan) -> u32 {
+    if test.operation.fetches() {
+        return 0;
+    }
+    let default = match test.measure {
+        Measure::Latency(_) => default_inline_size(test.operation, test.connection, device.vendor_id),
+        _ => 0,
+    };
+    test.inline_size.unwrap_or(default)
+}

@@ -1,0 +1,262 @@
+//! A server that stays, whatever its clients do.
+
+use std::io::Write;
+use std::net::{Ipv4Addr, TcpStream};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use stride::cli;
+use stride::control::{Greeting, Kind, Message, connect, write_frame};
+use stride::error::Error;
+use stride::plan::Plan;
+use stride::report::Output;
+
+use crate::common::{Ended, Running, command, run};
+use crate::harness::{Device, Outcome, Test};
+
+pub(crate) const TESTS: &[Test] = &[
+    ("a_server_learns_all_from_its_clients", a_server_learns_all_from_its_clients),
+    ("a_server_survives_nonsense_and_halves", a_server_survives_nonsense_and_halves),
+    ("a_server_survives_clients_that_are_killed", a_server_survives_clients_that_are_killed),
+    ("a_server_serves_a_thousand_clients", a_server_serves_a_thousand_clients),
+    ("a_client_waits_for_the_one_before", a_client_waits_for_the_one_before),
+    ("clients_are_served_at_the_same_time", clients_are_served_at_the_same_time),
+    ("a_client_that_stops_keeps_no_place", a_client_that_stops_keeps_no_place),
+    ("a_server_gives_only_what_it_was_told_to", a_server_gives_only_what_it_was_told_to),
+    ("what_a_server_cannot_know_is_refused", what_a_server_cannot_know_is_refused),
+];
+
+/// A server that stays, and its port.
+struct Server(Running, u16);
+
+impl Server {
+    fn new(device: &Device, flags: &str) -> Self {
+        let mut server = Running::start(&mut command(&device.flags(&format!("serve -p 0 {flags}"))));
+        let waiting = server.await_line("waiting for clients on TCP port");
+        let port = waiting.split("TCP port ").nth(1).and_then(|rest| rest.split(',').next()).unwrap();
+        let port = port.parse().unwrap();
+        Self(server, port)
+    }
+
+    /// A client in this process.
+    fn client(&self, device: &Device, test: &str) -> Result<(), Error> {
+        let words = device.flags(&format!("stride-perf {test} 127.0.0.1 -p {}", self.1));
+        let plan = Plan::new(cli::parse(words.split_whitespace()).unwrap()).unwrap();
+        stride::session::run(&plan, &mut Output::silent())
+    }
+
+    /// A client in a process of its own.
+    fn start(&self, device: &Device, test: &str) -> Running {
+        Running::start(&mut command(&device.flags(&format!("{test} 127.0.0.1 -p {}", self.1))))
+    }
+
+    /// That it still serves.
+    #[track_caller]
+    fn is_well(&self, device: &Device) {
+        if let Err(error) = self.client(device, "write bw -n 5 -s 64") {
+            panic!("the server serves no more: {error}");
+        }
+    }
+
+    #[track_caller]
+    fn end(self) -> Ended {
+        self.0.signal("INT");
+        let ended = self.0.end_within(Duration::from_secs(20));
+        assert_eq!(ended.status.code(), Some(130), "{ended:#?}");
+        ended
+    }
+}
+
+fn a_server_learns_all_from_its_clients(device: &Device) -> Outcome {
+    let path = std::env::temp_dir().join(format!("stride-serve-{}.jsonl", std::process::id()));
+    let _ = std::fs::remove_file(&path);
+    let server = Server::new(device, &format!("--jsonl {}", path.display()));
+    let mut tables = String::new();
+    for test in ["write bw -n 70 -s 4K", "write lat -n 50", "write lat -n 20 --latency completion -s 8"] {
+        let client = run(&device.flags(&format!("{test} 127.0.0.1 -p {}", server.1))).succeeded();
+        assert!(!client.stderr.contains("differ"), "{client:#?}");
+        tables += &client.stdout;
+    }
+    let ended = server.end();
+    assert_eq!(ended.stdout, tables);
+    assert_eq!(ended.stderr.matches(": serving ").count(), 3, "{ended:#?}");
+    assert_eq!(ended.stderr.matches(": done").count(), 3, "{ended:#?}");
+    let lines = std::fs::read_to_string(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let sizes: Vec<serde_json::Value> =
+        lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(sizes.iter().map(|size| &size["msg_bytes"]).collect::<Vec<_>>(), [4096, 2, 8]);
+    assert!(
+        sizes.iter().all(|size| size["role"] == "server" && size["device"] == device.name.as_str()),
+        "{lines}"
+    );
+    Outcome::Ran
+}
+
+/// The first words of a client, as bytes.
+fn request() -> Vec<u8> {
+    let words = "stride-perf write bw -n 5 -s 64".split_whitespace();
+    let test = Plan::new(cli::parse(words).unwrap()).unwrap().test;
+    let request = Message::Request(Greeting { release: "test".to_owned(), test });
+    frame(&serde_json::to_vec(&request).unwrap())
+}
+
+fn frame(payload: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    write_frame(&mut bytes, Kind::Message, payload).unwrap();
+    bytes
+}
+
+fn a_server_survives_nonsense_and_halves(device: &Device) -> Outcome {
+    let mut server = Server::new(device, "");
+    let port = server.1;
+    let speak = |bytes: &[u8]| {
+        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+        stream.write_all(bytes).unwrap();
+        stream
+    };
+    let request = request();
+    let mut too_long = request.clone();
+    too_long[8..12].copy_from_slice(&u32::MAX.to_be_bytes());
+    let mut silent = Vec::new();
+    for bytes in [
+        &b""[..],
+        b"GET / HTTP/1.1\r\n\r\n",
+        &[0xff; 4096],
+        b"STR",
+        b"STRD\x00\x02",
+        &request[..request.len() / 2],
+        &too_long,
+        &frame(b"\"ready\""),
+        &frame(b"{\"request\":{}}"),
+        &[request.clone(), request.clone()].concat(),
+        &[request.clone(), b"rubbish".repeat(1000)].concat(),
+    ] {
+        // One that goes at once, and one that stays and says no more.
+        drop(speak(bytes));
+        silent.push(speak(bytes));
+        // Who has not said what it wants keeps nobody waiting; who has, until it has not said the next word in time.
+        if !bytes.starts_with(&request) {
+            let start = Instant::now();
+            server.is_well(device);
+            assert!(start.elapsed() < Duration::from_secs(4), "{:?} after {bytes:?}", start.elapsed());
+        }
+    }
+    // Every prefix of the handshake, in order.
+    for steps in 1..=2 {
+        let mut link = connect("127.0.0.1", server.1).unwrap();
+        let Ok(Message::Request(greeting)) = serde_json::from_slice(&request[12..]) else {
+            panic!("no request")
+        };
+        link.send(&Message::Request(greeting)).unwrap();
+        if steps == 2 {
+            assert!(matches!(link.receive().unwrap(), Message::Accept(_)));
+        }
+        drop(link);
+        server.is_well(device);
+    }
+    // Those that say nothing are not waited for.
+    server.0.await_line("did not answer within 5 s");
+    drop(silent);
+    server.is_well(device);
+    let ended = server.end();
+    for words in ["does not speak stride-perf's protocol", "cannot be understood"] {
+        assert!(ended.stderr.contains(words), "no `{words}` in {ended:#?}");
+    }
+    Outcome::Ran
+}
+
+fn a_server_survives_clients_that_are_killed(device: &Device) -> Outcome {
+    let server = Server::new(device, "");
+    for test in ["write bw -n 4000000000", "write lat -n 4000000000"] {
+        for pause in [0, 5, 20, 60, 150, 300, 600] {
+            let mut client = server.start(device, test);
+            sleep(Duration::from_millis(pause));
+            client.kill();
+        }
+        server.is_well(device);
+    }
+    server.end();
+    Outcome::Ran
+}
+
+fn a_server_serves_a_thousand_clients(device: &Device) -> Outcome {
+    let server = Server::new(device, "");
+    // SoftRoCE in an emulated machine takes a tenth of a second for each.
+    let count = if device.is_soft { 1000 } else { 100 };
+    for number in 0..count {
+        if let Err(error) = server.client(device, "write bw -n 5 -s 64") {
+            panic!("client {number}: {error}");
+        }
+    }
+    let ended = server.end();
+    assert_eq!(ended.rows().len(), count, "{}", ended.stderr);
+    Outcome::Ran
+}
+
+fn a_client_waits_for_the_one_before(device: &Device) -> Outcome {
+    let mut server = Server::new(device, "");
+    let mut long = server.start(device, "write lat -n 4000000000");
+    server.0.await_line("serving");
+    let mut waiting = server.start(device, "write bw -n 5");
+    waiting.await_line("the server has others to serve first");
+    // Longer than a server that says nothing is given.
+    sleep(Duration::from_secs(6));
+    long.kill();
+    waiting.end().succeeded();
+    server.end();
+    Outcome::Ran
+}
+
+fn clients_are_served_at_the_same_time(device: &Device) -> Outcome {
+    let mut server = Server::new(device, "-j 2");
+    let mut long = server.start(device, "write lat -n 4000000000");
+    server.0.await_line("serving");
+    server.start(device, "write bw -n 5 -s 64").end().succeeded();
+    server.is_well(device);
+    long.kill();
+    let ended = server.end();
+    // Tables are not mixed: each begins with its heading.
+    let tables = ended.stdout.split("# RDMA write ").skip(1);
+    assert!(tables.clone().all(|table| table.contains("#bytes")), "{ended:#?}");
+    assert!(tables.count() >= 2, "{ended:#?}");
+    Outcome::Ran
+}
+
+fn a_client_that_stops_keeps_no_place(device: &Device) -> Outcome {
+    let mut server = Server::new(device, "");
+    let stopped = server.start(device, "write lat -n 4000000000");
+    server.0.await_line("serving");
+    sleep(Duration::from_millis(500));
+    stopped.signal("STOP");
+    let start = Instant::now();
+    server.is_well(device);
+    assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
+    let ended = server.end();
+    assert!(ended.stderr.contains("has not been heard of for 8 s"), "{ended:#?}");
+    Outcome::Ran
+}
+
+fn a_server_gives_only_what_it_was_told_to(device: &Device) -> Outcome {
+    let server = Server::new(device, "--max-memory 64K");
+    let client = run(&device.flags(&format!("write bw -n 5 -s 1M 127.0.0.1 -p {}", server.1)));
+    let line = client.refused();
+    assert!(line.contains("2097152") && line.contains("65536") && line.contains("--max-memory"), "{line}");
+    server.is_well(device);
+    server.end();
+    Outcome::Ran
+}
+
+fn what_a_server_cannot_know_is_refused(device: &Device) -> Outcome {
+    for (flags, words) in [
+        ("--json a.json", ["--json", "one run", "--jsonl"]),
+        ("--expect-bw 5", ["--expect-bw", "the client", "knows the test"]),
+        ("-j 0", ["'0'", "1..=64", "--jobs"]),
+        ("-n 5", ["'-n'", "unexpected", "--help"]),
+    ] {
+        let ended = run(&device.flags(&format!("serve -p 0 {flags}")));
+        let line = ended.refused();
+        assert!(words.iter().all(|word| line.contains(word)), "{flags}: {line}");
+    }
+    Outcome::Ran
+}
