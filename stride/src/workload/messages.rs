@@ -139,10 +139,10 @@ impl<'a> Messages<'a> {
         while unanswered > 0 {
             socket.set_nonblocking(true)?;
             while unsent > 0 && (unused > 0 || !free.is_empty()) && sender.try_send(socket)? {
-                under_way.push_back(free.pop_front().unwrap_or_else(|| {
-                    unused -= 1;
-                    start
-                }));
+                // The place that has been free for longest: first those that always were.
+                let since = if unused > 0 { start } else { free.pop_front().unwrap_or(start) };
+                unused = unused.saturating_sub(1);
+                under_way.push_back(since);
                 unsent -= 1;
             }
             // The first answer is waited for, others are taken if they are there.
