@@ -31,12 +31,12 @@ pub struct OutputArgs {
     #[arg(long, global = true)]
     pub force: bool,
 
-    /// Exit with 1 if the bandwidth is below this: of every message size, or of one alone [BYTES:]GBPS
+    /// Exit with 1 if the bandwidth is below this, of any message size; BYTES:GBPS is about one size alone
     #[arg(long, value_name = "GBPS", global = true, allow_hyphen_values = true)]
     pub expect_bw: Vec<Expectation>,
 
-    /// Exit with 1 if the 99th percentile of the latency is above this: of every message size, or of one alone
-    /// [BYTES:]US
+    /// Exit with 1 if the 99th percentile of the latency is above this, of any message size; BYTES:US is about one size
+    /// alone
     #[arg(long, value_name = "US", global = true, allow_hyphen_values = true)]
     pub expect_p99: Vec<Expectation>,
 }
