@@ -64,6 +64,10 @@ fn what_an_operation_does_not_have_is_refused() {
     refused("write bw -q 16385", &["-q 16385", "16384"]);
     refused("write bw -c UD", &["-c UD has no write", "-c UC"]);
     refused("atomic bw -c uc", &["-c UC has no atomic fetch-add", "give -c RC"]);
+    refused("send bw -D 0", &["-D 0", "give -D 1 or more"]);
+    refused("send bw -D 2 --data-validation", &["-D 2", "--data-validation", "give -n"]);
+    refused("send bw -b --reversed", &["-b", "--reversed"]);
+    refused("send bw -r 4 --recv-post-list 5", &["--recv-post-list 5", "-r 4"]);
     refused("send bw -c DC", &["'DC'", "RC, UC, UD"]);
 }
 

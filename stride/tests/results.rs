@@ -102,6 +102,9 @@ fn documents_of_every_kind_of_test_are_valid() {
         "write bw -a --max-msg-size 64 -n 10",
         "write lat -n 30",
         "write lat -n 30 --latency completion",
+        "send lat -n 30 -c UD",
+        "read bw -n 30",
+        "atomic lat -n 30",
         "msg bw -n 10 --transport tcp",
         "msg lat -n 10 --transport rdma",
         "msg grid -n 30 --transport rdma --max-msg-size 4K",
@@ -155,6 +158,8 @@ fn documents_of_every_kind_of_test_are_valid() {
                 "TCP"
             } else if test.starts_with("msg") {
                 "RDMA"
+            } else if test.contains("UD") {
+                "UD"
             } else {
                 "RC"
             }
@@ -169,20 +174,31 @@ fn documents_of_every_kind_of_test_are_valid() {
 #[test]
 fn client_and_server_both_write_what_they_know() {
     let folder = Folder::new("sides");
-    let mut server = Running::start(soft("write lat -p 0 --json server.json").current_dir(&folder.0));
-    let waiting = server.await_line("waiting for a client on TCP port");
-    let port = waiting.rsplit(' ').next().unwrap();
-    folder.run(&format!("write lat -n 40 -s 8 127.0.0.1 -p {port} --json client.json")).succeeded();
-    server.end().succeeded();
-    let (client, server) = (valid(&folder.text("client.json")), valid(&folder.text("server.json")));
-    assert_eq!((&client["role"], &server["role"]), (&"client".into(), &"server".into()));
-    assert_eq!(client["peer"]["address"], format!("127.0.0.1:{port}"));
-    assert_eq!(server["peer"]["version"], env!("CARGO_PKG_VERSION"));
-    assert_eq!(client["results"][0]["lat_us_p50"], server["results"][0]["lat_us_p50"]);
-    assert_eq!(client["parameters"], server["parameters"]);
-    assert_ne!(client["run_id"], server["run_id"]);
-    // The samples are the client's.
-    assert!(client["results"][0]["histogram"].is_object() && server["results"][0]["histogram"].is_null());
+    for (flags, measures) in [("-n 40", "client"), ("-D 2 --reversed", "server")] {
+        let mut server = Running::start(soft("write lat -p 0 --json server.json").current_dir(&folder.0));
+        let waiting = server.await_line("waiting for a client on TCP port");
+        let port = waiting.rsplit(' ').next().unwrap();
+        folder.run(&format!("write lat {flags} -s 8 127.0.0.1 -p {port} --json client.json")).succeeded();
+        server.end().succeeded();
+        let (client, server) = (valid(&folder.text("client.json")), valid(&folder.text("server.json")));
+        assert_eq!((&client["role"], &server["role"]), (&"client".into(), &"server".into()));
+        assert_eq!(client["peer"]["address"], format!("127.0.0.1:{port}"));
+        assert_eq!(server["peer"]["version"], env!("CARGO_PKG_VERSION"));
+        assert_eq!(client["results"][0]["lat_us_p50"], server["results"][0]["lat_us_p50"]);
+        assert_eq!(client["parameters"], server["parameters"]);
+        assert_ne!(client["run_id"], server["run_id"]);
+        for document in [&client, &server] {
+            let (result, is_its_own) = (&document["results"][0], document["role"] == measures);
+            assert_eq!(result["histogram"].is_object(), is_its_own, "{document}");
+            let seconds = result["intervals"].as_array().unwrap().len();
+            assert_eq!(seconds > 0, is_its_own && flags.contains("-D"), "{document}");
+        }
+        let own = if measures == "client" { &client } else { &server };
+        assert_eq!(Some(samples(&own["results"][0])), own["results"][0]["iterations"].as_u64());
+        for name in ["client.json", "server.json"] {
+            fs::remove_file(folder.0.join(name)).unwrap();
+        }
+    }
 }
 
 #[test]

@@ -165,9 +165,13 @@ pub struct WriteArgs {
     #[arg(long, alias = "write_with_imm")]
     pub imm: bool,
 
-    /// Receives posted at a time (with --imm) [default: 512]
+    /// Receives posted at a time (with --imm) [default: 512; where messages may be lost, as many as there are, up to 16000]
     #[arg(short, long, value_name = "COUNT")]
     pub rx_depth: Option<u32>,
+
+    /// Receives posted by one call (with --imm) [default: 1]
+    #[arg(long, alias = "recv_post_list", value_name = "COUNT")]
+    pub recv_post_list: Option<u32>,
 
     /// The largest message that is copied into the work request [default: 0 for bandwidth, perftest's
     /// choice for the device for latency]
@@ -182,9 +186,13 @@ pub struct SendArgs {
     #[arg(long, alias = "send_with_imm")]
     pub imm: bool,
 
-    /// Receives posted at a time [default: 512]
+    /// Receives posted at a time [default: 512; where messages may be lost, as many as there are, up to 16000]
     #[arg(short, long, value_name = "COUNT")]
     pub rx_depth: Option<u32>,
+
+    /// Receives posted by one call [default: 1]
+    #[arg(long, alias = "recv_post_list", value_name = "COUNT")]
+    pub recv_post_list: Option<u32>,
 
     /// The largest message that is copied into the work request [default: 0 for bandwidth, perftest's
     /// choice for the device for latency]
@@ -339,6 +347,14 @@ pub struct CommonArgs {
     /// Queue pairs (bandwidth only) [default: 1]
     #[arg(short, long, value_name = "COUNT")]
     pub qp: Option<u32>,
+
+    /// Send for so long, in place of a number of messages; a quarter at the beginning and at the end does not count
+    #[arg(short = 'D', long, value_name = "SECONDS")]
+    pub duration: Option<u32>,
+
+    /// The server measures, and the client answers
+    #[arg(long)]
+    pub reversed: bool,
 
     /// How the queue pairs are connected
     #[arg(short, long, value_name = "TYPE", default_value = "RC", ignore_case = true)]

@@ -97,6 +97,12 @@ pub enum ControlError {
         /// The system's words, unless the connection ended in order.
         source: Option<io::Error>,
     },
+    /// The peer has gone on to its next word: no answer is wanted any more.
+    #[error("{peer} is done")]
+    PeerIsDone {
+        /// Host and port.
+        peer: String,
+    },
     /// What the peer sent did not come.
     #[error(
         "nothing came from {peer} for 5 s: a message was lost, which this connection does not send again; measure once \

@@ -181,6 +181,11 @@ impl Link {
         ControlError::MessageLost { peer: self.peer.clone() }
     }
 
+    /// The error for a peer that has nothing more to ask.
+    pub fn peer_is_done(&self) -> ControlError {
+        ControlError::PeerIsDone { peer: self.peer.clone() }
+    }
+
     /// Looks whether the peer is there, and whether it has said something, without waiting.
     pub fn glance(&mut self) -> Result<Glance, ControlError> {
         interrupt::check()?;

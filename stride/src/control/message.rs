@@ -25,10 +25,12 @@ pub enum Message {
     },
     /// What the sender measured.
     Row(Row),
-    /// So many of the peer's messages arrived here, and they were as they should be if that was looked at.
+    /// What became of the messages of a size; those that arrived are as they should be if that was looked at.
     Arrived {
-        /// Messages.
-        messages: u64,
+        /// Messages that the sender of this word sent.
+        sent: u64,
+        /// Messages of the peer's that took a receive here.
+        taken: u64,
     },
     /// The sender needs the peer no more.
     Done,

@@ -120,6 +120,26 @@ pub enum PlanError {
         /// What the user gave, with its flag.
         given: String,
     },
+    /// A list that is never full.
+    #[error(
+        "--recv-post-list {recv_post_list} is above the receives posted at a time, -r {rx_depth}: give --recv-post-list \
+         {rx_depth} or less"
+    )]
+    ReceiveListAboveDepth {
+        /// Receives posted by one call.
+        recv_post_list: u32,
+        /// Receives posted at a time.
+        rx_depth: u32,
+    },
+    /// Both ways have no reverse.
+    #[error("-b and --reversed do not go together, as both sides measure with -b: leave one of them out")]
+    BothWaysReversed,
+    /// What was sent last is not known.
+    #[error("-D {seconds} and --data-validation do not go together: give -n in place of -D")]
+    ValidationOfDuration {
+        /// How long.
+        seconds: u32,
+    },
     /// The verbs have no such thing.
     #[error(
         "-c {connection} has no {operation}: give -c RC{}",

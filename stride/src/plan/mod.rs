@@ -121,6 +121,8 @@ impl Plan {
             cq_mod: common.cq_mod,
             queue_pairs: common.qp.unwrap_or(test.queue_pairs),
             bidirectional: common.bidirectional,
+            reversed: common.reversed,
+            duration: common.duration,
             data_validation: common.data_validation,
             connection: common.connection.into(),
             ..test
@@ -131,6 +133,9 @@ impl Plan {
         let local = LocalOptions { buffer, calls, any_size, ..local_options(&common.run)? };
         let mut warnings = size_warnings(&common.run, &test);
         warnings.extend(moderation_warnings(&test));
+        if let (Some(seconds), Some(count)) = (common.duration, common.run.iters) {
+            warnings.push(format!("-n {count} has no effect with -D {seconds}: leave one of them out"));
+        }
         Ok(Self { role: role(&common.run), local, test, warnings })
     }
 
@@ -165,7 +170,8 @@ impl Asked for WriteArgs {
         if let (Operation::Write, Some(given)) = (test.operation, self.rx_depth) {
             return Err(PlanError::NoReceives { given, operation: test.operation });
         }
-        Ok(TestPlan { inline_size: self.inline_size, rx_depth: self.rx_depth, ..test })
+        let recv_post_list = self.recv_post_list.unwrap_or(test.recv_post_list);
+        Ok(TestPlan { inline_size: self.inline_size, rx_depth: self.rx_depth, recv_post_list, ..test })
     }
 }
 
@@ -175,7 +181,8 @@ impl Asked for SendArgs {
     }
 
     fn complete(&self, test: TestPlan) -> Result<TestPlan, PlanError> {
-        Ok(TestPlan { inline_size: self.inline_size, rx_depth: self.rx_depth, ..test })
+        let recv_post_list = self.recv_post_list.unwrap_or(test.recv_post_list);
+        Ok(TestPlan { inline_size: self.inline_size, rx_depth: self.rx_depth, recv_post_list, ..test })
     }
 }
 

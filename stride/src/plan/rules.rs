@@ -23,13 +23,13 @@ const DEFAULT_COMPLETION_INTERVAL: u32 = 100;
 impl TestPlan {
     /// Messages under way at a time: never more than there are.
     pub fn depth(&self) -> u32 {
-        u32::try_from(self.iterations).unwrap_or(u32::MAX).min(self.tx_depth)
+        u32::try_from(self.most_messages()).unwrap_or(u32::MAX).min(self.tx_depth)
     }
 
     /// Receives posted at a time: never more than there are messages; none where messages take none.
     pub fn receive_depth(&self) -> u32 {
         match self.operation.takes_receives() {
-            true => u32::try_from(self.iterations).unwrap_or(u32::MAX).min(self.rx_depth()),
+            true => u32::try_from(self.most_messages()).unwrap_or(u32::MAX).min(self.rx_depth()),
             false => 0,
         }
     }
@@ -66,6 +66,7 @@ impl TestPlan {
     pub fn validate(&self) -> Result<(), PlanError> {
         self.validate_counts()?;
         self.validate_connection()?;
+        self.validate_shape()?;
         match self.operation {
             Operation::Messages(api) => self.validate_messages(api)?,
             operation if operation.is_atomic() => self.validate_atomic()?,
@@ -105,6 +106,8 @@ impl TestPlan {
             ("-Q", self.cq_mod),
             ("-o", self.outstanding.map(u32::from)),
             ("-q", Some(self.queue_pairs)),
+            ("--recv-post-list", Some(self.recv_post_list)),
+            ("-D", self.duration),
         ];
         match counts.into_iter().find(|(_, count)| *count == Some(0)) {
             Some((flag, _)) => Err(PlanError::ZeroCount { flag }),
@@ -112,6 +115,21 @@ impl TestPlan {
                 Err(PlanError::TooManyQueuePairs { given: self.queue_pairs })
             }
             None => Ok(()),
+        }
+    }
+
+    /// What does not go together.
+    fn validate_shape(&self) -> Result<(), PlanError> {
+        let (recv_post_list, rx_depth) = (self.recv_post_list, self.receive_depth());
+        if recv_post_list > 1 && self.operation.takes_receives() && recv_post_list > rx_depth {
+            return Err(PlanError::ReceiveListAboveDepth { recv_post_list, rx_depth });
+        }
+        if self.bidirectional && self.reversed {
+            return Err(PlanError::BothWaysReversed);
+        }
+        match self.duration {
+            Some(seconds) if self.data_validation => Err(PlanError::ValidationOfDuration { seconds }),
+            _ => Ok(()),
         }
     }
 
@@ -168,7 +186,7 @@ impl TestPlan {
         if post_list > self.tx_depth {
             return Err(PlanError::PostListAboveDepth { post_list, tx_depth: self.tx_depth });
         }
-        if !self.iterations.is_multiple_of(u64::from(post_list)) {
+        if self.duration.is_none() && !self.iterations.is_multiple_of(u64::from(post_list)) {
             return Err(PlanError::IterationsNotInLists { iterations: self.iterations, post_list });
         }
         if !post_list.is_multiple_of(self.completion_interval()) {

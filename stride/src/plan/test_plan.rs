@@ -69,6 +69,8 @@ pub struct TestPlan {
     pub rx_depth: Option<u32>,
     /// Messages handed to the device by one doorbell.
     pub post_list: u32,
+    /// Receives posted by one call.
+    pub recv_post_list: u32,
     /// Messages for each completion, if the user gave it.
     pub cq_mod: Option<u32>,
     /// The largest message that is copied into the work request, if the user gave it.
@@ -79,6 +81,10 @@ pub struct TestPlan {
     pub queue_pairs: u32,
     /// Both sides measure at the same time.
     pub bidirectional: bool,
+    /// The server measures, and the client answers.
+    pub reversed: bool,
+    /// How many seconds messages are sent for, in place of a number of them.
+    pub duration: Option<u32>,
     /// What arrives is looked at, when all of a size has.
     pub data_validation: bool,
     /// How the queue pairs are connected.
@@ -120,6 +126,9 @@ impl fmt::Display for ConnectionType {
     }
 }
 
+/// A queue pair has no more messages of one size: 48 bits number them, and 14 the queue pairs.
+const MOST_MESSAGES: u64 = 1 << 47;
+
 /// What a side does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parts {
@@ -140,11 +149,14 @@ impl TestPlan {
             tx_depth: operation.default_tx_depth(measure, sizes),
             rx_depth: None,
             post_list: 1,
+            recv_post_list: 1,
             cq_mod: None,
             inline_size: None,
             outstanding: None,
             queue_pairs: 1,
             bidirectional: false,
+            reversed: false,
+            duration: None,
             data_validation: false,
             connection: ConnectionType::Rc,
         }
@@ -152,9 +164,9 @@ impl TestPlan {
 }
 
 impl TestPlan {
-    /// Messages of one size, of all queue pairs.
-    pub fn messages(&self) -> u64 {
-        self.iterations.saturating_mul(self.queue_pairs.into())
+    /// No queue pair has more messages of one size: as many as was asked for, or more than any could have in the time.
+    pub fn most_messages(&self) -> u64 {
+        if self.duration.is_some() { MOST_MESSAGES } else { self.iterations.min(MOST_MESSAGES) }
     }
 
     /// Whether it is known how many messages arrived only if it is asked.
@@ -164,7 +176,8 @@ impl TestPlan {
 
     /// What the client does, or the server.
     pub fn parts(&self, is_client: bool) -> Parts {
-        Parts { measures: is_client || self.bidirectional, serves: !is_client || self.bidirectional }
+        let measures = is_client != self.reversed;
+        Parts { measures: measures || self.bidirectional, serves: !measures || self.bidirectional }
     }
 
     /// Whether the peer sends to a side with these parts.
@@ -176,21 +189,31 @@ impl TestPlan {
 impl fmt::Display for TestPlan {
     /// All parameters, with what follows from them.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { operation, measure, sizes, iterations, post_list, queue_pairs, connection, .. } = self;
+        let Self { operation, measure, sizes, post_list, queue_pairs, connection, .. } = self;
+        let length = match self.duration {
+            Some(seconds) => format!("{seconds} s"),
+            None => format!("{} iterations", self.iterations),
+        };
         let (depth, interval) = (self.depth(), self.completion_interval());
         write!(
             f,
-            "{operation} {measure} over {connection}, messages of {sizes} bytes, {iterations} iterations, depth {depth}, post list \
+            "{operation} {measure} over {connection}, messages of {sizes} bytes, {length}, depth {depth}, post list \
              {post_list}, CQ moderation {interval}"
         )?;
         if self.operation.takes_receives() {
             write!(f, ", receive depth {}", self.receive_depth())?;
+            if self.recv_post_list > 1 {
+                write!(f, " in lists of {}", self.recv_post_list)?;
+            }
         }
         if *queue_pairs > 1 {
             write!(f, ", {queue_pairs} queue pairs")?;
         }
         if self.bidirectional {
             f.write_str(", bidirectional")?;
+        }
+        if self.reversed {
+            f.write_str(", reversed")?;
         }
         if self.data_validation {
             f.write_str(", data validation")?;

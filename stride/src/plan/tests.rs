@@ -360,6 +360,43 @@ fn receives_of_what_may_be_lost_are_many() {
     assert_eq!(test_of("send", "bw -c UC -n 1000000").fitted(&limits, true).receive_depth(), 4000);
 }
 
+#[test]
+fn a_test_may_take_a_time() {
+    let test = test("bw -D 10 -s 64 -l 64");
+    assert_eq!((test.duration, test.depth(), test.completion_interval()), (Some(10), 128, 64));
+    assert!(test.to_string().contains("messages of 64 bytes, 10 s, depth 128"), "{test}");
+    assert_eq!(test_of("send", "lat -D 1").receive_depth(), 512);
+    assert!(refused("bw -D 0").starts_with("-D 0 is below"));
+    assert!(
+        refused("bw -D 3 --data-validation").starts_with("-D 3 and --data-validation do not go together")
+    );
+    assert!(plan("bw -D 3 -n 7").unwrap().warnings[0].starts_with("-n 7 has no effect with -D 3"));
+}
+
+#[test]
+fn a_reversed_test_has_other_parts() {
+    let parts = |flags: &str, is_client| {
+        let Parts { measures, serves } = test(flags).parts(is_client);
+        (measures, serves)
+    };
+    assert_eq!((parts("bw", true), parts("bw", false)), ((true, false), (false, true)));
+    assert_eq!(
+        (parts("lat --reversed", true), parts("bw --reversed", false)),
+        ((false, true), (true, false))
+    );
+    assert_eq!((parts("bw -b", true), parts("bw -b", false)), ((true, true), (true, true)));
+    assert!(refused("bw -b --reversed").starts_with("-b and --reversed do not go together"));
+}
+
+#[test]
+fn lists_of_receives_fit_the_queue() {
+    assert_eq!(test_of("send", "bw --recv-post-list 16").recv_post_list, 16);
+    assert_eq!(test_of("write", "bw --imm --recv_post_list 512").recv_post_list, 512);
+    assert!(refused_of("send", "bw --recv-post-list 0").starts_with("--recv-post-list 0 is below"));
+    let text = refused_of("send", "bw -r 8 --recv-post-list 9");
+    assert!(text.starts_with("--recv-post-list 9 is above the receives posted at a time, -r 8"), "{text}");
+}
+
 fn messages(flags: &str) -> Result<Plan, PlanError> {
     let words = ["stride-perf", "msg"].into_iter().chain(flags.split_whitespace());
     Plan::new(cli::parse(words).unwrap_or_else(|usage| panic!("{flags}: {usage:?}")))

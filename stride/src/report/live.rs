@@ -12,7 +12,25 @@ use crate::workload::Progress;
 pub(super) const SECOND: Duration = Duration::from_secs(1);
 
 /// The bar of a terminal has so many places.
-const PLACES: u64 = 20;
+const PLACES: usize = 20;
+
+/// What it is over with.
+#[derive(Clone, Copy, Debug)]
+enum Whole {
+    Messages(u64),
+    Time(Duration),
+}
+
+impl Whole {
+    /// How much of it is done, of 1.
+    fn part(self, (time, messages): (Duration, u64)) -> f64 {
+        let part = match self {
+            Self::Messages(all) => messages as f64 / all.max(1) as f64,
+            Self::Time(all) => time.as_secs_f64() / all.as_secs_f64().max(1e-9),
+        };
+        part.min(1.0)
+    }
+}
 
 /// A message size that is being measured.
 #[derive(Debug)]
@@ -21,7 +39,7 @@ pub(super) struct Live {
     /// The thread that looks once a second, and is woken to notice that it is over.
     pub(super) ticker: Option<Thread>,
     cell: Cell,
-    messages: u64,
+    whole: Whole,
     measure: Measure,
     began: Instant,
     /// Until when, and how many messages were through by then.
@@ -35,7 +53,10 @@ impl Live {
             progress,
             ticker: None,
             cell,
-            messages: test.messages_of(cell),
+            whole: match test.duration {
+                Some(seconds) => Whole::Time(Duration::from_secs(seconds.into())),
+                None => Whole::Messages(test.messages_of(cell)),
+            },
             measure: test.measure,
             began: Instant::now(),
             seen: (Duration::ZERO, 0),
@@ -52,11 +73,11 @@ impl Live {
         let Interval { bw_gbps, msg_rate_mpps, .. } = interval;
         let figures = format!("{bw_gbps:.4} Gb/s, {msg_rate_mpps:.6} Mpps");
         if is_terminal {
-            let done = now.1.min(self.messages);
-            let places = (done * PLACES).checked_div(self.messages).unwrap_or(0) as usize;
-            let percent = (done * 100).checked_div(self.messages).unwrap_or(0);
-            let (bar, rest) = ("#".repeat(places), ".".repeat(PLACES as usize - places));
-            format!("{} [{bar}{rest}] {percent} %, {figures}", self.cell)
+            let part = self.whole.part(now);
+            let places = (part * PLACES as f64) as usize;
+            let (bar, rest) = ("#".repeat(places), ".".repeat(PLACES - places));
+            let percent = part * 100.0;
+            format!("{} [{bar}{rest}] {percent:.0} %, {figures}", self.cell)
         } else {
             format!("{}, {:.0} s: {figures}", self.cell, now.0.as_secs_f64())
         }
@@ -143,6 +164,17 @@ mod tests {
         assert!(live.tick(false).starts_with("1250 bytes, 0 s: "));
         let counts: Vec<_> = live.intervals.iter().map(|interval| interval.iterations).collect();
         assert_eq!(counts, [500, 1500]);
+    }
+
+    #[test]
+    fn a_test_that_takes_a_time_is_over_with_it() {
+        let second = Duration::from_secs(1);
+        let whole = live("bw -D 4").whole;
+        assert_eq!(
+            [(second, 1), (4 * second, 9), (5 * second, 10)].map(|now| whole.part(now)),
+            [0.25, 1.0, 1.0]
+        );
+        assert_eq!(live("bw -n 8 -q 2").whole.part((second, 4)), 0.25);
     }
 
     #[test]

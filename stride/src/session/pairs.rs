@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::plan::{Plan, Role, TestPlan};
 use crate::report::{Output, Row};
 use crate::statistics::Timer;
-use crate::workload::{Side, Watch, Workload};
+use crate::workload::{Arrived, Side, Watch, Workload};
 
 /// Runs the plan on the side that it says.
 pub(super) fn run(plan: &Plan, output: &mut Output) -> Result<(), Error> {
@@ -145,18 +145,22 @@ impl Session<'_> {
     }
 }
 
-/// Both sides tell each other how many messages arrived, and their users what did not.
-fn tell_losses(own: u64, test: &TestPlan, link: &mut Link, output: &mut Output) -> Result<(), Error> {
-    let theirs = match link.exchange(&Message::Arrived { messages: own })? {
-        Message::Arrived { messages } => messages,
+/// Both sides tell each other how many messages they sent and took, and their users how many were lost.
+fn tell_losses(own: Arrived, test: &TestPlan, link: &mut Link, output: &mut Output) -> Result<(), Error> {
+    let theirs = match link.exchange(&Message::Arrived { sent: own.sent, taken: own.taken })? {
+        Message::Arrived { sent, taken } => Arrived { sent, taken },
         other => return Err(link.unexpected(&other, "arrived").into()),
     };
-    for (arrived, whose) in [(own, "the peer's"), (theirs, "this side's")] {
-        let all = test.messages();
-        if arrived < all {
+    if !test.operation.takes_receives() {
+        return Ok(());
+    }
+    for (sent, taken, whose) in
+        [(own.sent, theirs.taken, "this side's"), (theirs.sent, own.taken, "the peer's")]
+    {
+        if taken < sent {
             output.note(format_args!(
-                "warning: {} of {all} messages were lost, {whose}: the figures are of what was sent; give more -r or less -t",
-                all - arrived
+                "warning: {} of {sent} messages were lost, {whose}: the figures are of what was sent; give more -r or less -t",
+                sent - taken
             ));
         }
     }

@@ -4,49 +4,121 @@ use sideway::ibverbs::queue_pair::SendQueue;
 
 use super::post::{Inbox, Outbox, Receives, Tag};
 use super::request::Request;
-use super::{Chain, Completions, Job, Receiver, Sender, Watch};
+use super::{Chain, Completions, Job, Pace, Phase, Receiver, Sender, Watch};
 use crate::error::Error;
 
 /// As many completions as perftest takes at a time.
 pub(super) const POLL_BATCH: u32 = 16;
 
-/// Posts and completes all messages of each queue pair, and takes those of the peer that come meanwhile; how many ticks that
-/// took, from before the first post to after the last completion of what was posted here.
+/// What a side sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Tally {
+    /// Messages in all.
+    pub(super) sent: u64,
+    /// Messages that count.
+    pub(super) counted: u64,
+    /// How many ticks those took: of all, from before the first post to after the last completion.
+    pub(super) ticks: u64,
+}
+
+/// Posts and completes all messages of each queue pair, and takes those of the peer that come meanwhile.
 #[derive(Debug)]
 pub(super) struct Run<'a, 'link> {
     /// The order of a queue pair's messages.
     pub(super) chain: Chain,
     /// Whether messages of the peer come meanwhile.
     pub(super) takes: bool,
+    pub(super) pace: &'a Pace,
     pub(super) watch: &'a mut Watch<'link>,
 }
 
 impl Job for Run<'_, '_> {
+    type Outcome = Tally;
+
     fn run<Q: SendQueue, C: Completions>(
         self,
         sender: Sender<'_, Q, C, impl Request>,
         receiver: Option<Receiver<'_, C>>,
-    ) -> Result<u64, Error> {
-        let Self { chain, takes, watch } = self;
+    ) -> Result<Tally, Error> {
+        let Self { chain, takes, pace, watch } = self;
         let mut stream = Stream::new(sender, chain);
-        let start = watch.now();
-        let Some(receiver) = receiver.filter(|_| takes) else {
-            while !stream.is_done() {
-                match stream.turn()? {
-                    0 => watch.spin()?,
-                    _ => watch.passed(stream.completed()),
+        let mut drain = receiver.filter(|_| takes).map(Drain::new);
+        let mut window = Window::new(pace, watch.now());
+        match &mut drain {
+            None => {
+                while !stream.is_done() {
+                    match stream.turn()? {
+                        0 => watch.spin()?,
+                        _ => watch.passed(stream.completed()),
+                    }
+                    window.follow(&mut stream, watch);
                 }
             }
-            return Ok(watch.now().saturating_sub(start));
-        };
-        let mut drain = Drain::new(receiver);
-        while !stream.is_done() {
-            match drain.turn()? + stream.turn()? {
-                0 => watch.spin()?,
-                _ => watch.passed(stream.completed()),
+            Some(drain) => {
+                while !stream.is_done() {
+                    match drain.turn()? + stream.turn()? {
+                        0 => watch.spin()?,
+                        _ => watch.passed(stream.completed()),
+                    }
+                    window.follow(&mut stream, watch);
+                }
             }
         }
-        Ok(watch.now().saturating_sub(start))
+        Ok(window.close(&stream, watch.now()))
+    }
+}
+
+/// What of a stream counts.
+#[derive(Debug)]
+struct Window<'a> {
+    pace: &'a Pace,
+    phase: Phase,
+    /// When it began, and how many messages were completed then.
+    begin: (u64, u64),
+    /// The same of its end.
+    end: Option<(u64, u64)>,
+}
+
+impl<'a> Window<'a> {
+    fn new(pace: &'a Pace, now: u64) -> Self {
+        Self { pace, phase: pace.phase(), begin: (now, 0), end: None }
+    }
+
+    /// Looks, after each turn, whether another phase has begun.
+    #[inline(always)]
+    fn follow<Q: SendQueue, C: Completions, R: Request>(
+        &mut self,
+        stream: &mut Stream<'_, Q, C, R>,
+        watch: &Watch<'_>,
+    ) {
+        if self.pace.is_past(self.phase) {
+            self.step(stream.completed(), watch.now());
+            if self.phase == Phase::Over {
+                stream.stop();
+            }
+        }
+    }
+
+    #[cold]
+    fn step(&mut self, completed: u64, now: u64) {
+        self.phase = self.pace.phase();
+        match self.phase {
+            Phase::WarmUp => {}
+            Phase::Counted => self.begin = (now, completed),
+            // A phase may have passed between two looks.
+            Phase::CoolDown | Phase::Over => self.end = self.end.or(Some((now, completed))),
+        }
+    }
+
+    fn close<Q: SendQueue, C: Completions, R: Request>(
+        &self,
+        stream: &Stream<'_, Q, C, R>,
+        now: u64,
+    ) -> Tally {
+        let sent = stream.completed();
+        let (end, completed) = self.end.unwrap_or((now, sent));
+        let (begin, before) = self.begin;
+        Tally { sent, counted: completed - before, ticks: end.saturating_sub(begin) }
     }
 }
 
@@ -59,7 +131,9 @@ pub(super) struct Take<'a, 'link> {
 }
 
 impl Job for Take<'_, '_> {
-    /// How many messages that were.
+    /// How many messages have been taken in all.
+    type Outcome = u64;
+
     fn run<Q: SendQueue, C: Completions>(
         self,
         _: Sender<'_, Q, C, impl Request>,
@@ -103,6 +177,15 @@ impl<'a, Q: SendQueue, C: Completions, R: Request> Stream<'a, Q, C, R> {
     #[inline(always)]
     fn completed(&self) -> u64 {
         self.all - self.left
+    }
+
+    /// Posts no more than it takes to complete what was posted.
+    #[cold]
+    fn stop(&mut self) {
+        let completed = self.completed();
+        self.lanes.iter_mut().for_each(|lane| lane.chain.stop());
+        self.all = self.lanes.iter().map(|lane| lane.chain.iterations).sum();
+        self.left = self.all - completed;
     }
 
     #[inline(always)]

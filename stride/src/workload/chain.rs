@@ -21,9 +21,14 @@ impl Chain {
     /// The order that the plan asks for.
     pub(super) fn new(test: &TestPlan, cycle: Cycle) -> Self {
         let interval = u64::from(test.completion_interval());
-        let (iterations, depth) = (test.iterations, u64::from(test.depth()));
+        let (iterations, depth) = (test.most_messages(), u64::from(test.depth()));
         let signal = interval.min(iterations) - 1;
         Self { iterations, depth, list: test.post_list, interval, cycle, posted: 0, signal }
+    }
+
+    /// Ends as soon as what was posted is completed: with the message that completes it.
+    pub(super) fn stop(&mut self) {
+        self.iterations = self.posted.next_multiple_of(self.interval);
     }
 
     /// How many messages may have been posted before a list begins, so many being completed.
@@ -106,6 +111,32 @@ mod tests {
             assert_eq!((list.len(), list[0].offset, list[1].offset), (64, 0, 64));
             assert_eq!(list.iter().filter(|message| message.signaled).count(), 1);
             assert!(list[63].signaled);
+        }
+    }
+
+    #[test]
+    fn a_chain_that_is_stopped_ends_with_a_completion() {
+        for flags in ["-s 64 -D 1 -t 128 -Q 7", "-s 64 -D 1", "-s 64K -D 1", "-s 64 -D 1 -l 8 -Q 4"] {
+            for stop_at in [0, 1, 5, 64, 65, 130] {
+                let mut chain = chain(flags);
+                let (mut completed, mut last) = (0, None);
+                while completed < chain.iterations {
+                    let end = chain.end(completed);
+                    while chain.posted < end {
+                        for _ in 0..chain.list {
+                            last = Some(chain.next()).filter(|message| message.signaled).or(last);
+                        }
+                        if chain.posted >= stop_at && chain.iterations > 1000 {
+                            break;
+                        }
+                    }
+                    if chain.posted >= stop_at && chain.iterations > 1000 {
+                        chain.stop();
+                    }
+                    completed = last.map_or(completed, |message: Message| message.number + 1);
+                }
+                assert_eq!(chain.posted, completed, "{flags} {stop_at}");
+            }
         }
     }
 

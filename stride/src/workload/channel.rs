@@ -79,12 +79,15 @@ pub(super) struct Receiver<'a, C> {
 ///
 /// All of that is asked once, before the loop that is measured: what it does for each message is compiled for that.
 pub(super) trait Job {
+    /// What comes of it.
+    type Outcome;
+
     /// Does it.
     fn run<Q: SendQueue, C: Completions>(
         self,
         sender: Sender<'_, Q, C, impl Request>,
         receiver: Option<Receiver<'_, C>>,
-    ) -> Result<u64, Error>;
+    ) -> Result<Self::Outcome, Error>;
 }
 
 impl Channel {
@@ -130,9 +133,9 @@ impl Channel {
         self.swap = CompareSwap { compare, swap };
     }
 
-    /// How many messages of the last test were not received.
-    pub(super) fn missing(&self) -> u64 {
-        self.receives.iter().map(|receives| receives.awaited - receives.taken.min(receives.awaited)).sum()
+    /// How many messages of the last size were received.
+    pub(super) fn taken(&self) -> u64 {
+        self.receives.iter().map(|receives| receives.taken).sum()
     }
 
     /// The byte at an offset in this side's memory.
@@ -140,8 +143,8 @@ impl Channel {
         Flag::new(self.memory.buffer(), offset)
     }
 
-    /// Posts the first receives of a test that takes them. What is left of those before, where messages were lost, is used
-    /// first: over such a connection all receives are alike.
+    /// Posts the first receives of a test that takes them. What is left of those before, where messages were lost or a test
+    /// ended in time, is used first: all receives are alike then.
     pub(super) fn prepare_receives(&mut self, test: &TestPlan) -> Result<(), Error> {
         let (lkey, start) = (self.memory.lkey(), self.memory.as_ptr().addr() as u64);
         let (cycle, length) = receives(test, self.layout, self.size.into());
@@ -154,7 +157,9 @@ impl Channel {
                 address: start + self.layout.receive_offset(index),
                 length: length as u32,
                 cycle,
-                awaited: test.iterations,
+                awaited: test.most_messages(),
+                list: test.recv_post_list.into(),
+                next_list: test.recv_post_list.into(),
                 posted: left,
                 taken: 0,
                 tag: Tag::of_pair(index),
@@ -167,7 +172,7 @@ impl Channel {
     }
 
     /// Does a job, with the calls that this channel posts and polls with.
-    pub(super) fn run(&mut self, job: impl Job) -> Result<u64, Error> {
+    pub(super) fn run<J: Job>(&mut self, job: J) -> Result<J::Outcome, Error> {
         let Self { pairs, address, ends, memory, layout, operation, receives, swap, size, inline, .. } = self;
         let (mut basic, mut extended, mut inboxes) = (Vec::new(), Vec::new(), Vec::new());
         let mut receives = receives.iter_mut();
@@ -200,9 +205,10 @@ impl Channel {
 }
 
 /// How receives move through the memory, and how long they are: as the messages of this size, or of any where receives may
-/// be left of messages that were lost.
+/// be left of those before.
 pub(super) fn receives(test: &TestPlan, layout: BufferLayout, size: u64) -> (Cycle, u64) {
-    let size = if test.connection.is_reliable() { size } else { test.sizes.largest() };
+    let size =
+        if test.connection.is_reliable() && test.duration.is_none() { size } else { test.sizes.largest() };
     let length = size + test.connection.header();
     (layout.cycle(length), length)
 }
@@ -219,14 +225,14 @@ struct Bytes<'a> {
 }
 
 impl Bytes<'_> {
-    fn run<'a, Q: SendQueue, C>(
+    fn run<'a, Q: SendQueue, C, J: Job>(
         self,
         outboxes: Vec<Outbox<'a, Q>>,
         inboxes: Vec<Inbox<'a>>,
         arrival: Flag<'a>,
         ends: &'a mut Ends<C>,
-        job: impl Job,
-    ) -> Result<u64, Error>
+        job: J,
+    ) -> Result<J::Outcome, Error>
     where
         OfKind<C>: Completions,
     {
@@ -252,7 +258,7 @@ impl Bytes<'_> {
         self,
         verb: impl Outgoing,
         parts: Parts<'_, Q, C, J>,
-    ) -> Result<u64, Error> {
+    ) -> Result<J::Outcome, Error> {
         match self.inline {
             Some(bytes) => parts.run(Sends { verb, payload: Inline(bytes) }),
             None => {
@@ -276,7 +282,7 @@ struct Parts<'a, Q, C, J> {
 }
 
 impl<Q: SendQueue, C: Completions, J: Job> Parts<'_, Q, C, J> {
-    fn run(self, request: impl Request) -> Result<u64, Error> {
+    fn run(self, request: impl Request) -> Result<J::Outcome, Error> {
         let Self { outboxes, completions, arrival, receiver, job } = self;
         job.run(Sender { outboxes, request, completions, arrival }, receiver)
     }

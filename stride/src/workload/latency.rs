@@ -4,7 +4,7 @@ use sideway::ibverbs::queue_pair::SendQueue;
 
 use super::post::Inbox;
 use super::request::Request;
-use super::{Completions, Job, Notes, Receiver, Sender, Watch};
+use super::{Completions, Job, Notes, Pace, Phase, Receiver, Sender, Watch};
 use crate::buffers::Flag;
 use crate::error::Error;
 use crate::statistics::LatencyRecorder;
@@ -27,22 +27,25 @@ pub(super) enum Part {
 #[derive(Debug)]
 pub(super) struct Run<'a, 'link> {
     pub(super) part: Part,
+    /// The most messages.
     pub(super) iterations: u64,
+    pub(super) pace: &'a Pace,
     pub(super) notes: &'a mut Notes,
     pub(super) recorder: &'a mut LatencyRecorder,
     pub(super) watch: &'a mut Watch<'link>,
 }
 
 impl Job for Run<'_, '_> {
-    /// How many messages that were.
+    type Outcome = ();
+
     fn run<Q: SendQueue, C: Completions>(
         self,
         sender: Sender<'_, Q, C, impl Request>,
         receiver: Option<Receiver<'_, C>>,
-    ) -> Result<u64, Error> {
-        let Self { part, iterations, notes, recorder, watch } = self;
+    ) -> Result<(), Error> {
+        let Self { part, iterations, pace, notes, recorder, watch } = self;
         let Sender { mut outboxes, mut request, completions, arrival } = sender;
-        let Some(outbox) = outboxes.first_mut() else { return Ok(0) };
+        let Some(outbox) = outboxes.first_mut() else { return Ok(()) };
         recorder.clear();
         let mut post = |number, watch: &mut Watch<'_>| {
             outbox.post_marked(&mut request, number, mark(number))?;
@@ -50,13 +53,13 @@ impl Job for Run<'_, '_> {
         };
         let receiver = receiver.map(|Receiver { inboxes, completions }| (inboxes, completions));
         match (part, receiver) {
-            (Part::Complete, _) => sample(iterations, notes, recorder, watch, post),
-            (Part::Ping, None) => sample(iterations, notes, recorder, watch, |number, watch| {
+            (Part::Complete, _) => sample(iterations, pace, notes, recorder, watch, post),
+            (Part::Ping, None) => sample(iterations, pace, notes, recorder, watch, |number, watch| {
                 post(number, watch)?;
                 wait_for(arrival, mark(number), watch)
             }),
             (Part::Ping, Some((mut inboxes, received))) => {
-                sample(iterations, notes, recorder, watch, |number, watch| {
+                sample(iterations, pace, notes, recorder, watch, |number, watch| {
                     post(number, watch)?;
                     take_one(&mut inboxes, received, watch)
                 })
@@ -69,16 +72,16 @@ impl Job for Run<'_, '_> {
                 take_one(&mut inboxes, received, watch)?;
                 post(number, watch)
             }),
-        }?;
-        Ok(iterations)
+        }
     }
 }
 
 /// Takes the time of each message. The clock is read once a message. Times are only noted, and samples counted when
-/// there is room for no more, which is part of none of them.
+/// there is room for no more or another phase begins, which is part of none of them.
 #[inline(always)]
 fn sample<'link>(
     iterations: u64,
+    pace: &Pace,
     notes: &mut Notes,
     recorder: &mut LatencyRecorder,
     watch: &mut Watch<'link>,
@@ -86,16 +89,25 @@ fn sample<'link>(
 ) -> Result<(), Error> {
     let mut number = 0;
     while number < iterations {
+        let phase = pace.phase();
+        if phase == Phase::Over {
+            break;
+        }
         let (start, ends) = notes.places(iterations - number);
-        let count = ends.len();
+        let before = number;
         *start = watch.now();
         for end in ends {
             number += 1;
             message(number, watch)?;
             *end = watch.now();
             watch.passed(number);
+            if pace.is_past(phase) {
+                break;
+            }
         }
-        notes.count(count, recorder);
+        if phase == Phase::Counted {
+            notes.count((number - before) as usize, recorder);
+        }
     }
     Ok(())
 }

@@ -113,6 +113,10 @@ pub(super) struct Receives {
     pub(super) posted: u64,
     /// How many messages have taken one.
     pub(super) taken: u64,
+    /// How many are posted at a time.
+    pub(super) list: u64,
+    /// After how many messages the next list is posted.
+    pub(super) next_list: u64,
     pub(super) tag: Tag,
 }
 
@@ -124,11 +128,17 @@ pub(super) struct Inbox<'a> {
 }
 
 impl Inbox<'_> {
-    /// A message has taken a receive: posts another one, as long as more are to come.
+    /// A message has taken a receive: posts as many as a list has whenever so many were taken, as long as more are to come.
     #[inline(always)]
     pub(super) fn take(&mut self) -> Result<(), PostRecvError> {
-        self.receives.taken += 1;
-        self.post(1)
+        let receives = &mut *self.receives;
+        receives.taken += 1;
+        if receives.taken < receives.next_list {
+            return Ok(());
+        }
+        receives.next_list += receives.list;
+        let list = receives.list;
+        self.post(list)
     }
 
     /// Posts so many receives, or as many as messages are still to come, in one list.

@@ -6,14 +6,15 @@ use sideway::ibverbs::protection_domain::ProtectionDomain;
 use sideway::ibverbs::queue_pair::GenericQueuePair;
 use sideway::memory::{BufferKind, RegisteredBuffer};
 
+use super::bandwidth::Tally;
 use super::channel::{GenericEnds, Pair, receives};
 use super::latency::Part;
 use super::request::{Place, QKEY};
 use super::resources::{access, completion_queues, inline_size, queue_pair};
 use super::validate::{SWAP, Seeds, Validation, ValidationError, pattern};
-use super::{Chain, Channel, Notes, Watch, bandwidth, latency};
+use super::{Chain, Channel, Notes, Pace, Watch, bandwidth, latency};
 use crate::buffers::BufferLayout;
-use crate::control::Resources;
+use crate::control::{ControlError, Resources};
 use crate::device::LocalDevice;
 use crate::error::Error;
 use crate::plan::{ConnectionType, LatencyDefinition, Measure, Operation, Parts, TestPlan};
@@ -132,11 +133,21 @@ impl<'a> Side<'a> {
             layout,
             parts: Parts { measures: true, serves: true },
             seeds,
+            sent: 0,
             notes: Notes::new(),
             recorder,
             timer: timer.clone(),
         })
     }
+}
+
+/// What became of the messages of a size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrived {
+    /// Messages that this side sent.
+    pub sent: u64,
+    /// Messages of the peer's that took a receive here.
+    pub taken: u64,
 }
 
 /// A side that is ready to run.
@@ -148,6 +159,8 @@ pub struct Workload {
     layout: BufferLayout,
     parts: Parts,
     seeds: Vec<Seeds>,
+    /// Messages of the last size.
+    sent: u64,
     notes: Notes,
     recorder: LatencyRecorder,
     timer: Timer,
@@ -169,7 +182,7 @@ impl Workload {
     ///
     /// If the plan has no such size.
     pub fn prepare(&mut self, size: u64, parts: Parts) -> Result<(), Error> {
-        self.parts = parts;
+        (self.parts, self.sent) = (parts, 0);
         let own = self.seeds.first().map_or(0, |seeds| seeds.own);
         self.channel.resize(size as u32, |place| pattern(own, size, place));
         if self.test.data_validation {
@@ -190,22 +203,30 @@ impl Workload {
     ///
     /// A message failed, or the peer is gone.
     pub fn measure(&mut self, size: u64, watch: &mut Watch<'_>) -> Result<Row, Error> {
-        let iterations = self.test.iterations;
+        match self.test.duration {
+            Some(seconds) => Pace::during(seconds, |pace| self.measure_at(pace, size, watch)),
+            None => self.measure_at(&Pace::steady(), size, watch),
+        }
+    }
+
+    fn measure_at(&mut self, pace: &Pace, size: u64, watch: &mut Watch<'_>) -> Result<Row, Error> {
         let Measure::Latency(definition) = self.test.measure else {
             let chain = Chain::new(&self.test, self.layout.cycle(size));
             let takes = self.parts.serves && self.test.operation.takes_receives();
-            let ticks = self.channel.run(bandwidth::Run { chain, takes, watch })?;
-            let messages = self.test.messages();
-            let summary = BandwidthSummary::new(size, messages, ticks, &self.timer);
-            return Ok(Row::Bandwidth(BandwidthRow::new(size, messages, summary)));
+            let Tally { sent, counted, ticks } =
+                self.channel.run(bandwidth::Run { chain, takes, pace, watch })?;
+            self.sent = sent;
+            let summary = BandwidthSummary::new(size, counted, ticks, &self.timer);
+            return Ok(Row::Bandwidth(BandwidthRow::new(size, counted, summary)));
         };
         let part = match definition {
             LatencyDefinition::PingPong => Part::Ping,
             LatencyDefinition::Completion => Part::Complete,
         };
-        self.run_latency(part, watch)?;
+        self.run_latency(part, pace, watch)?;
+        self.sent = self.recorder.len();
         let summary = self.recorder.summary(self.sample_nanoseconds(definition));
-        Ok(Row::Latency(LatencyRow::new(size, iterations, summary)))
+        Ok(Row::Latency(LatencyRow::new(size, self.recorder.len(), summary)))
     }
 
     /// The latencies that were measured last, if this side measures any.
@@ -230,25 +251,39 @@ impl Workload {
     /// A message failed, or the peer is gone.
     pub fn answer(&mut self, watch: &mut Watch<'_>) -> Result<(), Error> {
         match self.test.measure {
-            Measure::Latency(LatencyDefinition::PingPong) => self.run_latency(Part::Pong, watch),
+            Measure::Latency(LatencyDefinition::PingPong) if self.test.duration.is_some() => {
+                watch.end_with_peer();
+                match self.run_latency(Part::Pong, &Pace::steady(), watch) {
+                    Err(Error::Control(ControlError::PeerIsDone { .. })) => Ok(()),
+                    ended => ended,
+                }
+            }
+            Measure::Latency(LatencyDefinition::PingPong) => {
+                self.run_latency(Part::Pong, &Pace::steady(), watch)
+            }
             _ => {
-                let all_arrive = self.test.connection.is_reliable();
+                let all_arrive = self.test.connection.is_reliable() && self.test.duration.is_none();
                 self.channel.run(bandwidth::Take { all_arrive, watch }).map(drop)
             }
         }
     }
 
-    /// How many of the peer's messages of this size took a receive, when all is over; and whether their bytes are as they
-    /// should be, if the test asks for that.
+    /// What became of the messages of this size, when all is over; and whether their bytes are as they should be, if the
+    /// test asks for that.
     ///
     /// # Errors
     ///
     /// They are not.
-    pub fn arrived(&self, size: u64) -> Result<u64, Error> {
-        let lost = self.channel.missing();
+    pub fn arrived(&self, size: u64) -> Result<Arrived, Error> {
+        let taken = self.channel.taken();
         if self.test.data_validation {
-            if lost > 0 {
-                return Err(ValidationError::Lost { lost, size }.into());
+            let expected =
+                match self.test.operation.takes_receives() && self.test.messages_come_to(self.parts) {
+                    true => self.test.iterations.saturating_mul(self.test.queue_pairs.into()),
+                    false => 0,
+                };
+            if taken < expected {
+                return Err(ValidationError::Lost { lost: expected - taken, size }.into());
             }
             let validation = self.validation(size);
             (0..self.seeds.len()).try_for_each(|pair| {
@@ -256,7 +291,7 @@ impl Workload {
                 validation.verify(pair, seeds, self.parts)
             })?;
         }
-        Ok(self.test.messages() - lost)
+        Ok(Arrived { sent: self.sent, taken })
     }
 
     fn validation(&self, size: u64) -> Validation<'_> {
@@ -275,13 +310,13 @@ impl Workload {
         self.seeds.iter().enumerate().for_each(|(pair, seeds)| validation.prepare(pair, *seeds));
     }
 
-    fn run_latency(&mut self, part: Part, watch: &mut Watch<'_>) -> Result<(), Error> {
+    fn run_latency(&mut self, part: Part, pace: &Pace, watch: &mut Watch<'_>) -> Result<(), Error> {
         if !self.test.connection.is_reliable() {
             watch.expect_losses();
         }
         let Self { channel, notes, recorder, test, .. } = self;
-        channel.run(latency::Run { part, iterations: test.iterations, notes, recorder, watch })?;
-        Ok(())
+        let iterations = test.most_messages();
+        channel.run(latency::Run { part, iterations, pace, notes, recorder, watch })
     }
 }
 

@@ -31,6 +31,8 @@ pub struct Watch<'a> {
     patience: u32,
     /// Looks that found a word of the peer's, which it sends when it is done.
     words: u32,
+    /// Whether it is over then.
+    ends_with_peer: bool,
 }
 
 impl<'a> Watch<'a> {
@@ -47,6 +49,7 @@ impl<'a> Watch<'a> {
             looks: 0,
             patience: u32::MAX,
             words: 0,
+            ends_with_peer: false,
         }
     }
 
@@ -70,6 +73,11 @@ impl<'a> Watch<'a> {
     /// From now on, a wait that takes seconds fails: what it waits for may be lost.
     pub fn expect_losses(&mut self) {
         self.patience = ENOUGH_LOOKS;
+    }
+
+    /// From now on, a wait ends when the peer is done, with an error that says so.
+    pub fn end_with_peer(&mut self) {
+        self.ends_with_peer = true;
     }
 
     /// Is called before each wait of a test that may wait for what is lost.
@@ -103,6 +111,9 @@ impl<'a> Watch<'a> {
         self.seen = now;
         self.looks = self.looks.saturating_add(1);
         self.words += u32::from(self.link.glance()? == Glance::Word);
+        if self.ends_with_peer && self.peer_is_done() {
+            return Err(self.link.peer_is_done());
+        }
         if self.looks > self.patience { Err(self.link.silent()) } else { Ok(()) }
     }
 }

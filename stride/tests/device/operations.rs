@@ -1,5 +1,7 @@
 //! Every operation, in one process and in two.
 
+use std::time::{Duration, Instant};
+
 use crate::common::run;
 use crate::harness::{Device, Outcome, Test};
 use crate::measure::{is_bandwidth, is_latency, pair, row};
@@ -23,6 +25,10 @@ pub(crate) const TESTS: &[Test] = &[
     ("datagrams", datagrams),
     ("datagrams_are_as_long_as_the_mtu", datagrams_are_as_long_as_the_mtu),
     ("lost_messages_are_counted", lost_messages_are_counted),
+    ("a_test_takes_the_time_it_was_given", a_test_takes_the_time_it_was_given),
+    ("every_operation_for_a_time", every_operation_for_a_time),
+    ("the_server_may_measure", the_server_may_measure),
+    ("lists_of_receives", lists_of_receives),
 ];
 
 /// The operations that have a size.
@@ -310,5 +316,69 @@ fn lost_messages_are_counted(device: &Device) -> Outcome {
     }
     let ended = run(&device.flags("send bw -c UD -n 20000 -s 64 -r 1 --data-validation --loopback"));
     assert!(ended.complaint().contains("messages of 64 bytes were lost"), "{ended:#?}");
+    Outcome::Ran
+}
+
+/// Messages are counted in the middle half of the time.
+fn a_test_takes_the_time_it_was_given(device: &Device) -> Outcome {
+    for test in ["write bw -D 4 -s 4K", "send lat -D 4"] {
+        let start = Instant::now();
+        let (server, client) = pair(device, test, &format!("{test} 127.0.0.1"));
+        let took = start.elapsed();
+        assert!(took >= Duration::from_secs(4), "{test} took {took:?}");
+        assert_eq!(server.stdout, client.stdout);
+        let row = &client.rows()[0];
+        assert!(row[1] > 0.0, "{client:#?}");
+        if test.starts_with("write bw") {
+            // What was counted is what the rate makes of two seconds, as exactly as a busy machine's clock thread is.
+            let seconds = row[1] / (row[3] * 1e6);
+            assert!((1.9..4.0).contains(&seconds), "{seconds} s of {client:#?}");
+        }
+        assert!(client.stderr.contains(", 4 s, depth"), "{client:#?}");
+    }
+    Outcome::Ran
+}
+
+fn every_operation_for_a_time(device: &Device) -> Outcome {
+    let time = "-D 1 --loopback";
+    for (operation, size) in ALL {
+        let rows = run(&device.flags(&format!("{} {time}", flags(operation, "lat")))).succeeded().rows();
+        assert!(rows[0][0] == size && rows[0][1] > 0.0, "{rows:?}");
+        let both_ways = format!("{} -b -q 2 -t 100 {time}", flags(operation, "bw"));
+        let rows = run(&device.flags(&both_ways)).succeeded().rows();
+        assert!(rows[0][1] > 0.0 && rows[0][3] > 0.0, "{rows:?}");
+    }
+    // Receives that are left of one size are good for the next.
+    let sizes = format!("send bw -a --max-msg-size 8 {time}");
+    assert_eq!(run(&device.flags(&sizes)).succeeded().rows().len(), 3);
+    for connection in ["UC", "UD"] {
+        run(&device.flags(&format!("send bw -c {connection} -s 64 {time}"))).succeeded();
+        run(&device.flags(&format!("send lat -c {connection} {time}"))).succeeded();
+    }
+    run(&device.flags(&format!("send lat --latency completion {time}"))).succeeded();
+    Outcome::Ran
+}
+
+fn the_server_may_measure(device: &Device) -> Outcome {
+    for (operation, size) in ALL {
+        let check = "-n 30 --reversed --data-validation";
+        let test = format!("{} {check}", flags(operation, "bw"));
+        let (server, client) = pair(device, &test, &format!("{test} 127.0.0.1"));
+        assert_eq!(server.stdout, client.stdout);
+        is_bandwidth(&client.rows()[0], if size == 8.0 { 8.0 } else { 65536.0 }, 30.0);
+        is_latency(&row(device, &format!("{} {check}", flags(operation, "lat"))), size, 30.0);
+    }
+    Outcome::Ran
+}
+
+fn lists_of_receives(device: &Device) -> Outcome {
+    for operation in ["send", "send imm", "write imm"] {
+        for list in ["-r 8 --recv-post-list 8", "-r 64 --recv-post-list 5", "--recv-post-list 16 -q 3"] {
+            let flags = format!("{} {list}", flags(operation, "bw -n 101 -s 64 --data-validation"));
+            let messages = if list.contains("-q") { 303.0 } else { 101.0 };
+            is_bandwidth(&row(device, &flags), 64.0, messages);
+        }
+        is_latency(&row(device, &format!("{} --recv-post-list 4", flags(operation, "lat -n 20"))), 2.0, 20.0);
+    }
     Outcome::Ran
 }

@@ -1,0 +1,121 @@
+//! Until when a test runs, and what of it counts.
+//!
+//! A test of so many messages counts all of them. One that takes a time (`-D`) counts what lies within margins, as perftest has it:
+//! a quarter of the time, in whole seconds, at the beginning and at the end. A thread that mostly sleeps tells when, so that
+//! the loop that is measured reads no clock for it.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
+use std::time::Duration;
+
+/// What a test does now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// It does not count yet.
+    WarmUp,
+    /// It counts.
+    Counted,
+    /// It does not count any more.
+    CoolDown,
+    /// It ends.
+    Over,
+}
+
+const PHASES: [Phase; 4] = [Phase::WarmUp, Phase::Counted, Phase::CoolDown, Phase::Over];
+
+/// Tells a test's phases.
+#[derive(Debug)]
+pub(super) struct Pace(AtomicU8);
+
+impl Pace {
+    /// Of a test that ends by itself, and counts from beginning to end.
+    pub(super) fn steady() -> Self {
+        Self(AtomicU8::new(Phase::Counted as u8))
+    }
+
+    /// Does something that takes so many seconds.
+    pub(super) fn during<T>(seconds: u32, work: impl FnOnce(&Self) -> T) -> T {
+        let pace = Self(AtomicU8::new(Phase::WarmUp as u8));
+        let [margin, counted] = windows(seconds);
+        thread::scope(|scope| {
+            // Goes with `work`, which may end early: nobody waits for the rest of the time then.
+            let (alive, ended) = channel::<()>();
+            let pace = &pace;
+            scope.spawn(move || {
+                let then = [(margin, Phase::Counted), (counted, Phase::CoolDown), (margin, Phase::Over)];
+                for (time, phase) in then {
+                    if ended.recv_timeout(time) != Err(RecvTimeoutError::Timeout) {
+                        return;
+                    }
+                    // Nothing else is told by it.
+                    pace.0.store(phase as u8, Ordering::Relaxed);
+                }
+            });
+            let done = work(pace);
+            drop(alive);
+            done
+        })
+    }
+
+    /// The phase.
+    #[inline(always)]
+    pub(super) fn phase(&self) -> Phase {
+        PHASES[usize::from(self.0.load(Ordering::Relaxed) & 3)]
+    }
+
+    /// Whether it is another one.
+    #[inline(always)]
+    pub(super) fn is_past(&self, phase: Phase) -> bool {
+        self.0.load(Ordering::Relaxed) != phase as u8
+    }
+}
+
+/// perftest's margin, and what is left between two.
+fn windows(seconds: u32) -> [Duration; 2] {
+    let margin = seconds / 4;
+    [margin, seconds - 2 * margin].map(|seconds| Duration::from_secs(seconds.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn margins_are_perftests() {
+        let of = |seconds| windows(seconds).map(|time| time.as_secs());
+        assert_eq!((of(1), of(5), of(10), of(60)), ([0, 1], [1, 3], [2, 6], [15, 30]));
+    }
+
+    #[test]
+    fn phases_follow_one_another() {
+        let start = Instant::now();
+        let seen = Pace::during(1, |pace| {
+            let mut seen = vec![pace.phase()];
+            while pace.phase() != Phase::Over {
+                thread::sleep(Duration::from_millis(1));
+                if seen.last() != Some(&pace.phase()) {
+                    seen.push(pace.phase());
+                }
+            }
+            seen
+        });
+        assert!(start.elapsed() >= Duration::from_secs(1), "{:?}", start.elapsed());
+        assert_eq!(seen.last(), Some(&Phase::Over));
+        assert!(seen.contains(&Phase::Counted), "{seen:?}");
+    }
+
+    #[test]
+    fn who_ends_early_does_not_wait() {
+        let start = Instant::now();
+        Pace::during(3600, |pace| assert!(!pace.is_past(Phase::WarmUp)));
+        assert!(start.elapsed() < Duration::from_secs(600));
+    }
+
+    #[test]
+    fn a_steady_pace_counts_everything() {
+        assert_eq!(Pace::steady().phase(), Phase::Counted);
+    }
+}
