@@ -90,6 +90,14 @@ pub enum Error {
         /// What the user gave.
         given: u32,
     },
+    /// The server does not measure messages.
+    #[error(
+        "{server} is stride-perf, but for queue pairs (serve, or another test), which takes no messages: run `stride-perf msg` there"
+    )]
+    ServesPairs {
+        /// Host and port.
+        server: String,
+    },
     /// No connection of trespass came about.
     #[error(transparent)]
     Messages(io::Error),

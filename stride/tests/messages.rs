@@ -166,9 +166,24 @@ fn the_other_kind_of_test_is_told_from_this_one() {
     let (listening, port) = server("write bw");
     let client = run(&format!("msg bw 127.0.0.1 -p {port}"));
     assert_eq!(client.status.code(), Some(common::FAILURE), "{client:#?}");
-    client.complaint();
+    assert!(client.complaint().contains("run `stride-perf msg` there"), "{client:#?}");
     let server = listening.end();
     assert!(server.complaint().contains("does not speak stride-perf's protocol"), "{server:#?}");
+    assert!(server.complaint().contains("a client of `stride-perf msg`"), "{server:#?}");
+}
+
+#[test]
+fn a_server_that_stays_takes_no_messages_and_says_so() {
+    let mut serving = Running::start(&mut soft("serve -p 0"));
+    let waiting = serving.await_line("waiting for clients on TCP port");
+    let port = waiting.split("TCP port ").nth(1).and_then(|rest| rest.split(',').next()).unwrap();
+    for transport in ["auto", "rdma", "tcp"] {
+        let client = run(&format!("msg grid 127.0.0.1 -p {port} --transport {transport}"));
+        let line = client.refused();
+        assert!(line.contains("serve") && line.contains("run `stride-perf msg` there"), "{line}");
+        serving.await_line("a client of `stride-perf msg`");
+    }
+    serving.kill();
 }
 
 #[test]

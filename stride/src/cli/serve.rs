@@ -30,7 +30,7 @@ pub(super) struct Words {
 enum What {
     #[command(flatten)]
     Test(OperationArgs),
-    /// Serve clients, one after the other, until interrupted; each says what is measured.
+    /// Serve clients, one after the other, until interrupted; each says what is measured, msg excepted.
     #[command(after_help = PROVIDERS)]
     Serve(ServeArgs),
 }

@@ -41,7 +41,7 @@ pub enum ControlError {
     #[error("cannot accept a client: {0}")]
     Accept(io::Error),
     /// The peer is another program.
-    #[error("{peer} does not speak stride-perf's protocol (it sent {}); check the address and -p", printable(.got))]
+    #[error("{peer} does not speak stride-perf's protocol (it sent {}); {}", printable(.got), remedy(*.got))]
     Stranger {
         /// Host and port.
         peer: String,
@@ -158,6 +158,16 @@ fn is_timeout(error: &io::Error) -> bool {
 
 fn during(source: &Option<io::Error>) -> String {
     source.as_ref().map(|source| format!(" ({source})")).unwrap_or_default()
+}
+
+/// What to do about a peer that begins with this.
+fn remedy(got: [u8; 4]) -> &'static str {
+    match &got {
+        b"TRSP" => {
+            "this is a client of `stride-perf msg`, which `stride-perf msg` alone serves: run that here"
+        }
+        _ => "check the address and -p",
+    }
 }
 
 fn printable(bytes: &[u8; 4]) -> String {

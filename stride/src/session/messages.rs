@@ -1,15 +1,15 @@
 //! Tests of trespass: both sides agree over the connection that is measured, which comes about by trespass's own handshake.
 
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use sideway::provider::set_default_provider;
-use trespass::{Builder, Config, Listener, Policy, SeqPacket};
+use trespass::{Builder, Config, Listener, Policy, SeqPacket, WireError};
 
 use super::steps;
-use crate::control::{ControlError, Link, Message, Packets};
+use crate::control::{ControlError, Link, MAGIC, Message, Packets};
 use crate::device;
 use crate::error::Error;
 use crate::plan::{LARGEST_BLOCK, Measure, Operation, Plan, Role, TestPlan};
@@ -91,6 +91,16 @@ fn listen(config: &Config, hosts: &[&str], port: u16) -> Result<Listener, Error>
     Err(Error::Messages(source))
 }
 
+/// Why there is no connection: the server may speak the other protocol of this program.
+fn not_connected(error: io::Error, server: &str) -> Error {
+    let outermost = error.get_ref().map(|error| error as &(dyn std::error::Error + 'static));
+    let mut causes = std::iter::successors(outermost, |error| error.source());
+    match causes.any(|cause| matches!(cause.downcast_ref(), Some(WireError::Magic(MAGIC)))) {
+        true => Error::ServesPairs { server: server.to_owned() },
+        false => Error::Messages(error),
+    }
+}
+
 /// A client, and where it is.
 type Accepted = (SeqPacket, SocketAddr);
 
@@ -125,8 +135,10 @@ impl Session<'_> {
     }
 
     fn connect(&self, config: &Config, host: &str, port: u16, output: &mut Output) -> Result<(), Error> {
-        let socket = config.connect_seq_packet((host, port)).map_err(Error::Messages)?;
-        let link = Link::new(Packets::new(socket), format!("{host}:{port}"));
+        let server = format!("{host}:{port}");
+        let connected = config.connect_seq_packet((host, port));
+        let socket = connected.map_err(|error| not_connected(error, &server))?;
+        let link = Link::new(Packets::new(socket), server);
         steps::over(link, output, |link, output| self.client(link, output))
     }
 
