@@ -242,10 +242,10 @@ impl Lane {
         self.hear();
     }
 
-    /// Now, for what is to be sent. Where nothing is, nothing is dated, and the clock is not asked.
+    /// Now, for what is to be sent. Where nothing is, or the time does not matter to it, nothing is dated, and the clock is not asked.
     #[inline]
     fn date(&mut self) -> Instant {
-        if !self.connection.is_quiet() {
+        if self.connection.is_timed() && !self.connection.is_quiet() {
             self.clock = Instant::now();
         }
         self.clock

@@ -609,7 +609,7 @@ fn ten_thousand_pools_leave_nothing_behind() {
 #[test]
 fn adopted_memory_is_a_block_and_a_vector_again() {
     let pool = Pool::new(&PoolConfig { initial: 0, prewarm: 0, ..PoolConfig::default() }).unwrap();
-    for len in [0, 1, 100_000] {
+    for len in [0, 1, if cfg!(miri) { 5000 } else { 100_000 }] {
         let mut bytes = Vec::with_capacity(len + 7);
         bytes.resize(len, 3);
         let at = bytes.as_ptr();

@@ -33,6 +33,8 @@ pub(super) enum Bound {
     Times(f64),
     /// Better than the reference, by more than the reference differs from itself.
     Better,
+    /// It is told, and not judged.
+    None,
 }
 
 impl Turn {
@@ -84,6 +86,7 @@ impl Bound {
             Self::Better if times.low > noise.high.max(1.0) => "",
             Self::Better if times.high < 1.0 => MISSED,
             Self::Better => UNDECIDED,
+            Self::None => "",
         }
     }
 }
@@ -93,6 +96,7 @@ impl std::fmt::Display for Bound {
         match self {
             Self::Times(bound) => write!(f, "{bound:.2}"),
             Self::Better => f.write_str("better"),
+            Self::None => f.write_str("-"),
         }
     }
 }
@@ -191,5 +195,6 @@ mod tests {
         assert_eq!([0.95, 1.05, 1.2].map(|bound| interval.at_least(bound)), ["", UNDECIDED, MISSED]);
         assert_eq!([1.05, 0.95, 0.8].map(|bound| interval.at_most(bound)), ["", UNDECIDED, MISSED]);
         assert_eq!(Bound::Times(1.2).verdict(interval, interval), MISSED);
+        assert_eq!(Bound::None.verdict(interval, interval), "");
     }
 }

@@ -62,6 +62,12 @@ impl Programs {
         self.cargo(&["build", "--workspace", "--exclude", "xtask", "--bins", "--examples"]).map(drop)
     }
 
+    /// Builds the programs of one package.
+    pub(crate) fn build_package(&self, package: &str) -> Result<()> {
+        eprintln!("softroce: building the programs of {package}");
+        self.cargo(&["build", "--package", package, "--bins"]).map(drop)
+    }
+
     /// Builds the tests of these packages with the programs that they use.
     pub(super) fn build_tests(&self, packages: &[&str]) -> Result<Vec<TestProgram>> {
         eprintln!("softroce: building the tests");

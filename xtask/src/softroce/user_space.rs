@@ -39,7 +39,7 @@ impl RdmaCore {
 /// libc6-dev is what the workspace's programs are linked against; cpio and
 /// xz-utils make the initramfs.
 const PACKAGES: &str = "linux-image-amd64,rdma-core,ibverbs-providers,ibverbs-utils,rdmacm-utils,perftest,\
-    iproute2,iputils-ping,procps,strace,kmod,busybox-static,cpio,xz-utils,libc6-dev";
+    iproute2,iputils-ping,procps,strace,kmod,busybox-static,cpio,xz-utils,libc6-dev,ucx-utils";
 
 /// Left out: it would be three quarters of the disk.
 const EXCLUDED: &[&str] = &[

@@ -435,7 +435,8 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for Rc<P::Block> {
             self.send(connection, blocks, now);
         }
         if self.broken || connection.failure().is_some() {
-            self.turn(connection, blocks, now);
+            // What has failed just now was dated by nobody.
+            self.turn(connection, blocks, Instant::now());
         }
     }
 

@@ -17,6 +17,12 @@ impl<B: Block> Connection<B> {
             && !self.prober.is_due()
     }
 
+    /// Whether what [`transmit`](Self::transmit) gives depends on the time: what a cork holds back, a probe, and the end do.
+    #[inline]
+    pub(crate) fn is_timed(&self) -> bool {
+        self.outgoing.is_corked() || self.prober.is_due() || !self.closing.is_untouched()
+    }
+
     /// The next thing to post, given that `room` more can be. `None`: nothing now.
     pub(crate) fn transmit(
         &mut self,

@@ -1,11 +1,12 @@
-//! `cargo xtask bench trespass`: its messages over the software device, against perftest and its own TCP driver. Server and client are two
-//! processes each.
+//! `cargo xtask bench trespass`: its messages over the software device, against perftest and its own TCP driver; and over SoftRoCE in a
+//! guest, also against rstream and UCX. Server and client are two processes each.
 //!
 //! What is compared, its reference and the reference again take turns, so that noise strikes all three. Both sides of a comparison over the
 //! software device move their payload the same way, which the device counts and each row says.
 
 mod rows;
 mod side;
+mod softroce;
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -14,6 +15,7 @@ use anyhow::Result;
 
 use super::document::{Section, today};
 use super::programs::{self, Programs};
+use crate::softroce::PlaceArgs;
 
 /// What more requests in flight may cost: a tenth of the rate with fewer.
 const NO_COLLAPSE: f64 = 0.9;
@@ -31,6 +33,8 @@ pub(super) struct Args {
 enum What {
     /// Over the software device
     Soft(Soft),
+    /// Over SoftRoCE in a guest
+    Softroce(Softroce),
 }
 
 #[derive(clap::Args)]
@@ -46,9 +50,25 @@ pub(super) struct Soft {
     no_build: bool,
 }
 
+#[derive(clap::Args)]
+pub(super) struct Softroce {
+    #[command(flatten)]
+    place: PlaceArgs,
+    /// How often each program runs, in turn with the others
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(3..))]
+    pairs: u32,
+    /// Everything once, and two of the sizes: to see that it works
+    #[arg(long, conflicts_with = "pairs")]
+    quick: bool,
+    /// Take the program as it was built last
+    #[arg(long)]
+    no_build: bool,
+}
+
 pub(super) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     match &args.what {
         What::Soft(soft) => over_soft(root, soft, args.dry_run),
+        What::Softroce(softroce) => softroce::run(root, softroce, args.dry_run),
     }
 }
 

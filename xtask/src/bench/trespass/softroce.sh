@@ -1,0 +1,243 @@
+# trespass, rstream, UCX and perftest in turn over one device, server and client as two processes.
+# Prints `sample ROW REFERENCE OURS REFERENCE`, and `rnr ROW COUNT` for each run of trespass; everything else goes to standard error.
+port=18600
+device="-d $SOFTROCE_DEVICE ${SOFTROCE_GID_INDEX:+-x $SOFTROCE_GID_INDEX}"
+address=$SOFTROCE_ADDRESS
+log=$SOFTROCE_OUT/bench-trespass
+notes=$log.rnr
+counters=/sys/class/infiniband/$SOFTROCE_DEVICE/ports/1/hw_counters
+: >"$notes"
+
+# A TCP socket in state LISTEN (0A) on the port, looked up without disturbing it.
+listens_tcp() {
+    grep -qE ":$(printf %04X $port) 0+:0000 0A" /proc/net/tcp /proc/net/tcp6
+}
+
+# The same of the connection manager.
+listens_cm() {
+    rdma resource show cm_id 2>/dev/null | grep LISTEN | grep -q ":$port "
+}
+
+# converse LISTENS SERVER -- CLIENT: runs both; the client's words are in $log.client.
+converse() {
+    listens=$1
+    shift
+    server=
+    while [ "$1" != -- ]; do
+        server="$server $1"
+        shift
+    done
+    shift
+    timeout "${LIMIT:-120}" $server >"$log.server" 2>&1 &
+    pid=$!
+    until $listens; do
+        if ! kill -0 $pid 2>/dev/null; then
+            echo "ended before it listened: $server" >&2
+            cat "$log.server" >&2
+            return 1
+        fi
+        sleep 0.02
+    done
+    if ! timeout "${LIMIT:-120}" "$@" >"$log.client" 2>&1; then
+        kill $pid 2>/dev/null
+        echo "failed: $*" >&2
+        cat "$log.client" "$log.server" >&2
+        return 1
+    fi
+    wait $pid
+}
+
+# The kernel counts what was not accepted at once on either side; a kernel without the counter would show nothing, and pass.
+not_ready() {
+    cat "$counters/rcvd_rnr_err" "$counters/send_rnr_err" | awk '{ n += $1 } END { print n }'
+}
+
+# trespass ROW COLUMNS ARGUMENTS...: those columns of the client's table.
+trespass() {
+    row=$1 columns=$2
+    shift 2
+    port=$((port + 1))
+    before=$(not_ready)
+    # A run over TCP has no device.
+    case "$*" in *"--transport tcp"*) where= ;; *) where=$device ;; esac
+    converse listens_tcp stride-perf msg "$@" $where -p $port -- stride-perf msg "$@" $where -p $port $address || return 1
+    echo "rnr $row $(($(not_ready) - before))" >>"$notes"
+    awk -v columns="$columns" '
+        /^[0-9]/ { n = split(columns, c, ","); for (i = 1; i <= n; i++) printf "%s ", $c[i]; print "" }' "$log.client"
+}
+
+# Microseconds a transfer, of both directions. It polls unless it is told to wait.
+rstream_us() {
+    port=$((port + 1))
+    converse listens_cm rstream -b $address -p $port -B 524288 "$@" -- rstream -s $address -p $port -B 524288 "$@" || return 1
+    awk 'NF > 6 && $NF > 0 { us = $NF } END { print us }' "$log.client"
+}
+
+# ucx COLUMN ARGUMENTS...: that of the final row, which is separated by commas.
+ucx() {
+    column=$1
+    shift
+    port=$((port + 1))
+    converse listens_tcp env $UCX ucx_perftest -p $port -- env $UCX ucx_perftest $address -p $port -v -f -w 10 "$@" || return 1
+    awk -F, -v column="$column" '$1 ~ /^[0-9]+$/ { value = $column } END { print value }' "$log.client"
+}
+# rc_verbs, and the datagrams by which it connects.
+UCX="UCX_TLS=rc_v UCX_NET_DEVICES=$SOFTROCE_DEVICE:1 UCX_WARN_UNUSED_ENV_VARS=n"
+
+# perftest COLUMN PROGRAM ARGUMENTS...
+perftest() {
+    column=$1 program=$2
+    shift 2
+    port=$((port + 1))
+    set -- "$program" $device -F -p $port -s $size -n $n "$@"
+    converse listens_tcp "$@" -- "$@" $address || return 1
+    awk -v column="$column" -v size="$size" '$1 == size { print $column }' "$log.client"
+}
+
+calculate() {
+    awk "BEGIN { printf \"%.6f\", $1 }"
+}
+
+# So many messages that a run takes $RUN microseconds in an emulated guest: this many each, and 12 ns a byte.
+count() {
+    awk -v run="$RUN" -v us="$1" -v bytes="$2" 'BEGIN { n = int(run / (us + bytes * 0.012)); print n < 10 ? 10 : n }'
+}
+
+# What takes turns: functions without arguments. $size, $n and $row are set.
+lat_ours() { trespass $row 4,5 lat --transport rdma -s $size -n $n; }
+lat_tcp() { trespass $row 4 lat --transport tcp -s $size -n $n; }
+lat_rstream() { rstream_us -S $size -C 1 -I $n; }
+lat_ucx() { ucx 2 -t tag_lat -s $size -n $n; }
+lat_perftest() { perftest 5 ib_send_lat; }
+bw_ours() { trespass $row 3 bw --transport rdma -s $size -n $n; }
+bw_pool() { trespass $row 3 bw --transport rdma --api pool -s $size -n $n; }
+bw_tcp() { trespass $row 3 bw --transport tcp -s $size -n $n; }
+bw_rstream() { us=$(rstream_us -S $size -C $n -I 1) && calculate "$size * 8 / 1000 / $us"; }
+# They count in 2^20 bytes. perftest goes without the column of the peak, which takes the time of each message.
+bw_ucx() { mib=$(ucx 6 -t tag_bw -s $size -n $n) && calculate "$mib * 1.048576 * 8 / 1000"; }
+bw_perftest() { mib=$(perftest 4 ib_write_bw -N) && calculate "$mib * 1.048576 * 8 / 1000"; }
+# Messages a second with 64 in flight: of rstream, 64 to the peer, and 64 back; of ours, a request and its answer.
+rate_rstream() { us=$(rstream_us -S $size -C 64 -I $((n / 64))) && calculate "1000000 / $us"; }
+rate_ours() { qps=$(trespass $row 7 grid --transport rdma -s $size -t 64 -n $n) && calculate "2 * $qps"; }
+# Requests a second.
+in_flight() { trespass $row 7 grid --transport rdma -s $size -t "$1" -n $n; }
+
+# together FUNCTION...: runs each, in each turn beginning at another one. What the Nth says is in $log.N.
+together() {
+    step=0
+    while [ $step -lt $# ]; do
+        which=$(((step + turn) % $# + 1))
+        eval "\${$which}" >"$log.$which" || return 1
+        step=$((step + 1))
+    done
+}
+
+# sample AGAINST REFERENCE OURS AGAIN
+sample() {
+    for figure in "$2" "$3" "$4"; do
+        if [ -z "$figure" ]; then
+            echo "$row against $1: not three figures: $*" >&2
+            return 1
+        fi
+    done
+    echo "sample ${row}_$1 $2 $3 $4"
+}
+
+said() {
+    cat "$log.$1"
+}
+
+# against KIND: all of a size and kind in turn, and a sample against each.
+against() {
+    if [ "$with_ucx" ]; then
+        together $1_rstream $1_ours $1_tcp $1_rstream $1_ucx $1_ucx || return 1
+    else
+        together $1_rstream $1_ours $1_tcp $1_rstream || return 1
+    fi
+    # Of a latency the mean and the median: rstream knows its mean alone.
+    read -r first last <"$log.2"
+    sample rstream "$(said 1)" "$first" "$(said 4)" && sample tcp "$(said 3)" "$first" "$(said 3)" || return 1
+    [ ! "$with_ucx" ] || sample ucx "$(said 5)" "${last:-$first}" "$(said 6)"
+}
+
+latency() {
+    size=$1 row=lat_$1 n=$(count 40 $((2 * $1)))
+    against lat
+}
+
+bandwidth() {
+    size=$1 row=bw_$1 n=$(count 20 $1)
+    against bw
+}
+
+# hardware NAME SIZE COUNT REFERENCE OURS
+hardware() {
+    size=$2 row=$1_$2 n=$3
+    together $4 $5 $4 || return 1
+    # A latency has its median in the second column.
+    sample perftest "$(said 1)" "$(awk '{ print $NF }' "$log.2")" "$(said 3)"
+}
+
+rate() {
+    size=64 row=rate_64 n=$(count 26 64)
+    together rate_rstream rate_ours rate_rstream && sample rstream "$(said 1)" "$(said 2)" "$(said 3)"
+}
+
+# Upwards and down again, so that each step has both its neighbours on both sides.
+steps() {
+    size=64 n=$(count 25 64)
+    up= down=
+    for count in $STEPS; do
+        row=step_$count
+        figure=$(in_flight $count) || return 1
+        up="$up $figure"
+    done
+    for count in $(echo $STEPS | awk '{ for (i = NF; i; i--) print $i }'); do
+        row=step_$count
+        figure=$(in_flight $count) || return 1
+        down="$figure $down"
+    done
+    echo "$STEPS $up $down" | awk '{
+        n = NF / 3
+        for (i = 2; i <= n; i++) {
+            ours = sqrt($(n + i) * $(2 * n + i))
+            print "sample", "step_" $i "_" $(i - 1), $(n + i - 1), ours, $(2 * n + i - 1)
+        }
+    }'
+}
+STEPS="1 4 16 64 256 512"
+
+# Of these sizes those that are measured.
+chosen() {
+    for size in "$@"; do
+        case " $SIZES " in *" $size "*) echo "$size" ;; esac
+    done
+}
+
+# UCX makes its connections of rc_verbs by datagrams, which do not come through on every device.
+size=64 n=100 with_ucx=1
+if ! (LIMIT=30 && lat_ucx) >"$log.ucx" 2>&1; then
+    with_ucx=
+    grep -m 3 -E 'Fatal|ERROR|failed' "$log.ucx" >&2
+    echo "without UCX's tag_lat and tag_bw: they do not work here"
+fi
+
+port=$((port + 1))
+
+turn=0
+while [ $turn -lt $PAIRS ]; do
+    hardware send 64 "$(count 40 128)" lat_perftest lat_ours || exit 1
+    for size in $(chosen 65536 262144 1048576); do
+        hardware pool $size "$(count 20 $size)" bw_perftest bw_pool || exit 1
+    done
+    for size in $(chosen 65536 262144 1048576 4194304); do
+        hardware copy $size "$(count 20 $size)" bw_perftest bw_ours || exit 1
+    done
+    rate && steps || exit 1
+    for size in $SIZES; do
+        latency $size && bandwidth $size || exit 1
+    done
+    turn=$((turn + 1))
+done
+cat "$notes"
+echo "versions perftest $(ib_write_bw --version 2>&1 | awk '/Version/ { print $NF }'), UCX $(ucx_info -v | awk '/Version/ { print $NF }')"
