@@ -35,6 +35,9 @@ const NATIVE: &[&str] = &[
     "faults",
     "many",
     "soak",
+    "devices",
+    "results",
+    "signals",
 ];
 
 /// Test programs that are run where they are named: they take as long as all others together where the guest is emulated.
