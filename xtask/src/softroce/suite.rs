@@ -57,7 +57,7 @@ pub(super) struct SuiteArgs {
     #[arg(long, value_name = "NAME", requires = "suite")]
     test: Vec<String>,
 
-    /// With --suite: not the test programs of this name (repeatable)
+    /// With --suite: not the test programs of this name, or `PACKAGE::NAME` (repeatable)
     #[arg(long, value_name = "NAME", requires = "suite")]
     skip: Vec<String>,
 
@@ -77,7 +77,7 @@ impl SuiteArgs {
     ) -> Result<ExitCode> {
         programs.build()?;
         let mut tests = programs.build_tests(PACKAGES)?;
-        tests.retain(|test| self.takes(&test.name));
+        tests.retain(|test| self.takes(&test.package, &test.name));
         ensure!(
             !tests.is_empty(),
             "none of the packages {} has such an integration test",
@@ -90,9 +90,10 @@ impl SuiteArgs {
         judge(&place.title(&report), &report, stdout.finish(), self.at_least)
     }
 
-    /// Whether to run the test program of this name.
-    fn takes(&self, name: &str) -> bool {
-        let named = |list: &[String]| list.iter().any(|entry| entry == name);
+    /// Whether to run the test program of this name and package.
+    fn takes(&self, package: &str, name: &str) -> bool {
+        let whole = format!("{package}::{name}");
+        let named = |list: &[String]| list.iter().any(|entry| entry == name || *entry == whole);
         let wanted = if self.test.is_empty() {
             !NATIVE.contains(&name) && !LONG.contains(&name)
         } else {
@@ -233,14 +234,16 @@ mod tests {
     fn names_select_test_programs() {
         let takes_rc = |test: &[&str], skip: &[&str]| {
             let names = |list: &[&str]| list.iter().map(|name| (*name).to_owned()).collect();
-            SuiteArgs { suite: true, test: names(test), skip: names(skip), at_least: 1 }.takes("rc")
+            SuiteArgs { suite: true, test: names(test), skip: names(skip), at_least: 1 }.takes("p", "rc")
         };
         assert!(takes_rc(&[], &[]));
         assert!(takes_rc(&["rc"], &["ud"]));
         assert!(!takes_rc(&["ud"], &[]));
         assert!(!takes_rc(&[], &["rc"]));
+        assert!(!takes_rc(&[], &["p::rc"]));
+        assert!(takes_rc(&[], &["q::rc"]));
         let takes = |test: &[String], name: &str| {
-            SuiteArgs { suite: true, test: test.to_vec(), skip: Vec::new(), at_least: 1 }.takes(name)
+            SuiteArgs { suite: true, test: test.to_vec(), skip: Vec::new(), at_least: 1 }.takes("p", name)
         };
         assert!(!takes(&[], "soft_inline"), "it brings its own device");
         assert!(takes(&["soft_inline".to_owned()], "soft_inline"));
