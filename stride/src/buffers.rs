@@ -9,7 +9,7 @@
 //! The device and the peer write into this memory at any time once it is registered, so this module never
 //! makes a reference to it: bytes are read and written one at a time through raw pointers, as volatile. An
 //! access stays inside the allocation because every pointer is made by [`Flag::new`], which checks, or by
-//! [`Flag::behind`], between two that were.
+//! `Flag::behind`, between two that were.
 
 #![allow(unsafe_code)]
 
