@@ -212,7 +212,8 @@ fn serve(streams: SocketAddr, messages: SocketAddr) {
         scope.spawn(|| accept(messages, |listener| listener.accept_seq_packet().map(|end| End::from(end.0))));
         accept(streams, |listener| listener.accept().map(|end| End::from(end.0)))
     });
-    assert_eq!(pool.expect("somebody has come").stats().in_use, 0, "blocks are left");
+    // Who was started shortly before the end has perhaps met nobody.
+    assert_eq!(pool.map_or(0, |pool| pool.stats().in_use), 0, "blocks are left");
 }
 
 /// Accepts until it is told to end, and serves everybody to the end.
