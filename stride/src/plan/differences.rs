@@ -1,7 +1,5 @@
 //! Where the two sides were given different parameters.
 
-use std::fmt;
-
 use super::TestPlan;
 
 /// A parameter that the two sides were given differently.
@@ -13,13 +11,6 @@ pub struct Difference {
     pub client: String,
     /// The server's value.
     pub server: String,
-}
-
-impl fmt::Display for Difference {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, client, server } = self;
-        write!(f, "{name} {client} (the server has {server})")
-    }
 }
 
 /// All parameters that differ.

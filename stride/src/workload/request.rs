@@ -191,30 +191,6 @@ pub(super) struct SendImmTo<'a>(pub(super) &'a AddressHandle);
 /// What datagrams of a test come with.
 pub(super) const QKEY: u32 = 0x1111_1111;
 
-impl Outgoing for SendTo<'_> {
-    #[inline(always)]
-    fn choose<'guard, 'queue, G: Borrows<'queue>>(
-        &'queue self,
-        request: WorkRequestHandle<'guard, G>,
-        place: Place,
-        _: u64,
-    ) -> LocalBufferHandle<'guard, G> {
-        request.setup_ud_address(self.0, place.queue_pair, QKEY).setup_send()
-    }
-}
-
-impl Outgoing for SendImmTo<'_> {
-    #[inline(always)]
-    fn choose<'guard, 'queue, G: Borrows<'queue>>(
-        &'queue self,
-        request: WorkRequestHandle<'guard, G>,
-        place: Place,
-        number: u64,
-    ) -> LocalBufferHandle<'guard, G> {
-        request.setup_ud_address(self.0, place.queue_pair, QKEY).setup_send_imm(number as u32)
-    }
-}
-
 /// RDMA read.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Read;
@@ -232,11 +208,11 @@ pub(super) struct CompareSwap {
 
 /// Verbs that send, each by one call.
 macro_rules! outgoing {
-    ($($Verb:ty: |$request:ident, $place:ident, $number:ident| $call:expr;)*) => {
+    ($($Verb:ty: |$this:ident, $request:ident, $place:ident, $number:ident| $call:expr;)*) => {
         $(impl Outgoing for $Verb {
             #[inline(always)]
             fn choose<'guard, 'queue, G: Borrows<'queue>>(
-                &'queue self,
+                &'queue $this,
                 $request: WorkRequestHandle<'guard, G>,
                 $place: Place,
                 $number: u64,
@@ -248,10 +224,16 @@ macro_rules! outgoing {
 }
 
 outgoing! {
-    Write: |request, place, _number| request.setup_write(place.rkey, place.remote);
-    WriteImm: |request, place, number| request.setup_write_imm(place.rkey, place.remote, number as u32);
-    Send: |request, _place, _number| request.setup_send();
-    SendImm: |request, _place, number| request.setup_send_imm(number as u32);
+    Write: |self, request, place, _number| request.setup_write(place.rkey, place.remote);
+    WriteImm: |self, request, place, number| request.setup_write_imm(place.rkey, place.remote, number as u32);
+    Send: |self, request, _place, _number| request.setup_send();
+    SendImm: |self, request, _place, number| request.setup_send_imm(number as u32);
+    SendTo<'_>: |self, request, place, _number| {
+        request.setup_ud_address(self.0, place.queue_pair, QKEY).setup_send()
+    };
+    SendImmTo<'_>: |self, request, place, number| {
+        request.setup_ud_address(self.0, place.queue_pair, QKEY).setup_send_imm(number as u32)
+    };
 }
 
 impl Incoming for Read {
