@@ -77,7 +77,13 @@ impl SuiteArgs {
     ) -> Result<ExitCode> {
         programs.build()?;
         let mut tests = programs.build_tests(PACKAGES)?;
-        tests.retain(|test| self.takes(&test.package, &test.name));
+        tests.retain(|test| {
+            let takes = self.takes(&test.package, &test.name);
+            if !takes && self.test.is_empty() && !NATIVE.contains(&&*test.name) {
+                eprintln!("SKIPPED {}::{}: --test {1} runs it", test.package, test.name);
+            }
+            takes
+        });
         ensure!(
             !tests.is_empty(),
             "none of the packages {} has such an integration test",
