@@ -2,7 +2,7 @@
 
 use std::io;
 
-use rdma_mummy_sys::types::{ibv_ece, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_state};
+use rdma_mummy_sys::types::{ibv_ece, ibv_qp_attr_mask, ibv_qp_state};
 
 use super::identifier::{Identifier, IdentifierState, NoDevice, NoDeviceOr};
 use crate::ibverbs::Unsupported;
@@ -34,16 +34,18 @@ impl Identifier {
     ) -> Result<QueuePairAttribute, GetQueuePairAttributeError> {
         let init = self.lib().rdma_init_qp_attr();
         let init = init.map_err(|symbol| Unsupported::of_library(ATTRIBUTES, symbol))?;
-        let mut attr = ibv_qp_attr { qp_state: ibv_qp_state(state.raw()), ..ibv_qp_attr::default() };
+        // It is filled in where it stays: it is as large as three cache lines.
+        let mut attribute = QueuePairAttribute::new();
+        attribute.attr.qp_state = ibv_qp_state(state.raw());
         let mut mask = 0;
         let result = self.call_with_device(None, |_, id| {
             // SAFETY: the identifier lives, has a device, and is called for alone; both places are this function's own.
-            unsafe { init(id, &raw mut attr, &raw mut mask) }
+            unsafe { init(id, &raw mut attribute.attr, &raw mut mask) }
         });
         match result {
             Ok(()) => {
-                let mask = QueuePairAttributeMask::from_bits_retain(mask as u32 & !KERNELS_OWN);
-                Ok(QueuePairAttribute::from_parts(attr, mask))
+                attribute.mask = QueuePairAttributeMask::from_bits_retain(mask as u32 & !KERNELS_OWN);
+                Ok(attribute)
             }
             Err(NoDeviceOr::NoDevice(lacking)) => Err(lacking.into()),
             Err(NoDeviceOr::Rdmacm(source)) if Unsupported::is_meant_by(&source) => {

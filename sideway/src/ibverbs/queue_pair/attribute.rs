@@ -67,8 +67,8 @@ c_flags! {
 /// A setter marks its attribute as meant; a getter returns `None` for one that is not.
 #[derive(Clone)]
 pub struct QueuePairAttribute {
-    attr: ibv_qp_attr,
-    mask: QueuePairAttributeMask,
+    pub(crate) attr: ibv_qp_attr,
+    pub(crate) mask: QueuePairAttributeMask,
 }
 
 impl Default for QueuePairAttribute {
