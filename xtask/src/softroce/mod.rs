@@ -53,12 +53,17 @@ pub(crate) struct PlaceArgs {
     rdma_core: RdmaCore,
 
     /// Use the host's own RDMA device instead of a virtual machine
-    #[arg(long, conflicts_with_all = ["rdma_core", "cpus", "share"])]
+    #[arg(long, conflicts_with_all = ["rdma_core", "cpus", "share", "counted"])]
     host: bool,
 
     /// Virtual CPUs of the guest [default: 2; new: 4, as its SoftRoCE starves unless there are more than busy threads]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     cpus: Option<u32>,
+
+    /// Emulate a guest whose every instruction takes one nanosecond of its time: what it measures is counts, the same on a busy machine
+    /// [default of --cpus: 1]
+    #[arg(long)]
+    counted: bool,
 
     /// Show one more folder of the host to the guest, read-only at the same path (repeatable)
     #[arg(long, value_name = "DIR")]
@@ -77,7 +82,17 @@ impl PlaceArgs {
 
     /// What names it on the command line.
     pub(crate) fn flag(&self) -> String {
-        if self.host { "--host".to_owned() } else { format!("--rdma-core {}", self.rdma_core()) }
+        match self {
+            Self { host: true, .. } => "--host".to_owned(),
+            Self { counted, .. } => {
+                format!("--rdma-core {}{}", self.rdma_core(), if *counted { " --counted" } else { "" })
+            }
+        }
+    }
+
+    /// Whether the guest's times are counts.
+    pub(crate) fn is_counted(&self) -> bool {
+        self.counted
     }
 
     /// The place, the programs for it (not built yet) and a job that lacks only its command.
@@ -87,8 +102,12 @@ impl PlaceArgs {
         let (place, programs) = if self.host {
             (Place::host(time_limit)?, Programs::for_host(&folders, profile))
         } else {
-            let cpus = self.cpus.unwrap_or(if self.rdma_core == RdmaCore::New { 4 } else { 2 });
-            let place = Place::guest(&folders, self.rdma_core, cpus, time_limit)?;
+            let cpus = self.cpus.unwrap_or(match self.rdma_core {
+                _ if self.counted => 1,
+                RdmaCore::New => 4,
+                RdmaCore::Old => 2,
+            });
+            let place = Place::guest(&folders, self.rdma_core, cpus, self.counted, time_limit)?;
             (place, Programs::for_guests(&folders, profile)?)
         };
         let mut job = Job::new(&folders, &place, &programs)?;

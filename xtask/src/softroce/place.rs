@@ -25,6 +25,7 @@ impl Place {
         folders: &Folders,
         rdma_core: RdmaCore,
         cpus: u32,
+        counted: bool,
         time_limit: Duration,
     ) -> Result<Self> {
         anyhow::ensure!(
@@ -33,7 +34,10 @@ impl Place {
         );
         host_tools::require(host_tools::BOOT)?;
         let user_space = UserSpace::get(folders, rdma_core)?;
-        let accelerator = Accelerator::choose(folders, &user_space);
+        let accelerator = match counted {
+            true => Accelerator::Counting,
+            false => Accelerator::choose(folders, &user_space),
+        };
         let console_copy = Some(folders.cache.join("console.log"));
         Ok(Self::Guest(Vm { rdma_core, user_space, accelerator, cpus, console_copy, time_limit }))
     }

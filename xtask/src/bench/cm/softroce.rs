@@ -32,12 +32,16 @@ pub(super) fn run(root: &Path, args: &Softroce, dry_run: bool) -> Result<ExitCod
     if !dry_run {
         let title = place.title(&ran);
         let intro = format!(
-            "{}, on {title}, {} connections a run, against C's server. Microseconds a connection, at the client: until all have done the \
+            "{}, on {title}, {} connections a run, against C's server. {} a connection, at the client: until all have done the \
              step; of what has no such time, each connection's own. Medians of {} turns; missed is what is above the bound with its \
              whole interval.\n\n    cargo xtask bench cm softroce \
              {} --pairs {} --connections {}",
             today(),
             args.connections,
+            match args.place.is_counted() {
+                true => "The guest's clock counts instructions, the kernel's with them: 1,000 are a microsecond. Microseconds",
+                false => "Microseconds",
+            },
             args.pairs,
             args.place.flag(),
             args.pairs,
