@@ -39,7 +39,8 @@ pub(super) fn run(root: &Path, args: &Softroce, dry_run: bool) -> Result<ExitCod
             today(),
             args.connections,
             match args.place.is_counted() {
-                true => "The guest's clock counts instructions, the kernel's with them: 1,000 are a microsecond. Microseconds",
+                true =>
+                    "The guest's clock counts instructions, the kernel's with them: 1,000 are a microsecond. Microseconds",
                 false => "Microseconds",
             },
             args.pairs,
