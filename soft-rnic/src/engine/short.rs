@@ -324,7 +324,12 @@ impl Qp {
         if !slot.header.fulfil(offer, peer.link.number(), &delivery) {
             return false;
         }
-        peer.entry().set_cursor(slots.next(index));
+        let next = slots.next(index);
+        peer.entry().set_cursor(next);
+        if let Some(slot) = peer.link.segment().slot(slots, next) {
+            // Its owner has read there last, and does not look at it before the next message is there.
+            copy::fetch_to_write(slot.eager.as_ptr(), piece.len.div_ceil(copy::LINE));
+        }
         let path = if peer.link.is_own() { PathTaken::Own } else { PathTaken::Slot };
         peer.link.counters().add(lane, path, piece.len);
         reach(Step::BeforeAnnounce);

@@ -131,8 +131,8 @@ impl<'a> Slot<'a> {
 
 /// Words that say where a datagram came from, and one that is not used.
 pub(crate) const SOURCE: usize = 4;
-/// Where the parts of a slot lie.
-const EAGER_AT: usize = size_of::<SlotHeader>();
+/// Where the parts of a slot lie; first, behind the header, the bytes of a short message.
+pub(crate) const EAGER_AT: usize = size_of::<SlotHeader>();
 const SOURCE_AT: usize = EAGER_AT + EAGER;
 const MORE_AT: usize = SOURCE_AT + SOURCE * size_of::<AtomicU64>();
 /// A header and the first eager bytes are one pair of lines, which processors like to fetch together.

@@ -15,8 +15,10 @@ use spin::Yield;
 use spin::mutex::SpinMutex;
 
 use super::Cqe;
+use crate::platform::copy;
 use crate::queue_pair::Qp;
 use crate::shared::completion::{CqEntry, READY_WORDS};
+use crate::shared::segment::EAGER_AT;
 use crate::shared::slot::SlotHeader;
 
 const BITS: usize = READY_WORDS * 64;
@@ -145,7 +147,12 @@ impl<S: Source> Sources<S> {
         // SAFETY: a slot in the heap of this process's segment, which the completion queue keeps mapped. If the slot's queue pair
         // has gone meanwhile, something else may lie there: what is seen then is only a reason to look for news, and all that
         // lies in the heap is reached by atomics, or by raw pointers.
-        watched.is_some_and(|header| unsafe { header.as_ref() }.is_done())
+        let done = watched.is_some_and(|header| unsafe { header.as_ref() }.is_done());
+        if let (true, Some(header)) = (done, watched) {
+            // The bytes that came within the slot are still with the processor that wrote them.
+            copy::fetch_to_read(header.as_ptr().cast::<u8>().wrapping_add(EAGER_AT), 2);
+        }
+        done
     }
 
     /// How many completions all sources have.
