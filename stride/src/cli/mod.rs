@@ -2,6 +2,7 @@
 //!
 //! Nothing is judged here beyond syntax; [`plan`](crate::plan) decides what the values mean together.
 
+mod count;
 mod expectation;
 mod output;
 mod serve;
@@ -10,6 +11,7 @@ mod usage;
 
 use clap::{Args, Subcommand, ValueEnum};
 
+pub use count::{Count, CountError};
 pub use expectation::{Expectation, ExpectationError};
 pub use output::OutputArgs;
 pub use serve::{Command, ServeArgs};
@@ -315,9 +317,10 @@ pub struct RunArgs {
     #[arg(long, value_name = "BYTES")]
     pub max_msg_size: Option<Size>,
 
-    /// Messages under way at a time [default: 128 for bandwidth, 1 for latency; of msg --api pool: 2 to 16, for 2 MiB]
+    /// Messages under way at a time, or auto: by the message size, and stderr says how many [default: 128 for bandwidth, 1 for
+    /// latency; of msg --api pool: 2 to 16, for 2 MiB]
     #[arg(short, long, value_name = "COUNT")]
-    pub tx_depth: Option<u32>,
+    pub tx_depth: Option<Count>,
 }
 
 /// The flags of a test of queue pairs.
@@ -347,6 +350,11 @@ pub struct CommonArgs {
     /// Queue pairs (bandwidth only) [default: 1]
     #[arg(short, long, value_name = "COUNT")]
     pub qp: Option<u32>,
+
+    /// Threads that share the queue pairs, each on a processor near the device, or auto: by message size and processors, and
+    /// stderr says how many [default: the one that there is, on any processor]
+    #[arg(long, value_name = "COUNT")]
+    pub threads: Option<Count>,
 
     /// Send for so long, in place of a number of messages; a quarter at the beginning and at the end does not count
     #[arg(short = 'D', long, value_name = "SECONDS")]

@@ -35,6 +35,7 @@ pub fn differences(client: &TestPlan, server: &TestPlan) -> Vec<Difference> {
             ("queue pairs (-q)", plan.queue_pairs.to_string()),
             ("bidirectional (-b)", plan.bidirectional.to_string()),
             ("data validation", plan.data_validation.to_string()),
+            ("threads (--threads)", value(plan.threads)),
         ]
     };
     let pairs = rows(client).into_iter().zip(rows(server));

@@ -1,6 +1,6 @@
 //! What cannot be run, and what to do instead.
 
-use super::{ATOMIC_SIZE, ConnectionType, LEAST_ITERATIONS, MOST_QUEUE_PAIRS, Operation};
+use super::{ATOMIC_SIZE, ConnectionType, LEAST_ITERATIONS, MOST_QUEUE_PAIRS, MOST_THREADS, Operation};
 
 /// A test that cannot be run: the value, the limit and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -184,11 +184,16 @@ pub enum PlanError {
         /// What the user gave.
         given: u32,
     },
-    /// Latency is measured on one queue pair.
-    #[error("-q {given} is above the limit of a latency test, 1: leave -q out, or measure bw")]
+    /// Latency is measured on one queue pair of a thread.
+    #[error(
+        "-q {given} is above the limit of a latency test, {limit}{}: leave -q out, or measure bw",
+        if *limit > 1 { ", one for each thread" } else { "" }
+    )]
     QueuePairsInLatency {
         /// What the user gave.
         given: u32,
+        /// How many there may be.
+        limit: u32,
     },
     /// Latency is that of one message at a time.
     #[error("-b has no meaning in a latency test: leave -b out, or measure bw")]
@@ -244,6 +249,25 @@ pub enum PlanError {
         port: u8,
         /// What it can do.
         limit: u32,
+    },
+    /// A thread without a queue pair.
+    #[error(
+        "--threads {threads} is above the queue pairs that they share, -q {queue_pairs}: give --threads {queue_pairs} or less, \
+         or -q {threads} or more"
+    )]
+    ThreadsAboveQueuePairs {
+        /// Threads.
+        threads: u32,
+        /// Queue pairs.
+        queue_pairs: u32,
+    },
+    /// More threads than any test has.
+    #[error(
+        "--threads {given} is above the most threads of a test, {MOST_THREADS}: give --threads {MOST_THREADS} or less"
+    )]
+    TooManyThreads {
+        /// What the user gave.
+        given: u32,
     },
     /// The server gives one client less memory.
     #[error(

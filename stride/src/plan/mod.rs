@@ -16,14 +16,15 @@ mod operation;
 mod rules;
 mod sizes;
 mod test_plan;
+mod threads;
 
 use sideway::memory::BufferKind;
 use trespass::Policy;
 
 use crate::cli::{
-    ApiArg, AtomicArgs, AtomicTypeArg, BandwidthArgs, BufferArg, CallsArg, Cli, ConnectionArg, DefinitionArg,
-    LatencyArgs, MeasureArgs, MessageArgs, MessagesArgs, OperationArgs, ReadArgs, RunArgs, SendArgs, Size,
-    TransportArg, WriteArgs,
+    ApiArg, AtomicArgs, AtomicTypeArg, BandwidthArgs, BufferArg, CallsArg, Cli, ConnectionArg, Count,
+    DefinitionArg, LatencyArgs, MeasureArgs, MessageArgs, MessagesArgs, OperationArgs, ReadArgs, RunArgs,
+    SendArgs, Size, TransportArg, WriteArgs,
 };
 
 pub use calls::Calls;
@@ -37,6 +38,7 @@ pub use operation::{ATOMIC_SIZE, Api, LARGEST_BLOCK, Operation};
 pub use rules::{LEAST_ITERATIONS, MODERATED_SIZE_LIMIT, MOST_QUEUE_PAIRS};
 pub use sizes::Sizes;
 pub use test_plan::{ConnectionType, LatencyDefinition, Measure, Parts, TestPlan};
+pub use threads::{Choices, Circumstances, MOST_THREADS};
 
 /// perftest's port of the control connection.
 pub const DEFAULT_PORT: u16 = 18515;
@@ -71,6 +73,8 @@ pub struct LocalOptions {
     pub transport: Policy,
     /// The user gave no size, so that it may be changed to what is possible.
     pub any_size: bool,
+    /// What is left to the program, until the device is known.
+    pub choices: Choices,
 }
 
 /// All that the command line asks for, found possible as far as no device is needed to tell.
@@ -101,7 +105,8 @@ impl Plan {
                 Self::of_messages(Measure::Latency(LatencyDefinition::PingPong), &args)
             }
             OperationArgs::Messages { measure: MessagesArgs::Grid(args) } => {
-                let in_flight = args.run.tx_depth.map_or(InFlight::Grid, |count| InFlight::One { count });
+                let in_flight =
+                    Count::given(args.run.tx_depth).map_or(InFlight::Grid, |count| InFlight::One { count });
                 Self::of_messages(Measure::Echo(Echo { in_flight, counted: args.run.iters.is_some() }), &args)
             }
         }
@@ -116,10 +121,17 @@ impl Plan {
             }
         };
         let test = test_plan(own.operation(), measure, &common.run);
+        let threads = Count::given(common.threads);
         let test = own.complete(TestPlan {
             post_list: common.post_list.unwrap_or(test.post_list),
+            tx_depth: match common.run.tx_depth {
+                // Until it is chosen, any that goes with the rest.
+                Some(Count::Auto) => test.tx_depth.max(common.post_list.unwrap_or(1)),
+                _ => test.tx_depth,
+            },
             cq_mod: common.cq_mod,
-            queue_pairs: common.qp.unwrap_or(test.queue_pairs),
+            queue_pairs: common.qp.or(threads.filter(|threads| *threads > 0)).unwrap_or(test.queue_pairs),
+            threads,
             bidirectional: common.bidirectional,
             reversed: common.reversed,
             duration: common.duration,
@@ -130,7 +142,8 @@ impl Plan {
         test.validate()?;
         let (buffer, calls) = (common.buffer.map(BufferKind::from), common.calls.map(Calls::from));
         let any_size = common.run.msg_size.is_none() && common.run.max_msg_size.is_none();
-        let local = LocalOptions { buffer, calls, any_size, ..local_options(&common.run)? };
+        let choices = Choices::new(&common);
+        let local = LocalOptions { buffer, calls, any_size, choices, ..local_options(&common.run)? };
         let mut warnings = size_warnings(&common.run, &test);
         warnings.extend(moderation_warnings(&test));
         if let (Some(seconds), Some(count)) = (common.duration, common.run.iters) {
@@ -294,7 +307,7 @@ fn test_plan(operation: Operation, measure: Measure, args: &RunArgs) -> TestPlan
     let defaults = TestPlan::new(operation, measure, sizes);
     TestPlan {
         iterations: args.iters.unwrap_or(defaults.iterations),
-        tx_depth: args.tx_depth.unwrap_or(defaults.tx_depth),
+        tx_depth: Count::given(args.tx_depth).unwrap_or(defaults.tx_depth),
         ..defaults
     }
 }

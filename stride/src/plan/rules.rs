@@ -108,13 +108,14 @@ impl TestPlan {
             ("-q", Some(self.queue_pairs)),
             ("--recv-post-list", Some(self.recv_post_list)),
             ("-D", self.duration),
+            ("--threads", self.threads),
         ];
         match counts.into_iter().find(|(_, count)| *count == Some(0)) {
             Some((flag, _)) => Err(PlanError::ZeroCount { flag }),
             None if self.queue_pairs > MOST_QUEUE_PAIRS => {
                 Err(PlanError::TooManyQueuePairs { given: self.queue_pairs })
             }
-            None => Ok(()),
+            None => self.validate_threads(),
         }
     }
 
@@ -169,8 +170,9 @@ impl TestPlan {
         if self.post_list > 1 {
             return Err(PlanError::PostListInLatency { given: self.post_list });
         }
-        if self.queue_pairs > 1 {
-            return Err(PlanError::QueuePairsInLatency { given: self.queue_pairs });
+        let limit = self.thread_count();
+        if self.queue_pairs > limit {
+            return Err(PlanError::QueuePairsInLatency { given: self.queue_pairs, limit });
         }
         if self.bidirectional {
             return Err(PlanError::BidirectionalLatency);

@@ -89,6 +89,8 @@ pub struct TestPlan {
     pub data_validation: bool,
     /// How the queue pairs are connected.
     pub connection: ConnectionType,
+    /// Threads that share the queue pairs, each with a processor of its own, if the user asked for any.
+    pub threads: Option<u32>,
 }
 
 /// How queue pairs are connected, and what becomes of a message that is lost.
@@ -159,6 +161,7 @@ impl TestPlan {
             duration: None,
             data_validation: false,
             connection: ConnectionType::Rc,
+            threads: None,
         }
     }
 }
@@ -178,6 +181,13 @@ impl TestPlan {
     pub fn parts(&self, is_client: bool) -> Parts {
         let measures = is_client != self.reversed;
         Parts { measures: measures || self.bidirectional, serves: !measures || self.bidirectional }
+    }
+
+    /// Whether the side that answers has something to do for a message, and does not only hold still.
+    pub fn both_sides_work(&self) -> bool {
+        self.bidirectional
+            || self.operation.takes_receives()
+            || self.measure == Measure::Latency(LatencyDefinition::PingPong)
     }
 
     /// Whether the peer sends to a side with these parts.
@@ -208,6 +218,9 @@ impl fmt::Display for TestPlan {
         }
         if *queue_pairs > 1 {
             write!(f, ", {queue_pairs} queue pairs")?;
+        }
+        if let Some(threads) = self.threads {
+            write!(f, ", {threads} thread{}", if threads == 1 { "" } else { "s" })?;
         }
         if self.bidirectional {
             f.write_str(", bidirectional")?;

@@ -158,7 +158,7 @@ impl Output {
 
     /// This side begins to measure these messages: it says how far it is, and once a second the user sees it.
     pub fn begin(&mut self, cell: Cell, test: &TestPlan) -> Arc<Progress> {
-        let progress = Arc::new(Progress::new());
+        let progress = Arc::new(Progress::of_threads(test.thread_count()));
         let mut sheet = self.sheet();
         let Some(book) = &mut sheet.book else { return progress };
         let mut live = Live::new(cell, test, Arc::clone(&progress));

@@ -15,7 +15,7 @@ pub fn heading(test: &TestPlan, over: Option<&str>) -> String {
             bandwidth_columns(["#bytes", "iterations", "Gb/s", "Mpps"]),
         ),
         Measure::Latency(definition) => (
-            format!("latency in us: {}", defined(test.operation, definition)),
+            format!("latency{} in us: {}", by_threads(test), defined(test.operation, definition)),
             latency_columns([
                 "#bytes",
                 "iterations",
@@ -45,8 +45,16 @@ fn of_bandwidth(test: &TestPlan) -> String {
         1 => String::new(),
         pairs => format!(" of {pairs} queue pairs"),
     };
+    let threads = by_threads(test);
     let both = if test.bidirectional { " both ways, added" } else { "" };
-    format!("bandwidth{pairs}{both}")
+    format!("bandwidth{pairs}{threads}{both}")
+}
+
+fn by_threads(test: &TestPlan) -> String {
+    match test.thread_count() {
+        1 => String::new(),
+        threads => format!(" by {threads} threads"),
+    }
 }
 
 /// From when to when the time of a bandwidth is taken.

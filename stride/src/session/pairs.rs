@@ -4,18 +4,23 @@ use super::steps;
 use crate::control::{ControlError, Link, Listener, Message, Resources, connect};
 use crate::device::{self, LocalDevice};
 use crate::error::Error;
-use crate::plan::{Plan, Role, TestPlan};
+use crate::placement::{Neighbours, Processors};
+use crate::plan::{Circumstances, DeviceLimits, Plan, Role, TestPlan};
 use crate::report::{Output, Row};
 use crate::statistics::Timer;
-use crate::workload::{Arrived, Side, Watch, Workload};
+use crate::workload::{Arrived, Outlook, Sides, Team};
 
 /// Runs the plan on the side that it says.
 pub(super) fn run(plan: &Plan, output: &mut Output) -> Result<(), Error> {
     let device = LocalDevice::open(device::provider(output)?, &plan.local)?;
+    let processors = Processors::near(device.numa_node);
+    let neighbours = if plan.role == Role::Loopback { Neighbours::Peer } else { Neighbours::None };
     let test = plan.test.fitted(&device.limits, plan.local.any_size);
+    let (test, chosen) = plan.local.choices.settle(test, circumstances(&device, &processors, neighbours));
     test.check(&device.limits)?;
     output.device(&device);
-    let session = Session { device: &device, test: &test, timer: Timer::new() };
+    chosen.iter().for_each(|choice| output.note(choice));
+    let session = Session { device: &device, test: &test, timer: Timer::new(), processors, neighbours };
     match &plan.role {
         Role::Server => session.serve_one(plan.local.tcp_port, output),
         Role::Client(host) => {
@@ -31,6 +36,19 @@ pub(super) struct Session<'a> {
     pub(super) device: &'a LocalDevice,
     pub(super) test: &'a TestPlan,
     pub(super) timer: Timer,
+    pub(super) processors: Processors,
+    pub(super) neighbours: Neighbours,
+}
+
+fn circumstances(device: &LocalDevice, processors: &Processors, neighbours: Neighbours) -> Circumstances {
+    let DeviceLimits { max_qp_wr, max_cqe, .. } = device.limits;
+    Circumstances {
+        processors: processors.count(),
+        is_software: device.is_soft,
+        has_peer: neighbours == Neighbours::Peer,
+        max_qp_wr,
+        max_cqe,
+    }
 }
 
 impl Session<'_> {
@@ -92,17 +110,17 @@ impl Session<'_> {
         output: &mut Output,
     ) -> Result<(), Error> {
         let parts = test.parts(is_client);
-        let mut workload = self.set_up(test, link)?;
-        output.connection(&test.connection.to_string(), workload.description());
+        let mut team = self.set_up(test, is_client, link)?;
+        output.connection(&test.connection.to_string(), team.description());
         output.heading(test, software(self.device))?;
         for cell in test.cells() {
             let size = cell.size;
-            workload.prepare(size, parts)?;
+            team.prepare(size, parts)?;
             steps::begin(link, size)?;
             let own = match parts.measures {
                 true => {
                     let progress = output.begin(cell, test);
-                    Some(workload.measure(size, &mut Watch::new(link, &self.timer).counting(&progress))?)
+                    Some(team.measure(size, &Outlook::new(link), &progress)?)
                 }
                 false => None,
             };
@@ -111,23 +129,24 @@ impl Session<'_> {
             }
             let theirs = match parts.serves {
                 true => {
-                    workload.answer(&mut Watch::new(link, &self.timer))?;
+                    team.answer(&Outlook::new(link))?;
                     Some(steps::receive_row(link)?)
                 }
                 false => None,
             };
             if test.asks_what_arrived() {
-                tell_losses(workload.arrived(size)?, test, link, output)?;
+                tell_losses(team.arrived(size)?, test, link, output)?;
             }
-            let distribution = own.and_then(|_| workload.distribution());
+            let distribution = own.and_then(|_| team.distribution());
             output.measured(&sum(own, theirs, link)?, distribution)?;
         }
         steps::finish(link)
     }
 
     /// Makes this side's queue pairs and memory, and connects them to the peer's.
-    fn set_up(&self, test: &TestPlan, link: &mut Link) -> Result<Workload, Error> {
-        let side = Side::new(self.device, test)?;
+    fn set_up(&self, test: &TestPlan, is_client: bool, link: &mut Link) -> Result<Team, Error> {
+        let processors = self.processors.place(test, is_client, self.neighbours);
+        let side = Sides::new(self.device, test, &processors)?;
         let mut remotes = Vec::new();
         for own in side.resources() {
             let remote = match link.exchange(&Message::Resources(own))? {
@@ -137,9 +156,9 @@ impl Session<'_> {
             check_resources(&remote, &side, link)?;
             remotes.push(remote);
         }
-        let workload = side.connect(&remotes, test, &self.timer)?;
+        let team = side.connect(&remotes, test, &self.timer)?;
         match link.exchange(&Message::Ready)? {
-            Message::Ready => Ok(workload),
+            Message::Ready => Ok(team),
             other => Err(link.unexpected(&other, "ready").into()),
         }
     }
@@ -182,7 +201,7 @@ fn software(device: &LocalDevice) -> Option<String> {
 }
 
 /// Refuses memory that is too short for the messages, before anything is done there.
-fn check_resources(remote: &Resources, side: &Side, link: &Link) -> Result<(), ControlError> {
+fn check_resources(remote: &Resources, side: &Sides<'_>, link: &Link) -> Result<(), ControlError> {
     let needed = side.layout().half();
     if remote.length >= needed && remote.address.checked_add(remote.length).is_some() {
         return Ok(());

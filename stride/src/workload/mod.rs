@@ -17,6 +17,7 @@ mod progress;
 mod request;
 mod resources;
 mod side;
+mod team;
 mod validate;
 mod watch;
 
@@ -27,7 +28,8 @@ use completion::Completions;
 pub use messages::Messages;
 use notes::Notes;
 use pace::{Pace, Phase};
-pub use progress::Progress;
+pub use progress::{Passed, Progress};
 pub use side::{Arrived, Side, Workload};
+pub use team::{Sides, Team};
 pub use validate::ValidationError;
-pub use watch::Watch;
+pub use watch::{Outlook, Watch};

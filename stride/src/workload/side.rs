@@ -1,5 +1,7 @@
 //! One side of a test: its queue pairs, its memory, and what it does with them.
 
+use std::sync::atomic::AtomicU32;
+
 use sideway::ibverbs::address_handle::AddressHandle;
 use sideway::ibverbs::connect::{ConnectOptions, Endpoint, activate_ud, connect};
 use sideway::ibverbs::protection_domain::ProtectionDomain;
@@ -18,9 +20,7 @@ use crate::control::{ControlError, Resources};
 use crate::device::LocalDevice;
 use crate::error::Error;
 use crate::plan::{ConnectionType, LatencyDefinition, Measure, Operation, Parts, TestPlan};
-use crate::report::{BandwidthRow, LatencyRow, Row};
-use crate::result::Distribution;
-use crate::statistics::{BandwidthSummary, LatencyRecorder, Timer};
+use crate::statistics::LatencyRecorder;
 
 /// A side whose queue pairs are not connected yet.
 #[derive(Debug)]
@@ -80,7 +80,7 @@ impl<'a> Side<'a> {
     /// # Errors
     ///
     /// There is no way to the peer.
-    pub fn connect(self, remotes: &[Resources], test: &TestPlan, timer: &Timer) -> Result<Workload, Error> {
+    pub fn connect(self, remotes: &[Resources], test: &TestPlan) -> Result<Workload, Error> {
         let Self { device, pd, pairs: own, ends, memory, layout, inline_size, answered } = self;
         let calls = match own.first() {
             Some((pair, _)) if pair.is_extended() => "ibv_wr_*",
@@ -122,8 +122,7 @@ impl<'a> Side<'a> {
             BufferKind::Shared => "shared",
             _ => "malloc",
         };
-        let description =
-            format!("{test}, inline up to {inline_size} bytes, by {calls}, buffer {buffer}; {way}");
+        let description = format!("inline up to {inline_size} bytes, by {calls}, buffer {buffer}; {way}");
         let channel = Channel::new(pairs, address, ends, memory, layout, test.operation, inline_size);
         let recorder = LatencyRecorder::new();
         Ok(Workload {
@@ -136,7 +135,6 @@ impl<'a> Side<'a> {
             sent: 0,
             notes: Notes::new(),
             recorder,
-            timer: timer.clone(),
         })
     }
 }
@@ -163,11 +161,10 @@ pub struct Workload {
     sent: u64,
     notes: Notes,
     recorder: LatencyRecorder,
-    timer: Timer,
 }
 
 impl Workload {
-    /// What is going to be measured and how the two sides are connected, in one line.
+    /// How the two sides are connected, in one line.
     pub fn description(&self) -> &str {
         &self.description
     }
@@ -197,51 +194,47 @@ impl Workload {
         Ok(())
     }
 
-    /// Measures messages of this size: the client's part, and the server's too where both measure.
-    ///
-    /// # Errors
-    ///
-    /// A message failed, or the peer is gone.
-    pub fn measure(&mut self, size: u64, watch: &mut Watch<'_>) -> Result<Row, Error> {
-        match self.test.duration {
-            Some(seconds) => Pace::during(seconds, |pace| self.measure_at(pace, size, watch)),
-            None => self.measure_at(&Pace::steady(), size, watch),
-        }
-    }
-
-    fn measure_at(&mut self, pace: &Pace, size: u64, watch: &mut Watch<'_>) -> Result<Row, Error> {
-        let Measure::Latency(definition) = self.test.measure else {
-            let chain = Chain::new(&self.test, self.layout.cycle(size));
-            let takes = self.parts.serves && self.test.operation.takes_receives();
-            let Tally { sent, counted, ticks } =
-                self.channel.run(bandwidth::Run { chain, takes, pace, watch })?;
-            self.sent = sent;
-            let summary = BandwidthSummary::new(size, counted, ticks, &self.timer);
-            return Ok(Row::Bandwidth(BandwidthRow::new(size, counted, summary)));
+    /// Measures messages of this size: the client's part, and the server's too where both measure. Latencies are in the
+    /// recorder then.
+    pub(super) fn measure(&mut self, pace: &Pace, size: u64, watch: &mut Watch<'_>) -> Result<Tally, Error> {
+        let part = match self.test.measure {
+            Measure::Latency(LatencyDefinition::PingPong) => Part::Ping,
+            Measure::Latency(LatencyDefinition::Completion) => Part::Complete,
+            _ => {
+                let chain = Chain::new(&self.test, self.layout.cycle(size));
+                let takes = self.takes();
+                let tally = self.channel.run(bandwidth::Run { chain, takes, pace, watch })?;
+                self.sent = tally.sent;
+                return Ok(tally);
+            }
         };
-        let part = match definition {
-            LatencyDefinition::PingPong => Part::Ping,
-            LatencyDefinition::Completion => Part::Complete,
-        };
+        let begin = watch.now();
         self.run_latency(part, pace, watch)?;
         self.sent = self.recorder.len();
-        let summary = self.recorder.summary(self.sample_nanoseconds(definition));
-        Ok(Row::Latency(LatencyRow::new(size, self.recorder.len(), summary)))
+        Ok(Tally { sent: self.sent, counted: self.sent, begin, end: watch.now() })
     }
 
     /// The latencies that were measured last, if this side measures any.
-    pub fn distribution(&self) -> Option<Distribution> {
-        let Measure::Latency(definition) = self.test.measure else { return None };
-        Some(self.recorder.distribution(self.sample_nanoseconds(definition)))
+    pub(super) fn recorder(&self) -> &LatencyRecorder {
+        &self.recorder
     }
 
-    /// How many nanoseconds of latency a tick of a sample stands for.
-    fn sample_nanoseconds(&self, definition: LatencyDefinition) -> f64 {
-        let tick = self.timer.nanoseconds_per_tick();
-        match definition {
-            LatencyDefinition::PingPong => tick / 2.0,
-            LatencyDefinition::Completion => tick,
+    /// Takes the peer's messages, where both measure, as long as other threads of this side do.
+    pub(super) fn keep_taking(&mut self, measuring: &AtomicU32, watch: &mut Watch<'_>) -> Result<(), Error> {
+        if self.test.thread_count() == 1 || !self.takes() {
+            return Ok(());
         }
+        self.take(Some(measuring), watch)
+    }
+
+    /// Whether messages of the peer come to receives while this side measures bandwidth.
+    fn takes(&self) -> bool {
+        self.test.measure == Measure::Bandwidth && self.parts.serves && self.test.operation.takes_receives()
+    }
+
+    fn take(&mut self, measuring: Option<&AtomicU32>, watch: &mut Watch<'_>) -> Result<(), Error> {
+        let all_arrive = self.test.connection.is_reliable() && self.test.duration.is_none();
+        self.channel.run(bandwidth::Take { all_arrive, measuring, watch }).map(drop)
     }
 
     /// Answers messages, where they want an answer, or takes them, where they want to be taken: the server's part.
@@ -249,7 +242,7 @@ impl Workload {
     /// # Errors
     ///
     /// A message failed, or the peer is gone.
-    pub fn answer(&mut self, watch: &mut Watch<'_>) -> Result<(), Error> {
+    pub(super) fn answer(&mut self, watch: &mut Watch<'_>) -> Result<(), Error> {
         match self.test.measure {
             Measure::Latency(LatencyDefinition::PingPong) if self.test.duration.is_some() => {
                 watch.end_with_peer();
@@ -261,10 +254,7 @@ impl Workload {
             Measure::Latency(LatencyDefinition::PingPong) => {
                 self.run_latency(Part::Pong, &Pace::steady(), watch)
             }
-            _ => {
-                let all_arrive = self.test.connection.is_reliable() && self.test.duration.is_none();
-                self.channel.run(bandwidth::Take { all_arrive, watch }).map(drop)
-            }
+            _ => self.take(None, watch),
         }
     }
 

@@ -1,0 +1,118 @@
+//! How much is sent: threads, warm-up, rates.
+
+use std::fs;
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+use crate::common::{Ended, run};
+use crate::harness::{Device, Outcome, Test};
+use crate::measure::{is_bandwidth, is_latency, pair, row};
+
+pub(crate) const TESTS: &[Test] = &[
+    ("threads_share_the_queue_pairs", threads_share_the_queue_pairs),
+    ("threads_of_both_sides", threads_of_both_sides),
+    ("threads_measure_one_latency", threads_measure_one_latency),
+    ("threads_for_a_time", threads_for_a_time),
+    ("threads_and_depth_are_chosen_and_printed", threads_and_depth_are_chosen_and_printed),
+];
+
+const ALL: [&str; 6] = ["write", "write --imm", "send", "read", "atomic", "send --imm"];
+
+/// An operation and a measure, as flags.
+fn flags(operation: &str, measure: &str) -> String {
+    match operation.split_once(' ') {
+        Some((operation, own)) => format!("{operation} {measure} {own}"),
+        None => format!("{operation} {measure}"),
+    }
+}
+
+/// Without the size, as atomic operations have theirs.
+fn size_of(operation: &str) -> f64 {
+    if operation == "atomic" { 8.0 } else { 64.0 }
+}
+
+/// A loopback run, and the JSON document that it leaves.
+#[track_caller]
+fn with_document(device: &Device, name: &str, flags: &str) -> (Ended, Value) {
+    let path: PathBuf = std::env::temp_dir().join(format!("stride-load-{name}-{}.json", std::process::id()));
+    let flags = format!("{flags} --loopback --force --json {}", path.display());
+    let ended = run(&device.flags(&flags)).succeeded();
+    let text = fs::read_to_string(&path).unwrap();
+    fs::remove_file(&path).unwrap();
+    (ended, serde_json::from_str(&text).unwrap())
+}
+
+fn threads_share_the_queue_pairs(device: &Device) -> Outcome {
+    for operation in ALL {
+        let flags = format!("{} -s {} -n 60 -t 16 -q 5", flags(operation, "bw"), size_of(operation));
+        let ended = run(&device.flags(&format!("{flags} --loopback --threads 2"))).succeeded();
+        is_bandwidth(&ended.rows()[0], size_of(operation), 300.0);
+        assert!(ended.stdout.contains("bandwidth of 5 queue pairs by 2 threads"), "{ended:#?}");
+        assert!(ended.stderr.contains(", 5 queue pairs, 2 threads, "), "{ended:#?}");
+    }
+    // As many queue pairs as threads, and bytes that are looked at, whichever thread moved them.
+    is_bandwidth(
+        &row(device, "send bw -s 4K -n 64 -l 8 -t 16 -r 8 --threads 3 --data-validation"),
+        4096.0,
+        192.0,
+    );
+    is_bandwidth(&row(device, "read bw -s 100 -n 64 --threads 2 --data-validation"), 100.0, 128.0);
+    is_bandwidth(&row(device, "write bw -n 64 --threads 1"), 65536.0, 64.0);
+    Outcome::Ran
+}
+
+fn threads_of_both_sides(device: &Device) -> Outcome {
+    for operation in ALL {
+        let size = size_of(operation);
+        let one_way = format!("{} -s {size} --threads 2", flags(operation, "bw -n 300"));
+        // Few receives: whoever is done goes on taking, or threads would wait for one another in a circle.
+        let receives = if ["write", "read", "atomic"].contains(&operation) { "" } else { "-r 4" };
+        for flags in [one_way.clone(), format!("{one_way} -b {receives}"), format!("{one_way} -q 3 -b")] {
+            let (server, client) = pair(device, &flags, &format!("{flags} 127.0.0.1"));
+            assert_eq!(server.stdout, client.stdout);
+            let messages = if flags.contains("-q 3") { 900.0 } else { 600.0 };
+            is_bandwidth(&client.rows()[0], size, messages);
+        }
+    }
+    Outcome::Ran
+}
+
+fn threads_measure_one_latency(device: &Device) -> Outcome {
+    for operation in ALL {
+        let size = if operation == "atomic" { 8.0 } else { 2.0 };
+        let (ended, document) = with_document(device, "latency", &flags(operation, "lat -n 30 --threads 2"));
+        is_latency(&ended.rows()[0], size, 60.0);
+        assert!(ended.stdout.contains("latency by 2 threads in us: "), "{ended:#?}");
+        let buckets = document["results"][0]["histogram"]["buckets_us"].as_array().unwrap();
+        assert_eq!(buckets.iter().map(|bucket| bucket[1].as_u64().unwrap()).sum::<u64>(), 60);
+        assert_eq!(document["parameters"]["plan"]["threads"], 2);
+    }
+    let flags = "send lat -n 20 --threads 2";
+    let (_, client) = pair(device, flags, &format!("{flags} 127.0.0.1"));
+    is_latency(&client.rows()[0], 2.0, 40.0);
+    Outcome::Ran
+}
+
+fn threads_for_a_time(device: &Device) -> Outcome {
+    for flags in ["write bw -s 4K -D 1", "send bw -s 64 -D 1 -b", "write lat -D 1"] {
+        let rows = run(&device.flags(&format!("{flags} --threads 2 --loopback"))).succeeded().rows();
+        let [row] = &rows[..] else { panic!("{flags}: {rows:?}") };
+        match row.len() {
+            4 => is_bandwidth(row, row[0], row[1]),
+            _ => is_latency(row, 2.0, row[1]),
+        }
+        assert!(row[1] > 10.0, "{flags}: {row:?}");
+    }
+    Outcome::Ran
+}
+
+fn threads_and_depth_are_chosen_and_printed(device: &Device) -> Outcome {
+    let ended = run(&device.flags("write bw -s 64 -n 64 --threads auto -t auto --loopback")).succeeded();
+    assert!(ended.stderr.contains("--threads auto: "), "{ended:#?}");
+    assert!(ended.stderr.contains("-t auto: "), "{ended:#?}");
+    let line = ended.stderr.lines().find_map(|line| line.strip_prefix("--threads auto: ")).unwrap();
+    let threads: f64 = line.split(',').next().unwrap().parse().unwrap();
+    is_bandwidth(&ended.rows()[0], 64.0, 64.0 * threads);
+    Outcome::Ran
+}
