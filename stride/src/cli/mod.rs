@@ -8,6 +8,7 @@ mod output;
 mod serve;
 mod size;
 mod usage;
+mod warm_up;
 
 use clap::{Args, Subcommand, ValueEnum};
 
@@ -17,6 +18,7 @@ pub use output::OutputArgs;
 pub use serve::{Command, ServeArgs};
 pub use size::{Size, SizeError};
 pub use usage::{Usage, command, parse};
+pub use warm_up::{WarmUpArg, WarmUpError};
 
 /// What chooses among devices, besides the flags.
 const PROVIDERS: &str = "\
@@ -359,6 +361,14 @@ pub struct CommonArgs {
     /// Send for so long, in place of a number of messages; a quarter at the beginning and at the end does not count
     #[arg(short = 'D', long, value_name = "SECONDS")]
     pub duration: Option<u32>,
+
+    /// Before each size, send so many messages that do not count, or for so many seconds with an s behind the number
+    #[arg(long, value_name = "COUNT")]
+    pub warmup: Option<WarmUpArg>,
+
+    /// Before each size, send as many messages that do not count as are under way at a time, as perftest has it
+    #[arg(long, alias = "perform_warm_up")]
+    pub perform_warm_up: bool,
 
     /// The server measures, and the client answers
     #[arg(long)]

@@ -250,6 +250,27 @@ pub enum PlanError {
         /// What it can do.
         limit: u32,
     },
+    /// Two warm-ups.
+    #[error("--warmup and --perform-warm-up do not go together: leave one of them out")]
+    TwoWarmUps,
+    /// Where messages come to is not known.
+    #[error(
+        "--warmup {seconds}s and --data-validation do not go together, as it is not known where the first messages \
+         come to then: give a number of messages, such as --warmup 100"
+    )]
+    ValidationAfterTime {
+        /// How long.
+        seconds: u32,
+    },
+    /// The same, where messages may be lost before.
+    #[error(
+        "--data-validation with a warm-up over -c {connection}, of which messages may be lost: leave the warm-up out, or \
+         give -c RC"
+    )]
+    ValidationAfterLosses {
+        /// The type of the connection.
+        connection: ConnectionType,
+    },
     /// A thread without a queue pair.
     #[error(
         "--threads {threads} is above the queue pairs that they share, -q {queue_pairs}: give --threads {queue_pairs} or less, \

@@ -17,6 +17,7 @@ mod rules;
 mod sizes;
 mod test_plan;
 mod threads;
+mod warm_up;
 
 use sideway::memory::BufferKind;
 use trespass::Policy;
@@ -39,6 +40,7 @@ pub use rules::{LEAST_ITERATIONS, MODERATED_SIZE_LIMIT, MOST_QUEUE_PAIRS};
 pub use sizes::Sizes;
 pub use test_plan::{ConnectionType, LatencyDefinition, Measure, Parts, TestPlan};
 pub use threads::{Choices, Circumstances, MOST_THREADS};
+pub use warm_up::WarmUp;
 
 /// perftest's port of the control connection.
 pub const DEFAULT_PORT: u16 = 18515;
@@ -132,6 +134,7 @@ impl Plan {
             cq_mod: common.cq_mod,
             queue_pairs: common.qp.or(threads.filter(|threads| *threads > 0)).unwrap_or(test.queue_pairs),
             threads,
+            warm_up: WarmUp::asked(&common)?,
             bidirectional: common.bidirectional,
             reversed: common.reversed,
             duration: common.duration,

@@ -128,6 +128,7 @@ impl TestPlan {
         if self.bidirectional && self.reversed {
             return Err(PlanError::BothWaysReversed);
         }
+        self.validate_warm_up()?;
         match self.duration {
             Some(seconds) if self.data_validation => Err(PlanError::ValidationOfDuration { seconds }),
             _ => Ok(()),

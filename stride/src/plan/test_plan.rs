@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Echo, Operation, Sizes};
+use super::{Echo, Operation, Sizes, WarmUp};
 
 /// What counts as the latency of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -91,6 +91,8 @@ pub struct TestPlan {
     pub connection: ConnectionType,
     /// Threads that share the queue pairs, each with a processor of its own, if the user asked for any.
     pub threads: Option<u32>,
+    /// Messages before those that are measured.
+    pub warm_up: Option<WarmUp>,
 }
 
 /// How queue pairs are connected, and what becomes of a message that is lost.
@@ -129,7 +131,7 @@ impl fmt::Display for ConnectionType {
 }
 
 /// A queue pair has no more messages of one size: 48 bits number them, and 14 the queue pairs.
-const MOST_MESSAGES: u64 = 1 << 47;
+pub(super) const MOST_MESSAGES: u64 = 1 << 47;
 
 /// What a side does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -162,6 +164,7 @@ impl TestPlan {
             data_validation: false,
             connection: ConnectionType::Rc,
             threads: None,
+            warm_up: None,
         }
     }
 }
@@ -221,6 +224,9 @@ impl fmt::Display for TestPlan {
         }
         if let Some(threads) = self.threads {
             write!(f, ", {threads} thread{}", if threads == 1 { "" } else { "s" })?;
+        }
+        if let Some(warm_up) = self.warm_up {
+            write!(f, ", warm-up of {warm_up}")?;
         }
         if self.bidirectional {
             f.write_str(", bidirectional")?;

@@ -1,14 +1,16 @@
 //! Tests of queue pairs, agreed on over TCP.
 
+use std::sync::Arc;
+
 use super::steps;
 use crate::control::{ControlError, Link, Listener, Message, Resources, connect};
 use crate::device::{self, LocalDevice};
 use crate::error::Error;
 use crate::placement::{Neighbours, Processors};
-use crate::plan::{Circumstances, DeviceLimits, Plan, Role, TestPlan};
+use crate::plan::{Circumstances, DeviceLimits, Parts, Plan, Role, TestPlan};
 use crate::report::{Output, Row};
 use crate::statistics::Timer;
-use crate::workload::{Arrived, Outlook, Sides, Team};
+use crate::workload::{Arrived, Outlook, Progress, Sides, Team};
 
 /// Runs the plan on the side that it says.
 pub(super) fn run(plan: &Plan, output: &mut Output) -> Result<(), Error> {
@@ -115,25 +117,13 @@ impl Session<'_> {
         output.heading(test, software(self.device))?;
         for cell in test.cells() {
             let size = cell.size;
-            team.prepare(size, parts)?;
-            steps::begin(link, size)?;
-            let own = match parts.measures {
-                true => {
-                    let progress = output.begin(cell, test);
-                    Some(team.measure(size, &Outlook::new(link), &progress)?)
-                }
-                false => None,
-            };
-            if let Some(row) = own {
-                link.send(&Message::Row(row))?;
+            if let Some(warm_up) = test.warming() {
+                let nobody = || Arc::new(Progress::of_threads(test.thread_count()));
+                team.set_length(&warm_up);
+                pass(&mut team, size, parts, link, nobody)?;
+                team.set_length(test);
             }
-            let theirs = match parts.serves {
-                true => {
-                    team.answer(&Outlook::new(link))?;
-                    Some(steps::receive_row(link)?)
-                }
-                false => None,
-            };
+            let (own, theirs) = pass(&mut team, size, parts, link, || output.begin(cell, test))?;
             if test.asks_what_arrived() {
                 tell_losses(team.arrived(size)?, test, link, output)?;
             }
@@ -162,6 +152,36 @@ impl Session<'_> {
             other => Err(link.unexpected(&other, "ready").into()),
         }
     }
+}
+
+/// Both sides' parts in the messages of a size: what this side measured, and what the peer did.
+fn pass(
+    team: &mut Team,
+    size: u64,
+    parts: Parts,
+    link: &mut Link,
+    begin: impl FnOnce() -> Arc<Progress>,
+) -> Result<(Option<Row>, Option<Row>), Error> {
+    team.prepare(size, parts)?;
+    steps::begin(link, size)?;
+    let own = match parts.measures {
+        true => {
+            let progress = begin();
+            Some(team.measure(size, &Outlook::new(link), &progress)?)
+        }
+        false => None,
+    };
+    if let Some(row) = own {
+        link.send(&Message::Row(row))?;
+    }
+    let theirs = match parts.serves {
+        true => {
+            team.answer(&Outlook::new(link))?;
+            Some(steps::receive_row(link)?)
+        }
+        false => None,
+    };
+    Ok((own, theirs))
 }
 
 /// Both sides tell each other how many messages they sent and took, and their users how many were lost.

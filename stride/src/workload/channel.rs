@@ -208,7 +208,7 @@ impl Channel {
 /// be left of those before.
 pub(super) fn receives(test: &TestPlan, layout: BufferLayout, size: u64) -> (Cycle, u64) {
     let size =
-        if test.connection.is_reliable() && test.duration.is_none() { size } else { test.sizes.largest() };
+        if test.connection.is_reliable() && !test.ends_in_time() { size } else { test.sizes.largest() };
     let length = size + test.connection.header();
     (layout.cycle(length), length)
 }

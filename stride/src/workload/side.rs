@@ -169,6 +169,12 @@ impl Workload {
         &self.description
     }
 
+    /// Has what follows be as long as this test is, which is the same otherwise.
+    pub(super) fn set_length(&mut self, test: &TestPlan) {
+        let TestPlan { iterations, duration, tx_depth, rx_depth, .. } = *test;
+        self.test = TestPlan { iterations, duration, tx_depth, rx_depth, ..self.test.clone() };
+    }
+
     /// Gets ready for messages of this size, and for this side's parts, before either side begins to measure them.
     ///
     /// # Errors

@@ -95,6 +95,12 @@ impl Team {
         &self.description
     }
 
+    /// Has what follows be as long as this test is, which is the same otherwise.
+    pub fn set_length(&mut self, test: &TestPlan) {
+        self.test = test.clone();
+        self.members.iter_mut().for_each(|member| member.set_length(test));
+    }
+
     /// Gets ready for messages of this size, and for this side's parts, before either side begins to measure them.
     ///
     /// # Errors

@@ -15,6 +15,8 @@ pub(crate) const TESTS: &[Test] = &[
     ("threads_measure_one_latency", threads_measure_one_latency),
     ("threads_for_a_time", threads_for_a_time),
     ("threads_and_depth_are_chosen_and_printed", threads_and_depth_are_chosen_and_printed),
+    ("what_is_warmed_up_does_not_count", what_is_warmed_up_does_not_count),
+    ("a_warm_up_of_both_sides", a_warm_up_of_both_sides),
 ];
 
 const ALL: [&str; 6] = ["write", "write --imm", "send", "read", "atomic", "send --imm"];
@@ -114,5 +116,45 @@ fn threads_and_depth_are_chosen_and_printed(device: &Device) -> Outcome {
     let line = ended.stderr.lines().find_map(|line| line.strip_prefix("--threads auto: ")).unwrap();
     let threads: f64 = line.split(',').next().unwrap().parse().unwrap();
     is_bandwidth(&ended.rows()[0], 64.0, 64.0 * threads);
+    Outcome::Ran
+}
+
+fn what_is_warmed_up_does_not_count(device: &Device) -> Outcome {
+    for operation in ALL {
+        let size = size_of(operation);
+        for warm_up in ["--warmup 7", "--warmup 1000", "--perform_warm_up"] {
+            let flags = format!("{} -s {size} -n 30 -t 8 {warm_up}", flags(operation, "bw"));
+            is_bandwidth(&row(device, &flags), size, 30.0);
+        }
+        let (ended, document) = with_document(
+            device,
+            "warm",
+            &format!("{} -s {size} -n 30 --warmup 50", flags(operation, "lat")),
+        );
+        is_latency(&ended.rows()[0], size, 30.0);
+        assert!(ended.stderr.contains(", warm-up of 50 messages"), "{ended:#?}");
+        assert_eq!(document["parameters"]["plan"]["warm_up"]["messages"]["count"], 50);
+    }
+    is_bandwidth(&row(device, "write bw -s 64 -n 30 --warmup 1s"), 64.0, 30.0);
+    is_bandwidth(&row(device, "send bw -s 512 -n 40 --warmup 9 --data-validation"), 512.0, 40.0);
+    is_bandwidth(&row(device, "write bw -s 512 -n 64 -l 16 --warmup 9 --threads 2"), 512.0, 128.0);
+    Outcome::Ran
+}
+
+fn a_warm_up_of_both_sides(device: &Device) -> Outcome {
+    for flags in [
+        "send bw -s 64 -n 50 -b --warmup 20",
+        "send lat -n 50 --warmup 1s",
+        "send bw -s 64 -n 50 --reversed --warmup 20",
+    ] {
+        let (server, client) = pair(device, flags, &format!("{flags} 127.0.0.1"));
+        assert_eq!(server.stdout, client.stdout);
+        assert_eq!(client.rows()[0][1], 50.0, "{client:#?}");
+    }
+    // Every size has its own, whatever a time has left over of the one before.
+    let rows =
+        run(&device.flags("send bw -a --max-msg-size 64 -n 20 --warmup 1s --loopback")).succeeded().rows();
+    rows.iter().zip(1..).for_each(|(row, power)| is_bandwidth(row, 2f64.powi(power), 20.0));
+    assert_eq!(rows.len(), 6);
     Outcome::Ran
 }
