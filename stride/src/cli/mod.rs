@@ -5,6 +5,7 @@
 mod count;
 mod expectation;
 mod output;
+mod rate;
 mod serve;
 mod size;
 mod usage;
@@ -15,6 +16,7 @@ use clap::{Args, Subcommand, ValueEnum};
 pub use count::{Count, CountError};
 pub use expectation::{Expectation, ExpectationError};
 pub use output::OutputArgs;
+pub use rate::{Millionths, RateArg, RateError, RateUnitsArg};
 pub use serve::{Command, ServeArgs};
 pub use size::{Size, SizeError};
 pub use usage::{Usage, command, parse};
@@ -369,6 +371,23 @@ pub struct CommonArgs {
     /// Before each size, send as many messages that do not count as are under way at a time, as perftest has it
     #[arg(long, alias = "perform_warm_up")]
     pub perform_warm_up: bool,
+
+    /// Send at this rate, of all queue pairs together, however late messages are through: so many a second, or NUMBERGb/s.
+    /// Latency counts from when a message was meant to be sent
+    #[arg(long, value_name = "RATE")]
+    pub rate: Option<RateArg>,
+
+    /// The same as perftest has it: a number of --rate_units
+    #[arg(long, alias = "rate_limit", value_name = "NUMBER")]
+    pub rate_limit: Option<Millionths>,
+
+    /// What --rate_limit is in [default: g]
+    #[arg(long, alias = "rate_units", value_name = "UNIT")]
+    pub rate_units: Option<RateUnitsArg>,
+
+    /// Messages of a rate that are sent together, with as long a pause in between [default: 1]
+    #[arg(long, alias = "burst_size", value_name = "COUNT")]
+    pub burst_size: Option<u32>,
 
     /// The server measures, and the client answers
     #[arg(long)]

@@ -250,6 +250,37 @@ pub enum PlanError {
         /// What it can do.
         limit: u32,
     },
+    /// Two rates.
+    #[error("--rate and --rate_limit do not go together: leave one of them out")]
+    TwoRates,
+    /// A flag of a rate, without one.
+    #[error("{flag} has no effect without {rate}: add {rate}, or leave {flag} out")]
+    OfNoRate {
+        /// The flag.
+        flag: &'static str,
+        /// What it is about.
+        rate: &'static str,
+    },
+    /// No time is that short.
+    #[error(
+        "--rate {given} {unit} is outside of what there is, 1 to {limit}: give a rate in between, or leave it out"
+    )]
+    NoSuchRate {
+        /// What the user gave.
+        given: u64,
+        /// The highest.
+        limit: u64,
+        /// What of.
+        unit: &'static str,
+    },
+    /// A rate says when each message is sent.
+    #[error("{flag} and --rate do not go together: {remedy}")]
+    NotWithRate {
+        /// The other flag.
+        flag: String,
+        /// What to do.
+        remedy: &'static str,
+    },
     /// Two warm-ups.
     #[error("--warmup and --perform-warm-up do not go together: leave one of them out")]
     TwoWarmUps,

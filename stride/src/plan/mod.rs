@@ -13,6 +13,7 @@ mod inline;
 mod limits;
 mod messages;
 mod operation;
+mod rate;
 mod rules;
 mod sizes;
 mod test_plan;
@@ -36,6 +37,7 @@ pub use error::PlanError;
 pub use inline::default_inline_size;
 pub use limits::DeviceLimits;
 pub use operation::{ATOMIC_SIZE, Api, LARGEST_BLOCK, Operation};
+pub use rate::{Rate, RateOf};
 pub use rules::{LEAST_ITERATIONS, MODERATED_SIZE_LIMIT, MOST_QUEUE_PAIRS};
 pub use sizes::Sizes;
 pub use test_plan::{ConnectionType, LatencyDefinition, Measure, Parts, TestPlan};
@@ -118,7 +120,11 @@ impl Plan {
         let (measure, common, own) = match measure {
             MeasureArgs::Bandwidth(BandwidthArgs { common, own }) => (Measure::Bandwidth, common, own),
             MeasureArgs::Latency(LatencyArgs { common, own, definition }) => {
-                let definition = definition.map_or(own.operation().default_latency(), Into::into);
+                // When an answer was meant to come, nobody knows.
+                let is_rated = common.rate.is_some() || common.rate_limit.is_some();
+                let default =
+                    if is_rated { LatencyDefinition::Completion } else { own.operation().default_latency() };
+                let definition = definition.map_or(default, Into::into);
                 (Measure::Latency(definition), common, own)
             }
         };
@@ -135,6 +141,7 @@ impl Plan {
             queue_pairs: common.qp.or(threads.filter(|threads| *threads > 0)).unwrap_or(test.queue_pairs),
             threads,
             warm_up: WarmUp::asked(&common)?,
+            rate: Rate::asked(&common)?,
             bidirectional: common.bidirectional,
             reversed: common.reversed,
             duration: common.duration,

@@ -47,6 +47,8 @@ impl TestPlan {
         let single_large = matches!(self.sizes, Sizes::One { size } if size > MODERATED_SIZE_LIMIT);
         match (self.measure, self.cq_mod) {
             (Measure::Latency(_) | Measure::Echo(_), _) => 1,
+            // Of each message it is to be known when it is through.
+            _ if self.rate.is_some() => 1,
             (Measure::Bandwidth, None) if self.post_list > 1 => self.post_list,
             (Measure::Bandwidth, None) if single_large => 1,
             (Measure::Bandwidth, asked) => asked.unwrap_or(DEFAULT_COMPLETION_INTERVAL).min(self.depth()),
@@ -129,6 +131,7 @@ impl TestPlan {
             return Err(PlanError::BothWaysReversed);
         }
         self.validate_warm_up()?;
+        self.validate_rate()?;
         match self.duration {
             Some(seconds) if self.data_validation => Err(PlanError::ValidationOfDuration { seconds }),
             _ => Ok(()),

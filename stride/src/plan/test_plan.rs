@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Echo, Operation, Sizes, WarmUp};
+use super::{Echo, Operation, Rate, Sizes, WarmUp};
 
 /// What counts as the latency of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -93,6 +93,8 @@ pub struct TestPlan {
     pub threads: Option<u32>,
     /// Messages before those that are measured.
     pub warm_up: Option<WarmUp>,
+    /// How fast messages are sent, unless as fast as can be.
+    pub rate: Option<Rate>,
 }
 
 /// How queue pairs are connected, and what becomes of a message that is lost.
@@ -165,6 +167,7 @@ impl TestPlan {
             connection: ConnectionType::Rc,
             threads: None,
             warm_up: None,
+            rate: None,
         }
     }
 }
@@ -184,6 +187,15 @@ impl TestPlan {
     pub fn parts(&self, is_client: bool) -> Parts {
         let measures = is_client != self.reversed;
         Parts { measures: measures || self.bidirectional, serves: !measures || self.bidirectional }
+    }
+
+    /// What counts as the latency of a message of queue pairs, if it is measured.
+    pub fn latency_definition(&self) -> Option<LatencyDefinition> {
+        match self.measure {
+            Measure::Latency(definition) => Some(definition),
+            Measure::Bandwidth if self.rate.is_some() => Some(LatencyDefinition::Completion),
+            Measure::Bandwidth | Measure::Echo(_) => None,
+        }
     }
 
     /// Whether the side that answers has something to do for a message, and does not only hold still.
@@ -224,6 +236,9 @@ impl fmt::Display for TestPlan {
         }
         if let Some(threads) = self.threads {
             write!(f, ", {threads} thread{}", if threads == 1 { "" } else { "s" })?;
+        }
+        if let Some(rate) = self.rate {
+            write!(f, ", at {rate}")?;
         }
         if let Some(warm_up) = self.warm_up {
             write!(f, ", warm-up of {warm_up}")?;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::EchoRow;
+use super::{EchoRow, RatedRow};
 use crate::plan::Cell;
 use crate::statistics::{BandwidthSummary, LatencySummary};
 
@@ -16,6 +16,8 @@ pub enum Row {
     Latency(LatencyRow),
     /// Of requests and their answers.
     Echo(EchoRow),
+    /// Of messages at a rate.
+    Rated(RatedRow),
 }
 
 /// Bandwidth and message rate with messages of one size.
@@ -66,6 +68,7 @@ impl Row {
         match self {
             Self::Bandwidth(row) => Cell { size: row.size, in_flight: None },
             Self::Latency(row) => Cell { size: row.size, in_flight: None },
+            Self::Rated(row) => Cell { size: row.messages.size, in_flight: None },
             Self::Echo(row) => Cell { size: row.requests.size, in_flight: Some(row.in_flight) },
         }
     }

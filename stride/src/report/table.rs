@@ -3,19 +3,28 @@
 //! Lines that begin with `#` are the heading; every other line begins with the message size in bytes, and
 //! its columns are separated by spaces.
 
-use super::{BandwidthRow, LatencyRow, Row, echo};
+use super::{BandwidthRow, LatencyRow, Row, echo, rated};
 use crate::plan::{LatencyDefinition, Measure, Operation, TestPlan};
 
 /// The lines before the first row: what is measured, over what if that has to be said, and the columns.
 pub fn heading(test: &TestPlan, over: Option<&str>) -> String {
     let subject = test.operation.title();
     let (what, columns) = match test.measure {
+        Measure::Bandwidth if test.rate.is_some() => (
+            format!(
+                "{}: all bytes / {}; latency in us: {}",
+                of_bandwidth(test),
+                duration(test.operation),
+                defined(test, LatencyDefinition::Completion)
+            ),
+            rated::heading(),
+        ),
         Measure::Bandwidth => (
             format!("{}: all bytes / {}", of_bandwidth(test), duration(test.operation)),
             bandwidth_columns(["#bytes", "iterations", "Gb/s", "Mpps"]),
         ),
         Measure::Latency(definition) => (
-            format!("latency{} in us: {}", by_threads(test), defined(test.operation, definition)),
+            format!("latency{} in us: {}", by_threads(test), defined(test, definition)),
             latency_columns([
                 "#bytes",
                 "iterations",
@@ -66,14 +75,18 @@ pub(crate) fn duration(operation: Operation) -> &'static str {
 }
 
 /// What counts as the latency of a message, in words.
-pub(crate) fn defined(operation: Operation, definition: LatencyDefinition) -> &'static str {
-    match (operation, definition) {
+pub(crate) fn defined(test: &TestPlan, definition: LatencyDefinition) -> String {
+    if let Some(rate) = test.rate {
+        return format!("from when a message was meant to be sent to its completion (--rate, {rate})");
+    }
+    let words = match (test.operation, definition) {
         (Operation::Messages(_), _) => "half the round trip of a ping-pong of the two programs",
         (_, LatencyDefinition::PingPong) => {
             "half the round trip of a ping-pong (--latency pingpong, as perftest)"
         }
         (_, LatencyDefinition::Completion) => "from the post to the completion (--latency completion)",
-    }
+    };
+    words.to_owned()
 }
 
 /// A row as a line.
@@ -99,6 +112,7 @@ pub fn line(row: &Row) -> String {
             latency_columns([&size, &iterations, min, avg, p50, p90, p99, p99_9, max, stdev])
         }
         Row::Echo(ref row) => row.line(),
+        Row::Rated(ref row) => row.line(),
     }
 }
 

@@ -201,8 +201,16 @@ impl Parameters {
     /// Of this plan.
     pub fn new(test: &TestPlan) -> Self {
         let (measure, latency_definition, definition) = match test.measure {
-            Measure::Bandwidth => ("bw", None, format!("all bytes / {}", duration(test.operation))),
-            Measure::Latency(latency) => ("lat", Some(latency), defined(test.operation, latency).to_owned()),
+            Measure::Bandwidth => {
+                let bandwidth = format!("all bytes / {}", duration(test.operation));
+                match test.latency_definition() {
+                    Some(latency) => {
+                        ("bw", Some(latency), format!("{bandwidth}; latency: {}", defined(test, latency)))
+                    }
+                    None => ("bw", None, bandwidth),
+                }
+            }
+            Measure::Latency(latency) => ("lat", Some(latency), defined(test, latency)),
             Measure::Echo(_) => ("grid", None, ECHO.to_owned()),
         };
         Self {
@@ -224,6 +232,7 @@ impl SizeResult {
                 let duration_s = row.iterations as f64 * row.avg / 1e6;
                 Self { iterations: row.iterations, duration_s, ..Self::default() }.with_latency(row)
             }
+            Row::Rated(row) => Self::default().with_bandwidth(&row.messages).with_latency(&row.latency),
             Row::Echo(row) => Self { qps: Some(row.requests_per_second()), ..Self::default() }
                 .with_bandwidth(&row.requests)
                 .with_latency(&row.answers),

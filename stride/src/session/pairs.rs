@@ -124,6 +124,9 @@ impl Session<'_> {
                 team.set_length(test);
             }
             let (own, theirs) = pass(&mut team, size, parts, link, || output.begin(cell, test))?;
+            if let Some(warning) = own.as_ref().and_then(|row| test.missed_rate(row)) {
+                output.note(warning);
+            }
             if test.asks_what_arrived() {
                 tell_losses(team.arrived(size)?, test, link, output)?;
             }

@@ -72,7 +72,9 @@ impl Job for Run<'_, '_> {
                         0 => watch.spin()?,
                         _ => watch.passed(stream.completed()),
                     }
-                    window.follow(&mut stream, watch);
+                    if window.follow(stream.completed(), watch) {
+                        stream.stop();
+                    }
                 }
             }
             Some(drain) => {
@@ -81,17 +83,19 @@ impl Job for Run<'_, '_> {
                         0 => watch.spin()?,
                         _ => watch.passed(stream.completed()),
                     }
-                    window.follow(&mut stream, watch);
+                    if window.follow(stream.completed(), watch) {
+                        stream.stop();
+                    }
                 }
             }
         }
-        Ok(window.close(&stream, watch.now()))
+        Ok(window.close(stream.completed(), watch.now()))
     }
 }
 
 /// What of a stream counts.
 #[derive(Debug)]
-struct Window<'a> {
+pub(super) struct Window<'a> {
     pace: &'a Pace,
     phase: Phase,
     /// When it began, and how many messages were completed then.
@@ -101,27 +105,24 @@ struct Window<'a> {
 }
 
 impl<'a> Window<'a> {
-    fn new(pace: &'a Pace, now: u64) -> Self {
+    pub(super) fn new(pace: &'a Pace, now: u64) -> Self {
         Self { pace, phase: pace.phase(), begin: (now, 0), end: None }
     }
 
-    /// Looks, after each turn, whether another phase has begun.
+    /// Looks, after each turn, whether another phase has begun, so many messages being completed; whether it is the last one.
     #[inline(always)]
-    fn follow<Q: SendQueue, C: Completions, R: Request>(
-        &mut self,
-        stream: &mut Stream<'_, Q, C, R>,
-        watch: &Watch<'_>,
-    ) {
-        if self.pace.is_past(self.phase) {
-            self.step(stream.completed(), watch.now());
-            if self.phase == Phase::Over {
-                stream.stop();
-            }
-        }
+    pub(super) fn follow(&mut self, completed: u64, watch: &Watch<'_>) -> bool {
+        self.pace.is_past(self.phase) && self.step(completed, watch.now())
+    }
+
+    /// Whether what is completed now counts.
+    #[inline(always)]
+    pub(super) fn counts(&self) -> bool {
+        self.phase == Phase::Counted
     }
 
     #[cold]
-    fn step(&mut self, completed: u64, now: u64) {
+    fn step(&mut self, completed: u64, now: u64) -> bool {
         self.phase = self.pace.phase();
         match self.phase {
             Phase::WarmUp => {}
@@ -129,14 +130,11 @@ impl<'a> Window<'a> {
             // A phase may have passed between two looks.
             Phase::CoolDown | Phase::Over => self.end = self.end.or(Some((now, completed))),
         }
+        self.phase == Phase::Over
     }
 
-    fn close<Q: SendQueue, C: Completions, R: Request>(
-        &self,
-        stream: &Stream<'_, Q, C, R>,
-        now: u64,
-    ) -> Tally {
-        let sent = stream.completed();
+    /// What there was in all, so many messages being completed.
+    pub(super) fn close(&self, sent: u64, now: u64) -> Tally {
         let (end, completed) = self.end.unwrap_or((now, sent));
         let (begin, before) = self.begin;
         Tally { sent, counted: completed - before, begin, end }

@@ -14,12 +14,12 @@ use super::latency::Part;
 use super::request::{Place, QKEY};
 use super::resources::{access, completion_queues, inline_size, queue_pair};
 use super::validate::{SWAP, Seeds, Validation, ValidationError, pattern};
-use super::{Chain, Channel, Notes, Pace, Watch, bandwidth, latency};
+use super::{Chain, Channel, Notes, Pace, Watch, bandwidth, latency, open_loop};
 use crate::buffers::BufferLayout;
 use crate::control::{ControlError, Resources};
 use crate::device::LocalDevice;
 use crate::error::Error;
-use crate::plan::{ConnectionType, LatencyDefinition, Measure, Operation, Parts, TestPlan};
+use crate::plan::{ConnectionType, LatencyDefinition, Measure, Operation, Parts, Rate, TestPlan};
 use crate::statistics::LatencyRecorder;
 
 /// A side whose queue pairs are not connected yet.
@@ -75,12 +75,12 @@ impl<'a> Side<'a> {
         self.pairs.iter().enumerate().map(of_pair).collect()
     }
 
-    /// Connects each queue pair to one of the peer's.
+    /// Connects each queue pair to one of the peer's; threads have so many together.
     ///
     /// # Errors
     ///
     /// There is no way to the peer.
-    pub fn connect(self, remotes: &[Resources], test: &TestPlan) -> Result<Workload, Error> {
+    pub fn connect(self, remotes: &[Resources], test: &TestPlan, all_pairs: u32) -> Result<Workload, Error> {
         let Self { device, pd, pairs: own, ends, memory, layout, inline_size, answered } = self;
         let calls = match own.first() {
             Some((pair, _)) if pair.is_extended() => "ibv_wr_*",
@@ -135,6 +135,7 @@ impl<'a> Side<'a> {
             sent: 0,
             notes: Notes::new(),
             recorder,
+            all_pairs,
         })
     }
 }
@@ -148,8 +149,9 @@ pub struct Arrived {
     pub taken: u64,
 }
 
-/// A side that is ready to run.
+/// A side that is ready to run. It shares no cache line with another thread's.
 #[derive(Debug)]
+#[repr(align(128))]
 pub struct Workload {
     description: String,
     test: TestPlan,
@@ -161,6 +163,8 @@ pub struct Workload {
     sent: u64,
     notes: Notes,
     recorder: LatencyRecorder,
+    /// Queue pairs of all threads.
+    all_pairs: u32,
 }
 
 impl Workload {
@@ -203,6 +207,9 @@ impl Workload {
     /// Measures messages of this size: the client's part, and the server's too where both measure. Latencies are in the
     /// recorder then.
     pub(super) fn measure(&mut self, pace: &Pace, size: u64, watch: &mut Watch<'_>) -> Result<Tally, Error> {
+        if let Some(rate) = self.test.rate {
+            return self.measure_at(rate, pace, size, watch);
+        }
         let part = match self.test.measure {
             Measure::Latency(LatencyDefinition::PingPong) => Part::Ping,
             Measure::Latency(LatencyDefinition::Completion) => Part::Complete,
@@ -218,6 +225,30 @@ impl Workload {
         self.run_latency(part, pace, watch)?;
         self.sent = self.recorder.len();
         Ok(Tally { sent: self.sent, counted: self.sent, begin, end: watch.now() })
+    }
+
+    /// The same at a rate, of which this thread has a part as large as that of the queue pairs.
+    fn measure_at(
+        &mut self,
+        rate: Rate,
+        pace: &Pace,
+        size: u64,
+        watch: &mut Watch<'_>,
+    ) -> Result<Tally, Error> {
+        let part = f64::from(self.test.queue_pairs) / f64::from(self.all_pairs);
+        let run = open_loop::Run {
+            iterations: self.test.most_messages(),
+            depth: self.test.depth(),
+            cycle: self.layout.cycle(size),
+            ticks: watch.ticks_of_a_second() / (rate.messages_per_second(size) * part),
+            burst: rate.burst,
+            pace,
+            recorder: &mut self.recorder,
+            watch,
+        };
+        let tally = self.channel.run(run)?;
+        self.sent = tally.sent;
+        Ok(tally)
     }
 
     /// The latencies that were measured last, if this side measures any.

@@ -14,7 +14,7 @@ use crate::device::LocalDevice;
 use crate::error::Error;
 use crate::placement::{PlacementError, pin};
 use crate::plan::{LatencyDefinition, Measure, Parts, TestPlan};
-use crate::report::{BandwidthRow, LatencyRow, Row};
+use crate::report::{BandwidthRow, LatencyRow, RatedRow, Row};
 use crate::result::Distribution;
 use crate::statistics::{BandwidthSummary, LatencyRecorder, Timer};
 
@@ -32,9 +32,8 @@ impl<'a> Sides<'a> {
     ///
     /// The device lacks something.
     pub fn new(device: &'a LocalDevice, test: &TestPlan, processors: &[usize]) -> Result<Self, Error> {
-        let make =
-            |index| on(processors.get(index as usize).copied(), || Side::new(device, &test.share(index)));
-        let sides = (0..test.thread_count()).map(make).collect::<Result<_, Error>>()?;
+        let shares = (0..test.thread_count()).map(|thread| test.share(thread)).collect();
+        let sides = together(processors, shares, |_, share| Side::new(device, &share))?;
         Ok(Self { sides, processors: processors.to_vec() })
     }
 
@@ -55,13 +54,17 @@ impl<'a> Sides<'a> {
     /// There is no way to the peer.
     pub fn connect(self, remotes: &[Resources], test: &TestPlan, timer: &Timer) -> Result<Team, Error> {
         let mut remotes = remotes;
-        let mut members = Vec::new();
+        let mut parts = Vec::new();
         for (index, side) in (0..).zip(self.sides) {
             let share = test.share(index);
             let (own, others) = remotes.split_at(share.queue_pairs as usize);
-            members.push(side.connect(own, &share)?);
+            parts.push((side, own, share));
             remotes = others;
         }
+        let connect = |_, (side, own, share): (Side<'_>, &[Resources], TestPlan)| {
+            side.connect(own, &share, test.queue_pairs)
+        };
+        let members = together(&self.processors, parts, connect)?;
         let way = members[0].description();
         let threads = match (test.threads, &self.processors[..]) {
             (None, _) => String::new(),
@@ -147,20 +150,23 @@ impl Team {
     }
 
     fn row(&mut self, size: u64, tallies: Vec<Tally>) -> Row {
-        let Measure::Latency(definition) = self.test.measure else {
-            let tally = tallies.into_iter().reduce(Tally::with).expect("a side has a thread");
-            let summary = BandwidthSummary::new(size, tally.counted, tally.ticks(), &self.timer);
-            return Row::Bandwidth(BandwidthRow::new(size, tally.counted, summary));
-        };
+        let tally = tallies.into_iter().reduce(Tally::with).expect("a side has a thread");
+        let summary = BandwidthSummary::new(size, tally.counted, tally.ticks(), &self.timer);
+        let bandwidth = BandwidthRow::new(size, tally.counted, summary);
+        let Some(definition) = self.test.latency_definition() else { return Row::Bandwidth(bandwidth) };
         self.recorder.clear();
         self.members.iter().for_each(|member| self.recorder.add(member.recorder()));
         let summary = self.recorder.summary(self.sample_nanoseconds(definition));
-        Row::Latency(LatencyRow::new(size, self.recorder.len(), summary))
+        let latency = LatencyRow::new(size, self.recorder.len(), summary);
+        match self.test.measure {
+            Measure::Latency(_) => Row::Latency(latency),
+            _ => Row::Rated(RatedRow { messages: bandwidth, latency }),
+        }
     }
 
     /// The latencies that were measured last, if this side measures any.
     pub fn distribution(&self) -> Option<Distribution> {
-        let Measure::Latency(definition) = self.test.measure else { return None };
+        let definition = self.test.latency_definition()?;
         Some(self.recorder.distribution(self.sample_nanoseconds(definition)))
     }
 
@@ -204,49 +210,47 @@ impl Team {
         &mut self,
         work: impl Fn(usize, &mut Workload) -> Result<T, Error> + Sync,
     ) -> Result<Vec<T>, Error> {
-        if let ([member], []) = (&mut self.members[..], &self.processors[..]) {
-            return work(0, member).map(|done| vec![done]);
-        }
-        let (processors, gate, work) = (&self.processors, &Gate::new(), &work);
-        thread::scope(|scope| {
-            let mut threads = Vec::new();
-            for (index, member) in self.members.iter_mut().enumerate() {
-                let name = thread::Builder::new().name(format!("measure-{index}"));
-                let begun = name.spawn_scoped(scope, move || {
-                    let pinned = processors.get(index).map_or(Ok(()), |processor| pin(*processor));
-                    let goes = gate.wait();
-                    pinned?;
-                    if goes { work(index, member).map(Some) } else { Ok(None) }
-                });
-                match begun {
-                    Ok(thread) => threads.push(thread),
-                    Err(error) => {
-                        gate.close();
-                        return Err(PlacementError::Spawn(error).into());
-                    }
-                }
-            }
-            gate.open(threads.len() as u32);
-            let done = threads
-                .into_iter()
-                .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-            done.filter_map(Result::transpose).collect()
-        })
+        together(&self.processors, self.members.iter_mut().collect(), work)
     }
 }
 
-/// Does something on this processor, or just here.
-fn on<T: Send>(processor: Option<usize>, work: impl FnOnce() -> Result<T, Error> + Send) -> Result<T, Error> {
-    let Some(processor) = processor else { return work() };
+/// Does something with each member on a thread of its own, all at the same time, on these processors or anywhere; with a single
+/// one that may be anywhere, here. Of several that fail, the first one's error.
+///
+/// What is made this way lies apart: allocators have an arena for each thread that is alive, and what two threads write to
+/// while they measure must not share a cache line.
+fn together<M: Send, T: Send>(
+    processors: &[usize],
+    mut members: Vec<M>,
+    work: impl Fn(usize, M) -> Result<T, Error> + Sync,
+) -> Result<Vec<T>, Error> {
+    if members.len() == 1 && processors.is_empty() {
+        return members.pop().map(|member| work(0, member)).into_iter().collect();
+    }
+    let (gate, work) = (&Gate::new(), &work);
     thread::scope(|scope| {
-        let thread = thread::Builder::new().spawn_scoped(scope, move || {
-            pin(processor)?;
-            work()
-        });
-        match thread {
-            Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
-            Err(error) => Err(PlacementError::Spawn(error).into()),
+        let mut threads = Vec::new();
+        for (index, member) in members.into_iter().enumerate() {
+            let name = thread::Builder::new().name(format!("measure-{index}"));
+            let begun = name.spawn_scoped(scope, move || {
+                let pinned = processors.get(index).map_or(Ok(()), |processor| pin(*processor));
+                let goes = gate.wait();
+                pinned?;
+                if goes { work(index, member).map(Some) } else { Ok(None) }
+            });
+            match begun {
+                Ok(thread) => threads.push(thread),
+                Err(error) => {
+                    gate.close();
+                    return Err(PlacementError::Spawn(error).into());
+                }
+            }
         }
+        gate.open(threads.len() as u32);
+        let done = threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        done.filter_map(Result::transpose).collect()
     })
 }
 

@@ -109,6 +109,11 @@ impl<'a> Watch<'a> {
         self.timer.now()
     }
 
+    /// How many ticks of the clock a second has.
+    pub fn ticks_of_a_second(&self) -> f64 {
+        1e9 / self.timer.nanoseconds_per_tick()
+    }
+
     /// From now on, a wait that takes seconds fails: what it waits for may be lost.
     pub fn expect_losses(&mut self) {
         self.patience = ENOUGH_LOOKS;

@@ -17,6 +17,9 @@ pub(crate) const TESTS: &[Test] = &[
     ("threads_and_depth_are_chosen_and_printed", threads_and_depth_are_chosen_and_printed),
     ("what_is_warmed_up_does_not_count", what_is_warmed_up_does_not_count),
     ("a_warm_up_of_both_sides", a_warm_up_of_both_sides),
+    ("a_rate_is_not_exceeded", a_rate_is_not_exceeded),
+    ("latency_counts_from_the_intended_start", latency_counts_from_the_intended_start),
+    ("a_rate_for_a_time", a_rate_for_a_time),
 ];
 
 const ALL: [&str; 6] = ["write", "write --imm", "send", "read", "atomic", "send --imm"];
@@ -156,5 +159,67 @@ fn a_warm_up_of_both_sides(device: &Device) -> Outcome {
         run(&device.flags("send bw -a --max-msg-size 64 -n 20 --warmup 1s --loopback")).succeeded().rows();
     rows.iter().zip(1..).for_each(|(row, power)| is_bandwidth(row, 2f64.powi(power), 20.0));
     assert_eq!(rows.len(), 6);
+    Outcome::Ran
+}
+
+/// A row of messages at a rate: how fast they were, in messages a second, and the greatest latency in microseconds.
+#[track_caller]
+fn rated(row: &[f64], size: f64, iterations: f64) -> (f64, f64) {
+    let [bytes, count, _, messages, avg, p50, p99, p99_9, max] = row[..] else { panic!("{row:?}") };
+    assert_eq!((bytes, count), (size, iterations), "{row:?}");
+    assert!(p50 > 0.0 && [p50, p99, p99_9, max].is_sorted() && avg <= max, "{row:?}");
+    (messages * 1e6, max)
+}
+
+fn a_rate_is_not_exceeded(device: &Device) -> Outcome {
+    for operation in ALL {
+        let size = size_of(operation);
+        let flags = format!("{} -s {size} -n 200 --rate 2000", flags(operation, "bw"));
+        let (rate, _) = rated(&row(device, &flags), size, 200.0);
+        // Between the first message and the last there are 199 pauses, however busy this machine is.
+        assert!(rate <= 2000.0 * 200.0 / 199.0 * 1.001, "{operation}: {rate}");
+    }
+    let (rate, _) =
+        rated(&row(device, "write bw -s 1K -n 100 --rate 1K --burst-size 10 -q 2 -t 3"), 1024.0, 200.0);
+    assert!(rate <= 1000.0 * 200.0 / 190.0 * 1.001, "{rate}");
+    // 2000 messages a second of 1250 bytes are 20 Mb/s, whoever sends them.
+    let flags = "send bw -s 1250 -n 100 --rate_limit 0.02 --rate_units g --threads 2";
+    let (rate, _) = rated(&row(device, flags), 1250.0, 200.0);
+    assert!(rate <= 2000.0 * 200.0 / 198.0 * 1.001, "{rate}");
+    Outcome::Ran
+}
+
+fn latency_counts_from_the_intended_start(device: &Device) -> Outcome {
+    for flags in ["write bw -s 64 -t 1 -n 2000 --rate 1000M", "send bw -s 64 -t 7 -n 2000 --rate 1000M"] {
+        let (ended, document) = with_document(device, "rate", flags);
+        let (_, max) = rated(&ended.rows()[0], 64.0, 2000.0);
+        // All were meant to be sent within 2 us: the last one waited for all others, and half of them for half of them.
+        let result = &document["results"][0];
+        let duration = result["duration_s"].as_f64().unwrap() * 1e6;
+        assert!(max <= duration * 1.01 && max >= duration * 0.9 - 1000.0, "{max} of {duration}");
+        assert!(result["lat_us_p50"].as_f64().unwrap() > max / 50.0, "{result}");
+        assert!(
+            ended.stderr.contains("in place of 1000000000: latencies are of a queue that grows"),
+            "{ended:#?}"
+        );
+        assert_eq!(document["parameters"]["latency_definition"], "completion");
+        assert_eq!(document["parameters"]["plan"]["rate"]["of"]["messages"]["per_second"], 1_000_000_000);
+    }
+    let ended = run(&device.flags("read lat -n 50 --rate 1000 --loopback")).succeeded();
+    is_latency(&ended.rows()[0], 2.0, 50.0);
+    assert!(
+        ended.stdout.contains("from when a message was meant to be sent to its completion"),
+        "{ended:#?}"
+    );
+    Outcome::Ran
+}
+
+fn a_rate_for_a_time(device: &Device) -> Outcome {
+    let row = row(device, "write bw -s 64 -D 1 --rate 1000");
+    let (rate, _) = rated(&row, 64.0, row[1]);
+    assert!(row[1] > 10.0 && rate > 10.0, "{row:?}");
+    let (server, client) =
+        pair(device, "write bw", "write bw -s 64 -n 100 --rate 1000 --warmup 10 127.0.0.1");
+    assert_eq!(server.stdout, client.stdout);
     Outcome::Ran
 }
