@@ -85,6 +85,11 @@ fn loads_that_cannot_be_are_refused() {
         &["--latency pingpong", "--rate", "--latency completion"],
     );
     refused("write bw -b --rate 5", &["-b", "--rate", "--reversed"]);
+    refused("mix bw --ratio read=100", &["100 % reads", "1 to 99"]);
+    refused("mix bw --ratio read=30,write=60", &["100 together"]);
+    refused("mix bw --data-validation", &["mix", "--data-validation"]);
+    refused("mix lat --latency pingpong", &["--latency pingpong", "completion"]);
+    refused("mix bw -c UC", &["-c UC has no mix", "-c RC"]);
     refused("write bw --burst-size 5", &["--burst-size", "--rate"]);
 }
 

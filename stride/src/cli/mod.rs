@@ -4,6 +4,7 @@
 
 mod count;
 mod expectation;
+mod mix;
 mod output;
 mod rate;
 mod serve;
@@ -15,6 +16,7 @@ use clap::{Args, Subcommand, ValueEnum};
 
 pub use count::{Count, CountError};
 pub use expectation::{Expectation, ExpectationError};
+pub use mix::{MixArg, MixError};
 pub use output::OutputArgs;
 pub use rate::{Millionths, RateArg, RateError, RateUnitsArg};
 pub use serve::{Command, ServeArgs};
@@ -66,6 +68,12 @@ pub enum OperationArgs {
         /// What is measured.
         #[command(subcommand)]
         measure: MeasureArgs<AtomicArgs>,
+    },
+    /// RDMA reads and writes in one test.
+    Mix {
+        /// What is measured.
+        #[command(subcommand)]
+        measure: MeasureArgs<MixArgs>,
     },
     /// Messages of trespass, which RDMA or TCP carries.
     #[command(name = "msg", visible_alias = "messages")]
@@ -209,6 +217,18 @@ pub struct SendArgs {
 /// The flags of reads.
 #[derive(Clone, Debug, Args)]
 pub struct ReadArgs {
+    /// Reads under way at the peer's at a time [default: as many as both devices can]
+    #[arg(short, long = "outs", value_name = "COUNT")]
+    pub outstanding: Option<u8>,
+}
+
+/// The flags of a mix.
+#[derive(Clone, Debug, Args)]
+pub struct MixArgs {
+    /// How many messages of a hundred are of which kind
+    #[arg(long = "ratio", visible_alias = "mix", value_name = "RATIO", default_value = "read=50,write=50")]
+    pub ratio: MixArg,
+
     /// Reads under way at the peer's at a time [default: as many as both devices can]
     #[arg(short, long = "outs", value_name = "COUNT")]
     pub outstanding: Option<u8>,

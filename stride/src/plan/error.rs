@@ -250,6 +250,19 @@ pub enum PlanError {
         /// What it can do.
         limit: u32,
     },
+    /// A mix of one kind.
+    #[error(
+        "a mix with {reads} % reads is none: give --ratio read=PERCENT with 1 to 99, or measure read or write"
+    )]
+    NoMix {
+        /// What the user gave.
+        reads: u8,
+    },
+    /// Reads bring bytes to where writes send them from.
+    #[error(
+        "mix and --data-validation do not go together: leave it out, or measure read and write by themselves"
+    )]
+    ValidationOfMix,
     /// Two rates.
     #[error("--rate and --rate_limit do not go together: leave one of them out")]
     TwoRates,

@@ -137,7 +137,9 @@ impl TestPlan {
     /// Reads and atomic operations of the peer that a queue pair answers at a time.
     pub fn answered(&self, limits: &DeviceLimits) -> u8 {
         match self.operation {
-            Operation::Read | Operation::FetchAdd | Operation::CompareSwap => limits.max_qp_rd_atom.max(1),
+            Operation::Read | Operation::Mix(_) | Operation::FetchAdd | Operation::CompareSwap => {
+                limits.max_qp_rd_atom.max(1)
+            }
             _ => 1,
         }
     }

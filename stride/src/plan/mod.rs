@@ -12,6 +12,7 @@ mod error;
 mod inline;
 mod limits;
 mod messages;
+mod mix;
 mod operation;
 mod rate;
 mod rules;
@@ -25,8 +26,8 @@ use trespass::Policy;
 
 use crate::cli::{
     ApiArg, AtomicArgs, AtomicTypeArg, BandwidthArgs, BufferArg, CallsArg, Cli, ConnectionArg, Count,
-    DefinitionArg, LatencyArgs, MeasureArgs, MessageArgs, MessagesArgs, OperationArgs, ReadArgs, RunArgs,
-    SendArgs, Size, TransportArg, WriteArgs,
+    DefinitionArg, LatencyArgs, MeasureArgs, MessageArgs, MessagesArgs, MixArgs, OperationArgs, ReadArgs,
+    RunArgs, SendArgs, Size, TransportArg, WriteArgs,
 };
 
 pub use calls::Calls;
@@ -36,6 +37,7 @@ pub use echo::{Echo, InFlight};
 pub use error::PlanError;
 pub use inline::default_inline_size;
 pub use limits::DeviceLimits;
+pub use mix::{MIX_PERIOD, Mix};
 pub use operation::{ATOMIC_SIZE, Api, LARGEST_BLOCK, Operation};
 pub use rate::{Rate, RateOf};
 pub use rules::{LEAST_ITERATIONS, MODERATED_SIZE_LIMIT, MOST_QUEUE_PAIRS};
@@ -102,6 +104,7 @@ impl Plan {
             OperationArgs::Send { measure } => Self::of_pairs(measure),
             OperationArgs::Read { measure } => Self::of_pairs(measure),
             OperationArgs::Atomic { measure } => Self::of_pairs(measure),
+            OperationArgs::Mix { measure } => Self::of_pairs(measure),
             OperationArgs::Messages { measure: MessagesArgs::Bandwidth(args) } => {
                 Self::of_messages(Measure::Bandwidth, &args)
             }
@@ -212,6 +215,16 @@ impl Asked for SendArgs {
 impl Asked for ReadArgs {
     fn operation(&self) -> Operation {
         Operation::Read
+    }
+
+    fn complete(&self, test: TestPlan) -> Result<TestPlan, PlanError> {
+        Ok(TestPlan { outstanding: self.outstanding, ..test })
+    }
+}
+
+impl Asked for MixArgs {
+    fn operation(&self) -> Operation {
+        Operation::Mix(Mix { reads: self.ratio.reads })
     }
 
     fn complete(&self, test: TestPlan) -> Result<TestPlan, PlanError> {

@@ -71,6 +71,8 @@ impl TestPlan {
         self.validate_shape()?;
         match self.operation {
             Operation::Messages(api) => self.validate_messages(api)?,
+            Operation::Mix(_) if self.data_validation => return Err(PlanError::ValidationOfMix),
+            Operation::Mix(mix) => mix.validate()?,
             operation if operation.is_atomic() => self.validate_atomic()?,
             _ => {}
         }

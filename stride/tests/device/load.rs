@@ -20,6 +20,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("a_rate_is_not_exceeded", a_rate_is_not_exceeded),
     ("latency_counts_from_the_intended_start", latency_counts_from_the_intended_start),
     ("a_rate_for_a_time", a_rate_for_a_time),
+    ("reads_and_writes_in_one_test", reads_and_writes_in_one_test),
 ];
 
 const ALL: [&str; 6] = ["write", "write --imm", "send", "read", "atomic", "send --imm"];
@@ -221,5 +222,28 @@ fn a_rate_for_a_time(device: &Device) -> Outcome {
     let (server, client) =
         pair(device, "write bw", "write bw -s 64 -n 100 --rate 1000 --warmup 10 127.0.0.1");
     assert_eq!(server.stdout, client.stdout);
+    Outcome::Ran
+}
+
+fn reads_and_writes_in_one_test(device: &Device) -> Outcome {
+    for flags in [
+        "mix bw -n 250",
+        "mix bw -n 250 --ratio read=1,write=99 -s 64",
+        "mix bw -n 256 --mix read=99 -s 4K -l 8 -t 16 -o 1",
+        "mix bw -n 250 -s 100 --calls extended",
+    ] {
+        let row = row(device, flags);
+        let messages = if flags.contains("256") { 256.0 } else { 250.0 };
+        is_bandwidth(&row, row[0], messages);
+    }
+    is_bandwidth(&row(device, "mix bw -s 64 -n 200 -q 3 --threads 2 -b"), 64.0, 600.0);
+    is_latency(&row(device, "mix lat -n 200 --ratio write=70"), 2.0, 200.0);
+    let flags = "mix bw -s 1K -n 300 --ratio read=30,write=70";
+    let (server, client) = pair(device, flags, &format!("{flags} 127.0.0.1"));
+    assert_eq!(server.stdout, client.stdout);
+    assert!(
+        client.stdout.starts_with("# mix of RDMA reads and writes (30 % reads, 70 % writes) bandwidth"),
+        "{client:#?}"
+    );
     Outcome::Ran
 }
