@@ -87,6 +87,12 @@ pub fn pin(processor: usize) -> Result<(), PlacementError> {
     sched_setaffinity(None, &set).map_err(|error| PlacementError::Pin { processor, source: error.into() })
 }
 
+/// How long this thread has run so far, in the kernel and outside, in nanoseconds.
+pub fn processor_time() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
 /// The node of memory that a device is near to, where the system says it: -1, as the kernel has it, is none.
 pub fn node_of(device: &str) -> Option<u32> {
     let text =
@@ -182,6 +188,20 @@ mod tests {
         assert_eq!(place("write bw --threads 3", true, Neighbours::Peer), [0, 2, 1]);
         assert!(place("write bw --threads 3", false, Neighbours::Peer).is_empty());
         assert!(place(two, true, Neighbours::Others).is_empty());
+    }
+
+    #[test]
+    fn what_a_thread_sleeps_is_no_processor_time() {
+        let before = processor_time();
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        let slept = processor_time() - before;
+        assert!(slept < 50_000_000, "{slept}");
+        let start = std::time::Instant::now();
+        let mut turns = 0u64;
+        while processor_time() - before < slept + 1_000_000 {
+            turns += 1;
+            assert!(start.elapsed().as_secs() < 60, "{turns}");
+        }
     }
 
     #[test]

@@ -13,6 +13,7 @@ pub(crate) use echo::TITLE as ECHO;
 pub use expectations::{Expectations, ExpectationsError};
 pub use output::{MISSED, Output};
 pub use rated::RatedRow;
-pub use row::{BandwidthRow, LatencyRow, Row};
+pub use row::{BandwidthRow, LatencyRow, Measured, Row};
+pub(crate) use table::footer;
 pub(crate) use table::{defined, duration};
 pub use table::{heading, line, software};

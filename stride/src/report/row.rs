@@ -20,6 +20,15 @@ pub enum Row {
     Rated(RatedRow),
 }
 
+/// A row, and what it cost the side that measured it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Measured {
+    /// The row.
+    pub row: Row,
+    /// How long the threads that measured it ran, in nanoseconds for each message that they sent; where that is known.
+    pub cpu_ns_per_msg: Option<f64>,
+}
+
 /// Bandwidth and message rate with messages of one size.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BandwidthRow {

@@ -5,6 +5,7 @@
 
 use super::{BandwidthRow, LatencyRow, Row, echo, rated};
 use crate::plan::{LatencyDefinition, Measure, Operation, TestPlan};
+use crate::result::SizeResult;
 
 /// The lines before the first row: what is measured, over what if that has to be said, and the columns.
 pub fn heading(test: &TestPlan, over: Option<&str>) -> String {
@@ -116,6 +117,18 @@ pub fn line(row: &Row) -> String {
     }
 }
 
+/// The line after the last row: what a message cost, of the first size and of the last.
+pub(crate) fn footer(results: &[SizeResult]) -> Option<String> {
+    let cost = |result: &SizeResult| Some((result.cpu_ns_per_msg?, result.msg_bytes));
+    let mut costs = results.iter().filter_map(cost);
+    let (first, size) = costs.next()?;
+    let words = match costs.next_back() {
+        None => format!("{first:.1}"),
+        Some((last, largest)) => format!("{first:.1} ({size} bytes) to {last:.1} ({largest} bytes)"),
+    };
+    Some(format!("# CPU time of the measuring threads, ns a message: {words}"))
+}
+
 /// More digits for a small number, as perftest has it: short messages over a slow device are not 0.
 pub(super) fn gigabits(per_second: f64) -> String {
     if per_second < 0.1 { format!("{per_second:.6}") } else { format!("{per_second:.4}") }
@@ -224,6 +237,17 @@ mod tests {
             text.contains("latency in us: half the round trip of a ping-pong of the two programs"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn the_footer_says_what_messages_cost() {
+        let of =
+            |msg_bytes, cpu_ns_per_msg| SizeResult { msg_bytes, cpu_ns_per_msg, ..SizeResult::default() };
+        assert_eq!((footer(&[]), footer(&[of(2, None)])), (None, None));
+        let one = [of(64, Some(41.25))];
+        assert_eq!(footer(&one).unwrap(), "# CPU time of the measuring threads, ns a message: 41.2");
+        let many = [of(2, Some(40.0)), of(4, Some(41.0)), of(8, Some(123.456))];
+        assert!(footer(&many).unwrap().ends_with(": 40.0 (2 bytes) to 123.5 (8 bytes)"));
     }
 
     #[test]

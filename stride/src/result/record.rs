@@ -1,5 +1,7 @@
 //! The structure.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::{DeviceInfo, Distribution, Host};
@@ -139,12 +141,48 @@ pub struct SizeResult {
     pub lat_us_max: Option<f64>,
     /// Over a software device: the way that payload went, as far as this process moved it.
     pub payload_path: Option<String>,
+    /// How long the measuring threads ran, in nanoseconds for each message.
+    pub cpu_ns_per_msg: Option<f64>,
+    /// What each side measured, where both did.
+    pub sides: Vec<SideResult>,
+    /// What this side's port counted meanwhile, where the system counts.
+    pub counters: Option<BTreeMap<String, u64>>,
     /// Whether the user ended it before all messages were through: the figures are of those that were.
     pub interrupted: bool,
     /// Second by second, where it took more than one.
     pub intervals: Vec<Interval>,
     /// All samples, where this side took them.
     pub histogram: Option<Distribution>,
+}
+
+/// What one of two sides measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SideResult {
+    /// `client` or `server`.
+    pub side: String,
+    /// Messages that it sent.
+    pub iterations: u64,
+    /// How long that took.
+    pub duration_s: f64,
+    /// 10^9 bits each second.
+    pub bw_gbps: f64,
+    /// 10^6 messages each second.
+    pub msg_rate_mpps: f64,
+    /// How long its measuring threads ran, in nanoseconds for each message.
+    pub cpu_ns_per_msg: Option<f64>,
+}
+
+/// What is known of a size beside its row.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Details {
+    /// All samples.
+    pub histogram: Option<Distribution>,
+    /// How long the measuring threads ran, in nanoseconds for each message.
+    pub cpu_ns_per_msg: Option<f64>,
+    /// What each side measured, where both did.
+    pub sides: Vec<SideResult>,
+    /// What this side's port counted.
+    pub counters: Option<BTreeMap<String, u64>>,
 }
 
 /// What was measured within a second or so.
@@ -225,7 +263,8 @@ impl Parameters {
 
 impl SizeResult {
     /// Of this row.
-    pub fn new(row: &Row, histogram: Option<Distribution>) -> Self {
+    pub fn new(row: &Row, details: Details) -> Self {
+        let Details { histogram, cpu_ns_per_msg, sides, counters } = details;
         let size = match row {
             Row::Bandwidth(row) => Self::default().with_bandwidth(row),
             Row::Latency(row) => {
@@ -238,7 +277,7 @@ impl SizeResult {
                 .with_latency(&row.answers),
         };
         let Cell { size: msg_bytes, in_flight } = row.cell();
-        Self { msg_bytes, in_flight, histogram, ..size }
+        Self { msg_bytes, in_flight, histogram, cpu_ns_per_msg, sides, counters, ..size }
     }
 
     fn with_bandwidth(self, row: &BandwidthRow) -> Self {

@@ -8,7 +8,8 @@ use crate::device::{self, LocalDevice};
 use crate::error::Error;
 use crate::placement::{Neighbours, Processors};
 use crate::plan::{Circumstances, DeviceLimits, Parts, Plan, Role, TestPlan};
-use crate::report::{Output, Row};
+use crate::report::{Measured, Output, Row};
+use crate::result::{Counters, Details, SideResult, troubles};
 use crate::statistics::Timer;
 use crate::workload::{Arrived, Outlook, Progress, Sides, Team};
 
@@ -123,16 +124,26 @@ impl Session<'_> {
                 pass(&mut team, size, parts, link, nobody)?;
                 team.set_length(test);
             }
-            let (own, theirs) = pass(&mut team, size, parts, link, || output.begin(cell, test))?;
-            if let Some(warning) = own.as_ref().and_then(|row| test.missed_rate(row)) {
+            let before = Counters::of(&self.device.limits.device, self.device.port);
+            let both = pass(&mut team, size, parts, link, || output.begin(cell, test))?;
+            let counters = before.map(|before| before.until_now());
+            if let Some(troubles) = counters.as_ref().and_then(troubles) {
+                output.note(format_args!(
+                    "warning: with messages of {size} bytes this side's port counted {troubles}"
+                ));
+            }
+            if let Some(warning) = both.own.as_ref().and_then(|own| test.missed_rate(&own.row)) {
                 output.note(warning);
             }
             if test.asks_what_arrived() {
                 tell_losses(team.arrived(size)?, test, link, output)?;
             }
-            let distribution = own.and_then(|_| team.distribution());
-            output.measured(&sum(own, theirs, link)?, distribution)?;
+            let histogram = both.own.and_then(|_| team.distribution());
+            let (row, cpu_ns_per_msg) = both.sum(link)?;
+            let details = Details { histogram, cpu_ns_per_msg, counters, sides: both.sides(is_client) };
+            output.measured(&row, details)?;
         }
+        output.footer()?;
         steps::finish(link)
     }
 
@@ -164,7 +175,7 @@ fn pass(
     parts: Parts,
     link: &mut Link,
     begin: impl FnOnce() -> Arc<Progress>,
-) -> Result<(Option<Row>, Option<Row>), Error> {
+) -> Result<Both, Error> {
     team.prepare(size, parts)?;
     steps::begin(link, size)?;
     let own = match parts.measures {
@@ -174,8 +185,8 @@ fn pass(
         }
         false => None,
     };
-    if let Some(row) = own {
-        link.send(&Message::Row(row))?;
+    if let Some(measured) = own {
+        link.send(&Message::Row(measured))?;
     }
     let theirs = match parts.serves {
         true => {
@@ -184,7 +195,7 @@ fn pass(
         }
         false => None,
     };
-    Ok((own, theirs))
+    Ok(Both { own, theirs })
 }
 
 /// Both sides tell each other how many messages they sent and took, and their users how many were lost.
@@ -210,11 +221,51 @@ fn tell_losses(own: Arrived, test: &TestPlan, link: &mut Link, output: &mut Outp
 }
 
 /// What one side measured; or both, at the same time: then they moved the same number of messages, and their rates are added.
-fn sum(own: Option<Row>, theirs: Option<Row>, link: &Link) -> Result<Row, ControlError> {
-    match (own, theirs) {
-        (Some(Row::Bandwidth(own)), Some(Row::Bandwidth(theirs))) => Ok(Row::Bandwidth(own.with(&theirs))),
-        (Some(row), None) | (None, Some(row)) => Ok(row),
-        _ => Err(link.malformed("a row of another kind".to_owned())),
+struct Both {
+    own: Option<Measured>,
+    theirs: Option<Measured>,
+}
+
+impl Both {
+    /// The row, and what a message cost.
+    fn sum(&self, link: &Link) -> Result<(Row, Option<f64>), ControlError> {
+        match (self.own, self.theirs) {
+            (Some(own), Some(theirs)) => {
+                let (Row::Bandwidth(row), Row::Bandwidth(other)) = (own.row, theirs.row) else {
+                    return Err(link.malformed("a row of another kind".to_owned()));
+                };
+                // The two sides' messages cost each as much as it did there.
+                let cpu = own.cpu_ns_per_msg.zip(theirs.cpu_ns_per_msg).map(|(own, theirs)| {
+                    let [mine, others] =
+                        [row.iterations, other.iterations].map(|messages| messages.max(1) as f64);
+                    (own * mine + theirs * others) / (mine + others)
+                });
+                Ok((Row::Bandwidth(row.with(&other)), cpu))
+            }
+            (Some(Measured { row, cpu_ns_per_msg }), None)
+            | (None, Some(Measured { row, cpu_ns_per_msg })) => Ok((row, cpu_ns_per_msg)),
+            (None, None) => Err(link.malformed("no row at all".to_owned())),
+        }
+    }
+
+    /// What each side measured, where both did.
+    fn sides(&self, is_client: bool) -> Vec<SideResult> {
+        let (Some(own), Some(theirs)) = (self.own, self.theirs) else { return Vec::new() };
+        let [client, server] = if is_client { [own, theirs] } else { [theirs, own] };
+        [("client", client), ("server", server)]
+            .into_iter()
+            .filter_map(|(side, Measured { row, cpu_ns_per_msg })| match row {
+                Row::Bandwidth(row) => Some(SideResult {
+                    side: side.to_owned(),
+                    iterations: row.iterations,
+                    duration_s: row.seconds,
+                    bw_gbps: row.gigabits_per_second,
+                    msg_rate_mpps: row.million_messages_per_second,
+                    cpu_ns_per_msg,
+                }),
+                _ => None,
+            })
+            .collect()
     }
 }
 

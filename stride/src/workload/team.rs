@@ -12,9 +12,9 @@ use crate::buffers::BufferLayout;
 use crate::control::Resources;
 use crate::device::LocalDevice;
 use crate::error::Error;
-use crate::placement::{PlacementError, pin};
+use crate::placement::{PlacementError, pin, processor_time};
 use crate::plan::{LatencyDefinition, Measure, Parts, TestPlan};
-use crate::report::{BandwidthRow, LatencyRow, RatedRow, Row};
+use crate::report::{BandwidthRow, LatencyRow, Measured, RatedRow, Row};
 use crate::result::Distribution;
 use crate::statistics::{BandwidthSummary, LatencyRecorder, Timer};
 
@@ -118,7 +118,12 @@ impl Team {
     /// # Errors
     ///
     /// A message failed, or the peer is gone.
-    pub fn measure(&mut self, size: u64, outlook: &Outlook<'_>, progress: &Progress) -> Result<Row, Error> {
+    pub fn measure(
+        &mut self,
+        size: u64,
+        outlook: &Outlook<'_>,
+        progress: &Progress,
+    ) -> Result<Measured, Error> {
         match self.test.duration {
             Some(seconds) => Pace::during(seconds, |pace| self.measure_at(pace, size, outlook, progress)),
             None => self.measure_at(&Pace::steady(), size, outlook, progress),
@@ -131,11 +136,13 @@ impl Team {
         size: u64,
         outlook: &Outlook<'_>,
         progress: &Progress,
-    ) -> Result<Row, Error> {
+    ) -> Result<Measured, Error> {
         let (measuring, timer) = (AtomicU32::new(self.test.thread_count()), self.timer.clone());
         let tallies = self.all(|index, member| {
             let mut watch = Watch::new(outlook, &timer).counting(progress.of(index));
+            let before = processor_time();
             let measured = member.measure(pace, size, &mut watch);
+            let processor = processor_time() - before;
             if measured.is_err() {
                 // What the others would find does not count any more.
                 pace.end();
@@ -144,13 +151,16 @@ impl Team {
             let tally = measured?;
             // The peer's threads may wait for this one to take their messages, and others of this side for those.
             member.keep_taking(&measuring, &mut watch)?;
-            Ok(tally)
+            Ok((tally, processor))
         })?;
-        Ok(self.row(size, tallies))
+        let processor: u64 = tallies.iter().map(|(_, processor)| processor).sum();
+        let tally =
+            tallies.into_iter().map(|(tally, _)| tally).reduce(Tally::with).expect("a side has a thread");
+        let cpu_ns_per_msg = (tally.sent > 0).then(|| processor as f64 / tally.sent as f64);
+        Ok(Measured { row: self.row(size, tally), cpu_ns_per_msg })
     }
 
-    fn row(&mut self, size: u64, tallies: Vec<Tally>) -> Row {
-        let tally = tallies.into_iter().reduce(Tally::with).expect("a side has a thread");
+    fn row(&mut self, size: u64, tally: Tally) -> Row {
         let summary = BandwidthSummary::new(size, tally.counted, tally.ticks(), &self.timer);
         let bandwidth = BandwidthRow::new(size, tally.counted, summary);
         let Some(definition) = self.test.latency_definition() else { return Row::Bandwidth(bandwidth) };

@@ -21,6 +21,8 @@ pub(crate) const TESTS: &[Test] = &[
     ("latency_counts_from_the_intended_start", latency_counts_from_the_intended_start),
     ("a_rate_for_a_time", a_rate_for_a_time),
     ("reads_and_writes_in_one_test", reads_and_writes_in_one_test),
+    ("what_a_message_costs_is_known", what_a_message_costs_is_known),
+    ("both_sides_figures_are_kept", both_sides_figures_are_kept),
 ];
 
 const ALL: [&str; 6] = ["write", "write --imm", "send", "read", "atomic", "send --imm"];
@@ -245,5 +247,36 @@ fn reads_and_writes_in_one_test(device: &Device) -> Outcome {
         client.stdout.starts_with("# mix of RDMA reads and writes (30 % reads, 70 % writes) bandwidth"),
         "{client:#?}"
     );
+    Outcome::Ran
+}
+
+fn what_a_message_costs_is_known(device: &Device) -> Outcome {
+    for flags in ["write bw -s 64 -n 500 --threads 2", "send lat -n 50", "write bw -s 64 -n 50 --rate 1000"] {
+        let (ended, document) = with_document(device, "cost", flags);
+        let cost = document["results"][0]["cpu_ns_per_msg"].as_f64().unwrap();
+        assert!(cost > 0.0, "{flags}: {cost}");
+        let footer = format!("# CPU time of the measuring threads, ns a message: {cost:.1}");
+        assert_eq!(ended.stdout.lines().last(), Some(&*footer), "{ended:#?}");
+        // What the kernel counts is of its own devices.
+        assert_eq!(document["results"][0]["counters"].is_null(), device.is_soft);
+    }
+    let ended = run(&device.flags("write bw -a --max-msg-size 16 -n 50 --loopback")).succeeded();
+    let footer = ended.stdout.lines().last().unwrap();
+    assert!(footer.contains(" (2 bytes) to ") && footer.ends_with(" (16 bytes)"), "{ended:#?}");
+    Outcome::Ran
+}
+
+fn both_sides_figures_are_kept(device: &Device) -> Outcome {
+    let (_, document) = with_document(device, "sides", "write bw -s 64 -n 300 -b");
+    let result = &document["results"][0];
+    let sides = result["sides"].as_array().unwrap();
+    assert_eq!((sides.len(), &sides[0]["side"], &sides[1]["side"]), (2, &"client".into(), &"server".into()));
+    let sum: f64 = sides.iter().map(|side| side["bw_gbps"].as_f64().unwrap()).sum();
+    assert!((sum / result["bw_gbps"].as_f64().unwrap() - 1.0).abs() < 1e-9, "{result}");
+    assert!(
+        sides.iter().all(|side| side["iterations"] == 300 && side["cpu_ns_per_msg"].as_f64().unwrap() > 0.0)
+    );
+    let (_, one_way) = with_document(device, "side", "write bw -s 64 -n 300");
+    assert_eq!(one_way["results"][0]["sides"].as_array().unwrap().len(), 0);
     Outcome::Ran
 }
