@@ -45,25 +45,32 @@ pub enum Neighbours {
 
 /// The processors that this process may run on, the best first.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Processors(Vec<usize>);
+pub struct Processors {
+    /// One for each device in turn, near to it.
+    processors: Vec<usize>,
+    devices: usize,
+}
 
 impl Processors {
-    /// Those near to a device, whose node of memory this is; all if none is near.
-    pub fn near(node: Option<u32>) -> Self {
+    /// Those near to devices, whose nodes of memory these are; of a node that is not known, or has none, all.
+    pub fn near(nodes: &[Option<u32>]) -> Self {
         let allowed = allowed();
-        let of_node: Vec<usize> = node.map(processors_of).unwrap_or_default();
-        let near: Vec<usize> = allowed.iter().copied().filter(|cpu| of_node.contains(cpu)).collect();
-        Self(cores_first(if near.is_empty() { allowed } else { near }, first_of_core))
+        let near = |node: &Option<u32>| {
+            let of_node: Vec<usize> = node.map(processors_of).unwrap_or_default();
+            let near: Vec<usize> = allowed.iter().copied().filter(|cpu| of_node.contains(cpu)).collect();
+            cores_first(if near.is_empty() { allowed.clone() } else { near }, first_of_core)
+        };
+        Self { processors: in_turn(nodes.iter().map(near).collect()), devices: nodes.len().max(1) }
     }
 
     /// How many there are.
     pub fn count(&self) -> u32 {
-        u32::try_from(self.0.len()).unwrap_or(u32::MAX)
+        u32::try_from(self.processors.len()).unwrap_or(u32::MAX)
     }
 
     /// A processor for each thread of a side of this test; none if the threads were not asked for, or are too many.
     pub fn place(&self, test: &TestPlan, is_client: bool, neighbours: Neighbours) -> Vec<usize> {
-        let (threads, all) = (test.thread_count() as usize, self.0.len());
+        let (threads, all) = (test.thread_count() as usize, self.processors.len());
         // Of a side that has nothing to do, nobody is in the way.
         let both =
             if neighbours == Neighbours::Peer && test.both_sides_work() { 2 * threads } else { threads };
@@ -71,8 +78,9 @@ impl Processors {
         if test.threads.is_none() || neighbours == Neighbours::Others || is_idle || both > all {
             return Vec::new();
         }
-        let first = if is_client { 0 } else { all - threads };
-        self.0[first..first + threads].to_vec()
+        // A whole number of turns, so that the first thread's device is the first.
+        let first = if is_client { 0 } else { (all - threads) / self.devices * self.devices };
+        self.processors[first..first + threads].to_vec()
     }
 }
 
@@ -108,6 +116,22 @@ fn allowed() -> Vec<usize> {
 fn processors_of(node: u32) -> Vec<usize> {
     let list = fs::read_to_string(format!("/sys/devices/system/node/node{node}/cpulist"));
     list.map(|list| numbers(&list)).unwrap_or_default()
+}
+
+/// One of each list in turn, none twice; when a list has no more, the others go on.
+fn in_turn(lists: Vec<Vec<usize>>) -> Vec<usize> {
+    let mut taken = Vec::new();
+    let all = lists.iter().flatten().collect::<std::collections::BTreeSet<_>>().len();
+    while taken.len() < all {
+        for list in &lists {
+            let next = list.iter().find(|cpu| !taken.contains(*cpu));
+            let other = || lists.iter().flatten().find(|cpu| !taken.contains(*cpu));
+            if let Some(cpu) = next.or_else(other) {
+                taken.push(*cpu);
+            }
+        }
+    }
+    taken
 }
 
 /// The first processor of the core that this one is of.
@@ -169,8 +193,18 @@ mod tests {
     }
 
     #[test]
+    fn each_device_has_near_processors_in_turn() {
+        assert_eq!(in_turn(vec![vec![0, 1], vec![4, 5]]), [0, 4, 1, 5]);
+        assert_eq!(in_turn(vec![vec![0, 2, 1, 3], vec![0, 2, 1, 3]]), [0, 2, 1, 3]);
+        assert_eq!(in_turn(vec![vec![0], vec![4, 5, 6]]), [0, 4, 5, 6]);
+        assert_eq!(in_turn(Vec::new()), [] as [usize; 0]);
+        let two = Processors { processors: vec![0, 4, 1, 5, 2], devices: 2 };
+        assert_eq!(two.place(&test("write bw --threads 2"), false, Neighbours::None), [1, 5]);
+    }
+
+    #[test]
     fn two_sides_of_a_machine_are_apart_where_they_can_be() {
-        let four = Processors(vec![0, 2, 1, 3]);
+        let four = Processors { processors: vec![0, 2, 1, 3], devices: 1 };
         let place = |flags: &str, is_client, neighbours| four.place(&test(flags), is_client, neighbours);
         assert_eq!(place("write bw", true, Neighbours::None), [] as [usize; 0]);
         assert_eq!(place("write bw --threads 1", true, Neighbours::None), [0]);
@@ -206,7 +240,7 @@ mod tests {
 
     #[test]
     fn a_thread_can_be_had_on_each_processor() {
-        let Processors(processors) = Processors::near(None);
+        let Processors { processors, .. } = Processors::near(&[None]);
         assert!(!processors.is_empty());
         for processor in processors {
             let allowed =

@@ -90,6 +90,10 @@ fn loads_that_cannot_be_are_refused() {
     refused("mix bw --data-validation", &["mix", "--data-validation"]);
     refused("mix lat --latency pingpong", &["--latency pingpong", "completion"]);
     refused("mix bw -c UC", &["-c UC has no mix", "-c RC"]);
+    refused("write bw -d a,b --threads 1", &["-d names 2", "--threads 1", "give --threads 2"]);
+    refused("write bw -d a,b -i 1", &["-i", "-d a,b", "NAME:PORT"]);
+    refused("write bw -d a:0", &["-d a:0", "1 to 255"]);
+    refused("write bw -d a,a", &["a twice"]);
     refused("write bw --burst-size 5", &["--burst-size", "--rate"]);
 }
 

@@ -309,7 +309,8 @@ pub struct RunArgs {
     #[arg(long, conflicts_with = "server")]
     pub loopback: bool,
 
-    /// RDMA device [default: the first one with an active port; of msg: the one with this side's address]
+    /// RDMA device, or several (NAME,NAME, each with its port behind it if you like: NAME:PORT), which share the threads; msg has one
+    /// [default: the first one with an active port; of msg: the one with this side's address]
     #[arg(short, long, value_name = "NAME")]
     pub device: Option<String>,
 
@@ -374,6 +375,10 @@ pub struct CommonArgs {
     /// Queue pairs (bandwidth only) [default: 1]
     #[arg(short, long, value_name = "COUNT")]
     pub qp: Option<u32>,
+
+    /// Use ports 1 and 2 of the device, as perftest has it
+    #[arg(short = 'O', long)]
+    pub dualport: bool,
 
     /// Threads that share the queue pairs, each on a processor near the device, or auto: by message size and processors, and
     /// stderr says how many [default: the one that there is, on any processor]

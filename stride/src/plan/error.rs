@@ -263,6 +263,46 @@ pub enum PlanError {
         "mix and --data-validation do not go together: leave it out, or measure read and write by themselves"
     )]
     ValidationOfMix,
+    /// A device, or port, that nobody uses.
+    #[error(
+        "-d names {devices} devices or ports, and {flag} {given} is fewer: give {flag} {devices} or more"
+    )]
+    DevicesAbove {
+        /// Devices or ports.
+        devices: u32,
+        /// The flag.
+        flag: &'static str,
+        /// Its value.
+        given: u32,
+    },
+    /// No list of devices.
+    #[error(
+        "-d {given} is no list of devices: give NAME or NAME:PORT with a port from 1 to 255, and commas in between"
+    )]
+    NoSuchDeviceName {
+        /// What the user gave.
+        given: String,
+    },
+    /// A port of which device?
+    #[error("-i and -d {given} do not go together: give each device its port, NAME:PORT")]
+    PortOfSeveral {
+        /// What the user gave.
+        given: String,
+    },
+    /// Ports of one device, which have their numbers.
+    #[error(
+        "--dualport is of one device, -d NAME, and of its ports 1 and 2: leave -i and the list -d {given} out, or --dualport"
+    )]
+    DualPortOf {
+        /// What the user gave.
+        given: String,
+    },
+    /// Twice the same.
+    #[error("-d names {given} twice: leave one of them out, and give more --threads")]
+    SameDevice {
+        /// The device.
+        given: String,
+    },
     /// Two rates.
     #[error("--rate and --rate_limit do not go together: leave one of them out")]
     TwoRates,

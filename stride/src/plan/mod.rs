@@ -6,6 +6,7 @@
 
 mod calls;
 mod cell;
+mod devices;
 mod differences;
 mod echo;
 mod error;
@@ -32,6 +33,7 @@ use crate::cli::{
 
 pub use calls::Calls;
 pub use cell::Cell;
+pub use devices::DeviceChoice;
 pub use differences::{Difference, differences};
 pub use echo::{Echo, InFlight};
 pub use error::PlanError;
@@ -65,6 +67,8 @@ pub enum Role {
 pub struct LocalOptions {
     /// The device's name, if the user gave one.
     pub device: Option<String>,
+    /// All devices and ports, if the user named several.
+    pub devices: Vec<DeviceChoice>,
     /// The device's port, if the user gave one.
     pub ib_port: Option<u8>,
     /// The index in the GID table, if the user gave one.
@@ -132,7 +136,9 @@ impl Plan {
             }
         };
         let test = test_plan(own.operation(), measure, &common.run);
-        let threads = Count::given(common.threads);
+        let devices = devices::asked(&common)?;
+        let several = u32::try_from(devices.len()).ok().filter(|devices| *devices > 1);
+        let threads = Count::given(common.threads).or(several);
         let test = own.complete(TestPlan {
             post_list: common.post_list.unwrap_or(test.post_list),
             tx_depth: match common.run.tx_depth {
@@ -152,11 +158,12 @@ impl Plan {
             connection: common.connection.into(),
             ..test
         })?;
+        test.validate_devices(several.unwrap_or(1))?;
         test.validate()?;
         let (buffer, calls) = (common.buffer.map(BufferKind::from), common.calls.map(Calls::from));
         let any_size = common.run.msg_size.is_none() && common.run.max_msg_size.is_none();
         let choices = Choices::new(&common);
-        let local = LocalOptions { buffer, calls, any_size, choices, ..local_options(&common.run)? };
+        let local = LocalOptions { buffer, calls, any_size, choices, devices, ..local_options(&common.run)? };
         let mut warnings = size_warnings(&common.run, &test);
         warnings.extend(moderation_warnings(&test));
         if let (Some(seconds), Some(count)) = (common.duration, common.run.iters) {

@@ -29,6 +29,8 @@ pub struct Circumstances {
     pub is_software: bool,
     /// Whether the other side runs on the same processors.
     pub has_peer: bool,
+    /// Devices or ports, of which each has a thread.
+    pub devices: u32,
     /// The device's work requests of a queue.
     pub max_qp_wr: u32,
     /// The device's entries of a completion queue.
@@ -47,7 +49,7 @@ impl Choices {
     pub fn settle(self, mut test: TestPlan, circumstances: Circumstances) -> (TestPlan, Vec<String>) {
         let (mut notes, size) = (Vec::new(), test_size(&test));
         if self.threads {
-            let threads = test.auto_threads(size, circumstances);
+            let threads = test.auto_threads(size, circumstances).max(circumstances.devices);
             let threads = if self.queue_pairs { threads } else { threads.min(test.queue_pairs) };
             test.threads = Some(threads);
             if self.queue_pairs {
@@ -90,6 +92,16 @@ impl TestPlan {
     /// The most queue pairs of a thread.
     pub fn largest_share(&self) -> u32 {
         self.queue_pairs.div_ceil(self.thread_count())
+    }
+
+    /// Each device, or port, has a thread, and each thread a queue pair.
+    pub(super) fn validate_devices(&self, devices: u32) -> Result<(), PlanError> {
+        for (flag, given) in [("--threads", self.thread_count()), ("-q", self.queue_pairs)] {
+            if (1..devices).contains(&given) {
+                return Err(PlanError::DevicesAbove { devices, flag, given });
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn validate_threads(&self) -> Result<(), PlanError> {
@@ -142,6 +154,7 @@ mod tests {
         processors: 16,
         is_software: false,
         has_peer: false,
+        devices: 1,
         max_qp_wr: 16384,
         max_cqe: 1 << 20,
     };
@@ -195,6 +208,7 @@ mod tests {
         assert_eq!(threads("write bw -s 64", Circumstances { processors: 2, ..HERE }), 2);
         assert_eq!(threads("write bw -s 1M", Circumstances { is_software: true, ..HERE }), 16);
         assert_eq!(threads("send bw -s 1M", Circumstances { is_software: true, has_peer: true, ..HERE }), 8);
+        assert_eq!(threads("write bw -s 1M", Circumstances { devices: 3, ..HERE }), 3);
         assert_eq!(threads("send bw", Circumstances { processors: 1, has_peer: true, ..HERE }), 1);
         assert_eq!(
             (threads("write lat", HERE), threads("write bw -a", HERE), threads("write bw -s 64 -q 3", HERE)),

@@ -129,7 +129,10 @@ impl Output {
 
     /// Keeps which device is used, and tells the user.
     pub fn device(&mut self, device: &LocalDevice) {
-        self.keep(|record| record.device = Some(DeviceInfo::new(device)));
+        self.keep(|record| match record.device {
+            None => record.device = Some(DeviceInfo::new(device)),
+            Some(_) => record.other_devices.push(DeviceInfo::new(device)),
+        });
         self.note(&device.description);
     }
 

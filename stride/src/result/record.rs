@@ -38,6 +38,8 @@ pub struct Record {
     pub peer: Option<Peer>,
     /// The device of this side, unless there is none.
     pub device: Option<DeviceInfo>,
+    /// More of them, where several were used.
+    pub other_devices: Vec<DeviceInfo>,
     /// What carried the messages, once both sides were connected.
     pub connection: Option<Connection>,
     /// What was asked for, once both sides agreed on it.
@@ -216,6 +218,7 @@ impl Record {
             role: role.to_owned(),
             peer: None,
             device: None,
+            other_devices: Vec::new(),
             connection: None,
             parameters: None,
             results: Vec::new(),

@@ -7,7 +7,7 @@ use crate::control::{ControlError, Link, Listener, Message, Resources, connect};
 use crate::device::{self, LocalDevice};
 use crate::error::Error;
 use crate::placement::{Neighbours, Processors};
-use crate::plan::{Circumstances, DeviceLimits, Parts, Plan, Role, TestPlan};
+use crate::plan::{Circumstances, DeviceLimits, LocalOptions, Parts, Plan, Role, TestPlan};
 use crate::report::{Measured, Output, Row};
 use crate::result::{Counters, Details, SideResult, troubles};
 use crate::statistics::Timer;
@@ -15,15 +15,18 @@ use crate::workload::{Arrived, Outlook, Progress, Sides, Team};
 
 /// Runs the plan on the side that it says.
 pub(super) fn run(plan: &Plan, output: &mut Output) -> Result<(), Error> {
-    let device = LocalDevice::open(device::provider(output)?, &plan.local)?;
-    let processors = Processors::near(device.numa_node);
+    let provider = device::provider(output)?;
+    let open = |options: LocalOptions| LocalDevice::open(provider, &options);
+    let devices: Vec<_> = plan.local.of_each_device().into_iter().map(open).collect::<Result<_, _>>()?;
+    let processors = Processors::near(&devices.iter().map(|device| device.numa_node).collect::<Vec<_>>());
     let neighbours = if plan.role == Role::Loopback { Neighbours::Peer } else { Neighbours::None };
-    let test = plan.test.fitted(&device.limits, plan.local.any_size);
-    let (test, chosen) = plan.local.choices.settle(test, circumstances(&device, &processors, neighbours));
-    test.check(&device.limits)?;
-    output.device(&device);
+    let fit = |test: TestPlan, device: &LocalDevice| test.fitted(&device.limits, plan.local.any_size);
+    let test = devices.iter().fold(plan.test.clone(), fit);
+    let (test, chosen) = plan.local.choices.settle(test, circumstances(&devices, &processors, neighbours));
+    devices.iter().try_for_each(|device| test.check(&device.limits))?;
+    devices.iter().for_each(|device| output.device(device));
     chosen.iter().for_each(|choice| output.note(choice));
-    let session = Session { device: &device, test: &test, timer: Timer::new(), processors, neighbours };
+    let session = Session { devices: &devices, test: &test, timer: Timer::new(), processors, neighbours };
     match &plan.role {
         Role::Server => session.serve_one(plan.local.tcp_port, output),
         Role::Client(host) => {
@@ -36,21 +39,23 @@ pub(super) fn run(plan: &Plan, output: &mut Output) -> Result<(), Error> {
 
 /// One side's part of a test.
 pub(super) struct Session<'a> {
-    pub(super) device: &'a LocalDevice,
+    pub(super) devices: &'a [LocalDevice],
     pub(super) test: &'a TestPlan,
     pub(super) timer: Timer,
     pub(super) processors: Processors,
     pub(super) neighbours: Neighbours,
 }
 
-fn circumstances(device: &LocalDevice, processors: &Processors, neighbours: Neighbours) -> Circumstances {
-    let DeviceLimits { max_qp_wr, max_cqe, .. } = device.limits;
+fn circumstances(devices: &[LocalDevice], processors: &Processors, neighbours: Neighbours) -> Circumstances {
+    let least =
+        |of: fn(&DeviceLimits) -> u32| devices.iter().map(|device| of(&device.limits)).min().unwrap_or(1);
     Circumstances {
         processors: processors.count(),
-        is_software: device.is_soft,
+        is_software: devices.iter().any(|device| device.is_soft),
         has_peer: neighbours == Neighbours::Peer,
-        max_qp_wr,
-        max_cqe,
+        devices: devices.len() as u32,
+        max_qp_wr: least(|limits| limits.max_qp_wr),
+        max_cqe: least(|limits| limits.max_cqe),
     }
 }
 
@@ -99,7 +104,11 @@ impl Session<'_> {
             let what = format!("a request for {}, by the way of queue pairs", test.operation);
             return Err(link.malformed(what).into());
         }
-        test.check(&self.device.limits)?;
+        self.devices.iter().try_for_each(|device| test.check(&device.limits))?;
+        if let Some(unused) = self.devices.get(test.thread_count() as usize) {
+            let unused = &unused.limits.device;
+            output.note(format_args!("warning: {unused} is not used, as the client has too few --threads"));
+        }
         link.send(&Message::Accept(steps::greeting(self.test)))?;
         self.measure(test, false, link, output)
     }
@@ -115,7 +124,7 @@ impl Session<'_> {
         let parts = test.parts(is_client);
         let mut team = self.set_up(test, is_client, link)?;
         output.connection(&test.connection.to_string(), team.description());
-        output.heading(test, software(self.device))?;
+        output.heading(test, software(self.devices))?;
         for cell in test.cells() {
             let size = cell.size;
             if let Some(warm_up) = test.warming() {
@@ -124,7 +133,7 @@ impl Session<'_> {
                 pass(&mut team, size, parts, link, nobody)?;
                 team.set_length(test);
             }
-            let before = Counters::of(&self.device.limits.device, self.device.port);
+            let before = Counters::of(self.devices);
             let both = pass(&mut team, size, parts, link, || output.begin(cell, test))?;
             let counters = before.map(|before| before.until_now());
             if let Some(troubles) = counters.as_ref().and_then(troubles) {
@@ -150,7 +159,7 @@ impl Session<'_> {
     /// Makes this side's queue pairs and memory, and connects them to the peer's.
     fn set_up(&self, test: &TestPlan, is_client: bool, link: &mut Link) -> Result<Team, Error> {
         let processors = self.processors.place(test, is_client, self.neighbours);
-        let side = Sides::new(self.device, test, &processors)?;
+        let side = Sides::new(self.devices, test, &processors)?;
         let mut remotes = Vec::new();
         for own in side.resources() {
             let remote = match link.exchange(&Message::Resources(own))? {
@@ -270,8 +279,9 @@ impl Both {
 }
 
 /// What figures have to be read with, where the device is a software one.
-fn software(device: &LocalDevice) -> Option<String> {
-    device.is_soft.then(|| crate::report::software(&device.limits.device))
+fn software(devices: &[LocalDevice]) -> Option<String> {
+    let names: Vec<_> = devices.iter().map(|device| &*device.limits.device).collect();
+    devices.iter().any(|device| device.is_soft).then(|| crate::report::software(&names.join(" and ")))
 }
 
 /// Refuses memory that is too short for the messages, before anything is done there.

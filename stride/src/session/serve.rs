@@ -140,10 +140,10 @@ impl Server<'_> {
         let _place = self.served.take(link)?;
         output.note(format_args!("serving {test}"));
         let session = Session {
-            device: self.device,
+            devices: std::slice::from_ref(self.device),
             test: &test,
             timer: self.timer.clone(),
-            processors: Processors::near(self.device.numa_node),
+            processors: Processors::near(&[self.device.numa_node]),
             neighbours: if self.options.jobs > 1 { Neighbours::Others } else { Neighbours::None },
         };
         session.answer(&test, link, output)

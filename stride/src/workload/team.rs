@@ -26,14 +26,15 @@ pub struct Sides<'a> {
 }
 
 impl<'a> Sides<'a> {
-    /// Makes what the test needs, for threads on these processors, or anywhere.
+    /// Makes what the test needs, for threads on these processors, or anywhere; each device has every so many'th thread.
     ///
     /// # Errors
     ///
     /// The device lacks something.
-    pub fn new(device: &'a LocalDevice, test: &TestPlan, processors: &[usize]) -> Result<Self, Error> {
+    pub fn new(devices: &'a [LocalDevice], test: &TestPlan, processors: &[usize]) -> Result<Self, Error> {
         let shares = (0..test.thread_count()).map(|thread| test.share(thread)).collect();
-        let sides = together(processors, shares, |_, share| Side::new(device, &share))?;
+        let sides =
+            together(processors, shares, |index, share| Side::new(&devices[index % devices.len()], &share))?;
         Ok(Self { sides, processors: processors.to_vec() })
     }
 

@@ -23,6 +23,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("reads_and_writes_in_one_test", reads_and_writes_in_one_test),
     ("what_a_message_costs_is_known", what_a_message_costs_is_known),
     ("both_sides_figures_are_kept", both_sides_figures_are_kept),
+    ("several_devices_share_the_threads", several_devices_share_the_threads),
 ];
 
 const ALL: [&str; 6] = ["write", "write --imm", "send", "read", "atomic", "send --imm"];
@@ -278,5 +279,42 @@ fn both_sides_figures_are_kept(device: &Device) -> Outcome {
     );
     let (_, one_way) = with_document(device, "side", "write bw -s 64 -n 300");
     assert_eq!(one_way["results"][0]["sides"].as_array().unwrap().len(), 0);
+    Outcome::Ran
+}
+
+fn several_devices_share_the_threads(device: &Device) -> Outcome {
+    if !device.is_soft || !device.known.iter().any(|name| name == "soft1") {
+        return Outcome::Skipped("there is one device");
+    }
+    for flags in [
+        "write bw -s 64 -n 100",
+        "send bw -s 4K -n 100 --threads 3 -b",
+        "send lat -n 50",
+        "read bw -s 64 -D 1",
+    ] {
+        let ended = run(&format!("{flags} --loopback -d soft0,soft1:1")).succeeded();
+        let row = &ended.rows()[0];
+        let threads = if flags.contains("--threads") { 3.0 } else { 2.0 };
+        match row.len() {
+            4 if flags.contains("-D") => is_bandwidth(row, row[0], row[1]),
+            4 => is_bandwidth(row, row[0], 100.0 * threads),
+            _ => is_latency(row, 2.0, 50.0 * threads),
+        }
+        assert!(ended.stderr.contains("device soft1 (as asked for)"), "{ended:#?}");
+        assert!(ended.stdout.contains("# over soft0 and soft1, a software device"), "{ended:#?}");
+    }
+    let path = std::env::temp_dir().join(format!("stride-load-devices-{}.json", std::process::id()));
+    run(&format!("write bw -n 50 --loopback -d soft1,soft0 --force --json {}", path.display())).succeeded();
+    let document: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+    fs::remove_file(&path).unwrap();
+    assert_eq!(
+        (&document["device"]["name"], &document["other_devices"][0]["name"]),
+        (&"soft1".into(), &"soft0".into())
+    );
+    // The server's devices are its own affair.
+    let (_, client) = pair(device, "write bw", "write bw -s 64 -n 50 --threads 2 127.0.0.1");
+    is_bandwidth(&client.rows()[0], 64.0, 100.0);
+    let refused = run("write bw --loopback -d soft0 --dualport");
+    assert!(refused.refused().contains("port"), "{refused:#?}");
     Outcome::Ran
 }
