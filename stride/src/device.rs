@@ -10,6 +10,7 @@ use sideway::memory::BufferKind;
 use sideway::provider::ProviderChoice;
 
 use crate::error::Error;
+use crate::placement::node_of;
 use crate::plan::{Calls, DeviceLimits, LocalOptions};
 use crate::report::Output;
 
@@ -120,6 +121,8 @@ pub struct LocalDevice {
     pub vendor_id: u32,
     /// Whether it is a software device, whose figures are not hardware's.
     pub is_soft: bool,
+    /// The node of memory that it is near to, where the system says it.
+    pub numa_node: Option<u32>,
     /// Where the memory of the messages comes from.
     pub buffer: BufferKind,
     /// The calls that post and poll.
@@ -177,6 +180,7 @@ impl Found {
         };
         let buffer = options.buffer.unwrap_or_else(|| BufferKind::for_device(&context));
         let vendor_id = attr.vendor_id();
+        let numa_node = if is_soft { None } else { node_of(&limits.device) };
         let calls = options.calls.unwrap_or_else(|| Calls::default_for(vendor_id));
         Ok(LocalDevice {
             context,
@@ -187,6 +191,7 @@ impl Found {
             port_attr,
             vendor_id,
             is_soft,
+            numa_node,
             buffer,
             calls,
             description,

@@ -16,6 +16,7 @@ use crate::buffers::AllocationError;
 use crate::control::ControlError;
 use crate::device::DeviceError;
 use crate::interrupt::Interrupted;
+use crate::placement::PlacementError;
 use crate::plan::PlanError;
 use crate::report::ExpectationsError;
 use crate::result::FilesError;
@@ -82,6 +83,8 @@ pub enum Error {
     Completion(#[from] CompletionError),
     /// A message was delivered changed.
     Validation(#[from] ValidationError),
+    /// A thread cannot be had.
+    Placement(#[from] PlacementError),
     /// There is no such GID index.
     #[error(
         "-x {given} is above the last index that a GID table can have, 255: give one of those that show_gids lists"

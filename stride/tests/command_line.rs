@@ -72,6 +72,32 @@ fn what_an_operation_does_not_have_is_refused() {
 }
 
 #[test]
+fn loads_that_cannot_be_are_refused() {
+    refused("write bw --threads 3 -q 2", &["--threads 3", "-q 2", "give --threads 2 or less"]);
+    refused("write bw --threads 257", &["--threads 257", "256"]);
+    refused("write bw --threads many", &["'many'", "or auto"]);
+    refused("write bw --warmup 2ms", &["'2ms'", "number of messages, or of seconds"]);
+    refused("write bw --warmup 5 --perform_warm_up", &["--warmup", "--perform-warm-up"]);
+    refused("write bw --rate 0", &["--rate 0", "1 to 1000000000"]);
+    refused("write bw --rate 5MB", &["'5MB'", "Gb/s"]);
+    refused(
+        "write lat --latency pingpong --rate 5",
+        &["--latency pingpong", "--rate", "--latency completion"],
+    );
+    refused("write bw -b --rate 5", &["-b", "--rate", "--reversed"]);
+    refused("mix bw --ratio read=100", &["100 % reads", "1 to 99"]);
+    refused("mix bw --ratio read=30,write=60", &["100 together"]);
+    refused("mix bw --data-validation", &["mix", "--data-validation"]);
+    refused("mix lat --latency pingpong", &["--latency pingpong", "completion"]);
+    refused("mix bw -c UC", &["-c UC has no mix", "-c RC"]);
+    refused("write bw -d a,b --threads 1", &["-d names 2", "--threads 1", "give --threads 2"]);
+    refused("write bw -d a,b -i 1", &["-i", "-d a,b", "NAME:PORT"]);
+    refused("write bw -d a:0", &["-d a:0", "1 to 255"]);
+    refused("write bw -d a,a", &["a twice"]);
+    refused("write bw --burst-size 5", &["--burst-size", "--rate"]);
+}
+
+#[test]
 fn messages_that_cannot_be_are_refused() {
     refused("msg bw -s 0", &["-s 0", "1 byte"]);
     refused("msg bw --api pool -s 5M", &["-s 5242880", "1048576", "--api copy"]);

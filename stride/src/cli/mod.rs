@@ -2,19 +2,27 @@
 //!
 //! Nothing is judged here beyond syntax; [`plan`](crate::plan) decides what the values mean together.
 
+mod count;
 mod expectation;
+mod mix;
 mod output;
+mod rate;
 mod serve;
 mod size;
 mod usage;
+mod warm_up;
 
 use clap::{Args, Subcommand, ValueEnum};
 
+pub use count::{Count, CountError};
 pub use expectation::{Expectation, ExpectationError};
+pub use mix::{MixArg, MixError};
 pub use output::OutputArgs;
+pub use rate::{Millionths, RateArg, RateError, RateUnitsArg};
 pub use serve::{Command, ServeArgs};
 pub use size::{Size, SizeError};
 pub use usage::{Usage, command, parse};
+pub use warm_up::{WarmUpArg, WarmUpError};
 
 /// What chooses among devices, besides the flags.
 const PROVIDERS: &str = "\
@@ -60,6 +68,12 @@ pub enum OperationArgs {
         /// What is measured.
         #[command(subcommand)]
         measure: MeasureArgs<AtomicArgs>,
+    },
+    /// RDMA reads and writes in one test.
+    Mix {
+        /// What is measured.
+        #[command(subcommand)]
+        measure: MeasureArgs<MixArgs>,
     },
     /// Messages of trespass, which RDMA or TCP carries.
     #[command(name = "msg", visible_alias = "messages")]
@@ -208,6 +222,18 @@ pub struct ReadArgs {
     pub outstanding: Option<u8>,
 }
 
+/// The flags of a mix.
+#[derive(Clone, Debug, Args)]
+pub struct MixArgs {
+    /// How many messages of a hundred are of which kind
+    #[arg(long = "ratio", visible_alias = "mix", value_name = "RATIO", default_value = "read=50,write=50")]
+    pub ratio: MixArg,
+
+    /// Reads under way at the peer's at a time [default: as many as both devices can]
+    #[arg(short, long = "outs", value_name = "COUNT")]
+    pub outstanding: Option<u8>,
+}
+
 /// The flags of atomic operations.
 #[derive(Clone, Debug, Args)]
 pub struct AtomicArgs {
@@ -283,7 +309,8 @@ pub struct RunArgs {
     #[arg(long, conflicts_with = "server")]
     pub loopback: bool,
 
-    /// RDMA device [default: the first one with an active port; of msg: the one with this side's address]
+    /// RDMA device, or several (NAME,NAME, each with its port behind it if you like: NAME:PORT), which share the threads; msg has one
+    /// [default: the first one with an active port; of msg: the one with this side's address]
     #[arg(short, long, value_name = "NAME")]
     pub device: Option<String>,
 
@@ -315,9 +342,10 @@ pub struct RunArgs {
     #[arg(long, value_name = "BYTES")]
     pub max_msg_size: Option<Size>,
 
-    /// Messages under way at a time [default: 128 for bandwidth, 1 for latency; of msg --api pool: 2 to 16, for 2 MiB]
+    /// Messages under way at a time, or auto: by the message size, and stderr says how many [default: 128 for bandwidth, 1 for
+    /// latency; of msg --api pool: 2 to 16, for 2 MiB]
     #[arg(short, long, value_name = "COUNT")]
-    pub tx_depth: Option<u32>,
+    pub tx_depth: Option<Count>,
 }
 
 /// The flags of a test of queue pairs.
@@ -348,9 +376,43 @@ pub struct CommonArgs {
     #[arg(short, long, value_name = "COUNT")]
     pub qp: Option<u32>,
 
+    /// Use ports 1 and 2 of the device, as perftest has it
+    #[arg(short = 'O', long)]
+    pub dualport: bool,
+
+    /// Threads that share the queue pairs, each on a processor near the device, or auto: by message size and processors, and
+    /// stderr says how many [default: the one that there is, on any processor]
+    #[arg(long, value_name = "COUNT")]
+    pub threads: Option<Count>,
+
     /// Send for so long, in place of a number of messages; a quarter at the beginning and at the end does not count
     #[arg(short = 'D', long, value_name = "SECONDS")]
     pub duration: Option<u32>,
+
+    /// Before each size, send so many messages that do not count, or for so many seconds with an s behind the number
+    #[arg(long, value_name = "COUNT")]
+    pub warmup: Option<WarmUpArg>,
+
+    /// Before each size, send as many messages that do not count as are under way at a time, as perftest has it
+    #[arg(long, alias = "perform_warm_up")]
+    pub perform_warm_up: bool,
+
+    /// Send at this rate, of all queue pairs together, however late messages are through: so many a second, or NUMBERGb/s.
+    /// Latency counts from when a message was meant to be sent
+    #[arg(long, value_name = "RATE")]
+    pub rate: Option<RateArg>,
+
+    /// The same as perftest has it: a number of --rate_units
+    #[arg(long, alias = "rate_limit", value_name = "NUMBER")]
+    pub rate_limit: Option<Millionths>,
+
+    /// What --rate_limit is in [default: g]
+    #[arg(long, alias = "rate_units", value_name = "UNIT")]
+    pub rate_units: Option<RateUnitsArg>,
+
+    /// Messages of a rate that are sent together, with as long a pause in between [default: 1]
+    #[arg(long, alias = "burst_size", value_name = "COUNT")]
+    pub burst_size: Option<u32>,
 
     /// The server measures, and the client answers
     #[arg(long)]

@@ -27,6 +27,7 @@ pub(super) struct Words {
 }
 
 #[derive(Clone, Debug, Subcommand)]
+#[allow(clippy::large_enum_variant, reason = "there is one of them, for a moment")]
 enum What {
     #[command(flatten)]
     Test(OperationArgs),

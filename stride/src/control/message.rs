@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use sideway::ibverbs::connect::Endpoint;
 
 use crate::plan::TestPlan;
-use crate::report::Row;
+use crate::report::Measured;
 
 /// A message. Each has its place in the order that the module's documentation shows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -24,7 +24,7 @@ pub enum Message {
         size: u64,
     },
     /// What the sender measured.
-    Row(Row),
+    Row(Measured),
     /// What became of the messages of a size; those that arrived are as they should be if that was looked at.
     Arrived {
         /// Messages that the sender of this word sent.

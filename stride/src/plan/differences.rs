@@ -35,6 +35,9 @@ pub fn differences(client: &TestPlan, server: &TestPlan) -> Vec<Difference> {
             ("queue pairs (-q)", plan.queue_pairs.to_string()),
             ("bidirectional (-b)", plan.bidirectional.to_string()),
             ("data validation", plan.data_validation.to_string()),
+            ("threads (--threads)", value(plan.threads)),
+            ("rate (--rate)", plan.rate.map_or("as fast as can be".to_owned(), |rate| rate.to_string())),
+            ("warm-up (--warmup)", plan.warm_up.map_or("none".to_owned(), |warm_up| warm_up.to_string())),
         ]
     };
     let pairs = rows(client).into_iter().zip(rows(server));

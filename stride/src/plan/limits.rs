@@ -45,7 +45,7 @@ impl TestPlan {
         }
         for Limited { flag, given, count, limit, name } in self.limited(limits) {
             if count > u64::from(limit) {
-                let most = match self.queue_pairs {
+                let most = match self.largest_share() {
                     pairs @ 2.. if count > u64::from(given) => limit / pairs,
                     _ => limit,
                 };
@@ -67,7 +67,8 @@ impl TestPlan {
         let pairs = self.queue_pairs;
         let (send, receive) = (self.depth(), self.receive_depth());
         let DeviceLimits { max_qp, max_qp_wr, max_cqe, max_qp_init_rd_atom, .. } = *limits;
-        let of_all = |given: u32| u64::from(given) * u64::from(pairs);
+        // Each thread has a completion queue for its own.
+        let of_all = |given: u32| u64::from(given) * u64::from(self.largest_share());
         let outstanding = u32::from(self.outstanding.unwrap_or(0));
         [
             Limited { flag: "-q", given: pairs, count: pairs.into(), limit: max_qp, name: "max_qp" },
@@ -136,7 +137,9 @@ impl TestPlan {
     /// Reads and atomic operations of the peer that a queue pair answers at a time.
     pub fn answered(&self, limits: &DeviceLimits) -> u8 {
         match self.operation {
-            Operation::Read | Operation::FetchAdd | Operation::CompareSwap => limits.max_qp_rd_atom.max(1),
+            Operation::Read | Operation::Mix(_) | Operation::FetchAdd | Operation::CompareSwap => {
+                limits.max_qp_rd_atom.max(1)
+            }
             _ => 1,
         }
     }

@@ -6,37 +6,47 @@
 
 mod calls;
 mod cell;
+mod devices;
 mod differences;
 mod echo;
 mod error;
 mod inline;
 mod limits;
 mod messages;
+mod mix;
 mod operation;
+mod rate;
 mod rules;
 mod sizes;
 mod test_plan;
+mod threads;
+mod warm_up;
 
 use sideway::memory::BufferKind;
 use trespass::Policy;
 
 use crate::cli::{
-    ApiArg, AtomicArgs, AtomicTypeArg, BandwidthArgs, BufferArg, CallsArg, Cli, ConnectionArg, DefinitionArg,
-    LatencyArgs, MeasureArgs, MessageArgs, MessagesArgs, OperationArgs, ReadArgs, RunArgs, SendArgs, Size,
-    TransportArg, WriteArgs,
+    ApiArg, AtomicArgs, AtomicTypeArg, BandwidthArgs, BufferArg, CallsArg, Cli, ConnectionArg, Count,
+    DefinitionArg, LatencyArgs, MeasureArgs, MessageArgs, MessagesArgs, MixArgs, OperationArgs, ReadArgs,
+    RunArgs, SendArgs, Size, TransportArg, WriteArgs,
 };
 
 pub use calls::Calls;
 pub use cell::Cell;
+pub use devices::DeviceChoice;
 pub use differences::{Difference, differences};
 pub use echo::{Echo, InFlight};
 pub use error::PlanError;
 pub use inline::default_inline_size;
 pub use limits::DeviceLimits;
+pub use mix::{MIX_PERIOD, Mix};
 pub use operation::{ATOMIC_SIZE, Api, LARGEST_BLOCK, Operation};
+pub use rate::{Rate, RateOf};
 pub use rules::{LEAST_ITERATIONS, MODERATED_SIZE_LIMIT, MOST_QUEUE_PAIRS};
 pub use sizes::Sizes;
 pub use test_plan::{ConnectionType, LatencyDefinition, Measure, Parts, TestPlan};
+pub use threads::{Choices, Circumstances, MOST_THREADS};
+pub use warm_up::WarmUp;
 
 /// perftest's port of the control connection.
 pub const DEFAULT_PORT: u16 = 18515;
@@ -57,6 +67,8 @@ pub enum Role {
 pub struct LocalOptions {
     /// The device's name, if the user gave one.
     pub device: Option<String>,
+    /// All devices and ports, if the user named several.
+    pub devices: Vec<DeviceChoice>,
     /// The device's port, if the user gave one.
     pub ib_port: Option<u8>,
     /// The index in the GID table, if the user gave one.
@@ -71,6 +83,8 @@ pub struct LocalOptions {
     pub transport: Policy,
     /// The user gave no size, so that it may be changed to what is possible.
     pub any_size: bool,
+    /// What is left to the program, until the device is known.
+    pub choices: Choices,
 }
 
 /// All that the command line asks for, found possible as far as no device is needed to tell.
@@ -94,6 +108,7 @@ impl Plan {
             OperationArgs::Send { measure } => Self::of_pairs(measure),
             OperationArgs::Read { measure } => Self::of_pairs(measure),
             OperationArgs::Atomic { measure } => Self::of_pairs(measure),
+            OperationArgs::Mix { measure } => Self::of_pairs(measure),
             OperationArgs::Messages { measure: MessagesArgs::Bandwidth(args) } => {
                 Self::of_messages(Measure::Bandwidth, &args)
             }
@@ -101,7 +116,8 @@ impl Plan {
                 Self::of_messages(Measure::Latency(LatencyDefinition::PingPong), &args)
             }
             OperationArgs::Messages { measure: MessagesArgs::Grid(args) } => {
-                let in_flight = args.run.tx_depth.map_or(InFlight::Grid, |count| InFlight::One { count });
+                let in_flight =
+                    Count::given(args.run.tx_depth).map_or(InFlight::Grid, |count| InFlight::One { count });
                 Self::of_messages(Measure::Echo(Echo { in_flight, counted: args.run.iters.is_some() }), &args)
             }
         }
@@ -111,15 +127,30 @@ impl Plan {
         let (measure, common, own) = match measure {
             MeasureArgs::Bandwidth(BandwidthArgs { common, own }) => (Measure::Bandwidth, common, own),
             MeasureArgs::Latency(LatencyArgs { common, own, definition }) => {
-                let definition = definition.map_or(own.operation().default_latency(), Into::into);
+                // When an answer was meant to come, nobody knows.
+                let is_rated = common.rate.is_some() || common.rate_limit.is_some();
+                let default =
+                    if is_rated { LatencyDefinition::Completion } else { own.operation().default_latency() };
+                let definition = definition.map_or(default, Into::into);
                 (Measure::Latency(definition), common, own)
             }
         };
         let test = test_plan(own.operation(), measure, &common.run);
+        let devices = devices::asked(&common)?;
+        let several = u32::try_from(devices.len()).ok().filter(|devices| *devices > 1);
+        let threads = Count::given(common.threads).or(several);
         let test = own.complete(TestPlan {
             post_list: common.post_list.unwrap_or(test.post_list),
+            tx_depth: match common.run.tx_depth {
+                // Until it is chosen, any that goes with the rest.
+                Some(Count::Auto) => test.tx_depth.max(common.post_list.unwrap_or(1)),
+                _ => test.tx_depth,
+            },
             cq_mod: common.cq_mod,
-            queue_pairs: common.qp.unwrap_or(test.queue_pairs),
+            queue_pairs: common.qp.or(threads.filter(|threads| *threads > 0)).unwrap_or(test.queue_pairs),
+            threads,
+            warm_up: WarmUp::asked(&common)?,
+            rate: Rate::asked(&common)?,
             bidirectional: common.bidirectional,
             reversed: common.reversed,
             duration: common.duration,
@@ -127,10 +158,12 @@ impl Plan {
             connection: common.connection.into(),
             ..test
         })?;
+        test.validate_devices(several.unwrap_or(1))?;
         test.validate()?;
         let (buffer, calls) = (common.buffer.map(BufferKind::from), common.calls.map(Calls::from));
         let any_size = common.run.msg_size.is_none() && common.run.max_msg_size.is_none();
-        let local = LocalOptions { buffer, calls, any_size, ..local_options(&common.run)? };
+        let choices = Choices::new(&common);
+        let local = LocalOptions { buffer, calls, any_size, choices, devices, ..local_options(&common.run)? };
         let mut warnings = size_warnings(&common.run, &test);
         warnings.extend(moderation_warnings(&test));
         if let (Some(seconds), Some(count)) = (common.duration, common.run.iters) {
@@ -189,6 +222,16 @@ impl Asked for SendArgs {
 impl Asked for ReadArgs {
     fn operation(&self) -> Operation {
         Operation::Read
+    }
+
+    fn complete(&self, test: TestPlan) -> Result<TestPlan, PlanError> {
+        Ok(TestPlan { outstanding: self.outstanding, ..test })
+    }
+}
+
+impl Asked for MixArgs {
+    fn operation(&self) -> Operation {
+        Operation::Mix(Mix { reads: self.ratio.reads })
     }
 
     fn complete(&self, test: TestPlan) -> Result<TestPlan, PlanError> {
@@ -294,7 +337,7 @@ fn test_plan(operation: Operation, measure: Measure, args: &RunArgs) -> TestPlan
     let defaults = TestPlan::new(operation, measure, sizes);
     TestPlan {
         iterations: args.iters.unwrap_or(defaults.iterations),
-        tx_depth: args.tx_depth.unwrap_or(defaults.tx_depth),
+        tx_depth: Count::given(args.tx_depth).unwrap_or(defaults.tx_depth),
         ..defaults
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{LatencyDefinition, Measure, Sizes};
+use super::{LatencyDefinition, Measure, Mix, Sizes};
 
 /// Bytes of the largest block of trespass's pool.
 pub const LARGEST_BLOCK: u64 = trespass::pool::LARGEST_BLOCK as u64;
@@ -30,6 +30,8 @@ pub enum Operation {
     FetchAdd,
     /// Atomic compare and swap.
     CompareSwap,
+    /// RDMA reads and writes.
+    Mix(Mix),
     /// Messages of trespass.
     Messages(Api),
 }
@@ -57,7 +59,7 @@ impl Operation {
 
     /// Whether it brings bytes of the peer's here, which the peer learns nothing of.
     pub fn fetches(self) -> bool {
-        matches!(self, Self::Read) || self.is_atomic()
+        matches!(self, Self::Read | Self::Mix(_)) || self.is_atomic()
     }
 
     /// Whether it is an atomic operation.
@@ -118,6 +120,7 @@ impl Operation {
             Self::Write => "RDMA write".to_owned(),
             Self::WriteImm => "RDMA write with immediate data".to_owned(),
             Self::Read => "RDMA read".to_owned(),
+            Self::Mix(mix) => format!("mix of RDMA reads and writes ({mix})"),
             Self::Messages(_) => format!("trespass {self}"),
             _ => self.to_string(),
         }
@@ -134,6 +137,7 @@ impl fmt::Display for Operation {
             Self::Read => "read",
             Self::FetchAdd => "atomic fetch-add",
             Self::CompareSwap => "atomic compare-swap",
+            Self::Mix(mix) => return write!(f, "mix ({mix})"),
             Self::Messages(Api::Copy) => "messages (--api copy)",
             Self::Messages(Api::Pool) => "messages (--api pool)",
         })

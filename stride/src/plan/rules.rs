@@ -47,6 +47,8 @@ impl TestPlan {
         let single_large = matches!(self.sizes, Sizes::One { size } if size > MODERATED_SIZE_LIMIT);
         match (self.measure, self.cq_mod) {
             (Measure::Latency(_) | Measure::Echo(_), _) => 1,
+            // Of each message it is to be known when it is through.
+            _ if self.rate.is_some() => 1,
             (Measure::Bandwidth, None) if self.post_list > 1 => self.post_list,
             (Measure::Bandwidth, None) if single_large => 1,
             (Measure::Bandwidth, asked) => asked.unwrap_or(DEFAULT_COMPLETION_INTERVAL).min(self.depth()),
@@ -69,6 +71,8 @@ impl TestPlan {
         self.validate_shape()?;
         match self.operation {
             Operation::Messages(api) => self.validate_messages(api)?,
+            Operation::Mix(_) if self.data_validation => return Err(PlanError::ValidationOfMix),
+            Operation::Mix(mix) => mix.validate()?,
             operation if operation.is_atomic() => self.validate_atomic()?,
             _ => {}
         }
@@ -108,13 +112,14 @@ impl TestPlan {
             ("-q", Some(self.queue_pairs)),
             ("--recv-post-list", Some(self.recv_post_list)),
             ("-D", self.duration),
+            ("--threads", self.threads),
         ];
         match counts.into_iter().find(|(_, count)| *count == Some(0)) {
             Some((flag, _)) => Err(PlanError::ZeroCount { flag }),
             None if self.queue_pairs > MOST_QUEUE_PAIRS => {
                 Err(PlanError::TooManyQueuePairs { given: self.queue_pairs })
             }
-            None => Ok(()),
+            None => self.validate_threads(),
         }
     }
 
@@ -127,6 +132,8 @@ impl TestPlan {
         if self.bidirectional && self.reversed {
             return Err(PlanError::BothWaysReversed);
         }
+        self.validate_warm_up()?;
+        self.validate_rate()?;
         match self.duration {
             Some(seconds) if self.data_validation => Err(PlanError::ValidationOfDuration { seconds }),
             _ => Ok(()),
@@ -169,8 +176,9 @@ impl TestPlan {
         if self.post_list > 1 {
             return Err(PlanError::PostListInLatency { given: self.post_list });
         }
-        if self.queue_pairs > 1 {
-            return Err(PlanError::QueuePairsInLatency { given: self.queue_pairs });
+        let limit = self.thread_count();
+        if self.queue_pairs > limit {
+            return Err(PlanError::QueuePairsInLatency { given: self.queue_pairs, limit });
         }
         if self.bidirectional {
             return Err(PlanError::BidirectionalLatency);

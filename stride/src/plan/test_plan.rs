@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Echo, Operation, Sizes};
+use super::{Echo, Operation, Rate, Sizes, WarmUp};
 
 /// What counts as the latency of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -89,6 +89,12 @@ pub struct TestPlan {
     pub data_validation: bool,
     /// How the queue pairs are connected.
     pub connection: ConnectionType,
+    /// Threads that share the queue pairs, each with a processor of its own, if the user asked for any.
+    pub threads: Option<u32>,
+    /// Messages before those that are measured.
+    pub warm_up: Option<WarmUp>,
+    /// How fast messages are sent, unless as fast as can be.
+    pub rate: Option<Rate>,
 }
 
 /// How queue pairs are connected, and what becomes of a message that is lost.
@@ -127,7 +133,7 @@ impl fmt::Display for ConnectionType {
 }
 
 /// A queue pair has no more messages of one size: 48 bits number them, and 14 the queue pairs.
-const MOST_MESSAGES: u64 = 1 << 47;
+pub(super) const MOST_MESSAGES: u64 = 1 << 47;
 
 /// What a side does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -159,6 +165,9 @@ impl TestPlan {
             duration: None,
             data_validation: false,
             connection: ConnectionType::Rc,
+            threads: None,
+            warm_up: None,
+            rate: None,
         }
     }
 }
@@ -178,6 +187,22 @@ impl TestPlan {
     pub fn parts(&self, is_client: bool) -> Parts {
         let measures = is_client != self.reversed;
         Parts { measures: measures || self.bidirectional, serves: !measures || self.bidirectional }
+    }
+
+    /// What counts as the latency of a message of queue pairs, if it is measured.
+    pub fn latency_definition(&self) -> Option<LatencyDefinition> {
+        match self.measure {
+            Measure::Latency(definition) => Some(definition),
+            Measure::Bandwidth if self.rate.is_some() => Some(LatencyDefinition::Completion),
+            Measure::Bandwidth | Measure::Echo(_) => None,
+        }
+    }
+
+    /// Whether the side that answers has something to do for a message, and does not only hold still.
+    pub fn both_sides_work(&self) -> bool {
+        self.bidirectional
+            || self.operation.takes_receives()
+            || self.measure == Measure::Latency(LatencyDefinition::PingPong)
     }
 
     /// Whether the peer sends to a side with these parts.
@@ -208,6 +233,15 @@ impl fmt::Display for TestPlan {
         }
         if *queue_pairs > 1 {
             write!(f, ", {queue_pairs} queue pairs")?;
+        }
+        if let Some(threads) = self.threads {
+            write!(f, ", {threads} thread{}", if threads == 1 { "" } else { "s" })?;
+        }
+        if let Some(rate) = self.rate {
+            write!(f, ", at {rate}")?;
+        }
+        if let Some(warm_up) = self.warm_up {
+            write!(f, ", warm-up of {warm_up}")?;
         }
         if self.bidirectional {
             f.write_str(", bidirectional")?;

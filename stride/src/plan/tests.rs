@@ -450,7 +450,7 @@ fn the_depth_of_the_grid_counts_and_its_bounds_are_kept() {
     }
     assert_eq!(
         TestPlan { queue_pairs: 2, ..grid.clone() }.validate(),
-        Err(PlanError::QueuePairsInLatency { given: 2 })
+        Err(PlanError::QueuePairsInLatency { given: 2, limit: 1 })
     );
     assert_eq!(TestPlan { bidirectional: true, ..grid }.validate(), Err(PlanError::BidirectionalLatency));
 }

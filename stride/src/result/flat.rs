@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::{Record, SizeResult};
 
 /// The columns of the CSV file, which are the keys of an object of the JSON lines.
-pub const COLUMNS: [&str; 30] = [
+pub const COLUMNS: [&str; 31] = [
     "run_id",
     "started_at",
     "tool_version",
@@ -36,6 +36,7 @@ pub const COLUMNS: [&str; 30] = [
     "lat_us_max",
     "payload_path",
     "interrupted",
+    "cpu_ns_per_msg",
 ];
 
 /// A line.
@@ -72,6 +73,7 @@ pub struct FlatRow {
     pub lat_us_max: Option<f64>,
     pub payload_path: Option<String>,
     pub interrupted: bool,
+    pub cpu_ns_per_msg: Option<f64>,
 }
 
 impl FlatRow {
@@ -109,6 +111,7 @@ impl FlatRow {
             lat_us_max: size.lat_us_max,
             payload_path: size.payload_path.clone(),
             interrupted: size.interrupted,
+            cpu_ns_per_msg: size.cpu_ns_per_msg,
         }
     }
 

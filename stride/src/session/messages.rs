@@ -13,7 +13,8 @@ use crate::control::{ControlError, Link, MAGIC, Message, Packets};
 use crate::device;
 use crate::error::Error;
 use crate::plan::{LARGEST_BLOCK, Measure, Operation, Plan, Role, TestPlan};
-use crate::report::{Output, software};
+use crate::report::{Measured, Output, software};
+use crate::result::Details;
 use crate::statistics::Timer;
 use crate::workload::Messages;
 
@@ -151,8 +152,9 @@ impl Session<'_> {
             steps::begin(link, cell.size)?;
             let progress = output.begin(cell, self.test);
             let row = messages.measure(cell, &progress, link)?;
-            link.send(&Message::Row(row))?;
-            output.measured(&row, messages.distribution())?;
+            link.send(&Message::Row(Measured { row, cpu_ns_per_msg: None }))?;
+            let details = Details { histogram: messages.distribution(), ..Details::default() };
+            output.measured(&row, details)?;
         }
         steps::finish(link)
     }
@@ -171,7 +173,7 @@ impl Session<'_> {
         for cell in test.cells() {
             steps::begin(link, cell.size)?;
             messages.answer(cell, link)?;
-            output.row(&steps::receive_row(link)?)?;
+            output.row(&steps::receive_row(link)?.row)?;
         }
         steps::finish(link)
     }

@@ -12,6 +12,7 @@ use crate::cli::{ServeArgs, Size};
 use crate::control::{ControlError, Link, Listener, link};
 use crate::device::{self, LocalDevice};
 use crate::error::Error;
+use crate::placement::{Neighbours, Processors};
 use crate::plan::{LocalOptions, PlanError, TestPlan};
 use crate::report::Output;
 use crate::statistics::Timer;
@@ -138,7 +139,13 @@ impl Server<'_> {
         self.check_memory(&test)?;
         let _place = self.served.take(link)?;
         output.note(format_args!("serving {test}"));
-        let session = Session { device: self.device, test: &test, timer: self.timer.clone() };
+        let session = Session {
+            devices: std::slice::from_ref(self.device),
+            test: &test,
+            timer: self.timer.clone(),
+            processors: Processors::near(&[self.device.numa_node]),
+            neighbours: if self.options.jobs > 1 { Neighbours::Others } else { Neighbours::None },
+        };
         session.answer(&test, link, output)
     }
 

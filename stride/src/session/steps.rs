@@ -4,7 +4,7 @@ use super::RELEASE;
 use crate::control::{ControlError, Greeting, Link, Message, Wire};
 use crate::error::Error;
 use crate::plan::{Difference, TestPlan, differences};
-use crate::report::{Output, Row};
+use crate::report::{Measured, Output};
 
 /// Plays a part, and tells the peer if that fails.
 pub(super) fn over<W: Wire>(
@@ -120,9 +120,9 @@ pub(super) fn begin<W: Wire>(link: &mut Link<W>, size: u64) -> Result<(), Contro
     }
 }
 
-pub(super) fn receive_row<W: Wire>(link: &mut Link<W>) -> Result<Row, ControlError> {
+pub(super) fn receive_row<W: Wire>(link: &mut Link<W>) -> Result<Measured, ControlError> {
     match link.receive_result()? {
-        Message::Row(row) => Ok(row),
+        Message::Row(measured) => Ok(measured),
         other => Err(link.unexpected(&other, "row")),
     }
 }

@@ -1,5 +1,7 @@
 //! As many messages as the queues hold, until all are through.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use sideway::ibverbs::queue_pair::SendQueue;
 
 use super::post::{Inbox, Outbox, Receives, Tag};
@@ -10,15 +12,34 @@ use crate::error::Error;
 /// As many completions as perftest takes at a time.
 pub(super) const POLL_BATCH: u32 = 16;
 
-/// What a side sent.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What a thread sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tally {
     /// Messages in all.
     pub(super) sent: u64,
     /// Messages that count.
     pub(super) counted: u64,
-    /// How many ticks those took: of all, from before the first post to after the last completion.
-    pub(super) ticks: u64,
+    /// When those began: of all, before the first post.
+    pub(super) begin: u64,
+    /// When they ended: of all, after the last completion.
+    pub(super) end: u64,
+}
+
+impl Tally {
+    /// With what another thread sent at the same time: from the first post of either to the last completion of either.
+    pub(super) fn with(self, other: Self) -> Self {
+        Self {
+            sent: self.sent + other.sent,
+            counted: self.counted + other.counted,
+            begin: self.begin.min(other.begin),
+            end: self.end.max(other.end),
+        }
+    }
+
+    /// How long it took.
+    pub(super) fn ticks(self) -> u64 {
+        self.end.saturating_sub(self.begin)
+    }
 }
 
 /// Posts and completes all messages of each queue pair, and takes those of the peer that come meanwhile.
@@ -51,7 +72,9 @@ impl Job for Run<'_, '_> {
                         0 => watch.spin()?,
                         _ => watch.passed(stream.completed()),
                     }
-                    window.follow(&mut stream, watch);
+                    if window.follow(stream.completed(), watch) {
+                        stream.stop();
+                    }
                 }
             }
             Some(drain) => {
@@ -60,17 +83,19 @@ impl Job for Run<'_, '_> {
                         0 => watch.spin()?,
                         _ => watch.passed(stream.completed()),
                     }
-                    window.follow(&mut stream, watch);
+                    if window.follow(stream.completed(), watch) {
+                        stream.stop();
+                    }
                 }
             }
         }
-        Ok(window.close(&stream, watch.now()))
+        Ok(window.close(stream.completed(), watch.now()))
     }
 }
 
 /// What of a stream counts.
 #[derive(Debug)]
-struct Window<'a> {
+pub(super) struct Window<'a> {
     pace: &'a Pace,
     phase: Phase,
     /// When it began, and how many messages were completed then.
@@ -80,27 +105,24 @@ struct Window<'a> {
 }
 
 impl<'a> Window<'a> {
-    fn new(pace: &'a Pace, now: u64) -> Self {
+    pub(super) fn new(pace: &'a Pace, now: u64) -> Self {
         Self { pace, phase: pace.phase(), begin: (now, 0), end: None }
     }
 
-    /// Looks, after each turn, whether another phase has begun.
+    /// Looks, after each turn, whether another phase has begun, so many messages being completed; whether it is the last one.
     #[inline(always)]
-    fn follow<Q: SendQueue, C: Completions, R: Request>(
-        &mut self,
-        stream: &mut Stream<'_, Q, C, R>,
-        watch: &Watch<'_>,
-    ) {
-        if self.pace.is_past(self.phase) {
-            self.step(stream.completed(), watch.now());
-            if self.phase == Phase::Over {
-                stream.stop();
-            }
-        }
+    pub(super) fn follow(&mut self, completed: u64, watch: &Watch<'_>) -> bool {
+        self.pace.is_past(self.phase) && self.step(completed, watch.now())
+    }
+
+    /// Whether what is completed now counts.
+    #[inline(always)]
+    pub(super) fn counts(&self) -> bool {
+        self.phase == Phase::Counted
     }
 
     #[cold]
-    fn step(&mut self, completed: u64, now: u64) {
+    fn step(&mut self, completed: u64, now: u64) -> bool {
         self.phase = self.pace.phase();
         match self.phase {
             Phase::WarmUp => {}
@@ -108,17 +130,14 @@ impl<'a> Window<'a> {
             // A phase may have passed between two looks.
             Phase::CoolDown | Phase::Over => self.end = self.end.or(Some((now, completed))),
         }
+        self.phase == Phase::Over
     }
 
-    fn close<Q: SendQueue, C: Completions, R: Request>(
-        &self,
-        stream: &Stream<'_, Q, C, R>,
-        now: u64,
-    ) -> Tally {
-        let sent = stream.completed();
+    /// What there was in all, so many messages being completed.
+    pub(super) fn close(&self, sent: u64, now: u64) -> Tally {
         let (end, completed) = self.end.unwrap_or((now, sent));
         let (begin, before) = self.begin;
-        Tally { sent, counted: completed - before, ticks: end.saturating_sub(begin) }
+        Tally { sent, counted: completed - before, begin, end }
     }
 }
 
@@ -127,6 +146,8 @@ impl<'a> Window<'a> {
 pub(super) struct Take<'a, 'link> {
     /// None is lost on the way.
     pub(super) all_arrive: bool,
+    /// How many of this side's threads still measure: when none does any more, this ends, and another one follows.
+    pub(super) measuring: Option<&'a AtomicU32>,
     pub(super) watch: &'a mut Watch<'link>,
 }
 
@@ -140,9 +161,27 @@ impl Job for Take<'_, '_> {
         receiver: Option<Receiver<'_, C>>,
     ) -> Result<u64, Error> {
         match receiver.map(Drain::new) {
-            Some(mut drain) => drain.finish(self.all_arrive, self.watch).map(|()| drain.taken),
+            Some(drain) => self.finish(drain),
             None => Ok(0),
         }
+    }
+}
+
+impl Take<'_, '_> {
+    /// Takes all that are still to come; if some may be lost, until the peer has sent all and nothing comes any more.
+    fn finish<C: Completions>(self, mut drain: Drain<'_, C>) -> Result<u64, Error> {
+        let Self { all_arrive, measuring, watch } = self;
+        while drain.taken < drain.awaited {
+            if drain.turn()? == 0 {
+                watch.spin()?;
+                let is_over = !all_arrive && watch.peer_is_done();
+                // What the others did is joined with their threads: nothing else is told by the number.
+                if is_over || measuring.is_some_and(|threads| threads.load(Ordering::Relaxed) == 0) {
+                    break;
+                }
+            }
+        }
+        Ok(drain.taken)
     }
 }
 
@@ -243,17 +282,18 @@ impl<'a, C: Completions> Drain<'a, C> {
         *taken += u64::from(now);
         Ok(now)
     }
+}
 
-    /// Takes all that are still to come; if some may be lost, until the peer has sent all and nothing comes any more.
-    fn finish(&mut self, all_arrive: bool, watch: &mut Watch<'_>) -> Result<(), Error> {
-        while self.taken < self.awaited {
-            if self.turn()? == 0 {
-                watch.spin()?;
-                if !all_arrive && watch.peer_is_done() {
-                    break;
-                }
-            }
-        }
-        Ok(())
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_together_take_from_the_first_post_to_the_last_completion() {
+        let one = Tally { sent: 10, counted: 8, begin: 100, end: 300 };
+        let other = Tally { sent: 5, counted: 5, begin: 150, end: 400 };
+        let both = Tally { sent: 15, counted: 13, begin: 100, end: 400 };
+        assert_eq!((one.with(other), other.with(one), both.ticks()), (both, both, 300));
+        assert_eq!(Tally { begin: 7, end: 6, ..one }.ticks(), 0);
     }
 }

@@ -9,7 +9,7 @@ use super::Completions;
 use super::completion::OfKind;
 use super::post::{Inbox, Outbox, Receives, Tag};
 use super::request::{
-    CompareSwap, FetchAdd, Fetches, Inline, Outgoing, Place, Read, Registered, Request, Send, SendImm,
+    CompareSwap, FetchAdd, Fetches, Inline, Mixed, Outgoing, Place, Read, Registered, Request, Send, SendImm,
     SendImmTo, SendTo, Sends, Write, WriteImm,
 };
 use crate::buffers::{BufferLayout, Cycle, Flag};
@@ -208,7 +208,7 @@ impl Channel {
 /// be left of those before.
 pub(super) fn receives(test: &TestPlan, layout: BufferLayout, size: u64) -> (Cycle, u64) {
     let size =
-        if test.connection.is_reliable() && test.duration.is_none() { size } else { test.sizes.largest() };
+        if test.connection.is_reliable() && !test.ends_in_time() { size } else { test.sizes.largest() };
     let length = size + test.connection.header();
     (layout.cycle(length), length)
 }
@@ -248,6 +248,11 @@ impl Bytes<'_> {
             (Operation::Send, Some(address)) => self.send(SendTo(address), parts),
             (Operation::SendImm, Some(address)) => self.send(SendImmTo(address), parts),
             (Operation::Read, _) => parts.run(Fetches { verb: Read, lkey, size }),
+            (Operation::Mix(mix), _) => {
+                let last = Flag::new(self.memory.buffer(), u64::from(size) - 1);
+                let write = Sends { verb: Write, payload: Registered { lkey, size, last } };
+                parts.run(Mixed::new(mix, Fetches { verb: Read, lkey, size }, write))
+            }
             (Operation::FetchAdd, _) => parts.run(Fetches { verb: FetchAdd, lkey, size }),
             (Operation::CompareSwap, _) => parts.run(Fetches { verb: self.swap, lkey, size }),
             (Operation::Messages(_), _) => unreachable!("messages of trespass have no channel"),

@@ -6,6 +6,7 @@ use sideway::ibverbs::completion::{
 
 use super::post::Tag;
 use crate::error::Error;
+use crate::plan::Mix;
 
 /// A message was not delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -17,7 +18,7 @@ use crate::error::Error;
 pub struct CompletionError {
     /// How it ended.
     pub status: WorkCompletionStatus,
-    /// What it was: the device does not say, after an error, but only one kind is posted.
+    /// What it was: the device does not say, after an error, but what is posted is known by its number.
     pub opcode: WorkCompletionOperationType,
     /// Its number: how many messages of this size were posted before it on its queue pair.
     pub wr_id: u64,
@@ -40,6 +41,8 @@ pub(super) trait Completions {
 pub(super) struct OfKind<C> {
     pub(super) queue: C,
     pub(super) opcode: WorkCompletionOperationType,
+    /// Which of them are reads, if some are.
+    pub(super) mix: Option<Mix>,
 }
 
 /// The flavours' pollers have the same methods, but nothing in common that a function could be generic over.
@@ -59,7 +62,12 @@ macro_rules! impl_completions {
                         return Ok(taken);
                     };
                     if wc.status() != WorkCompletionStatus::Success {
-                        return Err(failed(wc.status(), self.opcode, wc.wr_id(), wc.vendor_err()));
+                        return Err(failed(
+                            wc.status(),
+                            (self.opcode, self.mix),
+                            wc.wr_id(),
+                            wc.vendor_err(),
+                        ));
                     }
                     each(Tag(wc.wr_id()))?;
                 }
@@ -75,11 +83,14 @@ impl_completions!(ExtendedCompletionQueue);
 #[cold]
 fn failed(
     status: WorkCompletionStatus,
-    opcode: WorkCompletionOperationType,
+    (opcode, mix): (WorkCompletionOperationType, Option<Mix>),
     wr_id: u64,
     vendor_err: u32,
 ) -> Error {
-    CompletionError { status, opcode, wr_id: Tag(wr_id).number(), vendor_err }.into()
+    let wr_id = Tag(wr_id).number();
+    let is_read = mix.is_some_and(|mix| mix.is_read(wr_id));
+    let opcode = if is_read { WorkCompletionOperationType::RdmaRead } else { opcode };
+    CompletionError { status, opcode, wr_id, vendor_err }.into()
 }
 
 #[cfg(test)]

@@ -5,8 +5,9 @@
 //! The memory that a request names belongs to the [`Channel`](super::Channel), whose queue pairs go before it, and with them
 //! every outstanding request. Nobody writes to a message that is being sent: bandwidth tests do not write at all, and latency
 //! tests write the last byte of a message only after the completion of the one before has been polled. No Rust reference to
-//! the memory exists at all (`buffers`). An extended queue has a place for each request: no more are outstanding than it was
-//! made for ([`Chain`](super::Chain)).
+//! the memory exists at all (`buffers`). A mix's reads bring bytes to where its writes send from: the device alone touches
+//! those. An extended queue has a place for each request: no more are outstanding than it was made for
+//! ([`Chain`](super::Chain)).
 
 #![allow(unsafe_code)]
 
@@ -16,6 +17,7 @@ use sideway::ibverbs::queue_pair::{
 };
 
 use crate::buffers::Flag;
+use crate::plan::{MIX_PERIOD, Mix};
 
 /// Where a message lies on both sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,6 +121,41 @@ impl<V: Incoming> Request for Fetches<V> {
     }
 
     /// The bytes are the peer's.
+    #[inline(always)]
+    fn mark(&mut self, _: u8) {}
+}
+
+/// Reads and writes, of which each message's number says which it is.
+#[derive(Debug)]
+pub(super) struct Mixed<P> {
+    read: Fetches<Read>,
+    write: Sends<Write, P>,
+    is_read: [bool; MIX_PERIOD as usize],
+}
+
+impl<P> Mixed<P> {
+    /// As many of each as the mix says.
+    pub(super) fn new(mix: Mix, read: Fetches<Read>, write: Sends<Write, P>) -> Self {
+        Self { read, write, is_read: std::array::from_fn(|number| mix.is_read(number as u64)) }
+    }
+}
+
+impl<P: Payload> Request for Mixed<P> {
+    #[inline(always)]
+    fn build<'queue, G: Borrows<'queue>>(
+        &'queue self,
+        request: WorkRequestHandle<'_, G>,
+        place: Place,
+        number: u64,
+    ) {
+        if self.is_read[(number % u64::from(MIX_PERIOD)) as usize] {
+            self.read.build(request, place, number);
+        } else {
+            self.write.build(request, place, number);
+        }
+    }
+
+    /// Reads write there, too: the byte is the peer's.
     #[inline(always)]
     fn mark(&mut self, _: u8) {}
 }

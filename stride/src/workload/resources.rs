@@ -26,19 +26,23 @@ pub(super) fn completion_queues(device: &LocalDevice, test: &TestPlan) -> Result
     let receives = test.operation.takes_receives();
     builder.setup_cqe(of_all(test.receive_depth()));
     let (opcode, received) = opcodes(test.operation);
+    let mix = match test.operation {
+        Operation::Mix(mix) => Some(mix),
+        _ => None,
+    };
     // Both of one flavour.
     Ok(match first {
         GenericCompletionQueue::Basic(queue) => GenericEnds::Basic(Ends {
-            sent: OfKind { queue, opcode },
+            sent: OfKind { queue, opcode, mix },
             received: match receives {
-                true => Some(OfKind { queue: builder.build()?, opcode: received }),
+                true => Some(OfKind { queue: builder.build()?, opcode: received, mix: None }),
                 false => None,
             },
         }),
         GenericCompletionQueue::Extended(queue) => GenericEnds::Extended(Ends {
-            sent: OfKind { queue, opcode },
+            sent: OfKind { queue, opcode, mix },
             received: match receives {
-                true => Some(OfKind { queue: builder.build_ex()?, opcode: received }),
+                true => Some(OfKind { queue: builder.build_ex()?, opcode: received, mix: None }),
                 false => None,
             },
         }),
@@ -52,6 +56,8 @@ fn opcodes(operation: Operation) -> (WorkCompletionOperationType, WorkCompletion
         Operation::Write => (W::RdmaWrite, W::Receive),
         Operation::WriteImm => (W::RdmaWrite, W::ReceiveWithImmediate),
         Operation::Read => (W::RdmaRead, W::Receive),
+        // Which one it was, its number says.
+        Operation::Mix(_) => (W::RdmaWrite, W::Receive),
         Operation::FetchAdd => (W::FetchAndAdd, W::Receive),
         Operation::CompareSwap => (W::CompareAndSwap, W::Receive),
         Operation::Send | Operation::SendImm | Operation::Messages(_) => (W::Send, W::Receive),
@@ -106,6 +112,7 @@ fn send_operations(operation: Operation) -> SendOperationFlags {
         Operation::Send | Operation::Messages(_) => SendOperationFlags::Send,
         Operation::SendImm => SendOperationFlags::SendWithImmediate,
         Operation::Read => SendOperationFlags::Read,
+        Operation::Mix(_) => SendOperationFlags::Read | SendOperationFlags::Write,
         Operation::FetchAdd => SendOperationFlags::AtomicFetchAndAdd,
         Operation::CompareSwap => SendOperationFlags::AtomicCompareAndSwap,
     }
@@ -118,6 +125,7 @@ pub(super) fn access(test: &TestPlan) -> AccessFlags {
         | match test.operation {
             Operation::Write | Operation::WriteImm => AccessFlags::RemoteWrite,
             Operation::Read => AccessFlags::RemoteRead,
+            Operation::Mix(_) => AccessFlags::RemoteRead | AccessFlags::RemoteWrite,
             Operation::FetchAdd | Operation::CompareSwap => AccessFlags::RemoteAtomic,
             Operation::Send | Operation::SendImm | Operation::Messages(_) => AccessFlags::empty(),
         };

@@ -1,5 +1,7 @@
 //! One side of a test: its queue pairs, its memory, and what it does with them.
 
+use std::sync::atomic::AtomicU32;
+
 use sideway::ibverbs::address_handle::AddressHandle;
 use sideway::ibverbs::connect::{ConnectOptions, Endpoint, activate_ud, connect};
 use sideway::ibverbs::protection_domain::ProtectionDomain;
@@ -12,15 +14,13 @@ use super::latency::Part;
 use super::request::{Place, QKEY};
 use super::resources::{access, completion_queues, inline_size, queue_pair};
 use super::validate::{SWAP, Seeds, Validation, ValidationError, pattern};
-use super::{Chain, Channel, Notes, Pace, Watch, bandwidth, latency};
+use super::{Chain, Channel, Notes, Pace, Watch, bandwidth, latency, open_loop};
 use crate::buffers::BufferLayout;
 use crate::control::{ControlError, Resources};
 use crate::device::LocalDevice;
 use crate::error::Error;
-use crate::plan::{ConnectionType, LatencyDefinition, Measure, Operation, Parts, TestPlan};
-use crate::report::{BandwidthRow, LatencyRow, Row};
-use crate::result::Distribution;
-use crate::statistics::{BandwidthSummary, LatencyRecorder, Timer};
+use crate::plan::{ConnectionType, LatencyDefinition, Measure, Operation, Parts, Rate, TestPlan};
+use crate::statistics::LatencyRecorder;
 
 /// A side whose queue pairs are not connected yet.
 #[derive(Debug)]
@@ -75,12 +75,12 @@ impl<'a> Side<'a> {
         self.pairs.iter().enumerate().map(of_pair).collect()
     }
 
-    /// Connects each queue pair to one of the peer's.
+    /// Connects each queue pair to one of the peer's; threads have so many together.
     ///
     /// # Errors
     ///
     /// There is no way to the peer.
-    pub fn connect(self, remotes: &[Resources], test: &TestPlan, timer: &Timer) -> Result<Workload, Error> {
+    pub fn connect(self, remotes: &[Resources], test: &TestPlan, all_pairs: u32) -> Result<Workload, Error> {
         let Self { device, pd, pairs: own, ends, memory, layout, inline_size, answered } = self;
         let calls = match own.first() {
             Some((pair, _)) if pair.is_extended() => "ibv_wr_*",
@@ -122,8 +122,7 @@ impl<'a> Side<'a> {
             BufferKind::Shared => "shared",
             _ => "malloc",
         };
-        let description =
-            format!("{test}, inline up to {inline_size} bytes, by {calls}, buffer {buffer}; {way}");
+        let description = format!("inline up to {inline_size} bytes, by {calls}, buffer {buffer}; {way}");
         let channel = Channel::new(pairs, address, ends, memory, layout, test.operation, inline_size);
         let recorder = LatencyRecorder::new();
         Ok(Workload {
@@ -136,7 +135,7 @@ impl<'a> Side<'a> {
             sent: 0,
             notes: Notes::new(),
             recorder,
-            timer: timer.clone(),
+            all_pairs,
         })
     }
 }
@@ -150,8 +149,9 @@ pub struct Arrived {
     pub taken: u64,
 }
 
-/// A side that is ready to run.
+/// A side that is ready to run. It shares no cache line with another thread's.
 #[derive(Debug)]
+#[repr(align(128))]
 pub struct Workload {
     description: String,
     test: TestPlan,
@@ -163,13 +163,20 @@ pub struct Workload {
     sent: u64,
     notes: Notes,
     recorder: LatencyRecorder,
-    timer: Timer,
+    /// Queue pairs of all threads.
+    all_pairs: u32,
 }
 
 impl Workload {
-    /// What is going to be measured and how the two sides are connected, in one line.
+    /// How the two sides are connected, in one line.
     pub fn description(&self) -> &str {
         &self.description
+    }
+
+    /// Has what follows be as long as this test is, which is the same otherwise.
+    pub(super) fn set_length(&mut self, test: &TestPlan) {
+        let TestPlan { iterations, duration, tx_depth, rx_depth, .. } = *test;
+        self.test = TestPlan { iterations, duration, tx_depth, rx_depth, ..self.test.clone() };
     }
 
     /// Gets ready for messages of this size, and for this side's parts, before either side begins to measure them.
@@ -197,51 +204,74 @@ impl Workload {
         Ok(())
     }
 
-    /// Measures messages of this size: the client's part, and the server's too where both measure.
-    ///
-    /// # Errors
-    ///
-    /// A message failed, or the peer is gone.
-    pub fn measure(&mut self, size: u64, watch: &mut Watch<'_>) -> Result<Row, Error> {
-        match self.test.duration {
-            Some(seconds) => Pace::during(seconds, |pace| self.measure_at(pace, size, watch)),
-            None => self.measure_at(&Pace::steady(), size, watch),
+    /// Measures messages of this size: the client's part, and the server's too where both measure. Latencies are in the
+    /// recorder then.
+    pub(super) fn measure(&mut self, pace: &Pace, size: u64, watch: &mut Watch<'_>) -> Result<Tally, Error> {
+        if let Some(rate) = self.test.rate {
+            return self.measure_at(rate, pace, size, watch);
         }
-    }
-
-    fn measure_at(&mut self, pace: &Pace, size: u64, watch: &mut Watch<'_>) -> Result<Row, Error> {
-        let Measure::Latency(definition) = self.test.measure else {
-            let chain = Chain::new(&self.test, self.layout.cycle(size));
-            let takes = self.parts.serves && self.test.operation.takes_receives();
-            let Tally { sent, counted, ticks } =
-                self.channel.run(bandwidth::Run { chain, takes, pace, watch })?;
-            self.sent = sent;
-            let summary = BandwidthSummary::new(size, counted, ticks, &self.timer);
-            return Ok(Row::Bandwidth(BandwidthRow::new(size, counted, summary)));
+        let part = match self.test.measure {
+            Measure::Latency(LatencyDefinition::PingPong) => Part::Ping,
+            Measure::Latency(LatencyDefinition::Completion) => Part::Complete,
+            _ => {
+                let chain = Chain::new(&self.test, self.layout.cycle(size));
+                let takes = self.takes();
+                let tally = self.channel.run(bandwidth::Run { chain, takes, pace, watch })?;
+                self.sent = tally.sent;
+                return Ok(tally);
+            }
         };
-        let part = match definition {
-            LatencyDefinition::PingPong => Part::Ping,
-            LatencyDefinition::Completion => Part::Complete,
-        };
+        let begin = watch.now();
         self.run_latency(part, pace, watch)?;
         self.sent = self.recorder.len();
-        let summary = self.recorder.summary(self.sample_nanoseconds(definition));
-        Ok(Row::Latency(LatencyRow::new(size, self.recorder.len(), summary)))
+        Ok(Tally { sent: self.sent, counted: self.sent, begin, end: watch.now() })
+    }
+
+    /// The same at a rate, of which this thread has a part as large as that of the queue pairs.
+    fn measure_at(
+        &mut self,
+        rate: Rate,
+        pace: &Pace,
+        size: u64,
+        watch: &mut Watch<'_>,
+    ) -> Result<Tally, Error> {
+        let part = f64::from(self.test.queue_pairs) / f64::from(self.all_pairs);
+        let run = open_loop::Run {
+            iterations: self.test.most_messages(),
+            depth: self.test.depth(),
+            cycle: self.layout.cycle(size),
+            ticks: watch.ticks_of_a_second() / (rate.messages_per_second(size) * part),
+            burst: rate.burst,
+            pace,
+            recorder: &mut self.recorder,
+            watch,
+        };
+        let tally = self.channel.run(run)?;
+        self.sent = tally.sent;
+        Ok(tally)
     }
 
     /// The latencies that were measured last, if this side measures any.
-    pub fn distribution(&self) -> Option<Distribution> {
-        let Measure::Latency(definition) = self.test.measure else { return None };
-        Some(self.recorder.distribution(self.sample_nanoseconds(definition)))
+    pub(super) fn recorder(&self) -> &LatencyRecorder {
+        &self.recorder
     }
 
-    /// How many nanoseconds of latency a tick of a sample stands for.
-    fn sample_nanoseconds(&self, definition: LatencyDefinition) -> f64 {
-        let tick = self.timer.nanoseconds_per_tick();
-        match definition {
-            LatencyDefinition::PingPong => tick / 2.0,
-            LatencyDefinition::Completion => tick,
+    /// Takes the peer's messages, where both measure, as long as other threads of this side do.
+    pub(super) fn keep_taking(&mut self, measuring: &AtomicU32, watch: &mut Watch<'_>) -> Result<(), Error> {
+        if self.test.thread_count() == 1 || !self.takes() {
+            return Ok(());
         }
+        self.take(Some(measuring), watch)
+    }
+
+    /// Whether messages of the peer come to receives while this side measures bandwidth.
+    fn takes(&self) -> bool {
+        self.test.measure == Measure::Bandwidth && self.parts.serves && self.test.operation.takes_receives()
+    }
+
+    fn take(&mut self, measuring: Option<&AtomicU32>, watch: &mut Watch<'_>) -> Result<(), Error> {
+        let all_arrive = self.test.connection.is_reliable() && self.test.duration.is_none();
+        self.channel.run(bandwidth::Take { all_arrive, measuring, watch }).map(drop)
     }
 
     /// Answers messages, where they want an answer, or takes them, where they want to be taken: the server's part.
@@ -249,7 +279,7 @@ impl Workload {
     /// # Errors
     ///
     /// A message failed, or the peer is gone.
-    pub fn answer(&mut self, watch: &mut Watch<'_>) -> Result<(), Error> {
+    pub(super) fn answer(&mut self, watch: &mut Watch<'_>) -> Result<(), Error> {
         match self.test.measure {
             Measure::Latency(LatencyDefinition::PingPong) if self.test.duration.is_some() => {
                 watch.end_with_peer();
@@ -261,10 +291,7 @@ impl Workload {
             Measure::Latency(LatencyDefinition::PingPong) => {
                 self.run_latency(Part::Pong, &Pace::steady(), watch)
             }
-            _ => {
-                let all_arrive = self.test.connection.is_reliable() && self.test.duration.is_none();
-                self.channel.run(bandwidth::Take { all_arrive, watch }).map(drop)
-            }
+            _ => self.take(None, watch),
         }
     }
 

@@ -1,6 +1,8 @@
 //! Noticing, while spinning, that the peer is gone.
 
-use super::Progress;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::Passed;
 use crate::control::{ControlError, Glance, Link};
 use crate::statistics::Timer;
 
@@ -14,14 +16,51 @@ const PAUSE_NANOSECONDS: f64 = 100e6;
 const ENOUGH_LOOKS: u32 = 50;
 
 /// Where nobody looks.
-static UNREAD: Progress = Progress::new();
+static UNREAD: Passed = Passed::new();
+
+/// The control connection, as all threads of a side see it while they measure.
+#[derive(Debug)]
+pub struct Outlook<'a>(Mutex<&'a mut Link>);
+
+impl<'a> Outlook<'a> {
+    /// Over this connection.
+    pub fn new(link: &'a mut Link) -> Self {
+        Self(Mutex::new(link))
+    }
+
+    /// Who panicked while looking has changed nothing.
+    fn link(&self) -> MutexGuard<'_, &'a mut Link> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a watch looks through, whatever the connection's lifetime.
+trait Window: Sync + std::fmt::Debug {
+    fn glance(&self) -> Result<Glance, ControlError>;
+    fn silent(&self) -> ControlError;
+    fn peer_is_done(&self) -> ControlError;
+}
+
+impl Window for Outlook<'_> {
+    fn glance(&self) -> Result<Glance, ControlError> {
+        self.link().glance()
+    }
+
+    fn silent(&self) -> ControlError {
+        self.link().silent()
+    }
+
+    fn peer_is_done(&self) -> ControlError {
+        self.link().peer_is_done()
+    }
+}
 
 /// Looks now and then whether the peer still has its end of the control connection.
 #[derive(Debug)]
 pub struct Watch<'a> {
-    link: &'a mut Link,
+    outlook: &'a dyn Window,
     timer: &'a Timer,
-    progress: &'a Progress,
+    passed: &'a Passed,
     spins: u32,
     seen: u64,
     pause: u64,
@@ -36,13 +75,13 @@ pub struct Watch<'a> {
 }
 
 impl<'a> Watch<'a> {
-    /// A watch over this link.
-    pub fn new(link: &'a mut Link, timer: &'a Timer) -> Self {
+    /// A thread's watch.
+    pub fn new(outlook: &'a Outlook<'_>, timer: &'a Timer) -> Self {
         let pause = (PAUSE_NANOSECONDS / timer.nanoseconds_per_tick()) as u64;
         Self {
-            link,
+            outlook,
             timer,
-            progress: &UNREAD,
+            passed: &UNREAD,
             spins: 0,
             seen: timer.now(),
             pause,
@@ -54,20 +93,25 @@ impl<'a> Watch<'a> {
     }
 
     /// Has somebody else see how many messages are through.
-    pub fn counting(self, progress: &'a Progress) -> Self {
-        Self { progress, ..self }
+    pub fn counting(self, passed: &'a Passed) -> Self {
+        Self { passed, ..self }
     }
 
     /// Is called when so many messages are through.
     #[inline(always)]
     pub fn passed(&self, messages: u64) {
-        self.progress.set(messages);
+        self.passed.set(messages);
     }
 
     /// The clock.
     #[inline]
     pub fn now(&self) -> u64 {
         self.timer.now()
+    }
+
+    /// How many ticks of the clock a second has.
+    pub fn ticks_of_a_second(&self) -> f64 {
+        1e9 / self.timer.nanoseconds_per_tick()
     }
 
     /// From now on, a wait that takes seconds fails: what it waits for may be lost.
@@ -110,10 +154,10 @@ impl<'a> Watch<'a> {
         }
         self.seen = now;
         self.looks = self.looks.saturating_add(1);
-        self.words += u32::from(self.link.glance()? == Glance::Word);
+        self.words += u32::from(self.outlook.glance()? == Glance::Word);
         if self.ends_with_peer && self.peer_is_done() {
-            return Err(self.link.peer_is_done());
+            return Err(self.outlook.peer_is_done());
         }
-        if self.looks > self.patience { Err(self.link.silent()) } else { Ok(()) }
+        if self.looks > self.patience { Err(self.outlook.silent()) } else { Ok(()) }
     }
 }

@@ -8,6 +8,7 @@
 mod common;
 mod harness;
 mod input;
+mod load;
 mod measure;
 mod operations;
 mod peers;
@@ -19,6 +20,9 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     suite::in_each_configuration(|| {
-        harness::run([measure::TESTS, operations::TESTS, input::TESTS, peers::TESTS, serve::TESTS].concat())
+        harness::run(
+            [measure::TESTS, operations::TESTS, input::TESTS, peers::TESTS, serve::TESTS, load::TESTS]
+                .concat(),
+        )
     })
 }
