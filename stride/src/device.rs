@@ -174,6 +174,7 @@ impl Found {
             max_qp_rd_atom: small_limit(attr.max_qp_rd_atom()),
             max_qp_init_rd_atom: small_limit(attr.max_qp_init_rd_atom()),
             has_atomics: attr.atomic_cap() != AtomicCapability::None,
+            pkeys: port_attr.pkey_tbl_len().into(),
         };
         let buffer = options.buffer.unwrap_or_else(|| BufferKind::for_device(&context));
         let vendor_id = attr.vendor_id();

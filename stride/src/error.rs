@@ -19,7 +19,7 @@ use crate::interrupt::Interrupted;
 use crate::plan::PlanError;
 use crate::report::ExpectationsError;
 use crate::result::FilesError;
-use crate::workload::{CompletionError, ValidationError};
+use crate::workload::{CompletionError, ManagerError, ValidationError};
 
 /// Why there are no (more) figures. The text is for the user: what was asked for, the limit, the remedy.
 #[derive(Debug, thiserror::Error)]
@@ -70,6 +70,8 @@ pub enum Error {
     QueuePair(#[from] CreateQueuePairError),
     /// The queue pair cannot be connected.
     Connect(#[from] ConnectError),
+    /// rdma_cm connects no queue pair.
+    Manager(#[from] ManagerError),
     /// There is no way to the peer.
     AddressHandle(#[from] CreateAddressHandleError),
     /// The device does not take a message.

@@ -72,6 +72,20 @@ fn what_an_operation_does_not_have_is_refused() {
 }
 
 #[test]
+fn ways_that_there_are_not_are_refused() {
+    refused("write bw -m 1500", &["-m 1500", "give -m 256, 512, 1024, 2048 or 4096"]);
+    refused("send lat -S 16", &["-S 16", "service level", "15", "give -S 15 or less"]);
+    refused("read bw --tclass 256", &["--tclass 256", "255"]);
+    refused("write bw -u 32", &["-u 32", "timeout of a queue pair, 31"]);
+    refused("write bw --retry_count 8", &["--retry-count 8", "7"]);
+    refused("write bw -R -T 256", &["-T 256", "255"]);
+    refused("write bw -T 8", &["-T 8 without -R", "--tclass 8"]);
+    refused("write bw -R -m 512 --tclass 9 -S 1", &["-m 512, -S 1, --tclass 9 and -R do not go together"]);
+    refused("send bw -R -c UD", &["-R and -c UD", "give -c RC"]);
+    refused("send bw -c UC -u 5 --retry-count 2", &["-u 5, --retry-count 2 and -c UC", "give -c RC"]);
+}
+
+#[test]
 fn messages_that_cannot_be_are_refused() {
     refused("msg bw -s 0", &["-s 0", "1 byte"]);
     refused("msg bw --api pool -s 5M", &["-s 5242880", "1048576", "--api copy"]);

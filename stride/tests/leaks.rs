@@ -45,7 +45,7 @@ fn the_memory_of_a_side_goes_when_the_device_lets_go_of_it() {
             fake.world.refused_deregistrations.store(refusals, Relaxed);
             if connected {
                 let remotes = side.resources();
-                drop(side.connect(&remotes, &test, &timer).unwrap());
+                drop(side.connect(&remotes, &test, &timer, None).unwrap());
             } else {
                 drop(side);
             }

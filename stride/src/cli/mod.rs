@@ -7,6 +7,7 @@ mod output;
 mod serve;
 mod size;
 mod usage;
+mod way;
 
 use clap::{Args, Subcommand, ValueEnum};
 
@@ -15,6 +16,7 @@ pub use output::OutputArgs;
 pub use serve::{Command, ServeArgs};
 pub use size::{Size, SizeError};
 pub use usage::{Usage, command, parse};
+pub use way::WayArgs;
 
 /// What chooses among devices, besides the flags.
 const PROVIDERS: &str = "\
@@ -367,4 +369,8 @@ pub struct CommonArgs {
     /// Both sides measure at the same time, and the sum counts (bandwidth only)
     #[arg(short, long)]
     pub bidirectional: bool,
+
+    /// The way of the packets.
+    #[command(flatten)]
+    pub way: WayArgs,
 }

@@ -29,7 +29,7 @@ pub(super) struct Words {
 #[derive(Clone, Debug, Subcommand)]
 enum What {
     #[command(flatten)]
-    Test(OperationArgs),
+    Test(Box<OperationArgs>),
     /// Serve clients, one after the other, until interrupted; each says what is measured, msg excepted.
     #[command(after_help = PROVIDERS)]
     Serve(ServeArgs),
@@ -74,7 +74,7 @@ pub struct ServeArgs {
 impl From<Words> for Command {
     fn from(Words { what, output }: Words) -> Self {
         match what {
-            What::Test(operation) => Self::Test(Box::new(Cli { operation, output })),
+            What::Test(operation) => Self::Test(Box::new(Cli { operation: *operation, output })),
             What::Serve(args) => Self::Serve(args, output),
         }
     }

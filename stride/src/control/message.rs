@@ -5,6 +5,7 @@ use sideway::ibverbs::connect::Endpoint;
 
 use crate::plan::TestPlan;
 use crate::report::Row;
+use crate::workload::Meeting;
 
 /// A message. Each has its place in the order that the module's documentation shows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -16,6 +17,8 @@ pub enum Message {
     Accept(Greeting),
     /// Where one of the sender's queue pairs is, and its memory.
     Resources(Resources),
+    /// Where the sender's connection manager listens.
+    Meeting(Meeting),
     /// The sender's queue pair can send and receive.
     Ready,
     /// The sender is about to measure messages of this size.
@@ -67,6 +70,7 @@ impl Message {
             Self::Request(_) => "request",
             Self::Accept(_) => "accept",
             Self::Resources(_) => "resources",
+            Self::Meeting(_) => "meeting",
             Self::Ready => "ready",
             Self::Begin { .. } => "begin",
             Self::Row(_) => "row",

@@ -1,6 +1,6 @@
 //! What cannot be run, and what to do instead.
 
-use super::{ATOMIC_SIZE, ConnectionType, LEAST_ITERATIONS, MOST_QUEUE_PAIRS, Operation};
+use super::{ATOMIC_SIZE, ConnectionType, LEAST_ITERATIONS, MOST_QUEUE_PAIRS, Operation, WayError};
 
 /// A test that cannot be run: the value, the limit and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -256,4 +256,7 @@ pub enum PlanError {
         /// The server's limit.
         limit: u64,
     },
+    /// There is no such way.
+    #[error(transparent)]
+    Way(#[from] WayError),
 }

@@ -1,6 +1,6 @@
 //! What a device can do, against what a test asks for.
 
-use super::{ConnectionType, Operation, PlanError, Sizes, TestPlan};
+use super::{ConnectionType, Operation, PlanError, Sizes, TestPlan, WayError};
 
 /// What a device and its port can do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +25,8 @@ pub struct DeviceLimits {
     pub max_qp_init_rd_atom: u8,
     /// Whether it has atomic operations.
     pub has_atomics: bool,
+    /// Partition keys of the port.
+    pub pkeys: u32,
 }
 
 /// A count that a device limits: the flag with its value, how many that makes, the limit and its name.
@@ -43,6 +45,7 @@ impl TestPlan {
         if self.operation.is_atomic() && !limits.has_atomics {
             return Err(PlanError::NoAtomics { device: device() });
         }
+        self.way.check(limits)?;
         for Limited { flag, given, count, limit, name } in self.limited(limits) {
             if count > u64::from(limit) {
                 let most = match self.queue_pairs {
@@ -97,8 +100,16 @@ impl TestPlan {
             Sizes::PowersOfTwo { .. } | Sizes::Grid { .. } => ("--max-msg-size", self.sizes.largest()),
         };
         let (device, port) = (limits.device.clone(), limits.port);
-        if self.connection == ConnectionType::Ud && given > u64::from(limits.mtu) {
-            return Err(PlanError::SizeAboveMtu { flag, given, device, port, limit: limits.mtu });
+        if self.connection == ConnectionType::Ud {
+            match self.way.mtu {
+                Some(mtu) if given > u64::from(mtu) => {
+                    return Err(WayError::SizeAboveMtu { flag, given, mtu }.into());
+                }
+                None if given > u64::from(limits.mtu) => {
+                    return Err(PlanError::SizeAboveMtu { flag, given, device, port, limit: limits.mtu });
+                }
+                _ => {}
+            }
         }
         if given > u64::from(limits.max_msg_sz) {
             let limit = limits.max_msg_sz;
@@ -110,7 +121,7 @@ impl TestPlan {
     /// The same test with what this device can do, of what the user did not ask for: of datagrams, sizes up to the MTU, as
     /// perftest has it.
     pub fn fitted(&self, limits: &DeviceLimits, any_size: bool) -> Self {
-        let mtu = u64::from(limits.mtu);
+        let mtu = u64::from(self.way.mtu(limits.mtu));
         let sizes = match self.sizes {
             sizes if !any_size || self.connection != ConnectionType::Ud => sizes,
             Sizes::One { size } => Sizes::One { size: size.min(mtu) },

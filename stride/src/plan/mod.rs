@@ -16,6 +16,7 @@ mod operation;
 mod rules;
 mod sizes;
 mod test_plan;
+mod way;
 
 use sideway::memory::BufferKind;
 use trespass::Policy;
@@ -37,6 +38,7 @@ pub use operation::{ATOMIC_SIZE, Api, LARGEST_BLOCK, Operation};
 pub use rules::{LEAST_ITERATIONS, MODERATED_SIZE_LIMIT, MOST_QUEUE_PAIRS};
 pub use sizes::Sizes;
 pub use test_plan::{ConnectionType, LatencyDefinition, Measure, Parts, TestPlan};
+pub use way::{Way, WayError};
 
 /// perftest's port of the control connection.
 pub const DEFAULT_PORT: u16 = 18515;
@@ -125,6 +127,7 @@ impl Plan {
             duration: common.duration,
             data_validation: common.data_validation,
             connection: common.connection.into(),
+            way: Way::from(&common.way),
             ..test
         })?;
         test.validate()?;

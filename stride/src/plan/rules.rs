@@ -72,6 +72,7 @@ impl TestPlan {
             operation if operation.is_atomic() => self.validate_atomic()?,
             _ => {}
         }
+        self.way.validate(self.connection)?;
         match self.measure {
             Measure::Bandwidth => self.validate_post_list(),
             Measure::Latency(definition) => self.validate_latency(definition),

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Echo, Operation, Sizes};
+use super::{Echo, Operation, Sizes, Way};
 
 /// What counts as the latency of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -89,6 +89,8 @@ pub struct TestPlan {
     pub data_validation: bool,
     /// How the queue pairs are connected.
     pub connection: ConnectionType,
+    /// How packets find their way, and what becomes of those that are lost.
+    pub way: Way,
 }
 
 /// How queue pairs are connected, and what becomes of a message that is lost.
@@ -159,6 +161,7 @@ impl TestPlan {
             duration: None,
             data_validation: false,
             connection: ConnectionType::Rc,
+            way: Way::default(),
         }
     }
 }
@@ -218,6 +221,6 @@ impl fmt::Display for TestPlan {
         if self.data_validation {
             f.write_str(", data validation")?;
         }
-        Ok(())
+        write!(f, "{}", self.way)
     }
 }

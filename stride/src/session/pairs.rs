@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::plan::{Plan, Role, TestPlan};
 use crate::report::{Output, Row};
 use crate::statistics::Timer;
-use crate::workload::{Arrived, Side, Watch, Workload};
+use crate::workload::{Arrived, Manager, Side, Watch, Workload};
 
 /// Runs the plan on the side that it says.
 pub(super) fn run(plan: &Plan, output: &mut Output) -> Result<(), Error> {
@@ -92,7 +92,7 @@ impl Session<'_> {
         output: &mut Output,
     ) -> Result<(), Error> {
         let parts = test.parts(is_client);
-        let mut workload = self.set_up(test, link)?;
+        let mut workload = self.set_up(test, is_client, link)?;
         output.connection(&test.connection.to_string(), workload.description());
         output.heading(test, software(self.device))?;
         for cell in test.cells() {
@@ -126,7 +126,7 @@ impl Session<'_> {
     }
 
     /// Makes this side's queue pairs and memory, and connects them to the peer's.
-    fn set_up(&self, test: &TestPlan, link: &mut Link) -> Result<Workload, Error> {
+    fn set_up(&self, test: &TestPlan, is_client: bool, link: &mut Link) -> Result<Workload, Error> {
         let side = Side::new(self.device, test)?;
         let mut remotes = Vec::new();
         for own in side.resources() {
@@ -137,11 +137,33 @@ impl Session<'_> {
             check_resources(&remote, &side, link)?;
             remotes.push(remote);
         }
-        let workload = side.connect(&remotes, test, &self.timer)?;
+        let manager = match test.way.rdma_cm {
+            true => Some(self.meet(is_client, link)?),
+            false => None,
+        };
+        let workload = side.connect(&remotes, test, &self.timer, manager)?;
         match link.exchange(&Message::Ready)? {
             Message::Ready => Ok(workload),
             other => Err(link.unexpected(&other, "ready").into()),
         }
+    }
+}
+
+impl<'a> Session<'a> {
+    /// Agrees with the peer on where rdma_cm makes the connections.
+    fn meet<'link>(&self, is_client: bool, link: &'link mut Link) -> Result<Manager<'link>, Error>
+    where
+        'a: 'link,
+    {
+        if is_client {
+            return match link.receive()? {
+                Message::Meeting(meeting) => Ok(Manager::go(self.device, link, meeting)),
+                other => Err(link.unexpected(&other, "meeting").into()),
+            };
+        }
+        let mut manager = Manager::listen(self.device, link)?;
+        manager.invite()?;
+        Ok(manager)
     }
 }
 

@@ -5,10 +5,12 @@ use sideway::ibverbs::connect::{ConnectOptions, Endpoint, activate_ud, connect};
 use sideway::ibverbs::protection_domain::ProtectionDomain;
 use sideway::ibverbs::queue_pair::GenericQueuePair;
 use sideway::memory::{BufferKind, RegisteredBuffer};
+use sideway::rdmacm::Connection;
 
 use super::bandwidth::Tally;
 use super::channel::{GenericEnds, Pair, receives};
 use super::latency::Part;
+use super::manager::Manager;
 use super::request::{Place, QKEY};
 use super::resources::{access, completion_queues, inline_size, queue_pair};
 use super::validate::{SWAP, Seeds, Validation, ValidationError, pattern};
@@ -75,27 +77,37 @@ impl<'a> Side<'a> {
         self.pairs.iter().enumerate().map(of_pair).collect()
     }
 
-    /// Connects each queue pair to one of the peer's.
+    /// Connects each queue pair to one of the peer's, by rdma_cm if there is a manager.
     ///
     /// # Errors
     ///
     /// There is no way to the peer.
-    pub fn connect(self, remotes: &[Resources], test: &TestPlan, timer: &Timer) -> Result<Workload, Error> {
+    pub fn connect(
+        self,
+        remotes: &[Resources],
+        test: &TestPlan,
+        timer: &Timer,
+        mut manager: Option<Manager<'_>>,
+    ) -> Result<Workload, Error> {
         let Self { device, pd, pairs: own, ends, memory, layout, inline_size, answered } = self;
         let calls = match own.first() {
             Some((pair, _)) if pair.is_extended() => "ibv_wr_*",
             _ => "ibv_post_send",
         };
         let (mut pairs, mut seeds) = (Vec::new(), Vec::new());
-        let (mut address, mut way) = (None, String::new());
+        let (mut address, mut way, mut connections) = (None, String::new(), Vec::new());
         for (index, ((mut queue_pair, endpoint), remote)) in own.into_iter().zip(remotes).enumerate() {
-            let options = ConnectOptions {
+            let options = test.way.applied_to(ConnectOptions {
                 access_flags: access(test),
                 max_read_atomic: test.outstanding(&device.limits, remote.answered),
                 max_dest_read_atomic: answered,
                 ..ConnectOptions::default()
-            };
-            if test.connection == ConnectionType::Ud {
+            });
+            if let Some(manager) = &mut manager {
+                let connection = manager.connect(index as u32, &mut queue_pair, &options, &test.way)?;
+                way = format!("by rdma_cm, from {}", device.path.reason());
+                connections.push(connection);
+            } else if test.connection == ConnectionType::Ud {
                 activate_ud(&mut queue_pair, &device.path, QKEY, endpoint.packet_seq_num, &options)?;
                 if address.is_none() {
                     address = Some(datagram_address(device, &pd, remote, &options)?);
@@ -137,6 +149,7 @@ impl<'a> Side<'a> {
             notes: Notes::new(),
             recorder,
             timer: timer.clone(),
+            _connections: connections,
         })
     }
 }
@@ -164,6 +177,8 @@ pub struct Workload {
     notes: Notes,
     recorder: LatencyRecorder,
     timer: Timer,
+    /// Of rdma_cm: whoever drops one hangs up.
+    _connections: Vec<Connection>,
 }
 
 impl Workload {

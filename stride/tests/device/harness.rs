@@ -29,6 +29,8 @@ pub(crate) struct Device {
     pub(crate) max_qp_init_rd_atom: u32,
     pub(crate) max_msg_sz: u64,
     pub(crate) gid_table_length: u32,
+    pub(crate) mtu: u32,
+    pub(crate) pkeys: u32,
     /// Indices of the port's GID table that have a GID.
     pub(crate) gid_indices: Vec<u32>,
 }
@@ -89,6 +91,8 @@ impl Device {
                     max_qp_init_rd_atom: attr.max_qp_init_rd_atom().unsigned_abs(),
                     max_msg_sz: port_attr.max_msg_sz().into(),
                     gid_table_length: port_attr.gid_tbl_len().unsigned_abs(),
+                    mtu: port_attr.active_mtu().bytes().unwrap(),
+                    pkeys: port_attr.pkey_tbl_len().into(),
                     gid_indices: here.map(|gid| gid.gid_index()).collect(),
                 });
             }

@@ -1,0 +1,112 @@
+//! What queue pairs are told of their way and their memory, and how completions are waited for.
+
+use crate::common::run;
+use crate::harness::{Device, Outcome, Test};
+use crate::measure::{is_bandwidth, is_latency, pair, row};
+
+pub(crate) const TESTS: &[Test] = &[
+    ("queue_pairs_go_the_way_that_was_asked_for", queue_pairs_go_the_way_that_was_asked_for),
+    ("ways_that_the_port_has_not_are_refused", ways_that_the_port_has_not_are_refused),
+    ("rdma_cm_connects_every_operation", rdma_cm_connects_every_operation),
+    (
+        "rdma_cm_connects_many_queue_pairs_of_two_processes",
+        rdma_cm_connects_many_queue_pairs_of_two_processes,
+    ),
+    ("rdma_cm_needs_an_address", rdma_cm_needs_an_address),
+];
+
+/// An operation of each kind.
+const OPERATIONS: [&str; 5] = ["write", "write --imm", "send", "read", "atomic"];
+
+/// An operation and a measure, as flags.
+fn flags(operation: &str, measure: &str) -> String {
+    let (operation, own) = operation.split_once(' ').unwrap_or((operation, ""));
+    format!("{operation} {measure} {own}")
+}
+
+fn queue_pairs_go_the_way_that_was_asked_for(device: &Device) -> Outcome {
+    let way = "-m 256 -S 2 --tclass 96 --pkey-index 0 -u 16 --retry-count 5";
+    for operation in OPERATIONS {
+        let size = if operation == "atomic" { "" } else { "-s 1000" };
+        let bytes = if operation == "atomic" { 8.0 } else { 1000.0 };
+        is_bandwidth(&row(device, &format!("{} {size} -n 50 {way}", flags(operation, "bw"))), bytes, 50.0);
+        is_latency(&row(device, &format!("{} {size} -n 20 {way}", flags(operation, "lat"))), bytes, 20.0);
+    }
+    // The client's way counts, and both sides say so.
+    let (server, client) = pair(device, "send bw", &format!("send bw -n 50 {way} 127.0.0.1"));
+    for ended in [&server, &client] {
+        for words in ["MTU 256", "service level 2", "traffic class 96", "timeout 16", "retry count 5"] {
+            assert!(ended.stderr.contains(words), "no `{words}` in {ended:#?}");
+        }
+    }
+    let differs = |line: &str| line.split_whitespace().eq(["timeout", "(-u)", "16", "the", "default"]);
+    assert!(server.stderr.lines().any(differs), "{server:#?}");
+    // A datagram is a packet: without a size it is as long as the MTU.
+    is_bandwidth(&row(device, "send bw -c UD -n 50 -m 256"), 256.0, 50.0);
+    Outcome::Ran
+}
+
+fn ways_that_the_port_has_not_are_refused(device: &Device) -> Outcome {
+    let above = device.pkeys.max(1);
+    let ended = run(&device.flags(&format!("send bw --loopback --pkey-index {above}")));
+    let line = ended.refused();
+    for word in [&*format!("--pkey-index {above}"), &device.name, &(above - 1).to_string()] {
+        assert!(line.contains(word), "{line}");
+    }
+    if device.mtu < 4096 {
+        let ended = run(&device.flags("send bw --loopback -m 4096"));
+        let line = ended.refused();
+        assert!(
+            line.contains(&format!("port {}, {}: give -m {}", device.port, device.mtu, device.mtu)),
+            "{line}"
+        );
+    }
+    Outcome::Ran
+}
+
+/// Whether the connection manager reaches the device: it needs a GID that is an IP address which routes lead to.
+fn is_managed(device: &Device) -> bool {
+    device.is_soft
+}
+
+fn rdma_cm_connects_every_operation(device: &Device) -> Outcome {
+    if !is_managed(device) {
+        return Outcome::Skipped("the connection manager is tried over the software device");
+    }
+    for operation in OPERATIONS {
+        let bytes = if operation == "atomic" { [8.0, 8.0] } else { [65536.0, 2.0] };
+        is_bandwidth(&row(device, &format!("{} -n 50 -R", flags(operation, "bw"))), bytes[0], 50.0);
+        is_latency(
+            &row(device, &format!("{} -n 20 -R -u 10 -T 32", flags(operation, "lat"))),
+            bytes[1],
+            20.0,
+        );
+    }
+    is_bandwidth(&row(device, "read bw -R -o 4 -n 200 -s 512 --data-validation"), 512.0, 200.0);
+    Outcome::Ran
+}
+
+fn rdma_cm_connects_many_queue_pairs_of_two_processes(device: &Device) -> Outcome {
+    if !is_managed(device) {
+        return Outcome::Skipped("the connection manager is tried over the software device");
+    }
+    let test = "write bw -R -q 8 -b -n 100 -s 4K --data-validation";
+    let (server, client) = pair(device, test, &format!("{test} 127.0.0.1"));
+    assert_eq!(server.stdout, client.stdout);
+    is_bandwidth(&client.rows()[0], 4096.0, 800.0);
+    for ended in [&server, &client] {
+        assert!(ended.stderr.contains("by rdma_cm, from GID index"), "{ended:#?}");
+        assert!(!ended.stderr.contains("differ"), "{ended:#?}");
+    }
+    Outcome::Ran
+}
+
+/// A link-local GID leads nowhere without an interface: then the way to the server's other address has to end at the device, too.
+fn rdma_cm_needs_an_address(device: &Device) -> Outcome {
+    if !is_managed(device) {
+        return Outcome::Skipped("the connection manager is tried over the software device");
+    }
+    let row = row(device, "send lat -R -n 20 -x 0");
+    is_latency(&row, 2.0, 20.0);
+    Outcome::Ran
+}
