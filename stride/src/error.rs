@@ -3,7 +3,10 @@
 use std::io;
 
 use sideway::ibverbs::address_handle::CreateAddressHandleError;
-use sideway::ibverbs::completion::{CreateCompletionQueueError, PollCompletionQueueError};
+use sideway::ibverbs::completion::{
+    ArmCompletionQueueError, CompletionEventError, CreateCompletionChannelError, CreateCompletionQueueError,
+    PollCompletionQueueError,
+};
 use sideway::ibverbs::connect::{ChoosePathError, ConnectError};
 use sideway::ibverbs::device::{FindDeviceError, GetDeviceListError, OpenDeviceError};
 use sideway::ibverbs::device_context::{QueryDeviceError, QueryPortError};
@@ -80,6 +83,12 @@ pub enum Error {
     PostRecv(#[from] PostRecvError),
     /// The completion queue failed.
     Poll(#[from] PollCompletionQueueError),
+    /// No events of completion queues.
+    Channel(#[from] CreateCompletionChannelError),
+    /// A completion queue sends no event.
+    Arm(#[from] ArmCompletionQueueError),
+    /// No event of a completion queue comes.
+    Event(#[from] CompletionEventError),
     /// A message was not delivered.
     Completion(#[from] CompletionError),
     /// A message was delivered changed.

@@ -86,6 +86,13 @@ fn ways_that_there_are_not_are_refused() {
 }
 
 #[test]
+fn queues_that_there_are_not_are_refused() {
+    refused("write lat -e", &["-e and --latency pingpong of write", "--latency completion", "--imm"]);
+    refused("send bw --cqe-poll 0", &["--cqe-poll 0", "give --cqe-poll 1 or more"]);
+    refused("send lat --cqe-poll 16", &["--cqe-poll 16", "1", "measure bw"]);
+}
+
+#[test]
 fn messages_that_cannot_be_are_refused() {
     refused("msg bw -s 0", &["-s 0", "1 byte"]);
     refused("msg bw --api pool -s 5M", &["-s 5242880", "1048576", "--api copy"]);

@@ -4,6 +4,7 @@
 
 mod expectation;
 mod output;
+mod queues;
 mod serve;
 mod size;
 mod usage;
@@ -13,6 +14,7 @@ use clap::{Args, Subcommand, ValueEnum};
 
 pub use expectation::{Expectation, ExpectationError};
 pub use output::OutputArgs;
+pub use queues::QueueArgs;
 pub use serve::{Command, ServeArgs};
 pub use size::{Size, SizeError};
 pub use usage::{Usage, command, parse};
@@ -373,4 +375,8 @@ pub struct CommonArgs {
     /// The way of the packets.
     #[command(flatten)]
     pub way: WayArgs,
+
+    /// The queues.
+    #[command(flatten)]
+    pub queues: QueueArgs,
 }

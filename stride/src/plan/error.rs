@@ -1,6 +1,8 @@
 //! What cannot be run, and what to do instead.
 
-use super::{ATOMIC_SIZE, ConnectionType, LEAST_ITERATIONS, MOST_QUEUE_PAIRS, Operation, WayError};
+use super::{
+    ATOMIC_SIZE, ConnectionType, LEAST_ITERATIONS, MOST_QUEUE_PAIRS, Operation, QueueError, WayError,
+};
 
 /// A test that cannot be run: the value, the limit and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -259,4 +261,7 @@ pub enum PlanError {
     /// There is no such way.
     #[error(transparent)]
     Way(#[from] WayError),
+    /// There are no such queues.
+    #[error(transparent)]
+    Queues(#[from] QueueError),
 }

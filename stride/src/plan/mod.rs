@@ -13,6 +13,7 @@ mod inline;
 mod limits;
 mod messages;
 mod operation;
+mod queues;
 mod rules;
 mod sizes;
 mod test_plan;
@@ -35,6 +36,7 @@ pub use error::PlanError;
 pub use inline::default_inline_size;
 pub use limits::DeviceLimits;
 pub use operation::{ATOMIC_SIZE, Api, LARGEST_BLOCK, Operation};
+pub use queues::{QueueError, Queues};
 pub use rules::{LEAST_ITERATIONS, MODERATED_SIZE_LIMIT, MOST_QUEUE_PAIRS};
 pub use sizes::Sizes;
 pub use test_plan::{ConnectionType, LatencyDefinition, Measure, Parts, TestPlan};
@@ -128,6 +130,7 @@ impl Plan {
             data_validation: common.data_validation,
             connection: common.connection.into(),
             way: Way::from(&common.way),
+            queues: Queues::from(&common.queues),
             ..test
         })?;
         test.validate()?;

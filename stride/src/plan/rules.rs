@@ -73,6 +73,7 @@ impl TestPlan {
             _ => {}
         }
         self.way.validate(self.connection)?;
+        self.validate_queues()?;
         match self.measure {
             Measure::Bandwidth => self.validate_post_list(),
             Measure::Latency(definition) => self.validate_latency(definition),
@@ -110,7 +111,7 @@ impl TestPlan {
             ("--recv-post-list", Some(self.recv_post_list)),
             ("-D", self.duration),
         ];
-        match counts.into_iter().find(|(_, count)| *count == Some(0)) {
+        match counts.into_iter().chain(self.queues.counts()).find(|(_, count)| *count == Some(0)) {
             Some((flag, _)) => Err(PlanError::ZeroCount { flag }),
             None if self.queue_pairs > MOST_QUEUE_PAIRS => {
                 Err(PlanError::TooManyQueuePairs { given: self.queue_pairs })

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Echo, Operation, Sizes, Way};
+use super::{Echo, Operation, Queues, Sizes, Way};
 
 /// What counts as the latency of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -91,6 +91,8 @@ pub struct TestPlan {
     pub connection: ConnectionType,
     /// How packets find their way, and what becomes of those that are lost.
     pub way: Way,
+    /// How queues are made and waited for.
+    pub queues: Queues,
 }
 
 /// How queue pairs are connected, and what becomes of a message that is lost.
@@ -162,6 +164,7 @@ impl TestPlan {
             data_validation: false,
             connection: ConnectionType::Rc,
             way: Way::default(),
+            queues: Queues::default(),
         }
     }
 }
@@ -221,6 +224,6 @@ impl fmt::Display for TestPlan {
         if self.data_validation {
             f.write_str(", data validation")?;
         }
-        write!(f, "{}", self.way)
+        write!(f, "{}{}", self.way, self.queues)
     }
 }

@@ -7,9 +7,6 @@ use super::request::Request;
 use super::{Chain, Completions, Job, Pace, Phase, Receiver, Sender, Watch};
 use crate::error::Error;
 
-/// As many completions as perftest takes at a time.
-pub(super) const POLL_BATCH: u32 = 16;
-
 /// What a side sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tally {
@@ -26,6 +23,8 @@ pub(super) struct Tally {
 pub(super) struct Run<'a, 'link> {
     /// The order of a queue pair's messages.
     pub(super) chain: Chain,
+    /// Completions taken at a time.
+    pub(super) batch: u32,
     /// Whether messages of the peer come meanwhile.
     pub(super) takes: bool,
     pub(super) pace: &'a Pace,
@@ -40,15 +39,15 @@ impl Job for Run<'_, '_> {
         sender: Sender<'_, Q, C, impl Request>,
         receiver: Option<Receiver<'_, C>>,
     ) -> Result<Tally, Error> {
-        let Self { chain, takes, pace, watch } = self;
-        let mut stream = Stream::new(sender, chain);
-        let mut drain = receiver.filter(|_| takes).map(Drain::new);
+        let Self { chain, batch, takes, pace, watch } = self;
+        let mut stream = Stream::new(sender, chain, batch);
+        let mut drain = receiver.filter(|_| takes).map(|receiver| Drain::new(receiver, batch));
         let mut window = Window::new(pace, watch.now());
         match &mut drain {
             None => {
                 while !stream.is_done() {
                     match stream.turn()? {
-                        0 => watch.spin()?,
+                        0 => watch.idle(|sleeper| sleeper.rest(stream.completions))?,
                         _ => watch.passed(stream.completed()),
                     }
                     window.follow(&mut stream, watch);
@@ -57,7 +56,7 @@ impl Job for Run<'_, '_> {
             Some(drain) => {
                 while !stream.is_done() {
                     match drain.turn()? + stream.turn()? {
-                        0 => watch.spin()?,
+                        0 => watch.idle(|sleeper| sleeper.rest_by(stream.completions, drain.completions))?,
                         _ => watch.passed(stream.completed()),
                     }
                     window.follow(&mut stream, watch);
@@ -127,6 +126,8 @@ impl<'a> Window<'a> {
 pub(super) struct Take<'a, 'link> {
     /// None is lost on the way.
     pub(super) all_arrive: bool,
+    /// Completions taken at a time.
+    pub(super) batch: u32,
     pub(super) watch: &'a mut Watch<'link>,
 }
 
@@ -139,7 +140,7 @@ impl Job for Take<'_, '_> {
         _: Sender<'_, Q, C, impl Request>,
         receiver: Option<Receiver<'_, C>>,
     ) -> Result<u64, Error> {
-        match receiver.map(Drain::new) {
+        match receiver.map(|receiver| Drain::new(receiver, self.batch)) {
             Some(mut drain) => drain.finish(self.all_arrive, self.watch).map(|()| drain.taken),
             None => Ok(0),
         }
@@ -160,17 +161,18 @@ struct Stream<'a, Q, C, R> {
     lanes: Vec<Lane<'a, Q>>,
     request: R,
     completions: &'a mut C,
+    batch: u32,
     /// Messages of all queue pairs in all, and those that are not completed yet.
     all: u64,
     left: u64,
 }
 
 impl<'a, Q: SendQueue, C: Completions, R: Request> Stream<'a, Q, C, R> {
-    fn new(sender: Sender<'a, Q, C, R>, chain: Chain) -> Self {
+    fn new(sender: Sender<'a, Q, C, R>, chain: Chain, batch: u32) -> Self {
         let Sender { outboxes, request, completions, .. } = sender;
         let all = chain.iterations * outboxes.len() as u64;
         let lane = |outbox| Lane { outbox, chain: chain.clone(), completed: 0 };
-        Self { lanes: outboxes.into_iter().map(lane).collect(), request, completions, all, left: all }
+        Self { lanes: outboxes.into_iter().map(lane).collect(), request, completions, batch, all, left: all }
     }
 
     /// Messages that are completed.
@@ -196,7 +198,7 @@ impl<'a, Q: SendQueue, C: Completions, R: Request> Stream<'a, Q, C, R> {
     /// Fills the queues, and takes completions once; how many there were.
     #[inline(always)]
     fn turn(&mut self) -> Result<u32, Error> {
-        let Self { lanes, request, completions, left, .. } = self;
+        let Self { lanes, request, completions, batch, left, .. } = self;
         for Lane { outbox, chain, completed } in &mut *lanes {
             let end = chain.end(*completed);
             while chain.posted < end {
@@ -204,7 +206,7 @@ impl<'a, Q: SendQueue, C: Completions, R: Request> Stream<'a, Q, C, R> {
                 outbox.post(request, chain.list, || chain.next())?;
             }
         }
-        completions.poll(POLL_BATCH, |tag: Tag| {
+        completions.poll(*batch, |tag: Tag| {
             if let Some(lane) = lanes.get_mut(tag.pair()) {
                 // A completion is that of all messages before it, too.
                 let completed = tag.number() + 1;
@@ -221,22 +223,23 @@ impl<'a, Q: SendQueue, C: Completions, R: Request> Stream<'a, Q, C, R> {
 struct Drain<'a, C> {
     inboxes: Vec<Inbox<'a>>,
     completions: &'a mut C,
+    batch: u32,
     taken: u64,
     awaited: u64,
 }
 
 impl<'a, C: Completions> Drain<'a, C> {
-    fn new(Receiver { inboxes, completions }: Receiver<'a, C>) -> Self {
+    fn new(Receiver { inboxes, completions }: Receiver<'a, C>, batch: u32) -> Self {
         let sum = |of: fn(&Receives) -> u64| inboxes.iter().map(|inbox| of(inbox.receives)).sum();
         let (taken, awaited) = (sum(|receives| receives.taken), sum(|receives| receives.awaited));
-        Self { inboxes, completions, taken, awaited }
+        Self { inboxes, completions, batch, taken, awaited }
     }
 
     /// Takes completions once, and posts a receive for each; how many there were.
     #[inline(always)]
     fn turn(&mut self) -> Result<u32, Error> {
-        let Self { inboxes, completions, taken, .. } = self;
-        let now = completions.poll(POLL_BATCH, |tag: Tag| match inboxes.get_mut(tag.pair()) {
+        let Self { inboxes, completions, batch, taken, .. } = self;
+        let now = completions.poll(*batch, |tag: Tag| match inboxes.get_mut(tag.pair()) {
             Some(inbox) => Ok(inbox.take()?),
             None => Ok(()),
         })?;
@@ -248,7 +251,7 @@ impl<'a, C: Completions> Drain<'a, C> {
     fn finish(&mut self, all_arrive: bool, watch: &mut Watch<'_>) -> Result<(), Error> {
         while self.taken < self.awaited {
             if self.turn()? == 0 {
-                watch.spin()?;
+                watch.idle(|sleeper| sleeper.rest(self.completions))?;
                 if !all_arrive && watch.peer_is_done() {
                     break;
                 }

@@ -117,7 +117,7 @@ fn sample<'link>(
 fn complete_one(completions: &mut impl Completions, watch: &mut Watch<'_>) -> Result<(), Error> {
     watch.begin();
     while completions.poll(1, |_| Ok(()))? == 0 {
-        watch.spin()?;
+        watch.idle(|sleeper| sleeper.rest(completions))?;
     }
     Ok(())
 }

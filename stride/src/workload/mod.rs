@@ -18,6 +18,7 @@ mod progress;
 mod request;
 mod resources;
 mod side;
+mod sleep;
 mod validate;
 mod watch;
 

@@ -1,13 +1,12 @@
 //! What a side makes of its device.
 
 use sideway::ibverbs::AccessFlags;
-use sideway::ibverbs::completion::{GenericCompletionQueue, WorkCompletionOperationType};
+use sideway::ibverbs::completion::{CompletionChannel, GenericCompletionQueue, WorkCompletionOperationType};
 use sideway::ibverbs::protection_domain::ProtectionDomain;
 use sideway::ibverbs::queue_pair::{
     CreateQueuePairError, GenericQueuePair, QueuePairType, SendOperationFlags,
 };
 
-use super::bandwidth::POLL_BATCH;
 use super::channel::{Ends, GenericEnds};
 use super::completion::OfKind;
 use crate::device::{DeviceError, LocalDevice};
@@ -15,10 +14,18 @@ use crate::error::Error;
 use crate::plan::{Calls, ConnectionType, Measure, Operation, TestPlan, default_inline_size};
 
 /// One queue for all that is sent, and one for all that is received where anything is.
-pub(super) fn completion_queues(device: &LocalDevice, test: &TestPlan) -> Result<GenericEnds, Error> {
+/// Their events go to the channel, if there is one.
+pub(super) fn completion_queues(
+    device: &LocalDevice,
+    test: &TestPlan,
+    channel: Option<&CompletionChannel>,
+) -> Result<GenericEnds, Error> {
     let of_all = |each: u32| each.saturating_mul(test.queue_pairs);
     let mut builder = device.context.create_cq_builder();
-    builder.setup_cqe(of_all(test.depth())).setup_poll_batch(poll_batch(test));
+    builder.setup_cqe(of_all(test.depth())).setup_poll_batch(test.poll_batch());
+    if let Some(channel) = channel {
+        builder.setup_comp_channel(channel);
+    }
     let first = match device.calls {
         Calls::Classic => builder.build()?.into(),
         Calls::Extended => builder.build_generic()?,
@@ -29,16 +36,16 @@ pub(super) fn completion_queues(device: &LocalDevice, test: &TestPlan) -> Result
     // Both of one flavour.
     Ok(match first {
         GenericCompletionQueue::Basic(queue) => GenericEnds::Basic(Ends {
-            sent: OfKind { queue, opcode },
+            sent: OfKind::new(queue, opcode),
             received: match receives {
-                true => Some(OfKind { queue: builder.build()?, opcode: received }),
+                true => Some(OfKind::new(builder.build()?, received)),
                 false => None,
             },
         }),
         GenericCompletionQueue::Extended(queue) => GenericEnds::Extended(Ends {
-            sent: OfKind { queue, opcode },
+            sent: OfKind::new(queue, opcode),
             received: match receives {
-                true => Some(OfKind { queue: builder.build_ex()?, opcode: received }),
+                true => Some(OfKind::new(builder.build_ex()?, received)),
                 false => None,
             },
         }),
@@ -124,14 +131,6 @@ pub(super) fn access(test: &TestPlan) -> AccessFlags {
     match (test.measure, test.operation) {
         (Measure::Latency(_), Operation::Write) => access,
         _ => access | AccessFlags::RelaxedOrdering,
-    }
-}
-
-/// As many completions as perftest takes at a time.
-fn poll_batch(test: &TestPlan) -> u32 {
-    match test.measure {
-        Measure::Latency(_) => 1,
-        _ => POLL_BATCH,
     }
 }
 

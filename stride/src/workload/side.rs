@@ -13,6 +13,7 @@ use super::latency::Part;
 use super::manager::Manager;
 use super::request::{Place, QKEY};
 use super::resources::{access, completion_queues, inline_size, queue_pair};
+use super::sleep::Sleeper;
 use super::validate::{SWAP, Seeds, Validation, ValidationError, pattern};
 use super::{Chain, Channel, Notes, Pace, Watch, bandwidth, latency};
 use crate::buffers::BufferLayout;
@@ -31,6 +32,7 @@ pub struct Side<'a> {
     pd: ProtectionDomain,
     pairs: Vec<(GenericQueuePair, Endpoint)>,
     ends: GenericEnds,
+    sleeper: Option<Sleeper>,
     memory: RegisteredBuffer,
     layout: BufferLayout,
     inline_size: u32,
@@ -49,7 +51,11 @@ impl<'a> Side<'a> {
         let largest = test.sizes.largest() + test.connection.header();
         let layout = BufferLayout::new(largest, test.queue_pairs);
         let memory = pd.reg_buffer(layout.allocate(device.buffer)?, access(test))?;
-        let ends = completion_queues(device, test)?;
+        let channel = match test.queues.events {
+            true => Some(device.context.create_comp_channel()?),
+            false => None,
+        };
+        let ends = completion_queues(device, test, channel.as_ref())?;
         let pair = |_| {
             let queue_pair = queue_pair(device, &pd, &ends, test, inline_size)?;
             let endpoint = Endpoint::new(&queue_pair, &device.path, packet_sequence_number());
@@ -57,7 +63,17 @@ impl<'a> Side<'a> {
         };
         let pairs = (0..test.queue_pairs).map(pair).collect::<Result<_, Error>>()?;
         let answered = test.answered(&device.limits);
-        Ok(Self { device, pd, pairs, ends, memory, layout, inline_size, answered })
+        Ok(Self {
+            device,
+            pd,
+            pairs,
+            ends,
+            sleeper: channel.map(Sleeper),
+            memory,
+            layout,
+            inline_size,
+            answered,
+        })
     }
 
     /// Where messages lie in the memory.
@@ -89,7 +105,7 @@ impl<'a> Side<'a> {
         timer: &Timer,
         mut manager: Option<Manager<'_>>,
     ) -> Result<Workload, Error> {
-        let Self { device, pd, pairs: own, ends, memory, layout, inline_size, answered } = self;
+        let Self { device, pd, pairs: own, ends, sleeper, memory, layout, inline_size, answered } = self;
         let calls = match own.first() {
             Some((pair, _)) if pair.is_extended() => "ibv_wr_*",
             _ => "ibv_post_send",
@@ -149,6 +165,7 @@ impl<'a> Side<'a> {
             notes: Notes::new(),
             recorder,
             timer: timer.clone(),
+            sleeper,
             _connections: connections,
         })
     }
@@ -177,6 +194,8 @@ pub struct Workload {
     notes: Notes,
     recorder: LatencyRecorder,
     timer: Timer,
+    /// Unless completions are polled for.
+    sleeper: Option<Sleeper>,
     /// Of rdma_cm: whoever drops one hangs up.
     _connections: Vec<Connection>,
 }
@@ -228,8 +247,9 @@ impl Workload {
         let Measure::Latency(definition) = self.test.measure else {
             let chain = Chain::new(&self.test, self.layout.cycle(size));
             let takes = self.parts.serves && self.test.operation.takes_receives();
-            let Tally { sent, counted, ticks } =
-                self.channel.run(bandwidth::Run { chain, takes, pace, watch })?;
+            let Tally { sent, counted, ticks } = watch.sleeping(&mut self.sleeper, |watch| {
+                self.channel.run(bandwidth::Run { chain, batch: self.test.poll_batch(), takes, pace, watch })
+            })?;
             self.sent = sent;
             let summary = BandwidthSummary::new(size, counted, ticks, &self.timer);
             return Ok(Row::Bandwidth(BandwidthRow::new(size, counted, summary)));
@@ -278,7 +298,11 @@ impl Workload {
             }
             _ => {
                 let all_arrive = self.test.connection.is_reliable() && self.test.duration.is_none();
-                self.channel.run(bandwidth::Take { all_arrive, watch }).map(drop)
+                let batch = self.test.poll_batch();
+                let taken = watch.sleeping(&mut self.sleeper, |watch| {
+                    self.channel.run(bandwidth::Take { all_arrive, batch, watch })
+                });
+                taken.map(drop)
             }
         }
     }
@@ -329,9 +353,11 @@ impl Workload {
         if !self.test.connection.is_reliable() {
             watch.expect_losses();
         }
-        let Self { channel, notes, recorder, test, .. } = self;
+        let Self { channel, notes, recorder, test, sleeper, .. } = self;
         let iterations = test.most_messages();
-        channel.run(latency::Run { part, iterations, pace, notes, recorder, watch })
+        watch.sleeping(sleeper, |watch| {
+            channel.run(latency::Run { part, iterations, pace, notes, recorder, watch })
+        })
     }
 }
 

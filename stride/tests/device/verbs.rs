@@ -1,6 +1,9 @@
 //! What queue pairs are told of their way and their memory, and how completions are waited for.
 
-use crate::common::run;
+use std::thread;
+use std::time::Duration;
+
+use crate::common::{Running, command, run};
 use crate::harness::{Device, Outcome, Test};
 use crate::measure::{is_bandwidth, is_latency, pair, row};
 
@@ -13,6 +16,12 @@ pub(crate) const TESTS: &[Test] = &[
         rdma_cm_connects_many_queue_pairs_of_two_processes,
     ),
     ("rdma_cm_needs_an_address", rdma_cm_needs_an_address),
+    ("completions_may_be_slept_for", completions_may_be_slept_for),
+    ("who_sleeps_takes_no_time", who_sleeps_takes_no_time),
+    (
+        "completions_are_taken_as_many_at_a_time_as_was_asked_for",
+        completions_are_taken_as_many_at_a_time_as_was_asked_for,
+    ),
 ];
 
 /// An operation of each kind.
@@ -108,5 +117,72 @@ fn rdma_cm_needs_an_address(device: &Device) -> Outcome {
     }
     let row = row(device, "send lat -R -n 20 -x 0");
     is_latency(&row, 2.0, 20.0);
+    Outcome::Ran
+}
+
+fn completions_may_be_slept_for(device: &Device) -> Outcome {
+    for calls in ["classic", "extended"] {
+        for operation in OPERATIONS {
+            let size = if operation == "atomic" { 8.0 } else { 100.0 };
+            let with = |measure, more: &str| {
+                format!("{} -e -n 50 -s {size} --calls {calls} {more}", flags(operation, measure))
+            };
+            is_bandwidth(&row(device, &with("bw", "")), size, 50.0);
+            is_bandwidth(&row(device, &with("bw", "-b -q 3 -t 4")), size, 150.0);
+            is_latency(&row(device, &with("lat", "--latency completion")), size, 50.0);
+            if !["write", "read", "atomic"].contains(&operation) {
+                is_latency(&row(device, &with("lat", "")), size, 50.0);
+            }
+        }
+    }
+    // Between two processes, of which only the client was asked to; and until a time is over.
+    let (server, client) = pair(device, "send lat", "send lat -e -n 200 127.0.0.1");
+    assert_eq!(server.stdout, client.stdout);
+    assert!(server.stderr.contains(", by events"), "{server:#?}");
+    let [.., gigabits, _] = row(device, "send bw -c UC -e -D 1 -s 64")[..] else { panic!("no row") };
+    assert!(gigabits > 0.0);
+    Outcome::Ran
+}
+
+/// What a process has used of its processors so far, in the system's ticks of 10 ms.
+fn used(pid: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let behind_name = stat.rsplit(')').next().unwrap();
+    behind_name.split_whitespace().skip(11).take(2).map(|ticks| ticks.parse::<u64>().unwrap()).sum()
+}
+
+/// A client that is stopped keeps its server waiting.
+fn who_sleeps_takes_no_time(device: &Device) -> Outcome {
+    let mut server = Running::start(&mut command(&device.flags("send lat -p 0")));
+    let waiting = server.await_line("waiting for a client on TCP port");
+    let port = waiting.rsplit(' ').next().unwrap();
+    let client =
+        Running::start(&mut command(&device.flags(&format!("send lat -e -D 4 127.0.0.1 -p {port}"))));
+    server.await_line(", by events");
+    thread::sleep(Duration::from_millis(500));
+    client.signal("STOP");
+    thread::sleep(Duration::from_millis(200));
+    let before = used(server.id());
+    thread::sleep(Duration::from_millis(1000));
+    let ticks = used(server.id()) - before;
+    client.signal("CONT");
+    assert!(ticks < 20, "{ticks} of 100 ticks");
+    is_latency_of(&client.end().succeeded().rows()[0]);
+    server.end().succeeded();
+    Outcome::Ran
+}
+
+/// A row of a test that took a time.
+fn is_latency_of(row: &[f64]) {
+    is_latency(row, 2.0, row[1]);
+}
+
+fn completions_are_taken_as_many_at_a_time_as_was_asked_for(device: &Device) -> Outcome {
+    for count in [1, 3, 64, 5000] {
+        for operation in OPERATIONS {
+            let test = format!("{} -s 8 -n 300 -Q 1 --cqe-poll {count}", flags(operation, "bw"));
+            is_bandwidth(&row(device, &test), 8.0, 300.0);
+        }
+    }
     Outcome::Ran
 }

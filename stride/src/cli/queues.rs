@@ -1,0 +1,15 @@
+//! How queues are made and waited for, as the user wrote it.
+
+use clap::Args;
+
+/// The flags about queues, by perftest's names.
+#[derive(Clone, Debug, Default, Args)]
+pub struct QueueArgs {
+    /// Sleep until there is a completion, in place of polling
+    #[arg(short, long)]
+    pub events: bool,
+
+    /// Completions taken at a time (bandwidth only) [default: 16]
+    #[arg(long, alias = "cqe_poll", value_name = "COUNT")]
+    pub cqe_poll: Option<u32>,
+}

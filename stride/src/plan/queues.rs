@@ -1,0 +1,142 @@
+//! How queues are made and waited for.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::{LatencyDefinition, Measure, Operation, TestPlan};
+use crate::cli::QueueArgs;
+
+/// As many completions as perftest takes at a time.
+const DEFAULT_POLL_BATCH: u32 = 16;
+
+/// More completions at a time fit into no cache.
+const MOST_POLLED: u32 = 1 << 16;
+
+/// What was asked for of the queues.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Queues {
+    /// Whoever waits for a completion sleeps.
+    pub events: bool,
+    /// Completions taken at a time, if the user gave it.
+    pub cqe_poll: Option<u32>,
+}
+
+/// Queues that there are not.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum QueueError {
+    /// A message that is waited for in memory makes no event.
+    #[error(
+        "-e and --latency pingpong of write do not go together, as what arrives in memory makes no event: give --latency \
+         completion, or add --imm"
+    )]
+    NoEvent,
+    /// Latency takes one at a time.
+    #[error(
+        "--cqe-poll {given} is above the limit of a latency test, 1: leave --cqe-poll out, or measure bw"
+    )]
+    PolledInLatency {
+        /// What the user gave.
+        given: u32,
+    },
+    /// There is no room for them.
+    #[error(
+        "--cqe-poll {given} is above what this program takes at a time, {MOST_POLLED}: give --cqe-poll {MOST_POLLED} or less"
+    )]
+    PolledTooMany {
+        /// What the user gave.
+        given: u32,
+    },
+}
+
+impl From<&QueueArgs> for Queues {
+    fn from(args: &QueueArgs) -> Self {
+        let QueueArgs { events, cqe_poll } = *args;
+        Self { events, cqe_poll }
+    }
+}
+
+impl Queues {
+    /// Counts that must not be 0, with their flags.
+    pub(super) fn counts(&self) -> [(&'static str, Option<u32>); 1] {
+        [("--cqe-poll", self.cqe_poll)]
+    }
+}
+
+impl TestPlan {
+    /// Completions taken at a time.
+    pub fn poll_batch(&self) -> u32 {
+        match self.measure {
+            Measure::Bandwidth => self.queues.cqe_poll.unwrap_or(DEFAULT_POLL_BATCH),
+            Measure::Latency(_) | Measure::Echo(_) => 1,
+        }
+    }
+
+    /// Refuses queues that do not go with the rest.
+    pub(super) fn validate_queues(&self) -> Result<(), QueueError> {
+        let ping_pong = Measure::Latency(LatencyDefinition::PingPong);
+        if self.queues.events && (self.operation, self.measure) == (Operation::Write, ping_pong) {
+            return Err(QueueError::NoEvent);
+        }
+        match (self.measure, self.queues.cqe_poll) {
+            (_, Some(given)) if given > MOST_POLLED => Err(QueueError::PolledTooMany { given }),
+            (Measure::Bandwidth, _) | (_, None | Some(1)) => Ok(()),
+            (_, Some(given)) => Err(QueueError::PolledInLatency { given }),
+        }
+    }
+
+    /// Names of the queues' parameters, with their flags, and their values, as differences are told.
+    pub(super) fn queue_rows(&self) -> [(&'static str, String); 2] {
+        let value = |given: Option<u32>| given.map_or("the default".to_owned(), |given| given.to_string());
+        [
+            ("events (-e)", self.queues.events.to_string()),
+            ("completions at a time (--cqe-poll)", value(self.queues.cqe_poll)),
+        ]
+    }
+}
+
+impl fmt::Display for Queues {
+    /// What was asked for, each behind a comma.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(count) = self.cqe_poll {
+            write!(f, ", {count} completions at a time")?;
+        }
+        if self.events { f.write_str(", by events") } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli;
+    use crate::plan::{Plan, PlanError};
+
+    fn plan(line: &str) -> Result<TestPlan, PlanError> {
+        let words = ["stride-perf"].into_iter().chain(line.split_whitespace());
+        Plan::new(cli::parse(words).unwrap()).map(|plan| plan.test)
+    }
+
+    #[test]
+    fn completions_are_taken_as_perftest_does_unless_asked_for() {
+        assert_eq!(plan("send bw").unwrap().poll_batch(), 16);
+        assert_eq!(plan("send bw --cqe_poll 3").unwrap().poll_batch(), 3);
+        assert_eq!(plan("send lat").unwrap().poll_batch(), 1);
+        let refused = |line: &str| plan(line).expect_err(line).to_string();
+        assert!(refused("write bw --cqe-poll 0").starts_with("--cqe-poll 0 is below"));
+        assert!(refused("write bw --cqe-poll 65537").contains("this program takes at a time, 65536"));
+        assert!(refused("write lat --cqe-poll 2").contains("the limit of a latency test, 1"));
+    }
+
+    #[test]
+    fn what_makes_no_event_is_not_waited_for_by_one() {
+        for line in
+            ["write lat -e --imm", "write lat -e --latency completion", "send lat --events", "write bw -e"]
+        {
+            assert!(plan(line).unwrap().queues.events, "{line}");
+        }
+        let error = plan("write lat -e").unwrap_err();
+        assert_eq!(error, PlanError::Queues(QueueError::NoEvent));
+        assert!(plan("read bw -e").unwrap().to_string().ends_with(", by events"));
+    }
+}
