@@ -175,6 +175,8 @@ impl Found {
             max_qp_init_rd_atom: small_limit(attr.max_qp_init_rd_atom()),
             has_atomics: attr.atomic_cap() != AtomicCapability::None,
             pkeys: port_attr.pkey_tbl_len().into(),
+            max_srq: limit(attr.max_srq()),
+            max_srq_wr: limit(attr.max_srq_wr()),
         };
         let buffer = options.buffer.unwrap_or_else(|| BufferKind::for_device(&context));
         let vendor_id = attr.vendor_id();

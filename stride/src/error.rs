@@ -13,6 +13,7 @@ use sideway::ibverbs::device_context::{QueryDeviceError, QueryPortError};
 use sideway::ibverbs::memory_region::RegisterMemoryRegionError;
 use sideway::ibverbs::protection_domain::AllocateProtectionDomainError;
 use sideway::ibverbs::queue_pair::{CreateQueuePairError, PostRecvError, PostSendError};
+use sideway::ibverbs::srq::CreateSharedReceiveQueueError;
 use sideway::provider::ProviderError;
 
 use crate::buffers::AllocationError;
@@ -69,6 +70,8 @@ pub enum Error {
     MemoryRegion(#[from] RegisterMemoryRegionError),
     /// No completion queue.
     CompletionQueue(#[from] CreateCompletionQueueError),
+    /// No receive queue for all.
+    SharedReceiveQueue(#[from] CreateSharedReceiveQueueError),
     /// No queue pair.
     QueuePair(#[from] CreateQueuePairError),
     /// The queue pair cannot be connected.

@@ -89,6 +89,9 @@ fn ways_that_there_are_not_are_refused() {
 fn queues_that_there_are_not_are_refused() {
     refused("write lat -e", &["-e and --latency pingpong of write", "--latency completion", "--imm"]);
     refused("send bw --cqe-poll 0", &["--cqe-poll 0", "give --cqe-poll 1 or more"]);
+    refused("write bw --use-srq", &["--use-srq with write", "takes no receives", "--imm"]);
+    refused("read lat --use_srq", &["--use-srq with read", "leave --use-srq out"]);
+    refused("send bw --use-srq -q 2 --data-validation", &["--use-srq", "-q 2", "--data-validation", "send"]);
     refused("send lat --cqe-poll 16", &["--cqe-poll 16", "1", "measure bw"]);
 }
 

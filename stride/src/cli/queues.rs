@@ -9,6 +9,10 @@ pub struct QueueArgs {
     #[arg(short, long)]
     pub events: bool,
 
+    /// One receive queue for all queue pairs; -r is how many receives it holds
+    #[arg(long, alias = "use_srq")]
+    pub use_srq: bool,
+
     /// Completions taken at a time (bandwidth only) [default: 16]
     #[arg(long, alias = "cqe_poll", value_name = "COUNT")]
     pub cqe_poll: Option<u32>,

@@ -27,6 +27,10 @@ pub struct DeviceLimits {
     pub has_atomics: bool,
     /// Partition keys of the port.
     pub pkeys: u32,
+    /// Shared receive queues.
+    pub max_srq: u32,
+    /// Receives in a shared queue.
+    pub max_srq_wr: u32,
 }
 
 /// A count that a device limits: the flag with its value, how many that makes, the limit and its name.
@@ -46,6 +50,7 @@ impl TestPlan {
             return Err(PlanError::NoAtomics { device: device() });
         }
         self.way.check(limits)?;
+        self.check_queues(limits)?;
         for Limited { flag, given, count, limit, name } in self.limited(limits) {
             if count > u64::from(limit) {
                 let most = match self.queue_pairs {
@@ -71,6 +76,8 @@ impl TestPlan {
         let (send, receive) = (self.depth(), self.receive_depth());
         let DeviceLimits { max_qp, max_qp_wr, max_cqe, max_qp_init_rd_atom, .. } = *limits;
         let of_all = |given: u32| u64::from(given) * u64::from(pairs);
+        let received = u64::from(receive) * u64::from(self.receive_queues());
+        let (receives, receives_name) = self.receive_limit(limits);
         let outstanding = u32::from(self.outstanding.unwrap_or(0));
         [
             Limited { flag: "-q", given: pairs, count: pairs.into(), limit: max_qp, name: "max_qp" },
@@ -79,11 +86,11 @@ impl TestPlan {
                 flag: "-r",
                 given: receive,
                 count: receive.into(),
-                limit: max_qp_wr,
-                name: "max_qp_wr",
+                limit: receives,
+                name: receives_name,
             },
             Limited { flag: "-t", given: send, count: of_all(send), limit: max_cqe, name: "max_cqe" },
-            Limited { flag: "-r", given: receive, count: of_all(receive), limit: max_cqe, name: "max_cqe" },
+            Limited { flag: "-r", given: receive, count: received, limit: max_cqe, name: "max_cqe" },
             Limited {
                 flag: "-o",
                 given: outstanding,
@@ -128,8 +135,9 @@ impl TestPlan {
             Sizes::PowersOfTwo { max } => Sizes::PowersOfTwo { max: max.min(mtu) },
             Sizes::Grid { max } => Sizes::Grid { max: max.min(mtu) },
         };
+        let (most, _) = self.receive_limit(limits);
         let rx_depth = match self.rx_depth {
-            None if self.receive_depth() > limits.max_qp_wr => Some(limits.max_qp_wr),
+            None if self.receive_depth() > most => Some(most),
             asked => asked,
         };
         Self { sizes, rx_depth, ..self.clone() }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{LatencyDefinition, Measure, Operation, TestPlan};
+use super::{DeviceLimits, LatencyDefinition, Measure, Operation, TestPlan};
 use crate::cli::QueueArgs;
 
 /// As many completions as perftest takes at a time.
@@ -18,6 +18,8 @@ const MOST_POLLED: u32 = 1 << 16;
 pub struct Queues {
     /// Whoever waits for a completion sleeps.
     pub events: bool,
+    /// All queue pairs take their receives from one queue.
+    pub use_srq: bool,
     /// Completions taken at a time, if the user gave it.
     pub cqe_poll: Option<u32>,
 }
@@ -32,6 +34,30 @@ pub enum QueueError {
          completion, or add --imm"
     )]
     NoEvent,
+    /// Receives that nobody takes.
+    #[error("--use-srq with {operation}, which takes no receives: leave --use-srq out{}", if *operation == Operation::Write {", or add --imm"} else {""})]
+    NoReceives {
+        /// The operation.
+        operation: Operation,
+    },
+    /// It is not known which message took which receive.
+    #[error(
+        "--use-srq, -q {queue_pairs} and --data-validation do not go together with {operation}, as messages of all queue pairs          come to the same memory in any order: leave one of them out"
+    )]
+    AnyOrder {
+        /// How many.
+        queue_pairs: u32,
+        /// The operation.
+        operation: Operation,
+    },
+    /// The device has none.
+    #[error(
+        "{device} has no shared receive queues (max_srq): leave --use-srq out, or choose another device with -d"
+    )]
+    NoSharedQueues {
+        /// The device's name.
+        device: String,
+    },
     /// Latency takes one at a time.
     #[error(
         "--cqe-poll {given} is above the limit of a latency test, 1: leave --cqe-poll out, or measure bw"
@@ -52,8 +78,8 @@ pub enum QueueError {
 
 impl From<&QueueArgs> for Queues {
     fn from(args: &QueueArgs) -> Self {
-        let QueueArgs { events, cqe_poll } = *args;
-        Self { events, cqe_poll }
+        let QueueArgs { events, use_srq, cqe_poll } = *args;
+        Self { events, use_srq, cqe_poll }
     }
 }
 
@@ -79,6 +105,7 @@ impl TestPlan {
         if self.queues.events && (self.operation, self.measure) == (Operation::Write, ping_pong) {
             return Err(QueueError::NoEvent);
         }
+        self.validate_sharing()?;
         match (self.measure, self.queues.cqe_poll) {
             (_, Some(given)) if given > MOST_POLLED => Err(QueueError::PolledTooMany { given }),
             (Measure::Bandwidth, _) | (_, None | Some(1)) => Ok(()),
@@ -86,11 +113,54 @@ impl TestPlan {
         }
     }
 
+    fn validate_sharing(&self) -> Result<(), QueueError> {
+        let Self { operation, queue_pairs, data_validation, .. } = *self;
+        if !self.queues.use_srq {
+            return Ok(());
+        }
+        if !operation.takes_receives() {
+            return Err(QueueError::NoReceives { operation });
+        }
+        let is_placed = operation == Operation::WriteImm || queue_pairs == 1;
+        if data_validation && !is_placed {
+            return Err(QueueError::AnyOrder { queue_pairs, operation });
+        }
+        Ok(())
+    }
+
+    /// Refuses queues that this device has not.
+    pub(super) fn check_queues(&self, limits: &DeviceLimits) -> Result<(), QueueError> {
+        match self.queues.use_srq && limits.max_srq == 0 {
+            true => Err(QueueError::NoSharedQueues { device: limits.device.clone() }),
+            false => Ok(()),
+        }
+    }
+
+    /// Queues that have receives.
+    pub fn receive_queues(&self) -> u32 {
+        if self.queues.use_srq { 1 } else { self.queue_pairs }
+    }
+
+    /// Messages that come to each of them.
+    pub fn messages_received(&self) -> u64 {
+        let senders = if self.queues.use_srq { self.queue_pairs } else { 1 };
+        self.most_messages().saturating_mul(senders.into())
+    }
+
+    /// What limits the receives of a queue, and its name.
+    pub(super) fn receive_limit(&self, limits: &DeviceLimits) -> (u32, &'static str) {
+        match self.queues.use_srq {
+            true => (limits.max_srq_wr, "max_srq_wr"),
+            false => (limits.max_qp_wr, "max_qp_wr"),
+        }
+    }
+
     /// Names of the queues' parameters, with their flags, and their values, as differences are told.
-    pub(super) fn queue_rows(&self) -> [(&'static str, String); 2] {
+    pub(super) fn queue_rows(&self) -> [(&'static str, String); 3] {
         let value = |given: Option<u32>| given.map_or("the default".to_owned(), |given| given.to_string());
         [
             ("events (-e)", self.queues.events.to_string()),
+            ("shared receive queue (--use-srq)", self.queues.use_srq.to_string()),
             ("completions at a time (--cqe-poll)", value(self.queues.cqe_poll)),
         ]
     }
@@ -99,6 +169,9 @@ impl TestPlan {
 impl fmt::Display for Queues {
     /// What was asked for, each behind a comma.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.use_srq {
+            f.write_str(", shared receive queue")?;
+        }
         if let Some(count) = self.cqe_poll {
             write!(f, ", {count} completions at a time")?;
         }
@@ -126,6 +199,26 @@ mod tests {
         assert!(refused("write bw --cqe-poll 0").starts_with("--cqe-poll 0 is below"));
         assert!(refused("write bw --cqe-poll 65537").contains("this program takes at a time, 65536"));
         assert!(refused("write lat --cqe-poll 2").contains("the limit of a latency test, 1"));
+    }
+
+    #[test]
+    fn a_shared_queue_has_the_receives_of_all() {
+        let test = plan("send bw -q 8 -n 100 --use-srq").unwrap();
+        assert_eq!((test.receive_depth(), test.receive_queues(), test.messages_received()), (512, 1, 800));
+        assert_eq!(plan("send bw -q 2 -n 100 --use-srq").unwrap().receive_depth(), 200);
+        assert_eq!(plan("send bw -q 2 -n 100").unwrap().receive_depth(), 100);
+        let limits = crate::plan::tests::limits();
+        let refused = |limits: &DeviceLimits| test.check(limits).unwrap_err().to_string();
+        assert!(
+            refused(&DeviceLimits { max_srq: 0, ..limits.clone() })
+                .contains("mlx5_0 has no shared receive queues")
+        );
+        assert_eq!(
+            refused(&DeviceLimits { max_srq_wr: 500, ..limits.clone() }),
+            "-r 512 is above max_srq_wr of mlx5_0, 500: give -r 500 or less"
+        );
+        // The completion queue holds what all have together, which is what one has.
+        assert!(test.check(&DeviceLimits { max_cqe: 1024, ..limits }).is_ok());
     }
 
     #[test]

@@ -26,10 +26,10 @@ impl TestPlan {
         u32::try_from(self.most_messages()).unwrap_or(u32::MAX).min(self.tx_depth)
     }
 
-    /// Receives posted at a time: never more than there are messages; none where messages take none.
+    /// Receives posted at a time to a queue: never more than there are messages; none where messages take none.
     pub fn receive_depth(&self) -> u32 {
         match self.operation.takes_receives() {
-            true => u32::try_from(self.most_messages()).unwrap_or(u32::MAX).min(self.rx_depth()),
+            true => u32::try_from(self.messages_received()).unwrap_or(u32::MAX).min(self.rx_depth()),
             false => 0,
         }
     }

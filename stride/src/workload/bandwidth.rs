@@ -2,7 +2,7 @@
 
 use sideway::ibverbs::queue_pair::SendQueue;
 
-use super::post::{Inbox, Outbox, Receives, Tag};
+use super::post::{Inbox, Outbox, Receives, Receiving, Tag};
 use super::request::Request;
 use super::{Chain, Completions, Job, Pace, Phase, Receiver, Sender, Watch};
 use crate::error::Error;
@@ -37,7 +37,7 @@ impl Job for Run<'_, '_> {
     fn run<Q: SendQueue, C: Completions>(
         self,
         sender: Sender<'_, Q, C, impl Request>,
-        receiver: Option<Receiver<'_, C>>,
+        receiver: Option<Receiver<'_, C, impl Receiving>>,
     ) -> Result<Tally, Error> {
         let Self { chain, batch, takes, pace, watch } = self;
         let mut stream = Stream::new(sender, chain, batch);
@@ -138,7 +138,7 @@ impl Job for Take<'_, '_> {
     fn run<Q: SendQueue, C: Completions>(
         self,
         _: Sender<'_, Q, C, impl Request>,
-        receiver: Option<Receiver<'_, C>>,
+        receiver: Option<Receiver<'_, C, impl Receiving>>,
     ) -> Result<u64, Error> {
         match receiver.map(|receiver| Drain::new(receiver, self.batch)) {
             Some(mut drain) => drain.finish(self.all_arrive, self.watch).map(|()| drain.taken),
@@ -218,18 +218,18 @@ impl<'a, Q: SendQueue, C: Completions, R: Request> Stream<'a, Q, C, R> {
     }
 }
 
-/// What all queue pairs receive.
+/// What all queue pairs receive; from a shared queue as if it were one's.
 #[derive(Debug)]
-struct Drain<'a, C> {
-    inboxes: Vec<Inbox<'a>>,
+struct Drain<'a, C, R> {
+    inboxes: Vec<Inbox<'a, R>>,
     completions: &'a mut C,
     batch: u32,
     taken: u64,
     awaited: u64,
 }
 
-impl<'a, C: Completions> Drain<'a, C> {
-    fn new(Receiver { inboxes, completions }: Receiver<'a, C>, batch: u32) -> Self {
+impl<'a, C: Completions, R: Receiving> Drain<'a, C, R> {
+    fn new(Receiver { inboxes, completions }: Receiver<'a, C, R>, batch: u32) -> Self {
         let sum = |of: fn(&Receives) -> u64| inboxes.iter().map(|inbox| of(inbox.receives)).sum();
         let (taken, awaited) = (sum(|receives| receives.taken), sum(|receives| receives.awaited));
         Self { inboxes, completions, batch, taken, awaited }

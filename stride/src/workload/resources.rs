@@ -6,6 +6,7 @@ use sideway::ibverbs::protection_domain::ProtectionDomain;
 use sideway::ibverbs::queue_pair::{
     CreateQueuePairError, GenericQueuePair, QueuePairType, SendOperationFlags,
 };
+use sideway::ibverbs::srq::SharedReceiveQueue;
 
 use super::channel::{Ends, GenericEnds};
 use super::completion::OfKind;
@@ -31,7 +32,7 @@ pub(super) fn completion_queues(
         Calls::Extended => builder.build_generic()?,
     };
     let receives = test.operation.takes_receives();
-    builder.setup_cqe(of_all(test.receive_depth()));
+    builder.setup_cqe(test.receive_depth().saturating_mul(test.receive_queues()));
     let (opcode, received) = opcodes(test.operation);
     // Both of one flavour.
     Ok(match first {
@@ -65,10 +66,21 @@ fn opcodes(operation: Operation) -> (WorkCompletionOperationType, WorkCompletion
     }
 }
 
+/// What all queue pairs take their receives from, if they share it.
+pub(super) fn shared_queue(
+    pd: &ProtectionDomain,
+    test: &TestPlan,
+) -> Result<Option<SharedReceiveQueue>, Error> {
+    match test.queues.use_srq {
+        true => Ok(Some(pd.create_srq_builder().setup_max_wr(test.receive_depth()).build()?)),
+        false => Ok(None),
+    }
+}
+
 pub(super) fn queue_pair(
     device: &LocalDevice,
     pd: &ProtectionDomain,
-    ends: &GenericEnds,
+    (ends, srq): (&GenericEnds, Option<&SharedReceiveQueue>),
     test: &TestPlan,
     inline_size: u32,
 ) -> Result<GenericQueuePair, Error> {
@@ -84,6 +96,9 @@ pub(super) fn queue_pair(
         .setup_max_recv_wr(test.receive_depth().max(1))
         .setup_max_inline_data(inline_size)
         .setup_send_ops_flags(send_operations(test.operation));
+    if let Some(srq) = srq {
+        builder.setup_srq(srq);
+    }
     match ends {
         GenericEnds::Basic(Ends { sent, received }) => builder
             .setup_send_cq(&sent.queue)

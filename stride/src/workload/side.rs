@@ -4,15 +4,16 @@ use sideway::ibverbs::address_handle::AddressHandle;
 use sideway::ibverbs::connect::{ConnectOptions, Endpoint, activate_ud, connect};
 use sideway::ibverbs::protection_domain::ProtectionDomain;
 use sideway::ibverbs::queue_pair::GenericQueuePair;
+use sideway::ibverbs::srq::SharedReceiveQueue;
 use sideway::memory::{BufferKind, RegisteredBuffer};
 use sideway::rdmacm::Connection;
 
 use super::bandwidth::Tally;
-use super::channel::{GenericEnds, Pair, receives};
+use super::channel::{Connected, GenericEnds, Pair, receives};
 use super::latency::Part;
 use super::manager::Manager;
 use super::request::{Place, QKEY};
-use super::resources::{access, completion_queues, inline_size, queue_pair};
+use super::resources::{access, completion_queues, inline_size, queue_pair, shared_queue};
 use super::sleep::Sleeper;
 use super::validate::{SWAP, Seeds, Validation, ValidationError, pattern};
 use super::{Chain, Channel, Notes, Pace, Watch, bandwidth, latency};
@@ -32,6 +33,7 @@ pub struct Side<'a> {
     pd: ProtectionDomain,
     pairs: Vec<(GenericQueuePair, Endpoint)>,
     ends: GenericEnds,
+    srq: Option<SharedReceiveQueue>,
     sleeper: Option<Sleeper>,
     memory: RegisteredBuffer,
     layout: BufferLayout,
@@ -56,8 +58,9 @@ impl<'a> Side<'a> {
             false => None,
         };
         let ends = completion_queues(device, test, channel.as_ref())?;
+        let srq = shared_queue(&pd, test)?;
         let pair = |_| {
-            let queue_pair = queue_pair(device, &pd, &ends, test, inline_size)?;
+            let queue_pair = queue_pair(device, &pd, (&ends, srq.as_ref()), test, inline_size)?;
             let endpoint = Endpoint::new(&queue_pair, &device.path, packet_sequence_number());
             Ok((queue_pair, endpoint))
         };
@@ -68,6 +71,7 @@ impl<'a> Side<'a> {
             pd,
             pairs,
             ends,
+            srq,
             sleeper: channel.map(Sleeper),
             memory,
             layout,
@@ -105,7 +109,7 @@ impl<'a> Side<'a> {
         timer: &Timer,
         mut manager: Option<Manager<'_>>,
     ) -> Result<Workload, Error> {
-        let Self { device, pd, pairs: own, ends, sleeper, memory, layout, inline_size, answered } = self;
+        let Self { device, pd, pairs: own, ends, srq, sleeper, memory, layout, inline_size, answered } = self;
         let calls = match own.first() {
             Some((pair, _)) if pair.is_extended() => "ibv_wr_*",
             _ => "ibv_post_send",
@@ -152,7 +156,14 @@ impl<'a> Side<'a> {
         };
         let description =
             format!("{test}, inline up to {inline_size} bytes, by {calls}, buffer {buffer}; {way}");
-        let channel = Channel::new(pairs, address, ends, memory, layout, test.operation, inline_size);
+        let channel = Channel::new(
+            Connected { pairs, srq, address },
+            ends,
+            memory,
+            layout,
+            test.operation,
+            inline_size,
+        );
         let recorder = LatencyRecorder::new();
         Ok(Workload {
             description,

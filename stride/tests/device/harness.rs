@@ -31,6 +31,8 @@ pub(crate) struct Device {
     pub(crate) gid_table_length: u32,
     pub(crate) mtu: u32,
     pub(crate) pkeys: u32,
+    pub(crate) max_srq: u32,
+    pub(crate) max_srq_wr: u32,
     /// Indices of the port's GID table that have a GID.
     pub(crate) gid_indices: Vec<u32>,
 }
@@ -93,6 +95,8 @@ impl Device {
                     gid_table_length: port_attr.gid_tbl_len().unsigned_abs(),
                     mtu: port_attr.active_mtu().bytes().unwrap(),
                     pkeys: port_attr.pkey_tbl_len().into(),
+                    max_srq: attr.max_srq().unsigned_abs(),
+                    max_srq_wr: attr.max_srq_wr().unsigned_abs(),
                     gid_indices: here.map(|gid| gid.gid_index()).collect(),
                 });
             }

@@ -18,6 +18,8 @@ pub(crate) const TESTS: &[Test] = &[
     ("rdma_cm_needs_an_address", rdma_cm_needs_an_address),
     ("completions_may_be_slept_for", completions_may_be_slept_for),
     ("who_sleeps_takes_no_time", who_sleeps_takes_no_time),
+    ("receives_may_be_shared", receives_may_be_shared),
+    ("shared_receives_are_as_many_as_the_device_has", shared_receives_are_as_many_as_the_device_has),
     (
         "completions_are_taken_as_many_at_a_time_as_was_asked_for",
         completions_are_taken_as_many_at_a_time_as_was_asked_for,
@@ -183,6 +185,43 @@ fn completions_are_taken_as_many_at_a_time_as_was_asked_for(device: &Device) -> 
             let test = format!("{} -s 8 -n 300 -Q 1 --cqe-poll {count}", flags(operation, "bw"));
             is_bandwidth(&row(device, &test), 8.0, 300.0);
         }
+    }
+    Outcome::Ran
+}
+
+fn receives_may_be_shared(device: &Device) -> Outcome {
+    if device.max_srq == 0 {
+        return Outcome::Skipped("the device has no shared receive queues");
+    }
+    for operation in ["send", "send --imm", "write --imm"] {
+        for more in ["", "-r 1", "-r 16 --recv-post-list 4", "-e"] {
+            let with = |measure| format!("{} --use-srq -n 60 -s 200 {more}", flags(operation, measure));
+            is_bandwidth(&row(device, &with("bw -q 5")), 200.0, 300.0);
+            is_bandwidth(&row(device, &with("bw -b -q 3 --calls extended")), 200.0, 180.0);
+            is_latency(&row(device, &with("lat")), 200.0, 60.0);
+        }
+    }
+    // What comes to one memory is told apart where its place is known.
+    for test in ["send bw -n 100", "send lat -n 20", "write bw --imm -q 4 -n 100 -s 3000"] {
+        run(&device.flags(&format!("{test} --loopback --use-srq --data-validation"))).succeeded();
+    }
+    let (server, client) =
+        pair(device, "send bw", "send bw --use_srq -q 4 -a --max-msg-size 4K -n 100 127.0.0.1");
+    assert_eq!(server.stdout, client.stdout);
+    assert_eq!(client.rows().len(), 12);
+    assert!(server.stderr.contains(", shared receive queue"), "{server:#?}");
+    Outcome::Ran
+}
+
+fn shared_receives_are_as_many_as_the_device_has(device: &Device) -> Outcome {
+    if device.max_srq == 0 {
+        return Outcome::Skipped("the device has no shared receive queues");
+    }
+    let above = device.max_srq_wr + 1;
+    let ended = run(&device.flags(&format!("send bw --loopback --use-srq -n 5000000000 -r {above}")));
+    let line = ended.refused();
+    for word in [&*format!("-r {above}"), "max_srq_wr", &device.name, &device.max_srq_wr.to_string()] {
+        assert!(line.contains(word), "{line}");
     }
     Outcome::Ran
 }
