@@ -23,7 +23,7 @@ use crate::interrupt::Interrupted;
 use crate::plan::PlanError;
 use crate::report::ExpectationsError;
 use crate::result::FilesError;
-use crate::workload::{CompletionError, ManagerError, ValidationError};
+use crate::workload::{CompletionError, ManagerError, ValidationError, XrcError};
 
 /// Why there are no (more) figures. The text is for the user: what was asked for, the limit, the remedy.
 #[derive(Debug, thiserror::Error)]
@@ -76,6 +76,8 @@ pub enum Error {
     QueuePair(#[from] CreateQueuePairError),
     /// The queue pair cannot be connected.
     Connect(#[from] ConnectError),
+    /// There are no extended connections.
+    Xrc(#[from] XrcError),
     /// rdma_cm connects no queue pair.
     Manager(#[from] ManagerError),
     /// There is no way to the peer.

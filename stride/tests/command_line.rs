@@ -92,6 +92,8 @@ fn queues_that_there_are_not_are_refused() {
     refused("write bw --use-srq", &["--use-srq with write", "takes no receives", "--imm"]);
     refused("read lat --use_srq", &["--use-srq with read", "leave --use-srq out"]);
     refused("send bw --use-srq -q 2 --data-validation", &["--use-srq", "-q 2", "--data-validation", "send"]);
+    refused("send bw -c XRC -q 2 --data-validation", &["-c XRC", "-q 2", "--data-validation", "send"]);
+    refused("write bw -c XRC -R", &["-R and -c XRC", "give -c RC"]);
     refused("send lat --cqe-poll 16", &["--cqe-poll 16", "1", "measure bw"]);
 }
 

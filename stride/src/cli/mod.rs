@@ -256,6 +256,9 @@ pub enum ConnectionArg {
     /// Unreliable datagrams: sends of up to the MTU
     #[value(name = "UD")]
     Ud,
+    /// Extended reliable connection, with one shared receive queue for all
+    #[value(name = "XRC")]
+    Xrc,
 }
 
 /// Where the memory of the messages comes from.

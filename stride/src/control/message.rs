@@ -5,7 +5,7 @@ use sideway::ibverbs::connect::Endpoint;
 
 use crate::plan::TestPlan;
 use crate::report::Row;
-use crate::workload::Meeting;
+use crate::workload::{Meeting, Target};
 
 /// A message. Each has its place in the order that the module's documentation shows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -61,6 +61,8 @@ pub struct Resources {
     pub length: u64,
     /// Reads and atomic operations that the queue pair answers at a time.
     pub answered: u8,
+    /// Where the peer's queue pair sends to, if the connection is an extended one.
+    pub xrc: Option<Target>,
 }
 
 impl Message {

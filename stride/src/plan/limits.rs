@@ -27,6 +27,8 @@ pub struct DeviceLimits {
     pub has_atomics: bool,
     /// Partition keys of the port.
     pub pkeys: u32,
+    /// Whether it has extended reliable connections.
+    pub has_xrc: bool,
     /// Shared receive queues.
     pub max_srq: u32,
     /// Receives in a shared queue.

@@ -249,6 +249,7 @@ impl From<ConnectionArg> for ConnectionType {
             ConnectionArg::Rc => Self::Rc,
             ConnectionArg::Uc => Self::Uc,
             ConnectionArg::Ud => Self::Ud,
+            ConnectionArg::Xrc => Self::Xrc,
         }
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{DeviceLimits, LatencyDefinition, Measure, Operation, TestPlan};
+use super::{ConnectionType, DeviceLimits, LatencyDefinition, Measure, Operation, TestPlan};
 use crate::cli::QueueArgs;
 
 /// As many completions as perftest takes at a time.
@@ -42,9 +42,11 @@ pub enum QueueError {
     },
     /// It is not known which message took which receive.
     #[error(
-        "--use-srq, -q {queue_pairs} and --data-validation do not go together with {operation}, as messages of all queue pairs          come to the same memory in any order: leave one of them out"
+        "{flag}, -q {queue_pairs} and --data-validation do not go together with {operation}, as messages of all queue pairs          come to the same memory in any order: leave one of them out"
     )]
     AnyOrder {
+        /// What shares.
+        flag: &'static str,
         /// How many.
         queue_pairs: u32,
         /// The operation.
@@ -55,6 +57,14 @@ pub enum QueueError {
         "{device} has no shared receive queues (max_srq): leave --use-srq out, or choose another device with -d"
     )]
     NoSharedQueues {
+        /// The device's name.
+        device: String,
+    },
+    /// The device has none.
+    #[error(
+        "-c XRC: {device} has no extended reliable connections (IBV_DEVICE_XRC): give -c RC, or choose another device with -d"
+    )]
+    NoExtendedConnections {
         /// The device's name.
         device: String,
     },
@@ -113,43 +123,50 @@ impl TestPlan {
         }
     }
 
+    /// Whether all queue pairs take their receives from one queue: the target of an extended connection has none of its own.
+    pub fn shares_receives(&self) -> bool {
+        self.queues.use_srq || self.connection == ConnectionType::Xrc
+    }
+
     fn validate_sharing(&self) -> Result<(), QueueError> {
         let Self { operation, queue_pairs, data_validation, .. } = *self;
-        if !self.queues.use_srq {
-            return Ok(());
-        }
-        if !operation.takes_receives() {
+        if self.queues.use_srq && !operation.takes_receives() {
             return Err(QueueError::NoReceives { operation });
         }
-        let is_placed = operation == Operation::WriteImm || queue_pairs == 1;
-        if data_validation && !is_placed {
-            return Err(QueueError::AnyOrder { queue_pairs, operation });
+        let is_placed = !matches!(operation, Operation::Send | Operation::SendImm) || queue_pairs == 1;
+        if self.shares_receives() && data_validation && !is_placed {
+            let flag = if self.queues.use_srq { "--use-srq" } else { "-c XRC" };
+            return Err(QueueError::AnyOrder { flag, queue_pairs, operation });
         }
         Ok(())
     }
 
     /// Refuses queues that this device has not.
     pub(super) fn check_queues(&self, limits: &DeviceLimits) -> Result<(), QueueError> {
-        match self.queues.use_srq && limits.max_srq == 0 {
-            true => Err(QueueError::NoSharedQueues { device: limits.device.clone() }),
+        let device = || limits.device.clone();
+        if self.connection == ConnectionType::Xrc && !limits.has_xrc {
+            return Err(QueueError::NoExtendedConnections { device: device() });
+        }
+        match self.shares_receives() && limits.max_srq == 0 {
+            true => Err(QueueError::NoSharedQueues { device: device() }),
             false => Ok(()),
         }
     }
 
     /// Queues that have receives.
     pub fn receive_queues(&self) -> u32 {
-        if self.queues.use_srq { 1 } else { self.queue_pairs }
+        if self.shares_receives() { 1 } else { self.queue_pairs }
     }
 
     /// Messages that come to each of them.
     pub fn messages_received(&self) -> u64 {
-        let senders = if self.queues.use_srq { self.queue_pairs } else { 1 };
+        let senders = if self.shares_receives() { self.queue_pairs } else { 1 };
         self.most_messages().saturating_mul(senders.into())
     }
 
     /// What limits the receives of a queue, and its name.
     pub(super) fn receive_limit(&self, limits: &DeviceLimits) -> (u32, &'static str) {
-        match self.queues.use_srq {
+        match self.shares_receives() {
             true => (limits.max_srq_wr, "max_srq_wr"),
             false => (limits.max_qp_wr, "max_qp_wr"),
         }
@@ -219,6 +236,17 @@ mod tests {
         );
         // The completion queue holds what all have together, which is what one has.
         assert!(test.check(&DeviceLimits { max_cqe: 1024, ..limits }).is_ok());
+    }
+
+    #[test]
+    fn an_extended_connection_has_one_receive_queue() {
+        let test = plan("send bw -c XRC -q 8 -n 100").unwrap();
+        assert!(test.connection.is_reliable());
+        assert_eq!((test.receive_depth(), test.receive_queues()), (512, 1));
+        assert_eq!(plan("write bw -c xrc").unwrap().receive_depth(), 0);
+        let limits = DeviceLimits { has_xrc: false, ..crate::plan::tests::limits() };
+        let text = test.check(&limits).unwrap_err().to_string();
+        assert!(text.starts_with("-c XRC: mlx5_0 has no extended reliable connections"), "{text}");
     }
 
     #[test]

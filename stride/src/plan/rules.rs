@@ -139,7 +139,7 @@ impl TestPlan {
     fn validate_connection(&self) -> Result<(), PlanError> {
         let Self { operation, connection, .. } = *self;
         let has = match connection {
-            ConnectionType::Rc => true,
+            ConnectionType::Rc | ConnectionType::Xrc => true,
             ConnectionType::Uc => !operation.fetches(),
             ConnectionType::Ud => matches!(operation, Operation::Send | Operation::SendImm),
         };

@@ -106,12 +106,14 @@ pub enum ConnectionType {
     Uc,
     /// Unreliable datagrams: neither, and no message is longer than a packet.
     Ud,
+    /// Extended reliable connection: it is sent again, and each names the shared receive queue that it is for.
+    Xrc,
 }
 
 impl ConnectionType {
     /// Whether all messages arrive.
     pub fn is_reliable(self) -> bool {
-        self == Self::Rc
+        matches!(self, Self::Rc | Self::Xrc)
     }
 
     /// Bytes before each message that is received.
@@ -126,6 +128,7 @@ impl fmt::Display for ConnectionType {
             Self::Rc => "RC",
             Self::Uc => "UC",
             Self::Ud => "UD",
+            Self::Xrc => "XRC",
         })
     }
 }

@@ -119,6 +119,7 @@ pub(super) fn limits() -> DeviceLimits {
         max_qp_init_rd_atom: 8,
         has_atomics: true,
         pkeys: 128,
+        has_xrc: true,
         max_srq: 1000,
         max_srq_wr: 32767,
     }

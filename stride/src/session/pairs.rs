@@ -4,7 +4,7 @@ use super::steps;
 use crate::control::{ControlError, Link, Listener, Message, Resources, connect};
 use crate::device::{self, LocalDevice};
 use crate::error::Error;
-use crate::plan::{Plan, Role, TestPlan};
+use crate::plan::{ConnectionType, Plan, Role, TestPlan};
 use crate::report::{Output, Row};
 use crate::statistics::Timer;
 use crate::workload::{Arrived, Manager, Side, Watch, Workload};
@@ -134,7 +134,7 @@ impl Session<'_> {
                 Message::Resources(resources) => resources,
                 other => return Err(link.unexpected(&other, "resources").into()),
             };
-            check_resources(&remote, &side, link)?;
+            check_resources(&remote, &side, test, link)?;
             remotes.push(remote);
         }
         let manager = match test.way.rdma_cm {
@@ -204,7 +204,15 @@ fn software(device: &LocalDevice) -> Option<String> {
 }
 
 /// Refuses memory that is too short for the messages, before anything is done there.
-fn check_resources(remote: &Resources, side: &Side, link: &Link) -> Result<(), ControlError> {
+fn check_resources(
+    remote: &Resources,
+    side: &Side,
+    test: &TestPlan,
+    link: &Link,
+) -> Result<(), ControlError> {
+    if remote.xrc.is_some() != (test.connection == ConnectionType::Xrc) {
+        return Err(link.malformed(format!("resources of another connection than {}", test.connection)));
+    }
     let needed = side.layout().half();
     if remote.length >= needed && remote.address.checked_add(remote.length).is_some() {
         return Ok(());

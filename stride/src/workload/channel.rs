@@ -12,9 +12,10 @@ use super::Completions;
 use super::completion::OfKind;
 use super::post::{Inbox, Outbox, Receives, Receiving, Tag};
 use super::request::{
-    CompareSwap, FetchAdd, Fetches, Inline, Outgoing, Place, Read, Registered, Request, Send, SendImm,
-    SendImmTo, SendTo, Sends, Write, WriteImm,
+    CompareSwap, FetchAdd, Fetches, Incoming, Inline, Outgoing, Place, Read, Registered, Request, Send,
+    SendImm, SendImmTo, SendTo, Sends, ToQueue, Write, WriteImm,
 };
+use super::xrc::Receivers;
 use crate::buffers::{BufferLayout, Cycle, Flag};
 use crate::error::Error;
 use crate::plan::{Operation, TestPlan};
@@ -31,6 +32,8 @@ pub(super) struct Pair {
 #[derive(Debug)]
 pub(super) struct Connected {
     pub(super) pairs: Vec<Pair>,
+    /// What the peer's send to, if connections are extended.
+    pub(super) targets: Option<Receivers>,
     /// What they take their receives from, if they share it.
     pub(super) srq: Option<SharedReceiveQueue>,
     /// Where datagrams go: all to one port.
@@ -56,6 +59,7 @@ pub(super) enum GenericEnds {
 pub(super) struct Channel {
     // Before the memory: see the head of `request`.
     pairs: Vec<Pair>,
+    targets: Option<Receivers>,
     /// What they take their receives from, if they share it.
     srq: Option<SharedReceiveQueue>,
     /// Where datagrams go: all to one port.
@@ -108,7 +112,7 @@ pub(super) trait Job {
 impl Channel {
     /// A channel for messages of no bytes yet; messages of up to `inline_size` are copied into the request.
     pub(super) fn new(
-        Connected { pairs, srq, address }: Connected,
+        Connected { pairs, targets, srq, address }: Connected,
         ends: GenericEnds,
         memory: RegisteredBuffer,
         layout: BufferLayout,
@@ -117,6 +121,7 @@ impl Channel {
     ) -> Self {
         Self {
             pairs,
+            targets,
             srq,
             address,
             ends,
@@ -192,7 +197,19 @@ impl Channel {
     /// Does a job, with the calls that this channel posts and polls with.
     pub(super) fn run<J: Job>(&mut self, job: J) -> Result<J::Outcome, Error> {
         let Self {
-            pairs, srq, address, ends, memory, layout, operation, receives, swap, size, inline, ..
+            pairs,
+            targets,
+            srq,
+            address,
+            ends,
+            memory,
+            layout,
+            operation,
+            receives,
+            swap,
+            size,
+            inline,
+            ..
         } = self;
         let (mut basic, mut extended, mut own) = (Vec::new(), Vec::new(), Vec::new());
         let mut receives = receives.iter_mut();
@@ -210,7 +227,11 @@ impl Channel {
         let arrival = Flag::new(memory.buffer(), layout.receive_offset(0) + u64::from(*size) - 1);
         let bytes = Bytes {
             operation: *operation,
-            address: address.as_ref(),
+            to: match (address, targets) {
+                (Some(address), _) => To::Address(address),
+                (None, Some(_)) => To::Queue,
+                (None, None) => To::Peer,
+            },
             memory,
             swap: *swap,
             size: *size,
@@ -242,11 +263,21 @@ pub(super) fn receives(test: &TestPlan, layout: BufferLayout, size: u64) -> (Cyc
     (layout.cycle(length), length)
 }
 
+/// Where messages go.
+#[derive(Clone, Copy)]
+enum To<'a> {
+    /// To the connected peer.
+    Peer,
+    /// To this address, as datagrams.
+    Address(&'a AddressHandle),
+    /// To a shared receive queue of the peer's.
+    Queue,
+}
+
 /// What a channel's messages are.
 struct Bytes<'a> {
     operation: Operation,
-    /// Where they go, if they are datagrams.
-    address: Option<&'a AddressHandle>,
+    to: To<'a>,
     memory: &'a RegisteredBuffer,
     swap: CompareSwap,
     size: u32,
@@ -285,18 +316,34 @@ impl Bytes<'_> {
         let Ends { sent, received } = ends;
         let receiver = received.as_mut().map(|completions| Receiver { inboxes, completions });
         let parts = Parts { outboxes, completions: sent, arrival, receiver, job };
-        let (lkey, size) = (self.memory.lkey(), self.size);
-        match (self.operation, self.address) {
+        match (self.operation, self.to) {
+            (Operation::Write, To::Queue) => self.send(ToQueue(Write), parts.sending()),
             (Operation::Write, _) => self.send(Write, parts.sending()),
+            (Operation::WriteImm, To::Queue) => self.send(ToQueue(WriteImm), parts),
             (Operation::WriteImm, _) => self.send(WriteImm, parts),
-            (Operation::Send, None) => self.send(Send, parts),
-            (Operation::SendImm, None) => self.send(SendImm, parts),
-            (Operation::Send, Some(address)) => self.send(SendTo(address), parts),
-            (Operation::SendImm, Some(address)) => self.send(SendImmTo(address), parts),
-            (Operation::Read, _) => parts.sending().run(Fetches { verb: Read, lkey, size }),
-            (Operation::FetchAdd, _) => parts.sending().run(Fetches { verb: FetchAdd, lkey, size }),
-            (Operation::CompareSwap, _) => parts.sending().run(Fetches { verb: self.swap, lkey, size }),
+            (Operation::Send, To::Peer) => self.send(Send, parts),
+            (Operation::SendImm, To::Peer) => self.send(SendImm, parts),
+            (Operation::Send, To::Queue) => self.send(ToQueue(Send), parts),
+            (Operation::SendImm, To::Queue) => self.send(ToQueue(SendImm), parts),
+            (Operation::Send, To::Address(address)) => self.send(SendTo(address), parts),
+            (Operation::SendImm, To::Address(address)) => self.send(SendImmTo(address), parts),
+            (Operation::Read, to) => self.fetch(Read, to, parts.sending()),
+            (Operation::FetchAdd, to) => self.fetch(FetchAdd, to, parts.sending()),
+            (Operation::CompareSwap, to) => self.fetch(self.swap, to, parts.sending()),
             (Operation::Messages(_), _) => unreachable!("messages of trespass have no channel"),
+        }
+    }
+
+    fn fetch<Q: SendQueue, C: Completions, R: Receiving, J: Job>(
+        &self,
+        verb: impl Incoming,
+        to: To<'_>,
+        parts: Parts<'_, Q, C, R, J>,
+    ) -> Result<J::Outcome, Error> {
+        let (lkey, size) = (self.memory.lkey(), self.size);
+        match to {
+            To::Queue => parts.run(Fetches { verb: ToQueue(verb), lkey, size }),
+            _ => parts.run(Fetches { verb, lkey, size }),
         }
     }
 

@@ -21,6 +21,7 @@ mod side;
 mod sleep;
 mod validate;
 mod watch;
+mod xrc;
 
 use chain::Chain;
 use channel::{Channel, Job, Receiver, Sender};
@@ -34,3 +35,4 @@ pub use progress::Progress;
 pub use side::{Arrived, Side, Workload};
 pub use validate::ValidationError;
 pub use watch::Watch;
+pub use xrc::{Target, XrcError};

@@ -26,8 +26,8 @@ pub(super) struct Place {
     pub(super) remote: u64,
     /// The key to the peer's.
     pub(super) rkey: u32,
-    /// The peer's queue pair, which datagrams name.
-    pub(super) queue_pair: u32,
+    /// The peer's queue pair, which datagrams name, or its shared receive queue, which requests of an extended connection name.
+    pub(super) queue: u32,
 }
 
 /// What a test's requests say. Which operation and where its bytes are is asked once, before the loop that is measured.
@@ -188,6 +188,33 @@ pub(super) struct SendTo<'a>(pub(super) &'a AddressHandle);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SendImmTo<'a>(pub(super) &'a AddressHandle);
 
+/// The same of an extended connection, for a shared receive queue.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ToQueue<V>(pub(super) V);
+
+impl<V: Outgoing> Outgoing for ToQueue<V> {
+    #[inline(always)]
+    fn choose<'guard, 'queue, G: Borrows<'queue>>(
+        &'queue self,
+        request: WorkRequestHandle<'guard, G>,
+        place: Place,
+        number: u64,
+    ) -> LocalBufferHandle<'guard, G> {
+        self.0.choose(request.setup_xrc_srqn(place.queue), place, number)
+    }
+}
+
+impl<V: Incoming> Incoming for ToQueue<V> {
+    #[inline(always)]
+    fn choose<'guard, G: PostSendGuard>(
+        &self,
+        request: WorkRequestHandle<'guard, G>,
+        place: Place,
+    ) -> ReadBufferHandle<'guard, G> {
+        self.0.choose(request.setup_xrc_srqn(place.queue), place)
+    }
+}
+
 /// What datagrams of a test come with.
 pub(super) const QKEY: u32 = 0x1111_1111;
 
@@ -229,10 +256,10 @@ outgoing! {
     Send: |self, request, _place, _number| request.setup_send();
     SendImm: |self, request, _place, number| request.setup_send_imm(number as u32);
     SendTo<'_>: |self, request, place, _number| {
-        request.setup_ud_address(self.0, place.queue_pair, QKEY).setup_send()
+        request.setup_ud_address(self.0, place.queue, QKEY).setup_send()
     };
     SendImmTo<'_>: |self, request, place, number| {
-        request.setup_ud_address(self.0, place.queue_pair, QKEY).setup_send_imm(number as u32)
+        request.setup_ud_address(self.0, place.queue, QKEY).setup_send_imm(number as u32)
     };
 }
 

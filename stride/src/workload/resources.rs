@@ -91,6 +91,7 @@ pub(super) fn queue_pair(
             ConnectionType::Rc => QueuePairType::ReliableConnection,
             ConnectionType::Uc => QueuePairType::UnreliableConnection,
             ConnectionType::Ud => QueuePairType::UnreliableDatagram,
+            ConnectionType::Xrc => QueuePairType::XrcSend,
         })
         .setup_max_send_wr(depth)
         .setup_max_recv_wr(test.receive_depth().max(1))

@@ -16,6 +16,7 @@ use super::request::{Place, QKEY};
 use super::resources::{access, completion_queues, inline_size, queue_pair, shared_queue};
 use super::sleep::Sleeper;
 use super::validate::{SWAP, Seeds, Validation, ValidationError, pattern};
+use super::xrc::{Receivers, receivers as xrc_receivers};
 use super::{Chain, Channel, Notes, Pace, Watch, bandwidth, latency};
 use crate::buffers::BufferLayout;
 use crate::control::{ControlError, Resources};
@@ -33,6 +34,7 @@ pub struct Side<'a> {
     pd: ProtectionDomain,
     pairs: Vec<(GenericQueuePair, Endpoint)>,
     ends: GenericEnds,
+    targets: Option<Receivers>,
     srq: Option<SharedReceiveQueue>,
     sleeper: Option<Sleeper>,
     memory: RegisteredBuffer,
@@ -58,9 +60,16 @@ impl<'a> Side<'a> {
             false => None,
         };
         let ends = completion_queues(device, test, channel.as_ref())?;
-        let srq = shared_queue(&pd, test)?;
+        let (targets, srq) = match test.connection {
+            ConnectionType::Xrc => {
+                let (targets, srq) = xrc_receivers(device, &pd, &ends, test, packet_sequence_number())?;
+                (Some(targets), Some(srq))
+            }
+            _ => (None, shared_queue(&pd, test)?),
+        };
+        let own_srq = srq.as_ref().filter(|_| targets.is_none());
         let pair = |_| {
-            let queue_pair = queue_pair(device, &pd, (&ends, srq.as_ref()), test, inline_size)?;
+            let queue_pair = queue_pair(device, &pd, (&ends, own_srq), test, inline_size)?;
             let endpoint = Endpoint::new(&queue_pair, &device.path, packet_sequence_number());
             Ok((queue_pair, endpoint))
         };
@@ -71,6 +80,7 @@ impl<'a> Side<'a> {
             pd,
             pairs,
             ends,
+            targets,
             srq,
             sleeper: channel.map(Sleeper),
             memory,
@@ -93,6 +103,7 @@ impl<'a> Side<'a> {
             address: self.memory.as_ptr().addr() as u64 + self.layout.receive_offset(index),
             length: self.layout.half(),
             answered: self.answered,
+            xrc: self.targets.as_ref().and_then(|targets| targets.target(index)),
         };
         self.pairs.iter().enumerate().map(of_pair).collect()
     }
@@ -109,7 +120,19 @@ impl<'a> Side<'a> {
         timer: &Timer,
         mut manager: Option<Manager<'_>>,
     ) -> Result<Workload, Error> {
-        let Self { device, pd, pairs: own, ends, srq, sleeper, memory, layout, inline_size, answered } = self;
+        let Self {
+            device,
+            pd,
+            pairs: own,
+            ends,
+            mut targets,
+            srq,
+            sleeper,
+            memory,
+            layout,
+            inline_size,
+            answered,
+        } = self;
         let calls = match own.first() {
             Some((pair, _)) if pair.is_extended() => "ibv_wr_*",
             _ => "ibv_post_send",
@@ -134,8 +157,11 @@ impl<'a> Side<'a> {
                 }
                 way = format!("datagrams from {}", device.path.reason());
             } else {
-                let connection =
-                    connect(&mut queue_pair, &device.path, &endpoint, &remote.endpoint, &options)?;
+                if let Some(targets) = &mut targets {
+                    targets.connect(index, device, &remote.endpoint, &options)?;
+                }
+                let remote = remote.xrc.as_ref().map_or(&remote.endpoint, |target| &target.endpoint);
+                let connection = connect(&mut queue_pair, &device.path, &endpoint, remote, &options)?;
                 way = connection.to_string();
             }
             if test.operation.fetches() {
@@ -145,7 +171,7 @@ impl<'a> Side<'a> {
                 local: memory.as_ptr().addr() as u64 + layout.send_offset(index),
                 remote: remote.address,
                 rkey: remote.rkey,
-                queue_pair: remote.endpoint.qp_number,
+                queue: remote.xrc.as_ref().map_or(remote.endpoint.qp_number, |target| target.srqn),
             };
             seeds.push(Seeds { own: seed(&endpoint), peer: seed(&remote.endpoint) });
             pairs.push(Pair { queue_pair, place });
@@ -157,7 +183,7 @@ impl<'a> Side<'a> {
         let description =
             format!("{test}, inline up to {inline_size} bytes, by {calls}, buffer {buffer}; {way}");
         let channel = Channel::new(
-            Connected { pairs, srq, address },
+            Connected { pairs, targets, srq, address },
             ends,
             memory,
             layout,

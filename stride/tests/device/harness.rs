@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use sideway::ibverbs::device::DeviceList;
+use sideway::ibverbs::device_attr::DeviceCapabilityFlags;
 use sideway::ibverbs::port::PortState;
 use test_harness::{conclude, device_is_required};
 
@@ -31,6 +32,7 @@ pub(crate) struct Device {
     pub(crate) gid_table_length: u32,
     pub(crate) mtu: u32,
     pub(crate) pkeys: u32,
+    pub(crate) has_xrc: bool,
     pub(crate) max_srq: u32,
     pub(crate) max_srq_wr: u32,
     /// Indices of the port's GID table that have a GID.
@@ -95,6 +97,8 @@ impl Device {
                     gid_table_length: port_attr.gid_tbl_len().unsigned_abs(),
                     mtu: port_attr.active_mtu().bytes().unwrap(),
                     pkeys: port_attr.pkey_tbl_len().into(),
+                    has_xrc: DeviceCapabilityFlags::from_bits_retain(attr.device_cap_flags())
+                        .contains(DeviceCapabilityFlags::Xrc),
                     max_srq: attr.max_srq().unsigned_abs(),
                     max_srq_wr: attr.max_srq_wr().unsigned_abs(),
                     gid_indices: here.map(|gid| gid.gid_index()).collect(),

@@ -19,6 +19,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("completions_may_be_slept_for", completions_may_be_slept_for),
     ("who_sleeps_takes_no_time", who_sleeps_takes_no_time),
     ("receives_may_be_shared", receives_may_be_shared),
+    ("connections_may_be_extended", connections_may_be_extended),
     ("shared_receives_are_as_many_as_the_device_has", shared_receives_are_as_many_as_the_device_has),
     (
         "completions_are_taken_as_many_at_a_time_as_was_asked_for",
@@ -222,6 +223,38 @@ fn shared_receives_are_as_many_as_the_device_has(device: &Device) -> Outcome {
     let line = ended.refused();
     for word in [&*format!("-r {above}"), "max_srq_wr", &device.name, &device.max_srq_wr.to_string()] {
         assert!(line.contains(word), "{line}");
+    }
+    Outcome::Ran
+}
+
+fn connections_may_be_extended(device: &Device) -> Outcome {
+    if !device.has_xrc {
+        let ended = run(&device.flags("write bw --loopback -c XRC"));
+        let line = ended.refused();
+        assert!(line.contains(&device.name) && line.contains("IBV_DEVICE_XRC"), "{line}");
+        return Outcome::Ran;
+    }
+    for operation in OPERATIONS.into_iter().chain(["send --imm", "atomic --atomic-type compare-swap"]) {
+        let size = if operation.starts_with("atomic") { 8.0 } else { 300.0 };
+        for more in ["", "--calls extended", "--calls classic -e --latency completion"] {
+            let (bandwidth, latency) =
+                more.split_once(" --latency").map_or((more, more), |(flags, _)| (flags, more));
+            let with = |measure, more| format!("{} -c XRC -n 60 -s {size} {more}", flags(operation, measure));
+            is_bandwidth(&row(device, &with("bw", bandwidth)), size, 60.0);
+            is_bandwidth(&row(device, &with("bw -b -q 3", bandwidth)), size, 180.0);
+            is_latency(&row(device, &with("lat", latency)), size, 60.0);
+        }
+        for test in ["bw -q 1", "lat"] {
+            let test =
+                format!("{} -c XRC -n 60 -s {size} --data-validation --loopback", flags(operation, test));
+            run(&device.flags(&test)).succeeded();
+        }
+    }
+    for test in ["write bw -q 4 -I 64 -s 64", "write bw --imm -q 4", "read bw -q 4", "atomic bw -q 4"] {
+        let test = format!("{test} -c xrc -n 50 --data-validation");
+        let (server, client) = pair(device, &test, &format!("{test} 127.0.0.1"));
+        assert_eq!(server.stdout, client.stdout);
+        assert!(client.stderr.contains("over XRC"), "{client:#?}");
     }
     Outcome::Ran
 }
