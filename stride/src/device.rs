@@ -3,7 +3,7 @@
 use sideway::Provider;
 use sideway::ibverbs::connect::LocalPath;
 use sideway::ibverbs::device::{Device, DeviceList};
-use sideway::ibverbs::device_attr::{AtomicCapability, DeviceAttr};
+use sideway::ibverbs::device_attr::{AtomicCapability, DeviceAttr, DeviceCapabilityFlags};
 use sideway::ibverbs::device_context::DeviceContext;
 use sideway::ibverbs::port::{PortAttr, PortState};
 use sideway::memory::BufferKind;
@@ -177,6 +177,11 @@ impl Found {
             max_qp_rd_atom: small_limit(attr.max_qp_rd_atom()),
             max_qp_init_rd_atom: small_limit(attr.max_qp_init_rd_atom()),
             has_atomics: attr.atomic_cap() != AtomicCapability::None,
+            pkeys: port_attr.pkey_tbl_len().into(),
+            has_xrc: DeviceCapabilityFlags::from_bits_retain(attr.device_cap_flags())
+                .contains(DeviceCapabilityFlags::Xrc),
+            max_srq: limit(attr.max_srq()),
+            max_srq_wr: limit(attr.max_srq_wr()),
         };
         let buffer = options.buffer.unwrap_or_else(|| BufferKind::for_device(&context));
         let vendor_id = attr.vendor_id();

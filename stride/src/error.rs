@@ -3,13 +3,17 @@
 use std::io;
 
 use sideway::ibverbs::address_handle::CreateAddressHandleError;
-use sideway::ibverbs::completion::{CreateCompletionQueueError, PollCompletionQueueError};
+use sideway::ibverbs::completion::{
+    ArmCompletionQueueError, CompletionEventError, CreateCompletionChannelError, CreateCompletionQueueError,
+    PollCompletionQueueError,
+};
 use sideway::ibverbs::connect::{ChoosePathError, ConnectError};
 use sideway::ibverbs::device::{FindDeviceError, GetDeviceListError, OpenDeviceError};
 use sideway::ibverbs::device_context::{QueryDeviceError, QueryPortError};
 use sideway::ibverbs::memory_region::RegisterMemoryRegionError;
 use sideway::ibverbs::protection_domain::AllocateProtectionDomainError;
 use sideway::ibverbs::queue_pair::{CreateQueuePairError, PostRecvError, PostSendError};
+use sideway::ibverbs::srq::CreateSharedReceiveQueueError;
 use sideway::provider::ProviderError;
 
 use crate::buffers::AllocationError;
@@ -20,7 +24,7 @@ use crate::placement::PlacementError;
 use crate::plan::PlanError;
 use crate::report::ExpectationsError;
 use crate::result::FilesError;
-use crate::workload::{CompletionError, ValidationError};
+use crate::workload::{CompletionError, ManagerError, ValidationError, XrcError};
 
 /// Why there are no (more) figures. The text is for the user: what was asked for, the limit, the remedy.
 #[derive(Debug, thiserror::Error)]
@@ -67,10 +71,16 @@ pub enum Error {
     MemoryRegion(#[from] RegisterMemoryRegionError),
     /// No completion queue.
     CompletionQueue(#[from] CreateCompletionQueueError),
+    /// No receive queue for all.
+    SharedReceiveQueue(#[from] CreateSharedReceiveQueueError),
     /// No queue pair.
     QueuePair(#[from] CreateQueuePairError),
     /// The queue pair cannot be connected.
     Connect(#[from] ConnectError),
+    /// There are no extended connections.
+    Xrc(#[from] XrcError),
+    /// rdma_cm connects no queue pair.
+    Manager(#[from] ManagerError),
     /// There is no way to the peer.
     AddressHandle(#[from] CreateAddressHandleError),
     /// The device does not take a message.
@@ -79,6 +89,12 @@ pub enum Error {
     PostRecv(#[from] PostRecvError),
     /// The completion queue failed.
     Poll(#[from] PollCompletionQueueError),
+    /// No events of completion queues.
+    Channel(#[from] CreateCompletionChannelError),
+    /// A completion queue sends no event.
+    Arm(#[from] ArmCompletionQueueError),
+    /// No event of a completion queue comes.
+    Event(#[from] CompletionEventError),
     /// A message was not delivered.
     Completion(#[from] CompletionError),
     /// A message was delivered changed.

@@ -98,6 +98,40 @@ fn loads_that_cannot_be_are_refused() {
 }
 
 #[test]
+fn ways_that_there_are_not_are_refused() {
+    refused("write bw -m 1500", &["-m 1500", "give -m 256, 512, 1024, 2048 or 4096"]);
+    refused("send lat -S 16", &["-S 16", "service level", "15", "give -S 15 or less"]);
+    refused("read bw --tclass 256", &["--tclass 256", "255"]);
+    refused("write bw -u 32", &["-u 32", "timeout of a queue pair, 31"]);
+    refused("write bw --retry_count 8", &["--retry-count 8", "7"]);
+    refused("write bw -R -T 256", &["-T 256", "255"]);
+    refused("write bw -T 8", &["-T 8 without -R", "--tclass 8"]);
+    refused("write bw -R -m 512 --tclass 9 -S 1", &["-m 512, -S 1, --tclass 9 and -R do not go together"]);
+    refused("send bw -R -c UD", &["-R and -c UD", "give -c RC"]);
+    refused("send bw -c UC -u 5 --retry-count 2", &["-u 5, --retry-count 2 and -c UC", "give -c RC"]);
+}
+
+#[test]
+fn queues_that_there_are_not_are_refused() {
+    refused("write lat -e", &["-e and --latency pingpong of write", "--latency completion", "--imm"]);
+    refused("send bw --cqe-poll 0", &["--cqe-poll 0", "give --cqe-poll 1 or more"]);
+    refused("write bw --use-srq", &["--use-srq with write", "takes no receives", "--imm"]);
+    refused("read lat --use_srq", &["--use-srq with read", "leave --use-srq out"]);
+    refused("send bw --use-srq -q 2 --data-validation", &["--use-srq", "-q 2", "--data-validation", "send"]);
+    refused("send bw -c XRC -q 2 --data-validation", &["-c XRC", "-q 2", "--data-validation", "send"]);
+    refused("write bw -c XRC -R", &["-R and -c XRC", "give -c RC"]);
+    refused("send lat --cqe-poll 16", &["--cqe-poll 16", "1", "measure bw"]);
+}
+
+#[test]
+fn loads_that_do_not_go_with_ways_or_queues_are_refused() {
+    refused("write bw -R --threads 2", &["--threads 2 and -R", "one thread", "leave --threads 2 out, or -R"]);
+    refused("write bw -R -d a,b", &["-d, of 2 devices", "and -R", "one device"]);
+    refused("write bw -e --rate 5", &["-e and --rate", "leave -e out"]);
+    refused("send bw --use-srq -q 4 --threads 2 --data-validation", &["--use-srq", "--data-validation"]);
+}
+
+#[test]
 fn messages_that_cannot_be_are_refused() {
     refused("msg bw -s 0", &["-s 0", "1 byte"]);
     refused("msg bw --api pool -s 5M", &["-s 5242880", "1048576", "--api copy"]);

@@ -44,7 +44,7 @@ fn the_memory_of_a_side_goes_when_the_device_lets_go_of_it() {
             fake.world.refused_deregistrations.store(refusals, Relaxed);
             if connected {
                 let remotes = side.resources();
-                drop(side.connect(&remotes, &test, test.queue_pairs).unwrap());
+                drop(side.connect(&remotes, &test, test.queue_pairs, None).unwrap());
             } else {
                 drop(side);
             }

@@ -6,11 +6,13 @@ mod count;
 mod expectation;
 mod mix;
 mod output;
+mod queues;
 mod rate;
 mod serve;
 mod size;
 mod usage;
 mod warm_up;
+mod way;
 
 use clap::{Args, Subcommand, ValueEnum};
 
@@ -18,11 +20,13 @@ pub use count::{Count, CountError};
 pub use expectation::{Expectation, ExpectationError};
 pub use mix::{MixArg, MixError};
 pub use output::OutputArgs;
+pub use queues::QueueArgs;
 pub use rate::{Millionths, RateArg, RateError, RateUnitsArg};
 pub use serve::{Command, ServeArgs};
 pub use size::{Size, SizeError};
 pub use usage::{Usage, command, parse};
 pub use warm_up::{WarmUpArg, WarmUpError};
+pub use way::WayArgs;
 
 /// What chooses among devices, besides the flags.
 const PROVIDERS: &str = "\
@@ -278,6 +282,9 @@ pub enum ConnectionArg {
     /// Unreliable datagrams: sends of up to the MTU
     #[value(name = "UD")]
     Ud,
+    /// Extended reliable connection, with one shared receive queue for all
+    #[value(name = "XRC")]
+    Xrc,
 }
 
 /// Where the memory of the messages comes from.
@@ -429,4 +436,12 @@ pub struct CommonArgs {
     /// Both sides measure at the same time, and the sum counts (bandwidth only)
     #[arg(short, long)]
     pub bidirectional: bool,
+
+    /// The way of the packets.
+    #[command(flatten)]
+    pub way: WayArgs,
+
+    /// The queues.
+    #[command(flatten)]
+    pub queues: QueueArgs,
 }

@@ -30,7 +30,7 @@ pub(super) struct Words {
 #[allow(clippy::large_enum_variant, reason = "there is one of them, for a moment")]
 enum What {
     #[command(flatten)]
-    Test(OperationArgs),
+    Test(Box<OperationArgs>),
     /// Serve clients, one after the other, until interrupted; each says what is measured, msg excepted.
     #[command(after_help = PROVIDERS)]
     Serve(ServeArgs),
@@ -75,7 +75,7 @@ pub struct ServeArgs {
 impl From<Words> for Command {
     fn from(Words { what, output }: Words) -> Self {
         match what {
-            What::Test(operation) => Self::Test(Box::new(Cli { operation, output })),
+            What::Test(operation) => Self::Test(Box::new(Cli { operation: *operation, output })),
             What::Serve(args) => Self::Serve(args, output),
         }
     }

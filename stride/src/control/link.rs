@@ -1,6 +1,7 @@
 //! One end of the connection over which the two sides agree, whatever carries it.
 
 use std::io;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use super::{ControlError, Frame, FrameError, Kind, Message, Tcp};
@@ -176,6 +177,11 @@ impl<W: Wire> Link<W> {
 }
 
 impl Link {
+    /// The address by which the peer reaches this side.
+    pub fn local_ip(&self) -> IpAddr {
+        self.wire.local_ip()
+    }
+
     /// The error for a peer whose message was lost.
     pub fn silent(&self) -> ControlError {
         ControlError::MessageLost { peer: self.peer.clone() }

@@ -5,6 +5,7 @@ use sideway::ibverbs::connect::Endpoint;
 
 use crate::plan::TestPlan;
 use crate::report::Measured;
+use crate::workload::{Meeting, Target};
 
 /// A message. Each has its place in the order that the module's documentation shows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -16,6 +17,8 @@ pub enum Message {
     Accept(Greeting),
     /// Where one of the sender's queue pairs is, and its memory.
     Resources(Resources),
+    /// Where the sender's connection manager listens.
+    Meeting(Meeting),
     /// The sender's queue pair can send and receive.
     Ready,
     /// The sender is about to measure messages of this size.
@@ -58,6 +61,8 @@ pub struct Resources {
     pub length: u64,
     /// Reads and atomic operations that the queue pair answers at a time.
     pub answered: u8,
+    /// Where the peer's queue pair sends to, if the connection is an extended one.
+    pub xrc: Option<Target>,
 }
 
 impl Message {
@@ -67,6 +72,7 @@ impl Message {
             Self::Request(_) => "request",
             Self::Accept(_) => "accept",
             Self::Resources(_) => "resources",
+            Self::Meeting(_) => "meeting",
             Self::Ready => "ready",
             Self::Begin { .. } => "begin",
             Self::Row(_) => "row",

@@ -5,6 +5,7 @@
 //!   Request: the client's test     ->
 //!                                  <-     Accept: the server's own test
 //!   Resources                     <->     Resources      for each queue pair: its address, and that of its memory
+//!                                  <-     Meeting        if rdma_cm connects them: where the server listens
 //!   Ready                         <->     Ready          both queue pairs can send
 //!   Begin                         <->     Begin          for each size: both are about to measure
 //!   Row                            ->                    for each size: what the client measured; if both measure,

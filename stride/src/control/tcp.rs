@@ -1,7 +1,7 @@
 //! Frames over TCP, and beats: each side says once a second that it is there.
 
 use std::io::{self, Read};
-use std::net::{Shutdown, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -78,6 +78,12 @@ impl Tcp {
             // A peer that is gone is noticed by whoever reads.
             let _ = self.shared.beat();
         }
+    }
+
+    /// The address by which the peer reaches this side, if the system still knows it.
+    pub(super) fn local_ip(&self) -> IpAddr {
+        let address = self.shared.stream.local_addr();
+        address.map_or(Ipv4Addr::UNSPECIFIED.into(), |address| address.ip().to_canonical())
     }
 
     /// What has come, and has not been taken.

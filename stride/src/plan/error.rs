@@ -1,6 +1,9 @@
 //! What cannot be run, and what to do instead.
 
-use super::{ATOMIC_SIZE, ConnectionType, LEAST_ITERATIONS, MOST_QUEUE_PAIRS, MOST_THREADS, Operation};
+use super::{
+    ATOMIC_SIZE, ConnectionType, LEAST_ITERATIONS, MOST_QUEUE_PAIRS, MOST_THREADS, Operation, QueueError,
+    WayError,
+};
 
 /// A test that cannot be run: the value, the limit and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -385,4 +388,10 @@ pub enum PlanError {
         /// The server's limit.
         limit: u64,
     },
+    /// There is no such way.
+    #[error(transparent)]
+    Way(#[from] WayError),
+    /// There are no such queues.
+    #[error(transparent)]
+    Queues(#[from] QueueError),
 }

@@ -15,12 +15,14 @@ mod limits;
 mod messages;
 mod mix;
 mod operation;
+mod queues;
 mod rate;
 mod rules;
 mod sizes;
 mod test_plan;
 mod threads;
 mod warm_up;
+mod way;
 
 use sideway::memory::BufferKind;
 use trespass::Policy;
@@ -41,12 +43,14 @@ pub use inline::default_inline_size;
 pub use limits::DeviceLimits;
 pub use mix::{MIX_PERIOD, Mix};
 pub use operation::{ATOMIC_SIZE, Api, LARGEST_BLOCK, Operation};
+pub use queues::{QueueError, Queues};
 pub use rate::{Rate, RateOf};
 pub use rules::{LEAST_ITERATIONS, MODERATED_SIZE_LIMIT, MOST_QUEUE_PAIRS};
 pub use sizes::Sizes;
 pub use test_plan::{ConnectionType, LatencyDefinition, Measure, Parts, TestPlan};
 pub use threads::{Choices, Circumstances, MOST_THREADS};
 pub use warm_up::WarmUp;
+pub use way::{Way, WayError};
 
 /// perftest's port of the control connection.
 pub const DEFAULT_PORT: u16 = 18515;
@@ -156,6 +160,8 @@ impl Plan {
             duration: common.duration,
             data_validation: common.data_validation,
             connection: common.connection.into(),
+            way: Way::from(&common.way),
+            queues: Queues::from(&common.queues),
             ..test
         })?;
         test.validate_devices(several.unwrap_or(1))?;
@@ -286,6 +292,7 @@ impl From<ConnectionArg> for ConnectionType {
             ConnectionArg::Rc => Self::Rc,
             ConnectionArg::Uc => Self::Uc,
             ConnectionArg::Ud => Self::Ud,
+            ConnectionArg::Xrc => Self::Xrc,
         }
     }
 }

@@ -135,6 +135,10 @@ impl TestPlan {
                 format!("-Q {}", self.cq_mod.unwrap_or(1)),
                 "leave -Q out, as every message's latency counts",
             ),
+            _ if self.queues.events => together(
+                "-e".to_owned(),
+                "leave -e out, as who sleeps for completions does not send when a message is due",
+            ),
             _ if self.bidirectional => {
                 together("-b".to_owned(), "measure one way, then the other with --reversed")
             }

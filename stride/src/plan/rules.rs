@@ -26,10 +26,10 @@ impl TestPlan {
         u32::try_from(self.most_messages()).unwrap_or(u32::MAX).min(self.tx_depth)
     }
 
-    /// Receives posted at a time: never more than there are messages; none where messages take none.
+    /// Receives posted at a time to a queue: never more than there are messages; none where messages take none.
     pub fn receive_depth(&self) -> u32 {
         match self.operation.takes_receives() {
-            true => u32::try_from(self.most_messages()).unwrap_or(u32::MAX).min(self.rx_depth()),
+            true => u32::try_from(self.messages_received()).unwrap_or(u32::MAX).min(self.rx_depth()),
             false => 0,
         }
     }
@@ -76,6 +76,8 @@ impl TestPlan {
             operation if operation.is_atomic() => self.validate_atomic()?,
             _ => {}
         }
+        self.way.validate(self.connection)?;
+        self.validate_queues()?;
         match self.measure {
             Measure::Bandwidth => self.validate_post_list(),
             Measure::Latency(definition) => self.validate_latency(definition),
@@ -114,7 +116,7 @@ impl TestPlan {
             ("-D", self.duration),
             ("--threads", self.threads),
         ];
-        match counts.into_iter().find(|(_, count)| *count == Some(0)) {
+        match counts.into_iter().chain(self.queues.counts()).find(|(_, count)| *count == Some(0)) {
             Some((flag, _)) => Err(PlanError::ZeroCount { flag }),
             None if self.queue_pairs > MOST_QUEUE_PAIRS => {
                 Err(PlanError::TooManyQueuePairs { given: self.queue_pairs })
@@ -125,7 +127,8 @@ impl TestPlan {
 
     /// What does not go together.
     fn validate_shape(&self) -> Result<(), PlanError> {
-        let (recv_post_list, rx_depth) = (self.recv_post_list, self.receive_depth());
+        let least = self.share(self.thread_count() - 1);
+        let (recv_post_list, rx_depth) = (self.recv_post_list, least.receive_depth());
         if recv_post_list > 1 && self.operation.takes_receives() && recv_post_list > rx_depth {
             return Err(PlanError::ReceiveListAboveDepth { recv_post_list, rx_depth });
         }
@@ -144,7 +147,7 @@ impl TestPlan {
     fn validate_connection(&self) -> Result<(), PlanError> {
         let Self { operation, connection, .. } = *self;
         let has = match connection {
-            ConnectionType::Rc => true,
+            ConnectionType::Rc | ConnectionType::Xrc => true,
             ConnectionType::Uc => !operation.fetches(),
             ConnectionType::Ud => matches!(operation, Operation::Send | Operation::SendImm),
         };

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Echo, Operation, Rate, Sizes, WarmUp};
+use super::{Echo, Operation, Queues, Rate, Sizes, WarmUp, Way};
 
 /// What counts as the latency of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -95,6 +95,10 @@ pub struct TestPlan {
     pub warm_up: Option<WarmUp>,
     /// How fast messages are sent, unless as fast as can be.
     pub rate: Option<Rate>,
+    /// How packets find their way, and what becomes of those that are lost.
+    pub way: Way,
+    /// How queues are made and waited for.
+    pub queues: Queues,
 }
 
 /// How queue pairs are connected, and what becomes of a message that is lost.
@@ -108,12 +112,14 @@ pub enum ConnectionType {
     Uc,
     /// Unreliable datagrams: neither, and no message is longer than a packet.
     Ud,
+    /// Extended reliable connection: it is sent again, and each names the shared receive queue that it is for.
+    Xrc,
 }
 
 impl ConnectionType {
     /// Whether all messages arrive.
     pub fn is_reliable(self) -> bool {
-        self == Self::Rc
+        matches!(self, Self::Rc | Self::Xrc)
     }
 
     /// Bytes before each message that is received.
@@ -128,6 +134,7 @@ impl fmt::Display for ConnectionType {
             Self::Rc => "RC",
             Self::Uc => "UC",
             Self::Ud => "UD",
+            Self::Xrc => "XRC",
         })
     }
 }
@@ -168,6 +175,8 @@ impl TestPlan {
             threads: None,
             warm_up: None,
             rate: None,
+            way: Way::default(),
+            queues: Queues::default(),
         }
     }
 }
@@ -252,6 +261,6 @@ impl fmt::Display for TestPlan {
         if self.data_validation {
             f.write_str(", data validation")?;
         }
-        Ok(())
+        write!(f, "{}{}", self.way, self.queues)
     }
 }

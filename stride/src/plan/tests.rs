@@ -106,7 +106,7 @@ fn flags_without_effect_are_named() {
 }
 
 /// Of a device that can do much.
-fn limits() -> DeviceLimits {
+pub(super) fn limits() -> DeviceLimits {
     DeviceLimits {
         device: "mlx5_0".to_owned(),
         port: 1,
@@ -118,6 +118,10 @@ fn limits() -> DeviceLimits {
         max_qp_rd_atom: 16,
         max_qp_init_rd_atom: 8,
         has_atomics: true,
+        pkeys: 128,
+        has_xrc: true,
+        max_srq: 1000,
+        max_srq_wr: 32767,
     }
 }
 

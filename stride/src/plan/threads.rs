@@ -1,6 +1,6 @@
 //! How many threads share a test's queue pairs, and what is chosen where the user leaves it to the program.
 
-use super::{Measure, PlanError, Sizes, TestPlan};
+use super::{Measure, PlanError, Sizes, TestPlan, WayError};
 use crate::cli::{CommonArgs, Count};
 
 /// The most threads of a test: their histograms alone are a hundred megabytes then.
@@ -96,6 +96,10 @@ impl TestPlan {
 
     /// Each device, or port, has a thread, and each thread a queue pair.
     pub(super) fn validate_devices(&self, devices: u32) -> Result<(), PlanError> {
+        if self.way.rdma_cm && devices > 1 {
+            let flag = format!("-d, of {devices} devices or ports,");
+            return Err(WayError::ManagerOfOne { flag }.into());
+        }
         for (flag, given) in [("--threads", self.thread_count()), ("-q", self.queue_pairs)] {
             if (1..devices).contains(&given) {
                 return Err(PlanError::DevicesAbove { devices, flag, given });
@@ -110,6 +114,9 @@ impl TestPlan {
             (Some(threads), queue_pairs) if threads > queue_pairs => {
                 Err(PlanError::ThreadsAboveQueuePairs { threads, queue_pairs })
             }
+            (Some(threads @ 2..), _) if self.way.rdma_cm => {
+                Err(WayError::ManagerOfOne { flag: format!("--threads {threads}") }.into())
+            }
             _ => Ok(()),
         }
     }
@@ -120,6 +127,8 @@ impl TestPlan {
         let usable = if has_peer && self.both_sides_work() { processors / 2 } else { processors };
         let wanted = match (self.measure, size) {
             (Measure::Latency(_) | Measure::Echo(_), _) => 1,
+            // One thread's connections are all that rdma_cm makes.
+            _ if self.way.rdma_cm => 1,
             _ if is_software => u32::MAX,
             (_, ..=4096) => 8,
             (_, ..=32768) => 4,

@@ -63,8 +63,9 @@ impl TestPlan {
             WarmUp::Depth => (u64::from(self.depth()).next_multiple_of(self.post_list.into()), None),
             WarmUp::Seconds { seconds } => (self.iterations, Some(seconds)),
         };
-        // The queues are as long as the measured messages need them.
-        let (tx_depth, rx_depth) = (self.depth(), Some(self.receive_depth().max(1)));
+        // The queues are as long as the measured messages need them, also those that a thread's queue pairs share.
+        let least = self.share(self.thread_count() - 1);
+        let (tx_depth, rx_depth) = (self.depth(), Some(least.receive_depth().max(1)));
         Some(Self { iterations, duration, tx_depth, rx_depth, ..self.clone() })
     }
 

@@ -7,11 +7,11 @@ use crate::control::{ControlError, Link, Listener, Message, Resources, connect};
 use crate::device::{self, LocalDevice};
 use crate::error::Error;
 use crate::placement::{Neighbours, Processors};
-use crate::plan::{Circumstances, DeviceLimits, LocalOptions, Parts, Plan, Role, TestPlan};
+use crate::plan::{Circumstances, ConnectionType, DeviceLimits, LocalOptions, Parts, Plan, Role, TestPlan};
 use crate::report::{Measured, Output, Row};
 use crate::result::{Counters, Details, SideResult, troubles};
 use crate::statistics::Timer;
-use crate::workload::{Arrived, Outlook, Progress, Sides, Team};
+use crate::workload::{Arrived, Manager, Outlook, Progress, Sides, Team};
 
 /// Runs the plan on the side that it says.
 pub(super) fn run(plan: &Plan, output: &mut Output) -> Result<(), Error> {
@@ -166,14 +166,37 @@ impl Session<'_> {
                 Message::Resources(resources) => resources,
                 other => return Err(link.unexpected(&other, "resources").into()),
             };
-            check_resources(&remote, &side, link)?;
+            check_resources(&remote, &side, test, link)?;
             remotes.push(remote);
         }
-        let team = side.connect(&remotes, test, &self.timer)?;
+        let manager = match test.way.rdma_cm {
+            true => Some(self.meet(is_client, link)?),
+            false => None,
+        };
+        let team = side.connect(&remotes, test, &self.timer, manager)?;
         match link.exchange(&Message::Ready)? {
             Message::Ready => Ok(team),
             other => Err(link.unexpected(&other, "ready").into()),
         }
+    }
+}
+
+impl<'a> Session<'a> {
+    /// Agrees with the peer on where rdma_cm makes the connections: those of one thread, and so of the first device.
+    fn meet<'link>(&self, is_client: bool, link: &'link mut Link) -> Result<Manager<'link>, Error>
+    where
+        'a: 'link,
+    {
+        let device = &self.devices[0];
+        if is_client {
+            return match link.receive()? {
+                Message::Meeting(meeting) => Ok(Manager::go(device, link, meeting)),
+                other => Err(link.unexpected(&other, "meeting").into()),
+            };
+        }
+        let mut manager = Manager::listen(device, link)?;
+        manager.invite()?;
+        Ok(manager)
     }
 }
 
@@ -285,7 +308,15 @@ fn software(devices: &[LocalDevice]) -> Option<String> {
 }
 
 /// Refuses memory that is too short for the messages, before anything is done there.
-fn check_resources(remote: &Resources, side: &Sides<'_>, link: &Link) -> Result<(), ControlError> {
+fn check_resources(
+    remote: &Resources,
+    side: &Sides<'_>,
+    test: &TestPlan,
+    link: &Link,
+) -> Result<(), ControlError> {
+    if remote.xrc.is_some() != (test.connection == ConnectionType::Xrc) {
+        return Err(link.malformed(format!("resources of another connection than {}", test.connection)));
+    }
     let needed = side.layout().half();
     if remote.length >= needed && remote.address.checked_add(remote.length).is_some() {
         return Ok(());

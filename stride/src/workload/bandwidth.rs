@@ -4,13 +4,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use sideway::ibverbs::queue_pair::SendQueue;
 
-use super::post::{Inbox, Outbox, Receives, Tag};
+use super::post::{Inbox, Outbox, Receives, Receiving, Tag};
 use super::request::Request;
 use super::{Chain, Completions, Job, Pace, Phase, Receiver, Sender, Watch};
 use crate::error::Error;
-
-/// As many completions as perftest takes at a time.
-pub(super) const POLL_BATCH: u32 = 16;
 
 /// What a thread sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +44,8 @@ impl Tally {
 pub(super) struct Run<'a, 'link> {
     /// The order of a queue pair's messages.
     pub(super) chain: Chain,
+    /// Completions taken at a time.
+    pub(super) batch: u32,
     /// Whether messages of the peer come meanwhile.
     pub(super) takes: bool,
     pub(super) pace: &'a Pace,
@@ -59,17 +58,17 @@ impl Job for Run<'_, '_> {
     fn run<Q: SendQueue, C: Completions>(
         self,
         sender: Sender<'_, Q, C, impl Request>,
-        receiver: Option<Receiver<'_, C>>,
+        receiver: Option<Receiver<'_, C, impl Receiving>>,
     ) -> Result<Tally, Error> {
-        let Self { chain, takes, pace, watch } = self;
-        let mut stream = Stream::new(sender, chain);
-        let mut drain = receiver.filter(|_| takes).map(Drain::new);
+        let Self { chain, batch, takes, pace, watch } = self;
+        let mut stream = Stream::new(sender, chain, batch);
+        let mut drain = receiver.filter(|_| takes).map(|receiver| Drain::new(receiver, batch));
         let mut window = Window::new(pace, watch.now());
         match &mut drain {
             None => {
                 while !stream.is_done() {
                     match stream.turn()? {
-                        0 => watch.spin()?,
+                        0 => watch.idle(|sleeper| sleeper.rest(stream.completions))?,
                         _ => watch.passed(stream.completed()),
                     }
                     if window.follow(stream.completed(), watch) {
@@ -80,7 +79,7 @@ impl Job for Run<'_, '_> {
             Some(drain) => {
                 while !stream.is_done() {
                     match drain.turn()? + stream.turn()? {
-                        0 => watch.spin()?,
+                        0 => watch.idle(|sleeper| sleeper.rest_by(stream.completions, drain.completions))?,
                         _ => watch.passed(stream.completed()),
                     }
                     if window.follow(stream.completed(), watch) {
@@ -148,6 +147,8 @@ pub(super) struct Take<'a, 'link> {
     pub(super) all_arrive: bool,
     /// How many of this side's threads still measure: when none does any more, this ends, and another one follows.
     pub(super) measuring: Option<&'a AtomicU32>,
+    /// Completions taken at a time.
+    pub(super) batch: u32,
     pub(super) watch: &'a mut Watch<'link>,
 }
 
@@ -158,9 +159,9 @@ impl Job for Take<'_, '_> {
     fn run<Q: SendQueue, C: Completions>(
         self,
         _: Sender<'_, Q, C, impl Request>,
-        receiver: Option<Receiver<'_, C>>,
+        receiver: Option<Receiver<'_, C, impl Receiving>>,
     ) -> Result<u64, Error> {
-        match receiver.map(Drain::new) {
+        match receiver.map(|receiver| Drain::new(receiver, self.batch)) {
             Some(drain) => self.finish(drain),
             None => Ok(0),
         }
@@ -169,11 +170,11 @@ impl Job for Take<'_, '_> {
 
 impl Take<'_, '_> {
     /// Takes all that are still to come; if some may be lost, until the peer has sent all and nothing comes any more.
-    fn finish<C: Completions>(self, mut drain: Drain<'_, C>) -> Result<u64, Error> {
-        let Self { all_arrive, measuring, watch } = self;
+    fn finish<C: Completions, R: Receiving>(self, mut drain: Drain<'_, C, R>) -> Result<u64, Error> {
+        let Self { all_arrive, measuring, watch, batch: _ } = self;
         while drain.taken < drain.awaited {
             if drain.turn()? == 0 {
-                watch.spin()?;
+                watch.idle(|sleeper| sleeper.rest(drain.completions))?;
                 let is_over = !all_arrive && watch.peer_is_done();
                 // What the others did is joined with their threads: nothing else is told by the number.
                 if is_over || measuring.is_some_and(|threads| threads.load(Ordering::Relaxed) == 0) {
@@ -199,17 +200,18 @@ struct Stream<'a, Q, C, R> {
     lanes: Vec<Lane<'a, Q>>,
     request: R,
     completions: &'a mut C,
+    batch: u32,
     /// Messages of all queue pairs in all, and those that are not completed yet.
     all: u64,
     left: u64,
 }
 
 impl<'a, Q: SendQueue, C: Completions, R: Request> Stream<'a, Q, C, R> {
-    fn new(sender: Sender<'a, Q, C, R>, chain: Chain) -> Self {
+    fn new(sender: Sender<'a, Q, C, R>, chain: Chain, batch: u32) -> Self {
         let Sender { outboxes, request, completions, .. } = sender;
         let all = chain.iterations * outboxes.len() as u64;
         let lane = |outbox| Lane { outbox, chain: chain.clone(), completed: 0 };
-        Self { lanes: outboxes.into_iter().map(lane).collect(), request, completions, all, left: all }
+        Self { lanes: outboxes.into_iter().map(lane).collect(), request, completions, batch, all, left: all }
     }
 
     /// Messages that are completed.
@@ -235,7 +237,7 @@ impl<'a, Q: SendQueue, C: Completions, R: Request> Stream<'a, Q, C, R> {
     /// Fills the queues, and takes completions once; how many there were.
     #[inline(always)]
     fn turn(&mut self) -> Result<u32, Error> {
-        let Self { lanes, request, completions, left, .. } = self;
+        let Self { lanes, request, completions, batch, left, .. } = self;
         for Lane { outbox, chain, completed } in &mut *lanes {
             let end = chain.end(*completed);
             while chain.posted < end {
@@ -243,7 +245,7 @@ impl<'a, Q: SendQueue, C: Completions, R: Request> Stream<'a, Q, C, R> {
                 outbox.post(request, chain.list, || chain.next())?;
             }
         }
-        completions.poll(POLL_BATCH, |tag: Tag| {
+        completions.poll(*batch, |tag: Tag| {
             if let Some(lane) = lanes.get_mut(tag.pair()) {
                 // A completion is that of all messages before it, too.
                 let completed = tag.number() + 1;
@@ -255,27 +257,28 @@ impl<'a, Q: SendQueue, C: Completions, R: Request> Stream<'a, Q, C, R> {
     }
 }
 
-/// What all queue pairs receive.
+/// What all queue pairs receive; from a shared queue as if it were one's.
 #[derive(Debug)]
-struct Drain<'a, C> {
-    inboxes: Vec<Inbox<'a>>,
+struct Drain<'a, C, R> {
+    inboxes: Vec<Inbox<'a, R>>,
     completions: &'a mut C,
+    batch: u32,
     taken: u64,
     awaited: u64,
 }
 
-impl<'a, C: Completions> Drain<'a, C> {
-    fn new(Receiver { inboxes, completions }: Receiver<'a, C>) -> Self {
+impl<'a, C: Completions, R: Receiving> Drain<'a, C, R> {
+    fn new(Receiver { inboxes, completions }: Receiver<'a, C, R>, batch: u32) -> Self {
         let sum = |of: fn(&Receives) -> u64| inboxes.iter().map(|inbox| of(inbox.receives)).sum();
         let (taken, awaited) = (sum(|receives| receives.taken), sum(|receives| receives.awaited));
-        Self { inboxes, completions, taken, awaited }
+        Self { inboxes, completions, batch, taken, awaited }
     }
 
     /// Takes completions once, and posts a receive for each; how many there were.
     #[inline(always)]
     fn turn(&mut self) -> Result<u32, Error> {
-        let Self { inboxes, completions, taken, .. } = self;
-        let now = completions.poll(POLL_BATCH, |tag: Tag| match inboxes.get_mut(tag.pair()) {
+        let Self { inboxes, completions, batch, taken, .. } = self;
+        let now = completions.poll(*batch, |tag: Tag| match inboxes.get_mut(tag.pair()) {
             Some(inbox) => Ok(inbox.take()?),
             None => Ok(()),
         })?;

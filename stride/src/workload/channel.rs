@@ -2,19 +2,23 @@
 
 use sideway::ibverbs::address_handle::AddressHandle;
 use sideway::ibverbs::completion::{BasicCompletionQueue, ExtendedCompletionQueue};
-use sideway::ibverbs::queue_pair::{GenericQueuePair, GenericSendQueue, QueuePair, SendQueue};
+use sideway::ibverbs::queue_pair::{
+    BasicSendQueue, ExtendedSendQueue, GenericQueuePair, GenericSendQueue, QueuePair, ReceiveQueue, SendQueue,
+};
+use sideway::ibverbs::srq::SharedReceiveQueue;
 use sideway::memory::RegisteredBuffer;
 
 use super::Completions;
 use super::completion::OfKind;
-use super::post::{Inbox, Outbox, Receives, Tag};
+use super::post::{Inbox, Outbox, Receives, Receiving, Tag};
 use super::request::{
-    CompareSwap, FetchAdd, Fetches, Inline, Mixed, Outgoing, Place, Read, Registered, Request, Send, SendImm,
-    SendImmTo, SendTo, Sends, Write, WriteImm,
+    CompareSwap, FetchAdd, Fetches, Incoming, Inline, Mixed, Outgoing, Place, Read, Registered, Request,
+    Send, SendImm, SendImmTo, SendTo, Sends, ToQueue, Write, WriteImm,
 };
+use super::xrc::Receivers;
 use crate::buffers::{BufferLayout, Cycle, Flag};
 use crate::error::Error;
-use crate::plan::{Operation, TestPlan};
+use crate::plan::{Mix, Operation, TestPlan};
 
 /// A queue pair of a channel.
 #[derive(Debug)]
@@ -22,6 +26,18 @@ pub(super) struct Pair {
     pub(super) queue_pair: GenericQueuePair,
     /// Where the first message lies.
     pub(super) place: Place,
+}
+
+/// The queue pairs of a side.
+#[derive(Debug)]
+pub(super) struct Connected {
+    pub(super) pairs: Vec<Pair>,
+    /// What the peer's send to, if connections are extended.
+    pub(super) targets: Option<Receivers>,
+    /// What they take their receives from, if they share it.
+    pub(super) srq: Option<SharedReceiveQueue>,
+    /// Where datagrams go: all to one port.
+    pub(super) address: Option<AddressHandle>,
 }
 
 /// Where all queue pairs of a channel complete: what they send, and what they receive if they do.
@@ -43,6 +59,9 @@ pub(super) enum GenericEnds {
 pub(super) struct Channel {
     // Before the memory: see the head of `request`.
     pairs: Vec<Pair>,
+    targets: Option<Receivers>,
+    /// What they take their receives from, if they share it.
+    srq: Option<SharedReceiveQueue>,
     /// Where datagrams go: all to one port.
     address: Option<AddressHandle>,
     ends: GenericEnds,
@@ -70,8 +89,8 @@ pub(super) struct Sender<'a, Q, C, R> {
 
 /// What receives the peer's.
 #[derive(Debug)]
-pub(super) struct Receiver<'a, C> {
-    pub(super) inboxes: Vec<Inbox<'a>>,
+pub(super) struct Receiver<'a, C, R> {
+    pub(super) inboxes: Vec<Inbox<'a, R>>,
     pub(super) completions: &'a mut C,
 }
 
@@ -86,15 +105,14 @@ pub(super) trait Job {
     fn run<Q: SendQueue, C: Completions>(
         self,
         sender: Sender<'_, Q, C, impl Request>,
-        receiver: Option<Receiver<'_, C>>,
+        receiver: Option<Receiver<'_, C, impl Receiving>>,
     ) -> Result<Self::Outcome, Error>;
 }
 
 impl Channel {
     /// A channel for messages of no bytes yet; messages of up to `inline_size` are copied into the request.
     pub(super) fn new(
-        pairs: Vec<Pair>,
-        address: Option<AddressHandle>,
+        Connected { pairs, targets, srq, address }: Connected,
         ends: GenericEnds,
         memory: RegisteredBuffer,
         layout: BufferLayout,
@@ -103,6 +121,8 @@ impl Channel {
     ) -> Self {
         Self {
             pairs,
+            targets,
+            srq,
             address,
             ends,
             memory,
@@ -150,14 +170,14 @@ impl Channel {
         let (cycle, length) = receives(test, self.layout, self.size.into());
         let left: Vec<_> = self.receives.iter().map(|before| before.posted - before.taken).collect();
         self.receives.clear();
-        for (index, pair) in self.pairs.iter_mut().enumerate() {
+        for index in 0..test.receive_queues() as usize {
             let left = left.get(index).copied().unwrap_or(0);
             self.receives.push(Receives {
                 lkey,
                 address: start + self.layout.receive_offset(index),
                 length: length as u32,
                 cycle,
-                awaited: test.most_messages(),
+                awaited: test.messages_received(),
                 list: test.recv_post_list.into(),
                 next_list: test.recv_post_list.into(),
                 posted: left,
@@ -166,15 +186,32 @@ impl Channel {
             });
             let receives = &mut self.receives[index];
             let first = u64::from(test.receive_depth()).saturating_sub(left);
-            Inbox { queue: pair.queue_pair.split().1, receives }.post(first)?;
+            match &mut self.srq {
+                Some(queue) => Inbox { queue, receives }.post(first)?,
+                None => Inbox { queue: self.pairs[index].queue_pair.split().1, receives }.post(first)?,
+            }
         }
         Ok(())
     }
 
     /// Does a job, with the calls that this channel posts and polls with.
     pub(super) fn run<J: Job>(&mut self, job: J) -> Result<J::Outcome, Error> {
-        let Self { pairs, address, ends, memory, layout, operation, receives, swap, size, inline, .. } = self;
-        let (mut basic, mut extended, mut inboxes) = (Vec::new(), Vec::new(), Vec::new());
+        let Self {
+            pairs,
+            targets,
+            srq,
+            address,
+            ends,
+            memory,
+            layout,
+            operation,
+            receives,
+            swap,
+            size,
+            inline,
+            ..
+        } = self;
+        let (mut basic, mut extended, mut own) = (Vec::new(), Vec::new(), Vec::new());
         let mut receives = receives.iter_mut();
         for (index, Pair { queue_pair, place }) in pairs.iter_mut().enumerate() {
             let (place, tag) = (*place, Tag::of_pair(index));
@@ -183,25 +220,38 @@ impl Channel {
                 GenericSendQueue::Basic(queue) => basic.push(Outbox { queue, place, tag }),
                 GenericSendQueue::Extended(queue) => extended.push(Outbox { queue, place, tag }),
             }
-            inboxes.extend(receives.next().map(|receives| Inbox { queue, receives }));
+            if srq.is_none() {
+                own.extend(receives.next().map(|receives| Inbox { queue, receives }));
+            }
         }
         let arrival = Flag::new(memory.buffer(), layout.receive_offset(0) + u64::from(*size) - 1);
         let bytes = Bytes {
             operation: *operation,
-            address: address.as_ref(),
+            to: match (address, targets) {
+                (Some(address), _) => To::Address(address),
+                (None, Some(_)) => To::Queue,
+                (None, None) => To::Peer,
+            },
             memory,
             swap: *swap,
             size: *size,
             inline: inline.as_deref_mut(),
         };
-        // All pairs are of one flavour.
-        match (ends, extended.is_empty()) {
-            (GenericEnds::Basic(ends), true) => bytes.run(basic, inboxes, arrival, ends, job),
-            (GenericEnds::Basic(ends), false) => bytes.run(extended, inboxes, arrival, ends, job),
-            (GenericEnds::Extended(ends), true) => bytes.run(basic, inboxes, arrival, ends, job),
-            (GenericEnds::Extended(ends), false) => bytes.run(extended, inboxes, arrival, ends, job),
+        let senders = Senders { basic, extended };
+        match srq {
+            None => bytes.choose(senders, own, arrival, ends, job),
+            Some(queue) => {
+                let shared = receives.next().map(|receives| Inbox { queue, receives });
+                bytes.choose(senders, shared.into_iter().collect(), arrival, ends, job)
+            }
         }
     }
+}
+
+/// What sends, of either flavour: all queue pairs of a channel are of one.
+struct Senders<'a> {
+    basic: Vec<Outbox<'a, BasicSendQueue>>,
+    extended: Vec<Outbox<'a, ExtendedSendQueue>>,
 }
 
 /// How receives move through the memory, and how long they are: as the messages of this size, or of any where receives may
@@ -213,11 +263,21 @@ pub(super) fn receives(test: &TestPlan, layout: BufferLayout, size: u64) -> (Cyc
     (layout.cycle(length), length)
 }
 
+/// Where messages go.
+#[derive(Clone, Copy)]
+enum To<'a> {
+    /// To the connected peer.
+    Peer,
+    /// To this address, as datagrams.
+    Address(&'a AddressHandle),
+    /// To a shared receive queue of the peer's.
+    Queue,
+}
+
 /// What a channel's messages are.
 struct Bytes<'a> {
     operation: Operation,
-    /// Where they go, if they are datagrams.
-    address: Option<&'a AddressHandle>,
+    to: To<'a>,
     memory: &'a RegisteredBuffer,
     swap: CompareSwap,
     size: u32,
@@ -225,10 +285,27 @@ struct Bytes<'a> {
 }
 
 impl Bytes<'_> {
-    fn run<'a, Q: SendQueue, C, J: Job>(
+    fn choose<'a, R: Receiving, J: Job>(
+        self,
+        senders: Senders<'a>,
+        inboxes: Vec<Inbox<'a, R>>,
+        arrival: Flag<'a>,
+        ends: &'a mut GenericEnds,
+        job: J,
+    ) -> Result<J::Outcome, Error> {
+        let Senders { basic, extended } = senders;
+        match (ends, extended.is_empty()) {
+            (GenericEnds::Basic(ends), true) => self.run(basic, inboxes, arrival, ends, job),
+            (GenericEnds::Basic(ends), false) => self.run(extended, inboxes, arrival, ends, job),
+            (GenericEnds::Extended(ends), true) => self.run(basic, inboxes, arrival, ends, job),
+            (GenericEnds::Extended(ends), false) => self.run(extended, inboxes, arrival, ends, job),
+        }
+    }
+
+    fn run<'a, Q: SendQueue, C, R: Receiving, J: Job>(
         self,
         outboxes: Vec<Outbox<'a, Q>>,
-        inboxes: Vec<Inbox<'a>>,
+        inboxes: Vec<Inbox<'a, R>>,
         arrival: Flag<'a>,
         ends: &'a mut Ends<C>,
         job: J,
@@ -239,30 +316,56 @@ impl Bytes<'_> {
         let Ends { sent, received } = ends;
         let receiver = received.as_mut().map(|completions| Receiver { inboxes, completions });
         let parts = Parts { outboxes, completions: sent, arrival, receiver, job };
-        let (lkey, size) = (self.memory.lkey(), self.size);
-        match (self.operation, self.address) {
-            (Operation::Write, _) => self.send(Write, parts),
+        match (self.operation, self.to) {
+            (Operation::Write, To::Queue) => self.send(ToQueue(Write), parts.sending()),
+            (Operation::Write, _) => self.send(Write, parts.sending()),
+            (Operation::WriteImm, To::Queue) => self.send(ToQueue(WriteImm), parts),
             (Operation::WriteImm, _) => self.send(WriteImm, parts),
-            (Operation::Send, None) => self.send(Send, parts),
-            (Operation::SendImm, None) => self.send(SendImm, parts),
-            (Operation::Send, Some(address)) => self.send(SendTo(address), parts),
-            (Operation::SendImm, Some(address)) => self.send(SendImmTo(address), parts),
-            (Operation::Read, _) => parts.run(Fetches { verb: Read, lkey, size }),
-            (Operation::Mix(mix), _) => {
-                let last = Flag::new(self.memory.buffer(), u64::from(size) - 1);
-                let write = Sends { verb: Write, payload: Registered { lkey, size, last } };
-                parts.run(Mixed::new(mix, Fetches { verb: Read, lkey, size }, write))
-            }
-            (Operation::FetchAdd, _) => parts.run(Fetches { verb: FetchAdd, lkey, size }),
-            (Operation::CompareSwap, _) => parts.run(Fetches { verb: self.swap, lkey, size }),
+            (Operation::Send, To::Peer) => self.send(Send, parts),
+            (Operation::SendImm, To::Peer) => self.send(SendImm, parts),
+            (Operation::Send, To::Queue) => self.send(ToQueue(Send), parts),
+            (Operation::SendImm, To::Queue) => self.send(ToQueue(SendImm), parts),
+            (Operation::Send, To::Address(address)) => self.send(SendTo(address), parts),
+            (Operation::SendImm, To::Address(address)) => self.send(SendImmTo(address), parts),
+            (Operation::Read, to) => self.fetch(Read, to, parts.sending()),
+            (Operation::Mix(mix), To::Queue) => self.mix(mix, ToQueue(Read), ToQueue(Write), parts.sending()),
+            (Operation::Mix(mix), _) => self.mix(mix, Read, Write, parts.sending()),
+            (Operation::FetchAdd, to) => self.fetch(FetchAdd, to, parts.sending()),
+            (Operation::CompareSwap, to) => self.fetch(self.swap, to, parts.sending()),
             (Operation::Messages(_), _) => unreachable!("messages of trespass have no channel"),
         }
     }
 
-    fn send<Q: SendQueue, C: Completions, J: Job>(
+    fn fetch<Q: SendQueue, C: Completions, R: Receiving, J: Job>(
+        &self,
+        verb: impl Incoming,
+        to: To<'_>,
+        parts: Parts<'_, Q, C, R, J>,
+    ) -> Result<J::Outcome, Error> {
+        let (lkey, size) = (self.memory.lkey(), self.size);
+        match to {
+            To::Queue => parts.run(Fetches { verb: ToQueue(verb), lkey, size }),
+            _ => parts.run(Fetches { verb, lkey, size }),
+        }
+    }
+
+    fn mix<Q: SendQueue, C: Completions, R: Receiving, J: Job>(
+        &self,
+        mix: Mix,
+        read: impl Incoming,
+        write: impl Outgoing,
+        parts: Parts<'_, Q, C, R, J>,
+    ) -> Result<J::Outcome, Error> {
+        let (lkey, size) = (self.memory.lkey(), self.size);
+        let last = Flag::new(self.memory.buffer(), u64::from(size) - 1);
+        let write = Sends { verb: write, payload: Registered { lkey, size, last } };
+        parts.run(Mixed::new(mix, Fetches { verb: read, lkey, size }, write))
+    }
+
+    fn send<Q: SendQueue, C: Completions, R: Receiving, J: Job>(
         self,
         verb: impl Outgoing,
-        parts: Parts<'_, Q, C, J>,
+        parts: Parts<'_, Q, C, R, J>,
     ) -> Result<J::Outcome, Error> {
         match self.inline {
             Some(bytes) => parts.run(Sends { verb, payload: Inline(bytes) }),
@@ -278,15 +381,23 @@ impl Bytes<'_> {
 }
 
 /// All that a job needs but the request.
-struct Parts<'a, Q, C, J> {
+struct Parts<'a, Q, C, R, J> {
     outboxes: Vec<Outbox<'a, Q>>,
     completions: &'a mut C,
     arrival: Flag<'a>,
-    receiver: Option<Receiver<'a, C>>,
+    receiver: Option<Receiver<'a, C, R>>,
     job: J,
 }
 
-impl<Q: SendQueue, C: Completions, J: Job> Parts<'_, Q, C, J> {
+impl<'a, Q, C, R, J> Parts<'a, Q, C, R, J> {
+    /// The same of an operation that takes no receives, so that whatever would receive is one to the compiler.
+    fn sending(self) -> Parts<'a, Q, C, ReceiveQueue, J> {
+        let Self { outboxes, completions, arrival, receiver: _, job } = self;
+        Parts { outboxes, completions, arrival, receiver: None, job }
+    }
+}
+
+impl<Q: SendQueue, C: Completions, R: Receiving, J: Job> Parts<'_, Q, C, R, J> {
     fn run(self, request: impl Request) -> Result<J::Outcome, Error> {
         let Self { outboxes, completions, arrival, receiver, job } = self;
         job.run(Sender { outboxes, request, completions, arrival }, receiver)

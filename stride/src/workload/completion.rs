@@ -1,7 +1,8 @@
 //! Taking completions.
 
 use sideway::ibverbs::completion::{
-    BasicCompletionQueue, ExtendedCompletionQueue, WorkCompletionOperationType, WorkCompletionStatus,
+    BasicCompletionQueue, CompletionEvent, CompletionQueue, ExtendedCompletionQueue, Notify,
+    WorkCompletionOperationType, WorkCompletionStatus,
 };
 
 use super::post::Tag;
@@ -34,6 +35,16 @@ pub(super) trait Completions {
     ///
     /// The queue failed, or a message did, or what is done about it.
     fn poll(&mut self, batch: u32, each: impl FnMut(Tag) -> Result<(), Error>) -> Result<u32, Error>;
+
+    /// Asks for an event with the next completion, unless one was asked for that has not come; whether it was asked for now.
+    ///
+    /// # Errors
+    ///
+    /// The queue has no channel, or its device is gone.
+    fn arm(&mut self) -> Result<bool, Error>;
+
+    /// Hears of an event, which may be another queue's.
+    fn wake(&mut self, event: CompletionEvent);
 }
 
 /// A completion queue for work requests of one kind.
@@ -43,6 +54,14 @@ pub(super) struct OfKind<C> {
     pub(super) opcode: WorkCompletionOperationType,
     /// Which of them are reads, if some are.
     pub(super) mix: Option<Mix>,
+    /// An event was asked for, and has not come.
+    pub(super) is_armed: bool,
+}
+
+impl<C> OfKind<C> {
+    pub(super) fn new(queue: C, opcode: WorkCompletionOperationType, mix: Option<Mix>) -> Self {
+        Self { queue, opcode, mix, is_armed: false }
+    }
 }
 
 /// The flavours' pollers have the same methods, but nothing in common that a function could be generic over.
@@ -72,6 +91,22 @@ macro_rules! impl_completions {
                     each(Tag(wc.wr_id()))?;
                 }
                 Ok(batch)
+            }
+
+            fn arm(&mut self) -> Result<bool, Error> {
+                if self.is_armed {
+                    return Ok(false);
+                }
+                // Whoever waits polls again, by itself.
+                self.queue.arm(Notify::Any)?.finish()?;
+                self.is_armed = true;
+                Ok(true)
+            }
+
+            fn wake(&mut self, event: CompletionEvent) {
+                if event.cq() == self.queue.id() {
+                    self.is_armed = false;
+                }
             }
         }
     };

@@ -6,8 +6,8 @@
 
 use sideway::ibverbs::queue_pair::SendQueue;
 
-use super::bandwidth::{POLL_BATCH, Tally, Window};
-use super::post::{Message, Outbox, Tag};
+use super::bandwidth::{Tally, Window};
+use super::post::{Message, Outbox, Receiving, Tag};
 use super::request::Request;
 use super::schedule::Schedule;
 use super::{Completions, Job, Pace, Receiver, Sender, Watch};
@@ -22,6 +22,8 @@ pub(super) struct Run<'a, 'link> {
     pub(super) iterations: u64,
     /// How many of them may be under way.
     pub(super) depth: u32,
+    /// Completions taken at a time.
+    pub(super) batch: u32,
     pub(super) cycle: Cycle,
     /// From one message to the next, on average.
     pub(super) ticks: f64,
@@ -49,15 +51,16 @@ impl Job for Run<'_, '_> {
     fn run<Q: SendQueue, C: Completions>(
         self,
         sender: Sender<'_, Q, C, impl Request>,
-        _: Option<Receiver<'_, C>>,
+        _: Option<Receiver<'_, C, impl Receiving>>,
     ) -> Result<Tally, Error> {
-        let Self { iterations, depth, cycle, ticks, burst, pace, recorder, watch } = self;
+        let Self { iterations, depth, batch, cycle, ticks, burst, pace, recorder, watch } = self;
         let Sender { outboxes, request, completions, .. } = sender;
         let places = depth.next_power_of_two() as usize;
         let lane = |outbox| Lane { outbox, cycle, posted: 0, completed: 0, meant: vec![0; places].into() };
         let mut lanes: Vec<_> = outboxes.into_iter().map(lane).collect();
         let mut all = iterations.saturating_mul(lanes.len() as u64);
         let (mut posted, mut completed, mut turn) = (0, 0, 0);
+        let mut through = vec![Tag::of_pair(0); batch as usize].into_boxed_slice();
         recorder.clear();
         let mut window = Window::new(pace, watch.now());
         let mut schedule = Schedule::new(watch.now(), ticks, burst);
@@ -69,8 +72,8 @@ impl Job for Run<'_, '_> {
                 posted += 1;
                 turn = if turn + 1 == lanes.len() { 0 } else { turn + 1 };
             }
-            let (mut through, mut count) = ([Tag::of_pair(0); POLL_BATCH as usize], 0);
-            completions.poll(POLL_BATCH, |tag| {
+            let mut count = 0;
+            completions.poll(batch, |tag| {
                 through[count] = tag;
                 count += 1;
                 Ok(())

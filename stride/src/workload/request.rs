@@ -28,8 +28,8 @@ pub(super) struct Place {
     pub(super) remote: u64,
     /// The key to the peer's.
     pub(super) rkey: u32,
-    /// The peer's queue pair, which datagrams name.
-    pub(super) queue_pair: u32,
+    /// The peer's queue pair, which datagrams name, or its shared receive queue, which requests of an extended connection name.
+    pub(super) queue: u32,
 }
 
 /// What a test's requests say. Which operation and where its bytes are is asked once, before the loop that is measured.
@@ -127,20 +127,20 @@ impl<V: Incoming> Request for Fetches<V> {
 
 /// Reads and writes, of which each message's number says which it is.
 #[derive(Debug)]
-pub(super) struct Mixed<P> {
-    read: Fetches<Read>,
-    write: Sends<Write, P>,
+pub(super) struct Mixed<R, W, P> {
+    read: Fetches<R>,
+    write: Sends<W, P>,
     is_read: [bool; MIX_PERIOD as usize],
 }
 
-impl<P> Mixed<P> {
+impl<R, W, P> Mixed<R, W, P> {
     /// As many of each as the mix says.
-    pub(super) fn new(mix: Mix, read: Fetches<Read>, write: Sends<Write, P>) -> Self {
+    pub(super) fn new(mix: Mix, read: Fetches<R>, write: Sends<W, P>) -> Self {
         Self { read, write, is_read: std::array::from_fn(|number| mix.is_read(number as u64)) }
     }
 }
 
-impl<P: Payload> Request for Mixed<P> {
+impl<R: Incoming, W: Outgoing, P: Payload> Request for Mixed<R, W, P> {
     #[inline(always)]
     fn build<'queue, G: Borrows<'queue>>(
         &'queue self,
@@ -225,6 +225,33 @@ pub(super) struct SendTo<'a>(pub(super) &'a AddressHandle);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SendImmTo<'a>(pub(super) &'a AddressHandle);
 
+/// The same of an extended connection, for a shared receive queue.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ToQueue<V>(pub(super) V);
+
+impl<V: Outgoing> Outgoing for ToQueue<V> {
+    #[inline(always)]
+    fn choose<'guard, 'queue, G: Borrows<'queue>>(
+        &'queue self,
+        request: WorkRequestHandle<'guard, G>,
+        place: Place,
+        number: u64,
+    ) -> LocalBufferHandle<'guard, G> {
+        self.0.choose(request.setup_xrc_srqn(place.queue), place, number)
+    }
+}
+
+impl<V: Incoming> Incoming for ToQueue<V> {
+    #[inline(always)]
+    fn choose<'guard, G: PostSendGuard>(
+        &self,
+        request: WorkRequestHandle<'guard, G>,
+        place: Place,
+    ) -> ReadBufferHandle<'guard, G> {
+        self.0.choose(request.setup_xrc_srqn(place.queue), place)
+    }
+}
+
 /// What datagrams of a test come with.
 pub(super) const QKEY: u32 = 0x1111_1111;
 
@@ -266,10 +293,10 @@ outgoing! {
     Send: |self, request, _place, _number| request.setup_send();
     SendImm: |self, request, _place, number| request.setup_send_imm(number as u32);
     SendTo<'_>: |self, request, place, _number| {
-        request.setup_ud_address(self.0, place.queue_pair, QKEY).setup_send()
+        request.setup_ud_address(self.0, place.queue, QKEY).setup_send()
     };
     SendImmTo<'_>: |self, request, place, number| {
-        request.setup_ud_address(self.0, place.queue_pair, QKEY).setup_send_imm(number as u32)
+        request.setup_ud_address(self.0, place.queue, QKEY).setup_send_imm(number as u32)
     };
 }
 

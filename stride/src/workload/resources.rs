@@ -1,13 +1,13 @@
 //! What a side makes of its device.
 
 use sideway::ibverbs::AccessFlags;
-use sideway::ibverbs::completion::{GenericCompletionQueue, WorkCompletionOperationType};
+use sideway::ibverbs::completion::{CompletionChannel, GenericCompletionQueue, WorkCompletionOperationType};
 use sideway::ibverbs::protection_domain::ProtectionDomain;
 use sideway::ibverbs::queue_pair::{
     CreateQueuePairError, GenericQueuePair, QueuePairType, SendOperationFlags,
 };
+use sideway::ibverbs::srq::SharedReceiveQueue;
 
-use super::bandwidth::POLL_BATCH;
 use super::channel::{Ends, GenericEnds};
 use super::completion::OfKind;
 use crate::device::{DeviceError, LocalDevice};
@@ -15,16 +15,24 @@ use crate::error::Error;
 use crate::plan::{Calls, ConnectionType, Measure, Operation, TestPlan, default_inline_size};
 
 /// One queue for all that is sent, and one for all that is received where anything is.
-pub(super) fn completion_queues(device: &LocalDevice, test: &TestPlan) -> Result<GenericEnds, Error> {
+/// Their events go to the channel, if there is one.
+pub(super) fn completion_queues(
+    device: &LocalDevice,
+    test: &TestPlan,
+    channel: Option<&CompletionChannel>,
+) -> Result<GenericEnds, Error> {
     let of_all = |each: u32| each.saturating_mul(test.queue_pairs);
     let mut builder = device.context.create_cq_builder();
-    builder.setup_cqe(of_all(test.depth())).setup_poll_batch(poll_batch(test));
+    builder.setup_cqe(of_all(test.depth())).setup_poll_batch(test.poll_batch());
+    if let Some(channel) = channel {
+        builder.setup_comp_channel(channel);
+    }
     let first = match device.calls {
         Calls::Classic => builder.build()?.into(),
         Calls::Extended => builder.build_generic()?,
     };
     let receives = test.operation.takes_receives();
-    builder.setup_cqe(of_all(test.receive_depth()));
+    builder.setup_cqe(test.receive_depth().saturating_mul(test.receive_queues()));
     let (opcode, received) = opcodes(test.operation);
     let mix = match test.operation {
         Operation::Mix(mix) => Some(mix),
@@ -33,16 +41,16 @@ pub(super) fn completion_queues(device: &LocalDevice, test: &TestPlan) -> Result
     // Both of one flavour.
     Ok(match first {
         GenericCompletionQueue::Basic(queue) => GenericEnds::Basic(Ends {
-            sent: OfKind { queue, opcode, mix },
+            sent: OfKind::new(queue, opcode, mix),
             received: match receives {
-                true => Some(OfKind { queue: builder.build()?, opcode: received, mix: None }),
+                true => Some(OfKind::new(builder.build()?, received, None)),
                 false => None,
             },
         }),
         GenericCompletionQueue::Extended(queue) => GenericEnds::Extended(Ends {
-            sent: OfKind { queue, opcode, mix },
+            sent: OfKind::new(queue, opcode, mix),
             received: match receives {
-                true => Some(OfKind { queue: builder.build_ex()?, opcode: received, mix: None }),
+                true => Some(OfKind::new(builder.build_ex()?, received, None)),
                 false => None,
             },
         }),
@@ -64,10 +72,21 @@ fn opcodes(operation: Operation) -> (WorkCompletionOperationType, WorkCompletion
     }
 }
 
+/// What all queue pairs take their receives from, if they share it.
+pub(super) fn shared_queue(
+    pd: &ProtectionDomain,
+    test: &TestPlan,
+) -> Result<Option<SharedReceiveQueue>, Error> {
+    match test.queues.use_srq {
+        true => Ok(Some(pd.create_srq_builder().setup_max_wr(test.receive_depth()).build()?)),
+        false => Ok(None),
+    }
+}
+
 pub(super) fn queue_pair(
     device: &LocalDevice,
     pd: &ProtectionDomain,
-    ends: &GenericEnds,
+    (ends, srq): (&GenericEnds, Option<&SharedReceiveQueue>),
     test: &TestPlan,
     inline_size: u32,
 ) -> Result<GenericQueuePair, Error> {
@@ -78,11 +97,15 @@ pub(super) fn queue_pair(
             ConnectionType::Rc => QueuePairType::ReliableConnection,
             ConnectionType::Uc => QueuePairType::UnreliableConnection,
             ConnectionType::Ud => QueuePairType::UnreliableDatagram,
+            ConnectionType::Xrc => QueuePairType::XrcSend,
         })
         .setup_max_send_wr(depth)
         .setup_max_recv_wr(test.receive_depth().max(1))
         .setup_max_inline_data(inline_size)
         .setup_send_ops_flags(send_operations(test.operation));
+    if let Some(srq) = srq {
+        builder.setup_srq(srq);
+    }
     match ends {
         GenericEnds::Basic(Ends { sent, received }) => builder
             .setup_send_cq(&sent.queue)
@@ -132,14 +155,6 @@ pub(super) fn access(test: &TestPlan) -> AccessFlags {
     match (test.measure, test.operation) {
         (Measure::Latency(_), Operation::Write) => access,
         _ => access | AccessFlags::RelaxedOrdering,
-    }
-}
-
-/// As many completions as perftest takes at a time.
-fn poll_batch(test: &TestPlan) -> u32 {
-    match test.measure {
-        Measure::Latency(_) => 1,
-        _ => POLL_BATCH,
     }
 }
 

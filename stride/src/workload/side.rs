@@ -6,14 +6,19 @@ use sideway::ibverbs::address_handle::AddressHandle;
 use sideway::ibverbs::connect::{ConnectOptions, Endpoint, activate_ud, connect};
 use sideway::ibverbs::protection_domain::ProtectionDomain;
 use sideway::ibverbs::queue_pair::GenericQueuePair;
+use sideway::ibverbs::srq::SharedReceiveQueue;
 use sideway::memory::{BufferKind, RegisteredBuffer};
+use sideway::rdmacm::Connection;
 
 use super::bandwidth::Tally;
-use super::channel::{GenericEnds, Pair, receives};
+use super::channel::{Connected, GenericEnds, Pair, receives};
 use super::latency::Part;
+use super::manager::Manager;
 use super::request::{Place, QKEY};
-use super::resources::{access, completion_queues, inline_size, queue_pair};
+use super::resources::{access, completion_queues, inline_size, queue_pair, shared_queue};
+use super::sleep::Sleeper;
 use super::validate::{SWAP, Seeds, Validation, ValidationError, pattern};
+use super::xrc::{Receivers, receivers as xrc_receivers};
 use super::{Chain, Channel, Notes, Pace, Watch, bandwidth, latency, open_loop};
 use crate::buffers::BufferLayout;
 use crate::control::{ControlError, Resources};
@@ -29,6 +34,9 @@ pub struct Side<'a> {
     pd: ProtectionDomain,
     pairs: Vec<(GenericQueuePair, Endpoint)>,
     ends: GenericEnds,
+    targets: Option<Receivers>,
+    srq: Option<SharedReceiveQueue>,
+    sleeper: Option<Sleeper>,
     memory: RegisteredBuffer,
     layout: BufferLayout,
     inline_size: u32,
@@ -47,15 +55,39 @@ impl<'a> Side<'a> {
         let largest = test.sizes.largest() + test.connection.header();
         let layout = BufferLayout::new(largest, test.queue_pairs);
         let memory = pd.reg_buffer(layout.allocate(device.buffer)?, access(test))?;
-        let ends = completion_queues(device, test)?;
+        let channel = match test.queues.events {
+            true => Some(device.context.create_comp_channel()?),
+            false => None,
+        };
+        let ends = completion_queues(device, test, channel.as_ref())?;
+        let (targets, srq) = match test.connection {
+            ConnectionType::Xrc => {
+                let (targets, srq) = xrc_receivers(device, &pd, &ends, test, packet_sequence_number())?;
+                (Some(targets), Some(srq))
+            }
+            _ => (None, shared_queue(&pd, test)?),
+        };
+        let own_srq = srq.as_ref().filter(|_| targets.is_none());
         let pair = |_| {
-            let queue_pair = queue_pair(device, &pd, &ends, test, inline_size)?;
+            let queue_pair = queue_pair(device, &pd, (&ends, own_srq), test, inline_size)?;
             let endpoint = Endpoint::new(&queue_pair, &device.path, packet_sequence_number());
             Ok((queue_pair, endpoint))
         };
         let pairs = (0..test.queue_pairs).map(pair).collect::<Result<_, Error>>()?;
         let answered = test.answered(&device.limits);
-        Ok(Self { device, pd, pairs, ends, memory, layout, inline_size, answered })
+        Ok(Self {
+            device,
+            pd,
+            pairs,
+            ends,
+            targets,
+            srq,
+            sleeper: channel.map(Sleeper),
+            memory,
+            layout,
+            inline_size,
+            answered,
+        })
     }
 
     /// Where messages lie in the memory.
@@ -71,39 +103,65 @@ impl<'a> Side<'a> {
             address: self.memory.as_ptr().addr() as u64 + self.layout.receive_offset(index),
             length: self.layout.half(),
             answered: self.answered,
+            xrc: self.targets.as_ref().and_then(|targets| targets.target(index)),
         };
         self.pairs.iter().enumerate().map(of_pair).collect()
     }
 
-    /// Connects each queue pair to one of the peer's; threads have so many together.
+    /// Connects each queue pair to one of the peer's, by rdma_cm if there is a manager; threads have so many together.
     ///
     /// # Errors
     ///
     /// There is no way to the peer.
-    pub fn connect(self, remotes: &[Resources], test: &TestPlan, all_pairs: u32) -> Result<Workload, Error> {
-        let Self { device, pd, pairs: own, ends, memory, layout, inline_size, answered } = self;
+    pub fn connect(
+        self,
+        remotes: &[Resources],
+        test: &TestPlan,
+        all_pairs: u32,
+        mut manager: Option<Manager<'_>>,
+    ) -> Result<Workload, Error> {
+        let Self {
+            device,
+            pd,
+            pairs: own,
+            ends,
+            mut targets,
+            srq,
+            sleeper,
+            memory,
+            layout,
+            inline_size,
+            answered,
+        } = self;
         let calls = match own.first() {
             Some((pair, _)) if pair.is_extended() => "ibv_wr_*",
             _ => "ibv_post_send",
         };
         let (mut pairs, mut seeds) = (Vec::new(), Vec::new());
-        let (mut address, mut way) = (None, String::new());
+        let (mut address, mut way, mut connections) = (None, String::new(), Vec::new());
         for (index, ((mut queue_pair, endpoint), remote)) in own.into_iter().zip(remotes).enumerate() {
-            let options = ConnectOptions {
+            let options = test.way.applied_to(ConnectOptions {
                 access_flags: access(test),
                 max_read_atomic: test.outstanding(&device.limits, remote.answered),
                 max_dest_read_atomic: answered,
                 ..ConnectOptions::default()
-            };
-            if test.connection == ConnectionType::Ud {
+            });
+            if let Some(manager) = &mut manager {
+                let connection = manager.connect(index as u32, &mut queue_pair, &options, &test.way)?;
+                way = format!("by rdma_cm, from {}", device.path.reason());
+                connections.push(connection);
+            } else if test.connection == ConnectionType::Ud {
                 activate_ud(&mut queue_pair, &device.path, QKEY, endpoint.packet_seq_num, &options)?;
                 if address.is_none() {
                     address = Some(datagram_address(device, &pd, remote, &options)?);
                 }
                 way = format!("datagrams from {}", device.path.reason());
             } else {
-                let connection =
-                    connect(&mut queue_pair, &device.path, &endpoint, &remote.endpoint, &options)?;
+                if let Some(targets) = &mut targets {
+                    targets.connect(index, device, &remote.endpoint, &options)?;
+                }
+                let remote = remote.xrc.as_ref().map_or(&remote.endpoint, |target| &target.endpoint);
+                let connection = connect(&mut queue_pair, &device.path, &endpoint, remote, &options)?;
                 way = connection.to_string();
             }
             if test.operation.fetches() {
@@ -113,7 +171,7 @@ impl<'a> Side<'a> {
                 local: memory.as_ptr().addr() as u64 + layout.send_offset(index),
                 remote: remote.address,
                 rkey: remote.rkey,
-                queue_pair: remote.endpoint.qp_number,
+                queue: remote.xrc.as_ref().map_or(remote.endpoint.qp_number, |target| target.srqn),
             };
             seeds.push(Seeds { own: seed(&endpoint), peer: seed(&remote.endpoint) });
             pairs.push(Pair { queue_pair, place });
@@ -123,7 +181,14 @@ impl<'a> Side<'a> {
             _ => "malloc",
         };
         let description = format!("inline up to {inline_size} bytes, by {calls}, buffer {buffer}; {way}");
-        let channel = Channel::new(pairs, address, ends, memory, layout, test.operation, inline_size);
+        let channel = Channel::new(
+            Connected { pairs, targets, srq, address },
+            ends,
+            memory,
+            layout,
+            test.operation,
+            inline_size,
+        );
         let recorder = LatencyRecorder::new();
         Ok(Workload {
             description,
@@ -136,6 +201,8 @@ impl<'a> Side<'a> {
             notes: Notes::new(),
             recorder,
             all_pairs,
+            sleeper,
+            _connections: connections,
         })
     }
 }
@@ -165,6 +232,10 @@ pub struct Workload {
     recorder: LatencyRecorder,
     /// Queue pairs of all threads.
     all_pairs: u32,
+    /// Unless completions are polled for.
+    sleeper: Option<Sleeper>,
+    /// Of rdma_cm: whoever drops one hangs up.
+    _connections: Vec<Connection>,
 }
 
 impl Workload {
@@ -215,8 +286,10 @@ impl Workload {
             Measure::Latency(LatencyDefinition::Completion) => Part::Complete,
             _ => {
                 let chain = Chain::new(&self.test, self.layout.cycle(size));
-                let takes = self.takes();
-                let tally = self.channel.run(bandwidth::Run { chain, takes, pace, watch })?;
+                let (batch, takes) = (self.test.poll_batch(), self.takes());
+                let tally = watch.sleeping(&mut self.sleeper, |watch| {
+                    self.channel.run(bandwidth::Run { chain, batch, takes, pace, watch })
+                })?;
                 self.sent = tally.sent;
                 return Ok(tally);
             }
@@ -239,6 +312,7 @@ impl Workload {
         let run = open_loop::Run {
             iterations: self.test.most_messages(),
             depth: self.test.depth(),
+            batch: self.test.poll_batch(),
             cycle: self.layout.cycle(size),
             ticks: watch.ticks_of_a_second() / (rate.messages_per_second(size) * part),
             burst: rate.burst,
@@ -271,7 +345,11 @@ impl Workload {
 
     fn take(&mut self, measuring: Option<&AtomicU32>, watch: &mut Watch<'_>) -> Result<(), Error> {
         let all_arrive = self.test.connection.is_reliable() && self.test.duration.is_none();
-        self.channel.run(bandwidth::Take { all_arrive, measuring, watch }).map(drop)
+        let batch = self.test.poll_batch();
+        let taken = watch.sleeping(&mut self.sleeper, |watch| {
+            self.channel.run(bandwidth::Take { all_arrive, measuring, batch, watch })
+        });
+        taken.map(drop)
     }
 
     /// Answers messages, where they want an answer, or takes them, where they want to be taken: the server's part.
@@ -341,9 +419,11 @@ impl Workload {
         if !self.test.connection.is_reliable() {
             watch.expect_losses();
         }
-        let Self { channel, notes, recorder, test, .. } = self;
+        let Self { channel, notes, recorder, test, sleeper, .. } = self;
         let iterations = test.most_messages();
-        channel.run(latency::Run { part, iterations, pace, notes, recorder, watch })
+        watch.sleeping(sleeper, |watch| {
+            channel.run(latency::Run { part, iterations, pace, notes, recorder, watch })
+        })
     }
 }
 

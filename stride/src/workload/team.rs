@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::thread;
 
 use super::bandwidth::Tally;
-use super::{Arrived, Outlook, Pace, Progress, Side, Watch, Workload};
+use super::{Arrived, Manager, Outlook, Pace, Progress, Side, Watch, Workload};
 use crate::buffers::BufferLayout;
 use crate::control::Resources;
 use crate::device::LocalDevice;
@@ -48,23 +48,30 @@ impl<'a> Sides<'a> {
         self.sides.iter().flat_map(Side::resources).collect()
     }
 
-    /// Connects each queue pair to one of the peer's.
+    /// Connects each queue pair to one of the peer's, by rdma_cm if there is a manager: of a single thread's, which the plan
+    /// has seen to.
     ///
     /// # Errors
     ///
     /// There is no way to the peer.
-    pub fn connect(self, remotes: &[Resources], test: &TestPlan, timer: &Timer) -> Result<Team, Error> {
+    pub fn connect(
+        self,
+        remotes: &[Resources],
+        test: &TestPlan,
+        timer: &Timer,
+        mut manager: Option<Manager<'_>>,
+    ) -> Result<Team, Error> {
         let mut remotes = remotes;
         let mut parts = Vec::new();
         for (index, side) in (0..).zip(self.sides) {
             let share = test.share(index);
             let (own, others) = remotes.split_at(share.queue_pairs as usize);
-            parts.push((side, own, share));
+            parts.push((side, own, share, manager.take()));
             remotes = others;
         }
-        let connect = |_, (side, own, share): (Side<'_>, &[Resources], TestPlan)| {
-            side.connect(own, &share, test.queue_pairs)
-        };
+        type Part<'a> = (Side<'a>, &'a [Resources], TestPlan, Option<Manager<'a>>);
+        let connect =
+            |_, (side, own, share, manager): Part<'_>| side.connect(own, &share, test.queue_pairs, manager);
         let members = together(&self.processors, parts, connect)?;
         let way = members[0].description();
         let threads = match (test.threads, &self.processors[..]) {

@@ -3,7 +3,9 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::Passed;
+use super::sleep::Sleeper;
 use crate::control::{ControlError, Glance, Link};
+use crate::error::Error;
 use crate::statistics::Timer;
 
 /// The clock is looked at once in so many spins.
@@ -62,6 +64,10 @@ pub struct Watch<'a> {
     timer: &'a Timer,
     passed: &'a Passed,
     spins: u32,
+    /// The other one is done each time that these bits of the number of spins are 0.
+    mask: u32,
+    /// Whoever waits sleeps.
+    sleeper: Option<Sleeper>,
     seen: u64,
     pause: u64,
     /// Looks since the last wait began.
@@ -83,6 +89,8 @@ impl<'a> Watch<'a> {
             timer,
             passed: &UNREAD,
             spins: 0,
+            mask: SPINS - 1,
+            sleeper: None,
             seen: timer.now(),
             pause,
             looks: 0,
@@ -130,15 +138,47 @@ impl<'a> Watch<'a> {
         self.looks = 0;
     }
 
+    /// Does something during which whoever waits for completions sleeps, if there is a sleeper.
+    pub(super) fn sleeping<T>(
+        &mut self,
+        sleeper: &mut Option<Sleeper>,
+        work: impl FnOnce(&mut Self) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        self.sleeper = sleeper.take();
+        self.mask = if self.sleeper.is_some() { 0 } else { SPINS - 1 };
+        let done = work(self);
+        *sleeper = self.sleeper.take();
+        done
+    }
+
     /// Is called each time that there was nothing to do.
     ///
     /// # Errors
     ///
     /// The peer is gone, or has given up; or this wait is one for something that was lost.
     #[inline]
-    pub fn spin(&mut self) -> Result<(), ControlError> {
+    pub(super) fn spin(&mut self) -> Result<(), Error> {
+        self.idle(|_| Ok(()))
+    }
+
+    /// The same, where completions are waited for: `rest` sleeps until there may be one, if anybody sleeps. It is called where
+    /// this side looks after its peer, so that it costs whoever polls nothing.
+    ///
+    /// # Errors
+    ///
+    /// The same, or no event comes.
+    #[inline]
+    pub(super) fn idle(&mut self, rest: impl FnOnce(&mut Sleeper) -> Result<(), Error>) -> Result<(), Error> {
         self.spins = self.spins.wrapping_add(1);
-        if self.spins.is_multiple_of(SPINS) { self.look() } else { Ok(()) }
+        if self.spins & self.mask == 0 { self.rest_and_look(rest) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn rest_and_look(&mut self, rest: impl FnOnce(&mut Sleeper) -> Result<(), Error>) -> Result<(), Error> {
+        if let Some(sleeper) = &mut self.sleeper {
+            rest(sleeper)?;
+        }
+        Ok(self.look()?)
     }
 
     /// Whether the peer has said so for a while that it is done: nothing of it is under way any more.
@@ -146,7 +186,6 @@ impl<'a> Watch<'a> {
         self.words > 1
     }
 
-    #[cold]
     fn look(&mut self) -> Result<(), ControlError> {
         let now = self.timer.now();
         if now.wrapping_sub(self.seen) < self.pause {

@@ -15,14 +15,23 @@ mod peers;
 mod serve;
 #[path = "../../../sideway/tests/support/suite.rs"]
 mod suite;
+mod verbs;
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     suite::in_each_configuration(|| {
         harness::run(
-            [measure::TESTS, operations::TESTS, input::TESTS, peers::TESTS, serve::TESTS, load::TESTS]
-                .concat(),
+            [
+                measure::TESTS,
+                operations::TESTS,
+                input::TESTS,
+                peers::TESTS,
+                serve::TESTS,
+                load::TESTS,
+                verbs::TESTS,
+            ]
+            .concat(),
         )
     })
 }
