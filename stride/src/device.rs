@@ -6,10 +6,10 @@ use sideway::ibverbs::device::{Device, DeviceList};
 use sideway::ibverbs::device_attr::{AtomicCapability, DeviceAttr, DeviceCapabilityFlags};
 use sideway::ibverbs::device_context::DeviceContext;
 use sideway::ibverbs::port::{PortAttr, PortState};
-use sideway::memory::BufferKind;
 use sideway::provider::ProviderChoice;
 
 use crate::error::Error;
+use crate::memory::MemoryKind;
 use crate::plan::{Calls, DeviceLimits, LocalOptions};
 use crate::report::Output;
 
@@ -121,7 +121,7 @@ pub struct LocalDevice {
     /// Whether it is a software device, whose figures are not hardware's.
     pub is_soft: bool,
     /// Where the memory of the messages comes from.
-    pub buffer: BufferKind,
+    pub buffer: MemoryKind,
     /// The calls that post and poll.
     pub calls: Calls,
     /// What was chosen and why, in one line.
@@ -180,7 +180,7 @@ impl Found {
             max_srq: limit(attr.max_srq()),
             max_srq_wr: limit(attr.max_srq_wr()),
         };
-        let buffer = options.buffer.unwrap_or_else(|| BufferKind::for_device(&context));
+        let buffer = options.buffer.unwrap_or_else(|| MemoryKind::for_device(&context));
         let vendor_id = attr.vendor_id();
         let calls = options.calls.unwrap_or_else(|| Calls::default_for(vendor_id));
         Ok(LocalDevice {

@@ -98,6 +98,22 @@ fn queues_that_there_are_not_are_refused() {
 }
 
 #[test]
+fn memory_that_cannot_be_is_refused() {
+    refused("write bw --dm --use-cuda", &["--dm", "--use-cuda"]);
+    refused("serve --buffer huge --dm", &["--buffer", "--dm"]);
+    refused("write lat --use-cuda=1", &["CUDA device 1", "--latency completion", "--imm"]);
+    refused(
+        "write lat --relaxed-ordering on",
+        &["--relaxed-ordering on", "last byte", "--relaxed-ordering auto"],
+    );
+    refused(
+        "write bw --relaxed-ordering on --disable-pcie-relaxed",
+        &["--relaxed-ordering", "--disable-pcie-relaxed"],
+    );
+    refused("write bw --use-cuda=gpu", &["'gpu'", "--use-cuda"]);
+}
+
+#[test]
 fn messages_that_cannot_be_are_refused() {
     refused("msg bw -s 0", &["-s 0", "1 byte"]);
     refused("msg bw --api pool -s 5M", &["-s 5242880", "1048576", "--api copy"]);

@@ -3,6 +3,8 @@
 //! Nothing is judged here beyond syntax; [`plan`](crate::plan) decides what the values mean together.
 
 mod expectation;
+mod memory;
+mod ordering;
 mod output;
 mod queues;
 mod serve;
@@ -13,6 +15,8 @@ mod way;
 use clap::{Args, Subcommand, ValueEnum};
 
 pub use expectation::{Expectation, ExpectationError};
+pub use memory::{BufferArg, MemoryArgs};
+pub use ordering::{OrderingArg, OrderingArgs};
 pub use output::OutputArgs;
 pub use queues::QueueArgs;
 pub use serve::{Command, ServeArgs};
@@ -261,15 +265,6 @@ pub enum ConnectionArg {
     Xrc,
 }
 
-/// Where the memory of the messages comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum BufferArg {
-    /// Can be mapped by the peer's process: what software devices are fastest with
-    Shared,
-    /// The allocator's, as perftest has it
-    Malloc,
-}
-
 /// The calls that post and poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum CallsArg {
@@ -334,9 +329,9 @@ pub struct CommonArgs {
     #[command(flatten)]
     pub run: RunArgs,
 
-    /// Memory of the messages [default: shared over a software device, else malloc]
-    #[arg(long, value_name = "KIND")]
-    pub buffer: Option<BufferArg>,
+    /// The memory.
+    #[command(flatten)]
+    pub memory: MemoryArgs,
 
     /// Calls that post and poll [default: perftest's choice for the device]
     #[arg(long, value_name = "KIND")]
@@ -382,4 +377,8 @@ pub struct CommonArgs {
     /// The queues.
     #[command(flatten)]
     pub queues: QueueArgs,
+
+    /// The order of the device's writes.
+    #[command(flatten)]
+    pub ordering: OrderingArgs,
 }

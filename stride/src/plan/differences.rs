@@ -36,7 +36,10 @@ pub fn differences(client: &TestPlan, server: &TestPlan) -> Vec<Difference> {
             ("bidirectional (-b)", plan.bidirectional.to_string()),
             ("data validation", plan.data_validation.to_string()),
         ];
-        rows.into_iter().chain(plan.way_rows()).chain(plan.queue_rows())
+        rows.into_iter()
+            .chain(plan.way_rows())
+            .chain(plan.queue_rows())
+            .chain([("relaxed ordering (--relaxed-ordering)", plan.ordering.to_string())])
     };
     let pairs = rows(client).zip(rows(server));
     let differing = pairs.filter(|((_, client), (_, server))| client != server);

@@ -13,20 +13,22 @@ mod inline;
 mod limits;
 mod messages;
 mod operation;
+mod ordering;
 mod queues;
 mod rules;
 mod sizes;
 mod test_plan;
 mod way;
 
-use sideway::memory::BufferKind;
 use trespass::Policy;
 
 use crate::cli::{
-    ApiArg, AtomicArgs, AtomicTypeArg, BandwidthArgs, BufferArg, CallsArg, Cli, ConnectionArg, DefinitionArg,
+    ApiArg, AtomicArgs, AtomicTypeArg, BandwidthArgs, CallsArg, Cli, ConnectionArg, DefinitionArg,
     LatencyArgs, MeasureArgs, MessageArgs, MessagesArgs, OperationArgs, ReadArgs, RunArgs, SendArgs, Size,
     TransportArg, WriteArgs,
 };
+
+use crate::memory::MemoryKind;
 
 pub use calls::Calls;
 pub use cell::Cell;
@@ -36,6 +38,7 @@ pub use error::PlanError;
 pub use inline::default_inline_size;
 pub use limits::DeviceLimits;
 pub use operation::{ATOMIC_SIZE, Api, LARGEST_BLOCK, Operation};
+pub use ordering::{Ordering, OrderingError};
 pub use queues::{QueueError, Queues};
 pub use rules::{LEAST_ITERATIONS, MODERATED_SIZE_LIMIT, MOST_QUEUE_PAIRS};
 pub use sizes::Sizes;
@@ -66,7 +69,7 @@ pub struct LocalOptions {
     /// The index in the GID table, if the user gave one.
     pub gid_index: Option<u32>,
     /// Where the memory of the messages comes from, if the user said so.
-    pub buffer: Option<BufferKind>,
+    pub buffer: Option<MemoryKind>,
     /// The calls that post and poll, if the user said which.
     pub calls: Option<Calls>,
     /// TCP port of the control connection.
@@ -131,10 +134,12 @@ impl Plan {
             connection: common.connection.into(),
             way: Way::from(&common.way),
             queues: Queues::from(&common.queues),
+            ordering: Ordering::from(&common.ordering),
             ..test
         })?;
         test.validate()?;
-        let (buffer, calls) = (common.buffer.map(BufferKind::from), common.calls.map(Calls::from));
+        let (buffer, calls) = (common.memory.kind(), common.calls.map(Calls::from));
+        buffer.map_or(Ok(()), |kind| kind.check(&test))?;
         let any_size = common.run.msg_size.is_none() && common.run.max_msg_size.is_none();
         let local = LocalOptions { buffer, calls, any_size, ..local_options(&common.run)? };
         let mut warnings = size_warnings(&common.run, &test);
@@ -250,15 +255,6 @@ impl From<ConnectionArg> for ConnectionType {
             ConnectionArg::Uc => Self::Uc,
             ConnectionArg::Ud => Self::Ud,
             ConnectionArg::Xrc => Self::Xrc,
-        }
-    }
-}
-
-impl From<BufferArg> for BufferKind {
-    fn from(arg: BufferArg) -> Self {
-        match arg {
-            BufferArg::Shared => Self::Shared,
-            BufferArg::Malloc => Self::Private,
         }
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Echo, Operation, Queues, Sizes, Way};
+use super::{Echo, Operation, Ordering, Queues, Sizes, Way};
 
 /// What counts as the latency of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -93,6 +93,8 @@ pub struct TestPlan {
     pub way: Way,
     /// How queues are made and waited for.
     pub queues: Queues,
+    /// Whether devices may reorder their writes.
+    pub ordering: Ordering,
 }
 
 /// How queue pairs are connected, and what becomes of a message that is lost.
@@ -168,6 +170,7 @@ impl TestPlan {
             connection: ConnectionType::Rc,
             way: Way::default(),
             queues: Queues::default(),
+            ordering: Ordering::default(),
         }
     }
 }

@@ -6,7 +6,6 @@ use sideway::ibverbs::queue_pair::{
     BasicSendQueue, ExtendedSendQueue, GenericQueuePair, GenericSendQueue, QueuePair, ReceiveQueue, SendQueue,
 };
 use sideway::ibverbs::srq::SharedReceiveQueue;
-use sideway::memory::RegisteredBuffer;
 
 use super::Completions;
 use super::completion::OfKind;
@@ -18,6 +17,7 @@ use super::request::{
 use super::xrc::Receivers;
 use crate::buffers::{BufferLayout, Cycle, Flag};
 use crate::error::Error;
+use crate::memory::Memory;
 use crate::plan::{Operation, TestPlan};
 
 /// A queue pair of a channel.
@@ -65,7 +65,7 @@ pub(super) struct Channel {
     /// Where datagrams go: all to one port.
     address: Option<AddressHandle>,
     ends: GenericEnds,
-    memory: RegisteredBuffer,
+    memory: Memory,
     layout: BufferLayout,
     operation: Operation,
     receives: Vec<Receives>,
@@ -114,7 +114,7 @@ impl Channel {
     pub(super) fn new(
         Connected { pairs, targets, srq, address }: Connected,
         ends: GenericEnds,
-        memory: RegisteredBuffer,
+        memory: Memory,
         layout: BufferLayout,
         operation: Operation,
         inline_size: u32,
@@ -144,7 +144,7 @@ impl Channel {
     }
 
     /// The memory.
-    pub(super) fn memory(&self) -> &RegisteredBuffer {
+    pub(super) fn memory(&self) -> &Memory {
         &self.memory
     }
 
@@ -160,13 +160,13 @@ impl Channel {
 
     /// The byte at an offset in this side's memory.
     pub(super) fn flag(&self, offset: u64) -> Flag<'_> {
-        Flag::new(self.memory.buffer(), offset)
+        self.memory.flag(offset)
     }
 
     /// Posts the first receives of a test that takes them. What is left of those before, where messages were lost or a test
     /// ended in time, is used first: all receives are alike then.
     pub(super) fn prepare_receives(&mut self, test: &TestPlan) -> Result<(), Error> {
-        let (lkey, start) = (self.memory.lkey(), self.memory.as_ptr().addr() as u64);
+        let (lkey, start) = (self.memory.lkey(), self.memory.address());
         let (cycle, length) = receives(test, self.layout, self.size.into());
         let left: Vec<_> = self.receives.iter().map(|before| before.posted - before.taken).collect();
         self.receives.clear();
@@ -224,7 +224,7 @@ impl Channel {
                 own.extend(receives.next().map(|receives| Inbox { queue, receives }));
             }
         }
-        let arrival = Flag::new(memory.buffer(), layout.receive_offset(0) + u64::from(*size) - 1);
+        let arrival = memory.flag(layout.receive_offset(0) + u64::from(*size) - 1);
         let bytes = Bytes {
             operation: *operation,
             to: match (address, targets) {
@@ -278,7 +278,7 @@ enum To<'a> {
 struct Bytes<'a> {
     operation: Operation,
     to: To<'a>,
-    memory: &'a RegisteredBuffer,
+    memory: &'a Memory,
     swap: CompareSwap,
     size: u32,
     inline: Option<&'a mut [u8]>,
@@ -355,7 +355,7 @@ impl Bytes<'_> {
         match self.inline {
             Some(bytes) => parts.run(Sends { verb, payload: Inline(bytes) }),
             None => {
-                let last = Flag::new(self.memory.buffer(), u64::from(self.size) - 1);
+                let last = self.memory.flag(u64::from(self.size) - 1);
                 parts.run(Sends {
                     verb,
                     payload: Registered { lkey: self.memory.lkey(), size: self.size, last },

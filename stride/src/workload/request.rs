@@ -6,7 +6,8 @@
 //! every outstanding request. Nobody writes to a message that is being sent: bandwidth tests do not write at all, and latency
 //! tests write the last byte of a message only after the completion of the one before has been polled. No Rust reference to
 //! the memory exists at all (`buffers`). An extended queue has a place for each request: no more are outstanding than it was
-//! made for ([`Chain`](super::Chain)).
+//! made for ([`Chain`](super::Chain)). Memory that the processor does not reach is refused where a library would copy to it
+//! (`memory::scatter`).
 
 #![allow(unsafe_code)]
 

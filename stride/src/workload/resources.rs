@@ -134,20 +134,17 @@ fn send_operations(operation: Operation) -> SendOperationFlags {
     }
 }
 
-/// What may be done with the memory. The device may reorder its writes on the bus where only amounts matter, as perftest has it;
-/// who waits for the last byte needs it to come last.
-pub(super) fn access(test: &TestPlan) -> AccessFlags {
-    let access = AccessFlags::LocalWrite
+/// What may be done with the memory, and whether the device may reorder its writes on the bus.
+pub(super) fn access(test: &TestPlan, is_relaxed: bool) -> AccessFlags {
+    let relaxed = if is_relaxed { AccessFlags::RelaxedOrdering } else { AccessFlags::empty() };
+    AccessFlags::LocalWrite
+        | relaxed
         | match test.operation {
             Operation::Write | Operation::WriteImm => AccessFlags::RemoteWrite,
             Operation::Read => AccessFlags::RemoteRead,
             Operation::FetchAdd | Operation::CompareSwap => AccessFlags::RemoteAtomic,
             Operation::Send | Operation::SendImm | Operation::Messages(_) => AccessFlags::empty(),
-        };
-    match (test.measure, test.operation) {
-        (Measure::Latency(_), Operation::Write) => access,
-        _ => access | AccessFlags::RelaxedOrdering,
-    }
+        }
 }
 
 pub(super) fn inline_size(device: &LocalDevice, test: &TestPlan) -> u32 {
