@@ -177,6 +177,12 @@ impl Found {
             pkeys: port_attr.pkey_tbl_len().into(),
             has_xrc: DeviceCapabilityFlags::from_bits_retain(attr.device_cap_flags())
                 .contains(DeviceCapabilityFlags::Xrc),
+            max_sge: limit(attr.max_sge()),
+            // Not every device says it.
+            max_sge_rd: match limit(attr.max_sge_rd()) {
+                0 => limit(attr.max_sge()),
+                limit => limit,
+            },
             max_srq: limit(attr.max_srq()),
             max_srq_wr: limit(attr.max_srq_wr()),
         };

@@ -94,6 +94,10 @@ fn queues_that_there_are_not_are_refused() {
     refused("send bw --use-srq -q 2 --data-validation", &["--use-srq", "-q 2", "--data-validation", "send"]);
     refused("send bw -c XRC -q 2 --data-validation", &["-c XRC", "-q 2", "--data-validation", "send"]);
     refused("write bw -c XRC -R", &["-R and -c XRC", "give -c RC"]);
+    refused("send bw --sge 0", &["--sge 0", "give --sge 1 or more"]);
+    refused("send bw --sge 65", &["--sge 65", "this program", "64"]);
+    refused("atomic bw --sge 2", &["--sge 2 with atomic fetch-add", "leave --sge out"]);
+    refused("write lat --sge 3 -I 64", &["--sge 3 and -I 64"]);
     refused("send lat --cqe-poll 16", &["--cqe-poll 16", "1", "measure bw"]);
 }
 

@@ -39,7 +39,7 @@ pub use inline::default_inline_size;
 pub use limits::DeviceLimits;
 pub use operation::{ATOMIC_SIZE, Api, LARGEST_BLOCK, Operation};
 pub use ordering::{Ordering, OrderingError};
-pub use queues::{QueueError, Queues};
+pub use queues::{MOST_ENTRIES, QueueError, Queues};
 pub use rules::{LEAST_ITERATIONS, MODERATED_SIZE_LIMIT, MOST_QUEUE_PAIRS};
 pub use sizes::Sizes;
 pub use test_plan::{ConnectionType, LatencyDefinition, Measure, Parts, TestPlan};

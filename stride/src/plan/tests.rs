@@ -120,6 +120,8 @@ pub(super) fn limits() -> DeviceLimits {
         has_atomics: true,
         pkeys: 128,
         has_xrc: true,
+        max_sge: 30,
+        max_sge_rd: 20,
         max_srq: 1000,
         max_srq_wr: 32767,
     }

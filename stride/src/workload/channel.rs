@@ -11,8 +11,8 @@ use super::Completions;
 use super::completion::OfKind;
 use super::post::{Inbox, Outbox, Receives, Receiving, Tag};
 use super::request::{
-    CompareSwap, FetchAdd, Fetches, Incoming, Inline, Outgoing, Place, Read, Registered, Request, Send,
-    SendImm, SendImmTo, SendTo, Sends, ToQueue, Write, WriteImm,
+    CompareSwap, FetchAdd, Fetches, Gathered, Incoming, Inline, Outgoing, Pieces, Place, Read, Registered,
+    Request, Scatters, Send, SendImm, SendImmTo, SendTo, Sends, ToQueue, Write, WriteImm,
 };
 use super::xrc::Receivers;
 use crate::buffers::{BufferLayout, Cycle, Flag};
@@ -68,6 +68,8 @@ pub(super) struct Channel {
     memory: Memory,
     layout: BufferLayout,
     operation: Operation,
+    /// Of a request that sends or reads.
+    entries: u32,
     receives: Vec<Receives>,
     /// perftest's operands, unless their effect is looked at.
     swap: CompareSwap,
@@ -116,7 +118,7 @@ impl Channel {
         ends: GenericEnds,
         memory: Memory,
         layout: BufferLayout,
-        operation: Operation,
+        test: &TestPlan,
         inline_size: u32,
     ) -> Self {
         Self {
@@ -127,7 +129,8 @@ impl Channel {
             ends,
             memory,
             layout,
-            operation,
+            operation: test.operation,
+            entries: test.entries(),
             receives: Vec::new(),
             swap: CompareSwap { compare: 0, swap: 0 },
             size: 0,
@@ -205,6 +208,7 @@ impl Channel {
             memory,
             layout,
             operation,
+            entries,
             receives,
             swap,
             size,
@@ -227,6 +231,7 @@ impl Channel {
         let arrival = memory.flag(layout.receive_offset(0) + u64::from(*size) - 1);
         let bytes = Bytes {
             operation: *operation,
+            entries: *entries,
             to: match (address, targets) {
                 (Some(address), _) => To::Address(address),
                 (None, Some(_)) => To::Queue,
@@ -277,6 +282,7 @@ enum To<'a> {
 /// What a channel's messages are.
 struct Bytes<'a> {
     operation: Operation,
+    entries: u32,
     to: To<'a>,
     memory: &'a Memory,
     swap: CompareSwap,
@@ -327,6 +333,7 @@ impl Bytes<'_> {
             (Operation::SendImm, To::Queue) => self.send(ToQueue(SendImm), parts),
             (Operation::Send, To::Address(address)) => self.send(SendTo(address), parts),
             (Operation::SendImm, To::Address(address)) => self.send(SendImmTo(address), parts),
+            (Operation::Read, to) if self.entries > 1 => self.scatter(to, parts.sending()),
             (Operation::Read, to) => self.fetch(Read, to, parts.sending()),
             (Operation::FetchAdd, to) => self.fetch(FetchAdd, to, parts.sending()),
             (Operation::CompareSwap, to) => self.fetch(self.swap, to, parts.sending()),
@@ -347,6 +354,18 @@ impl Bytes<'_> {
         }
     }
 
+    fn scatter<Q: SendQueue, C: Completions, R: Receiving, J: Job>(
+        &self,
+        to: To<'_>,
+        parts: Parts<'_, Q, C, R, J>,
+    ) -> Result<J::Outcome, Error> {
+        let pieces = Pieces::new(self.memory.lkey(), self.size, self.entries);
+        match to {
+            To::Queue => parts.run(Scatters { verb: ToQueue(Read), pieces }),
+            _ => parts.run(Scatters { verb: Read, pieces }),
+        }
+    }
+
     fn send<Q: SendQueue, C: Completions, R: Receiving, J: Job>(
         self,
         verb: impl Outgoing,
@@ -354,6 +373,11 @@ impl Bytes<'_> {
     ) -> Result<J::Outcome, Error> {
         match self.inline {
             Some(bytes) => parts.run(Sends { verb, payload: Inline(bytes) }),
+            None if self.entries > 1 => {
+                let pieces = Pieces::new(self.memory.lkey(), self.size, self.entries);
+                let last = self.memory.flag(u64::from(self.size) - 1);
+                parts.run(Sends { verb, payload: Gathered { pieces, last } })
+            }
             None => {
                 let last = self.memory.flag(u64::from(self.size) - 1);
                 parts.run(Sends {

@@ -94,6 +94,7 @@ pub(super) fn queue_pair(
             ConnectionType::Xrc => QueuePairType::XrcSend,
         })
         .setup_max_send_wr(depth)
+        .setup_max_send_sge(test.entries())
         .setup_max_recv_wr(test.receive_depth().max(1))
         .setup_max_inline_data(inline_size)
         .setup_send_ops_flags(send_operations(test.operation));
@@ -152,7 +153,9 @@ pub(super) fn inline_size(device: &LocalDevice, test: &TestPlan) -> u32 {
         return 0;
     }
     let default = match test.measure {
-        Measure::Latency(_) => default_inline_size(test.operation, test.connection, device.vendor_id),
+        Measure::Latency(_) if test.entries() == 1 => {
+            default_inline_size(test.operation, test.connection, device.vendor_id)
+        }
         _ => 0,
     };
     test.inline_size.unwrap_or(default)

@@ -187,14 +187,8 @@ impl<'a> Side<'a> {
         let description = format!(
             "{test}, inline up to {inline_size} bytes, by {calls}, {ordering} ordering, buffer {buffer}; {way}"
         );
-        let channel = Channel::new(
-            Connected { pairs, targets, srq, address },
-            ends,
-            memory,
-            layout,
-            test.operation,
-            inline_size,
-        );
+        let channel =
+            Channel::new(Connected { pairs, targets, srq, address }, ends, memory, layout, test, inline_size);
         let recorder = LatencyRecorder::new();
         Ok(Workload {
             description,

@@ -18,6 +18,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("rdma_cm_needs_an_address", rdma_cm_needs_an_address),
     ("completions_may_be_slept_for", completions_may_be_slept_for),
     ("who_sleeps_takes_no_time", who_sleeps_takes_no_time),
+    ("messages_may_be_in_pieces", messages_may_be_in_pieces),
     ("memory_may_be_of_any_kind", memory_may_be_of_any_kind),
     ("memory_on_the_device", memory_on_the_device),
     (
@@ -361,5 +362,35 @@ fn the_order_of_writes_is_said(device: &Device) -> Outcome {
         let ended = run(&device.flags(&format!("{flags} --loopback -n 20"))).succeeded();
         assert!(ended.stderr.contains(order), "{flags}: {ended:#?}");
     }
+    Outcome::Ran
+}
+
+fn messages_may_be_in_pieces(device: &Device) -> Outcome {
+    for operation in ["write", "write --imm", "send", "read"] {
+        let limit = if operation == "read" { device.max_sge_rd } else { device.max_sge };
+        for count in [2, 3, limit.min(64)] {
+            for calls in ["classic", "extended"] {
+                let with = |measure| {
+                    format!(
+                        "{} -n 40 --sge {count} --calls {calls} --data-validation",
+                        flags(operation, measure)
+                    )
+                };
+                is_bandwidth(&row(device, &with("bw -s 3001 -q 2")), 3001.0, 80.0);
+                is_latency(&row(device, &with("lat -s 2")), 2.0, 40.0);
+            }
+        }
+        let above = limit + 1;
+        let ended = run(&device.flags(&format!("{} --loopback --sge {above}", flags(operation, "bw"))));
+        assert!(ended.refused().contains(&format!("--sge {above} is above")), "{ended:#?}");
+    }
+    if device.has_xrc {
+        for operation in ["write", "send", "read"] {
+            let test = format!("{operation} bw -c XRC -n 40 -s 100 --sge 2 --data-validation --loopback");
+            run(&device.flags(&test)).succeeded();
+        }
+    }
+    let test = "send bw -c UD --sge 2 -n 20 -s 100 --loopback";
+    run(&device.flags(test)).succeeded();
     Outcome::Ran
 }
