@@ -6,10 +6,10 @@ use sideway::ibverbs::device::{Device, DeviceList};
 use sideway::ibverbs::device_attr::{AtomicCapability, DeviceAttr, DeviceCapabilityFlags};
 use sideway::ibverbs::device_context::DeviceContext;
 use sideway::ibverbs::port::{PortAttr, PortState};
-use sideway::memory::BufferKind;
 use sideway::provider::ProviderChoice;
 
 use crate::error::Error;
+use crate::memory::MemoryKind;
 use crate::placement::node_of;
 use crate::plan::{Calls, DeviceLimits, LocalOptions};
 use crate::report::Output;
@@ -124,7 +124,7 @@ pub struct LocalDevice {
     /// The node of memory that it is near to, where the system says it.
     pub numa_node: Option<u32>,
     /// Where the memory of the messages comes from.
-    pub buffer: BufferKind,
+    pub buffer: MemoryKind,
     /// The calls that post and poll.
     pub calls: Calls,
     /// What was chosen and why, in one line.
@@ -180,10 +180,16 @@ impl Found {
             pkeys: port_attr.pkey_tbl_len().into(),
             has_xrc: DeviceCapabilityFlags::from_bits_retain(attr.device_cap_flags())
                 .contains(DeviceCapabilityFlags::Xrc),
+            max_sge: limit(attr.max_sge()),
+            // Not every device says it.
+            max_sge_rd: match limit(attr.max_sge_rd()) {
+                0 => limit(attr.max_sge()),
+                limit => limit,
+            },
             max_srq: limit(attr.max_srq()),
             max_srq_wr: limit(attr.max_srq_wr()),
         };
-        let buffer = options.buffer.unwrap_or_else(|| BufferKind::for_device(&context));
+        let buffer = options.buffer.unwrap_or_else(|| MemoryKind::for_device(&context));
         let vendor_id = attr.vendor_id();
         let numa_node = if is_soft { None } else { node_of(&limits.device) };
         let calls = options.calls.unwrap_or_else(|| Calls::default_for(vendor_id));

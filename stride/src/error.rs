@@ -20,6 +20,7 @@ use crate::buffers::AllocationError;
 use crate::control::ControlError;
 use crate::device::DeviceError;
 use crate::interrupt::Interrupted;
+use crate::memory::MemoryError;
 use crate::placement::PlacementError;
 use crate::plan::PlanError;
 use crate::report::ExpectationsError;
@@ -67,6 +68,8 @@ pub enum Error {
     ProtectionDomain(#[from] AllocateProtectionDomainError),
     /// No memory.
     Allocation(#[from] AllocationError),
+    /// There is no such memory, or its bytes cannot be copied.
+    Memory(#[from] MemoryError),
     /// The memory cannot be registered.
     MemoryRegion(#[from] RegisterMemoryRegionError),
     /// No completion queue.

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use stride::cli::{self, Command, Usage};
 use stride::error::Error;
 use stride::interrupt::{self, Interrupted};
+use stride::memory::avoid_scatter;
 use stride::plan::Plan;
 use stride::report::Output;
 
@@ -35,18 +36,23 @@ fn main() -> ExitCode {
 }
 
 /// What the process exits with.
+#[allow(unsafe_code, reason = "the environment, while there is one thread")]
 fn run(command: Command) -> Result<u8, Error> {
     let words = std::env::args_os().collect();
     match command {
         Command::Test(cli) => {
             let args = cli.output.clone();
             let plan = Plan::new(*cli)?;
+            // SAFETY: `main` has called this, and no thread has been made.
+            unsafe { avoid_scatter(plan.local.buffer) };
             let output = Output::of_run(&args, &plan, words)?;
             until_the_end(output, |output| stride::session::run(&plan, output))
         }
         Command::Serve(args, files) => {
+            // SAFETY: as above.
+            unsafe { avoid_scatter(args.memory.kind()) };
             let output = Output::of_server(&files, words)?;
-            until_the_end(output, |output| stride::session::serve(&args.into(), output))
+            until_the_end(output, |output| stride::session::serve(&(*args).into(), output))
         }
     }
 }

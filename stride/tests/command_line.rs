@@ -120,6 +120,10 @@ fn queues_that_there_are_not_are_refused() {
     refused("send bw --use-srq -q 2 --data-validation", &["--use-srq", "-q 2", "--data-validation", "send"]);
     refused("send bw -c XRC -q 2 --data-validation", &["-c XRC", "-q 2", "--data-validation", "send"]);
     refused("write bw -c XRC -R", &["-R and -c XRC", "give -c RC"]);
+    refused("send bw --sge 0", &["--sge 0", "give --sge 1 or more"]);
+    refused("send bw --sge 65", &["--sge 65", "this program", "64"]);
+    refused("atomic bw --sge 2", &["--sge 2 with atomic fetch-add", "leave --sge out"]);
+    refused("write lat --sge 3 -I 64", &["--sge 3 and -I 64"]);
     refused("send lat --cqe-poll 16", &["--cqe-poll 16", "1", "measure bw"]);
 }
 
@@ -129,6 +133,22 @@ fn loads_that_do_not_go_with_ways_or_queues_are_refused() {
     refused("write bw -R -d a,b", &["-d, of 2 devices", "and -R", "one device"]);
     refused("write bw -e --rate 5", &["-e and --rate", "leave -e out"]);
     refused("send bw --use-srq -q 4 --threads 2 --data-validation", &["--use-srq", "--data-validation"]);
+}
+
+#[test]
+fn memory_that_cannot_be_is_refused() {
+    refused("write bw --dm --use-cuda", &["--dm", "--use-cuda"]);
+    refused("serve --buffer huge --dm", &["--buffer", "--dm"]);
+    refused("write lat --use-cuda=1", &["CUDA device 1", "--latency completion", "--imm"]);
+    refused(
+        "write lat --relaxed-ordering on",
+        &["--relaxed-ordering on", "last byte", "--relaxed-ordering auto"],
+    );
+    refused(
+        "write bw --relaxed-ordering on --disable-pcie-relaxed",
+        &["--relaxed-ordering", "--disable-pcie-relaxed"],
+    );
+    refused("write bw --use-cuda=gpu", &["'gpu'", "--use-cuda"]);
 }
 
 #[test]

@@ -11,11 +11,13 @@ use fake::Fake;
 use sideway::memory::BufferKind;
 use stride::cli;
 use stride::device::LocalDevice;
+use stride::memory::MemoryKind;
 use stride::plan::{LocalOptions, Plan, TestPlan};
 use stride::workload::Side;
 
 fn device() -> LocalDevice {
-    let options = LocalOptions { buffer: Some(BufferKind::Shared), ..LocalOptions::default() };
+    let options =
+        LocalOptions { buffer: Some(MemoryKind::Host(BufferKind::Shared)), ..LocalOptions::default() };
     LocalDevice::open(fake::provider(), &options).unwrap()
 }
 

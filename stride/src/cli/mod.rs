@@ -4,7 +4,9 @@
 
 mod count;
 mod expectation;
+mod memory;
 mod mix;
+mod ordering;
 mod output;
 mod queues;
 mod rate;
@@ -18,7 +20,9 @@ use clap::{Args, Subcommand, ValueEnum};
 
 pub use count::{Count, CountError};
 pub use expectation::{Expectation, ExpectationError};
+pub use memory::{BufferArg, MemoryArgs};
 pub use mix::{MixArg, MixError};
+pub use ordering::{OrderingArg, OrderingArgs};
 pub use output::OutputArgs;
 pub use queues::QueueArgs;
 pub use rate::{Millionths, RateArg, RateError, RateUnitsArg};
@@ -287,15 +291,6 @@ pub enum ConnectionArg {
     Xrc,
 }
 
-/// Where the memory of the messages comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum BufferArg {
-    /// Can be mapped by the peer's process: what software devices are fastest with
-    Shared,
-    /// The allocator's, as perftest has it
-    Malloc,
-}
-
 /// The calls that post and poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum CallsArg {
@@ -362,9 +357,9 @@ pub struct CommonArgs {
     #[command(flatten)]
     pub run: RunArgs,
 
-    /// Memory of the messages [default: shared over a software device, else malloc]
-    #[arg(long, value_name = "KIND")]
-    pub buffer: Option<BufferArg>,
+    /// The memory.
+    #[command(flatten)]
+    pub memory: MemoryArgs,
 
     /// Calls that post and poll [default: perftest's choice for the device]
     #[arg(long, value_name = "KIND")]
@@ -444,4 +439,8 @@ pub struct CommonArgs {
     /// The queues.
     #[command(flatten)]
     pub queues: QueueArgs,
+
+    /// The order of the device's writes.
+    #[command(flatten)]
+    pub ordering: OrderingArgs,
 }

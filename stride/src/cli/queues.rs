@@ -13,6 +13,10 @@ pub struct QueueArgs {
     #[arg(long, alias = "use_srq")]
     pub use_srq: bool,
 
+    /// Pieces of memory that a message is sent from, or read into; of one that has fewer bytes, as many as those [default: 1]
+    #[arg(long, value_name = "COUNT")]
+    pub sge: Option<u32>,
+
     /// Completions taken at a time (bandwidth only) [default: 16]
     #[arg(long, alias = "cqe_poll", value_name = "COUNT")]
     pub cqe_poll: Option<u32>,

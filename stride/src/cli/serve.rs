@@ -2,7 +2,7 @@
 
 use clap::{Args, Parser, Subcommand};
 
-use super::{BufferArg, CallsArg, Cli, OperationArgs, OutputArgs, PROVIDERS, Size};
+use super::{CallsArg, Cli, MemoryArgs, OperationArgs, OutputArgs, PROVIDERS, Size};
 
 /// What the program is asked to do.
 #[derive(Clone, Debug)]
@@ -10,7 +10,7 @@ pub enum Command {
     /// To play a part in one test.
     Test(Box<Cli>),
     /// To serve clients until it is told to end.
-    Serve(ServeArgs, OutputArgs),
+    Serve(Box<ServeArgs>, OutputArgs),
 }
 
 /// Measures bandwidth and latency of RDMA, as perftest defines them.
@@ -55,9 +55,9 @@ pub struct ServeArgs {
     #[arg(short, long, value_name = "PORT", default_value_t = crate::plan::DEFAULT_PORT)]
     pub port: u16,
 
-    /// Memory of the messages [default: shared over a software device, else malloc]
-    #[arg(long, value_name = "KIND")]
-    pub buffer: Option<BufferArg>,
+    /// The memory.
+    #[command(flatten)]
+    pub memory: MemoryArgs,
 
     /// Calls that post and poll [default: perftest's choice for the device]
     #[arg(long, value_name = "KIND")]
@@ -76,7 +76,7 @@ impl From<Words> for Command {
     fn from(Words { what, output }: Words) -> Self {
         match what {
             What::Test(operation) => Self::Test(Box::new(Cli { operation: *operation, output })),
-            What::Serve(args) => Self::Serve(args, output),
+            What::Serve(args) => Self::Serve(Box::new(args), output),
         }
     }
 }

@@ -80,8 +80,8 @@ mod tests {
             text,
             "invalid value 'many' for '--iters <COUNT>': invalid digit found in string; see --help"
         );
-        let text = wrong("stride-perf write bw --use-cuda 4");
-        assert!(text.starts_with("unexpected argument '--use-cuda' found"), "{text}");
+        let text = wrong("stride-perf write bw --use-rocm 4");
+        assert!(text.starts_with("unexpected argument '--use-rocm' found"), "{text}");
         let text = wrong("stride-perf write bw -s 1G");
         assert!(text.contains("a size is digits, then K or M or nothing"), "{text}");
         let text = wrong("stride-perf write bw --loopback host");

@@ -61,6 +61,8 @@ pub struct Resources {
     pub length: u64,
     /// Reads and atomic operations that the queue pair answers at a time.
     pub answered: u8,
+    /// Up to which size the sender writes the last byte of the messages that it counts.
+    pub marked: u64,
     /// Where the peer's queue pair sends to, if the connection is an extended one.
     pub xrc: Option<Target>,
 }

@@ -39,7 +39,10 @@ pub fn differences(client: &TestPlan, server: &TestPlan) -> Vec<Difference> {
             ("rate (--rate)", plan.rate.map_or("as fast as can be".to_owned(), |rate| rate.to_string())),
             ("warm-up (--warmup)", plan.warm_up.map_or("none".to_owned(), |warm_up| warm_up.to_string())),
         ];
-        rows.into_iter().chain(plan.way_rows()).chain(plan.queue_rows())
+        rows.into_iter()
+            .chain(plan.way_rows())
+            .chain(plan.queue_rows())
+            .chain([("relaxed ordering (--relaxed-ordering)", plan.ordering.to_string())])
     };
     let pairs = rows(client).zip(rows(server));
     let differing = pairs.filter(|((_, client), (_, server))| client != server);

@@ -1,9 +1,10 @@
 //! What cannot be run, and what to do instead.
 
 use super::{
-    ATOMIC_SIZE, ConnectionType, LEAST_ITERATIONS, MOST_QUEUE_PAIRS, MOST_THREADS, Operation, QueueError,
-    WayError,
+    ATOMIC_SIZE, ConnectionType, LEAST_ITERATIONS, MOST_QUEUE_PAIRS, MOST_THREADS, Operation, OrderingError,
+    QueueError, WayError,
 };
+use crate::memory::UnseenError;
 
 /// A test that cannot be run: the value, the limit and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -394,4 +395,10 @@ pub enum PlanError {
     /// There are no such queues.
     #[error(transparent)]
     Queues(#[from] QueueError),
+    /// Writes cannot be reordered.
+    #[error(transparent)]
+    Ordering(#[from] OrderingError),
+    /// Nobody sees what is waited for.
+    #[error(transparent)]
+    Memory(#[from] UnseenError),
 }

@@ -29,6 +29,10 @@ pub struct DeviceLimits {
     pub pkeys: u32,
     /// Whether it has extended reliable connections.
     pub has_xrc: bool,
+    /// Entries of a work request.
+    pub max_sge: u32,
+    /// Entries of one that reads.
+    pub max_sge_rd: u32,
     /// Shared receive queues.
     pub max_srq: u32,
     /// Receives in a shared queue.

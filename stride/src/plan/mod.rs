@@ -15,6 +15,7 @@ mod limits;
 mod messages;
 mod mix;
 mod operation;
+mod ordering;
 mod queues;
 mod rate;
 mod rules;
@@ -24,14 +25,15 @@ mod threads;
 mod warm_up;
 mod way;
 
-use sideway::memory::BufferKind;
 use trespass::Policy;
 
 use crate::cli::{
-    ApiArg, AtomicArgs, AtomicTypeArg, BandwidthArgs, BufferArg, CallsArg, Cli, ConnectionArg, Count,
-    DefinitionArg, LatencyArgs, MeasureArgs, MessageArgs, MessagesArgs, MixArgs, OperationArgs, ReadArgs,
-    RunArgs, SendArgs, Size, TransportArg, WriteArgs,
+    ApiArg, AtomicArgs, AtomicTypeArg, BandwidthArgs, CallsArg, Cli, ConnectionArg, Count, DefinitionArg,
+    LatencyArgs, MeasureArgs, MessageArgs, MessagesArgs, MixArgs, OperationArgs, ReadArgs, RunArgs, SendArgs,
+    Size, TransportArg, WriteArgs,
 };
+
+use crate::memory::MemoryKind;
 
 pub use calls::Calls;
 pub use cell::Cell;
@@ -43,7 +45,8 @@ pub use inline::default_inline_size;
 pub use limits::DeviceLimits;
 pub use mix::{MIX_PERIOD, Mix};
 pub use operation::{ATOMIC_SIZE, Api, LARGEST_BLOCK, Operation};
-pub use queues::{QueueError, Queues};
+pub use ordering::{Ordering, OrderingError};
+pub use queues::{MOST_ENTRIES, QueueError, Queues};
 pub use rate::{Rate, RateOf};
 pub use rules::{LEAST_ITERATIONS, MODERATED_SIZE_LIMIT, MOST_QUEUE_PAIRS};
 pub use sizes::Sizes;
@@ -78,7 +81,7 @@ pub struct LocalOptions {
     /// The index in the GID table, if the user gave one.
     pub gid_index: Option<u32>,
     /// Where the memory of the messages comes from, if the user said so.
-    pub buffer: Option<BufferKind>,
+    pub buffer: Option<MemoryKind>,
     /// The calls that post and poll, if the user said which.
     pub calls: Option<Calls>,
     /// TCP port of the control connection.
@@ -162,11 +165,13 @@ impl Plan {
             connection: common.connection.into(),
             way: Way::from(&common.way),
             queues: Queues::from(&common.queues),
+            ordering: Ordering::from(&common.ordering),
             ..test
         })?;
         test.validate_devices(several.unwrap_or(1))?;
         test.validate()?;
-        let (buffer, calls) = (common.buffer.map(BufferKind::from), common.calls.map(Calls::from));
+        let (buffer, calls) = (common.memory.kind(), common.calls.map(Calls::from));
+        buffer.map_or(Ok(()), |kind| kind.check(&test))?;
         let any_size = common.run.msg_size.is_none() && common.run.max_msg_size.is_none();
         let choices = Choices::new(&common);
         let local = LocalOptions { buffer, calls, any_size, choices, devices, ..local_options(&common.run)? };
@@ -293,15 +298,6 @@ impl From<ConnectionArg> for ConnectionType {
             ConnectionArg::Uc => Self::Uc,
             ConnectionArg::Ud => Self::Ud,
             ConnectionArg::Xrc => Self::Xrc,
-        }
-    }
-}
-
-impl From<BufferArg> for BufferKind {
-    fn from(arg: BufferArg) -> Self {
-        match arg {
-            BufferArg::Shared => Self::Shared,
-            BufferArg::Malloc => Self::Private,
         }
     }
 }

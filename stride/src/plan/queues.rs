@@ -13,6 +13,9 @@ const DEFAULT_POLL_BATCH: u32 = 16;
 /// More completions at a time fit into no cache.
 const MOST_POLLED: u32 = 1 << 16;
 
+/// Entries of a request for which this program has room.
+pub const MOST_ENTRIES: u32 = 64;
+
 /// What was asked for of the queues.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Queues {
@@ -20,6 +23,8 @@ pub struct Queues {
     pub events: bool,
     /// All queue pairs of a thread take their receives from one queue.
     pub use_srq: bool,
+    /// Entries of a request that sends or reads, if the user gave it.
+    pub sge: Option<u32>,
     /// Completions taken at a time, if the user gave it.
     pub cqe_poll: Option<u32>,
 }
@@ -68,6 +73,44 @@ pub enum QueueError {
         /// The device's name.
         device: String,
     },
+    /// There is no room for them.
+    #[error(
+        "--sge {given} is above the entries that this program has room for, {MOST_ENTRIES}: give --sge {MOST_ENTRIES} or less"
+    )]
+    EntriesTooMany {
+        /// What the user gave.
+        given: u32,
+    },
+    /// A request of the device's has fewer.
+    #[error("--sge {given} is above {name} of {device}, {limit}: give --sge {limit} or less")]
+    EntriesAboveDevice {
+        /// What the user gave.
+        given: u32,
+        /// The attribute of the device.
+        name: &'static str,
+        /// The device's name.
+        device: String,
+        /// What it can do.
+        limit: u32,
+    },
+    /// One number is in one place.
+    #[error("--sge {given} with {operation}, of which each is of one number in one place: leave --sge out")]
+    EntriesOfAtomics {
+        /// What the user gave.
+        given: u32,
+        /// The operation.
+        operation: Operation,
+    },
+    /// What is copied into the request is in no memory.
+    #[error(
+        "--sge {given} and -I {inline_size} do not go together, as a message is copied or is in entries: leave one of them out"
+    )]
+    EntriesInline {
+        /// What the user gave.
+        given: u32,
+        /// The largest message that is copied.
+        inline_size: u32,
+    },
     /// Latency takes one at a time.
     #[error(
         "--cqe-poll {given} is above the limit of a latency test, 1: leave --cqe-poll out, or measure bw"
@@ -88,15 +131,15 @@ pub enum QueueError {
 
 impl From<&QueueArgs> for Queues {
     fn from(args: &QueueArgs) -> Self {
-        let QueueArgs { events, use_srq, cqe_poll } = *args;
-        Self { events, use_srq, cqe_poll }
+        let QueueArgs { events, use_srq, sge, cqe_poll } = *args;
+        Self { events, use_srq, sge, cqe_poll }
     }
 }
 
 impl Queues {
     /// Counts that must not be 0, with their flags.
-    pub(super) fn counts(&self) -> [(&'static str, Option<u32>); 1] {
-        [("--cqe-poll", self.cqe_poll)]
+    pub(super) fn counts(&self) -> [(&'static str, Option<u32>); 2] {
+        [("--cqe-poll", self.cqe_poll), ("--sge", self.sge)]
     }
 }
 
@@ -121,6 +164,7 @@ impl TestPlan {
             return Err(QueueError::NoEvent);
         }
         self.validate_sharing()?;
+        self.validate_entries()?;
         match (self.takes_one_at_a_time(), self.queues.cqe_poll) {
             (_, Some(given)) if given > MOST_POLLED => Err(QueueError::PolledTooMany { given }),
             (false, _) | (_, None | Some(1)) => Ok(()),
@@ -128,7 +172,39 @@ impl TestPlan {
         }
     }
 
-    /// Whether all queue pairs of a thread take their receives from one queue: the target of an extended connection has none of its own.
+    /// Entries of a request that sends or reads.
+    pub fn entries(&self) -> u32 {
+        self.queues.sge.unwrap_or(1)
+    }
+
+    fn validate_entries(&self) -> Result<(), QueueError> {
+        match (self.entries(), self.inline_size.unwrap_or(0)) {
+            (..=1, _) => Ok(()),
+            (given, _) if given > MOST_ENTRIES => Err(QueueError::EntriesTooMany { given }),
+            (given, _) if self.operation.is_atomic() => {
+                Err(QueueError::EntriesOfAtomics { given, operation: self.operation })
+            }
+            (_, 0) => Ok(()),
+            (given, inline_size) => Err(QueueError::EntriesInline { given, inline_size }),
+        }
+    }
+
+    fn check_entries(&self, limits: &DeviceLimits) -> Result<(), QueueError> {
+        let (reads, others) = ((limits.max_sge_rd, "max_sge_rd"), (limits.max_sge, "max_sge"));
+        let (limit, name) = match self.operation {
+            Operation::Read => reads,
+            Operation::Mix(_) => reads.min(others),
+            _ => others,
+        };
+        let given = self.entries();
+        if given <= limit.max(1) {
+            return Ok(());
+        }
+        Err(QueueError::EntriesAboveDevice { given, name, device: limits.device.clone(), limit })
+    }
+
+    /// Whether all queue pairs of a thread take their receives from one queue: the target of an extended connection has none of
+    /// its own.
     pub fn shares_receives(&self) -> bool {
         self.queues.use_srq || self.connection == ConnectionType::Xrc
     }
@@ -149,6 +225,7 @@ impl TestPlan {
 
     /// Refuses queues that this device has not.
     pub(super) fn check_queues(&self, limits: &DeviceLimits) -> Result<(), QueueError> {
+        self.check_entries(limits)?;
         let device = || limits.device.clone();
         if self.connection == ConnectionType::Xrc && !limits.has_xrc {
             return Err(QueueError::NoExtendedConnections { device: device() });
@@ -179,11 +256,12 @@ impl TestPlan {
     }
 
     /// Names of the queues' parameters, with their flags, and their values, as differences are told.
-    pub(super) fn queue_rows(&self) -> [(&'static str, String); 3] {
+    pub(super) fn queue_rows(&self) -> [(&'static str, String); 4] {
         let value = |given: Option<u32>| given.map_or("the default".to_owned(), |given| given.to_string());
         [
             ("events (-e)", self.queues.events.to_string()),
             ("shared receive queue (--use-srq)", self.queues.use_srq.to_string()),
+            ("entries of a request (--sge)", value(self.queues.sge)),
             ("completions at a time (--cqe-poll)", value(self.queues.cqe_poll)),
         ]
     }
@@ -194,6 +272,9 @@ impl fmt::Display for Queues {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.use_srq {
             f.write_str(", shared receive queue")?;
+        }
+        if let Some(count) = self.sge {
+            write!(f, ", {count} entries")?;
         }
         if let Some(count) = self.cqe_poll {
             write!(f, ", {count} completions at a time")?;
@@ -218,6 +299,7 @@ mod tests {
         assert_eq!(plan("send bw").unwrap().poll_batch(), 16);
         assert_eq!(plan("send bw --cqe_poll 3").unwrap().poll_batch(), 3);
         assert_eq!(plan("send lat").unwrap().poll_batch(), 1);
+        assert_eq!(plan("send lat --rate 5 --cqe-poll 7").unwrap().poll_batch(), 7);
         let refused = |line: &str| plan(line).expect_err(line).to_string();
         assert!(refused("write bw --cqe-poll 0").starts_with("--cqe-poll 0 is below"));
         assert!(refused("write bw --cqe-poll 65537").contains("this program takes at a time, 65536"));
@@ -240,6 +322,12 @@ mod tests {
             refused(&DeviceLimits { max_srq_wr: 500, ..limits.clone() }),
             "-r 512 is above max_srq_wr of mlx5_0, 500: give -r 500 or less"
         );
+        // Each thread has a shared queue of its own.
+        let threads = plan("send bw -q 8 -n 100 --use-srq --threads 4").unwrap();
+        let text = threads.check(&DeviceLimits { max_srq: 3, ..limits.clone() }).unwrap_err().to_string();
+        assert_eq!(text, "--threads 4 is above max_srq of mlx5_0, 3: give --threads 3 or less");
+        assert_eq!((threads.share(0).receive_depth(), threads.share(0).messages_received()), (200, 200));
+        assert!(threads.check(&DeviceLimits { max_srq_wr: 200, ..limits.clone() }).is_ok());
         // The completion queue holds what all have together, which is what one has.
         assert!(test.check(&DeviceLimits { max_cqe: 1024, ..limits }).is_ok());
     }
@@ -253,6 +341,23 @@ mod tests {
         let limits = DeviceLimits { has_xrc: false, ..crate::plan::tests::limits() };
         let text = test.check(&limits).unwrap_err().to_string();
         assert!(text.starts_with("-c XRC: mlx5_0 has no extended reliable connections"), "{text}");
+    }
+
+    #[test]
+    fn a_request_has_as_many_entries_as_the_device_takes() {
+        let test = |line: &str| plan(line).unwrap();
+        let limits = crate::plan::tests::limits();
+        let refused = |line: &str| test(line).check(&limits).expect_err(line).to_string();
+        assert_eq!((test("send bw").entries(), test("send bw --sge 30").entries()), (1, 30));
+        assert!(
+            test("send bw --sge 30").check(&limits).is_ok()
+                && test("read bw --sge 20").check(&limits).is_ok()
+        );
+        assert_eq!(
+            refused("write bw --sge 31"),
+            "--sge 31 is above max_sge of mlx5_0, 30: give --sge 30 or less"
+        );
+        assert!(refused("read lat --sge 21").contains("max_sge_rd of mlx5_0, 20"));
     }
 
     #[test]

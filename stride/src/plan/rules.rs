@@ -78,6 +78,7 @@ impl TestPlan {
         }
         self.way.validate(self.connection)?;
         self.validate_queues()?;
+        self.relaxes_ordering(true)?;
         match self.measure {
             Measure::Bandwidth => self.validate_post_list(),
             Measure::Latency(definition) => self.validate_latency(definition),

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Echo, Operation, Queues, Rate, Sizes, WarmUp, Way};
+use super::{Echo, Operation, Ordering, Queues, Rate, Sizes, WarmUp, Way};
 
 /// What counts as the latency of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -99,6 +99,8 @@ pub struct TestPlan {
     pub way: Way,
     /// How queues are made and waited for.
     pub queues: Queues,
+    /// Whether devices may reorder their writes.
+    pub ordering: Ordering,
 }
 
 /// How queue pairs are connected, and what becomes of a message that is lost.
@@ -177,6 +179,7 @@ impl TestPlan {
             rate: None,
             way: Way::default(),
             queues: Queues::default(),
+            ordering: Ordering::default(),
         }
     }
 }

@@ -36,9 +36,9 @@ pub struct ServeOptions {
 
 impl From<ServeArgs> for ServeOptions {
     fn from(args: ServeArgs) -> Self {
-        let ServeArgs { device, ib_port, gid_index, port, buffer, calls, jobs, max_memory: Size(max_memory) } =
+        let ServeArgs { device, ib_port, gid_index, port, memory, calls, jobs, max_memory: Size(max_memory) } =
             args;
-        let (buffer, calls) = (buffer.map(Into::into), calls.map(Into::into));
+        let (buffer, calls) = (memory.kind(), calls.map(Into::into));
         let local = LocalOptions {
             device,
             ib_port,

@@ -6,18 +6,18 @@ use sideway::ibverbs::queue_pair::{
     BasicSendQueue, ExtendedSendQueue, GenericQueuePair, GenericSendQueue, QueuePair, ReceiveQueue, SendQueue,
 };
 use sideway::ibverbs::srq::SharedReceiveQueue;
-use sideway::memory::RegisteredBuffer;
 
 use super::Completions;
 use super::completion::OfKind;
 use super::post::{Inbox, Outbox, Receives, Receiving, Tag};
 use super::request::{
-    CompareSwap, FetchAdd, Fetches, Incoming, Inline, Mixed, Outgoing, Place, Read, Registered, Request,
-    Send, SendImm, SendImmTo, SendTo, Sends, ToQueue, Write, WriteImm,
+    CompareSwap, FetchAdd, Fetches, Gathered, Incoming, Inline, Mixed, Outgoing, Pieces, Place, Read,
+    Registered, Request, Scatters, Send, SendImm, SendImmTo, SendTo, Sends, ToQueue, Write, WriteImm,
 };
 use super::xrc::Receivers;
 use crate::buffers::{BufferLayout, Cycle, Flag};
 use crate::error::Error;
+use crate::memory::Memory;
 use crate::plan::{Mix, Operation, TestPlan};
 
 /// A queue pair of a channel.
@@ -65,9 +65,11 @@ pub(super) struct Channel {
     /// Where datagrams go: all to one port.
     address: Option<AddressHandle>,
     ends: GenericEnds,
-    memory: RegisteredBuffer,
+    memory: Memory,
     layout: BufferLayout,
     operation: Operation,
+    /// Of a request that sends or reads.
+    entries: u32,
     receives: Vec<Receives>,
     /// perftest's operands, unless their effect is looked at.
     swap: CompareSwap,
@@ -114,9 +116,9 @@ impl Channel {
     pub(super) fn new(
         Connected { pairs, targets, srq, address }: Connected,
         ends: GenericEnds,
-        memory: RegisteredBuffer,
+        memory: Memory,
         layout: BufferLayout,
-        operation: Operation,
+        test: &TestPlan,
         inline_size: u32,
     ) -> Self {
         Self {
@@ -127,7 +129,8 @@ impl Channel {
             ends,
             memory,
             layout,
-            operation,
+            operation: test.operation,
+            entries: test.entries(),
             receives: Vec::new(),
             swap: CompareSwap { compare: 0, swap: 0 },
             size: 0,
@@ -144,7 +147,7 @@ impl Channel {
     }
 
     /// The memory.
-    pub(super) fn memory(&self) -> &RegisteredBuffer {
+    pub(super) fn memory(&self) -> &Memory {
         &self.memory
     }
 
@@ -160,13 +163,13 @@ impl Channel {
 
     /// The byte at an offset in this side's memory.
     pub(super) fn flag(&self, offset: u64) -> Flag<'_> {
-        Flag::new(self.memory.buffer(), offset)
+        self.memory.flag(offset)
     }
 
     /// Posts the first receives of a test that takes them. What is left of those before, where messages were lost or a test
     /// ended in time, is used first: all receives are alike then.
     pub(super) fn prepare_receives(&mut self, test: &TestPlan) -> Result<(), Error> {
-        let (lkey, start) = (self.memory.lkey(), self.memory.as_ptr().addr() as u64);
+        let (lkey, start) = (self.memory.lkey(), self.memory.address());
         let (cycle, length) = receives(test, self.layout, self.size.into());
         let left: Vec<_> = self.receives.iter().map(|before| before.posted - before.taken).collect();
         self.receives.clear();
@@ -205,6 +208,7 @@ impl Channel {
             memory,
             layout,
             operation,
+            entries,
             receives,
             swap,
             size,
@@ -224,9 +228,10 @@ impl Channel {
                 own.extend(receives.next().map(|receives| Inbox { queue, receives }));
             }
         }
-        let arrival = Flag::new(memory.buffer(), layout.receive_offset(0) + u64::from(*size) - 1);
+        let arrival = memory.flag(layout.receive_offset(0) + u64::from(*size) - 1);
         let bytes = Bytes {
             operation: *operation,
+            entries: *entries,
             to: match (address, targets) {
                 (Some(address), _) => To::Address(address),
                 (None, Some(_)) => To::Queue,
@@ -277,8 +282,9 @@ enum To<'a> {
 /// What a channel's messages are.
 struct Bytes<'a> {
     operation: Operation,
+    entries: u32,
     to: To<'a>,
-    memory: &'a RegisteredBuffer,
+    memory: &'a Memory,
     swap: CompareSwap,
     size: u32,
     inline: Option<&'a mut [u8]>,
@@ -327,6 +333,7 @@ impl Bytes<'_> {
             (Operation::SendImm, To::Queue) => self.send(ToQueue(SendImm), parts),
             (Operation::Send, To::Address(address)) => self.send(SendTo(address), parts),
             (Operation::SendImm, To::Address(address)) => self.send(SendImmTo(address), parts),
+            (Operation::Read, to) if self.entries > 1 => self.scatter(to, parts.sending()),
             (Operation::Read, to) => self.fetch(Read, to, parts.sending()),
             (Operation::Mix(mix), To::Queue) => self.mix(mix, ToQueue(Read), ToQueue(Write), parts.sending()),
             (Operation::Mix(mix), _) => self.mix(mix, Read, Write, parts.sending()),
@@ -357,9 +364,26 @@ impl Bytes<'_> {
         parts: Parts<'_, Q, C, R, J>,
     ) -> Result<J::Outcome, Error> {
         let (lkey, size) = (self.memory.lkey(), self.size);
-        let last = Flag::new(self.memory.buffer(), u64::from(size) - 1);
+        let last = self.memory.flag(u64::from(size) - 1);
+        if self.entries > 1 {
+            let pieces = Pieces::new(lkey, size, self.entries);
+            let write = Sends { verb: write, payload: Gathered { pieces, last } };
+            return parts.run(Mixed::new(mix, Scatters { verb: read, pieces }, write));
+        }
         let write = Sends { verb: write, payload: Registered { lkey, size, last } };
         parts.run(Mixed::new(mix, Fetches { verb: read, lkey, size }, write))
+    }
+
+    fn scatter<Q: SendQueue, C: Completions, R: Receiving, J: Job>(
+        &self,
+        to: To<'_>,
+        parts: Parts<'_, Q, C, R, J>,
+    ) -> Result<J::Outcome, Error> {
+        let pieces = Pieces::new(self.memory.lkey(), self.size, self.entries);
+        match to {
+            To::Queue => parts.run(Scatters { verb: ToQueue(Read), pieces }),
+            _ => parts.run(Scatters { verb: Read, pieces }),
+        }
     }
 
     fn send<Q: SendQueue, C: Completions, R: Receiving, J: Job>(
@@ -369,8 +393,13 @@ impl Bytes<'_> {
     ) -> Result<J::Outcome, Error> {
         match self.inline {
             Some(bytes) => parts.run(Sends { verb, payload: Inline(bytes) }),
+            None if self.entries > 1 => {
+                let pieces = Pieces::new(self.memory.lkey(), self.size, self.entries);
+                let last = self.memory.flag(u64::from(self.size) - 1);
+                parts.run(Sends { verb, payload: Gathered { pieces, last } })
+            }
             None => {
-                let last = Flag::new(self.memory.buffer(), u64::from(self.size) - 1);
+                let last = self.memory.flag(u64::from(self.size) - 1);
                 parts.run(Sends {
                     verb,
                     payload: Registered { lkey: self.memory.lkey(), size: self.size, last },

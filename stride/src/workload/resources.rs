@@ -100,6 +100,7 @@ pub(super) fn queue_pair(
             ConnectionType::Xrc => QueuePairType::XrcSend,
         })
         .setup_max_send_wr(depth)
+        .setup_max_send_sge(test.entries())
         .setup_max_recv_wr(test.receive_depth().max(1))
         .setup_max_inline_data(inline_size)
         .setup_send_ops_flags(send_operations(test.operation));
@@ -141,21 +142,18 @@ fn send_operations(operation: Operation) -> SendOperationFlags {
     }
 }
 
-/// What may be done with the memory. The device may reorder its writes on the bus where only amounts matter, as perftest has it;
-/// who waits for the last byte needs it to come last.
-pub(super) fn access(test: &TestPlan) -> AccessFlags {
-    let access = AccessFlags::LocalWrite
+/// What may be done with the memory, and whether the device may reorder its writes on the bus.
+pub(super) fn access(test: &TestPlan, is_relaxed: bool) -> AccessFlags {
+    let relaxed = if is_relaxed { AccessFlags::RelaxedOrdering } else { AccessFlags::empty() };
+    AccessFlags::LocalWrite
+        | relaxed
         | match test.operation {
             Operation::Write | Operation::WriteImm => AccessFlags::RemoteWrite,
             Operation::Read => AccessFlags::RemoteRead,
             Operation::Mix(_) => AccessFlags::RemoteRead | AccessFlags::RemoteWrite,
             Operation::FetchAdd | Operation::CompareSwap => AccessFlags::RemoteAtomic,
             Operation::Send | Operation::SendImm | Operation::Messages(_) => AccessFlags::empty(),
-        };
-    match (test.measure, test.operation) {
-        (Measure::Latency(_), Operation::Write) => access,
-        _ => access | AccessFlags::RelaxedOrdering,
-    }
+        }
 }
 
 pub(super) fn inline_size(device: &LocalDevice, test: &TestPlan) -> u32 {
@@ -163,7 +161,9 @@ pub(super) fn inline_size(device: &LocalDevice, test: &TestPlan) -> u32 {
         return 0;
     }
     let default = match test.measure {
-        Measure::Latency(_) => default_inline_size(test.operation, test.connection, device.vendor_id),
+        Measure::Latency(_) if test.entries() == 1 => {
+            default_inline_size(test.operation, test.connection, device.vendor_id)
+        }
         _ => 0,
     };
     test.inline_size.unwrap_or(default)

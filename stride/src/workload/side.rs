@@ -7,7 +7,6 @@ use sideway::ibverbs::connect::{ConnectOptions, Endpoint, activate_ud, connect};
 use sideway::ibverbs::protection_domain::ProtectionDomain;
 use sideway::ibverbs::queue_pair::GenericQueuePair;
 use sideway::ibverbs::srq::SharedReceiveQueue;
-use sideway::memory::{BufferKind, RegisteredBuffer};
 use sideway::rdmacm::Connection;
 
 use super::bandwidth::Tally;
@@ -24,7 +23,8 @@ use crate::buffers::BufferLayout;
 use crate::control::{ControlError, Resources};
 use crate::device::LocalDevice;
 use crate::error::Error;
-use crate::plan::{ConnectionType, LatencyDefinition, Measure, Operation, Parts, Rate, TestPlan};
+use crate::memory::Memory;
+use crate::plan::{ConnectionType, LatencyDefinition, Measure, Operation, Parts, PlanError, Rate, TestPlan};
 use crate::statistics::LatencyRecorder;
 
 /// A side whose queue pairs are not connected yet.
@@ -37,8 +37,9 @@ pub struct Side<'a> {
     targets: Option<Receivers>,
     srq: Option<SharedReceiveQueue>,
     sleeper: Option<Sleeper>,
-    memory: RegisteredBuffer,
+    memory: Memory,
     layout: BufferLayout,
+    is_relaxed: bool,
     inline_size: u32,
     answered: u8,
 }
@@ -54,7 +55,10 @@ impl<'a> Side<'a> {
         let pd = device.context.alloc_pd()?;
         let largest = test.sizes.largest() + test.connection.header();
         let layout = BufferLayout::new(largest, test.queue_pairs);
-        let memory = pd.reg_buffer(layout.allocate(device.buffer)?, access(test))?;
+        device.buffer.check(test).map_err(PlanError::from)?;
+        let is_known = device.context.provider().verbs().ibv_reg_mr_iova2().is_ok();
+        let is_relaxed = test.relaxes_ordering(is_known).map_err(PlanError::from)?;
+        let memory = Memory::new(device, layout, &pd, access(test, is_relaxed))?;
         let channel = match test.queues.events {
             true => Some(device.context.create_comp_channel()?),
             false => None,
@@ -85,6 +89,7 @@ impl<'a> Side<'a> {
             sleeper: channel.map(Sleeper),
             memory,
             layout,
+            is_relaxed,
             inline_size,
             answered,
         })
@@ -100,9 +105,10 @@ impl<'a> Side<'a> {
         let of_pair = |(index, (_, endpoint)): (usize, &(_, Endpoint))| Resources {
             endpoint: endpoint.clone(),
             rkey: self.memory.rkey(),
-            address: self.memory.as_ptr().addr() as u64 + self.layout.receive_offset(index),
+            address: self.memory.address() + self.layout.receive_offset(index),
             length: self.layout.half(),
             answered: self.answered,
+            marked: if self.memory.is_seen() { u64::MAX } else { self.inline_size.into() },
             xrc: self.targets.as_ref().and_then(|targets| targets.target(index)),
         };
         self.pairs.iter().enumerate().map(of_pair).collect()
@@ -130,6 +136,7 @@ impl<'a> Side<'a> {
             sleeper,
             memory,
             layout,
+            is_relaxed,
             inline_size,
             answered,
         } = self;
@@ -141,7 +148,7 @@ impl<'a> Side<'a> {
         let (mut address, mut way, mut connections) = (None, String::new(), Vec::new());
         for (index, ((mut queue_pair, endpoint), remote)) in own.into_iter().zip(remotes).enumerate() {
             let options = test.way.applied_to(ConnectOptions {
-                access_flags: access(test),
+                access_flags: access(test, false),
                 max_read_atomic: test.outstanding(&device.limits, remote.answered),
                 max_dest_read_atomic: answered,
                 ..ConnectOptions::default()
@@ -168,7 +175,7 @@ impl<'a> Side<'a> {
                 way += &format!(", {} outstanding", options.max_read_atomic);
             }
             let place = Place {
-                local: memory.as_ptr().addr() as u64 + layout.send_offset(index),
+                local: memory.address() + layout.send_offset(index),
                 remote: remote.address,
                 rkey: remote.rkey,
                 queue: remote.xrc.as_ref().map_or(remote.endpoint.qp_number, |target| target.srqn),
@@ -176,19 +183,12 @@ impl<'a> Side<'a> {
             seeds.push(Seeds { own: seed(&endpoint), peer: seed(&remote.endpoint) });
             pairs.push(Pair { queue_pair, place });
         }
-        let buffer = match memory.buffer().kind() {
-            BufferKind::Shared => "shared",
-            _ => "malloc",
-        };
-        let description = format!("inline up to {inline_size} bytes, by {calls}, buffer {buffer}; {way}");
-        let channel = Channel::new(
-            Connected { pairs, targets, srq, address },
-            ends,
-            memory,
-            layout,
-            test.operation,
-            inline_size,
+        let (buffer, ordering) = (device.buffer, if is_relaxed { "relaxed" } else { "strict" });
+        let description = format!(
+            "inline up to {inline_size} bytes, by {calls}, {ordering} ordering, buffer {buffer}; {way}"
         );
+        let channel =
+            Channel::new(Connected { pairs, targets, srq, address }, ends, memory, layout, test, inline_size);
         let recorder = LatencyRecorder::new();
         Ok(Workload {
             description,
@@ -197,6 +197,7 @@ impl<'a> Side<'a> {
             layout,
             parts: Parts { measures: true, serves: true },
             seeds,
+            marked: remotes.first().map_or(u64::MAX, |remote| remote.marked),
             sent: 0,
             notes: Notes::new(),
             recorder,
@@ -226,6 +227,8 @@ pub struct Workload {
     layout: BufferLayout,
     parts: Parts,
     seeds: Vec<Seeds>,
+    /// Up to which size the peer writes the last byte of the messages that it counts.
+    marked: u64,
     /// Messages of the last size.
     sent: u64,
     notes: Notes,
@@ -264,7 +267,7 @@ impl Workload {
         let own = self.seeds.first().map_or(0, |seeds| seeds.own);
         self.channel.resize(size as u32, |place| pattern(own, size, place));
         if self.test.data_validation {
-            self.prepare_validation(size);
+            self.prepare_validation(size)?;
         }
         if self.test.operation == Operation::Write {
             self.channel.flag(self.layout.receive_offset(0) + size - 1).store(latency::UNMARKED);
@@ -404,15 +407,24 @@ impl Workload {
         let (cycle, _) = receives(test, *layout, size);
         let is_inline = size <= u64::from(test.inline_size.unwrap_or(0)) && !test.operation.fetches();
         let receives = (cycle, test.connection.header());
-        Validation { test, memory: self.channel.memory(), layout: *layout, size, is_inline, receives }
+        let is_marked = is_inline || size <= self.marked;
+        Validation {
+            test,
+            memory: self.channel.memory(),
+            layout: *layout,
+            size,
+            is_marked,
+            is_inline,
+            receives,
+        }
     }
 
-    fn prepare_validation(&mut self, size: u64) {
+    fn prepare_validation(&mut self, size: u64) -> Result<(), Error> {
         if self.test.operation == Operation::CompareSwap {
             self.channel.set_swap(SWAP.0, SWAP.1);
         }
         let validation = self.validation(size);
-        self.seeds.iter().enumerate().for_each(|(pair, seeds)| validation.prepare(pair, *seeds));
+        self.seeds.iter().enumerate().try_for_each(|(pair, seeds)| validation.prepare(pair, *seeds))
     }
 
     fn run_latency(&mut self, part: Part, pace: &Pace, watch: &mut Watch<'_>) -> Result<(), Error> {

@@ -32,6 +32,9 @@ pub(crate) struct Device {
     pub(crate) gid_table_length: u32,
     pub(crate) mtu: u32,
     pub(crate) pkeys: u32,
+    pub(crate) max_dm_size: u64,
+    pub(crate) max_sge: u32,
+    pub(crate) max_sge_rd: u32,
     pub(crate) has_xrc: bool,
     pub(crate) max_srq: u32,
     pub(crate) max_srq_wr: u32,
@@ -99,6 +102,13 @@ impl Device {
                     pkeys: port_attr.pkey_tbl_len().into(),
                     has_xrc: DeviceCapabilityFlags::from_bits_retain(attr.device_cap_flags())
                         .contains(DeviceCapabilityFlags::Xrc),
+                    max_dm_size: attr.max_dm_size(),
+                    max_sge: attr.max_sge().unsigned_abs(),
+                    max_sge_rd: match attr.max_sge_rd() {
+                        0 => attr.max_sge(),
+                        limit => limit,
+                    }
+                    .unsigned_abs(),
                     max_srq: attr.max_srq().unsigned_abs(),
                     max_srq_wr: attr.max_srq_wr().unsigned_abs(),
                     gid_indices: here.map(|gid| gid.gid_index()).collect(),

@@ -15,6 +15,7 @@ mod peers;
 mod serve;
 #[path = "../../../sideway/tests/support/suite.rs"]
 mod suite;
+mod together;
 mod verbs;
 
 use std::process::ExitCode;
@@ -30,6 +31,7 @@ fn main() -> ExitCode {
                 serve::TESTS,
                 load::TESTS,
                 verbs::TESTS,
+                together::TESTS,
             ]
             .concat(),
         )

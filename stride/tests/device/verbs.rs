@@ -18,6 +18,15 @@ pub(crate) const TESTS: &[Test] = &[
     ("rdma_cm_needs_an_address", rdma_cm_needs_an_address),
     ("completions_may_be_slept_for", completions_may_be_slept_for),
     ("who_sleeps_takes_no_time", who_sleeps_takes_no_time),
+    ("messages_may_be_in_pieces", messages_may_be_in_pieces),
+    ("memory_may_be_of_any_kind", memory_may_be_of_any_kind),
+    ("memory_on_the_device", memory_on_the_device),
+    (
+        "huge_pages_are_there_or_an_error_says_how_to_get_them",
+        huge_pages_are_there_or_an_error_says_how_to_get_them,
+    ),
+    ("memory_of_a_gpu_that_is_not_there_is_an_error", memory_of_a_gpu_that_is_not_there_is_an_error),
+    ("the_order_of_writes_is_said", the_order_of_writes_is_said),
     ("receives_may_be_shared", receives_may_be_shared),
     ("connections_may_be_extended", connections_may_be_extended),
     ("shared_receives_are_as_many_as_the_device_has", shared_receives_are_as_many_as_the_device_has),
@@ -256,5 +265,136 @@ fn connections_may_be_extended(device: &Device) -> Outcome {
         assert_eq!(server.stdout, client.stdout);
         assert!(client.stderr.contains("over XRC"), "{client:#?}");
     }
+    Outcome::Ran
+}
+
+/// Every operation, with what arrives looked at, in memory of one kind.
+fn measure_in(device: &Device, memory: &str, is_seen: bool) {
+    for operation in OPERATIONS {
+        let size = if operation == "atomic" { 8.0 } else { 1000.0 };
+        let with =
+            |measure| format!("{} -n 50 -s {size} {memory} --data-validation", flags(operation, measure));
+        is_bandwidth(&row(device, &with("bw -q 2")), size, 100.0);
+        is_latency(&row(device, &with("lat --latency completion")), size, 50.0);
+        if operation.starts_with("send") || operation.ends_with("imm") || is_seen && operation == "write" {
+            is_latency(&row(device, &with("lat")), size, 50.0);
+        }
+    }
+    // Messages that are copied into the request come from elsewhere.
+    run(&device.flags(&format!("send lat --loopback -n 20 -s 20 -I 32 {memory} --data-validation")))
+        .succeeded();
+}
+
+fn memory_may_be_of_any_kind(device: &Device) -> Outcome {
+    for kind in ["shared", "malloc"] {
+        measure_in(device, &format!("--buffer {kind}"), true);
+    }
+    let ended = run(&device.flags("write bw --loopback -n 5 --buffer dma-buf"));
+    if !ended.status.success() {
+        // A kernel without udmabuf, or a device that registers none.
+        let line = ended.refused();
+        assert!(
+            !device.is_soft
+                && (line.contains("udmabuf") || line.contains("dma-buf") || line.contains("dmabuf")),
+            "{line}"
+        );
+        return Outcome::Ran;
+    }
+    assert!(ended.stderr.contains("buffer dma-buf"), "{ended:#?}");
+    measure_in(device, "--buffer dma-buf", true);
+    Outcome::Ran
+}
+
+fn memory_on_the_device(device: &Device) -> Outcome {
+    if device.max_dm_size == 0 {
+        let ended = run(&device.flags("write bw --loopback -n 5 --dm"));
+        let line = ended.refused();
+        assert!(
+            line.contains("--dm") && line.contains(&device.name) && line.contains("max_dm_size is 0"),
+            "{line}"
+        );
+        return Outcome::Ran;
+    }
+    measure_in(device, "--dm", false);
+    // More than there is; and where the client cannot know that the server does not see it.
+    let ended = run(&device.flags(&format!("write bw --loopback -n 5 --dm -s {}", device.max_dm_size)));
+    let line = ended.refused();
+    assert!(
+        line.contains("--dm") && line.contains(&format!("max_dm_size is {}", device.max_dm_size)),
+        "{line}"
+    );
+    let mut server = Running::start(&mut command(&device.flags("serve --dm -p 0")));
+    let waiting = server.await_line("waiting for clients on TCP port");
+    let port = waiting.split("TCP port ").nth(1).unwrap().split(',').next().unwrap().to_owned();
+    let client = run(&device.flags(&format!("write lat -n 20 127.0.0.1 -p {port}")));
+    assert!(client.refused().contains("device memory (--dm) and --latency pingpong of write"), "{client:#?}");
+    let client =
+        run(&device.flags(&format!("send lat -n 20 127.0.0.1 -p {port} --data-validation"))).succeeded();
+    is_latency(&client.rows()[0], 2.0, 20.0);
+    Outcome::Ran
+}
+
+fn huge_pages_are_there_or_an_error_says_how_to_get_them(device: &Device) -> Outcome {
+    let ended = run(&device.flags("send lat --loopback -n 20 --use-hugepages --data-validation"));
+    if ended.status.success() {
+        assert!(ended.stderr.contains("buffer huge pages of 2048 KiB"), "{ended:#?}");
+    } else {
+        let line = ended.refused();
+        assert!(line.contains("hugepages-2048kB/nr_hugepages"), "{line}");
+    }
+    Outcome::Ran
+}
+
+fn memory_of_a_gpu_that_is_not_there_is_an_error(device: &Device) -> Outcome {
+    for role in ["--loopback", "--use-srq --loopback"] {
+        let ended = run(&device.flags(&format!("send bw -n 5 --use-cuda=4000000000 {role}")));
+        let line = ended.refused();
+        assert!(line.contains("--use-cuda 4000000000"), "{line}");
+        assert!(["libcuda.so.1", "CUDA device", "cuInit"].iter().any(|word| line.contains(word)), "{line}");
+    }
+    Outcome::Ran
+}
+
+fn the_order_of_writes_is_said(device: &Device) -> Outcome {
+    for (flags, order) in [
+        ("write bw --disable_pcie_relaxed", "strict ordering"),
+        ("send bw --relaxed-ordering on", "relaxed ordering"),
+        ("send bw", "relaxed ordering"),
+        ("write lat", "strict ordering"),
+        ("write lat --latency completion --relaxed-ordering on", "relaxed ordering"),
+    ] {
+        let ended = run(&device.flags(&format!("{flags} --loopback -n 20"))).succeeded();
+        assert!(ended.stderr.contains(order), "{flags}: {ended:#?}");
+    }
+    Outcome::Ran
+}
+
+fn messages_may_be_in_pieces(device: &Device) -> Outcome {
+    for operation in ["write", "write --imm", "send", "read"] {
+        let limit = if operation == "read" { device.max_sge_rd } else { device.max_sge };
+        for count in [2, 3, limit.min(64)] {
+            for calls in ["classic", "extended"] {
+                let with = |measure| {
+                    format!(
+                        "{} -n 40 --sge {count} --calls {calls} --data-validation",
+                        flags(operation, measure)
+                    )
+                };
+                is_bandwidth(&row(device, &with("bw -s 3001 -q 2")), 3001.0, 80.0);
+                is_latency(&row(device, &with("lat -s 2")), 2.0, 40.0);
+            }
+        }
+        let above = limit + 1;
+        let ended = run(&device.flags(&format!("{} --loopback --sge {above}", flags(operation, "bw"))));
+        assert!(ended.refused().contains(&format!("--sge {above} is above")), "{ended:#?}");
+    }
+    if device.has_xrc {
+        for operation in ["write", "send", "read"] {
+            let test = format!("{operation} bw -c XRC -n 40 -s 100 --sge 2 --data-validation --loopback");
+            run(&device.flags(&test)).succeeded();
+        }
+    }
+    let test = "send bw -c UD --sge 2 -n 20 -s 100 --loopback";
+    run(&device.flags(test)).succeeded();
     Outcome::Ran
 }
