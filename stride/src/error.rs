@@ -19,6 +19,7 @@ use crate::interrupt::Interrupted;
 use crate::plan::PlanError;
 use crate::report::ExpectationsError;
 use crate::result::FilesError;
+use crate::session::NoSecretError;
 use crate::workload::{CompletionError, ValidationError};
 
 /// Why there are no (more) figures. The text is for the user: what was asked for, the limit, the remedy.
@@ -35,6 +36,8 @@ pub enum Error {
     /// Some of the results could not be written.
     #[error("{0}")]
     Files(String),
+    /// There is no secret, and the user wants one.
+    Secret(#[from] NoSecretError),
     /// Signals cannot be handled.
     #[error("cannot have signals handled: {0}")]
     Signals(io::Error),

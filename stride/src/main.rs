@@ -46,7 +46,7 @@ fn run(command: Command) -> Result<u8, Error> {
         }
         Command::Serve(args, files) => {
             let output = Output::of_server(&files, words)?;
-            until_the_end(output, |output| stride::session::serve(&args.into(), output))
+            until_the_end(output, |output| stride::session::serve(&(*args).into(), output))
         }
     }
 }

@@ -8,6 +8,8 @@ mod serve;
 mod size;
 mod usage;
 
+use std::path::PathBuf;
+
 use clap::{Args, Subcommand, ValueEnum};
 
 pub use expectation::{Expectation, ExpectationError};
@@ -22,6 +24,7 @@ Environment:
   SIDEWAY_PROVIDER=system  the devices of rdma-core
   SIDEWAY_PROVIDER=soft    software devices: soft0 and so on
   SIDEWAY_PROVIDER=auto    the former if there are any, else the latter, and stderr says so [default]
+  STRIDE_SECRET=WORDS      a secret that both sides share, where --secret-file names no file with one
 
 Exit codes: 0 all measured, 1 a figure is not as --expect-bw or --expect-p99 has it, 2 an error, 130 interrupted";
 
@@ -298,6 +301,11 @@ pub struct RunArgs {
     /// TCP port of the control connection; 0 makes the server choose
     #[arg(short, long, value_name = "PORT", default_value_t = crate::plan::DEFAULT_PORT)]
     pub port: u16,
+
+    /// This file has a secret that both sides share: who does not know it is not served [default: that of
+    /// STRIDE_SECRET, if it is set]
+    #[arg(long, value_name = "FILE")]
+    pub secret_file: Option<PathBuf>,
 
     /// Messages for each size, of each queue pair [default: 5000 for bandwidth of writes and messages, else 1000]
     #[arg(short = 'n', long, value_name = "COUNT")]

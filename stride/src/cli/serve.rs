@@ -1,5 +1,7 @@
 //! A server that stays.
 
+use std::path::PathBuf;
+
 use clap::{Args, Parser, Subcommand};
 
 use super::{BufferArg, CallsArg, Cli, OperationArgs, OutputArgs, PROVIDERS, Size};
@@ -10,7 +12,7 @@ pub enum Command {
     /// To play a part in one test.
     Test(Box<Cli>),
     /// To serve clients until it is told to end.
-    Serve(ServeArgs, OutputArgs),
+    Serve(Box<ServeArgs>, Box<OutputArgs>),
 }
 
 /// Measures bandwidth and latency of RDMA, as perftest defines them.
@@ -69,13 +71,18 @@ pub struct ServeArgs {
     /// Bytes that the messages of one client may take here
     #[arg(long, value_name = "BYTES", default_value = "1024M")]
     pub max_memory: Size,
+
+    /// This file has a secret that both sides share: who does not know it is not served [default: that of
+    /// STRIDE_SECRET, if it is set]
+    #[arg(long, value_name = "FILE")]
+    pub secret_file: Option<PathBuf>,
 }
 
 impl From<Words> for Command {
     fn from(Words { what, output }: Words) -> Self {
         match what {
             What::Test(operation) => Self::Test(Box::new(Cli { operation, output })),
-            What::Serve(args) => Self::Serve(args, output),
+            What::Serve(args) => Self::Serve(Box::new(args), Box::new(output)),
         }
     }
 }

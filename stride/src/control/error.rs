@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use super::{FrameError, VERSION};
+use super::{FrameError, Refusal, VERSION};
 use crate::interrupt::Interrupted;
 
 /// The control connection failed.
@@ -112,6 +112,28 @@ pub enum ControlError {
         /// Host and port.
         peer: String,
     },
+    /// The peer does not know the secret, or wants one.
+    #[error("{peer} {}", .refusal.by_us())]
+    Refused {
+        /// Host and port.
+        peer: String,
+        /// Why.
+        refusal: Refusal,
+    },
+    /// The peer says so of this side.
+    #[error("{peer} {}", .refusal.by_peer())]
+    RefusedByPeer {
+        /// Host and port.
+        peer: String,
+        /// Why.
+        refusal: Refusal,
+    },
+    /// The system has no random numbers.
+    #[error("cannot have random numbers of the system, which the secret needs: {what}")]
+    NoRandomness {
+        /// The system's words.
+        what: String,
+    },
     /// The peer gave up, and said why.
     #[error("{peer} gave up: {reason}")]
     PeerFailed {
@@ -125,7 +147,10 @@ pub enum ControlError {
 impl ControlError {
     /// Whether the peer knows already that the test is over.
     pub fn is_known_to_peer(&self) -> bool {
-        matches!(self, Self::PeerFailed { .. } | Self::Gone { .. })
+        matches!(
+            self,
+            Self::PeerFailed { .. } | Self::Gone { .. } | Self::Refused { .. } | Self::RefusedByPeer { .. }
+        )
     }
 
     /// What it means that reading from `peer` failed.

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use sideway::ibverbs::connect::Endpoint;
 
+use super::{Nonce, Proof, Refusal};
 use crate::plan::TestPlan;
 use crate::report::Row;
 
@@ -34,6 +35,23 @@ pub enum Message {
     },
     /// The sender needs the peer no more.
     Done,
+    /// The client has a secret, and wants to know whether the server has it too.
+    Hello {
+        /// The client's.
+        nonce: Nonce,
+    },
+    /// So has the server.
+    Challenge {
+        /// The server's.
+        nonce: Nonce,
+    },
+    /// That the sender knows the secret.
+    Proof {
+        /// Of its role and both nonces.
+        proof: Proof,
+    },
+    /// The sender goes no further.
+    Refused(Refusal),
 }
 
 /// Who speaks, and what its user asked for.
@@ -72,6 +90,10 @@ impl Message {
             Self::Row(_) => "row",
             Self::Arrived { .. } => "arrived",
             Self::Done => "done",
+            Self::Hello { .. } => "hello",
+            Self::Challenge { .. } => "challenge",
+            Self::Proof { .. } => "proof",
+            Self::Refused(_) => "refused",
         }
     }
 }

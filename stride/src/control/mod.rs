@@ -16,6 +16,8 @@
 //! Messages of trespass are measured over the connection that the two sides agree on: each of these words is one
 //! message of it, there are no resources, and `Ready` alone is left out.
 //!
+//! Where a secret is shared, each side first proves that it knows it (`secret`).
+//!
 //! Over TCP each side says once a second that it is there, measuring or not, so that the other one notices within seconds when it is not.
 //!
 //! Either side may send a failure in place of any message. Frames carry a magic number and the protocol's
@@ -26,6 +28,7 @@ mod frame;
 mod link;
 mod message;
 mod packets;
+mod secret;
 mod socket;
 mod tcp;
 
@@ -36,6 +39,7 @@ pub use frame::{
 pub use link::{Glance, Link, Wire};
 pub use message::{Greeting, Message, Resources};
 pub use packets::Packets;
+pub use secret::{LONGEST_SECRET, Nonce, Proof, Refusal, SHORTEST_SECRET, Secret, SecretError};
 pub(crate) use socket::link;
 pub use socket::{Listener, connect};
 pub use tcp::Tcp;

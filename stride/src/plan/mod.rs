@@ -17,6 +17,8 @@ mod rules;
 mod sizes;
 mod test_plan;
 
+use std::path::PathBuf;
+
 use sideway::memory::BufferKind;
 use trespass::Policy;
 
@@ -67,6 +69,8 @@ pub struct LocalOptions {
     pub calls: Option<Calls>,
     /// TCP port of the control connection.
     pub tcp_port: u16,
+    /// The file with the secret that both sides share, if the user named one.
+    pub secret_file: Option<PathBuf>,
     /// What may carry messages of trespass.
     pub transport: Policy,
     /// The user gave no size, so that it may be changed to what is possible.
@@ -280,7 +284,15 @@ fn local_options(args: &RunArgs) -> Result<LocalOptions, PlanError> {
         Some(_) => return Err(PlanError::NoSuchPortNumber { given: args.ib_port.unwrap_or_default() }),
     };
     let (device, gid_index) = (args.device.clone(), args.gid_index);
-    Ok(LocalOptions { device, ib_port, gid_index, tcp_port: args.port, ..LocalOptions::default() })
+    let secret_file = args.secret_file.clone();
+    Ok(LocalOptions {
+        device,
+        ib_port,
+        gid_index,
+        tcp_port: args.port,
+        secret_file,
+        ..LocalOptions::default()
+    })
 }
 
 fn test_plan(operation: Operation, measure: Measure, args: &RunArgs) -> TestPlan {

@@ -2,6 +2,7 @@
 
 mod messages;
 mod pairs;
+mod secret;
 mod serve;
 mod steps;
 
@@ -9,6 +10,7 @@ use crate::error::Error;
 use crate::plan::{Operation, Plan};
 use crate::report::Output;
 
+pub use secret::NoSecretError;
 pub use serve::{ServeOptions, serve};
 
 /// This release of stride-perf, for people.

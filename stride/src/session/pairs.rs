@@ -1,7 +1,7 @@
 //! Tests of queue pairs, agreed on over TCP.
 
-use super::steps;
-use crate::control::{ControlError, Link, Listener, Message, Resources, connect};
+use super::{secret, steps};
+use crate::control::{ControlError, Link, Listener, Message, Resources, Secret, connect};
 use crate::device::{self, LocalDevice};
 use crate::error::Error;
 use crate::plan::{Plan, Role, TestPlan};
@@ -15,7 +15,8 @@ pub(super) fn run(plan: &Plan, output: &mut Output) -> Result<(), Error> {
     let test = plan.test.fitted(&device.limits, plan.local.any_size);
     test.check(&device.limits)?;
     output.device(&device);
-    let session = Session { device: &device, test: &test, timer: Timer::new() };
+    let secret = secret::find(&plan.local, output)?;
+    let session = Session { device: &device, test: &test, secret: secret.as_ref(), timer: Timer::new() };
     match &plan.role {
         Role::Server => session.serve_one(plan.local.tcp_port, output),
         Role::Client(host) => {
@@ -30,6 +31,7 @@ pub(super) fn run(plan: &Plan, output: &mut Output) -> Result<(), Error> {
 pub(super) struct Session<'a> {
     pub(super) device: &'a LocalDevice,
     pub(super) test: &'a TestPlan,
+    pub(super) secret: Option<&'a Secret>,
     pub(super) timer: Timer,
 }
 
@@ -63,12 +65,12 @@ impl Session<'_> {
     }
 
     fn client(&self, link: &mut Link, output: &mut Output) -> Result<(), Error> {
-        steps::request(link, self.test, output)?;
+        steps::request(link, self.test, self.secret, output)?;
         self.measure(self.test, true, link, output)
     }
 
     fn server(&self, link: &mut Link, output: &mut Output) -> Result<(), Error> {
-        let test = steps::requested(link, self.test, output)?;
+        let test = steps::requested(link, self.test, self.secret, output)?;
         self.answer(&test, link, output)
     }
 

@@ -6,10 +6,10 @@ use std::thread::{self, Scope};
 use std::time::Duration;
 
 use super::pairs::Session;
-use super::steps;
+use super::{secret, steps};
 use crate::buffers::BufferLayout;
 use crate::cli::{ServeArgs, Size};
-use crate::control::{ControlError, Link, Listener, link};
+use crate::control::{ControlError, Link, Listener, Secret, link};
 use crate::device::{self, LocalDevice};
 use crate::error::Error;
 use crate::plan::{LocalOptions, PlanError, TestPlan};
@@ -35,8 +35,9 @@ pub struct ServeOptions {
 
 impl From<ServeArgs> for ServeOptions {
     fn from(args: ServeArgs) -> Self {
-        let ServeArgs { device, ib_port, gid_index, port, buffer, calls, jobs, max_memory: Size(max_memory) } =
+        let ServeArgs { device, ib_port, gid_index, port, buffer, calls, jobs, max_memory, secret_file } =
             args;
+        let Size(max_memory) = max_memory;
         let (buffer, calls) = (buffer.map(Into::into), calls.map(Into::into));
         let local = LocalOptions {
             device,
@@ -45,6 +46,7 @@ impl From<ServeArgs> for ServeOptions {
             buffer,
             calls,
             tcp_port: port,
+            secret_file,
             ..LocalOptions::default()
         };
         Self { local, jobs, max_memory }
@@ -59,15 +61,18 @@ impl From<ServeArgs> for ServeOptions {
 pub fn serve(options: &ServeOptions, output: &mut Output) -> Result<(), Error> {
     let device = LocalDevice::open(device::provider(output)?, &options.local)?;
     output.device(&device);
+    let secret = secret::find(&options.local, output)?;
     let listener = Listener::bind(options.local.tcp_port)?;
     let at_a_time = match options.jobs {
         1 => "one after the other".to_owned(),
         jobs => format!("{jobs} at a time"),
     };
-    output.note(format_args!("waiting for clients on TCP port {}, {at_a_time}", listener.port()));
+    let whom = if secret.is_some() { ", those alone that know the secret" } else { "" };
+    output.note(format_args!("waiting for clients on TCP port {}, {at_a_time}{whom}", listener.port()));
     let server = Server {
         device: &device,
         options,
+        secret: secret.as_ref(),
         timer: Timer::new(),
         served: Places::new(options.jobs),
         connected: Places::new(options.jobs + MOST_WAITING),
@@ -79,6 +84,7 @@ pub fn serve(options: &ServeOptions, output: &mut Output) -> Result<(), Error> {
 struct Server<'a> {
     device: &'a LocalDevice,
     options: &'a ServeOptions,
+    secret: Option<&'a Secret>,
     timer: Timer,
     served: Places,
     connected: Places,
@@ -134,11 +140,12 @@ impl Server<'_> {
 
     fn serve_one(&self, link: &mut Link, output: &mut Output) -> Result<(), Error> {
         // Before anybody else has to wait for it: a client that never says what it wants keeps no place.
-        let test = steps::asked(link, output)?;
+        let test = steps::asked(link, self.secret, output)?;
         self.check_memory(&test)?;
         let _place = self.served.take(link)?;
         output.note(format_args!("serving {test}"));
-        let session = Session { device: self.device, test: &test, timer: self.timer.clone() };
+        let session =
+            Session { device: self.device, test: &test, secret: self.secret, timer: self.timer.clone() };
         session.answer(&test, link, output)
     }
 

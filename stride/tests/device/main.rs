@@ -11,6 +11,7 @@ mod input;
 mod measure;
 mod operations;
 mod peers;
+mod secret;
 mod serve;
 #[path = "../../../sideway/tests/support/suite.rs"]
 mod suite;
@@ -19,6 +20,9 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     suite::in_each_configuration(|| {
-        harness::run([measure::TESTS, operations::TESTS, input::TESTS, peers::TESTS, serve::TESTS].concat())
+        harness::run(
+            [measure::TESTS, operations::TESTS, input::TESTS, peers::TESTS, serve::TESTS, secret::TESTS]
+                .concat(),
+        )
     })
 }
