@@ -129,6 +129,9 @@ impl Error {
 
     /// The text in one line, whatever the libraries below put into theirs.
     pub fn one_line(&self) -> String {
-        self.to_string().split_whitespace().collect::<Vec<_>>().join(" ")
+        let text = self.to_string();
+        let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        // What a peer sent may be among them, and is not to move the cursor.
+        words.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
     }
 }

@@ -21,3 +21,9 @@ pub mod result;
 pub mod session;
 pub mod statistics;
 pub mod workload;
+
+/// What the fuzz target in `fuzz/` calls.
+#[cfg(fuzzing)]
+pub mod testing {
+    pub use crate::session::hostile::hostile_control;
+}

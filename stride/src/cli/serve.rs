@@ -68,7 +68,7 @@ pub struct ServeArgs {
     #[arg(short, long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub jobs: u32,
 
-    /// Bytes that the messages of one client may take here
+    /// Bytes that the messages and queues of one client may take here
     #[arg(long, value_name = "BYTES", default_value = "1024M")]
     pub max_memory: Size,
 

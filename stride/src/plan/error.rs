@@ -247,12 +247,16 @@ pub enum PlanError {
     },
     /// The server gives one client less memory.
     #[error(
-        "the messages take {given} bytes, and the server gives a client {limit}: give a smaller -s or --max-msg-size, \
-         or the server a larger --max-memory"
+        "the test takes {} bytes of the server's memory, {messages} for messages and about {queues} for queues, and a client \
+         is given {limit}: give a smaller -s or --max-msg-size, -q, -t or -r, or have the server give more with `stride-perf \
+         serve --max-memory BYTES`",
+        messages.saturating_add(*queues)
     )]
     MoreThanServed {
-        /// What the test needs.
-        given: u64,
+        /// What the messages need.
+        messages: u64,
+        /// What the queues need.
+        queues: u64,
         /// The server's limit.
         limit: u64,
     },

@@ -1,5 +1,8 @@
 //! A run, from the plan to the last row.
 
+#[cfg(any(test, fuzzing))]
+pub(crate) mod hostile;
+mod memory;
 mod messages;
 mod pairs;
 mod secret;

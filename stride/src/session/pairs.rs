@@ -1,6 +1,6 @@
 //! Tests of queue pairs, agreed on over TCP.
 
-use super::{secret, steps};
+use super::{memory, secret, steps};
 use crate::control::{ControlError, Link, Listener, Message, Resources, Secret, connect};
 use crate::device::{self, LocalDevice};
 use crate::error::Error;
@@ -71,6 +71,7 @@ impl Session<'_> {
 
     fn server(&self, link: &mut Link, output: &mut Output) -> Result<(), Error> {
         let test = steps::requested(link, self.test, self.secret, output)?;
+        memory::check_beside(&test, self.test)?;
         self.answer(&test, link, output)
     }
 

@@ -5,14 +5,14 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Scope};
 use std::time::Duration;
 
+use super::memory::Memory;
 use super::pairs::Session;
 use super::{secret, steps};
-use crate::buffers::BufferLayout;
 use crate::cli::{ServeArgs, Size};
 use crate::control::{ControlError, Link, Listener, Secret, link};
 use crate::device::{self, LocalDevice};
 use crate::error::Error;
-use crate::plan::{LocalOptions, PlanError, TestPlan};
+use crate::plan::LocalOptions;
 use crate::report::Output;
 use crate::statistics::Timer;
 
@@ -141,20 +141,12 @@ impl Server<'_> {
     fn serve_one(&self, link: &mut Link, output: &mut Output) -> Result<(), Error> {
         // Before anybody else has to wait for it: a client that never says what it wants keeps no place.
         let test = steps::asked(link, self.secret, output)?;
-        self.check_memory(&test)?;
+        Memory::of(&test).check(self.options.max_memory)?;
         let _place = self.served.take(link)?;
         output.note(format_args!("serving {test}"));
         let session =
             Session { device: self.device, test: &test, secret: self.secret, timer: self.timer.clone() };
         session.answer(&test, link, output)
-    }
-
-    fn check_memory(&self, test: &TestPlan) -> Result<(), PlanError> {
-        let (given, limit) = (
-            BufferLayout::new(test.sizes.largest() + test.connection.header(), test.queue_pairs).length(),
-            self.options.max_memory,
-        );
-        if given > limit { Err(PlanError::MoreThanServed { given, limit }) } else { Ok(()) }
     }
 }
 
