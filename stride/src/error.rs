@@ -19,7 +19,7 @@ use crate::interrupt::Interrupted;
 use crate::plan::PlanError;
 use crate::report::ExpectationsError;
 use crate::result::FilesError;
-use crate::session::NoSecretError;
+use crate::session::{NoSecretError, PingError};
 use crate::workload::{CompletionError, ValidationError};
 
 /// Why there are no (more) figures. The text is for the user: what was asked for, the limit, the remedy.
@@ -38,6 +38,8 @@ pub enum Error {
     Files(String),
     /// There is no secret, and the user wants one.
     Secret(#[from] NoSecretError),
+    /// No ping does that.
+    Ping(#[from] PingError),
     /// Signals cannot be handled.
     #[error("cannot have signals handled: {0}")]
     Signals(io::Error),

@@ -44,6 +44,9 @@ fn run(command: Command) -> Result<u8, Error> {
             let output = Output::of_run(&args, &plan, words)?;
             until_the_end(output, |output| stride::session::run(&plan, output))
         }
+        Command::Ping(args, files) => {
+            until_the_end(Output::standard(), |output| stride::session::ping(&args, &files, output))
+        }
         Command::Serve(args, files) => {
             let output = Output::of_server(&files, words)?;
             until_the_end(output, |output| stride::session::serve(&(*args).into(), output))

@@ -4,6 +4,7 @@
 
 mod expectation;
 mod output;
+mod ping;
 mod serve;
 mod size;
 mod usage;
@@ -14,6 +15,7 @@ use clap::{Args, Subcommand, ValueEnum};
 
 pub use expectation::{Expectation, ExpectationError};
 pub use output::OutputArgs;
+pub use ping::PingArgs;
 pub use serve::{Command, ServeArgs};
 pub use size::{Size, SizeError};
 pub use usage::{Usage, command, parse};
@@ -71,6 +73,23 @@ pub enum OperationArgs {
         #[command(subcommand)]
         measure: MessagesArgs,
     },
+    /// The system's TCP, which RDMA is compared with.
+    Tcp {
+        /// What is measured.
+        #[command(subcommand)]
+        measure: TcpArgs,
+    },
+}
+
+/// What is measured of the system's TCP.
+#[derive(Clone, Debug, Subcommand)]
+pub enum TcpArgs {
+    /// Bandwidth and message rate over one connection, until the receiving program has the last message.
+    #[command(name = "bw", visible_alias = "bandwidth")]
+    Bandwidth(RunArgs),
+    /// Half the round trip of a ping-pong of the two programs.
+    #[command(name = "lat", visible_alias = "latency")]
+    Latency(RunArgs),
 }
 
 /// What is measured of messages.
@@ -276,7 +295,7 @@ pub enum CallsArg {
 }
 
 /// The flags that every test has.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 pub struct RunArgs {
     /// Host name or address of the server; without it, this side is the server
     #[arg(value_name = "SERVER")]

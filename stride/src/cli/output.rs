@@ -40,3 +40,20 @@ pub struct OutputArgs {
     #[arg(long, value_name = "US", global = true, allow_hyphen_values = true)]
     pub expect_p99: Vec<Expectation>,
 }
+
+impl OutputArgs {
+    /// The first flag of these that was given, if any was.
+    pub fn first_flag(&self) -> Option<&'static str> {
+        let Self { json, jsonl, csv, hgrm, force, expect_bw, expect_p99 } = self;
+        let given = [
+            ("--json", json.is_some()),
+            ("--jsonl", jsonl.is_some()),
+            ("--csv", csv.is_some()),
+            ("--hgrm", hgrm.is_some()),
+            ("--force", *force),
+            ("--expect-bw", !expect_bw.is_empty()),
+            ("--expect-p99", !expect_p99.is_empty()),
+        ];
+        given.into_iter().find(|(_, given)| *given).map(|(flag, _)| flag)
+    }
+}

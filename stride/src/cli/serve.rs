@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use super::{BufferArg, CallsArg, Cli, OperationArgs, OutputArgs, PROVIDERS, Size};
+use super::{BufferArg, CallsArg, Cli, OperationArgs, OutputArgs, PROVIDERS, PingArgs, Size};
 
 /// What the program is asked to do.
 #[derive(Clone, Debug)]
@@ -13,6 +13,8 @@ pub enum Command {
     Test(Box<Cli>),
     /// To serve clients until it is told to end.
     Serve(Box<ServeArgs>, Box<OutputArgs>),
+    /// To see whether a server is there.
+    Ping(Box<PingArgs>, Box<OutputArgs>),
 }
 
 /// Measures bandwidth and latency of RDMA, as perftest defines them.
@@ -35,6 +37,9 @@ enum What {
     /// Serve clients, one after the other, until interrupted; each says what is measured, msg excepted.
     #[command(after_help = PROVIDERS)]
     Serve(ServeArgs),
+    /// Reach a server over the chosen device once a second, and say how far away it is.
+    #[command(after_help = PROVIDERS)]
+    Ping(PingArgs),
 }
 
 /// The flags of a server that stays: what it uses, and how much of it.
@@ -82,6 +87,7 @@ impl From<Words> for Command {
     fn from(Words { what, output }: Words) -> Self {
         match what {
             What::Test(operation) => Self::Test(Box::new(Cli { operation, output })),
+            What::Ping(args) => Self::Ping(Box::new(args), Box::new(output)),
             What::Serve(args) => Self::Serve(Box::new(args), Box::new(output)),
         }
     }

@@ -28,6 +28,7 @@ where
     match command(words)? {
         Command::Test(cli) => Ok(*cli),
         Command::Serve(..) => Err(Usage::Wrong("serve is no test".to_owned())),
+        Command::Ping(..) => Err(Usage::Wrong("ping is no test".to_owned())),
     }
 }
 

@@ -128,6 +128,17 @@ pub enum ControlError {
         /// Why.
         refusal: Refusal,
     },
+    /// The connection that is measured does not come about.
+    #[error(
+        "the TCP connection that is measured does not come about ({peer}: {source}): it goes to a port that the system chooses, \
+         beside that of -p; check firewalls between the two sides"
+    )]
+    NoStream {
+        /// Where it was to go.
+        peer: String,
+        /// The system's words.
+        source: io::Error,
+    },
     /// The system has no random numbers.
     #[error("cannot have random numbers of the system, which the secret needs: {what}")]
     NoRandomness {

@@ -50,6 +50,13 @@ pub enum Message {
         /// Of its role and both nonces.
         proof: Proof,
     },
+    /// Where the server waits for the connection that is measured, and what the client says first there.
+    Stream {
+        /// The TCP port.
+        port: u16,
+        /// The words.
+        token: Nonce,
+    },
     /// The sender goes no further.
     Refused(Refusal),
 }
@@ -93,6 +100,7 @@ impl Message {
             Self::Hello { .. } => "hello",
             Self::Challenge { .. } => "challenge",
             Self::Proof { .. } => "proof",
+            Self::Stream { .. } => "stream",
             Self::Refused(_) => "refused",
         }
     }

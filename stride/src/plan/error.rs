@@ -114,6 +114,11 @@ pub enum PlanError {
         /// The port.
         given: u8,
     },
+    /// One connection, and a number of messages.
+    #[error(
+        "tcp is measured over one connection, one way, by a number of messages: run the same release on both sides"
+    )]
+    NotOfTcp,
     /// An atomic operation has one size.
     #[error("{given} with atomic operations, which are of {ATOMIC_SIZE} bytes: leave it out")]
     NotAtomicSize {

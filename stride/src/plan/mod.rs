@@ -15,6 +15,7 @@ mod messages;
 mod operation;
 mod rules;
 mod sizes;
+mod tcp;
 mod test_plan;
 
 use std::path::PathBuf;
@@ -24,8 +25,8 @@ use trespass::Policy;
 
 use crate::cli::{
     ApiArg, AtomicArgs, AtomicTypeArg, BandwidthArgs, BufferArg, CallsArg, Cli, ConnectionArg, DefinitionArg,
-    LatencyArgs, MeasureArgs, MessageArgs, MessagesArgs, OperationArgs, ReadArgs, RunArgs, SendArgs, Size,
-    TransportArg, WriteArgs,
+    LatencyArgs, MeasureArgs, MessageArgs, MessagesArgs, OperationArgs, PingArgs, ReadArgs, RunArgs,
+    SendArgs, Size, TcpArgs, TransportArg, WriteArgs,
 };
 
 pub use calls::Calls;
@@ -98,6 +99,12 @@ impl Plan {
             OperationArgs::Send { measure } => Self::of_pairs(measure),
             OperationArgs::Read { measure } => Self::of_pairs(measure),
             OperationArgs::Atomic { measure } => Self::of_pairs(measure),
+            OperationArgs::Tcp { measure: TcpArgs::Bandwidth(args) } => {
+                Self::of_tcp(Measure::Bandwidth, &args)
+            }
+            OperationArgs::Tcp { measure: TcpArgs::Latency(args) } => {
+                Self::of_tcp(Measure::Latency(LatencyDefinition::PingPong), &args)
+            }
             OperationArgs::Messages { measure: MessagesArgs::Bandwidth(args) } => {
                 Self::of_messages(Measure::Bandwidth, &args)
             }
@@ -109,6 +116,29 @@ impl Plan {
                 Self::of_messages(Measure::Echo(Echo { in_flight, counted: args.run.iters.is_some() }), &args)
             }
         }
+    }
+
+    /// What a ping is: sends, and their answers, again and again.
+    ///
+    /// # Errors
+    ///
+    /// The size is none.
+    pub fn of_ping(args: &PingArgs) -> Result<Self, PlanError> {
+        let (run, Size(size)) = (args.run_args(), args.msg_size);
+        let sizes = Sizes::Again { size, count: args.count.unwrap_or(u32::MAX) };
+        let measure = Measure::Latency(LatencyDefinition::PingPong);
+        let test =
+            TestPlan { iterations: LEAST_ITERATIONS, ..TestPlan::new(Operation::Send, measure, sizes) };
+        test.validate()?;
+        Ok(Self { role: role(&run), local: local_options(&run)?, test, warnings: Vec::new() })
+    }
+
+    fn of_tcp(measure: Measure, args: &RunArgs) -> Result<Self, PlanError> {
+        let test = test_plan(Operation::Tcp, measure, args);
+        test.validate()?;
+        let mut warnings = size_warnings(args, &test);
+        warnings.extend(tcp::warnings(args));
+        Ok(Self { role: role(args), local: local_options(args)?, test, warnings })
     }
 
     fn of_pairs<A: clap::Args + Asked>(measure: MeasureArgs<A>) -> Result<Self, PlanError> {

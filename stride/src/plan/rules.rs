@@ -69,6 +69,7 @@ impl TestPlan {
         self.validate_shape()?;
         match self.operation {
             Operation::Messages(api) => self.validate_messages(api)?,
+            Operation::Tcp => self.validate_tcp()?,
             operation if operation.is_atomic() => self.validate_atomic()?,
             _ => {}
         }
@@ -81,8 +82,9 @@ impl TestPlan {
 
     fn validate_counts(&self) -> Result<(), PlanError> {
         match self.sizes {
-            Sizes::One { size: 0 } => return Err(PlanError::ZeroSize),
+            Sizes::One { size: 0 } | Sizes::Again { size: 0, .. } => return Err(PlanError::ZeroSize),
             Sizes::PowersOfTwo { max: given @ ..2 } => return Err(PlanError::MaxSizeTooSmall { given }),
+            Sizes::Again { count: 0, .. } => return Err(PlanError::ZeroCount { flag: "-c" }),
             Sizes::Grid { max: given } if self.sizes.largest() == 0 => {
                 return Err(PlanError::BelowTheGrid { given });
             }
@@ -147,7 +149,9 @@ impl TestPlan {
     fn validate_atomic(&self) -> Result<(), PlanError> {
         match self.sizes {
             Sizes::One { size: ATOMIC_SIZE } => Ok(()),
-            Sizes::One { size } => Err(PlanError::NotAtomicSize { given: format!("-s {size}") }),
+            Sizes::One { size } | Sizes::Again { size, .. } => {
+                Err(PlanError::NotAtomicSize { given: format!("-s {size}") })
+            }
             Sizes::PowersOfTwo { .. } | Sizes::Grid { .. } => {
                 Err(PlanError::NotAtomicSize { given: "-a".to_owned() })
             }

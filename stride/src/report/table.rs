@@ -52,7 +52,9 @@ fn of_bandwidth(test: &TestPlan) -> String {
 /// From when to when the time of a bandwidth is taken.
 pub(crate) fn duration(operation: Operation) -> &'static str {
     match operation {
-        Operation::Messages(_) => "(the receiving program's answer to the last - first send)",
+        Operation::Messages(_) | Operation::Tcp => {
+            "(the receiving program's answer to the last - first send)"
+        }
         _ => "(last completion - first post)",
     }
 }
@@ -60,7 +62,9 @@ pub(crate) fn duration(operation: Operation) -> &'static str {
 /// What counts as the latency of a message, in words.
 pub(crate) fn defined(operation: Operation, definition: LatencyDefinition) -> &'static str {
     match (operation, definition) {
-        (Operation::Messages(_), _) => "half the round trip of a ping-pong of the two programs",
+        (Operation::Messages(_) | Operation::Tcp, _) => {
+            "half the round trip of a ping-pong of the two programs"
+        }
         (_, LatencyDefinition::PingPong) => {
             "half the round trip of a ping-pong (--latency pingpong, as perftest)"
         }

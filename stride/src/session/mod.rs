@@ -5,14 +5,18 @@ pub(crate) mod hostile;
 mod memory;
 mod messages;
 mod pairs;
+mod ping;
+mod roles;
 mod secret;
 mod serve;
 mod steps;
+mod tcp;
 
 use crate::error::Error;
 use crate::plan::{Operation, Plan};
 use crate::report::Output;
 
+pub use ping::{PingError, ping};
 pub use secret::NoSecretError;
 pub use serve::{ServeOptions, serve};
 
@@ -26,6 +30,7 @@ pub fn run(plan: &Plan, output: &mut Output) -> Result<(), Error> {
     }
     match plan.test.operation {
         Operation::Messages(_) => messages::run(plan, output),
+        Operation::Tcp => tcp::run(plan, output),
         _ => pairs::run(plan, output),
     }
 }

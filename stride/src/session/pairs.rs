@@ -1,10 +1,10 @@
 //! Tests of queue pairs, agreed on over TCP.
 
-use super::{memory, secret, steps};
-use crate::control::{ControlError, Link, Listener, Message, Resources, Secret, connect};
+use super::{memory, roles, secret, steps};
+use crate::control::{ControlError, Link, Message, Resources, Secret};
 use crate::device::{self, LocalDevice};
 use crate::error::Error;
-use crate::plan::{Plan, Role, TestPlan};
+use crate::plan::{Plan, Sizes, TestPlan};
 use crate::report::{Output, Row};
 use crate::statistics::Timer;
 use crate::workload::{Arrived, Side, Watch, Workload};
@@ -17,14 +17,12 @@ pub(super) fn run(plan: &Plan, output: &mut Output) -> Result<(), Error> {
     output.device(&device);
     let secret = secret::find(&plan.local, output)?;
     let session = Session { device: &device, test: &test, secret: secret.as_ref(), timer: Timer::new() };
-    match &plan.role {
-        Role::Server => session.serve_one(plan.local.tcp_port, output),
-        Role::Client(host) => {
-            let link = connect(host, plan.local.tcp_port)?;
-            session.client_over(link, output)
-        }
-        Role::Loopback => session.loopback(output),
-    }
+    roles::play(
+        plan,
+        output,
+        |link, output| session.server(link, output),
+        |link, output| session.client(link, output),
+    )
 }
 
 /// One side's part of a test.
@@ -36,40 +34,12 @@ pub(super) struct Session<'a> {
 }
 
 impl Session<'_> {
-    fn client_over(&self, link: Link, output: &mut Output) -> Result<(), Error> {
-        steps::over(link, output, |link, output| self.client(link, output))
-    }
-
-    fn server_over(&self, link: Link, output: &mut Output) -> Result<(), Error> {
-        steps::over(link, output, |link, output| self.server(link, output))
-    }
-
-    fn serve_one(&self, port: u16, output: &mut Output) -> Result<(), Error> {
-        let listener = Listener::bind(port)?;
-        output.note(format_args!("waiting for a client on TCP port {}", listener.port()));
-        let link = listener.accept()?;
-        output.note(format_args!("serving {}", link.peer()));
-        self.server_over(link, output)
-    }
-
-    /// Both sides, over a connection of this process with itself.
-    fn loopback(&self, output: &mut Output) -> Result<(), Error> {
-        let listener = Listener::bind_local()?;
-        let client = connect("127.0.0.1", listener.port())?;
-        let server = listener.accept()?;
-        steps::both(
-            |output| self.server_over(server, output),
-            |output| self.client_over(client, output),
-            output,
-        )
-    }
-
     fn client(&self, link: &mut Link, output: &mut Output) -> Result<(), Error> {
         steps::request(link, self.test, self.secret, output)?;
         self.measure(self.test, true, link, output)
     }
 
-    fn server(&self, link: &mut Link, output: &mut Output) -> Result<(), Error> {
+    pub(super) fn server(&self, link: &mut Link, output: &mut Output) -> Result<(), Error> {
         let test = steps::requested(link, self.test, self.secret, output)?;
         memory::check_beside(&test, self.test)?;
         self.answer(&test, link, output)
@@ -122,6 +92,10 @@ impl Session<'_> {
             if test.asks_what_arrived() {
                 tell_losses(workload.arrived(size)?, test, link, output)?;
             }
+            if matches!(test.sizes, Sizes::Again { .. }) {
+                // They have no end: the client's user sees them.
+                continue;
+            }
             let distribution = own.and_then(|_| workload.distribution());
             output.measured(&sum(own, theirs, link)?, distribution)?;
         }
@@ -129,7 +103,7 @@ impl Session<'_> {
     }
 
     /// Makes this side's queue pairs and memory, and connects them to the peer's.
-    fn set_up(&self, test: &TestPlan, link: &mut Link) -> Result<Workload, Error> {
+    pub(super) fn set_up(&self, test: &TestPlan, link: &mut Link) -> Result<Workload, Error> {
         let side = Side::new(self.device, test)?;
         let mut remotes = Vec::new();
         for own in side.resources() {

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use super::memory::Memory;
 use super::pairs::Session;
-use super::{secret, steps};
+use super::{secret, steps, tcp};
 use crate::cli::{ServeArgs, Size};
 use crate::control::{ControlError, Link, Listener, Secret, link};
 use crate::device::{self, LocalDevice};
 use crate::error::Error;
-use crate::plan::LocalOptions;
+use crate::plan::{LocalOptions, Operation};
 use crate::report::Output;
 use crate::statistics::Timer;
 
@@ -144,6 +144,10 @@ impl Server<'_> {
         Memory::of(&test).check(self.options.max_memory)?;
         let _place = self.served.take(link)?;
         output.note(format_args!("serving {test}"));
+        if test.operation == Operation::Tcp {
+            let session = tcp::Session { test: &test, secret: self.secret, timer: &self.timer };
+            return session.answer(&test, link, output);
+        }
         let session =
             Session { device: self.device, test: &test, secret: self.secret, timer: self.timer.clone() };
         session.answer(&test, link, output)

@@ -250,7 +250,7 @@ impl Bytes<'_> {
             (Operation::Read, _) => parts.run(Fetches { verb: Read, lkey, size }),
             (Operation::FetchAdd, _) => parts.run(Fetches { verb: FetchAdd, lkey, size }),
             (Operation::CompareSwap, _) => parts.run(Fetches { verb: self.swap, lkey, size }),
-            (Operation::Messages(_), _) => unreachable!("messages of trespass have no channel"),
+            (Operation::Messages(_) | Operation::Tcp, _) => unreachable!("they have no queue pairs"),
         }
     }
 

@@ -17,6 +17,7 @@ mod progress;
 mod request;
 mod resources;
 mod side;
+mod stream;
 mod validate;
 mod watch;
 
@@ -29,5 +30,6 @@ use notes::Notes;
 use pace::{Pace, Phase};
 pub use progress::Progress;
 pub use side::{Arrived, Side, Workload};
+pub use stream::Stream;
 pub use validate::ValidationError;
 pub use watch::Watch;

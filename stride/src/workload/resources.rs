@@ -54,7 +54,9 @@ fn opcodes(operation: Operation) -> (WorkCompletionOperationType, WorkCompletion
         Operation::Read => (W::RdmaRead, W::Receive),
         Operation::FetchAdd => (W::FetchAndAdd, W::Receive),
         Operation::CompareSwap => (W::CompareAndSwap, W::Receive),
-        Operation::Send | Operation::SendImm | Operation::Messages(_) => (W::Send, W::Receive),
+        Operation::Send | Operation::SendImm | Operation::Messages(_) | Operation::Tcp => {
+            (W::Send, W::Receive)
+        }
     }
 }
 
@@ -103,7 +105,7 @@ fn send_operations(operation: Operation) -> SendOperationFlags {
     match operation {
         Operation::Write => SendOperationFlags::Write,
         Operation::WriteImm => SendOperationFlags::WriteWithImmediate,
-        Operation::Send | Operation::Messages(_) => SendOperationFlags::Send,
+        Operation::Send | Operation::Messages(_) | Operation::Tcp => SendOperationFlags::Send,
         Operation::SendImm => SendOperationFlags::SendWithImmediate,
         Operation::Read => SendOperationFlags::Read,
         Operation::FetchAdd => SendOperationFlags::AtomicFetchAndAdd,
@@ -119,7 +121,9 @@ pub(super) fn access(test: &TestPlan) -> AccessFlags {
             Operation::Write | Operation::WriteImm => AccessFlags::RemoteWrite,
             Operation::Read => AccessFlags::RemoteRead,
             Operation::FetchAdd | Operation::CompareSwap => AccessFlags::RemoteAtomic,
-            Operation::Send | Operation::SendImm | Operation::Messages(_) => AccessFlags::empty(),
+            Operation::Send | Operation::SendImm | Operation::Messages(_) | Operation::Tcp => {
+                AccessFlags::empty()
+            }
         };
     match (test.measure, test.operation) {
         (Measure::Latency(_), Operation::Write) => access,
