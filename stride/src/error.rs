@@ -20,6 +20,7 @@ use crate::plan::PlanError;
 use crate::report::ExpectationsError;
 use crate::result::FilesError;
 use crate::session::{NoSecretError, PingError};
+use crate::suite::SuiteError;
 use crate::workload::{CompletionError, ValidationError};
 
 /// Why there are no (more) figures. The text is for the user: what was asked for, the limit, the remedy.
@@ -40,6 +41,8 @@ pub enum Error {
     Secret(#[from] NoSecretError),
     /// No ping does that.
     Ping(#[from] PingError),
+    /// A suite cannot be run, or not all of it.
+    Suite(#[from] SuiteError),
     /// Signals cannot be handled.
     #[error("cannot have signals handled: {0}")]
     Signals(io::Error),

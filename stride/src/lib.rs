@@ -20,6 +20,7 @@ pub mod report;
 pub mod result;
 pub mod session;
 pub mod statistics;
+pub mod suite;
 pub mod workload;
 
 /// What the fuzz target in `fuzz/` calls.

@@ -5,9 +5,10 @@ use std::process::ExitCode;
 
 use stride::cli::{self, Command, Usage};
 use stride::error::Error;
-use stride::interrupt::{self, Interrupted};
+use stride::interrupt::Interrupted;
 use stride::plan::Plan;
 use stride::report::Output;
+use stride::{session, suite};
 
 /// What every error exits with.
 const FAILURE: u8 = 2;
@@ -42,23 +43,15 @@ fn run(command: Command) -> Result<u8, Error> {
             let args = cli.output.clone();
             let plan = Plan::new(*cli)?;
             let output = Output::of_run(&args, &plan, words)?;
-            until_the_end(output, |output| stride::session::run(&plan, output))
+            session::to_the_end(output, |output| session::run(&plan, output))
         }
         Command::Ping(args, files) => {
-            until_the_end(Output::standard(), |output| stride::session::ping(&args, &files, output))
+            session::to_the_end(Output::standard(), |output| session::ping(&args, &files, output))
         }
+        Command::Suite(args, files) => suite::run(&args, &files),
         Command::Serve(args, files) => {
             let output = Output::of_server(&files, words)?;
-            until_the_end(output, |output| stride::session::serve(&(*args).into(), output))
+            session::to_the_end(output, |output| session::serve(&(*args).into(), output))
         }
     }
-}
-
-fn until_the_end(
-    mut output: Output,
-    run: impl FnOnce(&mut Output) -> Result<(), Error>,
-) -> Result<u8, Error> {
-    interrupt::watch(&output).map_err(Error::Signals)?;
-    let done = run(&mut output);
-    output.finish(done)
 }

@@ -7,6 +7,7 @@ mod output;
 mod ping;
 mod serve;
 mod size;
+mod suite;
 mod usage;
 
 use std::path::PathBuf;
@@ -18,7 +19,8 @@ pub use output::OutputArgs;
 pub use ping::PingArgs;
 pub use serve::{Command, ServeArgs};
 pub use size::{Size, SizeError};
-pub use usage::{Usage, command, parse};
+pub use suite::SuiteArgs;
+pub use usage::{Usage, command, parse, parse_lenient};
 
 /// What chooses among devices, besides the flags.
 const PROVIDERS: &str = "\

@@ -42,6 +42,21 @@ pub struct OutputArgs {
 }
 
 impl OutputArgs {
+    /// These, and of what they leave out the others.
+    pub fn or(self, others: &Self) -> Self {
+        let Self { json, jsonl, csv, hgrm, force, expect_bw, expect_p99 } = self;
+        let limits = |own: Vec<_>, others: &Vec<_>| if own.is_empty() { others.clone() } else { own };
+        Self {
+            json: json.or_else(|| others.json.clone()),
+            jsonl: jsonl.or_else(|| others.jsonl.clone()),
+            csv: csv.or_else(|| others.csv.clone()),
+            hgrm: hgrm.or_else(|| others.hgrm.clone()),
+            force: force || others.force,
+            expect_bw: limits(expect_bw, &others.expect_bw),
+            expect_p99: limits(expect_p99, &others.expect_p99),
+        }
+    }
+
     /// The first flag of these that was given, if any was.
     pub fn first_flag(&self) -> Option<&'static str> {
         let Self { json, jsonl, csv, hgrm, force, expect_bw, expect_p99 } = self;

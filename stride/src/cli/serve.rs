@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use super::{BufferArg, CallsArg, Cli, OperationArgs, OutputArgs, PROVIDERS, PingArgs, Size};
+use super::{BufferArg, CallsArg, Cli, OperationArgs, OutputArgs, PROVIDERS, PingArgs, Size, SuiteArgs};
 
 /// What the program is asked to do.
 #[derive(Clone, Debug)]
@@ -15,6 +15,8 @@ pub enum Command {
     Serve(Box<ServeArgs>, Box<OutputArgs>),
     /// To see whether a server is there.
     Ping(Box<PingArgs>, Box<OutputArgs>),
+    /// To run several tests.
+    Suite(Box<SuiteArgs>, Box<OutputArgs>),
 }
 
 /// Measures bandwidth and latency of RDMA, as perftest defines them.
@@ -40,6 +42,9 @@ enum What {
     /// Reach a server over the chosen device once a second, and say how far away it is.
     #[command(after_help = PROVIDERS)]
     Ping(PingArgs),
+    /// Run the tests of a file, or of a suite that comes with the program, one after the other.
+    #[command(after_help = PROVIDERS)]
+    Suite(SuiteArgs),
 }
 
 /// The flags of a server that stays: what it uses, and how much of it.
@@ -88,6 +93,7 @@ impl From<Words> for Command {
         match what {
             What::Test(operation) => Self::Test(Box::new(Cli { operation, output })),
             What::Ping(args) => Self::Ping(Box::new(args), Box::new(output)),
+            What::Suite(args) => Self::Suite(Box::new(args), Box::new(output)),
             What::Serve(args) => Self::Serve(Box::new(args), Box::new(output)),
         }
     }

@@ -13,6 +13,7 @@ mod steps;
 mod tcp;
 
 use crate::error::Error;
+use crate::interrupt;
 use crate::plan::{Operation, Plan};
 use crate::report::Output;
 
@@ -22,6 +23,20 @@ pub use serve::{ServeOptions, serve};
 
 /// This release of stride-perf, for people.
 const RELEASE: &str = env!("CARGO_PKG_VERSION");
+
+/// Runs something to its end, or to the user's: what the process exits with.
+///
+/// # Errors
+///
+/// Why it ended early, or why results could not be written.
+pub fn to_the_end(
+    mut output: Output,
+    run: impl FnOnce(&mut Output) -> Result<(), Error>,
+) -> Result<u8, Error> {
+    interrupt::watch(&output).map_err(Error::Signals)?;
+    let done = run(&mut output);
+    output.finish(done)
+}
 
 /// Runs the plan on the side that it says.
 pub fn run(plan: &Plan, output: &mut Output) -> Result<(), Error> {
