@@ -2,10 +2,13 @@
 
 mod common;
 
-use std::process::Command;
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use common::{Ended, Running, command};
+use common::{Ended, LIMIT, Running, command};
 
 fn soft(flags: &str) -> Command {
     let mut command = command(flags);
@@ -89,15 +92,51 @@ fn servers_of_both_kinds_answer() {
     }
 }
 
+/// A client whose lines can be seen as they come.
+struct Client {
+    child: Child,
+    lines: PathBuf,
+}
+
+impl Client {
+    fn start(name: &str, port: &str) -> Self {
+        let lines = std::env::temp_dir().join(format!("stride-ping-{name}-{}", std::process::id()));
+        let mut command = soft(&format!("ping 127.0.0.1 -p {port} --interval 0.1"));
+        command.stdin(Stdio::null()).stdout(File::create(&lines).unwrap()).stderr(Stdio::piped());
+        Self { child: command.spawn().unwrap(), lines }
+    }
+
+    /// Waits until it has reached the server so often.
+    #[track_caller]
+    fn await_pings(&self, count: u32) {
+        let (deadline, words) = (Instant::now() + LIMIT, format!(": seq={count} "));
+        while !fs::read_to_string(&self.lines).unwrap().contains(&words) {
+            assert!(Instant::now() < deadline, "no {count} round trips");
+            sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn interrupt(&self) {
+        let status = Command::new("kill").args(["-s", "INT", &self.child.id().to_string()]).status();
+        assert!(status.unwrap().success());
+    }
+
+    fn end(self) -> Ended {
+        let output = self.child.wait_with_output().unwrap();
+        let stdout = fs::read_to_string(&self.lines).unwrap();
+        fs::remove_file(&self.lines).unwrap();
+        Ended { status: output.status, stdout, stderr: String::from_utf8(output.stderr).unwrap() }
+    }
+}
+
 #[test]
 fn whoever_has_seen_enough_gets_a_summary() {
     let mut server = Running::start(&mut soft("serve -p 0"));
     let waiting = server.await_line("on TCP port");
     let port = waiting.split("TCP port ").nth(1).unwrap().split(',').next().unwrap();
-    let client = Running::start(&mut soft(&format!("ping 127.0.0.1 -p {port} --interval 0.1")));
-    server.await_line("serving");
-    std::thread::sleep(Duration::from_millis(1000));
-    client.signal("INT");
+    let client = Client::start("interrupted", port);
+    client.await_pings(2);
+    client.interrupt();
     let ended = client.end();
     assert_eq!(ended.status.code(), Some(130), "{ended:#?}");
     let (trips, summary) = lines(&ended, 64);
@@ -105,10 +144,8 @@ fn whoever_has_seen_enough_gets_a_summary() {
     summary_is_of(&summary, &trips);
     server.await_line("gave up: interrupted");
     // A server that goes is noticed, and what was seen until then is told.
-    let mut client = Running::start(&mut soft(&format!("ping 127.0.0.1 -p {port} --interval 0.1")));
-    server.await_line("serving");
-    client.await_line("RC");
-    std::thread::sleep(Duration::from_millis(500));
+    let client = Client::start("left", port);
+    client.await_pings(1);
     server.kill();
     let ended = client.end();
     assert_eq!(ended.status.code(), Some(2), "{ended:#?}");

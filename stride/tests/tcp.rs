@@ -178,8 +178,8 @@ fn strangers_at_the_measured_port_are_sent_away() {
 
 #[test]
 fn an_interrupted_one_keeps_what_it_has() {
-    let running = Running::start(&mut command("tcp bw --loopback -n 4000000000"));
-    sleep(Duration::from_millis(1500));
+    let mut running = Running::start(&mut command("tcp bw --loopback -n 4000000000"));
+    running.await_line("65536 bytes, 1 s: ");
     running.signal("INT");
     let ended = running.end();
     assert_eq!(ended.status.code(), Some(130), "{ended:#?}");

@@ -41,6 +41,9 @@ pub use rules::{LEAST_ITERATIONS, MODERATED_SIZE_LIMIT, MOST_QUEUE_PAIRS};
 pub use sizes::Sizes;
 pub use test_plan::{ConnectionType, LatencyDefinition, Measure, Parts, TestPlan};
 
+/// Round trips of a ping, of which the median counts: the first find both sides cold.
+const PINGS: u64 = 30;
+
 /// perftest's port of the control connection.
 pub const DEFAULT_PORT: u16 = 18515;
 
@@ -127,8 +130,7 @@ impl Plan {
         let (run, Size(size)) = (args.run_args(), args.msg_size);
         let sizes = Sizes::Again { size, count: args.count.unwrap_or(u32::MAX) };
         let measure = Measure::Latency(LatencyDefinition::PingPong);
-        let test =
-            TestPlan { iterations: LEAST_ITERATIONS, ..TestPlan::new(Operation::Send, measure, sizes) };
+        let test = TestPlan { iterations: PINGS, ..TestPlan::new(Operation::Send, measure, sizes) };
         test.validate()?;
         Ok(Self { role: role(&run), local: local_options(&run)?, test, warnings: Vec::new() })
     }

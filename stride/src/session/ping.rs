@@ -1,7 +1,7 @@
 //! One round trip a second, over the chosen device: whether the peer is there, and how far away.
 //!
-//! A test of sends as any other, for the server: the same size again and again. Each line is the median of a few round
-//! trips, as the first of them finds both sides cold.
+//! A test of sends as any other, for the server: the same size again and again. Each line is the median of many round
+//! trips, as the first of them find both sides cold.
 
 use std::thread;
 use std::time::{Duration, Instant};
