@@ -2,6 +2,7 @@
 //!
 //! Nothing is judged here beyond syntax; [`plan`](crate::plan) decides what the values mean together.
 
+mod delivery;
 mod expectation;
 mod output;
 mod ping;
@@ -14,6 +15,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 
+pub use delivery::DeliveryArgs;
 pub use expectation::{Expectation, ExpectationError};
 pub use output::OutputArgs;
 pub use ping::PingArgs;
@@ -189,18 +191,9 @@ pub struct WriteArgs {
     #[arg(long, alias = "write_with_imm")]
     pub imm: bool,
 
-    /// Receives posted at a time (with --imm) [default: 512; where messages may be lost, as many as there are, up to 16000]
-    #[arg(short, long, value_name = "COUNT")]
-    pub rx_depth: Option<u32>,
-
-    /// Receives posted by one call (with --imm) [default: 1]
-    #[arg(long, alias = "recv_post_list", value_name = "COUNT")]
-    pub recv_post_list: Option<u32>,
-
-    /// The largest message that is copied into the work request [default: 0 for bandwidth, perftest's
-    /// choice for the device for latency]
-    #[arg(short = 'I', long, alias = "inline_size", value_name = "BYTES")]
-    pub inline_size: Option<u32>,
+    /// How messages arrive.
+    #[command(flatten)]
+    pub delivery: DeliveryArgs,
 }
 
 /// The flags of sends.
@@ -210,18 +203,9 @@ pub struct SendArgs {
     #[arg(long, alias = "send_with_imm")]
     pub imm: bool,
 
-    /// Receives posted at a time [default: 512; where messages may be lost, as many as there are, up to 16000]
-    #[arg(short, long, value_name = "COUNT")]
-    pub rx_depth: Option<u32>,
-
-    /// Receives posted by one call [default: 1]
-    #[arg(long, alias = "recv_post_list", value_name = "COUNT")]
-    pub recv_post_list: Option<u32>,
-
-    /// The largest message that is copied into the work request [default: 0 for bandwidth, perftest's
-    /// choice for the device for latency]
-    #[arg(short = 'I', long, alias = "inline_size", value_name = "BYTES")]
-    pub inline_size: Option<u32>,
+    /// How messages arrive.
+    #[command(flatten)]
+    pub delivery: DeliveryArgs,
 }
 
 /// The flags of reads.

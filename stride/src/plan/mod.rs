@@ -25,8 +25,8 @@ use trespass::Policy;
 
 use crate::cli::{
     ApiArg, AtomicArgs, AtomicTypeArg, BandwidthArgs, BufferArg, CallsArg, Cli, ConnectionArg, DefinitionArg,
-    LatencyArgs, MeasureArgs, MessageArgs, MessagesArgs, OperationArgs, PingArgs, ReadArgs, RunArgs,
-    SendArgs, Size, TcpArgs, TransportArg, WriteArgs,
+    DeliveryArgs, LatencyArgs, MeasureArgs, MessageArgs, MessagesArgs, OperationArgs, PingArgs, ReadArgs,
+    RunArgs, SendArgs, Size, TcpArgs, TransportArg, WriteArgs,
 };
 
 pub use calls::Calls;
@@ -203,11 +203,10 @@ impl Asked for WriteArgs {
     }
 
     fn complete(&self, test: TestPlan) -> Result<TestPlan, PlanError> {
-        if let (Operation::Write, Some(given)) = (test.operation, self.rx_depth) {
+        if let (Operation::Write, Some(given)) = (test.operation, self.delivery.rx_depth) {
             return Err(PlanError::NoReceives { given, operation: test.operation });
         }
-        let recv_post_list = self.recv_post_list.unwrap_or(test.recv_post_list);
-        Ok(TestPlan { inline_size: self.inline_size, rx_depth: self.rx_depth, recv_post_list, ..test })
+        Ok(delivered(&self.delivery, test))
     }
 }
 
@@ -217,8 +216,7 @@ impl Asked for SendArgs {
     }
 
     fn complete(&self, test: TestPlan) -> Result<TestPlan, PlanError> {
-        let recv_post_list = self.recv_post_list.unwrap_or(test.recv_post_list);
-        Ok(TestPlan { inline_size: self.inline_size, rx_depth: self.rx_depth, recv_post_list, ..test })
+        Ok(delivered(&self.delivery, test))
     }
 }
 
@@ -243,6 +241,12 @@ impl Asked for AtomicArgs {
     fn complete(&self, test: TestPlan) -> Result<TestPlan, PlanError> {
         Ok(TestPlan { outstanding: self.outstanding, ..test })
     }
+}
+
+fn delivered(args: &DeliveryArgs, test: TestPlan) -> TestPlan {
+    let &DeliveryArgs { rx_depth, recv_post_list, inline_size } = args;
+    let recv_post_list = recv_post_list.unwrap_or(test.recv_post_list);
+    TestPlan { inline_size, rx_depth, recv_post_list, ..test }
 }
 
 impl From<TransportArg> for Policy {
