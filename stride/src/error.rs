@@ -25,6 +25,8 @@ use crate::placement::PlacementError;
 use crate::plan::PlanError;
 use crate::report::ExpectationsError;
 use crate::result::FilesError;
+use crate::session::{NoSecretError, PingError};
+use crate::suite::SuiteError;
 use crate::workload::{CompletionError, ManagerError, ValidationError, XrcError};
 
 /// Why there are no (more) figures. The text is for the user: what was asked for, the limit, the remedy.
@@ -41,6 +43,12 @@ pub enum Error {
     /// Some of the results could not be written.
     #[error("{0}")]
     Files(String),
+    /// There is no secret, and the user wants one.
+    Secret(#[from] NoSecretError),
+    /// No ping does that.
+    Ping(#[from] PingError),
+    /// A suite cannot be run, or not all of it.
+    Suite(#[from] SuiteError),
     /// Signals cannot be handled.
     #[error("cannot have signals handled: {0}")]
     Signals(io::Error),
@@ -148,6 +156,9 @@ impl Error {
 
     /// The text in one line, whatever the libraries below put into theirs.
     pub fn one_line(&self) -> String {
-        self.to_string().split_whitespace().collect::<Vec<_>>().join(" ")
+        let text = self.to_string();
+        let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        // What a peer sent may be among them, and is not to move the cursor.
+        words.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
     }
 }

@@ -23,4 +23,11 @@ pub mod report;
 pub mod result;
 pub mod session;
 pub mod statistics;
+pub mod suite;
 pub mod workload;
+
+/// What the fuzz target in `fuzz/` calls.
+#[cfg(fuzzing)]
+pub mod testing {
+    pub use crate::session::hostile::hostile_control;
+}

@@ -3,32 +3,40 @@
 //! Nothing is judged here beyond syntax; [`plan`](crate::plan) decides what the values mean together.
 
 mod count;
+mod delivery;
 mod expectation;
 mod memory;
 mod mix;
 mod ordering;
 mod output;
+mod ping;
 mod queues;
 mod rate;
 mod serve;
 mod size;
+mod suite;
 mod usage;
 mod warm_up;
 mod way;
 
+use std::path::PathBuf;
+
 use clap::{Args, Subcommand, ValueEnum};
 
 pub use count::{Count, CountError};
+pub use delivery::DeliveryArgs;
 pub use expectation::{Expectation, ExpectationError};
 pub use memory::{BufferArg, MemoryArgs};
 pub use mix::{MixArg, MixError};
 pub use ordering::{OrderingArg, OrderingArgs};
 pub use output::OutputArgs;
+pub use ping::PingArgs;
 pub use queues::QueueArgs;
 pub use rate::{Millionths, RateArg, RateError, RateUnitsArg};
 pub use serve::{Command, ServeArgs};
 pub use size::{Size, SizeError};
-pub use usage::{Usage, command, parse};
+pub use suite::SuiteArgs;
+pub use usage::{Usage, command, parse, parse_lenient};
 pub use warm_up::{WarmUpArg, WarmUpError};
 pub use way::WayArgs;
 
@@ -38,6 +46,7 @@ Environment:
   SIDEWAY_PROVIDER=system  the devices of rdma-core
   SIDEWAY_PROVIDER=soft    software devices: soft0 and so on
   SIDEWAY_PROVIDER=auto    the former if there are any, else the latter, and stderr says so [default]
+  STRIDE_SECRET=WORDS      a secret that both sides share, where --secret-file names no file with one
 
 Exit codes: 0 all measured, 1 a figure is not as --expect-bw or --expect-p99 has it, 2 an error, 130 interrupted";
 
@@ -90,6 +99,23 @@ pub enum OperationArgs {
         #[command(subcommand)]
         measure: MessagesArgs,
     },
+    /// The system's TCP, which RDMA is compared with.
+    Tcp {
+        /// What is measured.
+        #[command(subcommand)]
+        measure: TcpArgs,
+    },
+}
+
+/// What is measured of the system's TCP.
+#[derive(Clone, Debug, Subcommand)]
+pub enum TcpArgs {
+    /// Bandwidth and message rate over one connection, until the receiving program has the last message.
+    #[command(name = "bw", visible_alias = "bandwidth")]
+    Bandwidth(RunArgs),
+    /// Half the round trip of a ping-pong of the two programs.
+    #[command(name = "lat", visible_alias = "latency")]
+    Latency(RunArgs),
 }
 
 /// What is measured of messages.
@@ -187,18 +213,9 @@ pub struct WriteArgs {
     #[arg(long, alias = "write_with_imm")]
     pub imm: bool,
 
-    /// Receives posted at a time (with --imm) [default: 512; where messages may be lost, as many as there are, up to 16000]
-    #[arg(short, long, value_name = "COUNT")]
-    pub rx_depth: Option<u32>,
-
-    /// Receives posted by one call (with --imm) [default: 1]
-    #[arg(long, alias = "recv_post_list", value_name = "COUNT")]
-    pub recv_post_list: Option<u32>,
-
-    /// The largest message that is copied into the work request [default: 0 for bandwidth, perftest's
-    /// choice for the device for latency]
-    #[arg(short = 'I', long, alias = "inline_size", value_name = "BYTES")]
-    pub inline_size: Option<u32>,
+    /// How messages arrive.
+    #[command(flatten)]
+    pub delivery: DeliveryArgs,
 }
 
 /// The flags of sends.
@@ -208,18 +225,9 @@ pub struct SendArgs {
     #[arg(long, alias = "send_with_imm")]
     pub imm: bool,
 
-    /// Receives posted at a time [default: 512; where messages may be lost, as many as there are, up to 16000]
-    #[arg(short, long, value_name = "COUNT")]
-    pub rx_depth: Option<u32>,
-
-    /// Receives posted by one call [default: 1]
-    #[arg(long, alias = "recv_post_list", value_name = "COUNT")]
-    pub recv_post_list: Option<u32>,
-
-    /// The largest message that is copied into the work request [default: 0 for bandwidth, perftest's
-    /// choice for the device for latency]
-    #[arg(short = 'I', long, alias = "inline_size", value_name = "BYTES")]
-    pub inline_size: Option<u32>,
+    /// How messages arrive.
+    #[command(flatten)]
+    pub delivery: DeliveryArgs,
 }
 
 /// The flags of reads.
@@ -301,7 +309,7 @@ pub enum CallsArg {
 }
 
 /// The flags that every test has.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 pub struct RunArgs {
     /// Host name or address of the server; without it, this side is the server
     #[arg(value_name = "SERVER")]
@@ -327,6 +335,11 @@ pub struct RunArgs {
     /// TCP port of the control connection; 0 makes the server choose
     #[arg(short, long, value_name = "PORT", default_value_t = crate::plan::DEFAULT_PORT)]
     pub port: u16,
+
+    /// This file has a secret that both sides share: who does not know it is not served [default: that of
+    /// STRIDE_SECRET, if it is set]
+    #[arg(long, value_name = "FILE")]
+    pub secret_file: Option<PathBuf>,
 
     /// Messages for each size, of each queue pair [default: 5000 for bandwidth of writes and messages, else 1000]
     #[arg(short = 'n', long, value_name = "COUNT")]

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use sideway::ibverbs::connect::Endpoint;
 
+use super::{Nonce, Proof, Refusal};
 use crate::plan::TestPlan;
 use crate::report::Measured;
 use crate::workload::{Meeting, Target};
@@ -37,6 +38,30 @@ pub enum Message {
     },
     /// The sender needs the peer no more.
     Done,
+    /// The client has a secret, and wants to know whether the server has it too.
+    Hello {
+        /// The client's.
+        nonce: Nonce,
+    },
+    /// So has the server.
+    Challenge {
+        /// The server's.
+        nonce: Nonce,
+    },
+    /// That the sender knows the secret.
+    Proof {
+        /// Of its role and both nonces.
+        proof: Proof,
+    },
+    /// Where the server waits for the connection that is measured, and what the client says first there.
+    Stream {
+        /// The TCP port.
+        port: u16,
+        /// The words.
+        token: Nonce,
+    },
+    /// The sender goes no further.
+    Refused(Refusal),
 }
 
 /// Who speaks, and what its user asked for.
@@ -80,6 +105,11 @@ impl Message {
             Self::Row(_) => "row",
             Self::Arrived { .. } => "arrived",
             Self::Done => "done",
+            Self::Hello { .. } => "hello",
+            Self::Challenge { .. } => "challenge",
+            Self::Proof { .. } => "proof",
+            Self::Stream { .. } => "stream",
+            Self::Refused(_) => "refused",
         }
     }
 }

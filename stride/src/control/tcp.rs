@@ -1,7 +1,7 @@
 //! Frames over TCP, and beats: each side says once a second that it is there.
 
 use std::io::{self, Read};
-use std::net::{IpAddr, Ipv4Addr, Shutdown, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -70,6 +70,16 @@ impl Tcp {
             }
         })?;
         Ok(Self { shared, frames, ahead: None, thread: Some(thread) })
+    }
+
+    /// This side's address.
+    pub(crate) fn local_address(&self) -> io::Result<SocketAddr> {
+        self.shared.stream.local_addr()
+    }
+
+    /// The other side's.
+    pub(crate) fn peer_address(&self) -> io::Result<SocketAddr> {
+        self.shared.stream.peer_addr()
     }
 
     /// Tells the peer whether it has to wait for others.

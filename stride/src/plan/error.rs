@@ -118,6 +118,11 @@ pub enum PlanError {
         /// The port.
         given: u8,
     },
+    /// One connection, and a number of messages.
+    #[error(
+        "tcp is measured over one connection, one way, by a number of messages: run the same release on both sides"
+    )]
+    NotOfTcp,
     /// An atomic operation has one size.
     #[error("{given} with atomic operations, which are of {ATOMIC_SIZE} bytes: leave it out")]
     NotAtomicSize {
@@ -380,12 +385,16 @@ pub enum PlanError {
     },
     /// The server gives one client less memory.
     #[error(
-        "the messages take {given} bytes, and the server gives a client {limit}: give a smaller -s or --max-msg-size, \
-         or the server a larger --max-memory"
+        "the test takes {} bytes of the server's memory, {messages} for messages and about {queues} for queues, and a client \
+         is given {limit}: give a smaller -s or --max-msg-size, -q, -t or -r, or have the server give more with `stride-perf \
+         serve --max-memory BYTES`",
+        messages.saturating_add(*queues)
     )]
     MoreThanServed {
-        /// What the test needs.
-        given: u64,
+        /// What the messages need.
+        messages: u64,
+        /// What the queues need.
+        queues: u64,
         /// The server's limit.
         limit: u64,
     },

@@ -119,7 +119,7 @@ impl TestPlan {
 
     fn check_sizes(&self, limits: &DeviceLimits) -> Result<(), PlanError> {
         let (flag, given) = match self.sizes {
-            Sizes::One { size } => ("-s", size),
+            Sizes::One { size } | Sizes::Again { size, .. } => ("-s", size),
             Sizes::PowersOfTwo { .. } | Sizes::Grid { .. } => ("--max-msg-size", self.sizes.largest()),
         };
         let (device, port) = (limits.device.clone(), limits.port);
@@ -148,6 +148,7 @@ impl TestPlan {
         let sizes = match self.sizes {
             sizes if !any_size || self.connection != ConnectionType::Ud => sizes,
             Sizes::One { size } => Sizes::One { size: size.min(mtu) },
+            Sizes::Again { size, count } => Sizes::Again { size: size.min(mtu), count },
             Sizes::PowersOfTwo { max } => Sizes::PowersOfTwo { max: max.min(mtu) },
             Sizes::Grid { max } => Sizes::Grid { max: max.min(mtu) },
         };

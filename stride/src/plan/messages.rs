@@ -9,14 +9,14 @@ use crate::cli::{Count, RunArgs};
 const LENT_LIMIT: u32 = 1024;
 
 /// The longest message that trespass takes.
-const LONGEST: u64 = 1 << 30;
+pub(super) const LONGEST: u64 = 1 << 30;
 
 impl TestPlan {
     /// Refuses what no connection of trespass could do.
     pub(super) fn validate_messages(&self, api: Api) -> Result<(), PlanError> {
         let limit = if api == Api::Pool { LARGEST_BLOCK } else { LONGEST };
         let given = match self.sizes {
-            Sizes::One { size } => size,
+            Sizes::One { size } | Sizes::Again { size, .. } => size,
             Sizes::PowersOfTwo { max } | Sizes::Grid { max } => max,
         };
         if given > limit {

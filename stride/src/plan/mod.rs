@@ -20,17 +20,20 @@ mod queues;
 mod rate;
 mod rules;
 mod sizes;
+mod tcp;
 mod test_plan;
 mod threads;
 mod warm_up;
 mod way;
 
+use std::path::PathBuf;
+
 use trespass::Policy;
 
 use crate::cli::{
     ApiArg, AtomicArgs, AtomicTypeArg, BandwidthArgs, CallsArg, Cli, ConnectionArg, Count, DefinitionArg,
-    LatencyArgs, MeasureArgs, MessageArgs, MessagesArgs, MixArgs, OperationArgs, ReadArgs, RunArgs, SendArgs,
-    Size, TransportArg, WriteArgs,
+    DeliveryArgs, LatencyArgs, MeasureArgs, MessageArgs, MessagesArgs, MixArgs, OperationArgs, PingArgs,
+    ReadArgs, RunArgs, SendArgs, Size, TcpArgs, TransportArg, WriteArgs,
 };
 
 use crate::memory::MemoryKind;
@@ -54,6 +57,9 @@ pub use test_plan::{ConnectionType, LatencyDefinition, Measure, Parts, TestPlan}
 pub use threads::{Choices, Circumstances, MOST_THREADS};
 pub use warm_up::WarmUp;
 pub use way::{Way, WayError};
+
+/// Round trips of a ping, of which the median counts: the first find both sides cold.
+const PINGS: u64 = 30;
 
 /// perftest's port of the control connection.
 pub const DEFAULT_PORT: u16 = 18515;
@@ -86,6 +92,8 @@ pub struct LocalOptions {
     pub calls: Option<Calls>,
     /// TCP port of the control connection.
     pub tcp_port: u16,
+    /// The file with the secret that both sides share, if the user named one.
+    pub secret_file: Option<PathBuf>,
     /// What may carry messages of trespass.
     pub transport: Policy,
     /// The user gave no size, so that it may be changed to what is possible.
@@ -116,6 +124,12 @@ impl Plan {
             OperationArgs::Read { measure } => Self::of_pairs(measure),
             OperationArgs::Atomic { measure } => Self::of_pairs(measure),
             OperationArgs::Mix { measure } => Self::of_pairs(measure),
+            OperationArgs::Tcp { measure: TcpArgs::Bandwidth(args) } => {
+                Self::of_tcp(Measure::Bandwidth, &args)
+            }
+            OperationArgs::Tcp { measure: TcpArgs::Latency(args) } => {
+                Self::of_tcp(Measure::Latency(LatencyDefinition::PingPong), &args)
+            }
             OperationArgs::Messages { measure: MessagesArgs::Bandwidth(args) } => {
                 Self::of_messages(Measure::Bandwidth, &args)
             }
@@ -128,6 +142,28 @@ impl Plan {
                 Self::of_messages(Measure::Echo(Echo { in_flight, counted: args.run.iters.is_some() }), &args)
             }
         }
+    }
+
+    /// What a ping is: sends, and their answers, again and again.
+    ///
+    /// # Errors
+    ///
+    /// The size is none.
+    pub fn of_ping(args: &PingArgs) -> Result<Self, PlanError> {
+        let (run, Size(size)) = (args.run_args(), args.msg_size);
+        let sizes = Sizes::Again { size, count: args.count.unwrap_or(u32::MAX) };
+        let measure = Measure::Latency(LatencyDefinition::PingPong);
+        let test = TestPlan { iterations: PINGS, ..TestPlan::new(Operation::Send, measure, sizes) };
+        test.validate()?;
+        Ok(Self { role: role(&run), local: local_options(&run)?, test, warnings: Vec::new() })
+    }
+
+    fn of_tcp(measure: Measure, args: &RunArgs) -> Result<Self, PlanError> {
+        let test = test_plan(Operation::Tcp, measure, args);
+        test.validate()?;
+        let mut warnings = size_warnings(args, &test);
+        warnings.extend(tcp::warnings(args));
+        Ok(Self { role: role(args), local: local_options(args)?, test, warnings })
     }
 
     fn of_pairs<A: clap::Args + Asked>(measure: MeasureArgs<A>) -> Result<Self, PlanError> {
@@ -211,11 +247,10 @@ impl Asked for WriteArgs {
     }
 
     fn complete(&self, test: TestPlan) -> Result<TestPlan, PlanError> {
-        if let (Operation::Write, Some(given)) = (test.operation, self.rx_depth) {
+        if let (Operation::Write, Some(given)) = (test.operation, self.delivery.rx_depth) {
             return Err(PlanError::NoReceives { given, operation: test.operation });
         }
-        let recv_post_list = self.recv_post_list.unwrap_or(test.recv_post_list);
-        Ok(TestPlan { inline_size: self.inline_size, rx_depth: self.rx_depth, recv_post_list, ..test })
+        Ok(delivered(&self.delivery, test))
     }
 }
 
@@ -225,8 +260,7 @@ impl Asked for SendArgs {
     }
 
     fn complete(&self, test: TestPlan) -> Result<TestPlan, PlanError> {
-        let recv_post_list = self.recv_post_list.unwrap_or(test.recv_post_list);
-        Ok(TestPlan { inline_size: self.inline_size, rx_depth: self.rx_depth, recv_post_list, ..test })
+        Ok(delivered(&self.delivery, test))
     }
 }
 
@@ -261,6 +295,12 @@ impl Asked for AtomicArgs {
     fn complete(&self, test: TestPlan) -> Result<TestPlan, PlanError> {
         Ok(TestPlan { outstanding: self.outstanding, ..test })
     }
+}
+
+fn delivered(args: &DeliveryArgs, test: TestPlan) -> TestPlan {
+    let &DeliveryArgs { rx_depth, recv_post_list, inline_size } = args;
+    let recv_post_list = recv_post_list.unwrap_or(test.recv_post_list);
+    TestPlan { inline_size, rx_depth, recv_post_list, ..test }
 }
 
 impl From<TransportArg> for Policy {
@@ -326,7 +366,15 @@ fn local_options(args: &RunArgs) -> Result<LocalOptions, PlanError> {
         Some(_) => return Err(PlanError::NoSuchPortNumber { given: args.ib_port.unwrap_or_default() }),
     };
     let (device, gid_index) = (args.device.clone(), args.gid_index);
-    Ok(LocalOptions { device, ib_port, gid_index, tcp_port: args.port, ..LocalOptions::default() })
+    let secret_file = args.secret_file.clone();
+    Ok(LocalOptions {
+        device,
+        ib_port,
+        gid_index,
+        tcp_port: args.port,
+        secret_file,
+        ..LocalOptions::default()
+    })
 }
 
 fn test_plan(operation: Operation, measure: Measure, args: &RunArgs) -> TestPlan {

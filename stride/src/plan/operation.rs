@@ -34,6 +34,8 @@ pub enum Operation {
     Mix(Mix),
     /// Messages of trespass.
     Messages(Api),
+    /// Messages over the system's TCP.
+    Tcp,
 }
 
 /// The calls that send and receive messages of trespass.
@@ -49,7 +51,7 @@ pub enum Api {
 impl Operation {
     /// Whether it is one of queue pairs.
     pub fn is_of_pairs(self) -> bool {
-        !matches!(self, Self::Messages(_))
+        !matches!(self, Self::Messages(_) | Self::Tcp)
     }
 
     /// Whether each message takes a receive of the peer's.
@@ -85,7 +87,7 @@ impl Operation {
     /// perftest's number of messages for each size; of requests more, as many are under way at a time.
     pub fn default_iterations(self, measure: Measure) -> u64 {
         match (self, measure) {
-            (Self::Write | Self::WriteImm | Self::Messages(_), Measure::Bandwidth) => 5000,
+            (Self::Write | Self::WriteImm | Self::Messages(_) | Self::Tcp, Measure::Bandwidth) => 5000,
             (_, Measure::Echo(_)) => 100_000,
             _ => 1000,
         }
@@ -105,7 +107,9 @@ impl Operation {
         match (self, measure) {
             (Self::Messages(Api::Pool), Measure::Bandwidth | Measure::Latency(_)) => {
                 let few = match sizes {
-                    Sizes::One { size } => ((2 << 20) / size.max(1)).clamp(2, 16) as u32,
+                    Sizes::One { size } | Sizes::Again { size, .. } => {
+                        ((2 << 20) / size.max(1)).clamp(2, 16) as u32
+                    }
                     Sizes::PowersOfTwo { .. } | Sizes::Grid { .. } => 16,
                 };
                 measure.default_tx_depth().min(few)
@@ -122,6 +126,7 @@ impl Operation {
             Self::Read => "RDMA read".to_owned(),
             Self::Mix(mix) => format!("mix of RDMA reads and writes ({mix})"),
             Self::Messages(_) => format!("trespass {self}"),
+            Self::Tcp => "TCP".to_owned(),
             _ => self.to_string(),
         }
     }
@@ -140,6 +145,7 @@ impl fmt::Display for Operation {
             Self::Mix(mix) => return write!(f, "mix ({mix})"),
             Self::Messages(Api::Copy) => "messages (--api copy)",
             Self::Messages(Api::Pool) => "messages (--api pool)",
+            Self::Tcp => "tcp",
         })
     }
 }

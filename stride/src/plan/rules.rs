@@ -73,6 +73,7 @@ impl TestPlan {
             Operation::Messages(api) => self.validate_messages(api)?,
             Operation::Mix(_) if self.data_validation => return Err(PlanError::ValidationOfMix),
             Operation::Mix(mix) => mix.validate()?,
+            Operation::Tcp => self.validate_tcp()?,
             operation if operation.is_atomic() => self.validate_atomic()?,
             _ => {}
         }
@@ -88,8 +89,9 @@ impl TestPlan {
 
     fn validate_counts(&self) -> Result<(), PlanError> {
         match self.sizes {
-            Sizes::One { size: 0 } => return Err(PlanError::ZeroSize),
+            Sizes::One { size: 0 } | Sizes::Again { size: 0, .. } => return Err(PlanError::ZeroSize),
             Sizes::PowersOfTwo { max: given @ ..2 } => return Err(PlanError::MaxSizeTooSmall { given }),
+            Sizes::Again { count: 0, .. } => return Err(PlanError::ZeroCount { flag: "-c" }),
             Sizes::Grid { max: given } if self.sizes.largest() == 0 => {
                 return Err(PlanError::BelowTheGrid { given });
             }
@@ -158,7 +160,9 @@ impl TestPlan {
     fn validate_atomic(&self) -> Result<(), PlanError> {
         match self.sizes {
             Sizes::One { size: ATOMIC_SIZE } => Ok(()),
-            Sizes::One { size } => Err(PlanError::NotAtomicSize { given: format!("-s {size}") }),
+            Sizes::One { size } | Sizes::Again { size, .. } => {
+                Err(PlanError::NotAtomicSize { given: format!("-s {size}") })
+            }
             Sizes::PowersOfTwo { .. } | Sizes::Grid { .. } => {
                 Err(PlanError::NotAtomicSize { given: "-a".to_owned() })
             }

@@ -71,7 +71,7 @@ impl Choices {
 /// The size that a choice for all sizes is made for: the smallest, which needs the most messages.
 fn test_size(test: &TestPlan) -> u64 {
     match test.sizes {
-        Sizes::One { size } => size,
+        Sizes::One { size } | Sizes::Again { size, .. } => size,
         sizes @ (Sizes::PowersOfTwo { .. } | Sizes::Grid { .. }) => sizes.iter().next().unwrap_or(1),
     }
 }

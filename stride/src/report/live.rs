@@ -71,7 +71,7 @@ impl Live {
         let interval = self.interval(before, now);
         self.intervals.push(interval);
         let Interval { bw_gbps, msg_rate_mpps, .. } = interval;
-        let figures = format!("{bw_gbps:.4} Gb/s, {msg_rate_mpps:.6} Mpps");
+        let figures = format!("{bw_gbps:.4} Gb/s, {:.0} ops/s", msg_rate_mpps * 1e6);
         if is_terminal {
             let part = self.whole.part(now);
             let places = (part * PLACES as f64) as usize;

@@ -159,6 +159,11 @@ impl Output {
         sheet.table_line(&heading(test, over.as_deref()))
     }
 
+    /// Prints a line where the table is.
+    pub fn table_line(&mut self, line: &str) -> io::Result<()> {
+        self.sheet().table_line(line)
+    }
+
     /// This side begins to measure these messages: it says how far it is, and once a second the user sees it.
     pub fn begin(&mut self, cell: Cell, test: &TestPlan) -> Arc<Progress> {
         let progress = Arc::new(Progress::of_threads(test.thread_count()));

@@ -70,7 +70,9 @@ fn by_threads(test: &TestPlan) -> String {
 /// From when to when the time of a bandwidth is taken.
 pub(crate) fn duration(operation: Operation) -> &'static str {
     match operation {
-        Operation::Messages(_) => "(the receiving program's answer to the last - first send)",
+        Operation::Messages(_) | Operation::Tcp => {
+            "(the receiving program's answer to the last - first send)"
+        }
         _ => "(last completion - first post)",
     }
 }
@@ -81,7 +83,9 @@ pub(crate) fn defined(test: &TestPlan, definition: LatencyDefinition) -> String 
         return format!("from when a message was meant to be sent to its completion (--rate, {rate})");
     }
     let words = match (test.operation, definition) {
-        (Operation::Messages(_), _) => "half the round trip of a ping-pong of the two programs",
+        (Operation::Messages(_) | Operation::Tcp, _) => {
+            "half the round trip of a ping-pong of the two programs"
+        }
         (_, LatencyDefinition::PingPong) => {
             "half the round trip of a ping-pong (--latency pingpong, as perftest)"
         }

@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
-use super::steps;
-use crate::control::{ControlError, Link, Listener, Message, Resources, connect};
+use super::{memory, roles, secret, steps};
+use crate::control::{ControlError, Link, Message, Resources, Secret};
 use crate::device::{self, LocalDevice};
 use crate::error::Error;
 use crate::placement::{Neighbours, Processors};
-use crate::plan::{Circumstances, ConnectionType, DeviceLimits, LocalOptions, Parts, Plan, Role, TestPlan};
+use crate::plan::{
+    Circumstances, ConnectionType, DeviceLimits, LocalOptions, Parts, Plan, Role, Sizes, TestPlan,
+};
 use crate::report::{Measured, Output, Row};
 use crate::result::{Counters, Details, SideResult, troubles};
 use crate::statistics::Timer;
@@ -26,21 +28,22 @@ pub(super) fn run(plan: &Plan, output: &mut Output) -> Result<(), Error> {
     devices.iter().try_for_each(|device| test.check(&device.limits))?;
     devices.iter().for_each(|device| output.device(device));
     chosen.iter().for_each(|choice| output.note(choice));
-    let session = Session { devices: &devices, test: &test, timer: Timer::new(), processors, neighbours };
-    match &plan.role {
-        Role::Server => session.serve_one(plan.local.tcp_port, output),
-        Role::Client(host) => {
-            let link = connect(host, plan.local.tcp_port)?;
-            session.client_over(link, output)
-        }
-        Role::Loopback => session.loopback(output),
-    }
+    let secret = secret::find(&plan.local, output)?;
+    let (secret, timer) = (secret.as_ref(), Timer::new());
+    let session = Session { devices: &devices, test: &test, secret, timer, processors, neighbours };
+    roles::play(
+        plan,
+        output,
+        |link, output| session.server(link, output),
+        |link, output| session.client(link, output),
+    )
 }
 
 /// One side's part of a test.
 pub(super) struct Session<'a> {
     pub(super) devices: &'a [LocalDevice],
     pub(super) test: &'a TestPlan,
+    pub(super) secret: Option<&'a Secret>,
     pub(super) timer: Timer,
     pub(super) processors: Processors,
     pub(super) neighbours: Neighbours,
@@ -60,41 +63,14 @@ fn circumstances(devices: &[LocalDevice], processors: &Processors, neighbours: N
 }
 
 impl Session<'_> {
-    fn client_over(&self, link: Link, output: &mut Output) -> Result<(), Error> {
-        steps::over(link, output, |link, output| self.client(link, output))
-    }
-
-    fn server_over(&self, link: Link, output: &mut Output) -> Result<(), Error> {
-        steps::over(link, output, |link, output| self.server(link, output))
-    }
-
-    fn serve_one(&self, port: u16, output: &mut Output) -> Result<(), Error> {
-        let listener = Listener::bind(port)?;
-        output.note(format_args!("waiting for a client on TCP port {}", listener.port()));
-        let link = listener.accept()?;
-        output.note(format_args!("serving {}", link.peer()));
-        self.server_over(link, output)
-    }
-
-    /// Both sides, over a connection of this process with itself.
-    fn loopback(&self, output: &mut Output) -> Result<(), Error> {
-        let listener = Listener::bind_local()?;
-        let client = connect("127.0.0.1", listener.port())?;
-        let server = listener.accept()?;
-        steps::both(
-            |output| self.server_over(server, output),
-            |output| self.client_over(client, output),
-            output,
-        )
-    }
-
     fn client(&self, link: &mut Link, output: &mut Output) -> Result<(), Error> {
-        steps::request(link, self.test, output)?;
+        steps::request(link, self.test, self.secret, output)?;
         self.measure(self.test, true, link, output)
     }
 
-    fn server(&self, link: &mut Link, output: &mut Output) -> Result<(), Error> {
-        let test = steps::requested(link, self.test, output)?;
+    pub(super) fn server(&self, link: &mut Link, output: &mut Output) -> Result<(), Error> {
+        let test = steps::requested(link, self.test, self.secret, output)?;
+        memory::check_beside(&test, self.test)?;
         self.answer(&test, link, output)
     }
 
@@ -147,6 +123,10 @@ impl Session<'_> {
             if test.asks_what_arrived() {
                 tell_losses(team.arrived(size)?, test, link, output)?;
             }
+            if matches!(test.sizes, Sizes::Again { .. }) {
+                // They have no end: the client's user sees them.
+                continue;
+            }
             let histogram = both.own.and_then(|_| team.distribution());
             let (row, cpu_ns_per_msg) = both.sum(link)?;
             let details = Details { histogram, cpu_ns_per_msg, counters, sides: both.sides(is_client) };
@@ -157,7 +137,7 @@ impl Session<'_> {
     }
 
     /// Makes this side's queue pairs and memory, and connects them to the peer's.
-    fn set_up(&self, test: &TestPlan, is_client: bool, link: &mut Link) -> Result<Team, Error> {
+    pub(super) fn set_up(&self, test: &TestPlan, is_client: bool, link: &mut Link) -> Result<Team, Error> {
         let processors = self.processors.place(test, is_client, self.neighbours);
         let side = Sides::new(self.devices, test, &processors)?;
         let mut remotes = Vec::new();

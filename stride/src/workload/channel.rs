@@ -339,7 +339,7 @@ impl Bytes<'_> {
             (Operation::Mix(mix), _) => self.mix(mix, Read, Write, parts.sending()),
             (Operation::FetchAdd, to) => self.fetch(FetchAdd, to, parts.sending()),
             (Operation::CompareSwap, to) => self.fetch(self.swap, to, parts.sending()),
-            (Operation::Messages(_), _) => unreachable!("messages of trespass have no channel"),
+            (Operation::Messages(_) | Operation::Tcp, _) => unreachable!("they have no queue pairs"),
         }
     }
 

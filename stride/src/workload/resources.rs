@@ -68,7 +68,9 @@ fn opcodes(operation: Operation) -> (WorkCompletionOperationType, WorkCompletion
         Operation::Mix(_) => (W::RdmaWrite, W::Receive),
         Operation::FetchAdd => (W::FetchAndAdd, W::Receive),
         Operation::CompareSwap => (W::CompareAndSwap, W::Receive),
-        Operation::Send | Operation::SendImm | Operation::Messages(_) => (W::Send, W::Receive),
+        Operation::Send | Operation::SendImm | Operation::Messages(_) | Operation::Tcp => {
+            (W::Send, W::Receive)
+        }
     }
 }
 
@@ -133,7 +135,7 @@ fn send_operations(operation: Operation) -> SendOperationFlags {
     match operation {
         Operation::Write => SendOperationFlags::Write,
         Operation::WriteImm => SendOperationFlags::WriteWithImmediate,
-        Operation::Send | Operation::Messages(_) => SendOperationFlags::Send,
+        Operation::Send | Operation::Messages(_) | Operation::Tcp => SendOperationFlags::Send,
         Operation::SendImm => SendOperationFlags::SendWithImmediate,
         Operation::Read => SendOperationFlags::Read,
         Operation::Mix(_) => SendOperationFlags::Read | SendOperationFlags::Write,
@@ -152,7 +154,9 @@ pub(super) fn access(test: &TestPlan, is_relaxed: bool) -> AccessFlags {
             Operation::Read => AccessFlags::RemoteRead,
             Operation::Mix(_) => AccessFlags::RemoteRead | AccessFlags::RemoteWrite,
             Operation::FetchAdd | Operation::CompareSwap => AccessFlags::RemoteAtomic,
-            Operation::Send | Operation::SendImm | Operation::Messages(_) => AccessFlags::empty(),
+            Operation::Send | Operation::SendImm | Operation::Messages(_) | Operation::Tcp => {
+                AccessFlags::empty()
+            }
         }
 }
 

@@ -12,6 +12,7 @@ mod load;
 mod measure;
 mod operations;
 mod peers;
+mod secret;
 mod serve;
 #[path = "../../../sideway/tests/support/suite.rs"]
 mod suite;
@@ -29,6 +30,7 @@ fn main() -> ExitCode {
                 input::TESTS,
                 peers::TESTS,
                 serve::TESTS,
+                secret::TESTS,
                 load::TESTS,
                 verbs::TESTS,
                 together::TESTS,
