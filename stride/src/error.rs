@@ -3,6 +3,7 @@
 use std::io;
 
 use sideway::ibverbs::address_handle::CreateAddressHandleError;
+use sideway::ibverbs::clock::ClockError;
 use sideway::ibverbs::completion::{CreateCompletionQueueError, PollCompletionQueueError};
 use sideway::ibverbs::connect::{ChoosePathError, ConnectError};
 use sideway::ibverbs::device::{FindDeviceError, GetDeviceListError, OpenDeviceError};
@@ -79,6 +80,9 @@ pub enum Error {
     PostRecv(#[from] PostRecvError),
     /// The completion queue failed.
     Poll(#[from] PollCompletionQueueError),
+    /// The device's clock cannot be read.
+    #[error("{0}: leave --clock out, or choose another device with -d")]
+    Clock(#[from] ClockError),
     /// A message was not delivered.
     Completion(#[from] CompletionError),
     /// A message was delivered changed.

@@ -95,6 +95,8 @@ pub struct TestPlan {
     pub warm_up: Option<WarmUp>,
     /// How fast messages are sent, unless as fast as can be.
     pub rate: Option<Rate>,
+    /// Whether the device's clock takes the time of each message.
+    pub device_clock: bool,
 }
 
 /// How queue pairs are connected, and what becomes of a message that is lost.
@@ -168,6 +170,7 @@ impl TestPlan {
             threads: None,
             warm_up: None,
             rate: None,
+            device_clock: false,
         }
     }
 }
@@ -248,6 +251,9 @@ impl fmt::Display for TestPlan {
         }
         if self.reversed {
             f.write_str(", reversed")?;
+        }
+        if self.device_clock {
+            f.write_str(", by the device's clock")?;
         }
         if self.data_validation {
             f.write_str(", data validation")?;

@@ -10,11 +10,12 @@ use sideway::memory::{BufferKind, RegisteredBuffer};
 
 use super::bandwidth::Tally;
 use super::channel::{GenericEnds, Pair, receives};
+use super::device_clock::DeviceClock;
 use super::latency::Part;
 use super::request::{Place, QKEY};
 use super::resources::{access, completion_queues, inline_size, queue_pair};
 use super::validate::{SWAP, Seeds, Validation, ValidationError, pattern};
-use super::{Chain, Channel, Notes, Pace, Watch, bandwidth, latency, open_loop};
+use super::{Chain, Channel, Notes, Pace, Watch, bandwidth, device_clock, latency, open_loop};
 use crate::buffers::BufferLayout;
 use crate::control::{ControlError, Resources};
 use crate::device::LocalDevice;
@@ -125,6 +126,7 @@ impl<'a> Side<'a> {
         let description = format!("inline up to {inline_size} bytes, by {calls}, buffer {buffer}; {way}");
         let channel = Channel::new(pairs, address, ends, memory, layout, test.operation, inline_size);
         let recorder = LatencyRecorder::new();
+        let clock = test.device_clock.then(|| DeviceClock::of(&device.context)).transpose()?;
         Ok(Workload {
             description,
             test: test.clone(),
@@ -135,6 +137,7 @@ impl<'a> Side<'a> {
             sent: 0,
             notes: Notes::new(),
             recorder,
+            clock,
             all_pairs,
         })
     }
@@ -163,6 +166,8 @@ pub struct Workload {
     sent: u64,
     notes: Notes,
     recorder: LatencyRecorder,
+    /// What takes the time, unless the program does.
+    clock: Option<DeviceClock>,
     /// Queue pairs of all threads.
     all_pairs: u32,
 }
@@ -222,7 +227,14 @@ impl Workload {
             }
         };
         let begin = watch.now();
-        self.run_latency(part, pace, watch)?;
+        match (&self.clock, part) {
+            (Some(clock), Part::Complete) => {
+                let iterations = self.test.most_messages();
+                let recorder = &mut self.recorder;
+                self.channel.run(device_clock::Run { iterations, clock, pace, recorder, watch })?;
+            }
+            _ => self.run_latency(part, pace, watch)?,
+        }
         self.sent = self.recorder.len();
         Ok(Tally { sent: self.sent, counted: self.sent, begin, end: watch.now() })
     }
