@@ -68,6 +68,16 @@ pub enum DeviceError {
         /// What the library said.
         reason: String,
     },
+    /// Completions do not say when they came about.
+    #[error(
+        "{device} writes no timestamps into completions ({reason}): leave --clock out, or choose another device with -d"
+    )]
+    NoTimestamps {
+        /// The device's name.
+        device: String,
+        /// What the library said.
+        reason: String,
+    },
     /// The GID table is shorter.
     #[error(
         "-x {given} is above the last GID index of {device} port {port}, {last}: give one of those that show_gids lists"

@@ -3,6 +3,7 @@
 use std::io;
 
 use sideway::ibverbs::address_handle::CreateAddressHandleError;
+use sideway::ibverbs::clock::ClockError;
 use sideway::ibverbs::completion::{
     ArmCompletionQueueError, CompletionEventError, CreateCompletionChannelError, CreateCompletionQueueError,
     PollCompletionQueueError,
@@ -106,6 +107,9 @@ pub enum Error {
     Arm(#[from] ArmCompletionQueueError),
     /// No event of a completion queue comes.
     Event(#[from] CompletionEventError),
+    /// The device's clock cannot be read.
+    #[error("{0}: leave --clock out, or choose another device with -d")]
+    Clock(#[from] ClockError),
     /// A message was not delivered.
     Completion(#[from] CompletionError),
     /// A message was delivered changed.

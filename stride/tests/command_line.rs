@@ -94,6 +94,8 @@ fn loads_that_cannot_be_are_refused() {
     refused("write bw -d a,b -i 1", &["-i", "-d a,b", "NAME:PORT"]);
     refused("write bw -d a:0", &["-d a:0", "1 to 255"]);
     refused("write bw -d a,a", &["a twice"]);
+    refused("write lat --latency pingpong --clock device", &["--clock device", "--latency pingpong"]);
+    refused("read lat --rate 5 --clock device", &["--clock device", "--rate"]);
     refused("write bw --burst-size 5", &["--burst-size", "--rate"]);
 }
 

@@ -204,6 +204,9 @@ pub struct LatencyArgs<A: Args> {
     /// What counts as the latency of a message [default: pingpong where the peer can answer, else completion]
     #[arg(long = "latency", value_name = "DEFINITION")]
     pub definition: Option<DefinitionArg>,
+    /// Which clock takes the time (of --latency completion)
+    #[arg(long, value_name = "CLOCK", default_value = "program")]
+    pub clock: ClockArg,
 }
 
 /// The flags of writes.
@@ -280,6 +283,15 @@ pub enum DefinitionArg {
     Pingpong,
     /// From the post to the completion
     Completion,
+}
+
+/// What takes the time of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ClockArg {
+    /// The processor's clock, when the program sees the completion
+    Program,
+    /// The device's clock, when the device writes the completion, as its timestamp says
+    Device,
 }
 
 /// How queue pairs are connected.

@@ -36,6 +36,7 @@ pub fn differences(client: &TestPlan, server: &TestPlan) -> Vec<Difference> {
             ("bidirectional (-b)", plan.bidirectional.to_string()),
             ("data validation", plan.data_validation.to_string()),
             ("threads (--threads)", value(plan.threads)),
+            ("device's clock (--clock)", plan.device_clock.to_string()),
             ("rate (--rate)", plan.rate.map_or("as fast as can be".to_owned(), |rate| rate.to_string())),
             ("warm-up (--warmup)", plan.warm_up.map_or("none".to_owned(), |warm_up| warm_up.to_string())),
         ];

@@ -312,6 +312,14 @@ pub enum PlanError {
         /// The device.
         given: String,
     },
+    /// The device's clock is in completions alone.
+    #[error(
+        "--clock device and {flag} do not go together: measure lat --latency completion, or leave --clock out"
+    )]
+    NotOfDeviceClock {
+        /// The other flag.
+        flag: &'static str,
+    },
     /// Two rates.
     #[error("--rate and --rate_limit do not go together: leave one of them out")]
     TwoRates,

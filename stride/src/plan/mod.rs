@@ -31,9 +31,9 @@ use std::path::PathBuf;
 use trespass::Policy;
 
 use crate::cli::{
-    ApiArg, AtomicArgs, AtomicTypeArg, BandwidthArgs, CallsArg, Cli, ConnectionArg, Count, DefinitionArg,
-    DeliveryArgs, LatencyArgs, MeasureArgs, MessageArgs, MessagesArgs, MixArgs, OperationArgs, PingArgs,
-    ReadArgs, RunArgs, SendArgs, Size, TcpArgs, TransportArg, WriteArgs,
+    ApiArg, AtomicArgs, AtomicTypeArg, BandwidthArgs, CallsArg, Cli, ClockArg, ConnectionArg, Count,
+    DefinitionArg, DeliveryArgs, LatencyArgs, MeasureArgs, MessageArgs, MessagesArgs, MixArgs, OperationArgs,
+    PingArgs, ReadArgs, RunArgs, SendArgs, Size, TcpArgs, TransportArg, WriteArgs,
 };
 
 use crate::memory::MemoryKind;
@@ -167,15 +167,16 @@ impl Plan {
     }
 
     fn of_pairs<A: clap::Args + Asked>(measure: MeasureArgs<A>) -> Result<Self, PlanError> {
-        let (measure, common, own) = match measure {
-            MeasureArgs::Bandwidth(BandwidthArgs { common, own }) => (Measure::Bandwidth, common, own),
-            MeasureArgs::Latency(LatencyArgs { common, own, definition }) => {
+        let (measure, common, own, device_clock) = match measure {
+            MeasureArgs::Bandwidth(BandwidthArgs { common, own }) => (Measure::Bandwidth, common, own, false),
+            MeasureArgs::Latency(LatencyArgs { common, own, definition, clock }) => {
                 // When an answer was meant to come, nobody knows.
-                let is_rated = common.rate.is_some() || common.rate_limit.is_some();
+                let is_rated =
+                    common.rate.is_some() || common.rate_limit.is_some() || clock == ClockArg::Device;
                 let default =
                     if is_rated { LatencyDefinition::Completion } else { own.operation().default_latency() };
                 let definition = definition.map_or(default, Into::into);
-                (Measure::Latency(definition), common, own)
+                (Measure::Latency(definition), common, own, clock == ClockArg::Device)
             }
         };
         let test = test_plan(own.operation(), measure, &common.run);
@@ -194,6 +195,7 @@ impl Plan {
             threads,
             warm_up: WarmUp::asked(&common)?,
             rate: Rate::asked(&common)?,
+            device_clock,
             bidirectional: common.bidirectional,
             reversed: common.reversed,
             duration: common.duration,

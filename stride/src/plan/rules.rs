@@ -140,6 +140,7 @@ impl TestPlan {
         }
         self.validate_warm_up()?;
         self.validate_rate()?;
+        self.validate_clock()?;
         match self.duration {
             Some(seconds) if self.data_validation => Err(PlanError::ValidationOfDuration { seconds }),
             _ => Ok(()),
@@ -155,6 +156,19 @@ impl TestPlan {
             ConnectionType::Ud => matches!(operation, Operation::Send | Operation::SendImm),
         };
         if has { Ok(()) } else { Err(PlanError::NotOverConnection { connection, operation }) }
+    }
+
+    /// When a message comes back, the device does not say.
+    fn validate_clock(&self) -> Result<(), PlanError> {
+        match self.measure {
+            _ if !self.device_clock => Ok(()),
+            _ if self.rate.is_some() => Err(PlanError::NotOfDeviceClock { flag: "--rate" }),
+            Measure::Latency(LatencyDefinition::Completion) => Ok(()),
+            Measure::Latency(LatencyDefinition::PingPong) => {
+                Err(PlanError::NotOfDeviceClock { flag: "--latency pingpong" })
+            }
+            Measure::Bandwidth | Measure::Echo(_) => Err(PlanError::NotOfDeviceClock { flag: "bw" }),
+        }
     }
 
     fn validate_atomic(&self) -> Result<(), PlanError> {

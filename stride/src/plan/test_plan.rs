@@ -101,6 +101,8 @@ pub struct TestPlan {
     pub queues: Queues,
     /// Whether devices may reorder their writes.
     pub ordering: Ordering,
+    /// Whether the device's clock takes the time of each message.
+    pub device_clock: bool,
 }
 
 /// How queue pairs are connected, and what becomes of a message that is lost.
@@ -180,6 +182,7 @@ impl TestPlan {
             way: Way::default(),
             queues: Queues::default(),
             ordering: Ordering::default(),
+            device_clock: false,
         }
     }
 }
@@ -260,6 +263,9 @@ impl fmt::Display for TestPlan {
         }
         if self.reversed {
             f.write_str(", reversed")?;
+        }
+        if self.device_clock {
+            f.write_str(", by the device's clock")?;
         }
         if self.data_validation {
             f.write_str(", data validation")?;

@@ -83,6 +83,7 @@ pub(crate) fn defined(test: &TestPlan, definition: LatencyDefinition) -> String 
         return format!("from when a message was meant to be sent to its completion (--rate, {rate})");
     }
     let words = match (test.operation, definition) {
+        _ if test.device_clock => "from the post to the completion, by the device's clock (--clock device)",
         (Operation::Messages(_) | Operation::Tcp, _) => {
             "half the round trip of a ping-pong of the two programs"
         }

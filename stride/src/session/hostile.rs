@@ -287,7 +287,7 @@ mod tests {
                 "threads",
                 request("send bw -q 5 --threads 2 --use-srq --rate 5000 --warmup 9 --cqe-poll 3", bandwidth),
             ),
-            ("mix", request("mix lat --ratio read=30 -c XRC -e -m 512 --sge 2", latency)),
+            ("mix", request("mix lat --ratio read=30 -c XRC -e -m 512 --sge 2 --clock device", latency)),
             ("msg-grid", request("msg grid --api pool", latency)),
             ("accept", tape(0, &[&accept[..], &ends].concat())),
             ("accept-other", tape(0, &[&other[..], &ends].concat())),

@@ -36,6 +36,14 @@ pub(super) trait Completions {
     /// The queue failed, or a message did, or what is done about it.
     fn poll(&mut self, batch: u32, each: impl FnMut(Tag) -> Result<(), Error>) -> Result<u32, Error>;
 
+    /// Takes one completion if there is one, and says when the device was done, by its clock, if the completion has that; how
+    /// many that were.
+    ///
+    /// # Errors
+    ///
+    /// The queue failed, or the message did.
+    fn poll_timestamps(&mut self, time: impl FnMut(u64)) -> Result<u32, Error>;
+
     /// Asks for an event with the next completion, unless one was asked for that has not come; whether it was asked for now.
     ///
     /// # Errors
@@ -91,6 +99,20 @@ macro_rules! impl_completions {
                     each(Tag(wc.wr_id()))?;
                 }
                 Ok(batch)
+            }
+
+            #[inline(always)]
+            fn poll_timestamps(&mut self, mut time: impl FnMut(u64)) -> Result<u32, Error> {
+                let mut poller = self.queue.start_poll()?;
+                let Some(wc) = poller.next() else {
+                    poller.finish()?;
+                    return Ok(0);
+                };
+                if wc.status() != WorkCompletionStatus::Success {
+                    return Err(failed(wc.status(), (self.opcode, self.mix), wc.wr_id(), wc.vendor_err()));
+                }
+                wc.completion_timestamp().into_iter().for_each(&mut time);
+                Ok(1)
             }
 
             fn arm(&mut self) -> Result<bool, Error> {

@@ -8,6 +8,7 @@ mod bandwidth;
 mod chain;
 mod channel;
 mod completion;
+mod device_clock;
 mod latency;
 mod manager;
 mod messages;

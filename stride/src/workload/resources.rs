@@ -1,7 +1,10 @@
 //! What a side makes of its device.
 
 use sideway::ibverbs::AccessFlags;
-use sideway::ibverbs::completion::{CompletionChannel, GenericCompletionQueue, WorkCompletionOperationType};
+use sideway::ibverbs::completion::{
+    CompletionChannel, CreateCompletionQueueError, GenericCompletionQueue, WorkCompletionFields,
+    WorkCompletionOperationType,
+};
 use sideway::ibverbs::protection_domain::ProtectionDomain;
 use sideway::ibverbs::queue_pair::{
     CreateQueuePairError, GenericQueuePair, QueuePairType, SendOperationFlags,
@@ -24,10 +27,15 @@ pub(super) fn completion_queues(
     let of_all = |each: u32| each.saturating_mul(test.queue_pairs);
     let mut builder = device.context.create_cq_builder();
     builder.setup_cqe(of_all(test.depth())).setup_poll_batch(test.poll_batch());
+    if test.device_clock {
+        builder.setup_wc_flags(WorkCompletionFields::STANDARD | WorkCompletionFields::CompletionTimestamp);
+    }
     if let Some(channel) = channel {
         builder.setup_comp_channel(channel);
     }
     let first = match device.calls {
+        // There is no other way to timestamps.
+        _ if test.device_clock => builder.build_ex().map_err(|error| no_timestamps(device, &error))?.into(),
         Calls::Classic => builder.build()?.into(),
         Calls::Extended => builder.build_generic()?,
     };
@@ -55,6 +63,10 @@ pub(super) fn completion_queues(
             },
         }),
     })
+}
+
+fn no_timestamps(device: &LocalDevice, error: &CreateCompletionQueueError) -> DeviceError {
+    DeviceError::NoTimestamps { device: device.limits.device.clone(), reason: error.to_string() }
 }
 
 /// What completes on both sides.

@@ -11,6 +11,7 @@ use sideway::rdmacm::Connection;
 
 use super::bandwidth::Tally;
 use super::channel::{Connected, GenericEnds, Pair, receives};
+use super::device_clock::DeviceClock;
 use super::latency::Part;
 use super::manager::Manager;
 use super::request::{Place, QKEY};
@@ -18,7 +19,7 @@ use super::resources::{access, completion_queues, inline_size, queue_pair, share
 use super::sleep::Sleeper;
 use super::validate::{SWAP, Seeds, Validation, ValidationError, pattern};
 use super::xrc::{Receivers, receivers as xrc_receivers};
-use super::{Chain, Channel, Notes, Pace, Watch, bandwidth, latency, open_loop};
+use super::{Chain, Channel, Notes, Pace, Watch, bandwidth, device_clock, latency, open_loop};
 use crate::buffers::BufferLayout;
 use crate::control::{ControlError, Resources};
 use crate::device::LocalDevice;
@@ -190,6 +191,7 @@ impl<'a> Side<'a> {
         let channel =
             Channel::new(Connected { pairs, targets, srq, address }, ends, memory, layout, test, inline_size);
         let recorder = LatencyRecorder::new();
+        let clock = test.device_clock.then(|| DeviceClock::of(&device.context)).transpose()?;
         Ok(Workload {
             description,
             test: test.clone(),
@@ -201,6 +203,7 @@ impl<'a> Side<'a> {
             sent: 0,
             notes: Notes::new(),
             recorder,
+            clock,
             all_pairs,
             sleeper,
             _connections: connections,
@@ -233,6 +236,8 @@ pub struct Workload {
     sent: u64,
     notes: Notes,
     recorder: LatencyRecorder,
+    /// What takes the time, unless the program does.
+    clock: Option<DeviceClock>,
     /// Queue pairs of all threads.
     all_pairs: u32,
     /// Unless completions are polled for.
@@ -298,7 +303,17 @@ impl Workload {
             }
         };
         let begin = watch.now();
-        self.run_latency(part, pace, watch)?;
+        match (&self.clock, part) {
+            (Some(clock), Part::Complete) => {
+                let iterations = self.test.most_messages();
+                let recorder = &mut self.recorder;
+                let channel = &mut self.channel;
+                watch.sleeping(&mut self.sleeper, |watch| {
+                    channel.run(device_clock::Run { iterations, clock, pace, recorder, watch })
+                })?;
+            }
+            _ => self.run_latency(part, pace, watch)?,
+        }
         self.sent = self.recorder.len();
         Ok(Tally { sent: self.sent, counted: self.sent, begin, end: watch.now() })
     }

@@ -192,6 +192,8 @@ impl Team {
     fn sample_nanoseconds(&self, definition: LatencyDefinition) -> f64 {
         let tick = self.timer.nanoseconds_per_tick();
         match definition {
+            // Its samples are nanoseconds.
+            _ if self.test.device_clock => 1.0,
             LatencyDefinition::PingPong => tick / 2.0,
             LatencyDefinition::Completion => tick,
         }

@@ -24,6 +24,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("what_a_message_costs_is_known", what_a_message_costs_is_known),
     ("both_sides_figures_are_kept", both_sides_figures_are_kept),
     ("several_devices_share_the_threads", several_devices_share_the_threads),
+    ("the_devices_clock_takes_the_time", the_devices_clock_takes_the_time),
 ];
 
 const ALL: [&str; 6] = ["write", "write --imm", "send", "read", "atomic", "send --imm"];
@@ -316,5 +317,33 @@ fn several_devices_share_the_threads(device: &Device) -> Outcome {
     is_bandwidth(&client.rows()[0], 64.0, 100.0);
     let refused = run("write bw --loopback -d soft0 --dualport");
     assert!(refused.refused().contains("port"), "{refused:#?}");
+    Outcome::Ran
+}
+
+fn the_devices_clock_takes_the_time(device: &Device) -> Outcome {
+    for flags in [
+        "write lat",
+        "read lat",
+        "atomic lat",
+        "send lat --latency completion --threads 2",
+        "send lat --latency completion -e",
+    ] {
+        let flags = device.flags(&format!("{flags} --loopback -n 50 --clock device --calls classic"));
+        let ended = run(&flags);
+        if !device.is_soft && !ended.status.success() {
+            // Not every device of the system's has timestamps; one that has none is named.
+            assert!(ended.refused().contains("leave --clock out"), "{ended:#?}");
+            return Outcome::Skipped("the device has no timestamps");
+        }
+        let (ended, threads) = (ended.succeeded(), if flags.contains("--threads") { 2.0 } else { 1.0 });
+        let row = &ended.rows()[0];
+        assert_eq!(row[1], 50.0 * threads, "{ended:#?}");
+        // A device may be done sooner than its clock tells apart, but not all the time, and no message takes a minute.
+        assert!(row[8] > 0.0 && row[8] < 60e6, "{row:?}");
+        assert!(ended.stdout.contains("by the device's clock (--clock device)"), "{ended:#?}");
+    }
+    let ended =
+        run(&device.flags("write lat --latency completion --loopback -n 50 --clock program")).succeeded();
+    assert!(ended.stdout.contains("from the post to the completion (--latency completion)"), "{ended:#?}");
     Outcome::Ran
 }
