@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use rdma_mummy_sys::types::{
-    ibv_access_flags, ibv_qp_state, ibv_qp_type, ibv_recv_wr, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status,
+    ibv_access_flags, ibv_qp_state, ibv_qp_type, ibv_recv_wr, ibv_sge, ibv_wc_flags, ibv_wc_opcode,
+    ibv_wc_status,
 };
 
 use super::Qp;
@@ -22,6 +23,9 @@ use crate::objects::completion::sources::Asked;
 use crate::platform::copy;
 use crate::shared::mark::{Mark, settle};
 use crate::shared::slot::{Claim, EAGER, SlotHeader};
+
+/// Lines of a message that are fetched before the program asks for them, at most: as many as processors fetch at a time.
+const FETCHED: usize = 16;
 
 impl Qp {
     /// `ibv_post_recv`.
@@ -206,6 +210,9 @@ impl Qp {
                 Err(status) => status,
             };
         }
+        if with_data && !delivery.eager {
+            Self::fetch_first(queue.entries(received.slot), byte_len);
+        }
         let invalidates = u32::from(delivery.wc_flags) & ibv_wc_flags::IBV_WC_WITH_INV.0 != 0;
         if invalidates && !datagram && status == ibv_wc_status::IBV_WC_SUCCESS {
             status = self.confirm_invalidated(delivery.imm_data, status);
@@ -230,6 +237,15 @@ impl Qp {
             ..Cqe::default()
         };
         (cqe, ended || failed && !datagram)
+    }
+
+    /// Has the caches get the first of what has come, which the program looks at next: the sender's processor has it, or memory.
+    #[inline]
+    fn fetch_first(entries: &[ibv_sge], byte_len: u64) {
+        let Some(entry) = entries.first() else { return };
+        let bytes = byte_len.min(entry.length.into()) as usize;
+        let at = core::ptr::without_provenance(entry.addr as usize);
+        copy::fetch_to_read(at, bytes.div_ceil(copy::LINE).min(FETCHED));
     }
 
     /// Copies what came within the slot to where the receive says, under this process's own keys.

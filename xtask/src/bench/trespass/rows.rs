@@ -44,8 +44,8 @@ const STEPS: [(&str, u32, &str, u32); 5] = [
 ];
 
 /// What a run measures for, in nanoseconds: what happens at its start, when peers' memory is not mapped yet and the scheduler has not
-/// found its places, is a small part of that.
-const RUN: u64 = 500_000_000;
+/// found its places, is a small part of that; and three rounds are a matter of minutes.
+const RUN: u64 = 150_000_000;
 
 fn rows() -> Vec<Row> {
     let mut rows = vec![Row {
