@@ -1,6 +1,6 @@
 //! Registered memory of each kind: the host's, as it is or by a dma-buf, the device's own, and a GPU's.
 //!
-//! The processor reaches the first two by raw pointers ([`buffers`](crate::buffers)), the others by copies.
+//! The processor reaches the first two by raw pointers ([`buffers`]), the others by copies.
 
 mod scatter;
 mod udmabuf;
