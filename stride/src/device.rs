@@ -3,13 +3,14 @@
 use sideway::Provider;
 use sideway::ibverbs::connect::LocalPath;
 use sideway::ibverbs::device::{Device, DeviceList};
-use sideway::ibverbs::device_attr::{AtomicCapability, DeviceAttr};
+use sideway::ibverbs::device_attr::{AtomicCapability, DeviceAttr, DeviceCapabilityFlags};
 use sideway::ibverbs::device_context::DeviceContext;
 use sideway::ibverbs::port::{PortAttr, PortState};
-use sideway::memory::BufferKind;
 use sideway::provider::ProviderChoice;
 
 use crate::error::Error;
+use crate::memory::MemoryKind;
+use crate::placement::node_of;
 use crate::plan::{Calls, DeviceLimits, LocalOptions};
 use crate::report::Output;
 
@@ -62,6 +63,16 @@ pub enum DeviceError {
         given: u32,
         /// How many work requests there were to be.
         depth: u32,
+        /// The device's name.
+        device: String,
+        /// What the library said.
+        reason: String,
+    },
+    /// Completions do not say when they came about.
+    #[error(
+        "{device} writes no timestamps into completions ({reason}): leave --clock out, or choose another device with -d"
+    )]
+    NoTimestamps {
         /// The device's name.
         device: String,
         /// What the library said.
@@ -120,8 +131,10 @@ pub struct LocalDevice {
     pub vendor_id: u32,
     /// Whether it is a software device, whose figures are not hardware's.
     pub is_soft: bool,
+    /// The node of memory that it is near to, where the system says it.
+    pub numa_node: Option<u32>,
     /// Where the memory of the messages comes from.
-    pub buffer: BufferKind,
+    pub buffer: MemoryKind,
     /// The calls that post and poll.
     pub calls: Calls,
     /// What was chosen and why, in one line.
@@ -174,9 +187,21 @@ impl Found {
             max_qp_rd_atom: small_limit(attr.max_qp_rd_atom()),
             max_qp_init_rd_atom: small_limit(attr.max_qp_init_rd_atom()),
             has_atomics: attr.atomic_cap() != AtomicCapability::None,
+            pkeys: port_attr.pkey_tbl_len().into(),
+            has_xrc: DeviceCapabilityFlags::from_bits_retain(attr.device_cap_flags())
+                .contains(DeviceCapabilityFlags::Xrc),
+            max_sge: limit(attr.max_sge()),
+            // Not every device says it.
+            max_sge_rd: match limit(attr.max_sge_rd()) {
+                0 => limit(attr.max_sge()),
+                limit => limit,
+            },
+            max_srq: limit(attr.max_srq()),
+            max_srq_wr: limit(attr.max_srq_wr()),
         };
-        let buffer = options.buffer.unwrap_or_else(|| BufferKind::for_device(&context));
+        let buffer = options.buffer.unwrap_or_else(|| MemoryKind::for_device(&context));
         let vendor_id = attr.vendor_id();
+        let numa_node = if is_soft { None } else { node_of(&limits.device) };
         let calls = options.calls.unwrap_or_else(|| Calls::default_for(vendor_id));
         Ok(LocalDevice {
             context,
@@ -187,6 +212,7 @@ impl Found {
             port_attr,
             vendor_id,
             is_soft,
+            numa_node,
             buffer,
             calls,
             description,

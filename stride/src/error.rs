@@ -3,23 +3,32 @@
 use std::io;
 
 use sideway::ibverbs::address_handle::CreateAddressHandleError;
-use sideway::ibverbs::completion::{CreateCompletionQueueError, PollCompletionQueueError};
+use sideway::ibverbs::clock::ClockError;
+use sideway::ibverbs::completion::{
+    ArmCompletionQueueError, CompletionEventError, CreateCompletionChannelError, CreateCompletionQueueError,
+    PollCompletionQueueError,
+};
 use sideway::ibverbs::connect::{ChoosePathError, ConnectError};
 use sideway::ibverbs::device::{FindDeviceError, GetDeviceListError, OpenDeviceError};
 use sideway::ibverbs::device_context::{QueryDeviceError, QueryPortError};
 use sideway::ibverbs::memory_region::RegisterMemoryRegionError;
 use sideway::ibverbs::protection_domain::AllocateProtectionDomainError;
 use sideway::ibverbs::queue_pair::{CreateQueuePairError, PostRecvError, PostSendError};
+use sideway::ibverbs::srq::CreateSharedReceiveQueueError;
 use sideway::provider::ProviderError;
 
 use crate::buffers::AllocationError;
 use crate::control::ControlError;
 use crate::device::DeviceError;
 use crate::interrupt::Interrupted;
+use crate::memory::MemoryError;
+use crate::placement::PlacementError;
 use crate::plan::PlanError;
 use crate::report::ExpectationsError;
 use crate::result::FilesError;
-use crate::workload::{CompletionError, ValidationError};
+use crate::session::{NoSecretError, PingError};
+use crate::suite::SuiteError;
+use crate::workload::{CompletionError, ManagerError, ValidationError, XrcError};
 
 /// Why there are no (more) figures. The text is for the user: what was asked for, the limit, the remedy.
 #[derive(Debug, thiserror::Error)]
@@ -35,6 +44,12 @@ pub enum Error {
     /// Some of the results could not be written.
     #[error("{0}")]
     Files(String),
+    /// There is no secret, and the user wants one.
+    Secret(#[from] NoSecretError),
+    /// No ping does that.
+    Ping(#[from] PingError),
+    /// A suite cannot be run, or not all of it.
+    Suite(#[from] SuiteError),
     /// Signals cannot be handled.
     #[error("cannot have signals handled: {0}")]
     Signals(io::Error),
@@ -62,14 +77,22 @@ pub enum Error {
     ProtectionDomain(#[from] AllocateProtectionDomainError),
     /// No memory.
     Allocation(#[from] AllocationError),
+    /// There is no such memory, or its bytes cannot be copied.
+    Memory(#[from] MemoryError),
     /// The memory cannot be registered.
     MemoryRegion(#[from] RegisterMemoryRegionError),
     /// No completion queue.
     CompletionQueue(#[from] CreateCompletionQueueError),
+    /// No receive queue for all.
+    SharedReceiveQueue(#[from] CreateSharedReceiveQueueError),
     /// No queue pair.
     QueuePair(#[from] CreateQueuePairError),
     /// The queue pair cannot be connected.
     Connect(#[from] ConnectError),
+    /// There are no extended connections.
+    Xrc(#[from] XrcError),
+    /// rdma_cm connects no queue pair.
+    Manager(#[from] ManagerError),
     /// There is no way to the peer.
     AddressHandle(#[from] CreateAddressHandleError),
     /// The device does not take a message.
@@ -78,10 +101,21 @@ pub enum Error {
     PostRecv(#[from] PostRecvError),
     /// The completion queue failed.
     Poll(#[from] PollCompletionQueueError),
+    /// No events of completion queues.
+    Channel(#[from] CreateCompletionChannelError),
+    /// A completion queue sends no event.
+    Arm(#[from] ArmCompletionQueueError),
+    /// No event of a completion queue comes.
+    Event(#[from] CompletionEventError),
+    /// The device's clock cannot be read.
+    #[error("{0}: leave --clock out, or choose another device with -d")]
+    Clock(#[from] ClockError),
     /// A message was not delivered.
     Completion(#[from] CompletionError),
     /// A message was delivered changed.
     Validation(#[from] ValidationError),
+    /// A thread cannot be had.
+    Placement(#[from] PlacementError),
     /// There is no such GID index.
     #[error(
         "-x {given} is above the last index that a GID table can have, 255: give one of those that show_gids lists"
@@ -126,6 +160,9 @@ impl Error {
 
     /// The text in one line, whatever the libraries below put into theirs.
     pub fn one_line(&self) -> String {
-        self.to_string().split_whitespace().collect::<Vec<_>>().join(" ")
+        let text = self.to_string();
+        let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        // What a peer sent may be among them, and is not to move the cursor.
+        words.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
     }
 }

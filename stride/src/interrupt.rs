@@ -5,6 +5,7 @@
 
 use std::io;
 use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -19,6 +20,9 @@ const GRACE: Duration = Duration::from_secs(1);
 
 /// The signal that came; 0 before any has.
 static SIGNAL: AtomicI32 = AtomicI32::new(0);
+
+/// Where what is known goes, once somebody watches.
+static OUTPUT: Mutex<Option<Output>> = Mutex::new(None);
 
 /// A signal has asked this process to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -47,13 +51,23 @@ pub fn check() -> Result<(), Interrupted> {
     }
 }
 
-/// From now on SIGINT and SIGTERM end the run, and what is known by then goes to `output`. The second one does so at once.
+fn current() -> MutexGuard<'static, Option<Output>> {
+    OUTPUT.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// From now on SIGINT and SIGTERM end the run, and what is known by then goes to `output`, the one that was given
+/// last. The second one does so at once.
 ///
 /// # Errors
 ///
 /// The system does not let this process handle signals.
 pub fn watch(output: &Output) -> io::Result<()> {
-    let (mut signals, mut output) = (Signals::new([SIGINT, SIGTERM])?, output.clone());
+    let before = current().replace(output.clone());
+    if before.is_some() {
+        // The thread of the run before is this one's, too.
+        return Ok(());
+    }
+    let mut signals = Signals::new([SIGINT, SIGTERM])?;
     thread::Builder::new().name("signals".to_owned()).spawn(move || {
         let Some(signal) = signals.forever().next() else { return };
         SIGNAL.store(signal, Ordering::Relaxed);
@@ -62,6 +76,7 @@ pub fn watch(output: &Output) -> io::Result<()> {
             thread::sleep(Duration::from_millis(20));
         }
         let interrupted = Interrupted { signal };
+        let Some(mut output) = current().clone() else { return };
         // The run may be ending at this moment: whoever comes second finds nothing to write.
         let _ = output.finish(Err(Error::Interrupted(interrupted)));
         eprintln!("stride-perf: {interrupted}");

@@ -2,7 +2,8 @@
 //!
 //! A run goes through these modules in turn: the command line ([`cli`]) becomes a validated [`plan`]; a
 //! [`device`] is chosen; the two sides of a [`session`] agree on the plan over the [`control`] connection;
-//! the [`workload`] moves messages between [`buffers`]; [`statistics`] turns clock ticks into figures, and
+//! the [`workload`] moves messages between [`buffers`] in [`memory`], on the processors of a [`placement`]; [`statistics`] turns
+//! clock ticks into figures, and
 //! [`report`] prints them, and writes files of the [`result`].
 //!
 //! What it does not do: it is no library for other programs, and it does not tune the machine.
@@ -15,9 +16,18 @@ pub mod control;
 pub mod device;
 pub mod error;
 pub mod interrupt;
+pub mod memory;
+pub mod placement;
 pub mod plan;
 pub mod report;
 pub mod result;
 pub mod session;
 pub mod statistics;
+pub mod suite;
 pub mod workload;
+
+/// What the fuzz target in `fuzz/` calls.
+#[cfg(fuzzing)]
+pub mod testing {
+    pub use crate::session::hostile::hostile_control;
+}

@@ -5,9 +5,11 @@ use std::process::ExitCode;
 
 use stride::cli::{self, Command, Usage};
 use stride::error::Error;
-use stride::interrupt::{self, Interrupted};
+use stride::interrupt::Interrupted;
+use stride::memory::avoid_scatter;
 use stride::plan::Plan;
 use stride::report::Output;
+use stride::{session, suite};
 
 /// What every error exits with.
 const FAILURE: u8 = 2;
@@ -35,27 +37,27 @@ fn main() -> ExitCode {
 }
 
 /// What the process exits with.
+#[allow(unsafe_code, reason = "the environment, while there is one thread")]
 fn run(command: Command) -> Result<u8, Error> {
     let words = std::env::args_os().collect();
     match command {
         Command::Test(cli) => {
             let args = cli.output.clone();
             let plan = Plan::new(*cli)?;
+            // SAFETY: `main` has called this, and no thread has been made.
+            unsafe { avoid_scatter(plan.local.buffer) };
             let output = Output::of_run(&args, &plan, words)?;
-            until_the_end(output, |output| stride::session::run(&plan, output))
+            session::to_the_end(output, |output| session::run(&plan, output))
         }
+        Command::Ping(args, files) => {
+            session::to_the_end(Output::standard(), |output| session::ping(&args, &files, output))
+        }
+        Command::Suite(args, files) => suite::run(&args, &files),
         Command::Serve(args, files) => {
+            // SAFETY: as above.
+            unsafe { avoid_scatter(args.memory.kind()) };
             let output = Output::of_server(&files, words)?;
-            until_the_end(output, |output| stride::session::serve(&args.into(), output))
+            session::to_the_end(output, |output| session::serve(&(*args).into(), output))
         }
     }
-}
-
-fn until_the_end(
-    mut output: Output,
-    run: impl FnOnce(&mut Output) -> Result<(), Error>,
-) -> Result<u8, Error> {
-    interrupt::watch(&output).map_err(Error::Signals)?;
-    let done = run(&mut output);
-    output.finish(done)
 }

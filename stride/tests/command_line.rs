@@ -72,6 +72,88 @@ fn what_an_operation_does_not_have_is_refused() {
 }
 
 #[test]
+fn loads_that_cannot_be_are_refused() {
+    refused("write bw --threads 3 -q 2", &["--threads 3", "-q 2", "give --threads 2 or less"]);
+    refused("write bw --threads 257", &["--threads 257", "256"]);
+    refused("write bw --threads many", &["'many'", "or auto"]);
+    refused("write bw --warmup 2ms", &["'2ms'", "number of messages, or of seconds"]);
+    refused("write bw --warmup 5 --perform_warm_up", &["--warmup", "--perform-warm-up"]);
+    refused("write bw --rate 0", &["--rate 0", "1 to 1000000000"]);
+    refused("write bw --rate 5MB", &["'5MB'", "Gb/s"]);
+    refused(
+        "write lat --latency pingpong --rate 5",
+        &["--latency pingpong", "--rate", "--latency completion"],
+    );
+    refused("write bw -b --rate 5", &["-b", "--rate", "--reversed"]);
+    refused("mix bw --ratio read=100", &["100 % reads", "1 to 99"]);
+    refused("mix bw --ratio read=30,write=60", &["100 together"]);
+    refused("mix bw --data-validation", &["mix", "--data-validation"]);
+    refused("mix lat --latency pingpong", &["--latency pingpong", "completion"]);
+    refused("mix bw -c UC", &["-c UC has no mix", "-c RC"]);
+    refused("write bw -d a,b --threads 1", &["-d names 2", "--threads 1", "give --threads 2"]);
+    refused("write bw -d a,b -i 1", &["-i", "-d a,b", "NAME:PORT"]);
+    refused("write bw -d a:0", &["-d a:0", "1 to 255"]);
+    refused("write bw -d a,a", &["a twice"]);
+    refused("write lat --latency pingpong --clock device", &["--clock device", "--latency pingpong"]);
+    refused("read lat --rate 5 --clock device", &["--clock device", "--rate"]);
+    refused("write bw --burst-size 5", &["--burst-size", "--rate"]);
+}
+
+#[test]
+fn ways_that_there_are_not_are_refused() {
+    refused("write bw -m 1500", &["-m 1500", "give -m 256, 512, 1024, 2048 or 4096"]);
+    refused("send lat -S 16", &["-S 16", "service level", "15", "give -S 15 or less"]);
+    refused("read bw --tclass 256", &["--tclass 256", "255"]);
+    refused("write bw -u 32", &["-u 32", "timeout of a queue pair, 31"]);
+    refused("write bw --retry_count 8", &["--retry-count 8", "7"]);
+    refused("write bw -R -T 256", &["-T 256", "255"]);
+    refused("write bw -T 8", &["-T 8 without -R", "--tclass 8"]);
+    refused("write bw -R -m 512 --tclass 9 -S 1", &["-m 512, -S 1, --tclass 9 and -R do not go together"]);
+    refused("send bw -R -c UD", &["-R and -c UD", "give -c RC"]);
+    refused("send bw -c UC -u 5 --retry-count 2", &["-u 5, --retry-count 2 and -c UC", "give -c RC"]);
+}
+
+#[test]
+fn queues_that_there_are_not_are_refused() {
+    refused("write lat -e", &["-e and --latency pingpong of write", "--latency completion", "--imm"]);
+    refused("send bw --cqe-poll 0", &["--cqe-poll 0", "give --cqe-poll 1 or more"]);
+    refused("write bw --use-srq", &["--use-srq with write", "takes no receives", "--imm"]);
+    refused("read lat --use_srq", &["--use-srq with read", "leave --use-srq out"]);
+    refused("send bw --use-srq -q 2 --data-validation", &["--use-srq", "-q 2", "--data-validation", "send"]);
+    refused("send bw -c XRC -q 2 --data-validation", &["-c XRC", "-q 2", "--data-validation", "send"]);
+    refused("write bw -c XRC -R", &["-R and -c XRC", "give -c RC"]);
+    refused("send bw --sge 0", &["--sge 0", "give --sge 1 or more"]);
+    refused("send bw --sge 65", &["--sge 65", "this program", "64"]);
+    refused("atomic bw --sge 2", &["--sge 2 with atomic fetch-add", "leave --sge out"]);
+    refused("write lat --sge 3 -I 64", &["--sge 3 and -I 64"]);
+    refused("send lat --cqe-poll 16", &["--cqe-poll 16", "1", "measure bw"]);
+}
+
+#[test]
+fn loads_that_do_not_go_with_ways_or_queues_are_refused() {
+    refused("write bw -R --threads 2", &["--threads 2 and -R", "one thread", "leave --threads 2 out, or -R"]);
+    refused("write bw -R -d a,b", &["-d, of 2 devices", "and -R", "one device"]);
+    refused("write bw -e --rate 5", &["-e and --rate", "leave -e out"]);
+    refused("send bw --use-srq -q 4 --threads 2 --data-validation", &["--use-srq", "--data-validation"]);
+}
+
+#[test]
+fn memory_that_cannot_be_is_refused() {
+    refused("write bw --dm --use-cuda", &["--dm", "--use-cuda"]);
+    refused("serve --buffer huge --dm", &["--buffer", "--dm"]);
+    refused("write lat --use-cuda=1", &["CUDA device 1", "--latency completion", "--imm"]);
+    refused(
+        "write lat --relaxed-ordering on",
+        &["--relaxed-ordering on", "last byte", "--relaxed-ordering auto"],
+    );
+    refused(
+        "write bw --relaxed-ordering on --disable-pcie-relaxed",
+        &["--relaxed-ordering", "--disable-pcie-relaxed"],
+    );
+    refused("write bw --use-cuda=gpu", &["'gpu'", "--use-cuda"]);
+}
+
+#[test]
 fn messages_that_cannot_be_are_refused() {
     refused("msg bw -s 0", &["-s 0", "1 byte"]);
     refused("msg bw --api pool -s 5M", &["-s 5242880", "1048576", "--api copy"]);

@@ -11,12 +11,13 @@ use fake::Fake;
 use sideway::memory::BufferKind;
 use stride::cli;
 use stride::device::LocalDevice;
+use stride::memory::MemoryKind;
 use stride::plan::{LocalOptions, Plan, TestPlan};
-use stride::statistics::Timer;
 use stride::workload::Side;
 
 fn device() -> LocalDevice {
-    let options = LocalOptions { buffer: Some(BufferKind::Shared), ..LocalOptions::default() };
+    let options =
+        LocalOptions { buffer: Some(MemoryKind::Host(BufferKind::Shared)), ..LocalOptions::default() };
     LocalDevice::open(fake::provider(), &options).unwrap()
 }
 
@@ -34,7 +35,7 @@ fn mapped() -> usize {
 /// One test, because both count what the process has mapped.
 #[test]
 fn the_memory_of_a_side_goes_when_the_device_lets_go_of_it() {
-    let (test, timer) = (test(), Timer::new());
+    let test = test();
     for connected in [false, true] {
         for refusals in [0, 1] {
             let fake = Fake::new().may_leak();
@@ -45,7 +46,7 @@ fn the_memory_of_a_side_goes_when_the_device_lets_go_of_it() {
             fake.world.refused_deregistrations.store(refusals, Relaxed);
             if connected {
                 let remotes = side.resources();
-                drop(side.connect(&remotes, &test, &timer).unwrap());
+                drop(side.connect(&remotes, &test, test.queue_pairs, None).unwrap());
             } else {
                 drop(side);
             }

@@ -191,7 +191,10 @@ fn client_and_server_both_write_what_they_know() {
             let (result, is_its_own) = (&document["results"][0], document["role"] == measures);
             assert_eq!(result["histogram"].is_object(), is_its_own, "{document}");
             let seconds = result["intervals"].as_array().unwrap().len();
-            assert_eq!(seconds > 0, is_its_own && flags.contains("-D"), "{document}");
+            // A number of messages takes what it takes: on a busy machine more than a second.
+            if flags.contains("-D") || !is_its_own {
+                assert_eq!(seconds > 0, is_its_own, "{document}");
+            }
         }
         let own = if measures == "client" { &client } else { &server };
         assert_eq!(Some(samples(&own["results"][0])), own["results"][0]["iterations"].as_u64());

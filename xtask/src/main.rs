@@ -3,6 +3,7 @@
 mod api;
 mod bench;
 mod c_lib;
+mod parity;
 mod soft_libs;
 mod softroce;
 
@@ -33,6 +34,8 @@ enum Chore {
     },
     /// Build and install the C companion of rdma-mummy-sys
     CLib(c_lib::Args),
+    /// Make docs/stride-parity.md of stride/perftest-flags.toml, or check it
+    Parity(parity::Args),
     /// Build the software device as libibverbs.so.1, for C programs
     SoftLibs(soft_libs::Args),
     Softroce(softroce::Args),
@@ -45,6 +48,7 @@ fn main() -> anyhow::Result<ExitCode> {
         Chore::Bench(args) => bench::run(&root, &args),
         Chore::Bindings { arguments } => bindings(&root, &arguments),
         Chore::CLib(args) => c_lib::run(&root, &args),
+        Chore::Parity(args) => parity::run(&root, &args),
         Chore::SoftLibs(args) => soft_libs::run(&root, &args),
         Chore::Softroce(args) => softroce::run(&root, &args),
     }

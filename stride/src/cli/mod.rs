@@ -2,19 +2,43 @@
 //!
 //! Nothing is judged here beyond syntax; [`plan`](crate::plan) decides what the values mean together.
 
+mod count;
+mod delivery;
 mod expectation;
+mod memory;
+mod mix;
+mod ordering;
 mod output;
+mod ping;
+mod queues;
+mod rate;
 mod serve;
 mod size;
+mod suite;
 mod usage;
+mod warm_up;
+mod way;
+
+use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 
+pub use count::{Count, CountError};
+pub use delivery::DeliveryArgs;
 pub use expectation::{Expectation, ExpectationError};
+pub use memory::{BufferArg, MemoryArgs};
+pub use mix::{MixArg, MixError};
+pub use ordering::{OrderingArg, OrderingArgs};
 pub use output::OutputArgs;
+pub use ping::PingArgs;
+pub use queues::QueueArgs;
+pub use rate::{Millionths, RateArg, RateError, RateUnitsArg};
 pub use serve::{Command, ServeArgs};
 pub use size::{Size, SizeError};
-pub use usage::{Usage, command, parse};
+pub use suite::SuiteArgs;
+pub use usage::{Usage, command, parse, parse_lenient};
+pub use warm_up::{WarmUpArg, WarmUpError};
+pub use way::WayArgs;
 
 /// What chooses among devices, besides the flags.
 const PROVIDERS: &str = "\
@@ -22,6 +46,7 @@ Environment:
   SIDEWAY_PROVIDER=system  the devices of rdma-core
   SIDEWAY_PROVIDER=soft    software devices: soft0 and so on
   SIDEWAY_PROVIDER=auto    the former if there are any, else the latter, and stderr says so [default]
+  STRIDE_SECRET=WORDS      a secret that both sides share, where --secret-file names no file with one
 
 Exit codes: 0 all measured, 1 a figure is not as --expect-bw or --expect-p99 has it, 2 an error, 130 interrupted";
 
@@ -61,6 +86,12 @@ pub enum OperationArgs {
         #[command(subcommand)]
         measure: MeasureArgs<AtomicArgs>,
     },
+    /// RDMA reads and writes in one test.
+    Mix {
+        /// What is measured.
+        #[command(subcommand)]
+        measure: MeasureArgs<MixArgs>,
+    },
     /// Messages of trespass, which RDMA or TCP carries.
     #[command(name = "msg", visible_alias = "messages")]
     Messages {
@@ -68,6 +99,23 @@ pub enum OperationArgs {
         #[command(subcommand)]
         measure: MessagesArgs,
     },
+    /// The system's TCP, which RDMA is compared with.
+    Tcp {
+        /// What is measured.
+        #[command(subcommand)]
+        measure: TcpArgs,
+    },
+}
+
+/// What is measured of the system's TCP.
+#[derive(Clone, Debug, Subcommand)]
+pub enum TcpArgs {
+    /// Bandwidth and message rate over one connection, until the receiving program has the last message.
+    #[command(name = "bw", visible_alias = "bandwidth")]
+    Bandwidth(RunArgs),
+    /// Half the round trip of a ping-pong of the two programs.
+    #[command(name = "lat", visible_alias = "latency")]
+    Latency(RunArgs),
 }
 
 /// What is measured of messages.
@@ -156,6 +204,9 @@ pub struct LatencyArgs<A: Args> {
     /// What counts as the latency of a message [default: pingpong where the peer can answer, else completion]
     #[arg(long = "latency", value_name = "DEFINITION")]
     pub definition: Option<DefinitionArg>,
+    /// Which clock takes the time (of --latency completion)
+    #[arg(long, value_name = "CLOCK", default_value = "program")]
+    pub clock: ClockArg,
 }
 
 /// The flags of writes.
@@ -165,18 +216,9 @@ pub struct WriteArgs {
     #[arg(long, alias = "write_with_imm")]
     pub imm: bool,
 
-    /// Receives posted at a time (with --imm) [default: 512; where messages may be lost, as many as there are, up to 16000]
-    #[arg(short, long, value_name = "COUNT")]
-    pub rx_depth: Option<u32>,
-
-    /// Receives posted by one call (with --imm) [default: 1]
-    #[arg(long, alias = "recv_post_list", value_name = "COUNT")]
-    pub recv_post_list: Option<u32>,
-
-    /// The largest message that is copied into the work request [default: 0 for bandwidth, perftest's
-    /// choice for the device for latency]
-    #[arg(short = 'I', long, alias = "inline_size", value_name = "BYTES")]
-    pub inline_size: Option<u32>,
+    /// How messages arrive.
+    #[command(flatten)]
+    pub delivery: DeliveryArgs,
 }
 
 /// The flags of sends.
@@ -186,23 +228,26 @@ pub struct SendArgs {
     #[arg(long, alias = "send_with_imm")]
     pub imm: bool,
 
-    /// Receives posted at a time [default: 512; where messages may be lost, as many as there are, up to 16000]
-    #[arg(short, long, value_name = "COUNT")]
-    pub rx_depth: Option<u32>,
-
-    /// Receives posted by one call [default: 1]
-    #[arg(long, alias = "recv_post_list", value_name = "COUNT")]
-    pub recv_post_list: Option<u32>,
-
-    /// The largest message that is copied into the work request [default: 0 for bandwidth, perftest's
-    /// choice for the device for latency]
-    #[arg(short = 'I', long, alias = "inline_size", value_name = "BYTES")]
-    pub inline_size: Option<u32>,
+    /// How messages arrive.
+    #[command(flatten)]
+    pub delivery: DeliveryArgs,
 }
 
 /// The flags of reads.
 #[derive(Clone, Debug, Args)]
 pub struct ReadArgs {
+    /// Reads under way at the peer's at a time [default: as many as both devices can]
+    #[arg(short, long = "outs", value_name = "COUNT")]
+    pub outstanding: Option<u8>,
+}
+
+/// The flags of a mix.
+#[derive(Clone, Debug, Args)]
+pub struct MixArgs {
+    /// How many messages of a hundred are of which kind
+    #[arg(long = "ratio", visible_alias = "mix", value_name = "RATIO", default_value = "read=50,write=50")]
+    pub ratio: MixArg,
+
     /// Reads under way at the peer's at a time [default: as many as both devices can]
     #[arg(short, long = "outs", value_name = "COUNT")]
     pub outstanding: Option<u8>,
@@ -240,6 +285,15 @@ pub enum DefinitionArg {
     Completion,
 }
 
+/// What takes the time of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ClockArg {
+    /// The processor's clock, when the program sees the completion
+    Program,
+    /// The device's clock, when the device writes the completion, as its timestamp says
+    Device,
+}
+
 /// How queue pairs are connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ConnectionArg {
@@ -252,15 +306,9 @@ pub enum ConnectionArg {
     /// Unreliable datagrams: sends of up to the MTU
     #[value(name = "UD")]
     Ud,
-}
-
-/// Where the memory of the messages comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum BufferArg {
-    /// Can be mapped by the peer's process: what software devices are fastest with
-    Shared,
-    /// The allocator's, as perftest has it
-    Malloc,
+    /// Extended reliable connection, with one shared receive queue for all
+    #[value(name = "XRC")]
+    Xrc,
 }
 
 /// The calls that post and poll.
@@ -273,7 +321,7 @@ pub enum CallsArg {
 }
 
 /// The flags that every test has.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 pub struct RunArgs {
     /// Host name or address of the server; without it, this side is the server
     #[arg(value_name = "SERVER")]
@@ -283,7 +331,8 @@ pub struct RunArgs {
     #[arg(long, conflicts_with = "server")]
     pub loopback: bool,
 
-    /// RDMA device [default: the first one with an active port; of msg: the one with this side's address]
+    /// RDMA device, or several (NAME,NAME, each with its port behind it if you like: NAME:PORT), which share the threads; msg has one
+    /// [default: the first one with an active port; of msg: the one with this side's address]
     #[arg(short, long, value_name = "NAME")]
     pub device: Option<String>,
 
@@ -298,6 +347,11 @@ pub struct RunArgs {
     /// TCP port of the control connection; 0 makes the server choose
     #[arg(short, long, value_name = "PORT", default_value_t = crate::plan::DEFAULT_PORT)]
     pub port: u16,
+
+    /// This file has a secret that both sides share: who does not know it is not served [default: that of
+    /// STRIDE_SECRET, if it is set]
+    #[arg(long, value_name = "FILE")]
+    pub secret_file: Option<PathBuf>,
 
     /// Messages for each size, of each queue pair [default: 5000 for bandwidth of writes and messages, else 1000]
     #[arg(short = 'n', long, value_name = "COUNT")]
@@ -315,9 +369,10 @@ pub struct RunArgs {
     #[arg(long, value_name = "BYTES")]
     pub max_msg_size: Option<Size>,
 
-    /// Messages under way at a time [default: 128 for bandwidth, 1 for latency; of msg --api pool: 2 to 16, for 2 MiB]
+    /// Messages under way at a time, or auto: by the message size, and stderr says how many [default: 128 for bandwidth, 1 for
+    /// latency; of msg --api pool: 2 to 16, for 2 MiB]
     #[arg(short, long, value_name = "COUNT")]
-    pub tx_depth: Option<u32>,
+    pub tx_depth: Option<Count>,
 }
 
 /// The flags of a test of queue pairs.
@@ -327,9 +382,9 @@ pub struct CommonArgs {
     #[command(flatten)]
     pub run: RunArgs,
 
-    /// Memory of the messages [default: shared over a software device, else malloc]
-    #[arg(long, value_name = "KIND")]
-    pub buffer: Option<BufferArg>,
+    /// The memory.
+    #[command(flatten)]
+    pub memory: MemoryArgs,
 
     /// Calls that post and poll [default: perftest's choice for the device]
     #[arg(long, value_name = "KIND")]
@@ -348,9 +403,43 @@ pub struct CommonArgs {
     #[arg(short, long, value_name = "COUNT")]
     pub qp: Option<u32>,
 
+    /// Use ports 1 and 2 of the device, as perftest has it
+    #[arg(short = 'O', long)]
+    pub dualport: bool,
+
+    /// Threads that share the queue pairs, each on a processor near the device, or auto: by message size and processors, and
+    /// stderr says how many [default: the one that there is, on any processor]
+    #[arg(long, value_name = "COUNT")]
+    pub threads: Option<Count>,
+
     /// Send for so long, in place of a number of messages; a quarter at the beginning and at the end does not count
     #[arg(short = 'D', long, value_name = "SECONDS")]
     pub duration: Option<u32>,
+
+    /// Before each size, send so many messages that do not count, or for so many seconds with an s behind the number
+    #[arg(long, value_name = "COUNT")]
+    pub warmup: Option<WarmUpArg>,
+
+    /// Before each size, send as many messages that do not count as are under way at a time, as perftest has it
+    #[arg(long, alias = "perform_warm_up")]
+    pub perform_warm_up: bool,
+
+    /// Send at this rate, of all queue pairs together, however late messages are through: so many a second, or NUMBERGb/s.
+    /// Latency counts from when a message was meant to be sent
+    #[arg(long, value_name = "RATE")]
+    pub rate: Option<RateArg>,
+
+    /// The same as perftest has it: a number of --rate_units
+    #[arg(long, alias = "rate_limit", value_name = "NUMBER")]
+    pub rate_limit: Option<Millionths>,
+
+    /// What --rate_limit is in [default: g]
+    #[arg(long, alias = "rate_units", value_name = "UNIT")]
+    pub rate_units: Option<RateUnitsArg>,
+
+    /// Messages of a rate that are sent together, with as long a pause in between [default: 1]
+    #[arg(long, alias = "burst_size", value_name = "COUNT")]
+    pub burst_size: Option<u32>,
 
     /// The server measures, and the client answers
     #[arg(long)]
@@ -367,4 +456,16 @@ pub struct CommonArgs {
     /// Both sides measure at the same time, and the sum counts (bandwidth only)
     #[arg(short, long)]
     pub bidirectional: bool,
+
+    /// The way of the packets.
+    #[command(flatten)]
+    pub way: WayArgs,
+
+    /// The queues.
+    #[command(flatten)]
+    pub queues: QueueArgs,
+
+    /// The order of the device's writes.
+    #[command(flatten)]
+    pub ordering: OrderingArgs,
 }

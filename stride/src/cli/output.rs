@@ -40,3 +40,35 @@ pub struct OutputArgs {
     #[arg(long, value_name = "US", global = true, allow_hyphen_values = true)]
     pub expect_p99: Vec<Expectation>,
 }
+
+impl OutputArgs {
+    /// These, and of what they leave out the others.
+    pub fn or(self, others: &Self) -> Self {
+        let Self { json, jsonl, csv, hgrm, force, expect_bw, expect_p99 } = self;
+        let limits = |own: Vec<_>, others: &Vec<_>| if own.is_empty() { others.clone() } else { own };
+        Self {
+            json: json.or_else(|| others.json.clone()),
+            jsonl: jsonl.or_else(|| others.jsonl.clone()),
+            csv: csv.or_else(|| others.csv.clone()),
+            hgrm: hgrm.or_else(|| others.hgrm.clone()),
+            force: force || others.force,
+            expect_bw: limits(expect_bw, &others.expect_bw),
+            expect_p99: limits(expect_p99, &others.expect_p99),
+        }
+    }
+
+    /// The first flag of these that was given, if any was.
+    pub fn first_flag(&self) -> Option<&'static str> {
+        let Self { json, jsonl, csv, hgrm, force, expect_bw, expect_p99 } = self;
+        let given = [
+            ("--json", json.is_some()),
+            ("--jsonl", jsonl.is_some()),
+            ("--csv", csv.is_some()),
+            ("--hgrm", hgrm.is_some()),
+            ("--force", *force),
+            ("--expect-bw", !expect_bw.is_empty()),
+            ("--expect-p99", !expect_p99.is_empty()),
+        ];
+        given.into_iter().find(|(_, given)| *given).map(|(flag, _)| flag)
+    }
+}

@@ -1,8 +1,10 @@
 //! A server that stays.
 
+use std::path::PathBuf;
+
 use clap::{Args, Parser, Subcommand};
 
-use super::{BufferArg, CallsArg, Cli, OperationArgs, OutputArgs, PROVIDERS, Size};
+use super::{CallsArg, Cli, MemoryArgs, OperationArgs, OutputArgs, PROVIDERS, PingArgs, Size, SuiteArgs};
 
 /// What the program is asked to do.
 #[derive(Clone, Debug)]
@@ -10,7 +12,11 @@ pub enum Command {
     /// To play a part in one test.
     Test(Box<Cli>),
     /// To serve clients until it is told to end.
-    Serve(ServeArgs, OutputArgs),
+    Serve(Box<ServeArgs>, Box<OutputArgs>),
+    /// To see whether a server is there.
+    Ping(Box<PingArgs>, Box<OutputArgs>),
+    /// To run several tests.
+    Suite(Box<SuiteArgs>, Box<OutputArgs>),
 }
 
 /// Measures bandwidth and latency of RDMA, as perftest defines them.
@@ -27,12 +33,19 @@ pub(super) struct Words {
 }
 
 #[derive(Clone, Debug, Subcommand)]
+#[allow(clippy::large_enum_variant, reason = "there is one of them, for a moment")]
 enum What {
     #[command(flatten)]
-    Test(OperationArgs),
+    Test(Box<OperationArgs>),
     /// Serve clients, one after the other, until interrupted; each says what is measured, msg excepted.
     #[command(after_help = PROVIDERS)]
     Serve(ServeArgs),
+    /// Reach a server over the chosen device once a second, and say how far away it is.
+    #[command(after_help = PROVIDERS)]
+    Ping(PingArgs),
+    /// Run the tests of a file, or of a suite that comes with the program, one after the other.
+    #[command(after_help = PROVIDERS)]
+    Suite(SuiteArgs),
 }
 
 /// The flags of a server that stays: what it uses, and how much of it.
@@ -54,9 +67,9 @@ pub struct ServeArgs {
     #[arg(short, long, value_name = "PORT", default_value_t = crate::plan::DEFAULT_PORT)]
     pub port: u16,
 
-    /// Memory of the messages [default: shared over a software device, else malloc]
-    #[arg(long, value_name = "KIND")]
-    pub buffer: Option<BufferArg>,
+    /// The memory.
+    #[command(flatten)]
+    pub memory: MemoryArgs,
 
     /// Calls that post and poll [default: perftest's choice for the device]
     #[arg(long, value_name = "KIND")]
@@ -66,16 +79,23 @@ pub struct ServeArgs {
     #[arg(short, long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub jobs: u32,
 
-    /// Bytes that the messages of one client may take here
+    /// Bytes that the messages and queues of one client may take here
     #[arg(long, value_name = "BYTES", default_value = "1024M")]
     pub max_memory: Size,
+
+    /// This file has a secret that both sides share: who does not know it is not served [default: that of
+    /// STRIDE_SECRET, if it is set]
+    #[arg(long, value_name = "FILE")]
+    pub secret_file: Option<PathBuf>,
 }
 
 impl From<Words> for Command {
     fn from(Words { what, output }: Words) -> Self {
         match what {
-            What::Test(operation) => Self::Test(Box::new(Cli { operation, output })),
-            What::Serve(args) => Self::Serve(args, output),
+            What::Test(operation) => Self::Test(Box::new(Cli { operation: *operation, output })),
+            What::Ping(args) => Self::Ping(Box::new(args), Box::new(output)),
+            What::Suite(args) => Self::Suite(Box::new(args), Box::new(output)),
+            What::Serve(args) => Self::Serve(Box::new(args), Box::new(output)),
         }
     }
 }

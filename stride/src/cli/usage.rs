@@ -2,8 +2,8 @@
 
 use std::ffi::OsString;
 
-use clap::Parser;
 use clap::error::ErrorKind;
+use clap::{CommandFactory, FromArgMatches, Parser};
 
 use super::serve::Words;
 use super::{Cli, Command};
@@ -25,9 +25,26 @@ where
     I: IntoIterator<Item = T>,
     T: Into<OsString> + Clone,
 {
-    match command(words)? {
+    of_test(command(words)?)
+}
+
+/// The same, where of a flag that is given twice the last counts.
+pub fn parse_lenient<I, T>(words: I) -> Result<Cli, Usage>
+where
+    I: IntoIterator<Item = T>,
+    T: Into<OsString> + Clone,
+{
+    let lenient = Words::command().args_override_self(true);
+    let parsed = lenient.try_get_matches_from(words).and_then(|matches| Words::from_arg_matches(&matches));
+    of_test(parsed.map(Command::from).map_err(usage)?)
+}
+
+fn of_test(command: Command) -> Result<Cli, Usage> {
+    match command {
         Command::Test(cli) => Ok(*cli),
         Command::Serve(..) => Err(Usage::Wrong("serve is no test".to_owned())),
+        Command::Ping(..) => Err(Usage::Wrong("ping is no test".to_owned())),
+        Command::Suite(..) => Err(Usage::Wrong("suite is no test".to_owned())),
     }
 }
 
@@ -37,14 +54,16 @@ where
     I: IntoIterator<Item = T>,
     T: Into<OsString> + Clone,
 {
-    Words::try_parse_from(words).map(Command::from).map_err(|error| {
-        let text = error.render().to_string();
-        match error.kind() {
-            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Usage::Asked(text),
-            ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => Usage::Missing(text),
-            _ => Usage::Wrong(one_line(&text)),
-        }
-    })
+    Words::try_parse_from(words).map(Command::from).map_err(usage)
+}
+
+fn usage(error: clap::Error) -> Usage {
+    let text = error.render().to_string();
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Usage::Asked(text),
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => Usage::Missing(text),
+        _ => Usage::Wrong(one_line(&text)),
+    }
 }
 
 /// What clap says is wrong, with its tips and without the usage that follows.
@@ -80,8 +99,8 @@ mod tests {
             text,
             "invalid value 'many' for '--iters <COUNT>': invalid digit found in string; see --help"
         );
-        let text = wrong("stride-perf write bw --use-cuda 4");
-        assert!(text.starts_with("unexpected argument '--use-cuda' found"), "{text}");
+        let text = wrong("stride-perf write bw --use-rocm 4");
+        assert!(text.starts_with("unexpected argument '--use-rocm' found"), "{text}");
         let text = wrong("stride-perf write bw -s 1G");
         assert!(text.contains("a size is digits, then K or M or nothing"), "{text}");
         let text = wrong("stride-perf write bw --loopback host");

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use super::{FrameError, VERSION};
+use super::{FrameError, Refusal, VERSION};
 use crate::interrupt::Interrupted;
 
 /// The control connection failed.
@@ -112,6 +112,39 @@ pub enum ControlError {
         /// Host and port.
         peer: String,
     },
+    /// The peer does not know the secret, or wants one.
+    #[error("{peer} {}", .refusal.by_us())]
+    Refused {
+        /// Host and port.
+        peer: String,
+        /// Why.
+        refusal: Refusal,
+    },
+    /// The peer says so of this side.
+    #[error("{peer} {}", .refusal.by_peer())]
+    RefusedByPeer {
+        /// Host and port.
+        peer: String,
+        /// Why.
+        refusal: Refusal,
+    },
+    /// The connection that is measured does not come about.
+    #[error(
+        "the TCP connection that is measured does not come about ({peer}: {source}): it goes to a port that the system chooses, \
+         beside that of -p; check firewalls between the two sides"
+    )]
+    NoStream {
+        /// Where it was to go.
+        peer: String,
+        /// The system's words.
+        source: io::Error,
+    },
+    /// The system has no random numbers.
+    #[error("cannot have random numbers of the system, which the secret needs: {what}")]
+    NoRandomness {
+        /// The system's words.
+        what: String,
+    },
     /// The peer gave up, and said why.
     #[error("{peer} gave up: {reason}")]
     PeerFailed {
@@ -125,7 +158,10 @@ pub enum ControlError {
 impl ControlError {
     /// Whether the peer knows already that the test is over.
     pub fn is_known_to_peer(&self) -> bool {
-        matches!(self, Self::PeerFailed { .. } | Self::Gone { .. })
+        matches!(
+            self,
+            Self::PeerFailed { .. } | Self::Gone { .. } | Self::Refused { .. } | Self::RefusedByPeer { .. }
+        )
     }
 
     /// What it means that reading from `peer` failed.

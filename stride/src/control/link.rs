@@ -1,6 +1,7 @@
 //! One end of the connection over which the two sides agree, whatever carries it.
 
 use std::io;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use super::{ControlError, Frame, FrameError, Kind, Message, Tcp};
@@ -137,16 +138,24 @@ impl<W: Wire> Link<W> {
         ControlError::Malformed { peer: self.peer.clone(), what }
     }
 
-    fn receive_within(&mut self, limit: Option<Duration>) -> Result<Message, ControlError> {
+    /// Waits a moment for the peer to take what it was sent last.
+    pub(super) fn linger(&mut self) -> Result<(), ControlError> {
+        self.wire.linger().map_err(|error| ControlError::lost(self.peer.clone(), error))
+    }
+
+    pub(super) fn receive_within(&mut self, limit: Option<Duration>) -> Result<Message, ControlError> {
         let frame = self.wire.read(limit).map_err(|error| self.read_failed(error, limit))?;
         self.heard = true;
         match frame.kind {
             // Where beats are, they do not come so far.
             Kind::Beat => Err(self.malformed("a beat in place of a message".to_owned())),
             Kind::Failure => Err(self.peer_failed(&frame.payload)),
-            Kind::Message => {
-                serde_json::from_slice(&frame.payload).map_err(|error| self.malformed(error.to_string()))
-            }
+            Kind::Message => match serde_json::from_slice(&frame.payload) {
+                Ok(Message::Refused(refusal)) => {
+                    Err(ControlError::RefusedByPeer { peer: self.peer.clone(), refusal })
+                }
+                read => read.map_err(|error| self.malformed(error.to_string())),
+            },
         }
     }
 
@@ -169,13 +178,22 @@ impl<W: Wire> Link<W> {
     /// A peer that gave up may have said so before its end of the stream was closed.
     fn write_failed(&mut self, error: io::Error) -> ControlError {
         match self.receive_within(Some(WORD_LIMIT)) {
-            Err(said @ (ControlError::PeerFailed { .. } | ControlError::OtherVersion { .. })) => said,
+            Err(
+                said @ (ControlError::PeerFailed { .. }
+                | ControlError::RefusedByPeer { .. }
+                | ControlError::OtherVersion { .. }),
+            ) => said,
             _ => ControlError::lost(self.peer.clone(), error),
         }
     }
 }
 
 impl Link {
+    /// The address by which the peer reaches this side.
+    pub fn local_ip(&self) -> IpAddr {
+        self.wire.local_ip()
+    }
+
     /// The error for a peer whose message was lost.
     pub fn silent(&self) -> ControlError {
         ControlError::MessageLost { peer: self.peer.clone() }

@@ -3,8 +3,10 @@
 use serde::{Deserialize, Serialize};
 use sideway::ibverbs::connect::Endpoint;
 
+use super::{Nonce, Proof, Refusal};
 use crate::plan::TestPlan;
-use crate::report::Row;
+use crate::report::Measured;
+use crate::workload::{Meeting, Target};
 
 /// A message. Each has its place in the order that the module's documentation shows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -16,6 +18,8 @@ pub enum Message {
     Accept(Greeting),
     /// Where one of the sender's queue pairs is, and its memory.
     Resources(Resources),
+    /// Where the sender's connection manager listens.
+    Meeting(Meeting),
     /// The sender's queue pair can send and receive.
     Ready,
     /// The sender is about to measure messages of this size.
@@ -24,7 +28,7 @@ pub enum Message {
         size: u64,
     },
     /// What the sender measured.
-    Row(Row),
+    Row(Measured),
     /// What became of the messages of a size; those that arrived are as they should be if that was looked at.
     Arrived {
         /// Messages that the sender of this word sent.
@@ -34,6 +38,30 @@ pub enum Message {
     },
     /// The sender needs the peer no more.
     Done,
+    /// The client has a secret, and wants to know whether the server has it too.
+    Hello {
+        /// The client's.
+        nonce: Nonce,
+    },
+    /// So has the server.
+    Challenge {
+        /// The server's.
+        nonce: Nonce,
+    },
+    /// That the sender knows the secret.
+    Proof {
+        /// Of its role and both nonces.
+        proof: Proof,
+    },
+    /// Where the server waits for the connection that is measured, and what the client says first there.
+    Stream {
+        /// The TCP port.
+        port: u16,
+        /// The words.
+        token: Nonce,
+    },
+    /// The sender goes no further.
+    Refused(Refusal),
 }
 
 /// Who speaks, and what its user asked for.
@@ -58,6 +86,10 @@ pub struct Resources {
     pub length: u64,
     /// Reads and atomic operations that the queue pair answers at a time.
     pub answered: u8,
+    /// Up to which size the sender writes the last byte of the messages that it counts.
+    pub marked: u64,
+    /// Where the peer's queue pair sends to, if the connection is an extended one.
+    pub xrc: Option<Target>,
 }
 
 impl Message {
@@ -67,11 +99,17 @@ impl Message {
             Self::Request(_) => "request",
             Self::Accept(_) => "accept",
             Self::Resources(_) => "resources",
+            Self::Meeting(_) => "meeting",
             Self::Ready => "ready",
             Self::Begin { .. } => "begin",
             Self::Row(_) => "row",
             Self::Arrived { .. } => "arrived",
             Self::Done => "done",
+            Self::Hello { .. } => "hello",
+            Self::Challenge { .. } => "challenge",
+            Self::Proof { .. } => "proof",
+            Self::Stream { .. } => "stream",
+            Self::Refused(_) => "refused",
         }
     }
 }

@@ -5,6 +5,7 @@
 //!   Request: the client's test     ->
 //!                                  <-     Accept: the server's own test
 //!   Resources                     <->     Resources      for each queue pair: its address, and that of its memory
+//!                                  <-     Meeting        if rdma_cm connects them: where the server listens
 //!   Ready                         <->     Ready          both queue pairs can send
 //!   Begin                         <->     Begin          for each size: both are about to measure
 //!   Row                            ->                    for each size: what the client measured; if both measure,
@@ -13,8 +14,12 @@
 //!   Done                          <->     Done           nobody needs the other's memory any more
 //! ```
 //!
+//! The system's TCP is measured over a connection of its own: in the place of `Resources` and `Ready` the server says by `Stream` where it is.
+//!
 //! Messages of trespass are measured over the connection that the two sides agree on: each of these words is one
 //! message of it, there are no resources, and `Ready` alone is left out.
+//!
+//! Where a secret is shared, each side first proves that it knows it (`secret`).
 //!
 //! Over TCP each side says once a second that it is there, measuring or not, so that the other one notices within seconds when it is not.
 //!
@@ -26,6 +31,7 @@ mod frame;
 mod link;
 mod message;
 mod packets;
+mod secret;
 mod socket;
 mod tcp;
 
@@ -36,6 +42,8 @@ pub use frame::{
 pub use link::{Glance, Link, Wire};
 pub use message::{Greeting, Message, Resources};
 pub use packets::Packets;
+pub(crate) use secret::nonce;
+pub use secret::{LONGEST_SECRET, Nonce, Proof, Refusal, SHORTEST_SECRET, Secret, SecretError};
 pub(crate) use socket::link;
 pub use socket::{Listener, connect};
 pub use tcp::Tcp;

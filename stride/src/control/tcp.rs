@@ -1,7 +1,7 @@
 //! Frames over TCP, and beats: each side says once a second that it is there.
 
 use std::io::{self, Read};
-use std::net::{Shutdown, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -72,12 +72,28 @@ impl Tcp {
         Ok(Self { shared, frames, ahead: None, thread: Some(thread) })
     }
 
+    /// This side's address.
+    pub(crate) fn local_address(&self) -> io::Result<SocketAddr> {
+        self.shared.stream.local_addr()
+    }
+
+    /// The other side's.
+    pub(crate) fn peer_address(&self) -> io::Result<SocketAddr> {
+        self.shared.stream.peer_addr()
+    }
+
     /// Tells the peer whether it has to wait for others.
     pub fn keep_waiting(&self, keeps: bool) {
         if self.shared.keeps_waiting.swap(keeps, Ordering::Relaxed) != keeps {
             // A peer that is gone is noticed by whoever reads.
             let _ = self.shared.beat();
         }
+    }
+
+    /// The address by which the peer reaches this side, if the system still knows it.
+    pub(super) fn local_ip(&self) -> IpAddr {
+        let address = self.shared.stream.local_addr();
+        address.map_or(Ipv4Addr::UNSPECIFIED.into(), |address| address.ip().to_canonical())
     }
 
     /// What has come, and has not been taken.

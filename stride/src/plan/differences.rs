@@ -17,7 +17,7 @@ pub struct Difference {
 pub fn differences(client: &TestPlan, server: &TestPlan) -> Vec<Difference> {
     let value = |given: Option<u32>| given.map_or("the default".to_owned(), |given| given.to_string());
     let rows = |plan: &TestPlan| {
-        [
+        let rows = [
             ("operation", plan.operation.to_string()),
             ("measure", plan.measure.to_string()),
             ("sizes (-s, -a, --max-msg-size)", plan.sizes.to_string()),
@@ -35,9 +35,17 @@ pub fn differences(client: &TestPlan, server: &TestPlan) -> Vec<Difference> {
             ("queue pairs (-q)", plan.queue_pairs.to_string()),
             ("bidirectional (-b)", plan.bidirectional.to_string()),
             ("data validation", plan.data_validation.to_string()),
-        ]
+            ("threads (--threads)", value(plan.threads)),
+            ("device's clock (--clock)", plan.device_clock.to_string()),
+            ("rate (--rate)", plan.rate.map_or("as fast as can be".to_owned(), |rate| rate.to_string())),
+            ("warm-up (--warmup)", plan.warm_up.map_or("none".to_owned(), |warm_up| warm_up.to_string())),
+        ];
+        rows.into_iter()
+            .chain(plan.way_rows())
+            .chain(plan.queue_rows())
+            .chain([("relaxed ordering (--relaxed-ordering)", plan.ordering.to_string())])
     };
-    let pairs = rows(client).into_iter().zip(rows(server));
+    let pairs = rows(client).zip(rows(server));
     let differing = pairs.filter(|((_, client), (_, server))| client != server);
     differing.map(|((name, client), (_, server))| Difference { name, client, server }).collect()
 }

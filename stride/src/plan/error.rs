@@ -1,6 +1,10 @@
 //! What cannot be run, and what to do instead.
 
-use super::{ATOMIC_SIZE, ConnectionType, LEAST_ITERATIONS, MOST_QUEUE_PAIRS, Operation};
+use super::{
+    ATOMIC_SIZE, ConnectionType, LEAST_ITERATIONS, MOST_QUEUE_PAIRS, MOST_THREADS, Operation, OrderingError,
+    QueueError, WayError,
+};
+use crate::memory::UnseenError;
 
 /// A test that cannot be run: the value, the limit and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -114,6 +118,11 @@ pub enum PlanError {
         /// The port.
         given: u8,
     },
+    /// One connection, and a number of messages.
+    #[error(
+        "tcp is measured over one connection, one way, by a number of messages: run the same release on both sides"
+    )]
+    NotOfTcp,
     /// An atomic operation has one size.
     #[error("{given} with atomic operations, which are of {ATOMIC_SIZE} bytes: leave it out")]
     NotAtomicSize {
@@ -184,11 +193,16 @@ pub enum PlanError {
         /// What the user gave.
         given: u32,
     },
-    /// Latency is measured on one queue pair.
-    #[error("-q {given} is above the limit of a latency test, 1: leave -q out, or measure bw")]
+    /// Latency is measured on one queue pair of a thread.
+    #[error(
+        "-q {given} is above the limit of a latency test, {limit}{}: leave -q out, or measure bw",
+        if *limit > 1 { ", one for each thread" } else { "" }
+    )]
     QueuePairsInLatency {
         /// What the user gave.
         given: u32,
+        /// How many there may be.
+        limit: u32,
     },
     /// Latency is that of one message at a time.
     #[error("-b has no meaning in a latency test: leave -b out, or measure bw")]
@@ -245,15 +259,163 @@ pub enum PlanError {
         /// What it can do.
         limit: u32,
     },
+    /// A mix of one kind.
+    #[error(
+        "a mix with {reads} % reads is none: give --ratio read=PERCENT with 1 to 99, or measure read or write"
+    )]
+    NoMix {
+        /// What the user gave.
+        reads: u8,
+    },
+    /// Reads bring bytes to where writes send them from.
+    #[error(
+        "mix and --data-validation do not go together: leave it out, or measure read and write by themselves"
+    )]
+    ValidationOfMix,
+    /// A device, or port, that nobody uses.
+    #[error(
+        "-d names {devices} devices or ports, and {flag} {given} is fewer: give {flag} {devices} or more"
+    )]
+    DevicesAbove {
+        /// Devices or ports.
+        devices: u32,
+        /// The flag.
+        flag: &'static str,
+        /// Its value.
+        given: u32,
+    },
+    /// No list of devices.
+    #[error(
+        "-d {given} is no list of devices: give NAME or NAME:PORT with a port from 1 to 255, and commas in between"
+    )]
+    NoSuchDeviceName {
+        /// What the user gave.
+        given: String,
+    },
+    /// A port of which device?
+    #[error("-i and -d {given} do not go together: give each device its port, NAME:PORT")]
+    PortOfSeveral {
+        /// What the user gave.
+        given: String,
+    },
+    /// Ports of one device, which have their numbers.
+    #[error(
+        "--dualport is of one device, -d NAME, and of its ports 1 and 2: leave -i and the list -d {given} out, or --dualport"
+    )]
+    DualPortOf {
+        /// What the user gave.
+        given: String,
+    },
+    /// Twice the same.
+    #[error("-d names {given} twice: leave one of them out, and give more --threads")]
+    SameDevice {
+        /// The device.
+        given: String,
+    },
+    /// The device's clock is in completions alone.
+    #[error(
+        "--clock device and {flag} do not go together: measure lat --latency completion, or leave --clock out"
+    )]
+    NotOfDeviceClock {
+        /// The other flag.
+        flag: &'static str,
+    },
+    /// Two rates.
+    #[error("--rate and --rate_limit do not go together: leave one of them out")]
+    TwoRates,
+    /// A flag of a rate, without one.
+    #[error("{flag} has no effect without {rate}: add {rate}, or leave {flag} out")]
+    OfNoRate {
+        /// The flag.
+        flag: &'static str,
+        /// What it is about.
+        rate: &'static str,
+    },
+    /// No time is that short.
+    #[error(
+        "--rate {given} {unit} is outside of what there is, 1 to {limit}: give a rate in between, or leave it out"
+    )]
+    NoSuchRate {
+        /// What the user gave.
+        given: u64,
+        /// The highest.
+        limit: u64,
+        /// What of.
+        unit: &'static str,
+    },
+    /// A rate says when each message is sent.
+    #[error("{flag} and --rate do not go together: {remedy}")]
+    NotWithRate {
+        /// The other flag.
+        flag: String,
+        /// What to do.
+        remedy: &'static str,
+    },
+    /// Two warm-ups.
+    #[error("--warmup and --perform-warm-up do not go together: leave one of them out")]
+    TwoWarmUps,
+    /// Where messages come to is not known.
+    #[error(
+        "--warmup {seconds}s and --data-validation do not go together, as it is not known where the first messages \
+         come to then: give a number of messages, such as --warmup 100"
+    )]
+    ValidationAfterTime {
+        /// How long.
+        seconds: u32,
+    },
+    /// The same, where messages may be lost before.
+    #[error(
+        "--data-validation with a warm-up over -c {connection}, of which messages may be lost: leave the warm-up out, or \
+         give -c RC"
+    )]
+    ValidationAfterLosses {
+        /// The type of the connection.
+        connection: ConnectionType,
+    },
+    /// A thread without a queue pair.
+    #[error(
+        "--threads {threads} is above the queue pairs that they share, -q {queue_pairs}: give --threads {queue_pairs} or less, \
+         or -q {threads} or more"
+    )]
+    ThreadsAboveQueuePairs {
+        /// Threads.
+        threads: u32,
+        /// Queue pairs.
+        queue_pairs: u32,
+    },
+    /// More threads than any test has.
+    #[error(
+        "--threads {given} is above the most threads of a test, {MOST_THREADS}: give --threads {MOST_THREADS} or less"
+    )]
+    TooManyThreads {
+        /// What the user gave.
+        given: u32,
+    },
     /// The server gives one client less memory.
     #[error(
-        "the messages take {given} bytes, and the server gives a client {limit}: give a smaller -s or --max-msg-size, \
-         or the server a larger --max-memory"
+        "the test takes {} bytes of the server's memory, {messages} for messages and about {queues} for queues, and a client \
+         is given {limit}: give a smaller -s or --max-msg-size, -q, -t or -r, or have the server give more with `stride-perf \
+         serve --max-memory BYTES`",
+        messages.saturating_add(*queues)
     )]
     MoreThanServed {
-        /// What the test needs.
-        given: u64,
+        /// What the messages need.
+        messages: u64,
+        /// What the queues need.
+        queues: u64,
         /// The server's limit.
         limit: u64,
     },
+    /// There is no such way.
+    #[error(transparent)]
+    Way(#[from] WayError),
+    /// There are no such queues.
+    #[error(transparent)]
+    Queues(#[from] QueueError),
+    /// Writes cannot be reordered.
+    #[error(transparent)]
+    Ordering(#[from] OrderingError),
+    /// Nobody sees what is waited for.
+    #[error(transparent)]
+    Memory(#[from] UnseenError),
 }

@@ -1,6 +1,6 @@
 //! What a device can do, against what a test asks for.
 
-use super::{ConnectionType, Operation, PlanError, Sizes, TestPlan};
+use super::{ConnectionType, Operation, PlanError, Sizes, TestPlan, WayError};
 
 /// What a device and its port can do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +25,18 @@ pub struct DeviceLimits {
     pub max_qp_init_rd_atom: u8,
     /// Whether it has atomic operations.
     pub has_atomics: bool,
+    /// Partition keys of the port.
+    pub pkeys: u32,
+    /// Whether it has extended reliable connections.
+    pub has_xrc: bool,
+    /// Entries of a work request.
+    pub max_sge: u32,
+    /// Entries of one that reads.
+    pub max_sge_rd: u32,
+    /// Shared receive queues.
+    pub max_srq: u32,
+    /// Receives in a shared queue.
+    pub max_srq_wr: u32,
 }
 
 /// A count that a device limits: the flag with its value, how many that makes, the limit and its name.
@@ -43,9 +55,11 @@ impl TestPlan {
         if self.operation.is_atomic() && !limits.has_atomics {
             return Err(PlanError::NoAtomics { device: device() });
         }
+        self.way.check(limits)?;
+        self.check_queues(limits)?;
         for Limited { flag, given, count, limit, name } in self.limited(limits) {
             if count > u64::from(limit) {
-                let most = match self.queue_pairs {
+                let most = match self.largest_share() {
                     pairs @ 2.. if count > u64::from(given) => limit / pairs,
                     _ => limit,
                 };
@@ -63,24 +77,36 @@ impl TestPlan {
         self.check_sizes(limits)
     }
 
-    fn limited(&self, limits: &DeviceLimits) -> [Limited; 6] {
+    fn limited(&self, limits: &DeviceLimits) -> [Limited; 7] {
         let pairs = self.queue_pairs;
-        let (send, receive) = (self.depth(), self.receive_depth());
+        let largest = self.share(0);
+        let (send, receive) = (self.depth(), largest.receive_depth());
         let DeviceLimits { max_qp, max_qp_wr, max_cqe, max_qp_init_rd_atom, .. } = *limits;
-        let of_all = |given: u32| u64::from(given) * u64::from(pairs);
+        // Each thread has a completion queue for its own, and a receive queue if its queue pairs share one.
+        let of_all = |given: u32| u64::from(given) * u64::from(self.largest_share());
+        let received = u64::from(receive) * u64::from(largest.receive_queues());
+        let (receives, receives_name) = self.receive_limit(limits);
+        let shared = if self.shares_receives() { self.thread_count() } else { 0 };
         let outstanding = u32::from(self.outstanding.unwrap_or(0));
         [
             Limited { flag: "-q", given: pairs, count: pairs.into(), limit: max_qp, name: "max_qp" },
+            Limited {
+                flag: "--threads",
+                given: shared,
+                count: shared.into(),
+                limit: limits.max_srq,
+                name: "max_srq",
+            },
             Limited { flag: "-t", given: send, count: send.into(), limit: max_qp_wr, name: "max_qp_wr" },
             Limited {
                 flag: "-r",
                 given: receive,
                 count: receive.into(),
-                limit: max_qp_wr,
-                name: "max_qp_wr",
+                limit: receives,
+                name: receives_name,
             },
             Limited { flag: "-t", given: send, count: of_all(send), limit: max_cqe, name: "max_cqe" },
-            Limited { flag: "-r", given: receive, count: of_all(receive), limit: max_cqe, name: "max_cqe" },
+            Limited { flag: "-r", given: receive, count: received, limit: max_cqe, name: "max_cqe" },
             Limited {
                 flag: "-o",
                 given: outstanding,
@@ -93,12 +119,20 @@ impl TestPlan {
 
     fn check_sizes(&self, limits: &DeviceLimits) -> Result<(), PlanError> {
         let (flag, given) = match self.sizes {
-            Sizes::One { size } => ("-s", size),
+            Sizes::One { size } | Sizes::Again { size, .. } => ("-s", size),
             Sizes::PowersOfTwo { .. } | Sizes::Grid { .. } => ("--max-msg-size", self.sizes.largest()),
         };
         let (device, port) = (limits.device.clone(), limits.port);
-        if self.connection == ConnectionType::Ud && given > u64::from(limits.mtu) {
-            return Err(PlanError::SizeAboveMtu { flag, given, device, port, limit: limits.mtu });
+        if self.connection == ConnectionType::Ud {
+            match self.way.mtu {
+                Some(mtu) if given > u64::from(mtu) => {
+                    return Err(WayError::SizeAboveMtu { flag, given, mtu }.into());
+                }
+                None if given > u64::from(limits.mtu) => {
+                    return Err(PlanError::SizeAboveMtu { flag, given, device, port, limit: limits.mtu });
+                }
+                _ => {}
+            }
         }
         if given > u64::from(limits.max_msg_sz) {
             let limit = limits.max_msg_sz;
@@ -110,15 +144,17 @@ impl TestPlan {
     /// The same test with what this device can do, of what the user did not ask for: of datagrams, sizes up to the MTU, as
     /// perftest has it.
     pub fn fitted(&self, limits: &DeviceLimits, any_size: bool) -> Self {
-        let mtu = u64::from(limits.mtu);
+        let mtu = u64::from(self.way.mtu(limits.mtu));
         let sizes = match self.sizes {
             sizes if !any_size || self.connection != ConnectionType::Ud => sizes,
             Sizes::One { size } => Sizes::One { size: size.min(mtu) },
+            Sizes::Again { size, count } => Sizes::Again { size: size.min(mtu), count },
             Sizes::PowersOfTwo { max } => Sizes::PowersOfTwo { max: max.min(mtu) },
             Sizes::Grid { max } => Sizes::Grid { max: max.min(mtu) },
         };
+        let (most, _) = self.receive_limit(limits);
         let rx_depth = match self.rx_depth {
-            None if self.receive_depth() > limits.max_qp_wr => Some(limits.max_qp_wr),
+            None if self.share(0).receive_depth() > most => Some(most),
             asked => asked,
         };
         Self { sizes, rx_depth, ..self.clone() }
@@ -136,7 +172,9 @@ impl TestPlan {
     /// Reads and atomic operations of the peer that a queue pair answers at a time.
     pub fn answered(&self, limits: &DeviceLimits) -> u8 {
         match self.operation {
-            Operation::Read | Operation::FetchAdd | Operation::CompareSwap => limits.max_qp_rd_atom.max(1),
+            Operation::Read | Operation::Mix(_) | Operation::FetchAdd | Operation::CompareSwap => {
+                limits.max_qp_rd_atom.max(1)
+            }
             _ => 1,
         }
     }

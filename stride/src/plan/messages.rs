@@ -3,20 +3,20 @@
 use trespass::Policy;
 
 use super::{Api, LARGEST_BLOCK, LocalOptions, Measure, Operation, PlanError, Sizes, TestPlan};
-use crate::cli::RunArgs;
+use crate::cli::{Count, RunArgs};
 
 /// Messages that one side may have lent to a connection at a time.
 const LENT_LIMIT: u32 = 1024;
 
 /// The longest message that trespass takes.
-const LONGEST: u64 = 1 << 30;
+pub(super) const LONGEST: u64 = 1 << 30;
 
 impl TestPlan {
     /// Refuses what no connection of trespass could do.
     pub(super) fn validate_messages(&self, api: Api) -> Result<(), PlanError> {
         let limit = if api == Api::Pool { LARGEST_BLOCK } else { LONGEST };
         let given = match self.sizes {
-            Sizes::One { size } => size,
+            Sizes::One { size } | Sizes::Again { size, .. } => size,
             Sizes::PowersOfTwo { max } | Sizes::Grid { max } => max,
         };
         if given > limit {
@@ -41,13 +41,15 @@ pub(super) fn warnings(
     }
     let mut warnings = Vec::new();
     let streams = !matches!(test.measure, Measure::Echo(_));
-    if let (Operation::Messages(Api::Copy), Some(depth), true) = (test.operation, args.tx_depth, streams) {
+    if let (Operation::Messages(Api::Copy), Some(depth), true) =
+        (test.operation, Count::given(args.tx_depth), streams)
+    {
         warnings.push(format!(
             "-t {depth} has no effect on --api copy: the connection's buffers say how many messages are under way"
         ));
     }
     if let (Operation::Messages(Api::Pool), Measure::Latency(_), Some(depth @ 2..)) =
-        (test.operation, test.measure, args.tx_depth)
+        (test.operation, test.measure, Count::given(args.tx_depth))
     {
         warnings.push(format!("-t {depth} has no effect on latency: there is one message under way"));
     }

@@ -6,37 +6,60 @@
 
 mod calls;
 mod cell;
+mod devices;
 mod differences;
 mod echo;
 mod error;
 mod inline;
 mod limits;
 mod messages;
+mod mix;
 mod operation;
+mod ordering;
+mod queues;
+mod rate;
 mod rules;
 mod sizes;
+mod tcp;
 mod test_plan;
+mod threads;
+mod warm_up;
+mod way;
 
-use sideway::memory::BufferKind;
+use std::path::PathBuf;
+
 use trespass::Policy;
 
 use crate::cli::{
-    ApiArg, AtomicArgs, AtomicTypeArg, BandwidthArgs, BufferArg, CallsArg, Cli, ConnectionArg, DefinitionArg,
-    LatencyArgs, MeasureArgs, MessageArgs, MessagesArgs, OperationArgs, ReadArgs, RunArgs, SendArgs, Size,
-    TransportArg, WriteArgs,
+    ApiArg, AtomicArgs, AtomicTypeArg, BandwidthArgs, CallsArg, Cli, ClockArg, ConnectionArg, Count,
+    DefinitionArg, DeliveryArgs, LatencyArgs, MeasureArgs, MessageArgs, MessagesArgs, MixArgs, OperationArgs,
+    PingArgs, ReadArgs, RunArgs, SendArgs, Size, TcpArgs, TransportArg, WriteArgs,
 };
+
+use crate::memory::MemoryKind;
 
 pub use calls::Calls;
 pub use cell::Cell;
+pub use devices::DeviceChoice;
 pub use differences::{Difference, differences};
 pub use echo::{Echo, InFlight};
 pub use error::PlanError;
 pub use inline::default_inline_size;
 pub use limits::DeviceLimits;
+pub use mix::{MIX_PERIOD, Mix};
 pub use operation::{ATOMIC_SIZE, Api, LARGEST_BLOCK, Operation};
+pub use ordering::{Ordering, OrderingError};
+pub use queues::{MOST_ENTRIES, QueueError, Queues};
+pub use rate::{Rate, RateOf};
 pub use rules::{LEAST_ITERATIONS, MODERATED_SIZE_LIMIT, MOST_QUEUE_PAIRS};
 pub use sizes::Sizes;
 pub use test_plan::{ConnectionType, LatencyDefinition, Measure, Parts, TestPlan};
+pub use threads::{Choices, Circumstances, MOST_THREADS};
+pub use warm_up::WarmUp;
+pub use way::{Way, WayError};
+
+/// Round trips of a ping, of which the median counts: the first find both sides cold.
+const PINGS: u64 = 30;
 
 /// perftest's port of the control connection.
 pub const DEFAULT_PORT: u16 = 18515;
@@ -57,20 +80,26 @@ pub enum Role {
 pub struct LocalOptions {
     /// The device's name, if the user gave one.
     pub device: Option<String>,
+    /// All devices and ports, if the user named several.
+    pub devices: Vec<DeviceChoice>,
     /// The device's port, if the user gave one.
     pub ib_port: Option<u8>,
     /// The index in the GID table, if the user gave one.
     pub gid_index: Option<u32>,
     /// Where the memory of the messages comes from, if the user said so.
-    pub buffer: Option<BufferKind>,
+    pub buffer: Option<MemoryKind>,
     /// The calls that post and poll, if the user said which.
     pub calls: Option<Calls>,
     /// TCP port of the control connection.
     pub tcp_port: u16,
+    /// The file with the secret that both sides share, if the user named one.
+    pub secret_file: Option<PathBuf>,
     /// What may carry messages of trespass.
     pub transport: Policy,
     /// The user gave no size, so that it may be changed to what is possible.
     pub any_size: bool,
+    /// What is left to the program, until the device is known.
+    pub choices: Choices,
 }
 
 /// All that the command line asks for, found possible as far as no device is needed to tell.
@@ -94,6 +123,13 @@ impl Plan {
             OperationArgs::Send { measure } => Self::of_pairs(measure),
             OperationArgs::Read { measure } => Self::of_pairs(measure),
             OperationArgs::Atomic { measure } => Self::of_pairs(measure),
+            OperationArgs::Mix { measure } => Self::of_pairs(measure),
+            OperationArgs::Tcp { measure: TcpArgs::Bandwidth(args) } => {
+                Self::of_tcp(Measure::Bandwidth, &args)
+            }
+            OperationArgs::Tcp { measure: TcpArgs::Latency(args) } => {
+                Self::of_tcp(Measure::Latency(LatencyDefinition::PingPong), &args)
+            }
             OperationArgs::Messages { measure: MessagesArgs::Bandwidth(args) } => {
                 Self::of_messages(Measure::Bandwidth, &args)
             }
@@ -101,36 +137,82 @@ impl Plan {
                 Self::of_messages(Measure::Latency(LatencyDefinition::PingPong), &args)
             }
             OperationArgs::Messages { measure: MessagesArgs::Grid(args) } => {
-                let in_flight = args.run.tx_depth.map_or(InFlight::Grid, |count| InFlight::One { count });
+                let in_flight =
+                    Count::given(args.run.tx_depth).map_or(InFlight::Grid, |count| InFlight::One { count });
                 Self::of_messages(Measure::Echo(Echo { in_flight, counted: args.run.iters.is_some() }), &args)
             }
         }
     }
 
+    /// What a ping is: sends, and their answers, again and again.
+    ///
+    /// # Errors
+    ///
+    /// The size is none.
+    pub fn of_ping(args: &PingArgs) -> Result<Self, PlanError> {
+        let (run, Size(size)) = (args.run_args(), args.msg_size);
+        let sizes = Sizes::Again { size, count: args.count.unwrap_or(u32::MAX) };
+        let measure = Measure::Latency(LatencyDefinition::PingPong);
+        let test = TestPlan { iterations: PINGS, ..TestPlan::new(Operation::Send, measure, sizes) };
+        test.validate()?;
+        Ok(Self { role: role(&run), local: local_options(&run)?, test, warnings: Vec::new() })
+    }
+
+    fn of_tcp(measure: Measure, args: &RunArgs) -> Result<Self, PlanError> {
+        let test = test_plan(Operation::Tcp, measure, args);
+        test.validate()?;
+        let mut warnings = size_warnings(args, &test);
+        warnings.extend(tcp::warnings(args));
+        Ok(Self { role: role(args), local: local_options(args)?, test, warnings })
+    }
+
     fn of_pairs<A: clap::Args + Asked>(measure: MeasureArgs<A>) -> Result<Self, PlanError> {
-        let (measure, common, own) = match measure {
-            MeasureArgs::Bandwidth(BandwidthArgs { common, own }) => (Measure::Bandwidth, common, own),
-            MeasureArgs::Latency(LatencyArgs { common, own, definition }) => {
-                let definition = definition.map_or(own.operation().default_latency(), Into::into);
-                (Measure::Latency(definition), common, own)
+        let (measure, common, own, device_clock) = match measure {
+            MeasureArgs::Bandwidth(BandwidthArgs { common, own }) => (Measure::Bandwidth, common, own, false),
+            MeasureArgs::Latency(LatencyArgs { common, own, definition, clock }) => {
+                // When an answer was meant to come, nobody knows.
+                let is_rated =
+                    common.rate.is_some() || common.rate_limit.is_some() || clock == ClockArg::Device;
+                let default =
+                    if is_rated { LatencyDefinition::Completion } else { own.operation().default_latency() };
+                let definition = definition.map_or(default, Into::into);
+                (Measure::Latency(definition), common, own, clock == ClockArg::Device)
             }
         };
         let test = test_plan(own.operation(), measure, &common.run);
+        let devices = devices::asked(&common)?;
+        let several = u32::try_from(devices.len()).ok().filter(|devices| *devices > 1);
+        let threads = Count::given(common.threads).or(several);
         let test = own.complete(TestPlan {
             post_list: common.post_list.unwrap_or(test.post_list),
+            tx_depth: match common.run.tx_depth {
+                // Until it is chosen, any that goes with the rest.
+                Some(Count::Auto) => test.tx_depth.max(common.post_list.unwrap_or(1)),
+                _ => test.tx_depth,
+            },
             cq_mod: common.cq_mod,
-            queue_pairs: common.qp.unwrap_or(test.queue_pairs),
+            queue_pairs: common.qp.or(threads.filter(|threads| *threads > 0)).unwrap_or(test.queue_pairs),
+            threads,
+            warm_up: WarmUp::asked(&common)?,
+            rate: Rate::asked(&common)?,
+            device_clock,
             bidirectional: common.bidirectional,
             reversed: common.reversed,
             duration: common.duration,
             data_validation: common.data_validation,
             connection: common.connection.into(),
+            way: Way::from(&common.way),
+            queues: Queues::from(&common.queues),
+            ordering: Ordering::from(&common.ordering),
             ..test
         })?;
+        test.validate_devices(several.unwrap_or(1))?;
         test.validate()?;
-        let (buffer, calls) = (common.buffer.map(BufferKind::from), common.calls.map(Calls::from));
+        let (buffer, calls) = (common.memory.kind(), common.calls.map(Calls::from));
+        buffer.map_or(Ok(()), |kind| kind.check(&test))?;
         let any_size = common.run.msg_size.is_none() && common.run.max_msg_size.is_none();
-        let local = LocalOptions { buffer, calls, any_size, ..local_options(&common.run)? };
+        let choices = Choices::new(&common);
+        let local = LocalOptions { buffer, calls, any_size, choices, devices, ..local_options(&common.run)? };
         let mut warnings = size_warnings(&common.run, &test);
         warnings.extend(moderation_warnings(&test));
         if let (Some(seconds), Some(count)) = (common.duration, common.run.iters) {
@@ -167,11 +249,10 @@ impl Asked for WriteArgs {
     }
 
     fn complete(&self, test: TestPlan) -> Result<TestPlan, PlanError> {
-        if let (Operation::Write, Some(given)) = (test.operation, self.rx_depth) {
+        if let (Operation::Write, Some(given)) = (test.operation, self.delivery.rx_depth) {
             return Err(PlanError::NoReceives { given, operation: test.operation });
         }
-        let recv_post_list = self.recv_post_list.unwrap_or(test.recv_post_list);
-        Ok(TestPlan { inline_size: self.inline_size, rx_depth: self.rx_depth, recv_post_list, ..test })
+        Ok(delivered(&self.delivery, test))
     }
 }
 
@@ -181,14 +262,23 @@ impl Asked for SendArgs {
     }
 
     fn complete(&self, test: TestPlan) -> Result<TestPlan, PlanError> {
-        let recv_post_list = self.recv_post_list.unwrap_or(test.recv_post_list);
-        Ok(TestPlan { inline_size: self.inline_size, rx_depth: self.rx_depth, recv_post_list, ..test })
+        Ok(delivered(&self.delivery, test))
     }
 }
 
 impl Asked for ReadArgs {
     fn operation(&self) -> Operation {
         Operation::Read
+    }
+
+    fn complete(&self, test: TestPlan) -> Result<TestPlan, PlanError> {
+        Ok(TestPlan { outstanding: self.outstanding, ..test })
+    }
+}
+
+impl Asked for MixArgs {
+    fn operation(&self) -> Operation {
+        Operation::Mix(Mix { reads: self.ratio.reads })
     }
 
     fn complete(&self, test: TestPlan) -> Result<TestPlan, PlanError> {
@@ -207,6 +297,12 @@ impl Asked for AtomicArgs {
     fn complete(&self, test: TestPlan) -> Result<TestPlan, PlanError> {
         Ok(TestPlan { outstanding: self.outstanding, ..test })
     }
+}
+
+fn delivered(args: &DeliveryArgs, test: TestPlan) -> TestPlan {
+    let &DeliveryArgs { rx_depth, recv_post_list, inline_size } = args;
+    let recv_post_list = recv_post_list.unwrap_or(test.recv_post_list);
+    TestPlan { inline_size, rx_depth, recv_post_list, ..test }
 }
 
 impl From<TransportArg> for Policy {
@@ -243,15 +339,7 @@ impl From<ConnectionArg> for ConnectionType {
             ConnectionArg::Rc => Self::Rc,
             ConnectionArg::Uc => Self::Uc,
             ConnectionArg::Ud => Self::Ud,
-        }
-    }
-}
-
-impl From<BufferArg> for BufferKind {
-    fn from(arg: BufferArg) -> Self {
-        match arg {
-            BufferArg::Shared => Self::Shared,
-            BufferArg::Malloc => Self::Private,
+            ConnectionArg::Xrc => Self::Xrc,
         }
     }
 }
@@ -280,7 +368,15 @@ fn local_options(args: &RunArgs) -> Result<LocalOptions, PlanError> {
         Some(_) => return Err(PlanError::NoSuchPortNumber { given: args.ib_port.unwrap_or_default() }),
     };
     let (device, gid_index) = (args.device.clone(), args.gid_index);
-    Ok(LocalOptions { device, ib_port, gid_index, tcp_port: args.port, ..LocalOptions::default() })
+    let secret_file = args.secret_file.clone();
+    Ok(LocalOptions {
+        device,
+        ib_port,
+        gid_index,
+        tcp_port: args.port,
+        secret_file,
+        ..LocalOptions::default()
+    })
 }
 
 fn test_plan(operation: Operation, measure: Measure, args: &RunArgs) -> TestPlan {
@@ -294,7 +390,7 @@ fn test_plan(operation: Operation, measure: Measure, args: &RunArgs) -> TestPlan
     let defaults = TestPlan::new(operation, measure, sizes);
     TestPlan {
         iterations: args.iters.unwrap_or(defaults.iterations),
-        tx_depth: args.tx_depth.unwrap_or(defaults.tx_depth),
+        tx_depth: Count::given(args.tx_depth).unwrap_or(defaults.tx_depth),
         ..defaults
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{LatencyDefinition, Measure, Sizes};
+use super::{LatencyDefinition, Measure, Mix, Sizes};
 
 /// Bytes of the largest block of trespass's pool.
 pub const LARGEST_BLOCK: u64 = trespass::pool::LARGEST_BLOCK as u64;
@@ -30,8 +30,12 @@ pub enum Operation {
     FetchAdd,
     /// Atomic compare and swap.
     CompareSwap,
+    /// RDMA reads and writes.
+    Mix(Mix),
     /// Messages of trespass.
     Messages(Api),
+    /// Messages over the system's TCP.
+    Tcp,
 }
 
 /// The calls that send and receive messages of trespass.
@@ -47,7 +51,7 @@ pub enum Api {
 impl Operation {
     /// Whether it is one of queue pairs.
     pub fn is_of_pairs(self) -> bool {
-        !matches!(self, Self::Messages(_))
+        !matches!(self, Self::Messages(_) | Self::Tcp)
     }
 
     /// Whether each message takes a receive of the peer's.
@@ -57,7 +61,7 @@ impl Operation {
 
     /// Whether it brings bytes of the peer's here, which the peer learns nothing of.
     pub fn fetches(self) -> bool {
-        matches!(self, Self::Read) || self.is_atomic()
+        matches!(self, Self::Read | Self::Mix(_)) || self.is_atomic()
     }
 
     /// Whether it is an atomic operation.
@@ -83,7 +87,7 @@ impl Operation {
     /// perftest's number of messages for each size; of requests more, as many are under way at a time.
     pub fn default_iterations(self, measure: Measure) -> u64 {
         match (self, measure) {
-            (Self::Write | Self::WriteImm | Self::Messages(_), Measure::Bandwidth) => 5000,
+            (Self::Write | Self::WriteImm | Self::Messages(_) | Self::Tcp, Measure::Bandwidth) => 5000,
             (_, Measure::Echo(_)) => 100_000,
             _ => 1000,
         }
@@ -103,7 +107,9 @@ impl Operation {
         match (self, measure) {
             (Self::Messages(Api::Pool), Measure::Bandwidth | Measure::Latency(_)) => {
                 let few = match sizes {
-                    Sizes::One { size } => ((2 << 20) / size.max(1)).clamp(2, 16) as u32,
+                    Sizes::One { size } | Sizes::Again { size, .. } => {
+                        ((2 << 20) / size.max(1)).clamp(2, 16) as u32
+                    }
                     Sizes::PowersOfTwo { .. } | Sizes::Grid { .. } => 16,
                 };
                 measure.default_tx_depth().min(few)
@@ -118,7 +124,9 @@ impl Operation {
             Self::Write => "RDMA write".to_owned(),
             Self::WriteImm => "RDMA write with immediate data".to_owned(),
             Self::Read => "RDMA read".to_owned(),
+            Self::Mix(mix) => format!("mix of RDMA reads and writes ({mix})"),
             Self::Messages(_) => format!("trespass {self}"),
+            Self::Tcp => "TCP".to_owned(),
             _ => self.to_string(),
         }
     }
@@ -134,8 +142,10 @@ impl fmt::Display for Operation {
             Self::Read => "read",
             Self::FetchAdd => "atomic fetch-add",
             Self::CompareSwap => "atomic compare-swap",
+            Self::Mix(mix) => return write!(f, "mix ({mix})"),
             Self::Messages(Api::Copy) => "messages (--api copy)",
             Self::Messages(Api::Pool) => "messages (--api pool)",
+            Self::Tcp => "tcp",
         })
     }
 }

@@ -26,10 +26,10 @@ impl TestPlan {
         u32::try_from(self.most_messages()).unwrap_or(u32::MAX).min(self.tx_depth)
     }
 
-    /// Receives posted at a time: never more than there are messages; none where messages take none.
+    /// Receives posted at a time to a queue: never more than there are messages; none where messages take none.
     pub fn receive_depth(&self) -> u32 {
         match self.operation.takes_receives() {
-            true => u32::try_from(self.most_messages()).unwrap_or(u32::MAX).min(self.rx_depth()),
+            true => u32::try_from(self.messages_received()).unwrap_or(u32::MAX).min(self.rx_depth()),
             false => 0,
         }
     }
@@ -47,6 +47,8 @@ impl TestPlan {
         let single_large = matches!(self.sizes, Sizes::One { size } if size > MODERATED_SIZE_LIMIT);
         match (self.measure, self.cq_mod) {
             (Measure::Latency(_) | Measure::Echo(_), _) => 1,
+            // Of each message it is to be known when it is through.
+            _ if self.rate.is_some() => 1,
             (Measure::Bandwidth, None) if self.post_list > 1 => self.post_list,
             (Measure::Bandwidth, None) if single_large => 1,
             (Measure::Bandwidth, asked) => asked.unwrap_or(DEFAULT_COMPLETION_INTERVAL).min(self.depth()),
@@ -69,9 +71,15 @@ impl TestPlan {
         self.validate_shape()?;
         match self.operation {
             Operation::Messages(api) => self.validate_messages(api)?,
+            Operation::Mix(_) if self.data_validation => return Err(PlanError::ValidationOfMix),
+            Operation::Mix(mix) => mix.validate()?,
+            Operation::Tcp => self.validate_tcp()?,
             operation if operation.is_atomic() => self.validate_atomic()?,
             _ => {}
         }
+        self.way.validate(self.connection)?;
+        self.validate_queues()?;
+        self.relaxes_ordering(true)?;
         match self.measure {
             Measure::Bandwidth => self.validate_post_list(),
             Measure::Latency(definition) => self.validate_latency(definition),
@@ -81,8 +89,9 @@ impl TestPlan {
 
     fn validate_counts(&self) -> Result<(), PlanError> {
         match self.sizes {
-            Sizes::One { size: 0 } => return Err(PlanError::ZeroSize),
+            Sizes::One { size: 0 } | Sizes::Again { size: 0, .. } => return Err(PlanError::ZeroSize),
             Sizes::PowersOfTwo { max: given @ ..2 } => return Err(PlanError::MaxSizeTooSmall { given }),
+            Sizes::Again { count: 0, .. } => return Err(PlanError::ZeroCount { flag: "-c" }),
             Sizes::Grid { max: given } if self.sizes.largest() == 0 => {
                 return Err(PlanError::BelowTheGrid { given });
             }
@@ -108,25 +117,30 @@ impl TestPlan {
             ("-q", Some(self.queue_pairs)),
             ("--recv-post-list", Some(self.recv_post_list)),
             ("-D", self.duration),
+            ("--threads", self.threads),
         ];
-        match counts.into_iter().find(|(_, count)| *count == Some(0)) {
+        match counts.into_iter().chain(self.queues.counts()).find(|(_, count)| *count == Some(0)) {
             Some((flag, _)) => Err(PlanError::ZeroCount { flag }),
             None if self.queue_pairs > MOST_QUEUE_PAIRS => {
                 Err(PlanError::TooManyQueuePairs { given: self.queue_pairs })
             }
-            None => Ok(()),
+            None => self.validate_threads(),
         }
     }
 
     /// What does not go together.
     fn validate_shape(&self) -> Result<(), PlanError> {
-        let (recv_post_list, rx_depth) = (self.recv_post_list, self.receive_depth());
+        let least = self.share(self.thread_count() - 1);
+        let (recv_post_list, rx_depth) = (self.recv_post_list, least.receive_depth());
         if recv_post_list > 1 && self.operation.takes_receives() && recv_post_list > rx_depth {
             return Err(PlanError::ReceiveListAboveDepth { recv_post_list, rx_depth });
         }
         if self.bidirectional && self.reversed {
             return Err(PlanError::BothWaysReversed);
         }
+        self.validate_warm_up()?;
+        self.validate_rate()?;
+        self.validate_clock()?;
         match self.duration {
             Some(seconds) if self.data_validation => Err(PlanError::ValidationOfDuration { seconds }),
             _ => Ok(()),
@@ -137,17 +151,32 @@ impl TestPlan {
     fn validate_connection(&self) -> Result<(), PlanError> {
         let Self { operation, connection, .. } = *self;
         let has = match connection {
-            ConnectionType::Rc => true,
+            ConnectionType::Rc | ConnectionType::Xrc => true,
             ConnectionType::Uc => !operation.fetches(),
             ConnectionType::Ud => matches!(operation, Operation::Send | Operation::SendImm),
         };
         if has { Ok(()) } else { Err(PlanError::NotOverConnection { connection, operation }) }
     }
 
+    /// When a message comes back, the device does not say.
+    fn validate_clock(&self) -> Result<(), PlanError> {
+        match self.measure {
+            _ if !self.device_clock => Ok(()),
+            _ if self.rate.is_some() => Err(PlanError::NotOfDeviceClock { flag: "--rate" }),
+            Measure::Latency(LatencyDefinition::Completion) => Ok(()),
+            Measure::Latency(LatencyDefinition::PingPong) => {
+                Err(PlanError::NotOfDeviceClock { flag: "--latency pingpong" })
+            }
+            Measure::Bandwidth | Measure::Echo(_) => Err(PlanError::NotOfDeviceClock { flag: "bw" }),
+        }
+    }
+
     fn validate_atomic(&self) -> Result<(), PlanError> {
         match self.sizes {
             Sizes::One { size: ATOMIC_SIZE } => Ok(()),
-            Sizes::One { size } => Err(PlanError::NotAtomicSize { given: format!("-s {size}") }),
+            Sizes::One { size } | Sizes::Again { size, .. } => {
+                Err(PlanError::NotAtomicSize { given: format!("-s {size}") })
+            }
             Sizes::PowersOfTwo { .. } | Sizes::Grid { .. } => {
                 Err(PlanError::NotAtomicSize { given: "-a".to_owned() })
             }
@@ -169,8 +198,9 @@ impl TestPlan {
         if self.post_list > 1 {
             return Err(PlanError::PostListInLatency { given: self.post_list });
         }
-        if self.queue_pairs > 1 {
-            return Err(PlanError::QueuePairsInLatency { given: self.queue_pairs });
+        let limit = self.thread_count();
+        if self.queue_pairs > limit {
+            return Err(PlanError::QueuePairsInLatency { given: self.queue_pairs, limit });
         }
         if self.bidirectional {
             return Err(PlanError::BidirectionalLatency);

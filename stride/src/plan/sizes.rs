@@ -18,6 +18,13 @@ pub enum Sizes {
         /// No size is above this one.
         max: u64,
     },
+    /// One size, again and again.
+    Again {
+        /// Its bytes.
+        size: u64,
+        /// How often.
+        count: u32,
+    },
     /// Those of the table that messaging is compared by: 128 bytes, 4 KiB, 32 KiB, 256 KiB, 1 MiB and 8 MiB.
     Grid {
         /// No size is above this one.
@@ -31,26 +38,35 @@ impl Sizes {
     /// The sizes, in ascending order.
     pub fn iter(self) -> impl Iterator<Item = u64> {
         let (first, grid, last) = match self {
+            Self::Again { .. } => (None, &[][..], 0),
             Self::One { size } => (Some(size), &[][..], size),
             Self::PowersOfTwo { max } => (Some(2), &[][..], max),
             Self::Grid { max } => (None, &GRID[..], max),
+        };
+        let again = match self {
+            Self::Again { size, count } => std::iter::repeat_n(size, count as usize),
+            _ => std::iter::repeat_n(0, 0),
         };
         let doubled = std::iter::successors(first, |size| size.checked_mul(2));
         doubled
             .take_while(move |size| *size <= last)
             .chain(grid.iter().copied().filter(move |size| *size <= last))
+            .chain(again)
     }
 
     /// The largest size that is measured; 0 if none is.
     pub fn largest(self) -> u64 {
-        self.iter().last().unwrap_or(0)
+        match self {
+            Self::Again { size, .. } => size,
+            _ => self.iter().last().unwrap_or(0),
+        }
     }
 }
 
 impl fmt::Display for Sizes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::One { size } => write!(f, "{size}"),
+            Self::One { size } | Self::Again { size, .. } => write!(f, "{size}"),
             Self::PowersOfTwo { max } => write!(f, "2 to {max}"),
             Self::Grid { .. } => write!(f, "{} to {}", GRID[0], self.largest()),
         }
@@ -85,5 +101,11 @@ mod tests {
         assert_eq!(Sizes::One { size: 3 }.iter().collect::<Vec<_>>(), [3]);
         assert_eq!(Sizes::One { size: 3 }.largest(), 3);
         assert_eq!(Sizes::One { size: u64::MAX }.iter().count(), 1);
+        let again = Sizes::Again { size: 64, count: 3 };
+        assert_eq!(
+            (again.iter().collect::<Vec<_>>(), again.to_string()),
+            (vec![64, 64, 64], "64".to_owned())
+        );
+        assert_eq!(Sizes::Again { size: 64, count: u32::MAX }.largest(), 64);
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Echo, Operation, Sizes};
+use super::{Echo, Operation, Ordering, Queues, Rate, Sizes, WarmUp, Way};
 
 /// What counts as the latency of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -89,6 +89,20 @@ pub struct TestPlan {
     pub data_validation: bool,
     /// How the queue pairs are connected.
     pub connection: ConnectionType,
+    /// Threads that share the queue pairs, each with a processor of its own, if the user asked for any.
+    pub threads: Option<u32>,
+    /// Messages before those that are measured.
+    pub warm_up: Option<WarmUp>,
+    /// How fast messages are sent, unless as fast as can be.
+    pub rate: Option<Rate>,
+    /// How packets find their way, and what becomes of those that are lost.
+    pub way: Way,
+    /// How queues are made and waited for.
+    pub queues: Queues,
+    /// Whether devices may reorder their writes.
+    pub ordering: Ordering,
+    /// Whether the device's clock takes the time of each message.
+    pub device_clock: bool,
 }
 
 /// How queue pairs are connected, and what becomes of a message that is lost.
@@ -102,12 +116,14 @@ pub enum ConnectionType {
     Uc,
     /// Unreliable datagrams: neither, and no message is longer than a packet.
     Ud,
+    /// Extended reliable connection: it is sent again, and each names the shared receive queue that it is for.
+    Xrc,
 }
 
 impl ConnectionType {
     /// Whether all messages arrive.
     pub fn is_reliable(self) -> bool {
-        self == Self::Rc
+        matches!(self, Self::Rc | Self::Xrc)
     }
 
     /// Bytes before each message that is received.
@@ -122,12 +138,13 @@ impl fmt::Display for ConnectionType {
             Self::Rc => "RC",
             Self::Uc => "UC",
             Self::Ud => "UD",
+            Self::Xrc => "XRC",
         })
     }
 }
 
 /// A queue pair has no more messages of one size: 48 bits number them, and 14 the queue pairs.
-const MOST_MESSAGES: u64 = 1 << 47;
+pub(super) const MOST_MESSAGES: u64 = 1 << 47;
 
 /// What a side does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -159,6 +176,13 @@ impl TestPlan {
             duration: None,
             data_validation: false,
             connection: ConnectionType::Rc,
+            threads: None,
+            warm_up: None,
+            rate: None,
+            way: Way::default(),
+            queues: Queues::default(),
+            ordering: Ordering::default(),
+            device_clock: false,
         }
     }
 }
@@ -178,6 +202,22 @@ impl TestPlan {
     pub fn parts(&self, is_client: bool) -> Parts {
         let measures = is_client != self.reversed;
         Parts { measures: measures || self.bidirectional, serves: !measures || self.bidirectional }
+    }
+
+    /// What counts as the latency of a message of queue pairs, if it is measured.
+    pub fn latency_definition(&self) -> Option<LatencyDefinition> {
+        match self.measure {
+            Measure::Latency(definition) => Some(definition),
+            Measure::Bandwidth if self.rate.is_some() => Some(LatencyDefinition::Completion),
+            Measure::Bandwidth | Measure::Echo(_) => None,
+        }
+    }
+
+    /// Whether the side that answers has something to do for a message, and does not only hold still.
+    pub fn both_sides_work(&self) -> bool {
+        self.bidirectional
+            || self.operation.takes_receives()
+            || self.measure == Measure::Latency(LatencyDefinition::PingPong)
     }
 
     /// Whether the peer sends to a side with these parts.
@@ -209,15 +249,27 @@ impl fmt::Display for TestPlan {
         if *queue_pairs > 1 {
             write!(f, ", {queue_pairs} queue pairs")?;
         }
+        if let Some(threads) = self.threads {
+            write!(f, ", {threads} thread{}", if threads == 1 { "" } else { "s" })?;
+        }
+        if let Some(rate) = self.rate {
+            write!(f, ", at {rate}")?;
+        }
+        if let Some(warm_up) = self.warm_up {
+            write!(f, ", warm-up of {warm_up}")?;
+        }
         if self.bidirectional {
             f.write_str(", bidirectional")?;
         }
         if self.reversed {
             f.write_str(", reversed")?;
         }
+        if self.device_clock {
+            f.write_str(", by the device's clock")?;
+        }
         if self.data_validation {
             f.write_str(", data validation")?;
         }
-        Ok(())
+        write!(f, "{}{}", self.way, self.queues)
     }
 }

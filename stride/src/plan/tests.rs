@@ -106,7 +106,7 @@ fn flags_without_effect_are_named() {
 }
 
 /// Of a device that can do much.
-fn limits() -> DeviceLimits {
+pub(super) fn limits() -> DeviceLimits {
     DeviceLimits {
         device: "mlx5_0".to_owned(),
         port: 1,
@@ -118,6 +118,12 @@ fn limits() -> DeviceLimits {
         max_qp_rd_atom: 16,
         max_qp_init_rd_atom: 8,
         has_atomics: true,
+        pkeys: 128,
+        has_xrc: true,
+        max_sge: 30,
+        max_sge_rd: 20,
+        max_srq: 1000,
+        max_srq_wr: 32767,
     }
 }
 
@@ -194,11 +200,27 @@ fn a_plan_survives_the_wire() {
 
 #[test]
 fn the_kind_of_memory_is_this_sides_own() {
+    use crate::memory::MemoryKind;
     use sideway::memory::BufferKind;
     let (shared, malloc) = (plan("bw --buffer shared").unwrap(), plan("bw --buffer malloc").unwrap());
-    assert_eq!(shared.local.buffer, Some(BufferKind::Shared));
-    assert_eq!(malloc.local.buffer, Some(BufferKind::Private));
+    assert_eq!(shared.local.buffer, Some(MemoryKind::Host(BufferKind::Shared)));
+    assert_eq!(malloc.local.buffer, Some(MemoryKind::Host(BufferKind::Private)));
     assert_eq!(shared.test, malloc.test);
+    let kind = |flags: &str| plan(flags).unwrap().local.buffer.unwrap();
+    for flags in ["bw --use-hugepages", "bw --use_hugepages", "bw --buffer huge"] {
+        assert_eq!(kind(flags), MemoryKind::Host(BufferKind::HUGE_2_MIB));
+    }
+    assert_eq!((kind("bw --buffer dma-buf"), kind("bw --dm")), (MemoryKind::DmaBuf, MemoryKind::Device));
+    assert_eq!(
+        (kind("bw --use-cuda host"), kind("bw --use_cuda=3")),
+        (MemoryKind::Cuda(0), MemoryKind::Cuda(3))
+    );
+    // What the processor does not see cannot be waited for there.
+    for flags in ["lat --dm", "lat --use-cuda"] {
+        assert!(refused(flags).contains("does not see the last byte"), "{flags}");
+        assert!(plan(&format!("{flags} --latency completion")).is_ok());
+        assert!(plan_of("send", flags).is_ok());
+    }
 }
 
 #[test]
@@ -450,7 +472,7 @@ fn the_depth_of_the_grid_counts_and_its_bounds_are_kept() {
     }
     assert_eq!(
         TestPlan { queue_pairs: 2, ..grid.clone() }.validate(),
-        Err(PlanError::QueuePairsInLatency { given: 2 })
+        Err(PlanError::QueuePairsInLatency { given: 2, limit: 1 })
     );
     assert_eq!(TestPlan { bidirectional: true, ..grid }.validate(), Err(PlanError::BidirectionalLatency));
 }

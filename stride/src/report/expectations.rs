@@ -65,12 +65,14 @@ impl Expectations {
     pub fn new(args: &OutputArgs, test: &TestPlan) -> Result<Self, ExpectationsError> {
         let measure = test.measure.to_string();
         match test.measure {
-            Measure::Bandwidth if !args.expect_p99.is_empty() => Err(ExpectationsError::OtherMeasure {
-                flag: "--expect-p99",
-                of: "latency",
-                measure,
-                remedy: "give --expect-bw, or measure lat",
-            }),
+            Measure::Bandwidth if test.rate.is_none() && !args.expect_p99.is_empty() => {
+                Err(ExpectationsError::OtherMeasure {
+                    flag: "--expect-p99",
+                    of: "latency",
+                    measure,
+                    remedy: "give --expect-bw, or measure lat or a --rate",
+                })
+            }
             Measure::Latency(_) if !args.expect_bw.is_empty() => Err(ExpectationsError::OtherMeasure {
                 flag: "--expect-bw",
                 of: "bandwidth",
@@ -101,6 +103,7 @@ impl Expectations {
             Row::Bandwidth(row) => (Some(row), None),
             Row::Latency(row) => (None, Some(row)),
             Row::Echo(row) => (Some(&row.requests), Some(&row.answers)),
+            Row::Rated(row) => (Some(&row.messages), Some(&row.latency)),
         };
         let cell = row.cell();
         let bandwidth = bandwidth.into_iter().flat_map(|row| {

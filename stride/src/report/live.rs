@@ -71,7 +71,7 @@ impl Live {
         let interval = self.interval(before, now);
         self.intervals.push(interval);
         let Interval { bw_gbps, msg_rate_mpps, .. } = interval;
-        let figures = format!("{bw_gbps:.4} Gb/s, {msg_rate_mpps:.6} Mpps");
+        let figures = format!("{bw_gbps:.4} Gb/s, {:.0} ops/s", msg_rate_mpps * 1e6);
         if is_terminal {
             let part = self.whole.part(now);
             let places = (part * PLACES as f64) as usize;
@@ -148,7 +148,7 @@ mod tests {
     fn of_test(test: &str) -> Live {
         let words = format!("stride-perf {test}");
         let test = Plan::new(cli::parse(words.split_whitespace()).unwrap()).unwrap().test;
-        Live::new(test.cells().last().unwrap(), &test, Arc::new(Progress::new()))
+        Live::new(test.cells().last().unwrap(), &test, Arc::new(Progress::of_threads(2)))
     }
 
     #[test]
@@ -158,9 +158,9 @@ mod tests {
         let interval = live.interval((at(1), 500), (at(3), 1500));
         assert_eq!((interval.start_s, interval.duration_s, interval.iterations), (1.0, 2.0, 1000));
         assert!((interval.bw_gbps - 0.005).abs() < 1e-12 && (interval.msg_rate_mpps - 0.0005).abs() < 1e-12);
-        live.progress.set(500);
+        live.progress.of(1).set(500);
         assert!(live.tick(true).starts_with("1250 bytes [#####...............] 25 %, "));
-        live.progress.set(2000);
+        live.progress.of(1).set(2000);
         assert!(live.tick(false).starts_with("1250 bytes, 0 s: "));
         let counts: Vec<_> = live.intervals.iter().map(|interval| interval.iterations).collect();
         assert_eq!(counts, [500, 1500]);
@@ -181,16 +181,16 @@ mod tests {
     fn what_was_through_is_kept_and_nothing_is_nothing() {
         assert_eq!(live("bw").interrupted(), None);
         let bandwidth = live("bw -s 64");
-        bandwidth.progress.set(7);
+        bandwidth.progress.of(1).set(7);
         let size = bandwidth.interrupted().unwrap();
         assert!(size.interrupted && size.bw_gbps.is_some() && size.lat_us_avg.is_none(), "{size:?}");
         assert!(words(&size).starts_with("# interrupted after 7 messages of 64 bytes: "), "{size:?}");
         let latency = live("lat -s 64");
-        latency.progress.set(7);
+        latency.progress.of(1).set(7);
         let size = latency.interrupted().unwrap();
         assert!(size.bw_gbps.is_none() && size.lat_us_avg.is_some(), "{size:?}");
         let requests = of_test("msg grid -s 1M");
-        requests.progress.set(512);
+        requests.progress.of(1).set(512);
         let size = requests.interrupted().unwrap();
         assert!(
             size.in_flight == Some(256) && size.qps.unwrap() > 0.0 && size.lat_us_avg.is_none(),
@@ -204,7 +204,7 @@ mod tests {
     #[test]
     fn requests_are_as_many_as_those_of_their_size() {
         let mut live = of_test("msg grid -s 1M");
-        live.progress.set(512);
+        live.progress.of(1).set(512);
         assert!(live.tick(true).starts_with("1048576 bytes, 256 in flight [##########..........] 50 %, "));
     }
 }

@@ -4,6 +4,7 @@ mod echo;
 mod expectations;
 mod live;
 mod output;
+mod rated;
 mod row;
 mod table;
 
@@ -11,6 +12,8 @@ pub use echo::EchoRow;
 pub(crate) use echo::TITLE as ECHO;
 pub use expectations::{Expectations, ExpectationsError};
 pub use output::{MISSED, Output};
-pub use row::{BandwidthRow, LatencyRow, Row};
+pub use rated::RatedRow;
+pub use row::{BandwidthRow, LatencyRow, Measured, Row};
+pub(crate) use table::footer;
 pub(crate) use table::{defined, duration};
 pub use table::{heading, line, software};

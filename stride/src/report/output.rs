@@ -8,13 +8,13 @@ use std::thread;
 use std::time::Instant;
 
 use super::live::{self, Live, SECOND};
-use super::{Expectations, Row, heading, line};
+use super::{Expectations, Row, footer, heading, line};
 use crate::cli::OutputArgs;
 use crate::device::LocalDevice;
 use crate::error::Error;
 use crate::plan::{Cell, Plan, TestPlan};
 use crate::result::{
-    Connection, DeviceInfo, Distribution, Files, Parameters, PayloadPath, Peer, Record, SizeResult, Status,
+    Connection, Details, DeviceInfo, Files, Parameters, PayloadPath, Peer, Record, SizeResult, Status,
     Targets,
 };
 use crate::workload::Progress;
@@ -129,7 +129,10 @@ impl Output {
 
     /// Keeps which device is used, and tells the user.
     pub fn device(&mut self, device: &LocalDevice) {
-        self.keep(|record| record.device = Some(DeviceInfo::new(device)));
+        self.keep(|record| match record.device {
+            None => record.device = Some(DeviceInfo::new(device)),
+            Some(_) => record.other_devices.push(DeviceInfo::new(device)),
+        });
         self.note(&device.description);
     }
 
@@ -156,9 +159,14 @@ impl Output {
         sheet.table_line(&heading(test, over.as_deref()))
     }
 
+    /// Prints a line where the table is.
+    pub fn table_line(&mut self, line: &str) -> io::Result<()> {
+        self.sheet().table_line(line)
+    }
+
     /// This side begins to measure these messages: it says how far it is, and once a second the user sees it.
     pub fn begin(&mut self, cell: Cell, test: &TestPlan) -> Arc<Progress> {
-        let progress = Arc::new(Progress::new());
+        let progress = Arc::new(Progress::of_threads(test.thread_count()));
         let mut sheet = self.sheet();
         let Some(book) = &mut sheet.book else { return progress };
         let mut live = Live::new(cell, test, Arc::clone(&progress));
@@ -188,16 +196,23 @@ impl Output {
 
     /// Prints a row as soon as it is known.
     pub fn row(&mut self, row: &Row) -> io::Result<()> {
-        self.measured(row, None)
+        self.measured(row, Details::default())
     }
 
     /// Prints a row as soon as it is known, and writes all that is known of it to files.
-    pub fn measured(&mut self, row: &Row, histogram: Option<Distribution>) -> io::Result<()> {
+    pub fn measured(&mut self, row: &Row, details: Details) -> io::Result<()> {
         let mut sheet = self.sheet();
-        let complaints = sheet.book.as_mut().map(|book| book.add(row, histogram)).unwrap_or_default();
+        let complaints = sheet.book.as_mut().map(|book| book.add(row, details)).unwrap_or_default();
         let printed = sheet.table_line(&line(row));
         complaints.iter().for_each(|complaint| sheet.note(complaint));
         printed
+    }
+
+    /// Ends the table with what the rows cost, where that is known.
+    pub fn footer(&mut self) -> io::Result<()> {
+        let mut sheet = self.sheet();
+        let cost = sheet.book.as_ref().and_then(|book| footer(&book.record.results));
+        cost.map_or(Ok(()), |cost| sheet.table_line(&cost))
     }
 
     /// Tells the user something beside the table, in one piece, as the other side may be writing to the same terminal. That
@@ -343,11 +358,11 @@ impl Book {
     }
 
     /// Adds a row; what the user should know of it.
-    fn add(&mut self, row: &Row, histogram: Option<Distribution>) -> Vec<String> {
+    fn add(&mut self, row: &Row, details: Details) -> Vec<String> {
         let now = PayloadPath::now();
         let payload_path = now.since(std::mem::replace(&mut self.moved, now));
         let intervals = self.end_live().map(|live| live.intervals).unwrap_or_default();
-        self.record.results.push(SizeResult { payload_path, intervals, ..SizeResult::new(row, histogram) });
+        self.record.results.push(SizeResult { payload_path, intervals, ..SizeResult::new(row, details) });
         self.record.elapsed_s = self.began.elapsed().as_secs_f64();
         let mut lines = self.expectations.check(row);
         self.missed |= !lines.is_empty();

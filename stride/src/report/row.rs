@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::EchoRow;
+use super::{EchoRow, RatedRow};
 use crate::plan::Cell;
 use crate::statistics::{BandwidthSummary, LatencySummary};
 
@@ -16,6 +16,17 @@ pub enum Row {
     Latency(LatencyRow),
     /// Of requests and their answers.
     Echo(EchoRow),
+    /// Of messages at a rate.
+    Rated(RatedRow),
+}
+
+/// A row, and what it cost the side that measured it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Measured {
+    /// The row.
+    pub row: Row,
+    /// How long the threads that measured it ran, in nanoseconds for each message that they sent; where that is known.
+    pub cpu_ns_per_msg: Option<f64>,
 }
 
 /// Bandwidth and message rate with messages of one size.
@@ -66,6 +77,7 @@ impl Row {
         match self {
             Self::Bandwidth(row) => Cell { size: row.size, in_flight: None },
             Self::Latency(row) => Cell { size: row.size, in_flight: None },
+            Self::Rated(row) => Cell { size: row.messages.size, in_flight: None },
             Self::Echo(row) => Cell { size: row.requests.size, in_flight: Some(row.in_flight) },
         }
     }

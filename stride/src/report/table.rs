@@ -3,19 +3,29 @@
 //! Lines that begin with `#` are the heading; every other line begins with the message size in bytes, and
 //! its columns are separated by spaces.
 
-use super::{BandwidthRow, LatencyRow, Row, echo};
+use super::{BandwidthRow, LatencyRow, Row, echo, rated};
 use crate::plan::{LatencyDefinition, Measure, Operation, TestPlan};
+use crate::result::SizeResult;
 
 /// The lines before the first row: what is measured, over what if that has to be said, and the columns.
 pub fn heading(test: &TestPlan, over: Option<&str>) -> String {
     let subject = test.operation.title();
     let (what, columns) = match test.measure {
+        Measure::Bandwidth if test.rate.is_some() => (
+            format!(
+                "{}: all bytes / {}; latency in us: {}",
+                of_bandwidth(test),
+                duration(test.operation),
+                defined(test, LatencyDefinition::Completion)
+            ),
+            rated::heading(),
+        ),
         Measure::Bandwidth => (
             format!("{}: all bytes / {}", of_bandwidth(test), duration(test.operation)),
             bandwidth_columns(["#bytes", "iterations", "Gb/s", "Mpps"]),
         ),
         Measure::Latency(definition) => (
-            format!("latency in us: {}", defined(test.operation, definition)),
+            format!("latency{} in us: {}", by_threads(test), defined(test, definition)),
             latency_columns([
                 "#bytes",
                 "iterations",
@@ -45,27 +55,44 @@ fn of_bandwidth(test: &TestPlan) -> String {
         1 => String::new(),
         pairs => format!(" of {pairs} queue pairs"),
     };
+    let threads = by_threads(test);
     let both = if test.bidirectional { " both ways, added" } else { "" };
-    format!("bandwidth{pairs}{both}")
+    format!("bandwidth{pairs}{threads}{both}")
+}
+
+fn by_threads(test: &TestPlan) -> String {
+    match test.thread_count() {
+        1 => String::new(),
+        threads => format!(" by {threads} threads"),
+    }
 }
 
 /// From when to when the time of a bandwidth is taken.
 pub(crate) fn duration(operation: Operation) -> &'static str {
     match operation {
-        Operation::Messages(_) => "(the receiving program's answer to the last - first send)",
+        Operation::Messages(_) | Operation::Tcp => {
+            "(the receiving program's answer to the last - first send)"
+        }
         _ => "(last completion - first post)",
     }
 }
 
 /// What counts as the latency of a message, in words.
-pub(crate) fn defined(operation: Operation, definition: LatencyDefinition) -> &'static str {
-    match (operation, definition) {
-        (Operation::Messages(_), _) => "half the round trip of a ping-pong of the two programs",
+pub(crate) fn defined(test: &TestPlan, definition: LatencyDefinition) -> String {
+    if let Some(rate) = test.rate {
+        return format!("from when a message was meant to be sent to its completion (--rate, {rate})");
+    }
+    let words = match (test.operation, definition) {
+        _ if test.device_clock => "from the post to the completion, by the device's clock (--clock device)",
+        (Operation::Messages(_) | Operation::Tcp, _) => {
+            "half the round trip of a ping-pong of the two programs"
+        }
         (_, LatencyDefinition::PingPong) => {
             "half the round trip of a ping-pong (--latency pingpong, as perftest)"
         }
         (_, LatencyDefinition::Completion) => "from the post to the completion (--latency completion)",
-    }
+    };
+    words.to_owned()
 }
 
 /// A row as a line.
@@ -91,7 +118,20 @@ pub fn line(row: &Row) -> String {
             latency_columns([&size, &iterations, min, avg, p50, p90, p99, p99_9, max, stdev])
         }
         Row::Echo(ref row) => row.line(),
+        Row::Rated(ref row) => row.line(),
     }
+}
+
+/// The line after the last row: what a message cost, of the first size and of the last.
+pub(crate) fn footer(results: &[SizeResult]) -> Option<String> {
+    let cost = |result: &SizeResult| Some((result.cpu_ns_per_msg?, result.msg_bytes));
+    let mut costs = results.iter().filter_map(cost);
+    let (first, size) = costs.next()?;
+    let words = match costs.next_back() {
+        None => format!("{first:.1}"),
+        Some((last, largest)) => format!("{first:.1} ({size} bytes) to {last:.1} ({largest} bytes)"),
+    };
+    Some(format!("# CPU time of the measuring threads, ns a message: {words}"))
 }
 
 /// More digits for a small number, as perftest has it: short messages over a slow device are not 0.
@@ -202,6 +242,17 @@ mod tests {
             text.contains("latency in us: half the round trip of a ping-pong of the two programs"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn the_footer_says_what_messages_cost() {
+        let of =
+            |msg_bytes, cpu_ns_per_msg| SizeResult { msg_bytes, cpu_ns_per_msg, ..SizeResult::default() };
+        assert_eq!((footer(&[]), footer(&[of(2, None)])), (None, None));
+        let one = [of(64, Some(41.25))];
+        assert_eq!(footer(&one).unwrap(), "# CPU time of the measuring threads, ns a message: 41.2");
+        let many = [of(2, Some(40.0)), of(4, Some(41.0)), of(8, Some(123.456))];
+        assert!(footer(&many).unwrap().ends_with(": 40.0 (2 bytes) to 123.5 (8 bytes)"));
     }
 
     #[test]

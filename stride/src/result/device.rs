@@ -62,7 +62,7 @@ impl DeviceInfo {
             vendor_id: attr.vendor_id(),
             vendor_part_id: attr.vendor_part_id(),
             hardware_revision: attr.hw_ver(),
-            numa_node: in_kernel.then(|| numa_node(&name)).flatten(),
+            numa_node: device.numa_node.map(i64::from),
             port: device.port,
             link_layer: port.link_layer().to_string(),
             link_gbps: device.context.query_port_speed(device.port).ok().map(|speed| speed.gbps()),
@@ -90,10 +90,4 @@ fn folder(name: &str) -> std::path::PathBuf {
 fn driver(name: &str) -> Option<String> {
     let target = fs::read_link(folder(name).join("device/driver")).ok()?;
     Some(target.file_name()?.to_string_lossy().into_owned())
-}
-
-/// -1, as the kernel has it, is no node.
-fn numa_node(name: &str) -> Option<i64> {
-    let text = fs::read_to_string(folder(name).join("device/numa_node")).ok()?;
-    text.trim().parse().ok().filter(|node| *node >= 0)
 }

@@ -5,7 +5,7 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::flat::csv_header;
+use super::flat::csv_of;
 use super::replaced::Replaced;
 use super::{FlatRow, Record};
 use crate::plan::Cell;
@@ -336,14 +336,11 @@ impl Files {
         let json = self.json.as_mut().map_or(Ok(()), |json| {
             json.write(at_end, || serde_json::to_string(record).expect("strings and numbers are JSON") + "\n")
         });
-        let csv = self.csv.as_mut().map_or(Ok(()), |csv| csv.write(at_end, || csv_of(record)));
+        let csv = self.csv.as_mut().map_or(Ok(()), |csv| {
+            csv.write(at_end, || csv_of(record.results.iter().map(|size| FlatRow::new(record, size))))
+        });
         json.and(csv)
     }
-}
-
-fn csv_of(record: &Record) -> String {
-    let lines = record.results.iter().map(|size| FlatRow::new(record, size).to_csv_line());
-    csv_header() + &lines.collect::<String>()
 }
 
 /// A file for each row; with one row the file itself.

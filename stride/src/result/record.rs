@@ -1,5 +1,7 @@
 //! The structure.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::{DeviceInfo, Distribution, Host};
@@ -36,6 +38,8 @@ pub struct Record {
     pub peer: Option<Peer>,
     /// The device of this side, unless there is none.
     pub device: Option<DeviceInfo>,
+    /// More of them, where several were used.
+    pub other_devices: Vec<DeviceInfo>,
     /// What carried the messages, once both sides were connected.
     pub connection: Option<Connection>,
     /// What was asked for, once both sides agreed on it.
@@ -139,12 +143,48 @@ pub struct SizeResult {
     pub lat_us_max: Option<f64>,
     /// Over a software device: the way that payload went, as far as this process moved it.
     pub payload_path: Option<String>,
+    /// How long the measuring threads ran, in nanoseconds for each message.
+    pub cpu_ns_per_msg: Option<f64>,
+    /// What each side measured, where both did.
+    pub sides: Vec<SideResult>,
+    /// What this side's port counted meanwhile, where the system counts.
+    pub counters: Option<BTreeMap<String, u64>>,
     /// Whether the user ended it before all messages were through: the figures are of those that were.
     pub interrupted: bool,
     /// Second by second, where it took more than one.
     pub intervals: Vec<Interval>,
     /// All samples, where this side took them.
     pub histogram: Option<Distribution>,
+}
+
+/// What one of two sides measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SideResult {
+    /// `client` or `server`.
+    pub side: String,
+    /// Messages that it sent.
+    pub iterations: u64,
+    /// How long that took.
+    pub duration_s: f64,
+    /// 10^9 bits each second.
+    pub bw_gbps: f64,
+    /// 10^6 messages each second.
+    pub msg_rate_mpps: f64,
+    /// How long its measuring threads ran, in nanoseconds for each message.
+    pub cpu_ns_per_msg: Option<f64>,
+}
+
+/// What is known of a size beside its row.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Details {
+    /// All samples.
+    pub histogram: Option<Distribution>,
+    /// How long the measuring threads ran, in nanoseconds for each message.
+    pub cpu_ns_per_msg: Option<f64>,
+    /// What each side measured, where both did.
+    pub sides: Vec<SideResult>,
+    /// What this side's port counted.
+    pub counters: Option<BTreeMap<String, u64>>,
 }
 
 /// What was measured within a second or so.
@@ -178,6 +218,7 @@ impl Record {
             role: role.to_owned(),
             peer: None,
             device: None,
+            other_devices: Vec::new(),
             connection: None,
             parameters: None,
             results: Vec::new(),
@@ -201,8 +242,16 @@ impl Parameters {
     /// Of this plan.
     pub fn new(test: &TestPlan) -> Self {
         let (measure, latency_definition, definition) = match test.measure {
-            Measure::Bandwidth => ("bw", None, format!("all bytes / {}", duration(test.operation))),
-            Measure::Latency(latency) => ("lat", Some(latency), defined(test.operation, latency).to_owned()),
+            Measure::Bandwidth => {
+                let bandwidth = format!("all bytes / {}", duration(test.operation));
+                match test.latency_definition() {
+                    Some(latency) => {
+                        ("bw", Some(latency), format!("{bandwidth}; latency: {}", defined(test, latency)))
+                    }
+                    None => ("bw", None, bandwidth),
+                }
+            }
+            Measure::Latency(latency) => ("lat", Some(latency), defined(test, latency)),
             Measure::Echo(_) => ("grid", None, ECHO.to_owned()),
         };
         Self {
@@ -217,19 +266,21 @@ impl Parameters {
 
 impl SizeResult {
     /// Of this row.
-    pub fn new(row: &Row, histogram: Option<Distribution>) -> Self {
+    pub fn new(row: &Row, details: Details) -> Self {
+        let Details { histogram, cpu_ns_per_msg, sides, counters } = details;
         let size = match row {
             Row::Bandwidth(row) => Self::default().with_bandwidth(row),
             Row::Latency(row) => {
                 let duration_s = row.iterations as f64 * row.avg / 1e6;
                 Self { iterations: row.iterations, duration_s, ..Self::default() }.with_latency(row)
             }
+            Row::Rated(row) => Self::default().with_bandwidth(&row.messages).with_latency(&row.latency),
             Row::Echo(row) => Self { qps: Some(row.requests_per_second()), ..Self::default() }
                 .with_bandwidth(&row.requests)
                 .with_latency(&row.answers),
         };
         let Cell { size: msg_bytes, in_flight } = row.cell();
-        Self { msg_bytes, in_flight, histogram, ..size }
+        Self { msg_bytes, in_flight, histogram, cpu_ns_per_msg, sides, counters, ..size }
     }
 
     fn with_bandwidth(self, row: &BandwidthRow) -> Self {

@@ -8,12 +8,13 @@ use std::time::Duration;
 use sideway::provider::set_default_provider;
 use trespass::{Builder, Config, Listener, Policy, SeqPacket, WireError};
 
-use super::steps;
-use crate::control::{ControlError, Link, MAGIC, Message, Packets};
+use super::{secret, steps};
+use crate::control::{ControlError, Link, MAGIC, Message, Packets, Secret};
 use crate::device;
 use crate::error::Error;
 use crate::plan::{LARGEST_BLOCK, Measure, Operation, Plan, Role, TestPlan};
-use crate::report::{Output, software};
+use crate::report::{Measured, Output, software};
+use crate::result::Details;
 use crate::statistics::Timer;
 use crate::workload::Messages;
 
@@ -29,7 +30,8 @@ pub(super) fn run(plan: &Plan, output: &mut Output) -> Result<(), Error> {
         set_default_provider(device::provider(output)?);
     }
     let config = config(plan)?;
-    let session = Session { test: &plan.test, timer: Timer::new() };
+    let secret = secret::find(&plan.local, output)?;
+    let session = Session { test: &plan.test, secret: secret.as_ref(), timer: Timer::new() };
     let port = plan.local.tcp_port;
     match &plan.role {
         Role::Server => {
@@ -124,6 +126,7 @@ fn accept_unless(mut listener: Listener, gone: &AtomicBool) -> Result<Accepted, 
 /// One side's part of a test.
 struct Session<'a> {
     test: &'a TestPlan,
+    secret: Option<&'a Secret>,
     timer: Timer,
 }
 
@@ -143,7 +146,7 @@ impl Session<'_> {
     }
 
     fn client(&self, link: &mut Link<Packets>, output: &mut Output) -> Result<(), Error> {
-        steps::request(link, self.test, output)?;
+        steps::request(link, self.test, self.secret, output)?;
         tell(&link.wire().socket, self.test, output);
         output.heading(self.test, Some(over(&link.wire().socket)))?;
         let mut messages = Messages::new(self.test, &self.timer);
@@ -151,14 +154,15 @@ impl Session<'_> {
             steps::begin(link, cell.size)?;
             let progress = output.begin(cell, self.test);
             let row = messages.measure(cell, &progress, link)?;
-            link.send(&Message::Row(row))?;
-            output.measured(&row, messages.distribution())?;
+            link.send(&Message::Row(Measured { row, cpu_ns_per_msg: None }))?;
+            let details = Details { histogram: messages.distribution(), ..Details::default() };
+            output.measured(&row, details)?;
         }
         steps::finish(link)
     }
 
     fn server(&self, link: &mut Link<Packets>, output: &mut Output) -> Result<(), Error> {
-        let test = steps::requested(link, self.test, output)?;
+        let test = steps::requested(link, self.test, self.secret, output)?;
         if !matches!(test.operation, Operation::Messages(_)) {
             return Err(link
                 .malformed(format!("a request for {}, by the way of `msg`", test.operation))
@@ -171,7 +175,7 @@ impl Session<'_> {
         for cell in test.cells() {
             steps::begin(link, cell.size)?;
             messages.answer(cell, link)?;
-            output.row(&steps::receive_row(link)?)?;
+            output.row(&steps::receive_row(link)?.row)?;
         }
         steps::finish(link)
     }

@@ -1,18 +1,42 @@
 //! A run, from the plan to the last row.
 
+#[cfg(any(test, fuzzing))]
+pub(crate) mod hostile;
+mod memory;
 mod messages;
 mod pairs;
+mod ping;
+mod roles;
+mod secret;
 mod serve;
 mod steps;
+mod tcp;
 
 use crate::error::Error;
+use crate::interrupt;
 use crate::plan::{Operation, Plan};
 use crate::report::Output;
 
+pub use ping::{PingError, ping};
+pub use secret::NoSecretError;
 pub use serve::{ServeOptions, serve};
 
 /// This release of stride-perf, for people.
 const RELEASE: &str = env!("CARGO_PKG_VERSION");
+
+/// Runs something to its end, or to the user's: what the process exits with.
+///
+/// # Errors
+///
+/// Why it ended early, or why results could not be written.
+pub fn to_the_end(
+    mut output: Output,
+    run: impl FnOnce(&mut Output) -> Result<(), Error>,
+) -> Result<u8, Error> {
+    interrupt::watch(&output).map_err(Error::Signals)?;
+    let done = run(&mut output);
+    output.finish(done)
+}
 
 /// Runs the plan on the side that it says.
 pub fn run(plan: &Plan, output: &mut Output) -> Result<(), Error> {
@@ -21,6 +45,7 @@ pub fn run(plan: &Plan, output: &mut Output) -> Result<(), Error> {
     }
     match plan.test.operation {
         Operation::Messages(_) => messages::run(plan, output),
+        Operation::Tcp => tcp::run(plan, output),
         _ => pairs::run(plan, output),
     }
 }

@@ -1,74 +1,76 @@
 //! Tests of queue pairs, agreed on over TCP.
 
-use super::steps;
-use crate::control::{ControlError, Link, Listener, Message, Resources, connect};
+use std::sync::Arc;
+
+use super::{memory, roles, secret, steps};
+use crate::control::{ControlError, Link, Message, Resources, Secret};
 use crate::device::{self, LocalDevice};
 use crate::error::Error;
-use crate::plan::{Plan, Role, TestPlan};
-use crate::report::{Output, Row};
+use crate::placement::{Neighbours, Processors};
+use crate::plan::{
+    Circumstances, ConnectionType, DeviceLimits, LocalOptions, Parts, Plan, Role, Sizes, TestPlan,
+};
+use crate::report::{Measured, Output, Row};
+use crate::result::{Counters, Details, SideResult, troubles};
 use crate::statistics::Timer;
-use crate::workload::{Arrived, Side, Watch, Workload};
+use crate::workload::{Arrived, Manager, Outlook, Progress, Sides, Team};
 
 /// Runs the plan on the side that it says.
 pub(super) fn run(plan: &Plan, output: &mut Output) -> Result<(), Error> {
-    let device = LocalDevice::open(device::provider(output)?, &plan.local)?;
-    let test = plan.test.fitted(&device.limits, plan.local.any_size);
-    test.check(&device.limits)?;
-    output.device(&device);
-    let session = Session { device: &device, test: &test, timer: Timer::new() };
-    match &plan.role {
-        Role::Server => session.serve_one(plan.local.tcp_port, output),
-        Role::Client(host) => {
-            let link = connect(host, plan.local.tcp_port)?;
-            session.client_over(link, output)
-        }
-        Role::Loopback => session.loopback(output),
-    }
+    let provider = device::provider(output)?;
+    let open = |options: LocalOptions| LocalDevice::open(provider, &options);
+    let devices: Vec<_> = plan.local.of_each_device().into_iter().map(open).collect::<Result<_, _>>()?;
+    let processors = Processors::near(&devices.iter().map(|device| device.numa_node).collect::<Vec<_>>());
+    let neighbours = if plan.role == Role::Loopback { Neighbours::Peer } else { Neighbours::None };
+    let fit = |test: TestPlan, device: &LocalDevice| test.fitted(&device.limits, plan.local.any_size);
+    let test = devices.iter().fold(plan.test.clone(), fit);
+    let (test, chosen) = plan.local.choices.settle(test, circumstances(&devices, &processors, neighbours));
+    devices.iter().try_for_each(|device| test.check(&device.limits))?;
+    devices.iter().for_each(|device| output.device(device));
+    chosen.iter().for_each(|choice| output.note(choice));
+    let secret = secret::find(&plan.local, output)?;
+    let (secret, timer) = (secret.as_ref(), Timer::new());
+    let session = Session { devices: &devices, test: &test, secret, timer, processors, neighbours };
+    roles::play(
+        plan,
+        output,
+        |link, output| session.server(link, output),
+        |link, output| session.client(link, output),
+    )
 }
 
 /// One side's part of a test.
 pub(super) struct Session<'a> {
-    pub(super) device: &'a LocalDevice,
+    pub(super) devices: &'a [LocalDevice],
     pub(super) test: &'a TestPlan,
+    pub(super) secret: Option<&'a Secret>,
     pub(super) timer: Timer,
+    pub(super) processors: Processors,
+    pub(super) neighbours: Neighbours,
+}
+
+fn circumstances(devices: &[LocalDevice], processors: &Processors, neighbours: Neighbours) -> Circumstances {
+    let least =
+        |of: fn(&DeviceLimits) -> u32| devices.iter().map(|device| of(&device.limits)).min().unwrap_or(1);
+    Circumstances {
+        processors: processors.count(),
+        is_software: devices.iter().any(|device| device.is_soft),
+        has_peer: neighbours == Neighbours::Peer,
+        devices: devices.len() as u32,
+        max_qp_wr: least(|limits| limits.max_qp_wr),
+        max_cqe: least(|limits| limits.max_cqe),
+    }
 }
 
 impl Session<'_> {
-    fn client_over(&self, link: Link, output: &mut Output) -> Result<(), Error> {
-        steps::over(link, output, |link, output| self.client(link, output))
-    }
-
-    fn server_over(&self, link: Link, output: &mut Output) -> Result<(), Error> {
-        steps::over(link, output, |link, output| self.server(link, output))
-    }
-
-    fn serve_one(&self, port: u16, output: &mut Output) -> Result<(), Error> {
-        let listener = Listener::bind(port)?;
-        output.note(format_args!("waiting for a client on TCP port {}", listener.port()));
-        let link = listener.accept()?;
-        output.note(format_args!("serving {}", link.peer()));
-        self.server_over(link, output)
-    }
-
-    /// Both sides, over a connection of this process with itself.
-    fn loopback(&self, output: &mut Output) -> Result<(), Error> {
-        let listener = Listener::bind_local()?;
-        let client = connect("127.0.0.1", listener.port())?;
-        let server = listener.accept()?;
-        steps::both(
-            |output| self.server_over(server, output),
-            |output| self.client_over(client, output),
-            output,
-        )
-    }
-
     fn client(&self, link: &mut Link, output: &mut Output) -> Result<(), Error> {
-        steps::request(link, self.test, output)?;
+        steps::request(link, self.test, self.secret, output)?;
         self.measure(self.test, true, link, output)
     }
 
-    fn server(&self, link: &mut Link, output: &mut Output) -> Result<(), Error> {
-        let test = steps::requested(link, self.test, output)?;
+    pub(super) fn server(&self, link: &mut Link, output: &mut Output) -> Result<(), Error> {
+        let test = steps::requested(link, self.test, self.secret, output)?;
+        memory::check_beside(&test, self.test)?;
         self.answer(&test, link, output)
     }
 
@@ -78,7 +80,11 @@ impl Session<'_> {
             let what = format!("a request for {}, by the way of queue pairs", test.operation);
             return Err(link.malformed(what).into());
         }
-        test.check(&self.device.limits)?;
+        self.devices.iter().try_for_each(|device| test.check(&device.limits))?;
+        if let Some(unused) = self.devices.get(test.thread_count() as usize) {
+            let unused = &unused.limits.device;
+            output.note(format_args!("warning: {unused} is not used, as the client has too few --threads"));
+        }
         link.send(&Message::Accept(steps::greeting(self.test)))?;
         self.measure(test, false, link, output)
     }
@@ -92,57 +98,116 @@ impl Session<'_> {
         output: &mut Output,
     ) -> Result<(), Error> {
         let parts = test.parts(is_client);
-        let mut workload = self.set_up(test, link)?;
-        output.connection(&test.connection.to_string(), workload.description());
-        output.heading(test, software(self.device))?;
+        let mut team = self.set_up(test, is_client, link)?;
+        output.connection(&test.connection.to_string(), team.description());
+        output.heading(test, software(self.devices))?;
         for cell in test.cells() {
             let size = cell.size;
-            workload.prepare(size, parts)?;
-            steps::begin(link, size)?;
-            let own = match parts.measures {
-                true => {
-                    let progress = output.begin(cell, test);
-                    Some(workload.measure(size, &mut Watch::new(link, &self.timer).counting(&progress))?)
-                }
-                false => None,
-            };
-            if let Some(row) = own {
-                link.send(&Message::Row(row))?;
+            if let Some(warm_up) = test.warming() {
+                let nobody = || Arc::new(Progress::of_threads(test.thread_count()));
+                team.set_length(&warm_up);
+                pass(&mut team, size, parts, link, nobody)?;
+                team.set_length(test);
             }
-            let theirs = match parts.serves {
-                true => {
-                    workload.answer(&mut Watch::new(link, &self.timer))?;
-                    Some(steps::receive_row(link)?)
-                }
-                false => None,
-            };
+            let before = Counters::of(self.devices);
+            let both = pass(&mut team, size, parts, link, || output.begin(cell, test))?;
+            let counters = before.map(|before| before.until_now());
+            if let Some(troubles) = counters.as_ref().and_then(troubles) {
+                output.note(format_args!(
+                    "warning: with messages of {size} bytes this side's port counted {troubles}"
+                ));
+            }
+            if let Some(warning) = both.own.as_ref().and_then(|own| test.missed_rate(&own.row)) {
+                output.note(warning);
+            }
             if test.asks_what_arrived() {
-                tell_losses(workload.arrived(size)?, test, link, output)?;
+                tell_losses(team.arrived(size)?, test, link, output)?;
             }
-            let distribution = own.and_then(|_| workload.distribution());
-            output.measured(&sum(own, theirs, link)?, distribution)?;
+            if matches!(test.sizes, Sizes::Again { .. }) {
+                // They have no end: the client's user sees them.
+                continue;
+            }
+            let histogram = both.own.and_then(|_| team.distribution());
+            let (row, cpu_ns_per_msg) = both.sum(link)?;
+            let details = Details { histogram, cpu_ns_per_msg, counters, sides: both.sides(is_client) };
+            output.measured(&row, details)?;
         }
+        output.footer()?;
         steps::finish(link)
     }
 
     /// Makes this side's queue pairs and memory, and connects them to the peer's.
-    fn set_up(&self, test: &TestPlan, link: &mut Link) -> Result<Workload, Error> {
-        let side = Side::new(self.device, test)?;
+    pub(super) fn set_up(&self, test: &TestPlan, is_client: bool, link: &mut Link) -> Result<Team, Error> {
+        let processors = self.processors.place(test, is_client, self.neighbours);
+        let side = Sides::new(self.devices, test, &processors)?;
         let mut remotes = Vec::new();
         for own in side.resources() {
             let remote = match link.exchange(&Message::Resources(own))? {
                 Message::Resources(resources) => resources,
                 other => return Err(link.unexpected(&other, "resources").into()),
             };
-            check_resources(&remote, &side, link)?;
+            check_resources(&remote, &side, test, link)?;
             remotes.push(remote);
         }
-        let workload = side.connect(&remotes, test, &self.timer)?;
+        let manager = match test.way.rdma_cm {
+            true => Some(self.meet(is_client, link)?),
+            false => None,
+        };
+        let team = side.connect(&remotes, test, &self.timer, manager)?;
         match link.exchange(&Message::Ready)? {
-            Message::Ready => Ok(workload),
+            Message::Ready => Ok(team),
             other => Err(link.unexpected(&other, "ready").into()),
         }
     }
+}
+
+impl<'a> Session<'a> {
+    /// Agrees with the peer on where rdma_cm makes the connections: those of one thread, and so of the first device.
+    fn meet<'link>(&self, is_client: bool, link: &'link mut Link) -> Result<Manager<'link>, Error>
+    where
+        'a: 'link,
+    {
+        let device = &self.devices[0];
+        if is_client {
+            return match link.receive()? {
+                Message::Meeting(meeting) => Ok(Manager::go(device, link, meeting)),
+                other => Err(link.unexpected(&other, "meeting").into()),
+            };
+        }
+        let mut manager = Manager::listen(device, link)?;
+        manager.invite()?;
+        Ok(manager)
+    }
+}
+
+/// Both sides' parts in the messages of a size: what this side measured, and what the peer did.
+fn pass(
+    team: &mut Team,
+    size: u64,
+    parts: Parts,
+    link: &mut Link,
+    begin: impl FnOnce() -> Arc<Progress>,
+) -> Result<Both, Error> {
+    team.prepare(size, parts)?;
+    steps::begin(link, size)?;
+    let own = match parts.measures {
+        true => {
+            let progress = begin();
+            Some(team.measure(size, &Outlook::new(link), &progress)?)
+        }
+        false => None,
+    };
+    if let Some(measured) = own {
+        link.send(&Message::Row(measured))?;
+    }
+    let theirs = match parts.serves {
+        true => {
+            team.answer(&Outlook::new(link))?;
+            Some(steps::receive_row(link)?)
+        }
+        false => None,
+    };
+    Ok(Both { own, theirs })
 }
 
 /// Both sides tell each other how many messages they sent and took, and their users how many were lost.
@@ -168,21 +233,70 @@ fn tell_losses(own: Arrived, test: &TestPlan, link: &mut Link, output: &mut Outp
 }
 
 /// What one side measured; or both, at the same time: then they moved the same number of messages, and their rates are added.
-fn sum(own: Option<Row>, theirs: Option<Row>, link: &Link) -> Result<Row, ControlError> {
-    match (own, theirs) {
-        (Some(Row::Bandwidth(own)), Some(Row::Bandwidth(theirs))) => Ok(Row::Bandwidth(own.with(&theirs))),
-        (Some(row), None) | (None, Some(row)) => Ok(row),
-        _ => Err(link.malformed("a row of another kind".to_owned())),
+struct Both {
+    own: Option<Measured>,
+    theirs: Option<Measured>,
+}
+
+impl Both {
+    /// The row, and what a message cost.
+    fn sum(&self, link: &Link) -> Result<(Row, Option<f64>), ControlError> {
+        match (self.own, self.theirs) {
+            (Some(own), Some(theirs)) => {
+                let (Row::Bandwidth(row), Row::Bandwidth(other)) = (own.row, theirs.row) else {
+                    return Err(link.malformed("a row of another kind".to_owned()));
+                };
+                // The two sides' messages cost each as much as it did there.
+                let cpu = own.cpu_ns_per_msg.zip(theirs.cpu_ns_per_msg).map(|(own, theirs)| {
+                    let [mine, others] =
+                        [row.iterations, other.iterations].map(|messages| messages.max(1) as f64);
+                    (own * mine + theirs * others) / (mine + others)
+                });
+                Ok((Row::Bandwidth(row.with(&other)), cpu))
+            }
+            (Some(Measured { row, cpu_ns_per_msg }), None)
+            | (None, Some(Measured { row, cpu_ns_per_msg })) => Ok((row, cpu_ns_per_msg)),
+            (None, None) => Err(link.malformed("no row at all".to_owned())),
+        }
+    }
+
+    /// What each side measured, where both did.
+    fn sides(&self, is_client: bool) -> Vec<SideResult> {
+        let (Some(own), Some(theirs)) = (self.own, self.theirs) else { return Vec::new() };
+        let [client, server] = if is_client { [own, theirs] } else { [theirs, own] };
+        [("client", client), ("server", server)]
+            .into_iter()
+            .filter_map(|(side, Measured { row, cpu_ns_per_msg })| match row {
+                Row::Bandwidth(row) => Some(SideResult {
+                    side: side.to_owned(),
+                    iterations: row.iterations,
+                    duration_s: row.seconds,
+                    bw_gbps: row.gigabits_per_second,
+                    msg_rate_mpps: row.million_messages_per_second,
+                    cpu_ns_per_msg,
+                }),
+                _ => None,
+            })
+            .collect()
     }
 }
 
 /// What figures have to be read with, where the device is a software one.
-fn software(device: &LocalDevice) -> Option<String> {
-    device.is_soft.then(|| crate::report::software(&device.limits.device))
+fn software(devices: &[LocalDevice]) -> Option<String> {
+    let names: Vec<_> = devices.iter().map(|device| &*device.limits.device).collect();
+    devices.iter().any(|device| device.is_soft).then(|| crate::report::software(&names.join(" and ")))
 }
 
 /// Refuses memory that is too short for the messages, before anything is done there.
-fn check_resources(remote: &Resources, side: &Side, link: &Link) -> Result<(), ControlError> {
+fn check_resources(
+    remote: &Resources,
+    side: &Sides<'_>,
+    test: &TestPlan,
+    link: &Link,
+) -> Result<(), ControlError> {
+    if remote.xrc.is_some() != (test.connection == ConnectionType::Xrc) {
+        return Err(link.malformed(format!("resources of another connection than {}", test.connection)));
+    }
     let needed = side.layout().half();
     if remote.length >= needed && remote.address.checked_add(remote.length).is_some() {
         return Ok(());

@@ -1,10 +1,10 @@
 //! What both sides do in every test, whatever carries it.
 
 use super::RELEASE;
-use crate::control::{ControlError, Greeting, Link, Message, Wire};
+use crate::control::{ControlError, Greeting, Link, Message, Secret, Wire};
 use crate::error::Error;
 use crate::plan::{Difference, TestPlan, differences};
-use crate::report::{Output, Row};
+use crate::report::{Measured, Output};
 
 /// Plays a part, and tells the peer if that fails.
 pub(super) fn over<W: Wire>(
@@ -47,8 +47,12 @@ pub(super) fn greeting(test: &TestPlan) -> Greeting {
 pub(super) fn request<W: Wire>(
     link: &mut Link<W>,
     test: &TestPlan,
+    secret: Option<&Secret>,
     output: &mut Output,
 ) -> Result<(), Error> {
+    if let Some(secret) = secret {
+        link.prove(secret)?;
+    }
     link.send(&Message::Request(greeting(test)))?;
     link.await_turn(|| output.note("the server has others to serve first: waiting"))?;
     let theirs = match link.receive()? {
@@ -64,16 +68,21 @@ pub(super) fn request<W: Wire>(
 pub(super) fn requested<W: Wire>(
     link: &mut Link<W>,
     ours: &TestPlan,
+    secret: Option<&Secret>,
     output: &mut Output,
 ) -> Result<TestPlan, Error> {
-    let test = asked(link, output)?;
+    let test = asked(link, secret, output)?;
     note_differences(&test, ours, output);
     Ok(test)
 }
 
 /// The same, of a server that was asked for nothing itself.
-pub(super) fn asked<W: Wire>(link: &mut Link<W>, output: &mut Output) -> Result<TestPlan, Error> {
-    let theirs = match link.receive()? {
+pub(super) fn asked<W: Wire>(
+    link: &mut Link<W>,
+    secret: Option<&Secret>,
+    output: &mut Output,
+) -> Result<TestPlan, Error> {
+    let theirs = match link.asked(secret)? {
         Message::Request(greeting) => greeting,
         other => return Err(link.unexpected(&other, "request").into()),
     };
@@ -120,9 +129,9 @@ pub(super) fn begin<W: Wire>(link: &mut Link<W>, size: u64) -> Result<(), Contro
     }
 }
 
-pub(super) fn receive_row<W: Wire>(link: &mut Link<W>) -> Result<Row, ControlError> {
+pub(super) fn receive_row<W: Wire>(link: &mut Link<W>) -> Result<Measured, ControlError> {
     match link.receive_result()? {
-        Message::Row(row) => Ok(row),
+        Message::Row(measured) => Ok(measured),
         other => Err(link.unexpected(&other, "row")),
     }
 }

@@ -67,6 +67,14 @@ impl LatencyRecorder {
         self.max = self.max.max(ticks);
     }
 
+    /// Counts another one's samples, too: then all is as if they had been counted here.
+    pub fn add(&mut self, other: &Self) {
+        self.histogram.add(&other.histogram).expect("all recorders have the same bounds");
+        self.sum += other.sum;
+        self.min = self.min.min(other.min);
+        self.max = self.max.max(other.max);
+    }
+
     /// The number of samples.
     pub fn len(&self) -> u64 {
         self.histogram.len()
@@ -208,6 +216,22 @@ mod tests {
         let summary = recorder.summary(1.0);
         assert_eq!((summary.min, summary.p50, summary.p99_9), (1.0, 1.0, 1.0));
         assert_eq!(summary.max, LONGEST_TICKS as f64 * 8.0 / 1000.0);
+    }
+
+    #[test]
+    fn what_threads_recorded_is_as_if_one_had() {
+        let samples: Vec<u64> = noise(7).map(|x| 1 << (x % 40)).take(3000).collect();
+        let mut one = LatencyRecorder::new();
+        samples.iter().for_each(|sample| one.record(*sample));
+        let mut all = LatencyRecorder::new();
+        for part in samples.chunks(700) {
+            let mut recorder = LatencyRecorder::new();
+            part.iter().for_each(|sample| recorder.record(*sample));
+            all.add(&recorder);
+        }
+        all.add(&LatencyRecorder::new());
+        assert_eq!((all.len(), all.summary(3.0)), (one.len(), one.summary(3.0)));
+        assert_eq!(all.distribution(3.0), one.distribution(3.0));
     }
 
     #[test]

@@ -1,24 +1,42 @@
 //! As many messages as the queues hold, until all are through.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use sideway::ibverbs::queue_pair::SendQueue;
 
-use super::post::{Inbox, Outbox, Receives, Tag};
+use super::post::{Inbox, Outbox, Receives, Receiving, Tag};
 use super::request::Request;
 use super::{Chain, Completions, Job, Pace, Phase, Receiver, Sender, Watch};
 use crate::error::Error;
 
-/// As many completions as perftest takes at a time.
-pub(super) const POLL_BATCH: u32 = 16;
-
-/// What a side sent.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What a thread sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tally {
     /// Messages in all.
     pub(super) sent: u64,
     /// Messages that count.
     pub(super) counted: u64,
-    /// How many ticks those took: of all, from before the first post to after the last completion.
-    pub(super) ticks: u64,
+    /// When those began: of all, before the first post.
+    pub(super) begin: u64,
+    /// When they ended: of all, after the last completion.
+    pub(super) end: u64,
+}
+
+impl Tally {
+    /// With what another thread sent at the same time: from the first post of either to the last completion of either.
+    pub(super) fn with(self, other: Self) -> Self {
+        Self {
+            sent: self.sent + other.sent,
+            counted: self.counted + other.counted,
+            begin: self.begin.min(other.begin),
+            end: self.end.max(other.end),
+        }
+    }
+
+    /// How long it took.
+    pub(super) fn ticks(self) -> u64 {
+        self.end.saturating_sub(self.begin)
+    }
 }
 
 /// Posts and completes all messages of each queue pair, and takes those of the peer that come meanwhile.
@@ -26,6 +44,8 @@ pub(super) struct Tally {
 pub(super) struct Run<'a, 'link> {
     /// The order of a queue pair's messages.
     pub(super) chain: Chain,
+    /// Completions taken at a time.
+    pub(super) batch: u32,
     /// Whether messages of the peer come meanwhile.
     pub(super) takes: bool,
     pub(super) pace: &'a Pace,
@@ -38,39 +58,43 @@ impl Job for Run<'_, '_> {
     fn run<Q: SendQueue, C: Completions>(
         self,
         sender: Sender<'_, Q, C, impl Request>,
-        receiver: Option<Receiver<'_, C>>,
+        receiver: Option<Receiver<'_, C, impl Receiving>>,
     ) -> Result<Tally, Error> {
-        let Self { chain, takes, pace, watch } = self;
-        let mut stream = Stream::new(sender, chain);
-        let mut drain = receiver.filter(|_| takes).map(Drain::new);
+        let Self { chain, batch, takes, pace, watch } = self;
+        let mut stream = Stream::new(sender, chain, batch);
+        let mut drain = receiver.filter(|_| takes).map(|receiver| Drain::new(receiver, batch));
         let mut window = Window::new(pace, watch.now());
         match &mut drain {
             None => {
                 while !stream.is_done() {
                     match stream.turn()? {
-                        0 => watch.spin()?,
+                        0 => watch.idle(|sleeper| sleeper.rest(stream.completions))?,
                         _ => watch.passed(stream.completed()),
                     }
-                    window.follow(&mut stream, watch);
+                    if window.follow(stream.completed(), watch) {
+                        stream.stop();
+                    }
                 }
             }
             Some(drain) => {
                 while !stream.is_done() {
                     match drain.turn()? + stream.turn()? {
-                        0 => watch.spin()?,
+                        0 => watch.idle(|sleeper| sleeper.rest_by(stream.completions, drain.completions))?,
                         _ => watch.passed(stream.completed()),
                     }
-                    window.follow(&mut stream, watch);
+                    if window.follow(stream.completed(), watch) {
+                        stream.stop();
+                    }
                 }
             }
         }
-        Ok(window.close(&stream, watch.now()))
+        Ok(window.close(stream.completed(), watch.now()))
     }
 }
 
 /// What of a stream counts.
 #[derive(Debug)]
-struct Window<'a> {
+pub(super) struct Window<'a> {
     pace: &'a Pace,
     phase: Phase,
     /// When it began, and how many messages were completed then.
@@ -80,27 +104,24 @@ struct Window<'a> {
 }
 
 impl<'a> Window<'a> {
-    fn new(pace: &'a Pace, now: u64) -> Self {
+    pub(super) fn new(pace: &'a Pace, now: u64) -> Self {
         Self { pace, phase: pace.phase(), begin: (now, 0), end: None }
     }
 
-    /// Looks, after each turn, whether another phase has begun.
+    /// Looks, after each turn, whether another phase has begun, so many messages being completed; whether it is the last one.
     #[inline(always)]
-    fn follow<Q: SendQueue, C: Completions, R: Request>(
-        &mut self,
-        stream: &mut Stream<'_, Q, C, R>,
-        watch: &Watch<'_>,
-    ) {
-        if self.pace.is_past(self.phase) {
-            self.step(stream.completed(), watch.now());
-            if self.phase == Phase::Over {
-                stream.stop();
-            }
-        }
+    pub(super) fn follow(&mut self, completed: u64, watch: &Watch<'_>) -> bool {
+        self.pace.is_past(self.phase) && self.step(completed, watch.now())
+    }
+
+    /// Whether what is completed now counts.
+    #[inline(always)]
+    pub(super) fn counts(&self) -> bool {
+        self.phase == Phase::Counted
     }
 
     #[cold]
-    fn step(&mut self, completed: u64, now: u64) {
+    fn step(&mut self, completed: u64, now: u64) -> bool {
         self.phase = self.pace.phase();
         match self.phase {
             Phase::WarmUp => {}
@@ -108,17 +129,14 @@ impl<'a> Window<'a> {
             // A phase may have passed between two looks.
             Phase::CoolDown | Phase::Over => self.end = self.end.or(Some((now, completed))),
         }
+        self.phase == Phase::Over
     }
 
-    fn close<Q: SendQueue, C: Completions, R: Request>(
-        &self,
-        stream: &Stream<'_, Q, C, R>,
-        now: u64,
-    ) -> Tally {
-        let sent = stream.completed();
+    /// What there was in all, so many messages being completed.
+    pub(super) fn close(&self, sent: u64, now: u64) -> Tally {
         let (end, completed) = self.end.unwrap_or((now, sent));
         let (begin, before) = self.begin;
-        Tally { sent, counted: completed - before, ticks: end.saturating_sub(begin) }
+        Tally { sent, counted: completed - before, begin, end }
     }
 }
 
@@ -127,6 +145,10 @@ impl<'a> Window<'a> {
 pub(super) struct Take<'a, 'link> {
     /// None is lost on the way.
     pub(super) all_arrive: bool,
+    /// How many of this side's threads still measure: when none does any more, this ends, and another one follows.
+    pub(super) measuring: Option<&'a AtomicU32>,
+    /// Completions taken at a time.
+    pub(super) batch: u32,
     pub(super) watch: &'a mut Watch<'link>,
 }
 
@@ -137,12 +159,30 @@ impl Job for Take<'_, '_> {
     fn run<Q: SendQueue, C: Completions>(
         self,
         _: Sender<'_, Q, C, impl Request>,
-        receiver: Option<Receiver<'_, C>>,
+        receiver: Option<Receiver<'_, C, impl Receiving>>,
     ) -> Result<u64, Error> {
-        match receiver.map(Drain::new) {
-            Some(mut drain) => drain.finish(self.all_arrive, self.watch).map(|()| drain.taken),
+        match receiver.map(|receiver| Drain::new(receiver, self.batch)) {
+            Some(drain) => self.finish(drain),
             None => Ok(0),
         }
+    }
+}
+
+impl Take<'_, '_> {
+    /// Takes all that are still to come; if some may be lost, until the peer has sent all and nothing comes any more.
+    fn finish<C: Completions, R: Receiving>(self, mut drain: Drain<'_, C, R>) -> Result<u64, Error> {
+        let Self { all_arrive, measuring, watch, batch: _ } = self;
+        while drain.taken < drain.awaited {
+            if drain.turn()? == 0 {
+                watch.idle(|sleeper| sleeper.rest(drain.completions))?;
+                let is_over = !all_arrive && watch.peer_is_done();
+                // What the others did is joined with their threads: nothing else is told by the number.
+                if is_over || measuring.is_some_and(|threads| threads.load(Ordering::Relaxed) == 0) {
+                    break;
+                }
+            }
+        }
+        Ok(drain.taken)
     }
 }
 
@@ -160,17 +200,18 @@ struct Stream<'a, Q, C, R> {
     lanes: Vec<Lane<'a, Q>>,
     request: R,
     completions: &'a mut C,
+    batch: u32,
     /// Messages of all queue pairs in all, and those that are not completed yet.
     all: u64,
     left: u64,
 }
 
 impl<'a, Q: SendQueue, C: Completions, R: Request> Stream<'a, Q, C, R> {
-    fn new(sender: Sender<'a, Q, C, R>, chain: Chain) -> Self {
+    fn new(sender: Sender<'a, Q, C, R>, chain: Chain, batch: u32) -> Self {
         let Sender { outboxes, request, completions, .. } = sender;
         let all = chain.iterations * outboxes.len() as u64;
         let lane = |outbox| Lane { outbox, chain: chain.clone(), completed: 0 };
-        Self { lanes: outboxes.into_iter().map(lane).collect(), request, completions, all, left: all }
+        Self { lanes: outboxes.into_iter().map(lane).collect(), request, completions, batch, all, left: all }
     }
 
     /// Messages that are completed.
@@ -196,7 +237,7 @@ impl<'a, Q: SendQueue, C: Completions, R: Request> Stream<'a, Q, C, R> {
     /// Fills the queues, and takes completions once; how many there were.
     #[inline(always)]
     fn turn(&mut self) -> Result<u32, Error> {
-        let Self { lanes, request, completions, left, .. } = self;
+        let Self { lanes, request, completions, batch, left, .. } = self;
         for Lane { outbox, chain, completed } in &mut *lanes {
             let end = chain.end(*completed);
             while chain.posted < end {
@@ -204,7 +245,7 @@ impl<'a, Q: SendQueue, C: Completions, R: Request> Stream<'a, Q, C, R> {
                 outbox.post(request, chain.list, || chain.next())?;
             }
         }
-        completions.poll(POLL_BATCH, |tag: Tag| {
+        completions.poll(*batch, |tag: Tag| {
             if let Some(lane) = lanes.get_mut(tag.pair()) {
                 // A completion is that of all messages before it, too.
                 let completed = tag.number() + 1;
@@ -216,44 +257,46 @@ impl<'a, Q: SendQueue, C: Completions, R: Request> Stream<'a, Q, C, R> {
     }
 }
 
-/// What all queue pairs receive.
+/// What all queue pairs receive; from a shared queue as if it were one's.
 #[derive(Debug)]
-struct Drain<'a, C> {
-    inboxes: Vec<Inbox<'a>>,
+struct Drain<'a, C, R> {
+    inboxes: Vec<Inbox<'a, R>>,
     completions: &'a mut C,
+    batch: u32,
     taken: u64,
     awaited: u64,
 }
 
-impl<'a, C: Completions> Drain<'a, C> {
-    fn new(Receiver { inboxes, completions }: Receiver<'a, C>) -> Self {
+impl<'a, C: Completions, R: Receiving> Drain<'a, C, R> {
+    fn new(Receiver { inboxes, completions }: Receiver<'a, C, R>, batch: u32) -> Self {
         let sum = |of: fn(&Receives) -> u64| inboxes.iter().map(|inbox| of(inbox.receives)).sum();
         let (taken, awaited) = (sum(|receives| receives.taken), sum(|receives| receives.awaited));
-        Self { inboxes, completions, taken, awaited }
+        Self { inboxes, completions, batch, taken, awaited }
     }
 
     /// Takes completions once, and posts a receive for each; how many there were.
     #[inline(always)]
     fn turn(&mut self) -> Result<u32, Error> {
-        let Self { inboxes, completions, taken, .. } = self;
-        let now = completions.poll(POLL_BATCH, |tag: Tag| match inboxes.get_mut(tag.pair()) {
+        let Self { inboxes, completions, batch, taken, .. } = self;
+        let now = completions.poll(*batch, |tag: Tag| match inboxes.get_mut(tag.pair()) {
             Some(inbox) => Ok(inbox.take()?),
             None => Ok(()),
         })?;
         *taken += u64::from(now);
         Ok(now)
     }
+}
 
-    /// Takes all that are still to come; if some may be lost, until the peer has sent all and nothing comes any more.
-    fn finish(&mut self, all_arrive: bool, watch: &mut Watch<'_>) -> Result<(), Error> {
-        while self.taken < self.awaited {
-            if self.turn()? == 0 {
-                watch.spin()?;
-                if !all_arrive && watch.peer_is_done() {
-                    break;
-                }
-            }
-        }
-        Ok(())
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_together_take_from_the_first_post_to_the_last_completion() {
+        let one = Tally { sent: 10, counted: 8, begin: 100, end: 300 };
+        let other = Tally { sent: 5, counted: 5, begin: 150, end: 400 };
+        let both = Tally { sent: 15, counted: 13, begin: 100, end: 400 };
+        assert_eq!((one.with(other), other.with(one), both.ticks()), (both, both, 300));
+        assert_eq!(Tally { begin: 7, end: 6, ..one }.ticks(), 0);
     }
 }

@@ -2,19 +2,23 @@
 
 use sideway::ibverbs::address_handle::AddressHandle;
 use sideway::ibverbs::completion::{BasicCompletionQueue, ExtendedCompletionQueue};
-use sideway::ibverbs::queue_pair::{GenericQueuePair, GenericSendQueue, QueuePair, SendQueue};
-use sideway::memory::RegisteredBuffer;
+use sideway::ibverbs::queue_pair::{
+    BasicSendQueue, ExtendedSendQueue, GenericQueuePair, GenericSendQueue, QueuePair, ReceiveQueue, SendQueue,
+};
+use sideway::ibverbs::srq::SharedReceiveQueue;
 
 use super::Completions;
 use super::completion::OfKind;
-use super::post::{Inbox, Outbox, Receives, Tag};
+use super::post::{Inbox, Outbox, Receives, Receiving, Tag};
 use super::request::{
-    CompareSwap, FetchAdd, Fetches, Inline, Outgoing, Place, Read, Registered, Request, Send, SendImm,
-    SendImmTo, SendTo, Sends, Write, WriteImm,
+    CompareSwap, FetchAdd, Fetches, Gathered, Incoming, Inline, Mixed, Outgoing, Pieces, Place, Read,
+    Registered, Request, Scatters, Send, SendImm, SendImmTo, SendTo, Sends, ToQueue, Write, WriteImm,
 };
+use super::xrc::Receivers;
 use crate::buffers::{BufferLayout, Cycle, Flag};
 use crate::error::Error;
-use crate::plan::{Operation, TestPlan};
+use crate::memory::Memory;
+use crate::plan::{Mix, Operation, TestPlan};
 
 /// A queue pair of a channel.
 #[derive(Debug)]
@@ -22,6 +26,18 @@ pub(super) struct Pair {
     pub(super) queue_pair: GenericQueuePair,
     /// Where the first message lies.
     pub(super) place: Place,
+}
+
+/// The queue pairs of a side.
+#[derive(Debug)]
+pub(super) struct Connected {
+    pub(super) pairs: Vec<Pair>,
+    /// What the peer's send to, if connections are extended.
+    pub(super) targets: Option<Receivers>,
+    /// What they take their receives from, if they share it.
+    pub(super) srq: Option<SharedReceiveQueue>,
+    /// Where datagrams go: all to one port.
+    pub(super) address: Option<AddressHandle>,
 }
 
 /// Where all queue pairs of a channel complete: what they send, and what they receive if they do.
@@ -43,12 +59,17 @@ pub(super) enum GenericEnds {
 pub(super) struct Channel {
     // Before the memory: see the head of `request`.
     pairs: Vec<Pair>,
+    targets: Option<Receivers>,
+    /// What they take their receives from, if they share it.
+    srq: Option<SharedReceiveQueue>,
     /// Where datagrams go: all to one port.
     address: Option<AddressHandle>,
     ends: GenericEnds,
-    memory: RegisteredBuffer,
+    memory: Memory,
     layout: BufferLayout,
     operation: Operation,
+    /// Of a request that sends or reads.
+    entries: u32,
     receives: Vec<Receives>,
     /// perftest's operands, unless their effect is looked at.
     swap: CompareSwap,
@@ -70,8 +91,8 @@ pub(super) struct Sender<'a, Q, C, R> {
 
 /// What receives the peer's.
 #[derive(Debug)]
-pub(super) struct Receiver<'a, C> {
-    pub(super) inboxes: Vec<Inbox<'a>>,
+pub(super) struct Receiver<'a, C, R> {
+    pub(super) inboxes: Vec<Inbox<'a, R>>,
     pub(super) completions: &'a mut C,
 }
 
@@ -86,28 +107,30 @@ pub(super) trait Job {
     fn run<Q: SendQueue, C: Completions>(
         self,
         sender: Sender<'_, Q, C, impl Request>,
-        receiver: Option<Receiver<'_, C>>,
+        receiver: Option<Receiver<'_, C, impl Receiving>>,
     ) -> Result<Self::Outcome, Error>;
 }
 
 impl Channel {
     /// A channel for messages of no bytes yet; messages of up to `inline_size` are copied into the request.
     pub(super) fn new(
-        pairs: Vec<Pair>,
-        address: Option<AddressHandle>,
+        Connected { pairs, targets, srq, address }: Connected,
         ends: GenericEnds,
-        memory: RegisteredBuffer,
+        memory: Memory,
         layout: BufferLayout,
-        operation: Operation,
+        test: &TestPlan,
         inline_size: u32,
     ) -> Self {
         Self {
             pairs,
+            targets,
+            srq,
             address,
             ends,
             memory,
             layout,
-            operation,
+            operation: test.operation,
+            entries: test.entries(),
             receives: Vec::new(),
             swap: CompareSwap { compare: 0, swap: 0 },
             size: 0,
@@ -124,7 +147,7 @@ impl Channel {
     }
 
     /// The memory.
-    pub(super) fn memory(&self) -> &RegisteredBuffer {
+    pub(super) fn memory(&self) -> &Memory {
         &self.memory
     }
 
@@ -140,24 +163,24 @@ impl Channel {
 
     /// The byte at an offset in this side's memory.
     pub(super) fn flag(&self, offset: u64) -> Flag<'_> {
-        Flag::new(self.memory.buffer(), offset)
+        self.memory.flag(offset)
     }
 
     /// Posts the first receives of a test that takes them. What is left of those before, where messages were lost or a test
     /// ended in time, is used first: all receives are alike then.
     pub(super) fn prepare_receives(&mut self, test: &TestPlan) -> Result<(), Error> {
-        let (lkey, start) = (self.memory.lkey(), self.memory.as_ptr().addr() as u64);
+        let (lkey, start) = (self.memory.lkey(), self.memory.address());
         let (cycle, length) = receives(test, self.layout, self.size.into());
         let left: Vec<_> = self.receives.iter().map(|before| before.posted - before.taken).collect();
         self.receives.clear();
-        for (index, pair) in self.pairs.iter_mut().enumerate() {
+        for index in 0..test.receive_queues() as usize {
             let left = left.get(index).copied().unwrap_or(0);
             self.receives.push(Receives {
                 lkey,
                 address: start + self.layout.receive_offset(index),
                 length: length as u32,
                 cycle,
-                awaited: test.most_messages(),
+                awaited: test.messages_received(),
                 list: test.recv_post_list.into(),
                 next_list: test.recv_post_list.into(),
                 posted: left,
@@ -166,15 +189,33 @@ impl Channel {
             });
             let receives = &mut self.receives[index];
             let first = u64::from(test.receive_depth()).saturating_sub(left);
-            Inbox { queue: pair.queue_pair.split().1, receives }.post(first)?;
+            match &mut self.srq {
+                Some(queue) => Inbox { queue, receives }.post(first)?,
+                None => Inbox { queue: self.pairs[index].queue_pair.split().1, receives }.post(first)?,
+            }
         }
         Ok(())
     }
 
     /// Does a job, with the calls that this channel posts and polls with.
     pub(super) fn run<J: Job>(&mut self, job: J) -> Result<J::Outcome, Error> {
-        let Self { pairs, address, ends, memory, layout, operation, receives, swap, size, inline, .. } = self;
-        let (mut basic, mut extended, mut inboxes) = (Vec::new(), Vec::new(), Vec::new());
+        let Self {
+            pairs,
+            targets,
+            srq,
+            address,
+            ends,
+            memory,
+            layout,
+            operation,
+            entries,
+            receives,
+            swap,
+            size,
+            inline,
+            ..
+        } = self;
+        let (mut basic, mut extended, mut own) = (Vec::new(), Vec::new(), Vec::new());
         let mut receives = receives.iter_mut();
         for (index, Pair { queue_pair, place }) in pairs.iter_mut().enumerate() {
             let (place, tag) = (*place, Tag::of_pair(index));
@@ -183,52 +224,94 @@ impl Channel {
                 GenericSendQueue::Basic(queue) => basic.push(Outbox { queue, place, tag }),
                 GenericSendQueue::Extended(queue) => extended.push(Outbox { queue, place, tag }),
             }
-            inboxes.extend(receives.next().map(|receives| Inbox { queue, receives }));
+            if srq.is_none() {
+                own.extend(receives.next().map(|receives| Inbox { queue, receives }));
+            }
         }
-        let arrival = Flag::new(memory.buffer(), layout.receive_offset(0) + u64::from(*size) - 1);
+        let arrival = memory.flag(layout.receive_offset(0) + u64::from(*size) - 1);
         let bytes = Bytes {
             operation: *operation,
-            address: address.as_ref(),
+            entries: *entries,
+            to: match (address, targets) {
+                (Some(address), _) => To::Address(address),
+                (None, Some(_)) => To::Queue,
+                (None, None) => To::Peer,
+            },
             memory,
             swap: *swap,
             size: *size,
             inline: inline.as_deref_mut(),
         };
-        // All pairs are of one flavour.
-        match (ends, extended.is_empty()) {
-            (GenericEnds::Basic(ends), true) => bytes.run(basic, inboxes, arrival, ends, job),
-            (GenericEnds::Basic(ends), false) => bytes.run(extended, inboxes, arrival, ends, job),
-            (GenericEnds::Extended(ends), true) => bytes.run(basic, inboxes, arrival, ends, job),
-            (GenericEnds::Extended(ends), false) => bytes.run(extended, inboxes, arrival, ends, job),
+        let senders = Senders { basic, extended };
+        match srq {
+            None => bytes.choose(senders, own, arrival, ends, job),
+            Some(queue) => {
+                let shared = receives.next().map(|receives| Inbox { queue, receives });
+                bytes.choose(senders, shared.into_iter().collect(), arrival, ends, job)
+            }
         }
     }
+}
+
+/// What sends, of either flavour: all queue pairs of a channel are of one.
+struct Senders<'a> {
+    basic: Vec<Outbox<'a, BasicSendQueue>>,
+    extended: Vec<Outbox<'a, ExtendedSendQueue>>,
 }
 
 /// How receives move through the memory, and how long they are: as the messages of this size, or of any where receives may
 /// be left of those before.
 pub(super) fn receives(test: &TestPlan, layout: BufferLayout, size: u64) -> (Cycle, u64) {
     let size =
-        if test.connection.is_reliable() && test.duration.is_none() { size } else { test.sizes.largest() };
+        if test.connection.is_reliable() && !test.ends_in_time() { size } else { test.sizes.largest() };
     let length = size + test.connection.header();
     (layout.cycle(length), length)
+}
+
+/// Where messages go.
+#[derive(Clone, Copy)]
+enum To<'a> {
+    /// To the connected peer.
+    Peer,
+    /// To this address, as datagrams.
+    Address(&'a AddressHandle),
+    /// To a shared receive queue of the peer's.
+    Queue,
 }
 
 /// What a channel's messages are.
 struct Bytes<'a> {
     operation: Operation,
-    /// Where they go, if they are datagrams.
-    address: Option<&'a AddressHandle>,
-    memory: &'a RegisteredBuffer,
+    entries: u32,
+    to: To<'a>,
+    memory: &'a Memory,
     swap: CompareSwap,
     size: u32,
     inline: Option<&'a mut [u8]>,
 }
 
 impl Bytes<'_> {
-    fn run<'a, Q: SendQueue, C, J: Job>(
+    fn choose<'a, R: Receiving, J: Job>(
+        self,
+        senders: Senders<'a>,
+        inboxes: Vec<Inbox<'a, R>>,
+        arrival: Flag<'a>,
+        ends: &'a mut GenericEnds,
+        job: J,
+    ) -> Result<J::Outcome, Error> {
+        let Senders { basic, extended } = senders;
+        match (ends, extended.is_empty()) {
+            (GenericEnds::Basic(ends), true) => self.run(basic, inboxes, arrival, ends, job),
+            (GenericEnds::Basic(ends), false) => self.run(extended, inboxes, arrival, ends, job),
+            (GenericEnds::Extended(ends), true) => self.run(basic, inboxes, arrival, ends, job),
+            (GenericEnds::Extended(ends), false) => self.run(extended, inboxes, arrival, ends, job),
+        }
+    }
+
+    fn run<'a, Q: SendQueue, C, R: Receiving, J: Job>(
         self,
         outboxes: Vec<Outbox<'a, Q>>,
-        inboxes: Vec<Inbox<'a>>,
+        inboxes: Vec<Inbox<'a, R>>,
         arrival: Flag<'a>,
         ends: &'a mut Ends<C>,
         job: J,
@@ -239,30 +322,84 @@ impl Bytes<'_> {
         let Ends { sent, received } = ends;
         let receiver = received.as_mut().map(|completions| Receiver { inboxes, completions });
         let parts = Parts { outboxes, completions: sent, arrival, receiver, job };
-        let (lkey, size) = (self.memory.lkey(), self.size);
-        match (self.operation, self.address) {
-            (Operation::Write, _) => self.send(Write, parts),
+        match (self.operation, self.to) {
+            (Operation::Write, To::Queue) => self.send(ToQueue(Write), parts.sending()),
+            (Operation::Write, _) => self.send(Write, parts.sending()),
+            (Operation::WriteImm, To::Queue) => self.send(ToQueue(WriteImm), parts),
             (Operation::WriteImm, _) => self.send(WriteImm, parts),
-            (Operation::Send, None) => self.send(Send, parts),
-            (Operation::SendImm, None) => self.send(SendImm, parts),
-            (Operation::Send, Some(address)) => self.send(SendTo(address), parts),
-            (Operation::SendImm, Some(address)) => self.send(SendImmTo(address), parts),
-            (Operation::Read, _) => parts.run(Fetches { verb: Read, lkey, size }),
-            (Operation::FetchAdd, _) => parts.run(Fetches { verb: FetchAdd, lkey, size }),
-            (Operation::CompareSwap, _) => parts.run(Fetches { verb: self.swap, lkey, size }),
-            (Operation::Messages(_), _) => unreachable!("messages of trespass have no channel"),
+            (Operation::Send, To::Peer) => self.send(Send, parts),
+            (Operation::SendImm, To::Peer) => self.send(SendImm, parts),
+            (Operation::Send, To::Queue) => self.send(ToQueue(Send), parts),
+            (Operation::SendImm, To::Queue) => self.send(ToQueue(SendImm), parts),
+            (Operation::Send, To::Address(address)) => self.send(SendTo(address), parts),
+            (Operation::SendImm, To::Address(address)) => self.send(SendImmTo(address), parts),
+            (Operation::Read, to) if self.entries > 1 => self.scatter(to, parts.sending()),
+            (Operation::Read, to) => self.fetch(Read, to, parts.sending()),
+            (Operation::Mix(mix), To::Queue) => self.mix(mix, ToQueue(Read), ToQueue(Write), parts.sending()),
+            (Operation::Mix(mix), _) => self.mix(mix, Read, Write, parts.sending()),
+            (Operation::FetchAdd, to) => self.fetch(FetchAdd, to, parts.sending()),
+            (Operation::CompareSwap, to) => self.fetch(self.swap, to, parts.sending()),
+            (Operation::Messages(_) | Operation::Tcp, _) => unreachable!("they have no queue pairs"),
         }
     }
 
-    fn send<Q: SendQueue, C: Completions, J: Job>(
+    fn fetch<Q: SendQueue, C: Completions, R: Receiving, J: Job>(
+        &self,
+        verb: impl Incoming,
+        to: To<'_>,
+        parts: Parts<'_, Q, C, R, J>,
+    ) -> Result<J::Outcome, Error> {
+        let (lkey, size) = (self.memory.lkey(), self.size);
+        match to {
+            To::Queue => parts.run(Fetches { verb: ToQueue(verb), lkey, size }),
+            _ => parts.run(Fetches { verb, lkey, size }),
+        }
+    }
+
+    fn mix<Q: SendQueue, C: Completions, R: Receiving, J: Job>(
+        &self,
+        mix: Mix,
+        read: impl Incoming,
+        write: impl Outgoing,
+        parts: Parts<'_, Q, C, R, J>,
+    ) -> Result<J::Outcome, Error> {
+        let (lkey, size) = (self.memory.lkey(), self.size);
+        let last = self.memory.flag(u64::from(size) - 1);
+        if self.entries > 1 {
+            let pieces = Pieces::new(lkey, size, self.entries);
+            let write = Sends { verb: write, payload: Gathered { pieces, last } };
+            return parts.run(Mixed::new(mix, Scatters { verb: read, pieces }, write));
+        }
+        let write = Sends { verb: write, payload: Registered { lkey, size, last } };
+        parts.run(Mixed::new(mix, Fetches { verb: read, lkey, size }, write))
+    }
+
+    fn scatter<Q: SendQueue, C: Completions, R: Receiving, J: Job>(
+        &self,
+        to: To<'_>,
+        parts: Parts<'_, Q, C, R, J>,
+    ) -> Result<J::Outcome, Error> {
+        let pieces = Pieces::new(self.memory.lkey(), self.size, self.entries);
+        match to {
+            To::Queue => parts.run(Scatters { verb: ToQueue(Read), pieces }),
+            _ => parts.run(Scatters { verb: Read, pieces }),
+        }
+    }
+
+    fn send<Q: SendQueue, C: Completions, R: Receiving, J: Job>(
         self,
         verb: impl Outgoing,
-        parts: Parts<'_, Q, C, J>,
+        parts: Parts<'_, Q, C, R, J>,
     ) -> Result<J::Outcome, Error> {
         match self.inline {
             Some(bytes) => parts.run(Sends { verb, payload: Inline(bytes) }),
+            None if self.entries > 1 => {
+                let pieces = Pieces::new(self.memory.lkey(), self.size, self.entries);
+                let last = self.memory.flag(u64::from(self.size) - 1);
+                parts.run(Sends { verb, payload: Gathered { pieces, last } })
+            }
             None => {
-                let last = Flag::new(self.memory.buffer(), u64::from(self.size) - 1);
+                let last = self.memory.flag(u64::from(self.size) - 1);
                 parts.run(Sends {
                     verb,
                     payload: Registered { lkey: self.memory.lkey(), size: self.size, last },
@@ -273,15 +410,23 @@ impl Bytes<'_> {
 }
 
 /// All that a job needs but the request.
-struct Parts<'a, Q, C, J> {
+struct Parts<'a, Q, C, R, J> {
     outboxes: Vec<Outbox<'a, Q>>,
     completions: &'a mut C,
     arrival: Flag<'a>,
-    receiver: Option<Receiver<'a, C>>,
+    receiver: Option<Receiver<'a, C, R>>,
     job: J,
 }
 
-impl<Q: SendQueue, C: Completions, J: Job> Parts<'_, Q, C, J> {
+impl<'a, Q, C, R, J> Parts<'a, Q, C, R, J> {
+    /// The same of an operation that takes no receives, so that whatever would receive is one to the compiler.
+    fn sending(self) -> Parts<'a, Q, C, ReceiveQueue, J> {
+        let Self { outboxes, completions, arrival, receiver: _, job } = self;
+        Parts { outboxes, completions, arrival, receiver: None, job }
+    }
+}
+
+impl<Q: SendQueue, C: Completions, R: Receiving, J: Job> Parts<'_, Q, C, R, J> {
     fn run(self, request: impl Request) -> Result<J::Outcome, Error> {
         let Self { outboxes, completions, arrival, receiver, job } = self;
         job.run(Sender { outboxes, request, completions, arrival }, receiver)

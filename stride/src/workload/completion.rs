@@ -1,11 +1,13 @@
 //! Taking completions.
 
 use sideway::ibverbs::completion::{
-    BasicCompletionQueue, ExtendedCompletionQueue, WorkCompletionOperationType, WorkCompletionStatus,
+    BasicCompletionQueue, CompletionEvent, CompletionQueue, ExtendedCompletionQueue, Notify,
+    WorkCompletionOperationType, WorkCompletionStatus,
 };
 
 use super::post::Tag;
 use crate::error::Error;
+use crate::plan::Mix;
 
 /// A message was not delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -17,7 +19,7 @@ use crate::error::Error;
 pub struct CompletionError {
     /// How it ended.
     pub status: WorkCompletionStatus,
-    /// What it was: the device does not say, after an error, but only one kind is posted.
+    /// What it was: the device does not say, after an error, but what is posted is known by its number.
     pub opcode: WorkCompletionOperationType,
     /// Its number: how many messages of this size were posted before it on its queue pair.
     pub wr_id: u64,
@@ -33,6 +35,24 @@ pub(super) trait Completions {
     ///
     /// The queue failed, or a message did, or what is done about it.
     fn poll(&mut self, batch: u32, each: impl FnMut(Tag) -> Result<(), Error>) -> Result<u32, Error>;
+
+    /// Takes one completion if there is one, and says when the device was done, by its clock, if the completion has that; how
+    /// many that were.
+    ///
+    /// # Errors
+    ///
+    /// The queue failed, or the message did.
+    fn poll_timestamps(&mut self, time: impl FnMut(u64)) -> Result<u32, Error>;
+
+    /// Asks for an event with the next completion, unless one was asked for that has not come; whether it was asked for now.
+    ///
+    /// # Errors
+    ///
+    /// The queue has no channel, or its device is gone.
+    fn arm(&mut self) -> Result<bool, Error>;
+
+    /// Hears of an event, which may be another queue's.
+    fn wake(&mut self, event: CompletionEvent);
 }
 
 /// A completion queue for work requests of one kind.
@@ -40,6 +60,16 @@ pub(super) trait Completions {
 pub(super) struct OfKind<C> {
     pub(super) queue: C,
     pub(super) opcode: WorkCompletionOperationType,
+    /// Which of them are reads, if some are.
+    pub(super) mix: Option<Mix>,
+    /// An event was asked for, and has not come.
+    pub(super) is_armed: bool,
+}
+
+impl<C> OfKind<C> {
+    pub(super) fn new(queue: C, opcode: WorkCompletionOperationType, mix: Option<Mix>) -> Self {
+        Self { queue, opcode, mix, is_armed: false }
+    }
 }
 
 /// The flavours' pollers have the same methods, but nothing in common that a function could be generic over.
@@ -59,11 +89,46 @@ macro_rules! impl_completions {
                         return Ok(taken);
                     };
                     if wc.status() != WorkCompletionStatus::Success {
-                        return Err(failed(wc.status(), self.opcode, wc.wr_id(), wc.vendor_err()));
+                        return Err(failed(
+                            wc.status(),
+                            (self.opcode, self.mix),
+                            wc.wr_id(),
+                            wc.vendor_err(),
+                        ));
                     }
                     each(Tag(wc.wr_id()))?;
                 }
                 Ok(batch)
+            }
+
+            #[inline(always)]
+            fn poll_timestamps(&mut self, mut time: impl FnMut(u64)) -> Result<u32, Error> {
+                let mut poller = self.queue.start_poll()?;
+                let Some(wc) = poller.next() else {
+                    poller.finish()?;
+                    return Ok(0);
+                };
+                if wc.status() != WorkCompletionStatus::Success {
+                    return Err(failed(wc.status(), (self.opcode, self.mix), wc.wr_id(), wc.vendor_err()));
+                }
+                wc.completion_timestamp().into_iter().for_each(&mut time);
+                Ok(1)
+            }
+
+            fn arm(&mut self) -> Result<bool, Error> {
+                if self.is_armed {
+                    return Ok(false);
+                }
+                // Whoever waits polls again, by itself.
+                self.queue.arm(Notify::Any)?.finish()?;
+                self.is_armed = true;
+                Ok(true)
+            }
+
+            fn wake(&mut self, event: CompletionEvent) {
+                if event.cq() == self.queue.id() {
+                    self.is_armed = false;
+                }
             }
         }
     };
@@ -75,11 +140,14 @@ impl_completions!(ExtendedCompletionQueue);
 #[cold]
 fn failed(
     status: WorkCompletionStatus,
-    opcode: WorkCompletionOperationType,
+    (opcode, mix): (WorkCompletionOperationType, Option<Mix>),
     wr_id: u64,
     vendor_err: u32,
 ) -> Error {
-    CompletionError { status, opcode, wr_id: Tag(wr_id).number(), vendor_err }.into()
+    let wr_id = Tag(wr_id).number();
+    let is_read = mix.is_some_and(|mix| mix.is_read(wr_id));
+    let opcode = if is_read { WorkCompletionOperationType::RdmaRead } else { opcode };
+    CompletionError { status, opcode, wr_id, vendor_err }.into()
 }
 
 #[cfg(test)]

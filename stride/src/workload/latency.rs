@@ -2,7 +2,7 @@
 
 use sideway::ibverbs::queue_pair::SendQueue;
 
-use super::post::Inbox;
+use super::post::{Inbox, Receiving};
 use super::request::Request;
 use super::{Completions, Job, Notes, Pace, Phase, Receiver, Sender, Watch};
 use crate::buffers::Flag;
@@ -41,7 +41,7 @@ impl Job for Run<'_, '_> {
     fn run<Q: SendQueue, C: Completions>(
         self,
         sender: Sender<'_, Q, C, impl Request>,
-        receiver: Option<Receiver<'_, C>>,
+        receiver: Option<Receiver<'_, C, impl Receiving>>,
     ) -> Result<(), Error> {
         let Self { part, iterations, pace, notes, recorder, watch } = self;
         let Sender { mut outboxes, mut request, completions, arrival } = sender;
@@ -117,7 +117,7 @@ fn sample<'link>(
 fn complete_one(completions: &mut impl Completions, watch: &mut Watch<'_>) -> Result<(), Error> {
     watch.begin();
     while completions.poll(1, |_| Ok(()))? == 0 {
-        watch.spin()?;
+        watch.idle(|sleeper| sleeper.rest(completions))?;
     }
     Ok(())
 }
@@ -125,7 +125,7 @@ fn complete_one(completions: &mut impl Completions, watch: &mut Watch<'_>) -> Re
 /// Waits for a message of the peer's to complete a receive, and posts another one.
 #[inline(always)]
 fn take_one(
-    inboxes: &mut [Inbox<'_>],
+    inboxes: &mut [Inbox<'_, impl Receiving>],
     completions: &mut impl Completions,
     watch: &mut Watch<'_>,
 ) -> Result<(), Error> {

@@ -5,7 +5,7 @@ use std::io;
 
 use trespass::{Block, SendRefused, SeqPacket};
 
-use super::Progress;
+use super::{Passed, Progress};
 use crate::control::{Link, Packets};
 use crate::error::Error;
 use crate::plan::{Api, Cell, Measure, Operation, TestPlan};
@@ -26,7 +26,7 @@ pub struct Messages<'a> {
 struct Load<'a> {
     size: u64,
     messages: u64,
-    progress: &'a Progress,
+    progress: &'a Passed,
 }
 
 /// Sends and receives messages of one size.
@@ -60,7 +60,7 @@ impl<'a> Messages<'a> {
         progress: &Progress,
         link: &mut Link<Packets>,
     ) -> Result<Row, Error> {
-        let load = Load { size: cell.size, messages: self.test.messages_of(cell), progress };
+        let load = Load { size: cell.size, messages: self.test.messages_of(cell), progress: progress.of(0) };
         let socket = &mut link.wire().socket;
         let done = match (self.test.measure, cell.in_flight) {
             (Measure::Bandwidth, _) => self.stream(load, socket),

@@ -48,14 +48,19 @@ impl Pace {
                     if ended.recv_timeout(time) != Err(RecvTimeoutError::Timeout) {
                         return;
                     }
-                    // Nothing else is told by it.
-                    pace.0.store(phase as u8, Ordering::Relaxed);
+                    // Nothing else is told by it. What was ended stays so.
+                    pace.0.fetch_max(phase as u8, Ordering::Relaxed);
                 }
             });
             let done = work(pace);
             drop(alive);
             done
         })
+    }
+
+    /// Ends it now, whatever was meant to follow.
+    pub(super) fn end(&self) {
+        self.0.store(Phase::Over as u8, Ordering::Relaxed);
     }
 
     /// The phase.

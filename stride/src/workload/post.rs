@@ -7,8 +7,9 @@
 #![allow(unsafe_code)]
 
 use sideway::ibverbs::queue_pair::{
-    PostRecvError, PostSendError, PostSendGuard, ReceiveQueue, SendQueue, WorkRequestFlags,
+    PostRecvError, PostRecvGuard, PostSendError, PostSendGuard, ReceiveQueue, SendQueue, WorkRequestFlags,
 };
+use sideway::ibverbs::srq::SharedReceiveQueue;
 
 use super::request::{Place, Request};
 use crate::buffers::Cycle;
@@ -97,7 +98,7 @@ impl<Q: SendQueue> Outbox<'_, Q> {
     }
 }
 
-/// The receives of a queue pair: as many as messages come, and no more at a time than fit.
+/// The receives of a queue: as many as messages come, and no more at a time than fit.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Receives {
     pub(super) lkey: u32,
@@ -120,14 +121,34 @@ pub(super) struct Receives {
     pub(super) tag: Tag,
 }
 
-/// The receiving half of a queue pair.
+/// What receives are posted to.
+pub(super) trait Receiving {
+    /// Begins a list of them.
+    fn begin(&mut self) -> PostRecvGuard<'_>;
+}
+
+impl Receiving for ReceiveQueue {
+    #[inline(always)]
+    fn begin(&mut self) -> PostRecvGuard<'_> {
+        self.start_post_recv()
+    }
+}
+
+impl Receiving for SharedReceiveQueue {
+    #[inline(always)]
+    fn begin(&mut self) -> PostRecvGuard<'_> {
+        self.start_post_recv()
+    }
+}
+
+/// The receiving half of a queue pair, or of all of them.
 #[derive(Debug)]
-pub(super) struct Inbox<'a> {
-    pub(super) queue: &'a mut ReceiveQueue,
+pub(super) struct Inbox<'a, R> {
+    pub(super) queue: &'a mut R,
     pub(super) receives: &'a mut Receives,
 }
 
-impl Inbox<'_> {
+impl<R: Receiving> Inbox<'_, R> {
     /// A message has taken a receive: posts as many as a list has whenever so many were taken, as long as more are to come.
     #[inline(always)]
     pub(super) fn take(&mut self) -> Result<(), PostRecvError> {
@@ -149,7 +170,7 @@ impl Inbox<'_> {
         if receives.posted == end {
             return Ok(());
         }
-        let mut guard = self.queue.start_post_recv();
+        let mut guard = self.queue.begin();
         while receives.posted < end {
             let address = receives.address + receives.cycle.advance();
             let request = guard.construct_wr(receives.tag.with(receives.posted));

@@ -1,14 +1,14 @@
-//! How far a measured loop has come, for others to see.
+//! How far the measured loops have come, for others to see.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Messages that are through: the loop stores their number, which costs it one instruction, and another thread reads it now
-/// and then. It has a cache line of its own.
+/// Messages of one thread that are through: its loop stores their number, which costs it one instruction, and another thread
+/// reads it now and then. It has a cache line of its own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub struct Progress(AtomicU64);
+pub struct Passed(AtomicU64);
 
-impl Progress {
+impl Passed {
     /// None are through.
     pub const fn new() -> Self {
         Self(AtomicU64::new(0))
@@ -20,8 +20,48 @@ impl Progress {
         self.0.store(messages, Ordering::Relaxed);
     }
 
+    fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Messages of all threads that are through.
+#[derive(Debug)]
+pub struct Progress(Box<[Passed]>);
+
+impl Progress {
+    /// Of so many threads, of which none has begun.
+    pub fn of_threads(threads: u32) -> Self {
+        Self((0..threads.max(1)).map(|_| Passed::new()).collect())
+    }
+
+    /// A thread's, from 0.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such thread.
+    pub fn of(&self, thread: usize) -> &Passed {
+        &self.0[thread]
+    }
+
     /// How many are through: some time ago, as nothing else is ordered by it.
     pub fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+        self.0.iter().map(Passed::get).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_through_is_that_of_all_threads() {
+        let progress = Progress::of_threads(3);
+        assert_eq!(progress.get(), 0);
+        progress.of(0).set(5);
+        progress.of(2).set(7);
+        progress.of(0).set(6);
+        assert_eq!(progress.get(), 13);
+        assert_eq!(Progress::of_threads(0).get(), 0);
     }
 }

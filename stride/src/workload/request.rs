@@ -5,17 +5,22 @@
 //! The memory that a request names belongs to the [`Channel`](super::Channel), whose queue pairs go before it, and with them
 //! every outstanding request. Nobody writes to a message that is being sent: bandwidth tests do not write at all, and latency
 //! tests write the last byte of a message only after the completion of the one before has been polled. No Rust reference to
-//! the memory exists at all (`buffers`). An extended queue has a place for each request: no more are outstanding than it was
-//! made for ([`Chain`](super::Chain)).
+//! the memory exists at all (`buffers`). A mix's reads bring bytes to where its writes send from: the device alone touches
+//! those. An extended queue has a place for each request: no more are outstanding than it was made for
+//! ([`Chain`](super::Chain)). Memory that the processor does not reach is refused where a library would copy to it
+//! (`memory::scatter`).
 
 #![allow(unsafe_code)]
 
+use std::mem::MaybeUninit;
+
 use sideway::ibverbs::address_handle::AddressHandle;
 use sideway::ibverbs::queue_pair::{
-    Borrows, LocalBufferHandle, PostSendGuard, ReadBufferHandle, WorkRequestHandle,
+    Borrows, LocalBufferHandle, PostSendGuard, ReadBufferHandle, ScatterGatherEntry, WorkRequestHandle,
 };
 
 use crate::buffers::Flag;
+use crate::plan::{MIX_PERIOD, MOST_ENTRIES, Mix};
 
 /// Where a message lies on both sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,8 +31,8 @@ pub(super) struct Place {
     pub(super) remote: u64,
     /// The key to the peer's.
     pub(super) rkey: u32,
-    /// The peer's queue pair, which datagrams name.
-    pub(super) queue_pair: u32,
+    /// The peer's queue pair, which datagrams name, or its shared receive queue, which requests of an extended connection name.
+    pub(super) queue: u32,
 }
 
 /// What a test's requests say. Which operation and where its bytes are is asked once, before the loop that is measured.
@@ -123,6 +128,120 @@ impl<V: Incoming> Request for Fetches<V> {
     fn mark(&mut self, _: u8) {}
 }
 
+/// How a message lies in pieces, one behind the other: all of one length, but for the last, which has the rest.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pieces {
+    lkey: u32,
+    count: u32,
+    length: u32,
+    last: u32,
+}
+
+impl Pieces {
+    /// A message of this size in so many, or as many as it has bytes.
+    pub(super) fn new(lkey: u32, size: u32, count: u32) -> Self {
+        let count = count.min(size).clamp(1, MOST_ENTRIES);
+        let length = size / count;
+        Self { lkey, count, length, last: size - length * (count - 1) }
+    }
+
+    /// Gives the list of those of the message at this address.
+    #[inline(always)]
+    fn list<T>(&self, address: u64, give: impl FnOnce(&[ScatterGatherEntry]) -> T) -> T {
+        let Self { lkey, count, length, last } = *self;
+        let mut entries = [const { MaybeUninit::uninit() }; MOST_ENTRIES as usize];
+        let mut at = address;
+        for entry in &mut entries[..count as usize - 1] {
+            entry.write(ScatterGatherEntry::new(lkey, at, length));
+            at += u64::from(length);
+        }
+        entries[count as usize - 1].write(ScatterGatherEntry::new(lkey, at, last));
+        // SAFETY: so many were written just now, and a written one is as an entry is.
+        give(unsafe { std::slice::from_raw_parts(entries.as_ptr().cast(), count as usize) })
+    }
+}
+
+/// Brings messages here, into several pieces.
+#[derive(Debug)]
+pub(super) struct Scatters<V> {
+    pub(super) verb: V,
+    pub(super) pieces: Pieces,
+}
+
+impl<V: Incoming> Request for Scatters<V> {
+    #[inline(always)]
+    fn build<'queue, G: Borrows<'queue>>(
+        &'queue self,
+        request: WorkRequestHandle<'_, G>,
+        place: Place,
+        _: u64,
+    ) {
+        let request = self.verb.choose(request, place);
+        // SAFETY: as in `Fetches`.
+        self.pieces.list(place.local, |list| unsafe { request.setup_sge_list(list) });
+    }
+
+    /// The bytes are the peer's.
+    #[inline(always)]
+    fn mark(&mut self, _: u8) {}
+}
+
+/// Reads and writes, of which each message's number says which it is.
+#[derive(Debug)]
+pub(super) struct Mixed<R, W> {
+    read: R,
+    write: W,
+    is_read: [bool; MIX_PERIOD as usize],
+}
+
+impl<R, W> Mixed<R, W> {
+    /// As many of each as the mix says.
+    pub(super) fn new(mix: Mix, read: R, write: W) -> Self {
+        Self { read, write, is_read: std::array::from_fn(|number| mix.is_read(number as u64)) }
+    }
+}
+
+impl<R: Request, W: Request> Request for Mixed<R, W> {
+    #[inline(always)]
+    fn build<'queue, G: Borrows<'queue>>(
+        &'queue self,
+        request: WorkRequestHandle<'_, G>,
+        place: Place,
+        number: u64,
+    ) {
+        if self.is_read[(number % u64::from(MIX_PERIOD)) as usize] {
+            self.read.build(request, place, number);
+        } else {
+            self.write.build(request, place, number);
+        }
+    }
+
+    /// Reads write there, too: the byte is the peer's.
+    #[inline(always)]
+    fn mark(&mut self, _: u8) {}
+}
+
+/// Messages in several pieces of registered memory.
+#[derive(Debug)]
+pub(super) struct Gathered<'a> {
+    pub(super) pieces: Pieces,
+    /// The last byte of the first message.
+    pub(super) last: Flag<'a>,
+}
+
+impl Payload for Gathered<'_> {
+    #[inline(always)]
+    fn give(&self, request: LocalBufferHandle<'_, impl PostSendGuard>, address: u64) {
+        // SAFETY: as in `Registered`.
+        self.pieces.list(address, |list| unsafe { request.setup_sge_list(list) });
+    }
+
+    #[inline(always)]
+    fn mark(&mut self, mark: u8) {
+        self.last.store(mark);
+    }
+}
+
 /// A message that is copied into each work request.
 #[derive(Debug)]
 pub(super) struct Inline<'a>(pub(super) &'a mut [u8]);
@@ -188,6 +307,33 @@ pub(super) struct SendTo<'a>(pub(super) &'a AddressHandle);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SendImmTo<'a>(pub(super) &'a AddressHandle);
 
+/// The same of an extended connection, for a shared receive queue.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ToQueue<V>(pub(super) V);
+
+impl<V: Outgoing> Outgoing for ToQueue<V> {
+    #[inline(always)]
+    fn choose<'guard, 'queue, G: Borrows<'queue>>(
+        &'queue self,
+        request: WorkRequestHandle<'guard, G>,
+        place: Place,
+        number: u64,
+    ) -> LocalBufferHandle<'guard, G> {
+        self.0.choose(request.setup_xrc_srqn(place.queue), place, number)
+    }
+}
+
+impl<V: Incoming> Incoming for ToQueue<V> {
+    #[inline(always)]
+    fn choose<'guard, G: PostSendGuard>(
+        &self,
+        request: WorkRequestHandle<'guard, G>,
+        place: Place,
+    ) -> ReadBufferHandle<'guard, G> {
+        self.0.choose(request.setup_xrc_srqn(place.queue), place)
+    }
+}
+
 /// What datagrams of a test come with.
 pub(super) const QKEY: u32 = 0x1111_1111;
 
@@ -229,10 +375,10 @@ outgoing! {
     Send: |self, request, _place, _number| request.setup_send();
     SendImm: |self, request, _place, number| request.setup_send_imm(number as u32);
     SendTo<'_>: |self, request, place, _number| {
-        request.setup_ud_address(self.0, place.queue_pair, QKEY).setup_send()
+        request.setup_ud_address(self.0, place.queue, QKEY).setup_send()
     };
     SendImmTo<'_>: |self, request, place, number| {
-        request.setup_ud_address(self.0, place.queue_pair, QKEY).setup_send_imm(number as u32)
+        request.setup_ud_address(self.0, place.queue, QKEY).setup_send_imm(number as u32)
     };
 }
 
@@ -266,5 +412,34 @@ impl Incoming for CompareSwap {
         place: Place,
     ) -> ReadBufferHandle<'guard, G> {
         request.setup_atomic_compare_swap(place.rkey, place.remote, self.compare, self.swap)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_the_message() {
+        for (size, count, expected) in [
+            (10, 1, vec![10]),
+            (10, 3, vec![3, 3, 4]),
+            (2, 64, vec![1, 1]),
+            (64, 64, vec![1; 64]),
+            (1, 5, vec![1]),
+            (8 << 20, 2, vec![4 << 20; 2]),
+        ] {
+            let mut at = 0x1000;
+            let expected: Vec<_> = expected
+                .into_iter()
+                .map(|length| {
+                    at += u64::from(length);
+                    format!("{:?}", ScatterGatherEntry::new(7, at - u64::from(length), length))
+                })
+                .collect();
+            Pieces::new(7, size, count).list(0x1000, |list| {
+                assert_eq!(list.iter().map(|entry| format!("{entry:?}")).collect::<Vec<_>>(), expected);
+            });
+        }
     }
 }

@@ -1,13 +1,16 @@
 //! What a side makes of its device.
 
 use sideway::ibverbs::AccessFlags;
-use sideway::ibverbs::completion::{GenericCompletionQueue, WorkCompletionOperationType};
+use sideway::ibverbs::completion::{
+    CompletionChannel, CreateCompletionQueueError, GenericCompletionQueue, WorkCompletionFields,
+    WorkCompletionOperationType,
+};
 use sideway::ibverbs::protection_domain::ProtectionDomain;
 use sideway::ibverbs::queue_pair::{
     CreateQueuePairError, GenericQueuePair, QueuePairType, SendOperationFlags,
 };
+use sideway::ibverbs::srq::SharedReceiveQueue;
 
-use super::bandwidth::POLL_BATCH;
 use super::channel::{Ends, GenericEnds};
 use super::completion::OfKind;
 use crate::device::{DeviceError, LocalDevice};
@@ -15,34 +18,55 @@ use crate::error::Error;
 use crate::plan::{Calls, ConnectionType, Measure, Operation, TestPlan, default_inline_size};
 
 /// One queue for all that is sent, and one for all that is received where anything is.
-pub(super) fn completion_queues(device: &LocalDevice, test: &TestPlan) -> Result<GenericEnds, Error> {
+/// Their events go to the channel, if there is one.
+pub(super) fn completion_queues(
+    device: &LocalDevice,
+    test: &TestPlan,
+    channel: Option<&CompletionChannel>,
+) -> Result<GenericEnds, Error> {
     let of_all = |each: u32| each.saturating_mul(test.queue_pairs);
     let mut builder = device.context.create_cq_builder();
-    builder.setup_cqe(of_all(test.depth())).setup_poll_batch(poll_batch(test));
+    builder.setup_cqe(of_all(test.depth())).setup_poll_batch(test.poll_batch());
+    if test.device_clock {
+        builder.setup_wc_flags(WorkCompletionFields::STANDARD | WorkCompletionFields::CompletionTimestamp);
+    }
+    if let Some(channel) = channel {
+        builder.setup_comp_channel(channel);
+    }
     let first = match device.calls {
+        // There is no other way to timestamps.
+        _ if test.device_clock => builder.build_ex().map_err(|error| no_timestamps(device, &error))?.into(),
         Calls::Classic => builder.build()?.into(),
         Calls::Extended => builder.build_generic()?,
     };
     let receives = test.operation.takes_receives();
-    builder.setup_cqe(of_all(test.receive_depth()));
+    builder.setup_cqe(test.receive_depth().saturating_mul(test.receive_queues()));
     let (opcode, received) = opcodes(test.operation);
+    let mix = match test.operation {
+        Operation::Mix(mix) => Some(mix),
+        _ => None,
+    };
     // Both of one flavour.
     Ok(match first {
         GenericCompletionQueue::Basic(queue) => GenericEnds::Basic(Ends {
-            sent: OfKind { queue, opcode },
+            sent: OfKind::new(queue, opcode, mix),
             received: match receives {
-                true => Some(OfKind { queue: builder.build()?, opcode: received }),
+                true => Some(OfKind::new(builder.build()?, received, None)),
                 false => None,
             },
         }),
         GenericCompletionQueue::Extended(queue) => GenericEnds::Extended(Ends {
-            sent: OfKind { queue, opcode },
+            sent: OfKind::new(queue, opcode, mix),
             received: match receives {
-                true => Some(OfKind { queue: builder.build_ex()?, opcode: received }),
+                true => Some(OfKind::new(builder.build_ex()?, received, None)),
                 false => None,
             },
         }),
     })
+}
+
+fn no_timestamps(device: &LocalDevice, error: &CreateCompletionQueueError) -> DeviceError {
+    DeviceError::NoTimestamps { device: device.limits.device.clone(), reason: error.to_string() }
 }
 
 /// What completes on both sides.
@@ -52,16 +76,31 @@ fn opcodes(operation: Operation) -> (WorkCompletionOperationType, WorkCompletion
         Operation::Write => (W::RdmaWrite, W::Receive),
         Operation::WriteImm => (W::RdmaWrite, W::ReceiveWithImmediate),
         Operation::Read => (W::RdmaRead, W::Receive),
+        // Which one it was, its number says.
+        Operation::Mix(_) => (W::RdmaWrite, W::Receive),
         Operation::FetchAdd => (W::FetchAndAdd, W::Receive),
         Operation::CompareSwap => (W::CompareAndSwap, W::Receive),
-        Operation::Send | Operation::SendImm | Operation::Messages(_) => (W::Send, W::Receive),
+        Operation::Send | Operation::SendImm | Operation::Messages(_) | Operation::Tcp => {
+            (W::Send, W::Receive)
+        }
+    }
+}
+
+/// What all queue pairs take their receives from, if they share it.
+pub(super) fn shared_queue(
+    pd: &ProtectionDomain,
+    test: &TestPlan,
+) -> Result<Option<SharedReceiveQueue>, Error> {
+    match test.queues.use_srq {
+        true => Ok(Some(pd.create_srq_builder().setup_max_wr(test.receive_depth()).build()?)),
+        false => Ok(None),
     }
 }
 
 pub(super) fn queue_pair(
     device: &LocalDevice,
     pd: &ProtectionDomain,
-    ends: &GenericEnds,
+    (ends, srq): (&GenericEnds, Option<&SharedReceiveQueue>),
     test: &TestPlan,
     inline_size: u32,
 ) -> Result<GenericQueuePair, Error> {
@@ -72,11 +111,16 @@ pub(super) fn queue_pair(
             ConnectionType::Rc => QueuePairType::ReliableConnection,
             ConnectionType::Uc => QueuePairType::UnreliableConnection,
             ConnectionType::Ud => QueuePairType::UnreliableDatagram,
+            ConnectionType::Xrc => QueuePairType::XrcSend,
         })
         .setup_max_send_wr(depth)
+        .setup_max_send_sge(test.entries())
         .setup_max_recv_wr(test.receive_depth().max(1))
         .setup_max_inline_data(inline_size)
         .setup_send_ops_flags(send_operations(test.operation));
+    if let Some(srq) = srq {
+        builder.setup_srq(srq);
+    }
     match ends {
         GenericEnds::Basic(Ends { sent, received }) => builder
             .setup_send_cq(&sent.queue)
@@ -103,36 +147,29 @@ fn send_operations(operation: Operation) -> SendOperationFlags {
     match operation {
         Operation::Write => SendOperationFlags::Write,
         Operation::WriteImm => SendOperationFlags::WriteWithImmediate,
-        Operation::Send | Operation::Messages(_) => SendOperationFlags::Send,
+        Operation::Send | Operation::Messages(_) | Operation::Tcp => SendOperationFlags::Send,
         Operation::SendImm => SendOperationFlags::SendWithImmediate,
         Operation::Read => SendOperationFlags::Read,
+        Operation::Mix(_) => SendOperationFlags::Read | SendOperationFlags::Write,
         Operation::FetchAdd => SendOperationFlags::AtomicFetchAndAdd,
         Operation::CompareSwap => SendOperationFlags::AtomicCompareAndSwap,
     }
 }
 
-/// What may be done with the memory. The device may reorder its writes on the bus where only amounts matter, as perftest has it;
-/// who waits for the last byte needs it to come last.
-pub(super) fn access(test: &TestPlan) -> AccessFlags {
-    let access = AccessFlags::LocalWrite
+/// What may be done with the memory, and whether the device may reorder its writes on the bus.
+pub(super) fn access(test: &TestPlan, is_relaxed: bool) -> AccessFlags {
+    let relaxed = if is_relaxed { AccessFlags::RelaxedOrdering } else { AccessFlags::empty() };
+    AccessFlags::LocalWrite
+        | relaxed
         | match test.operation {
             Operation::Write | Operation::WriteImm => AccessFlags::RemoteWrite,
             Operation::Read => AccessFlags::RemoteRead,
+            Operation::Mix(_) => AccessFlags::RemoteRead | AccessFlags::RemoteWrite,
             Operation::FetchAdd | Operation::CompareSwap => AccessFlags::RemoteAtomic,
-            Operation::Send | Operation::SendImm | Operation::Messages(_) => AccessFlags::empty(),
-        };
-    match (test.measure, test.operation) {
-        (Measure::Latency(_), Operation::Write) => access,
-        _ => access | AccessFlags::RelaxedOrdering,
-    }
-}
-
-/// As many completions as perftest takes at a time.
-fn poll_batch(test: &TestPlan) -> u32 {
-    match test.measure {
-        Measure::Latency(_) => 1,
-        _ => POLL_BATCH,
-    }
+            Operation::Send | Operation::SendImm | Operation::Messages(_) | Operation::Tcp => {
+                AccessFlags::empty()
+            }
+        }
 }
 
 pub(super) fn inline_size(device: &LocalDevice, test: &TestPlan) -> u32 {
@@ -140,7 +177,9 @@ pub(super) fn inline_size(device: &LocalDevice, test: &TestPlan) -> u32 {
         return 0;
     }
     let default = match test.measure {
-        Measure::Latency(_) => default_inline_size(test.operation, test.connection, device.vendor_id),
+        Measure::Latency(_) if test.entries() == 1 => {
+            default_inline_size(test.operation, test.connection, device.vendor_id)
+        }
         _ => 0,
     };
     test.inline_size.unwrap_or(default)

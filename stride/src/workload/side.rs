@@ -1,26 +1,32 @@
 //! One side of a test: its queue pairs, its memory, and what it does with them.
 
+use std::sync::atomic::AtomicU32;
+
 use sideway::ibverbs::address_handle::AddressHandle;
 use sideway::ibverbs::connect::{ConnectOptions, Endpoint, activate_ud, connect};
 use sideway::ibverbs::protection_domain::ProtectionDomain;
 use sideway::ibverbs::queue_pair::GenericQueuePair;
-use sideway::memory::{BufferKind, RegisteredBuffer};
+use sideway::ibverbs::srq::SharedReceiveQueue;
+use sideway::rdmacm::Connection;
 
 use super::bandwidth::Tally;
-use super::channel::{GenericEnds, Pair, receives};
+use super::channel::{Connected, GenericEnds, Pair, receives};
+use super::device_clock::DeviceClock;
 use super::latency::Part;
+use super::manager::Manager;
 use super::request::{Place, QKEY};
-use super::resources::{access, completion_queues, inline_size, queue_pair};
+use super::resources::{access, completion_queues, inline_size, queue_pair, shared_queue};
+use super::sleep::Sleeper;
 use super::validate::{SWAP, Seeds, Validation, ValidationError, pattern};
-use super::{Chain, Channel, Notes, Pace, Watch, bandwidth, latency};
+use super::xrc::{Receivers, receivers as xrc_receivers};
+use super::{Chain, Channel, Notes, Pace, Watch, bandwidth, device_clock, latency, open_loop};
 use crate::buffers::BufferLayout;
 use crate::control::{ControlError, Resources};
 use crate::device::LocalDevice;
 use crate::error::Error;
-use crate::plan::{ConnectionType, LatencyDefinition, Measure, Operation, Parts, TestPlan};
-use crate::report::{BandwidthRow, LatencyRow, Row};
-use crate::result::Distribution;
-use crate::statistics::{BandwidthSummary, LatencyRecorder, Timer};
+use crate::memory::Memory;
+use crate::plan::{ConnectionType, LatencyDefinition, Measure, Operation, Parts, PlanError, Rate, TestPlan};
+use crate::statistics::LatencyRecorder;
 
 /// A side whose queue pairs are not connected yet.
 #[derive(Debug)]
@@ -29,8 +35,12 @@ pub struct Side<'a> {
     pd: ProtectionDomain,
     pairs: Vec<(GenericQueuePair, Endpoint)>,
     ends: GenericEnds,
-    memory: RegisteredBuffer,
+    targets: Option<Receivers>,
+    srq: Option<SharedReceiveQueue>,
+    sleeper: Option<Sleeper>,
+    memory: Memory,
     layout: BufferLayout,
+    is_relaxed: bool,
     inline_size: u32,
     answered: u8,
 }
@@ -46,16 +56,44 @@ impl<'a> Side<'a> {
         let pd = device.context.alloc_pd()?;
         let largest = test.sizes.largest() + test.connection.header();
         let layout = BufferLayout::new(largest, test.queue_pairs);
-        let memory = pd.reg_buffer(layout.allocate(device.buffer)?, access(test))?;
-        let ends = completion_queues(device, test)?;
+        device.buffer.check(test).map_err(PlanError::from)?;
+        let is_known = device.context.provider().verbs().ibv_reg_mr_iova2().is_ok();
+        let is_relaxed = test.relaxes_ordering(is_known).map_err(PlanError::from)?;
+        let memory = Memory::new(device, layout, &pd, access(test, is_relaxed))?;
+        let channel = match test.queues.events {
+            true => Some(device.context.create_comp_channel()?),
+            false => None,
+        };
+        let ends = completion_queues(device, test, channel.as_ref())?;
+        let (targets, srq) = match test.connection {
+            ConnectionType::Xrc => {
+                let (targets, srq) = xrc_receivers(device, &pd, &ends, test, packet_sequence_number())?;
+                (Some(targets), Some(srq))
+            }
+            _ => (None, shared_queue(&pd, test)?),
+        };
+        let own_srq = srq.as_ref().filter(|_| targets.is_none());
         let pair = |_| {
-            let queue_pair = queue_pair(device, &pd, &ends, test, inline_size)?;
+            let queue_pair = queue_pair(device, &pd, (&ends, own_srq), test, inline_size)?;
             let endpoint = Endpoint::new(&queue_pair, &device.path, packet_sequence_number());
             Ok((queue_pair, endpoint))
         };
         let pairs = (0..test.queue_pairs).map(pair).collect::<Result<_, Error>>()?;
         let answered = test.answered(&device.limits);
-        Ok(Self { device, pd, pairs, ends, memory, layout, inline_size, answered })
+        Ok(Self {
+            device,
+            pd,
+            pairs,
+            ends,
+            targets,
+            srq,
+            sleeper: channel.map(Sleeper),
+            memory,
+            layout,
+            is_relaxed,
+            inline_size,
+            answered,
+        })
     }
 
     /// Where messages lie in the memory.
@@ -68,64 +106,92 @@ impl<'a> Side<'a> {
         let of_pair = |(index, (_, endpoint)): (usize, &(_, Endpoint))| Resources {
             endpoint: endpoint.clone(),
             rkey: self.memory.rkey(),
-            address: self.memory.as_ptr().addr() as u64 + self.layout.receive_offset(index),
+            address: self.memory.address() + self.layout.receive_offset(index),
             length: self.layout.half(),
             answered: self.answered,
+            marked: if self.memory.is_seen() { u64::MAX } else { self.inline_size.into() },
+            xrc: self.targets.as_ref().and_then(|targets| targets.target(index)),
         };
         self.pairs.iter().enumerate().map(of_pair).collect()
     }
 
-    /// Connects each queue pair to one of the peer's.
+    /// Connects each queue pair to one of the peer's, by rdma_cm if there is a manager; threads have so many together.
     ///
     /// # Errors
     ///
     /// There is no way to the peer.
-    pub fn connect(self, remotes: &[Resources], test: &TestPlan, timer: &Timer) -> Result<Workload, Error> {
-        let Self { device, pd, pairs: own, ends, memory, layout, inline_size, answered } = self;
+    pub fn connect(
+        self,
+        remotes: &[Resources],
+        test: &TestPlan,
+        all_pairs: u32,
+        mut manager: Option<Manager<'_>>,
+    ) -> Result<Workload, Error> {
+        let Self {
+            device,
+            pd,
+            pairs: own,
+            ends,
+            mut targets,
+            srq,
+            sleeper,
+            memory,
+            layout,
+            is_relaxed,
+            inline_size,
+            answered,
+        } = self;
         let calls = match own.first() {
             Some((pair, _)) if pair.is_extended() => "ibv_wr_*",
             _ => "ibv_post_send",
         };
         let (mut pairs, mut seeds) = (Vec::new(), Vec::new());
-        let (mut address, mut way) = (None, String::new());
+        let (mut address, mut way, mut connections) = (None, String::new(), Vec::new());
         for (index, ((mut queue_pair, endpoint), remote)) in own.into_iter().zip(remotes).enumerate() {
-            let options = ConnectOptions {
-                access_flags: access(test),
+            let options = test.way.applied_to(ConnectOptions {
+                access_flags: access(test, false),
                 max_read_atomic: test.outstanding(&device.limits, remote.answered),
                 max_dest_read_atomic: answered,
                 ..ConnectOptions::default()
-            };
-            if test.connection == ConnectionType::Ud {
+            });
+            if let Some(manager) = &mut manager {
+                let connection = manager.connect(index as u32, &mut queue_pair, &options, &test.way)?;
+                way = format!("by rdma_cm, from {}", device.path.reason());
+                connections.push(connection);
+            } else if test.connection == ConnectionType::Ud {
                 activate_ud(&mut queue_pair, &device.path, QKEY, endpoint.packet_seq_num, &options)?;
                 if address.is_none() {
                     address = Some(datagram_address(device, &pd, remote, &options)?);
                 }
                 way = format!("datagrams from {}", device.path.reason());
             } else {
-                let connection =
-                    connect(&mut queue_pair, &device.path, &endpoint, &remote.endpoint, &options)?;
+                if let Some(targets) = &mut targets {
+                    targets.connect(index, device, &remote.endpoint, &options)?;
+                }
+                let remote = remote.xrc.as_ref().map_or(&remote.endpoint, |target| &target.endpoint);
+                let connection = connect(&mut queue_pair, &device.path, &endpoint, remote, &options)?;
                 way = connection.to_string();
             }
             if test.operation.fetches() {
                 way += &format!(", {} outstanding", options.max_read_atomic);
             }
             let place = Place {
-                local: memory.as_ptr().addr() as u64 + layout.send_offset(index),
+                local: memory.address() + layout.send_offset(index),
                 remote: remote.address,
                 rkey: remote.rkey,
-                queue_pair: remote.endpoint.qp_number,
+                queue: remote.xrc.as_ref().map_or(remote.endpoint.qp_number, |target| target.srqn),
             };
             seeds.push(Seeds { own: seed(&endpoint), peer: seed(&remote.endpoint) });
             pairs.push(Pair { queue_pair, place });
         }
-        let buffer = match memory.buffer().kind() {
-            BufferKind::Shared => "shared",
-            _ => "malloc",
-        };
-        let description =
-            format!("{test}, inline up to {inline_size} bytes, by {calls}, buffer {buffer}; {way}");
-        let channel = Channel::new(pairs, address, ends, memory, layout, test.operation, inline_size);
+        let (buffer, ordering) = (device.buffer, if is_relaxed { "relaxed" } else { "strict" });
+        let description = format!(
+            "inline up to {inline_size} bytes, by {calls}, {ordering} ordering, buffer {buffer}; {way}"
+        );
+        let channel =
+            Channel::new(Connected { pairs, targets, srq, address }, ends, memory, layout, test, inline_size);
         let recorder = LatencyRecorder::new();
+        let clock = test.device_clock.then(|| DeviceClock::of(&device.context)).transpose()?;
         Ok(Workload {
             description,
             test: test.clone(),
@@ -133,10 +199,14 @@ impl<'a> Side<'a> {
             layout,
             parts: Parts { measures: true, serves: true },
             seeds,
+            marked: remotes.first().map_or(u64::MAX, |remote| remote.marked),
             sent: 0,
             notes: Notes::new(),
             recorder,
-            timer: timer.clone(),
+            clock,
+            all_pairs,
+            sleeper,
+            _connections: connections,
         })
     }
 }
@@ -150,8 +220,9 @@ pub struct Arrived {
     pub taken: u64,
 }
 
-/// A side that is ready to run.
+/// A side that is ready to run. It shares no cache line with another thread's.
 #[derive(Debug)]
+#[repr(align(128))]
 pub struct Workload {
     description: String,
     test: TestPlan,
@@ -159,17 +230,32 @@ pub struct Workload {
     layout: BufferLayout,
     parts: Parts,
     seeds: Vec<Seeds>,
+    /// Up to which size the peer writes the last byte of the messages that it counts.
+    marked: u64,
     /// Messages of the last size.
     sent: u64,
     notes: Notes,
     recorder: LatencyRecorder,
-    timer: Timer,
+    /// What takes the time, unless the program does.
+    clock: Option<DeviceClock>,
+    /// Queue pairs of all threads.
+    all_pairs: u32,
+    /// Unless completions are polled for.
+    sleeper: Option<Sleeper>,
+    /// Of rdma_cm: whoever drops one hangs up.
+    _connections: Vec<Connection>,
 }
 
 impl Workload {
-    /// What is going to be measured and how the two sides are connected, in one line.
+    /// How the two sides are connected, in one line.
     pub fn description(&self) -> &str {
         &self.description
+    }
+
+    /// Has what follows be as long as this test is, which is the same otherwise.
+    pub(super) fn set_length(&mut self, test: &TestPlan) {
+        let TestPlan { iterations, duration, tx_depth, rx_depth, .. } = *test;
+        self.test = TestPlan { iterations, duration, tx_depth, rx_depth, ..self.test.clone() };
     }
 
     /// Gets ready for messages of this size, and for this side's parts, before either side begins to measure them.
@@ -186,7 +272,7 @@ impl Workload {
         let own = self.seeds.first().map_or(0, |seeds| seeds.own);
         self.channel.resize(size as u32, |place| pattern(own, size, place));
         if self.test.data_validation {
-            self.prepare_validation(size);
+            self.prepare_validation(size)?;
         }
         if self.test.operation == Operation::Write {
             self.channel.flag(self.layout.receive_offset(0) + size - 1).store(latency::UNMARKED);
@@ -197,51 +283,91 @@ impl Workload {
         Ok(())
     }
 
-    /// Measures messages of this size: the client's part, and the server's too where both measure.
-    ///
-    /// # Errors
-    ///
-    /// A message failed, or the peer is gone.
-    pub fn measure(&mut self, size: u64, watch: &mut Watch<'_>) -> Result<Row, Error> {
-        match self.test.duration {
-            Some(seconds) => Pace::during(seconds, |pace| self.measure_at(pace, size, watch)),
-            None => self.measure_at(&Pace::steady(), size, watch),
+    /// Measures messages of this size: the client's part, and the server's too where both measure. Latencies are in the
+    /// recorder then.
+    pub(super) fn measure(&mut self, pace: &Pace, size: u64, watch: &mut Watch<'_>) -> Result<Tally, Error> {
+        if let Some(rate) = self.test.rate {
+            return self.measure_at(rate, pace, size, watch);
         }
+        let part = match self.test.measure {
+            Measure::Latency(LatencyDefinition::PingPong) => Part::Ping,
+            Measure::Latency(LatencyDefinition::Completion) => Part::Complete,
+            _ => {
+                let chain = Chain::new(&self.test, self.layout.cycle(size));
+                let (batch, takes) = (self.test.poll_batch(), self.takes());
+                let tally = watch.sleeping(&mut self.sleeper, |watch| {
+                    self.channel.run(bandwidth::Run { chain, batch, takes, pace, watch })
+                })?;
+                self.sent = tally.sent;
+                return Ok(tally);
+            }
+        };
+        let begin = watch.now();
+        match (&self.clock, part) {
+            (Some(clock), Part::Complete) => {
+                let iterations = self.test.most_messages();
+                let recorder = &mut self.recorder;
+                let channel = &mut self.channel;
+                watch.sleeping(&mut self.sleeper, |watch| {
+                    channel.run(device_clock::Run { iterations, clock, pace, recorder, watch })
+                })?;
+            }
+            _ => self.run_latency(part, pace, watch)?,
+        }
+        self.sent = self.recorder.len();
+        Ok(Tally { sent: self.sent, counted: self.sent, begin, end: watch.now() })
     }
 
-    fn measure_at(&mut self, pace: &Pace, size: u64, watch: &mut Watch<'_>) -> Result<Row, Error> {
-        let Measure::Latency(definition) = self.test.measure else {
-            let chain = Chain::new(&self.test, self.layout.cycle(size));
-            let takes = self.parts.serves && self.test.operation.takes_receives();
-            let Tally { sent, counted, ticks } =
-                self.channel.run(bandwidth::Run { chain, takes, pace, watch })?;
-            self.sent = sent;
-            let summary = BandwidthSummary::new(size, counted, ticks, &self.timer);
-            return Ok(Row::Bandwidth(BandwidthRow::new(size, counted, summary)));
+    /// The same at a rate, of which this thread has a part as large as that of the queue pairs.
+    fn measure_at(
+        &mut self,
+        rate: Rate,
+        pace: &Pace,
+        size: u64,
+        watch: &mut Watch<'_>,
+    ) -> Result<Tally, Error> {
+        let part = f64::from(self.test.queue_pairs) / f64::from(self.all_pairs);
+        let run = open_loop::Run {
+            iterations: self.test.most_messages(),
+            depth: self.test.depth(),
+            batch: self.test.poll_batch(),
+            cycle: self.layout.cycle(size),
+            ticks: watch.ticks_of_a_second() / (rate.messages_per_second(size) * part),
+            burst: rate.burst,
+            pace,
+            recorder: &mut self.recorder,
+            watch,
         };
-        let part = match definition {
-            LatencyDefinition::PingPong => Part::Ping,
-            LatencyDefinition::Completion => Part::Complete,
-        };
-        self.run_latency(part, pace, watch)?;
-        self.sent = self.recorder.len();
-        let summary = self.recorder.summary(self.sample_nanoseconds(definition));
-        Ok(Row::Latency(LatencyRow::new(size, self.recorder.len(), summary)))
+        let tally = self.channel.run(run)?;
+        self.sent = tally.sent;
+        Ok(tally)
     }
 
     /// The latencies that were measured last, if this side measures any.
-    pub fn distribution(&self) -> Option<Distribution> {
-        let Measure::Latency(definition) = self.test.measure else { return None };
-        Some(self.recorder.distribution(self.sample_nanoseconds(definition)))
+    pub(super) fn recorder(&self) -> &LatencyRecorder {
+        &self.recorder
     }
 
-    /// How many nanoseconds of latency a tick of a sample stands for.
-    fn sample_nanoseconds(&self, definition: LatencyDefinition) -> f64 {
-        let tick = self.timer.nanoseconds_per_tick();
-        match definition {
-            LatencyDefinition::PingPong => tick / 2.0,
-            LatencyDefinition::Completion => tick,
+    /// Takes the peer's messages, where both measure, as long as other threads of this side do.
+    pub(super) fn keep_taking(&mut self, measuring: &AtomicU32, watch: &mut Watch<'_>) -> Result<(), Error> {
+        if self.test.thread_count() == 1 || !self.takes() {
+            return Ok(());
         }
+        self.take(Some(measuring), watch)
+    }
+
+    /// Whether messages of the peer come to receives while this side measures bandwidth.
+    fn takes(&self) -> bool {
+        self.test.measure == Measure::Bandwidth && self.parts.serves && self.test.operation.takes_receives()
+    }
+
+    fn take(&mut self, measuring: Option<&AtomicU32>, watch: &mut Watch<'_>) -> Result<(), Error> {
+        let all_arrive = self.test.connection.is_reliable() && self.test.duration.is_none();
+        let batch = self.test.poll_batch();
+        let taken = watch.sleeping(&mut self.sleeper, |watch| {
+            self.channel.run(bandwidth::Take { all_arrive, measuring, batch, watch })
+        });
+        taken.map(drop)
     }
 
     /// Answers messages, where they want an answer, or takes them, where they want to be taken: the server's part.
@@ -249,7 +375,7 @@ impl Workload {
     /// # Errors
     ///
     /// A message failed, or the peer is gone.
-    pub fn answer(&mut self, watch: &mut Watch<'_>) -> Result<(), Error> {
+    pub(super) fn answer(&mut self, watch: &mut Watch<'_>) -> Result<(), Error> {
         match self.test.measure {
             Measure::Latency(LatencyDefinition::PingPong) if self.test.duration.is_some() => {
                 watch.end_with_peer();
@@ -261,10 +387,7 @@ impl Workload {
             Measure::Latency(LatencyDefinition::PingPong) => {
                 self.run_latency(Part::Pong, &Pace::steady(), watch)
             }
-            _ => {
-                let all_arrive = self.test.connection.is_reliable() && self.test.duration.is_none();
-                self.channel.run(bandwidth::Take { all_arrive, watch }).map(drop)
-            }
+            _ => self.take(None, watch),
         }
     }
 
@@ -299,24 +422,35 @@ impl Workload {
         let (cycle, _) = receives(test, *layout, size);
         let is_inline = size <= u64::from(test.inline_size.unwrap_or(0)) && !test.operation.fetches();
         let receives = (cycle, test.connection.header());
-        Validation { test, memory: self.channel.memory(), layout: *layout, size, is_inline, receives }
+        let is_marked = is_inline || size <= self.marked;
+        Validation {
+            test,
+            memory: self.channel.memory(),
+            layout: *layout,
+            size,
+            is_marked,
+            is_inline,
+            receives,
+        }
     }
 
-    fn prepare_validation(&mut self, size: u64) {
+    fn prepare_validation(&mut self, size: u64) -> Result<(), Error> {
         if self.test.operation == Operation::CompareSwap {
             self.channel.set_swap(SWAP.0, SWAP.1);
         }
         let validation = self.validation(size);
-        self.seeds.iter().enumerate().for_each(|(pair, seeds)| validation.prepare(pair, *seeds));
+        self.seeds.iter().enumerate().try_for_each(|(pair, seeds)| validation.prepare(pair, *seeds))
     }
 
     fn run_latency(&mut self, part: Part, pace: &Pace, watch: &mut Watch<'_>) -> Result<(), Error> {
         if !self.test.connection.is_reliable() {
             watch.expect_losses();
         }
-        let Self { channel, notes, recorder, test, .. } = self;
+        let Self { channel, notes, recorder, test, sleeper, .. } = self;
         let iterations = test.most_messages();
-        channel.run(latency::Run { part, iterations, pace, notes, recorder, watch })
+        watch.sleeping(sleeper, |watch| {
+            channel.run(latency::Run { part, iterations, pace, notes, recorder, watch })
+        })
     }
 }
 

@@ -4,11 +4,10 @@
 //! own, and the memory that they come to with others. Afterwards it looks what is there, which is no part of the
 //! measurement. Of a place that many messages came to, the last one's bytes are there.
 
-use sideway::memory::RegisteredBuffer;
-
 use super::latency::mark;
-use crate::buffers::{BufferLayout, Cycle, fill, first_difference};
+use crate::buffers::{BufferLayout, Cycle};
 use crate::error::Error;
+use crate::memory::Memory;
 use crate::plan::{Measure, Operation, Parts, TestPlan};
 
 /// The operands of a compare and swap whose effect is looked at: what is expected, and what takes its place.
@@ -72,9 +71,11 @@ struct Arrived {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Validation<'a> {
     pub(super) test: &'a TestPlan,
-    pub(super) memory: &'a RegisteredBuffer,
+    pub(super) memory: &'a Memory,
     pub(super) layout: BufferLayout,
     pub(super) size: u64,
+    /// Whether the peer writes the last byte of the messages that it counts.
+    pub(super) is_marked: bool,
     /// Whether the peer's messages are copied into its work requests: then all are the first one's bytes.
     pub(super) is_inline: bool,
     /// How receives move through the memory, and what stands before each message there.
@@ -90,27 +91,32 @@ pub(super) fn pattern(seed: u64, size: u64, place: u64) -> u8 {
 
 impl Validation<'_> {
     /// Fills both halves of a queue pair's memory.
-    pub(super) fn prepare(&self, pair: usize, seeds: Seeds) {
+    ///
+    /// # Errors
+    ///
+    /// The bytes cannot be copied there.
+    pub(super) fn prepare(&self, pair: usize, seeds: Seeds) -> Result<(), Error> {
         let Self { test, layout, size, .. } = *self;
-        let (buffer, half) = (self.memory.buffer(), layout.half());
+        let (memory, half) = (self.memory, layout.half());
         let (send, receive) = (layout.send_offset(pair), layout.receive_offset(pair));
         let own = |place| pattern(seeds.own, size, place);
         // Whatever comes, each byte of it is another one.
         let other = |place| !pattern(seeds.peer, size, place);
         match test.operation {
             Operation::CompareSwap => {
-                fill(buffer, receive, half, |place| SWAP.0.to_ne_bytes()[place as usize % 8]);
-                fill(buffer, send, half, |_| 0);
+                memory.fill(receive, half, |place| SWAP.0.to_ne_bytes()[place as usize % 8])?;
+                memory.fill(send, half, |_| 0)?;
             }
             operation if operation.fetches() => {
-                fill(buffer, receive, half, own);
-                fill(buffer, send, half, other);
+                memory.fill(receive, half, own)?;
+                memory.fill(send, half, other)?;
             }
             _ => {
-                fill(buffer, send, half, own);
-                fill(buffer, receive, half, other);
+                memory.fill(send, half, own)?;
+                memory.fill(receive, half, other)?;
             }
         }
+        Ok(())
     }
 
     /// Looks at a queue pair's memory.
@@ -191,7 +197,7 @@ impl Validation<'_> {
         length: u64,
         expected: impl Fn(u64) -> u8,
     ) -> Result<(), Error> {
-        match first_difference(self.memory.buffer(), half + offset, length, &expected) {
+        match self.memory.first_difference(half + offset, length, &expected)? {
             None => Ok(()),
             Some((place, found)) => {
                 let expected = expected(place);
@@ -218,7 +224,8 @@ impl Validation<'_> {
             };
             let at = if sends { receives.nth(number) + header } else { offset };
             let from = if self.is_inline { 0 } else { offset };
-            let mark = (is_latency && !self.test.operation.fetches()).then(|| mark(number + 1));
+            let is_marked = is_latency && self.is_marked && !self.test.operation.fetches();
+            let mark = is_marked.then(|| mark(number + 1));
             arrived.retain(|other| other.at != at);
             arrived.push(Arrived { at, from, mark });
         }

@@ -1,7 +1,11 @@
 //! Noticing, while spinning, that the peer is gone.
 
-use super::Progress;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::Passed;
+use super::sleep::Sleeper;
 use crate::control::{ControlError, Glance, Link};
+use crate::error::Error;
 use crate::statistics::Timer;
 
 /// The clock is looked at once in so many spins.
@@ -14,15 +18,56 @@ const PAUSE_NANOSECONDS: f64 = 100e6;
 const ENOUGH_LOOKS: u32 = 50;
 
 /// Where nobody looks.
-static UNREAD: Progress = Progress::new();
+static UNREAD: Passed = Passed::new();
+
+/// The control connection, as all threads of a side see it while they measure.
+#[derive(Debug)]
+pub struct Outlook<'a>(Mutex<&'a mut Link>);
+
+impl<'a> Outlook<'a> {
+    /// Over this connection.
+    pub fn new(link: &'a mut Link) -> Self {
+        Self(Mutex::new(link))
+    }
+
+    /// Who panicked while looking has changed nothing.
+    fn link(&self) -> MutexGuard<'_, &'a mut Link> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a watch looks through, whatever the connection's lifetime.
+trait Window: Sync + std::fmt::Debug {
+    fn glance(&self) -> Result<Glance, ControlError>;
+    fn silent(&self) -> ControlError;
+    fn peer_is_done(&self) -> ControlError;
+}
+
+impl Window for Outlook<'_> {
+    fn glance(&self) -> Result<Glance, ControlError> {
+        self.link().glance()
+    }
+
+    fn silent(&self) -> ControlError {
+        self.link().silent()
+    }
+
+    fn peer_is_done(&self) -> ControlError {
+        self.link().peer_is_done()
+    }
+}
 
 /// Looks now and then whether the peer still has its end of the control connection.
 #[derive(Debug)]
 pub struct Watch<'a> {
-    link: &'a mut Link,
+    outlook: &'a dyn Window,
     timer: &'a Timer,
-    progress: &'a Progress,
+    passed: &'a Passed,
     spins: u32,
+    /// The other one is done each time that these bits of the number of spins are 0.
+    mask: u32,
+    /// Whoever waits sleeps.
+    sleeper: Option<Sleeper>,
     seen: u64,
     pause: u64,
     /// Looks since the last wait began.
@@ -36,14 +81,16 @@ pub struct Watch<'a> {
 }
 
 impl<'a> Watch<'a> {
-    /// A watch over this link.
-    pub fn new(link: &'a mut Link, timer: &'a Timer) -> Self {
+    /// A thread's watch.
+    pub fn new(outlook: &'a Outlook<'_>, timer: &'a Timer) -> Self {
         let pause = (PAUSE_NANOSECONDS / timer.nanoseconds_per_tick()) as u64;
         Self {
-            link,
+            outlook,
             timer,
-            progress: &UNREAD,
+            passed: &UNREAD,
             spins: 0,
+            mask: SPINS - 1,
+            sleeper: None,
             seen: timer.now(),
             pause,
             looks: 0,
@@ -54,20 +101,25 @@ impl<'a> Watch<'a> {
     }
 
     /// Has somebody else see how many messages are through.
-    pub fn counting(self, progress: &'a Progress) -> Self {
-        Self { progress, ..self }
+    pub fn counting(self, passed: &'a Passed) -> Self {
+        Self { passed, ..self }
     }
 
     /// Is called when so many messages are through.
     #[inline(always)]
     pub fn passed(&self, messages: u64) {
-        self.progress.set(messages);
+        self.passed.set(messages);
     }
 
     /// The clock.
     #[inline]
     pub fn now(&self) -> u64 {
         self.timer.now()
+    }
+
+    /// How many ticks of the clock a second has.
+    pub fn ticks_of_a_second(&self) -> f64 {
+        1e9 / self.timer.nanoseconds_per_tick()
     }
 
     /// From now on, a wait that takes seconds fails: what it waits for may be lost.
@@ -86,15 +138,47 @@ impl<'a> Watch<'a> {
         self.looks = 0;
     }
 
+    /// Does something during which whoever waits for completions sleeps, if there is a sleeper.
+    pub(super) fn sleeping<T>(
+        &mut self,
+        sleeper: &mut Option<Sleeper>,
+        work: impl FnOnce(&mut Self) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        self.sleeper = sleeper.take();
+        self.mask = if self.sleeper.is_some() { 0 } else { SPINS - 1 };
+        let done = work(self);
+        *sleeper = self.sleeper.take();
+        done
+    }
+
     /// Is called each time that there was nothing to do.
     ///
     /// # Errors
     ///
     /// The peer is gone, or has given up; or this wait is one for something that was lost.
     #[inline]
-    pub fn spin(&mut self) -> Result<(), ControlError> {
+    pub(super) fn spin(&mut self) -> Result<(), Error> {
+        self.idle(|_| Ok(()))
+    }
+
+    /// The same, where completions are waited for: `rest` sleeps until there may be one, if anybody sleeps. It is called where
+    /// this side looks after its peer, so that it costs whoever polls nothing.
+    ///
+    /// # Errors
+    ///
+    /// The same, or no event comes.
+    #[inline]
+    pub(super) fn idle(&mut self, rest: impl FnOnce(&mut Sleeper) -> Result<(), Error>) -> Result<(), Error> {
         self.spins = self.spins.wrapping_add(1);
-        if self.spins.is_multiple_of(SPINS) { self.look() } else { Ok(()) }
+        if self.spins & self.mask == 0 { self.rest_and_look(rest) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn rest_and_look(&mut self, rest: impl FnOnce(&mut Sleeper) -> Result<(), Error>) -> Result<(), Error> {
+        if let Some(sleeper) = &mut self.sleeper {
+            rest(sleeper)?;
+        }
+        Ok(self.look()?)
     }
 
     /// Whether the peer has said so for a while that it is done: nothing of it is under way any more.
@@ -102,7 +186,6 @@ impl<'a> Watch<'a> {
         self.words > 1
     }
 
-    #[cold]
     fn look(&mut self) -> Result<(), ControlError> {
         let now = self.timer.now();
         if now.wrapping_sub(self.seen) < self.pause {
@@ -110,10 +193,10 @@ impl<'a> Watch<'a> {
         }
         self.seen = now;
         self.looks = self.looks.saturating_add(1);
-        self.words += u32::from(self.link.glance()? == Glance::Word);
+        self.words += u32::from(self.outlook.glance()? == Glance::Word);
         if self.ends_with_peer && self.peer_is_done() {
-            return Err(self.link.peer_is_done());
+            return Err(self.outlook.peer_is_done());
         }
-        if self.looks > self.patience { Err(self.link.silent()) } else { Ok(()) }
+        if self.looks > self.patience { Err(self.outlook.silent()) } else { Ok(()) }
     }
 }

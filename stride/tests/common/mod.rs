@@ -113,6 +113,11 @@ impl Running {
         panic!("the program did not say `{words}`: {}", self.heard)
     }
 
+    /// Its number.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.0.id()
+    }
+
     pub(crate) fn kill(&mut self) {
         let _ = self.child.0.kill();
     }

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use sideway::ibverbs::device::DeviceList;
+use sideway::ibverbs::device_attr::DeviceCapabilityFlags;
 use sideway::ibverbs::port::PortState;
 use test_harness::{conclude, device_is_required};
 
@@ -29,6 +30,14 @@ pub(crate) struct Device {
     pub(crate) max_qp_init_rd_atom: u32,
     pub(crate) max_msg_sz: u64,
     pub(crate) gid_table_length: u32,
+    pub(crate) mtu: u32,
+    pub(crate) pkeys: u32,
+    pub(crate) max_dm_size: u64,
+    pub(crate) max_sge: u32,
+    pub(crate) max_sge_rd: u32,
+    pub(crate) has_xrc: bool,
+    pub(crate) max_srq: u32,
+    pub(crate) max_srq_wr: u32,
     /// Indices of the port's GID table that have a GID.
     pub(crate) gid_indices: Vec<u32>,
 }
@@ -89,6 +98,19 @@ impl Device {
                     max_qp_init_rd_atom: attr.max_qp_init_rd_atom().unsigned_abs(),
                     max_msg_sz: port_attr.max_msg_sz().into(),
                     gid_table_length: port_attr.gid_tbl_len().unsigned_abs(),
+                    mtu: port_attr.active_mtu().bytes().unwrap(),
+                    pkeys: port_attr.pkey_tbl_len().into(),
+                    has_xrc: DeviceCapabilityFlags::from_bits_retain(attr.device_cap_flags())
+                        .contains(DeviceCapabilityFlags::Xrc),
+                    max_dm_size: attr.max_dm_size(),
+                    max_sge: attr.max_sge().unsigned_abs(),
+                    max_sge_rd: match attr.max_sge_rd() {
+                        0 => attr.max_sge(),
+                        limit => limit,
+                    }
+                    .unsigned_abs(),
+                    max_srq: attr.max_srq().unsigned_abs(),
+                    max_srq_wr: attr.max_srq_wr().unsigned_abs(),
                     gid_indices: here.map(|gid| gid.gid_index()).collect(),
                 });
             }

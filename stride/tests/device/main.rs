@@ -8,17 +8,34 @@
 mod common;
 mod harness;
 mod input;
+mod load;
 mod measure;
 mod operations;
 mod peers;
+mod secret;
 mod serve;
 #[path = "../../../sideway/tests/support/suite.rs"]
 mod suite;
+mod together;
+mod verbs;
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     suite::in_each_configuration(|| {
-        harness::run([measure::TESTS, operations::TESTS, input::TESTS, peers::TESTS, serve::TESTS].concat())
+        harness::run(
+            [
+                measure::TESTS,
+                operations::TESTS,
+                input::TESTS,
+                peers::TESTS,
+                serve::TESTS,
+                secret::TESTS,
+                load::TESTS,
+                verbs::TESTS,
+                together::TESTS,
+            ]
+            .concat(),
+        )
     })
 }

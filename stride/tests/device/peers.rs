@@ -213,7 +213,7 @@ fn serve_wrongly(
     let Message::Resources(remote) = link.exchange(&Message::Resources(resources))? else {
         panic!("no resources")
     };
-    let _workload = side.connect(&[remote], &test, &stride::statistics::Timer::new()).unwrap();
+    let _workload = side.connect(&[remote], &test, test.queue_pairs, None).unwrap();
     link.exchange(&Message::Ready)?;
     link.exchange(&Message::Begin { size: test.sizes.largest() })?;
     link.receive_result().map(drop)
@@ -267,7 +267,7 @@ fn arrived_elsewhere(device: &LocalDevice, link: &mut Link) -> String {
         };
         remotes.push(remote);
     }
-    let mut workload = side.connect(&remotes, &test, &stride::statistics::Timer::new()).unwrap();
+    let mut workload = side.connect(&remotes, &test, test.queue_pairs, None).unwrap();
     link.exchange(&Message::Ready).unwrap();
     workload.prepare(64, test.parts(false)).unwrap();
     link.exchange(&Message::Begin { size: 64 }).unwrap();

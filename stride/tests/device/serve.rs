@@ -239,11 +239,27 @@ fn a_client_that_stops_keeps_no_place(device: &Device) -> Outcome {
 
 fn a_server_gives_only_what_it_was_told_to(device: &Device) -> Outcome {
     let server = Server::new(device, "--max-memory 64K");
-    let client = run(&device.flags(&format!("write bw -n 5 -s 1M 127.0.0.1 -p {}", server.1)));
-    let line = client.refused();
-    assert!(line.contains("2097152") && line.contains("65536") && line.contains("--max-memory"), "{line}");
+    // By the size of the messages, the queue pairs, and how many messages are under way.
+    for (test, messages) in [
+        ("write bw -n 5 -s 1M", "2097152"),
+        ("write bw -n 5 -s 64 -q 20", "163840"),
+        ("write bw -n 5000 -s 64 -t 400", "8192"),
+    ] {
+        let client = run(&device.flags(&format!("{test} 127.0.0.1 -p {}", server.1)));
+        let line = client.refused();
+        for words in [messages, "is given 65536", "serve --max-memory"] {
+            assert!(line.contains(words), "{test}: no `{words}` in {line}");
+        }
+    }
     server.is_well(device);
     server.end();
+    // A server of one test has been told no such number.
+    let mut server = Running::start(&mut command(&device.flags("write bw -p 0")));
+    let waiting = server.await_line("waiting for a client on TCP port");
+    let port = waiting.rsplit(' ').next().unwrap();
+    let client = run(&device.flags(&format!("write bw -n 5 -s 600M 127.0.0.1 -p {port}")));
+    assert!(client.refused().contains("is given 1073741824"), "{client:#?}");
+    assert!(server.end().refused().contains("serve --max-memory"));
     Outcome::Ran
 }
 

@@ -63,7 +63,7 @@ impl Way {
     }
 }
 
-/// The arguments of `env` that start an example in this way, before its own.
+/// The arguments of `env` that start an example, or stride-perf, in this way, before its own.
 pub(crate) fn started(way: Way, name: &str) -> Result<Vec<String>, String> {
     let program = path(name)?.to_str().ok_or("the target folder's path is no text")?;
     Ok(way.environment().iter().copied().chain([program]).map(str::to_owned).collect())
@@ -72,15 +72,25 @@ pub(crate) fn started(way: Way, name: &str) -> Result<Vec<String>, String> {
 fn path(name: &str) -> Result<&'static Path, String> {
     static BUILT: LazyLock<Result<BTreeMap<String, PathBuf>, String>> = LazyLock::new(build);
     let built = BUILT.as_ref().map_err(Clone::clone)?;
-    built.get(name).map(PathBuf::as_path).ok_or_else(|| format!("there is no example `{name}`"))
+    built.get(name).map(PathBuf::as_path).ok_or_else(|| format!("there is no program `{name}`"))
 }
 
-/// Builds the examples and their tests, which cargo does by itself only for tests of their own package: with the features
+/// Builds the examples, their tests and stride-perf, which cargo does by itself only for tests of their own package: with the features
 /// that the whole workspace has, so that nothing is left to do where it has been built.
 fn build() -> Result<BTreeMap<String, PathBuf>, String> {
     let mut cargo = Command::new(env!("CARGO"));
     cargo.current_dir(env!("CARGO_MANIFEST_DIR"));
-    cargo.args(["build", "--workspace", "--examples", "--test", SUITE, "--message-format", "json"]);
+    cargo.args([
+        "build",
+        "--workspace",
+        "--examples",
+        "--test",
+        SUITE,
+        "--bin",
+        "stride-perf",
+        "--message-format",
+        "json",
+    ]);
     let output = cargo.output();
     let output = output.map_err(|error| format!("cannot start cargo: {error}"))?;
     if !output.status.success() {

@@ -19,6 +19,7 @@ mod place;
 mod process;
 mod rdmacm;
 mod rdmacm_mixed;
+mod stride;
 mod xsrq;
 
 use std::process::ExitCode;
@@ -145,6 +146,7 @@ fn tests() -> Vec<Test> {
     perftest::add(&mut tests);
     rdmacm::add(&mut tests);
     rdmacm_mixed::add(&mut tests);
+    stride::add(&mut tests);
     tests
 }
 

@@ -1,0 +1,250 @@
+//! stride-perf beside perftest: that figures of the same name are of the same thing. How large they are is of no interest here.
+//!
+//! Both are run with the same flags over the same device, and what each prints is held against what it says it counts:
+//! the bytes and the messages of a bandwidth, the half of a round trip, and the rank of a percentile among the samples.
+
+use std::fs;
+use std::path::PathBuf;
+
+use crate::Test;
+use crate::examples::{Way, started};
+use crate::pair::{Side, play};
+use crate::place::Place;
+use crate::process::Ended;
+
+/// The same verb in both tools.
+const VERBS: [(&str, &str); 4] =
+    [("ib_write", "write"), ("ib_read", "read"), ("ib_send", "send"), ("ib_atomic", "atomic")];
+
+/// What both are told.
+const COUNTED: [(&str, &str, &str); 8] = [
+    ("ib_write_bw", "write bw", "-n 300"),
+    ("ib_write_bw", "write bw", "-n 300 -s 4096 -q 4"),
+    ("ib_write_bw", "write bw", "-n 320 -s 64 -l 8"),
+    ("ib_write_bw", "write bw", "-n 300 -b"),
+    ("ib_read_bw", "read bw", "-n 300 -s 4096"),
+    ("ib_send_bw", "send bw", "-n 300 -s 4096 -q 2"),
+    ("ib_send_bw", "send bw", "-n 300 -c UD -s 512"),
+    ("ib_atomic_bw", "atomic bw", "-n 300"),
+];
+
+/// How long every message is on its way, in microseconds: so long that what else takes time is little beside it.
+const DELAY: f64 = 20_000.0;
+
+pub(crate) fn add(tests: &mut Vec<Test>) {
+    for (theirs, ours, flags) in COUNTED {
+        let name = format!("{theirs} and stride-perf count the same messages and bytes: {flags}");
+        tests.push(Test::new(name, &[theirs], move |place| count(place, theirs, ours, flags)));
+    }
+    for (theirs, ours) in VERBS {
+        let program = program(theirs);
+        let name = format!("{program} and stride-perf mean the same by latency");
+        tests.push(Test::new(name, &[program], move |place| delayed(place, program, ours)));
+    }
+    let name = "ib_write_lat and stride-perf give percentiles the same rank";
+    tests.push(Test::new(name, &["ib_write_lat"], ranked));
+}
+
+fn program(verb: &str) -> &'static str {
+    match verb {
+        "ib_read" => "ib_read_lat",
+        "ib_send" => "ib_send_lat",
+        "ib_atomic" => "ib_atomic_lat",
+        _ => "ib_write_lat",
+    }
+}
+
+/// The client's words of perftest.
+fn perftest(place: &Place, program: &str, flags: &str, options: &[&str]) -> Result<Ended, String> {
+    let flags = format!("-d soft0 -x 0 -F {flags}");
+    let flags: Vec<&str> = flags.split_whitespace().collect();
+    let side = Side { options, program, flags: &flags };
+    Ok(play(place, side, side)?.0)
+}
+
+/// The client's words of stride-perf.
+fn stride(place: &Place, test: &str, flags: &str, options: &[&str]) -> Result<Ended, String> {
+    let words = started(Way::Library, "stride-perf")?;
+    let rest = format!("{test} -d soft0 -x 0 {flags}");
+    let flags: Vec<&str> = words.iter().map(String::as_str).chain(rest.split_whitespace()).collect();
+    let server: Vec<&str> = flags.iter().copied().take_while(|flag| *flag != "--json").collect();
+    let side = |flags| Side { options, program: "env", flags };
+    Ok(play(place, side(&server), side(&flags))?.0)
+}
+
+/// The one row of a table: lines of numbers alone, of which there are so many.
+fn row(ended: &Ended, columns: usize) -> Result<Vec<f64>, String> {
+    let numbers =
+        |line: &str| line.split_whitespace().map(|word| word.parse().ok()).collect::<Option<Vec<f64>>>();
+    let mut rows = ended.stdout.lines().filter_map(numbers).filter(|row| row.len() == columns);
+    match (rows.next(), rows.next()) {
+        (Some(row), None) => Ok(row),
+        _ => Err(format!("not one row of {columns} numbers: {ended}")),
+    }
+}
+
+fn count(place: &Place, theirs: &str, ours: &str, flags: &str) -> Result<(), String> {
+    let perftest = perftest(place, theirs, &format!("{flags} --report_gbits"), &[])?;
+    // On a busy machine perftest may fail to measure its own clock: then it says so, and its figures are 0.
+    let has_clock = !perftest.stderr.contains("Correlation coefficient");
+    let theirs = row(&perftest, 5)?;
+    let ours = row(&stride(place, ours, flags, &[])?, 4)?;
+    if theirs[..2] != ours[..2] {
+        return Err(format!(
+            "sizes and iterations: perftest {:?}, stride-perf {:?}",
+            &theirs[..2],
+            &ours[..2]
+        ));
+    }
+    // As they are printed: two digits behind the point, or six of a small figure.
+    let digit = |gigabits: f64| if gigabits < 0.1 { 1e-6 } else { 1e-2 };
+    let figures = [("perftest", theirs[3], theirs[4], has_clock), ("stride-perf", ours[2], ours[3], true)];
+    for (tool, gigabits, million_messages, counts) in figures {
+        let of_messages = million_messages * 1e6 * theirs[0] * 8.0 / 1e9;
+        let wrong = (gigabits - of_messages).abs() > digit(gigabits) + of_messages * 1e-4;
+        if counts && (wrong || gigabits <= 0.0) {
+            return Err(format!(
+                "{tool}: {gigabits} Gb/s are not {million_messages} Mpps of {} bytes",
+                theirs[0]
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// With every message late by the same time, half of a round trip is that time, and a whole one twice as much.
+fn delayed(place: &Place, theirs: &str, ours: &str) -> Result<(), String> {
+    let faults = format!("delay={}us", DELAY as u64);
+    let options = ["--faults", faults.as_str()];
+    let flags = "-n 10";
+    let perftest = perftest(place, theirs, flags, &options)?;
+    let has_clock = !perftest.stderr.contains("Correlation coefficient");
+    // Size, iterations, min, max, typical and so on; size, iterations, min, avg, p50 and so on.
+    let theirs = row(&perftest, 9)?;
+    let ours = row(&stride(place, &format!("{ours} lat"), flags, &options)?, 10)?;
+    if theirs[..2] != ours[..2] {
+        return Err(format!(
+            "sizes and iterations: perftest {:?}, stride-perf {:?}",
+            &theirs[..2],
+            &ours[..2]
+        ));
+    }
+    for (tool, typical, counts) in [("perftest", theirs[4], has_clock), ("stride-perf", ours[4], true)] {
+        if counts && !(DELAY * 0.95..DELAY * 1.9).contains(&typical) {
+            return Err(format!(
+                "{tool}: {typical} us, where a message takes {DELAY} us: {theirs:?}, {ours:?}"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// The percentiles that a tool prints, and the samples that they are of.
+struct Ranked {
+    tool: &'static str,
+    samples: Vec<f64>,
+    median: f64,
+    p99: f64,
+    p99_9: f64,
+    extremes: [f64; 2],
+    average: f64,
+    /// Of the average and the greatest it leaves out so many of the greatest.
+    left_out: usize,
+    /// How much a sample may differ from what is printed: that much, and this part of it.
+    digit: f64,
+    part: f64,
+}
+
+fn ranked(place: &Place) -> Result<(), String> {
+    const FLAGS: &str = "-n 2000 -s 64";
+    let perftest = perftest(place, "ib_write_lat", &format!("{FLAGS} -U"), &[])?;
+    if !perftest.stderr.contains("Correlation coefficient") {
+        of_perftest(&perftest)?.check()?;
+    }
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("ranks-{}.json", place.fabric()));
+    let json = path.to_str().ok_or("the target folder's path is no text")?;
+    let ours = stride(place, "write lat", &format!("{FLAGS} --json {json} --force"), &[])?;
+    let document = fs::read_to_string(&path).map_err(|error| error.to_string())?;
+    let _ = fs::remove_file(&path);
+    of_stride(&ours, &document)?.check()
+}
+
+fn of_perftest(ended: &Ended) -> Result<Ranked, String> {
+    let sample = |line: &str| {
+        line.split_once(", ").and_then(|(number, us)| {
+            number.trim().parse::<u64>().ok()?;
+            us.trim().parse().ok()
+        })
+    };
+    let row = row(ended, 9)?;
+    Ok(Ranked {
+        tool: "perftest",
+        samples: ended.stdout.lines().filter_map(sample).collect(),
+        median: row[4],
+        p99: row[7],
+        p99_9: row[8],
+        extremes: [row[2], row[3]],
+        average: row[5],
+        // It never prints the greatest, and its average is without the one below, too.
+        left_out: 2,
+        digit: 0.011,
+        part: 1e-4,
+    })
+}
+
+/// Samples are known to a part in a thousand, as buckets have it.
+fn of_stride(ended: &Ended, document: &str) -> Result<Ranked, String> {
+    let row = row(ended, 10)?;
+    let document: serde_json::Value = serde_json::from_str(document).map_err(|error| error.to_string())?;
+    let buckets = &document["results"][0]["histogram"]["buckets_us"];
+    let buckets: Vec<(f64, usize)> =
+        serde_json::from_value(buckets.clone()).map_err(|error| error.to_string())?;
+    Ok(Ranked {
+        tool: "stride-perf",
+        samples: buckets.iter().flat_map(|(us, count)| std::iter::repeat_n(*us, *count)).collect(),
+        median: row[4],
+        p99: row[6],
+        p99_9: row[7],
+        extremes: [row[2], row[8]],
+        average: row[3],
+        left_out: 0,
+        digit: 0.0011,
+        part: 2e-3,
+    })
+}
+
+impl Ranked {
+    fn check(&self) -> Result<(), String> {
+        let mut sorted = self.samples.clone();
+        sorted.sort_by(f64::total_cmp);
+        let count = sorted.len();
+        if !(1990..=2000).contains(&count) {
+            return Err(format!("{}: {count} samples of 2000 messages", self.tool));
+        }
+        let is = |printed: f64, sample: f64| (printed - sample).abs() <= self.digit + sample * self.part;
+        for (name, printed, quantile) in
+            [("median", self.median, 0.5), ("99 %", self.p99, 0.99), ("99.9 %", self.p99_9, 0.999)]
+        {
+            // The first sample has rank 1. One more or less is within what the tools' words allow.
+            let rank = quantile * count as f64;
+            let near = (rank - 2.0).max(0.0) as usize..((rank + 2.0) as usize).min(count);
+            let between = is(printed, printed.clamp(sorted[near.start], sorted[near.end - 1]));
+            if !between {
+                let place = sorted.partition_point(|sample| *sample < printed);
+                let samples = &sorted[near];
+                return Err(format!(
+                    "{}: {name} is {printed}, at {place} of {count}: {samples:?}",
+                    self.tool
+                ));
+            }
+        }
+        let counted = &sorted[..count - self.left_out];
+        let mean = counted.iter().sum::<f64>() / counted.len() as f64;
+        let ends = [counted[0], sorted[count - self.left_out.max(1)]];
+        if !is(self.average, mean) || !is(self.extremes[0], ends[0]) || !is(self.extremes[1], ends[1]) {
+            let (average, extremes) = (self.average, self.extremes);
+            return Err(format!("{}: {average} for {mean}, {extremes:?} for {ends:?}", self.tool));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,58 @@
+//! Counts that may be left to the program.
+
+use std::str::FromStr;
+
+/// A count, or `auto`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Count {
+    /// The program chooses, and says what.
+    Auto,
+    /// So many.
+    Given(u32),
+}
+
+/// Neither a count nor `auto`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a count is digits up to 4294967295, or auto")]
+pub struct CountError;
+
+impl Count {
+    /// What the user gave, if it is a number.
+    pub fn given(count: Option<Self>) -> Option<u32> {
+        match count {
+            Some(Self::Given(count)) => Some(count),
+            Some(Self::Auto) | None => None,
+        }
+    }
+}
+
+impl FromStr for Count {
+    type Err = CountError;
+
+    fn from_str(text: &str) -> Result<Self, CountError> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            _ if text.bytes().all(|byte| byte.is_ascii_digit()) => {
+                text.parse().map(Self::Given).map_err(|_| CountError)
+            }
+            _ => Err(CountError),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_count_is_a_number_or_auto() {
+        assert_eq!(
+            ("auto".parse(), "0".parse(), "64".parse()),
+            (Ok(Count::Auto), Ok(Count::Given(0)), Ok(Count::Given(64)))
+        );
+        for text in ["", "Auto", "-1", "+1", "1.5", "4294967296", "many"] {
+            assert_eq!(text.parse::<Count>(), Err(CountError), "{text:?}");
+        }
+        assert_eq!((Count::given(Some(Count::Given(3))), Count::given(Some(Count::Auto))), (Some(3), None));
+    }
+}

@@ -1,0 +1,374 @@
+//! How queues are made and waited for.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::{ConnectionType, DeviceLimits, LatencyDefinition, Measure, Operation, TestPlan};
+use crate::cli::QueueArgs;
+
+/// As many completions as perftest takes at a time.
+const DEFAULT_POLL_BATCH: u32 = 16;
+
+/// More completions at a time fit into no cache.
+const MOST_POLLED: u32 = 1 << 16;
+
+/// Entries of a request for which this program has room.
+pub const MOST_ENTRIES: u32 = 64;
+
+/// What was asked for of the queues.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Queues {
+    /// Whoever waits for a completion sleeps.
+    pub events: bool,
+    /// All queue pairs of a thread take their receives from one queue.
+    pub use_srq: bool,
+    /// Entries of a request that sends or reads, if the user gave it.
+    pub sge: Option<u32>,
+    /// Completions taken at a time, if the user gave it.
+    pub cqe_poll: Option<u32>,
+}
+
+/// Queues that there are not.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum QueueError {
+    /// A message that is waited for in memory makes no event.
+    #[error(
+        "-e and --latency pingpong of write do not go together, as what arrives in memory makes no event: give --latency \
+         completion, or add --imm"
+    )]
+    NoEvent,
+    /// Receives that nobody takes.
+    #[error("--use-srq with {operation}, which takes no receives: leave --use-srq out{}", if *operation == Operation::Write {", or add --imm"} else {""})]
+    NoReceives {
+        /// The operation.
+        operation: Operation,
+    },
+    /// It is not known which message took which receive.
+    #[error(
+        "{flag}, -q {queue_pairs} and --data-validation do not go together with {operation}, as messages of all queue pairs          come to the same memory in any order: leave one of them out"
+    )]
+    AnyOrder {
+        /// What shares.
+        flag: &'static str,
+        /// How many.
+        queue_pairs: u32,
+        /// The operation.
+        operation: Operation,
+    },
+    /// The device has none.
+    #[error(
+        "{device} has no shared receive queues (max_srq): leave --use-srq out, or choose another device with -d"
+    )]
+    NoSharedQueues {
+        /// The device's name.
+        device: String,
+    },
+    /// The device has none.
+    #[error(
+        "-c XRC: {device} has no extended reliable connections (IBV_DEVICE_XRC): give -c RC, or choose another device with -d"
+    )]
+    NoExtendedConnections {
+        /// The device's name.
+        device: String,
+    },
+    /// There is no room for them.
+    #[error(
+        "--sge {given} is above the entries that this program has room for, {MOST_ENTRIES}: give --sge {MOST_ENTRIES} or less"
+    )]
+    EntriesTooMany {
+        /// What the user gave.
+        given: u32,
+    },
+    /// A request of the device's has fewer.
+    #[error("--sge {given} is above {name} of {device}, {limit}: give --sge {limit} or less")]
+    EntriesAboveDevice {
+        /// What the user gave.
+        given: u32,
+        /// The attribute of the device.
+        name: &'static str,
+        /// The device's name.
+        device: String,
+        /// What it can do.
+        limit: u32,
+    },
+    /// One number is in one place.
+    #[error("--sge {given} with {operation}, of which each is of one number in one place: leave --sge out")]
+    EntriesOfAtomics {
+        /// What the user gave.
+        given: u32,
+        /// The operation.
+        operation: Operation,
+    },
+    /// What is copied into the request is in no memory.
+    #[error(
+        "--sge {given} and -I {inline_size} do not go together, as a message is copied or is in entries: leave one of them out"
+    )]
+    EntriesInline {
+        /// What the user gave.
+        given: u32,
+        /// The largest message that is copied.
+        inline_size: u32,
+    },
+    /// Latency takes one at a time.
+    #[error(
+        "--cqe-poll {given} is above the limit of a latency test, 1: leave --cqe-poll out, or measure bw"
+    )]
+    PolledInLatency {
+        /// What the user gave.
+        given: u32,
+    },
+    /// There is no room for them.
+    #[error(
+        "--cqe-poll {given} is above what this program takes at a time, {MOST_POLLED}: give --cqe-poll {MOST_POLLED} or less"
+    )]
+    PolledTooMany {
+        /// What the user gave.
+        given: u32,
+    },
+}
+
+impl From<&QueueArgs> for Queues {
+    fn from(args: &QueueArgs) -> Self {
+        let QueueArgs { events, use_srq, sge, cqe_poll } = *args;
+        Self { events, use_srq, sge, cqe_poll }
+    }
+}
+
+impl Queues {
+    /// Counts that must not be 0, with their flags.
+    pub(super) fn counts(&self) -> [(&'static str, Option<u32>); 2] {
+        [("--cqe-poll", self.cqe_poll), ("--sge", self.sge)]
+    }
+}
+
+impl TestPlan {
+    /// Completions taken at a time.
+    pub fn poll_batch(&self) -> u32 {
+        match self.takes_one_at_a_time() {
+            true => 1,
+            false => self.queues.cqe_poll.unwrap_or(DEFAULT_POLL_BATCH),
+        }
+    }
+
+    /// Whether there is never more than one completion: that of the only message under way.
+    fn takes_one_at_a_time(&self) -> bool {
+        self.measure != Measure::Bandwidth && self.rate.is_none()
+    }
+
+    /// Refuses queues that do not go with the rest.
+    pub(super) fn validate_queues(&self) -> Result<(), QueueError> {
+        let ping_pong = Measure::Latency(LatencyDefinition::PingPong);
+        if self.queues.events && (self.operation, self.measure) == (Operation::Write, ping_pong) {
+            return Err(QueueError::NoEvent);
+        }
+        self.validate_sharing()?;
+        self.validate_entries()?;
+        match (self.takes_one_at_a_time(), self.queues.cqe_poll) {
+            (_, Some(given)) if given > MOST_POLLED => Err(QueueError::PolledTooMany { given }),
+            (false, _) | (_, None | Some(1)) => Ok(()),
+            (true, Some(given)) => Err(QueueError::PolledInLatency { given }),
+        }
+    }
+
+    /// Entries of a request that sends or reads.
+    pub fn entries(&self) -> u32 {
+        self.queues.sge.unwrap_or(1)
+    }
+
+    fn validate_entries(&self) -> Result<(), QueueError> {
+        match (self.entries(), self.inline_size.unwrap_or(0)) {
+            (..=1, _) => Ok(()),
+            (given, _) if given > MOST_ENTRIES => Err(QueueError::EntriesTooMany { given }),
+            (given, _) if self.operation.is_atomic() => {
+                Err(QueueError::EntriesOfAtomics { given, operation: self.operation })
+            }
+            (_, 0) => Ok(()),
+            (given, inline_size) => Err(QueueError::EntriesInline { given, inline_size }),
+        }
+    }
+
+    fn check_entries(&self, limits: &DeviceLimits) -> Result<(), QueueError> {
+        let (reads, others) = ((limits.max_sge_rd, "max_sge_rd"), (limits.max_sge, "max_sge"));
+        let (limit, name) = match self.operation {
+            Operation::Read => reads,
+            Operation::Mix(_) => reads.min(others),
+            _ => others,
+        };
+        let given = self.entries();
+        if given <= limit.max(1) {
+            return Ok(());
+        }
+        Err(QueueError::EntriesAboveDevice { given, name, device: limits.device.clone(), limit })
+    }
+
+    /// Whether all queue pairs of a thread take their receives from one queue: the target of an extended connection has none of
+    /// its own.
+    pub fn shares_receives(&self) -> bool {
+        self.queues.use_srq || self.connection == ConnectionType::Xrc
+    }
+
+    fn validate_sharing(&self) -> Result<(), QueueError> {
+        let Self { operation, data_validation, .. } = *self;
+        let queue_pairs = self.largest_share();
+        if self.queues.use_srq && !operation.takes_receives() {
+            return Err(QueueError::NoReceives { operation });
+        }
+        let is_placed = !matches!(operation, Operation::Send | Operation::SendImm) || queue_pairs == 1;
+        if self.shares_receives() && data_validation && !is_placed {
+            let flag = if self.queues.use_srq { "--use-srq" } else { "-c XRC" };
+            return Err(QueueError::AnyOrder { flag, queue_pairs, operation });
+        }
+        Ok(())
+    }
+
+    /// Refuses queues that this device has not.
+    pub(super) fn check_queues(&self, limits: &DeviceLimits) -> Result<(), QueueError> {
+        self.check_entries(limits)?;
+        let device = || limits.device.clone();
+        if self.connection == ConnectionType::Xrc && !limits.has_xrc {
+            return Err(QueueError::NoExtendedConnections { device: device() });
+        }
+        match self.shares_receives() && limits.max_srq == 0 {
+            true => Err(QueueError::NoSharedQueues { device: device() }),
+            false => Ok(()),
+        }
+    }
+
+    /// Queues of a thread that have receives.
+    pub fn receive_queues(&self) -> u32 {
+        if self.shares_receives() { 1 } else { self.queue_pairs }
+    }
+
+    /// Messages that come to each of them.
+    pub fn messages_received(&self) -> u64 {
+        let senders = if self.shares_receives() { self.queue_pairs } else { 1 };
+        self.most_messages().saturating_mul(senders.into())
+    }
+
+    /// What limits the receives of a queue, and its name.
+    pub(super) fn receive_limit(&self, limits: &DeviceLimits) -> (u32, &'static str) {
+        match self.shares_receives() {
+            true => (limits.max_srq_wr, "max_srq_wr"),
+            false => (limits.max_qp_wr, "max_qp_wr"),
+        }
+    }
+
+    /// Names of the queues' parameters, with their flags, and their values, as differences are told.
+    pub(super) fn queue_rows(&self) -> [(&'static str, String); 4] {
+        let value = |given: Option<u32>| given.map_or("the default".to_owned(), |given| given.to_string());
+        [
+            ("events (-e)", self.queues.events.to_string()),
+            ("shared receive queue (--use-srq)", self.queues.use_srq.to_string()),
+            ("entries of a request (--sge)", value(self.queues.sge)),
+            ("completions at a time (--cqe-poll)", value(self.queues.cqe_poll)),
+        ]
+    }
+}
+
+impl fmt::Display for Queues {
+    /// What was asked for, each behind a comma.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.use_srq {
+            f.write_str(", shared receive queue")?;
+        }
+        if let Some(count) = self.sge {
+            write!(f, ", {count} entries")?;
+        }
+        if let Some(count) = self.cqe_poll {
+            write!(f, ", {count} completions at a time")?;
+        }
+        if self.events { f.write_str(", by events") } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli;
+    use crate::plan::{Plan, PlanError};
+
+    fn plan(line: &str) -> Result<TestPlan, PlanError> {
+        let words = ["stride-perf"].into_iter().chain(line.split_whitespace());
+        Plan::new(cli::parse(words).unwrap()).map(|plan| plan.test)
+    }
+
+    #[test]
+    fn completions_are_taken_as_perftest_does_unless_asked_for() {
+        assert_eq!(plan("send bw").unwrap().poll_batch(), 16);
+        assert_eq!(plan("send bw --cqe_poll 3").unwrap().poll_batch(), 3);
+        assert_eq!(plan("send lat").unwrap().poll_batch(), 1);
+        assert_eq!(plan("send lat --rate 5 --cqe-poll 7").unwrap().poll_batch(), 7);
+        let refused = |line: &str| plan(line).expect_err(line).to_string();
+        assert!(refused("write bw --cqe-poll 0").starts_with("--cqe-poll 0 is below"));
+        assert!(refused("write bw --cqe-poll 65537").contains("this program takes at a time, 65536"));
+        assert!(refused("write lat --cqe-poll 2").contains("the limit of a latency test, 1"));
+    }
+
+    #[test]
+    fn a_shared_queue_has_the_receives_of_all() {
+        let test = plan("send bw -q 8 -n 100 --use-srq").unwrap();
+        assert_eq!((test.receive_depth(), test.receive_queues(), test.messages_received()), (512, 1, 800));
+        assert_eq!(plan("send bw -q 2 -n 100 --use-srq").unwrap().receive_depth(), 200);
+        assert_eq!(plan("send bw -q 2 -n 100").unwrap().receive_depth(), 100);
+        let limits = crate::plan::tests::limits();
+        let refused = |limits: &DeviceLimits| test.check(limits).unwrap_err().to_string();
+        assert!(
+            refused(&DeviceLimits { max_srq: 0, ..limits.clone() })
+                .contains("mlx5_0 has no shared receive queues")
+        );
+        assert_eq!(
+            refused(&DeviceLimits { max_srq_wr: 500, ..limits.clone() }),
+            "-r 512 is above max_srq_wr of mlx5_0, 500: give -r 500 or less"
+        );
+        // Each thread has a shared queue of its own.
+        let threads = plan("send bw -q 8 -n 100 --use-srq --threads 4").unwrap();
+        let text = threads.check(&DeviceLimits { max_srq: 3, ..limits.clone() }).unwrap_err().to_string();
+        assert_eq!(text, "--threads 4 is above max_srq of mlx5_0, 3: give --threads 3 or less");
+        assert_eq!((threads.share(0).receive_depth(), threads.share(0).messages_received()), (200, 200));
+        assert!(threads.check(&DeviceLimits { max_srq_wr: 200, ..limits.clone() }).is_ok());
+        // The completion queue holds what all have together, which is what one has.
+        assert!(test.check(&DeviceLimits { max_cqe: 1024, ..limits }).is_ok());
+    }
+
+    #[test]
+    fn an_extended_connection_has_one_receive_queue() {
+        let test = plan("send bw -c XRC -q 8 -n 100").unwrap();
+        assert!(test.connection.is_reliable());
+        assert_eq!((test.receive_depth(), test.receive_queues()), (512, 1));
+        assert_eq!(plan("write bw -c xrc").unwrap().receive_depth(), 0);
+        let limits = DeviceLimits { has_xrc: false, ..crate::plan::tests::limits() };
+        let text = test.check(&limits).unwrap_err().to_string();
+        assert!(text.starts_with("-c XRC: mlx5_0 has no extended reliable connections"), "{text}");
+    }
+
+    #[test]
+    fn a_request_has_as_many_entries_as_the_device_takes() {
+        let test = |line: &str| plan(line).unwrap();
+        let limits = crate::plan::tests::limits();
+        let refused = |line: &str| test(line).check(&limits).expect_err(line).to_string();
+        assert_eq!((test("send bw").entries(), test("send bw --sge 30").entries()), (1, 30));
+        assert!(
+            test("send bw --sge 30").check(&limits).is_ok()
+                && test("read bw --sge 20").check(&limits).is_ok()
+        );
+        assert_eq!(
+            refused("write bw --sge 31"),
+            "--sge 31 is above max_sge of mlx5_0, 30: give --sge 30 or less"
+        );
+        assert!(refused("read lat --sge 21").contains("max_sge_rd of mlx5_0, 20"));
+    }
+
+    #[test]
+    fn what_makes_no_event_is_not_waited_for_by_one() {
+        for line in
+            ["write lat -e --imm", "write lat -e --latency completion", "send lat --events", "write bw -e"]
+        {
+            assert!(plan(line).unwrap().queues.events, "{line}");
+        }
+        let error = plan("write lat -e").unwrap_err();
+        assert_eq!(error, PlanError::Queues(QueueError::NoEvent));
+        assert!(plan("read bw -e").unwrap().to_string().ends_with(", by events"));
+    }
+}

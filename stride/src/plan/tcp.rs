@@ -1,0 +1,72 @@
+//! What holds for messages over the system's TCP alone.
+
+use super::messages::LONGEST;
+use super::{PlanError, Sizes, TestPlan};
+use crate::cli::RunArgs;
+
+impl TestPlan {
+    /// Refuses what one connection of TCP does not do.
+    pub(super) fn validate_tcp(&self) -> Result<(), PlanError> {
+        let Self { operation, measure, sizes, iterations, tx_depth, .. } = *self;
+        let plain = Self { iterations, tx_depth, ..Self::new(operation, measure, sizes) };
+        if *self != plain {
+            return Err(PlanError::NotOfTcp);
+        }
+        let (flag, given) = match sizes {
+            Sizes::One { size } | Sizes::Again { size, .. } => ("-s", size),
+            Sizes::PowersOfTwo { max } | Sizes::Grid { max } => ("--max-msg-size", max),
+        };
+        if given > LONGEST { Err(PlanError::MessageTooLong { flag, given, limit: LONGEST }) } else { Ok(()) }
+    }
+}
+
+/// What was given to no effect.
+pub(super) fn warnings(args: &RunArgs) -> Vec<String> {
+    let given = [
+        ("-d", args.device.is_some()),
+        ("-i", args.ib_port.is_some()),
+        ("-x", args.gid_index.is_some()),
+        ("-t", args.tx_depth.is_some()),
+    ];
+    let given: Vec<_> = given.into_iter().filter(|(_, given)| *given).map(|(flag, _)| flag).collect();
+    if given.is_empty() {
+        return Vec::new();
+    }
+    vec![format!(
+        "{} have no effect on tcp, which the system routes and buffers: leave them out",
+        given.join(", ")
+    )]
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::cli;
+    use crate::plan::{Measure, Operation, Plan, PlanError, TestPlan};
+
+    fn plan(flags: &str) -> Result<Plan, PlanError> {
+        let words = format!("stride-perf tcp {flags}");
+        Plan::new(cli::parse(words.split_whitespace()).unwrap())
+    }
+
+    #[test]
+    fn the_defaults_are_those_of_other_tests() {
+        let bandwidth = plan("bw").unwrap().test;
+        assert_eq!((bandwidth.operation, bandwidth.measure), (Operation::Tcp, Measure::Bandwidth));
+        assert_eq!((bandwidth.sizes.largest(), bandwidth.iterations), (65536, 5000));
+        let latency = plan("lat").unwrap().test;
+        assert_eq!((latency.sizes.largest(), latency.iterations), (2, 1000));
+        assert_eq!(plan("bw -a").unwrap().test.cells().count(), 23);
+    }
+
+    #[test]
+    fn what_has_no_effect_is_told_and_what_cannot_be_is_refused() {
+        assert!(plan("bw").unwrap().warnings.is_empty());
+        let warnings = plan("bw -d mlx5_0 -t 5").unwrap().warnings;
+        assert!(warnings[0].starts_with("-d, -t have no effect on tcp"), "{warnings:?}");
+        assert!(matches!(plan("bw -s 1025M"), Err(PlanError::MessageTooLong { flag: "-s", .. })));
+        let test = plan("bw").unwrap().test;
+        for strange in [TestPlan { queue_pairs: 2, ..test.clone() }, TestPlan { duration: Some(1), ..test }] {
+            assert_eq!(strange.validate(), Err(PlanError::NotOfTcp));
+        }
+    }
+}

@@ -1,0 +1,311 @@
+//! A peer of the control connection that says anything.
+//!
+//! What must hold, of either side: it reads on or gives up, without a panic; what it read is written so that it is read as the
+//! same again; and what it says to its user of it is one line.
+//!
+//! The first byte of an input says which side this is, and whether it has a secret; the rest is what the peer says, frame by frame.
+//! `stride/fuzz` feeds it from libFuzzer; the tests here from the corpus, and from seeded changes of it.
+
+use std::io;
+use std::time::Duration;
+
+use super::memory::{DEFAULT_LIMIT, Memory};
+use super::steps;
+use crate::control::{
+    ControlError, Frame, FrameError, Kind, Link, Message, Secret, Wire, read_frame, write_frame,
+};
+use crate::error::Error;
+use crate::plan::{DeviceLimits, LatencyDefinition, Measure, Operation, Sizes, TestPlan};
+use crate::report::{Output, line};
+
+/// Runs one input. Panics if something is amiss.
+#[cfg(fuzzing)]
+pub fn hostile_control(data: &[u8]) {
+    run(data);
+}
+
+/// This side is the server.
+const SERVER: u8 = 1;
+
+/// This side has a secret.
+const SECRET: u8 = 2;
+
+/// What the peer says, and nothing that it could be told.
+struct Tape<'a>(&'a [u8]);
+
+impl Wire for Tape<'_> {
+    fn write(&mut self, kind: Kind, payload: &[u8]) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        write_frame(&mut bytes, kind, payload)?;
+        assert!(read_frame(&mut &bytes[..]).is_ok(), "what is said can be read");
+        Ok(())
+    }
+
+    fn read(&mut self, _: Option<Duration>) -> Result<Frame, FrameError> {
+        read_frame(&mut self.0)
+    }
+
+    fn linger(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn run(data: &[u8]) {
+    let Some((side, said)) = data.split_first() else { return };
+    let secret = Secret::new(b"correct horse battery staple").expect("it is long enough");
+    let secret = (side & SECRET != 0).then_some(&secret);
+    let link = Link::new(Tape(said), "peer:1".to_owned());
+    let done = steps::over(link, &mut Output::silent(), |link, output| match side & SERVER != 0 {
+        true => serve(link, secret, output),
+        false => ask(link, secret, output),
+    });
+    if let Err(error) = done {
+        let text = error.one_line();
+        assert!(!text.is_empty() && !text.contains(['\n', '\r', '\x1b']), "{text:?}");
+    }
+}
+
+fn serve(link: &mut Link<Tape<'_>>, secret: Option<&Secret>, output: &mut Output) -> Result<(), Error> {
+    let test = steps::asked(link, secret, output)?;
+    assert!(secret.is_none(), "no tape knows the secret's answer to a new nonce");
+    assert_eq!(test.validate(), Ok(()));
+    Memory::of(&test).check(DEFAULT_LIMIT)?;
+    test.check(&limits())?;
+    check_plan(&test);
+    link.send(&Message::Accept(steps::greeting(&test)))?;
+    listen(link)
+}
+
+fn ask(link: &mut Link<Tape<'_>>, secret: Option<&Secret>, output: &mut Output) -> Result<(), Error> {
+    let measure = Measure::Latency(LatencyDefinition::PingPong);
+    let test = TestPlan::new(Operation::Send, measure, Sizes::One { size: 64 });
+    steps::request(link, &test, secret, output)?;
+    assert!(secret.is_none(), "no tape knows the secret's answer to a new nonce");
+    steps::begin(link, 64)?;
+    let row = steps::receive_row(link)?;
+    assert!(!line(&row.row).contains('\n'));
+    listen(link)
+}
+
+/// Hears the peer out.
+fn listen(link: &mut Link<Tape<'_>>) -> Result<(), Error> {
+    loop {
+        let message = link.receive()?;
+        let again = serde_json::to_vec(&message).expect("what was read can be written");
+        let again: Message = serde_json::from_slice(&again).expect("what was written can be read");
+        match (&message, &again) {
+            // The last digit of a figure may not survive.
+            (Message::Row(measured), Message::Row(again)) => {
+                assert_eq!(measured.row.cell(), again.row.cell());
+                assert!(!line(&measured.row).contains('\n'));
+            }
+            _ => assert_eq!(message, again),
+        }
+        if message == Message::Done {
+            return Err(ControlError::PeerIsDone { peer: link.peer().to_owned() }.into());
+        }
+    }
+}
+
+/// What follows from a plan that a server would run has an end.
+fn check_plan(test: &TestPlan) {
+    assert!(!test.to_string().contains('\n'));
+    let shares: Vec<_> = (0..test.thread_count()).map(|thread| test.share(thread).queue_pairs).collect();
+    assert!(shares.iter().sum::<u32>() == test.queue_pairs && !shares.contains(&0), "{test:?}");
+    let most = 64 * 5;
+    let cells: Vec<_> = test.cells().take(most + 1).collect();
+    let is_endless = matches!(test.sizes, Sizes::Again { .. });
+    assert!(!cells.is_empty() && (is_endless || cells.len() <= most), "{test:?}");
+    for cell in cells {
+        assert!(cell.size > 0 && cell.size <= test.sizes.largest() && test.messages_of(cell) > 0, "{cell:?}");
+    }
+    assert!((1..=test.tx_depth).contains(&test.depth()) && test.completion_interval() > 0, "{test:?}");
+    let again: TestPlan =
+        serde_json::from_slice(&serde_json::to_vec(test).expect("it can be written")).expect("and read");
+    assert_eq!(*test, again);
+}
+
+/// What soft0 can do, about.
+fn limits() -> DeviceLimits {
+    DeviceLimits {
+        device: "soft0".to_owned(),
+        port: 1,
+        max_qp: 65536,
+        max_qp_wr: 32768,
+        max_cqe: 1 << 22,
+        max_msg_sz: 1 << 31,
+        mtu: 4096,
+        max_qp_rd_atom: 16,
+        max_qp_init_rd_atom: 16,
+        has_atomics: true,
+        max_sge: 30,
+        max_sge_rd: 30,
+        pkeys: 1,
+        has_xrc: true,
+        max_srq: 65536,
+        max_srq_wr: 32767,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::PathBuf;
+
+    use rand_chacha::ChaCha8Rng;
+    use rand_chacha::rand_core::{Rng, SeedableRng};
+
+    use super::*;
+    use crate::cli;
+    use crate::control::{Greeting, Refusal};
+    use crate::plan::Plan;
+    use crate::report::{BandwidthRow, LatencyRow, Measured, Row};
+
+    fn folder() -> PathBuf {
+        [env!("CARGO_MANIFEST_DIR"), "fuzz", "corpus", "control"].iter().collect()
+    }
+
+    fn corpus() -> Vec<Vec<u8>> {
+        let entries = fs::read_dir(folder()).expect("the corpus is committed");
+        let inputs: Vec<_> = entries.map(|entry| fs::read(entry.unwrap().path()).unwrap()).collect();
+        assert!(inputs.len() >= 8, "{} inputs", inputs.len());
+        inputs
+    }
+
+    /// Whatever is found lies in the corpus from then on.
+    #[test]
+    fn what_fuzzing_found_stays_found() {
+        corpus().iter().for_each(|input| run(input));
+    }
+
+    #[test]
+    fn changed_words_do_no_harm() {
+        let mut rng = ChaCha8Rng::seed_from_u64(7);
+        let inputs = corpus();
+        for _ in 0..20_000 {
+            let mut data = inputs[rng.next_u32() as usize % inputs.len()].clone();
+            for _ in 0..rng.next_u32() % 4 {
+                let at = rng.next_u32() as usize % data.len();
+                // A digit in the place of a digit is read more often than anything else.
+                data[at] = match data[at] {
+                    b'0'..=b'9' => b'0' + rng.next_u32() as u8 % 10,
+                    _ => rng.next_u32() as u8,
+                };
+            }
+            data.truncate(data.len() - (rng.next_u32() as usize % data.len()).saturating_sub(data.len() / 2));
+            run(&data);
+        }
+    }
+
+    /// That the inputs come as far as they are meant to.
+    #[test]
+    fn the_corpus_goes_to_the_end() {
+        for (name, input) in inputs() {
+            let end = last_word(&input);
+            let expected = match name {
+                "no-secret" => "gave no secret",
+                "secret" => "has another secret",
+                "refused" => "serves only who knows its secret",
+                "unexpected" => "there is none here",
+                "failure" => "gave up: no memory",
+                _ => "is done",
+            };
+            assert!(end.contains(expected), "{name}: {end}");
+        }
+    }
+
+    fn last_word(data: &[u8]) -> String {
+        let secret = Secret::new(b"correct horse battery staple").unwrap();
+        let secret = (data[0] & SECRET != 0).then_some(&secret);
+        let mut link = Link::new(Tape(&data[1..]), "peer:1".to_owned());
+        let mut output = Output::silent();
+        let end = match data[0] & SERVER != 0 {
+            true => serve(&mut link, secret, &mut output),
+            false => ask(&mut link, secret, &mut output),
+        };
+        end.unwrap_err().to_string()
+    }
+
+    fn test(flags: &str) -> Greeting {
+        let words = format!("stride-perf {flags}");
+        let test = Plan::new(cli::parse(words.split_whitespace()).unwrap()).unwrap().test;
+        Greeting { release: "0.1.0".to_owned(), test }
+    }
+
+    fn tape(side: u8, words: &[Message]) -> Vec<u8> {
+        let mut bytes = vec![side];
+        for word in words {
+            write_frame(&mut bytes, Kind::Message, &serde_json::to_vec(word).unwrap()).unwrap();
+        }
+        bytes
+    }
+
+    /// Inputs to begin with: what a well-behaved peer says, to either side.
+    fn inputs() -> Vec<(&'static str, Vec<u8>)> {
+        let bandwidth = Row::Bandwidth(BandwidthRow {
+            size: 64,
+            iterations: 1000,
+            seconds: 0.5,
+            gigabits_per_second: 1.5,
+            million_messages_per_second: 3.25,
+        });
+        let latency = Row::Latency(LatencyRow {
+            size: 64,
+            iterations: 1000,
+            min: 1.0,
+            avg: 1.5,
+            stdev: 0.25,
+            p50: 1.5,
+            p90: 1.75,
+            p99: 2.0,
+            p99_9: 3.0,
+            p99_99: 4.0,
+            max: 5.5,
+        });
+        let ends = [Message::Arrived { sent: 9, taken: 8 }, Message::Done];
+        let request = |flags: &str, row: Row| {
+            let begins = [
+                Message::Request(test(flags)),
+                Message::Ready,
+                Message::Begin { size: 64 },
+                Message::Row(Measured { row, cpu_ns_per_msg: Some(12.5) }),
+            ];
+            tape(SERVER, &[&begins[..], &ends].concat())
+        };
+        let alone = |row| Message::Row(Measured { row, cpu_ns_per_msg: None });
+        let accept = [Message::Accept(test("send lat -s 64")), Message::Begin { size: 64 }, alone(latency)];
+        let other = [Message::Accept(test("read bw -a -q 7")), Message::Begin { size: 64 }, alone(bandwidth)];
+        let hello = Message::Hello { nonce: [1; 32] };
+        let mut failure = tape(0, &[]);
+        write_frame(&mut failure, Kind::Failure, b"no memory").unwrap();
+        vec![
+            ("write-bw", request("write bw -a -l 4 -n 1000 -Q 2 -I 16", bandwidth)),
+            ("send-lat", request("send lat -c UD -s 64 -r 100", latency)),
+            ("read-bw", request("read bw -b -q 3 -o 4 -D 2", bandwidth)),
+            ("atomic-lat", request("atomic lat -A compare-swap", latency)),
+            (
+                "threads",
+                request("send bw -q 5 --threads 2 --use-srq --rate 5000 --warmup 9 --cqe-poll 3", bandwidth),
+            ),
+            ("mix", request("mix lat --ratio read=30 -c XRC -e -m 512 --sge 2 --clock device", latency)),
+            ("msg-grid", request("msg grid --api pool", latency)),
+            ("accept", tape(0, &[&accept[..], &ends].concat())),
+            ("accept-other", tape(0, &[&other[..], &ends].concat())),
+            ("no-secret", tape(SERVER | SECRET, &[Message::Request(test("write bw"))])),
+            ("secret", tape(SERVER | SECRET, &[hello.clone(), Message::Proof { proof: [2; 32] }])),
+            ("unexpected", tape(SERVER, &[hello])),
+            ("refused", tape(0, &[Message::Refused(Refusal::Missing)])),
+            ("failure", failure),
+        ]
+    }
+
+    /// Renews the corpus's beginnings: `cargo test -p stride write_the_corpus -- --ignored`.
+    #[test]
+    #[ignore = "writes files"]
+    fn write_the_corpus() {
+        fs::create_dir_all(folder()).expect("a directory");
+        for (name, bytes) in inputs() {
+            fs::write(folder().join(name), bytes).expect("written");
+        }
+    }
+}

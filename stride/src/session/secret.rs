@@ -1,0 +1,101 @@
+//! Where the secret comes from that both sides share, if they share one.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use crate::control::{LONGEST_SECRET, Secret, SecretError};
+use crate::plan::LocalOptions;
+use crate::report::Output;
+
+/// The variable that has the secret, unless a file is named.
+const VARIABLE: &str = "STRIDE_SECRET";
+
+/// The user wants a secret, and there is none.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NoSecretError {
+    /// The file cannot be read.
+    #[error("--secret-file: cannot read {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The system's words.
+        source: io::Error,
+    },
+    /// What is in the file is none.
+    #[error("--secret-file {}: {source}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: SecretError,
+    },
+    /// What the variable has is none.
+    #[error("{VARIABLE}: {0}; or unset it, to go without")]
+    Variable(SecretError),
+}
+
+/// The secret of the file that the user named, else of the variable, else none.
+pub(super) fn find(local: &LocalOptions, output: &mut Output) -> Result<Option<Secret>, NoSecretError> {
+    if let Some(path) = &local.secret_file {
+        return of_file(path, output).map(Some);
+    }
+    of_variable(std::env::var_os(VARIABLE).as_deref())
+}
+
+fn of_file(path: &Path, output: &mut Output) -> Result<Secret, NoSecretError> {
+    let mut bytes = Vec::new();
+    // One more than a line of the longest: what is longer is noticed.
+    let read = File::open(path).and_then(|file| {
+        let mode = file.metadata()?.permissions().mode();
+        file.take(LONGEST_SECRET as u64 + 3).read_to_end(&mut bytes)?;
+        Ok(mode)
+    });
+    let mode = read.map_err(|source| NoSecretError::Read { path: path.to_owned(), source })?;
+    if mode & 0o044 != 0 {
+        let path = path.display();
+        output.note(format_args!(
+            "warning: others on this machine can read the secret in {path}: chmod 600 {path}"
+        ));
+    }
+    Secret::new(&bytes).map_err(|source| NoSecretError::File { path: path.to_owned(), source })
+}
+
+/// An empty variable is no secret, but no wish to go without one either.
+fn of_variable(value: Option<&OsStr>) -> Result<Option<Secret>, NoSecretError> {
+    value.map(|value| Secret::new(value.as_bytes()).map_err(NoSecretError::Variable)).transpose()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_variable_has_a_secret_or_is_not_set() {
+        assert!(of_variable(None).unwrap().is_none());
+        let found = of_variable(Some(OsStr::new("0123456789abcdef"))).unwrap();
+        assert_eq!(found, Some(Secret::new(b"0123456789abcdef").unwrap()));
+        for short in ["", "short"] {
+            let text = of_variable(Some(OsStr::new(short))).unwrap_err().to_string();
+            assert!(text.starts_with("STRIDE_SECRET: ") && text.contains("unset"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_none_is_named() {
+        let mut output = Output::silent();
+        for (path, words) in
+            [("/nowhere/secret", "cannot read"), ("/dev/null", "0 bytes"), ("/dev/zero", "more than 4096")]
+        {
+            let text = of_file(Path::new(path), &mut output).unwrap_err().to_string();
+            assert!(
+                text.starts_with("--secret-file") && text.contains(path) && text.contains(words),
+                "{text}"
+            );
+        }
+    }
+}

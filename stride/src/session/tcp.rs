@@ -1,0 +1,153 @@
+//! Tests of the system's TCP: what RDMA is compared with.
+//!
+//! Both sides agree over the control connection, and measure over another one, so that what they say to each other is no
+//! part of it: the server says where it waits, and the client, when it comes, with which words it was told so.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::{memory, roles, secret, steps};
+use crate::control::{ControlError, Link, Message, Nonce, Secret, nonce};
+use crate::error::Error;
+use crate::interrupt;
+use crate::plan::{Operation, Plan, TestPlan};
+use crate::report::{Measured, Output};
+use crate::result::Details;
+use crate::statistics::Timer;
+use crate::workload::Stream;
+
+/// How long the client may take to come, and to say which one it is.
+const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+
+/// How often whoever waits looks up.
+const GLANCE: Duration = Duration::from_millis(100);
+
+/// Runs the plan on the side that it says.
+pub(super) fn run(plan: &Plan, output: &mut Output) -> Result<(), Error> {
+    let secret = secret::find(&plan.local, output)?;
+    let session = Session { test: &plan.test, secret: secret.as_ref(), timer: &Timer::new() };
+    roles::play(
+        plan,
+        output,
+        |link, output| {
+            let test = steps::requested(link, session.test, session.secret, output)?;
+            memory::check_beside(&test, session.test)?;
+            session.answer(&test, link, output)
+        },
+        |link, output| session.ask(link, output),
+    )
+}
+
+/// One side's part of a test.
+pub(super) struct Session<'a> {
+    pub(super) test: &'a TestPlan,
+    pub(super) secret: Option<&'a Secret>,
+    pub(super) timer: &'a Timer,
+}
+
+impl Session<'_> {
+    fn ask(&self, link: &mut Link, output: &mut Output) -> Result<(), Error> {
+        steps::request(link, self.test, self.secret, output)?;
+        let (port, token) = match link.receive()? {
+            Message::Stream { port, token } => (port, token),
+            other => return Err(link.unexpected(&other, "stream").into()),
+        };
+        let socket = connect(link, port, &token)?;
+        let mut stream = Stream::new(socket, self.test, self.timer).map_err(|error| link.lost(error))?;
+        tell(&stream, self.test, output)?;
+        for cell in self.test.cells() {
+            steps::begin(link, cell.size)?;
+            let progress = output.begin(cell, self.test);
+            let row = stream.measure(cell.size, progress.of(0), link)?;
+            link.send(&Message::Row(Measured { row, cpu_ns_per_msg: None }))?;
+            let details = Details { histogram: stream.distribution(), ..Details::default() };
+            output.measured(&row, details)?;
+        }
+        steps::finish(link)
+    }
+
+    /// Does what a client asked for.
+    pub(super) fn answer(&self, test: &TestPlan, link: &mut Link, output: &mut Output) -> Result<(), Error> {
+        if test.operation != Operation::Tcp {
+            return Err(link
+                .malformed(format!("a request for {}, by the way of `tcp`", test.operation))
+                .into());
+        }
+        link.send(&Message::Accept(steps::greeting(self.test)))?;
+        let socket = accept(link)?;
+        let mut stream = Stream::new(socket, test, self.timer).map_err(|error| link.lost(error))?;
+        tell(&stream, test, output)?;
+        for cell in test.cells() {
+            steps::begin(link, cell.size)?;
+            stream.answer(cell.size, link)?;
+            output.row(&steps::receive_row(link)?.row)?;
+        }
+        steps::finish(link)
+    }
+}
+
+fn tell(stream: &Stream<'_>, test: &TestPlan, output: &mut Output) -> Result<(), Error> {
+    let way = stream.description();
+    let TestPlan { operation, measure, sizes, iterations, .. } = test;
+    output.connection(
+        "TCP",
+        &format!("{operation} {measure} of {sizes} bytes, {iterations} iterations, over TCP {way}"),
+    );
+    Ok(output.heading(test, Some(format!("TCP, the system's, {way}")))?)
+}
+
+/// Goes to where the server waits.
+fn connect(link: &mut Link, port: u16, token: &Nonce) -> Result<TcpStream, ControlError> {
+    let server = link.wire().peer_address().map_err(|error| link.lost(error))?;
+    let address = SocketAddr::new(server.ip(), port);
+    let failed = |source| ControlError::NoStream { peer: address.to_string(), source };
+    let mut socket = TcpStream::connect_timeout(&address, CONNECT_LIMIT).map_err(failed)?;
+    socket.write_all(token).map_err(failed)?;
+    Ok(socket)
+}
+
+/// Waits for the client, and for nobody else who may come.
+fn accept(link: &mut Link) -> Result<TcpStream, ControlError> {
+    let deadline = Instant::now() + CONNECT_LIMIT;
+    let here = link.wire().local_address().map_err(|error| link.lost(error))?;
+    let at = SocketAddr::new(here.ip(), 0);
+    let failed = |source| ControlError::NoStream { peer: at.ip().to_string(), source };
+    let listener = TcpListener::bind(at).map_err(failed)?;
+    let (token, port) = (nonce()?, listener.local_addr().map_err(failed)?.port());
+    link.send(&Message::Stream { port, token })?;
+    loop {
+        interrupt::check()?;
+        link.glance()?;
+        if Instant::now() >= deadline {
+            return Err(failed(ErrorKind::TimedOut.into()));
+        }
+        if !is_readable(&listener).map_err(failed)? {
+            continue;
+        }
+        let (mut socket, _) = listener.accept().map_err(failed)?;
+        if says(&mut socket, &token, deadline).unwrap_or(false) {
+            return Ok(socket);
+        }
+    }
+}
+
+fn is_readable(listener: &TcpListener) -> io::Result<bool> {
+    let limit = Timespec { tv_sec: 0, tv_nsec: GLANCE.subsec_nanos().into() };
+    match poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&limit)) {
+        Ok(count) => Ok(count > 0),
+        Err(rustix::io::Errno::INTR) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Whether it is the one who was told this, and says so soon.
+fn says(socket: &mut TcpStream, token: &Nonce, deadline: Instant) -> io::Result<bool> {
+    let left = deadline.saturating_duration_since(Instant::now()).min(Duration::from_secs(1));
+    socket.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
+    let mut said = Nonce::default();
+    socket.read_exact(&mut said)?;
+    Ok(said == *token)
+}

@@ -1,0 +1,129 @@
+//! Messages at a rate, whatever has become of those before.
+//!
+//! A message's latency begins when it was meant to be sent, not when there was room for it: a stall costs every message that was
+//! meant to be sent meanwhile, as it would cost whoever asked for them. When that is, and when messages are through, only the clock
+//! says: it is read once a turn, and once for the completions that a turn finds.
+
+use sideway::ibverbs::queue_pair::SendQueue;
+
+use super::bandwidth::{Tally, Window};
+use super::post::{Message, Outbox, Receiving, Tag};
+use super::request::Request;
+use super::schedule::Schedule;
+use super::{Completions, Job, Pace, Receiver, Sender, Watch};
+use crate::buffers::Cycle;
+use crate::error::Error;
+use crate::statistics::LatencyRecorder;
+
+/// Sends messages when they are due, by each queue pair in turn, and records how late they are through.
+#[derive(Debug)]
+pub(super) struct Run<'a, 'link> {
+    /// Messages of each queue pair.
+    pub(super) iterations: u64,
+    /// How many of them may be under way.
+    pub(super) depth: u32,
+    /// Completions taken at a time.
+    pub(super) batch: u32,
+    pub(super) cycle: Cycle,
+    /// From one message to the next, on average.
+    pub(super) ticks: f64,
+    /// How many are sent together.
+    pub(super) burst: u32,
+    pub(super) pace: &'a Pace,
+    pub(super) recorder: &'a mut LatencyRecorder,
+    pub(super) watch: &'a mut Watch<'link>,
+}
+
+/// A queue pair's part.
+#[derive(Debug)]
+struct Lane<'a, Q> {
+    outbox: Outbox<'a, Q>,
+    cycle: Cycle,
+    posted: u64,
+    completed: u64,
+    /// When messages under way were meant to be sent, each in the place of its number, which repeat.
+    meant: Box<[u64]>,
+}
+
+impl Job for Run<'_, '_> {
+    type Outcome = Tally;
+
+    fn run<Q: SendQueue, C: Completions>(
+        self,
+        sender: Sender<'_, Q, C, impl Request>,
+        _: Option<Receiver<'_, C, impl Receiving>>,
+    ) -> Result<Tally, Error> {
+        let Self { iterations, depth, batch, cycle, ticks, burst, pace, recorder, watch } = self;
+        let Sender { outboxes, request, completions, .. } = sender;
+        let places = depth.next_power_of_two() as usize;
+        let lane = |outbox| Lane { outbox, cycle, posted: 0, completed: 0, meant: vec![0; places].into() };
+        let mut lanes: Vec<_> = outboxes.into_iter().map(lane).collect();
+        let mut all = iterations.saturating_mul(lanes.len() as u64);
+        let (mut posted, mut completed, mut turn) = (0, 0, 0);
+        let mut through = vec![Tag::of_pair(0); batch as usize].into_boxed_slice();
+        recorder.clear();
+        let mut window = Window::new(pace, watch.now());
+        let mut schedule = Schedule::new(watch.now(), ticks, burst);
+        while completed < all {
+            let now = watch.now();
+            while posted < all && schedule.next() <= now && lanes[turn].has_room(depth) {
+                lanes[turn].post(&request, schedule.next())?;
+                schedule.advance();
+                posted += 1;
+                turn = if turn + 1 == lanes.len() { 0 } else { turn + 1 };
+            }
+            let mut count = 0;
+            completions.poll(batch, |tag| {
+                through[count] = tag;
+                count += 1;
+                Ok(())
+            })?;
+            if count == 0 {
+                watch.spin()?;
+            } else {
+                let (now, counts) = (watch.now(), window.counts());
+                for tag in &through[..count] {
+                    let Some(lane) = lanes.get_mut(tag.pair()) else { continue };
+                    let meant = lane.complete(tag.number());
+                    if counts {
+                        recorder.record(now.saturating_sub(meant));
+                    }
+                }
+                completed += count as u64;
+                watch.passed(completed);
+            }
+            if window.follow(completed, watch) {
+                all = posted;
+            }
+        }
+        Ok(window.close(completed, watch.now()))
+    }
+}
+
+impl<Q: SendQueue> Lane<'_, Q> {
+    #[inline(always)]
+    fn has_room(&self, depth: u32) -> bool {
+        self.posted - self.completed < u64::from(depth)
+    }
+
+    #[inline(always)]
+    fn place(&self, number: u64) -> usize {
+        number as usize & (self.meant.len() - 1)
+    }
+
+    #[inline(always)]
+    fn post(&mut self, request: &impl Request, meant: u64) -> Result<(), Error> {
+        let (number, place) = (self.posted, self.place(self.posted));
+        self.meant[place] = meant;
+        self.posted += 1;
+        let message = Message { number, signaled: true, offset: self.cycle.advance() };
+        Ok(self.outbox.post(request, 1, || message)?)
+    }
+
+    /// When it was meant to be sent.
+    #[inline(always)]
+    fn complete(&mut self, number: u64) -> u64 {
+        self.completed = number + 1;
+        self.meant[self.place(number)]
+    }
+}

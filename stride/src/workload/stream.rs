@@ -1,0 +1,157 @@
+//! Messages over the system's TCP.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use super::Passed;
+use crate::control::{ControlError, Link};
+use crate::plan::{LatencyDefinition, Measure, TestPlan};
+use crate::report::{BandwidthRow, LatencyRow, Row};
+use crate::result::Distribution;
+use crate::statistics::{BandwidthSummary, LatencyRecorder, Timer};
+
+/// How often whoever waits looks whether the peer is there.
+const GLANCE: Duration = Duration::from_millis(500);
+
+/// What the receiving side says when it has everything.
+const ANSWER: [u8; 1] = [1];
+
+/// One side's end of the connection that is measured.
+#[derive(Debug)]
+pub struct Stream<'a> {
+    socket: TcpStream,
+    memory: Vec<u8>,
+    test: &'a TestPlan,
+    timer: &'a Timer,
+    recorder: LatencyRecorder,
+}
+
+impl<'a> Stream<'a> {
+    /// Over this connection. Where single messages count, each goes at once.
+    ///
+    /// # Errors
+    ///
+    /// The system does not do so.
+    pub fn new(socket: TcpStream, test: &'a TestPlan, timer: &'a Timer) -> io::Result<Self> {
+        socket.set_nodelay(test.measure != Measure::Bandwidth)?;
+        socket.set_read_timeout(Some(GLANCE))?;
+        socket.set_write_timeout(Some(GLANCE))?;
+        let largest = usize::try_from(test.sizes.largest()).unwrap_or(usize::MAX);
+        // Written: else all of it would be the system's one page of zeros, which the nearest cache holds.
+        Ok(Self { socket, memory: vec![1; largest], test, timer, recorder: LatencyRecorder::new() })
+    }
+
+    /// From where to where, and how.
+    pub fn description(&self) -> String {
+        let name = |address: io::Result<std::net::SocketAddr>| {
+            address.map_or("nowhere".to_owned(), |address| address.to_string())
+        };
+        let how = if self.test.measure == Measure::Bandwidth { "" } else { ", TCP_NODELAY" };
+        format!("from {} to {}{how}", name(self.socket.local_addr()), name(self.socket.peer_addr()))
+    }
+
+    /// Measures messages of this size, and says to `progress` how many are through: the client's part.
+    ///
+    /// # Errors
+    ///
+    /// The connection failed, or the peer is gone.
+    pub fn measure(&mut self, size: u64, progress: &Passed, link: &mut Link) -> Result<Row, ControlError> {
+        match self.test.measure {
+            Measure::Latency(_) => self.ping(size, progress, link),
+            Measure::Bandwidth | Measure::Echo(_) => self.stream(size, progress, link),
+        }
+    }
+
+    /// Takes messages of this size, and answers each if its latency counts, else the last: the server's part.
+    ///
+    /// # Errors
+    ///
+    /// The connection failed, or the peer is gone.
+    pub fn answer(&mut self, size: u64, link: &mut Link) -> Result<(), ControlError> {
+        let Self { socket, memory, test, .. } = self;
+        let message = &mut memory[..size as usize];
+        let answers_each = matches!(test.measure, Measure::Latency(_));
+        for _ in 0..test.iterations {
+            receive(socket, message, link)?;
+            if answers_each {
+                send(socket, message, link)?;
+            }
+        }
+        if answers_each { Ok(()) } else { send(socket, &ANSWER, link) }
+    }
+
+    /// The latencies that were measured last, if there were any.
+    pub fn distribution(&self) -> Option<Distribution> {
+        matches!(self.test.measure, Measure::Latency(LatencyDefinition::PingPong))
+            .then(|| self.recorder.distribution(self.timer.nanoseconds_per_tick() / 2.0))
+    }
+
+    fn stream(&mut self, size: u64, progress: &Passed, link: &mut Link) -> Result<Row, ControlError> {
+        let Self { socket, memory, test, timer, .. } = self;
+        let message = &memory[..size as usize];
+        let start = timer.now();
+        for number in 1..=test.iterations {
+            send(socket, message, link)?;
+            progress.set(number);
+        }
+        receive(socket, &mut [0; ANSWER.len()], link)?;
+        let ticks = timer.now() - start;
+        let summary = BandwidthSummary::new(size, test.iterations, ticks, timer);
+        Ok(Row::Bandwidth(BandwidthRow::new(size, test.iterations, summary)))
+    }
+
+    fn ping(&mut self, size: u64, progress: &Passed, link: &mut Link) -> Result<Row, ControlError> {
+        let Self { socket, memory, test, timer, recorder } = self;
+        let message = &mut memory[..size as usize];
+        recorder.clear();
+        for number in 1..=test.iterations {
+            let start = timer.now();
+            send(socket, message, link)?;
+            receive(socket, message, link)?;
+            recorder.record(timer.now() - start);
+            progress.set(number);
+        }
+        // A sample is of both ways.
+        let summary = recorder.summary(timer.nanoseconds_per_tick() / 2.0);
+        Ok(Row::Latency(LatencyRow::new(size, test.iterations, summary)))
+    }
+}
+
+fn send(socket: &mut TcpStream, mut bytes: &[u8], link: &mut Link) -> Result<(), ControlError> {
+    while !bytes.is_empty() {
+        match socket.write(bytes) {
+            Ok(count) => bytes = &bytes[count..],
+            Err(error) => wait(error, link)?,
+        }
+    }
+    Ok(())
+}
+
+fn receive(socket: &mut TcpStream, mut bytes: &mut [u8], link: &mut Link) -> Result<(), ControlError> {
+    while !bytes.is_empty() {
+        match socket.read(bytes) {
+            Ok(0) => return Err(gone(ErrorKind::UnexpectedEof.into(), link)),
+            Ok(count) => bytes = &mut bytes[count..],
+            Err(error) => wait(error, link)?,
+        }
+    }
+    Ok(())
+}
+
+/// Looks whether the peer is there, where there was nothing to do for a while.
+#[cold]
+fn wait(error: io::Error, link: &mut Link) -> Result<(), ControlError> {
+    match error.kind() {
+        ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted => link.glance().map(drop),
+        _ => Err(gone(error, link)),
+    }
+}
+
+/// A peer that gave up has said so over the other connection.
+fn gone(error: io::Error, link: &mut Link) -> ControlError {
+    match link.receive() {
+        Err(said @ ControlError::PeerFailed { .. }) => said,
+        _ => link.lost(error),
+    }
+}

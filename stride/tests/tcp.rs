@@ -1,0 +1,187 @@
+//! `stride-perf tcp`: the system's TCP, with the table of the other tests.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use common::{Ended, Running, command, run};
+
+/// A server that listens, and its port.
+fn server(flags: &str) -> (Running, String) {
+    let mut server = Running::start(&mut command(&format!("{flags} -p 0")));
+    let waiting = server.await_line("on TCP port");
+    let port = waiting.split("TCP port ").nth(1).unwrap().split(',').next().unwrap().to_owned();
+    (server, port)
+}
+
+#[track_caller]
+fn is_bandwidth(row: &[f64], size: f64, iterations: f64) {
+    let [bytes, count, gigabits, messages] = row[..] else { panic!("{row:?}") };
+    assert_eq!((bytes, count), (size, iterations), "{row:?}");
+    assert!(gigabits > 0.0 && messages > 0.0, "{row:?}");
+}
+
+#[track_caller]
+fn is_latency(row: &[f64], size: f64, iterations: f64) {
+    let [bytes, count, min, avg, p50, p90, p99, p99_9, max, stdev] = row[..] else { panic!("{row:?}") };
+    assert_eq!((bytes, count), (size, iterations), "{row:?}");
+    assert!(min > 0.0 && [min, p50, p90, p99, p99_9, max].is_sorted(), "{row:?}");
+    assert!((min..=max).contains(&avg) && (0.0..=max - min).contains(&stdev), "{row:?}");
+}
+
+#[test]
+fn both_figures_have_the_table_of_other_tests() {
+    let bandwidth = run("tcp bw --loopback -n 30").succeeded();
+    is_bandwidth(&bandwidth.rows()[0], 65536.0, 30.0);
+    let lines: Vec<_> = bandwidth.stdout.lines().collect();
+    assert_eq!(
+        lines[0],
+        "# TCP bandwidth: all bytes / (the receiving program's answer to the last - first send)"
+    );
+    assert!(lines[1].starts_with("# over TCP, the system's, from 127.0.0.1:"), "{bandwidth:#?}");
+    let latency = run("tcp lat --loopback -n 30").succeeded();
+    is_latency(&latency.rows()[0], 2.0, 30.0);
+    assert!(
+        latency.stdout.contains("half the round trip of a ping-pong of the two programs"),
+        "{latency:#?}"
+    );
+    assert!(latency.stdout.contains("TCP_NODELAY"), "{latency:#?}");
+}
+
+#[test]
+fn every_size_is_measured_between_two_processes() {
+    for (test, count) in [("tcp bw", 23), ("tcp lat", 23)] {
+        let (server, port) = server(test);
+        let client = run(&format!("{test} -a -n 5 127.0.0.1 -p {port}")).succeeded();
+        let sizes: Vec<_> = client.rows().iter().map(|row| row[0]).collect();
+        assert_eq!(sizes, (1..=count).map(|power| f64::from(1 << power)).collect::<Vec<_>>());
+        assert_eq!(server.end().succeeded().rows(), client.rows());
+    }
+}
+
+#[test]
+fn a_server_that_stays_serves_it_too() {
+    let mut server = Running::start(command("serve -p 0").env("SIDEWAY_PROVIDER", "soft"));
+    let waiting = server.await_line("on TCP port");
+    let port = waiting.split("TCP port ").nth(1).unwrap().split(',').next().unwrap().to_owned();
+    let client = run(&format!("tcp lat -n 20 -s 4K 127.0.0.1 -p {port}")).succeeded();
+    is_latency(&client.rows()[0], 4096.0, 20.0);
+    let refused = run(&format!("tcp bw -n 5 -s 600M 127.0.0.1 -p {port}"));
+    assert!(refused.refused().contains("serve --max-memory"), "{refused:#?}");
+    server.signal("INT");
+    assert_eq!(server.end().rows(), client.rows());
+}
+
+#[test]
+fn results_are_as_those_of_other_tests() {
+    let path = std::env::temp_dir().join(format!("stride-tcp-{}.json", std::process::id()));
+    let _ = std::fs::remove_file(&path);
+    run(&format!("tcp lat --loopback -n 50 --json {} --expect-p99 60000000", path.display())).succeeded();
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let document: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let schema = serde_json::from_str(include_str!("../schema/result.schema.json")).unwrap();
+    let errors: Vec<_> = jsonschema::validator_for(&schema)
+        .unwrap()
+        .iter_errors(&document)
+        .map(|error| error.to_string())
+        .collect();
+    assert!(errors.is_empty(), "{errors:?}");
+    assert_eq!(
+        (&document["parameters"]["operation"], &document["connection"]["transport"], &document["device"]),
+        (&"tcp".into(), &"TCP".into(), &serde_json::Value::Null)
+    );
+    assert!(document["results"][0]["histogram"].is_object(), "{text}");
+}
+
+#[test]
+fn what_has_no_effect_is_told() {
+    let ended = run("tcp bw --loopback -n 5 -d mlx5_0 -x 3").succeeded();
+    assert!(ended.stderr.contains("warning: -d, -x have no effect on tcp"), "{ended:#?}");
+    let ended = run("tcp bw --loopback -n 1");
+    assert!(ended.refused().contains("-n 1 is below"), "{ended:#?}");
+}
+
+/// Of a client and a server of different tests both say so.
+#[test]
+fn another_kind_of_test_is_refused() {
+    let (server, port) = server("tcp bw");
+    let mut client = command(&format!("write bw -n 5 127.0.0.1 -p {port}"));
+    let client = Running::start(client.env("SIDEWAY_PROVIDER", "soft")).end();
+    assert!(client.refused().contains("a request for write, by the way of `tcp`"), "{client:#?}");
+    assert!(server.end().refused().contains("a request for write"));
+}
+
+#[test]
+fn a_peer_that_dies_is_noticed() {
+    let kill = |mut victim: Running, survivor: Running| -> Ended {
+        sleep(Duration::from_millis(500));
+        victim.kill();
+        let start = Instant::now();
+        let ended = survivor.end();
+        assert!(start.elapsed() < Duration::from_secs(15), "{:?}", start.elapsed());
+        assert_eq!(ended.status.code(), Some(2), "{ended:#?}");
+        ended
+    };
+    for test in ["tcp bw -n 4000000000", "tcp lat -n 4000000000"] {
+        let (victim, port) = server(test);
+        let client = Running::start(&mut command(&format!("{test} 127.0.0.1 -p {port}")));
+        kill(victim, client);
+        let (survivor, port) = server(test);
+        let client = Running::start(&mut command(&format!("{test} 127.0.0.1 -p {port}")));
+        kill(client, survivor);
+        // One that is only stopped says nothing.
+        let (stopped, port) = server(test);
+        let client = Running::start(&mut command(&format!("{test} 127.0.0.1 -p {port}")));
+        sleep(Duration::from_millis(500));
+        stopped.signal("STOP");
+        let ended = client.end();
+        assert!(ended.complaint().contains("has not been heard of for 8 s"), "{ended:#?}");
+    }
+}
+
+/// Who comes to the measured port without having been told the words is not measured.
+#[test]
+fn strangers_at_the_measured_port_are_sent_away() {
+    let control = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let (server, port) = server("tcp bw");
+    // A client whose words are handed on, up to the place where the server waits.
+    let client = Running::start(&mut command(&format!(
+        "tcp bw -n 5 -s 64 127.0.0.1 -p {}",
+        control.local_addr().unwrap().port()
+    )));
+    let mut here = control.accept().unwrap().0;
+    let mut there = TcpStream::connect((Ipv4Addr::LOCALHOST, port.parse().unwrap())).unwrap();
+    let (mut from, mut to) = (here.try_clone().unwrap(), there.try_clone().unwrap());
+    std::thread::spawn(move || std::io::copy(&mut from, &mut to));
+    let (mut seen, mut buffer) = (String::new(), [0; 4096]);
+    let mut has_been = false;
+    while let Ok(count @ 1..) = there.read(&mut buffer) {
+        seen += &String::from_utf8_lossy(&buffer[..count]);
+        if let Some((_, rest)) = seen.split_once("\"port\":").filter(|_| !has_been) {
+            has_been = true;
+            let port = rest.split(',').next().unwrap().parse().unwrap();
+            let mut stranger = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+            stranger.write_all(&[7; 32]).unwrap();
+            assert_eq!(stranger.read(&mut [0; 1]).unwrap_or(0), 0);
+        }
+        here.write_all(&buffer[..count]).unwrap();
+    }
+    drop(here);
+    assert!(has_been, "{seen}");
+    is_bandwidth(&client.end().succeeded().rows()[0], 64.0, 5.0);
+    is_bandwidth(&server.end().succeeded().rows()[0], 64.0, 5.0);
+}
+
+#[test]
+fn an_interrupted_one_keeps_what_it_has() {
+    let mut running = Running::start(&mut command("tcp bw --loopback -n 4000000000"));
+    running.await_line("65536 bytes, 1 s: ");
+    running.signal("INT");
+    let ended = running.end();
+    assert_eq!(ended.status.code(), Some(130), "{ended:#?}");
+    assert!(ended.stdout.contains("# interrupted after "), "{ended:#?}");
+}
