@@ -294,6 +294,19 @@ impl Bench {
         }
         Some(event.event_type)
     }
+
+    /// The asynchronous event that comes, within some seconds. Whoever works for the device tells it a moment after the completions that it
+    /// goes with, if that is the service thread.
+    pub(crate) fn coming_event(&self) -> Option<ibv_event_type> {
+        let start = std::time::Instant::now();
+        loop {
+            let event = self.event();
+            if event.is_some() || start.elapsed().as_secs() >= 20 {
+                return event;
+            }
+            std::thread::yield_now();
+        }
+    }
 }
 
 /// Whether an event waits. Under Miri there is no descriptor, and asking for the event does not wait.

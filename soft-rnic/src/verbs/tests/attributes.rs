@@ -161,7 +161,7 @@ fn a_shared_queue_tells_its_limit() {
             [ibv_srq_attr_mask::IBV_SRQ_LIMIT, ibv_srq_attr_mask::IBV_SRQ_MAX_WR].map(|mask| mask.0 as i32);
         assert_eq!((lib.ibv_modify_srq)(srq, &raw mut attr, limit), 0);
         assert_eq!((lib.ibv_modify_srq)(srq, &raw mut attr, size), libc::EINVAL);
-        assert_eq!(bench.event(), Some(ibv_event_type::IBV_EVENT_SRQ_LIMIT_REACHED));
+        assert_eq!(bench.coming_event(), Some(ibv_event_type::IBV_EVENT_SRQ_LIMIT_REACHED));
         attr.srq_limit = 5;
         assert_eq!((lib.ibv_modify_srq)(srq, &raw mut attr, limit), libc::EINVAL);
         for number in 0..4 {

@@ -27,7 +27,7 @@ fn an_attribute_that_changes_takes_no_drained_event_away() {
     assert_eq!(bench.event(), None);
     assert_eq!(bench.receive(other, 1, 64), 0);
     assert_eq!(bench.wait_for(2).len(), 2);
-    assert_eq!(bench.event(), Some(ibv_event_type::IBV_EVENT_SQ_DRAINED));
+    assert_eq!(bench.coming_event(), Some(ibv_event_type::IBV_EVENT_SQ_DRAINED));
     assert_eq!(bench.event(), None);
     destroy(one);
     destroy(other);

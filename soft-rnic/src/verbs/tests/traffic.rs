@@ -326,7 +326,7 @@ fn a_failed_receiver_says_so_and_works_again_after_reset() {
         0
     );
     assert_eq!(bench.wait_for(1), [(6, S::IBV_WC_REM_ACCESS_ERR)]);
-    assert_eq!(bench.event(), Some(ibv_event_type::IBV_EVENT_QP_ACCESS_ERR));
+    assert_eq!(bench.coming_event(), Some(ibv_event_type::IBV_EVENT_QP_ACCESS_ERR));
     destroy(one);
     destroy(other);
 }
@@ -378,9 +378,9 @@ fn a_shared_queue_serves_all_and_runs_low() {
         let [received, _] = both(&bench);
         assert_eq!((received.wr_id, received.qp_num), (number, self::number(pair[1])));
     }
-    assert_eq!(bench.event(), Some(ibv_event_type::IBV_EVENT_SRQ_LIMIT_REACHED));
+    assert_eq!(bench.coming_event(), Some(ibv_event_type::IBV_EVENT_SRQ_LIMIT_REACHED));
     assert_eq!(modify(pairs[0][1], in_state(ibv_qp_state::IBV_QPS_ERR)), 0);
-    assert_eq!(bench.event(), Some(ibv_event_type::IBV_EVENT_QP_LAST_WQE_REACHED));
+    assert_eq!(bench.coming_event(), Some(ibv_event_type::IBV_EVENT_QP_LAST_WQE_REACHED));
     pairs.into_iter().flatten().for_each(destroy);
     // SAFETY: nobody uses it any more.
     assert_eq!(unsafe { (table().ibv_destroy_srq)(srq) }, 0);
