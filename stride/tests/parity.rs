@@ -1,6 +1,7 @@
 //! The table of perftest's flags against the programs that have them: the distribution's, and this one.
 //!
-//! A program that is not installed is skipped, with a line that says so; with `SOFT_RNIC_REQUIRE_PROGRAMS=1` it fails.
+//! A program that is not installed is skipped, with a line that says so; with `SOFT_RNIC_REQUIRE_PROGRAMS=1` it fails. One of another
+//! release has other flags, and is skipped.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -61,27 +62,41 @@ fn flags_of(help: &str) -> BTreeSet<String> {
     lines.collect()
 }
 
-/// What a program prints for its help; none where it is not installed.
-fn help_of(program: &str) -> Option<String> {
-    match Command::new(program).arg("--help").output() {
+/// Says why a program is left out. Not by a macro, whose words a test that passes keeps to itself.
+fn skip(program: &str, reason: &str) {
+    std::io::stderr().write_all(format!("SKIPPED {program}: {reason}\n").as_bytes()).unwrap();
+}
+
+/// What a program prints for this flag; none where it is not installed.
+fn said_by(program: &str, flag: &str) -> Option<String> {
+    match Command::new(program).arg(flag).output() {
         Ok(output) => Some(String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()),
         Err(error) if std::env::var_os(REQUIRE).is_some_and(|value| value == "1") => {
             panic!("{program}: {error} (Debian: perftest)")
         }
         Err(error) => {
-            // Not by a macro, whose words a test that passes keeps to itself.
-            let line = format!("SKIPPED {program}: {error} (Debian: perftest)\n");
-            std::io::stderr().write_all(line.as_bytes()).unwrap();
+            skip(program, &format!("{error} (Debian: perftest)"));
             None
         }
     }
+}
+
+/// What a program prints for its help; none where it is not installed, or of another release than the data.
+fn help_of(program: &str, release: &str) -> Option<String> {
+    let version = said_by(program, "--version")?;
+    let version = version.trim().trim_start_matches("Version: ");
+    if !release.ends_with(&format!("({version})")) {
+        skip(program, &format!("its version is {version}, and the data is of {release}"));
+        return None;
+    }
+    said_by(program, "--help")
 }
 
 #[test]
 fn the_data_has_what_perftest_has() {
     let parity = parity();
     for program in PROGRAMS {
-        let Some(help) = help_of(&format!("ib_{program}")) else { continue };
+        let Some(help) = help_of(&format!("ib_{program}"), &parity.release) else { continue };
         let installed = flags_of(&help);
         assert!(installed.len() >= 40, "{program}: {} flags in {help}", installed.len());
         let known = parity.flag.iter().filter(|flag| flag.is_of(program)).map(|flag| flag.perftest.clone());

@@ -38,6 +38,7 @@ const NATIVE: &[&str] = &[
     "devices",
     "results",
     "signals",
+    "parity",
 ];
 
 /// Test programs that are run where they are named: they take as long as all others together where the guest is emulated.
