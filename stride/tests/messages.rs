@@ -4,7 +4,7 @@ mod common;
 
 use std::process::Command;
 
-use common::{Ended, Running, command};
+use common::{Ended, Running, command, is_bandwidth, is_latency};
 
 /// The program over a software device, unless the flags say TCP.
 fn soft(flags: &str) -> Command {
@@ -31,21 +31,6 @@ fn pair(of_server: &str, of_client: &str) -> (Ended, Ended) {
     let (server, port) = server(of_server);
     let client = run(&format!("{of_client} 127.0.0.1 -p {port}")).succeeded();
     (server.end().succeeded(), client)
-}
-
-#[track_caller]
-fn is_bandwidth(row: &[f64], size: f64, iterations: f64) {
-    let [bytes, count, gigabits, messages] = row[..] else { panic!("{row:?}") };
-    assert_eq!((bytes, count), (size, iterations), "{row:?}");
-    assert!(gigabits > 0.0 && messages > 0.0, "{row:?}");
-}
-
-#[track_caller]
-fn is_latency(row: &[f64], size: f64, iterations: f64) {
-    let [bytes, count, min, avg, p50, p90, p99, p99_9, max, stdev] = row[..] else { panic!("{row:?}") };
-    assert_eq!((bytes, count), (size, iterations), "{row:?}");
-    assert!(min > 0.0 && [min, p50, p90, p99, p99_9, max].is_sorted(), "{row:?}");
-    assert!((min..=max).contains(&avg) && (0.0..=max - min).contains(&stdev), "{row:?}");
 }
 
 #[test]

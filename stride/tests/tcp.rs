@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use common::{Ended, Running, command, run};
+use common::{Ended, Running, command, is_bandwidth, is_latency, run};
 
 /// A server that listens, and its port.
 fn server(flags: &str) -> (Running, String) {
@@ -15,21 +15,6 @@ fn server(flags: &str) -> (Running, String) {
     let waiting = server.await_line("on TCP port");
     let port = waiting.split("TCP port ").nth(1).unwrap().split(',').next().unwrap().to_owned();
     (server, port)
-}
-
-#[track_caller]
-fn is_bandwidth(row: &[f64], size: f64, iterations: f64) {
-    let [bytes, count, gigabits, messages] = row[..] else { panic!("{row:?}") };
-    assert_eq!((bytes, count), (size, iterations), "{row:?}");
-    assert!(gigabits > 0.0 && messages > 0.0, "{row:?}");
-}
-
-#[track_caller]
-fn is_latency(row: &[f64], size: f64, iterations: f64) {
-    let [bytes, count, min, avg, p50, p90, p99, p99_9, max, stdev] = row[..] else { panic!("{row:?}") };
-    assert_eq!((bytes, count), (size, iterations), "{row:?}");
-    assert!(min > 0.0 && [min, p50, p90, p99, p99_9, max].is_sorted(), "{row:?}");
-    assert!((min..=max).contains(&avg) && (0.0..=max - min).contains(&stdev), "{row:?}");
 }
 
 #[test]

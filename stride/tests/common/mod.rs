@@ -163,3 +163,22 @@ impl Running {
 pub(crate) fn run(flags: &str) -> Ended {
     Running::start(&mut command(flags)).end()
 }
+
+/// Bandwidth and message rate are two views of one thing.
+#[track_caller]
+pub(crate) fn is_bandwidth(row: &[f64], size: f64, iterations: f64) {
+    let [bytes, count, gigabits, messages] = row[..] else { panic!("{row:?}") };
+    assert_eq!((bytes, count), (size, iterations), "{row:?}");
+    assert!(gigabits > 0.0 && messages > 0.0, "{row:?}");
+    let rounding = 0.000_05 + size * 8.0 * 0.000_000_5 / 1000.0 + gigabits * 1e-6;
+    assert!((messages * size * 8.0 / 1000.0 - gigabits).abs() <= rounding, "{row:?}");
+}
+
+#[track_caller]
+pub(crate) fn is_latency(row: &[f64], size: f64, iterations: f64) {
+    let [bytes, count, min, avg, p50, p90, p99, p99_9, max, stdev] = row[..] else { panic!("{row:?}") };
+    assert_eq!((bytes, count), (size, iterations), "{row:?}");
+    assert!(min > 0.0, "{row:?}");
+    assert!([min, p50, p90, p99, p99_9, max].is_sorted(), "{row:?}");
+    assert!((min..=max).contains(&avg) && (0.0..=max - min).contains(&stdev), "{row:?}");
+}

@@ -4,6 +4,7 @@ use std::net::ToSocketAddrs;
 use std::thread;
 
 use crate::common::{Ended, Running, command, run};
+pub(crate) use crate::common::{is_bandwidth, is_latency};
 use crate::harness::{Device, Outcome, Test};
 
 pub(crate) const TESTS: &[Test] = &[
@@ -53,25 +54,6 @@ pub(crate) fn row(device: &Device, flags: &str) -> Vec<f64> {
     let rows = ended.rows();
     assert_eq!(rows.len(), 1, "{ended:#?}");
     rows[0].clone()
-}
-
-/// Bandwidth and message rate are two views of one thing.
-#[track_caller]
-pub(crate) fn is_bandwidth(row: &[f64], size: f64, iterations: f64) {
-    let [bytes, count, gigabits, messages] = row[..] else { panic!("{row:?}") };
-    assert_eq!((bytes, count), (size, iterations), "{row:?}");
-    assert!(gigabits > 0.0 && messages > 0.0, "{row:?}");
-    let rounding = 0.000_05 + size * 8.0 * 0.000_000_5 / 1000.0 + gigabits * 1e-6;
-    assert!((messages * size * 8.0 / 1000.0 - gigabits).abs() <= rounding, "{row:?}");
-}
-
-#[track_caller]
-pub(crate) fn is_latency(row: &[f64], size: f64, iterations: f64) {
-    let [bytes, count, min, avg, p50, p90, p99, p99_9, max, stdev] = row[..] else { panic!("{row:?}") };
-    assert_eq!((bytes, count), (size, iterations), "{row:?}");
-    assert!(min > 0.0, "{row:?}");
-    assert!([min, p50, p90, p99, p99_9, max].is_sorted(), "{row:?}");
-    assert!((min..=max).contains(&avg) && (0.0..=max - min).contains(&stdev), "{row:?}");
 }
 
 fn loopback_bandwidth(device: &Device) -> Outcome {
