@@ -24,6 +24,8 @@ const PATIENCE: Duration = Duration::from_secs(40);
 const ACTIONS: u32 = 2500;
 /// Ids of a worker.
 const IDS: usize = 48;
+/// Ports in a group.
+const GROUP: usize = 64;
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![Trial::test("soak::connections_of_those_who_are_killed_and_stopped", soak)]
@@ -72,6 +74,7 @@ pub(crate) fn worker(arguments: &[String]) {
     let channel = Channel::new();
     let listener = channel.id();
     let port = listener.listen(0, 64);
+    have_a_spare_group(channel);
     let seed = arguments[0].parse().expect("a number");
     let (ids, calls) = (HashMap::new(), Calls::default());
     let mut worker = Worker { channel, listener, port, peer: None, ids, chance: Chance(seed), calls };
@@ -108,6 +111,13 @@ pub(crate) fn worker(arguments: &[String]) {
             other => panic!("{other}?"),
         }
     }
+}
+
+/// A process that has had more ports at a time than a group of them has keeps the second group, unused.
+fn have_a_spare_group(channel: Channel) {
+    let ids: Vec<_> = (0..GROUP).map(|_| channel.id()).collect();
+    ids.iter().for_each(|id| drop(id.listen(0, 1)));
+    ids.into_iter().for_each(Id::destroy);
 }
 
 impl Worker {
