@@ -1,5 +1,8 @@
 //! Messages to and fro: how many, how fast, how late.
 //!
+//! Time is that of `stride-perf msg grid`: a message's begins when it may be sent, as a place among those in flight is free, and ends when its
+//! answer was received. That the connection has no room for it yet is part of it. What is counted is the messages: their answers come on top.
+//!
 //! ```sh
 //! echo server 127.0.0.1:7000
 //! echo client 127.0.0.1:7000 --size 4096 --in-flight 16
@@ -46,7 +49,8 @@ enum Role {
         #[arg(long)]
         clients: Option<usize>,
     },
-    /// Sends, and measures what comes back.
+    /// Sends, and measures what comes back, from when a message may be sent to its answer: as stride-perf msg grid does, which sends so
+    /// many, not for so long.
     Client(Client),
 }
 
@@ -132,6 +136,7 @@ fn measure(config: &Config, client: &Client) -> Result<(), Failure> {
     } else {
         vec![(client.size as usize, client.in_flight as usize)]
     };
+    say(format_args!("from when a message may be sent to its answer:"))?;
     say(format_args!(
         "{:>9} {:>9} {:>10} {:>9} {:>9} {:>9}",
         "bytes", "in flight", "QPS", "Gb/s", "P90 us", "P99 us"
@@ -180,12 +185,19 @@ fn run(
 ) -> Result<Cell, Failure> {
     let (message, mut answer) = (vec![0x5a; size], vec![0; size]);
     let mut latencies = Histogram::new_with_bounds(1, 60_000_000_000, 3).map_err(Failure::work)?;
-    let (mut under_way, mut events) = (VecDeque::with_capacity(in_flight), Vec::new());
     let began = Instant::now();
-    while began.elapsed() < duration || !under_way.is_empty() {
-        while under_way.len() < in_flight && began.elapsed() < duration {
+    // Since when each place has been free, the longest in front; and since when each had been that was taken.
+    let mut free = VecDeque::from(vec![began; in_flight]);
+    let (mut under_way, mut events) = (VecDeque::with_capacity(in_flight), Vec::new());
+    loop {
+        // Asked once a round: who would send, and then does not, has nothing to wait for.
+        let sends = began.elapsed() < duration;
+        if !sends && under_way.is_empty() {
+            return Ok(Cell { latencies, took: began.elapsed() });
+        }
+        while sends && !free.is_empty() {
             match worker.send(key, &message) {
-                Ok(()) => under_way.push_back(Instant::now()),
+                Ok(()) => under_way.extend(free.pop_front()),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) => return Err(Failure::work(error)),
             }
@@ -195,8 +207,10 @@ fn run(
         loop {
             match worker.recv(key, &mut answer) {
                 Ok(len) if len == size => {
-                    let sent = under_way.pop_front().ok_or_else(|| Failure::work("an answer to nothing"))?;
-                    latencies.saturating_record(sent.elapsed().as_nanos() as u64);
+                    let since = under_way.pop_front().ok_or_else(|| Failure::work("an answer to nothing"))?;
+                    let now = Instant::now();
+                    latencies.saturating_record((now - since).as_nanos() as u64);
+                    free.push_back(now);
                 }
                 Ok(len) => return Err(Failure::work(format_args!("{len} bytes came back of {size}"))),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
@@ -204,5 +218,4 @@ fn run(
             }
         }
     }
-    Ok(Cell { latencies, took: began.elapsed() })
 }

@@ -72,6 +72,7 @@ fn echo_measures_what_comes_back() {
         .ok()
         .unwrap();
     assert!(text.starts_with("connected over TCP\nno RDMA: "), "{text}");
+    assert!(text.contains("\nfrom when a message may be sent to its answer:\n"), "{text}");
     let [row] = &rows(&text)[..] else { panic!("{text}") };
     assert_eq!(row[..2], [5000.0, 3.0]);
     assert!(row[2] > 0.0 && row[2] <= 500.0, "2 ms each make 500 a second at most: {text}");

@@ -74,6 +74,22 @@ pub struct Part {
     pub total: u64,
 }
 
+/// How far a message has come that is sent or received in parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Progress {
+    /// Bytes of it that were taken, from its beginning.
+    pub done: u64,
+    /// Bytes of the whole message.
+    pub total: u64,
+}
+
+impl Progress {
+    pub(crate) fn of((done, total): (u64, u64)) -> Self {
+        Self { done, total }
+    }
+}
+
 impl From<protocol::Part> for Part {
     fn from(part: protocol::Part) -> Self {
         Self { len: part.len, last: part.last, total: part.total }

@@ -147,7 +147,7 @@ mod timer;
 mod wire;
 mod worker;
 
-pub use buffers::{Completion, Part, RecvBuf, SendRefused, Ticket};
+pub use buffers::{Completion, Part, Progress, RecvBuf, SendRefused, Ticket};
 pub use builder::{Bootstrap, Builder, Config};
 pub use error::{AcceptError, CmError, ConfigError, ConnectError};
 pub use handshake::{Cause, FallbackReason, HandshakeError, Side, Step, Transport};

@@ -5,7 +5,7 @@ use std::io::{self, IoSlice};
 use std::net::{Shutdown, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
-use crate::buffers::{Completion, Part, RecvBuf, SendRefused, Ticket};
+use crate::buffers::{Completion, Part, Progress, RecvBuf, SendRefused, Ticket};
 use crate::builder::Builder;
 use crate::common::common;
 use crate::engine::{Owner, Side};
@@ -30,6 +30,29 @@ use crate::stats::Stats;
 ///
 /// Without a copy a message of any size goes out from several blocks ([`send_blocks`](Self::send_blocks)), and comes in block by block
 /// ([`recv_part_buf`](Self::recv_part_buf)).
+///
+/// # When time is up in the middle of a message
+///
+/// A message that fits the buffer is sent and received whole or not at all: after a call whose time was up it can be called again. A larger one
+/// goes piece by piece, and the time counts anew from each piece that moved. When it is up, what has moved stays so:
+/// [`sending`](Self::sending) and [`receiving`](Self::receiving) tell how far the message has come. It is to be gone on with from there, by `send_part` and `recv_part`;
+/// until its end other calls that send, or receive, are refused. What `recv` has received of it lies at the start of its buffer.
+///
+/// ```no_run
+/// # let (mut packets, message) = (trespass::SeqPacket::connect("10.0.0.1:7000")?, vec![0; 1 << 30]);
+/// packets.set_write_timeout(Some(std::time::Duration::from_secs(1)))?;
+/// if let Err(error) = packets.send(&message) {
+///     // Not within a message: nothing of it was sent.
+///     let Some(progress) = packets.sending() else { return Err(error) };
+///     let mut done = progress.done as usize;
+///     while done < message.len() {
+///         done += packets.send_part(progress.total, &message[done..])?;
+///     }
+/// }
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
+/// A connection that ends within a message fails: the peer is told by a reset, and never takes what it has for the message.
 pub struct SeqPacket(pub(crate) Owner);
 
 common!(SeqPacket);
@@ -94,6 +117,19 @@ impl SeqPacket {
     pub fn send_part(&mut self, total: u64, part: &[u8]) -> io::Result<usize> {
         let taken = self.0.call(Side::Write, |lane| lane.send_part(total, &[IoSlice::new(part)]))?;
         self.0.sent(taken)
+    }
+
+    /// How far the message has come that is being sent in parts, or by a [`send`](Self::send) whose time was up in the middle of it. `None`:
+    /// the next byte begins a message.
+    #[must_use]
+    pub fn sending(&self) -> Option<Progress> {
+        self.0.lane.connection.sending().map(Progress::of)
+    }
+
+    /// How far the message has come that is being received in parts, or by a [`recv`](Self::recv) whose time was up in the middle of it.
+    #[must_use]
+    pub fn receiving(&self) -> Option<Progress> {
+        self.0.lane.connection.receiving().map(Progress::of)
     }
 
     /// Receives a message, and says how long it is.

@@ -129,6 +129,10 @@ pub enum MessagesArgs {
     Latency(MessageArgs),
     /// Requests, each with an answer of its size: from 128 bytes to 8 MiB, with 1 to 256 in flight over one connection.
     ///
+    /// A request's time begins when it may be sent, as a place among those in flight is free, and ends when its answer was received: that the
+    /// connection has no room for it yet is part of it. Bandwidth and rate are of the requests: their answers come on top. The client of trespass's
+    /// example echo measures the same.
+    ///
     /// -s and -t choose one size and one number in flight. Unless -n says how many, there are 100000 requests of a size, of long ones fewer.
     #[command(name = "grid", after_help = PROVIDERS)]
     Grid(MessageArgs),

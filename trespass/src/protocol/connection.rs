@@ -257,6 +257,11 @@ impl<B: Block> Connection<B> {
         Ticket(first)
     }
 
+    /// SeqPacket: of the message that is being given in parts, how many bytes were given, and how many it has.
+    pub(crate) fn sending(&self) -> Option<(u64, u64)> {
+        self.outgoing.parts_given()
+    }
+
     /// Holds back what does not fill a frame until uncorked, flushed or shut down, or for 200 ms.
     pub(crate) fn cork(&mut self, corked: bool) {
         self.outgoing.cork(corked);
@@ -345,6 +350,11 @@ impl<B: Block> Connection<B> {
         self.incoming.begins_with(more_than as u64, at_most as u64)
     }
 
+    /// SeqPacket: of the message that is being taken in parts, how many bytes were taken, and how many it has.
+    pub(crate) fn receiving(&self) -> Option<(u64, u64)> {
+        self.incoming.parts_taken()
+    }
+
     /// SeqPacket: whether the message at the front can be taken whole.
     pub(crate) fn message_complete(&self) -> bool {
         self.incoming.message_complete()
@@ -374,7 +384,7 @@ impl<B: Block> Connection<B> {
 
     /// No more will be given. The peer sees the end after all that was given. Within a message given in parts there is no such end: it aborts.
     pub(crate) fn shutdown_write(&mut self) {
-        if self.outgoing.parts_left().is_some() {
+        if self.outgoing.parts_given().is_some() {
             return self.abort();
         }
         self.outgoing.close_tail();

@@ -421,6 +421,9 @@ mod tests {
         };
         let grown: Vec<u32> = (0..5).map(|_| say(BLOCKED).0).collect();
         assert_eq!(grown, [10, 20, 40, 64, 64]);
+        assert!((1..CALM * 64).all(|_| say(0).0 == 64), "too soon");
+        assert_eq!(say(0).0, 32);
+        assert_eq!(say(BLOCKED).0, 64);
         let mut frames = 0;
         while say(0) != (FIRST_SLOTS_MIN, FIRST_SLOTS_MIN) {
             frames += 1;
@@ -447,6 +450,31 @@ mod tests {
         }
     }
 
+    /// Neither other frames of its own change that, nor a grant that only makes up for them.
+    #[test]
+    fn a_peer_is_blocked_until_it_can_send_data_again() {
+        for crossed in [true, false] {
+            let [mut a, mut b] = pair(u32::MAX - 10);
+            while a.left() > RESERVE + 1 {
+                b.receive(&header(FrameType::Data, 0, a.spend())).unwrap();
+            }
+            // A grant of one that is under way when the peer says that it is blocked: it has used it before it can send data.
+            let grant = |b: &mut Credits| {
+                b.post(1);
+                b.spend()
+            };
+            let early = crossed.then(|| grant(&mut b));
+            b.receive(&header(FrameType::Data, BLOCKED, a.spend())).unwrap();
+            b.receive(&header(FrameType::Rfin, 0, a.spend())).unwrap();
+            let granted = early.unwrap_or_else(|| grant(&mut b));
+            a.receive(&header(FrameType::Data, 0, granted)).unwrap();
+            assert_eq!((a.left(), b.known(), b.owed()), (RESERVE, RESERVE, 0));
+            assert!(!a.allows_data() && !b.credit_due());
+            b.post(1);
+            assert!(b.credit_due(), "one more is enough; crossed: {crossed}");
+        }
+    }
+
     #[test]
     fn a_peer_with_an_open_window_hears_when_half_is_owed() {
         let [mut a, mut b] = pair(u32::MAX - 5);
@@ -462,6 +490,28 @@ mod tests {
         assert_eq!(a.left(), SLOTS);
         a.post(1);
         assert!(!a.credit_due() && !b.credit_due(), "a CREDIT is not answered");
+    }
+
+    /// Half of what the driver had room for, however large the window may be by now.
+    #[test]
+    fn a_window_that_is_not_filled_is_told_of_by_halves_of_what_is_there() {
+        let [mut a, mut b] = pair_of(0, Window { first: 8, most: 64 });
+        let mut say = |flags: u8| {
+            b.receive(&header(FrameType::Data, flags, a.spend())).unwrap();
+            assert!(b.wanted() > 0);
+            b.post(1);
+            let due = b.credit_due();
+            if due {
+                a.receive(&header(FrameType::Credit, 0, b.spend())).unwrap();
+                a.post(1);
+            }
+            (due, b.window, b.outstanding())
+        };
+        for window in [16, 32, 64] {
+            assert_eq!(say(BLOCKED), (true, window, 8), "a peer that waits is told at once");
+        }
+        let due: Vec<bool> = (0..12).map(|_| say(0).0).collect();
+        assert_eq!(due, [false, false, false, true].repeat(3));
     }
 
     /// What was granted, less what was used, is what is posted and told; also while the totals wrap.

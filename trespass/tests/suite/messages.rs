@@ -17,7 +17,9 @@ pub(crate) fn add(suite: &mut test_harness::Suite<Rig>) {
         a_message_above_the_quota_is_refused_without_blocking, a_message_above_the_limit_is_refused,
         the_end_comes_after_the_last_message, messages_are_received_without_a_copy, a_stream_is_not_taken_for_messages,
         a_message_of_any_length_is_received_without_a_copy, several_blocks_are_one_message, memory_of_the_programs_own_goes_without_a_copy,
-        a_worker_sends_several_blocks_as_one_message, a_message_may_be_larger_than_any_block);
+        a_worker_sends_several_blocks_as_one_message, a_message_may_be_larger_than_any_block,
+        a_message_whose_time_is_up_is_gone_on_with, a_message_that_fits_the_buffer_moves_whole_or_not_at_all,
+        an_end_within_a_message_of_1_gib_is_a_failure);
 }
 
 /// Both ends send so many messages of random sizes and check what they get.
@@ -410,5 +412,113 @@ fn a_stream_is_not_taken_for_messages(rig: &Rig) -> Outcome {
         assert_eq!(connected.local_addr().unwrap(), peer);
         assert!(error.to_string().contains("message"), "{error}");
     });
+    Ok(())
+}
+
+/// Long enough for what is there, and far less than a case may take.
+const SOON: Duration = Duration::from_millis(200);
+
+/// Neither side looks after its connection while the other's time runs out.
+fn a_message_whose_time_is_up_is_gone_on_with(rig: &Rig) -> Outcome {
+    let (mut client, mut server) = rig.packets();
+    let (message, mut buffer) = (bytes(21, 6 << 20), vec![0; 6 << 20]);
+    assert_eq!((client.sending(), server.receiving()), (None, None));
+    client.set_write_timeout(Some(SOON)).unwrap();
+    let began = Instant::now();
+    assert!(is_over(&client.send(&message).unwrap_err()));
+    assert!(began.elapsed() >= SOON);
+    let sent = client.sending().expect("some of it went");
+    assert!(sent.done > 0 && sent.done < sent.total && sent.total == message.len() as u64, "{sent:?}");
+    let error = client.send(b"another").unwrap_err();
+    assert!(error.kind() == ErrorKind::InvalidInput && error.to_string().contains("in parts"), "{error}");
+
+    server.set_read_timeout(Some(SOON)).unwrap();
+    assert!(is_over(&server.recv(&mut buffer).unwrap_err()));
+    let got = server.receiving().expect("some of it came");
+    assert!(got.done > 0 && got.done <= sent.done && got.total == sent.total, "{got:?} of {sent:?}");
+    let error = server.recv(&mut buffer).unwrap_err();
+    assert!(error.kind() == ErrorKind::InvalidInput && error.to_string().contains("in parts"), "{error}");
+    assert_eq!((client.sending(), server.receiving()), (Some(sent), Some(got)), "nothing has moved since");
+
+    client.set_write_timeout(Some(LONG)).unwrap();
+    server.set_read_timeout(Some(LONG)).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut done = sent.done as usize;
+            while done < message.len() {
+                done += client.send_part(sent.total, &message[done..]).unwrap();
+            }
+            assert_eq!(client.sending(), None);
+            client.send(b"another").unwrap();
+        });
+        let mut done = got.done as usize;
+        loop {
+            let part = server.recv_part(&mut buffer[done..]).unwrap();
+            done += part.len;
+            if part.last {
+                break;
+            }
+        }
+        assert_eq!((done, server.receiving()), (message.len(), None));
+        assert!(buffer == message, "what came before its time was up lies at the start");
+        assert_eq!(server.recv(&mut buffer).unwrap(), 7);
+    });
+    Ok(())
+}
+
+fn a_message_that_fits_the_buffer_moves_whole_or_not_at_all(rig: &Rig) -> Outcome {
+    let (mut client, mut server) = rig.packets();
+    client.set_write_timeout(Some(SOON)).unwrap();
+    server.set_read_timeout(Some(SOON)).unwrap();
+    let mut buffer = vec![0; 300_000];
+    assert!(is_over(&server.recv(&mut buffer).unwrap_err()));
+    let mut sent = 0;
+    // The system's buffers may take some, too.
+    while client.send(&bytes(sent, 300_000)).map_err(|error| assert!(is_over(&error), "{error}")).is_ok() {
+        sent += 1;
+        assert!(sent < 200, "60 MB went to nobody");
+    }
+    assert!(sent > 0 && client.sending().is_none() && server.receiving().is_none());
+    server.set_read_timeout(Some(LONG)).unwrap();
+    client.set_write_timeout(Some(LONG)).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| client.send(&bytes(sent, 300_000)).unwrap());
+        for seed in 0..=sent {
+            assert_eq!(server.recv(&mut buffer).unwrap(), 300_000);
+            assert!(buffer == bytes(seed, 300_000), "message {seed}");
+        }
+    });
+    Ok(())
+}
+
+/// As those of [`std::net`] fail whose time is up.
+fn is_over(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
+}
+
+/// Of which a few MiB are ever sent: no memory is needed for its pages of zeros, and none for what was promised.
+fn an_end_within_a_message_of_1_gib_is_a_failure(rig: &Rig) -> Outcome {
+    let (mut client, mut server) = rig.packets();
+    client.set_write_timeout(Some(SOON)).unwrap();
+    assert!(is_over(&client.send(&vec![0; 1 << 30]).unwrap_err()));
+    let sent = client.sending().expect("some of it went");
+    assert!(sent.done > 0 && sent.done < 64 << 20 && sent.total == 1 << 30, "{sent:?}");
+    drop(client);
+    let (mut buffer, mut got) = (vec![1; 1 << 20], 0);
+    let error = loop {
+        match server.recv_part(&mut buffer) {
+            Ok(part) => {
+                assert!(
+                    !part.last
+                        && part.total == sent.total
+                        && buffer[..part.len].iter().all(|byte| *byte == 0)
+                );
+                got += part.len as u64;
+            }
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
+    assert!(got <= sent.done, "{got} bytes of {sent:?}");
     Ok(())
 }

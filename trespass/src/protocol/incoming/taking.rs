@@ -40,6 +40,11 @@ impl<B: Block> Incoming<B> {
         (item.total > self.quota as u64 || stuck).then_some(item.total)
     }
 
+    /// Of the message that is being taken in parts, how many bytes were taken, and how many it has.
+    pub(crate) fn parts_taken(&self) -> Option<(u64, u64)> {
+        self.taking.map(|Progress { total, got }| (got, total))
+    }
+
     /// The length of the message at the front, if it has begun to arrive.
     pub(crate) fn message_len(&self) -> Option<u64> {
         if self.kind == Kind::Stream {

@@ -244,9 +244,9 @@ impl<B: Block> Outgoing<B> {
             && (self.refused == 0 || self.charge == 0 || self.charge + self.refused <= self.quota)
     }
 
-    /// Bytes of a message given in parts that have not been given.
-    pub(crate) fn parts_left(&self) -> Option<u64> {
-        self.parts.map(|message| message.left)
+    /// Of the message that is being given in parts, how many bytes were given, and how many it has.
+    pub(crate) fn parts_given(&self) -> Option<(u64, u64)> {
+        self.parts.map(|Message { total, left }| (total - left, total))
     }
 
     fn check_message(&self, len: u64) -> Result<(), CallError> {

@@ -130,6 +130,15 @@ fn what_arrived_before_a_failure_is_still_given() {
 }
 
 #[test]
+fn a_link_that_dies_carries_no_reset_that_was_due() {
+    let mut pair = Pair::new(&setup(Kind::Stream));
+    pair.a.connection.abort();
+    pair.a.connection.failed(Cause::PeerGone);
+    assert_eq!(pair.a.connection.failure(), Some(&Cause::Aborted), "the first counts");
+    assert!(!pair.a.transmit(&mut pair.b, pair.now, true));
+}
+
+#[test]
 fn a_peer_that_is_silent_is_probed_and_given_up() {
     let mut setup = setup(Kind::Stream);
     let (idle, patience) = (Duration::from_secs(5), Duration::from_secs(2));
