@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use anyhow::Result;
 
 use super::NO_COLLAPSE;
-use super::side::{Carrier, Measure, Run, Tool};
+use super::side::{Carrier, Copies, Measure, Run, Tool};
 use crate::bench::perftest::pair::Files;
 use crate::bench::programs::Programs;
 use crate::bench::soft::way::{Way, Ways};
@@ -75,15 +75,21 @@ fn rows() -> Vec<Row> {
             bound: Bound::Times(bound),
         }));
     }
-    rows.extend([64 << 10, 256 << 10, 1 << 20, 4 << 20].map(|size| Row {
-        what: "two copies and nothing else",
-        against: "`ib_write_bw`",
-        measure: Measure::Bandwidth,
-        size,
-        ours: (Tool::Copies, Carrier::Memory),
-        reference: (Tool::Perftest, DIRECT),
-        bound: Bound::None,
-    }));
+    // What the rows above cannot be better than, whatever is done.
+    for (what, copies, sizes) in [
+        ("one copy from two buffers", Copies::One, &[64 << 10, 256 << 10, 1 << 20][..]),
+        ("two copies and nothing else", Copies::Two, &[64 << 10, 256 << 10, 1 << 20, 4 << 20]),
+    ] {
+        rows.extend(sizes.iter().map(|size| Row {
+            what,
+            against: "`ib_write_bw`",
+            measure: Measure::Bandwidth,
+            size: *size,
+            ours: (Tool::Copies(copies), Carrier::Memory),
+            reference: (Tool::Perftest, DIRECT),
+            bound: Bound::None,
+        }));
+    }
     for (what, measure) in [("latency", Measure::Latency), ("bandwidth, copying", Measure::Bandwidth)] {
         rows.extend((3..12).map(|power| Row {
             what,

@@ -34,8 +34,15 @@ pub(super) enum Tool {
     Pool,
     /// trespass's over TCP, in the program's memory.
     Tcp,
-    /// Nobody's: a copy of each of two processes, and nothing else, the best way that is known.
-    Copies,
+    /// Nobody's: copies by one process, or by two, each of which copies all, and nothing else.
+    Copies(Copies),
+}
+
+/// How many times each byte is copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Copies {
+    One,
+    Two,
 }
 
 /// Which way payload goes.
@@ -45,7 +52,7 @@ pub(super) enum Carrier {
     /// Which of the device's ways it is, is for the device to choose.
     AnyWay,
     Sockets,
-    /// Memory that both processes have.
+    /// Memory alone.
     Memory,
 }
 
@@ -96,8 +103,8 @@ impl Run {
     }
 
     fn once(self, programs: &Programs, files: &Files) -> Result<Ran> {
-        if self.tool == Tool::Copies {
-            return self.copies(programs);
+        if let Tool::Copies(copies) = self.tool {
+            return self.copies(programs, copies);
         }
         let port = free_port()?;
         let mut client = self.command(programs, files, 1, port);
@@ -109,9 +116,10 @@ impl Run {
         Ok(Ran { figure: self.read(&said)?, ways, not_ready })
     }
 
-    /// Both processes are the program's own.
-    fn copies(self, programs: &Programs) -> Result<Ran> {
+    /// Whatever processes there are, they are the program's own.
+    fn copies(self, programs: &Programs, copies: Copies) -> Result<Ran> {
         let mut command = Command::new(programs.path("copies"));
+        command.arg(if copies == Copies::One { "one" } else { "two" });
         let output = command.args([self.size.to_string(), self.iterations.to_string()]).output()?;
         let (said, noted) =
             (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -141,7 +149,7 @@ impl Run {
             (_, Measure::Rate) => _ = command.args(["msg", "grid"]),
         }
         match self.tool {
-            Tool::Perftest | Tool::Copies => {}
+            Tool::Perftest | Tool::Copies(_) => {}
             Tool::Copy => _ = command.args(["--transport", "rdma", "--api", "copy"]),
             Tool::InFlight(count) => {
                 command.args(["--transport", "rdma", "--api", "copy", "-t", &count.to_string()]);
@@ -204,7 +212,10 @@ mod tests {
         assert_eq!(run(Tool::Tcp, Measure::Bandwidth).read(ours).unwrap(), 2.0);
         assert_eq!(run(Tool::Perftest, Measure::Bandwidth).read(ours).unwrap(), 3.0);
         let grid = "#bytes       iterations in-flight\n64               1000        16          1.0        2.0        3.0      123456\n";
-        assert_eq!(run(Tool::Copies, Measure::Bandwidth).read("64 1000 5.0 6.0\n").unwrap(), 6.0);
+        assert_eq!(
+            run(Tool::Copies(Copies::Two), Measure::Bandwidth).read("64 1000 5.0 6.0\n").unwrap(),
+            6.0
+        );
         assert_eq!(run(Tool::InFlight(16), Measure::Rate).read(grid).unwrap(), 123_456.0);
         assert!(run(Tool::Copy, Measure::Latency).read("64 999 1 2 3 4").is_err());
         assert!(run(Tool::Copy, Measure::Latency).read("64 1000 1 2 0 4").is_err());
