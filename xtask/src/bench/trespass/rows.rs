@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use anyhow::Result;
 
 use super::NO_COLLAPSE;
-use super::side::{Carrier, Measure, Run, Tool};
+use super::side::{Carrier, Copies, Measure, Run, Tool};
 use crate::bench::perftest::pair::Files;
 use crate::bench::programs::Programs;
 use crate::bench::soft::way::{Way, Ways};
@@ -43,7 +43,11 @@ const STEPS: [(&str, u32, &str, u32); 5] = [
     ("rate, 512 in flight", 512, "256 in flight", 256),
 ];
 
-/// What a run measures for, in nanoseconds: what happens at its start, when peers' memory is not mapped yet and the scheduler has not
+/// What a run measures for, in nanoseconds, of requests in flight: a step between two numbers of them is small, and what one run differs
+/// from the next is how the scheduler has placed the two processes, which settles in that time.
+const RATE_RUN: u64 = 800_000_000;
+
+/// What any other run measures for, in nanoseconds: what happens at its start, when peers' memory is not mapped yet and the scheduler has not
 /// found its places, is a small part of that; and three rounds are a matter of minutes.
 const RUN: u64 = 150_000_000;
 
@@ -58,7 +62,7 @@ fn rows() -> Vec<Row> {
         bound: Bound::Times(1.0 / 1.3),
     }];
     for (what, tool, bound, sizes) in [
-        ("bandwidth, pool's buffers", Tool::Pool, 0.95, &[64 << 10, 256 << 10, 1 << 20][..]),
+        ("bandwidth, two of the pool's buffers", Tool::Pool, 0.95, &[64 << 10, 256 << 10, 1 << 20][..]),
         ("bandwidth, copying", Tool::Copy, 0.6, &[64 << 10, 256 << 10, 1 << 20, 4 << 20]),
     ] {
         rows.extend(sizes.iter().map(|size| Row {
@@ -69,6 +73,21 @@ fn rows() -> Vec<Row> {
             ours: (tool, DIRECT),
             reference: (Tool::Perftest, DIRECT),
             bound: Bound::Times(bound),
+        }));
+    }
+    // What the rows above cannot be better than, whatever is done.
+    for (what, copies, sizes) in [
+        ("one copy from two buffers", Copies::One, &[64 << 10, 256 << 10, 1 << 20][..]),
+        ("two copies and nothing else", Copies::Two, &[64 << 10, 256 << 10, 1 << 20, 4 << 20]),
+    ] {
+        rows.extend(sizes.iter().map(|size| Row {
+            what,
+            against: "`ib_write_bw`",
+            measure: Measure::Bandwidth,
+            size: *size,
+            ours: (Tool::Copies(copies), Carrier::Memory),
+            reference: (Tool::Perftest, DIRECT),
+            bound: Bound::None,
         }));
     }
     for (what, measure) in [("latency", Measure::Latency), ("bandwidth, copying", Measure::Bandwidth)] {
@@ -97,13 +116,13 @@ fn rows() -> Vec<Row> {
 impl Row {
     /// So many messages that a run of either side measures long enough.
     fn iterations(&self, tool: Tool) -> u64 {
-        let message = match (self.measure, tool) {
-            (Measure::Bandwidth, _) => 500 + self.size / 6,
-            (Measure::Latency, _) => 3000 + self.size / 2,
-            (Measure::Rate, Tool::InFlight(1)) => 4000,
-            (Measure::Rate, _) => 1000,
+        let (run, message) = match (self.measure, tool) {
+            (Measure::Bandwidth, _) => (RUN, 500 + self.size / 6),
+            (Measure::Latency, _) => (RUN, 3000 + self.size / 2),
+            (Measure::Rate, Tool::InFlight(1)) => (RATE_RUN, 4000),
+            (Measure::Rate, _) => (RATE_RUN, 1000),
         };
-        (RUN / message).clamp(300, 1_000_000)
+        (run / message).clamp(300, 1_000_000)
     }
 
     /// Above 1 where ours is better.
@@ -118,6 +137,7 @@ impl Row {
     fn way(&self, ways: Option<Ways>) -> String {
         match (self.ours.1, self.reference.1) {
             (Carrier::Soft(way), Carrier::Soft(_)) => way.to_string(),
+            (Carrier::Memory, Carrier::Soft(way)) => format!("memory / {way}"),
             (_, Carrier::Sockets) => format!("{} / sockets", ways.map_or_else(String::new, Ways::most)),
             _ => ways.map_or_else(String::new, Ways::most),
         }

@@ -2,11 +2,15 @@
 
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::bench::perftest::pair::{Files, converse, free_port};
 use crate::bench::programs::Programs;
 use crate::bench::soft::way::{Way, Ways};
+
+/// Blocks that a sender uses in turn. perftest has one buffer, which it never leaves: a program that owns what it sends needs two at
+/// least, one to fill and one on its way, and what goes through more of them than the caches hold measures memory and not messages.
+const POOL_BLOCKS: u32 = 2;
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +34,15 @@ pub(super) enum Tool {
     Pool,
     /// trespass's over TCP, in the program's memory.
     Tcp,
+    /// Nobody's: copies by one process, or by two, each of which copies all, and nothing else.
+    Copies(Copies),
+}
+
+/// How many times each byte is copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Copies {
+    One,
+    Two,
 }
 
 /// Which way payload goes.
@@ -39,6 +52,8 @@ pub(super) enum Carrier {
     /// Which of the device's ways it is, is for the device to choose.
     AnyWay,
     Sockets,
+    /// Memory alone.
+    Memory,
 }
 
 /// What came of a run.
@@ -81,13 +96,16 @@ impl Run {
         match (self.carrier, ways) {
             (Carrier::Soft(Way::Slot), Some(ways)) => ways.must_be(Way::Slot, "a short message"),
             (Carrier::Soft(way), Some(ways)) => ways.must_mostly_be(way),
-            (Carrier::AnyWay, Some(_)) | (Carrier::Sockets, None) => Ok(()),
+            (Carrier::AnyWay, Some(_)) | (Carrier::Sockets | Carrier::Memory, None) => Ok(()),
             (carrier, ways) => bail!("{carrier:?} was to carry it, and the device says {ways:?}"),
         }
         .with_context(|| format!("{self:?}"))
     }
 
     fn once(self, programs: &Programs, files: &Files) -> Result<Ran> {
+        if let Tool::Copies(copies) = self.tool {
+            return self.copies(programs, copies);
+        }
         let port = free_port()?;
         let mut client = self.command(programs, files, 1, port);
         client.arg("127.0.0.1");
@@ -96,6 +114,17 @@ impl Run {
         let ways = soft.then(|| Ways::parse(&noted)).transpose()?;
         let not_ready = if soft { not_ready(&noted)? } else { 0 };
         Ok(Ran { figure: self.read(&said)?, ways, not_ready })
+    }
+
+    /// Whatever processes there are, they are the program's own.
+    fn copies(self, programs: &Programs, copies: Copies) -> Result<Ran> {
+        let mut command = Command::new(programs.path("copies"));
+        command.arg(if copies == Copies::One { "one" } else { "two" });
+        let output = command.args([self.size.to_string(), self.iterations.to_string()]).output()?;
+        let (said, noted) =
+            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        ensure!(output.status.success(), "{command:?} failed ({}): {noted}", output.status);
+        Ok(Ran { figure: self.read(&said)?, ways: None, not_ready: 0 })
     }
 
     fn command(self, programs: &Programs, files: &Files, side: usize, port: u16) -> Command {
@@ -120,12 +149,14 @@ impl Run {
             (_, Measure::Rate) => _ = command.args(["msg", "grid"]),
         }
         match self.tool {
-            Tool::Perftest => {}
+            Tool::Perftest | Tool::Copies(_) => {}
             Tool::Copy => _ = command.args(["--transport", "rdma", "--api", "copy"]),
             Tool::InFlight(count) => {
                 command.args(["--transport", "rdma", "--api", "copy", "-t", &count.to_string()]);
             }
-            Tool::Pool => _ = command.args(["--transport", "rdma", "--api", "pool"]),
+            Tool::Pool => {
+                command.args(["--transport", "rdma", "--api", "pool", "-t", &POOL_BLOCKS.to_string()]);
+            }
             Tool::Tcp => _ = command.args(["--transport", "tcp", "--api", "copy"]),
         }
         let (size, iterations) = (self.size.to_string(), self.iterations.to_string());
@@ -181,6 +212,10 @@ mod tests {
         assert_eq!(run(Tool::Tcp, Measure::Bandwidth).read(ours).unwrap(), 2.0);
         assert_eq!(run(Tool::Perftest, Measure::Bandwidth).read(ours).unwrap(), 3.0);
         let grid = "#bytes       iterations in-flight\n64               1000        16          1.0        2.0        3.0      123456\n";
+        assert_eq!(
+            run(Tool::Copies(Copies::Two), Measure::Bandwidth).read("64 1000 5.0 6.0\n").unwrap(),
+            6.0
+        );
         assert_eq!(run(Tool::InFlight(16), Measure::Rate).read(grid).unwrap(), 123_456.0);
         assert!(run(Tool::Copy, Measure::Latency).read("64 999 1 2 3 4").is_err());
         assert!(run(Tool::Copy, Measure::Latency).read("64 1000 1 2 0 4").is_err());
