@@ -223,6 +223,11 @@ impl<'shared> Run<'shared> {
         let channel = &self.shared.channel;
         loop {
             if self.is_alone() {
+                // What has happened is taken note of before any of it is worked off, as where threads do the one and the other.
+                while self.jobs.is_waiting() {
+                    let Some(event) = channel.try_get_cm_event().map_err(Failure::work)? else { break };
+                    (self.role.event)(self, &event)?;
+                }
                 while let Some(job) = self.jobs.next() {
                     (self.role.work)(self, job)?;
                 }
@@ -264,7 +269,15 @@ impl<'shared> Run<'shared> {
             QueuePairState::ReadyToReceive => (Step::RtrQpAttr, Step::RtrQp),
             _ => (Step::RtsQpAttr, Step::RtsQp),
         };
-        let attributes = member.with_id(|id| Ok(member.timed(attr, || id.get_qp_attr(state))?))?;
+        let attributes = {
+            let id = member.id();
+            let id = id.as_ref().ok_or_else(|| Failure::work("a connection has no identifier"))?;
+            member.times.start(attr);
+            // They are as large as three cache lines, and stay where they are written.
+            let attributes = id.get_qp_attr(state);
+            member.times.end(attr);
+            attributes?
+        };
         member.timed(modify, || match &mut *member.qp() {
             Some(qp) => qp.modify(&attributes).map_err(Failure::work),
             None => Ok(()),
@@ -307,21 +320,29 @@ pub enum Task {
 /// What is to be done, in order.
 #[derive(Default)]
 struct Jobs {
-    waiting: Mutex<(VecDeque<Job>, bool)>,
+    waiting: Mutex<Waiting>,
     more: Condvar,
 }
 
+#[derive(Default)]
+struct Waiting {
+    jobs: VecDeque<Job>,
+    sleepers: u32,
+    ended: bool,
+}
+
 impl Jobs {
-    fn waiting(&self) -> MutexGuard<'_, (VecDeque<Job>, bool)> {
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn give(&self, job: Job) {
         let mut waiting = self.waiting();
-        waiting.0.push_back(job);
-        let was_empty = waiting.0.len() == 1;
+        waiting.jobs.push_back(job);
+        let somebody_sleeps = waiting.sleepers > 0;
         drop(waiting);
-        if was_empty {
+        // That is a system call even where nobody sleeps.
+        if somebody_sleeps {
             self.more.notify_one();
         }
     }
@@ -330,26 +351,30 @@ impl Jobs {
     fn take(&self) -> Option<Job> {
         let mut waiting = self.waiting();
         loop {
-            if let Some(job) = waiting.0.pop_front() {
-                if !waiting.0.is_empty() {
-                    self.more.notify_one();
-                }
+            if let Some(job) = waiting.jobs.pop_front() {
                 return Some(job);
             }
-            if waiting.1 {
+            if waiting.ended {
                 return None;
             }
+            waiting.sleepers += 1;
             waiting = self.more.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+            waiting.sleepers -= 1;
         }
+    }
+
+    /// Whether there is something.
+    fn is_waiting(&self) -> bool {
+        !self.waiting().jobs.is_empty()
     }
 
     /// Without sleeping.
     fn next(&self) -> Option<Job> {
-        self.waiting().0.pop_front()
+        self.waiting().jobs.pop_front()
     }
 
     fn end(&self) {
-        self.waiting().1 = true;
+        self.waiting().ended = true;
         self.more.notify_all();
     }
 }

@@ -3,7 +3,8 @@
 port=18900
 c=/usr/bin/cmtime
 ours=cmtime
-log=$SOFTROCE_OUT/bench-cm
+# Its own: two guests at a time share the folder of the host.
+log=/tmp/bench-cm
 server=
 
 # From rdma-core 52 on both sides agree by TCP, and the server ends with its client.
