@@ -110,7 +110,7 @@ impl Engine {
             }
         };
         // A program that is never told to wait still has to hear of it when the system takes more.
-        let left_behind = outcome.is_ok() && self.patience.is_nonblocking() && !self.lane.is_flushed();
+        let left_behind = outcome.is_ok() && self.patience.is_nonblocking() && !self.catch_up();
         if left_behind && matches!(self.sleep(Until::Now), Ok(true)) {
             self.lane.turn();
         }
@@ -120,6 +120,15 @@ impl Engine {
         }
         self.show();
         outcome
+    }
+
+    /// Whether all that was written is on its way. Over a device that is known without a system call, once what has completed is taken and
+    /// what is wanted then is posted: as by a turn, for the program may go and wait for the descriptor.
+    fn catch_up(&mut self) -> bool {
+        if !self.lane.is_flushed() {
+            while self.lane.look(true) {}
+        }
+        self.lane.is_flushed()
     }
 
     fn wait_for<T>(
