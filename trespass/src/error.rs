@@ -276,8 +276,14 @@ mod tests {
                 .map(manager),
         );
         assert_eq!(messages.len(), 13);
-        for message in messages {
+        for message in &messages {
             assert!(headings.iter().any(|heading| message.contains(heading)), "{message}");
+        }
+        // Nor is there one that no program prints.
+        let causes = Cause::CODES.into_iter().map(|(_, cause)| cause).chain([Cause::Unknown(0)]);
+        messages.extend(causes.map(|cause| cause.what().to_owned()));
+        for heading in headings {
+            assert!(messages.iter().any(|message| message.contains(heading)), "nothing prints {heading:?}");
         }
     }
 

@@ -171,7 +171,7 @@ impl Lane {
             returns_seen: 0,
             sleeps: 0,
             pool_empty: 0,
-            summary: Summary::new(config.trace_interval),
+            summary: Summary::new(config.trace_interval, Instant::now()),
         })
     }
 
@@ -231,7 +231,7 @@ impl Lane {
 
     /// Whether a turn has something to do besides moving frames.
     pub(crate) fn is_late(&self, now: Instant) -> bool {
-        self.next_deadline().is_some_and(|deadline| now >= deadline)
+        self.next_deadline().is_some_and(|deadline| now >= deadline) || self.summary.is_due(now)
     }
 
     /// Sends what a call has left to be sent.

@@ -97,6 +97,15 @@ impl Visit for Line {
     }
 }
 
+/// What is told while that runs.
+#[cfg(test)]
+pub(crate) fn told(level: LevelFilter, tell: impl FnOnce()) -> String {
+    let page = tests::Page::default();
+    let lines = Lines { level, to: Mutex::new(page.clone()) };
+    tracing::subscriber::with_default(lines, tell);
+    page.text()
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -105,7 +114,14 @@ mod tests {
 
     /// What has been written.
     #[derive(Clone, Default)]
-    struct Page(Arc<Mutex<Vec<u8>>>);
+    pub(super) struct Page(Arc<Mutex<Vec<u8>>>);
+
+    impl Page {
+        pub(super) fn text(&self) -> String {
+            let bytes = self.0.lock().expect("nobody panics").clone();
+            String::from_utf8(bytes).expect("text")
+        }
+    }
 
     impl Write for Page {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
@@ -116,14 +132,6 @@ mod tests {
         fn flush(&mut self) -> std::io::Result<()> {
             Ok(())
         }
-    }
-
-    fn told(level: LevelFilter, tell: impl FnOnce()) -> String {
-        let page = Page::default();
-        let lines = Lines { level, to: Mutex::new(page.clone()) };
-        tracing::subscriber::with_default(lines, tell);
-        let bytes = page.0.lock().expect("nobody panics").clone();
-        String::from_utf8(bytes).expect("text")
     }
 
     #[test]

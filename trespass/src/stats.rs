@@ -68,15 +68,13 @@ pub(crate) struct Summary {
 }
 
 impl Summary {
-    pub(crate) fn new(every: Option<Duration>) -> Self {
-        Self { every, due: None, told: Stats::default() }
+    pub(crate) fn new(every: Option<Duration>, now: Instant) -> Self {
+        Self { every, due: every.map(|every| now + every), told: Stats::default() }
     }
 
     /// Whether it is time to tell.
-    pub(crate) fn is_due(&mut self, now: Instant) -> bool {
-        let Some(every) = self.every else { return false };
-        let due = *self.due.get_or_insert_with(|| now + every);
-        now >= due
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
+        self.due.is_some_and(|due| now >= due)
     }
 
     pub(crate) fn tell(&mut self, now: Instant, stats: Stats, connection: &impl std::fmt::Display) {
@@ -94,5 +92,43 @@ impl Summary {
             "in the last {:?}",
             self.every.unwrap_or_default(),
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tracing::level_filters::LevelFilter;
+
+    use super::*;
+    use crate::log::told;
+
+    #[test]
+    fn what_has_come_since_is_told_once_in_each_interval() {
+        let (began, every) = (Instant::now(), Duration::from_secs(20));
+        let mut summary = Summary::new(Some(every), began);
+        let mut stats = Stats::default();
+        let text = told(LevelFilter::DEBUG, || {
+            for second in 0..60 {
+                stats.bytes_sent += 10;
+                stats.posts += 1;
+                let now = began + Duration::from_secs(second);
+                if summary.is_due(now) {
+                    summary.tell(now, stats, &"a - b");
+                }
+            }
+        });
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 2, "{text}");
+        assert!(
+            lines.iter().all(|line| line.contains("in the last 20s") && line.contains("connection=a - b")),
+            "{text}"
+        );
+        assert!(
+            lines[0].contains("sent=210 ")
+                && lines[1].contains("sent=200 ")
+                && lines[1].contains("posts=20 "),
+            "{text}"
+        );
+        assert!(!Summary::new(None, began).is_due(began + 1000 * every));
     }
 }

@@ -103,7 +103,7 @@ impl Cause {
     }
 
     /// What it is, after the name of a side.
-    fn what(self) -> &'static str {
+    pub(crate) fn what(self) -> &'static str {
         match self {
             Self::TcpOnly => "is configured to use TCP only",
             Self::BuiltWithout => "was built without RDMA",

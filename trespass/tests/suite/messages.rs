@@ -64,12 +64,13 @@ fn converse(mut packets: SeqPacket, out: u64, into: u64, count: usize) {
 }
 
 fn i5_messages_keep_their_boundaries(rig: &Rig) -> Outcome {
+    let count = rig.less(300);
     for seed in 0..3 {
         let (client, server) = rig.packets();
         let (there, back) = (1_000_000 * seed + 1, 1_000_000 * seed + 500_000);
         thread::scope(|scope| {
-            scope.spawn(|| converse(server, back, there, 300));
-            converse(client, there, back, 300);
+            scope.spawn(|| converse(server, back, there, count));
+            converse(client, there, back, count);
         });
     }
     Ok(())
@@ -97,14 +98,15 @@ fn i5_sizes_around_every_border(rig: &Rig) -> Outcome {
 
 fn many_small_messages_at_once(rig: &Rig) -> Outcome {
     let (mut client, mut server) = rig.packets();
+    let count = rig.less(20_000) as u32;
     thread::scope(|scope| {
         scope.spawn(|| {
-            for at in 0..20_000_u32 {
+            for at in 0..count {
                 client.send(&at.to_le_bytes()[..at as usize % 5]).unwrap();
             }
         });
         let mut buffer = [0; 8];
-        for at in 0..20_000_u32 {
+        for at in 0..count {
             let len = server.recv(&mut buffer).unwrap();
             assert_eq!(buffer[..len], at.to_le_bytes()[..at as usize % 5], "message {at}");
         }

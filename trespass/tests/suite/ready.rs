@@ -169,7 +169,7 @@ fn pump<S: Sleeper>(mut stream: Stream, seed: u64, out: &[u8], len: usize) -> Ve
 }
 
 fn pumps<S: Sleeper + 'static>(rig: &Rig) -> Outcome {
-    for seed in 0..4 {
+    for seed in 0..rig.less(4) as u64 {
         let (client, server) = rig.streams();
         let (there, back) = (bytes(seed, 3_000_000), bytes(seed + 50, 2_000_000));
         thread::scope(|scope| {

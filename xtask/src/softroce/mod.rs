@@ -14,6 +14,7 @@
 //! | `SOFTROCE_GID_INDEX` | the index of the device's RoCE v2 GID, in a guest |
 //! | `SOFTROCE_ADDRESS` | the address that a client connects to |
 //! | `SOFTROCE_PEER_DEVICE`, `SOFTROCE_PEER_ADDRESS` | the second device, in a guest |
+//! | `SOFTROCE_EMULATED` | set in a guest whose processor is emulated: long tests do less there |
 //! | `SOFTROCE_OUT` | a folder that the command may write and the host sees |
 //! | `SIDEWAY_PROVIDER`, `SIDEWAY_TEST_REQUIRE_DEVICE` | `system`, `1`: a test that finds no device fails |
 

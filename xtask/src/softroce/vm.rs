@@ -79,7 +79,11 @@ impl Vm {
             ("HOME", "/root"),
             ("LANG", "C.UTF-8"),
         ];
-        fixed.map(|(name, value)| (name, value.to_owned())).into()
+        let mut variables: Vec<_> = fixed.map(|(name, value)| (name, value.to_owned())).into();
+        if self.accelerator != Accelerator::Kvm {
+            variables.push(("SOFTROCE_EMULATED", "1".to_owned()));
+        }
+        variables
     }
 
     pub(super) fn run<O, E>(&self, job: &Job, stdout: &mut O, stderr: &mut E) -> Result<Report>

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use mio::event::Event;
 use mio::{Registry, Token};
 use sideway::ibverbs::completion::WorkCompletionStatus;
-use sideway::ibverbs::queue_pair::{PostSendGuard, QueuePair, WorkRequestFlags};
+use sideway::ibverbs::queue_pair::{PostSendGuard, QueuePair, QueuePairAttributeMask, WorkRequestFlags};
 
 use super::DeviceBlock;
 use super::anchor::{Anchor, Line};
@@ -124,10 +124,16 @@ impl<B: DeviceBlock> Rc<B> {
     pub(crate) fn describe(&self) -> String {
         let Pair { qp, heads, whence, .. } = &*self.pair;
         let capability = qp.control().capability();
+        // What the device says of the way, where it does.
+        let mask = QueuePairAttributeMask::PathMtu | QueuePairAttributeMask::DestinationQueuePairNumber;
+        let way = qp.control().query(mask).ok().and_then(|(attributes, _)| {
+            Some(format!(" to {:#x}, MTU {}", attributes.dest_qp_num()?, attributes.path_mtu()?))
+        });
         format!(
-            "{}, queue pair {:#x}, {} bytes inline, {} sends and {} receives deep",
+            "{}, queue pair {:#x}{}, {} bytes inline, {} sends and {} receives deep",
             whence,
             qp.qp_number(),
+            way.unwrap_or_default(),
             heads.inline,
             capability.max_send_wr,
             capability.max_recv_wr

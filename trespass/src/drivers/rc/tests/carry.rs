@@ -264,6 +264,27 @@ fn several_blocks_are_one_message() {
     }
 }
 
+/// The line that is told when RDMA is activated.
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn who_carries_it_is_described() {
+    let _turn = turn();
+    let sides = connected(Kind::Stream);
+    let [one, other] = sides.each_ref().map(|side| side.rc.describe());
+    let number = |words: &str, before: &str| {
+        let (_, rest) = words.split_once(before).unwrap_or_else(|| panic!("no {before:?} in {words}"));
+        rest.split([',', ' ']).next().map(str::to_owned)
+    };
+    for words in [&one, &other] {
+        assert!(words.starts_with("soft0 port 1, GID index ") && words.contains("127.0.0.1"), "{words}");
+        assert!(words.contains(" bytes inline, ") && words.ends_with(" receives deep"), "{words}");
+        let mtu = number(words, ", MTU ").and_then(|mtu| mtu.parse().ok());
+        assert!(matches!(mtu, Some(256..=4096)), "{words}");
+    }
+    assert_eq!(number(&one, ", queue pair "), number(&other, " to "), "{one}; {other}");
+    assert_eq!(number(&other, ", queue pair "), number(&one, " to "), "{one}; {other}");
+}
+
 /// A device that refuses so many pieces to a request has two, and as much inline data as before; then each block is a frame.
 #[test]
 #[cfg_attr(miri, ignore = "opens sockets")]
