@@ -11,7 +11,6 @@ mod overhead;
 mod perftest;
 mod programs;
 mod report;
-mod samples;
 mod soft;
 mod statistics;
 mod trespass;
@@ -21,12 +20,11 @@ use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 
 use crate::softroce::{PlaceArgs, Profile};
 use document::Section;
-use report::Report;
-use samples::Samples;
+use report::report;
 
 /// The script that runs in the guest.
 const SCRIPT: &str = include_str!("softroce.sh");
@@ -59,8 +57,8 @@ struct Softroce {
     #[command(flatten)]
     place: PlaceArgs,
 
-    /// Pairs of stride-perf and perftest a row, and as many of perftest and itself
-    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(5..))]
+    /// Turns of perftest, stride-perf and perftest again, of each row
+    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..))]
     pairs: u32,
 
     /// Print the result without writing docs/performance.md
@@ -86,23 +84,26 @@ fn softroce(root: &Path, args: &Softroce) -> Result<ExitCode> {
     job.command = format!("PAIRS={}\n{SCRIPT}", args.pairs);
     let mut output = Vec::new();
     let ran = place.run(&job, &mut output, &mut io::stderr())?;
-    let samples = Samples::parse(&String::from_utf8_lossy(&output))?;
-    if samples.rows.is_empty() {
-        bail!("the guest measured nothing: its messages are above");
-    }
-    let report = Report::new(&samples, args.pairs);
-    print!("{report}");
+    let (perftest, body) = report(&String::from_utf8_lossy(&output))?;
+    print!("{body}");
     if !args.dry_run {
         let intro = format!(
-            "{}, on {}, {}, stride-perf {}.\n\n    cargo xtask bench softroce --pairs {}",
+            "{}, on {}, {perftest}, stride-perf {}.{} Medians of {} turns; in brackets the 95 % bootstrap interval of the geometric \
+             mean.\n\n    cargo xtask bench softroce {} --pairs {}",
             document::today(),
             place.title(&ran),
-            samples.perftest,
             env!("CARGO_PKG_VERSION"),
+            if args.place.is_counted() {
+                " The guest's clock counts instructions, the kernel's with them: 1,000 are a microsecond."
+            } else {
+                ""
+            },
+            args.pairs,
+            args.place.flag(),
             args.pairs,
         );
-        let (title, body) = ("stride-perf against perftest", report.to_string());
-        Section { name: "softroce", title, intro: &intro, body: &body }.write(root)?;
+        Section { name: "softroce", title: "stride-perf against perftest", intro: &intro, body: &body }
+            .write(root)?;
     }
     Ok(ran.ending.exit_code())
 }

@@ -4,7 +4,7 @@
 //! work request that is posted and completed, and what one costs is the difference of two runs, so that setting up
 //! does not count. Nothing here takes the time, so it is a gate: `.ci/run overhead`.
 
-mod disassembly;
+pub(super) mod disassembly;
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
