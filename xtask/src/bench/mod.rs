@@ -13,6 +13,7 @@ mod programs;
 mod report;
 mod soft;
 mod statistics;
+mod threads;
 mod trespass;
 mod turns;
 
@@ -45,7 +46,10 @@ enum What {
     /// The software device against the machine
     Soft(soft::Args),
     /// stride-perf against perftest, over the software device
+    #[command(alias = "stride")]
     Perftest(perftest::Args),
+    /// Two threads of stride-perf against one, over the software device
+    Threads(threads::Args),
     /// Connections through the connection manager
     Cm(cm::Args),
     /// trespass against perftest and against itself over TCP, over the software device
@@ -73,6 +77,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
         What::Overhead(args) => overhead::run(root, args),
         What::Soft(args) => soft::run(root, args),
         What::Perftest(args) => perftest::run(root, args),
+        What::Threads(args) => threads::run(root, args),
         What::Cm(args) => cm::run(root, args),
         What::Trespass(args) => trespass::run(root, args),
     }

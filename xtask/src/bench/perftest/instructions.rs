@@ -13,7 +13,7 @@ use clap::ValueEnum;
 
 use super::pair::{Load, Measure, Operation, Pairs, Run, Tool};
 use crate::bench::callgrind::{Counts, Steady, TimedLoop};
-use crate::bench::overhead::disassembly;
+use crate::bench::overhead::{BUDGET, Budget, disassembly};
 use crate::bench::programs::Programs;
 use crate::bench::soft::way::Way;
 
@@ -67,6 +67,12 @@ impl Case {
         words.join(" ")
     }
 
+    /// Its line of the budget.
+    fn name(self) -> String {
+        let lists = if self.load == Load::Lists { "-lists" } else { "" };
+        format!("{}-{}{lists}", self.operation.name(), self.measure.name())
+    }
+
     /// How often the clock has to be read for each message.
     fn clock_readings(self) -> f64 {
         if self.measure == Measure::Latency { 1.0 } else { 0.0 }
@@ -74,7 +80,8 @@ impl Case {
 }
 
 /// Counts, and holds ours against perftest's.
-pub(super) fn compare(programs: &Programs, operations: &[Operation]) -> Result<Verdict> {
+pub(super) fn compare(root: &Path, programs: &Programs, operations: &[Operation]) -> Result<Verdict> {
+    let budget = Budget::read(root)?;
     let counter = Counter { programs, pairs: Pairs::new(programs)?, processors: apart()? };
     let mut verdict = Verdict::default();
     verdict.table.push_str(
@@ -84,7 +91,7 @@ pub(super) fn compare(programs: &Programs, operations: &[Operation]) -> Result<V
     for case in Case::all(operations) {
         let theirs = counter.count(Tool::Perftest, case, &[])?;
         let ours = counter.count(Tool::Stride, case, &[])?;
-        verdict.row(case, &theirs, &ours)?;
+        verdict.row(case, budget.of(&case.name()), &theirs, &ours)?;
     }
     if operations.is_empty() || operations.contains(&Operation::Write) {
         let case = Case { operation: Operation::Write, measure: Measure::Bandwidth, load: Load::Usual };
@@ -98,20 +105,33 @@ pub(super) fn compare(programs: &Programs, operations: &[Operation]) -> Result<V
 type Timed = (TimedLoop, f64);
 
 impl Verdict {
-    fn row(&mut self, case: Case, (a, theirs): &Timed, (b, readings): &Timed) -> Result<()> {
+    /// A row in which we take more than perftest has a budget, or fails.
+    fn row(
+        &mut self,
+        case: Case,
+        budget: Option<f64>,
+        (a, theirs): &Timed,
+        (b, readings): &Timed,
+    ) -> Result<()> {
         let title = case.title();
-        let is_more = b.own > a.own;
+        let verdict = match budget {
+            _ if b.own <= a.own => String::new(),
+            Some(budget) => format!(" **missed**, {budget:.0} at most"),
+            None => " **missed**".to_owned(),
+        };
         writeln!(
             self.table,
-            "| {title} | {:.1} | {:.1} | {:.2}{} | {theirs:.2} | {readings:.2} |",
+            "| {title} | {:.1} | {:.1} | {:.2}{verdict} | {theirs:.2} | {readings:.2} |",
             a.own,
             b.own,
             b.own / a.own,
-            if is_more { " **missed**" } else { "" },
         )?;
-        if is_more {
-            self.missed
-                .push(format!("{title}: {:.2} instructions a message, perftest takes {:.2}", b.own, a.own));
+        let allowed = a.own.max(budget.unwrap_or_default());
+        if b.own > allowed + 0.05 {
+            self.missed.push(format!(
+                "{title}: {:.2} instructions a message, perftest takes {:.2}, and {allowed:.2} are allowed ({BUDGET})",
+                b.own, a.own
+            ));
         }
         if (readings - case.clock_readings()).abs() > 0.01 {
             self.missed.push(format!(
@@ -231,4 +251,57 @@ fn read_and_remove(path: &Path) -> Result<String> {
     let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
     std::fs::remove_file(path)?;
     Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn timed(own: f64, readings: f64) -> Timed {
+        (TimedLoop { own, ..TimedLoop::default() }, readings)
+    }
+
+    fn missed(theirs: f64, ours: &Timed, budget: Option<f64>) -> Vec<String> {
+        let case = Case { operation: Operation::Write, measure: Measure::Latency, load: Load::Usual };
+        let mut verdict = Verdict::default();
+        verdict.row(case, budget, &timed(theirs, 1.0), ours).unwrap();
+        assert_eq!(verdict.table.contains("**missed**"), ours.0.own > theirs, "{}", verdict.table);
+        verdict.missed
+    }
+
+    #[test]
+    fn more_than_perftest_fails_unless_there_is_a_budget() {
+        assert!(missed(68.0, &timed(68.0, 1.0), None).is_empty());
+        assert_eq!(missed(68.0, &timed(69.0, 1.0), None).len(), 1);
+        assert!(missed(68.0, &timed(69.0, 1.0), Some(69.0)).is_empty());
+        assert_eq!(missed(68.0, &timed(70.0, 1.0), Some(69.0)).len(), 1);
+    }
+
+    #[test]
+    fn another_clock_reading_fails_and_so_does_a_call() {
+        assert!(missed(68.0, &timed(60.0, 2.0), None)[0].contains("the clock is read 2.000 times"));
+        let mut calls = timed(60.0, 1.0);
+        calls.0.foreign.insert("malloc".to_owned(), 1.0);
+        assert!(missed(68.0, &calls, None)[0].contains("malloc is called 1.000 times a message"));
+    }
+
+    #[test]
+    fn what_a_test_does_besides_costs_its_loop_nothing() {
+        let mut verdict = Verdict::default();
+        verdict.besides(63.2, 63.2).unwrap();
+        assert!(verdict.missed.is_empty());
+        verdict.besides(63.2, 64.2).unwrap();
+        assert_eq!(verdict.missed.len(), 1);
+    }
+
+    #[test]
+    fn every_operation_is_counted_and_long_lists_once() {
+        let names: Vec<_> = Case::all(&[]).into_iter().map(Case::name).collect();
+        assert_eq!(names.len(), 9);
+        assert!(
+            ["write-bw-lists", "read-lat", "send-bw", "atomic-lat"]
+                .iter()
+                .all(|name| names.contains(&(*name).to_owned()))
+        );
+    }
 }

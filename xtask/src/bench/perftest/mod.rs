@@ -82,7 +82,7 @@ pub(super) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     let mut missed = Vec::new();
     for part in parts {
         let Some((measure, load, way)) = part.measured() else {
-            let verdict = instructions::compare(&programs, &args.operations)?;
+            let verdict = instructions::compare(root, &programs, &args.operations)?;
             part.publish(root, args, None, "instructions a message", &verdict.table)?;
             missed.extend(verdict.missed);
             continue;
