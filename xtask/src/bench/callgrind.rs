@@ -26,13 +26,27 @@ struct Calls {
 }
 
 /// What a program does for each operation.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct TimedLoop {
-    /// Instructions of the program.
+    /// Instructions of the program, and of what it calls, but for the library.
     pub(super) own: f64,
-    /// And of all that it calls.
-    pub(super) total: f64,
+    /// How often it calls what is neither its own nor the library's, by name.
+    pub(super) foreign: BTreeMap<String, f64>,
+    /// How often each of its instructions ran, by address, where callgrind was told to say.
+    pub(super) times: BTreeMap<u64, f64>,
 }
+
+/// How to tell what is done for each operation from what is not.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Steady {
+    /// How many operations are posted or completed together at most.
+    pub(super) list: u64,
+    /// Whether an operation waits for the peer: what it waits does not count.
+    pub(super) waits: bool,
+}
+
+/// How far from a whole number a count by operation may be that stands for one: a program does other things, too.
+const WHOLE: f64 = 0.03;
 
 impl Counts {
     /// Reads callgrind's format. (A line after `calls=` is what the calls cost as a whole.)
@@ -122,8 +136,9 @@ impl Counts {
     /// Of what a longer run has more, the part of the functions of `object` that do the operations: those that call
     /// `library` for each, those that call these for each, and those that are called by these for each. What a
     /// program does besides, such as finding out its clock's rate, is not steady and does not count.
-    pub(super) fn timed_loop(&self, object: &Path, library: &Path) -> Result<TimedLoop> {
-        let each: Vec<_> = self.calls.iter().filter(|(_, calls)| calls.count >= 0.5).collect();
+    pub(super) fn timed_loop(&self, object: &Path, library: &Path, steady: Steady) -> Result<TimedLoop> {
+        let seldom = 0.5 / steady.list as f64;
+        let each: Vec<_> = self.calls.iter().filter(|(_, calls)| calls.count >= seldom).collect();
         let inside = |function: &Function| is(&function.0, object);
         let mut functions: BTreeSet<&Function> = each
             .iter()
@@ -143,34 +158,53 @@ impl Counts {
                 }
             }
         }
-        let own = match self.addresses.is_empty() {
-            true => functions.iter().filter_map(|function| self.own.get(function)).sum(),
-            false => {
-                let times = self.addresses.iter().filter(|((function, _), _)| functions.contains(function));
-                without_waiting(&times.map(|(_, times)| *times).collect::<Vec<_>>())?
-            }
+        let mut timed = TimedLoop::default();
+        for ((_, address), times) in
+            self.addresses.iter().filter(|((function, _), _)| functions.contains(function))
+        {
+            *timed.times.entry(*address).or_default() += times;
+        }
+        timed.own = match steady.waits {
+            false => functions.iter().filter_map(|function| self.own.get(function)).sum(),
+            true => without_waiting(&timed.times.values().copied().collect::<Vec<_>>())?,
         };
         let outside =
             self.calls.iter().filter(|((caller, callee), _)| functions.contains(caller) && !inside(callee));
-        Ok(TimedLoop { own, total: own + outside.map(|(_, calls)| calls.instructions).sum::<f64>() })
+        for ((_, callee), calls) in outside {
+            if !is(&callee.0, library) && calls.count >= seldom {
+                timed.own += calls.instructions;
+                *timed.foreign.entry(callee.1.clone()).or_default() += calls.count;
+            }
+        }
+        Ok(timed)
     }
 }
 
 /// How many instructions an operation takes that finds what it waits for there, of how often each instruction ran by
 /// operation.
 ///
-/// Waiting is a loop: its test runs once more by operation than the rest of it, and both run a great many times, or
-/// seldom. All other instructions run for each operation or for none.
+/// Waiting is a loop, in which an operation goes round so many times more: each of its instructions runs so often, and
+/// those that are on the way out of it once more, or twice where two waits share them. Where all of them are on the way
+/// out, the loop is nothing but its test. All other instructions run for each operation or for none; of what is done
+/// once in many rounds nothing counts.
 fn without_waiting(times: &[f64]) -> Result<f64> {
-    let most = times.iter().copied().fold(0.0, f64::max);
-    let steady = |times: f64| if (times - times.round()).abs() < 0.02 { times.round() } else { 0.0 };
-    if most < 1.4 {
-        return Ok(times.iter().map(|times| times.round()).sum());
+    let is_whole = |times: f64| (times - times.round()).abs() < WHOLE;
+    let is_steady = |times: f64| is_whole(times) && times < 3.5;
+    let most = times.iter().copied().filter(|times| !is_steady(*times)).fold(0.0, f64::max);
+    let rounds = times.iter().copied().filter(|times| !is_steady(*times) && is_whole(most - times));
+    let rounds: Vec<f64> = rounds.filter(|times| most - times < 3.5).collect();
+    let fewest = rounds.iter().copied().fold(most, f64::min);
+    let once = if most - fewest < 0.5 && most > 1.0 { 1.0 } else { 0.0 };
+    let mut sum = rounds.iter().map(|times| (times - fewest).round() + once).sum::<f64>();
+    for times in times.iter().copied().filter(|times| is_steady(*times) || !rounds.contains(times)) {
+        let is_seldom = times < 0.1 || times < most / 100.0;
+        ensure!(
+            is_steady(times) || is_seldom,
+            "an instruction ran {times} times an operation, another {most}"
+        );
+        sum += if is_steady(times) { times.round() } else { 0.0 };
     }
-    ensure!(most > 8.0, "an operation waited neither seldom nor for long: {most} times");
-    let waiting = times.iter().copied().filter(|times| *times > most / 2.0).fold(most, f64::min);
-    let each = |times: &f64| if *times >= waiting { (times - waiting).round() } else { steady(*times) };
-    Ok(times.iter().map(each).sum())
+    Ok(sum)
 }
 
 /// The address of a line, which may say how far it is from the one before.
@@ -250,18 +284,25 @@ mod tests {
         };
         let counts = |n, clock| Counts::parse(&run(n, clock)).unwrap();
         let each = counts(300, 7_000_000).more_than(&counts(100, 1000), 200);
-        let timed = each.timed_loop(Path::new("/p"), Path::new("/l")).unwrap();
-        assert_eq!((timed.own, timed.total), (32.0, 102.0));
-        assert!(each.timed_loop(Path::new("/l"), Path::new("/p")).is_err());
+        let steady = Steady { list: 1, waits: false };
+        let timed = each.timed_loop(Path::new("/p"), Path::new("/l"), steady).unwrap();
+        assert_eq!((timed.own, timed.foreign.len()), (32.0, 0));
+        assert!(each.timed_loop(Path::new("/l"), Path::new("/p"), steady).is_err());
+        // Where the library is another one, what is called is the program's to answer for.
+        let other = each.timed_loop(Path::new("/p"), Path::new("/p"), steady).unwrap();
+        assert_eq!((other.own, other.foreign), (102.0, BTreeMap::from([("post".to_owned(), 1.0)])));
     }
 
     #[test]
     fn waiting_is_left_out() {
         // Two instructions for each operation, a test of two, one that waits, and one that looks up at times.
         assert_eq!(without_waiting(&[1.0, 1.004, 1.03, 1.03, 0.03, 0.0]).unwrap(), 4.0);
-        assert_eq!(without_waiting(&[1.0, 1.004, 15.94, 15.94, 14.94, 0.3]).unwrap(), 4.0);
-        assert_eq!(without_waiting(&[1.0, 1.004, 1.0, 1.0, 4900.65, 1.2]).unwrap(), 4.0);
-        assert!(without_waiting(&[1.0, 3.3, 2.3]).is_err());
+        assert_eq!(without_waiting(&[1.0, 1.004, 15.94, 15.94, 14.94, 0.003]).unwrap(), 4.0);
+        assert_eq!(without_waiting(&[1.0, 3.3, 2.3]).unwrap(), 2.0);
+        // A loop that is nothing but its test, and one whose way out two waits share.
+        assert_eq!(without_waiting(&[1.0, 1.004, 1.0, 1.0, 4900.65, 4900.65, 1.2]).unwrap(), 6.0);
+        assert_eq!(without_waiting(&[1.0, 2.0, 6.4, 4.4]).unwrap(), 5.0);
+        assert!(without_waiting(&[1.0, 15.5, 0.5]).is_err());
     }
 
     #[test]

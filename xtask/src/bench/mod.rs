@@ -11,9 +11,9 @@ mod overhead;
 mod perftest;
 mod programs;
 mod report;
-mod samples;
 mod soft;
 mod statistics;
+mod threads;
 mod trespass;
 mod turns;
 
@@ -21,12 +21,11 @@ use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 
 use crate::softroce::{PlaceArgs, Profile};
 use document::Section;
-use report::Report;
-use samples::Samples;
+use report::report;
 
 /// The script that runs in the guest.
 const SCRIPT: &str = include_str!("softroce.sh");
@@ -47,7 +46,10 @@ enum What {
     /// The software device against the machine
     Soft(soft::Args),
     /// stride-perf against perftest, over the software device
+    #[command(alias = "stride")]
     Perftest(perftest::Args),
+    /// Two threads of stride-perf against one, over the software device
+    Threads(threads::Args),
     /// Connections through the connection manager
     Cm(cm::Args),
     /// trespass against perftest and against itself over TCP, over the software device
@@ -59,8 +61,8 @@ struct Softroce {
     #[command(flatten)]
     place: PlaceArgs,
 
-    /// Pairs of stride-perf and perftest a row, and as many of perftest and itself
-    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(5..))]
+    /// Turns of perftest, stride-perf and perftest again, of each row
+    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..))]
     pairs: u32,
 
     /// Print the result without writing docs/performance.md
@@ -75,6 +77,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
         What::Overhead(args) => overhead::run(root, args),
         What::Soft(args) => soft::run(root, args),
         What::Perftest(args) => perftest::run(root, args),
+        What::Threads(args) => threads::run(root, args),
         What::Cm(args) => cm::run(root, args),
         What::Trespass(args) => trespass::run(root, args),
     }
@@ -86,23 +89,26 @@ fn softroce(root: &Path, args: &Softroce) -> Result<ExitCode> {
     job.command = format!("PAIRS={}\n{SCRIPT}", args.pairs);
     let mut output = Vec::new();
     let ran = place.run(&job, &mut output, &mut io::stderr())?;
-    let samples = Samples::parse(&String::from_utf8_lossy(&output))?;
-    if samples.rows.is_empty() {
-        bail!("the guest measured nothing: its messages are above");
-    }
-    let report = Report::new(&samples, args.pairs);
-    print!("{report}");
+    let (perftest, body) = report(&String::from_utf8_lossy(&output))?;
+    print!("{body}");
     if !args.dry_run {
         let intro = format!(
-            "{}, on {}, {}, stride-perf {}.\n\n    cargo xtask bench softroce --pairs {}",
+            "{}, on {}, {perftest}, stride-perf {}.{} Medians of {} turns; in brackets the 95 % bootstrap interval of the geometric \
+             mean.\n\n    cargo xtask bench softroce {} --pairs {}",
             document::today(),
             place.title(&ran),
-            samples.perftest,
             env!("CARGO_PKG_VERSION"),
+            if args.place.is_counted() {
+                " The guest's clock counts instructions, the kernel's with them: 1,000 are a microsecond."
+            } else {
+                ""
+            },
+            args.pairs,
+            args.place.flag(),
             args.pairs,
         );
-        let (title, body) = ("stride-perf against perftest", report.to_string());
-        Section { name: "softroce", title, intro: &intro, body: &body }.write(root)?;
+        Section { name: "softroce", title: "stride-perf against perftest", intro: &intro, body: &body }
+            .write(root)?;
     }
     Ok(ran.ending.exit_code())
 }

@@ -1,116 +1,79 @@
-//! What the pairs say.
+//! What the guest's turns say of stride-perf and perftest.
 
-use std::fmt;
+use std::fmt::Write as _;
 
-use super::samples::{Measure, Row, Samples};
+use anyhow::{Context, Result, bail};
 
-/// The result of a run.
-#[derive(Debug)]
-pub(super) struct Report {
-    lines: Vec<Line>,
-    geometric_mean: f64,
-    noise: f64,
-    pairs: u32,
-}
+use super::statistics::median;
+use super::turns::{self, Better, Turn, Turns};
 
-#[derive(Debug)]
-struct Line {
-    measure: Measure,
-    bytes: u64,
-    perftest: f64,
-    stride: f64,
-    ratio: f64,
-    noise: f64,
-}
-
-impl Report {
-    pub(super) fn new(samples: &Samples, pairs: u32) -> Self {
-        let lines: Vec<Line> =
-            samples.rows.iter().filter(|row| !row.triples.is_empty()).map(Line::new).collect();
-        let mean = lines.iter().map(|line| line.ratio.ln()).sum::<f64>() / lines.len().max(1) as f64;
-        let noise = lines.iter().map(|line| line.noise).sum::<f64>() / lines.len().max(1) as f64;
-        Self { lines, geometric_mean: mean.exp(), noise, pairs }
+/// perftest's release, and a table with the geometric means below it.
+pub(super) fn report(output: &str) -> Result<(String, String)> {
+    let (first, samples) =
+        output.split_once('\n').context("the guest said nothing: its messages are above")?;
+    if !first.starts_with("perftest ") || samples.trim().is_empty() {
+        bail!("the guest measured nothing: its messages are above");
     }
-
-    /// Whether the geometric mean lies within the noise of 1.00, or is better.
-    fn is_within_noise(&self) -> bool {
-        self.geometric_mean >= 1.0 - self.noise
-    }
-}
-
-impl Line {
-    fn new(row: &Row) -> Self {
-        let column =
-            |value: fn(&super::samples::Triple) -> f64| median(row.triples.iter().map(value).collect());
-        Self {
-            measure: row.measure,
-            bytes: row.bytes,
-            perftest: column(|t| t.perftest),
-            stride: column(|t| t.stride),
-            ratio: median(row.ratios()),
-            // How far a pair of perftest and itself is from equal, in the middle.
-            noise: median(row.noise_ratios().iter().map(|ratio| ratio.ln().abs()).collect()),
+    let rows = turns::parse(samples)?;
+    let mut table = String::from(
+        "| test, bytes | perftest | stride-perf | unit | stride-perf / perftest | perftest / perftest |\n\
+         | --- | ---: | ---: | --- | ---: | ---: |\n",
+    );
+    let mut by_unit: [Vec<Turn>; 2] = Default::default();
+    for Turns { name, turns } in &rows {
+        let (better, unit, index) = match name.split(' ').nth(1) {
+            Some("bw") => (Better::More, "M messages/s", 0),
+            Some("lat") => (Better::Less, "us, median", 1),
+            _ => bail!("unexpected row of the guest: {name}"),
+        };
+        if turns.iter().any(|turn| turn.reference.min(turn.ours).min(turn.again) <= 0.0) {
+            bail!("not a measurement, of {name}: {turns:?}");
         }
-    }
-}
-
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "| test | bytes | perftest | stride-perf | unit | ratio | noise |")?;
-        writeln!(f, "| --- | ---: | ---: | ---: | --- | ---: | ---: |")?;
-        for line in &self.lines {
-            let (test, unit) = match line.measure {
-                Measure::Bandwidth => ("write bw", "Gb/s"),
-                Measure::Latency => ("write lat, median", "us"),
-            };
-            writeln!(
-                f,
-                "| {test} | {} | {:.4} | {:.4} | {unit} | {:.3} | {:.1} % |",
-                line.bytes,
-                line.perftest,
-                line.stride,
-                line.ratio,
-                100.0 * line.noise
-            )?;
-        }
-        let verdict =
-            if self.is_within_noise() { "within it, or better" } else { "worse than the noise explains" };
+        by_unit[index].extend(turns);
+        let column = |value: &dyn Fn(&Turn) -> f64| median(turns.iter().map(value).collect());
         writeln!(
-            f,
-            "\nGeometric mean of the ratios: {:.3} (above 1 is better); noise of perftest against itself: {:.1} %: \
-             {verdict}. Medians of {} interleaved pairs a row.",
-            self.geometric_mean,
-            100.0 * self.noise,
-            self.pairs
-        )
+            table,
+            "| {name} | {:.6} | {:.6} | {unit} | {:.3} | {:.3} |",
+            column(&|turn| turn.reference),
+            column(&|turn| turn.ours),
+            column(&|turn| turn.times(better)),
+            column(&|turn| turn.noise(better))
+        )?;
     }
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    match values.len() {
-        0 => f64::NAN,
-        n if n % 2 == 1 => values[n / 2],
-        n => (values[n / 2 - 1] + values[n / 2]) / 2.0,
+    writeln!(table, "\nGeometric means, above 1 stride-perf is better:\n")?;
+    for (what, better, turns) in [
+        ("bandwidth and message rate", Better::More, &by_unit[0]),
+        ("median latency", Better::Less, &by_unit[1]),
+    ] {
+        if !turns.is_empty() {
+            writeln!(table, "- {what}: {}", turns::verdict(turns, better))?;
+        }
     }
+    Ok((first.to_owned(), table))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn samples() -> Samples {
-        Samples::parse(
-            "perftest 6\nsample bw 64 1 1.1 1.02\nsample bw 64 1 1.1 0.98\nsample lat 2 10 10 10\n",
-        )
-        .unwrap()
-    }
-
     #[test]
-    fn the_mean_is_held_against_the_noise() {
-        let report = Report::new(&samples(), 5);
-        assert!((report.geometric_mean - 1.1f64.sqrt()).abs() < 1e-9, "{report:?}");
-        assert!(report.noise > 0.005 && report.noise < 0.02, "{report:?}");
-        assert!(report.is_within_noise());
+    fn rates_and_latencies_are_judged_apart() {
+        let turn =
+            "sample write_bw_64 1.0 1.1 1.0\nsample write_bw_2_-l_64 1 1.1 1\nsample read_lat_2 10 12 10\n";
+        let (release, table) = report(&format!("perftest 6.06\n{turn}{turn}")).unwrap();
+        assert_eq!(release, "perftest 6.06");
+        assert!(
+            table.contains("| write bw 2 -l 64 | 1.000000 | 1.100000 | M messages/s | 1.100 | 1.000 |"),
+            "{table}"
+        );
+        assert!(table.contains("message rate: stride-perf / perftest 1.100"), "{table}");
+        let latency = table.lines().last().unwrap();
+        assert!(latency.contains("0.833") && latency.ends_with("**missed**."), "{latency}");
+        assert!(
+            report("perftest 6.06\n").is_err()
+                && report("").is_err()
+                && report("what\nsample a 1 2 3\n").is_err()
+        );
+        assert!(report("perftest 6\nsample write_bw_64 1 0 1\n").is_err());
     }
 }

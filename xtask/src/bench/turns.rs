@@ -78,6 +78,16 @@ pub(super) fn compare(turns: &[Turn], better: Better) -> (Interval, Interval) {
     (mean(Turn::times), mean(Turn::noise))
 }
 
+/// The same in words: whether ours overlaps or beats what the reference has against itself.
+pub(super) fn verdict(turns: &[Turn], better: Better) -> String {
+    let (ours, noise) = compare(turns, better);
+    let verdict = if ours.high >= noise.low { "overlaps or beats it" } else { "**missed**" };
+    format!(
+        "stride-perf / perftest {:.3} ({:.3} to {:.3}), perftest / perftest {:.3} ({:.3} to {:.3}): {verdict}.",
+        ours.mean, ours.low, ours.high, noise.mean, noise.low, noise.high
+    )
+}
+
 impl Bound {
     /// For a table: empty, or by how much it may be missed.
     pub(super) fn verdict(self, times: Interval, noise: Interval) -> &'static str {

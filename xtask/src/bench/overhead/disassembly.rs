@@ -1,18 +1,39 @@
-//! Instructions that wait for other processors.
+//! Instructions that wait for other processors, and those that read the clock.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
 /// The locked and exchange instructions and the fences in these functions of a program, in words.
-pub(super) fn expensive(program: &Path, functions: &[String]) -> Result<Vec<String>> {
+pub(in crate::bench) fn expensive(program: &Path, functions: &[String]) -> Result<Vec<String>> {
     ensure!(!functions.is_empty(), "no function of {} ran for the operations", program.display());
+    find(&disassemble(program)?, functions)
+}
+
+/// Where a program reads the processor's clock.
+pub(in crate::bench) fn clock_readings(program: &Path) -> Result<BTreeSet<u64>> {
+    Ok(find_clock(&disassemble(program)?))
+}
+
+fn disassemble(program: &Path) -> Result<String> {
     let mut command = Command::new("objdump");
     command.args(["--disassemble", "--no-show-raw-insn", "--wide"]).arg(program);
     let output = command.output().context("cannot run objdump: install it (package binutils)")?;
     ensure!(output.status.success(), "objdump: {}", String::from_utf8_lossy(&output.stderr));
-    find(&String::from_utf8_lossy(&output.stdout), functions)
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// The addresses of `rdtsc` and `rdtscp`, or of what reads aarch64's counter.
+fn find_clock(disassembly: &str) -> BTreeSet<u64> {
+    let reads = |instruction: &str| {
+        let name = instruction.split_whitespace().next().unwrap_or_default();
+        matches!(name, "rdtsc" | "rdtscp") || instruction.contains("cntvct_el0")
+    };
+    let lines = disassembly.lines().filter_map(|line| line.split_once(":\t"));
+    let found = lines.filter(|(_, instruction)| reads(instruction));
+    found.filter_map(|(address, _)| u64::from_str_radix(address.trim(), 16).ok()).collect()
 }
 
 fn find(disassembly: &str, functions: &[String]) -> Result<Vec<String>> {
@@ -65,6 +86,13 @@ mod tests {
         assert_eq!(of("poll").len(), 1);
         assert!(of("fine").is_empty());
         assert!(find(CODE, &["gone".to_owned()]).is_err());
+    }
+
+    #[test]
+    fn the_clock_is_found_where_it_is_read() {
+        let code =
+            "  401a:\trdtsc\n    401c:\tshl    $0x20,%rdx\n    5010:\tmrs\tx0, cntvct_el0\n   6000:\tnop\n";
+        assert_eq!(find_clock(code), BTreeSet::from([0x401a, 0x5010]));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! work request that is posted and completed, and what one costs is the difference of two runs, so that setting up
 //! does not count. Nothing here takes the time, so it is a gate: `.ci/run overhead`.
 
-mod disassembly;
+pub(super) mod disassembly;
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ const POOL_BOUND: f64 = 1.15;
 /// How far the device may be above its budget.
 const MARGIN: f64 = 1.1;
 /// What fails: `ARCHITECTURE OPERATION INSTRUCTIONS` in each line.
-const BUDGET: &str = "xtask/bench/budget.txt";
+pub(super) const BUDGET: &str = "xtask/bench/budget.txt";
 /// Operations of the shorter run; the longer one has twice as many.
 const OPERATIONS: u64 = 1280;
 
@@ -201,10 +201,10 @@ fn tempfolder(programs: &Programs) -> Result<PathBuf> {
 }
 
 /// This architecture's lines of the budget.
-struct Budget(Vec<(String, f64)>);
+pub(super) struct Budget(Vec<(String, f64)>);
 
 impl Budget {
-    fn read(root: &Path) -> Result<Self> {
+    pub(super) fn read(root: &Path) -> Result<Self> {
         let text =
             std::fs::read_to_string(root.join(BUDGET)).with_context(|| format!("cannot read {BUDGET}"))?;
         let mut operations = Vec::new();
@@ -220,7 +220,7 @@ impl Budget {
         Ok(Self(operations))
     }
 
-    fn of(&self, operation: &str) -> Option<f64> {
+    pub(super) fn of(&self, operation: &str) -> Option<f64> {
         self.0.iter().find(|(name, _)| name == operation).map(|(_, instructions)| *instructions)
     }
 }

@@ -47,6 +47,41 @@ impl Operation {
     }
 }
 
+/// How much is under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Load {
+    /// As both tools have it by default.
+    Usual,
+    /// Long lists in long queues.
+    Lists,
+    /// So many receives that no message of a short run waits for one.
+    Received,
+}
+
+impl Load {
+    /// Messages of a list.
+    pub(super) const LIST: u64 = 64;
+
+    /// Whether both tools have it for this operation.
+    pub(super) fn is_for(self, operation: Operation) -> bool {
+        self != Self::Lists || operation != Operation::Atomic
+    }
+
+    /// As many messages as that, in whole lists.
+    pub(super) fn whole(self, messages: u64) -> u64 {
+        if self == Self::Lists { messages.next_multiple_of(Self::LIST) } else { messages }
+    }
+
+    /// As both tools know it.
+    pub(super) fn flags(self) -> &'static [&'static str] {
+        match self {
+            Self::Usual => &[],
+            Self::Lists => &["-l", "64", "-t", "4096"],
+            Self::Received => &["-r", "4096"],
+        }
+    }
+}
+
 /// Whose program measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tool {
@@ -81,8 +116,11 @@ pub(super) struct Run {
     pub(super) measure: Measure,
     /// Which way the payload of both sides is to go.
     pub(super) way: Way,
+    pub(super) load: Load,
     pub(super) size: u64,
     pub(super) iterations: u64,
+    /// More flags of stride-perf's client.
+    pub(super) more: &'static [&'static str],
 }
 
 /// Runs servers and clients.
@@ -98,7 +136,7 @@ impl<'a> Pairs<'a> {
 
     /// A million messages a second, or the median in microseconds.
     pub(super) fn figure(&self, run: Run) -> Result<f64> {
-        let said = self.run(run, || None)?;
+        let said = self.run(run)?;
         // The columns of the rate, or of the median.
         let column = match (run.tool, run.measure) {
             (Tool::Stride, Measure::Bandwidth) => 3,
@@ -116,13 +154,13 @@ impl<'a> Pairs<'a> {
         bail!("{run:?}: nothing was measured: {said}")
     }
 
-    /// Runs a server and a client, which may run under another program; what the client said. Both must have taken the
-    /// way: where the peer's memory came to be mapped so late that many messages had gone another one, they run again.
-    pub(super) fn run(&self, run: Run, under: impl Fn() -> Option<Command>) -> Result<String> {
+    /// Runs a server and a client; what the client said. Both must have taken the way: where the peer's memory came to be
+    /// mapped so late that many messages had gone another one, they run again.
+    fn run(&self, run: Run) -> Result<String> {
         let mut attempt = 1;
         loop {
-            let (said, ways) = self.once(run, under()).with_context(|| format!("{run:?}"))?;
-            match ways.must_mostly_be(run.way).with_context(|| format!("{run:?}")) {
+            let (said, noted) = self.once(run, |_| None)?;
+            match Ways::parse(&noted)?.must_mostly_be(run.way).with_context(|| format!("{run:?}")) {
                 Ok(()) => return Ok(said),
                 Err(error) if attempt == 5 => return Err(error),
                 Err(error) => eprintln!("bench perftest: {error:#}; again"),
@@ -131,12 +169,18 @@ impl<'a> Pairs<'a> {
         }
     }
 
-    fn once(&self, run: Run, under: Option<Command>) -> Result<(String, Ways)> {
+    /// Runs a server and a client (sides 0 and 1), each of which may run under another program; what the client said, and what
+    /// both noted on standard error.
+    pub(super) fn once(
+        &self,
+        run: Run,
+        under: impl Fn(usize) -> Option<Command>,
+    ) -> Result<(String, String)> {
         let port = free_port()?;
-        let mut client = self.command(run, under, 1, port);
-        client.arg("127.0.0.1");
-        let (said, noted) = converse(self.programs, self.command(run, None, 0, port), client, port)?;
-        Ok((said, Ways::parse(&noted)?))
+        let mut client = self.command(run, under(1), 1, port);
+        client.args(run.more).arg("127.0.0.1");
+        let server = self.command(run, under(0), 0, port);
+        converse(self.programs, server, client, port).with_context(|| format!("{run:?}"))
     }
 
     fn command(&self, run: Run, under: Option<Command>, side: usize, port: u16) -> Command {
@@ -168,7 +212,7 @@ impl<'a> Pairs<'a> {
         if run.operation != Operation::Atomic {
             command.args(["-s", &size]);
         }
-        command.args(["-n", &iterations, "-p", &port.to_string()]);
+        command.args(["-n", &iterations, "-p", &port.to_string()]).args(run.load.flags());
         self.programs.over_the_device(&mut command);
         command.env("SOFT_RNIC_LOG", "info").stdin(Stdio::null());
         command
