@@ -6,4 +6,4 @@ mod timer;
 
 pub use bandwidth::BandwidthSummary;
 pub use latency::{LatencyRecorder, LatencySummary};
-pub use timer::Timer;
+pub use timer::{Counter, Timer};

@@ -34,9 +34,26 @@ impl Timer {
         if self.is_counter { counter::read() } else { self.clock.raw() }
     }
 
+    /// The processor's counter, if the ticks are its.
+    pub fn counter(&self) -> Option<Counter> {
+        self.is_counter.then_some(Counter(()))
+    }
+
     /// The length of a tick.
     pub fn nanoseconds_per_tick(&self) -> f64 {
         self.nanoseconds_per_tick
+    }
+}
+
+/// A clock that is known to be the processor's counter.
+#[derive(Clone, Copy, Debug)]
+pub struct Counter(());
+
+impl Counter {
+    /// The current tick.
+    #[inline(always)]
+    pub fn read(self) -> u64 {
+        counter::read()
     }
 }
 

@@ -11,7 +11,7 @@ use super::Completions;
 use super::completion::OfKind;
 use super::post::{Inbox, Outbox, Receives, Receiving, Tag};
 use super::request::{
-    CompareSwap, FetchAdd, Fetches, Gathered, Incoming, Inline, Mixed, Outgoing, Pieces, Place, Read,
+    CompareSwap, Extent, FetchAdd, Fetches, Gathered, Incoming, Inline, Mixed, Outgoing, Pieces, Place, Read,
     Registered, Request, Scatters, Send, SendImm, SendImmTo, SendTo, Sends, ToQueue, Write, WriteImm,
 };
 use super::xrc::Receivers;
@@ -349,10 +349,10 @@ impl Bytes<'_> {
         to: To<'_>,
         parts: Parts<'_, Q, C, R, J>,
     ) -> Result<J::Outcome, Error> {
-        let (lkey, size) = (self.memory.lkey(), self.size);
+        let extent = Extent::new(self.memory.lkey(), self.size);
         match to {
-            To::Queue => parts.run(Fetches { verb: ToQueue(verb), lkey, size }),
-            _ => parts.run(Fetches { verb, lkey, size }),
+            To::Queue => parts.run(Fetches { verb: ToQueue(verb), extent }),
+            _ => parts.run(Fetches { verb, extent }),
         }
     }
 
@@ -363,15 +363,15 @@ impl Bytes<'_> {
         write: impl Outgoing,
         parts: Parts<'_, Q, C, R, J>,
     ) -> Result<J::Outcome, Error> {
-        let (lkey, size) = (self.memory.lkey(), self.size);
-        let last = self.memory.flag(u64::from(size) - 1);
+        let extent = Extent::new(self.memory.lkey(), self.size);
+        let last = self.memory.flag(u64::from(self.size) - 1);
         if self.entries > 1 {
-            let pieces = Pieces::new(lkey, size, self.entries);
+            let pieces = Pieces::new(self.memory.lkey(), self.size, self.entries);
             let write = Sends { verb: write, payload: Gathered { pieces, last } };
             return parts.run(Mixed::new(mix, Scatters { verb: read, pieces }, write));
         }
-        let write = Sends { verb: write, payload: Registered { lkey, size, last } };
-        parts.run(Mixed::new(mix, Fetches { verb: read, lkey, size }, write))
+        let write = Sends { verb: write, payload: Registered { extent, last } };
+        parts.run(Mixed::new(mix, Fetches { verb: read, extent }, write))
     }
 
     fn scatter<Q: SendQueue, C: Completions, R: Receiving, J: Job>(
@@ -402,7 +402,7 @@ impl Bytes<'_> {
                 let last = self.memory.flag(u64::from(self.size) - 1);
                 parts.run(Sends {
                     verb,
-                    payload: Registered { lkey: self.memory.lkey(), size: self.size, last },
+                    payload: Registered { extent: Extent::new(self.memory.lkey(), self.size), last },
                 })
             }
         }

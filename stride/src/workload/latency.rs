@@ -2,7 +2,7 @@
 
 use sideway::ibverbs::queue_pair::SendQueue;
 
-use super::post::{Inbox, Receiving};
+use super::post::{Inbox, Outbox, Receiving, Tag};
 use super::request::Request;
 use super::{Completions, Job, Notes, Pace, Phase, Receiver, Sender, Watch};
 use crate::buffers::Flag;
@@ -11,6 +11,9 @@ use crate::statistics::LatencyRecorder;
 
 /// The last byte of the receiving memory before the first message: no first message is marked so.
 pub(super) const UNMARKED: u8 = 0;
+
+/// Of a test of so many messages, whoever looks on hears after as many.
+const TOLD: usize = 32;
 
 /// What a side does, message by message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,72 +47,164 @@ impl Job for Run<'_, '_> {
         receiver: Option<Receiver<'_, C, impl Receiving>>,
     ) -> Result<(), Error> {
         let Self { part, iterations, pace, notes, recorder, watch } = self;
-        let Sender { mut outboxes, mut request, completions, arrival } = sender;
-        let Some(outbox) = outboxes.first_mut() else { return Ok(()) };
+        let Sender { outboxes, request, completions, arrival } = sender;
+        let Some(outbox) = outboxes.into_iter().next() else { return Ok(()) };
+        // Completions are not told apart: there is one at a time.
+        let outbox = Outbox { tag: Tag::of_pair(0), ..outbox };
         recorder.clear();
-        let mut post = |number, watch: &mut Watch<'_>| {
-            outbox.post_marked(&mut request, number, mark(number))?;
-            complete_one(completions, watch)
-        };
-        let receiver = receiver.map(|Receiver { inboxes, completions }| (inboxes, completions));
+        let own = Own { outbox, request, completions };
+        let samples = Samples { iterations, pace, notes, recorder };
+        let receiver = receiver.and_then(|Receiver { inboxes, completions }| {
+            Some(Taking { inbox: inboxes.into_iter().next()?, completions })
+        });
         match (part, receiver) {
-            (Part::Complete, _) => sample(iterations, pace, notes, recorder, watch, post),
-            (Part::Ping, None) => sample(iterations, pace, notes, recorder, watch, |number, watch| {
-                post(number, watch)?;
-                wait_for(arrival, mark(number), watch)
-            }),
-            (Part::Ping, Some((mut inboxes, received))) => {
-                sample(iterations, pace, notes, recorder, watch, |number, watch| {
-                    post(number, watch)?;
-                    take_one(&mut inboxes, received, watch)
-                })
-            }
-            (Part::Pong, None) => (1..=iterations).try_for_each(|number| {
-                wait_for(arrival, mark(number), watch)?;
-                post(number, watch)
-            }),
-            (Part::Pong, Some((mut inboxes, received))) => (1..=iterations).try_for_each(|number| {
-                take_one(&mut inboxes, received, watch)?;
-                post(number, watch)
-            }),
+            (Part::Complete, _) => samples.take(own, watch),
+            (Part::Ping, None) => samples.take(Answered { own, by: arrival }, watch),
+            (Part::Ping, Some(taking)) => samples.take(Answered { own, by: taking }, watch),
+            (Part::Pong, None) => own.answer(arrival, iterations, watch),
+            (Part::Pong, Some(taking)) => own.answer(taking, iterations, watch),
         }
     }
 }
 
-/// Takes the time of each message. The clock is read once a message. Times are only noted, and samples counted when
-/// there is room for no more or another phase begins, which is part of none of them.
-#[inline(always)]
-fn sample<'link>(
+/// What is done once a sample. No closure: those that stand in several loops are called, and what is called costs a message more
+/// than it does itself.
+trait Exchange {
+    /// Does it, the number beginning with 1.
+    fn exchange(&mut self, number: u64, watch: &mut Watch<'_>) -> Result<(), Error>;
+}
+
+/// What waits for a message of the peer's.
+trait Arrival {
+    /// Waits until this one is there.
+    fn wait(&mut self, number: u64, watch: &mut Watch<'_>) -> Result<(), Error>;
+}
+
+/// This side's messages: posted, and completed.
+struct Own<'a, Q, C, R> {
+    outbox: Outbox<'a, Q>,
+    request: R,
+    completions: &'a mut C,
+}
+
+impl<Q: SendQueue, C: Completions, R: Request> Exchange for Own<'_, Q, C, R> {
+    #[inline(always)]
+    fn exchange(&mut self, number: u64, watch: &mut Watch<'_>) -> Result<(), Error> {
+        self.outbox.post_marked(&mut self.request, number, mark(number))?;
+        complete_one(self.completions, watch)
+    }
+}
+
+impl<Q: SendQueue, C: Completions, R: Request> Own<'_, Q, C, R> {
+    /// Answers so many messages.
+    #[inline(always)]
+    fn answer(mut self, mut by: impl Arrival, messages: u64, watch: &mut Watch<'_>) -> Result<(), Error> {
+        for number in 1..=messages {
+            by.wait(number, watch)?;
+            self.exchange(number, watch)?;
+        }
+        Ok(())
+    }
+}
+
+/// This side's messages, and the peer's answers.
+struct Answered<O, A> {
+    own: O,
+    by: A,
+}
+
+impl<O: Exchange, A: Arrival> Exchange for Answered<O, A> {
+    #[inline(always)]
+    fn exchange(&mut self, number: u64, watch: &mut Watch<'_>) -> Result<(), Error> {
+        self.own.exchange(number, watch)?;
+        self.by.wait(number, watch)
+    }
+}
+
+/// The last byte of the incoming message is there after all others.
+impl Arrival for Flag<'_> {
+    #[inline(always)]
+    fn wait(&mut self, number: u64, watch: &mut Watch<'_>) -> Result<(), Error> {
+        watch.begin();
+        while self.load() != mark(number) {
+            watch.spin()?;
+        }
+        Ok(())
+    }
+}
+
+/// A message of the peer's completes a receive, and another one is posted.
+struct Taking<'a, C, R> {
+    inbox: Inbox<'a, R>,
+    completions: &'a mut C,
+}
+
+impl<C: Completions, R: Receiving> Arrival for Taking<'_, C, R> {
+    #[inline(always)]
+    fn wait(&mut self, _: u64, watch: &mut Watch<'_>) -> Result<(), Error> {
+        complete_one(self.completions, watch)?;
+        Ok(self.inbox.take()?)
+    }
+}
+
+/// Where samples go.
+struct Samples<'a> {
     iterations: u64,
-    pace: &Pace,
-    notes: &mut Notes,
-    recorder: &mut LatencyRecorder,
-    watch: &mut Watch<'link>,
-    mut message: impl FnMut(u64, &mut Watch<'link>) -> Result<(), Error>,
-) -> Result<(), Error> {
-    let mut number = 0;
-    while number < iterations {
-        let phase = pace.phase();
-        if phase == Phase::Over {
-            break;
-        }
-        let (start, ends) = notes.places(iterations - number);
-        let before = number;
-        *start = watch.now();
-        for end in ends {
-            number += 1;
-            message(number, watch)?;
-            *end = watch.now();
-            watch.passed(number);
-            if pace.is_past(phase) {
-                break;
-            }
-        }
-        if phase == Phase::Counted {
-            notes.count((number - before) as usize, recorder);
+    pace: &'a Pace,
+    notes: &'a mut Notes,
+    recorder: &'a mut LatencyRecorder,
+}
+
+impl Samples<'_> {
+    /// Takes the time of each exchange. What a test is like is asked here, and not once a message.
+    #[inline(always)]
+    fn take(self, exchange: impl Exchange, watch: &mut Watch<'_>) -> Result<(), Error> {
+        match watch.counter() {
+            Some(counter) if self.pace.is_steady() => self.each::<false>(exchange, watch, |_| counter.read()),
+            _ => self.each::<true>(exchange, watch, |watch| watch.now()),
         }
     }
-    Ok(())
+
+    /// The clock is read once a message. Times are only noted, and samples counted when there is room for no more or another
+    /// phase begins, which is part of none of them. A test without phases may only end early, which is looked for when samples are
+    /// counted.
+    #[inline(always)]
+    fn each<const HAS_PHASES: bool>(
+        self,
+        mut exchange: impl Exchange,
+        watch: &mut Watch<'_>,
+        now: impl Fn(&Watch<'_>) -> u64,
+    ) -> Result<(), Error> {
+        let Self { iterations, pace, notes, recorder } = self;
+        let mut number = 0;
+        while number < iterations {
+            let phase = pace.phase();
+            if phase == Phase::Over {
+                break;
+            }
+            let (start, ends) = notes.places(iterations - number);
+            let before = number;
+            *start = now(watch);
+            'phase: for ends in ends.chunks_mut(TOLD) {
+                for end in ends {
+                    number += 1;
+                    exchange.exchange(number, watch)?;
+                    *end = now(watch);
+                    if HAS_PHASES {
+                        watch.passed(number);
+                        if pace.is_past(phase) {
+                            break 'phase;
+                        }
+                    }
+                }
+                watch.passed(number);
+            }
+            if phase == Phase::Counted {
+                notes.count((number - before) as usize, recorder);
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Waits for the completion of the one message that is under way.
@@ -118,30 +213,6 @@ fn complete_one(completions: &mut impl Completions, watch: &mut Watch<'_>) -> Re
     watch.begin();
     while completions.poll(1, |_| Ok(()))? == 0 {
         watch.idle(|sleeper| sleeper.rest(completions))?;
-    }
-    Ok(())
-}
-
-/// Waits for a message of the peer's to complete a receive, and posts another one.
-#[inline(always)]
-fn take_one(
-    inboxes: &mut [Inbox<'_, impl Receiving>],
-    completions: &mut impl Completions,
-    watch: &mut Watch<'_>,
-) -> Result<(), Error> {
-    complete_one(completions, watch)?;
-    match inboxes {
-        [inbox] => Ok(inbox.take()?),
-        _ => Ok(()),
-    }
-}
-
-/// Waits until the last byte of the incoming message is there, which comes after all others.
-#[inline(always)]
-fn wait_for(arrival: Flag<'_>, mark: u8, watch: &mut Watch<'_>) -> Result<(), Error> {
-    watch.begin();
-    while arrival.load() != mark {
-        watch.spin()?;
     }
     Ok(())
 }

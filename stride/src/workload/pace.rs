@@ -26,17 +26,20 @@ const PHASES: [Phase; 4] = [Phase::WarmUp, Phase::Counted, Phase::CoolDown, Phas
 
 /// Tells a test's phases.
 #[derive(Debug)]
-pub(super) struct Pace(AtomicU8);
+pub(super) struct Pace {
+    phase: AtomicU8,
+    is_steady: bool,
+}
 
 impl Pace {
     /// Of a test that ends by itself, and counts from beginning to end.
     pub(super) fn steady() -> Self {
-        Self(AtomicU8::new(Phase::Counted as u8))
+        Self { phase: AtomicU8::new(Phase::Counted as u8), is_steady: true }
     }
 
     /// Does something that takes so many seconds.
     pub(super) fn during<T>(seconds: u32, work: impl FnOnce(&Self) -> T) -> T {
-        let pace = Self(AtomicU8::new(Phase::WarmUp as u8));
+        let pace = Self { phase: AtomicU8::new(Phase::WarmUp as u8), is_steady: false };
         let [margin, counted] = windows(seconds);
         thread::scope(|scope| {
             // Goes with `work`, which may end early: nobody waits for the rest of the time then.
@@ -49,7 +52,7 @@ impl Pace {
                         return;
                     }
                     // Nothing else is told by it. What was ended stays so.
-                    pace.0.fetch_max(phase as u8, Ordering::Relaxed);
+                    pace.phase.fetch_max(phase as u8, Ordering::Relaxed);
                 }
             });
             let done = work(pace);
@@ -60,19 +63,24 @@ impl Pace {
 
     /// Ends it now, whatever was meant to follow.
     pub(super) fn end(&self) {
-        self.0.store(Phase::Over as u8, Ordering::Relaxed);
+        self.phase.store(Phase::Over as u8, Ordering::Relaxed);
+    }
+
+    /// Whether no phase follows another, unless the test fails.
+    pub(super) fn is_steady(&self) -> bool {
+        self.is_steady
     }
 
     /// The phase.
     #[inline(always)]
     pub(super) fn phase(&self) -> Phase {
-        PHASES[usize::from(self.0.load(Ordering::Relaxed) & 3)]
+        PHASES[usize::from(self.phase.load(Ordering::Relaxed) & 3)]
     }
 
     /// Whether it is another one.
     #[inline(always)]
     pub(super) fn is_past(&self, phase: Phase) -> bool {
-        self.0.load(Ordering::Relaxed) != phase as u8
+        self.phase.load(Ordering::Relaxed) != phase as u8
     }
 }
 
@@ -121,6 +129,10 @@ mod tests {
 
     #[test]
     fn a_steady_pace_counts_everything() {
-        assert_eq!(Pace::steady().phase(), Phase::Counted);
+        let pace = Pace::steady();
+        assert_eq!((pace.phase(), pace.is_steady()), (Phase::Counted, true));
+        pace.end();
+        assert_eq!(pace.phase(), Phase::Over);
+        Pace::during(3600, |pace| assert!(!pace.is_steady()));
     }
 }

@@ -154,6 +154,9 @@ impl<R: Receiving> Inbox<'_, R> {
     pub(super) fn take(&mut self) -> Result<(), PostRecvError> {
         let receives = &mut *self.receives;
         receives.taken += 1;
+        if receives.list == 1 {
+            return self.post_one();
+        }
         if receives.taken < receives.next_list {
             return Ok(());
         }
@@ -172,14 +175,33 @@ impl<R: Receiving> Inbox<'_, R> {
         }
         let mut guard = self.queue.begin();
         while receives.posted < end {
-            let address = receives.address + receives.cycle.advance();
-            let request = guard.construct_wr(receives.tag.with(receives.posted));
-            // SAFETY: the memory outlives the queue pair, and nobody reads what is outstanding (head of this file). The device
-            // refuses what lies outside of the region.
-            unsafe { request.setup_sge(receives.lkey, address, receives.length) };
-            receives.posted += 1;
+            receives.give(&mut guard);
         }
         guard.post()
+    }
+
+    /// The same of one: a list that is no loop stays in registers.
+    #[inline(always)]
+    fn post_one(&mut self) -> Result<(), PostRecvError> {
+        if self.receives.posted == self.receives.awaited {
+            return Ok(());
+        }
+        let mut guard = self.queue.begin();
+        self.receives.give(&mut guard);
+        guard.post()
+    }
+}
+
+impl Receives {
+    /// Appends the next one to a list.
+    #[inline(always)]
+    fn give(&mut self, guard: &mut PostRecvGuard<'_>) {
+        let address = self.address + self.cycle.advance();
+        let request = guard.construct_wr(self.tag.with(self.posted));
+        // SAFETY: the memory outlives the queue pair, and nobody reads what is outstanding (head of this file). The device
+        // refuses what lies outside of the region.
+        unsafe { request.setup_sge(self.lkey, address, self.length) };
+        self.posted += 1;
     }
 }
 

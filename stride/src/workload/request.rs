@@ -102,12 +102,31 @@ impl<V: Outgoing, P: Payload> Request for Sends<V, P> {
     }
 }
 
+/// How long a message is, and the key to it, in one word as the device reads them: a request has them by one store.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Extent(u64);
+
+impl Extent {
+    pub(super) fn new(lkey: u32, size: u32) -> Self {
+        Self(u64::from(size) | u64::from(lkey) << 32)
+    }
+
+    #[inline(always)]
+    fn lkey(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
+    #[inline(always)]
+    fn size(self) -> u32 {
+        self.0 as u32
+    }
+}
+
 /// Brings messages here.
 #[derive(Debug)]
 pub(super) struct Fetches<V> {
     pub(super) verb: V,
-    pub(super) lkey: u32,
-    pub(super) size: u32,
+    pub(super) extent: Extent,
 }
 
 impl<V: Incoming> Request for Fetches<V> {
@@ -120,7 +139,9 @@ impl<V: Incoming> Request for Fetches<V> {
     ) {
         // SAFETY: the memory outlives the queue pair, and nobody here reads or writes it meanwhile (head of this file). The
         // device refuses what lies outside of the region.
-        unsafe { self.verb.choose(request, place).setup_sge(self.lkey, place.local, self.size) }
+        unsafe {
+            self.verb.choose(request, place).setup_sge(self.extent.lkey(), place.local, self.extent.size())
+        }
     }
 
     /// The bytes are the peer's.
@@ -263,8 +284,7 @@ impl Payload for Inline<'_> {
 /// Messages in registered memory.
 #[derive(Debug)]
 pub(super) struct Registered<'a> {
-    pub(super) lkey: u32,
-    pub(super) size: u32,
+    pub(super) extent: Extent,
     /// The last byte of the first message.
     pub(super) last: Flag<'a>,
 }
@@ -274,7 +294,7 @@ impl Payload for Registered<'_> {
     fn give(&self, request: LocalBufferHandle<'_, impl PostSendGuard>, address: u64) {
         // SAFETY: the memory outlives the queue pair, and nobody writes to the message meanwhile (head of this file). The
         // device refuses what lies outside of the region.
-        unsafe { request.setup_sge(self.lkey, address, self.size) }
+        unsafe { request.setup_sge(self.extent.lkey(), address, self.extent.size()) }
     }
 
     #[inline(always)]

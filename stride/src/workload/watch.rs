@@ -6,7 +6,7 @@ use super::Passed;
 use super::sleep::Sleeper;
 use crate::control::{ControlError, Glance, Link};
 use crate::error::Error;
-use crate::statistics::Timer;
+use crate::statistics::{Counter, Timer};
 
 /// The clock is looked at once in so many spins.
 const SPINS: u32 = 1 << 12;
@@ -115,6 +115,11 @@ impl<'a> Watch<'a> {
     #[inline]
     pub fn now(&self) -> u64 {
         self.timer.now()
+    }
+
+    /// The processor's counter, if the clock is that: it is read without asking.
+    pub(super) fn counter(&self) -> Option<Counter> {
+        self.timer.counter()
     }
 
     /// How many ticks of the clock a second has.
