@@ -116,7 +116,9 @@ pub(crate) fn worker(arguments: &[String]) {
 /// A process that has had more ports at a time than a group of them has keeps the second group, unused.
 fn have_a_spare_group(channel: Channel) {
     let ids: Vec<_> = (0..GROUP).map(|_| channel.id()).collect();
-    ids.iter().for_each(|id| drop(id.listen(0, 1)));
+    for id in &ids {
+        id.listen(0, 1);
+    }
     ids.into_iter().for_each(Id::destroy);
 }
 
