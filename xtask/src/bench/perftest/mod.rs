@@ -224,10 +224,10 @@ fn compare(
             turns.entry(size).or_default().push(turn);
         }
     }
-    report(measure, way, &turns)
+    report(measure, |size| operation.way(way, size), &turns)
 }
 
-fn report(measure: Measure, way: Way, turns: &BTreeMap<u64, Vec<Turn>>) -> Result<String> {
+fn report(measure: Measure, way: impl Fn(u64) -> Way, turns: &BTreeMap<u64, Vec<Turn>>) -> Result<String> {
     let mut table = String::from(
         "| bytes | way of both | perftest | stride-perf | unit | stride-perf / perftest | perftest / perftest |\n\
          | ---: | --- | ---: | ---: | --- | ---: | ---: |\n",
@@ -237,7 +237,8 @@ fn report(measure: Measure, way: Way, turns: &BTreeMap<u64, Vec<Turn>>) -> Resul
         let column = |value: &dyn Fn(&Turn) -> f64| median(turns.iter().map(value).collect());
         writeln!(
             table,
-            "| {size} | {way} | {:.3} | {:.3} | {} | {:.3} | {:.3} |",
+            "| {size} | {} | {:.3} | {:.3} | {} | {:.3} | {:.3} |",
+            way(*size),
             column(&|turn| turn.reference),
             column(&|turn| turn.ours),
             measure.unit(),

@@ -66,13 +66,13 @@ impl Ways {
     /// Makes sure that a run of a benchmark, however short, went this way: at least 19 of 20 messages.
     pub(in crate::bench) fn must_mostly_be(self, way: Way) -> Result<()> {
         let all = self.own + self.direct + self.vm + self.call;
-        ensure!(all > 0, "no payload went any way");
         let other = match way {
             Way::Own => all - self.own,
             Way::Direct => all - self.direct,
             Way::Vm => all - self.vm,
-            Way::Slot => 0,
+            Way::Slot => return self.must_be(way, "a run"),
         };
+        ensure!(all > 0, "no payload went any way");
         ensure!(other <= all / 20, "the payload of {other} messages of {all} did not go {way}: {self:?}");
         Ok(())
     }
@@ -131,6 +131,9 @@ mod tests {
         assert!(ways(0, 150).must_be(Way::Direct, "row").is_ok());
         assert!(
             ways(0, 150).must_mostly_be(Way::Direct).is_err() && ways(0, 0).must_mostly_be(Way::Vm).is_err()
+        );
+        assert!(
+            ways(0, 3).must_mostly_be(Way::Slot).is_ok() && ways(5000, 0).must_mostly_be(Way::Slot).is_err()
         );
         assert!(ways(148, 2).must_mostly_be(Way::Direct).is_ok());
         assert!(ways(100_000, 2000).must_mostly_be(Way::Direct).is_ok());
