@@ -262,7 +262,7 @@ mod tests {
             let turn = move |noise: f64| Turn { reference: 10.0, ours: stride * noise, again: 10.0 * noise };
             BTreeMap::from([(2, vec![turn(1.0), turn(0.98)]), (8, vec![turn(1.01), turn(1.0)])])
         };
-        let report = |measure, stride| report(measure, Way::Direct, &turns(stride)).unwrap();
+        let report = |measure, stride| report(measure, |_| Way::Direct, &turns(stride)).unwrap();
         assert!(report(Measure::Bandwidth, 9.95).contains("overlaps"));
         assert!(report(Measure::Bandwidth, 8.0).contains("**missed**"));
         assert!(report(Measure::Latency, 8.0).contains("overlaps"));

@@ -117,12 +117,15 @@ impl Row {
     /// So many messages that a run of either side measures long enough.
     fn iterations(&self, tool: Tool) -> u64 {
         let (run, message) = match (self.measure, tool) {
-            (Measure::Bandwidth, _) => (RUN, 500 + self.size / 6),
+            (Measure::Bandwidth, Tool::Perftest | Tool::Pool | Tool::Copies(_)) => {
+                (2 * RUN, 100 + self.size / 40)
+            }
+            (Measure::Bandwidth, _) => (2 * RUN, 500 + self.size / 8),
             (Measure::Latency, _) => (RUN, 3000 + self.size / 2),
             (Measure::Rate, Tool::InFlight(1)) => (RATE_RUN, 4000),
             (Measure::Rate, _) => (RATE_RUN, 1000),
         };
-        (run / message).clamp(300, 1_000_000)
+        (run / message).clamp(300, 2_000_000)
     }
 
     /// Above 1 where ours is better.
@@ -248,7 +251,7 @@ mod tests {
             assert_eq!(sizes(measure), [64, 256, 1024, 4096, 16384, 65536, 262_144, 1 << 20, 4 << 20]);
         }
         for row in rows {
-            assert!((300..=1_000_000).contains(&row.iterations(row.ours.0)), "{row:?}");
+            assert!((300..=2_000_000).contains(&row.iterations(row.ours.0)), "{row:?}");
         }
     }
 
