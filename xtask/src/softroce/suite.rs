@@ -31,6 +31,7 @@ const NATIVE: &[&str] = &[
     "allocations",
     "environment",
     "tree",
+    "both_builds",
     "messages",
     "faults",
     "many",
