@@ -12,13 +12,13 @@ use sideway::ibverbs::device_context::DeviceContext;
 use sideway::ibverbs::queue_pair::{GenericQueuePair, PostSendGuard, QueuePair, WorkRequestFlags};
 use sideway::rdmacm::{self, ConnectionParameter, Connector, EventError, SynchronousError};
 use sideway::soft::{self, faults};
-use test_harness::{Outcome, cases};
+use test_harness::{Outcome, bytes, cases};
 use trespass::{
     Bootstrap, Builder, Cause, CmError, ConnectError, HandshakeError, Listener, Policy, RejectReason, Side,
     Step, WireError,
 };
 
-use super::rig::{LONG, Rig, below, bytes, greet, random};
+use super::rig::{LONG, Rig, below, greet, random};
 
 pub(crate) fn add(suite: &mut test_harness::Suite<Rig>) {
     cases!(suite: garbage_with_a_request_costs_a_listener_nothing, another_version_is_told_so,
