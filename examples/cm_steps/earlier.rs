@@ -22,7 +22,7 @@ use crate::program::{Failure, note, say};
 pub fn call(shared: &Shared, plan: Plan, route: Route) -> Result<(), Failure> {
     let role = Role { route: Some(route), work: |_, _| Ok(()), event: handle };
     let run = Run::new(plan, role, shared);
-    run.go(|| go_through(&run))?;
+    go_through(&run)?;
     let each: Vec<_> = run.members.iter().map(|member| &member.times).collect();
     say(steps::earlier_table(&run.times, &each))
 }
@@ -39,14 +39,14 @@ fn go_through(run: &Run<'_>) -> Result<(), Failure> {
     for member in &run.members {
         member.with_id(|id| resolve_addr(run, member, id))?;
     }
-    run.wait_for(Step::ResolveAddr)?;
+    run.take_events_for(Step::ResolveAddr)?;
     run.times.end(Step::ResolveAddr);
     say("resolving route")?;
     run.times.start(Step::ResolveRoute);
     for member in &run.members {
         member.with_id(|id| resolve_route(run, member, id))?;
     }
-    run.wait_for(Step::ResolveRoute)?;
+    run.take_events_for(Step::ResolveRoute)?;
     run.times.end(Step::ResolveRoute);
     // C has its protection domain since the addresses were resolved.
     if let Some(first) = run.members.first() {
@@ -66,7 +66,7 @@ fn go_through(run: &Run<'_>) -> Result<(), Failure> {
         member.times.start(Step::Connect);
         member.with_id(|id| id.connect(&parameter).map_err(Failure::work))?;
     }
-    run.wait_for(Step::Connect)?;
+    run.take_events_for(Step::Connect)?;
     run.times.end(Step::Connect);
     say("disconnecting")?;
     run.times.start(Step::Disconnect);
@@ -75,7 +75,7 @@ fn go_through(run: &Run<'_>) -> Result<(), Failure> {
         member.with_id(|id| id.disconnect().map_err(Failure::work))?;
         drop(member.qp().take());
     }
-    run.wait_for(Step::Disconnect)?;
+    run.take_events_for(Step::Disconnect)?;
     run.times.end(Step::Disconnect);
     say("destroying id")?;
     destroy_ids(run);

@@ -1,14 +1,17 @@
 //! Connections that are made together, step by step.
 //!
-//! The thread that goes through the steps takes the events as well. With one thread, it does the work, too; with more, these do it meanwhile.
+//! As in C, one thread goes through the steps, another takes the events, and others do the work.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Barrier, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::io::Errno;
 use sideway::ibverbs::completion::GenericCompletionQueue;
 use sideway::ibverbs::protection_domain::ProtectionDomain;
 use sideway::ibverbs::queue_pair::{BasicQueuePair, QueuePair, QueuePairState};
@@ -168,32 +171,52 @@ impl<'shared> Run<'shared> {
         }
     }
 
-    /// Goes through the steps, beside the threads that do the work.
+    /// Goes through the steps, beside the threads that take the events and do the work.
     ///
     /// # Errors
     ///
     /// What fails first in any of them.
     pub(super) fn go(&self, steps: impl FnOnce() -> Result<(), Failure>) -> Result<(), Failure> {
+        let end = eventfd(0, EventfdFlags::CLOEXEC)?;
+        // What a thread needs to begin is no part of any step.
+        let started = Barrier::new(self.plan.threads as usize + 2);
         thread::scope(|scope| {
-            if !self.is_alone() {
-                for _ in 0..self.plan.threads {
-                    scope.spawn(|| {
-                        while let Some(job) = self.jobs.take() {
-                            self.note((self.role.work)(self, job));
-                        }
-                    });
-                }
+            for _ in 0..self.plan.threads {
+                scope.spawn(|| {
+                    started.wait();
+                    while let Some(job) = self.jobs.take() {
+                        self.note((self.role.work)(self, job));
+                    }
+                });
             }
+            scope.spawn(|| {
+                started.wait();
+                self.note(self.take_events(&end));
+            });
+            started.wait();
             let result = steps();
             self.note(result);
             self.jobs.end();
+            // It counts to one, which always fits.
+            let _ = rustix::io::write(&end, &1u64.to_ne_bytes());
         });
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).take().map_or(Ok(()), Err)
     }
 
-    /// Whether who goes through the steps does the work, too.
-    fn is_alone(&self) -> bool {
-        self.plan.threads == 1
+    /// Takes the events of all connections, until it is told to end.
+    fn take_events(&self, end: &OwnedFd) -> Result<(), Failure> {
+        let channel = &self.shared.channel;
+        loop {
+            while let Some(event) = channel.try_get_cm_event().map_err(Failure::work)? {
+                (self.role.event)(self, &event)?;
+            }
+            let mut ready = [PollFd::new(channel, PollFlags::IN), PollFd::new(end, PollFlags::IN)];
+            match poll(&mut ready, None) {
+                Ok(_) if !ready[1].revents().is_empty() => return Ok(()),
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(Failure::work(error)),
+            }
+        }
     }
 
     /// Remembers the first failure.
@@ -214,41 +237,38 @@ impl<'shared> Run<'shared> {
         self.completed[step as usize].fetch_add(1, Ordering::AcqRel) + 1
     }
 
-    /// Takes events until all are done with a step.
+    /// Gives way until all are done with a step.
     ///
     /// # Errors
     ///
     /// Something fails.
     pub(super) fn wait_for(&self, step: Step) -> Result<(), Failure> {
-        let channel = &self.shared.channel;
-        loop {
-            if self.is_alone() {
-                // What has happened is taken note of before any of it is worked off, as where threads do the one and the other.
-                while self.jobs.is_waiting() {
-                    let Some(event) = channel.try_get_cm_event().map_err(Failure::work)? else { break };
-                    (self.role.event)(self, &event)?;
-                }
-                while let Some(job) = self.jobs.next() {
-                    (self.role.work)(self, job)?;
-                }
-            }
-            if self.completed[step as usize].load(Ordering::Acquire) >= self.plan.connections {
-                return Ok(());
-            }
+        while !self.all_have(step) {
             if self.failed.load(Ordering::Relaxed) {
                 // What it was is remembered already.
                 return Err(Failure::Finished);
             }
-            // Alone, nothing but an event leads on; else a thread may, and is looked after again and again, as C does.
-            let event = match self.is_alone() {
-                true => Some(channel.get_cm_event().map_err(Failure::work)?),
-                false => channel.try_get_cm_event().map_err(Failure::work)?,
-            };
-            match event {
-                Some(event) => (self.role.event)(self, &event)?,
-                None => thread::yield_now(),
-            }
+            // A thread leads on: it is looked after again and again, as C does.
+            thread::yield_now();
         }
+        Ok(())
+    }
+
+    /// Takes events until all are done with a step, where no other thread does.
+    ///
+    /// # Errors
+    ///
+    /// Something fails.
+    pub(super) fn take_events_for(&self, step: Step) -> Result<(), Failure> {
+        while !self.all_have(step) {
+            let event = self.shared.channel.get_cm_event().map_err(Failure::work)?;
+            (self.role.event)(self, &event)?;
+        }
+        Ok(())
+    }
+
+    fn all_have(&self, step: Step) -> bool {
+        self.completed[step as usize].load(Ordering::Acquire) >= self.plan.connections
     }
 
     /// What the peer is told of a connection's queue pair, or of one that is only pretended.
@@ -327,6 +347,7 @@ struct Jobs {
 #[derive(Default)]
 struct Waiting {
     jobs: VecDeque<Job>,
+    /// Who sleeps, and has not been woken.
     sleepers: u32,
     ended: bool,
 }
@@ -340,6 +361,8 @@ impl Jobs {
         let mut waiting = self.waiting();
         waiting.jobs.push_back(job);
         let somebody_sleeps = waiting.sleepers > 0;
+        // Whoever is woken is not woken again.
+        waiting.sleepers -= u32::from(somebody_sleeps);
         drop(waiting);
         // That is a system call even where nobody sleeps.
         if somebody_sleeps {
@@ -359,18 +382,7 @@ impl Jobs {
             }
             waiting.sleepers += 1;
             waiting = self.more.wait(waiting).unwrap_or_else(PoisonError::into_inner);
-            waiting.sleepers -= 1;
         }
-    }
-
-    /// Whether there is something.
-    fn is_waiting(&self) -> bool {
-        !self.waiting().jobs.is_empty()
-    }
-
-    /// Without sleeping.
-    fn next(&self) -> Option<Job> {
-        self.waiting().jobs.pop_front()
     }
 
     fn end(&self) {

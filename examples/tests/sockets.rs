@@ -33,6 +33,13 @@ fn client(name: &str, arguments: &[&str]) -> Output {
     run_with(&example(name).unwrap(), arguments, &TCP).unwrap()
 }
 
+/// The distribution has an `echo`, too; `ls` is none of ours.
+#[test]
+fn no_other_program_is_taken_for_an_example() {
+    let error = example("ls").unwrap_err();
+    assert!(error.contains("cargo build -p rdma-examples --examples"), "{error}");
+}
+
 #[test]
 fn hello_says_hello_and_what_carried_it() {
     let (server, addr) = server("hello", &["server", "127.0.0.1:0"]);

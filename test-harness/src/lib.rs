@@ -54,6 +54,34 @@ pub struct Told {
     pub remarks: Vec<String>,
 }
 
+/// Bytes of one seed, from any place on (`SplitMix64`).
+///
+/// It is here because this crate is optimized where the tests themselves are not: they compare megabytes with what it makes, in emulated
+/// machines as well.
+pub fn fill(seed: u64, at: usize, bytes: &mut [u8]) {
+    let word = |at: usize| {
+        let mut x = seed.wrapping_add((at as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (x ^ x >> 31).to_le_bytes()
+    };
+    let skipped = at % 8;
+    let (first, rest) = bytes.split_at_mut(bytes.len().min((8 - skipped) % 8));
+    first.copy_from_slice(&word(at / 8)[skipped..][..first.len()]);
+    let at = (at + first.len()) / 8;
+    for (index, chunk) in rest.chunks_mut(8).enumerate() {
+        chunk.copy_from_slice(&word(at + index)[..chunk.len()]);
+    }
+}
+
+/// The first bytes of one seed.
+#[must_use]
+pub fn bytes(seed: u64, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    fill(seed, 0, &mut bytes);
+    bytes
+}
+
 thread_local! {
     /// Of the case that this thread runs.
     static REMARKS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };

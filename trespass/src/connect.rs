@@ -1,6 +1,7 @@
 //! From a configuration to connections and listeners.
 
 use std::io;
+use std::iter;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
@@ -26,9 +27,12 @@ use crate::seq_packet::SeqPacket;
 use crate::stream::Stream;
 use crate::wire::Kind;
 
-/// How long to wait at first before it is tried again to listen at a port that is taken, and at most.
-const FIRST_NAP: Duration = Duration::from_millis(10);
-const LONGEST_NAP: Duration = Duration::from_secs(1);
+/// How long to wait before it is tried again to listen at a port that is taken: twice as long each time, and never very long.
+fn naps() -> impl Iterator<Item = Duration> {
+    const FIRST: Duration = Duration::from_millis(10);
+    const LONGEST: Duration = Duration::from_secs(1);
+    iter::successors(Some(FIRST), |nap| Some((*nap * 2).min(LONGEST)))
+}
 
 impl Builder {
     /// Connects a stream: [`build`](Self::build), then [`Config::connect`].
@@ -140,7 +144,7 @@ impl Config {
     pub(crate) fn listen(&self, addr: impl ToSocketAddrs) -> io::Result<Door> {
         let until = Instant::now() + self.bind_patience;
         let addresses: Vec<SocketAddr> = addr.to_socket_addrs()?.collect();
-        let mut nap = FIRST_NAP;
+        let mut naps = naps();
         loop {
             let mut last = None;
             for address in &addresses {
@@ -154,9 +158,9 @@ impl Config {
             if error.kind() != io::ErrorKind::AddrInUse || left.is_zero() {
                 return Err(error);
             }
+            let nap = naps.next().map_or(left, |nap| nap.min(left));
             tracing::info!(%error, "trying again in {nap:?}");
-            thread::sleep(nap.min(left));
-            nap = (nap * 2).min(LONGEST_NAP);
+            thread::sleep(nap);
         }
     }
 
@@ -318,4 +322,15 @@ fn able_to_send(pool: Pool) -> Result<Pool, Unavailable> {
         return Err(Unavailable::new(crate::handshake::Cause::Resources, words));
     }
     Ok(pool)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_busy_port_is_tried_again_at_growing_intervals() {
+        let naps: Vec<_> = naps().take(9).map(|nap| nap.as_millis()).collect();
+        assert_eq!(naps, [10, 20, 40, 80, 160, 320, 640, 1000, 1000]);
+    }
 }

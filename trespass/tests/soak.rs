@@ -24,10 +24,11 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::Rng;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sideway::soft;
+use test_harness::fill;
 use trespass::{Builder, Listener, SeqPacket, Stream, Transport};
 
 use rig::{Rig, Target, below, random};
-use traffic::{fill, is_failure};
+use traffic::is_failure;
 
 /// What a process of the soak is to do: `serve STREAMS MESSAGES`, two ports, or `call` the same, and a seed.
 const PART: &str = "TRESPASS_SOAK_PART";

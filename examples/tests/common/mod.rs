@@ -13,18 +13,30 @@ use std::time::{Duration, Instant};
 /// No program needs this long, not even in a virtual machine without hardware support.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// One of this package's programs: in the folder that `RDMA_EXAMPLES_DIR` names, else beside this test
-/// program, where cargo puts it, else on the `PATH`.
+/// One of this package's programs: in the folder that `RDMA_EXAMPLES_DIR` names, else beside this test program, where cargo puts it. What
+/// else has that name on the `PATH` is not one of them.
 pub(crate) fn example(name: &str) -> Result<PathBuf, String> {
-    if let Some(folder) = env::var_os("RDMA_EXAMPLES_DIR") {
-        return Ok(Path::new(&folder).join(name));
+    let folder = match env::var_os("RDMA_EXAMPLES_DIR") {
+        Some(folder) => PathBuf::from(folder),
+        None => beside()?,
+    };
+    let path = folder.join(name);
+    if path.is_file() {
+        return Ok(path);
     }
-    // This is target/PROFILE/deps/TEST, that is target/PROFILE/examples/NAME.
+    Err(format!(
+        "there is no example {}: build it with `cargo build -p rdma-examples --examples`, or say with RDMA_EXAMPLES_DIR where it is",
+        path.display()
+    ))
+}
+
+/// This is target/PROFILE/deps/TEST, that is target/PROFILE/examples.
+fn beside() -> Result<PathBuf, String> {
     let this = env::current_exe().map_err(|error| error.to_string())?;
-    let beside = this.ancestors().nth(2).map(|profile| profile.join("examples").join(name));
-    beside.filter(|path| path.is_file()).or_else(|| on_path(name)).ok_or_else(|| {
-        format!("there is no example `{name}`: build it with `cargo build -p rdma-examples --examples`")
-    })
+    let profile = this.ancestors().nth(2);
+    profile
+        .map(|profile| profile.join("examples"))
+        .ok_or_else(|| format!("{} is in no folder", this.display()))
 }
 
 /// A program on the `PATH`.

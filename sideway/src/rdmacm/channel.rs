@@ -4,7 +4,8 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use rdma_mummy_sys::types::{rdma_cm_event, rdma_cm_event_type, rdma_cm_id, rdma_event_channel};
@@ -33,14 +34,10 @@ pub(super) struct ChannelInner {
     lib: &'static RdmaCm,
     /// Held by whoever calls the library for the channel or for an identifier of it: see [`lock`](Self::lock).
     library: Mutex<()>,
-    closing: Mutex<Closing>,
-}
-
-#[derive(Debug, Default)]
-struct Closing {
-    closed: bool,
+    /// No more events are given out.
+    closed: AtomicBool,
     /// Wakes those who sleep; made by the first of them.
-    bell: Option<Arc<OwnedFd>>,
+    bell: OnceLock<OwnedFd>,
 }
 
 // SAFETY: the library is only called for the channel and its identifiers under the channel's lock.
@@ -67,6 +64,7 @@ impl ChannelInner {
     /// event of it is taken, whoever takes it; and an event that was taken is acknowledged before the lock is given back, so that
     /// whoever holds the lock finds none outstanding. Nothing under it sleeps: the channel is non-blocking. Destroying an
     /// identifier does sleep until its events are acknowledged, and goes without the lock.
+    #[inline]
     pub(super) fn lock(&self) -> MutexGuard<'_, ()> {
         self.library.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -76,26 +74,25 @@ impl ChannelInner {
         unsafe { BorrowedFd::borrow_raw((*self.channel.as_ptr()).fd) }
     }
 
-    fn closing(&self) -> MutexGuard<'_, Closing> {
-        self.closing.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn check_open(&self) -> Result<(), GetEventError> {
-        if self.closing().closed { Err(GetEventError::Closed) } else { Ok(()) }
+        if self.closed.load(Ordering::Acquire) { Err(GetEventError::Closed) } else { Ok(()) }
     }
 
     /// What wakes a sleeper when the channel is closed.
-    fn bell(&self) -> Result<Arc<OwnedFd>, GetEventError> {
-        let mut closing = self.closing();
-        if closing.closed {
-            return Err(GetEventError::Closed);
-        }
-        if let Some(bell) = &closing.bell {
-            return Ok(Arc::clone(bell));
-        }
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|error| GetEventError::Rdmacm { call: "eventfd", source: error.into() })?;
-        Ok(Arc::clone(closing.bell.insert(Arc::new(bell))))
+    fn bell(&self) -> Result<BorrowedFd<'_>, GetEventError> {
+        let bell = match self.bell.get() {
+            Some(bell) => bell,
+            None => {
+                let made = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+                    .map_err(|error| GetEventError::Rdmacm { call: "eventfd", source: error.into() })?;
+                // Of two who make one at once, one's is closed again.
+                self.bell.get_or_init(|| made)
+            }
+        };
+        // Either this finds the channel closed, or whoever closes it finds the bell.
+        fence(Ordering::SeqCst);
+        self.check_open()?;
+        Ok(bell.as_fd())
     }
 
     /// Takes an event, if there is one. `Ok(None)` is one of an identifier whose last handle is gone.
@@ -146,7 +143,7 @@ impl ChannelInner {
             log::error!(
                 "no more events are taken from a channel with an identifier that cannot leave a group"
             );
-            id.0.progress().stranded = true;
+            id.0.strand();
             self.close();
         }
         left
@@ -154,9 +151,9 @@ impl ChannelInner {
 
     /// As [`EventChannel::close`].
     pub(super) fn close(&self) {
-        let mut closing = self.closing();
-        closing.closed = true;
-        if let Some(bell) = &closing.bell {
+        self.closed.store(true, Ordering::Release);
+        fence(Ordering::SeqCst);
+        if let Some(bell) = self.bell.get() {
             // The counter cannot overflow: a full one is readable, and that is all that matters.
             let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
         }
@@ -245,8 +242,8 @@ impl EventChannel {
         let channel = unsafe { (lib.rdma_create_event_channel)() };
         let channel = NonNull::new(channel)
             .ok_or_else(|| CreateEventChannelError::Rdmacm { source: io::Error::last_os_error() })?;
-        let (library, closing) = (Mutex::default(), Mutex::default());
-        let inner = Arc::new(ChannelInner { channel, provider, lib, library, closing });
+        let (library, closed, bell) = (Mutex::default(), AtomicBool::new(false), OnceLock::new());
+        let inner = Arc::new(ChannelInner { channel, provider, lib, library, closed, bell });
         // SAFETY: the channel lives, and has this field in every release.
         let fd = unsafe { readiness::descriptor((*channel.as_ptr()).fd) };
         // So that a wait can end by a timeout, and nobody sleeps while he holds the lock.
@@ -325,7 +322,7 @@ impl EventChannel {
                 return Ok(Some(event));
             }
             let bell = self.0.bell()?;
-            let ready = readiness::wait(&[self.as_fd(), bell.as_fd()], deadline);
+            let ready = readiness::wait(&[self.as_fd(), bell], deadline);
             if !ready.map_err(|source| GetEventError::Rdmacm { call: "poll", source })? {
                 return Ok(None);
             }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use rdma_mummy_sys::types::{ibv_context, ibv_qp_type, rdma_cm_id, rdma_ib_addr, rdma_port_space as P};
@@ -35,6 +35,7 @@ display_as_debug!(PortSpace);
 
 /// How far an identifier has come, as far as its events have been taken: what errors speak of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
 #[non_exhaustive]
 pub enum IdentifierState {
     /// It was made, and nothing else.
@@ -68,6 +69,36 @@ pub enum IdentifierState {
     /// The device was taken away.
     DeviceRemoved,
 }
+
+impl IdentifierState {
+    /// All of them, in order.
+    const ALL: [Self; 15] = [
+        Self::Idle,
+        Self::Bound,
+        Self::Listening,
+        Self::ResolvingAddress,
+        Self::AddressResolved,
+        Self::ResolvingRoute,
+        Self::RouteResolved,
+        Self::Requested,
+        Self::Connecting,
+        Self::Responded,
+        Self::Connected,
+        Self::Rejected,
+        Self::Failed,
+        Self::Disconnected,
+        Self::DeviceRemoved,
+    ];
+}
+
+// What was stored as a number comes back as the same state.
+const _: () = {
+    let mut index = 0;
+    while index < IdentifierState::ALL.len() {
+        assert!(IdentifierState::ALL[index] as usize == index);
+        index += 1;
+    }
+};
 
 impl fmt::Display for IdentifierState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -108,28 +139,30 @@ pub(super) struct Inner {
     lib: &'static RdmaCm,
     port_space: PortSpace,
     datagram: bool,
+    /// How far it has come, an [`IdentifierState`]: written under the channel's lock, and read by whoever likes.
+    state: AtomicU8,
+    /// The library has freed what events that wait may lead to: they stay where nobody takes them.
+    stranded: AtomicBool,
     /// Locked before the channel's own lock, by whoever calls the library for the identifier.
     channel: Mutex<Arc<ChannelInner>>,
-    progress: Mutex<Progress>,
+    further: Mutex<Option<Box<Further>>>,
     user_data: AtomicU64,
 }
 
 // With both counts, small enough for the lists that glibc keeps without merging: programs make and drop identifiers by the thousand.
-const _: () = assert!(size_of::<Inner>() + 2 * size_of::<usize>() <= 120);
+const _: () = assert!(size_of::<Inner>() + 2 * size_of::<usize>() <= 88);
 
 // SAFETY: the library is called for an identifier under its channel's lock, and its C struct is read under it.
 unsafe impl Send for Inner {}
 // SAFETY: as above.
 unsafe impl Sync for Inner {}
 
-/// What there is to remember beside C's struct.
-pub(super) struct Progress {
-    pub(super) state: IdentifierState,
+/// What few identifiers have: the others are as small as can be.
+#[derive(Default)]
+pub(super) struct Further {
     /// The multicast groups that were joined and not left: the library frees them only then.
     #[allow(clippy::vec_box, reason = "their addresses are their names")]
     pub(super) groups: Vec<Box<Membership>>,
-    /// The library has freed what events that wait may lead to: they stay where nobody takes them.
-    pub(super) stranded: bool,
     user_context: Option<Arc<dyn Any + Send + Sync>>,
 }
 
@@ -141,24 +174,18 @@ impl Inner {
     unsafe fn new(channel: &Arc<ChannelInner>, id: NonNull<rdma_cm_id>) -> Arc<Self> {
         // SAFETY: the identifier lives, and nobody writes to it; the fields are in every release's struct.
         let (space, qp_type) = unsafe { ((*id.as_ptr()).ps, (*id.as_ptr()).qp_type) };
-        let mut own = ptr::null();
-        let inner = Arc::new_cyclic(|weak| {
-            own = Weak::into_raw(weak.clone());
-            Self {
-                id,
-                lib: channel.lib(),
-                port_space: PortSpace::from_raw(space.0),
-                datagram: qp_type == ibv_qp_type::IBV_QPT_UD,
-                channel: Mutex::new(Arc::clone(channel)),
-                progress: Mutex::new(Progress {
-                    state: IdentifierState::Idle,
-                    groups: Vec::new(),
-                    stranded: false,
-                    user_context: None,
-                }),
-                user_data: AtomicU64::new(0),
-            }
+        let inner = Arc::new(Self {
+            id,
+            lib: channel.lib(),
+            port_space: PortSpace::from_raw(space.0),
+            datagram: qp_type == ibv_qp_type::IBV_QPT_UD,
+            state: AtomicU8::new(IdentifierState::Idle as u8),
+            stranded: AtomicBool::new(false),
+            channel: Mutex::new(Arc::clone(channel)),
+            further: Mutex::new(None),
+            user_data: AtomicU64::new(0),
         });
+        let own = Weak::into_raw(Arc::downgrade(&inner));
         // SAFETY: as above; nobody else knows the identifier.
         unsafe { (&raw mut (*id.as_ptr()).context).write(own.cast_mut().cast()) };
         inner
@@ -186,8 +213,18 @@ impl Inner {
         self.datagram
     }
 
-    pub(super) fn progress(&self) -> MutexGuard<'_, Progress> {
-        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn further(&self) -> MutexGuard<'_, Option<Box<Further>>> {
+        self.further.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// It has come so far; its channel is locked.
+    fn set_state(&self, state: IdentifierState) {
+        self.state.store(state as u8, Relaxed);
+    }
+
+    /// No event of it can be taken any more; its channel is locked.
+    pub(super) fn strand(&self) {
+        self.stranded.store(true, Relaxed);
     }
 
     /// Reads C's struct, which the library may write into whenever it is called for the identifier, or an event of it is taken.
@@ -205,6 +242,7 @@ impl Inner {
         Fields(self.id)
     }
 
+    #[inline]
     pub(super) fn channel(&self) -> MutexGuard<'_, Arc<ChannelInner>> {
         self.channel.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -243,8 +281,8 @@ impl Fields {
 impl Drop for Inner {
     fn drop(&mut self) {
         let (lib, id) = (self.lib, self.id.as_ptr());
-        let progress = self.progress.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let groups = std::mem::take(&mut progress.groups);
+        let further = self.further.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let groups = further.as_mut().map(|further| std::mem::take(&mut further.groups)).unwrap_or_default();
         let channel = self.channel.get_mut().unwrap_or_else(PoisonError::into_inner);
         // Between leaving a group and the identifier's end nobody takes an event, which might lead to what leaving has freed. With
         // the lock, no event is outstanding.
@@ -328,7 +366,7 @@ impl Identifier {
             EventType::DeviceRemoval => S::DeviceRemoved,
             _ => return,
         };
-        self.0.progress().state = state;
+        self.0.set_state(state);
     }
 
     /// Calls the library for the identifier, alone; if that succeeds, the identifier is in this state then.
@@ -365,7 +403,7 @@ impl Identifier {
     ) -> io::Result<()> {
         check(function(self.0.lib, self.0.id.as_ptr()))?;
         if let Some(state) = then {
-            self.0.progress().state = state;
+            self.0.set_state(state);
         }
         Ok(())
     }
@@ -384,7 +422,7 @@ impl Identifier {
         if mine.provider() != channel.provider() {
             return Err(MigrateError::OtherProvider);
         }
-        if self.0.progress().stranded {
+        if self.0.stranded.load(Relaxed) {
             return Err(MigrateError::Rdmacm { source: io::Error::from_raw_os_error(libc::ENODEV) });
         }
         if Arc::ptr_eq(&mine, &channel.0) {
@@ -432,7 +470,11 @@ impl Identifier {
 
     /// How far it has come, as far as its events have been taken.
     pub fn state(&self) -> IdentifierState {
-        self.0.progress().state
+        // No other number is ever stored.
+        IdentifierState::ALL
+            .get(usize::from(self.0.state.load(Relaxed)))
+            .copied()
+            .unwrap_or(IdentifierState::Idle)
     }
 
     /// Gives it a number of the program's, as a rule where it has more about it: [`user_data`](Self::user_data) of the identifier in an event
@@ -450,13 +492,13 @@ impl Identifier {
     pub fn setup_context<C: Any + Send + Sync>(&self, context: C) {
         let context: Arc<dyn Any + Send + Sync> = Arc::new(context);
         // What it had is dropped without the lock: it may have a handle of this identifier in it.
-        let had = self.0.progress().user_context.replace(context);
+        let had = self.0.further().get_or_insert_default().user_context.replace(context);
         drop(had);
     }
 
     /// The value that the program gave it, if it has one of this type.
     pub fn get_context<C: Any + Send + Sync>(&self) -> Option<Arc<C>> {
-        let context = self.0.progress().user_context.clone();
+        let context = self.0.further().as_ref()?.user_context.clone();
         context?.downcast().ok()
     }
 
@@ -464,7 +506,7 @@ impl Identifier {
     ///
     /// A value that holds a handle of the identifier keeps it alive until then.
     pub fn clear_context(&self) {
-        let had = self.0.progress().user_context.take();
+        let had = self.0.further().as_mut().and_then(|further| further.user_context.take());
         drop(had);
     }
 
@@ -520,14 +562,14 @@ impl Identifier {
     }
 
     fn device_in(&self, fields: &Fields) -> Result<NonNull<ibv_context>, NoDevice> {
-        fields.verbs().ok_or_else(|| self.no_device(fields.local()))
+        fields.verbs().ok_or_else(|| self.no_device(fields))
     }
 
     /// Why it has no device.
     #[cold]
-    fn no_device(&self, local: Option<Address>) -> NoDevice {
+    fn no_device(&self, fields: &Fields) -> NoDevice {
         use IdentifierState as S;
-        let state = self.state();
+        let (local, state) = (fields.local(), self.state());
         let any = local.as_ref().and_then(Address::ip).is_none_or(|address| address.ip().is_unspecified());
         match state {
             S::Idle | S::ResolvingAddress => NoDevice::NotYet { local, state },

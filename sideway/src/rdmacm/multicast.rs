@@ -81,7 +81,7 @@ impl Identifier {
         context: usize,
     ) -> Result<(), JoinMulticastError> {
         let group = group.into();
-        match self.0.progress().groups.iter().find(|known| known.group == group) {
+        match self.0.further().get_or_insert_default().groups.iter().find(|known| known.group == group) {
             Some(known) if known.leaving => return Err(JoinMulticastError::StillLeaving { group }),
             Some(_) => return Err(JoinMulticastError::AlreadyJoined { group }),
             None => {}
@@ -102,7 +102,7 @@ impl Identifier {
             // SAFETY: the identifier lives, has a device, and is called for alone; the address outlives the call.
             let result = unsafe { (lib.rdma_join_multicast_ex)(id, &raw mut attr, token) };
             if result == 0 {
-                self.0.progress().groups.push(membership);
+                self.0.further().get_or_insert_default().groups.push(membership);
             }
             result
         });
@@ -142,14 +142,15 @@ impl Identifier {
         let channel = self.0.channel();
         let _lock = channel.lock();
         let left = {
-            let mut progress = self.0.progress();
-            let known = progress.groups.iter().position(|known| known.group == *group && !known.leaving);
+            let mut further = self.0.further();
+            let groups = &mut further.get_or_insert_default().groups;
+            let known = groups.iter().position(|known| known.group == *group && !known.leaving);
             match known {
                 // Nothing of that name is asked of the library: it compares as many bytes as it likes.
                 None => return Err(io::Error::from_raw_os_error(libc::EADDRNOTAVAIL)),
-                Some(index) if progress.groups[index].answered => progress.groups.swap_remove(index),
+                Some(index) if groups[index].answered => groups.swap_remove(index),
                 Some(index) => {
-                    progress.groups[index].leaving = true;
+                    groups[index].leaving = true;
                     return Ok(());
                 }
             }
@@ -160,20 +161,22 @@ impl Identifier {
 
     /// The multicast groups that were joined and not left.
     pub fn multicast_groups(&self) -> Vec<Address> {
-        let progress = self.0.progress();
-        progress.groups.iter().filter(|known| !known.leaving).map(|known| known.group.clone()).collect()
+        let further = self.0.further();
+        let groups = further.iter().flat_map(|further| &further.groups);
+        groups.filter(|known| !known.leaving).map(|known| known.group.clone()).collect()
     }
 
     /// An event of a multicast group was taken: what the program has for its context; or the membership, if the program has left the
     /// group in the meantime. The event is not the program's then.
     pub(super) fn note_answer(&self, contents: &mut Contents) -> Option<Box<Membership>> {
         let context = contents.multicast_context()?;
-        let mut progress = self.0.progress();
+        let mut further = self.0.further();
+        let groups = &mut further.as_mut()?.groups;
         // One that this crate did not join has what its owner gave.
-        let index = progress.groups.iter().position(|known| known.token() == *context)?;
-        let known = &mut progress.groups[index];
+        let index = groups.iter().position(|known| known.token() == *context)?;
+        let known = &mut groups[index];
         (known.answered, *context) = (true, known.context);
-        known.leaving.then(|| progress.groups.swap_remove(index))
+        known.leaving.then(|| groups.swap_remove(index))
     }
 }
 

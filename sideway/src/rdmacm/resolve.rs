@@ -119,7 +119,9 @@ impl Identifier {
 
 /// Whole milliseconds, and no less than was asked for; what C has no number for is the longest that it has.
 fn milliseconds(timeout: Duration) -> core::ffi::c_int {
-    core::ffi::c_int::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(core::ffi::c_int::MAX)
+    let rest = timeout.subsec_nanos().div_ceil(1_000_000);
+    let whole = timeout.as_secs().saturating_mul(1000).saturating_add(rest.into());
+    core::ffi::c_int::try_from(whole).unwrap_or(core::ffi::c_int::MAX)
 }
 
 /// An identifier did not get the address.
@@ -259,6 +261,7 @@ mod tests {
         assert_eq!(ms(Duration::from_nanos(1)), 1);
         assert_eq!(ms(Duration::from_millis(2000)), 2000);
         assert_eq!(ms(Duration::from_micros(2001)), 3);
+        assert_eq!(ms(Duration::from_micros(1_999_999)), 2000);
         assert_eq!(ms(Duration::MAX), i32::MAX);
     }
 }

@@ -519,10 +519,13 @@ impl From<GetEventError> for Trouble {
 }
 
 impl From<ResolveRouteError> for Trouble {
+    /// The kernel resolves a loopback address, and says then that no route begins at its device.
     fn from(error: ResolveRouteError) -> Self {
-        match &error {
-            ResolveRouteError::NoDevice(_) => CmError::NoDevice(error.to_string()),
-            _ => CmError::Failed(error.to_string()),
+        let words = error.to_string();
+        match error {
+            ResolveRouteError::NoDevice(_) => CmError::NoDevice(words),
+            ResolveRouteError::Rdmacm { source, .. } if leads_nowhere(&source) => CmError::NoDevice(words),
+            _ => CmError::Failed(words),
         }
         .into()
     }

@@ -1,19 +1,20 @@
-//! What few programs do, and each may: nothing to read into, nothing to write, times without an end, an end with much before it.
+//! What few programs do, and each may: nothing to read into, nothing to write, times without an end, an end with much before it, a port that
+//! somebody else has.
 
 use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::net::Shutdown;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use test_harness::{Outcome, cases};
+use test_harness::{Outcome, bytes, cases};
 use trespass::{Event, Kind, Worker};
 
-use super::rig::{LONG, Rig, bytes, greet, read_exactly};
+use super::rig::{LONG, Rig, greet, read_exactly};
 
 pub(crate) fn add(suite: &mut test_harness::Suite<Rig>) {
     cases!(suite: nothing_is_read_into_no_room, nothing_is_written_of_nothing, empty_messages_are_messages,
         many_empty_slices_are_no_bytes, blocks_of_no_bytes_come_back, times_may_be_without_end,
-        a_half_ends_behind_all_that_was_taken_for_it);
+        a_half_ends_behind_all_that_was_taken_for_it, a_busy_port_is_waited_for, a_port_that_stays_busy_is_given_up);
 }
 
 /// Neither waits nor takes anything.
@@ -143,18 +144,19 @@ fn times_may_be_without_end(rig: &Rig) -> Outcome {
 fn a_half_ends_behind_all_that_was_taken_for_it(rig: &Rig) -> Outcome {
     let (mut client, mut server) = rig.streams();
     client.set_nonblocking(true).unwrap();
-    let data = bytes(5, 64 << 20);
-    let mut taken = 0;
-    while taken < data.len() {
+    let (mut data, mut taken) = (Vec::new(), 0);
+    let refused = loop {
+        // No more is made than goes.
+        if taken == data.len() {
+            data.extend(bytes(taken as u64, 1 << 20));
+        }
         match client.write(&data[taken..]) {
             Ok(count) => taken += count,
-            Err(error) => {
-                assert_eq!(error.kind(), ErrorKind::WouldBlock);
-                break;
-            }
+            Err(error) => break error,
         }
-    }
-    assert!(taken < data.len(), "nobody reads");
+        assert!(taken < 64 << 20, "nobody reads");
+    };
+    assert_eq!(refused.kind(), ErrorKind::WouldBlock);
     client.shutdown(Shutdown::Write).unwrap();
     assert_eq!(client.write(b"x").unwrap_err().kind(), ErrorKind::BrokenPipe);
     client.set_nonblocking(false).unwrap();
@@ -167,5 +169,49 @@ fn a_half_ends_behind_all_that_was_taken_for_it(rig: &Rig) -> Outcome {
         });
         assert_eq!(read_exactly(&mut client, 3), b"all");
     });
+    Ok(())
+}
+
+/// Whoever is patient gets it when it is free, and serves there.
+fn a_busy_port_is_waited_for(rig: &Rig) -> Outcome {
+    let (addr, taken) = rig.taken();
+    thread::scope(|scope| {
+        let waiting = scope.spawn(move || rig.builder().bind_patience(LONG).bind(addr).unwrap());
+        // Longer than the first tries take, each of which waits twice as long as the one before.
+        thread::sleep(Duration::from_millis(300));
+        assert!(!waiting.is_finished(), "it listens where somebody else does");
+        let freed = Instant::now();
+        drop(taken);
+        let mut listener = waiting.join().unwrap();
+        assert!(freed.elapsed() < LONG / 2, "it slept for {:?}", freed.elapsed());
+        assert_eq!(listener.local_addr().unwrap(), addr);
+        let connecting = scope.spawn(move || rig.builder().connect(addr).unwrap());
+        let mut server = listener.accept().unwrap().0;
+        greet(&mut connecting.join().unwrap(), &mut server);
+    });
+    Ok(())
+}
+
+/// The error names the port, and says what to do about it.
+fn a_port_that_stays_busy_is_given_up(rig: &Rig) -> Outcome {
+    let (addr, _taken) = rig.taken();
+    let patience = Duration::from_millis(120);
+    let before = Instant::now();
+    let error = rig.builder().bind_patience(patience).bind(addr).map(|_| ()).unwrap_err();
+    assert!(before.elapsed() >= patience, "it waited {:?} only", before.elapsed());
+    assert!(before.elapsed() < LONG / 2, "it waited {:?}", before.elapsed());
+    assert_eq!(error.kind(), ErrorKind::AddrInUse);
+    let (by, ask) = match rig.is_by_cm() {
+        true => (" by rdma_cm", "rdma resource show cm_id"),
+        false => ("", "ss -ltnp"),
+    };
+    let words = error.to_string();
+    assert!(words.starts_with(&format!("cannot listen at {addr}{by}: ")), "{words}");
+    assert!(words.contains(ask) && words.contains("choose another port"), "{words}");
+    // Whoever has no patience is told at once.
+    let before = Instant::now();
+    let error = rig.builder().bind(addr).map(|_| ()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::AddrInUse);
+    assert!(before.elapsed() < LONG / 2, "it waited {:?}", before.elapsed());
     Ok(())
 }

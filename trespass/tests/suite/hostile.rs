@@ -5,9 +5,9 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use test_harness::{Outcome, cases};
+use test_harness::{Outcome, bytes, cases};
 
-use super::rig::{LONG, Rig, below, bytes, greet, random};
+use super::rig::{LONG, Rig, below, greet, random};
 
 pub(crate) fn add(suite: &mut test_harness::Suite<Rig>) {
     cases!(suite: garbage_costs_a_listener_nothing, the_silent_do_not_keep_others_out,
@@ -88,7 +88,7 @@ fn the_silent_do_not_keep_others_out(rig: &Rig) -> Outcome {
 }
 
 fn a_client_of_something_else_is_told_so(rig: &Rig) -> Outcome {
-    let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let other = std::net::TcpListener::bind(rig.anywhere()).unwrap();
     let addr = other.local_addr().unwrap();
     thread::scope(|scope| {
         scope.spawn(move || {
@@ -106,8 +106,9 @@ fn a_client_of_something_else_is_told_so(rig: &Rig) -> Outcome {
 /// Passes the handshake on between a client and a server, and then says what it likes to the server.
 fn garbage_in_a_connection_ends_that_connection(rig: &Rig) -> Outcome {
     let (mut listener, addr) = rig.listener();
+    listener.set_accept_timeout(Some(LONG)).unwrap();
     for seed in 0..20 {
-        let middle = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let middle = std::net::TcpListener::bind(rig.anywhere()).unwrap();
         let there = middle.local_addr().unwrap();
         thread::scope(|scope| {
             let connecting = scope.spawn(move || rig.builder().connect(there).unwrap());

@@ -4,10 +4,10 @@ use std::io::{ErrorKind, Read, Write};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use test_harness::{Outcome, cases};
+use test_harness::{Outcome, bytes, cases};
 use trespass::{Builder, Stream};
 
-use super::rig::{LONG, Rig, bytes};
+use super::rig::{LONG, Rig};
 
 pub(crate) fn add(suite: &mut test_harness::Suite<Rig>) {
     cases!(suite: i15_an_empty_pool_makes_the_peers_wait_and_breaks_nothing,

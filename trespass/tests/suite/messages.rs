@@ -5,11 +5,11 @@ use std::net::Shutdown;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use test_harness::{Outcome, cases};
+use test_harness::{Outcome, bytes, cases};
 use trespass::{Block, Completion, Event, Pool, SeqPacket, Ticket, Worker};
 
 use super::CASE_LIMIT;
-use super::rig::{LONG, Rig, below, bytes, random};
+use super::rig::{LONG, Rig, below, random};
 
 pub(crate) fn add(suite: &mut test_harness::Suite<Rig>) {
     cases!(suite: i5_messages_keep_their_boundaries, i5_sizes_around_every_border, many_small_messages_at_once,

@@ -157,7 +157,7 @@ fn the_same_goes_wrong_in_the_same_way_as_over_std_net(rig: &Rig) -> Outcome {
         a_read_after_shutdown, the_peer_closes, the_peer_resets);
     let nobody: SocketAddr = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     assert_eq!(
-        rig.builder().connect(nobody).map(|_| ()).unwrap_err().kind(),
+        rig.builder().connect(rig.nobody()).map(|_| ()).unwrap_err().kind(),
         TcpStream::connect(nobody).map(|_| ()).unwrap_err().kind()
     );
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use mio::unix::SourceFd;
 use mio::{Interest, Token};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
-use test_harness::{Outcome, cases};
+use test_harness::{Outcome, bytes, cases};
 use trespass::{Readiness, Stream, Worker};
 
-use super::rig::{LONG, Rig, below, bytes, greet, random};
+use super::rig::{LONG, Rig, below, greet, random};
 use super::streams::time_is_up;
 
 pub(crate) fn add(suite: &mut test_harness::Suite<Rig>) {

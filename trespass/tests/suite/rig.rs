@@ -102,6 +102,11 @@ impl Rig {
         (listener.local_addr().unwrap(), Box::new(listener))
     }
 
+    /// An address of the rig's at which nobody listens.
+    pub(crate) fn nobody(&self) -> SocketAddr {
+        self.taken().0
+    }
+
     pub(crate) fn is_tcp(&self) -> bool {
         self.target == Target::Tcp
     }
@@ -175,13 +180,6 @@ fn accept_while<C, S: Send + 'static>(
 /// A generator that gives the same for the same seed, whatever version of whatever library.
 pub(crate) fn random(seed: u64) -> ChaCha8Rng {
     ChaCha8Rng::seed_from_u64(seed)
-}
-
-/// So many bytes that belong to that seed.
-pub(crate) fn bytes(seed: u64, len: usize) -> Vec<u8> {
-    let mut bytes = vec![0; len];
-    random(seed).fill_bytes(&mut bytes);
-    bytes
 }
 
 /// A number below `bound`.

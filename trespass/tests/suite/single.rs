@@ -5,10 +5,10 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
-use test_harness::{Outcome, cases};
+use test_harness::{Outcome, bytes, cases};
 use trespass::{Event, Kind, Pool, SeqPacket, Transport, Worker};
 
-use super::rig::{LONG, Rig, bytes};
+use super::rig::{LONG, Rig};
 
 pub(crate) fn add(suite: &mut test_harness::Suite<Rig>) {
     cases!(suite: i7_both_ends_on_one_thread, i7_a_worker_serves_many_connections,
@@ -93,8 +93,7 @@ fn events_have_the_programs_tag(rig: &Rig) -> Outcome {
     let gone = accepted.unwrap();
     worker.close(gone);
     assert_eq!(worker.set_tag(gone, 1).unwrap_err().kind(), ErrorKind::NotConnected);
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let wanted = worker.connect(nobody, Kind::Stream).unwrap();
+    let wanted = worker.connect(rig.nobody(), Kind::Stream).unwrap();
     assert_eq!(worker.tag(wanted).unwrap(), 0);
     worker.set_tag(wanted, 10).unwrap();
     loop {
@@ -291,9 +290,8 @@ fn a_worker_adopts_a_stream(rig: &Rig) -> Outcome {
 }
 
 fn a_worker_says_what_became_of_a_connection_it_could_not_make(rig: &Rig) -> Outcome {
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let mut worker = Worker::new(&rig.builder().build().unwrap()).unwrap();
-    let wanted = worker.connect(nobody, Kind::Stream).unwrap();
+    let wanted = worker.connect(rig.nobody(), Kind::Stream).unwrap();
     let mut events = Vec::new();
     let deadline = Instant::now() + LONG;
     while events.is_empty() {
@@ -302,7 +300,7 @@ fn a_worker_says_what_became_of_a_connection_it_could_not_make(rig: &Rig) -> Out
     }
     match events.pop() {
         Some(Event::Failed { key, error, .. }) => {
-            assert_eq!((key, error.kind()), (wanted, ErrorKind::ConnectionRefused));
+            assert_eq!((key, error.kind()), (wanted, ErrorKind::ConnectionRefused), "{error}");
         }
         other => panic!("{other:?}"),
     }

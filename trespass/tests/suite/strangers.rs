@@ -12,20 +12,21 @@ use sideway::ibverbs::device_context::DeviceContext;
 use sideway::ibverbs::queue_pair::{GenericQueuePair, PostSendGuard, QueuePair, WorkRequestFlags};
 use sideway::rdmacm::{self, ConnectionParameter, Connector, EventError, SynchronousError};
 use sideway::soft::{self, faults};
-use test_harness::{Outcome, cases};
+use test_harness::{Outcome, bytes, cases};
 use trespass::{
     Bootstrap, Builder, Cause, CmError, ConnectError, HandshakeError, Listener, Policy, RejectReason, Side,
     Step, WireError,
 };
 
-use super::rig::{LONG, Rig, below, bytes, greet, random};
+use super::rig::{LONG, Rig, below, greet, random};
 
 pub(crate) fn add(suite: &mut test_harness::Suite<Rig>) {
     cases!(suite: garbage_with_a_request_costs_a_listener_nothing, another_version_is_told_so,
         who_asks_and_says_no_more_is_given_up, the_silent_do_not_keep_others_out, who_hangs_up_behind_its_hello_is_noticed, a_hello_that_is_none_ends_that_connection,
         a_server_of_something_else_is_told_so, a_server_that_does_not_answer_is_given_up,
         a_rejection_in_words_is_told, nothing_is_left_of_connections_and_of_strangers,
-        what_the_network_does_to_requests_is_survived, what_the_device_does_is_told, a_number_that_the_peer_remembers_is_not_used);
+        what_the_network_does_to_requests_is_survived, what_the_device_does_is_told, a_number_that_the_peer_remembers_is_not_used,
+        where_no_device_leads_is_told);
 }
 
 /// Bytes of a message that begins as every one does, with so many units of 8 bytes in its fixed part.
@@ -548,5 +549,23 @@ fn a_number_that_the_peer_remembers_is_not_used(rig: &Rig) -> Outcome {
     let (_listener, addr) = rig.listener();
     let error = rig.builder().connect(addr).unwrap_err();
     assert!(matches!(failure(&error), ConnectError::RdmaCm { source: CmError::Refused(_), .. }), "{error:?}");
+    Ok(())
+}
+
+/// Of the system's devices none has an address of the loopback.
+fn where_no_device_leads_is_told(rig: &Rig) -> Outcome {
+    if rig.is_soft() {
+        test_harness::skip!(
+            "software devices have every address of their host, and peers may have any other"
+        );
+    }
+    let nowhere: SocketAddr = "127.0.0.1:7".parse().unwrap();
+    let error = rig.builder().connect(nowhere).unwrap_err();
+    assert!(
+        matches!(failure(&error), ConnectError::RdmaCm { source: CmError::NoDevice(_), .. }),
+        "{error:?}"
+    );
+    assert_eq!(error.kind(), ErrorKind::AddrNotAvailable);
+    assert!(error.to_string().contains("no RDMA device leads there"), "{error}");
     Ok(())
 }

@@ -5,10 +5,10 @@ use std::net::Shutdown;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use test_harness::{Outcome, cases};
+use test_harness::{Outcome, bytes, cases};
 use trespass::Stream;
 
-use super::rig::{LONG, Rig, below, bytes, greet, random, read_exactly};
+use super::rig::{LONG, Rig, below, greet, random, read_exactly};
 
 pub(crate) fn add(suite: &mut test_harness::Suite<Rig>) {
     cases!(suite: bytes_go_both_ways, i4_bytes_arrive_as_they_were_sent, i4_a_vectored_write_is_its_pieces_in_a_row,

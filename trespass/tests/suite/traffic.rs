@@ -13,26 +13,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use test_harness::fill;
 use trespass::{Completion, Readiness, SeqPacket, Stream, Ticket};
 
 use super::rig::{below, random};
-
-/// Bytes of one seed, from any place on.
-pub(crate) fn fill(seed: u64, at: usize, bytes: &mut [u8]) {
-    let word = |at: usize| {
-        let mut x = seed.wrapping_add((at as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (x ^ x >> 31).to_le_bytes()
-    };
-    let skipped = at % 8;
-    let (first, rest) = bytes.split_at_mut(bytes.len().min((8 - skipped) % 8));
-    first.copy_from_slice(&word(at / 8)[skipped..][..first.len()]);
-    let at = (at + first.len()) / 8;
-    for (index, chunk) in rest.chunks_mut(8).enumerate() {
-        chunk.copy_from_slice(&word(at + index)[..chunk.len()]);
-    }
-}
 
 /// What one end sends.
 #[derive(Clone, Copy, Debug)]

@@ -68,6 +68,12 @@ impl Programs {
         self.cargo(&["build", "--package", package, "--bins"]).map(drop)
     }
 
+    /// Builds one example of a package.
+    pub(crate) fn build_example(&self, package: &str, example: &str) -> Result<()> {
+        eprintln!("softroce: building {example}");
+        self.cargo(&["build", "--package", package, "--example", example]).map(drop)
+    }
+
     /// Builds the tests of these packages with the programs that they use.
     pub(super) fn build_tests(&self, packages: &[&str]) -> Result<Vec<TestProgram>> {
         eprintln!("softroce: building the tests");

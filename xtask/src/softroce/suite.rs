@@ -31,6 +31,7 @@ const NATIVE: &[&str] = &[
     "allocations",
     "environment",
     "tree",
+    "both_builds",
     "messages",
     "faults",
     "many",
@@ -41,8 +42,8 @@ const NATIVE: &[&str] = &[
     "parity",
 ];
 
-/// Test programs that are run where they are named: they take as long as all others together where the guest is emulated.
-const LONG: &[&str] = &["rdma", "rdma_by_cm", "netem"];
+/// Test programs that are run where they are named: it takes as long as all others together where the guest is emulated.
+const LONG: &[&str] = &["netem"];
 
 /// After this many seconds a test program counts as stuck.
 const PROGRAM_LIMIT: u32 = 1200;

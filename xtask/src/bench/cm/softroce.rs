@@ -21,7 +21,7 @@ const BOUND: f64 = 1.05;
 
 pub(super) fn run(root: &Path, args: &Softroce, dry_run: bool) -> Result<ExitCode> {
     let (place, programs, mut job) = args.place.prepare(root, Profile::Release)?;
-    programs.build()?;
+    programs.build_example("rdma-examples", "cmtime")?;
     job.command = format!("PAIRS={}\nCONNECTIONS={}\n{SCRIPT}", args.pairs, args.connections);
     let mut output = Vec::new();
     let ran = place.run(&job, &mut output, &mut io::stderr())?;

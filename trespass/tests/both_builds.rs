@@ -1,0 +1,163 @@
+//! A program that was built without the feature `rdma` and one that was built with it talk to each other, whichever of them listens.
+//!
+//! This is the one with it, over a software device by which RDMA works. The other is made here, as a user makes it: a package of its own
+//! that wants trespass without its default features, of the versions that the workspace has, so that nothing has to be fetched.
+
+#[path = "both_builds/peer.rs"]
+mod peer;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::LazyLock;
+use std::thread;
+
+use trespass::{Builder, Listener, Policy};
+
+/// Its manifest.
+fn manifest(here: &Path) -> String {
+    format!(
+        "[package]\nname = \"peer\"\nversion = \"0.0.0\"\nedition = \"2024\"\n\n\
+         [[bin]]\nname = \"peer\"\npath = {:?}\n\n\
+         [dependencies]\ntrespass = {{ path = {here:?}, default-features = false }}\n\n\
+         [profile.dev]\ndebug = false\n\n[workspace]\n",
+        here.join("tests/both_builds/peer.rs")
+    )
+}
+
+/// The program without RDMA, built once a run.
+fn program() -> &'static Path {
+    static PROGRAM: LazyLock<PathBuf> = LazyLock::new(|| {
+        let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("without-rdma");
+        let target = folder.join("target");
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("Cargo.toml"), manifest(here)).unwrap();
+        fs::copy(here.join("../Cargo.lock"), folder.join("Cargo.lock")).unwrap();
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "--quiet", "--offline", "--target-dir"]).arg(&target).current_dir(&folder);
+        // It is to run here, whatever else is built for.
+        let output = cargo.env_remove("CARGO_BUILD_TARGET").output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        target.join("debug/peer")
+    });
+    &PROGRAM
+}
+
+/// That program, at work; it is killed at the latest when it is dropped.
+struct Plain {
+    child: Child,
+    lines: BufReader<ChildStdout>,
+}
+
+impl Plain {
+    fn start(arguments: &[&str]) -> Self {
+        let mut command = Command::new(program());
+        for name in ["TRESPASS_DEV", "TRESPASS_GID_INDEX", "TRESPASS_TRANSPORT", "TRESPASS_LOG"] {
+            command.env_remove(name);
+        }
+        let mut child = command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap());
+        Self { child, lines }
+    }
+
+    /// The next line that it says.
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.lines.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+
+    fn addr(&mut self) -> SocketAddr {
+        let line = self.line();
+        line.strip_prefix("listening at ").unwrap_or_else(|| panic!("{line:?}")).parse().unwrap()
+    }
+}
+
+impl Drop for Plain {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// With RDMA, and a device over which it works.
+fn builder() -> Builder {
+    static DEVICE: LazyLock<()> = LazyLock::new(|| {
+        let config = sideway::soft::Config::from_env().expect("a valid environment");
+        let provider = sideway::soft::provider_with(config).expect("no device is listed yet");
+        sideway::set_default_provider(provider);
+    });
+    *DEVICE;
+    Builder::new()
+}
+
+fn listener(builder: Builder) -> (Listener, String) {
+    let listener = builder.bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap().to_string();
+    (listener, addr)
+}
+
+const KINDS: [&str; 2] = ["bytes", "messages"];
+const OF_THE_PEER: &str =
+    "TCP: Peer BuiltWithout: the peer was built without RDMA; build it with the feature `rdma`";
+const ITS_OWN: &str =
+    "TCP: Local BuiltWithout: this side was built without RDMA; build it with the feature `rdma`";
+
+#[test]
+fn one_with_rdma_connects_to_one_without() {
+    for kind in KINDS {
+        let mut plain = Plain::start(&["listen", kind]);
+        let addr = plain.addr();
+        assert_eq!(peer::use_server(builder(), kind, addr).unwrap(), OF_THE_PEER, "{kind}");
+        assert_eq!(plain.line(), ITS_OWN, "{kind}");
+    }
+}
+
+#[test]
+fn one_without_rdma_connects_to_one_with_it() {
+    for kind in KINDS {
+        let (mut listener, addr) = listener(builder());
+        let mut plain = Plain::start(&["connect", kind, &addr]);
+        assert_eq!(peer::serve(&mut listener, kind).unwrap(), OF_THE_PEER, "{kind}");
+        assert_eq!(plain.line(), ITS_OWN, "{kind}");
+    }
+}
+
+/// And the listener goes on.
+#[test]
+fn who_requires_rdma_of_a_listener_without_it_is_told_why() {
+    let mut plain = Plain::start(&["listen", "bytes"]);
+    let addr = plain.addr();
+    let error = peer::use_server(builder().policy(Policy::RequireRdma), "bytes", addr).unwrap_err();
+    assert_eq!(
+        peer::refusal(&error),
+        "rejected RdmaRequired: you require RDMA, and there is none: it was built without RDMA; build it with the feature `rdma`"
+    );
+    assert_eq!(peer::use_server(builder(), "bytes", addr).unwrap(), OF_THE_PEER);
+    assert_eq!(plain.line(), ITS_OWN);
+}
+
+/// Whoever has RDMA comes in.
+#[test]
+fn a_listener_that_requires_rdma_tells_one_without_it_why() {
+    let (mut listener, addr) = listener(builder().policy(Policy::RequireRdma));
+    let serving = thread::spawn(move || peer::serve(&mut listener, "bytes"));
+    assert_eq!(
+        Plain::start(&["connect", "bytes", &addr]).line(),
+        "rejected RdmaRequired: it requires RDMA, and there is none: your side was built without RDMA; build it with the feature `rdma`"
+    );
+    assert_eq!(peer::use_server(builder(), "bytes", addr.parse().unwrap()).unwrap(), "RDMA");
+    assert_eq!(serving.join().unwrap().unwrap(), "RDMA");
+}
+
+#[test]
+fn without_it_a_configuration_that_requires_rdma_is_refused() {
+    assert_eq!(
+        Plain::start(&["require"]).line(),
+        "config policy: policy = RequireRdma is refused: it must be another one, since this program was built without RDMA; build it with \
+         the feature `rdma`"
+    );
+}
