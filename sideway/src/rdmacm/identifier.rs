@@ -35,7 +35,6 @@ display_as_debug!(PortSpace);
 
 /// How far an identifier has come, as far as its events have been taken: what errors speak of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
 #[non_exhaustive]
 pub enum IdentifierState {
     /// It was made, and nothing else.

@@ -15,7 +15,8 @@ pub(crate) fn add(suite: &mut test_harness::Suite<Rig>) {
         i6_two_blocked_writers_resume_when_either_reads, a_peer_that_does_not_read_stops_the_writer,
         a_half_that_is_shut_down_ends_and_the_other_goes_on, reading_is_over_after_shutdown_read,
         a_read_waits_no_longer_than_its_timeout, a_write_waits_no_longer_than_its_timeout,
-        a_cork_holds_back_small_writes, a_cork_counts_from_what_it_holds, buffers_of_the_pool_go_without_a_copy, several_buffers_go_in_a_row, what_arrives_can_be_kept, counters_count);
+        a_cork_holds_back_small_writes, a_cork_counts_from_what_it_holds, buffers_of_the_pool_go_without_a_copy, several_buffers_go_in_a_row, what_arrives_can_be_kept, counters_count,
+        what_a_call_sends_is_posted_at_once);
 }
 
 fn bytes_go_both_ways(rig: &Rig) -> Outcome {
@@ -349,5 +350,28 @@ fn counters_count(rig: &Rig) -> Outcome {
     assert_eq!((sent.bytes_sent, received.bytes_received), (50_000, 50_000));
     assert!(sent.frames_sent > 0 && received.frames_received > 0);
     assert_eq!((sent.bytes_received, received.bytes_sent), (0, 0));
+    Ok(())
+}
+
+/// Frames of one call go with one doorbell, or one write of the system.
+fn what_a_call_sends_is_posted_at_once(rig: &Rig) -> Outcome {
+    if rig.shares_receives() {
+        test_harness::skip!(
+            "where receives are shared a connection begins with a few, so that a call may send less than it has"
+        );
+    }
+    let (mut client, mut server) = rig.streams();
+    greet(&mut client, &mut server);
+    let sent = bytes(8, 16_000);
+    for round in 0..20 {
+        let before = client.stats();
+        client.write_all(&sent).unwrap();
+        let now = client.stats();
+        let (frames, posts) = (now.frames_sent - before.frames_sent, now.posts - before.posts);
+        assert!(frames >= 2 || rig.is_tcp(), "round {round}: {frames} frames");
+        assert_eq!(posts, 1, "round {round}: of {frames} frames");
+        assert!(read_exactly(&mut server, sent.len()) == sent);
+        greet(&mut server, &mut client);
+    }
     Ok(())
 }

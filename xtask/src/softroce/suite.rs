@@ -42,9 +42,6 @@ const NATIVE: &[&str] = &[
     "parity",
 ];
 
-/// Test programs that are run where they are named: it takes as long as all others together where the guest is emulated.
-const LONG: &[&str] = &["netem"];
-
 /// After this many seconds a test program counts as stuck.
 const PROGRAM_LIMIT: u32 = 1200;
 
@@ -102,11 +99,7 @@ impl SuiteArgs {
     fn takes(&self, package: &str, name: &str) -> bool {
         let whole = format!("{package}::{name}");
         let named = |list: &[String]| list.iter().any(|entry| entry == name || *entry == whole);
-        let wanted = if self.test.is_empty() {
-            !NATIVE.contains(&name) && !LONG.contains(&name)
-        } else {
-            named(&self.test)
-        };
+        let wanted = if self.test.is_empty() { !NATIVE.contains(&name) } else { named(&self.test) };
         wanted && !named(&self.skip)
     }
 }
