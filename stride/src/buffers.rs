@@ -127,6 +127,11 @@ impl Cycle {
         offset
     }
 
+    /// The same, of which nothing moves on.
+    pub fn still(self) -> Self {
+        Self { end: self.step, ..self }
+    }
+
     /// The offset of message `number`, from 0, of those that a new cycle gives.
     pub fn nth(self, number: u64) -> u64 {
         self.step * (number % self.slots())
@@ -263,6 +268,12 @@ mod tests {
         for size in 1..=4096 {
             assert!(offsets(size, 70).iter().all(|offset| offset + size <= LAYOUT.half), "{size}");
         }
+    }
+
+    #[test]
+    fn a_still_cycle_has_one_place() {
+        let mut cycle = LAYOUT.cycle(64).still();
+        assert_eq!([cycle.advance(), cycle.advance(), cycle.nth(5), cycle.slots()], [0, 0, 0, 1]);
     }
 
     #[test]

@@ -2,10 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use sideway::ibverbs::queue_pair::PostSendGuard;
+use sideway::ibverbs::completion::WorkCompletionStatus;
+use sideway::ibverbs::queue_pair::{BasicQueuePair, PostSendGuard, QueuePair, WorkRequestFlags};
 
 use crate::harness::{Outcome, Rig, Suite};
-use crate::node::{AnyCq, Data, Op, Pair, SIGNALED};
+use crate::node::{AnyCq, Data, Op, Pair, SIGNALED, wait};
 use crate::support::flavour::{CqFlavour, QpFlavour};
 
 pub(crate) fn cases(suite: &mut Suite) {
@@ -19,6 +20,7 @@ pub(crate) fn cases(suite: &mut Suite) {
         an_empty_list_is_nothing,
         a_request_that_was_begun_only_is_nothing,
     );
+    suite.add(module_path!(), "a_prepared_list_moves_what_is_there_each_time", "", prepared_lists);
 }
 
 /// Polls one or a few completions at a time, so that the queue is found empty again and again: where a library
@@ -53,6 +55,38 @@ fn every_number_comes_back_once_and_in_order<Q: QpFlavour, C: CqFlavour>(rig: &R
     }
     std::thread::sleep(Duration::from_millis(20));
     assert_eq!(pair.a.send_cq.poll(&mut |wc| panic!("{wc:?} is one too many")).unwrap(), 0);
+    Ok(())
+}
+
+/// Both ends prepare: what is sent, and what it goes to.
+fn prepared_lists(rig: &Rig) -> Outcome {
+    let Pair { mut a, mut b } = Pair::<BasicQueuePair, AnyCq>::new(rig);
+    let (from, to) = ([a.entry(0, 8), a.entry(64, 8)], b.entry(256, 8));
+    let target = b.remote(0);
+    let mut guard = a.qp.start_post_send();
+    let write = guard.construct_wr(7, WorkRequestFlags::empty()).setup_write(target.rkey, target.addr);
+    // SAFETY: the memory lives as long as the pair does, and is written to only between two times.
+    unsafe { write.setup_sge_list(&from[..1]) };
+    // SAFETY: as above.
+    unsafe { guard.construct_wr(8, SIGNALED).setup_send().setup_sge_list(&from[1..]) };
+    // SAFETY: as above.
+    let mut sends = unsafe { guard.prepare().unwrap() };
+    let mut guard = b.qp.start_post_recv();
+    // SAFETY: as above, and it is read only between two times.
+    unsafe { guard.construct_wr(9).setup_sge_list(&[to]) };
+    // SAFETY: as above.
+    let mut receives = unsafe { guard.prepare().unwrap() };
+    for round in 1..=20u64 {
+        a.memory.set(0, &round.to_ne_bytes());
+        a.memory.set(64, &(1000 + round).to_ne_bytes());
+        receives.post().unwrap();
+        sends.post().unwrap();
+        let sent = wait(&mut a.send_cq, 1)[0];
+        assert_eq!((sent.wr_id, sent.status), (8, WorkCompletionStatus::Success));
+        let received = wait(&mut b.recv_cq, 1)[0];
+        assert_eq!((received.wr_id, received.byte_len), (9, Some(8)));
+        assert_eq!((b.memory.get_u64(0), b.memory.get_u64(256)), (round, 1000 + round));
+    }
     Ok(())
 }
 

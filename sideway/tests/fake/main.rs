@@ -25,6 +25,7 @@ mod objects;
 mod poll;
 mod pool;
 mod post;
+mod prepared;
 mod provided;
 mod regions;
 mod xrc;

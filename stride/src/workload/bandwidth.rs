@@ -2,9 +2,9 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use sideway::ibverbs::queue_pair::SendQueue;
+use sideway::ibverbs::queue_pair::PostSendError;
 
-use super::post::{Inbox, Outbox, Receives, Receiving, Tag};
+use super::post::{Inbox, Outbox, Prepared, Receives, Receiving, Sending, Tag};
 use super::request::Request;
 use super::{Chain, Completions, Job, Pace, Phase, Receiver, Sender, Watch};
 use crate::error::Error;
@@ -55,41 +55,58 @@ pub(super) struct Run<'a, 'link> {
 impl Job for Run<'_, '_> {
     type Outcome = Tally;
 
-    fn run<Q: SendQueue, C: Completions>(
+    fn run<Q: Sending, C: Completions, R: Request>(
         self,
-        sender: Sender<'_, Q, C, impl Request>,
+        sender: Sender<'_, Q, C, R>,
         receiver: Option<Receiver<'_, C, impl Receiving>>,
     ) -> Result<Tally, Error> {
-        let Self { chain, batch, takes, pace, watch } = self;
-        let mut stream = Stream::new(sender, chain, batch);
-        let mut drain = receiver.filter(|_| takes).map(|receiver| Drain::new(receiver, batch));
-        let mut window = Window::new(pace, watch.now());
-        match &mut drain {
-            None => {
-                while !stream.is_done() {
-                    match stream.turn()? {
-                        0 => watch.idle(|sleeper| sleeper.rest(stream.completions))?,
-                        _ => watch.passed(stream.completed()),
-                    }
-                    if window.follow(stream.completed(), watch) {
-                        stream.stop();
-                    }
+        let Sender { mut outboxes, request, completions, .. } = sender;
+        let drain = receiver.filter(|_| self.takes).map(|receiver| Drain::new(receiver, self.batch));
+        if Q::KEEPS && R::REPEATS && self.chain.repeats() {
+            let lists = Repeated::all(&mut outboxes, &request, &self.chain)?;
+            let stream = Stream::new(lists, &request, completions, self.chain, self.batch);
+            return follow(stream, drain, self.pace, self.watch);
+        }
+        let stream = Stream::new(outboxes, &request, completions, self.chain, self.batch);
+        follow(stream, drain, self.pace, self.watch)
+    }
+}
+
+/// Sends all of a stream, and takes what comes meanwhile.
+fn follow<P: Posting<R>, C: Completions, R: Request>(
+    mut stream: Stream<'_, P, C, R>,
+    drain: Option<Drain<'_, C, impl Receiving>>,
+    pace: &Pace,
+    watch: &mut Watch<'_>,
+) -> Result<Tally, Error> {
+    let mut window = Window::new(pace, watch.now());
+    match drain {
+        None => {
+            while !stream.is_done() {
+                match stream.turn()? {
+                    0 => watch.idle(|sleeper| sleeper.rest(stream.completions))?,
+                    _ => watch.passed(stream.completed()),
                 }
-            }
-            Some(drain) => {
-                while !stream.is_done() {
-                    match drain.turn()? + stream.turn()? {
-                        0 => watch.idle(|sleeper| sleeper.rest_by(stream.completions, drain.completions))?,
-                        _ => watch.passed(stream.completed()),
-                    }
-                    if window.follow(stream.completed(), watch) {
-                        stream.stop();
-                    }
+                if window.follow(stream.completed(), watch) {
+                    stream.stop();
                 }
             }
         }
-        Ok(window.close(stream.completed(), watch.now()))
+        // No other code is made for what has no receives.
+        Some(_) if !R::TAKES_RECEIVES => unreachable!("nothing is received"),
+        Some(mut drain) => {
+            while !stream.is_done() {
+                match drain.turn()? + stream.turn()? {
+                    0 => watch.idle(|sleeper| sleeper.rest_by(stream.completions, drain.completions))?,
+                    _ => watch.passed(stream.completed()),
+                }
+                if window.follow(stream.completed(), watch) {
+                    stream.stop();
+                }
+            }
+        }
     }
+    Ok(window.close(stream.completed(), watch.now()))
 }
 
 /// What of a stream counts.
@@ -156,9 +173,9 @@ impl Job for Take<'_, '_> {
     /// How many messages have been taken in all.
     type Outcome = u64;
 
-    fn run<Q: SendQueue, C: Completions>(
+    fn run<Q: Sending, C: Completions, R: Request>(
         self,
-        _: Sender<'_, Q, C, impl Request>,
+        _: Sender<'_, Q, C, R>,
         receiver: Option<Receiver<'_, C, impl Receiving>>,
     ) -> Result<u64, Error> {
         match receiver.map(|receiver| Drain::new(receiver, self.batch)) {
@@ -186,19 +203,98 @@ impl Take<'_, '_> {
     }
 }
 
+/// What posts a queue pair's messages.
+trait Posting<R> {
+    /// Posts the next list.
+    fn post(&mut self, request: &R, chain: &mut Chain) -> Result<(), PostSendError>;
+
+    /// How many messages are completed with this one, which so many were before.
+    fn completed(&self, before: u64, tag: Tag) -> u64;
+
+    /// How many messages were posted before the first one that failed of those that were not completed.
+    fn failed(&self, before: u64, number: u64) -> u64;
+}
+
+/// Builds each list.
+impl<Q: Sending, R: Request> Posting<R> for Outbox<'_, Q> {
+    #[inline(always)]
+    fn post(&mut self, request: &R, chain: &mut Chain) -> Result<(), PostSendError> {
+        chain.begin_list();
+        Outbox::post(self, request, chain.list, || chain.next())
+    }
+
+    /// A completion is that of all messages before it, too.
+    #[inline(always)]
+    fn completed(&self, _: u64, tag: Tag) -> u64 {
+        tag.number() + 1
+    }
+
+    fn failed(&self, _: u64, number: u64) -> u64 {
+        number
+    }
+}
+
+/// Posts one list again and again, as perftest does: its requests have their places in it for numbers.
+#[derive(Debug)]
+struct Repeated<L> {
+    list: L,
+    length: u64,
+    /// Messages of a completion.
+    interval: u64,
+}
+
+impl<'queue, L> Repeated<L> {
+    /// Of all queue pairs.
+    fn all<Q: Sending<Prepared<'queue> = L>>(
+        outboxes: &'queue mut [Outbox<'_, Q>],
+        request: &'queue impl Request,
+        chain: &Chain,
+    ) -> Result<Vec<Self>, PostSendError> {
+        let (length, interval) = (u64::from(chain.list), chain.interval());
+        let prepare = |outbox: &'queue mut Outbox<'_, Q>| {
+            let mut chain = chain.clone();
+            Ok(Self { list: outbox.prepare(request, chain.list, || chain.next())?, length, interval })
+        };
+        outboxes.iter_mut().map(prepare).collect()
+    }
+}
+
+impl<L: Prepared, R> Posting<R> for Repeated<L> {
+    #[inline(always)]
+    fn post(&mut self, _: &R, chain: &mut Chain) -> Result<(), PostSendError> {
+        chain.pass_list();
+        self.list.post()
+    }
+
+    #[inline(always)]
+    fn completed(&self, before: u64, _: Tag) -> u64 {
+        before + self.interval
+    }
+
+    /// No interval is longer than the list, so that the place tells which one it was.
+    fn failed(&self, before: u64, place: u64) -> u64 {
+        at_place(before, place, self.length)
+    }
+}
+
+/// The first message, from this one on, that has this place in lists of this length.
+fn at_place(first: u64, place: u64, length: u64) -> u64 {
+    first + (place + length - first % length) % length
+}
+
 /// A queue pair's part of a stream.
 #[derive(Debug)]
-struct Lane<'a, Q> {
-    outbox: Outbox<'a, Q>,
+struct Lane<P> {
+    posting: P,
     chain: Chain,
     completed: u64,
 }
 
 /// What is sent by all queue pairs, in turn.
 #[derive(Debug)]
-struct Stream<'a, Q, C, R> {
-    lanes: Vec<Lane<'a, Q>>,
-    request: R,
+struct Stream<'a, P, C, R> {
+    lanes: Vec<Lane<P>>,
+    request: &'a R,
     completions: &'a mut C,
     batch: u32,
     /// Messages of all queue pairs in all, and those that are not completed yet.
@@ -206,12 +302,11 @@ struct Stream<'a, Q, C, R> {
     left: u64,
 }
 
-impl<'a, Q: SendQueue, C: Completions, R: Request> Stream<'a, Q, C, R> {
-    fn new(sender: Sender<'a, Q, C, R>, chain: Chain, batch: u32) -> Self {
-        let Sender { outboxes, request, completions, .. } = sender;
-        let all = chain.iterations * outboxes.len() as u64;
-        let lane = |outbox| Lane { outbox, chain: chain.clone(), completed: 0 };
-        Self { lanes: outboxes.into_iter().map(lane).collect(), request, completions, batch, all, left: all }
+impl<'a, P: Posting<R>, C: Completions, R: Request> Stream<'a, P, C, R> {
+    fn new(posting: Vec<P>, request: &'a R, completions: &'a mut C, chain: Chain, batch: u32) -> Self {
+        let all = chain.iterations * posting.len() as u64;
+        let lane = |posting| Lane { posting, chain: chain.clone(), completed: 0 };
+        Self { lanes: posting.into_iter().map(lane).collect(), request, completions, batch, all, left: all }
     }
 
     /// Messages that are completed.
@@ -238,22 +333,35 @@ impl<'a, Q: SendQueue, C: Completions, R: Request> Stream<'a, Q, C, R> {
     #[inline(always)]
     fn turn(&mut self) -> Result<u32, Error> {
         let Self { lanes, request, completions, batch, left, .. } = self;
-        for Lane { outbox, chain, completed } in &mut *lanes {
+        for Lane { posting, chain, completed } in &mut *lanes {
             let end = chain.end(*completed);
             while chain.posted < end {
-                chain.begin_list();
-                outbox.post(request, chain.list, || chain.next())?;
+                posting.post(request, chain)?;
             }
         }
-        completions.poll(*batch, |tag: Tag| {
+        let taken = completions.poll(*batch, |tag: Tag| {
             if let Some(lane) = lanes.get_mut(tag.pair()) {
-                // A completion is that of all messages before it, too.
-                let completed = tag.number() + 1;
+                let completed = lane.posting.completed(lane.completed, tag);
                 *left = left.saturating_sub(completed - lane.completed);
                 lane.completed = completed;
             }
             Ok(())
-        })
+        });
+        taken.map_err(|error| failed(lanes, error))
+    }
+}
+
+/// A message failed: says which one it was of all.
+#[cold]
+fn failed<P: Posting<R>, R>(lanes: &[Lane<P>], error: Error) -> Error {
+    match error {
+        Error::Completion(mut error) => {
+            if let Some(lane) = lanes.get(error.pair) {
+                error.wr_id = lane.posting.failed(lane.completed, error.wr_id);
+            }
+            Error::Completion(error)
+        }
+        other => other,
     }
 }
 
@@ -290,6 +398,12 @@ impl<'a, C: Completions, R: Receiving> Drain<'a, C, R> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_place_in_the_list_tells_which_message_failed() {
+        assert_eq!((at_place(0, 0, 64), at_place(0, 63, 64)), (0, 63));
+        assert_eq!((at_place(128, 5, 64), at_place(160, 5, 64), at_place(160, 32, 64)), (133, 197, 160));
+    }
 
     #[test]
     fn threads_together_take_from_the_first_post_to_the_last_completion() {

@@ -37,6 +37,24 @@ impl Chain {
         (completed + self.depth + 1).saturating_sub(u64::from(self.list)).min(self.iterations)
     }
 
+    /// Whether all lists ask for the same completions: each for those of whole intervals.
+    pub(super) fn repeats(&self) -> bool {
+        self.list > 1
+            && u64::from(self.list).is_multiple_of(self.interval)
+            && self.iterations.is_multiple_of(self.list.into())
+    }
+
+    /// Messages of a completion.
+    pub(super) fn interval(&self) -> u64 {
+        self.interval
+    }
+
+    /// Counts a list that was posted again.
+    #[inline]
+    pub(super) fn pass_list(&mut self) {
+        self.posted += u64::from(self.list);
+    }
+
     /// Begins a list: each list moves through the same memory, as perftest's chains do.
     #[inline]
     pub(super) fn begin_list(&mut self) {
@@ -112,6 +130,23 @@ mod tests {
             assert_eq!(list.iter().filter(|message| message.signaled).count(), 1);
             assert!(list[63].signaled);
         }
+    }
+
+    #[test]
+    fn lists_that_repeat_are_all_alike() {
+        for flags in ["-s 2 -n 640 -l 64 -t 128", "-s 2K -n 64 -l 8 -Q 4 -t 16", "-s 64 -D 1 -l 8"] {
+            let mut chain = chain(flags);
+            assert!(chain.repeats(), "{flags}");
+            let mut list = || {
+                chain.begin_list();
+                let begin = chain.posted;
+                let relative = |message: Message| Message { number: message.number - begin, ..message };
+                (0..chain.list).map(|_| relative(chain.next())).collect::<Vec<_>>()
+            };
+            let first = list();
+            assert!((0..4).all(|_| list() == first), "{flags}");
+        }
+        assert!(!chain("-s 64 -n 250 -t 128").repeats());
     }
 
     #[test]

@@ -3,13 +3,13 @@
 use sideway::ibverbs::address_handle::AddressHandle;
 use sideway::ibverbs::completion::{BasicCompletionQueue, ExtendedCompletionQueue};
 use sideway::ibverbs::queue_pair::{
-    BasicSendQueue, ExtendedSendQueue, GenericQueuePair, GenericSendQueue, QueuePair, ReceiveQueue, SendQueue,
+    BasicSendQueue, ExtendedSendQueue, GenericQueuePair, GenericSendQueue, QueuePair, ReceiveQueue,
 };
 use sideway::ibverbs::srq::SharedReceiveQueue;
 
 use super::Completions;
 use super::completion::OfKind;
-use super::post::{Inbox, Outbox, Receives, Receiving, Tag};
+use super::post::{Inbox, Outbox, Receives, Receiving, Sending, Tag};
 use super::request::{
     CompareSwap, Extent, FetchAdd, Fetches, Gathered, Incoming, Inline, Mixed, Outgoing, Pieces, Place, Read,
     Registered, Request, Scatters, Send, SendImm, SendImmTo, SendTo, Sends, ToQueue, Write, WriteImm,
@@ -18,7 +18,7 @@ use super::xrc::Receivers;
 use crate::buffers::{BufferLayout, Cycle, Flag};
 use crate::error::Error;
 use crate::memory::Memory;
-use crate::plan::{Mix, Operation, TestPlan};
+use crate::plan::{Measure, Mix, Operation, TestPlan};
 
 /// A queue pair of a channel.
 #[derive(Debug)]
@@ -104,9 +104,9 @@ pub(super) trait Job {
     type Outcome;
 
     /// Does it.
-    fn run<Q: SendQueue, C: Completions>(
+    fn run<Q: Sending, C: Completions, R: Request>(
         self,
-        sender: Sender<'_, Q, C, impl Request>,
+        sender: Sender<'_, Q, C, R>,
         receiver: Option<Receiver<'_, C, impl Receiving>>,
     ) -> Result<Self::Outcome, Error>;
 }
@@ -260,12 +260,13 @@ struct Senders<'a> {
 }
 
 /// How receives move through the memory, and how long they are: as the messages of this size, or of any where receives may
-/// be left of those before.
+/// be left of those before. Messages of a latency test all come to one place, as perftest's do.
 pub(super) fn receives(test: &TestPlan, layout: BufferLayout, size: u64) -> (Cycle, u64) {
     let size =
         if test.connection.is_reliable() && !test.ends_in_time() { size } else { test.sizes.largest() };
     let length = size + test.connection.header();
-    (layout.cycle(length), length)
+    let cycle = layout.cycle(length);
+    (if matches!(test.measure, Measure::Latency(_)) { cycle.still() } else { cycle }, length)
 }
 
 /// Where messages go.
@@ -308,7 +309,7 @@ impl Bytes<'_> {
         }
     }
 
-    fn run<'a, Q: SendQueue, C, R: Receiving, J: Job>(
+    fn run<'a, Q: Sending, C, R: Receiving, J: Job>(
         self,
         outboxes: Vec<Outbox<'a, Q>>,
         inboxes: Vec<Inbox<'a, R>>,
@@ -343,7 +344,7 @@ impl Bytes<'_> {
         }
     }
 
-    fn fetch<Q: SendQueue, C: Completions, R: Receiving, J: Job>(
+    fn fetch<Q: Sending, C: Completions, R: Receiving, J: Job>(
         &self,
         verb: impl Incoming,
         to: To<'_>,
@@ -356,7 +357,7 @@ impl Bytes<'_> {
         }
     }
 
-    fn mix<Q: SendQueue, C: Completions, R: Receiving, J: Job>(
+    fn mix<Q: Sending, C: Completions, R: Receiving, J: Job>(
         &self,
         mix: Mix,
         read: impl Incoming,
@@ -374,7 +375,7 @@ impl Bytes<'_> {
         parts.run(Mixed::new(mix, Fetches { verb: read, extent }, write))
     }
 
-    fn scatter<Q: SendQueue, C: Completions, R: Receiving, J: Job>(
+    fn scatter<Q: Sending, C: Completions, R: Receiving, J: Job>(
         &self,
         to: To<'_>,
         parts: Parts<'_, Q, C, R, J>,
@@ -386,7 +387,7 @@ impl Bytes<'_> {
         }
     }
 
-    fn send<Q: SendQueue, C: Completions, R: Receiving, J: Job>(
+    fn send<Q: Sending, C: Completions, R: Receiving, J: Job>(
         self,
         verb: impl Outgoing,
         parts: Parts<'_, Q, C, R, J>,
@@ -426,7 +427,7 @@ impl<'a, Q, C, R, J> Parts<'a, Q, C, R, J> {
     }
 }
 
-impl<Q: SendQueue, C: Completions, R: Receiving, J: Job> Parts<'_, Q, C, R, J> {
+impl<Q: Sending, C: Completions, R: Receiving, J: Job> Parts<'_, Q, C, R, J> {
     fn run(self, request: impl Request) -> Result<J::Outcome, Error> {
         let Self { outboxes, completions, arrival, receiver, job } = self;
         job.run(Sender { outboxes, request, completions, arrival }, receiver)

@@ -25,6 +25,8 @@ pub struct CompletionError {
     pub wr_id: u64,
     /// The vendor's own error number.
     pub vendor_err: u32,
+    /// Its queue pair, of those of its thread.
+    pub pair: usize,
 }
 
 /// A completion queue of either flavour.
@@ -144,10 +146,10 @@ fn failed(
     wr_id: u64,
     vendor_err: u32,
 ) -> Error {
-    let wr_id = Tag(wr_id).number();
+    let (wr_id, pair) = (Tag(wr_id).number(), Tag(wr_id).pair());
     let is_read = mix.is_some_and(|mix| mix.is_read(wr_id));
     let opcode = if is_read { WorkCompletionOperationType::RdmaRead } else { opcode };
-    CompletionError { status, opcode, wr_id, vendor_err }.into()
+    CompletionError { status, opcode, wr_id, vendor_err, pair }.into()
 }
 
 #[cfg(test)]
@@ -161,6 +163,7 @@ mod tests {
             opcode: WorkCompletionOperationType::RdmaWrite,
             wr_id: 42,
             vendor_err: 0x81,
+            pair: 0,
         };
         let text = error.to_string();
         assert!(

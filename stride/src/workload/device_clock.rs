@@ -4,10 +4,9 @@
 
 use sideway::ibverbs::clock::ClockConverter;
 use sideway::ibverbs::device_context::DeviceContext;
-use sideway::ibverbs::queue_pair::SendQueue;
 
 use super::latency::mark;
-use super::post::Receiving;
+use super::post::{Receiving, Sending};
 use super::request::Request;
 use super::{Completions, Job, Pace, Phase, Receiver, Sender, Watch};
 use crate::error::Error;
@@ -59,9 +58,9 @@ pub(super) struct Run<'a, 'link> {
 impl Job for Run<'_, '_> {
     type Outcome = ();
 
-    fn run<Q: SendQueue, C: Completions>(
+    fn run<Q: Sending, C: Completions, R: Request>(
         self,
-        sender: Sender<'_, Q, C, impl Request>,
+        sender: Sender<'_, Q, C, R>,
         _: Option<Receiver<'_, C, impl Receiving>>,
     ) -> Result<(), Error> {
         let Self { iterations, clock, pace, recorder, watch } = self;

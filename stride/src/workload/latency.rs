@@ -1,10 +1,10 @@
 //! One message at a time.
 
-use sideway::ibverbs::queue_pair::SendQueue;
+use sideway::ibverbs::queue_pair::PreparedReceiveList;
 
-use super::post::{Inbox, Outbox, Receiving, Tag};
+use super::post::{Inbox, Message, Outbox, Prepared, Receives, Receiving, Sending, Tag};
 use super::request::Request;
-use super::{Completions, Job, Notes, Pace, Phase, Receiver, Sender, Watch};
+use super::{CompletionError, Completions, Job, Notes, Pace, Phase, Receiver, Sender, Watch};
 use crate::buffers::Flag;
 use crate::error::Error;
 use crate::statistics::LatencyRecorder;
@@ -41,29 +41,66 @@ pub(super) struct Run<'a, 'link> {
 impl Job for Run<'_, '_> {
     type Outcome = ();
 
-    fn run<Q: SendQueue, C: Completions>(
+    fn run<Q: Sending, C: Completions, R: Request>(
         self,
-        sender: Sender<'_, Q, C, impl Request>,
+        sender: Sender<'_, Q, C, R>,
         receiver: Option<Receiver<'_, C, impl Receiving>>,
     ) -> Result<(), Error> {
         let Self { part, iterations, pace, notes, recorder, watch } = self;
         let Sender { outboxes, request, completions, arrival } = sender;
         let Some(outbox) = outboxes.into_iter().next() else { return Ok(()) };
         // Completions are not told apart: there is one at a time.
-        let outbox = Outbox { tag: Tag::of_pair(0), ..outbox };
+        let mut outbox = Outbox { tag: Tag::of_pair(0), ..outbox };
         recorder.clear();
-        let own = Own { outbox, request, completions };
         let samples = Samples { iterations, pace, notes, recorder };
-        let receiver = receiver.and_then(|Receiver { inboxes, completions }| {
-            Some(Taking { inbox: inboxes.into_iter().next()?, completions })
-        });
-        match (part, receiver) {
-            (Part::Complete, _) => samples.take(own, watch),
-            (Part::Ping, None) => samples.take(Answered { own, by: arrival }, watch),
-            (Part::Ping, Some(taking)) => samples.take(Answered { own, by: taking }, watch),
-            (Part::Pong, None) => own.answer(arrival, iterations, watch),
-            (Part::Pong, Some(taking)) => own.answer(taking, iterations, watch),
+        let receiver = receiver
+            .and_then(|Receiver { inboxes, completions }| Some((inboxes.into_iter().next()?, completions)));
+        // A mark may be copied into the request, which is another one each time then.
+        if Q::KEEPS && R::REPEATS && !R::IS_MARKED {
+            let list = outbox.prepare(&request, 1, || Message { number: 0, signaled: true, offset: 0 })?;
+            return run::<R, _, _>(part, Again { list, completions }, (receiver, arrival), samples, watch);
         }
+        run::<R, _, _>(part, Own { outbox, request, completions }, (receiver, arrival), samples, watch)
+    }
+}
+
+/// Does a side's part, by what tells that a message of this kind has arrived: no other code is made for it.
+fn run<'a, Q: Request, C: Completions, R: Receiving>(
+    part: Part,
+    own: impl Exchange,
+    (receiver, arrival): (Option<(Inbox<'a, R>, &'a mut C)>, Flag<'a>),
+    samples: Samples<'_>,
+    watch: &mut Watch<'_>,
+) -> Result<(), Error> {
+    if part == Part::Complete {
+        return samples.take(own, watch);
+    }
+    if Q::IS_MARKED {
+        return meet(part, own, arrival, samples, watch);
+    }
+    if Q::TAKES_RECEIVES {
+        let Some((mut inbox, completions)) = receiver else { unreachable!("messages are received") };
+        if inbox.receives.list > 1 {
+            return meet(part, own, Taking { inbox, completions }, samples, watch);
+        }
+        let (list, receives) = inbox.prepare_one()?;
+        return meet(part, own, TakingAgain { list, receives, completions }, samples, watch);
+    }
+    unreachable!("nobody answers it")
+}
+
+/// Does the part of a side that is answered, or answers.
+#[inline(always)]
+fn meet(
+    part: Part,
+    own: impl Exchange,
+    by: impl Arrival,
+    samples: Samples<'_>,
+    watch: &mut Watch<'_>,
+) -> Result<(), Error> {
+    match part {
+        Part::Pong => answer(own, by, samples.iterations, watch),
+        _ => samples.take(Answered { own, by }, watch),
     }
 }
 
@@ -87,7 +124,7 @@ struct Own<'a, Q, C, R> {
     completions: &'a mut C,
 }
 
-impl<Q: SendQueue, C: Completions, R: Request> Exchange for Own<'_, Q, C, R> {
+impl<Q: Sending, C: Completions, R: Request> Exchange for Own<'_, Q, C, R> {
     #[inline(always)]
     fn exchange(&mut self, number: u64, watch: &mut Watch<'_>) -> Result<(), Error> {
         self.outbox.post_marked(&mut self.request, number, mark(number))?;
@@ -95,16 +132,42 @@ impl<Q: SendQueue, C: Completions, R: Request> Exchange for Own<'_, Q, C, R> {
     }
 }
 
-impl<Q: SendQueue, C: Completions, R: Request> Own<'_, Q, C, R> {
-    /// Answers so many messages.
+/// The same, where all messages are alike: posted again and again, as perftest does.
+struct Again<'a, L, C> {
+    list: L,
+    completions: &'a mut C,
+}
+
+impl<L: Prepared, C: Completions> Exchange for Again<'_, L, C> {
     #[inline(always)]
-    fn answer(mut self, mut by: impl Arrival, messages: u64, watch: &mut Watch<'_>) -> Result<(), Error> {
-        for number in 1..=messages {
-            by.wait(number, watch)?;
-            self.exchange(number, watch)?;
-        }
-        Ok(())
+    fn exchange(&mut self, number: u64, watch: &mut Watch<'_>) -> Result<(), Error> {
+        self.list.post()?;
+        complete_one(self.completions, watch).map_err(|error| numbered(error, number))
     }
+}
+
+/// Says which message failed, where the request does not.
+#[cold]
+fn numbered(error: Error, number: u64) -> Error {
+    match error {
+        Error::Completion(error) => Error::Completion(CompletionError { wr_id: number, ..error }),
+        other => other,
+    }
+}
+
+/// Answers so many messages.
+#[inline(always)]
+fn answer(
+    mut own: impl Exchange,
+    mut by: impl Arrival,
+    messages: u64,
+    watch: &mut Watch<'_>,
+) -> Result<(), Error> {
+    for number in 1..=messages {
+        by.wait(number, watch)?;
+        own.exchange(number, watch)?;
+    }
+    Ok(())
 }
 
 /// This side's messages, and the peer's answers.
@@ -144,6 +207,27 @@ impl<C: Completions, R: Receiving> Arrival for Taking<'_, C, R> {
     fn wait(&mut self, _: u64, watch: &mut Watch<'_>) -> Result<(), Error> {
         complete_one(self.completions, watch)?;
         Ok(self.inbox.take()?)
+    }
+}
+
+/// The same, where another one is posted for each.
+struct TakingAgain<'a, C> {
+    list: PreparedReceiveList<'a>,
+    receives: &'a mut Receives,
+    completions: &'a mut C,
+}
+
+impl<C: Completions> Arrival for TakingAgain<'_, C> {
+    #[inline(always)]
+    fn wait(&mut self, number: u64, watch: &mut Watch<'_>) -> Result<(), Error> {
+        complete_one(self.completions, watch).map_err(|error| numbered(error, number))?;
+        let receives = &mut *self.receives;
+        receives.taken += 1;
+        if receives.posted < receives.awaited {
+            receives.posted += 1;
+            self.list.post()?;
+        }
+        Ok(())
     }
 }
 

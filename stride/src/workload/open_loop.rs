@@ -4,10 +4,8 @@
 //! meant to be sent meanwhile, as it would cost whoever asked for them. When that is, and when messages are through, only the clock
 //! says: it is read once a turn, and once for the completions that a turn finds.
 
-use sideway::ibverbs::queue_pair::SendQueue;
-
 use super::bandwidth::{Tally, Window};
-use super::post::{Message, Outbox, Receiving, Tag};
+use super::post::{Message, Outbox, Receiving, Sending, Tag};
 use super::request::Request;
 use super::schedule::Schedule;
 use super::{Completions, Job, Pace, Receiver, Sender, Watch};
@@ -48,9 +46,9 @@ struct Lane<'a, Q> {
 impl Job for Run<'_, '_> {
     type Outcome = Tally;
 
-    fn run<Q: SendQueue, C: Completions>(
+    fn run<Q: Sending, C: Completions, R: Request>(
         self,
-        sender: Sender<'_, Q, C, impl Request>,
+        sender: Sender<'_, Q, C, R>,
         _: Option<Receiver<'_, C, impl Receiving>>,
     ) -> Result<Tally, Error> {
         let Self { iterations, depth, batch, cycle, ticks, burst, pace, recorder, watch } = self;
@@ -100,7 +98,7 @@ impl Job for Run<'_, '_> {
     }
 }
 
-impl<Q: SendQueue> Lane<'_, Q> {
+impl<Q: Sending> Lane<'_, Q> {
     #[inline(always)]
     fn has_room(&self, depth: u32) -> bool {
         self.posted - self.completed < u64::from(depth)

@@ -6,8 +6,11 @@
 
 #![allow(unsafe_code)]
 
+use std::convert::Infallible;
+
 use sideway::ibverbs::queue_pair::{
-    PostRecvError, PostRecvGuard, PostSendError, PostSendGuard, ReceiveQueue, SendQueue, WorkRequestFlags,
+    BasicSendQueue, ExtendedSendQueue, PostRecvError, PostRecvGuard, PostSendError, PostSendGuard,
+    PreparedReceiveList, PreparedSendList, ReceiveQueue, SendQueue, WorkRequestFlags,
 };
 use sideway::ibverbs::srq::SharedReceiveQueue;
 
@@ -56,6 +59,68 @@ pub(super) struct Message {
     pub(super) offset: u64,
 }
 
+/// A send queue, of which it is known whether a list can be kept.
+pub(super) trait Sending: SendQueue {
+    /// Whether there is a way to keep a list.
+    const KEEPS: bool;
+
+    /// A list that is posted again and again.
+    type Prepared<'queue>: Prepared
+    where
+        Self: 'queue;
+
+    /// Keeps a list, where there is a way.
+    ///
+    /// # Safety
+    ///
+    /// As [`BasicPostSendGuard::prepare`](sideway::ibverbs::queue_pair::BasicPostSendGuard::prepare).
+    unsafe fn prepare(guard: Self::Guard<'_>) -> Result<Self::Prepared<'_>, PostSendError>;
+}
+
+/// A list that is posted again and again.
+pub(super) trait Prepared {
+    /// Posts all of it once more.
+    fn post(&mut self) -> Result<(), PostSendError>;
+}
+
+/// As perftest does it.
+impl Sending for BasicSendQueue {
+    const KEEPS: bool = true;
+
+    type Prepared<'queue> = PreparedSendList<'queue>;
+
+    #[inline(always)]
+    unsafe fn prepare(guard: Self::Guard<'_>) -> Result<Self::Prepared<'_>, PostSendError> {
+        // SAFETY: the caller keeps this function's contract, which is that one's.
+        unsafe { guard.prepare() }
+    }
+}
+
+impl Prepared for PreparedSendList<'_> {
+    #[inline(always)]
+    fn post(&mut self) -> Result<(), PostSendError> {
+        self.post()
+    }
+}
+
+/// Its requests are built where the device reads them, and gone when they are posted.
+impl Sending for ExtendedSendQueue {
+    const KEEPS: bool = false;
+
+    type Prepared<'queue> = Infallible;
+
+    #[inline(always)]
+    unsafe fn prepare(_: Self::Guard<'_>) -> Result<Self::Prepared<'_>, PostSendError> {
+        unreachable!("whoever asks has asked whether it keeps lists")
+    }
+}
+
+impl Prepared for Infallible {
+    fn post(&mut self) -> Result<(), PostSendError> {
+        match *self {}
+    }
+}
+
 /// The sending half of a queue pair.
 #[derive(Debug)]
 pub(super) struct Outbox<'a, Q> {
@@ -65,15 +130,36 @@ pub(super) struct Outbox<'a, Q> {
     pub(super) tag: Tag,
 }
 
-impl<Q: SendQueue> Outbox<'_, Q> {
+impl<Q: Sending> Outbox<'_, Q> {
     /// Posts a chain of `count` messages with one doorbell. `next` says which.
     #[inline(always)]
     pub(super) fn post(
         &mut self,
         request: &impl Request,
         count: u32,
-        mut next: impl FnMut() -> Message,
+        next: impl FnMut() -> Message,
     ) -> Result<(), PostSendError> {
+        self.build(request, count, next).post()
+    }
+
+    /// Prepares such a chain of messages that repeat, of a queue that keeps lists.
+    pub(super) fn prepare<'queue>(
+        &'queue mut self,
+        request: &'queue impl Request,
+        count: u32,
+        next: impl FnMut() -> Message,
+    ) -> Result<Q::Prepared<'queue>, PostSendError> {
+        // SAFETY: the memory outlives the queue pair, and nobody writes to a message that is being sent (head of `request`).
+        unsafe { Q::prepare(self.build(request, count, next)) }
+    }
+
+    #[inline(always)]
+    fn build<'queue>(
+        &'queue mut self,
+        request: &'queue impl Request,
+        count: u32,
+        mut next: impl FnMut() -> Message,
+    ) -> Q::Guard<'queue> {
         let Place { local, remote, .. } = self.place;
         let mut guard = self.queue.start_post_send();
         for _ in 0..count {
@@ -82,7 +168,7 @@ impl<Q: SendQueue> Outbox<'_, Q> {
             let place = Place { local: local + offset, remote: remote + offset, ..self.place };
             request.build(guard.construct_wr(self.tag.with(number), flags), place, number);
         }
-        guard.post()
+        guard
     }
 
     /// Posts one message, the first in the memory, whose last byte is `mark`.
@@ -178,6 +264,21 @@ impl<R: Receiving> Inbox<'_, R> {
             receives.give(&mut guard);
         }
         guard.post()
+    }
+
+    /// Keeps a list of one receive, to be posted again and again, which is counted here: of messages that do not move through
+    /// the memory.
+    pub(super) fn prepare_one(&mut self) -> Result<(PreparedReceiveList<'_>, &mut Receives), PostRecvError> {
+        let Receives { tag, address, lkey, length, .. } = *self.receives;
+        let mut guard = self.queue.begin();
+        let request = guard.construct_wr(tag.with(0));
+        // SAFETY: the memory outlives the queue pair, and nobody reads what is outstanding (head of this file), however often
+        // it is posted. The device refuses what lies outside of the region.
+        let list = unsafe {
+            request.setup_sge(lkey, address, length);
+            guard.prepare()?
+        };
+        Ok((list, self.receives))
     }
 
     /// The same of one: a list that is no loop stays in registers.

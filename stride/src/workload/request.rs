@@ -37,6 +37,13 @@ pub(super) struct Place {
 
 /// What a test's requests say. Which operation and where its bytes are is asked once, before the loop that is measured.
 pub(super) trait Request {
+    /// Whether messages to the same place differ in nothing, so that a list of them can be posted again.
+    const REPEATS: bool;
+    /// Whether nothing but its last byte tells the peer that a message is there.
+    const IS_MARKED: bool;
+    /// Whether each message takes one of the peer's receives.
+    const TAKES_RECEIVES: bool;
+
     /// Says it.
     fn build<'queue, G: Borrows<'queue>>(
         &'queue self,
@@ -45,12 +52,17 @@ pub(super) trait Request {
         number: u64,
     );
 
-    /// Makes this the last byte of the first message, if it is this side's to write.
+    /// Makes this the last byte of the first message, if it is marked.
     fn mark(&mut self, mark: u8);
 }
 
 /// An operation that sends bytes.
 pub(super) trait Outgoing {
+    /// Whether it says nothing of its own of each message.
+    const REPEATS: bool;
+    /// Whether nothing but its last byte tells the peer that a message is there.
+    const IS_MARKED: bool;
+
     /// Chooses it.
     fn choose<'guard, 'queue, G: Borrows<'queue>>(
         &'queue self,
@@ -86,6 +98,10 @@ pub(super) struct Sends<V, P> {
 }
 
 impl<V: Outgoing, P: Payload> Request for Sends<V, P> {
+    const REPEATS: bool = V::REPEATS;
+    const IS_MARKED: bool = V::IS_MARKED;
+    const TAKES_RECEIVES: bool = !V::IS_MARKED;
+
     #[inline(always)]
     fn build<'queue, G: Borrows<'queue>>(
         &'queue self,
@@ -98,7 +114,9 @@ impl<V: Outgoing, P: Payload> Request for Sends<V, P> {
 
     #[inline(always)]
     fn mark(&mut self, mark: u8) {
-        self.payload.mark(mark);
+        if V::IS_MARKED {
+            self.payload.mark(mark);
+        }
     }
 }
 
@@ -130,6 +148,10 @@ pub(super) struct Fetches<V> {
 }
 
 impl<V: Incoming> Request for Fetches<V> {
+    const REPEATS: bool = true;
+    const IS_MARKED: bool = false;
+    const TAKES_RECEIVES: bool = false;
+
     #[inline(always)]
     fn build<'queue, G: Borrows<'queue>>(
         &'queue self,
@@ -190,6 +212,10 @@ pub(super) struct Scatters<V> {
 }
 
 impl<V: Incoming> Request for Scatters<V> {
+    const REPEATS: bool = true;
+    const IS_MARKED: bool = false;
+    const TAKES_RECEIVES: bool = false;
+
     #[inline(always)]
     fn build<'queue, G: Borrows<'queue>>(
         &'queue self,
@@ -223,6 +249,10 @@ impl<R, W> Mixed<R, W> {
 }
 
 impl<R: Request, W: Request> Request for Mixed<R, W> {
+    const REPEATS: bool = false;
+    const IS_MARKED: bool = false;
+    const TAKES_RECEIVES: bool = false;
+
     #[inline(always)]
     fn build<'queue, G: Borrows<'queue>>(
         &'queue self,
@@ -332,6 +362,9 @@ pub(super) struct SendImmTo<'a>(pub(super) &'a AddressHandle);
 pub(super) struct ToQueue<V>(pub(super) V);
 
 impl<V: Outgoing> Outgoing for ToQueue<V> {
+    const REPEATS: bool = V::REPEATS;
+    const IS_MARKED: bool = V::IS_MARKED;
+
     #[inline(always)]
     fn choose<'guard, 'queue, G: Borrows<'queue>>(
         &'queue self,
@@ -372,10 +405,14 @@ pub(super) struct CompareSwap {
     pub(super) swap: u64,
 }
 
-/// Verbs that send, each by one call.
+/// Verbs that send, each by one call; whether they repeat, and are marked.
 macro_rules! outgoing {
-    ($($Verb:ty: |$this:ident, $request:ident, $place:ident, $number:ident| $call:expr;)*) => {
+    ($($Verb:ty, $repeats:literal, $is_marked:literal:
+        |$this:ident, $request:ident, $place:ident, $number:ident| $call:expr;)*) => {
         $(impl Outgoing for $Verb {
+            const REPEATS: bool = $repeats;
+            const IS_MARKED: bool = $is_marked;
+
             #[inline(always)]
             fn choose<'guard, 'queue, G: Borrows<'queue>>(
                 &'queue $this,
@@ -390,14 +427,16 @@ macro_rules! outgoing {
 }
 
 outgoing! {
-    Write: |self, request, place, _number| request.setup_write(place.rkey, place.remote);
-    WriteImm: |self, request, place, number| request.setup_write_imm(place.rkey, place.remote, number as u32);
-    Send: |self, request, _place, _number| request.setup_send();
-    SendImm: |self, request, _place, number| request.setup_send_imm(number as u32);
-    SendTo<'_>: |self, request, place, _number| {
+    Write, true, true: |self, request, place, _number| request.setup_write(place.rkey, place.remote);
+    WriteImm, false, false: |self, request, place, number| {
+        request.setup_write_imm(place.rkey, place.remote, number as u32)
+    };
+    Send, true, false: |self, request, _place, _number| request.setup_send();
+    SendImm, false, false: |self, request, _place, number| request.setup_send_imm(number as u32);
+    SendTo<'_>, true, false: |self, request, place, _number| {
         request.setup_ud_address(self.0, place.queue, QKEY).setup_send()
     };
-    SendImmTo<'_>: |self, request, place, number| {
+    SendImmTo<'_>, false, false: |self, request, place, number| {
         request.setup_ud_address(self.0, place.queue, QKEY).setup_send_imm(number as u32)
     };
 }

@@ -224,7 +224,8 @@ impl Validation<'_> {
             };
             let at = if sends { receives.nth(number) + header } else { offset };
             let from = if self.is_inline { 0 } else { offset };
-            let is_marked = is_latency && self.is_marked && !self.test.operation.fetches();
+            // Any other's arrival is told by a completion.
+            let is_marked = is_latency && self.is_marked && self.test.operation == Operation::Write;
             let mark = is_marked.then(|| mark(number + 1));
             arrived.retain(|other| other.at != at);
             arrived.push(Arrived { at, from, mark });

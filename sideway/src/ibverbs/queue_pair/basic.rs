@@ -11,7 +11,8 @@
 //!   A queue that has no slot has no operation either, so that none is taken.
 //! - The `sg_list` of every slot is that slot's entries, from the queue's beginning on. The address in the first one is
 //!   the slot's place for inline data until entries are written to any slot, which `take_entries` makes known first.
-//! - Both stay so because libraries read requests, and nobody else writes there: the guard borrows the queue mutably.
+//! - Both stay so because libraries read requests, and nobody else writes there: the guard borrows the queue mutably, and so
+//!   does a list that is kept to be posted again.
 //! - The other fields of what a guard has taken are written, with `num_sge` within the slot's entries.
 
 use std::ffi::c_int;
@@ -229,6 +230,19 @@ impl BasicSendQueue {
         self.elsewhere.error(&self.possible, failure, Place { index, limit })
     }
 
+    /// Gives the library a list, whose first request this is.
+    ///
+    /// # Safety
+    ///
+    /// It is that of the first slot, from which the list is written and linked (head of this file); and who gave the
+    /// requests their buffers keeps them.
+    #[inline(always)]
+    pub(super) unsafe fn post_list(&mut self, first: *mut ibv_send_wr) -> Result<(), PostSendError> {
+        // SAFETY: the caller says so of the list; the pair lives, and the queue is borrowed mutably.
+        let result = unsafe { (self.verb)(self.qp.as_ptr(), first, &raw mut self.bad) };
+        if result == 0 { Ok(()) } else { Err(self.failed(result)) }
+    }
+
     /// The same, of the list in the first slots, which the library refused.
     #[cold]
     #[inline(never)]
@@ -429,22 +443,93 @@ impl BasicPostSendGuard<'_> {
 impl PostSendGuard for BasicPostSendGuard<'_> {
     #[inline]
     fn post(self) -> Result<(), PostSendError> {
+        let (first, queue) = self.finish()?;
+        if first.is_null() {
+            return Ok(());
+        }
+        // SAFETY: `finish` says so of the list; who gave the requests their buffers keeps them.
+        unsafe { queue.post_list(first) }
+    }
+}
+
+impl<'queue> BasicPostSendGuard<'queue> {
+    /// Ends the list: its first request, or null if it has none, and the queue.
+    #[inline(always)]
+    fn finish(self) -> Result<(*mut ibv_send_wr, &'queue mut BasicSendQueue), PostSendError> {
         if let Some((failure, behind)) = self.failure {
             return Err(self.queue.refused(failure, behind));
         }
         if self.last.is_null() {
+            return Ok((ptr::null_mut(), self.queue));
+        }
+        // SAFETY: the requests from the first slot to `last` are written and linked (head of this file).
+        unsafe { (*self.last).request.next = ptr::null_mut() };
+        Ok((self.first.cast(), self.queue))
+    }
+
+    /// Keeps the list, to be posted again and again: what it costs to build its requests is paid once.
+    ///
+    /// ```no_run
+    /// # use sideway::ibverbs::{memory_region::MemoryRegion, queue_pair::*};
+    /// # fn write(qp: &mut BasicQueuePair, mr: &MemoryRegion, rkey: u32, remote: u64) -> Result<(), PostSendError> {
+    /// let mut guard = qp.start_post_send();
+    /// for number in 0..64 {
+    ///     let flags = if number == 63 { WorkRequestFlags::Signaled } else { WorkRequestFlags::empty() };
+    ///     let write = guard.construct_wr(number, flags).setup_write(rkey, remote);
+    ///     // SAFETY: the region covers the bytes, and lives until the last completion has been polled.
+    ///     unsafe { write.setup_sge(mr.lkey(), mr.get_ptr() as u64, 64) };
+    /// }
+    /// // SAFETY: nobody writes to the region as long as the list may be posted, and until the last completion.
+    /// let mut list = unsafe { guard.prepare()? };
+    /// for _ in 0..1000 {
+    ///     list.post()?;
+    ///     // Polls the completion.
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`post`](PostSendGuard::post), of what is wrong with a request before the device sees it.
+    ///
+    /// # Safety
+    ///
+    /// What [`setup_sge`](super::LocalBufferHandle::setup_sge) asks of a request's buffer holds each time that the list is posted:
+    /// from each call of [`PreparedSendList::post`] until that time's completion. Inline data is in the list: of that nothing is asked.
+    #[inline]
+    pub unsafe fn prepare(self) -> Result<PreparedSendList<'queue>, PostSendError> {
+        let (first, queue) = self.finish()?;
+        Ok(PreparedSendList { first, queue })
+    }
+}
+
+/// A list of work requests that is posted again and again ([`BasicPostSendGuard::prepare`]).
+///
+/// It lies in the memory of its queue, which has no other list meanwhile, and borrows what its requests name by reference.
+///
+/// Every time the requests have the same numbers (`wr_id`).
+#[must_use = "a list that is not posted does nothing"]
+#[derive(Debug)]
+pub struct PreparedSendList<'queue> {
+    /// Null, if there is none.
+    first: *mut ibv_send_wr,
+    queue: &'queue mut BasicSendQueue,
+}
+
+impl PreparedSendList<'_> {
+    /// Gives the list to the device (`ibv_post_send`), once more. An empty list does nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`PostSendGuard::post`]. The list stays as it is: what was not posted of it is posted only with all of it.
+    #[inline]
+    pub fn post(&mut self) -> Result<(), PostSendError> {
+        if self.first.is_null() {
             return Ok(());
         }
-        // SAFETY: the requests from the first slot to `last` are written and linked (head of this file); the pair lives,
-        // the queue is borrowed mutably, and who gave the requests their buffers keeps them.
-        let result = unsafe {
-            (*self.last).request.next = ptr::null_mut();
-            (self.queue.verb)(self.queue.qp.as_ptr(), self.first.cast(), &raw mut self.queue.bad)
-        };
-        if result == 0 {
-            return Ok(());
-        }
-        Err(self.queue.failed(result))
+        // SAFETY: `finish` said so of the list, which nobody has changed, as libraries only read it and the queue is
+        // borrowed mutably; who prepared it keeps the requests' buffers, and what they name by reference is borrowed.
+        unsafe { self.queue.post_list(self.first) }
     }
 }
 

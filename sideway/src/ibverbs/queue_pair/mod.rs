@@ -43,7 +43,7 @@ use std::sync::Arc;
 pub use attribute::{
     AlternatePath, MigrationState, QueuePairAttribute, QueuePairAttributeMask, QueuePairInitAttribute,
 };
-pub use basic::{BasicPostSendGuard, BasicQueuePair, BasicSendQueue};
+pub use basic::{BasicPostSendGuard, BasicQueuePair, BasicSendQueue, PreparedSendList};
 pub use builder::{CreateQueuePairError, QueuePairBuilder, SendOperationFlags};
 pub use control::{ModifyRateLimitError, QueryQueuePairError, QueuePairControl, RateLimit};
 pub use extended::{ExtendedPostSendGuard, ExtendedQueuePair, ExtendedSendQueue};
@@ -57,7 +57,7 @@ pub use post::{
 };
 pub use post_error::PostSendError;
 pub(crate) use receive::{NoRoom, ReceiveList};
-pub use receive::{PostRecvError, PostRecvGuard, ReceiveQueue, RecvWorkRequestHandle};
+pub use receive::{PostRecvError, PostRecvGuard, PreparedReceiveList, ReceiveQueue, RecvWorkRequestHandle};
 pub use slices::{AttachPoolError, PooledPostRecvGuard, PooledPostSendGuard, PooledRecvWorkRequestHandle};
 pub use state::{QueuePairState, QueuePairType};
 pub use table::QueuePairTable;

@@ -202,21 +202,31 @@ impl<'queue> PostRecvGuard<'queue> {
     /// [`PostRecvError`] says which receive was wrong; those before it were posted.
     #[inline]
     pub fn post(self) -> Result<(), PostRecvError> {
-        if let Some(failure) = self.failure {
-            return Err(failure);
+        self.finish()?.post()
+    }
+
+    /// Keeps the list, to be posted again and again: what it costs to build it is paid once.
+    ///
+    /// # Errors
+    ///
+    /// As [`post`](Self::post), of what is wrong with a receive before the device sees it.
+    ///
+    /// # Safety
+    ///
+    /// What [`setup_sge`](RecvWorkRequestHandle::setup_sge) asks of a receive's buffer holds each time that the list is posted:
+    /// from each call of [`PreparedReceiveList::post`] until that time's completion.
+    #[inline]
+    pub unsafe fn prepare(self) -> Result<PreparedReceiveList<'queue>, PostRecvError> {
+        self.finish()
+    }
+
+    #[inline(always)]
+    fn finish(self) -> Result<PreparedReceiveList<'queue>, PostRecvError> {
+        let Self { requests, object, verb, count, failure, queue, .. } = self;
+        match failure {
+            Some(failure) => Err(failure),
+            None => Ok(PreparedReceiveList { requests, object, verb, count, queue }),
         }
-        if self.count == 0 {
-            return Ok(());
-        }
-        let mut bad = ptr::null_mut();
-        // SAFETY: the object lives, and is what the function takes; the queue is borrowed mutably, and `count` requests are
-        // linked from the first of the array; who gave their buffers keeps them.
-        let result = unsafe { (self.verb)(self.object.as_ptr(), self.requests, &raw mut bad) };
-        if result == 0 {
-            return Ok(());
-        }
-        let index = index_of(bad.addr(), self.requests.addr(), size_of::<ibv_recv_wr>(), self.count);
-        Err(PostRecvError::from_errno(result, index))
     }
 
     pub(super) fn about(&self) -> About {
@@ -240,6 +250,46 @@ impl<'queue> PostRecvGuard<'queue> {
     #[inline]
     fn fail(&mut self, failure: PostRecvError) {
         self.failure = first(self.failure, failure);
+    }
+}
+
+/// A list of receives that is posted again and again ([`PostRecvGuard::prepare`]).
+///
+/// It lies in the memory of its queue, which has no other list meanwhile. Every time the receives have the same numbers
+/// (`wr_id`).
+#[must_use = "a list that is not posted does nothing"]
+#[derive(Debug)]
+pub struct PreparedReceiveList<'queue> {
+    requests: *mut ibv_recv_wr,
+    object: NonNull<c_void>,
+    verb: PostReceives<c_void>,
+    count: u32,
+    /// It keeps the object alive.
+    queue: PhantomData<&'queue mut ReceiveList>,
+}
+
+impl PreparedReceiveList<'_> {
+    /// Gives the list to the device (`ibv_post_recv`, `ibv_post_srq_recv`), once more. An empty list does nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`PostRecvGuard::post`]. The list stays as it is: what was not posted of it is posted only with all of it.
+    #[inline]
+    pub fn post(&mut self) -> Result<(), PostRecvError> {
+        if self.count == 0 {
+            return Ok(());
+        }
+        let mut bad = ptr::null_mut();
+        // SAFETY: the object lives, and is what the function takes; the queue is borrowed mutably, and `count` requests are
+        // linked from the first of the array, which libraries only read; who gave their buffers keeps them.
+        let result = unsafe { (self.verb)(self.object.as_ptr(), self.requests, &raw mut bad) };
+        if result == 0 { Ok(()) } else { Err(self.failed(result, bad)) }
+    }
+
+    #[cold]
+    fn failed(&self, result: c_int, bad: *mut ibv_recv_wr) -> PostRecvError {
+        let index = index_of(bad.addr(), self.requests.addr(), size_of::<ibv_recv_wr>(), self.count);
+        PostRecvError::from_errno(result, index)
     }
 }
 

@@ -57,7 +57,8 @@ impl Case {
             if operation == Operation::Write {
                 cases.push(Self { operation, measure: Measure::Bandwidth, load: Load::Lists });
             }
-            cases.push(Self { operation, measure: Measure::Latency, load: Load::Usual });
+            let load = if operation == Operation::Send { Load::Few } else { Load::Usual };
+            cases.push(Self { operation, measure: Measure::Latency, load });
         }
         cases
     }

@@ -65,6 +65,8 @@ pub(super) enum Load {
     Lists,
     /// So many receives that no message of a short run waits for one.
     Received,
+    /// So few receives that nearly every message has another one posted.
+    Few,
 }
 
 impl Load {
@@ -87,6 +89,7 @@ impl Load {
             Self::Usual => &[],
             Self::Lists => &["-l", "64", "-t", "4096"],
             Self::Received => &["-r", "4096"],
+            Self::Few => &["-r", "16"],
         }
     }
 }
