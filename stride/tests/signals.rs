@@ -36,15 +36,15 @@ fn is_interrupted(ended: &Ended) {
 fn what_was_measured_so_far_is_kept() {
     let path = std::env::temp_dir().join(format!("stride-signals-{}.json", std::process::id()));
     let _ = std::fs::remove_file(&path);
-    // The sizes at the end take minutes.
+    // The sizes at the end take minutes. Of two threads that poll for each other, and share a processor, each message takes a time slice.
     for test in [
-        "write bw",
-        "write lat",
-        "write lat --latency completion",
-        "msg bw --transport tcp",
-        "msg grid --transport tcp",
+        "write bw -n 20000",
+        "write lat -n 1000",
+        "write lat --latency completion -n 20000",
+        "msg bw --transport tcp -n 20000",
+        "msg grid --transport tcp -n 20000",
     ] {
-        let flags = format!("{test} --loopback -a -n 20000 --json {} --force", path.display());
+        let flags = format!("{test} --loopback -a --json {} --force", path.display());
         let running = Running::start(&mut soft(&flags));
         while !path.exists() {
             sleep(Duration::from_millis(50));

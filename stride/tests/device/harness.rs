@@ -1,6 +1,8 @@
 //! Tests that need a device.
 
+use std::panic::resume_unwind;
 use std::process::ExitCode;
+use std::thread::{self, ScopedJoinHandle};
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use sideway::ibverbs::device::DeviceList;
@@ -53,6 +55,20 @@ pub(crate) fn run(tests: Vec<Test>) -> ExitCode {
     }
     let trials = tests.into_iter().map(|(name, test)| trial(name, test, device.clone(), required)).collect();
     conclude(&arguments, &libtest_mimic::run(&arguments, trials), required)
+}
+
+/// Does the same with each of these, some at a time where the device is software: for runs that take a time or wait for one, and whose
+/// figures only have to be there. A device of the system's may be in a machine whose one processor is emulated.
+pub(crate) fn side_by_side<T: Sync>(device: &Device, all: &[T], each: impl Fn(&T) + Sync) {
+    for some in all.chunks(if device.is_soft { 4 } else { 1 }) {
+        thread::scope(|scope| {
+            let running: Vec<_> = some.iter().map(|one| scope.spawn(|| each(one))).collect();
+            for ended in running.into_iter().map(ScopedJoinHandle::join) {
+                // With its own words, which the suite shows.
+                ended.unwrap_or_else(|panic| resume_unwind(panic));
+            }
+        });
+    }
 }
 
 fn trial(

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::common::run;
-use crate::harness::{Device, Outcome, Test};
+use crate::harness::{Device, Outcome, Test, side_by_side};
 use crate::measure::{is_bandwidth, is_latency, pair, row};
 
 pub(crate) const TESTS: &[Test] = &[
@@ -341,21 +341,20 @@ fn a_test_takes_the_time_it_was_given(device: &Device) -> Outcome {
 
 fn every_operation_for_a_time(device: &Device) -> Outcome {
     let time = "-D 1 --loopback";
-    for (operation, size) in ALL {
+    side_by_side(device, &ALL, |&(operation, size)| {
         let rows = run(&device.flags(&format!("{} {time}", flags(operation, "lat")))).succeeded().rows();
         assert!(rows[0][0] == size && rows[0][1] > 0.0, "{rows:?}");
         let both_ways = format!("{} -b -q 2 -t 100 {time}", flags(operation, "bw"));
         let rows = run(&device.flags(&both_ways)).succeeded().rows();
         assert!(rows[0][1] > 0.0 && rows[0][3] > 0.0, "{rows:?}");
-    }
+    });
     // Receives that are left of one size are good for the next.
     let sizes = format!("send bw -a --max-msg-size 8 {time}");
     assert_eq!(run(&device.flags(&sizes)).succeeded().rows().len(), 3);
-    for connection in ["UC", "UD"] {
-        run(&device.flags(&format!("send bw -c {connection} -s 64 {time}"))).succeeded();
-        run(&device.flags(&format!("send lat -c {connection} {time}"))).succeeded();
-    }
-    run(&device.flags(&format!("send lat --latency completion {time}"))).succeeded();
+    let others = ["bw -c UC -s 64", "lat -c UC", "bw -c UD -s 64", "lat -c UD", "lat --latency completion"];
+    side_by_side(device, &others, |flags| {
+        run(&device.flags(&format!("send {flags} {time}"))).succeeded();
+    });
     Outcome::Ran
 }
 

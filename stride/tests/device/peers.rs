@@ -14,7 +14,7 @@ use stride::plan::{LocalOptions, Plan, TestPlan};
 use stride::workload::Side;
 
 use crate::common::{Ended, Running, command, run};
-use crate::harness::{Device, Outcome, Test};
+use crate::harness::{Device, Outcome, Test, side_by_side};
 
 pub(crate) const TESTS: &[Test] = &[
     ("an_absent_server_is_named", an_absent_server_is_named),
@@ -165,26 +165,26 @@ fn survivor(device: &Device, test: &str, kill_server: bool) -> Ended {
 }
 
 fn a_server_that_dies_is_noticed(device: &Device) -> Outcome {
-    for test in OPERATIONS {
+    side_by_side(device, &OPERATIONS, |test| {
         let ended = survivor(device, test, true);
         let line = ended.refused();
         assert!(
             line.contains("closed the control connection") || line.contains("a message failed"),
             "{line}"
         );
-    }
+    });
     Outcome::Ran
 }
 
 fn a_client_that_dies_is_noticed(device: &Device) -> Outcome {
-    for test in OPERATIONS {
+    side_by_side(device, &OPERATIONS, |test| {
         let ended = survivor(device, test, false);
         let line = ended.refused();
         assert!(
             line.contains("closed the control connection") || line.contains("a message failed"),
             "{line}"
         );
-    }
+    });
     Outcome::Ran
 }
 

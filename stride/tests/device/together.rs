@@ -1,7 +1,7 @@
 //! How much is sent, together with how queue pairs are connected and waited for.
 
 use crate::common::run;
-use crate::harness::{Device, Outcome, Test};
+use crate::harness::{Device, Outcome, Test, side_by_side};
 use crate::measure::{is_bandwidth, is_latency, pair, row};
 
 pub(crate) const TESTS: &[Test] = &[
@@ -101,12 +101,12 @@ fn what_is_warmed_up_goes_the_way_that_was_asked_for(device: &Device) -> Outcome
     ways.extend((device.max_srq > 0).then_some("--use-srq -q 4"));
     ways.extend(device.has_xrc.then_some("-c XRC -q 4"));
     ways.extend(device.is_soft.then_some("-R -q 4"));
-    for way in ways {
+    side_by_side(device, &ways, |way| {
         for warm_up in ["--warmup 500", "--perform_warm_up", "--warmup 1s"] {
             let messages = if way.contains("-q 4") { 80.0 } else { 20.0 };
             let flags = format!("send bw -s 64 -n 20 {way} {warm_up}");
             is_bandwidth(&row(device, &flags), 64.0, messages);
         }
-    }
+    });
     Outcome::Ran
 }
