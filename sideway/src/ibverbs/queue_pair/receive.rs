@@ -29,9 +29,17 @@ pub(crate) struct ReceiveList {
     is_elsewhere: bool,
     max_requests: u32,
     max_entries: u32,
-    requests: Box<[MaybeUninit<ibv_recv_wr>]>,
-    entries: Box<[MaybeUninit<ibv_sge>]>,
+    /// The requests, and behind them the entries of each.
+    memory: Box<[MaybeUninit<Unit>]>,
 }
+
+/// What the memory is measured in.
+type Unit = u64;
+
+const _: () =
+    assert!(align_of::<ibv_recv_wr>() <= align_of::<Unit>() && align_of::<ibv_sge>() <= align_of::<Unit>());
+const _: () = assert!(size_of::<ibv_recv_wr>().is_multiple_of(size_of::<Unit>()));
+const _: () = assert!(size_of::<ibv_sge>().is_multiple_of(size_of::<Unit>()));
 
 /// As `ibv_post_recv` and `ibv_post_srq_recv`.
 type PostReceives<T> = unsafe extern "C" fn(*mut T, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int;
@@ -107,15 +115,15 @@ impl ReceiveList {
         max_requests: u32,
         max_entries: u32,
     ) -> Result<Self, NoRoom> {
-        Ok(Self {
-            object,
-            verb,
-            is_elsewhere: false,
-            max_requests,
-            max_entries,
-            requests: array(max_requests, 1)?,
-            entries: array(max_requests, max_entries)?,
-        })
+        const REQUEST: u64 = (size_of::<ibv_recv_wr>() / size_of::<Unit>()) as u64;
+        const ENTRY: u64 = (size_of::<ibv_sge>() / size_of::<Unit>()) as u64;
+        let units = REQUEST + ENTRY * u64::from(max_entries);
+        let Ok(units) = u32::try_from(units) else {
+            return Err(NoRoom { places: units, bytes_each: size_of::<Unit>() });
+        };
+        // One allocation for both: connections are made one by one, and each pays for its own.
+        let memory = array(max_requests, units)?;
+        Ok(Self { object, verb, is_elsewhere: false, max_requests, max_entries, memory })
     }
 
     /// Room for other numbers, when the queue has been resized.
@@ -131,9 +139,11 @@ impl ReceiveList {
     /// Begins a list.
     #[inline]
     pub(crate) fn start(&mut self) -> PostRecvGuard<'_> {
+        let requests: *mut ibv_recv_wr = self.memory.as_mut_ptr().cast();
         PostRecvGuard {
-            requests: self.requests.as_mut_ptr().cast(),
-            entries: self.entries.as_mut_ptr().cast(),
+            requests,
+            // Of a queue that holds nothing both are nowhere, and never read.
+            entries: requests.wrapping_add(self.max_requests as usize).cast(),
             object: self.object,
             verb: self.verb,
             is_elsewhere: self.is_elsewhere,
