@@ -78,9 +78,13 @@ impl Load {
         self != Self::Lists || operation != Operation::Atomic
     }
 
-    /// As many messages as that, in whole lists.
+    /// As many messages as that, in whole lists, of which the first, that goes before the peer's memory is mapped, is a small part.
     pub(super) fn whole(self, messages: u64) -> u64 {
-        if self == Self::Lists { messages.next_multiple_of(Self::LIST) } else { messages }
+        if self == Self::Lists {
+            messages.max(32 * Self::LIST).next_multiple_of(Self::LIST)
+        } else {
+            messages
+        }
     }
 
     /// As both tools know it.
