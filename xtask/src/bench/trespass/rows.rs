@@ -120,7 +120,7 @@ impl Row {
             (Measure::Bandwidth, Tool::Perftest | Tool::Pool | Tool::Copies(_)) => {
                 (2 * RUN, 100 + self.size / 40)
             }
-            (Measure::Bandwidth, _) => (2 * RUN, 500 + self.size / 8),
+            (Measure::Bandwidth, _) => (RUN, 500 + self.size / 6),
             (Measure::Latency, _) => (RUN, 3000 + self.size / 2),
             (Measure::Rate, Tool::InFlight(1)) => (RATE_RUN, 4000),
             (Measure::Rate, _) => (RATE_RUN, 1000),
