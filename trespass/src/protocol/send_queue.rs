@@ -86,6 +86,11 @@ impl<B: Block> SendQueue<B> {
         id.checked_sub(self.first).is_some_and(|at| at < self.entries.len() as u64)
     }
 
+    /// Whether the oldest is a READ, and `id` is under way and was posted after it.
+    pub(crate) fn passes_over_a_read(&self, id: u64) -> bool {
+        id != self.first && self.has(id) && matches!(self.entries.front(), Some(Done::Read { .. }))
+    }
+
     /// The work request `id` has completed, and with it all before it: gives them back one by one, then `None`. Of one that was never
     /// posted, or has completed before, nothing: a device that says so cannot be believed about the others either.
     pub(crate) fn complete(&mut self, id: u64) -> Option<Done<B>> {

@@ -149,10 +149,11 @@ impl Talker {
                     let expected = self.into.message(self.got);
                     assert!(
                         message == expected,
-                        "message {} of {} bytes, and not {}",
+                        "message {} of {} bytes, and not {}{}",
                         self.got,
                         message.len(),
-                        expected.len()
+                        expected.len(),
+                        difference(&message, &expected)
                     );
                     self.got += 1;
                 }
@@ -233,7 +234,8 @@ pub(crate) fn bytes(mut end: Stream, out: Plan, into: Plan, patience: Patience) 
                     end.set_interest(Readiness::WRITE);
                 }
                 Ok(count) => {
-                    assert!(expected[*got..].starts_with(&buffer[..count]), "other bytes at {got}");
+                    let (came, sent) = (&buffer[..count], &expected[*got..expected.len().min(*got + count)]);
+                    assert!(came == sent, "{count} bytes at {got}{}", difference(came, sent));
                     *got += count;
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
@@ -253,6 +255,19 @@ pub(crate) fn bytes(mut end: Stream, out: Plan, into: Plan, patience: Patience) 
     };
     end.set_linger(Some(patience.limit)).unwrap();
     Ended { _end: closed(end), error, got, lent: 0 }
+}
+
+/// Where bytes are others than those that were sent.
+fn difference(came: &[u8], sent: &[u8]) -> String {
+    let mut runs: Vec<(usize, usize)> = Vec::new();
+    for at in (0..came.len().min(sent.len())).filter(|&at| came[at] != sent[at]) {
+        match runs.last_mut() {
+            // One byte in 256 is the same by chance.
+            Some((_, end)) if at < *end + 8 => *end = at + 1,
+            _ => runs.push((at, at + 1)),
+        }
+    }
+    runs.iter().map(|(from, to)| format!("; others from byte {from} to {to}")).collect()
 }
 
 /// Both ends of a connection at once, in threads of their own.

@@ -110,6 +110,13 @@ impl<B: DeviceBlock> Rc<B> {
         list.post().expect("posted");
     }
 
+    /// How many sends were posted, and the number of the one that comes `ahead` of these.
+    #[cfg(test)]
+    pub(super) fn sends(&self, ahead: u32) -> (u64, u64) {
+        let Pair { generation, posted, .. } = *self.pair;
+        (posted, number::number(generation, Request::Send(posted as u32 + ahead)))
+    }
+
     /// Sends bytes that are no frame, and for which there may be no receive, so many times.
     #[cfg(test)]
     pub(super) fn send_raw(&mut self, times: usize) {
@@ -497,8 +504,14 @@ fn take<B: DeviceBlock>(
             return stray(broken, connection, "the send", count.into());
         }
         What::Own(Request::Send(count)) => {
-            while let Some(done) = pair.sent(count) {
-                // READs have completions of their own, so what failed is this one: it has brought nothing.
+            loop {
+                // READs have completions of their own. One whose turn was passed over may have brought nothing, and its block may
+                // yet be written to: it stays until the queue pair is drained.
+                if is_good && pair.passes_over_a_read(count) {
+                    return stray(broken, connection, "what was posted after a READ", count.into());
+                }
+                let Some(done) = pair.sent(count) else { break };
+                // What failed is this one: it has brought nothing.
                 if is_good || !matches!(done, Done::Read { .. }) {
                     connection.done(done);
                 }

@@ -136,6 +136,11 @@ impl<B: DeviceBlock> Pair<B> {
         Some(done)
     }
 
+    /// Whether the send with that count has completed before a READ that is the oldest.
+    pub(super) fn passes_over_a_read(&self, count: u32) -> bool {
+        self.sends.passes_over_a_read(number::from(self.completed, count))
+    }
+
     /// Whether the send with that count is under way.
     pub(super) fn has_sent(&self, count: u32) -> bool {
         let id = number::from(self.completed, count);

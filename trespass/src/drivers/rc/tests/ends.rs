@@ -114,6 +114,30 @@ fn a_completion_of_what_is_not_under_way_ends_the_connection() {
     }
 }
 
+/// What is posted after a READ completes after it. Who says otherwise is not believed, neither that the READ has brought anything.
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn a_completion_that_passes_over_a_read_ends_the_connection() {
+    let _turn = turn();
+    let mut sides = connected(Kind::Stream);
+    let (before, passed_over) = sides[1].rc.sends(1);
+    // The READ waits behind this, which says that it is what comes after the READ.
+    rules("delay=1s opcode=rdma_write");
+    sides[1].rc.post_stray(passed_over);
+    let Side { connection, pool, .. } = &mut sides[0];
+    let block = pool.take_staged(200_000).expect("memory");
+    connection.send_block(block, 200_000).map_err(|(_, error)| error).expect("taken");
+    until(&mut sides, "the READ", |sides| sides[1].rc.sends(0).0 == before + 1);
+    give(&mut sides[1], b"after it");
+    until(&mut sides, "the end", |sides| sides.iter().all(|side| side.rc.is_over()));
+    let what = "what was posted after a READ";
+    let id = passed_over & u64::from(u32::MAX);
+    assert_eq!(sides[1].failure(), Some(&Cause::StrayCompletion { what, id }));
+    let taken = sides[1].connection.read(&mut [0; 8]);
+    assert!(taken.is_err(), "{taken:?}, and nothing was brought");
+    end(sides);
+}
+
 /// Whatever one side was doing when it vanished, the other is told, and gets back what it has lent, exactly once.
 #[test]
 #[cfg_attr(miri, ignore = "opens sockets")]
