@@ -34,6 +34,8 @@ struct Sheet {
     is_terminal: bool,
     /// Whether the last line of the terminal is one that changes.
     has_status: bool,
+    /// Nothing that is measured counts any more.
+    has_ended: bool,
 }
 
 /// What becomes of a run beside the table.
@@ -112,7 +114,7 @@ impl Output {
     }
 
     fn over(table: Box<dyn Write + Send>, notes: Box<dyn Write + Send>, book: Option<Book>) -> Self {
-        let sheet = Sheet { table, notes, book, is_terminal: false, has_status: false };
+        let sheet = Sheet { table, notes, book, is_terminal: false, has_status: false, has_ended: false };
         Self(Arc::new(Mutex::new(sheet)))
     }
 
@@ -199,9 +201,13 @@ impl Output {
         self.measured(row, Details::default())
     }
 
-    /// Prints a row as soon as it is known, and writes all that is known of it to files.
+    /// Prints a row as soon as it is known, and writes all that is known of it to files. What becomes known when the run has been
+    /// [ended](Self::finish) is in neither: the user was told how far it came.
     pub fn measured(&mut self, row: &Row, details: Details) -> io::Result<()> {
         let mut sheet = self.sheet();
+        if sheet.has_ended {
+            return Ok(());
+        }
         let complaints = sheet.book.as_mut().map(|book| book.add(row, details)).unwrap_or_default();
         let printed = sheet.table_line(&line(row));
         complaints.iter().for_each(|complaint| sheet.note(complaint));
@@ -233,6 +239,7 @@ impl Output {
     /// Why the run ended early, or why a file could not be written.
     pub fn finish(&mut self, done: Result<(), Error>) -> Result<u8, Error> {
         let mut sheet = self.sheet();
+        sheet.has_ended = true;
         let Some(mut book) = sheet.book.take() else { return done.map(|()| 0) };
         sheet.clear();
         if matches!(&done, Err(error) if error.interrupted().is_some())
@@ -425,5 +432,45 @@ impl From<&OutputArgs> for Targets {
 impl fmt::Debug for Output {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Output").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+    use crate::report::BandwidthRow;
+
+    /// Tells what is written to it.
+    struct Told(mpsc::Sender<Vec<u8>>);
+
+    impl Write for Told {
+        fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+            self.0.send(text.to_vec()).map_err(io::Error::other)?;
+            Ok(text.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn what_is_measured_when_the_run_was_ended_is_in_no_table() {
+        let (sender, told) = mpsc::channel();
+        let mut output = Output::over(Box::new(Told(sender)), Box::new(io::sink()), None);
+        let row = Row::Bandwidth(BandwidthRow {
+            size: 64,
+            iterations: 5000,
+            seconds: 1.0,
+            gigabits_per_second: 1.0,
+            million_messages_per_second: 1.0,
+        });
+        output.clone().row(&row).unwrap();
+        assert!(told.try_iter().flatten().count() > 0);
+        output.finish(Ok(())).unwrap();
+        output.row(&row).unwrap();
+        assert_eq!(told.try_iter().flatten().count(), 0);
     }
 }
