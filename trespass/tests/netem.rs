@@ -6,6 +6,8 @@
 //! Nothing counts before it was seen that netem acts: with 20 ms of delay a message and its answer have to take longer by as much, both
 //! by TCP, which the handshakes go by, and by RDMA. Else the connections go past it, and every case fails.
 
+#[path = "suite/bare.rs"]
+mod bare;
 #[allow(dead_code, reason = "cases of other suites use the rest")]
 #[path = "suite/rig.rs"]
 mod rig;
@@ -38,7 +40,8 @@ const DELAY: Duration = Duration::from_millis(20);
 fn main() -> ExitCode {
     let mut suite = Suite::<Rig>::default();
     cases!(suite: packets_that_are_late_arrive, one_packet_in_a_hundred_is_lost, one_packet_in_twenty_is_lost,
-        packets_overtake_each_other, packets_come_twice, a_cut_cable_ends_both_ends);
+        packets_overtake_each_other, packets_come_twice, a_cut_cable_ends_both_ends,
+        reads_without_trespass_arrive_one_at_a_time);
     let terms = Terms {
         required: test_harness::device_is_required(),
         limit: CASE_LIMIT,
@@ -256,5 +259,20 @@ fn a_cut_cable_ends_both_ends(rig: &Rig) -> Outcome {
     }
     // Nor does its farewell.
     ends.into_iter().for_each(drop);
+    Ok(())
+}
+
+/// What the devices do by themselves: one READ at a time arrives, as all of trespass's do over them. What becomes of several is told.
+fn reads_without_trespass_arrive_one_at_a_time(_: &Rig) -> Outcome {
+    let devices = ["SOFTROCE_DEVICE", "SOFTROCE_PEER_DEVICE"]
+        .map(|name| std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set")));
+    let _netem = Netem::begin("loss 5%").unwrap();
+    for _ in 0..3 {
+        assert_eq!(bare::reads(&devices, 1), Ok(()));
+    }
+    match bare::reads(&devices, 16) {
+        Ok(()) => println!("several READs at a time arrived, too"),
+        Err(error) => println!("several READs at a time did not: {error}"),
+    }
     Ok(())
 }

@@ -257,8 +257,9 @@ pub(crate) fn bytes(mut end: Stream, out: Plan, into: Plan, patience: Patience) 
     Ended { _end: closed(end), error, got, lent: 0 }
 }
 
-/// Where bytes are others than those that were sent.
+/// Where bytes are others than those that were sent, and where those were to be that came there.
 fn difference(came: &[u8], sent: &[u8]) -> String {
+    const KEY: usize = 32;
     let mut runs: Vec<(usize, usize)> = Vec::new();
     for at in (0..came.len().min(sent.len())).filter(|&at| came[at] != sent[at]) {
         match runs.last_mut() {
@@ -267,7 +268,15 @@ fn difference(came: &[u8], sent: &[u8]) -> String {
             _ => runs.push((at, at + 1)),
         }
     }
-    runs.iter().map(|(from, to)| format!("; others from byte {from} to {to}")).collect()
+    let whence = |from: usize| {
+        let key = came.get(from..from + KEY)?;
+        sent.windows(KEY).position(|window| window == key)
+    };
+    let tell = |&(from, to): &(usize, usize)| match whence(from) {
+        Some(at) => format!("; others from byte {from} to {to}, which begin as those from {at} on"),
+        None => format!("; others from byte {from} to {to}"),
+    };
+    runs.iter().map(tell).collect()
 }
 
 /// Both ends of a connection at once, in threads of their own.
