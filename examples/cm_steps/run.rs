@@ -14,7 +14,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
 use sideway::ibverbs::completion::GenericCompletionQueue;
 use sideway::ibverbs::protection_domain::ProtectionDomain;
-use sideway::ibverbs::queue_pair::{BasicQueuePair, QueuePair, QueuePairState};
+use sideway::ibverbs::queue_pair::{BasicQueuePair, QueuePair, QueuePairAttribute, QueuePairState};
 use sideway::rdmacm::{ConnectionParameter, Event, EventChannel, Identifier};
 
 use super::steps::{Step, Times};
@@ -207,8 +207,14 @@ impl<'shared> Run<'shared> {
     fn take_events(&self, end: &OwnedFd) -> Result<(), Failure> {
         let channel = &self.shared.channel;
         loop {
-            while let Some(event) = channel.try_get_cm_event().map_err(Failure::work)? {
-                (self.role.event)(self, &event)?;
+            // An event stays where it was put: it is as large as two cache lines.
+            match channel.try_get_cm_event() {
+                Ok(Some(event)) => {
+                    (self.role.event)(self, &event)?;
+                    continue;
+                }
+                Ok(None) => {}
+                Err(error) => return Err(Failure::work(error)),
             }
             let mut ready = [PollFd::new(channel, PollFlags::IN), PollFd::new(end, PollFlags::IN)];
             match poll(&mut ready, None) {
@@ -220,6 +226,7 @@ impl<'shared> Run<'shared> {
     }
 
     /// Remembers the first failure.
+    #[inline]
     fn note(&self, result: Result<(), Failure>) {
         if let Err(failure) = result {
             self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(failure);
@@ -289,15 +296,9 @@ impl<'shared> Run<'shared> {
             QueuePairState::ReadyToReceive => (Step::RtrQpAttr, Step::RtrQp),
             _ => (Step::RtsQpAttr, Step::RtsQp),
         };
-        let attributes = {
-            let id = member.id();
-            let id = id.as_ref().ok_or_else(|| Failure::work("a connection has no identifier"))?;
-            member.times.start(attr);
-            // They are as large as three cache lines, and stay where they are written.
-            let attributes = id.get_qp_attr(state);
-            member.times.end(attr);
-            attributes?
-        };
+        // They are as large as three cache lines, and stay where they are written.
+        let mut attributes = QueuePairAttribute::new();
+        member.with_id(|id| Ok(member.timed(attr, || id.init_qp_attr(state, &mut attributes))?))?;
         member.timed(modify, || match &mut *member.qp() {
             Some(qp) => qp.modify(&attributes).map_err(Failure::work),
             None => Ok(()),

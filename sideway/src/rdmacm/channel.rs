@@ -32,8 +32,9 @@ pub(super) struct ChannelInner {
     channel: NonNull<rdma_event_channel>,
     provider: Provider,
     lib: &'static RdmaCm,
-    /// Held by whoever calls the library for the channel or for an identifier of it: see [`lock`](Self::lock).
-    library: Mutex<()>,
+    /// Held by whoever calls the library for the channel or for an identifier of it: see [`lock`](Self::lock). An identifier that was moved
+    /// away may still look at it.
+    library: Arc<Mutex<()>>,
     /// No more events are given out.
     closed: AtomicBool,
     /// Wakes those who sleep; made by the first of them.
@@ -69,6 +70,11 @@ impl ChannelInner {
         self.library.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// What [`lock`](Self::lock) locks.
+    pub(super) fn library(&self) -> &Arc<Mutex<()>> {
+        &self.library
+    }
+
     fn descriptor(&self) -> BorrowedFd<'_> {
         // SAFETY: the channel lives, so its descriptor is open; `EventChannel::create` has seen that it is one.
         unsafe { BorrowedFd::borrow_raw((*self.channel.as_ptr()).fd) }
@@ -95,8 +101,13 @@ impl ChannelInner {
         Ok(bell.as_fd())
     }
 
-    /// Takes an event, if there is one. `Ok(None)` is one of an identifier whose last handle is gone.
-    fn take(self: &Arc<Self>) -> io::Result<Option<Event>> {
+    /// Takes an event, if there is one: whose it is, and who listened; the rest is in `contents` then. `Ok(None)` is one of an identifier
+    /// whose last handle is gone.
+    #[inline]
+    fn take(
+        self: &Arc<Self>,
+        contents: &mut Contents,
+    ) -> io::Result<Option<(Identifier, Option<Identifier>)>> {
         let taken = {
             let _lock = self.lock();
             let mut raw = ptr::null_mut();
@@ -104,7 +115,7 @@ impl ChannelInner {
             check(unsafe { (self.lib.rdma_get_cm_event)(self.channel.as_ptr(), &raw mut raw) })?;
             let raw = NonNull::new(raw).ok_or_else(|| io::Error::from_raw_os_error(libc::ENODATA))?;
             // SAFETY: the event was got just now, and the channel is locked.
-            let taken = unsafe { self.translate(raw) };
+            let taken = unsafe { self.translate(raw, contents) };
             // SAFETY: this is its one acknowledgement, and it is not used after that.
             if let Err(error) = check(unsafe { (self.lib.rdma_ack_cm_event)(raw.as_ptr()) }) {
                 log::error!("rdma_ack_cm_event failed: {error}");
@@ -117,7 +128,7 @@ impl ChannelInner {
         };
         // Identifiers are dropped here at the earliest: that waits until their events are acknowledged.
         match taken {
-            Taken::Event(event) => Ok(Some(event)),
+            Taken::Event(id, listener) => Ok(Some((id, listener))),
             Taken::Orphan(id) => {
                 // SAFETY: the library made it with the event, nobody else knows it, and the event is acknowledged.
                 if let Err(error) = check(unsafe { (self.lib.rdma_destroy_id)(id) }) {
@@ -164,43 +175,43 @@ impl ChannelInner {
     /// # Safety
     ///
     /// The event was got from this channel and is not acknowledged: so what it names lives. The channel is locked.
-    unsafe fn translate(self: &Arc<Self>, raw: NonNull<rdma_cm_event>) -> Taken {
-        // SAFETY: the event lives, and is copied: the struct is plain data.
-        let event = unsafe { raw.read() };
-        let is_request =
-            event.event == rdma_cm_event_type::RDMA_CM_EVENT_CONNECT_REQUEST && !event.listen_id.is_null();
-        let whose = if is_request { event.listen_id } else { event.id };
+    #[inline]
+    unsafe fn translate(self: &Arc<Self>, raw: NonNull<rdma_cm_event>, contents: &mut Contents) -> Taken {
+        let raw = raw.as_ptr();
+        // SAFETY: the event lives, nobody writes to it, and these fields are integers and pointers.
+        let (event, id, listener) = unsafe { ((*raw).event, (*raw).id, (*raw).listen_id) };
+        let is_request = event == rdma_cm_event_type::RDMA_CM_EVENT_CONNECT_REQUEST && !listener.is_null();
         // SAFETY: the identifier lives: the library destroys it only after the acknowledgement.
-        let Some(owner) = (unsafe { Inner::of(whose) }) else {
-            if is_request && !event.id.is_null() {
+        let Some(owner) = (unsafe { Inner::of(if is_request { listener } else { id }) }) else {
+            if is_request && !id.is_null() {
                 // What it inherited from the one who listened would lead further events of it nowhere.
                 // SAFETY: the new identifier lives, and nobody else knows it.
-                unsafe { (&raw mut (*event.id).context).write(ptr::null_mut()) };
-                return Taken::Orphan(event.id);
+                unsafe { (&raw mut (*id).context).write(ptr::null_mut()) };
+                return Taken::Orphan(id);
             }
             return Taken::Nobodys;
         };
         // SAFETY: the event is not acknowledged, and is of this identifier, whose kind the new one inherits.
-        let mut contents = unsafe { Contents::copy(&event, owner.is_datagram()) };
+        unsafe { contents.copy(raw, owner.is_datagram()) };
         let owner = Identifier(owner);
-        if let Some(left) = owner.note_answer(&mut contents) {
+        if let Some(left) = owner.note_answer(contents) {
             return Taken::Left(owner, left);
         }
-        let Some(new) = NonNull::new(event.id).filter(|_| is_request) else {
+        let Some(new) = NonNull::new(id).filter(|_| is_request) else {
             owner.note_event(contents.event_type);
-            return Taken::Event(Event { contents, id: owner, listener: None });
+            return Taken::Event(owner, None);
         };
         // SAFETY: the library made it with the event, nobody else knows it, and the channel is locked.
         let id = unsafe { Identifier::adopt(self, new) };
         id.note_event(contents.event_type);
-        Taken::Event(Event { contents, id, listener: Some(owner) })
+        Taken::Event(id, Some(owner))
     }
 }
 
 /// What became of an event.
-#[allow(clippy::large_enum_variant)] // It lives for a moment, and allocates nothing.
 enum Taken {
-    Event(Event),
+    /// Somebody's, and who listened.
+    Event(Identifier, Option<Identifier>),
     /// A request to somebody who does not listen any more: its identifier.
     Orphan(*mut rdma_cm_id),
     /// Of a multicast group that its identifier is to leave now.
@@ -242,7 +253,7 @@ impl EventChannel {
         let channel = unsafe { (lib.rdma_create_event_channel)() };
         let channel = NonNull::new(channel)
             .ok_or_else(|| CreateEventChannelError::Rdmacm { source: io::Error::last_os_error() })?;
-        let (library, closed, bell) = (Mutex::default(), AtomicBool::new(false), OnceLock::new());
+        let (library, closed, bell) = (Arc::default(), AtomicBool::new(false), OnceLock::new());
         let inner = Arc::new(ChannelInner { channel, provider, lib, library, closed, bell });
         // SAFETY: the channel lives, and has this field in every release.
         let fd = unsafe { readiness::descriptor((*channel.as_ptr()).fd) };
@@ -306,8 +317,9 @@ impl EventChannel {
     pub fn try_get_cm_event(&self) -> Result<Option<Event>, GetEventError> {
         self.0.check_open()?;
         loop {
-            match self.0.take() {
-                Ok(Some(event)) => return Ok(Some(event)),
+            let mut contents = Contents::none();
+            match self.0.take(&mut contents) {
+                Ok(Some((id, listener))) => return Ok(Some(Event { contents, id, listener })),
                 Ok(None) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

@@ -228,43 +228,66 @@ pub(super) struct Contents {
 }
 
 impl Contents {
-    /// Reads no more than its type says is there.
+    /// Of no event yet.
+    pub(super) fn none() -> Self {
+        Self {
+            event_type: EventType::Internal,
+            status: EventStatus(0),
+            parameters: Parameters::Nothing,
+            private_data: Box::default(),
+        }
+    }
+
+    /// Copies an event to where it stays: it is as large as two cache lines. Reads no more than its type says is there.
     ///
     /// # Safety
     ///
-    /// The event was got from the library and is not acknowledged, and is one of an identifier for datagrams if `datagram`
+    /// `raw` was got from the library and is not acknowledged, and is of an identifier for datagrams if `datagram`
     /// says so.
-    pub(super) unsafe fn copy(raw: &rdma_cm_event, datagram: bool) -> Self {
-        let event_type = EventType::from_raw(raw.event.0);
-        let status = EventStatus(raw.status);
-        // SAFETY: the whole union is initialised, whichever member was meant, and these are integers and pointers.
-        let (conn, ud, arg) = unsafe { (raw.param.conn, raw.param.ud, raw.param.arg) };
-        let (parameters, has_data) = match event_type {
+    #[inline]
+    pub(super) unsafe fn copy(&mut self, raw: *const rdma_cm_event, datagram: bool) {
+        // SAFETY: the event lives, and nobody writes to it; so below. The whole union is initialised, whichever member was meant,
+        // and these are integers and pointers.
+        (self.event_type, self.status) =
+            unsafe { (EventType::from_raw((*raw).event.0), EventStatus((*raw).status)) };
+        match self.event_type {
+            // What connections have most of.
+            EventType::AddressResolved | EventType::RouteResolved => return,
             EventType::ConnectRequest | EventType::ConnectResponse | EventType::Established => {
-                let parameters = match datagram {
-                    true => Parameters::Datagram(DatagramInfo::new(&ud)),
-                    false => Parameters::Connection(ConnectionInfo::new(&conn)),
+                self.parameters = match datagram {
+                    // SAFETY: as above.
+                    true => Parameters::Datagram(DatagramInfo::new(unsafe { &(*raw).param.ud })),
+                    // SAFETY: as above.
+                    false => Parameters::Connection(ConnectionInfo::new(unsafe { &(*raw).param.conn })),
                 };
-                (parameters, true)
             }
-            EventType::Rejected | EventType::Disconnected => (Parameters::Nothing, true),
+            EventType::Rejected | EventType::Disconnected => {}
             // The pointer is what the program gave to the join, whatever length stands beside it.
-            EventType::MulticastJoin => (Parameters::Multicast(MulticastInfo::new(&ud)), false),
-            EventType::MulticastError => {
-                (Parameters::MulticastFailure { context: ud.private_data.addr() }, false)
+            EventType::MulticastJoin => {
+                // SAFETY: as above.
+                self.parameters = Parameters::Multicast(MulticastInfo::new(unsafe { &(*raw).param.ud }));
+                return;
             }
-            EventType::User => (Parameters::User { argument: arg }, false),
+            EventType::MulticastError => {
+                // SAFETY: as above.
+                let context = unsafe { (*raw).param.ud.private_data }.addr();
+                self.parameters = Parameters::MulticastFailure { context };
+                return;
+            }
+            EventType::User => {
+                // SAFETY: as above.
+                self.parameters = Parameters::User { argument: unsafe { (*raw).param.arg } };
+                return;
+            }
             // Of an unknown type nobody knows which member is meant.
-            _ => (Parameters::Nothing, false),
+            _ => return,
+        }
+        // SAFETY: the types that come here have private data, in both members at the same place, as many bytes as is said; the event
+        // lives.
+        self.private_data = unsafe {
+            let conn = &raw const (*raw).param.conn;
+            copy_private_data((*conn).private_data, (*conn).private_data_len)
         };
-        let private_data = if has_data {
-            // The data is in both members at the same place.
-            // SAFETY: these types have private data, as many bytes as is said; the event lives.
-            unsafe { copy_private_data(conn.private_data, conn.private_data_len) }
-        } else {
-            Box::default()
-        };
-        Self { event_type, status, parameters, private_data }
     }
 
     /// What was given to the library when a multicast group was joined.

@@ -5,7 +5,8 @@ use std::fmt;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use rdma_mummy_sys::types::{ibv_context, ibv_qp_type, rdma_cm_id, rdma_ib_addr, rdma_port_space as P};
@@ -142,7 +143,10 @@ pub(super) struct Inner {
     state: AtomicU8,
     /// The library has freed what events that wait may lead to: they stay where nobody takes them.
     stranded: AtomicBool,
-    /// Locked before the channel's own lock, by whoever calls the library for the identifier.
+    /// The lock of its channel, which those take who call the library for the identifier, and need no more of the channel. It lives: the
+    /// channel has it, and of channels that the identifier was moved from, [`Further`].
+    library: AtomicPtr<Mutex<()>>,
+    /// Locked before the channel's own lock.
     channel: Mutex<Arc<ChannelInner>>,
     further: Mutex<Option<Box<Further>>>,
     user_data: AtomicU64,
@@ -162,7 +166,18 @@ pub(super) struct Further {
     /// The multicast groups that were joined and not left: the library frees them only then.
     #[allow(clippy::vec_box, reason = "their addresses are their names")]
     pub(super) groups: Vec<Box<Membership>>,
+    /// The locks of the channels that it was moved from: somebody may be about to take one.
+    former: Vec<Arc<Mutex<()>>>,
     user_context: Option<Arc<dyn Any + Send + Sync>>,
+}
+
+impl Further {
+    /// It is moved from the channel with this lock, perhaps once more.
+    fn keep(&mut self, library: &Arc<Mutex<()>>) {
+        if !self.former.iter().any(|known| Arc::ptr_eq(known, library)) {
+            self.former.push(Arc::clone(library));
+        }
+    }
 }
 
 impl Inner {
@@ -180,6 +195,7 @@ impl Inner {
             datagram: qp_type == ibv_qp_type::IBV_QPT_UD,
             state: AtomicU8::new(IdentifierState::Idle as u8),
             stranded: AtomicBool::new(false),
+            library: AtomicPtr::new(Arc::as_ptr(channel.library()).cast_mut()),
             channel: Mutex::new(Arc::clone(channel)),
             further: Mutex::new(None),
             user_data: AtomicU64::new(0),
@@ -228,8 +244,7 @@ impl Inner {
 
     /// Reads C's struct, which the library may write into whenever it is called for the identifier, or an event of it is taken.
     fn read<T>(&self, what: impl FnOnce(Fields) -> T) -> T {
-        let channel = self.channel();
-        let _lock = channel.lock();
+        let _lock = self.lock();
         // SAFETY: the identifier lives, and its channel is locked until this returns.
         what(unsafe { self.fields() })
     }
@@ -239,6 +254,20 @@ impl Inner {
     /// Nobody writes to the identifier while this is used: its channel is locked.
     unsafe fn fields(&self) -> Fields {
         Fields(self.id)
+    }
+
+    /// [Locks](ChannelInner::lock) its channel.
+    #[inline]
+    pub(super) fn lock(&self) -> MutexGuard<'_, ()> {
+        loop {
+            let library = self.library.load(Acquire);
+            // SAFETY: the lock is that of `channel`, or among the `former`, which are only given up with the identifier.
+            let lock = unsafe { &*library }.lock().unwrap_or_else(PoisonError::into_inner);
+            // Whoever moves the identifier has both locks meanwhile.
+            if self.library.load(Relaxed) == library {
+                return lock;
+            }
+        }
     }
 
     #[inline]
@@ -376,8 +405,7 @@ impl Identifier {
         then: Option<IdentifierState>,
         function: impl FnOnce(&RdmaCm, *mut rdma_cm_id) -> core::ffi::c_int,
     ) -> io::Result<()> {
-        let channel = self.0.channel();
-        let _lock = channel.lock();
+        let _lock = self.0.lock();
         self.locked(then, function)
     }
 
@@ -388,8 +416,7 @@ impl Identifier {
         then: Option<IdentifierState>,
         function: impl FnOnce(&RdmaCm, *mut rdma_cm_id) -> core::ffi::c_int,
     ) -> Result<(), NoDeviceOr> {
-        let channel = self.0.channel();
-        let _lock = channel.lock();
+        let _lock = self.0.lock();
         // SAFETY: its channel is locked.
         self.device_in(&unsafe { self.0.fields() }).map_err(NoDeviceOr::NoDevice)?;
         self.locked(then, function).map_err(NoDeviceOr::Rdmacm)
@@ -439,6 +466,8 @@ impl Identifier {
             // SAFETY: identifier and channel live, are of one library, and both channels are locked.
             let result = unsafe { migrate(self.0.id.as_ptr(), channel.0.as_raw().as_ptr()) };
             check(result).map_err(|source| MigrateError::Rdmacm { source })?;
+            self.0.further().get_or_insert_default().keep(mine.library());
+            self.0.library.store(Arc::as_ptr(channel.0.library()).cast_mut(), Release);
             Arc::clone(&channel.0)
         };
         let left = std::mem::replace(&mut *mine, left);

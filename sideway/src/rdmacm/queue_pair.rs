@@ -32,30 +32,53 @@ impl Identifier {
         &self,
         state: QueuePairState,
     ) -> Result<QueuePairAttribute, GetQueuePairAttributeError> {
+        let mut attribute = QueuePairAttribute::new();
+        self.init_qp_attr(state, &mut attribute)?;
+        Ok(attribute)
+    }
+
+    /// As [`get_qp_attr`](Self::get_qp_attr), into attributes that are there: for those who make many connections, as attributes are as
+    /// large as three cache lines. What they were before is forgotten, also where this fails.
+    ///
+    /// # Errors
+    ///
+    /// As [`get_qp_attr`](Self::get_qp_attr).
+    ///
+    /// # References
+    ///
+    /// `man rdma_init_qp_attr`
+    pub fn init_qp_attr(
+        &self,
+        state: QueuePairState,
+        attribute: &mut QueuePairAttribute,
+    ) -> Result<(), GetQueuePairAttributeError> {
+        attribute.mask = QueuePairAttributeMask::empty();
         let init = self.lib().rdma_init_qp_attr();
         let init = init.map_err(|symbol| Unsupported::of_library(ATTRIBUTES, symbol))?;
-        // It is filled in where it stays: it is as large as three cache lines.
-        let mut attribute = QueuePairAttribute::new();
         attribute.attr.qp_state = ibv_qp_state(state.raw());
         let mut mask = 0;
-        let result = self.call_with_device(None, |_, id| {
-            // SAFETY: the identifier lives, has a device, and is called for alone; both places are this function's own.
+        let got = self.call_with_device(None, |_, id| {
+            // SAFETY: the identifier lives, has a device, and is called for alone; both places are the caller's and this function's own.
             unsafe { init(id, &raw mut attribute.attr, &raw mut mask) }
         });
-        match result {
-            Ok(()) => {
-                attribute.mask = QueuePairAttributeMask::from_bits_retain(mask as u32 & !KERNELS_OWN);
-                Ok(attribute)
+        if let Err(error) = got {
+            return Err(self.no_attribute(state, error));
+        }
+        attribute.mask = QueuePairAttributeMask::from_bits_retain(mask as u32 & !KERNELS_OWN);
+        Ok(())
+    }
+
+    /// Why there are no attributes.
+    #[cold]
+    fn no_attribute(&self, state: QueuePairState, error: NoDeviceOr) -> GetQueuePairAttributeError {
+        match error {
+            NoDeviceOr::NoDevice(lacking) => lacking.into(),
+            NoDeviceOr::Rdmacm(source) if Unsupported::is_meant_by(&source) => {
+                Unsupported::of_call("rdma_init_qp_attr", ATTRIBUTES).into()
             }
-            Err(NoDeviceOr::NoDevice(lacking)) => Err(lacking.into()),
-            Err(NoDeviceOr::Rdmacm(source)) if Unsupported::is_meant_by(&source) => {
-                Err(Unsupported::of_call("rdma_init_qp_attr", ATTRIBUTES).into())
+            NoDeviceOr::Rdmacm(source) => {
+                GetQueuePairAttributeError::Rdmacm { queue_pair: state, identifier: self.state(), source }
             }
-            Err(NoDeviceOr::Rdmacm(source)) => Err(GetQueuePairAttributeError::Rdmacm {
-                queue_pair: state,
-                identifier: self.state(),
-                source,
-            }),
         }
     }
 

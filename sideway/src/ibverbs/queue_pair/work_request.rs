@@ -264,6 +264,8 @@ impl BareOperation {
 pub(super) struct Possible([u32; ALL.len()]);
 
 impl Possible {
+    const NOTHING: Self = Self([0; ALL.len()]);
+
     fn new(usable: SendOperationFlags, max_inline: u32) -> Self {
         Self(ALL.map(|(_, flag)| if usable.contains(flag) { max_inline.saturating_add(1) } else { 0 }))
     }
@@ -321,11 +323,11 @@ impl Elsewhere {
         usable: SendOperationFlags,
         max_inline: u32,
     ) -> (Possible, Self) {
-        let only = |is| Possible::new(if is { usable } else { NONE }, max_inline);
+        let only = |is| if is { Possible::new(usable, max_inline) } else { Possible::NOTHING };
         let by_number = qp_type == QueuePairType::XrcSend;
         let elsewhere = Self { datagram: only(qp_type.is_datagram()), xrc: only(by_number) };
         match qp_type {
-            _ if by_number || qp_type.is_datagram() => (Possible::new(NONE, max_inline), elsewhere),
+            _ if by_number || qp_type.is_datagram() => (Possible::NOTHING, elsewhere),
             _ => (Possible::new(usable, max_inline), elsewhere),
         }
     }
@@ -368,8 +370,6 @@ impl Elsewhere {
         }
     }
 }
-
-const NONE: SendOperationFlags = SendOperationFlags::empty();
 
 /// Where in a list a request was to go.
 #[derive(Clone, Copy, Debug)]
