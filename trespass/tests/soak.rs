@@ -195,7 +195,8 @@ fn part_of_a_process() {
     } else {
         call(&numbers, at)
     }
-    let statistics = soft::statistics().expect("a device was used");
+    // Who was started shortly before the end has perhaps met nobody, and used no device.
+    let Some(statistics) = soft::statistics() else { return };
     assert_eq!(statistics.queue_pairs, [], "queue pairs are left");
     assert_eq!(statistics.completion_queues, 0, "completion queues are left");
 }
