@@ -80,7 +80,11 @@ impl Programs {
         let mut arguments = vec!["test", "--no-run"];
         arguments.extend(packages.iter().flat_map(|package| ["--package", *package]));
         let artifacts = self.cargo(&arguments)?;
-        Ok(artifacts.iter().filter_map(TestProgram::from_artifact).collect())
+        let mut tests: Vec<_> = artifacts.iter().filter_map(TestProgram::from_artifact).collect();
+        for test in &mut tests {
+            test.programs = artifacts.iter().filter_map(|artifact| test.program(artifact)).collect();
+        }
+        Ok(tests)
     }
 
     /// Runs cargo and returns its messages about what it made.
@@ -144,6 +148,8 @@ pub(super) struct TestProgram {
     pub(super) executable: String,
     /// The package's folder, where cargo would run it.
     pub(super) directory: String,
+    /// Those of its package that it may start.
+    pub(super) programs: Vec<String>,
 }
 
 impl TestProgram {
@@ -156,8 +162,18 @@ impl TestProgram {
             name: target["name"].as_str()?.to_owned(),
             executable: artifact["executable"].as_str()?.to_owned(),
             directory: directory.to_owned(),
+            programs: Vec::new(),
         };
         integration.then_some(program)
+    }
+
+    /// The program or example that cargo has made, if it is of this test's package.
+    fn program(&self, artifact: &Value) -> Option<String> {
+        let mut kinds = artifact["target"]["kind"].as_array()?.iter();
+        let is_program = kinds.any(|kind| kind == "bin" || kind == "example");
+        let is_ours = package_name(artifact["package_id"].as_str()?)? == self.package;
+        let executable = artifact["executable"].as_str()?;
+        (is_program && is_ours && artifact["profile"]["test"] != true).then(|| executable.to_owned())
     }
 }
 
@@ -197,5 +213,7 @@ mod tests {
         assert_eq!((&*program.package, &*program.name), ("sideway", "rc"));
         assert_eq!((&*program.executable, &*program.directory), ("/t/rc-1234", "/w/sideway"));
         assert_eq!(TestProgram::from_artifact(&artifact("lib")), None);
+        assert_eq!(program.program(&artifact("test")), None);
+        assert_eq!(program.program(&artifact("example")).as_deref(), Some("/t/rc-1234"));
     }
 }
