@@ -422,17 +422,17 @@ fn a_poor_device_is_used_or_not(_: &Rig) -> Outcome {
     Ok(())
 }
 
-/// All of which a message passes; half of a message is there only where that is copied. Short messages may share a frame, so there are fewer
-/// frames than messages: as many at least as are lent.
+/// All of which a message passes that is sent; what is READ passes fewer. Half of a message is there only where that is copied. Short messages
+/// may share a frame, so there are fewer frames than messages: as many at least as are lent.
 const STEPS: [&str; 8] = [
-    "before_mark nth=10",
-    "before_claim nth=10",
-    "claimed nth=10",
-    "before_copy nth=10",
+    "before_mark opcode=send nth=10",
+    "before_claim opcode=send nth=10",
+    "claimed opcode=send nth=10",
+    "before_copy opcode=send nth=10",
     "mid_copy size=1000.. nth=5",
-    "before_finish nth=10",
-    "before_announce nth=10",
-    "before_doorbell nth=10",
+    "before_finish opcode=send nth=10",
+    "before_announce opcode=send nth=10",
+    "before_doorbell opcode=send nth=10",
 ];
 
 fn a_process_that_stops_in_the_midst_of_a_message_goes_on(rig: &Rig) -> Outcome {
