@@ -10,7 +10,7 @@ listening() {
     grep -qE ":$(printf %04X $port) 0+:0000 0A" /proc/net/tcp /proc/net/tcp6
 }
 
-# One run: the column of the client's row that begins with the message size.
+# One run: the column of the client's row that begins with the message size and the count (live lines begin with the size, too).
 measure() {
     column=$1 size=$2
     shift 2
@@ -28,7 +28,7 @@ measure() {
         return 1
     fi
     wait $server
-    awk -v column="$column" -v size="$size" '$1 == size { print $column }' "$client_log"
+    awk -v column="$column" -v size="$size" '$1 == size && $2 ~ /^[0-9]+$/ { print $column }' "$client_log"
 }
 
 # perftest's atomics have one size, and no flag for it.
