@@ -91,7 +91,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             slot_size: SLOT,
-            rx_slots: 64,
+            rx_slots: 56,
             reserve: 2,
             eager_max: 16 << 10,
             max_msg: Limits::MAX_MSG,

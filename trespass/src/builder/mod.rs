@@ -65,7 +65,7 @@ macro_rules! setters {
 
 setters! {
     /// Receive slots of a connection: 16 to 32768. Times [`slot_size`](Self::slot_size) it is the memory of an idle connection, unless
-    /// connections [share](Self::srq) them. Start value: 64.
+    /// connections [share](Self::srq) them. Start value: 56, which with what the pool makes ahead is less than 512 KiB.
     rx_slots: u32;
     /// Whether all connections of a [`Worker`](crate::Worker) receive from one shared receive queue. Start value: no.
     ///

@@ -35,7 +35,7 @@ const REFUSED: &[(&str, &str, Set)] = &[
     ("rx_slots", "0", |b| b.rx_slots(0)),
     ("rx_slots", "32769", |b| b.rx_slots(32769)),
     ("reserve", "1", |b| b.reserve(1)),
-    ("reserve", "17", |b| b.reserve(17)),
+    ("reserve", "15", |b| b.reserve(15)),
     ("reserve", "5", |b| b.rx_slots(16).reserve(5)),
     ("eager_max", "1048577", |b| b.eager_max((1 << 20) + 1).max_msg(1 << 20)),
     ("eager_max", "65536", |b| b.eager_max(65536).max_msg(65535)),
@@ -115,7 +115,7 @@ pub(crate) const ALLOWED: &[Set] = &[
     |b| b.slot_size(64 << 10).eager_max(1 << 20).rcvbuf(1 << 20).sndbuf(1 << 20).staged_block(1 << 20),
     |b| b.rx_slots(16).reserve(4),
     |b| b.rx_slots(32768).pool_max(4 << 30),
-    |b| b.reserve(16),
+    |b| b.reserve(14),
     |b| b.eager_max(8176),
     |b| b.eager_max(1).max_msg(1),
     |b| b.max_msg(65536),
@@ -197,7 +197,7 @@ fn a_refusal_says_what_to_do() {
     );
     assert_eq!(
         text(|b| b.pool_max(16 << 20).pool_initial(0).pool_prewarm(0)),
-        "pool_max = 16777216 is refused: it must be at least 23068672, since receiving has 7372800 bytes of slots and 5242880 bytes of \
+        "pool_max = 16777216 is refused: it must be at least 23068672, since receiving has 7241728 bytes of slots and 5242880 bytes of \
          larger blocks for itself, and sending 2129920 bytes of slots; raise it, or lower rcvbuf, sndbuf, rx_slots, slot_size or read_piece"
     );
 }

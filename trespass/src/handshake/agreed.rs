@@ -152,7 +152,7 @@ mod tests {
     fn a_peer_that_knows_no_windows_has_all_receives_from_the_start() {
         let config = build(|b| b.srq(true)).expect("allowed");
         let own = config.terms(Kind::Stream);
-        for (knows, expected) in [(true, (5, 7)), (false, (64, 64))] {
+        for (knows, expected) in [(true, (5, 7)), (false, (56, 56))] {
             let features = if knows { own.features } else { own.features.without(Features::WINDOWS) };
             let hello = Hello {
                 first_slots: Some(7),

@@ -107,10 +107,10 @@ impl Limits {
         self.max.saturating_sub(kept + carved[group])
     }
 
-    /// An eighth of what there is, so that there are some hundred chunks and not more however large the pool is: each is a file and a
+    /// A sixteenth of what there is, so that there are some hundred chunks and not more however large the pool is: each is a file and a
     /// registration.
     fn next_chunk(&self, made: usize) -> usize {
-        (made / 8).clamp(CHUNK_UNIT, self.large_chunk()) / CHUNK_UNIT * CHUNK_UNIT
+        (made / 16).clamp(CHUNK_UNIT, self.large_chunk()) / CHUNK_UNIT * CHUNK_UNIT
     }
 
     /// No chunk is larger.

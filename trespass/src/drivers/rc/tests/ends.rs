@@ -254,7 +254,7 @@ fn a_device_that_fails_ends_the_connection_and_keeps_what_it_has() {
     let pools = sides.each_ref().map(|side| side.pool.clone());
     drop(sides);
     let lost = pools.map(|pool| pool.stats().in_use);
-    assert!(lost.iter().all(|lost| (64 * 8192..4 << 20).contains(lost)), "{lost:?}");
+    assert!(lost.iter().all(|lost| (56 * 8192..4 << 20).contains(lost)), "{lost:?}");
     faults::clear();
     // Whoever comes next gets it anew.
     let sides = connected(Kind::Stream);
