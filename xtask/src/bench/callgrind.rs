@@ -30,6 +30,8 @@ struct Calls {
 pub(super) struct TimedLoop {
     /// Instructions of the program, and of what it calls, but for the library.
     pub(super) own: f64,
+    /// Besides, those that some operations come to and others do not, where it waits: all of them.
+    pub(super) by_chance: f64,
     /// How often it calls what is neither its own nor the library's, by name.
     pub(super) foreign: BTreeMap<String, f64>,
     /// How often each of its instructions ran, by address, where callgrind was told to say.
@@ -164,8 +166,8 @@ impl Counts {
         {
             *timed.times.entry(*address).or_default() += times;
         }
-        timed.own = match steady.waits {
-            false => functions.iter().filter_map(|function| self.own.get(function)).sum(),
+        (timed.own, timed.by_chance) = match steady.waits {
+            false => (functions.iter().filter_map(|function| self.own.get(function)).sum(), 0.0),
             true => without_waiting(&timed.times.values().copied().collect::<Vec<_>>())?,
         };
         let outside =
@@ -186,13 +188,15 @@ impl Counts {
 /// Waiting is a loop, in which an operation goes round so many times more: each of its instructions runs so often, and
 /// those that are on the way out of it once more, or twice where two waits share them. Where all of them are on the way
 /// out, the loop is nothing but its test. Other instructions run for each operation or for none; of what is done
-/// once in many rounds nothing counts.
-fn without_waiting(times: &[f64]) -> Result<f64> {
+/// once in many rounds nothing counts. Second, those that some operations come to by chance, as they look before what
+/// they wait for is there, or after: all of them, as if each did.
+fn without_waiting(times: &[f64]) -> Result<(f64, f64)> {
     let is_steady = |times: f64| is_whole(times) && times < 3.5;
     let (steady, mut rest): (Vec<f64>, Vec<f64>) = times.iter().partition(|times| is_steady(**times));
     rest.sort_by(f64::total_cmp);
     let longest = rest.last().copied().unwrap_or_default();
     let mut sum = steady.iter().map(|times| times.round()).sum::<f64>();
+    let mut by_chance = 0.0;
     while let Some(most) = rest.pop() {
         let is_of_loop = |times: &f64| is_whole(most - times) && most - times < 3.5;
         let (mut rounds, others): (Vec<f64>, Vec<f64>) = rest.iter().partition(|times| is_of_loop(times));
@@ -209,8 +213,11 @@ fn without_waiting(times: &[f64]) -> Result<f64> {
         let is_chance = most < 1.0 && !is_whole(1.0 / most);
         let is_seldom = most < 0.1 || most < longest / 100.0;
         ensure!(is_seldom || is_chance, "an instruction ran {most} times an operation, another {longest}");
+        if !is_seldom {
+            by_chance += rounds.len() as f64;
+        }
     }
-    Ok(sum)
+    Ok((sum, by_chance))
 }
 
 fn is_whole(times: f64) -> bool {
@@ -306,17 +313,17 @@ mod tests {
     #[test]
     fn waiting_is_left_out() {
         // Two instructions for each operation, a test of two, one that waits, and one that looks up at times.
-        assert_eq!(without_waiting(&[1.0, 1.004, 1.03, 1.03, 0.03, 0.0]).unwrap(), 4.0);
-        assert_eq!(without_waiting(&[1.0, 1.004, 15.94, 15.94, 14.94, 0.003]).unwrap(), 4.0);
-        assert_eq!(without_waiting(&[1.0, 3.3, 2.3]).unwrap(), 2.0);
+        assert_eq!(without_waiting(&[1.0, 1.004, 1.03, 1.03, 0.03, 0.0]).unwrap(), (4.0, 0.0));
+        assert_eq!(without_waiting(&[1.0, 1.004, 15.94, 15.94, 14.94, 0.003]).unwrap(), (4.0, 0.0));
+        assert_eq!(without_waiting(&[1.0, 3.3, 2.3]).unwrap(), (2.0, 0.0));
         // A loop that is nothing but its test, and one whose way out two waits share.
-        assert_eq!(without_waiting(&[1.0, 1.004, 1.0, 1.0, 4900.65, 4900.65, 1.2]).unwrap(), 6.0);
-        assert_eq!(without_waiting(&[1.0, 2.0, 6.4, 4.4]).unwrap(), 5.0);
+        assert_eq!(without_waiting(&[1.0, 1.004, 1.0, 1.0, 4900.65, 4900.65, 1.2]).unwrap(), (6.0, 0.0));
+        assert_eq!(without_waiting(&[1.0, 2.0, 6.4, 4.4]).unwrap(), (5.0, 0.0));
         // Two waits that share nothing, the shorter of which is often none.
-        assert_eq!(without_waiting(&[1.0, 59.03, 58.03, 1.87, 1.87, 0.87]).unwrap(), 4.0);
-        assert_eq!(without_waiting(&[1.0, 590.03, 589.03, 1.87, 0.87, 0.3]).unwrap(), 3.0);
+        assert_eq!(without_waiting(&[1.0, 59.03, 58.03, 1.87, 1.87, 0.87]).unwrap(), (4.0, 0.0));
+        assert_eq!(without_waiting(&[1.0, 590.03, 589.03, 1.87, 0.87, 0.3]).unwrap(), (3.0, 0.0));
         // One look before the loop, which few come to; and work that is done for every third.
-        assert_eq!(without_waiting(&[1.0, 1.0, 0.361, 0.361, 0.22]).unwrap(), 2.0);
+        assert_eq!(without_waiting(&[1.0, 1.0, 0.361, 0.361, 0.22]).unwrap(), (2.0, 3.0));
         assert!(without_waiting(&[1.0, 0.333, 0.333]).is_err());
         assert!(without_waiting(&[1.0, 15.5, 0.5]).is_err());
     }
