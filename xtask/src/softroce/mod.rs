@@ -61,9 +61,9 @@ pub(crate) struct PlaceArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     cpus: Option<u32>,
 
-    /// Emulate a guest whose every instruction takes one nanosecond of its time: what it measures is counts, the same on a busy machine
-    /// [default of --cpus: 1]
-    #[arg(long)]
+    /// Emulate a guest of one CPU whose every instruction takes one nanosecond of its time: what it measures is counts, the same on a busy
+    /// machine
+    #[arg(long, conflicts_with = "cpus")]
     counted: bool,
 
     /// Show one more folder of the host to the guest, read-only at the same path (repeatable)
