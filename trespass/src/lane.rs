@@ -235,10 +235,14 @@ impl Lane {
     }
 
     /// Sends what a call has left to be sent.
+    #[inline]
     pub(crate) fn post(&mut self) {
         self.collect();
-        let now = self.date();
-        self.way.post(&mut self.connection, &mut self.pool, now);
+        // As a rule a call has left nothing.
+        if !(self.connection.is_quiet() && Driver::<Pool>::is_idle(&self.way)) {
+            let now = self.date();
+            self.way.post(&mut self.connection, &mut self.pool, now);
+        }
         self.hear();
     }
 

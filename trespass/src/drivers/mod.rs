@@ -53,6 +53,11 @@ pub(crate) trait Driver<P: Blocks> {
     /// Sends until nothing moves.
     fn post(&mut self, connection: &mut Connection<P::Block>, blocks: &mut P, now: Instant);
 
+    /// Whether [`post`](Self::post) does nothing for a connection that is quiet.
+    fn is_idle(&self) -> bool {
+        false
+    }
+
     /// Whether whatever the connection gave is on its way, and will arrive whatever becomes of this side.
     fn is_flushed(&self) -> bool;
 
@@ -208,6 +213,11 @@ impl Driver<Pool> for Way {
 
     fn post(&mut self, connection: &mut Connection<Block>, pool: &mut Pool, now: Instant) {
         whichever!(self.post(connection, pool, now));
+    }
+
+    #[inline]
+    fn is_idle(&self) -> bool {
+        whichever!(ref self.is_idle())
     }
 
     fn is_flushed(&self) -> bool {

@@ -142,7 +142,8 @@ pub(super) fn parse(output: &str) -> Result<Vec<Turns>> {
         let ["sample", name, figures @ ..] = &words[..] else {
             bail!("unexpected output of the guest: {line}")
         };
-        let figures: Vec<f64> = figures.iter().map(|word| word.parse()).collect::<Result<_, _>>()?;
+        let figures = figures.iter().map(|word| word.parse()).collect::<Result<Vec<f64>, _>>();
+        let figures = figures.with_context(|| format!("not a figure: {line}"))?;
         let [reference, ours, again] =
             figures.try_into().ok().with_context(|| format!("not three figures: {line}"))?;
         let (name, turn) = (name.replace('_', " "), Turn { reference, ours, again });

@@ -440,10 +440,6 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for Rc<P::Block> {
     /// Sends until nothing moves.
     fn post(&mut self, connection: &mut Connection<P::Block>, blocks: &mut P, now: Instant) {
         self.begin(connection);
-        // What is quiet has not failed either.
-        if self.held.is_none() && !self.broken && connection.is_quiet() {
-            return;
-        }
         if self.phase == Phase::Open {
             self.send(connection, blocks, now);
         }
@@ -451,6 +447,12 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for Rc<P::Block> {
             // What has failed just now was dated by nobody.
             self.turn(connection, blocks, Instant::now());
         }
+    }
+
+    /// What is quiet has not failed either.
+    #[inline]
+    fn is_idle(&self) -> bool {
+        self.held.is_none() && !self.broken && self.early.is_none()
     }
 
     /// What was posted needs nothing more of this side, but for a device that does its work when its completions are polled.

@@ -52,7 +52,8 @@ not_ready() {
     cat "$counters/rcvd_rnr_err" "$counters/send_rnr_err" | awk '{ n += $1 } END { print n }'
 }
 
-# trespass ROW COLUMNS ARGUMENTS...: those columns of the client's table.
+# trespass ROW COLUMNS ARGUMENTS...: those columns of the client's row that begins with the message size and the count (live lines begin
+# with the size, too).
 trespass() {
     row=$1 columns=$2
     shift 2
@@ -62,8 +63,8 @@ trespass() {
     case "$*" in *"--transport tcp"*) where= ;; *) where=$device ;; esac
     converse listens_tcp stride-perf msg "$@" $where -p $port -- stride-perf msg "$@" $where -p $port $address || return 1
     echo "rnr $row $(($(not_ready) - before))" >>"$notes"
-    awk -v columns="$columns" '
-        /^[0-9]/ { n = split(columns, c, ","); for (i = 1; i <= n; i++) printf "%s ", $c[i]; print "" }' "$log.client"
+    awk -v columns="$columns" -v size="$size" -v count="$n" '
+        $1 == size && $2 == count { n = split(columns, c, ","); for (i = 1; i <= n; i++) printf "%s ", $c[i]; print "" }' "$log.client"
 }
 
 # Microseconds a transfer, of both directions. It polls unless it is told to wait.
