@@ -87,6 +87,9 @@ pub(super) const SHARED_SLOT: u32 = 4 << 10;
 /// Bytes of a frame's header, in front of what fits into a slot.
 const FRAME_HEADER: u64 = 16;
 
+/// What is given to the device with the request: a message of 256 bytes, with its header.
+const INLINE: u32 = 256 + FRAME_HEADER as u32;
+
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -98,7 +101,7 @@ impl Default for Config {
             rcvbuf: MIB,
             sndbuf: MIB,
             coalescing: true,
-            inline: 256,
+            inline: INLINE,
             rendezvous: true,
             max_rts: 16,
             rd_atomic: 16,

@@ -95,7 +95,8 @@ setters! {
     sndbuf: usize;
     /// Whether several short messages may share a frame while others are in flight. Start value: yes.
     coalescing: bool;
-    /// Messages up to this are given to the device with the request, if it can do that; it need not read them itself. Start value: 256.
+    /// Frames up to this are given to the device with the request, if it can do that, or as much of it as it can; it need not read them itself.
+    /// A message has a header of 16 bytes in its frame. Start value: 272.
     inline: u32;
     /// Whether the receiver may read long messages out of the sender's memory. Start value: yes.
     rendezvous: bool;

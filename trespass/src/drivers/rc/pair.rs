@@ -451,10 +451,15 @@ fn make(
         let made = builder.setup_max_send_sge(entries).build_generic();
         match made.or_else(|_| builder.setup_max_send_sge(ENTRIES_MIN).build_generic()) {
             Err(error) if inline == 0 => return Err(error),
-            Err(_) => inline = if inline > HEAD as u32 { HEAD as u32 } else { 0 },
+            Err(_) => inline = less_inline(inline),
             Ok(qp) => return Ok(qp),
         }
     }
+}
+
+/// What to ask for next of a device that has not so much, as no verb tells how much it has: a power of two, down to a head.
+fn less_inline(inline: u32) -> u32 {
+    if inline > HEAD as u32 { 1 << (inline - 1).ilog2() } else { 0 }
 }
 
 /// Where the bytes come from that are in no block.
@@ -560,5 +565,19 @@ impl<B: DeviceBlock> Receives<B> {
         let block = self.posted.pop_front()?;
         self.first += 1;
         Some(block)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn less_inline_data_is_asked_for_until_there_is_none() {
+        let steps =
+            |from| std::iter::successors(Some(from), |inline| (*inline > 0).then(|| less_inline(*inline)));
+        assert_eq!(steps(272).collect::<Vec<_>>(), [272, 256, 128, 64, 0]);
+        assert_eq!(steps(100).collect::<Vec<_>>(), [100, 64, 0]);
+        assert_eq!(steps(8).collect::<Vec<_>>(), [8, 0]);
     }
 }

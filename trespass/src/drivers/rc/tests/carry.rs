@@ -294,7 +294,7 @@ fn a_device_that_takes_few_pieces_gets_more_frames() {
     let mut sides = connected(Kind::SeqPacket);
     let mut gathers = sides.each_ref().map(|side| side.rc.gather());
     let few = usize::from(gathers[1] == 1);
-    let inline = sides.each_ref().map(|side| side.rc.describe().contains("256 bytes inline"));
+    let inline = sides.each_ref().map(|side| side.rc.describe().contains("272 bytes inline"));
     gathers.sort_unstable();
     assert_eq!((gathers, inline), ([1, protocol::GATHER_MAX], [true, true]));
     let Side { connection, pool, .. } = &mut sides[few];
