@@ -65,9 +65,31 @@ struct Softroce {
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..))]
     pairs: u32,
 
+    /// Only these rows
+    #[arg(long, value_enum)]
+    only: Option<Kind>,
+
     /// Print the result without writing docs/performance.md
     #[arg(long)]
     dry_run: bool,
+}
+
+/// Rows of a kind.
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Kind {
+    /// Bandwidths and message rates
+    Bw,
+    /// Latencies: a guest with one processor has none
+    Lat,
+}
+
+impl Kind {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Bw => "bw",
+            Self::Lat => "lat",
+        }
+    }
 }
 
 /// Runs the chore.
@@ -86,7 +108,8 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
 fn softroce(root: &Path, args: &Softroce) -> Result<ExitCode> {
     let (place, programs, mut job) = args.place.prepare(root, Profile::Release)?;
     programs.build()?;
-    job.command = format!("PAIRS={}\n{SCRIPT}", args.pairs);
+    let only = args.only.map_or("", Kind::word);
+    job.command = format!("PAIRS={}\nONLY={only}\n{SCRIPT}", args.pairs);
     let mut output = Vec::new();
     let ran = place.run(&job, &mut output, &mut io::stderr())?;
     let (perftest, body) = report(&String::from_utf8_lossy(&output))?;
@@ -94,7 +117,7 @@ fn softroce(root: &Path, args: &Softroce) -> Result<ExitCode> {
     if !args.dry_run {
         let intro = format!(
             "{}, on {}, {perftest}, stride-perf {}.{} Medians of {} turns; in brackets the 95 % bootstrap interval of the geometric \
-             mean.\n\n    cargo xtask bench softroce {} --pairs {}",
+             mean.\n\n    cargo xtask bench softroce {}{} --pairs {}",
             document::today(),
             place.title(&ran),
             env!("CARGO_PKG_VERSION"),
@@ -105,10 +128,11 @@ fn softroce(root: &Path, args: &Softroce) -> Result<ExitCode> {
             },
             args.pairs,
             args.place.flag(),
+            if only.is_empty() { String::new() } else { format!(" --only {only}") },
             args.pairs,
         );
-        Section { name: "softroce", title: "stride-perf against perftest", intro: &intro, body: &body }
-            .write(root)?;
+        let (name, title) = (format!("softroce {only}"), format!("stride-perf against perftest {only}"));
+        Section { name: name.trim_end(), title: title.trim_end(), intro: &intro, body: &body }.write(root)?;
     }
     Ok(ran.ending.exit_code())
 }

@@ -59,6 +59,7 @@ stride() {
 # A turn of one row: the operation, bw or lat, bytes, messages, more flags of both. Which of the three goes first changes
 # with the round.
 row() {
+    [ "${ONLY:-$2}" = "$2" ] || return 0
     if [ "$2" = lat ] && [ "$(nproc)" = 1 ]; then
         [ "$round" != 0 ] ||
             echo "SKIPPED $1 lat, $3 bytes: two sides that poll for each other on one processor measure its slices of time" >&2
