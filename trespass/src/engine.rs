@@ -137,6 +137,10 @@ impl Engine {
         mut attempt: impl FnMut(&mut Lane) -> Result<T, Refused>,
     ) -> io::Result<T> {
         let patience = self.patience.begin(side);
+        if !matches!(patience, Until::Now) && self.lane.connection.is_corked() {
+            // Whoever waits writes nothing meanwhile, and may be waiting for the answer.
+            self.lane.connection.flush();
+        }
         let (since, mut slept) = (Instant::now(), false);
         let outcome = loop {
             let now = if slept { Instant::now() } else { since };

@@ -25,6 +25,9 @@ use crate::spin::Spin;
 use crate::stats::{Stats, Summary};
 use crate::wire::Kind;
 
+/// Frames that are copied before they are sent, where the peer reads nothing out of this side's memory.
+const PIECE_FRAMES: usize = 2;
+
 /// Why a call did nothing.
 #[derive(Debug)]
 pub(crate) enum Refused {
@@ -82,7 +85,7 @@ pub(crate) struct Lane {
     /// How long a thread that waits looks for completions before it sleeps.
     pub(crate) spin: Spin,
     sndbuf: usize,
-    /// What is copied goes in pieces of this size, which the peer reads.
+    /// What is copied goes in pieces of this size, so that the peer takes one while the next is copied.
     pub(crate) piece: Option<usize>,
     /// What the device knows, if there is one.
     domain: usize,
@@ -162,7 +165,7 @@ impl Lane {
             // What TCP brings, the system alone can say.
             spin: Spin::new(if link == Link::Rc { config.spin } else { Duration::ZERO }),
             sndbuf: config.sndbuf,
-            piece: setup.read.then_some(setup.stage),
+            piece: (link == Link::Rc).then(|| piece(&setup)),
             domain,
             clock: Instant::now(),
             heard_all: false,
@@ -207,7 +210,7 @@ impl Lane {
         self.collect();
         if self.connection.next_deadline().is_some_and(|deadline| now >= deadline) {
             // A program that has made no calls for long has not seen yet what came in time.
-            self.way.look(&mut self.connection, &mut self.pool, now, false);
+            while self.way.look(&mut self.connection, &mut self.pool, now, false) {}
             self.connection.tick(now);
         }
         self.way.turn(&mut self.connection, &mut self.pool, now);
@@ -621,6 +624,12 @@ fn no_more() -> Refused {
         io::ErrorKind::UnexpectedEof,
         "the peer has closed its end, and all its messages were received",
     ))
+}
+
+/// What the peer reads at a time, or a few frames.
+fn piece(setup: &Setup) -> usize {
+    // The first frame of a message has the length of all of it.
+    if setup.read { setup.stage } else { PIECE_FRAMES * setup.send_payload() - size_of::<u64>() }
 }
 
 fn kind_of(cause: &Cause) -> io::ErrorKind {

@@ -78,7 +78,7 @@ impl<'a> Messages<'a> {
     pub fn answer(&mut self, cell: Cell, link: &mut Link<Packets>) -> Result<(), Error> {
         let messages = self.test.messages_of(cell);
         let socket = &mut link.wire().socket;
-        let done = self.server(cell.size, messages, socket);
+        let done = self.server(cell, messages, socket);
         done.map_err(|error| link.lost(error).into())
     }
 
@@ -135,6 +135,7 @@ impl<'a> Messages<'a> {
         // When the places of those under way became free, and those that are free.
         let (mut under_way, mut free) = (VecDeque::new(), VecDeque::new());
         let (mut unused, mut unsent, mut unanswered) = (in_flight, messages, messages);
+        socket.set_cork(in_flight > 1)?;
         let start = timer.now();
         while unanswered > 0 {
             socket.set_nonblocking(true)?;
@@ -158,6 +159,7 @@ impl<'a> Messages<'a> {
         }
         let ticks = timer.now() - start;
         socket.set_nonblocking(false)?;
+        socket.set_cork(false)?;
         sender.settle(socket)?;
         let requests = self.bandwidth(size, messages, ticks);
         Ok(Row::Echo(EchoRow { in_flight, requests, answers: self.latency(size, messages) }))
@@ -171,9 +173,11 @@ impl<'a> Messages<'a> {
         LatencyRow::new(size, messages, self.recorder.summary(self.sample_nanoseconds()))
     }
 
-    fn server(&self, size: u64, iterations: u64, socket: &mut SeqPacket) -> io::Result<()> {
-        let mut sender = Sender::new(self.test, size, socket)?;
+    fn server(&self, cell: Cell, iterations: u64, socket: &mut SeqPacket) -> io::Result<()> {
+        let mut sender = Sender::new(self.test, cell.size, socket)?;
         let answers = self.test.measure != Measure::Bandwidth;
+        // What has come together is answered together.
+        socket.set_cork(cell.in_flight.is_some_and(|in_flight| in_flight > 1))?;
         for _ in 0..iterations {
             sender.receive(socket)?;
             if answers {
@@ -183,6 +187,7 @@ impl<'a> Messages<'a> {
         if !answers {
             socket.send(&[])?;
         }
+        socket.set_cork(false)?;
         sender.settle(socket)
     }
 }

@@ -102,8 +102,8 @@ setters! {
     rendezvous: bool;
     /// Long messages that may wait to be read at a time: 1 to 1024. Start value: 16.
     max_rts: u16;
-    /// RDMA READs in flight at a time, each way; less, if the device can do less: SoftRoCE, which loses bytes of several where packets are
-    /// lost, is given one. Start value: 16.
+    /// RDMA READs in flight at a time, each way; less, if the device can do less. SoftRoCE, which loses their bytes where packets are lost, is
+    /// given none: long messages go in frames there, as with [`rendezvous`](Self::rendezvous) switched off. Start value: 16.
     rd_atomic: u8;
     /// Bytes of one RDMA READ: a multiple of 4 KiB up to 1 MiB, which is the start value.
     read_piece: u32;

@@ -39,8 +39,8 @@ pub(crate) trait Driver<P: Blocks> {
     /// Receives and sends until nothing moves.
     fn turn(&mut self, connection: &mut Connection<P::Block>, blocks: &mut P, now: Instant);
 
-    /// A look of one who does not sleep yet: sends if `all` is to be done, and takes what has come that the system need not report. It has the
-    /// system report nothing. Whether anything moved; then there may be more to do.
+    /// A look of one who does not sleep yet: sends if `all` is to be done, and takes what has come that the system need not report, or else
+    /// what of it came first. It has the system report nothing. Whether anything moved; then there may be more to do.
     fn look(&mut self, _: &mut Connection<P::Block>, _: &mut P, _now: Instant, _all: bool) -> bool {
         false
     }

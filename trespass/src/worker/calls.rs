@@ -145,7 +145,7 @@ impl Worker {
         self.give(key, |lane| lane.send_blocks(blocks))
     }
 
-    /// As [`Stream::set_cork`](crate::Stream::set_cork).
+    /// As [`Stream::set_cork`](crate::Stream::set_cork), but that a [`poll`](Self::poll) that waits lets nothing go: it is for all connections.
     ///
     /// # Errors
     ///

@@ -19,7 +19,8 @@ pub(crate) fn add(suite: &mut test_harness::Suite<Rig>) {
         a_message_of_any_length_is_received_without_a_copy, several_blocks_are_one_message, memory_of_the_programs_own_goes_without_a_copy,
         a_worker_sends_several_blocks_as_one_message, a_message_may_be_larger_than_any_block,
         a_message_whose_time_is_up_is_gone_on_with, a_message_that_fits_the_buffer_moves_whole_or_not_at_all,
-        an_end_within_a_message_of_1_gib_is_a_failure);
+        an_end_within_a_message_of_1_gib_is_a_failure, what_has_come_together_is_answered_together,
+        long_messages_arrive_where_nobody_reads);
 }
 
 /// Both ends send so many messages of random sizes and check what they get.
@@ -329,6 +330,64 @@ fn a_message_may_be_larger_than_any_block(rig: &Rig) -> Outcome {
         assert_eq!(server.recv(&mut buffer).unwrap(), wanted.len());
     });
     assert!(buffer == wanted);
+    Ok(())
+}
+
+/// Both ends are corked, and only wait for each other.
+fn what_has_come_together_is_answered_together(rig: &Rig) -> Outcome {
+    const TOGETHER: u64 = 10;
+    let (mut client, mut server) = rig.packets();
+    let frames = |end: &SeqPacket| end.stats().frames_sent - end.stats().credits_sent;
+    for end in [&mut client, &mut server] {
+        end.set_cork(true).unwrap();
+    }
+    for round in 0..20 {
+        let (before, began) = ([frames(&client), frames(&server)], Instant::now());
+        (0..TOGETHER).for_each(|at| client.send(&bytes(at, 20)).unwrap());
+        let mut buffer = [0; 20];
+        server = thread::scope(|scope| {
+            let answering = scope.spawn(move || {
+                let mut buffer = [0; 20];
+                for _ in 0..TOGETHER {
+                    server.recv(&mut buffer).unwrap();
+                    server.send(&buffer).unwrap();
+                }
+                // The one that says that the answers are there: to wait for it lets them go.
+                server.recv(&mut buffer).unwrap();
+                server
+            });
+            for at in 0..TOGETHER {
+                client.recv(&mut buffer).unwrap();
+                assert!(buffer[..] == bytes(at, 20));
+            }
+            client.send(b"thanks").unwrap();
+            client.set_cork(false).unwrap();
+            client.set_cork(true).unwrap();
+            answering.join().unwrap()
+        });
+        let sent = [frames(&client) - before[0], frames(&server) - before[1]];
+        // Time lets them go, too.
+        if began.elapsed() < Duration::from_millis(200) {
+            assert_eq!(sent, [2, 1], "round {round}");
+            return Ok(());
+        }
+    }
+    panic!("this machine is too busy to tell");
+}
+
+/// They go in frames, a few at a time.
+fn long_messages_arrive_where_nobody_reads(rig: &Rig) -> Outcome {
+    let (mut client, mut server) = rig.packets_with(|builder| builder.rendezvous(false));
+    let sizes = [8000, 8176, 8177, 16_344, 16_345, 70_000, 1 << 20, (3 << 20) + 5];
+    let mut buffer = vec![0; 4 << 20];
+    thread::scope(|scope| {
+        scope.spawn(|| sizes.iter().for_each(|len| client.send(&bytes(*len as u64, *len)).unwrap()));
+        for len in sizes {
+            assert_eq!(server.recv(&mut buffer).unwrap(), len);
+            assert!(buffer[..len] == bytes(len as u64, len), "{len} bytes");
+        }
+    });
+    assert_eq!(client.stats().reads + server.stats().reads, 0);
     Ok(())
 }
 

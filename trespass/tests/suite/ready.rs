@@ -15,7 +15,7 @@ use test_harness::{Outcome, bytes, cases};
 use trespass::{Readiness, Stream, Worker};
 
 use super::rig::{LONG, Rig, below, greet, random};
-use super::streams::time_is_up;
+use super::streams::{fill_without_waiting, time_is_up, write_until_refused};
 
 pub(crate) fn add(suite: &mut test_harness::Suite<Rig>) {
     cases!(suite: i8_level_triggered_epoll, i8_edge_triggered_epoll, i8_mio, i8_poll,
@@ -218,25 +218,11 @@ fn i8_what_lies_here_already_is_shown(rig: &Rig) -> Outcome {
     Ok(())
 }
 
-/// Writes until it is refused.
-fn fill(stream: &mut Stream) -> usize {
-    let (piece, mut total) = (vec![1; 100_000], 0);
-    loop {
-        match stream.write(&piece) {
-            Ok(count) => total += count,
-            Err(error) => {
-                assert_eq!(error.kind(), ErrorKind::WouldBlock);
-                return total;
-            }
-        }
-    }
-}
-
 fn i8_room_to_write_is_shown_to_who_was_refused(rig: &Rig) -> Outcome {
     let (mut client, mut server) = rig.streams();
     client.set_nonblocking(true).unwrap();
     let mut edge = Edge::of(&client);
-    let total = fill(&mut client);
+    let total = fill_without_waiting(&mut client);
     while edge.sleep(Duration::from_millis(50)) {}
     thread::scope(|scope| {
         scope.spawn(|| server.read_exact(&mut vec![0; total]).unwrap());
@@ -255,7 +241,7 @@ fn i8_room_found_while_reading_is_an_edge_of_its_own(rig: &Rig) -> Outcome {
     client.set_nonblocking(true).unwrap();
     let mut edge = Edge::of(&client);
     server.write_all(b"to be read later").unwrap();
-    let total = fill(&mut client);
+    let total = fill_without_waiting(&mut client);
     while edge.sleep(Duration::from_millis(50)) {}
     // Bytes lie here unread; then room comes, and it is a call to read that finds it.
     thread::scope(|scope| {
@@ -289,7 +275,7 @@ fn i8_arrivals_found_while_writing_are_shown(rig: &Rig) -> Outcome {
     for round in 0..50 {
         // The reader was told to wait. What comes is taken in by a call that writes until it is refused.
         server.write_all(b"news").unwrap();
-        let total = fill(&mut client);
+        let total = write_until_refused(&mut client);
         assert!(edge.sleep(LONG), "round {round}: asleep though there are news");
         let mut news = [0; 4];
         let deadline = Instant::now() + LONG;
@@ -314,7 +300,7 @@ fn what_nobody_waits_for_is_not_shown(rig: &Rig) -> Outcome {
     server.write_all(b"unread").unwrap();
     client.set_nonblocking(true).unwrap();
     client.set_interest(Readiness::WRITE);
-    let total = fill(&mut client);
+    let total = fill_without_waiting(&mut client);
     // Level-triggered: not a single report is left once the call was refused, though there are bytes to be read.
     while is_readable(&client, Duration::from_millis(50)) {
         assert_eq!(client.write(b"x").unwrap_err().kind(), ErrorKind::WouldBlock);
@@ -354,7 +340,7 @@ fn readiness_is_what_calls_find(rig: &Rig) -> Outcome {
     }
     client.read_exact(&mut [0]).unwrap();
     client.set_nonblocking(true).unwrap();
-    fill(&mut client);
+    fill_without_waiting(&mut client);
     assert_eq!(client.readiness().unwrap(), Readiness::NONE);
     drop(server);
     let deadline = Instant::now() + LONG;

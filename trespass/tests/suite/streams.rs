@@ -111,17 +111,37 @@ fn i4_a_vectored_write_is_its_pieces_in_a_row(rig: &Rig) -> Outcome {
 /// Writes until it would have to wait.
 fn fill(stream: &mut Stream) -> usize {
     stream.set_nonblocking(true).unwrap();
-    let (piece, mut total) = (vec![0x5a; 100_000], 0);
-    let outcome = loop {
-        match stream.write(&piece) {
-            Ok(count) => total += count,
-            Err(error) => break error.kind(),
+    let total = fill_without_waiting(stream);
+    stream.set_nonblocking(false).unwrap();
+    total
+}
+
+/// Writes until it is refused, also when the device has had time for what it was given: that makes room once more.
+pub(crate) fn fill_without_waiting(stream: &mut Stream) -> usize {
+    let mut total = 0;
+    loop {
+        match write_until_refused(stream) {
+            0 => return total,
+            more => total += more,
         }
         assert!(total < 1 << 30, "a peer that reads nothing takes a gigabyte");
-    };
-    stream.set_nonblocking(false).unwrap();
-    assert_eq!(outcome, ErrorKind::WouldBlock);
-    total
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// How much a stream that does not wait takes now.
+pub(crate) fn write_until_refused(stream: &mut Stream) -> usize {
+    let (piece, mut total) = (vec![0x5a; 100_000], 0);
+    loop {
+        match stream.write(&piece) {
+            Ok(count) => total += count,
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::WouldBlock);
+                return total;
+            }
+        }
+        assert!(total < 1 << 30, "a peer that reads nothing takes a gigabyte");
+    }
 }
 
 /// What a writer was allowed to leave in its own memory goes on its way while the other end reads.

@@ -227,6 +227,15 @@ impl<B: DeviceBlock> Hub<B> {
     /// Takes what has completed, and gives each to the seat whose it is. Whether anything had.
     #[inline]
     pub(super) fn reap(&mut self, mut each: impl FnMut(u32, Completed<B>)) -> io::Result<bool> {
+        self.reap_until(|seat, completed| {
+            each(seat, completed);
+            false
+        })
+    }
+
+    /// The same, up to the first for which that is true, if it is one of a seat's.
+    #[inline]
+    pub(super) fn reap_until(&mut self, mut each: impl FnMut(u32, Completed<B>) -> bool) -> io::Result<bool> {
         let Self { cq, members, shelf, .. } = self;
         let mut poller = cq.start_poll().map_err(io::Error::other)?;
         let mut any = false;
@@ -254,10 +263,16 @@ impl<B: DeviceBlock> Hub<B> {
                 vendor: if status == WorkCompletionStatus::Success { 0 } else { completion.vendor_err() },
                 len: completion.byte_len().unwrap_or(0) as usize,
             };
-            match found.owner {
+            let enough = match found.owner {
                 None => each(0, completed),
                 Some(Owner::Seat(seat)) => each(*seat, completed),
-                Some(Owner::Nobody(pair)) => pair.take_back(completed, drop),
+                Some(Owner::Nobody(pair)) => {
+                    pair.take_back(completed, drop);
+                    false
+                }
+            };
+            if enough {
+                break;
             }
         }
         poller.finish().map_err(io::Error::other)?;

@@ -190,11 +190,16 @@ impl<B: DeviceBlock> Rc<B> {
         })
     }
 
-    /// Takes what has completed, unless a worker does. Whether anything had.
-    fn reap(&mut self, connection: &mut Connection<B>) -> bool {
+    /// Takes what has completed, unless a worker does: all of it, or up to the first frame. Whether anything had.
+    fn reap(&mut self, connection: &mut Connection<B>, all: bool) -> bool {
         let Self { pair, spare, broken, .. } = self;
         let (pair, Home::Own(hub)) = pair.parts() else { return false };
-        match hub.reap(|_, completed| take(pair, spare, broken, connection, completed)) {
+        let reaped = hub.reap_until(|_, completed| {
+            let is_frame = !matches!(completed.what, What::Own(Request::Send(_) | Request::Probe));
+            take(pair, spare, broken, connection, completed);
+            is_frame && !all
+        });
+        match reaped {
             Ok(any) => any,
             Err(error) => {
                 break_down(broken, connection, "polling completions", &error);
@@ -292,7 +297,7 @@ impl<B: DeviceBlock> Rc<B> {
         blocks: &mut P,
         now: Instant,
     ) -> bool {
-        let mut moved = self.reap(connection);
+        let mut moved = self.reap(connection, true);
         moved |= self.replenish(connection, blocks);
         moved |= self.send(connection, blocks, now);
         moved
@@ -327,7 +332,7 @@ impl<B: DeviceBlock> Rc<B> {
         if let Some(transmit) = self.held.take() {
             connection.done(Done::from(transmit));
         }
-        self.reap(connection);
+        self.reap(connection, true);
         if !self.pair.finish(|done| connection.done(done)) {
             if !time_is_up {
                 return;
@@ -411,7 +416,8 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for Rc<P::Block> {
             moved |= self.replenish(connection, blocks);
             moved |= self.send(connection, blocks, now);
         }
-        moved | self.reap(connection)
+        // Who looks again and again waits for what comes first: whether more has come with it is seen when it has been taken.
+        moved | self.reap(connection, all)
     }
 
     fn send_short(&mut self, connection: &mut Connection<P::Block>, kind: Kind, bytes: &[u8]) -> bool {
