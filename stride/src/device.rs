@@ -192,6 +192,7 @@ impl Found {
                 .contains(DeviceCapabilityFlags::Xrc),
             max_sge: limit(attr.max_sge()),
             // Not every device says it.
+            num_comp_vectors: limit(context.num_comp_vectors()),
             max_sge_rd: match limit(attr.max_sge_rd()) {
                 0 => limit(attr.max_sge()),
                 limit => limit,

@@ -116,6 +116,7 @@ fn ways_that_there_are_not_are_refused() {
 #[test]
 fn queues_that_there_are_not_are_refused() {
     refused("write lat -e", &["-e and --latency pingpong of write", "--latency completion", "--imm"]);
+    refused("send bw -X 1", &["-X 1", "-e"]);
     refused("send bw --cqe-poll 0", &["--cqe-poll 0", "give --cqe-poll 1 or more"]);
     refused("write bw --use-srq", &["--use-srq with write", "takes no receives", "--imm"]);
     refused("read lat --use_srq", &["--use-srq with read", "leave --use-srq out"]);

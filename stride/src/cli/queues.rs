@@ -20,4 +20,8 @@ pub struct QueueArgs {
     /// Completions taken at a time (bandwidth only) [default: 16]
     #[arg(long, alias = "cqe_poll", value_name = "COUNT")]
     pub cqe_poll: Option<u32>,
+
+    /// Completion vector of the device that handles the events of -e; they count from 0 [default: 0]
+    #[arg(short = 'X', long, value_name = "NUMBER")]
+    pub vector: Option<u32>,
 }

@@ -33,6 +33,8 @@ pub struct DeviceLimits {
     pub max_sge: u32,
     /// Entries of one that reads.
     pub max_sge_rd: u32,
+    /// Completion vectors.
+    pub num_comp_vectors: u32,
     /// Shared receive queues.
     pub max_srq: u32,
     /// Receives in a shared queue.

@@ -27,6 +27,8 @@ pub struct Queues {
     pub sge: Option<u32>,
     /// Completions taken at a time, if the user gave it.
     pub cqe_poll: Option<u32>,
+    /// Where the device has its events handled, if the user gave it.
+    pub vector: Option<u32>,
 }
 
 /// Queues that there are not.
@@ -39,6 +41,25 @@ pub enum QueueError {
          completion, or add --imm"
     )]
     NoEvent,
+    /// Nothing makes an event.
+    #[error("-X {given} without -e, which has completions make events: add -e, or leave -X out")]
+    VectorWithoutEvents {
+        /// What the user gave.
+        given: u32,
+    },
+    /// The device has fewer.
+    #[error(
+        "-X {given} is none of the {count} completion vectors of {device} (num_comp_vectors), which count from 0: give -X {} or less",
+        count.saturating_sub(1)
+    )]
+    NoVector {
+        /// What the user gave.
+        given: u32,
+        /// The device's name.
+        device: String,
+        /// How many it has.
+        count: u32,
+    },
     /// Receives that nobody takes.
     #[error("--use-srq with {operation}, which takes no receives: leave --use-srq out{}", if *operation == Operation::Write {", or add --imm"} else {""})]
     NoReceives {
@@ -131,8 +152,8 @@ pub enum QueueError {
 
 impl From<&QueueArgs> for Queues {
     fn from(args: &QueueArgs) -> Self {
-        let QueueArgs { events, use_srq, sge, cqe_poll } = *args;
-        Self { events, use_srq, sge, cqe_poll }
+        let QueueArgs { events, use_srq, sge, cqe_poll, vector } = *args;
+        Self { events, use_srq, sge, cqe_poll, vector }
     }
 }
 
@@ -162,6 +183,9 @@ impl TestPlan {
         let ping_pong = Measure::Latency(LatencyDefinition::PingPong);
         if self.queues.events && (self.operation, self.measure) == (Operation::Write, ping_pong) {
             return Err(QueueError::NoEvent);
+        }
+        if let (false, Some(given)) = (self.queues.events, self.queues.vector) {
+            return Err(QueueError::VectorWithoutEvents { given });
         }
         self.validate_sharing()?;
         self.validate_entries()?;
@@ -226,7 +250,10 @@ impl TestPlan {
     /// Refuses queues that this device has not.
     pub(super) fn check_queues(&self, limits: &DeviceLimits) -> Result<(), QueueError> {
         self.check_entries(limits)?;
-        let device = || limits.device.clone();
+        let (device, count) = (|| limits.device.clone(), limits.num_comp_vectors);
+        if let Some(given) = self.queues.vector.filter(|vector| *vector >= count) {
+            return Err(QueueError::NoVector { given, device: device(), count });
+        }
         if self.connection == ConnectionType::Xrc && !limits.has_xrc {
             return Err(QueueError::NoExtendedConnections { device: device() });
         }
@@ -256,10 +283,11 @@ impl TestPlan {
     }
 
     /// Names of the queues' parameters, with their flags, and their values, as differences are told.
-    pub(super) fn queue_rows(&self) -> [(&'static str, String); 4] {
+    pub(super) fn queue_rows(&self) -> [(&'static str, String); 5] {
         let value = |given: Option<u32>| given.map_or("the default".to_owned(), |given| given.to_string());
         [
             ("events (-e)", self.queues.events.to_string()),
+            ("completion vector (-X)", value(self.queues.vector)),
             ("shared receive queue (--use-srq)", self.queues.use_srq.to_string()),
             ("entries of a request (--sge)", value(self.queues.sge)),
             ("completions at a time (--cqe-poll)", value(self.queues.cqe_poll)),
@@ -279,7 +307,10 @@ impl fmt::Display for Queues {
         if let Some(count) = self.cqe_poll {
             write!(f, ", {count} completions at a time")?;
         }
-        if self.events { f.write_str(", by events") } else { Ok(()) }
+        if self.events {
+            f.write_str(", by events")?;
+        }
+        self.vector.map_or(Ok(()), |vector| write!(f, " of completion vector {vector}"))
     }
 }
 
@@ -370,5 +401,19 @@ mod tests {
         let error = plan("write lat -e").unwrap_err();
         assert_eq!(error, PlanError::Queues(QueueError::NoEvent));
         assert!(plan("read bw -e").unwrap().to_string().ends_with(", by events"));
+    }
+
+    #[test]
+    fn events_are_of_a_vector_that_the_device_has() {
+        let test = plan("read bw -e -X 1").unwrap();
+        assert!(test.to_string().ends_with(", by events of completion vector 1"), "{test}");
+        let limits = crate::plan::tests::limits();
+        assert!(test.check(&DeviceLimits { num_comp_vectors: 2, ..limits.clone() }).is_ok());
+        assert_eq!(
+            test.check(&DeviceLimits { num_comp_vectors: 1, ..limits }).unwrap_err().to_string(),
+            "-X 1 is none of the 1 completion vectors of mlx5_0 (num_comp_vectors), which count from 0: give -X 0 or less"
+        );
+        let error = plan("read bw --vector 0").unwrap_err().to_string();
+        assert!(error.starts_with("-X 0 without -e"), "{error}");
     }
 }

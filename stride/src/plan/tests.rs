@@ -122,6 +122,7 @@ pub(super) fn limits() -> DeviceLimits {
         has_xrc: true,
         max_sge: 30,
         max_sge_rd: 20,
+        num_comp_vectors: 4,
         max_srq: 1000,
         max_srq_wr: 32767,
     }

@@ -140,6 +140,7 @@ fn limits() -> DeviceLimits {
         has_atomics: true,
         max_sge: 30,
         max_sge_rd: 30,
+        num_comp_vectors: 1,
         pkeys: 1,
         has_xrc: true,
         max_srq: 65536,

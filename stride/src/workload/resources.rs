@@ -31,7 +31,7 @@ pub(super) fn completion_queues(
         builder.setup_wc_flags(WorkCompletionFields::STANDARD | WorkCompletionFields::CompletionTimestamp);
     }
     if let Some(channel) = channel {
-        builder.setup_comp_channel(channel);
+        builder.setup_comp_channel(channel).setup_comp_vector(test.queues.vector.unwrap_or(0));
     }
     let first = match device.calls {
         // There is no other way to timestamps.

@@ -106,6 +106,7 @@ fn sizes_above_the_ports_are_refused(device: &Device) -> Outcome {
         &device.flags(&format!("write bw --loopback -s {above}")),
         &[&format!("-s {above}"), "max_msg_sz", &limit, &format!("give -s {limit}")],
     );
+    refused(&device.flags("send bw -e -X 70000"), &["-X 70000", "num_comp_vectors", "give -X"]);
     let above = device.max_msg_sz.next_power_of_two() * 2;
     refused(&device.flags(&format!("write lat -a --max-msg-size {above}")), &["--max-msg-size", &limit]);
     Outcome::Ran
