@@ -47,6 +47,19 @@ fn every_size_is_measured_between_two_processes() {
     }
 }
 
+/// The server hears of the end of each size, and goes on with the next.
+#[test]
+fn a_time_takes_the_place_of_a_number() {
+    for test in ["tcp bw", "tcp lat"] {
+        let (server, port) = server(test);
+        let client = run(&format!("{test} -a --max-msg-size 4 -D 1 127.0.0.1 -p {port}")).succeeded();
+        let rows = client.rows();
+        assert_eq!(rows.iter().map(|row| row[0]).collect::<Vec<_>>(), [2.0, 4.0], "{client:#?}");
+        assert!(rows.iter().all(|row| row[1] > 0.0), "{client:#?}");
+        assert_eq!(server.end().succeeded().rows(), rows);
+    }
+}
+
 #[test]
 fn a_server_that_stays_serves_it_too() {
     let mut server = Running::start(command("serve -p 0").env("SIDEWAY_PROVIDER", "soft"));

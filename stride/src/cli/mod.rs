@@ -361,6 +361,10 @@ pub struct RunArgs {
     #[arg(short = 'n', long, value_name = "COUNT")]
     pub iters: Option<u64>,
 
+    /// Send for so long, in place of a number of messages; of queue pairs a quarter at the beginning and at the end does not count
+    #[arg(short = 'D', long, value_name = "SECONDS")]
+    pub duration: Option<u32>,
+
     /// Bytes of a message, with K or M if you like [default: 64K for bandwidth, 2 for latency; atomics are of 8]
     #[arg(short = 's', long, value_name = "BYTES")]
     pub msg_size: Option<Size>,
@@ -415,10 +419,6 @@ pub struct CommonArgs {
     /// stderr says how many [default: the one that there is, on any processor]
     #[arg(long, value_name = "COUNT")]
     pub threads: Option<Count>,
-
-    /// Send for so long, in place of a number of messages; a quarter at the beginning and at the end does not count
-    #[arg(short = 'D', long, value_name = "SECONDS")]
-    pub duration: Option<u32>,
 
     /// Before each size, send so many messages that do not count, or for so many seconds with an s behind the number
     #[arg(long, value_name = "COUNT")]

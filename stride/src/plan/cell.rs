@@ -47,7 +47,9 @@ impl TestPlan {
     /// Messages of a cell, of all queue pairs: of a test that takes a time more than there will be.
     pub fn messages_of(&self, Cell { size, in_flight }: Cell) -> u64 {
         match (self.measure, in_flight) {
-            (Measure::Echo(echo), Some(in_flight)) => echo.iterations(self.iterations, size, in_flight),
+            (Measure::Echo(echo), Some(in_flight)) if self.duration.is_none() => {
+                echo.iterations(self.iterations, size, in_flight)
+            }
             _ => self.most_messages().saturating_mul(self.queue_pairs.into()),
         }
     }

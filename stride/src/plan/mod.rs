@@ -198,7 +198,6 @@ impl Plan {
             device_clock,
             bidirectional: common.bidirectional,
             reversed: common.reversed,
-            duration: common.duration,
             data_validation: common.data_validation,
             connection: common.connection.into(),
             way: Way::from(&common.way),
@@ -215,9 +214,6 @@ impl Plan {
         let local = LocalOptions { buffer, calls, any_size, choices, devices, ..local_options(&common.run)? };
         let mut warnings = size_warnings(&common.run, &test);
         warnings.extend(moderation_warnings(&test));
-        if let (Some(seconds), Some(count)) = (common.duration, common.run.iters) {
-            warnings.push(format!("-n {count} has no effect with -D {seconds}: leave one of them out"));
-        }
         Ok(Self { role: role(&common.run), local, test, warnings })
     }
 
@@ -390,14 +386,18 @@ fn test_plan(operation: Operation, measure: Measure, args: &RunArgs) -> TestPlan
     let defaults = TestPlan::new(operation, measure, sizes);
     TestPlan {
         iterations: args.iters.unwrap_or(defaults.iterations),
+        duration: args.duration,
         tx_depth: Count::given(args.tx_depth).unwrap_or(defaults.tx_depth),
         ..defaults
     }
 }
 
-/// Sizes that were given to no effect.
+/// Sizes and numbers that were given to no effect.
 fn size_warnings(args: &RunArgs, test: &TestPlan) -> Vec<String> {
     let mut warnings = Vec::new();
+    if let (Some(seconds), Some(count)) = (args.duration, args.iters) {
+        warnings.push(format!("-n {count} has no effect with -D {seconds}: leave one of them out"));
+    }
     if let (true, Some(Size(size))) = (args.all_sizes, args.msg_size) {
         warnings.push(format!("-s {size} has no effect with -a: leave one of them out"));
     }

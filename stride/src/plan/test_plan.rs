@@ -193,6 +193,14 @@ impl TestPlan {
         if self.duration.is_some() { MOST_MESSAGES } else { self.iterations.min(MOST_MESSAGES) }
     }
 
+    /// How long it takes, or how many messages there are, in words.
+    pub fn length(&self) -> String {
+        match self.duration {
+            Some(seconds) => format!("{seconds} s"),
+            None => format!("{} iterations", self.iterations),
+        }
+    }
+
     /// Whether it is known how many messages arrived only if it is asked.
     pub fn asks_what_arrived(&self) -> bool {
         self.data_validation || !self.connection.is_reliable() && self.operation.takes_receives()
@@ -230,11 +238,7 @@ impl fmt::Display for TestPlan {
     /// All parameters, with what follows from them.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { operation, measure, sizes, post_list, queue_pairs, connection, .. } = self;
-        let length = match self.duration {
-            Some(seconds) => format!("{seconds} s"),
-            None => format!("{} iterations", self.iterations),
-        };
-        let (depth, interval) = (self.depth(), self.completion_interval());
+        let (length, depth, interval) = (self.length(), self.depth(), self.completion_interval());
         write!(
             f,
             "{operation} {measure} over {connection}, messages of {sizes} bytes, {length}, depth {depth}, post list \

@@ -187,11 +187,8 @@ fn tell(socket: &SeqPacket, test: &TestPlan, output: &mut Output) {
 
 /// What is going to be measured and what carries it, in one line.
 fn describe(socket: &SeqPacket, test: &TestPlan) -> String {
-    let TestPlan { operation, measure, sizes, iterations, .. } = test;
-    let mut line = format!(
-        "{operation} {measure} of {sizes} bytes, {iterations} iterations, over {}",
-        socket.transport()
-    );
+    let (TestPlan { operation, measure, sizes, .. }, length) = (test, test.length());
+    let mut line = format!("{operation} {measure} of {sizes} bytes, {length}, over {}", socket.transport());
     if let Some(device) = socket.device() {
         line += &format!(" ({device})");
     }

@@ -91,11 +91,8 @@ impl Session<'_> {
 
 fn tell(stream: &Stream<'_>, test: &TestPlan, output: &mut Output) -> Result<(), Error> {
     let way = stream.description();
-    let TestPlan { operation, measure, sizes, iterations, .. } = test;
-    output.connection(
-        "TCP",
-        &format!("{operation} {measure} of {sizes} bytes, {iterations} iterations, over TCP {way}"),
-    );
+    let (TestPlan { operation, measure, sizes, .. }, length) = (test, test.length());
+    output.connection("TCP", &format!("{operation} {measure} of {sizes} bytes, {length}, over TCP {way}"));
     Ok(output.heading(test, Some(format!("TCP, the system's, {way}")))?)
 }
 

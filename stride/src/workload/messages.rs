@@ -5,6 +5,7 @@ use std::io;
 
 use trespass::{Block, SendRefused, SeqPacket};
 
+use super::pace::Pace;
 use super::{Passed, Progress};
 use crate::control::{Link, Packets};
 use crate::error::Error;
@@ -25,7 +26,9 @@ pub struct Messages<'a> {
 #[derive(Clone, Copy)]
 struct Load<'a> {
     size: u64,
+    /// So many, or until the time is up.
     messages: u64,
+    pace: &'a Pace,
     progress: &'a Passed,
 }
 
@@ -33,6 +36,8 @@ struct Load<'a> {
 struct Sender {
     size: usize,
     memory: Memory,
+    /// How many there are is not known before: an empty message says that there are no more.
+    takes_a_time: bool,
 }
 
 /// Where messages lie before they are sent, and when they have arrived.
@@ -60,13 +65,16 @@ impl<'a> Messages<'a> {
         progress: &Progress,
         link: &mut Link<Packets>,
     ) -> Result<Row, Error> {
-        let load = Load { size: cell.size, messages: self.test.messages_of(cell), progress: progress.of(0) };
+        let (size, messages, progress) = (cell.size, self.test.messages_of(cell), progress.of(0));
         let socket = &mut link.wire().socket;
-        let done = match (self.test.measure, cell.in_flight) {
-            (Measure::Bandwidth, _) => self.stream(load, socket),
-            (Measure::Latency(_), _) => self.ping_pong(load, socket),
-            (Measure::Echo(_), in_flight) => self.ask(load, in_flight.unwrap_or(1), socket),
-        };
+        let done = Pace::of(self.test.duration, |pace| {
+            let load = Load { size, messages, pace, progress };
+            match (self.test.measure, cell.in_flight) {
+                (Measure::Bandwidth, _) => self.stream(load, socket),
+                (Measure::Latency(_), _) => self.ping_pong(load, socket),
+                (Measure::Echo(_), in_flight) => self.ask(load, in_flight.unwrap_or(1), socket),
+            }
+        });
         done.map_err(|error| link.lost(error).into())
     }
 
@@ -98,53 +106,58 @@ impl<'a> Messages<'a> {
     }
 
     fn stream(&self, load: Load<'_>, socket: &mut SeqPacket) -> io::Result<Row> {
-        let Load { size, messages, progress } = load;
-        let mut sender = Sender::new(self.test, size, socket)?;
+        let Load { size, messages, pace, progress } = load;
+        let (mut sender, mut sent) = (Sender::new(self.test, size, socket)?, 0);
         let start = self.timer.now();
-        for message in 1..=messages {
+        while sent < messages && !pace.is_over() {
             sender.send(socket)?;
-            progress.set(message);
+            sent += 1;
+            progress.set(sent);
         }
+        sender.end(socket)?;
         sender.receive_answer(socket)?;
         let ticks = self.timer.now() - start;
         sender.settle(socket)?;
-        Ok(Row::Bandwidth(self.bandwidth(size, messages, ticks)))
+        Ok(Row::Bandwidth(self.bandwidth(size, sent, ticks)))
     }
 
     fn ping_pong(&mut self, load: Load<'_>, socket: &mut SeqPacket) -> io::Result<Row> {
-        let (Load { size, messages, progress }, timer) = (load, self.timer);
-        let mut sender = Sender::new(self.test, size, socket)?;
+        let (Load { size, messages, pace, progress }, timer) = (load, self.timer);
+        let (mut sender, mut answered) = (Sender::new(self.test, size, socket)?, 0);
         self.recorder.clear();
-        for message in 1..=messages {
+        while answered < messages && !pace.is_over() {
             let start = timer.now();
             sender.send(socket)?;
             sender.receive(socket)?;
             self.recorder.record(timer.now() - start);
-            progress.set(message);
+            answered += 1;
+            progress.set(answered);
         }
+        sender.end(socket)?;
         sender.settle(socket)?;
-        Ok(Row::Latency(self.latency(size, messages)))
+        Ok(Row::Latency(self.latency(size, answered)))
     }
 
     /// Sends whenever something is to be sent and there is room for it, and takes what answers there are. A request's time begins when the
     /// one whose place it takes was answered: that the connection does not take it yet is part of it.
     fn ask(&mut self, load: Load<'_>, in_flight: u32, socket: &mut SeqPacket) -> io::Result<Row> {
-        let (Load { size, messages, progress }, timer) = (load, self.timer);
+        let (Load { size, messages, pace, progress }, timer) = (load, self.timer);
         let mut sender = Sender::new(self.test, size, socket)?;
         self.recorder.clear();
         // When the places of those under way became free, and those that are free.
         let (mut under_way, mut free) = (VecDeque::new(), VecDeque::new());
-        let (mut unused, mut unsent, mut unanswered) = (in_flight, messages, messages);
+        let (mut unused, mut sent, mut answered) = (in_flight, 0, 0);
+        let has_more = |sent: u64| sent < messages && !pace.is_over();
         socket.set_cork(in_flight > 1)?;
         let start = timer.now();
-        while unanswered > 0 {
+        while answered < sent || has_more(sent) {
             socket.set_nonblocking(true)?;
-            while unsent > 0 && (unused > 0 || !free.is_empty()) && sender.try_send(socket)? {
+            while has_more(sent) && (unused > 0 || !free.is_empty()) && sender.try_send(socket)? {
                 // The place that has been free for longest: first those that always were.
                 let since = if unused > 0 { start } else { free.pop_front().unwrap_or(start) };
                 unused = unused.saturating_sub(1);
                 under_way.push_back(since);
-                unsent -= 1;
+                sent += 1;
             }
             // The first answer is waited for, others are taken if they are there.
             socket.set_nonblocking(false)?;
@@ -152,17 +165,18 @@ impl<'a> Messages<'a> {
                 let now = timer.now();
                 self.recorder.record(now - under_way.pop_front().unwrap_or(now));
                 free.push_back(now);
-                unanswered -= 1;
-                progress.set(messages - unanswered);
+                answered += 1;
+                progress.set(answered);
                 socket.set_nonblocking(true)?;
             }
         }
         let ticks = timer.now() - start;
         socket.set_nonblocking(false)?;
+        sender.end(socket)?;
         socket.set_cork(false)?;
         sender.settle(socket)?;
-        let requests = self.bandwidth(size, messages, ticks);
-        Ok(Row::Echo(EchoRow { in_flight, requests, answers: self.latency(size, messages) }))
+        let requests = self.bandwidth(size, answered, ticks);
+        Ok(Row::Echo(EchoRow { in_flight, requests, answers: self.latency(size, answered) }))
     }
 
     fn bandwidth(&self, size: u64, messages: u64, ticks: u64) -> BandwidthRow {
@@ -173,13 +187,15 @@ impl<'a> Messages<'a> {
         LatencyRow::new(size, messages, self.recorder.summary(self.sample_nanoseconds()))
     }
 
-    fn server(&self, cell: Cell, iterations: u64, socket: &mut SeqPacket) -> io::Result<()> {
+    fn server(&self, cell: Cell, most: u64, socket: &mut SeqPacket) -> io::Result<()> {
         let mut sender = Sender::new(self.test, cell.size, socket)?;
         let answers = self.test.measure != Measure::Bandwidth;
         // What has come together is answered together.
         socket.set_cork(cell.in_flight.is_some_and(|in_flight| in_flight > 1))?;
-        for _ in 0..iterations {
-            sender.receive(socket)?;
+        for _ in 0..most {
+            if !sender.receive_unless_over(socket)? {
+                break;
+            }
             if answers {
                 sender.send(socket)?;
             }
@@ -207,7 +223,7 @@ impl Sender {
             // Written: else all of it would be the system's one page of zeros, which the nearest cache holds.
             _ => Memory::Own { send: vec![1; size], receive: vec![0; size] },
         };
-        Ok(Self { size, memory })
+        Ok(Self { size, memory, takes_a_time: test.duration.is_some() })
     }
 
     #[inline]
@@ -291,11 +307,31 @@ impl Sender {
 
     #[inline]
     fn receive(&mut self, socket: &mut SeqPacket) -> io::Result<()> {
-        let len = match &mut self.memory {
+        let len = self.take(socket)?;
+        if len == self.size { Ok(()) } else { Err(other_size(len, self.size)) }
+    }
+
+    /// Whether there was one: there may be no more.
+    #[inline]
+    fn receive_unless_over(&mut self, socket: &mut SeqPacket) -> io::Result<bool> {
+        match self.take(socket)? {
+            len if len == self.size => Ok(true),
+            0 if self.takes_a_time => Ok(false),
+            len => Err(other_size(len, self.size)),
+        }
+    }
+
+    #[inline]
+    fn take(&mut self, socket: &mut SeqPacket) -> io::Result<usize> {
+        Ok(match &mut self.memory {
             Memory::Own { receive, .. } => socket.recv(receive)?,
             Memory::Pool { .. } => socket.recv_buf()?.len(),
-        };
-        if len == self.size { Ok(()) } else { Err(other_size(len, self.size)) }
+        })
+    }
+
+    /// Says that there are no more, if that is not known.
+    fn end(&mut self, socket: &mut SeqPacket) -> io::Result<()> {
+        if self.takes_a_time { socket.send(&[]) } else { Ok(()) }
     }
 
     /// That all have arrived.

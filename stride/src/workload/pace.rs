@@ -37,6 +37,14 @@ impl Pace {
         Self { phase: AtomicU8::new(Phase::Counted as u8), is_steady: true }
     }
 
+    /// Does something that takes so many seconds, or as long as it takes.
+    pub(super) fn of<T>(seconds: Option<u32>, work: impl FnOnce(&Self) -> T) -> T {
+        match seconds {
+            Some(seconds) => Self::during(seconds, work),
+            None => work(&Self::steady()),
+        }
+    }
+
     /// Does something that takes so many seconds.
     pub(super) fn during<T>(seconds: u32, work: impl FnOnce(&Self) -> T) -> T {
         let pace = Self { phase: AtomicU8::new(Phase::WarmUp as u8), is_steady: false };
@@ -75,6 +83,12 @@ impl Pace {
     #[inline(always)]
     pub(super) fn phase(&self) -> Phase {
         PHASES[usize::from(self.phase.load(Ordering::Relaxed) & 3)]
+    }
+
+    /// Whether the time is up, of a test whose every message counts.
+    #[inline(always)]
+    pub(super) fn is_over(&self) -> bool {
+        !self.is_past(Phase::Over)
     }
 
     /// Whether it is another one.

@@ -5,6 +5,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use super::Passed;
+use super::pace::Pace;
 use crate::control::{ControlError, Link};
 use crate::plan::{LatencyDefinition, Measure, TestPlan};
 use crate::report::{BandwidthRow, LatencyRow, Row};
@@ -16,6 +17,10 @@ const GLANCE: Duration = Duration::from_millis(500);
 
 /// What the receiving side says when it has everything.
 const ANSWER: [u8; 1] = [1];
+
+/// What a message begins with, and with `-D` the last of a size.
+const MORE: u8 = 1;
+const LAST: u8 = 0;
 
 /// One side's end of the connection that is measured.
 #[derive(Debug)]
@@ -39,7 +44,7 @@ impl<'a> Stream<'a> {
         socket.set_write_timeout(Some(GLANCE))?;
         let largest = usize::try_from(test.sizes.largest()).unwrap_or(usize::MAX);
         // Written: else all of it would be the system's one page of zeros, which the nearest cache holds.
-        Ok(Self { socket, memory: vec![1; largest], test, timer, recorder: LatencyRecorder::new() })
+        Ok(Self { socket, memory: vec![MORE; largest], test, timer, recorder: LatencyRecorder::new() })
     }
 
     /// From where to where, and how.
@@ -57,10 +62,10 @@ impl<'a> Stream<'a> {
     ///
     /// The connection failed, or the peer is gone.
     pub fn measure(&mut self, size: u64, progress: &Passed, link: &mut Link) -> Result<Row, ControlError> {
-        match self.test.measure {
-            Measure::Latency(_) => self.ping(size, progress, link),
-            Measure::Bandwidth | Measure::Echo(_) => self.stream(size, progress, link),
-        }
+        Pace::of(self.test.duration, |pace| match self.test.measure {
+            Measure::Latency(_) => self.ping(size, pace, progress, link),
+            Measure::Bandwidth | Measure::Echo(_) => self.stream(size, pace, progress, link),
+        })
     }
 
     /// Takes messages of this size, and answers each if its latency counts, else the last: the server's part.
@@ -72,10 +77,13 @@ impl<'a> Stream<'a> {
         let Self { socket, memory, test, .. } = self;
         let message = &mut memory[..size as usize];
         let answers_each = matches!(test.measure, Measure::Latency(_));
-        for _ in 0..test.iterations {
+        for _ in 0..test.most_messages() {
             receive(socket, message, link)?;
             if answers_each {
                 send(socket, message, link)?;
+            }
+            if test.duration.is_some() && message[0] == LAST {
+                break;
             }
         }
         if answers_each { Ok(()) } else { send(socket, &ANSWER, link) }
@@ -87,34 +95,57 @@ impl<'a> Stream<'a> {
             .then(|| self.recorder.distribution(self.timer.nanoseconds_per_tick() / 2.0))
     }
 
-    fn stream(&mut self, size: u64, progress: &Passed, link: &mut Link) -> Result<Row, ControlError> {
+    fn stream(
+        &mut self,
+        size: u64,
+        pace: &Pace,
+        progress: &Passed,
+        link: &mut Link,
+    ) -> Result<Row, ControlError> {
         let Self { socket, memory, test, timer, .. } = self;
-        let message = &memory[..size as usize];
+        let (message, mut number) = (&mut memory[..size as usize], 0);
+        message[0] = MORE;
         let start = timer.now();
-        for number in 1..=test.iterations {
+        while number < test.most_messages() && message[0] == MORE {
+            if pace.is_over() {
+                message[0] = LAST;
+            }
             send(socket, message, link)?;
+            number += 1;
             progress.set(number);
         }
         receive(socket, &mut [0; ANSWER.len()], link)?;
         let ticks = timer.now() - start;
-        let summary = BandwidthSummary::new(size, test.iterations, ticks, timer);
-        Ok(Row::Bandwidth(BandwidthRow::new(size, test.iterations, summary)))
+        let summary = BandwidthSummary::new(size, number, ticks, timer);
+        Ok(Row::Bandwidth(BandwidthRow::new(size, number, summary)))
     }
 
-    fn ping(&mut self, size: u64, progress: &Passed, link: &mut Link) -> Result<Row, ControlError> {
+    fn ping(
+        &mut self,
+        size: u64,
+        pace: &Pace,
+        progress: &Passed,
+        link: &mut Link,
+    ) -> Result<Row, ControlError> {
         let Self { socket, memory, test, timer, recorder } = self;
-        let message = &mut memory[..size as usize];
+        let (message, mut number) = (&mut memory[..size as usize], 0);
+        message[0] = MORE;
         recorder.clear();
-        for number in 1..=test.iterations {
+        // What comes back is what was sent.
+        while number < test.most_messages() && message[0] == MORE {
+            if pace.is_over() {
+                message[0] = LAST;
+            }
             let start = timer.now();
             send(socket, message, link)?;
             receive(socket, message, link)?;
             recorder.record(timer.now() - start);
+            number += 1;
             progress.set(number);
         }
         // A sample is of both ways.
         let summary = recorder.summary(timer.nanoseconds_per_tick() / 2.0);
-        Ok(Row::Latency(LatencyRow::new(size, test.iterations, summary)))
+        Ok(Row::Latency(LatencyRow::new(size, number, summary)))
     }
 }
 

@@ -132,10 +132,7 @@ impl Team {
         outlook: &Outlook<'_>,
         progress: &Progress,
     ) -> Result<Measured, Error> {
-        match self.test.duration {
-            Some(seconds) => Pace::during(seconds, |pace| self.measure_at(pace, size, outlook, progress)),
-            None => self.measure_at(&Pace::steady(), size, outlook, progress),
-        }
+        Pace::of(self.test.duration, |pace| self.measure_at(pace, size, outlook, progress))
     }
 
     fn measure_at(
