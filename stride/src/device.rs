@@ -191,8 +191,8 @@ impl Found {
             has_xrc: DeviceCapabilityFlags::from_bits_retain(attr.device_cap_flags())
                 .contains(DeviceCapabilityFlags::Xrc),
             max_sge: limit(attr.max_sge()),
-            // Not every device says it.
             num_comp_vectors: limit(context.num_comp_vectors()),
+            // Not every device says it.
             max_sge_rd: match limit(attr.max_sge_rd()) {
                 0 => limit(attr.max_sge()),
                 limit => limit,

@@ -117,6 +117,12 @@ fn ways_that_there_are_not_are_refused() {
 fn queues_that_there_are_not_are_refused() {
     refused("write lat -e", &["-e and --latency pingpong of write", "--latency completion", "--imm"]);
     refused("send bw -X 1", &["-X 1", "-e"]);
+    refused("send bw -a --min-msg-size 16M", &["--min-msg-size 16777216", "8388608"]);
+    refused("send bw -a --step-factor 0.5", &["--step-factor 0.5", "1 or more"]);
+    refused("send bw -a --step-factor 1", &["--step-factor 1", "--step-addition"]);
+    refused("send bw -a --step-addition 1", &["10000", "--step-factor"]);
+    refused("send bw -a --step-factor two", &["two", "a number"]);
+    refused("send bw --compat iperf", &["iperf", "perftest"]);
     refused("send bw --cqe-poll 0", &["--cqe-poll 0", "give --cqe-poll 1 or more"]);
     refused("write bw --use-srq", &["--use-srq with write", "takes no receives", "--imm"]);
     refused("read lat --use_srq", &["--use-srq with read", "leave --use-srq out"]);

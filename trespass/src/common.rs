@@ -134,7 +134,7 @@ macro_rules! common {
             }
 
             /// Whether what does not fill a frame is held back, so that small pieces go together, as with `TCP_CORK`: until this is switched
-            /// off again, until a flush, until a call has to wait, or for 200 ms. Time counts while calls run. What is full goes at once;
+            /// off again, until a flush, until a call waits for what the peer sends, or for 200 ms. Time counts while calls run. What is full goes at once;
             /// so does a message where the two sides do not put several into a frame ([`Builder::coalescing`](crate::Builder::coalescing)).
             ///
             /// A server whose clients have several requests under way corks once, and then takes and answers one after the other: what

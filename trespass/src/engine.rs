@@ -137,8 +137,8 @@ impl Engine {
         mut attempt: impl FnMut(&mut Lane) -> Result<T, Refused>,
     ) -> io::Result<T> {
         let patience = self.patience.begin(side);
-        if !matches!(patience, Until::Now) && self.lane.connection.is_corked() {
-            // Whoever waits writes nothing meanwhile, and may be waiting for the answer.
+        if side == Side::Read && !matches!(patience, Until::Now) && self.lane.connection.is_corked() {
+            // Whoever waits for the peer writes nothing meanwhile, and may be waiting for the answer.
             self.lane.connection.flush();
         }
         let (since, mut slept) = (Instant::now(), false);

@@ -29,7 +29,7 @@ pub use expectation::{Expectation, ExpectationError};
 pub use memory::{BufferArg, MemoryArgs};
 pub use mix::{MixArg, MixError};
 pub use ordering::{OrderingArg, OrderingArgs};
-pub use output::OutputArgs;
+pub use output::{CompatArg, OutputArgs};
 pub use ping::PingArgs;
 pub use queues::QueueArgs;
 pub use rate::{Millionths, RateArg, RateError, RateUnitsArg};
@@ -130,8 +130,8 @@ pub enum MessagesArgs {
     /// Requests, each with an answer of its size: from 128 bytes to 8 MiB, with 1 to 256 in flight over one connection.
     ///
     /// A request's time begins when it may be sent, as a place among those in flight is free, and ends when its answer was received: that the
-    /// connection has no room for it yet is part of it. Bandwidth and rate are of the requests: their answers come on top. The client of trespass's
-    /// example echo measures the same.
+    /// connection has no room for it yet is part of it. Bandwidth and rate are of the requests: their answers come on top. With several in flight
+    /// both sides cork: what is sent before one of them waits goes together. The client of trespass's example echo measures the same.
     ///
     /// -s and -t choose one size and one number in flight. Unless -n says how many, there are 100000 requests of a size, of long ones fewer.
     #[command(name = "grid", after_help = PROVIDERS)]
@@ -369,13 +369,25 @@ pub struct RunArgs {
     #[arg(short = 's', long, value_name = "BYTES")]
     pub msg_size: Option<Size>,
 
-    /// Measure every power of two from 2 to --max-msg-size
+    /// Measure every power of two from 2 to --max-msg-size, or the sizes that --min-msg-size, --step-factor and --step-addition make
     #[arg(short, long)]
     pub all_sizes: bool,
+
+    /// The first size of --all-sizes [default: 2]
+    #[arg(long, value_name = "BYTES")]
+    pub min_msg_size: Option<Size>,
 
     /// The last size of --all-sizes [default: 8M; of msg --api pool: 1M]
     #[arg(long, value_name = "BYTES")]
     pub max_msg_size: Option<Size>,
+
+    /// Each size of --all-sizes is the one before times this, rounded up [default: 2; with --step-addition: 1]
+    #[arg(long, value_name = "FACTOR")]
+    pub step_factor: Option<Millionths>,
+
+    /// Each size of --all-sizes has so many bytes more than the factor makes it
+    #[arg(long, value_name = "BYTES")]
+    pub step_addition: Option<Size>,
 
     /// Messages under way at a time, or auto: by the message size, and stderr says how many [default: 128 for bandwidth, 1 for
     /// latency; of msg --api pool: 2 to 16, for 2 MiB]

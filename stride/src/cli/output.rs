@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use super::Expectation;
 
@@ -27,6 +27,11 @@ pub struct OutputArgs {
     #[arg(long, value_name = "FILE", global = true)]
     pub hgrm: Option<PathBuf>,
 
+    /// Print the table with the columns and units of another program, for what reads that; everything else is perftest's as it is
+    /// (defaults, completion moderation, definitions)
+    #[arg(long, value_name = "PROGRAM", global = true)]
+    pub compat: Option<CompatArg>,
+
     /// Replace files that exist
     #[arg(long, global = true)]
     pub force: bool,
@@ -41,16 +46,24 @@ pub struct OutputArgs {
     pub expect_p99: Vec<Expectation>,
 }
 
+/// Whose table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum CompatArg {
+    /// perftest's, in MiB/s, without a peak
+    Perftest,
+}
+
 impl OutputArgs {
     /// These, and of what they leave out the others.
     pub fn or(self, others: &Self) -> Self {
-        let Self { json, jsonl, csv, hgrm, force, expect_bw, expect_p99 } = self;
+        let Self { json, jsonl, csv, hgrm, compat, force, expect_bw, expect_p99 } = self;
         let limits = |own: Vec<_>, others: &Vec<_>| if own.is_empty() { others.clone() } else { own };
         Self {
             json: json.or_else(|| others.json.clone()),
             jsonl: jsonl.or_else(|| others.jsonl.clone()),
             csv: csv.or_else(|| others.csv.clone()),
             hgrm: hgrm.or_else(|| others.hgrm.clone()),
+            compat: compat.or(others.compat),
             force: force || others.force,
             expect_bw: limits(expect_bw, &others.expect_bw),
             expect_p99: limits(expect_p99, &others.expect_p99),
@@ -59,12 +72,13 @@ impl OutputArgs {
 
     /// The first flag of these that was given, if any was.
     pub fn first_flag(&self) -> Option<&'static str> {
-        let Self { json, jsonl, csv, hgrm, force, expect_bw, expect_p99 } = self;
+        let Self { json, jsonl, csv, hgrm, compat, force, expect_bw, expect_p99 } = self;
         let given = [
             ("--json", json.is_some()),
             ("--jsonl", jsonl.is_some()),
             ("--csv", csv.is_some()),
             ("--hgrm", hgrm.is_some()),
+            ("--compat", compat.is_some()),
             ("--force", *force),
             ("--expect-bw", !expect_bw.is_empty()),
             ("--expect-p99", !expect_p99.is_empty()),

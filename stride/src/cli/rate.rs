@@ -40,7 +40,7 @@ pub enum RateError {
     )]
     Syntax,
     /// Not a number.
-    #[error("a rate is a number, with at most six digits behind the point")]
+    #[error("it is a number, with at most six digits behind the point")]
     Number,
     /// More than 64 bits can hold.
     #[error("the rate is above 2^64 - 1")]

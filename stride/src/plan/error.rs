@@ -1,8 +1,8 @@
 //! What cannot be run, and what to do instead.
 
 use super::{
-    ATOMIC_SIZE, ConnectionType, LEAST_ITERATIONS, MOST_QUEUE_PAIRS, MOST_THREADS, Operation, OrderingError,
-    QueueError, WayError,
+    ATOMIC_SIZE, ConnectionType, LEAST_ITERATIONS, LadderError, MOST_QUEUE_PAIRS, MOST_THREADS, Operation,
+    OrderingError, QueueError, WayError,
 };
 use crate::memory::UnseenError;
 
@@ -406,6 +406,9 @@ pub enum PlanError {
         /// The server's limit.
         limit: u64,
     },
+    /// There are no such sizes.
+    #[error(transparent)]
+    Ladder(#[from] LadderError),
     /// There is no such way.
     #[error(transparent)]
     Way(#[from] WayError),

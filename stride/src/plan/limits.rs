@@ -1,6 +1,6 @@
 //! What a device can do, against what a test asks for.
 
-use super::{ConnectionType, Operation, PlanError, Sizes, TestPlan, WayError};
+use super::{ConnectionType, Ladder, Operation, PlanError, Sizes, TestPlan, WayError};
 
 /// What a device and its port can do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -122,7 +122,9 @@ impl TestPlan {
     fn check_sizes(&self, limits: &DeviceLimits) -> Result<(), PlanError> {
         let (flag, given) = match self.sizes {
             Sizes::One { size } | Sizes::Again { size, .. } => ("-s", size),
-            Sizes::PowersOfTwo { .. } | Sizes::Grid { .. } => ("--max-msg-size", self.sizes.largest()),
+            Sizes::PowersOfTwo { .. } | Sizes::Ladder(_) | Sizes::Grid { .. } => {
+                ("--max-msg-size", self.sizes.largest())
+            }
         };
         let (device, port) = (limits.device.clone(), limits.port);
         if self.connection == ConnectionType::Ud {
@@ -152,6 +154,9 @@ impl TestPlan {
             Sizes::One { size } => Sizes::One { size: size.min(mtu) },
             Sizes::Again { size, count } => Sizes::Again { size: size.min(mtu), count },
             Sizes::PowersOfTwo { max } => Sizes::PowersOfTwo { max: max.min(mtu) },
+            Sizes::Ladder(ladder) => {
+                Sizes::Ladder(Ladder { max: ladder.max.min(mtu.max(ladder.min)), ..ladder })
+            }
             Sizes::Grid { max } => Sizes::Grid { max: max.min(mtu) },
         };
         let (most, _) = self.receive_limit(limits);

@@ -2,7 +2,7 @@
 
 use trespass::Policy;
 
-use super::{Api, LARGEST_BLOCK, LocalOptions, Measure, Operation, PlanError, Sizes, TestPlan};
+use super::{Api, LARGEST_BLOCK, Ladder, LocalOptions, Measure, Operation, PlanError, Sizes, TestPlan};
 use crate::cli::{Count, RunArgs};
 
 /// Messages that one side may have lent to a connection at a time.
@@ -17,7 +17,7 @@ impl TestPlan {
         let limit = if api == Api::Pool { LARGEST_BLOCK } else { LONGEST };
         let given = match self.sizes {
             Sizes::One { size } | Sizes::Again { size, .. } => size,
-            Sizes::PowersOfTwo { max } | Sizes::Grid { max } => max,
+            Sizes::PowersOfTwo { max } | Sizes::Grid { max } | Sizes::Ladder(Ladder { max, .. }) => max,
         };
         if given > limit {
             let flag = if matches!(self.sizes, Sizes::One { .. }) { "-s" } else { "--max-msg-size" };

@@ -11,6 +11,7 @@ mod differences;
 mod echo;
 mod error;
 mod inline;
+mod ladder;
 mod limits;
 mod messages;
 mod mix;
@@ -45,6 +46,7 @@ pub use differences::{Difference, differences};
 pub use echo::{Echo, InFlight};
 pub use error::PlanError;
 pub use inline::default_inline_size;
+pub use ladder::{Ladder, LadderError};
 pub use limits::DeviceLimits;
 pub use mix::{MIX_PERIOD, Mix};
 pub use operation::{ATOMIC_SIZE, Api, LARGEST_BLOCK, Operation};
@@ -379,7 +381,7 @@ fn test_plan(operation: Operation, measure: Measure, args: &RunArgs) -> TestPlan
     let size = args.msg_size.map_or(operation.default_size(measure), |Size(size)| size);
     let max = args.max_msg_size.map_or(operation.default_max_size(), |Size(size)| size);
     let sizes = match measure {
-        _ if args.all_sizes => Sizes::PowersOfTwo { max },
+        _ if args.all_sizes => Ladder::asked(args, max).map_or(Sizes::PowersOfTwo { max }, Sizes::Ladder),
         Measure::Echo(_) if args.msg_size.is_none() => Sizes::Grid { max },
         _ => Sizes::One { size },
     };
@@ -400,6 +402,14 @@ fn size_warnings(args: &RunArgs, test: &TestPlan) -> Vec<String> {
     }
     if let (true, Some(Size(size))) = (args.all_sizes, args.msg_size) {
         warnings.push(format!("-s {size} has no effect with -a: leave one of them out"));
+    }
+    let of_ladder = [
+        ("--min-msg-size", args.min_msg_size.is_some()),
+        ("--step-factor", args.step_factor.is_some()),
+        ("--step-addition", args.step_addition.is_some()),
+    ];
+    if let (false, Some((flag, _))) = (args.all_sizes, of_ladder.iter().find(|(_, given)| *given)) {
+        warnings.push(format!("{flag} has no effect without -a: add -a, or leave it out"));
     }
     if let (Sizes::One { .. }, Some(Size(size))) = (test.sizes, args.max_msg_size) {
         warnings.push(format!("--max-msg-size {size} has no effect without -a: add -a, or use -s"));

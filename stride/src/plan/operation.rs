@@ -110,7 +110,7 @@ impl Operation {
                     Sizes::One { size } | Sizes::Again { size, .. } => {
                         ((2 << 20) / size.max(1)).clamp(2, 16) as u32
                     }
-                    Sizes::PowersOfTwo { .. } | Sizes::Grid { .. } => 16,
+                    Sizes::PowersOfTwo { .. } | Sizes::Ladder(_) | Sizes::Grid { .. } => 16,
                 };
                 measure.default_tx_depth().min(few)
             }

@@ -49,8 +49,11 @@ pub enum QueueError {
     },
     /// The device has fewer.
     #[error(
-        "-X {given} is none of the {count} completion vectors of {device} (num_comp_vectors), which count from 0: give -X {} or less",
-        count.saturating_sub(1)
+        "-X {given} is none of the {count} completion vectors of {device} (num_comp_vectors), which count from 0: {}",
+        match count.checked_sub(1) {
+            Some(last) => format!("give -X {last} or less"),
+            None => "leave -X out".to_owned(),
+        }
     )]
     NoVector {
         /// What the user gave.

@@ -92,6 +92,7 @@ impl TestPlan {
             Sizes::One { size: 0 } | Sizes::Again { size: 0, .. } => return Err(PlanError::ZeroSize),
             Sizes::PowersOfTwo { max: given @ ..2 } => return Err(PlanError::MaxSizeTooSmall { given }),
             Sizes::Again { count: 0, .. } => return Err(PlanError::ZeroCount { flag: "-c" }),
+            Sizes::Ladder(ladder) => ladder.validate()?,
             Sizes::Grid { max: given } if self.sizes.largest() == 0 => {
                 return Err(PlanError::BelowTheGrid { given });
             }
@@ -177,7 +178,7 @@ impl TestPlan {
             Sizes::One { size } | Sizes::Again { size, .. } => {
                 Err(PlanError::NotAtomicSize { given: format!("-s {size}") })
             }
-            Sizes::PowersOfTwo { .. } | Sizes::Grid { .. } => {
+            Sizes::PowersOfTwo { .. } | Sizes::Ladder(_) | Sizes::Grid { .. } => {
                 Err(PlanError::NotAtomicSize { given: "-a".to_owned() })
             }
         }

@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::Ladder;
+
 /// The message sizes of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -18,6 +20,8 @@ pub enum Sizes {
         /// No size is above this one.
         max: u64,
     },
+    /// Others that grow.
+    Ladder(Ladder),
     /// One size, again and again.
     Again {
         /// Its bytes.
@@ -38,7 +42,7 @@ impl Sizes {
     /// The sizes, in ascending order.
     pub fn iter(self) -> impl Iterator<Item = u64> {
         let (first, grid, last) = match self {
-            Self::Again { .. } => (None, &[][..], 0),
+            Self::Again { .. } | Self::Ladder(_) => (None, &[][..], 0),
             Self::One { size } => (Some(size), &[][..], size),
             Self::PowersOfTwo { max } => (Some(2), &[][..], max),
             Self::Grid { max } => (None, &GRID[..], max),
@@ -47,11 +51,16 @@ impl Sizes {
             Self::Again { size, count } => std::iter::repeat_n(size, count as usize),
             _ => std::iter::repeat_n(0, 0),
         };
+        let ladder = match self {
+            Self::Ladder(ladder) => Some(ladder.iter()),
+            _ => None,
+        };
         let doubled = std::iter::successors(first, |size| size.checked_mul(2));
         doubled
             .take_while(move |size| *size <= last)
             .chain(grid.iter().copied().filter(move |size| *size <= last))
             .chain(again)
+            .chain(ladder.into_iter().flatten())
     }
 
     /// The largest size that is measured; 0 if none is.
@@ -68,6 +77,7 @@ impl fmt::Display for Sizes {
         match self {
             Self::One { size } | Self::Again { size, .. } => write!(f, "{size}"),
             Self::PowersOfTwo { max } => write!(f, "2 to {max}"),
+            Self::Ladder(ladder) => ladder.fmt(f),
             Self::Grid { .. } => write!(f, "{} to {}", GRID[0], self.largest()),
         }
     }

@@ -1,7 +1,7 @@
 //! What holds for messages over the system's TCP alone.
 
 use super::messages::LONGEST;
-use super::{PlanError, Sizes, TestPlan};
+use super::{Ladder, PlanError, Sizes, TestPlan};
 use crate::cli::RunArgs;
 
 impl TestPlan {
@@ -14,7 +14,9 @@ impl TestPlan {
         }
         let (flag, given) = match sizes {
             Sizes::One { size } | Sizes::Again { size, .. } => ("-s", size),
-            Sizes::PowersOfTwo { max } | Sizes::Grid { max } => ("--max-msg-size", max),
+            Sizes::PowersOfTwo { max } | Sizes::Grid { max } | Sizes::Ladder(Ladder { max, .. }) => {
+                ("--max-msg-size", max)
+            }
         };
         if given > LONGEST { Err(PlanError::MessageTooLong { flag, given, limit: LONGEST }) } else { Ok(()) }
     }

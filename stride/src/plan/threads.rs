@@ -72,7 +72,9 @@ impl Choices {
 fn test_size(test: &TestPlan) -> u64 {
     match test.sizes {
         Sizes::One { size } | Sizes::Again { size, .. } => size,
-        sizes @ (Sizes::PowersOfTwo { .. } | Sizes::Grid { .. }) => sizes.iter().next().unwrap_or(1),
+        sizes @ (Sizes::PowersOfTwo { .. } | Sizes::Ladder(_) | Sizes::Grid { .. }) => {
+            sizes.iter().next().unwrap_or(1)
+        }
     }
 }
 

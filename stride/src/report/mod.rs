@@ -4,6 +4,7 @@ mod echo;
 mod expectations;
 mod live;
 mod output;
+mod perftest;
 mod rated;
 mod row;
 mod table;

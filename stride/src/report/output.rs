@@ -8,8 +8,8 @@ use std::thread;
 use std::time::Instant;
 
 use super::live::{self, Live, SECOND};
-use super::{Expectations, Row, footer, heading, line};
-use crate::cli::OutputArgs;
+use super::{Expectations, Row, footer, heading, line, perftest};
+use crate::cli::{CompatArg, OutputArgs};
 use crate::device::LocalDevice;
 use crate::error::Error;
 use crate::plan::{Cell, Plan, TestPlan};
@@ -30,6 +30,8 @@ struct Sheet {
     table: Box<dyn Write + Send>,
     notes: Box<dyn Write + Send>,
     book: Option<Book>,
+    /// Whose columns the table has, if not this program's.
+    compat: Option<CompatArg>,
     /// Whether somebody sees the notes as they come.
     is_terminal: bool,
     /// Whether the last line of the terminal is one that changes.
@@ -76,6 +78,7 @@ impl Output {
         let book = Book { expectations, ..Book::new(record, files) };
         let output = Self::over(table_of(&targets), Box::new(io::stderr()), Some(book));
         output.sheet().is_terminal = io::stderr().is_terminal();
+        output.sheet().compat = args.compat;
         Ok(output)
     }
 
@@ -90,7 +93,9 @@ impl Output {
         targets.check_many_runs()?;
         let files = Files::new(&targets, std::iter::empty())?;
         let book = Book::new(Record::new(in_text(words), "server"), files);
-        Ok(Self::over(table_of(&targets), Box::new(io::stderr()), Some(book)))
+        let output = Self::over(table_of(&targets), Box::new(io::stderr()), Some(book));
+        output.sheet().compat = args.compat;
+        Ok(output)
     }
 
     /// Those of one client of such a server: notes have the client's name, and the table comes in one piece if others are
@@ -110,11 +115,14 @@ impl Output {
         } else {
             Box::new(Forgiving(io::stdout()))
         };
-        Self::over(table, notes, Some(Book::new(run, book.files.shared())))
+        let output = Self::over(table, notes, Some(Book::new(run, book.files.shared())));
+        output.sheet().compat = sheet.compat;
+        output
     }
 
     fn over(table: Box<dyn Write + Send>, notes: Box<dyn Write + Send>, book: Option<Book>) -> Self {
-        let sheet = Sheet { table, notes, book, is_terminal: false, has_status: false, has_ended: false };
+        let (compat, is_terminal) = (None, false);
+        let sheet = Sheet { table, notes, book, compat, is_terminal, has_status: false, has_ended: false };
         Self(Arc::new(Mutex::new(sheet)))
     }
 
@@ -158,7 +166,12 @@ impl Output {
             book.record.parameters = Some(Parameters::new(test));
             book.moved = PayloadPath::now();
         }
-        sheet.table_line(&heading(test, over.as_deref()))
+        let mut heading = heading(test, over.as_deref());
+        if let (Some(CompatArg::Perftest), Some(columns)) = (sheet.compat, perftest::columns(test)) {
+            let own = heading.rfind('\n').map_or(0, |end| end + 1);
+            heading.replace_range(own.., columns);
+        }
+        sheet.table_line(&heading)
     }
 
     /// Prints a line where the table is.
@@ -209,7 +222,8 @@ impl Output {
             return Ok(());
         }
         let complaints = sheet.book.as_mut().map(|book| book.add(row, details)).unwrap_or_default();
-        let printed = sheet.table_line(&line(row));
+        let theirs = sheet.compat.and_then(|CompatArg::Perftest| perftest::line(row));
+        let printed = sheet.table_line(&theirs.unwrap_or_else(|| line(row)));
         complaints.iter().for_each(|complaint| sheet.note(complaint));
         printed
     }

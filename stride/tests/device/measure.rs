@@ -82,6 +82,14 @@ fn all_sizes_of_bandwidth(device: &Device) -> Outcome {
     let rows = ended.rows();
     assert_eq!(rows.len(), 16, "{ended:#?}");
     rows.iter().zip(1..).for_each(|(row, power)| is_bandwidth(row, 2f64.powi(power), 20.0));
+    for (steps, sizes) in [
+        ("--min-msg-size 100 --step-factor 1.5", &[100.0, 150.0, 225.0, 338.0][..]),
+        ("--min-msg-size 64 --step-addition 100", &[64.0, 164.0, 264.0, 364.0]),
+    ] {
+        let flags = format!("write bw --loopback -a --max-msg-size 400 -n 20 {steps}");
+        let rows = run(&device.flags(&flags)).succeeded().rows();
+        assert_eq!(rows.iter().map(|row| row[0]).collect::<Vec<_>>(), sizes, "{steps}");
+    }
     Outcome::Ran
 }
 

@@ -93,7 +93,8 @@ impl WorkCompletionStatus {
             }
             Self::TransportRetryCounterExceeded => {
                 "the peer does not acknowledge: its queue pair is not in RTR or gone, wrong queue pair number, \
-                 GID index or LID, no route, a firewall on UDP port 4791, or an MTU beyond the path's"
+                 GID index or LID, GIDs of different types (RoCE v1 and v2), no route, a firewall on UDP port \
+                 4791, an MTU beyond the path's, or packets lost under load, as without flow control (PFC)"
             }
             Self::ResponderNotReadyRetryCounterExceeded => {
                 "the peer has no receive posted: post receives before the sender starts, or raise rnr_retry"

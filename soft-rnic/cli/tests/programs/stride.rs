@@ -41,6 +41,10 @@ pub(crate) fn add(tests: &mut Vec<Test>) {
         let name = format!("{program} and stride-perf mean the same by latency");
         tests.push(Test::new(name, &[program], move |place| delayed(place, program, ours)));
     }
+    for (theirs, ours, columns) in [("ib_write_bw", "write bw", 5), ("ib_write_lat", "write lat", 9)] {
+        let name = format!("{theirs} and stride-perf --compat perftest have the same columns");
+        tests.push(Test::new(name, &[theirs], move |place| alike(place, theirs, ours, columns)));
+    }
     let name = "ib_write_lat and stride-perf give percentiles the same rank";
     tests.push(Test::new(name, &["ib_write_lat"], ranked));
 }
@@ -110,6 +114,22 @@ fn count(place: &Place, theirs: &str, ours: &str, flags: &str) -> Result<(), Str
         }
     }
     Ok(())
+}
+
+/// What reads perftest's table reads ours.
+fn alike(place: &Place, theirs: &str, ours: &str, columns: usize) -> Result<(), String> {
+    let flags = "-n 300 -s 64";
+    let theirs = perftest(place, theirs, flags, &[])?;
+    let ours = stride(place, ours, &format!("{flags} --compat perftest"), &[])?;
+    let heading = |ended: &Ended| -> Option<Vec<String>> {
+        let line = ended.stdout.lines().find(|line| line.contains("#bytes"))?;
+        Some(line.split_whitespace().map(str::to_owned).collect())
+    };
+    if heading(&ours).is_none() || heading(&ours) != heading(&theirs) {
+        return Err(format!("not the same columns: {theirs}, {ours}"));
+    }
+    let (theirs, ours) = (row(&theirs, columns)?, row(&ours, columns)?);
+    if theirs[..2] == ours[..2] { Ok(()) } else { Err(format!("perftest {theirs:?}, stride-perf {ours:?}")) }
 }
 
 /// With every message late by the same time, half of a round trip is that time, and a whole one twice as much.
