@@ -31,7 +31,7 @@ use rdma_mummy_sys::{Provider, verbs};
 
 use super::address::{Gid, GidEntry};
 use super::completion::CompletionQueueBuilder;
-use super::device::{Guid, device_name, is_soft};
+use super::device::{Guid, TransportType, device_name, is_soft};
 use super::device_attr::DeviceAttr;
 use super::port::PortAttr;
 use super::protection_domain::{AllocateProtectionDomainError, ProtectionDomain};
@@ -175,6 +175,16 @@ impl DeviceContext {
         unsafe {
             NonNull::new((*self.0.context.as_ptr()).device)
                 .map_or_else(String::new, |device| device_name(self.0.provider, device))
+        }
+    }
+
+    /// The transport that the device speaks, as [`Device::transport_type`](crate::ibverbs::device::Device::transport_type).
+    pub fn transport_type(&self) -> TransportType {
+        // SAFETY: the context is open, so its device lives; the field is in every release's struct.
+        unsafe {
+            NonNull::new((*self.0.context.as_ptr()).device).map_or(TransportType::Unspecified, |device| {
+                TransportType::from_raw((*device.as_ptr()).transport_type.0)
+            })
         }
     }
 
