@@ -235,7 +235,7 @@ impl Config {
 
         let place = find(local, self.device.as_ref(), self.gid_index)?;
         let pool = pool_over(place.device.domain(), pool, self)?;
-        place.device.limit(&mut terms.limits);
+        place.device.limit(terms);
         Ok(Path::new(place, Parameters::of(self), pool).at(seat))
     }
 

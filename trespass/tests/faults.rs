@@ -149,13 +149,13 @@ fn expect_failure<E>(ends: &[Ended<E>; 2], rules: &str) {
 
 const MENDED: &[&str] = &[
     "drop=1 chance=0.05",
-    "drop=3 opcode=send chance=0.02",
+    "drop=3 opcode=send,send_with_imm chance=0.02",
     "drop=2 opcode=rdma_read every=3",
     "delay=10us..3ms chance=0.1",
     "delay=20ms every=50; delay=1ms every=7",
     "hold=1:5ms chance=0.1",
     "rnr=1 chance=0.05",
-    "rnr=4 opcode=send every=40",
+    "rnr=4 opcode=send,send_with_imm every=40",
     "split=200us chance=0.2",
     "pause=before_mark:3ms nth=20; pause=before_claim:3ms nth=40; pause=claimed:3ms nth=60",
     "pause=before_copy:3ms nth=10; pause=mid_copy:3ms size=4096.. nth=1",
@@ -207,32 +207,32 @@ fn all_at_once(rig: &Rig) -> Outcome {
 
 /// How often, and what: in the midst of the traffic.
 const FATAL: &[&str] = &[
-    "drop opcode=send nth=60",
+    "drop opcode=send,send_with_imm nth=60",
     "drop opcode=rdma_read nth=3",
-    "rnr opcode=send nth=60",
-    "status=loc_len_err opcode=send nth=50",
-    "status=loc_qp_op_err opcode=send nth=50",
-    "status=loc_prot_err opcode=send nth=50",
-    "status=wr_flush_err opcode=send nth=50",
-    "status=rem_inv_req_err opcode=send nth=50",
+    "rnr opcode=send,send_with_imm nth=60",
+    "status=loc_len_err opcode=send,send_with_imm nth=50",
+    "status=loc_qp_op_err opcode=send,send_with_imm nth=50",
+    "status=loc_prot_err opcode=send,send_with_imm nth=50",
+    "status=wr_flush_err opcode=send,send_with_imm nth=50",
+    "status=rem_inv_req_err opcode=send,send_with_imm nth=50",
     "status=rem_access_err opcode=rdma_read nth=2",
     "status=rem_op_err opcode=rdma_read nth=2",
-    "status=retry_exc_err opcode=send nth=50",
-    "status=rnr_retry_exc_err opcode=send nth=50",
-    "status=rem_abort_err opcode=send nth=50",
-    "status=fatal_err opcode=send nth=50",
-    "status=general_err opcode=send nth=50",
+    "status=retry_exc_err opcode=send,send_with_imm nth=50",
+    "status=rnr_retry_exc_err opcode=send,send_with_imm nth=50",
+    "status=rem_abort_err opcode=send,send_with_imm nth=50",
+    "status=fatal_err opcode=send,send_with_imm nth=50",
+    "status=general_err opcode=send,send_with_imm nth=50",
     "status=loc_prot_err opcode=recv nth=50",
     "status=wr_flush_err opcode=recv nth=50",
     // It says that it was sent, and nothing was: a frame is missing.
-    "status=success opcode=send nth=50",
-    "qp_fatal opcode=send nth=50",
+    "status=success opcode=send,send_with_imm nth=50",
+    "qp_fatal opcode=send,send_with_imm nth=50",
     "qp_fatal opcode=rdma_read nth=2",
     "errno=EIO call=req_notify_cq nth=5",
 ];
 
 /// A completion queue that tells nothing any more: what the device has then is lost.
-const LOSING: &[&str] = &["cq_overrun opcode=send nth=50", "cq_overrun opcode=recv nth=50"];
+const LOSING: &[&str] = &["cq_overrun opcode=send,send_with_imm nth=50", "cq_overrun opcode=recv nth=50"];
 
 /// Silence is noticed within 200 ms to 300 ms, and tries run out in 3 ms.
 fn fragile(rig: &Rig) -> Builder {
@@ -425,14 +425,14 @@ fn a_poor_device_is_used_or_not(_: &Rig) -> Outcome {
 /// All of which a message passes that is sent; what is READ passes fewer. Half of a message is there only where that is copied. Short messages
 /// may share a frame, so there are fewer frames than messages: as many at least as are lent.
 const STEPS: [&str; 8] = [
-    "before_mark opcode=send nth=10",
-    "before_claim opcode=send nth=10",
-    "claimed opcode=send nth=10",
-    "before_copy opcode=send nth=10",
+    "before_mark opcode=send,send_with_imm nth=10",
+    "before_claim opcode=send,send_with_imm nth=10",
+    "claimed opcode=send,send_with_imm nth=10",
+    "before_copy opcode=send,send_with_imm nth=10",
     "mid_copy size=1000.. nth=5",
-    "before_finish opcode=send nth=10",
-    "before_announce opcode=send nth=10",
-    "before_doorbell opcode=send nth=10",
+    "before_finish opcode=send,send_with_imm nth=10",
+    "before_announce opcode=send,send_with_imm nth=10",
+    "before_doorbell opcode=send,send_with_imm nth=10",
 ];
 
 fn a_process_that_stops_in_the_midst_of_a_message_goes_on(rig: &Rig) -> Outcome {
@@ -490,7 +490,7 @@ fn a_device_that_fails_ends_what_it_carries(rig: &Rig) -> Outcome {
     let mut listener = builder(rig).bind(rig.anywhere()).unwrap();
     listener.set_accept_timeout(Some(LONG)).unwrap();
     let addr = listener.local_addr().unwrap();
-    ends_messages(rig, &fragile(rig), "device_fatal opcode=send nth=50");
+    ends_messages(rig, &fragile(rig), "device_fatal opcode=send,send_with_imm nth=50");
     // Whoever comes next gets the device anew, and memory that it knows; also from who was there before.
     let [mut client, mut server] = streams(rig, &fragile(rig));
     greet(&mut client, &mut server);

@@ -249,7 +249,7 @@ impl Meeting {
     fn ask(&mut self, config: &Config, pool: &Pool) -> Result<(), Trouble> {
         let mut pair = self.make(config, pool)?;
         pair.prepare(&self.id)?;
-        let limits = *self.exchange.limits();
+        let limits = self.exchange.terms().limits;
         let depths = (limits.rd_atomic_in, limits.rd_atomic_out);
         let parameter = parameter(&pair, &self.exchange.hail(), depths, config);
         self.pair = Some(pair);
@@ -315,7 +315,7 @@ impl Meeting {
         // The rest comes when the client has proved to be one.
         pair.post(self.exchange.receives(), false)?;
         pair.connect(&self.id)?;
-        let limits = *self.exchange.limits();
+        let limits = self.exchange.terms().limits;
         let wanted = request.info.map_or((0, 0), |info| (info.responder_resources, info.initiator_depth));
         let depths = (limits.rd_atomic_in.min(wanted.0), limits.rd_atomic_out.min(wanted.1));
         let parameter = parameter(&pair, &self.exchange.hail(), depths, config);
@@ -330,7 +330,7 @@ impl Meeting {
         let context = context.map_err(|error| Unavailable::new(Cause::NoDevice, error.to_string()))?;
         let device = named_device(&context.name())?;
         let pool = pool_over(device.domain(), pool, config)?;
-        device.limit(self.exchange.limits());
+        device.limit(self.exchange.terms());
         let (port, local) = (self.id.port().unwrap_or(0), self.id.local_addr());
         let local = local.map_or_else(String::new, |local| format!(" from {local}"));
         let whence = format!("{} port {port}, on the route to {}{local}", device.name(), self.peer);

@@ -22,6 +22,7 @@ pub struct Config {
     pub(crate) rcvbuf: usize,
     pub(crate) sndbuf: usize,
     pub(crate) coalescing: bool,
+    pub(crate) immediate: bool,
     pub(crate) inline: u32,
     // Rendezvous.
     pub(crate) rendezvous: bool,
@@ -101,6 +102,7 @@ impl Default for Config {
             rcvbuf: MIB,
             sndbuf: MIB,
             coalescing: true,
+            immediate: true,
             inline: INLINE,
             rendezvous: true,
             max_rts: 16,
@@ -151,6 +153,7 @@ impl Config {
         for (wanted, feature) in [
             (self.rendezvous, Features::READ),
             (self.coalescing, Features::COALESCE),
+            (self.immediate, Features::IMMEDIATE),
             (self.srq, Features::SHARED_RECEIVE),
         ] {
             if wanted {

@@ -95,8 +95,11 @@ setters! {
     sndbuf: usize;
     /// Whether several short messages may share a frame while others are in flight. Start value: yes.
     coalescing: bool;
+    /// Whether the header of a frame of data may go in the request's immediate data, so that it takes no bytes of a packet; never over iWARP,
+    /// which has none. Start value: yes.
+    immediate: bool;
     /// Frames up to this are given to the device with the request, if it can do that, or as much of it as it can; it need not read them itself.
-    /// A message has a header of 16 bytes in its frame. Start value: 272.
+    /// A message has a header of 16 bytes in its frame, unless that goes in [immediate data](Self::immediate). Start value: 272.
     inline: u32;
     /// Whether the receiver may read long messages out of the sender's memory. Start value: yes.
     rendezvous: bool;

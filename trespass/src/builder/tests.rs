@@ -142,7 +142,7 @@ pub(crate) const ALLOWED: &[Set] = &[
     |b| b.worker_spin(ms(3_600_000)),
     |b| b.user_data(vec![0; 1024]),
     |b| b.device("soft0:2").gid_index(Some(255)),
-    |b| b.registrations(0).rendezvous(false).coalescing(false),
+    |b| b.registrations(0).rendezvous(false).coalescing(false).immediate(false),
 ];
 
 /// What is allowed, a peer can understand: it is a valid HELLO.
@@ -300,9 +300,10 @@ fn shared_slots_are_small_unless_they_are_chosen() {
 #[test]
 fn features_are_what_is_configured() {
     let features = |set: Set| build(set).expect("allowed").terms(Kind::Stream).features;
-    let both = Features::READ.with(Features::COALESCE).with(Features::WINDOWS);
+    let both = Features::READ.with(Features::COALESCE).with(Features::WINDOWS).with(Features::IMMEDIATE);
     assert_eq!(features(|b| b), both);
     assert_eq!(features(|b| b.rendezvous(false)), both.without(Features::READ));
     assert_eq!(features(|b| b.coalescing(false)), both.without(Features::COALESCE));
+    assert_eq!(features(|b| b.immediate(false)), both.without(Features::IMMEDIATE));
     assert_eq!(features(|b| b.srq(true)), both.with(Features::SHARED_RECEIVE));
 }

@@ -61,6 +61,7 @@ impl Agreed {
             peer: limits(&self.peer, self.first_slots.1),
             read: link == Link::Rc && self.features.has(Features::READ),
             coalesce: self.features.has(Features::COALESCE),
+            immediate: self.features.has(Features::IMMEDIATE),
             rcvbuf: config.rcvbuf,
             sndbuf: config.sndbuf,
             stage: config.staged_block as usize,

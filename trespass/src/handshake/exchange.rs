@@ -18,7 +18,7 @@
 use super::error::HandshakeError;
 use super::machine::{check_kind, check_role, rejection};
 use super::{Agreed, Attempt, Terms, Unavailable};
-use crate::wire::{Hail, Hello, Limits, Message, REJECT_DATA, Role, WireError};
+use crate::wire::{Hail, Hello, Message, REJECT_DATA, Role, WireError};
 
 /// One side of it.
 pub(crate) struct Exchange {
@@ -47,9 +47,9 @@ impl Exchange {
         Self { terms, attempt, hail: None, piece: 0, heard: Vec::new() }
     }
 
-    /// This side's limits, before they are told.
-    pub(crate) fn limits(&mut self) -> &mut Limits {
-        &mut self.terms.limits
+    /// What this side brings, before it is told.
+    pub(crate) fn terms(&mut self) -> &mut Terms {
+        &mut self.terms
     }
 
     /// What goes with the request, or with the answer to it.

@@ -4,6 +4,7 @@ mod transmitting;
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
+use std::ops::Range;
 use std::time::Instant;
 
 #[cfg(test)]
@@ -12,7 +13,7 @@ use super::block::{Block, Blocks};
 use super::close::Closing;
 use super::credit::Credits;
 use super::fault::{CallError, Cause, InvalidSetup, ProtocolError};
-use super::frame::{COALESCED, FrameType, HEADER_LEN, Head, Header};
+use super::frame::{COALESCED, FrameType, HEADER_LEN, Head, Header, Immediate};
 use super::incoming::{Chunk, Incoming, Part, Read};
 use super::keepalive::Prober;
 use super::outgoing::{Load, Outgoing};
@@ -57,6 +58,12 @@ impl<B: Block> Frame<B> {
     /// Number of its bytes.
     pub(crate) fn len(&self) -> usize {
         self.head().len() + self.pieces().map_or(0, Pieces::len)
+    }
+
+    /// What stands for its header in immediate data, if that can be.
+    #[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "TCP has no immediate data"))]
+    pub(crate) fn immediate(&self) -> Option<Immediate> {
+        Immediate::of(self.head())
     }
 
     fn is_rts(&self) -> bool {
@@ -121,6 +128,7 @@ pub(crate) struct Connection<B> {
     next_ticket: u64,
     read_agreed: bool,
     coalesce_agreed: bool,
+    immediate_agreed: bool,
     wants_memory: bool,
     /// Failed, and nothing of it is with a device any more.
     drained: bool,
@@ -143,6 +151,7 @@ impl<B: Block> Connection<B> {
             next_ticket: 0,
             read_agreed: setup.read,
             coalesce_agreed: setup.coalesce,
+            immediate_agreed: setup.immediate && setup.link == Link::Rc,
             wants_memory: false,
             drained: false,
             counters: Counters::default(),
@@ -429,6 +438,15 @@ impl<B: Block> Connection<B> {
         }
     }
 
+    // The driver: out
+
+    /// Whether frames go without the header for which [immediate data](Frame::immediate) can stand.
+    #[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "TCP has no immediate data"))]
+    #[inline]
+    pub(crate) fn uses_immediate(&self) -> bool {
+        self.immediate_agreed
+    }
+
     // The driver: in
 
     /// Receives to post now. TCP: 0 when nothing is to be read from the socket for now.
@@ -459,11 +477,33 @@ impl<B: Block> Connection<B> {
         if self.closing.failed().is_some() || self.closing.is_closed() {
             return Ok(Some(block));
         }
-        let result = self.take_frame(block, len);
-        if let Err(error) = &result {
-            self.fail(Cause::Protocol(*error), true);
+        let len = len.min(block.bytes().len());
+        let result = match Header::decode(&block.bytes()[..len]) {
+            Ok(header) => self.take_frame(&header, block, HEADER_LEN..len),
+            Err(error) => Err(error),
+        };
+        result.inspect_err(|error| self.fail(Cause::Protocol(*error), true))
+    }
+
+    /// The same of a frame for whose header [immediate data](Frame::immediate) stands: the first `len` bytes of `block` are its payload.
+    #[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "TCP has no immediate data"))]
+    pub(crate) fn received_bare(
+        &mut self,
+        block: B,
+        len: usize,
+        immediate: Immediate,
+    ) -> Result<Option<B>, ProtocolError> {
+        if self.closing.failed().is_some() || self.closing.is_closed() {
+            return Ok(Some(block));
         }
-        result
+        let len = len.min(block.bytes().len());
+        let header = immediate.header(self.credits.received(), self.credits.granted(), len);
+        let result = if self.immediate_agreed {
+            self.take_frame(&header, block, 0..len)
+        } else {
+            Err(ProtocolError::Immediate { immediate: immediate.0 })
+        };
+        result.inspect_err(|error| self.fail(Cause::Protocol(*error), true))
     }
 
     /// A frame has arrived for which there was no receive of this connection's. It is lost, and with it the connection.
@@ -472,10 +512,12 @@ impl<B: Block> Connection<B> {
         self.fail(Cause::Protocol(ProtocolError::Overdrawn { granted }), true);
     }
 
-    fn take_frame(&mut self, block: B, len: usize) -> Result<Option<B>, ProtocolError> {
-        let frame = &block.bytes()[..len.min(block.bytes().len())];
-        let header = Header::decode(frame)?;
-        let payload = HEADER_LEN..frame.len();
+    fn take_frame(
+        &mut self,
+        header: &Header,
+        block: B,
+        payload: Range<usize>,
+    ) -> Result<Option<B>, ProtocolError> {
         if header.payload_len() != payload.len() {
             let said = header.payload_len() as u32;
             return Err(ProtocolError::Length { kind: header.kind, said, came: payload.len() });
@@ -486,20 +528,20 @@ impl<B: Block> Connection<B> {
         if header.flags & COALESCED != 0 && !self.coalesce_agreed {
             return Err(ProtocolError::Flags { kind: header.kind, flags: header.flags });
         }
-        self.credits.receive(&header)?;
+        self.credits.receive(header)?;
         self.prober.heard();
         self.counters.frames_received += 1;
         let kept = match header.kind {
             FrameType::Data => {
                 self.counters.bytes_received += payload.len() as u64;
-                self.incoming.data(&header, block, payload)?
+                self.incoming.data(header, block, payload)?
             }
             FrameType::Rts if self.read_agreed => {
-                self.incoming.source(&header, &frame[HEADER_LEN..])?;
+                self.incoming.source(header, &block.bytes()[payload])?;
                 Some(block)
             }
             _ => {
-                self.take_control(&header)?;
+                self.take_control(header)?;
                 Some(block)
             }
         };

@@ -174,6 +174,16 @@ impl Credits {
         self.calm = 0;
     }
 
+    /// Frames received in all, which is the next one's number.
+    pub(crate) fn received(&self) -> u32 {
+        self.received
+    }
+
+    /// The total that the peer has granted.
+    pub(crate) fn granted(&self) -> u32 {
+        self.granted
+    }
+
     /// The total that this side has granted.
     pub(crate) fn announced(&self) -> u32 {
         self.announced

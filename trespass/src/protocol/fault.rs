@@ -25,6 +25,10 @@ pub(crate) enum ProtocolError {
     #[error("the peer sent a {kind:?} frame, which a connection of this kind or feature set never has")]
     NotAgreed { kind: FrameType },
     #[error(
+        "the peer sent a frame whose header is in immediate data ({immediate:#x}), and it was not agreed that it may"
+    )]
+    Immediate { immediate: u32 },
+    #[error(
         "the peer granted {total} receives in all where {granted} were granted, {sent} are used and {most} may be free at once"
     )]
     Grant { total: u32, granted: u32, sent: u32, most: u32 },

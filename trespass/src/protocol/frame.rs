@@ -3,6 +3,8 @@
 //! ```text
 //! 0 type u8 | 1 flags u8 | 2 count u16 | 4 seq u32 | 8 credit_total u32 | 12 len u32 | 16 payload
 //! ```
+//! Over a queue pair a header of data may be in the SEND's [immediate data](Immediate) instead.
+//!
 //! `seq` counts the frames of a direction from 0. `credit_total` is the number of receives ever granted (0 on TCP). `len` is the
 //! payload's length, except in RFIN, which has no payload and tells there how many sources were read.
 
@@ -119,7 +121,7 @@ impl Header {
         Ok(header)
     }
 
-    /// Bytes of payload behind the header.
+    /// Bytes of payload that belong to the header.
     pub(crate) fn payload_len(&self) -> usize {
         if self.kind == FrameType::Rfin { 0 } else { self.len as usize }
     }
@@ -143,6 +145,50 @@ impl Header {
             return Err(ProtocolError::Length { kind, said: len, came: 0 });
         }
         Ok(())
+    }
+}
+
+/// What stands for a header in the 32 bits of a SEND's immediate data, where both sides know of that: a frame of DATA that is not COALESCED
+/// goes without its 16 bytes then, so that 1,024 bytes of payload are one packet where the path MTU is that.
+///
+/// ```text
+/// 0..16 credit_total's low bits | 16..29 seq's low bits | 29 FIRST | 30 LAST | 31 BLOCKED
+/// ```
+/// The rest is known: `len` is how much has come. A total grows by [`RX_SLOTS_MAX`](super::setup::RX_SLOTS_MAX) at most from one frame to the next, which 16 bits tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Immediate(pub(crate) u32);
+
+/// Bits of `seq` in an [`Immediate`].
+const SEQ_BITS: u32 = 13;
+const SEQ_MASK: u32 = (1 << SEQ_BITS) - 1;
+
+impl Immediate {
+    /// What stands for the header that a frame begins with. `None`: it has to be there itself.
+    pub(crate) fn of(frame: &[u8]) -> Option<Self> {
+        let header = frame.first_chunk::<HEADER_LEN>()?;
+        let [kind, flags, _, _, s0, s1, _, _, c0, c1, ..] = *header;
+        if kind != FrameType::Data as u8 || flags & COALESCED != 0 {
+            return None;
+        }
+        let credits = u32::from(u16::from_le_bytes([c0, c1]));
+        let seq = u32::from(u16::from_le_bytes([s0, s1])) & SEQ_MASK;
+        let flags = u32::from(flags & (FIRST | LAST)) << 29 | u32::from(flags & BLOCKED) << 28;
+        Some(Self(credits | seq << 16 | flags))
+    }
+
+    /// The header of a frame with `len` bytes of payload: its number is `expected` or one near it, and its credits are `granted` or more.
+    pub(crate) fn header(self, expected: u32, granted: u32, len: usize) -> Header {
+        let Self(bits) = self;
+        let ahead = (bits >> 16).wrapping_sub(expected) & SEQ_MASK;
+        let more = (bits as u16).wrapping_sub(granted as u16);
+        Header {
+            kind: FrameType::Data,
+            flags: (bits >> 29) as u8 & (FIRST | LAST) | (bits >> 28) as u8 & BLOCKED,
+            count: 0,
+            seq: expected.wrapping_add(ahead),
+            credit_total: granted.wrapping_add(more.into()),
+            len: u32::try_from(len).unwrap_or(u32::MAX),
+        }
     }
 }
 
@@ -176,6 +222,12 @@ impl Head {
 
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
+    }
+
+    /// What is left of it behind so many bytes.
+    #[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "TCP has no immediate data"))]
+    pub(crate) fn behind(&self, bytes: usize) -> Self {
+        Head::of(&self.bytes()[bytes..])
     }
 }
 
@@ -295,6 +347,53 @@ mod tests {
             encode_segment(segment),
             [1, 2, 3, 4, 5, 6, 7, 8, 0x0a, 0x0b, 0x0c, 0x0d, 0x12, 0x13, 0x14, 0x15]
         );
+    }
+
+    /// The bits of the immediate data, and that of each header that has such a form the rest is known.
+    #[test]
+    fn golden_immediate() {
+        let header = Header {
+            kind: FrameType::Data,
+            flags: FIRST | LAST,
+            count: 0,
+            seq: 0x1234_5678,
+            credit_total: 0x8765_4321,
+            len: 5,
+        };
+        let of = |header: &Header| Immediate::of(&header.encode());
+        assert_eq!(of(&header), Some(Immediate(0x7678_4321)));
+        assert_eq!(of(&Header { flags: BLOCKED, ..header }), Some(Immediate(0x9678_4321)));
+        assert_eq!(of(&Header { flags: 0, ..header }), Some(Immediate(0x1678_4321)));
+        assert_eq!(of(&Header { flags: COALESCED, count: 1, ..header }), None);
+        for kind in [FrameType::Credit, FrameType::Rts, FrameType::Rfin, FrameType::Fin, FrameType::Reset] {
+            assert_eq!(of(&Header { kind, ..header }), None);
+        }
+        assert_eq!(Immediate::of(&header.encode()[..15]), None);
+    }
+
+    #[test]
+    fn what_the_immediate_data_leaves_out_is_known() {
+        let header = |seq, credit_total| Header {
+            kind: FrameType::Data,
+            flags: FIRST | BLOCKED,
+            count: 0,
+            seq,
+            credit_total,
+            len: 77,
+        };
+        for (seq, granted) in
+            [(0, 0), (u32::MAX, u32::MAX), (0x1fff, 0xffff), (0x2000, 0x1_0000), (7, 1 << 31)]
+        {
+            for more in [0, 1, 0x7fff, 0x8000] {
+                let sent = header(seq, granted.wrapping_add(more));
+                let immediate = Immediate::of(&sent.encode()).expect("it is DATA");
+                assert_eq!(immediate.header(seq, granted, 77), sent);
+                // A frame that was lost, or came twice, is another one than the next.
+                for other in [seq.wrapping_add(1), seq.wrapping_sub(1)] {
+                    assert_ne!(immediate.header(other, granted, 77).seq, other);
+                }
+            }
+        }
     }
 
     #[test]

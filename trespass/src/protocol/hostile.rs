@@ -3,15 +3,17 @@
 //! What must hold: nothing panics, a frame that cannot be is an error and the end of the connection, the protocol never asks for more
 //! READs than was agreed, and all memory comes back.
 //!
-//! The input: one byte of choices (1 messages, 2 TCP, 4 READ), then steps of one byte and what belongs to it: an even one is a frame,
-//! whose number is set right unless its bit 7 is set, followed by its length (8 bits) and so many bytes; an odd one is an act
+//! The input: one byte of choices (1 messages, 2 TCP, 4 READ, 8 headers in immediate data), then steps of one byte and what belongs to it: an even one is a frame,
+//! whose number is set right unless its bit 7 is set, followed by its length (8 bits) and so many bytes (with bit 6 set, over a queue pair, the first 4 are
+//! immediate data); an odd one is an act
 //! of the program or of the driver. `trespass/fuzz` feeds it from libFuzzer; the tests here from seeded random bytes.
 
 use std::io::IoSlice;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::frame::HEADER_LEN;
+use super::fault::ProtocolError;
+use super::frame::{HEADER_LEN, Immediate};
 use super::{Block, Blocks, Connection, Done, Kind, Link, Purpose, Remote, SendQueue, Setup, Transmit};
 
 /// Bytes of a slot, and of every block that is asked for in excess of it.
@@ -36,7 +38,12 @@ fn run(data: &[u8]) -> bool {
         let Some((&len, rest)) = steps.split_first() else { break };
         let (frame, rest) = rest.split_at(usize::from(len).min(rest.len()));
         steps = rest;
-        side.arrive(frame, step & 0x80 == 0);
+        match frame.split_first_chunk::<4>().filter(|_| step & 0x40 != 0 && side.link == Link::Rc) {
+            Some((immediate, payload)) => {
+                side.arrive_bare(u32::from_le_bytes(*immediate), payload, step & 0x80 == 0);
+            }
+            None => side.arrive(frame, step & 0x80 == 0),
+        }
     }
     let alive = side.connection.failure().is_none();
     side.end();
@@ -63,6 +70,7 @@ impl Side {
         let link = if choices & 2 == 0 { Link::Rc } else { Link::Tcp };
         let mut setup = Setup::new(kind, link);
         setup.read = link == Link::Rc && choices & 4 != 0;
+        setup.immediate = choices & 8 != 0;
         for limits in [&mut setup.own, &mut setup.peer] {
             (limits.slot_size, limits.rx_slots, limits.max_msg) = (SLOT, 16, 1 << 16);
         }
@@ -85,14 +93,33 @@ impl Side {
     }
 
     fn arrive(&mut self, frame: &[u8], numbered: bool) {
-        let failed = self.connection.failure().is_some();
-        let mut block =
-            self.memory.take(frame.len().max(SLOT as usize), Purpose::Receive).expect("there is enough");
-        block.bytes_mut()[..frame.len()].copy_from_slice(frame);
+        let mut block = self.block(frame);
         if numbered && frame.len() >= HEADER_LEN {
             block.bytes_mut()[4..8].copy_from_slice(&self.frames.to_le_bytes());
         }
-        match self.connection.received(block, frame.len()) {
+        self.take(|connection| connection.received(block, frame.len()));
+    }
+
+    fn arrive_bare(&mut self, immediate: u32, payload: &[u8], numbered: bool) {
+        let block = self.block(payload);
+        let number = 0x1fff << 16;
+        let immediate = if numbered { immediate & !number | self.frames << 16 & number } else { immediate };
+        self.take(|connection| connection.received_bare(block, payload.len(), Immediate(immediate)));
+    }
+
+    fn block(&mut self, bytes: &[u8]) -> Piece {
+        let mut block =
+            self.memory.take(bytes.len().max(SLOT as usize), Purpose::Receive).expect("there is enough");
+        block.bytes_mut()[..bytes.len()].copy_from_slice(bytes);
+        block
+    }
+
+    fn take(
+        &mut self,
+        received: impl FnOnce(&mut Connection<Piece>) -> Result<Option<Piece>, ProtocolError>,
+    ) {
+        let failed = self.connection.failure().is_some();
+        match received(&mut self.connection) {
             Ok(_) => self.frames = self.frames.wrapping_add(1),
             Err(_) => assert!(!failed && self.connection.failure().is_some(), "an error is the end"),
         }
@@ -228,7 +255,13 @@ mod tests {
     /// Frames that a good peer sends: data, a source to read, and its end.
     fn good(choices: u8) -> Vec<u8> {
         let mut steps = vec![choices, 1, 2 << 1 | 1, 3 << 1 | 1, 71 << 1 | 1, 127 << 1 | 1];
-        steps.extend(step(choices, FrameType::Data, FIRST | LAST, 0, b"hello"));
+        if choices & 10 == 8 {
+            steps.extend([0x40, 9]);
+            steps.extend((u32::from(FIRST | LAST) << 29 | 16).to_le_bytes());
+            steps.extend(b"hello");
+        } else {
+            steps.extend(step(choices, FrameType::Data, FIRST | LAST, 0, b"hello"));
+        }
         steps.extend([1, 1 << 1 | 1]);
         if choices & 6 == 4 {
             for (count, len) in [(1, 2000), (3, 700)] {
@@ -247,7 +280,7 @@ mod tests {
     /// What the other tests change does go well.
     #[test]
     fn good_frames_are_taken() {
-        for choices in 0..8 {
+        for choices in 0..16 {
             assert!(run(&good(choices)), "{choices}");
         }
     }
@@ -257,7 +290,7 @@ mod tests {
         let mut rng = ChaCha8Rng::seed_from_u64(9);
         let mut alive = 0;
         for _ in 0..20_000 {
-            let mut data = good(rng.next_u32() as u8 % 8);
+            let mut data = good(rng.next_u32() as u8 % 16);
             for _ in 0..rng.next_u32() % 4 {
                 let at = 1 + rng.next_u32() as usize % (data.len() - 1);
                 data[at] = rng.next_u32() as u8;
@@ -280,13 +313,13 @@ mod tests {
     /// Whatever is found lies in the corpus from then on.
     #[test]
     fn what_fuzzing_found_stays_found() {
-        corpus::replay("frames", 8, |data| _ = run(data));
+        corpus::replay("frames", 16, |data| _ = run(data));
     }
 
     /// Renews the corpus's beginnings: `cargo test -p trespass write_the_corpus -- --ignored`.
     #[test]
     #[ignore = "writes files"]
     fn write_the_corpus() {
-        corpus::write("frames", (0..8).map(|choices| (format!("good_{choices}"), good(choices))));
+        corpus::write("frames", (0..16).map(|choices| (format!("good_{choices}"), good(choices))));
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! A driver owns the link. After every call of the program and every batch of completions it takes one *turn*, in this order:
 //!
-//! 1. what completed: [`Connection::received`] for each frame, [`Connection::done`] for each [`Done`] that its [`SendQueue`] gives back;
+//! 1. what completed: [`Connection::received`] for each frame, or [`Connection::received_bare`] if its header was in immediate data, [`Connection::done`] for each [`Done`] that its [`SendQueue`] gives back;
 //! 2. receives: post [`Connection::slots_wanted`] blocks, as far as the pool gives them, and say so by [`Connection::slots_posted`].
 //!    Before the peer may send its first frame, all that the handshake has granted must be posted: the `rx_slots`, or `first_slots`.
 //!    Later ones may be posted as there is room, but so many always have to be possible;

@@ -102,6 +102,8 @@ pub(crate) struct Setup {
     pub(crate) read: bool,
     /// Both sides know COALESCED.
     pub(crate) coalesce: bool,
+    /// Both sides know the header in immediate data. On TCP there is none.
+    pub(crate) immediate: bool,
     /// Memory that may lie received and unread, or with the program, before receiving stops.
     pub(crate) rcvbuf: usize,
     /// Memory that may hold copied, unsent data.
@@ -132,6 +134,7 @@ impl Setup {
             peer: Limits::default(),
             read: false,
             coalesce: true,
+            immediate: true,
             rcvbuf: 1 << 20,
             sndbuf: 1 << 20,
             low_water: 8,

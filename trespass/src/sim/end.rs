@@ -1,12 +1,13 @@
 //! One end: its connection, its memory, and the driver between the connection and the modelled link.
 
 use super::chance::Chance;
-use super::link::{Link, Work};
+use super::link::{Link, Received, Work};
 use super::memory::{Memory, SimBlock, Use};
 use super::plan::Plan;
 use super::shared::Shared;
 use super::tcp::{Read, Tcp};
 use super::watch::{HEADER, Header, Watch};
+use crate::protocol::frame::Immediate;
 use crate::protocol::{
     self, Block, Blocked, CallError, Cause, Chunk, Connection, Done, Event, Frame, Kind, Part, Purpose,
     SendQueue, Setup, Ticket, Transmit,
@@ -184,15 +185,22 @@ impl End {
     }
 
     fn take_received(&mut self, link: &mut Link, watch: &mut Watch) -> bool {
-        let Some((block, len)) = link.poll_received(self.which) else { return false };
-        watch.receives(self.which, &block.bytes()[..len], &self.memory);
+        let Some(Received { block, len, immediate }) = link.poll_received(self.which) else { return false };
+        match immediate {
+            None => watch.receives(self.which, &block.bytes()[..len], &self.memory),
+            Some(immediate) => watch.receives_bare(self.which, immediate.0),
+        }
         self.shared.iter_mut().for_each(Shared::spend);
-        self.spare = self.receives(block, len);
+        self.spare = self.receives(block, len, immediate);
         true
     }
 
-    fn receives(&mut self, block: SimBlock, len: usize) -> Option<SimBlock> {
-        match self.connection.received(block, len) {
+    fn receives(&mut self, block: SimBlock, len: usize, immediate: Option<Immediate>) -> Option<SimBlock> {
+        let taken = match immediate {
+            None => self.connection.received(block, len),
+            Some(immediate) => self.connection.received_bare(block, len, immediate),
+        };
+        match taken {
             Ok(spare) => spare,
             Err(error) => {
                 panic!("{} takes its honest peer for one that breaks the protocol: {error}", self.which)
@@ -266,7 +274,10 @@ impl End {
                         pieces.iter().for_each(|piece| piece.block.hand(Use::Sending));
                     }
                 }
-                Work::Send(bytes)
+                match frame.immediate().filter(|_| self.connection.uses_immediate()) {
+                    Some(immediate) => Work::Send(bytes[HEADER..].to_vec(), Some(immediate)),
+                    None => Work::Send(bytes, None),
+                }
             }
             Transmit::Read(read) => {
                 let len = read.from.len as usize;
@@ -317,7 +328,7 @@ impl End {
         let Some(mut block) = self.memory.block(self.partial.len(), Purpose::Receive) else { return false };
         block.land(0, &self.partial);
         let len = self.partial.len();
-        self.receives(block, len);
+        self.receives(block, len, None);
         self.partial.clear();
         true
     }

@@ -108,6 +108,7 @@ fn i04_a_stream_is_one_stream() {
         run(seed, chance, plan, 3000).bury()
     });
     assert!(sum.bytes > 1 << 20 && sum.tickets > 0 && sum.kinds[RTS as usize] > 0, "{sum:?}");
+    assert!(sum.bare > 0 && sum.bare < sum.frames, "{sum:?}");
 }
 
 #[test]
@@ -118,6 +119,7 @@ fn i05_messages_keep_their_boundaries() {
     });
     assert!(sum.messages > 500 && sum.tickets > 0, "{sum:?}");
     assert!(sum.coalesced > 0 && sum.kinds[RTS as usize] > 0 && sum.gathered > 0, "{sum:?}");
+    assert!(sum.bare > 0 && sum.bare < sum.frames, "{sum:?}");
 }
 
 #[test]

@@ -7,6 +7,7 @@
 
 use super::chance::Chance;
 use super::memory::{Memory, SimBlock, Use};
+use crate::protocol::frame::Immediate;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -15,8 +16,8 @@ pub(super) const RETRIES: Duration = Duration::from_millis(536);
 
 /// What a work request asks of the device.
 pub(super) enum Work {
-    /// These bytes to a receive of the peer.
-    Send(Vec<u8>),
+    /// These bytes to a receive of the peer, with immediate data if there is any.
+    Send(Vec<u8>, Option<Immediate>),
     /// So many bytes of the peer's memory.
     Read { addr: u64, rkey: u32, len: usize },
     /// Nothing to nowhere: it only proves the way (a zero-length WRITE).
@@ -41,6 +42,13 @@ pub(super) struct SendDone {
     pub(super) failed: bool,
 }
 
+/// A completion of the receive queue.
+pub(super) struct Received {
+    pub(super) block: SimBlock,
+    pub(super) len: usize,
+    pub(super) immediate: Option<Immediate>,
+}
+
 /// One end's queues.
 #[derive(Default)]
 struct QueuePair {
@@ -51,7 +59,7 @@ struct QueuePair {
     unseen: usize,
     sent: VecDeque<(SendDone, usize)>,
     receives: VecDeque<SimBlock>,
-    received: VecDeque<(SimBlock, usize)>,
+    received: VecDeque<Received>,
     /// Since when the front of the queue waits for a peer that does not answer.
     waiting_since: Option<Instant>,
     failed: bool,
@@ -152,14 +160,13 @@ impl Link {
         let first = &mut near.queue[near.executed];
         match &first.work {
             Work::Probe => {}
-            Work::Send(bytes) => {
+            Work::Send(bytes, immediate) => {
                 let mut block = far.receives.pop_front().unwrap_or_else(|| {
                     panic!("I1: {end} sends {} bytes and its peer has no receive posted (RNR)", bytes.len())
                 });
                 assert!(bytes.len() <= block.len(), "{end} sends {} bytes into {}", bytes.len(), block.len());
                 block.land(0, bytes);
-                let len = bytes.len();
-                far.received.push_back((block, len));
+                far.received.push_back(Received { block, len: bytes.len(), immediate: *immediate });
                 self.delivered += 1;
             }
             Work::Read { addr, rkey, len } => {
@@ -266,10 +273,10 @@ impl Link {
     }
 
     /// `ibv_poll_cq` of the receive side, one entry.
-    pub(super) fn poll_received(&mut self, end: usize) -> Option<(SimBlock, usize)> {
-        let (block, len) = self.ends[end].received.pop_front()?;
-        block.hand(Use::Local);
-        Some((block, len))
+    pub(super) fn poll_received(&mut self, end: usize) -> Option<Received> {
+        let received = self.ends[end].received.pop_front()?;
+        received.block.hand(Use::Local);
+        Some(received)
     }
 
     /// `ibv_destroy_qp`: the device touches nothing any more.
@@ -278,7 +285,7 @@ impl Link {
         pair.failed = true;
         pair.queue.clear();
         pair.sent.clear();
-        pair.received.iter().for_each(|(block, _)| block.hand(Use::Local));
+        pair.received.iter().for_each(|received| received.block.hand(Use::Local));
         pair.receives.iter().for_each(|block| block.hand(Use::Local));
         pair.received.clear();
         pair.receives.clear();

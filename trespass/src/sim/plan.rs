@@ -55,9 +55,10 @@ pub(super) struct Plan {
     pub(super) limits: [Limits; 2],
     /// Where receives are shared: so many there are beyond what each connection is certain of.
     pub(super) shared: Option<u32>,
-    /// Whether both sides may READ, and know COALESCED.
+    /// Whether both sides may READ, and know COALESCED, and headers in immediate data.
     pub(super) reads: bool,
     pub(super) coalesce: bool,
+    pub(super) immediate: bool,
     pub(super) rcvbuf: usize,
     pub(super) sndbuf: usize,
     pub(super) low_water: usize,
@@ -96,6 +97,7 @@ impl Plan {
             shared,
             reads: way == Way::Rc && !chance.one_in(4),
             coalesce: !chance.one_in(4),
+            immediate: !chance.one_in(4),
             rcvbuf: chance.one_of(&[16 << 10, 64 << 10, 256 << 10, 1 << 20]),
             sndbuf: chance.one_of(&[16 << 10, 64 << 10, 256 << 10, 1 << 20]),
             low_water: chance.one_of(&[1, 2, 8]),
@@ -146,6 +148,7 @@ impl Plan {
             peer: self.limits[1 - end],
             read: self.reads,
             coalesce: self.coalesce,
+            immediate: self.immediate,
             rcvbuf: self.rcvbuf.max(2 * self.limits[end].slot_size as usize),
             sndbuf: self.sndbuf.max(2 * self.limits[1 - end].slot_size as usize),
             low_water: self.low_water,

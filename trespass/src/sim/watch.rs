@@ -97,6 +97,8 @@ pub(super) struct Books {
     /// Frames sent that were BLOCKED, and messages that were sent coalesced.
     pub(super) blocked: u64,
     pub(super) coalesced: u64,
+    /// Frames received without a header.
+    pub(super) bare: u64,
     /// RTS sent with several ranges.
     pub(super) gathered: u64,
     /// FINs sent with sources that the peer had still to read.
@@ -185,6 +187,18 @@ impl Watch {
             });
             book.answered = book.answered.wrapping_add(1);
         }
+    }
+
+    /// The same of a frame of data for whose header immediate data stands.
+    pub(super) fn receives_bare(&mut self, end: usize, immediate: u32) {
+        let book = &mut self.books[end];
+        // What has been told since is in the books of the end that told it.
+        let more = (immediate as u16).wrapping_sub(book.heard as u16);
+        book.heard = book.heard.wrapping_add(more.into());
+        book.hears_blocked = immediate >> 31 != 0;
+        assert_eq!(immediate >> 16 & 0x1fff, book.received & 0x1fff, "{end} gets a frame out of order");
+        book.received = book.received.wrapping_add(1);
+        book.bare += 1;
     }
 
     /// `end` posts a READ of so much of its peer's memory.

@@ -23,6 +23,8 @@ pub(super) struct Tally {
     pub(super) kinds: [u64; 12],
     pub(super) blocked: u64,
     pub(super) coalesced: u64,
+    /// Frames without a header.
+    pub(super) bare: u64,
     pub(super) reserve: u64,
     pub(super) wraps: u64,
     /// RTS frames of several ranges.
@@ -47,6 +49,7 @@ impl Tally {
             kinds,
             blocked,
             coalesced,
+            bare,
             reserve,
             wraps,
             gathered,
@@ -63,6 +66,7 @@ impl Tally {
         self.kinds.iter_mut().zip(kinds).for_each(|(sum, kind)| *sum += kind);
         self.blocked += blocked;
         self.coalesced += coalesced;
+        self.bare += bare;
         self.reserve += reserve;
         self.wraps += wraps;
         self.gathered += gathered;
@@ -556,6 +560,7 @@ impl World {
                 tally.kinds.iter_mut().zip(book.kinds).for_each(|(sum, kind)| *sum += kind);
                 tally.blocked += book.blocked;
                 tally.coalesced += book.coalesced;
+                tally.bare += book.bare;
                 tally.reserve += book.reserve;
                 tally.wraps += book.wraps;
                 tally.gathered += book.gathered;

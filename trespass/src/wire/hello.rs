@@ -61,11 +61,13 @@ impl Features {
     // 3 one-sided operations, 4 authentication, 5 several paths, 6 channels, 7 resuming: reserved.
     /// The other side may begin with fewer receives than it can have posted, and says with how many.
     pub(crate) const WINDOWS: Self = Self(1 << 8);
+    /// The header of a frame of data may go in immediate data.
+    pub(crate) const IMMEDIATE: Self = Self(1 << 9);
 
     /// All that this version knows.
     #[cfg(any(test, fuzzing))]
     pub(crate) const KNOWN: Self =
-        Self(Self::READ.0 | Self::COALESCE.0 | Self::SHARED_RECEIVE.0 | Self::WINDOWS.0);
+        Self(Self::READ.0 | Self::COALESCE.0 | Self::SHARED_RECEIVE.0 | Self::WINDOWS.0 | Self::IMMEDIATE.0);
 
     pub(crate) fn and(self, other: Self) -> Self {
         Self(self.0 & other.0)
@@ -88,7 +90,7 @@ impl Features {
 const _: () = {
     assert!(FIXED + PREAMBLE == 64);
     assert!(Features::READ.0 == 1 && Features::COALESCE.0 == 2 && Features::SHARED_RECEIVE.0 == 4);
-    assert!(Features::WINDOWS.0 == 256);
+    assert!(Features::WINDOWS.0 == 256 && Features::IMMEDIATE.0 == 512);
     assert!(Role::Client.number() == 1 && Role::Server.number() == 2);
     assert!(Kind::Stream.number() == 1 && Kind::SeqPacket.number() == 2);
     assert!(Policy::Auto.number() == 0 && Policy::RequireRdma.number() == 1 && Policy::TcpOnly.number() == 2);

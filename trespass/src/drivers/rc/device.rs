@@ -7,15 +7,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use sideway::ibverbs::connect::{ChoosePathError, FindAddressError, LocalPath};
-use sideway::ibverbs::device::{DeviceList, FindDeviceError, GetDeviceListError};
+use sideway::ibverbs::device::{DeviceList, FindDeviceError, GetDeviceListError, TransportType};
 use sideway::ibverbs::device_context::DeviceContext;
 use sideway::ibverbs::event::{AsyncElement, AsyncEventType, AsyncEvents};
 use sideway::ibverbs::protection_domain::ProtectionDomain;
 
 use crate::connect::forget_pools_of;
 use crate::environment::DeviceName;
-use crate::handshake::{Cause, Unavailable};
-use crate::wire;
+use crate::handshake::{Cause, Terms, Unavailable};
+use crate::wire::Features;
 
 /// The vendor id that the kernel's SoftRoCE reports.
 const RXE_VENDOR_ID: u32 = 0x00ff_ffff;
@@ -38,6 +38,8 @@ pub(crate) struct Device {
     /// The numbers of queue pairs that take nothing more of what they share with others.
     done_sharing: Mutex<HashSet<u32>>,
     pub(super) most: Most,
+    /// A request can have immediate data.
+    pub(super) has_immediate: bool,
 }
 
 /// What a device can do at most.
@@ -72,8 +74,11 @@ impl Device {
         &self.context
     }
 
-    /// No more than the device can do. To be applied before the limits are told to the peer.
-    pub(crate) fn limit(&self, limits: &mut wire::Limits) {
+    /// No more than the device can do. To be applied before the terms are told to the peer.
+    pub(crate) fn limit(&self, Terms { limits, features, .. }: &mut Terms) {
+        if !self.has_immediate {
+            *features = features.without(Features::IMMEDIATE);
+        }
         limits.rd_atomic_in = limits.rd_atomic_in.min(self.most.reads_in);
         limits.rd_atomic_out = limits.rd_atomic_out.min(self.most.reads_out);
     }
@@ -107,7 +112,17 @@ impl Device {
             reads_out: attr.max_qp_init_rd_atom().clamp(0, reads) as u8,
         };
         let (name, is_soft) = (context.name(), context.is_soft());
-        Ok(Self { name, is_soft, context, domain, events, done_sharing: Mutex::default(), most })
+        let has_immediate = context.transport_type() != TransportType::Iwarp;
+        Ok(Self {
+            name,
+            is_soft,
+            context,
+            domain,
+            events,
+            done_sharing: Mutex::default(),
+            most,
+            has_immediate,
+        })
     }
 }
 

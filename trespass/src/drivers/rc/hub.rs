@@ -53,6 +53,8 @@ pub(crate) struct Completed<B> {
     pub(super) vendor: u32,
     /// Bytes received.
     pub(super) len: usize,
+    /// The immediate data that came with them.
+    pub(super) immediate: Option<u32>,
 }
 
 impl<B> Completed<B> {
@@ -257,8 +259,10 @@ impl<B: DeviceBlock> Hub<B> {
                 continue;
             };
             let status = completion.status();
+            let is_receive = matches!(request, Request::Receive(_));
             let completed = Completed {
                 what,
+                immediate: if is_receive { completion.imm_data() } else { None },
                 status,
                 vendor: if status == WorkCompletionStatus::Success { 0 } else { completion.vendor_err() },
                 len: completion.byte_len().unwrap_or(0) as usize,

@@ -15,10 +15,10 @@ use super::managed::Managed;
 use super::number::{self, Request};
 use super::pair::{DRAIN, Heads, Home, Kept, Pair};
 use super::path::{Early, Path, Proved};
-use super::request::Payload;
+use super::request::{Payload, needs_head};
 use crate::drivers::Driver;
-use crate::protocol::frame::HEADER_LEN;
-use crate::protocol::{Blocks, Cause, Connection, Done, Frame, GATHER_MAX, Kind, Purpose, Transmit};
+use crate::protocol::frame::{HEADER_LEN, Immediate};
+use crate::protocol::{Blocks, Cause, Connection, Done, GATHER_MAX, Kind, Purpose, Transmit};
 
 /// How long a RESET may take to be acknowledged before the queue pair is stopped.
 const PARTING: Duration = Duration::from_millis(100);
@@ -258,6 +258,7 @@ impl<B: DeviceBlock> Rc<B> {
     ) -> bool {
         let Self { pair, held, starved, .. } = self;
         let Pair { qp, generation, sends, posted, heads, .. } = &mut **pair;
+        let immediate = connection.uses_immediate();
         let mut pull = |room, heads: &mut Heads<B>| {
             let mut source =
                 Source { connection: &mut *connection, blocks: &mut *blocks, now, held, starved };
@@ -267,7 +268,7 @@ impl<B: DeviceBlock> Rc<B> {
         let (mut list, mut count) = (qp.start_post_send(), 0);
         loop {
             let next = pull(sends.room() - 1, heads);
-            let payload = Payload::of(&transmit);
+            let payload = Payload::of(&transmit, immediate);
             let (id, signalled) = sends.push(transmit, next.is_none());
             let flags = if signalled { WorkRequestFlags::Signaled } else { WorkRequestFlags::empty() };
             let request = list.construct_wr(number::number(*generation, Request::Send(id as u32)), flags);
@@ -424,14 +425,21 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for Rc<P::Block> {
         self.begin(connection);
         let may = self.phase == Phase::Open && !self.broken && self.held.is_none();
         let Pair { qp, generation, sends, posted, heads, .. } = &mut *self.pair;
-        if !may || sends.room() == 0 || HEADER_LEN + bytes.len() > heads.inline {
+        let immediate = connection.uses_immediate();
+        let header_len = if immediate { 0 } else { HEADER_LEN };
+        if !may || sends.room() == 0 || header_len + bytes.len() > heads.inline {
             return false;
         }
         let Some(header) = connection.begin_short(kind, bytes.len()) else { return false };
         let mut list = qp.start_post_send();
         let id = number::number(*generation, Request::Send(sends.push_short() as u32));
-        let request = list.construct_wr(id, WorkRequestFlags::Signaled).setup_send();
-        request.setup_inline_data_list(&[IoSlice::new(&header), IoSlice::new(bytes)]);
+        let request = list.construct_wr(id, WorkRequestFlags::Signaled);
+        match Immediate::of(&header).filter(|_| immediate) {
+            Some(Immediate(immediate)) => request.setup_send_imm(immediate).setup_inline_data(bytes),
+            None => {
+                request.setup_send().setup_inline_data_list(&[IoSlice::new(&header), IoSlice::new(bytes)])
+            }
+        }
         self.doorbells += 1;
         match list.post() {
             Ok(()) => *posted += 1,
@@ -494,7 +502,7 @@ fn take<B: DeviceBlock>(
     connection: &mut Connection<B>,
     completed: Completed<B>,
 ) {
-    let Completed { what: completed, status, vendor, len } = completed;
+    let Completed { what: completed, status, vendor, len, immediate } = completed;
     let is_good = status == WorkCompletionStatus::Success;
     if !is_good {
         *broken = true;
@@ -529,7 +537,13 @@ fn take<B: DeviceBlock>(
     };
     match block {
         // On an error the connection has failed, and says so.
-        Some(block) if is_good => spare.extend(connection.received(block, len).ok().flatten()),
+        Some(block) if is_good => {
+            let taken = match immediate {
+                None => connection.received(block, len),
+                Some(immediate) => connection.received_bare(block, len, Immediate(immediate)),
+            };
+            spare.extend(taken.ok().flatten());
+        }
         Some(_) => (),
         None => stray(broken, connection, "the receive", number.into()),
     }
@@ -577,7 +591,7 @@ impl<P: Blocks<Block: DeviceBlock>> Source<'_, P> {
             return None;
         };
         let needs_head = match &transmit {
-            Transmit::Send(frame @ (Frame::Short(_) | Frame::Gather { .. })) => frame.len() > heads.inline,
+            Transmit::Send(frame) => needs_head(frame, self.connection.uses_immediate(), heads.inline),
             _ => false,
         };
         if needs_head && !heads.prepare(self.blocks) {

@@ -431,6 +431,11 @@ fn make(
     inline: u32,
 ) -> Result<GenericQueuePair, CreateQueuePairError> {
     let entries = (1 + GATHER_MAX as u32).min(device.most.entries).max(ENTRIES_MIN);
+    let immediate = if device.has_immediate {
+        SendOperationFlags::SendWithImmediate
+    } else {
+        SendOperationFlags::empty()
+    };
     let mut builder = device.domain().create_qp_builder();
     builder
         .setup_send_cq(cq)
@@ -439,7 +444,7 @@ fn make(
         .setup_max_recv_wr(if srq.is_none() { receives } else { 0 })
         .setup_max_recv_sge(1)
         .setup_send_ops_flags(
-            SendOperationFlags::Send | SendOperationFlags::Write | SendOperationFlags::Read,
+            SendOperationFlags::Send | SendOperationFlags::Write | SendOperationFlags::Read | immediate,
         );
     if let Some(srq) = srq {
         builder.setup_srq(srq);

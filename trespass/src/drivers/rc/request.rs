@@ -3,12 +3,12 @@
 use std::io::IoSlice;
 use std::slice;
 
-use sideway::ibverbs::queue_pair::{PostSendGuard, ScatterGatherEntry, WorkRequestHandle};
+use sideway::ibverbs::queue_pair::{LocalBufferHandle, PostSendGuard, ScatterGatherEntry, WorkRequestHandle};
 
 use super::DeviceBlock;
 use super::pair::Heads;
-use crate::protocol::frame::Head;
-use crate::protocol::{Frame, GATHER_MAX, Pieces, Segment, Transmit};
+use crate::protocol::frame::{HEADER_LEN, Head, Immediate};
+use crate::protocol::{Block, Frame, GATHER_MAX, Pieces, Segment, Transmit};
 
 /// Bytes in a block.
 #[derive(Clone, Copy)]
@@ -72,25 +72,58 @@ impl List {
 }
 
 /// What a request is made of, while the block that it is of is on its way to the send queue.
+#[expect(clippy::large_enum_variant, reason = "one at a time, on the stack")]
 pub(super) enum Payload {
-    Short(Head),
-    Whole(Piece),
-    Gather(Head, List),
-    Read { from: Segment, into: Piece },
+    /// With what stands for the frame's header, which is then not among the parts.
+    Frame(Parts, Option<Immediate>),
+    Read {
+        from: Segment,
+        into: Piece,
+    },
     Probe,
 }
 
+/// What of a frame is to be sent.
+pub(super) enum Parts {
+    Short(Head),
+    Whole(Piece),
+    Gather(Head, List),
+}
+
+/// What stands for a frame's header, where both sides know of that, and how many bytes of the frame are left out for it.
+fn without_header<B: Block>(frame: &Frame<B>, immediate: bool) -> (Option<Immediate>, usize) {
+    let immediate = if immediate { frame.immediate() } else { None };
+    (immediate, if immediate.is_some() { HEADER_LEN } else { 0 })
+}
+
+/// Bytes of a frame that are in no block, and have to be put somewhere to be sent, as they do not go into the request itself.
+pub(super) fn needs_head<B: Block>(frame: &Frame<B>, immediate: bool, inline: usize) -> bool {
+    let head = match frame {
+        Frame::Short(head) | Frame::Gather { head, .. } => head.bytes().len(),
+        Frame::Whole { .. } => return false,
+    };
+    let (_, left_out) = without_header(frame, immediate);
+    head > left_out && frame.len() - left_out > inline
+}
+
 impl Payload {
-    pub(super) fn of<B: DeviceBlock>(transmit: &Transmit<B>) -> Self {
-        match transmit {
-            Transmit::Send(Frame::Short(head)) => Self::Short(*head),
-            Transmit::Send(Frame::Whole { block, start, end }) => Self::Whole(Piece::of(block, *start, *end)),
-            Transmit::Send(Frame::Gather { head, pieces }) => Self::Gather(*head, List::of(pieces)),
+    /// `immediate`: whether that may stand for a header.
+    pub(super) fn of<B: DeviceBlock>(transmit: &Transmit<B>, immediate: bool) -> Self {
+        let frame = match transmit {
+            Transmit::Send(frame) => frame,
             Transmit::Read(read) => {
-                Self::Read { from: read.from, into: Piece::of(&read.into, 0, read.from.len as usize) }
+                let into = Piece::of(&read.into, 0, read.from.len as usize);
+                return Self::Read { from: read.from, into };
             }
-            Transmit::Probe => Self::Probe,
-        }
+            Transmit::Probe => return Self::Probe,
+        };
+        let (immediate, left_out) = without_header(frame, immediate);
+        let parts = match frame {
+            Frame::Short(head) => Parts::Short(head.behind(left_out)),
+            Frame::Whole { block, start, end } => Parts::Whole(Piece::of(block, start + left_out, *end)),
+            Frame::Gather { head, pieces } => Parts::Gather(head.behind(left_out), List::of(pieces)),
+        };
+        Self::Frame(parts, immediate)
     }
 
     /// Makes it the request `id`.
@@ -107,39 +140,13 @@ impl Payload {
         heads: &Heads<B>,
     ) {
         match self {
-            Self::Short(head) if head.bytes().len() <= heads.inline => {
-                request.setup_send().setup_inline_data(head.bytes());
-            }
-            Self::Short(head) => {
-                // SAFETY: the caller has a place for it.
-                let head = unsafe { heads.write(id, head.bytes()) };
-                // SAFETY: the heads are kept, and this one is written again only for a request that has its place later.
-                unsafe { request.setup_send().setup_sge_list(&[head]) };
-            }
-            Self::Whole(piece) if piece.len <= heads.inline => {
-                // SAFETY: the block is there, and stays as it is.
-                request.setup_send().setup_inline_data(unsafe { piece.bytes() });
-            }
-            // SAFETY: the block is there, and stays as it is, until the request has completed.
-            Self::Whole(piece) => unsafe { request.setup_send().setup_sge_list(&[piece.entry()]) },
-            Self::Gather(head, list) if head.bytes().len() + list.len() <= heads.inline => {
-                let mut slices = [IoSlice::new(&[]); 1 + GATHER_MAX];
-                slices[0] = IoSlice::new(head.bytes());
-                for (slice, piece) in slices[1..].iter_mut().zip(list.pieces()) {
-                    // SAFETY: the block is there, and stays as it is.
-                    *slice = IoSlice::new(unsafe { piece.bytes() });
-                }
-                request.setup_send().setup_inline_data_list(&slices[..=list.count]);
-            }
-            Self::Gather(head, list) => {
-                // SAFETY: the caller has a place for it.
-                let head = unsafe { heads.write(id, head.bytes()) };
-                let mut entries = [head; 1 + GATHER_MAX];
-                for (entry, piece) in entries[1..].iter_mut().zip(list.pieces()) {
-                    *entry = piece.entry();
-                }
-                // SAFETY: as for a head, and for a whole block.
-                unsafe { request.setup_send().setup_sge_list(&entries[..=list.count]) };
+            Self::Frame(parts, immediate) => {
+                let send = match immediate {
+                    Some(Immediate(immediate)) => request.setup_send_imm(immediate),
+                    None => request.setup_send(),
+                };
+                // SAFETY: as here.
+                unsafe { parts.append(send, id, heads) };
             }
             Self::Read { from, into } => {
                 // SAFETY: the block is there until the request has completed, and nobody looks at it.
@@ -147,6 +154,68 @@ impl Payload {
             }
             // Of no bytes: neither key nor address counts.
             Self::Probe => drop(request.setup_write(0, 0)),
+        }
+    }
+}
+
+impl Parts {
+    fn is_empty(&self) -> bool {
+        match self {
+            Self::Short(head) => head.bytes().is_empty(),
+            Self::Whole(piece) => piece.len == 0,
+            Self::Gather(head, list) => head.bytes().is_empty() && list.count == 0,
+        }
+    }
+
+    /// Makes it what the request `id` sends.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Payload::append`].
+    unsafe fn append<G: PostSendGuard, B: DeviceBlock>(
+        self,
+        send: LocalBufferHandle<'_, G>,
+        id: u64,
+        heads: &Heads<B>,
+    ) {
+        match self {
+            // What has no bytes has no piece either.
+            _ if self.is_empty() => drop(send),
+            Self::Short(head) if head.bytes().len() <= heads.inline => send.setup_inline_data(head.bytes()),
+            Self::Short(head) => {
+                // SAFETY: the caller has a place for it.
+                let head = unsafe { heads.write(id, head.bytes()) };
+                // SAFETY: the heads are kept, and this one is written again only for a request that has its place later.
+                unsafe { send.setup_sge_list(&[head]) };
+            }
+            Self::Whole(piece) if piece.len <= heads.inline => {
+                // SAFETY: the block is there, and stays as it is.
+                send.setup_inline_data(unsafe { piece.bytes() });
+            }
+            // SAFETY: the block is there, and stays as it is, until the request has completed.
+            Self::Whole(piece) => unsafe { send.setup_sge_list(&[piece.entry()]) },
+            Self::Gather(head, list) if head.bytes().len() + list.len() <= heads.inline => {
+                let mut slices = [IoSlice::new(&[]); 1 + GATHER_MAX];
+                slices[0] = IoSlice::new(head.bytes());
+                for (slice, piece) in slices[1..].iter_mut().zip(list.pieces()) {
+                    // SAFETY: the block is there, and stays as it is.
+                    *slice = IoSlice::new(unsafe { piece.bytes() });
+                }
+                send.setup_inline_data_list(&slices[..=list.count]);
+            }
+            Self::Gather(head, list) => {
+                let mut entries = [Piece::NONE.entry(); 1 + GATHER_MAX];
+                let first = usize::from(!head.bytes().is_empty());
+                if first == 1 {
+                    // SAFETY: the caller has a place for it.
+                    entries[0] = unsafe { heads.write(id, head.bytes()) };
+                }
+                for (entry, piece) in entries[first..].iter_mut().zip(list.pieces()) {
+                    *entry = piece.entry();
+                }
+                // SAFETY: as for a head, and for a whole block.
+                unsafe { send.setup_sge_list(&entries[..first + list.count]) };
+            }
         }
     }
 }

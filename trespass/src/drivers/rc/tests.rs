@@ -191,9 +191,15 @@ fn shake(sides: &mut [(TcpStream, Handshake); 2]) -> [Established<Path<Pool>>; 2
 /// Connects two sides by RDMA.
 fn connected_with(kind: Kind, config: Builder, change: impl Fn(&mut Setup)) -> [Side; 2] {
     let config = config.build().expect("a valid configuration");
+    connected_as(kind, [&config; 2], change)
+}
+
+/// The same of sides that are configured differently.
+fn connected_as(kind: Kind, configs: [&Config; 2], change: impl Fn(&mut Setup)) -> [Side; 2] {
     let pools = [pool(), pool()];
-    let mut sides = handshakes(kind, &config, &config, [&pools[0], &pools[1]]);
+    let mut sides = handshakes(kind, configs[0], configs[1], [&pools[0], &pools[1]]);
     let established = shake(&mut sides);
+    let mut configs = configs.into_iter();
     let sockets = sides.map(|(socket, _)| socket);
     let mut parts = established.into_iter().zip(sockets).zip(pools);
     std::array::from_fn(|_| {
@@ -201,8 +207,8 @@ fn connected_with(kind: Kind, config: Builder, change: impl Fn(&mut Setup)) -> [
         let agreed = established.agreed;
         let path = established.path.unwrap_or_else(|reason| panic!("{reason}"));
         let mut rc = Rc::new(path, socket).expect("a queue pair");
-        let mut setup =
-            Setup { gather: rc.gather(), domain: pool.domain_id(), ..agreed.setup(&config, Link::Rc) };
+        let agreed = agreed.setup(configs.next().expect("two sides"), Link::Rc);
+        let mut setup = Setup { gather: rc.gather(), domain: pool.domain_id(), ..agreed };
         change(&mut setup);
         let mut connection = Connection::new(&setup).expect("a valid setup");
         connection.tick(Instant::now());

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::frame::{COALESCED, FIRST, FrameType, Header, LAST, encode_segment};
+use super::frame::{COALESCED, FIRST, FrameType, Header, Immediate, LAST, encode_segment};
 use super::*;
 
 const NONE: Header = Header { kind: FrameType::Data, flags: 0, count: 0, seq: 0, credit_total: 64, len: 0 };
@@ -290,6 +290,31 @@ fn what_was_not_agreed() {
     let header = Header { flags: COALESCED, count: 1, len: 8, ..NONE };
     let error = side.feed(&[&header.encode()[..], &[0; 8]].concat()).unwrap_err();
     assert_eq!(error, ProtocolError::Flags { kind: FrameType::Data, flags: COALESCED });
+}
+
+/// What immediate data says is checked as a header is, and nothing is taken from it unless that was agreed.
+#[test]
+fn immediate_data_is_checked_like_a_header() {
+    let took = |immediate: bool, bits: u32, len: usize| {
+        let setup = Setup { immediate, ..setup(Kind::SeqPacket) };
+        let mut side = Side::new(&setup, 0);
+        let block = side.blocks.take(1 << 16, Purpose::Receive).unwrap();
+        let result = side.connection.received_bare(block, len, Immediate(bits)).map(drop);
+        assert_eq!(side.connection.failure(), result.err().map(Cause::Protocol).as_ref());
+        result
+    };
+    let whole = u32::from(FIRST | LAST) << 29 | 64;
+    assert_eq!(took(true, whole, 5), Ok(()));
+    assert_eq!(took(false, whole, 5), Err(ProtocolError::Immediate { immediate: whole }));
+    assert_eq!(took(true, whole | 3 << 16, 5), Err(ProtocolError::Sequence { expected: 0, came: 3 }));
+    let twice = took(true, whole | 0x1fff << 16, 5);
+    assert_eq!(twice, Err(ProtocolError::Sequence { expected: 0, came: 0x1fff }));
+    assert!(matches!(took(true, whole + 1, 5), Err(ProtocolError::Grant { total: 65, .. })));
+    assert!(matches!(took(true, whole - 1, 5), Err(ProtocolError::Grant { total: 0x1003f, .. })));
+    assert!(matches!(took(true, whole, 1 << 16), Err(ProtocolError::FrameTooLong { len: 0x10000, .. })));
+    assert_eq!(took(true, 64, 5), Err(ProtocolError::NotBegun));
+    let short = took(true, u32::from(FIRST) << 29 | 64, 5);
+    assert_eq!(short, Err(ProtocolError::Length { kind: FrameType::Data, said: 8, came: 5 }));
 }
 
 #[test]

@@ -75,11 +75,28 @@ fn a_stream_without_reads_carries_all_sizes_both_ways() {
     assert_eq!(sides[0].connection.counters().reads, 0);
 }
 
+/// With all headers in their frames, and, as else, with those of data in immediate data.
 #[test]
 #[cfg_attr(miri, ignore = "opens sockets")]
 fn without_inline_data_heads_are_sent_from_memory() {
     let _turn = turn();
-    drop(stream_both_ways(connected_with(Kind::Stream, config().inline(0), |_| ())));
+    for immediate in [false, true] {
+        let config = config().inline(0).immediate(immediate);
+        let sides = stream_both_ways(connected_with(Kind::Stream, config, |_| ()));
+        assert!(sides.iter().all(|side| side.connection.uses_immediate() == immediate));
+    }
+}
+
+/// An earlier version of trespass, say.
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn a_peer_that_knows_no_immediate_data_has_headers_in_frames() {
+    let _turn = turn();
+    let configs = [config(), config().immediate(false)].map(|config| config.build().expect("valid"));
+    for [here, there] in [[0, 1], [1, 0]] {
+        let sides = stream_both_ways(connected_as(Kind::Stream, [&configs[here], &configs[there]], |_| ()));
+        assert!(sides.iter().all(|side| !side.connection.uses_immediate()));
+    }
 }
 
 #[test]

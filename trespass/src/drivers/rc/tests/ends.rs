@@ -63,7 +63,7 @@ fn a_last_acknowledgement_that_is_lost_is_no_failure() {
         there.turn();
     }
     // The next frame is what answers that.
-    rules("status=retry_exc_err opcode=send nth=1");
+    rules("status=retry_exc_err opcode=send,send_with_imm nth=1");
     while !here.rc.is_over() {
         assert!(Instant::now() < give_up, "{:?}", here.failure());
         here.turn();
@@ -195,7 +195,7 @@ fn a_peer_that_vanishes_is_noticed_at_every_step() {
 fn a_queue_pair_that_fails_ends_both_sides() {
     let _turn = turn();
     let mut sides = connected(Kind::Stream);
-    rules("qp_fatal opcode=send nth=1");
+    rules("qp_fatal opcode=send,send_with_imm nth=1");
     give(&mut sides[0], &pattern(100, 1));
     until(&mut sides, "the end", |sides| sides.iter().all(|side| side.rc.is_over()));
     assert!(matches!(sides[0].failure(), Some(Cause::Completion { .. })), "{:?}", sides[0].failure());
@@ -234,7 +234,7 @@ fn dropping_at_any_time_leaves_nothing_behind() {
 fn a_frame_without_a_receive_would_be_noticed() {
     let _turn = turn();
     let mut sides = connected(Kind::Stream);
-    rules("rnr=1 opcode=send nth=1");
+    rules("rnr=1 opcode=send,send_with_imm nth=1");
     give(&mut sides[0], &pattern(100, 1));
     until(&mut sides, "the end", |sides| sides.iter().all(|side| side.rc.is_over()));
     assert!(
@@ -285,7 +285,7 @@ fn a_device_fails_with_a_block_lent(before: impl FnOnce(&Pool)) -> [Side; 2] {
     let mut block = pool.take(8000).expect("memory");
     block.bytes_mut()[..8000].copy_from_slice(&pattern(8000, 1));
     let lent = connection.send_block(block, 8000).map_err(|(_, error)| error).expect("taken");
-    rules("delay=20s opcode=send");
+    rules("delay=20s opcode=send,send_with_imm");
     sides[0].turn();
     before(&sides[0].pool);
     faults::device_fatal(0).expect("a device");
