@@ -90,9 +90,13 @@ pub(super) enum Parts {
     Gather(Head, List),
 }
 
+/// Most bytes behind a header that is left out. Of a long frame it would be one packet of many, if any, and what is then sent begins 16 bytes behind
+/// a page's beginning, so that a device that copies packet by packet crosses pages.
+const BARE_MAX: usize = 4096;
+
 /// What stands for a frame's header, where both sides know of that, and how many bytes of the frame are left out for it.
 fn without_header<B: Block>(frame: &Frame<B>, immediate: bool) -> (Option<Immediate>, usize) {
-    let immediate = if immediate { frame.immediate() } else { None };
+    let immediate = if immediate && frame.len() <= HEADER_LEN + BARE_MAX { frame.immediate() } else { None };
     (immediate, if immediate.is_some() { HEADER_LEN } else { 0 })
 }
 
