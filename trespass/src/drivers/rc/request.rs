@@ -149,7 +149,7 @@ impl Payload {
                     Some(Immediate(immediate)) => request.setup_send_imm(immediate),
                     None => request.setup_send(),
                 };
-                // SAFETY: as here.
+                // SAFETY: the caller has promised the same of this request.
                 unsafe { parts.append(send, id, heads) };
             }
             Self::Read { from, into } => {
