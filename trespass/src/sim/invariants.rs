@@ -527,6 +527,8 @@ fn i18_who_waits_has_nothing_to_do() {
 fn i18_hours_of_silence_cost_probes_and_nothing_else() {
     let sum = explore(20_000, |seed, mut chance| {
         let mut plan = Plan::any(&mut chance).way(Way::Rc);
+        // What others give back would be granted.
+        plan.shared = None;
         plan.keepalive = Some(Keepalive { idle: Duration::from_secs(30), patience: Duration::from_secs(10) });
         let mut world = run(seed, chance, plan, 500);
         let frames = world.tally().frames;
