@@ -149,6 +149,11 @@ impl End {
         )
     }
 
+    /// Who shares receives with it does nothing from now on.
+    pub(super) fn hush_others(&mut self) {
+        self.shared.iter_mut().for_each(Shared::hush);
+    }
+
     /// One turn of the driver: completions and bytes in, work requests and bytes out. It takes all of them, or as few as chance has
     /// it, from either queue first.
     pub(super) fn turn(&mut self, wire: &mut Wire, now: Instant, chance: &mut Chance) {

@@ -510,10 +510,9 @@ fn i20_a_setup_that_cannot_work_is_refused() {
 fn i18_who_waits_has_nothing_to_do() {
     // A driver sleeps where nothing is due and nothing comes: then it would sleep for ever, and it is right to.
     let sum = explore(20_000, |seed, mut chance| {
-        let mut plan = Plan::any(&mut chance);
-        // What others give back would be granted.
-        plan.shared = None;
+        let plan = Plan::any(&mut chance);
         let mut world = run(seed, chance, plan, 500);
+        world.hush_others();
         let frames = world.tally().frames;
         assert_eq!(world.next_deadline(), None, "I18: seed {seed}: something is due at rest");
         world.fall_silent(Duration::from_secs(60));
@@ -527,10 +526,9 @@ fn i18_who_waits_has_nothing_to_do() {
 fn i18_hours_of_silence_cost_probes_and_nothing_else() {
     let sum = explore(20_000, |seed, mut chance| {
         let mut plan = Plan::any(&mut chance).way(Way::Rc);
-        // What others give back would be granted.
-        plan.shared = None;
         plan.keepalive = Some(Keepalive { idle: Duration::from_secs(30), patience: Duration::from_secs(10) });
         let mut world = run(seed, chance, plan, 500);
+        world.hush_others();
         let frames = world.tally().frames;
         let began = world.now;
         while world.now - began < Duration::from_secs(4 * 3600) {

@@ -12,6 +12,7 @@ pub(super) struct Shared {
     lease: Lease,
     others: Vec<Lease>,
     first: u32,
+    still: bool,
 }
 
 impl Shared {
@@ -20,7 +21,7 @@ impl Shared {
         let mut ledger = Ledger::new(first * (OTHERS as u32 + 1) + more);
         let mut lease = Lease::default();
         assert!(ledger.admit(&mut lease, first));
-        Self { ledger, lease, others: Vec::new(), first }
+        Self { ledger, lease, others: Vec::new(), first, still: false }
     }
 
     /// How many of these the end may have.
@@ -38,8 +39,16 @@ impl Shared {
         assert!(self.ledger.spend(&mut self.lease), "I1: a peer has used a receive of another connection");
     }
 
+    /// The others do nothing from now on.
+    pub(super) fn hush(&mut self) {
+        self.still = true;
+    }
+
     /// The others do something.
     pub(super) fn stir(&mut self, chance: &mut Chance) {
+        if self.still {
+            return;
+        }
         let at = chance.within(0..OTHERS);
         match self.others.get_mut(at) {
             None => {

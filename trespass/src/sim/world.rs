@@ -228,6 +228,13 @@ impl World {
         true
     }
 
+    /// Connections that share receives with these do nothing from now on: what they gave back would be granted, and has been when this
+    /// returns.
+    pub(super) fn hush_others(&mut self) {
+        self.ends.iter_mut().for_each(End::hush_others);
+        self.rest();
+    }
+
     /// Nobody does anything for so long; what is due then happens.
     pub(super) fn fall_silent(&mut self, time: Duration) {
         let until = self.now + time;
