@@ -223,3 +223,34 @@ impl Parts {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::block::testing::VecBlocks;
+    use crate::protocol::frame::{FIRST, FrameType, Header, LAST};
+    use crate::protocol::{Blocks, Purpose};
+
+    /// What is left out of a frame of data of so many bytes.
+    fn left_out(len: usize, immediate: bool) -> usize {
+        let mut block = VecBlocks::new(1).take(HEADER_LEN + len, Purpose::Send).unwrap();
+        let kind = FrameType::Data;
+        let header = Header { kind, flags: FIRST | LAST, count: 0, seq: 0, credit_total: 0, len: len as u32 };
+        block.bytes_mut()[..HEADER_LEN].copy_from_slice(&header.encode());
+        let (stands, left_out) =
+            without_header(&Frame::Whole { block, start: 0, end: HEADER_LEN + len }, immediate);
+        assert_eq!(stands.is_some(), left_out > 0);
+        left_out
+    }
+
+    #[test]
+    fn a_long_frame_keeps_its_header() {
+        for len in [0, 1, BARE_MAX] {
+            assert_eq!(left_out(len, true), HEADER_LEN, "{len} bytes");
+            assert_eq!(left_out(len, false), 0, "{len} bytes to a peer that does not know of it");
+        }
+        for len in [BARE_MAX + 1, 2 * BARE_MAX] {
+            assert_eq!(left_out(len, true), 0, "{len} bytes");
+        }
+    }
+}
