@@ -95,8 +95,8 @@ setters! {
     sndbuf: usize;
     /// Whether several short messages may share a frame while others are in flight. Start value: yes.
     coalescing: bool;
-    /// Whether the header of a frame of data, of up to 4 KiB, may go in the request's immediate data, so that it takes no bytes of a packet; never over iWARP,
-    /// which has none. Start value: yes.
+    /// Whether the header of a frame of data, of up to 4 KiB, may go in the request's immediate data, so that it takes no bytes of a packet;
+    /// never over iWARP, which has none. Start value: yes.
     immediate: bool;
     /// Frames up to this are given to the device with the request, if it can do that, or as much of it as it can; it need not read them itself.
     /// A message has a header of 16 bytes in its frame, unless that goes in [immediate data](Self::immediate). Start value: 272.
