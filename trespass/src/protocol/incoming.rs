@@ -197,9 +197,41 @@ impl<B: Block> Incoming<B> {
                 _ => None,
             });
         }
+        let item = match self.join(item) {
+            Ok(block) => return Ok(Some(block)),
+            Err(item) => item,
+        };
         self.queued += charge;
         self.push(item);
         Ok(None)
+    }
+
+    /// Once half the quota is used, copies the bytes of a frame behind those before them where their block has room, and gives back its own.
+    /// Else a peer whose frames are small, as its own slots are, could fill the quota with blocks that are next to empty, so that a message
+    /// that should fit never becomes whole.
+    fn join(&mut self, item: Item<B>) -> Result<B, Item<B>> {
+        if self.charge() < self.quota / 2 {
+            return Err(item);
+        }
+        let begins = self.kind == Kind::SeqPacket && item.first;
+        let (Bytes::Here { block, at, end }, Some(before), false) =
+            (&item.bytes, self.items.back_mut(), begins)
+        else {
+            return Err(item);
+        };
+        let Bytes::Here { block: into, end: until, .. } = &mut before.bytes else { return Err(item) };
+        let bytes = &block.bytes()[*at..*end];
+        let Some(room) = into.bytes_mut().get_mut(*until..*until + bytes.len()) else { return Err(item) };
+        room.copy_from_slice(bytes);
+        *until += bytes.len();
+        before.last = item.last;
+        if item.last && self.ready == self.items.len() {
+            self.complete += 1;
+        }
+        match item.bytes {
+            Bytes::Here { block, .. } => Ok(block),
+            _ => unreachable!("it is here"),
+        }
     }
 
     /// An RTS frame.

@@ -224,7 +224,7 @@ fn i06_both_sides_full_of_what_they_send_go_on() {
 #[test]
 fn i07_no_second_thread_is_needed() {
     // A driver takes a turn only with a call of its own program. One program only writes, the other only reads, in turns.
-    let sum = explore(60_000, |seed, mut chance| {
+    let sum = explore(120_000, |seed, mut chance| {
         let mut plan = Plan::any(&mut chance).both(|habits| {
             habits.writes = true;
             habits.corks = false;

@@ -92,6 +92,30 @@ fn a_message_of_the_whole_receive_buffer_arrives_whole() {
     }
 }
 
+/// The same from a peer whose frames are small, as its own slots are: they share the receiver's slots.
+#[test]
+fn a_message_of_many_small_frames_arrives_whole() {
+    for read in [false, true] {
+        let mut setup = tight(Kind::SeqPacket);
+        setup.read = read;
+        (setup.rcvbuf, setup.sndbuf) = (400_000, 500_000);
+        setup.peer.slot_size = 512;
+        let small = Setup { own: setup.peer, ..setup.clone() };
+        let mut pair = Pair { a: Side::new(&small, 0), b: Side::new(&setup, 0), now: Instant::now() };
+        for round in 0..3 {
+            pair.a.send(b"before it").unwrap();
+            pair.a.send(&bytes(399_000, round)).unwrap();
+            pair.a.send(b"behind it").unwrap();
+            pair.settle();
+            assert!(pair.b.recv().unwrap() == b"before it");
+            pair.settle();
+            assert!(pair.b.recv().unwrap() == bytes(399_000, round));
+            pair.settle();
+            assert!(pair.b.recv().unwrap() == b"behind it");
+        }
+    }
+}
+
 /// What is queued is bounded whatever the peer sends.
 #[test]
 fn memory_of_a_stalled_reader_is_bounded() {
