@@ -1,5 +1,6 @@
 //! A configuration: every parameter with its start value. Only [`Builder::build`](super::Builder::build) makes one for use.
 
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use crate::environment::{DeviceName, TRANSPORT};
@@ -91,6 +92,13 @@ const FRAME_HEADER: u64 = 16;
 /// What is given to the device with the request: a message of 256 bytes, with its header.
 const INLINE: u32 = 256 + FRAME_HEADER as u32;
 
+/// How long a thread looks for completions, where others can bring them meanwhile.
+const SPIN: Duration = Duration::from_micros(200);
+
+/// Whether this process may use one processor only: whoever looks for what others are to bring keeps it from them.
+static ONE_PROCESSOR: LazyLock<bool> =
+    LazyLock::new(|| std::thread::available_parallelism().is_ok_and(|count| count.get() == 1));
+
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -136,7 +144,7 @@ impl Default for Config {
             handshake_deadline: Duration::from_secs(5),
             linger: Duration::from_secs(1),
             keepalive: Some(Duration::from_secs(5)),
-            spin: Duration::from_micros(200),
+            spin: if *ONE_PROCESSOR { Duration::ZERO } else { SPIN },
             worker_spin: Duration::ZERO,
             trace_interval: Some(Duration::from_secs(20)),
             backlog: 1024,

@@ -165,8 +165,9 @@ setters! {
     /// How long a connection may be silent before it is tried: 100 ms to a day; `None` is never. Start value: 5 s.
     keepalive: Option<Duration>;
     /// How long a call that waits looks for completions before it sleeps, at most: up to 1 s; zero is not at all. It begins anew with each
-    /// completion. How long it is within that is learnt: who waits for long, as a rule, soon sleeps at once. Start value: 200 us. Over TCP
-    /// threads sleep at once; a [`Worker`](crate::Worker) has a [time of its own](Self::worker_spin).
+    /// completion. How long it is within that is learnt: who waits for long, as a rule, soon sleeps at once. Start value: 200 us, or zero
+    /// where the process may use one processor only. Over TCP threads sleep at once; a [`Worker`](crate::Worker) has a
+    /// [time of its own](Self::worker_spin).
     spin: Duration;
     /// How long a [`Worker`](crate::Worker) looks for what there is to do before it sleeps: up to an hour, which is as good as always, for
     /// a thread that has a processor for itself. It begins anew whenever something has happened, is not learnt, and counts over TCP too.
