@@ -171,6 +171,9 @@ fn messages_that_cannot_be_are_refused() {
     refused("msg lat -i 1", &["-i 1", "-d"]);
     refused("msg bw -l 2", &["-l"]);
     refused("msg bw --transport ib", &["'ib'", "rdma"]);
+    // What they do, or cannot do, anyway.
+    refused("write lat --poll", &["'--poll'"]);
+    refused("tcp lat --poll", &["'--poll'"]);
 }
 
 #[test]
@@ -192,6 +195,7 @@ fn help_and_version_are_on_standard_output() {
     for word in ["--max-msg-size", "--buffer", "SIDEWAY_PROVIDER=soft"] {
         assert!(run("write bw --help").stdout.contains(word), "{word}");
     }
+    assert!(run("msg lat --help").stdout.contains("Builder::spin"));
     assert_eq!(run("").status.code(), Some(2));
 }
 

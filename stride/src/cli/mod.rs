@@ -152,6 +152,14 @@ pub struct MessageArgs {
     /// The calls that send and receive
     #[arg(long, value_name = "KIND", default_value = "copy")]
     pub api: ApiArg,
+
+    /// Look for completions until they come, as perftest does, rather than sleep after a while
+    ///
+    /// trespass's own start value, of Builder::spin, is 200 us, or nothing where the process may use one processor only. --poll sets it to 1 s,
+    /// the most there is, which begins anew with each completion. Within that trespass learns how long is worth it: a side's first wait may
+    /// still sleep, and so may those that last longer. Each side has its own, so give it to both. Over TCP threads sleep at once.
+    #[arg(long)]
+    pub poll: bool,
 }
 
 /// What carries messages.

@@ -56,5 +56,8 @@ pub(super) fn warnings(
     if local.transport == Policy::TcpOnly && (local.device.is_some() || local.gid_index.is_some()) {
         warnings.push("-d and -x have no effect with --transport tcp: leave them out".to_owned());
     }
+    if local.transport == Policy::TcpOnly && local.poll {
+        warnings.push("--poll has no effect with --transport tcp: leave it out".to_owned());
+    }
     Ok(warnings)
 }

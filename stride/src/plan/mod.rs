@@ -98,6 +98,8 @@ pub struct LocalOptions {
     pub secret_file: Option<PathBuf>,
     /// What may carry messages of trespass.
     pub transport: Policy,
+    /// Messages of trespass are looked for until they come.
+    pub poll: bool,
     /// The user gave no size, so that it may be changed to what is possible.
     pub any_size: bool,
     /// What is left to the program, until the device is known.
@@ -222,7 +224,8 @@ impl Plan {
     fn of_messages(measure: Measure, args: &MessageArgs) -> Result<Self, PlanError> {
         let test = test_plan(Operation::Messages(args.api.into()), measure, &args.run);
         test.validate()?;
-        let local = LocalOptions { transport: args.transport.into(), ..local_options(&args.run)? };
+        let local =
+            LocalOptions { transport: args.transport.into(), poll: args.poll, ..local_options(&args.run)? };
         let mut warnings = size_warnings(&args.run, &test);
         warnings.extend(messages::warnings(&args.run, &test, &local)?);
         Ok(Self { role: role(&args.run), local, test, warnings })

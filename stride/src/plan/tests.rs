@@ -445,6 +445,20 @@ fn the_grid_is_all_of_it_or_what_was_chosen() {
 }
 
 #[test]
+fn each_side_polls_for_itself() {
+    for measure in ["bw", "lat", "grid"] {
+        let [asleep, polling] =
+            ["", " --poll"].map(|flag| messages(&format!("{measure} --transport rdma{flag}")).unwrap());
+        assert!(!asleep.local.poll && polling.local.poll, "{measure}");
+        assert!(polling.warnings.is_empty(), "{measure}");
+        // The peer never hears of it.
+        assert_eq!(asleep.test, polling.test);
+    }
+    let warnings = messages("lat --transport tcp --poll").unwrap().warnings;
+    assert_eq!(warnings, ["--poll has no effect with --transport tcp: leave it out"]);
+}
+
+#[test]
 fn requests_are_as_many_as_were_asked_for_or_fewer_long_ones() {
     let count = |flags: &str, size| {
         let test = messages(flags).unwrap().test;

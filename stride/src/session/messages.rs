@@ -24,6 +24,9 @@ const RECEIVE_BUFFER: usize = 4 * LARGEST_BLOCK as usize;
 /// Room for requests that wait to be sent, at least.
 const SEND_BUFFER: usize = 1 << 20;
 
+/// How long a side that polls looks for the next completion: the most that [`Builder::spin`] takes.
+const POLL: Duration = Duration::from_secs(1);
+
 /// Runs the plan on the side that it says.
 pub(super) fn run(plan: &Plan, output: &mut Output) -> Result<(), Error> {
     if plan.local.transport != Policy::TcpOnly {
@@ -66,6 +69,9 @@ fn config(Plan { local, test, .. }: &Plan) -> Result<Config, Error> {
         // What is sent and received without waiting has to fit as a whole; with room for two, one moves while the other is filled.
         let room = usize::try_from(test.sizes.largest().saturating_mul(2)).unwrap_or(usize::MAX);
         builder = builder.sndbuf(room.max(SEND_BUFFER)).rcvbuf(room.max(RECEIVE_BUFFER));
+    }
+    if local.poll {
+        builder = builder.spin(POLL);
     }
     if let Some(device) = &local.device {
         builder = match local.ib_port {
@@ -205,5 +211,30 @@ fn over(socket: &SeqPacket) -> String {
         Some(device) if device.starts_with("soft") => software(device),
         Some(device) => format!("{}, {device}", socket.transport()),
         None => socket.transport().to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli;
+
+    fn configured(line: &str) -> Config {
+        let words = ["stride-perf", "msg"].into_iter().chain(line.split_whitespace());
+        config(&Plan::new(cli::parse(words).unwrap()).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn who_polls_looks_for_as_long_as_there_is_and_others_as_trespass_has_it() {
+        let builder = || Builder::new().policy(Policy::RequireRdma).rcvbuf(RECEIVE_BUFFER);
+        let built = builder().build().unwrap();
+        let polling = builder().spin(Duration::from_secs(1)).build().unwrap();
+        assert_ne!(built, polling);
+        for line in ["lat --transport rdma", "bw --transport rdma --api pool"] {
+            assert_eq!(configured(line), built, "{line}");
+            assert_eq!(configured(&format!("{line} --poll")), polling, "{line}");
+        }
+        assert_ne!(configured("grid"), configured("grid --poll"));
+        assert!(builder().spin(POLL + Duration::from_millis(1)).build().is_err(), "it is the most");
     }
 }

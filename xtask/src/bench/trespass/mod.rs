@@ -90,8 +90,9 @@ fn over_soft(root: &Path, args: &Soft, dry_run: bool) -> Result<ExitCode> {
             "{}, perftest {}, stride-perf {}, {} processors. Geometric means of {rounds} ratios of runs that took turns, in brackets the \
              95 % bootstrap interval; above 1 trespass is better, and it is better where its whole interval is above 1 and above that of \
              the reference against itself. Missed is what its whole interval is below. Latency is half a round trip, the median; a rate is that of \
-             requests that are answered. Copies alone are not trespass's: they are what is possible without any transport. RNR is how \
-             often, in all runs of trespass, the device met a receiver that was not ready.\n\n    cargo xtask bench trespass soft --rounds {rounds}",
+             requests that are answered. Copies alone are not trespass's: they are what is possible without any transport. \
+             Beside perftest, which polls, trespass polls, too (`--poll`). RNR is how often, in all \
+             runs of trespass, the device met a receiver that was not ready.\n\n    cargo xtask bench trespass soft --rounds {rounds}",
             today(),
             version.trim_start_matches("Version: "),
             env!("CARGO_PKG_VERSION"),

@@ -128,6 +128,11 @@ impl Row {
         (run / message).clamp(300, 2_000_000)
     }
 
+    /// perftest polls, and who is held against it waits as it does.
+    fn polls(&self) -> bool {
+        self.reference.0 == Tool::Perftest
+    }
+
     /// Above 1 where ours is better.
     fn better(&self) -> Better {
         match self.measure {
@@ -153,8 +158,9 @@ impl Measured {
         let turn = Turn::take(position, |ours| {
             let (tool, carrier) = if ours { row.ours } else { row.reference };
             let iterations = (row.iterations(tool) / part).max(100);
-            let ran = Run { tool, measure: row.measure, carrier, size: row.size, iterations }
-                .run(programs, files)?;
+            let run =
+                Run { tool, measure: row.measure, carrier, size: row.size, iterations, polls: row.polls() };
+            let ran = run.run(programs, files)?;
             // perftest posts its receives when it comes to it, and that is its own affair.
             self.not_ready += if tool == Tool::Perftest { 0 } else { ran.not_ready };
             if ours {
@@ -253,6 +259,14 @@ mod tests {
         for row in rows {
             assert!((300..=2_000_000).contains(&row.iterations(row.ours.0)), "{row:?}");
         }
+    }
+
+    #[test]
+    fn what_is_held_against_perftest_polls() {
+        let polling: Vec<&str> = rows().iter().filter(|row| row.polls()).map(|row| row.against).collect();
+        assert_eq!(polling.len(), 1 + 7 + 7);
+        assert_eq!(polling[0], "`ib_send_lat`, polled");
+        assert!(polling[1..].iter().all(|against| *against == "`ib_write_bw`"));
     }
 
     #[test]

@@ -74,6 +74,8 @@ pub(super) struct Run {
     pub(super) carrier: Carrier,
     pub(super) size: u64,
     pub(super) iterations: u64,
+    /// trespass does not sleep while it waits. perftest never does.
+    pub(super) polls: bool,
 }
 
 impl Run {
@@ -159,6 +161,9 @@ impl Run {
             }
             Tool::Tcp => _ = command.args(["--transport", "tcp", "--api", "copy"]),
         }
+        if self.polls && self.tool != Tool::Perftest {
+            command.arg("--poll");
+        }
         let (size, iterations) = (self.size.to_string(), self.iterations.to_string());
         command.args(["-s", &size, "-n", &iterations, "-p", &port.to_string()]);
         programs.over_the_device(&mut command);
@@ -201,11 +206,20 @@ fn not_ready(noted: &str) -> Result<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::{Path, PathBuf};
+
     use super::*;
 
     #[test]
     fn the_row_of_the_size_is_read_from_both_tools_tables() {
-        let run = |tool, measure| Run { tool, measure, carrier: Carrier::AnyWay, size: 64, iterations: 1000 };
+        let run = |tool, measure| Run {
+            tool,
+            measure,
+            carrier: Carrier::AnyWay,
+            size: 64,
+            iterations: 1000,
+            polls: false,
+        };
         let ours =
             "# words\n#bytes       iterations\n64               1000      1.0      2.0      3.0      4.0\n";
         assert_eq!(run(Tool::Copy, Measure::Latency).read(ours).unwrap(), 3.0);
@@ -219,6 +233,21 @@ mod tests {
         assert_eq!(run(Tool::InFlight(16), Measure::Rate).read(grid).unwrap(), 123_456.0);
         assert!(run(Tool::Copy, Measure::Latency).read("64 999 1 2 3 4").is_err());
         assert!(run(Tool::Copy, Measure::Latency).read("64 1000 1 2 0 4").is_err());
+    }
+
+    #[test]
+    fn trespass_polls_where_it_is_told_to() {
+        let (programs, files) =
+            (Programs::as_they_are(Path::new("/")), Files([1, 2].map(|_| PathBuf::new())));
+        let polls = |tool, polls| {
+            let measure = Measure::Bandwidth;
+            let run = Run { tool, measure, carrier: Carrier::AnyWay, size: 64, iterations: 1000, polls };
+            run.command(&programs, &files, 0, 1).get_args().any(|word| word == "--poll")
+        };
+        for tool in [Tool::Copy, Tool::Pool, Tool::InFlight(4)] {
+            assert!(polls(tool, true) && !polls(tool, false), "{tool:?}");
+        }
+        assert!(!polls(Tool::Perftest, true) && !polls(Tool::Tcp, false));
     }
 
     #[test]
@@ -236,6 +265,7 @@ mod tests {
             carrier: Carrier::Soft(Way::Direct),
             size: 64,
             iterations: 1000,
+            polls: true,
         };
         let ways = |direct: u32, vm: u32| {
             let line = format!(

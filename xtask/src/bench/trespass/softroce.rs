@@ -51,8 +51,8 @@ pub(super) fn run(root: &Path, args: &Softroce, dry_run: bool) -> Result<ExitCod
             "{}, on {}, {}, stride-perf {}. Server and client are two processes over one device. Geometric means of {pairs} ratios of runs \
              that took turns, in brackets the 95 % bootstrap interval; above 1 trespass is better, and it is better where its whole interval \
              is above 1 and above that of the reference against itself. Missed is what its whole interval is below. Latency is half \
-             a round trip: the median, against rstream and TCP the mean. RNR is how often, in all runs of trespass for the row, the \
-             device met a receiver that was not ready.\n\n    cargo xtask bench trespass softroce {} --pairs {pairs}",
+             a round trip: the median, against rstream and TCP the mean. All poll: perftest, rstream and UCX by themselves, trespass by `--poll`; \
+             its TCP driver sleeps. RNR is how often, in all runs of trespass for the row, the device met a receiver that was not ready.\n\n    cargo xtask bench trespass softroce {} --pairs {pairs}",
             today(),
             place.title(&ran),
             said.versions,

@@ -106,14 +106,14 @@ count() {
     awk -v run="$RUN" -v us="$1" -v bytes="$2" 'BEGIN { n = int(run / (us + bytes * 0.012)); print n < 10 ? 10 : n }'
 }
 
-# What takes turns: functions without arguments. $size, $n and $row are set.
-lat_ours() { trespass $row 4,5 lat --transport rdma -s $size -n $n; }
+# What takes turns: functions without arguments. $size, $n and $row are set. The others poll, and so does trespass over RDMA.
+lat_ours() { trespass $row 4,5 lat --transport rdma --poll -s $size -n $n; }
 lat_tcp() { trespass $row 4 lat --transport tcp -s $size -n $n; }
 lat_rstream() { rstream_us -S $size -C 1 -I $n; }
 lat_ucx() { ucx 2 -t tag_lat -s $size -n $n; }
 lat_perftest() { perftest 5 ib_send_lat; }
-bw_ours() { trespass $row 3 bw --transport rdma -s $size -n $n; }
-bw_pool() { trespass $row 3 bw --transport rdma --api pool -s $size -n $n; }
+bw_ours() { trespass $row 3 bw --transport rdma --poll -s $size -n $n; }
+bw_pool() { trespass $row 3 bw --transport rdma --poll --api pool -s $size -n $n; }
 bw_tcp() { trespass $row 3 bw --transport tcp -s $size -n $n; }
 bw_rstream() { us=$(rstream_us -S $size -C $n -I 1) && calculate "$size * 8 / 1000 / $us"; }
 # They count in 2^20 bytes. perftest goes without the column of the peak, which takes the time of each message.
@@ -121,9 +121,9 @@ bw_ucx() { mib=$(ucx 6 -t tag_bw -s $size -n $n) && calculate "$mib * 1.048576 *
 bw_perftest() { mib=$(perftest 4 ib_write_bw -N) && calculate "$mib * 1.048576 * 8 / 1000"; }
 # Messages a second with 64 in flight: of rstream, 64 to the peer, and 64 back; of ours, a request and its answer.
 rate_rstream() { us=$(rstream_us -S $size -C 64 -I $((n / 64))) && calculate "1000000 / $us"; }
-rate_ours() { qps=$(trespass $row 7 grid --transport rdma -s $size -t 64 -n $n) && calculate "2 * $qps"; }
+rate_ours() { qps=$(trespass $row 7 grid --transport rdma --poll -s $size -t 64 -n $n) && calculate "2 * $qps"; }
 # Requests a second.
-in_flight() { trespass $row 7 grid --transport rdma -s $size -t "$1" -n $n; }
+in_flight() { trespass $row 7 grid --transport rdma --poll -s $size -t "$1" -n $n; }
 
 # together FUNCTION...: runs each, in each turn beginning at another one. What the Nth says is in $log.N.
 together() {
