@@ -415,10 +415,10 @@ impl Lane {
         result.map_err(|error| self.refused(side, error))
     }
 
-    /// Sends a few bytes at once, from where they are, if that can be.
-    fn send_short(&mut self, kind: protocol::Kind, slices: &[IoSlice<'_>]) -> bool {
+    /// Sends what fits a frame at once, if that can be.
+    fn send_at_once(&mut self, kind: protocol::Kind, slices: &[IoSlice<'_>]) -> bool {
         let [bytes] = slices else { return false };
-        let sent = self.way.send_short(&mut self.connection, kind, bytes);
+        let sent = self.way.send_at_once(&mut self.connection, &mut self.pool, kind, bytes);
         self.short[Side::Write as usize] &= !sent;
         sent
     }
@@ -426,7 +426,7 @@ impl Lane {
     /// As `write`, for one whose calls post what they have written.
     pub(crate) fn write_now(&mut self, slices: &[IoSlice<'_>]) -> Result<usize, Refused> {
         match slices {
-            [bytes] if self.send_short(protocol::Kind::Stream, slices) => Ok(bytes.len()),
+            [bytes] if self.send_at_once(protocol::Kind::Stream, slices) => Ok(bytes.len()),
             _ => self.write(slices),
         }
     }
@@ -447,7 +447,7 @@ impl Lane {
 
     /// As `send`, for one whose calls post what they have written.
     pub(crate) fn send_now(&mut self, slices: &[IoSlice<'_>]) -> Result<(), Refused> {
-        if self.send_short(protocol::Kind::SeqPacket, slices) { Ok(()) } else { self.send(slices) }
+        if self.send_at_once(protocol::Kind::SeqPacket, slices) { Ok(()) } else { self.send(slices) }
     }
 
     pub(crate) fn send(&mut self, slices: &[IoSlice<'_>]) -> Result<(), Refused> {

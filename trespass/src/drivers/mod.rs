@@ -45,8 +45,15 @@ pub(crate) trait Driver<P: Blocks> {
         false
     }
 
-    /// Sends a few bytes of the program from where they are, if nothing is before them and that can be done now.
-    fn send_short(&mut self, _: &mut Connection<P::Block>, _kind: Kind, _bytes: &[u8]) -> bool {
+    /// Sends bytes of the program that fit a frame, if nothing is before them and that can be done now: few of them from where they are, more
+    /// out of a block.
+    fn send_at_once(
+        &mut self,
+        _: &mut Connection<P::Block>,
+        _blocks: &mut P,
+        _kind: Kind,
+        _bytes: &[u8],
+    ) -> bool {
         false
     }
 
@@ -207,8 +214,14 @@ impl Driver<Pool> for Way {
         whichever!(self.look(connection, pool, now, all))
     }
 
-    fn send_short(&mut self, connection: &mut Connection<Block>, kind: Kind, bytes: &[u8]) -> bool {
-        whichever!(self.send_short(connection, kind, bytes))
+    fn send_at_once(
+        &mut self,
+        connection: &mut Connection<Block>,
+        pool: &mut Pool,
+        kind: Kind,
+        bytes: &[u8],
+    ) -> bool {
+        whichever!(self.send_at_once(connection, pool, kind, bytes))
     }
 
     fn post(&mut self, connection: &mut Connection<Block>, pool: &mut Pool, now: Instant) {

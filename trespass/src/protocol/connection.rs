@@ -214,18 +214,22 @@ impl<B: Block> Connection<B> {
         self.outgoing.send_part(total, slices, blocks)
     }
 
-    /// The header of a frame that goes at once, with `len` bytes behind it that are nowhere but in the program's memory: a message, or bytes of
-    /// the stream. The driver has room for it. `None`: they have to be given by [`send`](Self::send) or [`write`](Self::write), which say why,
-    /// if that cannot be.
+    /// Whether `len` bytes that the program still has, a message or bytes of the stream, may be a frame of their own now. Else they have to be
+    /// given by [`send`](Self::send) or [`write`](Self::write), which say why, if that cannot be.
     #[inline]
-    pub(crate) fn begin_short(&mut self, kind: Kind, len: usize) -> Option<[u8; HEADER_LEN]> {
-        if !self.closing.is_untouched() || (kind == Kind::Stream && len == 0) {
-            return None;
-        }
-        let header = self.outgoing.begin_short(kind, len, &mut self.credits)?;
+    pub(crate) fn allows_alone(&self, kind: Kind, len: usize) -> bool {
+        self.closing.is_untouched()
+            && (kind == Kind::SeqPacket || len > 0)
+            && self.outgoing.allows_alone(kind, len, &self.credits)
+    }
+
+    /// Begins that frame, for which the driver has room: its header. `block`: the size of the block that the bytes were copied to, which comes
+    /// back when the frame has completed; 0: none is.
+    #[inline]
+    pub(crate) fn begin_alone(&mut self, len: usize, block: usize) -> [u8; HEADER_LEN] {
         self.counters.frames_sent += 1;
         self.counters.bytes_sent += len as u64;
-        Some(header)
+        self.outgoing.begin_alone(len, block, &mut self.credits)
     }
 
     /// Sends the first `len` bytes of a block: a message, or bytes of the stream. The block comes back by [`Event::Returned`].

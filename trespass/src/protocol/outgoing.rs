@@ -223,28 +223,31 @@ impl<B: Block> Outgoing<B> {
         self.in_flight += 1;
     }
 
-    /// Begins a frame of its own for `len` bytes that the program still has: a message, or bytes of a stream. `None`: they have to be given, as
-    /// others are before them, or they may not go now.
+    /// Whether `len` bytes that the program still has, a message or bytes of a stream, may be a frame of their own now. Else they have to be
+    /// given, as others are before them, or they may not go now.
     #[inline]
-    pub(crate) fn begin_short(
-        &mut self,
-        kind: Kind,
-        len: usize,
-        credits: &mut Credits,
-    ) -> Option<[u8; HEADER_LEN]> {
+    pub(crate) fn allows_alone(&self, kind: Kind, len: usize, credits: &Credits) -> bool {
         let alone = self.items.is_empty() && self.parts.is_none() && !self.corked && self.writable();
-        if !alone
-            || kind != self.kind
-            || self.in_flight >= self.low_water
-            || len > self.payload
-            || !credits.allows_data()
-        {
-            return None;
-        }
+        alone
+            && kind == self.kind
+            && self.in_flight < self.low_water
+            && len <= self.payload
+            && credits.allows_data()
+    }
+
+    /// Begins that frame. `block`: the size of the one that they were copied to, if they were.
+    #[inline]
+    pub(crate) fn begin_alone(
+        &mut self,
+        len: usize,
+        block: usize,
+        credits: &mut Credits,
+    ) -> [u8; HEADER_LEN] {
         self.in_flight += 1;
-        let flags = if kind == Kind::SeqPacket { FIRST | LAST } else { 0 };
+        self.charge += block;
+        let flags = if self.kind == Kind::SeqPacket { FIRST | LAST } else { 0 };
         let (seq, credit_total) = credits.spend();
-        Some(Header { kind: FrameType::Data, flags, count: 0, seq, credit_total, len: len as u32 }.encode())
+        Header { kind: FrameType::Data, flags, count: 0, seq, credit_total, len: len as u32 }.encode()
     }
 
     /// The next frame, if there is one, and it may go.

@@ -72,12 +72,12 @@ impl<B: Block> SendQueue<B> {
         (id, signal)
     }
 
-    /// The same for a frame that was begun by itself. It is signalled.
-    pub(crate) fn push_short(&mut self) -> u64 {
+    /// The same for a frame that was begun by itself, with the block that it is in, if it is. It is signalled.
+    pub(crate) fn push_alone(&mut self, block: Option<Pieces<B>>) -> u64 {
         debug_assert!(self.room() > 0);
         let id = self.first + self.entries.len() as u64;
         self.unsignalled = 0;
-        self.entries.push_back(Done::Sent(None));
+        self.entries.push_back(Done::Sent(block));
         id
     }
 

@@ -111,14 +111,22 @@ impl Side {
         true
     }
 
-    /// Sends bytes that are in no block, as drivers do where they can.
-    fn send_short(&mut self, peer: &mut Side, kind: Kind, bytes: &[u8]) -> bool {
-        if self.queue.room() == 0 {
+    /// Sends bytes by themselves, as drivers do where they can: few in no block, more in one.
+    fn send_at_once(&mut self, peer: &mut Side, kind: Kind, bytes: &[u8]) -> bool {
+        if self.queue.room() == 0 || !self.connection.allows_alone(kind, bytes.len()) {
             return false;
         }
-        let Some(header) = self.connection.begin_short(kind, bytes.len()) else { return false };
+        let mut block = None;
+        if bytes.len() > 100 {
+            block = self.blocks.take(bytes.len(), Purpose::Send);
+            if block.is_none() {
+                return false;
+            }
+        }
+        let header = self.connection.begin_alone(bytes.len(), block.as_ref().map_or(0, |b| b.bytes().len()));
         peer.wire.push_back([&header, bytes].concat());
-        self.posted.push_back((self.queue.push_short(), None));
+        let block = block.map(|block| Pieces::own(block, bytes.len()));
+        self.posted.push_back((self.queue.push_alone(block), None));
         true
     }
 

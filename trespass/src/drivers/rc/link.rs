@@ -18,7 +18,7 @@ use super::path::{Early, Path, Proved};
 use super::request::{Payload, needs_head};
 use crate::drivers::Driver;
 use crate::protocol::frame::{HEADER_LEN, Immediate};
-use crate::protocol::{Blocks, Cause, Connection, Done, GATHER_MAX, Kind, Purpose, Transmit};
+use crate::protocol::{Block, Blocks, Cause, Connection, Done, GATHER_MAX, Kind, Pieces, Purpose, Transmit};
 
 /// How long a RESET may take to be acknowledged before the queue pair is stopped.
 const PARTING: Duration = Duration::from_millis(100);
@@ -291,6 +291,47 @@ impl<B: DeviceBlock> Rc<B> {
         true
     }
 
+    /// Posts bytes that are a frame of their own, of whose header so many bytes are sent: all or none. `own` has a copy of them behind the
+    /// header's place, or they go into the request itself. There is room for it.
+    fn post_alone(
+        &mut self,
+        connection: &mut Connection<B>,
+        header_len: usize,
+        own: Option<B>,
+        bytes: &[u8],
+    ) {
+        let Pair { qp, generation, sends, posted, heads, .. } = &mut *self.pair;
+        let header = connection.begin_alone(bytes.len(), own.as_ref().map_or(0, |own| own.bytes().len()));
+        let immediate = Immediate::of(&header).filter(|_| header_len == 0);
+        let (mut whole, mut pieces) = (None, None);
+        if let Some(mut own) = own {
+            own.bytes_mut()[..header_len].copy_from_slice(&header[..header_len]);
+            let end = header_len + bytes.len();
+            whole = Some(Payload::whole(&own, end, immediate));
+            pieces = Some(Pieces::own(own, end));
+        }
+        let mut list = qp.start_post_send();
+        let id = sends.push_alone(pieces);
+        let number = number::number(*generation, Request::Send(id as u32));
+        let request = list.construct_wr(number, WorkRequestFlags::Signaled);
+        match (whole, immediate) {
+            // SAFETY: `sends` keeps the block until it is told that it is done with, and holds no more requests than there are places.
+            (Some(payload), _) => unsafe { payload.append(request, id, heads) },
+            (None, Some(Immediate(immediate))) => request.setup_send_imm(immediate).setup_inline_data(bytes),
+            (None, None) => {
+                request.setup_send().setup_inline_data_list(&[IoSlice::new(&header), IoSlice::new(bytes)])
+            }
+        }
+        self.doorbells += 1;
+        match list.post() {
+            Ok(()) => *posted += 1,
+            Err(error) => {
+                *posted += error.posted().unwrap_or(1) as u64;
+                break_down(&mut self.broken, connection, "posting", &error);
+            }
+        }
+    }
+
     /// Takes what has completed, posts what is wanted. Whether there was anything.
     fn step<P: Blocks<Block = B>>(
         &mut self,
@@ -421,33 +462,27 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for Rc<P::Block> {
         moved | self.reap(connection, all)
     }
 
-    fn send_short(&mut self, connection: &mut Connection<P::Block>, kind: Kind, bytes: &[u8]) -> bool {
+    fn send_at_once(
+        &mut self,
+        connection: &mut Connection<P::Block>,
+        blocks: &mut P,
+        kind: Kind,
+        bytes: &[u8],
+    ) -> bool {
         self.begin(connection);
-        let may = self.phase == Phase::Open && !self.broken && self.held.is_none();
-        let Pair { qp, generation, sends, posted, heads, .. } = &mut *self.pair;
-        let immediate = connection.uses_immediate();
-        let header_len = if immediate { 0 } else { HEADER_LEN };
-        if !may || sends.room() == 0 || header_len + bytes.len() > heads.inline {
+        let Pair { sends, heads, .. } = &*self.pair;
+        let may = self.phase == Phase::Open && !self.broken && self.held.is_none() && sends.room() > 0;
+        if !may || !connection.allows_alone(kind, bytes.len()) {
             return false;
         }
-        let Some(header) = connection.begin_short(kind, bytes.len()) else { return false };
-        let mut list = qp.start_post_send();
-        let id = number::number(*generation, Request::Send(sends.push_short() as u32));
-        let request = list.construct_wr(id, WorkRequestFlags::Signaled);
-        match Immediate::of(&header).filter(|_| immediate) {
-            Some(Immediate(immediate)) => request.setup_send_imm(immediate).setup_inline_data(bytes),
-            None => {
-                request.setup_send().setup_inline_data_list(&[IoSlice::new(&header), IoSlice::new(bytes)])
-            }
+        let header_len = if connection.uses_immediate() { 0 } else { HEADER_LEN };
+        let mut own = None;
+        if header_len + bytes.len() > heads.inline {
+            let Some(mut block) = blocks.take(header_len + bytes.len(), Purpose::Send) else { return false };
+            block.bytes_mut()[header_len..header_len + bytes.len()].copy_from_slice(bytes);
+            own = Some(block);
         }
-        self.doorbells += 1;
-        match list.post() {
-            Ok(()) => *posted += 1,
-            Err(error) => {
-                *posted += error.posted().unwrap_or(1) as u64;
-                break_down(&mut self.broken, connection, "posting", &error);
-            }
-        }
+        self.post_alone(connection, header_len, own, bytes);
         true
     }
 

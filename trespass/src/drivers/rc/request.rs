@@ -130,6 +130,11 @@ impl Payload {
         Self::Frame(parts, immediate)
     }
 
+    /// Of the frame, or of what is sent of it, that is the first `end` bytes of a block.
+    pub(super) fn whole(block: &impl DeviceBlock, end: usize, immediate: Option<Immediate>) -> Self {
+        Self::Frame(Parts::Whole(Piece::of(block, 0, end)), immediate)
+    }
+
     /// Makes it the request `id`.
     ///
     /// # Safety

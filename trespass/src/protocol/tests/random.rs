@@ -111,7 +111,7 @@ impl World {
         if self.given[side].parts.is_some() {
             return self.give_part(side);
         }
-        if self.below(4) == 0 && self.give_short(side, &bytes) {
+        if self.below(4) == 0 && self.give_at_once(side, &bytes) {
             return;
         }
         match self.below(5) {
@@ -134,10 +134,10 @@ impl World {
         }
     }
 
-    fn give_short(&mut self, side: usize, bytes: &[u8]) -> bool {
+    fn give_at_once(&mut self, side: usize, bytes: &[u8]) -> bool {
         let (a, b) = (&mut self.pair.a, &mut self.pair.b);
         let (own, peer) = if side == 0 { (a, b) } else { (b, a) };
-        let sent = own.send_short(peer, self.kind, bytes);
+        let sent = own.send_at_once(peer, self.kind, bytes);
         if sent {
             match self.kind {
                 Kind::Stream => self.given[side].bytes.extend(bytes),
