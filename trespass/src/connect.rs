@@ -214,7 +214,7 @@ impl Config {
         let mut terms = self.terms(kind);
         if seat.is_none() {
             // It shares with nobody.
-            terms.first_slots = None;
+            terms.first_slots = self.first_slots;
         }
         let path = match self.without_rdma() {
             Some(reason) => Err(reason),
@@ -234,9 +234,21 @@ impl Config {
         use crate::drivers::rc::{Parameters, find};
 
         let place = find(local, self.device.as_ref(), self.gid_index)?;
-        let pool = pool_over(place.device.domain(), pool, self)?;
+        let domain = place.device.domain();
+        let suited = if place.device.is_read_from() { None } else { self.without_reads() };
+        let (config, pool) = match &suited {
+            None => (self, pool_over(domain, Some(pool), self)?),
+            Some(config) => {
+                (terms.limits, terms.first_slots) = (config.limits(), config.first_slots);
+                // Its slots are others, but what the program has of the pool at hand can be sent. Where it cannot be registered it is copied.
+                if let Err(error) = pool.register(domain) {
+                    tracing::debug!(%error, "the pool's blocks will be copied");
+                }
+                (config, pool_over(domain, None, config)?)
+            }
+        };
         place.device.limit(terms);
-        Ok(Path::new(place, Parameters::of(self), pool).at(seat))
+        Ok(Path::new(place, Parameters::of(config), pool).at(seat))
     }
 
     #[cfg(not(feature = "rdma"))]
@@ -286,21 +298,23 @@ pub(crate) fn lasting(at_hand: &Pool, config: &Config) -> io::Result<Pool> {
     if at_hand.is_given_up() { pool_of(config) } else { Ok(at_hand.clone()) }
 }
 
-/// The pool of a configuration for connections over the device that has this domain: the one at hand, if it can be that, else the
-/// process's for that device. A pool of the program's own is never another.
+/// The pool of a configuration for connections over the device that has this domain: the one at hand, if there is one and it can be that,
+/// else the process's for that device. A pool of the program's own is never another.
 #[cfg(feature = "rdma")]
 pub(crate) fn pool_over(
     domain: &sideway::ibverbs::protection_domain::ProtectionDomain,
-    at_hand: &Pool,
+    at_hand: Option<&Pool>,
     config: &Config,
 ) -> Result<Pool, Unavailable> {
     use crate::pool::PoolError;
     let unavailable =
         |error: PoolError| Unavailable::new(crate::handshake::Cause::Resources, error.to_string());
-    match at_hand.register(domain) {
-        Ok(()) => return able_to_send(at_hand.clone()),
-        Err(PoolError::OtherDomain) if config.given_pool.is_none() => (),
-        Err(error) => return Err(unavailable(error)),
+    if let Some(at_hand) = at_hand {
+        match at_hand.register(domain) {
+            Ok(()) => return able_to_send(at_hand.clone()),
+            Err(PoolError::OtherDomain) if config.given_pool.is_none() => (),
+            Err(error) => return Err(unavailable(error)),
+        }
     }
     let wanted = config.pool_config();
     let mut pools = pools();

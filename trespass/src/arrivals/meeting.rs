@@ -329,7 +329,7 @@ impl Meeting {
         let context = self.id.get_device_context();
         let context = context.map_err(|error| Unavailable::new(Cause::NoDevice, error.to_string()))?;
         let device = named_device(&context.name())?;
-        let pool = pool_over(device.domain(), pool, config)?;
+        let pool = pool_over(device.domain(), Some(pool), config)?;
         device.limit(self.exchange.terms());
         let (port, local) = (self.id.port().unwrap_or(0), self.id.local_addr());
         let local = local.map_or_else(String::new, |local| format!(" from {local}"));

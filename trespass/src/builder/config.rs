@@ -3,6 +3,7 @@
 use std::sync::LazyLock;
 use std::time::Duration;
 
+use super::check::check;
 use crate::environment::{DeviceName, TRANSPORT};
 use crate::handshake::{Cause, Terms, Unavailable};
 use crate::pool::{HugePages, Pool, PoolConfig};
@@ -17,6 +18,8 @@ pub struct Config {
     // Frames and messages.
     pub(crate) slot_size: u32,
     pub(crate) rx_slots: u32,
+    /// Of those, how many a connection begins with that shares none. `None`: all.
+    pub(crate) first_slots: Option<u32>,
     pub(crate) reserve: u32,
     pub(crate) eager_max: u32,
     pub(crate) max_msg: u64,
@@ -86,6 +89,15 @@ pub enum Bootstrap {
 pub(super) const SLOT: u32 = 8 << 10;
 pub(super) const SHARED_SLOT: u32 = 4 << 10;
 
+/// Receives of a connection.
+const RX_SLOTS: u32 = 56;
+
+/// The same over a device where nothing is READ, so that long messages go in frames, which are the better the fewer they are: these
+/// receives at first, which take as much memory as those above, and these while the peer has more to send.
+const LONG_SLOT: u32 = 64 << 10;
+const LONG_FIRST: u32 = 7;
+const LONG_RX_SLOTS: u32 = 16;
+
 /// Bytes of a frame's header, in front of what fits into a slot.
 const FRAME_HEADER: u64 = 16;
 
@@ -103,7 +115,8 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             slot_size: SLOT,
-            rx_slots: 56,
+            rx_slots: RX_SLOTS,
+            first_slots: None,
             reserve: 2,
             eager_max: 16 << 10,
             max_msg: Limits::MAX_MSG,
@@ -173,7 +186,7 @@ impl Config {
             policy: self.policy,
             features,
             limits: self.limits(),
-            first_slots: self.srq.then_some(FIRST_SLOTS_MIN),
+            first_slots: if self.srq { Some(FIRST_SLOTS_MIN) } else { self.first_slots },
             user_data: self.user_data.clone(),
             probe_timeout: self.probe_timeout,
             deadline: self.handshake_deadline,
@@ -184,6 +197,25 @@ impl Config {
     /// What fits into a slot is never read by the peer.
     pub(super) fn least_eager_max(&self) -> u64 {
         u64::from(self.slot_size).saturating_sub(FRAME_HEADER).min(self.max_msg)
+    }
+
+    /// The same where nothing is READ, if that is another: the program has chosen nothing that does not go together with it.
+    #[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "TCP has no slots"))]
+    pub(crate) fn without_reads(&self) -> Option<Self> {
+        let has_chosen =
+            self.srq || self.given_pool.is_some() || (self.slot_size, self.rx_slots) != (SLOT, RX_SLOTS);
+        if has_chosen {
+            return None;
+        }
+        let (slot_size, rx_slots, first_slots) = (LONG_SLOT, LONG_RX_SLOTS, Some(LONG_FIRST));
+        let mut config = Self { slot_size, rx_slots, first_slots, ..self.clone() };
+        config.eager_max = config.suitable_eager_max();
+        check(&config).is_ok().then_some(config)
+    }
+
+    /// What fits into a slot is never read by the peer; a message is no longer than it may be.
+    pub(super) fn suitable_eager_max(&self) -> u32 {
+        self.least_eager_max().max(self.eager_max.into()).min(self.max_msg) as u32
     }
 
     /// What this side can take.

@@ -65,7 +65,8 @@ macro_rules! setters {
 
 setters! {
     /// Receive slots of a connection: 16 to 32768. Times [`slot_size`](Self::slot_size) it is the memory of an idle connection, unless
-    /// connections [share](Self::srq) them. Start value: 56, which with what the pool makes ahead is less than 512 KiB.
+    /// connections [share](Self::srq) them. Start value: 56, which with what the pool makes ahead is less than 512 KiB; over SoftRoCE, where
+    /// [slots are larger](Self::slot_size), 7, and 16 while the peer has more to send.
     rx_slots: u32;
     /// Whether all connections of a [`Worker`](crate::Worker) receive from one shared receive queue. Start value: no.
     ///
@@ -233,7 +234,9 @@ impl Builder {
     }
 
     /// Bytes of a receive slot, and so of the longest frame: a power of two from 512 to 64 KiB. Start value: 8 KiB, or 4 KiB where
-    /// connections [share](Self::srq) them.
+    /// connections [share](Self::srq) them. Over SoftRoCE, where long messages go in frames, it is 64 KiB for a connection that begins by
+    /// TCP, unless this, [`rx_slots`](Self::rx_slots), [`pool`](Self::pool) or [`srq`](Self::srq) was chosen, or what else was chosen
+    /// leaves no room for it.
     #[must_use]
     pub fn slot_size(mut self, slot_size: u32) -> Self {
         self.slot_size = Some(slot_size);
@@ -265,8 +268,7 @@ impl Builder {
     pub(crate) fn build_in(self, environment: &Environment) -> Result<Config, ConfigError> {
         let Self { mut config, device, eager_max, slot_size } = self;
         config.slot_size = slot_size.unwrap_or(if config.srq { config::SHARED_SLOT } else { config::SLOT });
-        let suits = config.least_eager_max().max(config.eager_max.into()).min(config.max_msg) as u32;
-        config.eager_max = eager_max.unwrap_or(suits);
+        config.eager_max = eager_max.unwrap_or_else(|| config.suitable_eager_max());
         config.device = device.map(|text| DeviceName::parse("device", &text)).transpose()?;
         if let Some(device) = &environment.device {
             config.device = Some(device.clone());

@@ -74,6 +74,11 @@ impl Device {
         &self.context
     }
 
+    /// Whether anything is READ over it.
+    pub(crate) fn is_read_from(&self) -> bool {
+        self.most.reads_in > 0 && self.most.reads_out > 0
+    }
+
     /// No more than the device can do. To be applied before the terms are told to the peer.
     pub(crate) fn limit(&self, Terms { limits, features, .. }: &mut Terms) {
         if !self.has_immediate {
