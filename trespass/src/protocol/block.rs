@@ -1,11 +1,11 @@
 //! Memory that frames lie in, as the protocol sees it.
 
-/// A piece of memory that belongs to one owner at a time.
+/// A piece of memory that belongs to one owner at a time. What is only to be sent several may look at: then nobody writes to it.
 ///
 /// The protocol holds a block only while neither device nor peer writes to it: a driver hands it in when a
 /// receive or a READ has completed, and gets it back as part of a [`Transmit`](super::Transmit). Moving the handle does not move the
 /// memory. Dropping it gives the memory back to where it came from.
-pub(crate) trait Block: Send {
+pub(crate) trait Block: Send + Sync {
     /// All of its memory; its length is the block's size.
     fn bytes(&self) -> &[u8];
 
@@ -95,6 +95,7 @@ pub(crate) mod testing {
     #[derive(Debug)]
     pub(crate) struct VecBlock {
         bytes: Vec<u8>,
+        apart: bool,
         addr: u64,
         out: Arc<AtomicUsize>,
     }
@@ -114,6 +115,10 @@ pub(crate) mod testing {
             &mut self.bytes
         }
 
+        fn is_reachable(&self, _: usize) -> bool {
+            !self.apart
+        }
+
         fn remote(&self) -> Option<Remote> {
             Some(Remote { addr: self.addr, rkey: 7 })
         }
@@ -124,12 +129,16 @@ pub(crate) mod testing {
     /// Gives vectors, at most `most` at a time.
     pub(crate) struct VecBlocks {
         pub(crate) most: usize,
+        /// What it gives is out of the device's reach.
+        pub(crate) apart: bool,
+        /// How many it gave.
+        pub(crate) taken: usize,
         out: Arc<AtomicUsize>,
     }
 
     impl VecBlocks {
         pub(crate) fn new(most: usize) -> Self {
-            VecBlocks { most, out: Arc::default() }
+            VecBlocks { most, apart: false, taken: 0, out: Arc::default() }
         }
 
         /// How many are alive.
@@ -145,9 +154,10 @@ pub(crate) mod testing {
             if self.out() >= self.most {
                 return None;
             }
+            self.taken += 1;
             self.out.fetch_add(1, Ordering::Relaxed);
             let addr = NEXT_ADDR.fetch_add(1 << 24, Ordering::Relaxed);
-            Some(VecBlock { bytes: vec![0; size], addr, out: Arc::clone(&self.out) })
+            Some(VecBlock { bytes: vec![0; size], apart: self.apart, addr, out: Arc::clone(&self.out) })
         }
     }
 }

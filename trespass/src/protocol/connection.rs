@@ -17,7 +17,7 @@ use super::frame::{COALESCED, FrameType, HEADER_LEN, Head, Header, Immediate};
 use super::incoming::{Chunk, Incoming, Part, Read};
 use super::keepalive::Prober;
 use super::outgoing::{Load, Outgoing};
-use super::pieces::{Piece, Pieces};
+use super::pieces::{Piece, Pieces, Share};
 use super::send_queue::Done;
 use super::setup::{Kind, Link, Setup};
 
@@ -34,13 +34,15 @@ pub(crate) enum Frame<B> {
     Whole { block: B, start: usize, end: usize },
     /// `head`, and behind it bytes of lent blocks.
     Gather { head: Head, pieces: Pieces<B> },
+    /// `head`, and behind it some of the bytes of a lent block that does not fit one frame.
+    Part { head: Head, share: Share<B> },
 }
 
 impl<B: Block> Frame<B> {
     /// Where its header is, and what of it lies there with it.
     fn head(&self) -> &[u8] {
         match self {
-            Frame::Short(head) | Frame::Gather { head, .. } => head.bytes(),
+            Frame::Short(head) | Frame::Gather { head, .. } | Frame::Part { head, .. } => head.bytes(),
             Frame::Whole { block, start, end } => &block.bytes()[*start..*end],
         }
     }
@@ -49,15 +51,19 @@ impl<B: Block> Frame<B> {
         if let Frame::Gather { pieces, .. } = self { Some(pieces) } else { None }
     }
 
+    fn share(&self) -> Option<&Share<B>> {
+        if let Frame::Part { share, .. } = self { Some(share) } else { None }
+    }
+
     /// Its bytes, part by part.
     pub(crate) fn parts(&self) -> impl Iterator<Item = &[u8]> {
-        let pieces = self.pieces().into_iter().flat_map(Pieces::iter);
-        std::iter::once(self.head()).chain(pieces.map(Piece::bytes))
+        let pieces = self.pieces().into_iter().flat_map(Pieces::iter).map(Piece::bytes);
+        std::iter::once(self.head()).chain(pieces).chain(self.share().map(Share::bytes))
     }
 
     /// Number of its bytes.
     pub(crate) fn len(&self) -> usize {
-        self.head().len() + self.pieces().map_or(0, Pieces::len)
+        self.head().len() + self.pieces().map_or(0, Pieces::len) + self.share().map_or(0, Share::len)
     }
 
     /// What stands for its header in immediate data, if that can be.
@@ -587,6 +593,12 @@ impl<B: Block> Connection<B> {
                 self.prober.worked();
                 let sent = self.closing.failed().is_none();
                 self.outgoing.sent(pieces, giving(&mut self.events, sent));
+                self.settle();
+            }
+            Done::Part(share) => {
+                self.prober.worked();
+                let sent = self.closing.failed().is_none();
+                self.outgoing.sent_part(share, giving(&mut self.events, sent));
                 self.settle();
             }
             // A READ that a failure ended may have brought nothing: what its block holds is not the peer's data.

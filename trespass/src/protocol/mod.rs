@@ -52,7 +52,7 @@ pub(crate) use self::{
     fault::{Blocked, CallError, Cause, InvalidSetup, ProtocolError},
     incoming::{Chunk, Part, Read},
     ledger::{Lease, Ledger},
-    pieces::{Piece, Pieces},
+    pieces::{Piece, Pieces, Share},
     send_queue::{Done, SendQueue},
     setup::{GATHER_MAX, Keepalive, Kind, Limits, Link, Setup},
 };

@@ -15,7 +15,7 @@ use super::frame::{
     self, BLOCKED, COALESCED, FIRST, FrameType, HEADER_LEN, Head, Header, LAST, SEGMENT_LEN, SEGMENTS_MAX,
     SOURCE_MAX,
 };
-use super::pieces::{Lists, Piece, Pieces};
+use super::pieces::{Lists, Piece, Pieces, Share};
 use super::setup::{Kind, Link, Setup};
 
 /// Most lent blocks that may wait or be under way at once.
@@ -38,7 +38,9 @@ enum Item<B> {
     /// Blocks that the peer will read.
     /// One block may be too long for one RTS, and is told of in several: from `at` on is what has not been.
     Source { pieces: Pieces<B>, at: usize, message: Place },
-    /// A lent block that does not fit one frame and cannot be read by the peer: copied into frames as they go.
+    /// What is to go of a lent block that does not fit one frame and cannot be read by the peer.
+    Long { left: Share<B>, message: Place },
+    /// The same of one that is out of the device's reach: copied into frames as they go.
     Cut { piece: Piece<B>, at: usize, message: Place },
 }
 
@@ -53,6 +55,14 @@ impl Place {
     /// What stands in front of the bytes: the total, in the first frame of a message that has several.
     fn prefix(&self) -> usize {
         if self.flags & (FIRST | LAST) == FIRST { TOTAL_LEN } else { 0 }
+    }
+
+    /// What is in front of so many of its bytes that lie elsewhere.
+    fn head(&self, len: usize, header: impl FnOnce(FrameType, u8, u16, usize) -> Header) -> Head {
+        let prefix = self.prefix();
+        let mut head = Head::new(&header(FrameType::Data, self.flags, 0, prefix + len));
+        head.push(&self.total.to_le_bytes()[..prefix]);
+        head
     }
 }
 
@@ -269,8 +279,8 @@ impl<B: Block> Outgoing<B> {
                 len => Some(spare.take(len)?),
             },
             Item::Cut { piece, at, message } => {
-                let cut = Cut::of(piece, *at, message, self.payload);
-                Some(cut.copy(piece, *at, message.total, &mut spare)?)
+                let cut = Cut::of(*at, piece.len - at, message, self.payload);
+                Some(cut.copy(piece, *at, &mut spare)?)
             }
             _ => None,
         };
@@ -278,18 +288,19 @@ impl<B: Block> Outgoing<B> {
         let stops = credits.left() <= RESERVE + 1;
         let more = self.items.len() > 1
             || match &self.items[0] {
-                Item::Cut { .. } => true,
+                Item::Cut { piece, at, message } => !Cut::of(*at, piece.len - at, message, self.payload).ends,
+                Item::Long { left, message } => !Cut::of(left.at(), left.len(), message, self.payload).ends,
                 Item::Source { pieces, at, message } => !Rts::of(pieces, *at, message).ends,
                 Item::Packed(_) | Item::Lent { .. } => false,
             };
         let blocked = if stops && more && credits.is_counted() { BLOCKED } else { 0 };
-        let mut header = |kind, flags, count, len: usize| {
+        let header = |kind, flags, count, len: usize| {
             let (seq, credit_total) = credits.spend();
             Header { kind, flags: flags | blocked, count, seq, credit_total, len: len as u32 }
         };
         if let Some(Item::Cut { piece, at, message }) = self.items.front_mut() {
             let block = own?;
-            let cut = Cut::of(piece, *at, message, self.payload);
+            let cut = Cut::of(*at, piece.len - *at, message, self.payload);
             *at += cut.len;
             self.charge += block.bytes().len();
             return Some(cut.into_frame(block, header));
@@ -297,10 +308,15 @@ impl<B: Block> Outgoing<B> {
         Some(match self.items.pop_front()? {
             Item::Packed(packed) => packed.into_frame(header),
             Item::Lent { pieces, message } => {
-                let len = message.prefix() + pieces.len();
-                let mut head = Head::new(&header(FrameType::Data, message.flags, 0, len));
-                head.push(&message.total.to_le_bytes()[..message.prefix()]);
-                Frame::Gather { head, pieces }
+                Frame::Gather { head: message.head(pieces.len(), header), pieces }
+            }
+            Item::Long { left, message } => {
+                let cut = Cut::of(left.at(), left.len(), &message, self.payload);
+                let (share, left) = left.split(cut.len);
+                if let Some(left) = left {
+                    self.items.push_front(Item::Long { left, message });
+                }
+                Frame::Part { head: cut.place.head(cut.len, header), share }
             }
             Item::Source { pieces, at, message } => {
                 let rts = Rts::of(&pieces, at, &message);
@@ -354,6 +370,18 @@ impl<B: Block> Outgoing<B> {
         }
     }
 
+    /// The same of a frame that had a share of a lent block, which comes back with the last of them.
+    pub(crate) fn sent_part(&mut self, share: Share<B>, each: impl FnMut(Ticket, B)) {
+        self.in_flight -= 1;
+        self.release_share(share, each);
+    }
+
+    fn release_share(&mut self, share: Share<B>, each: impl FnMut(Ticket, B)) {
+        if let Some(piece) = share.part(&mut self.lists) {
+            self.release(piece.into(), each);
+        }
+    }
+
     /// The peer says that it has read `total` sources in all: how many that releases.
     pub(crate) fn rfin(&mut self, total: u32) -> Result<usize, ProtocolError> {
         let newly = total.wrapping_sub(self.released) as usize;
@@ -391,6 +419,7 @@ impl<B: Block> Outgoing<B> {
             match item {
                 Item::Packed(Packed { block, end, .. }) => self.release(Pieces::own(block, end), &mut each),
                 Item::Lent { pieces, .. } | Item::Source { pieces, .. } => self.release(pieces, &mut each),
+                Item::Long { left, .. } => self.release_share(left, &mut each),
                 Item::Cut { piece, .. } => self.release(piece.into(), &mut each),
             }
         }
@@ -431,22 +460,23 @@ impl<P: Blocks> Spare<'_, P> {
     }
 }
 
-/// The next frame of a lent block that is copied frame by frame: how much of it, and what is in front of that.
+/// The next frame of a lent block that is in several: how much of it, and whether that is the last.
 struct Cut {
     len: usize,
-    prefix: usize,
-    flags: u8,
+    ends: bool,
+    place: Place,
 }
 
 impl Cut {
-    fn of<B>(piece: &Piece<B>, at: usize, message: &Place, payload: usize) -> Self {
+    /// Of one of which `left` bytes, from `at` on, are still to go.
+    fn of(at: usize, left: usize, message: &Place, payload: usize) -> Self {
         let mut flags = message.flags & if at == 0 { FIRST | LAST } else { LAST };
-        let left = piece.len - at;
         if left > payload {
             flags &= !LAST;
         }
-        let prefix = Place { flags, ..*message }.prefix();
-        Self { len: left.min(payload - prefix), prefix, flags }
+        let place = Place { flags, ..*message };
+        let len = left.min(payload - place.prefix());
+        Self { len, ends: len == left, place }
     }
 
     /// Copies it to a block, behind where the header will be.
@@ -454,13 +484,12 @@ impl Cut {
         &self,
         piece: &Piece<P::Block>,
         at: usize,
-        total: u64,
         spare: &mut Spare<'_, P>,
     ) -> Option<P::Block> {
-        let mut block = spare.take(HEADER_LEN + self.prefix + self.len)?;
+        let prefix = self.place.prefix();
+        let mut block = spare.take(HEADER_LEN + prefix + self.len)?;
         let payload = &mut block.bytes_mut()[HEADER_LEN..];
-        payload[..self.prefix].copy_from_slice(&total.to_le_bytes()[..self.prefix]);
-        payload[self.prefix..self.prefix + self.len].copy_from_slice(&piece.bytes()[at..at + self.len]);
+        payload[prefix..prefix + self.len].copy_from_slice(&piece.bytes()[at..at + self.len]);
         Some(block)
     }
 
@@ -469,9 +498,9 @@ impl Cut {
         mut block: B,
         header: impl FnOnce(FrameType, u8, u16, usize) -> Header,
     ) -> Frame<B> {
-        let header = header(FrameType::Data, self.flags, 0, self.prefix + self.len);
-        block.bytes_mut()[..HEADER_LEN].copy_from_slice(&header.encode());
-        Frame::Whole { block, start: 0, end: HEADER_LEN + self.prefix + self.len }
+        let head = self.place.head(self.len, header);
+        block.bytes_mut()[..head.bytes().len()].copy_from_slice(head.bytes());
+        Frame::Whole { block, start: 0, end: head.bytes().len() + self.len }
     }
 }
 

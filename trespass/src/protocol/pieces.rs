@@ -1,4 +1,7 @@
-//! Blocks whose bytes go together: in one frame, or as one source.
+//! Blocks whose bytes go together, in one frame or as one source, and blocks whose bytes go in several frames.
+
+use std::mem;
+use std::sync::{Arc, OnceLock};
 
 use super::block::Block;
 use super::connection::Ticket;
@@ -56,7 +59,7 @@ impl<B: Block> Pieces<B> {
     /// Appends one, to a list that was used before if there is any.
     pub(crate) fn push(&mut self, piece: Piece<B>, lists: &mut Lists<B>) {
         if self.more.capacity() == 0 {
-            self.more = lists.0.pop().unwrap_or_default();
+            self.more = lists.more.pop().unwrap_or_default();
         }
         self.more.push(piece);
     }
@@ -65,8 +68,8 @@ impl<B: Block> Pieces<B> {
     pub(crate) fn part(mut self, lists: &mut Lists<B>, mut each: impl FnMut(Piece<B>)) {
         each(self.first);
         self.more.drain(..).for_each(each);
-        if self.more.capacity() > 0 && lists.0.len() < LISTS {
-            lists.0.push(self.more);
+        if self.more.capacity() > 0 && lists.more.len() < LISTS {
+            lists.more.push(self.more);
         }
     }
 }
@@ -77,11 +80,108 @@ impl<B> From<Piece<B>> for Pieces<B> {
     }
 }
 
-/// Lists that pieces had, empty.
-pub(crate) struct Lists<B>(Vec<Vec<Piece<B>>>);
+/// A lent block that is in several frames.
+#[derive(Debug)]
+struct Shared<B> {
+    /// `None`: it has come back, and this is kept for another.
+    piece: Option<Piece<B>>,
+    /// What comes back in place of the block, which a device never gives back.
+    copy: OnceLock<B>,
+}
+
+impl<B> Shared<B> {
+    /// What comes back.
+    fn take(&mut self) -> Option<Piece<B>> {
+        let mut piece = self.piece.take()?;
+        if let Some(copy) = self.copy.take() {
+            mem::forget(mem::replace(&mut piece.block, copy));
+        }
+        Some(piece)
+    }
+}
+
+impl<B> Default for Shared<B> {
+    fn default() -> Self {
+        Self { piece: None, copy: OnceLock::new() }
+    }
+}
+
+impl<B> Drop for Shared<B> {
+    /// What a device never gives back is nobody's, whoever was the last to have a share of it.
+    fn drop(&mut self) {
+        drop(self.take());
+    }
+}
+
+/// Bytes of a lent block that has others elsewhere: those of one frame, or all that are still to be in frames.
+///
+/// The block is there, and nobody writes to it, as long as there is any share of it. All of them are with one connection and its driver, and
+/// the last that is [parted](Self::part) with gives it back.
+#[derive(Debug)]
+pub(crate) struct Share<B> {
+    shared: Arc<Shared<B>>,
+    at: usize,
+    len: usize,
+}
+
+impl<B: Block> Share<B> {
+    /// All of a piece.
+    pub(crate) fn of(piece: Piece<B>, lists: &mut Lists<B>) -> Self {
+        let (at, len) = (0, piece.len);
+        let mut shared = lists.shared.pop().unwrap_or_default();
+        Arc::get_mut(&mut shared).expect("what is kept has one owner").piece = Some(piece);
+        Self { shared, at, len }
+    }
+
+    /// The first `len` bytes of it, and the rest, if there is any.
+    pub(crate) fn split(self, len: usize) -> (Self, Option<Self>) {
+        let left = self.len - len;
+        let rest =
+            (left > 0).then(|| Self { shared: Arc::clone(&self.shared), at: self.at + len, len: left });
+        (Self { len, ..self }, rest)
+    }
+
+    pub(crate) fn block(&self) -> &B {
+        &self.shared.piece.as_ref().expect("it comes back with its last share").block
+    }
+
+    /// Where in the block its bytes begin.
+    pub(crate) fn at(&self) -> usize {
+        self.at
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.block().bytes()[self.at..self.at + self.len]
+    }
+
+    /// A device never gives the block back: a copy comes back in its place. Whether there is one.
+    #[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "nothing is lost without a device"))]
+    pub(crate) fn lose(&self, copy: impl FnOnce(&B) -> Option<B>) -> bool {
+        self.shared.copy.get().is_some()
+            || copy(self.block()).is_some_and(|copy| self.shared.copy.set(copy).is_ok())
+    }
+
+    /// Nobody needs it any more. Of the last of a block gives what comes back.
+    pub(crate) fn part(mut self, lists: &mut Lists<B>) -> Option<Piece<B>> {
+        let piece = Arc::get_mut(&mut self.shared)?.take();
+        lists.shared.push(self.shared);
+        piece
+    }
+}
+
+/// What was used and is used again: lists that pieces had, and places of shared blocks, of which there are no more than there were lent blocks
+/// at one time.
+pub(crate) struct Lists<B> {
+    more: Vec<Vec<Piece<B>>>,
+    shared: Vec<Arc<Shared<B>>>,
+}
 
 impl<B> Default for Lists<B> {
     fn default() -> Self {
-        Self(Vec::new())
+        Self { more: Vec::new(), shared: Vec::new() }
     }
 }

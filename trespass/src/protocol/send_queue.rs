@@ -4,13 +4,15 @@ use std::collections::VecDeque;
 
 use super::block::Block;
 use super::connection::{Frame, Transmit};
-use super::pieces::Pieces;
+use super::pieces::{Pieces, Share};
 
 /// What completed; to be handed to [`Connection::done`](super::Connection::done).
 #[derive(Debug)]
 pub(crate) enum Done<B> {
     /// A frame was sent: its blocks, if it had any.
     Sent(Option<Pieces<B>>),
+    /// A frame was sent that had a share of a block.
+    Part(Share<B>),
     /// A READ has filled its block.
     Read { id: u64, block: B },
     /// A probe came back.
@@ -24,6 +26,7 @@ impl<B: Block> From<Transmit<B>> for Done<B> {
             Transmit::Send(Frame::Short(_)) => Done::Sent(None),
             Transmit::Send(Frame::Whole { block, end, .. }) => Done::Sent(Some(Pieces::own(block, end))),
             Transmit::Send(Frame::Gather { pieces, .. }) => Done::Sent(Some(pieces)),
+            Transmit::Send(Frame::Part { share, .. }) => Done::Part(share),
             Transmit::Read(read) => Done::Read { id: read.id, block: read.into },
             Transmit::Probe => Done::Probe,
         }

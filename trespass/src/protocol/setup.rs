@@ -183,13 +183,13 @@ impl Setup {
     /// whole (at most `rcvbuf` long) as long as less than twice that is, as its frames may be half empty. So posted and kept are at
     /// most `rx_slots` and `2 * rcvbuf`, and a slot, for the last frame may go beyond. READs begin within the same bounds, and go slot
     /// by slot where there is nothing larger; the last may go beyond by a piece. The other slot beside is for what must go out so that
-    /// something comes back: the heads of frames without inline data, a lent block that is copied frame by frame, or an RTS of many ranges.
+    /// something comes back: the heads of frames without inline data, a lent block that is out of the device's reach, or an RTS of many ranges.
     pub(crate) fn receive_slots(&self) -> usize {
         (self.own.rx_slots as usize + 2) * self.own.slot_size as usize + 2 * self.rcvbuf + self.read_piece
     }
 
     /// Bytes of larger blocks that receiving may use at a time over TCP, where a frame lies in one block: what is kept, as over a queue
-    /// pair, a frame that is arriving, and one of a lent block that is copied frame by frame.
+    /// pair, a frame that is arriving, and one to spare.
     pub(crate) fn receive_staged(&self) -> usize {
         2 * self.rcvbuf + 2 * (TCP_FRAME_MAX + HEADER_LEN)
     }

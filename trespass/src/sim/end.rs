@@ -9,8 +9,8 @@ use super::tcp::{Read, Tcp};
 use super::watch::{HEADER, Header, Watch};
 use crate::protocol::frame::Immediate;
 use crate::protocol::{
-    self, Block, Blocked, CallError, Cause, Chunk, Connection, Done, Event, Frame, Kind, Part, Purpose,
-    SendQueue, Setup, Ticket, Transmit,
+    self, Block, Blocked, CallError, Cause, Chunk, Connection, Done, Event, Frame, Kind, Part, Piece,
+    Purpose, SendQueue, Setup, Ticket, Transmit,
 };
 use std::collections::HashMap;
 use std::io::IoSlice;
@@ -74,6 +74,7 @@ impl End {
         let setup = plan.setup(which);
         let memory = Memory::new(plan.pool, plan.kept(which));
         memory.keep_private(plan.private);
+        memory.keep_apart(plan.apart);
         let connection = Connection::starting_at(&setup, plan.first_total);
         Self {
             which,
@@ -271,17 +272,11 @@ impl End {
             Transmit::Send(frame) => {
                 let bytes = frame_bytes(frame);
                 watch.sends(self.which, &bytes, &self.memory);
-                match frame {
-                    Frame::Short(_) => (),
-                    Frame::Whole { block, .. } => block.hand(Use::Sending),
-                    Frame::Gather { pieces, .. } => {
-                        assert!(pieces.count() <= self.gather, "{} pieces in a frame", pieces.count());
-                        pieces.iter().for_each(|piece| piece.block.hand(Use::Sending));
-                    }
-                }
+                let blocks = self.post_blocks(frame);
+                watch.books[self.which].parts += u64::from(matches!(frame, Frame::Part { .. }));
                 match frame.immediate().filter(|_| self.connection.uses_immediate()) {
-                    Some(immediate) => Work::Send(bytes[HEADER..].to_vec(), Some(immediate)),
-                    None => Work::Send(bytes, None),
+                    Some(immediate) => Work::Send(bytes[HEADER..].to_vec(), Some(immediate), blocks),
+                    None => Work::Send(bytes, None, blocks),
                 }
             }
             Transmit::Read(read) => {
@@ -296,6 +291,31 @@ impl End {
                 Work::Read { addr: read.from.addr, rkey: read.from.rkey, len }
             }
             Transmit::Probe => Work::Probe,
+        }
+    }
+
+    /// The blocks in which a frame's bytes lie; they are the device's from now on.
+    fn post_blocks(&self, frame: &Frame<SimBlock>) -> Vec<u64> {
+        match frame {
+            Frame::Short(_) => Vec::new(),
+            Frame::Whole { block, .. } => {
+                block.hand(Use::Sending);
+                vec![block.id()]
+            }
+            Frame::Gather { pieces, .. } => {
+                assert!(pieces.count() <= self.gather, "{} pieces in a frame", pieces.count());
+                let post = |piece: &Piece<SimBlock>| {
+                    assert!(piece.len == 0 || piece.block.is_reachable(0), "{:?} is sent", piece.block);
+                    piece.block.hand(Use::Sending);
+                    piece.block.id()
+                };
+                pieces.iter().map(post).collect()
+            }
+            Frame::Part { share, .. } => {
+                assert!(share.block().is_reachable(0), "{:?} is sent", share.block());
+                self.memory.share(share.block().id());
+                vec![share.block().id()]
+            }
         }
     }
 
@@ -374,6 +394,7 @@ impl End {
     fn completes(&mut self, ticket: Ticket, block: &SimBlock) {
         let id = self.tickets.remove(&ticket);
         assert_eq!(id, Some(block.id()), "I9: {}: {ticket:?} completes that is not under way", self.which);
+        assert!(!self.memory.is_sending(block.id()), "I10: {}: {block:?} comes back too early", self.which);
         self.tickets_done += 1;
     }
 
@@ -527,6 +548,7 @@ fn release(memory: &Memory, done: &Done<SimBlock>) {
             let pieces = pieces.iter().flat_map(|pieces| pieces.iter());
             pieces.for_each(|piece| memory.hand(piece.block.id(), Use::Local));
         }
+        Done::Part(share) => memory.release(share.block().id()),
         Done::Read { block, .. } => memory.hand(block.id(), Use::Local),
         Done::Probe => {}
     }

@@ -16,8 +16,8 @@ pub(super) const RETRIES: Duration = Duration::from_millis(536);
 
 /// What a work request asks of the device.
 pub(super) enum Work {
-    /// These bytes to a receive of the peer, with immediate data if there is any.
-    Send(Vec<u8>, Option<Immediate>),
+    /// These bytes to a receive of the peer, with immediate data if there is any; and the blocks in which they lie.
+    Send(Vec<u8>, Option<Immediate>, Vec<u64>),
     /// So many bytes of the peer's memory.
     Read { addr: u64, rkey: u32, len: usize },
     /// Nothing to nowhere: it only proves the way (a zero-length WRITE).
@@ -155,12 +155,13 @@ impl Link {
 
     /// Carries out the first that is not, or a part of it.
     fn execute(&mut self, end: usize, chance: &mut Chance) {
+        self.ends[end].waiting_since = None;
+        self.check_source(end, self.ends[end].executed);
         let (near, far) = self.pair_of(end);
-        near.waiting_since = None;
         let first = &mut near.queue[near.executed];
         match &first.work {
             Work::Probe => {}
-            Work::Send(bytes, immediate) => {
+            Work::Send(bytes, immediate, _) => {
                 let mut block = far.receives.pop_front().unwrap_or_else(|| {
                     panic!("I1: {end} sends {} bytes and its peer has no receive posted (RNR)", bytes.len())
                 });
@@ -186,6 +187,17 @@ impl Link {
         self.ends[end].executed += 1;
     }
 
+    /// What is sent is read as late as this, and again if it was lost: its blocks must be where they were.
+    fn check_source(&self, end: usize, at: usize) {
+        let Some(Posted { work: Work::Send(.., blocks), .. }) = self.ends[end].queue.get(at) else { return };
+        for id in blocks {
+            assert!(
+                self.memories[end].is_sending(*id),
+                "I10: {end}: a frame is under way, and block {id} is no longer where it lies"
+            );
+        }
+    }
+
     fn pair_of(&mut self, end: usize) -> (&mut QueuePair, &mut QueuePair) {
         let [a, b] = &mut self.ends;
         if end == 0 { (a, b) } else { (b, a) }
@@ -199,6 +211,7 @@ impl Link {
         }
         for _ in 0..chance.within(1..pair.executed + 1) {
             self.read_again(end, chance);
+            self.check_source(end, 0);
             let pair = &mut self.ends[end];
             pair.executed -= 1;
             pair.complete(false);

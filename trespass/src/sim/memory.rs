@@ -30,6 +30,8 @@ struct Exposed {
 #[derive(Default)]
 struct State {
     uses: HashMap<u64, Use>,
+    /// Of blocks that are in several frames: how many of those are posted.
+    shares: HashMap<u64, usize>,
     exposed: HashMap<u64, Exposed>,
     /// Of blocks that an RTS told of and whose RFIN has not come.
     promised: HashSet<u64>,
@@ -42,6 +44,8 @@ struct State {
     kept: usize,
     /// Blocks up to this size can be read by no peer, as they are not registered for that.
     private: usize,
+    /// Every so-manieth block is out of the device's reach; 0: none is.
+    apart: u64,
     /// No block for receiving is larger, though others may be.
     largest: Option<usize>,
     most_out: usize,
@@ -76,6 +80,11 @@ impl Memory {
     /// Has blocks up to this size be read by no peer.
     pub(super) fn keep_private(&self, size: usize) {
         self.state().private = size;
+    }
+
+    /// Has every so-manieth block be out of the device's reach.
+    pub(super) fn keep_apart(&self, every: u64) {
+        self.state().apart = every;
     }
 
     /// Gives nothing larger for receiving, as if all else were in pieces.
@@ -182,6 +191,11 @@ impl SimBlock {
 }
 
 impl Block for SimBlock {
+    fn is_reachable(&self, _: usize) -> bool {
+        let apart = self.memory.state().apart;
+        apart == 0 || !self.id.is_multiple_of(apart)
+    }
+
     /// A fault while it is posted to receive.
     fn bytes(&self) -> &[u8] {
         let mut state = self.memory.state();
@@ -228,6 +242,34 @@ impl Memory {
         if r#use != Use::Local && before != Some(Use::Local) {
             state.faults.push(format!("block {id} is posted ({:?}) while it is {before:?}", r#use));
         }
+    }
+
+    /// A frame is posted that has a part of block `id`; others may be.
+    pub(super) fn share(&self, id: u64) {
+        let mut state = self.state();
+        let before = state.uses.insert(id, Use::Sending);
+        let posted = state.shares.entry(id).or_default();
+        *posted += 1;
+        let others = *posted > 1;
+        if before != Some(if others { Use::Sending } else { Use::Local }) {
+            state.faults.push(format!("a part of block {id} is posted while it is {before:?}"));
+        }
+    }
+
+    /// Such a frame has completed.
+    pub(super) fn release(&self, id: u64) {
+        let mut state = self.state();
+        let posted = state.shares.get_mut(&id).expect("what was posted");
+        *posted -= 1;
+        if *posted == 0 {
+            state.shares.remove(&id);
+            state.uses.insert(id, Use::Local);
+        }
+    }
+
+    /// Whether block `id` is where it was posted to be sent from.
+    pub(super) fn is_sending(&self, id: u64) -> bool {
+        self.state().uses.get(&id) == Some(&Use::Sending)
     }
 }
 

@@ -68,6 +68,8 @@ pub(super) struct Plan {
     pub(super) gather: usize,
     /// Blocks up to this size can be read by no peer.
     pub(super) private: usize,
+    /// Every so-manieth block is out of the device's reach; 0: none is.
+    pub(super) apart: u64,
     /// Memory that each end has.
     pub(super) pool: usize,
     /// What is sent leaves to receiving what that needs.
@@ -112,6 +114,7 @@ impl Plan {
             keepalive: None,
             // Through a pipe of few bytes megabytes take more steps than a run has.
             tcp_buffer: chance.one_of(&[100, 700, 4096, 65_536]).max(if is_large { 4096 } else { 0 }),
+            apart: chance.one_of(&[0, 0, 3]),
             habits,
         }
     }

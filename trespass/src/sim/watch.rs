@@ -99,6 +99,8 @@ pub(super) struct Books {
     pub(super) coalesced: u64,
     /// Frames received without a header.
     pub(super) bare: u64,
+    /// Frames sent that had a part of a lent block.
+    pub(super) parts: u64,
     /// RTS sent with several ranges.
     pub(super) gathered: u64,
     /// FINs sent with sources that the peer had still to read.

@@ -27,6 +27,8 @@ pub(super) struct Tally {
     pub(super) bare: u64,
     pub(super) reserve: u64,
     pub(super) wraps: u64,
+    /// Frames that had a part of a lent block.
+    pub(super) parts: u64,
     /// RTS frames of several ranges.
     pub(super) gathered: u64,
     /// FINs that went before the peer had read all.
@@ -52,6 +54,7 @@ impl Tally {
             bare,
             reserve,
             wraps,
+            parts,
             gathered,
             early_fins,
             tickets,
@@ -69,6 +72,7 @@ impl Tally {
         self.bare += bare;
         self.reserve += reserve;
         self.wraps += wraps;
+        self.parts += parts;
         self.gathered += gathered;
         self.early_fins += early_fins;
         self.tickets += tickets;
@@ -570,6 +574,7 @@ impl World {
                 tally.bare += book.bare;
                 tally.reserve += book.reserve;
                 tally.wraps += book.wraps;
+                tally.parts += book.parts;
                 tally.gathered += book.gathered;
                 tally.early_fins += book.early_fins;
             }

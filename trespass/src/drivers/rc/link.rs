@@ -272,8 +272,8 @@ impl<B: DeviceBlock> Rc<B> {
             let (id, signalled) = sends.push(transmit, next.is_none());
             let flags = if signalled { WorkRequestFlags::Signaled } else { WorkRequestFlags::empty() };
             let request = list.construct_wr(number::number(*generation, Request::Send(id as u32)), flags);
-            // SAFETY: `sends` keeps the blocks until it is told that they are done with, and holds no more requests than there are
-            // places.
+            // SAFETY: `sends` keeps the blocks, or this request's share of one, until it is told that they are done with, and holds no
+            // more requests than there are places. What there is a share of is there, and nobody writes to it (`Share`).
             unsafe { payload.append(request, id, heads) };
             count += 1;
             match next {

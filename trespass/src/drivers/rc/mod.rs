@@ -10,9 +10,10 @@
 //!
 //! # Memory
 //!
-//! One rule keeps the device from memory that belongs to somebody else: a block that a request names is moved into the [`pair`]'s
-//! queues before the request is posted, and comes out of them only when the request's own completion, or a later one of the same queue,
-//! has been polled. Where that never comes the block is forgotten, not freed.
+//! One rule keeps the device from memory that belongs to somebody else: a block that a request names, or a share of it, is moved into the
+//! [`pair`]'s queues before the request is posted, and comes out of them only when the request's own completion, or a later one of the same queue,
+//! has been polled. Where that never comes the block is forgotten, not freed. A block that several requests send has a
+//! [`Share`](crate::protocol::Share) for each, and as long as there is one the block is there, and nobody writes to it.
 
 mod anchor;
 mod device;
@@ -42,7 +43,7 @@ use crate::protocol::Block;
 /// # Safety
 ///
 /// From [`address`](Self::address) on there is memory of as many bytes as [`bytes`](Block::bytes) has, at that place until the block is
-/// dropped, wherever the block is moved; nobody else uses it until then.
+/// dropped, wherever the block is moved; nobody uses it until then who has neither the block nor a reference to it.
 pub(crate) unsafe trait DeviceBlock: Block {
     /// The first byte.
     fn address(&self) -> *mut u8;

@@ -202,13 +202,11 @@ impl<B: DeviceBlock> Pair<B> {
     pub(super) fn forget(&mut self, mut copy: impl FnMut(&B) -> Option<B>, mut each: impl FnMut(Done<B>)) {
         let (receives, sends) = (self.receives.posted.len(), self.posted - self.completed);
         self.receives.posted.drain(..).for_each(std::mem::forget);
-        let mut rescue = |piece: &mut Piece<B>| {
-            let fresh = if piece.ticket.is_some() { copy(&piece.block) } else { None };
-            fresh.map(|fresh| std::mem::forget(std::mem::replace(&mut piece.block, fresh))).is_some()
-        };
         while let Some(mut done) = self.sends.drain() {
             let rescued = match &mut done {
-                Done::Sent(Some(pieces)) => pieces.iter_mut().all(&mut rescue),
+                Done::Sent(Some(pieces)) => pieces.iter_mut().all(|piece| rescue(piece, &mut copy)),
+                // Others may have shares of it, the connection too: all of them know, and the last gives the copy back.
+                Done::Part(share) => share.lose(&mut copy),
                 _ => false,
             };
             if rescued { each(done) } else { std::mem::forget(done) }
@@ -219,6 +217,12 @@ impl<B: DeviceBlock> Pair<B> {
         let qp = self.qp.qp_number();
         tracing::error!(qp, receives, sends, "work requests never completed: their memory is lost");
     }
+}
+
+/// Has a lent block be a copy, as the device never gives it back. Whether there is one.
+fn rescue<B>(piece: &mut Piece<B>, copy: impl FnOnce(&B) -> Option<B>) -> bool {
+    let fresh = if piece.ticket.is_some() { copy(&piece.block) } else { None };
+    fresh.map(|fresh| std::mem::forget(std::mem::replace(&mut piece.block, fresh))).is_some()
 }
 
 /// A queue pair that somebody uses, and where it completes. When it is dropped, everything is taken back from the device first.

@@ -8,7 +8,7 @@ use sideway::ibverbs::queue_pair::{LocalBufferHandle, PostSendGuard, ScatterGath
 use super::DeviceBlock;
 use super::pair::Heads;
 use crate::protocol::frame::{HEADER_LEN, Head, Immediate};
-use crate::protocol::{Block, Frame, GATHER_MAX, Pieces, Segment, Transmit};
+use crate::protocol::{Block, Frame, GATHER_MAX, Pieces, Segment, Share, Transmit};
 
 /// Bytes in a block.
 #[derive(Clone, Copy)]
@@ -62,6 +62,12 @@ impl List {
         list
     }
 
+    fn of_share<B: DeviceBlock>(share: &Share<B>) -> Self {
+        let mut list = Self { pieces: [Piece::NONE; GATHER_MAX], count: 1 };
+        list.pieces[0] = Piece::of(share.block(), share.at(), share.at() + share.len());
+        list
+    }
+
     fn pieces(&self) -> &[Piece] {
         &self.pieces[..self.count]
     }
@@ -103,7 +109,7 @@ fn without_header<B: Block>(frame: &Frame<B>, immediate: bool) -> (Option<Immedi
 /// Bytes of a frame that are in no block, and have to be put somewhere to be sent, as they do not go into the request itself.
 pub(super) fn needs_head<B: Block>(frame: &Frame<B>, immediate: bool, inline: usize) -> bool {
     let head = match frame {
-        Frame::Short(head) | Frame::Gather { head, .. } => head.bytes().len(),
+        Frame::Short(head) | Frame::Gather { head, .. } | Frame::Part { head, .. } => head.bytes().len(),
         Frame::Whole { .. } => return false,
     };
     let (_, left_out) = without_header(frame, immediate);
@@ -126,6 +132,7 @@ impl Payload {
             Frame::Short(head) => Parts::Short(head.behind(left_out)),
             Frame::Whole { block, start, end } => Parts::Whole(Piece::of(block, start + left_out, *end)),
             Frame::Gather { head, pieces } => Parts::Gather(head.behind(left_out), List::of(pieces)),
+            Frame::Part { head, share } => Parts::Gather(head.behind(left_out), List::of_share(share)),
         };
         Self::Frame(parts, immediate)
     }

@@ -6,7 +6,7 @@ use super::{Item, LENT_MAX, Message, Outgoing, Packed, Packing, Place, TOTAL_LEN
 use crate::protocol::block::{Block, Blocks, Purpose};
 use crate::protocol::fault::{Blocked, CallError};
 use crate::protocol::frame::{self, FIRST, HEADER_LEN, LAST, SEGMENTS_MAX, SOURCE_MAX};
-use crate::protocol::pieces::{Piece, Pieces};
+use crate::protocol::pieces::{Piece, Pieces, Share};
 use crate::protocol::setup::Kind;
 
 /// Blocks that are to be lent together, in sum.
@@ -165,10 +165,13 @@ impl<B: Block> Outgoing<B> {
                 continue;
             }
             let message = Place { flags: 0, total: load.total };
-            self.items.push_back(if piece.len <= first && self.is_reachable(&piece.block, piece.len) {
+            let reachable = self.is_reachable(&piece.block, piece.len);
+            self.items.push_back(if piece.len <= first && reachable {
                 Item::Lent { pieces: piece.into(), message }
             } else if self.is_readable(&piece) {
                 Item::Source { pieces: piece.into(), at: 0, message }
+            } else if reachable {
+                Item::Long { left: Share::of(piece, &mut self.lists), message }
             } else {
                 Item::Cut { piece, at: 0, message }
             });
@@ -209,7 +212,10 @@ impl<B: Block> Outgoing<B> {
         let last = self.items.len() - 1;
         for (at, flag) in [(before, FIRST), (last, LAST)] {
             if let Some(
-                Item::Lent { message, .. } | Item::Source { message, .. } | Item::Cut { message, .. },
+                Item::Lent { message, .. }
+                | Item::Source { message, .. }
+                | Item::Long { message, .. }
+                | Item::Cut { message, .. },
             ) = self.items.get_mut(at)
             {
                 message.flags |= flag;
