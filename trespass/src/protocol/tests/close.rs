@@ -102,17 +102,94 @@ fn abort_resets_the_peer_and_lent_blocks_come_back_unsent() {
         pair.a.connection.done(done);
     }
     pair.a.connection.drained();
-    let mut returned: Vec<_> = pair
-        .a
-        .take_events()
-        .into_iter()
-        .filter_map(|event| match event {
-            Event::Returned { ticket, sent, .. } => Some((ticket, sent)),
-            _ => None,
-        })
-        .collect();
+    let mut returned = returned(&mut pair.a);
     returned.sort();
     assert_eq!(returned, [(tickets[0], false), (tickets[1], false), (last, false)]);
+}
+
+/// What has completed so far decides which blocks were sent. The others come back when all is drained, and each once.
+#[test]
+fn blocks_in_several_frames_come_back_once_wherever_it_ends() {
+    // Of six frames the first two are of one block, the next three of another, of which more is to go.
+    for completed in 0..=6 {
+        for aborts in [false, true] {
+            let mut pair = Pair::new(&Setup::new(Kind::Stream, Link::Rc));
+            let tickets = [10_000, 20_000, 100_000].map(|len| pair.a.lend(&bytes(len, len as u8)));
+            for _ in 0..6 {
+                assert!(pair.a.transmit(&mut pair.b, pair.now, true));
+            }
+            (0..completed).for_each(|_| assert!(pair.a.complete(&pair.b)));
+            if aborts {
+                pair.a.connection.abort();
+                assert!(pair.a.transmit(&mut pair.b, pair.now, true), "RESET");
+            } else {
+                pair.a.connection.failed(Cause::PeerGone);
+            }
+            let mut back = returned(&mut pair.a);
+            assert_eq!(back.len(), [0, 0, 1, 1, 1, 2, 2][completed]);
+            while let Some(done) = pair.a.queue.drain() {
+                pair.a.connection.done(done);
+                let more = returned(&mut pair.a);
+                assert!(more.iter().all(|(ticket, _)| *ticket != tickets[2]), "the rest of it waits");
+                back.extend(more);
+            }
+            pair.a.connection.drained();
+            back.extend(returned(&mut pair.a));
+            let sent = [completed >= 2, completed >= 5, false];
+            assert_eq!(back, tickets.into_iter().zip(sent).collect::<Vec<_>>());
+            assert_eq!(pair.a.blocks.out(), 0);
+        }
+    }
+}
+
+/// Of a device that died: the program gets a copy, once, and the block itself is never freed, whoever is the last to have it.
+#[test]
+fn a_copy_of_what_is_lost_comes_back_once() {
+    for drained in [true, false] {
+        let mut pair = Pair::new(&Setup::new(Kind::Stream, Link::Rc));
+        let tickets = [20_000, 100_000].map(|len| pair.a.lend(&bytes(len, 1)));
+        for _ in 0..5 {
+            assert!(pair.a.transmit(&mut pair.b, pair.now, true));
+        }
+        assert!(pair.a.complete(&pair.b));
+        pair.a.connection.failed(Cause::PeerGone);
+        let lost = pair.a.blocks.out();
+        let mut spare = VecBlocks::new(2);
+        while let Some(done) = pair.a.queue.drain() {
+            let Done::Part(share) = &done else { panic!("{done:?}") };
+            assert!(share.lose(|block| spare.replace(block)));
+            pair.a.connection.done(done);
+        }
+        assert_eq!(spare.taken, 2, "one copy of each");
+        if drained {
+            pair.a.connection.drained();
+            let events = pair.a.take_events();
+            let whole = |event: &Event<VecBlock>| match event {
+                Event::Returned { block, sent: false, .. } => block.bytes() == bytes(block.bytes().len(), 1),
+                event => matches!(event, Event::Failed(_)),
+            };
+            assert!(events.iter().all(whole), "{events:?}");
+            let back = events.iter().filter_map(|event| match event {
+                Event::Returned { ticket, .. } => Some(*ticket),
+                _ => None,
+            });
+            assert_eq!(back.collect::<Vec<_>>(), tickets);
+        }
+        let Side { connection, blocks, .. } = pair.a;
+        drop(connection);
+        drop(pair.a.events);
+        assert_eq!((blocks.out(), spare.out()), (lost, 0));
+    }
+}
+
+/// The tickets that have come back, and whether they were sent.
+fn returned(side: &mut Side) -> Vec<(Ticket, bool)> {
+    let events = side.take_events().into_iter();
+    let returned = |event| match event {
+        Event::Returned { ticket, sent, .. } => Some((ticket, sent)),
+        _ => None,
+    };
+    events.filter_map(returned).collect()
 }
 
 #[test]

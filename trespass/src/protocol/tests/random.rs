@@ -164,14 +164,18 @@ impl World {
         }
     }
 
+    /// A block to lend, which may be out of the device's reach.
+    fn block(&mut self, side: usize, len: usize) -> Option<VecBlock> {
+        self.side(side).blocks.apart = self.below(3) == 0;
+        self.side(side).blocks.take(len.max(1), Purpose::Send)
+    }
+
     /// Lends blocks together: their bytes are cut anywhere, some may have none.
     fn lend_together(&mut self, side: usize, bytes: &[u8]) {
         let (mut blocks, mut left) = (Vec::new(), bytes);
         for last in (0..1 + self.below(20)).rev().map(|more| more == 0) {
             let (piece, rest) = left.split_at(if last { left.len() } else { self.below(left.len() + 1) });
-            let Some(mut block) = self.side(side).blocks.take(piece.len().max(1), Purpose::Send) else {
-                return;
-            };
+            let Some(mut block) = self.block(side, piece.len()) else { return };
             block.bytes_mut()[..piece.len()].copy_from_slice(piece);
             blocks.push((block, piece.len()));
             left = rest;
@@ -191,9 +195,9 @@ impl World {
     }
 
     fn lend(&mut self, side: usize, bytes: &[u8]) {
-        let own = self.side(side);
-        let Some(mut block) = own.blocks.take(bytes.len().max(1), Purpose::Send) else { return };
+        let Some(mut block) = self.block(side, bytes.len()) else { return };
         block.bytes_mut()[..bytes.len()].copy_from_slice(bytes);
+        let own = self.side(side);
         if let Ok(ticket) = own.connection.send_block(block, bytes.len()) {
             assert!(self.given[side].lent.insert(ticket));
             self.lent(side, bytes);

@@ -528,6 +528,102 @@ fn gathered_blocks_arrive_over_every_link() {
     }
 }
 
+/// Without READ: the same frames as of a copy, and no block but those that were lent.
+#[test]
+fn long_blocks_go_in_frames_from_where_they_lie() {
+    for (kind, flags, prefix) in [(Kind::SeqPacket, 1, 8), (Kind::Stream, 0, 0)] {
+        let mut pair = Pair::new(&Setup::new(kind, Link::Rc));
+        let parts = [bytes(5, 1), bytes(20_000, 2), bytes(7, 3)];
+        let [head, long, tail] = parts.each_ref().map(Vec::as_slice);
+        pair.a.lend_together(&[head, long, tail]);
+        let (total, last) = (&20_012_u64.to_le_bytes()[..prefix], 2 * flags);
+        let taken = pair.a.blocks.taken;
+        let wanted = [
+            [&header(1, flags, 0, 0, 5 + prefix as u32), total, head].concat(),
+            [&header(1, 0, 0, 1, 8176), &long[..8176]].concat(),
+            [&header(1, 0, 0, 2, 8176), &long[8176..16_352]].concat(),
+            [&header(1, 0, 0, 3, 3648), &long[16_352..]].concat(),
+            [&header(1, last, 0, 4, 7), tail].concat(),
+        ];
+        assert!(frames_of(&mut pair) == wanted);
+        assert_eq!(pair.a.blocks.taken, taken);
+        // Alone, it is the first and the last; both have no room for a byte more.
+        let mut pair = Pair::new(&Setup::new(kind, Link::Rc));
+        let long = bytes(2 * 8176 - prefix, 4);
+        pair.a.lend(&long);
+        let (first, total) = (8176 - prefix, &(long.len() as u64).to_le_bytes()[..prefix]);
+        let wanted = [
+            [&header(1, flags, 0, 0, 8176), total, &long[..first]].concat(),
+            [&header(1, last, 0, 1, 8176), &long[first..]].concat(),
+        ];
+        assert!(frames_of(&mut pair) == wanted);
+        assert_eq!(pair.a.blocks.taken, 1);
+    }
+}
+
+/// Not with the last frame, and not with the last that completes before the others are made.
+#[test]
+fn a_block_in_several_frames_comes_back_with_the_last() {
+    for slots in [16, 64] {
+        let mut setup = Setup::new(Kind::SeqPacket, Link::Rc);
+        (setup.own.rx_slots, setup.peer.rx_slots) = (slots, slots);
+        let mut pair = Pair::new(&setup);
+        let long = bytes(30 * 8176, 1);
+        let tickets = [pair.a.lend(&long), pair.a.lend(&bytes(9000, 2)), pair.a.lend(b"short")];
+        let taken = pair.a.blocks.taken;
+        let (mut frames, mut back, mut came) = (0, Vec::new(), Vec::new());
+        for turn in 0..200 {
+            pair.a.post();
+            while pair.a.transmit(&mut pair.b, pair.now, true) {}
+            while pair.b.deliver() {}
+            // One completes, or all.
+            while pair.a.complete(&pair.b) {
+                frames += 1;
+                for event in pair.a.take_events() {
+                    let Event::Returned { ticket, block, sent: true } = event else { panic!("{event:?}") };
+                    assert!(ticket != tickets[0] || block.bytes() == long);
+                    back.push((ticket, frames));
+                }
+                if turn % 3 == 0 {
+                    break;
+                }
+            }
+            while pair.b.transmit(&mut pair.a, pair.now, true) {}
+            while pair.a.deliver() | pair.b.complete(&pair.a) {}
+            came.extend(std::iter::from_fn(|| pair.b.recv()));
+            pair.b.post();
+        }
+        // The total is in the first of 31 frames; two more, and one.
+        assert_eq!(back, [(tickets[0], 31), (tickets[1], 33), (tickets[2], 34)]);
+        assert_eq!(pair.a.blocks.taken, taken);
+        assert!(came == [long, bytes(9000, 2), b"short".to_vec()]);
+        assert_eq!(pair.a.blocks.out(), 0);
+    }
+}
+
+/// The program has its block as soon as the last frame is made; over TCP there is no device that it could be out of the reach of.
+#[test]
+fn what_is_out_of_reach_is_copied() {
+    for (link, copies) in [(Link::Rc, 3), (Link::Tcp, 0)] {
+        let mut pair = Pair::new(&Setup::new(Kind::SeqPacket, link));
+        pair.a.blocks.apart = true;
+        let len = if link == Link::Rc { 20_000 } else { 600_000 };
+        let ticket = pair.a.lend(&bytes(len, 1));
+        let taken = pair.a.blocks.taken;
+        assert_eq!(frames_of(&mut pair).len(), 3);
+        assert_eq!(pair.a.blocks.taken - taken, copies);
+        let early = pair.a.take_events();
+        assert_eq!(early.len(), usize::from(copies > 0));
+        pair.settle();
+        let events = early.into_iter().chain(pair.a.take_events()).collect::<Vec<_>>();
+        assert!(
+            matches!(events[..], [Event::Returned { ticket: of, sent: true, .. }] if of == ticket),
+            "{events:?}"
+        );
+        assert!(pair.b.recv().unwrap() == bytes(len, 1));
+    }
+}
+
 /// One that old peers send as well: each block an RTS of its own, within one message.
 #[test]
 fn a_message_of_single_ranges_is_the_same_message() {
