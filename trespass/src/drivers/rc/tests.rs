@@ -77,6 +77,7 @@ fn a_device_that_fails() {
     for case in [
         "ends::a_device_that_fails_ends_the_connection_and_keeps_what_it_has",
         "ends::what_is_lent_comes_back_to_an_empty_pool",
+        "ends::what_several_requests_have_comes_back_once",
         "workers::a_worker_goes_on_when_its_device_is_opened_anew",
     ] {
         let args = [case, "--ignored"];

@@ -173,6 +173,51 @@ fn blocks_go_without_a_copy_and_come_back_once() {
     assert_eq!(back, tickets);
 }
 
+/// What the peer does not READ goes in frames, of which several name one block: with inline data, where that takes the last of them, and without.
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn blocks_that_are_not_read_go_in_frames_without_a_copy() {
+    let _turn = turn();
+    for (kind, inline) in
+        [(Kind::SeqPacket, 272), (Kind::SeqPacket, 0), (Kind::Stream, 272), (Kind::Stream, 0)]
+    {
+        let mut sides = connected_with(kind, config().rendezvous(false).inline(inline), |_| ());
+        let sizes = [8176, 8177, 8192, 2 * 8176 - 8, 2 * 8176 + 100, 65_536, 200_000];
+        let (mut tickets, mut given) = (Vec::new(), Vec::new());
+        let in_use = |side: &Side| side.pool.stats().in_use;
+        for size in sizes {
+            let Side { connection, pool, .. } = &mut sides[0];
+            let mut block = pool.take_staged(size).expect("memory");
+            given.push(pattern(size, size as u64));
+            block.bytes_mut()[..size].copy_from_slice(&given[given.len() - 1]);
+            tickets.push(connection.send_block(block, size).map_err(|(_, error)| error).expect("taken"));
+        }
+        // The heads of frames need a slot where they are not inline, for good; nothing else is taken.
+        let (before, slot) = (in_use(&sides[0]), 8192);
+        let (mut taken, mut buffer) = (Vec::new(), vec![0; 1 << 20]);
+        until(&mut sides, "blocks", |sides| {
+            let [here, there] = sides;
+            while let Some(len) = blocked(match kind {
+                Kind::Stream => there.connection.read(&mut buffer),
+                Kind::SeqPacket => {
+                    there.connection.recv(&mut buffer).map(|len| len.expect("nobody has closed"))
+                }
+            }) {
+                taken.extend_from_slice(&buffer[..len]);
+            }
+            assert!(in_use(here) <= before + slot, "{} and now {}", before, in_use(here));
+            here.events.len() == sizes.len() && taken.len() >= sizes.iter().sum()
+        });
+        assert!(taken == given.concat());
+        let back = sides[0].events.iter().zip(&given).map(|(event, given)| match event {
+            Event::Returned { ticket, block, sent: true } if block.bytes().starts_with(given) => *ticket,
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(back.collect::<Vec<_>>(), tickets);
+        assert_eq!(sides[1].connection.counters().reads, 0);
+    }
+}
+
 /// Memory of the program's own: registered when it is first lent, kept so within the bound, the longest unused ended first; and what is
 /// short, or cannot be registered, is copied.
 #[test]

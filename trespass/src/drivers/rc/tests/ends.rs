@@ -143,8 +143,9 @@ fn a_completion_that_passes_over_a_read_ends_the_connection() {
 #[cfg_attr(miri, ignore = "opens sockets")]
 fn a_peer_that_vanishes_is_noticed_at_every_step() {
     let _turn = turn();
-    for step in 0..12 {
-        let [mut here, mut there] = connected(Kind::Stream);
+    for (step, reads) in (0..12).flat_map(|step| [(step, true), (step, false)]) {
+        let config = config().rendezvous(reads);
+        let [mut here, mut there] = connected_with(Kind::Stream, config, |_| ());
         let pools = [here.pool.clone(), there.pool.clone()];
         let mut tickets = Vec::new();
         for size in [100, 8000, 65_536, 200_000] {
@@ -273,6 +274,48 @@ fn what_is_lent_comes_back_to_an_empty_pool() {
         }
         assert!(pool.take(20_000).is_none() && taken.len() > 1000);
     }));
+}
+
+/// The same of blocks that are in several requests each: of one all of it, of the other a part, and the rest waits for credits.
+#[test]
+#[ignore = "leaves the device broken: `a_device_that_fails` runs it in a process of its own"]
+fn what_several_requests_have_comes_back_once() {
+    let _turn = turn();
+    let keepalive =
+        protocol::Keepalive { idle: Duration::from_millis(5), patience: Duration::from_millis(200) };
+    let config = config().rendezvous(false).rx_slots(16);
+    let mut sides = connected_with(Kind::Stream, config, |setup| setup.keepalive = Some(keepalive));
+    let Side { connection, pool, .. } = &mut sides[0];
+    let sizes = [40_000, 200_000];
+    let (mut tickets, mut places) = (Vec::new(), Vec::new());
+    for size in sizes {
+        let mut block = pool.take_staged(size).expect("memory");
+        block.bytes_mut()[..size].copy_from_slice(&pattern(size, size as u64));
+        places.push(block.as_ptr());
+        tickets.push(connection.send_block(block, size).map_err(|(_, error)| error).expect("taken"));
+    }
+    rules("delay=20s opcode=send,send_with_imm");
+    sides[0].turn();
+    assert_eq!(sides[0].connection.counters().frames_sent, 13);
+    let before = sides[0].pool.stats().in_use;
+    faults::device_fatal(0).expect("a device");
+    until(&mut sides, "the end", |sides| sides.iter().all(|side| side.rc.is_over()));
+    let returned = |event: Event<Block>| match event {
+        Event::Returned { ticket, block, sent: false } => Some((ticket, block)),
+        Event::Returned { .. } => panic!("{event:?}"),
+        _ => None,
+    };
+    let events = std::mem::take(&mut sides[0].events);
+    let back: Vec<_> = events.into_iter().filter_map(returned).collect();
+    assert_eq!(back.iter().map(|(ticket, _)| *ticket).collect::<Vec<_>>(), tickets);
+    for (((_, block), size), place) in back.iter().zip(sizes).zip(places) {
+        assert!(block.bytes()[..size] == pattern(size, size as u64));
+        assert_ne!(block.as_ptr(), place, "the device may still read it there");
+    }
+    drop(back);
+    let pool = sides[0].pool.clone();
+    drop(sides);
+    assert!(pool.stats().in_use >= 40_000 + 200_000, "{} of {before}", pool.stats().in_use);
 }
 
 /// Of both sides, the first has a block with the device when that fails; it comes back once, as it was.
