@@ -233,6 +233,22 @@ fn main() {
         b.turn(a, now);
     });
 
+    setup.read = false;
+    count("two blocks of 100,000 bytes, in frames", &setup, |a, b, now| {
+        for _ in 0..2 {
+            blocks.push((a.pool.take(100_000, Purpose::Send).unwrap(), 100_000));
+        }
+        a.connection.send_blocks(&mut blocks).unwrap();
+        for _ in 0..2 {
+            a.turn(b, now);
+            b.turn(a, now);
+        }
+        assert_eq!(b.connection.recv(&mut buffer), Ok(Some(200_000)));
+        assert!(a.returned.take().is_some());
+        b.turn(a, now);
+    });
+    setup.read = true;
+
     setup.kind = Kind::Stream;
     count("a stream both ways", &setup, |a, b, now| {
         a.connection.write(&[IoSlice::new(&payload[..100_000])], &mut a.pool).unwrap();
