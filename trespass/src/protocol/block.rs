@@ -56,7 +56,7 @@ pub(crate) trait Blocks {
     fn take(&mut self, size: usize, purpose: Purpose) -> Option<Self::Block>;
 
     /// A copy of a block that a device never gives back, for whoever has lent it. There should always be one.
-    #[cfg_attr(not(feature = "rdma"), expect(dead_code, reason = "nothing is lost without a device"))]
+    #[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "nothing is lost without a device"))]
     fn replace(&mut self, lost: &Self::Block) -> Option<Self::Block> {
         let mut copy = self.take(lost.bytes().len(), Purpose::Send)?;
         copy.bytes_mut()[..lost.bytes().len()].copy_from_slice(lost.bytes());
