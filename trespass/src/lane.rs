@@ -25,8 +25,8 @@ use crate::spin::Spin;
 use crate::stats::{Stats, Summary};
 use crate::wire::Kind;
 
-/// Frames that are copied before they are sent, where the peer reads nothing out of this side's memory.
-const PIECE_FRAMES: usize = 2;
+/// Bytes that are copied before they are sent, in whole frames, where the peer reads nothing out of this side's memory.
+const PIECE: usize = 16 << 10;
 
 /// Why a call did nothing.
 #[derive(Debug)]
@@ -628,8 +628,11 @@ fn no_more() -> Refused {
 
 /// What the peer reads at a time, or a few frames.
 fn piece(setup: &Setup) -> usize {
+    if setup.read {
+        return setup.stage;
+    }
     // The first frame of a message has the length of all of it.
-    if setup.read { setup.stage } else { PIECE_FRAMES * setup.send_payload() - size_of::<u64>() }
+    (PIECE / setup.send_payload()).max(1) * setup.send_payload() - size_of::<u64>()
 }
 
 fn kind_of(cause: &Cause) -> io::ErrorKind {

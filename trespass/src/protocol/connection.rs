@@ -489,7 +489,7 @@ impl<B: Block> Connection<B> {
         }
         let len = len.min(block.bytes().len());
         let result = match Header::decode(&block.bytes()[..len]) {
-            Ok(header) => self.take_frame(&header, block, HEADER_LEN..len),
+            Ok(header) => self.take_frame(&header, block, HEADER_LEN..len, self.receive_payload),
             Err(error) => Err(error),
         };
         result.inspect_err(|error| self.fail(Cause::Protocol(*error), true))
@@ -509,7 +509,8 @@ impl<B: Block> Connection<B> {
         let len = len.min(block.bytes().len());
         let header = immediate.header(self.credits.received(), self.credits.granted(), len);
         let result = if self.immediate_agreed {
-            self.take_frame(&header, block, 0..len)
+            // It has the slot for itself.
+            self.take_frame(&header, block, 0..len, HEADER_LEN + self.receive_payload)
         } else {
             Err(ProtocolError::Immediate { immediate: immediate.0 })
         };
@@ -527,13 +528,14 @@ impl<B: Block> Connection<B> {
         header: &Header,
         block: B,
         payload: Range<usize>,
+        most: usize,
     ) -> Result<Option<B>, ProtocolError> {
         if header.payload_len() != payload.len() {
             let said = header.payload_len() as u32;
             return Err(ProtocolError::Length { kind: header.kind, said, came: payload.len() });
         }
-        if payload.len() > self.receive_payload {
-            return Err(ProtocolError::FrameTooLong { len: payload.len(), most: self.receive_payload });
+        if payload.len() > most {
+            return Err(ProtocolError::FrameTooLong { len: payload.len(), most });
         }
         if header.flags & COALESCED != 0 && !self.coalesce_agreed {
             return Err(ProtocolError::Flags { kind: header.kind, flags: header.flags });

@@ -99,6 +99,8 @@ pub(crate) struct Outgoing<B> {
     coalesce: bool,
     /// Largest payload of a frame.
     payload: usize,
+    /// The same of one whose header lies in no block, and is not sent where immediate data can stand for it.
+    bare: usize,
     /// Size of a block that more may be added to.
     tail_size: usize,
     eager_max: usize,
@@ -142,6 +144,7 @@ impl<B: Block> Outgoing<B> {
             kind: setup.kind,
             coalesce: setup.coalesce,
             payload: setup.send_payload(),
+            bare: setup.send_bare(),
             tail_size: setup.peer.slot_size as usize,
             eager_max: setup.peer.eager_max.min(setup.own.eager_max) as usize,
             stage: setup.stage,
@@ -241,7 +244,7 @@ impl<B: Block> Outgoing<B> {
         alone
             && kind == self.kind
             && self.in_flight < self.low_water
-            && len <= self.payload
+            && len <= self.bare
             && credits.allows_data()
     }
 
@@ -289,7 +292,7 @@ impl<B: Block> Outgoing<B> {
         let more = self.items.len() > 1
             || match &self.items[0] {
                 Item::Cut { piece, at, message } => !Cut::of(*at, piece.len - at, message, self.payload).ends,
-                Item::Long { left, message } => !Cut::of(left.at(), left.len(), message, self.payload).ends,
+                Item::Long { left, message } => !Cut::of(left.at(), left.len(), message, self.bare).ends,
                 Item::Source { pieces, at, message } => !Rts::of(pieces, *at, message).ends,
                 Item::Packed(_) | Item::Lent { .. } => false,
             };
@@ -311,7 +314,7 @@ impl<B: Block> Outgoing<B> {
                 Frame::Gather { head: message.head(pieces.len(), header), pieces }
             }
             Item::Long { left, message } => {
-                let cut = Cut::of(left.at(), left.len(), &message, self.payload);
+                let cut = Cut::of(left.at(), left.len(), &message, self.bare);
                 let (share, left) = left.split(cut.len);
                 if let Some(left) = left {
                     self.items.push_front(Item::Long { left, message });

@@ -209,6 +209,15 @@ impl Setup {
         }
     }
 
+    /// The same of one whose header is not sent, as immediate data stands for it: all of a slot.
+    pub(crate) fn send_bare(&self) -> usize {
+        if self.link == Link::Rc && self.immediate {
+            self.peer.slot_size as usize
+        } else {
+            self.send_payload()
+        }
+    }
+
     /// Largest payload of a frame from the peer.
     pub(crate) fn receive_payload(&self) -> usize {
         match self.link {

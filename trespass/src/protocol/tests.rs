@@ -11,6 +11,7 @@ use std::io::IoSlice;
 use std::time::{Duration, Instant};
 
 use super::block::testing::{VecBlock, VecBlocks};
+use super::frame::{HEADER_LEN, Immediate};
 use super::*;
 
 /// A side: its connection, its memory, its end of the link.
@@ -135,18 +136,28 @@ impl Side {
         let Some(frame) = self.wire.pop_front() else { return false };
         if self.rc {
             assert!(self.receives > 0, "receiver not ready");
-            assert!(frame.len() <= self.slot, "a frame longer than the slot");
+            assert!(frame.len() - self.left_out(&frame) <= self.slot, "a frame longer than the slot");
             self.receives -= 1;
         }
         self.feed(&frame).unwrap();
         true
     }
 
+    /// Bytes of a frame's header for which immediate data stands: drivers leave it out where they can, this only where they must.
+    fn left_out(&self, frame: &[u8]) -> usize {
+        let must = self.rc && self.connection.uses_immediate() && frame.len() > self.slot;
+        if must && Immediate::of(frame).is_some() { HEADER_LEN } else { 0 }
+    }
+
     /// Hands in a frame.
     fn feed(&mut self, frame: &[u8]) -> Result<(), ProtocolError> {
-        let mut block = VecBlocks::new(1).take(frame.len().max(self.slot), Purpose::Receive).unwrap();
-        block.bytes_mut()[..frame.len()].copy_from_slice(frame);
-        let again = self.connection.received(block, frame.len())?;
+        let sent = &frame[self.left_out(frame)..];
+        let mut block = VecBlocks::new(1).take(sent.len().max(self.slot), Purpose::Receive).unwrap();
+        block.bytes_mut()[..sent.len()].copy_from_slice(sent);
+        let again = match Immediate::of(frame).filter(|_| sent.len() < frame.len()) {
+            Some(immediate) => self.connection.received_bare(block, sent.len(), immediate)?,
+            None => self.connection.received(block, sent.len())?,
+        };
         if again.is_some() && self.rc && self.connection.slots_wanted() > 0 {
             self.receives += 1;
             self.connection.slots_posted(1);

@@ -96,13 +96,15 @@ pub(super) enum Parts {
     Gather(Head, List),
 }
 
-/// Most bytes behind a header that is left out. Of a long frame it would be one packet of many, if any, and what is then sent begins 16 bytes behind
-/// a page's beginning, so that a device that copies packet by packet crosses pages.
+/// Most bytes behind a header in the same block that is left out. Of a long frame it would be one packet of many, if any, and what is then sent
+/// begins 16 bytes behind a page's beginning, so that a device that copies packet by packet crosses pages. A header that lies in no block is
+/// always left out: the frame may need all of the peer's slot.
 const BARE_MAX: usize = 4096;
 
 /// What stands for a frame's header, where both sides know of that, and how many bytes of the frame are left out for it.
 fn without_header<B: Block>(frame: &Frame<B>, immediate: bool) -> (Option<Immediate>, usize) {
-    let immediate = if immediate && frame.len() <= HEADER_LEN + BARE_MAX { frame.immediate() } else { None };
+    let stays = matches!(frame, Frame::Whole { .. }) && frame.len() > HEADER_LEN + BARE_MAX;
+    let immediate = if immediate && !stays { frame.immediate() } else { None };
     (immediate, if immediate.is_some() { HEADER_LEN } else { 0 })
 }
 
@@ -253,6 +255,18 @@ mod tests {
             without_header(&Frame::Whole { block, start: 0, end: HEADER_LEN + len }, immediate);
         assert_eq!(stands.is_some(), left_out > 0);
         left_out
+    }
+
+    #[test]
+    fn a_long_frame_of_lent_blocks_is_sent_without_its_header() {
+        let block = VecBlocks::new(1).take(2 * BARE_MAX, Purpose::Send).unwrap();
+        let (kind, len) = (FrameType::Data, 2 * BARE_MAX as u32);
+        let header = Header { kind, flags: FIRST | LAST, count: 0, seq: 0, credit_total: 0, len };
+        let frame = Frame::Gather { head: Head::new(&header), pieces: Pieces::own(block, len as usize) };
+        assert_eq!(without_header(&frame, true).1, HEADER_LEN);
+        assert!(!needs_head(&frame, true, 0), "nothing is left of the head");
+        assert_eq!(without_header(&frame, false), (None, 0));
+        assert!(needs_head(&frame, false, 272));
     }
 
     #[test]

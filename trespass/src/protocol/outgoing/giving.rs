@@ -132,7 +132,7 @@ impl<B: Block> Outgoing<B> {
             load.total += len as u64;
             load.in_one_frame &= self.is_reachable(block, len);
         }
-        load.in_one_frame &= load.total <= self.payload as u64 && load.full <= self.gather;
+        load.in_one_frame &= load.total <= self.bare as u64 && load.full <= self.gather;
         load
     }
 
@@ -156,7 +156,7 @@ impl<B: Block> Outgoing<B> {
         let prefix = if self.has_messages() && !load.in_one_frame { TOTAL_LEN } else { 0 };
         for piece in pieces {
             self.lent += 1;
-            let room = |first: bool| self.payload - if first { prefix } else { 0 };
+            let room = |first: bool| self.bare - if first { prefix } else { 0 };
             let (first, second) = (room(self.items.len() <= before), room(self.items.len() <= before + 1));
             if self.items.len() > before && self.can_join(&piece, second) {
                 if let Some(Item::Lent { pieces, .. } | Item::Source { pieces, .. }) = self.items.back_mut() {

@@ -71,8 +71,15 @@ fn lengths_and_numbers() {
     let said = |len| move |liar: &mut Liar| liar.say(Header { len, ..NONE }, b"abc");
     assert!(matches!(caught(Stream, said(2)), E::Length { said: 2, came: 3, .. }));
     assert!(matches!(caught(Stream, said(u32::MAX)), E::Length { came: 3, .. }));
-    let long = |liar: &mut Liar| liar.data(0, &[0; 8177]);
-    assert_eq!(caught(Stream, long), E::FrameTooLong { len: 8177, most: 8176 });
+    let long = |liar: &mut Liar| liar.data(0, &[0; 8193]);
+    assert_eq!(caught(Stream, long), E::FrameTooLong { len: 8193, most: 8192 });
+    let with_header = |liar: &mut Liar| {
+        let frame = [&Header { len: 8177, ..NONE }.encode()[..], &[0; 8177]].concat();
+        let mut block = VecBlocks::new(1).take(frame.len(), Purpose::Receive).unwrap();
+        block.bytes_mut().copy_from_slice(&frame);
+        liar.side.connection.received(block, frame.len()).map(drop)
+    };
+    assert_eq!(caught(Stream, with_header), E::FrameTooLong { len: 8177, most: 8176 });
     let skips = |liar: &mut Liar| liar.say(Header { seq: 1, ..NONE }, b"x");
     assert_eq!(caught(Stream, skips), E::Sequence { expected: 0, came: 1 });
     let again = |liar: &mut Liar| {
