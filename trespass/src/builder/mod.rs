@@ -66,7 +66,7 @@ macro_rules! setters {
 setters! {
     /// Receive slots of a connection: 16 to 32768. Times [`slot_size`](Self::slot_size) it is the memory of an idle connection, unless
     /// connections [share](Self::srq) them. Start value: 56, which with what the pool makes ahead is less than 512 KiB; over SoftRoCE, where
-    /// [slots are larger](Self::slot_size), 7, and 16 while the peer has more to send.
+    /// [slots are larger](Self::slot_size), 7 at first, and up to these while the peer sends on.
     rx_slots: u32;
     /// Whether all connections of a [`Worker`](crate::Worker) receive from one shared receive queue. Start value: no.
     ///
@@ -96,7 +96,7 @@ setters! {
     sndbuf: usize;
     /// Whether several short messages may share a frame while others are in flight. Start value: yes.
     coalescing: bool;
-    /// Whether the header of a frame of data, of up to 4 KiB, may go in the request's immediate data, so that it takes no bytes of a packet;
+    /// Whether the header of a frame of data may go in the request's immediate data, so that it takes no bytes of a packet;
     /// never over iWARP, which has none. Start value: yes.
     immediate: bool;
     /// Frames up to this are given to the device with the request, if it can do that, or as much of it as it can; it need not read them itself.

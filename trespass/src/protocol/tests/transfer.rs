@@ -69,7 +69,7 @@ fn small_messages_share_frames_while_others_are_under_way() {
     // Alone, a message goes at once, and without what COALESCED adds.
     pair.a.send(b"hello").unwrap();
     assert!(pair.a.transmit(&mut pair.b, pair.now, true));
-    assert_eq!(pair.b.wire[0].len(), frame::HEADER_LEN + 5);
+    assert_eq!(pair.b.wire[0].len(), HEADER_LEN + 5);
     assert_eq!(pair.b.wire[0][1], frame::FIRST | frame::LAST);
 }
 
