@@ -93,9 +93,10 @@ pub(super) const SHARED_SLOT: u32 = 4 << 10;
 const RX_SLOTS: u32 = 56;
 
 /// The same over a device where nothing is READ, so that long messages go in frames, which are the better the fewer they are: these
-/// receives at first, which take as much memory as those above, and all of those above while the peer sends on.
+/// receives at first, which take as much memory as those above, and these while the peer sends on. More would leave the processor's caches.
 const LONG_SLOT: u32 = 64 << 10;
 const LONG_FIRST: u32 = 7;
+const LONG_RX_SLOTS: u32 = 16;
 
 /// Bytes of a frame's header, in front of what fits into a slot.
 const FRAME_HEADER: u64 = 16;
@@ -206,7 +207,8 @@ impl Config {
         if has_chosen {
             return None;
         }
-        let mut config = Self { slot_size: LONG_SLOT, first_slots: Some(LONG_FIRST), ..self.clone() };
+        let (slot_size, rx_slots, first_slots) = (LONG_SLOT, LONG_RX_SLOTS, Some(LONG_FIRST));
+        let mut config = Self { slot_size, rx_slots, first_slots, ..self.clone() };
         config.eager_max = config.suitable_eager_max();
         check(&config).is_ok().then_some(config)
     }

@@ -66,7 +66,7 @@ macro_rules! setters {
 setters! {
     /// Receive slots of a connection: 16 to 32768. Times [`slot_size`](Self::slot_size) it is the memory of an idle connection, unless
     /// connections [share](Self::srq) them. Start value: 56, which with what the pool makes ahead is less than 512 KiB; over SoftRoCE, where
-    /// [slots are larger](Self::slot_size), 7 at first, and up to these while the peer sends on.
+    /// [slots are larger](Self::slot_size), 7 at first, and up to 16 while the peer sends on.
     rx_slots: u32;
     /// Whether all connections of a [`Worker`](crate::Worker) receive from one shared receive queue. Start value: no.
     ///

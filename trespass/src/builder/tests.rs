@@ -292,7 +292,7 @@ fn without_rdma_there_is_no_connection_manager() {
 fn slots_are_long_where_nothing_is_read_unless_something_else_was_chosen() {
     let suited = |set: Set| build(set).expect("allowed").without_reads();
     let long = suited(|b| b).expect("nothing was chosen");
-    assert_eq!((long.slot_size, long.rx_slots, long.first_slots), (64 << 10, 56, Some(7)));
+    assert_eq!((long.slot_size, long.rx_slots, long.first_slots), (64 << 10, 16, Some(7)));
     assert_eq!(long.terms(Kind::Stream).first_slots, Some(7));
     assert_eq!(suited(|b| b.eager_max(20_000)).expect("it goes together").eager_max, 65_520);
     let chosen: [Set; 5] = [
