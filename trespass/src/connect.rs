@@ -214,7 +214,7 @@ impl Config {
         let mut terms = self.terms(kind);
         if seat.is_none() {
             // It shares with nobody.
-            terms.first_slots = self.first_slots;
+            terms.first_slots = None;
         }
         let path = match self.without_rdma() {
             Some(reason) => Err(reason),
@@ -239,7 +239,7 @@ impl Config {
         let (config, pool) = match &suited {
             None => (self, pool_over(domain, Some(pool), self)?),
             Some(config) => {
-                (terms.limits, terms.first_slots) = (config.limits(), config.first_slots);
+                terms.limits = config.limits();
                 // Its slots are others, but what the program has of the pool at hand can be sent. Where it cannot be registered it is copied.
                 if let Err(error) = pool.register(domain) {
                     tracing::debug!(%error, "the pool's blocks will be copied");

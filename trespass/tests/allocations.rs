@@ -186,6 +186,8 @@ fn main() {
     let mut buffer = vec![0; 1 << 20];
     let mut setup = Setup::new(Kind::SeqPacket, Link::Rc);
     setup.read = true;
+    // The link here sends what frames begin with.
+    setup.immediate = false;
 
     count("a message of 64 bytes", &setup, messages(64, 1));
     count("64 messages of 64 bytes at once", &setup, messages(64, 64));

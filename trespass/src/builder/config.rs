@@ -18,8 +18,6 @@ pub struct Config {
     // Frames and messages.
     pub(crate) slot_size: u32,
     pub(crate) rx_slots: u32,
-    /// Of those, how many a connection begins with that shares none. `None`: all.
-    pub(crate) first_slots: Option<u32>,
     pub(crate) reserve: u32,
     pub(crate) eager_max: u32,
     pub(crate) max_msg: u64,
@@ -92,11 +90,9 @@ pub(super) const SHARED_SLOT: u32 = 4 << 10;
 /// Receives of a connection.
 const RX_SLOTS: u32 = 56;
 
-/// The same over a device where nothing is READ, so that long messages go in frames, which are the better the fewer they are: these
-/// receives at first, which take as much memory as those above, and these while the peer sends on. More would leave the processor's caches.
-const LONG_SLOT: u32 = 64 << 10;
-const LONG_FIRST: u32 = 7;
-const LONG_RX_SLOTS: u32 = 16;
+/// The same over a device where nothing is READ, so that long messages go in frames, which are the better the fewer they are: as much memory.
+const LONG_SLOT: u32 = 16 << 10;
+const LONG_RX_SLOTS: u32 = 28;
 
 /// Bytes of a frame's header, in front of what fits into a slot.
 const FRAME_HEADER: u64 = 16;
@@ -116,7 +112,6 @@ impl Default for Config {
         Self {
             slot_size: SLOT,
             rx_slots: RX_SLOTS,
-            first_slots: None,
             reserve: 2,
             eager_max: 16 << 10,
             max_msg: Limits::MAX_MSG,
@@ -186,7 +181,7 @@ impl Config {
             policy: self.policy,
             features,
             limits: self.limits(),
-            first_slots: if self.srq { Some(FIRST_SLOTS_MIN) } else { self.first_slots },
+            first_slots: self.srq.then_some(FIRST_SLOTS_MIN),
             user_data: self.user_data.clone(),
             probe_timeout: self.probe_timeout,
             deadline: self.handshake_deadline,
@@ -207,8 +202,7 @@ impl Config {
         if has_chosen {
             return None;
         }
-        let (slot_size, rx_slots, first_slots) = (LONG_SLOT, LONG_RX_SLOTS, Some(LONG_FIRST));
-        let mut config = Self { slot_size, rx_slots, first_slots, ..self.clone() };
+        let mut config = Self { slot_size: LONG_SLOT, rx_slots: LONG_RX_SLOTS, ..self.clone() };
         config.eager_max = config.suitable_eager_max();
         check(&config).is_ok().then_some(config)
     }

@@ -66,7 +66,7 @@ macro_rules! setters {
 setters! {
     /// Receive slots of a connection: 16 to 32768. Times [`slot_size`](Self::slot_size) it is the memory of an idle connection, unless
     /// connections [share](Self::srq) them. Start value: 56, which with what the pool makes ahead is less than 512 KiB; over SoftRoCE, where
-    /// [slots are larger](Self::slot_size), 7 at first, and up to 16 while the peer sends on.
+    /// [slots are larger](Self::slot_size), 28.
     rx_slots: u32;
     /// Whether all connections of a [`Worker`](crate::Worker) receive from one shared receive queue. Start value: no.
     ///
@@ -234,7 +234,7 @@ impl Builder {
     }
 
     /// Bytes of a receive slot, and so of the longest frame: a power of two from 512 to 64 KiB. Start value: 8 KiB, or 4 KiB where
-    /// connections [share](Self::srq) them. Over SoftRoCE, where long messages go in frames, it is 64 KiB for a connection that begins by
+    /// connections [share](Self::srq) them. Over SoftRoCE, where long messages go in frames, it is 16 KiB for a connection that begins by
     /// TCP, unless this, [`rx_slots`](Self::rx_slots), [`pool`](Self::pool) or [`srq`](Self::srq) was chosen, or what else was chosen
     /// leaves no room for it.
     #[must_use]

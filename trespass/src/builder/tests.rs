@@ -292,15 +292,15 @@ fn without_rdma_there_is_no_connection_manager() {
 fn slots_are_long_where_nothing_is_read_unless_something_else_was_chosen() {
     let suited = |set: Set| build(set).expect("allowed").without_reads();
     let long = suited(|b| b).expect("nothing was chosen");
-    assert_eq!((long.slot_size, long.rx_slots, long.first_slots), (64 << 10, 16, Some(7)));
-    assert_eq!(long.terms(Kind::Stream).first_slots, Some(7));
-    assert_eq!(suited(|b| b.eager_max(20_000)).expect("it goes together").eager_max, 65_520);
+    assert_eq!((long.slot_size, long.rx_slots), (16 << 10, 28));
+    assert_eq!(long.slot_size * long.rx_slots, 56 * (8 << 10), "an idle connection has as much memory");
+    assert_eq!(suited(|b| b.eager_max(10_000)).expect("it goes together").eager_max, 16_368);
     let chosen: [Set; 5] = [
         |b| b.slot_size(16 << 10),
         |b| b.rx_slots(64),
         |b| b.srq(true),
         |b| b.pool(Pool::new(&Builder::new().build().unwrap().pool_config()).unwrap()),
-        |b| b.rcvbuf(64 << 10),
+        |b| b.rcvbuf(16 << 10),
     ];
     for (at, set) in chosen.into_iter().enumerate() {
         assert_eq!(suited(set), None, "choice {at}");

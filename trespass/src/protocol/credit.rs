@@ -19,8 +19,6 @@
 //! A side may begin with fewer receives than it will ever have posted ([`Window`]), so that who says little costs little. Its window
 //! doubles when the peer's last data says that it has more ([`BLOCKED`]). What is granted cannot be taken back, but it need not be granted
 //! again: a window of which a peer has not asked for more in [`CALM`] times its receives is halved, and gets there as its credits are used.
-//! It doubles as well when [`STREAM`] frames in a row were nothing but credits: a peer to whom nothing is said meanwhile sends on and on, and
-//! the wider its window is the fewer of those it needs.
 //!
 //! A window must be [`FIRST_SLOTS_MIN`] at least. With one receive less, data and a CREDIT would leave a peer nothing to send data with,
 //! and the one credit that it is owed is no reason for a CREDIT (4.).
@@ -36,8 +34,6 @@ const RETURNED: u32 = 2;
 
 /// The fewest receives that a window may have: the reserve, and as much for data as makes them be told.
 pub(crate) const FIRST_SLOTS_MIN: u32 = RESERVE + RETURNED;
-/// So many CREDITs in a row double a window.
-const STREAM: u32 = 4;
 /// A window is halved after frames of data for so many times its receives that were all of what the peer had.
 const CALM: u32 = 8;
 
@@ -69,8 +65,6 @@ pub(crate) struct Credits {
     own: (u32, u32),
     /// Frames of data since the peer last had more, or the window last changed.
     calm: u32,
-    /// CREDITs since the last frame of another kind.
-    alone: u32,
     /// Receives used by data and not to be replaced before the program has read.
     withheld: u32,
     peer_blocked: bool,
@@ -95,7 +89,6 @@ impl Credits {
             window: own.first,
             own: (own.first, own.most),
             calm: 0,
-            alone: 0,
             withheld: 0,
             peer_blocked: false,
         }
@@ -131,31 +124,12 @@ impl Credits {
         debug_assert!(!self.counted || self.left() > 0);
         let seq = self.sent;
         self.sent = self.sent.wrapping_add(1);
-        self.alone = 0;
         if !self.counted {
             return (seq, 0);
         }
         self.announced = self.announced.wrapping_add(self.owed());
         self.peer_blocked &= self.known() <= RESERVE;
         (seq, self.announced)
-    }
-
-    /// The same of a CREDIT.
-    pub(crate) fn spend_alone(&mut self) -> (u32, u32) {
-        let (alone, streams) = (self.alone + 1, self.is_streamed_to());
-        let spent = self.spend();
-        if streams {
-            (self.alone, self.calm) = (alone % STREAM, 0);
-            if self.alone == 0 {
-                self.widen();
-            }
-        }
-        spent
-    }
-
-    /// Whether credits are due for what the peer has sent, and not because it has no more of them.
-    fn is_streamed_to(&self) -> bool {
-        self.counted && self.known() > RESERVE && self.owed() >= self.window / 2
     }
 
     /// Counts a frame from the peer: its number, what it grants, whether the peer is blocked.
@@ -188,19 +162,16 @@ impl Credits {
 
     /// Makes the window one for a peer that has more than it, or that has not had for long.
     fn adapt(&mut self, has_more: bool) {
+        let (first, most) = self.own;
         self.calm += 1;
         if has_more {
-            self.widen();
+            self.window = self.window.saturating_mul(2).min(most);
         } else if self.calm / CALM >= self.window {
-            self.window = (self.window / 2).max(self.own.0);
+            self.window = (self.window / 2).max(first);
         } else {
             return;
         }
         self.calm = 0;
-    }
-
-    fn widen(&mut self) {
-        self.window = self.window.saturating_mul(2).min(self.own.1);
     }
 
     /// Frames received in all, which is the next one's number.
@@ -299,31 +270,6 @@ mod tests {
 
     fn header(kind: FrameType, flags: u8, (seq, credit_total): (u32, u32)) -> Header {
         Header { kind, flags, count: 0, seq, credit_total, len: 0 }
-    }
-
-    /// One sends, and the other answers each time, or says nothing.
-    #[test]
-    fn a_window_widens_for_who_streams_and_not_for_who_is_answered() {
-        let window = Window { first: 7, most: 56 };
-        for (answers, width) in [(false, 56), (true, 7)] {
-            let [from, to] = &mut pair_of(0, window);
-            let mut alone = 0;
-            for _ in 0..400 {
-                assert!(from.allows_data());
-                to.receive(&header(FrameType::Data, 0, from.spend())).unwrap();
-                to.post(to.wanted());
-                let (kind, spent) = match answers {
-                    true => (FrameType::Data, to.spend()),
-                    false if to.credit_due() => (FrameType::Credit, to.spend_alone()),
-                    false => continue,
-                };
-                alone += u32::from(!answers);
-                from.receive(&header(kind, 0, spent)).unwrap();
-                from.post(from.wanted());
-            }
-            assert_eq!(to.window, width);
-            assert!(alone < 40, "{alone} frames of nothing but credits");
-        }
     }
 
     /// `from` sends data until only the reserve is left, and `to` replaces none of it.

@@ -245,6 +245,7 @@ impl<B: Block> Outgoing<B> {
             && kind == self.kind
             && self.in_flight < self.low_water
             && len <= self.bare
+            && (kind == Kind::Stream || len as u64 <= self.max_msg)
             && credits.allows_data()
     }
 

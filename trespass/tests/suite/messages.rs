@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use test_harness::{Outcome, bytes, cases};
-use trespass::{Block, Completion, Event, Pool, SeqPacket, Ticket, Worker};
+use trespass::{Block, Builder, Completion, Event, Pool, SeqPacket, Ticket, Worker};
 
 use super::CASE_LIMIT;
 use super::rig::{LONG, Rig, below, random};
@@ -177,12 +177,17 @@ fn a_message_above_the_quota_is_refused_without_blocking(rig: &Rig) -> Outcome {
 }
 
 fn a_message_above_the_limit_is_refused(rig: &Rig) -> Outcome {
-    let (mut client, mut server) = rig.packets_with(|builder| builder.max_msg(10_000).eager_max(10_000));
-    let error = client.send(&[0; 10_001]).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::InvalidInput);
-    client.send(&[7; 10_000]).unwrap();
-    let mut buffer = [0; 10_000];
-    assert_eq!(server.recv(&mut buffer).unwrap(), 10_000);
+    // Longer than a frame may be, as long as one, and as what goes with a request.
+    for most in [70_000, 10_000, 2000, 100] {
+        let limited = |builder: Builder| builder.max_msg(most).eager_max(most as u32);
+        let (mut client, mut server) = rig.packets_with(limited);
+        let len = most as usize;
+        let error = client.send(&vec![0; len + 1]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+        client.send(&vec![7; len]).unwrap();
+        let mut buffer = vec![0; len + 1];
+        assert_eq!(server.recv(&mut buffer).unwrap(), len);
+    }
     Ok(())
 }
 

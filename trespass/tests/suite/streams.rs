@@ -380,7 +380,8 @@ fn what_a_call_sends_is_posted_at_once(rig: &Rig) -> Outcome {
             "where receives are shared a connection begins with a few, so that a call may send less than it has"
         );
     }
-    let (mut client, mut server) = rig.streams();
+    let slots = || rig.builder().slot_size(8 << 10);
+    let (mut client, mut server) = rig.streams_of(slots(), slots());
     greet(&mut client, &mut server);
     let sent = bytes(8, 16_000);
     for round in 0..20 {

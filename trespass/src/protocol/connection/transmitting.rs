@@ -103,8 +103,7 @@ impl<B: Block> Connection<B> {
     }
 
     fn control(&mut self, kind: FrameType, len: u32) -> Frame<B> {
-        let (seq, credit_total) =
-            if kind == FrameType::Credit { self.credits.spend_alone() } else { self.credits.spend() };
+        let (seq, credit_total) = self.credits.spend();
         self.outgoing.count_control();
         self.counters.frames_sent += 1;
         Frame::Short(Head::new(&Header { kind, flags: 0, count: 0, seq, credit_total, len }))
