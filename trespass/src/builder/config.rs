@@ -17,6 +17,8 @@ const MIB: usize = 1 << 20;
 pub struct Config {
     // Frames and messages.
     pub(crate) slot_size: u32,
+    /// The program has chosen that.
+    pub(crate) slots_are_chosen: bool,
     pub(crate) rx_slots: u32,
     pub(crate) reserve: u32,
     pub(crate) eager_max: u32,
@@ -111,6 +113,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             slot_size: SLOT,
+            slots_are_chosen: false,
             rx_slots: RX_SLOTS,
             reserve: 2,
             eager_max: 16 << 10,
@@ -197,9 +200,8 @@ impl Config {
     /// The same where nothing is READ, if that is another: the program has chosen nothing that does not go together with it.
     #[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "TCP has no slots"))]
     pub(crate) fn without_reads(&self) -> Option<Self> {
-        let has_chosen =
-            self.srq || self.given_pool.is_some() || (self.slot_size, self.rx_slots) != (SLOT, RX_SLOTS);
-        if has_chosen {
+        let has_chosen = self.slots_are_chosen || self.rx_slots != RX_SLOTS;
+        if has_chosen || self.srq || self.given_pool.is_some() {
             return None;
         }
         let mut config = Self { slot_size: LONG_SLOT, rx_slots: LONG_RX_SLOTS, ..self.clone() };

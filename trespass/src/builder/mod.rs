@@ -267,6 +267,7 @@ impl Builder {
     /// As [`Self::build`], in this environment.
     pub(crate) fn build_in(self, environment: &Environment) -> Result<Config, ConfigError> {
         let Self { mut config, device, eager_max, slot_size } = self;
+        config.slots_are_chosen = slot_size.is_some();
         config.slot_size = slot_size.unwrap_or(if config.srq { config::SHARED_SLOT } else { config::SLOT });
         config.eager_max = eager_max.unwrap_or_else(|| config.suitable_eager_max());
         config.device = device.map(|text| DeviceName::parse("device", &text)).transpose()?;

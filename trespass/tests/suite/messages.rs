@@ -205,8 +205,8 @@ fn the_end_comes_after_the_last_message(rig: &Rig) -> Outcome {
     }
     // What the other end has posted receives for needs no call of it.
     let (client, server) = rig.packets();
-    say(client, 50);
-    hear(server, 50);
+    say(client, 20);
+    hear(server, 20);
     let (client, server) = rig.packets();
     thread::scope(|scope| {
         scope.spawn(|| say(client, 200));
