@@ -287,7 +287,6 @@ fn without_rdma_there_is_no_connection_manager() {
     assert!(error.to_string().contains("feature `rdma`"), "{error}");
 }
 
-/// The start value of one parameter follows from another, unless the program says otherwise.
 #[test]
 fn slots_are_long_where_nothing_is_read_unless_something_else_was_chosen() {
     let suited = |set: Set| build(set).expect("allowed").without_reads();
@@ -308,6 +307,7 @@ fn slots_are_long_where_nothing_is_read_unless_something_else_was_chosen() {
     }
 }
 
+/// The start value of one parameter follows from another, unless the program says otherwise.
 #[test]
 fn shared_slots_are_small_unless_they_are_chosen() {
     let slots = |set: Set| build(set).expect("allowed").slot_size;

@@ -204,9 +204,9 @@ fn the_end_comes_after_the_last_message(rig: &Rig) -> Outcome {
         assert_eq!(server.recv(&mut buffer).unwrap_err().kind(), ErrorKind::UnexpectedEof);
     }
     // What the other end has posted receives for needs no call of it.
-    let (client, server) = rig.packets();
-    say(client, 20);
-    hear(server, 20);
+    let (client, server) = rig.packets_with(|builder| builder.rx_slots(64));
+    say(client, 50);
+    hear(server, 50);
     let (client, server) = rig.packets();
     thread::scope(|scope| {
         scope.spawn(|| say(client, 200));
