@@ -1,7 +1,7 @@
 //! A pool as the protocol sees it.
 
 use super::{Block, Pool, Side, streaming};
-use crate::protocol::{self, Purpose, Remote};
+use crate::protocol::{self, Purpose, Remote, copying};
 
 impl protocol::Block for Block {
     #[inline]
@@ -17,7 +17,7 @@ impl protocol::Block for Block {
     fn stage(&mut self, at: usize, bytes: &[u8]) {
         let past_caches = self.is_read_by_processors();
         let to = &mut self.bytes_mut()[at..at + bytes.len()];
-        if past_caches { streaming::copy(to, bytes) } else { to.copy_from_slice(bytes) }
+        if past_caches { streaming::copy(to, bytes) } else { copying::copy(to, bytes) }
     }
 
     #[inline]

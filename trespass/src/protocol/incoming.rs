@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use super::block::{Block, Blocks, Purpose, Segment};
+use super::copying::copy;
 use super::fault::ProtocolError;
 use super::frame::{self, COALESCED, FIRST, FrameType, Header, LAST};
 use super::setup::{Kind, Setup};
@@ -222,7 +223,7 @@ impl<B: Block> Incoming<B> {
         let Bytes::Here { block: into, end: until, .. } = &mut before.bytes else { return Err(item) };
         let bytes = &block.bytes()[*at..*end];
         let Some(room) = into.bytes_mut().get_mut(*until..*until + bytes.len()) else { return Err(item) };
-        room.copy_from_slice(bytes);
+        copy(room, bytes);
         *until += bytes.len();
         before.last = item.last;
         if item.last && self.ready == self.items.len() {

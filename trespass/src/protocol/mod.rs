@@ -27,6 +27,7 @@
 pub(crate) mod block;
 mod close;
 mod connection;
+pub(crate) mod copying;
 mod credit;
 pub(crate) mod fault;
 pub(crate) mod frame;

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::block::{Block, Blocks, Purpose, Remote, Segment};
 use super::connection::{Frame, Ticket};
+use super::copying::copy;
 use super::credit::{Credits, RESERVE};
 use super::fault::ProtocolError;
 use super::frame::{
@@ -493,7 +494,7 @@ impl Cut {
         let prefix = self.place.prefix();
         let mut block = spare.take(HEADER_LEN + prefix + self.len)?;
         let payload = &mut block.bytes_mut()[HEADER_LEN..];
-        payload[prefix..prefix + self.len].copy_from_slice(&piece.bytes()[at..at + self.len]);
+        copy(&mut payload[prefix..prefix + self.len], &piece.bytes()[at..at + self.len]);
         Some(block)
     }
 

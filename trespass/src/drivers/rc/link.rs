@@ -17,6 +17,7 @@ use super::pair::{DRAIN, Heads, Home, Kept, Pair};
 use super::path::{Early, Path, Proved};
 use super::request::{Payload, needs_head};
 use crate::drivers::Driver;
+use crate::protocol::copying::copy;
 use crate::protocol::frame::{HEADER_LEN, Immediate};
 use crate::protocol::{Block, Blocks, Cause, Connection, Done, GATHER_MAX, Kind, Pieces, Purpose, Transmit};
 
@@ -479,7 +480,7 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for Rc<P::Block> {
         let mut own = None;
         if header_len + bytes.len() > heads.inline {
             let Some(mut block) = blocks.take(header_len + bytes.len(), Purpose::Send) else { return false };
-            block.bytes_mut()[header_len..header_len + bytes.len()].copy_from_slice(bytes);
+            copy(&mut block.bytes_mut()[header_len..header_len + bytes.len()], bytes);
             own = Some(block);
         }
         self.post_alone(connection, header_len, own, bytes);

@@ -2,6 +2,7 @@
 
 use super::{Bytes, Chunk, Incoming, Item, Part, Progress};
 use crate::protocol::block::{Block, Blocks, Purpose};
+use crate::protocol::copying::copy;
 use crate::protocol::fault::{Blocked, CallError};
 use crate::protocol::frame;
 use crate::protocol::setup::Kind;
@@ -157,7 +158,7 @@ impl<B: Block> Incoming<B> {
         let (len, over, ended) = match &mut item.bytes {
             Bytes::Here { block, at, end } => {
                 let len = (*end - *at).min(buffer.len());
-                buffer[..len].copy_from_slice(&block.bytes()[*at..*at + len]);
+                copy(&mut buffer[..len], &block.bytes()[*at..*at + len]);
                 *at += len;
                 (len, at == end, at == end && item.last)
             }
@@ -166,7 +167,7 @@ impl<B: Block> Incoming<B> {
                 let Some((range, next)) = frame::batched_message(bytes, *at) else { return (0, true) };
                 let from = range.start + *skip;
                 let len = (range.end - from).min(buffer.len());
-                buffer[..len].copy_from_slice(&bytes[from..from + len]);
+                copy(&mut buffer[..len], &bytes[from..from + len]);
                 *skip += len;
                 let ended = from + len == range.end;
                 if ended {
@@ -194,7 +195,7 @@ impl<B: Block> Incoming<B> {
         };
         let bytes = &block.bytes()[*at..*end];
         let len = bytes.len();
-        buffer[..len].copy_from_slice(bytes);
+        copy(&mut buffer[..len], bytes);
         self.complete -= 1;
         drop(self.pop());
         Some(len)
@@ -262,15 +263,15 @@ impl<B: Block> Incoming<B> {
         let total = range.len() as u64;
         let rest = range.start + *skip..range.end;
         let len = rest.len();
-        let mut copy =
-            blocks.take(len.max(1), Purpose::Receive).ok_or(CallError::Blocked(Blocked::Memory))?;
-        copy.bytes_mut()[..len].copy_from_slice(&block.bytes()[rest]);
+        let own = blocks.take(len.max(1), Purpose::Receive);
+        let mut own = own.ok_or(CallError::Blocked(Blocked::Memory))?;
+        copy(&mut own.bytes_mut()[..len], &block.bytes()[rest]);
         (*at, *skip) = (next, 0);
         *left -= 1;
         self.complete -= 1;
-        let charge = copy.bytes().len();
+        let charge = own.bytes().len();
         self.held += charge;
         let first = self.taking.take().is_none();
-        Ok(Some(Chunk { block: copy, range: 0..len, charge, first, last: true, total }))
+        Ok(Some(Chunk { block: own, range: 0..len, charge, first, last: true, total }))
     }
 }

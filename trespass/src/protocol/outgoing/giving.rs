@@ -4,6 +4,7 @@ use std::io::IoSlice;
 
 use super::{Item, LENT_MAX, Message, Outgoing, Packed, Packing, Place, TOTAL_LEN};
 use crate::protocol::block::{Block, Blocks, Purpose};
+use crate::protocol::copying::copy;
 use crate::protocol::fault::{Blocked, CallError};
 use crate::protocol::frame::{self, FIRST, HEADER_LEN, LAST, SEGMENTS_MAX, SOURCE_MAX};
 use crate::protocol::pieces::{Piece, Pieces, Share};
@@ -456,7 +457,7 @@ impl<'a> Slices<'a> {
 
     /// Copies what fits.
     fn copy_to(&mut self, buffer: &mut [u8]) -> usize {
-        self.copy_each(buffer.len(), |at, bytes| buffer[at..at + bytes.len()].copy_from_slice(bytes))
+        self.copy_each(buffer.len(), |at, bytes| copy(&mut buffer[at..at + bytes.len()], bytes))
     }
 
     /// Hands on so many bytes, piece by piece, each with how many were before it.

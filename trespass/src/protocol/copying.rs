@@ -1,0 +1,78 @@
+//! Copying of what may be long.
+//!
+//! The C library copies what is long by one instruction (`rep movsb`). Some processors (AMD's Zen 3 and 4) are many times as slow at that where
+//! the destination lies a few bytes behind the source, counted within a page of 4 KiB. Bytes behind a message's length, or in a program's
+//! buffer, lie so by chance. What is short is copied by other instructions, to which that does nothing. How much it is here, this prints:
+//!
+//! ```text
+//! cargo test --release -p trespass --lib copying -- --nocapture
+//! ```
+
+/// What the C library takes for short, whichever vectors it uses.
+const SHORT: usize = 2048;
+/// Within how many bytes the instruction is slow. It was seen up to 15.
+const NEAR: usize = 64;
+const PAGE: usize = 4096;
+
+/// Copies all of `from`, which is as long as `to`.
+#[inline]
+pub(crate) fn copy(to: &mut [u8], from: &[u8]) {
+    let ahead = to.as_ptr().addr().wrapping_sub(from.as_ptr().addr()) % PAGE;
+    if from.len() > SHORT && (1..NEAR).contains(&ahead) {
+        in_pieces(to, from);
+    } else {
+        to.copy_from_slice(from);
+    }
+}
+
+#[inline(never)]
+fn in_pieces(to: &mut [u8], from: &[u8]) {
+    assert_eq!(to.len(), from.len(), "as much as there is room for");
+    to.chunks_mut(SHORT).zip(from.chunks(SHORT)).for_each(|(to, from)| to.copy_from_slice(from));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_is_copied_wherever_it_lies() {
+        let from: Vec<u8> = (0..4 * PAGE).map(|at| (at / 7) as u8).collect();
+        let mut to = vec![0; from.len() + PAGE];
+        // Each way that both can lie to each other within a page, and every length around that of a piece.
+        for ahead in (0..PAGE).step_by(37).chain(0..2 * NEAR) {
+            for len in [0, 1, SHORT - 1, SHORT, SHORT + 1, 2 * SHORT, 2 * SHORT + 1, from.len()] {
+                to.fill(0xee);
+                copy(&mut to[ahead..ahead + len], &from[..len]);
+                assert_eq!(to[ahead..ahead + len], from[..len], "{len} bytes, {ahead} ahead");
+                assert!(to[ahead + len..].iter().take(64).all(|byte| *byte == 0xee), "and no more");
+            }
+        }
+    }
+
+    /// Whether there is still something to be gained. It is printed, and depends on the processor and the C library.
+    #[test]
+    #[cfg_attr(miri, ignore = "measures")]
+    fn how_much_is_gained_is_printed() {
+        const LEN: usize = 64 << 10;
+        let (from, mut to) = (vec![1_u8; LEN], vec![0_u8; LEN + 2 * PAGE]);
+        let same = (from.as_ptr().addr().wrapping_sub(to.as_ptr().addr())) % PAGE;
+        let mut best = |ahead: usize, copy: fn(&mut [u8], &[u8])| {
+            let to = &mut to[same + ahead..][..LEN];
+            let run = |_| {
+                let began = std::time::Instant::now();
+                (0..8).for_each(|_| copy(std::hint::black_box(&mut *to), std::hint::black_box(&from)));
+                began.elapsed().as_secs_f64()
+            };
+            (0..20).map(run).fold(f64::INFINITY, f64::min)
+        };
+        let plain = best(0, |to, from| to.copy_from_slice(from));
+        let ahead = best(8, |to, from| to.copy_from_slice(from));
+        let ours = best(8, copy);
+        println!(
+            "64 KiB to 8 bytes further in a page take {:.1} times as long, here {:.1}",
+            ahead / plain,
+            ours / plain
+        );
+    }
+}
