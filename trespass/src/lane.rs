@@ -267,7 +267,16 @@ impl Lane {
         charge > 0
     }
 
+    /// As a rule there is nothing to hear of.
+    #[inline]
     fn hear(&mut self) {
+        if self.connection.has_events() {
+            self.hear_all();
+        }
+    }
+
+    #[inline(never)]
+    fn hear_all(&mut self) {
         while let Some(event) = self.connection.take_event() {
             match event {
                 Event::Returned { ticket, block, sent } => {

@@ -668,6 +668,12 @@ impl<B: Block> Connection<B> {
         [self.closing.deadline(), self.prober.deadline(), cork].into_iter().flatten().min()
     }
 
+    /// Whether there is something that the program is to hear of.
+    #[inline]
+    pub(crate) fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
     /// What the program is to hear of next.
     #[inline]
     pub(crate) fn take_event(&mut self) -> Option<Event<B>> {
