@@ -196,14 +196,6 @@ impl<B: DeviceBlock> Rc<B> {
         let Self { pair, spare, broken, .. } = self;
         let (pair, Home::Own(hub)) = pair.parts() else { return false };
         let reaped = hub.reap_until(|_, completed| {
-            if let What::Own(Request::Receive(count)) = completed.what
-                && completed.status == WorkCompletionStatus::Success
-            {
-                // What most calls wait for.
-                let block = pair.receives.complete(count);
-                take_frame(spare, broken, connection, block, count, completed.len, completed.immediate);
-                return !all;
-            }
             let is_frame = !matches!(completed.what, What::Own(Request::Send(_) | Request::Probe));
             take(pair, spare, broken, connection, completed);
             is_frame && !all
@@ -579,32 +571,17 @@ fn take<B: DeviceBlock>(
             return;
         }
     };
-    if is_good || block.is_none() {
-        take_frame(spare, broken, connection, block, number, len, immediate);
-    }
-}
-
-/// Hands on the first `len` bytes of a block, which are a frame. Without a block there was no such receive.
-#[inline]
-fn take_frame<B: DeviceBlock>(
-    spare: &mut Vec<B>,
-    broken: &mut bool,
-    connection: &mut Connection<B>,
-    block: Option<B>,
-    number: u32,
-    len: usize,
-    immediate: Option<u32>,
-) {
-    let Some(block) = block else {
-        return stray(broken, connection, "the receive", number.into());
-    };
-    // On an error the connection has failed, and says so.
-    let taken = match immediate {
-        None => connection.received(block, len),
-        Some(immediate) => connection.received_bare(block, len, Immediate(immediate)),
-    };
-    if let Ok(Some(block)) = taken {
-        spare.push(block);
+    match block {
+        // On an error the connection has failed, and says so.
+        Some(block) if is_good => {
+            let taken = match immediate {
+                None => connection.received(block, len),
+                Some(immediate) => connection.received_bare(block, len, Immediate(immediate)),
+            };
+            spare.extend(taken.ok().flatten());
+        }
+        Some(_) => (),
+        None => stray(broken, connection, "the receive", number.into()),
     }
 }
 
