@@ -266,6 +266,7 @@ word!(u64, AtomicU64);
 #[cfg(not(miri))]
 #[inline]
 unsafe fn move_bytes(dst: *mut u8, src: *const u8, len: usize) {
+    // Of a destination before the source, it is more than there is of memory: there pieces may overlap.
     let ahead = dst.addr().wrapping_sub(src.addr());
     // SAFETY: the caller's promise.
     unsafe {

@@ -2,11 +2,8 @@
 //!
 //! The C library copies what is long by one instruction (`rep movsb`). Some processors (AMD's Zen 3 and 4) are many times as slow at that where
 //! the destination lies a few bytes behind the source, counted within a page of 4 KiB. Bytes behind a message's length, or in a program's
-//! buffer, lie so by chance. What is short is copied by other instructions, to which that does nothing. How much it is here, this prints:
-//!
-//! ```text
-//! cargo test --release -p trespass --lib copying -- --nocapture
-//! ```
+//! buffer, lie so by chance. What is short is copied by other instructions, to which that does nothing. `cargo bench -p trespass --bench copying`
+//! prints how much it is here.
 
 /// What the C library takes for short, whichever vectors it uses.
 const SHORT: usize = 2048;
@@ -49,31 +46,5 @@ mod tests {
                 assert!(to[ahead + len..].iter().take(64).all(|byte| *byte == 0xee), "and no more");
             }
         }
-    }
-
-    /// Whether there is still something to be gained. It is printed, and depends on the processor and the C library.
-    #[test]
-    #[cfg_attr(miri, ignore = "measures")]
-    fn how_much_is_gained_is_printed() {
-        const LEN: usize = 64 << 10;
-        let (from, mut to) = (vec![1_u8; LEN], vec![0_u8; LEN + 2 * PAGE]);
-        let same = (from.as_ptr().addr().wrapping_sub(to.as_ptr().addr())) % PAGE;
-        let mut best = |ahead: usize, copy: fn(&mut [u8], &[u8])| {
-            let to = &mut to[same + ahead..][..LEN];
-            let run = |_| {
-                let began = std::time::Instant::now();
-                (0..8).for_each(|_| copy(std::hint::black_box(&mut *to), std::hint::black_box(&from)));
-                began.elapsed().as_secs_f64()
-            };
-            (0..20).map(run).fold(f64::INFINITY, f64::min)
-        };
-        let plain = best(0, |to, from| to.copy_from_slice(from));
-        let ahead = best(8, |to, from| to.copy_from_slice(from));
-        let ours = best(8, copy);
-        println!(
-            "64 KiB to 8 bytes further in a page take {:.1} times as long, here {:.1}",
-            ahead / plain,
-            ours / plain
-        );
     }
 }

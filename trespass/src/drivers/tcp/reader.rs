@@ -8,6 +8,7 @@
 use std::io::{self, IoSliceMut, Read};
 
 use crate::protocol::Block;
+use crate::protocol::copying::copy;
 use crate::protocol::frame::HEADER_LEN;
 
 /// What is read beyond the frame that has begun.
@@ -126,7 +127,7 @@ impl<B: Block> Reader<B> {
                 }
                 Frame::Body { block, have, len } => {
                     let (now, later) = rest.split_at(rest.len().min(*len - *have));
-                    block.bytes_mut()[*have..*have + now.len()].copy_from_slice(now);
+                    copy(&mut block.bytes_mut()[*have..*have + now.len()], now);
                     *have += now.len();
                     rest = later;
                     if *have < *len {
