@@ -235,7 +235,7 @@ impl Config {
 
         let place = find(local, self.device.as_ref(), self.gid_index)?;
         let domain = place.device.domain();
-        let suited = if place.device.is_read_from() { None } else { self.without_reads() };
+        let suited = if place.device.wants_long_frames() { self.with_long_frames() } else { None };
         let (config, pool) = match &suited {
             None => (self, pool_over(domain, Some(pool), self)?),
             Some(config) => {

@@ -92,7 +92,7 @@ pub(super) const SHARED_SLOT: u32 = 4 << 10;
 /// Receives of a connection.
 const RX_SLOTS: u32 = 56;
 
-/// The same over a device where nothing is READ, so that long messages go in frames, which are the better the fewer they are: as much memory.
+/// The same over a device whose frames are the better the fewer they are: as much memory.
 const LONG_SLOT: u32 = 16 << 10;
 const LONG_RX_SLOTS: u32 = 28;
 
@@ -197,9 +197,9 @@ impl Config {
         u64::from(self.slot_size).saturating_sub(FRAME_HEADER).min(self.max_msg)
     }
 
-    /// The same where nothing is READ, if that is another: the program has chosen nothing that does not go together with it.
+    /// The same over a device that wants long frames, if that is another: the program has chosen nothing that does not go together with it.
     #[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "TCP has no slots"))]
-    pub(crate) fn without_reads(&self) -> Option<Self> {
+    pub(crate) fn with_long_frames(&self) -> Option<Self> {
         let has_chosen = self.slots_are_chosen || self.rx_slots != RX_SLOTS;
         if has_chosen || self.srq || self.given_pool.is_some() {
             return None;

@@ -288,8 +288,8 @@ fn without_rdma_there_is_no_connection_manager() {
 }
 
 #[test]
-fn slots_are_long_where_nothing_is_read_unless_something_else_was_chosen() {
-    let suited = |set: Set| build(set).expect("allowed").without_reads();
+fn slots_are_long_where_a_frame_costs_much_unless_something_else_was_chosen() {
+    let suited = |set: Set| build(set).expect("allowed").with_long_frames();
     let long = suited(|b| b).expect("nothing was chosen");
     assert_eq!((long.slot_size, long.rx_slots), (16 << 10, 28));
     assert_eq!(long.slot_size * long.rx_slots, 56 * (8 << 10), "an idle connection has as much memory");

@@ -20,6 +20,10 @@ use crate::wire::Features;
 /// The vendor id that the kernel's SoftRoCE reports.
 const RXE_VENDOR_ID: u32 = 0x00ff_ffff;
 
+/// The kernels, by major and minor number, over whose SoftRoCE READs were seen to bring their bytes whatever is lost (tests/netem.rs). In 6.12,
+/// which does its work in work queues, queue pairs fail where packets are lost, and READs complete of which bytes are missing.
+const SOUND_READS: [(u32, u32); 1] = [(6, 1)];
+
 /// How long an answer holds: many connections at once ask for the same address, and looking through all devices opens each.
 const HOLDS: Duration = Duration::from_secs(1);
 
@@ -40,6 +44,7 @@ pub(crate) struct Device {
     pub(super) most: Most,
     /// A request can have immediate data.
     pub(super) has_immediate: bool,
+    wants_long_frames: bool,
 }
 
 /// What a device can do at most.
@@ -74,9 +79,9 @@ impl Device {
         &self.context
     }
 
-    /// Whether anything is READ over it.
-    pub(crate) fn is_read_from(&self) -> bool {
-        self.most.reads_in > 0 && self.most.reads_out > 0
+    /// Whether what a frame costs beside its bytes is so much that they are the better the fewer they are.
+    pub(crate) fn wants_long_frames(&self) -> bool {
+        self.wants_long_frames
     }
 
     /// No more than the device can do. To be applied before the terms are told to the peer.
@@ -105,16 +110,16 @@ impl Device {
         let attr = context.query_device().map_err(|error| resources(&error))?;
         let domain = context.alloc_pd().map_err(|error| resources(&error))?;
         let events = context.async_events().map_err(|error| resources(&error))?;
-        // Of SoftRoCE in Linux 6.12 queue pairs fail, and READs complete of which bytes are missing, where packets are lost while READs are under
-        // way (tests/netem.rs). And it is a processor that copies what a READ brings, so that frames are never slower.
-        let reads = if attr.vendor_id() == RXE_VENDOR_ID { 0 } else { i32::from(u8::MAX) };
+        let is_rxe = attr.vendor_id() == RXE_VENDOR_ID;
+        let reads = if is_rxe && !kernel_has_sound_reads() { 0 } else { u8::MAX };
+        let at_a_time = |count: i32| count.clamp(0, reads.into()) as u8;
         let most = Most {
             completions: u32::try_from(attr.max_cqe()).unwrap_or(0),
             work_requests: u32::try_from(attr.max_qp_wr()).unwrap_or(0),
             entries: u32::try_from(attr.max_sge()).unwrap_or(0),
             shared_receives: u32::try_from(attr.max_srq_wr()).unwrap_or(0),
-            reads_in: attr.max_qp_rd_atom().clamp(0, reads) as u8,
-            reads_out: attr.max_qp_init_rd_atom().clamp(0, reads) as u8,
+            reads_in: at_a_time(attr.max_qp_rd_atom()),
+            reads_out: at_a_time(attr.max_qp_init_rd_atom()),
         };
         let (name, is_soft) = (context.name(), context.is_soft());
         let has_immediate = context.transport_type() != TransportType::Iwarp;
@@ -127,8 +132,22 @@ impl Device {
             done_sharing: Mutex::default(),
             most,
             has_immediate,
+            // Its packets are the kernel's work, and so are its acknowledgements and its completions.
+            wants_long_frames: is_rxe,
         })
     }
+}
+
+/// Whether the running kernel is one of those.
+fn kernel_has_sound_reads() -> bool {
+    let name = rustix::system::uname();
+    version(&name.release().to_string_lossy()).is_some_and(|version| SOUND_READS.contains(&version))
+}
+
+/// The first two numbers of a kernel's release.
+fn version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
 /// A port of an open device, and the address that it is used under.
@@ -351,6 +370,22 @@ impl From<FindAddressError> for Unavailable {
             FindAddressError::NoDevice(error) => error.into(),
             FindAddressError::Path(error) => error.into(),
             error => Self::new(Cause::NoGid, error.to_string()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_is_known_by_two_numbers() {
+        assert_eq!(version("6.1.0-56-amd64"), Some((6, 1)));
+        assert_eq!(version("6.12.117+deb13-amd64"), Some((6, 12)));
+        assert_eq!(version("5.15.0"), Some((5, 15)));
+        assert_eq!(version("6.1-rc3"), Some((6, 1)));
+        for unknown in ["", "6", "next", "6.x"] {
+            assert_eq!(version(unknown), None, "{unknown:?}");
         }
     }
 }
