@@ -18,7 +18,7 @@ use crate::interrupt::Interrupted;
 pub const MAGIC: [u8; 4] = *b"STRD";
 
 /// The version of the protocol that this release speaks.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 
 /// The length of a header.
 pub const HEADER_LENGTH: usize = 12;

@@ -14,6 +14,10 @@ use crate::report::{BandwidthRow, EchoRow, LatencyRow, Row};
 use crate::result::Distribution;
 use crate::statistics::{BandwidthSummary, LatencyRecorder, Timer};
 
+/// Messages before those that are measured, of a test that is no grid: the first ones wait for memory that the pool has yet to take from the
+/// system, and to register.
+const WARM_UP: u64 = 10;
+
 /// One side of a test.
 #[derive(Debug)]
 pub struct Messages<'a> {
@@ -108,6 +112,10 @@ impl<'a> Messages<'a> {
     fn stream(&self, load: Load<'_>, socket: &mut SeqPacket) -> io::Result<Row> {
         let Load { size, messages, pace, progress } = load;
         let (mut sender, mut sent) = (Sender::new(self.test, size, socket)?, 0);
+        for _ in 0..WARM_UP {
+            sender.send(socket)?;
+        }
+        sender.receive_answer(socket)?;
         let start = self.timer.now();
         while sent < messages && !pace.is_over() {
             sender.send(socket)?;
@@ -125,6 +133,10 @@ impl<'a> Messages<'a> {
         let (Load { size, messages, pace, progress }, timer) = (load, self.timer);
         let (mut sender, mut answered) = (Sender::new(self.test, size, socket)?, 0);
         self.recorder.clear();
+        for _ in 0..WARM_UP {
+            sender.send(socket)?;
+            sender.receive(socket)?;
+        }
         while answered < messages && !pace.is_over() {
             let start = timer.now();
             sender.send(socket)?;
@@ -190,19 +202,12 @@ impl<'a> Messages<'a> {
     fn server(&self, cell: Cell, most: u64, socket: &mut SeqPacket) -> io::Result<()> {
         let mut sender = Sender::new(self.test, cell.size, socket)?;
         let answers = self.test.measure != Measure::Bandwidth;
+        if cell.in_flight.is_none() {
+            sender.serve(WARM_UP, answers, socket)?;
+        }
         // What has come together is answered together.
         socket.set_cork(cell.in_flight.is_some_and(|in_flight| in_flight > 1))?;
-        for _ in 0..most {
-            if !sender.receive_unless_over(socket)? {
-                break;
-            }
-            if answers {
-                sender.send(socket)?;
-            }
-        }
-        if !answers {
-            socket.send(&[])?;
-        }
+        sender.serve(most, answers, socket)?;
         socket.set_cork(false)?;
         sender.settle(socket)
     }
@@ -237,6 +242,19 @@ impl Sender {
                 Ok(())
             }
         }
+    }
+
+    /// Takes so many, and answers each, or all of them.
+    fn serve(&mut self, most: u64, answers: bool, socket: &mut SeqPacket) -> io::Result<()> {
+        for _ in 0..most {
+            if !self.receive_unless_over(socket)? {
+                break;
+            }
+            if answers {
+                self.send(socket)?;
+            }
+        }
+        if answers { Ok(()) } else { socket.send(&[]) }
     }
 
     /// Whether there was room, and memory, for one more.

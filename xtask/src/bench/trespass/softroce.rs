@@ -84,13 +84,14 @@ impl Row {
             ("copy", "perftest") => Bound::Times(0.6),
             ("rate", "rstream") => Bound::Times(2.0),
             ("step", _) => Bound::Times(super::NO_COLLAPSE),
-            ("lat" | "bw", "rstream" | "ucx") => Bound::Better,
+            ("lat" | "bw", "rstream" | "ucx") | ("poollat" | "poolbw", "ucx") => Bound::Better,
             ("lat" | "bw", "tcp") => Bound::None,
             _ => bail!("not a row: {name}"),
         };
         let (what, unit) = match kind {
             "send" | "lat" => (format!("latency, {size} bytes"), "us"),
-            "pool" => (format!("bandwidth, pool's buffers, {size} bytes"), "Gb/s"),
+            "poollat" => (format!("latency, pool's buffers, {size} bytes"), "us"),
+            "pool" | "poolbw" => (format!("bandwidth, pool's buffers, {size} bytes"), "Gb/s"),
             "copy" | "bw" => (format!("bandwidth, copying, {size} bytes"), "Gb/s"),
             "rate" => (format!("rate, {size} bytes, 64 in flight"), "/s"),
             _ => (format!("rate, 64 bytes, {size} in flight"), "/s"),
@@ -99,7 +100,7 @@ impl Row {
             ("send", "perftest") => "`ib_send_lat`, polled",
             (_, "perftest") => "`ib_write_bw`",
             (_, "rstream") => "`rstream`",
-            ("lat", "ucx") => "UCX `tag_lat`",
+            ("lat" | "poollat", "ucx") => "UCX `tag_lat`",
             (_, "ucx") => "UCX `tag_bw`",
             (_, "tcp") => "its TCP driver",
             (_, fewer) => &format!("{fewer} in flight"),
@@ -182,6 +183,7 @@ mod tests {
     fn each_row_has_its_bound_and_its_receivers() {
         let turn = "sample lat_64_rstream 20 10 20\nsample lat_64_ucx 10 20 10\nsample lat_64_tcp 10 20 10\n\
                     sample send_64_perftest 10 12 10\nsample rate_64_rstream 10 15 10\nsample step_4_1 10 8 10\n\
+                    sample poollat_64_ucx 10 8 10\nrnr poollat_64 0\n\
                     rnr lat_64 0\nrnr send_64 0\nrnr rate_64 2\nrnr step_4 0\nrnr step_4 0\n";
         let said = Said::parse(&[turn, turn, "without Y\nversions perftest 6, UCX 1\n"].concat()).unwrap();
         assert_eq!(said.versions, "perftest 6, UCX 1");
@@ -195,6 +197,7 @@ mod tests {
             "| latency, 64 bytes | `ib_send_lat`, polled | 10.000 | 12.000 | us | 0.83 (0.83 to 0.83) |",
             "| rate, 64 bytes, 64 in flight | `rstream` | 10.000 | 15.000 | /s | 1.50 (1.50 to 1.50) **missed** |",
             "| rate, 64 bytes, 4 in flight | 1 in flight | 10.000 | 8.000 | /s | 0.80 (0.80 to 0.80) **missed** |",
+            "| latency, pool's buffers, 64 bytes | UCX `tag_lat` | 10.000 | 8.000 | us | 1.25 (1.25 to 1.25) |",
         ]) {
             assert!(line.starts_with(expected), "{line}");
         }

@@ -108,6 +108,7 @@ count() {
 
 # What takes turns: functions without arguments. $size, $n and $row are set. The others poll, and so does trespass over RDMA.
 lat_ours() { trespass $row 4,5 lat --transport rdma --poll -s $size -n $n; }
+lat_pool() { trespass $row 5 lat --transport rdma --poll --api pool -s $size -n $n; }
 lat_tcp() { trespass $row 4 lat --transport tcp -s $size -n $n; }
 lat_rstream() { rstream_us -S $size -C 1 -I $n; }
 lat_ucx() { ucx 2 -t tag_lat -s $size -n $n; }
@@ -163,14 +164,21 @@ against() {
     [ ! "$with_ucx" ] || sample ucx "$(said 5)" "${last:-$first}" "$(said 6)"
 }
 
+# uncopied KIND: of messages that UCX does not copy, the pool's buffers, which are not copied either.
+uncopied() {
+    [ "$with_ucx" ] && [ $size -ge 65536 ] && [ $size -le 1048576 ] || return 0
+    row=pool$row
+    together $1_ucx $1_pool $1_ucx && sample ucx "$(said 1)" "$(said 2)" "$(said 3)"
+}
+
 latency() {
     size=$1 row=lat_$1 n=$(count 40 $((2 * $1)))
-    against lat
+    against lat && uncopied lat
 }
 
 bandwidth() {
     size=$1 row=bw_$1 n=$(count 20 $1)
-    against bw
+    against bw && uncopied bw
 }
 
 # hardware NAME SIZE COUNT REFERENCE OURS
