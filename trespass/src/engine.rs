@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use mio::Token;
 
 use crate::lane::{Lane, Refused};
-use crate::protocol::CallError;
+use crate::protocol::{CallError, Sink};
 use crate::readiness::{Bell, Lamp, Readiness, Until};
 
 /// The only connection's key in its set.
@@ -27,6 +27,56 @@ pub(crate) enum Side {
     Read,
     /// From the program.
     Write,
+}
+
+/// What a call does until it need not wait.
+trait Call<T> {
+    /// Tries.
+    fn attempt(&mut self, lane: &mut Lane) -> Result<T, Refused>;
+
+    /// Looks for completions, and all that is to be done before if `all`.
+    fn look(&mut self, lane: &mut Lane, all: bool) -> Looked<T> {
+        if lane.look(all) { Looked::Moved } else { Looked::Nothing }
+    }
+}
+
+/// What a look has found.
+enum Looked<T> {
+    Nothing,
+    /// Something, so that it can be tried again.
+    Moved,
+    /// What the call waits for.
+    Done(T),
+}
+
+impl<T, F: FnMut(&mut Lane) -> Result<T, Refused>> Call<T> for F {
+    fn attempt(&mut self, lane: &mut Lane) -> Result<T, Refused> {
+        self(lane)
+    }
+}
+
+/// A call that fills a buffer, with whatever comes in one frame. `done` is what it returns then.
+struct Filling<'a, T, F> {
+    buffer: &'a mut [u8],
+    attempt: F,
+    done: fn(usize) -> T,
+}
+
+impl<T, F: FnMut(&mut Lane, &mut [u8]) -> Result<T, Refused>> Call<T> for Filling<'_, T, F> {
+    fn attempt(&mut self, lane: &mut Lane) -> Result<T, Refused> {
+        (self.attempt)(lane, self.buffer)
+    }
+
+    #[inline]
+    fn look(&mut self, lane: &mut Lane, all: bool) -> Looked<T> {
+        let mut sink = Sink::new(self.buffer);
+        let moved = lane.look_for(all, &mut sink);
+        match sink.taken() {
+            Some(len) => Looked::Done((self.done)(len)),
+            None if moved => Looked::Moved,
+            None => Looked::Nothing,
+        }
+    }
 }
 
 /// How calls wait.
@@ -99,10 +149,24 @@ impl Engine {
     pub(crate) fn call<T>(
         &mut self,
         side: Side,
-        mut attempt: impl FnMut(&mut Lane) -> Result<T, Refused>,
+        attempt: impl FnMut(&mut Lane) -> Result<T, Refused>,
     ) -> io::Result<T> {
-        let outcome = match attempt(&mut self.lane) {
-            Err(Refused::Blocked) => self.wait_for(side, attempt),
+        self.carry_out(side, attempt)
+    }
+
+    /// The same of a call that fills a buffer.
+    pub(crate) fn fill<T>(
+        &mut self,
+        buffer: &mut [u8],
+        attempt: impl FnMut(&mut Lane, &mut [u8]) -> Result<T, Refused>,
+        done: fn(usize) -> T,
+    ) -> io::Result<T> {
+        self.carry_out(Side::Read, Filling { buffer, attempt, done })
+    }
+
+    fn carry_out<T>(&mut self, side: Side, mut call: impl Call<T>) -> io::Result<T> {
+        let outcome = match call.attempt(&mut self.lane) {
+            Err(Refused::Blocked) => self.wait_for(side, call),
             Err(Refused::Failed(error)) => Err(error),
             Ok(value) => {
                 self.lane.post();
@@ -131,11 +195,7 @@ impl Engine {
         self.lane.is_flushed()
     }
 
-    fn wait_for<T>(
-        &mut self,
-        side: Side,
-        mut attempt: impl FnMut(&mut Lane) -> Result<T, Refused>,
-    ) -> io::Result<T> {
+    fn wait_for<T>(&mut self, side: Side, mut call: impl Call<T>) -> io::Result<T> {
         let patience = self.patience.begin(side);
         if side == Side::Read && !matches!(patience, Until::Now) && self.lane.connection.is_corked() {
             // Whoever waits for the peer writes nothing meanwhile, and may be waiting for the answer.
@@ -144,11 +204,11 @@ impl Engine {
         let (since, mut slept) = (Instant::now(), false);
         let outcome = loop {
             let now = if slept { Instant::now() } else { since };
-            if let Some(outcome) = self.spin(now, patience, &mut attempt) {
+            if let Some(outcome) = self.spin(now, patience, &mut call) {
                 break outcome;
             }
             self.lane.turn();
-            match attempt(&mut self.lane) {
+            match call.attempt(&mut self.lane) {
                 Err(Refused::Blocked) => (),
                 Err(Refused::Failed(error)) => break Err(error),
                 Ok(value) => {
@@ -177,7 +237,7 @@ impl Engine {
         &mut self,
         mut now: Instant,
         patience: Until,
-        attempt: &mut impl FnMut(&mut Lane) -> Result<T, Refused>,
+        call: &mut impl Call<T>,
     ) -> Option<io::Result<T>> {
         let time = self.lane.spin.time();
         if time.is_zero() || matches!(patience, Until::Now) {
@@ -186,13 +246,17 @@ impl Engine {
         let (mut until, mut all) = (now + time, true);
         while now < until && !patience.is_over_at(now) && !self.lane.is_late(now) {
             for _ in 0..LOOKS {
-                if !self.lane.look(all) {
-                    // No pause of the processor's here: it would be longer than the look.
-                    all = false;
-                    continue;
-                }
+                let outcome = match call.look(&mut self.lane, all) {
+                    Looked::Nothing => {
+                        // No pause of the processor's here: it would be longer than the look.
+                        all = false;
+                        continue;
+                    }
+                    Looked::Moved => call.attempt(&mut self.lane),
+                    Looked::Done(value) => Ok(value),
+                };
                 all = true;
-                match attempt(&mut self.lane) {
+                match outcome {
                     Err(Refused::Blocked) => until = now + time,
                     Err(Refused::Failed(error)) => return Some(Err(error)),
                     Ok(value) => {

@@ -19,7 +19,7 @@ use crate::drivers::{Completed, Driver, Path, Way};
 use crate::engine::Side;
 use crate::handshake::{Agreed, Established, FallbackReason, Transport};
 use crate::pool::{Block, Pool};
-use crate::protocol::{self, Blocked, CallError, Cause, Connection, Event, Link, Setup};
+use crate::protocol::{self, Blocked, CallError, Cause, Connection, Event, Link, Setup, Sink};
 use crate::readiness::{Bell, Readiness};
 use crate::spin::Spin;
 use crate::stats::{Stats, Summary};
@@ -210,7 +210,7 @@ impl Lane {
         self.collect();
         if self.connection.next_deadline().is_some_and(|deadline| now >= deadline) {
             // A program that has made no calls for long has not seen yet what came in time.
-            while self.way.look(&mut self.connection, &mut self.pool, now, false) {}
+            while self.way.look(&mut self.connection, &mut self.pool, now, false, &mut Sink::default()) {}
             self.connection.tick(now);
         }
         self.way.turn(&mut self.connection, &mut self.pool, now);
@@ -223,9 +223,15 @@ impl Lane {
 
     /// Moves what the system need not report, then looks for completions: the second of them alone if not `all`. Whether anything did.
     pub(crate) fn look(&mut self, all: bool) -> bool {
+        self.look_for(all, &mut Sink::default())
+    }
+
+    /// The same for a call that waits, whose `sink` takes what has come if that is what it waits for.
+    #[inline]
+    pub(crate) fn look_for(&mut self, all: bool, sink: &mut Sink<'_>) -> bool {
         let all = self.collect() || all;
         let now = if all { self.date() } else { self.clock };
-        let moved = self.way.look(&mut self.connection, &mut self.pool, now, all);
+        let moved = self.way.look(&mut self.connection, &mut self.pool, now, all, sink);
         if moved {
             self.hear();
         }

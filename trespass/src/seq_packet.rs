@@ -144,7 +144,8 @@ impl SeqPacket {
             return self.0.call(Side::Read, |lane| lane.recv(buffer));
         }
         let piece = self.0.piece(Side::Read);
-        match self.0.call(Side::Read, |lane| lane.recv_or_begin(buffer, piece))? {
+        let attempt = |lane: &mut Lane, buffer: &mut [u8]| lane.recv_or_begin(buffer, piece);
+        match self.0.fill(buffer, attempt, Some)? {
             Some(len) => Ok(len),
             None => self.recv_in_parts(buffer),
         }

@@ -62,7 +62,7 @@ impl Stream {
 
 impl Read for Stream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.0.call(Side::Read, |lane| lane.read(buffer))
+        self.0.fill(buffer, Lane::read, |len| len)
     }
 
     fn read_vectored(&mut self, buffers: &mut [IoSliceMut<'_>]) -> io::Result<usize> {

@@ -23,7 +23,7 @@ use mio::{Registry, Token};
 
 use self::tcp::Tcp;
 use crate::pool::{Block, Pool};
-use crate::protocol::{Blocks, Connection, GATHER_MAX, Kind};
+use crate::protocol::{Blocks, Connection, GATHER_MAX, Kind, Sink};
 
 /// Moves the frames of one connection.
 pub(crate) trait Driver<P: Blocks> {
@@ -40,8 +40,16 @@ pub(crate) trait Driver<P: Blocks> {
     fn turn(&mut self, connection: &mut Connection<P::Block>, blocks: &mut P, now: Instant);
 
     /// A look of one who does not sleep yet: sends if `all` is to be done, and takes what has come that the system need not report, or else
-    /// what of it came first. It has the system report nothing. Whether anything moved; then there may be more to do.
-    fn look(&mut self, _: &mut Connection<P::Block>, _: &mut P, _now: Instant, _all: bool) -> bool {
+    /// what of it came first, which the call that waits may take. It has the system report nothing. Whether anything moved; then there may be
+    /// more to do.
+    fn look(
+        &mut self,
+        _: &mut Connection<P::Block>,
+        _: &mut P,
+        _now: Instant,
+        _all: bool,
+        _: &mut Sink<'_>,
+    ) -> bool {
         false
     }
 
@@ -210,8 +218,15 @@ impl Driver<Pool> for Way {
         whichever!(self.turn(connection, pool, now));
     }
 
-    fn look(&mut self, connection: &mut Connection<Block>, pool: &mut Pool, now: Instant, all: bool) -> bool {
-        whichever!(self.look(connection, pool, now, all))
+    fn look(
+        &mut self,
+        connection: &mut Connection<Block>,
+        pool: &mut Pool,
+        now: Instant,
+        all: bool,
+        sink: &mut Sink<'_>,
+    ) -> bool {
+        whichever!(self.look(connection, pool, now, all, sink))
     }
 
     fn send_at_once(

@@ -10,6 +10,7 @@ use super::copying::copy;
 use super::fault::ProtocolError;
 use super::frame::{self, COALESCED, FIRST, FrameType, Header, LAST};
 use super::setup::{Kind, Setup};
+use super::sink::Sink;
 
 /// What `recv_part` gave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -161,6 +162,21 @@ impl<B: Block> Incoming<B> {
     }
 
     // What arrives
+
+    /// Whether a call that waits has taken these bytes of a DATA frame, as nothing is before them and they are all that it waits for: then
+    /// they have been here, and are gone again.
+    #[inline]
+    pub(crate) fn hands_over(&self, header: &Header, bytes: &[u8], sink: &mut Sink<'_>) -> bool {
+        let is_whole = match self.kind {
+            Kind::Stream => header.flags & COALESCED == 0 && !bytes.is_empty(),
+            Kind::SeqPacket => {
+                header.flags & (FIRST | LAST | COALESCED) == FIRST | LAST
+                    && bytes.len() as u64 <= self.max_msg
+            }
+        };
+        let is_next = self.items.is_empty() && self.arriving.is_none() && self.taking.is_none();
+        is_whole && is_next && !self.fin && !self.discarding && sink.take(bytes)
+    }
 
     /// A DATA frame: its header, the block that it lies in, where its payload is. Gives the block back if nothing of it is kept.
     pub(crate) fn data(

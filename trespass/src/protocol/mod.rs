@@ -2,7 +2,7 @@
 //!
 //! A driver owns the link. After every call of the program and every batch of completions it takes one *turn*, in this order:
 //!
-//! 1. what completed: [`Connection::received`] for each frame, or [`Connection::received_bare`] if its header was in immediate data, [`Connection::done`] for each [`Done`] that its [`SendQueue`] gives back;
+//! 1. what completed: [`Connection::received`] for each frame, or [`Connection::received_for`] while a call waits, or if its header was in immediate data, [`Connection::done`] for each [`Done`] that its [`SendQueue`] gives back;
 //! 2. receives: post [`Connection::slots_wanted`] blocks, as far as the pool gives them, and say so by [`Connection::slots_posted`].
 //!    Before the peer may send its first frame, all that the handshake has granted must be posted: the `rx_slots`, or `first_slots`.
 //!    Later ones may be posted as there is room, but so many always have to be possible;
@@ -40,6 +40,7 @@ mod outgoing;
 pub(crate) mod pieces;
 mod send_queue;
 pub(crate) mod setup;
+mod sink;
 
 #[cfg(test)]
 mod tests;
@@ -56,4 +57,5 @@ pub(crate) use self::{
     pieces::{Piece, Pieces, Share},
     send_queue::{Done, SendQueue},
     setup::{GATHER_MAX, Keepalive, Kind, Limits, Link, Setup},
+    sink::Sink,
 };

@@ -5,6 +5,7 @@ mod flow;
 mod hostile;
 mod random;
 mod transfer;
+mod waiting;
 
 use std::collections::VecDeque;
 use std::io::IoSlice;

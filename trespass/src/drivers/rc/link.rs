@@ -19,7 +19,9 @@ use super::request::{Payload, needs_head};
 use crate::drivers::Driver;
 use crate::protocol::copying::copy;
 use crate::protocol::frame::{HEADER_LEN, Immediate};
-use crate::protocol::{Block, Blocks, Cause, Connection, Done, GATHER_MAX, Kind, Pieces, Purpose, Transmit};
+use crate::protocol::{
+    Block, Blocks, Cause, Connection, Done, GATHER_MAX, Kind, Pieces, Purpose, Sink, Transmit,
+};
 
 /// How long a RESET may take to be acknowledged before the queue pair is stopped.
 const PARTING: Duration = Duration::from_millis(100);
@@ -167,7 +169,8 @@ impl<B: DeviceBlock> Rc<B> {
     /// Takes note of what has completed. A worker hands on what is this one's.
     pub(crate) fn completed(&mut self, connection: &mut Connection<B>, completed: Completed<B>) {
         self.begin(connection);
-        take(&mut self.pair, &mut self.spare, &mut self.broken, connection, completed);
+        let sink = &mut Sink::default();
+        take(&mut self.pair, &mut self.spare, &mut self.broken, connection, completed, sink);
     }
 
     /// The worker's completion queue is of no use any more.
@@ -192,12 +195,12 @@ impl<B: DeviceBlock> Rc<B> {
     }
 
     /// Takes what has completed, unless a worker does: all of it, or up to the first frame. Whether anything had.
-    fn reap(&mut self, connection: &mut Connection<B>, all: bool) -> bool {
+    fn reap(&mut self, connection: &mut Connection<B>, all: bool, sink: &mut Sink<'_>) -> bool {
         let Self { pair, spare, broken, .. } = self;
         let (pair, Home::Own(hub)) = pair.parts() else { return false };
         let reaped = hub.reap_until(|_, completed| {
             let is_frame = !matches!(completed.what, What::Own(Request::Send(_) | Request::Probe));
-            take(pair, spare, broken, connection, completed);
+            take(pair, spare, broken, connection, completed, sink);
             is_frame && !all
         });
         match reaped {
@@ -340,7 +343,7 @@ impl<B: DeviceBlock> Rc<B> {
         blocks: &mut P,
         now: Instant,
     ) -> bool {
-        let mut moved = self.reap(connection, true);
+        let mut moved = self.reap(connection, true, &mut Sink::default());
         moved |= self.replenish(connection, blocks);
         moved |= self.send(connection, blocks, now);
         moved
@@ -375,7 +378,7 @@ impl<B: DeviceBlock> Rc<B> {
         if let Some(transmit) = self.held.take() {
             connection.done(Done::from(transmit));
         }
-        self.reap(connection, true);
+        self.reap(connection, true, &mut Sink::default());
         if !self.pair.finish(|done| connection.done(done)) {
             if !time_is_up {
                 return;
@@ -449,6 +452,7 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for Rc<P::Block> {
         blocks: &mut P,
         now: Instant,
         all: bool,
+        sink: &mut Sink<'_>,
     ) -> bool {
         self.begin(connection);
         if self.phase != Phase::Open || self.broken {
@@ -460,7 +464,7 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for Rc<P::Block> {
             moved |= self.send(connection, blocks, now);
         }
         // Who looks again and again waits for what comes first: whether more has come with it is seen when it has been taken.
-        moved | self.reap(connection, all)
+        moved | self.reap(connection, all, sink)
     }
 
     fn send_at_once(
@@ -530,13 +534,14 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for Rc<P::Block> {
     }
 }
 
-/// Takes note of what has completed.
+/// Takes note of what has completed. A frame may go to the call that waits.
 fn take<B: DeviceBlock>(
     pair: &mut Pair<B>,
     spare: &mut Vec<B>,
     broken: &mut bool,
     connection: &mut Connection<B>,
     completed: Completed<B>,
+    sink: &mut Sink<'_>,
 ) {
     let Completed { what: completed, status, vendor, len, immediate } = completed;
     let is_good = status == WorkCompletionStatus::Success;
@@ -574,10 +579,7 @@ fn take<B: DeviceBlock>(
     match block {
         // On an error the connection has failed, and says so.
         Some(block) if is_good => {
-            let taken = match immediate {
-                None => connection.received(block, len),
-                Some(immediate) => connection.received_bare(block, len, Immediate(immediate)),
-            };
+            let taken = connection.received_for(block, len, immediate.map(Immediate), sink);
             spare.extend(taken.ok().flatten());
         }
         Some(_) => (),

@@ -7,6 +7,7 @@ use crate::protocol::block::Block;
 use crate::protocol::fault::{Cause, ProtocolError};
 use crate::protocol::frame::{COALESCED, FrameType, HEADER_LEN, Header, Immediate};
 use crate::protocol::setup::Link;
+use crate::protocol::sink::Sink;
 
 impl<B: Block> Connection<B> {
     /// Receives to post now. TCP: 0 when nothing is to be read from the socket for now.
@@ -31,40 +32,50 @@ impl<B: Block> Connection<B> {
         Ok(HEADER_LEN + len)
     }
 
-    /// A frame has arrived: the first `len` bytes of `block`. A block that is not kept is given back: it should be posted again at once, for
-    /// then its slot needs nothing of the pool. On an error the connection has failed, and the peer will be told.
-    pub(crate) fn received(&mut self, block: B, len: usize) -> Result<Option<B>, ProtocolError> {
+    /// As [`received`](Self::received), or [`received_bare`](Self::received_bare) if there is immediate data, while a call waits: its `sink`
+    /// takes the frame's bytes if they are what it waits for.
+    #[inline]
+    pub(crate) fn received_for(
+        &mut self,
+        block: B,
+        len: usize,
+        immediate: Option<Immediate>,
+        sink: &mut Sink<'_>,
+    ) -> Result<Option<B>, ProtocolError> {
         if self.closing.failed().is_some() || self.closing.is_closed() {
             return Ok(Some(block));
         }
         let len = len.min(block.bytes().len());
-        let result = match Header::decode(&block.bytes()[..len]) {
-            Ok(header) => self.take_frame(&header, block, HEADER_LEN..len, self.receive_payload),
-            Err(error) => Err(error),
+        let result = match immediate {
+            // It has the slot for itself.
+            Some(immediate) if self.immediate_agreed => {
+                let header = immediate.header(self.credits.received(), self.credits.granted(), len);
+                self.take_frame(&header, block, 0..len, HEADER_LEN + self.receive_payload, sink)
+            }
+            Some(Immediate(immediate)) => Err(ProtocolError::Immediate { immediate }),
+            None => match Header::decode(&block.bytes()[..len]) {
+                Ok(header) => self.take_frame(&header, block, HEADER_LEN..len, self.receive_payload, sink),
+                Err(error) => Err(error),
+            },
         };
         result.inspect_err(|error| self.fail(Cause::Protocol(*error), true))
     }
 
+    /// A frame has arrived: the first `len` bytes of `block`. A block that is not kept is given back: it should be posted again at once, for
+    /// then its slot needs nothing of the pool. On an error the connection has failed, and the peer will be told.
+    pub(crate) fn received(&mut self, block: B, len: usize) -> Result<Option<B>, ProtocolError> {
+        self.received_for(block, len, None, &mut Sink::default())
+    }
+
     /// The same of a frame for whose header [immediate data](Frame::immediate) stands: the first `len` bytes of `block` are its payload.
-    #[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "TCP has no immediate data"))]
+    #[cfg(any(test, fuzzing))]
     pub(crate) fn received_bare(
         &mut self,
         block: B,
         len: usize,
         immediate: Immediate,
     ) -> Result<Option<B>, ProtocolError> {
-        if self.closing.failed().is_some() || self.closing.is_closed() {
-            return Ok(Some(block));
-        }
-        let len = len.min(block.bytes().len());
-        let header = immediate.header(self.credits.received(), self.credits.granted(), len);
-        let result = if self.immediate_agreed {
-            // It has the slot for itself.
-            self.take_frame(&header, block, 0..len, HEADER_LEN + self.receive_payload)
-        } else {
-            Err(ProtocolError::Immediate { immediate: immediate.0 })
-        };
-        result.inspect_err(|error| self.fail(Cause::Protocol(*error), true))
+        self.received_for(block, len, Some(immediate), &mut Sink::default())
     }
 
     /// A frame has arrived for which there was no receive of this connection's. It is lost, and with it the connection.
@@ -79,6 +90,7 @@ impl<B: Block> Connection<B> {
         block: B,
         payload: Range<usize>,
         most: usize,
+        sink: &mut Sink<'_>,
     ) -> Result<Option<B>, ProtocolError> {
         if header.payload_len() != payload.len() {
             let said = header.payload_len() as u32;
@@ -96,7 +108,11 @@ impl<B: Block> Connection<B> {
         let kept = match header.kind {
             FrameType::Data => {
                 self.counters.bytes_received += payload.len() as u64;
-                self.incoming.data(header, block, payload)?
+                if self.incoming.hands_over(header, &block.bytes()[payload.clone()], sink) {
+                    Some(block)
+                } else {
+                    self.incoming.data(header, block, payload)?
+                }
             }
             FrameType::Rts if self.read_agreed => {
                 self.incoming.source(header, &block.bytes()[payload])?;
