@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn the_header_is_as_documented() {
-        assert_eq!(written(Kind::Message, b"ab"), b"STRD\x00\x02\x00\x01\x00\x00\x00\x02ab");
+        assert_eq!(written(Kind::Message, b"ab"), b"STRD\x00\x03\x00\x01\x00\x00\x00\x02ab");
     }
 
     #[test]
