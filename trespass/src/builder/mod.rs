@@ -107,7 +107,7 @@ setters! {
     /// Long messages that may wait to be read at a time: 1 to 1024. Start value: 16.
     max_rts: u16;
     /// RDMA READs in flight at a time, each way; less, if the device can do less. SoftRoCE, which loses their bytes where packets are lost, is
-    /// given none: long messages go in frames there, as with [`rendezvous`](Self::rendezvous) switched off. Start value: 16.
+    /// given none but by Linux 6.1, which does not: else long messages go in frames there, as with [`rendezvous`](Self::rendezvous) switched off. Start value: 16.
     rd_atomic: u8;
     /// Bytes of one RDMA READ: a multiple of 4 KiB up to 1 MiB, which is the start value.
     read_piece: u32;
@@ -234,7 +234,7 @@ impl Builder {
     }
 
     /// Bytes of a receive slot, and so of the longest frame: a power of two from 512 to 64 KiB. Start value: 8 KiB, or 4 KiB where
-    /// connections [share](Self::srq) them. Over SoftRoCE, where long messages go in frames, it is 16 KiB for a connection that begins by
+    /// connections [share](Self::srq) them. Over SoftRoCE, where a frame costs much, it is 16 KiB for a connection that begins by
     /// TCP, unless this, [`rx_slots`](Self::rx_slots), [`pool`](Self::pool) or [`srq`](Self::srq) was chosen, or what else was chosen
     /// leaves no room for it.
     #[must_use]
