@@ -11,7 +11,6 @@ pub(crate) struct Sink<'a> {
 
 impl<'a> Sink<'a> {
     /// That of a call that wants a message of at most so many bytes, or as many of the stream.
-    #[cfg_attr(not(any(test, feature = "rdma")), allow(dead_code, reason = "TCP has no looks"))]
     pub(crate) fn new(buffer: &'a mut [u8]) -> Self {
         Self { buffer: Some(buffer), taken: None }
     }
