@@ -202,7 +202,7 @@ impl<'a> Messages<'a> {
     fn server(&self, cell: Cell, most: u64, socket: &mut SeqPacket) -> io::Result<()> {
         let mut sender = Sender::new(self.test, cell.size, socket)?;
         let answers = self.test.measure != Measure::Bandwidth;
-        if cell.in_flight.is_none() {
+        if !matches!(self.test.measure, Measure::Echo(_)) {
             sender.serve(WARM_UP, answers, socket)?;
         }
         // What has come together is answered together.

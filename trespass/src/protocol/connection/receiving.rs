@@ -32,8 +32,8 @@ impl<B: Block> Connection<B> {
         Ok(HEADER_LEN + len)
     }
 
-    /// As [`received`](Self::received), or [`received_bare`](Self::received_bare) if there is immediate data, while a call waits: its `sink`
-    /// takes the frame's bytes if they are what it waits for.
+    /// As [`received`](Self::received), while a call may wait: its `sink` takes the frame's bytes if they are what it waits for. Where there is
+    /// [immediate data](Frame::immediate) it stands for the header, and all `len` bytes are payload.
     #[inline]
     pub(crate) fn received_for(
         &mut self,
@@ -67,7 +67,7 @@ impl<B: Block> Connection<B> {
         self.received_for(block, len, None, &mut Sink::default())
     }
 
-    /// The same of a frame for whose header [immediate data](Frame::immediate) stands: the first `len` bytes of `block` are its payload.
+    /// The same of a frame for whose header immediate data stands.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn received_bare(
         &mut self,

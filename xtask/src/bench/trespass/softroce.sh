@@ -164,7 +164,7 @@ against() {
     [ ! "$with_ucx" ] || sample ucx "$(said 5)" "${last:-$first}" "$(said 6)"
 }
 
-# uncopied KIND: of messages that UCX does not copy, the pool's buffers, which are not copied either.
+# uncopied KIND: of messages that UCX does not copy, the pool's buffers, which are not copied either, and have 1 MiB at most.
 uncopied() {
     [ "$with_ucx" ] && [ $size -ge 65536 ] && [ $size -le 1048576 ] || return 0
     row=pool$row
