@@ -117,6 +117,11 @@ impl Counts {
         counts
     }
 
+    /// Everything.
+    pub(super) fn total(&self) -> f64 {
+        self.own.values().sum()
+    }
+
     /// Everything in an object.
     pub(super) fn of_object(&self, object: &Path) -> f64 {
         self.own.iter().filter(|((ob, _), _)| is(ob, object)).map(|(_, count)| count).sum()
