@@ -133,6 +133,7 @@ impl Credits {
     }
 
     /// Counts a frame from the peer: its number, what it grants, whether the peer is blocked.
+    #[inline]
     pub(crate) fn receive(&mut self, header: &Header) -> Result<(), ProtocolError> {
         let Header { seq, credit_total: total, flags, .. } = *header;
         if seq != self.received {

@@ -18,7 +18,9 @@ use std::time::{Duration, Instant};
 
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
-use sideway::ibverbs::completion::{CompletionChannel, GenericCompletionQueue, Notify, WorkCompletionStatus};
+use sideway::ibverbs::completion::{
+    CompletionChannel, GenericCompletionQueue, GenericWorkCompletion, Notify, WorkCompletionStatus,
+};
 use sideway::ibverbs::queue_pair::{QueuePair, QueuePairTable};
 
 use super::number::{self, GENERATIONS, Request};
@@ -31,6 +33,8 @@ use crate::protocol::Lease;
 
 /// Completions that a worker's queue has room for at first. It grows with the connections.
 const FIRST_ROOM: u32 = 1024;
+/// The generation of a pair that has its hub for itself.
+const ONLY: u32 = 0;
 /// How long to wait between two looks at what is buried: what is to come takes microseconds, or fails.
 pub(super) const NAP: Duration = Duration::from_micros(50);
 /// The same, of a thread that has other things to do.
@@ -58,6 +62,19 @@ pub(crate) struct Completed<B> {
 }
 
 impl<B> Completed<B> {
+    #[inline(always)]
+    fn of(completion: &GenericWorkCompletion<'_>, request: Request, what: What<B>) -> Self {
+        let status = completion.status();
+        let is_receive = matches!(request, Request::Receive(_));
+        Self {
+            what,
+            immediate: if is_receive { completion.imm_data() } else { None },
+            status,
+            vendor: if status == WorkCompletionStatus::Success { 0 } else { completion.vendor_err() },
+            len: if is_receive { completion.byte_len().unwrap_or(0) as usize } else { 0 },
+        }
+    }
+
     /// What is wrong, if it has not come to a good end, while a path is tried.
     pub(super) fn failure(&self) -> Option<Unavailable> {
         let Self { status, vendor, .. } = self;
@@ -258,15 +275,7 @@ impl<B: DeviceBlock> Hub<B> {
                 tracing::debug!(generation, "a completion of a queue pair that is gone");
                 continue;
             };
-            let status = completion.status();
-            let is_receive = matches!(request, Request::Receive(_));
-            let completed = Completed {
-                what,
-                immediate: if is_receive { completion.imm_data() } else { None },
-                status,
-                vendor: if status == WorkCompletionStatus::Success { 0 } else { completion.vendor_err() },
-                len: completion.byte_len().unwrap_or(0) as usize,
-            };
+            let completed = Completed::of(&completion, request, what);
             let enough = match found.owner {
                 None => each(0, completed),
                 Some(Owner::Seat(seat)) => each(*seat, completed),
@@ -283,6 +292,27 @@ impl<B: DeviceBlock> Hub<B> {
         if any && let Some(shelf) = shelf {
             shelf.post_again()?;
         }
+        Ok(any)
+    }
+
+    /// The same of a pair's own hub. Where nothing is shared, nobody is asked whose a completion is.
+    #[inline]
+    pub(super) fn reap_own(&mut self, mut each: impl FnMut(Completed<B>) -> bool) -> io::Result<bool> {
+        if self.shelf.is_some() || !matches!(self.members, Members::One(_)) {
+            return self.reap_until(|_, completed| each(completed));
+        }
+        let mut poller = self.cq.start_poll().map_err(io::Error::other)?;
+        let mut any = false;
+        while let Some(completion) = poller.next() {
+            any = true;
+            let (generation, request) = number::parse(completion.wr_id());
+            if generation != ONLY {
+                tracing::debug!(generation, "a completion of a queue pair that is gone");
+            } else if each(Completed::of(&completion, request, What::Own(request))) {
+                break;
+            }
+        }
+        poller.finish().map_err(io::Error::other)?;
         Ok(any)
     }
 
@@ -336,7 +366,7 @@ impl<B: DeviceBlock> Members<B> {
     #[inline]
     fn find(&mut self, pair: impl FnOnce() -> u32) -> Option<Found<'_, B>> {
         match self {
-            Self::One(lease) => Some(Found { lease, generation: 0, owner: None }),
+            Self::One(lease) => Some(Found { lease, generation: ONLY, owner: None }),
             Self::Many(many) => {
                 let Member { lease, generation, owner, .. } = many.pairs.get_mut(pair())?;
                 Some(Found { lease, generation: *generation, owner: Some(owner) })

@@ -198,7 +198,7 @@ impl<B: DeviceBlock> Rc<B> {
     fn reap(&mut self, connection: &mut Connection<B>, all: bool, sink: &mut Sink<'_>) -> bool {
         let Self { pair, spare, broken, .. } = self;
         let (pair, Home::Own(hub)) = pair.parts() else { return false };
-        let reaped = hub.reap_until(|_, completed| {
+        let reaped = hub.reap_own(|completed| {
             let is_frame = !matches!(completed.what, What::Own(Request::Send(_) | Request::Probe));
             take(pair, spare, broken, connection, completed, sink);
             is_frame && !all
@@ -535,6 +535,7 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for Rc<P::Block> {
 }
 
 /// Takes note of what has completed. A frame may go to the call that waits.
+#[inline(always)]
 fn take<B: DeviceBlock>(
     pair: &mut Pair<B>,
     spare: &mut Vec<B>,

@@ -34,7 +34,7 @@ impl<B: Block> Connection<B> {
 
     /// As [`received`](Self::received), while a call may wait: its `sink` takes the frame's bytes if they are what it waits for. Where there is
     /// [immediate data](Frame::immediate) it stands for the header, and all `len` bytes are payload.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn received_for(
         &mut self,
         block: B,
@@ -84,6 +84,7 @@ impl<B: Block> Connection<B> {
         self.fail(Cause::Protocol(ProtocolError::Overdrawn { granted }), true);
     }
 
+    #[inline(always)]
     fn take_frame(
         &mut self,
         header: &Header,
