@@ -220,6 +220,13 @@ impl<B: Block> Connection<B> {
         self.outgoing.send_part(total, slices, blocks)
     }
 
+    /// Whether so much is under way that what comes next waits for it, and goes with what comes then.
+    #[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "a socket takes all that it has room for"))]
+    #[inline]
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.outgoing.is_crowded()
+    }
+
     /// Whether `len` bytes that the program still has, a message or bytes of the stream, may be a frame of their own now. Else they have to be
     /// given by [`send`](Self::send) or [`write`](Self::write), which say why, if that cannot be.
     #[inline]

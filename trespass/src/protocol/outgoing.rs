@@ -197,6 +197,12 @@ impl<B: Block> Outgoing<B> {
         }
     }
 
+    /// Whether so many frames are under way that what does not fill one waits.
+    #[inline]
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.in_flight >= self.low_water
+    }
+
     /// Frames handed to the link and not completed.
     pub(crate) fn in_flight(&self) -> usize {
         self.in_flight
@@ -244,7 +250,7 @@ impl<B: Block> Outgoing<B> {
         let alone = self.items.is_empty() && self.parts.is_none() && !self.corked && self.writable();
         alone
             && kind == self.kind
-            && self.in_flight < self.low_water
+            && !self.is_crowded()
             && len <= self.bare
             && (kind == Kind::Stream || len as u64 <= self.max_msg)
             && credits.allows_data()
@@ -350,7 +356,7 @@ impl<B: Block> Outgoing<B> {
             self.cork_ends.get_or_insert(now + CORK);
             return true;
         }
-        self.is_filling() && self.in_flight >= self.low_water
+        self.is_filling() && self.is_crowded()
     }
 
     /// Whether the only frame is one that more may be added to.

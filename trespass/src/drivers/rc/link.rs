@@ -295,6 +295,11 @@ impl<B: DeviceBlock> Rc<B> {
         true
     }
 
+    #[inline]
+    fn may_post(&self) -> bool {
+        self.phase == Phase::Open && !self.broken && self.held.is_none()
+    }
+
     /// Posts bytes that are a frame of their own, of whose header so many bytes are sent: all or none. `own` has a copy of them behind the
     /// header's place, or they go into the request itself. There is room for it.
     fn post_alone(
@@ -475,14 +480,16 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for Rc<P::Block> {
         bytes: &[u8],
     ) -> bool {
         self.begin(connection);
-        let Pair { sends, heads, .. } = &*self.pair;
-        let may = self.phase == Phase::Open && !self.broken && self.held.is_none() && sends.room() > 0;
-        if !may || !connection.allows_alone(kind, bytes.len()) {
+        if connection.is_crowded() && self.may_post() {
+            // Most of what is under way has come to its end, and nobody has looked.
+            self.reap(connection, true, &mut Sink::default());
+        }
+        if !self.may_post() || self.pair.sends.room() == 0 || !connection.allows_alone(kind, bytes.len()) {
             return false;
         }
         let header_len = if connection.uses_immediate() { 0 } else { HEADER_LEN };
         let mut own = None;
-        if header_len + bytes.len() > heads.inline {
+        if header_len + bytes.len() > self.pair.heads.inline {
             let Some(mut block) = blocks.take(header_len + bytes.len(), Purpose::Send) else { return false };
             copy(&mut block.bytes_mut()[header_len..header_len + bytes.len()], bytes);
             own = Some(block);
